@@ -1,0 +1,33 @@
+# Language, warnings, sanitizers: what every target is compiled with.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+# The CPU kernels rely on the compiler's vectoriser; -ffp-contract=off keeps vector bodies and scalar tails equal
+# (docs/numerics.md: elementwise kernels do not depend on position).
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(TESSERA_ARCH "x86-64-v3" CACHE STRING "-march of the CPU kernels")
+else()
+  set(TESSERA_ARCH "" CACHE STRING "-march of the CPU kernels")
+endif()
+
+add_library(tessera_options INTERFACE)
+target_include_directories(tessera_options INTERFACE ${CMAKE_SOURCE_DIR})
+target_compile_options(tessera_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -ffp-contract=off>)
+if(TESSERA_ARCH)
+  target_compile_options(tessera_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=${TESSERA_ARCH}>)
+endif()
+if(TESSERA_SANITIZE)
+  target_compile_options(tessera_options INTERFACE -fsanitize=${TESSERA_SANITIZE} -fno-omit-frame-pointer -g)
+  target_link_options(tessera_options INTERFACE -fsanitize=${TESSERA_SANITIZE})
+endif()

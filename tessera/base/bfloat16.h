@@ -1,0 +1,24 @@
+// bf16 storage with conversions that round to nearest even; NaN stays NaN. Plain integer code: the same bits everywhere.
+#pragma once
+#include <bit>
+#include <cstdint>
+
+namespace tessera::base {
+
+struct bfloat16 {
+  std::uint16_t bits = 0;
+
+  bfloat16() = default;
+  explicit bfloat16(float value) : bits(round(value)) {}
+  explicit operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+
+  static std::uint16_t round(float value) {
+    const auto word = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t rounded = (word + 0x7FFFu + ((word >> 16) & 1u)) >> 16;
+    const bool is_nan = (word & 0x7FFFFFFFu) > 0x7F800000u;
+    return static_cast<std::uint16_t>(is_nan ? ((word >> 16) | 0x0040u) : rounded);
+  }
+};
+static_assert(sizeof(bfloat16) == 2);
+
+}  // namespace tessera::base

@@ -1,0 +1,69 @@
+// One group of ranks on one lane. All operations are asynchronous and run in the order of the calls; every rank of the
+// group calls the same operations in the same order. Buffers must stay valid until the returned fence is done.
+//
+// Failures: a peer that calls another operation, count or type (always checked by `local`, in debug mode by the others), a
+// peer that does not come within the time limit, a peer that has failed. The fence then carries an Error that names the
+// group, the operation, this rank and the peers; the communicator is broken and every later fence carries the same error.
+//
+// Sums are exact in order: all_reduce and reduce_scatter add the ranks' parts in rank order in the accumulator type of the
+// element type (bf16 sums in fp32, rounded once), on every backend with the same bits.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tessera/base/dtype.h"
+#include "tessera/base/fence.h"
+#include "tessera/base/lane.h"
+
+namespace tessera::comm {
+
+enum class ReduceOp { sum, max, min };
+
+// One message of exchange(): `bytes` from or to group rank `peer`. Empty messages are allowed and move nothing.
+struct Send {
+  int peer = 0;
+  const void* data = nullptr;
+  std::size_t bytes = 0;
+};
+struct Receive {
+  int peer = 0;
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;  // in the group
+  virtual int size() const = 0;
+  virtual const std::string& name() const = 0;  // "gtp[0,2]": for messages
+  virtual base::Lane& lane() = 0;
+
+  // counts[r]: elements that rank r gives; recv holds them in rank order, densely. send may lie in recv at its own place.
+  virtual base::Fence all_gather(const void* send, void* recv, std::span<const std::int64_t> counts,
+                                 base::DType type) = 0;
+  // send_counts[r], recv_counts[r]: elements to and from rank r, both dense in rank order.
+  virtual base::Fence all_to_all(const void* send, std::span<const std::int64_t> send_counts, void* recv,
+                                 std::span<const std::int64_t> recv_counts, base::DType type) = 0;
+  // counts[r]: elements of rank r's part of send; recv receives the reduced own part.
+  virtual base::Fence reduce_scatter(const void* send, void* recv, std::span<const std::int64_t> counts,
+                                     base::DType type, ReduceOp op = ReduceOp::sum) = 0;
+  // In place, every rank the same bits.
+  virtual base::Fence all_reduce(void* data, std::int64_t count, base::DType type, ReduceOp op = ReduceOp::sum) = 0;
+  virtual base::Fence broadcast(void* data, std::int64_t count, base::DType type, int root) = 0;
+  virtual base::Fence barrier() = 0;
+  // Grouped sends and receives among members. Messages between a pair match in order of the lists. A rank may send to
+  // itself. All ranks of the group call it, with empty lists if they have nothing.
+  virtual base::Fence exchange(std::vector<Send> sends, std::vector<Receive> receives) = 0;
+};
+
+// Even counts for all_gather and reduce_scatter.
+std::vector<std::int64_t> equal_counts(int ranks, std::int64_t count);
+
+}  // namespace tessera::comm

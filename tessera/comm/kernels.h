@@ -1,0 +1,26 @@
+// Raw-pointer kernels of communication: pack, cast, sum in order. Elementwise results never depend on an element's
+// position, on alignment or on how a range is cut (docs/numerics.md). All pointers are host memory, sizes in elements.
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "tessera/base/dtype.h"
+
+namespace tessera::comm {
+
+// rows x cols elements of `element_bytes` bytes, strides in elements.
+void copy_matrix(const void* source, std::int64_t source_stride, void* target, std::int64_t target_stride,
+                 std::int64_t rows, std::int64_t cols, std::size_t element_bytes);
+
+// target[i] = source[i] rounded to nearest even; any two floating types. source and target may be equal for equal types.
+void cast(const void* source, base::DType from, void* target, base::DType to, std::int64_t count);
+
+// sum[i] = ((start + parts[0][i]) + parts[1][i]) + ... in `accumulator` (fp32 or fp64), where start is sum[i] when
+// `accumulate`, else parts[0][i] begins the sum. Parts are of `type`.
+void ordered_sum(void* sum, base::DType accumulator, bool accumulate, std::span<const void* const> parts,
+                 base::DType type, std::int64_t count);
+
+// In place maximum or minimum of parts over ranks: out[i] = op(parts[r][i]); NaN in any part gives NaN.
+void ordered_extreme(void* out, std::span<const void* const> parts, base::DType type, std::int64_t count, bool maximum);
+
+}  // namespace tessera::comm

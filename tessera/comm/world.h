@@ -1,0 +1,32 @@
+// All ranks of a run, as one rank sees them: who it is, and the groups it can make.
+#pragma once
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/comm/communicator.h"
+
+namespace tessera::comm {
+
+struct WorldOptions {
+  std::chrono::milliseconds timeout{60000};  // of every operation: from its start on this rank to its end
+  bool check_mismatch = false;               // mpi: compare operation, count and type before each operation
+};
+
+class World {
+ public:
+  virtual ~World() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::string_view backend() const = 0;  // "local", "mpi"
+
+  // Collective over the world: every rank calls it with the same arguments in the same order, and gets its own group's
+  // communicator, or null if it is in none. `groups` are disjoint lists of world ranks. Each call makes a communicator
+  // with a lane of its own, so two calls over the same ranks do not block each other.
+  virtual std::unique_ptr<Communicator> make_group(const std::string& name,
+                                                   const std::vector<std::vector<int>>& groups) = 0;
+};
+
+}  // namespace tessera::comm

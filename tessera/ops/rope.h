@@ -1,0 +1,33 @@
+// Rotary position embedding (Su et al. 2021), rotate-half form (pairs i, i + d/2), with Llama-3 frequency scaling; fused
+// with the split of the stacked qkv projection.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace tessera::ops {
+
+struct RopeScaling {  // "rope_type": "llama3" of a Hugging Face config
+  double factor = 8.0, low_freq_factor = 1.0, high_freq_factor = 4.0;
+  std::int64_t original_max_position = 8192;
+};
+struct RopeTable {
+  at::Tensor cosine, sine;  // [positions, head_dim / 2], accumulator type of the model's type
+};
+// Angles in fp64. Errors: odd head_dim.
+RopeTable make_rope_table(std::int64_t positions, std::int64_t head_dim, double theta,
+                          const std::optional<RopeScaling>& scaling, at::ScalarType model_type);
+
+struct Qkv {
+  at::Tensor q;     // [tokens, q_heads, head_dim]
+  at::Tensor k, v;  // [tokens, kv_heads, head_dim]
+};
+// qkv: [tokens, (q_heads + 2 kv_heads) * head_dim] as q | k | v; positions: [tokens] int64, < table's. q and k are rotated,
+// in fp32 (fp64), rounded once. Heads may be 0.
+Qkv split_rope_forward(const at::Tensor& qkv, const at::Tensor& positions, const RopeTable& table, std::int64_t q_heads,
+                       std::int64_t kv_heads, std::int64_t head_dim);
+// Gradient of the stacked qkv.
+at::Tensor split_rope_backward(const Qkv& gradient, const at::Tensor& positions, const RopeTable& table);
+
+}  // namespace tessera::ops
