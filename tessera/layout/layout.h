@@ -1,8 +1,8 @@
 // Which rank keeps which part of a logical tensor, and where in its local buffer. Integers only.
 //
 // A layout is a list of pieces a rank. A piece is a box of the logical matrix at an offset of the local buffer, rows
-// `stride` elements apart. Parts of different ranks may overlap (a key/value head needed on several tp ranks). Padding is
-// room in the local buffer that no piece covers: nothing but that buffer knows it.
+// `stride` elements apart. Parts of different ranks may overlap (a key/value head needed on several tp ranks). Padding
+// is room in the local buffer that no piece covers: nothing but that buffer knows it.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -21,8 +21,8 @@ struct Piece {
 
 // One rank's part. Pieces are in local order and do not share elements of the buffer.
 struct LocalLayout {
-  std::vector<Piece> pieces;
-  std::int64_t size = 0;       // elements of the local buffer, padding included
+  std::vector<Piece> pieces = {};
+  std::int64_t size = 0;         // elements of the local buffer, padding included
   std::int64_t covered() const;  // elements that belong to pieces
   bool operator==(const LocalLayout&) const = default;
 };
@@ -35,7 +35,7 @@ enum class State {
 
 struct Layout {
   Shape shape;  // logical, true: no padding
-  std::vector<LocalLayout> ranks;
+  std::vector<LocalLayout> ranks = {};
   State state = State::replicated;
 
   int size() const { return static_cast<int>(ranks.size()); }
@@ -64,25 +64,27 @@ Range ceil_part(std::int64_t n, int index, int count, std::int64_t align = 1);
 
 // Every rank holds everything.
 Layout replicated(Shape shape, int ranks);
-// Rank r holds, of each block in order, even_part of the block's units; its rows stacked densely. One block with unit 1 is
-// the plain even cut by rows. Errors: blocks that do not tile the rows, a unit that does not divide its block.
+// Rank r holds, of each block in order, even_part of the block's units; its rows stacked densely. One block with unit 1
+// is the plain even cut by rows. Errors: blocks that do not tile the rows, a unit that does not divide its block.
 Layout cut_rows(Shape shape, const std::vector<Block>& blocks, int ranks);
-// Rank r holds all rows of the columns even_part(cols / unit, r) * unit. Errors: a unit that does not divide the columns.
+// Rank r holds all rows of the columns even_part(cols / unit, r) * unit. Errors: a unit that does not divide the
+// columns.
 Layout cut_cols(Shape shape, int ranks, std::int64_t unit = 1);
 // Given rank by rank: rank r holds these row ranges of all columns (in this order, stacked densely). May overlap.
 Layout rows_by_rank(Shape shape, const std::vector<std::vector<Range>>& ranges);
 
 // Cuts every rank's local rows again over `inner` ranks with ceil_part, and stacks them densely in shards of equal size
-// when `padded` (size = ceil rows * width), else of their true size. Local rows are those of the dense local matrix: pieces
-// of one rank must have equal width. Rank (o, i) of the result is o + outer * i (outer fastest, as tp before gtp).
+// when `padded` (size = ceil rows * width), else of their true size. Local rows are those of the dense local matrix:
+// pieces of one rank must have equal width. Rank (o, i) of the result is o + outer * i (outer fastest, as tp before
+// gtp).
 Layout cut_local_rows(const Layout& outer, int inner, std::int64_t align = 1, bool padded = false);
 // Repeats the layout for `copies` groups: rank (r, c) is r + size * c.
 Layout repeat(const Layout& layout, int copies);
 // The layout of a subset of the ranks, in the order given.
 Layout select(const Layout& layout, const std::vector<int>& ranks);
 
-// Errors (thrown as Error with the rank and piece): pieces outside the shape or the buffer, overlapping in the local buffer,
-// or empty; with exact_cover, a logical element that is held by no rank or by several.
+// Errors (thrown as Error with the rank and piece): pieces outside the shape or the buffer, overlapping in the local
+// buffer, or empty; with exact_cover, a logical element that is held by no rank or by several.
 enum class Cover { any, all, exact };
 void validate(const Layout& layout, Cover cover = Cover::any);
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/layout/layout.h"
@@ -22,15 +23,16 @@ struct Transfer {
 struct Plan {
   int ranks = 0;
   bool adds = false;
-  std::vector<Transfer> transfers;
+  std::vector<Transfer> transfers = {};
 
   std::int64_t elements_sent(int rank) const;      // to others, not to itself
   std::int64_t elements_received(int rank) const;  // from others
 };
 
-// Every element `to` asks for is copied from one holder in `from`: itself if it holds it, else the holders are used evenly
-// and deterministically (every rank computes the same plan). `from.state == partial` makes an adding plan. Errors: shapes or
-// rank counts differ, an element of `to` that no rank of `from` holds, `to` is partial while `from` is not.
+// Every element `to` asks for is copied from one holder in `from`: itself if it holds it, else the holders are used
+// evenly and deterministically (every rank computes the same plan). `from.state == partial` makes an adding plan.
+// Errors: shapes or rank counts differ, an element of `to` that no rank of `from` holds, `to` is partial while `from`
+// is not.
 Plan redistribute(const Layout& from, const Layout& to);
 // The gradient's way back: every holder in `compute` contributes; each holder in `storage` receives the sum.
 Plan redistribute_add(const Layout& compute, const Layout& storage);
@@ -50,7 +52,7 @@ std::string_view name_of(CollectiveKind kind);
 // counts has one entry, the buffer's elements. `uniform`: all counts equal.
 struct Collective {
   CollectiveKind kind = CollectiveKind::transfers;
-  std::vector<std::int64_t> counts;
+  std::vector<std::int64_t> counts = {};
   bool uniform = false;
 };
 Collective recognise(const Plan& plan, const Layout& from, const Layout& to);
