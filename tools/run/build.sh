@@ -1,0 +1,24 @@
+# build PRESET: set-up, configure when needed, compile.
+
+build() {
+  local preset="$1"
+  [[ "$preset" =~ ^(cpu|cpu-debug|cpu-asan|cpu-tsan|cuda)$ ]] ||
+    fail "unknown preset '$preset': expected cpu, cpu-debug, cpu-asan, cpu-tsan or cuda" 2
+  setup
+  lock_checkout
+  local folder="build/$preset" inputs
+  # What the build was configured from; CMake itself notices changes of its own files.
+  inputs="$TESSERA_TORCH $CMAKE $(cksum <CMakePresets.json)"
+  if [[ ! -e "$folder/build.ninja" || "$(cat "$folder/configured-from" 2>/dev/null)" != "$inputs" ]]; then
+    say "configuring $preset (log: .cache/configure-$preset.log)"
+    rm -f "$folder/CMakeCache.txt"
+    if ! "$CMAKE" --preset "$preset" -DTESSERA_TORCH="$TESSERA_TORCH" >".cache/configure-$preset.log" 2>&1; then
+      tail -n 30 ".cache/configure-$preset.log" >&2
+      fail "configuring $preset failed"
+    fi
+    echo "$inputs" >"$folder/configured-from"
+  fi
+  say "building $preset"
+  "$CMAKE" --build "$folder" || fail "building $preset failed"
+  unlock_checkout
+}

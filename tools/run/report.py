@@ -1,0 +1,34 @@
+"""The demo's last lines: what the run learnt, where it lies, what to type next. Called by `./run train`."""
+import json
+import pathlib
+import sys
+
+
+def main():
+    out, meta_path = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    summary = json.loads((out / "summary.json").read_text())
+    unigram = json.loads(meta_path.read_text())["unigram_loss"]
+    valid = summary.get("valid_loss")
+    checkpoints = sorted((out / "checkpoints").glob("step-*"))
+    print()
+    if valid is not None:
+        verdict = "below it: the model has learnt the text's order, not only its words" if valid < unigram else \
+            "not below it: train for longer"
+        print(f"held-out loss     {valid:.4f} nats a token")
+        print(f"unigram baseline  {unigram:.4f} nats a token ({verdict})")
+    if not checkpoints:
+        print(f"no checkpoint in {out / 'checkpoints'}")
+        return 1
+    last = checkpoints[-1]
+    print(f"checkpoint        {last}")
+    print(f"""
+What to type next:
+  ./run tessera inspect {last}                   what a checkpoint holds
+  ./run tessera convert {last} {out}/hf          the model as a Hugging Face folder
+  ./run train --resume latest --out {out} --steps 600 --schedule-steps 600    go on
+  ./run train --tp 1 --gtp 4                     the same model, cut another way""")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,196 @@
+"""Runs every test of a build folder and counts single cases; called by `./run test`.
+
+Three kinds of parts, each named in what is printed:
+  units   the binaries that CTest knows. A GoogleTest binary counts its cases, any other entry counts one.
+  scripts tests/tools/test_* and tests/e2e/test_* (.py or .sh, executable). Exit code 0 passed, 77 skipped, others failed. It
+          counts one, or, when its last line is `N passed, N failed[, N skipped]`, as many as it says. It finds the program
+          in $TESSERA, the data tools' interpreter in $PYTHON, and an empty folder of its own in $TEST_TMP.
+  lint    tools/lint/lint.py: one a check.
+The last line is `N passed, N failed[, N skipped]`; the exit code is 0 only if something ran and nothing failed.
+"""
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SUMMARY = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$")
+SCRIPT_LIMIT_S = 900
+BINARY_LIMIT_S = 600
+
+
+@dataclass
+class Count:
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def __add__(self, other):
+        return Count(self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped)
+
+    def __str__(self):
+        text = f"{self.passed} passed, {self.failed} failed"
+        return text + (f", {self.skipped} skipped" if self.skipped else "")
+
+
+def count_gtest(output, entry_passed):
+    """Cases of one CTest entry from its output; an entry without exactly one GoogleTest summary counts as one case."""
+    totals = re.findall(r"^\[==========\] (\d+) tests? from .* ran\.", output, re.M)
+    if len(totals) != 1:
+        return Count(passed=int(entry_passed), failed=int(not entry_passed))
+    failed = sum(int(n) for n in re.findall(r"^\[  FAILED  \] (\d+) tests?, listed below", output, re.M))
+    skipped = sum(int(n) for n in re.findall(r"^\[  SKIPPED \] (\d+) tests?, listed below", output, re.M))
+    if not entry_passed and failed == 0:  # ended badly after its last case (sanitizer report, time limit)
+        failed = 1
+    return Count(max(int(totals[0]) - failed - skipped, 0), failed, skipped)
+
+
+def count_junit(path):
+    total = Count()
+    for case in ElementTree.parse(path).getroot().iter("testcase"):
+        output = case.findtext("system-out") or ""
+        status = case.get("status")
+        count = Count(skipped=1) if status in ("notrun", "disabled") else count_gtest(output, status == "run")
+        print(f"  {case.get('name')}: {count} ({float(case.get('time')):.1f} s)")
+        total += count
+    return total
+
+
+def find_ctest(build):
+    for line in (build / "CMakeCache.txt").read_text().splitlines():
+        if line.startswith("CMAKE_CTEST_COMMAND:INTERNAL="):
+            return line.split("=", 1)[1]
+    return shutil.which("ctest")
+
+
+def run_units(build, names):
+    print(f"== unit tests of {build} ==", flush=True)
+    report = build.resolve() / "units.xml"
+    report.unlink(missing_ok=True)
+    command = [find_ctest(build), "--test-dir", str(build), "--output-on-failure", "-j2", "--timeout", str(BINARY_LIMIT_S),
+               "--no-tests=ignore", "--test-output-size-passed", "10000000", "--test-output-size-failed", "10000000",
+               "--output-junit", str(report), "--quiet", "-O", str(report.with_suffix(".log"))]
+    if names:
+        command += ["-R", "^(" + "|".join(re.escape(name) for name in names) + ")"]
+    code = subprocess.run(command, env=sanitizer_environment(build), check=False).returncode
+    if not report.exists():
+        return Count(failed=int(code != 0))
+    count = count_junit(report)
+    if code != 0:
+        print_failures(report.with_suffix(".log"))
+        count.failed = max(count.failed, 1)
+    return count
+
+
+def print_failures(log):
+    """The part of CTest's log that matters: the output around each failed case, bounded."""
+    lines = log.read_text(errors="replace").splitlines()
+    wanted = re.compile(r"Failure|FAILED|rror|Sanitizer|Timeout|Exception|SegFault|expected|Expected|Which is|actual")
+    shown = [line for line in lines if wanted.search(line)]
+    print("\n".join(shown[:200]))
+    print(f"  (the whole output: {log})")
+
+
+def sanitizer_environment(build):
+    """libtorch and Open MPI leave memory to the end of the process: tools/run/leaks.txt names them."""
+    environment = dict(os.environ)
+    folder = ROOT / "tools" / "run"
+    environment["LSAN_OPTIONS"] = f"suppressions={folder / 'leaks.txt'}:print_suppressions=0"
+    environment["ASAN_OPTIONS"] = "detect_stack_use_after_return=1"
+    environment["UBSAN_OPTIONS"] = "print_stacktrace=1:halt_on_error=1"
+    environment["TSAN_OPTIONS"] = f"halt_on_error=1:suppressions={folder / 'races.txt'}"
+    return environment
+
+
+def run_script(path, build):
+    """Runs one script test and returns its count; prints its output when it did not pass."""
+    scratch = build.resolve() / "scripts" / path.stem
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    environment = dict(os.environ, TESSERA=str(build.resolve() / "apps" / "tessera"), PYTHON=sys.executable,
+                       TEST_TMP=str(scratch), PYTHONDONTWRITEBYTECODE="1")
+    command = ([sys.executable] if path.suffix == ".py" else ["bash"]) + [str(path)]
+    start = time.monotonic()
+    log = scratch / "output.log"
+    with open(log, "w") as stream:
+        # A session of its own, so that a time limit ends what the script started too.
+        process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=ROOT,
+                                   env=environment, start_new_session=True)
+        try:
+            code = process.wait(SCRIPT_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            process.wait()
+            code = f"none after {SCRIPT_LIMIT_S} s"
+    output = log.read_text(errors="replace")
+    count = count_script(output, code)
+    print(f"  {path.name}: {count} ({time.monotonic() - start:.1f} s)", flush=True)
+    if count.failed:
+        print("\n".join("    " + line for line in output.splitlines()[-60:]), flush=True)
+    else:
+        shutil.rmtree(scratch)
+    return count
+
+
+def count_script(output, code):
+    lines = output.strip().splitlines()
+    match = SUMMARY.match(lines[-1].strip()) if lines else None
+    if code == 77:
+        return Count(skipped=1)
+    if match:
+        count = Count(*(int(group or 0) for group in match.groups()))
+        if code != 0 and count.failed == 0:
+            count.failed = 1
+        return count
+    return Count(passed=int(code == 0), failed=int(code != 0))
+
+
+def run_scripts(build, names):
+    total = Count()
+    for folder in ("tests/tools", "tests/e2e"):
+        paths = sorted(path for path in (ROOT / folder).glob("test_*")
+                       if path.suffix in (".py", ".sh") and os.access(path, os.X_OK))
+        paths = [path for path in paths if not names or any(name in (path.stem, path.parent.name) for name in names)]
+        if paths:
+            print(f"== {folder} ==", flush=True)
+        for path in paths:
+            total += run_script(path, build)
+    return total
+
+
+def run_lint():
+    print("== lint ==", flush=True)
+    result = subprocess.run([sys.executable, "tools/lint/lint.py"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    print(result.stdout, end="", flush=True)
+    return count_script(result.stdout, result.returncode)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", action="append", type=pathlib.Path, required=True)
+    parser.add_argument("--units-only", action="store_true")
+    parser.add_argument("names", nargs="*", help="only these: a layer, a script's name, its folder, or lint")
+    arguments = parser.parse_args()
+    start = time.monotonic()
+    total = Count()
+    for build in arguments.build:
+        total += run_units(build, arguments.names)
+    if not arguments.units_only:
+        total += run_scripts(arguments.build[0], arguments.names)
+        if not arguments.names or "lint" in arguments.names:
+            total += run_lint()
+    if total == Count():
+        print(f"no test ran: nothing is named {' '.join(arguments.names) or 'test_*'}", file=sys.stderr)
+    print(f"all of it took {time.monotonic() - start:.0f} s")
+    print(total)
+    return 0 if total.passed > 0 and total.failed == 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
