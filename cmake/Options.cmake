@@ -23,7 +23,7 @@ endif()
 
 add_library(tessera_options INTERFACE)
 target_include_directories(tessera_options INTERFACE ${CMAKE_SOURCE_DIR})
-target_compile_options(tessera_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -ffp-contract=off>)
+target_compile_options(tessera_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wno-missing-field-initializers -ffp-contract=off>)
 if(TESSERA_ARCH)
   target_compile_options(tessera_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=${TESSERA_ARCH}>)
 endif()

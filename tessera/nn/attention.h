@@ -1,0 +1,26 @@
+// The part of attention between the qkv projection and the output projection: rotary embedding and softmax attention
+// over this rank's heads. No weights.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include "tessera/ops/attention.h"
+#include "tessera/ops/rope.h"
+
+namespace tessera::nn {
+
+struct AttentionHeads {
+  std::int64_t q_heads = 0, kv_heads = 0, head_dim = 0;  // of this tp rank
+  std::vector<int> kv_of_q;                              // local key/value head of each local query head
+};
+// What one microbatch adds: where its tokens stand.
+struct TokenLayout {
+  std::int64_t batch = 0, seq_len = 0;
+  at::Tensor positions;                  // [batch * seq_len] int64
+  std::vector<std::int64_t> cu_seqlens;  // document starts, see ops::AttentionShape; empty: one a sequence
+};
+
+// qkv: [tokens, (q_heads + 2 kv_heads) * head_dim] -> [tokens, q_heads * head_dim], with autograd.
+at::Tensor attention(const at::Tensor& qkv, const AttentionHeads& heads, const TokenLayout& tokens,
+                     const ops::RopeTable& rope);
+
+}  // namespace tessera::nn

@@ -1,0 +1,99 @@
+#include "tessera/nn/block.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "tessera/nn/autograd.h"
+
+namespace tessera::nn {
+namespace {
+
+Stream run_block(Context& context, const Block& block, const Stream& stream, const TokenLayout& tokens,
+                 const ops::RopeTable& rope) {
+  const std::int64_t count = tokens.batch * tokens.seq_len;
+  const NormedLinear qkv = column_linear(context, block.qkv, stream.h, stream.residual, count);
+  const at::Tensor attended = attention(qkv.y, block.heads, tokens, rope);
+  const at::Tensor output = row_linear(context, block.attention_output, attended);
+  const NormedLinear gate_up = column_linear(context, block.gate_up, output, qkv.sum, count);
+  return {row_linear(context, block.down, gate_up.y), gate_up.sum};
+}
+
+struct Call : torch::CustomClassHolder {
+  Context* context = nullptr;
+  const Block* block = nullptr;
+  TokenLayout tokens;
+  ops::RopeTable rope;
+};
+
+// Marks the events of a forward that runs again.
+class RecomputePass {
+ public:
+  explicit RecomputePass(Context& context) : context_(context), before_(context.pass) {
+    context.pass = shard::Pass::recompute;
+  }
+  ~RecomputePass() { context_.pass = before_; }
+  RecomputePass(const RecomputePass&) = delete;
+  RecomputePass& operator=(const RecomputePass&) = delete;
+
+ private:
+  Context& context_;
+  shard::Pass before_;
+};
+
+at::Tensor leaf_of(const at::Tensor& saved) {
+  return saved.defined() ? saved.detach().requires_grad_() : at::Tensor();
+}
+
+// Keeps the block's input only; backward runs its forward again and differentiates that.
+class RecomputedBlock : public torch::autograd::Function<RecomputedBlock> {
+ public:
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& h, const at::Tensor& residual,
+                               const c10::intrusive_ptr<Call>& call) {
+    ctx->set_materialize_grads(false);
+    const Stream out = run_block(*call->context, *call->block, {h, residual}, call->tokens, call->rope);
+    ctx->save_for_backward({h, residual});
+    ctx->saved_data["call"] = c10::IValue::make_capsule(call);
+    return {out.h, out.residual};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const variable_list saved = ctx->get_saved_variables();
+    const auto call = c10::static_intrusive_pointer_cast<Call>(ctx->saved_data["call"].toCapsule());
+    const Stream in{leaf_of(saved[0]), leaf_of(saved[1])};
+    variable_list outputs, output_gradients;
+    {
+      at::AutoGradMode enable(true);
+      RecomputePass pass(*call->context);
+      const Stream out = run_block(*call->context, *call->block, in, call->tokens, call->rope);
+      outputs = {out.h, out.residual};
+    }
+    variable_list used;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (!gradients[i].defined()) continue;
+      used.push_back(outputs[i]);
+      output_gradients.push_back(gradients[i]);
+    }
+    variable_list inputs{in.h};
+    if (in.residual.defined()) inputs.push_back(in.residual);
+    variable_list result = torch::autograd::grad(used, inputs, output_gradients);
+    result.resize(2);
+    result.emplace_back();
+    return result;
+  }
+};
+
+}  // namespace
+
+Stream block_forward(Context& context, const Block& block, const Stream& stream, const TokenLayout& tokens,
+                     const ops::RopeTable& rope) {
+  if (context.recompute != Recompute::full) return run_block(context, block, stream, tokens, rope);
+  auto call = c10::make_intrusive<Call>();
+  call->context = &context;
+  call->block = &block;
+  call->tokens = tokens;
+  call->rope = rope;
+  const variable_list out = RecomputedBlock::apply(stream.h, stream.residual, call);
+  return {out[0], out[1]};
+}
+
+}  // namespace tessera::nn

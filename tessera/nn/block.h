@@ -1,0 +1,25 @@
+// One transformer block: norm, attention, norm, SwiGLU feed-forward, each with a residual connection.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include "tessera/nn/attention.h"
+#include "tessera/nn/linear.h"
+
+namespace tessera::nn {
+
+struct Block {
+  ColumnLinear qkv;  // with the attention norm
+  AttentionHeads heads;
+  RowLinear attention_output;
+  ColumnLinear gate_up;  // with the feed-forward norm
+  RowLinear down;
+};
+// The residual stream is carried as (h, residual) with value h + residual: the addition is fused into the next norm.
+struct Stream {
+  at::Tensor h, residual;  // [own tokens, hidden]; residual is undefined before the first block
+};
+// With autograd, under the context's recompute policy.
+Stream block_forward(Context& context, const Block& block, const Stream& stream, const TokenLayout& tokens,
+                     const ops::RopeTable& rope);
+
+}  // namespace tessera::nn

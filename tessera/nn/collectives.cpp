@@ -1,0 +1,67 @@
+#include "tessera/nn/collectives.h"
+
+#include <ATen/ops/empty.h>
+
+#include <chrono>
+
+#include "tessera/layout/layout.h"
+#include "tessera/ops/convert.h"
+
+namespace tessera::nn {
+namespace {
+
+// Elements of each tp rank's tokens.
+std::vector<std::int64_t> token_counts(const Context& context, std::int64_t tokens, std::int64_t width) {
+  std::vector<std::int64_t> counts;
+  for (int rank = 0; rank < context.tp_size(); ++rank)
+    counts.push_back(layout::even_part(tokens, rank, context.tp_size()).size() * width);
+  return counts;
+}
+
+void wait(Context& context, const base::Fence& fence) {
+  const auto start = std::chrono::steady_clock::now();
+  fence.synchronize();
+  context.runtime.add_exposed(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+}
+
+std::int64_t bytes_of(const at::Tensor& x) {
+  return x.numel() * static_cast<std::int64_t>(x.element_size());
+}
+
+}  // namespace
+
+at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, shard::Pass pass) {
+  if (context.tp_size() == 1 || !context.sequence_parallel) return x;
+  const at::Tensor own = x.contiguous();
+  at::Tensor whole = at::empty({tokens, x.size(1)}, x.options());
+  context.runtime.comm("tp", "all_gather", bytes_of(own), pass);
+  wait(context,
+       context.runtime.parallel().tp->all_gather(
+           own.data_ptr(), whole.data_ptr(), token_counts(context, tokens, x.size(1)), ops::to_dtype(x.scalar_type())));
+  return whole;
+}
+
+at::Tensor leave_tp(Context& context, const at::Tensor& part, shard::Pass pass) {
+  if (context.tp_size() == 1) return part;
+  at::Tensor whole = part.contiguous();
+  if (!context.sequence_parallel) {
+    all_reduce_tp(context, whole, comm::ReduceOp::sum, pass);
+    return whole;
+  }
+  const std::int64_t tokens = part.size(0), width = part.size(1);
+  at::Tensor own =
+      at::empty({layout::even_part(tokens, context.tp_rank(), context.tp_size()).size(), width}, part.options());
+  context.runtime.comm("tp", "reduce_scatter", bytes_of(whole), pass);
+  wait(context,
+       context.runtime.parallel().tp->reduce_scatter(
+           whole.data_ptr(), own.data_ptr(), token_counts(context, tokens, width), ops::to_dtype(part.scalar_type())));
+  return own;
+}
+
+void all_reduce_tp(Context& context, at::Tensor& x, comm::ReduceOp op, shard::Pass pass) {
+  if (context.tp_size() == 1) return;
+  context.runtime.comm("tp", op == comm::ReduceOp::sum ? "all_reduce sum" : "all_reduce max", bytes_of(x), pass);
+  wait(context, context.runtime.parallel().tp->all_reduce(x.data_ptr(), x.numel(), ops::to_dtype(x.scalar_type()), op));
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,104 @@
+#include "tessera/nn/linear.h"
+
+#include "tessera/nn/autograd.h"
+#include "tessera/nn/collectives.h"
+#include "tessera/ops/gemm.h"
+#include "tessera/ops/swiglu.h"
+
+namespace tessera::nn {
+namespace {
+
+at::Tensor linear_forward(Context& context, const Weight& weight, const at::Tensor& x) {
+  ConsumedWeight consumed(context, weight, context.pass);
+  return ops::gemm_fprop(x, consumed.tensor());
+}
+
+class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
+ public:
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& residual, Context* context,
+                               const ColumnLinear* linear, std::int64_t tokens) {
+    ctx->set_materialize_grads(false);
+    ops::RmsNorm normed{.y = x};
+    if (linear->norm) normed = norm_forward(*context, *linear->norm, x, residual);
+    const at::Tensor y = linear_forward(*context, linear->weight, enter_tp(*context, normed.y, tokens, context->pass));
+    const bool keep_input = !linear->norm || context->recompute != Recompute::selective;
+    ctx->save_for_backward({keep_input ? normed.y : at::Tensor(), normed.sum, normed.rstd});
+    ctx->saved_data["residual"] = residual.defined();
+    ctx->saved_data["tokens"] = tokens;
+    save_pointer(ctx, "context", context);
+    save_pointer(ctx, "linear", linear);
+    return {y, normed.sum};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const variable_list saved = ctx->get_saved_variables();
+    auto& context = *saved_pointer<Context>(ctx, "context");
+    auto& linear = *saved_pointer<const ColumnLinear>(ctx, "linear");
+    const std::int64_t tokens = ctx->saved_data["tokens"].toInt();
+    at::Tensor input = saved[0];
+    if (!input.defined()) input = normed_again(context, *linear.norm, saved[1], saved[2]);
+    const at::Tensor whole = enter_tp(context, input, tokens, shard::Pass::backward);
+    const at::Tensor part = linear_backward(context, linear.weight, gradients[0], whole);
+    at::Tensor dx = leave_tp(context, part, shard::Pass::backward);
+    if (linear.norm) dx = norm_backward(context, *linear.norm, dx, gradients[1], saved[1], saved[2]);
+    return {dx, ctx->saved_data["residual"].toBool() ? dx : at::Tensor(), {}, {}, {}};
+  }
+
+ private:
+  static at::Tensor normed_again(Context& context, const Norm& norm, const at::Tensor& sum, const at::Tensor& rstd) {
+    ConsumedWeight weight(context, norm.weight, shard::Pass::recompute);
+    return ops::rms_norm_apply(sum, rstd, weight.tensor());
+  }
+};
+
+class RowFunction : public torch::autograd::Function<RowFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, Context* context, const RowLinear* linear) {
+    const bool activated = linear->activation == Activation::swiglu;
+    const at::Tensor input = activated ? ops::swiglu_forward(x) : x;
+    const at::Tensor y = leave_tp(*context, linear_forward(*context, linear->weight, input), context->pass);
+    const bool keep_input = activated && context->recompute != Recompute::selective;
+    ctx->save_for_backward({x, keep_input ? input : at::Tensor()});
+    save_pointer(ctx, "context", context);
+    save_pointer(ctx, "linear", linear);
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const variable_list saved = ctx->get_saved_variables();
+    auto& context = *saved_pointer<Context>(ctx, "context");
+    auto& linear = *saved_pointer<const RowLinear>(ctx, "linear");
+    const bool activated = linear.activation == Activation::swiglu;
+    at::Tensor input = saved[1];
+    if (!input.defined()) input = activated ? ops::swiglu_forward(saved[0]) : saved[0];
+    const at::Tensor dy = enter_tp(context, gradients[0], input.size(0), shard::Pass::backward);
+    at::Tensor dx = linear_backward(context, linear.weight, dy, input);
+    if (activated) dx = ops::swiglu_backward(dx, saved[0]);
+    return {dx, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor linear_backward(Context& context, const Weight& weight, const at::Tensor& dy, const at::Tensor& whole) {
+  at::Tensor dx;
+  {
+    ConsumedWeight consumed(context, weight, shard::Pass::backward);
+    dx = ops::gemm_dgrad(dy, consumed.tensor());
+  }
+  produce_gradient(context, weight,
+                   [&](at::Tensor& gradient, bool accumulate) { ops::gemm_wgrad(dy, whole, gradient, accumulate); });
+  return dx;
+}
+
+NormedLinear column_linear(Context& context, const ColumnLinear& linear, const at::Tensor& x,
+                           const at::Tensor& residual, std::int64_t tokens) {
+  const variable_list outputs = ColumnFunction::apply(x, residual, &context, &linear, tokens);
+  return {outputs[0], outputs[1]};
+}
+
+at::Tensor row_linear(Context& context, const RowLinear& linear, const at::Tensor& x) {
+  return RowFunction::apply(x, &context, &linear);
+}
+
+}  // namespace tessera::nn

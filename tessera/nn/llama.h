@@ -1,0 +1,49 @@
+// The Llama architecture from parallel parts: token embedding, blocks, final norm, output layer and loss.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "tessera/nn/block.h"
+#include "tessera/nn/embedding.h"
+#include "tessera/nn/llama_config.h"
+#include "tessera/nn/output_loss.h"
+
+namespace tessera::nn {
+
+// One microbatch: [batch * seq_len] int64 tensors, sequences one after another.
+struct Batch {
+  at::Tensor tokens, targets;  // targets: -1 masked
+  TokenLayout layout;
+};
+
+// Registers its parameters with the context's runtime in the constructor; their values are the caller's business. Names
+// are those of docs/checkpoint.md. Used by one thread; neither copied nor moved, since graphs point into it.
+class Llama {
+ public:
+  // max_positions: the longest sequence it will see.
+  Llama(const LlamaConfig& config, Context& context, std::int64_t max_positions);
+  Llama(const Llama&) = delete;
+  Llama& operator=(const Llama&) = delete;
+
+  // scale: see output_loss. With gradients enabled, objective.backward() produces every weight's gradient.
+  Loss forward(const Batch& batch, double scale);
+
+ private:
+  enum class Cut { rows, cols };
+  Weight add(const std::string& name, std::vector<std::int64_t> dims, const layout::Layout& compute, Cut cut);
+  Norm add_norm(const std::string& name);
+  Block make_block(int index);
+
+  LlamaConfig config_;
+  Context& context_;
+  VocabEmbedding embedding_;
+  std::vector<Block> blocks_;
+  Norm norm_;
+  VocabOutput output_;
+  ops::RopeTable rope_;
+  at::Tensor anchor_;  // see embed()
+};
+
+}  // namespace tessera::nn

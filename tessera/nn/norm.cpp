@@ -1,0 +1,52 @@
+#include "tessera/nn/norm.h"
+
+#include "tessera/nn/autograd.h"
+
+namespace tessera::nn {
+namespace {
+
+class NormFunction : public torch::autograd::Function<NormFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& residual, Context* context,
+                            const Norm* norm) {
+    ops::RmsNorm result = norm_forward(*context, *norm, x, residual);
+    ctx->save_for_backward({result.sum, result.rstd});
+    ctx->saved_data["residual"] = residual.defined();
+    save_pointer(ctx, "context", context);
+    save_pointer(ctx, "norm", norm);
+    return result.y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const variable_list saved = ctx->get_saved_variables();
+    auto& context = *saved_pointer<Context>(ctx, "context");
+    auto& norm = *saved_pointer<const Norm>(ctx, "norm");
+    at::Tensor dsum = norm_backward(context, norm, gradients[0], {}, saved[0], saved[1]);
+    return {dsum, ctx->saved_data["residual"].toBool() ? dsum : at::Tensor(), {}, {}};
+  }
+};
+
+}  // namespace
+
+ops::RmsNorm norm_forward(Context& context, const Norm& norm, const at::Tensor& x, const at::Tensor& residual) {
+  ConsumedWeight weight(context, norm.weight, context.pass);
+  return ops::rms_norm_forward(x, residual, weight.tensor(), norm.eps);
+}
+
+at::Tensor norm_backward(Context& context, const Norm& norm, const at::Tensor& dy, const at::Tensor& dsum,
+                         const at::Tensor& sum, const at::Tensor& rstd) {
+  ConsumedWeight weight(context, norm.weight, shard::Pass::backward);
+  at::Tensor dx, no_gradient;
+  if (!is_trainable(context, norm.weight))
+    return ops::rms_norm_backward(dy, dsum, sum, rstd, weight.tensor(), no_gradient, false);
+  produce_gradient(context, norm.weight, [&](at::Tensor& gradient, bool accumulate) {
+    dx = ops::rms_norm_backward(dy, dsum, sum, rstd, weight.tensor(), gradient, accumulate);
+  });
+  return dx;
+}
+
+at::Tensor rms_norm(Context& context, const Norm& norm, const at::Tensor& x, const at::Tensor& residual) {
+  return NormFunction::apply(x, residual, &context, &norm);
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,25 @@
+// Root-mean-square norm with a residual stream. Its weight is replicated over all ranks.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include "tessera/nn/weight.h"
+#include "tessera/ops/rms_norm.h"
+
+namespace tessera::nn {
+
+struct Norm {
+  Weight weight;  // [hidden]
+  double eps = 1e-5;
+};
+
+// The two halves without autograd, for the functions that fuse a norm. x, residual: [own tokens, hidden]; residual may
+// be undefined.
+ops::RmsNorm norm_forward(Context& context, const Norm& norm, const at::Tensor& x, const at::Tensor& residual);
+// Produces the weight's gradient; returns the gradient of x + residual. dsum may be undefined.
+at::Tensor norm_backward(Context& context, const Norm& norm, const at::Tensor& dy, const at::Tensor& dsum,
+                         const at::Tensor& sum, const at::Tensor& rstd);
+
+// y = norm(x + residual), with autograd.
+at::Tensor rms_norm(Context& context, const Norm& norm, const at::Tensor& x, const at::Tensor& residual);
+
+}  // namespace tessera::nn

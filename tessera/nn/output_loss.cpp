@@ -1,0 +1,62 @@
+#include "tessera/nn/output_loss.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include "tessera/nn/autograd.h"
+#include "tessera/nn/collectives.h"
+#include "tessera/nn/linear.h"
+#include "tessera/ops/cross_entropy.h"
+#include "tessera/ops/gemm.h"
+
+namespace tessera::nn {
+namespace {
+
+class OutputLossFunction : public torch::autograd::Function<OutputLossFunction> {
+ public:
+  // Returns the sum of the losses through `sum`; `scale` 0: no gradient will be asked for.
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& targets, Context* context,
+                            const VocabOutput* output, double scale, double* sum) {
+    const at::Tensor whole = enter_tp(*context, hidden, targets.size(0), context->pass);
+    at::Tensor logits;
+    {
+      ConsumedWeight weight(*context, output->weight, context->pass);
+      logits = ops::gemm_fprop(whole, weight.tensor());
+    }
+    at::Tensor maximum = ops::cross_entropy_maximum(logits);
+    all_reduce_tp(*context, maximum, comm::ReduceOp::max, context->pass);
+    at::Tensor sums = ops::cross_entropy_sums(logits, maximum, targets, output->vocab_begin);
+    all_reduce_tp(*context, sums, comm::ReduceOp::sum, context->pass);
+    const at::Tensor losses = ops::cross_entropy_finish(logits, maximum, sums, targets, output->vocab_begin, scale);
+    *sum = ops::sum_in_order(losses);
+    ctx->save_for_backward({scale != 0 ? logits : at::Tensor(), hidden});
+    save_pointer(ctx, "context", context);
+    save_pointer(ctx, "output", output);
+    return at::scalar_tensor(scale * *sum, at::kDouble);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const variable_list saved = ctx->get_saved_variables();
+    auto& context = *saved_pointer<Context>(ctx, "context");
+    auto& output = *saved_pointer<const VocabOutput>(ctx, "output");
+    at::Tensor dlogits = saved[0];
+    if (const double factor = gradients[0].item<double>(); factor != 1.0) dlogits = at::mul(dlogits, factor);
+    const at::Tensor whole = enter_tp(context, saved[1], dlogits.size(0), shard::Pass::backward);
+    const at::Tensor part = linear_backward(context, output.weight, dlogits, whole);
+    return {leave_tp(context, part, shard::Pass::backward), {}, {}, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+Loss output_loss(Context& context, const VocabOutput& output, const at::Tensor& hidden, const at::Tensor& targets,
+                 double scale) {
+  Loss loss;
+  const bool differentiate = at::GradMode::is_enabled() && hidden.requires_grad();
+  loss.objective =
+      OutputLossFunction::apply(hidden, targets, &context, &output, differentiate ? scale : 0.0, &loss.sum);
+  return loss;
+}
+
+}  // namespace tessera::nn

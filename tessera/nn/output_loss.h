@@ -1,0 +1,24 @@
+// The output layer cut by vocabulary rows over tp, and the cross-entropy of its logits, which never exist outside it.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include "tessera/nn/weight.h"
+
+namespace tessera::nn {
+
+struct VocabOutput {
+  Weight weight;                 // [local vocabulary, hidden]
+  std::int64_t vocab_begin = 0;  // the first local id
+};
+struct Loss {
+  // scale * sum, a scalar: the root of backward.
+  at::Tensor objective;
+  // Of this microbatch's token losses, fp32 in token order (fp64 for fp64).
+  double sum = 0;
+};
+// hidden: [own tokens, hidden]; targets: [tokens] int64, -1 masked. scale: 1 / tokens of the whole step. With gradients
+// enabled the logits' gradient takes their place and is kept for backward.
+Loss output_loss(Context& context, const VocabOutput& output, const at::Tensor& hidden, const at::Tensor& targets,
+                 double scale);
+
+}  // namespace tessera::nn

@@ -1,0 +1,33 @@
+#include "tessera/nn/weight.h"
+
+#include "tessera/ops/convert.h"
+
+namespace tessera::nn {
+namespace {
+
+at::Tensor shaped(void* data, base::DType type, const Weight& weight) {
+  if (weight.is_vector) return ops::view_of(data, {weight.cols}, type);
+  return ops::view_of(data, {weight.rows, weight.cols}, type);
+}
+
+}  // namespace
+
+ConsumedWeight::ConsumedWeight(Context& context, const Weight& weight, shard::Pass pass)
+    : context_(context), id_(weight.id), pass_(pass) {
+  const shard::WeightView view = context.runtime.consume(weight.id, pass);
+  tensor_ = shaped(const_cast<void*>(view.rowwise), view.format, weight);
+}
+
+ConsumedWeight::~ConsumedWeight() {
+  context_.runtime.release(id_, pass_);
+}
+
+bool is_trainable(Context& context, const Weight& weight) {
+  return context.runtime.parameter(weight.id).spec.trainable;
+}
+
+at::Tensor gradient_tensor(const shard::GradientBuffer& buffer, const Weight& weight) {
+  return shaped(buffer.data, buffer.dtype, weight);
+}
+
+}  // namespace tessera::nn

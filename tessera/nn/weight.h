@@ -1,0 +1,52 @@
+// A weight of a module as a tensor, while it is consumed; and the place of its gradient.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include "tessera/nn/context.h"
+
+namespace tessera::nn {
+
+// The tp-local part of a parameter: what every operation of this rank sees. A matrix [rows, cols], either may be 0, or
+// a vector [cols].
+struct Weight {
+  shard::ParameterId id = shard::kNoParameter;
+  std::int64_t rows = 0, cols = 0;
+  bool is_vector = false;
+};
+
+// Consumes in the constructor, releases in the destructor; the tensor is a view that is valid between the two.
+class ConsumedWeight {
+ public:
+  ConsumedWeight(Context& context, const Weight& weight, shard::Pass pass);
+  ~ConsumedWeight();
+  ConsumedWeight(const ConsumedWeight&) = delete;
+  ConsumedWeight& operator=(const ConsumedWeight&) = delete;
+
+  const at::Tensor& tensor() const { return tensor_; }
+
+ private:
+  Context& context_;
+  shard::ParameterId id_;
+  shard::Pass pass_;
+  at::Tensor tensor_;
+};
+
+// Calls write(gradient, accumulate) with the staging of the weight's gradient, then produces it. Nothing for frozen
+// weights.
+template <typename Write>
+void produce_gradient(Context& context, const Weight& weight, Write write);
+
+bool is_trainable(Context& context, const Weight& weight);
+// The staging as a tensor of the weight's shape in the accumulator type.
+at::Tensor gradient_tensor(const shard::GradientBuffer& buffer, const Weight& weight);
+
+template <typename Write>
+void produce_gradient(Context& context, const Weight& weight, Write write) {
+  if (!is_trainable(context, weight)) return;
+  const shard::GradientBuffer buffer = context.runtime.grad_buffer(weight.id);
+  at::Tensor gradient = gradient_tensor(buffer, weight);
+  write(gradient, buffer.accumulate);
+  context.runtime.produce(weight.id);
+}
+
+}  // namespace tessera::nn

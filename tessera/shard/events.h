@@ -1,0 +1,49 @@
+// A training step as a list of events: what the program does with its weights and its groups, in program order.
+//
+// The runtime records it while the step runs. The identity of an event is (step kind, microbatch, pass, parameter,
+// ordinal): ordinal counts the events of the same kind with the same other fields, so a layer used twice in one pass
+// has two consumes, 0 and 1.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::shard {
+
+enum class StepKind : std::uint8_t { train, evaluate };
+enum class Pass : std::uint8_t { forward, recompute, backward };
+enum class EventKind : std::uint8_t {
+  consume,  // the tp-local weight is needed from here ...
+  release,  // ... to here
+  produce,  // a weight gradient of this microbatch is complete
+  publish,  // the stored weight has a new version
+  comm,     // another collective of the program (tp, experts): opaque, but in the order
+};
+
+// Index of a parameter in its runtime, in order of registration.
+using ParameterId = int;
+inline constexpr ParameterId kNoParameter = -1;
+
+struct Event {
+  EventKind kind = EventKind::consume;
+  StepKind step = StepKind::train;
+  int microbatch = -1;  // -1: outside every microbatch (the optimizer's publishes)
+  Pass pass = Pass::forward;
+  ParameterId parameter = kNoParameter;
+  int ordinal = 0;
+  std::string group, op;   // of comm
+  std::int64_t bytes = 0;  // of comm: what this rank gives
+
+  bool operator==(const Event&) const = default;
+};
+
+using Trace = std::vector<Event>;
+
+std::string_view name_of(StepKind kind);
+std::string_view name_of(Pass pass);
+std::string_view name_of(EventKind kind);
+// "train mb 0 backward consume #3 (1)"; names[parameter] replaces the number where given.
+std::string to_string(const Event& event, const std::vector<std::string>& names = {});
+
+}  // namespace tessera::shard

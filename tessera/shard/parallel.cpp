@@ -1,0 +1,26 @@
+#include "tessera/shard/parallel.h"
+
+#include "tessera/base/error.h"
+
+namespace tessera::shard {
+
+Parallel make_parallel(comm::World& world, int tp, int gtp, int dp) {
+  comm::Mesh mesh({{"tp", tp}, {"gtp", gtp}, {"dp", dp}});
+  if (mesh.world_size() != world.size())
+    throw InputError("tp {} x gtp {} x dp {} = {} ranks, but the run has {}", tp, gtp, dp, mesh.world_size(),
+                     world.size());
+  Parallel parallel{.mesh = std::move(mesh), .rank = world.rank()};
+  auto group = [&](const std::string& name, const std::vector<std::string>& axes) {
+    return world.make_group(name, parallel.mesh.groups(axes));
+  };
+  parallel.tp = group("tp", {"tp"});
+  parallel.gtp_gather = group("gtp-gather", {"gtp"});
+  parallel.gtp_reduce = group("gtp-reduce", {"gtp"});
+  parallel.dp = group("dp", {"dp"});
+  parallel.replica = group("replica", {"tp", "gtp"});
+  parallel.data = group("data", {"gtp", "dp"});
+  parallel.world = group("world", {"tp", "gtp", "dp"});
+  return parallel;
+}
+
+}  // namespace tessera::shard

@@ -1,0 +1,33 @@
+// The groups of a run that a model and its runtime talk over, as one rank holds them.
+#pragma once
+#include <memory>
+
+#include "tessera/comm/mesh.h"
+#include "tessera/comm/world.h"
+
+namespace tessera::shard {
+
+struct Parallel {
+  comm::Mesh mesh;  // dense axes: tp, gtp, dp
+  int rank = 0;     // in the world
+  std::unique_ptr<comm::Communicator> tp;
+  std::unique_ptr<comm::Communicator> gtp_gather;  // weights travel here ...
+  std::unique_ptr<comm::Communicator> gtp_reduce;  // ... gradients here: neither waits for the other
+  std::unique_ptr<comm::Communicator> dp;
+  std::unique_ptr<comm::Communicator> replica;  // tp x gtp: all ranks that hold one copy of the model
+  std::unique_ptr<comm::Communicator> data;     // gtp x dp: all ranks that read different samples
+  std::unique_ptr<comm::Communicator> world;
+
+  int tp_rank() const { return mesh.coordinate(rank, "tp"); }
+  int gtp_rank() const { return mesh.coordinate(rank, "gtp"); }
+  int dp_rank() const { return mesh.coordinate(rank, "dp"); }
+  int tp_size() const { return mesh.size("tp"); }
+  int gtp_size() const { return mesh.size("gtp"); }
+  int dp_size() const { return mesh.size("dp"); }
+};
+
+// Collective over the world: every rank makes every group in the same order. Errors (InputError): tp * gtp * dp is not
+// the world's size.
+Parallel make_parallel(comm::World& world, int tp, int gtp, int dp);
+
+}  // namespace tessera::shard

@@ -1,0 +1,75 @@
+#include "tessera/train/optimizer.h"
+
+#include <algorithm>
+
+#include "tessera/comm/kernels.h"
+#include "tessera/ops/initialise.h"
+
+namespace tessera::train {
+
+double clip_factor(double norm, double clip) {
+  return clip == 0 ? 1.0 : std::min(1.0, clip / (norm + 1e-6));
+}
+
+Optimizer::Optimizer(shard::Runtime& runtime, const ops::AdamW& options) : runtime_(runtime), options_(options) {
+  for (shard::ParameterId id = 0; id < runtime.size(); ++id) {
+    const shard::ShardedParameter& parameter = runtime.parameter(id);
+    const std::size_t bytes = parameter.main_grad.size();
+    moments_.push_back({base::Buffer(bytes), base::Buffer(bytes)});
+    moments_.back().exp_avg.fill_zero();
+    moments_.back().exp_avg_sq.fill_zero();
+  }
+}
+
+void Optimizer::update(double lr, double gradient_scale) {
+  ++updates_;
+  for (shard::ParameterId id = 0; id < runtime_.size(); ++id) {
+    shard::ShardedParameter& parameter = runtime_.parameter(id);
+    if (!parameter.spec.trainable) continue;
+    ops::AdamW options = options_;
+    options.lr = lr;
+    options.step = updates_;
+    options.gradient_scale = gradient_scale;
+    if (!parameter.spec.decay) options.weight_decay = 0;
+    ops::adamw(options, {.master = parameter.master_data(),
+                         .master_type = parameter.types.accumulator,
+                         .weight = parameter.weight.data(),
+                         .weight_type = parameter.types.model,
+                         .gradient = parameter.main_grad.data(),
+                         .gradient_type = parameter.types.accumulator,
+                         .exp_avg = moments(id).exp_avg.data(),
+                         .exp_avg_sq = moments(id).exp_avg_sq.data(),
+                         .count = parameter.shard_elements()});
+    runtime_.publish(id);
+  }
+}
+
+void set_initial_values(shard::Runtime& runtime, std::uint64_t seed) {
+  for (shard::ParameterId id = 0; id < runtime.size(); ++id) {
+    shard::ShardedParameter& parameter = runtime.parameter(id);
+    const base::DType type = parameter.types.accumulator;
+    auto* master = static_cast<std::byte*>(parameter.master_data());
+    for (const layout::Piece& piece : parameter.local_storage.pieces) {
+      std::byte* data = master + static_cast<std::size_t>(piece.offset) * base::size_of(type);
+      if (parameter.spec.initial_deviation == 0) {
+        ops::fill_constant(parameter.spec.initial_value, data, type, piece.box.elements());
+        continue;
+      }
+      ops::fill_normal({.seed = seed,
+                        .name = parameter.spec.name,
+                        .standard_deviation = parameter.spec.initial_deviation,
+                        .logical_cols = parameter.storage.shape.cols,
+                        .row = piece.box.row,
+                        .col = piece.box.col,
+                        .rows = piece.box.rows,
+                        .cols = piece.box.cols,
+                        .stride = piece.stride},
+                       data, type);
+    }
+    if (parameter.has_master())
+      comm::cast(master, type, parameter.weight.data(), parameter.types.model, parameter.shard_elements());
+    runtime.publish(id);
+  }
+}
+
+}  // namespace tessera::train

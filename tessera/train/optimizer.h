@@ -1,0 +1,42 @@
+// AdamW over this rank's shards, with clipping; and the values a run starts from.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "tessera/base/buffer.h"
+#include "tessera/ops/adamw.h"
+#include "tessera/shard/runtime.h"
+
+namespace tessera::train {
+
+// min(1, clip / (norm + 1e-6)); 1 when clip is 0.
+double clip_factor(double norm, double clip);
+
+class Optimizer {
+ public:
+  // options: the constants; lr, step and gradient_scale are set at each update. Moments start at zero.
+  Optimizer(shard::Runtime& runtime, const ops::AdamW& options);
+
+  struct Moments {
+    base::Buffer exp_avg, exp_avg_sq;  // accumulator type, storage layout
+  };
+  Moments& moments(shard::ParameterId id) { return moments_[static_cast<std::size_t>(id)]; }
+
+  // Updates master, moments and weights from main_grad and publishes every trainable parameter.
+  void update(double lr, double gradient_scale);
+
+  // Updates applied so far, this run and those before it: AdamW's step number.
+  std::int64_t updates() const { return updates_; }
+  void set_updates(std::int64_t updates) { updates_ = updates; }
+
+ private:
+  shard::Runtime& runtime_;
+  ops::AdamW options_;
+  std::vector<Moments> moments_;  // by parameter id; empty buffers for frozen ones
+  std::int64_t updates_ = 0;
+};
+
+// Fills master and weight of every parameter from the seed: the same logical values for every mesh (docs/numerics.md).
+void set_initial_values(shard::Runtime& runtime, std::uint64_t seed);
+
+}  // namespace tessera::train

@@ -1,0 +1,66 @@
+#include "tessera/train/trainer.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <cmath>
+
+namespace tessera::train {
+
+Trainer::Trainer(comm::World& world, const TrainerOptions& options)
+    : options_(options),
+      parallel_(shard::make_parallel(world, options.tp, options.gtp, options.dp)),
+      runtime_(parallel_, options.types),
+      context_{.runtime = runtime_,
+               .sequence_parallel = options.sequence_parallel && options.tp > 1,
+               .recompute = options.recompute},
+      model_(options.model, context_, options.seq_len),
+      optimizer_(runtime_, options.adamw),
+      norm_(runtime_) {}
+
+StepResult Trainer::train_step(const StepInput& input, double lr) {
+  std::vector<double> losses;
+  runtime_.begin_step(shard::StepKind::train, input.microbatches);
+  for (int microbatch = 0; microbatch < input.microbatches; ++microbatch) {
+    runtime_.begin_microbatch();
+    const nn::Loss loss = model_.forward(input.batch(microbatch), 1.0 / static_cast<double>(input.tokens));
+    losses.push_back(loss.sum);
+    loss.objective.backward();
+    runtime_.end_microbatch();
+  }
+  runtime_.end_step();
+
+  StepResult result{.loss = sum_losses(losses) / static_cast<double>(input.tokens), .grad_norm = norm_.compute()};
+  result.skipped = !std::isfinite(result.grad_norm);
+  if (!result.skipped) optimizer_.update(lr, clip_factor(result.grad_norm, options_.clip));
+  result.statistics = runtime_.statistics();
+  return result;
+}
+
+double Trainer::evaluate(const StepInput& input) {
+  const at::NoGradGuard no_gradients;
+  std::vector<double> losses;
+  runtime_.begin_step(shard::StepKind::evaluate, input.microbatches);
+  for (int microbatch = 0; microbatch < input.microbatches; ++microbatch) {
+    runtime_.begin_microbatch();
+    losses.push_back(model_.forward(input.batch(microbatch), 0).sum);
+    runtime_.end_microbatch();
+  }
+  runtime_.end_step();
+  return sum_losses(losses) / static_cast<double>(input.tokens);
+}
+
+// Block k of a replica was microbatch k / G of gtp rank k mod G: replicas in order, their blocks in order, in fp64.
+double Trainer::sum_losses(const std::vector<double>& own) {
+  const auto gtp = static_cast<std::size_t>(parallel_.gtp_size()), dp = static_cast<std::size_t>(parallel_.dp_size());
+  const std::size_t microbatches = own.size();
+  std::vector<double> all(gtp * dp * microbatches);
+  const auto counts = comm::equal_counts(static_cast<int>(gtp * dp), static_cast<std::int64_t>(microbatches));
+  parallel_.data->all_gather(own.data(), all.data(), counts, base::DType::fp64).synchronize();
+  double sum = 0;
+  for (std::size_t replica = 0; replica < dp; ++replica)
+    for (std::size_t microbatch = 0; microbatch < microbatches; ++microbatch)
+      for (std::size_t rank = 0; rank < gtp; ++rank) sum += all[(replica * gtp + rank) * microbatches + microbatch];
+  return sum;
+}
+
+}  // namespace tessera::train

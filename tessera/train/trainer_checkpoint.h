@@ -1,0 +1,19 @@
+// A trainer's state to and from a checkpoint, in whatever layout the trainer has.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tessera/train/checkpoint.h"
+#include "tessera/train/trainer.h"
+
+namespace tessera::train {
+
+// Collective over the world. `state` is stored as it is, with the optimizer's update count added as "updates".
+void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::int64_t step, nlohmann::json state);
+
+// Weights, masters and moments of this rank from a checkpoint of any layout. A checkpoint without moments (one that was
+// imported) leaves them zero; one without masters takes them from the weights. Errors: InputError.
+void load_trainer(Trainer& trainer, const CheckpointReader& reader);
+
+}  // namespace tessera::train
