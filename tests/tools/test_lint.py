@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""The lint checks find what they are for, at the right line, and leave good code alone."""
+import pathlib
+import subprocess
+import sys
+import tempfile
+import types
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools" / "lint"))
+
+import formatting  # noqa: E402
+import layers  # noqa: E402
+import limits  # noqa: E402
+import repository  # noqa: E402
+import sources  # noqa: E402
+import state  # noqa: E402
+import tidy  # noqa: E402
+from summary import run_cases  # noqa: E402
+
+
+class Checkout(unittest.TestCase):
+    """A folder with given files in it."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.root = pathlib.Path(self.folder.name)
+
+    def write(self, name, content):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    def findings(self, check, **files):
+        for name, content in files.items():
+            self.write(name, content)
+        options = types.SimpleNamespace(build="build/cpu")
+        return check(self.root, sources.repository_files(self.root), options)
+
+    def found(self, check, name, content):
+        return [(finding.line, finding.what) for finding in self.findings(check, **{name: content})
+                if finding.path == name]
+
+
+class Layers(Checkout):
+    def refused(self, name, include, line=1):
+        found = self.found(layers.check, name, "\n" * (line - 1) + f"#include {include}\n")
+        self.assertEqual([where for where, _ in found], [line], (name, include))
+        (self.root / name).unlink()
+
+    def accepted(self, name, include):
+        self.assertEqual(self.found(layers.check, name, f"#include {include}\n"), [], (name, include))
+        (self.root / name).unlink()
+
+    def test_a_layer_includes_only_what_its_row_names(self):
+        self.refused("tessera/base/a.h", '"tessera/layout/box.h"', line=7)
+        self.refused("tessera/layout/a.cpp", '"tessera/comm/mesh.h"')
+        self.refused("tessera/comm/a.cpp", '"tessera/quant/format.h"')
+        self.refused("tessera/ops/a.cpp", '"tessera/comm/mesh.h"')
+        self.refused("tests/layout/a.cpp", '"tessera/shard/events.h"')
+        self.refused("tessera/shard/a.cpp", '"../ops/gemm.h"')
+        self.refused("tessera/unknown/a.cpp", '"tessera/base/error.h"')
+        self.accepted("tessera/comm/a.cpp", '"tessera/layout/box.h"')
+        self.accepted("tessera/nn/a.cpp", '"tessera/shard/runtime.h"')
+        self.accepted("apps/a.cpp", '"tessera/train/loop.h"')
+
+    def test_third_party_headers_stay_in_their_room(self):
+        self.refused("tessera/shard/a.h", "<ATen/core/Tensor.h>")
+        self.refused("tessera/quant/a.h", "<c10/util/BFloat16.h>")
+        self.refused("tessera/nn/a.cpp", "<torch/torch.h>")
+        self.refused("tessera/ops/a.cpp", "<torch/csrc/autograd/custom_function.h>")
+        self.refused("tessera/train/a.cpp", "<torch/csrc/distributed/c10d/TCPStore.hpp>")
+        self.refused("tessera/train/a.cpp", "<mpi.h>")
+        self.refused("tessera/nn/a.cpp", "<cublasLt.h>")
+        self.refused("tessera/ops/a.cu", "<ATen/core/Tensor.h>")
+        self.accepted("tessera/comm/mpi.cpp", "<mpi.h>")
+        self.accepted("tessera/ops/a.cpp", "<ATen/ops/mm_ops.h>")
+        self.accepted("tessera/nn/a.cpp", "<torch/csrc/autograd/custom_function.h>")
+
+
+def function_of(lines, header="int f(int a) {"):
+    return header + "\n" + "  a += 1;\n" * (lines - 2) + "}\n"
+
+
+class Limits(Checkout):
+    def test_a_file_of_501_lines_is_too_long(self):
+        self.assertEqual(self.found(limits.check, "a.h", "// x\n" * 500), [])
+        self.assertEqual(self.found(limits.check, "b.h", "// x\n" * 501)[0][0], 501)
+
+    def test_a_function_of_61_lines_is_too_long_in_every_form(self):
+        headers = ["int f(int a) {", "Foo::Foo(int a) : a_{a}, b_(2) {", "auto g() -> std::vector<int> {",
+                   "TEST_P(Suite, Case) {", "template <typename T>\nvoid h(T a) noexcept {",
+                   "bool operator==(const A& a, const A& b) {", "static void k(std::function<void(int)> f = {}) {"]
+        for number, header in enumerate(headers):
+            extra = header.count("\n")
+            self.assertEqual(self.found(limits.check, f"ok{number}.cpp", function_of(60 - extra, header)), [], header)
+            (self.root / f"ok{number}.cpp").unlink()
+            long = "namespace x {\n" + function_of(61 - extra, header) + "}\n"
+            found = self.found(limits.check, f"long{number}.cpp", long)
+            self.assertEqual([line for line, _ in found], [2], header)
+            self.assertIn("61 lines, limit 60", found[0][1])
+            (self.root / f"long{number}.cpp").unlink()
+
+    def test_a_method_inside_a_class_counts_and_the_class_does_not(self):
+        body = "class A final : public B {\n public:\n" + function_of(61, "void m(int a) const override {") + "};\n"
+        self.assertEqual([line for line, _ in self.found(limits.check, "a.h", body)], [3])
+        members = "struct A {\n" + "  int a{0};\n" * 80 + "};\n"
+        self.assertEqual(self.found(limits.check, "b.h", members), [])
+
+    def test_kernels_tables_and_braces_in_text_are_no_functions(self):
+        self.assertEqual(self.found(limits.check, "a.cu", function_of(90, "__global__ void k(int* a) {")), [])
+        self.assertEqual(self.found(limits.check, "b.cpp", "const int kTable[] = {\n" + "  1,\n" * 80 + "};\n"), [])
+        text = 'void f() { g("}{"); /* } */ }\n// {\nchar c = \'{\';\nint n = 1\'000;\n' + function_of(61)
+        self.assertEqual([line for line, _ in self.found(limits.check, "c.cpp", text)], [5])
+        raw = 'auto s = R"(\n{{{\n)";\n' + function_of(61)
+        self.assertEqual([line for line, _ in self.found(limits.check, "d.cpp", raw)], [4])
+
+    def test_python_and_shell_functions_count(self):
+        self.assertEqual(self.found(limits.check, "a.py", "def f():\n" + "    x = 1\n" * 60)[0][0], 1)
+        self.assertEqual(self.found(limits.check, "a.py", "def f():\n" + "    x = 1\n" * 59), [])
+        self.assertEqual(self.found(limits.check, "b.sh", "\nf() {\n" + "  x=1\n" * 59 + "}\n")[0][0], 2)
+
+
+class Repository(Checkout):
+    def test_large_generated_and_machine_bound_files_are_found(self):
+        self.write("fine.txt", "/usr/share/x and $HOME/home/x\n")
+        self.write("large.txt", b"x" * ((1 << 20) + 1))
+        self.write("tokens.bin", b"1")
+        self.write("doc.md", "one\nsee /ho" + "me/me/x\n")
+        found = {(finding.path, finding.line) for finding in self.findings(repository.check)}
+        self.assertEqual(found, {("large.txt", 1), ("tokens.bin", 1), ("doc.md", 2)})
+
+
+class State(Checkout):
+    SOURCE = """
+    #include <map>
+    #include <string>
+    namespace tessera {
+    int counter = 3;
+    thread_local int depth;
+    constexpr int kFine = 4;
+    extern const char* const kNames[2] = {"a", "b"};
+    const std::map<int, std::string>& table() { static const std::map<int, std::string> t = {{1, "x"}}; return t; }
+    int next() { static int calls; return ++calls + depth; }
+    inline int shared = 0;
+    int* use() { return &shared; }
+    }
+    """
+
+    def build(self, source):
+        folder = self.root / "build/cpu/tessera/base"
+        folder.mkdir(parents=True)
+        (folder / "a.cpp").write_text(source)
+        subprocess.run(["g++", "-std=c++20", "-O1", "-c", "a.cpp", "-o", "a.o"], cwd=folder, check=True)
+        subprocess.run(["ar", "rc", "libtessera_base.a", "a.o"], cwd=folder, check=True)
+
+    def test_every_kind_of_mutable_object_is_found_and_constants_are_not(self):
+        self.build(self.SOURCE)
+        self.write(state.ALLOWED, "^tessera::counter$  # a reason\n")
+        text = "\n".join(finding.what for finding in self.findings(state.check))
+        for name in ("tessera::depth", "tessera::table", "tessera::next()::calls", "tessera::shared"):
+            self.assertIn(name, text)
+        for name in ("kFine", "kNames", "counter"):
+            self.assertNotIn(name, text)
+
+    def test_a_line_of_the_list_needs_a_reason(self):
+        self.build("int f() { return 1; }")
+        self.write(state.ALLOWED, "# comment\n^x$\n")
+        self.assertEqual([finding.line for finding in self.findings(state.check)], [2])
+
+    def test_without_a_build_it_is_skipped_not_passed(self):
+        with self.assertRaises(sources.Skip):
+            self.findings(state.check)
+
+
+class Format(Checkout):
+    def test_a_badly_formatted_line_is_found(self):
+        for name in (formatting.REQUIREMENTS, ".clang-format"):
+            self.write(name, (ROOT / name).read_text())
+        try:
+            found = self.found(formatting.check, "a.cpp", "int a = 1;\nint   b=2;\n")
+        except sources.Skip as reason:
+            self.skipTest(str(reason))
+        self.assertEqual([line for line, _ in found], [2])
+        self.assertEqual(self.found(formatting.check, "a.cpp", "int a = 1;\nint b = 2;\n"), [])
+
+
+class Tidy(unittest.TestCase):
+    def test_findings_of_our_files_are_kept_and_parser_errors_are_not(self):
+        output = ("/r/tessera/a.cpp:3:5: warning: bad name [readability-identifier-naming]\n"
+                  "/r/tessera/a.cpp:4:5: error: no member [clang-diagnostic-error]\n"
+                  "/usr/include/x.h:5:5: warning: other [bugprone-x]\n")
+        self.assertEqual([(f.path, f.line) for f in tidy.parse(output, pathlib.Path("/r"))], [("tessera/a.cpp", 3)])
+
+
+class ThisRepository(unittest.TestCase):
+    def test_an_unknown_check_is_an_error(self):
+        command = [sys.executable, str(ROOT / "tools/lint/lint.py"), "nonsense"]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("nonsense", result.stderr)
+
+
+if __name__ == "__main__":
+    run_cases()

@@ -1,0 +1,48 @@
+"""clang-format, one version for everybody: the wheel pinned in tools/run/requirements.txt."""
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from sources import CPP, Finding, Skip
+
+REQUIREMENTS = "tools/run/requirements.txt"
+
+
+def pinned_version(root):
+    return re.search(r"^clang-format==(\S+)", (root / REQUIREMENTS).read_text(), re.M).group(1)
+
+
+def find_clang_format(version):
+    """The first clang-format of that version: beside this Python, or on PATH."""
+    for tool in (os.path.join(os.path.dirname(sys.executable), "clang-format"), "clang-format"):
+        try:
+            answer = subprocess.run([tool, "--version"], capture_output=True, text=True, check=False).stdout
+        except OSError:
+            continue
+        if re.search(rf"version {re.escape(version)}\b", answer):
+            return tool
+    raise Skip(f"no clang-format {version} here")
+
+
+def run_format(tool, root, paths):
+    command = [tool, "--dry-run", *map(str, paths)]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False).stderr
+
+
+def parse(output):
+    """One finding a line that would change."""
+    seen = {}
+    for path, line in re.findall(r"^(\S+?):(\d+):\d+: (?:warning|error): code should be clang-formatted", output, re.M):
+        seen.setdefault((path, int(line)), None)
+    return [Finding(path, line, "not formatted: clang-format -i " + path) for path, line in seen]
+
+
+def check(root, files, _options):
+    tool = find_clang_format(pinned_version(root))
+    paths = [path for path in files if path.suffix in CPP]
+    shares = [paths[start::4] for start in range(4) if paths[start::4]]
+    with ThreadPoolExecutor(2) as pool:
+        outputs = list(pool.map(lambda share: run_format(tool, root, share), shares))
+    return [finding for output in outputs for finding in parse(output)]

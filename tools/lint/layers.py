@@ -1,0 +1,81 @@
+"""The layer table: what each folder may include, of ours and of others."""
+import re
+
+from sources import CPP, Finding, read
+
+# What a layer may include besides itself (docs/architecture.md draws the same table).
+LAYERS = {
+    "base": [],
+    "layout": ["base"],
+    "comm": ["base", "layout"],
+    "quant": ["base"],
+    "ops": ["base", "quant"],
+    "shard": ["base", "layout", "comm", "quant"],
+    "nn": ["base", "layout", "comm", "quant", "ops", "shard"],
+    "train": ["base", "layout", "comm", "quant", "ops", "shard", "nn"],
+}
+TENSOR_LAYERS = ("ops", "nn", "train", "apps", "bench")
+
+# Third-party headers and the rooms they stay in; the first pattern that matches decides. A room may be a file's stem.
+ROOMS = [
+    (r"torch/torch\.h|torch/all\.h|torch/extension\.h", (), "all of torch costs minutes of compile time"),
+    (r"torch/csrc/distributed/", ("comm_store",), "c10d"),
+    (r"torch/csrc/autograd/|torch/autograd\.h", ("nn",), "autograd"),
+    (r"ATen/|c10/|torch/", TENSOR_LAYERS, "the tensor library"),
+    (r"mpi\.h$|mpi/|nccl\.h$", ("comm",), "MPI and NCCL"),
+    (r"cublasLt|cudnn", ("ops",), "cuBLASLt and cuDNN"),
+]
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.M)
+
+
+def folder_of(path):
+    """The layer a file belongs to, or apps/bench; tests/X belongs to X. None: outside the table."""
+    parts = path.parts
+    if len(parts) >= 3 and parts[0] in ("tessera", "tests"):
+        return parts[1]
+    return parts[0] if parts[0] in ("apps", "bench", "examples") else None
+
+
+def allowed_layers(folder, is_test):
+    """None: all of them. A test may use the fakes and fixtures of its own folder only."""
+    if folder in LAYERS:
+        return set(LAYERS[folder]) | {folder}
+    return None if folder in ("apps", "bench", "examples") or is_test else set()
+
+
+def check_include(path, header):
+    """The complaint about one include, or None."""
+    folder = folder_of(path)
+    is_test = path.parts[0] == "tests"
+    if header.startswith(("../", "./")):
+        return f'includes "{header}": expected a path from the root of the repository'
+    ours = re.match(r"tessera/([a-z_]+)/", header)
+    if ours:
+        allowed = allowed_layers(folder, is_test)
+        if allowed is not None and ours.group(1) not in allowed:
+            return f'{folder} includes "{header}": the layer table allows {", ".join(sorted(allowed)) or "nothing"}'
+        return None
+    for pattern, rooms, what in ROOMS:
+        if re.match(pattern, header):
+            if path.suffix in (".cu", ".cuh") and re.match(r"ATen/|c10/|torch/", header):
+                return f"includes <{header}>: no torch header in a CUDA file"
+            if folder in rooms or path.stem in rooms:
+                return None
+            return f"includes <{header}>: {what} stays in {', '.join(rooms) or 'no folder'}"
+    return None
+
+
+def check(root, files, _options):
+    findings = []
+    for path in files:
+        if path.suffix not in CPP or folder_of(path) is None:
+            continue
+        text = read(root, path)
+        if path.parts[0] == "tessera" and folder_of(path) not in LAYERS:
+            findings.append(Finding(str(path), 1, f"folder {folder_of(path)} is not in the layer table"))
+            continue
+        for match in INCLUDE.finditer(text):
+            complaint = check_include(path, match.group(1))
+            if complaint:
+                findings.append(Finding(str(path), text.count("\n", 0, match.start()) + 1, complaint))
+    return findings

@@ -1,0 +1,62 @@
+"""Runs the checks of this folder and prints every finding as file:line: what. `./run lint [CHECK...]`.
+
+The last line is `N passed, N failed[, N skipped]`, one a check; exit code 1 if a check failed, 2 for an unknown name.
+"""
+import argparse
+import pathlib
+import sys
+import time
+
+import formatting
+import layers
+import limits
+import repository
+import state
+import tidy
+from sources import Skip, repository_files
+
+CHECKS = {
+    "format": formatting.check,
+    "layers": layers.check,
+    "limits": limits.check,
+    "repository": repository.check,
+    "state": state.check,
+    "tidy": tidy.check,
+}
+
+
+def run_check(name, root, files, options):
+    """passed, failed or skipped; prints what was found."""
+    start = time.monotonic()
+    try:
+        findings = CHECKS[name](root, files, options)
+    except Skip as reason:
+        print(f"  {name}: skipped ({reason})")
+        return "skipped"
+    for finding in findings:
+        print(finding)
+    result = "failed" if findings else "passed"
+    print(f"  {name}: {result}, {len(findings)} findings ({time.monotonic() - start:.1f} s)", flush=True)
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[2])
+    parser.add_argument("--build", default="build/cpu", help="build folder, relative to the root")
+    parser.add_argument("checks", nargs="*", metavar="CHECK", help=" ".join(CHECKS))
+    options = parser.parse_args()
+    unknown = [name for name in options.checks if name not in CHECKS]
+    if unknown:
+        print(f"unknown check '{unknown[0]}': expected {', '.join(CHECKS)}", file=sys.stderr)
+        return 2
+    root = options.root.resolve()
+    files = repository_files(root)
+    results = [run_check(name, root, files, options) for name in options.checks or CHECKS]
+    skipped = results.count("skipped")
+    print(f"{results.count('passed')} passed, {results.count('failed')} failed" + (f", {skipped} skipped" if skipped else ""))
+    return 1 if "failed" in results else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+"""What does not belong in git: large files, generated ones, paths that exist on one machine only."""
+import re
+
+from sources import Finding
+
+SIZE_LIMIT = 1 << 20
+GENERATED = re.compile(
+    r"\.(o|a|so|pyc|pt|pth|bin|idx|safetensors|npy|npz|whl|zip|gz|xz|dz|log|tfevents.*)$|(^|/)compile_commands\.json$"
+    r"|^(build|runs|data|\.venv|\.cache)/")
+# A home folder or a working folder of somebody's machine.
+MACHINE_PATH = re.compile(rb"(?<![\w./}$])/(?:home|root|work|Users)/\w")
+
+
+def check(root, files, _options):
+    findings = []
+    for path in files:
+        size = (root / path).stat().st_size
+        if size > SIZE_LIMIT:
+            findings.append(Finding(str(path), 1, f"{size} bytes, limit {SIZE_LIMIT}"))
+            continue
+        if GENERATED.search(str(path)):
+            findings.append(Finding(str(path), 1, "a generated or downloaded file"))
+        content = (root / path).read_bytes()
+        for match in MACHINE_PATH.finditer(content):
+            line = content.count(b"\n", 0, match.start()) + 1
+            findings.append(Finding(str(path), line, "names a folder of one machine"))
+    return findings
