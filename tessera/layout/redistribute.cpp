@@ -83,12 +83,12 @@ std::vector<Holding> Planner::choose_rows(int target, const Box& strip, const st
   const std::int64_t end = strip.row + strip.rows;
   const auto end_of = [](const Holding* holding) { return holding->box.row + holding->box.rows; };
   std::vector<std::int64_t> own_rows;  // first rows of the target's own parts, last one first
-  for (const Holding& holder : holders) {
-    if (holder.rank == target) own_rows.insert(own_rows.begin(), holder.box.row);
+  for (auto holder = holders.rbegin(); holder != holders.rend(); ++holder) {
+    if (holder->rank == target) own_rows.push_back(holder->box.row);
   }
   for (std::int64_t row = strip.row; row < end;) {
-    std::erase_if(active, [&](const Holding* holding) { return end_of(holding) <= row; });
     while (next < holders.size() && holders[next].box.row <= row) active.push_back(&holders[next++]);
+    std::erase_if(active, [&](const Holding* holding) { return end_of(holding) <= row; });
     if (active.empty()) {
       throw Error("redistribute: rank {} needs rows [{}, {}) cols [{}, {}), which no rank holds", target, row,
                   next < holders.size() ? holders[next].box.row : end, strip.col, strip.col + strip.cols);
