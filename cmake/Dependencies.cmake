@@ -5,7 +5,8 @@ find_package(CLI11 REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(fmt REQUIRED)
 find_path(XXHASH_INCLUDE xxhash.h REQUIRED)
-find_package(MPI COMPONENTS C)
+set(MPI_CXX_SKIP_MPICXX ON)  # only the C interface is used
+find_package(MPI COMPONENTS CXX)
 
 add_library(tessera_log INTERFACE)
 target_link_libraries(tessera_log INTERFACE Threads::Threads)

@@ -1,10 +1,10 @@
 # tessera_layer(NAME [DEPENDS ...]): one static library a folder, made of every .cpp file in it.
-# FILE.mpi.cpp is compiled where MPI is found, FILE.no_mpi.cpp where it is not.
+# Files named mpi*.cpp are compiled where MPI is found, no_mpi.cpp or *_no_mpi.cpp where it is not.
 function(tessera_layer NAME)
   cmake_parse_arguments(ARG "" "" "DEPENDS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS *.cpp)
-  if(MPI_C_FOUND)
-    list(FILTER sources EXCLUDE REGEX "_no_mpi\\.cpp$")
+  if(MPI_CXX_FOUND)
+    list(FILTER sources EXCLUDE REGEX "[/_]no_mpi\\.cpp$")
   else()
     list(FILTER sources EXCLUDE REGEX "/mpi[a-z_]*\\.cpp$")
   endif()

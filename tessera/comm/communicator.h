@@ -1,12 +1,13 @@
 // One group of ranks on one lane. All operations are asynchronous and run in the order of the calls; every rank of the
 // group calls the same operations in the same order. Buffers must stay valid until the returned fence is done.
 //
-// Failures: a peer that calls another operation, count or type (always checked by `local`, in debug mode by the others), a
-// peer that does not come within the time limit, a peer that has failed. The fence then carries an Error that names the
-// group, the operation, this rank and the peers; the communicator is broken and every later fence carries the same error.
+// Failures: a peer that calls another operation, count or type (always checked by `local`, in debug mode by the
+// others), a peer that does not come within the time limit, a peer that has failed. The fence then carries an Error
+// that names the group, the operation, this rank and the peers; the communicator is broken and every later fence
+// carries the same error.
 //
-// Sums are exact in order: all_reduce and reduce_scatter add the ranks' parts in rank order in the accumulator type of the
-// element type (bf16 sums in fp32, rounded once), on every backend with the same bits.
+// Sums are exact in order: all_reduce and reduce_scatter add the ranks' parts in rank order in the accumulator type of
+// the element type (bf16 sums in fp32, rounded once), on every backend with the same bits.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -45,7 +46,8 @@ class Communicator {
   virtual const std::string& name() const = 0;  // "gtp[0,2]": for messages
   virtual base::Lane& lane() = 0;
 
-  // counts[r]: elements that rank r gives; recv holds them in rank order, densely. send may lie in recv at its own place.
+  // counts[r]: elements that rank r gives; recv holds them in rank order, densely. send may lie in recv at its own
+  // place.
   virtual base::Fence all_gather(const void* send, void* recv, std::span<const std::int64_t> counts,
                                  base::DType type) = 0;
   // send_counts[r], recv_counts[r]: elements to and from rank r, both dense in rank order.

@@ -1,4 +1,5 @@
-// A redistribution plan carried out over a communicator: recognised collectives run as one, the rest as packed messages.
+// A redistribution plan carried out over a communicator: recognised collectives run as one, the rest as packed
+// messages.
 #pragma once
 #include "tessera/base/dtype.h"
 #include "tessera/base/fence.h"
@@ -16,9 +17,9 @@ class Redistribution {
   const layout::Plan& plan() const { return plan_; }
   const layout::Collective& collective() const { return collective_; }
 
-  // Moves elements of `type` from `source` (local buffer of `from`) to `target` (local buffer of `to`). For an adding plan
-  // the sum is taken in rank order in `type`'s accumulator and written to target in `type`. source and target must not
-  // overlap. Padding of target is left alone. Elements of target that no transfer covers are left alone.
+  // Moves elements of `type` from `source` (local buffer of `from`) to `target` (local buffer of `to`). For an adding
+  // plan the sum is taken in rank order in `type`'s accumulator and written to target in `type`. source and target must
+  // not overlap. Padding of target is left alone. Elements of target that no transfer covers are left alone.
   base::Fence run(Communicator& group, const void* source, void* target, base::DType type) const;
 
  private:

@@ -12,7 +12,8 @@ namespace tessera::comm {
 void copy_matrix(const void* source, std::int64_t source_stride, void* target, std::int64_t target_stride,
                  std::int64_t rows, std::int64_t cols, std::size_t element_bytes);
 
-// target[i] = source[i] rounded to nearest even; any two floating types. source and target may be equal for equal types.
+// target[i] = source[i] rounded to nearest even; any two floating types. source and target may be equal for equal
+// types.
 void cast(const void* source, base::DType from, void* target, base::DType to, std::int64_t count);
 
 // sum[i] = ((start + parts[0][i]) + parts[1][i]) + ... in `accumulator` (fp32 or fp64), where start is sum[i] when

@@ -9,8 +9,8 @@ namespace tessera::comm {
 
 // False where the library was built without MPI (mpi_absent: make_mpi_world then throws InputError that says so).
 bool mpi_available();
-// Initialises MPI; one world a process. Its destructor finalises MPI after a clean run; after an error it leaves MPI alone
-// and the caller ends the process with abort_mpi.
+// Initialises MPI; one world a process. Its destructor finalises MPI after a clean run; after an error it leaves MPI
+// alone and the caller ends the process with abort_mpi.
 std::unique_ptr<World> make_mpi_world(const WorldOptions& options);
 // Ends all ranks of the job that can be reached: MPI_Abort with this exit code. Does not return.
 [[noreturn]] void abort_mpi(int exit_code);

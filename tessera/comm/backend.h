@@ -1,0 +1,32 @@
+// What a backend implements, and the communicator in front of it: argument checks, the lane, the order of operations.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/comm/communicator.h"
+#include "tessera/comm/operation.h"
+
+namespace tessera::comm {
+
+// One member of one group. perform() is called on the communicator's lane, one operation at a time.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  // Carries the operation out and returns when this member's buffers are free again. Throws Error on failure; within
+  // the time limit in every case.
+  virtual void perform(const Operation& operation) = 0;
+  // The owner is being unwound by an exception: pending and later operations of this member fail at once. Any thread.
+  virtual void cancel() = 0;
+};
+
+// The communicator has a thread lane of its own. Its destructor finishes the lane's queue.
+std::unique_ptr<Communicator> make_communicator(GroupIdentity identity, std::unique_ptr<Backend> backend);
+
+// "gtp[0,2]", "world[0-7]".
+std::string group_label(const std::string& name, const std::vector<int>& members);
+// The index of the group that holds `rank`, -1 if none does. Errors: an empty group, a rank out of the world, a rank
+// twice.
+int find_group(const std::string& name, const std::vector<std::vector<int>>& groups, int world_size, int rank);
+
+}  // namespace tessera::comm

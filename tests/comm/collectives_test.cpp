@@ -1,0 +1,221 @@
+// Every collective, over backend x ranks x sizes x types x even and uneven counts, against values each rank can compute
+// alone. Sums are compared bit by bit with a plain sum in rank order.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "tessera/comm/communicator.h"
+#include "tests/comm/ranks.h"
+#include "tests/comm/values.h"
+
+namespace tessera::comm {
+namespace {
+
+using base::bfloat16;
+using Counts = std::vector<std::int64_t>;
+
+template <typename T>
+class Collectives : public testing::Test {
+ protected:
+  static constexpr base::DType kType = TypeOf<T>::value;
+  static constexpr bool kHasSum = !std::is_same_v<T, std::uint8_t>;
+
+  // body(group, count) over ranks and sizes: `count` is the elements of one rank, about; a million over all ranks.
+  template <typename Body>
+  void for_all(Body body) {
+    for (int ranks = 1; ranks <= 8; ++ranks) {
+      if (!has_ranks(ranks)) continue;
+      on_ranks(ranks, [&](Communicator& group) {
+        for (const std::int64_t count : {0, 1, 3, 1000}) body(group, count);
+        if (ranks == 2 || ranks == 3 || ranks == 8) body(group, (1 << 20) / ranks + 5);
+      });
+    }
+  }
+  template <typename Body>
+  void for_all_counts(Body body) {
+    for_all([&](Communicator& group, std::int64_t count) {
+      body(group, equal_counts(group.size(), count));
+      body(group, uneven(group.size(), count));
+    });
+  }
+  static Counts uneven(int ranks, std::int64_t count) {
+    Counts counts;
+    for (int r = 0; r < ranks; ++r) counts.push_back(r % 3 == 1 ? 0 : count * (r + 1) / ranks + r % 2);
+    return counts;
+  }
+  static std::int64_t sum_of(const Counts& counts) {
+    return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  }
+
+  // The reduction over ranks of elements [begin, begin + count), element by element, one rank after the other.
+  static std::vector<T> reduced(int ranks, std::int64_t begin, std::int64_t count, ReduceOp op) {
+    using Wide = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
+    std::vector<T> result;
+    for (std::int64_t i = begin; i < begin + count; ++i) {
+      auto value = static_cast<Wide>(value_of<T>(0, i));
+      for (int r = 1; r < ranks; ++r) {
+        const auto next = static_cast<Wide>(value_of<T>(r, i));
+        if (op == ReduceOp::max) value = std::max(value, next);
+        if (op == ReduceOp::min) value = std::min(value, next);
+        if (op == ReduceOp::sum) value = added(value, next);
+      }
+      result.push_back(static_cast<T>(value));
+    }
+    return result;
+  }
+  template <typename Wide>
+  static Wide added(Wide a, Wide b) {
+    if constexpr (std::is_integral_v<Wide>)  // wraps
+      return static_cast<Wide>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+    else
+      return a + b;
+  }
+  static std::vector<ReduceOp> operations() {
+    if (kHasSum) return {ReduceOp::sum, ReduceOp::max, ReduceOp::min};
+    return {ReduceOp::max, ReduceOp::min};
+  }
+};
+TYPED_TEST_SUITE(Collectives, AllTypes);
+
+TYPED_TEST(Collectives, AllGatherHoldsEveryRanksPartInRankOrder) {
+  using T = TypeParam;
+  this->for_all_counts([](Communicator& group, const Counts& counts) {
+    const std::int64_t own = counts[static_cast<std::size_t>(group.rank())];
+    const auto send = values_of<T>(group.rank(), 0, own);
+    std::vector<T> expected, recv(static_cast<std::size_t>(TestFixture::sum_of(counts)));
+    for (int r = 0; r < group.size(); ++r)
+      for (std::int64_t i = 0; i < counts[static_cast<std::size_t>(r)]; ++i) expected.push_back(value_of<T>(r, i));
+    group.all_gather(send.data(), recv.data(), counts, TestFixture::kType).synchronize();
+    EXPECT_TRUE(same_bits(recv, expected));
+
+    std::vector<T> in_place(recv.size());
+    const auto begin = std::accumulate(counts.begin(), counts.begin() + group.rank(), std::int64_t{0});
+    std::copy(send.begin(), send.end(), in_place.begin() + begin);
+    group.all_gather(in_place.data() + begin, in_place.data(), counts, TestFixture::kType).synchronize();
+    EXPECT_TRUE(same_bits(in_place, expected));
+  });
+}
+
+TYPED_TEST(Collectives, AllToAllMovesEachPairsPart) {
+  using T = TypeParam;
+  this->for_all([](Communicator& group, std::int64_t count) {
+    for (const bool even : {true, false}) {
+      // Rank r sends to rank p this much; every pair differs, some have nothing, ranks to themselves too.
+      const auto size = [&](int r, int p) {
+        return even ? count / group.size() : (r + 2 * p) % 3 * count / (r + p + 2);
+      };
+      Counts send_counts, recv_counts;
+      std::vector<T> send, expected;
+      for (int peer = 0; peer < group.size(); ++peer) {
+        send_counts.push_back(size(group.rank(), peer));
+        recv_counts.push_back(size(peer, group.rank()));
+        const auto sent = values_of<T>(group.rank(), 1000 * peer, send_counts.back());
+        const auto received = values_of<T>(peer, 1000 * group.rank(), recv_counts.back());
+        send.insert(send.end(), sent.begin(), sent.end());
+        expected.insert(expected.end(), received.begin(), received.end());
+      }
+      std::vector<T> recv(expected.size());
+      group.all_to_all(send.data(), send_counts, recv.data(), recv_counts, TestFixture::kType).synchronize();
+      EXPECT_TRUE(same_bits(recv, expected));
+    }
+  });
+}
+
+TYPED_TEST(Collectives, ReduceScatterSumsOwnPartInRankOrder) {
+  using T = TypeParam;
+  this->for_all_counts([](Communicator& group, const Counts& counts) {
+    const std::int64_t begin = std::accumulate(counts.begin(), counts.begin() + group.rank(), std::int64_t{0});
+    const std::int64_t own = counts[static_cast<std::size_t>(group.rank())];
+    const auto send = values_of<T>(group.rank(), 0, TestFixture::sum_of(counts));
+    for (const ReduceOp op : TestFixture::operations()) {
+      const auto expected = TestFixture::reduced(group.size(), begin, own, op);
+      std::vector<T> recv(static_cast<std::size_t>(own));
+      group.reduce_scatter(send.data(), recv.data(), counts, TestFixture::kType, op).synchronize();
+      EXPECT_TRUE(same_bits(recv, expected));
+
+      std::vector<T> in_place = send;
+      group.reduce_scatter(in_place.data(), in_place.data() + begin, counts, TestFixture::kType, op).synchronize();
+      EXPECT_TRUE(same_bits({in_place.begin() + begin, in_place.begin() + begin + own}, expected));
+    }
+  });
+}
+
+TYPED_TEST(Collectives, AllReduceGivesEveryRankTheSumInRankOrder) {
+  using T = TypeParam;
+  this->for_all([](Communicator& group, std::int64_t count) {
+    for (const ReduceOp op : TestFixture::operations()) {
+      auto data = values_of<T>(group.rank(), 0, count);
+      group.all_reduce(data.data(), count, TestFixture::kType, op).synchronize();
+      EXPECT_TRUE(same_bits(data, TestFixture::reduced(group.size(), 0, count, op)));
+    }
+  });
+}
+
+TYPED_TEST(Collectives, BroadcastCopiesFromTheRoot) {
+  using T = TypeParam;
+  this->for_all([](Communicator& group, std::int64_t count) {
+    for (int root = 0; root < group.size(); ++root) {
+      auto data = values_of<T>(group.rank(), 0, count);
+      group.broadcast(data.data(), count, TestFixture::kType, root).synchronize();
+      EXPECT_TRUE(same_bits(data, values_of<T>(root, 0, count)));
+      if (count > 100000) break;
+    }
+  });
+}
+
+TYPED_TEST(Collectives, ExchangeMatchesMessagesInOrder) {
+  using T = TypeParam;
+  this->for_all([](Communicator& group, std::int64_t count) {
+    // Two messages and an empty one to each of the next ranks, this rank included; the second one is longer.
+    std::vector<std::vector<T>> sent, received, expected;
+    std::vector<Send> sends;
+    std::vector<Receive> receives;
+    for (int step = 0; step < std::min(group.size(), 3); ++step) {
+      const int to = (group.rank() + step) % group.size(), from = (group.rank() - step + group.size()) % group.size();
+      for (const std::int64_t size : {count / 3, std::int64_t{0}, count / 3 + 1}) {
+        sent.push_back(values_of<T>(group.rank(), to + size, size));
+        expected.push_back(values_of<T>(from, group.rank() + size, size));
+        received.emplace_back(static_cast<std::size_t>(size));
+        sends.push_back({.peer = to, .data = sent.back().data(), .bytes = sent.back().size() * sizeof(T)});
+        receives.push_back({.peer = from, .data = received.back().data(), .bytes = received.back().size() * sizeof(T)});
+      }
+    }
+    group.exchange(sends, receives).synchronize();
+    for (std::size_t i = 0; i < received.size(); ++i) EXPECT_TRUE(same_bits(received[i], expected[i]));
+  });
+}
+
+TEST(CollectiveOrder, OperationsOfOneGroupRunInOrderWithoutWaitingBetween) {
+  constexpr std::int64_t kCount = 5000;
+  for (int ranks = 1; ranks <= 8; ++ranks) {
+    if (!has_ranks(ranks)) continue;
+    on_ranks(ranks, [&](Communicator& group) {
+      std::vector<std::int64_t> data(kCount, 1);
+      base::Fence last;
+      for (int i = 0; i < 12; ++i) last = group.all_reduce(data.data(), kCount, base::DType::i64);
+      group.barrier();
+      last.synchronize();
+      std::int64_t expected = 1;
+      for (int i = 0; i < 12; ++i) expected *= group.size();
+      EXPECT_EQ(data, std::vector<std::int64_t>(kCount, expected));
+    });
+  }
+}
+
+TEST(CollectiveOrder, WorkOnTheLaneRunsBetweenOperations) {
+  on_ranks(2, [&](Communicator& group) {
+    std::vector<float> mine(100, static_cast<float>(group.rank() + 1)), all(200);
+    group.lane().run([&] {
+      for (float& value : mine) value *= 2;
+    });
+    group.all_gather(mine.data(), all.data(), equal_counts(2, 100), base::DType::fp32);
+    group.lane().run([&] { all[0] += 0.5f; });
+    group.lane().synchronize();
+    EXPECT_EQ(all[0], 2.5f);
+    EXPECT_EQ(all[1], 2.0f);
+    EXPECT_EQ(all[199], 4.0f);
+  });
+}
+
+}  // namespace
+}  // namespace tessera::comm

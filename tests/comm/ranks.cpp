@@ -1,0 +1,32 @@
+#include "tests/comm/ranks.h"
+
+#include <numeric>
+
+#include "tessera/comm/local.h"
+
+namespace tessera::comm {
+
+std::unique_ptr<World>& mpi_world_of_tests() {
+  static std::unique_ptr<World> world;
+  return world;
+}
+
+bool has_ranks(int ranks) {
+  return mpi_world_of_tests() == nullptr || ranks <= mpi_world_of_tests()->size();
+}
+
+std::unique_ptr<Communicator> make_whole_group(World& world, int ranks) {
+  std::vector<int> members(static_cast<std::size_t>(ranks));
+  std::iota(members.begin(), members.end(), 0);
+  return world.make_group("test", {members});
+}
+
+void on_ranks(int ranks, const std::function<void(Communicator&)>& body) {
+  if (World* world = mpi_world_of_tests().get()) {
+    if (auto group = make_whole_group(*world, ranks)) body(*group);
+    return;
+  }
+  run_local(ranks, {}, [&](World& world) { body(*make_whole_group(world, ranks)); });
+}
+
+}  // namespace tessera::comm
