@@ -1,0 +1,32 @@
+#include "tessera/train/convert.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "command_line.h"
+#include "subcommands.h"
+
+namespace tessera::apps {
+
+int run_convert(const Arguments& arguments) {
+  CLI::App app("A checkpoint to a Hugging Face folder, or such a folder to a checkpoint", "tessera convert");
+  std::string source, target, dtype, shard_size = "5GB";
+  bool json = false;
+  app.add_option("source", source, "checkpoint, folder with checkpoints, or Hugging Face folder")->required();
+  app.add_option("target", target, "folder to make")->required();
+  app.add_option("--dtype", dtype, "of the weights: fp32, bf16 or fp64 (default: the source's)");
+  app.add_option("--max-shard-size", shard_size, "of one exported file (5GB)");
+  app.add_flag("--json", json, "print the report as JSON");
+  if (!parse(app, arguments)) return 0;
+
+  train::ConvertOptions options{.max_shard_bytes = train::parse_byte_size(shard_size)};
+  if (!dtype.empty()) options.dtype = base::parse_dtype(dtype);
+  const train::ConvertReport report = train::convert(source, target, options);
+  if (json) return fmt::print("{}\n", report.dump(2)), 0;
+  for (const auto& [key, value] : report.items())
+    fmt::print("{:10} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+  return 0;
+}
+
+}  // namespace tessera::apps

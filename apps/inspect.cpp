@@ -1,0 +1,28 @@
+#include "tessera/train/inspect.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "command_line.h"
+#include "subcommands.h"
+
+namespace tessera::apps {
+
+int run_inspect(const Arguments& arguments) {
+  CLI::App app("Show what a checkpoint holds", "tessera inspect");
+  std::string path;
+  bool json = false;
+  train::InspectOptions options;
+  app.add_option("path", path, "a checkpoint, or a folder with checkpoints: the latest")->required();
+  app.add_flag("--json", json, "as JSON");
+  app.add_flag("--verify", options.verify, "compare the files' checksums too");
+  app.add_flag("!--no-hash", options.hash, "do not read the tensors");
+  if (!parse(app, arguments)) return 0;
+
+  const nlohmann::json inspected = train::inspect_checkpoint(path, options);
+  fmt::print("{}\n", json ? inspected.dump(2) : train::checkpoint_table(inspected));
+  return 0;
+}
+
+}  // namespace tessera::apps

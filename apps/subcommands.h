@@ -1,0 +1,14 @@
+// One function a subcommand. Arguments are the words after it. Returns the exit code; errors are thrown.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace tessera::apps {
+
+using Arguments = std::vector<std::string>;
+
+int run_train(const Arguments& arguments);
+int run_inspect(const Arguments& arguments);
+int run_convert(const Arguments& arguments);
+
+}  // namespace tessera::apps

@@ -1,0 +1,52 @@
+// The command line: finds the subcommand, turns errors into one line and an exit code.
+#include <cstdio>
+#include <exception>
+#include <span>
+#include <string_view>
+
+#include "subcommands.h"
+#include "tessera/base/error.h"
+
+namespace {
+
+using tessera::apps::Arguments;
+
+struct Subcommand {
+  std::string_view name, summary;
+  int (*run)(const Arguments&);
+};
+
+constexpr Subcommand kSubcommands[] = {
+    {"train", "train a model", tessera::apps::run_train},
+    {"inspect", "show a checkpoint or a data file", tessera::apps::run_inspect},
+    {"convert", "a checkpoint to a Hugging Face folder, or such a folder to a checkpoint", tessera::apps::run_convert},
+};
+
+void print_usage(std::FILE* to) {
+  fmt::print(to, "usage: tessera SUBCOMMAND [ARGUMENTS]; tessera SUBCOMMAND --help says more\n\n");
+  for (const Subcommand& subcommand : kSubcommands) fmt::print(to, "  {:10} {}\n", subcommand.name, subcommand.summary);
+}
+
+int run(const Arguments& words) {
+  if (words.empty()) return print_usage(stderr), 2;
+  if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") return print_usage(stdout), 0;
+  for (const Subcommand& subcommand : kSubcommands)
+    if (words[0] == subcommand.name) return subcommand.run({words.begin() + 1, words.end()});
+  throw tessera::InputError("unknown subcommand '{}': expected train, inspect or convert (see tessera --help)",
+                            words[0]);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::span<char*> words(argv, static_cast<std::size_t>(argc));
+  try {
+    return run({words.begin() + 1, words.end()});
+  } catch (const tessera::InputError& error) {
+    fmt::print(stderr, "tessera: {}\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "tessera: {}\n", error.what());
+    return 1;
+  }
+}

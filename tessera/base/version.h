@@ -1,0 +1,7 @@
+// The version of this source.
+#pragma once
+#include <string_view>
+
+namespace tessera::base {
+inline constexpr std::string_view kVersion = "0.1.0";
+}

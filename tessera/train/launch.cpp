@@ -1,0 +1,70 @@
+#include "tessera/train/launch.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/local.h"
+#include "tessera/comm/mpi.h"
+#include "tessera/train/checkpoint_together.h"
+#include "tessera/train/loop.h"
+#include "tessera/train/run_plan.h"
+
+namespace tessera::train {
+namespace {
+
+std::chrono::milliseconds timeout_of(const TrainConfig& config) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(config.timeout_s * 1000));
+}
+
+int launch_local(const TrainConfig& command, const std::filesystem::path& configs) {
+  const RunPlan plan = plan_run(command, {.configs = configs});
+  RunFiles files(plan);
+  comm::LocalOptions options;
+  options.timeout = timeout_of(plan.config);
+  comm::run_local(static_cast<int>(plan.config.ranks), options,
+                  [&](comm::World& world) { run_training(world, plan, world.rank() == 0 ? &files : nullptr); });
+  return 0;
+}
+
+// All ranks, or none, get past this point. Rank 0 alone looks at the folder of the run.
+void train_with_mpi(comm::World& world, const TrainConfig& command, const std::filesystem::path& configs) {
+  RunPlan plan;
+  std::unique_ptr<RunFiles> files;
+  std::vector<int> everyone;
+  for (int rank = 0; rank < world.size(); ++rank) everyone.push_back(rank);
+  const auto group = world.make_group("launch", {everyone});
+  run_together(*group, "settings", [&](std::stop_token) {
+    plan = plan_run(command,
+                    {.configs = configs, .world_size = world.size(), .part = world.rank(), .parts = world.size()});
+  });
+  run_together(*group, "--out", [&](std::stop_token) {
+    if (world.rank() == 0) files = std::make_unique<RunFiles>(plan);
+  });
+  run_training(world, plan, files.get());
+}
+
+int launch_mpi(const TrainConfig& command, const std::filesystem::path& configs) {
+  const auto world = comm::make_mpi_world({.timeout = timeout_of(command)});
+  try {
+    train_with_mpi(*world, command, configs);
+    return 0;
+  } catch (const InputError&) {
+    if (world->rank() == 0) throw;
+    return 2;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "tessera: rank {}: {}\n", world->rank(), error.what());
+    std::fflush(nullptr);
+    comm::abort_mpi(1);
+  }
+}
+
+}  // namespace
+
+int launch(const TrainConfig& command, const std::filesystem::path& configs) {
+  return command.backend == Backend::mpi ? launch_mpi(command, configs) : launch_local(command, configs);
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,15 @@
+// From a command line's settings to ranks that train.
+#pragma once
+#include <filesystem>
+
+#include "tessera/train/config.h"
+
+namespace tessera::train {
+
+// Plans the run, starts its ranks (`local`) or joins them (`mpi`), trains, and returns the exit code. Errors of the
+// user's making are thrown as InputError before anything is written, on one rank only: the others return 2 in silence.
+// What fails while running is thrown as Error; under MPI it ends the process on every rank that can be reached, with
+// one line each.
+int launch(const TrainConfig& command, const std::filesystem::path& configs);
+
+}  // namespace tessera::train

@@ -1,0 +1,73 @@
+#include "tessera/train/run_files.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <iostream>
+
+#include "tessera/train/checkpoint_folder.h"
+#include "tessera/train/config_settings.h"
+
+namespace tessera::train {
+namespace {
+
+using nlohmann::ordered_json;
+
+RunDirectory open_directory(const RunPlan& plan) {
+  RunDirectory directory = create_run_directory(plan.config.out, plan.config.resume);
+  remove_checkpoints_after(directory.checkpoints(), plan.first_step - 1);
+  write_json_atomically(directory.config(), ordered_json(stored_state(plan)));
+  return directory;
+}
+
+std::string mesh_text(const TrainConfig& config) {
+  return fmt::format("{} ranks (tp {} x gtp {} x dp {}), backend {}", config.ranks, config.tp, config.gtp, config.dp,
+                     name_of(config.backend));
+}
+
+}  // namespace
+
+RunFiles::RunFiles(const RunPlan& plan)
+    : plan_(plan),
+      directory_(open_directory(plan)),
+      metrics_(directory_.metrics(), plan.first_step - 1),
+      tensorboard_(directory_.root(), plan.first_step > 1 ? std::optional(plan.first_step) : std::nullopt),
+      progress_(std::cout, ::isatty(STDOUT_FILENO) == 1, plan.config.steps) {
+  const TrainConfig& config = plan.config;
+  note(fmt::format("model {}: {:.2f} M parameters, {}, {}", config.model,
+                   static_cast<double>(nn::num_params(plan.model)) / 1e6, base::name_of(config.dtype),
+                   mesh_text(config)));
+  note(fmt::format("data: {} tokens, {} samples of {} tokens an epoch; {} sequences a step", plan.data->num_tokens(),
+                   plan.data->num_samples(), config.seq_len, config.global_batch));
+  if (plan.checkpoint) note(fmt::format("going on from {} with step {}", plan.checkpoint->string(), plan.first_step));
+  for (const std::string& line : plan.notes) note(line);
+}
+
+void RunFiles::step(const StepMetrics& metrics) {
+  metrics_.write(metrics);
+  tensorboard_.write(metrics.step, scalars_of(metrics));
+  progress_.step(metrics);
+}
+
+void RunFiles::finish(const RunSummary& summary) {
+  const TrainConfig& config = plan_.config;
+  ordered_json json = {{"step", summary.last_step},
+                       {"trained_steps", summary.trained_steps},
+                       {"skipped_steps", summary.skipped_steps},
+                       {"unproduced_gradients", summary.unproduced_gradients}};
+  if (summary.loss) json["loss"] = *summary.loss;
+  if (summary.valid_loss) json["valid_loss"] = *summary.valid_loss;
+  json["tokens_per_second"] = summary.tokens_per_second;
+  json["dtype"] = base::name_of(config.dtype);
+  json["grad_wire"] = base::name_of(*config.grad_wire);
+  json["reduce_order"] = "sequential";
+  json["deterministic"] = true;
+  json["checkpoint"] = summary.checkpoint.string();
+  write_json_atomically(directory_.summary(), json);
+  if (summary.skipped_steps > 0)
+    note(fmt::format("{} steps were skipped: their gradient was not finite", summary.skipped_steps));
+  if (summary.valid_loss) note(fmt::format("held-out loss {:.4f}", *summary.valid_loss));
+  note(fmt::format("checkpoint: {}", summary.checkpoint.string()));
+}
+
+}  // namespace tessera::train

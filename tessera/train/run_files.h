@@ -1,0 +1,43 @@
+// What a run leaves in its folder and on the screen. Rank 0's business alone.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "tessera/train/metrics.h"
+#include "tessera/train/metrics_progress.h"
+#include "tessera/train/run_directory.h"
+#include "tessera/train/run_plan.h"
+#include "tessera/train/tensorboard.h"
+
+namespace tessera::train {
+
+// What the run's summary states besides what its settings say.
+struct RunSummary {
+  std::int64_t last_step = 0, trained_steps = 0, skipped_steps = 0, unproduced_gradients = 0;
+  std::optional<double> loss, valid_loss;
+  double tokens_per_second = 0;  // median over this run's steps
+  std::filesystem::path checkpoint;
+};
+
+class RunFiles {
+ public:
+  // Makes the folder, writes config.json, opens the rest; says on the screen what the run is. Errors: InputError as
+  // create_run_directory.
+  explicit RunFiles(const RunPlan& plan);
+
+  void step(const StepMetrics& metrics);
+  void note(const std::string& line) { progress_.note(line); }
+  void finish(const RunSummary& summary);
+  const RunDirectory& directory() const { return directory_; }
+
+ private:
+  const RunPlan& plan_;
+  RunDirectory directory_;
+  MetricsWriter metrics_;
+  TensorBoardWriter tensorboard_;
+  Progress progress_;
+};
+
+}  // namespace tessera::train

@@ -1,0 +1,145 @@
+// The rule of docs/numerics.md on whole runs: the layout does not change the numbers, or changes them within a bound.
+#include "tessera/train/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "training.h"
+
+namespace tessera::train {
+namespace {
+
+using testing::odd_model;
+using testing::run;
+using testing::RunOptions;
+using testing::RunResult;
+
+// Everything that is equal bit for bit is equal as values of fp64; NaN would not be, and must not occur.
+void expect_same_bits(const RunResult& expected, const RunResult& actual, const std::string& what) {
+  EXPECT_EQ(expected.losses, actual.losses) << what;
+  EXPECT_EQ(expected.norms, actual.norms) << what;
+  ASSERT_EQ(expected.tensors.size(), actual.tensors.size());
+  for (const auto& [name, values] : expected.tensors)
+    EXPECT_EQ(values, actual.tensors.at(name)) << what << ": " << name;
+}
+
+double largest(const std::vector<double>& values) {
+  double found = 0;
+  for (double value : values) found = std::max(found, std::abs(value));
+  return found;
+}
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  double found = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) found = std::max(found, std::abs(a[i] - b[i]));
+  return found;
+}
+
+struct Class {
+  const char* name;
+  int tp, dp;
+  bool sequence_parallel;
+};
+
+class SameBits : public ::testing::TestWithParam<std::tuple<Class, base::DType>> {};
+
+TEST_P(SameBits, OverGtpDegreesAndRecomputePolicies) {
+  const auto& [cls, dtype] = GetParam();
+  RunOptions options{
+      .model = odd_model(), .tp = cls.tp, .dp = cls.dp, .dtype = dtype, .sequence_parallel = cls.sequence_parallel};
+  const RunResult expected = run(options);
+  EXPECT_TRUE(std::isfinite(expected.losses.back()));
+  EXPECT_LT(expected.losses.back(), expected.losses.front());
+  for (int gtp : {1, 2, 3, 6})
+    for (nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full}) {
+      options.gtp = gtp;
+      options.recompute = recompute;
+      expect_same_bits(expected, run(options),
+                       "gtp " + std::to_string(gtp) + " recompute " + std::string(name_of(recompute)));
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Classes, SameBits,
+                         ::testing::Combine(::testing::Values(Class{"tp1", 1, 1, false}, Class{"tp2sp", 2, 1, true},
+                                                              Class{"tp2", 2, 1, false}, Class{"dp2", 1, 2, false}),
+                                            ::testing::Values(base::DType::fp32, base::DType::bf16)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param).name) + "_" +
+                                  std::string(base::name_of(std::get<1>(info.param)));
+                         });
+
+TEST(Trainer, GtpDegreesThatLeaveRanksWithoutRowsGiveTheSameBits) {
+  RunOptions options{.model = odd_model(), .blocks = 8, .steps = 2};
+  options.model.tie_word_embeddings = true;
+  const RunResult expected = run(options);
+  options.gtp = 8;
+  expect_same_bits(expected, run(options), "gtp 8, tied");
+}
+
+TEST(Trainer, DocumentsInsideSequencesGiveTheSameBits) {
+  RunOptions options{.model = odd_model(), .blocks = 4, .steps = 2, .documents = true};
+  const RunResult expected = run(options);
+  RunOptions plain = options;
+  plain.documents = false;
+  EXPECT_NE(expected.losses, run(plain).losses);
+  options.gtp = 2;
+  options.recompute = nn::Recompute::full;
+  expect_same_bits(expected, run(options), "gtp 2");
+}
+
+TEST(Trainer, RandomDelaysChangeNoBit) {
+  RunOptions options{.model = odd_model(), .tp = 2, .gtp = 2, .sequence_parallel = true, .blocks = 4, .steps = 2};
+  const RunResult expected = run(options);
+  options.inject = [](int rank, const std::string& group, const std::string&, std::int64_t sequence) {
+    const auto mixed =
+        static_cast<std::uint64_t>(rank * 7919 + sequence * 104729 + static_cast<std::int64_t>(group.size()));
+    std::this_thread::sleep_for(std::chrono::microseconds(mixed * 2654435761u % 400));
+  };
+  expect_same_bits(expected, run(options), "with delays");
+}
+
+// docs/numerics.md: a row-parallel product that tp cuts sums in another order. In fp64, after 20 AdamW steps: loss and
+// norm within 1e-9 relative, each tensor within 1e-9 of its largest element.
+TEST(Trainer, TpDegreesAgreeInFp64) {
+  for (bool tied : {false, true}) {
+    RunOptions options{.model = odd_model(), .dtype = base::DType::fp64, .blocks = 4, .steps = 20};
+    options.model.tie_word_embeddings = tied;
+    const RunResult expected = run(options);
+    for (int tp : {2, 3, 4, 7})
+      for (bool sequence_parallel : {false, true}) {
+        options.tp = tp;
+        options.gtp = tp == 3 ? 2 : 1;
+        options.sequence_parallel = sequence_parallel;
+        const RunResult actual = run(options);
+        for (std::size_t i = 0; i < expected.losses.size(); ++i) {
+          EXPECT_NEAR(actual.losses[i], expected.losses[i], 1e-9 * expected.losses[i]) << "tp " << tp << " step " << i;
+          EXPECT_NEAR(actual.norms[i], expected.norms[i], 1e-9 * expected.norms[i]) << "tp " << tp << " step " << i;
+        }
+        for (const auto& [name, values] : expected.tensors)
+          EXPECT_LE(largest_difference(values, actual.tensors.at(name)), 1e-9 * largest(values))
+              << "tp " << tp << " sp " << sequence_parallel << " " << name;
+      }
+  }
+}
+
+// fp32: the gradients of one step within 1e-4 of the largest element (depth of the sums times half an ulp, with room).
+TEST(Trainer, TpDegreesAgreeInOneStepOfFp32) {
+  RunOptions options{.model = odd_model(), .blocks = 4, .steps = 1};
+  const RunResult expected = run(options);
+  for (int tp : {2, 3}) {
+    options.tp = tp;
+    options.sequence_parallel = true;
+    const RunResult actual = run(options);
+    for (const auto& [name, values] : expected.tensors) {
+      if (!name.starts_with("main_grad/")) continue;
+      EXPECT_LE(largest_difference(values, actual.tensors.at(name)), 1e-4 * largest(values))
+          << "tp " << tp << " " << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::train

@@ -1,0 +1,37 @@
+// Small whole runs inside a test: every rank of a mesh as a thread, synthetic samples, results as logical tensors.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tessera/train/trainer.h"
+
+namespace tessera::train::testing {
+
+struct RunOptions {
+  nn::LlamaConfig model;
+  int tp = 1, gtp = 1, dp = 1;
+  base::DType dtype = base::DType::fp32;
+  bool sequence_parallel = false;
+  nn::Recompute recompute = nn::Recompute::none;
+  int blocks = 12;  // of one sequence each, a step; blocks / (gtp * dp) microbatches
+  std::int64_t seq_len = 8;
+  int steps = 3;
+  bool documents = false;  // attention and positions restart inside sequences
+  std::function<void(int rank, const std::string& group, const std::string& op, std::int64_t sequence)> inject;
+};
+
+struct RunResult {
+  std::vector<double> losses, norms;
+  // "weight/NAME", "exp_avg/NAME", "exp_avg_sq/NAME", "main_grad/NAME": logical elements in row-major order, widened to
+  // fp64 (exactly).
+  std::map<std::string, std::vector<double>> tensors;
+  bool operator==(const RunResult&) const = default;
+};
+
+// Sizes that nothing divides.
+nn::LlamaConfig odd_model();
+RunResult run(const RunOptions& options);
+
+}  // namespace tessera::train::testing
