@@ -1,0 +1,54 @@
+"""Prepares the demo's text: the dictionary of Debian's package dict-gcide (40 MB), one document an entry.
+
+Writes OUTPUT/{train,valid}.{bin,idx}, tokenizer.json and meta.json; does nothing when OUTPUT is complete.
+"""
+import argparse
+import gzip
+import pathlib
+import re
+import sys
+
+from text_corpus import sha256, write_aside, write_corpus
+
+VOCAB_SIZE = 4096
+HELD_OUT = 0.02
+# An entry starts with its headword at the margin after a blank line; what belongs to it is indented.
+ENTRY = re.compile(r"\n\n(?=[^\s])")
+# A line break inside a paragraph is only the original's page width.
+WRAP = re.compile(r"(?<=\S)\n[ \t]+(?=\S)")
+
+
+def entries(text):
+    """The dictionary's entries, paragraphs unwrapped; the first ones describe the data base and are left out."""
+    parts = [part.strip() for part in ENTRY.split(text)]
+    return [re.sub(r"\n\s*\n[ \t]*", "\n", WRAP.sub(" ", part)) for part in parts if part and not part.startswith("00-database")]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--source", type=pathlib.Path, default=pathlib.Path("/usr/share/dictd/gcide.dict.dz"))
+    parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("data/demo"))
+    arguments = parser.parse_args()
+    output = arguments.output
+    if (output / "meta.json").exists():
+        print(f"{output} is complete")
+        return 0
+    if output.exists():
+        print(f"error: {output} exists but holds no meta.json: move it away", file=sys.stderr)
+        return 2
+    if not arguments.source.exists():
+        print(f"error: {arguments.source} not found: install the Debian package dict-gcide, or use your own text with "
+              "python/prepare_text.py", file=sys.stderr)
+        return 2
+    data = gzip.decompress(arguments.source.read_bytes())
+    documents = entries(data.decode("utf-8", errors="replace"))
+    source = {"source": arguments.source.name, "source_bytes": len(data), "source_sha256": sha256(data)}
+    print(f"{len(documents)} documents; training a tokenizer of {VOCAB_SIZE} entries, then encoding", flush=True)
+    meta = write_aside(output, lambda folder: source | write_corpus(folder, documents, VOCAB_SIZE, HELD_OUT))
+    print(f"{output}: {meta['train_tokens']} training tokens, {meta['valid_tokens']} held out, "
+          f"unigram loss {meta['unigram_loss']:.4f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
