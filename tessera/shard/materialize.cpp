@@ -22,8 +22,7 @@ Materializer::Materializer(const ShardedParameter& parameter, const Parallel& pa
   bytes_ = static_cast<std::size_t>(parameter.local_compute.size * element);
   home_bytes_ = static_cast<std::size_t>(parameter.local_home.size * element);
   if (parameter.spec.sharded && gtp_size > 1) {
-    const layout::Layout home =
-        layout::select(parameter.home, std::vector<int>(static_cast<std::size_t>(gtp_size), tp));
+    const layout::Layout home = layout::repeat(layout::select(parameter.home, {tp}), gtp_size);
     over_gtp_.emplace(storage_of_slot(parameter, tp, tp_size, gtp_size), home, gtp);
     received_bytes_ += over_gtp_->plan().elements_received(gtp) * element;
   }
