@@ -1,0 +1,78 @@
+"""Trains a Hugging Face Llama folder for some steps in numpy, fp64, and prints one JSON line a step: step, loss, grad_norm.
+
+It shares nothing with the C++ code but the definitions in docs/numerics.md; flags are those of `tessera train`.
+"""
+import argparse
+import json
+import math
+import sys
+
+import numpy as np
+
+from llama import Llama, load_folder
+from samples import Samples
+
+
+def learning_rate(step, options):
+    if step <= options.warmup_steps:
+        return options.lr * step / options.warmup_steps
+    if options.lr_schedule == "constant":
+        return options.lr
+    span = max(options.schedule_steps - options.warmup_steps, 1)
+    progress = min(step - options.warmup_steps, span) / span
+    return options.min_lr + (options.lr - options.min_lr) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def adamw(weights, gradient, moments, step, scale, options):
+    rate = learning_rate(step, options)
+    for name, weight in weights.items():
+        g = gradient[name] * scale
+        first, second = moments[name]
+        first += (1 - options.beta1) * (g - first)
+        second += (1 - options.beta2) * (g * g - second)
+        if weight.ndim == 2:
+            weight *= 1 - rate * options.weight_decay
+        denominator = np.sqrt(second) / math.sqrt(1 - options.beta2 ** step) + options.eps
+        weight -= rate / (1 - options.beta1 ** step) * first / denominator
+
+
+def train(options):
+    """Yields (step, loss, grad_norm), both before the step's update."""
+    config, weights = load_folder(options.model)
+    model = Llama(config, weights)
+    samples = Samples(options.data, options.seq_len, options.seed, options.mask_documents == "on")
+    moments = {name: (np.zeros_like(weight), np.zeros_like(weight)) for name, weight in weights.items()}
+    for step in range(1, options.steps + 1):
+        batch = samples.of_step(step, options.global_batch)
+        tokens = sum(int((sample["targets"] >= 0).sum()) for sample in batch)
+        gradient = {name: np.zeros_like(weight) for name, weight in weights.items()}
+        loss = sum(model.loss_and_gradient(sample, gradient, 1.0 / tokens) for sample in batch) / tokens
+        norm = math.sqrt(sum(float((g * g).sum()) for g in gradient.values()))
+        yield step, loss, norm
+        adamw(weights, gradient, moments, step, min(1.0, options.clip / (norm + 1e-6)), options)
+
+
+def parse_arguments(arguments):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="Hugging Face folder")
+    parser.add_argument("--data", required=True, help="PREFIX of PREFIX.bin and PREFIX.idx")
+    for name, kind, default in (("seq-len", int, 128), ("global-batch", int, 8), ("steps", int, 5), ("seed", int, 0),
+                                ("schedule-steps", int, 0), ("warmup-steps", int, 0), ("lr", float, 3e-4),
+                                ("min-lr", float, 0.0), ("beta1", float, 0.9), ("beta2", float, 0.95),
+                                ("eps", float, 1e-8), ("weight-decay", float, 0.1), ("clip", float, 1.0)):
+        parser.add_argument(f"--{name}", type=kind, default=default)
+    parser.add_argument("--lr-schedule", choices=("constant", "cosine"), default="cosine")
+    parser.add_argument("--mask-documents", choices=("on", "off"), default="off")
+    options = parser.parse_args(arguments)
+    options.schedule_steps = options.schedule_steps or options.steps
+    return options
+
+
+def main():
+    for step, loss, norm in train(parse_arguments(sys.argv[1:])):
+        print(json.dumps({"step": step, "loss": loss, "grad_norm": norm}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
