@@ -1,6 +1,10 @@
 // A redistribution plan carried out over a communicator: recognised collectives run as one, the rest as packed
 // messages.
 #pragma once
+#include <memory>
+#include <optional>
+#include <vector>
+
 #include "tessera/base/dtype.h"
 #include "tessera/base/fence.h"
 #include "tessera/comm/communicator.h"
@@ -8,7 +12,8 @@
 
 namespace tessera::comm {
 
-// A plan made ready for one rank: what to pack, send, receive, unpack. Build once, run often. Data only.
+// A plan made ready for one rank: what to pack, send, receive, unpack. Build once, run often. Data only; it must live
+// until the fences of its runs are done.
 class Redistribution {
  public:
   // `from` and `to` are over the group's ranks in order. Errors as layout::redistribute.
@@ -18,15 +23,33 @@ class Redistribution {
   const layout::Collective& collective() const { return collective_; }
 
   // Moves elements of `type` from `source` (local buffer of `from`) to `target` (local buffer of `to`). For an adding
-  // plan the sum is taken in rank order in `type`'s accumulator and written to target in `type`. source and target must
-  // not overlap. Padding of target is left alone. Elements of target that no transfer covers are left alone.
+  // plan the sum is taken in rank order in `type`'s accumulator and written to target in `type`, which must be
+  // floating. source and target must not overlap. Padding of target is left alone. Elements of target that no transfer
+  // covers are left alone.
   base::Fence run(Communicator& group, const void* source, void* target, base::DType type) const;
 
  private:
+  // All that goes from one rank to another: its boxes one behind the other, each dense by rows.
+  struct Message {
+    std::vector<layout::Transfer> transfers;
+    std::int64_t elements = 0;
+    std::optional<std::int64_t> run;  // where they lie in the local buffer, if one behind the other there too
+  };
+  struct Staging;
+
+  static void add(Message& message, const layout::Transfer& transfer);
+  base::Fence run_local(Communicator& group, const void* source, void* target, base::DType type) const;
+  base::Fence run_copies(Communicator& group, const void* source, void* target, base::DType type) const;
+  base::Fence run_sums(Communicator& group, const void* source, void* target, base::DType type) const;
+  std::shared_ptr<Staging> make_staging() const;
+  std::vector<Send> pack(Communicator& group, Staging& staging, const void* source, base::DType type) const;
+  std::vector<Receive> arrivals(Staging& staging, void* target, base::DType type) const;
+
   layout::Plan plan_;
   layout::Collective collective_;
   int rank_ = 0;
-  layout::LocalLayout from_, to_;
+  std::int64_t target_size_ = 0;  // elements of the target buffer
+  std::vector<Message> sends_, receives_;  // by peer, this rank too
 };
 
 }  // namespace tessera::comm
