@@ -12,14 +12,14 @@ namespace tessera::ops {
 struct AttentionShape {
   std::int64_t batch = 0, seq_len = 0;
   std::vector<int> kv_of_q;  // local key/value head that each local query head reads, non-decreasing
-  // Starts of documents in the flattened tokens [batch * seq_len], first 0, last batch * seq_len, with every multiple of
-  // seq_len among them; empty: one document a sequence. A token attends to earlier ones of its document only.
+  // Starts of documents in the flattened tokens [batch * seq_len], first 0, last batch * seq_len, with every multiple
+  // of seq_len among them; empty: one document a sequence. A token attends to earlier ones of its document only.
   std::vector<std::int64_t> cu_seqlens;
   double scale = 0;  // of the scores; 1 / sqrt(head_dim)
 };
 struct Attention {
-  at::Tensor out;                    // [tokens, q_heads * head_dim]
-  std::vector<at::Tensor> softmax;   // what backward needs besides q, k, v, out (log-sum-exp of each call)
+  at::Tensor out;                   // [tokens, q_heads * head_dim]
+  std::vector<at::Tensor> softmax;  // what backward needs besides q, k, v, out (log-sum-exp of each call)
 };
 Attention attention_forward(const Qkv& qkv, const AttentionShape& shape);
 // Gradients of a key/value head from its query heads are added in fp32 (fp64) in head order, rounded once.

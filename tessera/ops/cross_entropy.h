@@ -1,6 +1,6 @@
 // The local phases of cross-entropy over a vocabulary that is cut over ranks. Between them the caller reduces `maximum`
-// (max) and then `sums` (sum) over the group. Logits are in the model's type, arithmetic in fp32 (fp64 for fp64), rows in
-// chunks of fixed size; the gradient replaces the logits.
+// (max) and then `sums` (sum) over the group. Logits are in the model's type, arithmetic in fp32 (fp64 for fp64), rows
+// in chunks of fixed size; the gradient replaces the logits.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -8,10 +8,11 @@
 
 namespace tessera::ops {
 
-// logits: [tokens, local vocabulary]. Returns [tokens] in the accumulator type; -inf where the local vocabulary is empty.
+// logits: [tokens, local vocabulary]. Returns [tokens] in the accumulator type; -inf where the local vocabulary is
+// empty.
 at::Tensor cross_entropy_maximum(const at::Tensor& logits);
-// targets: [tokens] int64, global ids. Local column c is id vocab_begin + c. Returns [2, tokens]: sum of exp(logit - maximum),
-// and logit of the target where it is local, else 0.
+// targets: [tokens] int64, global ids. Local column c is id vocab_begin + c. Returns [2, tokens]: sum of exp(logit -
+// maximum), and logit of the target where it is local, else 0.
 at::Tensor cross_entropy_sums(const at::Tensor& logits, const at::Tensor& maximum, const at::Tensor& targets,
                               std::int64_t vocab_begin);
 // Losses [tokens] = log(sum) + maximum - target logit, 0 where target is -1 (masked). With scale != 0 logits become

@@ -1,6 +1,6 @@
-// Initial values from a counter-based generator: an element's value depends on (seed, parameter name, logical index) only,
-// so it is the same for every mesh and device. Philox-4x32-10 (Salmon et al. 2011) keyed by the seed and a 64-bit hash of the
-// name, counter = logical index; made normal with fp64 add, multiply and fma only.
+// Initial values from a counter-based generator: an element's value depends on (seed, parameter name, logical index)
+// only, so it is the same for every mesh and device. Philox-4x32-10 (Salmon et al. 2011) keyed by the seed and a 64-bit
+// hash of the name, counter = logical index; made normal with fp64 add, multiply and fma only.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -9,8 +9,8 @@
 
 namespace tessera::ops {
 
-// Fills rows x cols elements (rows `stride` apart) of the logical matrix with `logical_cols` columns, starting at logical
-// (row, col): element (r, c) has index (row + r) * logical_cols + (col + c). Rounded once from fp64 to `type`.
+// Fills rows x cols elements (rows `stride` apart) of the logical matrix with `logical_cols` columns, starting at
+// logical (row, col): element (r, c) has index (row + r) * logical_cols + (col + c). Rounded once from fp64 to `type`.
 struct NormalFill {
   std::uint64_t seed = 0;
   std::string_view name;

@@ -1,5 +1,5 @@
-// Rotary position embedding (Su et al. 2021), rotate-half form (pairs i, i + d/2), with Llama-3 frequency scaling; fused
-// with the split of the stacked qkv projection.
+// Rotary position embedding (Su et al. 2021), rotate-half form (pairs i, i + d/2), with Llama-3 frequency scaling;
+// fused with the split of the stacked qkv projection.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -23,8 +23,8 @@ struct Qkv {
   at::Tensor q;     // [tokens, q_heads, head_dim]
   at::Tensor k, v;  // [tokens, kv_heads, head_dim]
 };
-// qkv: [tokens, (q_heads + 2 kv_heads) * head_dim] as q | k | v; positions: [tokens] int64, < table's. q and k are rotated,
-// in fp32 (fp64), rounded once. Heads may be 0.
+// qkv: [tokens, (q_heads + 2 kv_heads) * head_dim] as q | k | v; positions: [tokens] int64, < table's. q and k are
+// rotated, in fp32 (fp64), rounded once. Heads may be 0.
 Qkv split_rope_forward(const at::Tensor& qkv, const at::Tensor& positions, const RopeTable& table, std::int64_t q_heads,
                        std::int64_t kv_heads, std::int64_t head_dim);
 // Gradient of the stacked qkv.

@@ -1,0 +1,169 @@
+#include "tessera/ops/attention.h"
+
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+
+#include <numeric>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/attention_kernels.h"
+#include "tessera/ops/convert.h"
+#include "tessera/ops/tensor.h"
+
+namespace tessera::ops {
+namespace {
+
+// One call of ATen's kernel: `sequences` documents of `length` tokens each, one after the other from token `begin`.
+struct Span {
+  std::int64_t begin, sequences, length;
+};
+
+std::vector<Span> spans_of(const AttentionShape& shape) {
+  const std::int64_t tokens = shape.batch * shape.seq_len;
+  if (tokens == 0) return {};
+  if (shape.cu_seqlens.empty()) return {{.begin = 0, .sequences = shape.batch, .length = shape.seq_len}};
+  std::vector<Span> spans;
+  const auto& starts = shape.cu_seqlens;
+  for (std::size_t i = 0; i + 1 < starts.size(); ++i)
+    spans.push_back({.begin = starts[i], .sequences = 1, .length = starts[i + 1] - starts[i]});
+  return spans;
+}
+
+void check_documents(const AttentionShape& shape) {
+  const auto& starts = shape.cu_seqlens;
+  if (starts.empty()) return;
+  const std::int64_t tokens = shape.batch * shape.seq_len;
+  TESSERA_CHECK(starts.front() == 0 && starts.back() == tokens, "attention: cu_seqlens from {} to {}, expected 0 to {}",
+                starts.front(), starts.back(), tokens);
+  for (std::size_t i = 0; i + 1 < starts.size(); ++i) {
+    TESSERA_CHECK(starts[i] < starts[i + 1], "attention: cu_seqlens[{}] is {}, the next {}: expected increasing", i,
+                  starts[i], starts[i + 1]);
+    TESSERA_CHECK(starts[i] / shape.seq_len == (starts[i + 1] - 1) / shape.seq_len,
+                  "attention: the document from {} to {} crosses a sequence's end (seq_len {})", starts[i],
+                  starts[i + 1], shape.seq_len);
+  }
+}
+
+void check(const Qkv& qkv, const AttentionShape& shape) {
+  TESSERA_CHECK(qkv.q.defined() && qkv.q.dim() == 3, "attention q: expected [tokens, heads, head_dim]");
+  TESSERA_CHECK(qkv.k.defined() && qkv.k.dim() == 3, "attention k: expected [tokens, heads, head_dim]");
+  TESSERA_CHECK(shape.batch >= 0 && shape.seq_len >= 0 && qkv.q.size(0) == shape.batch * shape.seq_len,
+                "attention q: {} tokens, expected batch {} * seq_len {}", qkv.q.size(0), shape.batch, shape.seq_len);
+  TESSERA_CHECK(static_cast<std::int64_t>(shape.kv_of_q.size()) == qkv.q.size(1),
+                "attention: kv_of_q has {} entries for {} query heads", shape.kv_of_q.size(), qkv.q.size(1));
+  for (std::size_t head = 0; head < shape.kv_of_q.size(); ++head) {
+    const int stored = shape.kv_of_q[head];
+    TESSERA_CHECK(stored >= 0 && stored < qkv.k.size(1), "attention: kv_of_q[{}] is {} of {} key/value heads", head,
+                  stored, qkv.k.size(1));
+    TESSERA_CHECK(head == 0 || shape.kv_of_q[head - 1] <= stored, "attention: kv_of_q falls at head {}", head);
+  }
+  check_documents(shape);
+}
+
+// The heads of `tensor` that the query heads read, one a query head, in the accumulator type.
+at::Tensor expanded(const at::Tensor& tensor, std::span<const int> map) {
+  std::int64_t same = 0;
+  while (same < static_cast<std::int64_t>(map.size()) && map[static_cast<std::size_t>(same)] == same) ++same;
+  const at::ScalarType type = accumulator_type(tensor.scalar_type());
+  if (type == tensor.scalar_type() && same == tensor.size(1) && map.size() == static_cast<std::size_t>(same))
+    return tensor;
+  at::Tensor result = make({tensor.size(0), static_cast<std::int64_t>(map.size()), tensor.size(2)}, type);
+  cpu::expand_heads({.type = to_dtype(tensor.scalar_type()),
+                     .tokens = tensor.size(0),
+                     .heads = tensor.size(1),
+                     .head_dim = tensor.size(2),
+                     .map = map,
+                     .from = tensor.const_data_ptr(),
+                     .to = result.mutable_data_ptr()});
+  return result;
+}
+
+at::Tensor reduced(const at::Tensor& gradient, std::span<const int> map, std::int64_t heads, at::ScalarType type) {
+  at::Tensor result = make({gradient.size(0), heads, gradient.size(2)}, type);
+  cpu::reduce_heads({.type = to_dtype(type),
+                     .tokens = gradient.size(0),
+                     .heads = heads,
+                     .head_dim = gradient.size(2),
+                     .map = map,
+                     .from = gradient.const_data_ptr(),
+                     .to = result.mutable_data_ptr()});
+  return result;
+}
+
+// q, k, v with one key/value head a query head, in the accumulator type: what ATen's kernel is given.
+struct Operands {
+  at::Tensor q, k, v;
+  std::vector<int> identity;
+};
+Operands operands_of(const Qkv& qkv, const AttentionShape& shape) {
+  check(qkv, shape);
+  const at::ScalarType type = qkv.q.scalar_type();
+  const std::int64_t tokens = qkv.q.size(0), head_dim = qkv.q.size(2);
+  Operands result;
+  result.identity.resize(shape.kv_of_q.size());
+  std::iota(result.identity.begin(), result.identity.end(), 0);
+  const at::IntArrayRef kv_shape = qkv.k.sizes();
+  TESSERA_CHECK(kv_shape[0] == tokens && kv_shape[2] == head_dim,
+                "attention k: {} tokens, head_dim {}: expected {} and {}", kv_shape[0], kv_shape[2], tokens, head_dim);
+  result.q = expanded(dense(qkv.q, 3, "attention q"), result.identity);
+  result.k = expanded(dense_like(qkv.k, kv_shape, type, "attention k"), shape.kv_of_q);
+  result.v = expanded(dense_like(qkv.v, kv_shape, type, "attention v"), shape.kv_of_q);
+  return result;
+}
+
+// A span's part of [tokens, heads, head_dim] as [sequences, heads, length, head_dim].
+at::Tensor part(const at::Tensor& tensor, const Span& span) {
+  return tensor.narrow(0, span.begin, span.sequences * span.length)
+      .view({span.sequences, span.length, tensor.size(1), tensor.size(2)})
+      .transpose(1, 2);
+}
+
+}  // namespace
+
+Attention attention_forward(const Qkv& qkv, const AttentionShape& shape) {
+  const Operands operands = operands_of(qkv, shape);
+  Attention result;
+  at::Tensor out = make(operands.q.sizes(), operands.q.scalar_type());
+  if (out.numel() > 0) {
+    for (const Span& span : spans_of(shape)) {
+      auto [values, log_sum_exp] = at::_scaled_dot_product_flash_attention_for_cpu(
+          part(operands.q, span), part(operands.k, span), part(operands.v, span), 0.0, true, {}, shape.scale);
+      part(out, span).copy_(values);
+      result.softmax.push_back(log_sum_exp);
+    }
+  }
+  result.out = rounded_to(out, qkv.q.scalar_type()).view({qkv.q.size(0), qkv.q.size(1) * qkv.q.size(2)});
+  return result;
+}
+
+Qkv attention_backward(const at::Tensor& dout, const Qkv& qkv, const Attention& forward, const AttentionShape& shape) {
+  const Operands operands = operands_of(qkv, shape);
+  const at::ScalarType type = qkv.q.scalar_type();
+  const at::IntArrayRef heads = operands.q.sizes();
+  const std::int64_t flat[] = {heads[0], heads[1] * heads[2]};
+  const auto per_head = [&](const at::Tensor& tensor, std::string_view what) {
+    return expanded(dense_like(tensor, flat, type, what).view(heads), operands.identity);
+  };
+  const at::Tensor gradient = per_head(dout, "attention dout"), out = per_head(forward.out, "attention out");
+  at::Tensor dq = make(heads, gradient.scalar_type()), dk = make(heads, gradient.scalar_type());
+  at::Tensor dv = make(heads, gradient.scalar_type());
+  if (out.numel() > 0) {
+    const std::vector<Span> spans = spans_of(shape);
+    TESSERA_CHECK(forward.softmax.size() == spans.size(), "attention backward: {} saved softmax tensors for {} spans",
+                  forward.softmax.size(), spans.size());
+    for (std::size_t i = 0; i < spans.size(); ++i) {
+      const Span& span = spans[i];
+      auto [q_part, k_part, v_part] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+          part(gradient, span), part(operands.q, span), part(operands.k, span), part(operands.v, span), part(out, span),
+          forward.softmax[i], 0.0, true, {}, shape.scale);
+      part(dq, span).copy_(q_part);
+      part(dk, span).copy_(k_part);
+      part(dv, span).copy_(v_part);
+    }
+  }
+  return {.q = rounded_to(dq, type),
+          .k = reduced(dk, shape.kv_of_q, qkv.k.size(1), type),
+          .v = reduced(dv, shape.kv_of_q, qkv.k.size(1), type)};
+}
+
+}  // namespace tessera::ops

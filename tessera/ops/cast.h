@@ -1,0 +1,15 @@
+// Rounding between floating types, and adding, on raw host pointers. Each element is rounded once to nearest even; its
+// result does not depend on its position. No tensor library.
+#pragma once
+#include <cstdint>
+
+#include "tessera/base/dtype.h"
+
+namespace tessera::ops {
+
+// to[i] = round(from[i]); any two floating types; the ranges do not overlap.
+void cast(const void* from, base::DType from_type, void* to, base::DType to_type, std::int64_t count);
+// sum[i] += term[i], both of `type` (fp32 or fp64).
+void add(void* sum, const void* term, base::DType type, std::int64_t count);
+
+}  // namespace tessera::ops

@@ -1,0 +1,89 @@
+#include "tessera/ops/cross_entropy.h"
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/convert.h"
+#include "tessera/ops/cross_entropy_kernels.h"
+#include "tessera/ops/element.h"
+#include "tessera/ops/tensor.h"
+
+namespace tessera::ops {
+namespace {
+
+CrossEntropyShape shape_of(const at::Tensor& logits, std::int64_t vocab_begin) {
+  return {.type = to_dtype(logits.scalar_type()),
+          .tokens = logits.size(0),
+          .vocabulary = logits.size(1),
+          .vocab_begin = vocab_begin};
+}
+
+at::Tensor checked_targets(const at::Tensor& targets, std::int64_t tokens) {
+  at::Tensor result = dense_like(targets, {tokens}, at::kLong, "cross_entropy targets");
+  const auto* values = result.const_data_ptr<std::int64_t>();
+  for (std::int64_t token = 0; token < tokens; ++token)
+    TESSERA_CHECK(values[token] >= -1, "cross_entropy: target {} of token {}: expected an id, or -1 (masked)",
+                  values[token], token);
+  return result;
+}
+
+}  // namespace
+
+at::Tensor cross_entropy_maximum(const at::Tensor& logits) {
+  const at::Tensor input = dense(logits, 2, "cross_entropy logits");
+  at::Tensor maximum = make({input.size(0)}, accumulator_type(input.scalar_type()));
+  cpu::cross_entropy_maximum(shape_of(input, 0), input.const_data_ptr(), maximum.mutable_data_ptr());
+  return maximum;
+}
+
+at::Tensor cross_entropy_sums(const at::Tensor& logits, const at::Tensor& maximum, const at::Tensor& targets,
+                              std::int64_t vocab_begin) {
+  const at::Tensor input = dense(logits, 2, "cross_entropy logits");
+  const at::ScalarType type = accumulator_type(input.scalar_type());
+  const at::Tensor largest = dense_like(maximum, {input.size(0)}, type, "cross_entropy maximum");
+  const at::Tensor ids = checked_targets(targets, input.size(0));
+  at::Tensor sums = make({2, input.size(0)}, type);
+  cpu::cross_entropy_sums(shape_of(input, vocab_begin), {.logits = input.const_data_ptr(),
+                                                         .maximum = largest.const_data_ptr(),
+                                                         .targets = ids.const_data_ptr<std::int64_t>(),
+                                                         .sums = sums.mutable_data_ptr()});
+  return sums;
+}
+
+at::Tensor cross_entropy_finish(at::Tensor& logits, const at::Tensor& maximum, const at::Tensor& sums,
+                                const at::Tensor& targets, std::int64_t vocab_begin, double scale) {
+  const std::int64_t tokens = dense(logits, 2, "cross_entropy logits").size(0);
+  const at::ScalarType type = accumulator_type(logits.scalar_type());
+  require_writable(logits, logits.sizes(), logits.scalar_type(), "cross_entropy logits");
+  const at::Tensor largest = dense_like(maximum, {tokens}, type, "cross_entropy maximum");
+  const at::Tensor reduced = dense_like(sums, {2, tokens}, type, "cross_entropy sums");
+  const at::Tensor ids = checked_targets(targets, tokens);
+  at::Tensor losses = make({tokens}, type);
+  cpu::cross_entropy_finish(shape_of(logits, vocab_begin), {.maximum = largest.const_data_ptr(),
+                                                            .sums = reduced.const_data_ptr(),
+                                                            .targets = ids.const_data_ptr<std::int64_t>(),
+                                                            .scale = scale,
+                                                            .logits = logits.mutable_data_ptr(),
+                                                            .losses = losses.mutable_data_ptr()});
+  return losses;
+}
+
+double sum_in_order(const at::Tensor& losses) {
+  constexpr std::int64_t kChunk = 1024;
+  const at::Tensor values = dense(losses, 1, "losses");
+  double result = 0;
+  dispatch_accumulator(to_dtype(values.scalar_type()), [&](auto element) {
+    using A = decltype(element);
+    const A* data = values.const_data_ptr<A>();
+    A total = 0;
+    for (std::int64_t start = 0; start < values.numel(); start += kChunk) {
+      A chunk = 0;
+      for (std::int64_t i = start; i < std::min(start + kChunk, values.numel()); ++i) chunk += data[i];
+      total += chunk;
+    }
+    result = total;
+  });
+  return result;
+}
+
+}  // namespace tessera::ops

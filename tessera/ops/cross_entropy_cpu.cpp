@@ -1,0 +1,96 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "tessera/ops/cross_entropy_kernels.h"
+#include "tessera/ops/element.h"
+#include "tessera/ops/exponential.h"
+
+namespace tessera::ops::cpu {
+namespace {
+
+// NaN in the row gives NaN.
+template <typename T>
+Accumulator<T> row_maximum(const T* row, std::int64_t count) {
+  using A = Accumulator<T>;
+  const auto larger = [](A a, A b) { return !(a >= b) && a == a ? b : a; };
+  A lanes[kLanes];
+  std::fill_n(lanes, kLanes, -std::numeric_limits<A>::infinity());
+  std::int64_t start = 0;
+  for (; start + kLanes <= count; start += kLanes)
+    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = larger(lanes[lane], load(row[start + lane]));
+  for (int lane = 0; start + lane < count; ++lane) lanes[lane] = larger(lanes[lane], load(row[start + lane]));
+  for (int lane = 1; lane < kLanes; ++lane) lanes[0] = larger(lanes[0], lanes[lane]);
+  return lanes[0];
+}
+
+// What a row of the gradient needs: d loss / d logit_i = scale * (exp(logit_i - maximum) / sum - onehot_i).
+template <typename A>
+struct RowGradient {
+  A maximum, inverse_sum, scale;
+  std::int64_t target;  // local column; none when outside the slice
+};
+template <typename T>
+void write_gradient(T* row, std::int64_t count, const RowGradient<Accumulator<T>>& g) {
+  using A = Accumulator<T>;
+  const bool local = g.target >= 0 && g.target < count;
+  const A logit = local ? load(row[g.target]) : A{0};
+  for (std::int64_t i = 0; i < count; ++i)
+    row[i] = round_to<T>(g.scale * (exponential(load(row[i]) - g.maximum) * g.inverse_sum));
+  if (local) row[g.target] = round_to<T>(g.scale * (exponential(logit - g.maximum) * g.inverse_sum - A{1}));
+}
+
+template <typename T>
+void finish(const CrossEntropyShape& shape, const CrossEntropyFinish& a) {
+  using A = Accumulator<T>;
+  const A* sums = static_cast<const A*>(a.sums);
+  for (std::int64_t token = 0; token < shape.tokens; ++token) {
+    const A maximum = static_cast<const A*>(a.maximum)[token];
+    const bool masked = a.targets[token] < 0;
+    static_cast<A*>(a.losses)[token] = masked ? A{0} : std::log(sums[token]) + (maximum - sums[shape.tokens + token]);
+    if (a.scale == 0) continue;
+    T* row = static_cast<T*>(a.logits) + token * shape.vocabulary;
+    if (masked)
+      std::fill_n(row, shape.vocabulary, T{});
+    else
+      write_gradient(row, shape.vocabulary,
+                     RowGradient<A>{.maximum = maximum,
+                                    .inverse_sum = A{1} / sums[token],
+                                    .scale = static_cast<A>(a.scale),
+                                    .target = a.targets[token] - shape.vocab_begin});
+  }
+}
+
+}  // namespace
+
+void cross_entropy_maximum(const CrossEntropyShape& shape, const void* logits, void* maximum) {
+  dispatch_floating(shape.type, [&](auto element) {
+    using T = decltype(element);
+    for (std::int64_t token = 0; token < shape.tokens; ++token)
+      static_cast<Accumulator<T>*>(maximum)[token] =
+          row_maximum(static_cast<const T*>(logits) + token * shape.vocabulary, shape.vocabulary);
+  });
+}
+
+void cross_entropy_sums(const CrossEntropyShape& shape, const CrossEntropySums& a) {
+  dispatch_floating(shape.type, [&](auto element) {
+    using T = decltype(element);
+    using A = Accumulator<T>;
+    A* sums = static_cast<A*>(a.sums);
+    for (std::int64_t token = 0; token < shape.tokens; ++token) {
+      const T* row = static_cast<const T*>(a.logits) + token * shape.vocabulary;
+      const A maximum = static_cast<const A*>(a.maximum)[token];
+      const std::int64_t target = a.targets[token] - shape.vocab_begin;
+      const bool local = a.targets[token] >= 0 && target >= 0 && target < shape.vocabulary;
+      sums[token] =
+          lane_sum<A>(shape.vocabulary, [row, maximum](std::int64_t i) { return exponential(load(row[i]) - maximum); });
+      sums[shape.tokens + token] = local ? load(row[target]) : A{0};
+    }
+  });
+}
+
+void cross_entropy_finish(const CrossEntropyShape& shape, const CrossEntropyFinish& a) {
+  dispatch_floating(shape.type, [&](auto element) { finish<decltype(element)>(shape, a); });
+}
+
+}  // namespace tessera::ops::cpu

@@ -1,0 +1,21 @@
+#pragma once
+#include <cstdint>
+
+#include "tessera/base/dtype.h"
+
+namespace tessera::ops {
+
+struct EmbeddingArguments {
+  base::DType type = base::DType::fp32;
+  std::int64_t tokens = 0, hidden = 0;
+  std::int64_t vocab_begin = 0, vocabulary = 0;  // of this rank's slice
+  const std::int64_t* ids = nullptr;             // [tokens]
+  const void* rows = nullptr;                    // forward: weight [vocabulary, hidden]; backward: dy [tokens, hidden]
+  void* result = nullptr;                        // forward: y [tokens, hidden]; backward: dweight, accumulator type
+};
+namespace cpu {
+void embedding_forward(const EmbeddingArguments& arguments);
+void embedding_backward(const EmbeddingArguments& arguments);  // adds into result
+}  // namespace cpu
+
+}  // namespace tessera::ops

@@ -1,0 +1,60 @@
+#include "tessera/ops/element.h"
+#include "tessera/ops/initialise.h"
+#include "tessera/ops/normal.h"
+#include "tessera/ops/philox.h"
+
+namespace tessera::ops {
+namespace {
+
+// FNV-1a, 64 bits (Fowler, Noll, Vo).
+std::uint64_t hash_of(std::string_view name) {
+  std::uint64_t hash = 0xCBF29CE484222325u;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
+  return hash;
+}
+
+std::uint32_t low(std::uint64_t value) {
+  return static_cast<std::uint32_t>(value);
+}
+std::uint32_t high(std::uint64_t value) {
+  return static_cast<std::uint32_t>(value >> 32);
+}
+
+double normal_at(std::uint64_t seed, std::uint64_t name_hash, std::uint64_t index) {
+  const PhiloxCounter random =
+      philox({low(index), high(index), low(name_hash), high(name_hash)}, {low(seed), high(seed)});
+  return normal_quantile(open_uniform(std::uint64_t{random[1]} << 32 | random[0]));
+}
+
+}  // namespace
+
+void fill_normal(const NormalFill& fill, void* data, base::DType type) {
+  TESSERA_CHECK(fill.rows >= 0 && fill.cols >= 0 && fill.row >= 0 && fill.col >= 0,
+                "initial values of {}: rows {}, cols {} from ({}, {}): expected none below 0", fill.name, fill.rows,
+                fill.cols, fill.row, fill.col);
+  TESSERA_CHECK(fill.rows == 0 || fill.cols == 0 || fill.col + fill.cols <= fill.logical_cols,
+                "initial values of {}: columns {}..{} of {} logical columns", fill.name, fill.col, fill.col + fill.cols,
+                fill.logical_cols);
+  const std::uint64_t name_hash = hash_of(fill.name);
+  dispatch_floating(type, [&](auto element) {
+    using T = decltype(element);
+    for (std::int64_t r = 0; r < fill.rows; ++r) {
+      T* row = static_cast<T*>(data) + r * fill.stride;
+      const std::int64_t first = (fill.row + r) * fill.logical_cols + fill.col;
+      for (std::int64_t c = 0; c < fill.cols; ++c) {
+        const double value = normal_at(fill.seed, name_hash, static_cast<std::uint64_t>(first + c));
+        row[c] = round_to<T>(fill.standard_deviation * value);
+      }
+    }
+  });
+}
+
+void fill_constant(double value, void* data, base::DType type, std::int64_t count) {
+  dispatch_floating(type, [&](auto element) {
+    using T = decltype(element);
+    const T rounded = round_to<T>(value);
+    for (std::int64_t i = 0; i < count; ++i) static_cast<T*>(data)[i] = rounded;
+  });
+}
+
+}  // namespace tessera::ops

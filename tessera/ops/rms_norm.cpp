@@ -1,0 +1,69 @@
+#include "tessera/ops/rms_norm.h"
+
+#include "tessera/ops/cast.h"
+#include "tessera/ops/convert.h"
+#include "tessera/ops/rms_norm_kernels.h"
+#include "tessera/ops/tensor.h"
+
+namespace tessera::ops {
+namespace {
+
+RmsNormShape shape_of(const at::Tensor& x) {
+  return {.type = to_dtype(x.scalar_type()), .tokens = x.size(0), .hidden = x.size(1)};
+}
+
+}  // namespace
+
+RmsNorm rms_norm_forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps) {
+  const at::Tensor input = dense(x, 2, "rms_norm x");
+  at::Tensor other;
+  if (residual.defined()) other = dense_like(residual, input.sizes(), input.scalar_type(), "rms_norm residual");
+  RmsNorm result;
+  result.sum = other.defined() ? make(input.sizes(), input.scalar_type()) : input;
+  result.rstd = make({input.size(0)}, accumulator_type(input.scalar_type()));
+  cpu::rms_norm_statistics(shape_of(input), {.x = input.const_data_ptr(),
+                                             .residual = other.defined() ? other.const_data_ptr() : nullptr,
+                                             .eps = eps,
+                                             .sum = other.defined() ? result.sum.mutable_data_ptr() : nullptr,
+                                             .rstd = result.rstd.mutable_data_ptr()});
+  result.y = rms_norm_apply(result.sum, result.rstd, weight);
+  return result;
+}
+
+at::Tensor rms_norm_apply(const at::Tensor& sum, const at::Tensor& rstd, const at::Tensor& weight) {
+  const at::Tensor input = dense(sum, 2, "rms_norm sum");
+  const at::Tensor scale = dense_like(weight, {input.size(1)}, input.scalar_type(), "rms_norm weight");
+  const at::Tensor statistics =
+      dense_like(rstd, {input.size(0)}, accumulator_type(input.scalar_type()), "rms_norm rstd");
+  at::Tensor y = make(input.sizes(), input.scalar_type());
+  cpu::rms_norm_apply(shape_of(input), {.sum = input.const_data_ptr(),
+                                        .rstd = statistics.const_data_ptr(),
+                                        .weight = scale.const_data_ptr(),
+                                        .y = y.mutable_data_ptr()});
+  return y;
+}
+
+at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& dsum, const at::Tensor& sum,
+                             const at::Tensor& rstd, const at::Tensor& weight, at::Tensor& dweight, bool accumulate) {
+  const at::Tensor input = dense(sum, 2, "rms_norm sum");
+  const at::ScalarType type = input.scalar_type(), accumulator = accumulator_type(type);
+  const at::Tensor gradient = dense_like(dy, input.sizes(), type, "rms_norm dy");
+  const at::Tensor scale = dense_like(weight, {input.size(1)}, type, "rms_norm weight");
+  const at::Tensor statistics = dense_like(rstd, {input.size(0)}, accumulator, "rms_norm rstd");
+  at::Tensor other;
+  if (dsum.defined()) other = dense_like(dsum, input.sizes(), type, "rms_norm dsum");
+  require_writable(dweight, {input.size(1)}, accumulator, "rms_norm dweight");
+  at::Tensor alone = accumulate ? make({input.size(1)}, accumulator) : dweight;
+  at::Tensor dx = make(input.sizes(), type);
+  cpu::rms_norm_backward(shape_of(input), {.dy = gradient.const_data_ptr(),
+                                           .dsum = other.defined() ? other.const_data_ptr() : nullptr,
+                                           .sum = input.const_data_ptr(),
+                                           .rstd = statistics.const_data_ptr(),
+                                           .weight = scale.const_data_ptr(),
+                                           .dx = dx.mutable_data_ptr(),
+                                           .dweight = alone.mutable_data_ptr()});
+  if (accumulate) add(dweight.mutable_data_ptr(), alone.const_data_ptr(), to_dtype(accumulator), dweight.numel());
+  return dx;
+}
+
+}  // namespace tessera::ops

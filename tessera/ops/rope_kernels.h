@@ -1,0 +1,26 @@
+#pragma once
+#include <cstdint>
+
+#include "tessera/base/dtype.h"
+
+namespace tessera::ops {
+
+// Between the stacked rows q | k | v and the three tensors; forward reads `stacked`, backward writes it.
+template <typename Stacked, typename Part>
+struct SplitRope {
+  base::DType type = base::DType::fp32;
+  std::int64_t tokens = 0, q_heads = 0, kv_heads = 0, head_dim = 0;
+  const std::int64_t* positions = nullptr;        // [tokens]
+  const void *cosine = nullptr, *sine = nullptr;  // [positions, head_dim / 2], accumulator type
+  Stacked* stacked = nullptr;                     // [tokens, (q_heads + 2 kv_heads) head_dim]
+  Part *q = nullptr, *k = nullptr, *v = nullptr;  // [tokens, heads, head_dim]
+};
+using SplitRopeForward = SplitRope<const void, void>;
+using SplitRopeBackward = SplitRope<void, const void>;
+
+namespace cpu {
+void split_rope_forward(const SplitRopeForward& arguments);
+void split_rope_backward(const SplitRopeBackward& arguments);
+}  // namespace cpu
+
+}  // namespace tessera::ops

@@ -1,0 +1,20 @@
+#pragma once
+#include <cstdint>
+
+#include "tessera/base/dtype.h"
+
+namespace tessera::ops {
+
+struct SwigluArguments {
+  base::DType type = base::DType::fp32;
+  std::int64_t tokens = 0, features = 0;  // gate_up has 2 * features columns
+  const void* gate_up = nullptr;
+  const void* dout = nullptr;  // backward only
+  void* result = nullptr;      // out [tokens, features], or the gradient of gate_up
+};
+namespace cpu {
+void swiglu_forward(const SwigluArguments& arguments);
+void swiglu_backward(const SwigluArguments& arguments);
+}  // namespace cpu
+
+}  // namespace tessera::ops
