@@ -82,12 +82,11 @@ Meeting::Meeting(LocalGroup& group, int member, std::int64_t sequence, const Ope
 
 Meeting::~Meeting() {
   if (!active_) return;
-  {
-    std::lock_guard lock(group_.mutex_);
-    group_.broken_ = true;
-    --slot_.active;
-  }
-  group_.changed_.notify_all();
+  std::unique_lock lock(group_.mutex_);
+  group_.broken_ = true;
+  if (--slot_.active == 0) group_.changed_.notify_all();
+  // The peers may still be reading what this member posted; they come to the end of the phase soon.
+  group_.changed_.wait(lock, [&] { return slot_.active == 0; });
 }
 
 void Meeting::wait_for_all(bool readers_follow) {
@@ -103,7 +102,7 @@ void Meeting::wait_for_all(bool readers_follow) {
     group_.changed_.notify_all();
     return;
   }
-  if (slot_.active == 0 && (group_.broken_ || group_.ended(member_))) group_.changed_.notify_all();
+  if (slot_.active == 0) group_.changed_.notify_all();  // someone may be leaving
   const auto over = [&] { return slot_.phase != phase || (slot_.active == 0 && group_.ended(member_)); };
   if (!group_.changed_.wait_until(lock, deadline_, over)) {
     group_.broken_ = true;
