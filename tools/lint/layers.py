@@ -8,11 +8,10 @@ LAYERS = {
     "base": [],
     "layout": ["base"],
     "comm": ["base", "layout"],
-    "quant": ["base"],
-    "ops": ["base", "quant"],
-    "shard": ["base", "layout", "comm", "quant"],
-    "nn": ["base", "layout", "comm", "quant", "ops", "shard"],
-    "train": ["base", "layout", "comm", "quant", "ops", "shard", "nn"],
+    "ops": ["base"],
+    "shard": ["base", "layout", "comm"],
+    "nn": ["base", "layout", "comm", "ops", "shard"],
+    "train": ["base", "layout", "comm", "ops", "shard", "nn"],
 }
 TENSOR_LAYERS = ("ops", "nn", "train", "apps", "bench")
 
