@@ -1,0 +1,134 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/gemm.h"
+#include "tests/ops/values.h"
+
+namespace tessera::ops::test {
+namespace {
+
+struct Extents {
+  std::int64_t tokens, out, in;
+};
+
+// a [rows, terms], b [cols, terms]: sum and sum of magnitudes of a[r, t] b[c, t].
+struct Product {
+  Values value, magnitude;
+};
+struct Operand {  // element (row, term) of a reference operand
+  const Values& values;
+  std::int64_t row_step, term_step;
+  double at(std::int64_t row, std::int64_t term) const {
+    return values[static_cast<std::size_t>(row * row_step + term * term_step)];
+  }
+};
+Product multiply(const Operand& a, const Operand& b, const Extents& e) {  // e: rows, cols, terms
+  Product product;
+  for (std::int64_t row = 0; row < e.tokens; ++row) {
+    for (std::int64_t col = 0; col < e.out; ++col) {
+      double value = 0, magnitude = 0;
+      for (std::int64_t term = 0; term < e.in; ++term) {
+        value += a.at(row, term) * b.at(col, term);
+        magnitude += std::abs(a.at(row, term) * b.at(col, term));
+      }
+      product.value.push_back(value);
+      product.magnitude.push_back(magnitude);
+    }
+  }
+  return product;
+}
+
+// A sum of n rounded products in any order is within (n + 1) u of exact, times the sum of magnitudes (Higham
+// 2002, 3.5); the reference, in fp64, errs by as much with its own u; the result is rounded once to its type.
+void expect_product(const at::Tensor& got, const Product& expected, std::int64_t terms, at::ScalarType type) {
+  const double sums = static_cast<double>(terms + 1) * (accumulator_roundoff(type) + roundoff(at::kDouble));
+  const double once = got.scalar_type() == accumulator(type) ? 0 : 1.01 * roundoff(got.scalar_type());
+  expect_near(values_of(got), expected.value,
+              [&](std::size_t i) { return sums * expected.magnitude[i] + once * std::abs(expected.value[i]) + 1e-37; });
+}
+
+class Gemm : public testing::TestWithParam<at::ScalarType> {};
+INSTANTIATE_TEST_SUITE_P(Types, Gemm, testing::Values(at::kFloat, at::kBFloat16, at::kDouble));
+
+TEST_P(Gemm, EqualsTheReferenceForOddAndEmptyShapes) {
+  const Extents shapes[] = {{1, 1, 1},  {3, 17, 129}, {129, 3, 17}, {17, 129, 3}, {64, 48, 32},
+                            {0, 17, 3}, {17, 0, 3},   {3, 17, 0},   {0, 0, 5},    {129, 129, 129}};
+  for (const Extents& e : shapes) {
+    SCOPED_TRACE(testing::Message() << "tokens " << e.tokens << " out " << e.out << " in " << e.in);
+    const at::Tensor x = random_tensor({e.tokens, e.in}, 1, GetParam());
+    const at::Tensor w = random_tensor({e.out, e.in}, 2, GetParam());
+    const at::Tensor dy = random_tensor({e.tokens, e.out}, 3, GetParam());
+    const Values xs = values_of(x), ws = values_of(w), dys = values_of(dy);
+
+    const at::Tensor y = gemm_fprop(x, w);
+    EXPECT_EQ(y.scalar_type(), GetParam());
+    expect_product(y, multiply({xs, e.in, 1}, {ws, e.in, 1}, e), e.in, GetParam());
+
+    const at::Tensor dx = gemm_dgrad(dy, w);
+    EXPECT_EQ(dx.scalar_type(), GetParam());
+    expect_product(dx, multiply({dys, e.out, 1}, {ws, 1, e.in}, {e.tokens, e.in, e.out}), e.out, GetParam());
+
+    at::Tensor dw = random_tensor({e.out, e.in}, 4, accumulator(GetParam()));
+    const at::Tensor before = dw.clone();
+    gemm_wgrad(dy, x, dw, false);
+    expect_product(dw, multiply({dys, 1, e.out}, {xs, 1, e.in}, {e.out, e.in, e.tokens}), e.tokens, GetParam());
+
+    at::Tensor sum = before.clone();
+    gemm_wgrad(dy, x, sum, true);
+    EXPECT_TRUE(same_bits(sum, before.clone().add_(dw))) << "the product is not computed alone and then added";
+  }
+}
+
+TEST_P(Gemm, HasTheSameBitsAtEveryAddress) {
+  const at::Tensor x = random_tensor({37, 130}, 5, GetParam()), w = random_tensor({65, 130}, 6, GetParam());
+  const at::Tensor dy = random_tensor({37, 65}, 7, GetParam());
+  const at::ScalarType type = accumulator(GetParam());
+  at::Tensor dw = random_tensor({65, 130}, 8, type);
+  gemm_wgrad(dy, x, dw, false);
+  const at::Tensor y = gemm_fprop(x, w), dx = gemm_dgrad(dy, w);
+  const std::size_t element = x.element_size();
+  for (const std::size_t offset : {std::size_t{0}, element, 5 * element, std::size_t{64}, std::size_t{256}}) {
+    SCOPED_TRACE(testing::Message() << "offset " << offset);
+    base::Buffer memory[4];
+    const at::Tensor x2 = moved(x, offset, memory[0]), w2 = moved(w, offset + element, memory[1]);
+    const at::Tensor dy2 = moved(dy, offset * 2, memory[2]);
+    at::Tensor dw2 = moved(dw, offset / element * dw.element_size(), memory[3]).fill_(77);
+    gemm_wgrad(dy2, x2, dw2, false);
+    EXPECT_TRUE(same_bits(gemm_fprop(x2, w2), y));
+    EXPECT_TRUE(same_bits(gemm_dgrad(dy2, w2), dx));
+    EXPECT_TRUE(same_bits(dw2, dw));
+  }
+}
+
+TEST_P(Gemm, TakesStridedOperands) {
+  const at::Tensor wide = random_tensor({19, 40}, 9, GetParam()), w = random_tensor({11, 20}, 10, GetParam());
+  const at::Tensor x = wide.narrow(1, 7, 20);
+  EXPECT_TRUE(same_bits(gemm_fprop(x, w), gemm_fprop(x.clone(at::MemoryFormat::Contiguous), w)));
+  const at::Tensor turned = random_tensor({20, 11}, 11, GetParam()).t();
+  EXPECT_TRUE(same_bits(gemm_fprop(x, turned), gemm_fprop(x, turned.clone(at::MemoryFormat::Contiguous))));
+}
+
+TEST_P(Gemm, RefusesOperandsThatDoNotFit) {
+  const at::Tensor x = random_tensor({4, 5}, 1, GetParam()), w = random_tensor({3, 6}, 2, GetParam());
+  EXPECT_THROW(gemm_fprop(x, w), Error);
+  EXPECT_THROW(gemm_dgrad(x, w), Error);
+  at::Tensor dw = random_tensor({5, 4}, 3, accumulator(GetParam()));
+  EXPECT_THROW(gemm_wgrad(x, x, dw, false), Error);  // dw must be [5, 5]
+  EXPECT_THROW(gemm_fprop(x, at::Tensor()), Error);
+  const at::ScalarType other = GetParam() == at::kFloat ? at::kDouble : at::kFloat;
+  EXPECT_THROW(gemm_fprop(x, random_tensor({3, 5}, 2, other)), Error);
+}
+
+// In bf16 a product rounded to its type would lose bits; main_grad must not.
+TEST(GemmWgrad, KeepsFp32OfBf16Inputs) {
+  const at::Tensor dy = tensor_of({1.0, 1.0}, {2, 1}, at::kBFloat16);
+  const at::Tensor x = tensor_of({1.0, 0x1p-12}, {2, 1}, at::kBFloat16);
+  at::Tensor dw = tensor_of({0}, {1, 1}, at::kFloat);
+  gemm_wgrad(dy, x, dw, false);
+  EXPECT_EQ(values_of(dw)[0], 1.0 + 0x1p-12);
+}
+
+}  // namespace
+}  // namespace tessera::ops::test

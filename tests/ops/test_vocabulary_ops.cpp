@@ -1,0 +1,212 @@
+// Embedding and cross-entropy: operators over a vocabulary that is cut over ranks.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/cross_entropy.h"
+#include "tessera/ops/embedding.h"
+#include "tests/ops/values.h"
+
+namespace tessera::ops::test {
+namespace {
+
+class VocabularyOps : public testing::TestWithParam<at::ScalarType> {
+ protected:
+  at::ScalarType type() const { return GetParam(); }
+  double u() const { return accumulator_roundoff(type()); }
+  double once() const { return 1.01 * roundoff(type()); }
+};
+INSTANTIATE_TEST_SUITE_P(Types, VocabularyOps, testing::Values(at::kFloat, at::kBFloat16, at::kDouble));
+
+// ---- Cross-entropy
+
+struct Loss {
+  at::Tensor losses, gradient;  // [tokens], [tokens, vocabulary]
+};
+// The phases over slices that start at `cuts` (first 0, last the vocabulary), with the group's reductions in rank
+// order.
+Loss cross_entropy(const at::Tensor& logits, const at::Tensor& targets, const std::vector<std::int64_t>& cuts,
+                   double scale) {
+  const std::size_t ranks = cuts.size() - 1;
+  std::vector<at::Tensor> slices, sums;
+  for (std::size_t r = 0; r < ranks; ++r)
+    slices.push_back(logits.narrow(1, cuts[r], cuts[r + 1] - cuts[r]).clone(at::MemoryFormat::Contiguous));
+  Values maximum = values_of(cross_entropy_maximum(slices[0]));
+  for (std::size_t r = 1; r < ranks; ++r) {
+    const Values other = values_of(cross_entropy_maximum(slices[r]));
+    for (std::size_t i = 0; i < maximum.size(); ++i) maximum[i] = std::max(maximum[i], other[i]);
+  }
+  const at::ScalarType type = accumulator(logits.scalar_type());
+  const at::Tensor largest = tensor_of(maximum, {logits.size(0)}, type);
+  at::Tensor total = cross_entropy_sums(slices[0], largest, targets, cuts[0]);
+  for (std::size_t r = 1; r < ranks; ++r) total.add_(cross_entropy_sums(slices[r], largest, targets, cuts[r]));
+  Loss result{.losses = {}, .gradient = logits.clone()};
+  for (std::size_t r = 0; r < ranks; ++r) {
+    const at::Tensor losses = cross_entropy_finish(slices[r], largest, total, targets, cuts[r], scale);
+    if (r == 0) result.losses = losses;
+    EXPECT_TRUE(same_bits(losses, result.losses)) << "ranks disagree";
+    result.gradient.narrow(1, cuts[r], cuts[r + 1] - cuts[r]).copy_(slices[r]);
+  }
+  return result;
+}
+
+struct LossReference {
+  Values losses, gradient, gradient_scale;
+  double range = 0;  // of the logits
+};
+LossReference reference(const at::Tensor& logits, const std::vector<std::int64_t>& targets, double scale) {
+  const Values in = values_of(logits);
+  const auto vocabulary = static_cast<std::size_t>(logits.size(1));
+  LossReference out{.gradient = Values(in.size()), .gradient_scale = Values(in.size())};
+  for (std::size_t token = 0; token < targets.size(); ++token) {
+    const double* row = in.data() + token * vocabulary;
+    const double maximum = *std::max_element(row, row + vocabulary);
+    out.range = std::max(out.range, maximum - *std::min_element(row, row + vocabulary));
+    double sum = 0;
+    for (std::size_t i = 0; i < vocabulary; ++i) sum += std::exp(row[i] - maximum);
+    const bool masked = targets[token] < 0;
+    out.losses.push_back(masked ? 0 : std::log(sum) + maximum - row[targets[token]]);
+    for (std::size_t i = 0; i < vocabulary && !masked; ++i) {
+      const double p = std::exp(row[i] - maximum) / sum;
+      const double hot = static_cast<std::int64_t>(i) == targets[token] ? 1 : 0;
+      out.gradient[token * vocabulary + i] = scale * (p - hot);
+      out.gradient_scale[token * vocabulary + i] = std::abs(scale) * (p + hot);
+    }
+  }
+  return out;
+}
+
+TEST_P(VocabularyOps, CrossEntropyEqualsTheReferenceForEveryCut) {
+  const std::vector<std::int64_t> targets = {0, 128, 17, -1, 64, 65};
+  for (const double scale : {0.125, 0.0}) {
+    const at::Tensor logits = random_tensor({6, 129}, 1, type(), 8.0);
+    const LossReference expected = reference(logits, targets, scale);
+    for (const std::vector<std::int64_t>& cuts :
+         {std::vector<std::int64_t>{0, 129}, {0, 65, 129}, {0, 1, 100, 129}, {0, 64, 64, 129}, {0, 129, 129}}) {
+      const Loss got = cross_entropy(logits, ids_tensor(targets), cuts, scale);
+      // exp: its argument is rounded (u times the range), itself within 3u; then the sum, n deep at most.
+      const double error = (129 + 16 + 2 * expected.range) * u();
+      expect_near(values_of(got.losses), expected.losses,
+                  [&](std::size_t i) { return error + 4 * u() * (expected.losses[i] + expected.range); });
+      if (scale == 0) {
+        EXPECT_TRUE(same_bits(got.gradient, logits)) << "scale 0 must leave the logits alone";
+        continue;
+      }
+      expect_near(values_of(got.gradient), expected.gradient, [&](std::size_t i) {
+        return error * expected.gradient_scale[i] + once() * std::abs(expected.gradient[i]) + 1e-37;
+      });
+    }
+  }
+}
+
+TEST_P(VocabularyOps, CrossEntropyOfLargeLogitsIsFinite) {
+  const at::Tensor logits = tensor_of({3e4, -3e4, 0, 1e4, 1e4, 1e4}, {2, 3}, type());
+  const Loss got = cross_entropy(logits, ids_tensor({1, 2}), {0, 2, 3}, 1.0);
+  const Values losses = values_of(got.losses), in = values_of(logits);
+  EXPECT_NEAR(losses[0], in[0] - in[1], 60000 * 2 * u());
+  EXPECT_NEAR(losses[1], std::log(3.0), 1e-5);
+  for (const double value : values_of(got.gradient)) EXPECT_TRUE(std::isfinite(value));
+}
+
+TEST_P(VocabularyOps, CrossEntropyTakesMaskedAndEmptyBatches) {
+  const at::Tensor logits = random_tensor({2, 5}, 1, type());
+  const Loss masked = cross_entropy(logits, ids_tensor({-1, -1}), {0, 2, 5}, 1.0);
+  for (const double value : values_of(masked.losses)) EXPECT_EQ(value, 0.0);
+  for (const double value : values_of(masked.gradient)) EXPECT_EQ(value, 0.0);
+  const Loss empty = cross_entropy(random_tensor({0, 5}, 1, type()), ids_tensor({}), {0, 2, 5}, 1.0);
+  EXPECT_EQ(empty.losses.numel(), 0);
+  EXPECT_EQ(sum_in_order(empty.losses), 0.0);
+}
+
+TEST(CrossEntropy, OfAnEmptySliceHasNoMaximum) {
+  for (const double value : values_of(cross_entropy_maximum(random_tensor({3, 0}, 1, at::kFloat))))
+    EXPECT_EQ(value, -std::numeric_limits<double>::infinity());
+}
+
+TEST(CrossEntropy, PassesNotANumberOn) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const std::size_t place : {0u, 7u, 39u}) {
+    Values row = random_values(40, 1);
+    row[place] = nan;
+    const at::Tensor logits = tensor_of(row, {1, 40}, at::kFloat);
+    EXPECT_TRUE(std::isnan(values_of(cross_entropy_maximum(logits))[0]));
+    EXPECT_TRUE(std::isnan(values_of(cross_entropy(logits, ids_tensor({3}), {0, 40}, 1.0).losses)[0]));
+  }
+}
+
+TEST(CrossEntropy, RefusesTargetsThatAreNoIds) {
+  const at::Tensor logits = random_tensor({1, 4}, 1, at::kFloat);
+  EXPECT_THROW(cross_entropy(logits, ids_tensor({-2}), {0, 4}, 1.0), Error);
+  EXPECT_THROW(cross_entropy(logits, ids_tensor({1, 2}), {0, 4}, 1.0), Error);
+}
+
+TEST(CrossEntropyGradient, EqualsFiniteDifferences) {
+  at::Tensor logits = random_tensor({3, 6}, 1, at::kDouble, 3.0);
+  const at::Tensor targets = ids_tensor({5, -1, 2});
+  const auto loss = [&] { return 0.5 * sum_in_order(cross_entropy(logits, targets, {0, 4, 6}, 0).losses); };
+  const Values gradient = values_of(cross_entropy(logits, targets, {0, 4, 6}, 0.5).gradient);
+  expect_near(gradient, numeric_gradient(logits, loss), [](std::size_t) { return 1e-8; });
+}
+
+TEST(SumInOrder, AddsChunksOf1024InTheAccumulatorType) {
+  const at::Tensor losses = random_tensor({2500}, 1, at::kFloat);
+  const Values values = values_of(losses);
+  float total = 0;
+  for (std::size_t start = 0; start < values.size(); start += 1024) {
+    float chunk = 0;
+    for (std::size_t i = start; i < std::min<std::size_t>(start + 1024, values.size()); ++i)
+      chunk += static_cast<float>(values[i]);
+    total += chunk;
+  }
+  EXPECT_EQ(sum_in_order(losses), static_cast<double>(total));
+}
+
+// ---- Embedding
+
+TEST_P(VocabularyOps, EmbeddingTakesRowsOfTheSlice) {
+  const at::Tensor weight = random_tensor({5, 3}, 1, type());
+  const std::vector<std::int64_t> ids = {7, 9, 11, 12, 0, 7};  // the slice holds 7..11
+  const Values got = values_of(embedding_forward(ids_tensor(ids), weight, 7)), table = values_of(weight);
+  for (std::size_t token = 0; token < ids.size(); ++token)
+    for (std::size_t i = 0; i < 3; ++i) {
+      const bool local = ids[token] >= 7 && ids[token] < 12;
+      EXPECT_EQ(got[token * 3 + i], local ? table[static_cast<std::size_t>(ids[token] - 7) * 3 + i] : 0.0);
+    }
+}
+
+TEST_P(VocabularyOps, EmbeddingGradientAddsRowsInTokenOrder) {
+  const std::vector<std::int64_t> ids = {3, 4, 3, 9, 3, 4};
+  const at::Tensor dy = random_tensor({6, 5}, 1, type());
+  const at::Tensor before = random_tensor({3, 5}, 2, accumulator(type()));  // the slice holds 2..4
+  for (const bool accumulate : {false, true}) {
+    at::Tensor expected = before.clone();
+    if (!accumulate) expected.zero_();
+    for (std::size_t token = 0; token < ids.size(); ++token)
+      if (ids[token] < 5)
+        expected.narrow(0, ids[token] - 2, 1)
+            .add_(dy.narrow(0, static_cast<std::int64_t>(token), 1).to(before.scalar_type()));
+    at::Tensor got = before.clone();
+    embedding_backward(dy, ids_tensor(ids), got, 2, accumulate);
+    EXPECT_TRUE(same_bits(got, expected));
+  }
+}
+
+TEST_P(VocabularyOps, EmbeddingOfNothingIsNothing) {
+  const at::Tensor weight = random_tensor({0, 4}, 1, type());
+  for (const double value : values_of(embedding_forward(ids_tensor({1, 2}), weight, 3))) EXPECT_EQ(value, 0.0);
+  EXPECT_EQ(embedding_forward(ids_tensor({}), random_tensor({3, 4}, 1, type()), 0).numel(), 0);
+  at::Tensor dweight = random_tensor({0, 4}, 1, accumulator(type()));
+  embedding_backward(random_tensor({2, 4}, 2, type()), ids_tensor({1, 2}), dweight, 3, false);
+}
+
+TEST(Embedding, RefusesGradientsThatDoNotFit) {
+  at::Tensor dweight = random_tensor({4, 3}, 1, at::kFloat);
+  EXPECT_THROW(embedding_backward(random_tensor({2, 5}, 2, at::kFloat), ids_tensor({0, 1}), dweight, 0, false), Error);
+  EXPECT_THROW(embedding_backward(random_tensor({2, 3}, 2, at::kFloat), ids_tensor({0}), dweight, 0, false), Error);
+  EXPECT_THROW(embedding_backward(random_tensor({2, 3}, 2, at::kDouble), ids_tensor({0, 1}), dweight, 0, false), Error);
+}
+
+}  // namespace
+}  // namespace tessera::ops::test

@@ -1,0 +1,112 @@
+#include "tests/ops/values.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "tessera/ops/cast.h"
+#include "tessera/ops/convert.h"
+#include "tessera/ops/tensor.h"
+
+namespace tessera::ops::test {
+
+Values random_values(std::int64_t count, std::uint64_t seed, double scale) {
+  Values values(static_cast<std::size_t>(count));
+  std::uint64_t state = seed * 0x9E3779B97F4A7C15u + 1;
+  for (double& value : values) {  // splitmix64
+    state += 0x9E3779B97F4A7C15u;
+    std::uint64_t z = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    z ^= z >> 31;
+    value = scale * (static_cast<double>(z >> 11) * 0x1p-52 - 1.0);
+  }
+  return values;
+}
+
+at::Tensor tensor_of(const Values& values, at::IntArrayRef shape, at::ScalarType type) {
+  at::Tensor tensor = make(shape, type);
+  EXPECT_EQ(static_cast<std::size_t>(tensor.numel()), values.size());
+  cast(values.data(), base::DType::fp64, tensor.mutable_data_ptr(), to_dtype(type), tensor.numel());
+  return tensor;
+}
+
+at::Tensor random_tensor(at::IntArrayRef shape, std::uint64_t seed, at::ScalarType type, double scale) {
+  std::int64_t count = 1;
+  for (const std::int64_t extent : shape) count *= extent;
+  return tensor_of(random_values(count, seed, scale), shape, type);
+}
+
+at::Tensor ids_tensor(const std::vector<std::int64_t>& ids) {
+  at::Tensor tensor = make({static_cast<std::int64_t>(ids.size())}, at::kLong);
+  std::copy(ids.begin(), ids.end(), tensor.mutable_data_ptr<std::int64_t>());
+  return tensor;
+}
+
+Values values_of(const at::Tensor& tensor) {
+  const at::Tensor source = tensor.contiguous();
+  Values values(static_cast<std::size_t>(source.numel()));
+  cast(source.const_data_ptr(), to_dtype(source.scalar_type()), values.data(), base::DType::fp64, source.numel());
+  return values;
+}
+
+double roundoff(at::ScalarType type) {
+  if (type == at::kBFloat16) return 0x1p-8;
+  return type == at::kFloat ? 0x1p-24 : 0x1p-53;
+}
+at::ScalarType accumulator(at::ScalarType type) {
+  return type == at::kDouble ? at::kDouble : at::kFloat;
+}
+double accumulator_roundoff(at::ScalarType type) {
+  return roundoff(accumulator(type));
+}
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor left = a.contiguous(), right = b.contiguous();
+  return left.sizes() == right.sizes() && left.scalar_type() == right.scalar_type() &&
+         (left.numel() == 0 || std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0);
+}
+
+at::Tensor moved(const at::Tensor& tensor, std::size_t offset, base::Buffer& memory) {
+  memory = base::Buffer(tensor.nbytes() + offset + 4096);
+  auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+  address = (address + 4095) / 4096 * 4096 + offset;
+  std::memcpy(reinterpret_cast<void*>(address), tensor.const_data_ptr(), tensor.nbytes());
+  return view_of(reinterpret_cast<void*>(address), tensor.sizes(), to_dtype(tensor.scalar_type()));
+}
+
+void expect_near(const Values& got, const Values& expected, const std::function<double(std::size_t)>& bound) {
+  ASSERT_EQ(got.size(), expected.size());
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    if (std::abs(got[i] - expected[i]) <= bound(i)) continue;
+    if (++wrong <= 3)
+      ADD_FAILURE() << "element " << i << ": got " << got[i] << ", expected " << expected[i] << " within " << bound(i);
+  }
+  EXPECT_EQ(wrong, 0u) << "of " << got.size() << " elements";
+}
+
+Values numeric_gradient(at::Tensor x, const std::function<double()>& loss) {
+  constexpr double kStep = 1e-5;
+  Values gradient(static_cast<std::size_t>(x.numel()));
+  double* data = x.mutable_data_ptr<double>();
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    const double value = data[i];
+    data[i] = value + kStep;
+    const double above = loss();
+    data[i] = value - kStep;
+    const double below = loss();
+    data[i] = value;
+    gradient[i] = (above - below) / (2 * kStep);
+  }
+  return gradient;
+}
+
+double dot(const at::Tensor& a, const at::Tensor& b) {
+  const Values left = values_of(a), right = values_of(b);
+  double sum = 0;
+  for (std::size_t i = 0; i < left.size(); ++i) sum += left[i] * right[i];
+  return sum;
+}
+
+}  // namespace tessera::ops::test
