@@ -1,0 +1,68 @@
+// The settings of a training run: what `tessera train` takes as flags, or as keys of its --config file.
+// The way from a command line to settings that are in force, each step a pure function:
+//   parse_train_flags (config_parse.h)   flags over file over defaults
+//   merge_stored (config_resume.h)       with --resume: what a checkpoint's run was, under the new flags
+//   resolve_settings, resolve_ranks, resolve_model (config_check.h)
+//                                        ranges, defaults that follow from others, and what must fit together
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/base/dtype.h"
+
+namespace tessera::train {
+
+enum class Backend { local, mpi, nccl };
+enum class RateShape { constant, cosine };
+enum class Recompute { none, selective, full };
+
+std::string_view name_of(Backend value);
+std::string_view name_of(RateShape value);
+std::string_view name_of(Recompute value);
+
+// Defaults are the command line's. A member's name is its key in JSON; its flag has dashes for underscores
+// (micro_batch, --micro-batch).
+struct TrainConfig {
+  std::string model;               // a name under configs/, or a path (nn::find_model_config)
+  std::vector<std::string> data;   // PREFIX, or W1 PREFIX1 W2 PREFIX2 ...
+  std::vector<std::string> valid;  // the same, held out; empty: none
+
+  Backend backend = Backend::local;
+  std::int64_t ranks = 0;    // 0: tp * gtp * dp, or what the launcher started
+  std::int64_t threads = 1;  // intra-op threads of a rank
+  std::int64_t tp = 1, gtp = 1;
+  std::int64_t dp = 0;  // 0: ranks / (tp * gtp)
+
+  std::int64_t micro_batch = 1, global_batch = 24;  // in sequences
+  std::int64_t seq_len = 0;                         // 0: the model's max_position_embeddings
+  std::int64_t steps = -1;                          // where to stop; 0 writes the initial checkpoint; must be given
+  std::int64_t schedule_steps = -1;                 // length of the rate schedule; -1: steps
+  std::uint64_t seed = 1;
+
+  base::DType dtype = base::DType::fp32;
+  std::optional<base::DType> grad_wire;  // absent: dtype
+
+  double lr = 3e-4, min_lr = 0.0;
+  std::int64_t warmup_steps = 0;
+  RateShape lr_schedule = RateShape::cosine;
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
+  double clip = 1.0;  // largest norm of the gradient
+
+  bool mask_documents = false;
+  Recompute recompute = Recompute::none;
+  bool sequence_parallel = false;
+
+  std::int64_t save_every = 0, keep = 0;  // steps between checkpoints, 0: only the last; checkpoints kept, 0: all
+  std::string resume;                     // path of a checkpoint, or "latest"; empty: a new run
+  std::int64_t eval_every = 0;            // steps between evaluations on `valid`, 0: only at the end
+  double timeout_s = 60.0;                // of every wait for other ranks, seconds
+  std::string out;                        // folder of the run
+
+  std::set<std::string> given;  // keys given by a flag or the file; not itself a setting
+};
+
+}  // namespace tessera::train

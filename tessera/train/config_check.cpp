@@ -1,0 +1,95 @@
+#include "tessera/train/config_check.h"
+
+#include "tessera/base/error.h"
+#include "tessera/train/config_settings.h"
+
+namespace tessera::train {
+namespace {
+
+constexpr std::int64_t kMostLocalRanks = 1024;  // threads of one process
+
+void require_given(const TrainConfig& config) {
+  if (config.model.empty()) throw InputError("--model is missing: expected a name under configs/ or a config.json");
+  if (config.data.empty()) throw InputError("--data is missing: expected the prefix of PREFIX.bin and PREFIX.idx");
+  if (config.steps < 0) throw InputError("--steps is missing: expected the number of steps to train");
+  if (config.out.empty()) throw InputError("--out is missing: expected the folder of the run");
+}
+
+void check_types(const TrainConfig& config) {
+  const base::DType wire = *config.grad_wire;
+  if ((config.dtype == base::DType::fp64) != (wire == base::DType::fp64))
+    throw InputError("--grad-wire: got {} with --dtype {}, expected {}", base::name_of(wire),
+                     base::name_of(config.dtype), config.dtype == base::DType::fp64 ? "fp64" : "fp32 or bf16");
+}
+
+void check_rates(const TrainConfig& config) {
+  if (config.lr_schedule == RateShape::cosine && config.min_lr > config.lr)
+    throw InputError("--min-lr: got {}, expected at most --lr {}", config.min_lr, config.lr);
+  if (config.schedule_steps > 0 && config.warmup_steps > config.schedule_steps)
+    throw InputError("--warmup-steps: got {}, expected at most --schedule-steps {}", config.warmup_steps,
+                     config.schedule_steps);
+}
+
+void check_dependants(const TrainConfig& config) {
+  if (config.eval_every > 0 && config.valid.empty())
+    throw InputError("--eval-every: got {} without --valid, expected held-out data to evaluate on", config.eval_every);
+}
+
+}  // namespace
+
+TrainConfig resolve_settings(TrainConfig config) {
+  require_given(config);
+  if (config.backend == Backend::nccl)
+    throw InputError("--backend: got nccl: it is not built yet, expected local or mpi");
+  if (config.schedule_steps < 0) config.schedule_steps = config.steps;
+  if (!config.grad_wire) config.grad_wire = config.dtype;
+  check_types(config);
+  check_rates(config);
+  check_dependants(config);
+  return config;
+}
+
+TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_size) {
+  const std::int64_t part = config.tp * config.gtp;
+  if (world_size && config.ranks > 0 && config.ranks != *world_size)
+    throw InputError("--ranks: got {}, expected {}: the launcher started that many", config.ranks, *world_size);
+  if (world_size) config.ranks = *world_size;
+  if (config.ranks == 0) config.ranks = part * (config.dp > 0 ? config.dp : 1);
+  if (config.dp == 0 && config.ranks % part == 0) config.dp = config.ranks / part;
+  if (config.dp == 0)
+    throw InputError("--ranks: got {}, expected a multiple of --tp {} * --gtp {} = {}", config.ranks, config.tp,
+                     config.gtp, part);
+  if (part * config.dp != config.ranks)
+    throw InputError("--ranks: got {}, expected --tp {} * --gtp {} * --dp {} = {}", config.ranks, config.tp, config.gtp,
+                     config.dp, part * config.dp);
+  if (config.backend == Backend::local && config.ranks > kMostLocalRanks)
+    throw InputError("--ranks: got {} with --backend local, expected at most {} (threads of one process)", config.ranks,
+                     kMostLocalRanks);
+  const std::int64_t blocks = config.micro_batch * config.gtp * config.dp;
+  if (config.global_batch % blocks != 0)
+    throw InputError("--global-batch: got {}, expected a multiple of --micro-batch {} * --gtp {} * --dp {} = {}",
+                     config.global_batch, config.micro_batch, config.gtp, config.dp, blocks);
+  return config;
+}
+
+TrainConfig resolve_model(TrainConfig config, const nn::LlamaConfig& model) {
+  if (config.seq_len == 0) config.seq_len = model.max_position_embeddings;
+  if (config.seq_len > model.max_position_embeddings)
+    throw InputError("--seq-len: got {}, expected at most {} (max_position_embeddings of model '{}')", config.seq_len,
+                     model.max_position_embeddings, config.model);
+  return config;
+}
+
+std::vector<std::string> warnings_of(const TrainConfig& config) {
+  std::vector<std::string> lines;
+  if (config.lr_schedule == RateShape::cosine && config.steps > config.schedule_steps && config.schedule_steps > 0)
+    lines.push_back(
+        fmt::format("the rate schedule ends at step {} (--schedule-steps); from there to step {} the rate is "
+                    "--min-lr {}",
+                    config.schedule_steps, config.steps, config.min_lr));
+  if (config.backend == Backend::mpi && config.threads > 1)
+    lines.push_back(fmt::format("--threads {}: results are compared at one thread count", config.threads));
+  return lines;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,29 @@
+#include "tessera/train/lr_schedule.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "tessera/base/error.h"
+
+namespace tessera::train {
+
+LrSchedule lr_schedule_of(const TrainConfig& config) {
+  TESSERA_CHECK(config.schedule_steps >= 0, "schedule_steps {} is not resolved", config.schedule_steps);
+  return {.lr = config.lr,
+          .min_lr = config.min_lr,
+          .warmup_steps = config.warmup_steps,
+          .schedule_steps = config.schedule_steps,
+          .shape = config.lr_schedule};
+}
+
+double learning_rate(const LrSchedule& s, std::int64_t step) {
+  TESSERA_CHECK(step >= 1, "the rate of step {}, expected 1 or more", step);
+  if (step < s.warmup_steps) return s.lr * (static_cast<double>(step) / static_cast<double>(s.warmup_steps));
+  if (s.shape == RateShape::constant || step == s.warmup_steps) return s.lr;
+  if (step >= s.schedule_steps) return s.min_lr;
+  const double progress =
+      static_cast<double>(step - s.warmup_steps) / static_cast<double>(s.schedule_steps - s.warmup_steps);
+  return s.min_lr + 0.5 * (s.lr - s.min_lr) * (1.0 + std::cos(std::numbers::pi * progress));
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,68 @@
+#include "tessera/train/lr_schedule.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::train {
+namespace {
+
+// Golden values from Python's fp64: 1e-5 + 0.5 * (1e-3 - 1e-5) * (1 + cos(pi * (s - 4) / 16)). cos may differ by one
+// unit in the last place between libraries, which moves the rate by less than 1e-16 of it; 4 units allow for the sums
+// as well.
+TEST(LearningRate, FollowsWarmUpAndCosine) {
+  const LrSchedule schedule{.lr = 1e-3, .min_lr = 1e-5, .warmup_steps = 4, .schedule_steps = 20};
+  EXPECT_EQ(learning_rate(schedule, 1), 1e-3 * 0.25);
+  EXPECT_EQ(learning_rate(schedule, 2), 1e-3 * 0.5);
+  EXPECT_EQ(learning_rate(schedule, 3), 1e-3 * 0.75);
+  EXPECT_EQ(learning_rate(schedule, 4), 1e-3);
+  EXPECT_DOUBLE_EQ(learning_rate(schedule, 5), 0.0009904887137995992);
+  EXPECT_DOUBLE_EQ(learning_rate(schedule, 8), 0.000855017856687341);
+  EXPECT_DOUBLE_EQ(learning_rate(schedule, 12), 0.000505);
+  EXPECT_DOUBLE_EQ(learning_rate(schedule, 19), 1.9511286200400937e-05);
+  EXPECT_EQ(learning_rate(schedule, 20), 1e-5);
+  EXPECT_EQ(learning_rate(schedule, 1000000), 1e-5);
+}
+
+TEST(LearningRate, FallsAllTheWayWithoutWarmUp) {
+  const LrSchedule schedule{.lr = 3e-4, .schedule_steps = 100};
+  double before = 3e-4;
+  for (std::int64_t step = 1; step <= 100; ++step) {
+    const double now = learning_rate(schedule, step);
+    EXPECT_LT(now, before);
+    EXPECT_GE(now, 0.0);
+    before = now;
+  }
+  EXPECT_EQ(before, 0.0);
+}
+
+TEST(LearningRate, ConstantStaysAfterTheWarmUp) {
+  const LrSchedule schedule{
+      .lr = 0.5, .min_lr = 0.1, .warmup_steps = 2, .schedule_steps = 3, .shape = RateShape::constant};
+  EXPECT_EQ(learning_rate(schedule, 1), 0.25);
+  for (const std::int64_t step : {2, 3, 4, 1000}) EXPECT_EQ(learning_rate(schedule, step), 0.5);
+}
+
+TEST(LearningRate, WarmUpMayFillTheSchedule) {
+  const LrSchedule schedule{.lr = 1.0, .min_lr = 0.1, .warmup_steps = 4, .schedule_steps = 4};
+  EXPECT_EQ(learning_rate(schedule, 4), 1.0);
+  EXPECT_EQ(learning_rate(schedule, 5), 0.1);
+}
+
+TEST(LearningRate, StartsAtStepOne) {
+  EXPECT_THROW(learning_rate({}, 0), Error);
+}
+
+TEST(LearningRate, TakesItsScheduleFromTheSettings) {
+  TrainConfig config{
+      .schedule_steps = 20, .lr = 0.1, .min_lr = 0.01, .warmup_steps = 3, .lr_schedule = RateShape::constant};
+  EXPECT_EQ(learning_rate(lr_schedule_of(config), 10), 0.1);
+  config.lr_schedule = RateShape::cosine;
+  EXPECT_EQ(learning_rate(lr_schedule_of(config), 20), 0.01);
+  EXPECT_DOUBLE_EQ(learning_rate(lr_schedule_of(config), 1), 0.1 / 3);
+  config.schedule_steps = -1;
+  EXPECT_THROW(lr_schedule_of(config), Error);
+}
+
+}  // namespace
+}  // namespace tessera::train

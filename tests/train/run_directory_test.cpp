@@ -1,0 +1,96 @@
+#include "tessera/train/run_directory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "tests/train/config_test_support.h"
+
+namespace tessera::train {
+namespace fs = std::filesystem;
+namespace {
+using ::testing::HasSubstr;
+
+TEST(RunDirectory, IsMadeWithItsParents) {
+  const TempFolder folder;
+  const RunDirectory run = create_run_directory(folder / "a/b/run", "");
+  EXPECT_TRUE(fs::is_directory(folder / "a/b/run/checkpoints"));
+  EXPECT_EQ(run.metrics(), folder / "a/b/run/metrics.jsonl");
+  EXPECT_EQ(std::distance(fs::directory_iterator(run.root()), fs::directory_iterator()), 1);
+  EXPECT_TRUE(fs::is_empty(run.checkpoints()));
+}
+
+TEST(RunDirectory, MayExistWithoutARun) {
+  const TempFolder folder;
+  std::ofstream(folder / "notes.txt") << "x";
+  EXPECT_NO_THROW(check_run_directory(folder.path(), ""));
+  EXPECT_NO_THROW(create_run_directory(folder.path().string() + "/", ""));
+}
+
+TEST(RunDirectory, ThatHoldsAnotherRunIsRefusedUnlessResuming) {
+  for (const char* name : {"config.json", "metrics.jsonl", "summary.json", "checkpoints"}) {
+    const TempFolder folder;
+    const fs::path out = folder / "run";
+    fs::create_directories(out);
+    std::ofstream(out / name) << "{}";
+    const std::string message = refusal([&] { create_run_directory(out, ""); });
+    EXPECT_THAT(message, HasSubstr("--out"));
+    EXPECT_THAT(message, HasSubstr(out.string()));
+    EXPECT_THAT(message, HasSubstr("another run"));
+    EXPECT_EQ(std::distance(fs::directory_iterator(out), fs::directory_iterator()), 1) << "something was written";
+    EXPECT_NO_THROW(check_run_directory(out, "latest"));
+    EXPECT_NO_THROW(check_run_directory(out, (out / "checkpoints/step-00000020").string()));
+    EXPECT_NO_THROW(check_run_directory(out, (out / "../run/checkpoints/step-00000020/").string()));
+    EXPECT_THROW(check_run_directory(out, (folder / "other/checkpoints/step-00000020").string()), InputError);
+    EXPECT_THROW(check_run_directory(out, (folder / "run2/checkpoints/step-00000020").string()), InputError);
+  }
+}
+
+TEST(RunDirectory, ThatCannotBeMadeIsRefusedAndNothingIsLeft) {
+  const TempFolder folder;
+  std::ofstream(folder / "file") << "x";
+  EXPECT_THAT(refusal([&] { create_run_directory(folder / "file", ""); }), HasSubstr("is a file"));
+  for (const fs::path& out : {folder / "file/run", fs::path("/proc/no/run"), fs::path("/dev/null/run")}) {
+    const std::string message = refusal([&] { create_run_directory(out, ""); });
+    EXPECT_THAT(message, HasSubstr("--out"));
+    EXPECT_THAT(message, HasSubstr(out.string()));
+  }
+  const std::string long_name(300, 'n');  // longer than file systems allow
+  EXPECT_THROW(create_run_directory(folder / ("a/" + long_name), ""), InputError);
+  EXPECT_FALSE(fs::exists(folder / "a"));
+}
+
+TEST(RunDirectory, WithoutPermissionIsRefused) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
+  const TempFolder folder;
+  fs::permissions(folder.path(), fs::perms::owner_read | fs::perms::owner_exec);
+  EXPECT_THROW(create_run_directory(folder / "run", ""), InputError);
+  EXPECT_THROW(create_run_directory(folder.path(), ""), InputError);
+  fs::permissions(folder.path(), fs::perms::owner_all);
+}
+
+TEST(AtomicWrite, ReplacesTheWholeFile) {
+  const TempFolder folder;
+  write_file_atomically(folder / "f", std::string(100000, 'a'));
+  EXPECT_EQ(read_text(folder / "f").size(), 100000u);
+  write_json_atomically(folder / "f", {{"b", 1}, {"a", 0.1}});
+  EXPECT_EQ(read_text(folder / "f"), "{\n  \"b\": 1,\n  \"a\": 0.1\n}\n");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 1);
+}
+
+TEST(AtomicWrite, FailsWithTheCauseAndLeavesTheOldFile) {
+  const TempFolder folder;
+  fs::create_directories(folder / "taken/inside");
+  try {
+    write_file_atomically(folder / "taken", "x");  // a folder is in the way
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("taken"));
+  }
+  EXPECT_TRUE(fs::exists(folder / "taken/inside"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 1);
+  EXPECT_THROW(write_file_atomically("/nowhere/f", "x"), Error);
+}
+
+}  // namespace
+}  // namespace tessera::train
