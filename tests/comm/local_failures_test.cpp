@@ -58,7 +58,9 @@ struct Mismatch {
   std::vector<std::string> named;  // all in the messages
 };
 
-void PrintTo(const Mismatch& mismatch, std::ostream* out) { *out << mismatch.name; }
+void PrintTo(const Mismatch& mismatch, std::ostream* out) {
+  *out << mismatch.name;
+}
 
 class MismatchedCalls : public testing::TestWithParam<Mismatch> {};
 

@@ -1,0 +1,168 @@
+#include "tessera/base/lane.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <stdexcept>
+#include <thread>
+
+namespace tessera::base {
+namespace {
+
+std::string text_of(const std::exception_ptr& error) {
+  if (error == nullptr) return {};
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& exception) {
+    return exception.what();
+  }
+}
+
+TEST(Fence, OneMadeByDefaultIsComplete) {
+  const Fence fence;
+  EXPECT_TRUE(fence.done());
+  EXPECT_EQ(fence.error(), nullptr);
+  fence.synchronize();
+}
+
+TEST(Fence, IsDoneWhenItsPromiseIsComplete) {
+  Promise promise;
+  const Fence fence = promise.fence();
+  EXPECT_FALSE(fence.done());
+  promise.complete();
+  EXPECT_TRUE(fence.done());
+  promise.complete(std::make_exception_ptr(std::runtime_error("too late")));
+  EXPECT_EQ(fence.error(), nullptr);
+}
+
+TEST(Fence, RethrowsToEveryWaiter) {
+  Promise promise;
+  std::atomic<int> caught{0};
+  std::vector<std::thread> waiters;
+  for (int i = 0; i < 4; ++i)
+    waiters.emplace_back([fence = promise.fence(), &caught] {
+      try {
+        fence.synchronize();
+      } catch (const std::runtime_error&) {
+        ++caught;
+      }
+    });
+  promise.complete(std::make_exception_ptr(std::runtime_error("no")));
+  for (std::thread& waiter : waiters) waiter.join();
+  EXPECT_EQ(caught, 4);
+}
+
+TEST(ThreadLane, RunsWorkInOrderOnAThreadOfItsOwn) {
+  const auto lane = make_thread_lane("order");
+  std::vector<int> seen;
+  std::thread::id thread;
+  for (int i = 0; i < 1000; ++i) lane->run([&seen, i] { seen.push_back(i); });
+  lane->run([&] { thread = std::this_thread::get_id(); });
+  lane->synchronize();
+  ASSERT_EQ(seen.size(), 1000u);
+  EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
+  EXPECT_NE(thread, std::this_thread::get_id());
+}
+
+TEST(ThreadLane, AFenceIsDoneOnlyAfterTheWorkBeforeIt) {
+  const auto lane = make_thread_lane("fence");
+  std::promise<void> gate;
+  lane->run([&] { gate.get_future().wait(); });
+  const Fence fence = lane->record();
+  EXPECT_FALSE(fence.done());
+  gate.set_value();
+  fence.synchronize();
+  EXPECT_TRUE(fence.done());
+}
+
+TEST(ThreadLane, TheFirstErrorBreaksIt) {
+  const auto lane = make_thread_lane("errors");
+  std::atomic<int> ran{0};
+  lane->run([&] { ++ran; });
+  const Fence before = lane->record();
+  lane->run([] { throw std::runtime_error("first"); });
+  const Fence at = lane->record();
+  lane->run([&] { ++ran; });
+  lane->run([] { throw std::runtime_error("second"); });
+  const Fence after = lane->record();
+  EXPECT_THROW(after.synchronize(), std::runtime_error);
+  EXPECT_EQ(ran, 1);
+  EXPECT_EQ(text_of(before.error()), "");
+  EXPECT_EQ(text_of(at.error()), "first");
+  EXPECT_EQ(text_of(after.error()), "first");
+}
+
+TEST(ThreadLane, WaitsForAnotherLaneWithoutBlockingTheCaller) {
+  const auto first = make_thread_lane("a"), second = make_thread_lane("b");
+  std::promise<void> gate;
+  int value = 0;
+  first->run([&] {
+    gate.get_future().wait();
+    value = 7;
+  });
+  second->wait(first->record());
+  int seen = 0;
+  second->run([&] { seen = value; });
+  const Fence fence = second->record();
+  EXPECT_FALSE(fence.done());
+  gate.set_value();
+  fence.synchronize();
+  EXPECT_EQ(seen, 7);
+}
+
+TEST(ThreadLane, AnAwaitedErrorTravels) {
+  const auto first = make_thread_lane("a"), second = make_thread_lane("b");
+  first->run([] { throw std::runtime_error("from the first lane"); });
+  second->wait(first->record());
+  bool ran = false;
+  second->run([&] { ran = true; });
+  const Fence fence = second->record();
+  EXPECT_THROW(fence.synchronize(), std::runtime_error);
+  EXPECT_FALSE(ran);
+  EXPECT_EQ(text_of(fence.error()), "from the first lane");
+  // Also when the fence had failed before the wait.
+  const auto third = make_thread_lane("c");
+  third->wait(fence);
+  EXPECT_THROW(third->synchronize(), std::runtime_error);
+}
+
+TEST(ThreadLane, DestructionFinishesTheQueue) {
+  int done = 0;
+  Fence fence;
+  {
+    const auto lane = make_thread_lane("a name longer than the fifteen characters of a thread's");
+    for (int i = 0; i < 100; ++i) lane->run([&] { ++done; });
+    fence = lane->record();
+  }
+  EXPECT_EQ(done, 100);
+  EXPECT_TRUE(fence.done());
+}
+
+TEST(ThreadLane, TakesWorkFromSeveralThreads) {
+  const auto lane = make_thread_lane("many");
+  int sum = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&] {
+      for (int i = 0; i < 500; ++i) lane->run([&] { ++sum; });
+    });
+  for (std::thread& thread : threads) thread.join();
+  lane->synchronize();
+  EXPECT_EQ(sum, 2000);
+}
+
+TEST(InlineLane, RunsAtOnceAndThrowsToTheCaller) {
+  const auto lane = make_inline_lane();
+  std::thread::id thread;
+  lane->run([&] { thread = std::this_thread::get_id(); });
+  EXPECT_EQ(thread, std::this_thread::get_id());
+  EXPECT_TRUE(lane->record().done());
+  EXPECT_THROW(lane->run([] { throw std::runtime_error("no"); }), std::runtime_error);
+  Promise promise;
+  promise.complete(std::make_exception_ptr(std::runtime_error("no")));
+  EXPECT_THROW(lane->wait(promise.fence()), std::runtime_error);
+}
+
+}  // namespace
+}  // namespace tessera::base
