@@ -19,7 +19,8 @@ struct Piece {
   bool operator==(const Piece&) const = default;
 };
 
-// One rank's part. Pieces are in local order and do not share elements of the buffer.
+// One rank's part. Pieces are in local order (ascending offset), do not share elements of the buffer, and hold no
+// logical element twice.
 struct LocalLayout {
   std::vector<Piece> pieces = {};
   std::int64_t size = 0;         // elements of the local buffer, padding included
@@ -70,22 +71,26 @@ Layout cut_rows(Shape shape, const std::vector<Block>& blocks, int ranks);
 // Rank r holds all rows of the columns even_part(cols / unit, r) * unit. Errors: a unit that does not divide the
 // columns.
 Layout cut_cols(Shape shape, int ranks, std::int64_t unit = 1);
-// Given rank by rank: rank r holds these row ranges of all columns (in this order, stacked densely). May overlap.
+// Given rank by rank: rank r holds these row ranges of all columns (in this order, stacked densely). Ranks may overlap.
+// Errors: a range outside the shape, a rank that asks for a row twice.
 Layout rows_by_rank(Shape shape, const std::vector<std::vector<Range>>& ranges);
 
 // Cuts every rank's local rows again over `inner` ranks with ceil_part, and stacks them densely in shards of equal size
 // when `padded` (size = ceil rows * width), else of their true size. Local rows are those of the dense local matrix:
-// pieces of one rank must have equal width. Rank (o, i) of the result is o + outer * i (outer fastest, as tp before
-// gtp).
+// pieces of one rank must have equal width, and the outer layout's padding counts for nothing. Rank (o, i) of the
+// result is o + outer * i (outer fastest, as tp before gtp).
 Layout cut_local_rows(const Layout& outer, int inner, std::int64_t align = 1, bool padded = false);
 // Repeats the layout for `copies` groups: rank (r, c) is r + size * c.
 Layout repeat(const Layout& layout, int copies);
-// The layout of a subset of the ranks, in the order given.
+// The layout of a subset of the ranks, in the order given. Errors: a rank that is not there or listed twice.
 Layout select(const Layout& layout, const std::vector<int>& ranks);
 
-// Errors (thrown as Error with the rank and piece): pieces outside the shape or the buffer, overlapping in the local
-// buffer, or empty; with exact_cover, a logical element that is held by no rank or by several.
+// What validate asks of the ranks together: nothing; each logical element on some rank; each on one rank.
 enum class Cover { any, all, exact };
+// Errors (thrown as Error with the rank and piece, or the box and its holders): pieces that are empty, outside the
+// shape or the buffer, out of local order, sharing elements of the buffer or holding a logical element twice; for
+// Cover::all and Cover::exact an element that no rank holds, for Cover::exact one that several hold. Any numbers are
+// safe to pass.
 void validate(const Layout& layout, Cover cover = Cover::any);
 
 // One line a rank: "rank 0: rows [0, 4) cols [0, 8) at 0; ... of 32".

@@ -55,6 +55,7 @@ struct Runs {
 
 Runs collect_runs(const Plan& plan) {
   Runs result;
+  result.runs.reserve(plan.transfers.size());
   std::vector<RunBuilder> builders(static_cast<std::size_t>(plan.ranks));
   std::vector<int> sources;  // of the current target
   for (std::size_t i = 0; i < plan.transfers.size();) {
@@ -65,7 +66,7 @@ Runs collect_runs(const Plan& plan) {
       if (builder.empty()) sources.push_back(plan.transfers[i].source);
       builder.add(plan.transfers[i]);
     }
-    std::sort(sources.begin(), sources.end());
+    if (!std::is_sorted(sources.begin(), sources.end())) std::sort(sources.begin(), sources.end());
     for (const int source : sources) {
       result.inside_ranks = result.inside_ranks && source == target;
       result.in_place = result.in_place && source == target && builders[source].in_place();

@@ -34,8 +34,8 @@ class Planner {
   std::vector<Holding> choose_rows(int target, const Box& strip, const std::vector<Holding>& holders);
   const Holding& choose(int target, const std::vector<const Holding*>& active) const;
   void append(int target, const Piece& piece, const Holding& holding);
-  // Puts the transfers to one target, from `first` on, in the plan's order.
-  void sort_from(std::size_t first);
+  // Puts the transfers to this target, the last ones from `first` on, in the plan's order.
+  void finish_target(int target, std::size_t first);
 
   Layout from_, to_;
   BoxIndex index_;
@@ -56,12 +56,14 @@ void Planner::append(int target, const Piece& piece, const Holding& holding) {
   if (holding.rank != target) sent_[holding.rank] += holding.box.elements();
 }
 
-void Planner::sort_from(std::size_t first) {
+void Planner::finish_target(int target, std::size_t first) {
   const auto before = [](const Transfer& a, const Transfer& b) {
     return std::tie(a.target_offset, a.source) < std::tie(b.target_offset, b.source);
   };
   const auto begin = transfers_.begin() + static_cast<std::ptrdiff_t>(first);
   if (!std::is_sorted(begin, transfers_.end(), before)) std::sort(begin, transfers_.end(), before);
+  // Targets are mostly alike: room for all at once instead of growing through a million transfers.
+  if (target == 0) transfers_.reserve(transfers_.size() * to_.ranks.size());
 }
 
 // The target itself, else the holder that has sent least so far, of these the next rank after the target.
@@ -145,7 +147,7 @@ Plan Planner::copies() {
     const std::size_t first = transfers_.size();
     const BoxIndex own = index_of({.shape = from_.shape, .ranks = {from_.ranks[target]}});
     for (const Piece& piece : to_.ranks[target].pieces) copy_piece(target, piece, own);
-    sort_from(first);
+    finish_target(target, first);
   }
   return {.ranks = to_.size(), .adds = false, .transfers = std::move(transfers_)};
 }
@@ -165,7 +167,7 @@ Plan Planner::sums() {
       }
       for (const Holding& holding : found_) append(target, piece, holding);
     }
-    sort_from(first);
+    finish_target(target, first);
   }
   return {.ranks = to_.size(), .adds = true, .transfers = std::move(transfers_)};
 }
