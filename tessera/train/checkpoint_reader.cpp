@@ -96,28 +96,22 @@ const StoredTensor& CheckpointReader::tensor(const std::string& name, Kind kind)
   return *found;
 }
 
-bool CheckpointReader::all_or_none(Kind kind) const {
-  std::int64_t weights = 0, with = 0;
-  for (const StoredTensor& tensor : manifest_.tensors) {
-    if (tensor.kind != Kind::weight) continue;
-    ++weights;
-    with += find(tensor.name, kind) != nullptr;
-  }
-  if (with != 0 && with != weights)
-    throw InputError("{}: {} of {} weights have {}: expected all or none", folder_.string(), with, weights,
-                     name_of(kind));
-  return with != 0;
-}
-
 bool CheckpointReader::has_moments() const {
-  const bool first = all_or_none(Kind::exp_avg), second = all_or_none(Kind::exp_avg_sq);
-  if (first != second)
-    throw InputError("{}: it holds one of exp_avg and exp_avg_sq: expected both or none", folder_.string());
-  return first;
+  bool any = false;
+  for (const StoredTensor& tensor : manifest_.tensors) {
+    if (tensor.kind != Kind::exp_avg && tensor.kind != Kind::exp_avg_sq) continue;
+    const Kind other = tensor.kind == Kind::exp_avg ? Kind::exp_avg_sq : Kind::exp_avg;
+    if (find(tensor.name, other) == nullptr)
+      throw InputError("{}: '{}' has {} and no {}: expected both moments or none", folder_.string(), tensor.name,
+                       name_of(tensor.kind), name_of(other));
+    any = true;
+  }
+  return any;
 }
 
 bool CheckpointReader::has_master() const {
-  return all_or_none(Kind::master);
+  return std::any_of(manifest_.tensors.begin(), manifest_.tensors.end(),
+                     [](const StoredTensor& tensor) { return tensor.kind == Kind::master; });
 }
 
 void CheckpointReader::verify(int part, int parts) const {

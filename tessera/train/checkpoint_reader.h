@@ -57,7 +57,6 @@ class CheckpointReader {
  private:
   const SafetensorsFile& open(std::int64_t file) const;
   void read_piece(const StoredTensor& tensor, const layout::Piece& target, std::byte* data) const;
-  bool all_or_none(Kind kind) const;
 
   std::filesystem::path folder_;
   Manifest manifest_;

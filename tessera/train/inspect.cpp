@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -10,6 +11,18 @@
 #include "tessera/train/checkpoint_reader.h"
 
 namespace tessera::train {
+namespace {
+
+// Which kinds of tensors it holds: without exp_avg and exp_avg_sq a run starts with moments of zero.
+std::vector<std::string> kinds_of(const Manifest& manifest) {
+  std::set<Kind> kinds;
+  for (const StoredTensor& tensor : manifest.tensors) kinds.insert(tensor.kind);
+  std::vector<std::string> names;
+  for (const Kind kind : kinds) names.emplace_back(name_of(kind));
+  return names;
+}
+
+}  // namespace
 
 nlohmann::json inspect_checkpoint(const std::filesystem::path& path, const InspectOptions& options) {
   const CheckpointReader reader(resolve_checkpoint(path));
@@ -17,7 +30,7 @@ nlohmann::json inspect_checkpoint(const std::filesystem::path& path, const Inspe
   nlohmann::json result = {{"checkpoint", reader.folder().string()},
                            {"step", reader.step()},
                            {"state", reader.state()},
-                           {"has_moments", reader.has_moments()},
+                           {"kinds", kinds_of(reader.manifest())},
                            {"files", nlohmann::json::array()},
                            {"tensors", nlohmann::json::array()}};
   for (const StoredFile& file : reader.manifest().files)
@@ -43,10 +56,10 @@ nlohmann::json inspect_checkpoint(const std::filesystem::path& path, const Inspe
 std::string checkpoint_table(const nlohmann::json& inspected) {
   std::int64_t bytes = 0;
   for (const auto& file : inspected["files"]) bytes += file["bytes"].get<std::int64_t>();
-  std::string text =
-      fmt::format("{}: step {}, {} tensors, {} files, {} bytes{}\n", inspected["checkpoint"].get<std::string>(),
-                  inspected["step"].get<std::int64_t>(), inspected["tensors"].size(), inspected["files"].size(), bytes,
-                  inspected["has_moments"].get<bool>() ? "" : ", no optimizer moments");
+  std::string text = fmt::format(
+      "{}: step {}, {} tensors ({}), {} files, {} bytes\n", inspected["checkpoint"].get<std::string>(),
+      inspected["step"].get<std::int64_t>(), inspected["tensors"].size(),
+      fmt::join(inspected["kinds"].get<std::vector<std::string>>(), ", "), inspected["files"].size(), bytes);
   std::size_t width = 4;
   for (const auto& tensor : inspected["tensors"]) width = std::max(width, tensor["name"].get<std::string>().size());
   text += fmt::format("{:<{}}  {:<10}  {:<5}  {:<18}  {}\n", "name", width, "kind", "dtype", "shape", "hash");

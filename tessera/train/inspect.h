@@ -11,7 +11,7 @@ struct InspectOptions {
   bool verify = false;  // compare the files' checksums too
 };
 
-// {"checkpoint", "step", "state", "has_moments", "files": [{"name", "bytes", "xxh3_128"}],
+// {"checkpoint", "step", "state", "kinds", "files": [{"name", "bytes", "xxh3_128"}],
 //  "tensors": [{"name", "kind", "dtype", "shape", "elements", "pieces", "hash"}]} with the tensors ordered by name,
 //  then
 // kind. "hash" is the xxh3_128 of the logical bytes, the same for every layout the checkpoint was written from. `path`
