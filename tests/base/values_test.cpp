@@ -11,6 +11,14 @@
 #include "tessera/base/dtype.h"
 #include "tessera/base/error.h"
 
+// Under a sanitizer, memory that cannot be had gives null as it does elsewhere, and not the end of the program.
+extern "C" const char* __asan_default_options() {
+  return "allocator_may_return_null=1";
+}
+extern "C" const char* __tsan_default_options() {
+  return "allocator_may_return_null=1";
+}
+
 namespace tessera::base {
 namespace {
 

@@ -11,7 +11,8 @@ namespace tessera::comm {
 // The processes' world when the tests run on mpi, else null. Set by main.
 std::unique_ptr<World>& mpi_world_of_tests();
 
-// Whether `ranks` can be had: always as threads; up to the number of processes on mpi.
+// Whether to test with `ranks`: always as threads; on mpi up to the number of processes, but 4 and fewer only where
+// there are no more processes, which is quicker.
 bool has_ranks(int ranks);
 // Calls body(group) on each of `ranks` ranks with a communicator over them. Processes beyond them do nothing.
 void on_ranks(int ranks, const std::function<void(Communicator&)>& body);

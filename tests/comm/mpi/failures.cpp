@@ -1,0 +1,177 @@
+// What happens under mpirun when ranks stop, fail or call different things. Usage: mpirun -n 3 test_comm_mpi SCENARIO
+// DIR Each rank writes what it ended with to DIR; rank 0 waits for the files, compares, and prints "SCENARIO: as
+// expected".
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/mpi.h"
+
+namespace {
+
+using namespace tessera;
+using comm::Communicator;
+using std::chrono::milliseconds;
+
+constexpr int kExitCode = 3;  // of a scenario that went as expected: the run itself has failed, so it is not 0
+
+std::string file_of(const std::string& folder, int rank) {
+  return folder + "/rank" + std::to_string(rank);
+}
+
+// The text a rank has left, waiting for it up to 30 s.
+std::string left_by(const std::string& folder, int rank) {
+  for (int i = 0; i < 300 && !std::filesystem::exists(file_of(folder, rank)); ++i)
+    std::this_thread::sleep_for(milliseconds(100));
+  std::ifstream file(file_of(folder, rank));
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+struct Scenario {
+  comm::WorldOptions options;
+  std::function<void(comm::World&, Communicator&)> body;
+  std::map<int, std::string> expected;  // by rank: a part of what it ends with
+};
+
+std::vector<pid_t> process_ids(Communicator& group) {
+  const auto own = static_cast<std::int64_t>(getpid());
+  std::vector<std::int64_t> all(static_cast<std::size_t>(group.size()));
+  group.all_gather(&own, all.data(), comm::equal_counts(group.size(), 1), base::DType::i64).synchronize();
+  return {all.begin(), all.end()};
+}
+
+// Rank 1 stops; when the others have failed, it is woken to be ended.
+void stop(comm::World& world, Communicator& group) {
+  const auto ids = process_ids(group);
+  if (world.rank() == 1) {
+    raise(SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::seconds(30));
+  }
+  float value = 1;
+  try {
+    group.all_reduce(&value, 1, base::DType::fp32).synchronize();
+  } catch (...) {
+    if (world.rank() == 0) kill(ids[1], SIGCONT);
+    throw;
+  }
+}
+
+// Ranks call operations of two groups in a different order, which only a time limit ends.
+void deadlock(comm::World& world, Communicator& group) {
+  const auto other = world.make_group("other", {{0, 1, 2}});
+  (world.rank() == 1 ? *other : group).barrier().synchronize();
+}
+
+void other_operation(comm::World& world, Communicator& group) {
+  float data[8] = {};
+  if (world.rank() == 2)
+    group.all_reduce(data, 4, base::DType::fp32).synchronize();
+  else
+    group.broadcast(data, 4, base::DType::fp32, 0).synchronize();
+}
+
+void other_count(comm::World& world, Communicator& group) {
+  std::vector<float> data(100);
+  const std::vector<std::int64_t> counts{10, world.rank() == 2 ? 20 : 10, 10};
+  group.all_gather(data.data() + 50, data.data(), counts, base::DType::fp32).synchronize();
+}
+
+void other_groups(comm::World& world, Communicator&) {
+  world.make_group(world.rank() == 1 ? "dp" : "tp", {{0, 1, 2}});
+}
+
+// All that a failed operation leaves behind fails at once, in other groups too.
+void after_a_failure(comm::World& world, Communicator& group) {
+  const auto other = world.make_group("other", {{0, 1, 2}});
+  try {
+    deadlock(world, group);
+  } catch (const Error&) {
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+      other->barrier().synchronize();
+    } catch (const Error& error) {
+      if (std::chrono::steady_clock::now() - begin < milliseconds(400)) throw;
+      throw Error("too late: {}", error.what());
+    }
+  }
+  throw Error("no failure");
+}
+
+std::map<std::string, Scenario> scenarios() {
+  const comm::WorldOptions short_limit{.timeout = milliseconds(1500)};
+  const comm::WorldOptions checked{.timeout = milliseconds(30000), .check_mismatch = true};
+  return {
+      {"stop", {short_limit, stop, {{0, "nothing received from rank 1"}, {2, "nothing received from rank 1"}}}},
+      {"deadlock",
+       {short_limit,
+        deadlock,
+        {{0, "time limit of 1500 ms passed: nothing received from rank 1"},
+         {1, "time limit of 1500 ms passed: nothing received from ranks 0, 2"},
+         {2, "time limit of 1500 ms passed: nothing received from rank 1"}}}},
+      {"other-operation",
+       {checked,
+        other_operation,
+        {{0, "rank 0 called broadcast(fp32, count 4, root 0), rank 2 called all_reduce(sum, fp32, count 4)"},
+         {1, "rank 2 called all_reduce"},
+         {2, "rank 2 called all_reduce(sum, fp32, count 4), rank 0 called broadcast"}}}},
+      {"other-operation-unchecked", {short_limit, other_operation, {{2, "nothing received from ranks 0, 1"}}}},
+      {"other-count-unchecked",
+       {short_limit, other_count, {{2, "expected a message of 80 bytes from rank 1, got 40 bytes"}}}},
+      {"other-groups",
+       {checked, other_groups, {{0, "make_group tp #1"}, {1, "make_group dp #1"}, {2, "make_group tp #1"}}}},
+      {"after-a-failure", {short_limit, after_a_failure, {{0, "an earlier operation failed"}, {2, "earlier"}}}},
+  };
+}
+
+bool as_expected(const Scenario& scenario, const std::string& folder) {
+  bool good = true;
+  for (const auto& [rank, part] : scenario.expected) {
+    const std::string text = left_by(folder, rank);
+    if (text.find(part) != std::string::npos) continue;
+    good = false;
+    std::printf("rank %d ended with '%s', expected '%s'\n", rank, text.c_str(), part.c_str());
+  }
+  return good;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  const std::string name = argv[1], folder = argv[2];
+  const auto known = scenarios();
+  const auto scenario = known.find(name);
+  if (scenario == known.end()) return 2;
+  int rank = 0;
+  std::string text = "no error";
+  try {
+    const auto world = comm::make_mpi_world(scenario->second.options);
+    rank = world->rank();
+    const auto group = world->make_group("test", {{0, 1, 2}});
+    scenario->second.body(*world, *group);
+  } catch (const std::exception& error) {
+    text = error.what();
+  }
+  std::ofstream(file_of(folder, rank) + ".new") << text;
+  std::filesystem::rename(file_of(folder, rank) + ".new", file_of(folder, rank));
+  if (rank == 0) {
+    const bool good = as_expected(scenario->second, folder);
+    if (good) std::printf("%s: as expected\n", name.c_str());
+    std::fflush(stdout);
+    comm::abort_mpi(good ? kExitCode : 1);
+  }
+  std::this_thread::sleep_for(std::chrono::seconds(40));  // rank 0 ends the job
+  comm::abort_mpi(1);
+}
