@@ -3,8 +3,6 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 
-#include <numeric>
-
 #include "tessera/base/error.h"
 #include "tessera/ops/attention_kernels.h"
 #include "tessera/ops/convert.h"
@@ -60,13 +58,17 @@ void check(const Qkv& qkv, const AttentionShape& shape) {
   check_documents(shape);
 }
 
+// Whether query head h reads stored head h, for every one of `heads`.
+bool is_identity(std::span<const int> map, std::int64_t heads) {
+  for (std::size_t head = 0; head < map.size(); ++head)
+    if (map[head] != static_cast<int>(head)) return false;
+  return static_cast<std::int64_t>(map.size()) == heads;
+}
+
 // The heads of `tensor` that the query heads read, one a query head, in the accumulator type.
 at::Tensor expanded(const at::Tensor& tensor, std::span<const int> map) {
-  std::int64_t same = 0;
-  while (same < static_cast<std::int64_t>(map.size()) && map[static_cast<std::size_t>(same)] == same) ++same;
   const at::ScalarType type = accumulator_type(tensor.scalar_type());
-  if (type == tensor.scalar_type() && same == tensor.size(1) && map.size() == static_cast<std::size_t>(same))
-    return tensor;
+  if (is_identity(map, tensor.size(1))) return rounded_to(tensor, type);
   at::Tensor result = make({tensor.size(0), static_cast<std::int64_t>(map.size()), tensor.size(2)}, type);
   cpu::expand_heads({.type = to_dtype(tensor.scalar_type()),
                      .tokens = tensor.size(0),
@@ -78,7 +80,9 @@ at::Tensor expanded(const at::Tensor& tensor, std::span<const int> map) {
   return result;
 }
 
+// The other way for gradients: summed over the query heads of a stored head, in order, rounded once.
 at::Tensor reduced(const at::Tensor& gradient, std::span<const int> map, std::int64_t heads, at::ScalarType type) {
+  if (is_identity(map, heads)) return rounded_to(gradient, type);
   at::Tensor result = make({gradient.size(0), heads, gradient.size(2)}, type);
   cpu::reduce_heads({.type = to_dtype(type),
                      .tokens = gradient.size(0),
@@ -93,22 +97,17 @@ at::Tensor reduced(const at::Tensor& gradient, std::span<const int> map, std::in
 // q, k, v with one key/value head a query head, in the accumulator type: what ATen's kernel is given.
 struct Operands {
   at::Tensor q, k, v;
-  std::vector<int> identity;
 };
 Operands operands_of(const Qkv& qkv, const AttentionShape& shape) {
   check(qkv, shape);
   const at::ScalarType type = qkv.q.scalar_type();
   const std::int64_t tokens = qkv.q.size(0), head_dim = qkv.q.size(2);
-  Operands result;
-  result.identity.resize(shape.kv_of_q.size());
-  std::iota(result.identity.begin(), result.identity.end(), 0);
   const at::IntArrayRef kv_shape = qkv.k.sizes();
   TESSERA_CHECK(kv_shape[0] == tokens && kv_shape[2] == head_dim,
                 "attention k: {} tokens, head_dim {}: expected {} and {}", kv_shape[0], kv_shape[2], tokens, head_dim);
-  result.q = expanded(dense(qkv.q, 3, "attention q"), result.identity);
-  result.k = expanded(dense_like(qkv.k, kv_shape, type, "attention k"), shape.kv_of_q);
-  result.v = expanded(dense_like(qkv.v, kv_shape, type, "attention v"), shape.kv_of_q);
-  return result;
+  return {.q = rounded_to(dense(qkv.q, 3, "attention q"), accumulator_type(type)),
+          .k = expanded(dense_like(qkv.k, kv_shape, type, "attention k"), shape.kv_of_q),
+          .v = expanded(dense_like(qkv.v, kv_shape, type, "attention v"), shape.kv_of_q)};
 }
 
 // A span's part of [tokens, heads, head_dim] as [sequences, heads, length, head_dim].
@@ -118,52 +117,69 @@ at::Tensor part(const at::Tensor& tensor, const Span& span) {
       .transpose(1, 2);
 }
 
+// The spans' results, each [sequences, heads, length, head_dim], as [tokens, heads, head_dim]. One span is not copied:
+// ATen lays its results out token by token already.
+at::Tensor joined(const std::vector<at::Tensor>& parts, const std::vector<Span>& spans, const at::Tensor& like) {
+  if (parts.size() == 1) return parts[0].transpose(1, 2).contiguous().view(like.sizes());
+  at::Tensor whole = make(like.sizes(), like.scalar_type());
+  for (std::size_t i = 0; i < parts.size(); ++i) part(whole, spans[i]).copy_(parts[i]);
+  return whole;
+}
+
+// No queries: no gradient reaches the keys and values.
+Qkv no_gradient(const Qkv& qkv) {
+  return {.q = make(qkv.q.sizes(), qkv.q.scalar_type()).zero_(),
+          .k = make(qkv.k.sizes(), qkv.k.scalar_type()).zero_(),
+          .v = make(qkv.k.sizes(), qkv.k.scalar_type()).zero_()};
+}
+
 }  // namespace
 
 Attention attention_forward(const Qkv& qkv, const AttentionShape& shape) {
   const Operands operands = operands_of(qkv, shape);
+  const std::int64_t flat[] = {qkv.q.size(0), qkv.q.size(1) * qkv.q.size(2)};
+  const at::ScalarType type = qkv.q.scalar_type();
   Attention result;
-  at::Tensor out = make(operands.q.sizes(), operands.q.scalar_type());
-  if (out.numel() > 0) {
-    for (const Span& span : spans_of(shape)) {
-      auto [values, log_sum_exp] = at::_scaled_dot_product_flash_attention_for_cpu(
-          part(operands.q, span), part(operands.k, span), part(operands.v, span), 0.0, true, {}, shape.scale);
-      part(out, span).copy_(values);
-      result.softmax.push_back(log_sum_exp);
-    }
+  if (qkv.q.numel() == 0) {
+    result.out = make(flat, type);
+    return result;
   }
-  result.out = rounded_to(out, qkv.q.scalar_type()).view({qkv.q.size(0), qkv.q.size(1) * qkv.q.size(2)});
+  const std::vector<Span> spans = spans_of(shape);
+  std::vector<at::Tensor> out;
+  for (const Span& span : spans) {
+    auto [values, log_sum_exp] = at::_scaled_dot_product_flash_attention_for_cpu(
+        part(operands.q, span), part(operands.k, span), part(operands.v, span), 0.0, true, {}, shape.scale);
+    out.push_back(values);
+    result.softmax.push_back(log_sum_exp);
+  }
+  result.out = rounded_to(joined(out, spans, operands.q), type).view(flat);
   return result;
 }
 
 Qkv attention_backward(const at::Tensor& dout, const Qkv& qkv, const Attention& forward, const AttentionShape& shape) {
   const Operands operands = operands_of(qkv, shape);
-  const at::ScalarType type = qkv.q.scalar_type();
+  const at::ScalarType type = qkv.q.scalar_type(), accumulator = accumulator_type(type);
   const at::IntArrayRef heads = operands.q.sizes();
   const std::int64_t flat[] = {heads[0], heads[1] * heads[2]};
-  const auto per_head = [&](const at::Tensor& tensor, std::string_view what) {
-    return expanded(dense_like(tensor, flat, type, what).view(heads), operands.identity);
-  };
-  const at::Tensor gradient = per_head(dout, "attention dout"), out = per_head(forward.out, "attention out");
-  at::Tensor dq = make(heads, gradient.scalar_type()), dk = make(heads, gradient.scalar_type());
-  at::Tensor dv = make(heads, gradient.scalar_type());
-  if (out.numel() > 0) {
-    const std::vector<Span> spans = spans_of(shape);
-    TESSERA_CHECK(forward.softmax.size() == spans.size(), "attention backward: {} saved softmax tensors for {} spans",
-                  forward.softmax.size(), spans.size());
-    for (std::size_t i = 0; i < spans.size(); ++i) {
-      const Span& span = spans[i];
-      auto [q_part, k_part, v_part] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-          part(gradient, span), part(operands.q, span), part(operands.k, span), part(operands.v, span), part(out, span),
-          forward.softmax[i], 0.0, true, {}, shape.scale);
-      part(dq, span).copy_(q_part);
-      part(dk, span).copy_(k_part);
-      part(dv, span).copy_(v_part);
-    }
+  const at::Tensor gradient = rounded_to(dense_like(dout, flat, type, "attention dout"), accumulator).view(heads);
+  const at::Tensor out = rounded_to(dense_like(forward.out, flat, type, "attention out"), accumulator).view(heads);
+  if (qkv.q.numel() == 0) return no_gradient(qkv);
+  const std::vector<Span> spans = spans_of(shape);
+  TESSERA_CHECK(forward.softmax.size() == spans.size(), "attention backward: {} saved softmax tensors for {} spans",
+                forward.softmax.size(), spans.size());
+  std::vector<at::Tensor> dq, dk, dv;
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    const Span& span = spans[i];
+    auto [q_part, k_part, v_part] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+        part(gradient, span), part(operands.q, span), part(operands.k, span), part(operands.v, span), part(out, span),
+        forward.softmax[i], 0.0, true, {}, shape.scale);
+    dq.push_back(q_part);
+    dk.push_back(k_part);
+    dv.push_back(v_part);
   }
-  return {.q = rounded_to(dq, type),
-          .k = reduced(dk, shape.kv_of_q, qkv.k.size(1), type),
-          .v = reduced(dv, shape.kv_of_q, qkv.k.size(1), type)};
+  return {.q = rounded_to(joined(dq, spans, operands.q), type),
+          .k = reduced(joined(dk, spans, operands.q), shape.kv_of_q, qkv.k.size(1), type),
+          .v = reduced(joined(dv, spans, operands.q), shape.kv_of_q, qkv.k.size(1), type)};
 }
 
 }  // namespace tessera::ops

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -13,7 +14,7 @@ namespace {
 template <typename T>
 Accumulator<T> row_maximum(const T* row, std::int64_t count) {
   using A = Accumulator<T>;
-  const auto larger = [](A a, A b) { return !(a >= b) && a == a ? b : a; };
+  const auto larger = [](A a, A b) { return static_cast<bool>((b > a) | (b != b)) ? b : a; };
   A lanes[kLanes];
   std::fill_n(lanes, kLanes, -std::numeric_limits<A>::infinity());
   std::int64_t start = 0;
@@ -30,13 +31,22 @@ struct RowGradient {
   A maximum, inverse_sum, scale;
   std::int64_t target;  // local column; none when outside the slice
 };
+constexpr std::int64_t kChunk = 512;
+
 template <typename T>
 void write_gradient(T* row, std::int64_t count, const RowGradient<Accumulator<T>>& g) {
   using A = Accumulator<T>;
   const bool local = g.target >= 0 && g.target < count;
   const A logit = local ? load(row[g.target]) : A{0};
-  for (std::int64_t i = 0; i < count; ++i)
-    row[i] = round_to<T>(g.scale * (exponential(load(row[i]) - g.maximum) * g.inverse_sum));
+  std::array<A, kChunk> gradient;
+  for (std::int64_t start = 0; start < count; start += kChunk) {
+    const std::int64_t size = std::min(kChunk, count - start);
+    T* __restrict chunk = row + start;
+    A* __restrict value = gradient.data();
+    for (std::int64_t i = 0; i < size; ++i)
+      value[i] = g.scale * (exponential(load(chunk[i]) - g.maximum) * g.inverse_sum);
+    for (std::int64_t i = 0; i < size; ++i) chunk[i] = round_to<T>(value[i]);
+  }
   if (local) row[g.target] = round_to<T>(g.scale * (exponential(logit - g.maximum) * g.inverse_sum - A{1}));
 }
 

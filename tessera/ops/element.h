@@ -66,7 +66,7 @@ void dispatch_accumulator(base::DType type, Function&& function) {
 
 // term(0) + ... + term(count - 1) in kLanes partial sums (term i goes to lane i mod kLanes), then a tree over the
 // lanes.
-inline constexpr int kLanes = 16;
+inline constexpr int kLanes = 32;
 template <typename A, typename Term>
 inline A lane_sum(std::int64_t count, Term term) {
   A lanes[kLanes] = {};

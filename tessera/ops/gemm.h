@@ -1,5 +1,6 @@
 // The three matrix products of a linear layer with weight w [out, in] (rows are out features).
-// x: [tokens, in], y: [tokens, out]. Same shape, same bits: operands start at 256-byte multiples (or are copied to).
+// x: [tokens, in], y: [tokens, out]. Same shape, same bits, wherever the operands lie: on a CPU they start at 64-byte
+// multiples or are copied there (GPU: 256).
 // Sums in fp32 for bf16 and fp32 inputs, fp64 for fp64. Any extent may be 0. Errors: shapes or types that do not fit.
 #pragma once
 #include <ATen/core/Tensor.h>

@@ -8,7 +8,7 @@ namespace tessera::ops {
 
 // The fp64 number (k + 1/2) 2^-52 for the upper 52 bits k of `bits`: exact, in (0, 1), symmetric about 1/2.
 inline double open_uniform(std::uint64_t bits) {
-  return (static_cast<double>(bits >> 12) + 0.5) * 0x1p-52;
+  return (std::bit_cast<double>((bits >> 12) | 0x3FF0000000000000u) - 1.0) + 0x1p-53;
 }
 
 namespace detail {
@@ -27,11 +27,13 @@ inline constexpr double kTail[] = {
     0.028930365555776355,  -0.021403769405661056, -0.03704512549462572,  0.027409148145921127,  0.03170412323278437,
     -0.02341261573174592,  -0.015401275829677635, 0.011361708281100707,  0.00351142757913782,   -0.0025852917292342563};
 
-template <int N>
+// Horner's rule, from power I down; the recursion is gone after compilation, so loops around it can be vectorised.
+template <int I = 0, int N>
 inline double polynomial(const double (&coefficients)[N], double t) {
-  double sum = coefficients[N - 1];
-  for (int i = N - 2; i >= 0; --i) sum = std::fma(sum, t, coefficients[i]);
-  return sum;
+  if constexpr (I + 1 == N)
+    return coefficients[I];
+  else
+    return std::fma(polynomial<I + 1>(coefficients, t), t, coefficients[I]);
 }
 
 // sqrt(w) = w (1 / sqrt(w)) for 1 <= w <= 64: a first guess from the bits of w, then Newton's iteration, which does not
@@ -49,7 +51,7 @@ inline double square_root(double w) {
 inline double normal_quantile(double u) {
   const double p = u < 0.5 ? u : 1.0 - u;
   const auto bits = std::bit_cast<std::uint64_t>(p);
-  const double exponent = static_cast<double>(static_cast<std::int64_t>(bits >> 52) - 1023);
+  const double exponent = std::bit_cast<double>((bits >> 52) | 0x4330000000000000u) - (0x1p52 + 1023.0);
   const double mantissa = std::bit_cast<double>((bits & 0x000FFFFFFFFFFFFFu) | 0x3FF0000000000000u);
   const double w = -exponent - detail::polynomial(detail::kLog2, mantissa - 1.5);
   const double t = std::fma(detail::square_root(w), 1.0 / 3.140625, -4.140625 / 3.140625);
