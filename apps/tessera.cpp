@@ -27,6 +27,9 @@ void print_usage(std::FILE* to) {
   for (const Subcommand& subcommand : kSubcommands) fmt::print(to, "  {:10} {}\n", subcommand.name, subcommand.summary);
 }
 
+// Libraries add backtraces; a person gets one line.
+std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
+
 int run(const Arguments& words) {
   if (words.empty()) return print_usage(stderr), 2;
   if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") return print_usage(stdout), 0;
@@ -43,10 +46,10 @@ int main(int argc, char** argv) {
   try {
     return run({words.begin() + 1, words.end()});
   } catch (const tessera::InputError& error) {
-    fmt::print(stderr, "tessera: {}\n", error.what());
+    fmt::print(stderr, "tessera: {}\n", first_line(error.what()));
     return 2;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "tessera: {}\n", error.what());
+    fmt::print(stderr, "tessera: {}\n", first_line(error.what()));
     return 1;
   }
 }

@@ -3,11 +3,17 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cstdint>
+#include <optional>
 
 namespace tessera::nn {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
+
+// A tensor argument that may be undefined: autograd takes it as an optional.
+inline std::optional<at::Tensor> optional_of(const at::Tensor& tensor) {
+  return tensor.defined() ? std::optional(tensor) : std::nullopt;
+}
 
 template <typename T>
 void save_pointer(AutogradContext* ctx, const char* name, const T* pointer) {

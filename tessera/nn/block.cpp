@@ -47,11 +47,12 @@ at::Tensor leaf_of(const at::Tensor& saved) {
 // Keeps the block's input only; backward runs its forward again and differentiates that.
 class RecomputedBlock : public torch::autograd::Function<RecomputedBlock> {
  public:
-  static variable_list forward(AutogradContext* ctx, const at::Tensor& h, const at::Tensor& residual,
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& h, const std::optional<at::Tensor>& residual,
                                const c10::intrusive_ptr<Call>& call) {
     ctx->set_materialize_grads(false);
-    const Stream out = run_block(*call->context, *call->block, {h, residual}, call->tokens, call->rope);
-    ctx->save_for_backward({h, residual});
+    const Stream out =
+        run_block(*call->context, *call->block, {h, residual.value_or(at::Tensor())}, call->tokens, call->rope);
+    ctx->save_for_backward({h, residual.value_or(at::Tensor())});
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
     return {out.h, out.residual};
   }
@@ -92,7 +93,7 @@ Stream block_forward(Context& context, const Block& block, const Stream& stream,
   call->block = &block;
   call->tokens = tokens;
   call->rope = rope;
-  const variable_list out = RecomputedBlock::apply(stream.h, stream.residual, call);
+  const variable_list out = RecomputedBlock::apply(stream.h, optional_of(stream.residual), call);
   return {out[0], out[1]};
 }
 

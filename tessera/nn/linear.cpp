@@ -15,15 +15,15 @@ at::Tensor linear_forward(Context& context, const Weight& weight, const at::Tens
 
 class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
  public:
-  static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& residual, Context* context,
-                               const ColumnLinear* linear, std::int64_t tokens) {
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const std::optional<at::Tensor>& residual,
+                               Context* context, const ColumnLinear* linear, std::int64_t tokens) {
     ctx->set_materialize_grads(false);
     ops::RmsNorm normed{.y = x};
-    if (linear->norm) normed = norm_forward(*context, *linear->norm, x, residual);
+    if (linear->norm) normed = norm_forward(*context, *linear->norm, x, residual.value_or(at::Tensor()));
     const at::Tensor y = linear_forward(*context, linear->weight, enter_tp(*context, normed.y, tokens, context->pass));
     const bool keep_input = !linear->norm || context->recompute != Recompute::selective;
     ctx->save_for_backward({keep_input ? normed.y : at::Tensor(), normed.sum, normed.rstd});
-    ctx->saved_data["residual"] = residual.defined();
+    ctx->saved_data["residual"] = residual.has_value();
     ctx->saved_data["tokens"] = tokens;
     save_pointer(ctx, "context", context);
     save_pointer(ctx, "linear", linear);
@@ -93,7 +93,7 @@ at::Tensor linear_backward(Context& context, const Weight& weight, const at::Ten
 
 NormedLinear column_linear(Context& context, const ColumnLinear& linear, const at::Tensor& x,
                            const at::Tensor& residual, std::int64_t tokens) {
-  const variable_list outputs = ColumnFunction::apply(x, residual, &context, &linear, tokens);
+  const variable_list outputs = ColumnFunction::apply(x, optional_of(residual), &context, &linear, tokens);
   return {outputs[0], outputs[1]};
 }
 

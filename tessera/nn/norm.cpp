@@ -7,11 +7,11 @@ namespace {
 
 class NormFunction : public torch::autograd::Function<NormFunction> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& residual, Context* context,
-                            const Norm* norm) {
-    ops::RmsNorm result = norm_forward(*context, *norm, x, residual);
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const std::optional<at::Tensor>& residual,
+                            Context* context, const Norm* norm) {
+    ops::RmsNorm result = norm_forward(*context, *norm, x, residual.value_or(at::Tensor()));
     ctx->save_for_backward({result.sum, result.rstd});
-    ctx->saved_data["residual"] = residual.defined();
+    ctx->saved_data["residual"] = residual.has_value();
     save_pointer(ctx, "context", context);
     save_pointer(ctx, "norm", norm);
     return result.y;
@@ -46,7 +46,7 @@ at::Tensor norm_backward(Context& context, const Norm& norm, const at::Tensor& d
 }
 
 at::Tensor rms_norm(Context& context, const Norm& norm, const at::Tensor& x, const at::Tensor& residual) {
-  return NormFunction::apply(x, residual, &context, &norm);
+  return NormFunction::apply(x, optional_of(residual), &context, &norm);
 }
 
 }  // namespace tessera::nn
