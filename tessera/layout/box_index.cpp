@@ -35,19 +35,12 @@ BoxIndex::BoxIndex(std::vector<Holding> holdings) : holdings_(std::move(holdings
 void BoxIndex::find(const Box& box, std::vector<Holding>& found) const {
   found.clear();
   const auto first = std::upper_bound(reach_.begin(), reach_.end(), box.row) - reach_.begin();
-  std::size_t inside = 0;  // found[inside...] begin inside the box, those before it were cut at its first row
   for (std::size_t i = static_cast<std::size_t>(first); i < holdings_.size(); ++i) {
     const Holding& holding = holdings_[i];
     if (holding.box.row >= row_end(box)) break;
     const auto common = intersect(holding.box, box);
-    if (!common) continue;
-    found.push_back({.box = *common, .rank = holding.rank, .piece = holding.piece});
-    if (common->row == box.row) inside = found.size();
+    if (common) found.push_back({.box = *common, .rank = holding.rank, .piece = holding.piece});
   }
-  // Cutting gave these one first row: order them by rank again.
-  std::sort(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(inside), [](const Holding& a, const Holding& b) {
-    return std::tuple(a.rank, a.box.col) < std::tuple(b.rank, b.box.col);
-  });
 }
 
 BoxIndex index_of(const Layout& layout) {

@@ -22,7 +22,7 @@ class BoxIndex {
  public:
   explicit BoxIndex(std::vector<Holding> holdings);
 
-  // The common parts of the holdings and `box`, by ascending first row, then rank. Replaces the contents of `found`.
+  // The common parts of the holdings and `box`, by ascending first row. Replaces the contents of `found`.
   void find(const Box& box, std::vector<Holding>& found) const;
 
  private:
@@ -33,7 +33,7 @@ class BoxIndex {
 BoxIndex index_of(const Layout& layout);
 
 // Calls visit(columns, parts) for strips of columns, left to right, that together are `box`. `parts` are those of
-// `clips` that span the strip's columns, by ascending first row, then rank; none ends inside it. `clips` lie within
+// `clips` that span the strip's columns, by ascending first row; none ends inside it. `clips` lie within
 // `box`, in that same order.
 template <typename Visit>
 void for_each_strip(const Box& box, const std::vector<Holding>& clips, Visit visit) {

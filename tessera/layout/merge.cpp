@@ -23,7 +23,7 @@ std::optional<Piece> join_below(const Piece& a, const Piece& b) {
   const std::int64_t gap = b.offset - a.offset;
   const std::int64_t stride = a.box.rows > 1 ? a.stride : b.box.rows > 1 ? b.stride : gap;
   const bool same_stride = a.box.rows == 1 || b.box.rows == 1 || a.stride == b.stride;
-  if (!same_stride || gap != a.box.rows * stride || stride < a.box.cols) return std::nullopt;
+  if (!same_stride || gap != a.box.rows * stride) return std::nullopt;
   Piece joined = a;
   joined.box.rows += b.box.rows;
   joined.stride = stride;

@@ -165,7 +165,8 @@ Pair random_pair(Random& random) {
   switch (random.small(0, 5)) {
     case 0: {  // FSDP and data parallel
       const Layout whole = replicated(shape, ranks);
-      return {cut_local_rows(replicated(shape, 1), ranks, random.between(1, 2), random.one_in(2)), whole};
+      const Layout shards = cut_local_rows(replicated(shape, 1), ranks, random.between(1, 2), random.one_in(2));
+      return {random.one_in(4) ? move_pieces(random, shards) : shards, whole};
     }
     case 1: {  // one gtp group of tp x gtp, or all of it
       const Layout compute = simple_cut(random, shape, outer);
@@ -176,8 +177,10 @@ Pair random_pair(Random& random) {
       for (int i = 0; i < inner; ++i) group.push_back(slot + outer * i);
       return {select(storage, group), select(repeat(compute, inner), group)};
     }
-    case 2:
-      return {replicated(shape, ranks), replicated(shape, ranks)};
+    case 2: {  // data parallel, with or without gaps in the buffers
+      const Layout whole = replicated(shape, ranks), gaps = repeat(move_pieces(random, replicated(shape, 1)), ranks);
+      return {random.one_in(3) ? gaps : whole, random.one_in(3) ? gaps : whole};
+    }
     case 3: {  // rows to columns: each rank a run from every other only when a rank has one row
       const Shape square{.rows = ranks, .cols = shape.cols};
       return {cut_rows(square, {{.name = "all", .rows = ranks}}, ranks), cut_cols(square, ranks)};

@@ -66,6 +66,12 @@ TEST(Recognise, PaddingTravelsInNoPlainCollective) {
   Layout late = padded;
   late.ranks[2].pieces[0].offset = 2;
   EXPECT_EQ(gather(late, whole).kind, CollectiveKind::transfers);
+  EXPECT_EQ(reduce(whole, late).kind, CollectiveKind::transfers);
+  // Gaps at the same places of every buffer.
+  Layout wide = whole;
+  for (LocalLayout& local : wide.ranks) local = {.pieces = {{{0, 5, 0, 2}, 0, 3}}, .size = 15};
+  EXPECT_EQ(reduce(wide, wide).kind, CollectiveKind::transfers);
+  EXPECT_EQ(reduce(whole, whole).kind, CollectiveKind::all_reduce);
 }
 
 TEST(Recognise, GroupsOfTpTimesGtp) {
@@ -110,6 +116,13 @@ TEST(Recognise, PartOfABufferIsNoAllReduce) {
   EXPECT_EQ(reduce(whole, shifted).kind, CollectiveKind::transfers);
   EXPECT_EQ(reduce(shifted, whole).kind, CollectiveKind::transfers);
   EXPECT_EQ(reduce(shifted, shifted).kind, CollectiveKind::transfers) << "the element before it is not the tensor's";
+}
+
+TEST(Recognise, ARankThatHoldsLessIsNoFullMember) {
+  const Shape shape{.rows = 4, .cols = 2};
+  const Layout compute = rows_by_rank(shape, {{{0, 4}}, {{0, 3}}});
+  EXPECT_EQ(reduce(compute, rows_by_rank(shape, {{{0, 4}}, {}})).kind, CollectiveKind::transfers);
+  EXPECT_EQ(reduce(compute, replicated(shape, 2)).kind, CollectiveKind::transfers);
 }
 
 TEST(Recognise, RefusesAPlanOfOtherLayouts) {

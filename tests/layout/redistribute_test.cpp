@@ -188,6 +188,18 @@ TEST(Redistribute, TransfersAreAsLargeAsPossible) {
   EXPECT_EQ(redistribute(mixed, asks).transfers.size(), 3u);
 }
 
+TEST(Redistribute, NeighboursWithOtherStridesAreNotJoined) {
+  // Side by side and one below the other in the matrix and at their first elements, but with rows that lie otherwise.
+  const Layout beside{.shape = {2, 3}, .ranks = {{.pieces = {{{0, 2, 0, 2}, 0, 4}, {{0, 2, 2, 1}, 2, 5}}, .size = 8}}};
+  const Layout below{.shape = {4, 1}, .ranks = {{.pieces = {{{0, 2, 0, 1}, 0, 2}, {{2, 2, 0, 1}, 4, 3}}, .size = 8}}};
+  const Layout apart{.shape = {4, 1}, .ranks = {{.pieces = {{{0, 2, 0, 1}, 0, 2}, {{2, 2, 0, 1}, 5, 2}}, .size = 8}}};
+  for (const Layout& layout : {beside, below, apart}) {
+    const Layout dense = replicated(layout.shape, 1);
+    EXPECT_EQ(moved(redistribute(layout, dense), numbered(layout, kPadding), dense), numbered(dense, kUntouched));
+    EXPECT_EQ(moved(redistribute(dense, layout), numbered(dense, kPadding), layout), numbered(layout, kUntouched));
+  }
+}
+
 TEST(Redistribute, TransferHasOffsetsAndStridesOfBothBuffers) {
   const Layout from = cut_rows({4, 6}, {{"all", 4}}, 2), to = cut_cols({4, 6}, 2);
   const Plan plan = redistribute(from, to);
