@@ -25,7 +25,7 @@ struct PermutationKey {
   std::int64_t set = 0, epoch = 0;
 };
 
-// A permutation of [0, size), size >= 1. Cost: at most a few hundred ns a value; no table.
+// A permutation of [0, size), size >= 1. Cost: below a microsecond a value; no table.
 class Permutation {
  public:
   Permutation(const PermutationKey& key, std::int64_t size);
