@@ -135,14 +135,21 @@ class Repository(Checkout):
 
 class State(Checkout):
     SOURCE = """
+    #include <array>
     #include <map>
     #include <string>
+    #include <string_view>
     namespace tessera {
     int counter = 3;
     thread_local int depth;
     constexpr int kFine = 4;
     extern const char* const kNames[2] = {"a", "b"};
     const std::map<int, std::string>& table() { static const std::map<int, std::string> t = {{1, "x"}}; return t; }
+    struct Word { int value; std::string_view name; };
+    constexpr std::array kWords{Word{1, "a"}, Word{2, "b"}};
+    std::array words{Word{1, "a"}, Word{2, "b"}};
+    int kCount = 1;
+    std::string_view word(int i) { return i > kCount ? kWords[i].name : words[i].name; }
     int next() { static int calls; return ++calls + depth; }
     inline int shared = 0;
     int* use() { return &shared; }
@@ -160,9 +167,10 @@ class State(Checkout):
         self.build(self.SOURCE)
         self.write(state.ALLOWED, "^tessera::counter$  # a reason\n")
         text = "\n".join(finding.what for finding in self.findings(state.check))
-        for name in ("tessera::depth", "tessera::table", "tessera::next()::calls", "tessera::shared"):
+        for name in ("tessera::depth", "tessera::table", "tessera::next()::calls", "tessera::shared", "tessera::words",
+                     "tessera::kCount"):
             self.assertIn(name, text)
-        for name in ("kFine", "kNames", "counter"):
+        for name in ("kFine", "kNames", "kWords", "counter"):
             self.assertNotIn(name, text)
 
     def test_a_line_of_the_list_needs_a_reason(self):
