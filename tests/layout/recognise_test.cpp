@@ -123,6 +123,8 @@ TEST(Recognise, ARankThatHoldsLessIsNoFullMember) {
   const Layout compute = rows_by_rank(shape, {{{0, 4}}, {{0, 3}}});
   EXPECT_EQ(reduce(compute, rows_by_rank(shape, {{{0, 4}}, {}})).kind, CollectiveKind::transfers);
   EXPECT_EQ(reduce(compute, replicated(shape, 2)).kind, CollectiveKind::transfers);
+  const Layout storage = cut_rows(shape, {{"all", 4}}, 2);
+  EXPECT_EQ(gather(storage, compute).kind, CollectiveKind::transfers);
 }
 
 TEST(Recognise, RefusesAPlanOfOtherLayouts) {
