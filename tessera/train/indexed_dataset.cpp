@@ -193,7 +193,7 @@ IndexedDataset::Place IndexedDataset::find(std::int64_t token) const {
 template <typename Visit>
 void IndexedDataset::for_each_piece(std::int64_t first, std::int64_t count, Visit visit) const {
   TESSERA_CHECK(first >= 0 && count >= 0 && first <= num_tokens_ - count,
-                "tokens [{}, {}) of '{}' asked for, it has {}", first, first + count, prefix_, num_tokens_);
+                "{} tokens from {} of '{}' asked for, it has {}", count, first, prefix_, num_tokens_);
   if (count == 0) return;
   const auto item = static_cast<std::int64_t>(size_of(type_));
   for (Place at = find(first); count > 0; at.begin += length(at.sequence++)) {
