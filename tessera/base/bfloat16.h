@@ -14,9 +14,9 @@ struct bfloat16 {
 
   static std::uint16_t round(float value) {
     const auto word = std::bit_cast<std::uint32_t>(value);
-    const std::uint32_t rounded = (word + 0x7FFFu + ((word >> 16) & 1u)) >> 16;
-    const bool is_nan = (word & 0x7FFFFFFFu) > 0x7F800000u;
-    return static_cast<std::uint16_t>(is_nan ? ((word >> 16) | 0x0040u) : rounded);
+    const std::uint32_t rounded = word + 0x7FFFu + ((word >> 16) & 1u);
+    const bool is_nan = value != value;
+    return static_cast<std::uint16_t>((is_nan ? word | 0x00400000u : rounded) >> 16);
   }
 };
 static_assert(sizeof(bfloat16) == 2);

@@ -48,7 +48,7 @@ class Redistribution {
   layout::Plan plan_;
   layout::Collective collective_;
   int rank_ = 0;
-  std::int64_t target_size_ = 0;  // elements of the target buffer
+  std::int64_t target_size_ = 0;           // elements of the target buffer
   std::vector<Message> sends_, receives_;  // by peer, this rank too
 };
 

@@ -63,50 +63,57 @@ void with_floating(DType type, const char* where, Visit visit) {
   }
 }
 
-// sum[i] = start + parts[0][i] + ... + parts[kParts - 1][i], start = sum[i] or nothing. Parts and sum may be the same
-// memory element by element, which is no dependence between iterations.
-template <bool kFromSum, std::size_t kParts, typename Acc, typename Part>
-void add_pass(Acc* sum, const std::array<const Part*, kPartsAtOnce> parts, std::int64_t count) {
+// out[i] = start + parts[0][i] + ... + parts[kParts - 1][i] in Acc, start = out[i] or nothing. Parts and out may be the
+// same memory element by element, which is no dependence between iterations.
+template <typename Acc, bool kFromOut, std::size_t kParts, typename Out, typename Part>
+void add_parts(Out* out, const std::array<const Part*, kPartsAtOnce> parts, std::int64_t count) {
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < count; ++i) {
-    Acc value = kFromSum ? sum[i] : convert<Acc>(parts[0][i]);
-    for (std::size_t p = kFromSum ? 0 : 1; p < kParts; ++p) value += convert<Acc>(parts[p][i]);
-    sum[i] = value;
+    Acc value = kFromOut ? convert<Acc>(out[i]) : convert<Acc>(parts[0][i]);
+    for (std::size_t p = kFromOut ? 0 : 1; p < kParts; ++p) value += convert<Acc>(parts[p][i]);
+    out[i] = convert<Out>(value);
   }
 }
 
-template <bool kFromSum, typename Acc, typename Part>
-void add_pass(Acc* sum, const std::array<const Part*, kPartsAtOnce>& parts, std::size_t used, std::int64_t count) {
+template <typename Acc, bool kFromOut, typename Out, typename Part>
+void add_parts(Out* out, const std::array<const Part*, kPartsAtOnce>& parts, std::size_t used, std::int64_t count) {
   switch (used) {
     case 1:
-      return add_pass<kFromSum, 1>(sum, parts, count);
+      return add_parts<Acc, kFromOut, 1>(out, parts, count);
     case 2:
-      return add_pass<kFromSum, 2>(sum, parts, count);
+      return add_parts<Acc, kFromOut, 2>(out, parts, count);
     case 3:
-      return add_pass<kFromSum, 3>(sum, parts, count);
+      return add_parts<Acc, kFromOut, 3>(out, parts, count);
     case 4:
-      return add_pass<kFromSum, 4>(sum, parts, count);
+      return add_parts<Acc, kFromOut, 4>(out, parts, count);
     case 5:
-      return add_pass<kFromSum, 5>(sum, parts, count);
+      return add_parts<Acc, kFromOut, 5>(out, parts, count);
     case 6:
-      return add_pass<kFromSum, 6>(sum, parts, count);
+      return add_parts<Acc, kFromOut, 6>(out, parts, count);
     case 7:
-      return add_pass<kFromSum, 7>(sum, parts, count);
+      return add_parts<Acc, kFromOut, 7>(out, parts, count);
     default:
-      return add_pass<kFromSum, 8>(sum, parts, count);
+      return add_parts<Acc, kFromOut, 8>(out, parts, count);
   }
+}
+
+// The addresses of up to kPartsAtOnce parts from element `begin` on.
+template <typename Part>
+std::array<const Part*, kPartsAtOnce> shifted(std::span<const void* const> parts, std::int64_t begin) {
+  std::array<const Part*, kPartsAtOnce> pointers{};
+  for (std::size_t p = 0; p < parts.size(); ++p) pointers[p] = static_cast<const Part*>(parts[p]) + begin;
+  return pointers;
 }
 
 template <typename Acc, typename Part>
 void sum_block(Acc* sum, bool accumulate, std::span<const void* const> parts, std::int64_t begin, std::int64_t count) {
   for (std::size_t first = 0; first < parts.size(); first += kPartsAtOnce) {
     const std::size_t used = std::min(kPartsAtOnce, parts.size() - first);
-    std::array<const Part*, kPartsAtOnce> pointers{};
-    for (std::size_t p = 0; p < used; ++p) pointers[p] = static_cast<const Part*>(parts[first + p]) + begin;
+    const auto pointers = shifted<Part>(parts.subspan(first, used), begin);
     if (accumulate || first > 0)
-      add_pass<true>(sum, pointers, used, count);
+      add_parts<Acc, true>(sum, pointers, used, count);
     else
-      add_pass<false>(sum, pointers, used, count);
+      add_parts<Acc, false>(sum, pointers, used, count);
   }
 }
 
@@ -218,6 +225,20 @@ void ordered_sum(void* sum, DType accumulator, bool accumulate, std::span<const 
     else
       ordered_sum_loop<double, Part>(static_cast<double*>(sum), accumulate, parts, count);
   });
+}
+
+void ordered_sum_bfloat16(bfloat16* out, std::span<const void* const> parts, std::int64_t count) {
+  TESSERA_CHECK(!parts.empty(), "ordered_sum_bfloat16: no parts");
+  std::array<float, kBlock> scratch;
+  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+    const std::int64_t size = std::min(kBlock, count - begin);
+    if (parts.size() <= kPartsAtOnce) {
+      add_parts<float, false>(out + begin, shifted<bfloat16>(parts, begin), parts.size(), size);
+    } else {
+      sum_block<float, bfloat16>(scratch.data(), false, parts, begin, size);
+      cast_loop(scratch.data(), out + begin, size);
+    }
+  }
 }
 
 void ordered_extreme(void* out, std::span<const void* const> parts, DType type, std::int64_t count, bool maximum) {

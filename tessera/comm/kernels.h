@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "tessera/base/bfloat16.h"
 #include "tessera/base/dtype.h"
 
 namespace tessera::comm {
@@ -17,11 +18,16 @@ void copy_matrix(const void* source, std::int64_t source_stride, void* target, s
 void cast(const void* source, base::DType from, void* target, base::DType to, std::int64_t count);
 
 // sum[i] = ((start + parts[0][i]) + parts[1][i]) + ... in `accumulator` (fp32 or fp64), where start is sum[i] when
-// `accumulate`, else parts[0][i] begins the sum. Parts are of `type`.
+// `accumulate`, else parts[0][i] begins the sum. Parts are of `type`. sum may be one of the parts when the types are
+// equal.
 void ordered_sum(void* sum, base::DType accumulator, bool accumulate, std::span<const void* const> parts,
                  base::DType type, std::int64_t count);
 
-// In place maximum or minimum of parts over ranks: out[i] = op(parts[r][i]); NaN in any part gives NaN.
+// The same in fp32 for parts of bf16, rounded once. out may be one of the parts.
+void ordered_sum_bfloat16(base::bfloat16* out, std::span<const void* const> parts, std::int64_t count);
+
+// Maximum or minimum of parts over ranks: out[i] = op(parts[r][i]); NaN in any part gives NaN. out may be one of the
+// parts.
 void ordered_extreme(void* out, std::span<const void* const> parts, base::DType type, std::int64_t count, bool maximum);
 
 }  // namespace tessera::comm

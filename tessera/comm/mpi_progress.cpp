@@ -16,12 +16,13 @@ namespace {
 using std::chrono::microseconds;
 using Clock = std::chrono::steady_clock;
 
-// Between two looks that found nothing new: at once, then longer and longer.
-constexpr microseconds kFirstPause{10}, kLongestPause{300};
+// The pause between two looks grows with the time since something was last completed, so that it adds little to any
+// wait.
+constexpr microseconds kShortestPause{10}, kLongestPause{300};
+constexpr int kPauseShare = 8;
 
-microseconds next_pause(microseconds pause, bool progressed) {
-  if (progressed) return microseconds{0};
-  return std::min(kLongestPause, std::max(kFirstPause, pause * 2));
+microseconds pause_after(Clock::duration idle) {
+  return std::clamp(std::chrono::duration_cast<microseconds>(idle) / kPauseShare, kShortestPause, kLongestPause);
 }
 
 }  // namespace
@@ -226,16 +227,18 @@ void MpiProgress::answer_all(Tasks& active) {
 
 void MpiProgress::serve() {
   Tasks active;
+  auto last = Clock::now();  // when something was started or completed
   microseconds pause{0};
   for (;;) {
     Tasks fresh = take(pause, active.empty());
     if (fresh.empty() && active.empty()) break;
-    const bool is_new = !fresh.empty();
+    bool progressed = !fresh.empty();
     start(std::move(fresh), active);
-    const bool progressed = advance(active);
+    progressed = advance(active) || progressed;
     check_limits(active);
     if (is_over()) answer_all(active);
-    pause = next_pause(pause, progressed || is_new);
+    if (progressed) last = Clock::now();
+    pause = progressed ? microseconds{0} : pause_after(Clock::now() - last);
   }
   if (!is_over()) finalise();
 }

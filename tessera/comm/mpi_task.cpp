@@ -6,6 +6,7 @@
 #include <array>
 #include <set>
 
+#include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
 
 namespace tessera::comm {
@@ -16,7 +17,7 @@ template <typename Piece>
 void for_each_piece(std::size_t bytes, Piece piece) {
   std::size_t offset = 0;
   do {
-    const std::size_t size = std::min(kMpiPiece, bytes - offset);
+    const std::size_t size = std::min(mpi_piece(bytes), bytes - offset);
     piece(offset, static_cast<int>(size));
     offset += size;
   } while (offset < bytes);
@@ -27,6 +28,11 @@ std::string ranks_of(const std::set<int>& ranks) {
 }
 
 }  // namespace
+
+std::size_t mpi_piece(std::size_t bytes) {
+  constexpr std::size_t kSmallest = std::size_t{1} << 18, kLargest = std::size_t{1} << 30, kPieces = 64;
+  return std::clamp(base::align_up(bytes / kPieces), kSmallest, kLargest);
+}
 
 void check_mpi(int code, const char* call) {
   if (code == MPI_SUCCESS) return;

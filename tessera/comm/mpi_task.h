@@ -10,8 +10,9 @@
 
 namespace tessera::comm {
 
-// Largest piece that one MPI call moves: its counts are ints.
-inline constexpr std::size_t kMpiPiece = std::size_t{1} << 30;
+// Bytes that one MPI call moves of a message of `bytes`; the last piece may be smaller. MPI's counts are ints, so at
+// most 1 GiB; and several pieces travel side by side, which keeps more fragments under way between two looks.
+std::size_t mpi_piece(std::size_t bytes);
 
 // Throws Error with MPI's own text when `code` is not success.
 void check_mpi(int code, const char* call);

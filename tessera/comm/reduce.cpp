@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <vector>
 
 #include "tessera/base/bfloat16.h"
 #include "tessera/base/error.h"
@@ -14,17 +13,6 @@ namespace {
 using base::DType;
 
 constexpr std::int64_t kBlock = 2048;  // elements
-
-void sum_bfloat16(base::bfloat16* out, std::span<const void* const> parts, std::int64_t count) {
-  std::array<float, kBlock> sum;
-  std::vector<const void*> shifted(parts.size());
-  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
-    const std::int64_t size = std::min(kBlock, count - begin);
-    for (std::size_t p = 0; p < parts.size(); ++p) shifted[p] = static_cast<const base::bfloat16*>(parts[p]) + begin;
-    ordered_sum(sum.data(), DType::fp32, false, shifted, DType::bf16, size);
-    cast(sum.data(), DType::fp32, out + begin, DType::bf16, size);
-  }
-}
 
 template <typename Unsigned>
 void sum_integers(Unsigned* out, std::span<const void* const> parts, std::int64_t count) {
@@ -56,7 +44,7 @@ void reduce(void* out, std::span<const void* const> parts, DType type, ReduceOp 
     case DType::i64:
       return sum_integers(static_cast<std::uint64_t*>(out), parts, count);
     case DType::bf16:
-      return sum_bfloat16(static_cast<base::bfloat16*>(out), parts, count);
+      return ordered_sum_bfloat16(static_cast<base::bfloat16*>(out), parts, count);
     default:
       return ordered_sum(out, type, false, parts, type, count);
   }
