@@ -29,22 +29,44 @@ next_run_folder() {
   echo "$folder"
 }
 
-# train_demo ARGS: ARGS come after the demo's own and win; --out or --resume among them is taken as it is.
+# train_demo ARGS: a flag among ARGS replaces the demo's own value of it.
 train_demo() {
   build cpu
   prepare_demo_data
-  local out="" argument previous=""
-  for argument in "$@"; do
-    case "$previous" in --out) out="$argument" ;; esac
-    case "$argument" in --out=*) out="${argument#--out=}" ;; esac
-    previous="$argument"
-  done
-  local -a arguments=(--model llama-demo --data data/demo/train --valid data/demo/valid --backend local
+  local -a defaults=(--model llama-demo --data data/demo/train --valid data/demo/valid --backend local
     --ranks 4 --tp 2 --gtp 2 --seq-len 128 --micro-batch 4 --global-batch 16 --steps 300 --lr 2e-3 --warmup-steps 30)
-  if [[ -z "$out" ]]; then
+  local -A given=()
+  local argument i out=""
+  for argument in "$@"; do
+    [[ "$argument" == --* ]] && given["${argument%%=*}"]=1
+  done
+  # Without --out: the first free folder. Another mesh brings its own number of ranks.
+  for argument in --tp --gtp --dp; do
+    [[ -n "${given[$argument]:-}" ]] && given[--ranks]=1
+  done
+  local -a arguments=()
+  for ((i = 0; i < ${#defaults[@]}; i += 2)); do
+    [[ -n "${given[${defaults[i]}]:-}" ]] || arguments+=("${defaults[@]:i:2}")
+  done
+  arguments+=("$@")
+  if [[ -z "${given[--out]:-}" ]]; then
     out="$(next_run_folder)"
     arguments+=(--out "$out")
+  else
+    out="$(value_of_flag --out "$@")"
   fi
-  echo_run build/cpu/apps/tessera train "${arguments[@]}" "$@" || fail "training failed; what it wrote is in $out"
+  echo_run build/cpu/apps/tessera train "${arguments[@]}" || fail "training failed; what it wrote is in $out"
   "$PYTHON" tools/run/report.py "$out" data/demo/meta.json
+}
+
+# value_of_flag FLAG ARGS: the word after FLAG, or after FLAG=.
+value_of_flag() {
+  local flag="$1" previous=""
+  shift
+  local argument
+  for argument in "$@"; do
+    [[ "$previous" == "$flag" ]] && echo "$argument"
+    [[ "$argument" == "$flag="* ]] && echo "${argument#*=}"
+    previous="$argument"
+  done
 }

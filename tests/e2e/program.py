@@ -1,0 +1,73 @@
+"""The program under test, and data for it: shared by the end-to-end tests."""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path += [str(ROOT / "tests" / "tools"), str(ROOT / "python")]
+TESSERA = os.environ.get("TESSERA", str(ROOT / "build" / "cpu" / "apps" / "tessera"))
+if not os.path.exists(TESSERA):
+    print(f"skipped: {TESSERA} is not built")
+    sys.exit(77)
+
+MPIRUN = shutil.which("mpirun")
+ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def scratch(name):
+    folder = pathlib.Path(os.environ.get("TEST_TMP") or ROOT / "build" / "e2e") / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def command(*arguments, mpi_ranks=None):
+    launcher = [MPIRUN, "--oversubscribe", "-n", str(mpi_ranks)] if mpi_ranks else []
+    return [*launcher, TESSERA, *map(str, arguments)]
+
+
+def run(*arguments, mpi_ranks=None, timeout=300):
+    return subprocess.run(command(*arguments, mpi_ranks=mpi_ranks), capture_output=True, text=True, check=False,
+                          env=ENVIRONMENT, timeout=timeout)
+
+
+def tessera(*arguments, mpi_ranks=None):
+    result = run(*arguments, mpi_ranks=mpi_ranks)
+    if result.returncode != 0:
+        raise AssertionError(f"tessera {' '.join(map(str, arguments))}\nended with {result.returncode}: {result.stderr[-2000:]}")
+    return result.stdout
+
+
+def metrics(out):
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def bits(out):
+    """What must be equal for two runs to be the same: every loss and norm, and every logical tensor of the checkpoint."""
+    tensors = json.loads(tessera("inspect", out, "--json"))["tensors"]
+    return {"steps": [(line["step"], line["loss"], line["grad_norm"]) for line in metrics(out)],
+            "tensors": {f"{tensor['kind']}/{tensor['name']}": tensor["hash"] for tensor in tensors}}
+
+
+def write_tokens(prefix, vocab_size, documents=60):
+    """Documents of tokens that partly follow from each other, so that there is something to learn. No numpy needed."""
+    import struct
+    state, texts = 12345, []
+    for document in range(documents):
+        token, text = document % vocab_size, []
+        for _ in range(20 + document * 7 % 90):
+            state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+            token = (token * 7 + 3) % vocab_size if state >> 62 else (state >> 33) % vocab_size
+            text.append(token)
+        texts.append(text)
+    lengths = [len(text) for text in texts]
+    offsets = [2 * sum(lengths[:i]) for i in range(len(texts))]
+    count = len(texts)
+    pathlib.Path(f"{prefix}.bin").write_bytes(b"".join(struct.pack(f"<{len(text)}H", *text) for text in texts))
+    pathlib.Path(f"{prefix}.idx").write_bytes(
+        b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, count, count + 1) + struct.pack(f"<{count}i", *lengths)
+        + struct.pack(f"<{count}q", *offsets) + struct.pack(f"<{count + 1}q", *range(count + 1)))
+    return prefix

@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""What goes wrong ends soon, on every rank, with one clear line; what the user got wrong leaves nothing behind."""
+import json
+import os
+import signal
+import subprocess
+import time
+import unittest
+
+from program import ENVIRONMENT, MPIRUN, ROOT, command, run, scratch, tessera, write_tokens
+from summary import run_cases
+
+LIMIT_S = 4
+
+
+def processes_with(word):
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read().split(b"\0")
+        except OSError:
+            continue
+        if word.encode() in words and words[0].endswith(b"tessera"):
+            found.append(int(pid))
+    return sorted(found)
+
+
+class BadInput(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch("bad-input")
+        cls.data = write_tokens(cls.folder / "tokens", 131)
+        cls.config = json.loads((ROOT / "configs" / "llama-tiny-odd" / "config.json").read_text())
+
+    def refused(self, *flags, expect, out=None, given=("--model", "--data", "--steps", "--seq-len")):
+        """Exit code 2, one line that has every expected word, nothing written."""
+        defaults = {"--model": "llama-tiny-odd", "--data": self.data, "--steps": 2, "--seq-len": 32}
+        target = out or self.folder / "refused"
+        arguments = [word for flag in given if flag not in flags for word in (flag, defaults[flag])]
+        result = run("train", *arguments, *flags, "--out", target)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+        for word in expect:
+            self.assertIn(str(word), result.stderr)
+        if out is None:
+            self.assertFalse(target.exists())
+
+    def model(self, **changes):
+        path = self.folder / "model.json"
+        path.write_text(json.dumps({key: value for key, value in {**self.config, **changes}.items() if value is not None}))
+        return path
+
+    def test_flags(self):
+        self.refused("--frobnicate", 3, expect=["--frobnicate"])
+        self.refused("--steps", "many", expect=["--steps", "many"])
+        self.refused("--lr", -1, expect=["--lr", "-1"])
+        self.refused("--dtype", "fp7", expect=["--dtype", "fp7"])
+        self.refused("--pp", 2, expect=["--pp"])
+        self.refused(given=("--model", "--data", "--seq-len"), expect=["--steps"])
+
+    def test_config_file(self):
+        path = self.folder / "settings.json"
+        path.write_text('{"learning_rate": 1}')
+        self.refused("--config", path, expect=[path, "learning_rate"])
+        path.write_text('{"lr": ')
+        self.refused("--config", path, expect=[path])
+
+    def test_mesh(self):
+        self.refused("--ranks", 3, "--tp", 2, "--gtp", 2, "--dp", 2, expect=["--ranks", 3, 8])
+        self.refused("--ranks", 3, "--gtp", 2, expect=["--ranks", 3])
+        self.refused("--gtp", 2, "--global-batch", 7, expect=["--global-batch", 7])
+        self.refused("--tp", 0, expect=["--tp", 0])
+
+    def test_model(self):
+        self.refused("--model", "no-such-model", expect=["no-such-model", "llama-demo"])
+        self.refused("--model", self.model(hidden_size=None), expect=["model.json", "hidden_size"])
+        self.refused("--model", self.model(hidden_size="big"), expect=["hidden_size", "big"])
+        self.refused("--model", self.model(architectures=["GPT2LMHeadModel"], model_type="gpt2"), expect=["GPT2LMHeadModel"])
+        self.refused("--model", self.model(vocab_size=100), expect=["tokens.bin", "vocab_size 100"])
+
+    def test_data(self):
+        whole = {suffix: (self.folder / f"tokens.{suffix}").read_bytes() for suffix in ("bin", "idx")}
+        for suffix, kept in (("idx", 10), ("idx", 200), ("bin", 50)):
+            for other, content in whole.items():
+                (self.folder / f"cut.{other}").write_bytes(content[:kept] if other == suffix else content)
+            self.refused("--data", self.folder / "cut", expect=[f"cut.{suffix}"])
+        for suffix in whole:
+            (self.folder / f"foreign.{suffix}").write_bytes(b"\x7fELF" + bytes(range(256)) * 20)
+        self.refused("--data", self.folder / "foreign", expect=["foreign.idx"])
+        self.refused("--data", self.folder / "absent", expect=["absent"])
+        self.refused("--model", self.model(max_position_embeddings=10**6), "--seq-len", 500000, expect=["--seq-len", 500000])
+
+    def test_out(self):
+        self.refused(out="/proc/tessera-run", expect=["/proc/tessera-run"])
+        file = self.folder / "file"
+        file.write_text("")
+        self.refused(out=file, expect=[file])
+        self.refused(out=file / "below", expect=[file])
+        other = self.folder / "other"
+        tessera("train", "--model", "llama-tiny-odd", "--data", self.data, "--seq-len", 32, "--steps", 0, "--out", other)
+        before = sorted(str(path) for path in other.rglob("*"))
+        self.refused(out=other, expect=[other, "another run"])
+        self.assertEqual(before, sorted(str(path) for path in other.rglob("*")))
+
+    @unittest.skipUnless(MPIRUN, "no mpirun")
+    def test_one_line_under_mpi_too(self):
+        for flags, word in ((["--frobnicate", 1], "--frobnicate"), (["--gtp", 2], "--ranks")):
+            result = run("train", "--model", "llama-tiny-odd", "--data", self.data, "--seq-len", 32, "--steps", 1, "--backend",
+                         "mpi", *flags, "--out", self.folder / "mpi", mpi_ranks=3)
+            self.assertEqual(result.returncode, 2)
+            lines = [line for line in result.stderr.splitlines() if line.startswith("tessera:")]
+            self.assertEqual(len(lines), 1, result.stderr)
+            self.assertIn(word, lines[0])
+            self.assertFalse((self.folder / "mpi").exists())
+
+
+@unittest.skipUnless(MPIRUN, "no mpirun")
+class LostRank(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch("lost-rank")
+        cls.data = write_tokens(cls.folder / "tokens", 131)
+
+    def lose(self, name, sent):
+        """Starts three ranks for ever, sends one a signal, returns seconds until the end, exit code and output."""
+        out = self.folder / name
+        arguments = ["train", "--model", "llama-tiny-odd", "--data", self.data, "--seq-len", 32, "--steps", 10**6, "--backend",
+                     "mpi", "--gtp", 3, "--timeout-s", LIMIT_S, "--out", out]
+        with open(self.folder / f"{name}.log", "w", encoding="utf8") as log:
+            job = subprocess.Popen(command(*arguments, mpi_ranks=3), stdout=subprocess.DEVNULL, stderr=log, env=ENVIRONMENT)
+            try:
+                for _ in range(300):
+                    if (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size:
+                        break
+                    time.sleep(0.1)
+                ranks = processes_with(str(out))
+                self.assertEqual(len(ranks), 3)
+                started = time.monotonic()
+                os.kill(ranks[-1], sent)
+                code = job.wait(timeout=60)
+                seconds = time.monotonic() - started
+            finally:
+                job.kill()
+                for pid in processes_with(str(out)):
+                    os.kill(pid, signal.SIGKILL)
+        return seconds, code, (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def test_a_stopped_rank(self):
+        seconds, code, text = self.lose("stopped", signal.SIGSTOP)
+        self.assertNotEqual(code, 0)
+        self.assertLess(seconds, LIMIT_S + 20)
+        lines = [line for line in text.splitlines() if line.startswith("tessera: rank")]
+        self.assertTrue(lines, text)
+        for line in lines:
+            self.assertIn("time limit", line)
+
+    def test_a_killed_rank(self):
+        seconds, code, _ = self.lose("killed", signal.SIGKILL)
+        self.assertNotEqual(code, 0)
+        self.assertLess(seconds, LIMIT_S + 20)
+
+
+if __name__ == "__main__":
+    run_cases()

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""The layout does not change the result: the program over gtp degrees, recompute policies, backends and resumed meshes.
+
+A few combinations by default; all of them with TESSERA_E2E=full. TESSERA_E2E_MODEL names another model (its vocabulary has at
+least 131 entries).
+"""
+import os
+import unittest
+
+from program import MPIRUN, bits, scratch, tessera, write_tokens
+from summary import run_cases
+
+FULL = os.environ.get("TESSERA_E2E") == "full"
+MODEL = os.environ.get("TESSERA_E2E_MODEL", "llama-tiny-odd")
+STEPS = 20 if FULL else 4
+CLASSES = {"tp1": (1, 1, "off"), "tp2-sp": (2, 1, "on"), "tp2": (2, 1, "off"), "dp2": (1, 2, "off")}
+
+
+class Layouts(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch("layouts")
+        cls.data = write_tokens(cls.folder / "tokens", 131)
+
+    def train(self, name, mesh, *flags, backend="local"):
+        tp, gtp, dp = mesh
+        out = self.folder / name
+        ranks = tp * gtp * dp
+        tessera("train", "--backend", backend, "--ranks", ranks, "--tp", tp, "--gtp", gtp, "--dp", dp, "--out", out, *flags,
+                mpi_ranks=ranks if backend == "mpi" else None)
+        return bits(out)
+
+    def common(self, *flags):
+        return ["--model", MODEL, "--data", self.data, "--micro-batch", 1, "--global-batch", 24, "--seq-len", 32,
+                "--seed", 7, *flags]
+
+    def check_class(self, name):
+        tp, dp, sequence_parallel = CLASSES[name]
+        for dtype in ("fp32", "bf16"):
+            flags = self.common("--steps", STEPS, "--dtype", dtype, "--sequence-parallel", sequence_parallel)
+            expected = self.train(f"{name}-{dtype}", (tp, 1, dp), *flags)
+            cases = [("local", gtp, recompute) for gtp in (1, 2, 3, 4, 6) for recompute in ("none", "selective", "full")]
+            if not FULL:
+                cases = [("local", 3, "full"), ("local", 4, "selective")]
+            if MPIRUN:
+                cases += [("mpi", gtp, "none") for gtp in ((1, 2, 3, 4, 6) if FULL else (2,))]
+            for backend, gtp, recompute in cases:
+                case = f"{name}-{dtype}-{backend}-{gtp}-{recompute}"
+                actual = self.train(case, (tp, gtp, dp), *flags, "--recompute", recompute, backend=backend)
+                self.assertEqual(expected, actual, case)
+
+    def test_tp1(self):
+        self.check_class("tp1")
+
+    def test_tp2_with_sequence_parallelism(self):
+        self.check_class("tp2-sp")
+
+    def test_tp2_without_sequence_parallelism(self):
+        self.check_class("tp2")
+
+    def test_dp2(self):
+        self.check_class("dp2")
+
+    def test_a_bf16_wire_is_rounded_at_every_gtp_degree(self):
+        flags = self.common("--steps", 3, "--grad-wire", "bf16")
+        expected = self.train("wire-1", (1, 1, 1), *flags)
+        self.assertEqual(expected, self.train("wire-3", (1, 3, 1), *flags))
+        self.assertNotEqual(expected, self.train("wire-fp32", (1, 1, 1), *self.common("--steps", 3)))
+
+    def test_a_checkpoint_goes_on_in_other_layouts(self):
+        half, whole = (20, 40) if FULL else (3, 6)
+        flags = self.common("--schedule-steps", whole)
+        self.train("half", (2, 2, 1), *flags, "--steps", half)
+        uninterrupted = self.train("whole", (2, 2, 1), *flags, "--steps", whole)
+        resume = ["--resume", self.folder / "half" / "checkpoints" / f"step-{half:08d}", "--steps", whole]
+        for gtp in (1, 2, 3):
+            actual = self.train(f"resumed-2-{gtp}", (2, gtp, 1), *resume)
+            self.assertEqual(uninterrupted["tensors"], actual["tensors"], f"gtp {gtp}")
+            self.assertEqual(uninterrupted["steps"][half:], actual["steps"], f"gtp {gtp}")
+        at_tp1 = [self.train(f"resumed-1-{gtp}", (1, gtp, 1), *resume) for gtp in (1, 3, 4)]
+        self.assertEqual(at_tp1[0], at_tp1[1])
+        self.assertEqual(at_tp1[0], at_tp1[2])
+
+    def test_a_run_goes_on_in_its_own_folder(self):
+        flags = self.common("--schedule-steps", 4, "--save-every", 2)
+        expected = self.train("straight", (1, 2, 1), *flags, "--steps", 4)
+        self.train("continued", (1, 2, 1), *flags, "--steps", 3)  # saved at 2 and 3
+        self.assertEqual(expected, self.train("continued", (1, 2, 1), *flags, "--steps", 4, "--resume", "latest"))
+
+
+if __name__ == "__main__":
+    run_cases()
