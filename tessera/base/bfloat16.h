@@ -1,4 +1,5 @@
-// bf16 storage with conversions that round to nearest even; NaN stays NaN. Plain integer code: the same bits everywhere.
+// bf16 storage with conversions that round to nearest even; NaN stays NaN. Plain integer code: the same bits
+// everywhere.
 #pragma once
 #include <bit>
 #include <cstdint>

@@ -13,8 +13,12 @@ Buffer::Buffer(std::size_t bytes) : size_(bytes) {
   data_.reset(static_cast<std::byte*>(pointer));
 }
 
-void Buffer::Free::operator()(std::byte* pointer) const { ::operator delete(pointer, std::align_val_t(kAlignment)); }
+void Buffer::Free::operator()(std::byte* pointer) const {
+  ::operator delete(pointer, std::align_val_t(kAlignment));
+}
 
-void Buffer::fill_zero() { std::memset(data_.get(), 0, size_); }
+void Buffer::fill_zero() {
+  std::memset(data_.get(), 0, size_);
+}
 
 }  // namespace tessera::base

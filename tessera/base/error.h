@@ -30,8 +30,8 @@ namespace base {
 }  // namespace tessera
 
 // Always on, in every build. The message is formatted only on failure.
-#define TESSERA_CHECK(condition, ...)                                                                     \
-  do {                                                                                                    \
-    if (!(condition)) [[unlikely]]                                                                        \
-      ::tessera::base::fail_check(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__));            \
+#define TESSERA_CHECK(condition, ...)                                                          \
+  do {                                                                                         \
+    if (!(condition)) [[unlikely]]                                                             \
+      ::tessera::base::fail_check(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)); \
   } while (false)

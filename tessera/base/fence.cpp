@@ -39,7 +39,9 @@ class FenceState {
 
 }  // namespace detail
 
-bool Fence::done() const { return state_ == nullptr || state_->done(); }
+bool Fence::done() const {
+  return state_ == nullptr || state_->done();
+}
 
 void Fence::synchronize() const {
   if (state_ == nullptr) return;
@@ -47,10 +49,14 @@ void Fence::synchronize() const {
   if (auto error = state_->error()) std::rethrow_exception(error);
 }
 
-std::exception_ptr Fence::error() const { return state_ == nullptr ? nullptr : state_->error(); }
+std::exception_ptr Fence::error() const {
+  return state_ == nullptr ? nullptr : state_->error();
+}
 
 Promise::Promise() : state_(std::make_shared<detail::FenceState>()) {}
 
-void Promise::complete(std::exception_ptr error) { state_->complete(std::move(error)); }
+void Promise::complete(std::exception_ptr error) {
+  state_->complete(std::move(error));
+}
 
 }  // namespace tessera::base

@@ -90,7 +90,11 @@ class ThreadLane final : public Lane {
 
 }  // namespace
 
-std::unique_ptr<Lane> make_inline_lane() { return std::make_unique<InlineLane>(); }
-std::unique_ptr<Lane> make_thread_lane(std::string name) { return std::make_unique<ThreadLane>(name); }
+std::unique_ptr<Lane> make_inline_lane() {
+  return std::make_unique<InlineLane>();
+}
+std::unique_ptr<Lane> make_thread_lane(std::string name) {
+  return std::make_unique<ThreadLane>(name);
+}
 
 }  // namespace tessera::base
