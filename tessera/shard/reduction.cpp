@@ -1,5 +1,7 @@
 #include "tessera/shard/reduction.h"
 
+#include <utility>
+
 #include "tessera/base/error.h"
 #include "tessera/comm/kernels.h"
 
@@ -28,22 +30,22 @@ Reducer::Reducer(const ShardedParameter& parameter, const Parallel& parallel) {
   }
 }
 
-Reducer::Exchange Reducer::start(const ShardedParameter& parameter, const Parallel& parallel,
-                                 const base::Buffer& staging, BufferPool& pool) const {
+Reducer::Exchange Reducer::start(const ShardedParameter& parameter, const Parallel& parallel, base::Buffer staging,
+                                 BufferPool& pool) const {
   const ParameterTypes& types = parameter.types;
   const std::size_t wire = base::size_of(types.wire);
-  const std::byte* home = staging.data();
-  base::Buffer summed;
+  Exchange exchange{.sent = std::move(staging)};
   if (over_tp_) {
-    summed = pool.take(home_elements_ * base::size_of(types.accumulator));
-    over_tp_->run(*parallel.tp, staging.data(), summed.data(), types.accumulator).synchronize();
-    home = summed.data();
+    base::Buffer summed = pool.take(home_elements_ * base::size_of(types.accumulator));
+    over_tp_->run(*parallel.tp, exchange.sent.data(), summed.data(), types.accumulator).synchronize();
+    pool.give_back(std::exchange(exchange.sent, std::move(summed)));
   }
-  Exchange exchange;
-  exchange.sent = pool.take(home_elements_ * wire);
-  comm::cast(home, types.accumulator, exchange.sent.data(), types.wire, static_cast<std::int64_t>(home_elements_));
-  if (over_tp_) pool.give_back(std::move(summed));
-
+  if (types.wire != types.accumulator) {
+    base::Buffer rounded = pool.take(home_elements_ * wire);
+    comm::cast(exchange.sent.data(), types.accumulator, rounded.data(), types.wire,
+               static_cast<std::int64_t>(home_elements_));
+    pool.give_back(std::exchange(exchange.sent, std::move(rounded)));
+  }
   const auto shard = static_cast<std::size_t>(parameter.shard_elements());
   exchange.received = pool.take(send_counts_.size() * shard * wire);
   exchange.done = parameter.spec.sharded

@@ -28,9 +28,9 @@ class Reducer {
     base::Fence done;
     base::Buffer sent, received;
   };
-  // Collective over the tp and gtp groups. Blocks for the tp part; the gtp part is asynchronous and reads `staging` or
-  // its own copy until done.
-  Exchange start(const ShardedParameter& parameter, const Parallel& parallel, const base::Buffer& staging,
+  // Collective over the tp and gtp groups. Takes the staging buffer over. Blocks for the tp part; the gtp part is
+  // asynchronous.
+  Exchange start(const ShardedParameter& parameter, const Parallel& parallel, base::Buffer staging,
                  BufferPool& pool) const;
   // Waits, adds into main_grad, gives the buffers back.
   void finish(ShardedParameter& parameter, Exchange exchange, BufferPool& pool) const;

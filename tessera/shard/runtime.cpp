@@ -200,8 +200,7 @@ void Runtime::reduce_microbatch() {
       entry.staging->fill_zero();
     }
     Stopwatch exposed(statistics_.exposed_seconds);
-    exchanges.emplace_back(&entry, entry.reducer.start(entry.parameter, parallel_, *entry.staging, pool_));
-    pool_.give_back(std::move(*entry.staging));
+    exchanges.emplace_back(&entry, entry.reducer.start(entry.parameter, parallel_, std::move(*entry.staging), pool_));
     entry.staging.reset();
     entry.produced = false;
   }
