@@ -1,21 +1,9 @@
 // What the modules of one model on one rank share.
 #pragma once
-#include <cstdint>
-#include <string_view>
-
+#include "tessera/nn/recompute.h"
 #include "tessera/shard/runtime.h"
 
 namespace tessera::nn {
-
-// What is kept from forward to backward.
-enum class Recompute : std::uint8_t {
-  none,       // every operator's inputs
-  selective,  // not the outputs of norms and of SwiGLU: cheap, memory-bound, made again without communication of
-              // weights
-  full,       // only the inputs of each block; its forward runs again before its backward
-};
-Recompute parse_recompute(std::string_view name);  // throws InputError
-std::string_view name_of(Recompute policy);
 
 // One thread. `runtime` outlives every module and every graph made with it.
 struct Context {

@@ -13,16 +13,17 @@
 #include <vector>
 
 #include "tessera/base/dtype.h"
+#include "tessera/nn/recompute.h"
 
 namespace tessera::train {
 
 enum class Backend { local, mpi, nccl };
 enum class RateShape { constant, cosine };
-enum class Recompute { none, selective, full };
+using nn::Recompute;
 
 std::string_view name_of(Backend value);
 std::string_view name_of(RateShape value);
-std::string_view name_of(Recompute value);
+using nn::name_of;
 
 // Defaults are the command line's. A member's name is its key in JSON; its flag has dashes for underscores
 // (micro_batch, --micro-batch).

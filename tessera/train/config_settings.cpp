@@ -86,9 +86,9 @@ constexpr std::array kBackends{Word<Backend>{Backend::local, "local"}, Word<Back
                                Word<Backend>{Backend::nccl, "nccl"}};
 constexpr std::array kRateShapes{Word<RateShape>{RateShape::constant, "constant"},
                                  Word<RateShape>{RateShape::cosine, "cosine"}};
-constexpr std::array kRecomputes{Word<Recompute>{Recompute::none, "none"},
-                                 Word<Recompute>{Recompute::selective, "selective"},
-                                 Word<Recompute>{Recompute::full, "full"}};
+constexpr std::array kRecomputes{Word<Recompute>{Recompute::none, nn::name_of(Recompute::none)},
+                                 Word<Recompute>{Recompute::selective, nn::name_of(Recompute::selective)},
+                                 Word<Recompute>{Recompute::full, nn::name_of(Recompute::full)}};
 constexpr std::array kDTypes{Word<DType>{DType::fp32, "fp32"}, Word<DType>{DType::bf16, "bf16"},
                              Word<DType>{DType::fp64, "fp64"}};
 
@@ -244,9 +244,6 @@ std::string_view name_of(Backend value) {
   return word_of(value);
 }
 std::string_view name_of(RateShape value) {
-  return word_of(value);
-}
-std::string_view name_of(Recompute value) {
   return word_of(value);
 }
 

@@ -31,7 +31,7 @@ TrainerOptions trainer_options(const RunPlan& plan) {
       .dp = static_cast<int>(config.dp),
       .types = {.model = config.dtype, .accumulator = base::accumulator_of(config.dtype), .wire = *config.grad_wire},
       .sequence_parallel = config.sequence_parallel,
-      .recompute = nn::parse_recompute(name_of(config.recompute)),
+      .recompute = config.recompute,
       .seq_len = config.seq_len,
       .adamw = {.beta1 = config.beta1, .beta2 = config.beta2, .eps = config.eps, .weight_decay = config.weight_decay},
       .clip = config.clip};

@@ -7,7 +7,6 @@
 
 #include <cmath>
 
-#include "tessera/base/error.h"
 #include "tessera/comm/local.h"
 #include "tessera/nn/llama_layouts.h"
 
@@ -140,12 +139,6 @@ TEST(LlamaLayouts, AKeyValueHeadIsOnEveryRankThatReadsIt) {
   EXPECT_EQ(head_part(config, 7, 8).kv, (layout::Range{1, 2}));
   EXPECT_EQ(head_part(config, 0, 8).q.size(), 0);
   EXPECT_EQ(head_part(config, 0, 8).kv.size(), 0);
-}
-
-TEST(Recompute, NamesAreReadBack) {
-  for (Recompute policy : {Recompute::none, Recompute::selective, Recompute::full})
-    EXPECT_EQ(parse_recompute(name_of(policy)), policy);
-  EXPECT_THROW(parse_recompute("some"), InputError);
 }
 
 }  // namespace
