@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace tessera::train {
@@ -18,18 +19,20 @@ Trainer::Trainer(comm::World& world, const TrainerOptions& options)
       norm_(runtime_) {}
 
 StepResult Trainer::train_step(const StepInput& input, double lr) {
+  // Without an unmasked target in the whole step there is nothing to divide: losses and gradients are zero.
+  const auto tokens = static_cast<double>(std::max<std::int64_t>(input.tokens, 1));
   std::vector<double> losses;
   runtime_.begin_step(shard::StepKind::train, input.microbatches);
   for (int microbatch = 0; microbatch < input.microbatches; ++microbatch) {
     runtime_.begin_microbatch();
-    const nn::Loss loss = model_.forward(input.batch(microbatch), 1.0 / static_cast<double>(input.tokens));
+    const nn::Loss loss = model_.forward(input.batch(microbatch), 1.0 / tokens);
     losses.push_back(loss.sum);
     loss.objective.backward();
     runtime_.end_microbatch();
   }
   runtime_.end_step();
 
-  StepResult result{.loss = sum_losses(losses) / static_cast<double>(input.tokens), .grad_norm = norm_.compute()};
+  StepResult result{.loss = sum_losses(losses) / tokens, .grad_norm = norm_.compute()};
   result.skipped = !std::isfinite(result.grad_norm);
   if (!result.skipped) optimizer_.update(lr, clip_factor(result.grad_norm, options_.clip));
   result.statistics = runtime_.statistics();
@@ -46,7 +49,7 @@ double Trainer::evaluate(const StepInput& input) {
     runtime_.end_microbatch();
   }
   runtime_.end_step();
-  return sum_losses(losses) / static_cast<double>(input.tokens);
+  return sum_losses(losses) / static_cast<double>(std::max<std::int64_t>(input.tokens, 1));
 }
 
 // Block k of a replica was microbatch k / G of gtp rank k mod G: replicas in order, their blocks in order, in fp64.

@@ -90,6 +90,12 @@ TEST(Trainer, DocumentsInsideSequencesGiveTheSameBits) {
   expect_same_bits(expected, run(options), "gtp 2");
 }
 
+TEST(Trainer, AStepWithoutTargetsHasNoLossAndNoGradient) {
+  const RunResult result = run({.model = odd_model(), .gtp = 2, .blocks = 4, .steps = 2, .masked = true});
+  EXPECT_EQ(result.losses, std::vector<double>(2, 0.0));
+  EXPECT_EQ(result.norms, std::vector<double>(2, 0.0));
+}
+
 TEST(Trainer, RandomDelaysChangeNoBit) {
   RunOptions options{.model = odd_model(), .tp = 2, .gtp = 2, .sequence_parallel = true, .blocks = 4, .steps = 2};
   const RunResult expected = run(options);

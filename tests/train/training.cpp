@@ -31,6 +31,7 @@ nn::Batch make_batch(const RunOptions& options, std::int64_t sample) {
   nn::Batch batch;
   batch.tokens = int_tensor({text.begin(), text.end() - 1});
   batch.targets = int_tensor({text.begin() + 1, text.end()});
+  if (options.masked) batch.targets.fill_(-1);
   batch.layout = {.batch = 1, .seq_len = length, .positions = int_tensor(positions), .cu_seqlens = starts};
   return batch;
 }
@@ -73,7 +74,7 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
     const std::int64_t first = static_cast<std::int64_t>(step) * options.blocks + parallel.dp_rank() * share;
     const StepResult done = trainer.train_step(
         {.microbatches = share / options.gtp,
-         .tokens = options.blocks * options.seq_len,
+         .tokens = options.masked ? 0 : options.blocks * options.seq_len,
          .batch = [&](int mb) { return make_batch(options, first + mb * options.gtp + parallel.gtp_rank()); }},
         1e-2);
     if (world.rank() != 0) continue;

@@ -19,6 +19,7 @@ struct RunOptions {
   std::int64_t seq_len = 8;
   int steps = 3;
   bool documents = false;  // attention and positions restart inside sequences
+  bool masked = false;     // every target
   std::function<void(int rank, const std::string& group, const std::string& op, std::int64_t sequence)> inject;
 };
 
