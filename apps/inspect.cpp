@@ -6,20 +6,28 @@
 
 #include "command_line.h"
 #include "subcommands.h"
+#include "tessera/train/inspect_data.h"
 
 namespace tessera::apps {
 
 int run_inspect(const Arguments& arguments) {
-  CLI::App app("Show what a checkpoint holds", "tessera inspect");
+  CLI::App app("Show what a checkpoint or a data file holds", "tessera inspect");
   std::string path;
   bool json = false;
   train::InspectOptions options;
-  app.add_option("path", path, "a checkpoint, or a folder with checkpoints: the latest")->required();
+  app.add_option("path", path,
+                 "a checkpoint, a folder with checkpoints (the latest), or PREFIX of PREFIX.bin and PREFIX.idx")
+      ->required();
   app.add_flag("--json", json, "as JSON");
   app.add_flag("--verify", options.verify, "compare the files' checksums too");
   app.add_flag("!--no-hash", options.hash, "do not read the tensors");
   if (!parse(app, arguments)) return 0;
 
+  if (train::is_data_path(path)) {
+    const nlohmann::json inspected = train::inspect_data(path);
+    fmt::print("{}\n", json ? inspected.dump(2) : train::data_table(inspected));
+    return 0;
+  }
   const nlohmann::json inspected = train::inspect_checkpoint(path, options);
   fmt::print("{}\n", json ? inspected.dump(2) : train::checkpoint_table(inspected));
   return 0;

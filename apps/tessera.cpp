@@ -28,7 +28,9 @@ void print_usage(std::FILE* to) {
 }
 
 // Libraries add backtraces; a person gets one line.
-std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
+std::string_view first_line(std::string_view text) {
+  return text.substr(0, text.find('\n'));
+}
 
 int run(const Arguments& words) {
   if (words.empty()) return print_usage(stderr), 2;
