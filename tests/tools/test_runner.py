@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""What `./run test` counts is what happened: nothing that failed, crashed or did not run is counted as passed."""
+import importlib.util
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from summary import run_cases
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+spec = importlib.util.spec_from_file_location("runner", ROOT / "tools" / "run" / "test.py")
+runner = importlib.util.module_from_spec(spec)
+sys.modules["runner"] = runner
+spec.loader.exec_module(runner)
+
+GOOD = "[==========] 5 tests from 2 test suites ran. (3 ms total)\n[  PASSED  ] 5 tests.\n"
+MIXED = ("[==========] 9 tests from 2 test suites ran. (3 ms total)\n[  PASSED  ] 5 tests.\n"
+         "[  SKIPPED ] 1 test, listed below:\n[  FAILED  ] 3 tests, listed below:\n")
+
+
+def case_of(status, output="", message=None):
+    from xml.etree import ElementTree
+    case = ElementTree.Element("testcase", status=status)
+    ElementTree.SubElement(case, "system-out").text = output
+    if message is not None:
+        ElementTree.SubElement(case, "skipped", message=message)
+    return case
+
+
+class Counting(unittest.TestCase):
+    def check(self, count, passed, failed, skipped=0):
+        self.assertEqual((count.passed, count.failed, count.skipped), (passed, failed, skipped))
+
+    def test_gtest_cases_are_counted_one_by_one(self):
+        self.check(runner.count_gtest(GOOD, True), 5, 0)
+        self.check(runner.count_gtest(MIXED, False), 5, 3, 1)
+
+    def test_a_binary_that_ends_badly_has_failed(self):
+        self.check(runner.count_gtest(GOOD, False), 4, 1)
+        self.check(runner.count_gtest("[ RUN      ] A.b\n", False), 0, 1)
+
+    def test_several_ranks_that_print_a_summary_each_are_one_case(self):
+        self.check(runner.count_gtest(GOOD + GOOD, True), 1, 0)
+        self.check(runner.count_gtest(GOOD + GOOD, False), 0, 1)
+
+    def test_an_entry_that_did_not_run_has_failed_unless_it_skipped_itself(self):
+        self.check(runner.count_case(case_of("notrun", message="Unable to find required file")), 0, 1)
+        self.check(runner.count_case(case_of("notrun", message="SKIP_RETURN_CODE=77")), 0, 0, 1)
+        self.check(runner.count_case(case_of("disabled")), 0, 0, 1)
+        self.check(runner.count_case(case_of("fail", MIXED)), 5, 3, 1)
+        self.check(runner.count_case(case_of("run", GOOD)), 5, 0)
+
+    def test_scripts_count_what_their_last_line_says(self):
+        self.check(runner.count_script("x\n7 passed, 0 failed\n", 0), 7, 0)
+        self.check(runner.count_script("7 passed, 2 failed, 1 skipped", 1), 7, 2, 1)
+        self.check(runner.count_script("7 passed, 0 failed", 1), 7, 1)
+        self.check(runner.count_script("", 0), 1, 0)
+        self.check(runner.count_script("trace", 1), 0, 1)
+        self.check(runner.count_script("skipped: why", 77), 0, 0, 1)
+        self.check(runner.count_script("7 passed, 0 failed\nlate words", "none after 900 s"), 0, 1)
+
+
+class Commands(unittest.TestCase):
+    def test_no_test_is_a_failure(self):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, str(ROOT / "tools/run/test.py"), "--build", folder, "no-such-name"]
+            (pathlib.Path(folder) / "CMakeCache.txt").write_text("CMAKE_CTEST_COMMAND:INTERNAL=/bin/true\n")
+            result = subprocess.run(command, capture_output=True, text=True, check=False)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertEqual(result.stdout.splitlines()[-1], "0 passed, 0 failed")
+
+    def test_run_refuses_unknown_commands_and_presets_with_exit_code_2(self):
+        for arguments in (["nonsense"], ["build", "gpu"]):
+            result = subprocess.run([str(ROOT / "run"), *arguments], capture_output=True, text=True, cwd="/", check=False)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertIn(arguments[-1], result.stderr)
+
+
+if __name__ == "__main__":
+    run_cases()
