@@ -58,10 +58,10 @@ TYPED_TEST(Sums, AddInOrderWhateverTheNumberOfPartsAndThePosition) {
 TYPED_TEST(Sums, AnotherOrderOfTheTestValuesGivesOtherBits) {
   const auto a = values_of<TypeParam>(0, 0, 1000), b = values_of<TypeParam>(1, 0, 1000),
              c = values_of<TypeParam>(2, 0, 1000);
-  const std::vector<const void*> forward{a.data(), b.data(), c.data()}, backward{c.data(), b.data(), a.data()};
+  const std::vector<const void*> forward{a.data(), b.data(), c.data()}, rotated{b.data(), c.data(), a.data()};
   std::vector<TypeParam> one(1000), other(1000);
   reduce(one.data(), forward, TypeOf<TypeParam>::value, ReduceOp::sum, 1000);
-  reduce(other.data(), backward, TypeOf<TypeParam>::value, ReduceOp::sum, 1000);
+  reduce(other.data(), rotated, TypeOf<TypeParam>::value, ReduceOp::sum, 1000);
   EXPECT_FALSE(same_bits(one, other));
 }
 
