@@ -1,6 +1,8 @@
 // The command line: finds the subcommand, turns errors into one line and an exit code.
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
+#include <iostream>
 #include <span>
 #include <string_view>
 
@@ -41,12 +43,10 @@ int run(const Arguments& words) {
                             words[0]);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const std::span<char*> words(argv, static_cast<std::size_t>(argc));
+// The exit code of the command line; errors become one line.
+int run_reporting_errors(const Arguments& words) {
   try {
-    return run({words.begin() + 1, words.end()});
+    return run(words);
   } catch (const tessera::InputError& error) {
     fmt::print(stderr, "tessera: {}\n", first_line(error.what()));
     return 2;
@@ -54,4 +54,17 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "tessera: {}\n", first_line(error.what()));
     return 1;
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::span<char*> words(argv, static_cast<std::size_t>(argc));
+  const int code = run_reporting_errors({words.begin() + 1, words.end()});
+  std::cout.flush();
+  std::fflush(nullptr);
+  // Not exit: libtorch's exit-time destructors free memory that is not theirs where the system's libstdc++ is newer
+  // than the one libtorch was built with (seen on Ubuntu 24.04). All that is ours has been destroyed and written by
+  // now.
+  std::_Exit(code);
 }

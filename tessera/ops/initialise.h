@@ -1,7 +1,7 @@
 // Initial values from a counter-based generator: an element's value depends on (seed, parameter name, logical index)
-// only, so it is the same for every mesh and device. Philox-4x32-10 (Salmon et al. 2011) with the seed as its key and the
-// logical index beside the name's 64-bit FNV-1a hash as its counter; made normal with fp64 add, multiply and fma only
-// (normal.h).
+// only, so it is the same for every mesh and device. Philox-4x32-10 (Salmon et al. 2011) with the seed as its key and
+// the logical index beside the name's 64-bit FNV-1a hash as its counter; made normal with fp64 add, multiply and fma
+// only (normal.h).
 #pragma once
 #include <cstdint>
 #include <string_view>
