@@ -18,7 +18,7 @@ int run_train(const Arguments& arguments) {
     return 2;  // every rank has the same command line: one of them says what is wrong with it
   }
   if (command.help) return fmt::print("{}", train::train_help()), 0;
-  return train::launch(command.config, environment.configs.value_or(TESSERA_CONFIGS));
+  return train::launch(command.config, environment.configs.value_or(TESSERA_CONFIGS), environment);
 }
 
 }  // namespace tessera::apps

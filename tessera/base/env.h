@@ -8,9 +8,12 @@ namespace tessera::base {
 struct Environment {
   // TESSERA_CONFIGS: folder of named models, instead of the one of the source tree.
   std::optional<std::string> configs;
-  // This process's rank if a launcher started it: OMPI_COMM_WORLD_RANK (mpirun), PMI_RANK, SLURM_PROCID, RANK
-  // (torchrun). Before the backend is up it tells which process speaks for all.
-  std::optional<int> launcher_rank;
+  // TESSERA_CHECK_COLLECTIVES=1: `mpi` compares each operation, count and type with the peers' (`local` always does).
+  bool check_collectives = false;
+  // This process's rank and the number of ranks, if a launcher started it: OMPI_COMM_WORLD_RANK and _SIZE (mpirun),
+  // PMI_RANK and _SIZE, SLURM_PROCID and SLURM_NTASKS (srun), RANK and WORLD_SIZE (torchrun). Before the backend is up
+  // they tell which process speaks for all.
+  std::optional<int> launcher_rank, launcher_size;
 };
 Environment read_environment();
 

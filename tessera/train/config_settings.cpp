@@ -53,7 +53,7 @@ constexpr std::array kSettings{
     Setting{"beta2", &C::beta2, kBeta, kKept, "X", "AdamW: decay of the second moment"},
     Setting{"eps", &C::eps, kPositive, kKept, "X", "AdamW: added to the root of the second moment"},
     Setting{"weight_decay", &C::weight_decay, kNotNegative, kKept, "X", "AdamW: decoupled decay of matrices"},
-    Setting{"clip", &C::clip, kPositive, kKept, "X", "largest norm of the gradient"},
+    Setting{"clip", &C::clip, kNotNegative, kKept, "X", "largest norm of the gradient; 0: no clipping"},
     Setting{"mask_documents", &C::mask_documents, kAny, kKept, "on|off",
             "attention and positions restart at documents"},
     Setting{"recompute", &C::recompute, kAny, kRun, "none|selective|full", "activations computed again in backward"},

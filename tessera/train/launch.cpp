@@ -46,8 +46,8 @@ void train_with_mpi(comm::World& world, const TrainConfig& command, const std::f
   run_training(world, plan, files.get());
 }
 
-int launch_mpi(const TrainConfig& command, const std::filesystem::path& configs) {
-  const auto world = comm::make_mpi_world({.timeout = timeout_of(command)});
+int launch_mpi(const TrainConfig& command, const std::filesystem::path& configs, bool check_mismatch) {
+  const auto world = comm::make_mpi_world({.timeout = timeout_of(command), .check_mismatch = check_mismatch});
   try {
     train_with_mpi(*world, command, configs);
     return 0;
@@ -63,8 +63,14 @@ int launch_mpi(const TrainConfig& command, const std::filesystem::path& configs)
 
 }  // namespace
 
-int launch(const TrainConfig& command, const std::filesystem::path& configs) {
-  return command.backend == Backend::mpi ? launch_mpi(command, configs) : launch_local(command, configs);
+int launch(const TrainConfig& command, const std::filesystem::path& configs, const base::Environment& environment) {
+  if (command.backend == Backend::mpi) return launch_mpi(command, configs, environment.check_collectives);
+  if (environment.launcher_size.value_or(1) > 1) {
+    if (environment.launcher_rank.value_or(0) != 0) return 2;  // one of them says it
+    throw InputError("--backend: got {}, expected mpi: a launcher started {} processes", name_of(command.backend),
+                     *environment.launcher_size);
+  }
+  return launch_local(command, configs);
 }
 
 }  // namespace tessera::train

@@ -2,6 +2,7 @@
 #pragma once
 #include <filesystem>
 
+#include "tessera/base/env.h"
 #include "tessera/train/config.h"
 
 namespace tessera::train {
@@ -10,6 +11,7 @@ namespace tessera::train {
 // user's making are thrown as InputError before anything is written, on one rank only: the others return 2 in silence.
 // What fails while running is thrown as Error; under MPI it ends the process on every rank that can be reached, with
 // one line each.
-int launch(const TrainConfig& command, const std::filesystem::path& configs);
+// A launcher that started several processes needs a backend of processes: anything else is an InputError.
+int launch(const TrainConfig& command, const std::filesystem::path& configs, const base::Environment& environment);
 
 }  // namespace tessera::train

@@ -47,11 +47,17 @@ class Loop {
     start();
     const TrainConfig& config = plan_.config;
     summary_.last_step = plan_.first_step - 1;
-    if (summary_.last_step == config.steps) finish_step(config.steps, nullptr);
+    if (summary_.last_step == config.steps) {
+      summary_.valid_loss = evaluate_if_due(config.steps);
+      save_if_due(config.steps);
+    }
     for (std::int64_t step = plan_.first_step; step <= config.steps; ++step) {
       StepMetrics metrics = train(step);
-      finish_step(step, &metrics);
-      if (files_ != nullptr) files_->step(metrics);
+      metrics.valid_loss = evaluate_if_due(step);
+      if (metrics.valid_loss) summary_.valid_loss = metrics.valid_loss;
+      if (files_ != nullptr) files_->step(metrics);  // before the checkpoint: none is without its line
+      stop_if_skipping(metrics);
+      save_if_due(step);
     }
     std::ranges::sort(rates_of_tokens_);
     if (!rates_of_tokens_.empty()) summary_.tokens_per_second = rates_of_tokens_[rates_of_tokens_.size() / 2];
@@ -62,11 +68,8 @@ class Loop {
   void start() {
     if (!plan_.checkpoint) return set_initial_values(trainer_.runtime(), plan_.config.seed);
     comm::Communicator& world = *trainer_.parallel().world;
-    run_together(world, "loading " + plan_.checkpoint->string(), [&](std::stop_token) {
-      const CheckpointReader reader(*plan_.checkpoint);
-      reader.verify(world.rank(), world.size());
-      load_trainer(trainer_, reader);
-    });
+    run_together(world, "loading " + plan_.checkpoint->string(),
+                 [&](std::stop_token) { load_trainer(trainer_, CheckpointReader(*plan_.checkpoint)); });
   }
 
   StepMetrics train(std::int64_t step) {
@@ -109,20 +112,25 @@ class Loop {
       return;
     }
     ++summary_.skipped_steps;
-    if (++skipped_in_a_row_ >= kMostSkipped)
-      throw Error("step {}: the gradient was not finite for {} steps in a row (loss {}, norm {})", metrics.step,
-                  kMostSkipped, result.loss, result.grad_norm);
+    ++skipped_in_a_row_;
   }
 
-  // Evaluation and checkpoint, where they are due.
-  void finish_step(std::int64_t step, StepMetrics* metrics) {
+  void stop_if_skipping(const StepMetrics& metrics) const {
+    if (skipped_in_a_row_ >= kMostSkipped)
+      throw Error("step {}: the gradient was not finite for {} steps in a row (loss {}, norm {})", metrics.step,
+                  kMostSkipped, metrics.loss, metrics.grad_norm);
+  }
+
+  std::optional<double> evaluate_if_due(std::int64_t step) {
     const TrainConfig& config = plan_.config;
-    const bool last = step == config.steps;
-    if (plan_.valid && (last || (config.eval_every > 0 && step % config.eval_every == 0))) {
-      summary_.valid_loss = trainer_.evaluate(evaluation_input(plan_, trainer_.parallel()));
-      if (metrics != nullptr) metrics->valid_loss = summary_.valid_loss;
-    }
-    if (last || (config.save_every > 0 && step % config.save_every == 0)) save(step);
+    const bool due = step == config.steps || (config.eval_every > 0 && step % config.eval_every == 0);
+    if (!plan_.valid || !due) return std::nullopt;
+    return trainer_.evaluate(evaluation_input(plan_, trainer_.parallel()));
+  }
+
+  void save_if_due(std::int64_t step) {
+    const TrainConfig& config = plan_.config;
+    if (step == config.steps || (config.save_every > 0 && step % config.save_every == 0)) save(step);
   }
 
   void save(std::int64_t step) {

@@ -1,10 +1,13 @@
 #include "tessera/train/run_files.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <iostream>
 
+#include "tessera/base/error.h"
 #include "tessera/train/checkpoint_folder.h"
 #include "tessera/train/config_settings.h"
 
@@ -13,11 +16,19 @@ namespace {
 
 using nlohmann::ordered_json;
 
-RunDirectory open_directory(const RunPlan& plan) {
-  RunDirectory directory = create_run_directory(plan.config.out, plan.config.resume);
+// An advisory lock that ends with the process, however it ends.
+FileDescriptor lock_folder(const std::filesystem::path& folder) {
+  FileDescriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (descriptor.get() < 0 || ::flock(descriptor.get(), LOCK_EX | LOCK_NB) != 0)
+    throw InputError("--out: another process is training in '{}', expected a folder of its own", folder.string());
+  return descriptor;
+}
+
+// What a resumed run leaves behind goes, now that the checkpoint it starts from has been read through.
+std::filesystem::path make_ready(const RunPlan& plan, const RunDirectory& directory) {
   remove_checkpoints_after(directory.checkpoints(), plan.first_step - 1);
   write_json_atomically(directory.config(), ordered_json(stored_state(plan)));
-  return directory;
+  return directory.metrics();
 }
 
 std::string mesh_text(const TrainConfig& config) {
@@ -29,8 +40,9 @@ std::string mesh_text(const TrainConfig& config) {
 
 RunFiles::RunFiles(const RunPlan& plan)
     : plan_(plan),
-      directory_(open_directory(plan)),
-      metrics_(directory_.metrics(), plan.first_step - 1),
+      directory_(create_run_directory(plan.config.out, plan.config.resume)),
+      lock_(lock_folder(directory_.root())),
+      metrics_(make_ready(plan, directory_), plan.first_step - 1),
       tensorboard_(directory_.root(), plan.first_step > 1 ? std::optional(plan.first_step) : std::nullopt),
       progress_(std::cout, ::isatty(STDOUT_FILENO) == 1, plan.config.steps) {
   const TrainConfig& config = plan.config;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "tessera/train/checkpoint_io.h"
 #include "tessera/train/metrics.h"
 #include "tessera/train/metrics_progress.h"
 #include "tessera/train/run_directory.h"
@@ -23,18 +24,18 @@ struct RunSummary {
 
 class RunFiles {
  public:
-  // Makes the folder, writes config.json, opens the rest; says on the screen what the run is. Errors: InputError as
-  // create_run_directory.
+  // Makes and locks the folder, writes config.json, opens the rest; says on the screen what the run is. Errors:
+  // InputError as create_run_directory, or when another process trains there.
   explicit RunFiles(const RunPlan& plan);
 
   void step(const StepMetrics& metrics);
   void note(const std::string& line) { progress_.note(line); }
   void finish(const RunSummary& summary);
-  const RunDirectory& directory() const { return directory_; }
 
  private:
   const RunPlan& plan_;
   RunDirectory directory_;
+  FileDescriptor lock_;  // on the folder, while this object lives: one run at a time
   MetricsWriter metrics_;
   TensorBoardWriter tensorboard_;
   Progress progress_;

@@ -53,6 +53,7 @@ RunPlan plan_run(const TrainConfig& command, const RunPlaces& places) {
   std::string where;
   if (plan.checkpoint) {
     const CheckpointReader reader(*plan.checkpoint);
+    reader.verify(static_cast<int>(places.part), static_cast<int>(places.parts));
     where = plan.checkpoint->string();
     state = reader.state();
     plan.first_step = reader.step() + 1;

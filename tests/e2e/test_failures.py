@@ -103,8 +103,40 @@ class BadInput(unittest.TestCase):
         self.refused(out=other, expect=[other, "another run"])
         self.assertEqual(before, sorted(str(path) for path in other.rglob("*")))
 
+    def test_a_damaged_checkpoint(self):
+        out = self.folder / "damaged"
+        tessera("train", "--model", "llama-tiny-odd", "--data", self.data, "--seq-len", 32, "--steps", 2, "--save-every", 1,
+                "--out", out)
+        first = out / "checkpoints" / "step-00000001"
+        part = sorted(first.glob("*.safetensors"))[0]
+        content = bytearray(part.read_bytes())
+        content[-5] ^= 1
+        part.write_bytes(content)
+        before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+        self.refused("--resume", first, expect=[part.name], out=out)
+        self.assertEqual(before, {path: path.read_bytes() for path in out.rglob("*") if path.is_file()})
+        self.refused("--resume", first, expect=[part.name])
+
+    def test_two_runs_in_one_folder(self):
+        out = self.folder / "shared"
+        start = ["train", "--model", "llama-tiny-odd", "--data", self.data, "--seq-len", 32, "--steps", 10**6, "--out", out]
+        with subprocess.Popen(command(*start), stdout=subprocess.DEVNULL) as job:
+            try:
+                for _ in range(300):
+                    if (out / "metrics.jsonl").exists():
+                        break
+                    time.sleep(0.1)
+                self.refused("--resume", "latest", expect=["another process"], out=out)
+            finally:
+                job.kill()
+
     @unittest.skipUnless(MPIRUN, "no mpirun")
     def test_one_line_under_mpi_too(self):
+        result = run("train", "--model", "llama-tiny-odd", "--data", self.data, "--seq-len", 32, "--steps", 1, "--out",
+                     self.folder / "mpi", mpi_ranks=2)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("--backend", result.stderr)
+        self.assertFalse((self.folder / "mpi").exists())
         for flags, word in ((["--frobnicate", 1], "--frobnicate"), (["--gtp", 2], "--ranks")):
             result = run("train", "--model", "llama-tiny-odd", "--data", self.data, "--seq-len", 32, "--steps", 1, "--backend",
                          "mpi", *flags, "--out", self.folder / "mpi", mpi_ranks=3)

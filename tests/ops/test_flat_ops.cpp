@@ -70,6 +70,13 @@ TEST(Cast, RoundsToNearestEvenOnce) {
   EXPECT_EQ(round_to<base::bfloat16>(-std::numeric_limits<double>::infinity()).bits, 0xFF80);
 }
 
+TEST(Cast, RoundsRangesOfDoublesToBf16Once) {
+  const std::vector<double> values(20, 1.0 + 0x1p-8 + 0x1p-40);
+  std::vector<base::bfloat16> rounded(values.size());
+  cast(values.data(), DType::fp64, rounded.data(), DType::bf16, static_cast<std::int64_t>(values.size()));
+  for (const base::bfloat16& value : rounded) EXPECT_EQ(value.bits, 0x3F81);
+}
+
 TEST(Cast, DoesNotDependOnPosition) {
   constexpr std::int64_t kCount = 200;
   for (const DType from : {DType::bf16, DType::fp32, DType::fp64}) {
