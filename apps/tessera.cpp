@@ -63,8 +63,7 @@ int main(int argc, char** argv) {
   const int code = run_reporting_errors({words.begin() + 1, words.end()});
   std::cout.flush();
   std::fflush(nullptr);
-  // Not exit: libtorch's exit-time destructors free memory that is not theirs where the system's libstdc++ is newer
-  // than the one libtorch was built with (seen on Ubuntu 24.04). All that is ours has been destroyed and written by
-  // now.
+  // Not exit: libtorch's exit-time destructors were seen to free memory that is not theirs (g++ 13 of a GPU host, all
+  // work done). All that is ours has been destroyed and written by now.
   std::_Exit(code);
 }

@@ -136,12 +136,12 @@ std::string step_folder_name(std::int64_t step) {
 std::vector<StepFolder> list_checkpoints(const fs::path& folder) {
   std::vector<StepFolder> found;
   std::error_code code;
+  if (!fs::exists(folder, code)) return found;
   for (fs::directory_iterator entry(folder, code), end; !code && entry != end; entry.increment(code)) {
     const auto step = step_of(entry->path().filename().string());
     if (step && holds_manifest(entry->path())) found.push_back({*step, entry->path()});
   }
-  if (code && code != std::errc::no_such_file_or_directory)
-    throw InputError("cannot read the folder {}: {}", folder.string(), code.message());
+  if (code) throw InputError("cannot read the folder {}: {}", folder.string(), code.message());
   std::sort(found.begin(), found.end(), [](const StepFolder& a, const StepFolder& b) { return a.step < b.step; });
   return found;
 }

@@ -52,8 +52,7 @@ int launch_mpi(const TrainConfig& command, const std::filesystem::path& configs,
     train_with_mpi(*world, command, configs);
     return 0;
   } catch (const InputError&) {
-    if (world->rank() == 0) throw;
-    return 2;
+    throw;
   } catch (const std::exception& error) {
     fmt::print(stderr, "tessera: rank {}: {}\n", world->rank(), error.what());
     std::fflush(nullptr);
@@ -65,11 +64,9 @@ int launch_mpi(const TrainConfig& command, const std::filesystem::path& configs,
 
 int launch(const TrainConfig& command, const std::filesystem::path& configs, const base::Environment& environment) {
   if (command.backend == Backend::mpi) return launch_mpi(command, configs, environment.check_collectives);
-  if (environment.launcher_size.value_or(1) > 1) {
-    if (environment.launcher_rank.value_or(0) != 0) return 2;  // one of them says it
+  if (environment.launcher_size.value_or(1) > 1)
     throw InputError("--backend: got {}, expected mpi: a launcher started {} processes", name_of(command.backend),
                      *environment.launcher_size);
-  }
   return launch_local(command, configs);
 }
 

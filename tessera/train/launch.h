@@ -8,7 +8,7 @@
 namespace tessera::train {
 
 // Plans the run, starts its ranks (`local`) or joins them (`mpi`), trains, and returns the exit code. Errors of the
-// user's making are thrown as InputError before anything is written, on one rank only: the others return 2 in silence.
+// user's making are thrown as InputError before anything is written, the same on every rank.
 // What fails while running is thrown as Error; under MPI it ends the process on every rank that can be reached, with
 // one line each.
 // A launcher that started several processes needs a backend of processes: anything else is an InputError.
