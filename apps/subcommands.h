@@ -10,5 +10,6 @@ using Arguments = std::vector<std::string>;
 int run_train(const Arguments& arguments);
 int run_inspect(const Arguments& arguments);
 int run_convert(const Arguments& arguments);
+int run_plan(const Arguments& arguments);
 
 }  // namespace tessera::apps

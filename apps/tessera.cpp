@@ -22,6 +22,7 @@ constexpr Subcommand kSubcommands[] = {
     {"train", "train a model", tessera::apps::run_train},
     {"inspect", "show a checkpoint or a data file", tessera::apps::run_inspect},
     {"convert", "a checkpoint to a Hugging Face folder, or such a folder to a checkpoint", tessera::apps::run_convert},
+    {"plan", "plan a training step without running it", tessera::apps::run_plan},
 };
 
 void print_usage(std::FILE* to) {
@@ -39,7 +40,7 @@ int run(const Arguments& words) {
   if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") return print_usage(stdout), 0;
   for (const Subcommand& subcommand : kSubcommands)
     if (words[0] == subcommand.name) return subcommand.run({words.begin() + 1, words.end()});
-  throw tessera::InputError("unknown subcommand '{}': expected train, inspect or convert (see tessera --help)",
+  throw tessera::InputError("unknown subcommand '{}': expected train, inspect, convert or plan (see tessera --help)",
                             words[0]);
 }
 

@@ -1,7 +1,10 @@
 // A point in a lane's queue: everything enqueued before it is done, or failed.
 #pragma once
+#include <chrono>
 #include <exception>
 #include <memory>
+
+#include "tessera/base/clock.h"
 
 namespace tessera::base {
 
@@ -17,9 +20,16 @@ class Fence {
 
   bool done() const;  // complete or failed; never blocks
   // Blocks until done. Rethrows the first error of the work before it in its lane. Work that may not finish (a
-  // collective) has its own time limit, so this returns.
+  // collective) has its own time limit, so this returns. For the host: where time is virtual, the host's clock is
+  // raised to time().
   void synchronize() const;
+  // As synchronize, without the host's clock: for work on a lane.
+  void wait() const;
+  // Blocks until done, `limit` at most, in real time. Whether it is done, failed too; throws nothing, moves no clock.
+  bool wait_for(std::chrono::nanoseconds limit) const;
   std::exception_ptr error() const;  // null while not done or when all went well
+  // When its lane came to it, in virtual seconds; 0 while not done, and where time is real.
+  double time() const;
 
  private:
   std::shared_ptr<detail::FenceState> state_;
@@ -29,8 +39,10 @@ class Fence {
 class Promise {
  public:
   Promise();
+  // `host`: the clock that synchronize() raises; null where time is real.
+  explicit Promise(std::shared_ptr<VirtualClock> host);
   Fence fence() const { return Fence(state_); }
-  void complete(std::exception_ptr error = nullptr);
+  void complete(std::exception_ptr error = nullptr, double time = 0);
 
  private:
   std::shared_ptr<detail::FenceState> state_;

@@ -2,24 +2,41 @@
 
 #include <pthread.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <thread>
+#include <utility>
+
+#include "tessera/base/error.h"
 
 namespace tessera::base {
 namespace {
 
 class InlineLane final : public Lane {
  public:
+  explicit InlineLane(std::shared_ptr<VirtualClock> host) : host_(std::move(host)) {}
+
   void run(std::function<void()> work) override { work(); }
-  Fence record() override { return {}; }
+  Fence record() override {
+    if (host_ == nullptr) return {};
+    Promise promise(host_);
+    promise.complete(nullptr, host_->now());
+    return promise.fence();
+  }
   void wait(const Fence& fence) override { fence.synchronize(); }
+  VirtualClock* clock() override { return host_.get(); }
+
+ private:
+  const std::shared_ptr<VirtualClock> host_;
 };
 
 class ThreadLane final : public Lane {
  public:
-  explicit ThreadLane(const std::string& name) : thread_([this] { serve(); }) {
+  ThreadLane(const std::string& name, std::shared_ptr<VirtualClock> host)
+      : host_(std::move(host)), thread_([this] { serve(); }) {
     pthread_setname_np(thread_.native_handle(), name.substr(0, 15).c_str());
   }
   ~ThreadLane() override {
@@ -31,26 +48,32 @@ class ThreadLane final : public Lane {
     thread_.join();
   }
 
-  void run(std::function<void()> work) override { push(Item{std::move(work), {}, false}); }
+  void run(std::function<void()> work) override { push({.work = std::move(work)}); }
   Fence record() override {
-    Promise promise;
+    Promise promise(host_);
     Fence fence = promise.fence();
-    push(Item{{}, std::move(promise), true});
+    push({.fence = std::move(promise)});
     return fence;
   }
   void wait(const Fence& fence) override {
-    if (fence.done() && !fence.error()) return;
-    run([fence] { fence.synchronize(); });
+    if (host_ == nullptr && fence.done() && !fence.error()) return;
+    run([this, fence] {
+      fence.wait();
+      time_.raise_to(fence.time());
+    });
   }
+  VirtualClock* clock() override { return host_ == nullptr ? nullptr : &time_; }
 
  private:
+  // Work, or a fence.
   struct Item {
-    std::function<void()> work;
-    Promise promise;
-    bool is_fence;
+    std::function<void()> work = {};
+    std::optional<Promise> fence = {};
+    double enqueued = 0;  // the host's time
   };
 
   void push(Item item) {
+    if (host_ != nullptr) item.enqueued = host_->now();
     {
       std::lock_guard lock(mutex_);
       queue_.push_back(std::move(item));
@@ -71,7 +94,8 @@ class ThreadLane final : public Lane {
   }
 
   void perform(Item& item) {
-    if (item.is_fence) return item.promise.complete(error_);
+    time_.raise_to(item.enqueued);
+    if (item.fence) return item.fence->complete(error_, time_.now());
     if (error_) return;
     try {
       item.work();
@@ -80,6 +104,8 @@ class ThreadLane final : public Lane {
     }
   }
 
+  const std::shared_ptr<VirtualClock> host_;
+  VirtualClock time_;  // only the worker thread and its work touch it
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Item> queue_;
@@ -90,11 +116,21 @@ class ThreadLane final : public Lane {
 
 }  // namespace
 
-std::unique_ptr<Lane> make_inline_lane() {
-  return std::make_unique<InlineLane>();
+void Lane::delay(double seconds) {
+  TESSERA_CHECK(seconds >= 0, "delay: expected 0 seconds or more, got {}", seconds);
+  run([seconds, clock = clock()] {
+    if (clock != nullptr)
+      clock->advance(seconds);
+    else
+      std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  });
 }
-std::unique_ptr<Lane> make_thread_lane(std::string name) {
-  return std::make_unique<ThreadLane>(name);
+
+std::unique_ptr<Lane> make_inline_lane(std::shared_ptr<VirtualClock> host) {
+  return std::make_unique<InlineLane>(std::move(host));
+}
+std::unique_ptr<Lane> make_thread_lane(const std::string& name, std::shared_ptr<VirtualClock> host) {
+  return std::make_unique<ThreadLane>(name, std::move(host));
 }
 
 }  // namespace tessera::base

@@ -1,16 +1,22 @@
 // A lane is an ordered asynchronous queue of work: here a worker thread or the calling thread; on a GPU a stream.
 // The runtime is written once against lanes and fences, so overlap is the same on every device.
+//
+// Virtual time. A lane made with a host's clock has a time of its own, which depends on the program alone and not on
+// how fast threads run: work begins no earlier than the host's time at its run(), and takes none unless it moves the
+// lane's clock; a fence carries the lane's time, and wait() raises it to the fence's.
 #pragma once
 #include <functional>
 #include <memory>
 #include <string>
 
+#include "tessera/base/clock.h"
 #include "tessera/base/fence.h"
 
 namespace tessera::base {
 
 // Work runs in the order of run() calls. When a piece of work throws, the lane is broken: later work is dropped, and
-// every later fence carries that first error. run, record and wait may be called from any thread.
+// every later fence is done as soon as the lane comes to it and carries that first error, so a lane can always be
+// drained. run, record, wait and delay may be called from any thread.
 class Lane {
  public:
   virtual ~Lane() = default;
@@ -21,15 +27,21 @@ class Lane {
   virtual Fence record() = 0;
   // Work enqueued from now on starts after `fence`; its error, if any, breaks this lane.
   virtual void wait(const Fence& fence) = 0;
+  // Work that does nothing for so long: sleeps, on this lane alone, or moves the lane's clock. Errors: less than 0.
+  void delay(double seconds);
   void synchronize() { record().synchronize(); }
+
+  // The time this lane has come to, null where time is real. For work that runs on the lane.
+  virtual VirtualClock* clock() { return nullptr; }
 
  protected:
   Lane() = default;
 };
 
-// Runs work at once on the calling thread: run() throws what the work throws, wait() blocks.
-std::unique_ptr<Lane> make_inline_lane();
+// Runs work at once on the calling thread: run() throws what the work throws and the lane goes on, wait() blocks. Its
+// clock is the host's.
+std::unique_ptr<Lane> make_inline_lane(std::shared_ptr<VirtualClock> host = nullptr);
 // One worker thread named `name`. Destruction finishes the queue, then joins.
-std::unique_ptr<Lane> make_thread_lane(std::string name);
+std::unique_ptr<Lane> make_thread_lane(const std::string& name, std::shared_ptr<VirtualClock> host = nullptr);
 
 }  // namespace tessera::base

@@ -13,15 +13,17 @@ namespace tessera::comm {
 class Backend {
  public:
   virtual ~Backend() = default;
-  // Carries the operation out and returns when this member's buffers are free again. Throws Error on failure; within
-  // the time limit in every case.
-  virtual void perform(const Operation& operation) = 0;
+  // Carries the operation out and returns when this member's buffers are free again. `clock` is the lane's, null where
+  // time is real. Throws Error on failure; within the time limit in every case.
+  virtual void perform(const Operation& operation, base::VirtualClock* clock) = 0;
   // The owner is being unwound by an exception: pending and later operations of this member fail at once. Any thread.
   virtual void cancel() = 0;
 };
 
-// The communicator has a thread lane of its own. Its destructor finishes the lane's queue.
-std::unique_ptr<Communicator> make_communicator(GroupIdentity identity, std::unique_ptr<Backend> backend);
+// The communicator has a thread lane of its own, under `host`'s time if there is one. Its destructor finishes the
+// lane's queue.
+std::unique_ptr<Communicator> make_communicator(GroupIdentity identity, std::unique_ptr<Backend> backend,
+                                                std::shared_ptr<base::VirtualClock> host = nullptr);
 
 // "gtp[0,2]", "world[0-7]".
 std::string group_label(const std::string& name, const std::vector<int>& members);

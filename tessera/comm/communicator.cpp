@@ -21,11 +21,12 @@ std::vector<std::int64_t> copy_of(Counts counts) {
 
 class LaneCommunicator final : public Communicator {
  public:
-  LaneCommunicator(GroupIdentity identity, std::unique_ptr<Backend> backend)
+  LaneCommunicator(GroupIdentity identity, std::unique_ptr<Backend> backend, std::shared_ptr<base::VirtualClock> host)
       : identity_(std::move(identity)),
         exceptions_(std::uncaught_exceptions()),
         backend_(std::move(backend)),
-        lane_(base::make_thread_lane(fmt::format("{}.{}", identity_.name.substr(0, 10), identity_.rank))) {}
+        lane_(base::make_thread_lane(fmt::format("{}.{}", identity_.name.substr(0, 10), identity_.rank),
+                                     std::move(host))) {}
 
   ~LaneCommunicator() override {
     if (std::uncaught_exceptions() > exceptions_) backend_->cancel();
@@ -70,11 +71,14 @@ class LaneCommunicator final : public Communicator {
   Fence exchange(std::vector<Send> sends, std::vector<Receive> receives) override {
     return start({.kind = OperationKind::exchange, .sends = std::move(sends), .receives = std::move(receives)});
   }
+  void cancel() override { backend_->cancel(); }
 
  private:
   Fence start(Operation operation) {
     check_arguments(operation, identity_);
-    lane_->run([this, operation = std::move(operation)] { backend_->perform(operation); });
+    lane_->run([backend = backend_.get(), operation = std::move(operation), clock = lane_->clock()] {
+      backend->perform(operation, clock);
+    });
     return lane_->record();
   }
 
@@ -86,8 +90,9 @@ class LaneCommunicator final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_communicator(GroupIdentity identity, std::unique_ptr<Backend> backend) {
-  return std::make_unique<LaneCommunicator>(std::move(identity), std::move(backend));
+std::unique_ptr<Communicator> make_communicator(GroupIdentity identity, std::unique_ptr<Backend> backend,
+                                                std::shared_ptr<base::VirtualClock> host) {
+  return std::make_unique<LaneCommunicator>(std::move(identity), std::move(backend), std::move(host));
 }
 
 std::vector<std::int64_t> equal_counts(int ranks, std::int64_t count) {

@@ -63,6 +63,10 @@ class Communicator {
   // Grouped sends and receives among members. Messages between a pair match in order of the lists. A rank may send to
   // itself. All ranks of the group call it, with empty lists if they have nothing.
   virtual base::Fence exchange(std::vector<Send> sends, std::vector<Receive> receives) = 0;
+
+  // For an owner that gives up: pending and later operations of this rank fail at once. Its destructor does the same
+  // when an exception is the reason for it.
+  virtual void cancel() = 0;
 };
 
 // Even counts for all_gather and reduce_scatter.

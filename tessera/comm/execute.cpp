@@ -1,6 +1,7 @@
 #include "tessera/comm/execute.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -31,16 +32,47 @@ void copy_box(const Transfer& transfer, const void* source, Side from, void* tar
               transfer.box.rows, transfer.box.cols, base::size_of(type));
 }
 
-// The start of the one run that all transfers of a message lie in, one behind the other, on one side; none if they do
-// not.
-std::optional<std::int64_t> contiguous(const std::vector<Transfer>& transfers, Side (*side)(const Transfer&)) {
-  std::int64_t next = transfers.empty() ? 0 : side(transfers.front()).offset;
-  for (const Transfer& transfer : transfers) {
-    const bool dense = transfer.box.rows == 1 || side(transfer).stride == transfer.box.cols;
-    if (side(transfer).offset != next || !dense) return std::nullopt;
-    next += transfer.box.elements();
+// One side of a message's transfers: whether they lie one behind the other there.
+class Run {
+ public:
+  void add(const Transfer& transfer, Side side) {
+    if (empty_) begin_ = next_ = side.offset;
+    empty_ = false;
+    const bool dense = transfer.box.rows == 1 || side.stride == transfer.box.cols;
+    if (side.offset != next_ || !dense) broken_ = true;
+    next_ += transfer.box.elements();
   }
-  return transfers.empty() ? 0 : side(transfers.front()).offset;
+  std::optional<std::int64_t> begin() const { return broken_ ? std::nullopt : std::optional(begin_); }
+
+ private:
+  std::int64_t begin_ = 0, next_ = 0;
+  bool empty_ = true, broken_ = false;
+};
+
+std::optional<std::int64_t> run_of(const std::vector<Transfer>& transfers, Side (*side)(const Transfer&)) {
+  Run run;
+  for (const Transfer& transfer : transfers) run.add(transfer, side(transfer));
+  return run.begin();
+}
+
+// Of all messages of all ranks.
+bool needs_no_packing(const layout::Plan& plan) {
+  if (plan.adds) return false;
+  struct Runs {
+    Run from, to;
+  };
+  std::vector<Runs> by_source;
+  int target = -1;
+  for (const Transfer& transfer : plan.transfers) {  // ordered by target
+    if (transfer.target != target) by_source.assign(static_cast<std::size_t>(plan.ranks), {});
+    target = transfer.target;
+    if (transfer.source == target) continue;
+    Runs& runs = by_source[static_cast<std::size_t>(transfer.source)];
+    runs.from.add(transfer, source_of(transfer));
+    runs.to.add(transfer, target_of(transfer));
+    if (!runs.from.begin() || !runs.to.begin()) return false;
+  }
+  return true;
 }
 
 // sum of every target element from -0.0, which added to x gives x for every x, -0.0 too.
@@ -75,33 +107,47 @@ class Sums {
 
 }  // namespace
 
-Redistribution::Redistribution(const layout::Layout& from, const layout::Layout& to, int rank)
-    : plan_(layout::redistribute(from, to)), rank_(rank) {
-  TESSERA_CHECK(rank >= 0 && rank < plan_.ranks, "redistribution: expected a rank in [0, {}), got {}", plan_.ranks,
-                rank);
-  collective_ = layout::recognise(plan_, from, to);
+Redistribution::Redistribution(const layout::Layout& from, const layout::Layout& to, int rank) : rank_(rank) {
+  const layout::Plan plan = layout::redistribute(from, to);
+  TESSERA_CHECK(rank >= 0 && rank < plan.ranks, "redistribution: expected a rank in [0, {}), got {}", plan.ranks, rank);
+  collective_ = layout::recognise(plan, from, to);
+  ranks_ = plan.ranks;
+  adds_ = plan.adds;
+  contiguous_ = needs_no_packing(plan);
   target_size_ = to.ranks[static_cast<std::size_t>(rank)].size;
-  const auto ranks = static_cast<std::size_t>(plan_.ranks);
-  sends_.resize(ranks);
-  receives_.resize(ranks);
-  for (const Transfer& transfer : plan_.transfers) {
-    if (transfer.source == rank) add(sends_[static_cast<std::size_t>(transfer.target)], transfer);
-    if (transfer.target == rank) add(receives_[static_cast<std::size_t>(transfer.source)], transfer);
+  received_ = plan.elements_received(rank);
+  std::map<int, Message> sends, receives;
+  const auto add = [](std::map<int, Message>& messages, int peer, const Transfer& transfer) {
+    Message& message = messages[peer];
+    message.peer = peer;
+    message.elements += transfer.box.elements();
+    message.transfers.push_back(transfer);
+  };
+  for (const Transfer& transfer : plan.transfers) {
+    if (transfer.source == rank && transfer.target != rank) add(sends, transfer.target, transfer);
+    if (transfer.target == rank) add(receives, transfer.source, transfer);
   }
-  for (Message& message : sends_) message.run = contiguous(message.transfers, source_of);
-  for (Message& message : receives_) message.run = contiguous(message.transfers, target_of);
+  for (auto& [peer, message] : sends) {
+    message.run = run_of(message.transfers, source_of);
+    if (message.run) message.transfers = {};
+    sends_.push_back(std::move(message));
+  }
+  for (auto& [peer, message] : receives) {
+    message.run = run_of(message.transfers, target_of);
+    if (message.run && !adds_ && peer != rank) message.transfers = {};
+    receives_.push_back(std::move(message));
+  }
 }
 
-void Redistribution::add(Message& message, const Transfer& transfer) {
-  message.transfers.push_back(transfer);
-  message.elements += transfer.box.elements();
+void Redistribution::check_group(const Communicator& group) const {
+  TESSERA_CHECK(group.size() == ranks_ && group.rank() == rank_,
+                "redistribution on {}: made for rank {} of {}, the group has rank {} of {}", group.name(), rank_,
+                ranks_, group.rank(), group.size());
 }
 
 base::Fence Redistribution::run(Communicator& group, const void* source, void* target, DType type) const {
-  TESSERA_CHECK(group.size() == plan_.ranks && group.rank() == rank_,
-                "redistribution on {}: made for rank {} of {}, the group has rank {} of {}", group.name(), rank_,
-                plan_.ranks, group.rank(), group.size());
-  if (plan_.adds && !base::is_floating(type))
+  check_group(group);
+  if (adds_ && !base::is_floating(type))
     throw Error("redistribution on {}: expected a floating type for a plan that adds, got {}", group.name(),
                 base::name_of(type));
   using enum layout::CollectiveKind;
@@ -120,37 +166,41 @@ base::Fence Redistribution::run(Communicator& group, const void* source, void* t
     }
     case all_to_all:
     case transfers:
-      return plan_.adds ? run_sums(group, source, target, type) : run_copies(group, source, target, type);
+      return adds_ ? run_sums(group, source, target, type) : run_copies(group, source, target, type);
   }
   throw Error("redistribution on {}: no such collective", group.name());
 }
 
-base::Fence Redistribution::run_local(Communicator& group, const void* source, void* target, DType type) const {
-  const Message& own = receives_[static_cast<std::size_t>(rank_)];
-  group.lane().run([&own, source, target, type] {
-    for (const Transfer& transfer : own.transfers)
+// The part that stays on this rank, box by box.
+void Redistribution::copy_own(const void* source, void* target, DType type) const {
+  for (const Message& message : receives_) {
+    if (message.peer != rank_) continue;
+    for (const Transfer& transfer : message.transfers)
       copy_box(transfer, source, source_of(transfer), target, target_of(transfer), type);
-  });
+  }
+}
+
+base::Fence Redistribution::run_local(Communicator& group, const void* source, void* target, DType type) const {
+  group.lane().run([this, source, target, type] { copy_own(source, target, type); });
   return group.lane().record();
 }
 
-// A message leaves from, and arrives in, the tensor itself where it is one run of it; else a packed buffer. The own
-// part is copied box by box.
+// A message leaves from, and arrives in, the tensor itself where it is one run of it; else a packed buffer, here by
+// the message's index.
 struct Redistribution::Staging {
   std::vector<std::optional<base::Buffer>> packed, arrived;
 };
 
 std::vector<Send> Redistribution::pack(Communicator& group, Staging& staging, const void* source, DType type) const {
   std::vector<Send> sends;
-  for (std::size_t peer = 0; peer < sends_.size(); ++peer) {
-    const Message& message = sends_[peer];
-    if (message.elements == 0 || static_cast<int>(peer) == rank_) continue;
+  for (std::size_t i = 0; i < sends_.size(); ++i) {
+    const Message& message = sends_[i];
     const std::size_t bytes = bytes_of(message.elements, type);
     const void* data = nullptr;
     if (message.run) {
       data = advance(source, *message.run, type);
     } else {
-      std::byte* packed = staging.packed[peer].emplace(bytes).data();
+      std::byte* packed = staging.packed[i].emplace(bytes).data();
       data = packed;
       group.lane().run([&message, packed, source, type] {
         std::int64_t at = 0;
@@ -160,20 +210,20 @@ std::vector<Send> Redistribution::pack(Communicator& group, Staging& staging, co
         }
       });
     }
-    sends.push_back({.peer = static_cast<int>(peer), .data = data, .bytes = bytes});
+    sends.push_back({.peer = message.peer, .data = data, .bytes = bytes});
   }
   return sends;
 }
 
 std::vector<Receive> Redistribution::arrivals(Staging& staging, void* target, DType type) const {
   std::vector<Receive> receives;
-  for (std::size_t peer = 0; peer < receives_.size(); ++peer) {
-    const Message& message = receives_[peer];
-    if (message.elements == 0 || static_cast<int>(peer) == rank_) continue;
+  for (std::size_t i = 0; i < receives_.size(); ++i) {
+    const Message& message = receives_[i];
+    if (message.peer == rank_) continue;
     const std::size_t bytes = bytes_of(message.elements, type);
-    const bool direct = message.run && !plan_.adds;
-    void* data = direct ? advance(target, *message.run, type) : staging.arrived[peer].emplace(bytes).data();
-    receives.push_back({.peer = static_cast<int>(peer), .data = data, .bytes = bytes});
+    const bool direct = message.run && !adds_;
+    void* data = direct ? advance(target, *message.run, type) : staging.arrived[i].emplace(bytes).data();
+    receives.push_back({.peer = message.peer, .data = data, .bytes = bytes});
   }
   return receives;
 }
@@ -185,11 +235,11 @@ base::Fence Redistribution::run_copies(Communicator& group, const void* source, 
   run_local(group, source, target, type);
   group.exchange(std::move(sends), std::move(receives));
   group.lane().run([this, staging, target, type] {
-    for (std::size_t peer = 0; peer < receives_.size(); ++peer) {
-      if (!staging->arrived[peer]) continue;
+    for (std::size_t i = 0; i < receives_.size(); ++i) {
+      if (!staging->arrived[i]) continue;
       std::int64_t at = 0;
-      for (const Transfer& transfer : receives_[peer].transfers) {
-        copy_box(transfer, staging->arrived[peer]->data(), {at, transfer.box.cols}, target, target_of(transfer), type);
+      for (const Transfer& transfer : receives_[i].transfers) {
+        copy_box(transfer, staging->arrived[i]->data(), {at, transfer.box.cols}, target, target_of(transfer), type);
         at += transfer.box.elements();
       }
     }
@@ -204,13 +254,13 @@ base::Fence Redistribution::run_sums(Communicator& group, const void* source, vo
   group.exchange(std::move(sends), std::move(receives));
   group.lane().run([this, staging, source, target, type] {
     Sums sums(target_size_, type);
-    for (std::size_t peer = 0; peer < receives_.size(); ++peer) {
+    for (std::size_t i = 0; i < receives_.size(); ++i) {
       std::int64_t at = 0;
-      for (const Transfer& transfer : receives_[peer].transfers) {
-        if (static_cast<int>(peer) == rank_)
+      for (const Transfer& transfer : receives_[i].transfers) {
+        if (receives_[i].peer == rank_)
           sums.add(transfer, source, source_of(transfer));
         else
-          sums.add(transfer, staging->arrived[peer]->data(), {at, transfer.box.cols});
+          sums.add(transfer, staging->arrived[i]->data(), {at, transfer.box.cols});
         at += transfer.box.elements();
       }
     }
@@ -225,6 +275,37 @@ std::shared_ptr<Redistribution::Staging> Redistribution::make_staging() const {
   staging->packed.resize(sends_.size());
   staging->arrived.resize(receives_.size());
   return staging;
+}
+
+base::Fence run_together(Communicator& group, std::span<const Redistribution* const> members,
+                         std::span<const void* const> sources, std::span<void* const> targets, DType type) {
+  TESSERA_CHECK(sources.size() == members.size() && targets.size() == members.size(),
+                "redistributions on {}: expected {} sources and targets, got {} and {}", group.name(), members.size(),
+                sources.size(), targets.size());
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (std::size_t m = 0; m < members.size(); ++m) {
+    const Redistribution& member = *members[m];
+    member.check_group(group);
+    if (!member.is_contiguous())
+      throw Error("redistributions on {}: expected contiguous ones, got number {} which adds or needs packing ({})",
+                  group.name(), m, layout::name_of(member.collective().kind));
+    for (const auto& message : member.sends_)
+      sends.push_back({.peer = message.peer,
+                       .data = advance(sources[m], *message.run, type),
+                       .bytes = bytes_of(message.elements, type)});
+    for (const auto& message : member.receives_)
+      if (message.peer != member.rank_)
+        receives.push_back({.peer = message.peer,
+                            .data = advance(targets[m], *message.run, type),
+                            .bytes = bytes_of(message.elements, type)});
+  }
+  group.lane().run([members = std::vector(members.begin(), members.end()),
+                    sources = std::vector(sources.begin(), sources.end()),
+                    targets = std::vector(targets.begin(), targets.end()), type] {
+    for (std::size_t m = 0; m < members.size(); ++m) members[m]->copy_own(sources[m], targets[m], type);
+  });
+  return group.exchange(std::move(sends), std::move(receives));
 }
 
 }  // namespace tessera::comm

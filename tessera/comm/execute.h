@@ -3,6 +3,7 @@
 #pragma once
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "tessera/base/dtype.h"
@@ -19,8 +20,11 @@ class Redistribution {
   // `from` and `to` are over the group's ranks in order. Errors as layout::redistribute.
   Redistribution(const layout::Layout& from, const layout::Layout& to, int rank);
 
-  const layout::Plan& plan() const { return plan_; }
   const layout::Collective& collective() const { return collective_; }
+  std::int64_t elements_received() const { return received_; }  // by this rank, from others
+  // Whether nothing needs packing: the plan only copies, and what any rank sends another is one run on both sides. The
+  // same on every rank.
+  bool is_contiguous() const { return contiguous_; }
 
   // Moves elements of `type` from `source` (local buffer of `from`) to `target` (local buffer of `to`). For an adding
   // plan the sum is taken in rank order in `type`'s accumulator and written to target in `type`, which must be
@@ -29,15 +33,21 @@ class Redistribution {
   base::Fence run(Communicator& group, const void* source, void* target, base::DType type) const;
 
  private:
-  // All that goes from one rank to another: its boxes one behind the other, each dense by rows.
+  // All that goes between this rank and `peer`: its boxes one behind the other, each dense by rows.
   struct Message {
-    std::vector<layout::Transfer> transfers;
+    int peer = 0;
     std::int64_t elements = 0;
-    std::optional<std::int64_t> run;  // where they lie in the local buffer, if one behind the other there too
+    std::optional<std::int64_t> run;          // where they lie in the local buffer, if one behind the other there too
+    std::vector<layout::Transfer> transfers;  // empty where `run` is enough
   };
   struct Staging;
 
-  static void add(Message& message, const layout::Transfer& transfer);
+  friend base::Fence run_together(Communicator& group, std::span<const Redistribution* const> members,
+                                  std::span<const void* const> sources, std::span<void* const> targets,
+                                  base::DType type);
+
+  void check_group(const Communicator& group) const;
+  void copy_own(const void* source, void* target, base::DType type) const;
   base::Fence run_local(Communicator& group, const void* source, void* target, base::DType type) const;
   base::Fence run_copies(Communicator& group, const void* source, void* target, base::DType type) const;
   base::Fence run_sums(Communicator& group, const void* source, void* target, base::DType type) const;
@@ -45,11 +55,18 @@ class Redistribution {
   std::vector<Send> pack(Communicator& group, Staging& staging, const void* source, base::DType type) const;
   std::vector<Receive> arrivals(Staging& staging, void* target, base::DType type) const;
 
-  layout::Plan plan_;
   layout::Collective collective_;
-  int rank_ = 0;
-  std::int64_t target_size_ = 0;           // elements of the target buffer
-  std::vector<Message> sends_, receives_;  // by peer, this rank too
+  int rank_ = 0, ranks_ = 0;
+  bool adds_ = false, contiguous_ = false;
+  std::int64_t target_size_ = 0;  // elements of the target buffer
+  std::int64_t received_ = 0;
+  std::vector<Message> sends_, receives_;  // none empty, in order of peers; receives_ has this rank's own part too
 };
+
+// Several redistributions as one exchange: member m moves sources[m] to targets[m], as its own run() would. Errors: a
+// member that is not contiguous (is_contiguous) or was made for another group or rank, spans of unlike length. Members
+// must live until the fence is done; the spans need not.
+base::Fence run_together(Communicator& group, std::span<const Redistribution* const> members,
+                         std::span<const void* const> sources, std::span<void* const> targets, base::DType type);
 
 }  // namespace tessera::comm

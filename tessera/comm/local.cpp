@@ -10,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/backend.h"
+#include "tessera/comm/local_board.h"
 #include "tessera/comm/local_collectives.h"
 #include "tessera/comm/local_group.h"
 
@@ -31,7 +32,13 @@ using Groups = std::vector<std::vector<int>>;
 // What the rank threads of one run share.
 class LocalJob {
  public:
-  LocalJob(int ranks, const LocalOptions& options) : ranks_(ranks), options_(options), calls_(rank_slots()) {}
+  LocalJob(int ranks, const LocalOptions& options)
+      : ranks_(ranks), options_(options), calls_(rank_slots()), board_calls_(rank_slots()) {
+    const auto& link = options_.link;
+    if (link && (link->latency_s < 0 || !(link->bytes_per_second > 0)))
+      throw InputError("local backend: expected a link of 0 s or more and above 0 bytes/s, got {} s and {} bytes/s",
+                       link->latency_s, link->bytes_per_second);
+  }
 
   int ranks() const { return ranks_; }
   const LocalOptions& options() const { return options_; }
@@ -68,7 +75,22 @@ class LocalJob {
     return result;
   }
 
+  // The rank's next call of make_board.
+  std::shared_ptr<LocalNotices> join_board(int rank) {
+    std::lock_guard lock(mutex_);
+    const std::int64_t call = board_calls_[static_cast<std::size_t>(rank)]++;
+    auto& [notices, joined] = boards_[call];
+    if (notices == nullptr) notices = std::make_shared<LocalNotices>(ranks_);
+    std::shared_ptr<LocalNotices> result = notices;
+    if (++joined == ranks_) boards_.erase(call);
+    return result;
+  }
+
  private:
+  struct MadeBoard {
+    std::shared_ptr<LocalNotices> notices;
+    int joined = 0;
+  };
   struct Made {
     int rank = 0;  // that called first
     std::string name;
@@ -93,8 +115,10 @@ class LocalJob {
   const int ranks_;
   const LocalOptions options_;
   mutable std::mutex mutex_;
-  std::vector<std::int64_t> calls_;  // of make_group, by rank
+  std::vector<std::int64_t> calls_;        // of make_group, by rank
+  std::vector<std::int64_t> board_calls_;  // likewise
   std::map<std::int64_t, Made> made_;
+  std::map<std::int64_t, MadeBoard> boards_;
   std::vector<std::weak_ptr<LocalGroup>> groups_;
   std::shared_ptr<const LocalFailure> failure_;
 };
@@ -107,14 +131,14 @@ class LocalBackend final : public Backend {
     if (!cancelled_) group_->leave(identity_.rank);
   }
 
-  void perform(const Operation& operation) override {
+  void perform(const Operation& operation, base::VirtualClock* clock) override {
     const std::int64_t sequence = sequence_++;
     const auto where = [&] {
       return fmt::format("{} #{} on {}, rank {}", name_of(operation.kind), sequence, identity_.name,
                          identity_.world_rank());
     };
     try {
-      meet(operation, sequence);
+      meet(operation, sequence, clock);
     } catch (const MemberCancelled&) {
       throw Error("{}: the rank is ending with another error", where());
     } catch (...) {
@@ -131,17 +155,35 @@ class LocalBackend final : public Backend {
   }
 
  private:
-  void meet(const Operation& operation, std::int64_t sequence) {
+  void meet(const Operation& operation, std::int64_t sequence, base::VirtualClock* clock) {
     const auto& inject = job_->options().inject;
     if (inject) inject(identity_.world_rank(), identity_.name, std::string(name_of(operation.kind)), sequence);
-    Meeting meeting(*group_, identity_.rank, sequence, operation);
+    Meeting meeting(*group_, identity_.rank, sequence, operation, clock == nullptr ? 0 : clock->now());
+    const auto begin = std::chrono::steady_clock::now();
     for (int peer = 0; peer < identity_.size(); ++peer) {
       if (peer == identity_.rank) continue;
       const std::string text = mismatch(identity_, identity_.rank, operation, peer, meeting.operation_of(peer));
       if (!text.empty()) throw Error("the calls do not match: {}", text);
     }
     carry_out({.meeting = meeting, .own = operation, .group = identity_, .scratch = scratch_});
+    const double virtual_begin = meeting.begin(), link = link_seconds(meeting);
     meeting.finish();
+    const std::chrono::duration<double> pause(link);
+    if (clock != nullptr)
+      clock->raise_to(virtual_begin + link);
+    else if (link > 0)
+      group_->sleep_until(identity_.rank,
+                          begin + std::chrono::duration_cast<std::chrono::steady_clock::duration>(pause));
+  }
+
+  double link_seconds(const Meeting& meeting) const {
+    const auto& link = job_->options().link;
+    if (!link || identity_.size() == 1) return 0;
+    GroupIdentity member = identity_;
+    std::int64_t most = 0;
+    for (member.rank = 0; member.rank < member.size(); ++member.rank)
+      most = std::max(most, received_bytes(meeting.operation_of(member.rank), member));
+    return link->seconds(most);
   }
 
   std::shared_ptr<LocalJob> job_;
@@ -154,7 +196,10 @@ class LocalBackend final : public Backend {
 
 class LocalWorld final : public World {
  public:
-  LocalWorld(std::shared_ptr<LocalJob> job, int rank) : job_(std::move(job)), rank_(rank) {}
+  LocalWorld(std::shared_ptr<LocalJob> job, int rank)
+      : job_(std::move(job)),
+        rank_(rank),
+        clock_(job_->options().virtual_clock ? std::make_shared<base::VirtualClock>() : nullptr) {}
 
   int rank() const override { return rank_; }
   int size() const override { return job_->ranks(); }
@@ -169,12 +214,15 @@ class LocalWorld final : public World {
     const auto at = std::find(members.begin(), members.end(), rank_) - members.begin();
     GroupIdentity identity{.name = group->name(), .rank = static_cast<int>(at), .members = members};
     auto backend = std::make_unique<LocalBackend>(job_, group, identity);
-    return make_communicator(std::move(identity), std::move(backend));
+    return make_communicator(std::move(identity), std::move(backend), clock_);
   }
+  std::unique_ptr<Board> make_board() override { return make_local_board(job_->join_board(rank_), rank_); }
+  std::shared_ptr<base::VirtualClock> clock() const override { return clock_; }
 
  private:
   std::shared_ptr<LocalJob> job_;
   int rank_;
+  std::shared_ptr<base::VirtualClock> clock_;
 };
 
 // Returns whether the body threw.

@@ -13,6 +13,7 @@ LocalGroup::LocalGroup(std::string name, std::vector<int> members, std::chrono::
   for (Slot& slot : slots_) {
     slot.reached.resize(members_.size());
     slot.operations.resize(members_.size());
+    slot.times.resize(members_.size());
   }
 }
 
@@ -38,6 +39,11 @@ void LocalGroup::leave(int member) {
     if (left_ < 0) left_ = members_[static_cast<std::size_t>(member)];
   }
   changed_.notify_all();
+}
+
+void LocalGroup::sleep_until(int member, std::chrono::steady_clock::time_point time) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, time, [&] { return failure_ != nullptr || cancelled_[static_cast<std::size_t>(member)]; });
 }
 
 void LocalGroup::open(Slot& slot, std::int64_t sequence) {
@@ -66,7 +72,7 @@ std::string LocalGroup::missing(const Slot& slot, int phase) const {
   return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
 }
 
-Meeting::Meeting(LocalGroup& group, int member, std::int64_t sequence, const Operation& operation)
+Meeting::Meeting(LocalGroup& group, int member, std::int64_t sequence, const Operation& operation, double time)
     : group_(group),
       member_(member),
       slot_(group.slots_[static_cast<std::size_t>(sequence % 2)]),
@@ -76,6 +82,7 @@ Meeting::Meeting(LocalGroup& group, int member, std::int64_t sequence, const Ope
     if (group_.ended(member)) group_.throw_reason(member);
     if (slot_.sequence != sequence) group_.open(slot_, sequence);
     slot_.operations[static_cast<std::size_t>(member)] = &operation;
+    slot_.times[static_cast<std::size_t>(member)] = time;
   }
   wait_for_all(true);
 }

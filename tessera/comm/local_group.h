@@ -1,5 +1,6 @@
 // Where the members of one group of rank threads meet.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <condition_variable>
@@ -39,6 +40,8 @@ class LocalGroup {
   void cancel(int member);
   // The member's communicator is gone: whoever waits for it fails at once.
   void leave(int member);
+  // Sleeps, and wakes early when the run fails or the member is cancelled.
+  void sleep_until(int member, std::chrono::steady_clock::time_point time);
 
  private:
   friend class Meeting;
@@ -51,6 +54,7 @@ class LocalGroup {
     int phase = 0, arrived = 0, active = 0;
     std::vector<int> reached;
     std::vector<const Operation*> operations;
+    std::vector<double> times;  // of the members' lanes, virtual
   };
 
   void open(Slot& slot, std::int64_t sequence);
@@ -78,12 +82,15 @@ class LocalGroup {
 // peer's failure, MemberCancelled. Left by an exception, the group breaks.
 class Meeting {
  public:
-  Meeting(LocalGroup& group, int member, std::int64_t sequence, const Operation& operation);
+  // `time` is the virtual time of the member's lane.
+  Meeting(LocalGroup& group, int member, std::int64_t sequence, const Operation& operation, double time);
   ~Meeting();
   Meeting(const Meeting&) = delete;
   Meeting& operator=(const Meeting&) = delete;
 
   const Operation& operation_of(int member) const { return *slot_.operations[static_cast<std::size_t>(member)]; }
+  // When the last member has come, in virtual time.
+  double begin() const { return *std::max_element(slot_.times.begin(), slot_.times.end()); }
   // Waits until all members are here; what they wrote before may be read after.
   void synchronize() { wait_for_all(true); }
   // The last meeting: afterwards nobody reads this member's buffers.

@@ -29,7 +29,7 @@ class MpiBackend final : public Backend {
              const WorldOptions& options)
       : progress_(std::move(progress)), context_(context), group_(identity), options_(options) {}
 
-  void perform(const Operation& operation) override;
+  void perform(const Operation& operation, base::VirtualClock* clock) override;
   void cancel() override { progress_->cancel(context_); }
 
  private:
@@ -70,7 +70,7 @@ class MpiBackend final : public Backend {
   base::Buffer scratch_;
 };
 
-void MpiBackend::perform(const Operation& operation) {
+void MpiBackend::perform(const Operation& operation, base::VirtualClock*) {
   const std::int64_t sequence = sequence_++;
   call_ = {.label = fmt::format("{} #{} on {}, rank {}", name_of(operation.kind), sequence, group_.name,
                                 group_.world_rank()),

@@ -20,6 +20,8 @@ using Clock = std::chrono::steady_clock;
 // wait.
 constexpr microseconds kShortestPause{10}, kLongestPause{300};
 constexpr int kPauseShare = 8;
+// Notices are looked at less often: nothing waits for them that has not waited for long.
+constexpr microseconds kNoticePause{4000};
 
 microseconds pause_after(Clock::duration idle) {
   return std::clamp(std::chrono::duration_cast<microseconds>(idle) / kPauseShare, kShortestPause, kLongestPause);
@@ -57,6 +59,10 @@ MpiProgress::~MpiProgress() {
       round.sends.push_back({.peer = peer});
       round.receives.push_back({.peer = peer});
     }
+    // Peers take what is on its way to them until they have come here too.
+    while (notices_ != nullptr && !notices_->is_idle() && !is_over() && Clock::now() < round.deadline)
+      std::this_thread::sleep_for(kShortestPause);
+    if (notices_ != nullptr && !notices_->is_idle()) fail(round.label, "notices are not taken");
     if (!is_over()) exchange(std::move(round));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "rank %d: MPI is not finalised: %s\n", rank_, error.what());
@@ -123,6 +129,15 @@ MpiContext MpiProgress::duplicate_world(const std::string& label, MpiDeadline de
   return context;
 }
 
+void MpiProgress::serve_notices(std::shared_ptr<MpiNotices> notices, MpiContext context) {
+  {
+    std::lock_guard lock(mutex_);
+    notices_ = std::move(notices);
+    notices_context_ = context;
+  }
+  changed_.notify_one();
+}
+
 void MpiProgress::submit(std::unique_ptr<Task> task) {
   {
     std::lock_guard lock(mutex_);
@@ -151,21 +166,26 @@ bool MpiProgress::is_over() {
   return failed_ || given_up_;
 }
 
+void MpiProgress::fail(const std::string& label, const std::string& what) {
+  std::lock_guard lock(mutex_);
+  if (!failed_) failure_ = fmt::format("{}: {}", label, what);
+  failed_ = true;
+}
+
 void MpiProgress::fail(Task& task, const std::string& what) {
-  {
-    std::lock_guard lock(mutex_);
-    if (!failed_) failure_ = fmt::format("{}: {}", task.label, what);
-    failed_ = true;
-  }
+  fail(task.label, what);
   task.done.complete(std::make_exception_ptr(Error(what)));
 }
 
 // New tasks, after waiting for them: without limit when there is nothing else to do, else for `pause`.
 MpiProgress::Tasks MpiProgress::take(microseconds pause, bool idle) {
   std::unique_lock lock(mutex_);
-  const auto woken = [this] { return closing_ || !queue_.empty(); };
-  if (idle)
+  const bool had_notices = notices_ != nullptr;
+  const auto woken = [&] { return closing_ || !queue_.empty() || had_notices != (notices_ != nullptr); };
+  if (idle && (!had_notices || failed_ || given_up_))
     changed_.wait(lock, woken);
+  else if (idle)
+    changed_.wait_for(lock, kNoticePause, woken);
   else if (pause.count() > 0)
     changed_.wait_for(lock, pause, woken);
   return std::exchange(queue_, {});
@@ -225,16 +245,42 @@ void MpiProgress::answer_all(Tasks& active) {
   }
 }
 
+bool MpiProgress::look_at_notices(MpiDeadline now) {
+  std::shared_ptr<MpiNotices> notices;
+  MpiContext context = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (failed_ || given_up_) return false;
+    notices = notices_;
+    context = notices_context_;
+  }
+  if (notices == nullptr || now < next_look_) return false;
+  try {
+    if (notices->look(contexts_[static_cast<std::size_t>(context)])) return true;
+    next_look_ = now + kNoticePause;
+  } catch (const std::exception& error) {
+    fail("notices", error.what());
+  }
+  return false;
+}
+
+bool MpiProgress::is_finished(const Tasks& active) {
+  std::lock_guard lock(mutex_);
+  const bool over = failed_ || given_up_;
+  return closing_ && active.empty() && queue_.empty() && (over || notices_ == nullptr || notices_->is_idle());
+}
+
 void MpiProgress::serve() {
   Tasks active;
   auto last = Clock::now();  // when something was started or completed
   microseconds pause{0};
   for (;;) {
     Tasks fresh = take(pause, active.empty());
-    if (fresh.empty() && active.empty()) break;
+    if (fresh.empty() && is_finished(active)) break;
     bool progressed = !fresh.empty();
     start(std::move(fresh), active);
     progressed = advance(active) || progressed;
+    progressed = look_at_notices(Clock::now()) || progressed;
     check_limits(active);
     if (is_over()) answer_all(active);
     if (progressed) last = Clock::now();

@@ -16,6 +16,7 @@
 
 #include "tessera/base/fence.h"
 #include "tessera/comm/communicator.h"
+#include "tessera/comm/mpi_notices.h"
 
 namespace tessera::comm {
 
@@ -36,7 +37,7 @@ struct MpiRound {
   std::vector<Receive> receives;
 };
 
-// Any thread may call exchange, duplicate_world and cancel. After the first failure everything under way and everything
+// Any thread may call what is public. After the first failure everything under way and everything
 // later fails, and MPI is not called again.
 class MpiProgress {
  public:
@@ -54,6 +55,9 @@ class MpiProgress {
   // Collective over the world, one call at a time.
   MpiContext duplicate_world(const std::string& label, MpiDeadline deadline, std::chrono::milliseconds timeout);
 
+  // From now on the thread also moves these notices, in a context of their own. Once a process.
+  void serve_notices(std::shared_ptr<MpiNotices> notices, MpiContext context);
+
   // What is under way in `context` fails, and with it all else; later rounds of it fail without harm to others.
   void cancel(MpiContext context);
   // The run did not end well: leave MPI alone from here on.
@@ -70,10 +74,13 @@ class MpiProgress {
   void initialise();
   void serve();
   Tasks take(std::chrono::microseconds pause, bool idle);
+  bool is_finished(const Tasks& active);
   void start(Tasks fresh, Tasks& active);
   bool advance(Tasks& active);
   void check_limits(const Tasks& active);
+  bool look_at_notices(MpiDeadline now);
   void fail(Task& task, const std::string& what);
+  void fail(const std::string& label, const std::string& what);
   void answer_all(Tasks& active);
   void finalise();
 
@@ -85,7 +92,10 @@ class MpiProgress {
   std::set<MpiContext> cancelled_;
   std::string failure_;  // empty while all is well
   bool failed_ = false, closing_ = false, given_up_ = false;
-  std::vector<MPI_Comm> contexts_;  // only the thread touches them
+  std::shared_ptr<MpiNotices> notices_;  // null until there are boards
+  MpiContext notices_context_ = 0;
+  MpiDeadline next_look_{};         // at them; only the thread touches it
+  std::vector<MPI_Comm> contexts_;  // likewise
   std::thread thread_;
 };
 

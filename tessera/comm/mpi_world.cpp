@@ -7,6 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/mpi.h"
 #include "tessera/comm/mpi_backend.h"
+#include "tessera/comm/mpi_notices.h"
 #include "tessera/comm/mpi_progress.h"
 
 namespace tessera::comm {
@@ -47,6 +48,20 @@ class MpiWorld final : public World {
     return make_communicator(std::move(identity), std::move(backend));
   }
 
+  std::unique_ptr<Board> make_board() override {
+    if (notices_ == nullptr) {
+      const std::string label = fmt::format("make_board, rank {}", rank());
+      const auto deadline = std::chrono::steady_clock::now() + options_.timeout;
+      notices_ = std::make_shared<MpiNotices>(rank(), size());
+      try {
+        progress_->serve_notices(notices_, progress_->duplicate_world(label, deadline, options_.timeout));
+      } catch (const std::exception& error) {
+        throw Error("{}: {}", label, error.what());
+      }
+    }
+    return make_mpi_board(notices_);
+  }
+
  private:
   // Every rank's arguments must hash to the same.
   void check(const std::string& label, MpiDeadline deadline, MpiContext context, const std::string& arguments) {
@@ -67,6 +82,7 @@ class MpiWorld final : public World {
   const WorldOptions options_;
   const int exceptions_;
   std::shared_ptr<MpiProgress> progress_;
+  std::shared_ptr<MpiNotices> notices_;  // from the first make_board on
   std::int64_t made_ = 0;
 };
 

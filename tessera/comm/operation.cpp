@@ -51,9 +51,9 @@ std::int64_t total(std::span<const std::int64_t> counts) {
 }
 
 std::string list(std::span<const std::int64_t> counts) {
-  constexpr std::size_t kShown = 8;
-  const auto shown = counts.first(std::min(counts.size(), kShown));
-  return fmt::format("[{}{}]", fmt::join(shown, ", "), counts.size() > kShown ? ", ..." : "");
+  constexpr std::size_t most_shown = 8;
+  const auto shown = counts.first(std::min(counts.size(), most_shown));
+  return fmt::format("[{}{}]", fmt::join(shown, ", "), counts.size() > most_shown ? ", ..." : "");
 }
 
 template <typename Message>
@@ -159,6 +159,32 @@ void check_arguments(const Operation& operation, const GroupIdentity& group) {
     refuse(operation, group, fmt::format("expected a root in [0, {}), got {}", group.size(), operation.root));
   if (operation.kind == OperationKind::all_reduce || operation.kind == OperationKind::reduce_scatter)
     check_reducible(operation.type, operation.reduce, name_of(operation.kind).data());
+}
+
+std::int64_t received_bytes(const Operation& operation, const GroupIdentity& group) {
+  const auto own = static_cast<std::size_t>(group.rank);
+  const auto bytes = [&](std::int64_t count) { return static_cast<std::int64_t>(bytes_of(count, operation.type)); };
+  const std::int64_t others = group.size() - 1;
+  switch (operation.kind) {
+    case OperationKind::all_gather:
+    case OperationKind::all_to_all:
+      return bytes(total(operation.recv_counts) - operation.recv_counts[own]);
+    case OperationKind::reduce_scatter:
+      return bytes(operation.send_counts[own]) * others;
+    case OperationKind::all_reduce:
+      return 2 * others * bytes(operation.recv_counts[0]) / group.size();
+    case OperationKind::broadcast:
+      return group.rank == operation.root ? 0 : bytes(operation.recv_counts[0]);
+    case OperationKind::barrier:
+      return 0;
+    case OperationKind::exchange: {
+      std::int64_t sum = 0;
+      for (const Receive& receive : operation.receives)
+        if (receive.peer != group.rank) sum += static_cast<std::int64_t>(receive.bytes);
+      return sum;
+    }
+  }
+  return 0;
 }
 
 std::string describe(const Operation& operation) {

@@ -53,6 +53,10 @@ void check_arguments(const Operation& operation, const GroupIdentity& group);
 // "all_gather(fp32, counts [3, 4])"
 std::string describe(const Operation& operation);
 
+// Bytes that `group`'s rank receives from the others in its `operation`, in the fewest that the collective needs: every
+// part once; all_reduce as reduce_scatter and all_gather.
+std::int64_t received_bytes(const Operation& operation, const GroupIdentity& group);
+
 // What does not fit between the calls of two members `a` and `b` (group ranks), naming both by world rank; empty when
 // all does.
 std::string mismatch(const GroupIdentity& group, int a, const Operation& call_a, int b, const Operation& call_b);

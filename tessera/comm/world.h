@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/clock.h"
+#include "tessera/comm/board.h"
 #include "tessera/comm/communicator.h"
 
 namespace tessera::comm {
@@ -27,6 +29,12 @@ class World {
   // with a lane of its own, so two calls over the same ranks do not block each other.
   virtual std::unique_ptr<Communicator> make_group(const std::string& name,
                                                    const std::vector<std::vector<int>>& groups) = 0;
+  // Collective over the world. Must not outlive the world.
+  virtual std::unique_ptr<Board> make_board() = 0;
+
+  // This rank's host clock where time is virtual (comm/local.h), else null. Computation that should take time advances
+  // it.
+  virtual std::shared_ptr<base::VirtualClock> clock() const { return nullptr; }
 };
 
 }  // namespace tessera::comm

@@ -3,6 +3,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include "tessera/nn/context.h"
 #include "tessera/ops/attention.h"
 #include "tessera/ops/rope.h"
 
@@ -20,7 +21,7 @@ struct TokenLayout {
 };
 
 // qkv: [tokens, (q_heads + 2 kv_heads) * head_dim] -> [tokens, q_heads * head_dim], with autograd.
-at::Tensor attention(const at::Tensor& qkv, const AttentionHeads& heads, const TokenLayout& tokens,
+at::Tensor attention(Context& context, const at::Tensor& qkv, const AttentionHeads& heads, const TokenLayout& tokens,
                      const ops::RopeTable& rope);
 
 }  // namespace tessera::nn

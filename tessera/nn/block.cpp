@@ -3,7 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "tessera/nn/autograd.h"
+#include "tessera/nn/stash.h"
 
 namespace tessera::nn {
 namespace {
@@ -12,7 +12,7 @@ Stream run_block(Context& context, const Block& block, const Stream& stream, con
                  const ops::RopeTable& rope) {
   const std::int64_t count = tokens.batch * tokens.seq_len;
   const NormedLinear qkv = column_linear(context, block.qkv, stream.h, stream.residual, count);
-  const at::Tensor attended = attention(qkv.y, block.heads, tokens, rope);
+  const at::Tensor attended = attention(context, qkv.y, block.heads, tokens, rope);
   const at::Tensor output = row_linear(context, block.attention_output, attended);
   const NormedLinear gate_up = column_linear(context, block.gate_up, output, qkv.sum, count);
   return {row_linear(context, block.down, gate_up.y), gate_up.sum};
@@ -48,11 +48,12 @@ at::Tensor leaf_of(const at::Tensor& saved) {
 class RecomputedBlock : public torch::autograd::Function<RecomputedBlock> {
  public:
   static variable_list forward(AutogradContext* ctx, const at::Tensor& h, const std::optional<at::Tensor>& residual,
-                               const c10::intrusive_ptr<Call>& call) {
+                               const c10::intrusive_ptr<Call>& call, bool kept) {
     ctx->set_materialize_grads(false);
     const Stream out =
         run_block(*call->context, *call->block, {h, residual.value_or(at::Tensor())}, call->tokens, call->rope);
     ctx->save_for_backward({h, residual.value_or(at::Tensor())});
+    stash(ctx, *call->context, kept, {h, residual.value_or(at::Tensor())}, Tokens::own);
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
     return {out.h, out.residual};
   }
@@ -60,6 +61,7 @@ class RecomputedBlock : public torch::autograd::Function<RecomputedBlock> {
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const variable_list saved = ctx->get_saved_variables();
     const auto call = c10::static_intrusive_pointer_cast<Call>(ctx->saved_data["call"].toCapsule());
+    fetch(ctx, *call->context);
     const Stream in{leaf_of(saved[0]), leaf_of(saved[1])};
     variable_list outputs, output_gradients;
     {
@@ -77,8 +79,7 @@ class RecomputedBlock : public torch::autograd::Function<RecomputedBlock> {
     variable_list inputs{in.h};
     if (in.residual.defined()) inputs.push_back(in.residual);
     variable_list result = torch::autograd::grad(used, inputs, output_gradients);
-    result.resize(2);
-    result.emplace_back();
+    result.resize(4);  // none for call and kept
     return result;
   }
 };
@@ -93,7 +94,7 @@ Stream block_forward(Context& context, const Block& block, const Stream& stream,
   call->block = &block;
   call->tokens = tokens;
   call->rope = rope;
-  const variable_list out = RecomputedBlock::apply(stream.h, optional_of(stream.residual), call);
+  const variable_list out = RecomputedBlock::apply(stream.h, optional_of(stream.residual), call, is_kept(stream.h));
   return {out[0], out[1]};
 }
 

@@ -1,7 +1,7 @@
 #include "tessera/nn/linear.h"
 
-#include "tessera/nn/autograd.h"
 #include "tessera/nn/collectives.h"
+#include "tessera/nn/stash.h"
 #include "tessera/ops/gemm.h"
 #include "tessera/ops/swiglu.h"
 
@@ -16,13 +16,15 @@ at::Tensor linear_forward(Context& context, const Weight& weight, const at::Tens
 class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
  public:
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const std::optional<at::Tensor>& residual,
-                               Context* context, const ColumnLinear* linear, std::int64_t tokens) {
+                               Context* context, const ColumnLinear* linear, std::int64_t tokens, bool kept) {
     ctx->set_materialize_grads(false);
     ops::RmsNorm normed{.y = x};
     if (linear->norm) normed = norm_forward(*context, *linear->norm, x, residual.value_or(at::Tensor()));
     const at::Tensor y = linear_forward(*context, linear->weight, enter_tp(*context, normed.y, tokens, context->pass));
     const bool keep_input = !linear->norm || context->recompute != Recompute::selective;
-    ctx->save_for_backward({keep_input ? normed.y : at::Tensor(), normed.sum, normed.rstd});
+    const variable_list saved{keep_input ? normed.y : at::Tensor(), normed.sum, normed.rstd};
+    ctx->save_for_backward(saved);
+    stash(ctx, *context, kept, saved, Tokens::own);
     ctx->saved_data["residual"] = residual.has_value();
     ctx->saved_data["tokens"] = tokens;
     save_pointer(ctx, "context", context);
@@ -34,6 +36,7 @@ class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
     const variable_list saved = ctx->get_saved_variables();
     auto& context = *saved_pointer<Context>(ctx, "context");
     auto& linear = *saved_pointer<const ColumnLinear>(ctx, "linear");
+    fetch(ctx, context);
     const std::int64_t tokens = ctx->saved_data["tokens"].toInt();
     at::Tensor input = saved[0];
     if (!input.defined()) input = normed_again(context, *linear.norm, saved[1], saved[2]);
@@ -41,7 +44,7 @@ class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
     const at::Tensor part = linear_backward(context, linear.weight, gradients[0], whole);
     at::Tensor dx = leave_tp(context, part, shard::Pass::backward);
     if (linear.norm) dx = norm_backward(context, *linear.norm, dx, gradients[1], saved[1], saved[2]);
-    return {dx, ctx->saved_data["residual"].toBool() ? dx : at::Tensor(), {}, {}, {}};
+    return {dx, ctx->saved_data["residual"].toBool() ? dx : at::Tensor(), {}, {}, {}, {}};
   }
 
  private:
@@ -53,12 +56,15 @@ class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
 
 class RowFunction : public torch::autograd::Function<RowFunction> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, Context* context, const RowLinear* linear) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, Context* context, const RowLinear* linear,
+                            bool kept) {
     const bool activated = linear->activation == Activation::swiglu;
     const at::Tensor input = activated ? ops::swiglu_forward(x) : x;
     const at::Tensor y = leave_tp(*context, linear_forward(*context, linear->weight, input), context->pass);
     const bool keep_input = activated && context->recompute != Recompute::selective;
-    ctx->save_for_backward({x, keep_input ? input : at::Tensor()});
+    const variable_list saved{x, keep_input ? input : at::Tensor()};
+    ctx->save_for_backward(saved);
+    stash(ctx, *context, kept, saved, Tokens::all);
     save_pointer(ctx, "context", context);
     save_pointer(ctx, "linear", linear);
     return y;
@@ -68,13 +74,14 @@ class RowFunction : public torch::autograd::Function<RowFunction> {
     const variable_list saved = ctx->get_saved_variables();
     auto& context = *saved_pointer<Context>(ctx, "context");
     auto& linear = *saved_pointer<const RowLinear>(ctx, "linear");
+    fetch(ctx, context);
     const bool activated = linear.activation == Activation::swiglu;
     at::Tensor input = saved[1];
     if (!input.defined()) input = activated ? ops::swiglu_forward(saved[0]) : saved[0];
     const at::Tensor dy = enter_tp(context, gradients[0], input.size(0), shard::Pass::backward);
     at::Tensor dx = linear_backward(context, linear.weight, dy, input);
     if (activated) dx = ops::swiglu_backward(dx, saved[0]);
-    return {dx, {}, {}};
+    return {dx, {}, {}, {}};
   }
 };
 
@@ -93,12 +100,12 @@ at::Tensor linear_backward(Context& context, const Weight& weight, const at::Ten
 
 NormedLinear column_linear(Context& context, const ColumnLinear& linear, const at::Tensor& x,
                            const at::Tensor& residual, std::int64_t tokens) {
-  const variable_list outputs = ColumnFunction::apply(x, optional_of(residual), &context, &linear, tokens);
+  const variable_list outputs = ColumnFunction::apply(x, optional_of(residual), &context, &linear, tokens, is_kept(x));
   return {outputs[0], outputs[1]};
 }
 
 at::Tensor row_linear(Context& context, const RowLinear& linear, const at::Tensor& x) {
-  return RowFunction::apply(x, &context, &linear);
+  return RowFunction::apply(x, &context, &linear, is_kept(x));
 }
 
 }  // namespace tessera::nn

@@ -1,7 +1,6 @@
 #include "tessera/nn/llama.h"
 
 #include <ATen/ops/zeros.h>
-#include <fmt/format.h>
 
 #include "tessera/nn/llama_layouts.h"
 #include "tessera/ops/convert.h"
@@ -23,40 +22,29 @@ std::optional<ops::RopeScaling> rope_scaling(const LlamaConfig& config) {
 Llama::Llama(const LlamaConfig& config, Context& context, std::int64_t max_positions)
     : config_(config), context_(context) {
   const int rank = context.tp_rank(), size = context.tp_size();
-  const std::vector<std::int64_t> table{config.vocab_size, config.hidden_size};
+  for (shard::ParameterSpec& spec : llama_parameters(config, size, context.sequence_parallel && size > 1))
+    context.runtime.add(std::move(spec));
+  const LlamaIds ids = llama_ids(config);
   const std::int64_t vocab_begin = layout::even_part(config.vocab_size, rank, size).begin;
 
-  embedding_ = {add("embedding.weight", table, vocabulary_layout(config, size), Cut::rows), vocab_begin};
-  blocks_.reserve(static_cast<std::size_t>(config.num_layers));
-  for (int layer = 0; layer < config.num_layers; ++layer) blocks_.push_back(make_block(layer));
-  norm_ = add_norm("norm.weight");
-  output_ = {config.tie_word_embeddings ? embedding_.weight
-                                        : add("output.weight", table, vocabulary_layout(config, size), Cut::rows),
-             vocab_begin};
+  embedding_ = {weight(ids.embedding, Cut::rows), vocab_begin};
+  blocks_.reserve(ids.blocks.size());
+  for (const LlamaBlockIds& block : ids.blocks) blocks_.push_back(make_block(block));
+  norm_ = norm(ids.norm);
+  output_ = {weight(ids.output, Cut::rows), vocab_begin};
 
   const at::ScalarType type = ops::to_scalar_type(context.runtime.types().model);
   rope_ = ops::make_rope_table(max_positions, config.head_dim, config.rope_theta, rope_scaling(config), type);
   anchor_ = at::zeros({}).requires_grad_();
 }
 
-Block Llama::make_block(int index) {
-  const int rank = context_.tp_rank(), size = context_.tp_size();
-  const std::string prefix = fmt::format("layers.{}.", index);
-  const std::int64_t hidden = config_.hidden_size, heads = config_.num_heads * config_.head_dim;
-  const std::int64_t kv = config_.num_kv_heads * config_.head_dim, ffn = config_.intermediate_size;
-  const HeadPart part = head_part(config_, rank, size);
-
+Block Llama::make_block(const LlamaBlockIds& ids) {
+  const HeadPart part = head_part(config_, context_.tp_rank(), context_.tp_size());
   Block block;
-  block.qkv.norm = add_norm(prefix + "attention_norm.weight");
-  block.qkv.weight =
-      add(prefix + "attention.qkv.weight", {heads + 2 * kv, hidden}, qkv_layout(config_, size), Cut::rows);
-  block.attention_output.weight =
-      add(prefix + "attention.output.weight", {hidden, heads}, attention_output_layout(config_, size), Cut::cols);
-  block.gate_up.norm = add_norm(prefix + "mlp_norm.weight");
-  block.gate_up.weight =
-      add(prefix + "mlp.gate_up.weight", {2 * ffn, hidden}, gate_up_layout(config_, size), Cut::rows);
-  block.down.weight = add(prefix + "mlp.down.weight", {hidden, ffn}, down_layout(config_, size), Cut::cols);
-  block.down.activation = Activation::swiglu;
+  block.qkv = {.weight = weight(ids.qkv, Cut::rows), .norm = norm(ids.attention_norm)};
+  block.attention_output = {.weight = weight(ids.attention_output, Cut::cols)};
+  block.gate_up = {.weight = weight(ids.gate_up, Cut::rows), .norm = norm(ids.mlp_norm)};
+  block.down = {.weight = weight(ids.down, Cut::cols), .activation = Activation::swiglu};
 
   block.heads = {.q_heads = part.q.size(), .kv_heads = part.kv.size(), .head_dim = config_.head_dim, .kv_of_q = {}};
   const std::int64_t group = config_.num_heads / config_.num_kv_heads;
@@ -66,25 +54,15 @@ Block Llama::make_block(int index) {
 }
 
 // The weight's local extent along the cut follows from what the rank holds; the other one is the logical tensor's.
-Weight Llama::add(const std::string& name, std::vector<std::int64_t> dims, const layout::Layout& compute, Cut cut) {
-  const std::int64_t local = compute.ranks[static_cast<std::size_t>(context_.tp_rank())].size;
-  const layout::Shape shape = compute.shape;
-  const shard::ParameterId id = context_.runtime.add(
-      {.name = name, .dims = std::move(dims), .compute = compute, .initial_deviation = config_.initializer_range});
+Weight Llama::weight(shard::ParameterId id, Cut cut) const {
+  const shard::ShardedParameter& parameter = context_.runtime.parameter(id);
+  const std::int64_t local = parameter.local_compute.size;
+  const layout::Shape shape = parameter.spec.compute.shape;
   if (cut == Cut::cols) return {.id = id, .rows = shape.rows, .cols = local / shape.rows};
   return {.id = id, .rows = local / shape.cols, .cols = shape.cols};
 }
 
-Norm Llama::add_norm(const std::string& name) {
-  const bool parts = context_.sequence_parallel && context_.tp_size() > 1;
-  const shard::ParameterId id = context_.runtime.add({.name = name,
-                                                      .dims = {config_.hidden_size},
-                                                      .compute = norm_layout(config_, context_.tp_size()),
-                                                      .sharded = false,
-                                                      .partial_gradient = parts,
-                                                      .decay = false,
-                                                      .initial_deviation = 0,
-                                                      .initial_value = 1});
+Norm Llama::norm(shard::ParameterId id) const {
   return {.weight = {.id = id, .cols = config_.hidden_size, .is_vector = true}, .eps = config_.rms_norm_eps};
 }
 

@@ -8,6 +8,7 @@
 #include "tessera/nn/block.h"
 #include "tessera/nn/embedding.h"
 #include "tessera/nn/llama_config.h"
+#include "tessera/nn/llama_parameters.h"
 #include "tessera/nn/output_loss.h"
 
 namespace tessera::nn {
@@ -32,9 +33,9 @@ class Llama {
 
  private:
   enum class Cut { rows, cols };
-  Weight add(const std::string& name, std::vector<std::int64_t> dims, const layout::Layout& compute, Cut cut);
-  Norm add_norm(const std::string& name);
-  Block make_block(int index);
+  Weight weight(shard::ParameterId id, Cut cut) const;
+  Norm norm(shard::ParameterId id) const;
+  Block make_block(const LlamaBlockIds& ids);
 
   LlamaConfig config_;
   Context& context_;

@@ -1,6 +1,6 @@
 #include "tessera/nn/norm.h"
 
-#include "tessera/nn/autograd.h"
+#include "tessera/nn/stash.h"
 
 namespace tessera::nn {
 namespace {
@@ -8,9 +8,10 @@ namespace {
 class NormFunction : public torch::autograd::Function<NormFunction> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const std::optional<at::Tensor>& residual,
-                            Context* context, const Norm* norm) {
+                            Context* context, const Norm* norm, bool kept) {
     ops::RmsNorm result = norm_forward(*context, *norm, x, residual.value_or(at::Tensor()));
     ctx->save_for_backward({result.sum, result.rstd});
+    stash(ctx, *context, kept, {result.sum, result.rstd}, Tokens::own);
     ctx->saved_data["residual"] = residual.has_value();
     save_pointer(ctx, "context", context);
     save_pointer(ctx, "norm", norm);
@@ -21,8 +22,9 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
     const variable_list saved = ctx->get_saved_variables();
     auto& context = *saved_pointer<Context>(ctx, "context");
     auto& norm = *saved_pointer<const Norm>(ctx, "norm");
+    fetch(ctx, context);
     at::Tensor dsum = norm_backward(context, norm, gradients[0], {}, saved[0], saved[1]);
-    return {dsum, ctx->saved_data["residual"].toBool() ? dsum : at::Tensor(), {}, {}};
+    return {dsum, ctx->saved_data["residual"].toBool() ? dsum : at::Tensor(), {}, {}, {}};
   }
 };
 
@@ -46,7 +48,7 @@ at::Tensor norm_backward(Context& context, const Norm& norm, const at::Tensor& d
 }
 
 at::Tensor rms_norm(Context& context, const Norm& norm, const at::Tensor& x, const at::Tensor& residual) {
-  return NormFunction::apply(x, optional_of(residual), &context, &norm);
+  return NormFunction::apply(x, optional_of(residual), &context, &norm, is_kept(x));
 }
 
 }  // namespace tessera::nn

@@ -1,12 +1,11 @@
 #include "tessera/nn/output_loss.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/scalar_tensor.h>
 
-#include "tessera/nn/autograd.h"
 #include "tessera/nn/collectives.h"
 #include "tessera/nn/linear.h"
+#include "tessera/nn/stash.h"
 #include "tessera/ops/cross_entropy.h"
 #include "tessera/ops/gemm.h"
 
@@ -31,6 +30,7 @@ class OutputLossFunction : public torch::autograd::Function<OutputLossFunction> 
     const at::Tensor losses = ops::cross_entropy_finish(logits, maximum, sums, targets, output->vocab_begin, scale);
     *sum = ops::sum_in_order(losses);
     ctx->save_for_backward({scale != 0 ? logits : at::Tensor(), hidden});
+    stash(ctx, *context, scale != 0, {logits, hidden}, Tokens::all);
     save_pointer(ctx, "context", context);
     save_pointer(ctx, "output", output);
     return at::scalar_tensor(scale * *sum, at::kDouble);
@@ -40,6 +40,7 @@ class OutputLossFunction : public torch::autograd::Function<OutputLossFunction> 
     const variable_list saved = ctx->get_saved_variables();
     auto& context = *saved_pointer<Context>(ctx, "context");
     auto& output = *saved_pointer<const VocabOutput>(ctx, "output");
+    fetch(ctx, context);
     at::Tensor dlogits = saved[0];
     if (const double factor = gradients[0].item<double>(); factor != 1.0) dlogits = at::mul(dlogits, factor);
     const at::Tensor whole = enter_tp(context, saved[1], dlogits.size(0), shard::Pass::backward);
@@ -53,9 +54,8 @@ class OutputLossFunction : public torch::autograd::Function<OutputLossFunction> 
 Loss output_loss(Context& context, const VocabOutput& output, const at::Tensor& hidden, const at::Tensor& targets,
                  double scale) {
   Loss loss;
-  const bool differentiate = at::GradMode::is_enabled() && hidden.requires_grad();
   loss.objective =
-      OutputLossFunction::apply(hidden, targets, &context, &output, differentiate ? scale : 0.0, &loss.sum);
+      OutputLossFunction::apply(hidden, targets, &context, &output, is_kept(hidden) ? scale : 0.0, &loss.sum);
   return loss;
 }
 

@@ -20,4 +20,8 @@ void BufferPool::give_back(base::Buffer buffer) {
   free_[bytes].push_back(std::move(buffer));
 }
 
+void BufferPool::free_unused() {
+  free_.clear();
+}
+
 }  // namespace tessera::shard

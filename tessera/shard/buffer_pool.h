@@ -13,6 +13,7 @@ class BufferPool {
  public:
   base::Buffer take(std::size_t bytes);
   void give_back(base::Buffer buffer);
+  void free_unused();
 
   std::size_t bytes_out() const { return out_; }
   std::size_t peak_bytes() const { return peak_; }

@@ -1,8 +1,36 @@
 #include "tessera/shard/events.h"
 
+#define XXH_INLINE_ALL
 #include <fmt/format.h>
+#include <xxhash.h>
+
+#include <array>
 
 namespace tessera::shard {
+
+bool is_same(const Event& a, const Event& b) {
+  return a.kind == b.kind && a.step == b.step && a.microbatch == b.microbatch && a.pass == b.pass &&
+         a.parameter == b.parameter && a.ordinal == b.ordinal && a.group == b.group && a.op == b.op;
+}
+
+std::uint64_t hash_event(std::uint64_t hash, const Event& event) {
+  const std::array<std::int64_t, 6> numbers = {static_cast<std::int64_t>(event.kind),
+                                               static_cast<std::int64_t>(event.step),
+                                               event.microbatch,
+                                               static_cast<std::int64_t>(event.pass),
+                                               event.parameter,
+                                               event.ordinal};
+  hash = XXH64(numbers.data(), sizeof numbers, hash);
+  if (!event.group.empty()) hash = XXH64(event.group.data(), event.group.size(), hash);
+  if (!event.op.empty()) hash = XXH64(event.op.data(), event.op.size(), hash);
+  return hash;
+}
+
+std::uint64_t hash_trace(const Trace& trace) {
+  std::uint64_t hash = 0;
+  for (const Event& event : trace) hash = hash_event(hash, event);
+  return hash;
+}
 
 std::string_view name_of(StepKind kind) {
   return kind == StepKind::train ? "train" : "evaluate";
@@ -32,6 +60,10 @@ std::string_view name_of(EventKind kind) {
       return "publish";
     case EventKind::comm:
       return "comm";
+    case EventKind::stash:
+      return "stash";
+    case EventKind::fetch:
+      return "fetch";
   }
   return "?";
 }
@@ -40,6 +72,8 @@ std::string to_string(const Event& event, const std::vector<std::string>& names)
   const std::string place = event.microbatch < 0 ? "" : fmt::format(" mb {} {}", event.microbatch, name_of(event.pass));
   if (event.kind == EventKind::comm)
     return fmt::format("{}{} comm {} {} {} bytes", name_of(event.step), place, event.group, event.op, event.bytes);
+  if (event.kind == EventKind::stash || event.kind == EventKind::fetch)
+    return fmt::format("{}{} {} {} {} bytes", name_of(event.step), place, name_of(event.kind), event.op, event.bytes);
   const auto index = static_cast<std::size_t>(event.parameter);
   const std::string name = index < names.size() ? names[index] : fmt::format("#{}", event.parameter);
   return fmt::format("{}{} {} {} ({})", name_of(event.step), place, name_of(event.kind), name, event.ordinal);

@@ -19,6 +19,8 @@ enum class EventKind : std::uint8_t {
   produce,  // a weight gradient of this microbatch is complete
   publish,  // the stored weight has a new version
   comm,     // another collective of the program (tp, experts): opaque, but in the order
+  stash,    // bytes of activations are kept for backward (op: the way they are kept, "keep" or "shard") ...
+  fetch,    // ... and given back
 };
 
 // Index of a parameter in its runtime, in order of registration.
@@ -32,13 +34,20 @@ struct Event {
   Pass pass = Pass::forward;
   ParameterId parameter = kNoParameter;
   int ordinal = 0;
-  std::string group, op;   // of comm
-  std::int64_t bytes = 0;  // of comm: what this rank gives
+  std::string group, op;   // of comm; stash and fetch: op is the way
+  std::int64_t bytes = 0;  // of comm: what this rank gives; of stash and fetch: what this rank keeps
 
   bool operator==(const Event&) const = default;
 };
 
 using Trace = std::vector<Event>;
+
+// Whether two events are the same one of their step: all but the bytes, which differ between ranks that uneven cuts
+// leave with more or less.
+bool is_same(const Event& a, const Event& b);
+// Of what is_same compares. Rolling: hash_event(h, e) over the events in order, from h = 0, is hash_trace. The same on every machine.
+std::uint64_t hash_event(std::uint64_t hash, const Event& event);
+std::uint64_t hash_trace(const Trace& trace);
 
 std::string_view name_of(StepKind kind);
 std::string_view name_of(Pass pass);

@@ -19,36 +19,38 @@ Materializer::Materializer(const ShardedParameter& parameter, const Parallel& pa
   const int tp = parallel.tp_rank(), tp_size = parallel.tp_size();
   const int gtp = parallel.gtp_rank(), gtp_size = parallel.gtp_size();
   const auto element = static_cast<std::int64_t>(base::size_of(parameter.types.model));
-  bytes_ = static_cast<std::size_t>(parameter.local_compute.size * element);
-  home_bytes_ = static_cast<std::size_t>(parameter.local_home.size * element);
+  weight_bytes_ = base::align_up(static_cast<std::size_t>(parameter.local_compute.size * element));
   if (parameter.spec.sharded && gtp_size > 1) {
     const layout::Layout home = layout::repeat(layout::select(parameter.home, {tp}), gtp_size);
     over_gtp_.emplace(storage_of_slot(parameter, tp, tp_size, gtp_size), home, gtp);
-    received_bytes_ += over_gtp_->plan().elements_received(gtp) * element;
+    received_bytes_ += over_gtp_->elements_received() * element;
   }
   if (parameter.home != parameter.spec.compute) {
     over_tp_.emplace(parameter.home, parameter.spec.compute, tp);
-    received_bytes_ += over_tp_->plan().elements_received(tp) * element;
+    received_bytes_ += over_tp_->elements_received() * element;
   }
+  if (over_gtp_ && over_tp_)
+    scratch_bytes_ = base::align_up(static_cast<std::size_t>(parameter.local_home.size * element));
 }
 
-Materializer::Gather Materializer::start(const ShardedParameter& parameter, const Parallel& parallel,
-                                         BufferPool& pool) const {
-  Gather gather;
+base::Fence Materializer::start(const ShardedParameter& parameter, Groups groups, std::byte* buffer,
+                                const base::Fence& free) const {
   const base::DType type = parameter.types.model;
-  gather.weight = pool.take(bytes_);
+  comm::Communicator& first = over_gtp_ ? groups.gtp : groups.tp;
+  first.lane().wait(free);
+  first.lane().wait(parameter.published);
+  base::Fence done;
   const void* home = parameter.weight.data();
   if (over_gtp_) {
-    if (over_tp_) gather.scratch = pool.take(home_bytes_);
-    std::byte* target = over_tp_ ? gather.scratch.data() : gather.weight.data();
-    gather.done = over_gtp_->run(*parallel.gtp_gather, parameter.weight.data(), target, type);
+    std::byte* target = over_tp_ ? buffer + weight_bytes_ : buffer;
+    done = over_gtp_->run(groups.gtp, home, target, type);
     home = target;
   }
   if (over_tp_) {
-    parallel.tp->lane().wait(gather.done);
-    gather.done = over_tp_->run(*parallel.tp, home, gather.weight.data(), type);
+    groups.tp.lane().wait(done);
+    done = over_tp_->run(groups.tp, home, buffer, type);
   }
-  return gather;
+  return done;
 }
 
 }  // namespace tessera::shard

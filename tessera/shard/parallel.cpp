@@ -13,9 +13,15 @@ Parallel make_parallel(comm::World& world, int tp, int gtp, int dp) {
   auto group = [&](const std::string& name, const std::vector<std::string>& axes) {
     return world.make_group(name, parallel.mesh.groups(axes));
   };
+  parallel.clock = world.clock();
+  parallel.compute = base::make_inline_lane(parallel.clock);
+  parallel.board = world.make_board();
   parallel.tp = group("tp", {"tp"});
   parallel.gtp_gather = group("gtp-gather", {"gtp"});
   parallel.gtp_reduce = group("gtp-reduce", {"gtp"});
+  parallel.gtp_demand = group("gtp-demand", {"gtp"});
+  parallel.tp_gather = group("tp-gather", {"tp"});
+  parallel.tp_reduce = group("tp-reduce", {"tp"});
   parallel.dp = group("dp", {"dp"});
   parallel.replica = group("replica", {"tp", "gtp"});
   parallel.data = group("data", {"gtp", "dp"});

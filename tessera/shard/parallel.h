@@ -10,13 +10,19 @@ namespace tessera::shard {
 struct Parallel {
   comm::Mesh mesh;  // dense axes: tp, gtp, dp
   int rank = 0;     // in the world
-  std::unique_ptr<comm::Communicator> tp;
-  std::unique_ptr<comm::Communicator> gtp_gather;  // weights travel here ...
+  std::unique_ptr<base::Lane> compute;             // the program itself
+  std::unique_ptr<comm::Communicator> tp;          // the program's own collectives
+  std::unique_ptr<comm::Communicator> gtp_gather;  // scheduled weights travel here ...
   std::unique_ptr<comm::Communicator> gtp_reduce;  // ... gradients here: neither waits for the other
+  std::unique_ptr<comm::Communicator> gtp_demand;  // weights that no schedule foresaw
+  std::unique_ptr<comm::Communicator> tp_gather;   // the second hop of weights whose compute parts overlap
+  std::unique_ptr<comm::Communicator> tp_reduce;   // the first hop of gradients that tp ranks hold in parts
   std::unique_ptr<comm::Communicator> dp;
   std::unique_ptr<comm::Communicator> replica;  // tp x gtp: all ranks that hold one copy of the model
   std::unique_ptr<comm::Communicator> data;     // gtp x dp: all ranks that read different samples
   std::unique_ptr<comm::Communicator> world;
+  std::unique_ptr<comm::Board> board;           // what each rank last did, for whoever waits too long
+  std::shared_ptr<base::VirtualClock> clock;    // null where time is real
 
   int tp_rank() const { return mesh.coordinate(rank, "tp"); }
   int gtp_rank() const { return mesh.coordinate(rank, "gtp"); }
@@ -26,7 +32,7 @@ struct Parallel {
   int dp_size() const { return mesh.size("dp"); }
 };
 
-// Collective over the world: every rank makes every group in the same order. Errors (InputError): tp * gtp * dp is not
+// Collective over the world, which outlives the result: every rank makes every group in the same order. Errors (InputError): tp * gtp * dp is not
 // the world's size.
 Parallel make_parallel(comm::World& world, int tp, int gtp, int dp);
 

@@ -21,22 +21,29 @@ void check_dense(const layout::LocalLayout& local, const std::string& name) {
 
 }  // namespace
 
-ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types, int tp_rank, int gtp_rank,
-                                int gtp_size) {
+ParameterLayouts layouts_of(const ParameterSpec& spec, int gtp_size) {
   const layout::Layout& compute = spec.compute;
   const layout::Shape shape = layout::matrix_shape(spec.dims);
   TESSERA_CHECK(compute.shape == shape, "parameter '{}': layout of {} x {} for a logical shape of {} x {}", spec.name,
                 compute.shape.rows, compute.shape.cols, shape.rows, shape.cols);
+  layout::validate(compute, layout::Cover::all);
+  if (!spec.sharded) return {compute, layout::repeat(compute, gtp_size)};
+  ParameterLayouts layouts{.home = layout::unique_home(compute)};
+  layouts.storage = layout::cut_local_rows(layouts.home, gtp_size);
+  layout::validate(layouts.storage, layout::Cover::exact);
+  return layouts;
+}
+
+ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types, int tp_rank, int gtp_rank,
+                                int gtp_size) {
+  const layout::Layout& compute = spec.compute;
   TESSERA_CHECK(tp_rank >= 0 && tp_rank < compute.size(), "parameter '{}': tp rank {} of a layout over {}", spec.name,
                 tp_rank, compute.size());
-  layout::validate(compute, layout::Cover::all);
-
   ShardedParameter parameter;
   parameter.types = types;
-  parameter.home = spec.sharded ? layout::unique_home(compute) : compute;
-  parameter.storage =
-      spec.sharded ? layout::cut_local_rows(parameter.home, gtp_size) : layout::repeat(compute, gtp_size);
-  if (spec.sharded) layout::validate(parameter.storage, layout::Cover::exact);
+  ParameterLayouts layouts = layouts_of(spec, gtp_size);
+  parameter.home = std::move(layouts.home);
+  parameter.storage = std::move(layouts.storage);
 
   const auto tp = static_cast<std::size_t>(tp_rank);
   const auto place = static_cast<std::size_t>(tp_rank + compute.size() * gtp_rank);

@@ -11,6 +11,7 @@
 
 #include "tessera/base/buffer.h"
 #include "tessera/base/dtype.h"
+#include "tessera/base/fence.h"
 #include "tessera/layout/layout.h"
 
 namespace tessera::shard {
@@ -48,12 +49,20 @@ struct ShardedParameter {
   base::Buffer master;     // accumulator type; empty when it is the weight itself
   base::Buffer main_grad;  // accumulator type; empty for a frozen parameter
   std::int64_t version = 0;
+  base::Fence published;  // the newest version is written when this is done
   bool main_grad_written = false;  // in this step: the first produced block writes, later ones add
 
   std::int64_t shard_elements() const { return local_storage.size; }
   bool has_master() const { return types.model != types.accumulator; }
   void* master_data() { return has_master() ? master.data() : weight.data(); }
 };
+
+// What follows from a compute layout: where the parameter is at home, and what each rank of tp x gtp keeps.
+struct ParameterLayouts {
+  layout::Layout home, storage;
+};
+// Errors: a layout of another shape than dims, or one that leaves an element out.
+ParameterLayouts layouts_of(const ParameterSpec& spec, int gtp_size);
 
 // Builds layouts and buffers (weight and main_grad zero) for the rank at (tp_rank, gtp_rank). Errors: a compute layout
 // whose size is not the tp degree, whose local parts are no dense matrices, or that leaves an element out.

@@ -1,51 +1,37 @@
 #include "tessera/shard/runtime.h"
 
 #include <algorithm>
-#include <array>
-#include <chrono>
-#include <cstring>
-#include <optional>
 
 #include "tessera/base/error.h"
+#include "tessera/shard/check.h"
+#include "tessera/shard/host_time.h"
+#include "tessera/shard/sizes.h"
 
 namespace tessera::shard {
-namespace {
 
-// Adds the time until destruction to `seconds`.
-class Stopwatch {
- public:
-  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
-  ~Stopwatch() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
+Runtime::Runtime(Parallel& parallel, ParameterTypes types, const RuntimeOptions& options)
+    : parallel_(parallel),
+      types_(types),
+      options_(options),
+      exceptions_(std::uncaught_exceptions()),
+      agreement_(parallel),
+      measure_(parallel),
+      on_demand_(parallel, entries_, agreement_, statistics_, measure_) {}
 
- private:
-  double& seconds_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
-
-}  // namespace
-
-struct Runtime::Entry {
-  Entry(ShardedParameter made, const Parallel& parallel)
-      : parameter(std::move(made)), materializer(parameter, parallel), reducer(parameter, parallel) {}
-
-  ShardedParameter parameter;
-  Materializer materializer;
-  Reducer reducer;
-  std::optional<Materializer::Gather> gathered;
-  std::int64_t gathered_version = -1;
-  int users = 0;                        // consumes not yet released
-  std::optional<base::Buffer> staging;  // of this microbatch's gradient
-  bool produced = false;                // in this microbatch
-  std::array<int, 5 * 3> ordinals{};    // by event kind and pass, in this microbatch
-};
-
-Runtime::Runtime(Parallel& parallel, ParameterTypes types) : parallel_(parallel), types_(types) {}
-Runtime::~Runtime() = default;
+// What is under way uses buffers of this object.
+Runtime::~Runtime() {
+  comm::Communicator* groups[] = {parallel_.gtp_gather.get(), parallel_.gtp_demand.get(), parallel_.gtp_reduce.get(),
+                                  parallel_.tp_gather.get(),  parallel_.tp_reduce.get(),  parallel_.dp.get()};
+  for (comm::Communicator* group : groups)
+    if (std::uncaught_exceptions() > exceptions_) group->cancel();
+  for (comm::Communicator* group : groups) {
+    const base::Fence last = group->lane().record();
+    while (!last.wait_for(std::chrono::seconds(1))) continue;  // every operation has a time limit of its own
+  }
+}
 
 ParameterId Runtime::add(ParameterSpec spec) {
-  TESSERA_CHECK(!in_step_, "parameter '{}' is added inside a step", spec.name);
+  TESSERA_CHECK(!in_step_ && plans_.empty(), "parameter '{}' is added after the first step began", spec.name);
   const auto id = static_cast<ParameterId>(entries_.size());
   TESSERA_CHECK(ids_.emplace(spec.name, id).second, "parameter '{}' is added twice", spec.name);
   ShardedParameter parameter =
@@ -62,12 +48,27 @@ std::vector<ParameterId> Runtime::by_name() const {
   std::vector<ParameterId> order(entries_.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<ParameterId>(i);
   std::ranges::sort(order, {}, [this](ParameterId id) -> const std::string& {
-    return entries_[static_cast<std::size_t>(id)]->parameter.spec.name;
+    return entries_[static_cast<std::size_t>(id)]->name();
   });
   return order;
 }
 
-Runtime::Entry& Runtime::entry(ParameterId id, const char* call) {
+std::vector<ParameterId> Runtime::by_first_use() const {
+  std::vector<ParameterId> order;
+  std::vector<bool> seen(entries_.size(), false);
+  auto add = [&](ParameterId id) {
+    if (seen[static_cast<std::size_t>(id)]) return;
+    seen[static_cast<std::size_t>(id)] = true;
+    order.push_back(id);
+  };
+  if (kind_ == StepKind::train)
+    for (const Event& event : trace())
+      if (event.kind == EventKind::consume) add(event.parameter);
+  for (ParameterId id = 0; id < size(); ++id) add(id);
+  return order;
+}
+
+Entry& Runtime::entry(ParameterId id, const char* call) {
   TESSERA_CHECK(id >= 0 && id < size(), "{}: parameter {} of {}", call, id, size());
   return *entries_[static_cast<std::size_t>(id)];
 }
@@ -75,16 +76,24 @@ Runtime::Entry& Runtime::entry(ParameterId id, const char* call) {
 void Runtime::begin_step(StepKind kind, int microbatches) {
   TESSERA_CHECK(!in_step_, "begin_step inside a step");
   TESSERA_CHECK(microbatches >= 1, "a step of {} microbatches", microbatches);
+  end_trace();
   kind_ = kind;
   microbatches_ = microbatches;
   microbatch_ = -1;
-  in_step_ = true;
-  trace_.clear();
+  in_step_ = trace_open_ = true;
   statistics_ = {};
+  agreement_.begin_step();
+  measure_.begin_step();
   for (auto& entry : entries_) {
     entry->parameter.main_grad_written = false;
-    entry->ordinals = {};
+    entry->replicas_summed = false;
   }
+  const auto plan = plans_.find({kind, microbatches});
+  replay_ = plan != plans_.end() ? plan->second.replay.get() : nullptr;
+  statistics_.recorded = replay_ == nullptr;
+  if (prepared_ && prepared_ != replay_) prepared_->drain();
+  prepared_ = replay_;
+  if (replay_) replay_->begin_step();
 }
 
 void Runtime::begin_microbatch() {
@@ -100,9 +109,10 @@ void Runtime::end_microbatch() {
   TESSERA_CHECK(in_microbatch_, "end_microbatch without begin_microbatch");
   for (const auto& entry : entries_)
     TESSERA_CHECK(entry->users == 0, "end of microbatch {}: '{}' is consumed and not released", microbatch_,
-                  entry->parameter.spec.name);
-  if (is_training()) reduce_microbatch();
-  if (is_training() && microbatch_ + 1 == microbatches_) reduce_replicas();
+                  entry->name());
+  if (replay_ && !replay_->ends_microbatch(microbatch_)) depart();
+  agreement_.post();
+  if (is_training() && !replay_) on_demand_.reduce_microbatch();
   in_microbatch_ = false;
 }
 
@@ -110,125 +120,202 @@ void Runtime::end_step() {
   TESSERA_CHECK(in_step_ && !in_microbatch_, "end_step outside a step or inside a microbatch");
   TESSERA_CHECK(microbatch_ + 1 == microbatches_, "the step ends after {} of {} microbatches", microbatch_ + 1,
                 microbatches_);
+  if (replay_) {
+    TESSERA_CHECK(replay_->is_at_end_of_body(), "the step ends at event {} of its schedule's {}", replay_->next(),
+                  replay_->schedule().body);
+    replay_->finish();
+  }
+  if (is_training()) {
+    fill_unproduced();
+    if (!replay_) on_demand_.reduce_replicas();
+  }
+  agreement_.compare(*parallel_.world, agreement_.hash(), "what a step did", entries_);
+  for (const auto& entry : entries_)
+    TESSERA_CHECK(!entry->produced, "'{}': a gradient was produced and not reduced", entry->name());
   in_step_ = false;
 }
 
-void Runtime::record(EventKind kind, Pass pass, ParameterId id) {
-  Entry& entry = *entries_[static_cast<std::size_t>(id)];
-  int& ordinal = entry.ordinals[static_cast<std::size_t>(kind) * 3 + static_cast<std::size_t>(pass)];
-  trace_.push_back(Event{.kind = kind,
-                         .step = kind_,
-                         .microbatch = in_microbatch_ ? microbatch_ : -1,
-                         .pass = pass,
-                         .parameter = id,
-                         .ordinal = ordinal++});
+// A parameter without a gradient in any microbatch has gradient zero, on every rank alike.
+void Runtime::fill_unproduced() {
+  for (auto& entry : entries_) {
+    ShardedParameter& parameter = entry->parameter;
+    if (!parameter.spec.trainable || parameter.main_grad_written) continue;
+    ++statistics_.unproduced;
+    parameter.main_grad.fill_zero();
+    entry->replicas_summed = true;
+  }
+}
+
+// The one that comes if it happens now.
+Event Runtime::event_of(EventKind kind, Pass pass, ParameterId id) const {
+  return {.kind = kind,
+          .step = kind_,
+          .microbatch = in_microbatch_ ? microbatch_ : -1,
+          .pass = pass,
+          .parameter = id,
+          .ordinal = entries_[static_cast<std::size_t>(id)]->happened(kind, pass)};
+}
+
+// The event is recorded; where it is not the next of the schedule, the step leaves it.
+void Runtime::happens(const Event& event) {
+  if (replay_ && !replay_->is_next(event)) depart();
+  agreement_.add(event);
+  if (!replay_) measure_.event(statistics_);
+  if (event.parameter >= 0) ++entry(event.parameter, "event").happened(event.kind, event.pass);
+}
+
+// From here to the end of the step everything is on demand. Nothing that the schedule had under way is lost: what is
+// consumed stays readable in its arena, what is produced is reduced with the microbatch.
+void Runtime::depart() {
+  if (in_step_) {
+    statistics_.departed = true;
+    ++totals_.departed_steps;
+    ++plans_.at({kind_, microbatches_}).departures;
+  }
+  replay_->drain();
+  replay_ = nullptr;
 }
 
 WeightView Runtime::consume(ParameterId id, Pass pass) {
   Entry& entry = this->entry(id, "consume");
-  TESSERA_CHECK(in_microbatch_, "'{}' is consumed outside a microbatch", entry.parameter.spec.name);
-  record(EventKind::consume, pass, id);
-  const base::DType type = entry.parameter.types.model;
+  TESSERA_CHECK(in_microbatch_, "'{}' is consumed outside a microbatch", entry.name());
+  happens(event_of(EventKind::consume, pass, id));
+  const bool moves = !entry.materializer.is_resident();
+  if (replay_ && moves) replay_->arrive(entry, id);
+  if (!replay_ && moves && entry.users == 0) on_demand_.gather(entry, id);
   ++entry.users;
-  if (entry.materializer.is_resident()) return {entry.parameter.weight.data(), type};
-  if (!entry.gathered) {
-    Stopwatch exposed(statistics_.exposed_seconds);
-    entry.gathered = entry.materializer.start(entry.parameter, parallel_, pool_);
-    entry.gathered->done.synchronize();
-    entry.gathered_version = entry.parameter.version;
-    statistics_.gathered_bytes += entry.materializer.received_bytes();
-  }
-  TESSERA_CHECK(entry.gathered_version == entry.parameter.version,
-                "'{}': the gathered weight has version {}, the stored {}", entry.parameter.spec.name,
-                entry.gathered_version, entry.parameter.version);
-  return {entry.gathered->weight.data(), type};
+  if (replay_) replay_->passed();
+  return {moves ? entry.view : entry.parameter.weight.data(), entry.parameter.types.model};
 }
 
 void Runtime::release(ParameterId id, Pass pass) {
   Entry& entry = this->entry(id, "release");
-  TESSERA_CHECK(entry.users > 0, "'{}' is released more often than consumed", entry.parameter.spec.name);
-  record(EventKind::release, pass, id);
-  if (--entry.users > 0 || !entry.gathered) return;
-  pool_.give_back(std::move(entry.gathered->weight));
-  if (entry.gathered->scratch.size() > 0) pool_.give_back(std::move(entry.gathered->scratch));
-  entry.gathered.reset();
+  TESSERA_CHECK(entry.users > 0, "'{}' is released more often than consumed", entry.name());
+  happens(event_of(EventKind::release, pass, id));
+  if (--entry.users == 0) on_demand_.release(entry);
+  if (replay_) replay_->passed();
 }
 
 GradientBuffer Runtime::grad_buffer(ParameterId id) {
   Entry& entry = this->entry(id, "grad_buffer");
   TESSERA_CHECK(in_microbatch_ && is_training(), "the gradient of '{}' is asked for outside a training microbatch",
-                entry.parameter.spec.name);
-  TESSERA_CHECK(entry.parameter.spec.trainable, "'{}' is frozen and has no gradient", entry.parameter.spec.name);
-  if (!entry.staging) entry.staging = pool_.take(entry.reducer.staging_bytes());
-  return {entry.staging->data(), entry.parameter.types.accumulator, entry.produced};
+                entry.name());
+  TESSERA_CHECK(entry.parameter.spec.trainable, "'{}' is frozen and has no gradient", entry.name());
+  if (replay_ && !replay_->is_next(event_of(EventKind::produce, Pass::backward, id))) depart();
+  if (!entry.staging) entry.staging = replay_ ? replay_->staging(id) : on_demand_.staging(entry);
+  return {entry.staging, entry.parameter.types.accumulator, entry.produced};
 }
 
 void Runtime::produce(ParameterId id) {
   Entry& entry = this->entry(id, "produce");
-  TESSERA_CHECK(entry.staging.has_value(), "'{}' is produced without grad_buffer", entry.parameter.spec.name);
-  record(EventKind::produce, Pass::backward, id);
+  TESSERA_CHECK(entry.staging, "'{}' is produced without grad_buffer", entry.name());
+  happens(event_of(EventKind::produce, Pass::backward, id));
   entry.produced = true;
+  if (replay_) replay_->passed();
 }
 
 void Runtime::publish(ParameterId id) {
   Entry& entry = this->entry(id, "publish");
-  TESSERA_CHECK(entry.users == 0, "'{}' is published while it is consumed", entry.parameter.spec.name);
-  record(EventKind::publish, Pass::forward, id);
+  TESSERA_CHECK(entry.users == 0, "'{}' is published while it is consumed", entry.name());
   ++entry.parameter.version;
+  entry.parameter.published = parallel_.compute->record();
+  const Event event = event_of(EventKind::publish, Pass::forward, id);
+  // Beyond the optimizer's publishes (a checkpoint is loaded, say) weights change outside every step.
+  if (replay_ && !replay_->is_next(event)) replay_ = nullptr;
+  if (replay_) replay_->passed();
+  if (!trace_open_ || !is_training()) return;
+  agreement_.add(event);
+  if (!replay_) measure_.event(statistics_);
 }
 
 void Runtime::comm(const std::string& group, const std::string& op, std::int64_t bytes, Pass pass) {
-  trace_.push_back(Event{.kind = EventKind::comm,
-                         .step = kind_,
-                         .microbatch = in_microbatch_ ? microbatch_ : -1,
-                         .pass = pass,
-                         .ordinal = comm_ordinals_[group + "/" + op + "/" + std::string(name_of(pass))]++,
-                         .group = group,
-                         .op = op,
-                         .bytes = bytes});
+  record_comm(EventKind::comm, group, op, bytes, pass);
 }
 
-// Every rank takes part for every trainable parameter, with zeros where it produced nothing.
-void Runtime::reduce_microbatch() {
-  std::vector<std::pair<Entry*, Reducer::Exchange>> exchanges;
-  for (auto& owned : entries_) {
-    Entry& entry = *owned;
-    if (!entry.parameter.spec.trainable) continue;
-    if (!entry.produced) {
-      ++statistics_.unproduced;
-      if (!entry.staging) entry.staging = pool_.take(entry.reducer.staging_bytes());
-      entry.staging->fill_zero();
-    }
-    Stopwatch exposed(statistics_.exposed_seconds);
-    exchanges.emplace_back(&entry, entry.reducer.start(entry.parameter, parallel_, std::move(*entry.staging), pool_));
-    entry.staging.reset();
-    entry.produced = false;
-  }
-  for (auto& [entry, exchange] : exchanges) {
-    {
-      Stopwatch exposed(statistics_.exposed_seconds);
-      exchange.done.synchronize();
-    }
-    entry->reducer.finish(entry->parameter, std::move(exchange), pool_);
-    statistics_.reduced_bytes += entry->reducer.received_bytes();
-  }
+void Runtime::stash(std::int64_t bytes, Pass pass, std::string_view way) {
+  record_comm(EventKind::stash, {}, std::string(way), bytes, pass);
 }
 
-// After the last microbatch: replicas are summed in replica order.
-void Runtime::reduce_replicas() {
-  const int replicas = parallel_.dp_size();
-  if (replicas == 1) return;
-  Stopwatch exposed(statistics_.exposed_seconds);
-  std::vector<base::Fence> fences;
-  for (auto& entry : entries_) {
-    ShardedParameter& parameter = entry->parameter;
-    if (!parameter.spec.trainable) continue;
-    const std::int64_t count = parameter.shard_elements();
-    fences.push_back(parallel_.dp->all_reduce(parameter.main_grad.data(), count, parameter.types.accumulator));
-    statistics_.reduced_bytes +=
-        2 * (replicas - 1) * count / replicas * static_cast<std::int64_t>(base::size_of(parameter.types.accumulator));
+void Runtime::fetch(std::int64_t bytes, Pass pass, std::string_view way) {
+  record_comm(EventKind::fetch, {}, std::string(way), bytes, pass);
+}
+
+void Runtime::record_comm(EventKind kind, const std::string& group, const std::string& op, std::int64_t bytes,
+                          Pass pass) {
+  std::string key(name_of(kind));
+  key.append("/").append(group).append("/").append(op).append("/").append(name_of(pass));
+  happens({.kind = kind,
+           .step = kind_,
+           .microbatch = in_microbatch_ ? microbatch_ : -1,
+           .pass = pass,
+           .ordinal = comm_ordinals_[key]++,
+           .group = group,
+           .op = op,
+           .bytes = bytes});
+  if (replay_) replay_->passed();
+}
+
+// The step and the publishes behind it are over: plan it if it has no schedule that it follows.
+void Runtime::end_trace() {
+  if (!std::exchange(trace_open_, false) || !options_.scheduled) return;
+  Plan& plan = plans_[{kind_, microbatches_}];
+  if (plan.replay && !statistics_.departed) plan.departures = 0;
+  if (plan.replay && plan.departures < options_.patience) return;
+  const bool trains = std::ranges::any_of(entries_, [](const auto& e) { return e->parameter.spec.trainable; });
+  const bool published = std::ranges::any_of(trace(), [](const Event& e) { return e.kind == EventKind::publish; });
+  if (is_training() && trains && !published) return;  // the optimizer skipped this step: its trace is no whole step
+  make_schedule();
+}
+
+void Runtime::make_schedule() {
+  if (prepared_) prepared_->drain();
+  prepared_ = nullptr;
+  const std::vector<ParameterSize> sizes = this->sizes();
+  agreement_.compare(*parallel_.world, agreement_.hash(), "the optimizer's part of a step", entries_);
+  measure_.agree(trace(), entries_.size(), agreement_, entries_);
+  Schedule schedule = plan_within(trace(), sizes, options_.gather_budget, options_.reduce_budget,
+                                  options_.coalesce_bytes,
+                                  [&](const Schedule& tried) { return measure_.costs(tried, sizes); });
+  const std::vector<std::string> faults = check(trace(), sizes, schedule);
+  TESSERA_CHECK(faults.empty(), "the schedule of a {} step is wrong: {}", name_of(kind_), faults.front());
+  const std::uint64_t gathers = gather_hash(schedule), reductions = reduce_hash(schedule);
+  for (comm::Communicator* group : {parallel_.gtp_gather.get(), parallel_.tp_gather.get()})
+    agreement_.compare(*group, gathers, "the schedule of the gathers", entries_);
+  for (comm::Communicator* group : {parallel_.gtp_reduce.get(), parallel_.tp_reduce.get(), parallel_.dp.get()})
+    agreement_.compare(*group, reductions, "the schedule of the reductions", entries_);
+  on_demand_.free_unused();
+  arenas_.grow(schedule);
+  Plan& plan = plans_[{kind_, microbatches_}];
+  plan.departures = 0;
+  plan.replay = std::make_unique<Replay>(trace(), std::move(schedule), entries_, parallel_, arenas_, agreement_,
+                                         statistics_, options_.replay);
+  ++totals_.planned;
+}
+
+const Schedule* Runtime::schedule(StepKind kind, int microbatches) const {
+  const auto plan = plans_.find({kind, microbatches});
+  return plan == plans_.end() || !plan->second.replay ? nullptr : &plan->second.replay->schedule();
+}
+
+ScheduleStatistics Runtime::schedule_statistics() const {
+  ScheduleStatistics statistics = totals_;
+  statistics.gather_arena_bytes = static_cast<std::int64_t>(arenas_.gather.size());
+  statistics.reduce_arena_bytes = static_cast<std::int64_t>(arenas_.reduce.size());
+  statistics.scratch_bytes = static_cast<std::int64_t>(arenas_.scratch.size());
+  statistics.gather_peak_bytes = arenas_.gather_peak;
+  statistics.reduce_peak_bytes = arenas_.reduce_peak;
+  statistics.on_demand_peak_bytes = static_cast<std::int64_t>(on_demand_.peak_bytes());
+  return statistics;
+}
+
+std::vector<ParameterSize> Runtime::sizes() const {
+  std::vector<ParameterSize> sizes;
+  for (const auto& entry : entries_) {
+    const ShardedParameter& parameter = entry->parameter;
+    sizes.push_back(size_of(parameter.spec, {parameter.home, parameter.storage}, parameter.types, parallel_.gtp_size(),
+                            parallel_.dp_size()));
   }
-  for (const base::Fence& fence : fences) fence.synchronize();
+  return sizes;
 }
 
 }  // namespace tessera::shard

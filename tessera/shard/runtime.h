@@ -4,27 +4,33 @@
 //   begin_step
 //     begin_microbatch
 //       consume / release of each weight in each pass, grad_buffer / produce of each gradient
-//     end_microbatch        every rank's gradients of this microbatch are reduced
+//     end_microbatch
 //   end_step                gradients of the step are complete in main_grad
 //   publish                 the optimizer has written new weights
 //
-// The schedule carried out here is the trivial one: a weight is gathered at its first consume and freed at its last
-// release; gradients are reduced at the end of the microbatch. One object a model and rank; not thread-safe; nothing is
-// global.
+// The first step of a kind runs on demand and is recorded; then it is planned, the plan is checked, and later steps
+// follow it (docs/schedule.md). A step that leaves its schedule in the same way on every rank goes on on demand and is
+// counted; after some such steps in a row a new schedule is made. A rank that leaves it alone ends the run.
+//
+// One object a model and rank; not thread-safe; nothing is global.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
-#include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "tessera/shard/buffer_pool.h"
-#include "tessera/shard/events.h"
-#include "tessera/shard/materialize.h"
+#include "tessera/shard/agreement.h"
+#include "tessera/shard/entry.h"
+#include "tessera/shard/measure.h"
+#include "tessera/shard/on_demand.h"
 #include "tessera/shard/parallel.h"
-#include "tessera/shard/parameter.h"
-#include "tessera/shard/reduction.h"
+#include "tessera/shard/plan_auto.h"
+#include "tessera/shard/replay.h"
+#include "tessera/shard/statistics.h"
 
 namespace tessera::shard {
 
@@ -35,24 +41,37 @@ struct WeightView {
 };
 
 // Where the weight-gradient GEMM writes: dense, compute layout. When `accumulate`, an earlier use in this microbatch
-// has written there and this one adds to it.
+// has written there and this one adds to it. Ask for it directly before the GEMM and its produce.
 struct GradientBuffer {
   void* data = nullptr;
   base::DType dtype = base::DType::fp32;
   bool accumulate = false;
 };
 
-// Since the last begin_step, on this rank.
-struct StepStatistics {
-  std::int64_t gathered_bytes = 0, reduced_bytes = 0;  // received from other ranks
-  double exposed_seconds = 0;                          // the host waited for communication
-  int unproduced = 0;                                  // trainable parameters without a gradient in some microbatch
+struct RuntimeOptions {
+  bool scheduled = true;  // false: every step runs on demand
+  // Bytes, kMinimum, kUnlimited; absent: the smallest with which a step is predicted to take at most 1 % longer than
+  // with unlimited ones.
+  std::optional<std::int64_t> gather_budget, reduce_budget;
+  std::int64_t coalesce_bytes = 0;  // neighbours travel together up to this
+  ReplayOptions replay;
+  int patience = 3;  // steps in a row that leave their schedule before a new one is made
+};
+
+// What schedules take, all kinds of step together.
+struct ScheduleStatistics {
+  int planned = 0;                                         // schedules made
+  std::int64_t departed_steps = 0, demand_gathers = 0;     // since the first schedule
+  std::int64_t gather_arena_bytes = 0, reduce_arena_bytes = 0, scratch_bytes = 0;  // allocated
+  std::int64_t gather_peak_bytes = 0, reduce_peak_bytes = 0;                       // of these used
+  std::int64_t on_demand_peak_bytes = 0;
 };
 
 class Runtime {
  public:
   // `parallel` outlives the runtime.
-  Runtime(Parallel& parallel, ParameterTypes types);
+  Runtime(Parallel& parallel, ParameterTypes types, const RuntimeOptions& options = {});
+  // Waits until nothing is under way; collective, unless a rank has failed.
   ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
@@ -63,12 +82,16 @@ class Runtime {
   ShardedParameter& parameter(ParameterId id);
   // Ids in name order: the order of norms and of checkpoints.
   std::vector<ParameterId> by_name() const;
+  // Ids in the order in which the last training step first consumed them, the rest behind: the order in which an
+  // optimizer should publish, so that the next step's first gathers start first.
+  std::vector<ParameterId> by_first_use() const;
 
   // microbatches: how many this step has, the same on every rank. Errors: calls out of order.
   void begin_step(StepKind kind, int microbatches);
   void begin_microbatch();
   void end_microbatch();
-  // main_grad is complete (dp included) when it returns. Errors: microbatches missing, weights not released.
+  // main_grad is complete (dp included) when it returns. Errors: microbatches missing, weights not released, a rank that
+  // did other things than this one (the first differing event of both).
   void end_step();
 
   WeightView consume(ParameterId id, Pass pass);
@@ -78,6 +101,9 @@ class Runtime {
   void publish(ParameterId id);
   // Another collective of the program is issued now.
   void comm(const std::string& group, const std::string& op, std::int64_t bytes, Pass pass);
+  // Bytes of activations are kept from here (stash) until backward takes them back (fetch). way: "keep" or "shard".
+  void stash(std::int64_t bytes, Pass pass, std::string_view way);
+  void fetch(std::int64_t bytes, Pass pass, std::string_view way);
   // The host has waited this long for a collective of the program.
   void add_exposed(double seconds) { statistics_.exposed_seconds += seconds; }
 
@@ -85,28 +111,47 @@ class Runtime {
   Parallel& parallel() { return parallel_; }
   const ParameterTypes& types() const { return types_; }
   const StepStatistics& statistics() const { return statistics_; }
-  const Trace& trace() const { return trace_; }  // of the last step begun
-  std::size_t peak_buffer_bytes() const { return pool_.peak_bytes(); }
+  const Trace& trace() const { return agreement_.trace(); }  // of the last step begun
+  // Of the kind of step; null while there is none.
+  const Schedule* schedule(StepKind kind, int microbatches) const;
+  ScheduleStatistics schedule_statistics() const;
+  std::vector<ParameterSize> sizes() const;  // by id
 
  private:
-  struct Entry;
+  using Key = std::pair<StepKind, int>;  // kind, microbatches
+  struct Plan {
+    std::unique_ptr<Replay> replay;
+    int departures = 0;  // in a row
+  };
   Entry& entry(ParameterId id, const char* call);
-  void record(EventKind kind, Pass pass, ParameterId id);
-  void reduce_microbatch();
-  void reduce_replicas();
+  Event event_of(EventKind kind, Pass pass, ParameterId id) const;
+  void record_comm(EventKind kind, const std::string& group, const std::string& op, std::int64_t bytes, Pass pass);
+  void happens(const Event& event);
+  void depart();
+  void end_trace();
+  void make_schedule();
+  void fill_unproduced();
 
   Parallel& parallel_;
   ParameterTypes types_;
-  std::vector<std::unique_ptr<Entry>> entries_;
+  RuntimeOptions options_;
+  int exceptions_;  // under way when this was made
+  Entries entries_;
   std::unordered_map<std::string, ParameterId> ids_;
-  BufferPool pool_;
+  Agreement agreement_;
+  StepStatistics statistics_;
+  Measure measure_;
+  OnDemand on_demand_;
+  Arenas arenas_;
+  std::map<Key, Plan> plans_;
+  Replay* replay_ = nullptr;   // of the step under way, while it follows its schedule
+  Replay* prepared_ = nullptr;  // whose gathers for its next step may be under way
+  ScheduleStatistics totals_;
 
   StepKind kind_ = StepKind::train;
   int microbatches_ = 0, microbatch_ = -1;  // microbatch_: begun so far - 1
-  bool in_step_ = false, in_microbatch_ = false;
-  Trace trace_;
+  bool in_step_ = false, in_microbatch_ = false, trace_open_ = false;
   std::unordered_map<std::string, int> comm_ordinals_;
-  StepStatistics statistics_;
 };
 
 }  // namespace tessera::shard

@@ -57,6 +57,10 @@ struct TrainConfig {
   Recompute recompute = Recompute::none;
   bool sequence_parallel = false;
 
+  std::string gather_budget = "auto", reduce_budget = "auto";  // min, auto, or bytes as 300MB (parse_budget)
+  bool debug_poison = false;                                   // buffers are filled with NaN when they are free
+  std::int64_t debug_delays = 0;                               // not 0: seed of random delays of communication
+
   std::int64_t save_every = 0, keep = 0;  // steps between checkpoints, 0: only the last; checkpoints kept, 0: all
   std::string resume;                     // path of a checkpoint, or "latest"; empty: a new run
   std::int64_t eval_every = 0;            // steps between evaluations on `valid`, 0: only at the end

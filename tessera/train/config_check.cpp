@@ -2,6 +2,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/train/config_settings.h"
+#include "tessera/train/plan_flags.h"
 
 namespace tessera::train {
 namespace {
@@ -46,6 +47,8 @@ TrainConfig resolve_settings(TrainConfig config) {
   check_types(config);
   check_rates(config);
   check_dependants(config);
+  parse_budget(config.gather_budget, "--gather-budget");
+  parse_budget(config.reduce_budget, "--reduce-budget");
   return config;
 }
 

@@ -10,6 +10,7 @@
 #include "tessera/train/batches.h"
 #include "tessera/train/checkpoint_together.h"
 #include "tessera/train/lr_schedule.h"
+#include "tessera/train/plan_flags.h"
 #include "tessera/train/trainer_checkpoint.h"
 
 namespace tessera::train {
@@ -20,6 +21,19 @@ constexpr int kMostSkipped = 10;  // steps in a row
 
 double milliseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+// Neighbouring weights travel together up to this: a collective costs some tens of microseconds, as long as memory
+// takes to copy as much.
+constexpr std::int64_t kCoalesceBytes = std::int64_t{1} << 20;
+
+shard::RuntimeOptions runtime_options(const TrainConfig& config) {
+  shard::RuntimeOptions options;
+  options.gather_budget = parse_budget(config.gather_budget, "--gather-budget");
+  options.reduce_budget = parse_budget(config.reduce_budget, "--reduce-budget");
+  options.coalesce_bytes = kCoalesceBytes;
+  options.replay = {.poison = config.debug_poison, .delay_seed = static_cast<std::uint64_t>(config.debug_delays)};
+  return options;
 }
 
 TrainerOptions trainer_options(const RunPlan& plan) {
@@ -34,7 +48,8 @@ TrainerOptions trainer_options(const RunPlan& plan) {
       .recompute = config.recompute,
       .seq_len = config.seq_len,
       .adamw = {.beta1 = config.beta1, .beta2 = config.beta2, .eps = config.eps, .weight_decay = config.weight_decay},
-      .clip = config.clip};
+      .clip = config.clip,
+      .runtime = runtime_options(config)};
 }
 
 // One rank's run: what the steps share.
@@ -61,6 +76,7 @@ class Loop {
     }
     std::ranges::sort(rates_of_tokens_);
     if (!rates_of_tokens_.empty()) summary_.tokens_per_second = rates_of_tokens_[rates_of_tokens_.size() / 2];
+    summary_.schedules = trainer_.runtime().schedule_statistics();
     if (files_ != nullptr) files_->finish(summary_);
   }
 

@@ -11,6 +11,26 @@ double clip_factor(double norm, double clip) {
   return clip == 0 ? 1.0 : std::min(1.0, clip / (norm + 1e-6));
 }
 
+std::vector<std::vector<shard::ParameterId>> optimizer_buckets(shard::Runtime& runtime) {
+  std::int64_t total = 0;
+  std::vector<shard::ParameterId> order;
+  for (const shard::ParameterId id : runtime.by_first_use()) {
+    if (!runtime.parameter(id).spec.trainable) continue;
+    order.push_back(id);
+    total += runtime.parameter(id).storage.shape.elements();
+  }
+  std::vector<std::vector<shard::ParameterId>> buckets;
+  std::int64_t before = 0, newest = -1;  // elements placed so far; which eighth the newest bucket began in
+  for (const shard::ParameterId id : order) {
+    const std::int64_t part = before * kOptimizerBuckets / std::max<std::int64_t>(total, 1);
+    if (buckets.empty() || part > newest) buckets.emplace_back();
+    newest = part;
+    buckets.back().push_back(id);
+    before += runtime.parameter(id).storage.shape.elements();
+  }
+  return buckets;
+}
+
 Optimizer::Optimizer(shard::Runtime& runtime, const ops::AdamW& options) : runtime_(runtime), options_(options) {
   for (shard::ParameterId id = 0; id < runtime.size(); ++id) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
@@ -23,25 +43,28 @@ Optimizer::Optimizer(shard::Runtime& runtime, const ops::AdamW& options) : runti
 
 void Optimizer::update(double lr, double gradient_scale) {
   ++updates_;
-  for (shard::ParameterId id = 0; id < runtime_.size(); ++id) {
-    shard::ShardedParameter& parameter = runtime_.parameter(id);
-    if (!parameter.spec.trainable) continue;
-    ops::AdamW options = options_;
-    options.lr = lr;
-    options.step = updates_;
-    options.gradient_scale = gradient_scale;
-    if (!parameter.spec.decay) options.weight_decay = 0;
-    ops::adamw(options, {.master = parameter.master_data(),
-                         .master_type = parameter.types.accumulator,
-                         .weight = parameter.weight.data(),
-                         .weight_type = parameter.types.model,
-                         .gradient = parameter.main_grad.data(),
-                         .gradient_type = parameter.types.accumulator,
-                         .exp_avg = moments(id).exp_avg.data(),
-                         .exp_avg_sq = moments(id).exp_avg_sq.data(),
-                         .count = parameter.shard_elements()});
-    runtime_.publish(id);
+  for (const std::vector<shard::ParameterId>& bucket : optimizer_buckets(runtime_)) {
+    for (const shard::ParameterId id : bucket) update(id, lr, gradient_scale);
+    for (const shard::ParameterId id : bucket) runtime_.publish(id);
   }
+}
+
+void Optimizer::update(shard::ParameterId id, double lr, double gradient_scale) {
+  shard::ShardedParameter& parameter = runtime_.parameter(id);
+  ops::AdamW options = options_;
+  options.lr = lr;
+  options.step = updates_;
+  options.gradient_scale = gradient_scale;
+  if (!parameter.spec.decay) options.weight_decay = 0;
+  ops::adamw(options, {.master = parameter.master_data(),
+                       .master_type = parameter.types.accumulator,
+                       .weight = parameter.weight.data(),
+                       .weight_type = parameter.types.model,
+                       .gradient = parameter.main_grad.data(),
+                       .gradient_type = parameter.types.accumulator,
+                       .exp_avg = moments(id).exp_avg.data(),
+                       .exp_avg_sq = moments(id).exp_avg_sq.data(),
+                       .count = parameter.shard_elements()});
 }
 
 void set_initial_values(shard::Runtime& runtime, std::uint64_t seed) {

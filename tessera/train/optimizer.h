@@ -12,6 +12,11 @@ namespace tessera::train {
 // min(1, clip / (norm + 1e-6)); 1 when clip is 0.
 double clip_factor(double norm, double clip);
 
+// The trainable parameters in the order in which the next step uses them first, in at most kOptimizerBuckets buckets of
+// about as many elements each: a bucket is updated, then published, so that its gathers start while later ones update.
+inline constexpr std::int64_t kOptimizerBuckets = 8;
+std::vector<std::vector<shard::ParameterId>> optimizer_buckets(shard::Runtime& runtime);
+
 class Optimizer {
  public:
   // options: the constants; lr, step and gradient_scale are set at each update. Moments start at zero.
@@ -30,6 +35,8 @@ class Optimizer {
   void set_updates(std::int64_t updates) { updates_ = updates; }
 
  private:
+  void update(shard::ParameterId id, double lr, double gradient_scale);
+
   shard::Runtime& runtime_;
   ops::AdamW options_;
   std::vector<Moments> moments_;  // by parameter id; empty buffers for frozen ones

@@ -75,9 +75,22 @@ void RunFiles::finish(const RunSummary& summary) {
   json["reduce_order"] = "sequential";
   json["deterministic"] = true;
   json["checkpoint"] = summary.checkpoint.string();
+  const shard::ScheduleStatistics& schedules = summary.schedules;
+  json["schedules"] = schedules.planned;
+  json["departed_steps"] = schedules.departed_steps;
+  json["demand_gathers"] = schedules.demand_gathers;
+  json["gather_arena_bytes"] = schedules.gather_arena_bytes;
+  json["gather_peak_bytes"] = schedules.gather_peak_bytes;
+  json["reduce_arena_bytes"] = schedules.reduce_arena_bytes;
+  json["reduce_peak_bytes"] = schedules.reduce_peak_bytes;
+  json["exchange_scratch_bytes"] = schedules.scratch_bytes;
+  json["on_demand_peak_bytes"] = schedules.on_demand_peak_bytes;
   write_json_atomically(directory_.summary(), json);
   if (summary.skipped_steps > 0)
     note(fmt::format("{} steps were skipped: their gradient was not finite", summary.skipped_steps));
+  if (schedules.departed_steps > 0)
+    note(fmt::format("{} steps left their schedule: {} weights were gathered on demand", schedules.departed_steps,
+                     schedules.demand_gathers));
   if (summary.valid_loss) note(fmt::format("held-out loss {:.4f}", *summary.valid_loss));
   note(fmt::format("checkpoint: {}", summary.checkpoint.string()));
 }

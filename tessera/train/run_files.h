@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "tessera/shard/runtime.h"
 #include "tessera/train/checkpoint_io.h"
 #include "tessera/train/metrics.h"
 #include "tessera/train/metrics_progress.h"
@@ -20,6 +21,7 @@ struct RunSummary {
   std::optional<double> loss, valid_loss;
   double tokens_per_second = 0;  // median over this run's steps
   std::filesystem::path checkpoint;
+  shard::ScheduleStatistics schedules;  // of rank 0
 };
 
 class RunFiles {

@@ -10,7 +10,7 @@ namespace tessera::train {
 Trainer::Trainer(comm::World& world, const TrainerOptions& options)
     : options_(options),
       parallel_(shard::make_parallel(world, options.tp, options.gtp, options.dp)),
-      runtime_(parallel_, options.types),
+      runtime_(parallel_, options.types, options.runtime),
       context_{.runtime = runtime_,
                .sequence_parallel = options.sequence_parallel && options.tp > 1,
                .recompute = options.recompute},

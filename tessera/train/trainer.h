@@ -23,6 +23,7 @@ struct TrainerOptions {
   std::int64_t seq_len = 0;
   ops::AdamW adamw;
   double clip = 1.0;
+  shard::RuntimeOptions runtime;
 };
 
 // A step's samples as this rank sees them.

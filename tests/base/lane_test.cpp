@@ -36,6 +36,20 @@ TEST(Fence, IsDoneWhenItsPromiseIsComplete) {
   EXPECT_EQ(fence.error(), nullptr);
 }
 
+TEST(Fence, IsWaitedForUpToALimitWithoutThrowing) {
+  using std::chrono::milliseconds;
+  EXPECT_TRUE(Fence().wait_for(milliseconds(0)));
+  Promise promise;
+  const Fence fence = promise.fence();
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_FALSE(fence.wait_for(milliseconds(20)));
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, milliseconds(20));
+  std::thread other([&] { promise.complete(std::make_exception_ptr(std::runtime_error("no"))); });
+  EXPECT_TRUE(fence.wait_for(std::chrono::seconds(60)));
+  other.join();
+  EXPECT_EQ(text_of(fence.error()), "no");
+}
+
 TEST(Fence, RethrowsToEveryWaiter) {
   Promise promise;
   std::atomic<int> caught{0};

@@ -68,6 +68,7 @@ void check_on(Communicator& group, const Layout& from, const Layout& to) {
   std::vector<float> target(static_cast<std::size_t>(to.ranks[static_cast<std::size_t>(group.rank())].size),
                             kUntouched);
   redistribution.run(group, source.data(), target.data(), DType::fp32).synchronize();
+  EXPECT_EQ(redistribution.elements_received(), layout::redistribute(from, to).elements_received(group.rank()));
   EXPECT_TRUE(same_bits(target, expected(from, to, group.rank())))
       << layout::name_of(redistribution.collective().kind) << "\nfrom\n"
       << layout::to_string(from) << "\nto\n"

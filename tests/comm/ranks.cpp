@@ -29,4 +29,9 @@ void on_ranks(int ranks, const std::function<void(Communicator&)>& body) {
   run_local(ranks, {}, [&](World& world) { body(*make_whole_group(world, ranks)); });
 }
 
+void on_worlds(const std::function<void(World&)>& body) {
+  if (World* world = mpi_world_of_tests().get()) return body(*world);
+  for (int ranks = 1; ranks <= 8; ++ranks) run_local(ranks, {}, body);
+}
+
 }  // namespace tessera::comm

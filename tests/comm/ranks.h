@@ -16,6 +16,8 @@ std::unique_ptr<World>& mpi_world_of_tests();
 bool has_ranks(int ranks);
 // Calls body(group) on each of `ranks` ranks with a communicator over them. Processes beyond them do nothing.
 void on_ranks(int ranks, const std::function<void(Communicator&)>& body);
+// Calls body(world) with worlds of 1 to 8 ranks, on mpi with the one there is.
+void on_worlds(const std::function<void(World&)>& body);
 // A group of ranks 0 ... size - 1, named "test".
 std::unique_ptr<Communicator> make_whole_group(World& world, int ranks);
 

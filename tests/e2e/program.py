@@ -29,7 +29,7 @@ def command(*arguments, mpi_ranks=None):
     return [*launcher, TESSERA, *map(str, arguments)]
 
 
-def run(*arguments, mpi_ranks=None, timeout=300):
+def run(*arguments, mpi_ranks=None, timeout=1200):
     return subprocess.run(command(*arguments, mpi_ranks=mpi_ranks), capture_output=True, text=True, check=False,
                           env=ENVIRONMENT, timeout=timeout)
 

@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
 """The layout does not change the result: the program over gtp degrees, recompute policies, backends and resumed meshes.
 
-A few combinations by default; all of them with TESSERA_E2E=full. TESSERA_E2E_MODEL names another model (its vocabulary has at
-least 131 entries).
+A few combinations by default; all of them with TESSERA_E2E=full, TESSERA_E2E_JOBS runs at a time. TESSERA_E2E_MODEL names
+another model (its vocabulary has at least 131 entries).
 """
 import os
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
 from program import MPIRUN, bits, scratch, tessera, write_tokens
 from summary import run_cases
 
 FULL = os.environ.get("TESSERA_E2E") == "full"
 MODEL = os.environ.get("TESSERA_E2E_MODEL", "llama-tiny-odd")
-STEPS = 20 if FULL else 4
+JOBS = int(os.environ.get("TESSERA_E2E_JOBS", "1"))
+STEPS, SEQUENCE = (20, 128) if FULL else (4, 32)
 CLASSES = {"tp1": (1, 1, "off"), "tp2-sp": (2, 1, "on"), "tp2": (2, 1, "off"), "dp2": (1, 2, "off")}
 
 
@@ -31,7 +33,7 @@ class Layouts(unittest.TestCase):
         return bits(out)
 
     def common(self, *flags):
-        return ["--model", MODEL, "--data", self.data, "--micro-batch", 1, "--global-batch", 24, "--seq-len", 32,
+        return ["--model", MODEL, "--data", self.data, "--micro-batch", 1, "--global-batch", 24, "--seq-len", SEQUENCE,
                 "--seed", 7, *flags]
 
     def check_class(self, name):
@@ -44,10 +46,15 @@ class Layouts(unittest.TestCase):
                 cases = [("local", 3, "full"), ("local", 4, "selective")]
             if MPIRUN:
                 cases += [("mpi", gtp, "none") for gtp in ((1, 2, 3, 4, 6) if FULL else (2,))]
-            for backend, gtp, recompute in cases:
-                case = f"{name}-{dtype}-{backend}-{gtp}-{recompute}"
-                actual = self.train(case, (tp, gtp, dp), *flags, "--recompute", recompute, backend=backend)
-                self.assertEqual(expected, actual, case)
+
+            def run(case, dtype=dtype, flags=flags):
+                backend, gtp, recompute = case
+                return self.train(f"{name}-{dtype}-{backend}-{gtp}-{recompute}", (tp, gtp, dp), *flags, "--recompute",
+                                  recompute, backend=backend)
+            with ThreadPoolExecutor(JOBS) as pool:
+                for case, actual in zip(cases, pool.map(run, cases)):
+                    self.assertEqual(expected, actual, (name, dtype, *case))
+            print(f"{name} {dtype}: the same bits in {1 + len(cases)} runs of {STEPS} steps", flush=True)
 
     def test_tp1(self):
         self.check_class("tp1")

@@ -68,6 +68,45 @@ void stop(comm::World& world, Communicator& group) {
   }
 }
 
+// Rank 1 has stopped; the others post notices that it does not take, and read each other's.
+void exchange_notices(comm::World& world, comm::Board& board) {
+  const auto notice = [](int rank, int number) {
+    return std::string(100'000, static_cast<char>('a' + rank)) + std::to_string(number);
+  };
+  constexpr int last = 50;
+  for (int i = 0; i <= last; ++i) board.post(notice(world.rank(), i));
+  const int other = 2 - world.rank();
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (board.read(other) != notice(other, last)) {
+    if (std::chrono::steady_clock::now() > limit) throw Error("no notice from rank {}", other);
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+}
+
+// Rank 1 stops; the others' lanes still come to the end of what they hold, lanes that wait for them too.
+void drain(comm::World& world, Communicator& group) {
+  const auto board = world.make_board();
+  const auto ids = process_ids(group);
+  if (world.rank() == 1) {
+    raise(SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::seconds(30));
+  }
+  exchange_notices(world, *board);
+  const auto lane = base::make_thread_lane("after");
+  float value = 1;
+  bool ran = false;
+  group.all_reduce(&value, 1, base::DType::fp32);
+  group.barrier();
+  lane->wait(group.lane().record());
+  lane->run([&] { ran = true; });
+  const base::Fence fence = lane->record();
+  const bool drained = fence.wait_for(std::chrono::seconds(5));
+  if (world.rank() == 0) kill(ids[1], SIGCONT);
+  if (!drained) throw Error("not drained");
+  if (ran) throw Error("work ran after a failure");
+  fence.synchronize();
+}
+
 // Ranks call operations of two groups in a different order, which only a time limit ends.
 void deadlock(comm::World& world, Communicator& group) {
   const auto other = world.make_group("other", {{0, 1, 2}});
@@ -114,6 +153,7 @@ std::map<std::string, Scenario> scenarios() {
   const comm::WorldOptions checked{.timeout = milliseconds(30000), .check_mismatch = true};
   return {
       {"stop", {short_limit, stop, {{0, "nothing received from rank 1"}, {2, "nothing received from rank 1"}}}},
+      {"drain", {short_limit, drain, {{0, "nothing received from rank 1"}, {2, "nothing received from rank 1"}}}},
       {"deadlock",
        {short_limit,
         deadlock,

@@ -1,0 +1,66 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <limits>
+
+#include "command_line.h"
+#include "subcommands.h"
+#include "tessera/base/env.h"
+#include "tessera/shard/events_json.h"
+#include "tessera/train/config_settings.h"
+#include "tessera/train/plan_flags.h"
+#include "tessera/train/plan_report.h"
+#include "tessera/train/plan_timeline.h"
+#include "tessera/train/run_directory.h"
+
+namespace tessera::apps {
+namespace {
+
+struct Output {
+  bool json = false;
+  std::size_t rows = 20;
+  std::string timeline, events;  // files; empty: none
+};
+
+void add_options(CLI::App& app, train::PlanFlags& flags, Output& output) {
+  for (const std::string_view name : train::plan_settings())
+    app.add_option(train::flag_of(name), flags.settings[std::string(name)],
+                   std::string(train::find_setting(name)->help))
+        ->expected(1);
+  app.add_option("--machine", flags.machine, "a name under configs/machines, or a JSON file (laptop)");
+  app.add_flag("--evaluate", flags.evaluate, "plan an evaluation instead of a training step");
+  app.add_option("--measured", flags.measured, "a run's folder: plan that run and compare what it measured");
+  app.add_option("--events", flags.events, "plan the events of this file (as --save-events writes) instead");
+  app.add_option("--save-events", output.events, "write the step's events to this file, as JSON");
+  app.add_option("--trace", output.timeline, "write the predicted step to this file, for Perfetto");
+  app.add_option("--rows", output.rows, "lines of the tables (20); 0: all");
+  app.add_flag("--json", output.json, "print as JSON");
+}
+
+}  // namespace
+
+int run_plan(const Arguments& arguments) {
+  CLI::App app("Plan a training step without running it: schedule, memory, traffic, time", "tessera plan");
+  train::PlanFlags flags;
+  Output output;
+  add_options(app, flags, output);
+  if (!parse(app, arguments)) return 0;
+  if (output.rows == 0) output.rows = std::numeric_limits<std::size_t>::max();
+
+  const train::PlanTask task = train::plan_task(flags, base::read_environment().configs.value_or(TESSERA_CONFIGS));
+  const train::StepPlan step = train::plan_step(task.request);
+  if (!output.events.empty()) shard::save_trace(output.events, {step.names(), step.trace});
+  if (!output.timeline.empty()) train::write_file_atomically(output.timeline, train::timeline_json(step).dump());
+  nlohmann::ordered_json comparison;
+  if (task.run) comparison = train::comparison_json(step, *task.run, flags.measured);
+  if (output.json) {
+    nlohmann::ordered_json report = train::plan_json(task.request, step);
+    if (task.run) report["measured"] = comparison;
+    return fmt::print("{}\n", report.dump(2)), 0;
+  }
+  fmt::print("{}", train::plan_text(task.request, step, output.rows));
+  if (task.run) fmt::print("{}", train::comparison_text(comparison));
+  return 0;
+}
+
+}  // namespace tessera::apps

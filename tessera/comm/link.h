@@ -1,0 +1,16 @@
+// What a collective costs between ranks, for runs that imitate a slower network.
+#pragma once
+#include <cstdint>
+#include <limits>
+
+namespace tessera::comm {
+
+struct Link {
+  double latency_s = 0;
+  double bytes_per_second = std::numeric_limits<double>::infinity();
+
+  // Of a collective in which the rank that receives most from others receives `bytes`.
+  double seconds(std::int64_t bytes) const { return latency_s + static_cast<double>(bytes) / bytes_per_second; }
+};
+
+}  // namespace tessera::comm

@@ -1,0 +1,41 @@
+// What a runtime keeps of one parameter.
+#pragma once
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "tessera/base/buffer.h"
+#include "tessera/shard/events.h"
+#include "tessera/shard/materialize.h"
+#include "tessera/shard/reduction.h"
+
+namespace tessera::shard {
+
+struct Entry {
+  Entry(ShardedParameter made, const Parallel& parallel)
+      : parameter(std::move(made)), materializer(parameter, parallel), reducer(parameter, parallel) {}
+
+  const std::string& name() const { return parameter.spec.name; }
+
+  ShardedParameter parameter;
+  Materializer materializer;
+  Reducer reducer;
+
+  int users = 0;                    // consumes not yet released
+  const std::byte* view = nullptr;  // the gathered weight while there are users
+  base::Buffer demand_weight;       // it, where no schedule foresaw it
+
+  std::byte* staging = nullptr;      // of this microbatch's gradient; null: not asked for, or on its way
+  base::Buffer demand_staging;       // it, where no schedule foresaw it
+  bool produced = false;             // in this microbatch, and not yet on its way
+  bool replicas_summed = false;      // in this step: main_grad holds the sum over dp, or it is on its way
+  std::array<int, 8 * 3> ordinals{};  // by event kind and pass, in this microbatch
+
+  int& happened(EventKind kind, Pass pass) {
+    return ordinals[static_cast<std::size_t>(kind) * 3 + static_cast<std::size_t>(pass)];
+  }
+};
+
+using Entries = std::vector<std::unique_ptr<Entry>>;
+
+}  // namespace tessera::shard

@@ -1,0 +1,40 @@
+// What a recorded step took, as costs that every rank agrees on.
+#pragma once
+#include <vector>
+
+#include "tessera/shard/agreement.h"
+#include "tessera/shard/entry.h"
+#include "tessera/shard/simulate.h"
+#include "tessera/shard/statistics.h"
+
+namespace tessera::shard {
+
+// One rank's watch over a step that runs on demand. Time in which the host waits for communication counts apart.
+class Measure {
+ public:
+  explicit Measure(const Parallel& parallel) : parallel_(parallel) {}
+
+  void begin_step();
+  void event(const StepStatistics& statistics);  // one has happened
+  void gathered(ParameterId id, double seconds);
+  void reduced(double seconds, std::int64_t bytes) {
+    reduce_seconds_ += seconds;
+    reduce_bytes_ += static_cast<double>(bytes);
+  }
+
+  // Collective over the world: the longest of all ranks. The traces must have been compared.
+  void agree(const Trace& trace, std::size_t parameters, Agreement& agreement, const Entries& entries);
+  // Of a schedule for the trace that was agreed on.
+  Costs costs(const Schedule& schedule, const std::vector<ParameterSize>& sizes) const;
+
+ private:
+  const Parallel& parallel_;
+  double last_ = 0, waited_ = 0;
+  std::vector<double> segments_, waits_;  // by event, before it
+  std::vector<double> gathers_;           // by parameter
+  double reduce_seconds_ = 0, reduce_bytes_ = 0;
+  Costs agreed_;
+  double seconds_per_byte_ = 0;  // of reductions
+};
+
+}  // namespace tessera::shard

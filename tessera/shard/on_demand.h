@@ -1,0 +1,39 @@
+// The trivial schedule: a weight is gathered at its first consume and freed at its last release, compute waiting;
+// gradients are reduced at the end of the microbatch. What a step does that has no schedule, or has left it.
+#pragma once
+#include "tessera/shard/agreement.h"
+#include "tessera/shard/buffer_pool.h"
+#include "tessera/shard/entry.h"
+#include "tessera/shard/measure.h"
+#include "tessera/shard/statistics.h"
+
+namespace tessera::shard {
+
+// One rank's. Every call but release and staging is collective.
+class OnDemand {
+ public:
+  OnDemand(Parallel& parallel, Entries& entries, Agreement& agreement, StepStatistics& statistics, Measure& measure)
+      : parallel_(parallel), entries_(entries), agreement_(agreement), statistics_(statistics), measure_(measure) {}
+
+  void gather(Entry& entry, ParameterId id);  // sets its view
+  void release(Entry& entry);
+  std::byte* staging(Entry& entry);
+  void reduce_microbatch();  // what is produced and not yet on its way
+  void reduce_replicas();    // what is not yet summed over dp
+
+  std::size_t peak_bytes() const { return pool_.peak_bytes(); }
+  void free_unused() { pool_.free_unused(); }
+
+ private:
+  Parallel& parallel_;
+  Entries& entries_;
+  Agreement& agreement_;
+  StepStatistics& statistics_;
+  Measure& measure_;
+  BufferPool pool_;
+};
+
+// Enqueues the sum of main_grad over the replicas on the dp lane, after `summed`; counts its bytes.
+base::Fence reduce_replicas(Entry& entry, Parallel& parallel, const base::Fence& summed, StepStatistics& statistics);
+
+}  // namespace tessera::shard

@@ -1,0 +1,256 @@
+#include "tessera/shard/replay.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tessera/base/error.h"
+#include "tessera/shard/host_time.h"
+#include "tessera/shard/on_demand.h"
+
+namespace tessera::shard {
+
+bool Arenas::holds(const Schedule& schedule) const {
+  return static_cast<std::int64_t>(gather.size()) >= schedule.gather_arena &&
+         static_cast<std::int64_t>(reduce.size()) >= schedule.reduce_arena &&
+         static_cast<std::int64_t>(scratch.size()) >= schedule.scratch;
+}
+
+void Arenas::grow(const Schedule& schedule) {
+  auto grown = [](base::Buffer& buffer, std::int64_t bytes) {
+    if (static_cast<std::int64_t>(buffer.size()) >= bytes) return;
+    buffer = base::Buffer();  // before the new one is taken
+    buffer = base::Buffer(static_cast<std::size_t>(bytes));
+  };
+  grown(gather, schedule.gather_arena);
+  grown(reduce, schedule.reduce_arena);
+  grown(scratch, schedule.scratch);
+}
+
+Replay::Replay(Trace trace, Schedule schedule, Entries& entries, Parallel& parallel, Arenas& arenas,
+               Agreement& agreement, StepStatistics& statistics, const ReplayOptions& options)
+    : trace_(std::move(trace)),
+      schedule_(std::move(schedule)),
+      entries_(entries),
+      parallel_(parallel),
+      arenas_(arenas),
+      agreement_(agreement),
+      statistics_(statistics),
+      options_(options),
+      random_(options.delay_seed + static_cast<std::uint64_t>(parallel.rank)),
+      stays_(schedule_.residencies.size()),
+      summed_(schedule_.reductions.size()) {
+  index_events();
+  place_members();
+}
+
+void Replay::index_events() {
+  const auto slots = static_cast<std::size_t>(schedule_.events) + 1;
+  actions_.resize(slots);
+  passed_.resize(slots);
+  residency_of_.assign(slots, -1);
+  reduction_of_.assign(slots, -1);
+  gathered_.resize(entries_.size());
+  reduced_.resize(entries_.size());
+  for (int unit = 0; unit < static_cast<int>(schedule_.gather_units.size()); ++unit)
+    for (const ParameterId id : at(schedule_.gather_units, unit)) at(gathered_, id).unit = unit;
+  for (int unit = 0; unit < static_cast<int>(schedule_.reduce_units.size()); ++unit)
+    for (const ParameterId id : at(schedule_.reduce_units, unit)) at(reduced_, id).unit = unit;
+
+  for (int i = 0; i < static_cast<int>(schedule_.residencies.size()); ++i) {
+    const Residency& residency = at(schedule_.residencies, i);
+    at(actions_, slot(residency.issue)).gathers.push_back(i);
+    at(actions_, slot(residency.free)).fence = true;
+    if (options_.poison) at(actions_, residency.last).poison.push_back(i);
+  }
+  for (int i = 0; i < static_cast<int>(schedule_.reductions.size()); ++i) {
+    at(actions_, at(schedule_.reductions, i).issue).reductions.push_back(i);
+    at(actions_, at(schedule_.reductions, i).finish).finishes.push_back(i);
+  }
+  // A unit's residencies and reductions follow each other in time.
+  std::vector<int> residency(schedule_.gather_units.size(), -1), reduction(schedule_.reduce_units.size(), -1);
+  std::vector<std::vector<int>> starts(slots), first_writes(slots);
+  for (int i = 0; i < static_cast<int>(schedule_.residencies.size()); ++i)
+    at(starts, at(schedule_.residencies, i).wait).push_back(i);
+  for (int i = 0; i < static_cast<int>(schedule_.reductions.size()); ++i)
+    at(first_writes, at(schedule_.reductions, i).first).push_back(i);
+  for (int index = 0; index < schedule_.body; ++index) {
+    for (const int i : at(starts, index)) at(residency, at(schedule_.residencies, i).unit) = i;
+    for (const int i : at(first_writes, index)) at(reduction, at(schedule_.reductions, i).unit) = i;
+    const Event& event = at(trace_, index);
+    if (event.kind == EventKind::consume && at(gathered_, event.parameter).unit >= 0)
+      at(residency_of_, index) = at(residency, at(gathered_, event.parameter).unit);
+    if (event.kind == EventKind::produce && at(reduced_, event.parameter).unit >= 0)
+      at(reduction_of_, index) = at(reduction, at(reduced_, event.parameter).unit);
+  }
+}
+
+void Replay::place_members() {
+  for (const Unit& unit : schedule_.gather_units) {
+    std::int64_t offset = 0;
+    for (const ParameterId id : unit) {
+      at(gathered_, id).offset = offset;
+      offset += static_cast<std::int64_t>(entry(id).materializer.bytes());
+    }
+  }
+  for (const Unit& unit : schedule_.reduce_units) {
+    std::int64_t offset = 0;
+    for (const ParameterId id : unit) {
+      at(reduced_, id).offset = offset;
+      offset += static_cast<std::int64_t>(entry(id).reducer.staging_bytes());
+    }
+  }
+}
+
+bool Replay::is_current(const Stay& stay, const Residency& residency) {
+  const Unit& unit = at(schedule_.gather_units, residency.unit);
+  if (!stay.issued) return false;
+  for (std::size_t i = 0; i < unit.size(); ++i)
+    if (stay.versions[i] != entry(unit[i]).parameter.version) return false;
+  return true;
+}
+
+void Replay::begin_step() {
+  next_ = 0;
+  for (std::size_t i = 0; i < stays_.size(); ++i) {
+    const Residency& residency = schedule_.residencies[i];
+    stays_[i].awaited = false;
+    if (residency.issue >= 0 || is_current(stays_[i], residency)) continue;
+    if (stays_[i].issued) wait(stays_[i].arrived);  // of weights that were replaced since
+    at(passed_, slot(residency.free)) = parallel_.compute->record();
+    issue_gather(static_cast<int>(i));
+  }
+}
+
+bool Replay::ends_microbatch(int microbatch) const {
+  return next_ >= schedule_.body || at(trace_, next_).microbatch != microbatch;
+}
+
+void Replay::wait(const base::Fence& fence) {
+  if (fence.done() && !parallel_.clock) return fence.synchronize();
+  Stopwatch exposed(parallel_, statistics_.exposed_seconds);
+  agreement_.wait(fence, entries_);
+}
+
+void Replay::delay(base::Lane& lane) {
+  if (options_.delay_seed == 0) return;
+  lane.delay(std::uniform_real_distribution<double>(0, options_.longest_delay)(random_));
+}
+
+void Replay::arrive(Entry& entry, ParameterId id) {
+  const int index = at(residency_of_, next_);
+  TESSERA_CHECK(index >= 0, "event {}: '{}' has no place in the schedule", next_, entry.name());
+  const Residency& residency = at(schedule_.residencies, index);
+  Stay& stay = at(stays_, index);
+  TESSERA_CHECK(is_current(stay, residency), "event {}: '{}' was gathered {}, the stored weight has version {}", next_,
+                entry.name(), stay.issued ? "in another version" : "never", entry.parameter.version);
+  if (!stay.awaited) wait(stay.arrived);
+  stay.awaited = true;
+  const Member& member = at(gathered_, id);
+  entry.view = arenas_.gather.data() + residency.offset + member.offset;
+}
+
+std::byte* Replay::staging(ParameterId id) {
+  const int index = at(reduction_of_, next_);
+  TESSERA_CHECK(index >= 0, "event {}: '{}' has no staging in the schedule", next_, entry(id).name());
+  return arenas_.reduce.data() + at(schedule_.reductions, index).offset + at(reduced_, id).offset;
+}
+
+void Replay::passed() {
+  const int position = schedule_.position_of(next_++);
+  const Actions& actions = at(actions_, slot(position));
+  for (const int i : actions.poison) {
+    const Residency& residency = at(schedule_.residencies, i);
+    std::memset(arenas_.gather.data() + residency.offset, 0xFF,
+                static_cast<std::size_t>(at(schedule_.gather_bytes, residency.unit)));
+  }
+  if (actions.fence) at(passed_, slot(position)) = parallel_.compute->record();
+  for (const int i : actions.reductions) issue_reduction(i);
+  for (const int i : actions.gathers) issue_gather(i);
+  for (const int i : actions.finishes) wait(at(summed_, i));
+}
+
+void Replay::issue_gather(int index) {
+  const Residency& residency = at(schedule_.residencies, index);
+  const Unit& unit = at(schedule_.gather_units, residency.unit);
+  Stay& stay = at(stays_, index);
+  std::byte* buffer = arenas_.gather.data() + residency.offset;
+  arenas_.gather_peak = std::max(arenas_.gather_peak, residency.offset + at(schedule_.gather_bytes, residency.unit));
+  base::Lane& lane = parallel_.gtp_gather->lane();
+  const base::Fence& free = at(passed_, slot(residency.free));
+  stay.versions.clear();
+  for (const ParameterId id : unit) {
+    stay.versions.push_back(entry(id).parameter.version);
+    lane.wait(entry(id).parameter.published);
+    statistics_.gathered_bytes += entry(id).materializer.received_bytes();
+  }
+  lane.wait(free);
+  delay(lane);
+  stay.issued = true;
+  if (unit.size() == 1) {
+    const Entry& only = entry(unit.front());
+    const Materializer::Groups groups{*parallel_.gtp_gather, *parallel_.tp_gather};
+    stay.arrived = only.materializer.start(only.parameter, groups, buffer, free);
+    return;
+  }
+  std::vector<const comm::Redistribution*> members;
+  std::vector<const void*> sources;
+  std::vector<void*> targets;
+  for (const ParameterId id : unit) {
+    members.push_back(entry(id).materializer.single_hop());
+    sources.push_back(entry(id).parameter.weight.data());
+    targets.push_back(buffer + at(gathered_, id).offset);
+  }
+  const base::DType type = entry(unit.front()).parameter.types.model;
+  stay.arrived = comm::run_together(*parallel_.gtp_gather, members, sources, targets, type);
+}
+
+void Replay::issue_reduction(int index) {
+  const Reduction& reduction = at(schedule_.reductions, index);
+  const std::int64_t bytes = at(schedule_.reduce_bytes, reduction.unit);
+  std::byte* staging = arenas_.reduce.data() + reduction.offset;
+  std::byte* scratch = arenas_.scratch.data();
+  arenas_.reduce_peak = std::max(arenas_.reduce_peak, reduction.offset + bytes);
+  std::vector<Reducing> members;
+  for (const ParameterId id : at(schedule_.reduce_units, reduction.unit)) {
+    Entry& member = entry(id);
+    TESSERA_CHECK(member.produced, "event {}: the gradient of '{}' leaves before it is produced", next_ - 1,
+                  member.name());
+    members.push_back({&member.parameter, &member.reducer, staging + at(reduced_, id).offset, scratch});
+    scratch += member.reducer.scratch_bytes();
+    statistics_.reduced_bytes += member.reducer.received_bytes();
+    member.produced = false;
+    member.staging = nullptr;
+  }
+  delay(parallel_.gtp_reduce->lane());
+  std::span<std::byte> poisoned;
+  if (options_.poison) poisoned = {staging, static_cast<std::size_t>(bytes)};
+  at(summed_, index) = reduce(members, parallel_, parallel_.compute->record(), poisoned);
+  if (reduction.replicas && reduction.microbatch + 1 == schedule_.microbatches) issue_replicas(index);
+}
+
+void Replay::issue_replicas(int index) {
+  for (const ParameterId id : at(schedule_.reduce_units, at(schedule_.reductions, index).unit))
+    replicas_.push_back(reduce_replicas(entry(id), parallel_, at(summed_, index), statistics_));
+}
+
+void Replay::finish() {
+  for (int i = 0; i < static_cast<int>(schedule_.reductions.size()); ++i) {
+    const Reduction& reduction = at(schedule_.reductions, i);
+    if (reduction.replicas && reduction.microbatch + 1 < schedule_.microbatches) issue_replicas(i);
+  }
+  for (const base::Fence& fence : replicas_) wait(fence);
+  replicas_.clear();
+  for (Stay& stay : stays_) stay.issued = false;  // what is issued from now on is for the next step
+}
+
+void Replay::drain() {
+  for (Stay& stay : stays_) {
+    if (stay.issued) wait(stay.arrived);
+    stay.issued = false;
+  }
+  for (const base::Fence& fence : summed_) wait(fence);
+  for (const base::Fence& fence : replicas_) wait(fence);
+  replicas_.clear();
+}
+
+}  // namespace tessera::shard

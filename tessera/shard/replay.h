@@ -1,0 +1,110 @@
+// A step that follows its schedule: the actions around every event, in static arenas.
+#pragma once
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "tessera/shard/agreement.h"
+#include "tessera/shard/entry.h"
+#include "tessera/shard/schedule.h"
+#include "tessera/shard/statistics.h"
+
+namespace tessera::shard {
+
+// The memory of all schedules of a runtime: they take turns. Addresses last as long as no schedule needs more.
+struct Arenas {
+  base::Buffer gather, reduce, scratch;
+  // What schedules have really used of them, bytes.
+  std::int64_t gather_peak = 0, reduce_peak = 0;
+
+  bool holds(const Schedule& schedule) const;
+  void grow(const Schedule& schedule);  // nothing may be under way
+};
+
+struct ReplayOptions {
+  bool poison = false;            // buffers are filled with NaN at the end of their intervals
+  std::uint64_t delay_seed = 0;   // not 0: gathers and reductions are delayed by random times
+  double longest_delay = 0.003;   // seconds
+};
+
+// One schedule carried out, step after step. One thread; nothing refers to it once drain() has returned.
+class Replay {
+ public:
+  Replay(Trace trace, Schedule schedule, Entries& entries, Parallel& parallel, Arenas& arenas, Agreement& agreement,
+         StepStatistics& statistics, const ReplayOptions& options);
+
+  const Trace& trace() const { return trace_; }
+  const Schedule& schedule() const { return schedule_; }
+
+  // Gathers for this step that are not under way yet, or of old versions, are issued now.
+  void begin_step();
+  bool is_next(const Event& event) const { return next_ < schedule_.events && is_same(at(trace_, next_), event); }
+  bool ends_microbatch(int microbatch) const;  // nothing of it is left
+  bool is_at_end_of_body() const { return next_ == schedule_.body; }
+  int next() const { return next_; }
+
+  // Of the event next in turn; each is followed by passed().
+  void arrive(Entry& entry, ParameterId id);       // a consume: sets the entry's view
+  std::byte* staging(ParameterId id);               // before a produce: where the gradient is written
+  void passed();                                    // the event has happened: what follows from it
+
+  // Every gradient is in main_grad, replicas included.
+  void finish();
+  // Waits for all that is under way and forgets it; views and stagings handed out stay readable.
+  void drain();
+
+ private:
+  struct Actions {
+    bool fence = false;
+    std::vector<int> poison, gathers, reductions, finishes;
+  };
+  struct Stay {  // of a residency
+    base::Fence arrived;
+    bool issued = false, awaited = false;
+    std::vector<std::int64_t> versions;  // of the members, when it was issued
+  };
+  struct Member {
+    std::int64_t offset = 0;  // in its unit's bytes
+    int unit = -1;
+  };
+
+  template <typename T>
+  static const T& at(const std::vector<T>& values, int index) {
+    return values[static_cast<std::size_t>(index)];
+  }
+  template <typename T>
+  static T& at(std::vector<T>& values, int index) {
+    return values[static_cast<std::size_t>(index)];
+  }
+  int slot(int position) const { return position < 0 ? position + schedule_.events + 1 : position; }
+  Entry& entry(ParameterId id) { return *at(entries_, id); }
+  void index_events();
+  void place_members();
+  bool is_current(const Stay& stay, const Residency& residency);
+  void issue_gather(int index);
+  void issue_reduction(int index);
+  void issue_replicas(int index);
+  void wait(const base::Fence& fence);
+  void delay(base::Lane& lane);
+
+  Trace trace_;
+  Schedule schedule_;
+  Entries& entries_;
+  Parallel& parallel_;
+  Arenas& arenas_;
+  Agreement& agreement_;
+  StepStatistics& statistics_;
+  ReplayOptions options_;
+  std::mt19937_64 random_;
+
+  std::vector<Actions> actions_;                     // by slot
+  std::vector<int> residency_of_, reduction_of_;     // by event: of a consume, of a produce; -1 for others
+  std::vector<Member> gathered_, reduced_;           // by parameter
+  std::vector<base::Fence> passed_;                  // by slot: compute was there last
+  std::vector<Stay> stays_;                          // by residency
+  std::vector<base::Fence> summed_;                  // by reduction
+  std::vector<base::Fence> replicas_;                // sums over dp under way
+  int next_ = 0;                                     // event
+};
+
+}  // namespace tessera::shard

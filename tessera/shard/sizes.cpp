@@ -1,0 +1,56 @@
+#include "tessera/shard/sizes.h"
+
+#include <algorithm>
+
+#include "tessera/base/buffer.h"
+#include "tessera/layout/redistribute.h"
+
+namespace tessera::shard {
+namespace {
+
+std::int64_t aligned(std::int64_t bytes) {
+  return static_cast<std::int64_t>(base::align_up(static_cast<std::size_t>(bytes)));
+}
+
+}  // namespace
+
+ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types, int gtp,
+                      int dp) {
+  const auto model = static_cast<std::int64_t>(base::size_of(types.model));
+  const auto accumulator = static_cast<std::int64_t>(base::size_of(types.accumulator));
+  const auto wire = static_cast<std::int64_t>(base::size_of(types.wire));
+  const int tp = spec.compute.size();
+  const bool overlaps = layouts.home != spec.compute;
+  const bool sums_tp = overlaps || (spec.partial_gradient && tp > 1);
+  const bool gathers = spec.sharded && gtp > 1;
+
+  ParameterSize size{.name = spec.name, .joins = !overlaps};
+  layout::Layout parts = spec.compute;
+  parts.state = layout::State::partial;
+  const layout::Plan tp_sum = sums_tp ? layout::redistribute(parts, layouts.home) : layout::Plan{};
+  for (int rank = 0; rank < tp; ++rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    const std::int64_t compute = spec.compute.ranks[at].size, home = layouts.home.ranks[at].size;
+    std::int64_t shard = 0, smallest_shard = home;
+    for (int g = 0; g < gtp; ++g) {
+      const std::int64_t elements = layouts.storage.ranks[static_cast<std::size_t>(rank + tp * g)].size;
+      shard = std::max(shard, elements);
+      smallest_shard = std::min(smallest_shard, elements);
+    }
+    if (gathers || overlaps) {
+      const std::int64_t scratch = gathers && overlaps ? aligned(home * model) : 0;
+      size.gathered = std::max(size.gathered, aligned(compute * model) + scratch);
+      size.gather_wire = std::max(size.gather_wire, (compute - smallest_shard) * model);
+    }
+    if (!spec.trainable) continue;
+    size.staging = std::max(size.staging, aligned(compute * accumulator) + (sums_tp ? aligned(home * accumulator) : 0));
+    const std::int64_t rounded = wire != accumulator ? aligned(home * wire) : 0;
+    size.scratch = std::max(size.scratch, rounded + aligned((gtp - 1) * shard * wire));
+    const std::int64_t summed = sums_tp ? tp_sum.elements_received(rank) * accumulator : 0;
+    size.reduce_wire = std::max(size.reduce_wire, summed + (gtp - 1) * shard * wire);
+    size.replica_wire = std::max(size.replica_wire, 2 * (dp - 1) * shard * accumulator / dp);
+  }
+  return size;
+}
+
+}  // namespace tessera::shard

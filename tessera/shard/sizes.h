@@ -1,0 +1,13 @@
+// What a parameter weighs on its way, for the planner: pure, from layouts alone.
+#pragma once
+#include "tessera/shard/parameter.h"
+#include "tessera/shard/schedule.h"
+
+namespace tessera::shard {
+
+// The tp degree is spec.compute.size(); layouts are layouts_of(spec, gtp). Bytes are the greatest over the tp ranks, so
+// that every rank plans the same schedule.
+ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types, int gtp,
+                      int dp);
+
+}  // namespace tessera::shard

@@ -1,0 +1,85 @@
+#include "tessera/train/plan_flags.h"
+
+#include <array>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/llama_parameters.h"
+#include "tessera/shard/events_json.h"
+#include "tessera/train/config_settings.h"
+#include "tessera/train/convert.h"
+
+namespace tessera::train {
+namespace {
+
+constexpr std::array<std::string_view, 14> kSettings{
+    "model",         "ranks",        "tp",    "gtp",       "dp",        "micro_batch",
+    "global_batch",  "seq_len",      "dtype", "grad_wire", "recompute", "sequence_parallel",
+    "gather_budget", "reduce_budget"};
+
+void apply(TrainConfig& config, const PlanFlags& flags) {
+  for (const auto& [name, words] : flags.settings) {
+    if (words.empty()) continue;
+    if (!flags.measured.empty())
+      throw InputError("{}: got {} with --measured, expected none: the run says it", flag_of(name), words.front());
+    set_from_text(config, *find_setting(name), words, flag_of(name));
+  }
+}
+
+// Made by a run of this model, mesh and number of microbatches?
+shard::Trace load_events(const PlanFlags& flags, const PlanRequest& request) {
+  shard::NamedTrace named = shard::load_trace(flags.events);
+  const TrainConfig& config = request.config;
+  const std::vector<shard::ParameterSpec> specs =
+      nn::llama_parameters(request.model, static_cast<int>(config.tp), config.sequence_parallel && config.tp > 1);
+  if (named.names.size() != specs.size())
+    throw InputError("{}: holds {} parameters, expected the {} of model '{}'", flags.events, named.names.size(),
+                     specs.size(), config.model);
+  for (std::size_t i = 0; i < specs.size(); ++i)
+    if (named.names[i] != specs[i].name)
+      throw InputError("{}: parameter {} is '{}', expected '{}' of model '{}'", flags.events, i, named.names[i],
+                       specs[i].name, config.model);
+  if (named.trace.empty()) throw InputError("{}: holds no event, expected a step", flags.events);
+  return std::move(named.trace);
+}
+
+}  // namespace
+
+std::span<const std::string_view> plan_settings() {
+  return kSettings;
+}
+
+PlanTask plan_task(const PlanFlags& flags, const std::filesystem::path& configs) {
+  PlanTask task;
+  PlanRequest& request = task.request;
+  apply(request.config, flags);
+  if (!flags.measured.empty()) {
+    task.run = read_measured_run(flags.measured);
+    request.config = task.run->config;
+    request.model = task.run->model;
+  } else {
+    if (request.config.model.empty())
+      throw InputError("--model is missing: expected a name under configs/ or a config.json (or --measured RUN)");
+    request.model = nn::read_llama_config(nn::find_model_config(request.config.model, configs));
+  }
+  request.config = resolve_plan_config(std::move(request.config), request.model);
+  request.machine = find_machine(flags.machine, configs / "machines");
+  request.kind = flags.evaluate ? shard::StepKind::evaluate : shard::StepKind::train;
+  request.gather_budget = parse_budget(request.config.gather_budget, "--gather-budget");
+  request.reduce_budget = parse_budget(request.config.reduce_budget, "--reduce-budget");
+  if (flags.events.empty()) return task;
+  request.trace = load_events(flags, request);
+  request.kind = request.trace->front().step;
+  return task;
+}
+
+Budget parse_budget(const std::string& text, const std::string& flag) {
+  if (text == "auto") return std::nullopt;
+  if (text == "min") return shard::kMinimum;
+  try {
+    return parse_byte_size(text);
+  } catch (const InputError&) {
+    throw InputError("{}: got '{}', expected min, auto, or bytes as 5GB, 300MB, 2GiB", flag, text);
+  }
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,77 @@
+#include "tessera/train/plan_sizes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tessera/layout/redistribute.h"
+#include "tessera/nn/llama_parameters.h"
+
+namespace tessera::train {
+namespace {
+
+std::int64_t bytes(base::DType type) {
+  return static_cast<std::int64_t>(base::size_of(type));
+}
+
+std::int64_t greatest(const layout::Layout& layout) {
+  std::int64_t size = 0;
+  for (const layout::LocalLayout& local : layout.ranks) size = std::max(size, local.size);
+  return size;
+}
+
+std::int64_t sum(const layout::Layout& layout) {
+  std::int64_t size = 0;
+  for (const layout::LocalLayout& local : layout.ranks) size += local.size;
+  return size;
+}
+
+std::int64_t received_over_tp(const layout::Layout& from, const layout::Layout& to) {
+  const layout::Plan plan = layout::redistribute(from, to);
+  std::int64_t elements = 0;
+  for (int rank = 0; rank < to.size(); ++rank) elements += plan.elements_received(rank);
+  return elements;
+}
+
+}  // namespace
+
+PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard::ParameterTypes& types,
+                                   const MeshDegrees& mesh) {
+  const shard::ParameterLayouts layouts = shard::layouts_of(spec, mesh.gtp);
+  PlannedParameter planned{.size = shard::size_of(spec, layouts, types, mesh.gtp, mesh.dp),
+                           .shard_elements = greatest(layouts.storage),
+                           .compute_elements = greatest(spec.compute)};
+  const std::int64_t tp_groups = static_cast<std::int64_t>(mesh.gtp) * mesh.dp;
+  if (spec.sharded) planned.gather_total = mesh.dp * (mesh.gtp - 1) * sum(layouts.home) * bytes(types.model);
+  const bool overlaps = layouts.home != spec.compute;
+  if (overlaps) planned.gather_total += tp_groups * received_over_tp(layouts.home, spec.compute) * bytes(types.model);
+  if (!spec.trainable) return planned;
+
+  planned.reduce_total = mesh.dp * (mesh.gtp - 1) * sum(layouts.storage) * bytes(types.wire);
+  if (overlaps || (spec.partial_gradient && mesh.tp > 1)) {
+    layout::Layout parts = spec.compute;
+    parts.state = layout::State::partial;
+    planned.reduce_total += tp_groups * received_over_tp(parts, layouts.home) * bytes(types.accumulator);
+  }
+  planned.replica_total = 2 * (mesh.dp - 1) * sum(layouts.storage) * bytes(types.accumulator);
+  return planned;
+}
+
+std::vector<PlannedParameter> planned_parameters(const nn::LlamaConfig& model, const shard::ParameterTypes& types,
+                                                 const MeshDegrees& mesh, bool sequence_parallel) {
+  const bool partial_norms = sequence_parallel && mesh.tp > 1;
+  std::vector<PlannedParameter> all;
+  for (const shard::ParameterSpec& spec : nn::llama_parameters(model, mesh.tp, partial_norms, 1))
+    all.push_back(planned_parameter(spec, types, mesh));
+  const std::vector<PlannedParameter> block(all.begin() + 1, all.begin() + 7);
+  for (std::int64_t layer = model.num_layers - 1; layer >= 1; --layer) {
+    std::vector<PlannedParameter> alike = block;
+    for (PlannedParameter& parameter : alike)
+      parameter.size.name =
+          fmt::format("layers.{}{}", layer, parameter.size.name.substr(std::string("layers.0").size()));
+    all.insert(all.begin() + 7, alike.begin(), alike.end());
+  }
+  return all;
+}
+
+}  // namespace tessera::train

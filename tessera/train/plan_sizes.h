@@ -1,0 +1,30 @@
+// Sizes of a model's parameters on a mesh, from layouts alone.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "tessera/nn/llama_config.h"
+#include "tessera/shard/sizes.h"
+
+namespace tessera::train {
+
+struct MeshDegrees {
+  int tp = 1, gtp = 1, dp = 1;
+  std::int64_t ranks() const { return static_cast<std::int64_t>(tp) * gtp * dp; }
+};
+
+struct PlannedParameter {
+  shard::ParameterSize size;          // of the rank that has most
+  std::int64_t shard_elements = 0;    // the greatest of all ranks
+  std::int64_t compute_elements = 0;  // the greatest of the tp ranks
+  // Bytes received by all ranks together: in one gather, one exchange, and one sum over replicas.
+  std::int64_t gather_total = 0, reduce_total = 0, replica_total = 0;
+};
+
+PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard::ParameterTypes& types,
+                                   const MeshDegrees& mesh);
+// By id (nn::llama_ids). Blocks are alike: the first one is measured.
+std::vector<PlannedParameter> planned_parameters(const nn::LlamaConfig& model, const shard::ParameterTypes& types,
+                                                 const MeshDegrees& mesh, bool sequence_parallel);
+
+}  // namespace tessera::train

@@ -1,0 +1,125 @@
+#include "tessera/train/plan_step.h"
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/llama_trace.h"
+#include "tessera/train/config_check.h"
+
+namespace tessera::train {
+namespace {
+
+shard::ParameterTypes types_of(const TrainConfig& config) {
+  return {.model = config.dtype, .accumulator = base::accumulator_of(config.dtype), .wire = *config.grad_wire};
+}
+
+MeshDegrees mesh_of(const TrainConfig& config) {
+  return {.tp = static_cast<int>(config.tp), .gtp = static_cast<int>(config.gtp), .dp = static_cast<int>(config.dp)};
+}
+
+shard::Trace trace_of(const PlanRequest& request) {
+  if (request.trace) return *request.trace;
+  const TrainConfig& config = request.config;
+  const std::int64_t blocks = config.micro_batch * config.gtp * config.dp;
+  return nn::llama_trace(request.model, {.tp_size = static_cast<int>(config.tp),
+                                         .tp_rank = static_cast<int>(config.tp) - 1,
+                                         .sequence_parallel = config.sequence_parallel,
+                                         .recompute = config.recompute,
+                                         .kind = request.kind,
+                                         .microbatches = static_cast<int>(config.global_batch / blocks),
+                                         .tokens = config.micro_batch * config.seq_len,
+                                         .dtype = config.dtype});
+}
+
+// Everything but the arenas.
+MemoryUse lasting_memory(const PlanRequest& request, const StepPlan& step) {
+  const shard::ParameterTypes types = types_of(request.config);
+  const auto model = static_cast<std::int64_t>(base::size_of(types.model));
+  const auto accumulator = static_cast<std::int64_t>(base::size_of(types.accumulator));
+  MemoryUse memory{.activations = peak_stashed(step.trace)};
+  for (const PlannedParameter& parameter : step.parameters) {
+    memory.weights += parameter.shard_elements * model;
+    memory.gradients += parameter.shard_elements * accumulator;
+    memory.optimizer += parameter.shard_elements * accumulator * (types.model != types.accumulator ? 3 : 2);
+  }
+  return memory;
+}
+
+std::vector<shard::ParameterSize> sizes_of(const StepPlan& step) {
+  std::vector<shard::ParameterSize> sizes;
+  for (const PlannedParameter& parameter : step.parameters) sizes.push_back(parameter.size);
+  return sizes;
+}
+
+void count_traffic(StepPlan& step) {
+  for (const shard::Residency& residency : step.schedule.residencies)
+    for (const shard::ParameterId id : step.schedule.gather_units[static_cast<std::size_t>(residency.unit)]) {
+      const PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(id)];
+      step.of_a_rank.gathered += parameter.size.gather_wire;
+      step.of_all_ranks.gathered += parameter.gather_total;
+    }
+  for (const shard::Reduction& reduction : step.schedule.reductions)
+    for (const shard::ParameterId id : step.schedule.reduce_units[static_cast<std::size_t>(reduction.unit)]) {
+      const PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(id)];
+      step.of_a_rank.reduced += parameter.size.reduce_wire + (reduction.replicas ? parameter.size.replica_wire : 0);
+      step.of_all_ranks.reduced += parameter.reduce_total + (reduction.replicas ? parameter.replica_total : 0);
+    }
+}
+
+}  // namespace
+
+std::vector<std::string> StepPlan::names() const {
+  std::vector<std::string> all;
+  for (const PlannedParameter& parameter : parameters) all.push_back(parameter.size.name);
+  return all;
+}
+
+TrainConfig resolve_plan_config(TrainConfig config, const nn::LlamaConfig& model) {
+  if (!config.grad_wire) config.grad_wire = config.dtype;
+  config.backend = Backend::mpi;  // as many ranks as asked for: none is started
+  const std::int64_t part = config.tp * config.gtp;
+  const std::int64_t replicas = config.dp > 0 ? config.dp : std::max<std::int64_t>(1, config.ranks / part);
+  if (!config.given.contains("global_batch")) config.global_batch = config.micro_batch * config.gtp * replicas;
+  return resolve_model(resolve_ranks(std::move(config), std::nullopt), model);
+}
+
+StepPlan plan_step(const PlanRequest& request) {
+  const TrainConfig& config = request.config;
+  StepPlan step;
+  step.parameters = planned_parameters(request.model, types_of(config), mesh_of(config), config.sequence_parallel);
+  step.trace = trace_of(request);
+  step.memory = lasting_memory(request, step);
+  const CostInput input{.model = request.model,
+                        .machine = request.machine,
+                        .mesh = mesh_of(config),
+                        .types = types_of(config),
+                        .recompute = config.recompute,
+                        .sequence_parallel = config.sequence_parallel,
+                        .sequences = config.micro_batch,
+                        .seq_len = config.seq_len};
+  step.costs = event_costs(input, step.trace, step.parameters);
+  step.schedule = shard::plan_within(step.trace, sizes_of(step), request.gather_budget, request.reduce_budget,
+                                     request.coalesce_bytes, [&](const shard::Schedule& tried) {
+                                       set_unit_costs(input, step.parameters, tried, step.costs.costs);
+                                       return step.costs.costs;
+                                     });
+  set_unit_costs(input, step.parameters, step.schedule, step.costs.costs);
+  step.memory.gathered = step.schedule.gather_arena;
+  step.memory.gradients += step.schedule.reduce_arena + step.schedule.scratch;
+  step.prediction = shard::simulate(step.trace, step.schedule, step.costs.costs);
+  step.on_demand = shard::simulate_on_demand(step.trace, step.schedule, step.costs.costs);
+  count_traffic(step);
+  return step;
+}
+
+std::int64_t peak_stashed(const shard::Trace& trace) {
+  std::int64_t now = 0, peak = 0;
+  for (const shard::Event& event : trace) {
+    if (event.kind == shard::EventKind::stash) now += event.bytes;
+    if (event.kind == shard::EventKind::fetch) now -= event.bytes;
+    peak = std::max(peak, now);
+  }
+  return peak;
+}
+
+}  // namespace tessera::train

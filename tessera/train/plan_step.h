@@ -1,0 +1,63 @@
+// What `tessera plan` works out about a step, without tensors, ranks or a run.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/shard/plan_auto.h"
+#include "tessera/train/config.h"
+#include "tessera/train/plan_costs.h"
+
+namespace tessera::train {
+
+// Bytes of an arena; none: shard::plan_within chooses.
+using Budget = std::optional<std::int64_t>;
+
+struct PlanRequest {
+  TrainConfig config;  // resolved (resolve_plan_config)
+  nn::LlamaConfig model;
+  Machine machine;
+  shard::StepKind kind = shard::StepKind::train;
+  Budget gather_budget, reduce_budget;
+  std::int64_t coalesce_bytes = std::int64_t{1} << 20;  // as the training loop has it
+  std::optional<shard::Trace> trace;                    // recorded by a run; none: nn::llama_trace
+};
+
+// Peak bytes of a rank (of the one that has most).
+struct MemoryUse {
+  std::int64_t weights = 0;      // shards in the model's type
+  std::int64_t gathered = 0;     // the gather arena
+  std::int64_t gradients = 0;    // main_grad, the reduce arena and its scratch
+  std::int64_t optimizer = 0;    // master and moments
+  std::int64_t activations = 0;  // greatest sum of what is kept for backward at a time
+  std::int64_t total() const { return weights + gathered + gradients + optimizer + activations; }
+};
+
+// Bytes received in a step.
+struct Traffic {
+  std::int64_t gathered = 0, reduced = 0;  // reduced: sums over tp, gtp and dp
+};
+
+struct StepPlan {
+  std::vector<PlannedParameter> parameters;  // by id
+  shard::Trace trace;                        // of the last tp rank
+  shard::Schedule schedule;
+  StepCosts costs;
+  shard::Prediction prediction, on_demand;  // on_demand: without a schedule
+  MemoryUse memory;
+  Traffic of_a_rank, of_all_ranks;  // of_a_rank: of the one that receives most
+  std::vector<std::string> names() const;
+};
+
+// Fills in what follows from other settings: grad_wire, ranks, dp, seq_len; a global batch that is not given is one
+// microbatch. InputError as resolve_ranks and resolve_model.
+TrainConfig resolve_plan_config(TrainConfig config, const nn::LlamaConfig& model);
+
+// Errors (InputError): a budget below the smallest that can run, a machine without flops for the type.
+StepPlan plan_step(const PlanRequest& request);
+
+// The greatest sum of bytes stashed and not yet fetched.
+std::int64_t peak_stashed(const shard::Trace& trace);
+
+}  // namespace tessera::train

@@ -1,0 +1,13 @@
+// A predicted step in Chrome's trace-event format, which Perfetto opens: one row a lane.
+#pragma once
+#include <nlohmann/json.hpp>
+
+#include "tessera/train/plan_step.h"
+
+namespace tessera::train {
+
+// {"traceEvents": [...], "displayTimeUnit": "ms"}: complete events ("X") with ts and dur in microseconds from the first
+// of them; pid 0 stands for every rank, tid is the lane. args: bytes of gathers and reductions, and the weights' names.
+nlohmann::ordered_json timeline_json(const StepPlan& step);
+
+}  // namespace tessera::train

@@ -1,0 +1,156 @@
+// The trace written from sizes against the one that the runtime records, event by event on every rank.
+#include "tessera/nn/llama_trace.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/local.h"
+#include "tessera/nn/llama.h"
+
+namespace tessera::nn {
+namespace {
+
+constexpr std::int64_t kSequences = 2, kLength = 7;  // 14 tokens: 3 tp ranks have unequal parts
+
+// Nothing divides by 2 or 3; with 3 tp ranks key/value heads overlap.
+LlamaConfig odd_model(bool tied) {
+  LlamaConfig config;
+  config.vocab_size = 19;
+  config.hidden_size = 11;
+  config.intermediate_size = 7;
+  config.num_layers = 2;
+  config.num_heads = 10;
+  config.num_kv_heads = 5;
+  config.head_dim = 4;
+  config.max_position_embeddings = 16;
+  config.tie_word_embeddings = tied;
+  return config;
+}
+
+Batch make_batch() {
+  Batch batch;
+  batch.tokens = at::zeros({kSequences * kLength}, at::kLong);
+  batch.targets = at::zeros({kSequences * kLength}, at::kLong);
+  batch.layout = {.batch = kSequences,
+                  .seq_len = kLength,
+                  .positions = at::arange(kLength, at::kLong).repeat({kSequences}),
+                  .cu_seqlens = {0, 3, kLength, 2 * kLength}};
+  return batch;
+}
+
+shard::Trace recorded(comm::World& world, const LlamaConfig& config, const LlamaTraceOptions& options) {
+  shard::Parallel parallel = shard::make_parallel(world, options.tp_size, 1, 1);
+  shard::Runtime runtime(
+      parallel, {.model = options.dtype, .accumulator = base::accumulator_of(options.dtype), .wire = options.dtype});
+  Context context{.runtime = runtime, .sequence_parallel = options.sequence_parallel, .recompute = options.recompute};
+  Llama model(config, context, kLength);
+  const bool train = options.kind == shard::StepKind::train;
+  const at::AutoGradMode gradients(train);
+  runtime.begin_step(options.kind, options.microbatches);
+  for (int microbatch = 0; microbatch < options.microbatches; ++microbatch) {
+    runtime.begin_microbatch();
+    const Loss loss = model.forward(make_batch(), train ? 1.0 : 0.0);
+    if (train) loss.objective.backward();
+    runtime.end_microbatch();
+  }
+  runtime.end_step();
+  return runtime.trace();
+}
+
+void expect_same(const shard::Trace& recorded, const shard::Trace& written) {
+  for (std::size_t i = 0; i < std::min(recorded.size(), written.size()); ++i)
+    ASSERT_EQ(recorded[i], written[i]) << "event " << i << ": recorded " << to_string(recorded[i]) << ", written "
+                                       << to_string(written[i]);
+  ASSERT_EQ(recorded.size(), written.size());
+}
+
+shard::Trace body_of(shard::Trace trace) {
+  const auto is_publish = [](const shard::Event& event) { return event.kind == shard::EventKind::publish; };
+  trace.erase(std::find_if(trace.begin(), trace.end(), is_publish), trace.end());
+  return trace;
+}
+
+void compare(const LlamaConfig& config, LlamaTraceOptions options) {
+  options.tokens = kSequences * kLength;
+  comm::run_local(options.tp_size, {}, [&config, options](comm::World& world) {
+    LlamaTraceOptions own = options;
+    own.tp_rank = world.rank();
+    expect_same(recorded(world, config, own), body_of(llama_trace(config, own)));
+  });
+}
+
+class LlamaTrace : public ::testing::TestWithParam<std::tuple<Recompute, bool, int, bool>> {};
+
+TEST_P(LlamaTrace, IsWhatTheRuntimeRecords) {
+  const auto [recompute, tied, tp, sequence_parallel] = GetParam();
+  for (const int microbatches : {1, 3})
+    compare(odd_model(tied), {.tp_size = tp,
+                              .sequence_parallel = sequence_parallel,
+                              .recompute = recompute,
+                              .microbatches = microbatches,
+                              .dtype = microbatches == 1 ? base::DType::fp32 : base::DType::bf16});
+}
+
+TEST_P(LlamaTrace, OfAnEvaluationKeepsNothing) {
+  const auto [recompute, tied, tp, sequence_parallel] = GetParam();
+  compare(odd_model(tied), {.tp_size = tp,
+                            .sequence_parallel = sequence_parallel,
+                            .recompute = recompute,
+                            .kind = shard::StepKind::evaluate,
+                            .microbatches = 2});
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, LlamaTrace,
+                         ::testing::Combine(::testing::Values(Recompute::none, Recompute::selective, Recompute::full),
+                                            ::testing::Bool(), ::testing::Values(1, 2, 3), ::testing::Bool()),
+                         [](const auto& info) {
+                           return std::string(name_of(std::get<0>(info.param))) +
+                                  (std::get<1>(info.param) ? "_tied" : "_untied") + "_tp" +
+                                  std::to_string(std::get<2>(info.param)) +
+                                  (std::get<3>(info.param) ? "_sequence" : "");
+                         });
+
+// 2 x 7 tokens, hidden 11, fp64: a block keeps its norm's result and input (11 + 11 a token) and statistics (1), q, k,
+// v and softmax (10 + 5 + 5 heads of 4, and 10), the attention's result (40), the second norm the same 23, SwiGLU's
+// input and result (14 + 7).
+TEST(LlamaTraceStashes, CountWhatABlockKeeps) {
+  const LlamaConfig config = odd_model(false);
+  const auto stashed = [&](Recompute recompute) {
+    std::vector<std::int64_t> values;  // fp64 values a token, of the first block and what follows the blocks
+    for (const shard::Event& event :
+         llama_trace(config, {.recompute = recompute, .tokens = 14, .dtype = base::DType::fp64}))
+      if (event.kind == shard::EventKind::stash) values.push_back(event.bytes / 8 / 14);
+    return values;
+  };
+  EXPECT_EQ(stashed(Recompute::none), (std::vector<std::int64_t>{23, 90, 40, 23, 21, 23, 90, 40, 23, 21, 12, 19 + 11}));
+  EXPECT_EQ(stashed(Recompute::selective), (std::vector<std::int64_t>{12, 90, 40, 12, 14, 12, 90, 40, 12, 14, 12, 30}));
+  // The blocks' inputs (h; h and residual), then in backward each block again, the last first.
+  EXPECT_EQ(stashed(Recompute::full),
+            (std::vector<std::int64_t>{11, 22, 12, 30, 23, 90, 40, 23, 21, 23, 90, 40, 23, 21}));
+}
+
+TEST(LlamaTracePublishes, FollowTheOrderOfFirstUse) {
+  const LlamaConfig config = odd_model(true);
+  const shard::Trace trace = llama_trace(config, {.microbatches = 2, .tokens = 14});
+  std::vector<shard::ParameterId> published;
+  for (const shard::Event& event : trace)
+    if (event.kind == shard::EventKind::publish) published.push_back(event.parameter);
+  std::vector<shard::ParameterId> all(14);  // embedding, 2 x 6, norm
+  for (int id = 0; id < 14; ++id) all[static_cast<std::size_t>(id)] = id;
+  EXPECT_EQ(published, all);
+  EXPECT_TRUE(std::is_partitioned(trace.begin(), trace.end(),
+                                  [](const shard::Event& event) { return event.kind != shard::EventKind::publish; }));
+}
+
+TEST(LlamaTraceSizes, RefusesSizesThatAreNone) {
+  EXPECT_THROW(llama_trace(odd_model(true), {.tp_size = 2, .tp_rank = 2}), Error);
+  EXPECT_THROW(llama_trace(odd_model(true), {.microbatches = 0}), Error);
+}
+
+}  // namespace
+}  // namespace tessera::nn

@@ -1,0 +1,433 @@
+// What `tessera plan` works out, against numbers derived by hand.
+#include "tessera/train/plan_step.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+
+#include <mutex>
+
+#include "config_test_support.h"
+#include "tessera/comm/local.h"
+#include "tessera/nn/llama_parameters.h"
+#include "tessera/shard/events_json.h"
+#include "tessera/train/config_settings.h"
+#include "tessera/train/metrics.h"
+#include "tessera/train/plan_flags.h"
+#include "tessera/train/plan_report.h"
+#include "tessera/train/plan_timeline.h"
+#include "tessera/train/trainer.h"
+
+namespace tessera::train {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+using ::testing::HasSubstr;
+
+std::filesystem::path configs() {
+  return std::filesystem::path(__FILE__).parent_path().parent_path().parent_path() / "configs";
+}
+
+// Elements: tables 16 x 8 = 128 each; a block's qkv 16 x 8 = 128, attention output 8 x 8 = 64, gate and up 24 x 8 =
+// 192, down 8 x 12 = 96, together 480; norms 8 each, five of them. Matrices: 2 * 128 + 2 * 480 = 1216.
+nn::LlamaConfig even_model() {
+  nn::LlamaConfig model;
+  model.vocab_size = 16;
+  model.hidden_size = 8;
+  model.intermediate_size = 12;
+  model.num_layers = 2;
+  model.num_heads = 4;
+  model.num_kv_heads = 2;
+  model.head_dim = 2;
+  model.max_position_embeddings = 6;
+  return model;
+}
+
+// 1e9 flops and bytes a second, links of 1e6 bytes a second without latency within 4 ranks.
+Machine even_machine() {
+  Machine machine{.name = "even", .ranks_per_node = 4, .processors = 4};
+  machine.flops = {{base::DType::fp32, 1e9}, {base::DType::bf16, 1e9}};
+  machine.memory_bytes_per_second = 1e9;
+  machine.within_node = {.bytes_per_second = 1e6, .latency_s = 0};
+  machine.between_nodes = {.bytes_per_second = 1e5, .latency_s = 0};
+  return machine;
+}
+
+PlanRequest request_of(const std::map<std::string, std::string>& settings,
+                       const nn::LlamaConfig& model = even_model()) {
+  PlanRequest request{.model = model, .machine = even_machine()};
+  for (const auto& [name, value] : settings) set_from_text(request.config, *find_setting(name), {value}, name);
+  request.config = resolve_plan_config(request.config, model);
+  request.coalesce_bytes = 0;  // every parameter by itself
+  return request;
+}
+
+// A rank of two holds half of each matrix and receives the other half in fp32. With least memory forward and backward
+// gather each block's weights anew; the output layer is needed twice in a row and the embedding once.
+TEST(PlanTraffic, TwoGathersWithLeastMemoryOneWithEnough) {
+  PlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "6"}});  // 3 microbatches
+  request.gather_budget = shard::kMinimum;
+  request.reduce_budget = shard::kMinimum;
+  const StepPlan least = plan_step(request);
+  EXPECT_EQ(least.of_a_rank.gathered, 3 * (2 * 960 + 2 * 128) * 4 / 2);
+  request.gather_budget = request.reduce_budget = shard::kUnlimited;
+  const StepPlan most = plan_step(request);
+  EXPECT_EQ(most.of_a_rank.gathered, 1216 * 4 / 2);
+  // A gradient of a microbatch is exchanged once; of a norm each rank receives the other's whole one.
+  for (const StepPlan* step : {&least, &most}) {
+    EXPECT_EQ(step->of_a_rank.reduced, 3 * (1216 / 2 + 5 * 8) * 4);
+    EXPECT_EQ(step->of_all_ranks.gathered, 2 * step->of_a_rank.gathered);
+    EXPECT_EQ(step->of_all_ranks.reduced, 2 * step->of_a_rank.reduced);
+  }
+  EXPECT_LT(least.memory.gathered, most.memory.gathered);
+  EXPECT_EQ(most.memory.gathered, most.schedule.gather_arena);
+}
+
+TEST(PlanTraffic, ReplicasAreSummedOnceAStep) {
+  const StepPlan step = plan_step(request_of({{"gtp", "2"}, {"dp", "3"}, {"global_batch", "12"}, {"dtype", "bf16"}}));
+  const std::int64_t shard = 1216 / 2 + 5 * 8;
+  // Two microbatches in bf16, then an all_reduce of the fp32 sums: 2 (dp - 1) / dp of them.
+  EXPECT_EQ(step.of_a_rank.reduced, 2 * shard * 2 + 2 * 2 * shard * 4 / 3);
+}
+
+TEST(PlanTraffic, RowsThatDivideUnevenlyCountAsTheyLie) {
+  const shard::ParameterSpec spec{.name = "w", .dims = {7, 5}, .compute = layout::replicated({7, 5}, 1)};
+  const PlannedParameter planned =
+      planned_parameter(spec, {.model = base::DType::bf16, .wire = base::DType::bf16}, {.tp = 1, .gtp = 3, .dp = 2});
+  EXPECT_EQ(planned.shard_elements, 3 * 5);         // rows 3, 3 and 1
+  EXPECT_EQ(planned.gather_total, 2 * 2 * 35 * 2);  // two replicas, each row to the two ranks that have it not
+  EXPECT_EQ(planned.reduce_total, 2 * 2 * 35 * 2);  // each row from two ranks
+  EXPECT_EQ(planned.replica_total, 2 * (2 - 1) * 35 * 4);
+  EXPECT_EQ(planned.size.gather_wire, (7 - 1) * 5 * 2);  // of the rank with one row
+}
+
+TEST(PlanMemory, IsWhatTheBuffersHold) {
+  const PlanRequest request = request_of({{"gtp", "2"}});
+  const StepPlan step = plan_step(request);
+  const std::int64_t shard = (1216 / 2 + 5 * 8) * 4;
+  EXPECT_EQ(step.memory.weights, shard);
+  EXPECT_EQ(step.memory.gradients, shard + step.schedule.reduce_arena + step.schedule.scratch);
+  EXPECT_EQ(step.memory.optimizer, 2 * shard);
+  // A block keeps 2 x (8 + 8 + 1) of its norms, 16 + 4 of attention, 8 before its output layer, 24 + 12 around SwiGLU;
+  // then the last norm 8 + 1 and the loss 16 + 8. Six tokens of fp32.
+  EXPECT_EQ(step.memory.activations, (2 * (34 + 20 + 8 + 36) + 9 + 24) * 6 * 4);
+  const StepPlan bf16 = plan_step(request_of({{"gtp", "2"}, {"dtype", "bf16"}}));
+  EXPECT_EQ(bf16.memory.weights, shard / 2);
+  EXPECT_EQ(bf16.memory.optimizer, 3 * shard);  // and a master
+  PlanRequest evaluation = request;
+  evaluation.kind = shard::StepKind::evaluate;
+  EXPECT_EQ(plan_step(evaluation).memory.activations, 0);
+}
+
+// At 4096 bytes a microsecond everything is hidden and the smallest arenas do; links as slow as those of even_machine()
+// leave every byte exposed, and room saves the second gather.
+TEST(PlanMemory, AutomaticBudgetsAreAsSmallAsTimeAllows) {
+  PlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "6"}});
+  const StepPlan slow = plan_step(request);
+  request.machine.within_node.bytes_per_second = 4096e6;
+  request.machine.flops[base::DType::fp32] = 1e6;
+  const StepPlan fast = plan_step(request);
+  EXPECT_LT(fast.memory.gathered, slow.memory.gathered);
+  request.gather_budget = request.reduce_budget = shard::kMinimum;
+  EXPECT_EQ(fast.schedule, plan_step(request).schedule);
+}
+
+// 6 tokens, one rank: no communication. Every product takes 2 * 6 * elements flops of 1e9; forward, and twice backward.
+TEST(PlanTime, OneRankComputesOnly) {
+  const StepPlan step = plan_step(request_of({}));
+  const double products = 3 * 2 * 6 * (2 * 480 + 128) / 1e9;
+  EXPECT_EQ(step.prediction.exposed_seconds, 0);
+  EXPECT_EQ(step.prediction.step_seconds, step.prediction.compute_seconds);
+  double counted = 0;
+  for (std::size_t i = 0; i < step.trace.size(); ++i)
+    for (const char* work : {"fprop", "dgrad", "wgrad"})
+      if (step.costs.work[i].starts_with(work)) counted += step.costs.costs.segment_seconds[i];
+  EXPECT_GT(counted, products);  // with the loss, and products that move more bytes than they have flops
+  EXPECT_LT(counted, step.prediction.step_seconds);
+}
+
+TEST(PlanTime, LinksAreThoseOfTheRanksThatTalk) {
+  const auto first_gather = [](const StepPlan& step) { return step.costs.costs.gather_seconds.front(); };
+  const StepPlan near = plan_step(request_of({{"gtp", "4"}})), far = plan_step(request_of({{"gtp", "8"}}));
+  EXPECT_DOUBLE_EQ(first_gather(near), 128.0 * 4 * 3 / 4 / 1e6);
+  EXPECT_DOUBLE_EQ(first_gather(far), 128.0 * 4 * 7 / 8 / 1e5);
+  EXPECT_LT(near.prediction.step_seconds, near.on_demand.step_seconds);
+}
+
+TEST(PlanTime, EverySizeAndPolicyIsPlanned) {
+  nn::LlamaConfig model = even_model();
+  model.vocab_size = 67;
+  model.hidden_size = 13;
+  model.intermediate_size = 7;
+  model.num_heads = 10;
+  model.num_kv_heads = 5;
+  for (const bool tied : {false, true})
+    for (const char* recompute : {"none", "selective", "full"})
+      for (const char* sequence_parallel : {"off", "on"}) {
+        model.tie_word_embeddings = tied;
+        PlanRequest request = request_of({{"tp", "3"},
+                                          {"gtp", "5"},
+                                          {"dp", "2"},
+                                          {"global_batch", "20"},
+                                          {"recompute", recompute},
+                                          {"sequence_parallel", sequence_parallel}},
+                                         model);
+        for (const std::int64_t budget : {shard::kMinimum, shard::kUnlimited}) {
+          request.gather_budget = request.reduce_budget = budget;
+          const StepPlan step = plan_step(request);
+          EXPECT_GT(step.prediction.step_seconds, step.prediction.compute_seconds);
+          EXPECT_LE(step.prediction.step_seconds, step.on_demand.step_seconds * (1 + 1e-9));
+          EXPECT_EQ(step.parameters.size(), nn::llama_parameters(model, 3, false).size());
+          EXPECT_EQ(step.of_a_rank.reduced > 0, true);
+        }
+      }
+}
+
+// Each block is as if it had been measured itself.
+TEST(PlanSizes, OfAlikeBlocksAreTheFirstOnes) {
+  nn::LlamaConfig model = even_model();
+  model.num_layers = 3;
+  model.num_kv_heads = 1;  // overlaps over tp
+  const MeshDegrees mesh{.tp = 3, .gtp = 2, .dp = 2};
+  const std::vector<PlannedParameter> planned = planned_parameters(model, {}, mesh, true);
+  const std::vector<shard::ParameterSpec> specs = nn::llama_parameters(model, mesh.tp, true);
+  ASSERT_EQ(planned.size(), specs.size());
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const PlannedParameter own = planned_parameter(specs[i], {}, mesh);
+    EXPECT_EQ(planned[i].size.name, specs[i].name);
+    EXPECT_EQ(planned[i].size.gathered, own.size.gathered);
+    EXPECT_EQ(planned[i].size.staging, own.size.staging);
+    EXPECT_EQ(planned[i].gather_total, own.gather_total);
+    EXPECT_EQ(planned[i].reduce_total, own.reduce_total);
+  }
+}
+
+struct Moved {
+  std::int64_t gathered = 0, reduced = 0, gather_arena = 0, reduce_arena = 0;
+};
+
+// The fourth step of a run of `request`, which has a schedule; bytes of all ranks. Expects the planned events.
+Moved run(const PlanRequest& request, const shard::Trace& planned) {
+  const TrainConfig& config = request.config;
+  std::mutex mutex;
+  Moved moved;
+  comm::run_local(static_cast<int>(config.ranks), {}, [&](comm::World& world) {
+    Trainer trainer(world, {.model = request.model,
+                            .tp = static_cast<int>(config.tp),
+                            .gtp = static_cast<int>(config.gtp),
+                            .dp = static_cast<int>(config.dp),
+                            .sequence_parallel = config.sequence_parallel,
+                            .recompute = config.recompute,
+                            .seq_len = config.seq_len,
+                            .runtime = {.gather_budget = request.gather_budget,
+                                        .reduce_budget = request.reduce_budget,
+                                        .coalesce_bytes = request.coalesce_bytes}});
+    set_initial_values(trainer.runtime(), 1);
+    const std::int64_t tokens = config.seq_len, blocks = config.gtp * config.dp;
+    const auto batch = [&](int) {
+      nn::Batch zeros{
+          .tokens = at::zeros({tokens}, at::kLong), .targets = at::zeros({tokens}, at::kLong), .layout = {}};
+      zeros.layout = {.batch = 1, .seq_len = tokens, .positions = at::arange(tokens, at::kLong), .cu_seqlens = {}};
+      return zeros;
+    };
+    StepResult result;
+    for (int step = 0; step < 4; ++step)
+      result = trainer.train_step({.microbatches = static_cast<int>(config.global_batch / blocks),
+                                   .tokens = config.global_batch * tokens,
+                                   .batch = batch},
+                                  1e-3);
+    const std::lock_guard lock(mutex);
+    moved.gathered += result.statistics.gathered_bytes;
+    moved.reduced += result.statistics.reduced_bytes;
+    const shard::ScheduleStatistics schedules = trainer.runtime().schedule_statistics();
+    moved.gather_arena = schedules.gather_arena_bytes;
+    moved.reduce_arena = schedules.reduce_arena_bytes;
+    if (trainer.parallel().tp_rank() + 1 == config.tp) EXPECT_EQ(trainer.runtime().trace(), planned);
+  });
+  return moved;
+}
+
+TEST(PlanAgainstARun, EventsBytesAndArenasAreThoseOfTheRun) {
+  using Settings = std::map<std::string, std::string>;
+  for (const Settings& mesh : {Settings{{"gtp", "3"}, {"global_batch", "6"}, {"recompute", "selective"}},
+                               Settings{{"gtp", "2"}, {"dp", "2"}, {"global_batch", "8"}, {"recompute", "full"}},
+                               Settings{{"tp", "2"}, {"gtp", "2"}, {"sequence_parallel", "on"}}}) {
+    nn::LlamaConfig model = even_model();
+    model.tie_word_embeddings = mesh.contains("dp");
+    if (!mesh.contains("tp")) model.hidden_size = 7;
+    PlanRequest request = request_of(mesh, model);
+    for (const std::int64_t budget : {shard::kMinimum, shard::kUnlimited})
+      for (const std::int64_t coalesced : {0, 1500}) {
+        request.gather_budget = request.reduce_budget = budget;
+        request.coalesce_bytes = coalesced;
+        const StepPlan step = plan_step(request);
+        const Moved moved = run(request, step.trace);
+        EXPECT_EQ(moved.gathered, step.of_all_ranks.gathered);
+        EXPECT_EQ(moved.reduced, step.of_all_ranks.reduced);
+        EXPECT_EQ(moved.gather_arena, step.schedule.gather_arena);
+        EXPECT_EQ(moved.reduce_arena, step.schedule.reduce_arena);
+      }
+  }
+}
+
+TEST(PlanReport, HoldsTheWholeScheduleAsJson) {
+  const PlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "4"}});
+  const StepPlan step = plan_step(request);
+  const ordered_json report = plan_json(request, step);
+  EXPECT_EQ(report["mesh"], (ordered_json{{"ranks", 2}, {"tp", 1}, {"gtp", 2}, {"dp", 1}}));
+  EXPECT_EQ(report["microbatches"], 2);
+  EXPECT_EQ(report["tokens"], 24);
+  EXPECT_EQ(report["traffic"]["gathered_bytes"], step.of_a_rank.gathered);
+  EXPECT_EQ(report["memory_bytes"]["total"], step.memory.total());
+  EXPECT_DOUBLE_EQ(report["predicted"]["step_ms"], step.prediction.step_seconds * 1e3);
+  ASSERT_EQ(report["gathers"].size(), step.schedule.residencies.size());
+  ASSERT_EQ(report["reductions"].size(), 2u * 15);  // of 15 parameters in each microbatch
+  EXPECT_EQ(report["gathers"][0]["weights"], "embedding.weight");
+  EXPECT_EQ(report["gathers"][0]["wait"], 0);
+  EXPECT_EQ(report["gathers"][0]["bytes"], 512);
+  EXPECT_EQ(report["reductions"][0]["weights"], "output.weight");
+
+  const std::string text = plan_text(request, step, 3);
+  EXPECT_THAT(text, HasSubstr("2 ranks (tp 1 x gtp 2 x dp 1)"));
+  EXPECT_THAT(text, HasSubstr("train mb 0 forward consume embedding.weight (0)"));
+  EXPECT_THAT(text, HasSubstr(fmt::format("... {} more (--rows)", report["gathers"].size() - 3)));
+  EXPECT_EQ(bytes_text(999), "999 B");
+  EXPECT_EQ(bytes_text(1'250'000), "1.25 MB");
+}
+
+TEST(PlanTimeline, HasARowALaneAndNamedTransfers) {
+  const StepPlan step = plan_step(request_of({{"gtp", "2"}, {"dp", "2"}}));
+  std::map<std::string, int> spans;
+  std::map<int, double> ends;
+  for (const ordered_json& event : timeline_json(step)["traceEvents"]) {
+    if (event["ph"] == "M") continue;
+    ASSERT_EQ(event["ph"], "X");
+    EXPECT_GE(event["ts"].get<double>(), 0);
+    ++spans[event["cat"].get<std::string>()];
+    if (event["cat"] != "compute") {
+      EXPECT_GT(event["args"]["bytes"].get<std::int64_t>(), 0) << event.dump();
+      EXPECT_THAT(event["name"].get<std::string>(), HasSubstr(event["args"]["weights"][0].get<std::string>()));
+    }
+  }
+  EXPECT_EQ(spans["gather"], static_cast<int>(step.schedule.residencies.size()));
+  EXPECT_EQ(spans["reduce"], 15);
+  EXPECT_EQ(spans["dp"], 15);
+  EXPECT_GT(spans["compute"], 50);
+}
+
+TEST(PlanMachine, FilesSayWhatAMachineCanDo) {
+  for (const char* name : {"laptop", "h200"}) {
+    const Machine machine = find_machine(name, configs() / "machines");
+    EXPECT_EQ(machine.flops.size(), 3u);
+    EXPECT_GT(machine.within_node.bytes_per_second, machine.between_nodes.bytes_per_second);
+  }
+}
+
+// The refusal of a good machine with the value at `pointer` replaced; a null takes it away.
+std::string machine_refusal(const std::string& pointer, const json& value) {
+  json good = json::parse(R"({"description": "", "ranks_per_node": 2, "processors": 2, "flops": {"fp32": 1e9},
+    "efficiency": {"gemm": 1, "attention_forward": 0.5, "attention_backward": 0.5}, "memory_bytes_per_second": 1e9,
+    "links": {"within_node": {"bytes_per_second": 1e9, "latency_s": 1e-6},
+              "between_nodes": {"bytes_per_second": 1e9, "latency_s": 1e-6}}})");
+  EXPECT_EQ(parse_machine(good, "m", "FILE").flops.at(base::DType::fp32), 1e9);
+  const json::json_pointer at(pointer);
+  if (value.is_null()) good[at.parent_pointer()].erase(at.back());
+  if (!value.is_null()) good[at] = value;
+  return refusal([&] { parse_machine(good, "m", "FILE"); });
+}
+
+TEST(PlanMachine, BadFilesAreRefusedByPlace) {
+  EXPECT_EQ(machine_refusal("/efficiency/gemm", 1.5),
+            "FILE: efficiency: gemm: got 1.5, expected a number above 0 and at most 1");
+  EXPECT_EQ(machine_refusal("/links/within_node/latency_s", nullptr),
+            "FILE: links: within_node: key 'latency_s' is missing");
+  EXPECT_EQ(machine_refusal("/processors", 1.5), "FILE: processors: got 1.5, expected an integer");
+  EXPECT_EQ(machine_refusal("/flops/fp8", 1e15), "FILE: flops: unknown key 'fp8', expected bf16, fp32, fp64");
+  EXPECT_THAT(machine_refusal("/memory_bytes_per_second", -1), HasSubstr("got -1, expected a number above 0"));
+  EXPECT_THAT(refusal([] { find_machine("none", configs() / "machines"); }), HasSubstr("--machine: 'none' not found"));
+}
+
+TEST(PlanFlags, WhatDoesNotFitTogetherIsRefused) {
+  const auto task = [](PlanFlags flags) { return plan_task(flags, configs()); };
+  EXPECT_THAT(refusal([&] { task({}); }), HasSubstr("--model is missing"));
+  EXPECT_THAT(refusal([&] {
+                task({.settings = {{"model", {"llama-tiny"}}, {"ranks", {"4"}}, {"gtp", {"3"}}}});
+              }),
+              HasSubstr("--ranks: got 4"));
+  EXPECT_THAT(refusal([&] {
+                task({.settings = {{"model", {"llama-tiny"}}, {"gather_budget", {"5 apples"}}}});
+              }),
+              HasSubstr("--gather-budget: got '5 apples', expected min, auto, or bytes"));
+  EXPECT_THAT(refusal([&] {
+                task({.settings = {{"model", {"llama-tiny"}}}, .measured = "nowhere"});
+              }),
+              HasSubstr("--model: got llama-tiny with --measured"));
+  EXPECT_THAT(refusal([&] { task({.measured = "/nowhere"}); }), HasSubstr("/nowhere/config.json"));
+  const PlanTask good = task({.settings = {{"model", {"llama-tiny"}}, {"ranks", {"4096"}}, {"gtp", {"8"}}}});
+  EXPECT_EQ(good.request.config.dp, 512);
+  EXPECT_EQ(good.request.config.global_batch, 4096);  // one microbatch
+  EXPECT_EQ(parse_budget("min", "--x"), shard::kMinimum);
+  EXPECT_EQ(parse_budget("3KiB", "--x"), 3072);
+  EXPECT_EQ(parse_budget("auto", "--x"), std::nullopt);
+}
+
+TEST(PlanFlags, ABudgetThatIsTooSmallIsRefused) {
+  PlanRequest request = request_of({{"gtp", "2"}});
+  request.gather_budget = 100;
+  EXPECT_THROW(plan_step(request), InputError);
+}
+
+TEST(PlanFlags, RecordedEventsArePlannedInstead) {
+  const TempFolder folder;
+  const PlanFlags flags{.settings = {{"model", {"llama-tiny"}}, {"gtp", {"2"}}},
+                        .events = (folder / "e.json").string()};
+  PlanFlags written = flags;
+  written.events.clear();
+  written.evaluate = true;
+  const PlanRequest request = plan_task(written, configs()).request;
+  const StepPlan step = plan_step(request);
+  shard::save_trace(folder / "e.json", {step.names(), step.trace});
+  const PlanRequest read = plan_task(flags, configs()).request;
+  EXPECT_EQ(read.kind, shard::StepKind::evaluate);
+  EXPECT_EQ(plan_step(read).schedule, step.schedule);
+  shard::save_trace(folder / "e.json", {{"w"}, {{.parameter = 0}}});
+  EXPECT_THAT(refusal([&] { plan_task(flags, configs()); }), HasSubstr("holds 1 parameters, expected the"));
+}
+
+TEST(PlanMeasured, PutsARunBesideItsPlan) {
+  const TempFolder folder;
+  PlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "4"}});
+  const json stored = {{"config", to_json(request.config)}, {"model", nn::to_json(even_model())}};
+  std::ofstream(folder / "config.json") << stored.dump();
+  std::ofstream(folder / "summary.json") << R"({"step": 5, "gather_arena_bytes": 4096})";
+  {
+    std::ofstream metrics(folder / "metrics.jsonl");
+    for (int step = 1; step <= 6; ++step)
+      metrics << metrics_line({.step = step,
+                               .step_ms = step <= 3 ? 1000.0 : 10.0 * step,
+                               .exposed_comm_ms = 1.0 * step,
+                               .gathered_bytes = 4864,
+                               .reduced_bytes = 10});
+    metrics << R"({"step": 7, "lo)";  // being written
+  }
+  const PlanTask task = plan_task({.measured = folder.path().string()}, configs());
+  EXPECT_EQ(task.request.config.gtp, 2);
+  EXPECT_EQ(task.request.model, even_model());
+  const StepPlan step = plan_step(task.request);
+  const ordered_json comparison = comparison_json(step, *task.run, "RUN");
+  EXPECT_EQ(comparison["steps"], 3);  // of six the first three count nothing
+  ASSERT_EQ(comparison["rows"].size(), 5u);
+  EXPECT_EQ(comparison["rows"][0]["measured"], 50.0);
+  EXPECT_EQ(comparison["rows"][2]["predicted"], 2 * 1216 * 4 / 2);
+  EXPECT_EQ(comparison["rows"][4]["name"], "gather_arena_bytes");
+  const std::string text = comparison_text(comparison);
+  EXPECT_THAT(text, HasSubstr("RUN: medians of 3 steps"));
+  EXPECT_THAT(text, HasSubstr("1.000"));  // 4864 gathered bytes, as predicted
+
+  std::ofstream(folder / "metrics.jsonl") << "";
+  EXPECT_THAT(refusal([&] { read_measured_run(folder.path()); }), HasSubstr("holds no step"));
+}
+
+}  // namespace
+}  // namespace tessera::train
