@@ -13,8 +13,8 @@ namespace tessera::shard {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kPatience = 1s;          // a wait longer than this is looked into
-constexpr auto kSearch = 10s;           // how long others may take to say what they did
+constexpr auto kPatience = 1s;  // a wait longer than this is looked into
+constexpr auto kSearch = 10s;   // how long others may take to say what they did
 constexpr std::size_t kNoticeBytes = comm::kLongestNotice;
 
 template <typename T>
@@ -155,8 +155,9 @@ std::string Agreement::difference(const Entries& entries) {
     const std::size_t begin = begins_[alike - 1];
     for (std::size_t i = 0; i < other.events.size() && begin + i < trace_.size(); ++i) {
       if (is_same(other.events[i], trace_[begin + i])) continue;
-      return fmt::format("the ranks of a step must do the same: event {} is '{}' on rank {}, '{}' on rank {}", begin + i,
-                         to_string(trace_[begin + i], names), parallel_.rank, to_string(other.events[i], names), rank);
+      return fmt::format("the ranks of a step must do the same: event {} is '{}' on rank {}, '{}' on rank {}",
+                         begin + i, to_string(trace_[begin + i], names), parallel_.rank,
+                         to_string(other.events[i], names), rank);
     }
     // Alike as far as both go: one ended this stage where the other went on.
     const std::size_t end = alike < begins_.size() ? begins_[alike] : trace_.size();

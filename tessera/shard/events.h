@@ -45,7 +45,8 @@ using Trace = std::vector<Event>;
 // Whether two events are the same one of their step: all but the bytes, which differ between ranks that uneven cuts
 // leave with more or less.
 bool is_same(const Event& a, const Event& b);
-// Of what is_same compares. Rolling: hash_event(h, e) over the events in order, from h = 0, is hash_trace. The same on every machine.
+// Of what is_same compares. Rolling: hash_event(h, e) over the events in order, from h = 0, is hash_trace. The same on
+// every machine.
 std::uint64_t hash_event(std::uint64_t hash, const Event& event);
 std::uint64_t hash_trace(const Trace& trace);
 

@@ -8,8 +8,8 @@
 namespace tessera::shard {
 
 struct Parallel {
-  comm::Mesh mesh;  // dense axes: tp, gtp, dp
-  int rank = 0;     // in the world
+  comm::Mesh mesh;                                 // dense axes: tp, gtp, dp
+  int rank = 0;                                    // in the world
   std::unique_ptr<base::Lane> compute;             // the program itself
   std::unique_ptr<comm::Communicator> tp;          // the program's own collectives
   std::unique_ptr<comm::Communicator> gtp_gather;  // scheduled weights travel here ...
@@ -21,8 +21,8 @@ struct Parallel {
   std::unique_ptr<comm::Communicator> replica;  // tp x gtp: all ranks that hold one copy of the model
   std::unique_ptr<comm::Communicator> data;     // gtp x dp: all ranks that read different samples
   std::unique_ptr<comm::Communicator> world;
-  std::unique_ptr<comm::Board> board;           // what each rank last did, for whoever waits too long
-  std::shared_ptr<base::VirtualClock> clock;    // null where time is real
+  std::unique_ptr<comm::Board> board;         // what each rank last did, for whoever waits too long
+  std::shared_ptr<base::VirtualClock> clock;  // null where time is real
 
   int tp_rank() const { return mesh.coordinate(rank, "tp"); }
   int gtp_rank() const { return mesh.coordinate(rank, "gtp"); }
@@ -32,8 +32,8 @@ struct Parallel {
   int dp_size() const { return mesh.size("dp"); }
 };
 
-// Collective over the world, which outlives the result: every rank makes every group in the same order. Errors (InputError): tp * gtp * dp is not
-// the world's size.
+// Collective over the world, which outlives the result: every rank makes every group in the same order. Errors
+// (InputError): tp * gtp * dp is not the world's size.
 Parallel make_parallel(comm::World& world, int tp, int gtp, int dp);
 
 }  // namespace tessera::shard

@@ -49,7 +49,7 @@ struct ShardedParameter {
   base::Buffer master;     // accumulator type; empty when it is the weight itself
   base::Buffer main_grad;  // accumulator type; empty for a frozen parameter
   std::int64_t version = 0;
-  base::Fence published;  // the newest version is written when this is done
+  base::Fence published;           // the newest version is written when this is done
   bool main_grad_written = false;  // in this step: the first produced block writes, later ones add
 
   std::int64_t shard_elements() const { return local_storage.size; }

@@ -1,5 +1,5 @@
-// The planner: from a trace, sizes and budgets to a schedule. Pure: no tensors, no communication, no clock, no costs; the
-// same input gives the same schedule on every rank.
+// The planner: from a trace, sizes and budgets to a schedule. Pure: no tensors, no communication, no clock, no costs;
+// the same input gives the same schedule on every rank.
 //
 // Gathers are laid out in the order of need. A weight that is still in the arena when it is needed again stays; where
 // bytes are needed, the weights used again last make room (Belady's rule), and among those that are not used again the
@@ -24,8 +24,8 @@ struct PlanOptions {
   std::int64_t coalesce_bytes = 0;          // neighbours travel together up to this; 0: every parameter by itself
 };
 
-// sizes by parameter id. Errors: InputError for a budget below the smallest that can run (the message names both); Error
-// for a trace that cannot be planned: a release without its consume, a publish inside the body.
+// sizes by parameter id. Errors: InputError for a budget below the smallest that can run (the message names both);
+// Error for a trace that cannot be planned: a release without its consume, a publish inside the body.
 Schedule plan(const Trace& trace, const std::vector<ParameterSize>& sizes, const PlanOptions& options);
 
 // The parts of plan(): each fills its fields of the schedule, whose units, bytes and trace fields are set.

@@ -13,9 +13,7 @@ Schedule plan_within(const Trace& trace, const std::vector<ParameterSize>& sizes
   PlanOptions options{.gather_budget = gather_budget.value_or(kUnlimited),
                       .reduce_budget = reduce_budget.value_or(kUnlimited),
                       .coalesce_bytes = coalesce_bytes};
-  auto seconds = [&](const Schedule& schedule) {
-    return simulate(trace, schedule, costs_of(schedule)).step_seconds;
-  };
+  auto seconds = [&](const Schedule& schedule) { return simulate(trace, schedule, costs_of(schedule)).step_seconds; };
   Schedule best = plan(trace, sizes, options);
   const double longest = seconds(best) * kTolerance;
   // Narrows one budget while the step stays short enough; the other keeps its value.

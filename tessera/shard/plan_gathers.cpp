@@ -63,7 +63,7 @@ class Arena {
   };
   struct Place {
     std::int64_t offset = 0;
-    int next = kNever;                         // the soonest next use of those who make room
+    int next = kNever;                           // the soonest next use of those who make room
     int last = std::numeric_limits<int>::min();  // the latest release among them
   };
 
@@ -142,14 +142,9 @@ std::optional<std::vector<Residency>> place(const std::vector<Use>& uses, const 
     if (!found) return std::nullopt;
     const int free = std::max(found->last, published[unit]);
     const int issue = residencies.empty() ? free : std::max(free, residencies.back().issue);
-    arena.put(found->offset,
-              {bytes[unit], use.unit, static_cast<int>(residencies.size()), use.last, use.next});
-    residencies.push_back({.unit = use.unit,
-                           .issue = issue,
-                           .free = free,
-                           .wait = use.first,
-                           .last = use.last,
-                           .offset = found->offset});
+    arena.put(found->offset, {bytes[unit], use.unit, static_cast<int>(residencies.size()), use.last, use.next});
+    residencies.push_back(
+        {.unit = use.unit, .issue = issue, .free = free, .wait = use.first, .last = use.last, .offset = found->offset});
   }
   return residencies;
 }

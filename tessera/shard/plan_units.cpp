@@ -8,7 +8,8 @@
 namespace tessera::shard {
 namespace {
 
-// Where a parameter meets one kind of event: parameters of one unit meet it in the same passes of the same microbatches.
+// Where a parameter meets one kind of event: parameters of one unit meet it in the same passes of the same
+// microbatches.
 struct Meetings {
   ParameterId parameter = kNoParameter;
   std::vector<std::pair<int, Pass>> places;

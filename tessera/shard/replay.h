@@ -22,9 +22,9 @@ struct Arenas {
 };
 
 struct ReplayOptions {
-  bool poison = false;            // buffers are filled with NaN at the end of their intervals
-  std::uint64_t delay_seed = 0;   // not 0: gathers and reductions are delayed by random times
-  double longest_delay = 0.003;   // seconds
+  bool poison = false;           // buffers are filled with NaN at the end of their intervals
+  std::uint64_t delay_seed = 0;  // not 0: gathers and reductions are delayed by random times
+  double longest_delay = 0.003;  // seconds
 };
 
 // One schedule carried out, step after step. One thread; nothing refers to it once drain() has returned.
@@ -44,9 +44,9 @@ class Replay {
   int next() const { return next_; }
 
   // Of the event next in turn; each is followed by passed().
-  void arrive(Entry& entry, ParameterId id);       // a consume: sets the entry's view
-  std::byte* staging(ParameterId id);               // before a produce: where the gradient is written
-  void passed();                                    // the event has happened: what follows from it
+  void arrive(Entry& entry, ParameterId id);  // a consume: sets the entry's view
+  std::byte* staging(ParameterId id);         // before a produce: where the gradient is written
+  void passed();                              // the event has happened: what follows from it
 
   // Every gradient is in main_grad, replicas included.
   void finish();
@@ -97,14 +97,14 @@ class Replay {
   ReplayOptions options_;
   std::mt19937_64 random_;
 
-  std::vector<Actions> actions_;                     // by slot
-  std::vector<int> residency_of_, reduction_of_;     // by event: of a consume, of a produce; -1 for others
-  std::vector<Member> gathered_, reduced_;           // by parameter
-  std::vector<base::Fence> passed_;                  // by slot: compute was there last
-  std::vector<Stay> stays_;                          // by residency
-  std::vector<base::Fence> summed_;                  // by reduction
-  std::vector<base::Fence> replicas_;                // sums over dp under way
-  int next_ = 0;                                     // event
+  std::vector<Actions> actions_;                  // by slot
+  std::vector<int> residency_of_, reduction_of_;  // by event: of a consume, of a produce; -1 for others
+  std::vector<Member> gathered_, reduced_;        // by parameter
+  std::vector<base::Fence> passed_;               // by slot: compute was there last
+  std::vector<Stay> stays_;                       // by residency
+  std::vector<base::Fence> summed_;               // by reduction
+  std::vector<base::Fence> replicas_;             // sums over dp under way
+  int next_ = 0;                                  // event
 };
 
 }  // namespace tessera::shard

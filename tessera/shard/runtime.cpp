@@ -273,9 +273,9 @@ void Runtime::make_schedule() {
   const std::vector<ParameterSize> sizes = this->sizes();
   agreement_.compare(*parallel_.world, agreement_.hash(), "the optimizer's part of a step", entries_);
   measure_.agree(trace(), entries_.size(), agreement_, entries_);
-  Schedule schedule = plan_within(trace(), sizes, options_.gather_budget, options_.reduce_budget,
-                                  options_.coalesce_bytes,
-                                  [&](const Schedule& tried) { return measure_.costs(tried, sizes); });
+  Schedule schedule =
+      plan_within(trace(), sizes, options_.gather_budget, options_.reduce_budget, options_.coalesce_bytes,
+                  [&](const Schedule& tried) { return measure_.costs(tried, sizes); });
   const std::vector<std::string> faults = check(trace(), sizes, schedule);
   TESSERA_CHECK(faults.empty(), "the schedule of a {} step is wrong: {}", name_of(kind_), faults.front());
   const std::uint64_t gathers = gather_hash(schedule), reductions = reduce_hash(schedule);

@@ -60,8 +60,8 @@ struct RuntimeOptions {
 
 // What schedules take, all kinds of step together.
 struct ScheduleStatistics {
-  int planned = 0;                                         // schedules made
-  std::int64_t departed_steps = 0, demand_gathers = 0;     // since the first schedule
+  int planned = 0;                                                                 // schedules made
+  std::int64_t departed_steps = 0, demand_gathers = 0;                             // since the first schedule
   std::int64_t gather_arena_bytes = 0, reduce_arena_bytes = 0, scratch_bytes = 0;  // allocated
   std::int64_t gather_peak_bytes = 0, reduce_peak_bytes = 0;                       // of these used
   std::int64_t on_demand_peak_bytes = 0;
@@ -90,8 +90,8 @@ class Runtime {
   void begin_step(StepKind kind, int microbatches);
   void begin_microbatch();
   void end_microbatch();
-  // main_grad is complete (dp included) when it returns. Errors: microbatches missing, weights not released, a rank that
-  // did other things than this one (the first differing event of both).
+  // main_grad is complete (dp included) when it returns. Errors: microbatches missing, weights not released, a rank
+  // that did other things than this one (the first differing event of both).
   void end_step();
 
   WeightView consume(ParameterId id, Pass pass);
@@ -144,7 +144,7 @@ class Runtime {
   OnDemand on_demand_;
   Arenas arenas_;
   std::map<Key, Plan> plans_;
-  Replay* replay_ = nullptr;   // of the step under way, while it follows its schedule
+  Replay* replay_ = nullptr;    // of the step under way, while it follows its schedule
   Replay* prepared_ = nullptr;  // whose gathers for its next step may be under way
   ScheduleStatistics totals_;
 

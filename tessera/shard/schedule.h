@@ -1,5 +1,5 @@
-// The schedule of one kind of step, as data: which weights are brought together when and into which bytes, and how their
-// gradients leave. Written by plan.h, proved by check.h, timed by simulate.h, carried out by Runtime.
+// The schedule of one kind of step, as data: which weights are brought together when and into which bytes, and how
+// their gradients leave. Written by plan.h, proved by check.h, timed by simulate.h, carried out by Runtime.
 //
 // Positions. A step's trace has a body (every event before the first publish) and then the optimizer's publishes. The
 // cycle of steps is cut at the first publish, where no gathered weight is valid any more: the event at index i of the
@@ -39,10 +39,10 @@ using Unit = std::vector<ParameterId>;
 struct Residency {
   int unit = 0;   // of gather_units
   int issue = 0;  // position where the gather is enqueued
-  int free = 0;   // the gather lane waits for compute to have passed this position (<= issue): the last release of every
-                  // earlier tenant of these bytes, and the publish of the newest member
-  int wait = 0;   // index of the consume before which compute waits for the gather; the first use
-  int last = 0;   // index of the last release
+  int free = 0;  // the gather lane waits for compute to have passed this position (<= issue): the last release of every
+                 // earlier tenant of these bytes, and the publish of the newest member
+  int wait = 0;  // index of the consume before which compute waits for the gather; the first use
+  int last = 0;  // index of the last release
   std::int64_t offset = 0;  // bytes, in the gather arena
 
   bool operator==(const Residency&) const = default;
@@ -52,10 +52,10 @@ struct Residency {
 struct Reduction {
   int unit = 0;  // of reduce_units
   int microbatch = 0;
-  int first = 0;   // index of the first produce: the staging is written from segment `first` on
-  int issue = 0;   // index of the last produce: the exchange is enqueued there and waits for compute to be there
-  int finish = 0;  // compute waits for the sum at this position (>= issue); the staging is free after it
-  bool replicas = false;    // the unit's last of the step: the sum over dp follows, on the dp lane
+  int first = 0;          // index of the first produce: the staging is written from segment `first` on
+  int issue = 0;          // index of the last produce: the exchange is enqueued there and waits for compute to be there
+  int finish = 0;         // compute waits for the sum at this position (>= issue); the staging is free after it
+  bool replicas = false;  // the unit's last of the step: the sum over dp follows, on the dp lane
   std::int64_t offset = 0;  // bytes, in the reduce arena
 
   bool operator==(const Reduction&) const = default;

@@ -77,7 +77,8 @@ class Player {
   void event(int index, Prediction& prediction) {
     const double segment = value(costs_.segment_seconds, index), comm = value(costs_.comm_seconds, index);
     double& waited = prediction.waits[static_cast<std::size_t>(index)];
-    if (segment > 0) prediction.spans.push_back({LaneKind::compute, index, compute_ - begin_, compute_ + segment - begin_});
+    if (segment > 0)
+      prediction.spans.push_back({LaneKind::compute, index, compute_ - begin_, compute_ + segment - begin_});
     compute_ += segment;
     prediction.compute_seconds += segment;
     wait(compute_ + comm, prediction.comm_exposed_seconds, &waited);
@@ -88,7 +89,8 @@ class Player {
     const std::size_t at = slot(position);
     passed_[at] = compute_;
     for (const int i : reductions_[at]) reduce(i, prediction.spans);
-    for (const int i : gathers_[at]) gather(i, passed_[slot(residency(i).free)], position < 0 ? ahead_ : prediction.spans);
+    for (const int i : gathers_[at])
+      gather(i, passed_[slot(residency(i).free)], position < 0 ? ahead_ : prediction.spans);
     for (const int i : finishes_[at])
       wait(summed_[static_cast<std::size_t>(i)], prediction.reduce_exposed_seconds, &waited);
   }
@@ -137,7 +139,7 @@ Prediction simulate(const Trace& trace, const Schedule& schedule, const Costs& c
 }
 
 Prediction simulate_on_demand(const Trace& trace, const Schedule& schedule, const Costs& costs) {
-  std::vector<int> unit_of(1), users(schedule.gather_units.size(), 0);
+  std::vector<int> unit_of, users(schedule.gather_units.size(), 0);
   for (std::size_t unit = 0; unit < schedule.gather_units.size(); ++unit)
     for (const ParameterId member : schedule.gather_units[unit]) {
       unit_of.resize(std::max(unit_of.size(), static_cast<std::size_t>(member) + 1), -1);

@@ -10,9 +10,9 @@ namespace tessera::shard {
 
 // Seconds. Vectors shorter than asked for count as zeros.
 struct Costs {
-  std::vector<double> segment_seconds;                  // by event: compute before it
-  std::vector<double> comm_seconds;                     // by event: a collective of the program, which compute waits for
-  std::vector<double> gather_seconds;                   // by gather unit
+  std::vector<double> segment_seconds;  // by event: compute before it
+  std::vector<double> comm_seconds;     // by event: a collective of the program, which compute waits for
+  std::vector<double> gather_seconds;   // by gather unit
   std::vector<double> reduce_seconds, replica_seconds;  // by reduce unit: over gtp; over dp
 };
 
@@ -30,8 +30,8 @@ struct Prediction {
   double compute_seconds = 0;  // of the segments alone
   double exposed_seconds = 0;  // compute waited for gathers, reductions and the program's collectives
   double gather_exposed_seconds = 0, reduce_exposed_seconds = 0, comm_exposed_seconds = 0;  // its parts
-  std::vector<Span> spans;     // of one step in the steady state, by lane in order
-  std::vector<double> waits;   // by event: how long compute waited before it
+  std::vector<Span> spans;    // of one step in the steady state, by lane in order
+  std::vector<double> waits;  // by event: how long compute waited before it
 };
 
 // The steady state: steps follow each other without a pause.

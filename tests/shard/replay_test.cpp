@@ -1,5 +1,6 @@
-// Steps that follow a schedule give the bits of a dense reference: on every mesh, at every budget, with poisoned buffers
-// and random delays, for ties, layers used twice, frozen weights, skipped branches, recomputation and evaluation.
+// Steps that follow a schedule give the bits of a dense reference: on every mesh, at every budget, with poisoned
+// buffers and random delays, for ties, layers used twice, frozen weights, skipped branches, recomputation and
+// evaluation.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -36,7 +37,7 @@ struct Mesh {
 };
 
 struct Flags {
-  bool skip_branch = false;   // parameter "branch" takes no part in this step
+  bool skip_branch = false;    // parameter "branch" takes no part in this step
   int rank_that_differs = -1;  // this rank consumes "stacked" once more
 };
 
@@ -50,7 +51,8 @@ class Model {
     runtime.add({.name = "tied", .dims = {26, 11}, .compute = layout::cut_rows({26, 11}, {{"vocabulary", 26}}, tp)});
     runtime.add({.name = "stacked", .dims = {14, 5}, .compute = layout::cut_rows({14, 5}, {{"a", 7}, {"b", 7}}, tp)});
     runtime.add({.name = "columns", .dims = {6, 7}, .compute = layout::cut_cols({6, 7}, tp)});
-    runtime.add({.name = "overlap", .dims = {2 * tp + 3, 4}, .compute = layout::rows_by_rank({2 * tp + 3, 4}, overlap)});
+    runtime.add(
+        {.name = "overlap", .dims = {2 * tp + 3, 4}, .compute = layout::rows_by_rank({2 * tp + 3, 4}, overlap)});
     runtime.add({.name = "norm",
                  .dims = {9},
                  .compute = layout::replicated({1, 9}, tp),
@@ -273,7 +275,7 @@ TEST_P(ReplayOnMesh, EvaluationsAndOtherStepsMayComeBetween) {
       model.evaluate();
       if (step == 1) model.replace(1);  // a checkpoint is loaded: prefetched weights are stale
       if (step == 2) model.evaluate();
-      model.train(1);  // other microbatches, another schedule
+      model.train(1);                 // other microbatches, another schedule
       if (step != 1) model.update();  // an optimizer step that is skipped
     }
     EXPECT_EQ(model.runtime.schedule_statistics().departed_steps, 0);
