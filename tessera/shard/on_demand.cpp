@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/shard/host_time.h"
+#include "tessera/shard/replicas.h"
 
 namespace tessera::shard {
 
@@ -64,20 +65,15 @@ void OnDemand::reduce_replicas() {
   std::vector<base::Fence> fences;
   for (auto& entry : entries_)
     if (entry->parameter.spec.trainable && !entry->replicas_summed)
-      fences.push_back(shard::reduce_replicas(*entry, parallel_, {}, statistics_));
+      fences.push_back(sum_entry(*entry, parallel_, {}, statistics_));
   Stopwatch exposed(parallel_, statistics_.exposed_seconds);
   for (const base::Fence& fence : fences) agreement_.wait(fence, entries_);
 }
 
-base::Fence reduce_replicas(Entry& entry, Parallel& parallel, const base::Fence& summed, StepStatistics& statistics) {
+base::Fence sum_entry(Entry& entry, Parallel& parallel, const base::Fence& written, StepStatistics& statistics) {
   entry.replicas_summed = true;
-  const std::int64_t replicas = parallel.dp_size();
-  if (replicas == 1) return summed;
-  ShardedParameter& parameter = entry.parameter;
-  const auto element = static_cast<std::int64_t>(base::size_of(parameter.types.accumulator));
-  statistics.reduced_bytes += 2 * (replicas - 1) * parameter.shard_elements() * element / replicas;
-  parallel.dp->lane().wait(summed);
-  return parallel.dp->all_reduce(parameter.main_grad.data(), parameter.shard_elements(), parameter.types.accumulator);
+  statistics.reduced_bytes += replica_sum_bytes(entry.parameter, parallel);
+  return sum_over_replicas(entry.parameter, parallel, written);
 }
 
 }  // namespace tessera::shard

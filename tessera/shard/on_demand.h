@@ -33,7 +33,7 @@ class OnDemand {
   BufferPool pool_;
 };
 
-// Enqueues the sum of main_grad over the replicas on the dp lane, after `summed`; counts its bytes.
-base::Fence reduce_replicas(Entry& entry, Parallel& parallel, const base::Fence& summed, StepStatistics& statistics);
+// sum_over_replicas, marked in the entry and counted.
+base::Fence sum_entry(Entry& entry, Parallel& parallel, const base::Fence& written, StepStatistics& statistics);
 
 }  // namespace tessera::shard

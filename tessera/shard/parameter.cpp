@@ -1,5 +1,7 @@
 #include "tessera/shard/parameter.h"
 
+#include <numeric>
+
 #include "tessera/base/error.h"
 #include "tessera/layout/home.h"
 
@@ -21,41 +23,55 @@ void check_dense(const layout::LocalLayout& local, const std::string& name) {
 
 }  // namespace
 
-ParameterLayouts layouts_of(const ParameterSpec& spec, int gtp_size) {
+ParameterLayouts layouts_of(const ParameterSpec& spec, const Cuts& cuts) {
   const layout::Layout& compute = spec.compute;
   const layout::Shape shape = layout::matrix_shape(spec.dims);
   TESSERA_CHECK(compute.shape == shape, "parameter '{}': layout of {} x {} for a logical shape of {} x {}", spec.name,
                 compute.shape.rows, compute.shape.cols, shape.rows, shape.cols);
   layout::validate(compute, layout::Cover::all);
-  if (!spec.sharded) return {compute, layout::repeat(compute, gtp_size)};
+  if (!spec.sharded) {
+    const layout::Layout whole = layout::repeat(compute, cuts.gtp);
+    return {compute, whole, whole};
+  }
   ParameterLayouts layouts{.home = layout::unique_home(compute)};
-  layouts.storage = layout::cut_local_rows(layouts.home, gtp_size);
-  layout::validate(layouts.storage, layout::Cover::exact);
+  layouts.storage = layout::cut_local_rows(layouts.home, cuts.gtp);
+  layouts.state = cuts.zero && cuts.dp > 1 ? layout::cut_local_rows(layouts.storage, cuts.dp) : layouts.storage;
+  layout::validate(layouts.state, layout::Cover::exact);
   return layouts;
 }
 
-ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types, int tp_rank, int gtp_rank,
-                                int gtp_size) {
+ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types, const Cuts& cuts, const Place& place) {
   const layout::Layout& compute = spec.compute;
-  TESSERA_CHECK(tp_rank >= 0 && tp_rank < compute.size(), "parameter '{}': tp rank {} of a layout over {}", spec.name,
-                tp_rank, compute.size());
+  TESSERA_CHECK(place.tp_rank >= 0 && place.tp_rank < compute.size(), "parameter '{}': tp rank {} of a layout over {}",
+                spec.name, place.tp_rank, compute.size());
   ShardedParameter parameter;
   parameter.types = types;
-  ParameterLayouts layouts = layouts_of(spec, gtp_size);
+  ParameterLayouts layouts = layouts_of(spec, cuts);
   parameter.home = std::move(layouts.home);
   parameter.storage = std::move(layouts.storage);
+  parameter.state = std::move(layouts.state);
 
-  const auto tp = static_cast<std::size_t>(tp_rank);
-  const auto place = static_cast<std::size_t>(tp_rank + compute.size() * gtp_rank);
+  const auto tp = static_cast<std::size_t>(place.tp_rank);
+  const auto stored = static_cast<std::size_t>(place.tp_rank + compute.size() * place.gtp_rank);
   parameter.local_compute = compute.ranks[tp];
   parameter.local_home = parameter.home.ranks[tp];
-  parameter.local_storage = parameter.storage.ranks[place];
+  parameter.local_storage = parameter.storage.ranks[stored];
+  parameter.local_state = parameter.local_storage;
+  if (parameter.state.size() > parameter.storage.size()) {
+    const auto replica = static_cast<std::size_t>(parameter.storage.size());
+    for (std::size_t at = stored; at < parameter.state.ranks.size(); at += replica)
+      parameter.state_counts.push_back(parameter.state.ranks[at].size);
+    const auto before = parameter.state_counts.begin();
+    parameter.state_offset = std::accumulate(before, before + place.dp_rank, std::int64_t{0});
+    parameter.local_state = parameter.state.ranks[stored + replica * static_cast<std::size_t>(place.dp_rank)];
+  }
   check_dense(parameter.local_compute, spec.name);
 
   const auto elements = static_cast<std::size_t>(parameter.local_storage.size);
   parameter.weight = base::Buffer(elements * base::size_of(types.model));
   parameter.weight.fill_zero();
-  if (parameter.has_master()) parameter.master = base::Buffer(elements * base::size_of(types.accumulator));
+  const auto state_elements = static_cast<std::size_t>(parameter.local_state.size);
+  if (parameter.has_master()) parameter.master = base::Buffer(state_elements * base::size_of(types.accumulator));
   parameter.master.fill_zero();
   if (spec.trainable) parameter.main_grad = base::Buffer(elements * base::size_of(types.accumulator));
   parameter.main_grad.fill_zero();

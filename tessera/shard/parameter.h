@@ -1,9 +1,13 @@
 // A sharded parameter: data only. Its name, logical shape, layouts, and this rank's buffers.
 //
-// Three layouts say everything (docs/layouts.md):
+// Four layouts say everything (docs/layouts.md):
 //   compute  over the tp ranks: the part each needs while an operation runs; parts may overlap
 //   home     over the tp ranks: the same with every element on one tp rank only (whole on each for replicated
-//   parameters) storage  over tp x gtp ranks (rank tp + T * gtp): home cut by rows over gtp; what lasts between uses
+//            parameters)
+//   storage  over tp x gtp ranks (rank tp + T * gtp): home cut by rows over gtp; what lasts between uses
+//   state    over tp x gtp x dp ranks (rank tp + T * (gtp + G * dp)) storage cut by rows over dp (ZeRO-1): what a rank
+//            updates, and keeps the optimizer's state of; or, over tp x gtp ranks, storage itself: every replica does
+//            the whole work
 #pragma once
 #include <cstdint>
 #include <string>
@@ -42,31 +46,48 @@ struct ParameterTypes {
 struct ShardedParameter {
   ParameterSpec spec;
   ParameterTypes types;
-  layout::Layout home, storage;
-  layout::LocalLayout local_compute, local_home, local_storage;  // this rank's parts
+  layout::Layout home, storage, state;
+  layout::LocalLayout local_compute, local_home, local_storage, local_state;  // this rank's parts
+  std::vector<std::int64_t> state_counts;                                     // elements of each replica's part; dense
+  std::int64_t state_offset = 0;  // elements of the stored part before this rank's local_state
 
   base::Buffer weight;     // local_storage.size elements of types.model: what travels
-  base::Buffer master;     // accumulator type; empty when it is the weight itself
-  base::Buffer main_grad;  // accumulator type; empty for a frozen parameter
+  base::Buffer master;     // local_state.size of the accumulator type; empty when it is the weight itself
+  base::Buffer main_grad;  // local_storage.size of the accumulator type; empty for a frozen parameter
   std::int64_t version = 0;
   base::Fence published;           // the newest version is written when this is done
   bool main_grad_written = false;  // in this step: the first produced block writes, later ones add
 
   std::int64_t shard_elements() const { return local_storage.size; }
+  std::int64_t state_elements() const { return local_state.size; }
+  bool splits_state() const { return !state_counts.empty(); }  // each replica updates its part, and all gather
   bool has_master() const { return types.model != types.accumulator; }
-  void* master_data() { return has_master() ? master.data() : weight.data(); }
+  // This rank's state part of each buffer, dense.
+  std::byte* state_weight() { return weight.data() + static_cast<std::size_t>(state_offset) * size_of(types.model); }
+  std::byte* state_gradient() {
+    return main_grad.data() + static_cast<std::size_t>(state_offset) * size_of(types.accumulator);
+  }
+  std::byte* state_master() { return has_master() ? master.data() : state_weight(); }
 };
 
-// What follows from a compute layout: where the parameter is at home, and what each rank of tp x gtp keeps.
+// Into how many parts a tp rank's part of a parameter is cut.
+struct Cuts {
+  int gtp = 1, dp = 1;
+  bool zero = false;  // the optimizer's state over dp
+};
+
+// What follows from a compute layout.
 struct ParameterLayouts {
-  layout::Layout home, storage;
+  layout::Layout home, storage, state;
 };
 // Errors: a layout of another shape than dims, or one that leaves an element out.
-ParameterLayouts layouts_of(const ParameterSpec& spec, int gtp_size);
+ParameterLayouts layouts_of(const ParameterSpec& spec, const Cuts& cuts);
 
-// Builds layouts and buffers (weight and main_grad zero) for the rank at (tp_rank, gtp_rank). Errors: a compute layout
-// whose size is not the tp degree, whose local parts are no dense matrices, or that leaves an element out.
-ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types, int tp_rank, int gtp_rank,
-                                int gtp_size);
+// Builds layouts and buffers (zero) for the rank at (tp_rank, gtp_rank, dp_rank). Errors: a compute layout whose size
+// is not the tp degree, whose local parts are no dense matrices, or that leaves an element out.
+struct Place {
+  int tp_rank = 0, gtp_rank = 0, dp_rank = 0;
+};
+ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types, const Cuts& cuts, const Place& place);
 
 }  // namespace tessera::shard

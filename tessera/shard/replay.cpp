@@ -230,7 +230,7 @@ void Replay::issue_reduction(int index) {
 
 void Replay::issue_replicas(int index) {
   for (const ParameterId id : at(schedule_.reduce_units, at(schedule_.reductions, index).unit))
-    replicas_.push_back(reduce_replicas(entry(id), parallel_, at(summed_, index), statistics_));
+    replicas_.push_back(sum_entry(entry(id), parallel_, at(summed_, index), statistics_));
 }
 
 void Replay::finish() {

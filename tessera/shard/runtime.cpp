@@ -5,6 +5,7 @@
 #include "tessera/base/error.h"
 #include "tessera/shard/check.h"
 #include "tessera/shard/host_time.h"
+#include "tessera/shard/replicas.h"
 #include "tessera/shard/sizes.h"
 
 namespace tessera::shard {
@@ -34,8 +35,8 @@ ParameterId Runtime::add(ParameterSpec spec) {
   TESSERA_CHECK(!in_step_ && plans_.empty(), "parameter '{}' is added after the first step began", spec.name);
   const auto id = static_cast<ParameterId>(entries_.size());
   TESSERA_CHECK(ids_.emplace(spec.name, id).second, "parameter '{}' is added twice", spec.name);
-  ShardedParameter parameter =
-      make_parameter(std::move(spec), types_, parallel_.tp_rank(), parallel_.gtp_rank(), parallel_.gtp_size());
+  const Place place{parallel_.tp_rank(), parallel_.gtp_rank(), parallel_.dp_rank()};
+  ShardedParameter parameter = make_parameter(std::move(spec), types_, cuts(), place);
   entries_.push_back(std::make_unique<Entry>(std::move(parameter), parallel_));
   return id;
 }
@@ -130,8 +131,10 @@ void Runtime::end_step() {
     if (!replay_) on_demand_.reduce_replicas();
   }
   agreement_.compare(*parallel_.world, agreement_.hash(), "what a step did", entries_);
-  for (const auto& entry : entries_)
+  for (const auto& entry : entries_) {
     TESSERA_CHECK(!entry->produced, "'{}': a gradient was produced and not reduced", entry->name());
+    wait_for_update(entry->parameter);  // of weights that this step did not use: they are written next
+  }
   in_step_ = false;
 }
 
@@ -181,11 +184,20 @@ WeightView Runtime::consume(ParameterId id, Pass pass) {
   TESSERA_CHECK(in_microbatch_, "'{}' is consumed outside a microbatch", entry.name());
   happens(event_of(EventKind::consume, pass, id));
   const bool moves = !entry.materializer.is_resident();
+  if (!moves) wait_for_update(entry.parameter);
   if (replay_ && moves) replay_->arrive(entry, id);
   if (!replay_ && moves && entry.users == 0) on_demand_.gather(entry, id);
   ++entry.users;
   if (replay_) replay_->passed();
   return {moves ? entry.view : entry.parameter.weight.data(), entry.parameter.types.model};
+}
+
+// Weights that stay where they are need no gather that would wait for the other replicas' parts.
+void Runtime::wait_for_update(const ShardedParameter& parameter) {
+  if (!parameter.splits_state()) return;
+  if (parameter.published.done() && !parallel_.clock) return parameter.published.synchronize();
+  Stopwatch exposed(parallel_, statistics_.exposed_seconds);
+  agreement_.wait(parameter.published, entries_);
 }
 
 void Runtime::release(ParameterId id, Pass pass) {
@@ -214,11 +226,32 @@ void Runtime::produce(ParameterId id) {
   if (replay_) replay_->passed();
 }
 
-void Runtime::publish(ParameterId id) {
-  Entry& entry = this->entry(id, "publish");
-  TESSERA_CHECK(entry.users == 0, "'{}' is published while it is consumed", entry.name());
-  ++entry.parameter.version;
-  entry.parameter.published = parallel_.compute->record();
+void Runtime::publish(std::span<const ParameterId> ids) {
+  for (const ParameterId id : ids) {
+    const Entry& entry = this->entry(id, "publish");
+    TESSERA_CHECK(entry.users == 0, "'{}' is published while it is consumed", entry.name());
+  }
+  exchange_new_weights(ids);
+  for (const ParameterId id : ids) published(id);
+}
+
+void Runtime::exchange_new_weights(std::span<const ParameterId> ids) {
+  const base::Fence written = parallel_.compute->record();
+  std::vector<ShardedParameter*> split;
+  for (const ParameterId id : ids) {
+    ShardedParameter& parameter = entry(id, "publish").parameter;
+    ++parameter.version;
+    parameter.published = written;
+    if (!parameter.splits_state()) continue;
+    split.push_back(&parameter);
+    statistics_.gathered_bytes += update_bytes(parameter);
+  }
+  if (split.empty()) return;
+  const base::Fence whole = exchange_updates(split, parallel_, written);
+  for (ShardedParameter* parameter : split) parameter->published = whole;
+}
+
+void Runtime::published(ParameterId id) {
   const Event event = event_of(EventKind::publish, Pass::forward, id);
   // Beyond the optimizer's publishes (a checkpoint is loaded, say) weights change outside every step.
   if (replay_ && !replay_->is_next(event)) replay_ = nullptr;
@@ -312,8 +345,8 @@ std::vector<ParameterSize> Runtime::sizes() const {
   std::vector<ParameterSize> sizes;
   for (const auto& entry : entries_) {
     const ShardedParameter& parameter = entry->parameter;
-    sizes.push_back(size_of(parameter.spec, {parameter.home, parameter.storage}, parameter.types, parallel_.gtp_size(),
-                            parallel_.dp_size()));
+    sizes.push_back(
+        size_of(parameter.spec, {parameter.home, parameter.storage, parameter.state}, parameter.types, cuts()));
   }
   return sizes;
 }

@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -50,6 +51,7 @@ struct GradientBuffer {
 
 struct RuntimeOptions {
   bool scheduled = true;  // false: every step runs on demand
+  bool zero = false;      // the optimizer's state is cut over dp (ZeRO-1): each replica updates a part
   // Bytes, kMinimum, kUnlimited; absent: the smallest with which a step is predicted to take at most 1 % longer than
   // with unlimited ones.
   std::optional<std::int64_t> gather_budget, reduce_budget;
@@ -98,7 +100,10 @@ class Runtime {
   void release(ParameterId id, Pass pass);
   GradientBuffer grad_buffer(ParameterId id);
   void produce(ParameterId id);
-  void publish(ParameterId id);
+  // New weights, written by compute: of the parameters' state parts, which replicas then exchange (ZeRO-1) as one
+  // transfer. Collective over dp.
+  void publish(std::span<const ParameterId> ids);
+  void publish(ParameterId id) { publish({&id, 1}); }
   // Another collective of the program is issued now.
   void comm(const std::string& group, const std::string& op, std::int64_t bytes, Pass pass);
   // Bytes of activations are kept from here (stash) until backward takes them back (fetch). way: "keep" or "shard".
@@ -116,6 +121,7 @@ class Runtime {
   const Schedule* schedule(StepKind kind, int microbatches) const;
   ScheduleStatistics schedule_statistics() const;
   std::vector<ParameterSize> sizes() const;  // by id
+  Cuts cuts() const { return {.gtp = parallel_.gtp_size(), .dp = parallel_.dp_size(), .zero = options_.zero}; }
 
  private:
   using Key = std::pair<StepKind, int>;  // kind, microbatches
@@ -128,6 +134,9 @@ class Runtime {
   void record_comm(EventKind kind, const std::string& group, const std::string& op, std::int64_t bytes, Pass pass);
   void happens(const Event& event);
   void depart();
+  void exchange_new_weights(std::span<const ParameterId> ids);
+  void published(ParameterId id);
+  void wait_for_update(const ShardedParameter& parameter);
   void end_trace();
   void make_schedule();
   void fill_unproduced();

@@ -28,7 +28,8 @@ struct ParameterSize {
   std::int64_t staging = 0;       // buffer of one gradient until it is summed; 0: frozen
   std::int64_t scratch = 0;       // what its exchange needs beside the staging, on the reduce lane alone
   std::int64_t reduce_wire = 0;   // received from other ranks in one exchange
-  std::int64_t replica_wire = 0;  // received from other replicas, once a step
+  std::int64_t replica_wire = 0;  // received from other replicas for the sum over them, once a step
+  std::int64_t publish_wire = 0;  // received from other replicas at a publish: the parts that they have updated
   bool joins = true;              // may travel together with others (one hop, no packing)
 };
 

@@ -14,12 +14,13 @@ std::int64_t aligned(std::int64_t bytes) {
 
 }  // namespace
 
-ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types, int gtp,
-                      int dp) {
+ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
+                      const Cuts& cuts) {
   const auto model = static_cast<std::int64_t>(base::size_of(types.model));
   const auto accumulator = static_cast<std::int64_t>(base::size_of(types.accumulator));
   const auto wire = static_cast<std::int64_t>(base::size_of(types.wire));
-  const int tp = spec.compute.size();
+  const int tp = spec.compute.size(), gtp = cuts.gtp, dp = cuts.dp;
+  const bool splits = layouts.state.size() > layouts.storage.size();
   const bool overlaps = layouts.home != spec.compute;
   const bool sums_tp = overlaps || (spec.partial_gradient && tp > 1);
   const bool gathers = spec.sharded && gtp > 1;
@@ -31,12 +32,19 @@ ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts
   for (int rank = 0; rank < tp; ++rank) {
     const auto at = static_cast<std::size_t>(rank);
     const std::int64_t compute = spec.compute.ranks[at].size, home = layouts.home.ranks[at].size;
-    std::int64_t shard = 0, smallest_shard = home;
+    std::int64_t shard = 0, smallest_shard = home, state = 0, others_state = 0;
     for (int g = 0; g < gtp; ++g) {
-      const std::int64_t elements = layouts.storage.ranks[static_cast<std::size_t>(rank + tp * g)].size;
+      const int stored = rank + tp * g;
+      const std::int64_t elements = layouts.storage.ranks[static_cast<std::size_t>(stored)].size;
       shard = std::max(shard, elements);
       smallest_shard = std::min(smallest_shard, elements);
+      for (int d = 0; splits && d < dp; ++d) {
+        const std::int64_t own = layouts.state.ranks[static_cast<std::size_t>(stored + tp * gtp * d)].size;
+        state = std::max(state, own);
+        others_state = std::max(others_state, elements - own);
+      }
     }
+    size.publish_wire = std::max(size.publish_wire, others_state * model);
     if (gathers || overlaps) {
       const std::int64_t scratch = gathers && overlaps ? aligned(home * model) : 0;
       size.gathered = std::max(size.gathered, aligned(compute * model) + scratch);
@@ -48,7 +56,8 @@ ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts
     size.scratch = std::max(size.scratch, rounded + aligned((gtp - 1) * shard * wire));
     const std::int64_t summed = sums_tp ? tp_sum.elements_received(rank) * accumulator : 0;
     size.reduce_wire = std::max(size.reduce_wire, summed + (gtp - 1) * shard * wire);
-    size.replica_wire = std::max(size.replica_wire, 2 * (dp - 1) * shard * accumulator / dp);
+    const std::int64_t parts = (dp - 1) * accumulator;
+    size.replica_wire = std::max(size.replica_wire, splits ? state * parts : 2 * shard * parts / dp);
   }
   return size;
 }

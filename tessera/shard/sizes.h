@@ -5,9 +5,9 @@
 
 namespace tessera::shard {
 
-// The tp degree is spec.compute.size(); layouts are layouts_of(spec, gtp). Bytes are the greatest over the tp ranks, so
-// that every rank plans the same schedule.
-ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types, int gtp,
-                      int dp);
+// The tp degree is spec.compute.size(); layouts are layouts_of(spec, cuts). Bytes are the greatest over the tp ranks,
+// so that every rank plans the same schedule.
+ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
+                      const Cuts& cuts);
 
 }  // namespace tessera::shard

@@ -58,6 +58,7 @@ struct TrainConfig {
   bool sequence_parallel = false;
 
   std::string gather_budget = "auto", reduce_budget = "auto";  // min, auto, or bytes as 300MB (parse_budget)
+  bool zero = true;                                            // the optimizer's state is cut over dp
   bool debug_poison = false;                                   // buffers are filled with NaN when they are free
   std::int64_t debug_delays = 0;                               // not 0: seed of random delays of communication
 

@@ -59,6 +59,7 @@ constexpr std::array kSettings{
     Setting{"recompute", &C::recompute, kAny, kRun, "none|selective|full", "activations computed again in backward"},
     Setting{"sequence_parallel", &C::sequence_parallel, kAny, kRun, "on|off",
             "cut activations outside tp by tokens too"},
+    Setting{"zero", &C::zero, kAny, kRun, "on|off", "cut the optimizer's state over replicas (ZeRO-1)"},
     Setting{"gather_budget", &C::gather_budget, kAny, kRun, "BYTES|min|auto", "memory for gathered weights, as 2GB"},
     Setting{"reduce_budget", &C::reduce_budget, kAny, kRun, "BYTES|min|auto", "memory for gradients on their way"},
     Setting{"debug_poison", &C::debug_poison, kAny, kRun, "on|off", "fill buffers with NaN when they are free"},

@@ -9,7 +9,7 @@ namespace tessera::train {
 
 // Squares of main_grad are summed in fp64 by row of each rank's part; rows that tp cuts add their parts in tp-rank
 // order, row sums combine in row order, parameters in name order (docs/numerics.md). Frozen parameters do not count; a
-// replicated one counts once. Planned once, collective over tp x gtp at every call.
+// replicated one counts once. Planned once, collective at every call.
 class GradientNorm {
  public:
   explicit GradientNorm(shard::Runtime& runtime);
@@ -19,7 +19,8 @@ class GradientNorm {
  private:
   shard::Runtime& runtime_;
   std::vector<shard::ParameterId> order_;
-  std::vector<std::int64_t> counts_;  // row sums of each rank of tp x gtp
+  comm::Communicator* group_;         // tp x gtp, or with split states tp x gtp x dp: all ranks that hold other rows
+  std::vector<std::int64_t> counts_;  // row sums of each of its ranks
 };
 
 }  // namespace tessera::train

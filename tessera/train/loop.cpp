@@ -32,6 +32,7 @@ shard::RuntimeOptions runtime_options(const TrainConfig& config) {
   options.gather_budget = parse_budget(config.gather_budget, "--gather-budget");
   options.reduce_budget = parse_budget(config.reduce_budget, "--reduce-budget");
   options.coalesce_bytes = kCoalesceBytes;
+  options.zero = config.zero;
   options.replay = {.poison = config.debug_poison, .delay_seed = static_cast<std::uint64_t>(config.debug_delays)};
   return options;
 }

@@ -34,7 +34,8 @@ std::vector<std::vector<shard::ParameterId>> optimizer_buckets(shard::Runtime& r
 Optimizer::Optimizer(shard::Runtime& runtime, const ops::AdamW& options) : runtime_(runtime), options_(options) {
   for (shard::ParameterId id = 0; id < runtime.size(); ++id) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
-    const std::size_t bytes = parameter.main_grad.size();
+    const auto elements = static_cast<std::size_t>(parameter.spec.trainable ? parameter.state_elements() : 0);
+    const std::size_t bytes = elements * base::size_of(parameter.types.accumulator);
     moments_.push_back({base::Buffer(bytes), base::Buffer(bytes)});
     moments_.back().exp_avg.fill_zero();
     moments_.back().exp_avg_sq.fill_zero();
@@ -45,7 +46,7 @@ void Optimizer::update(double lr, double gradient_scale) {
   ++updates_;
   for (const std::vector<shard::ParameterId>& bucket : optimizer_buckets(runtime_)) {
     for (const shard::ParameterId id : bucket) update(id, lr, gradient_scale);
-    for (const shard::ParameterId id : bucket) runtime_.publish(id);
+    runtime_.publish(bucket);
   }
 }
 
@@ -56,23 +57,23 @@ void Optimizer::update(shard::ParameterId id, double lr, double gradient_scale) 
   options.step = updates_;
   options.gradient_scale = gradient_scale;
   if (!parameter.spec.decay) options.weight_decay = 0;
-  ops::adamw(options, {.master = parameter.master_data(),
+  ops::adamw(options, {.master = parameter.state_master(),
                        .master_type = parameter.types.accumulator,
-                       .weight = parameter.weight.data(),
+                       .weight = parameter.state_weight(),
                        .weight_type = parameter.types.model,
-                       .gradient = parameter.main_grad.data(),
+                       .gradient = parameter.state_gradient(),
                        .gradient_type = parameter.types.accumulator,
                        .exp_avg = moments(id).exp_avg.data(),
                        .exp_avg_sq = moments(id).exp_avg_sq.data(),
-                       .count = parameter.shard_elements()});
+                       .count = parameter.state_elements()});
 }
 
 void set_initial_values(shard::Runtime& runtime, std::uint64_t seed) {
   for (shard::ParameterId id = 0; id < runtime.size(); ++id) {
     shard::ShardedParameter& parameter = runtime.parameter(id);
     const base::DType type = parameter.types.accumulator;
-    auto* master = static_cast<std::byte*>(parameter.master_data());
-    for (const layout::Piece& piece : parameter.local_storage.pieces) {
+    std::byte* master = parameter.state_master();
+    for (const layout::Piece& piece : parameter.local_state.pieces) {
       std::byte* data = master + static_cast<std::size_t>(piece.offset) * base::size_of(type);
       if (parameter.spec.initial_deviation == 0) {
         ops::fill_constant(parameter.spec.initial_value, data, type, piece.box.elements());
@@ -90,7 +91,7 @@ void set_initial_values(shard::Runtime& runtime, std::uint64_t seed) {
                        data, type);
     }
     if (parameter.has_master())
-      comm::cast(master, type, parameter.weight.data(), parameter.types.model, parameter.shard_elements());
+      comm::cast(master, type, parameter.state_weight(), parameter.types.model, parameter.state_elements());
     runtime.publish(id);
   }
 }

@@ -1,4 +1,4 @@
-// AdamW over this rank's shards, with clipping; and the values a run starts from.
+// AdamW over this rank's part of the weights, with clipping; and the values a run starts from.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -23,7 +23,7 @@ class Optimizer {
   Optimizer(shard::Runtime& runtime, const ops::AdamW& options);
 
   struct Moments {
-    base::Buffer exp_avg, exp_avg_sq;  // accumulator type, storage layout
+    base::Buffer exp_avg, exp_avg_sq;  // accumulator type, state layout
   };
   Moments& moments(shard::ParameterId id) { return moments_[static_cast<std::size_t>(id)]; }
 

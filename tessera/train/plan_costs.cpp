@@ -116,7 +116,7 @@ class Placer {
       if (!published) add(at, operators_.gradient_norm(all_shards()), "gradient norm");
       published = true;
       const PlannedParameter& parameter = parameters_[static_cast<std::size_t>(event.parameter)];
-      add(at, operators_.adamw(static_cast<double>(parameter.shard_elements)), "adamw " + parameter.size.name);
+      add(at, operators_.adamw(static_cast<double>(parameter.state_elements)), "adamw " + parameter.size.name);
     }
   }
 
@@ -174,7 +174,7 @@ class Placer {
 
   double all_shards() const {
     double elements = 0;
-    for (const PlannedParameter& parameter : parameters_) elements += static_cast<double>(parameter.shard_elements);
+    for (const PlannedParameter& parameter : parameters_) elements += static_cast<double>(parameter.state_elements);
     return elements;
   }
 

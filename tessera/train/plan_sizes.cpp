@@ -37,9 +37,12 @@ std::int64_t received_over_tp(const layout::Layout& from, const layout::Layout& 
 
 PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard::ParameterTypes& types,
                                    const MeshDegrees& mesh) {
-  const shard::ParameterLayouts layouts = shard::layouts_of(spec, mesh.gtp);
-  PlannedParameter planned{.size = shard::size_of(spec, layouts, types, mesh.gtp, mesh.dp),
+  const shard::Cuts cuts{.gtp = mesh.gtp, .dp = mesh.dp, .zero = mesh.zero};
+  const shard::ParameterLayouts layouts = shard::layouts_of(spec, cuts);
+  const bool splits = layouts.state.size() > layouts.storage.size();
+  PlannedParameter planned{.size = shard::size_of(spec, layouts, types, cuts),
                            .shard_elements = greatest(layouts.storage),
+                           .state_elements = greatest(layouts.state),
                            .compute_elements = greatest(spec.compute)};
   const std::int64_t tp_groups = static_cast<std::int64_t>(mesh.gtp) * mesh.dp;
   if (spec.sharded) planned.gather_total = mesh.dp * (mesh.gtp - 1) * sum(layouts.home) * bytes(types.model);
@@ -47,13 +50,14 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
   if (overlaps) planned.gather_total += tp_groups * received_over_tp(layouts.home, spec.compute) * bytes(types.model);
   if (!spec.trainable) return planned;
 
+  if (splits) planned.publish_total = (mesh.dp - 1) * sum(layouts.storage) * bytes(types.model);
   planned.reduce_total = mesh.dp * (mesh.gtp - 1) * sum(layouts.storage) * bytes(types.wire);
   if (overlaps || (spec.partial_gradient && mesh.tp > 1)) {
     layout::Layout parts = spec.compute;
     parts.state = layout::State::partial;
     planned.reduce_total += tp_groups * received_over_tp(parts, layouts.home) * bytes(types.accumulator);
   }
-  planned.replica_total = 2 * (mesh.dp - 1) * sum(layouts.storage) * bytes(types.accumulator);
+  planned.replica_total = (splits ? 1 : 2) * (mesh.dp - 1) * sum(layouts.storage) * bytes(types.accumulator);
   return planned;
 }
 

@@ -10,15 +10,17 @@ namespace tessera::train {
 
 struct MeshDegrees {
   int tp = 1, gtp = 1, dp = 1;
+  bool zero = false;  // the optimizer's state is cut over dp
   std::int64_t ranks() const { return static_cast<std::int64_t>(tp) * gtp * dp; }
 };
 
 struct PlannedParameter {
   shard::ParameterSize size;          // of the rank that has most
   std::int64_t shard_elements = 0;    // the greatest of all ranks
+  std::int64_t state_elements = 0;    // that a rank updates; the greatest of all
   std::int64_t compute_elements = 0;  // the greatest of the tp ranks
-  // Bytes received by all ranks together: in one gather, one exchange, and one sum over replicas.
-  std::int64_t gather_total = 0, reduce_total = 0, replica_total = 0;
+  // Bytes received by all ranks together: in one gather, one exchange, one sum over replicas, one publish.
+  std::int64_t gather_total = 0, reduce_total = 0, replica_total = 0, publish_total = 0;
 };
 
 PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard::ParameterTypes& types,

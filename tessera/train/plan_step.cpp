@@ -14,7 +14,10 @@ shard::ParameterTypes types_of(const TrainConfig& config) {
 }
 
 MeshDegrees mesh_of(const TrainConfig& config) {
-  return {.tp = static_cast<int>(config.tp), .gtp = static_cast<int>(config.gtp), .dp = static_cast<int>(config.dp)};
+  return {.tp = static_cast<int>(config.tp),
+          .gtp = static_cast<int>(config.gtp),
+          .dp = static_cast<int>(config.dp),
+          .zero = config.zero};
 }
 
 shard::Trace trace_of(const PlanRequest& request) {
@@ -40,7 +43,7 @@ MemoryUse lasting_memory(const PlanRequest& request, const StepPlan& step) {
   for (const PlannedParameter& parameter : step.parameters) {
     memory.weights += parameter.shard_elements * model;
     memory.gradients += parameter.shard_elements * accumulator;
-    memory.optimizer += parameter.shard_elements * accumulator * (types.model != types.accumulator ? 3 : 2);
+    memory.optimizer += parameter.state_elements * accumulator * (types.model != types.accumulator ? 3 : 2);
   }
   return memory;
 }
@@ -58,6 +61,12 @@ void count_traffic(StepPlan& step) {
       step.of_a_rank.gathered += parameter.size.gather_wire;
       step.of_all_ranks.gathered += parameter.gather_total;
     }
+  for (const shard::Event& event : step.trace) {
+    if (event.kind != shard::EventKind::publish) continue;
+    const PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(event.parameter)];
+    step.of_a_rank.gathered += parameter.size.publish_wire;
+    step.of_all_ranks.gathered += parameter.publish_total;
+  }
   for (const shard::Reduction& reduction : step.schedule.reductions)
     for (const shard::ParameterId id : step.schedule.reduce_units[static_cast<std::size_t>(reduction.unit)]) {
       const PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(id)];

@@ -6,11 +6,11 @@
 namespace tessera::train {
 namespace {
 
-// A buffer of a parameter that is stored: calls visit(kind, type, data).
+// This rank's state part of each buffer of a parameter that is stored: calls visit(kind, type, data).
 template <typename Visit>
 void for_each_buffer(Trainer& trainer, shard::ParameterId id, Visit visit) {
   shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
-  visit(Kind::weight, parameter.types.model, parameter.weight.data());
+  visit(Kind::weight, parameter.types.model, parameter.state_weight());
   if (parameter.has_master()) visit(Kind::master, parameter.types.accumulator, parameter.master.data());
   if (!parameter.spec.trainable) return;
   Optimizer::Moments& moments = trainer.optimizer().moments(id);
@@ -18,11 +18,13 @@ void for_each_buffer(Trainer& trainer, shard::ParameterId id, Visit visit) {
   visit(Kind::exp_avg_sq, parameter.types.accumulator, moments.exp_avg_sq.data());
 }
 
-// Each element once: the first replica writes, and of what is replicated over tp x gtp too, its first rank.
+// Each element once: who updates it writes it; of what every replica updates the first one, and of what is replicated
+// over tp x gtp too, its first rank.
 layout::LocalLayout written_part(const shard::ShardedParameter& parameter, const shard::Parallel& parallel) {
   const bool first = parallel.tp_rank() == 0 && parallel.gtp_rank() == 0;
-  if (parallel.dp_rank() != 0 || (!parameter.spec.sharded && !first)) return {};
-  return parameter.local_storage;
+  if (!parameter.splits_state() && parallel.dp_rank() != 0) return {};
+  if (!parameter.spec.sharded && !first) return {};
+  return parameter.local_state;
 }
 
 void load_parameter(Trainer& trainer, shard::ParameterId id, const CheckpointReader& reader) {
@@ -31,14 +33,14 @@ void load_parameter(Trainer& trainer, shard::ParameterId id, const CheckpointRea
   for_each_buffer(trainer, id, [&](Kind kind, base::DType type, void* data) {
     if ((kind == Kind::exp_avg || kind == Kind::exp_avg_sq) && !moments) return;
     if (kind == Kind::master && !master) {
-      comm::cast(parameter.weight.data(), parameter.types.model, data, type, parameter.shard_elements());
+      comm::cast(parameter.state_weight(), parameter.types.model, data, type, parameter.state_elements());
       return;
     }
     reader.read({.name = parameter.spec.name,
                  .kind = kind,
                  .dtype = type,
                  .dims = parameter.spec.dims,
-                 .local = parameter.local_storage,
+                 .local = parameter.local_state,
                  .data = data});
   });
   trainer.runtime().publish(id);

@@ -46,11 +46,13 @@ class Layouts(unittest.TestCase):
                 cases = [("local", 3, "full"), ("local", 4, "selective")]
             if MPIRUN:
                 cases += [("mpi", gtp, "none") for gtp in ((1, 2, 3, 4, 6) if FULL else (2,))]
+            if dp > 1:
+                cases += [("local", gtp, "none", "--zero", "off") for gtp in (1, 2)]
 
             def run(case, dtype=dtype, flags=flags):
-                backend, gtp, recompute = case
-                return self.train(f"{name}-{dtype}-{backend}-{gtp}-{recompute}", (tp, gtp, dp), *flags, "--recompute",
-                                  recompute, backend=backend)
+                backend, gtp, recompute, *more = case
+                return self.train("-".join([name, dtype, *map(str, case)]), (tp, gtp, dp), *flags, "--recompute",
+                                  recompute, *more, backend=backend)
             with ThreadPoolExecutor(JOBS) as pool:
                 for case, actual in zip(cases, pool.map(run, cases)):
                     self.assertEqual(expected, actual, (name, dtype, *case))
@@ -87,6 +89,10 @@ class Layouts(unittest.TestCase):
         at_tp1 = [self.train(f"resumed-1-{gtp}", (1, gtp, 1), *resume) for gtp in (1, 3, 4)]
         self.assertEqual(at_tp1[0], at_tp1[1])
         self.assertEqual(at_tp1[0], at_tp1[2])
+        at_dp2 = [self.train(f"resumed-1-{gtp}-2-{zero}", (1, gtp, 2), *resume, "--zero", zero)
+                  for gtp, zero in ((1, "on"), (3, "on"), (2, "off"))]
+        self.assertEqual(at_dp2[0], at_dp2[1])
+        self.assertEqual(at_dp2[0], at_dp2[2])
 
     def test_a_run_goes_on_in_its_own_folder(self):
         flags = self.common("--schedule-steps", 4, "--save-every", 2)

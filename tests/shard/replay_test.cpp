@@ -62,7 +62,10 @@ class Model {
     runtime.add({.name = "branch", .dims = {3, 8}, .compute = layout::cut_cols({3, 8}, tp)});
     runtime.add({.name = "one row", .dims = {1, 6}, .compute = layout::replicated({1, 6}, tp)});
     updates_.assign(static_cast<std::size_t>(runtime.size()), 0);
-    for (ParameterId id = 0; id < runtime.size(); ++id) write(id);
+    for (ParameterId id = 0; id < runtime.size(); ++id) {
+      write(id);
+      runtime.publish(id);
+    }
   }
 
   void use(ParameterId id, Pass pass) {
@@ -138,26 +141,33 @@ class Model {
 
   // The optimizer: other values everywhere, published in the order of first use.
   void update() {
+    std::vector<ParameterId> bucket;
     for (const ParameterId id : runtime.by_first_use()) {
       if (!runtime.parameter(id).spec.trainable) continue;
       ++updates_[static_cast<std::size_t>(id)];
       write(id);
+      bucket.push_back(id);
+      if (bucket.size() < 3) continue;
+      runtime.publish(bucket);
+      bucket.clear();
     }
+    runtime.publish(bucket);
   }
   // Something outside the steps replaces a weight.
   void replace(ParameterId id) {
     updates_[static_cast<std::size_t>(id)] += 100;
     write(id);
+    runtime.publish(id);
   }
 
  private:
+  // What this rank updates; the rest comes from the other replicas.
   void write(ParameterId id) {
     ShardedParameter& parameter = runtime.parameter(id);
-    auto data = parameter.weight.as<float>();
-    for_each_element(parameter.local_storage, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
-      data[static_cast<std::size_t>(at)] = weight_value(id, updates_[static_cast<std::size_t>(id)], i);
+    auto* data = reinterpret_cast<float*>(parameter.state_weight());
+    for_each_element(parameter.local_state, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
+      data[at] = weight_value(id, updates_[static_cast<std::size_t>(id)], i);
     });
-    runtime.publish(id);
   }
 
   std::vector<int> holders(const ShardedParameter& parameter, std::int64_t index) const {
@@ -196,12 +206,12 @@ class Model {
 
   void check_gradients(int microbatches, const Flags& flags) {
     for (ParameterId id = 0; id < runtime.size(); ++id) {
-      const ShardedParameter& parameter = runtime.parameter(id);
+      ShardedParameter& parameter = runtime.parameter(id);
       if (!parameter.spec.trainable) continue;
-      const auto data = parameter.main_grad.as<float>();
-      for_each_element(parameter.local_storage, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
+      const auto* data = reinterpret_cast<const float*>(parameter.state_gradient());
+      for_each_element(parameter.local_state, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
         const float value = flags.skip_branch && id == 6 ? 0 : expected(id, microbatches, i);
-        ASSERT_EQ(data[static_cast<std::size_t>(at)], value) << parameter.spec.name << " element " << i;
+        ASSERT_EQ(data[at], value) << parameter.spec.name << " element " << i;
       });
     }
   }
@@ -230,6 +240,7 @@ TEST_P(ReplayOnMesh, EveryBudgetGivesTheBitsOfTheReference) {
       RuntimeOptions options;
       options.gather_budget = options.reduce_budget = more;
       options.coalesce_bytes = coalesce;
+      options.zero = more != 256;
       options.replay = {.poison = true, .delay_seed = 3, .longest_delay = 0.0003};
       if (more != 0 && more != kUnlimited) {  // a little above the smallest
         run(GetParam(), {.gather_budget = 0, .reduce_budget = 0, .coalesce_bytes = coalesce}, [&](Model& model) {
@@ -267,6 +278,7 @@ TEST_P(ReplayOnMesh, EveryBudgetGivesTheBitsOfTheReference) {
 TEST_P(ReplayOnMesh, EvaluationsAndOtherStepsMayComeBetween) {
   RuntimeOptions options;
   options.coalesce_bytes = 1024;
+  options.zero = true;
   options.replay.poison = true;
   run(GetParam(), options, [](Model& model) {
     for (int step = 0; step < 3; ++step) {

@@ -85,10 +85,30 @@ TEST(PlanTraffic, TwoGathersWithLeastMemoryOneWithEnough) {
 }
 
 TEST(PlanTraffic, ReplicasAreSummedOnceAStep) {
-  const StepPlan step = plan_step(request_of({{"gtp", "2"}, {"dp", "3"}, {"global_batch", "12"}, {"dtype", "bf16"}}));
+  const StepPlan step =
+      plan_step(request_of({{"gtp", "2"}, {"dp", "3"}, {"global_batch", "12"}, {"dtype", "bf16"}, {"zero", "off"}}));
   const std::int64_t shard = 1216 / 2 + 5 * 8;
   // Two microbatches in bf16, then an all_reduce of the fp32 sums: 2 (dp - 1) / dp of them, whole bytes a parameter.
   EXPECT_NEAR(step.of_a_rank.reduced, 2 * shard * 2 + 2.0 * 2 * shard * 4 / 3, step.parameters.size());
+}
+
+// The part that a rank updates comes from the two other replicas, and from it go new weights to them.
+TEST(PlanTraffic, SplitStatesAreSummedToTheirOwnersAndGathered) {
+  PlanRequest request = request_of({{"gtp", "2"}, {"dp", "3"}, {"global_batch", "12"}, {"dtype", "bf16"}});
+  request.gather_budget = request.reduce_budget = shard::kUnlimited;
+  const StepPlan split = plan_step(request);
+  request.config.zero = false;
+  const StepPlan whole = plan_step(request);
+  const double matrices = 1216 / 2, norms = 5 * 8;
+  const double rows = 24;  // at most, elements: the last replica's rows may be fewer
+  EXPECT_NEAR(split.of_a_rank.reduced, 2 * (matrices + norms) * 2 + (2 * matrices / 3 + 4 * norms / 3) * 4,
+              split.parameters.size() * 2 * rows * 4);
+  EXPECT_NEAR(split.of_a_rank.gathered - whole.of_a_rank.gathered, 2 * matrices / 3 * 2,
+              split.parameters.size() * rows * 2);
+  EXPECT_EQ(split.of_all_ranks.gathered - whole.of_all_ranks.gathered, 2 * 1216 * 2);
+  EXPECT_EQ(whole.of_all_ranks.reduced - split.of_all_ranks.reduced, 2 * 1216 * 4);
+  EXPECT_LT(split.memory.optimizer, whole.memory.optimizer / 2);
+  EXPECT_EQ(split.memory.weights, whole.memory.weights);
 }
 
 TEST(PlanTraffic, RowsThatDivideUnevenlyCountAsTheyLie) {
@@ -222,7 +242,8 @@ Moved run(const PlanRequest& request, const shard::Trace& planned) {
                             .sequence_parallel = config.sequence_parallel,
                             .recompute = config.recompute,
                             .seq_len = config.seq_len,
-                            .runtime = {.gather_budget = request.gather_budget,
+                            .runtime = {.zero = config.zero,
+                                        .gather_budget = request.gather_budget,
                                         .reduce_budget = request.reduce_budget,
                                         .coalesce_bytes = request.coalesce_bytes}});
     set_initial_values(trainer.runtime(), 1);
