@@ -11,5 +11,6 @@ int run_train(const Arguments& arguments);
 int run_inspect(const Arguments& arguments);
 int run_convert(const Arguments& arguments);
 int run_plan(const Arguments& arguments);
+int run_bench(const Arguments& arguments);
 
 }  // namespace tessera::apps

@@ -23,6 +23,7 @@ constexpr Subcommand kSubcommands[] = {
     {"inspect", "show a checkpoint or a data file", tessera::apps::run_inspect},
     {"convert", "a checkpoint to a Hugging Face folder, or such a folder to a checkpoint", tessera::apps::run_convert},
     {"plan", "plan a training step without running it", tessera::apps::run_plan},
+    {"bench", "measure what this machine and this program do", tessera::apps::run_bench},
 };
 
 void print_usage(std::FILE* to) {
@@ -40,8 +41,8 @@ int run(const Arguments& words) {
   if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") return print_usage(stdout), 0;
   for (const Subcommand& subcommand : kSubcommands)
     if (words[0] == subcommand.name) return subcommand.run({words.begin() + 1, words.end()});
-  throw tessera::InputError("unknown subcommand '{}': expected train, inspect, convert or plan (see tessera --help)",
-                            words[0]);
+  throw tessera::InputError(
+      "unknown subcommand '{}': expected train, inspect, convert, plan or bench (see tessera --help)", words[0]);
 }
 
 // The exit code of the command line; errors become one line.

@@ -12,8 +12,8 @@
 namespace tessera::shard {
 
 struct Entry {
-  Entry(ShardedParameter made, const Parallel& parallel)
-      : parameter(std::move(made)), materializer(parameter, parallel), reducer(parameter, parallel) {}
+  Entry(ShardedParameter made, const Parallel& parallel, const Cuts& cuts)
+      : parameter(std::move(made)), materializer(parameter, parallel), reducer(parameter, parallel, cuts.node) {}
 
   const std::string& name() const { return parameter.spec.name; }
 

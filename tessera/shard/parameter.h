@@ -74,6 +74,7 @@ struct ShardedParameter {
 struct Cuts {
   int gtp = 1, dp = 1;
   bool zero = false;  // the optimizer's state over dp
+  int node = 1;       // consecutive gtp ranks whose gradients are added first (reduction_tree.h)
 };
 
 // What follows from a compute layout.

@@ -14,8 +14,7 @@ std::optional<std::int64_t> Arena::find(std::int64_t bytes, int first) const {
   for (const auto& [next, last, offset] : order_) {
     if (last >= first) continue;  // in use
     const auto [begin, end] = widened(offset, offset + tenants_.at(offset).bytes, opened);
-    if (end - begin >= bytes)
-      return last_within(end - bytes, end) < last_within(begin, begin + bytes) ? end - bytes : begin;
+    if (end - begin >= bytes) return begin;
   }
   return std::nullopt;
 }
@@ -38,13 +37,6 @@ std::map<std::int64_t, Tenant>::const_iterator Arena::first_above(std::int64_t b
   if (at == tenants_.begin()) return at;
   const auto before = std::prev(at);
   return before->first + before->second.bytes > begin ? before : at;
-}
-
-int Arena::last_within(std::int64_t begin, std::int64_t end) const {
-  int last = std::numeric_limits<int>::min();
-  for (auto at = first_above(begin); at != tenants_.end() && at->first < end; ++at)
-    last = std::max(last, at->second.last);
-  return last;
 }
 
 std::vector<Tenant> Arena::put(const Tenant& tenant) {

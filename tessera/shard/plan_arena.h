@@ -40,7 +40,6 @@ class Arena {
   static Order order_of(const Tenant& tenant) { return {-tenant.next, tenant.last, tenant.offset}; }
   std::pair<std::int64_t, std::int64_t> widened(std::int64_t begin, std::int64_t end, Gaps& opened) const;
   std::map<std::int64_t, Tenant>::const_iterator first_above(std::int64_t begin) const;
-  int last_within(std::int64_t begin, std::int64_t end) const;
   void add_gap(std::int64_t begin, std::int64_t end);
   void remove_gap(Gaps::iterator gap);
 

@@ -1,18 +1,16 @@
 // Where every gathered weight lies, from when to when.
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <optional>
-#include <tuple>
+#include <span>
 #include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/shard/plan.h"
+#include "tessera/shard/plan_arena.h"
 
 namespace tessera::shard {
 namespace {
-
-constexpr int kNever = std::numeric_limits<int>::max();
 
 // A stretch in which some member of a unit is consumed and not yet released.
 struct Use {
@@ -54,97 +52,37 @@ std::vector<Use> uses_of(const Trace& trace, const Schedule& schedule, std::vect
   return uses;
 }
 
-// The arena while uses are placed in the order of need: who lies where, until when, and when it is needed again.
-class Arena {
- public:
-  struct Tenant {
-    std::int64_t bytes = 0;
-    int unit = 0, residency = 0, last = 0, next = kNever;
-  };
-  struct Place {
-    std::int64_t offset = 0;
-    int next = kNever;                           // the soonest next use of those who make room
-    int last = std::numeric_limits<int>::min();  // the latest release among them
-  };
-
-  // The best place for `bytes` below `limit` at event `first`: whose tenants are needed again last, then are released
-  // first, then lowest. With `lowest`, the lowest place whose tenants are not in use.
-  std::optional<Place> find(std::int64_t bytes, std::int64_t limit, int first, bool lowest) const {
-    std::optional<Place> best;
-    auto consider = [&](std::int64_t offset) {
-      if (offset < 0 || offset + bytes > limit) return;
-      const std::optional<Place> place = at(offset, bytes, first);
-      if (!place) return;
-      const auto key = [&](const Place& p) {
-        return lowest ? std::tuple(0, 0, p.offset) : std::tuple(-p.next, p.last, p.offset);
-      };
-      if (!best || key(*place) < key(*best)) best = place;
-    };
-    consider(0);
-    for (const auto& [offset, tenant] : tenants_) {
-      if (lowest && best) break;
-      consider(offset);
-      consider(offset + tenant.bytes);
-      consider(offset + tenant.bytes - bytes);
-    }
-    return best;
-  }
-
-  // Puts the tenant there; who lay there is gone.
-  void put(std::int64_t offset, const Tenant& tenant) {
-    auto at = first_overlap(offset);
-    while (at != tenants_.end() && at->first < offset + tenant.bytes) {
-      offset_of_.erase(at->second.unit);
-      at = tenants_.erase(at);
-    }
-    tenants_.emplace(offset, tenant);
-    offset_of_[tenant.unit] = offset;
-  }
-  Tenant* resident(int unit) {
-    const auto at = offset_of_.find(unit);
-    return at == offset_of_.end() ? nullptr : &tenants_.at(at->second);
-  }
-
- private:
-  std::map<std::int64_t, Tenant>::const_iterator first_overlap(std::int64_t offset) const {
-    auto at = tenants_.upper_bound(offset);
-    if (at == tenants_.begin()) return at;
-    const auto before = std::prev(at);
-    return before->first + before->second.bytes > offset ? before : at;
-  }
-  std::optional<Place> at(std::int64_t offset, std::int64_t bytes, int first) const {
-    Place place{offset};
-    for (auto at = first_overlap(offset); at != tenants_.end() && at->first < offset + bytes; ++at) {
-      if (at->second.last >= first) return std::nullopt;  // in use then
-      place.next = std::min(place.next, at->second.next);
-      place.last = std::max(place.last, at->second.last);
-    }
-    return place;
-  }
-
-  std::map<std::int64_t, Tenant> tenants_;
-  std::map<int, std::int64_t> offset_of_;
-};
-
-// Null where some use finds no place below `limit`.
+// Places the uses one after the other in `limit` bytes: at the given offsets, or, without any, where the arena finds a
+// place. Null where it finds none.
 std::optional<std::vector<Residency>> place(const std::vector<Use>& uses, const std::vector<int>& published,
-                                            const std::vector<std::int64_t>& bytes, std::int64_t limit, bool lowest) {
-  Arena arena;
+                                            const std::vector<std::int64_t>& bytes, std::int64_t limit,
+                                            std::span<const std::int64_t> offsets = {}) {
+  Arena arena(limit);
+  std::vector<int> stay(bytes.size(), -1);  // by unit: its residency while it is in the arena
   std::vector<Residency> residencies;
-  for (const Use& use : uses) {
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    const Use& use = uses[i];
     const auto unit = static_cast<std::size_t>(use.unit);
-    if (Arena::Tenant* tenant = arena.resident(use.unit)) {
-      residencies[static_cast<std::size_t>(tenant->residency)].last = tenant->last = use.last;
-      tenant->next = use.next;
-      continue;
+    int free = published[unit];
+    if (stay[unit] >= 0) {
+      Residency& residency = residencies[static_cast<std::size_t>(stay[unit])];
+      if (offsets.empty() || offsets[i] == residency.offset) {
+        residency.last = use.last;
+        arena.use_again(residency.offset, use.last, use.next);
+        continue;
+      }
+      free = std::max(free, arena.remove(residency.offset).last);
     }
-    const auto found = arena.find(bytes[unit], limit, use.first, lowest);
+    const auto found = offsets.empty() ? arena.find(bytes[unit], use.first) : offsets[i];
     if (!found) return std::nullopt;
-    const int free = std::max(found->last, published[unit]);
+    for (const Tenant& gone : arena.put({*found, bytes[unit], use.unit, use.last, use.next})) {
+      free = std::max(free, gone.last);
+      stay[static_cast<std::size_t>(gone.owner)] = -1;
+    }
     const int issue = residencies.empty() ? free : std::max(free, residencies.back().issue);
-    arena.put(found->offset, {bytes[unit], use.unit, static_cast<int>(residencies.size()), use.last, use.next});
+    stay[unit] = static_cast<int>(residencies.size());
     residencies.push_back(
-        {.unit = use.unit, .issue = issue, .free = free, .wait = use.first, .last = use.last, .offset = found->offset});
+        {.unit = use.unit, .issue = issue, .free = free, .wait = use.first, .last = use.last, .offset = *found});
   }
   return residencies;
 }
@@ -156,20 +94,43 @@ std::int64_t end_of(const std::vector<Residency>& residencies, const std::vector
   return end;
 }
 
+// The greatest sum of bytes that hold weights, or wait for them, at a time.
+std::int64_t live_peak(const std::vector<Residency>& residencies, const std::vector<std::int64_t>& bytes) {
+  std::map<int, std::int64_t> changes;  // by position
+  for (const Residency& residency : residencies) {
+    changes[residency.issue] += bytes[static_cast<std::size_t>(residency.unit)];
+    changes[residency.last] -= bytes[static_cast<std::size_t>(residency.unit)];
+  }
+  std::int64_t live = 0, peak = 0;
+  for (const auto& [position, change] : changes) peak = std::max(peak, live += change);
+  return peak;
+}
+
 }  // namespace
 
 void plan_gathers(const Trace& trace, std::int64_t budget, Schedule& schedule) {
+  const std::vector<std::int64_t>& bytes = schedule.gather_bytes;
   std::vector<int> published;
   const std::vector<Use> uses = uses_of(trace, schedule, published);
-  const auto smallest = place(uses, published, schedule.gather_bytes, kUnlimited, true);
-  const std::int64_t minimum = end_of(*smallest, schedule.gather_bytes);
-  if (budget == kMinimum) budget = minimum;
-  if (budget < minimum)
+  std::vector<Stretch> stretches;
+  for (const Use& use : uses) stretches.push_back({use.first, use.last, bytes[static_cast<std::size_t>(use.unit)]});
+  const std::vector<std::int64_t> lowest = first_fit(stretches);
+  auto smallest = *place(uses, published, bytes, kUnlimited, lowest);
+  if (auto tried = place(uses, published, bytes, end_of(smallest, bytes)); tried && tried->size() <= smallest.size())
+    smallest = std::move(*tried);
+  const std::int64_t minimum = end_of(smallest, bytes);
+  if (budget != kMinimum && budget < minimum)
     throw InputError("the budget for gathered weights is {} bytes; the smallest that can run is {}", budget, minimum);
-  auto best = place(uses, published, schedule.gather_bytes, budget, false);
-  if (!best) best = place(uses, published, schedule.gather_bytes, budget, true);
-  schedule.residencies = std::move(*best);
-  schedule.gather_arena = end_of(schedule.residencies, schedule.gather_bytes);
+  auto best = std::move(smallest);
+  auto improve = [&](std::int64_t limit) {
+    if (limit <= minimum) return;
+    auto tried = place(uses, published, bytes, limit);
+    if (tried && tried->size() <= best.size()) best = std::move(*tried);
+  };
+  improve(budget);
+  improve(live_peak(best, bytes));  // what no gather needs is given back
+  schedule.residencies = std::move(best);
+  schedule.gather_arena = end_of(schedule.residencies, bytes);
 }
 
 }  // namespace tessera::shard

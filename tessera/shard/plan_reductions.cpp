@@ -1,11 +1,12 @@
 // Where every gradient's staging lies, from its first write to the end of its sum.
 #include <algorithm>
-#include <limits>
 #include <map>
-#include <optional>
+#include <numeric>
+#include <span>
 
 #include "tessera/base/error.h"
 #include "tessera/shard/plan.h"
+#include "tessera/shard/plan_arena.h"
 
 namespace tessera::shard {
 namespace {
@@ -35,75 +36,55 @@ std::vector<Reduction> reductions_of(const Trace& trace, const Schedule& schedul
   return reductions;
 }
 
-// Places in the order of first writes; whoever's bytes are taken over must be summed by then. With `lowest`, the lowest
-// place that can be had. False where one finds no place below `limit`.
-bool place(std::vector<Reduction>& reductions, const std::vector<std::int64_t>& unit_bytes, int body,
-           std::int64_t limit, bool lowest) {
-  std::vector<Reduction*> order;
-  for (Reduction& reduction : reductions) {
-    reduction.finish = body - 1;
-    order.push_back(&reduction);
-  }
-  std::ranges::sort(order, {}, &Reduction::first);
-  auto bytes_of = [&](const Reduction& reduction) { return unit_bytes[static_cast<std::size_t>(reduction.unit)]; };
-  std::vector<Reduction*> tenants;  // newest owner of its bytes, any order
-  for (Reduction* next : order) {
-    const std::int64_t bytes = bytes_of(*next);
-    std::optional<std::int64_t> best;
-    int best_issue = 0;
-    auto consider = [&](std::int64_t offset) {
-      if (offset < 0 || offset + bytes > limit) return;
-      int issue = -1;  // the latest among those who make room
-      for (const Reduction* tenant : tenants)
-        if (tenant->offset < offset + bytes && offset < tenant->offset + bytes_of(*tenant)) {
-          if (tenant->issue >= next->first) return;  // still being written then
-          issue = std::max(issue, tenant->issue);
-        }
-      const auto key = [&](int latest, std::int64_t at) { return std::pair(lowest ? 0 : latest, at); };
-      if (best && key(best_issue, *best) <= key(issue, offset)) return;
-      best = offset;
-      best_issue = issue;
-    };
-    consider(0);
-    for (const Reduction* tenant : tenants) {
-      consider(tenant->offset);
-      consider(tenant->offset + bytes_of(*tenant));
-      consider(tenant->offset - bytes);
-    }
-    if (!best) return false;
-    next->offset = *best;
-    std::erase_if(tenants, [&](Reduction* tenant) {
-      const bool gone = tenant->offset < *best + bytes && *best < tenant->offset + bytes_of(*tenant);
-      if (gone) tenant->finish = next->first - 1;
-      return gone;
-    });
-    tenants.push_back(next);
+// Places them in the order of first writes (`order`) in `limit` bytes: at the given offsets, or, without any, where the
+// reductions were issued longest ago. Whoever's bytes are taken over must be summed by then. False where one finds
+// none.
+bool place(std::vector<Reduction>& reductions, const std::vector<int>& order, const Schedule& schedule,
+           std::int64_t limit, std::span<const std::int64_t> offsets = {}) {
+  Arena arena(limit);
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    Reduction& next = reductions[static_cast<std::size_t>(order[i])];
+    const std::int64_t bytes = schedule.reduce_bytes[static_cast<std::size_t>(next.unit)];
+    const auto found = offsets.empty() ? arena.find(bytes, next.first) : offsets[i];
+    if (!found) return false;
+    next.offset = *found;
+    next.finish = schedule.body - 1;
+    for (const Tenant& gone : arena.put({next.offset, bytes, order[i], next.issue}))
+      reductions[static_cast<std::size_t>(gone.owner)].finish = next.first - 1;
   }
   return true;
 }
 
-std::int64_t end_of(const Schedule& schedule) {
+std::int64_t end_of(const std::vector<Reduction>& reductions, const std::vector<std::int64_t>& bytes) {
   std::int64_t end = 0;
-  for (const Reduction& reduction : schedule.reductions)
-    end = std::max(end, reduction.offset + schedule.reduce_bytes[static_cast<std::size_t>(reduction.unit)]);
+  for (const Reduction& reduction : reductions)
+    end = std::max(end, reduction.offset + bytes[static_cast<std::size_t>(reduction.unit)]);
   return end;
 }
 
 }  // namespace
 
 void plan_reductions(const Trace& trace, std::int64_t budget, Schedule& schedule) {
-  schedule.reductions = reductions_of(trace, schedule);
-  auto try_place = [&](std::int64_t limit, bool lowest) {
-    return place(schedule.reductions, schedule.reduce_bytes, schedule.body, limit, lowest);
-  };
-  try_place(kUnlimited, true);
-  const std::int64_t smallest = end_of(schedule), minimum = smallest + schedule.scratch;
+  const std::vector<std::int64_t>& bytes = schedule.reduce_bytes;
+  std::vector<Reduction> smallest = reductions_of(trace, schedule);
+  std::vector<int> order(smallest.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::sort(order, {}, [&](int i) { return smallest[static_cast<std::size_t>(i)].first; });
+  std::vector<Stretch> stretches;
+  for (const int i : order) {
+    const Reduction& each = smallest[static_cast<std::size_t>(i)];
+    stretches.push_back({each.first, each.issue, bytes[static_cast<std::size_t>(each.unit)]});
+  }
+  place(smallest, order, schedule, kUnlimited, first_fit(stretches));
+  std::vector<Reduction> best = smallest;
+  if (place(best, order, schedule, end_of(smallest, bytes))) smallest = best;
+  const std::int64_t end = end_of(smallest, bytes), minimum = end + schedule.scratch;
   if (budget != kMinimum && budget < minimum)
     throw InputError("the budget for gradients under way is {} bytes; the smallest that can run is {}", budget,
                      minimum);
-  const std::int64_t limit = budget == kMinimum ? smallest : budget - schedule.scratch;
-  if (!try_place(limit, false)) try_place(limit, true);
-  schedule.reduce_arena = end_of(schedule);
+  const bool roomy = budget > minimum && place(best, order, schedule, budget - schedule.scratch);
+  schedule.reductions = roomy ? std::move(best) : std::move(smallest);
+  schedule.reduce_arena = end_of(schedule.reductions, bytes);
 }
 
 }  // namespace tessera::shard

@@ -6,29 +6,46 @@
 #include "tessera/comm/kernels.h"
 
 namespace tessera::shard {
+namespace {
 
-Reducer::Reducer(const ShardedParameter& parameter, const Parallel& parallel)
-    : gtp_rank_(parallel.gtp_rank()), gtp_size_(parallel.gtp_size()) {
-  const int tp = parallel.tp_rank(), tp_size = parallel.tp_size();
-  const std::size_t accumulator = base::size_of(parameter.types.accumulator);
-  const std::size_t wire = base::size_of(parameter.types.wire);
+std::size_t bytes_of(std::int64_t elements, base::DType type) {
+  return static_cast<std::size_t>(elements) * base::size_of(type);
+}
+
+// A scratch part of this many bytes, aligned.
+std::size_t part(std::int64_t bytes) {
+  return base::align_up(static_cast<std::size_t>(bytes));
+}
+
+ReductionTree tree_of(const ShardedParameter& parameter, const Parallel& parallel, int node) {
+  std::vector<std::int64_t> owned;
+  for (int rank = 0; rank < parallel.gtp_size(); ++rank) {
+    const int stored = parallel.tp_rank() + parallel.tp_size() * rank;
+    owned.push_back(parameter.storage.ranks[static_cast<std::size_t>(stored)].size);
+  }
+  return {std::move(owned), !parameter.spec.sharded, node, parallel.gtp_rank()};
+}
+
+}  // namespace
+
+Reducer::Reducer(const ShardedParameter& parameter, const Parallel& parallel, int node)
+    : types_(parameter.types), tree_(tree_of(parameter, parallel, node)), rank_(parallel.gtp_rank()) {
   home_elements_ = parameter.local_home.size;
-  gradient_bytes_ = base::align_up(static_cast<std::size_t>(parameter.local_compute.size) * accumulator);
-
+  gradient_bytes_ = base::align_up(bytes_of(parameter.local_compute.size, types_.accumulator));
   const bool overlaps = parameter.home != parameter.spec.compute;
-  if (overlaps || (parameter.spec.partial_gradient && tp_size > 1)) {
+  if (overlaps || (parameter.spec.partial_gradient && parallel.tp_size() > 1)) {
     layout::Layout parts = parameter.spec.compute;
     parts.state = layout::State::partial;
-    over_tp_.emplace(parts, parameter.home, tp);
-    summed_bytes_ = base::align_up(static_cast<std::size_t>(home_elements_) * accumulator);
-    received_bytes_ += over_tp_->elements_received() * static_cast<std::int64_t>(accumulator);
+    over_tp_.emplace(parts, parameter.home, parallel.tp_rank());
+    summed_bytes_ = base::align_up(bytes_of(home_elements_, types_.accumulator));
+    received_bytes_ += static_cast<std::int64_t>(bytes_of(over_tp_->elements_received(), types_.accumulator));
   }
-  if (wire != accumulator) rounded_bytes_ = base::align_up(static_cast<std::size_t>(home_elements_) * wire);
-  for (int rank = 0; rank < gtp_size_; ++rank)
-    owned_.push_back(parameter.storage.ranks[static_cast<std::size_t>(tp + tp_size * rank)].size);
-  const std::size_t received = static_cast<std::size_t>((gtp_size_ - 1) * parameter.shard_elements()) * wire;
-  received_size_ = base::align_up(received);
-  received_bytes_ += static_cast<std::int64_t>(received);
+  if (types_.wire != types_.accumulator) rounded_bytes_ = base::align_up(bytes_of(home_elements_, types_.wire));
+  const ReductionTree::Bytes bytes = tree_.bytes(types_.wire, types_.accumulator);
+  within_bytes_ = part(bytes.within);
+  sums_bytes_ = part(bytes.sums);
+  between_bytes_ = part(bytes.between);
+  received_bytes_ += bytes.within + bytes.between;
 }
 
 base::Fence Reducer::sum_over_tp(const ShardedParameter& parameter, comm::Communicator& tp, std::byte* staging,
@@ -38,39 +55,87 @@ base::Fence Reducer::sum_over_tp(const ShardedParameter& parameter, comm::Commun
   return over_tp_->run(tp, staging, staging + gradient_bytes_, parameter.types.accumulator);
 }
 
-// Owners get their rows; where every rank keeps the whole parameter, each is an owner of all.
-void Reducer::add_messages(const ShardedParameter& parameter, const std::byte* wire, std::byte* received,
-                           std::vector<comm::Send>& sends, std::vector<comm::Receive>& receives) const {
-  const std::size_t element = base::size_of(parameter.types.wire);
-  const std::size_t shard = static_cast<std::size_t>(parameter.shard_elements()) * element;
-  std::size_t at = 0;
-  for (int rank = 0; rank < gtp_size_; ++rank) {
-    const std::size_t bytes = static_cast<std::size_t>(owned_[static_cast<std::size_t>(rank)]) * element;
-    if (rank != gtp_rank_) {
-      sends.push_back({rank, wire + (parameter.spec.sharded ? at : 0), bytes});
-      receives.push_back({rank, received, shard});
-      received += shard;
+// The ranks of this node give each other the parts for the owners that each relays.
+void Reducer::add_within(const std::byte* wire, std::byte* scratch, Messages& messages) const {
+  const int node = tree_.node_of(rank_), first = tree_.first_of(node);
+  std::byte* received = scratch + rounded_bytes_;
+  for (int peer = first; peer < first + tree_.members_of(node); ++peer) {
+    if (peer == rank_) continue;
+    for (int owner = 0; owner < tree_.size(); ++owner)
+      if (tree_.relay(owner, node) == peer)
+        messages.sends.push_back(
+            {peer, wire + bytes_of(tree_.offset(owner), types_.wire), bytes_of(tree_.owned(owner), types_.wire)});
+    for (const int owner : tree_.relayed()) {
+      const std::size_t bytes = bytes_of(tree_.owned(owner), types_.wire);
+      messages.receives.push_back({peer, received, bytes});
+      received += bytes;
     }
-    at += bytes;
   }
 }
 
-void Reducer::add_to_main_grad(ShardedParameter& parameter, const std::byte* wire, const std::byte* received,
-                               bool accumulate) const {
-  const std::size_t element = base::size_of(parameter.types.wire);
-  std::vector<const void*> parts;
-  std::size_t own = 0;  // where this rank's part begins in the home part
-  for (int rank = 0; rank < gtp_rank_; ++rank) own += static_cast<std::size_t>(owned_[static_cast<std::size_t>(rank)]);
-  for (int rank = 0; rank < gtp_size_; ++rank) {
-    if (rank == gtp_rank_) {
-      parts.push_back(wire + (parameter.spec.sharded ? own * element : 0));
-      continue;
+void Reducer::sum_node(const std::byte* wire, std::byte* scratch) const {
+  const int node = tree_.node_of(rank_), first = tree_.first_of(node), members = tree_.members_of(node);
+  if (members == 1) return;
+  const std::byte* received = scratch + rounded_bytes_;
+  const std::size_t from_a_peer = bytes_of(tree_.relayed_elements(), types_.wire);
+  std::byte* sum = scratch + rounded_bytes_ + within_bytes_;
+  std::size_t before = 0;  // bytes of the owners so far, in what a peer sent
+  for (const int owner : tree_.relayed()) {
+    std::vector<const void*> parts;
+    for (int rank = first, peer = 0; rank < first + members; ++rank) {
+      if (rank == rank_)
+        parts.push_back(wire + bytes_of(tree_.offset(owner), types_.wire));
+      else
+        parts.push_back(received + before + from_a_peer * static_cast<std::size_t>(peer++));
     }
-    parts.push_back(received);
-    received += static_cast<std::size_t>(parameter.shard_elements()) * element;
+    comm::ordered_sum(sum, types_.accumulator, false, parts, types_.wire, tree_.owned(owner));
+    before += bytes_of(tree_.owned(owner), types_.wire);
+    sum += bytes_of(tree_.owned(owner), types_.accumulator);
   }
-  comm::ordered_sum(parameter.main_grad.data(), parameter.types.accumulator, accumulate, parts, parameter.types.wire,
-                    parameter.shard_elements());
+}
+
+const std::byte* Reducer::node_sum(int owner, const std::byte* wire, const std::byte* scratch) const {
+  if (tree_.members_of(tree_.node_of(rank_)) == 1) return wire + bytes_of(tree_.offset(owner), types_.wire);
+  const std::byte* sum = scratch + rounded_bytes_ + within_bytes_;
+  for (const int before : tree_.relayed()) {
+    if (before == owner) break;
+    sum += bytes_of(tree_.owned(before), types_.accumulator);
+  }
+  return sum;
+}
+
+// Each owner gets its sum from its relay in every other node.
+void Reducer::add_between(const std::byte* wire, std::byte* scratch, Messages& messages) const {
+  const int own_node = tree_.node_of(rank_);
+  const base::DType sent = tree_.type_of(own_node, types_.wire, types_.accumulator);
+  for (const int owner : tree_.relayed())
+    if (tree_.node_of(owner) != own_node)
+      messages.sends.push_back({owner, node_sum(owner, wire, scratch), bytes_of(tree_.owned(owner), sent)});
+  std::byte* received = scratch + rounded_bytes_ + within_bytes_ + sums_bytes_;
+  for (int node = 0; node < tree_.nodes(); ++node) {
+    if (node == own_node) continue;
+    const base::DType type = tree_.type_of(node, types_.wire, types_.accumulator);
+    const std::size_t bytes = bytes_of(tree_.owned(rank_), type);
+    messages.receives.push_back({tree_.relay(rank_, node), received, bytes});
+    received += bytes;
+  }
+}
+
+void Reducer::add_to_main_grad(ShardedParameter& parameter, const std::byte* wire, const std::byte* scratch,
+                               bool accumulate) const {
+  const std::byte* received = scratch + rounded_bytes_ + within_bytes_ + sums_bytes_;
+  std::vector<const void*> parts;
+  for (int node = 0; node < tree_.nodes(); ++node) {
+    const base::DType type = tree_.type_of(node, types_.wire, types_.accumulator);
+    const bool is_own = node == tree_.node_of(rank_);
+    parts.push_back(is_own ? node_sum(rank_, wire, scratch) : received);
+    if (!is_own) received += bytes_of(tree_.owned(rank_), type);
+    const bool goes_on = node + 1 < tree_.nodes() && tree_.type_of(node + 1, types_.wire, types_.accumulator) == type;
+    if (goes_on) continue;
+    comm::ordered_sum(parameter.main_grad.data(), types_.accumulator, accumulate, parts, type, tree_.owned(rank_));
+    parts.clear();
+    accumulate = true;
+  }
 }
 
 base::Fence reduce(std::span<Reducing> members, Parallel& parallel, const base::Fence& written,
@@ -78,14 +143,13 @@ base::Fence reduce(std::span<Reducing> members, Parallel& parallel, const base::
   comm::Communicator& gtp = *parallel.gtp_reduce;
   base::Lane& lane = gtp.lane();
   lane.wait(written);
-  std::vector<comm::Send> sends;
-  std::vector<comm::Receive> receives;
   struct Sum {
     Reducing member;
     const std::byte* wire;
     bool accumulate;
   };
   std::vector<Sum> sums;
+  Reducer::Messages within, between;
   for (const Reducing& member : members) {
     const Reducer& reducer = *member.reducer;
     const ParameterTypes types = member.parameter->types;
@@ -98,16 +162,21 @@ base::Fence reduce(std::span<Reducing> members, Parallel& parallel, const base::
         comm::cast(home, types.accumulator, member.scratch, types.wire, count);
       });
     }
-    reducer.add_messages(*member.parameter, wire, member.scratch + reducer.rounded_bytes_, sends, receives);
+    reducer.add_within(wire, member.scratch, within);
+    reducer.add_between(wire, member.scratch, between);
     sums.push_back({member, wire, std::exchange(member.parameter->main_grad_written, true)});
   }
-  if (gtp.size() > 1) gtp.exchange(std::move(sends), std::move(receives));
+  const ReductionTree& tree = members.front().reducer->tree_;
+  if (tree.members_of(0) > 1) {
+    gtp.exchange(std::move(within.sends), std::move(within.receives));
+    lane.run([sums] {
+      for (const Sum& sum : sums) sum.member.reducer->sum_node(sum.wire, sum.member.scratch);
+    });
+  }
+  if (tree.nodes() > 1) gtp.exchange(std::move(between.sends), std::move(between.receives));
   lane.run([sums = std::move(sums), poisoned] {
-    for (const Sum& sum : sums) {
-      const Reducer& reducer = *sum.member.reducer;
-      reducer.add_to_main_grad(*sum.member.parameter, sum.wire, sum.member.scratch + reducer.rounded_bytes_,
-                               sum.accumulate);
-    }
+    for (const Sum& sum : sums)
+      sum.member.reducer->add_to_main_grad(*sum.member.parameter, sum.wire, sum.member.scratch, sum.accumulate);
     if (!poisoned.empty()) std::memset(poisoned.data(), 0xFF, poisoned.size());
   });
   return lane.record();

@@ -2,7 +2,7 @@
 //
 // For each microbatch and parameter, as docs/numerics.md says: parts on several tp ranks are added in tp-rank order in
 // the accumulator type; the result is rounded once to the wire type; it travels to its owners over gtp; an owner adds
-// the gtp ranks' parts in rank order to main_grad, which the first block of a step writes.
+// the gtp ranks' parts in the order of reduction_tree.h to main_grad, which the first block of a step writes.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -13,35 +13,47 @@
 #include "tessera/comm/execute.h"
 #include "tessera/shard/parallel.h"
 #include "tessera/shard/parameter.h"
+#include "tessera/shard/reduction_tree.h"
 
 namespace tessera::shard {
 
 // Made ready once a parameter; lives until its reductions are done.
 class Reducer {
  public:
-  Reducer(const ShardedParameter& parameter, const Parallel& parallel);
+  // node: gtp ranks that add their parts first; 1: sequential.
+  Reducer(const ShardedParameter& parameter, const Parallel& parallel, int node);
 
   // The gradient at the beginning of its buffer, behind it its sum over tp where there is one.
   std::size_t staging_bytes() const { return gradient_bytes_ + summed_bytes_; }
-  // What the exchange needs besides, on its lane alone: the rounded gradient and what the others send.
-  std::size_t scratch_bytes() const { return rounded_bytes_ + received_size_; }
+  // What the exchange needs besides, on its lane alone: the rounded gradient, what the others send, the node's sums.
+  std::size_t scratch_bytes() const { return rounded_bytes_ + within_bytes_ + sums_bytes_ + between_bytes_; }
   std::int64_t received_bytes() const { return received_bytes_; }  // from other ranks, a reduction
 
  private:
   friend base::Fence reduce(std::span<struct Reducing> members, Parallel& parallel, const base::Fence& written,
                             std::span<std::byte> poisoned);
+  struct Messages {
+    std::vector<comm::Send> sends;
+    std::vector<comm::Receive> receives;
+  };
   base::Fence sum_over_tp(const ShardedParameter& parameter, comm::Communicator& tp, std::byte* staging,
                           const base::Fence& written) const;
-  void add_messages(const ShardedParameter& parameter, const std::byte* wire, std::byte* received,
-                    std::vector<comm::Send>& sends, std::vector<comm::Receive>& receives) const;
-  void add_to_main_grad(ShardedParameter& parameter, const std::byte* wire, const std::byte* received,
+  // wire: the rounded gradient; scratch: this parameter's.
+  void add_within(const std::byte* wire, std::byte* scratch, Messages& messages) const;
+  void add_between(const std::byte* wire, std::byte* scratch, Messages& messages) const;
+  void sum_node(const std::byte* wire, std::byte* scratch) const;
+  void add_to_main_grad(ShardedParameter& parameter, const std::byte* wire, const std::byte* scratch,
                         bool accumulate) const;
+  // This node's sum for an owner that this rank relays.
+  const std::byte* node_sum(int owner, const std::byte* wire, const std::byte* scratch) const;
 
+  ParameterTypes types_;
   std::optional<comm::Redistribution> over_tp_;
-  int gtp_rank_ = 0, gtp_size_ = 1;
-  std::vector<std::int64_t> owned_;  // elements of the home part that each gtp rank owns
-  std::size_t gradient_bytes_ = 0, summed_bytes_ = 0, rounded_bytes_ = 0, received_size_ = 0;  // aligned
+  ReductionTree tree_;
+  int rank_ = 0;
   std::int64_t home_elements_ = 0, received_bytes_ = 0;
+  std::size_t gradient_bytes_ = 0, summed_bytes_ = 0;                                      // aligned, as the next
+  std::size_t rounded_bytes_ = 0, within_bytes_ = 0, sums_bytes_ = 0, between_bytes_ = 0;  // of scratch, in this order
 };
 
 // One parameter's part of a reduction: where its gradient is, and bytes for its exchange.

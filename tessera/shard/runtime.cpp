@@ -37,7 +37,7 @@ ParameterId Runtime::add(ParameterSpec spec) {
   TESSERA_CHECK(ids_.emplace(spec.name, id).second, "parameter '{}' is added twice", spec.name);
   const Place place{parallel_.tp_rank(), parallel_.gtp_rank(), parallel_.dp_rank()};
   ShardedParameter parameter = make_parameter(std::move(spec), types_, cuts(), place);
-  entries_.push_back(std::make_unique<Entry>(std::move(parameter), parallel_));
+  entries_.push_back(std::make_unique<Entry>(std::move(parameter), parallel_, cuts()));
   return id;
 }
 

@@ -52,6 +52,7 @@ struct GradientBuffer {
 struct RuntimeOptions {
   bool scheduled = true;  // false: every step runs on demand
   bool zero = false;      // the optimizer's state is cut over dp (ZeRO-1): each replica updates a part
+  int node = 1;           // consecutive gtp ranks whose gradients are added first (reduction_tree.h); 1: sequential
   // Bytes, kMinimum, kUnlimited; absent: the smallest with which a step is predicted to take at most 1 % longer than
   // with unlimited ones.
   std::optional<std::int64_t> gather_budget, reduce_budget;
@@ -121,7 +122,9 @@ class Runtime {
   const Schedule* schedule(StepKind kind, int microbatches) const;
   ScheduleStatistics schedule_statistics() const;
   std::vector<ParameterSize> sizes() const;  // by id
-  Cuts cuts() const { return {.gtp = parallel_.gtp_size(), .dp = parallel_.dp_size(), .zero = options_.zero}; }
+  Cuts cuts() const {
+    return {.gtp = parallel_.gtp_size(), .dp = parallel_.dp_size(), .zero = options_.zero, .node = options_.node};
+  }
 
  private:
   using Key = std::pair<StepKind, int>;  // kind, microbatches

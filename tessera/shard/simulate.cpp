@@ -45,6 +45,10 @@ class Player {
     begin_ = begin;
     if (is_first || schedule_.publishes() == 0) issue_all_before_begin(prediction);
     for (int index = 0; index < schedule_.body; ++index) event(index, prediction);
+    // What the last microbatch does not reduce might have come there after all: its sums over replicas are last.
+    for (int i = 0; i < static_cast<int>(schedule_.reductions.size()); ++i)
+      if (reduction(i).replicas && reduction(i).microbatch + 1 < schedule_.microbatches)
+        sum_replicas(i, prediction.spans);
     for (const double summed : summed_replicas_) wait(summed, prediction.reduce_exposed_seconds, nullptr);
     summed_replicas_.clear();
     for (int index = schedule_.body; index < schedule_.events; ++index) event(index, prediction);
@@ -81,7 +85,6 @@ class Player {
       prediction.spans.push_back({LaneKind::compute, index, compute_ - begin_, compute_ + segment - begin_});
     compute_ += segment;
     prediction.compute_seconds += segment;
-    wait(compute_ + comm, prediction.comm_exposed_seconds, &waited);
     const int position = schedule_.position_of(index);
     if (position >= 0)
       for (const int i : arrivals_[static_cast<std::size_t>(index)])
@@ -93,6 +96,8 @@ class Player {
       gather(i, passed_[slot(residency(i).free)], position < 0 ? ahead_ : prediction.spans);
     for (const int i : finishes_[at])
       wait(summed_[static_cast<std::size_t>(i)], prediction.reduce_exposed_seconds, &waited);
+    // It is issued at its event; the program waits for it after all that happens there.
+    wait(compute_ + comm, prediction.comm_exposed_seconds, &waited);
   }
 
   void gather(int i, double free, std::vector<Span>& spans) {
@@ -109,9 +114,13 @@ class Player {
     reduce_ = begin + value(costs_.reduce_seconds, reduction(i).unit);
     summed_[static_cast<std::size_t>(i)] = reduce_;
     spans.push_back({LaneKind::reduce, i, begin - begin_, reduce_ - begin_});
+    if (reduction(i).replicas && reduction(i).microbatch + 1 == schedule_.microbatches) sum_replicas(i, spans);
+  }
+
+  void sum_replicas(int i, std::vector<Span>& spans) {
     const double replica = value(costs_.replica_seconds, reduction(i).unit);
-    if (!reduction(i).replicas || replica == 0) return;
-    const double from = std::max(dp_, reduce_);
+    if (replica == 0) return;
+    const double from = std::max({dp_, summed_[static_cast<std::size_t>(i)], compute_});
     dp_ = from + replica;
     summed_replicas_.push_back(dp_);
     spans.push_back({LaneKind::dp, i, from - begin_, dp_ - begin_});

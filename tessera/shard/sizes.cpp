@@ -4,6 +4,7 @@
 
 #include "tessera/base/buffer.h"
 #include "tessera/layout/redistribute.h"
+#include "tessera/shard/reduction_tree.h"
 
 namespace tessera::shard {
 namespace {
@@ -12,7 +13,22 @@ std::int64_t aligned(std::int64_t bytes) {
   return static_cast<std::int64_t>(base::align_up(static_cast<std::size_t>(bytes)));
 }
 
+ReductionTree tree_of(const ParameterSpec& spec, const ParameterLayouts& layouts, const Cuts& cuts, int tp_rank,
+                      int gtp_rank) {
+  std::vector<std::int64_t> owned;
+  for (int g = 0; g < cuts.gtp; ++g)
+    owned.push_back(layouts.storage.ranks[static_cast<std::size_t>(tp_rank + spec.compute.size() * g)].size);
+  return {std::move(owned), !spec.sharded, cuts.node, gtp_rank};
+}
+
 }  // namespace
+
+std::int64_t exchange_bytes(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
+                            const Cuts& cuts, int tp_rank, int gtp_rank) {
+  const ReductionTree tree = tree_of(spec, layouts, cuts, tp_rank, gtp_rank);
+  const ReductionTree::Bytes bytes = tree.bytes(types.wire, types.accumulator);
+  return bytes.within + bytes.between;
+}
 
 ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                       const Cuts& cuts) {
@@ -53,9 +69,13 @@ ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts
     if (!spec.trainable) continue;
     size.staging = std::max(size.staging, aligned(compute * accumulator) + (sums_tp ? aligned(home * accumulator) : 0));
     const std::int64_t rounded = wire != accumulator ? aligned(home * wire) : 0;
-    size.scratch = std::max(size.scratch, rounded + aligned((gtp - 1) * shard * wire));
     const std::int64_t summed = sums_tp ? tp_sum.elements_received(rank) * accumulator : 0;
-    size.reduce_wire = std::max(size.reduce_wire, summed + (gtp - 1) * shard * wire);
+    for (int g = 0; g < gtp; ++g) {
+      const ReductionTree::Bytes bytes = tree_of(spec, layouts, cuts, rank, g).bytes(types.wire, types.accumulator);
+      const std::int64_t scratch = aligned(bytes.within) + aligned(bytes.sums) + aligned(bytes.between);
+      size.scratch = std::max(size.scratch, rounded + scratch);
+      size.reduce_wire = std::max(size.reduce_wire, summed + bytes.within + bytes.between);
+    }
     const std::int64_t parts = (dp - 1) * accumulator;
     size.replica_wire = std::max(size.replica_wire, splits ? state * parts : 2 * shard * parts / dp);
   }

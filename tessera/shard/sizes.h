@@ -10,4 +10,8 @@ namespace tessera::shard {
 ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                       const Cuts& cuts);
 
+// Received by a rank in one exchange, from layouts and cuts as above.
+std::int64_t exchange_bytes(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
+                            const Cuts& cuts, int tp_rank, int gtp_rank);
+
 }  // namespace tessera::shard

@@ -19,10 +19,12 @@ namespace tessera::train {
 
 enum class Backend { local, mpi, nccl };
 enum class RateShape { constant, cosine };
+enum class ReduceOrder { sequential, hierarchical };
 using nn::Recompute;
 
 std::string_view name_of(Backend value);
 std::string_view name_of(RateShape value);
+std::string_view name_of(ReduceOrder value);
 using nn::name_of;
 
 // Defaults are the command line's. A member's name is its key in JSON; its flag has dashes for underscores
@@ -58,6 +60,8 @@ struct TrainConfig {
   bool sequence_parallel = false;
 
   std::string gather_budget = "auto", reduce_budget = "auto";  // min, auto, or bytes as 300MB (parse_budget)
+  ReduceOrder reduce_order = ReduceOrder::sequential;          // of gradients over gtp (shard/reduction_tree.h)
+  std::int64_t ranks_per_node = 0;                             // hierarchical: what adds up first
   bool zero = true;                                            // the optimizer's state is cut over dp
   bool debug_poison = false;                                   // buffers are filled with NaN when they are free
   std::int64_t debug_delays = 0;                               // not 0: seed of random delays of communication

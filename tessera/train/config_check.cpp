@@ -1,5 +1,7 @@
 #include "tessera/train/config_check.h"
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 #include "tessera/train/config_settings.h"
 #include "tessera/train/plan_flags.h"
@@ -36,6 +38,15 @@ void check_dependants(const TrainConfig& config) {
     throw InputError("--eval-every: got {} without --valid, expected held-out data to evaluate on", config.eval_every);
 }
 
+void check_reduce_order(const TrainConfig& config) {
+  const bool in_nodes = config.reduce_order == ReduceOrder::hierarchical;
+  if (in_nodes && (config.ranks_per_node == 0 || config.ranks_per_node % config.tp != 0))
+    throw InputError("--ranks-per-node: got {} with --reduce-order hierarchical, expected a multiple of --tp {}",
+                     config.ranks_per_node, config.tp);
+  if (!in_nodes && config.ranks_per_node != 0)
+    throw InputError("--ranks-per-node: got {} without --reduce-order hierarchical", config.ranks_per_node);
+}
+
 }  // namespace
 
 TrainConfig resolve_settings(TrainConfig config) {
@@ -68,11 +79,17 @@ TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_
   if (config.backend == Backend::local && config.ranks > kMostLocalRanks)
     throw InputError("--ranks: got {} with --backend local, expected at most {} (threads of one process)", config.ranks,
                      kMostLocalRanks);
+  check_reduce_order(config);
   const std::int64_t blocks = config.micro_batch * config.gtp * config.dp;
   if (config.global_batch % blocks != 0)
     throw InputError("--global-batch: got {}, expected a multiple of --micro-batch {} * --gtp {} * --dp {} = {}",
                      config.global_batch, config.micro_batch, config.gtp, config.dp, blocks);
   return config;
+}
+
+int gtp_ranks_of_node(const TrainConfig& config) {
+  if (config.reduce_order == ReduceOrder::sequential) return 1;
+  return static_cast<int>(std::min(config.gtp, config.ranks_per_node / config.tp));
 }
 
 TrainConfig resolve_model(TrainConfig config, const nn::LlamaConfig& model) {

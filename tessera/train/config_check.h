@@ -20,6 +20,8 @@ TrainConfig resolve_settings(TrainConfig config);
 // tp * gtp * dp == ranks, and checks that the global batch divides into blocks: global_batch is a multiple of
 // micro_batch * gtp * dp.
 TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_size);
+// Consecutive gtp ranks whose gradients are added first; 1: in rank order.
+int gtp_ranks_of_node(const TrainConfig& config);
 
 // 3. The model. Fills in seq_len; it is at most the model's longest. Degrees need not divide any size of the model.
 TrainConfig resolve_model(TrainConfig config, const nn::LlamaConfig& model);

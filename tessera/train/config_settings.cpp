@@ -59,6 +59,9 @@ constexpr std::array kSettings{
     Setting{"recompute", &C::recompute, kAny, kRun, "none|selective|full", "activations computed again in backward"},
     Setting{"sequence_parallel", &C::sequence_parallel, kAny, kRun, "on|off",
             "cut activations outside tp by tokens too"},
+    Setting{"reduce_order", &C::reduce_order, kAny, kKept, "sequential|hierarchical",
+            "gradients add up in rank order, or within nodes first"},
+    Setting{"ranks_per_node", &C::ranks_per_node, kCountOrZero, kKept, "N", "of --reduce-order hierarchical"},
     Setting{"zero", &C::zero, kAny, kRun, "on|off", "cut the optimizer's state over replicas (ZeRO-1)"},
     Setting{"gather_budget", &C::gather_budget, kAny, kRun, "BYTES|min|auto", "memory for gathered weights, as 2GB"},
     Setting{"reduce_budget", &C::reduce_budget, kAny, kRun, "BYTES|min|auto", "memory for gradients on their way"},
@@ -78,7 +81,6 @@ constexpr std::array kReserved{
     ReservedSetting{"etp", "1", "expert tensor parallelism"},
     ReservedSetting{"ep", "1", "expert parallelism"},
     ReservedSetting{"egtp", "1", "expert generalized tensor parallelism"},
-    ReservedSetting{"reduce_order", "sequential", "another order of reduction"},
     ReservedSetting{"deterministic", "off", "choosing deterministic GPU kernels"},
 };
 
@@ -91,6 +93,8 @@ constexpr std::array kBackends{Word<Backend>{Backend::local, "local"}, Word<Back
                                Word<Backend>{Backend::nccl, "nccl"}};
 constexpr std::array kRateShapes{Word<RateShape>{RateShape::constant, "constant"},
                                  Word<RateShape>{RateShape::cosine, "cosine"}};
+constexpr std::array kReduceOrders{Word<ReduceOrder>{ReduceOrder::sequential, "sequential"},
+                                   Word<ReduceOrder>{ReduceOrder::hierarchical, "hierarchical"}};
 constexpr std::array kRecomputes{Word<Recompute>{Recompute::none, nn::name_of(Recompute::none)},
                                  Word<Recompute>{Recompute::selective, nn::name_of(Recompute::selective)},
                                  Word<Recompute>{Recompute::full, nn::name_of(Recompute::full)}};
@@ -102,6 +106,9 @@ constexpr const auto& words_of(Backend) {
 }
 constexpr const auto& words_of(RateShape) {
   return kRateShapes;
+}
+constexpr const auto& words_of(ReduceOrder) {
+  return kReduceOrders;
 }
 constexpr const auto& words_of(Recompute) {
   return kRecomputes;
@@ -246,6 +253,9 @@ int edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string_view name_of(Backend value) {
+  return word_of(value);
+}
+std::string_view name_of(ReduceOrder value) {
   return word_of(value);
 }
 std::string_view name_of(RateShape value) {

@@ -9,6 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/train/batches.h"
 #include "tessera/train/checkpoint_together.h"
+#include "tessera/train/config_check.h"
 #include "tessera/train/lr_schedule.h"
 #include "tessera/train/plan_flags.h"
 #include "tessera/train/trainer_checkpoint.h"
@@ -33,6 +34,7 @@ shard::RuntimeOptions runtime_options(const TrainConfig& config) {
   options.reduce_budget = parse_budget(config.reduce_budget, "--reduce-budget");
   options.coalesce_bytes = kCoalesceBytes;
   options.zero = config.zero;
+  options.node = gtp_ranks_of_node(config);
   options.replay = {.poison = config.debug_poison, .delay_seed = static_cast<std::uint64_t>(config.debug_delays)};
   return options;
 }

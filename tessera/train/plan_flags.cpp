@@ -11,10 +11,10 @@
 namespace tessera::train {
 namespace {
 
-constexpr std::array<std::string_view, 15> kSettings{"model", "ranks",         "tp",           "gtp",
-                                                     "dp",    "micro_batch",   "global_batch", "seq_len",
-                                                     "dtype", "grad_wire",     "recompute",    "sequence_parallel",
-                                                     "zero",  "gather_budget", "reduce_budget"};
+constexpr std::array<std::string_view, 17> kSettings{
+    "model",        "ranks",          "tp",    "gtp",           "dp",           "micro_batch",
+    "global_batch", "seq_len",        "dtype", "grad_wire",     "recompute",    "sequence_parallel",
+    "reduce_order", "ranks_per_node", "zero",  "gather_budget", "reduce_budget"};
 
 void apply(TrainConfig& config, const PlanFlags& flags) {
   for (const auto& [name, words] : flags.settings) {

@@ -37,7 +37,7 @@ std::int64_t received_over_tp(const layout::Layout& from, const layout::Layout& 
 
 PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard::ParameterTypes& types,
                                    const MeshDegrees& mesh) {
-  const shard::Cuts cuts{.gtp = mesh.gtp, .dp = mesh.dp, .zero = mesh.zero};
+  const shard::Cuts cuts{.gtp = mesh.gtp, .dp = mesh.dp, .zero = mesh.zero, .node = mesh.node};
   const shard::ParameterLayouts layouts = shard::layouts_of(spec, cuts);
   const bool splits = layouts.state.size() > layouts.storage.size();
   PlannedParameter planned{.size = shard::size_of(spec, layouts, types, cuts),
@@ -51,7 +51,9 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
   if (!spec.trainable) return planned;
 
   if (splits) planned.publish_total = (mesh.dp - 1) * sum(layouts.storage) * bytes(types.model);
-  planned.reduce_total = mesh.dp * (mesh.gtp - 1) * sum(layouts.storage) * bytes(types.wire);
+  for (int tp = 0; tp < mesh.tp; ++tp)
+    for (int gtp = 0; gtp < mesh.gtp; ++gtp)
+      planned.reduce_total += mesh.dp * shard::exchange_bytes(spec, layouts, types, cuts, tp, gtp);
   if (overlaps || (spec.partial_gradient && mesh.tp > 1)) {
     layout::Layout parts = spec.compute;
     parts.state = layout::State::partial;

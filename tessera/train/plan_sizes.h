@@ -11,6 +11,7 @@ namespace tessera::train {
 struct MeshDegrees {
   int tp = 1, gtp = 1, dp = 1;
   bool zero = false;  // the optimizer's state is cut over dp
+  int node = 1;       // consecutive gtp ranks whose gradients are added first
   std::int64_t ranks() const { return static_cast<std::int64_t>(tp) * gtp * dp; }
 };
 

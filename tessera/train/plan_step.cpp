@@ -17,7 +17,8 @@ MeshDegrees mesh_of(const TrainConfig& config) {
   return {.tp = static_cast<int>(config.tp),
           .gtp = static_cast<int>(config.gtp),
           .dp = static_cast<int>(config.dp),
-          .zero = config.zero};
+          .zero = config.zero,
+          .node = gtp_ranks_of_node(config)};
 }
 
 shard::Trace trace_of(const PlanRequest& request) {

@@ -72,7 +72,8 @@ void RunFiles::finish(const RunSummary& summary) {
   json["tokens_per_second"] = summary.tokens_per_second;
   json["dtype"] = base::name_of(config.dtype);
   json["grad_wire"] = base::name_of(*config.grad_wire);
-  json["reduce_order"] = "sequential";
+  json["reduce_order"] = name_of(config.reduce_order);
+  if (config.ranks_per_node > 0) json["ranks_per_node"] = config.ranks_per_node;
   json["deterministic"] = true;
   json["checkpoint"] = summary.checkpoint.string();
   const shard::ScheduleStatistics& schedules = summary.schedules;

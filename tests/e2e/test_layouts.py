@@ -76,6 +76,17 @@ class Layouts(unittest.TestCase):
         self.assertEqual(expected, self.train("wire-3", (1, 3, 1), *flags))
         self.assertNotEqual(expected, self.train("wire-fp32", (1, 1, 1), *self.common("--steps", 3)))
 
+    def test_hierarchical_sums_are_one_order_of_their_own(self):
+        flags = self.common("--steps", 3, "--reduce-order", "hierarchical", "--ranks-per-node")
+        expected = self.train("nodes", (2, 4, 1), *flags, 4)  # two gtp ranks a node
+        self.assertEqual(expected, self.train("nodes-again", (2, 4, 1), *flags, 4, "--recompute", "full",
+                                              "--gather-budget", "min", "--debug-delays", 5))
+        sequential = self.train("in-order", (2, 4, 1), *self.common("--steps", 3))
+        self.assertNotEqual(expected, sequential)
+        self.assertEqual(sequential, self.train("nodes-of-one", (2, 4, 1), *flags, 2))
+        if MPIRUN:
+            self.assertEqual(expected, self.train("nodes-mpi", (2, 4, 1), *flags, 4, backend="mpi"))
+
     def test_a_checkpoint_goes_on_in_other_layouts(self):
         half, whole = (20, 40) if FULL else (3, 6)
         flags = self.common("--schedule-steps", whole)

@@ -12,6 +12,7 @@ LAYERS = {
     "shard": ["base", "layout", "comm"],
     "nn": ["base", "layout", "comm", "ops", "shard"],
     "train": ["base", "layout", "comm", "ops", "shard", "nn"],
+    "bench": ["base", "layout", "comm", "ops", "shard", "nn", "train"],
 }
 TENSOR_LAYERS = ("ops", "nn", "train", "apps", "bench")
 

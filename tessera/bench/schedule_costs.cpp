@@ -1,0 +1,103 @@
+#include "tessera/bench/schedule_costs.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera::bench {
+namespace {
+
+using shard::Event;
+using shard::EventKind;
+using shard::ParameterId;
+using shard::ParameterSize;
+
+// Every rank of a group brings one number and sees all.
+double compare_seconds(const comm::Link& link, int ranks) {
+  return ranks == 1 ? 0 : link.seconds(static_cast<std::int64_t>(sizeof(std::uint64_t)) * (ranks - 1));
+}
+
+double all_reduce_seconds(const comm::Link& link, int ranks, std::int64_t bytes) {
+  return ranks == 1 ? 0 : link.seconds(2 * (ranks - 1) * bytes / ranks);
+}
+
+std::int64_t sum(const shard::Unit& unit, const std::vector<ParameterSize>& sizes, std::int64_t ParameterSize::*bytes) {
+  std::int64_t total = 0;
+  for (const ParameterId id : unit) total += sizes[static_cast<std::size_t>(id)].*bytes;
+  return total;
+}
+
+std::vector<int> unit_by_parameter(const std::vector<shard::Unit>& units, std::size_t events) {
+  std::vector<int> unit_of(events, -1);  // more than there are parameters
+  for (std::size_t unit = 0; unit < units.size(); ++unit)
+    for (const ParameterId id : units[unit]) unit_of[static_cast<std::size_t>(id)] = static_cast<int>(unit);
+  return unit_of;
+}
+
+}  // namespace
+
+shard::Costs exact_costs(const comm::Link& link, const Degrees& degrees, const shard::Trace& trace,
+                         const std::vector<ParameterSize>& sizes, const shard::Schedule& schedule,
+                         std::vector<double> segments, bool on_demand) {
+  shard::Costs costs{.segment_seconds = std::move(segments)};
+  const double compare_gtp = on_demand ? compare_seconds(link, degrees.gtp) : 0;
+  for (std::size_t i = 0; i < trace.size(); ++i) {
+    costs.comm_seconds.push_back(trace[i].kind == EventKind::comm ? all_reduce_seconds(link, degrees.tp, trace[i].bytes)
+                                                                  : 0);
+    if (i > 0 && trace[i].microbatch != trace[i - 1].microbatch) costs.segment_seconds[i] += compare_gtp;
+  }
+  if (schedule.publishes() > 0)
+    costs.segment_seconds[static_cast<std::size_t>(schedule.body)] += compare_seconds(link, degrees.ranks());
+  for (const shard::Unit& unit : schedule.gather_units)
+    costs.gather_seconds.push_back(link.seconds(sum(unit, sizes, &ParameterSize::gather_wire)) + compare_gtp);
+  for (const shard::Unit& unit : schedule.reduce_units) {
+    costs.reduce_seconds.push_back(degrees.gtp == 1 ? 0 : link.seconds(sum(unit, sizes, &ParameterSize::reduce_wire)));
+    double replicas = 0;  // one by one
+    for (const ParameterId id : unit)
+      if (degrees.dp > 1) replicas += link.seconds(sizes[static_cast<std::size_t>(id)].replica_wire);
+    costs.replica_seconds.push_back(replicas);
+  }
+  return costs;
+}
+
+double longest_path(const shard::Trace& trace, const shard::Schedule& schedule, const shard::Costs& costs) {
+  const auto body = static_cast<std::size_t>(schedule.body);
+  const std::vector<int> gathered = unit_by_parameter(schedule.gather_units, trace.size());
+  std::vector<double> published(schedule.gather_units.size(), 0.0);
+  std::vector<bool> arrived(schedule.gather_units.size(), false);
+  std::vector<std::vector<const shard::Reduction*>> produced(trace.size());
+  for (const shard::Reduction& reduction : schedule.reductions)
+    produced[static_cast<std::size_t>(reduction.issue)].push_back(&reduction);
+
+  double program = 0, gathers = 0, reductions = 0, replicas = 0, late = 0;
+  for (std::size_t i = body; i < trace.size(); ++i) {
+    if (i > body) program += costs.segment_seconds[i];
+    const int unit = gathered[static_cast<std::size_t>(trace[i].parameter)];
+    if (unit >= 0) published[static_cast<std::size_t>(unit)] = program;
+  }
+  for (std::size_t i = 0; i < body; ++i) {
+    program += costs.segment_seconds[i];
+    const Event& event = trace[i];
+    const int unit = event.kind == EventKind::consume ? gathered[static_cast<std::size_t>(event.parameter)] : -1;
+    if (unit >= 0 && !arrived[static_cast<std::size_t>(unit)]) {
+      const auto u = static_cast<std::size_t>(unit);
+      arrived[u] = true;
+      gathers = std::max(gathers, published[u]) + costs.gather_seconds[u];
+      program = std::max(program, gathers);
+    }
+    for (const shard::Reduction* reduction : produced[i]) {
+      const auto u = static_cast<std::size_t>(reduction->unit);
+      reductions = std::max(reductions, program) + costs.reduce_seconds[u];
+      if (!reduction->replicas) continue;
+      if (reduction->microbatch + 1 == schedule.microbatches)
+        replicas = std::max(replicas, reductions) + costs.replica_seconds[u];
+      else
+        late += costs.replica_seconds[u];
+    }
+    program += costs.comm_seconds[i];
+  }
+  program = std::max(program, reductions);
+  program = late > 0 ? std::max(program, replicas) + late : std::max(program, replicas);
+  return body < trace.size() ? program + costs.segment_seconds[body] : program;
+}
+
+}  // namespace tessera::bench

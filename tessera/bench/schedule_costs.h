@@ -1,0 +1,27 @@
+// What a synthetic step costs on a `local` link, exactly; and the shortest that such a step can be. Pure.
+#pragma once
+#include <vector>
+
+#include "tessera/comm/link.h"
+#include "tessera/shard/simulate.h"
+
+namespace tessera::bench {
+
+struct Degrees {
+  int tp = 1, gtp = 2, dp = 1;
+  int ranks() const { return tp * gtp * dp; }
+};
+
+// segments: by event of the trace, how long the program computed before it. What the ranks compare at the end of a
+// step, and on demand at the end of a microbatch too, stands in the segment behind it; what they compare before each
+// gather on demand, in the gather. Holds for parameters that move over gtp alone, and on demand for units of one.
+shard::Costs exact_costs(const comm::Link& link, const Degrees& degrees, const shard::Trace& trace,
+                         const std::vector<shard::ParameterSize>& sizes, const shard::Schedule& schedule,
+                         std::vector<double> segments, bool on_demand);
+
+// The longest chain of things that wait for each other, from one step's first publish to the next one's: the program in
+// its order; each weight gathered once, after its publish, in the order of need; each gradient reduced when it is
+// produced, one after the other. No arena limits it, so no schedule is faster. Seconds.
+double longest_path(const shard::Trace& trace, const shard::Schedule& schedule, const shard::Costs& costs);
+
+}  // namespace tessera::bench

@@ -1,0 +1,80 @@
+#include "tessera/bench/schedule_run.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/local.h"
+#include "tessera/shard/host_time.h"
+
+namespace tessera::bench {
+namespace {
+
+constexpr int kWarmUp = 2;  // the recorded step, and the first that follows the schedule: nothing was ahead of it
+constexpr int kRealSteps = 3;
+
+// What one rank saw.
+struct Seen {
+  double step_seconds = 0, exposed_seconds = 0;
+  std::vector<double> segments;
+};
+
+Seen measure_steps(SyntheticProgram& program, const shard::Parallel& parallel, const ScheduleRun& run) {
+  for (int i = 0; i < kWarmUp; ++i) program.step(run.microbatches);
+  const int steps = run.real ? kRealSteps : 1;
+  const double begin = shard::host_seconds(parallel);
+  Seen seen;
+  for (int i = 0; i < steps; ++i) {
+    program.step(run.microbatches);
+    seen.exposed_seconds += program.runtime().statistics().exposed_seconds / steps;
+  }
+  seen.step_seconds = (shard::host_seconds(parallel) - begin) / steps;
+  seen.segments = program.segments();
+  return seen;
+}
+
+}  // namespace
+
+ScheduleTimes measure_schedule(const ScheduleRun& run) {
+  ScheduleTimes times;
+  std::vector<double> segments;
+  std::mutex mutex;
+  comm::LocalOptions options;
+  options.link = run.link;
+  options.virtual_clock = !run.real;
+  comm::run_local(run.degrees.ranks(), options, [&](comm::World& world) {
+    shard::Parallel parallel = shard::make_parallel(world, run.degrees.tp, run.degrees.gtp, run.degrees.dp);
+    SyntheticProgram program(parallel, run.model, run.options);
+    const Seen seen = measure_steps(program, parallel, run);
+    std::lock_guard lock(mutex);
+    times.step_seconds = std::max(times.step_seconds, seen.step_seconds);
+    times.exposed_seconds = std::max(times.exposed_seconds, seen.exposed_seconds);
+    if (world.rank() != 0) return;
+    times.trace = program.runtime().trace();
+    times.sizes = program.runtime().sizes();
+    segments = seen.segments;
+    if (!run.options.scheduled) return;
+    const shard::Schedule* schedule = program.runtime().schedule(shard::StepKind::train, run.microbatches);
+    TESSERA_CHECK(schedule && !program.runtime().statistics().departed, "a synthetic step left its schedule");
+    times.schedule = *schedule;
+  });
+  if (!run.options.scheduled) times.schedule = shard::plan(times.trace, times.sizes, {});
+  const auto costs = [&](bool on_demand) {
+    return exact_costs(run.link, run.degrees, times.trace, times.sizes, times.schedule, segments, on_demand);
+  };
+  times.predicted = run.options.scheduled ? shard::simulate(times.trace, times.schedule, costs(false))
+                                          : shard::simulate_on_demand(times.trace, times.schedule, costs(true));
+  times.longest_path_seconds = longest_path(times.trace, times.schedule, costs(false));
+  return times;
+}
+
+std::vector<Budgets> budgets_of(const ScheduleTimes& times) {
+  const shard::Schedule least =
+      shard::plan(times.trace, times.sizes, {.gather_budget = shard::kMinimum, .reduce_budget = shard::kMinimum});
+  return {{"minimum", shard::kMinimum, shard::kMinimum},
+          {"2 x minimum", 2 * least.gather_arena, 2 * (least.reduce_arena + least.scratch)},
+          {"chosen", {}, {}},
+          {"unlimited", shard::kUnlimited, shard::kUnlimited}};
+}
+
+}  // namespace tessera::bench

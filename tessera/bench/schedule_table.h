@@ -1,0 +1,40 @@
+// The benchmark `schedule`: link speeds x budgets, what was predicted beside what was measured.
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tessera/bench/schedule_run.h"
+
+namespace tessera::bench {
+
+struct ScheduleBench {
+  int layers = 8;
+  SyntheticLayer layer;  // all alike
+  bool tied = false;
+  Degrees degrees;
+  int microbatches = 1;
+  bool real = false;
+};
+
+struct ScheduleRow {
+  comm::Link link;
+  std::string budget;  // "minimum", "2 x minimum", "chosen", "unlimited"
+  std::int64_t arena_bytes = 0;
+  double step_predicted = 0, step_measured = 0;  // seconds, all of them
+  double exposed_predicted = 0, exposed_measured = 0;
+  double on_demand = 0;  // measured
+  double longest_path = 0;
+
+  double ratio() const { return step_measured / longest_path; }
+};
+
+// Links with which a weight takes 0.1, 0.5, 1 and 2 times as long to gather as a layer's forward, and one with half of
+// forward as latency and half for the bytes. Errors (InputError): counts or bytes below 1, a gtp below 2,
+// forward_seconds of 0.
+std::vector<ScheduleRow> schedule_rows(const ScheduleBench& bench);
+
+std::string schedule_text(const ScheduleBench& bench, const std::vector<ScheduleRow>& rows);
+nlohmann::ordered_json schedule_json(const ScheduleBench& bench, const std::vector<ScheduleRow>& rows);
+
+}  // namespace tessera::bench

@@ -1,0 +1,115 @@
+#include "tessera/bench/synthetic.h"
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "tessera/base/error.h"
+#include "tessera/shard/host_time.h"
+
+namespace tessera::bench {
+namespace {
+
+using shard::ParameterId;
+using shard::Pass;
+
+constexpr std::int64_t kColumns = 64;
+constexpr auto kElement = static_cast<std::int64_t>(sizeof(float));
+
+void check_layer(const SyntheticLayer& layer) {
+  if (layer.weight_bytes < 1 || layer.forward_seconds < 0 || layer.update_seconds < 0)
+    throw InputError("a layer of {} bytes, {} s forward and {} s of update: expected 1 byte and 0 s or more",
+                     layer.weight_bytes, layer.forward_seconds, layer.update_seconds);
+}
+
+}  // namespace
+
+SyntheticProgram::SyntheticProgram(shard::Parallel& parallel, SyntheticModel model,
+                                   const shard::RuntimeOptions& options)
+    : parallel_(parallel),
+      model_(std::move(model)),
+      runtime_(parallel, {}, options),
+      activations_(static_cast<std::size_t>(model_.activation_bytes)) {
+  if (model_.layers.empty()) throw InputError("a model without layers");
+  activations_.fill_zero();
+  for (std::size_t layer = 0; layer < model_.layers.size(); ++layer) {
+    check_layer(model_.layers[layer]);
+    if (weight_of(layer) != static_cast<ParameterId>(layer)) continue;
+    const std::int64_t row = kColumns * kElement, rows = (model_.layers[layer].weight_bytes + row - 1) / row;
+    runtime_.add({.name = fmt::format("layer {}", layer),
+                  .dims = {rows, kColumns},
+                  .compute = layout::cut_rows({rows, kColumns}, {{"rows", rows}}, parallel.tp_size())});
+  }
+}
+
+ParameterId SyntheticProgram::weight_of(std::size_t layer) const {
+  return model_.tied && layer + 1 == model_.layers.size() ? 0 : static_cast<ParameterId>(layer);
+}
+
+void SyntheticProgram::step(int microbatches) {
+  segments_.clear();
+  runtime_.begin_step(shard::StepKind::train, microbatches);
+  for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
+    runtime_.begin_microbatch();
+    const auto takes_part = [&](std::size_t layer) { return microbatch == 0 || !model_.layers[layer].once; };
+    for (std::size_t layer = 0; layer < model_.layers.size(); ++layer)
+      if (takes_part(layer)) multiply(layer, Pass::forward);
+    for (std::size_t layer = model_.layers.size(); layer-- > 0;)
+      if (takes_part(layer)) backward(layer);
+    runtime_.end_microbatch();
+  }
+  runtime_.end_step();
+  for (const ParameterId id : runtime_.by_first_use()) {
+    compute(model_.layers[static_cast<std::size_t>(id)].update_seconds);
+    runtime_.publish(id);
+    happened();
+  }
+}
+
+void SyntheticProgram::backward(std::size_t layer) {
+  multiply(layer, Pass::backward);
+  const ParameterId id = weight_of(layer);
+  const shard::GradientBuffer gradient = runtime_.grad_buffer(id);
+  const auto elements = static_cast<std::size_t>(runtime_.parameter(id).local_compute.size);
+  if (!gradient.accumulate) std::memset(gradient.data, 0, elements * base::size_of(gradient.dtype));
+  compute(model_.layers[layer].forward_seconds);
+  runtime_.produce(id);
+  happened();
+}
+
+void SyntheticProgram::multiply(std::size_t layer, Pass pass) {
+  runtime_.consume(weight_of(layer), pass);
+  happened();
+  compute(model_.layers[layer].forward_seconds);
+  runtime_.release(weight_of(layer), pass);
+  happened();
+  sum_over_tp(pass);
+}
+
+void SyntheticProgram::sum_over_tp(Pass pass) {
+  if (parallel_.tp_size() == 1 || model_.activation_bytes == 0) return;
+  runtime_.comm("tp", "all_reduce sum", model_.activation_bytes, pass);
+  happened();
+  double waited = 0;
+  {
+    shard::Stopwatch exposed(parallel_, waited);
+    parallel_.compute->wait(
+        parallel_.tp->all_reduce(activations_.data(), model_.activation_bytes / kElement, base::DType::fp32));
+  }
+  runtime_.add_exposed(waited);
+}
+
+void SyntheticProgram::compute(double seconds) {
+  pending_ += seconds;
+  if (parallel_.clock)
+    parallel_.clock->advance(seconds);
+  else
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+void SyntheticProgram::happened() {
+  segments_.push_back(pending_);
+  pending_ = 0;
+}
+
+}  // namespace tessera::bench

@@ -1,0 +1,45 @@
+#include "tessera/shard/reduction_tree.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tessera/base/error.h"
+
+namespace tessera::shard {
+
+ReductionTree::ReductionTree(std::vector<std::int64_t> owned, bool whole, int node, int rank)
+    : owned_(std::move(owned)), whole_(whole), node_(node), rank_(rank) {
+  TESSERA_CHECK(node >= 1, "a node of {} ranks", node);
+  TESSERA_CHECK(rank >= 0 && rank < size(), "gtp rank {} of {}", rank, size());
+  for (int owner = 0; owner < size(); ++owner)
+    if (relay(owner, node_of(rank)) == rank) relayed_.push_back(owner);
+}
+
+int ReductionTree::members_of(int node) const {
+  return std::min(node_, size() - first_of(node));
+}
+
+std::int64_t ReductionTree::offset(int rank) const {
+  std::int64_t before = 0;
+  for (int other = 0; other < rank && !whole_; ++other) before += owned(other);
+  return before;
+}
+
+std::int64_t ReductionTree::relayed_elements() const {
+  std::int64_t elements = 0;
+  for (const int owner : relayed_) elements += owned(owner);
+  return elements;
+}
+
+ReductionTree::Bytes ReductionTree::bytes(base::DType wire, base::DType accumulator) const {
+  const int own_node = node_of(rank_), members = members_of(own_node);
+  const auto size_of = [](base::DType type) { return static_cast<std::int64_t>(base::size_of(type)); };
+  Bytes bytes;
+  bytes.within = (members - 1) * relayed_elements() * size_of(wire);
+  if (members > 1) bytes.sums = relayed_elements() * size_of(accumulator);
+  for (int node = 0; node < nodes(); ++node)
+    if (node != own_node) bytes.between += owned(rank_) * size_of(type_of(node, wire, accumulator));
+  return bytes;
+}
+
+}  // namespace tessera::shard

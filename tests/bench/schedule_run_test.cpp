@@ -1,0 +1,166 @@
+// A step takes on the virtual clock what the simulator says, to the rounding of its sums, whatever the link, the
+// budgets and the mesh; with memory enough it takes no longer than its longest chain of dependencies.
+#include "tessera/bench/schedule_run.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::bench {
+namespace {
+
+constexpr double kRounding = 1e-9;  // relative; sums of some thousand terms in another order
+
+// No two layers alike; rows that no gtp degree cuts evenly.
+SyntheticModel uneven_model() {
+  SyntheticModel model;
+  for (int i = 0; i < 5; ++i)
+    model.layers.push_back({.weight_bytes = 256 * (31 + 17 * i),
+                            .forward_seconds = 0.001 * (1 + (i * 2) % 3),
+                            .update_seconds = 0.0002 * (1 + i % 2)});
+  return model;
+}
+
+double compute_of(const SyntheticModel& model, int microbatches) {
+  double seconds = 0;
+  for (const SyntheticLayer& layer : model.layers)
+    seconds += 3 * microbatches * layer.forward_seconds + layer.update_seconds;
+  return seconds;
+}
+
+// Links with which all weights take `share` times as long as all of forward, were they received whole.
+comm::Link link_of(const SyntheticModel& model, double share, double latency_s = 0) {
+  double bytes = 0, forward = 0;
+  for (const SyntheticLayer& layer : model.layers) {
+    bytes += static_cast<double>(layer.weight_bytes);
+    forward += layer.forward_seconds;
+  }
+  return {.latency_s = latency_s, .bytes_per_second = bytes / (share * forward)};
+}
+
+void expect_predicted(const ScheduleTimes& times) {
+  const double rounding = kRounding * times.step_seconds;
+  EXPECT_NEAR(times.exposed_seconds, times.predicted.exposed_seconds, rounding);
+  EXPECT_NEAR(times.step_seconds, times.predicted.step_seconds, rounding);
+  EXPECT_GE(times.step_seconds, times.longest_path_seconds - rounding);
+}
+
+// The program on demand and with every budget.
+void expect_all_predicted(ScheduleRun run) {
+  run.options.scheduled = false;
+  const ScheduleTimes on_demand = measure_schedule(run);
+  {
+    SCOPED_TRACE("on demand");
+    expect_predicted(on_demand);
+  }
+  run.options.scheduled = true;
+  for (const Budgets& budget : budgets_of(on_demand)) {
+    SCOPED_TRACE(budget.name);
+    run.options.gather_budget = budget.gather;
+    run.options.reduce_budget = budget.reduce;
+    const ScheduleTimes times = measure_schedule(run);
+    expect_predicted(times);
+    EXPECT_LT(times.step_seconds, on_demand.step_seconds);
+    if (budget.name.ends_with("minimum")) continue;
+    // Chosen budgets cost 1 % of what is measured on demand, where a latency is taken for slower bytes.
+    const double slack = budget.gather ? kRounding : 0.05;
+    EXPECT_LE(times.step_seconds, (1 + slack) * times.longest_path_seconds);
+  }
+}
+
+TEST(ScheduleRun, TakesWhatIsPredicted) {
+  const SyntheticModel model = uneven_model();
+  for (const auto& [share, latency_s] : {std::pair(0.01, 0.0), {1.0, 0.0}, {2.5, 0.0}, {0.5, 0.0007}})
+    for (const int microbatches : {1, 3})
+      for (const int gtp : {2, 3}) {
+        SCOPED_TRACE(
+            fmt::format("share {}, latency {} s, {} microbatches, gtp {}", share, latency_s, microbatches, gtp));
+        expect_all_predicted({.model = model,
+                              .degrees = {.gtp = gtp},
+                              .microbatches = microbatches,
+                              .link = link_of(model, share, latency_s)});
+      }
+}
+
+TEST(ScheduleRun, TakesWhatIsPredictedWithReplicas) {
+  SyntheticModel model = uneven_model();
+  model.layers[1].once = true;  // its sum over the replicas comes last
+  expect_all_predicted({.model = model, .degrees = {.dp = 2}, .microbatches = 2, .link = link_of(model, 0.8, 0.0001)});
+}
+
+TEST(ScheduleRun, TakesWhatIsPredictedWithCollectivesOfTheProgram) {
+  SyntheticModel model = uneven_model();
+  model.activation_bytes = 10'000;
+  for (const double share : {0.3, 2.0})
+    expect_all_predicted({.model = model, .degrees = {.tp = 2}, .microbatches = 2, .link = link_of(model, share)});
+}
+
+TEST(ScheduleRun, TakesWhatIsPredictedWithATie) {
+  SyntheticModel model = uneven_model();
+  model.tied = true;
+  expect_all_predicted({.model = model, .microbatches = 2, .link = link_of(model, 1)});
+}
+
+TEST(ScheduleRun, TakesWhatIsPredictedWithNeighboursTogether) {
+  const SyntheticModel model = uneven_model();
+  ScheduleRun run{.model = model, .microbatches = 2, .link = link_of(model, 0.5, 0.001)};
+  run.options.coalesce_bytes = 64 << 10;
+  const ScheduleTimes together = measure_schedule(run);
+  ASSERT_LT(together.schedule.gather_units.size(), model.layers.size());
+  expect_predicted(together);
+}
+
+// Nothing overlaps: the step is the sum of all that the program computes and all that it receives.
+TEST(ScheduleRun, OnDemandNothingIsHidden) {
+  const SyntheticModel model = uneven_model();
+  ScheduleRun run{.model = model, .microbatches = 3, .link = link_of(model, 1)};  // no latency: seconds follow bytes
+  run.options.scheduled = false;
+  const ScheduleTimes times = measure_schedule(run);
+  double bytes = 8 + 3 * 8;  // compared at the end of the step, and of each microbatch
+  for (const shard::ParameterSize& size : times.sizes)
+    bytes += 3 * static_cast<double>(2 * (size.gather_wire + 8) + size.reduce_wire);
+  EXPECT_NEAR(times.step_seconds, compute_of(model, 3) + bytes / run.link.bytes_per_second,
+              kRounding * times.step_seconds);
+}
+
+// With a fast link compute waits for the last reduction alone.
+TEST(ScheduleRun, AFastLinkIsHidden) {
+  const SyntheticModel model = uneven_model();
+  ScheduleRun run{.model = model, .microbatches = 3, .link = link_of(model, 0.01)};
+  run.options.gather_budget = run.options.reduce_budget = shard::kUnlimited;
+  const ScheduleTimes times = measure_schedule(run);
+  EXPECT_EQ(times.predicted.gather_exposed_seconds, 0);
+  const double last = static_cast<double>(times.sizes.front().reduce_wire) / run.link.bytes_per_second;
+  EXPECT_NEAR(times.exposed_seconds, last, kRounding * times.step_seconds);
+}
+
+TEST(ScheduleRun, GivesTheSameTimesInEveryRun) {
+  const SyntheticModel model = uneven_model();
+  const ScheduleRun run{.model = model, .degrees = {.gtp = 3}, .microbatches = 2, .link = link_of(model, 1, 0.0003)};
+  const ScheduleTimes once = measure_schedule(run), again = measure_schedule(run);
+  EXPECT_EQ(once.step_seconds, again.step_seconds);
+  EXPECT_EQ(once.exposed_seconds, again.exposed_seconds);
+  EXPECT_EQ(once.schedule, again.schedule);
+}
+
+// Sleeps end late, never early, so only the time on demand has a bound that holds on every machine.
+TEST(ScheduleRun, RealTimeIsNeverBelowThePredictionOnDemand) {
+  const SyntheticModel model = uneven_model();
+  ScheduleRun run{.model = model, .link = link_of(model, 2), .real = true};
+  const ScheduleTimes scheduled = measure_schedule(run);
+  run.options.scheduled = false;
+  const ScheduleTimes on_demand = measure_schedule(run);
+  EXPECT_GE(on_demand.step_seconds, on_demand.predicted.step_seconds);
+  fmt::print("a step on demand: predicted {:.1f} ms, took {:.1f}; scheduled: predicted {:.1f} ms, took {:.1f}\n",
+             1e3 * on_demand.predicted.step_seconds, 1e3 * on_demand.step_seconds,
+             1e3 * scheduled.predicted.step_seconds, 1e3 * scheduled.step_seconds);
+}
+
+TEST(ScheduleRun, RefusesAModelOfNothing) {
+  EXPECT_THROW(measure_schedule({}), InputError);
+  EXPECT_THROW(measure_schedule({.model = {.layers = {{.weight_bytes = 0}}}}), InputError);
+}
+
+}  // namespace
+}  // namespace tessera::bench
