@@ -40,13 +40,16 @@ shard::Costs exact_costs(const comm::Link& link, const Degrees& degrees, const s
                          std::vector<double> segments, bool on_demand) {
   shard::Costs costs{.segment_seconds = std::move(segments)};
   const double compare_gtp = on_demand ? compare_seconds(link, degrees.gtp) : 0;
+  costs.publish_seconds.assign(trace.size(), 0.0);
   for (std::size_t i = 0; i < trace.size(); ++i) {
     costs.comm_seconds.push_back(trace[i].kind == EventKind::comm ? all_reduce_seconds(link, degrees.tp, trace[i].bytes)
                                                                   : 0);
-    if (i > 0 && trace[i].microbatch != trace[i - 1].microbatch) costs.segment_seconds[i] += compare_gtp;
+    if (i > 0 && trace[i].microbatch != trace[i - 1].microbatch) costs.comm_seconds[i - 1] += compare_gtp;
+    if (trace[i].kind == EventKind::publish && degrees.dp > 1)
+      if (const std::int64_t bytes = sizes[static_cast<std::size_t>(trace[i].parameter)].publish_wire; bytes > 0)
+        costs.publish_seconds[i] = link.seconds(bytes);
   }
-  if (schedule.publishes() > 0)
-    costs.segment_seconds[static_cast<std::size_t>(schedule.body)] += compare_seconds(link, degrees.ranks());
+  costs.end_seconds = compare_seconds(link, degrees.ranks());
   for (const shard::Unit& unit : schedule.gather_units)
     costs.gather_seconds.push_back(link.seconds(sum(unit, sizes, &ParameterSize::gather_wire)) + compare_gtp);
   for (const shard::Unit& unit : schedule.reduce_units) {
@@ -71,8 +74,10 @@ double longest_path(const shard::Trace& trace, const shard::Schedule& schedule, 
   double program = 0, gathers = 0, reductions = 0, replicas = 0, late = 0;
   for (std::size_t i = body; i < trace.size(); ++i) {
     if (i > body) program += costs.segment_seconds[i];
+    double whole = program;
+    if (costs.publish_seconds[i] > 0) whole = replicas = std::max(replicas, program) + costs.publish_seconds[i];
     const int unit = gathered[static_cast<std::size_t>(trace[i].parameter)];
-    if (unit >= 0) published[static_cast<std::size_t>(unit)] = program;
+    if (unit >= 0) published[static_cast<std::size_t>(unit)] = whole;
   }
   for (std::size_t i = 0; i < body; ++i) {
     program += costs.segment_seconds[i];
@@ -97,6 +102,7 @@ double longest_path(const shard::Trace& trace, const shard::Schedule& schedule, 
   }
   program = std::max(program, reductions);
   program = late > 0 ? std::max(program, replicas) + late : std::max(program, replicas);
+  program += costs.end_seconds;
   return body < trace.size() ? program + costs.segment_seconds[body] : program;
 }
 

@@ -12,9 +12,9 @@ struct Degrees {
   int ranks() const { return tp * gtp * dp; }
 };
 
-// segments: by event of the trace, how long the program computed before it. What the ranks compare at the end of a
-// step, and on demand at the end of a microbatch too, stands in the segment behind it; what they compare before each
-// gather on demand, in the gather. Holds for parameters that move over gtp alone, and on demand for units of one.
+// segments: by event of the trace, how long the program computed before it. What the ranks compare on demand at
+// the end of a microbatch stands with its last event; what they compare before each gather on demand, in the gather.
+// Holds for parameters that move over gtp alone, and on demand for units of one.
 shard::Costs exact_costs(const comm::Link& link, const Degrees& degrees, const shard::Trace& trace,
                          const std::vector<shard::ParameterSize>& sizes, const shard::Schedule& schedule,
                          std::vector<double> segments, bool on_demand);

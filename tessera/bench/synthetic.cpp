@@ -90,13 +90,7 @@ void SyntheticProgram::sum_over_tp(Pass pass) {
   if (parallel_.tp_size() == 1 || model_.activation_bytes == 0) return;
   runtime_.comm("tp", "all_reduce sum", model_.activation_bytes, pass);
   happened();
-  double waited = 0;
-  {
-    shard::Stopwatch exposed(parallel_, waited);
-    parallel_.compute->wait(
-        parallel_.tp->all_reduce(activations_.data(), model_.activation_bytes / kElement, base::DType::fp32));
-  }
-  runtime_.add_exposed(waited);
+  runtime_.wait(parallel_.tp->all_reduce(activations_.data(), model_.activation_bytes / kElement, base::DType::fp32));
 }
 
 void SyntheticProgram::compute(double seconds) {

@@ -51,8 +51,13 @@ void Measure::agree(const Trace& trace, std::size_t parameters, Agreement& agree
   seconds_per_byte_ = all.back();
 }
 
-Costs Measure::costs(const Schedule& schedule, const std::vector<ParameterSize>& sizes) const {
+Costs Measure::costs(const Trace& trace, const Schedule& schedule, const std::vector<ParameterSize>& sizes) const {
   Costs costs = agreed_;
+  costs.publish_seconds.assign(trace.size(), 0.0);
+  for (std::size_t i = 0; i < trace.size(); ++i)
+    if (trace[i].kind == EventKind::publish)
+      costs.publish_seconds[i] =
+          static_cast<double>(sizes[static_cast<std::size_t>(trace[i].parameter)].publish_wire) * seconds_per_byte_;
   for (const Unit& unit : schedule.gather_units) {
     double seconds = 0;
     for (const ParameterId id : unit) seconds += gathers_[static_cast<std::size_t>(id)];

@@ -25,7 +25,7 @@ class Measure {
   // Collective over the world: the longest of all ranks. The traces must have been compared.
   void agree(const Trace& trace, std::size_t parameters, Agreement& agreement, const Entries& entries);
   // Of a schedule for the trace that was agreed on.
-  Costs costs(const Schedule& schedule, const std::vector<ParameterSize>& sizes) const;
+  Costs costs(const Trace& trace, const Schedule& schedule, const std::vector<ParameterSize>& sizes) const;
 
  private:
   const Parallel& parallel_;

@@ -8,14 +8,20 @@
 
 namespace tessera::shard {
 
+Recording OnDemand::record_last(ParameterId id) {
+  const Trace& trace = agreement_.trace();
+  return record(timeline_, trace, trace.size() - 1, {&id, 1});
+}
+
 void OnDemand::gather(Entry& entry, ParameterId id) {
-  Stopwatch exposed(parallel_, statistics_.exposed_seconds);
+  const Waiting waiting(parallel_, statistics_.exposed_seconds, timeline_, Activity::gather, {&id, 1});
   agreement_.compare(*parallel_.gtp_demand, agreement_.hash(), "what a step did", entries_);
   entry.demand_weight = pool_.take(entry.materializer.bytes());
   entry.view = entry.demand_weight.data();
   const Materializer::Groups groups{*parallel_.gtp_demand, *parallel_.tp_gather};
   const double start = host_seconds(parallel_);
-  agreement_.wait(entry.materializer.start(entry.parameter, groups, entry.demand_weight.data(), {}), entries_);
+  agreement_.wait(entry.materializer.start(entry.parameter, groups, entry.demand_weight.data(), {}, record_last(id)),
+                  entries_);
   statistics_.gathered_bytes += entry.materializer.received_bytes();
   measure_.gathered(id, host_seconds(parallel_) - start);
   ++statistics_.demand_gathers;
@@ -31,30 +37,33 @@ std::byte* OnDemand::staging(Entry& entry) {
 }
 
 void OnDemand::reduce_microbatch() {
-  agreement_.compare(*parallel_.gtp_demand, agreement_.hash(), "what a step did", entries_);
+  {
+    const Waiting waiting(parallel_, statistics_.exposed_seconds, timeline_, Activity::agreement);
+    agreement_.compare(*parallel_.gtp_demand, agreement_.hash(), "what a step did", entries_);
+  }
   struct Exchange {
+    ParameterId id;
     base::Fence summed;
     base::Buffer staging, scratch;
   };
   std::vector<Exchange> exchanges;
   const double start = host_seconds(parallel_);
   const std::int64_t before = statistics_.reduced_bytes;
-  for (auto& owned : entries_) {
-    Entry& entry = *owned;
+  for (ParameterId id = 0; id < static_cast<ParameterId>(entries_.size()); ++id) {
+    Entry& entry = *entries_[static_cast<std::size_t>(id)];
     if (!entry.produced) continue;
     TESSERA_CHECK(!entry.replicas_summed, "'{}': a gradient is produced after the last was summed over the replicas",
                   entry.name());
     base::Buffer scratch = pool_.take(entry.reducer.scratch_bytes());
     Reducing member{&entry.parameter, &entry.reducer, entry.staging, scratch.data()};
-    exchanges.push_back({reduce({&member, 1}, parallel_, parallel_.compute->record()),
+    exchanges.push_back({id, reduce({&member, 1}, parallel_, parallel_.compute->record(), record_last(id)),
                          std::exchange(entry.demand_staging, {}), std::move(scratch)});
     statistics_.reduced_bytes += entry.reducer.received_bytes();
     entry.staging = nullptr;
     entry.produced = false;
   }
-  Stopwatch exposed(parallel_, statistics_.exposed_seconds);
   for (Exchange& exchange : exchanges) {
-    agreement_.wait(exchange.summed, entries_);
+    wait(exchange.summed, Activity::reduce, exchange.id);
     if (exchange.staging.size() > 0) pool_.give_back(std::move(exchange.staging));
     pool_.give_back(std::move(exchange.scratch));
   }
@@ -62,18 +71,29 @@ void OnDemand::reduce_microbatch() {
 }
 
 void OnDemand::reduce_replicas() {
-  std::vector<base::Fence> fences;
-  for (auto& entry : entries_)
-    if (entry->parameter.spec.trainable && !entry->replicas_summed)
-      fences.push_back(sum_entry(*entry, parallel_, {}, statistics_));
-  Stopwatch exposed(parallel_, statistics_.exposed_seconds);
-  for (const base::Fence& fence : fences) agreement_.wait(fence, entries_);
+  const double start = host_seconds(parallel_);
+  const std::int64_t before = statistics_.reduced_bytes;
+  std::vector<std::pair<ParameterId, base::Fence>> sums;
+  for (ParameterId id = 0; id < static_cast<ParameterId>(entries_.size()); ++id) {
+    Entry& entry = *entries_[static_cast<std::size_t>(id)];
+    if (!entry.parameter.spec.trainable || entry.replicas_summed) continue;
+    const LaneMark mark = record_last(id).mark(Activity::dp, replica_sum_bytes(entry.parameter, parallel_));
+    sums.emplace_back(id, sum_entry(entry, parallel_, {}, statistics_, mark));
+  }
+  for (const auto& [id, summed] : sums) wait(summed, Activity::dp, id);
+  measure_.reduced(host_seconds(parallel_) - start, statistics_.reduced_bytes - before);
 }
 
-base::Fence sum_entry(Entry& entry, Parallel& parallel, const base::Fence& written, StepStatistics& statistics) {
+void OnDemand::wait(const base::Fence& fence, Activity activity, ParameterId id) {
+  const Waiting waiting(parallel_, statistics_.exposed_seconds, timeline_, activity, {&id, 1});
+  agreement_.wait(fence, entries_);
+}
+
+base::Fence sum_entry(Entry& entry, Parallel& parallel, const base::Fence& written, StepStatistics& statistics,
+                      const LaneMark& mark) {
   entry.replicas_summed = true;
   statistics.reduced_bytes += replica_sum_bytes(entry.parameter, parallel);
-  return sum_over_replicas(entry.parameter, parallel, written);
+  return sum_over_replicas(entry.parameter, parallel, written, mark);
 }
 
 }  // namespace tessera::shard

@@ -128,7 +128,8 @@ void plan_gathers(const Trace& trace, std::int64_t budget, Schedule& schedule) {
     if (tried && tried->size() <= best.size()) best = std::move(*tried);
   };
   improve(budget);
-  improve(live_peak(best, bytes));  // what no gather needs is given back
+  if (const std::int64_t live = live_peak(best, bytes); live < end_of(best, bytes))
+    improve(live);  // what no gather needs is given back
   schedule.residencies = std::move(best);
   schedule.gather_arena = end_of(schedule.residencies, bytes);
 }

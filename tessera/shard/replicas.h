@@ -3,24 +3,25 @@
 // and of replicas that update everything.
 #pragma once
 #include <cstdint>
-#include <span>
 
 #include "tessera/base/fence.h"
 #include "tessera/shard/parallel.h"
 #include "tessera/shard/parameter.h"
+#include "tessera/shard/timeline.h"
 
 namespace tessera::shard {
 
 // Enqueues the sum of main_grad over the replicas, in replica order, after `written`. Collective over dp. When the
 // fence is done main_grad holds the sum, where the state is split only its state part.
-base::Fence sum_over_replicas(ShardedParameter& parameter, Parallel& parallel, const base::Fence& written);
+base::Fence sum_over_replicas(ShardedParameter& parameter, Parallel& parallel, const base::Fence& written,
+                              const LaneMark& mark = {});
 // Bytes that this rank receives in it.
 std::int64_t replica_sum_bytes(const ShardedParameter& parameter, const Parallel& parallel);
 
-// Enqueues the exchange of the state parts of several weights as one, after `written`. Collective over dp; the
-// parameters split their state. When the fence is done the weights are whole.
-base::Fence exchange_updates(std::span<ShardedParameter* const> parameters, Parallel& parallel,
-                             const base::Fence& written);
+// Enqueues the gathering of the state parts of a weight that splits its state, in place, after `written`. Collective
+// over dp. When the fence is done the weight is whole.
+base::Fence gather_updates(ShardedParameter& parameter, Parallel& parallel, const base::Fence& written,
+                           const LaneMark& mark = {});
 std::int64_t update_bytes(const ShardedParameter& parameter);  // received, a publish
 
 }  // namespace tessera::shard

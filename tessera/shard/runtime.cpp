@@ -1,10 +1,10 @@
 #include "tessera/shard/runtime.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "tessera/base/error.h"
 #include "tessera/shard/check.h"
-#include "tessera/shard/host_time.h"
 #include "tessera/shard/replicas.h"
 #include "tessera/shard/sizes.h"
 
@@ -17,7 +17,8 @@ Runtime::Runtime(Parallel& parallel, ParameterTypes types, const RuntimeOptions&
       exceptions_(std::uncaught_exceptions()),
       agreement_(parallel),
       measure_(parallel),
-      on_demand_(parallel, entries_, agreement_, statistics_, measure_) {}
+      timeline_(parallel),
+      on_demand_(parallel, entries_, agreement_, statistics_, measure_, timeline_) {}
 
 // What is under way uses buffers of this object.
 Runtime::~Runtime() {
@@ -85,6 +86,7 @@ void Runtime::begin_step(StepKind kind, int microbatches) {
   statistics_ = {};
   agreement_.begin_step();
   measure_.begin_step();
+  timeline_.begin_step();
   for (auto& entry : entries_) {
     entry->parameter.main_grad_written = false;
     entry->replicas_summed = false;
@@ -130,10 +132,15 @@ void Runtime::end_step() {
     fill_unproduced();
     if (!replay_) on_demand_.reduce_replicas();
   }
-  agreement_.compare(*parallel_.world, agreement_.hash(), "what a step did", entries_);
-  for (const auto& entry : entries_) {
-    TESSERA_CHECK(!entry->produced, "'{}': a gradient was produced and not reduced", entry->name());
-    wait_for_update(entry->parameter);  // of weights that this step did not use: they are written next
+  {
+    const Waiting waiting(parallel_, statistics_.exposed_seconds, timeline_, Activity::agreement);
+    agreement_.compare(*parallel_.world, agreement_.hash(), "what a step did", entries_);
+  }
+  for (ParameterId id = 0; id < size(); ++id) {
+    const Entry& entry = *entries_[static_cast<std::size_t>(id)];
+    TESSERA_CHECK(!entry.produced, "'{}': a gradient was produced and not reduced", entry.name());
+    // Of weights that this step did not use: they are written next.
+    wait_for(entry.parameter.published, Activity::publish, {&id, 1});
   }
   in_step_ = false;
 }
@@ -161,10 +168,17 @@ Event Runtime::event_of(EventKind kind, Pass pass, ParameterId id) const {
 
 // The event is recorded; where it is not the next of the schedule, the step leaves it.
 void Runtime::happens(const Event& event) {
+  timeline_.begin_event(trace().size());
   if (replay_ && !replay_->is_next(event)) depart();
   agreement_.add(event);
   if (!replay_) measure_.event(statistics_);
   if (event.parameter >= 0) ++entry(event.parameter, "event").happened(event.kind, event.pass);
+}
+
+// What follows from the event is under way, and the program goes on.
+void Runtime::passed() {
+  if (replay_) replay_->passed();
+  timeline_.end_event(trace().size());
 }
 
 // From here to the end of the step everything is on demand. Nothing that the schedule had under way is lost: what is
@@ -184,20 +198,24 @@ WeightView Runtime::consume(ParameterId id, Pass pass) {
   TESSERA_CHECK(in_microbatch_, "'{}' is consumed outside a microbatch", entry.name());
   happens(event_of(EventKind::consume, pass, id));
   const bool moves = !entry.materializer.is_resident();
-  if (!moves) wait_for_update(entry.parameter);
+  // Weights that stay have no gather that would wait.
+  if (!moves) wait_for(entry.parameter.published, Activity::publish, {&id, 1});
   if (replay_ && moves) replay_->arrive(entry, id);
   if (!replay_ && moves && entry.users == 0) on_demand_.gather(entry, id);
   ++entry.users;
-  if (replay_) replay_->passed();
+  passed();
   return {moves ? entry.view : entry.parameter.weight.data(), entry.parameter.types.model};
 }
 
-// Weights that stay where they are need no gather that would wait for the other replicas' parts.
-void Runtime::wait_for_update(const ShardedParameter& parameter) {
-  if (!parameter.splits_state()) return;
-  if (parameter.published.done() && !parallel_.clock) return parameter.published.synchronize();
-  Stopwatch exposed(parallel_, statistics_.exposed_seconds);
-  agreement_.wait(parameter.published, entries_);
+void Runtime::wait(const base::Fence& fence) {
+  wait_for(fence, Activity::comm, {});
+  if (!trace().empty() && trace().back().kind == EventKind::comm) timeline_.finished(trace().back());
+}
+
+void Runtime::wait_for(const base::Fence& fence, Activity activity, std::span<const ParameterId> weights) {
+  if (fence.done() && !parallel_.clock) return fence.synchronize();
+  const Waiting waiting(parallel_, statistics_.exposed_seconds, timeline_, activity, weights);
+  agreement_.wait(fence, entries_);
 }
 
 void Runtime::release(ParameterId id, Pass pass) {
@@ -205,7 +223,7 @@ void Runtime::release(ParameterId id, Pass pass) {
   TESSERA_CHECK(entry.users > 0, "'{}' is released more often than consumed", entry.name());
   happens(event_of(EventKind::release, pass, id));
   if (--entry.users == 0) on_demand_.release(entry);
-  if (replay_) replay_->passed();
+  passed();
 }
 
 GradientBuffer Runtime::grad_buffer(ParameterId id) {
@@ -223,7 +241,7 @@ void Runtime::produce(ParameterId id) {
   TESSERA_CHECK(entry.staging, "'{}' is produced without grad_buffer", entry.name());
   happens(event_of(EventKind::produce, Pass::backward, id));
   entry.produced = true;
-  if (replay_) replay_->passed();
+  passed();
 }
 
 void Runtime::publish(std::span<const ParameterId> ids) {
@@ -231,24 +249,18 @@ void Runtime::publish(std::span<const ParameterId> ids) {
     const Entry& entry = this->entry(id, "publish");
     TESSERA_CHECK(entry.users == 0, "'{}' is published while it is consumed", entry.name());
   }
-  exchange_new_weights(ids);
-  for (const ParameterId id : ids) published(id);
-}
-
-void Runtime::exchange_new_weights(std::span<const ParameterId> ids) {
+  timeline_.begin_event(trace().size());
   const base::Fence written = parallel_.compute->record();
-  std::vector<ShardedParameter*> split;
-  for (const ParameterId id : ids) {
-    ShardedParameter& parameter = entry(id, "publish").parameter;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    ShardedParameter& parameter = entry(ids[i], "publish").parameter;
+    const Recording recording = record(timeline_, trace(), trace().size() + i, ids.subspan(i, 1));
+    const LaneMark mark = recording.mark(Activity::publish, update_bytes(parameter));
     ++parameter.version;
-    parameter.published = written;
-    if (!parameter.splits_state()) continue;
-    split.push_back(&parameter);
+    parameter.published = parameter.splits_state() ? gather_updates(parameter, parallel_, written, mark) : written;
     statistics_.gathered_bytes += update_bytes(parameter);
   }
-  if (split.empty()) return;
-  const base::Fence whole = exchange_updates(split, parallel_, written);
-  for (ShardedParameter* parameter : split) parameter->published = whole;
+  for (const ParameterId id : ids) published(id);
+  timeline_.end_event(trace().size());
 }
 
 void Runtime::published(ParameterId id) {
@@ -285,7 +297,7 @@ void Runtime::record_comm(EventKind kind, const std::string& group, const std::s
            .group = group,
            .op = op,
            .bytes = bytes});
-  if (replay_) replay_->passed();
+  passed();
 }
 
 // The step and the publishes behind it are over: plan it if it has no schedule that it follows.
@@ -308,7 +320,7 @@ void Runtime::make_schedule() {
   measure_.agree(trace(), entries_.size(), agreement_, entries_);
   Schedule schedule =
       plan_within(trace(), sizes, options_.gather_budget, options_.reduce_budget, options_.coalesce_bytes,
-                  [&](const Schedule& tried) { return measure_.costs(tried, sizes); });
+                  [&](const Schedule& tried) { return measure_.costs(trace(), tried, sizes); });
   const std::vector<std::string> faults = check(trace(), sizes, schedule);
   TESSERA_CHECK(faults.empty(), "the schedule of a {} step is wrong: {}", name_of(kind_), faults.front());
   const std::uint64_t gathers = gather_hash(schedule), reductions = reduce_hash(schedule);
@@ -321,7 +333,7 @@ void Runtime::make_schedule() {
   Plan& plan = plans_[{kind_, microbatches_}];
   plan.departures = 0;
   plan.replay = std::make_unique<Replay>(trace(), std::move(schedule), entries_, parallel_, arenas_, agreement_,
-                                         statistics_, options_.replay);
+                                         statistics_, timeline_, options_.replay);
   ++totals_.planned;
 }
 
@@ -339,6 +351,12 @@ ScheduleStatistics Runtime::schedule_statistics() const {
   statistics.reduce_peak_bytes = arenas_.reduce_peak;
   statistics.on_demand_peak_bytes = static_cast<std::int64_t>(on_demand_.peak_bytes());
   return statistics;
+}
+
+std::vector<TimelineSpan> Runtime::timeline() const {
+  const base::Fence exchanged = parallel_.dp->lane().record();
+  while (!exchanged.wait_for(std::chrono::seconds(1))) continue;  // every operation has a time limit of its own
+  return timeline_.spans();
 }
 
 std::vector<ParameterSize> Runtime::sizes() const {

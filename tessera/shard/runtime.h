@@ -32,6 +32,7 @@
 #include "tessera/shard/plan_auto.h"
 #include "tessera/shard/replay.h"
 #include "tessera/shard/statistics.h"
+#include "tessera/shard/timeline.h"
 
 namespace tessera::shard {
 
@@ -101,8 +102,8 @@ class Runtime {
   void release(ParameterId id, Pass pass);
   GradientBuffer grad_buffer(ParameterId id);
   void produce(ParameterId id);
-  // New weights, written by compute: of the parameters' state parts, which replicas then exchange (ZeRO-1) as one
-  // transfer. Collective over dp.
+  // New weights, written by compute: where the state is split (ZeRO-1) of this rank's state parts, which replicas now
+  // give each other. Collective over dp.
   void publish(std::span<const ParameterId> ids);
   void publish(ParameterId id) { publish({&id, 1}); }
   // Another collective of the program is issued now.
@@ -110,8 +111,8 @@ class Runtime {
   // Bytes of activations are kept from here (stash) until backward takes them back (fetch). way: "keep" or "shard".
   void stash(std::int64_t bytes, Pass pass, std::string_view way);
   void fetch(std::int64_t bytes, Pass pass, std::string_view way);
-  // The host has waited this long for a collective of the program.
-  void add_exposed(double seconds) { statistics_.exposed_seconds += seconds; }
+  // Waits for a collective of the program; the time counts as exposed.
+  void wait(const base::Fence& fence);
 
   bool is_training() const { return kind_ == StepKind::train; }
   Parallel& parallel() { return parallel_; }
@@ -121,6 +122,10 @@ class Runtime {
   // Of the kind of step; null while there is none.
   const Schedule* schedule(StepKind kind, int microbatches) const;
   ScheduleStatistics schedule_statistics() const;
+  // Whether steps leave a timeline, from the next begin_step on.
+  void record_timeline(bool on) { timeline_.record(on); }
+  // Of the last step begun and its publishes; empty unless recorded. Waits until replicas have each other's weights.
+  std::vector<TimelineSpan> timeline() const;
   std::vector<ParameterSize> sizes() const;  // by id
   Cuts cuts() const {
     return {.gtp = parallel_.gtp_size(), .dp = parallel_.dp_size(), .zero = options_.zero, .node = options_.node};
@@ -136,10 +141,10 @@ class Runtime {
   Event event_of(EventKind kind, Pass pass, ParameterId id) const;
   void record_comm(EventKind kind, const std::string& group, const std::string& op, std::int64_t bytes, Pass pass);
   void happens(const Event& event);
+  void passed();
+  void wait_for(const base::Fence& fence, Activity activity, std::span<const ParameterId> weights);
   void depart();
-  void exchange_new_weights(std::span<const ParameterId> ids);
   void published(ParameterId id);
-  void wait_for_update(const ShardedParameter& parameter);
   void end_trace();
   void make_schedule();
   void fill_unproduced();
@@ -153,6 +158,7 @@ class Runtime {
   Agreement agreement_;
   StepStatistics statistics_;
   Measure measure_;
+  Timeline timeline_;
   OnDemand on_demand_;
   Arenas arenas_;
   std::map<Key, Plan> plans_;

@@ -9,8 +9,9 @@
 // lies between the events p - 1 and p.
 //
 // Lanes. compute: the program itself, in its order. gather: gathers, in the order of `residencies`. reduce: exchanges
-// and sums, in the order of `reductions`. dp: sums over replicas, in the same order. At each position the host does, in
-// this order: fences of compute, reductions issued, gathers issued, finishes.
+// and sums, in the order of `reductions`. dp: sums over replicas, in the same order but those of units that the last
+// microbatch does not reduce, which come at the end of the body; then exchanges of new weights. At each position the
+// host does, in this order: fences of compute, reductions issued, gathers issued, finishes.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -23,14 +24,16 @@ namespace tessera::shard {
 // What the planner needs to know of a parameter: bytes, the same on all ranks (the greatest over the tp ranks).
 struct ParameterSize {
   std::string name;
-  std::int64_t gathered = 0;      // buffer of the gathered weight; 0: the shard is the weight, nothing is gathered
-  std::int64_t gather_wire = 0;   // received from other ranks in one gather
-  std::int64_t staging = 0;       // buffer of one gradient until it is summed; 0: frozen
-  std::int64_t scratch = 0;       // what its exchange needs beside the staging, on the reduce lane alone
-  std::int64_t reduce_wire = 0;   // received from other ranks in one exchange
-  std::int64_t replica_wire = 0;  // received from other replicas for the sum over them, once a step
-  std::int64_t publish_wire = 0;  // received from other replicas at a publish: the parts that they have updated
-  bool joins = true;              // may travel together with others (one hop, no packing)
+  std::int64_t gathered = 0;        // buffer of the gathered weight; 0: the shard is the weight, nothing is gathered
+  std::int64_t gather_wire = 0;     // received from other ranks in one gather ...
+  std::int64_t gather_tp_wire = 0;  // ... of this in its second hop, over tp
+  std::int64_t staging = 0;         // buffer of one gradient until it is summed; 0: frozen
+  std::int64_t scratch = 0;         // what its exchange needs beside the staging, on the reduce lane alone
+  std::int64_t reduce_wire = 0;     // received from other ranks in one exchange ...
+  std::int64_t reduce_tp_wire = 0;  // ... of this in its first hop, over tp
+  std::int64_t replica_wire = 0;    // received from other replicas for the sum over them, once a step
+  std::int64_t publish_wire = 0;    // received from other replicas at a publish: the parts that they have updated
+  bool joins = true;                // may travel together with others (one hop, no packing)
 };
 
 // Parameters that travel together, one collective for all: neighbours that are small.

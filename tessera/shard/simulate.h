@@ -12,13 +12,18 @@ namespace tessera::shard {
 struct Costs {
   std::vector<double> segment_seconds;  // by event: compute before it
   std::vector<double> comm_seconds;     // by event: a collective of the program, which compute waits for
-  std::vector<double> gather_seconds;   // by gather unit
-  std::vector<double> reduce_seconds, replica_seconds;  // by reduce unit: over gtp; over dp
+  double end_seconds = 0;               // behind the body: what ranks compare there, which compute waits for
+  std::vector<double> publish_seconds;  // by event: replicas give each other the weight that was published (ZeRO-1)
+  std::vector<double> gather_seconds, gather_tp_seconds;                   // by gather unit: over gtp, then over tp
+  std::vector<double> reduce_tp_seconds, reduce_seconds, replica_seconds;  // by reduce unit: over tp, gtp, then dp
 };
 
-enum class LaneKind : std::uint8_t { compute, gather, reduce, dp };
+// What takes time: compute; a gather's hops over gtp and tp; a reduction's over tp, gtp and dp; an exchange of new
+// weights, which shares the dp lane with the sums over replicas.
+enum class LaneKind : std::uint8_t { compute, gather, reduce, dp, gather_tp, reduce_tp, publish };
 
-// Something that takes a lane's time. index: an event on compute, a residency on gather, a reduction on reduce and dp.
+// Something that takes a lane's time. index: an event on compute and publish; a residency on gather and gather_tp; a
+// reduction on the others.
 struct Span {
   LaneKind lane = LaneKind::compute;
   int index = 0;
@@ -36,7 +41,8 @@ struct Prediction {
 
 // The steady state: steps follow each other without a pause.
 Prediction simulate(const Trace& trace, const Schedule& schedule, const Costs& costs);
-// The same work with every gather at its consume and every exchange at the end of its microbatch, compute waiting.
+// The same work with every gather at its consume and every exchange at the end of its microbatch, compute waiting; only
+// exchanges of new weights travel while the optimizer goes on.
 Prediction simulate_on_demand(const Trace& trace, const Schedule& schedule, const Costs& costs);
 
 std::string_view name_of(LaneKind lane);

@@ -45,6 +45,7 @@ ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts
   layout::Layout parts = spec.compute;
   parts.state = layout::State::partial;
   const layout::Plan tp_sum = sums_tp ? layout::redistribute(parts, layouts.home) : layout::Plan{};
+  const layout::Plan tp_gather = overlaps ? layout::redistribute(layouts.home, spec.compute) : layout::Plan{};
   for (int rank = 0; rank < tp; ++rank) {
     const auto at = static_cast<std::size_t>(rank);
     const std::int64_t compute = spec.compute.ranks[at].size, home = layouts.home.ranks[at].size;
@@ -64,17 +65,21 @@ ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts
     if (gathers || overlaps) {
       const std::int64_t scratch = gathers && overlaps ? aligned(home * model) : 0;
       size.gathered = std::max(size.gathered, aligned(compute * model) + scratch);
-      size.gather_wire = std::max(size.gather_wire, (compute - smallest_shard) * model);
+      const std::int64_t over_tp = overlaps ? tp_gather.elements_received(rank) * model : 0;
+      const std::int64_t over_gtp = gathers ? (home - smallest_shard) * model : 0;
+      size.gather_tp_wire = std::max(size.gather_tp_wire, over_tp);
+      size.gather_wire = std::max(size.gather_wire, over_gtp + over_tp);
     }
     if (!spec.trainable) continue;
     size.staging = std::max(size.staging, aligned(compute * accumulator) + (sums_tp ? aligned(home * accumulator) : 0));
     const std::int64_t rounded = wire != accumulator ? aligned(home * wire) : 0;
-    const std::int64_t summed = sums_tp ? tp_sum.elements_received(rank) * accumulator : 0;
+    const std::int64_t over_tp = sums_tp ? tp_sum.elements_received(rank) * accumulator : 0;
+    size.reduce_tp_wire = std::max(size.reduce_tp_wire, over_tp);
     for (int g = 0; g < gtp; ++g) {
       const ReductionTree::Bytes bytes = tree_of(spec, layouts, cuts, rank, g).bytes(types.wire, types.accumulator);
       const std::int64_t scratch = aligned(bytes.within) + aligned(bytes.sums) + aligned(bytes.between);
       size.scratch = std::max(size.scratch, rounded + scratch);
-      size.reduce_wire = std::max(size.reduce_wire, summed + bytes.within + bytes.between);
+      size.reduce_wire = std::max(size.reduce_wire, over_tp + bytes.within + bytes.between);
     }
     const std::int64_t parts = (dp - 1) * accumulator;
     size.replica_wire = std::max(size.replica_wire, splits ? state * parts : 2 * shard * parts / dp);

@@ -206,7 +206,7 @@ StepCosts event_costs(const CostInput& input, const shard::Trace& trace,
   return std::move(placer.result);
 }
 
-void set_unit_costs(const CostInput& input, const std::vector<PlannedParameter>& parameters,
+void set_unit_costs(const CostInput& input, const shard::Trace& trace, const std::vector<PlannedParameter>& parameters,
                     const shard::Schedule& schedule, shard::Costs& costs) {
   const auto sum = [&](const shard::Unit& unit, auto member) {
     double total = 0;
@@ -216,20 +216,32 @@ void set_unit_costs(const CostInput& input, const std::vector<PlannedParameter>&
   const std::int64_t replica = static_cast<std::int64_t>(input.mesh.tp) * input.mesh.gtp;
   const MachineLink& inner = input.machine.link(replica);
   const MachineLink& outer = input.machine.link(input.mesh.ranks());
-  const Operators operators(input);
+  const MachineLink& tp = input.machine.link(input.mesh.tp);
+  costs.publish_seconds.assign(trace.size(), 0.0);
+  for (std::size_t i = 0; i < trace.size(); ++i)
+    if (trace[i].kind == EventKind::publish)
+      costs.publish_seconds[i] = seconds_of(
+          outer, static_cast<double>(parameters[static_cast<std::size_t>(trace[i].parameter)].size.publish_wire));
   costs.gather_seconds.clear();
+  costs.gather_tp_seconds.clear();
+  costs.reduce_tp_seconds.clear();
   costs.reduce_seconds.clear();
   costs.replica_seconds.clear();
-  for (const shard::Unit& unit : schedule.gather_units)
-    costs.gather_seconds.push_back(
-        seconds_of(inner, sum(unit, [](const PlannedParameter& p) { return p.size.gather_wire; })));
+  for (const shard::Unit& unit : schedule.gather_units) {
+    const double over_tp = sum(unit, [](const PlannedParameter& p) { return p.size.gather_tp_wire; });
+    const double all = sum(unit, [](const PlannedParameter& p) { return p.size.gather_wire; });
+    costs.gather_seconds.push_back(seconds_of(inner, all - over_tp));
+    costs.gather_tp_seconds.push_back(seconds_of(tp, over_tp));
+  }
+  const Operators operators(input);
   for (const shard::Unit& unit : schedule.reduce_units) {
     const double shards = sum(unit, [](const PlannedParameter& p) { return p.shard_elements; });
-    costs.reduce_seconds.push_back(
-        seconds_of(inner, sum(unit, [](const PlannedParameter& p) { return p.size.reduce_wire; })) +
-        operators.ordered_sum(shards));
-    costs.replica_seconds.push_back(
-        seconds_of(outer, sum(unit, [](const PlannedParameter& p) { return p.size.replica_wire; })));
+    const double over_tp = sum(unit, [](const PlannedParameter& p) { return p.size.reduce_tp_wire; });
+    const double all = sum(unit, [](const PlannedParameter& p) { return p.size.reduce_wire; });
+    const double replicas = sum(unit, [](const PlannedParameter& p) { return p.size.replica_wire; });
+    costs.reduce_tp_seconds.push_back(seconds_of(tp, over_tp));
+    costs.reduce_seconds.push_back(seconds_of(inner, all - over_tp) + operators.ordered_sum(shards));
+    costs.replica_seconds.push_back(seconds_of(outer, replicas));
   }
 }
 

@@ -30,8 +30,8 @@ struct StepCosts {
 // largest parts), or one that a run recorded. Errors: InputError for a machine without flops for the type.
 StepCosts event_costs(const CostInput& input, const shard::Trace& trace,
                       const std::vector<PlannedParameter>& parameters);
-// Replaces those of the schedule's units.
-void set_unit_costs(const CostInput& input, const std::vector<PlannedParameter>& parameters,
+// Replaces those of the schedule's units and of publishes.
+void set_unit_costs(const CostInput& input, const shard::Trace& trace, const std::vector<PlannedParameter>& parameters,
                     const shard::Schedule& schedule, shard::Costs& costs);
 
 }  // namespace tessera::train

@@ -110,10 +110,10 @@ StepPlan plan_step(const PlanRequest& request) {
   step.costs = event_costs(input, step.trace, step.parameters);
   step.schedule = shard::plan_within(step.trace, sizes_of(step), request.gather_budget, request.reduce_budget,
                                      request.coalesce_bytes, [&](const shard::Schedule& tried) {
-                                       set_unit_costs(input, step.parameters, tried, step.costs.costs);
+                                       set_unit_costs(input, step.trace, step.parameters, tried, step.costs.costs);
                                        return step.costs.costs;
                                      });
-  set_unit_costs(input, step.parameters, step.schedule, step.costs.costs);
+  set_unit_costs(input, step.trace, step.parameters, step.schedule, step.costs.costs);
   step.memory.gathered = step.schedule.gather_arena;
   step.memory.gradients += step.schedule.reduce_arena + step.schedule.scratch;
   step.prediction = shard::simulate(step.trace, step.schedule, step.costs.costs);

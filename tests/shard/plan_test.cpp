@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <iostream>
 #include <map>
 
@@ -298,12 +298,13 @@ TEST(PlanSpeed, AHundredThousandEvents) {
     const Schedule most = plan(made.trace, made.sizes, {});
     for (const int part : {1, 2, 10, 1000}) {
       const std::int64_t budget = std::max<std::int64_t>(most.gather_arena / part, 28672);
-      const auto start = std::chrono::steady_clock::now();
+      const std::clock_t start = std::clock();
       const Schedule schedule = plan(made.trace, made.sizes, {.gather_budget = budget, .reduce_budget = budget});
-      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+      const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
       EXPECT_GE(schedule.residencies.size(), static_cast<std::size_t>(layers));
-      std::cout << fmt::format("{} events, {} weights, room for 1/{} of them: {} gathers, planned in {:.3f} s\n",
-                               made.trace.size(), layers, part, schedule.residencies.size(), seconds.count());
+      std::cout << fmt::format(
+          "{} events, {} weights, room for 1/{} of them: {} gathers, planned in {:.3f} s of processor time\n",
+          made.trace.size(), layers, part, schedule.residencies.size(), seconds);
     }
   }
 }

@@ -49,10 +49,13 @@ TEST(ReductionTree, BytesAreThoseOfTheMessages) {
   EXPECT_THROW(ReductionTree(owned, false, 0, 0), Error);
 }
 
-// Values whose sums depend on the order: all magnitudes, both signs.
+// Values whose sums depend on the order: many magnitudes, all bits, both signs.
 float value(int rank, std::int64_t i) {
-  const int exponent = static_cast<int>((static_cast<std::int64_t>(rank) * 7 + i * 3) % 27) - 13;
-  return std::ldexp(1.0F + 0.0371F * static_cast<float>(rank + 1), exponent) * ((rank + i) % 2 == 0 ? 1.0F : -1.0F);
+  std::uint64_t bits = (static_cast<std::uint64_t>(i) * 64 + static_cast<std::uint64_t>(rank) + 1) * 0x9E3779B97F4A7C15;
+  bits = (bits ^ (bits >> 29)) * 0xBF58476D1CE4E5B9;
+  const auto mantissa = static_cast<float>(bits >> 41) / static_cast<float>(1 << 23);
+  const int exponent = static_cast<int>(bits % 19) - 9;
+  return std::ldexp(1.0F + mantissa, exponent) * ((bits >> 20) % 2 == 0 ? 1.0F : -1.0F);
 }
 
 float rounded(float x, DType wire) {
