@@ -10,6 +10,7 @@ namespace {
 
 Stream run_block(Context& context, const Block& block, const Stream& stream, const TokenLayout& tokens,
                  const ops::RopeTable& rope) {
+  context.policy = block.recompute;
   const std::int64_t count = tokens.batch * tokens.seq_len;
   const NormedLinear qkv = column_linear(context, block.qkv, stream.h, stream.residual, count);
   const at::Tensor attended = attention(context, qkv.y, block.heads, tokens, rope);
@@ -88,7 +89,7 @@ class RecomputedBlock : public torch::autograd::Function<RecomputedBlock> {
 
 Stream block_forward(Context& context, const Block& block, const Stream& stream, const TokenLayout& tokens,
                      const ops::RopeTable& rope) {
-  if (context.recompute != Recompute::full) return run_block(context, block, stream, tokens, rope);
+  if (block.recompute != Recompute::full) return run_block(context, block, stream, tokens, rope);
   auto call = c10::make_intrusive<Call>();
   call->context = &context;
   call->block = &block;

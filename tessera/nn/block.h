@@ -13,12 +13,13 @@ struct Block {
   RowLinear attention_output;
   ColumnLinear gate_up;  // with the feed-forward norm
   RowLinear down;
+  Recompute recompute = Recompute::none;
 };
 // The residual stream is carried as (h, residual) with value h + residual: the addition is fused into the next norm.
 struct Stream {
   at::Tensor h, residual;  // [own tokens, hidden]; residual is undefined before the first block
 };
-// With autograd, under the context's recompute policy.
+// With autograd, under the block's recompute policy.
 Stream block_forward(Context& context, const Block& block, const Stream& stream, const TokenLayout& tokens,
                      const ops::RopeTable& rope);
 

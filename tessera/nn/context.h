@@ -9,7 +9,8 @@ namespace tessera::nn {
 struct Context {
   shard::Runtime& runtime;
   bool sequence_parallel = false;  // activations between blocks are split by tokens over tp
-  Recompute recompute = Recompute::none;
+  BlockRecompute recompute;
+  Recompute policy = Recompute::none;       // of the block that runs
   shard::Pass pass = shard::Pass::forward;  // recompute while a block's forward runs again
 
   int tp_rank() const { return runtime.parallel().tp_rank(); }

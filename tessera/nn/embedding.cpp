@@ -1,11 +1,52 @@
 #include "tessera/nn/embedding.h"
 
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <vector>
+
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/collectives.h"
+#include "tessera/ops/convert.h"
 #include "tessera/ops/embedding.h"
 
 namespace tessera::nn {
 namespace {
+
+bool travels_by_rows(Context& context, const VocabEmbedding& embedding) {
+  return context.runtime.parameter(embedding.weight.id).by_rows;
+}
+
+// The tokens' rows of this rank's part of the table, -1 where it has none.
+std::vector<std::int64_t> local_rows(const VocabEmbedding& embedding, const at::Tensor& tokens) {
+  const at::Tensor ids = tokens.contiguous();
+  const auto* begin = ids.const_data_ptr<std::int64_t>();
+  std::vector<std::int64_t> rows(begin, begin + ids.numel());
+  for (std::int64_t& row : rows) {
+    row -= embedding.vocab_begin;
+    if (row < 0 || row >= embedding.weight.rows) row = -1;
+  }
+  return rows;
+}
+
+at::Tensor gather_rows(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens) {
+  const Weight& weight = embedding.weight;
+  at::Tensor y = at::empty({tokens.size(0), weight.cols}, ops::to_scalar_type(context.runtime.types().model));
+  context.runtime.gather_rows(weight.id, local_rows(embedding, tokens), y.data_ptr(), context.pass);
+  return y;
+}
+
+// Each row's sum as embedding_backward makes it in a whole gradient.
+void produce_rows(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens, const at::Tensor& dy) {
+  const Weight& weight = embedding.weight;
+  if (!is_trainable(context, weight)) return;
+  const shard::RowGradient rows = context.runtime.grad_rows(weight.id, local_rows(embedding, tokens));
+  at::Tensor gradient = ops::view_of(rows.data, {tokens.size(0), weight.cols}, rows.dtype);
+  const at::Tensor slots = at::empty({tokens.size(0)}, at::kLong);
+  std::ranges::copy(rows.slots, slots.mutable_data_ptr<std::int64_t>());
+  ops::embedding_backward(dy, slots, gradient, 0, false);
+  context.runtime.produce(weight.id);
+}
 
 class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
  public:
@@ -14,6 +55,8 @@ class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
     ctx->save_for_backward({tokens});
     save_pointer(ctx, "context", context);
     save_pointer(ctx, "embedding", embedding);
+    if (travels_by_rows(*context, *embedding))
+      return leave_tp(*context, gather_rows(*context, *embedding, tokens), context->pass);
     ConsumedWeight weight(*context, embedding->weight, context->pass);
     return leave_tp(*context, ops::embedding_forward(tokens, weight.tensor(), embedding->vocab_begin), context->pass);
   }
@@ -23,6 +66,10 @@ class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
     auto& context = *saved_pointer<Context>(ctx, "context");
     auto& embedding = *saved_pointer<const VocabEmbedding>(ctx, "embedding");
     const at::Tensor dy = enter_tp(context, gradients[0], tokens.size(0), shard::Pass::backward);
+    if (travels_by_rows(context, embedding)) {
+      produce_rows(context, embedding, tokens, dy);
+      return {{}, {}, {}, {}};
+    }
     produce_gradient(context, embedding.weight, [&](at::Tensor& gradient, bool accumulate) {
       ops::embedding_backward(dy, tokens, gradient, embedding.vocab_begin, accumulate);
     });

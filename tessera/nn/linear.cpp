@@ -21,7 +21,7 @@ class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
     ops::RmsNorm normed{.y = x};
     if (linear->norm) normed = norm_forward(*context, *linear->norm, x, residual.value_or(at::Tensor()));
     const at::Tensor y = linear_forward(*context, linear->weight, enter_tp(*context, normed.y, tokens, context->pass));
-    const bool keep_input = !linear->norm || context->recompute != Recompute::selective;
+    const bool keep_input = !linear->norm || context->policy != Recompute::selective;
     const variable_list saved{keep_input ? normed.y : at::Tensor(), normed.sum, normed.rstd};
     ctx->save_for_backward(saved);
     stash(ctx, *context, kept, saved, Tokens::own);
@@ -61,7 +61,7 @@ class RowFunction : public torch::autograd::Function<RowFunction> {
     const bool activated = linear->activation == Activation::swiglu;
     const at::Tensor input = activated ? ops::swiglu_forward(x) : x;
     const at::Tensor y = leave_tp(*context, linear_forward(*context, linear->weight, input), context->pass);
-    const bool keep_input = activated && context->recompute != Recompute::selective;
+    const bool keep_input = activated && context->policy != Recompute::selective;
     const variable_list saved{x, keep_input ? input : at::Tensor()};
     ctx->save_for_backward(saved);
     stash(ctx, *context, kept, saved, Tokens::all);

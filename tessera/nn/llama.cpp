@@ -19,17 +19,21 @@ std::optional<ops::RopeScaling> rope_scaling(const LlamaConfig& config) {
 
 }  // namespace
 
-Llama::Llama(const LlamaConfig& config, Context& context, std::int64_t max_positions)
+Llama::Llama(const LlamaConfig& config, Context& context, std::int64_t max_positions, const shard::RowReads& embedding)
     : config_(config), context_(context) {
   const int rank = context.tp_rank(), size = context.tp_size();
-  for (shard::ParameterSpec& spec : llama_parameters(config, size, context.sequence_parallel && size > 1))
-    context.runtime.add(std::move(spec));
+  std::vector<shard::ParameterSpec> specs = llama_parameters(config, size, context.sequence_parallel && size > 1);
+  set_embedding_reads(specs, config, embedding);
+  for (shard::ParameterSpec& spec : specs) context.runtime.add(std::move(spec));
   const LlamaIds ids = llama_ids(config);
   const std::int64_t vocab_begin = layout::even_part(config.vocab_size, rank, size).begin;
 
   embedding_ = {weight(ids.embedding, Cut::rows), vocab_begin};
   blocks_.reserve(ids.blocks.size());
-  for (const LlamaBlockIds& block : ids.blocks) blocks_.push_back(make_block(block));
+  for (const LlamaBlockIds& block : ids.blocks) {
+    blocks_.push_back(make_block(block));
+    blocks_.back().recompute = context.recompute.of(blocks_.size() - 1);
+  }
   norm_ = norm(ids.norm);
   output_ = {weight(ids.output, Cut::rows), vocab_begin};
 

@@ -23,8 +23,9 @@ struct Batch {
 // are those of docs/checkpoint.md. Used by one thread; neither copied nor moved, since graphs point into it.
 class Llama {
  public:
-  // max_positions: the longest sequence it will see.
-  Llama(const LlamaConfig& config, Context& context, std::int64_t max_positions);
+  // max_positions: the longest sequence it will see. embedding: the tokens that a microbatch has at most, and how the
+  // table reaches them.
+  Llama(const LlamaConfig& config, Context& context, std::int64_t max_positions, const shard::RowReads& embedding = {});
   Llama(const Llama&) = delete;
   Llama& operator=(const Llama&) = delete;
 

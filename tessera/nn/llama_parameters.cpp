@@ -66,4 +66,8 @@ std::vector<ParameterSpec> llama_parameters(const LlamaConfig& config, int tp_si
   return llama_parameters(config, tp_size, partial_norms, config.num_layers);
 }
 
+void set_embedding_reads(std::vector<ParameterSpec>& specs, const LlamaConfig& config, const shard::RowReads& reads) {
+  if (!config.tie_word_embeddings) specs[static_cast<std::size_t>(llama_ids(config).embedding)].reads = reads;
+}
+
 }  // namespace tessera::nn

@@ -26,5 +26,8 @@ std::vector<shard::ParameterSpec> llama_parameters(const LlamaConfig& config, in
 // The same without the blocks from `layers` on, which are alike: for what need not look at each of them.
 std::vector<shard::ParameterSpec> llama_parameters(const LlamaConfig& config, int tp_size, bool partial_norms,
                                                    std::int64_t layers);
+// The embedding table of such a list is read by rows; a tied one, which is the output layer's weight too, is not.
+void set_embedding_reads(std::vector<shard::ParameterSpec>& specs, const LlamaConfig& config,
+                         const shard::RowReads& reads);
 
 }  // namespace tessera::nn

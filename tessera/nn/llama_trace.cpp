@@ -9,6 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/llama_layouts.h"
 #include "tessera/nn/llama_parameters.h"
+#include "tessera/shard/rows.h"
 
 namespace tessera::nn {
 namespace {
@@ -33,9 +34,16 @@ class Recorder {
     int& ordinal = ordinals[static_cast<std::size_t>(kind) * 3 + static_cast<std::size_t>(pass)];
     trace.push_back(
         {.kind = kind, .step = kind_, .microbatch = microbatch_, .pass = pass, .parameter = id, .ordinal = ordinal++});
-    if (kind != EventKind::consume || seen_[id]) return;
+    if ((kind != EventKind::consume && kind != EventKind::comm) || seen_[id]) return;
     seen_[id] = true;
-    first_consumes.push_back(id);
+    first_uses.push_back(id);
+  }
+
+  void add_rows(Pass pass, ParameterId id, std::int64_t bytes) {
+    add(EventKind::comm, pass, id);
+    trace.back().group = "gtp";
+    trace.back().op = "gather_rows";
+    trace.back().bytes = bytes;
   }
 
   void add(EventKind kind, Pass pass, const std::string& group, const std::string& op, std::int64_t bytes) {
@@ -52,12 +60,12 @@ class Recorder {
   void publish(ParameterId id) { trace.push_back({.kind = EventKind::publish, .step = kind_, .parameter = id}); }
 
   shard::Trace trace;
-  std::vector<ParameterId> first_consumes;  // in order
+  std::vector<ParameterId> first_uses;  // in order
 
  private:
   shard::StepKind kind_;
   int microbatch_ = -1;
-  std::vector<std::array<int, 4 * 3>> ordinals_;  // by parameter; by kind up to publish, and pass
+  std::vector<std::array<int, 5 * 3>> ordinals_;  // by parameter; by kind up to comm, and pass
   std::map<std::tuple<EventKind, Pass, std::string, std::string>, int> opaque_ordinals_;
   std::map<ParameterId, bool> seen_;
 };
@@ -70,6 +78,7 @@ struct Bytes {
   std::int64_t gate_up, activated;      // before and after SwiGLU
   std::int64_t logits;                  // [tokens, local vocabulary]
   std::int64_t statistics;              // [tokens] in the accumulator type
+  std::int64_t rows;                    // of the embedding, given to the other gtp ranks
 };
 
 Bytes bytes_of(const LlamaConfig& config, const LlamaTraceOptions& options) {
@@ -78,6 +87,7 @@ Bytes bytes_of(const LlamaConfig& config, const LlamaTraceOptions& options) {
   const auto part = [&](std::int64_t n) { return layout::even_part(n, options.tp_rank, options.tp_size).size(); };
   const std::int64_t tokens = options.tokens, own = options.sequence_parallel ? part(tokens) : tokens;
   const HeadPart heads = head_part(config, options.tp_rank, options.tp_size);
+  const shard::RowMessages rows{.rows = tokens, .columns = config.hidden_size, .ranks = options.row_ranks};
   return {.own = own * config.hidden_size * element,
           .whole = tokens * config.hidden_size * element,
           .own_rstd = own * accumulator,
@@ -87,7 +97,8 @@ Bytes bytes_of(const LlamaConfig& config, const LlamaTraceOptions& options) {
           .gate_up = tokens * 2 * part(config.intermediate_size) * element,
           .activated = tokens * part(config.intermediate_size) * element,
           .logits = tokens * part(config.vocab_size) * element,
-          .statistics = tokens * accumulator};
+          .statistics = tokens * accumulator,
+          .rows = rows.exchanged(options.dtype)};
 }
 
 // The model's functions in the order in which Llama calls them, each with the events that it records.
@@ -107,7 +118,7 @@ class Tracer {
       if (train) backward();
     }
     if (train)
-      for (const ParameterId id : to_.first_consumes) to_.publish(id);
+      for (const ParameterId id : to_.first_uses) to_.publish(id);
     return std::move(to_.trace);
   }
 
@@ -115,17 +126,26 @@ class Tracer {
   enum class Tokens : std::uint8_t { all, own };
 
   void forward(bool kept) {
-    to_.add(EventKind::consume, Pass::forward, ids_.embedding);
-    leave_tp(Pass::forward);
-    to_.add(EventKind::release, Pass::forward, ids_.embedding);
+    embed();
     for (std::size_t i = 0; i < ids_.blocks.size(); ++i) {
-      const bool full = options_.recompute == Recompute::full;
+      policy_ = options_.recompute.of(i);
+      const bool full = policy_ == Recompute::full;
       block_forward(ids_.blocks[i], Pass::forward, kept && !full);
       if (kept && full) stash(block_input(i), Pass::forward, Tokens::own);
     }
     use(ids_.norm, Pass::forward);
     if (kept) stash(bytes_.own + bytes_.own_rstd, Pass::forward, Tokens::own);
     output_forward(kept);
+  }
+
+  void embed() {
+    if (options_.row_ranks > 1) {
+      to_.add_rows(Pass::forward, ids_.embedding, bytes_.rows);
+      return leave_tp(Pass::forward);
+    }
+    to_.add(EventKind::consume, Pass::forward, ids_.embedding);
+    leave_tp(Pass::forward);
+    to_.add(EventKind::release, Pass::forward, ids_.embedding);
   }
 
   void output_forward(bool kept) {
@@ -144,7 +164,8 @@ class Tracer {
     fetch(bytes_.own + bytes_.own_rstd, Tokens::own);
     norm_backward(ids_.norm);
     for (std::size_t i = ids_.blocks.size(); i-- > 0;) {
-      if (options_.recompute == Recompute::full) {
+      policy_ = options_.recompute.of(i);
+      if (policy_ == Recompute::full) {
         fetch(block_input(i), Tokens::own);
         block_forward(ids_.blocks[i], Pass::recompute, true);
       }
@@ -179,7 +200,7 @@ class Tracer {
 
   void column_backward(ParameterId norm, ParameterId weight) {
     fetch(column_bytes(), Tokens::own);
-    if (options_.recompute == Recompute::selective) use(norm, Pass::recompute);
+    if (policy_ == Recompute::selective) use(norm, Pass::recompute);
     enter_tp(Pass::backward);
     linear_backward(weight);
     leave_tp(Pass::backward);
@@ -232,7 +253,7 @@ class Tracer {
   }
 
   bool is_split() const { return options_.sequence_parallel && options_.tp_size > 1; }
-  bool is_selective() const { return options_.recompute == Recompute::selective; }
+  bool is_selective() const { return policy_ == Recompute::selective; }
   // h, and the residual that the first block has not.
   std::int64_t block_input(std::size_t block) const { return (block == 0 ? 1 : 2) * bytes_.own; }
   std::int64_t column_bytes() const { return (is_selective() ? 1 : 2) * bytes_.own + bytes_.own_rstd; }
@@ -242,6 +263,7 @@ class Tracer {
   LlamaIds ids_;
   Bytes bytes_;
   Recorder to_;
+  Recompute policy_ = Recompute::none;  // of the block in turn
 };
 
 }  // namespace

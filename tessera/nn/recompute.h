@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace tessera::nn {
 
@@ -22,5 +24,19 @@ constexpr std::string_view name_of(Recompute policy) {
   }
   return "?";
 }
+
+// Each block's policy: one for all, or one by one.
+class BlockRecompute {
+ public:
+  BlockRecompute(Recompute every = Recompute::none) : every_(every) {}  // NOLINT(google-explicit-constructor)
+  explicit BlockRecompute(std::vector<Recompute> by_block) : by_block_(std::move(by_block)) {}
+
+  // Blocks that are not listed keep everything.
+  Recompute of(std::size_t block) const { return block < by_block_.size() ? by_block_[block] : every_; }
+
+ private:
+  Recompute every_ = Recompute::none;
+  std::vector<Recompute> by_block_;
+};
 
 }  // namespace tessera::nn

@@ -2,24 +2,29 @@
 #pragma once
 #include <array>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "tessera/base/buffer.h"
 #include "tessera/shard/events.h"
 #include "tessera/shard/materialize.h"
 #include "tessera/shard/reduction.h"
+#include "tessera/shard/rows.h"
 
 namespace tessera::shard {
 
 struct Entry {
   Entry(ShardedParameter made, const Parallel& parallel, const Cuts& cuts)
-      : parameter(std::move(made)), materializer(parameter, parallel), reducer(parameter, parallel, cuts.node) {}
+      : parameter(std::move(made)), materializer(parameter, parallel), reducer(parameter, parallel, cuts.node) {
+    if (parameter.by_rows) rows.emplace(parameter, parallel);
+  }
 
   const std::string& name() const { return parameter.spec.name; }
 
   ShardedParameter parameter;
   Materializer materializer;
   Reducer reducer;
+  std::optional<RowGather> rows;  // of a table whose rows travel by index
 
   int users = 0;                    // consumes not yet released
   const std::byte* view = nullptr;  // the gathered weight while there are users
@@ -27,6 +32,7 @@ struct Entry {
 
   std::byte* staging = nullptr;       // of this microbatch's gradient; null: not asked for, or on its way
   base::Buffer demand_staging;        // it, where no schedule foresaw it
+  std::vector<std::int64_t> slots;    // of this microbatch's gradient of rows: RowGradient
   bool produced = false;              // in this microbatch, and not yet on its way
   bool replicas_summed = false;       // in this step: main_grad holds the sum over dp, or it is on its way
   std::array<int, 8 * 3> ordinals{};  // by event kind and pass, in this microbatch

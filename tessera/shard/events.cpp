@@ -70,12 +70,13 @@ std::string_view name_of(EventKind kind) {
 
 std::string to_string(const Event& event, const std::vector<std::string>& names) {
   const std::string place = event.microbatch < 0 ? "" : fmt::format(" mb {} {}", event.microbatch, name_of(event.pass));
-  if (event.kind == EventKind::comm)
-    return fmt::format("{}{} comm {} {} {} bytes", name_of(event.step), place, event.group, event.op, event.bytes);
-  if (event.kind == EventKind::stash || event.kind == EventKind::fetch)
-    return fmt::format("{}{} {} {} {} bytes", name_of(event.step), place, name_of(event.kind), event.op, event.bytes);
   const auto index = static_cast<std::size_t>(event.parameter);
   const std::string name = index < names.size() ? names[index] : fmt::format("#{}", event.parameter);
+  if (event.kind == EventKind::comm)
+    return fmt::format("{}{} comm {} {} {}{} bytes", name_of(event.step), place, event.group, event.op,
+                       event.parameter < 0 ? "" : name + " ", event.bytes);
+  if (event.kind == EventKind::stash || event.kind == EventKind::fetch)
+    return fmt::format("{}{} {} {} {} bytes", name_of(event.step), place, name_of(event.kind), event.op, event.bytes);
   return fmt::format("{}{} {} {} ({})", name_of(event.step), place, name_of(event.kind), name, event.ordinal);
 }
 

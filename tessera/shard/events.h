@@ -18,7 +18,8 @@ enum class EventKind : std::uint8_t {
   release,  // ... to here
   produce,  // a weight gradient of this microbatch is complete
   publish,  // the stored weight has a new version
-  comm,     // another collective of the program (tp, experts): opaque, but in the order
+  comm,     // another collective of the program (tp, experts): opaque, but in the order. With a parameter: its rows,
+            // read by index
   stash,    // bytes of activations are kept for backward (op: the way they are kept, "keep" or "shard") ...
   fetch,    // ... and given back
 };

@@ -29,8 +29,8 @@ std::string event_text(const Event& event) {
   const std::string head =
       fmt::format(R"(["{}", {}, "{}", )", name_of(event.kind), event.microbatch, name_of(event.pass));
   if (event.kind == EventKind::comm)
-    return fmt::format("{}{}, {}, {}, {}]", head, event.ordinal, json(event.group).dump(), json(event.op).dump(),
-                       event.bytes);
+    return fmt::format("{}{}, {}, {}, {}{}]", head, event.ordinal, json(event.group).dump(), json(event.op).dump(),
+                       event.bytes, event.parameter >= 0 ? fmt::format(", {}", event.parameter) : "");
   if (is_kept(event.kind)) return fmt::format("{}{}, {}, {}]", head, event.ordinal, json(event.op).dump(), event.bytes);
   return fmt::format("{}{}, {}]", head, event.parameter, event.ordinal);
 }
@@ -76,12 +76,17 @@ Event event_from(const json& value, StepKind step, std::size_t parameters, const
   if (!value.is_array() || value.empty()) refuse(where, value, "an array that begins with the kind of event");
   Event event{.kind = word_of(value[0], kKinds, where), .step = step};
   const std::size_t fields = event.kind == EventKind::comm ? 7 : is_kept(event.kind) ? 6 : 5;
-  if (value.size() != fields) refuse(where, value, fmt::format("{} fields", fields));
+  const bool has_rows = event.kind == EventKind::comm && value.size() == fields + 1;
+  if (value.size() != fields && !has_rows) refuse(where, value, fmt::format("{} fields", fields));
   event.microbatch = static_cast<int>(integer_of(value[1], -1, kMost, where + ": microbatch"));
   event.pass = word_of(value[2], kPasses, where + ": pass");
-  if (fields == 5) {
+  const auto parameter_at = [&](std::size_t at) {
     const auto last = static_cast<std::int64_t>(parameters) - 1;
-    event.parameter = static_cast<ParameterId>(integer_of(value[3], 0, last, where + ": parameter"));
+    return static_cast<ParameterId>(integer_of(value[at], 0, last, where + ": parameter"));
+  };
+  if (has_rows) event.parameter = parameter_at(fields);
+  if (fields == 5) {
+    event.parameter = parameter_at(3);
     event.ordinal = static_cast<int>(integer_of(value[4], 0, kMost, where + ": ordinal"));
     return event;
   }
@@ -104,7 +109,8 @@ std::string trace_to_json(const NamedTrace& named) {
   for (std::size_t i = 0; i < named.trace.size(); ++i) {
     const Event& event = named.trace[i];
     TESSERA_CHECK(event.step == step, "event {} is of another kind of step than the first", i);
-    TESSERA_CHECK(event.kind == EventKind::comm || is_kept(event.kind) ||
+    const bool may_have_none = event.kind == EventKind::comm && event.parameter == kNoParameter;
+    TESSERA_CHECK(may_have_none || is_kept(event.kind) ||
                       (event.parameter >= 0 && static_cast<std::size_t>(event.parameter) < named.names.size()),
                   "event {} is of parameter {} of {} names", i, event.parameter, named.names.size());
     text += fmt::format("{}\n {}", i == 0 ? "" : ",", event_text(event));

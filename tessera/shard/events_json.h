@@ -4,7 +4,7 @@
 //    "parameters": ["embedding.weight", ...],
 //    "events": [
 //     ["consume", microbatch, pass, parameter, ordinal],              release, produce and publish alike
-//     ["comm", microbatch, pass, ordinal, group, op, bytes],
+//     ["comm", microbatch, pass, ordinal, group, op, bytes],          and the parameter whose rows it reads
 //     ["stash", microbatch, pass, ordinal, way, bytes]]}              fetch alike
 #pragma once
 #include <filesystem>

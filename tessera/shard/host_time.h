@@ -1,4 +1,4 @@
-// What time it is for a rank: the steady clock, or the virtual one.
+// What time it is for a rank or one of its lanes: the steady clock, or a virtual one.
 #pragma once
 #include <chrono>
 
@@ -6,9 +6,14 @@
 
 namespace tessera::shard {
 
-inline double host_seconds(const Parallel& parallel) {
-  if (parallel.clock) return parallel.clock->now();
+// `clock`: null where time is real.
+inline double seconds_on(const base::VirtualClock* clock) {
+  if (clock) return clock->now();
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+inline double host_seconds(const Parallel& parallel) {
+  return seconds_on(parallel.clock.get());
 }
 
 // Adds the time until destruction to `seconds`.

@@ -34,8 +34,9 @@ Materializer::Materializer(const ShardedParameter& parameter, const Parallel& pa
 }
 
 base::Fence Materializer::start(const ShardedParameter& parameter, Groups groups, std::byte* buffer,
-                                const base::Fence& free) const {
+                                const base::Fence& free, const Recording& recording) const {
   const base::DType type = parameter.types.model;
+  const auto element = static_cast<std::int64_t>(base::size_of(type));
   comm::Communicator& first = over_gtp_ ? groups.gtp : groups.tp;
   first.lane().wait(free);
   first.lane().wait(parameter.published);
@@ -43,12 +44,16 @@ base::Fence Materializer::start(const ShardedParameter& parameter, Groups groups
   const void* home = parameter.weight.data();
   if (over_gtp_) {
     std::byte* target = over_tp_ ? buffer + weight_bytes_ : buffer;
-    done = over_gtp_->run(groups.gtp, home, target, type);
+    const LaneMark mark = recording.mark(Activity::gather, over_gtp_->elements_received() * element);
+    mark.begin(groups.gtp.lane());
+    done = mark.end(groups.gtp.lane(), over_gtp_->run(groups.gtp, home, target, type));
     home = target;
   }
   if (over_tp_) {
     groups.tp.lane().wait(done);
-    done = over_tp_->run(groups.tp, home, buffer, type);
+    const LaneMark mark = recording.mark(Activity::gather_tp, over_tp_->elements_received() * element);
+    mark.begin(groups.tp.lane());
+    done = mark.end(groups.tp.lane(), over_tp_->run(groups.tp, home, buffer, type));
   }
   return done;
 }

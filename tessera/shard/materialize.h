@@ -9,6 +9,7 @@
 #include "tessera/comm/execute.h"
 #include "tessera/shard/parallel.h"
 #include "tessera/shard/parameter.h"
+#include "tessera/shard/timeline.h"
 
 namespace tessera::shard {
 
@@ -29,7 +30,8 @@ class Materializer {
   };
   // Enqueues a gather into `buffer`, after `free` and the parameter's publish. Collective. The weight is complete when
   // the fence is done.
-  base::Fence start(const ShardedParameter& parameter, Groups groups, std::byte* buffer, const base::Fence& free) const;
+  base::Fence start(const ShardedParameter& parameter, Groups groups, std::byte* buffer, const base::Fence& free,
+                    const Recording& recording = {}) const;
   // Only the hop over gtp, with nothing to pack: such gathers can be one exchange.
   const comm::Redistribution* single_hop() const { return over_gtp_ && !over_tp_ ? &*over_gtp_ : nullptr; }
 

@@ -6,14 +6,21 @@
 #include "tessera/shard/entry.h"
 #include "tessera/shard/measure.h"
 #include "tessera/shard/statistics.h"
+#include "tessera/shard/timeline.h"
 
 namespace tessera::shard {
 
 // One rank's. Every call but release and staging is collective.
 class OnDemand {
  public:
-  OnDemand(Parallel& parallel, Entries& entries, Agreement& agreement, StepStatistics& statistics, Measure& measure)
-      : parallel_(parallel), entries_(entries), agreement_(agreement), statistics_(statistics), measure_(measure) {}
+  OnDemand(Parallel& parallel, Entries& entries, Agreement& agreement, StepStatistics& statistics, Measure& measure,
+           Timeline& timeline)
+      : parallel_(parallel),
+        entries_(entries),
+        agreement_(agreement),
+        statistics_(statistics),
+        measure_(measure),
+        timeline_(timeline) {}
 
   void gather(Entry& entry, ParameterId id);  // sets its view
   void release(Entry& entry);
@@ -25,15 +32,19 @@ class OnDemand {
   void free_unused() { pool_.free_unused(); }
 
  private:
+  Recording record_last(ParameterId id);  // what follows from the last event
+  void wait(const base::Fence& fence, Activity activity, ParameterId id);
   Parallel& parallel_;
   Entries& entries_;
   Agreement& agreement_;
   StepStatistics& statistics_;
   Measure& measure_;
+  Timeline& timeline_;
   BufferPool pool_;
 };
 
 // sum_over_replicas, marked in the entry and counted.
-base::Fence sum_entry(Entry& entry, Parallel& parallel, const base::Fence& written, StepStatistics& statistics);
+base::Fence sum_entry(Entry& entry, Parallel& parallel, const base::Fence& written, StepStatistics& statistics,
+                      const LaneMark& mark = {});
 
 }  // namespace tessera::shard

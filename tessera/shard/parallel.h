@@ -15,6 +15,7 @@ struct Parallel {
   std::unique_ptr<comm::Communicator> gtp_gather;  // scheduled weights travel here ...
   std::unique_ptr<comm::Communicator> gtp_reduce;  // ... gradients here: neither waits for the other
   std::unique_ptr<comm::Communicator> gtp_demand;  // weights that no schedule foresaw
+  std::unique_ptr<comm::Communicator> gtp_rows;    // rows of tables that the program reads by index
   std::unique_ptr<comm::Communicator> tp_gather;   // the second hop of weights whose compute parts overlap
   std::unique_ptr<comm::Communicator> tp_reduce;   // the first hop of gradients that tp ranks hold in parts
   std::unique_ptr<comm::Communicator> dp;

@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/layout/home.h"
+#include "tessera/shard/sizes.h"
 
 namespace tessera::shard {
 namespace {
@@ -47,6 +48,7 @@ ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types,
   ShardedParameter parameter;
   parameter.types = types;
   ParameterLayouts layouts = layouts_of(spec, cuts);
+  parameter.by_rows = exchanges_rows(spec, layouts, types, cuts);
   parameter.home = std::move(layouts.home);
   parameter.storage = std::move(layouts.storage);
   parameter.state = std::move(layouts.state);

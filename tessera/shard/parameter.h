@@ -17,6 +17,7 @@
 #include "tessera/base/dtype.h"
 #include "tessera/base/fence.h"
 #include "tessera/layout/layout.h"
+#include "tessera/shard/lookup.h"
 
 namespace tessera::shard {
 
@@ -33,6 +34,7 @@ struct ParameterSpec {
   bool decay = true;                // weight decay applies
   double initial_deviation = 0.02;  // normal(0, deviation); 0: filled with initial_value
   double initial_value = 0;
+  RowReads reads;
 };
 
 // The types a parameter's buffers have. accumulator: of staging, main_grad, master and moments; wire: of the gradient
@@ -57,6 +59,9 @@ struct ShardedParameter {
   std::int64_t version = 0;
   base::Fence published;           // the newest version is written when this is done
   bool main_grad_written = false;  // in this step: the first produced block writes, later ones add
+
+  bool by_rows = false;                      // exchanges_rows(): its rows travel by index, never the whole
+  std::vector<std::int64_t> negative_zeros;  // by_rows: local stored rows of main_grad that hold a -0
 
   std::int64_t shard_elements() const { return local_storage.size; }
   std::int64_t state_elements() const { return local_state.size; }

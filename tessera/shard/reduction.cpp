@@ -30,6 +30,14 @@ ReductionTree tree_of(const ShardedParameter& parameter, const Parallel& paralle
 
 Reducer::Reducer(const ShardedParameter& parameter, const Parallel& parallel, int node)
     : types_(parameter.types), tree_(tree_of(parameter, parallel, node)), rank_(parallel.gtp_rank()) {
+  if (parameter.by_rows) {
+    const RowMessages& messages = rows_.emplace(parameter, parallel).messages();
+    home_elements_ = messages.rows * messages.columns;
+    gradient_bytes_ = static_cast<std::size_t>(messages.staging(types_));
+    rounded_bytes_ = static_cast<std::size_t>(messages.scratch(types_));
+    received_bytes_ = messages.exchanged(types_.wire);
+    return;
+  }
   home_elements_ = parameter.local_home.size;
   gradient_bytes_ = base::align_up(bytes_of(parameter.local_compute.size, types_.accumulator));
   const bool overlaps = parameter.home != parameter.spec.compute;
@@ -38,21 +46,22 @@ Reducer::Reducer(const ShardedParameter& parameter, const Parallel& parallel, in
     parts.state = layout::State::partial;
     over_tp_.emplace(parts, parameter.home, parallel.tp_rank());
     summed_bytes_ = base::align_up(bytes_of(home_elements_, types_.accumulator));
-    received_bytes_ += static_cast<std::int64_t>(bytes_of(over_tp_->elements_received(), types_.accumulator));
+    tp_bytes_ = static_cast<std::int64_t>(bytes_of(over_tp_->elements_received(), types_.accumulator));
   }
   if (types_.wire != types_.accumulator) rounded_bytes_ = base::align_up(bytes_of(home_elements_, types_.wire));
   const ReductionTree::Bytes bytes = tree_.bytes(types_.wire, types_.accumulator);
   within_bytes_ = part(bytes.within);
   sums_bytes_ = part(bytes.sums);
   between_bytes_ = part(bytes.between);
-  received_bytes_ += bytes.within + bytes.between;
+  received_bytes_ = tp_bytes_ + bytes.within + bytes.between;
 }
 
 base::Fence Reducer::sum_over_tp(const ShardedParameter& parameter, comm::Communicator& tp, std::byte* staging,
-                                 const base::Fence& written) const {
+                                 const base::Fence& written, const LaneMark& mark) const {
   if (!over_tp_) return written;
   tp.lane().wait(written);
-  return over_tp_->run(tp, staging, staging + gradient_bytes_, parameter.types.accumulator);
+  mark.begin(tp.lane());
+  return mark.end(tp.lane(), over_tp_->run(tp, staging, staging + gradient_bytes_, parameter.types.accumulator));
 }
 
 // The ranks of this node give each other the parts for the owners that each relays.
@@ -121,8 +130,10 @@ void Reducer::add_between(const std::byte* wire, std::byte* scratch, Messages& m
   }
 }
 
-void Reducer::add_to_main_grad(ShardedParameter& parameter, const std::byte* wire, const std::byte* scratch,
-                               bool accumulate) const {
+void Reducer::add_to_main_grad(const Reducing& member, const std::byte* wire, bool accumulate) const {
+  ShardedParameter& parameter = *member.parameter;
+  const std::byte* scratch = member.scratch;
+  if (rows_) return rows_->add_to_main_grad(parameter, tree_, member.staging, wire, scratch, accumulate);
   const std::byte* received = scratch + rounded_bytes_ + within_bytes_ + sums_bytes_;
   std::vector<const void*> parts;
   for (int node = 0; node < tree_.nodes(); ++node) {
@@ -139,10 +150,20 @@ void Reducer::add_to_main_grad(ShardedParameter& parameter, const std::byte* wir
 }
 
 base::Fence reduce(std::span<Reducing> members, Parallel& parallel, const base::Fence& written,
-                   std::span<std::byte> poisoned) {
+                   const Recording& recording, std::span<std::byte> poisoned) {
   comm::Communicator& gtp = *parallel.gtp_reduce;
   base::Lane& lane = gtp.lane();
+  std::int64_t bytes = 0, tp_bytes = 0;
+  for (const Reducing& member : members) {
+    tp_bytes += member.reducer->tp_bytes_;
+    bytes += member.reducer->received_bytes_ - member.reducer->tp_bytes_;
+  }
+  const LaneMark tp_mark = recording.mark(Activity::reduce_tp, tp_bytes);
+  const LaneMark mark = recording.mark(Activity::reduce, bytes);
   lane.wait(written);
+  for (const Reducing& member : members)
+    lane.wait(member.reducer->sum_over_tp(*member.parameter, *parallel.tp_reduce, member.staging, written, tp_mark));
+  mark.begin(lane);
   struct Sum {
     Reducing member;
     const std::byte* wire;
@@ -154,7 +175,6 @@ base::Fence reduce(std::span<Reducing> members, Parallel& parallel, const base::
     const Reducer& reducer = *member.reducer;
     const ParameterTypes types = member.parameter->types;
     const std::byte* home = member.staging + (reducer.over_tp_ ? reducer.gradient_bytes_ : 0);
-    lane.wait(reducer.sum_over_tp(*member.parameter, *parallel.tp_reduce, member.staging, written));
     const std::byte* wire = home;
     if (types.wire != types.accumulator) {
       wire = member.scratch;
@@ -162,24 +182,28 @@ base::Fence reduce(std::span<Reducing> members, Parallel& parallel, const base::
         comm::cast(home, types.accumulator, member.scratch, types.wire, count);
       });
     }
-    reducer.add_within(wire, member.scratch, within);
-    reducer.add_between(wire, member.scratch, between);
+    if (reducer.rows_) {
+      reducer.rows_->add_messages(member.staging, wire, member.scratch, between.sends, between.receives);
+    } else {
+      reducer.add_within(wire, member.scratch, within);
+      reducer.add_between(wire, member.scratch, between);
+    }
     sums.push_back({member, wire, std::exchange(member.parameter->main_grad_written, true)});
   }
   const ReductionTree& tree = members.front().reducer->tree_;
   if (tree.members_of(0) > 1) {
     gtp.exchange(std::move(within.sends), std::move(within.receives));
     lane.run([sums] {
-      for (const Sum& sum : sums) sum.member.reducer->sum_node(sum.wire, sum.member.scratch);
+      for (const Sum& sum : sums)
+        if (!sum.member.reducer->rows_) sum.member.reducer->sum_node(sum.wire, sum.member.scratch);
     });
   }
-  if (tree.nodes() > 1) gtp.exchange(std::move(between.sends), std::move(between.receives));
+  if (tree.nodes() > 1 || !between.sends.empty()) gtp.exchange(std::move(between.sends), std::move(between.receives));
   lane.run([sums = std::move(sums), poisoned] {
-    for (const Sum& sum : sums)
-      sum.member.reducer->add_to_main_grad(*sum.member.parameter, sum.wire, sum.member.scratch, sum.accumulate);
+    for (const Sum& sum : sums) sum.member.reducer->add_to_main_grad(sum.member, sum.wire, sum.accumulate);
     if (!poisoned.empty()) std::memset(poisoned.data(), 0xFF, poisoned.size());
   });
-  return lane.record();
+  return mark.end(lane, lane.record());
 }
 
 }  // namespace tessera::shard

@@ -2,7 +2,8 @@
 //
 // For each microbatch and parameter, as docs/numerics.md says: parts on several tp ranks are added in tp-rank order in
 // the accumulator type; the result is rounded once to the wire type; it travels to its owners over gtp; an owner adds
-// the gtp ranks' parts in the order of reduction_tree.h to main_grad, which the first block of a step writes.
+// the gtp ranks' parts in the order of reduction_tree.h to main_grad, which the first block of a step writes. Of a
+// table that exchanges rows (rows.h), the rows read travel, to every rank, and give the same sums.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -14,8 +15,12 @@
 #include "tessera/shard/parallel.h"
 #include "tessera/shard/parameter.h"
 #include "tessera/shard/reduction_tree.h"
+#include "tessera/shard/rows.h"
+#include "tessera/shard/timeline.h"
 
 namespace tessera::shard {
+
+struct Reducing;
 
 // Made ready once a parameter; lives until its reductions are done.
 class Reducer {
@@ -28,31 +33,33 @@ class Reducer {
   // What the exchange needs besides, on its lane alone: the rounded gradient, what the others send, the node's sums.
   std::size_t scratch_bytes() const { return rounded_bytes_ + within_bytes_ + sums_bytes_ + between_bytes_; }
   std::int64_t received_bytes() const { return received_bytes_; }  // from other ranks, a reduction
+  // Null unless the table exchanges rows.
+  const RowReducer* rows() const { return rows_ ? &*rows_ : nullptr; }
 
  private:
-  friend base::Fence reduce(std::span<struct Reducing> members, Parallel& parallel, const base::Fence& written,
-                            std::span<std::byte> poisoned);
+  friend base::Fence reduce(std::span<Reducing> members, Parallel& parallel, const base::Fence& written,
+                            const Recording& recording, std::span<std::byte> poisoned);
   struct Messages {
     std::vector<comm::Send> sends;
     std::vector<comm::Receive> receives;
   };
   base::Fence sum_over_tp(const ShardedParameter& parameter, comm::Communicator& tp, std::byte* staging,
-                          const base::Fence& written) const;
+                          const base::Fence& written, const LaneMark& mark) const;
   // wire: the rounded gradient; scratch: this parameter's.
   void add_within(const std::byte* wire, std::byte* scratch, Messages& messages) const;
   void add_between(const std::byte* wire, std::byte* scratch, Messages& messages) const;
   void sum_node(const std::byte* wire, std::byte* scratch) const;
-  void add_to_main_grad(ShardedParameter& parameter, const std::byte* wire, const std::byte* scratch,
-                        bool accumulate) const;
+  void add_to_main_grad(const Reducing& member, const std::byte* wire, bool accumulate) const;
   // This node's sum for an owner that this rank relays.
   const std::byte* node_sum(int owner, const std::byte* wire, const std::byte* scratch) const;
 
   ParameterTypes types_;
   std::optional<comm::Redistribution> over_tp_;
+  std::optional<RowReducer> rows_;
   ReductionTree tree_;
   int rank_ = 0;
-  std::int64_t home_elements_ = 0, received_bytes_ = 0;
-  std::size_t gradient_bytes_ = 0, summed_bytes_ = 0;                                      // aligned, as the next
+  std::int64_t home_elements_ = 0, received_bytes_ = 0, tp_bytes_ = 0;  // that are rounded; tp_bytes_: over tp
+  std::size_t gradient_bytes_ = 0, summed_bytes_ = 0;                   // aligned, as the next
   std::size_t rounded_bytes_ = 0, within_bytes_ = 0, sums_bytes_ = 0, between_bytes_ = 0;  // of scratch, in this order
 };
 
@@ -68,6 +75,6 @@ struct Reducing {
 // Collective over the tp_reduce and gtp_reduce groups. main_grad holds the sum when the fence is done; `poisoned` is
 // overwritten with NaN just before. One thread: marks main_grad as written.
 base::Fence reduce(std::span<Reducing> members, Parallel& parallel, const base::Fence& written,
-                   std::span<std::byte> poisoned = {});
+                   const Recording& recording = {}, std::span<std::byte> poisoned = {});
 
 }  // namespace tessera::shard

@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "tessera/base/error.h"
-#include "tessera/shard/host_time.h"
 #include "tessera/shard/on_demand.h"
+#include "tessera/shard/replicas.h"
 
 namespace tessera::shard {
 
@@ -27,7 +27,7 @@ void Arenas::grow(const Schedule& schedule) {
 }
 
 Replay::Replay(Trace trace, Schedule schedule, Entries& entries, Parallel& parallel, Arenas& arenas,
-               Agreement& agreement, StepStatistics& statistics, const ReplayOptions& options)
+               Agreement& agreement, StepStatistics& statistics, Timeline& timeline, const ReplayOptions& options)
     : trace_(std::move(trace)),
       schedule_(std::move(schedule)),
       entries_(entries),
@@ -35,6 +35,7 @@ Replay::Replay(Trace trace, Schedule schedule, Entries& entries, Parallel& paral
       arenas_(arenas),
       agreement_(agreement),
       statistics_(statistics),
+      timeline_(timeline),
       options_(options),
       random_(options.delay_seed + static_cast<std::uint64_t>(parallel.rank)),
       stays_(schedule_.residencies.size()),
@@ -115,9 +116,10 @@ void Replay::begin_step() {
     const Residency& residency = schedule_.residencies[i];
     stays_[i].awaited = false;
     if (residency.issue >= 0 || is_current(stays_[i], residency)) continue;
-    if (stays_[i].issued) wait(stays_[i].arrived);  // of weights that were replaced since
+    const int index = static_cast<int>(i);
+    if (stays_[i].issued) wait(stays_[i].arrived, Activity::gather, index);  // of weights that were replaced since
     at(passed_, slot(residency.free)) = parallel_.compute->record();
-    issue_gather(static_cast<int>(i));
+    issue_gather(index);
   }
 }
 
@@ -125,9 +127,11 @@ bool Replay::ends_microbatch(int microbatch) const {
   return next_ >= schedule_.body || at(trace_, next_).microbatch != microbatch;
 }
 
-void Replay::wait(const base::Fence& fence) {
+void Replay::wait(const base::Fence& fence, Activity activity, int index) {
   if (fence.done() && !parallel_.clock) return fence.synchronize();
-  Stopwatch exposed(parallel_, statistics_.exposed_seconds);
+  const Unit& unit = activity == Activity::gather ? at(schedule_.gather_units, at(schedule_.residencies, index).unit)
+                                                  : at(schedule_.reduce_units, at(schedule_.reductions, index).unit);
+  const Waiting waiting(parallel_, statistics_.exposed_seconds, timeline_, activity, unit);
   agreement_.wait(fence, entries_);
 }
 
@@ -143,7 +147,7 @@ void Replay::arrive(Entry& entry, ParameterId id) {
   Stay& stay = at(stays_, index);
   TESSERA_CHECK(is_current(stay, residency), "event {}: '{}' was gathered {}, the stored weight has version {}", next_,
                 entry.name(), stay.issued ? "in another version" : "never", entry.parameter.version);
-  if (!stay.awaited) wait(stay.arrived);
+  if (!stay.awaited) wait(stay.arrived, Activity::gather, index);
   stay.awaited = true;
   const Member& member = at(gathered_, id);
   entry.view = arenas_.gather.data() + residency.offset + member.offset;
@@ -166,7 +170,7 @@ void Replay::passed() {
   if (actions.fence) at(passed_, slot(position)) = parallel_.compute->record();
   for (const int i : actions.reductions) issue_reduction(i);
   for (const int i : actions.gathers) issue_gather(i);
-  for (const int i : actions.finishes) wait(at(summed_, i));
+  for (const int i : actions.finishes) wait(at(summed_, i), Activity::reduce, i);
 }
 
 void Replay::issue_gather(int index) {
@@ -186,12 +190,16 @@ void Replay::issue_gather(int index) {
   lane.wait(free);
   delay(lane);
   stay.issued = true;
+  // Behind the body the next step's are issued.
+  const Recording recording =
+      record(timeline_, trace_, static_cast<std::size_t>(residency.wait), unit, next_ > schedule_.body);
   if (unit.size() == 1) {
     const Entry& only = entry(unit.front());
     const Materializer::Groups groups{*parallel_.gtp_gather, *parallel_.tp_gather};
-    stay.arrived = only.materializer.start(only.parameter, groups, buffer, free);
+    stay.arrived = only.materializer.start(only.parameter, groups, buffer, free, recording);
     return;
   }
+  std::int64_t bytes = 0;
   std::vector<const comm::Redistribution*> members;
   std::vector<const void*> sources;
   std::vector<void*> targets;
@@ -199,9 +207,12 @@ void Replay::issue_gather(int index) {
     members.push_back(entry(id).materializer.single_hop());
     sources.push_back(entry(id).parameter.weight.data());
     targets.push_back(buffer + at(gathered_, id).offset);
+    bytes += entry(id).materializer.received_bytes();
   }
   const base::DType type = entry(unit.front()).parameter.types.model;
-  stay.arrived = comm::run_together(*parallel_.gtp_gather, members, sources, targets, type);
+  const LaneMark mark = recording.mark(Activity::gather, bytes);
+  mark.begin(lane);
+  stay.arrived = mark.end(lane, comm::run_together(*parallel_.gtp_gather, members, sources, targets, type));
 }
 
 void Replay::issue_reduction(int index) {
@@ -224,13 +235,21 @@ void Replay::issue_reduction(int index) {
   delay(parallel_.gtp_reduce->lane());
   std::span<std::byte> poisoned;
   if (options_.poison) poisoned = {staging, static_cast<std::size_t>(bytes)};
-  at(summed_, index) = reduce(members, parallel_, parallel_.compute->record(), poisoned);
+  const Recording recording =
+      record(timeline_, trace_, static_cast<std::size_t>(reduction.issue), at(schedule_.reduce_units, reduction.unit));
+  at(summed_, index) = reduce(members, parallel_, parallel_.compute->record(), recording, poisoned);
   if (reduction.replicas && reduction.microbatch + 1 == schedule_.microbatches) issue_replicas(index);
 }
 
 void Replay::issue_replicas(int index) {
-  for (const ParameterId id : at(schedule_.reduce_units, at(schedule_.reductions, index).unit))
-    replicas_.push_back(sum_entry(entry(id), parallel_, at(summed_, index), statistics_));
+  const Reduction& reduction = at(schedule_.reductions, index);
+  const Unit& unit = at(schedule_.reduce_units, reduction.unit);
+  std::int64_t bytes = 0;
+  for (const ParameterId id : unit) bytes += replica_sum_bytes(entry(id).parameter, parallel_);
+  const LaneMark mark =
+      record(timeline_, trace_, static_cast<std::size_t>(reduction.issue), unit).mark(Activity::dp, bytes);
+  for (const ParameterId id : unit)
+    replicas_.emplace_back(index, sum_entry(entry(id), parallel_, at(summed_, index), statistics_, mark));
 }
 
 void Replay::finish() {
@@ -238,18 +257,16 @@ void Replay::finish() {
     const Reduction& reduction = at(schedule_.reductions, i);
     if (reduction.replicas && reduction.microbatch + 1 < schedule_.microbatches) issue_replicas(i);
   }
-  for (const base::Fence& fence : replicas_) wait(fence);
+  for (const auto& [index, summed] : replicas_) wait(summed, Activity::dp, index);
   replicas_.clear();
   for (Stay& stay : stays_) stay.issued = false;  // what is issued from now on is for the next step
 }
 
 void Replay::drain() {
-  for (Stay& stay : stays_) {
-    if (stay.issued) wait(stay.arrived);
-    stay.issued = false;
-  }
-  for (const base::Fence& fence : summed_) wait(fence);
-  for (const base::Fence& fence : replicas_) wait(fence);
+  for (std::size_t i = 0; i < stays_.size(); ++i)
+    if (std::exchange(stays_[i].issued, false)) wait(stays_[i].arrived, Activity::gather, static_cast<int>(i));
+  for (std::size_t i = 0; i < summed_.size(); ++i) wait(summed_[i], Activity::reduce, static_cast<int>(i));
+  for (const auto& [index, summed] : replicas_) wait(summed, Activity::dp, index);
   replicas_.clear();
 }
 

@@ -2,12 +2,14 @@
 #pragma once
 #include <cstdint>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "tessera/shard/agreement.h"
 #include "tessera/shard/entry.h"
 #include "tessera/shard/schedule.h"
 #include "tessera/shard/statistics.h"
+#include "tessera/shard/timeline.h"
 
 namespace tessera::shard {
 
@@ -31,7 +33,7 @@ struct ReplayOptions {
 class Replay {
  public:
   Replay(Trace trace, Schedule schedule, Entries& entries, Parallel& parallel, Arenas& arenas, Agreement& agreement,
-         StepStatistics& statistics, const ReplayOptions& options);
+         StepStatistics& statistics, Timeline& timeline, const ReplayOptions& options);
 
   const Trace& trace() const { return trace_; }
   const Schedule& schedule() const { return schedule_; }
@@ -84,7 +86,8 @@ class Replay {
   void issue_gather(int index);
   void issue_reduction(int index);
   void issue_replicas(int index);
-  void wait(const base::Fence& fence);
+  // For what a residency or a reduction does.
+  void wait(const base::Fence& fence, Activity activity, int index);
   void delay(base::Lane& lane);
 
   Trace trace_;
@@ -94,17 +97,18 @@ class Replay {
   Arenas& arenas_;
   Agreement& agreement_;
   StepStatistics& statistics_;
+  Timeline& timeline_;
   ReplayOptions options_;
   std::mt19937_64 random_;
 
-  std::vector<Actions> actions_;                  // by slot
-  std::vector<int> residency_of_, reduction_of_;  // by event: of a consume, of a produce; -1 for others
-  std::vector<Member> gathered_, reduced_;        // by parameter
-  std::vector<base::Fence> passed_;               // by slot: compute was there last
-  std::vector<Stay> stays_;                       // by residency
-  std::vector<base::Fence> summed_;               // by reduction
-  std::vector<base::Fence> replicas_;             // sums over dp under way
-  int next_ = 0;                                  // event
+  std::vector<Actions> actions_;                       // by slot
+  std::vector<int> residency_of_, reduction_of_;       // by event: of a consume, of a produce; -1 for others
+  std::vector<Member> gathered_, reduced_;             // by parameter
+  std::vector<base::Fence> passed_;                    // by slot: compute was there last
+  std::vector<Stay> stays_;                            // by residency
+  std::vector<base::Fence> summed_;                    // by reduction
+  std::vector<std::pair<int, base::Fence>> replicas_;  // by reduction: sums over dp under way
+  int next_ = 0;                                       // event
 };
 
 }  // namespace tessera::shard

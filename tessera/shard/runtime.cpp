@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "tessera/base/error.h"
-#include "tessera/shard/check.h"
+#include "tessera/shard/check_mesh.h"
 #include "tessera/shard/replicas.h"
 #include "tessera/shard/sizes.h"
 
@@ -23,7 +23,8 @@ Runtime::Runtime(Parallel& parallel, ParameterTypes types, const RuntimeOptions&
 // What is under way uses buffers of this object.
 Runtime::~Runtime() {
   comm::Communicator* groups[] = {parallel_.gtp_gather.get(), parallel_.gtp_demand.get(), parallel_.gtp_reduce.get(),
-                                  parallel_.tp_gather.get(),  parallel_.tp_reduce.get(),  parallel_.dp.get()};
+                                  parallel_.gtp_rows.get(),   parallel_.tp_gather.get(),  parallel_.tp_reduce.get(),
+                                  parallel_.dp.get()};
   for (comm::Communicator* group : groups)
     if (std::uncaught_exceptions() > exceptions_) group->cancel();
   for (comm::Communicator* group : groups) {
@@ -65,7 +66,8 @@ std::vector<ParameterId> Runtime::by_first_use() const {
   };
   if (kind_ == StepKind::train)
     for (const Event& event : trace())
-      if (event.kind == EventKind::consume) add(event.parameter);
+      if (event.kind == EventKind::consume || (event.kind == EventKind::comm && event.parameter >= 0))
+        add(event.parameter);
   for (ParameterId id = 0; id < size(); ++id) add(id);
   return order;
 }
@@ -142,6 +144,7 @@ void Runtime::end_step() {
     // Of weights that this step did not use: they are written next.
     wait_for(entry.parameter.published, Activity::publish, {&id, 1});
   }
+  if (!statistics_.recorded) totals_.demand_gathers += statistics_.demand_gathers;
   in_step_ = false;
 }
 
@@ -196,6 +199,7 @@ void Runtime::depart() {
 WeightView Runtime::consume(ParameterId id, Pass pass) {
   Entry& entry = this->entry(id, "consume");
   TESSERA_CHECK(in_microbatch_, "'{}' is consumed outside a microbatch", entry.name());
+  TESSERA_CHECK(!entry.parameter.by_rows, "'{}' is never whole: gather_rows", entry.name());
   happens(event_of(EventKind::consume, pass, id));
   const bool moves = !entry.materializer.is_resident();
   // Weights that stay have no gather that would wait.
@@ -228,12 +232,17 @@ void Runtime::release(ParameterId id, Pass pass) {
 
 GradientBuffer Runtime::grad_buffer(ParameterId id) {
   Entry& entry = this->entry(id, "grad_buffer");
+  TESSERA_CHECK(!entry.parameter.by_rows, "'{}' has gradients of rows: grad_rows", entry.name());
+  return {staging_of(entry, id), entry.parameter.types.accumulator, entry.produced};
+}
+
+std::byte* Runtime::staging_of(Entry& entry, ParameterId id) {
   TESSERA_CHECK(in_microbatch_ && is_training(), "the gradient of '{}' is asked for outside a training microbatch",
                 entry.name());
   TESSERA_CHECK(entry.parameter.spec.trainable, "'{}' is frozen and has no gradient", entry.name());
   if (replay_ && !replay_->is_next(event_of(EventKind::produce, Pass::backward, id))) depart();
   if (!entry.staging) entry.staging = replay_ ? replay_->staging(id) : on_demand_.staging(entry);
-  return {entry.staging, entry.parameter.types.accumulator, entry.produced};
+  return entry.staging;
 }
 
 void Runtime::produce(ParameterId id) {
@@ -321,7 +330,7 @@ void Runtime::make_schedule() {
   Schedule schedule =
       plan_within(trace(), sizes, options_.gather_budget, options_.reduce_budget, options_.coalesce_bytes,
                   [&](const Schedule& tried) { return measure_.costs(trace(), tried, sizes); });
-  const std::vector<std::string> faults = check(trace(), sizes, schedule);
+  const std::vector<std::string> faults = check_mesh(parallel_.mesh, trace(), sizes, schedule);
   TESSERA_CHECK(faults.empty(), "the schedule of a {} step is wrong: {}", name_of(kind_), faults.front());
   const std::uint64_t gathers = gather_hash(schedule), reductions = reduce_hash(schedule);
   for (comm::Communicator* group : {parallel_.gtp_gather.get(), parallel_.tp_gather.get()})

@@ -50,6 +50,14 @@ struct GradientBuffer {
   bool accumulate = false;
 };
 
+// Where the gradient of read rows is written: [indices, columns], dense. The token at t adds to row slots[t], nowhere
+// where that is -1; equal indices share the slot of the first. Slots are valid until the next grad_rows.
+struct RowGradient {
+  void* data = nullptr;
+  base::DType dtype = base::DType::fp32;
+  std::span<const std::int64_t> slots;
+};
+
 struct RuntimeOptions {
   bool scheduled = true;  // false: every step runs on demand
   bool zero = false;      // the optimizer's state is cut over dp (ZeRO-1): each replica updates a part
@@ -86,8 +94,8 @@ class Runtime {
   ShardedParameter& parameter(ParameterId id);
   // Ids in name order: the order of norms and of checkpoints.
   std::vector<ParameterId> by_name() const;
-  // Ids in the order in which the last training step first consumed them, the rest behind: the order in which an
-  // optimizer should publish, so that the next step's first gathers start first.
+  // Ids in the order in which the last training step first consumed them (or read rows of them), the rest behind: the
+  // order in which an optimizer should publish, so that the next step's first gathers start first.
   std::vector<ParameterId> by_first_use() const;
 
   // microbatches: how many this step has, the same on every rank. Errors: calls out of order.
@@ -102,6 +110,12 @@ class Runtime {
   void release(ParameterId id, Pass pass);
   GradientBuffer grad_buffer(ParameterId id);
   void produce(ParameterId id);
+  // Of a table whose rows travel by index (ShardedParameter::by_rows), instead of consume and of grad_buffer. indices:
+  // rows of the tp-local part, -1 for none; at most reads.per_microbatch.
+  // Blocks until out [indices, columns] (the model's type) holds them, zeros for none. Collective over gtp.
+  void gather_rows(ParameterId id, std::span<const std::int64_t> indices, void* out, Pass pass);
+  // Ask for it directly before writing and produce, once a microbatch.
+  RowGradient grad_rows(ParameterId id, std::span<const std::int64_t> indices);
   // New weights, written by compute: where the state is split (ZeRO-1) of this rank's state parts, which replicas now
   // give each other. Collective over dp.
   void publish(std::span<const ParameterId> ids);
@@ -138,6 +152,7 @@ class Runtime {
     int departures = 0;  // in a row
   };
   Entry& entry(ParameterId id, const char* call);
+  std::byte* staging_of(Entry& entry, ParameterId id);
   Event event_of(EventKind kind, Pass pass, ParameterId id) const;
   void record_comm(EventKind kind, const std::string& group, const std::string& op, std::int64_t bytes, Pass pass);
   void happens(const Event& event);

@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "tessera/base/buffer.h"
+#include "tessera/base/error.h"
 #include "tessera/layout/redistribute.h"
 #include "tessera/shard/reduction_tree.h"
+#include "tessera/shard/rows.h"
 
 namespace tessera::shard {
 namespace {
@@ -21,17 +23,22 @@ ReductionTree tree_of(const ParameterSpec& spec, const ParameterLayouts& layouts
   return {std::move(owned), !spec.sharded, cuts.node, gtp_rank};
 }
 
-}  // namespace
-
-std::int64_t exchange_bytes(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
-                            const Cuts& cuts, int tp_rank, int gtp_rank) {
-  const ReductionTree tree = tree_of(spec, layouts, cuts, tp_rank, gtp_rank);
-  const ReductionTree::Bytes bytes = tree.bytes(types.wire, types.accumulator);
-  return bytes.within + bytes.between;
+RowMessages messages_of(const ParameterSpec& spec, const Cuts& cuts) {
+  return {.rows = spec.reads.per_microbatch, .columns = spec.compute.shape.cols, .ranks = cuts.gtp};
 }
 
-ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
-                      const Cuts& cuts) {
+// Each row whole, on one tp rank, which computes all of its gradient.
+bool has_whole_rows(const ParameterSpec& spec, const ParameterLayouts& layouts) {
+  if (!spec.sharded || spec.partial_gradient || layouts.home != spec.compute) return false;
+  for (const layout::LocalLayout& local : spec.compute.ranks)
+    for (const layout::Piece& piece : local.pieces)
+      if (piece.box.cols != spec.compute.shape.cols) return false;
+  return true;
+}
+
+// As a weight that is gathered whole.
+ParameterSize size_of_whole(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
+                            const Cuts& cuts) {
   const auto model = static_cast<std::int64_t>(base::size_of(types.model));
   const auto accumulator = static_cast<std::int64_t>(base::size_of(types.accumulator));
   const auto wire = static_cast<std::int64_t>(base::size_of(types.wire));
@@ -85,6 +92,42 @@ ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts
     size.replica_wire = std::max(size.replica_wire, splits ? state * parts : 2 * shard * parts / dp);
   }
   return size;
+}
+
+}  // namespace
+
+bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
+                    const Cuts& cuts) {
+  if (spec.reads.per_microbatch == 0 || spec.reads.lookup == Lookup::gather || cuts.gtp == 1) return false;
+  const bool whole_rows = has_whole_rows(spec, layouts);
+  TESSERA_CHECK(whole_rows || spec.reads.lookup != Lookup::rows,
+                "parameter '{}': rows travel by index only where each is on one tp rank", spec.name);
+  if (!whole_rows || spec.reads.lookup == Lookup::rows) return whole_rows;
+  const ParameterSize whole = size_of_whole(spec, layouts, types, cuts);
+  const RowMessages messages = messages_of(spec, cuts);
+  const std::int64_t back = spec.trainable ? messages.exchanged(types.wire) : 0;
+  return messages.exchanged(types.model) + back < whole.gather_wire + whole.reduce_wire;
+}
+
+ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
+                      const Cuts& cuts) {
+  ParameterSize size = size_of_whole(spec, layouts, types, cuts);
+  if (!exchanges_rows(spec, layouts, types, cuts)) return size;
+  size.gathered = size.gather_wire = 0;
+  if (!spec.trainable) return size;
+  const RowMessages messages = messages_of(spec, cuts);
+  size.staging = messages.staging(types);
+  size.scratch = messages.scratch(types);
+  size.reduce_wire = messages.exchanged(types.wire);
+  return size;
+}
+
+std::int64_t exchange_bytes(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
+                            const Cuts& cuts, int tp_rank, int gtp_rank) {
+  if (exchanges_rows(spec, layouts, types, cuts)) return messages_of(spec, cuts).exchanged(types.wire);
+  const ReductionTree tree = tree_of(spec, layouts, cuts, tp_rank, gtp_rank);
+  const ReductionTree::Bytes bytes = tree.bytes(types.wire, types.accumulator);
+  return bytes.within + bytes.between;
 }
 
 }  // namespace tessera::shard

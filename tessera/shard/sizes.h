@@ -10,6 +10,16 @@ namespace tessera::shard {
 ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                       const Cuts& cuts);
 
+// Whether a table that is read by row index exchanges rows instead of being gathered. For R = reads.per_microbatch rows
+// (the same on every rank; messages have this size whatever is read), C columns and G gtp ranks, with Lookup::automatic
+// when
+//     (G - 1) R (C size(model) + 8 + C size(wire) + 8)
+// bytes, rows of the type and their int64 indices there and back, are less than gather_wire + reduce_wire of the whole
+// (a frozen table has no way back). Never where nothing is cut over gtp. Errors: Lookup::rows for a table that tp ranks
+// hold in other parts than whole rows of one rank each.
+bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
+                    const Cuts& cuts);
+
 // Received by a rank in one exchange, from layouts and cuts as above.
 std::int64_t exchange_bytes(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                             const Cuts& cuts, int tp_rank, int gtp_rank);

@@ -13,19 +13,21 @@
 #include <vector>
 
 #include "tessera/base/dtype.h"
-#include "tessera/nn/recompute.h"
+#include "tessera/shard/lookup.h"
 
 namespace tessera::train {
 
 enum class Backend { local, mpi, nccl };
 enum class RateShape { constant, cosine };
 enum class ReduceOrder { sequential, hierarchical };
-using nn::Recompute;
+using shard::Lookup;
+enum class Recompute { none, selective, full, automatic };  // as nn::Recompute; automatic: recompute_choice.h
 
 std::string_view name_of(Backend value);
 std::string_view name_of(RateShape value);
 std::string_view name_of(ReduceOrder value);
-using nn::name_of;
+using shard::name_of;
+std::string_view name_of(Recompute value);
 
 // Defaults are the command line's. A member's name is its key in JSON; its flag has dashes for underscores
 // (micro_batch, --micro-batch).
@@ -57,14 +59,17 @@ struct TrainConfig {
 
   bool mask_documents = false;
   Recompute recompute = Recompute::none;
+  std::string activation_budget;  // bytes, as 20GB: what recompute automatic keeps to
   bool sequence_parallel = false;
 
   std::string gather_budget = "auto", reduce_budget = "auto";  // min, auto, or bytes as 300MB (parse_budget)
   ReduceOrder reduce_order = ReduceOrder::sequential;          // of gradients over gtp (shard/reduction_tree.h)
   std::int64_t ranks_per_node = 0;                             // hierarchical: what adds up first
   bool zero = true;                                            // the optimizer's state is cut over dp
+  Lookup embedding = Lookup::automatic;                        // how its table reaches the gtp ranks
   bool debug_poison = false;                                   // buffers are filled with NaN when they are free
   std::int64_t debug_delays = 0;                               // not 0: seed of random delays of communication
+  std::int64_t trace_step = 0;                                 // whose timeline is written; 0: none
 
   std::int64_t save_every = 0, keep = 0;  // steps between checkpoints, 0: only the last; checkpoints kept, 0: all
   std::string resume;                     // path of a checkpoint, or "latest"; empty: a new run

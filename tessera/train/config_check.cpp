@@ -36,6 +36,8 @@ void check_rates(const TrainConfig& config) {
 void check_dependants(const TrainConfig& config) {
   if (config.eval_every > 0 && config.valid.empty())
     throw InputError("--eval-every: got {} without --valid, expected held-out data to evaluate on", config.eval_every);
+  if (config.trace_step > config.steps)
+    throw InputError("--trace-step: got {}, expected at most --steps {}", config.trace_step, config.steps);
 }
 
 void check_reduce_order(const TrainConfig& config) {
@@ -45,6 +47,12 @@ void check_reduce_order(const TrainConfig& config) {
                      config.ranks_per_node, config.tp);
   if (!in_nodes && config.ranks_per_node != 0)
     throw InputError("--ranks-per-node: got {} without --reduce-order hierarchical", config.ranks_per_node);
+}
+
+void check_recompute(const TrainConfig& config) {
+  if ((config.recompute == Recompute::automatic) != !config.activation_budget.empty())
+    throw InputError("--activation-budget: got '{}' with --recompute {}, expected bytes with auto and nothing else",
+                     config.activation_budget, name_of(config.recompute));
 }
 
 }  // namespace
@@ -80,6 +88,7 @@ TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_
     throw InputError("--ranks: got {} with --backend local, expected at most {} (threads of one process)", config.ranks,
                      kMostLocalRanks);
   check_reduce_order(config);
+  check_recompute(config);
   const std::int64_t blocks = config.micro_batch * config.gtp * config.dp;
   if (config.global_batch % blocks != 0)
     throw InputError("--global-batch: got {}, expected a multiple of --micro-batch {} * --gtp {} * --dp {} = {}",
@@ -92,11 +101,18 @@ int gtp_ranks_of_node(const TrainConfig& config) {
   return static_cast<int>(std::min(config.gtp, config.ranks_per_node / config.tp));
 }
 
+shard::RowReads embedding_reads(const TrainConfig& config) {
+  return {.per_microbatch = config.micro_batch * config.seq_len, .lookup = config.embedding};
+}
+
 TrainConfig resolve_model(TrainConfig config, const nn::LlamaConfig& model) {
   if (config.seq_len == 0) config.seq_len = model.max_position_embeddings;
   if (config.seq_len > model.max_position_embeddings)
     throw InputError("--seq-len: got {}, expected at most {} (max_position_embeddings of model '{}')", config.seq_len,
                      model.max_position_embeddings, config.model);
+  if (config.embedding == Lookup::rows && model.tie_word_embeddings)
+    throw InputError("--embedding: got rows, expected auto or gather: model '{}' has its table as output layer too",
+                     config.model);
   return config;
 }
 

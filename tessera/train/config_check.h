@@ -22,8 +22,11 @@ TrainConfig resolve_settings(TrainConfig config);
 TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_size);
 // Consecutive gtp ranks whose gradients are added first; 1: in rank order.
 int gtp_ranks_of_node(const TrainConfig& config);
+// The tokens of a microbatch, seq_len filled in, and how the embedding reads them.
+shard::RowReads embedding_reads(const TrainConfig& config);
 
 // 3. The model. Fills in seq_len; it is at most the model's longest. Degrees need not divide any size of the model.
+// Rows of a table that is the output layer's weight too cannot be all that is read of it.
 TrainConfig resolve_model(TrainConfig config, const nn::LlamaConfig& model);
 
 // What is allowed but deserves a line at the start of the run (one string a line; none: empty).

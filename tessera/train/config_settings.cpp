@@ -56,17 +56,23 @@ constexpr std::array kSettings{
     Setting{"clip", &C::clip, kNotNegative, kKept, "X", "largest norm of the gradient; 0: no clipping"},
     Setting{"mask_documents", &C::mask_documents, kAny, kKept, "on|off",
             "attention and positions restart at documents"},
-    Setting{"recompute", &C::recompute, kAny, kRun, "none|selective|full", "activations computed again in backward"},
+    Setting{"recompute", &C::recompute, kAny, kRun, "none|selective|full|auto",
+            "activations computed again in backward"},
+    Setting{"activation_budget", &C::activation_budget, kAny, kRun, "BYTES",
+            "--recompute auto computes again what exceeds it"},
     Setting{"sequence_parallel", &C::sequence_parallel, kAny, kRun, "on|off",
             "cut activations outside tp by tokens too"},
     Setting{"reduce_order", &C::reduce_order, kAny, kKept, "sequential|hierarchical",
             "gradients add up in rank order, or within nodes first"},
     Setting{"ranks_per_node", &C::ranks_per_node, kCountOrZero, kKept, "N", "of --reduce-order hierarchical"},
     Setting{"zero", &C::zero, kAny, kRun, "on|off", "cut the optimizer's state over replicas (ZeRO-1)"},
+    Setting{"embedding", &C::embedding, kAny, kRun, "auto|gather|rows",
+            "gather the table over gtp, or exchange the rows of the tokens; auto: by bytes"},
     Setting{"gather_budget", &C::gather_budget, kAny, kRun, "BYTES|min|auto", "memory for gathered weights, as 2GB"},
     Setting{"reduce_budget", &C::reduce_budget, kAny, kRun, "BYTES|min|auto", "memory for gradients on their way"},
     Setting{"debug_poison", &C::debug_poison, kAny, kRun, "on|off", "fill buffers with NaN when they are free"},
     Setting{"debug_delays", &C::debug_delays, kCountOrZero, kRun, "SEED", "delay communication at random; 0: not"},
+    Setting{"trace_step", &C::trace_step, kCountOrZero, kRun, "N", "write the timeline of this step; 0: none"},
     Setting{"save_every", &C::save_every, kCountOrZero, kRun, "N", "steps between checkpoints; 0: only the last step"},
     Setting{"keep", &C::keep, kCountOrZero, kRun, "N", "newest checkpoints that are kept; 0: all"},
     Setting{"resume", &C::resume, kAny, kRun, "PATH|latest", "go on from a checkpoint"},
@@ -95,9 +101,12 @@ constexpr std::array kRateShapes{Word<RateShape>{RateShape::constant, "constant"
                                  Word<RateShape>{RateShape::cosine, "cosine"}};
 constexpr std::array kReduceOrders{Word<ReduceOrder>{ReduceOrder::sequential, "sequential"},
                                    Word<ReduceOrder>{ReduceOrder::hierarchical, "hierarchical"}};
-constexpr std::array kRecomputes{Word<Recompute>{Recompute::none, nn::name_of(Recompute::none)},
-                                 Word<Recompute>{Recompute::selective, nn::name_of(Recompute::selective)},
-                                 Word<Recompute>{Recompute::full, nn::name_of(Recompute::full)}};
+constexpr std::array kRecomputes{
+    Word<Recompute>{Recompute::none, "none"}, Word<Recompute>{Recompute::selective, "selective"},
+    Word<Recompute>{Recompute::full, "full"}, Word<Recompute>{Recompute::automatic, "auto"}};
+constexpr std::array kLookups{Word<Lookup>{Lookup::automatic, shard::name_of(Lookup::automatic)},
+                              Word<Lookup>{Lookup::gather, shard::name_of(Lookup::gather)},
+                              Word<Lookup>{Lookup::rows, shard::name_of(Lookup::rows)}};
 constexpr std::array kDTypes{Word<DType>{DType::fp32, "fp32"}, Word<DType>{DType::bf16, "bf16"},
                              Word<DType>{DType::fp64, "fp64"}};
 
@@ -112,6 +121,9 @@ constexpr const auto& words_of(ReduceOrder) {
 }
 constexpr const auto& words_of(Recompute) {
   return kRecomputes;
+}
+constexpr const auto& words_of(Lookup) {
+  return kLookups;
 }
 constexpr const auto& words_of(DType) {
   return kDTypes;
@@ -256,6 +268,9 @@ std::string_view name_of(Backend value) {
   return word_of(value);
 }
 std::string_view name_of(ReduceOrder value) {
+  return word_of(value);
+}
+std::string_view name_of(Recompute value) {
   return word_of(value);
 }
 std::string_view name_of(RateShape value) {

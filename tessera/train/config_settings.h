@@ -11,10 +11,11 @@
 
 namespace tessera::train {
 
-using Field = std::variant<std::string TrainConfig::*, std::vector<std::string> TrainConfig::*, bool TrainConfig::*,
-                           std::int64_t TrainConfig::*, std::uint64_t TrainConfig::*, double TrainConfig::*,
-                           Backend TrainConfig::*, RateShape TrainConfig::*, ReduceOrder TrainConfig::*, Recompute TrainConfig::*,
-                           base::DType TrainConfig::*, std::optional<base::DType> TrainConfig::*>;
+using Field =
+    std::variant<std::string TrainConfig::*, std::vector<std::string> TrainConfig::*, bool TrainConfig::*,
+                 std::int64_t TrainConfig::*, std::uint64_t TrainConfig::*, double TrainConfig::*,
+                 Backend TrainConfig::*, RateShape TrainConfig::*, ReduceOrder TrainConfig::*, Recompute TrainConfig::*,
+                 Lookup TrainConfig::*, base::DType TrainConfig::*, std::optional<base::DType> TrainConfig::*>;
 
 // What may be asked for: low <= value <= high, or low < value < high where `open_*`. A default below the range stands
 // for "follows from other settings".

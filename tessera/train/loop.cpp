@@ -12,6 +12,8 @@
 #include "tessera/train/config_check.h"
 #include "tessera/train/lr_schedule.h"
 #include "tessera/train/plan_flags.h"
+#include "tessera/train/recompute_choice.h"
+#include "tessera/train/step_timeline.h"
 #include "tessera/train/trainer_checkpoint.h"
 
 namespace tessera::train {
@@ -23,10 +25,6 @@ constexpr int kMostSkipped = 10;  // steps in a row
 double milliseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
-
-// Neighbouring weights travel together up to this: a collective costs some tens of microseconds, as long as memory
-// takes to copy as much.
-constexpr std::int64_t kCoalesceBytes = std::int64_t{1} << 20;
 
 shard::RuntimeOptions runtime_options(const TrainConfig& config) {
   shard::RuntimeOptions options;
@@ -48,8 +46,9 @@ TrainerOptions trainer_options(const RunPlan& plan) {
       .dp = static_cast<int>(config.dp),
       .types = {.model = config.dtype, .accumulator = base::accumulator_of(config.dtype), .wire = *config.grad_wire},
       .sequence_parallel = config.sequence_parallel,
-      .recompute = config.recompute,
+      .recompute = nn::BlockRecompute(recompute_choice(config, plan.model)),
       .seq_len = config.seq_len,
+      .embedding = embedding_reads(config),
       .adamw = {.beta1 = config.beta1, .beta2 = config.beta2, .eps = config.eps, .weight_decay = config.weight_decay},
       .clip = config.clip,
       .runtime = runtime_options(config)};
@@ -70,7 +69,10 @@ class Loop {
       save_if_due(config.steps);
     }
     for (std::int64_t step = plan_.first_step; step <= config.steps; ++step) {
+      // The step's first gathers begin in the one before.
+      if (step + 1 == config.trace_step || step == config.trace_step) trainer_.runtime().record_timeline(true);
       StepMetrics metrics = train(step);
+      if (step == config.trace_step) write_timeline(step);
       metrics.valid_loss = evaluate_if_due(step);
       if (metrics.valid_loss) summary_.valid_loss = metrics.valid_loss;
       if (files_ != nullptr) files_->step(metrics);  // before the checkpoint: none is without its line
@@ -145,6 +147,12 @@ class Loop {
     const bool due = step == config.steps || (config.eval_every > 0 && step % config.eval_every == 0);
     if (!plan_.valid || !due) return std::nullopt;
     return trainer_.evaluate(evaluation_input(plan_, trainer_.parallel()));
+  }
+
+  void write_timeline(std::int64_t step) {
+    const nlohmann::ordered_json timeline = gather_step_timeline(trainer_.runtime());
+    trainer_.runtime().record_timeline(false);
+    if (files_ != nullptr) files_->step_trace(step, timeline);
   }
 
   void save_if_due(std::int64_t step) {

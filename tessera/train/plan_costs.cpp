@@ -54,9 +54,12 @@ class Operators {
   double swiglu() const { return moves(3 * tokens_ * ffn_ * model()); }
   double swiglu_backward() const { return moves(5 * tokens_ * ffn_ * model()); }
   double loss() const { return moves(4 * tokens_ * vocabulary_ * model()); }
+  double tokens() const { return tokens_; }
+  double vocabulary() const { return vocabulary_; }
   double embedding() const { return moves(2 * tokens_ * hidden_ * model()); }
-  double embedding_backward() const {
-    return moves(vocabulary_ * hidden_ * accumulator() + tokens_ * hidden_ * (model() + 2 * accumulator()));
+  // written: rows of the gradient, which begins as zeros.
+  double embedding_backward(double written) const {
+    return moves(written * hidden_ * accumulator() + tokens_ * hidden_ * (model() + 2 * accumulator()));
   }
   // Causal: half of two seq_len x seq_len x head_dim products a head; backward has five of them.
   double attention() const { return causal_flops() / (flops_ * input_.machine.attention_forward_efficiency) + rope(); }
@@ -94,7 +97,12 @@ class Placer {
     roles_.resize(parameters.size(), Role::norm);
     role(ids_.output) = Role::output;
     role(ids_.embedding) = Role::embedding;
-    for (const nn::LlamaBlockIds& block : ids_.blocks) {
+    policies_.resize(parameters.size(), nn::Recompute::none);
+    for (std::size_t i = 0; i < ids_.blocks.size(); ++i) {
+      const nn::LlamaBlockIds& block = ids_.blocks[i];
+      for (const ParameterId id :
+           {block.attention_norm, block.qkv, block.attention_output, block.mlp_norm, block.gate_up, block.down})
+        policies_[static_cast<std::size_t>(id)] = input.recompute.of(i);
       role(block.qkv) = Role::qkv;
       role(block.attention_output) = Role::attention_output;
       role(block.gate_up) = Role::gate_up;
@@ -112,6 +120,7 @@ class Placer {
       if (event.kind == EventKind::consume) consume(at, event);
       if (event.kind == EventKind::produce) produce(at, event);
       if (event.kind == EventKind::comm) result.costs.comm_seconds[at] = collective(event);
+      if (event.kind == EventKind::comm && event.parameter >= 0) consume(at, event);  // the lookup
       if (event.kind != EventKind::publish) continue;
       if (!published) add(at, operators_.gradient_norm(all_shards()), "gradient norm");
       published = true;
@@ -123,6 +132,9 @@ class Placer {
   StepCosts result;
 
  private:
+  bool is_selective(const Event& event) const {
+    return policies_[static_cast<std::size_t>(event.parameter)] == nn::Recompute::selective;
+  }
   Role& role(ParameterId id) { return roles_[static_cast<std::size_t>(id)]; }
 
   // A tied table is the embedding at its first consume of a microbatch and at its last produce, else the output layer.
@@ -145,13 +157,12 @@ class Placer {
     const std::string& name = parameters_[static_cast<std::size_t>(event.parameter)].size.name;
     if (role == Role::embedding) return add(at + 1, operators_.embedding(), "lookup " + name);
     if (role == Role::norm) {
-      const bool again = event.pass == Pass::recompute && input_.recompute == nn::Recompute::selective;
+      const bool again = event.pass == Pass::recompute && is_selective(event);
       return add(at + 1, again ? operators_.norm_again() : operators_.norm(), "norm " + name);
     }
     add(at + 1, gemm(event), (backward ? "dgrad " : "fprop ") + name);
     if (role == Role::output && !backward) add(at + 1, operators_.loss(), "loss");
-    if (role == Role::down && (!backward || input_.recompute == nn::Recompute::selective))
-      add(at, operators_.swiglu(), "swiglu");
+    if (role == Role::down && (!backward || is_selective(event))) add(at, operators_.swiglu(), "swiglu");
     if (role == Role::qkv && backward) add(at, operators_.attention_backward(), "attention backward");
     if (role == Role::qkv && !backward) add(at + 2, operators_.attention(), "attention");
   }
@@ -160,12 +171,20 @@ class Placer {
     const Role role = role_at(event);
     const std::string& name = parameters_[static_cast<std::size_t>(event.parameter)].size.name;
     if (role == Role::norm) return;  // in its consume
-    if (role == Role::embedding) return add(at, operators_.embedding_backward(), "gradient " + name);
+    if (role == Role::embedding) {
+      const bool by_rows = parameters_[static_cast<std::size_t>(event.parameter)].row_buffers > 0;
+      const double written = by_rows ? operators_.tokens() : operators_.vocabulary();
+      return add(at, operators_.embedding_backward(written), "gradient " + name);
+    }
     add(at, gemm(event), "wgrad " + name);
     if (role == Role::down) add(at + 1, operators_.swiglu_backward(), "swiglu backward");
   }
 
   double collective(const Event& event) const {
+    if (event.parameter >= 0) {  // indices, then rows
+      const MachineLink& link = input_.machine.link(static_cast<std::int64_t>(input_.mesh.tp) * input_.mesh.gtp);
+      return 2 * link.latency_s + static_cast<double>(event.bytes) / link.bytes_per_second;
+    }
     const MachineLink& link = input_.machine.link(input_.mesh.tp);
     const double others = input_.mesh.tp - 1, given = static_cast<double>(event.bytes);
     const double received = event.op == "all_gather" ? others * given : others / input_.mesh.tp * given;
@@ -191,6 +210,7 @@ class Placer {
   const std::vector<PlannedParameter>& parameters_;
   nn::LlamaIds ids_;
   std::vector<Role> roles_;
+  std::vector<nn::Recompute> policies_;  // by parameter, of its block
 };
 
 double seconds_of(const MachineLink& link, double received) {
@@ -235,7 +255,10 @@ void set_unit_costs(const CostInput& input, const shard::Trace& trace, const std
   }
   const Operators operators(input);
   for (const shard::Unit& unit : schedule.reduce_units) {
-    const double shards = sum(unit, [](const PlannedParameter& p) { return p.shard_elements; });
+    const std::int64_t read = input.sequences * input.seq_len * input.model.hidden_size;  // elements of rows, at most
+    const double shards = sum(unit, [&](const PlannedParameter& p) {
+      return p.row_buffers > 0 ? std::min(p.shard_elements, read) : p.shard_elements;
+    });
     const double over_tp = sum(unit, [](const PlannedParameter& p) { return p.size.reduce_tp_wire; });
     const double all = sum(unit, [](const PlannedParameter& p) { return p.size.reduce_wire; });
     const double replicas = sum(unit, [](const PlannedParameter& p) { return p.size.replica_wire; });

@@ -16,7 +16,7 @@ struct CostInput {
   const Machine& machine;
   MeshDegrees mesh;
   shard::ParameterTypes types;
-  nn::Recompute recompute = nn::Recompute::none;
+  nn::BlockRecompute recompute;
   bool sequence_parallel = false;
   std::int64_t sequences = 1, seq_len = 1;  // of a microbatch
 };

@@ -11,10 +11,25 @@
 namespace tessera::train {
 namespace {
 
-constexpr std::array<std::string_view, 17> kSettings{
-    "model",        "ranks",          "tp",    "gtp",           "dp",           "micro_batch",
-    "global_batch", "seq_len",        "dtype", "grad_wire",     "recompute",    "sequence_parallel",
-    "reduce_order", "ranks_per_node", "zero",  "gather_budget", "reduce_budget"};
+constexpr std::array<std::string_view, 19> kSettings{"model",
+                                                     "ranks",
+                                                     "tp",
+                                                     "gtp",
+                                                     "dp",
+                                                     "micro_batch",
+                                                     "global_batch",
+                                                     "seq_len",
+                                                     "dtype",
+                                                     "grad_wire",
+                                                     "recompute",
+                                                     "activation_budget",
+                                                     "sequence_parallel",
+                                                     "reduce_order",
+                                                     "ranks_per_node",
+                                                     "zero",
+                                                     "embedding",
+                                                     "gather_budget",
+                                                     "reduce_budget"};
 
 void apply(TrainConfig& config, const PlanFlags& flags) {
   for (const auto& [name, words] : flags.settings) {
@@ -42,6 +57,13 @@ shard::Trace load_events(const PlanFlags& flags, const PlanRequest& request) {
   return std::move(named.trace);
 }
 
+// What a run chose by its own times is what is planned for it.
+void keep_arenas(const MeasuredRun& run, PlanRequest& request) {
+  if (!request.gather_budget) request.gather_budget = run.gather_arena_bytes;
+  if (!request.reduce_budget && run.reduce_arena_bytes && run.scratch_bytes)
+    request.reduce_budget = *run.reduce_arena_bytes + *run.scratch_bytes;
+}
+
 }  // namespace
 
 std::span<const std::string_view> plan_settings() {
@@ -66,6 +88,7 @@ PlanTask plan_task(const PlanFlags& flags, const std::filesystem::path& configs)
   request.kind = flags.evaluate ? shard::StepKind::evaluate : shard::StepKind::train;
   request.gather_budget = parse_budget(request.config.gather_budget, "--gather-budget");
   request.reduce_budget = parse_budget(request.config.reduce_budget, "--reduce-budget");
+  if (task.run) keep_arenas(*task.run, request);
   if (flags.events.empty()) return task;
   request.trace = load_events(flags, request);
   request.kind = request.trace->front().step;

@@ -72,6 +72,7 @@ MeasuredRun read_measured_run(const std::filesystem::path& folder) {
   const json summary = base::read_json_file(directory.summary());
   run.gather_arena_bytes = integer_in(summary, "gather_arena_bytes");
   run.reduce_arena_bytes = integer_in(summary, "reduce_arena_bytes");
+  run.scratch_bytes = integer_in(summary, "exchange_scratch_bytes");
   return run;
 }
 

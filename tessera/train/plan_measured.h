@@ -17,7 +17,7 @@ struct MeasuredRun {
   // Medians of steps; bytes of all ranks.
   double step_ms = 0, exposed_comm_ms = 0;
   std::int64_t gathered_bytes = 0, reduced_bytes = 0;
-  std::optional<std::int64_t> gather_arena_bytes, reduce_arena_bytes;  // of a rank; where the run says so
+  std::optional<std::int64_t> gather_arena_bytes, reduce_arena_bytes, scratch_bytes;  // of a rank; if it says so
 };
 
 // From config.json, metrics.jsonl and, where it is there, summary.json. InputError naming the file: no run, no steps.

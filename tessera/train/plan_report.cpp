@@ -1,4 +1,5 @@
 #include "tessera/train/plan_report.h"
+#include "tessera/train/recompute_choice.h"
 
 #include <fmt/ranges.h>
 
@@ -83,6 +84,7 @@ std::string head_text(const PlanRequest& request, const StepPlan& step) {
       c.dp, request.machine.name, request.kind == shard::StepKind::train ? "training step" : "evaluation",
       microbatches_of(c), c.micro_batch, c.seq_len, step.trace.size(), step.schedule.residencies.size(),
       step.schedule.reductions.size());
+  text += fmt::format("activations computed again: {}\n", recompute_text(recompute_choice(c, request.model)));
   const MemoryUse& memory = step.memory;
   text += fmt::format(
       "\npeak memory of a rank: {} = weights {} + gathered {} + gradients {} + optimizer {} + "
@@ -126,7 +128,7 @@ std::string gathers_text(const StepPlan& step, std::size_t rows) {
   return text + more_text(residencies.size(), rows);
 }
 
-std::string reductions_text(const StepPlan& step, std::size_t rows) {
+std::string reductions_text(const StepPlan& step, bool has_replicas, std::size_t rows) {
   const auto& reductions = step.schedule.reductions;
   if (reductions.empty()) return "";
   std::string text = fmt::format("\n{:>8} {:>8} {:>8} {:>14} {:>14}  {}\n", "first", "issue", "finish", "offset",
@@ -136,7 +138,7 @@ std::string reductions_text(const StepPlan& step, std::size_t rows) {
     text += fmt::format("{:>8} {:>8} {:>8} {:>14} {:>14}  mb {} {}{}\n", r.first, r.issue, r.finish, r.offset,
                         step.schedule.reduce_bytes[static_cast<std::size_t>(r.unit)], r.microbatch,
                         weights_text(unit_of(step.schedule.reduce_units, r.unit), step),
-                        r.replicas ? ", then replicas" : "");
+                        r.replicas && has_replicas ? ", then replicas" : "");
   }
   return text + more_text(reductions.size(), rows);
 }
@@ -175,7 +177,7 @@ ordered_json plan_json(const PlanRequest& request, const StepPlan& step) {
 }
 
 std::string plan_text(const PlanRequest& request, const StepPlan& step, std::size_t rows) {
-  return head_text(request, step) + gathers_text(step, rows) + reductions_text(step, rows);
+  return head_text(request, step) + gathers_text(step, rows) + reductions_text(step, request.config.dp > 1, rows);
 }
 
 }  // namespace tessera::train

@@ -6,6 +6,7 @@
 
 #include "tessera/layout/redistribute.h"
 #include "tessera/nn/llama_parameters.h"
+#include "tessera/shard/rows.h"
 
 namespace tessera::train {
 namespace {
@@ -45,7 +46,13 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
                            .state_elements = greatest(layouts.state),
                            .compute_elements = greatest(spec.compute)};
   const std::int64_t tp_groups = static_cast<std::int64_t>(mesh.gtp) * mesh.dp;
-  if (spec.sharded) planned.gather_total = mesh.dp * (mesh.gtp - 1) * sum(layouts.home) * bytes(types.model);
+  if (shard::exchanges_rows(spec, layouts, types, cuts)) {
+    const shard::RowMessages rows{
+        .rows = spec.reads.per_microbatch, .columns = spec.compute.shape.cols, .ranks = mesh.gtp};
+    planned.row_buffers = rows.buffers(types.model);
+  }
+  if (spec.sharded && planned.row_buffers == 0)
+    planned.gather_total = mesh.dp * (mesh.gtp - 1) * sum(layouts.home) * bytes(types.model);
   const bool overlaps = layouts.home != spec.compute;
   if (overlaps) planned.gather_total += tp_groups * received_over_tp(layouts.home, spec.compute) * bytes(types.model);
   if (!spec.trainable) return planned;
@@ -64,11 +71,13 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
 }
 
 std::vector<PlannedParameter> planned_parameters(const nn::LlamaConfig& model, const shard::ParameterTypes& types,
-                                                 const MeshDegrees& mesh, bool sequence_parallel) {
+                                                 const MeshDegrees& mesh, bool sequence_parallel,
+                                                 const shard::RowReads& embedding) {
   const bool partial_norms = sequence_parallel && mesh.tp > 1;
   std::vector<PlannedParameter> all;
-  for (const shard::ParameterSpec& spec : nn::llama_parameters(model, mesh.tp, partial_norms, 1))
-    all.push_back(planned_parameter(spec, types, mesh));
+  std::vector<shard::ParameterSpec> specs = nn::llama_parameters(model, mesh.tp, partial_norms, 1);
+  nn::set_embedding_reads(specs, model, embedding);
+  for (const shard::ParameterSpec& spec : specs) all.push_back(planned_parameter(spec, types, mesh));
   const std::vector<PlannedParameter> block(all.begin() + 1, all.begin() + 7);
   for (std::int64_t layer = model.num_layers - 1; layer >= 1; --layer) {
     std::vector<PlannedParameter> alike = block;

@@ -3,8 +3,12 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/llama_parameters.h"
 #include "tessera/nn/llama_trace.h"
+#include "tessera/shard/check_mesh.h"
 #include "tessera/train/config_check.h"
+#include "tessera/train/plan_flags.h"
+#include "tessera/train/recompute_choice.h"
 
 namespace tessera::train {
 namespace {
@@ -21,17 +25,20 @@ MeshDegrees mesh_of(const TrainConfig& config) {
           .node = gtp_ranks_of_node(config)};
 }
 
-shard::Trace trace_of(const PlanRequest& request) {
+shard::Trace trace_of(const PlanRequest& request, const StepPlan& step) {
   if (request.trace) return *request.trace;
   const TrainConfig& config = request.config;
   const std::int64_t blocks = config.micro_batch * config.gtp * config.dp;
+  const auto embedding = static_cast<std::size_t>(nn::llama_ids(request.model).embedding);
+  const bool by_rows = step.parameters[embedding].row_buffers > 0;
   return nn::llama_trace(request.model, {.tp_size = static_cast<int>(config.tp),
                                          .tp_rank = static_cast<int>(config.tp) - 1,
                                          .sequence_parallel = config.sequence_parallel,
-                                         .recompute = config.recompute,
+                                         .recompute = nn::BlockRecompute(recompute_choice(config, request.model)),
                                          .kind = request.kind,
                                          .microbatches = static_cast<int>(config.global_batch / blocks),
                                          .tokens = config.micro_batch * config.seq_len,
+                                         .row_ranks = by_rows ? static_cast<int>(config.gtp) : 1,
                                          .dtype = config.dtype});
 }
 
@@ -55,7 +62,7 @@ std::vector<shard::ParameterSize> sizes_of(const StepPlan& step) {
   return sizes;
 }
 
-void count_traffic(StepPlan& step) {
+void count_traffic(StepPlan& step, std::int64_t ranks) {
   for (const shard::Residency& residency : step.schedule.residencies)
     for (const shard::ParameterId id : step.schedule.gather_units[static_cast<std::size_t>(residency.unit)]) {
       const PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(id)];
@@ -63,6 +70,11 @@ void count_traffic(StepPlan& step) {
       step.of_all_ranks.gathered += parameter.gather_total;
     }
   for (const shard::Event& event : step.trace) {
+    // Of rows every rank receives as many as it gives.
+    if (event.kind == shard::EventKind::comm && event.parameter >= 0) {
+      step.of_a_rank.gathered += event.bytes;
+      step.of_all_ranks.gathered += ranks * event.bytes;
+    }
     if (event.kind != shard::EventKind::publish) continue;
     const PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(event.parameter)];
     step.of_a_rank.gathered += parameter.size.publish_wire;
@@ -96,14 +108,15 @@ TrainConfig resolve_plan_config(TrainConfig config, const nn::LlamaConfig& model
 StepPlan plan_step(const PlanRequest& request) {
   const TrainConfig& config = request.config;
   StepPlan step;
-  step.parameters = planned_parameters(request.model, types_of(config), mesh_of(config), config.sequence_parallel);
-  step.trace = trace_of(request);
+  step.parameters = planned_parameters(request.model, types_of(config), mesh_of(config), config.sequence_parallel,
+                                       embedding_reads(config));
+  step.trace = trace_of(request, step);
   step.memory = lasting_memory(request, step);
   const CostInput input{.model = request.model,
                         .machine = request.machine,
                         .mesh = mesh_of(config),
                         .types = types_of(config),
-                        .recompute = config.recompute,
+                        .recompute = nn::BlockRecompute(recompute_choice(config, request.model)),
                         .sequence_parallel = config.sequence_parallel,
                         .sequences = config.micro_batch,
                         .seq_len = config.seq_len};
@@ -114,22 +127,30 @@ StepPlan plan_step(const PlanRequest& request) {
                                        return step.costs.costs;
                                      });
   set_unit_costs(input, step.trace, step.parameters, step.schedule, step.costs.costs);
+  const comm::Mesh mesh({{"tp", input.mesh.tp}, {"gtp", input.mesh.gtp}, {"dp", input.mesh.dp}});
+  const std::vector<std::string> faults = shard::check_mesh(mesh, step.trace, sizes_of(step), step.schedule);
+  TESSERA_CHECK(faults.empty(), "the planned schedule is wrong: {}", faults.front());
   step.memory.gathered = step.schedule.gather_arena;
+  for (const PlannedParameter& parameter : step.parameters) step.memory.gathered += parameter.row_buffers;
   step.memory.gradients += step.schedule.reduce_arena + step.schedule.scratch;
   step.prediction = shard::simulate(step.trace, step.schedule, step.costs.costs);
   step.on_demand = shard::simulate_on_demand(step.trace, step.schedule, step.costs.costs);
-  count_traffic(step);
+  count_traffic(step, input.mesh.ranks());
   return step;
 }
 
-std::int64_t peak_stashed(const shard::Trace& trace) {
-  std::int64_t now = 0, peak = 0;
-  for (const shard::Event& event : trace) {
-    if (event.kind == shard::EventKind::stash) now += event.bytes;
-    if (event.kind == shard::EventKind::fetch) now -= event.bytes;
-    peak = std::max(peak, now);
-  }
-  return peak;
+void check_budgets(const TrainConfig& config, const nn::LlamaConfig& model) {
+  PlanRequest request{.config = config, .model = model, .machine = {}};
+  request.gather_budget = parse_budget(config.gather_budget, "--gather-budget");
+  request.reduce_budget = parse_budget(config.reduce_budget, "--reduce-budget");
+  if (!request.gather_budget && !request.reduce_budget) return;
+  StepPlan step;
+  step.parameters =
+      planned_parameters(model, types_of(config), mesh_of(config), config.sequence_parallel, embedding_reads(config));
+  shard::plan(trace_of(request, step), sizes_of(step),
+              {.gather_budget = request.gather_budget.value_or(shard::kUnlimited),
+               .reduce_budget = request.reduce_budget.value_or(shard::kUnlimited),
+               .coalesce_bytes = request.coalesce_bytes});
 }
 
 }  // namespace tessera::train

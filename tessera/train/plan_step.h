@@ -14,20 +14,24 @@ namespace tessera::train {
 // Bytes of an arena; none: shard::plan_within chooses.
 using Budget = std::optional<std::int64_t>;
 
+// Neighbours travel together up to this: with CPUs, and between GPUs, a message's latency is below what as many bytes
+// take to copy.
+inline constexpr std::int64_t kCoalesceBytes = std::int64_t{1} << 20;
+
 struct PlanRequest {
   TrainConfig config;  // resolved (resolve_plan_config)
   nn::LlamaConfig model;
   Machine machine;
   shard::StepKind kind = shard::StepKind::train;
   Budget gather_budget, reduce_budget;
-  std::int64_t coalesce_bytes = std::int64_t{1} << 20;  // as the training loop has it
-  std::optional<shard::Trace> trace;                    // recorded by a run; none: nn::llama_trace
+  std::int64_t coalesce_bytes = kCoalesceBytes;
+  std::optional<shard::Trace> trace;  // recorded by a run; none: nn::llama_trace
 };
 
 // Peak bytes of a rank (of the one that has most).
 struct MemoryUse {
   std::int64_t weights = 0;      // shards in the model's type
-  std::int64_t gathered = 0;     // the gather arena
+  std::int64_t gathered = 0;     // the gather arena, and buffers of rows read by index
   std::int64_t gradients = 0;    // main_grad, the reduce arena and its scratch
   std::int64_t optimizer = 0;    // master and moments
   std::int64_t activations = 0;  // greatest sum of what is kept for backward at a time
@@ -56,8 +60,8 @@ TrainConfig resolve_plan_config(TrainConfig config, const nn::LlamaConfig& model
 
 // Errors (InputError): a budget below the smallest that can run, a machine without flops for the type.
 StepPlan plan_step(const PlanRequest& request);
-
-// The greatest sum of bytes stashed and not yet fetched.
-std::int64_t peak_stashed(const shard::Trace& trace);
+// Whether the steps of a resolved run can be planned, before it begins. Errors (InputError): a budget below the
+// smallest that can run.
+void check_budgets(const TrainConfig& config, const nn::LlamaConfig& model);
 
 }  // namespace tessera::train

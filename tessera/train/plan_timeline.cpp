@@ -2,76 +2,81 @@
 
 #include <algorithm>
 
+#include "tessera/train/trace_events.h"
+
 namespace tessera::train {
 namespace {
 
 using nlohmann::ordered_json;
 using shard::LaneKind;
+using shard::ParameterSize;
 using shard::Span;
 
-struct Label {
-  std::string name;
-  ordered_json args;
+// Bytes of one member, less those of another where they are counted in it.
+struct Bytes {
+  std::int64_t ParameterSize::*all = nullptr;
+  std::int64_t ParameterSize::*less = nullptr;
 };
 
-const shard::Unit& members(const std::vector<shard::Unit>& units, int unit) {
-  return units[static_cast<std::size_t>(unit)];
-}
-
-Label transfer(const StepPlan& step, const std::string& what, const shard::Unit& unit, std::int64_t bytes) {
-  ordered_json names = ordered_json::array();
-  for (const shard::ParameterId id : unit) names.push_back(step.parameters[static_cast<std::size_t>(id)].size.name);
-  const std::string others = unit.size() > 1 ? " and " + std::to_string(unit.size() - 1) + " more" : "";
-  return {what + " " + names[0].get<std::string>() + others, {{"weights", names}, {"bytes", bytes}}};
-}
-
-std::int64_t wire_bytes(const StepPlan& step, const shard::Unit& unit, std::int64_t shard::ParameterSize::*member) {
+TraceSpan transfer(const StepPlan& step, std::string_view what, const shard::Unit& unit, Bytes counted) {
+  std::vector<std::string> weights;
   std::int64_t bytes = 0;
-  for (const shard::ParameterId id : unit) bytes += step.parameters[static_cast<std::size_t>(id)].size.*member;
-  return bytes;
+  for (const shard::ParameterId id : unit) {
+    const ParameterSize& size = step.parameters[static_cast<std::size_t>(id)].size;
+    weights.push_back(size.name);
+    bytes += size.*counted.all - (counted.less ? size.*counted.less : 0);
+  }
+  return {.name = name_of_transfer(what, weights), .args = {{"weights", weights}, {"bytes", bytes}}};
 }
 
-Label label_of(const StepPlan& step, const Span& span, const std::vector<std::string>& names) {
+TraceSpan gather(const StepPlan& step, const Span& span, Bytes counted) {
+  const shard::Residency& residency = step.schedule.residencies[static_cast<std::size_t>(span.index)];
+  return transfer(step, name_of(span.lane), step.schedule.gather_units[static_cast<std::size_t>(residency.unit)],
+                  counted);
+}
+
+TraceSpan reduction(const StepPlan& step, const Span& span, std::string_view what, Bytes counted) {
+  const shard::Reduction& reduction = step.schedule.reductions[static_cast<std::size_t>(span.index)];
+  return transfer(step, what, step.schedule.reduce_units[static_cast<std::size_t>(reduction.unit)], counted);
+}
+
+TraceSpan labelled(const StepPlan& step, const Span& span, const std::vector<std::string>& names) {
   const auto index = static_cast<std::size_t>(span.index);
-  if (span.lane == LaneKind::compute)
-    return {step.costs.work[index], {{"before", to_string(step.trace[index], names)}}};
-  if (span.lane == LaneKind::gather) {
-    const shard::Unit& unit = members(step.schedule.gather_units, step.schedule.residencies[index].unit);
-    return transfer(step, "gather", unit, wire_bytes(step, unit, &shard::ParameterSize::gather_wire));
+  switch (span.lane) {
+    case LaneKind::compute:
+      return {.name = step.costs.work[index], .args = {{"before", to_string(step.trace[index], names)}}};
+    case LaneKind::gather:
+      return gather(step, span, {&ParameterSize::gather_wire, &ParameterSize::gather_tp_wire});
+    case LaneKind::gather_tp:
+      return gather(step, span, {&ParameterSize::gather_tp_wire});
+    case LaneKind::reduce_tp:
+      return reduction(step, span, name_of(span.lane), {&ParameterSize::reduce_tp_wire});
+    case LaneKind::reduce:
+      return reduction(step, span, "reduce", {&ParameterSize::reduce_wire, &ParameterSize::reduce_tp_wire});
+    case LaneKind::dp:
+      return reduction(step, span, "replicas", {&ParameterSize::replica_wire});
+    case LaneKind::publish:
+      return transfer(step, "publish", {step.trace[index].parameter}, {&ParameterSize::publish_wire});
   }
-  const shard::Unit& unit = members(step.schedule.reduce_units, step.schedule.reductions[index].unit);
-  if (span.lane == LaneKind::reduce)
-    return transfer(step, "reduce", unit, wire_bytes(step, unit, &shard::ParameterSize::reduce_wire));
-  return transfer(step, "replicas", unit, wire_bytes(step, unit, &shard::ParameterSize::replica_wire));
+  return {};
 }
 
 }  // namespace
 
 ordered_json timeline_json(const StepPlan& step) {
   ordered_json events = ordered_json::array();
-  events.push_back({{"name", "process_name"}, {"ph", "M"}, {"pid", 0}, {"args", {{"name", "every rank"}}}});
-  for (const LaneKind lane : {LaneKind::compute, LaneKind::gather, LaneKind::reduce, LaneKind::dp})
-    events.push_back({{"name", "thread_name"},
-                      {"ph", "M"},
-                      {"pid", 0},
-                      {"tid", static_cast<int>(lane)},
-                      {"args", {{"name", name_of(lane)}}}});
+  name_rows(events, 0, "every rank");
   double first = 0;
   for (const Span& span : step.prediction.spans) first = std::min(first, span.begin);
   const std::vector<std::string> names = step.names();
   for (const Span& span : step.prediction.spans) {
-    if (span.end <= span.begin) continue;
-    Label label = label_of(step, span, names);
-    events.push_back({{"name", std::move(label.name)},
-                      {"cat", name_of(span.lane)},
-                      {"ph", "X"},
-                      {"ts", (span.begin - first) * 1e6},
-                      {"dur", (span.end - span.begin) * 1e6},
-                      {"pid", 0},
-                      {"tid", static_cast<int>(span.lane)},
-                      {"args", std::move(label.args)}});
+    TraceSpan labels = labelled(step, span, names);
+    labels.category = name_of(span.lane);
+    labels.begin = span.begin;
+    labels.end = span.end;
+    add_span(events, 0, std::move(labels), first);
   }
-  return {{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}};
+  return trace_file(std::move(events));
 }
 
 }  // namespace tessera::train

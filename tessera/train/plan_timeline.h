@@ -6,8 +6,8 @@
 
 namespace tessera::train {
 
-// {"traceEvents": [...], "displayTimeUnit": "ms"}: complete events ("X") with ts and dur in microseconds from the first
-// of them; pid 0 stands for every rank, tid is the lane. args: bytes of gathers and reductions, and the weights' names.
+// As trace_events.h has it; process 0 stands for every rank. args: bytes of gathers and reductions, and the weights'
+// names.
 nlohmann::ordered_json timeline_json(const StepPlan& step);
 
 }  // namespace tessera::train

@@ -58,6 +58,10 @@ void probe_write(const fs::path& folder) {
 
 }  // namespace
 
+fs::path RunDirectory::step_trace(std::int64_t step) const {
+  return root_ / fmt::format("trace-step-{}.json", step);
+}
+
 bool RunDirectory::holds_run() const {
   std::error_code ignored;
   for (const fs::path& path : {config(), metrics(), summary(), checkpoints()})

@@ -1,5 +1,7 @@
-// The folder of a run, `--out`: config.json, metrics.jsonl, events.out.tfevents.*, summary.json, checkpoints/.
+// The folder of a run, `--out`: config.json, metrics.jsonl, events.out.tfevents.*, summary.json, checkpoints/,
+// trace-step-N.json.
 #pragma once
+#include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -15,7 +17,8 @@ class RunDirectory {
   std::filesystem::path metrics() const { return root_ / "metrics.jsonl"; }
   std::filesystem::path summary() const { return root_ / "summary.json"; }
   std::filesystem::path checkpoints() const { return root_ / "checkpoints"; }
-  bool holds_run() const;  // any of the above is there
+  std::filesystem::path step_trace(std::int64_t step) const;
+  bool holds_run() const;  // any of the above is there, but for traces
 
  private:
   std::filesystem::path root_;

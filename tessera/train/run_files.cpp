@@ -61,6 +61,12 @@ void RunFiles::step(const StepMetrics& metrics) {
   progress_.step(metrics);
 }
 
+void RunFiles::step_trace(std::int64_t step, const ordered_json& trace) {
+  const std::filesystem::path path = directory_.step_trace(step);
+  write_file_atomically(path, trace.dump());
+  note(fmt::format("timeline of step {}: {}", step, path.string()));
+}
+
 void RunFiles::finish(const RunSummary& summary) {
   const TrainConfig& config = plan_.config;
   ordered_json json = {{"step", summary.last_step},

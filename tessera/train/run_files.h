@@ -31,6 +31,7 @@ class RunFiles {
   explicit RunFiles(const RunPlan& plan);
 
   void step(const StepMetrics& metrics);
+  void step_trace(std::int64_t step, const nlohmann::ordered_json& trace);
   void note(const std::string& line) { progress_.note(line); }
   void finish(const RunSummary& summary);
 

@@ -6,6 +6,8 @@
 #include "tessera/train/config_check.h"
 #include "tessera/train/config_resume.h"
 #include "tessera/train/config_settings.h"
+#include "tessera/train/plan_step.h"
+#include "tessera/train/recompute_choice.h"
 
 namespace tessera::train {
 namespace {
@@ -42,6 +44,9 @@ void check_stored(const RunPlan& plan, const json& state, const std::string& whe
   if (plan.config.steps < plan.first_step - 1)
     throw InputError("--steps: got {}, expected at least {}: the checkpoint {} is of that step", plan.config.steps,
                      plan.first_step - 1, where);
+  if (plan.config.trace_step > 0 && plan.config.trace_step < plan.first_step)
+    throw InputError("--trace-step: got {}, expected at least {}: the run goes on from {}", plan.config.trace_step,
+                     plan.first_step, where);
 }
 
 }  // namespace
@@ -66,6 +71,9 @@ RunPlan plan_run(const TrainConfig& command, const RunPlaces& places) {
   plan.config = resolve_ranks(resolve_settings(plan.config), places.world_size);
   plan.model = nn::read_llama_config(nn::find_model_config(plan.config.model, places.configs));
   plan.config = resolve_model(plan.config, plan.model);
+  check_budgets(plan.config, plan.model);
+  if (plan.config.recompute == Recompute::automatic)
+    plan.notes.push_back("computed again: " + recompute_text(recompute_choice(plan.config, plan.model)));
   plan.data = open_data(plan.config, plan.model, false, places);
   if (!plan.config.valid.empty()) plan.valid = open_data(plan.config, plan.model, true, places);
   if (plan.checkpoint) check_stored(plan, state, where);

@@ -14,7 +14,7 @@ Trainer::Trainer(comm::World& world, const TrainerOptions& options)
       context_{.runtime = runtime_,
                .sequence_parallel = options.sequence_parallel && options.tp > 1,
                .recompute = options.recompute},
-      model_(options.model, context_, options.seq_len),
+      model_(options.model, context_, options.seq_len, options.embedding),
       optimizer_(runtime_, options.adamw),
       norm_(runtime_) {}
 

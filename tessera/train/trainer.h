@@ -19,8 +19,9 @@ struct TrainerOptions {
   int tp = 1, gtp = 1, dp = 1;
   shard::ParameterTypes types;
   bool sequence_parallel = false;
-  nn::Recompute recompute = nn::Recompute::none;
+  nn::BlockRecompute recompute;
   std::int64_t seq_len = 0;
+  shard::RowReads embedding;  // tokens of a microbatch at most; by default its table is gathered
   ops::AdamW adamw;
   double clip = 1.0;
   shard::RuntimeOptions runtime;

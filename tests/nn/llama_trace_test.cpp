@@ -44,11 +44,12 @@ Batch make_batch() {
 }
 
 shard::Trace recorded(comm::World& world, const LlamaConfig& config, const LlamaTraceOptions& options) {
-  shard::Parallel parallel = shard::make_parallel(world, options.tp_size, 1, 1);
+  shard::Parallel parallel = shard::make_parallel(world, options.tp_size, options.row_ranks, 1);
   shard::Runtime runtime(
       parallel, {.model = options.dtype, .accumulator = base::accumulator_of(options.dtype), .wire = options.dtype});
   Context context{.runtime = runtime, .sequence_parallel = options.sequence_parallel, .recompute = options.recompute};
-  Llama model(config, context, kLength);
+  const shard::Lookup lookup = options.row_ranks > 1 ? shard::Lookup::rows : shard::Lookup::gather;
+  Llama model(config, context, kLength, {.per_microbatch = kSequences * kLength, .lookup = lookup});
   const bool train = options.kind == shard::StepKind::train;
   const at::AutoGradMode gradients(train);
   runtime.begin_step(options.kind, options.microbatches);
@@ -77,9 +78,9 @@ shard::Trace body_of(shard::Trace trace) {
 
 void compare(const LlamaConfig& config, LlamaTraceOptions options) {
   options.tokens = kSequences * kLength;
-  comm::run_local(options.tp_size, {}, [&config, options](comm::World& world) {
+  comm::run_local(options.tp_size * options.row_ranks, {}, [&config, options](comm::World& world) {
     LlamaTraceOptions own = options;
-    own.tp_rank = world.rank();
+    own.tp_rank = world.rank() % options.tp_size;
     expect_same(recorded(world, config, own), body_of(llama_trace(config, own)));
   });
 }
@@ -103,6 +104,19 @@ TEST_P(LlamaTrace, OfAnEvaluationKeepsNothing) {
                             .recompute = recompute,
                             .kind = shard::StepKind::evaluate,
                             .microbatches = 2});
+}
+
+TEST_P(LlamaTrace, OfAnEmbeddingWhoseRowsTravel) {
+  const auto [recompute, tied, tp, sequence_parallel] = GetParam();
+  if (tied) return;
+  for (const shard::StepKind kind : {shard::StepKind::train, shard::StepKind::evaluate})
+    compare(odd_model(tied), {.tp_size = tp,
+                              .sequence_parallel = sequence_parallel,
+                              .recompute = recompute,
+                              .kind = kind,
+                              .microbatches = 2,
+                              .row_ranks = 2,
+                              .dtype = base::DType::bf16});
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, LlamaTrace,

@@ -30,7 +30,10 @@ NamedTrace random_trace(std::mt19937_64& random) {
     if (event.kind < EventKind::comm) {
       event.parameter = static_cast<ParameterId>(below(static_cast<std::int64_t>(named.names.size())));
     } else {
-      if (event.kind == EventKind::comm) event.group = words[static_cast<std::size_t>(below(6))];
+      if (event.kind == EventKind::comm) {
+        event.group = words[static_cast<std::size_t>(below(6))];
+        event.parameter = static_cast<ParameterId>(below(static_cast<std::int64_t>(named.names.size()) + 1)) - 1;
+      }
       event.op = words[static_cast<std::size_t>(below(6))];
       event.bytes = below(std::int64_t{1} << 62);
     }
@@ -64,6 +67,7 @@ TEST(EventsJson, HoldsAnEventALine) {
       .names = {"w"},
       .trace = {{.kind = EventKind::consume, .microbatch = 2, .parameter = 0, .ordinal = 1},
                 {.kind = EventKind::comm, .microbatch = 0, .group = "tp", .op = "all_gather", .bytes = 12},
+                {.kind = EventKind::comm, .parameter = 0, .group = "gtp", .op = "gather_rows", .bytes = 9},
                 {.kind = EventKind::stash, .microbatch = 0, .pass = Pass::recompute, .op = "keep", .bytes = 7}}};
   EXPECT_EQ(trace_to_json(named), R"({"format": "tessera trace", "version": 1, "step": "train",
 "parameters": [
@@ -71,6 +75,7 @@ TEST(EventsJson, HoldsAnEventALine) {
 "events": [
  ["consume", 2, "forward", 0, 1],
  ["comm", 0, "forward", 0, "tp", "all_gather", 12],
+ ["comm", -1, "forward", 0, "gtp", "gather_rows", 9, 0],
  ["stash", 0, "recompute", 0, "keep", 7]]}
 )");
 }

@@ -11,11 +11,13 @@
 #include "tessera/comm/local.h"
 #include "tessera/nn/llama_parameters.h"
 #include "tessera/shard/events_json.h"
+#include "tessera/train/config_check.h"
 #include "tessera/train/config_settings.h"
 #include "tessera/train/metrics.h"
 #include "tessera/train/plan_flags.h"
 #include "tessera/train/plan_report.h"
 #include "tessera/train/plan_timeline.h"
+#include "tessera/train/recompute_choice.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera::train {
@@ -57,6 +59,7 @@ Machine even_machine() {
 PlanRequest request_of(const std::map<std::string, std::string>& settings,
                        const nn::LlamaConfig& model = even_model()) {
   PlanRequest request{.model = model, .machine = even_machine()};
+  request.config.embedding = Lookup::gather;
   for (const auto& [name, value] : settings) set_from_text(request.config, *find_setting(name), {value}, name);
   request.config = resolve_plan_config(request.config, model);
   request.coalesce_bytes = 0;  // every parameter by itself
@@ -120,6 +123,42 @@ TEST(PlanTraffic, RowsThatDivideUnevenlyCountAsTheyLie) {
   EXPECT_EQ(planned.reduce_total, 2 * 2 * 35 * 2);  // each row from two ranks
   EXPECT_EQ(planned.replica_total, 2 * (2 - 1) * 35 * 4);
   EXPECT_EQ(planned.size.gather_wire, (7 - 1) * 5 * 2);  // of the rank with one row
+}
+
+// Of 6 tokens a rank of two receives 6 rows of 32 bytes and their indices there and back, 2 * 6 * (32 + 8) = 480 bytes,
+// instead of half a table of 16 rows and as many gradients, 512; of 7 it would be 560.
+TEST(PlanTraffic, RowsOfTheEmbeddingTravelWhereTheyAreFewerBytes) {
+  for (const char* recompute : {"none", "full"}) {
+    PlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "6"}, {"recompute", recompute}});
+    request.gather_budget = request.reduce_budget = shard::kMinimum;
+    const StepPlan gathered = plan_step(request);
+    request.config.embedding = Lookup::automatic;
+    const StepPlan rows = plan_step(request);
+    EXPECT_EQ(gathered.of_a_rank.gathered - rows.of_a_rank.gathered, 3 * (256 - 240));
+    EXPECT_EQ(gathered.of_a_rank.reduced - rows.of_a_rank.reduced, 3 * (256 - 240));
+    EXPECT_EQ(gathered.of_all_ranks.gathered - rows.of_all_ranks.gathered, 2 * 3 * (256 - 240));
+    EXPECT_EQ(gathered.of_all_ranks.reduced - rows.of_all_ranks.reduced, 2 * 3 * (256 - 240));
+    EXPECT_EQ(rows.memory.gathered, rows.schedule.gather_arena + 2 * 6 * 8 + 2 * 6 * 32);
+    const auto reads = std::ranges::find(rows.trace, shard::EventKind::comm, &shard::Event::kind);
+    ASSERT_NE(reads, rows.trace.end());
+    EXPECT_EQ(to_string(*reads, rows.names()), "train mb 0 forward comm gtp gather_rows embedding.weight 240 bytes");
+    const auto at = static_cast<std::size_t>(reads - rows.trace.begin());
+    EXPECT_DOUBLE_EQ(rows.costs.costs.comm_seconds[at], 240 / 1e6);
+
+    request.model.max_position_embeddings = 7;
+    request.config.seq_len = 7;
+    EXPECT_EQ(plan_step(request).trace.front().kind, shard::EventKind::consume);
+    request.config.embedding = Lookup::rows;
+    EXPECT_EQ(plan_step(request).trace.front().kind, shard::EventKind::comm);
+  }
+}
+
+TEST(PlanTraffic, RowsOfATiedTableDoNotTravel) {
+  nn::LlamaConfig model = even_model();
+  model.tie_word_embeddings = true;
+  EXPECT_EQ(plan_step(request_of({{"gtp", "2"}, {"embedding", "auto"}}, model)).trace.front().kind,
+            shard::EventKind::consume);
+  EXPECT_THROW(request_of({{"gtp", "2"}, {"embedding", "rows"}}, model), InputError);
 }
 
 TEST(PlanMemory, IsWhatTheBuffersHold) {
@@ -240,8 +279,9 @@ Moved run(const PlanRequest& request, const shard::Trace& planned) {
                             .gtp = static_cast<int>(config.gtp),
                             .dp = static_cast<int>(config.dp),
                             .sequence_parallel = config.sequence_parallel,
-                            .recompute = config.recompute,
+                            .recompute = nn::BlockRecompute(recompute_choice(config, request.model)),
                             .seq_len = config.seq_len,
+                            .embedding = embedding_reads(config),
                             .runtime = {.zero = config.zero,
                                         .gather_budget = request.gather_budget,
                                         .reduce_budget = request.reduce_budget,
@@ -277,7 +317,8 @@ TEST(PlanAgainstARun, EventsBytesAndArenasAreThoseOfTheRun) {
   using Settings = std::map<std::string, std::string>;
   for (const Settings& mesh : {Settings{{"gtp", "3"}, {"global_batch", "6"}, {"recompute", "selective"}},
                                Settings{{"gtp", "2"}, {"dp", "2"}, {"global_batch", "8"}, {"recompute", "full"}},
-                               Settings{{"tp", "2"}, {"gtp", "2"}, {"sequence_parallel", "on"}}}) {
+                               Settings{{"tp", "2"}, {"gtp", "2"}, {"sequence_parallel", "on"}},
+                               Settings{{"tp", "2"}, {"gtp", "3"}, {"global_batch", "6"}, {"embedding", "rows"}}}) {
     nn::LlamaConfig model = even_model();
     model.tie_word_embeddings = mesh.contains("dp");
     if (!mesh.contains("tp")) model.hidden_size = 7;

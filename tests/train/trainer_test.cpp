@@ -60,6 +60,11 @@ TEST_P(SameBits, OverGtpDegreesAndRecomputePolicies) {
       expect_same_bits(expected, run(options),
                        "gtp " + std::to_string(gtp) + " recompute " + std::string(name_of(recompute)));
     }
+  options.embedding = shard::Lookup::rows;
+  for (int gtp : {2, 3, 6}) {
+    options.gtp = gtp;
+    expect_same_bits(expected, run(options), "rows of the embedding, gtp " + std::to_string(gtp));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Classes, SameBits,

@@ -66,17 +66,20 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
                           .sequence_parallel = options.sequence_parallel,
                           .recompute = options.recompute,
                           .seq_len = options.seq_len,
+                          .embedding = {.per_microbatch = options.seq_len, .lookup = options.embedding},
                           .adamw = {.weight_decay = 0.1}});
   set_initial_values(trainer.runtime(), 7);
   const shard::Parallel& parallel = trainer.parallel();
   const int share = options.blocks / options.dp;
   for (int step = 0; step < options.steps; ++step) {
+    if (options.before_step) options.before_step(trainer, step);
     const std::int64_t first = static_cast<std::int64_t>(step) * options.blocks + parallel.dp_rank() * share;
     const StepResult done = trainer.train_step(
         {.microbatches = share / options.gtp,
          .tokens = options.masked ? 0 : options.blocks * options.seq_len,
          .batch = [&](int mb) { return make_batch(options, first + mb * options.gtp + parallel.gtp_rank()); }},
         1e-2);
+    if (options.after_step) options.after_step(trainer, step);
     if (world.rank() != 0) continue;
     result.losses.push_back(done.loss);
     result.norms.push_back(done.grad_norm);

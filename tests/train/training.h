@@ -1,6 +1,7 @@
 // Small whole runs inside a test: every rank of a mesh as a thread, synthetic samples, results as logical tensors.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -15,12 +16,15 @@ struct RunOptions {
   base::DType dtype = base::DType::fp32;
   bool sequence_parallel = false;
   nn::Recompute recompute = nn::Recompute::none;
+  shard::Lookup embedding = shard::Lookup::gather;
   int blocks = 12;  // of one sequence each, a step; blocks / (gtp * dp) microbatches
   std::int64_t seq_len = 8;
   int steps = 3;
   bool documents = false;  // attention and positions restart inside sequences
   bool masked = false;     // every target
   std::function<void(int rank, const std::string& group, const std::string& op, std::int64_t sequence)> inject;
+  // Around each step from 0 on, on every rank's thread.
+  std::function<void(Trainer&trainer, int step)> before_step, after_step;
 };
 
 struct RunResult {

@@ -1,0 +1,176 @@
+#include "tessera/shard/timeline.h"
+
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "tessera/shard/host_time.h"
+
+namespace tessera::shard {
+
+struct LaneMark::Times {
+  // Written by the lane; NaN before.
+  std::atomic<double> begin = std::numeric_limits<double>::quiet_NaN();
+  std::atomic<double> end = std::numeric_limits<double>::quiet_NaN();
+};
+
+void LaneMark::begin(base::Lane& lane) const {
+  if (!times_) return;
+  lane.run([times = times_, clock = lane.clock()] {
+    if (std::isnan(times->begin)) times->begin = seconds_on(clock);
+  });
+}
+
+base::Fence LaneMark::end(base::Lane& lane, const base::Fence& done) const {
+  if (!times_) return done;
+  lane.run([times = times_, clock = lane.clock()] { times->end = seconds_on(clock); });
+  return lane.record();
+}
+
+void Timeline::record(bool on) {
+  if (std::exchange(on_, on) == on) return;
+  marked_.clear();
+}
+
+void Timeline::begin_step() {
+  if (!on_) return;
+  std::erase_if(marked_, [](const Marked& marked) { return !marked.is_ahead; });
+  for (Marked& marked : marked_) marked.is_ahead = false;
+  event_ = 0;
+  in_event_ = false;
+  begin_ = computes_since_ = last_event_ = host_seconds(parallel_);
+}
+
+void Timeline::compute_until(double time) {
+  if (time > computes_since_)
+    marked_.push_back({.span = {.event = event_, .begin = computes_since_, .end = time}, .times = nullptr});
+  computes_since_ = time;
+}
+
+void Timeline::begin_event(std::size_t event) {
+  if (!on_) return;
+  event_ = static_cast<int>(event);
+  compute_until(host_seconds(parallel_));
+  in_event_ = true;
+}
+
+void Timeline::end_event(std::size_t next) {
+  if (!on_) return;
+  in_event_ = false;
+  event_ = static_cast<int>(next);
+  computes_since_ = last_event_ = host_seconds(parallel_);
+}
+
+void Timeline::waited(double begin, double end, Activity activity, std::span<const ParameterId> weights) {
+  if (!on_ || end <= begin) return;
+  if (!in_event_) compute_until(begin);
+  computes_since_ = end;
+  marked_.push_back({.span = {.activity = activity,
+                              .is_wait = true,
+                              .event = event_,
+                              .weights = {weights.begin(), weights.end()},
+                              .begin = begin,
+                              .end = end},
+                     .times = nullptr});
+}
+
+void Timeline::finished(const Event& comm) {
+  if (!on_) return;
+  marked_.push_back({.span = {.activity = Activity::comm,
+                              .event = event_ - 1,
+                              .microbatch = comm.microbatch,
+                              .pass = comm.pass,
+                              .weights = {},
+                              .bytes = comm.bytes,
+                              .begin = last_event_,
+                              .end = host_seconds(parallel_)},
+                     .times = nullptr});
+}
+
+LaneMark Timeline::mark(TimelineSpan what, bool is_ahead) {
+  LaneMark mark;
+  if (!on_) return mark;
+  mark.times_ = std::make_shared<LaneMark::Times>();
+  marked_.push_back({.span = std::move(what), .times = mark.times_, .is_ahead = is_ahead});
+  return mark;
+}
+
+std::vector<TimelineSpan> Timeline::spans() const {
+  std::vector<TimelineSpan> spans;
+  for (const Marked& marked : marked_) {
+    if (marked.is_ahead) continue;
+    TimelineSpan span = marked.span;
+    if (marked.times) {
+      span.begin = marked.times->begin;
+      span.end = marked.times->end;
+    }
+    if (std::isnan(span.begin) || std::isnan(span.end)) continue;
+    span.begin -= begin_;
+    span.end -= begin_;
+    spans.push_back(std::move(span));
+  }
+  return spans;
+}
+
+LaneMark Recording::mark(Activity activity, std::int64_t bytes) const {
+  if (!timeline) return {};
+  TimelineSpan span = what;
+  span.activity = activity;
+  span.bytes = bytes;
+  return timeline->mark(std::move(span), is_ahead);
+}
+
+Recording record(Timeline& timeline, const Trace& trace, std::size_t event, std::span<const ParameterId> weights,
+                 bool is_ahead) {
+  if (!timeline.is_on()) return {};
+  Recording recording{.timeline = &timeline,
+                      .what = {.event = static_cast<int>(event), .weights = {weights.begin(), weights.end()}},
+                      .is_ahead = is_ahead};
+  if (event < trace.size()) {
+    recording.what.microbatch = trace[event].microbatch;
+    recording.what.pass = trace[event].pass;
+  }
+  return recording;
+}
+
+Waiting::Waiting(const Parallel& parallel, double& seconds, Timeline& timeline, Activity activity,
+                 std::span<const ParameterId> weights)
+    : parallel_(parallel),
+      seconds_(seconds),
+      timeline_(timeline),
+      activity_(activity),
+      weights_(weights),
+      begin_(host_seconds(parallel)) {}
+
+Waiting::~Waiting() {
+  const double end = host_seconds(parallel_);
+  seconds_ += end - begin_;
+  timeline_.waited(begin_, end, activity_, weights_);
+}
+
+std::string_view name_of(Activity activity) {
+  switch (activity) {
+    case Activity::compute:
+      return "compute";
+    case Activity::gather:
+      return "gather";
+    case Activity::gather_tp:
+      return "gather over tp";
+    case Activity::reduce_tp:
+      return "reduce over tp";
+    case Activity::reduce:
+      return "reduce";
+    case Activity::dp:
+      return "dp";
+    case Activity::publish:
+      return "publish";
+    case Activity::comm:
+      return "tp";
+    case Activity::agreement:
+      return "agreement";
+  }
+  return "?";
+}
+
+}  // namespace tessera::shard

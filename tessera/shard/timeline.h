@@ -1,0 +1,130 @@
+// What a step did and when, as measured: spans of compute, of what it waited for, and of what each lane carried out.
+// Off until asked for; then the host notes its own times, and lanes mark theirs between their work.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "tessera/base/fence.h"
+#include "tessera/base/lane.h"
+#include "tessera/shard/events.h"
+#include "tessera/shard/parallel.h"
+#include "tessera/shard/schedule.h"
+
+namespace tessera::shard {
+
+// The first seven are simulate.h's LaneKind, with the same names.
+enum class Activity : std::uint8_t {
+  compute,
+  gather,     // of weights over gtp ...
+  gather_tp,  // ... and over tp
+  reduce_tp,  // of gradients over tp ...
+  reduce,     // ... and over gtp
+  dp,         // sum over replicas
+  publish,    // new weights between replicas
+  comm,       // a collective of the program, from its event until the host has waited for it
+  agreement,  // that the ranks did the same
+};
+std::string_view name_of(Activity activity);
+
+struct TimelineSpan {
+  Activity activity = Activity::compute;
+  bool is_wait = false;  // compute waited, for `activity`
+  // Index of the event that it is for: the next one of compute and of a wait; a gather's first consume, a reduction's
+  // last produce, a publish, a comm. At the end of the trace: none.
+  int event = 0;
+  int microbatch = -1;  // of that event, but for compute and waits
+  Pass pass = Pass::forward;
+  std::vector<ParameterId> weights;
+  std::int64_t bytes = 0;     // received from other ranks; of comm: the event's
+  double begin = 0, end = 0;  // seconds from the beginning of the step; gathers for it may begin before
+};
+
+// An operation's place in a timeline, for the lane that carries it out. A copy marks the same; a default-made one
+// marks nothing.
+class LaneMark {
+ public:
+  LaneMark() = default;
+  // Enqueues: the operation begins when `lane` comes here. Of several calls the first counts.
+  void begin(base::Lane& lane) const;
+  // Enqueues: it ends here; of several calls the last counts. Returns a fence behind the mark, `done` without one.
+  base::Fence end(base::Lane& lane, const base::Fence& done) const;
+
+ private:
+  friend class Timeline;
+  struct Times;
+  std::shared_ptr<Times> times_;
+};
+
+// One rank's. Used by one thread; only the marks run on lanes.
+class Timeline {
+ public:
+  // `parallel` outlives the timeline; marks under way do not need it.
+  explicit Timeline(const Parallel& parallel) : parallel_(parallel) {}
+
+  // Turned on, it is complete from the next begin_step on, and includes gathers for that step that are issued before;
+  // turned off, it forgets.
+  void record(bool on);
+  bool is_on() const { return on_; }
+
+  void begin_step();
+  void begin_event(std::size_t event);  // compute has come to it
+  void end_event(std::size_t next);     // ... and goes on
+  void waited(double begin, double end, Activity activity, std::span<const ParameterId> weights);
+  // The event just over is a collective that has now been waited for.
+  void finished(const Event& comm);
+
+  // What is about to be enqueued; `what` without times. is_ahead: it is for the next step.
+  LaneMark mark(TimelineSpan what, bool is_ahead = false);
+
+  // Of the last step begun: all that was waited for or has ended.
+  std::vector<TimelineSpan> spans() const;
+
+ private:
+  struct Marked {
+    TimelineSpan span;
+    std::shared_ptr<LaneMark::Times> times;  // null: the host's, known at once
+    bool is_ahead = false;
+  };
+  void compute_until(double time);
+
+  const Parallel& parallel_;
+  bool on_ = false, in_event_ = false;
+  int event_ = 0;  // the next
+  double begin_ = 0, computes_since_ = 0, last_event_ = 0;
+  std::vector<Marked> marked_;
+};
+
+// What the spans of one operation have in common, for those who carry it out in one hop or in two.
+struct Recording {
+  Timeline* timeline = nullptr;  // null: nothing is recorded
+  TimelineSpan what;
+  bool is_ahead = false;
+
+  LaneMark mark(Activity activity, std::int64_t bytes) const;
+};
+// Of an operation for `trace[event]`; nothing while `timeline` is off.
+Recording record(Timeline& timeline, const Trace& trace, std::size_t event, std::span<const ParameterId> weights,
+                 bool is_ahead = false);
+
+// The host waits while this lives: the time is added to `seconds` and is a span.
+class Waiting {
+ public:
+  Waiting(const Parallel& parallel, double& seconds, Timeline& timeline, Activity activity,
+          std::span<const ParameterId> weights = {});
+  ~Waiting();
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  const Parallel& parallel_;
+  double& seconds_;
+  Timeline& timeline_;
+  Activity activity_;
+  std::span<const ParameterId> weights_;
+  double begin_;
+};
+
+}  // namespace tessera::shard

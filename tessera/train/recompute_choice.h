@@ -1,0 +1,27 @@
+// Which blocks compute activations again, so that what a rank keeps fits a budget.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/nn/llama_config.h"
+#include "tessera/nn/recompute.h"
+#include "tessera/shard/events.h"
+#include "tessera/train/config.h"
+
+namespace tessera::train {
+
+// The policy of every block of a resolved run. With automatic: the cheapest policies with which the activations of a
+// microbatch fit the budget on every tp rank, bytes being those of nn::llama_trace. Blocks go from none to selective,
+// and where that is not enough from selective to full, from the first one on: selective computation costs less time a
+// byte than full. Pure; the same on every rank. Errors (InputError): the budget is no byte size, or below what full
+// recomputation of every block keeps (the message says both).
+std::vector<nn::Recompute> recompute_choice(const TrainConfig& config, const nn::LlamaConfig& model);
+
+// "none", or "3 selective, 5 full of 8 blocks".
+std::string recompute_text(const std::vector<nn::Recompute>& blocks);
+
+// The greatest sum of bytes stashed and not yet fetched.
+std::int64_t peak_stashed(const shard::Trace& trace);
+
+}  // namespace tessera::train

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""`--trace-step N` leaves a timeline that Perfetto opens, in which all that was received is accounted for; no bit changes."""
+import json
+import unittest
+
+from program import bits, metrics, run, scratch, tessera, write_tokens
+from summary import run_cases
+
+STEP = 3  # the second that follows a schedule: gathers for it were issued under the step before
+GATHERED, REDUCED = {"gather", "gather over tp", "publish"}, {"reduce", "reduce over tp", "dp"}
+
+
+class TraceStep(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch("trace-step")
+        cls.flags = ["--model", "llama-tiny-odd", "--data", write_tokens(cls.folder / "tokens", 131), "--global-batch", 16,
+                     "--seq-len", 32, "--seed", 7, "--steps", 4]
+
+    def train(self, name, *flags):
+        tessera("train", *self.flags, "--out", self.folder / name, *flags)
+        return self.folder / name
+
+    def check_mesh(self, *mesh):
+        plain = self.train("-".join(["plain", *mesh]), *mesh)
+        traced = self.train("-".join(["traced", *mesh]), *mesh, "--trace-step", STEP)
+        self.assertEqual(bits(plain), bits(traced))
+        self.assertEqual([], list(plain.glob("trace-step-*")))
+        self.assertEqual([f"trace-step-{STEP}.json"], [path.name for path in traced.glob("trace-step-*")])
+        events = json.loads((traced / f"trace-step-{STEP}.json").read_text())["traceEvents"]
+        ranks = json.loads((traced / "config.json").read_text())["config"]["ranks"]
+        rows = {(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name"}
+        begins = {event["pid"]: event["ts"] for event in events if event["ph"] == "i"}
+        spans = [event for event in events if event["ph"] == "X"]
+        self.assertEqual(set(range(ranks)), set(begins))
+        self.assertLessEqual({(span["pid"], span["tid"]) for span in spans}, rows)
+        self.assertEqual(0, min(span["ts"] for span in spans))
+        self.check_order(spans)
+        line = metrics(traced)[STEP - 1]
+        received = {cats: sum(span["args"]["bytes"] for span in spans if span["cat"] in cats)
+                    for cats in (frozenset(GATHERED), frozenset(REDUCED))}
+        self.assertEqual(line["gathered_bytes"], received[frozenset(GATHERED)])
+        self.assertEqual(line["reduced_bytes"], received[frozenset(REDUCED)])
+        ahead = [span for span in spans if span["cat"] == "gather" and span["ts"] < begins[span["pid"]]]
+        self.assertGreater(len(ahead), 0)
+        for span in spans:
+            if span["cat"] in GATHERED | REDUCED:
+                self.assertIn(span["args"]["weights"][0], span["name"])
+
+    def check_order(self, spans):
+        """What one lane does it does one after the other."""
+        ends = {}
+        for span in sorted(spans, key=lambda span: span["ts"]):
+            row = span["pid"], span["tid"]
+            self.assertLessEqual(ends.get(row, 0), span["ts"] + 1e-3, span)  # microseconds: sums of seconds are rounded
+            ends[row] = span["ts"] + span["dur"]
+
+    def test_replicas(self):
+        self.check_mesh("--gtp", "2", "--dp", "2")
+
+    def test_tensor_parallel(self):
+        self.check_mesh("--tp", "2", "--gtp", "2", "--gather-budget", "min")
+
+    def test_a_step_that_is_not_trained_is_refused(self):
+        for steps, flags in ((5, []), (2, ["--resume", self.train("half", "--gtp", 2)])):
+            result = run("train", *self.flags, "--out", self.folder / "refused", "--trace-step", steps, *flags)
+            self.assertEqual(2, result.returncode, result.stderr)
+            self.assertIn(f"--trace-step: got {steps}", result.stderr)
+
+
+if __name__ == "__main__":
+    run_cases()

@@ -1,0 +1,88 @@
+// The file that a recorded step leaves: everything that its schedule moves, once, on every rank, and the same numbers.
+#include "tessera/train/step_timeline.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "training.h"
+
+namespace tessera::train {
+namespace {
+
+using nlohmann::ordered_json;
+using testing::RunOptions;
+using testing::RunResult;
+
+// What the schedule of a rank's last step moves: category, weights, microbatch.
+using Transfers = std::multiset<std::tuple<std::string, std::vector<std::string>, int>>;
+
+Transfers scheduled(shard::Runtime& runtime, int microbatches) {
+  const shard::Schedule& schedule = *runtime.schedule(shard::StepKind::train, microbatches);
+  const auto names = [&](const shard::Unit& unit) {
+    std::vector<std::string> names;
+    for (const shard::ParameterId id : unit) names.push_back(runtime.parameter(id).spec.name);
+    return names;
+  };
+  Transfers transfers;
+  for (const shard::Residency& r : schedule.residencies)
+    transfers.emplace("gather", names(schedule.gather_units[static_cast<std::size_t>(r.unit)]),
+                      runtime.trace()[static_cast<std::size_t>(r.wait)].microbatch);
+  for (const shard::Reduction& r : schedule.reductions) {
+    const std::vector<std::string> weights = names(schedule.reduce_units[static_cast<std::size_t>(r.unit)]);
+    transfers.emplace("reduce", weights, r.microbatch);
+    if (r.replicas && runtime.parallel().dp_size() > 1) transfers.emplace("dp", weights, r.microbatch);
+  }
+  return transfers;
+}
+
+struct Recorded {
+  ordered_json file;
+  std::map<int, Transfers> expected;                             // by rank
+  std::map<int, std::pair<std::int64_t, std::int64_t>> traffic;  // by rank: gathered and reduced bytes
+};
+
+TEST(StepTimeline, HoldsEveryTransferOfTheStepOnceAndChangesNoBit) {
+  constexpr int kTraced = 2;  // the second that follows the schedule
+  RunOptions options{.model = testing::odd_model(), .gtp = 2, .dp = 2, .blocks = 8, .steps = 4};
+  const RunResult plain = testing::run(options);
+  const int microbatches = options.blocks / (options.gtp * options.dp);
+  std::mutex mutex;
+  Recorded recorded;
+  options.before_step = [](Trainer& trainer, int step) { trainer.runtime().record_timeline(step >= kTraced - 1); };
+  options.after_step = [&](Trainer& trainer, int step) {
+    if (step != kTraced) return;
+    shard::Runtime& runtime = trainer.runtime();
+    ordered_json file = gather_step_timeline(runtime);
+    const std::lock_guard lock(mutex);
+    const int rank = runtime.parallel().rank;
+    if (rank == 0) recorded.file = std::move(file);
+    recorded.expected[rank] = scheduled(runtime, microbatches);
+    recorded.traffic[rank] = {runtime.statistics().gathered_bytes, runtime.statistics().reduced_bytes};
+  };
+  EXPECT_EQ(testing::run(options), plain);
+
+  std::map<int, Transfers> found;
+  std::map<int, std::pair<std::int64_t, std::int64_t>> traffic;
+  for (const ordered_json& event : recorded.file["traceEvents"]) {
+    if (event["ph"] != "X") continue;
+    const int rank = event["pid"];
+    const std::string category = event["cat"];
+    EXPECT_GE(event["ts"], 0);
+    EXPECT_GT(event["dur"], 0);
+    if (category == "compute" || category == "wait") continue;
+    const std::int64_t bytes = event["args"]["bytes"];
+    (category == "reduce" || category == "dp" ? traffic[rank].second : traffic[rank].first) += bytes;
+    if (category != "publish")
+      found[rank].emplace(category, event["args"]["weights"].get<std::vector<std::string>>(),
+                          event["args"]["microbatch"].get<int>());
+  }
+  EXPECT_EQ(found, recorded.expected);
+  EXPECT_EQ(traffic, recorded.traffic);  // in the steady state as much is issued ahead as was
+  ASSERT_EQ(found.size(), 4u);
+}
+
+}  // namespace
+}  // namespace tessera::train
