@@ -18,7 +18,8 @@ ConsumedWeight::ConsumedWeight(Context& context, const Weight& weight, shard::Pa
   tensor_ = shaped(const_cast<void*>(view.rowwise), view.format, weight);
 }
 
-ConsumedWeight::~ConsumedWeight() {
+ConsumedWeight::~ConsumedWeight() noexcept(false) {
+  if (std::uncaught_exceptions() > exceptions_) return;
   context_.runtime.release(id_, pass_);
 }
 

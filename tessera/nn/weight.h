@@ -2,6 +2,8 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <exception>
+
 #include "tessera/nn/context.h"
 
 namespace tessera::nn {
@@ -14,11 +16,12 @@ struct Weight {
   bool is_vector = false;
 };
 
-// Consumes in the constructor, releases in the destructor; the tensor is a view that is valid between the two.
+// Consumes in the constructor, releases in the destructor; the tensor is a view that is valid between the two. Both may
+// wait for communication and throw its errors; while an error is under way already, nothing is released any more.
 class ConsumedWeight {
  public:
   ConsumedWeight(Context& context, const Weight& weight, shard::Pass pass);
-  ~ConsumedWeight();
+  ~ConsumedWeight() noexcept(false);
   ConsumedWeight(const ConsumedWeight&) = delete;
   ConsumedWeight& operator=(const ConsumedWeight&) = delete;
 
@@ -28,6 +31,7 @@ class ConsumedWeight {
   Context& context_;
   shard::ParameterId id_;
   shard::Pass pass_;
+  int exceptions_ = std::uncaught_exceptions();  // under way when this was made
   at::Tensor tensor_;
 };
 

@@ -77,15 +77,15 @@ void Timeline::waited(double begin, double end, Activity activity, std::span<con
 
 void Timeline::finished(const Event& comm) {
   if (!on_) return;
-  marked_.push_back({.span = {.activity = Activity::comm,
-                              .event = event_ - 1,
-                              .microbatch = comm.microbatch,
-                              .pass = comm.pass,
-                              .weights = {},
-                              .bytes = comm.bytes,
-                              .begin = last_event_,
-                              .end = host_seconds(parallel_)},
-                     .times = nullptr});
+  TimelineSpan span{.activity = Activity::comm,
+                    .event = event_ - 1,
+                    .microbatch = comm.microbatch,
+                    .pass = comm.pass,
+                    .bytes = comm.bytes,
+                    .begin = last_event_,
+                    .end = host_seconds(parallel_)};
+  if (comm.parameter >= 0) span.weights.push_back(comm.parameter);
+  marked_.push_back({.span = std::move(span), .times = nullptr});
 }
 
 LaneMark Timeline::mark(TimelineSpan what, bool is_ahead) {

@@ -76,8 +76,8 @@ class Writer {
                      .category = std::string(name_of(span.activity)),
                      .args = {{"weights", weights}, {"bytes", span.bytes}}};
     if (const Event* event = event_at(span.event); span.activity == Activity::comm && event) {
-      labels.name = event->op;
-      labels.args = {{"group", event->group}, {"bytes", span.bytes}};
+      labels.name = name_of_transfer(event->op, weights);
+      labels.args["group"] = event->group;
     }
     if (span.microbatch < 0) return labels;
     labels.args["microbatch"] = span.microbatch;

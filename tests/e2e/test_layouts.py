@@ -4,6 +4,7 @@
 A few combinations by default; all of them with TESSERA_E2E=full, TESSERA_E2E_JOBS runs at a time. TESSERA_E2E_MODEL names
 another model (its vocabulary has at least 131 entries).
 """
+import json
 import os
 import unittest
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,11 @@ class Layouts(unittest.TestCase):
                 mpi_ranks=ranks if backend == "mpi" else None)
         return bits(out)
 
+    def activations(self, mesh, *flags):
+        tp, gtp, dp = mesh
+        plan = tessera("plan", "--model", MODEL, "--tp", tp, "--gtp", gtp, "--dp", dp, "--seq-len", SEQUENCE, "--json", *flags)
+        return json.loads(plan)["memory_bytes"]["activations"]
+
     def common(self, *flags):
         return ["--model", MODEL, "--data", self.data, "--micro-batch", 1, "--global-batch", 24, "--seq-len", SEQUENCE,
                 "--seed", 7, *flags]
@@ -44,6 +50,9 @@ class Layouts(unittest.TestCase):
             cases = [("local", gtp, recompute) for gtp in (1, 2, 3, 4, 6) for recompute in ("none", "selective", "full")]
             if not FULL:
                 cases = [("local", 3, "full"), ("local", 4, "selective")]
+            most, least = (self.activations((tp, 2, dp), "--dtype", dtype, "--sequence-parallel", sequence_parallel,
+                                            "--recompute", recompute) for recompute in ("none", "full"))
+            cases.append(("local", 2, "auto", "--activation-budget", (3 * least + most) // 4))
             if MPIRUN:
                 cases += [("mpi", gtp, "none") for gtp in ((1, 2, 3, 4, 6) if FULL else (2,))]
             if dp > 1:

@@ -124,12 +124,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadFlags{{"--cp", "2"}, {"--cp", "\"2\"", "not built yet"}}, BadFlags{{"--pp", "4"}, {"--pp", "not built yet"}},
         BadFlags{{"--etp", "2"}, {"--etp", "not built yet"}}, BadFlags{{"--ep", "2"}, {"--ep", "not built yet"}},
         BadFlags{{"--egtp", "2"}, {"--egtp", "not built yet"}},
-        BadFlags{{"--reduce-order", "hierarchical"}, {"--reduce-order", "hierarchical", "not built yet"}},
+        BadFlags{{"--reduce-order", "tree"}, {"--reduce-order", "tree", "sequential, hierarchical"}},
         BadFlags{{"--config", "/nowhere/x.json"}, {"/nowhere/x.json"}}));
 
 TEST(TrainFlags, OfFeaturesThatAreNotBuiltMayAskForTheNeutralValue) {
   EXPECT_NO_THROW(parse({"--cp", "1", "--pp", "1", "--ep", "1", "--etp", "1", "--egtp", "1"}));
-  EXPECT_NO_THROW(parse({"--reduce-order", "sequential"}));
 }
 
 TEST(ConfigFile, GivesWhatFlagsDoAndFlagsWin) {
