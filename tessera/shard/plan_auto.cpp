@@ -1,5 +1,7 @@
 #include "tessera/shard/plan_auto.h"
 
+#include <algorithm>
+
 namespace tessera::shard {
 namespace {
 
@@ -21,7 +23,8 @@ Schedule plan_within(const Trace& trace, const std::vector<ParameterSize>& sizes
     const std::int64_t most = used(best);
     budget = kMinimum;
     Schedule tried = plan(trace, sizes, options);
-    for (std::int64_t bytes = used(tried); seconds(tried) > longest; tried = plan(trace, sizes, options)) {
+    const std::int64_t smallest = used(tried);
+    for (std::int64_t bytes = smallest; seconds(tried) > longest; tried = plan(trace, sizes, options)) {
       bytes *= 2;
       if (bytes >= most || bytes <= 0) {
         budget = kUnlimited;
@@ -29,7 +32,7 @@ Schedule plan_within(const Trace& trace, const std::vector<ParameterSize>& sizes
       }
       budget = bytes;
     }
-    budget = used(tried);
+    budget = std::max(smallest, used(tried));  // a schedule may take less than the smallest that always runs
     best = std::move(tried);
   };
   if (!reduce_budget) narrow(options.reduce_budget, [](const Schedule& s) { return s.reduce_arena + s.scratch; });

@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <tuple>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -177,7 +176,7 @@ void RowReducer::add_messages(std::byte* staging, const std::byte* wire, std::by
   }
 }
 
-// What the ranks have for rows stored here, by row, then by rank.
+// What the ranks have for rows stored here, by row.
 std::vector<RowReducer::Part> RowReducer::parts_of(std::byte* staging, const std::byte* wire,
                                                    const std::byte* scratch) const {
   const std::size_t message = size(messages_.row_bytes(types_.wire));
@@ -196,7 +195,7 @@ std::vector<RowReducer::Part> RowReducer::parts_of(std::byte* staging, const std
       if (rows[at] >= own.begin && rows[at] < own.end)
         parts.push_back({rows[at] - own.begin, rank, data + size(at) * row_bytes});
   }
-  std::ranges::sort(parts, {}, [](const Part& part) { return std::tuple(part.row, part.rank); });
+  std::ranges::sort(parts, {}, &Part::row);
   return parts;
 }
 

@@ -147,10 +147,19 @@ void check_budgets(const TrainConfig& config, const nn::LlamaConfig& model) {
   StepPlan step;
   step.parameters =
       planned_parameters(model, types_of(config), mesh_of(config), config.sequence_parallel, embedding_reads(config));
-  shard::plan(trace_of(request, step), sizes_of(step),
-              {.gather_budget = request.gather_budget.value_or(shard::kUnlimited),
-               .reduce_budget = request.reduce_budget.value_or(shard::kUnlimited),
-               .coalesce_bytes = request.coalesce_bytes});
+  const shard::Trace trace = trace_of(request, step);
+  const auto check = [&](const char* flag, const Budget& gather, const Budget& reduce) {
+    try {
+      shard::plan(trace, sizes_of(step),
+                  {.gather_budget = gather.value_or(shard::kUnlimited),
+                   .reduce_budget = reduce.value_or(shard::kUnlimited),
+                   .coalesce_bytes = request.coalesce_bytes});
+    } catch (const InputError& error) {
+      throw InputError("{}: {}", flag, error.what());
+    }
+  };
+  check("--gather-budget", request.gather_budget, {});
+  check("--reduce-budget", {}, request.reduce_budget);
 }
 
 }  // namespace tessera::train

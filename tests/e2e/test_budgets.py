@@ -117,13 +117,15 @@ class Budgets(unittest.TestCase):
             smallest = self.arenas(*shape, "min")[which]
             self.train(f"smallest{flag}", shape, flag, smallest)
             for backend in ["local"] + ["mpi"] * bool(MPIRUN):
+                out = self.folder / f"refused-{backend}{flag}"
                 result = run("train", *self.shape(*shape), "--data", self.data, "--steps", 3, flag, smallest - 1, "--backend",
-                             backend, "--out", self.folder / f"refused-{backend}{flag}", mpi_ranks=4 if backend == "mpi" else None)
+                             backend, "--out", out, mpi_ranks=4 if backend == "mpi" else None)
                 self.assertEqual(result.returncode, 2, result.stderr)
                 lines = [line for line in result.stderr.splitlines() if line.startswith("tessera:")]
                 self.assertEqual(len(lines), 1, result.stderr)
                 self.assertIn(str(smallest), lines[0])
                 self.assertIn(str(smallest - 1), lines[0])
+                self.assertFalse(out.exists(), "a refused run has written something")
 
 
 if __name__ == "__main__":

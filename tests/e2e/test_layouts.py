@@ -85,6 +85,21 @@ class Layouts(unittest.TestCase):
         self.assertEqual(expected, self.train("wire-3", (1, 3, 1), *flags))
         self.assertNotEqual(expected, self.train("wire-fp32", (1, 1, 1), *self.common("--steps", 3)))
 
+    def test_rows_of_the_embedding_and_its_whole_table_give_the_same_bits(self):
+        for tp, gtps, *flags in ((1, (2, 3)), (1, (3,), "--dtype", "bf16"), (2, (2, 3)),
+                                 (2, (2,), "--sequence-parallel", "on", "--recompute", "full")):
+            flags = self.common("--steps", 3, *flags)
+            name = f"rows-{tp}-{len(flags)}"
+            expected = self.train(name, (tp, 1, 1), *flags)
+            for gtp in gtps:
+                cases = [("local", "gather"), ("local", "rows", "--debug-poison", "on", "--debug-delays", 3)]
+                if MPIRUN:
+                    cases.append(("mpi", "rows"))
+                for backend, embedding, *more in cases:
+                    actual = self.train(f"{name}-{gtp}-{backend}-{embedding}", (tp, gtp, 1), *flags, "--embedding", embedding,
+                                        *more, backend=backend)
+                    self.assertEqual(expected, actual, (tp, gtp, backend, embedding, *flags))
+
     def test_hierarchical_sums_are_one_order_of_their_own(self):
         flags = self.common("--steps", 3, "--reduce-order", "hierarchical", "--ranks-per-node")
         expected = self.train("nodes", (2, 4, 1), *flags, 4)  # two gtp ranks a node

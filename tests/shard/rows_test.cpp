@@ -67,7 +67,7 @@ struct Case {
   Lookup lookup = Lookup::gather;
   DType model = DType::fp32;
   int node = 1;
-  bool disturbed = false;  // poison, delays, least memory
+  bool disturbed = false;  // poison, delays, least memory, states that are cut over replicas
 };
 
 float weight_value(int step, std::int64_t row, std::int64_t column) {
@@ -132,8 +132,9 @@ class Rank {
     runtime_.end_step();
   }
 
-  // New weights.
+  // New weights; where replicas give them to each other, late.
   void write(int step) {
+    if (case_.disturbed) parallel_.dp->lane().delay(0.002);
     ShardedParameter& parameter = runtime_.parameter(table_);
     for (const layout::Piece& piece : parameter.local_state.pieces)
       for (std::int64_t i = 0; i < piece.box.elements(); ++i) {
@@ -148,12 +149,12 @@ class Rank {
 
   // As bits, so that signs of zeros count.
   void collect(std::vector<std::uint32_t>& logical) {
-    const ShardedParameter& parameter = runtime_.parameter(table_);
-    const auto sum = parameter.main_grad.as<float>();
-    for (const layout::Piece& piece : parameter.local_storage.pieces)
+    ShardedParameter& parameter = runtime_.parameter(table_);
+    const auto* sum = reinterpret_cast<const float*>(parameter.state_gradient());
+    for (const layout::Piece& piece : parameter.local_state.pieces)
       for (std::int64_t i = 0; i < piece.box.elements(); ++i)
         logical[static_cast<std::size_t>(piece.box.row * kColumns + i)] =
-            std::bit_cast<std::uint32_t>(sum[static_cast<std::size_t>(piece.offset + i)]);
+            std::bit_cast<std::uint32_t>(sum[piece.offset + i]);
   }
 
   Runtime& runtime() { return runtime_; }
@@ -166,6 +167,7 @@ class Rank {
     if (!chosen.disturbed) return options;
     options.gather_budget = options.reduce_budget = kMinimum;
     options.coalesce_bytes = 0;
+    options.zero = true;
     options.replay = {.poison = true, .delay_seed = 5, .longest_delay = 0.0005};
     return options;
   }
