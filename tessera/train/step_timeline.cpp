@@ -102,7 +102,7 @@ ordered_json gather_step_timeline(shard::Runtime& runtime) {
   ordered_json own = ordered_json::array();
   name_rows(own, rank, fmt::format("rank {}", rank));
   own.push_back(
-      {{"name", "the step begins"}, {"ph", "i"}, {"s", "p"}, {"ts", -first * 1e6}, {"pid", rank}, {"tid", 0}});
+      {{"name", "the step begins"}, {"ph", "i"}, {"s", "p"}, {"ts", (0 - first) * 1e6}, {"pid", rank}, {"tid", 0}});
   const Writer writer(runtime);
   for (const TimelineSpan& span : spans) add_span(own, rank, writer.labelled(span), first);
 
