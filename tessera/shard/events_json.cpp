@@ -16,10 +16,11 @@ using nlohmann::json;
 
 constexpr std::string_view kFormat = "tessera trace";
 constexpr int kVersion = 1;
-constexpr std::array kSteps{StepKind::train, StepKind::evaluate};
-constexpr std::array kPasses{Pass::forward, Pass::recompute, Pass::backward};
-constexpr std::array kKinds{EventKind::consume, EventKind::release, EventKind::produce, EventKind::publish,
-                            EventKind::comm,    EventKind::stash,   EventKind::fetch};
+constexpr std::array<StepKind, 2> kSteps{StepKind::train, StepKind::evaluate};
+constexpr std::array<Pass, 3> kPasses{Pass::forward, Pass::recompute, Pass::backward};
+constexpr std::array<EventKind, 7> kKinds{EventKind::consume, EventKind::release, EventKind::produce,
+                                          EventKind::publish, EventKind::comm,    EventKind::stash,
+                                          EventKind::fetch};
 
 bool is_kept(EventKind kind) {
   return kind == EventKind::stash || kind == EventKind::fetch;
@@ -72,13 +73,13 @@ E word_of(const json& value, const std::array<E, N>& known, const std::string& w
 }
 
 Event event_from(const json& value, StepKind step, std::size_t parameters, const std::string& where) {
-  constexpr int kMost = std::numeric_limits<int>::max();
+  constexpr int most = std::numeric_limits<int>::max();
   if (!value.is_array() || value.empty()) refuse(where, value, "an array that begins with the kind of event");
   Event event{.kind = word_of(value[0], kKinds, where), .step = step};
   const std::size_t fields = event.kind == EventKind::comm ? 7 : is_kept(event.kind) ? 6 : 5;
   const bool has_rows = event.kind == EventKind::comm && value.size() == fields + 1;
   if (value.size() != fields && !has_rows) refuse(where, value, fmt::format("{} fields", fields));
-  event.microbatch = static_cast<int>(integer_of(value[1], -1, kMost, where + ": microbatch"));
+  event.microbatch = static_cast<int>(integer_of(value[1], -1, most, where + ": microbatch"));
   event.pass = word_of(value[2], kPasses, where + ": pass");
   const auto parameter_at = [&](std::size_t at) {
     const auto last = static_cast<std::int64_t>(parameters) - 1;
@@ -87,10 +88,10 @@ Event event_from(const json& value, StepKind step, std::size_t parameters, const
   if (has_rows) event.parameter = parameter_at(fields);
   if (fields == 5) {
     event.parameter = parameter_at(3);
-    event.ordinal = static_cast<int>(integer_of(value[4], 0, kMost, where + ": ordinal"));
+    event.ordinal = static_cast<int>(integer_of(value[4], 0, most, where + ": ordinal"));
     return event;
   }
-  event.ordinal = static_cast<int>(integer_of(value[3], 0, kMost, where + ": ordinal"));
+  event.ordinal = static_cast<int>(integer_of(value[3], 0, most, where + ": ordinal"));
   if (fields == 7) event.group = text_of(value[4], where + ": group");
   event.op = text_of(value[fields - 2], where + ": op");
   event.bytes = integer_of(value[fields - 1], 0, std::numeric_limits<std::int64_t>::max(), where + ": bytes");

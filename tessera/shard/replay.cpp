@@ -189,6 +189,7 @@ void Replay::issue_gather(int index) {
   }
   lane.wait(free);
   delay(lane);
+  delay(parallel_.tp_gather->lane());
   stay.issued = true;
   // Behind the body the next step's are issued.
   const Recording recording =

@@ -22,9 +22,13 @@ struct RowMessages {
   std::int64_t row_bytes(base::DType type) const;  // of one message
   std::int64_t index_bytes() const;
   // Received by a rank, and given: rows and indices from every other one.
-  std::int64_t exchanged(base::DType type) const { return (ranks - 1) * (row_bytes(type) + index_bytes()); }
+  std::int64_t exchanged(base::DType type) const {
+    return (std::int64_t{ranks} - 1) * (row_bytes(type) + index_bytes());
+  }
   // Of the buffers for reading rows: all indices, what is sent and what arrives.
-  std::int64_t buffers(base::DType type) const { return ranks * index_bytes() + 2 * (ranks - 1) * row_bytes(type); }
+  std::int64_t buffers(base::DType type) const {
+    return ranks * index_bytes() + 2 * (std::int64_t{ranks} - 1) * row_bytes(type);
+  }
   // Of a gradient: rows in the accumulator type, behind them their indices.
   std::int64_t staging(const ParameterTypes& types) const;
   // Of its exchange: the rounded rows, what the others send.

@@ -58,7 +58,7 @@ class PlanArena : public ::testing::TestWithParam<std::tuple<Model, nn::Recomput
  protected:
   void check(int gtp, int microbatches, std::int64_t coalesce_bytes) {
     const auto [name, recompute] = GetParam();
-    const auto configs = std::filesystem::path(__FILE__).parent_path().parent_path().parent_path() / "configs";
+    const std::filesystem::path configs = TESSERA_CONFIGS;
     nn::LlamaConfig model = nn::read_llama_config(nn::find_model_config(name.name, configs));
     model.tie_word_embeddings = name.tied;
     const shard::ParameterTypes types{.model = base::DType::bf16, .wire = base::DType::bf16};

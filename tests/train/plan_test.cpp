@@ -28,7 +28,7 @@ using nlohmann::ordered_json;
 using ::testing::HasSubstr;
 
 std::filesystem::path configs() {
-  return std::filesystem::path(__FILE__).parent_path().parent_path().parent_path() / "configs";
+  return TESSERA_CONFIGS;
 }
 
 // Elements: tables 16 x 8 = 128 each; a block's qkv 16 x 8 = 128, attention output 8 x 8 = 64, gate and up 24 x 8 =
@@ -102,7 +102,7 @@ TEST(PlanTraffic, SplitStatesAreSummedToTheirOwnersAndGathered) {
   const StepPlan split = plan_step(request);
   request.config.zero = false;
   const StepPlan whole = plan_step(request);
-  const double matrices = 1216 / 2, norms = 5 * 8;
+  const double matrices = 1216 / 2.0, norms = 5 * 8;
   const double rows = 24;  // at most, elements: the last replica's rows may be fewer
   EXPECT_NEAR(split.of_a_rank.reduced, 2 * (matrices + norms) * 2 + (2 * matrices / 3 + 4 * norms / 3) * 4,
               split.parameters.size() * 2 * rows * 4);
@@ -138,7 +138,7 @@ TEST(PlanTraffic, RowsOfTheEmbeddingTravelWhereTheyAreFewerBytes) {
     EXPECT_EQ(gathered.of_a_rank.reduced - rows.of_a_rank.reduced, 256 - 240);
     EXPECT_EQ(gathered.of_all_ranks.gathered - rows.of_all_ranks.gathered, 2 * (256 - 240));
     EXPECT_EQ(gathered.of_all_ranks.reduced - rows.of_all_ranks.reduced, 2 * (256 - 240));
-    EXPECT_EQ(rows.memory.gathered, rows.schedule.gather_arena + 2 * 6 * 8 + 2 * 6 * 32);
+    EXPECT_EQ(rows.memory.gathered, rows.schedule.gather_arena + std::int64_t{2} * 6 * (8 + 32));
     const auto reads = std::ranges::find(rows.trace, shard::EventKind::comm, &shard::Event::kind);
     ASSERT_NE(reads, rows.trace.end());
     EXPECT_EQ(to_string(*reads, rows.names()), "train mb 0 forward comm gtp gather_rows embedding.weight 240 bytes");
@@ -164,7 +164,7 @@ TEST(PlanTraffic, RowsOfATiedTableDoNotTravel) {
 TEST(PlanMemory, IsWhatTheBuffersHold) {
   const PlanRequest request = request_of({{"gtp", "2"}});
   const StepPlan step = plan_step(request);
-  const std::int64_t shard = (1216 / 2 + 5 * 8) * 4;
+  const std::int64_t shard = (std::int64_t{1216} / 2 + 40) * 4;
   EXPECT_EQ(step.memory.weights, shard);
   EXPECT_EQ(step.memory.gradients, shard + step.schedule.reduce_arena + step.schedule.scratch);
   EXPECT_EQ(step.memory.optimizer, 2 * shard);
@@ -416,7 +416,7 @@ TEST(PlanMachine, BadFilesAreRefusedByPlace) {
 }
 
 TEST(PlanFlags, WhatDoesNotFitTogetherIsRefused) {
-  const auto task = [](PlanFlags flags) { return plan_task(flags, configs()); };
+  const auto task = [](const PlanFlags& flags) { return plan_task(flags, configs()); };
   EXPECT_THAT(refusal([&] { task({}); }), HasSubstr("--model is missing"));
   EXPECT_THAT(refusal([&] {
                 task({.settings = {{"model", {"llama-tiny"}}, {"ranks", {"4"}}, {"gtp", {"3"}}}});
