@@ -6,6 +6,7 @@
 #include "command_line.h"
 #include "subcommands.h"
 #include "tessera/base/env.h"
+#include "tessera/base/error.h"
 #include "tessera/shard/events_json.h"
 #include "tessera/train/config_settings.h"
 #include "tessera/train/plan_flags.h"
@@ -37,6 +38,18 @@ void add_options(CLI::App& app, train::PlanFlags& flags, Output& output) {
   app.add_flag("--json", output.json, "print as JSON");
 }
 
+// A damaged file of events is the user's mistake, whatever notices it.
+train::StepPlan plan_of(const train::PlanTask& task, const std::string& events) {
+  try {
+    return train::plan_step(task.request);
+  } catch (const InputError&) {
+    throw;
+  } catch (const Error& error) {
+    if (events.empty()) throw;
+    throw InputError("--events: {} holds no step that can be planned: {}", events, error.what());
+  }
+}
+
 }  // namespace
 
 int run_plan(const Arguments& arguments) {
@@ -48,7 +61,7 @@ int run_plan(const Arguments& arguments) {
   if (output.rows == 0) output.rows = std::numeric_limits<std::size_t>::max();
 
   const train::PlanTask task = train::plan_task(flags, base::read_environment().configs.value_or(TESSERA_CONFIGS));
-  const train::StepPlan step = train::plan_step(task.request);
+  const train::StepPlan step = plan_of(task, flags.events);
   if (!output.events.empty()) shard::save_trace(output.events, {step.names(), step.trace});
   if (!output.timeline.empty()) train::write_file_atomically(output.timeline, train::timeline_json(step).dump());
   nlohmann::ordered_json comparison;

@@ -80,10 +80,13 @@ Event get_event(Reader& reader) {
 
 }  // namespace
 
-// What a rank says of its step: the hashes at the stages it has begun (a stage is a microbatch, or what follows the
-// last), and the events of one of them.
+// What a rank says of its step: the hashes at the newest stages that it has begun (a stage is a microbatch, or what
+// follows the last), and the events of one of them. Ranks are at most one collective apart, so the newest are enough.
+constexpr std::size_t kPostedStages = 256;
+
 struct Agreement::Notice {
   std::int64_t step = -1;
+  std::size_t first = 0;  // the stage of the first of `ends`
   std::vector<std::uint64_t> ends;
   int dumped = -1;  // the stage whose events follow
   Trace events;
@@ -93,6 +96,7 @@ struct Agreement::Notice {
     if (bytes.empty()) return notice;
     Reader reader(bytes);
     notice.step = reader.get<std::int64_t>();
+    notice.first = reader.get<std::uint32_t>();
     notice.ends.resize(reader.get<std::uint32_t>());
     for (std::uint64_t& end : notice.ends) end = reader.get<std::uint64_t>();
     notice.dumped = reader.get<int>();
@@ -126,8 +130,10 @@ void Agreement::post() {
 void Agreement::post(int dumped) {
   std::string notice;
   put(notice, step_);
-  put(notice, static_cast<std::uint32_t>(ends_.size()));
-  for (const std::uint64_t end : ends_) put(notice, end);
+  const std::size_t first = ends_.size() - std::min(ends_.size(), kPostedStages);
+  put(notice, static_cast<std::uint32_t>(first));
+  put(notice, static_cast<std::uint32_t>(ends_.size() - first));
+  for (std::size_t stage = first; stage < ends_.size(); ++stage) put(notice, ends_[stage]);
   put(notice, dumped);
   if (dumped >= 0) {
     const auto stage = static_cast<std::size_t>(dumped);
@@ -147,8 +153,10 @@ std::string Agreement::difference(const Entries& entries) {
     const Notice other = Notice::parse(parallel_.board->read(rank));
     if (rank == parallel_.rank || other.step != step_ || other.ends.empty()) continue;
     // Stages that both have begun with the same hash went alike before; the last of these is where they may differ.
-    std::size_t alike = 0;
-    while (alike < ends_.size() && alike < other.ends.size() && ends_[alike] == other.ends[alike]) ++alike;
+    const std::size_t theirs_end = other.first + other.ends.size();
+    std::size_t alike = other.first;
+    while (alike < ends_.size() && alike < theirs_end && ends_[alike] == other.ends[alike - other.first]) ++alike;
+    if (alike == other.first) continue;  // they parted before what this rank still posts, or has begun
     const int stage = static_cast<int>(alike) - 1;
     wanted = std::min(wanted, stage);
     if (other.dumped != stage) continue;
@@ -162,7 +170,7 @@ std::string Agreement::difference(const Entries& entries) {
     // Alike as far as both go: one ended this stage where the other went on.
     const std::size_t end = alike < begins_.size() ? begins_[alike] : trace_.size();
     const std::size_t own = end - begin, theirs = other.events.size();
-    if (alike < ends_.size() && alike < other.ends.size() && own != theirs)
+    if (alike < ends_.size() && alike < theirs_end && own != theirs)
       return fmt::format("the ranks of a step must do the same: event {} is '{}' on rank {}, '{}' on rank {}",
                          begin + std::min(own, theirs),
                          own > theirs ? to_string(trace_[begin + theirs], names) : "the end of the microbatch",

@@ -124,7 +124,6 @@ ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts
 
 std::int64_t exchange_bytes(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                             const Cuts& cuts, int tp_rank, int gtp_rank) {
-  if (exchanges_rows(spec, layouts, types, cuts)) return messages_of(spec, cuts).exchanged(types.wire);
   const ReductionTree tree = tree_of(spec, layouts, cuts, tp_rank, gtp_rank);
   const ReductionTree::Bytes bytes = tree.bytes(types.wire, types.accumulator);
   return bytes.within + bytes.between;

@@ -20,7 +20,7 @@ ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts
 bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                     const Cuts& cuts);
 
-// Received by a rank in one exchange, from layouts and cuts as above.
+// Received by a rank in one exchange, from layouts and cuts as above. The gradient is a whole one, not rows.
 std::int64_t exchange_bytes(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                             const Cuts& cuts, int tp_rank, int gtp_rank);
 

@@ -50,9 +50,12 @@ void check_reduce_order(const TrainConfig& config) {
 }
 
 void check_recompute(const TrainConfig& config) {
-  if ((config.recompute == Recompute::automatic) != !config.activation_budget.empty())
-    throw InputError("--activation-budget: got '{}' with --recompute {}, expected bytes with auto and nothing else",
-                     config.activation_budget, name_of(config.recompute));
+  const bool chooses = config.recompute == Recompute::automatic;
+  if (chooses && config.activation_budget.empty())
+    throw InputError("--activation-budget is missing: --recompute auto keeps to it, as 20GB");
+  if (!chooses && !config.activation_budget.empty())
+    throw InputError("--activation-budget: got {} with --recompute {}, expected it with auto", config.activation_budget,
+                     name_of(config.recompute));
 }
 
 }  // namespace

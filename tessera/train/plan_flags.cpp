@@ -74,6 +74,11 @@ PlanTask plan_task(const PlanFlags& flags, const std::filesystem::path& configs)
   PlanTask task;
   PlanRequest& request = task.request;
   apply(request.config, flags);
+  if (flags.evaluate && !(flags.measured.empty() && flags.events.empty()))
+    throw InputError("--evaluate: got it with {}, which says the kind of step",
+                     flags.events.empty() ? "--measured" : "--events");
+  if (!flags.measured.empty() && !flags.events.empty())
+    throw InputError("--events: got {} with --measured, expected one of them", flags.events);
   if (!flags.measured.empty()) {
     task.run = read_measured_run(flags.measured);
     request.config = task.run->config;

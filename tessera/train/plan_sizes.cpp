@@ -50,6 +50,7 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
     const shard::RowMessages rows{
         .rows = spec.reads.per_microbatch, .columns = spec.compute.shape.cols, .ranks = mesh.gtp};
     planned.row_buffers = rows.buffers(types.model);
+    if (spec.trainable) planned.reduce_total = mesh.tp * tp_groups * rows.exchanged(types.wire);
   }
   if (spec.sharded && planned.row_buffers == 0)
     planned.gather_total = mesh.dp * (mesh.gtp - 1) * sum(layouts.home) * bytes(types.model);
@@ -58,7 +59,7 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
   if (!spec.trainable) return planned;
 
   if (splits) planned.publish_total = (mesh.dp - 1) * sum(layouts.storage) * bytes(types.model);
-  for (int tp = 0; tp < mesh.tp; ++tp)
+  for (int tp = 0; tp < mesh.tp && planned.row_buffers == 0; ++tp)
     for (int gtp = 0; gtp < mesh.gtp; ++gtp)
       planned.reduce_total += mesh.dp * shard::exchange_bytes(spec, layouts, types, cuts, tp, gtp);
   if (overlaps || (spec.partial_gradient && mesh.tp > 1)) {

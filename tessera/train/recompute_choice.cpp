@@ -37,7 +37,7 @@ std::vector<Policy> smallest_effort(const TrainConfig& config, const nn::LlamaCo
   const std::int64_t blocks = model.num_layers, most = 2 * blocks;
   const auto fits = [&](std::int64_t effort) { return kept_bytes(config, model, blocks_at(effort, blocks)) <= budget; };
   if (!fits(most))
-    throw InputError("--activation-budget: got {} bytes, expected at least {}: what full recomputation keeps", budget,
+    throw InputError("got {} bytes, expected at least {}: what full recomputation keeps", budget,
                      kept_bytes(config, model, blocks_at(most, blocks)));
   std::int64_t below = -1, enough = most;  // more effort never keeps more
   while (enough - below > 1) {
@@ -63,7 +63,11 @@ std::vector<Policy> recompute_choice(const TrainConfig& config, const nn::LlamaC
     case Recompute::automatic:
       break;
   }
-  return smallest_effort(config, model, parse_byte_size(config.activation_budget));
+  try {
+    return smallest_effort(config, model, parse_byte_size(config.activation_budget));
+  } catch (const InputError& error) {
+    throw InputError("--activation-budget: {}", error.what());
+  }
 }
 
 std::string recompute_text(const std::vector<Policy>& blocks) {

@@ -6,6 +6,12 @@
 #include <cmath>
 
 namespace tessera::train {
+namespace {
+
+// Microbatches of one step of an evaluation: its trace and its schedule stay small whatever there is to evaluate.
+constexpr int kEvaluatedTogether = 64;
+
+}  // namespace
 
 Trainer::Trainer(comm::World& world, const TrainerOptions& options)
     : options_(options),
@@ -42,13 +48,16 @@ StepResult Trainer::train_step(const StepInput& input, double lr) {
 double Trainer::evaluate(const StepInput& input) {
   const at::NoGradGuard no_gradients;
   std::vector<double> losses;
-  runtime_.begin_step(shard::StepKind::evaluate, input.microbatches);
-  for (int microbatch = 0; microbatch < input.microbatches; ++microbatch) {
-    runtime_.begin_microbatch();
-    losses.push_back(model_.forward(input.batch(microbatch), 0).sum);
-    runtime_.end_microbatch();
+  for (int first = 0; first < input.microbatches; first += kEvaluatedTogether) {
+    const int end = std::min(first + kEvaluatedTogether, input.microbatches);
+    runtime_.begin_step(shard::StepKind::evaluate, end - first);
+    for (int microbatch = first; microbatch < end; ++microbatch) {
+      runtime_.begin_microbatch();
+      losses.push_back(model_.forward(input.batch(microbatch), 0).sum);
+      runtime_.end_microbatch();
+    }
+    runtime_.end_step();
   }
-  runtime_.end_step();
   return sum_losses(losses) / static_cast<double>(std::max<std::int64_t>(input.tokens, 1));
 }
 
