@@ -269,6 +269,8 @@ void Replay::drain() {
   for (std::size_t i = 0; i < summed_.size(); ++i) wait(summed_[i], Activity::reduce, static_cast<int>(i));
   for (const auto& [index, summed] : replicas_) wait(summed, Activity::dp, index);
   replicas_.clear();
+  std::ranges::fill(passed_,
+                    parallel_.compute->record());  // what reads handed-out views comes before what is issued next
 }
 
 }  // namespace tessera::shard

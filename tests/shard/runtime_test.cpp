@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/board.h"
 #include "tessera/comm/local.h"
 
 namespace tessera::shard {
@@ -208,6 +209,28 @@ TEST(Runtime, RefusesCallsOutOfOrder) {
     EXPECT_THROW(runtime.begin_microbatch(), Error);
     runtime.end_step();
     EXPECT_THROW(runtime.add({.name = "w", .dims = {1, 1}, .compute = layout::replicated({1, 1}, 1)}), Error);
+  });
+}
+
+// What ranks post of a step has a bounded size.
+TEST(Runtime, AStepMayHaveManyMicrobatches) {
+  constexpr int kMany = 20'000;  // their hashes alone are more than a notice holds
+  static_assert(kMany * sizeof(std::uint64_t) > comm::kLongestNotice);
+  comm::run_local(2, {}, [](comm::World& world) {
+    Parallel parallel = make_parallel(world, 1, 1, 2);
+    Runtime runtime(parallel, {});
+    const ParameterId id = runtime.add({.name = "w", .dims = {2, 3}, .compute = layout::replicated({2, 3}, 1)});
+    for (int step = 0; step < 2; ++step) {  // recorded, then scheduled
+      runtime.begin_step(StepKind::evaluate, kMany);
+      for (int i = 0; i < kMany; ++i) {
+        runtime.begin_microbatch();
+        runtime.consume(id, Pass::forward);
+        runtime.release(id, Pass::forward);
+        runtime.end_microbatch();
+      }
+      runtime.end_step();
+    }
+    EXPECT_EQ(runtime.trace().size(), 2U * kMany);
   });
 }
 
