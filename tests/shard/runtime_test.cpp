@@ -214,15 +214,15 @@ TEST(Runtime, RefusesCallsOutOfOrder) {
 
 // What ranks post of a step has a bounded size.
 TEST(Runtime, AStepMayHaveManyMicrobatches) {
-  constexpr int kMany = 20'000;  // their hashes alone are more than a notice holds
-  static_assert(kMany * sizeof(std::uint64_t) > comm::kLongestNotice);
+  constexpr int many = 20'000;  // their hashes alone are more than a notice holds
+  static_assert(many * sizeof(std::uint64_t) > comm::kLongestNotice);
   comm::run_local(2, {}, [](comm::World& world) {
     Parallel parallel = make_parallel(world, 1, 1, 2);
     Runtime runtime(parallel, {});
     const ParameterId id = runtime.add({.name = "w", .dims = {2, 3}, .compute = layout::replicated({2, 3}, 1)});
     for (int step = 0; step < 2; ++step) {  // recorded, then scheduled
-      runtime.begin_step(StepKind::evaluate, kMany);
-      for (int i = 0; i < kMany; ++i) {
+      runtime.begin_step(StepKind::evaluate, many);
+      for (int i = 0; i < many; ++i) {
         runtime.begin_microbatch();
         runtime.consume(id, Pass::forward);
         runtime.release(id, Pass::forward);
@@ -230,7 +230,7 @@ TEST(Runtime, AStepMayHaveManyMicrobatches) {
       }
       runtime.end_step();
     }
-    EXPECT_EQ(runtime.trace().size(), 2U * kMany);
+    EXPECT_EQ(runtime.trace().size(), 2U * many);
   });
 }
 
