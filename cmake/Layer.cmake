@@ -1,5 +1,6 @@
 # tessera_layer(NAME [DEPENDS ...]): one static library a folder, made of every .cpp file in it.
-# Files named mpi*.cpp are compiled where MPI is found, no_mpi.cpp or *_no_mpi.cpp where it is not.
+# Files named mpi*.cpp are compiled where MPI is found, no_mpi.cpp or *_no_mpi.cpp where it is not; *.cu, cuda*.cpp,
+# *_cuda.cpp and nccl*.cpp with TESSERA_CUDA, no_cuda.cpp and *_no_cuda.cpp without it.
 function(tessera_layer NAME)
   cmake_parse_arguments(ARG "" "" "DEPENDS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS *.cpp)
@@ -8,7 +9,20 @@ function(tessera_layer NAME)
   else()
     list(FILTER sources EXCLUDE REGEX "/mpi[a-z_]*\\.cpp$")
   endif()
+  if(TESSERA_CUDA)
+    list(FILTER sources EXCLUDE REGEX "no_cuda\\.cpp$")
+    file(GLOB kernels CONFIGURE_DEPENDS *.cu)
+    list(APPEND sources ${kernels})
+  else()
+    list(FILTER sources EXCLUDE REGEX "/(cuda|nccl)[a-z_]*\\.cpp$|[a-z]_cuda\\.cpp$")
+    file(GLOB without CONFIGURE_DEPENDS *no_cuda.cpp)
+    list(APPEND sources ${without})
+    list(REMOVE_DUPLICATES sources)
+  endif()
   add_library(tessera_${NAME} STATIC ${sources})
+  if(TESSERA_CUDA)
+    target_link_libraries(tessera_${NAME} PUBLIC tessera_cuda)
+  endif()
   target_link_libraries(tessera_${NAME} PUBLIC tessera_options ${ARG_DEPENDS})
   set_target_properties(tessera_${NAME} PROPERTIES LINKER_LANGUAGE CXX)
 endfunction()

@@ -22,3 +22,9 @@ target_include_directories(tessera_torch SYSTEM INTERFACE ${torch_dir}/include
 target_compile_definitions(tessera_torch INTERFACE AT_PER_OPERATOR_HEADERS USE_DISTRIBUTED)
 target_link_libraries(tessera_torch INTERFACE ${torch_dir}/lib/libtorch_cpu.so ${torch_dir}/lib/libc10.so)
 target_link_options(tessera_torch INTERFACE -Wl,--allow-shlib-undefined -Wl,-rpath,${torch_dir}/lib)
+# libtorch_cuda needs libraries of wheels that may be absent where this is only compiled; dropped as "not needed", CUDA
+# would be missing at run time.
+if(TESSERA_CUDA)
+  target_link_options(tessera_torch INTERFACE
+    "-Wl,--no-as-needed,${torch_dir}/lib/libtorch_cuda.so,${torch_dir}/lib/libc10_cuda.so,--as-needed")
+endif()
