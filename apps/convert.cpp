@@ -6,6 +6,7 @@
 
 #include "command_line.h"
 #include "subcommands.h"
+#include "tessera/train/byte_size.h"
 
 namespace tessera::apps {
 

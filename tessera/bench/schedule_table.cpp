@@ -61,7 +61,7 @@ std::vector<ScheduleRow> schedule_rows(const ScheduleBench& bench) {
                       .arena_bytes = times.arena_bytes(),
                       .step_predicted = times.predicted.step_seconds,
                       .step_measured = times.step_seconds,
-                      .exposed_predicted = times.predicted.exposed_seconds,
+                      .exposed_predicted = times.predicted.exposed_seconds(),
                       .exposed_measured = times.exposed_seconds,
                       .on_demand = on_demand.step_seconds,
                       .longest_path = times.longest_path_seconds});

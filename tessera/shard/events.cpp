@@ -32,6 +32,16 @@ std::uint64_t hash_trace(const Trace& trace) {
   return hash;
 }
 
+std::int64_t peak_stashed(const Trace& trace) {
+  std::int64_t now = 0, peak = 0;
+  for (const Event& event : trace) {
+    if (event.kind == EventKind::stash) now += event.bytes;
+    if (event.kind == EventKind::fetch) now -= event.bytes;
+    peak = std::max(peak, now);
+  }
+  return peak;
+}
+
 std::string_view name_of(StepKind kind) {
   return kind == StepKind::train ? "train" : "evaluate";
 }

@@ -51,6 +51,9 @@ bool is_same(const Event& a, const Event& b);
 std::uint64_t hash_event(std::uint64_t hash, const Event& event);
 std::uint64_t hash_trace(const Trace& trace);
 
+// The greatest sum of bytes stashed and not yet fetched.
+std::int64_t peak_stashed(const Trace& trace);
+
 std::string_view name_of(StepKind kind);
 std::string_view name_of(Pass pass);
 std::string_view name_of(EventKind kind);

@@ -16,19 +16,4 @@ inline double host_seconds(const Parallel& parallel) {
   return seconds_on(parallel.clock.get());
 }
 
-// Adds the time until destruction to `seconds`.
-class Stopwatch {
- public:
-  Stopwatch(const Parallel& parallel, double& seconds)
-      : parallel_(parallel), seconds_(seconds), start_(host_seconds(parallel)) {}
-  ~Stopwatch() { seconds_ += host_seconds(parallel_) - start_; }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
- private:
-  const Parallel& parallel_;
-  double& seconds_;
-  double start_;
-};
-
 }  // namespace tessera::shard

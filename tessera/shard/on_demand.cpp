@@ -14,14 +14,13 @@ Recording OnDemand::record_last(ParameterId id) {
 }
 
 void OnDemand::gather(Entry& entry, ParameterId id) {
-  const Waiting waiting(parallel_, statistics_.exposed_seconds, timeline_, Activity::gather, {&id, 1});
-  agreement_.compare(*parallel_.gtp_demand, agreement_.hash(), "what a step did", entries_);
+  waits_.for_agreement(*parallel_.gtp_demand);
   entry.demand_weight = pool_.take(entry.materializer.bytes());
   entry.view = entry.demand_weight.data();
   const Materializer::Groups groups{*parallel_.gtp_demand, *parallel_.tp_gather};
   const double start = host_seconds(parallel_);
-  agreement_.wait(entry.materializer.start(entry.parameter, groups, entry.demand_weight.data(), {}, record_last(id)),
-                  entries_);
+  waits_.until(entry.materializer.start(entry.parameter, groups, entry.demand_weight.data(), {}, record_last(id)),
+               Activity::gather, {&id, 1});
   statistics_.gathered_bytes += entry.materializer.received_bytes();
   measure_.gathered(id, host_seconds(parallel_) - start);
   ++statistics_.demand_gathers;
@@ -37,10 +36,7 @@ std::byte* OnDemand::staging(Entry& entry) {
 }
 
 void OnDemand::reduce_microbatch() {
-  {
-    const Waiting waiting(parallel_, statistics_.exposed_seconds, timeline_, Activity::agreement);
-    agreement_.compare(*parallel_.gtp_demand, agreement_.hash(), "what a step did", entries_);
-  }
+  waits_.for_agreement(*parallel_.gtp_demand);
   struct Exchange {
     ParameterId id;
     base::Fence summed;
@@ -63,7 +59,7 @@ void OnDemand::reduce_microbatch() {
     entry.produced = false;
   }
   for (Exchange& exchange : exchanges) {
-    wait(exchange.summed, Activity::reduce, exchange.id);
+    waits_.until(exchange.summed, Activity::reduce, {&exchange.id, 1});
     if (exchange.staging.size() > 0) pool_.give_back(std::move(exchange.staging));
     pool_.give_back(std::move(exchange.scratch));
   }
@@ -80,13 +76,8 @@ void OnDemand::reduce_replicas() {
     const LaneMark mark = record_last(id).mark(Activity::dp, replica_sum_bytes(entry.parameter, parallel_));
     sums.emplace_back(id, sum_entry(entry, parallel_, {}, statistics_, mark));
   }
-  for (const auto& [id, summed] : sums) wait(summed, Activity::dp, id);
+  for (const auto& [id, summed] : sums) waits_.until(summed, Activity::dp, {&id, 1});
   measure_.reduced(host_seconds(parallel_) - start, statistics_.reduced_bytes - before);
-}
-
-void OnDemand::wait(const base::Fence& fence, Activity activity, ParameterId id) {
-  const Waiting waiting(parallel_, statistics_.exposed_seconds, timeline_, activity, {&id, 1});
-  agreement_.wait(fence, entries_);
 }
 
 base::Fence sum_entry(Entry& entry, Parallel& parallel, const base::Fence& written, StepStatistics& statistics,

@@ -7,17 +7,19 @@
 #include "tessera/shard/measure.h"
 #include "tessera/shard/statistics.h"
 #include "tessera/shard/timeline.h"
+#include "tessera/shard/waits.h"
 
 namespace tessera::shard {
 
 // One rank's. Every call but release and staging is collective.
 class OnDemand {
  public:
-  OnDemand(Parallel& parallel, Entries& entries, Agreement& agreement, StepStatistics& statistics, Measure& measure,
-           Timeline& timeline)
+  OnDemand(Parallel& parallel, Entries& entries, Agreement& agreement, Waits& waits, StepStatistics& statistics,
+           Measure& measure, Timeline& timeline)
       : parallel_(parallel),
         entries_(entries),
         agreement_(agreement),
+        waits_(waits),
         statistics_(statistics),
         measure_(measure),
         timeline_(timeline) {}
@@ -33,10 +35,10 @@ class OnDemand {
 
  private:
   Recording record_last(ParameterId id);  // what follows from the last event
-  void wait(const base::Fence& fence, Activity activity, ParameterId id);
   Parallel& parallel_;
   Entries& entries_;
   Agreement& agreement_;
+  Waits& waits_;
   StepStatistics& statistics_;
   Measure& measure_;
   Timeline& timeline_;

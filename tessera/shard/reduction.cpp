@@ -17,19 +17,13 @@ std::size_t part(std::int64_t bytes) {
   return base::align_up(static_cast<std::size_t>(bytes));
 }
 
-ReductionTree tree_of(const ShardedParameter& parameter, const Parallel& parallel, int node) {
-  std::vector<std::int64_t> owned;
-  for (int rank = 0; rank < parallel.gtp_size(); ++rank) {
-    const int stored = parallel.tp_rank() + parallel.tp_size() * rank;
-    owned.push_back(parameter.storage.ranks[static_cast<std::size_t>(stored)].size);
-  }
-  return {std::move(owned), !parameter.spec.sharded, node, parallel.gtp_rank()};
-}
-
 }  // namespace
 
 Reducer::Reducer(const ShardedParameter& parameter, const Parallel& parallel, int node)
-    : types_(parameter.types), tree_(tree_of(parameter, parallel, node)), rank_(parallel.gtp_rank()) {
+    : types_(parameter.types),
+      tree_(tree_of(parameter.storage, !parameter.spec.sharded, {.gtp = parallel.gtp_size(), .node = node},
+                    {parallel.tp_rank(), parallel.gtp_rank()})),
+      rank_(parallel.gtp_rank()) {
   if (parameter.by_rows) {
     const RowMessages& messages = rows_.emplace(parameter, parallel).messages();
     home_elements_ = messages.rows * messages.columns;

@@ -42,4 +42,12 @@ ReductionTree::Bytes ReductionTree::bytes(base::DType wire, base::DType accumula
   return bytes;
 }
 
+ReductionTree tree_of(const layout::Layout& storage, bool whole, const Cuts& cuts, const Place& place) {
+  const int tp = storage.size() / cuts.gtp;
+  std::vector<std::int64_t> owned;
+  for (int rank = place.tp_rank; rank < storage.size(); rank += tp)
+    owned.push_back(storage.ranks[static_cast<std::size_t>(rank)].size);
+  return {std::move(owned), whole, cuts.node, place.gtp_rank};
+}
+
 }  // namespace tessera::shard

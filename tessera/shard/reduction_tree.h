@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/base/dtype.h"
+#include "tessera/shard/parameter.h"
 
 namespace tessera::shard {
 
@@ -50,5 +51,8 @@ class ReductionTree {
   int node_, rank_;
   std::vector<int> relayed_;
 };
+
+// Of a gradient whose storage layout this is (parameter.h), as the rank at `place` sees it.
+ReductionTree tree_of(const layout::Layout& storage, bool whole, const Cuts& cuts, const Place& place);
 
 }  // namespace tessera::shard

@@ -26,14 +26,14 @@ void Arenas::grow(const Schedule& schedule) {
   grown(scratch, schedule.scratch);
 }
 
-Replay::Replay(Trace trace, Schedule schedule, Entries& entries, Parallel& parallel, Arenas& arenas,
-               Agreement& agreement, StepStatistics& statistics, Timeline& timeline, const ReplayOptions& options)
+Replay::Replay(Trace trace, Schedule schedule, Entries& entries, Parallel& parallel, Arenas& arenas, Waits& waits,
+               StepStatistics& statistics, Timeline& timeline, const ReplayOptions& options)
     : trace_(std::move(trace)),
       schedule_(std::move(schedule)),
       entries_(entries),
       parallel_(parallel),
       arenas_(arenas),
-      agreement_(agreement),
+      waits_(waits),
       statistics_(statistics),
       timeline_(timeline),
       options_(options),
@@ -128,11 +128,9 @@ bool Replay::ends_microbatch(int microbatch) const {
 }
 
 void Replay::wait(const base::Fence& fence, Activity activity, int index) {
-  if (fence.done() && !parallel_.clock) return fence.synchronize();
   const Unit& unit = activity == Activity::gather ? at(schedule_.gather_units, at(schedule_.residencies, index).unit)
                                                   : at(schedule_.reduce_units, at(schedule_.reductions, index).unit);
-  const Waiting waiting(parallel_, statistics_.exposed_seconds, timeline_, activity, unit);
-  agreement_.wait(fence, entries_);
+  waits_.until(fence, activity, unit);
 }
 
 void Replay::delay(base::Lane& lane) {

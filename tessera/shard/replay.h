@@ -5,11 +5,11 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/shard/agreement.h"
 #include "tessera/shard/entry.h"
 #include "tessera/shard/schedule.h"
 #include "tessera/shard/statistics.h"
 #include "tessera/shard/timeline.h"
+#include "tessera/shard/waits.h"
 
 namespace tessera::shard {
 
@@ -32,7 +32,7 @@ struct ReplayOptions {
 // One schedule carried out, step after step. One thread; nothing refers to it once drain() has returned.
 class Replay {
  public:
-  Replay(Trace trace, Schedule schedule, Entries& entries, Parallel& parallel, Arenas& arenas, Agreement& agreement,
+  Replay(Trace trace, Schedule schedule, Entries& entries, Parallel& parallel, Arenas& arenas, Waits& waits,
          StepStatistics& statistics, Timeline& timeline, const ReplayOptions& options);
 
   const Trace& trace() const { return trace_; }
@@ -95,7 +95,7 @@ class Replay {
   Entries& entries_;
   Parallel& parallel_;
   Arenas& arenas_;
-  Agreement& agreement_;
+  Waits& waits_;
   StepStatistics& statistics_;
   Timeline& timeline_;
   ReplayOptions options_;

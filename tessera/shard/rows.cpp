@@ -20,12 +20,6 @@ std::size_t size(std::int64_t bytes) {
   return static_cast<std::size_t>(bytes);
 }
 
-RowMessages messages_of(const ShardedParameter& parameter, const Parallel& parallel) {
-  return {.rows = parameter.spec.reads.per_microbatch,
-          .columns = parameter.spec.compute.shape.cols,
-          .ranks = parallel.gtp_size()};
-}
-
 std::int64_t rounded_bytes(const RowMessages& messages, const ParameterTypes& types) {
   return types.wire != types.accumulator ? aligned(messages.row_bytes(types.wire)) : 0;
 }
@@ -42,6 +36,10 @@ bool holds_negative_zero(const std::byte* row, std::int64_t columns, base::DType
 }
 
 }  // namespace
+
+RowMessages messages_of(const ParameterSpec& spec, int ranks) {
+  return {.rows = spec.reads.per_microbatch, .columns = spec.compute.shape.cols, .ranks = ranks};
+}
 
 std::int64_t RowMessages::row_bytes(base::DType type) const {
   return rows * columns * static_cast<std::int64_t>(base::size_of(type));
@@ -79,7 +77,7 @@ layout::Range RowOwners::owned(int rank) const {
 }
 
 RowGather::RowGather(const ShardedParameter& parameter, const Parallel& parallel)
-    : messages_(messages_of(parameter, parallel)),
+    : messages_(messages_of(parameter.spec, parallel.gtp_size())),
       owners_(parameter, parallel),
       type_(parameter.types.model),
       row_bytes_(size(messages_.columns) * base::size_of(type_)) {}
@@ -150,7 +148,9 @@ void RowGather::unpack(const ShardedParameter& parameter, std::size_t count, std
 }
 
 RowReducer::RowReducer(const ShardedParameter& parameter, const Parallel& parallel)
-    : messages_(messages_of(parameter, parallel)), owners_(parameter, parallel), types_(parameter.types) {}
+    : messages_(messages_of(parameter.spec, parallel.gtp_size())),
+      owners_(parameter, parallel),
+      types_(parameter.types) {}
 
 std::int64_t* RowReducer::indices(std::byte* staging) const {
   return reinterpret_cast<std::int64_t*>(staging + aligned(messages_.row_bytes(types_.accumulator)));

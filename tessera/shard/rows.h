@@ -34,6 +34,7 @@ struct RowMessages {
   // Of its exchange: the rounded rows, what the others send.
   std::int64_t scratch(const ParameterTypes& types) const;
 };
+RowMessages messages_of(const ParameterSpec& spec, int ranks);
 
 // Where the rows of a tp rank's part are stored. Data only.
 class RowOwners {

@@ -18,7 +18,8 @@ Runtime::Runtime(Parallel& parallel, ParameterTypes types, const RuntimeOptions&
       agreement_(parallel),
       measure_(parallel),
       timeline_(parallel),
-      on_demand_(parallel, entries_, agreement_, statistics_, measure_, timeline_) {}
+      waits_(parallel, entries_, agreement_, statistics_, timeline_),
+      on_demand_(parallel, entries_, agreement_, waits_, statistics_, measure_, timeline_) {}
 
 // What is under way uses buffers of this object.
 Runtime::~Runtime() {
@@ -134,15 +135,12 @@ void Runtime::end_step() {
     fill_unproduced();
     if (!replay_) on_demand_.reduce_replicas();
   }
-  {
-    const Waiting waiting(parallel_, statistics_.exposed_seconds, timeline_, Activity::agreement);
-    agreement_.compare(*parallel_.world, agreement_.hash(), "what a step did", entries_);
-  }
+  waits_.for_agreement(*parallel_.world);
   for (ParameterId id = 0; id < size(); ++id) {
     const Entry& entry = *entries_[static_cast<std::size_t>(id)];
     TESSERA_CHECK(!entry.produced, "'{}': a gradient was produced and not reduced", entry.name());
     // Of weights that this step did not use: they are written next.
-    wait_for(entry.parameter.published, Activity::publish, {&id, 1});
+    waits_.until(entry.parameter.published, Activity::publish, {&id, 1});
   }
   if (!statistics_.recorded) totals_.demand_gathers += statistics_.demand_gathers;
   in_step_ = false;
@@ -203,7 +201,7 @@ WeightView Runtime::consume(ParameterId id, Pass pass) {
   happens(event_of(EventKind::consume, pass, id));
   const bool moves = !entry.materializer.is_resident();
   // Weights that stay have no gather that would wait.
-  if (!moves) wait_for(entry.parameter.published, Activity::publish, {&id, 1});
+  if (!moves) waits_.until(entry.parameter.published, Activity::publish, {&id, 1});
   if (replay_ && moves) replay_->arrive(entry, id);
   if (!replay_ && moves && entry.users == 0) on_demand_.gather(entry, id);
   ++entry.users;
@@ -212,14 +210,8 @@ WeightView Runtime::consume(ParameterId id, Pass pass) {
 }
 
 void Runtime::wait(const base::Fence& fence) {
-  wait_for(fence, Activity::comm, {});
+  waits_.until(fence, Activity::comm);
   if (!trace().empty() && trace().back().kind == EventKind::comm) timeline_.finished(trace().back());
-}
-
-void Runtime::wait_for(const base::Fence& fence, Activity activity, std::span<const ParameterId> weights) {
-  if (fence.done() && !parallel_.clock) return fence.synchronize();
-  const Waiting waiting(parallel_, statistics_.exposed_seconds, timeline_, activity, weights);
-  agreement_.wait(fence, entries_);
 }
 
 void Runtime::release(ParameterId id, Pass pass) {
@@ -341,7 +333,7 @@ void Runtime::make_schedule() {
   arenas_.grow(schedule);
   Plan& plan = plans_[{kind_, microbatches_}];
   plan.departures = 0;
-  plan.replay = std::make_unique<Replay>(trace(), std::move(schedule), entries_, parallel_, arenas_, agreement_,
+  plan.replay = std::make_unique<Replay>(trace(), std::move(schedule), entries_, parallel_, arenas_, waits_,
                                          statistics_, timeline_, options_.replay);
   ++totals_.planned;
 }

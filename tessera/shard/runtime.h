@@ -33,6 +33,7 @@
 #include "tessera/shard/replay.h"
 #include "tessera/shard/statistics.h"
 #include "tessera/shard/timeline.h"
+#include "tessera/shard/waits.h"
 
 namespace tessera::shard {
 
@@ -157,7 +158,6 @@ class Runtime {
   void record_comm(EventKind kind, const std::string& group, const std::string& op, std::int64_t bytes, Pass pass);
   void happens(const Event& event);
   void passed();
-  void wait_for(const base::Fence& fence, Activity activity, std::span<const ParameterId> weights);
   void depart();
   void published(ParameterId id);
   void end_trace();
@@ -174,6 +174,7 @@ class Runtime {
   StepStatistics statistics_;
   Measure measure_;
   Timeline timeline_;
+  Waits waits_;
   OnDemand on_demand_;
   Arenas arenas_;
   std::map<Key, Plan> plans_;

@@ -63,8 +63,6 @@ class Player {
     wait(compute_ + costs_.end_seconds, prediction.comm_exposed_seconds, nullptr);
     for (int index = schedule_.body; index < schedule_.events; ++index) event(index, prediction);
     prediction.step_seconds = compute_ - begin;
-    prediction.exposed_seconds =
-        prediction.gather_exposed_seconds + prediction.reduce_exposed_seconds + prediction.comm_exposed_seconds;
     return prediction;
   }
 
@@ -92,7 +90,7 @@ class Player {
     const double segment = value(costs_.segment_seconds, index), comm = value(costs_.comm_seconds, index);
     double& waited = prediction.waits[static_cast<std::size_t>(index)];
     if (segment > 0)
-      prediction.spans.push_back({LaneKind::compute, index, compute_ - begin_, compute_ + segment - begin_});
+      prediction.spans.push_back({Activity::compute, index, compute_ - begin_, compute_ + segment - begin_});
     compute_ += segment;
     prediction.compute_seconds += segment;
     const int position = schedule_.position_of(index);
@@ -123,12 +121,12 @@ class Player {
       begin = std::max(begin, published_[static_cast<std::size_t>(id)]);
     gather_ = begin + value(costs_.gather_seconds, unit);
     arrived_[static_cast<std::size_t>(i)] = gather_;
-    spans.push_back({LaneKind::gather, i, begin - origin, gather_ - origin});
+    spans.push_back({Activity::gather, i, begin - origin, gather_ - origin});
     const double over_tp = value(costs_.gather_tp_seconds, unit);
     if (over_tp == 0) return;
     const double from = std::max(gather_tp_, gather_);
     arrived_[static_cast<std::size_t>(i)] = gather_tp_ = from + over_tp;
-    spans.push_back({LaneKind::gather_tp, i, from - origin, gather_tp_ - origin});
+    spans.push_back({Activity::gather_tp, i, from - origin, gather_tp_ - origin});
   }
 
   void publish(int index, std::vector<Span>& spans) {
@@ -138,7 +136,7 @@ class Player {
     if (seconds == 0) return;
     const double from = std::max(dp_, compute_);
     published = dp_ = from + seconds;
-    spans.push_back({LaneKind::publish, index, from - begin_, dp_ - begin_});
+    spans.push_back({Activity::publish, index, from - begin_, dp_ - begin_});
   }
 
   void reduce(int i, std::vector<Span>& spans) {
@@ -147,12 +145,12 @@ class Player {
     if (over_tp > 0) {
       const double from = std::max(reduce_tp_, compute_);
       reduce_tp_ = from + over_tp;
-      spans.push_back({LaneKind::reduce_tp, i, from - begin_, reduce_tp_ - begin_});
+      spans.push_back({Activity::reduce_tp, i, from - begin_, reduce_tp_ - begin_});
       begin = std::max(begin, reduce_tp_);
     }
     reduce_ = begin + value(costs_.reduce_seconds, reduction(i).unit);
     summed_[static_cast<std::size_t>(i)] = reduce_;
-    spans.push_back({LaneKind::reduce, i, begin - begin_, reduce_ - begin_});
+    spans.push_back({Activity::reduce, i, begin - begin_, reduce_ - begin_});
     if (reduction(i).replicas && reduction(i).microbatch + 1 == schedule_.microbatches) sum_replicas(i, spans);
   }
 
@@ -162,7 +160,7 @@ class Player {
     const double from = std::max({dp_, summed_[static_cast<std::size_t>(i)], compute_});
     dp_ = from + replica;
     summed_replicas_.push_back(dp_);
-    spans.push_back({LaneKind::dp, i, from - begin_, dp_ - begin_});
+    spans.push_back({Activity::dp, i, from - begin_, dp_ - begin_});
   }
 
   const Trace& trace_;
@@ -221,8 +219,6 @@ class OnDemandPlayer {
     spend(costs_.end_seconds, prediction.comm_exposed_seconds);
     for (int index = schedule_.body; index < schedule_.events; ++index) event(index, prediction);
     prediction.step_seconds = now_ - begin;
-    prediction.exposed_seconds =
-        prediction.gather_exposed_seconds + prediction.reduce_exposed_seconds + prediction.comm_exposed_seconds;
     return prediction;
   }
 
@@ -281,26 +277,6 @@ Prediction simulate_on_demand(const Trace& trace, const Schedule& schedule, cons
   OnDemandPlayer player(trace, schedule, costs);
   player.step();
   return player.step();
-}
-
-std::string_view name_of(LaneKind lane) {
-  switch (lane) {
-    case LaneKind::compute:
-      return "compute";
-    case LaneKind::gather:
-      return "gather";
-    case LaneKind::reduce:
-      return "reduce";
-    case LaneKind::dp:
-      return "dp";
-    case LaneKind::gather_tp:
-      return "gather over tp";
-    case LaneKind::reduce_tp:
-      return "reduce over tp";
-    case LaneKind::publish:
-      return "publish";
-  }
-  return "?";
 }
 
 }  // namespace tessera::shard

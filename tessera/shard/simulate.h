@@ -1,9 +1,9 @@
 // What a schedule takes in time: the lanes played through with agreed durations. Pure; the same semantics that Runtime
 // carries out and check.h proves. Every rank is taken to be as fast as every other.
 #pragma once
-#include <string>
 #include <vector>
 
+#include "tessera/shard/activity.h"
 #include "tessera/shard/schedule.h"
 
 namespace tessera::shard {
@@ -18,14 +18,10 @@ struct Costs {
   std::vector<double> reduce_tp_seconds, reduce_seconds, replica_seconds;  // by reduce unit: over tp, gtp, then dp
 };
 
-// What takes time: compute; a gather's hops over gtp and tp; a reduction's over tp, gtp and dp; an exchange of new
-// weights, which shares the dp lane with the sums over replicas.
-enum class LaneKind : std::uint8_t { compute, gather, reduce, dp, gather_tp, reduce_tp, publish };
-
-// Something that takes a lane's time. index: an event on compute and publish; a residency on gather and gather_tp; a
-// reduction on the others.
+// Something that takes a lane's time; comm and agreement have no lane. index: an event on compute and publish; a
+// residency on gather and gather_tp; a reduction on the others.
 struct Span {
-  LaneKind lane = LaneKind::compute;
+  Activity lane = Activity::compute;
   int index = 0;
   double begin = 0, end = 0;  // seconds from the beginning of the step; gathers for this step may begin before it
 };
@@ -33,10 +29,12 @@ struct Span {
 struct Prediction {
   double step_seconds = 0;
   double compute_seconds = 0;  // of the segments alone
-  double exposed_seconds = 0;  // compute waited for gathers, reductions and the program's collectives
-  double gather_exposed_seconds = 0, reduce_exposed_seconds = 0, comm_exposed_seconds = 0;  // its parts
+  // Compute waited for gathers, reductions, the program's collectives.
+  double gather_exposed_seconds = 0, reduce_exposed_seconds = 0, comm_exposed_seconds = 0;
   std::vector<Span> spans;    // of one step in the steady state, by lane in order
   std::vector<double> waits;  // by event: how long compute waited before it
+
+  double exposed_seconds() const { return gather_exposed_seconds + reduce_exposed_seconds + comm_exposed_seconds; }
 };
 
 // The steady state: steps follow each other without a pause.
@@ -44,7 +42,5 @@ Prediction simulate(const Trace& trace, const Schedule& schedule, const Costs& c
 // The same work with every gather at its consume and every exchange at the end of its microbatch, compute waiting; only
 // exchanges of new weights travel while the optimizer goes on.
 Prediction simulate_on_demand(const Trace& trace, const Schedule& schedule, const Costs& costs);
-
-std::string_view name_of(LaneKind lane);
 
 }  // namespace tessera::shard

@@ -15,18 +15,6 @@ std::int64_t aligned(std::int64_t bytes) {
   return static_cast<std::int64_t>(base::align_up(static_cast<std::size_t>(bytes)));
 }
 
-ReductionTree tree_of(const ParameterSpec& spec, const ParameterLayouts& layouts, const Cuts& cuts, int tp_rank,
-                      int gtp_rank) {
-  std::vector<std::int64_t> owned;
-  for (int g = 0; g < cuts.gtp; ++g)
-    owned.push_back(layouts.storage.ranks[static_cast<std::size_t>(tp_rank + spec.compute.size() * g)].size);
-  return {std::move(owned), !spec.sharded, cuts.node, gtp_rank};
-}
-
-RowMessages messages_of(const ParameterSpec& spec, const Cuts& cuts) {
-  return {.rows = spec.reads.per_microbatch, .columns = spec.compute.shape.cols, .ranks = cuts.gtp};
-}
-
 // Each row whole, on one tp rank, which computes all of its gradient.
 bool has_whole_rows(const ParameterSpec& spec, const ParameterLayouts& layouts) {
   if (!spec.sharded || spec.partial_gradient || layouts.home != spec.compute) return false;
@@ -83,7 +71,8 @@ ParameterSize size_of_whole(const ParameterSpec& spec, const ParameterLayouts& l
     const std::int64_t over_tp = sums_tp ? tp_sum.elements_received(rank) * accumulator : 0;
     size.reduce_tp_wire = std::max(size.reduce_tp_wire, over_tp);
     for (int g = 0; g < gtp; ++g) {
-      const ReductionTree::Bytes bytes = tree_of(spec, layouts, cuts, rank, g).bytes(types.wire, types.accumulator);
+      const ReductionTree::Bytes bytes =
+          tree_of(layouts.storage, !spec.sharded, cuts, {rank, g}).bytes(types.wire, types.accumulator);
       const std::int64_t scratch = aligned(bytes.within) + aligned(bytes.sums) + aligned(bytes.between);
       size.scratch = std::max(size.scratch, rounded + scratch);
       size.reduce_wire = std::max(size.reduce_wire, over_tp + bytes.within + bytes.between);
@@ -104,7 +93,7 @@ bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, 
                 "parameter '{}': rows travel by index only where each is on one tp rank", spec.name);
   if (!whole_rows || spec.reads.lookup == Lookup::rows) return whole_rows;
   const ParameterSize whole = size_of_whole(spec, layouts, types, cuts);
-  const RowMessages messages = messages_of(spec, cuts);
+  const RowMessages messages = messages_of(spec, cuts.gtp);
   const std::int64_t back = spec.trainable ? messages.exchanged(types.wire) : 0;
   return messages.exchanged(types.model) + back < whole.gather_wire + whole.reduce_wire;
 }
@@ -115,7 +104,7 @@ ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts
   if (!exchanges_rows(spec, layouts, types, cuts)) return size;
   size.gathered = size.gather_wire = 0;
   if (!spec.trainable) return size;
-  const RowMessages messages = messages_of(spec, cuts);
+  const RowMessages messages = messages_of(spec, cuts.gtp);
   size.staging = messages.staging(types);
   size.scratch = messages.scratch(types);
   size.reduce_wire = messages.exchanged(types.wire);
@@ -124,7 +113,7 @@ ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts
 
 std::int64_t exchange_bytes(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                             const Cuts& cuts, int tp_rank, int gtp_rank) {
-  const ReductionTree tree = tree_of(spec, layouts, cuts, tp_rank, gtp_rank);
+  const ReductionTree tree = tree_of(layouts.storage, !spec.sharded, cuts, {tp_rank, gtp_rank});
   const ReductionTree::Bytes bytes = tree.bytes(types.wire, types.accumulator);
   return bytes.within + bytes.between;
 }

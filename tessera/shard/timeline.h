@@ -4,30 +4,16 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "tessera/base/fence.h"
 #include "tessera/base/lane.h"
+#include "tessera/shard/activity.h"
 #include "tessera/shard/events.h"
 #include "tessera/shard/parallel.h"
 #include "tessera/shard/schedule.h"
 
 namespace tessera::shard {
-
-// The first seven are simulate.h's LaneKind, with the same names.
-enum class Activity : std::uint8_t {
-  compute,
-  gather,     // of weights over gtp ...
-  gather_tp,  // ... and over tp
-  reduce_tp,  // of gradients over tp ...
-  reduce,     // ... and over gtp
-  dp,         // sum over replicas
-  publish,    // new weights between replicas
-  comm,       // a collective of the program, from its event until the host has waited for it
-  agreement,  // that the ranks did the same
-};
-std::string_view name_of(Activity activity);
 
 struct TimelineSpan {
   Activity activity = Activity::compute;

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/train/byte_size.h"
 #include "tessera/train/config_settings.h"
-#include "tessera/train/plan_flags.h"
 
 namespace tessera::train {
 namespace {

@@ -36,7 +36,4 @@ ConvertReport export_hf(const std::filesystem::path& checkpoint, const std::file
 ConvertReport import_hf(const std::filesystem::path& folder, const std::filesystem::path& target,
                         const ConvertOptions& options);
 
-// "5GB", "300MB", "64KB" (powers of 1000), "2GiB" (of 1024) or plain bytes. Errors: InputError for anything else or 0.
-std::int64_t parse_byte_size(std::string_view text);
-
 }  // namespace tessera::train

@@ -8,10 +8,11 @@
 
 #include "tessera/base/error.h"
 #include "tessera/train/batches.h"
+#include "tessera/train/byte_size.h"
 #include "tessera/train/checkpoint_together.h"
 #include "tessera/train/config_check.h"
 #include "tessera/train/lr_schedule.h"
-#include "tessera/train/plan_flags.h"
+#include "tessera/train/plan_step.h"
 #include "tessera/train/recompute_choice.h"
 #include "tessera/train/step_timeline.h"
 #include "tessera/train/trainer_checkpoint.h"

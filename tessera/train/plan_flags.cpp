@@ -5,8 +5,8 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/llama_parameters.h"
 #include "tessera/shard/events_json.h"
+#include "tessera/train/byte_size.h"
 #include "tessera/train/config_settings.h"
-#include "tessera/train/convert.h"
 
 namespace tessera::train {
 namespace {
@@ -98,16 +98,6 @@ PlanTask plan_task(const PlanFlags& flags, const std::filesystem::path& configs)
   request.trace = load_events(flags, request);
   request.kind = request.trace->front().step;
   return task;
-}
-
-Budget parse_budget(const std::string& text, const std::string& flag) {
-  if (text == "auto") return std::nullopt;
-  if (text == "min") return shard::kMinimum;
-  try {
-    return parse_byte_size(text);
-  } catch (const InputError&) {
-    throw InputError("{}: got '{}', expected min, auto, or bytes as 5GB, 300MB, 2GiB", flag, text);
-  }
 }
 
 }  // namespace tessera::train

@@ -32,7 +32,4 @@ struct PlanTask {
 // configs: folder of models, and of machines in machines/. InputError, naming the flag, for what does not fit together.
 PlanTask plan_task(const PlanFlags& flags, const std::filesystem::path& configs);
 
-// min: shard::kMinimum; auto: none; else bytes as 5GB, 300MB, 2GiB. InputError naming `flag`.
-Budget parse_budget(const std::string& text, const std::string& flag);
-
 }  // namespace tessera::train

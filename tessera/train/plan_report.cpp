@@ -41,7 +41,7 @@ ordered_json memory_json(const MemoryUse& memory) {
 ordered_json predicted_json(const PlanRequest& request, const shard::Prediction& p) {
   return {{"step_ms", p.step_seconds * 1e3},
           {"compute_ms", p.compute_seconds * 1e3},
-          {"exposed_comm_ms", p.exposed_seconds * 1e3},
+          {"exposed_comm_ms", p.exposed_seconds() * 1e3},
           {"exposed_gather_ms", p.gather_exposed_seconds * 1e3},
           {"exposed_reduce_ms", p.reduce_exposed_seconds * 1e3},
           {"exposed_group_ms", p.comm_exposed_seconds * 1e3},
@@ -102,10 +102,10 @@ std::string head_text(const PlanRequest& request, const StepPlan& step) {
   text += fmt::format(
       "predicted: step {:.3f} ms = compute {:.3f} + exposed communication {:.3f} (gathers {:.3f}, gradients {:.3f}, "
       "tp {:.3f}); {:.0f} tokens/s\n",
-      p.step_seconds * 1e3, p.compute_seconds * 1e3, p.exposed_seconds * 1e3, p.gather_exposed_seconds * 1e3,
+      p.step_seconds * 1e3, p.compute_seconds * 1e3, p.exposed_seconds() * 1e3, p.gather_exposed_seconds * 1e3,
       p.reduce_exposed_seconds * 1e3, p.comm_exposed_seconds * 1e3, tokens_of(request) / p.step_seconds);
   return text + fmt::format("without a schedule: step {:.3f} ms, exposed {:.3f}\n", step.on_demand.step_seconds * 1e3,
-                            step.on_demand.exposed_seconds * 1e3);
+                            step.on_demand.exposed_seconds() * 1e3);
 }
 
 std::string more_text(std::size_t count, std::size_t rows) {
@@ -155,25 +155,26 @@ std::string bytes_text(std::int64_t bytes) {
 
 ordered_json plan_json(const PlanRequest& request, const StepPlan& step) {
   const TrainConfig& c = request.config;
-  return {{"model", c.model},
-          {"machine", request.machine.name},
-          {"step", shard::name_of(request.kind)},
-          {"mesh", {{"ranks", c.ranks}, {"tp", c.tp}, {"gtp", c.gtp}, {"dp", c.dp}}},
-          {"microbatches", microbatches_of(c)},
-          {"tokens", c.global_batch * c.seq_len},
-          {"events", step.trace.size()},
-          {"memory_bytes", memory_json(step.memory)},
-          {"arenas",
-           {{"gather_bytes", step.schedule.gather_arena},
-            {"reduce_bytes", step.schedule.reduce_arena},
-            {"scratch_bytes", step.schedule.scratch}}},
-          {"traffic", traffic_json(step.of_a_rank)},
-          {"traffic_all_ranks", traffic_json(step.of_all_ranks)},
-          {"predicted", predicted_json(request, step.prediction)},
-          {"on_demand",
-           {{"step_ms", step.on_demand.step_seconds * 1e3}, {"exposed_comm_ms", step.on_demand.exposed_seconds * 1e3}}},
-          {"gathers", gathers_json(step)},
-          {"reductions", reductions_json(step)}};
+  return {
+      {"model", c.model},
+      {"machine", request.machine.name},
+      {"step", shard::name_of(request.kind)},
+      {"mesh", {{"ranks", c.ranks}, {"tp", c.tp}, {"gtp", c.gtp}, {"dp", c.dp}}},
+      {"microbatches", microbatches_of(c)},
+      {"tokens", c.global_batch * c.seq_len},
+      {"events", step.trace.size()},
+      {"memory_bytes", memory_json(step.memory)},
+      {"arenas",
+       {{"gather_bytes", step.schedule.gather_arena},
+        {"reduce_bytes", step.schedule.reduce_arena},
+        {"scratch_bytes", step.schedule.scratch}}},
+      {"traffic", traffic_json(step.of_a_rank)},
+      {"traffic_all_ranks", traffic_json(step.of_all_ranks)},
+      {"predicted", predicted_json(request, step.prediction)},
+      {"on_demand",
+       {{"step_ms", step.on_demand.step_seconds * 1e3}, {"exposed_comm_ms", step.on_demand.exposed_seconds() * 1e3}}},
+      {"gathers", gathers_json(step)},
+      {"reductions", reductions_json(step)}};
 }
 
 std::string plan_text(const PlanRequest& request, const StepPlan& step, std::size_t rows) {

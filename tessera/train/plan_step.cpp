@@ -6,8 +6,8 @@
 #include "tessera/nn/llama_parameters.h"
 #include "tessera/nn/llama_trace.h"
 #include "tessera/shard/check_mesh.h"
+#include "tessera/train/byte_size.h"
 #include "tessera/train/config_check.h"
-#include "tessera/train/plan_flags.h"
 #include "tessera/train/recompute_choice.h"
 
 namespace tessera::train {

@@ -6,13 +6,11 @@
 #include <vector>
 
 #include "tessera/shard/plan_auto.h"
+#include "tessera/train/byte_size.h"
 #include "tessera/train/config.h"
 #include "tessera/train/plan_costs.h"
 
 namespace tessera::train {
-
-// Bytes of an arena; none: shard::plan_within chooses.
-using Budget = std::optional<std::int64_t>;
 
 // Neighbours travel together up to this: with CPUs, and between GPUs, a message's latency is below what as many bytes
 // take to copy.

@@ -8,7 +8,7 @@ namespace tessera::train {
 namespace {
 
 using nlohmann::ordered_json;
-using shard::LaneKind;
+using shard::Activity;
 using shard::ParameterSize;
 using shard::Span;
 
@@ -43,20 +43,23 @@ TraceSpan reduction(const StepPlan& step, const Span& span, std::string_view wha
 TraceSpan labelled(const StepPlan& step, const Span& span, const std::vector<std::string>& names) {
   const auto index = static_cast<std::size_t>(span.index);
   switch (span.lane) {
-    case LaneKind::compute:
+    case Activity::compute:
       return {.name = step.costs.work[index], .args = {{"before", to_string(step.trace[index], names)}}};
-    case LaneKind::gather:
+    case Activity::gather:
       return gather(step, span, {&ParameterSize::gather_wire, &ParameterSize::gather_tp_wire});
-    case LaneKind::gather_tp:
+    case Activity::gather_tp:
       return gather(step, span, {&ParameterSize::gather_tp_wire});
-    case LaneKind::reduce_tp:
+    case Activity::reduce_tp:
       return reduction(step, span, name_of(span.lane), {&ParameterSize::reduce_tp_wire});
-    case LaneKind::reduce:
+    case Activity::reduce:
       return reduction(step, span, "reduce", {&ParameterSize::reduce_wire, &ParameterSize::reduce_tp_wire});
-    case LaneKind::dp:
+    case Activity::dp:
       return reduction(step, span, "replicas", {&ParameterSize::replica_wire});
-    case LaneKind::publish:
+    case Activity::publish:
       return transfer(step, "publish", {step.trace[index].parameter}, {&ParameterSize::publish_wire});
+    case Activity::comm:
+    case Activity::agreement:
+      break;  // no lane's
   }
   return {};
 }

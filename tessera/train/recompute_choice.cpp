@@ -6,7 +6,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/llama_trace.h"
-#include "tessera/train/convert.h"
+#include "tessera/train/byte_size.h"
 
 namespace tessera::train {
 namespace {
@@ -78,16 +78,6 @@ std::string recompute_text(const std::vector<Policy>& blocks) {
   if (selective > 0) text += fmt::format("{} selective", selective);
   if (full > 0) text += fmt::format("{}{} full", text.empty() ? "" : ", ", full);
   return text + fmt::format(" of {} blocks", blocks.size());
-}
-
-std::int64_t peak_stashed(const shard::Trace& trace) {
-  std::int64_t now = 0, peak = 0;
-  for (const shard::Event& event : trace) {
-    if (event.kind == shard::EventKind::stash) now += event.bytes;
-    if (event.kind == shard::EventKind::fetch) now -= event.bytes;
-    peak = std::max(peak, now);
-  }
-  return peak;
 }
 
 }  // namespace tessera::train

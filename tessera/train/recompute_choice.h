@@ -21,7 +21,4 @@ std::vector<nn::Recompute> recompute_choice(const TrainConfig& config, const nn:
 // "none", or "3 selective, 5 full of 8 blocks".
 std::string recompute_text(const std::vector<nn::Recompute>& blocks);
 
-// The greatest sum of bytes stashed and not yet fetched.
-std::int64_t peak_stashed(const shard::Trace& trace);
-
 }  // namespace tessera::train

@@ -8,7 +8,7 @@
 
 namespace tessera::train {
 
-// One row a lane; `category` as shard::name_of(LaneKind) and (Activity) have them, "wait" on the row of compute.
+// One row a lane; `category` as shard::name_of(Activity) has it, "wait" on the row of compute.
 struct TraceSpan {
   std::string name, category;
   double begin = 0, end = 0;  // seconds

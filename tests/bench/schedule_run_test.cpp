@@ -41,7 +41,7 @@ comm::Link link_of(const SyntheticModel& model, double share, double latency_s =
 
 void expect_predicted(const ScheduleTimes& times) {
   const double rounding = kRounding * times.step_seconds;
-  EXPECT_NEAR(times.exposed_seconds, times.predicted.exposed_seconds, rounding);
+  EXPECT_NEAR(times.exposed_seconds, times.predicted.exposed_seconds(), rounding);
   EXPECT_NEAR(times.step_seconds, times.predicted.step_seconds, rounding);
   EXPECT_GE(times.step_seconds, times.longest_path_seconds - rounding);
 }

@@ -69,7 +69,7 @@ Times recorded_times(const std::vector<TimelineSpan>& spans) {
 Key key_of(const shard::Span& span, const shard::Trace& trace, const shard::Schedule& schedule) {
   const auto index = static_cast<std::size_t>(span.index);
   const std::string lane(name_of(span.lane));
-  using enum shard::LaneKind;
+  using enum Activity;
   if (span.lane == compute) return {lane, span.index, {}};
   if (span.lane == publish) return {lane, span.index, {trace[index].parameter}};
   if (span.lane == gather) {

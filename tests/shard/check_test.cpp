@@ -270,31 +270,8 @@ TEST_F(Check, StopsAfterTenFaults) {
   EXPECT_EQ(faults().size(), 10u);
 }
 
-// Per microbatch: forward and backward through the layers.
-oracle::Case large_step(int layers, int microbatches) {
-  oracle::Case made;
-  for (int layer = 0; layer < layers; ++layer)
-    made.sizes.push_back({.name = fmt::format("w{}", layer), .gathered = 4096, .staging = 8192, .scratch = 64});
-  auto add = [&](EventKind kind, int microbatch, Pass pass, int parameter) {
-    made.trace.push_back({.kind = kind, .microbatch = microbatch, .pass = pass, .parameter = parameter});
-  };
-  for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
-    for (int layer = 0; layer < layers; ++layer) {
-      add(EventKind::consume, microbatch, Pass::forward, layer);
-      add(EventKind::release, microbatch, Pass::forward, layer);
-    }
-    for (int layer = layers - 1; layer >= 0; --layer) {
-      add(EventKind::consume, microbatch, Pass::backward, layer);
-      add(EventKind::produce, microbatch, Pass::backward, layer);
-      add(EventKind::release, microbatch, Pass::backward, layer);
-    }
-  }
-  for (int layer = 0; layer < layers; ++layer) add(EventKind::publish, -1, Pass::forward, layer);
-  return made;
-}
-
 TEST(CheckSpeed, AHundredThousandEvents) {
-  const oracle::Case made = large_step(500, 40);
+  const oracle::Case made = oracle::mirrored_layers(500, 40, {4096});
   for (const std::int64_t budget : {kMinimum, std::int64_t{40} << 13}) {
     const Schedule schedule = plan(made.trace, made.sizes, {.gather_budget = budget, .reduce_budget = budget});
     const auto start = std::chrono::steady_clock::now();

@@ -1,5 +1,7 @@
 #include "tests/shard/oracle_cases.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <map>
@@ -279,6 +281,22 @@ Schedule random_schedule(const Case& made, std::mt19937_64& random) {
   place_gathers(made, schedule, random);
   place_reductions(made, schedule, random);
   return schedule;
+}
+
+Case mirrored_layers(int layers, int microbatches, const std::vector<std::int64_t>& bytes) {
+  std::vector<Recorder::Parameter> parameters;
+  for (int layer = 0; layer < layers; ++layer) {
+    const std::int64_t own = bytes[at(layer) % bytes.size()];
+    parameters.push_back({fmt::format("w{}", layer), own, own});
+  }
+  Recorder step("mirrored layers", parameters);
+  for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
+    step.microbatch();
+    for (int layer = 0; layer < layers; ++layer) step.use(layer, Pass::forward);
+    for (int layer = layers - 1; layer >= 0; --layer) step.backward(layer);
+  }
+  for (int layer = 0; layer < layers; ++layer) step.publish(layer);
+  return step.take();
 }
 
 }  // namespace tessera::shard::oracle

@@ -50,6 +50,9 @@ class Recorder {
 // backward inside the next one's forward, delayed weight gradients, an evaluation.
 std::vector<Case> cases();
 
+// Layers of these sizes in turn, forward and backward in each microbatch.
+Case mirrored_layers(int layers, int microbatches, const std::vector<std::int64_t>& bytes);
+
 // A schedule of the case: random stays, prefetches, offsets and finishes, right by construction.
 Schedule random_schedule(const Case& made, std::mt19937_64& random);
 

@@ -254,35 +254,10 @@ TEST_P(PlanRandomSteps, GatherEveryUnitOnceWithRoom) {
 
 INSTANTIATE_TEST_SUITE_P(Parts, PlanRandomSteps, ::testing::Range(0, 4));
 
-// Layers of these sizes in turn, forward and backward, again and again.
-Case mirrored_layers(int layers, int microbatches, const std::vector<std::int64_t>& bytes) {
-  Case made;
-  auto add = [&](EventKind kind, int microbatch, Pass pass, int parameter) {
-    made.trace.push_back({.kind = kind, .microbatch = microbatch, .pass = pass, .parameter = parameter});
-  };
-  for (int layer = 0; layer < layers; ++layer) {
-    const std::int64_t own = bytes[static_cast<std::size_t>(layer) % bytes.size()];
-    made.sizes.push_back({.name = fmt::format("w{}", layer), .gathered = own, .staging = own});
-  }
-  for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
-    for (int layer = 0; layer < layers; ++layer) {
-      add(EventKind::consume, microbatch, Pass::forward, layer);
-      add(EventKind::release, microbatch, Pass::forward, layer);
-    }
-    for (int layer = layers - 1; layer >= 0; --layer) {
-      add(EventKind::consume, microbatch, Pass::backward, layer);
-      add(EventKind::produce, microbatch, Pass::backward, layer);
-      add(EventKind::release, microbatch, Pass::backward, layer);
-    }
-  }
-  for (int layer = 0; layer < layers; ++layer) add(EventKind::publish, -1, Pass::forward, layer);
-  return made;
-}
-
 // Every sweep but the first finds the layers of the end of the sweep before it in their places.
 TEST(PlanGathers, WhatIsNeededAgainSoonStays) {
   constexpr int kLayers = 7, kMicrobatches = 3;
-  const Case made = mirrored_layers(kLayers, kMicrobatches, {kArenaAlignment});
+  const Case made = oracle::mirrored_layers(kLayers, kMicrobatches, {kArenaAlignment});
   for (int room = 1; room <= kLayers; ++room) {
     const Schedule schedule = plan(made.trace, made.sizes, {.gather_budget = room * kArenaAlignment});
     EXPECT_EQ(schedule.gather_arena, room * kArenaAlignment);
@@ -297,7 +272,7 @@ TEST(PlanSpeed, AHundredThousandEvents) {
   for (std::int64_t i = 0; i < 111; ++i) irregular.push_back(256 * (1 + i * i * 7919 % 251));
   for (const std::vector<std::int64_t>& bytes : {std::vector<std::int64_t>{6000, 4096, 28672, 14336, 777}, irregular})
     for (const auto& [layers, microbatches] : {std::pair(500, 40), {2000, 10}, {16666, 1}}) {
-      const Case made = mirrored_layers(layers, microbatches, bytes);
+      const Case made = oracle::mirrored_layers(layers, microbatches, bytes);
       const Schedule most = plan(made.trace, made.sizes, {});
       for (const int part : {1, 2, 10, 1000}) {
         const std::int64_t budget = std::max(most.gather_arena / part, 2 * std::ranges::max(bytes));

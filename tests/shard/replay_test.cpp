@@ -9,6 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/local.h"
 #include "tessera/shard/runtime.h"
+#include "tests/shard/elements.h"
 
 namespace tessera::shard {
 namespace {
@@ -21,14 +22,6 @@ float weight_value(int p, std::int64_t updates, std::int64_t i) {
 float gradient_value(int p, std::int64_t block, int use, int tp, std::int64_t i) {
   return 1.0f / static_cast<float>(1 + ((i * 31 + p * 17 + block * 7 + use * 5 + tp * 3) % 97)) -
          0.01f * static_cast<float>(block % 11);
-}
-
-template <typename Visit>
-void for_each_element(const layout::LocalLayout& local, std::int64_t logical_cols, Visit visit) {
-  for (const layout::Piece& piece : local.pieces)
-    for (std::int64_t r = 0; r < piece.box.rows; ++r)
-      for (std::int64_t c = 0; c < piece.box.cols; ++c)
-        visit(piece.offset + r * piece.stride + c, (piece.box.row + r) * logical_cols + piece.box.col + c);
 }
 
 struct Mesh {

@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/board.h"
 #include "tessera/comm/local.h"
+#include "tests/shard/elements.h"
 
 namespace tessera::shard {
 namespace {
@@ -42,14 +43,6 @@ std::vector<ParameterSpec> specs(int tp, bool partial) {
        .sharded = false,
        .partial_gradient = partial},
   };
-}
-
-template <typename Visit>
-void for_each_element(const layout::LocalLayout& local, std::int64_t logical_cols, Visit visit) {
-  for (const layout::Piece& piece : local.pieces)
-    for (std::int64_t r = 0; r < piece.box.rows; ++r)
-      for (std::int64_t c = 0; c < piece.box.cols; ++c)
-        visit(piece.offset + r * piece.stride + c, (piece.box.row + r) * logical_cols + piece.box.col + c);
 }
 
 std::vector<int> holders(const ParameterSpec& spec, std::int64_t index) {

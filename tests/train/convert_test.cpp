@@ -1,6 +1,7 @@
 #include "tessera/train/convert.h"
 
 #include "convert_testing.h"
+#include "tessera/train/byte_size.h"
 
 namespace tessera::train {
 namespace {

@@ -11,10 +11,10 @@
 #include "tessera/comm/local.h"
 #include "tessera/nn/llama_parameters.h"
 #include "tessera/shard/events_json.h"
+#include "tessera/train/byte_size.h"
 #include "tessera/train/config_check.h"
 #include "tessera/train/config_settings.h"
 #include "tessera/train/metrics.h"
-#include "tessera/train/plan_flags.h"
 #include "tessera/train/plan_report.h"
 #include "tessera/train/plan_timeline.h"
 #include "tessera/train/recompute_choice.h"
@@ -197,7 +197,7 @@ TEST(PlanTime, OneRankComputesOnly) {
   const StepPlan step = plan_step(request_of({}));
   const double products = 3 * 2 * 6 * (2 * 480 + 128) / 1e9;
   const double last_sum = 128.0 * (4 + 2 * 4) / 1e9;  // the embedding's gradient, when backward has ended
-  EXPECT_NEAR(step.prediction.exposed_seconds, last_sum, 1e-12);
+  EXPECT_NEAR(step.prediction.exposed_seconds(), last_sum, 1e-12);
   EXPECT_NEAR(step.prediction.reduce_exposed_seconds, last_sum, 1e-12);
   EXPECT_NEAR(step.prediction.step_seconds, step.prediction.compute_seconds + last_sum, 1e-12);
   double counted = 0;

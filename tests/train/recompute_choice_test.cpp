@@ -43,7 +43,7 @@ std::int64_t kept(const TrainConfig& config, const nn::LlamaConfig& model, const
                                         .recompute = nn::BlockRecompute(blocks),
                                         .tokens = config.micro_batch * config.seq_len,
                                         .dtype = config.dtype};
-    most = std::max(most, peak_stashed(nn::llama_trace(model, options)));
+    most = std::max(most, shard::peak_stashed(nn::llama_trace(model, options)));
   }
   return most;
 }

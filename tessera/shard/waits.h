@@ -1,0 +1,36 @@
+// Compute waits for what is under way.
+#pragma once
+#include "tessera/shard/agreement.h"
+#include "tessera/shard/statistics.h"
+#include "tessera/shard/timeline.h"
+
+namespace tessera::shard {
+
+// One rank's. One thread.
+class Waits {
+ public:
+  Waits(const Parallel& parallel, const Entries& entries, Agreement& agreement, StepStatistics& statistics,
+        Timeline& timeline)
+      : parallel_(parallel), entries_(entries), agreement_(agreement), statistics_(statistics), timeline_(timeline) {}
+
+  // Until the fence is done; the time counts as exposed. Errors: Agreement::wait's.
+  void until(const base::Fence& fence, Activity activity, std::span<const ParameterId> weights = {}) {
+    if (fence.done() && !parallel_.clock) return fence.synchronize();
+    const Waiting waiting(parallel_, statistics_.exposed_seconds, timeline_, activity, weights);
+    agreement_.wait(fence, entries_);
+  }
+  // For all of `group` to say that they did the same.
+  void for_agreement(comm::Communicator& group) {
+    const Waiting waiting(parallel_, statistics_.exposed_seconds, timeline_, Activity::agreement);
+    agreement_.compare(group, agreement_.hash(), "what a step did", entries_);
+  }
+
+ private:
+  const Parallel& parallel_;
+  const Entries& entries_;
+  Agreement& agreement_;
+  StepStatistics& statistics_;
+  Timeline& timeline_;
+};
+
+}  // namespace tessera::shard
