@@ -38,8 +38,8 @@ class Layouts(unittest.TestCase):
         plan = tessera("plan", "--model", MODEL, "--tp", tp, "--gtp", gtp, "--dp", dp, "--seq-len", SEQUENCE, "--json", *flags)
         return json.loads(plan)["memory_bytes"]["activations"]
 
-    def common(self, *flags):
-        return ["--model", MODEL, "--data", self.data, "--micro-batch", 1, "--global-batch", 24, "--seq-len", SEQUENCE,
+    def common(self, *flags, model=MODEL):
+        return ["--model", model, "--data", self.data, "--micro-batch", 1, "--global-batch", 24, "--seq-len", SEQUENCE,
                 "--seed", 7, *flags]
 
     def check_class(self, name):
@@ -88,7 +88,7 @@ class Layouts(unittest.TestCase):
     def test_rows_of_the_embedding_and_its_whole_table_give_the_same_bits(self):
         for tp, gtps, *flags in ((1, (2, 3)), (1, (3,), "--dtype", "bf16"), (2, (2, 3)),
                                  (2, (2,), "--sequence-parallel", "on", "--recompute", "full")):
-            flags = self.common("--steps", 3, *flags)
+            flags = self.common("--steps", 3, *flags, model="llama-tiny-odd")  # its table is not the output layer too
             name = f"rows-{tp}-{len(flags)}"
             expected = self.train(name, (tp, 1, 1), *flags)
             for gtp in gtps:

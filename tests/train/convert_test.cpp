@@ -1,7 +1,6 @@
 #include "tessera/train/convert.h"
 
 #include "convert_testing.h"
-#include "tessera/train/byte_size.h"
 
 namespace tessera::train {
 namespace {
@@ -179,15 +178,6 @@ TEST(ConvertErrors, ADamagedCheckpointIsNotExported) {
   spill(file, bytes);
   EXPECT_NE(input_error([&] { convert(root / "c", root / "x"); }).find("damaged"), std::string::npos);
   EXPECT_FALSE(fs::exists(root / "x"));
-}
-
-TEST(ConvertOptions, SizesAreReadWithTheirUnits) {
-  EXPECT_EQ(parse_byte_size("5GB"), 5'000'000'000);
-  EXPECT_EQ(parse_byte_size("300MB"), 300'000'000);
-  EXPECT_EQ(parse_byte_size("2GiB"), std::int64_t{2} << 30);
-  EXPECT_EQ(parse_byte_size("17"), 17);
-  for (const char* bad : {"", "GB", "5gb", "5 GB", "-1", "0", "1.5GB", "99999999999GB", "1GBx"})
-    EXPECT_THROW(parse_byte_size(bad), InputError) << bad;
 }
 
 }  // namespace

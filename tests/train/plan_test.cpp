@@ -11,10 +11,10 @@
 #include "tessera/comm/local.h"
 #include "tessera/nn/llama_parameters.h"
 #include "tessera/shard/events_json.h"
-#include "tessera/train/byte_size.h"
 #include "tessera/train/config_check.h"
 #include "tessera/train/config_settings.h"
 #include "tessera/train/metrics.h"
+#include "tessera/train/plan_flags.h"
 #include "tessera/train/plan_report.h"
 #include "tessera/train/plan_timeline.h"
 #include "tessera/train/recompute_choice.h"
@@ -434,9 +434,6 @@ TEST(PlanFlags, WhatDoesNotFitTogetherIsRefused) {
   const PlanTask good = task({.settings = {{"model", {"llama-tiny"}}, {"ranks", {"4096"}}, {"gtp", {"8"}}}});
   EXPECT_EQ(good.request.config.dp, 512);
   EXPECT_EQ(good.request.config.global_batch, 4096);  // one microbatch
-  EXPECT_EQ(parse_budget("min", "--x"), shard::kMinimum);
-  EXPECT_EQ(parse_budget("3KiB", "--x"), 3072);
-  EXPECT_EQ(parse_budget("auto", "--x"), std::nullopt);
 }
 
 TEST(PlanFlags, ABudgetThatIsTooSmallIsRefused) {
