@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
 #include "command_line.h"
 #include "subcommands.h"
 #include "tessera/base/error.h"
+#include "tessera/bench/kernels.h"
 #include "tessera/bench/schedule_table.h"
 
 namespace tessera::apps {
@@ -39,12 +41,43 @@ int bench_schedule(const Arguments& arguments) {
   return 0;
 }
 
+int bench_kernels(const Arguments& arguments) {
+  CLI::App app("Time and memory rate of the operators, beside the device's copy speed", "tessera bench kernels");
+  // The device decides the defaults of the rest.
+  const bool cuda = std::ranges::find(arguments, "--cuda") != arguments.end();
+  bench::KernelBench bench = cuda ? bench::kernel_bench_on_cuda() : bench::KernelBench();
+  std::string dtype(base::name_of(bench.type));
+  bool json = false;
+  app.add_flag("--cuda", bench.cuda, "on the GPU, with the sizes of Llama-3-8B; else on the CPU with small ones");
+  app.add_option("--dtype", dtype, "bf16, fp32 or fp64")->capture_default_str();
+  app.add_option("--tokens", bench.tokens)->capture_default_str();
+  app.add_option("--hidden", bench.hidden)->capture_default_str();
+  app.add_option("--ffn", bench.ffn)->capture_default_str();
+  app.add_option("--q-heads", bench.q_heads)->capture_default_str();
+  app.add_option("--kv-heads", bench.kv_heads)->capture_default_str();
+  app.add_option("--head-dim", bench.head_dim)->capture_default_str();
+  app.add_option("--vocabulary", bench.vocabulary)->capture_default_str();
+  app.add_option("--parameters", bench.parameters, "of the optimizer's kernels")->capture_default_str();
+  app.add_option("--repetitions", bench.repetitions)->capture_default_str();
+  app.add_option("--only", bench.only, "kernels whose name holds this");
+  app.add_flag("--json", json, "print as JSON");
+  if (!parse(app, arguments)) return 0;
+  bench.type = base::parse_dtype(dtype);
+  const std::vector<bench::KernelRow> rows = bench::kernel_rows(bench);
+  if (json)
+    fmt::print("{}\n", bench::kernel_json(bench, rows).dump(2));
+  else
+    fmt::print("{}", bench::kernel_text(bench, rows));
+  return 0;
+}
+
 struct Benchmark {
   std::string_view name, summary;
   int (*run)(const Arguments&);
 };
 
 constexpr Benchmark kBenchmarks[] = {
+    {"kernels", "time and memory rate of the operators", bench_kernels},
     {"schedule", "how much communication the schedule hides, predicted and measured", bench_schedule},
 };
 

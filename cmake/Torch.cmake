@@ -28,3 +28,9 @@ if(TESSERA_CUDA)
   target_link_options(tessera_torch INTERFACE
     "-Wl,--no-as-needed,${torch_dir}/lib/libtorch_cuda.so,${torch_dir}/lib/libc10_cuda.so,--as-needed")
 endif()
+# cuBLASLt: libtorch's own where its wheel is, so that a process holds one.
+if(TESSERA_CUDA)
+  find_file(TESSERA_CUBLASLT libcublasLt.so.13 REQUIRED
+    HINTS ${torch_dir}/../nvidia/cu13/lib ${torch_dir}/../nvidia/cublas/lib ${CUDAToolkit_LIBRARY_DIR})
+  target_link_libraries(tessera_torch INTERFACE ${TESSERA_CUBLASLT})
+endif()

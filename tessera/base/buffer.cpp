@@ -6,19 +6,42 @@
 #include "tessera/base/error.h"
 
 namespace tessera::base {
+namespace {
 
-Buffer::Buffer(std::size_t bytes) : size_(bytes) {
+detail::Memory allocate_host(std::size_t bytes) {
   void* pointer = ::operator new(align_up(bytes == 0 ? 1 : bytes), std::align_val_t(kAlignment), std::nothrow);
   if (pointer == nullptr) throw Error("out of memory: {} bytes of host memory asked for", bytes);
-  data_.reset(static_cast<std::byte*>(pointer));
+  const auto release = [](std::byte* memory, const detail::Release&) {
+    ::operator delete(memory, std::align_val_t(kAlignment));
+  };
+  return {static_cast<std::byte*>(pointer), {.function = release}};
 }
 
-void Buffer::Free::operator()(std::byte* pointer) const {
-  ::operator delete(pointer, std::align_val_t(kAlignment));
+}  // namespace
+
+Buffer::Buffer(std::size_t bytes) : Buffer(bytes, allocate_host(bytes)) {}
+
+Buffer::Buffer(std::size_t bytes, Device device)
+    : Buffer(bytes, device.kind == DeviceKind::cpu ? allocate_host(bytes) : detail::allocate_device(bytes, device)) {}
+
+Buffer Buffer::pinned(std::size_t bytes) {
+  return {bytes, detail::allocate_pinned(bytes)};
+}
+
+Buffer Buffer::in_stream(std::size_t bytes, Device device, CudaStream stream) {
+  return {bytes, detail::allocate_in_stream(bytes, device, stream)};
 }
 
 void Buffer::fill_zero() {
-  std::memset(data_.get(), 0, size_);
+  if (device().kind == DeviceKind::cpu)
+    std::memset(data_.get(), 0, size_);
+  else
+    detail::fill_device(data_.get(), 0, size_, device(), nullptr);
+}
+
+void Buffer::fill(std::uint8_t value, CudaStream stream) {
+  TESSERA_CHECK(device().kind == DeviceKind::cuda && stream != nullptr, "fill: expected memory of a device, a stream");
+  detail::fill_device(data_.get(), value, size_, device(), stream);
 }
 
 }  // namespace tessera::base

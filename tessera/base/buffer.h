@@ -1,8 +1,13 @@
-// An owned, aligned, uninitialised piece of host memory.
+// An owned, aligned, uninitialised piece of memory: of the host, pinned, or of a CUDA device.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
+
+#include "tessera/base/cuda_stream.h"
+#include "tessera/base/device.h"
 
 namespace tessera::base {
 
@@ -13,15 +18,39 @@ constexpr std::size_t align_up(std::size_t bytes, std::size_t alignment = kAlign
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
+namespace detail {
+// How a piece of memory is given back. Never throws.
+struct Release {
+  void (*function)(std::byte* memory, const Release& how) = nullptr;
+  Device device = {};
+  CudaStream stream = nullptr;
+  void operator()(std::byte* memory) const { function(memory, *this); }
+};
+using Memory = std::unique_ptr<std::byte, Release>;
+
+Memory allocate_device(std::size_t bytes, Device device);
+Memory allocate_pinned(std::size_t bytes);
+Memory allocate_in_stream(std::size_t bytes, Device device, CudaStream stream);
+void fill_device(void* memory, std::uint8_t value, std::size_t bytes, Device device, CudaStream stream);
+}  // namespace detail
+
 // Move-only owner. data() is never null, even for 0 bytes. Throws Error when memory is short.
 class Buffer {
  public:
   Buffer() : Buffer(0) {}
   explicit Buffer(std::size_t bytes);
+  // Giving device memory back may wait for the device's work, and it must not be in use then.
+  Buffer(std::size_t bytes, Device device);
+  // Host memory that a device copies from and to without the host's help.
+  static Buffer pinned(std::size_t bytes);
+  // Device memory that belongs to the order of `stream`: it may be used by work enqueued there from now on, and is
+  // given back after the work enqueued there until the owner goes. Waits for nothing; the stream must outlive it.
+  static Buffer in_stream(std::size_t bytes, Device device, CudaStream stream);
 
   std::byte* data() { return data_.get(); }
   const std::byte* data() const { return data_.get(); }
   std::size_t size() const { return size_; }
+  Device device() const { return data_.get_deleter().device; }
 
   template <typename T>
   std::span<T> as() {
@@ -31,13 +60,15 @@ class Buffer {
   std::span<const T> as() const {
     return {reinterpret_cast<const T*>(data_.get()), size_ / sizeof(T)};
   }
+  // Returns when it is done.
   void fill_zero();
+  // Every byte, as work on `stream`. Device memory only.
+  void fill(std::uint8_t value, CudaStream stream);
 
  private:
-  struct Free {
-    void operator()(std::byte* pointer) const;
-  };
-  std::unique_ptr<std::byte, Free> data_;
+  Buffer(std::size_t bytes, detail::Memory memory) : data_(std::move(memory)), size_(bytes) {}
+
+  detail::Memory data_;
   std::size_t size_ = 0;
 };
 

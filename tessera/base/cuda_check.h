@@ -1,14 +1,19 @@
-// Errors of the CUDA runtime as Error. For files that are compiled with CUDA only.
+// Errors of the CUDA runtime as Error. For files that are compiled with CUDA only; without the formatting of error.h,
+// which nvcc does not take.
 #pragma once
 #include <cuda_runtime_api.h>
 
-#include "tessera/base/error.h"
+#include <string>
 
 namespace tessera::base {
 
+// Throws Error: "what: text (name)".
+[[noreturn]] void fail_cuda(cudaError_t status, const char* what);
+// Throws Error with this message.
+[[noreturn]] void fail(const std::string& message);
+
 inline void check_cuda(cudaError_t status, const char* what) {
-  if (status == cudaSuccess) return;
-  throw Error("{}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status));
+  if (status != cudaSuccess) fail_cuda(status, what);
 }
 
 }  // namespace tessera::base

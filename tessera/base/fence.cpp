@@ -3,35 +3,44 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "tessera/base/error.h"
+#include "tessera/base/fence_state.h"
+
 namespace tessera::base {
 namespace detail {
 
-class FenceState {
+class HostFence final : public FenceState {
  public:
-  explicit FenceState(std::shared_ptr<VirtualClock> host) : host_(std::move(host)) {}
+  explicit HostFence(std::shared_ptr<VirtualClock> host) : host_(std::move(host)) {}
 
-  bool done() const {
+  bool done() const override {
     std::lock_guard lock(mutex_);
     return done_;
   }
-  void wait() const {
+  void wait() const override {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return done_; });
   }
-  bool wait_for(std::chrono::nanoseconds limit) const {
+  bool wait_for(std::chrono::nanoseconds limit) const override {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, limit, [this] { return done_; });
   }
-  std::exception_ptr error() const {
+  std::exception_ptr error() const override {
     std::lock_guard lock(mutex_);
     return error_;
   }
-  double time() const {
+  double time() const override {
     std::lock_guard lock(mutex_);
     return time_;
   }
-  void raise_host() const {
+  void raise_host() const override {
     if (host_ != nullptr) host_->raise_to(time());
+  }
+  std::optional<double> seconds_since(const FenceState& earlier) const override {
+    const auto* other = dynamic_cast<const HostFence*>(&earlier);
+    if (other == nullptr || !done() || !other->done()) return std::nullopt;
+    if (host_ != nullptr) return time() - other->time();
+    return std::chrono::duration<double>(completed_ - other->completed_).count();
   }
   void complete(std::exception_ptr error, double time) {
     {
@@ -40,6 +49,7 @@ class FenceState {
       done_ = true;
       error_ = std::move(error);
       time_ = time;
+      completed_ = std::chrono::steady_clock::now();
     }
     changed_.notify_all();
   }
@@ -51,6 +61,7 @@ class FenceState {
   bool done_ = false;
   std::exception_ptr error_;
   double time_ = 0;
+  std::chrono::steady_clock::time_point completed_;  // written once, before done_ is seen
 };
 
 }  // namespace detail
@@ -84,8 +95,20 @@ double Fence::time() const {
   return state_ == nullptr ? 0 : state_->time();
 }
 
+double Fence::seconds_since(const Fence& earlier) const {
+  if (!done() || !earlier.done()) throw Error("fence: expected the time between two fences that are done");
+  const auto seconds =
+      state_ == nullptr || earlier.state_ == nullptr ? std::nullopt : state_->seconds_since(*earlier.state_);
+  if (!seconds) throw Error("fence: expected the time between two fences of record_timed() on one kind of device");
+  return *seconds;
+}
+
 Promise::Promise() : Promise(nullptr) {}
-Promise::Promise(std::shared_ptr<VirtualClock> host) : state_(std::make_shared<detail::FenceState>(std::move(host))) {}
+Promise::Promise(std::shared_ptr<VirtualClock> host) : state_(std::make_shared<detail::HostFence>(std::move(host))) {}
+
+Fence Promise::fence() const {
+  return Fence(state_);
+}
 
 void Promise::complete(std::exception_ptr error, double time) {
   state_->complete(std::move(error), time);

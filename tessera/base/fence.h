@@ -10,7 +10,8 @@ namespace tessera::base {
 
 namespace detail {
 class FenceState;
-}
+class HostFence;
+}  // namespace detail
 
 // A cheap copyable handle; any thread may use it. A default-made fence is already complete.
 class Fence {
@@ -30,22 +31,27 @@ class Fence {
   std::exception_ptr error() const;  // null while not done or when all went well
   // When its lane came to it, in virtual seconds; 0 while not done, and where time is real.
   double time() const;
+  // Seconds between two fences of record_timed(), which are done: measured by the device on a GPU. Errors: not done,
+  // not timed, lanes of unlike devices.
+  double seconds_since(const Fence& earlier) const;
+
+  const detail::FenceState* state() const { return state_.get(); }  // null when default-made
 
  private:
   std::shared_ptr<detail::FenceState> state_;
 };
 
-// The side that completes a fence.
+// The side that completes a fence from the host.
 class Promise {
  public:
   Promise();
   // `host`: the clock that synchronize() raises; null where time is real.
   explicit Promise(std::shared_ptr<VirtualClock> host);
-  Fence fence() const { return Fence(state_); }
+  Fence fence() const;
   void complete(std::exception_ptr error = nullptr, double time = 0);
 
  private:
-  std::shared_ptr<detail::FenceState> state_;
+  std::shared_ptr<detail::HostFence> state_;
 };
 
 }  // namespace tessera::base

@@ -1,6 +1,9 @@
 // A lane is an ordered asynchronous queue of work: here a worker thread or the calling thread; on a GPU a stream.
 // The runtime is written once against lanes and fences, so overlap is the same on every device.
 //
+// On a stream (cuda_lane.h) run() calls the work at once on the calling thread, and the work enqueues what it has to do
+// on stream(). What the stream does comes later, as work does elsewhere.
+//
 // Virtual time. A lane made with a host's clock has a time of its own, which depends on the program alone and not on
 // how fast threads run: work begins no earlier than the host's time at its run(), and takes none unless it moves the
 // lane's clock; a fence carries the lane's time, and wait() raises it to the fence's.
@@ -10,6 +13,7 @@
 #include <string>
 
 #include "tessera/base/clock.h"
+#include "tessera/base/cuda_stream.h"
 #include "tessera/base/fence.h"
 
 namespace tessera::base {
@@ -25,14 +29,18 @@ class Lane {
 
   virtual void run(std::function<void()> work) = 0;
   virtual Fence record() = 0;
+  // A fence for seconds_since() too.
+  virtual Fence record_timed() { return record(); }
   // Work enqueued from now on starts after `fence`; its error, if any, breaks this lane.
   virtual void wait(const Fence& fence) = 0;
   // Work that does nothing for so long: sleeps, on this lane alone, or moves the lane's clock. Errors: less than 0.
-  void delay(double seconds);
+  virtual void delay(double seconds);
   void synchronize() { record().synchronize(); }
 
   // The time this lane has come to, null where time is real. For work that runs on the lane.
   virtual VirtualClock* clock() { return nullptr; }
+  // Where work enqueues, null on the CPU.
+  virtual CudaStream stream() { return nullptr; }
 
  protected:
   Lane() = default;

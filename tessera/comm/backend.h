@@ -18,12 +18,16 @@ class Backend {
   virtual void perform(const Operation& operation, base::VirtualClock* clock) = 0;
   // The owner is being unwound by an exception: pending and later operations of this member fail at once. Any thread.
   virtual void cancel() = 0;
+  virtual const Kernels& kernels() const { return host_kernels(); }
 };
 
 // The communicator has a thread lane of its own, under `host`'s time if there is one. Its destructor finishes the
 // lane's queue.
 std::unique_ptr<Communicator> make_communicator(GroupIdentity identity, std::unique_ptr<Backend> backend,
                                                 std::shared_ptr<base::VirtualClock> host = nullptr);
+// On this lane, which it then owns and ends before the backend.
+std::unique_ptr<Communicator> make_communicator(GroupIdentity identity, std::unique_ptr<Backend> backend,
+                                                std::unique_ptr<base::Lane> lane);
 
 // "gtp[0,2]", "world[0-7]".
 std::string group_label(const std::string& name, const std::vector<int>& members);

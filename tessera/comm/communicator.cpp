@@ -21,12 +21,11 @@ std::vector<std::int64_t> copy_of(Counts counts) {
 
 class LaneCommunicator final : public Communicator {
  public:
-  LaneCommunicator(GroupIdentity identity, std::unique_ptr<Backend> backend, std::shared_ptr<base::VirtualClock> host)
+  LaneCommunicator(GroupIdentity identity, std::unique_ptr<Backend> backend, std::unique_ptr<base::Lane> lane)
       : identity_(std::move(identity)),
         exceptions_(std::uncaught_exceptions()),
         backend_(std::move(backend)),
-        lane_(base::make_thread_lane(fmt::format("{}.{}", identity_.name.substr(0, 10), identity_.rank),
-                                     std::move(host))) {}
+        lane_(std::move(lane)) {}
 
   ~LaneCommunicator() override {
     if (std::uncaught_exceptions() > exceptions_) backend_->cancel();
@@ -36,6 +35,7 @@ class LaneCommunicator final : public Communicator {
   int size() const override { return identity_.size(); }
   const std::string& name() const override { return identity_.name; }
   base::Lane& lane() override { return *lane_; }
+  const Kernels& kernels() const override { return backend_->kernels(); }
 
   Fence all_gather(const void* send, void* recv, Counts counts, DType type) override {
     return start({.kind = OperationKind::all_gather,
@@ -92,7 +92,13 @@ class LaneCommunicator final : public Communicator {
 
 std::unique_ptr<Communicator> make_communicator(GroupIdentity identity, std::unique_ptr<Backend> backend,
                                                 std::shared_ptr<base::VirtualClock> host) {
-  return std::make_unique<LaneCommunicator>(std::move(identity), std::move(backend), std::move(host));
+  auto lane = base::make_thread_lane(fmt::format("{}.{}", identity.name.substr(0, 10), identity.rank), std::move(host));
+  return make_communicator(std::move(identity), std::move(backend), std::move(lane));
+}
+
+std::unique_ptr<Communicator> make_communicator(GroupIdentity identity, std::unique_ptr<Backend> backend,
+                                                std::unique_ptr<base::Lane> lane) {
+  return std::make_unique<LaneCommunicator>(std::move(identity), std::move(backend), std::move(lane));
 }
 
 std::vector<std::int64_t> equal_counts(int ranks, std::int64_t count) {

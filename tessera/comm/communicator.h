@@ -6,6 +6,9 @@
 // that names the group, the operation, this rank and the peers; the communicator is broken and every later fence
 // carries the same error.
 //
+// Memory: of the host; a communicator of GPUs takes device memory too, and host memory by way of the device, which is
+// for small operands.
+//
 // Sums are exact in order: all_reduce and reduce_scatter add the ranks' parts in rank order in the accumulator type of
 // the element type (bf16 sums in fp32, rounded once), on every backend with the same bits.
 #pragma once
@@ -20,6 +23,7 @@
 #include "tessera/base/dtype.h"
 #include "tessera/base/fence.h"
 #include "tessera/base/lane.h"
+#include "tessera/comm/device_kernels.h"
 
 namespace tessera::comm {
 
@@ -45,6 +49,8 @@ class Communicator {
   virtual int size() const = 0;
   virtual const std::string& name() const = 0;  // "gtp[0,2]": for messages
   virtual base::Lane& lane() = 0;
+  // For work on the lane, on memory of the group's device.
+  virtual const Kernels& kernels() const { return host_kernels(); }
 
   // counts[r]: elements that rank r gives; recv holds them in rank order, densely. send may lie in recv at its own
   // place.

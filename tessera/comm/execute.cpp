@@ -7,7 +7,7 @@
 
 #include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
-#include "tessera/comm/kernels.h"
+#include "tessera/comm/device_kernels.h"
 #include "tessera/comm/operation.h"
 
 namespace tessera::comm {
@@ -27,9 +27,10 @@ Side target_of(const Transfer& transfer) {
 }
 
 // Copies the box of `transfer` between two places given in elements.
-void copy_box(const Transfer& transfer, const void* source, Side from, void* target, Side to, DType type) {
-  copy_matrix(advance(source, from.offset, type), from.stride, advance(target, to.offset, type), to.stride,
-              transfer.box.rows, transfer.box.cols, base::size_of(type));
+void copy_box(const Kernels& kernels, const Transfer& transfer, const void* source, Side from, void* target, Side to,
+              DType type) {
+  kernels.copy_matrix(advance(source, from.offset, type), from.stride, advance(target, to.offset, type), to.stride,
+                      transfer.box.rows, transfer.box.cols, base::size_of(type));
 }
 
 // One side of a message's transfers: whether they lie one behind the other there.
@@ -78,29 +79,39 @@ bool needs_no_packing(const layout::Plan& plan) {
 // sum of every target element from -0.0, which added to x gives x for every x, -0.0 too.
 class Sums {
  public:
-  Sums(std::int64_t size, DType type)
-      : type_(type), accumulator_(base::accumulator_of(type)), values_(bytes_of(size, accumulator_)) {
-    if (accumulator_ == DType::fp64)
-      std::ranges::fill(values_.as<double>(), -0.0);
-    else
-      std::ranges::fill(values_.as<float>(), -0.0f);
+  Sums(const Kernels& kernels, std::int64_t size, DType type)
+      : kernels_(kernels),
+        type_(type),
+        accumulator_(base::accumulator_of(type)),
+        values_(kernels.scratch(bytes_of(size, accumulator_))) {
+    kernels.fill(values_.data(), accumulator_, -0.0, size);
   }
   void add(const Transfer& transfer, const void* data, Side from) {
-    for (std::int64_t row = 0; row < transfer.box.rows; ++row) {
+    const Side to = target_of(transfer);
+    for_each_run(transfer, from.stride, [&](std::int64_t row, std::int64_t count) {
       const void* part = advance(data, from.offset + row * from.stride, type_);
-      ordered_sum(advance(values_.data(), transfer.target_offset + row * transfer.target_stride, accumulator_),
-                  accumulator_, true, std::span(&part, 1), type_, transfer.box.cols);
-    }
+      kernels_.ordered_sum(advance(values_.data(), to.offset + row * to.stride, accumulator_), accumulator_, true,
+                           std::span(&part, 1), type_, count);
+    });
   }
   void write(const Transfer& transfer, void* target) const {
-    for (std::int64_t row = 0; row < transfer.box.rows; ++row) {
-      const std::int64_t at = transfer.target_offset + row * transfer.target_stride;
-      cast(advance(values_.data(), at, accumulator_), accumulator_, advance(target, at, type_), type_,
-           transfer.box.cols);
-    }
+    const Side to = target_of(transfer);
+    for_each_run(transfer, to.stride, [&](std::int64_t row, std::int64_t count) {
+      const std::int64_t at = to.offset + row * to.stride;
+      kernels_.cast(advance(values_.data(), at, accumulator_), accumulator_, advance(target, at, type_), type_, count);
+    });
   }
 
  private:
+  // visit(first row, elements): rows one by one, or all at once where they are dense on both sides.
+  template <typename Visit>
+  static void for_each_run(const Transfer& transfer, std::int64_t stride, Visit visit) {
+    const auto& box = transfer.box;
+    if (stride == box.cols && transfer.target_stride == box.cols) return visit(0, box.elements());
+    for (std::int64_t row = 0; row < box.rows; ++row) visit(row, box.cols);
+  }
+
+  const Kernels& kernels_;
   DType type_, accumulator_;
   base::Buffer values_;
 };
@@ -161,7 +172,7 @@ base::Fence Redistribution::run(Communicator& group, const void* source, void* t
       return group.reduce_scatter(source, target, collective_.counts, type);
     case all_reduce: {
       const std::int64_t count = collective_.counts.front();
-      group.lane().run([=] { copy_matrix(source, count, target, count, 1, count, base::size_of(type)); });
+      group.lane().run([=, &kernels = group.kernels()] { kernels.copy(source, target, bytes_of(count, type)); });
       return group.all_reduce(target, count, type);
     }
     case all_to_all:
@@ -172,16 +183,17 @@ base::Fence Redistribution::run(Communicator& group, const void* source, void* t
 }
 
 // The part that stays on this rank, box by box.
-void Redistribution::copy_own(const void* source, void* target, DType type) const {
+void Redistribution::copy_own(const Kernels& kernels, const void* source, void* target, DType type) const {
   for (const Message& message : receives_) {
     if (message.peer != rank_) continue;
     for (const Transfer& transfer : message.transfers)
-      copy_box(transfer, source, source_of(transfer), target, target_of(transfer), type);
+      copy_box(kernels, transfer, source, source_of(transfer), target, target_of(transfer), type);
   }
 }
 
 base::Fence Redistribution::run_local(Communicator& group, const void* source, void* target, DType type) const {
-  group.lane().run([this, source, target, type] { copy_own(source, target, type); });
+  group.lane().run(
+      [this, &kernels = group.kernels(), source, target, type] { copy_own(kernels, source, target, type); });
   return group.lane().record();
 }
 
@@ -200,12 +212,12 @@ std::vector<Send> Redistribution::pack(Communicator& group, Staging& staging, co
     if (message.run) {
       data = advance(source, *message.run, type);
     } else {
-      std::byte* packed = staging.packed[i].emplace(bytes).data();
+      std::byte* packed = staging.packed[i].emplace(group.kernels().scratch(bytes)).data();
       data = packed;
-      group.lane().run([&message, packed, source, type] {
+      group.lane().run([&message, &kernels = group.kernels(), packed, source, type] {
         std::int64_t at = 0;
         for (const Transfer& transfer : message.transfers) {
-          copy_box(transfer, source, source_of(transfer), packed, {at, transfer.box.cols}, type);
+          copy_box(kernels, transfer, source, source_of(transfer), packed, {at, transfer.box.cols}, type);
           at += transfer.box.elements();
         }
       });
@@ -215,14 +227,16 @@ std::vector<Send> Redistribution::pack(Communicator& group, Staging& staging, co
   return sends;
 }
 
-std::vector<Receive> Redistribution::arrivals(Staging& staging, void* target, DType type) const {
+std::vector<Receive> Redistribution::arrivals(const Kernels& kernels, Staging& staging, void* target,
+                                              DType type) const {
   std::vector<Receive> receives;
   for (std::size_t i = 0; i < receives_.size(); ++i) {
     const Message& message = receives_[i];
     if (message.peer == rank_) continue;
     const std::size_t bytes = bytes_of(message.elements, type);
     const bool direct = message.run && !adds_;
-    void* data = direct ? advance(target, *message.run, type) : staging.arrived[i].emplace(bytes).data();
+    void* data =
+        direct ? advance(target, *message.run, type) : staging.arrived[i].emplace(kernels.scratch(bytes)).data();
     receives.push_back({.peer = message.peer, .data = data, .bytes = bytes});
   }
   return receives;
@@ -231,15 +245,16 @@ std::vector<Receive> Redistribution::arrivals(Staging& staging, void* target, DT
 base::Fence Redistribution::run_copies(Communicator& group, const void* source, void* target, DType type) const {
   const auto staging = make_staging();
   auto sends = pack(group, *staging, source, type);
-  auto receives = arrivals(*staging, target, type);
+  auto receives = arrivals(group.kernels(), *staging, target, type);
   run_local(group, source, target, type);
   group.exchange(std::move(sends), std::move(receives));
-  group.lane().run([this, staging, target, type] {
+  group.lane().run([this, &kernels = group.kernels(), staging, target, type] {
     for (std::size_t i = 0; i < receives_.size(); ++i) {
       if (!staging->arrived[i]) continue;
       std::int64_t at = 0;
       for (const Transfer& transfer : receives_[i].transfers) {
-        copy_box(transfer, staging->arrived[i]->data(), {at, transfer.box.cols}, target, target_of(transfer), type);
+        copy_box(kernels, transfer, staging->arrived[i]->data(), {at, transfer.box.cols}, target, target_of(transfer),
+                 type);
         at += transfer.box.elements();
       }
     }
@@ -250,10 +265,10 @@ base::Fence Redistribution::run_copies(Communicator& group, const void* source, 
 base::Fence Redistribution::run_sums(Communicator& group, const void* source, void* target, DType type) const {
   const auto staging = make_staging();
   auto sends = pack(group, *staging, source, type);
-  auto receives = arrivals(*staging, target, type);
+  auto receives = arrivals(group.kernels(), *staging, target, type);
   group.exchange(std::move(sends), std::move(receives));
-  group.lane().run([this, staging, source, target, type] {
-    Sums sums(target_size_, type);
+  group.lane().run([this, &kernels = group.kernels(), staging, source, target, type] {
+    Sums sums(kernels, target_size_, type);
     for (std::size_t i = 0; i < receives_.size(); ++i) {
       std::int64_t at = 0;
       for (const Transfer& transfer : receives_[i].transfers) {
@@ -300,10 +315,10 @@ base::Fence run_together(Communicator& group, std::span<const Redistribution* co
                             .data = advance(targets[m], *message.run, type),
                             .bytes = bytes_of(message.elements, type)});
   }
-  group.lane().run([members = std::vector(members.begin(), members.end()),
+  group.lane().run([&kernels = group.kernels(), members = std::vector(members.begin(), members.end()),
                     sources = std::vector(sources.begin(), sources.end()),
                     targets = std::vector(targets.begin(), targets.end()), type] {
-    for (std::size_t m = 0; m < members.size(); ++m) members[m]->copy_own(sources[m], targets[m], type);
+    for (std::size_t m = 0; m < members.size(); ++m) members[m]->copy_own(kernels, sources[m], targets[m], type);
   });
   return group.exchange(std::move(sends), std::move(receives));
 }

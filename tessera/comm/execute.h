@@ -28,8 +28,8 @@ class Redistribution {
 
   // Moves elements of `type` from `source` (local buffer of `from`) to `target` (local buffer of `to`). For an adding
   // plan the sum is taken in rank order in `type`'s accumulator and written to target in `type`, which must be
-  // floating. source and target must not overlap. Padding of target is left alone. Elements of target that no transfer
-  // covers are left alone.
+  // floating. Both are memory of group.kernels().device(). source and target must not overlap. Padding of target is
+  // left alone. Elements of target that no transfer covers are left alone.
   base::Fence run(Communicator& group, const void* source, void* target, base::DType type) const;
 
  private:
@@ -47,13 +47,13 @@ class Redistribution {
                                   base::DType type);
 
   void check_group(const Communicator& group) const;
-  void copy_own(const void* source, void* target, base::DType type) const;
+  void copy_own(const Kernels& kernels, const void* source, void* target, base::DType type) const;
   base::Fence run_local(Communicator& group, const void* source, void* target, base::DType type) const;
   base::Fence run_copies(Communicator& group, const void* source, void* target, base::DType type) const;
   base::Fence run_sums(Communicator& group, const void* source, void* target, base::DType type) const;
   std::shared_ptr<Staging> make_staging() const;
   std::vector<Send> pack(Communicator& group, Staging& staging, const void* source, base::DType type) const;
-  std::vector<Receive> arrivals(Staging& staging, void* target, base::DType type) const;
+  std::vector<Receive> arrivals(const Kernels& kernels, Staging& staging, void* target, base::DType type) const;
 
   layout::Collective collective_;
   int rank_ = 0, ranks_ = 0;

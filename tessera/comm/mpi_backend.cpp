@@ -262,21 +262,11 @@ void MpiBackend::barrier() {
 }
 
 void MpiBackend::exchange(const Operation& operation) {
+  for (const auto& [send, receive] : messages_to_self(operation, group_.rank))
+    copy(receive.data, send.data, receive.bytes);
   const auto is_own = [&](const auto& message) { return message.peer == group_.rank; };
   std::vector<Send> sends = operation.sends;
   std::vector<Receive> receives = operation.receives;
-  std::vector<Send> to_self;
-  for (const Send& send : sends)
-    if (is_own(send) && send.bytes > 0) to_self.push_back(send);
-  std::size_t next = 0;
-  for (const Receive& receive : receives) {
-    if (!is_own(receive) || receive.bytes == 0) continue;
-    if (next == to_self.size() || to_self[next].bytes != receive.bytes)
-      throw Error("the calls do not match: receive {} from itself, of {} bytes, has no such send", next, receive.bytes);
-    copy(receive.data, to_self[next++].data, receive.bytes);
-  }
-  if (next != to_self.size())
-    throw Error("the calls do not match: {} sends to itself, {} receives", to_self.size(), next);
   std::erase_if(sends, is_own);
   std::erase_if(receives, is_own);
   run(std::move(sends), std::move(receives));

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/dtype.h"
@@ -49,6 +50,9 @@ std::byte* advance(void* data, std::int64_t count, base::DType type);
 // Throws Error (group, operation, what was expected, what was given) when the call cannot be right whatever the peers
 // do.
 void check_arguments(const Operation& operation, const GroupIdentity& group);
+
+// The messages of an exchange that `rank` sends to itself, none empty. Errors: sends and receives that do not fit.
+std::vector<std::pair<Send, Receive>> messages_to_self(const Operation& operation, int rank);
 
 // "all_gather(fp32, counts [3, 4])"
 std::string describe(const Operation& operation);

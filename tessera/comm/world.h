@@ -14,7 +14,7 @@ namespace tessera::comm {
 
 struct WorldOptions {
   std::chrono::milliseconds timeout{60000};  // of every operation: from its start on this rank to its end
-  bool check_mismatch = false;               // mpi: compare operation, count and type before each operation
+  bool check_mismatch = false;               // mpi, nccl: compare operation, count and type first
 };
 
 class World {
@@ -22,7 +22,7 @@ class World {
   virtual ~World() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual std::string_view backend() const = 0;  // "local", "mpi"
+  virtual std::string_view backend() const = 0;  // "local", "mpi", "nccl"
 
   // Collective over the world: every rank calls it with the same arguments in the same order, and gets its own group's
   // communicator, or null if it is in none. `groups` are disjoint lists of world ranks. Each call makes a communicator

@@ -16,6 +16,13 @@ std::vector<std::int64_t> token_counts(const Context& context, std::int64_t toke
   return counts;
 }
 
+// The program's group, after what compute has enqueued.
+comm::Communicator& tp_group(Context& context) {
+  shard::Parallel& parallel = context.runtime.parallel();
+  if (parallel.is_asynchronous()) parallel.tp->lane().wait(parallel.compute->record());
+  return *parallel.tp;
+}
+
 void wait(Context& context, const base::Fence& fence) {
   context.runtime.wait(fence);
 }
@@ -31,9 +38,8 @@ at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, 
   const at::Tensor own = x.contiguous();
   at::Tensor whole = at::empty({tokens, x.size(1)}, x.options());
   context.runtime.comm("tp", "all_gather", bytes_of(own), pass);
-  wait(context,
-       context.runtime.parallel().tp->all_gather(
-           own.data_ptr(), whole.data_ptr(), token_counts(context, tokens, x.size(1)), ops::to_dtype(x.scalar_type())));
+  wait(context, tp_group(context).all_gather(own.data_ptr(), whole.data_ptr(), token_counts(context, tokens, x.size(1)),
+                                             ops::to_dtype(x.scalar_type())));
   return whole;
 }
 
@@ -48,16 +54,15 @@ at::Tensor leave_tp(Context& context, const at::Tensor& part, shard::Pass pass) 
   at::Tensor own =
       at::empty({layout::even_part(tokens, context.tp_rank(), context.tp_size()).size(), width}, part.options());
   context.runtime.comm("tp", "reduce_scatter", bytes_of(whole), pass);
-  wait(context,
-       context.runtime.parallel().tp->reduce_scatter(
-           whole.data_ptr(), own.data_ptr(), token_counts(context, tokens, width), ops::to_dtype(part.scalar_type())));
+  wait(context, tp_group(context).reduce_scatter(whole.data_ptr(), own.data_ptr(), token_counts(context, tokens, width),
+                                                 ops::to_dtype(part.scalar_type())));
   return own;
 }
 
 void all_reduce_tp(Context& context, at::Tensor& x, comm::ReduceOp op, shard::Pass pass) {
   if (context.tp_size() == 1) return;
   context.runtime.comm("tp", op == comm::ReduceOp::sum ? "all_reduce sum" : "all_reduce max", bytes_of(x), pass);
-  wait(context, context.runtime.parallel().tp->all_reduce(x.data_ptr(), x.numel(), ops::to_dtype(x.scalar_type()), op));
+  wait(context, tp_group(context).all_reduce(x.data_ptr(), x.numel(), ops::to_dtype(x.scalar_type()), op));
 }
 
 }  // namespace tessera::nn

@@ -39,6 +39,8 @@ Llama::Llama(const LlamaConfig& config, Context& context, std::int64_t max_posit
 
   const at::ScalarType type = ops::to_scalar_type(context.runtime.types().model);
   rope_ = ops::make_rope_table(max_positions, config.head_dim, config.rope_theta, rope_scaling(config), type);
+  const at::Device device = ops::to_device(context.runtime.parallel().device);
+  rope_ = {rope_.cosine.to(device), rope_.sine.to(device)};
   anchor_ = at::zeros({}).requires_grad_();
 }
 

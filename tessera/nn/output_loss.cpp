@@ -3,6 +3,8 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/scalar_tensor.h>
 
+#include <limits>
+
 #include "tessera/nn/collectives.h"
 #include "tessera/nn/linear.h"
 #include "tessera/nn/stash.h"
@@ -16,7 +18,7 @@ class OutputLossFunction : public torch::autograd::Function<OutputLossFunction> 
  public:
   // Returns the sum of the losses through `sum`; `scale` 0: no gradient will be asked for.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& targets, Context* context,
-                            const VocabOutput* output, double scale, double* sum) {
+                            const VocabOutput* output, double scale, at::Tensor* sum) {
     const at::Tensor whole = enter_tp(*context, hidden, targets.size(0), context->pass);
     at::Tensor logits;
     {
@@ -28,12 +30,14 @@ class OutputLossFunction : public torch::autograd::Function<OutputLossFunction> 
     at::Tensor sums = ops::cross_entropy_sums(logits, maximum, targets, output->vocab_begin);
     all_reduce_tp(*context, sums, comm::ReduceOp::sum, context->pass);
     const at::Tensor losses = ops::cross_entropy_finish(logits, maximum, sums, targets, output->vocab_begin, scale);
-    *sum = ops::sum_in_order(losses);
+    *sum = ops::sum_on_device(losses);
     ctx->save_for_backward({scale != 0 ? logits : at::Tensor(), hidden});
     stash(ctx, *context, scale != 0, {logits, hidden}, Tokens::all);
     save_pointer(ctx, "context", context);
     save_pointer(ctx, "output", output);
-    return at::scalar_tensor(scale * *sum, at::kDouble);
+    // Not read from a GPU: the host would wait for it.
+    const double value = sum->is_cpu() ? scale * sum->item<double>() : std::numeric_limits<double>::quiet_NaN();
+    return at::scalar_tensor(value, at::kDouble);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {

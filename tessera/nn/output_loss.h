@@ -11,10 +11,11 @@ struct VocabOutput {
   std::int64_t vocab_begin = 0;  // the first local id
 };
 struct Loss {
-  // scale * sum, a scalar: the root of backward.
+  // scale * sum, a scalar on the CPU: the root of backward. On a GPU its value is NaN, for which the host would have to
+  // wait; its gradient is right.
   at::Tensor objective;
-  // Of this microbatch's token losses, fp32 in token order (fp64 for fp64).
-  double sum = 0;
+  // Of this microbatch's token losses, fp32 in token order (fp64 for fp64): a scalar in fp64 on the model's device.
+  at::Tensor sum;
 };
 // hidden: [own tokens, hidden]; targets: [tokens] int64, -1 masked. scale: 1 / tokens of the whole step. With gradients
 // enabled the logits' gradient takes their place and is kept for backward.

@@ -5,9 +5,10 @@
 namespace tessera::nn {
 namespace {
 
-at::Tensor shaped(void* data, base::DType type, const Weight& weight) {
-  if (weight.is_vector) return ops::view_of(data, {weight.cols}, type);
-  return ops::view_of(data, {weight.rows, weight.cols}, type);
+at::Tensor shaped(Context& context, void* data, base::DType type, const Weight& weight) {
+  const at::Device device = ops::to_device(context.runtime.parallel().device);
+  if (weight.is_vector) return ops::view_of(data, {weight.cols}, type, device);
+  return ops::view_of(data, {weight.rows, weight.cols}, type, device);
 }
 
 }  // namespace
@@ -15,7 +16,7 @@ at::Tensor shaped(void* data, base::DType type, const Weight& weight) {
 ConsumedWeight::ConsumedWeight(Context& context, const Weight& weight, shard::Pass pass)
     : context_(context), id_(weight.id), pass_(pass) {
   const shard::WeightView view = context.runtime.consume(weight.id, pass);
-  tensor_ = shaped(const_cast<void*>(view.rowwise), view.format, weight);
+  tensor_ = shaped(context, const_cast<void*>(view.rowwise), view.format, weight);
 }
 
 ConsumedWeight::~ConsumedWeight() noexcept(false) {
@@ -27,8 +28,8 @@ bool is_trainable(Context& context, const Weight& weight) {
   return context.runtime.parameter(weight.id).spec.trainable;
 }
 
-at::Tensor gradient_tensor(const shard::GradientBuffer& buffer, const Weight& weight) {
-  return shaped(buffer.data, buffer.dtype, weight);
+at::Tensor gradient_tensor(Context& context, const shard::GradientBuffer& buffer, const Weight& weight) {
+  return shaped(context, buffer.data, buffer.dtype, weight);
 }
 
 }  // namespace tessera::nn

@@ -42,13 +42,13 @@ void produce_gradient(Context& context, const Weight& weight, Write write);
 
 bool is_trainable(Context& context, const Weight& weight);
 // The staging as a tensor of the weight's shape in the accumulator type.
-at::Tensor gradient_tensor(const shard::GradientBuffer& buffer, const Weight& weight);
+at::Tensor gradient_tensor(Context& context, const shard::GradientBuffer& buffer, const Weight& weight);
 
 template <typename Write>
 void produce_gradient(Context& context, const Weight& weight, Write write) {
   if (!is_trainable(context, weight)) return;
   const shard::GradientBuffer buffer = context.runtime.grad_buffer(weight.id);
-  at::Tensor gradient = gradient_tensor(buffer, weight);
+  at::Tensor gradient = gradient_tensor(context, buffer, weight);
   write(gradient, buffer.accumulate);
   context.runtime.produce(weight.id);
 }

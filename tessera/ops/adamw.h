@@ -1,9 +1,11 @@
 // AdamW over a flat shard (Loshchilov & Hutter 2019), as torch.optim.AdamW: decoupled decay, bias correction, eps
 // outside the square root. The result of an element depends on that element alone, not on its position or the cut of
-// the range.
+// the range, and is the same on the CPU and on CUDA.
 #pragma once
 #include <cstdint>
+#include <span>
 
+#include "tessera/base/cuda_stream.h"
 #include "tessera/base/dtype.h"
 
 namespace tessera::ops {
@@ -23,11 +25,39 @@ struct AdamWBuffers {
   void* exp_avg = nullptr;     // master_type, updated
   void* exp_avg_sq = nullptr;  // master_type, updated
   std::int64_t count = 0;
+  bool decays = true;  // false: the options' weight_decay does not count
 };
 void adamw(const AdamW& options, const AdamWBuffers& buffers);
+
+// What changes from step to step, worked out in fp64 as torch does; rounded once to the arithmetic type where it is
+// used.
+struct StepScalars {
+  double decay = 1, beta1_rest = 0, beta2 = 0, beta2_rest = 0, step_size = 0, root_correction2 = 1, eps = 0;
+};
+// Errors: a step below 1.
+StepScalars step_scalars(const AdamW& options);
 
 // sums[r] = sum over the row of value^2 in fp64, elements in a fixed order that depends on `cols` alone.
 void row_square_sums(const void* values, base::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,
                      double* sums);
+
+// The norm of the whole gradient and what to multiply the gradient with.
+struct Clip {
+  double norm = 0, factor = 1;
+  std::int32_t finite = 1;  // 0: norm is infinite or NaN, the update changes nothing
+};
+
+// All pointers are the device's, those of `scalars` and `clip` too, so that a captured graph follows the steps.
+namespace cuda {
+// Updates all shards; as few launches as types allow. `clip` null: factor 1. The buffers' `decays` decides whether
+// scalars->decay counts. Errors: as adamw.
+void adamw(std::span<const AdamWBuffers> shards, const StepScalars* scalars, const Clip* clip, base::CudaStream stream);
+
+void row_square_sums(const void* values, base::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,
+                     double* sums, base::CudaStream stream);
+// *result from norm = sqrt(squares[0] + ... + squares[count - 1]), added in order: factor = min(1, limit / (norm +
+// 1e-6)), 1 for a limit of 0. For few terms: one thread adds.
+void clip_factor(const double* squares, std::int64_t count, double limit, Clip* result, base::CudaStream stream);
+}  // namespace cuda
 
 }  // namespace tessera::ops

@@ -1,32 +1,13 @@
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "tessera/ops/adamw.h"
+#include "tessera/ops/adamw_element.h"
 #include "tessera/ops/cast.h"
 #include "tessera/ops/element.h"
 
 namespace tessera::ops {
 namespace {
-
-// The scalars of one step, worked out in fp64 as torch does and rounded once to the arithmetic type.
-template <typename A>
-struct StepScalars {
-  A decay, beta1_rest, beta2, beta2_rest, step_size, root_correction2, eps, gradient_scale;
-
-  explicit StepScalars(const AdamW& options) {
-    const double correction1 = 1 - std::pow(options.beta1, static_cast<double>(options.step));
-    const double correction2 = 1 - std::pow(options.beta2, static_cast<double>(options.step));
-    decay = static_cast<A>(1 - options.lr * options.weight_decay);
-    beta1_rest = static_cast<A>(1 - options.beta1);
-    beta2 = static_cast<A>(options.beta2);
-    beta2_rest = static_cast<A>(1 - options.beta2);
-    step_size = static_cast<A>(options.lr / correction1);
-    root_correction2 = static_cast<A>(std::sqrt(correction2));
-    eps = static_cast<A>(options.eps);
-    gradient_scale = static_cast<A>(options.gradient_scale);
-  }
-};
 
 template <typename A>
 struct Range {
@@ -38,19 +19,16 @@ struct Range {
 };
 
 template <typename A>
-void update(const StepScalars<A>& s, const Range<A>& range) {
+void update(const TypedScalars<A>& scalars, const Range<A>& range) {
   A* __restrict master = range.master;
   A* __restrict exp_avg = range.exp_avg;
   A* __restrict exp_avg_sq = range.exp_avg_sq;
   const A* __restrict gradient = range.gradient;
   for (std::int64_t i = 0; i < range.count; ++i) {
-    const A g = gradient[i] * s.gradient_scale;
-    const A m = std::fma(s.beta1_rest, g - exp_avg[i], exp_avg[i]);
-    const A v = std::fma(s.beta2_rest * g, g, s.beta2 * exp_avg_sq[i]);
-    const A denominator = std::sqrt(v) / s.root_correction2 + s.eps;
-    master[i] = master[i] * s.decay - s.step_size * (m / denominator);
-    exp_avg[i] = m;
-    exp_avg_sq[i] = v;
+    const AdamWElement<A> next = updated(scalars, {master[i], exp_avg[i], exp_avg_sq[i]}, gradient[i]);
+    master[i] = next.master;
+    exp_avg[i] = next.exp_avg;
+    exp_avg_sq[i] = next.exp_avg_sq;
   }
 }
 
@@ -58,7 +36,7 @@ constexpr std::int64_t kChunk = 1024;  // elements whose gradient is widened at 
 
 template <typename A>
 void adamw_typed(const AdamW& options, const AdamWBuffers& buffers, base::DType type) {
-  const StepScalars<A> scalars(options);
+  const TypedScalars<A> scalars(step_scalars(options), options.gradient_scale, buffers.decays);
   std::array<A, kChunk> widened;
   for (std::int64_t start = 0; start < buffers.count; start += kChunk) {
     const std::int64_t count = std::min(kChunk, buffers.count - start);
@@ -82,22 +60,10 @@ void adamw_typed(const AdamW& options, const AdamWBuffers& buffers, base::DType 
   }
 }
 
-void check(const AdamW& options, const AdamWBuffers& buffers) {
-  TESSERA_CHECK(options.step >= 1, "adamw: step {}: expected 1 or more", options.step);
-  TESSERA_CHECK(buffers.count >= 0, "adamw: count {}: expected 0 or more", buffers.count);
-  const bool present = buffers.master && buffers.gradient && buffers.exp_avg && buffers.exp_avg_sq;
-  TESSERA_CHECK(present || buffers.count == 0, "adamw: master, gradient, exp_avg or exp_avg_sq is null for {} elements",
-                buffers.count);
-  TESSERA_CHECK(
-      buffers.weight != buffers.master || buffers.weight == nullptr || buffers.weight_type == buffers.master_type,
-      "adamw: the weight shares the master's memory as {}, the master is {}", base::name_of(buffers.weight_type),
-      base::name_of(buffers.master_type));
-}
-
 }  // namespace
 
 void adamw(const AdamW& options, const AdamWBuffers& buffers) {
-  check(options, buffers);
+  check_adamw(buffers);
   dispatch_accumulator(buffers.master_type,
                        [&](auto element) { adamw_typed<decltype(element)>(options, buffers, buffers.master_type); });
 }

@@ -4,28 +4,14 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/attention_device.h"
 #include "tessera/ops/attention_kernels.h"
+#include "tessera/ops/attention_spans.h"
 #include "tessera/ops/convert.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {
 namespace {
-
-// One call of ATen's kernel: `sequences` documents of `length` tokens each, one after the other from token `begin`.
-struct Span {
-  std::int64_t begin, sequences, length;
-};
-
-std::vector<Span> spans_of(const AttentionShape& shape) {
-  const std::int64_t tokens = shape.batch * shape.seq_len;
-  if (tokens == 0) return {};
-  if (shape.cu_seqlens.empty()) return {{.begin = 0, .sequences = shape.batch, .length = shape.seq_len}};
-  std::vector<Span> spans;
-  const auto& starts = shape.cu_seqlens;
-  for (std::size_t i = 0; i + 1 < starts.size(); ++i)
-    spans.push_back({.begin = starts[i], .sequences = 1, .length = starts[i + 1] - starts[i]});
-  return spans;
-}
 
 void check_documents(const AttentionShape& shape) {
   const auto& starts = shape.cu_seqlens;
@@ -55,6 +41,10 @@ void check(const Qkv& qkv, const AttentionShape& shape) {
                   stored, qkv.k.size(1));
     TESSERA_CHECK(head == 0 || shape.kv_of_q[head - 1] <= stored, "attention: kv_of_q falls at head {}", head);
   }
+  TESSERA_CHECK(qkv.k.size(0) == qkv.q.size(0) && qkv.k.size(2) == qkv.q.size(2),
+                "attention k: {} tokens, head_dim {}: expected {} and {}", qkv.k.size(0), qkv.k.size(2), qkv.q.size(0),
+                qkv.q.size(2));
+  require_one_device({qkv.q, qkv.k, qkv.v}, "attention");
   check_documents(shape);
 }
 
@@ -99,51 +89,55 @@ struct Operands {
   at::Tensor q, k, v;
 };
 Operands operands_of(const Qkv& qkv, const AttentionShape& shape) {
-  check(qkv, shape);
   const at::ScalarType type = qkv.q.scalar_type();
-  const std::int64_t tokens = qkv.q.size(0), head_dim = qkv.q.size(2);
   const at::IntArrayRef kv_shape = qkv.k.sizes();
-  TESSERA_CHECK(kv_shape[0] == tokens && kv_shape[2] == head_dim,
-                "attention k: {} tokens, head_dim {}: expected {} and {}", kv_shape[0], kv_shape[2], tokens, head_dim);
   return {.q = rounded_to(dense(qkv.q, 3, "attention q"), accumulator_type(type)),
           .k = expanded(dense_like(qkv.k, kv_shape, type, "attention k"), shape.kv_of_q),
           .v = expanded(dense_like(qkv.v, kv_shape, type, "attention v"), shape.kv_of_q)};
 }
 
-// A span's part of [tokens, heads, head_dim] as [sequences, heads, length, head_dim].
+// No queries: no gradient reaches the keys and values.
+Qkv no_gradient(const Qkv& qkv) {
+  return {.q = make(qkv.q.sizes(), qkv.q.scalar_type(), qkv.q.device()).zero_(),
+          .k = make(qkv.k.sizes(), qkv.k.scalar_type(), qkv.q.device()).zero_(),
+          .v = make(qkv.k.sizes(), qkv.k.scalar_type(), qkv.q.device()).zero_()};
+}
+
+}  // namespace
+
+std::vector<Span> spans_of(const AttentionShape& shape) {
+  const std::int64_t tokens = shape.batch * shape.seq_len;
+  if (tokens == 0) return {};
+  if (shape.cu_seqlens.empty()) return {{.begin = 0, .sequences = shape.batch, .length = shape.seq_len}};
+  std::vector<Span> spans;
+  const auto& starts = shape.cu_seqlens;
+  for (std::size_t i = 0; i + 1 < starts.size(); ++i)
+    spans.push_back({.begin = starts[i], .sequences = 1, .length = starts[i + 1] - starts[i]});
+  return spans;
+}
+
 at::Tensor part(const at::Tensor& tensor, const Span& span) {
   return tensor.narrow(0, span.begin, span.sequences * span.length)
       .view({span.sequences, span.length, tensor.size(1), tensor.size(2)})
       .transpose(1, 2);
 }
 
-// The spans' results, each [sequences, heads, length, head_dim], as [tokens, heads, head_dim]. One span is not copied:
-// ATen lays its results out token by token already.
+// One span is not copied: ATen lays its results out token by token already.
 at::Tensor joined(const std::vector<at::Tensor>& parts, const std::vector<Span>& spans, const at::Tensor& like) {
   if (parts.size() == 1) return parts[0].transpose(1, 2).contiguous().view(like.sizes());
-  at::Tensor whole = make(like.sizes(), like.scalar_type());
+  at::Tensor whole = make(like.sizes(), like.scalar_type(), like.device());
   for (std::size_t i = 0; i < parts.size(); ++i) part(whole, spans[i]).copy_(parts[i]);
   return whole;
 }
 
-// No queries: no gradient reaches the keys and values.
-Qkv no_gradient(const Qkv& qkv) {
-  return {.q = make(qkv.q.sizes(), qkv.q.scalar_type()).zero_(),
-          .k = make(qkv.k.sizes(), qkv.k.scalar_type()).zero_(),
-          .v = make(qkv.k.sizes(), qkv.k.scalar_type()).zero_()};
-}
-
-}  // namespace
-
 Attention attention_forward(const Qkv& qkv, const AttentionShape& shape) {
-  const Operands operands = operands_of(qkv, shape);
+  check(qkv, shape);
   const std::int64_t flat[] = {qkv.q.size(0), qkv.q.size(1) * qkv.q.size(2)};
   const at::ScalarType type = qkv.q.scalar_type();
+  if (qkv.q.numel() == 0) return {.out = make(flat, type, qkv.q.device())};
+  if (on_cuda(qkv.q)) return cuda::attention_forward(qkv, shape);
+  const Operands operands = operands_of(qkv, shape);
   Attention result;
-  if (qkv.q.numel() == 0) {
-    result.out = make(flat, type);
-    return result;
-  }
   const std::vector<Span> spans = spans_of(shape);
   std::vector<at::Tensor> out;
   for (const Span& span : spans) {
@@ -157,13 +151,15 @@ Attention attention_forward(const Qkv& qkv, const AttentionShape& shape) {
 }
 
 Qkv attention_backward(const at::Tensor& dout, const Qkv& qkv, const Attention& forward, const AttentionShape& shape) {
+  check(qkv, shape);
+  if (qkv.q.numel() == 0) return no_gradient(qkv);
+  if (on_cuda(qkv.q)) return cuda::attention_backward(dout, qkv, forward, shape);
   const Operands operands = operands_of(qkv, shape);
   const at::ScalarType type = qkv.q.scalar_type(), accumulator = accumulator_type(type);
   const at::IntArrayRef heads = operands.q.sizes();
   const std::int64_t flat[] = {heads[0], heads[1] * heads[2]};
   const at::Tensor gradient = rounded_to(dense_like(dout, flat, type, "attention dout"), accumulator).view(heads);
   const at::Tensor out = rounded_to(dense_like(forward.out, flat, type, "attention out"), accumulator).view(heads);
-  if (qkv.q.numel() == 0) return no_gradient(qkv);
   const std::vector<Span> spans = spans_of(shape);
   TESSERA_CHECK(forward.softmax.size() == spans.size(), "attention backward: {} saved softmax tensors for {} spans",
                 forward.softmax.size(), spans.size());

@@ -1,8 +1,10 @@
-// Rounding between floating types, and adding, on raw host pointers. Each element is rounded once to nearest even; its
-// result does not depend on its position. No tensor library.
+// Rounding between floating types, and adding, on raw pointers: of the host, or in namespace cuda of the device. Each
+// element is rounded once to nearest even; its result does not depend on its position and is the same on both (of a
+// NaN: a NaN). No tensor library.
 #pragma once
 #include <cstdint>
 
+#include "tessera/base/cuda_stream.h"
 #include "tessera/base/dtype.h"
 
 namespace tessera::ops {
@@ -11,5 +13,11 @@ namespace tessera::ops {
 void cast(const void* from, base::DType from_type, void* to, base::DType to_type, std::int64_t count);
 // sum[i] += term[i], both of `type` (fp32 or fp64).
 void add(void* sum, const void* term, base::DType type, std::int64_t count);
+
+namespace cuda {
+void cast(const void* from, base::DType from_type, void* to, base::DType to_type, std::int64_t count,
+          base::CudaStream stream);
+void add(void* sum, const void* term, base::DType type, std::int64_t count, base::CudaStream stream);
+}  // namespace cuda
 
 }  // namespace tessera::ops

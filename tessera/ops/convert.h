@@ -2,13 +2,15 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include "tessera/base/device.h"
 #include "tessera/base/dtype.h"
 
 namespace tessera::ops {
 
 at::ScalarType to_scalar_type(base::DType type);
 base::DType to_dtype(at::ScalarType type);
+at::Device to_device(base::Device device);
 // A view; the memory must outlive it.
-at::Tensor view_of(void* data, at::IntArrayRef shape, base::DType type);
+at::Tensor view_of(void* data, at::IntArrayRef shape, base::DType type, at::Device device = at::kCPU);
 
 }  // namespace tessera::ops

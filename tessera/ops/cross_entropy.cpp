@@ -20,6 +20,7 @@ CrossEntropyShape shape_of(const at::Tensor& logits, std::int64_t vocab_begin) {
 
 at::Tensor checked_targets(const at::Tensor& targets, std::int64_t tokens) {
   at::Tensor result = dense_like(targets, {tokens}, at::kLong, "cross_entropy targets");
+  if (on_cuda(result)) return result;  // the kernel checks
   const auto* values = result.const_data_ptr<std::int64_t>();
   for (std::int64_t token = 0; token < tokens; ++token)
     TESSERA_CHECK(values[token] >= -1, "cross_entropy: target {} of token {}: expected an id, or -1 (masked)",
@@ -31,46 +32,78 @@ at::Tensor checked_targets(const at::Tensor& targets, std::int64_t tokens) {
 
 at::Tensor cross_entropy_maximum(const at::Tensor& logits) {
   const at::Tensor input = dense(logits, 2, "cross_entropy logits");
-  at::Tensor maximum = make({input.size(0)}, accumulator_type(input.scalar_type()));
-  cpu::cross_entropy_maximum(shape_of(input, 0), input.const_data_ptr(), maximum.mutable_data_ptr());
+  at::Tensor maximum = make({input.size(0)}, accumulator_type(input.scalar_type()), input.device());
+  run_kernel(input, cpu::cross_entropy_maximum, cuda::cross_entropy_maximum, shape_of(input, 0),
+             {.logits = input.const_data_ptr(), .maximum = maximum.mutable_data_ptr()});
   return maximum;
 }
 
 at::Tensor cross_entropy_sums(const at::Tensor& logits, const at::Tensor& maximum, const at::Tensor& targets,
                               std::int64_t vocab_begin) {
+  require_one_device({logits, maximum, targets}, "cross_entropy_sums");
   const at::Tensor input = dense(logits, 2, "cross_entropy logits");
   const at::ScalarType type = accumulator_type(input.scalar_type());
   const at::Tensor largest = dense_like(maximum, {input.size(0)}, type, "cross_entropy maximum");
   const at::Tensor ids = checked_targets(targets, input.size(0));
-  at::Tensor sums = make({2, input.size(0)}, type);
-  cpu::cross_entropy_sums(shape_of(input, vocab_begin), {.logits = input.const_data_ptr(),
-                                                         .maximum = largest.const_data_ptr(),
-                                                         .targets = ids.const_data_ptr<std::int64_t>(),
-                                                         .sums = sums.mutable_data_ptr()});
+  at::Tensor sums = make({2, input.size(0)}, type, input.device());
+  run_kernel(input, cpu::cross_entropy_sums, cuda::cross_entropy_sums, shape_of(input, vocab_begin),
+             {.logits = input.const_data_ptr(),
+              .maximum = largest.const_data_ptr(),
+              .targets = ids.const_data_ptr<std::int64_t>(),
+              .sums = sums.mutable_data_ptr()});
   return sums;
+}
+
+LossStatistics cross_entropy_statistics(const at::Tensor& logits, const at::Tensor& targets, std::int64_t vocab_begin) {
+  require_one_device({logits, targets}, "cross_entropy_statistics");
+  const at::Tensor input = dense(logits, 2, "cross_entropy logits");
+  const at::ScalarType type = accumulator_type(input.scalar_type());
+  const at::Tensor ids = checked_targets(targets, input.size(0));
+  LossStatistics result{.maximum = make({input.size(0)}, type, input.device()),
+                        .sums = make({2, input.size(0)}, type, input.device())};
+  run_kernel(input, cpu::cross_entropy_statistics, cuda::cross_entropy_statistics, shape_of(input, vocab_begin),
+             {.logits = input.const_data_ptr(),
+              .targets = ids.const_data_ptr<std::int64_t>(),
+              .maximum = result.maximum.mutable_data_ptr(),
+              .sums = result.sums.mutable_data_ptr()});
+  return result;
+}
+
+void cross_entropy_rescale(at::Tensor& sums, const at::Tensor& own, const at::Tensor& maximum) {
+  require_one_device({sums, own, maximum}, "cross_entropy_rescale");
+  const at::Tensor before = dense(own, 1, "cross_entropy own maximum");
+  const at::ScalarType type = before.scalar_type();
+  const at::Tensor after = dense_like(maximum, before.sizes(), type, "cross_entropy maximum");
+  require_writable(sums, {2, before.size(0)}, type, "cross_entropy sums");
+  run_kernel(sums, cpu::cross_entropy_rescale, cuda::cross_entropy_rescale,
+             {.type = to_dtype(accumulator_type(type)), .tokens = before.size(0)},
+             {.own = before.const_data_ptr(), .maximum = after.const_data_ptr(), .sums = sums.mutable_data_ptr()});
 }
 
 at::Tensor cross_entropy_finish(at::Tensor& logits, const at::Tensor& maximum, const at::Tensor& sums,
                                 const at::Tensor& targets, std::int64_t vocab_begin, double scale) {
+  require_one_device({logits, maximum, sums, targets}, "cross_entropy_finish");
   const std::int64_t tokens = dense(logits, 2, "cross_entropy logits").size(0);
   const at::ScalarType type = accumulator_type(logits.scalar_type());
   require_writable(logits, logits.sizes(), logits.scalar_type(), "cross_entropy logits");
   const at::Tensor largest = dense_like(maximum, {tokens}, type, "cross_entropy maximum");
   const at::Tensor reduced = dense_like(sums, {2, tokens}, type, "cross_entropy sums");
   const at::Tensor ids = checked_targets(targets, tokens);
-  at::Tensor losses = make({tokens}, type);
-  cpu::cross_entropy_finish(shape_of(logits, vocab_begin), {.maximum = largest.const_data_ptr(),
-                                                            .sums = reduced.const_data_ptr(),
-                                                            .targets = ids.const_data_ptr<std::int64_t>(),
-                                                            .scale = scale,
-                                                            .logits = logits.mutable_data_ptr(),
-                                                            .losses = losses.mutable_data_ptr()});
+  at::Tensor losses = make({tokens}, type, logits.device());
+  run_kernel(logits, cpu::cross_entropy_finish, cuda::cross_entropy_finish, shape_of(logits, vocab_begin),
+             {.maximum = largest.const_data_ptr(),
+              .sums = reduced.const_data_ptr(),
+              .targets = ids.const_data_ptr<std::int64_t>(),
+              .scale = scale,
+              .logits = logits.mutable_data_ptr(),
+              .losses = losses.mutable_data_ptr()});
   return losses;
 }
 
 double sum_in_order(const at::Tensor& losses) {
   constexpr std::int64_t kChunk = 1024;
   const at::Tensor values = dense(losses, 1, "losses");
+  if (on_cuda(values)) return sum_on_device(values).item<double>();
   double result = 0;
   dispatch_accumulator(to_dtype(values.scalar_type()), [&](auto element) {
     using A = decltype(element);
@@ -84,6 +117,21 @@ double sum_in_order(const at::Tensor& losses) {
     result = total;
   });
   return result;
+}
+
+at::Tensor sum_on_device(const at::Tensor& losses) {
+  const at::Tensor values = dense(losses, 1, "losses");
+  at::Tensor sum = make({}, at::kDouble, values.device());
+  if (!on_cuda(values)) return sum.fill_(sum_in_order(values));
+  const at::ScalarType type = values.scalar_type();
+  at::Tensor scratch = make({cuda::sum_in_order_scratch(values.numel())}, type, values.device());
+  cuda::sum_in_order({.type = to_dtype(type),
+                      .count = values.numel(),
+                      .terms = values.const_data_ptr(),
+                      .scratch = scratch.mutable_data_ptr(),
+                      .sum = sum.mutable_data_ptr<double>()},
+                     stream_of(values));
+  return sum;
 }
 
 }  // namespace tessera::ops

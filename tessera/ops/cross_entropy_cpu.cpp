@@ -25,6 +25,19 @@ Accumulator<T> row_maximum(const T* row, std::int64_t count) {
   return lanes[0];
 }
 
+// One token's sum and target logit.
+template <typename T>
+void sum_row(const CrossEntropyShape& shape, const CrossEntropySums& a, std::int64_t token, Accumulator<T> maximum) {
+  using A = Accumulator<T>;
+  A* sums = static_cast<A*>(a.sums);
+  const T* row = static_cast<const T*>(a.logits) + token * shape.vocabulary;
+  const std::int64_t target = a.targets[token] - shape.vocab_begin;
+  const bool local = a.targets[token] >= 0 && target >= 0 && target < shape.vocabulary;
+  sums[token] =
+      lane_sum<A>(shape.vocabulary, [row, maximum](std::int64_t i) { return exponential(load(row[i]) - maximum); });
+  sums[shape.tokens + token] = local ? load(row[target]) : A{0};
+}
+
 // What a row of the gradient needs: d loss / d logit_i = scale * (exp(logit_i - maximum) / sum - onehot_i).
 template <typename A>
 struct RowGradient {
@@ -73,28 +86,42 @@ void finish(const CrossEntropyShape& shape, const CrossEntropyFinish& a) {
 
 }  // namespace
 
-void cross_entropy_maximum(const CrossEntropyShape& shape, const void* logits, void* maximum) {
+void cross_entropy_maximum(const CrossEntropyShape& shape, const CrossEntropyMaximum& a) {
   dispatch_floating(shape.type, [&](auto element) {
     using T = decltype(element);
     for (std::int64_t token = 0; token < shape.tokens; ++token)
-      static_cast<Accumulator<T>*>(maximum)[token] =
-          row_maximum(static_cast<const T*>(logits) + token * shape.vocabulary, shape.vocabulary);
+      static_cast<Accumulator<T>*>(a.maximum)[token] =
+          row_maximum(static_cast<const T*>(a.logits) + token * shape.vocabulary, shape.vocabulary);
   });
 }
 
 void cross_entropy_sums(const CrossEntropyShape& shape, const CrossEntropySums& a) {
   dispatch_floating(shape.type, [&](auto element) {
     using T = decltype(element);
+    for (std::int64_t token = 0; token < shape.tokens; ++token)
+      sum_row<T>(shape, a, token, static_cast<const Accumulator<T>*>(a.maximum)[token]);
+  });
+}
+
+void cross_entropy_statistics(const CrossEntropyShape& shape, const CrossEntropyStatistics& a) {
+  cross_entropy_maximum(shape, {.logits = a.logits, .maximum = a.maximum});
+  const CrossEntropySums sums{.logits = a.logits, .maximum = a.maximum, .targets = a.targets, .sums = a.sums};
+  dispatch_floating(shape.type, [&](auto element) {
+    using T = decltype(element);
     using A = Accumulator<T>;
-    A* sums = static_cast<A*>(a.sums);
     for (std::int64_t token = 0; token < shape.tokens; ++token) {
-      const T* row = static_cast<const T*>(a.logits) + token * shape.vocabulary;
       const A maximum = static_cast<const A*>(a.maximum)[token];
-      const std::int64_t target = a.targets[token] - shape.vocab_begin;
-      const bool local = a.targets[token] >= 0 && target >= 0 && target < shape.vocabulary;
-      sums[token] =
-          lane_sum<A>(shape.vocabulary, [row, maximum](std::int64_t i) { return exponential(load(row[i]) - maximum); });
-      sums[shape.tokens + token] = local ? load(row[target]) : A{0};
+      sum_row<T>(shape, sums, token, maximum == -std::numeric_limits<A>::infinity() ? A{0} : maximum);
+    }
+  });
+}
+
+void cross_entropy_rescale(const CrossEntropyShape& shape, const CrossEntropyRescale& a) {
+  dispatch_floating(shape.type, [&](auto element) {
+    using A = Accumulator<decltype(element)>;
+    for (std::int64_t token = 0; token < shape.tokens; ++token) {
+      const A own = static_cast<const A*>(a.own)[token], maximum = static_cast<const A*>(a.maximum)[token];
+      if (own != maximum) static_cast<A*>(a.sums)[token] *= exponential(own - maximum);
     }
   });
 }

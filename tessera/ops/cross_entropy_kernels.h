@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 
+#include "tessera/base/cuda_stream.h"
 #include "tessera/base/dtype.h"
 
 namespace tessera::ops {
@@ -10,11 +11,26 @@ struct CrossEntropyShape {
   base::DType type = base::DType::fp32;
   std::int64_t tokens = 0, vocabulary = 0, vocab_begin = 0;  // of this rank's slice
 };
+struct CrossEntropyMaximum {
+  const void* logits = nullptr;
+  void* maximum = nullptr;
+};
 struct CrossEntropySums {
   const void* logits = nullptr;
   const void* maximum = nullptr;
   const std::int64_t* targets = nullptr;
   void* sums = nullptr;
+};
+struct CrossEntropyStatistics {  // sums of exp(logit - maximum), of exp(logit) where the maximum is -inf
+  const void* logits = nullptr;
+  const std::int64_t* targets = nullptr;
+  void* maximum = nullptr;
+  void* sums = nullptr;
+};
+struct CrossEntropyRescale {
+  const void* own = nullptr;
+  const void* maximum = nullptr;
+  void* sums = nullptr;  // the first [tokens] are changed
 };
 struct CrossEntropyFinish {
   const void* maximum = nullptr;
@@ -25,9 +41,31 @@ struct CrossEntropyFinish {
   void* losses = nullptr;
 };
 namespace cpu {
-void cross_entropy_maximum(const CrossEntropyShape& shape, const void* logits, void* maximum);
+void cross_entropy_maximum(const CrossEntropyShape& shape, const CrossEntropyMaximum& arguments);
 void cross_entropy_sums(const CrossEntropyShape& shape, const CrossEntropySums& arguments);
+void cross_entropy_statistics(const CrossEntropyShape& shape, const CrossEntropyStatistics& arguments);
+void cross_entropy_rescale(const CrossEntropyShape& shape, const CrossEntropyRescale& arguments);
 void cross_entropy_finish(const CrossEntropyShape& shape, const CrossEntropyFinish& arguments);
 }  // namespace cpu
+
+struct SumInOrder {
+  base::DType type = base::DType::fp32;  // of the terms: an accumulator
+  std::int64_t count = 0;
+  const void* terms = nullptr;
+  void* scratch = nullptr;  // sum_in_order_scratch(count) elements
+  double* sum = nullptr;    // written
+};
+namespace cuda {  // a target below -1 makes its loss and gradient NaN
+void cross_entropy_maximum(const CrossEntropyShape& shape, const CrossEntropyMaximum& arguments,
+                           base::CudaStream stream);
+void cross_entropy_sums(const CrossEntropyShape& shape, const CrossEntropySums& arguments, base::CudaStream stream);
+void cross_entropy_statistics(const CrossEntropyShape& shape, const CrossEntropyStatistics& arguments,
+                              base::CudaStream stream);
+void cross_entropy_rescale(const CrossEntropyShape& shape, const CrossEntropyRescale& arguments,
+                           base::CudaStream stream);
+void cross_entropy_finish(const CrossEntropyShape& shape, const CrossEntropyFinish& arguments, base::CudaStream stream);
+std::int64_t sum_in_order_scratch(std::int64_t count);
+void sum_in_order(const SumInOrder& arguments, base::CudaStream stream);
+}  // namespace cuda
 
 }  // namespace tessera::ops

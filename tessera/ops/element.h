@@ -1,4 +1,4 @@
-// What the CPU kernels share: the arithmetic type of a storage type, dispatch from a DType, and sums whose order
+// What the kernels share: the arithmetic type of a storage type, dispatch from a DType, and sums whose order
 // depends on the number of terms alone. Internal to ops; no tensor library.
 #pragma once
 #include <bit>
@@ -8,7 +8,7 @@
 
 #include "tessera/base/bfloat16.h"
 #include "tessera/base/dtype.h"
-#include "tessera/base/error.h"
+#include "tessera/base/host_device.h"
 
 namespace tessera::ops {
 
@@ -17,14 +17,14 @@ template <typename T>
 using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 template <typename T>
-inline Accumulator<T> load(T value) {
+TESSERA_HOST_DEVICE inline Accumulator<T> load(T value) {
   return static_cast<Accumulator<T>>(value);
 }
 
 // Rounded once to nearest even, from double to bf16 too: the float in between is rounded to odd (Boldo & Melquiond
 // 2008).
 template <typename T>
-inline T round_to(double value) {
+TESSERA_HOST_DEVICE inline T round_to(double value) {
   if constexpr (std::is_same_v<T, base::bfloat16>) {
     const float nearest = static_cast<float>(value);
     const double back = nearest;
@@ -37,10 +37,12 @@ inline T round_to(double value) {
   }
 }
 template <typename T>
-inline T round_to(float value) {
+TESSERA_HOST_DEVICE inline T round_to(float value) {
   return static_cast<T>(value);
 }
 
+// Throws an Error that says which types are expected.
+[[noreturn]] void refuse_type(base::DType type, const char* expected);
 // Calls function(T{}) with T the C++ type of a floating `type`.
 template <typename Function>
 void dispatch_floating(base::DType type, Function&& function) {
@@ -52,16 +54,15 @@ void dispatch_floating(base::DType type, Function&& function) {
     case base::DType::fp64:
       return function(double{});
     default:
-      throw Error("element type {}: expected bf16, fp32 or fp64", base::name_of(type));
+      refuse_type(type, "bf16, fp32 or fp64");
   }
 }
 // The same for an accumulator: fp32 or fp64.
 template <typename Function>
 void dispatch_accumulator(base::DType type, Function&& function) {
-  TESSERA_CHECK(type == base::DType::fp32 || type == base::DType::fp64, "accumulator type {}: expected fp32 or fp64",
-                base::name_of(type));
   if (type == base::DType::fp32) return function(float{});
-  function(double{});
+  if (type == base::DType::fp64) return function(double{});
+  refuse_type(type, "fp32 or fp64");
 }
 
 // term(0) + ... + term(count - 1) in kLanes partial sums (term i goes to lane i mod kLanes), then a tree over the

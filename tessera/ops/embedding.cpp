@@ -8,40 +8,54 @@
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {
+namespace {
+
+void backward_on_cuda(const EmbeddingArguments& arguments, const at::Tensor& dweight, bool accumulate) {
+  at::Tensor scratch = make({cuda::embedding_backward_scratch(arguments)}, at::kByte, dweight.device());
+  cuda::embedding_backward(arguments, {.scratch = scratch.mutable_data_ptr(), .accumulate = accumulate},
+                           stream_of(dweight));
+}
+
+}  // namespace
 
 at::Tensor embedding_forward(const at::Tensor& tokens, const at::Tensor& weight, std::int64_t vocab_begin) {
+  require_one_device({tokens, weight}, "embedding_forward");
   const at::Tensor table = dense(weight, 2, "embedding weight");
   accumulator_type(table.scalar_type());
   const at::Tensor given = dense(tokens, 1, "embedding tokens");
   const at::Tensor ids = dense_like(given, given.sizes(), at::kLong, "embedding tokens");
-  at::Tensor y = make({ids.size(0), table.size(1)}, table.scalar_type());
-  cpu::embedding_forward({.type = to_dtype(table.scalar_type()),
-                          .tokens = ids.size(0),
-                          .hidden = table.size(1),
-                          .vocab_begin = vocab_begin,
-                          .vocabulary = table.size(0),
-                          .ids = ids.const_data_ptr<std::int64_t>(),
-                          .rows = table.const_data_ptr(),
-                          .result = y.mutable_data_ptr()});
+  at::Tensor y = make({ids.size(0), table.size(1)}, table.scalar_type(), table.device());
+  run_kernel(table, cpu::embedding_forward, cuda::embedding_forward,
+             {.type = to_dtype(table.scalar_type()),
+              .tokens = ids.size(0),
+              .hidden = table.size(1),
+              .vocab_begin = vocab_begin,
+              .vocabulary = table.size(0),
+              .ids = ids.const_data_ptr<std::int64_t>(),
+              .rows = table.const_data_ptr(),
+              .result = y.mutable_data_ptr()});
   return y;
 }
 
 void embedding_backward(const at::Tensor& dy, const at::Tensor& tokens, at::Tensor& dweight, std::int64_t vocab_begin,
                         bool accumulate) {
+  require_one_device({dy, tokens, dweight}, "embedding_backward");
   const at::Tensor gradient = dense(dy, 2, "embedding dy");
   const at::Tensor ids = dense_like(tokens, {gradient.size(0)}, at::kLong, "embedding tokens");
   const std::int64_t vocabulary = dense(dweight, 2, "embedding dweight").size(0);
   require_writable(dweight, {vocabulary, gradient.size(1)}, accumulator_type(gradient.scalar_type()),
                    "embedding dweight");
-  if (!accumulate && dweight.numel() > 0) std::memset(dweight.mutable_data_ptr(), 0, dweight.nbytes());
-  cpu::embedding_backward({.type = to_dtype(gradient.scalar_type()),
-                           .tokens = ids.size(0),
-                           .hidden = gradient.size(1),
-                           .vocab_begin = vocab_begin,
-                           .vocabulary = vocabulary,
-                           .ids = ids.const_data_ptr<std::int64_t>(),
-                           .rows = gradient.const_data_ptr(),
-                           .result = dweight.mutable_data_ptr()});
+  const EmbeddingArguments arguments{.type = to_dtype(gradient.scalar_type()),
+                                     .tokens = ids.size(0),
+                                     .hidden = gradient.size(1),
+                                     .vocab_begin = vocab_begin,
+                                     .vocabulary = vocabulary,
+                                     .ids = ids.const_data_ptr<std::int64_t>(),
+                                     .rows = gradient.const_data_ptr(),
+                                     .result = dweight.mutable_data_ptr()};
+  if (on_cuda(gradient)) return backward_on_cuda(arguments, dweight, accumulate);
+  if (!accumulate && dweight.numel() > 0) std::memset(arguments.result, 0, dweight.nbytes());
+  cpu::embedding_backward(arguments);
 }
 
 }  // namespace tessera::ops

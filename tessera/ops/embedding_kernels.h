@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 
+#include "tessera/base/cuda_stream.h"
 #include "tessera/base/dtype.h"
 
 namespace tessera::ops {
@@ -17,5 +18,15 @@ namespace cpu {
 void embedding_forward(const EmbeddingArguments& arguments);
 void embedding_backward(const EmbeddingArguments& arguments);  // adds into result
 }  // namespace cpu
+
+struct EmbeddingParts {
+  void* scratch = nullptr;  // embedding_backward_scratch bytes, aligned to 256
+  bool accumulate = false;  // result is added to, else all of it is written
+};
+namespace cuda {
+void embedding_forward(const EmbeddingArguments& arguments, base::CudaStream stream);
+std::int64_t embedding_backward_scratch(const EmbeddingArguments& arguments);
+void embedding_backward(const EmbeddingArguments& arguments, const EmbeddingParts& parts, base::CudaStream stream);
+}  // namespace cuda
 
 }  // namespace tessera::ops

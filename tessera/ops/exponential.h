@@ -4,17 +4,14 @@
 #include <cmath>
 #include <cstdint>
 
+#include "tessera/base/host_device.h"
+
 namespace tessera::ops {
 
-// Within 1.1 units in the last place of fp32 (tests/ops/test_flat_ops.cpp tries every 257th float). exp(x) = 2^n
-// exp(r), n the integer nearest x log2(e), |r| <= ln(2)/2; exp(r) = 1 + r + r^2 q(r), q the Chebyshev interpolant of
-// degree 4 (relative error below 2e-9). 2^n is applied in two halves so that results underflow gradually and overflow
-// to infinity; NaN stays NaN.
-inline float exponential(float x) {
-  x = x < -104.0f ? -104.0f : x;
-  x = x > 89.0f ? 89.0f : x;
-  constexpr float kRound = 0x1.8p23f;  // adding it leaves the nearest integer in the low bits
-  const float shifted = std::fma(x, 0x1.715476p0f, kRound);
+namespace detail {
+inline constexpr float kRound = 0x1.8p23f;  // adding it leaves the nearest integer in the low bits
+// exp(r) for r = x - n ln(2), n = shifted - kRound.
+TESSERA_HOST_DEVICE inline float exponential_of_rest(float x, float shifted) {
   const float n = shifted - kRound;
   const float r = std::fma(n, -0x1.7f7d1cp-20f, std::fma(n, -0x1.62e4p-1f, x));  // ln(2) in two parts
   float q = 0x1.6d117cp-10f;
@@ -22,16 +19,36 @@ inline float exponential(float x) {
   q = std::fma(q, r, 0x1.555518p-5f);
   q = std::fma(q, r, 0x1.5554dcp-3f);
   q = std::fma(q, r, 0.5f);
-  const float e = std::fma(q * r, r, r) + 1.0f;
+  return std::fma(q * r, r, r) + 1.0f;
+}
+}  // namespace detail
+
+// Within 1.1 units in the last place of fp32 (tests/ops/test_flat_ops.cpp tries every 257th float). exp(x) = 2^n
+// exp(r), n the integer nearest x log2(e), |r| <= ln(2)/2; exp(r) = 1 + r + r^2 q(r), q the Chebyshev interpolant of
+// degree 4 (relative error below 2e-9). 2^n is applied in two halves so that results underflow gradually and overflow
+// to infinity; NaN stays NaN.
+TESSERA_HOST_DEVICE inline float exponential(float x) {
+  x = x < -104.0f ? -104.0f : x;
+  x = x > 89.0f ? 89.0f : x;
+  const float shifted = std::fma(x, 0x1.715476p0f, detail::kRound);
+  const float e = detail::exponential_of_rest(x, shifted);
   const auto power =
-      static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(kRound));
+      static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(detail::kRound));
   const std::int32_t half = power >> 1;
   const float low = std::bit_cast<float>(static_cast<std::uint32_t>(half + 127) << 23);
   const float high = std::bit_cast<float>(static_cast<std::uint32_t>(power - half + 127) << 23);
   return e * low * high;
 }
-inline double exponential(double x) {
+TESSERA_HOST_DEVICE inline double exponential(double x) {
   return std::exp(x);
+}
+
+// The same value in fewer instructions where |x| < kOrdinaryExponent: one exact multiplication by 2^n, no limits.
+inline constexpr float kOrdinaryExponent = 86.0f;
+TESSERA_HOST_DEVICE inline float ordinary_exponential(float x) {
+  const float shifted = std::fma(x, 0x1.715476p0f, detail::kRound);
+  const float e = detail::exponential_of_rest(x, shifted);
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(e) + (std::bit_cast<std::uint32_t>(shifted) << 23));
 }
 
 }  // namespace tessera::ops

@@ -3,70 +3,112 @@
 #include <ATen/ops/mm.h>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/cast.h"
 #include "tessera/ops/convert.h"
+#include "tessera/ops/gemm_device.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {
 namespace {
 
-constexpr std::uintptr_t kCpuAlignment = 64;  // of ATen's own memory; what the CPU libraries' reproducibility asks for
+// CPU: of ATen's own memory, what the libraries' reproducibility asks for.
+constexpr std::uintptr_t kCpuAlignment = 64, kCudaAlignment = 256;
 
 bool is_aligned(const at::Tensor& tensor) {
-  return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % kCpuAlignment == 0;
+  return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) %
+             (on_cuda(tensor) ? kCudaAlignment : kCpuAlignment) ==
+         0;
 }
 
-// The operand as the library multiplies it: row-major, aligned, in the accumulator type. bf16 widens to fp32 exactly,
-// so the products are exact, sums are fp32 on every CPU (its bf16 path differs between instruction sets and is slower
-// on most).
-at::Tensor operand(const at::Tensor& tensor, at::ScalarType type, std::string_view what) {
-  at::Tensor result = rounded_to(dense(tensor, 2, what), type);
+// The operand as it is multiplied: row-major and aligned. On a CPU in the accumulator type: bf16 widens to fp32
+// exactly, so the products are exact, sums are fp32 on every CPU (its bf16 path differs between instruction sets and is
+// slower on most).
+at::Tensor operand(const at::Tensor& tensor, const std::string& what) {
+  at::Tensor result = dense(tensor, 2, what);
+  if (!on_cuda(result)) result = rounded_to(result, accumulator_type(result.scalar_type()));
   return is_aligned(result) ? result : result.clone();
 }
 
-void require_same_type(const at::Tensor& a, const at::Tensor& b, std::string_view what) {
-  TESSERA_CHECK(a.scalar_type() == b.scalar_type(), "{}: operands of types {} and {}, expected one type", what,
-                c10::toString(a.scalar_type()), c10::toString(b.scalar_type()));
+struct Operands {
+  at::Tensor left, right;
+};
+Operands operands(const at::Tensor& left, const at::Tensor& right, const std::string& product, const char* left_name,
+                  const char* right_name) {
+  TESSERA_CHECK(left.defined() && right.defined(), "{}: undefined tensor", product);
+  TESSERA_CHECK(left.scalar_type() == right.scalar_type(), "{}: operands of types {} and {}, expected one type",
+                product, c10::toString(left.scalar_type()), c10::toString(right.scalar_type()));
+  require_one_device({left, right}, product);
+  return {operand(left, product + " " + left_name), operand(right, product + " " + right_name)};
+}
+
+// On a GPU: left (transposed) times right (transposed), into `result`.
+void multiply(const Operands& it, bool left_transposed, bool right_transposed, at::Tensor& result) {
+  const std::int64_t inner = it.left.size(left_transposed ? 0 : 1);
+  if (inner == 0) {
+    result.zero_();
+    return;
+  }
+  const at::Tensor scratch = make({kProductScratch}, at::kByte, result.device());
+  cuda::multiply({.rows = result.size(0),
+                  .cols = result.size(1),
+                  .inner = inner,
+                  .type = to_dtype(it.left.scalar_type()),
+                  .result_type = to_dtype(result.scalar_type()),
+                  .left = it.left.const_data_ptr(),
+                  .left_transposed = left_transposed,
+                  .right = it.right.const_data_ptr(),
+                  .right_transposed = right_transposed,
+                  .result = result.mutable_data_ptr()},
+                 scratch.mutable_data_ptr(), stream_of(result));
+}
+at::Tensor product(const Operands& it, bool left_transposed, bool right_transposed, at::ScalarType type) {
+  at::Tensor result =
+      make({it.left.size(left_transposed ? 1 : 0), it.right.size(right_transposed ? 0 : 1)}, type, it.left.device());
+  multiply(it, left_transposed, right_transposed, result);
+  return result;
 }
 
 }  // namespace
 
 at::Tensor gemm_fprop(const at::Tensor& x, const at::Tensor& w) {
-  require_same_type(x, w, "gemm_fprop");
-  const at::ScalarType type = accumulator_type(x.scalar_type());
-  const at::Tensor left = operand(x, type, "gemm_fprop x");
-  const at::Tensor right = operand(w, type, "gemm_fprop w");
-  TESSERA_CHECK(left.size(1) == right.size(1), "gemm_fprop: x has {} features, w takes {}", left.size(1),
-                right.size(1));
-  return rounded_to(at::mm(left, right.t()), x.scalar_type());
+  const Operands it = operands(x, w, "gemm_fprop", "x", "w");
+  TESSERA_CHECK(it.left.size(1) == it.right.size(1), "gemm_fprop: x has {} features, w takes {}", it.left.size(1),
+                it.right.size(1));
+  if (on_cuda(x)) return product(it, false, true, x.scalar_type());
+  return rounded_to(at::mm(it.left, it.right.t()), x.scalar_type());
 }
 
 at::Tensor gemm_dgrad(const at::Tensor& dy, const at::Tensor& w) {
-  require_same_type(dy, w, "gemm_dgrad");
-  const at::ScalarType type = accumulator_type(dy.scalar_type());
-  const at::Tensor left = operand(dy, type, "gemm_dgrad dy");
-  const at::Tensor right = operand(w, type, "gemm_dgrad w");
-  TESSERA_CHECK(left.size(1) == right.size(0), "gemm_dgrad: dy has {} features, w gives {}", left.size(1),
-                right.size(0));
-  return rounded_to(at::mm(left, right), dy.scalar_type());
+  const Operands it = operands(dy, w, "gemm_dgrad", "dy", "w");
+  TESSERA_CHECK(it.left.size(1) == it.right.size(0), "gemm_dgrad: dy has {} features, w gives {}", it.left.size(1),
+                it.right.size(0));
+  if (on_cuda(dy)) return product(it, false, false, dy.scalar_type());
+  return rounded_to(at::mm(it.left, it.right), dy.scalar_type());
 }
 
 void gemm_wgrad(const at::Tensor& dy, const at::Tensor& x, at::Tensor& dw, bool accumulate) {
-  require_same_type(dy, x, "gemm_wgrad");
+  const Operands it = operands(dy, x, "gemm_wgrad", "dy", "x");
   const at::ScalarType type = accumulator_type(dy.scalar_type());
-  const at::Tensor left = operand(dy, type, "gemm_wgrad dy");
-  const at::Tensor right = operand(x, type, "gemm_wgrad x");
-  TESSERA_CHECK(left.size(0) == right.size(0), "gemm_wgrad: dy has {} tokens, x {}", left.size(0), right.size(0));
-  require_writable(dw, {left.size(1), right.size(1)}, type, "gemm_wgrad dw");
-  if (!accumulate && is_aligned(dw)) {
-    at::mm_out(dw, left.t(), right);
+  TESSERA_CHECK(it.left.size(0) == it.right.size(0), "gemm_wgrad: dy has {} tokens, x {}", it.left.size(0),
+                it.right.size(0));
+  require_writable(dw, {it.left.size(1), it.right.size(1)}, type, "gemm_wgrad dw");
+  require_one_device({dy, dw}, "gemm_wgrad");
+  const bool in_place = !accumulate && is_aligned(dw);
+  if (on_cuda(dy)) {
+    at::Tensor alone = in_place ? dw : make(dw.sizes(), type, dw.device());
+    multiply(it, true, false, alone);
+    if (accumulate) add_to(dw, alone);
+    if (!accumulate && !in_place) dw.copy_(alone);
     return;
   }
-  const at::Tensor product = at::mm(left.t(), right);
+  if (in_place) {
+    at::mm_out(dw, it.left.t(), it.right);
+    return;
+  }
+  const at::Tensor alone = at::mm(it.left.t(), it.right);
   if (accumulate)
-    add(dw.mutable_data_ptr(), product.const_data_ptr(), to_dtype(type), dw.numel());
+    add_to(dw, alone);
   else
-    dw.copy_(product);
+    dw.copy_(alone);
 }
 
 }  // namespace tessera::ops

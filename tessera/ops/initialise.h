@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "tessera/base/cuda_stream.h"
 #include "tessera/base/dtype.h"
 
 namespace tessera::ops {
@@ -20,5 +21,10 @@ struct NormalFill {
 };
 void fill_normal(const NormalFill& fill, void* data, base::DType type);
 void fill_constant(double value, void* data, base::DType type, std::int64_t count);
+
+namespace cuda {  // the same bits in a device's memory
+void fill_normal(const NormalFill& fill, void* data, base::DType type, base::CudaStream stream);
+void fill_constant(double value, void* data, base::DType type, std::int64_t count, base::CudaStream stream);
+}  // namespace cuda
 
 }  // namespace tessera::ops

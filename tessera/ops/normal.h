@@ -3,11 +3,14 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
+
+#include "tessera/base/host_device.h"
 
 namespace tessera::ops {
 
 // The fp64 number (k + 1/2) 2^-52 for the upper 52 bits k of `bits`: exact, in (0, 1), symmetric about 1/2.
-inline double open_uniform(std::uint64_t bits) {
+TESSERA_HOST_DEVICE inline double open_uniform(std::uint64_t bits) {
   return (std::bit_cast<double>((bits >> 12) | 0x3FF0000000000000u) - 1.0) + 0x1p-53;
 }
 
@@ -28,17 +31,18 @@ inline constexpr double kTail[] = {
     -0.02341261573174592,  -0.015401275829677635, 0.011361708281100707,  0.00351142757913782,   -0.0025852917292342563};
 
 // Horner's rule, from power I down; the recursion is gone after compilation, so loops around it can be vectorised.
-template <int I = 0, int N>
-inline double polynomial(const double (&coefficients)[N], double t) {
-  if constexpr (I + 1 == N)
-    return coefficients[I];
+template <const auto& kCoefficients, std::size_t I = 0>
+TESSERA_HOST_DEVICE inline double polynomial(double t) {
+  constexpr double kCoefficient = kCoefficients[I];
+  if constexpr (I + 1 == std::size(kCoefficients))
+    return kCoefficient;
   else
-    return std::fma(polynomial<I + 1>(coefficients, t), t, coefficients[I]);
+    return std::fma(polynomial<kCoefficients, I + 1>(t), t, kCoefficient);
 }
 
 // sqrt(w) = w (1 / sqrt(w)) for 1 <= w <= 64: a first guess from the bits of w, then Newton's iteration, which does not
 // divide.
-inline double square_root(double w) {
+TESSERA_HOST_DEVICE inline double square_root(double w) {
   double inverse = std::bit_cast<double>(0x5FE6EB50C7B537A9u - (std::bit_cast<std::uint64_t>(w) >> 1));
   for (int i = 0; i < 4; ++i) inverse = inverse * std::fma(-0.5 * w * inverse, inverse, 1.5);
   return w * inverse;
@@ -48,14 +52,14 @@ inline double square_root(double w) {
 // z with P(Z <= z) = u for standard normal Z and u of open_uniform; absolute error below 1e-9. With p = min(u, 1 - u),
 // its logarithm comes from the exponent of p and a polynomial of its mantissa, and z from a polynomial of
 // sqrt(-log2(p)).
-inline double normal_quantile(double u) {
+TESSERA_HOST_DEVICE inline double normal_quantile(double u) {
   const double p = u < 0.5 ? u : 1.0 - u;
   const auto bits = std::bit_cast<std::uint64_t>(p);
   const double exponent = std::bit_cast<double>((bits >> 52) | 0x4330000000000000u) - (0x1p52 + 1023.0);
   const double mantissa = std::bit_cast<double>((bits & 0x000FFFFFFFFFFFFFu) | 0x3FF0000000000000u);
-  const double w = -exponent - detail::polynomial(detail::kLog2, mantissa - 1.5);
+  const double w = -exponent - detail::polynomial<detail::kLog2>(mantissa - 1.5);
   const double t = std::fma(detail::square_root(w), 1.0 / 3.140625, -4.140625 / 3.140625);
-  const double z = detail::polynomial(detail::kTail, t);
+  const double z = detail::polynomial<detail::kTail>(t);
   return u < 0.5 ? -z : z;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 
+#include "tessera/base/cuda_stream.h"
 #include "tessera/base/dtype.h"
 
 namespace tessera::ops {
@@ -16,6 +17,15 @@ struct RmsNormStatistics {  // sum = x + residual where there is a residual, the
   double eps = 0;
   void* sum = nullptr;
   void* rstd = nullptr;  // [tokens]
+};
+struct RmsNormForward {  // statistics and apply in one pass
+  const void* x = nullptr;
+  const void* residual = nullptr;  // null: sum is not written, x stands for it
+  const void* weight = nullptr;
+  double eps = 0;
+  void* sum = nullptr;
+  void* y = nullptr;
+  void* rstd = nullptr;
 };
 struct RmsNormApply {
   const void* sum = nullptr;
@@ -37,5 +47,17 @@ void rms_norm_statistics(const RmsNormShape& shape, const RmsNormStatistics& arg
 void rms_norm_apply(const RmsNormShape& shape, const RmsNormApply& arguments);
 void rms_norm_backward(const RmsNormShape& shape, const RmsNormBackward& arguments);
 }  // namespace cpu
+
+struct RmsNormParts {
+  void* scratch = nullptr;  // rms_norm_backward_scratch elements of dweight's type
+  bool accumulate = false;  // dweight is added to
+};
+namespace cuda {
+void rms_norm_forward(const RmsNormShape& shape, const RmsNormForward& arguments, base::CudaStream stream);
+void rms_norm_apply(const RmsNormShape& shape, const RmsNormApply& arguments, base::CudaStream stream);
+std::int64_t rms_norm_backward_scratch(const RmsNormShape& shape);
+void rms_norm_backward(const RmsNormShape& shape, const RmsNormBackward& arguments, const RmsNormParts& parts,
+                       base::CudaStream stream);
+}  // namespace cuda
 
 }  // namespace tessera::ops

@@ -24,6 +24,7 @@ double scaled_frequency(double frequency, const RopeScaling& scaling) {
 
 at::Tensor checked_positions(const at::Tensor& positions, std::int64_t tokens, const RopeTable& table) {
   at::Tensor result = dense_like(positions, {tokens}, at::kLong, "rope positions");
+  if (on_cuda(result)) return result;  // the kernel checks
   const auto* values = result.const_data_ptr<std::int64_t>();
   for (std::int64_t token = 0; token < tokens; ++token)
     TESSERA_CHECK(values[token] >= 0 && values[token] < table.cosine.size(0),
@@ -40,7 +41,7 @@ void check_table(const RopeTable& table, std::int64_t head_dim, at::ScalarType t
 }  // namespace
 
 RopeTable make_rope_table(std::int64_t positions, std::int64_t head_dim, double theta,
-                          const std::optional<RopeScaling>& scaling, at::ScalarType model_type) {
+                          const std::optional<RopeScaling>& scaling, at::ScalarType model_type, at::Device device) {
   TESSERA_CHECK(head_dim > 0 && head_dim % 2 == 0, "rope: head_dim {}: expected an even number", head_dim);
   TESSERA_CHECK(positions >= 0, "rope: {} positions: expected 0 or more", positions);
   const at::ScalarType type = accumulator_type(model_type);
@@ -60,13 +61,14 @@ RopeTable make_rope_table(std::int64_t positions, std::int64_t head_dim, double 
       }
     }
   });
-  return table;
+  return {.cosine = table.cosine.to(device), .sine = table.sine.to(device)};
 }
 
 Qkv split_rope_forward(const at::Tensor& qkv, const at::Tensor& positions, const RopeTable& table, std::int64_t q_heads,
                        std::int64_t kv_heads, std::int64_t head_dim) {
   TESSERA_CHECK(q_heads >= 0 && kv_heads >= 0 && head_dim > 0 && head_dim % 2 == 0,
                 "rope: {} query heads, {} key/value heads of head_dim {}", q_heads, kv_heads, head_dim);
+  require_one_device({qkv, positions, table.cosine, table.sine}, "split_rope_forward");
   const at::Tensor stacked = dense(qkv, 2, "rope qkv");
   const at::ScalarType type = stacked.scalar_type();
   const std::int64_t tokens = stacked.size(0);
@@ -74,25 +76,29 @@ Qkv split_rope_forward(const at::Tensor& qkv, const at::Tensor& positions, const
                 "rope qkv: {} columns, expected ({} + 2 * {}) * {}", stacked.size(1), q_heads, kv_heads, head_dim);
   check_table(table, head_dim, type);
   const at::Tensor rows = checked_positions(positions, tokens, table);
-  Qkv result{.q = make({tokens, q_heads, head_dim}, type),
-             .k = make({tokens, kv_heads, head_dim}, type),
-             .v = make({tokens, kv_heads, head_dim}, type)};
-  cpu::split_rope_forward({.type = to_dtype(type),
-                           .tokens = tokens,
-                           .q_heads = q_heads,
-                           .kv_heads = kv_heads,
-                           .head_dim = head_dim,
-                           .positions = rows.const_data_ptr<std::int64_t>(),
-                           .cosine = table.cosine.const_data_ptr(),
-                           .sine = table.sine.const_data_ptr(),
-                           .stacked = stacked.const_data_ptr(),
-                           .q = result.q.mutable_data_ptr(),
-                           .k = result.k.mutable_data_ptr(),
-                           .v = result.v.mutable_data_ptr()});
+  const at::Device device = stacked.device();
+  Qkv result{.q = make({tokens, q_heads, head_dim}, type, device),
+             .k = make({tokens, kv_heads, head_dim}, type, device),
+             .v = make({tokens, kv_heads, head_dim}, type, device)};
+  run_kernel(stacked, cpu::split_rope_forward, cuda::split_rope_forward,
+             {.type = to_dtype(type),
+              .tokens = tokens,
+              .q_heads = q_heads,
+              .kv_heads = kv_heads,
+              .head_dim = head_dim,
+              .positions = rows.const_data_ptr<std::int64_t>(),
+              .cosine = table.cosine.const_data_ptr(),
+              .sine = table.sine.const_data_ptr(),
+              .table_rows = table.cosine.size(0),
+              .stacked = stacked.const_data_ptr(),
+              .q = result.q.mutable_data_ptr(),
+              .k = result.k.mutable_data_ptr(),
+              .v = result.v.mutable_data_ptr()});
   return result;
 }
 
 at::Tensor split_rope_backward(const Qkv& gradient, const at::Tensor& positions, const RopeTable& table) {
+  require_one_device({gradient.q, gradient.k, gradient.v, positions, table.cosine, table.sine}, "split_rope_backward");
   const at::Tensor q = dense(gradient.q, 3, "rope dq"), k = dense(gradient.k, 3, "rope dk");
   const at::Tensor v = dense_like(gradient.v, k.sizes(), k.scalar_type(), "rope dv");
   const at::ScalarType type = q.scalar_type();
@@ -102,19 +108,21 @@ at::Tensor split_rope_backward(const Qkv& gradient, const at::Tensor& positions,
                 c10::toString(k.scalar_type()), tokens, head_dim, c10::toString(type));
   check_table(table, head_dim, type);
   const at::Tensor rows = checked_positions(positions, tokens, table);
-  at::Tensor stacked = make({tokens, (q.size(1) + 2 * k.size(1)) * head_dim}, type);
-  cpu::split_rope_backward({.type = to_dtype(type),
-                            .tokens = tokens,
-                            .q_heads = q.size(1),
-                            .kv_heads = k.size(1),
-                            .head_dim = head_dim,
-                            .positions = rows.const_data_ptr<std::int64_t>(),
-                            .cosine = table.cosine.const_data_ptr(),
-                            .sine = table.sine.const_data_ptr(),
-                            .stacked = stacked.mutable_data_ptr(),
-                            .q = q.const_data_ptr(),
-                            .k = k.const_data_ptr(),
-                            .v = v.const_data_ptr()});
+  at::Tensor stacked = make({tokens, (q.size(1) + 2 * k.size(1)) * head_dim}, type, q.device());
+  run_kernel(q, cpu::split_rope_backward, cuda::split_rope_backward,
+             {.type = to_dtype(type),
+              .tokens = tokens,
+              .q_heads = q.size(1),
+              .kv_heads = k.size(1),
+              .head_dim = head_dim,
+              .positions = rows.const_data_ptr<std::int64_t>(),
+              .cosine = table.cosine.const_data_ptr(),
+              .sine = table.sine.const_data_ptr(),
+              .table_rows = table.cosine.size(0),
+              .stacked = stacked.mutable_data_ptr(),
+              .q = q.const_data_ptr(),
+              .k = k.const_data_ptr(),
+              .v = v.const_data_ptr()});
   return stacked;
 }
 

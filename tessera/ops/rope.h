@@ -17,14 +17,16 @@ struct RopeTable {
 };
 // Angles in fp64. Errors: odd head_dim.
 RopeTable make_rope_table(std::int64_t positions, std::int64_t head_dim, double theta,
-                          const std::optional<RopeScaling>& scaling, at::ScalarType model_type);
+                          const std::optional<RopeScaling>& scaling, at::ScalarType model_type,
+                          at::Device device = at::kCPU);
 
 struct Qkv {
   at::Tensor q;     // [tokens, q_heads, head_dim]
   at::Tensor k, v;  // [tokens, kv_heads, head_dim]
 };
 // qkv: [tokens, (q_heads + 2 kv_heads) * head_dim] as q | k | v; positions: [tokens] int64, < table's. q and k are
-// rotated, in fp32 (fp64), rounded once. Heads may be 0.
+// rotated, in fp32 (fp64), rounded once. Heads may be 0. A position outside the table is an error on the CPU; on CUDA,
+// where the host does not read it, q and k of its token become NaN.
 Qkv split_rope_forward(const at::Tensor& qkv, const at::Tensor& positions, const RopeTable& table, std::int64_t q_heads,
                        std::int64_t kv_heads, std::int64_t head_dim);
 // Gradient of the stacked qkv.

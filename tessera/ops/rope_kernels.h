@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 
+#include "tessera/base/cuda_stream.h"
 #include "tessera/base/dtype.h"
 
 namespace tessera::ops {
@@ -11,7 +12,8 @@ struct SplitRope {
   base::DType type = base::DType::fp32;
   std::int64_t tokens = 0, q_heads = 0, kv_heads = 0, head_dim = 0;
   const std::int64_t* positions = nullptr;        // [tokens]
-  const void *cosine = nullptr, *sine = nullptr;  // [positions, head_dim / 2], accumulator type
+  const void *cosine = nullptr, *sine = nullptr;  // [table_rows, head_dim / 2], accumulator type
+  std::int64_t table_rows = 0;
   Stacked* stacked = nullptr;                     // [tokens, (q_heads + 2 kv_heads) head_dim]
   Part *q = nullptr, *k = nullptr, *v = nullptr;  // [tokens, heads, head_dim]
 };
@@ -22,5 +24,9 @@ namespace cpu {
 void split_rope_forward(const SplitRopeForward& arguments);
 void split_rope_backward(const SplitRopeBackward& arguments);
 }  // namespace cpu
+namespace cuda {  // q and k of a token whose position is not in the table are NaN
+void split_rope_forward(const SplitRopeForward& arguments, base::CudaStream stream);
+void split_rope_backward(const SplitRopeBackward& arguments, base::CudaStream stream);
+}  // namespace cuda
 
 }  // namespace tessera::ops

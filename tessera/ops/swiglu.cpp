@@ -18,25 +18,28 @@ at::Tensor checked(const at::Tensor& gate_up) {
 
 at::Tensor swiglu_forward(const at::Tensor& gate_up) {
   const at::Tensor input = checked(gate_up);
-  at::Tensor out = make({input.size(0), input.size(1) / 2}, input.scalar_type());
-  cpu::swiglu_forward({.type = to_dtype(input.scalar_type()),
-                       .tokens = input.size(0),
-                       .features = input.size(1) / 2,
-                       .gate_up = input.const_data_ptr(),
-                       .result = out.mutable_data_ptr()});
+  at::Tensor out = make({input.size(0), input.size(1) / 2}, input.scalar_type(), input.device());
+  run_kernel(input, cpu::swiglu_forward, cuda::swiglu_forward,
+             {.type = to_dtype(input.scalar_type()),
+              .tokens = input.size(0),
+              .features = input.size(1) / 2,
+              .gate_up = input.const_data_ptr(),
+              .result = out.mutable_data_ptr()});
   return out;
 }
 
 at::Tensor swiglu_backward(const at::Tensor& dout, const at::Tensor& gate_up) {
+  require_one_device({dout, gate_up}, "swiglu_backward");
   const at::Tensor input = checked(gate_up);
   const at::Tensor gradient = dense_like(dout, {input.size(0), input.size(1) / 2}, input.scalar_type(), "swiglu dout");
-  at::Tensor result = make(input.sizes(), input.scalar_type());
-  cpu::swiglu_backward({.type = to_dtype(input.scalar_type()),
-                        .tokens = input.size(0),
-                        .features = input.size(1) / 2,
-                        .gate_up = input.const_data_ptr(),
-                        .dout = gradient.const_data_ptr(),
-                        .result = result.mutable_data_ptr()});
+  at::Tensor result = make(input.sizes(), input.scalar_type(), input.device());
+  run_kernel(input, cpu::swiglu_backward, cuda::swiglu_backward,
+             {.type = to_dtype(input.scalar_type()),
+              .tokens = input.size(0),
+              .features = input.size(1) / 2,
+              .gate_up = input.const_data_ptr(),
+              .dout = gradient.const_data_ptr(),
+              .result = result.mutable_data_ptr()});
   return result;
 }
 

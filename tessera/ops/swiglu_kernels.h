@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 
+#include "tessera/base/cuda_stream.h"
 #include "tessera/base/dtype.h"
 
 namespace tessera::ops {
@@ -16,5 +17,9 @@ namespace cpu {
 void swiglu_forward(const SwigluArguments& arguments);
 void swiglu_backward(const SwigluArguments& arguments);
 }  // namespace cpu
+namespace cuda {
+void swiglu_forward(const SwigluArguments& arguments, base::CudaStream stream);
+void swiglu_backward(const SwigluArguments& arguments, base::CudaStream stream);
+}  // namespace cuda
 
 }  // namespace tessera::ops

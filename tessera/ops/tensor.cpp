@@ -15,9 +15,15 @@ std::string shape_text(at::IntArrayRef shape) {
   return c10::str(shape);
 }
 
+void require_device(const at::Tensor& tensor, std::string_view what) {
+  const at::Device device = tensor.device();
+  TESSERA_CHECK(device.is_cpu() || device.is_cuda(), "{}: on {}, expected the CPU or a CUDA device", what,
+                device.str());
+}
+
 void require(const at::Tensor& tensor, at::IntArrayRef shape, at::ScalarType type, std::string_view what) {
   TESSERA_CHECK(tensor.defined(), "{}: undefined tensor", what);
-  TESSERA_CHECK(tensor.device().is_cpu(), "{}: on {}, this build has CPU kernels only", what, tensor.device().str());
+  require_device(tensor, what);
   TESSERA_CHECK(tensor.sizes() == shape, "{}: shape {}, expected {}", what, shape_text(tensor.sizes()),
                 shape_text(shape));
   TESSERA_CHECK(tensor.scalar_type() == type, "{}: element type {}, expected {}", what,
@@ -63,15 +69,20 @@ base::DType to_dtype(at::ScalarType type) {
   }
 }
 
-at::Tensor view_of(void* data, at::IntArrayRef shape, base::DType type) {
-  return at::from_blob(data, shape, at::TensorOptions().dtype(to_scalar_type(type)));
+at::Device to_device(base::Device device) {
+  if (device.kind == base::DeviceKind::cpu) return at::kCPU;
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(device.index)};
+}
+
+at::Tensor view_of(void* data, at::IntArrayRef shape, base::DType type, at::Device device) {
+  return at::from_blob(data, shape, at::TensorOptions().dtype(to_scalar_type(type)).device(device));
 }
 
 at::Tensor dense(const at::Tensor& tensor, std::int64_t dimensions, std::string_view what) {
   TESSERA_CHECK(tensor.defined(), "{}: undefined tensor", what);
   TESSERA_CHECK(tensor.dim() == dimensions, "{}: shape {}, expected {} dimensions", what, shape_text(tensor.sizes()),
                 dimensions);
-  TESSERA_CHECK(tensor.device().is_cpu(), "{}: on {}, this build has CPU kernels only", what, tensor.device().str());
+  require_device(tensor, what);
   return tensor.contiguous();
 }
 
@@ -85,8 +96,18 @@ void require_writable(const at::Tensor& tensor, at::IntArrayRef shape, at::Scala
   TESSERA_CHECK(tensor.is_contiguous(), "{}: written in place, expected row-major memory", what);
 }
 
-at::Tensor make(at::IntArrayRef shape, at::ScalarType type) {
-  return at::empty(shape, at::TensorOptions().dtype(type));
+void require_one_device(at::TensorList tensors, std::string_view what) {
+  const at::Tensor* first = nullptr;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined()) continue;
+    if (first == nullptr) first = &tensor;
+    TESSERA_CHECK(tensor.device() == first->device(), "{}: operands on {} and {}, expected one device", what,
+                  first->device().str(), tensor.device().str());
+  }
+}
+
+at::Tensor make(at::IntArrayRef shape, at::ScalarType type, at::Device device) {
+  return at::empty(shape, at::TensorOptions().dtype(type).device(device));
 }
 
 at::ScalarType accumulator_type(at::ScalarType type) {
@@ -97,10 +118,21 @@ at::ScalarType accumulator_type(at::ScalarType type) {
 
 at::Tensor rounded_to(const at::Tensor& tensor, at::ScalarType type) {
   if (tensor.scalar_type() == type) return tensor;
-  at::Tensor result = make(tensor.sizes(), type);
-  cast(tensor.const_data_ptr(), to_dtype(tensor.scalar_type()), result.mutable_data_ptr(), to_dtype(type),
-       tensor.numel());
+  at::Tensor result = make(tensor.sizes(), type, tensor.device());
+  const base::DType from = to_dtype(tensor.scalar_type()), to = to_dtype(type);
+  if (on_cuda(tensor))
+    cuda::cast(tensor.const_data_ptr(), from, result.mutable_data_ptr(), to, tensor.numel(), stream_of(tensor));
+  else
+    cast(tensor.const_data_ptr(), from, result.mutable_data_ptr(), to, tensor.numel());
   return result;
+}
+
+void add_to(at::Tensor& sum, const at::Tensor& term) {
+  const base::DType type = to_dtype(sum.scalar_type());
+  if (on_cuda(sum))
+    cuda::add(sum.mutable_data_ptr(), term.const_data_ptr(), type, sum.numel(), stream_of(sum));
+  else
+    add(sum.mutable_data_ptr(), term.const_data_ptr(), type, sum.numel());
 }
 
 }  // namespace tessera::ops

@@ -8,7 +8,7 @@ base::Buffer BufferPool::take(std::size_t bytes) {
   out_ += bytes;
   peak_ = std::max(peak_, out_);
   auto found = free_.find(bytes);
-  if (found == free_.end() || found->second.empty()) return base::Buffer(bytes);
+  if (found == free_.end() || found->second.empty()) return base::Buffer(bytes, device_);
   base::Buffer buffer = std::move(found->second.back());
   found->second.pop_back();
   return buffer;

@@ -11,6 +11,8 @@ namespace tessera::shard {
 // One thread. Counts what is out, and the most that ever was.
 class BufferPool {
  public:
+  explicit BufferPool(base::Device device = {}) : device_(device) {}
+
   base::Buffer take(std::size_t bytes);
   void give_back(base::Buffer buffer);
   void free_unused();
@@ -19,6 +21,7 @@ class BufferPool {
   std::size_t peak_bytes() const { return peak_; }
 
  private:
+  base::Device device_;
   std::map<std::size_t, std::vector<base::Buffer>> free_;
   std::size_t out_ = 0, peak_ = 0;
 };

@@ -15,6 +15,7 @@ void Measure::begin_step() {
 }
 
 void Measure::event(const StepStatistics& statistics) {
+  parallel_.compute->synchronize();  // the time is that of the work, not of enqueueing it
   const double now = host_seconds(parallel_), waited = statistics.exposed_seconds - waited_;
   segments_.push_back(std::max(0.0, now - last_ - waited));
   waits_.push_back(waited);

@@ -19,15 +19,18 @@ void OnDemand::gather(Entry& entry, ParameterId id) {
   entry.view = entry.demand_weight.data();
   const Materializer::Groups groups{*parallel_.gtp_demand, *parallel_.tp_gather};
   const double start = host_seconds(parallel_);
-  waits_.until(entry.materializer.start(entry.parameter, groups, entry.demand_weight.data(), {}, record_last(id)),
-               Activity::gather, {&id, 1});
+  waits_.until_done(entry.materializer.start(entry.parameter, groups, entry.demand_weight.data(), {}, record_last(id)),
+                    Activity::gather, {&id, 1});
   statistics_.gathered_bytes += entry.materializer.received_bytes();
   measure_.gathered(id, host_seconds(parallel_) - start);
   ++statistics_.demand_gathers;
 }
 
+// Whoever takes the buffer next may write at once.
 void OnDemand::release(Entry& entry) {
-  if (entry.demand_weight.size() > 0) pool_.give_back(std::exchange(entry.demand_weight, {}));
+  if (entry.demand_weight.size() == 0) return;
+  parallel_.compute->synchronize();
+  pool_.give_back(std::exchange(entry.demand_weight, {}));
 }
 
 std::byte* OnDemand::staging(Entry& entry) {
@@ -59,7 +62,7 @@ void OnDemand::reduce_microbatch() {
     entry.produced = false;
   }
   for (Exchange& exchange : exchanges) {
-    waits_.until(exchange.summed, Activity::reduce, {&exchange.id, 1});
+    waits_.until_done(exchange.summed, Activity::reduce, {&exchange.id, 1});
     if (exchange.staging.size() > 0) pool_.give_back(std::move(exchange.staging));
     pool_.give_back(std::move(exchange.scratch));
   }
@@ -76,7 +79,7 @@ void OnDemand::reduce_replicas() {
     const LaneMark mark = record_last(id).mark(Activity::dp, replica_sum_bytes(entry.parameter, parallel_));
     sums.emplace_back(id, sum_entry(entry, parallel_, {}, statistics_, mark));
   }
-  for (const auto& [id, summed] : sums) waits_.until(summed, Activity::dp, {&id, 1});
+  for (const auto& [id, summed] : sums) waits_.until_done(summed, Activity::dp, {&id, 1});
   measure_.reduced(host_seconds(parallel_) - start, statistics_.reduced_bytes - before);
 }
 

@@ -22,7 +22,8 @@ class OnDemand {
         waits_(waits),
         statistics_(statistics),
         measure_(measure),
-        timeline_(timeline) {}
+        timeline_(timeline),
+        pool_(parallel.device) {}
 
   void gather(Entry& entry, ParameterId id);  // sets its view
   void release(Entry& entry);

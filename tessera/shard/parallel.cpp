@@ -1,5 +1,6 @@
 #include "tessera/shard/parallel.h"
 
+#include "tessera/base/cuda_lane.h"
 #include "tessera/base/error.h"
 
 namespace tessera::shard {
@@ -14,7 +15,6 @@ Parallel make_parallel(comm::World& world, int tp, int gtp, int dp) {
     return world.make_group(name, parallel.mesh.groups(axes));
   };
   parallel.clock = world.clock();
-  parallel.compute = base::make_inline_lane(parallel.clock);
   parallel.board = world.make_board();
   parallel.tp = group("tp", {"tp"});
   parallel.gtp_gather = group("gtp-gather", {"gtp"});
@@ -27,6 +27,13 @@ Parallel make_parallel(comm::World& world, int tp, int gtp, int dp) {
   parallel.replica = group("replica", {"tp", "gtp"});
   parallel.data = group("data", {"gtp", "dp"});
   parallel.world = group("world", {"tp", "gtp", "dp"});
+  parallel.device = parallel.world->kernels().device();
+  if (parallel.device.kind == base::DeviceKind::cuda) {
+    parallel.compute = base::make_cuda_lane("compute", parallel.device);
+    parallel.own_kernels = comm::make_cuda_kernels(parallel.device, parallel.compute->stream());
+  } else {
+    parallel.compute = base::make_inline_lane(parallel.clock);
+  }
   return parallel;
 }
 

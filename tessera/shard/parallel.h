@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 
+#include "tessera/comm/device_kernels.h"
 #include "tessera/comm/mesh.h"
 #include "tessera/comm/world.h"
 
@@ -10,6 +11,7 @@ namespace tessera::shard {
 struct Parallel {
   comm::Mesh mesh;                                 // dense axes: tp, gtp, dp
   int rank = 0;                                    // in the world
+  base::Device device;                             // where weights and gradients lie
   std::unique_ptr<base::Lane> compute;             // the program itself
   std::unique_ptr<comm::Communicator> tp;          // the program's own collectives
   std::unique_ptr<comm::Communicator> gtp_gather;  // scheduled weights travel here ...
@@ -24,6 +26,11 @@ struct Parallel {
   std::unique_ptr<comm::Communicator> world;
   std::unique_ptr<comm::Board> board;         // what each rank last did, for whoever waits too long
   std::shared_ptr<base::VirtualClock> clock;  // null where time is real
+
+  std::unique_ptr<comm::Kernels> own_kernels;  // on compute; null: the host's
+  const comm::Kernels& kernels() const { return own_kernels ? *own_kernels : comm::host_kernels(); }
+  // Whether compute is a queue that the host fills and does not wait for.
+  bool is_asynchronous() const { return compute->stream() != nullptr; }
 
   int tp_rank() const { return mesh.coordinate(rank, "tp"); }
   int gtp_rank() const { return mesh.coordinate(rank, "gtp"); }

@@ -93,6 +93,7 @@ ParameterLayouts layouts_of(const ParameterSpec& spec, const Cuts& cuts);
 // is not the tp degree, whose local parts are no dense matrices, or that leaves an element out.
 struct Place {
   int tp_rank = 0, gtp_rank = 0, dp_rank = 0;
+  base::Device device = {};
 };
 ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types, const Cuts& cuts, const Place& place);
 

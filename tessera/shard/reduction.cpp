@@ -1,9 +1,6 @@
 #include "tessera/shard/reduction.h"
 
-#include <cstring>
 #include <utility>
-
-#include "tessera/comm/kernels.h"
 
 namespace tessera::shard {
 namespace {
@@ -76,7 +73,7 @@ void Reducer::add_within(const std::byte* wire, std::byte* scratch, Messages& me
   }
 }
 
-void Reducer::sum_node(const std::byte* wire, std::byte* scratch) const {
+void Reducer::sum_node(const comm::Kernels& kernels, const std::byte* wire, std::byte* scratch) const {
   const int node = tree_.node_of(rank_), first = tree_.first_of(node), members = tree_.members_of(node);
   if (members == 1) return;
   const std::byte* received = scratch + rounded_bytes_;
@@ -91,7 +88,7 @@ void Reducer::sum_node(const std::byte* wire, std::byte* scratch) const {
       else
         parts.push_back(received + before + from_a_peer * static_cast<std::size_t>(peer++));
     }
-    comm::ordered_sum(sum, types_.accumulator, false, parts, types_.wire, tree_.owned(owner));
+    kernels.ordered_sum(sum, types_.accumulator, false, parts, types_.wire, tree_.owned(owner));
     before += bytes_of(tree_.owned(owner), types_.wire);
     sum += bytes_of(tree_.owned(owner), types_.accumulator);
   }
@@ -124,7 +121,8 @@ void Reducer::add_between(const std::byte* wire, std::byte* scratch, Messages& m
   }
 }
 
-void Reducer::add_to_main_grad(const Reducing& member, const std::byte* wire, bool accumulate) const {
+void Reducer::add_to_main_grad(const comm::Kernels& kernels, const Reducing& member, const std::byte* wire,
+                               bool accumulate) const {
   ShardedParameter& parameter = *member.parameter;
   const std::byte* scratch = member.scratch;
   if (rows_) return rows_->add_to_main_grad(parameter, tree_, member.staging, wire, scratch, accumulate);
@@ -137,7 +135,7 @@ void Reducer::add_to_main_grad(const Reducing& member, const std::byte* wire, bo
     if (!is_own) received += bytes_of(tree_.owned(rank_), type);
     const bool goes_on = node + 1 < tree_.nodes() && tree_.type_of(node + 1, types_.wire, types_.accumulator) == type;
     if (goes_on) continue;
-    comm::ordered_sum(parameter.main_grad.data(), types_.accumulator, accumulate, parts, type, tree_.owned(rank_));
+    kernels.ordered_sum(parameter.main_grad.data(), types_.accumulator, accumulate, parts, type, tree_.owned(rank_));
     parts.clear();
     accumulate = true;
   }
@@ -147,6 +145,7 @@ base::Fence reduce(std::span<Reducing> members, Parallel& parallel, const base::
                    const Recording& recording, std::span<std::byte> poisoned) {
   comm::Communicator& gtp = *parallel.gtp_reduce;
   base::Lane& lane = gtp.lane();
+  const comm::Kernels& kernels = gtp.kernels();
   std::int64_t bytes = 0, tp_bytes = 0;
   for (const Reducing& member : members) {
     tp_bytes += member.reducer->tp_bytes_;
@@ -172,8 +171,8 @@ base::Fence reduce(std::span<Reducing> members, Parallel& parallel, const base::
     const std::byte* wire = home;
     if (types.wire != types.accumulator) {
       wire = member.scratch;
-      lane.run([=, count = reducer.home_elements_] {
-        comm::cast(home, types.accumulator, member.scratch, types.wire, count);
+      lane.run([=, count = reducer.home_elements_, &kernels] {
+        kernels.cast(home, types.accumulator, member.scratch, types.wire, count);
       });
     }
     if (reducer.rows_) {
@@ -187,15 +186,15 @@ base::Fence reduce(std::span<Reducing> members, Parallel& parallel, const base::
   const ReductionTree& tree = members.front().reducer->tree_;
   if (tree.members_of(0) > 1) {
     gtp.exchange(std::move(within.sends), std::move(within.receives));
-    lane.run([sums] {
+    lane.run([sums, &kernels] {
       for (const Sum& sum : sums)
-        if (!sum.member.reducer->rows_) sum.member.reducer->sum_node(sum.wire, sum.member.scratch);
+        if (!sum.member.reducer->rows_) sum.member.reducer->sum_node(kernels, sum.wire, sum.member.scratch);
     });
   }
   if (tree.nodes() > 1 || !between.sends.empty()) gtp.exchange(std::move(between.sends), std::move(between.receives));
-  lane.run([sums = std::move(sums), poisoned] {
-    for (const Sum& sum : sums) sum.member.reducer->add_to_main_grad(sum.member, sum.wire, sum.accumulate);
-    if (!poisoned.empty()) std::memset(poisoned.data(), 0xFF, poisoned.size());
+  lane.run([sums = std::move(sums), poisoned, &kernels] {
+    for (const Sum& sum : sums) sum.member.reducer->add_to_main_grad(kernels, sum.member, sum.wire, sum.accumulate);
+    kernels.fill(poisoned.data(), base::DType::u8, 0xFF, static_cast<std::int64_t>(poisoned.size()));
   });
   return mark.end(lane, lane.record());
 }

@@ -48,8 +48,9 @@ class Reducer {
   // wire: the rounded gradient; scratch: this parameter's.
   void add_within(const std::byte* wire, std::byte* scratch, Messages& messages) const;
   void add_between(const std::byte* wire, std::byte* scratch, Messages& messages) const;
-  void sum_node(const std::byte* wire, std::byte* scratch) const;
-  void add_to_main_grad(const Reducing& member, const std::byte* wire, bool accumulate) const;
+  void sum_node(const comm::Kernels& kernels, const std::byte* wire, std::byte* scratch) const;
+  void add_to_main_grad(const comm::Kernels& kernels, const Reducing& member, const std::byte* wire,
+                        bool accumulate) const;
   // This node's sum for an owner that this rank relays.
   const std::byte* node_sum(int owner, const std::byte* wire, const std::byte* scratch) const;
 

@@ -1,7 +1,6 @@
 #include "tessera/shard/replay.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "tessera/base/error.h"
 #include "tessera/shard/on_demand.h"
@@ -15,11 +14,11 @@ bool Arenas::holds(const Schedule& schedule) const {
          static_cast<std::int64_t>(scratch.size()) >= schedule.scratch;
 }
 
-void Arenas::grow(const Schedule& schedule) {
-  auto grown = [](base::Buffer& buffer, std::int64_t bytes) {
+void Arenas::grow(const Schedule& schedule, base::Device device) {
+  auto grown = [device](base::Buffer& buffer, std::int64_t bytes) {
     if (static_cast<std::int64_t>(buffer.size()) >= bytes) return;
     buffer = base::Buffer();  // before the new one is taken
-    buffer = base::Buffer(static_cast<std::size_t>(bytes));
+    buffer = base::Buffer(static_cast<std::size_t>(bytes), device);
   };
   grown(gather, schedule.gather_arena);
   grown(reduce, schedule.reduce_arena);
@@ -162,8 +161,8 @@ void Replay::passed() {
   const Actions& actions = at(actions_, slot(position));
   for (const int i : actions.poison) {
     const Residency& residency = at(schedule_.residencies, i);
-    std::memset(arenas_.gather.data() + residency.offset, 0xFF,
-                static_cast<std::size_t>(at(schedule_.gather_bytes, residency.unit)));
+    parallel_.kernels().fill(arenas_.gather.data() + residency.offset, base::DType::u8, 0xFF,
+                             at(schedule_.gather_bytes, residency.unit));
   }
   if (actions.fence) at(passed_, slot(position)) = parallel_.compute->record();
   for (const int i : actions.reductions) issue_reduction(i);

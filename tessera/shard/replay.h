@@ -20,7 +20,7 @@ struct Arenas {
   std::int64_t gather_peak = 0, reduce_peak = 0;
 
   bool holds(const Schedule& schedule) const;
-  void grow(const Schedule& schedule);  // nothing may be under way
+  void grow(const Schedule& schedule, base::Device device);  // nothing may be under way
 };
 
 struct ReplayOptions {

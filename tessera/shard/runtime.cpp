@@ -38,7 +38,7 @@ ParameterId Runtime::add(ParameterSpec spec) {
   TESSERA_CHECK(!in_step_ && plans_.empty(), "parameter '{}' is added after the first step began", spec.name);
   const auto id = static_cast<ParameterId>(entries_.size());
   TESSERA_CHECK(ids_.emplace(spec.name, id).second, "parameter '{}' is added twice", spec.name);
-  const Place place{parallel_.tp_rank(), parallel_.gtp_rank(), parallel_.dp_rank()};
+  const Place place{parallel_.tp_rank(), parallel_.gtp_rank(), parallel_.dp_rank(), parallel_.device};
   ShardedParameter parameter = make_parameter(std::move(spec), types_, cuts(), place);
   entries_.push_back(std::make_unique<Entry>(std::move(parameter), parallel_, cuts()));
   return id;
@@ -152,7 +152,7 @@ void Runtime::fill_unproduced() {
     ShardedParameter& parameter = entry->parameter;
     if (!parameter.spec.trainable || parameter.main_grad_written) continue;
     ++statistics_.unproduced;
-    parameter.main_grad.fill_zero();
+    parallel_.kernels().fill(parameter.main_grad.data(), parameter.types.accumulator, 0, parameter.shard_elements());
     entry->replicas_summed = true;
   }
 }
@@ -330,7 +330,7 @@ void Runtime::make_schedule() {
   for (comm::Communicator* group : {parallel_.gtp_reduce.get(), parallel_.tp_reduce.get(), parallel_.dp.get()})
     agreement_.compare(*group, reductions, "the schedule of the reductions", entries_);
   on_demand_.free_unused();
-  arenas_.grow(schedule);
+  arenas_.grow(schedule, parallel_.device);
   Plan& plan = plans_[{kind_, microbatches_}];
   plan.departures = 0;
   plan.replay = std::make_unique<Replay>(trace(), std::move(schedule), entries_, parallel_, arenas_, waits_,

@@ -13,8 +13,14 @@ class Waits {
         Timeline& timeline)
       : parallel_(parallel), entries_(entries), agreement_(agreement), statistics_(statistics), timeline_(timeline) {}
 
-  // Until the fence is done; the time counts as exposed. Errors: Agreement::wait's.
+  // What compute does next comes after the fence. Where compute is the host, it waits here and the time counts as
+  // exposed. Errors: Agreement::wait's.
   void until(const base::Fence& fence, Activity activity, std::span<const ParameterId> weights = {}) {
+    if (parallel_.is_asynchronous()) return parallel_.compute->wait(fence);
+    until_done(fence, activity, weights);
+  }
+  // The host waits too, on every device.
+  void until_done(const base::Fence& fence, Activity activity, std::span<const ParameterId> weights = {}) {
     if (fence.done() && !parallel_.clock) return fence.synchronize();
     const Waiting waiting(parallel_, statistics_.exposed_seconds, timeline_, activity, weights);
     agreement_.wait(fence, entries_);

@@ -62,13 +62,16 @@ void check_recompute(const TrainConfig& config) {
 
 TrainConfig resolve_settings(TrainConfig config) {
   require_given(config);
-  if (config.backend == Backend::nccl)
-    throw InputError("--backend: got nccl: it is not built yet, expected local or mpi");
   if (config.schedule_steps < 0) config.schedule_steps = config.steps;
   if (!config.grad_wire) config.grad_wire = config.dtype;
   check_types(config);
   check_rates(config);
   check_dependants(config);
+  if (config.backend == Backend::nccl) {
+    if (config.embedding == Lookup::rows)
+      throw InputError("--embedding: got rows with --backend nccl, expected auto or gather: rows travel on CPUs only");
+    config.embedding = Lookup::gather;
+  }
   parse_budget(config.gather_budget, "--gather-budget");
   parse_budget(config.reduce_budget, "--reduce-budget");
   return config;

@@ -3,24 +3,47 @@
 #include <cstdint>
 #include <vector>
 
+#include "tessera/base/buffer.h"
+#include "tessera/ops/adamw.h"
 #include "tessera/shard/runtime.h"
 
 namespace tessera::train {
 
+// min(1, clip / (norm + 1e-6)); 1 when clip is 0.
+double clip_factor(double norm, double clip);
+
 // Squares of main_grad are summed in fp64 by row of each rank's part; rows that tp cuts add their parts in tp-rank
-// order, row sums combine in row order, parameters in name order (docs/numerics.md). Frozen parameters do not count; a
-// replicated one counts once. Planned once, collective at every call.
+// order, row sums combine in row order, parameters in name order (docs/numerics.md): one by one on a CPU, by a fixed
+// tree over the rows on a GPU. Frozen parameters do not count; a replicated one counts once. Planned once, collective
+// at every call.
 class GradientNorm {
  public:
   explicit GradientNorm(shard::Runtime& runtime);
-  // After end_step. May be infinite or NaN.
-  double compute();
+  // After end_step. On a GPU it is only enqueued. The norm may be infinite or NaN. clip: limit of the norm, 0 for none.
+  void compute(double clip);
+  // What compute made; waits for compute's lane.
+  ops::Clip result();
+  // Where the optimizer's kernels read it, in the order of compute's lane; null on a CPU.
+  const ops::Clip* on_device() const;
 
  private:
+  std::int64_t rows_gathered() const;
+  void append_row_sums(shard::ShardedParameter& parameter, double* sums);
+  double combined(const std::vector<double>& all, const std::vector<double>& replicated) const;
+  void index_rows();
+  void compute_on_device(double clip);
+
   shard::Runtime& runtime_;
   std::vector<shard::ParameterId> order_;
   comm::Communicator* group_;         // tp x gtp, or with split states tp x gtp x dp: all ranks that hold other rows
   std::vector<std::int64_t> counts_;  // row sums of each of its ranks
+  std::int64_t replicated_ = 0;       // row sums that every rank makes itself
+
+  ops::Clip result_;
+  // On a GPU. values_: own row sums; those of all ranks, behind them the replicated; row r of the model is the sum of
+  // some of these (ops/row_sums.h).
+  base::Buffer own_, values_, begins_, positions_, sums_, clip_;
+  std::int64_t rows_ = 0;
 };
 
 }  // namespace tessera::train

@@ -2,14 +2,9 @@
 
 #include <algorithm>
 
-#include "tessera/comm/kernels.h"
 #include "tessera/ops/initialise.h"
 
 namespace tessera::train {
-
-double clip_factor(double norm, double clip) {
-  return clip == 0 ? 1.0 : std::min(1.0, clip / (norm + 1e-6));
-}
 
 std::vector<std::vector<shard::ParameterId>> optimizer_buckets(shard::Runtime& runtime) {
   std::int64_t total = 0;
@@ -32,66 +27,104 @@ std::vector<std::vector<shard::ParameterId>> optimizer_buckets(shard::Runtime& r
 }
 
 Optimizer::Optimizer(shard::Runtime& runtime, const ops::AdamW& options) : runtime_(runtime), options_(options) {
+  const base::Device device = runtime.parallel().device;
   for (shard::ParameterId id = 0; id < runtime.size(); ++id) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
     const auto elements = static_cast<std::size_t>(parameter.spec.trainable ? parameter.state_elements() : 0);
     const std::size_t bytes = elements * base::size_of(parameter.types.accumulator);
-    moments_.push_back({base::Buffer(bytes), base::Buffer(bytes)});
+    moments_.push_back({base::Buffer(bytes, device), base::Buffer(bytes, device)});
     moments_.back().exp_avg.fill_zero();
     moments_.back().exp_avg_sq.fill_zero();
   }
+  if (device.kind == base::DeviceKind::cpu) return;
+  scalars_ = base::Buffer(sizeof(ops::StepScalars), device);
+  pinned_scalars_ = base::Buffer::pinned(sizeof(ops::StepScalars));
 }
 
-void Optimizer::update(double lr, double gradient_scale) {
-  ++updates_;
+ops::AdamWBuffers Optimizer::buffers_of(shard::ParameterId id) {
+  shard::ShardedParameter& parameter = runtime_.parameter(id);
+  return {.master = parameter.state_master(),
+          .master_type = parameter.types.accumulator,
+          .weight = parameter.state_weight(),
+          .weight_type = parameter.types.model,
+          .gradient = parameter.state_gradient(),
+          .gradient_type = parameter.types.accumulator,
+          .exp_avg = moments(id).exp_avg.data(),
+          .exp_avg_sq = moments(id).exp_avg_sq.data(),
+          .count = parameter.state_elements(),
+          .decays = parameter.spec.decay};
+}
+
+void Optimizer::update(double lr, const ops::Clip& clip) {
+  if (clip.finite == 0) return;
+  ops::AdamW options = options_;
+  options.lr = lr;
+  options.step = ++updates_;
+  options.gradient_scale = clip.factor;
   for (const std::vector<shard::ParameterId>& bucket : optimizer_buckets(runtime_)) {
-    for (const shard::ParameterId id : bucket) update(id, lr, gradient_scale);
+    for (const shard::ParameterId id : bucket) ops::adamw(options, buffers_of(id));
     runtime_.publish(bucket);
   }
 }
 
-void Optimizer::update(shard::ParameterId id, double lr, double gradient_scale) {
-  shard::ShardedParameter& parameter = runtime_.parameter(id);
+void Optimizer::update_on_device(double lr, const ops::Clip* clip) {
   ops::AdamW options = options_;
   options.lr = lr;
-  options.step = updates_;
-  options.gradient_scale = gradient_scale;
-  if (!parameter.spec.decay) options.weight_decay = 0;
-  ops::adamw(options, {.master = parameter.state_master(),
-                       .master_type = parameter.types.accumulator,
-                       .weight = parameter.state_weight(),
-                       .weight_type = parameter.types.model,
-                       .gradient = parameter.state_gradient(),
-                       .gradient_type = parameter.types.accumulator,
-                       .exp_avg = moments(id).exp_avg.data(),
-                       .exp_avg_sq = moments(id).exp_avg_sq.data(),
-                       .count = parameter.state_elements()});
+  options.step = ++updates_;
+  const base::CudaStream stream = runtime_.parallel().compute->stream();
+  // The last step's copy is over: the host has seen its result.
+  *pinned_scalars_.as<ops::StepScalars>().data() = ops::step_scalars(options);
+  runtime_.parallel().kernels().copy(pinned_scalars_.data(), scalars_.data(), sizeof(ops::StepScalars));
+  for (const std::vector<shard::ParameterId>& bucket : optimizer_buckets(runtime_)) {
+    std::vector<ops::AdamWBuffers> shards;
+    for (const shard::ParameterId id : bucket) shards.push_back(buffers_of(id));
+    ops::cuda::adamw(shards, reinterpret_cast<const ops::StepScalars*>(scalars_.data()), clip, stream);
+    runtime_.publish(bucket);
+  }
 }
 
+namespace {
+
+// Where there is a stream, on it.
+void fill_part(const shard::ParameterSpec& spec, const layout::Piece& piece, std::int64_t logical_cols,
+               std::uint64_t seed, void* data, base::DType type, base::CudaStream stream) {
+  if (spec.initial_deviation == 0) {
+    if (stream)
+      ops::cuda::fill_constant(spec.initial_value, data, type, piece.box.elements(), stream);
+    else
+      ops::fill_constant(spec.initial_value, data, type, piece.box.elements());
+    return;
+  }
+  const ops::NormalFill fill{.seed = seed,
+                             .name = spec.name,
+                             .standard_deviation = spec.initial_deviation,
+                             .logical_cols = logical_cols,
+                             .row = piece.box.row,
+                             .col = piece.box.col,
+                             .rows = piece.box.rows,
+                             .cols = piece.box.cols,
+                             .stride = piece.stride};
+  if (stream)
+    ops::cuda::fill_normal(fill, data, type, stream);
+  else
+    ops::fill_normal(fill, data, type);
+}
+
+}  // namespace
+
 void set_initial_values(shard::Runtime& runtime, std::uint64_t seed) {
+  const shard::Parallel& parallel = runtime.parallel();
   for (shard::ParameterId id = 0; id < runtime.size(); ++id) {
     shard::ShardedParameter& parameter = runtime.parameter(id);
     const base::DType type = parameter.types.accumulator;
     std::byte* master = parameter.state_master();
-    for (const layout::Piece& piece : parameter.local_state.pieces) {
-      std::byte* data = master + static_cast<std::size_t>(piece.offset) * base::size_of(type);
-      if (parameter.spec.initial_deviation == 0) {
-        ops::fill_constant(parameter.spec.initial_value, data, type, piece.box.elements());
-        continue;
-      }
-      ops::fill_normal({.seed = seed,
-                        .name = parameter.spec.name,
-                        .standard_deviation = parameter.spec.initial_deviation,
-                        .logical_cols = parameter.storage.shape.cols,
-                        .row = piece.box.row,
-                        .col = piece.box.col,
-                        .rows = piece.box.rows,
-                        .cols = piece.box.cols,
-                        .stride = piece.stride},
-                       data, type);
-    }
+    for (const layout::Piece& piece : parameter.local_state.pieces)
+      fill_part(parameter.spec, piece, parameter.storage.shape.cols, seed,
+                master + static_cast<std::size_t>(piece.offset) * base::size_of(type), type,
+                parallel.compute->stream());
     if (parameter.has_master())
-      comm::cast(master, type, parameter.state_weight(), parameter.types.model, parameter.state_elements());
+      parallel.kernels().cast(master, type, parameter.state_weight(), parameter.types.model,
+                              parameter.state_elements());
     runtime.publish(id);
   }
 }

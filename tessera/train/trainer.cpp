@@ -1,9 +1,12 @@
 #include "tessera/train/trainer.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/stack.h>
 
 #include <algorithm>
-#include <cmath>
+
+#include "tessera/ops/convert.h"
+#include "tessera/ops/stream_scope.h"
 
 namespace tessera::train {
 namespace {
@@ -24,36 +27,50 @@ Trainer::Trainer(comm::World& world, const TrainerOptions& options)
       optimizer_(runtime_, options.adamw),
       norm_(runtime_) {}
 
+// Tensors of a batch are made on the CPU.
+nn::Batch Trainer::on_device(nn::Batch batch) const {
+  if (parallel_.device.kind == base::DeviceKind::cpu) return batch;
+  const at::Device device = ops::to_device(parallel_.device);
+  for (at::Tensor* tensor : {&batch.tokens, &batch.targets, &batch.layout.positions})
+    *tensor = tensor->pin_memory().to(device, /*non_blocking=*/true);
+  return batch;
+}
+
 StepResult Trainer::train_step(const StepInput& input, double lr) {
+  const ops::StreamScope scope(parallel_.device, parallel_.compute->stream());
   // Without an unmasked target in the whole step there is nothing to divide: losses and gradients are zero.
   const auto tokens = static_cast<double>(std::max<std::int64_t>(input.tokens, 1));
-  std::vector<double> losses;
+  std::vector<at::Tensor> losses;
   runtime_.begin_step(shard::StepKind::train, input.microbatches);
   for (int microbatch = 0; microbatch < input.microbatches; ++microbatch) {
     runtime_.begin_microbatch();
-    const nn::Loss loss = model_.forward(input.batch(microbatch), 1.0 / tokens);
+    const nn::Loss loss = model_.forward(on_device(input.batch(microbatch)), 1.0 / tokens);
     losses.push_back(loss.sum);
     loss.objective.backward();
     runtime_.end_microbatch();
   }
   runtime_.end_step();
 
-  StepResult result{.loss = sum_losses(losses) / tokens, .grad_norm = norm_.compute()};
-  result.skipped = !std::isfinite(result.grad_norm);
-  if (!result.skipped) optimizer_.update(lr, clip_factor(result.grad_norm, options_.clip));
+  norm_.compute(options_.clip);
+  if (const ops::Clip* clip = norm_.on_device()) optimizer_.update_on_device(lr, clip);
+  const ops::Clip clip = norm_.result();
+  if (!norm_.on_device()) optimizer_.update(lr, clip);
+  StepResult result{.loss = sum_losses(losses) / tokens, .grad_norm = clip.norm, .skipped = clip.finite == 0};
+  if (norm_.on_device() && result.skipped) optimizer_.take_back();
   result.statistics = runtime_.statistics();
   return result;
 }
 
 double Trainer::evaluate(const StepInput& input) {
+  const ops::StreamScope scope(parallel_.device, parallel_.compute->stream());
   const at::NoGradGuard no_gradients;
-  std::vector<double> losses;
+  std::vector<at::Tensor> losses;
   for (int first = 0; first < input.microbatches; first += kEvaluatedTogether) {
     const int end = std::min(first + kEvaluatedTogether, input.microbatches);
     runtime_.begin_step(shard::StepKind::evaluate, end - first);
     for (int microbatch = first; microbatch < end; ++microbatch) {
       runtime_.begin_microbatch();
-      losses.push_back(model_.forward(input.batch(microbatch), 0).sum);
+      losses.push_back(model_.forward(on_device(input.batch(microbatch)), 0).sum);
       runtime_.end_microbatch();
     }
     runtime_.end_step();
@@ -62,7 +79,12 @@ double Trainer::evaluate(const StepInput& input) {
 }
 
 // Block k of a replica was microbatch k / G of gtp rank k mod G: replicas in order, their blocks in order, in fp64.
-double Trainer::sum_losses(const std::vector<double>& own) {
+double Trainer::sum_losses(const std::vector<at::Tensor>& losses) {
+  std::vector<double> own(losses.size());
+  if (!losses.empty()) {
+    const at::Tensor together = at::stack(losses).cpu();  // waits for a GPU
+    std::copy_n(together.const_data_ptr<double>(), own.size(), own.begin());
+  }
   const auto gtp = static_cast<std::size_t>(parallel_.gtp_size()), dp = static_cast<std::size_t>(parallel_.dp_size());
   const std::size_t microbatches = own.size();
   std::vector<double> all(gtp * dp * microbatches);

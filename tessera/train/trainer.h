@@ -56,7 +56,8 @@ class Trainer {
   shard::Parallel& parallel() { return parallel_; }
 
  private:
-  double sum_losses(const std::vector<double>& own);
+  nn::Batch on_device(nn::Batch batch) const;
+  double sum_losses(const std::vector<at::Tensor>& losses);
 
   TrainerOptions options_;
   shard::Parallel parallel_;

@@ -1,7 +1,6 @@
 #include "tessera/train/trainer_checkpoint.h"
 
 #include "tessera/base/error.h"
-#include "tessera/comm/kernels.h"
 
 namespace tessera::train {
 namespace {
@@ -18,6 +17,27 @@ void for_each_buffer(Trainer& trainer, shard::ParameterId id, Visit visit) {
   visit(Kind::exp_avg_sq, parameter.types.accumulator, moments.exp_avg_sq.data());
 }
 
+// Memory of a parameter where files are read and written: itself on a CPU, a copy on a GPU.
+class HostView {
+ public:
+  HostView(const void* data, std::size_t bytes, shard::Parallel& parallel) : data_(const_cast<void*>(data)) {
+    if (!parallel.is_asynchronous()) return;
+    copy_ = base::Buffer(bytes);
+    parallel.compute->synchronize();
+    base::copy_bytes(copy_.data(), data_, bytes);
+    is_copy_ = true;
+  }
+  void* data() { return is_copy_ ? copy_.data() : data_; }
+  void write_back() const {
+    if (is_copy_) base::copy_bytes(data_, copy_.data(), copy_.size());
+  }
+
+ private:
+  void* data_;
+  base::Buffer copy_;
+  bool is_copy_ = false;
+};
+
 // Each element once: who updates it writes it; of what every replica updates the first one, and of what is replicated
 // over tp x gtp too, its first rank.
 layout::LocalLayout written_part(const shard::ShardedParameter& parameter, const shard::Parallel& parallel) {
@@ -32,16 +52,19 @@ void load_parameter(Trainer& trainer, shard::ParameterId id, const CheckpointRea
   const bool moments = reader.has_moments(), master = reader.has_master();
   for_each_buffer(trainer, id, [&](Kind kind, base::DType type, void* data) {
     if ((kind == Kind::exp_avg || kind == Kind::exp_avg_sq) && !moments) return;
+    const std::int64_t elements = parameter.state_elements();
     if (kind == Kind::master && !master) {
-      comm::cast(parameter.state_weight(), parameter.types.model, data, type, parameter.state_elements());
+      trainer.parallel().kernels().cast(parameter.state_weight(), parameter.types.model, data, type, elements);
       return;
     }
+    HostView host(data, static_cast<std::size_t>(elements) * base::size_of(type), trainer.parallel());
     reader.read({.name = parameter.spec.name,
                  .kind = kind,
                  .dtype = type,
                  .dims = parameter.spec.dims,
                  .local = parameter.local_state,
-                 .data = data});
+                 .data = host.data()});
+    host.write_back();
   });
   trainer.runtime().publish(id);
 }
@@ -50,17 +73,20 @@ void load_parameter(Trainer& trainer, shard::ParameterId id, const CheckpointRea
 
 void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::int64_t step, nlohmann::json state) {
   state["updates"] = trainer.optimizer().updates();
+  std::vector<HostView> views;  // until all is written
   CheckpointContents contents{.step = step, .state = std::move(state), .tensors = {}};
   for (shard::ParameterId id : trainer.runtime().by_name()) {
     const shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
     const layout::LocalLayout part = written_part(parameter, trainer.parallel());
     for_each_buffer(trainer, id, [&](Kind kind, base::DType type, const void* data) {
+      const std::int64_t elements = part.pieces.empty() ? 0 : parameter.state_elements();
+      views.emplace_back(data, static_cast<std::size_t>(elements) * base::size_of(type), trainer.parallel());
       contents.tensors.push_back({.name = parameter.spec.name,
                                   .kind = kind,
                                   .dtype = type,
                                   .dims = parameter.spec.dims,
                                   .local = part,
-                                  .data = data});
+                                  .data = views.back().data()});
     });
   }
   write_checkpoint(folder, contents, *trainer.parallel().world);

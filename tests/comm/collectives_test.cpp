@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "tessera/comm/communicator.h"
+#include "tests/comm/placed.h"
 #include "tests/comm/ranks.h"
 #include "tests/comm/values.h"
 
@@ -81,18 +82,20 @@ TYPED_TEST(Collectives, AllGatherHoldsEveryRanksPartInRankOrder) {
   using T = TypeParam;
   this->for_all_counts([](Communicator& group, const Counts& counts) {
     const std::int64_t own = counts[static_cast<std::size_t>(group.rank())];
-    const auto send = values_of<T>(group.rank(), 0, own);
-    std::vector<T> expected, recv(static_cast<std::size_t>(TestFixture::sum_of(counts)));
+    const Placed send(values_of<T>(group.rank(), 0, own));
+    std::vector<T> expected;
+    Placed<T> recv(TestFixture::sum_of(counts));
     for (int r = 0; r < group.size(); ++r)
       for (std::int64_t i = 0; i < counts[static_cast<std::size_t>(r)]; ++i) expected.push_back(value_of<T>(r, i));
     group.all_gather(send.data(), recv.data(), counts, TestFixture::kType).synchronize();
-    EXPECT_TRUE(same_bits(recv, expected));
+    EXPECT_TRUE(same_bits(recv.values(), expected));
 
-    std::vector<T> in_place(recv.size());
+    std::vector<T> own_only(expected.size());
     const auto begin = std::accumulate(counts.begin(), counts.begin() + group.rank(), std::int64_t{0});
-    std::copy(send.begin(), send.end(), in_place.begin() + begin);
+    std::copy_n(expected.begin() + begin, own, own_only.begin() + begin);
+    Placed in_place(own_only);
     group.all_gather(in_place.data() + begin, in_place.data(), counts, TestFixture::kType).synchronize();
-    EXPECT_TRUE(same_bits(in_place, expected));
+    EXPECT_TRUE(same_bits(in_place.values(), expected));
   });
 }
 
@@ -114,9 +117,10 @@ TYPED_TEST(Collectives, AllToAllMovesEachPairsPart) {
         send.insert(send.end(), sent.begin(), sent.end());
         expected.insert(expected.end(), received.begin(), received.end());
       }
-      std::vector<T> recv(expected.size());
-      group.all_to_all(send.data(), send_counts, recv.data(), recv_counts, TestFixture::kType).synchronize();
-      EXPECT_TRUE(same_bits(recv, expected));
+      const Placed from(send);
+      Placed<T> recv(static_cast<std::int64_t>(expected.size()));
+      group.all_to_all(from.data(), send_counts, recv.data(), recv_counts, TestFixture::kType).synchronize();
+      EXPECT_TRUE(same_bits(recv.values(), expected));
     }
   });
 }
@@ -126,16 +130,17 @@ TYPED_TEST(Collectives, ReduceScatterSumsOwnPartInRankOrder) {
   this->for_all_counts([](Communicator& group, const Counts& counts) {
     const std::int64_t begin = std::accumulate(counts.begin(), counts.begin() + group.rank(), std::int64_t{0});
     const std::int64_t own = counts[static_cast<std::size_t>(group.rank())];
-    const auto send = values_of<T>(group.rank(), 0, TestFixture::sum_of(counts));
+    const Placed send(values_of<T>(group.rank(), 0, TestFixture::sum_of(counts)));
     for (const ReduceOp op : TestFixture::operations()) {
       const auto expected = TestFixture::reduced(group.size(), begin, own, op);
-      std::vector<T> recv(static_cast<std::size_t>(own));
+      Placed<T> recv(own);
       group.reduce_scatter(send.data(), recv.data(), counts, TestFixture::kType, op).synchronize();
-      EXPECT_TRUE(same_bits(recv, expected));
+      EXPECT_TRUE(same_bits(recv.values(), expected));
 
-      std::vector<T> in_place = send;
+      Placed in_place(send.values());
       group.reduce_scatter(in_place.data(), in_place.data() + begin, counts, TestFixture::kType, op).synchronize();
-      EXPECT_TRUE(same_bits({in_place.begin() + begin, in_place.begin() + begin + own}, expected));
+      const auto all = in_place.values();
+      EXPECT_TRUE(same_bits({all.begin() + begin, all.begin() + begin + own}, expected));
     }
   });
 }
@@ -144,9 +149,9 @@ TYPED_TEST(Collectives, AllReduceGivesEveryRankTheSumInRankOrder) {
   using T = TypeParam;
   this->for_all([](Communicator& group, std::int64_t count) {
     for (const ReduceOp op : TestFixture::operations()) {
-      auto data = values_of<T>(group.rank(), 0, count);
+      Placed data(values_of<T>(group.rank(), 0, count));
       group.all_reduce(data.data(), count, TestFixture::kType, op).synchronize();
-      EXPECT_TRUE(same_bits(data, TestFixture::reduced(group.size(), 0, count, op)));
+      EXPECT_TRUE(same_bits(data.values(), TestFixture::reduced(group.size(), 0, count, op)));
     }
   });
 }
@@ -155,9 +160,9 @@ TYPED_TEST(Collectives, BroadcastCopiesFromTheRoot) {
   using T = TypeParam;
   this->for_all([](Communicator& group, std::int64_t count) {
     for (int root = 0; root < group.size(); ++root) {
-      auto data = values_of<T>(group.rank(), 0, count);
+      Placed data(values_of<T>(group.rank(), 0, count));
       group.broadcast(data.data(), count, TestFixture::kType, root).synchronize();
-      EXPECT_TRUE(same_bits(data, values_of<T>(root, 0, count)));
+      EXPECT_TRUE(same_bits(data.values(), values_of<T>(root, 0, count)));
       if (count > 100000) break;
     }
   });
@@ -167,21 +172,23 @@ TYPED_TEST(Collectives, ExchangeMatchesMessagesInOrder) {
   using T = TypeParam;
   this->for_all([](Communicator& group, std::int64_t count) {
     // Two messages and an empty one to each of the next ranks, this rank included; the second one is longer.
-    std::vector<std::vector<T>> sent, received, expected;
+    std::vector<Placed<T>> sent, received;
+    std::vector<std::vector<T>> expected;
     std::vector<Send> sends;
     std::vector<Receive> receives;
     for (int step = 0; step < std::min(group.size(), 3); ++step) {
       const int to = (group.rank() + step) % group.size(), from = (group.rank() - step + group.size()) % group.size();
       for (const std::int64_t size : {count / 3, std::int64_t{0}, count / 3 + 1}) {
-        sent.push_back(values_of<T>(group.rank(), to + size, size));
+        sent.emplace_back(values_of<T>(group.rank(), to + size, size));
         expected.push_back(values_of<T>(from, group.rank() + size, size));
-        received.emplace_back(static_cast<std::size_t>(size));
-        sends.push_back({.peer = to, .data = sent.back().data(), .bytes = sent.back().size() * sizeof(T)});
-        receives.push_back({.peer = from, .data = received.back().data(), .bytes = received.back().size() * sizeof(T)});
+        received.emplace_back(size);
+        const std::size_t bytes = static_cast<std::size_t>(size) * sizeof(T);
+        sends.push_back({.peer = to, .data = sent.back().data(), .bytes = bytes});
+        receives.push_back({.peer = from, .data = received.back().data(), .bytes = bytes});
       }
     }
     group.exchange(sends, receives).synchronize();
-    for (std::size_t i = 0; i < received.size(); ++i) EXPECT_TRUE(same_bits(received[i], expected[i]));
+    for (std::size_t i = 0; i < received.size(); ++i) EXPECT_TRUE(same_bits(received[i].values(), expected[i]));
   });
 }
 
@@ -207,14 +214,14 @@ TEST(CollectiveOrder, OperationsOfOneGroupRunInOrderWithoutWaitingBetween) {
   for (int ranks = 1; ranks <= 8; ++ranks) {
     if (!has_ranks(ranks)) continue;
     on_ranks(ranks, [&](Communicator& group) {
-      std::vector<std::int64_t> data(kCount, 1);
+      Placed data(std::vector<std::int64_t>(kCount, 1));
       base::Fence last;
       for (int i = 0; i < 12; ++i) last = group.all_reduce(data.data(), kCount, base::DType::i64);
       group.barrier();
       last.synchronize();
       std::int64_t expected = 1;
       for (int i = 0; i < 12; ++i) expected *= group.size();
-      EXPECT_EQ(data, std::vector<std::int64_t>(kCount, expected));
+      EXPECT_EQ(data.values(), std::vector<std::int64_t>(kCount, expected));
     });
   }
 }
@@ -222,16 +229,24 @@ TEST(CollectiveOrder, OperationsOfOneGroupRunInOrderWithoutWaitingBetween) {
 TEST(CollectiveOrder, WorkOnTheLaneRunsBetweenOperations) {
   if (!has_ranks(2)) GTEST_SKIP() << "fewer than 2 processes";
   on_ranks(2, [&](Communicator& group) {
-    std::vector<float> mine(100, static_cast<float>(group.rank() + 1)), all(200);
-    group.lane().run([&] {
-      for (float& value : mine) value *= 2;
-    });
+    const auto& kernels = group.kernels();
+    Placed mine(std::vector<float>(100, static_cast<float>(group.rank() + 1)), kernels.device());
+    const Placed half(std::vector<float>(1, 0.5f), kernels.device());
+    Placed<float> all(200, kernels.device());
+    const auto add = [&](Placed<float>& sum, const Placed<float>& part, std::int64_t count) {
+      group.lane().run([&, count] {
+        const void* data = part.data();
+        kernels.ordered_sum(sum.data(), base::DType::fp32, true, std::span(&data, 1), base::DType::fp32, count);
+      });
+    };
+    add(mine, mine, 100);
     group.all_gather(mine.data(), all.data(), equal_counts(2, 100), base::DType::fp32);
-    group.lane().run([&] { all[0] += 0.5f; });
+    add(all, half, 1);
     group.lane().synchronize();
-    EXPECT_EQ(all[0], 2.5f);
-    EXPECT_EQ(all[1], 2.0f);
-    EXPECT_EQ(all[199], 4.0f);
+    const auto values = all.values();
+    EXPECT_EQ(values[0], 2.5f);
+    EXPECT_EQ(values[1], 2.0f);
+    EXPECT_EQ(values[199], 4.0f);
   });
 }
 

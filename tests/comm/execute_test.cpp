@@ -9,6 +9,7 @@
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tests/comm/placed.h"
 #include "tests/comm/ranks.h"
 #include "tests/comm/values.h"
 
@@ -64,12 +65,13 @@ std::vector<float> expected(const Layout& from, const Layout& to, int rank) {
 
 void check_on(Communicator& group, const Layout& from, const Layout& to) {
   const Redistribution redistribution(from, to, group.rank());
-  const auto source = filled(from, group.rank());
-  std::vector<float> target(static_cast<std::size_t>(to.ranks[static_cast<std::size_t>(group.rank())].size),
-                            kUntouched);
+  const base::Device device = group.kernels().device();
+  const Placed source(filled(from, group.rank()), device);
+  const auto size = static_cast<std::size_t>(to.ranks[static_cast<std::size_t>(group.rank())].size);
+  Placed target(std::vector<float>(size, kUntouched), device);
   redistribution.run(group, source.data(), target.data(), DType::fp32).synchronize();
   EXPECT_EQ(redistribution.elements_received(), layout::redistribute(from, to).elements_received(group.rank()));
-  EXPECT_TRUE(same_bits(target, expected(from, to, group.rank())))
+  EXPECT_TRUE(same_bits(target.values(), expected(from, to, group.rank())))
       << layout::name_of(redistribution.collective().kind) << "\nfrom\n"
       << layout::to_string(from) << "\nto\n"
       << layout::to_string(to);
@@ -172,9 +174,10 @@ TEST(Redistribute, SumsOfBfloat16AreRoundedOnce) {
     using base::bfloat16;
     const Redistribution redistribution(from, to, group.rank());
     EXPECT_EQ(redistribution.collective().kind, CollectiveKind::transfers);
-    const auto source = values_of<bfloat16>(group.rank(), 0, 150);
-    std::vector<bfloat16> target(static_cast<std::size_t>(to.ranks[static_cast<std::size_t>(group.rank())].size));
-    redistribution.run(group, source.data(), target.data(), DType::bf16).synchronize();
+    const Placed source(values_of<bfloat16>(group.rank(), 0, 150), group.kernels().device());
+    Placed<bfloat16> sums(to.ranks[static_cast<std::size_t>(group.rank())].size, group.kernels().device());
+    redistribution.run(group, source.data(), sums.data(), DType::bf16).synchronize();
+    const auto target = sums.values();
     for_each_element(to, group.rank(), [&](std::int64_t logical, std::int64_t offset) {
       const auto part = [&](int rank) { return static_cast<float>(value_of<bfloat16>(rank, logical)); };
       EXPECT_EQ(target[static_cast<std::size_t>(offset)].bits, bfloat16(part(0) + part(1) + part(2)).bits);
@@ -187,12 +190,12 @@ TEST(Redistribute, NegativeZerosKeepTheirSignInSums) {
   const Layout from = partial(rows_by_rank({2, 1}, {{{0, 2}}, {{1, 2}}}));
   const Layout to = rows_by_rank({2, 1}, {{}, {{0, 2}}});
   on_ranks(2, [&](Communicator& group) {
-    const std::vector<float> source(2, -0.0f);
-    std::vector<float> target(2, 1.0f);
+    const Placed source(std::vector<float>(2, -0.0f), group.kernels().device());
+    Placed target(std::vector<float>(2, 1.0f), group.kernels().device());
     const Redistribution redistribution(from, to, group.rank());
     redistribution.run(group, source.data(), target.data(), DType::fp32).synchronize();
     if (group.rank() == 0) return;
-    for (const float value : target) EXPECT_TRUE(value == 0 && std::signbit(value));
+    for (const float value : target.values()) EXPECT_TRUE(value == 0 && std::signbit(value));
   });
 }
 

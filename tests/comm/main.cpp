@@ -23,7 +23,7 @@ class FailurePrinter final : public testing::EmptyTestEventListener {
 };
 
 int run_on_mpi() {
-  auto& world = tessera::comm::mpi_world_of_tests();
+  auto& world = tessera::comm::world_of_tests();
   world = tessera::comm::make_mpi_world({.timeout = std::chrono::seconds(60), .check_mismatch = true});
   if (world->rank() != 0) {
     auto& listeners = testing::UnitTest::GetInstance()->listeners();

@@ -6,13 +6,18 @@
 
 namespace tessera::comm {
 
-std::unique_ptr<World>& mpi_world_of_tests() {
+std::unique_ptr<World>& world_of_tests() {
   static std::unique_ptr<World> world;
   return world;
 }
 
+base::Device& device_of_tests() {
+  static base::Device device;
+  return device;
+}
+
 bool has_ranks(int ranks) {
-  return mpi_world_of_tests() == nullptr || ranks <= mpi_world_of_tests()->size();
+  return world_of_tests() == nullptr || ranks <= world_of_tests()->size();
 }
 
 std::unique_ptr<Communicator> make_whole_group(World& world, int ranks) {
@@ -22,7 +27,7 @@ std::unique_ptr<Communicator> make_whole_group(World& world, int ranks) {
 }
 
 void on_ranks(int ranks, const std::function<void(Communicator&)>& body) {
-  if (World* world = mpi_world_of_tests().get()) {
+  if (World* world = world_of_tests().get()) {
     if (auto group = make_whole_group(*world, ranks)) body(*group);
     return;
   }
@@ -30,7 +35,7 @@ void on_ranks(int ranks, const std::function<void(Communicator&)>& body) {
 }
 
 void on_worlds(const std::function<void(World&)>& body) {
-  if (World* world = mpi_world_of_tests().get()) return body(*world);
+  if (World* world = world_of_tests().get()) return body(*world);
   for (int ranks = 1; ranks <= 8; ++ranks) run_local(ranks, {}, body);
 }
 

@@ -3,6 +3,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/execute.h"
+#include "tests/comm/placed.h"
 #include "tests/comm/ranks.h"
 #include "tests/comm/values.h"
 
@@ -49,15 +50,16 @@ TEST(RunTogether, GivesWhatEachAloneGives) {
     const auto cases = contiguous_cases(ranks);
     on_ranks(ranks, [&](Communicator& group) {
       std::vector<std::unique_ptr<Redistribution>> own;
-      std::vector<std::vector<float>> sources, alone, together;
+      std::vector<Placed<float>> sources, alone, together;
+      const base::Device device = group.kernels().device();
       for (const Case& one : cases) {
         own.push_back(std::make_unique<Redistribution>(one.from, one.to, group.rank()));
         EXPECT_TRUE(own.back()->is_contiguous());
         const auto number = static_cast<std::int64_t>(1000 * own.size());
-        sources.push_back(
-            values_of<float>(group.rank(), number, static_cast<std::int64_t>(size_at(one.from, group.rank()))));
-        alone.emplace_back(size_at(one.to, group.rank()), -1.0f);
-        together.push_back(alone.back());
+        sources.emplace_back(
+            values_of<float>(group.rank(), number, static_cast<std::int64_t>(size_at(one.from, group.rank()))), device);
+        alone.emplace_back(std::vector<float>(size_at(one.to, group.rank()), -1.0f), device);
+        together.emplace_back(alone.back().values(), device);
         own.back()->run(group, sources.back().data(), alone.back().data(), DType::fp32).synchronize();
       }
       base::Fence done;
@@ -73,7 +75,8 @@ TEST(RunTogether, GivesWhatEachAloneGives) {
         done = run_together(group, members, from, to, DType::fp32);
       }
       done.synchronize();
-      for (std::size_t m = 0; m < own.size(); ++m) EXPECT_TRUE(same_bits(together[m], alone[m])) << "number " << m;
+      for (std::size_t m = 0; m < own.size(); ++m)
+        EXPECT_TRUE(same_bits(together[m].values(), alone[m].values())) << "number " << m;
       run_together(group, {}, {}, {}, DType::fp32).synchronize();
     });
   }

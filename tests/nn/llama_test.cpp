@@ -56,7 +56,7 @@ double loss_of(Llama& model, shard::Runtime& runtime, const Batch& batch) {
   const at::NoGradGuard none;
   runtime.begin_step(shard::StepKind::evaluate, 1);
   runtime.begin_microbatch();
-  const double loss = model.forward(batch, 0).sum;
+  const double loss = model.forward(batch, 0).sum.item<double>();
   runtime.end_microbatch();
   runtime.end_step();
   return loss;
@@ -85,7 +85,7 @@ TEST_P(Gradient, IsTheDerivativeOfTheLoss) {
     loss.objective.backward();
     runtime.end_microbatch();
     runtime.end_step();
-    EXPECT_NEAR(loss.sum, loss_of(model, runtime, batch), 1e-12 * loss.sum);
+    EXPECT_NEAR(loss.sum.item<double>(), loss_of(model, runtime, batch), 1e-12 * loss.sum.item<double>());
 
     for (shard::ParameterId id = 0; id < runtime.size(); ++id) {
       shard::ShardedParameter& parameter = runtime.parameter(id);

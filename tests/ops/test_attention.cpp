@@ -25,7 +25,7 @@ struct Case {
             .cu_seqlens = cu_seqlens,
             .scale = 1 / std::sqrt(static_cast<double>(head_dim))};
   }
-  Qkv inputs(at::ScalarType type) const {
+  Qkv inputs(const at::TensorOptions& type) const {
     return {.q = random_tensor({tokens(), q_heads(), head_dim}, 1, type),
             .k = random_tensor({tokens(), kv_heads, head_dim}, 2, type),
             .v = random_tensor({tokens(), kv_heads, head_dim}, 3, type)};
@@ -115,25 +115,27 @@ class Evaluation {
   Reference r_;
 };
 
-class AttentionTypes : public testing::TestWithParam<at::ScalarType> {};
-INSTANTIATE_TEST_SUITE_P(Types, AttentionTypes, testing::Values(at::kFloat, at::kBFloat16, at::kDouble));
+class AttentionTypes : public KindTest {};
+INSTANTIATE_TEST_SUITE_P(Kinds, AttentionTypes, testing::ValuesIn(every_kind()), name_of_kind);
 
 // Inputs are within [-1, 1): a score's sum is at most d / sqrt(d), computed within (d + 2) u of that; the weights'
 // relative error is twice the scores' plus that of ATen's exp (20 units in the last place in fp32) and of sums over s
 // keys; each product over s or d terms adds one rounding a term. In bf16, backward also starts from an output rounded
-// once.
+// once, and a GPU's kernels round weights and their gradients to bf16 before they multiply them.
 double relative_bound(const Case& c, at::ScalarType type) {
   const double d = static_cast<double>(c.head_dim), s = static_cast<double>(c.seq_len);
   const double u = accumulator_roundoff(type);
   return 2 * (d + 2) * u * std::sqrt(d) + (2 * s + 2 * d + 48) * u;
 }
-void expect_equal(const Case& c, at::ScalarType type) {
-  const Qkv in = c.inputs(type);
-  const at::Tensor dout = random_tensor({c.tokens(), c.q_heads() * c.head_dim}, 4, type);
+void expect_equal(const Case& c, const at::TensorOptions& options) {
+  const at::ScalarType type = c10::typeMetaToScalarType(options.dtype());
+  const Qkv in = c.inputs(options);
+  const at::Tensor dout = random_tensor({c.tokens(), c.q_heads() * c.head_dim}, 4, options);
   const Reference expected = Evaluation(c, in, dout).result();
   const Attention forward = attention_forward(in, c.shape());
   const Qkv backward = attention_backward(dout, in, forward, c.shape());
-  const double error = relative_bound(c, type), once = type == at::kBFloat16 ? 1.01 * roundoff(type) : 0;
+  const double once = type == at::kBFloat16 ? 1.01 * roundoff(type) : 0;
+  const double error = relative_bound(c, type) + (options.device() == at::kCUDA ? 2 * once : 0);
   const auto check = [&](const at::Tensor& got, const Values& value, const Values& scale, double relative) {
     EXPECT_EQ(got.scalar_type(), type);
     expect_near(values_of(got), value,
@@ -153,10 +155,12 @@ TEST_P(AttentionTypes, EqualsTheReference) {
       {.batch = 2, .seq_len = 5, .kv_heads = 3, .head_dim = 4, .kv_of_q = {0, 2, 2}},  // head 1 is read by nobody
       {.batch = 1, .seq_len = 129, .kv_heads = 1, .head_dim = 16, .kv_of_q = {0, 0}},
       {.batch = 1, .seq_len = 257, .kv_heads = 1, .head_dim = 4, .kv_of_q = {0}},
+      {.batch = 2, .seq_len = 96, .kv_heads = 2, .head_dim = 64, .kv_of_q = {0, 0, 1, 1}},
+      {.batch = 1, .seq_len = 130, .kv_heads = 1, .head_dim = 128, .kv_of_q = {0, 0, 0, 0}},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(testing::Message() << c.batch << " x " << c.seq_len << ", head_dim " << c.head_dim);
-    expect_equal(c, GetParam());
+    expect_equal(c, type());
   }
 }
 
@@ -167,13 +171,13 @@ TEST_P(AttentionTypes, StaysInsideDocuments) {
                 .head_dim = 6,
                 .kv_of_q = {0, 0, 1},
                 .cu_seqlens = {0, 1, 4, 19, 30, 38}},
-               GetParam());
+               type());
 }
 
 TEST_P(AttentionTypes, OfDocumentsEqualsAttentionOfEachDocument) {
   const Case whole{.seq_len = 21, .kv_heads = 1, .head_dim = 4, .kv_of_q = {0, 0}, .cu_seqlens = {0, 8, 9, 21}};
-  const Qkv in = whole.inputs(GetParam());
-  const at::Tensor dout = random_tensor({21, 8}, 4, GetParam());
+  const Qkv in = whole.inputs(type());
+  const at::Tensor dout = random_tensor({21, 8}, 4, type());
   const Attention forward = attention_forward(in, whole.shape());
   const Qkv backward = attention_backward(dout, in, forward, whole.shape());
   for (std::size_t i = 0; i + 1 < whole.cu_seqlens.size(); ++i) {
@@ -192,9 +196,10 @@ TEST_P(AttentionTypes, OfDocumentsEqualsAttentionOfEachDocument) {
 
 // The layout of heads over ranks must not matter: each head alone gives the bits it gives among others.
 TEST_P(AttentionTypes, OfAHeadDoesNotDependOnTheOthers) {
+  if (type().device() == at::kCUDA) GTEST_SKIP() << "tp changes the bits of products on a GPU";
   const Case all{.batch = 2, .seq_len = 40, .kv_heads = 3, .head_dim = 8, .kv_of_q = {0, 1, 2}};
-  const Qkv in = all.inputs(GetParam());
-  const at::Tensor dout = random_tensor({80, 24}, 4, GetParam());
+  const Qkv in = all.inputs(type());
+  const at::Tensor dout = random_tensor({80, 24}, 4, type());
   const Attention forward = attention_forward(in, all.shape());
   const Qkv backward = attention_backward(dout, in, forward, all.shape());
   const Case one{.batch = 2, .seq_len = 40, .kv_heads = 1, .head_dim = 8, .kv_of_q = {0}};
@@ -211,12 +216,11 @@ TEST_P(AttentionTypes, OfAHeadDoesNotDependOnTheOthers) {
 
 TEST_P(AttentionTypes, HasTheSameBitsWhenRepeated) {
   const Case c{.batch = 1, .seq_len = 70, .kv_heads = 1, .head_dim = 10, .kv_of_q = {0, 0}};
-  const Qkv in = c.inputs(GetParam());
-  const at::Tensor dout = random_tensor({70, 20}, 4, GetParam());
+  const Qkv in = c.inputs(type());
+  const at::Tensor dout = random_tensor({70, 20}, 4, type());
   const Attention first = attention_forward(in, c.shape());
   const Qkv gradient = attention_backward(dout, in, first, c.shape());
-  base::Buffer memory[3];
-  const Qkv elsewhere{.q = moved(in.q, 8, memory[0]), .k = moved(in.k, 24, memory[1]), .v = moved(in.v, 40, memory[2])};
+  const Qkv elsewhere{.q = shifted(in.q, 1), .k = shifted(in.k, 3), .v = shifted(in.v, 5)};
   const Attention second = attention_forward(elsewhere, c.shape());
   EXPECT_TRUE(same_bits(first.out, second.out));
   const Qkv again = attention_backward(dout, elsewhere, second, c.shape());
@@ -230,8 +234,8 @@ TEST_P(AttentionTypes, OfNothingIsNothing) {
                         {.batch = 1, .seq_len = 4, .kv_heads = 1, .head_dim = 4, .kv_of_q = {}},
                         {.batch = 1, .seq_len = 4, .kv_heads = 0, .head_dim = 4, .kv_of_q = {}}};
   for (const Case& c : cases) {
-    const Qkv in = c.inputs(GetParam());
-    const at::Tensor dout = random_tensor({c.tokens(), c.q_heads() * 4}, 4, GetParam());
+    const Qkv in = c.inputs(type());
+    const at::Tensor dout = random_tensor({c.tokens(), c.q_heads() * 4}, 4, type());
     const Attention forward = attention_forward(in, c.shape());
     EXPECT_EQ(forward.out.sizes(), dout.sizes());
     const Qkv gradient = attention_backward(dout, in, forward, c.shape());

@@ -42,6 +42,15 @@ TEST(Exponential, IsWithinElevenTenthsOfAUnit) {
   RecordProperty("worst_units", std::to_string(worst));
 }
 
+TEST(Exponential, OrdinaryIsTheSame) {
+  for (std::uint32_t bits = 0; bits < std::bit_cast<std::uint32_t>(kOrdinaryExponent); bits += 257)
+    for (const std::uint32_t sign : {0u, 0x80000000u}) {
+      const float x = std::bit_cast<float>(bits | sign);
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(ordinary_exponential(x)), std::bit_cast<std::uint32_t>(exponential(x)))
+          << x;
+    }
+}
+
 TEST(Exponential, HasTheRightEnds) {
   const float infinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(exponential(0.0f), 1.0f);
@@ -228,6 +237,27 @@ TEST(AdamW, WritesNoWeightWhenThereIsNoneOrItIsTheMaster) {
   update(b, nullptr);
   EXPECT_TRUE(same_bits(a.master, b.master));
   EXPECT_TRUE(same_bits(b.weight, untouched));
+}
+
+TEST(AdamW, DoesNotDecayWhatMustNot) {
+  State a = initial_state(50, {at::kFloat, at::kFloat, at::kFloat}),
+        b = initial_state(50, {at::kFloat, at::kFloat, at::kFloat});
+  const at::Tensor gradient = gradient_of(50, 1, at::kFloat);
+  const auto update = [&](State& state, double weight_decay, bool decays) {
+    AdamW options = options_at(1);
+    options.weight_decay = weight_decay;
+    adamw(options, {.master = state.master.data_ptr(),
+                    .gradient = gradient.data_ptr(),
+                    .exp_avg = state.exp_avg.data_ptr(),
+                    .exp_avg_sq = state.exp_avg_sq.data_ptr(),
+                    .count = 50,
+                    .decays = decays});
+  };
+  const at::Tensor before = a.master.clone();
+  update(a, 0.1, false);
+  update(b, 0, true);
+  EXPECT_TRUE(same_bits(a.master, b.master));
+  EXPECT_FALSE(same_bits(a.master, before));
 }
 
 TEST(AdamW, RefusesWhatCannotBe) {

@@ -49,31 +49,31 @@ void expect_product(const at::Tensor& got, const Product& expected, std::int64_t
               [&](std::size_t i) { return sums * expected.magnitude[i] + once * std::abs(expected.value[i]) + 1e-37; });
 }
 
-class Gemm : public testing::TestWithParam<at::ScalarType> {};
-INSTANTIATE_TEST_SUITE_P(Types, Gemm, testing::Values(at::kFloat, at::kBFloat16, at::kDouble));
+class Gemm : public KindTest {};
+INSTANTIATE_TEST_SUITE_P(Kinds, Gemm, testing::ValuesIn(every_kind()), name_of_kind);
 
 TEST_P(Gemm, EqualsTheReferenceForOddAndEmptyShapes) {
   const Extents shapes[] = {{1, 1, 1},  {3, 17, 129}, {129, 3, 17}, {17, 129, 3}, {64, 48, 32},
                             {0, 17, 3}, {17, 0, 3},   {3, 17, 0},   {0, 0, 5},    {129, 129, 129}};
   for (const Extents& e : shapes) {
     SCOPED_TRACE(testing::Message() << "tokens " << e.tokens << " out " << e.out << " in " << e.in);
-    const at::Tensor x = random_tensor({e.tokens, e.in}, 1, GetParam());
-    const at::Tensor w = random_tensor({e.out, e.in}, 2, GetParam());
-    const at::Tensor dy = random_tensor({e.tokens, e.out}, 3, GetParam());
+    const at::Tensor x = random_tensor({e.tokens, e.in}, 1, type());
+    const at::Tensor w = random_tensor({e.out, e.in}, 2, type());
+    const at::Tensor dy = random_tensor({e.tokens, e.out}, 3, type());
     const Values xs = values_of(x), ws = values_of(w), dys = values_of(dy);
 
     const at::Tensor y = gemm_fprop(x, w);
-    EXPECT_EQ(y.scalar_type(), GetParam());
-    expect_product(y, multiply({xs, e.in, 1}, {ws, e.in, 1}, e), e.in, GetParam());
+    EXPECT_EQ(y.scalar_type(), GetParam().type);
+    expect_product(y, multiply({xs, e.in, 1}, {ws, e.in, 1}, e), e.in, GetParam().type);
 
     const at::Tensor dx = gemm_dgrad(dy, w);
-    EXPECT_EQ(dx.scalar_type(), GetParam());
-    expect_product(dx, multiply({dys, e.out, 1}, {ws, 1, e.in}, {e.tokens, e.in, e.out}), e.out, GetParam());
+    EXPECT_EQ(dx.scalar_type(), GetParam().type);
+    expect_product(dx, multiply({dys, e.out, 1}, {ws, 1, e.in}, {e.tokens, e.in, e.out}), e.out, GetParam().type);
 
-    at::Tensor dw = random_tensor({e.out, e.in}, 4, accumulator(GetParam()));
+    at::Tensor dw = random_tensor({e.out, e.in}, 4, accumulator(type()));
     const at::Tensor before = dw.clone();
     gemm_wgrad(dy, x, dw, false);
-    expect_product(dw, multiply({dys, 1, e.out}, {xs, 1, e.in}, {e.out, e.in, e.tokens}), e.tokens, GetParam());
+    expect_product(dw, multiply({dys, 1, e.out}, {xs, 1, e.in}, {e.out, e.in, e.tokens}), e.tokens, GetParam().type);
 
     at::Tensor sum = before.clone();
     gemm_wgrad(dy, x, sum, true);
@@ -82,19 +82,15 @@ TEST_P(Gemm, EqualsTheReferenceForOddAndEmptyShapes) {
 }
 
 TEST_P(Gemm, HasTheSameBitsAtEveryAddress) {
-  const at::Tensor x = random_tensor({37, 130}, 5, GetParam()), w = random_tensor({65, 130}, 6, GetParam());
-  const at::Tensor dy = random_tensor({37, 65}, 7, GetParam());
-  const at::ScalarType type = accumulator(GetParam());
-  at::Tensor dw = random_tensor({65, 130}, 8, type);
+  const at::Tensor x = random_tensor({37, 130}, 5, type()), w = random_tensor({65, 130}, 6, type());
+  const at::Tensor dy = random_tensor({37, 65}, 7, type());
+  at::Tensor dw = random_tensor({65, 130}, 8, accumulator(type()));
   gemm_wgrad(dy, x, dw, false);
   const at::Tensor y = gemm_fprop(x, w), dx = gemm_dgrad(dy, w);
-  const std::size_t element = x.element_size();
-  for (const std::size_t offset : {std::size_t{0}, element, 5 * element, std::size_t{64}, std::size_t{256}}) {
+  for (const std::int64_t offset : {0, 1, 5, 32, 64, 128}) {
     SCOPED_TRACE(testing::Message() << "offset " << offset);
-    base::Buffer memory[4];
-    const at::Tensor x2 = moved(x, offset, memory[0]), w2 = moved(w, offset + element, memory[1]);
-    const at::Tensor dy2 = moved(dy, offset * 2, memory[2]);
-    at::Tensor dw2 = moved(dw, offset / element * dw.element_size(), memory[3]).fill_(77);
+    const at::Tensor x2 = shifted(x, offset), w2 = shifted(w, offset + 1), dy2 = shifted(dy, offset * 2);
+    at::Tensor dw2 = shifted(dw, offset).fill_(77);
     gemm_wgrad(dy2, x2, dw2, false);
     EXPECT_TRUE(same_bits(gemm_fprop(x2, w2), y));
     EXPECT_TRUE(same_bits(gemm_dgrad(dy2, w2), dx));
@@ -103,22 +99,25 @@ TEST_P(Gemm, HasTheSameBitsAtEveryAddress) {
 }
 
 TEST_P(Gemm, TakesStridedOperands) {
-  const at::Tensor wide = random_tensor({19, 40}, 9, GetParam()), w = random_tensor({11, 20}, 10, GetParam());
+  const at::Tensor wide = random_tensor({19, 40}, 9, type()), w = random_tensor({11, 20}, 10, type());
   const at::Tensor x = wide.narrow(1, 7, 20);
   EXPECT_TRUE(same_bits(gemm_fprop(x, w), gemm_fprop(x.clone(at::MemoryFormat::Contiguous), w)));
-  const at::Tensor turned = random_tensor({20, 11}, 11, GetParam()).t();
+  const at::Tensor turned = random_tensor({20, 11}, 11, type()).t();
   EXPECT_TRUE(same_bits(gemm_fprop(x, turned), gemm_fprop(x, turned.clone(at::MemoryFormat::Contiguous))));
 }
 
 TEST_P(Gemm, RefusesOperandsThatDoNotFit) {
-  const at::Tensor x = random_tensor({4, 5}, 1, GetParam()), w = random_tensor({3, 6}, 2, GetParam());
+  const at::Tensor x = random_tensor({4, 5}, 1, type()), w = random_tensor({3, 6}, 2, type());
   EXPECT_THROW(gemm_fprop(x, w), Error);
   EXPECT_THROW(gemm_dgrad(x, w), Error);
-  at::Tensor dw = random_tensor({5, 4}, 3, accumulator(GetParam()));
+  at::Tensor dw = random_tensor({5, 4}, 3, accumulator(type()));
   EXPECT_THROW(gemm_wgrad(x, x, dw, false), Error);  // dw must be [5, 5]
   EXPECT_THROW(gemm_fprop(x, at::Tensor()), Error);
-  const at::ScalarType other = GetParam() == at::kFloat ? at::kDouble : at::kFloat;
-  EXPECT_THROW(gemm_fprop(x, random_tensor({3, 5}, 2, other)), Error);
+  const at::ScalarType other = GetParam().type == at::kFloat ? at::kDouble : at::kFloat;
+  EXPECT_THROW(gemm_fprop(x, random_tensor({3, 5}, 2, type().dtype(other))), Error);
+  if (type().device() != at::kCPU) {
+    EXPECT_THROW(gemm_fprop(x, random_tensor({3, 5}, 2, GetParam().type)), Error);  // on the CPU
+  }
 }
 
 // In bf16 a product rounded to its type would lose bits; main_grad must not.

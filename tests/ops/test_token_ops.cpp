@@ -13,14 +13,8 @@
 namespace tessera::ops::test {
 namespace {
 
-class TokenOps : public testing::TestWithParam<at::ScalarType> {
- protected:
-  at::ScalarType type() const { return GetParam(); }
-  double u() const { return accumulator_roundoff(type()); }
-  // One rounding to the model's type.
-  double once() const { return 1.01 * roundoff(type()); }
-};
-INSTANTIATE_TEST_SUITE_P(Types, TokenOps, testing::Values(at::kFloat, at::kBFloat16, at::kDouble));
+class TokenOps : public KindTest {};
+INSTANTIATE_TEST_SUITE_P(Kinds, TokenOps, testing::ValuesIn(every_kind()), name_of_kind);
 
 // ---- RMS norm
 
@@ -59,7 +53,16 @@ NormReference norm_reference(const NormInputs& in) {
 }
 
 TEST_P(TokenOps, RmsNormEqualsTheReference) {
-  for (const auto& [tokens, hidden] : {std::pair{3L, 1L}, {1L, 3L}, {5L, 17L}, {4L, 129L}, {2L, 256L}, {0L, 16L}}) {
+  for (const auto& [tokens, hidden] : {std::pair{3L, 1L},
+                                       {1L, 3L},
+                                       {5L, 17L},
+                                       {4L, 129L},
+                                       {2L, 256L},
+                                       {0L, 16L},
+                                       {600L, 72L},
+                                       {2L, 2048L},
+                                       {3L, 9001L},
+                                       {2L, 33000L}}) {
     SCOPED_TRACE(testing::Message() << tokens << " x " << hidden);
     const at::Tensor x = random_tensor({tokens, hidden}, 1, type()),
                      residual = random_tensor({tokens, hidden}, 2, type());
@@ -148,7 +151,7 @@ TEST(RmsNormGradient, EqualsFiniteDifferences) {
 // ---- SwiGLU
 
 TEST_P(TokenOps, SwigluEqualsTheReference) {
-  for (const auto& [tokens, features] : {std::pair{1L, 1L}, {3L, 17L}, {2L, 129L}, {0L, 8L}, {4L, 0L}}) {
+  for (const auto& [tokens, features] : {std::pair{1L, 1L}, {3L, 17L}, {2L, 129L}, {0L, 8L}, {4L, 0L}, {5L, 1032L}}) {
     SCOPED_TRACE(testing::Message() << tokens << " x " << features);
     const at::Tensor gate_up = random_tensor({tokens, 2 * features}, 1, type(), 12.0);
     const at::Tensor dout = random_tensor({tokens, features}, 2, type());
@@ -221,13 +224,13 @@ struct RopeCase {
 
 TEST_P(TokenOps, RopeEqualsRotationOfPairs) {
   const std::vector<std::int64_t> positions = {0, 5, 1, 511, 2};
-  for (const RopeCase& c : {RopeCase{3, 1, 6}, {2, 2, 34}, {0, 1, 4}, {2, 0, 4}, {1, 1, 2}}) {
+  for (const RopeCase& c : {RopeCase{3, 1, 6}, {2, 2, 34}, {0, 1, 4}, {2, 0, 4}, {1, 1, 2}, {4, 2, 128}}) {
     SCOPED_TRACE(testing::Message() << c.q_heads << " " << c.kv_heads << " " << c.head_dim);
-    const RopeTable table = make_rope_table(512, c.head_dim, 10000.0, {}, type());
+    const RopeTable table = make_rope_table(512, c.head_dim, 10000.0, {}, GetParam().type, GetParam().device);
     const std::int64_t width = (c.q_heads + 2 * c.kv_heads) * c.head_dim,
                        rotated = (c.q_heads + c.kv_heads) * c.head_dim;
     const at::Tensor qkv = random_tensor({5, width}, 1, type());
-    const Qkv parts = split_rope_forward(qkv, ids_tensor(positions), table, c.q_heads, c.kv_heads, c.head_dim);
+    const Qkv parts = split_rope_forward(qkv, ids(positions), table, c.q_heads, c.kv_heads, c.head_dim);
     const Values in = values_of(qkv);
     Values expected = in, scale(in.size());
     for (std::size_t token = 0; token < positions.size(); ++token) {
@@ -250,7 +253,7 @@ TEST_P(TokenOps, RopeEqualsRotationOfPairs) {
     const auto bound = [&](std::size_t i) { return 4 * u() * scale[i] + once() * std::abs(expected[i]); };
     expect_near(got, expected, bound);
     // The transpose of a rotation is its inverse: back to the input, with both directions' errors.
-    const at::Tensor back = split_rope_backward(parts, ids_tensor(positions), table);
+    const at::Tensor back = split_rope_backward(parts, ids(positions), table);
     expect_near(values_of(back), in, [&](std::size_t i) { return 8 * (u() + once()) * scale[i]; });
   }
 }

@@ -3,22 +3,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "tessera/base/error.h"
 #include "tessera/ops/cross_entropy.h"
+#include "tessera/ops/element.h"
 #include "tessera/ops/embedding.h"
 #include "tests/ops/values.h"
 
 namespace tessera::ops::test {
 namespace {
 
-class VocabularyOps : public testing::TestWithParam<at::ScalarType> {
- protected:
-  at::ScalarType type() const { return GetParam(); }
-  double u() const { return accumulator_roundoff(type()); }
-  double once() const { return 1.01 * roundoff(type()); }
-};
-INSTANTIATE_TEST_SUITE_P(Types, VocabularyOps, testing::Values(at::kFloat, at::kBFloat16, at::kDouble));
+class VocabularyOps : public KindTest {};
+INSTANTIATE_TEST_SUITE_P(Kinds, VocabularyOps, testing::ValuesIn(every_kind()), name_of_kind);
 
 // ---- Cross-entropy
 
@@ -38,8 +35,7 @@ Loss cross_entropy(const at::Tensor& logits, const at::Tensor& targets, const st
     const Values other = values_of(cross_entropy_maximum(slices[r]));
     for (std::size_t i = 0; i < maximum.size(); ++i) maximum[i] = std::max(maximum[i], other[i]);
   }
-  const at::ScalarType type = accumulator(logits.scalar_type());
-  const at::Tensor largest = tensor_of(maximum, {logits.size(0)}, type);
+  const at::Tensor largest = tensor_of(maximum, {logits.size(0)}, accumulator(logits.options()));
   at::Tensor total = cross_entropy_sums(slices[0], largest, targets, cuts[0]);
   for (std::size_t r = 1; r < ranks; ++r) total.add_(cross_entropy_sums(slices[r], largest, targets, cuts[r]));
   Loss result{.losses = {}, .gradient = logits.clone()};
@@ -85,7 +81,7 @@ TEST_P(VocabularyOps, CrossEntropyEqualsTheReferenceForEveryCut) {
     const LossReference expected = reference(logits, targets, scale);
     for (const std::vector<std::int64_t>& cuts :
          {std::vector<std::int64_t>{0, 129}, {0, 65, 129}, {0, 1, 100, 129}, {0, 64, 64, 129}, {0, 129, 129}}) {
-      const Loss got = cross_entropy(logits, ids_tensor(targets), cuts, scale);
+      const Loss got = cross_entropy(logits, ids(targets), cuts, scale);
       // exp: its argument is rounded (u times the range), itself within 3u; then the sum, n deep at most.
       const double error = (129 + 16 + 2 * expected.range) * u();
       expect_near(values_of(got.losses), expected.losses,
@@ -101,9 +97,47 @@ TEST_P(VocabularyOps, CrossEntropyEqualsTheReferenceForEveryCut) {
   }
 }
 
+TEST_P(VocabularyOps, CrossEntropyOfALargeVocabularyEqualsTheReference) {
+  constexpr std::int64_t kVocabulary = 20008;
+  const std::vector<std::int64_t> targets = {0, kVocabulary - 1, 9000};
+  const at::Tensor logits = random_tensor({3, kVocabulary}, 1, type(), 4.0);
+  const LossReference expected = reference(logits, targets, 2.0);
+  const double error = (static_cast<double>(kVocabulary) / kLanes + 32 + 2 * expected.range) * u();
+  for (const std::vector<std::int64_t>& cuts : {std::vector<std::int64_t>{0, kVocabulary}, {0, 8001, kVocabulary}}) {
+    const Loss got = cross_entropy(logits, ids(targets), cuts, 2.0);
+    expect_near(values_of(got.losses), expected.losses,
+                [&](std::size_t i) { return error + 4 * u() * (expected.losses[i] + expected.range); });
+    expect_near(values_of(got.gradient), expected.gradient, [&](std::size_t i) {
+      return error * expected.gradient_scale[i] + once() * std::abs(expected.gradient[i]) + 1e-37;
+    });
+  }
+}
+
+// In one pass: the same maxima, and sums that agree with the two passes' once they are for the same maximum.
+TEST_P(VocabularyOps, StatisticsEqualMaximumAndSums) {
+  for (const std::int64_t vocabulary : {0L, 1L, 129L, 20008L}) {
+    Values values = random_values(4 * vocabulary, 1, 8.0);
+    for (std::size_t i = 0; i < values.size() / 4 / 2; ++i) values[i] = -std::numeric_limits<double>::infinity();
+    const at::Tensor logits = tensor_of(values, {4, vocabulary}, type()), targets = ids({0, 5, -1, 100});
+    const LossStatistics got = cross_entropy_statistics(logits, targets, 3);
+    EXPECT_TRUE(same_bits(got.maximum, cross_entropy_maximum(logits)));
+    const at::Tensor maximum = got.maximum.clamp_min(2.0);
+    const at::Tensor expected = cross_entropy_sums(logits, maximum, targets, 3);
+    at::Tensor sums = got.sums.clone();
+    cross_entropy_rescale(sums, got.maximum, maximum);
+    // Sums of n terms, each relative to some maximum: rounded arguments below 32, exp, rescaled at most n times.
+    const double error = 2 * (static_cast<double>(vocabulary) + 16 + 2 * 32) * u();
+    const Values exact = values_of(expected);
+    expect_near(values_of(sums), exact, [&](std::size_t i) { return i < 4 ? error * exact[i] + 1e-37 : 0.0; });
+    sums = got.sums.clone();
+    cross_entropy_rescale(sums, got.maximum, got.maximum);
+    EXPECT_TRUE(same_bits(sums, got.sums));
+  }
+}
+
 TEST_P(VocabularyOps, CrossEntropyOfLargeLogitsIsFinite) {
   const at::Tensor logits = tensor_of({3e4, -3e4, 0, 1e4, 1e4, 1e4}, {2, 3}, type());
-  const Loss got = cross_entropy(logits, ids_tensor({1, 2}), {0, 2, 3}, 1.0);
+  const Loss got = cross_entropy(logits, ids({1, 2}), {0, 2, 3}, 1.0);
   const Values losses = values_of(got.losses), in = values_of(logits);
   EXPECT_NEAR(losses[0], in[0] - in[1], 60000 * 2 * u());
   EXPECT_NEAR(losses[1], std::log(3.0), 1e-5);
@@ -112,27 +146,27 @@ TEST_P(VocabularyOps, CrossEntropyOfLargeLogitsIsFinite) {
 
 TEST_P(VocabularyOps, CrossEntropyTakesMaskedAndEmptyBatches) {
   const at::Tensor logits = random_tensor({2, 5}, 1, type());
-  const Loss masked = cross_entropy(logits, ids_tensor({-1, -1}), {0, 2, 5}, 1.0);
+  const Loss masked = cross_entropy(logits, ids({-1, -1}), {0, 2, 5}, 1.0);
   for (const double value : values_of(masked.losses)) EXPECT_EQ(value, 0.0);
   for (const double value : values_of(masked.gradient)) EXPECT_EQ(value, 0.0);
-  const Loss empty = cross_entropy(random_tensor({0, 5}, 1, type()), ids_tensor({}), {0, 2, 5}, 1.0);
+  const Loss empty = cross_entropy(random_tensor({0, 5}, 1, type()), ids({}), {0, 2, 5}, 1.0);
   EXPECT_EQ(empty.losses.numel(), 0);
   EXPECT_EQ(sum_in_order(empty.losses), 0.0);
 }
 
-TEST(CrossEntropy, OfAnEmptySliceHasNoMaximum) {
-  for (const double value : values_of(cross_entropy_maximum(random_tensor({3, 0}, 1, at::kFloat))))
+TEST_P(VocabularyOps, CrossEntropyOfAnEmptySliceHasNoMaximum) {
+  for (const double value : values_of(cross_entropy_maximum(random_tensor({3, 0}, 1, type()))))
     EXPECT_EQ(value, -std::numeric_limits<double>::infinity());
 }
 
-TEST(CrossEntropy, PassesNotANumberOn) {
+TEST_P(VocabularyOps, CrossEntropyPassesNotANumberOn) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const std::size_t place : {0u, 7u, 39u}) {
     Values row = random_values(40, 1);
     row[place] = nan;
-    const at::Tensor logits = tensor_of(row, {1, 40}, at::kFloat);
+    const at::Tensor logits = tensor_of(row, {1, 40}, type());
     EXPECT_TRUE(std::isnan(values_of(cross_entropy_maximum(logits))[0]));
-    EXPECT_TRUE(std::isnan(values_of(cross_entropy(logits, ids_tensor({3}), {0, 40}, 1.0).losses)[0]));
+    EXPECT_TRUE(std::isnan(values_of(cross_entropy(logits, ids({3}), {0, 40}, 1.0).losses)[0]));
   }
 }
 
@@ -150,55 +184,59 @@ TEST(CrossEntropyGradient, EqualsFiniteDifferences) {
   expect_near(gradient, numeric_gradient(logits, loss), [](std::size_t) { return 1e-8; });
 }
 
-TEST(SumInOrder, AddsChunksOf1024InTheAccumulatorType) {
-  const at::Tensor losses = random_tensor({2500}, 1, at::kFloat);
+TEST_P(VocabularyOps, LossesAreSummedInChunksOf1024) {
+  const at::Tensor losses = random_tensor({2500}, 1, accumulator(type()));
   const Values values = values_of(losses);
-  float total = 0;
+  const auto rounded = [&](double sum) {  // a sum of two fp32 numbers in fp64, rounded: their sum in fp32
+    return losses.scalar_type() == at::kFloat ? static_cast<double>(static_cast<float>(sum)) : sum;
+  };
+  double total = 0;
   for (std::size_t start = 0; start < values.size(); start += 1024) {
-    float chunk = 0;
+    double chunk = 0;
     for (std::size_t i = start; i < std::min<std::size_t>(start + 1024, values.size()); ++i)
-      chunk += static_cast<float>(values[i]);
-    total += chunk;
+      chunk = rounded(chunk + values[i]);
+    total = rounded(total + chunk);
   }
-  EXPECT_EQ(sum_in_order(losses), static_cast<double>(total));
+  EXPECT_EQ(sum_in_order(losses), total);
+  EXPECT_EQ(values_of(sum_on_device(losses))[0], total);
 }
 
 // ---- Embedding
 
 TEST_P(VocabularyOps, EmbeddingTakesRowsOfTheSlice) {
   const at::Tensor weight = random_tensor({5, 3}, 1, type());
-  const std::vector<std::int64_t> ids = {7, 9, 11, 12, 0, 7};  // the slice holds 7..11
-  const Values got = values_of(embedding_forward(ids_tensor(ids), weight, 7)), table = values_of(weight);
-  for (std::size_t token = 0; token < ids.size(); ++token)
+  const std::vector<std::int64_t> tokens = {7, 9, 11, 12, 0, 7};  // the slice holds 7..11
+  const Values got = values_of(embedding_forward(ids(tokens), weight, 7)), table = values_of(weight);
+  for (std::size_t token = 0; token < tokens.size(); ++token)
     for (std::size_t i = 0; i < 3; ++i) {
-      const bool local = ids[token] >= 7 && ids[token] < 12;
-      EXPECT_EQ(got[token * 3 + i], local ? table[static_cast<std::size_t>(ids[token] - 7) * 3 + i] : 0.0);
+      const bool local = tokens[token] >= 7 && tokens[token] < 12;
+      EXPECT_EQ(got[token * 3 + i], local ? table[static_cast<std::size_t>(tokens[token] - 7) * 3 + i] : 0.0);
     }
 }
 
 TEST_P(VocabularyOps, EmbeddingGradientAddsRowsInTokenOrder) {
-  const std::vector<std::int64_t> ids = {3, 4, 3, 9, 3, 4};
+  const std::vector<std::int64_t> tokens = {3, 4, 3, 9, 3, 4};
   const at::Tensor dy = random_tensor({6, 5}, 1, type());
   const at::Tensor before = random_tensor({3, 5}, 2, accumulator(type()));  // the slice holds 2..4
   for (const bool accumulate : {false, true}) {
     at::Tensor expected = before.clone();
     if (!accumulate) expected.zero_();
-    for (std::size_t token = 0; token < ids.size(); ++token)
-      if (ids[token] < 5)
-        expected.narrow(0, ids[token] - 2, 1)
+    for (std::size_t token = 0; token < tokens.size(); ++token)
+      if (tokens[token] < 5)
+        expected.narrow(0, tokens[token] - 2, 1)
             .add_(dy.narrow(0, static_cast<std::int64_t>(token), 1).to(before.scalar_type()));
     at::Tensor got = before.clone();
-    embedding_backward(dy, ids_tensor(ids), got, 2, accumulate);
+    embedding_backward(dy, ids(tokens), got, 2, accumulate);
     EXPECT_TRUE(same_bits(got, expected));
   }
 }
 
 TEST_P(VocabularyOps, EmbeddingOfNothingIsNothing) {
   const at::Tensor weight = random_tensor({0, 4}, 1, type());
-  for (const double value : values_of(embedding_forward(ids_tensor({1, 2}), weight, 3))) EXPECT_EQ(value, 0.0);
-  EXPECT_EQ(embedding_forward(ids_tensor({}), random_tensor({3, 4}, 1, type()), 0).numel(), 0);
+  for (const double value : values_of(embedding_forward(ids({1, 2}), weight, 3))) EXPECT_EQ(value, 0.0);
+  EXPECT_EQ(embedding_forward(ids({}), random_tensor({3, 4}, 1, type()), 0).numel(), 0);
   at::Tensor dweight = random_tensor({0, 4}, 1, accumulator(type()));
-  embedding_backward(random_tensor({2, 4}, 2, type()), ids_tensor({1, 2}), dweight, 3, false);
+  embedding_backward(random_tensor({2, 4}, 2, type()), ids({1, 2}), dweight, 3, false);
 }
 
 TEST(Embedding, RefusesGradientsThatDoNotFit) {

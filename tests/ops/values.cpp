@@ -1,5 +1,6 @@
 #include "tests/ops/values.h"
 
+#include <ATen/Context.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,27 +25,28 @@ Values random_values(std::int64_t count, std::uint64_t seed, double scale) {
   return values;
 }
 
-at::Tensor tensor_of(const Values& values, at::IntArrayRef shape, at::ScalarType type) {
+at::Tensor tensor_of(const Values& values, at::IntArrayRef shape, const at::TensorOptions& options) {
+  const at::ScalarType type = c10::typeMetaToScalarType(options.dtype());
   at::Tensor tensor = make(shape, type);
   EXPECT_EQ(static_cast<std::size_t>(tensor.numel()), values.size());
   cast(values.data(), base::DType::fp64, tensor.mutable_data_ptr(), to_dtype(type), tensor.numel());
-  return tensor;
+  return tensor.to(options.device());
 }
 
-at::Tensor random_tensor(at::IntArrayRef shape, std::uint64_t seed, at::ScalarType type, double scale) {
+at::Tensor random_tensor(at::IntArrayRef shape, std::uint64_t seed, const at::TensorOptions& options, double scale) {
   std::int64_t count = 1;
   for (const std::int64_t extent : shape) count *= extent;
-  return tensor_of(random_values(count, seed, scale), shape, type);
+  return tensor_of(random_values(count, seed, scale), shape, options);
 }
 
-at::Tensor ids_tensor(const std::vector<std::int64_t>& ids) {
+at::Tensor ids_tensor(const std::vector<std::int64_t>& ids, at::Device device) {
   at::Tensor tensor = make({static_cast<std::int64_t>(ids.size())}, at::kLong);
   std::copy(ids.begin(), ids.end(), tensor.mutable_data_ptr<std::int64_t>());
-  return tensor;
+  return tensor.to(device);
 }
 
 Values values_of(const at::Tensor& tensor) {
-  const at::Tensor source = tensor.contiguous();
+  const at::Tensor source = tensor.cpu().contiguous();
   Values values(static_cast<std::size_t>(source.numel()));
   cast(source.const_data_ptr(), to_dtype(source.scalar_type()), values.data(), base::DType::fp64, source.numel());
   return values;
@@ -57,22 +59,22 @@ double roundoff(at::ScalarType type) {
 at::ScalarType accumulator(at::ScalarType type) {
   return type == at::kDouble ? at::kDouble : at::kFloat;
 }
+at::TensorOptions accumulator(const at::TensorOptions& options) {
+  return options.dtype(accumulator(c10::typeMetaToScalarType(options.dtype())));
+}
 double accumulator_roundoff(at::ScalarType type) {
   return roundoff(accumulator(type));
 }
 
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  const at::Tensor left = a.contiguous(), right = b.contiguous();
+  const at::Tensor left = a.cpu().contiguous(), right = b.cpu().contiguous();
   return left.sizes() == right.sizes() && left.scalar_type() == right.scalar_type() &&
          (left.numel() == 0 || std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0);
 }
 
-at::Tensor moved(const at::Tensor& tensor, std::size_t offset, base::Buffer& memory) {
-  memory = base::Buffer(tensor.nbytes() + offset + 4096);
-  auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-  address = (address + 4095) / 4096 * 4096 + offset;
-  std::memcpy(reinterpret_cast<void*>(address), tensor.const_data_ptr(), tensor.nbytes());
-  return view_of(reinterpret_cast<void*>(address), tensor.sizes(), to_dtype(tensor.scalar_type()));
+at::Tensor shifted(const at::Tensor& tensor, std::int64_t elements) {
+  const at::Tensor memory = make({tensor.numel() + elements}, tensor.scalar_type(), tensor.device());
+  return memory.narrow(0, elements, tensor.numel()).view(tensor.sizes()).copy_(tensor);
 }
 
 void expect_near(const Values& got, const Values& expected, const std::function<double(std::size_t)>& bound) {
@@ -107,6 +109,25 @@ double dot(const at::Tensor& a, const at::Tensor& b) {
   double sum = 0;
   for (std::size_t i = 0; i < left.size(); ++i) sum += left[i] * right[i];
   return sum;
+}
+
+bool has_cuda() {
+  return at::hasCUDA();
+}
+
+std::vector<Kind> every_kind() {
+  std::vector<Kind> kinds;
+  for (const at::DeviceType device : {at::kCPU, at::kCUDA})
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble}) kinds.push_back({type, device});
+  return kinds;
+}
+
+std::string name_of_kind(const testing::TestParamInfo<Kind>& info) {
+  return std::string(base::name_of(to_dtype(info.param.type))) + (info.param.device == at::kCUDA ? "_cuda" : "");
+}
+
+void KindTest::SetUp() {
+  if (GetParam().device == at::kCUDA && !has_cuda()) GTEST_SKIP() << "no CUDA device";
 }
 
 }  // namespace tessera::ops::test

@@ -1,12 +1,12 @@
-// Between tensors and plain lists of doubles, in which the references compute.
+// Between tensors and plain lists of doubles, in which the references compute; tests over element types and devices.
 #pragma once
 #include <ATen/core/Tensor.h>
+#include <gtest/gtest.h>
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
-
-#include "tessera/base/buffer.h"
 
 namespace tessera::ops::test {
 
@@ -14,19 +14,22 @@ using Values = std::vector<double>;
 
 // Uniform in [-scale, scale), the same on every machine.
 Values random_values(std::int64_t count, std::uint64_t seed, double scale = 1.0);
-at::Tensor tensor_of(const Values& values, at::IntArrayRef shape, at::ScalarType type);
-at::Tensor random_tensor(at::IntArrayRef shape, std::uint64_t seed, at::ScalarType type, double scale = 1.0);
-at::Tensor ids_tensor(const std::vector<std::int64_t>& ids);
+// `options`: element type and device; of an element type alone: the CPU.
+at::Tensor tensor_of(const Values& values, at::IntArrayRef shape, const at::TensorOptions& options);
+at::Tensor random_tensor(at::IntArrayRef shape, std::uint64_t seed, const at::TensorOptions& options,
+                         double scale = 1.0);
+at::Tensor ids_tensor(const std::vector<std::int64_t>& ids, at::Device device = at::kCPU);
 Values values_of(const at::Tensor& tensor);
 
 // Largest relative error of one rounding to nearest: half the distance from 1 to the next number.
 double roundoff(at::ScalarType type);
 double accumulator_roundoff(at::ScalarType type);
 at::ScalarType accumulator(at::ScalarType type);
+at::TensorOptions accumulator(const at::TensorOptions& options);
 
 bool same_bits(const at::Tensor& a, const at::Tensor& b);
-// A copy of `tensor` that starts `offset` bytes after a multiple of 4096 in `memory`.
-at::Tensor moved(const at::Tensor& tensor, std::size_t offset, base::Buffer& memory);
+// A copy of `tensor` that starts so many elements into memory of ATen's.
+at::Tensor shifted(const at::Tensor& tensor, std::int64_t elements);
 
 // Every got[i] within bound(i) of expected[i]; NaN never is.
 void expect_near(const Values& got, const Values& expected, const std::function<double(std::size_t)>& bound);
@@ -35,5 +38,25 @@ void expect_near(const Values& got, const Values& expected, const std::function<
 Values numeric_gradient(at::Tensor x, const std::function<double()>& loss);
 // sum of a[i] b[i]
 double dot(const at::Tensor& a, const at::Tensor& b);
+
+// Whether there is a CUDA device.
+bool has_cuda();
+
+struct Kind {
+  at::ScalarType type;
+  at::DeviceType device;
+};
+std::vector<Kind> every_kind();  // fp32, bf16 and fp64, on the CPU and on CUDA
+std::string name_of_kind(const testing::TestParamInfo<Kind>& info);
+
+// Runs its tests for kinds; those on CUDA are skipped where there is no device.
+class KindTest : public testing::TestWithParam<Kind> {
+ protected:
+  void SetUp() override;
+  at::TensorOptions type() const { return at::TensorOptions(GetParam().type).device(GetParam().device); }
+  at::Tensor ids(const std::vector<std::int64_t>& ids) const { return ids_tensor(ids, GetParam().device); }
+  double u() const { return accumulator_roundoff(GetParam().type); }
+  double once() const { return 1.01 * roundoff(GetParam().type); }  // one rounding to the model's type
+};
 
 }  // namespace tessera::ops::test

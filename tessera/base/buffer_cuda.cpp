@@ -1,0 +1,58 @@
+#include "tessera/base/buffer.h"
+
+#include <algorithm>
+
+#include "tessera/base/device_guard.h"
+#include "tessera/base/error.h"
+
+namespace tessera::base::detail {
+namespace {
+
+std::size_t room_of(std::size_t bytes) {
+  return align_up(std::max<std::size_t>(bytes, 1));
+}
+
+void check_allocation(cudaError_t status, std::size_t bytes, const std::string& where) {
+  if (status == cudaSuccess) return;
+  (void)cudaGetLastError();
+  if (status == cudaErrorMemoryAllocation) throw Error("out of memory: {} bytes of {} asked for", bytes, where);
+  throw Error("{} bytes of {}: {} ({})", bytes, where, cudaGetErrorString(status), cudaGetErrorName(status));
+}
+
+// Errors of giving back are of work before, which its fences report, or the process is ending.
+void forget(cudaError_t status) {
+  if (status != cudaSuccess) (void)cudaGetLastError();
+}
+
+}  // namespace
+
+Memory allocate_device(std::size_t bytes, Device device) {
+  const DeviceGuard guard(device);
+  void* pointer = nullptr;
+  check_allocation(cudaMalloc(&pointer, room_of(bytes)), bytes, name_of(device));
+  const auto release = [](std::byte* memory, const Release&) { forget(cudaFree(memory)); };
+  return {static_cast<std::byte*>(pointer), {.function = release, .device = device}};
+}
+
+Memory allocate_pinned(std::size_t bytes) {
+  void* pointer = nullptr;
+  check_allocation(cudaHostAlloc(&pointer, room_of(bytes), cudaHostAllocPortable), bytes, "pinned memory");
+  const auto release = [](std::byte* memory, const Release&) { forget(cudaFreeHost(memory)); };
+  return {static_cast<std::byte*>(pointer), {.function = release}};
+}
+
+Memory allocate_in_stream(std::size_t bytes, Device device, CudaStream stream) {
+  const DeviceGuard guard(device);
+  void* pointer = nullptr;
+  check_allocation(cudaMallocAsync(&pointer, room_of(bytes), stream), bytes, name_of(device));
+  const auto release = [](std::byte* memory, const Release& how) { forget(cudaFreeAsync(memory, how.stream)); };
+  return {static_cast<std::byte*>(pointer), {.function = release, .device = device, .stream = stream}};
+}
+
+void fill_device(void* memory, std::uint8_t value, std::size_t bytes, Device device, CudaStream stream) {
+  const DeviceGuard guard(device);
+  TESSERA_CUDA_CHECK(cudaMemsetAsync(memory, value, bytes, stream));
+  if (stream == nullptr) TESSERA_CUDA_CHECK(cudaStreamSynchronize(stream));
+}
+
+}  // namespace tessera::base::detail

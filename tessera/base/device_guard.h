@@ -1,0 +1,28 @@
+// For files that are compiled with CUDA only.
+#pragma once
+#include "tessera/base/cuda_check.h"
+#include "tessera/base/device.h"
+
+namespace tessera::base {
+
+// Makes a CUDA device the calling thread's and restores the one before.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(Device device) {
+    TESSERA_CUDA_CHECK(cudaGetDevice(&before_));
+    if (before_ == device.index)
+      before_ = -1;
+    else
+      TESSERA_CUDA_CHECK(cudaSetDevice(device.index));
+  }
+  ~DeviceGuard() {
+    if (before_ >= 0) cudaSetDevice(before_);
+  }
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int before_ = -1;
+};
+
+}  // namespace tessera::base

@@ -1,0 +1,23 @@
+// What a fence refers to: for those who make lanes.
+#pragma once
+#include <chrono>
+#include <exception>
+#include <optional>
+
+namespace tessera::base::detail {
+
+// Any thread may use it.
+class FenceState {
+ public:
+  virtual ~FenceState() = default;
+  virtual bool done() const = 0;
+  virtual void wait() const = 0;
+  virtual bool wait_for(std::chrono::nanoseconds limit) const = 0;
+  virtual std::exception_ptr error() const = 0;
+  virtual double time() const { return 0; }
+  virtual void raise_host() const {}
+  // Both done; nothing where the two have no common measure of time.
+  virtual std::optional<double> seconds_since(const FenceState& earlier) const = 0;
+};
+
+}  // namespace tessera::base::detail

@@ -1,0 +1,252 @@
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/cuda_lane.h"
+#include "tessera/base/device_guard.h"
+#include "tessera/base/error.h"
+#include "tessera/base/fence_state.h"
+
+namespace tessera::base {
+namespace {
+
+using std::chrono::steady_clock;
+
+// The events of one lane, used again and again.
+class EventPool {
+ public:
+  explicit EventPool(Device device) : device_(device) {}
+  ~EventPool() {
+    for (const auto& events : free_)
+      for (cudaEvent_t event : events) cudaEventDestroy(event);
+  }
+  EventPool(const EventPool&) = delete;
+  EventPool& operator=(const EventPool&) = delete;
+
+  cudaEvent_t take(bool timed) {
+    {
+      std::lock_guard lock(mutex_);
+      auto& events = free_[timed ? 1 : 0];
+      if (!events.empty()) {
+        cudaEvent_t event = events.back();
+        events.pop_back();
+        return event;
+      }
+    }
+    const DeviceGuard guard(device_);
+    cudaEvent_t event = nullptr;
+    TESSERA_CUDA_CHECK(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming));
+    return event;
+  }
+  void give(cudaEvent_t event, bool timed) {
+    std::lock_guard lock(mutex_);
+    free_[timed ? 1 : 0].push_back(event);
+  }
+
+ private:
+  const Device device_;
+  std::mutex mutex_;
+  std::array<std::vector<cudaEvent_t>, 2> free_;  // by whether timed
+};
+
+// Waiting for a device: at first eagerly.
+class Patience {
+ public:
+  void rest() {
+    const auto waited = steady_clock::now() - begin_;
+    if (waited < std::chrono::microseconds(100))
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(waited < std::chrono::milliseconds(10) ? std::chrono::microseconds(20)
+                                                                         : std::chrono::microseconds(100));
+  }
+
+ private:
+  const steady_clock::time_point begin_ = steady_clock::now();
+};
+
+class CudaFence final : public detail::FenceState {
+ public:
+  CudaFence(std::shared_ptr<EventPool> pool, bool timed, std::shared_ptr<LaneFaults> faults)
+      : pool_(std::move(pool)),
+        event_(pool_->take(timed)),
+        timed_(timed),
+        faults_(std::move(faults)),
+        position_(faults_->position()) {}
+  ~CudaFence() override { pool_->give(event_, timed_); }
+  CudaFence(const CudaFence&) = delete;
+  CudaFence& operator=(const CudaFence&) = delete;
+
+  bool done() const override {
+    if (finished_.load(std::memory_order_acquire)) return true;
+    const cudaError_t status = cudaEventQuery(event_);
+    if (status == cudaErrorNotReady) {
+      (void)cudaGetLastError();
+      return false;
+    }
+    finish(status == cudaErrorCapturedEvent ? cudaSuccess : status);  // in a graph: the graph keeps the order
+    return true;
+  }
+  void wait() const override {
+    while (!wait_for(std::chrono::hours(1))) {
+    }
+  }
+  bool wait_for(std::chrono::nanoseconds limit) const override {
+    const auto begin = steady_clock::now();
+    Patience patience;
+    for (;;) {
+      if (done()) return true;
+      const auto waited = steady_clock::now() - begin;
+      if (waited >= limit) return false;
+      if (waited > std::chrono::milliseconds(1) && faults_->given_up(position_)) {
+        finish(cudaSuccess);
+        return true;
+      }
+      patience.rest();
+    }
+  }
+  std::exception_ptr error() const override {
+    if (!done()) return nullptr;
+    return error_;
+  }
+  std::optional<double> seconds_since(const FenceState& earlier) const override {
+    const auto* other = dynamic_cast<const CudaFence*>(&earlier);
+    float milliseconds = 0;
+    if (other == nullptr || !timed_ || !other->timed_) return std::nullopt;
+    if (cudaEventElapsedTime(&milliseconds, other->event_, event_) == cudaSuccess) return milliseconds * 1e-3;
+    (void)cudaGetLastError();
+    return std::nullopt;
+  }
+
+  cudaEvent_t event() const { return event_; }
+  void finish(cudaError_t status) const {
+    auto error = faults_->at(position_);
+    if (error == nullptr && status != cudaSuccess)
+      error = std::make_exception_ptr(
+          Error("a lane's work: {} ({})", cudaGetErrorString(status), cudaGetErrorName(status)));
+    std::lock_guard lock(mutex_);
+    if (finished_.load(std::memory_order_relaxed)) return;
+    error_ = std::move(error);
+    finished_.store(true, std::memory_order_release);
+  }
+
+ private:
+  const std::shared_ptr<EventPool> pool_;
+  const cudaEvent_t event_;
+  const bool timed_;
+  const std::shared_ptr<LaneFaults> faults_;
+  const std::int64_t position_;
+  mutable std::mutex mutex_;
+  mutable std::atomic<bool> finished_ = false;
+  mutable std::exception_ptr error_;  // written before finished_
+};
+
+class CudaLane final : public Lane {
+ public:
+  CudaLane(std::string name, Device device, CudaStream stream, bool owned, std::shared_ptr<LaneFaults> faults)
+      : name_(std::move(name)),
+        device_(device),
+        stream_(stream),
+        owned_(owned),
+        faults_(std::move(faults)),
+        pool_(std::make_shared<EventPool>(device)) {}
+  ~CudaLane() override {
+    if (!owned_) return;
+    Patience patience;
+    while (cudaStreamQuery(stream_) == cudaErrorNotReady && !faults_->given_up(faults_->position())) patience.rest();
+    (void)cudaGetLastError();
+    cudaStreamDestroy(stream_);
+  }
+
+  void run(std::function<void()> work) override {
+    std::lock_guard lock(mutex_);
+    const std::int64_t position = faults_->begin_work();
+    if (faults_->broken()) return;
+    try {
+      const DeviceGuard guard(device_);
+      work();
+    } catch (...) {
+      faults_->fail(position, std::current_exception());
+    }
+  }
+  Fence record() override { return record(false); }
+  Fence record_timed() override { return record(true); }
+  void wait(const Fence& fence) override;
+  void delay(double seconds) override;
+  CudaStream stream() override { return stream_; }
+
+ private:
+  Fence record(bool timed) {
+    std::lock_guard lock(mutex_);
+    const DeviceGuard guard(device_);
+    const auto state = std::make_shared<CudaFence>(pool_, timed, faults_);
+    const cudaError_t status = cudaEventRecord(state->event(), stream_);
+    if (status != cudaSuccess) state->finish(status);
+    return Fence(state);
+  }
+
+  const std::string name_;
+  const Device device_;
+  const CudaStream stream_;
+  const bool owned_;
+  const std::shared_ptr<LaneFaults> faults_;
+  const std::shared_ptr<EventPool> pool_;
+  std::recursive_mutex mutex_;  // calls keep their order on the stream; work may call its own lane
+};
+
+void CudaLane::wait(const Fence& fence) {
+  const auto* other = dynamic_cast<const CudaFence*>(fence.state());
+  if (other == nullptr) {
+    while (!fence.wait_for(std::chrono::hours(1))) {
+    }
+    if (const auto error = fence.error()) faults_->fail(faults_->begin_work(), error);
+    return;
+  }
+  std::lock_guard lock(mutex_);
+  const std::int64_t position = faults_->begin_work();
+  const DeviceGuard guard(device_);
+  const cudaError_t status = cudaStreamWaitEvent(stream_, other->event(), 0);
+  if (status != cudaSuccess)
+    faults_->fail(position, std::make_exception_ptr(Error("lane {}: wait: {}", name_, cudaGetErrorString(status))));
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(stream_, &capture) != cudaSuccess) (void)cudaGetLastError();
+  if (capture == cudaStreamCaptureStatusNone) faults_->follow(fence);
+}
+
+void CudaLane::delay(double seconds) {
+  TESSERA_CHECK(seconds >= 0, "delay: expected 0 seconds or more, got {}", seconds);
+  run([this, seconds] {
+    const auto sleep = [](void* data) {
+      const std::unique_ptr<double> duration(static_cast<double*>(data));
+      std::this_thread::sleep_for(std::chrono::duration<double>(*duration));
+    };
+    auto duration = std::make_unique<double>(seconds);
+    TESSERA_CUDA_CHECK(cudaLaunchHostFunc(stream_, sleep, duration.get()));
+    (void)duration.release();  // the callback's
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<Lane> make_cuda_lane(const std::string& name, Device device, LanePriority priority,
+                                     std::shared_ptr<LaneFaults> faults) {
+  TESSERA_CHECK(device.kind == DeviceKind::cuda, "lane {}: expected a CUDA device, got {}", name, name_of(device));
+  const DeviceGuard guard(device);
+  int least = 0, greatest = 0;
+  TESSERA_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  cudaStream_t stream = nullptr;
+  TESSERA_CUDA_CHECK(
+      cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority == LanePriority::high ? greatest : least));
+  if (faults == nullptr) faults = std::make_shared<LaneFaults>();
+  return std::make_unique<CudaLane>(name, device, stream, true, std::move(faults));
+}
+
+std::unique_ptr<Lane> adopt_cuda_lane(const std::string& name, Device device, CudaStream stream) {
+  TESSERA_CHECK(device.kind == DeviceKind::cuda, "lane {}: expected a CUDA device, got {}", name, name_of(device));
+  return std::make_unique<CudaLane>(name, device, stream, false, std::make_shared<LaneFaults>());
+}
+
+}  // namespace tessera::base

@@ -1,0 +1,52 @@
+// What stands in for CUDA where the library is built without it.
+#include <cstring>
+
+#include "tessera/base/buffer.h"
+#include "tessera/base/cuda_lane.h"
+#include "tessera/base/error.h"
+
+namespace tessera::base {
+namespace {
+
+[[noreturn]] void absent(Device device) {
+  throw Error("{}: this program was built without CUDA", name_of(device));
+}
+
+}  // namespace
+
+int cuda_device_count() {
+  return 0;
+}
+void set_device(Device device) {
+  if (device.kind != DeviceKind::cpu) absent(device);
+}
+bool is_device_memory(const void*) {
+  return false;
+}
+void copy_bytes(void* target, const void* source, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(target, source, bytes);
+}
+
+namespace detail {
+Memory allocate_device(std::size_t, Device device) {
+  absent(device);
+}
+Memory allocate_pinned(std::size_t) {
+  absent(cuda_device(0));
+}
+Memory allocate_in_stream(std::size_t, Device device, CudaStream) {
+  absent(device);
+}
+void fill_device(void*, std::uint8_t, std::size_t, Device device, CudaStream) {
+  absent(device);
+}
+}  // namespace detail
+
+std::unique_ptr<Lane> make_cuda_lane(const std::string&, Device device, LanePriority, std::shared_ptr<LaneFaults>) {
+  absent(device);
+}
+std::unique_ptr<Lane> adopt_cuda_lane(const std::string&, Device device, CudaStream) {
+  absent(device);
+}
+
+}  // namespace tessera::base

@@ -1,0 +1,121 @@
+#include "tessera/bench/kernels.h"
+
+#include <ATen/Context.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "tessera/base/error.h"
+#include "tessera/bench/kernels_cases.h"
+#include "tessera/bench/kernels_clock.h"
+
+namespace tessera::bench {
+namespace {
+
+class WallClock final : public KernelClock {
+ public:
+  double seconds_of(int calls, const std::function<void(int)>& work) override {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int call = 0; call < calls; ++call) work(call);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+};
+
+void check(const KernelBench& b) {
+  for (const auto& [what, value] : {std::pair<const char*, std::int64_t>{"tokens", b.tokens},
+                                    {"hidden", b.hidden},
+                                    {"ffn", b.ffn},
+                                    {"q-heads", b.q_heads},
+                                    {"kv-heads", b.kv_heads},
+                                    {"vocabulary", b.vocabulary},
+                                    {"parameters", b.parameters},
+                                    {"repetitions", b.repetitions}})
+    if (value < 1) throw InputError("{}: expected 1 or more, got {}", what, value);
+  if (b.head_dim < 2 || b.head_dim % 2 != 0) throw InputError("head-dim: expected an even number, got {}", b.head_dim);
+  if (!base::is_floating(b.type)) throw InputError("dtype: expected bf16, fp32 or fp64");
+  if (b.cuda && !at::hasCUDA()) throw InputError("no CUDA device here");
+}
+
+// Median seconds of a call over the repetitions; each goes over so many sets of buffers.
+double measure(KernelClock& clock, const KernelCase& one, int sets, int repetitions) {
+  std::vector<std::function<void()>> calls;
+  for (int set = 0; set < sets; ++set) calls.push_back(one.prepare(static_cast<std::uint64_t>(10 * set)));
+  const auto work = [&](int call) { calls[static_cast<std::size_t>(call)](); };
+  clock.seconds_of(sets, work);
+  std::vector<double> seconds;
+  for (int i = 0; i < repetitions; ++i) seconds.push_back(clock.seconds_of(sets, work) / sets);
+  std::ranges::nth_element(seconds, seconds.begin() + repetitions / 2);
+  return seconds[static_cast<std::size_t>(repetitions / 2)];
+}
+
+}  // namespace
+
+std::unique_ptr<KernelClock> make_wall_clock() {
+  return std::make_unique<WallClock>();
+}
+
+KernelBench kernel_bench_on_cuda() {
+  return {.cuda = true,
+          .tokens = 8192,
+          .hidden = 4096,
+          .ffn = 14336,
+          .q_heads = 32,
+          .kv_heads = 8,
+          .head_dim = 128,
+          .vocabulary = 128256,
+          .parameters = 128 << 20};
+}
+
+std::vector<KernelRow> kernel_rows(const KernelBench& bench) {
+  check(bench);
+  // A repetition moves several times what caches hold: 60 MB of an H200, some MB of a CPU's core.
+  const double least = bench.cuda ? 400e6 : 32e6;
+  const std::unique_ptr<KernelClock> clock = bench.cuda ? make_event_clock() : make_wall_clock();
+  std::vector<KernelRow> rows;
+  for (const KernelCase& one : kernel_cases(bench, bench.cuda ? 1 << 30 : 16 << 20)) {
+    if (!rows.empty() && one.name.find(bench.only) == std::string::npos) continue;
+    const int sets = static_cast<int>(std::clamp(std::ceil(least / one.bytes), 1.0, 32.0));
+    KernelRow row{.name = one.name, .bytes = one.bytes, .seconds = measure(*clock, one, sets, bench.repetitions)};
+    row.copy_rate = rows.empty() ? row.rate() : rows.front().rate();
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+std::string kernel_text(const KernelBench& bench, const std::vector<KernelRow>& rows) {
+  std::string text = fmt::format(
+      "{} on {}, {} tokens; bytes: each input read once, each output written once\n\n{:22} {:>10} {:>10} {:>9} {:>7}\n",
+      base::name_of(bench.type), bench.cuda ? "cuda" : "the CPU", bench.tokens, "kernel", "MB", "us", "GB/s",
+      "of copy");
+  for (const KernelRow& row : rows)
+    text += fmt::format("{:22} {:>10.1f} {:>10.1f} {:>9.0f} {:>6.0f}%\n", row.name, row.bytes / 1e6, row.seconds * 1e6,
+                        row.rate() / 1e9, 100 * row.share());
+  return text;
+}
+
+nlohmann::ordered_json kernel_json(const KernelBench& bench, const std::vector<KernelRow>& rows) {
+  nlohmann::ordered_json table = nlohmann::ordered_json::array();
+  for (const KernelRow& row : rows)
+    table.push_back({{"kernel", row.name},
+                     {"bytes", row.bytes},
+                     {"seconds", row.seconds},
+                     {"bytes_per_second", row.rate()},
+                     {"of_copy", row.share()}});
+  return {{"benchmark", "kernels"},
+          {"device", bench.cuda ? "cuda" : "cpu"},
+          {"dtype", base::name_of(bench.type)},
+          {"tokens", bench.tokens},
+          {"hidden", bench.hidden},
+          {"ffn", bench.ffn},
+          {"q_heads", bench.q_heads},
+          {"kv_heads", bench.kv_heads},
+          {"head_dim", bench.head_dim},
+          {"vocabulary", bench.vocabulary},
+          {"parameters", bench.parameters},
+          {"repetitions", bench.repetitions},
+          {"rows", table}};
+}
+
+}  // namespace tessera::bench

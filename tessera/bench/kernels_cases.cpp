@@ -1,0 +1,246 @@
+#include "tessera/bench/kernels_cases.h"
+
+#include "tessera/ops/adamw.h"
+#include "tessera/ops/convert.h"
+#include "tessera/ops/cross_entropy.h"
+#include "tessera/ops/embedding.h"
+#include "tessera/ops/initialise.h"
+#include "tessera/ops/rms_norm.h"
+#include "tessera/ops/rope.h"
+#include "tessera/ops/swiglu.h"
+#include "tessera/ops/tensor.h"
+
+namespace tessera::bench {
+namespace {
+
+using base::DType;
+
+// What the cases have in common.
+class Cases {
+ public:
+  explicit Cases(const KernelBench& bench) : bench_(bench), device_(bench.cuda ? at::kCUDA : at::kCPU) {}
+
+  std::vector<KernelCase> cases;
+
+  const KernelBench& bench() const { return bench_; }
+  at::Device device() const { return device_; }
+  DType wide() const { return base::accumulator_of(bench_.type); }
+  double size(DType type) const { return static_cast<double>(base::size_of(type)); }
+  // Bytes of a matrix of the model's type with a row a token.
+  double rows(std::int64_t cols) const { return static_cast<double>(bench_.tokens * cols) * size(bench_.type); }
+
+  at::Tensor empty(at::IntArrayRef shape, DType type) const {
+    return ops::make(shape, ops::to_scalar_type(type), device_);
+  }
+  void fill(const at::Tensor& tensor, std::uint64_t seed) const {
+    const std::int64_t count = tensor.numel();
+    const ops::NormalFill fill{
+        .seed = seed, .name = "bench", .standard_deviation = 1, .logical_cols = count, .rows = 1, .cols = count};
+    const DType type = ops::to_dtype(tensor.scalar_type());
+    if (bench_.cuda)
+      ops::cuda::fill_normal(fill, tensor.data_ptr(), type, ops::stream_of(tensor));
+    else
+      ops::fill_normal(fill, tensor.data_ptr(), type);
+  }
+  at::Tensor normal(at::IntArrayRef shape, DType type, std::uint64_t seed) const {
+    at::Tensor tensor = empty(shape, type);
+    fill(tensor, seed);
+    return tensor;
+  }
+  at::Tensor normal(at::IntArrayRef shape, std::uint64_t seed) const { return normal(shape, bench_.type, seed); }
+  // Ids all over the vocabulary, some of them twice.
+  at::Tensor ids(std::uint64_t seed) const {
+    at::Tensor ids = ops::make({bench_.tokens}, at::kLong);
+    for (std::int64_t i = 0; i < bench_.tokens; ++i)
+      ids.mutable_data_ptr<std::int64_t>()[i] = (i * 7919 + static_cast<std::int64_t>(seed)) % bench_.vocabulary;
+    return ids.to(device_);
+  }
+
+ private:
+  KernelBench bench_;
+  at::Device device_;
+};
+
+void add_norms(Cases& c) {
+  const std::int64_t tokens = c.bench().tokens, hidden = c.bench().hidden;
+  const double row = c.rows(hidden);
+  c.cases.push_back(
+      {"rms_norm_forward", 4 * row, [&c, tokens, hidden](std::uint64_t seed) {
+         const at::Tensor x = c.normal({tokens, hidden}, seed), other = c.normal({tokens, hidden}, seed + 1);
+         const at::Tensor weight = c.normal({hidden}, seed + 2);
+         return [=] { ops::rms_norm_forward(x, other, weight, 1e-5); };
+       }});
+  c.cases.push_back({"rms_norm_apply", 2 * row, [&c, tokens, hidden](std::uint64_t seed) {
+                       const at::Tensor x = c.normal({tokens, hidden}, seed), weight = c.normal({hidden}, seed + 1);
+                       const at::Tensor rstd = c.normal({tokens}, c.wide(), seed + 2);
+                       return [=] { ops::rms_norm_apply(x, rstd, weight); };
+                     }});
+  c.cases.push_back(
+      {"rms_norm_backward", 4 * row, [&c, tokens, hidden](std::uint64_t seed) {
+         const at::Tensor dy = c.normal({tokens, hidden}, seed), dsum = c.normal({tokens, hidden}, seed + 1);
+         const at::Tensor sum = c.normal({tokens, hidden}, seed + 2), weight = c.normal({hidden}, seed + 3);
+         const at::Tensor rstd = c.normal({tokens}, c.wide(), seed + 4);
+         at::Tensor dweight = c.empty({hidden}, c.wide());
+         return [=]() mutable { ops::rms_norm_backward(dy, dsum, sum, rstd, weight, dweight, false); };
+       }});
+}
+
+void add_rope_and_swiglu(Cases& c) {
+  const KernelBench& b = c.bench();
+  const std::int64_t tokens = b.tokens, width = (b.q_heads + 2 * b.kv_heads) * b.head_dim, ffn = b.ffn;
+  const auto table = std::make_shared<ops::RopeTable>(
+      ops::make_rope_table(tokens, b.head_dim, 5e5, {}, ops::to_scalar_type(b.type), c.device()));
+  const at::Tensor order = at::Tensor(ops::make({tokens}, at::kLong));
+  for (std::int64_t i = 0; i < tokens; ++i) order.mutable_data_ptr<std::int64_t>()[i] = i;
+  const at::Tensor positions = order.to(c.device());
+  c.cases.push_back({"split_rope_forward", 2 * c.rows(width), [=, &c, &b](std::uint64_t seed) {
+                       const at::Tensor qkv = c.normal({tokens, width}, seed);
+                       return [=, &b] {
+                         ops::split_rope_forward(qkv, positions, *table, b.q_heads, b.kv_heads, b.head_dim);
+                       };
+                     }});
+  c.cases.push_back({"split_rope_backward", 2 * c.rows(width), [=, &c, &b](std::uint64_t seed) {
+                       const ops::Qkv parts{.q = c.normal({tokens, b.q_heads, b.head_dim}, seed),
+                                            .k = c.normal({tokens, b.kv_heads, b.head_dim}, seed + 1),
+                                            .v = c.normal({tokens, b.kv_heads, b.head_dim}, seed + 2)};
+                       return [=] { ops::split_rope_backward(parts, positions, *table); };
+                     }});
+  c.cases.push_back({"swiglu_forward", 3 * c.rows(ffn), [=, &c](std::uint64_t seed) {
+                       const at::Tensor gate_up = c.normal({tokens, 2 * ffn}, seed);
+                       return [=] { ops::swiglu_forward(gate_up); };
+                     }});
+  c.cases.push_back(
+      {"swiglu_backward", 5 * c.rows(ffn), [=, &c](std::uint64_t seed) {
+         const at::Tensor gate_up = c.normal({tokens, 2 * ffn}, seed), dout = c.normal({tokens, ffn}, seed + 1);
+         return [=] { ops::swiglu_backward(dout, gate_up); };
+       }});
+}
+
+void add_cross_entropy(Cases& c) {
+  const std::int64_t tokens = c.bench().tokens, vocabulary = c.bench().vocabulary;
+  const double row = c.rows(vocabulary);
+  c.cases.push_back({"cross_entropy_maximum", row, [=, &c](std::uint64_t seed) {
+                       const at::Tensor logits = c.normal({tokens, vocabulary}, seed);
+                       return [=] { ops::cross_entropy_maximum(logits); };
+                     }});
+  c.cases.push_back({"cross_entropy_sums", row, [=, &c](std::uint64_t seed) {
+                       const at::Tensor logits = c.normal({tokens, vocabulary}, seed), targets = c.ids(seed);
+                       const at::Tensor maximum = ops::cross_entropy_maximum(logits);
+                       return [=] { ops::cross_entropy_sums(logits, maximum, targets, 0); };
+                     }});
+  c.cases.push_back({"cross_entropy_statistics", row, [=, &c](std::uint64_t seed) {
+                       const at::Tensor logits = c.normal({tokens, vocabulary}, seed), targets = c.ids(seed);
+                       return [=] { ops::cross_entropy_statistics(logits, targets, 0); };
+                     }});
+  c.cases.push_back({"cross_entropy_finish", 2 * row, [=, &c](std::uint64_t seed) {
+                       at::Tensor logits = c.normal({tokens, vocabulary}, seed);
+                       const at::Tensor targets = c.ids(seed), maximum = ops::cross_entropy_maximum(logits);
+                       const at::Tensor sums = ops::cross_entropy_sums(logits, maximum, targets, 0);
+                       return [=]() mutable { ops::cross_entropy_finish(logits, maximum, sums, targets, 0, 1e-3); };
+                     }});
+}
+
+void add_embedding(Cases& c) {
+  const std::int64_t tokens = c.bench().tokens, hidden = c.bench().hidden, vocabulary = c.bench().vocabulary;
+  const double row = c.rows(hidden), dweight_bytes = static_cast<double>(vocabulary * hidden) * c.size(c.wide());
+  c.cases.push_back({"embedding_forward", 2 * row, [=, &c](std::uint64_t seed) {
+                       const at::Tensor weight = c.normal({vocabulary, hidden}, seed), ids = c.ids(seed);
+                       return [=] { ops::embedding_forward(ids, weight, 0); };
+                     }});
+  c.cases.push_back({"embedding_backward", row + dweight_bytes, [=, &c](std::uint64_t seed) {
+                       const at::Tensor dy = c.normal({tokens, hidden}, seed), ids = c.ids(seed);
+                       at::Tensor dweight = c.empty({vocabulary, hidden}, c.wide());
+                       return [=]() mutable { ops::embedding_backward(dy, ids, dweight, 0, false); };
+                     }});
+}
+
+// One shard with a gradient of this type.
+std::function<void()> adamw_call(const Cases& c, DType gradient_type, std::uint64_t seed) {
+  const std::int64_t count = c.bench().parameters;
+  const at::Tensor master = c.normal({count}, c.wide(), seed), weight = c.normal({count}, seed + 1);
+  const at::Tensor gradient = c.normal({count}, gradient_type, seed + 2),
+                   exp_avg = c.normal({count}, c.wide(), seed + 3);
+  const at::Tensor exp_avg_sq = c.normal({count}, c.wide(), seed + 4).abs_();
+  const ops::AdamWBuffers buffers{.master = master.data_ptr(),
+                                  .master_type = c.wide(),
+                                  .weight = c.bench().type == c.wide() ? master.data_ptr() : weight.data_ptr(),
+                                  .weight_type = c.bench().type,
+                                  .gradient = gradient.data_ptr(),
+                                  .gradient_type = gradient_type,
+                                  .exp_avg = exp_avg.data_ptr(),
+                                  .exp_avg_sq = exp_avg_sq.data_ptr(),
+                                  .count = count};
+  const ops::AdamW options{.lr = 1e-4, .weight_decay = 0.1, .step = 10};
+  const std::vector<at::Tensor> owners = {master, weight, gradient, exp_avg, exp_avg_sq};
+  if (!c.bench().cuda) return [owners, buffers, options] { ops::adamw(options, buffers); };
+  ops::StepScalars scalars = ops::step_scalars(options);
+  const at::Tensor on_device = ops::view_of(&scalars, {sizeof scalars}, DType::u8).to(c.device());
+  return [owners, buffers, on_device] {
+    ops::cuda::adamw({&buffers, 1}, static_cast<const ops::StepScalars*>(on_device.data_ptr()), nullptr,
+                     ops::stream_of(on_device));
+  };
+}
+
+void add_optimizer(Cases& c) {
+  const std::int64_t count = c.bench().parameters, hidden = c.bench().hidden,
+                     rows = std::max<std::int64_t>(1, count / hidden);
+  const DType type = c.bench().type, wide = c.wide();
+  const double states = 6 * c.size(wide) + (type == wide ? 0 : c.size(type));
+  for (const DType gradient : {wide, DType::bf16})
+    if (gradient == wide || type == DType::bf16)
+      c.cases.push_back({"adamw_" + std::string(base::name_of(gradient)) + "_gradient",
+                         static_cast<double>(count) * (states + c.size(gradient)),
+                         [&c, gradient](std::uint64_t seed) { return adamw_call(c, gradient, seed); }});
+  c.cases.push_back(
+      {"row_square_sums", static_cast<double>(rows * hidden) * c.size(wide), [=, &c](std::uint64_t seed) {
+         const at::Tensor values = c.normal({rows, hidden}, wide, seed), sums = c.empty({rows}, DType::fp64);
+         return [=, cuda = c.bench().cuda] {
+           double* to = sums.data_ptr<double>();
+           if (cuda)
+             ops::cuda::row_square_sums(values.data_ptr(), wide, rows, hidden, hidden, to, ops::stream_of(values));
+           else
+             ops::row_square_sums(values.data_ptr(), wide, rows, hidden, hidden, to);
+         };
+       }});
+  c.cases.push_back({"fill_normal", static_cast<double>(count) * c.size(type), [=, &c](std::uint64_t seed) {
+                       const at::Tensor values = c.empty({count}, type);
+                       return [=, &c] { c.fill(values, seed); };
+                     }});
+}
+
+void add_flat(Cases& c) {
+  const std::int64_t count = c.bench().parameters;
+  const DType type = c.bench().type, wide = c.wide();
+  if (type != wide)
+    c.cases.push_back({"cast", static_cast<double>(count) * (c.size(type) + c.size(wide)), [=, &c](std::uint64_t seed) {
+                         const at::Tensor values = c.normal({count}, wide, seed);
+                         return [=] { ops::rounded_to(values, ops::to_scalar_type(type)); };
+                       }});
+  c.cases.push_back({"add", 3 * static_cast<double>(count) * c.size(wide), [=, &c](std::uint64_t seed) {
+                       at::Tensor sum = c.normal({count}, wide, seed);
+                       const at::Tensor term = c.normal({count}, wide, seed + 1);
+                       return [=]() mutable { ops::add_to(sum, term); };
+                     }});
+}
+
+}  // namespace
+
+std::vector<KernelCase> kernel_cases(const KernelBench& bench, std::int64_t copy_bytes) {
+  const auto shared = std::make_shared<Cases>(bench);
+  Cases& c = *shared;
+  c.cases.push_back({"copy", 2 * static_cast<double>(copy_bytes), [&c, copy_bytes](std::uint64_t seed) {
+                       const at::Tensor from = c.normal({copy_bytes / 4}, DType::fp32, seed);
+                       return [from, to = from.clone()]() mutable { to.copy_(from); };
+                     }});
+  add_norms(c);
+  add_rope_and_swiglu(c);
+  add_cross_entropy(c);
+  add_embedding(c);
+  add_optimizer(c);
+  add_flat(c);
+  for (KernelCase& one : c.cases)  // the calls refer to what they share
+    one.prepare = [shared, prepare = one.prepare](std::uint64_t seed) { return prepare(seed); };
+  return std::move(c.cases);
+}
+
+}  // namespace tessera::bench

@@ -1,0 +1,109 @@
+#include "tessera/comm/launcher.h"
+
+#include <charconv>
+#include <optional>
+
+#include "tessera/base/error.h"
+
+namespace tessera::comm {
+namespace {
+
+class Reader {
+ public:
+  explicit Reader(const Variables& variables) : variables_(variables) {}
+
+  std::optional<std::string> text(const std::string& name) const {
+    const auto found = variables_.find(name);
+    return found == variables_.end() || found->second.empty() ? std::nullopt : std::optional(found->second);
+  }
+  // In [least, most].
+  std::optional<int> find_number(const std::string& name, int least, int most) const {
+    const auto value = text(name);
+    if (!value) return std::nullopt;
+    int number = 0;
+    const auto [end, error] = std::from_chars(value->data(), value->data() + value->size(), number);
+    if (error != std::errc() || end != value->data() + value->size() || number < least || number > most)
+      throw InputError("{}: expected a number in [{}, {}], got '{}'", name, least, most, *value);
+    return number;
+  }
+  int number(const std::string& name, int least, int most) const {
+    if (const auto value = find_number(name, least, most)) return *value;
+    throw InputError("{}: expected a number in [{}, {}], got nothing", name, least, most);
+  }
+
+ private:
+  const Variables& variables_;
+};
+
+constexpr int kMostRanks = 1 << 24;
+
+// The first of "node[07-12,20],other" is "node07".
+std::string first_host(const std::string& nodes) {
+  const std::size_t end = nodes.find_first_of("[,");
+  if (end == std::string::npos || nodes[end] == ',') return nodes.substr(0, end);
+  const std::size_t close = nodes.find(']', end);
+  const std::size_t number = nodes.find_first_of("-,]", end);
+  if (close == std::string::npos || number == end + 1)
+    throw InputError("SLURM_JOB_NODELIST: expected a list of nodes, got '{}'", nodes);
+  const std::size_t next = nodes.find(',', close);
+  return nodes.substr(0, end) + nodes.substr(end + 1, number - end - 1) +
+         nodes.substr(close + 1, next == std::string::npos ? next : next - close - 1);
+}
+
+struct Names {
+  const char *launcher, *rank, *size, *local_rank;
+};
+constexpr Names kTorchrun{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"};
+constexpr Names kMpirun{"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"};
+constexpr Names kSrun{"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"};
+
+Launch read_ranks(const Reader& reader, const Names& names) {
+  Launch launch;
+  launch.launcher = names.launcher;
+  launch.size = reader.number(names.size, 1, kMostRanks);
+  launch.rank = reader.number(names.rank, 0, launch.size - 1);
+  launch.local_rank = reader.number(names.local_rank, 0, launch.size - 1);
+  return launch;
+}
+
+// Where the launcher does not say where the store is.
+std::string address_of(const Reader& reader, const Launch& launch) {
+  if (launch.launcher == kSrun.launcher) {
+    if (reader.find_number("SLURM_NNODES", 1, kMostRanks).value_or(0) == 1) return "127.0.0.1";
+    for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"})
+      if (const auto nodes = reader.text(name)) return first_host(*nodes);
+  }
+  if (launch.size == 1) return "127.0.0.1";
+  if (launch.launcher == kMpirun.launcher &&
+      reader.find_number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, kMostRanks).value_or(0) == launch.size)
+    return "127.0.0.1";
+  throw InputError("MASTER_ADDR: expected the address of rank 0's node, for {} ranks of {}; got nothing", launch.size,
+                   launch.launcher);
+}
+
+}  // namespace
+
+Launch read_launch(const Variables& variables) {
+  const Reader reader(variables);
+  Launch launch;
+  for (const Names& names : {kTorchrun, kMpirun, kSrun}) {
+    if (!reader.text(names.rank) || !reader.text(names.size)) continue;
+    launch = read_ranks(reader, names);
+    break;
+  }
+  const auto address = reader.text("MASTER_ADDR");
+  launch.address = address ? *address : address_of(reader, launch);
+  launch.port = reader.find_number("MASTER_PORT", 1, 65535).value_or(launch.port);
+  const auto agent = reader.text("TORCHELASTIC_USE_AGENT_STORE");
+  launch.hosts_store = launch.launcher == kTorchrun.launcher && agent && (*agent == "True" || *agent == "1");
+  return launch;
+}
+
+int device_of(const Launch& launch, int devices) {
+  if (devices == 1 && launch.size > 1 && launch.launcher != kTorchrun.launcher) return 0;
+  if (launch.local_rank < devices) return launch.local_rank;
+  throw InputError("CUDA devices: expected one for each rank of a node, got {} for local rank {}", devices,
+                   launch.local_rank);
+}
+
+}  // namespace tessera::comm

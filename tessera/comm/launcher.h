@@ -1,0 +1,29 @@
+// What a launcher (torchrun, mpirun, srun) has told this process through environment variables.
+#pragma once
+#include <map>
+#include <string>
+
+namespace tessera::comm {
+
+using Variables = std::map<std::string, std::string>;
+
+struct Launch {
+  std::string launcher;               // "torchrun", "mpirun", "srun"; "" for a process on its own
+  int rank = 0, size = 1;             // in the world
+  int local_rank = 0;                 // on this node
+  std::string address = "127.0.0.1";  // where the store is, or comes to be
+  int port = 29500;
+  bool hosts_store = false;  // the launcher hosts the store there: rank 0 connects like the others
+};
+
+// In this order: RANK, WORLD_SIZE, LOCAL_RANK (torchrun; TORCHELASTIC_USE_AGENT_STORE says that it hosts the store),
+// OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK (mpirun), SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID (srun). MASTER_ADDR and
+// MASTER_PORT where they are set; else the first node of the job and 29500.
+// Errors (InputError): a variable missing or no such number, with what was expected and what is there.
+Launch read_launch(const Variables& variables);
+
+// The CUDA device of a process: its local rank, or the only one where a launcher shows each process one. Errors
+// (InputError): fewer devices than local ranks.
+int device_of(const Launch& launch, int devices);
+
+}  // namespace tessera::comm

@@ -1,0 +1,32 @@
+// Ranks as processes with one GPU each; NCCL moves the bytes, and our own kernels add them, in rank order.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "tessera/base/device.h"
+#include "tessera/comm/store.h"
+#include "tessera/comm/world.h"
+
+namespace tessera::comm {
+
+struct NcclOptions : WorldOptions {
+  int rank = 0, size = 1;
+  base::Device device = base::cuda_device(0);
+  // Of the run; the world takes connections of its own, and keys under "nccl/". Worlds made one after the other over
+  // one store need a prefix each.
+  std::shared_ptr<Store> store;
+  // The NCCL to load where the process holds none yet; empty: the one the build names, then the system's.
+  std::string library;
+};
+
+// False where the library was built without CUDA (make_nccl_world then throws InputError that says so).
+bool nccl_available();
+// Collective: all ranks make their worlds. Groups of one rank use no NCCL. Every communicator has a stream of high
+// priority, and calls return when the work is enqueued; the first exchange with a peer waits for that peer. Operands in
+// host memory go by way of pinned memory and the device.
+// A thread watches all operations: one that is not over within the time limit after the device has come to it, an error
+// of NCCL, or a failure that another rank has told of, ends all communicators, and the fences say why.
+// Errors: no NCCL, one of another version than the header's (InputError); no such device.
+std::unique_ptr<World> make_nccl_world(const NcclOptions& options);
+
+}  // namespace tessera::comm

@@ -1,0 +1,271 @@
+#include "tessera/comm/nccl_backend.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/nccl_staging.h"
+#include "tessera/comm/reduce.h"
+
+namespace tessera::comm {
+namespace {
+
+using std::chrono::steady_clock;
+
+// Up to this many bytes every rank takes everything and sums it alone: one round less.
+constexpr std::size_t kSmallAllReduce = 65536;
+
+std::string to_text(const std::vector<std::int64_t>& numbers) {
+  std::string text(numbers.size() * sizeof(std::int64_t), '\0');
+  std::memcpy(text.data(), numbers.data(), text.size());
+  return text;
+}
+std::vector<std::int64_t> to_numbers(const std::string& text) {
+  std::vector<std::int64_t> numbers(text.size() / sizeof(std::int64_t));
+  std::memcpy(numbers.data(), text.data(), numbers.size() * sizeof(std::int64_t));
+  return numbers;
+}
+
+class NcclBackend final : public Backend {
+ public:
+  NcclBackend(const NcclMember& member, const WorldOptions& options)
+      : member_(member),
+        group_(member.group),
+        options_(options),
+        watch_(std::make_shared<NcclWatch>(member.group, member.key, member.device, member.channel, member.faults)),
+        kernels_(make_cuda_kernels(member.device, member.stream)),
+        staging_(member.device, member.stream),
+        scratch_(member.device) {
+    member_.watchdog->add(watch_);
+  }
+  ~NcclBackend() override { member_.watchdog->remove(watch_); }
+
+  void perform(const Operation& operation, base::VirtualClock* clock) override;
+  void cancel() override {
+    watch_->fail(std::make_exception_ptr(
+        Error("{}, rank {}: cancelled: this rank has given up", group_.name, group_.world_rank())));
+  }
+  const Kernels& kernels() const override { return *kernels_; }
+
+ private:
+  void check(const Operation& operation, std::int64_t sequence);
+  void carry_out(const Operation& operation);
+  void all_gather(const Operation& operation);
+  void all_to_all(const Operation& operation);
+  void reduce_scatter(const Operation& operation);
+  void all_reduce(const Operation& operation);
+  void all_reduce_small(const Operation& operation);
+  void broadcast(const Operation& operation);
+  void barrier();
+  void exchange(const Operation& operation);
+
+  // Sends and receives with group ranks as peers, none of them this one; empty ones are left out.
+  void run(const std::vector<Send>& sends, const std::vector<Receive>& receives);
+  // Every member's `bytes` into `recv`, densely in rank order.
+  void gather_equal(const void* send, void* recv, std::size_t bytes);
+  template <typename Visit>
+  void for_each_peer(Visit visit) const {
+    for (int step = 1; step < group_.size(); ++step) visit((group_.rank + step) % group_.size());
+  }
+
+  const NcclMember member_;
+  const GroupIdentity group_;
+  const WorldOptions options_;
+  const std::shared_ptr<NcclWatch> watch_;
+  const std::unique_ptr<Kernels> kernels_;
+  NcclStaging staging_;
+  GrowingBuffer scratch_;
+  std::int64_t sequence_ = 0;
+  NcclDeadline deadline_;  // of the operation under way; only the lane touches it
+};
+
+void NcclBackend::perform(const Operation& operation, base::VirtualClock*) {
+  const std::int64_t sequence = sequence_++;
+  deadline_ = steady_clock::now() + options_.timeout;
+  try {
+    if (options_.check_mismatch) check(operation, sequence);
+    watch_->begin(operation.kind, sequence, member_.stream);
+    carry_out(staging_.to_device(operation, group_));
+    staging_.to_host();
+    watch_->end(member_.stream);
+  } catch (const std::exception& error) {
+    const std::string label =
+        fmt::format("{} #{} on {}, rank {}", name_of(operation.kind), sequence, group_.name, group_.world_rank());
+    std::rethrow_exception(member_.watchdog->report(watch_, label, error.what()));
+  }
+}
+
+// All members' calls, compared by way of the store before anything moves.
+void NcclBackend::check(const Operation& operation, std::int64_t sequence) {
+  const auto key = [&](std::int64_t number, int rank) {
+    return fmt::format("call/{}/{}/{}", member_.key, number, rank);
+  };
+  Store& store = *member_.store;
+  store.set(key(sequence, group_.rank), to_text(comm::to_numbers(operation)));
+  for_each_peer([&](int peer) {
+    const Operation theirs = from_numbers(to_numbers(member_.watchdog->await(store, key(sequence, peer), deadline_)));
+    const std::string text = mismatch(group_, group_.rank, operation, peer, theirs);
+    if (!text.empty()) throw Error("the calls do not match: {}", text);
+  });
+  // All have come here, so all have read the calls before.
+  if (sequence > 0) store.erase(key(sequence - 1, group_.rank));
+}
+
+void NcclBackend::carry_out(const Operation& operation) {
+  switch (operation.kind) {
+    case OperationKind::all_gather:
+      return all_gather(operation);
+    case OperationKind::all_to_all:
+      return all_to_all(operation);
+    case OperationKind::reduce_scatter:
+      return reduce_scatter(operation);
+    case OperationKind::all_reduce:
+      return all_reduce(operation);
+    case OperationKind::broadcast:
+      return broadcast(operation);
+    case OperationKind::barrier:
+      return barrier();
+    case OperationKind::exchange:
+      return exchange(operation);
+  }
+}
+
+void NcclBackend::run(const std::vector<Send>& sends, const std::vector<Receive>& receives) {
+  const auto moves = [](const auto& message) { return message.bytes > 0; };
+  if (std::none_of(sends.begin(), sends.end(), moves) && std::none_of(receives.begin(), receives.end(), moves)) return;
+  const auto body = [&](const NcclLibrary& nccl, ncclComm_t comm) {
+    const auto is_good = [](ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; };
+    ncclResult_t result = ncclSuccess;
+    for (const Send& one : sends)
+      if (moves(one) && is_good(result))
+        result = nccl.send(one.data, one.bytes, ncclUint8, one.peer, comm, member_.stream);
+    for (const Receive& one : receives)
+      if (moves(one) && is_good(result))
+        result = nccl.recv(one.data, one.bytes, ncclUint8, one.peer, comm, member_.stream);
+    return result;
+  };
+  member_.channel->call("ncclSend and ncclRecv", body, deadline_);
+}
+
+void NcclBackend::gather_equal(const void* send, void* recv, std::size_t bytes) {
+  if (bytes == 0) return;
+  const auto body = [&](const NcclLibrary& nccl, ncclComm_t comm) {
+    return nccl.all_gather(send, recv, bytes, ncclUint8, comm, member_.stream);
+  };
+  member_.channel->call("ncclAllGather", body, deadline_);
+}
+
+void NcclBackend::all_gather(const Operation& operation) {
+  const auto& counts = operation.recv_counts;
+  const auto bytes = [&](int r) { return bytes_of(counts[static_cast<std::size_t>(r)], operation.type); };
+  const auto place = [&](int r) { return advance(operation.recv, offset_of(counts, r), operation.type); };
+  const bool is_even = std::equal(counts.begin() + 1, counts.end(), counts.begin());
+  if (is_even && group_.size() > 1) return gather_equal(operation.send, operation.recv, bytes(0));
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for_each_peer([&](int peer) {
+    sends.push_back({.peer = peer, .data = operation.send, .bytes = bytes(group_.rank)});
+    receives.push_back({.peer = peer, .data = place(peer), .bytes = bytes(peer)});
+  });
+  kernels_->copy(operation.send, place(group_.rank), bytes(group_.rank));
+  run(sends, receives);
+}
+
+void NcclBackend::all_to_all(const Operation& operation) {
+  const auto& sent = operation.send_counts;
+  const auto& received = operation.recv_counts;
+  const auto from = [&](int r) { return advance(operation.send, offset_of(sent, r), operation.type); };
+  const auto to = [&](int r) { return advance(operation.recv, offset_of(received, r), operation.type); };
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for_each_peer([&](int peer) {
+    const auto p = static_cast<std::size_t>(peer);
+    sends.push_back({.peer = peer, .data = from(peer), .bytes = bytes_of(sent[p], operation.type)});
+    receives.push_back({.peer = peer, .data = to(peer), .bytes = bytes_of(received[p], operation.type)});
+  });
+  const auto own = bytes_of(received[static_cast<std::size_t>(group_.rank)], operation.type);
+  kernels_->copy(from(group_.rank), to(group_.rank), own);
+  run(sends, receives);
+}
+
+void NcclBackend::reduce_scatter(const Operation& operation) {
+  const auto& counts = operation.send_counts;
+  const auto from = [&](int r) { return advance(operation.send, offset_of(counts, r), operation.type); };
+  const std::int64_t own = counts[static_cast<std::size_t>(group_.rank)];
+  const std::size_t own_bytes = bytes_of(own, operation.type), room = base::align_up(own_bytes);
+  if (group_.size() == 1) return kernels_->copy(operation.send, operation.recv, own_bytes);
+  std::byte* arrived = scratch_.of(room * group_.members.size());
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  std::vector<const void*> parts(group_.members.size(), from(group_.rank));
+  for_each_peer([&](int peer) {
+    const auto p = static_cast<std::size_t>(peer);
+    sends.push_back({.peer = peer, .data = from(peer), .bytes = bytes_of(counts[p], operation.type)});
+    receives.push_back({.peer = peer, .data = arrived + room * p, .bytes = own_bytes});
+    parts[p] = arrived + room * p;
+  });
+  run(sends, receives);
+  reduce(*kernels_, operation.recv, parts, operation.type, operation.reduce, own);
+}
+
+void NcclBackend::all_reduce_small(const Operation& operation) {
+  const std::int64_t count = operation.recv_counts[0];
+  const std::size_t bytes = bytes_of(count, operation.type);
+  std::byte* all = scratch_.of(bytes * group_.members.size());
+  gather_equal(operation.recv, all, bytes);
+  std::vector<const void*> parts;
+  for (std::size_t r = 0; r < group_.members.size(); ++r) parts.push_back(all + r * bytes);
+  reduce(*kernels_, operation.recv, parts, operation.type, operation.reduce, count);
+}
+
+// Each rank sums a part and gives it to all.
+void NcclBackend::all_reduce(const Operation& operation) {
+  const std::int64_t count = operation.recv_counts[0];
+  if (group_.size() == 1) return;
+  if (bytes_of(count, operation.type) <= kSmallAllReduce) return all_reduce_small(operation);
+  Operation parts = operation;
+  parts.send_counts = equal_counts(group_.size(), count / group_.size());
+  parts.send_counts.back() += count % group_.size();
+  parts.recv_counts = parts.send_counts;
+  parts.send = operation.recv;
+  parts.recv = advance(operation.recv, offset_of(parts.send_counts, group_.rank), operation.type);
+  reduce_scatter(parts);
+  parts.send = parts.recv;
+  parts.recv = operation.recv;
+  all_gather(parts);
+}
+
+void NcclBackend::broadcast(const Operation& operation) {
+  const std::size_t bytes = bytes_of(operation.recv_counts[0], operation.type);
+  if (group_.size() == 1 || bytes == 0) return;
+  const auto body = [&](const NcclLibrary& nccl, ncclComm_t comm) {
+    return nccl.broadcast(operation.recv, operation.recv, bytes, ncclUint8, operation.root, comm, member_.stream);
+  };
+  member_.channel->call("ncclBroadcast", body, deadline_);
+}
+
+void NcclBackend::barrier() {
+  if (group_.size() == 1) return;
+  constexpr std::size_t kToken = 16;  // bytes; what is in them does not matter
+  std::byte* all = scratch_.of(kToken * group_.members.size());
+  gather_equal(all + kToken * static_cast<std::size_t>(group_.rank), all, kToken);
+}
+
+void NcclBackend::exchange(const Operation& operation) {
+  for (const auto& [send, receive] : messages_to_self(operation, group_.rank))
+    kernels_->copy(send.data, receive.data, receive.bytes);
+  const auto is_own = [&](const auto& message) { return message.peer == group_.rank; };
+  std::vector<Send> sends = operation.sends;
+  std::vector<Receive> receives = operation.receives;
+  std::erase_if(sends, is_own);
+  std::erase_if(receives, is_own);
+  run(sends, receives);
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_nccl_backend(const NcclMember& member, const WorldOptions& options) {
+  return std::make_unique<NcclBackend>(member, options);
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,33 @@
+// NCCL's functions, from the library that this process loads.
+#pragma once
+#include <nccl.h>
+
+#include <memory>
+#include <string>
+
+namespace tessera::comm {
+
+struct NcclLibrary {
+  std::string path;
+  decltype(&ncclGetVersion) get_version = nullptr;
+  decltype(&ncclGetUniqueId) get_unique_id = nullptr;
+  decltype(&ncclCommInitRankConfig) comm_init_rank_config = nullptr;
+  decltype(&ncclCommFinalize) comm_finalize = nullptr;
+  decltype(&ncclCommDestroy) comm_destroy = nullptr;
+  decltype(&ncclCommAbort) comm_abort = nullptr;
+  decltype(&ncclCommGetAsyncError) comm_get_async_error = nullptr;
+  decltype(&ncclGetErrorString) get_error_string = nullptr;
+  decltype(&ncclGetLastError) get_last_error = nullptr;
+  decltype(&ncclGroupStart) group_start = nullptr;
+  decltype(&ncclGroupEnd) group_end = nullptr;
+  decltype(&ncclSend) send = nullptr;
+  decltype(&ncclRecv) recv = nullptr;
+  decltype(&ncclAllGather) all_gather = nullptr;
+  decltype(&ncclBroadcast) broadcast = nullptr;
+};
+
+// The NCCL that the process holds already (libtorch's), else `path` where given, else the build's, else the system's.
+// It stays loaded. Errors (InputError): none found; major and minor version other than the header's.
+std::shared_ptr<const NcclLibrary> load_nccl(const std::string& path);
+
+}  // namespace tessera::comm

@@ -1,0 +1,14 @@
+// The store of a run of processes: libtorch's TCPStore. In the target tessera_comm_store, which needs libtorch.
+#pragma once
+#include <chrono>
+#include <memory>
+
+#include "tessera/comm/launcher.h"
+#include "tessera/comm/store.h"
+
+namespace tessera::comm {
+
+// Rank 0 hosts it, unless the launcher does; it must be the last to let go of it. Errors: not reached within `limit`.
+std::shared_ptr<Store> make_tcp_store(const Launch& launch, std::chrono::milliseconds limit);
+
+}  // namespace tessera::comm

@@ -1,0 +1,14 @@
+#include <c10/cuda/CUDAStream.h>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/tensor.h"
+
+namespace tessera::ops {
+
+base::CudaStream stream_of(const at::Tensor& tensor) {
+  const at::DeviceIndex device = tensor.device().index(), current = c10::cuda::current_device();
+  TESSERA_CHECK(device == current, "an operator on cuda:{}: cuda:{} is the current device", device, current);
+  return c10::cuda::getCurrentCUDAStream(device).stream();
+}
+
+}  // namespace tessera::ops

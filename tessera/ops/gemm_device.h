@@ -1,0 +1,34 @@
+// Matrix products on a GPU. Internal to ops.
+#pragma once
+#include <cstdint>
+
+#include "tessera/base/cuda_stream.h"
+#include "tessera/base/dtype.h"
+
+namespace tessera::ops {
+
+// result [rows, cols] = left * right, all row-major: left is [rows, inner], transposed where it is stored as
+// [inner, rows]; right likewise. Sums in fp32 for bf16 and fp32, in fp64 for fp64.
+struct Product {
+  std::int64_t rows = 0, cols = 0, inner = 0;
+  base::DType type = base::DType::fp32;         // of left and right
+  base::DType result_type = base::DType::fp32;  // `type` or its accumulator type
+  const void* left = nullptr;
+  bool left_transposed = false;
+  const void* right = nullptr;
+  bool right_transposed = false;
+  void* result = nullptr;
+};
+
+// Scratch memory that a product may use, bytes.
+inline constexpr std::int64_t kProductScratch = std::int64_t{32} << 20;
+
+namespace cuda {
+// By cuBLASLt; pointers at multiples of 256. The algorithm follows from shape and types alone (gemm_table.h, else the
+// library's heuristic), so every rank takes the same. candidate: which of the heuristic's (0: its first), for
+// benchmarks; -1: the table's. scratch: kProductScratch bytes on the device. Enqueues; does not synchronise. Errors: a
+// shape or a candidate that the library has no algorithm for.
+void multiply(const Product& product, void* scratch, base::CudaStream stream, int candidate = -1);
+}  // namespace cuda
+
+}  // namespace tessera::ops

@@ -1,0 +1,24 @@
+// libtorch's current stream.
+#pragma once
+#include <memory>
+
+#include "tessera/base/cuda_stream.h"
+#include "tessera/base/device.h"
+
+namespace tessera::ops {
+
+// While it lives, what this thread calls of ATen on `device` is put on `stream`, backward passes included. Nothing for
+// the CPU.
+class StreamScope {
+ public:
+  StreamScope(base::Device device, base::CudaStream stream);
+  ~StreamScope();
+  StreamScope(const StreamScope&) = delete;
+  StreamScope& operator=(const StreamScope&) = delete;
+
+ private:
+  struct Guard;
+  std::unique_ptr<Guard> guard_;
+};
+
+}  // namespace tessera::ops

@@ -1,0 +1,142 @@
+#include "tessera/train/processes.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tessera/base/error.h"
+
+namespace tessera::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kGrace = std::chrono::seconds(10);
+constexpr auto kLook = std::chrono::milliseconds(50);
+
+std::vector<std::string> own_arguments() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::vector<std::string> arguments;
+  for (std::size_t at = 0; at < text.size(); at = text.find('\0', at) + 1) arguments.emplace_back(text.c_str() + at);
+  return arguments;
+}
+
+int free_port() {
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  if (socket < 0) throw Error("a socket: {}", std::strerror(errno));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  const bool found = ::bind(socket, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+                     ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0;
+  const int error = errno;
+  ::close(socket);
+  if (!found) throw Error("a free port: {}", std::strerror(error));
+  return ntohs(address.sin_port);
+}
+
+// Owns the signals that ask to end while ranks run: they are waited for, not handled.
+class EndSignals {
+ public:
+  EndSignals() {
+    sigemptyset(&set_);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set_, signal);
+    pthread_sigmask(SIG_BLOCK, &set_, &before_);
+  }
+  ~EndSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  EndSignals(const EndSignals&) = delete;
+  EndSignals& operator=(const EndSignals&) = delete;
+
+  const sigset_t& before() const { return before_; }
+  // 0: none has come.
+  int next(std::chrono::milliseconds limit) const {
+    const timespec time{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(limit).count()};
+    const int signal = sigtimedwait(&set_, nullptr, &time);
+    return signal > 0 ? signal : 0;
+  }
+
+ private:
+  sigset_t set_{}, before_{};
+};
+
+// In the child: never returns.
+[[noreturn]] void become_rank(const std::vector<std::string>& arguments, int rank, int ranks, int port, pid_t parent,
+                              const sigset_t& signals) {
+  pthread_sigmask(SIG_SETMASK, &signals, nullptr);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(1);
+  const auto set = [](const char* name, const std::string& value) { setenv(name, value.c_str(), 1); };
+  set("RANK", std::to_string(rank));
+  set("LOCAL_RANK", std::to_string(rank));
+  set("WORLD_SIZE", std::to_string(ranks));
+  set("MASTER_ADDR", "127.0.0.1");
+  set("MASTER_PORT", std::to_string(port));
+  std::vector<char*> pointers;
+  for (const std::string& argument : arguments) pointers.push_back(const_cast<char*>(argument.c_str()));
+  pointers.push_back(nullptr);
+  execv("/proc/self/exe", pointers.data());
+  fmt::print(stderr, "tessera: rank {}: starting it: {}\n", rank, std::strerror(errno));
+  _exit(1);
+}
+
+void tell(const std::vector<pid_t>& processes, int signal) {
+  for (const pid_t process : processes)
+    if (process > 0) kill(process, signal);
+}
+
+int code_of(int status) {
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace
+
+int run_processes(int ranks) {
+  const std::vector<std::string> arguments = own_arguments();
+  const int port = free_port();
+  const pid_t parent = getpid();
+  std::fflush(nullptr);
+  const EndSignals signals;
+  std::vector<pid_t> processes;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const pid_t process = fork();
+    if (process == 0) become_rank(arguments, rank, ranks, port, parent, signals.before());
+    if (process < 0) {
+      tell(processes, SIGKILL);
+      throw Error("starting rank {} of {}: {}", rank, ranks, std::strerror(errno));
+    }
+    processes.push_back(process);
+  }
+  int code = 0, alive = ranks;
+  Clock::time_point end = Clock::time_point::max();
+  while (alive > 0) {
+    if (const int signal = signals.next(kLook)) tell(processes, signal);
+    if (Clock::now() > end) tell(processes, SIGKILL);
+    for (pid_t& process : processes) {
+      int status = 0;
+      if (process <= 0 || waitpid(process, &status, WNOHANG) != process) continue;
+      process = -1;
+      --alive;
+      if (code_of(status) == 0 || code != 0) continue;
+      code = code_of(status);
+      end = Clock::now() + kGrace;
+    }
+  }
+  return code;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,70 @@
+// The table of the benchmark `kernels` holds every kernel, and what it prints is what it measured.
+#include "tessera/bench/kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tessera/base/error.h"
+
+namespace tessera::bench {
+namespace {
+
+KernelBench small() {
+  return {.tokens = 3,
+          .hidden = 10,
+          .ffn = 7,
+          .q_heads = 2,
+          .kv_heads = 1,
+          .head_dim = 6,
+          .vocabulary = 40,
+          .parameters = 1000,
+          .repetitions = 2};
+}
+
+TEST(Kernels, AreMeasuredInEveryType) {
+  for (const base::DType type : {base::DType::bf16, base::DType::fp32, base::DType::fp64}) {
+    KernelBench bench = small();
+    bench.type = type;
+    const std::vector<KernelRow> rows = kernel_rows(bench);
+    std::set<std::string> names;
+    for (const KernelRow& row : rows) {
+      EXPECT_GT(row.bytes, 0) << row.name;
+      EXPECT_GT(row.seconds, 0) << row.name;
+      EXPECT_DOUBLE_EQ(row.share() * rows[0].rate(), row.rate());
+      names.insert(row.name);
+    }
+    EXPECT_EQ(names.size(), rows.size());
+    for (const char* name : {"copy", "rms_norm_backward", "swiglu_forward", "embedding_backward", "fill_normal"})
+      EXPECT_TRUE(names.contains(name)) << name;
+
+    const nlohmann::ordered_json json = kernel_json(bench, rows);
+    ASSERT_EQ(json.at("rows").size(), rows.size());
+    EXPECT_EQ(json.at("rows").back().at("seconds"), rows.back().seconds);
+    EXPECT_EQ(static_cast<std::size_t>(std::ranges::count(kernel_text(bench, rows), '\n')), rows.size() + 3);
+  }
+}
+
+TEST(Kernels, CanBeChosenByName) {
+  KernelBench bench = small();
+  bench.only = "swiglu";
+  const std::vector<KernelRow> rows = kernel_rows(bench);
+  ASSERT_EQ(rows.size(), 3u);  // the copy, forward, backward
+  EXPECT_EQ(rows[1].bytes, 3 * 3 * 7 * 2);
+}
+
+TEST(Kernels, RefuseSizesThatAreNone) {
+  KernelBench bench = small();
+  bench.tokens = 0;
+  EXPECT_THROW(kernel_rows(bench), InputError);
+  bench = small();
+  bench.head_dim = 5;
+  EXPECT_THROW(kernel_rows(bench), InputError);
+  bench = small();
+  bench.type = base::DType::i32;
+  EXPECT_THROW(kernel_rows(bench), InputError);
+}
+
+}  // namespace
+}  // namespace tessera::bench

@@ -1,0 +1,335 @@
+// The kernels behind one interface: the host's against plain loops where kernels_test.cpp has not, a device's against
+// the host's, bit by bit, at every alignment.
+#include "tessera/comm/device_kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tessera/base/cuda_lane.h"
+#include "tessera/base/error.h"
+#include "tessera/comm/reduce.h"
+#include "tests/comm/placed.h"
+#include "tests/comm/values.h"
+
+namespace tessera::comm {
+namespace {
+
+using base::bfloat16;
+using base::DType;
+
+// Squares in the order that device_kernels.h defines, lane by lane.
+template <typename T>
+double squares_by_definition(const std::vector<T>& row) {
+  const auto cols = static_cast<std::int64_t>(row.size());
+  const int lanes = squares_lanes(cols);
+  std::vector<double> sums(static_cast<std::size_t>(lanes));
+  for (int lane = 0; lane < lanes; ++lane)
+    for (std::int64_t begin = lane * kSquaresPiece; begin < cols; begin += lanes * kSquaresPiece)
+      for (std::int64_t i = begin; i < std::min<std::int64_t>(begin + kSquaresPiece, cols); ++i)
+        sums[static_cast<std::size_t>(lane)] += std::pow(static_cast<double>(row[static_cast<std::size_t>(i)]), 2);
+  double total = 0;
+  for (std::size_t run = 0; run < sums.size(); run += 32) {
+    std::vector<double> lane(sums.begin() + static_cast<std::ptrdiff_t>(run),
+                             sums.begin() + static_cast<std::ptrdiff_t>(run) + 32);
+    while (lane.size() > 1) {
+      const std::size_t half = lane.size() / 2;
+      for (std::size_t i = 0; i < half; ++i) lane[i] += lane[i + half];
+      lane.resize(half);
+    }
+    total += lane[0];
+  }
+  return total;
+}
+
+TEST(HostKernels, SquaresFollowTheirDefinition) {
+  for (const std::int64_t cols : {1, 3, 4, 127, 128, 1024, 1025, 5000})
+    for (const std::int64_t rows : {0, 1, 3}) {
+      const auto part = values_of<float>(0, 0, rows * cols);
+      auto sum = values_of<float>(1, 0, rows * cols);
+      const void* data = part.data();
+      std::vector<double> squares(static_cast<std::size_t>(rows));
+      host_kernels().ordered_sum_squares(sum.data(), DType::fp32, true, std::span(&data, 1), DType::fp32, rows, cols,
+                                         squares.data());
+      for (std::int64_t row = 0; row < rows; ++row) {
+        const std::vector<float> own(sum.begin() + row * cols, sum.begin() + (row + 1) * cols);
+        EXPECT_EQ(squares[static_cast<std::size_t>(row)], squares_by_definition(own)) << cols << " columns";
+      }
+    }
+}
+
+// One call on the host and on the device, on the same values moved by `shift` elements, in memory that begins aligned.
+class DeviceKernels : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+    lane_ = base::make_cuda_lane("kernels", kDevice);
+    kernels_ = make_cuda_kernels(kDevice, lane_->stream());
+  }
+  static constexpr base::Device kDevice = base::cuda_device(0);
+
+  // What call(kernels, out, parts) leaves in `count` elements of Out, on the host and on the device. `own`: the part
+  // whose memory is the result's, -1 none.
+  template <typename Out, typename Part, typename Call>
+  void compare(int parts, std::int64_t count, std::int64_t shift, int own, Call call) {
+    const auto on_host = run<Out, Part>(host_kernels(), parts, count, shift, own, call);
+    const auto on_device = run<Out, Part>(*kernels_, parts, count, shift, own, call);
+    EXPECT_TRUE(same_bits(on_device, on_host)) << parts << " parts, shift " << shift << ", own " << own;
+  }
+  template <typename Out, typename Part, typename Call>
+  std::vector<Out> run(const Kernels& kernels, int parts, std::int64_t count, std::int64_t shift, int own, Call call) {
+    const auto device = kernels.device();
+    std::vector<Placed<Part>> data;
+    std::vector<const void*> pointers;
+    Placed<Out> out(values_of<Out>(77, 0, count + shift), device);
+    for (int p = 0; p < parts; ++p) data.emplace_back(values_of<Part>(p, 0, count + shift), device);
+    for (int p = 0; p < parts; ++p)
+      pointers.push_back(p == own ? static_cast<const void*>(out.data() + shift)
+                                  : data[static_cast<std::size_t>(p)].data() + shift);
+    call(kernels, out.data() + shift, pointers);
+    lane_->synchronize();
+    return out.values();
+  }
+
+  std::unique_ptr<base::Lane> lane_;
+  std::unique_ptr<Kernels> kernels_;
+};
+
+template <typename T>
+constexpr bool kIsFloating = base::is_floating(TypeOf<T>::value);
+
+constexpr int kPartCounts[] = {1, 2, 3, 4, 5, 8, 19, 64, 65, 130};
+constexpr std::int64_t kCounts[] = {0, 1, 7, 31, 4096, 5'003};
+
+template <typename Acc, typename Part, typename Compare>
+void for_sums(Compare compare) {
+  for (const int parts : kPartCounts)
+    for (const std::int64_t count : kCounts)
+      for (const bool accumulate : {false, true})
+        for (const std::int64_t shift : {0, 1, 4}) compare(parts, count, accumulate, shift);
+}
+
+TEST_F(DeviceKernels, OrderedSumsEqualTheHosts) {
+  const auto check = [&](auto acc, auto part) {
+    using Acc = decltype(acc);
+    using Part = decltype(part);
+    for_sums<Acc, Part>([&](int parts, std::int64_t count, bool accumulate, std::int64_t shift) {
+      const int own = std::is_same_v<Acc, Part> && !accumulate && count % 2 == 1 ? parts - 1 : -1;
+      compare<Acc, Part>(parts, count, shift, own, [&](const Kernels& kernels, Acc* out, Kernels::Parts list) {
+        kernels.ordered_sum(out, TypeOf<Acc>::value, accumulate, list, TypeOf<Part>::value, count);
+      });
+    });
+  };
+  check(float{}, bfloat16{});
+  check(float{}, float{});
+  check(float{}, double{});
+  check(double{}, bfloat16{});
+  check(double{}, float{});
+  check(double{}, double{});
+}
+
+TEST_F(DeviceKernels, ReductionsEqualTheHosts) {
+  const auto check = [&](auto element) {
+    using T = decltype(element);
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::max, ReduceOp::min}) {
+      if (op == ReduceOp::sum && std::is_same_v<T, std::uint8_t>) continue;
+      for (const int parts : kPartCounts)
+        for (const std::int64_t count : kCounts)
+          for (const std::int64_t shift : {0, 1})
+            for (const int own : {-1, parts - 1})
+              compare<T, T>(parts, count, shift, own, [&](const Kernels& kernels, T* out, Kernels::Parts list) {
+                reduce(kernels, out, list, TypeOf<T>::value, op, count);
+              });
+    }
+  };
+  check(std::uint8_t{});
+  check(std::int32_t{});
+  check(std::int64_t{});
+  check(bfloat16{});
+  check(float{});
+  check(double{});
+}
+
+TEST_F(DeviceKernels, SumsWithSquaresEqualTheHosts) {
+  struct Extent {
+    std::int64_t rows, cols;
+  };
+  const auto check = [&](auto acc, auto part) {
+    using Acc = decltype(acc);
+    using Part = decltype(part);
+    for (const Extent e : {Extent{0, 5}, {3, 1}, {9, 7}, {1000, 4}, {17, 1024}, {5, 1025}, {3, 4096}, {2, 100'000}})
+      for (const int parts : {1, 4, 9, 66})
+        for (const std::int64_t shift : {0, 1})
+          for (const bool accumulate : {false, true}) {
+            std::vector<std::vector<double>> squares;
+            const auto call = [&](const Kernels& kernels, Acc* out, Kernels::Parts list) {
+              Placed<double> row_sums(e.rows, kernels.device());
+              kernels.ordered_sum_squares(out, TypeOf<Acc>::value, accumulate, list, TypeOf<Part>::value, e.rows,
+                                          e.cols, row_sums.data());
+              lane_->synchronize();
+              squares.push_back(row_sums.values());
+            };
+            compare<Acc, Part>(parts, e.rows * e.cols, shift, -1, call);
+            EXPECT_TRUE(same_bits(squares[1], squares[0])) << e.rows << " x " << e.cols << ", shift " << shift;
+          }
+  };
+  check(float{}, bfloat16{});
+  check(float{}, float{});
+  check(double{}, double{});
+}
+
+TEST_F(DeviceKernels, CastsEqualTheHosts) {
+  const auto check = [&](auto from, auto to) {
+    using From = decltype(from);
+    using To = decltype(to);
+    for (const std::int64_t count : kCounts)
+      for (const std::int64_t shift : {0, 1})
+        compare<To, From>(1, count, shift, -1, [&](const Kernels& kernels, To* out, Kernels::Parts list) {
+          kernels.cast(list[0], TypeOf<From>::value, out, TypeOf<To>::value, count);
+        });
+  };
+  const auto from_all = [&](auto to) {
+    check(bfloat16{}, to);
+    check(float{}, to);
+    check(double{}, to);
+  };
+  from_all(bfloat16{});
+  from_all(float{});
+  from_all(double{});
+}
+
+// Every exponent, halfway cases and their neighbours, denormals, infinities.
+TEST_F(DeviceKernels, RoundingsEqualTheHosts) {
+  std::vector<float> floats;
+  std::vector<double> doubles;
+  for (std::uint64_t bits = 0; bits < (std::uint64_t{1} << 32); bits += 32749) {
+    const auto value = std::bit_cast<float>(static_cast<std::uint32_t>(bits));
+    if (std::isnan(value)) continue;  // another device makes another kind of NaN
+    floats.push_back(value);
+    for (const double off : {0.0, 1e-9, -1e-9}) doubles.push_back(static_cast<double>(value) * (1 + off));
+  }
+  const auto cast_on = [&](const Kernels& kernels, const auto& values, DType from, DType to, auto target) {
+    using To = decltype(target);
+    const Placed source(values, kernels.device());
+    Placed<To> out(static_cast<std::int64_t>(values.size()), kernels.device());
+    kernels.cast(source.data(), from, out.data(), to, static_cast<std::int64_t>(values.size()));
+    lane_->synchronize();
+    return out.values();
+  };
+  const auto same = [&](const auto& values, DType from, DType to, auto target) {
+    EXPECT_TRUE(
+        same_bits(cast_on(*kernels_, values, from, to, target), cast_on(host_kernels(), values, from, to, target)));
+  };
+  same(floats, DType::fp32, DType::bf16, bfloat16{});
+  same(doubles, DType::fp64, DType::bf16, bfloat16{});
+  same(doubles, DType::fp64, DType::fp32, float{});
+}
+
+TEST_F(DeviceKernels, ExtremesKeepNotANumber) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const bool maximum : {true, false}) {
+    const Placed a(std::vector<float>{1, nan, 3, -1}, kDevice), b(std::vector<float>{2, 5, nan, -2}, kDevice);
+    Placed<float> out(4, kDevice);
+    const std::vector<const void*> parts{a.data(), b.data()};
+    kernels_->ordered_extreme(out.data(), parts, DType::fp32, 4, maximum);
+    lane_->synchronize();
+    const auto values = out.values();
+    EXPECT_EQ(values[0], maximum ? 2 : 1);
+    EXPECT_TRUE(std::isnan(values[1]) && std::isnan(values[2]));
+    EXPECT_EQ(values[3], maximum ? -1 : -2);
+  }
+}
+
+TEST_F(DeviceKernels, CopiesMoveTheBoxAndNothingElse) {
+  struct Case {
+    std::int64_t rows, cols, from_stride, to_stride, shift;
+  };
+  for (const std::size_t element : {1, 2, 4, 8})
+    for (const Case c : {Case{0, 3, 4, 4, 0},
+                         {1, 5, 9, 7, 1},
+                         {3, 5, 8, 6, 1},
+                         {17, 40, 40, 40, 0},
+                         {300, 64, 128, 96, 0},
+                         {70'000, 3, 5, 4, 0},
+                         {5, 5000, 6000, 5008, 16}}) {
+      const auto size =
+          static_cast<std::int64_t>(element) * (c.rows * std::max(c.from_stride, c.to_stride) + c.shift + 8);
+      const auto shift = c.shift * static_cast<std::int64_t>(element);
+      const auto on = [&](const Kernels& kernels) {
+        const Placed from(values_of<std::uint8_t>(1, 0, size), kernels.device());
+        Placed to(values_of<std::uint8_t>(2, 0, size), kernels.device());
+        kernels.copy_matrix(from.data() + shift, c.from_stride, to.data(), c.to_stride, c.rows, c.cols, element);
+        lane_->synchronize();
+        return to.values();
+      };
+      EXPECT_TRUE(same_bits(on(*kernels_), on(host_kernels()))) << c.rows << " x " << c.cols << " of " << element;
+    }
+}
+
+TEST_F(DeviceKernels, FillsGiveEveryElementTheValue) {
+  const auto check = [&](auto element) {
+    using T = decltype(element);
+    for (const double value : {0.0, -0.0, 3.0})
+      compare<T, T>(0, 1003, 1, -1, [&](const Kernels& kernels, T* out, Kernels::Parts) {
+        kernels.fill(out, TypeOf<T>::value, value, 1000);
+      });
+  };
+  check(std::uint8_t{});
+  check(std::int32_t{});
+  check(std::int64_t{});
+  check(bfloat16{});
+  check(float{});
+  check(double{});
+}
+
+TEST_F(DeviceKernels, RefuseWhatTheHostRefuses) {
+  Placed<float> out(4, kDevice);
+  const void* part = out.data();
+  const std::span parts(&part, 1);
+  for (const Kernels* kernels : {&host_kernels(), static_cast<const Kernels*>(kernels_.get())}) {
+    EXPECT_THROW(kernels->ordered_sum(out.data(), DType::bf16, false, parts, DType::fp32, 4), Error);
+    EXPECT_THROW(kernels->ordered_sum(out.data(), DType::fp32, false, parts, DType::i32, 4), Error);
+    EXPECT_THROW(kernels->ordered_sum(out.data(), DType::fp32, false, {}, DType::fp32, 4), Error);
+    EXPECT_THROW(kernels->ordered_sum_integers(out.data(), parts, DType::fp32, 4), Error);
+    EXPECT_THROW(kernels->cast(out.data(), DType::i32, out.data(), DType::fp32, 4), Error);
+  }
+}
+
+// Bytes that a gradient's sum moves against those of a copy of the device, which reads and writes.
+TEST_F(DeviceKernels, AGradientsSumRunsAtNearlyTheSpeedOfACopy) {
+  constexpr std::int64_t kCount = std::int64_t{1} << 27;
+  constexpr int kParts = 4, kRounds = 20;
+  base::Buffer sum(kCount * sizeof(float), kDevice), squares(kCount / 4096 * sizeof(double), kDevice);
+  std::vector<base::Buffer> parts;
+  std::vector<const void*> pointers;
+  for (int p = 0; p < kParts; ++p) parts.emplace_back(kCount * sizeof(bfloat16), kDevice);
+  for (base::Buffer& part : parts) {
+    part.fill(0x3C, lane_->stream());
+    pointers.push_back(part.data());
+  }
+  sum.fill_zero();
+  const auto seconds = [&](const auto& work) {
+    work();
+    const base::Fence begin = lane_->record_timed();
+    for (int i = 0; i < kRounds; ++i) work();
+    const base::Fence end = lane_->record_timed();
+    end.synchronize();
+    return end.seconds_since(begin) / kRounds;
+  };
+  const double copied = 2.0 * kCount * sizeof(bfloat16) /
+                        seconds([&] { kernels_->copy(parts[0].data(), parts[1].data(), parts[0].size()); });
+  const double bytes = static_cast<double>(kCount) * (kParts * sizeof(bfloat16) + 2 * sizeof(float));
+  const double summed =
+      bytes / seconds([&] { kernels_->ordered_sum(sum.data(), DType::fp32, true, pointers, DType::bf16, kCount); });
+  const double with_squares = bytes / seconds([&] {
+                                kernels_->ordered_sum_squares(sum.data(), DType::fp32, true, pointers, DType::bf16,
+                                                              kCount / 4096, 4096, squares.as<double>().data());
+                              });
+  std::printf("copy %.0f GB/s, sum %.0f (%.0f %%), sum with squares %.0f (%.0f %%)\n", copied * 1e-9, summed * 1e-9,
+              100 * summed / copied, with_squares * 1e-9, 100 * with_squares / copied);
+  EXPECT_GE(summed, 0.85 * copied);
+  EXPECT_GE(with_squares, 0.8 * copied);
+}
+
+}  // namespace
+}  // namespace tessera::comm

@@ -1,0 +1,97 @@
+#include "tessera/comm/launcher.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::comm {
+namespace {
+
+std::string refusal(const Variables& variables) {
+  try {
+    read_launch(variables);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "nothing";
+}
+
+TEST(Launcher, AProcessOnItsOwnIsRankZeroOfOne) {
+  const Launch launch = read_launch({{"PATH", "/bin"}});
+  EXPECT_EQ(launch.launcher, "");
+  EXPECT_EQ(launch.rank, 0);
+  EXPECT_EQ(launch.size, 1);
+  EXPECT_EQ(launch.address, "127.0.0.1");
+  EXPECT_FALSE(launch.hosts_store);
+}
+
+TEST(Launcher, TorchrunSaysWhoHostsTheStore) {
+  const Variables variables{{"RANK", "3"},           {"WORLD_SIZE", "8"},
+                            {"LOCAL_RANK", "1"},     {"MASTER_ADDR", "node7"},
+                            {"MASTER_PORT", "1234"}, {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                            {"SLURM_PROCID", "0"},  // of the script that called torchrun
+                            {"SLURM_NTASKS", "2"}};
+  const Launch launch = read_launch(variables);
+  EXPECT_EQ(launch.launcher, "torchrun");
+  EXPECT_EQ(launch.rank, 3);
+  EXPECT_EQ(launch.size, 8);
+  EXPECT_EQ(launch.local_rank, 1);
+  EXPECT_EQ(launch.address, "node7");
+  EXPECT_EQ(launch.port, 1234);
+  EXPECT_TRUE(launch.hosts_store);
+  Variables own = variables;
+  own.insert_or_assign("TORCHELASTIC_USE_AGENT_STORE", "False");
+  EXPECT_FALSE(read_launch(own).hosts_store);
+}
+
+TEST(Launcher, MpirunOnOneNodeNeedsNoAddress) {
+  Variables variables{{"OMPI_COMM_WORLD_RANK", "1"},
+                      {"OMPI_COMM_WORLD_SIZE", "2"},
+                      {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                      {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
+  const Launch launch = read_launch(variables);
+  EXPECT_EQ(launch.launcher, "mpirun");
+  EXPECT_EQ(launch.rank, 1);
+  EXPECT_EQ(launch.address, "127.0.0.1");
+  variables.insert_or_assign("OMPI_COMM_WORLD_LOCAL_SIZE", "1");
+  EXPECT_THAT(refusal(variables), testing::HasSubstr("MASTER_ADDR: expected"));
+}
+
+TEST(Launcher, SrunsStoreIsOnTheFirstNode) {
+  const auto address = [](const std::string& nodes) {
+    return read_launch({{"SLURM_PROCID", "2"},
+                        {"SLURM_NTASKS", "4"},
+                        {"SLURM_LOCALID", "0"},
+                        {"SLURM_NNODES", "2"},
+                        {"SLURM_JOB_NODELIST", nodes}})
+        .address;
+  };
+  EXPECT_EQ(address("alone"), "alone");
+  EXPECT_EQ(address("a,b"), "a");
+  EXPECT_EQ(address("gpu[07-12,20],other"), "gpu07");
+  EXPECT_EQ(address("gpu[3,9]"), "gpu3");
+  EXPECT_EQ(address("rack[1-2]-node,other"), "rack1-node");
+  EXPECT_THROW(address("gpu["), InputError);
+}
+
+TEST(Launcher, RefusalsSayWhatWasExpectedAndWhatIsThere) {
+  EXPECT_EQ(refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}}), "LOCAL_RANK: expected a number in [0, 1], got nothing");
+  EXPECT_EQ(refusal({{"RANK", "2"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}}),
+            "RANK: expected a number in [0, 1], got '2'");
+  EXPECT_EQ(refusal({{"RANK", "0"}, {"WORLD_SIZE", "two"}, {"LOCAL_RANK", "0"}}),
+            "WORLD_SIZE: expected a number in [1, 16777216], got 'two'");
+  EXPECT_EQ(refusal({{"MASTER_PORT", "70000"}}), "MASTER_PORT: expected a number in [1, 65535], got '70000'");
+}
+
+TEST(Launcher, EveryLocalRankHasADevice) {
+  Launch launch{.launcher = "torchrun", .rank = 5, .size = 8, .local_rank = 1};
+  EXPECT_EQ(device_of(launch, 4), 1);
+  EXPECT_THROW(device_of(launch, 1), InputError);
+  launch.launcher = "srun";  // which may show each task its own device only
+  EXPECT_EQ(device_of(launch, 1), 0);
+  EXPECT_THROW(device_of(launch, 0), InputError);
+}
+
+}  // namespace
+}  // namespace tessera::comm

@@ -1,0 +1,136 @@
+// What ranks with a GPU each see when one of them stops, fails or calls something else. Every test has a world of its
+// own.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "tessera/base/cuda_lane.h"
+#include "tessera/base/error.h"
+#include "tests/comm/nccl/run.h"
+#include "tests/comm/placed.h"
+
+namespace tessera::comm {
+namespace {
+
+using base::DType;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using testing::HasSubstr;
+
+constexpr milliseconds kShort{2000};
+
+class NcclFailures : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (ranks() < 2) GTEST_SKIP() << "fewer than 2 devices";
+  }
+  static int rank() { return nccl_run_of_tests().launch.rank; }
+  static int ranks() { return nccl_run_of_tests().launch.size; }
+
+  static std::unique_ptr<World> make_world(const WorldOptions& options) {
+    return make_nccl_world(nccl_options(testing::UnitTest::GetInstance()->current_test_info()->name(), options));
+  }
+  // What the fence carries; waits for it.
+  static std::string failure(const base::Fence& fence) {
+    try {
+      fence.synchronize();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+};
+
+TEST_F(NcclFailures, ATimeLimitNamesTheOperationAndWhatThePeersDo) {
+  const auto world = make_world({.timeout = kShort});
+  const auto group = make_whole_group(*world, ranks());
+  Placed value(std::vector<float>(4, 1.0f));
+  group->barrier().synchronize();
+  if (rank() == 0) {
+    const std::string text = failure(group->all_reduce(value.data(), 4, DType::fp32));
+    EXPECT_THAT(text, HasSubstr("all_reduce #1 on test["));
+    EXPECT_THAT(text, HasSubstr("rank 0: time limit"));
+    EXPECT_THAT(text, HasSubstr("; rank 1 has called nothing after barrier #0"));
+  } else {
+    std::this_thread::sleep_for(kShort + milliseconds(3000));
+    EXPECT_THAT(failure(group->barrier()), HasSubstr("an earlier operation failed: all_reduce #1"));
+  }
+}
+
+// Before the ranks are connected NCCL waits on the host.
+TEST_F(NcclFailures, ATimeLimitEndsAFirstCallToo) {
+  const auto world = make_world({.timeout = kShort});
+  const auto group = make_whole_group(*world, ranks());
+  Placed value(std::vector<float>(4, 1.0f));
+  if (rank() == 0)
+    EXPECT_THAT(failure(group->broadcast(value.data(), 4, DType::fp32, 1)),
+                testing::AllOf(HasSubstr("broadcast #0 on test["), HasSubstr("time limit")));
+  else
+    std::this_thread::sleep_for(kShort + milliseconds(3000));
+}
+
+TEST_F(NcclFailures, AllThatFollowsFailsAtOnceInOtherGroupsToo) {
+  const auto world = make_world({.timeout = kShort});
+  const auto group = make_whole_group(*world, ranks()), other = make_whole_group(*world, ranks());
+  group->barrier().synchronize();
+  other->barrier().synchronize();
+  const base::Fence before = other->lane().record();
+  // A different order: rank 1 waits in the one group, the others in the other.
+  EXPECT_THAT(failure((rank() == 1 ? *other : *group).barrier()), HasSubstr("time limit"));
+  const auto begin = steady_clock::now();
+  EXPECT_NE(failure(group->barrier()), "no error");
+  EXPECT_NE(failure(other->barrier()), "no error");
+  EXPECT_LT(steady_clock::now() - begin, milliseconds(500));
+  EXPECT_EQ(failure(before), "no error");
+  EXPECT_THROW(world->make_group("late", {{0, 1}}), Error);
+}
+
+TEST_F(NcclFailures, ALaneThatWaitsForAFailedOperationFails) {
+  const auto world = make_world({.timeout = kShort});
+  const auto group = make_whole_group(*world, ranks());
+  group->barrier().synchronize();
+  const auto compute = base::make_cuda_lane("compute", nccl_run_of_tests().device);
+  if (rank() == 0) {
+    compute->wait(group->barrier());
+    EXPECT_THAT(failure(compute->record()), HasSubstr("barrier #1"));
+  } else {
+    std::this_thread::sleep_for(kShort + milliseconds(2000));
+  }
+}
+
+TEST_F(NcclFailures, AnotherOperationIsNamedOnBothSides) {
+  const auto world = make_world({.timeout = milliseconds(30000), .check_mismatch = true});
+  const auto group = make_whole_group(*world, ranks());
+  Placed value(std::vector<float>(8, 1.0f));
+  const std::string text = failure(rank() == 1 ? group->all_reduce(value.data(), 4, DType::fp32)
+                                               : group->broadcast(value.data(), 4, DType::fp32, 0));
+  EXPECT_THAT(text, HasSubstr("broadcast(fp32, count 4, root 0)"));
+  EXPECT_THAT(text, HasSubstr("rank 1 called all_reduce(sum, fp32, count 4)"));
+}
+
+TEST_F(NcclFailures, OtherGroupsAreAnError) {
+  const auto world = make_world({.timeout = milliseconds(30000), .check_mismatch = true});
+  try {
+    world->make_group(rank() == 1 ? "dp" : "tp", {{0, 1}});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::AnyOf(HasSubstr("asked for"), HasSubstr("failed")));
+  }
+}
+
+TEST_F(NcclFailures, WhoGivesUpFailsAtOnce) {
+  const auto world = make_world({.timeout = milliseconds(30000)});
+  const auto group = make_whole_group(*world, ranks());
+  group->barrier().synchronize();
+  if (rank() == 0) {
+    const base::Fence pending = group->barrier();
+    group->cancel();
+    EXPECT_THAT(failure(pending), HasSubstr("cancelled"));
+    EXPECT_THAT(failure(group->barrier()), HasSubstr("cancelled"));
+  }
+}
+
+}  // namespace
+}  // namespace tessera::comm

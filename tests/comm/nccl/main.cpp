@@ -1,0 +1,126 @@
+// The test bodies of comm with one process a GPU. Started plainly, it starts the ranks itself: as many as there are
+// devices, or TESSERA_TEST_RANKS; under torchrun, mpirun or srun it is one of them. TESSERA_TEST_MEMORY=host leaves the
+// operands of collectives in host memory. Exit code 77: no device.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <iostream>
+#include <string_view>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tests/comm/free_port.h"
+#include "tests/comm/nccl/run.h"
+#include "tests/comm/ranks.h"
+
+namespace {
+
+using namespace tessera;
+
+constexpr int kSkipped = 77;
+
+// Asked in a process of its own: what has begun to use CUDA must not fork.
+int count_devices() {
+  const pid_t child = fork();
+  if (child == 0) _exit(std::min(base::cuda_device_count(), 64));
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+}
+
+pid_t start_rank(char** argv, int rank, int ranks, int port) {
+  const pid_t child = fork();
+  if (child != 0) return child;
+  setenv("RANK", std::to_string(rank).c_str(), 1);
+  setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
+  setenv("WORLD_SIZE", std::to_string(ranks).c_str(), 1);
+  setenv("MASTER_ADDR", "127.0.0.1", 1);
+  setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
+  execv("/proc/self/exe", argv);
+  _exit(127);
+}
+
+// Starts the ranks and waits; the first bad end is the program's, and 20 s later that of the ranks left.
+int run_ranks(char** argv) {
+  const int devices = count_devices();
+  const char* wanted = std::getenv("TESSERA_TEST_RANKS");
+  const int ranks = wanted == nullptr ? devices : std::atoi(wanted);
+  if (devices == 0 || ranks < 1 || ranks > devices) {
+    std::cout << "SKIPPED: " << devices << " CUDA devices, " << ranks << " ranks asked for\n";
+    return kSkipped;
+  }
+  std::vector<pid_t> children;
+  const int port = comm::free_port();
+  for (int rank = 0; rank < ranks; ++rank) children.push_back(start_rank(argv, rank, ranks, port));
+  int result = 0, ticks_after_failure = 0;
+  while (!children.empty()) {
+    usleep(100'000);
+    std::erase_if(children, [&](pid_t child) {
+      int status = 0;
+      if (waitpid(child, &status, WNOHANG) != child) return false;
+      const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      if (code != 0) std::cerr << "process " << child << " ended with " << code << "\n";
+      if (result == 0) result = code;
+      return true;
+    });
+    if (result != 0 && ++ticks_after_failure == 200)
+      for (const pid_t child : children) kill(child, SIGKILL);
+  }
+  std::cout << ranks << " ranks: " << (result == 0 ? "all passed" : "FAILED") << "\n";
+  return result;
+}
+
+// Only failures: all ranks would print everything.
+class FailurePrinter final : public testing::EmptyTestEventListener {
+ public:
+  explicit FailurePrinter(int rank) : rank_(rank) {}
+  void OnTestPartResult(const testing::TestPartResult& result) override {
+    if (result.failed()) std::cerr << "rank " << rank_ << ": " << result.summary() << "\n";
+  }
+
+ private:
+  int rank_;
+};
+
+int run_tests(const comm::Launch& launch) {
+  auto& run = comm::nccl_run_of_tests();
+  run.launch = launch;
+  run.store = comm::make_tcp_store(launch, std::chrono::seconds(60));
+  run.device = base::cuda_device(comm::device_of(launch, base::cuda_device_count()));
+  auto& world = comm::world_of_tests();
+  world = comm::make_nccl_world(comm::nccl_options("world", {}));
+  const char* memory = std::getenv("TESSERA_TEST_MEMORY");
+  if (memory == nullptr || std::string_view(memory) != "host") comm::device_of_tests() = run.device;
+  if (launch.rank != 0) {
+    auto& listeners = testing::UnitTest::GetInstance()->listeners();
+    delete listeners.Release(listeners.default_result_printer());
+    listeners.Append(new FailurePrinter(launch.rank));
+  }
+  const int code = RUN_ALL_TESTS();
+  if (code != 0) std::_Exit(code);  // the ranks may be out of step
+  world.reset();
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  comm::Variables variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const std::size_t equals = text.find('=');
+    if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  try {
+    const comm::Launch launch = comm::read_launch(variables);
+    if (launch.launcher.empty()) return run_ranks(argv);
+    testing::InitGoogleTest(&argc, argv);
+    return run_tests(launch);
+  } catch (const Error& error) {
+    std::cerr << error.what() << "\n";
+    return 1;
+  }
+}

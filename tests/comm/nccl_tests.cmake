@@ -1,0 +1,18 @@
+# Stores of processes; the test bodies of comm with one process a GPU.
+if(NOT TARGET tessera_comm_store)
+  return()
+endif()
+add_executable(test_comm_store comm/store/tcp_store_test.cpp)
+target_link_libraries(test_comm_store PRIVATE tessera_comm_store GTest::gtest_main GTest::gmock)
+add_test(NAME comm_store COMMAND test_comm_store)
+
+if(NOT TESSERA_CUDA)
+  return()
+endif()
+add_executable(test_comm_nccl comm/nccl/main.cpp comm/nccl/failures_test.cpp comm/ranks.cpp comm/collectives_test.cpp
+  comm/execute_test.cpp comm/run_together_test.cpp comm/board_test.cpp)
+target_link_libraries(test_comm_nccl PRIVATE tessera_comm_store GTest::gtest GTest::gmock)
+add_test(NAME comm_nccl COMMAND test_comm_nccl)
+add_test(NAME comm_nccl_host_memory COMMAND test_comm_nccl --gtest_filter=Collectives/*:CollectiveOrder.Operations*)
+set_tests_properties(comm_nccl_host_memory PROPERTIES ENVIRONMENT TESSERA_TEST_MEMORY=host)
+set_tests_properties(comm_nccl comm_nccl_host_memory PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77 RUN_SERIAL ON)
