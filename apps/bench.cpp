@@ -5,9 +5,16 @@
 
 #include "command_line.h"
 #include "subcommands.h"
+#include "tessera/base/device.h"
+#include "tessera/base/env.h"
 #include "tessera/base/error.h"
 #include "tessera/bench/kernels.h"
 #include "tessera/bench/schedule_table.h"
+#include "tessera/bench/step.h"
+#include "tessera/comm/local.h"
+#include "tessera/train/config_settings.h"
+#include "tessera/train/gpu_launch.h"
+#include "tessera/train/plan_flags.h"
 
 namespace tessera::apps {
 namespace {
@@ -71,6 +78,48 @@ int bench_kernels(const Arguments& arguments) {
   return 0;
 }
 
+int bench_step(const Arguments& arguments) {
+  CLI::App app("Whole training steps on random tokens, beside what the hardware allows", "tessera bench step");
+  train::PlanFlags flags;
+  bench::StepBench bench;
+  std::string backend = base::cuda_device_count() > 0 ? "nccl" : "local";
+  bool json = false;
+  for (const std::string_view name : train::plan_settings())
+    app.add_option(train::flag_of(name), flags.settings[std::string(name)],
+                   std::string(train::find_setting(name)->help))
+        ->expected(1);
+  app.add_option("--layers", bench.model.num_layers, "of the model, instead of its own");
+  app.add_option("--backend", backend, "nccl or local")->capture_default_str();
+  app.add_option("--warmup", bench.warmup, "steps before those that count")->capture_default_str();
+  app.add_option("--steps", bench.steps, "steps that count")->capture_default_str();
+  app.add_flag("--deterministic", bench.deterministic, "GPU: attention without atomics");
+  app.add_flag("--json", json, "print as JSON");
+  if (!parse(app, arguments)) return 0;
+  if (bench.steps < 1 || bench.warmup < 0)
+    throw InputError("--steps, --warmup: got {} and {}, expected 1 and 0 or more", bench.steps, bench.warmup);
+  const std::int64_t layers = bench.model.num_layers;
+  const train::PlanTask task = train::plan_task(flags, base::read_environment().configs.value_or(TESSERA_CONFIGS));
+  bench.config = task.request.config;
+  bench.model = task.request.model;
+  if (layers > 0) bench.model.num_layers = layers;
+  const auto body = [&](comm::World& world) {
+    const bench::StepReport report = bench::measure_step(world, bench);
+    if (world.rank() != 0) return;
+    if (json)
+      fmt::print("{}\n", bench::step_json(bench, report).dump());
+    else
+      fmt::print("{}", bench::step_text(bench, report));
+  };
+  const auto ranks = static_cast<int>(bench.config.ranks);
+  if (backend == "nccl") {
+    bench.config.embedding = shard::Lookup::gather;
+    return train::run_with_nccl({.ranks = ranks}, body);
+  }
+  if (backend != "local") throw InputError("--backend: got {}, expected nccl or local", backend);
+  comm::run_local(ranks, {}, body);
+  return 0;
+}
+
 struct Benchmark {
   std::string_view name, summary;
   int (*run)(const Arguments&);
@@ -78,6 +127,7 @@ struct Benchmark {
 
 constexpr Benchmark kBenchmarks[] = {
     {"kernels", "time and memory rate of the operators", bench_kernels},
+    {"step", "whole training steps beside the hardware's limit, and what of the communication shows", bench_step},
     {"schedule", "how much communication the schedule hides, predicted and measured", bench_schedule},
 };
 

@@ -25,6 +25,8 @@ int cuda_device_count();
 void set_device(Device device);
 // Whether `pointer` is memory of a CUDA device; pinned memory is not.
 bool is_device_memory(const void* pointer);
+// Bytes of the device that are in use, by whomever; 0 for the CPU.
+std::int64_t used_memory(Device device);
 // Copies between any two places, host or device. Returns when the bytes are there; waits for no stream but its own.
 void copy_bytes(void* target, const void* source, std::size_t bytes);
 

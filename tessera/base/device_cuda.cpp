@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "tessera/base/cuda_check.h"
+#include "tessera/base/device_guard.h"
 #include "tessera/base/error.h"
 
 namespace tessera::base {
@@ -37,6 +38,14 @@ bool is_device_memory(const void* pointer) {
     return false;
   }
   return attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
+}
+
+std::int64_t used_memory(Device device) {
+  if (device.kind == DeviceKind::cpu) return 0;
+  const DeviceGuard guard(device);
+  std::size_t free = 0, total = 0;
+  TESSERA_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  return static_cast<std::int64_t>(total - free);
 }
 
 void copy_bytes(void* target, const void* source, std::size_t bytes) {

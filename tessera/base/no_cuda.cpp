@@ -23,6 +23,10 @@ void set_device(Device device) {
 bool is_device_memory(const void*) {
   return false;
 }
+std::int64_t used_memory(Device device) {
+  if (device.kind != DeviceKind::cpu) absent(device);
+  return 0;
+}
 void copy_bytes(void* target, const void* source, std::size_t bytes) {
   if (bytes > 0) std::memcpy(target, source, bytes);
 }

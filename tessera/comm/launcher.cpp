@@ -1,5 +1,7 @@
 #include "tessera/comm/launcher.h"
 
+#include <unistd.h>
+
 #include <charconv>
 #include <optional>
 
@@ -104,6 +106,16 @@ int device_of(const Launch& launch, int devices) {
   if (launch.local_rank < devices) return launch.local_rank;
   throw InputError("CUDA devices: expected one for each rank of a node, got {} for local rank {}", devices,
                    launch.local_rank);
+}
+
+Variables own_variables() {
+  Variables variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const std::size_t equals = text.find('=');
+    if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  return variables;
 }
 
 }  // namespace tessera::comm

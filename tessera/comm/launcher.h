@@ -7,6 +7,9 @@ namespace tessera::comm {
 
 using Variables = std::map<std::string, std::string>;
 
+// This process's.
+Variables own_variables();
+
 struct Launch {
   std::string launcher;               // "torchrun", "mpirun", "srun"; "" for a process on its own
   int rank = 0, size = 1;             // in the world

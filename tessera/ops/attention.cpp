@@ -1,5 +1,6 @@
 #include "tessera/ops/attention.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 
@@ -104,6 +105,12 @@ Qkv no_gradient(const Qkv& qkv) {
 }
 
 }  // namespace
+
+// ATen keeps it: its own operators look there too. Nobody reads memory that was not written, so it is not filled.
+void set_deterministic(bool on) {
+  at::globalContext().setDeterministicAlgorithms(on, /*warn_only=*/false);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+}
 
 std::vector<Span> spans_of(const AttentionShape& shape) {
   const std::int64_t tokens = shape.batch * shape.seq_len;

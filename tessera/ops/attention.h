@@ -9,6 +9,10 @@
 
 namespace tessera::ops {
 
+// Of this process: whether attention on a GPU may not sum with atomics, which gives other bits each time. It takes
+// flash attention then, which is slower. Set before the first call.
+void set_deterministic(bool on);
+
 struct AttentionShape {
   std::int64_t batch = 0, seq_len = 0;
   std::vector<int> kv_of_q;  // local key/value head that each local query head reads, non-decreasing

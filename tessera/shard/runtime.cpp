@@ -89,6 +89,7 @@ void Runtime::begin_step(StepKind kind, int microbatches) {
   statistics_ = {};
   agreement_.begin_step();
   measure_.begin_step();
+  waits_.begin_step();
   timeline_.begin_step();
   for (auto& entry : entries_) {
     entry->parameter.main_grad_written = false;
@@ -341,6 +342,12 @@ void Runtime::make_schedule() {
 const Schedule* Runtime::schedule(StepKind kind, int microbatches) const {
   const auto plan = plans_.find({kind, microbatches});
   return plan == plans_.end() || !plan->second.replay ? nullptr : &plan->second.replay->schedule();
+}
+
+StepStatistics Runtime::statistics() const {
+  StepStatistics statistics = statistics_;
+  statistics.exposed_seconds += waits_.seconds_on_device();
+  return statistics;
 }
 
 ScheduleStatistics Runtime::schedule_statistics() const {

@@ -132,7 +132,8 @@ class Runtime {
   bool is_training() const { return kind_ == StepKind::train; }
   Parallel& parallel() { return parallel_; }
   const ParameterTypes& types() const { return types_; }
-  const StepStatistics& statistics() const { return statistics_; }
+  // Where compute is a queue of a GPU it must have come to the step's end.
+  StepStatistics statistics() const;
   const Trace& trace() const { return agreement_.trace(); }  // of the last step begun
   // Of the kind of step; null while there is none.
   const Schedule* schedule(StepKind kind, int microbatches) const;

@@ -28,6 +28,13 @@ struct TimelineSpan {
   double begin = 0, end = 0;  // seconds from the beginning of the step; gathers for it may begin before
 };
 
+// A point in time that compute has come to: seconds of the host's clock where compute is the host, else a timed fence.
+struct Moment {
+  double seconds = 0;
+  base::Fence fence;
+};
+Moment compute_now(const Parallel& parallel);
+
 // An operation's place in a timeline, for the lane that carries it out. A copy marks the same; a default-made one
 // marks nothing.
 class LaneMark {
@@ -58,28 +65,30 @@ class Timeline {
   void begin_step();
   void begin_event(std::size_t event);  // compute has come to it
   void end_event(std::size_t next);     // ... and goes on
-  void waited(double begin, double end, Activity activity, std::span<const ParameterId> weights);
+  void waited(const Moment& begin, const Moment& end, Activity activity, std::span<const ParameterId> weights);
   // The event just over is a collective that has now been waited for.
   void finished(const Event& comm);
 
   // What is about to be enqueued; `what` without times. is_ahead: it is for the next step.
   LaneMark mark(TimelineSpan what, bool is_ahead = false);
 
-  // Of the last step begun: all that was waited for or has ended.
+  // Of the last step begun: all that was waited for or has ended. On a GPU compute's lane must have come to its end.
   std::vector<TimelineSpan> spans() const;
 
  private:
   struct Marked {
     TimelineSpan span;
-    std::shared_ptr<LaneMark::Times> times;  // null: the host's, known at once
+    std::shared_ptr<LaneMark::Times> times;  // null: begin and end
+    Moment begin, end;
     bool is_ahead = false;
   };
-  void compute_until(double time);
+  void compute_until(const Moment& now);
+  double seconds(const Moment& moment) const;  // since the beginning of the step
 
   const Parallel& parallel_;
   bool on_ = false, in_event_ = false;
   int event_ = 0;  // the next
-  double begin_ = 0, computes_since_ = 0, last_event_ = 0;
+  Moment begin_, computes_since_, last_event_;
   std::vector<Marked> marked_;
 };
 
@@ -110,7 +119,7 @@ class Waiting {
   Timeline& timeline_;
   Activity activity_;
   std::span<const ParameterId> weights_;
-  double begin_;
+  Moment begin_;
 };
 
 }  // namespace tessera::shard

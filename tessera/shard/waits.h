@@ -1,5 +1,8 @@
 // Compute waits for what is under way.
 #pragma once
+#include <utility>
+#include <vector>
+
 #include "tessera/shard/agreement.h"
 #include "tessera/shard/statistics.h"
 #include "tessera/shard/timeline.h"
@@ -16,8 +19,12 @@ class Waits {
   // What compute does next comes after the fence. Where compute is the host, it waits here and the time counts as
   // exposed. Errors: Agreement::wait's.
   void until(const base::Fence& fence, Activity activity, std::span<const ParameterId> weights = {}) {
-    if (parallel_.is_asynchronous()) return parallel_.compute->wait(fence);
-    until_done(fence, activity, weights);
+    if (!parallel_.is_asynchronous()) return until_done(fence, activity, weights);
+    const Moment begin = compute_now(parallel_);
+    parallel_.compute->wait(fence);
+    const Moment end = compute_now(parallel_);
+    timeline_.waited(begin, end, activity, weights);
+    on_device_.emplace_back(begin.fence, end.fence);
   }
   // The host waits too, on every device.
   void until_done(const base::Fence& fence, Activity activity, std::span<const ParameterId> weights = {}) {
@@ -31,12 +38,21 @@ class Waits {
     agreement_.compare(group, agreement_.hash(), "what a step did", entries_);
   }
 
+  void begin_step() { on_device_.clear(); }
+  // How long compute's lane has stood still this step; 0 where compute is the host. The lane must have come to the end.
+  double seconds_on_device() const {
+    double seconds = 0;
+    for (const auto& [begin, end] : on_device_) seconds += end.seconds_since(begin);
+    return seconds;
+  }
+
  private:
   const Parallel& parallel_;
   const Entries& entries_;
   Agreement& agreement_;
   StepStatistics& statistics_;
   Timeline& timeline_;
+  std::vector<std::pair<base::Fence, base::Fence>> on_device_;
 };
 
 }  // namespace tessera::shard

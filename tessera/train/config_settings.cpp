@@ -70,6 +70,8 @@ constexpr std::array kSettings{
             "gather the table over gtp, or exchange the rows of the tokens; auto: by bytes"},
     Setting{"gather_budget", &C::gather_budget, kAny, kRun, "BYTES|min|auto", "memory for gathered weights, as 2GB"},
     Setting{"reduce_budget", &C::reduce_budget, kAny, kRun, "BYTES|min|auto", "memory for gradients on their way"},
+    Setting{"deterministic", &C::deterministic, kAny, kRun, "on|off",
+            "on GPUs: sums without atomics, the same bits at every repetition and gtp degree (slower)"},
     Setting{"debug_poison", &C::debug_poison, kAny, kRun, "on|off", "fill buffers with NaN when they are free"},
     Setting{"debug_delays", &C::debug_delays, kCountOrZero, kRun, "SEED", "delay communication at random; 0: not"},
     Setting{"trace_step", &C::trace_step, kCountOrZero, kRun, "N", "write the timeline of this step; 0: none"},

@@ -1,23 +1,17 @@
 #include "tessera/train/launch.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 
 #include "tessera/base/device.h"
 #include "tessera/base/error.h"
-#include "tessera/comm/launcher.h"
 #include "tessera/comm/local.h"
 #include "tessera/comm/mpi.h"
-#include "tessera/comm/nccl.h"
-#include "tessera/comm/tcp_store.h"
 #include "tessera/train/checkpoint_together.h"
+#include "tessera/train/gpu_launch.h"
 #include "tessera/train/loop.h"
-#include "tessera/train/processes.h"
 #include "tessera/train/run_plan.h"
 
 namespace tessera::train {
@@ -68,55 +62,18 @@ int launch_mpi(const TrainConfig& command, const std::filesystem::path& configs,
   }
 }
 
-comm::Variables own_variables() {
-  comm::Variables variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const std::size_t equals = text.find('=');
-    if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
-  }
-  return variables;
-}
-
-// One process a GPU: as many as --ranks, or the mesh, or the visible GPUs say.
-int ranks_of_node(const TrainConfig& command) {
-  if (command.ranks > 0) return static_cast<int>(command.ranks);
+// 0: as many as there are GPUs.
+int ranks_asked_for(const TrainConfig& command) {
   const std::int64_t part = command.tp * command.gtp;
-  const int devices = base::cuda_device_count();
-  return static_cast<int>(command.dp > 0 ? part * command.dp : std::max<std::int64_t>(devices / part, 1) * part);
-}
-
-int join_nccl(const TrainConfig& command, const std::filesystem::path& configs, const comm::Launch& place,
-              bool check_mismatch) {
-  comm::NcclOptions options;
-  options.timeout = timeout_of(command);
-  options.check_mismatch = check_mismatch;
-  options.rank = place.rank;
-  options.size = place.size;
-  options.device = base::cuda_device(comm::device_of(place, base::cuda_device_count()));
-  base::set_device(options.device);
-  options.store = comm::make_tcp_store(place, options.timeout);
-  try {
-    const auto world = comm::make_nccl_world(options);
-    train_with_processes(*world, command, configs);
-    return 0;
-  } catch (const InputError&) {
-    throw;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "tessera: rank {}: {}\n", place.rank, error.what());
-    std::fflush(nullptr);
-    std::_Exit(1);  // what is under way on the device has no end
-  }
+  if (command.ranks > 0) return static_cast<int>(command.ranks);
+  if (command.dp > 0) return static_cast<int>(part * command.dp);
+  return static_cast<int>(base::cuda_device_count() / part * part);
 }
 
 int launch_nccl(const TrainConfig& command, const std::filesystem::path& configs, bool check_mismatch) {
-  if (!comm::nccl_available()) throw InputError("--backend: got nccl: this build has no CUDA, expected local or mpi");
-  const comm::Launch place = comm::read_launch(own_variables());
-  if (!place.launcher.empty()) return join_nccl(command, configs, place, check_mismatch);
-  const int ranks = ranks_of_node(command), devices = base::cuda_device_count();
-  if (ranks > devices)
-    throw InputError("--ranks: {} with --backend nccl, expected at most {}: the GPUs that are visible", ranks, devices);
-  return run_processes(ranks);
+  return run_with_nccl(
+      {.timeout = timeout_of(command), .check_mismatch = check_mismatch, .ranks = ranks_asked_for(command)},
+      [&](comm::World& world) { train_with_processes(world, command, configs); });
 }
 
 }  // namespace

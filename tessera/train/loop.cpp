@@ -7,15 +7,13 @@
 #include <chrono>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/attention.h"
 #include "tessera/train/batches.h"
-#include "tessera/train/byte_size.h"
 #include "tessera/train/checkpoint_together.h"
-#include "tessera/train/config_check.h"
 #include "tessera/train/lr_schedule.h"
-#include "tessera/train/plan_step.h"
-#include "tessera/train/recompute_choice.h"
 #include "tessera/train/step_timeline.h"
 #include "tessera/train/trainer_checkpoint.h"
+#include "tessera/train/trainer_options.h"
 
 namespace tessera::train {
 namespace {
@@ -27,39 +25,14 @@ double milliseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-shard::RuntimeOptions runtime_options(const TrainConfig& config) {
-  shard::RuntimeOptions options;
-  options.gather_budget = parse_budget(config.gather_budget, "--gather-budget");
-  options.reduce_budget = parse_budget(config.reduce_budget, "--reduce-budget");
-  options.coalesce_bytes = kCoalesceBytes;
-  options.zero = config.zero;
-  options.node = gtp_ranks_of_node(config);
-  options.replay = {.poison = config.debug_poison, .delay_seed = static_cast<std::uint64_t>(config.debug_delays)};
-  return options;
-}
-
-TrainerOptions trainer_options(const RunPlan& plan) {
-  const TrainConfig& config = plan.config;
-  return {
-      .model = plan.model,
-      .tp = static_cast<int>(config.tp),
-      .gtp = static_cast<int>(config.gtp),
-      .dp = static_cast<int>(config.dp),
-      .types = {.model = config.dtype, .accumulator = base::accumulator_of(config.dtype), .wire = *config.grad_wire},
-      .sequence_parallel = config.sequence_parallel,
-      .recompute = nn::BlockRecompute(recompute_choice(config, plan.model)),
-      .seq_len = config.seq_len,
-      .embedding = embedding_reads(config),
-      .adamw = {.beta1 = config.beta1, .beta2 = config.beta2, .eps = config.eps, .weight_decay = config.weight_decay},
-      .clip = config.clip,
-      .runtime = runtime_options(config)};
-}
-
 // One rank's run: what the steps share.
 class Loop {
  public:
   Loop(comm::World& world, const RunPlan& plan, RunFiles* files)
-      : plan_(plan), files_(files), trainer_(world, trainer_options(plan)), rates_(lr_schedule_of(plan.config)) {}
+      : plan_(plan),
+        files_(files),
+        trainer_(world, trainer_options(plan.config, plan.model)),
+        rates_(lr_schedule_of(plan.config)) {}
 
   void run() {
     start();
@@ -182,6 +155,7 @@ class Loop {
 
 void run_training(comm::World& world, const RunPlan& plan, RunFiles* files) {
   at::set_num_threads(static_cast<int>(plan.config.threads));
+  ops::set_deterministic(plan.config.deterministic);
   Loop(world, plan, files).run();
 }
 

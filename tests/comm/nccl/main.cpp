@@ -100,22 +100,16 @@ int run_tests(const comm::Launch& launch) {
     listeners.Append(new FailurePrinter(launch.rank));
   }
   const int code = RUN_ALL_TESTS();
-  if (code != 0) std::_Exit(code);  // the ranks may be out of step
-  world.reset();
-  return code;
+  if (code == 0) world.reset();  // else the ranks may be out of step
+  std::cout.flush();
+  std::_Exit(code);  // libtorch's exit-time destructors may free twice
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  comm::Variables variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const std::size_t equals = text.find('=');
-    if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
-  }
   try {
-    const comm::Launch launch = comm::read_launch(variables);
+    const comm::Launch launch = comm::read_launch(comm::own_variables());
     if (launch.launcher.empty()) return run_ranks(argv);
     testing::InitGoogleTest(&argc, argv);
     return run_tests(launch);

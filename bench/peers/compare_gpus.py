@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+"""A step of `tessera bench step` beside the same step of PyTorch's FSDP2 (fsdp2.py), one program at a time on all GPUs.
+
+Prints each run, a table of the medians over the rounds, the ratios of the step times and one JSON line. What fails is
+shown with its error and stops nothing else; exit code 1 if it was Tessera. Example:
+  bench/compare.sh --gpus 4 --seq-len 8192 --rounds 3 -- FLAGS-FOR-TESSERA-BENCH-STEP
+"""
+import argparse
+import json
+import pathlib
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TESSERA, ON, OFF = "tessera", "FSDP2, resharding on", "FSDP2, resharding off"
+NEEDED = ("median_ms", "p10_ms", "p90_ms", "tokens_per_second_per_gpu", "peak_memory_bytes")
+OPTIONAL = ("mfu", "exposed_comm_ms")
+GRACE_S = 60  # between asking a program to end and killing it; torchrun ends its processes in half of it
+
+
+class Failure(Exception):
+    """Why a program gave no result."""
+
+
+def count_gpus():
+    try:
+        return len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.splitlines())
+    except (OSError, subprocess.CalledProcessError):
+        return 0
+
+
+def parse_arguments(argv):
+    parser = argparse.ArgumentParser(prog="bench/compare.sh", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpus", type=int, help="default: all that nvidia-smi lists")
+    parser.add_argument("--model", default="llama3-8b")
+    parser.add_argument("--layers", type=int, help="instead of the model's own number")
+    for name, default, what in (("seq-len", 8192, "tokens"), ("micro-batch", 1, "sequences a GPU"),
+                                ("rounds", 3, "of all programs"), ("steps", 20, "timed ones of a run"),
+                                ("warmup", 5, "steps before them"), ("limit", 300, "seconds a run")):
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"{what} (default: {default})")
+    parser.add_argument("--tessera", default=str(ROOT / "build" / "cuda" / "apps" / "tessera"))
+    parser.add_argument("--python", default="python3", help="an interpreter that imports torch")
+    cut = argv.index("--") if "--" in argv else len(argv)
+    options = parser.parse_args(argv[:cut])
+    options.gpus = options.gpus or count_gpus() or parser.error("nvidia-smi lists no GPU: expected --gpus N")
+    if options.rounds < 1:
+        parser.error(f"--rounds: is {options.rounds}, expected 1 or more")
+    return options, argv[cut + 1:]
+
+
+def commands(options, extra):
+    """The command of each program, by its name in the table."""
+    task = ["--model", options.model, "--seq-len", options.seq_len, "--micro-batch", options.micro_batch,
+            "--steps", options.steps, "--warmup", options.warmup]
+    if options.layers:
+        task += ["--layers", options.layers]
+    fsdp2 = [options.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", options.gpus,
+             ROOT / "bench" / "peers" / "fsdp2.py", *task, "--reshard"]
+    ours = [options.tessera, "bench", "step", *task, "--tp", 1, "--gtp", options.gpus, "--dtype", "bf16", "--json"]
+    return {TESSERA: ours + extra, ON: [*fsdp2, "on"], OFF: [*fsdp2, "off"]}
+
+
+def last_object(text):
+    """The last JSON object of a program's output, of one line or several; None when there is none."""
+    found, position = None, 0
+    while match := re.compile(r"^\{", re.M).search(text, position):
+        try:
+            found, position = json.JSONDecoder().raw_decode(text, match.start())
+        except ValueError:
+            position = match.end()
+    return found
+
+
+def last_error(text):
+    """The line that says why: the last that names an exception, but not torchrun's own, else the last with a word."""
+    lines = [line.strip() for line in text.splitlines() if re.search(r"\w", line)]
+    named = [line for line in lines if re.match(r"(\[\w+\]:\s*)?([\w.]*(Error|Exception)\b|error:)", line)
+             and "ChildFailedError" not in line]
+    return (named or lines or ["no word on stderr"])[-1]
+
+
+def run(command, limit_s):
+    """(exit code, stdout, stderr) of a program; it and all it started end after limit_s, or when this program ends."""
+    limited = ["timeout", f"--kill-after={GRACE_S}", str(limit_s), *map(str, command)]
+    # Files, not pipes: a process that outlives the program would keep a pipe open.
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        with subprocess.Popen(limited, stdin=subprocess.DEVNULL, stdout=output, stderr=errors) as process:
+            try:
+                process.wait()
+            except BaseException:
+                process.terminate()  # `timeout` hands it on
+                raise
+        return process.returncode, *(text_of(stream) for stream in (output, errors))
+
+
+def text_of(stream):
+    stream.seek(0)
+    return stream.read().decode(errors="replace")
+
+
+def result_of(command, options):
+    """What a program measured; throws Failure."""
+    start = time.monotonic()
+    code, output, errors = run(command, options.limit)
+    if code != 0:
+        print("\n".join("    " + line for line in errors.splitlines()[-100:]), file=sys.stderr, flush=True)
+        seconds = f"{time.monotonic() - start:.0f} s" + (" (its limit)" if code == 124 else "")
+        raise Failure(f"exit code {code} after {seconds}: {last_error(errors)}")
+    result = last_object(output)
+    missing = [key for key in NEEDED if not isinstance((result or {}).get(key), (int, float))]
+    if missing:
+        raise Failure(f"printed no JSON object with {', '.join(missing)}")
+    tokens = result["tokens_per_second_per_gpu"] * result["median_ms"] / 1e3
+    expected = options.seq_len * options.micro_batch
+    if not 0.7 < tokens / expected < 1.4:  # a rate from the mean differs a little from one from the median
+        raise Failure(f"did {tokens:.0f} tokens a GPU and step, expected {expected}")
+    return result
+
+
+def collect(options, extra):
+    """Results and failures of each program, {name: [...]}. Every second round goes backwards: drift hits all alike."""
+    programs = commands(options, extra)
+    results, failures = {name: [] for name in programs}, {name: [] for name in programs}
+    for number in range(options.rounds):
+        for name in list(programs)[::1 if number % 2 == 0 else -1]:
+            try:
+                results[name].append(result_of(programs[name], options))
+                said = f"{results[name][-1]['median_ms']:.1f} ms"
+            except Failure as failure:
+                failures[name].append(str(failure))
+                said = f"failed: {failure}"
+            print(f"round {number + 1}: {name}: {said}", flush=True)
+    return results, failures
+
+
+def summarize(results):
+    """Medians over the rounds, memory the most of any round, for each program that has a result."""
+    summary = {}
+    for name, runs in results.items():
+        keys = NEEDED + tuple(key for key in OPTIONAL if all(isinstance(one.get(key), (int, float)) for one in runs))
+        if runs:
+            summary[name] = {key: statistics.median(one[key] for one in runs) for key in keys}
+            summary[name]["peak_memory_bytes"] = max(one["peak_memory_bytes"] for one in runs)
+    return summary
+
+
+def ratios(summary):
+    """speed_to_*: FSDP2's step time over Tessera's, above 1: Tessera is faster; memory_to_*: Tessera's over FSDP2's."""
+    ours, peers = summary.get(TESSERA), [name for name in (ON, OFF) if name in summary]
+    if not ours or not peers:
+        return {}
+    best = min(peers, key=lambda name: summary[name]["median_ms"])
+    found = {"best_peer": best, "speed_to_best": summary[best]["median_ms"] / ours["median_ms"]}
+    if ON in summary:
+        found["speed_to_resharding"] = summary[ON]["median_ms"] / ours["median_ms"]
+        found["memory_to_resharding"] = ours["peak_memory_bytes"] / summary[ON]["peak_memory_bytes"]
+    return found
+
+
+def report(summary, failures):
+    """The table, the failures and the ratios, as lines."""
+    lines = [f"{'':24}{'median ms':>11}{'p10':>9}{'p90':>9}{'tokens/s/GPU':>14}{'GB a GPU':>10}"]
+    for name, row in summary.items():
+        lines.append(f"{name:24}{row['median_ms']:11.1f}{row['p10_ms']:9.1f}{row['p90_ms']:9.1f}"
+                     f"{row['tokens_per_second_per_gpu']:14.0f}{row['peak_memory_bytes'] / 1e9:10.1f}")
+    lines += [f"{name}: failed {len(reasons)} times: {reasons[-1]}" for name, reasons in failures.items() if reasons]
+    lines += [f"{TESSERA}: {key} {summary[TESSERA][key]:.3f}" for key in OPTIONAL if key in summary.get(TESSERA, ())]
+    found = ratios(summary)
+    if found:
+        lines.append(f"{TESSERA} against the faster ({found['best_peer']}): {found['speed_to_best']:.3f} x")
+    if "speed_to_resharding" in found:
+        lines.append(f"{TESSERA} against {ON}: {found['speed_to_resharding']:.3f} x, with "
+                     f"{found['memory_to_resharding']:.3f} of its memory")
+    return lines
+
+
+def main():
+    options, extra = parse_arguments(sys.argv[1:])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what runs is ended too
+    results, failures = collect(options, extra)
+    summary = summarize(results)
+    print("\n".join(report(summary, failures)))
+    print(json.dumps({"programs": summary, **ratios(summary), "gpus": options.gpus, "model": options.model,
+                      "layers": options.layers, "seq_len": options.seq_len, "micro_batch": options.micro_batch,
+                      "rounds": options.rounds}))
+    return 1 if failures[TESSERA] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

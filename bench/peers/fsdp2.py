@@ -1,0 +1,192 @@
+"""PyTorch's FSDP2 with torch.compile, one process a GPU, training a Llama on random tokens: whole steps, one JSON line.
+
+What `tessera bench step` is compared with on GPUs, so it does all that makes FSDP2 fast: a compiled block is one group
+of parameters, the embedding and the output are groups of their own, gathers and reductions are in bf16 (master weights,
+AdamW's state and its gradients in fp32), attention is cuDNN's with grouped heads, the projections of one input are one
+product, clipping and AdamW are few kernels over many weights, the host never waits for the GPU between steps. Example:
+  torchrun --standalone --nproc-per-node 4 bench/peers/fsdp2.py --model llama3-8b --seq-len 8192 --reshard off
+"""
+import argparse
+import gc
+import itertools
+import json
+import math
+import os
+import pathlib
+import statistics
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def rotate(x, cosine, sine):
+    """RoPE of [batch, heads, length, dim]; cosine and sine are [length, dim / 2]."""
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cosine - b * sine, b * cosine + a * sine), dim=-1)
+
+
+class Block(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        hidden, ffn, eps = config["hidden_size"], config["intermediate_size"], config["rms_norm_eps"]
+        self.dim, kv_heads = config["head_dim"], config["num_key_value_heads"]
+        self.parts = [heads * self.dim for heads in (config["num_attention_heads"], kv_heads, kv_heads)]
+        self.attention_norm, self.mlp_norm = nn.RMSNorm(hidden, eps), nn.RMSNorm(hidden, eps)
+        self.qkv = nn.Linear(hidden, sum(self.parts), bias=False)
+        self.out = nn.Linear(self.parts[0], hidden, bias=False)
+        self.gate_up, self.down = nn.Linear(hidden, 2 * ffn, bias=False), nn.Linear(ffn, hidden, bias=False)
+
+    def forward(self, x, cosine, sine):
+        batch, length, _ = x.shape
+        qkv = self.qkv(self.attention_norm(x)).split(self.parts, dim=-1)
+        q, k, v = (part.view(batch, length, -1, self.dim).transpose(1, 2) for part in qkv)
+        q, k = rotate(q, cosine, sine), rotate(k, cosine, sine)
+        with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
+            attention = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + self.out(attention.transpose(1, 2).reshape(batch, length, -1))
+        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
+        return x + self.down(F.silu(gate) * up)
+
+
+class Llama(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.embedding = nn.Embedding(config["vocab_size"], config["hidden_size"])
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config["num_hidden_layers"]))
+        self.norm = nn.RMSNorm(config["hidden_size"], config["rms_norm_eps"])
+        self.output = nn.Linear(config["hidden_size"], config["vocab_size"], bias=False)
+
+    def forward(self, tokens, cosine, sine):
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x, cosine, sine)
+        return self.output(self.norm(x))
+
+
+def sharded_model(config, reshard):
+    """A Llama on this process's GPU, one group of parameters a block; reshard: they are gathered again in backward."""
+    with torch.device("meta"):
+        model = Llama(config)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+    fully_shard(model.embedding, mp_policy=policy, reshard_after_forward=reshard)
+    model.embedding.set_unshard_in_backward(False)  # its gradient does not read it
+    for block in model.blocks:
+        block.compile()
+        # Backward begins with the last block and the output: these stay whole.
+        fully_shard(block, mp_policy=policy, reshard_after_forward=reshard and block is not model.blocks[-1])
+    fully_shard([model.norm, model.output], mp_policy=policy, reshard_after_forward=False)
+    fully_shard(model, mp_policy=policy)
+    model.to_empty(device="cuda")
+    with torch.no_grad():
+        for weight in model.parameters():
+            shard = weight.to_local()
+            shard.normal_(std=config.get("initializer_range", 0.02)) if weight.dim() == 2 else shard.fill_(1)
+    return model
+
+
+def rope_tables(config, length):
+    dim = config["head_dim"]
+    frequency = config["rope_theta"] ** (-torch.arange(0, dim, 2, device="cuda", dtype=torch.float64) / dim)
+    angle = torch.outer(torch.arange(length, device="cuda", dtype=torch.float64), frequency)
+    return angle.cos().bfloat16(), angle.sin().bfloat16()
+
+
+@torch.compile
+def cross_entropy(logits, targets):
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
+def training_step(config, options):
+    """A function that does one whole step and returns its loss, still on the GPU."""
+    model = sharded_model(config, options.reshard == "on")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    tables = rope_tables(config, options.seq_len)
+
+    def step():
+        tokens = torch.randint(config["vocab_size"], (options.micro_batch, options.seq_len + 1), device="cuda")
+        loss = cross_entropy(model(tokens[:, :-1], *tables), tokens[:, 1:])
+        loss.backward()
+        # For DTensors foreach has to be asked for.
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+def mark():
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def measure(step, options):
+    """Sorted milliseconds of the timed steps, the most of this GPU's memory in use after a step, the last loss."""
+    marks, memory = [mark()], 0
+    for index in range(options.warmup + options.steps):
+        if index == options.warmup:
+            gc.collect()
+            gc.disable()
+        loss = step()
+        marks.append(mark())
+        free, total = torch.cuda.mem_get_info()
+        memory = max(memory, total - free)
+    torch.cuda.synchronize()
+    return sorted(begin.elapsed_time(end) for begin, end in itertools.pairwise(marks[options.warmup:])), memory, loss
+
+
+def read_config(options):
+    """The config.json that --model names: a file, a folder that holds one, or a name under configs/."""
+    path = pathlib.Path(options.model)
+    path = path if path.exists() else ROOT / "configs" / options.model
+    config = json.loads((path / "config.json" if path.is_dir() else path).read_text())
+    if config.get("rope_scaling") or config.get("tie_word_embeddings"):
+        sys.exit("error: this peer has no RoPE scaling and no tied embeddings")
+    config.setdefault("num_key_value_heads", config["num_attention_heads"])
+    config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
+    config["num_hidden_layers"] = options.layers or config["num_hidden_layers"]
+    return config
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="llama3-8b", help="a name under configs/, or a config.json")
+    parser.add_argument("--layers", type=int, help="instead of the model's own number")
+    parser.add_argument("--reshard", choices=("on", "off"), default="on", help="gather the weights again in backward")
+    for name, default in (("seq-len", 8192), ("micro-batch", 1), ("steps", 20), ("warmup", 5)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    return parser.parse_args()
+
+
+def main():
+    options = parse_arguments()
+    config = read_config(options)
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl")
+    torch.manual_seed(dist.get_rank())
+    times, memory, loss = measure(training_step(config, options), options)
+    most = torch.tensor(memory, device="cuda")
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    dist.all_reduce(loss)
+    loss = loss.item() / dist.get_world_size()
+    if not math.isfinite(loss):
+        sys.exit(f"error: the loss is {loss}")
+    if dist.get_rank() == 0:
+        median, tenth = statistics.median(times), len(times) // 10
+        print(json.dumps({"peer": "fsdp2", "torch": torch.__version__, "median_ms": median, "p10_ms": times[tenth],
+                          "p90_ms": times[-1 - tenth], "peak_memory_bytes": most.item(), "steps": options.steps,
+                          "tokens_per_second_per_gpu": options.micro_batch * options.seq_len / median * 1e3,
+                          "gpus": dist.get_world_size(), "reshard": options.reshard, "loss": loss}), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+#include "tessera/bench/step.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <random>
+
+#include "tessera/base/device.h"
+#include "tessera/ops/attention.h"
+#include "tessera/train/optimizer.h"
+#include "tessera/train/trainer_options.h"
+
+namespace tessera::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr double kPeakFlops = 989e12;  // bf16, dense, of a Hopper GPU
+
+nn::Batch random_batch(const StepBench& bench, std::uint64_t seed) {
+  const std::int64_t tokens = bench.config.micro_batch * bench.config.seq_len;
+  std::mt19937_64 random(seed);
+  nn::Batch batch{.tokens = at::empty({tokens}, at::kLong),
+                  .targets = at::empty({tokens}, at::kLong),
+                  .layout = {.batch = bench.config.micro_batch,
+                             .seq_len = bench.config.seq_len,
+                             .positions = at::empty({tokens}, at::kLong),
+                             .cu_seqlens = {}}};
+  const auto vocabulary = static_cast<std::uint64_t>(bench.model.vocab_size);
+  for (std::int64_t i = 0; i < tokens; ++i) {
+    batch.tokens.mutable_data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(random() % vocabulary);
+    batch.targets.mutable_data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(random() % vocabulary);
+    batch.layout.positions.mutable_data_ptr<std::int64_t>()[i] = i % bench.config.seq_len;
+  }
+  return batch;
+}
+
+base::Device device_of(comm::World& world) {
+  std::vector<int> everyone;
+  for (int rank = 0; rank < world.size(); ++rank) everyone.push_back(rank);
+  return world.make_group("device", {everyone})->kernels().device();
+}
+
+double quantile(std::vector<double> values, double part) {
+  std::ranges::sort(values);
+  return values[static_cast<std::size_t>(part * static_cast<double>(values.size() - 1) + 0.5)];
+}
+
+}  // namespace
+
+StepReport measure_step(comm::World& world, const StepBench& bench) {
+  const train::TrainConfig& config = bench.config;
+  at::set_num_threads(static_cast<int>(config.threads));
+  ops::set_deterministic(bench.deterministic);
+  StepReport report{.ranks = world.size()};
+  report.limit = measure_limit(bench, device_of(world));
+  train::Trainer trainer(world, train::trainer_options(config, bench.model));
+  comm::Communicator& all = *trainer.parallel().world;
+  const base::Device device = trainer.parallel().device;
+  train::set_initial_values(trainer.runtime(), 1);
+
+  const std::int64_t tokens = config.micro_batch * config.seq_len;
+  const auto data_ranks = static_cast<std::int64_t>(trainer.parallel().gtp_size()) * trainer.parallel().dp_size();
+  const auto microbatches = static_cast<int>(config.global_batch / (config.micro_batch * data_ranks));
+  const auto own = static_cast<std::uint64_t>(trainer.parallel().data->rank());
+  const train::StepInput input{
+      .microbatches = microbatches, .tokens = tokens * microbatches * data_ranks, .batch = [&](int microbatch) {
+        return random_batch(bench, own * 1000 + static_cast<std::uint64_t>(microbatch));
+      }};
+  std::vector<double> seconds, exposed;
+  std::int64_t memory = 0;
+  for (int step = 0; step < bench.warmup + bench.steps; ++step) {
+    all.barrier().synchronize();
+    const auto start = Clock::now();
+    const train::StepResult result = trainer.train_step(input, 1e-4);
+    std::array<double, 1> taken{std::chrono::duration<double>(Clock::now() - start).count()};
+    all.all_reduce(taken.data(), 1, base::DType::fp64, comm::ReduceOp::max).synchronize();
+    std::array<double, 1> waited{result.statistics.exposed_seconds};
+    all.all_reduce(waited.data(), 1, base::DType::fp64).synchronize();
+    memory = std::max(memory, base::used_memory(device));
+    report.loss = result.loss;
+    if (step < bench.warmup) continue;
+    seconds.push_back(taken[0]);
+    exposed.push_back(waited[0] / world.size());
+  }
+  std::array<std::int64_t, 1> most{memory};
+  all.all_reduce(most.data(), 1, base::DType::i64, comm::ReduceOp::max).synchronize();
+  report.memory_bytes = most[0];
+  report.median_ms = quantile(seconds, 0.5) * 1e3;
+  report.p10_ms = quantile(seconds, 0.1) * 1e3;
+  report.p90_ms = quantile(seconds, 0.9) * 1e3;
+  report.exposed_comm_ms = quantile(exposed, 0.5) * 1e3;
+  report.tokens_per_second_per_rank = static_cast<double>(input.tokens) / world.size() / quantile(seconds, 0.5);
+  report.flops = step_flops(bench);
+  return report;
+}
+
+nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& report) {
+  const double limit_ms = report.limit.seconds() * 1e3;
+  return {{"model", bench.config.model},
+          {"layers", bench.model.num_layers},
+          {"seq_len", bench.config.seq_len},
+          {"micro_batch", bench.config.micro_batch},
+          {"global_batch", bench.config.global_batch},
+          {"dtype", base::name_of(bench.config.dtype)},
+          {"tp", bench.config.tp},
+          {"gtp", bench.config.gtp},
+          {"dp", bench.config.dp},
+          {"steps", bench.steps},
+          {"median_ms", report.median_ms},
+          {"p10_ms", report.p10_ms},
+          {"p90_ms", report.p90_ms},
+          {"tokens_per_second_per_gpu", report.tokens_per_second_per_rank},
+          {"mfu", report.flops / (report.median_ms * 1e-3) / kPeakFlops},
+          {"peak_memory_bytes", report.memory_bytes},
+          {"exposed_comm_ms", report.exposed_comm_ms},
+          {"limit_ms", limit_ms},
+          {"limit_products_ms", report.limit.products * 1e3},
+          {"limit_attention_ms", report.limit.attention * 1e3},
+          {"limit_bytes", report.limit.bytes},
+          {"copy_bytes_per_second", report.limit.copy_rate},
+          {"limit_ratio", limit_ms / report.median_ms},
+          {"loss", report.loss}};
+}
+
+std::string step_text(const StepBench& bench, const StepReport& report) {
+  const double limit_ms = report.limit.seconds() * 1e3;
+  return fmt::format(
+      "{} with {} layers, {} x {} tokens a rank and microbatch, {}, tp {} gtp {} dp {}: {} steps\n"
+      "  step           {:9.2f} ms (p10 {:.2f}, p90 {:.2f})\n"
+      "  tokens/s       {:9.0f} a rank, mfu {:.3f} (of {:.0f} TFLOP/s)\n"
+      "  exposed        {:9.2f} ms of communication\n"
+      "  memory         {:9.2f} GB\n"
+      "  limit          {:9.2f} ms: products {:.2f}, attention {:.2f}, {:.1f} GB at {:.2f} TB/s\n"
+      "  limit / step   {:9.3f}\n",
+      bench.config.model, bench.model.num_layers, bench.config.micro_batch, bench.config.seq_len,
+      base::name_of(bench.config.dtype), bench.config.tp, bench.config.gtp, bench.config.dp, bench.steps,
+      report.median_ms, report.p10_ms, report.p90_ms, report.tokens_per_second_per_rank,
+      report.flops / (report.median_ms * 1e-3) / kPeakFlops, kPeakFlops / 1e12, report.exposed_comm_ms,
+      static_cast<double>(report.memory_bytes) / 1e9, limit_ms, report.limit.products * 1e3,
+      report.limit.attention * 1e3, report.limit.bytes / 1e9, report.limit.copy_rate / 1e12,
+      limit_ms / report.median_ms);
+}
+
+}  // namespace tessera::bench

@@ -1,0 +1,47 @@
+// The benchmark `step`: whole training steps on random tokens, beside what the hardware allows at best.
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tessera/comm/world.h"
+#include "tessera/train/config.h"
+#include "tessera/train/trainer.h"
+
+namespace tessera::bench {
+
+struct StepBench {
+  train::TrainConfig config;  // resolved; threads: of ATen
+  nn::LlamaConfig model;
+  int warmup = 3, steps = 10;  // the first of the warm-up is recorded and planned
+  bool deterministic = false;  // GPU: attention without atomics
+};
+
+// What a step cannot be faster than where nothing overlaps: each part alone on this rank's device, in seconds.
+struct StepLimit {
+  double products = 0, attention = 0;  // measured
+  double bytes = 0, copy_rate = 0;     // of all that is not one of them, and of a copy (read + write), bytes a second
+  double seconds() const { return products + attention + bytes / copy_rate; }
+};
+
+struct StepReport {
+  double median_ms = 0, p10_ms = 0, p90_ms = 0;  // of the slowest rank's steps
+  double tokens_per_second_per_rank = 0;
+  double flops = 0;               // of a rank's step: 6 a parameter of the products and token, and causal attention
+  double exposed_comm_ms = 0;     // mean over the ranks, of the median step
+  std::int64_t memory_bytes = 0;  // used on the device, the greatest of any rank; 0 on a CPU
+  double loss = 0;
+  StepLimit limit;
+  int ranks = 1;
+};
+
+// Collective over the world; the same result on every rank.
+StepReport measure_step(comm::World& world, const StepBench& bench);
+
+// step_limit.cpp. Gives the memory that it needs back.
+StepLimit measure_limit(const StepBench& bench, base::Device device);
+double step_flops(const StepBench& bench);
+
+std::string step_text(const StepBench& bench, const StepReport& report);
+nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& report);
+
+}  // namespace tessera::bench

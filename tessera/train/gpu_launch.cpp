@@ -1,0 +1,54 @@
+#include "tessera/train/gpu_launch.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "tessera/base/device.h"
+#include "tessera/base/error.h"
+#include "tessera/comm/launcher.h"
+#include "tessera/comm/nccl.h"
+#include "tessera/comm/tcp_store.h"
+#include "tessera/train/processes.h"
+
+namespace tessera::train {
+namespace {
+
+void join(const NcclRun& run, const comm::Launch& place, const std::function<void(comm::World&)>& body) {
+  comm::NcclOptions options;
+  options.timeout = run.timeout;
+  options.check_mismatch = run.check_mismatch;
+  options.rank = place.rank;
+  options.size = place.size;
+  options.device = base::cuda_device(comm::device_of(place, base::cuda_device_count()));
+  base::set_device(options.device);
+  options.store = comm::make_tcp_store(place, run.timeout);
+  try {
+    body(*comm::make_nccl_world(options));
+  } catch (const InputError&) {
+    throw;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "tessera: rank {}: {}\n", place.rank, error.what());
+    std::fflush(nullptr);
+    std::_Exit(1);  // what is under way on the device has no end
+  }
+}
+
+}  // namespace
+
+int run_with_nccl(const NcclRun& run, const std::function<void(comm::World&)>& body) {
+  if (!comm::nccl_available()) throw InputError("--backend: got nccl: this build has no CUDA, expected local or mpi");
+  const comm::Launch place = comm::read_launch(comm::own_variables());
+  if (!place.launcher.empty()) {
+    join(run, place, body);
+    return 0;
+  }
+  const int devices = base::cuda_device_count(), ranks = run.ranks > 0 ? run.ranks : devices;
+  if (ranks > devices || ranks == 0)
+    throw InputError("--ranks: {} with --backend nccl, expected 1 to {}: the GPUs that are visible", ranks, devices);
+  return run_processes(ranks);
+}
+
+}  // namespace tessera::train

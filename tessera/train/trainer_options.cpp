@@ -1,0 +1,40 @@
+#include "tessera/train/trainer_options.h"
+
+#include "tessera/train/byte_size.h"
+#include "tessera/train/config_check.h"
+#include "tessera/train/plan_step.h"
+#include "tessera/train/recompute_choice.h"
+
+namespace tessera::train {
+namespace {
+
+shard::RuntimeOptions runtime_options(const TrainConfig& config) {
+  shard::RuntimeOptions options;
+  options.gather_budget = parse_budget(config.gather_budget, "--gather-budget");
+  options.reduce_budget = parse_budget(config.reduce_budget, "--reduce-budget");
+  options.coalesce_bytes = kCoalesceBytes;
+  options.zero = config.zero;
+  options.node = gtp_ranks_of_node(config);
+  options.replay = {.poison = config.debug_poison, .delay_seed = static_cast<std::uint64_t>(config.debug_delays)};
+  return options;
+}
+
+}  // namespace
+
+TrainerOptions trainer_options(const TrainConfig& config, const nn::LlamaConfig& model) {
+  return {
+      .model = model,
+      .tp = static_cast<int>(config.tp),
+      .gtp = static_cast<int>(config.gtp),
+      .dp = static_cast<int>(config.dp),
+      .types = {.model = config.dtype, .accumulator = base::accumulator_of(config.dtype), .wire = *config.grad_wire},
+      .sequence_parallel = config.sequence_parallel,
+      .recompute = nn::BlockRecompute(recompute_choice(config, model)),
+      .seq_len = config.seq_len,
+      .embedding = embedding_reads(config),
+      .adamw = {.beta1 = config.beta1, .beta2 = config.beta2, .eps = config.eps, .weight_decay = config.weight_decay},
+      .clip = config.clip,
+      .runtime = runtime_options(config)};
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""bench/compare.sh with programs that only print: what it starts, computes, and says of one that fails."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench" / "peers"))
+
+import compare_gpus  # noqa: E402
+from summary import run_cases  # noqa: E402
+
+SEQ_LEN, MICRO_BATCH = 512, 3
+# Logs its arguments, then answers with the next line of its answers: a result, or code to run instead.
+PROGRAM = textwrap.dedent("""\
+    #!{python}
+    import json, pathlib, sys, time
+    folder, name = pathlib.Path({folder!r}), {name!r}
+    if name == "peer":
+        name = sys.argv[sys.argv.index("--reshard") + 1]
+    with open(folder / "log", "a") as log:
+        print(json.dumps([name] + sys.argv[1:]), file=log)
+    answers = json.loads((folder / name).read_text())
+    (folder / name).write_text(json.dumps(answers[1:]))
+    if isinstance(answers[0], str):
+        exec(answers[0])
+    else:
+        print("{{not json}} a word first")
+        print(json.dumps(answers[0], indent=2 if name == "tessera" else None))
+    """)
+
+
+def result(ms, memory=10**9, **others):
+    return {"median_ms": ms, "p10_ms": ms - 1, "p90_ms": ms + 1, "peak_memory_bytes": memory,
+            "tokens_per_second_per_gpu": SEQ_LEN * MICRO_BATCH / ms * 1e3, **others}
+
+
+class Compare(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        for name in ("tessera", "peer"):
+            path = self.folder / f"{name}.py"
+            path.write_text(PROGRAM.format(python=sys.executable, folder=str(self.folder), name=name))
+            path.chmod(0o755)
+
+    def compare(self, tessera, on, off, *options):
+        """As many rounds as there are answers of Tessera; returns exit code, lines of stdout, the JSON line, stderr."""
+        for name, answers in (("tessera", tessera), ("on", on), ("off", off)):
+            (self.folder / name).write_text(json.dumps(answers))
+        command = [ROOT / "bench/compare.sh", "--gpus", 2, "--tessera", self.folder / "tessera.py",
+                   "--python", self.folder / "peer.py", "--seq-len", SEQ_LEN, "--micro-batch", MICRO_BATCH,
+                   "--rounds", len(tessera), *options]
+        done = subprocess.run([*map(str, command)], capture_output=True, text=True, cwd="/", check=False)
+        lines = done.stdout.splitlines()
+        self.assertTrue(lines, done.stderr)
+        return done.returncode, lines, json.loads(lines[-1]), done.stderr
+
+    def calls(self):
+        return [json.loads(line) for line in (self.folder / "log").read_text().splitlines()]
+
+    def assert_said(self, lines, start, words):
+        self.assertTrue(any(line.startswith(start) and words in line for line in lines), lines)
+
+    def test_programs_alternate_and_get_the_same_task(self):
+        self.compare([result(1)] * 2, [result(1)] * 2, [result(1)] * 2, "--layers", "7", "--", "--json-extra", "x")
+        calls = self.calls()
+        self.assertEqual([call[0] for call in calls], ["tessera", "on", "off", "off", "on", "tessera"])
+        task = f"--model llama3-8b --seq-len {SEQ_LEN} --micro-batch {MICRO_BATCH} --steps 20 --warmup 5 --layers 7"
+        for call in calls:
+            self.assertIn(task, " ".join(call))
+        self.assertTrue(" ".join(calls[0]).endswith("--tp 1 --gtp 2 --dtype bf16 --json --json-extra x"), calls[0])
+        self.assertEqual(calls[0][1:3], ["bench", "step"])
+        self.assertIn("--nproc-per-node 2", " ".join(calls[1]))
+        self.assertTrue(any(pathlib.Path(word) == ROOT / "bench/peers/fsdp2.py" for word in calls[1]))
+        self.assertNotIn("--json-extra", calls[1])
+
+    def test_ratios_are_of_medians_and_memory_of_the_greatest(self):
+        code, lines, summary, _ = self.compare(
+            [result(90, 7e9, mfu=0.5), result(100, 9e9, mfu=0.6), result(500, 8e9, mfu=0.7)],
+            [result(130, 10e9), result(120, 10e9), result(1, 10e9)],
+            [result(110, 20e9), result(105, 20e9), result(300, 20e9)])
+        self.assertEqual(code, 0)
+        self.assertEqual(summary["best_peer"], compare_gpus.OFF)
+        self.assertAlmostEqual(summary["speed_to_best"], 110 / 100)
+        self.assertAlmostEqual(summary["speed_to_resharding"], 120 / 100)
+        self.assertAlmostEqual(summary["memory_to_resharding"], 9 / 10)
+        self.assertEqual(summary["programs"]["tessera"]["mfu"], 0.6)
+        self.assertNotIn("exposed_comm_ms", summary["programs"]["tessera"])
+        self.assertIn("tessera against the faster (FSDP2, resharding off): 1.100 x", lines)
+        self.assertIn("tessera against FSDP2, resharding on: 1.200 x, with 0.900 of its memory", lines)
+        row = next(line.split() for line in lines if line.startswith("tessera  "))
+        self.assertEqual(row, ["tessera", "100.0", "99.0", "101.0", f"{SEQ_LEN * MICRO_BATCH * 10}", "9.0"])
+
+    def test_a_peer_that_fails_is_shown_and_stops_nothing(self):
+        fails = "sys.exit('[rank1]: torch.OutOfMemoryError: no room\\nx.ChildFailedError: \\n====')"
+        code, lines, summary, errors = self.compare([result(10)], [fails], [result(12)])
+        self.assertEqual(code, 0)
+        self.assert_said(lines, compare_gpus.ON, "OutOfMemoryError: no room")
+        self.assertIn("no room", errors)
+        self.assertEqual(set(summary["programs"]), {"tessera", compare_gpus.OFF})
+        self.assertAlmostEqual(summary["speed_to_best"], 1.2)
+        self.assertNotIn("speed_to_resharding", summary)
+
+    def test_tessera_failing_once_is_exit_code_1_after_all_have_run(self):
+        fails = "sys.exit('error: a bad flag')"
+        code, lines, summary, _ = self.compare([result(10), fails], [result(20)] * 2, [result(20)] * 2)
+        self.assertEqual(code, 1)
+        self.assert_said(lines, "tessera: failed 1 times: exit code 1", "error: a bad flag")
+        self.assertEqual(len(self.calls()), 6)
+        self.assertAlmostEqual(summary["speed_to_best"], 2)
+
+    def test_without_tessera_there_is_no_ratio(self):
+        code, _, summary, _ = self.compare(["sys.exit(3)"], [result(20)], [result(20)])
+        self.assertEqual(code, 1)
+        self.assertNotIn("speed_to_best", summary)
+        self.assertEqual(len(summary["programs"]), 2)
+
+    def test_what_is_no_result_has_failed(self):
+        half = dict(result(10), tokens_per_second_per_gpu=result(10)["tokens_per_second_per_gpu"] / 2)
+        code, lines, summary, _ = self.compare([half], ["pass"], [{"median_ms": 1}])
+        self.assertEqual((code, summary["programs"]), (1, {}))
+        text = "\n".join(lines)
+        self.assertIn(f"did {SEQ_LEN * MICRO_BATCH // 2} tokens a GPU and step, expected {SEQ_LEN * MICRO_BATCH}", text)
+        self.assertIn("no JSON object with median_ms, p10_ms", text)
+        self.assertIn("no JSON object with p10_ms", text)
+
+    def test_a_program_that_hangs_is_ended_with_what_it_started(self):
+        hangs = (f"import subprocess; child = subprocess.Popen(['sleep', '600']); "
+                 f"pathlib.Path({str(self.folder / 'child')!r}).write_text(str(child.pid)); time.sleep(600)")
+        _, lines, summary, _ = self.compare([result(10)], [hangs], [result(10)], "--limit", "1")
+        self.assert_said(lines, compare_gpus.ON, "(its limit)")
+        self.assertIn(compare_gpus.OFF, summary["programs"])
+        self.assertTrue(ends(int((self.folder / "child").read_text())))
+
+
+def ends(pid, seconds=10):
+    """Whether a process is gone, or dead and not yet collected, within some seconds."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        time.sleep(0.05)
+    os.kill(pid, 9)
+    return False
+
+
+if __name__ == "__main__":
+    run_cases()
