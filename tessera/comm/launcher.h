@@ -29,4 +29,7 @@ Launch read_launch(const Variables& variables);
 // (InputError): fewer devices than local ranks.
 int device_of(const Launch& launch, int devices);
 
+// A port of this machine that nobody listens at just now. Errors: none is to be had.
+int free_port();
+
 }  // namespace tessera::comm

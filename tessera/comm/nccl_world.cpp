@@ -13,6 +13,9 @@
 namespace tessera::comm {
 namespace {
 
+// A group needs this long at times, whatever the limit of an operation is.
+constexpr std::chrono::seconds kConnecting{30};
+
 using std::chrono::steady_clock;
 using Groups = std::vector<std::vector<int>>;
 
@@ -38,7 +41,7 @@ class NcclWorld final : public World {
     const int index = find_group(name, groups, size(), rank());
     const std::int64_t number = made_++;
     const std::string label = fmt::format("make_group {} #{}, rank {}", name, number, rank());
-    const auto deadline = steady_clock::now() + options_.timeout;
+    const auto deadline = steady_clock::now() + std::max<std::chrono::milliseconds>(options_.timeout, kConnecting);
     try {
       if (auto error = watchdog_->failure()) std::rethrow_exception(error);
       if (options_.check_mismatch) check(number, fmt::format("{} {}", name, groups), deadline);

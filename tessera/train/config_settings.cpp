@@ -89,7 +89,6 @@ constexpr std::array kReserved{
     ReservedSetting{"etp", "1", "expert tensor parallelism"},
     ReservedSetting{"ep", "1", "expert parallelism"},
     ReservedSetting{"egtp", "1", "expert generalized tensor parallelism"},
-    ReservedSetting{"deterministic", "off", "choosing deterministic GPU kernels"},
 };
 
 template <typename E>

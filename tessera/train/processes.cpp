@@ -1,10 +1,7 @@
 #include "tessera/train/processes.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +16,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/launcher.h"
 
 namespace tessera::train {
 namespace {
@@ -33,21 +31,6 @@ std::vector<std::string> own_arguments() {
   std::vector<std::string> arguments;
   for (std::size_t at = 0; at < text.size(); at = text.find('\0', at) + 1) arguments.emplace_back(text.c_str() + at);
   return arguments;
-}
-
-int free_port() {
-  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
-  if (socket < 0) throw Error("a socket: {}", std::strerror(errno));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  const bool found = ::bind(socket, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
-                     ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0;
-  const int error = errno;
-  ::close(socket);
-  if (!found) throw Error("a free port: {}", std::strerror(error));
-  return ntohs(address.sin_port);
 }
 
 // Owns the signals that ask to end while ranks run: they are waited for, not handled.
@@ -107,7 +90,7 @@ int code_of(int status) {
 
 int run_processes(int ranks) {
   const std::vector<std::string> arguments = own_arguments();
-  const int port = free_port();
+  const int port = comm::free_port();
   const pid_t parent = getpid();
   std::fflush(nullptr);
   const EndSignals signals;

@@ -80,7 +80,7 @@ void RunFiles::finish(const RunSummary& summary) {
   json["grad_wire"] = base::name_of(*config.grad_wire);
   json["reduce_order"] = name_of(config.reduce_order);
   if (config.ranks_per_node > 0) json["ranks_per_node"] = config.ranks_per_node;
-  json["deterministic"] = true;
+  json["deterministic"] = config.backend != Backend::nccl || config.deterministic;
   json["checkpoint"] = summary.checkpoint.string();
   const shard::ScheduleStatistics& schedules = summary.schedules;
   json["schedules"] = schedules.planned;

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tests/comm/free_port.h"
 #include "tests/comm/nccl/run.h"
 #include "tests/comm/ranks.h"
 
@@ -44,6 +43,12 @@ pid_t start_rank(char** argv, int rank, int ranks, int port) {
 }
 
 // Starts the ranks and waits; the first bad end is the program's, and 20 s later that of the ranks left.
+// Without libtorch's exit-time destructors, which may free twice.
+[[noreturn]] void leave(int code) {
+  std::cout.flush();
+  std::_Exit(code);
+}
+
 int run_ranks(char** argv) {
   const int devices = count_devices();
   const char* wanted = std::getenv("TESSERA_TEST_RANKS");
@@ -101,8 +106,7 @@ int run_tests(const comm::Launch& launch) {
   }
   const int code = RUN_ALL_TESTS();
   if (code == 0) world.reset();  // else the ranks may be out of step
-  std::cout.flush();
-  std::_Exit(code);  // libtorch's exit-time destructors may free twice
+  leave(code);
 }
 
 }  // namespace
@@ -110,7 +114,7 @@ int run_tests(const comm::Launch& launch) {
 int main(int argc, char** argv) {
   try {
     const comm::Launch launch = comm::read_launch(comm::own_variables());
-    if (launch.launcher.empty()) return run_ranks(argv);
+    if (launch.launcher.empty()) leave(run_ranks(argv));
     testing::InitGoogleTest(&argc, argv);
     return run_tests(launch);
   } catch (const Error& error) {

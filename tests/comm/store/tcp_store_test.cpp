@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/comm/free_port.h"
+#include "tessera/comm/launcher.h"
 #include "tests/comm/store_cases.h"
 
 namespace tessera::comm {
