@@ -70,7 +70,7 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
       .microbatches = microbatches, .tokens = tokens * microbatches * data_ranks, .batch = [&](int microbatch) {
         return random_batch(bench, own * 1000 + static_cast<std::uint64_t>(microbatch));
       }};
-  std::vector<double> seconds, exposed;
+  std::vector<double> seconds, exposed, host;
   std::int64_t memory = 0;
   for (int step = 0; step < bench.warmup + bench.steps; ++step) {
     all.barrier().synchronize();
@@ -85,6 +85,7 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
     if (step < bench.warmup) continue;
     seconds.push_back(taken[0]);
     exposed.push_back(waited[0] / world.size());
+    host.push_back(result.host_seconds);
   }
   std::array<std::int64_t, 1> most{memory};
   all.all_reduce(most.data(), 1, base::DType::i64, comm::ReduceOp::max).synchronize();
@@ -92,6 +93,7 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
   report.median_ms = quantile(seconds, 0.5) * 1e3;
   report.p10_ms = quantile(seconds, 0.1) * 1e3;
   report.p90_ms = quantile(seconds, 0.9) * 1e3;
+  report.host_ms = quantile(host, 0.5) * 1e3;
   report.exposed_comm_ms = quantile(exposed, 0.5) * 1e3;
   report.tokens_per_second_per_rank = static_cast<double>(input.tokens) / world.size() / quantile(seconds, 0.5);
   report.flops = step_flops(bench);
@@ -117,6 +119,7 @@ nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& repor
           {"mfu", report.flops / (report.median_ms * 1e-3) / kPeakFlops},
           {"peak_memory_bytes", report.memory_bytes},
           {"exposed_comm_ms", report.exposed_comm_ms},
+          {"host_ms", report.host_ms},
           {"limit_ms", limit_ms},
           {"limit_products_ms", report.limit.products * 1e3},
           {"limit_attention_ms", report.limit.attention * 1e3},
@@ -133,13 +136,14 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       "  step           {:9.2f} ms (p10 {:.2f}, p90 {:.2f})\n"
       "  tokens/s       {:9.0f} a rank, mfu {:.3f} (of {:.0f} TFLOP/s)\n"
       "  exposed        {:9.2f} ms of communication\n"
+      "  host           {:9.2f} ms to enqueue a step\n"
       "  memory         {:9.2f} GB\n"
       "  limit          {:9.2f} ms: products {:.2f}, attention {:.2f}, {:.1f} GB at {:.2f} TB/s\n"
       "  limit / step   {:9.3f}\n",
       bench.config.model, bench.model.num_layers, bench.config.micro_batch, bench.config.seq_len,
       base::name_of(bench.config.dtype), bench.config.tp, bench.config.gtp, bench.config.dp, bench.steps,
       report.median_ms, report.p10_ms, report.p90_ms, report.tokens_per_second_per_rank,
-      report.flops / (report.median_ms * 1e-3) / kPeakFlops, kPeakFlops / 1e12, report.exposed_comm_ms,
+      report.flops / (report.median_ms * 1e-3) / kPeakFlops, kPeakFlops / 1e12, report.exposed_comm_ms, report.host_ms,
       static_cast<double>(report.memory_bytes) / 1e9, limit_ms, report.limit.products * 1e3,
       report.limit.attention * 1e3, report.limit.bytes / 1e9, report.limit.copy_rate / 1e12,
       limit_ms / report.median_ms);

@@ -28,6 +28,7 @@ struct StepReport {
   double tokens_per_second_per_rank = 0;
   double flops = 0;               // of a rank's step: 6 a parameter of the products and token, and causal attention
   double exposed_comm_ms = 0;     // mean over the ranks, of the median step
+  double host_ms = 0;             // what enqueueing a step takes this rank's host, where the device is a queue
   std::int64_t memory_bytes = 0;  // used on the device, the greatest of any rank; 0 on a CPU
   double loss = 0;
   StepLimit limit;

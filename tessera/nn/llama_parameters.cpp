@@ -16,6 +16,13 @@ ParameterSpec matrix(const LlamaConfig& config, std::string name, layout::Layout
           .initial_deviation = config.initializer_range};
 }
 
+// Of a linear layer: used in one place.
+ParameterSpec linear(const LlamaConfig& config, std::string name, layout::Layout compute) {
+  ParameterSpec spec = matrix(config, std::move(name), std::move(compute));
+  spec.produced_once = true;
+  return spec;
+}
+
 ParameterSpec norm(const LlamaConfig& config, std::string name, int tp_size, bool partial) {
   return {.name = std::move(name),
           .dims = {config.hidden_size},
@@ -51,14 +58,14 @@ std::vector<ParameterSpec> llama_parameters(const LlamaConfig& config, int tp_si
   for (std::int64_t layer = 0; layer < layers; ++layer) {
     const std::string prefix = fmt::format("layers.{}.", layer);
     specs.push_back(norm(config, prefix + "attention_norm.weight", tp_size, partial_norms));
-    specs.push_back(matrix(config, prefix + "attention.qkv.weight", qkv_layout(config, tp_size)));
-    specs.push_back(matrix(config, prefix + "attention.output.weight", attention_output_layout(config, tp_size)));
+    specs.push_back(linear(config, prefix + "attention.qkv.weight", qkv_layout(config, tp_size)));
+    specs.push_back(linear(config, prefix + "attention.output.weight", attention_output_layout(config, tp_size)));
     specs.push_back(norm(config, prefix + "mlp_norm.weight", tp_size, partial_norms));
-    specs.push_back(matrix(config, prefix + "mlp.gate_up.weight", gate_up_layout(config, tp_size)));
-    specs.push_back(matrix(config, prefix + "mlp.down.weight", down_layout(config, tp_size)));
+    specs.push_back(linear(config, prefix + "mlp.gate_up.weight", gate_up_layout(config, tp_size)));
+    specs.push_back(linear(config, prefix + "mlp.down.weight", down_layout(config, tp_size)));
   }
   specs.push_back(norm(config, "norm.weight", tp_size, partial_norms));
-  if (!config.tie_word_embeddings) specs.push_back(matrix(config, "output.weight", vocabulary_layout(config, tp_size)));
+  if (!config.tie_word_embeddings) specs.push_back(linear(config, "output.weight", vocabulary_layout(config, tp_size)));
   return specs;
 }
 

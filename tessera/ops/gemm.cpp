@@ -67,6 +67,14 @@ at::Tensor product(const Operands& it, bool left_transposed, bool right_transpos
   return result;
 }
 
+// result = left^T right
+void transposed_product(const Operands& it, at::Tensor& result) {
+  if (on_cuda(result))
+    multiply(it, true, false, result);
+  else
+    at::mm_out(result, it.left.t(), it.right);
+}
+
 }  // namespace
 
 at::Tensor gemm_fprop(const at::Tensor& x, const at::Tensor& w) {
@@ -90,25 +98,19 @@ void gemm_wgrad(const at::Tensor& dy, const at::Tensor& x, at::Tensor& dw, bool 
   const at::ScalarType type = accumulator_type(dy.scalar_type());
   TESSERA_CHECK(it.left.size(0) == it.right.size(0), "gemm_wgrad: dy has {} tokens, x {}", it.left.size(0),
                 it.right.size(0));
-  require_writable(dw, {it.left.size(1), it.right.size(1)}, type, "gemm_wgrad dw");
+  const std::int64_t shape[] = {it.left.size(1), it.right.size(1)};
+  const bool is_rounded = !accumulate && dw.defined() && at::isFloatingType(dw.scalar_type());
+  require_writable(dw, shape, is_rounded ? dw.scalar_type() : type, "gemm_wgrad dw");
   require_one_device({dy, dw}, "gemm_wgrad");
-  const bool in_place = !accumulate && is_aligned(dw);
-  if (on_cuda(dy)) {
-    at::Tensor alone = in_place ? dw : make(dw.sizes(), type, dw.device());
-    multiply(it, true, false, alone);
-    if (accumulate) add_to(dw, alone);
-    if (!accumulate && !in_place) dw.copy_(alone);
-    return;
-  }
-  if (in_place) {
-    at::mm_out(dw, it.left.t(), it.right);
-    return;
-  }
-  const at::Tensor alone = at::mm(it.left.t(), it.right);
+  // The GPU's library rounds to the inputs' type by itself.
+  const bool knows_type = dw.scalar_type() == type || (on_cuda(dy) && dw.scalar_type() == dy.scalar_type());
+  if (!accumulate && is_aligned(dw) && knows_type) return transposed_product(it, dw);
+  at::Tensor alone = make(shape, type, dw.device());
+  transposed_product(it, alone);
   if (accumulate)
     add_to(dw, alone);
   else
-    dw.copy_(alone);
+    dw.copy_(rounded_to(alone, dw.scalar_type()));
 }
 
 }  // namespace tessera::ops

@@ -9,8 +9,9 @@ namespace tessera::ops {
 
 at::Tensor gemm_fprop(const at::Tensor& x, const at::Tensor& w);   // y = x w^T
 at::Tensor gemm_dgrad(const at::Tensor& dy, const at::Tensor& w);  // dx = dy w
-// dw [out, in] = dy^T x in the accumulator type of the inputs (fp32, or fp64), never rounded to theirs. `dw` is
-// contiguous; with `accumulate` the product is computed alone and then added.
+// dw [out, in] = dy^T x in the accumulator type of the inputs (fp32, or fp64), or in another floating type rounded
+// once, where nothing is added to it. `dw` is contiguous; with `accumulate` the product is computed alone and then
+// added.
 void gemm_wgrad(const at::Tensor& dy, const at::Tensor& x, at::Tensor& dw, bool accumulate);
 
 }  // namespace tessera::ops

@@ -31,19 +31,27 @@ struct ParameterSpec {
   // Replicated over tp while each tp rank computes only a part of its gradient (sequence parallelism): parts are added.
   bool partial_gradient = false;
   bool trainable = true;
+  // One product a microbatch makes all of its gradient: nothing is added to it before it is rounded to the wire type,
+  // so the product may write it rounded.
+  bool produced_once = false;
   bool decay = true;                // weight decay applies
   double initial_deviation = 0.02;  // normal(0, deviation); 0: filled with initial_value
   double initial_value = 0;
   RowReads reads;
 };
 
-// The types a parameter's buffers have. accumulator: of staging, main_grad, master and moments; wire: of the gradient
+// The types a parameter's buffers have. accumulator: of main_grad, master and moments; wire: of the gradient
 // parts that travel between gtp ranks.
 struct ParameterTypes {
   base::DType model = base::DType::fp32;
   base::DType accumulator = base::DType::fp32;
   base::DType wire = base::DType::fp32;
 };
+
+// Of a gradient as it is produced. sums_tp: tp ranks hold parts that are added first.
+inline base::DType staging_type(const ParameterSpec& spec, const ParameterTypes& types, bool sums_tp) {
+  return spec.produced_once && !sums_tp ? types.wire : types.accumulator;
+}
 
 struct ShardedParameter {
   ParameterSpec spec;

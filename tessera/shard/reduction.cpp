@@ -18,6 +18,7 @@ std::size_t part(std::int64_t bytes) {
 
 Reducer::Reducer(const ShardedParameter& parameter, const Parallel& parallel, int node)
     : types_(parameter.types),
+      staging_type_(parameter.types.accumulator),
       tree_(tree_of(parameter.storage, !parameter.spec.sharded, {.gtp = parallel.gtp_size(), .node = node},
                     {parallel.tp_rank(), parallel.gtp_rank()})),
       rank_(parallel.gtp_rank()) {
@@ -30,7 +31,6 @@ Reducer::Reducer(const ShardedParameter& parameter, const Parallel& parallel, in
     return;
   }
   home_elements_ = parameter.local_home.size;
-  gradient_bytes_ = base::align_up(bytes_of(parameter.local_compute.size, types_.accumulator));
   const bool overlaps = parameter.home != parameter.spec.compute;
   if (overlaps || (parameter.spec.partial_gradient && parallel.tp_size() > 1)) {
     layout::Layout parts = parameter.spec.compute;
@@ -39,7 +39,9 @@ Reducer::Reducer(const ShardedParameter& parameter, const Parallel& parallel, in
     summed_bytes_ = base::align_up(bytes_of(home_elements_, types_.accumulator));
     tp_bytes_ = static_cast<std::int64_t>(bytes_of(over_tp_->elements_received(), types_.accumulator));
   }
-  if (types_.wire != types_.accumulator) rounded_bytes_ = base::align_up(bytes_of(home_elements_, types_.wire));
+  staging_type_ = shard::staging_type(parameter.spec, types_, over_tp_.has_value());
+  gradient_bytes_ = base::align_up(bytes_of(parameter.local_compute.size, staging_type_));
+  if (types_.wire != staging_type_) rounded_bytes_ = base::align_up(bytes_of(home_elements_, types_.wire));
   const ReductionTree::Bytes bytes = tree_.bytes(types_.wire, types_.accumulator);
   within_bytes_ = part(bytes.within);
   sums_bytes_ = part(bytes.sums);
@@ -169,7 +171,7 @@ base::Fence reduce(std::span<Reducing> members, Parallel& parallel, const base::
     const ParameterTypes types = member.parameter->types;
     const std::byte* home = member.staging + (reducer.over_tp_ ? reducer.gradient_bytes_ : 0);
     const std::byte* wire = home;
-    if (types.wire != types.accumulator) {
+    if (types.wire != reducer.staging_type_) {
       wire = member.scratch;
       lane.run([=, count = reducer.home_elements_, &kernels] {
         kernels.cast(home, types.accumulator, member.scratch, types.wire, count);

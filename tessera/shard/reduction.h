@@ -33,6 +33,7 @@ class Reducer {
   // What the exchange needs besides, on its lane alone: the rounded gradient, what the others send, the node's sums.
   std::size_t scratch_bytes() const { return rounded_bytes_ + within_bytes_ + sums_bytes_ + between_bytes_; }
   std::int64_t received_bytes() const { return received_bytes_; }  // from other ranks, a reduction
+  base::DType staging_type() const { return staging_type_; }
   // Null unless the table exchanges rows.
   const RowReducer* rows() const { return rows_ ? &*rows_ : nullptr; }
 
@@ -55,6 +56,7 @@ class Reducer {
   const std::byte* node_sum(int owner, const std::byte* wire, const std::byte* scratch) const;
 
   ParameterTypes types_;
+  base::DType staging_type_;
   std::optional<comm::Redistribution> over_tp_;
   std::optional<RowReducer> rows_;
   ReductionTree tree_;

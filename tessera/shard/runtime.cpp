@@ -226,7 +226,9 @@ void Runtime::release(ParameterId id, Pass pass) {
 GradientBuffer Runtime::grad_buffer(ParameterId id) {
   Entry& entry = this->entry(id, "grad_buffer");
   TESSERA_CHECK(!entry.parameter.by_rows, "'{}' has gradients of rows: grad_rows", entry.name());
-  return {staging_of(entry, id), entry.parameter.types.accumulator, entry.produced};
+  TESSERA_CHECK(!entry.produced || !entry.parameter.spec.produced_once,
+                "'{}' is said to be produced once a microbatch, and is produced again", entry.name());
+  return {staging_of(entry, id), entry.reducer.staging_type(), entry.produced};
 }
 
 std::byte* Runtime::staging_of(Entry& entry, ParameterId id) {

@@ -66,8 +66,10 @@ ParameterSize size_of_whole(const ParameterSpec& spec, const ParameterLayouts& l
       size.gather_wire = std::max(size.gather_wire, over_gtp + over_tp);
     }
     if (!spec.trainable) continue;
-    size.staging = std::max(size.staging, aligned(compute * accumulator) + (sums_tp ? aligned(home * accumulator) : 0));
-    const std::int64_t rounded = wire != accumulator ? aligned(home * wire) : 0;
+    const base::DType staged = staging_type(spec, types, sums_tp);
+    const std::int64_t produced = aligned(compute * static_cast<std::int64_t>(base::size_of(staged)));
+    size.staging = std::max(size.staging, produced + (sums_tp ? aligned(home * accumulator) : 0));
+    const std::int64_t rounded = staged != types.wire ? aligned(home * wire) : 0;
     const std::int64_t over_tp = sums_tp ? tp_sum.elements_received(rank) * accumulator : 0;
     size.reduce_tp_wire = std::max(size.reduce_tp_wire, over_tp);
     for (int g = 0; g < gtp; ++g) {

@@ -4,6 +4,7 @@
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "tessera/ops/convert.h"
 #include "tessera/ops/stream_scope.h"
@@ -37,6 +38,7 @@ nn::Batch Trainer::on_device(nn::Batch batch) const {
 }
 
 StepResult Trainer::train_step(const StepInput& input, double lr) {
+  const auto start = std::chrono::steady_clock::now();
   const ops::StreamScope scope(parallel_.device, parallel_.compute->stream());
   // Without an unmasked target in the whole step there is nothing to divide: losses and gradients are zero.
   const auto tokens = static_cast<double>(std::max<std::int64_t>(input.tokens, 1));
@@ -53,9 +55,13 @@ StepResult Trainer::train_step(const StepInput& input, double lr) {
 
   norm_.compute(options_.clip);
   if (const ops::Clip* clip = norm_.on_device()) optimizer_.update_on_device(lr, clip);
+  const std::chrono::duration<double> enqueued = std::chrono::steady_clock::now() - start;
   const ops::Clip clip = norm_.result();
   if (!norm_.on_device()) optimizer_.update(lr, clip);
-  StepResult result{.loss = sum_losses(losses) / tokens, .grad_norm = clip.norm, .skipped = clip.finite == 0};
+  StepResult result{.loss = sum_losses(losses) / tokens,
+                    .grad_norm = clip.norm,
+                    .skipped = clip.finite == 0,
+                    .host_seconds = enqueued.count()};
   if (norm_.on_device() && result.skipped) optimizer_.take_back();
   result.statistics = runtime_.statistics();
   return result;

@@ -39,6 +39,7 @@ struct StepResult {
   double grad_norm = 0;  // before clipping; the same on every rank
   bool skipped = false;  // the norm was not finite: nothing was updated, on any rank
   shard::StepStatistics statistics;
+  double host_seconds = 0;  // until the host had nothing more to do but wait for the device; on a CPU, the step
 };
 
 class Trainer {

@@ -75,6 +75,17 @@ TEST_P(Gemm, EqualsTheReferenceForOddAndEmptyShapes) {
     gemm_wgrad(dy, x, dw, false);
     expect_product(dw, multiply({dys, 1, e.out}, {xs, 1, e.in}, {e.out, e.in, e.tokens}), e.tokens, GetParam().type);
 
+    for (const at::ScalarType wire : {GetParam().type, at::kBFloat16}) {
+      at::Tensor rounded = random_tensor({e.out, e.in}, 4, type().dtype(wire));
+      gemm_wgrad(dy, x, rounded, false);
+      EXPECT_EQ(rounded.scalar_type(), wire);
+      expect_product(rounded, multiply({dys, 1, e.out}, {xs, 1, e.in}, {e.out, e.in, e.tokens}), e.tokens,
+                     GetParam().type);
+      if (type().device() == at::kCPU) {
+        EXPECT_TRUE(same_bits(rounded, dw.to(wire)));
+      }
+    }
+
     at::Tensor sum = before.clone();
     gemm_wgrad(dy, x, sum, true);
     EXPECT_TRUE(same_bits(sum, before.clone().add_(dw))) << "the product is not computed alone and then added";
