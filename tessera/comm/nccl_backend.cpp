@@ -44,6 +44,7 @@ class NcclBackend final : public Backend {
   void cancel() override {
     watch_->fail(std::make_exception_ptr(
         Error("{}, rank {}: cancelled: this rank has given up", group_.name, group_.world_rank())));
+    watch_->abort();
   }
   const Kernels& kernels() const override { return *kernels_; }
 

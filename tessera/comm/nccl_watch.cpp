@@ -114,12 +114,13 @@ std::string NcclWatch::state() const {
 }
 
 void NcclWatch::fail(const std::exception_ptr& error) {
-  {
-    std::lock_guard lock(mutex_);
-    if (std::exchange(failed_, true)) return;
-    forget_ended();
-    faults_->fail(pending_.empty() ? faults_->position() + 1 : pending_.front().position, error);
-  }
+  std::lock_guard lock(mutex_);
+  if (std::exchange(failed_, true)) return;
+  forget_ended();
+  faults_->fail(pending_.empty() ? faults_->position() + 1 : pending_.front().position, error);
+}
+
+void NcclWatch::abort() {
   if (channel_ != nullptr) channel_->abort();
 }
 

@@ -58,7 +58,9 @@ void NcclWatchdog::add(const std::shared_ptr<NcclWatch>& watch) {
     failure = failure_;
   }
   changed_.notify_one();
-  if (failure != nullptr) watch->fail(failure);
+  if (failure == nullptr) return;
+  watch->fail(failure);
+  watch->abort();
 }
 
 void NcclWatchdog::remove(const std::shared_ptr<NcclWatch>& watch) {
@@ -151,13 +153,15 @@ std::exception_ptr NcclWatchdog::fail_all(const std::shared_ptr<NcclWatch>& culp
     std::lock_guard lock(mutex_);
     failure_ = error;
   }
+  // The culprit last: who sees its failure finds all groups failed.
   for (const auto& watch : all) {
+    if (watch == culprit) continue;
     const std::string label = watch->label();
-    const bool is_own = watch == culprit;
-    watch->fail(is_own ? error
-                       : make_error(fmt::format("{}: an earlier operation failed: {}",
-                                                label.empty() ? watch->group().name : label, text_of(error))));
+    watch->fail(make_error(fmt::format("{}: an earlier operation failed: {}",
+                                       label.empty() ? watch->group().name : label, text_of(error))));
   }
+  if (culprit != nullptr) culprit->fail(error);
+  for (const auto& watch : all) watch->abort();
   return error;
 }
 

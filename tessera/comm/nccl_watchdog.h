@@ -42,8 +42,11 @@ class NcclWatch {
   std::string label() const;
   // What this rank does in the group, for its peers.
   std::string state() const;
-  // Everything that has not ended fails with `error`, and the communicator is aborted. The first call counts.
+  // Everything that has not ended, and all that is called from now on, fails with `error`. The first call counts. Does
+  // not wait.
   void fail(const std::exception_ptr& error);
+  // After fail: ends what NCCL has under way, which may take a while.
+  void abort();
   bool failed() const;
 
   const GroupIdentity& group() const { return group_; }

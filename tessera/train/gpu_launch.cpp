@@ -16,6 +16,9 @@
 namespace tessera::train {
 namespace {
 
+// Beyond the time limit, for ranks to see a failure and end.
+constexpr std::chrono::seconds kFarewell{10};
+
 void join(const NcclRun& run, const comm::Launch& place, const std::function<void(comm::World&)>& body) {
   comm::NcclOptions options;
   options.timeout = run.timeout;
@@ -48,7 +51,7 @@ int run_with_nccl(const NcclRun& run, const std::function<void(comm::World&)>& b
   const int devices = base::cuda_device_count(), ranks = run.ranks > 0 ? run.ranks : devices;
   if (ranks > devices || ranks == 0)
     throw InputError("--ranks: {} with --backend nccl, expected 1 to {}: the GPUs that are visible", ranks, devices);
-  return run_processes(ranks);
+  return run_processes(ranks, run.timeout + kFarewell);
 }
 
 }  // namespace tessera::train

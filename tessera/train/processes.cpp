@@ -22,7 +22,6 @@ namespace tessera::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kGrace = std::chrono::seconds(10);
 constexpr auto kLook = std::chrono::milliseconds(50);
 
 std::vector<std::string> own_arguments() {
@@ -86,9 +85,17 @@ int code_of(int status) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+void tell_end(int rank, int signal, bool is_late, std::chrono::milliseconds grace) {
+  if (is_late)
+    fmt::print(stderr, "tessera: rank {}: still ran {} ms after another rank had failed: killed\n", rank,
+               grace.count());
+  else
+    fmt::print(stderr, "tessera: rank {}: ended by signal {} ({})\n", rank, signal, strsignal(signal));
+}
+
 }  // namespace
 
-int run_processes(int ranks) {
+int run_processes(int ranks, std::chrono::milliseconds grace) {
   const std::vector<std::string> arguments = own_arguments();
   const int port = comm::free_port();
   const pid_t parent = getpid();
@@ -108,15 +115,18 @@ int run_processes(int ranks) {
   Clock::time_point end = Clock::time_point::max();
   while (alive > 0) {
     if (const int signal = signals.next(kLook)) tell(processes, signal);
-    if (Clock::now() > end) tell(processes, SIGKILL);
-    for (pid_t& process : processes) {
+    const bool is_late = Clock::now() > end;
+    if (is_late) tell(processes, SIGKILL);
+    for (int rank = 0; rank < ranks; ++rank) {
+      pid_t& process = processes[static_cast<std::size_t>(rank)];
       int status = 0;
       if (process <= 0 || waitpid(process, &status, WNOHANG) != process) continue;
       process = -1;
       --alive;
+      if (WIFSIGNALED(status)) tell_end(rank, WTERMSIG(status), is_late, grace);
       if (code_of(status) == 0 || code != 0) continue;
       code = code_of(status);
-      end = Clock::now() + kGrace;
+      end = Clock::now() + grace;
     }
   }
   return code;
