@@ -16,7 +16,7 @@ struct NcclOptions : WorldOptions {
   // one store need a prefix each.
   std::shared_ptr<Store> store;
   // The NCCL to load where the process holds none yet; empty: the one the build names, then the system's.
-  std::string library;
+  std::string nccl_file;
 };
 
 // False where the library was built without CUDA (make_nccl_world then throws InputError that says so).

@@ -1,5 +1,5 @@
-// Which of cuBLASLt's candidates a product takes where its first is not the fastest: measured once on an H200 by
-// `tessera bench gemm`, stored, and so the same on every rank and in every run. Data only.
+// Which of cuBLASLt's candidates a product takes where its first is not the fastest: measured once,
+// stored, and so the same on every rank and in every run. Nothing has been measured yet. Data only.
 #pragma once
 #include <array>
 #include <cstdint>
