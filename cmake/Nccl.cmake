@@ -1,16 +1,7 @@
 # NCCL, with TESSERA_CUDA: its header only, as the target tessera_nccl. The library is loaded when a program needs it, and
 # must be libtorch's (a process may hold one only): TESSERA_NCCL_LIBRARY says where that lies.
-set(nccl_torch "${TESSERA_TORCH}")
-if(NOT nccl_torch AND DEFINED ENV{TESSERA_TORCH})
-  set(nccl_torch "$ENV{TESSERA_TORCH}")
-endif()
-if(NOT nccl_torch)
-  file(GLOB nccl_candidates ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch)
-  if(nccl_candidates)
-    list(GET nccl_candidates 0 nccl_torch)
-  endif()
-endif()
-cmake_path(SET nccl_wheel NORMALIZE "${nccl_torch}/../nvidia/nccl")
+include(TorchFolder)
+cmake_path(SET nccl_wheel NORMALIZE "${torch_dir}/../nvidia/nccl")
 find_path(NCCL_INCLUDE nccl.h HINTS ${nccl_wheel}/include ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
 set(TESSERA_NCCL_LIBRARY "${nccl_wheel}/lib/libnccl.so.2" CACHE FILEPATH "NCCL at run time")
 

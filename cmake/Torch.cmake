@@ -1,15 +1,6 @@
 # libtorch from an installed torch wheel, as the imported target tessera::torch (CPU part). Not find_package(Torch): that
 # wants nvcc even for CPU code.
-set(torch_dir "${TESSERA_TORCH}")
-if(NOT torch_dir AND DEFINED ENV{TESSERA_TORCH})
-  set(torch_dir "$ENV{TESSERA_TORCH}")
-endif()
-if(NOT torch_dir)
-  file(GLOB candidates ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch)
-  if(candidates)
-    list(GET candidates 0 torch_dir)
-  endif()
-endif()
+include(TorchFolder)
 if(NOT EXISTS "${torch_dir}/lib/libtorch_cpu.so")
   message(FATAL_ERROR "libtorch not found: looked in '${torch_dir}' for lib/libtorch_cpu.so. "
     "Set TESSERA_TORCH to the folder of an installed torch package, or use ./run, which installs one.")

@@ -228,16 +228,9 @@ void MpiBackend::all_reduce(const Operation& operation) {
   const std::int64_t count = operation.recv_counts[0];
   if (group_.size() == 1) return;
   if (bytes_of(count, operation.type) <= kSmallAllReduce) return all_reduce_small(operation);
-  Operation parts = operation;
-  parts.send_counts = equal_counts(group_.size(), count / group_.size());
-  parts.send_counts.back() += count % group_.size();
-  parts.recv_counts = parts.send_counts;
-  parts.send = operation.recv;
-  parts.recv = advance(operation.recv, offset_of(parts.send_counts, group_.rank), operation.type);
-  reduce_scatter(parts);
-  parts.send = parts.recv;
-  parts.recv = operation.recv;
-  all_gather(parts);
+  const AllReduceHalves halves = halves_of_all_reduce(operation, group_);
+  reduce_scatter(halves.reduce_scatter);
+  all_gather(halves.all_gather);
 }
 
 void MpiBackend::broadcast(const Operation& operation) {

@@ -51,6 +51,12 @@ std::byte* advance(void* data, std::int64_t count, base::DType type);
 // do.
 void check_arguments(const Operation& operation, const GroupIdentity& group);
 
+// An all_reduce as two operations: each member sums a part, dense and about equal, in place, and gives it to all.
+struct AllReduceHalves {
+  Operation reduce_scatter, all_gather;
+};
+AllReduceHalves halves_of_all_reduce(const Operation& operation, const GroupIdentity& group);
+
 // The messages of an exchange that `rank` sends to itself, none empty. Errors: sends and receives that do not fit.
 std::vector<std::pair<Send, Receive>> messages_to_self(const Operation& operation, int rank);
 

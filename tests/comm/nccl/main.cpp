@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tests/comm/failure_printer.h"
 #include "tests/comm/nccl/run.h"
 #include "tests/comm/ranks.h"
 
@@ -42,13 +43,13 @@ pid_t start_rank(char** argv, int rank, int ranks, int port) {
   _exit(127);
 }
 
-// Starts the ranks and waits; the first bad end is the program's, and 20 s later that of the ranks left.
 // Without libtorch's exit-time destructors, which may free twice.
 [[noreturn]] void leave(int code) {
   std::cout.flush();
   std::_Exit(code);
 }
 
+// Starts the ranks and waits; the first bad end is the program's, and 20 s later that of the ranks left.
 int run_ranks(char** argv) {
   const int devices = count_devices();
   const char* wanted = std::getenv("TESSERA_TEST_RANKS");
@@ -78,18 +79,6 @@ int run_ranks(char** argv) {
   return result;
 }
 
-// Only failures: all ranks would print everything.
-class FailurePrinter final : public testing::EmptyTestEventListener {
- public:
-  explicit FailurePrinter(int rank) : rank_(rank) {}
-  void OnTestPartResult(const testing::TestPartResult& result) override {
-    if (result.failed()) std::cerr << "rank " << rank_ << ": " << result.summary() << "\n";
-  }
-
- private:
-  int rank_;
-};
-
 int run_tests(const comm::Launch& launch) {
   auto& run = comm::nccl_run_of_tests();
   run.launch = launch;
@@ -99,11 +88,7 @@ int run_tests(const comm::Launch& launch) {
   world = comm::make_nccl_world(comm::nccl_options("world", {}));
   const char* memory = std::getenv("TESSERA_TEST_MEMORY");
   if (memory == nullptr || std::string_view(memory) != "host") comm::device_of_tests() = run.device;
-  if (launch.rank != 0) {
-    auto& listeners = testing::UnitTest::GetInstance()->listeners();
-    delete listeners.Release(listeners.default_result_printer());
-    listeners.Append(new FailurePrinter(launch.rank));
-  }
+  comm::print_failures_only_unless_first(launch.rank);
   const int code = RUN_ALL_TESTS();
   if (code == 0) world.reset();  // else the ranks may be out of step
   leave(code);

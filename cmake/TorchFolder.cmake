@@ -1,0 +1,11 @@
+# torch_dir: the folder of an installed torch package, empty where there is none: TESSERA_TORCH says it, else .venv has it.
+set(torch_dir "${TESSERA_TORCH}")
+if(NOT torch_dir AND DEFINED ENV{TESSERA_TORCH})
+  set(torch_dir "$ENV{TESSERA_TORCH}")
+endif()
+if(NOT torch_dir)
+  file(GLOB candidates ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch)
+  if(candidates)
+    list(GET candidates 0 torch_dir)
+  endif()
+endif()
