@@ -7,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+#include "tessera/base/bfloat16.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/board.h"
 #include "tessera/comm/local.h"
@@ -245,6 +246,41 @@ TEST(Runtime, ASecondUseInAMicrobatchAccumulates) {
     const auto gradient = runtime.parameter(single.id).main_grad.as<float>();
     for (int i = 0; i < 6; ++i) EXPECT_EQ(gradient[static_cast<std::size_t>(i)], 2.0f * static_cast<float>(i + 1));
   });
+}
+
+// What a product has rounded itself is added as what the exchange rounds.
+TEST(Runtime, AGradientProducedOnceIsStagedInTheWireType) {
+  const ParameterTypes types{.wire = base::DType::bf16};
+  std::vector<std::vector<float>> sums;
+  for (const bool once : {false, true}) {
+    comm::run_local(3, {}, [&](comm::World& world) {
+      Parallel parallel = make_parallel(world, 1, 3, 1);
+      Runtime runtime(parallel, types);
+      const ParameterId id =
+          runtime.add({.name = "w", .dims = {5, 40}, .compute = layout::replicated({5, 40}, 1), .produced_once = once});
+      EXPECT_EQ(runtime.sizes()[0].staging, once ? 512 : 1024);  // 200 elements, aligned
+      runtime.begin_step(StepKind::train, 1);
+      runtime.begin_microbatch();
+      const GradientBuffer buffer = runtime.grad_buffer(id);
+      EXPECT_EQ(buffer.dtype, once ? base::DType::bf16 : base::DType::fp32);
+      for (int i = 0; i < 200; ++i) {
+        const float value = gradient_value(0, world.rank(), 0, i);
+        if (once)
+          static_cast<base::bfloat16*>(buffer.data)[i] = base::bfloat16(value);
+        else
+          static_cast<float*>(buffer.data)[i] = value;
+      }
+      runtime.produce(id);
+      if (once) EXPECT_THROW(runtime.grad_buffer(id), Error);
+      runtime.end_microbatch();
+      runtime.end_step();
+      if (world.rank() != 0) return;
+      const auto sum = runtime.parameter(id).main_grad.as<float>();
+      sums.emplace_back(sum.begin(), sum.end());
+    });
+  }
+  ASSERT_EQ(sums.size(), 2u);
+  EXPECT_EQ(sums[0], sums[1]);
 }
 
 TEST(Runtime, EventsHaveIdentities) {
