@@ -93,6 +93,7 @@ int bench_step(const Arguments& arguments) {
   app.add_option("--warmup", bench.warmup, "steps before those that count")->capture_default_str();
   app.add_option("--steps", bench.steps, "steps that count")->capture_default_str();
   app.add_flag("--deterministic", bench.deterministic, "GPU: attention without atomics");
+  app.add_option("--profile", bench.profile, "write every kernel of two more steps to this file, for Perfetto");
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;
   if (bench.steps < 1 || bench.warmup < 0)

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "tessera/base/device.h"
+#include "tessera/bench/profile.h"
 #include "tessera/ops/attention.h"
 #include "tessera/train/optimizer.h"
 #include "tessera/train/trainer_options.h"
@@ -86,6 +87,15 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
     seconds.push_back(taken[0]);
     exposed.push_back(waited[0] / world.size());
     host.push_back(result.host_seconds);
+  }
+  if (!bench.profile.empty()) {
+    const auto two_steps = [&] {
+      for (int step = 0; step < 2; ++step) trainer.train_step(input, 1e-4);
+    };
+    if (world.rank() == 0)
+      profile(bench.profile, two_steps);
+    else
+      two_steps();
   }
   std::array<std::int64_t, 1> most{memory};
   all.all_reduce(most.data(), 1, base::DType::i64, comm::ReduceOp::max).synchronize();

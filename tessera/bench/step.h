@@ -1,5 +1,6 @@
 // The benchmark `step`: whole training steps on random tokens, beside what the hardware allows at best.
 #pragma once
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -12,8 +13,9 @@ namespace tessera::bench {
 struct StepBench {
   train::TrainConfig config;  // resolved; threads: of ATen
   nn::LlamaConfig model;
-  int warmup = 3, steps = 10;  // the first of the warm-up is recorded and planned
-  bool deterministic = false;  // GPU: attention without atomics
+  int warmup = 3, steps = 10;     // the first of the warm-up is recorded and planned
+  bool deterministic = false;     // GPU: attention without atomics
+  std::filesystem::path profile;  // where rank 0 writes what two more steps ran; empty: nowhere
 };
 
 // What a step cannot be faster than where nothing overlaps: each part alone on this rank's device, in seconds.
