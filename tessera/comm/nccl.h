@@ -1,5 +1,6 @@
 // Ranks as processes with one GPU each; NCCL moves the bytes, and our own kernels add them, in rank order.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -17,6 +18,10 @@ struct NcclOptions : WorldOptions {
   std::shared_ptr<Store> store;
   // The NCCL to load where the process holds none yet; empty: the one the build names, then the system's.
   std::string nccl_file;
+  // Called once, by a thread of its own, when an operation has failed and everything that follows will: for a program
+  // that ends then, since work that waits for a dead peer may keep the device, and with it this process's farewell, for
+  // ever.
+  std::function<void(const std::string& error)> on_failure;
 };
 
 // False where the library was built without CUDA (make_nccl_world then throws InputError that says so).

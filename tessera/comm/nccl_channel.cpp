@@ -69,9 +69,12 @@ void NcclChannel::call(const char* what, const Body& body, NcclDeadline deadline
 }
 
 void NcclChannel::abort() {
-  std::lock_guard lock(mutex_);
-  if (comm_ == nullptr) return;
-  library_->comm_abort(std::exchange(comm_, nullptr));
+  ncclComm_t comm = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    comm = std::exchange(comm_, nullptr);
+  }
+  if (comm != nullptr) library_->comm_abort(comm);  // may take long
 }
 
 std::string NcclChannel::async_error() {

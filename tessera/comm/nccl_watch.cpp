@@ -1,3 +1,4 @@
+#include <thread>
 #include <utility>
 
 #include "tessera/base/device_guard.h"
@@ -120,8 +121,9 @@ void NcclWatch::fail(const std::exception_ptr& error) {
   faults_->fail(pending_.empty() ? faults_->position() + 1 : pending_.front().position, error);
 }
 
+// By a thread of its own: an abort waits for the device, where another group's kernel may wait for that one's abort.
 void NcclWatch::abort() {
-  if (channel_ != nullptr) channel_->abort();
+  if (channel_ != nullptr) std::thread([channel = channel_] { channel->abort(); }).detach();
 }
 
 bool NcclWatch::failed() const {

@@ -36,8 +36,10 @@ std::exception_ptr make_error(const std::string& text) {
 
 }  // namespace
 
-NcclWatchdog::NcclWatchdog(std::shared_ptr<Store> store, int rank, milliseconds timeout)
-    : store_(std::move(store)), rank_(rank), timeout_(timeout), thread_([this] { serve(); }) {
+NcclWatchdog::NcclWatchdog(std::shared_ptr<Store> store, int rank, milliseconds timeout, OnFailure on_failure)
+    : store_(std::move(store)), rank_(rank), timeout_(timeout), on_failure_(std::move(on_failure)), thread_([this] {
+        serve();
+      }) {
   pthread_setname_np(thread_.native_handle(), "nccl watchdog");
 }
 
@@ -162,6 +164,7 @@ std::exception_ptr NcclWatchdog::fail_all(const std::shared_ptr<NcclWatch>& culp
   }
   if (culprit != nullptr) culprit->fail(error);
   for (const auto& watch : all) watch->abort();
+  if (on_failure_) std::thread(on_failure_, text_of(error)).detach();
   return error;
 }
 

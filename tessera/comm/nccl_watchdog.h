@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -45,7 +46,7 @@ class NcclWatch {
   // Everything that has not ended, and all that is called from now on, fails with `error`. The first call counts. Does
   // not wait.
   void fail(const std::exception_ptr& error);
-  // After fail: ends what NCCL has under way, which may take a while.
+  // After fail: begins to end what NCCL has under way.
   void abort();
   bool failed() const;
 
@@ -79,8 +80,9 @@ class NcclWatch {
 
 class NcclWatchdog {
  public:
-  // `store`: a connection of its own.
-  NcclWatchdog(std::shared_ptr<Store> store, int rank, std::chrono::milliseconds timeout);
+  using OnFailure = std::function<void(const std::string&)>;
+  // `store`: a connection of its own. on_failure: NcclOptions'.
+  NcclWatchdog(std::shared_ptr<Store> store, int rank, std::chrono::milliseconds timeout, OnFailure on_failure);
   ~NcclWatchdog();
   NcclWatchdog(const NcclWatchdog&) = delete;
   NcclWatchdog& operator=(const NcclWatchdog&) = delete;
@@ -107,6 +109,7 @@ class NcclWatchdog {
   const std::shared_ptr<Store> store_;
   const int rank_;
   const std::chrono::milliseconds timeout_;
+  const OnFailure on_failure_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::list<std::shared_ptr<NcclWatch>> watches_;

@@ -28,7 +28,8 @@ class NcclWorld final : public World {
         exceptions_(std::uncaught_exceptions()),
         store_(make_prefix_store(options.store->connect(), "nccl/")),
         library_(load_nccl(options.nccl_file)),
-        watchdog_(std::make_shared<NcclWatchdog>(store_->connect(), options.rank, options.timeout)) {}
+        watchdog_(
+            std::make_shared<NcclWatchdog>(store_->connect(), options.rank, options.timeout, options.on_failure)) {}
   ~NcclWorld() override {
     if (std::uncaught_exceptions() == exceptions_ && watchdog_->failure() == nullptr) leave();
   }

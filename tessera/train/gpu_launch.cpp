@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
 
 #include "tessera/base/device.h"
 #include "tessera/base/error.h"
@@ -18,6 +20,19 @@ namespace {
 
 // Beyond the time limit, for ranks to see a failure and end.
 constexpr std::chrono::seconds kFarewell{10};
+// For the rank's own thread to say what the failure means to it.
+constexpr std::chrono::seconds kLastWords{3};
+
+// The first line counts, whoever has it. What is under way on the device has no end: nothing is given back.
+[[noreturn]] void end(int rank, const std::string& error) {
+  static std::atomic_flag told;
+  if (!told.test_and_set()) {
+    fmt::print(stderr, "tessera: rank {}: {}\n", rank, error);
+    std::fflush(nullptr);
+    std::_Exit(1);
+  }
+  for (;;) std::this_thread::sleep_for(kLastWords);
+}
 
 void join(const NcclRun& run, const comm::Launch& place, const std::function<void(comm::World&)>& body) {
   comm::NcclOptions options;
@@ -28,14 +43,16 @@ void join(const NcclRun& run, const comm::Launch& place, const std::function<voi
   options.device = base::cuda_device(comm::device_of(place, base::cuda_device_count()));
   base::set_device(options.device);
   options.store = comm::make_tcp_store(place, run.timeout);
+  options.on_failure = [rank = place.rank](const std::string& error) {
+    std::this_thread::sleep_for(kLastWords);
+    end(rank, error);
+  };
   try {
     body(*comm::make_nccl_world(options));
   } catch (const InputError&) {
     throw;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "tessera: rank {}: {}\n", place.rank, error.what());
-    std::fflush(nullptr);
-    std::_Exit(1);  // what is under way on the device has no end
+    end(place.rank, error.what());
   }
 }
 

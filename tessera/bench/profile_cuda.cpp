@@ -1,0 +1,129 @@
+#include <cupti.h>
+#include <cxxabi.h>
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/bench/profile.h"
+
+namespace tessera::bench {
+namespace {
+
+struct Span {
+  std::string name, kind;
+  std::uint32_t stream = 0;
+  std::uint64_t begin_ns = 0, end_ns = 0, bytes = 0;
+};
+
+constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
+                                         CUPTI_ACTIVITY_KIND_MEMCPY2, CUPTI_ACTIVITY_KIND_MEMSET};
+
+// The CUPTI that libtorch brings into the process.
+struct Library {
+  template <typename F>
+  static F* find(const char* name) {
+    static void* const library = dlopen("libcupti.so.13", RTLD_NOW | RTLD_GLOBAL);
+    auto* function = library == nullptr ? nullptr : reinterpret_cast<F*>(dlsym(library, name));
+    if (function == nullptr) throw Error("--profile: {} of libcupti.so.13 is not found", name);
+    return function;
+  }
+  decltype(cuptiActivityRegisterCallbacks)* register_callbacks =
+      find<decltype(cuptiActivityRegisterCallbacks)>("cuptiActivityRegisterCallbacks");
+  decltype(cuptiActivityEnable)* enable = find<decltype(cuptiActivityEnable)>("cuptiActivityEnable");
+  decltype(cuptiActivityDisable)* disable = find<decltype(cuptiActivityDisable)>("cuptiActivityDisable");
+  decltype(cuptiActivityFlushAll)* flush = find<decltype(cuptiActivityFlushAll)>("cuptiActivityFlushAll");
+  decltype(cuptiActivityGetNextRecord)* next = find<decltype(cuptiActivityGetNextRecord)>("cuptiActivityGetNextRecord");
+};
+
+// What the callbacks, which take no argument of ours, write to while profile() runs.
+struct Recorder {
+  Library cupti;
+  std::mutex mutex;
+  std::vector<Span> spans;
+};
+Recorder* recorder = nullptr;
+
+void check(CUptiResult result, const char* what) {
+  if (result != CUPTI_SUCCESS) throw Error("--profile: {} failed with {}", what, static_cast<int>(result));
+}
+
+std::string demangled(const char* name) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> text(abi::__cxa_demangle(name, nullptr, nullptr, &status),
+                                                         &std::free);
+  return status == 0 ? text.get() : name;
+}
+
+Span span_of(const CUpti_Activity& record) {
+  const auto copied = [](const auto& copy, std::string name) {
+    return Span{std::move(name), "copy", copy.streamId, copy.start, copy.end, copy.bytes};
+  };
+  switch (record.kind) {
+    case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
+      const auto& kernel = reinterpret_cast<const CUpti_ActivityKernel10&>(record);
+      return {demangled(kernel.name), "kernel", kernel.streamId, kernel.start, kernel.end, 0};
+    }
+    case CUPTI_ACTIVITY_KIND_MEMCPY:
+      return copied(reinterpret_cast<const CUpti_ActivityMemcpy6&>(record), "copy");
+    case CUPTI_ACTIVITY_KIND_MEMCPY2:
+      return copied(reinterpret_cast<const CUpti_ActivityMemcpyPtoP4&>(record), "copy to a peer");
+    case CUPTI_ACTIVITY_KIND_MEMSET:
+      return copied(reinterpret_cast<const CUpti_ActivityMemset4&>(record), "fill");
+    default:
+      return {};
+  }
+}
+
+void give_buffer(std::uint8_t** buffer, std::size_t* size, std::size_t* most_records) {
+  constexpr std::size_t kBytes = std::size_t{1} << 20;
+  *buffer = static_cast<std::uint8_t*>(std::aligned_alloc(8, kBytes));
+  *size = *buffer == nullptr ? 0 : kBytes;
+  *most_records = 0;
+}
+
+void take_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t, std::size_t valid) {
+  const std::unique_ptr<std::uint8_t, decltype(&std::free)> owned(buffer, &std::free);
+  if (recorder == nullptr) return;
+  std::lock_guard lock(recorder->mutex);
+  for (CUpti_Activity* record = nullptr; recorder->cupti.next(buffer, valid, &record) == CUPTI_SUCCESS;)
+    recorder->spans.push_back(span_of(*record));
+}
+
+nlohmann::ordered_json trace_of(const std::vector<Span>& spans) {
+  auto events = nlohmann::ordered_json::array();
+  for (const Span& span : spans)
+    events.push_back({{"name", span.name},
+                      {"cat", span.kind},
+                      {"ph", "X"},
+                      {"pid", 0},
+                      {"tid", span.stream},
+                      {"ts", static_cast<double>(span.begin_ns) * 1e-3},
+                      {"dur", static_cast<double>(span.end_ns - span.begin_ns) * 1e-3},
+                      {"args", {{"stream", span.stream}, {"bytes", span.bytes}}}});
+  return {{"traceEvents", std::move(events)}};
+}
+
+}  // namespace
+
+void profile(const std::filesystem::path& file, const std::function<void()>& work) {
+  Recorder own;
+  recorder = &own;
+  check(own.cupti.register_callbacks(give_buffer, take_buffer), "cuptiActivityRegisterCallbacks");
+  for (const CUpti_ActivityKind kind : kKinds) check(own.cupti.enable(kind), "cuptiActivityEnable");
+  work();
+  for (const CUpti_ActivityKind kind : kKinds) check(own.cupti.disable(kind), "cuptiActivityDisable");
+  check(own.cupti.flush(0), "cuptiActivityFlushAll");
+  recorder = nullptr;
+  std::ofstream out(file);
+  out << trace_of(own.spans).dump() << '\n';
+  if (!out.flush()) throw Error("--profile: {} cannot be written", file.string());
+}
+
+}  // namespace tessera::bench
