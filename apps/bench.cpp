@@ -9,6 +9,7 @@
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
 #include "tessera/bench/kernels.h"
+#include "tessera/bench/links.h"
 #include "tessera/bench/schedule_table.h"
 #include "tessera/bench/step.h"
 #include "tessera/comm/local.h"
@@ -83,7 +84,7 @@ int bench_step(const Arguments& arguments) {
   train::PlanFlags flags;
   bench::StepBench bench;
   std::string backend = base::cuda_device_count() > 0 ? "nccl" : "local";
-  bool json = false;
+  bool json = false, pushes = true;
   for (const std::string_view name : train::plan_settings())
     app.add_option(train::flag_of(name), flags.settings[std::string(name)],
                    std::string(train::find_setting(name)->help))
@@ -92,6 +93,7 @@ int bench_step(const Arguments& arguments) {
   app.add_option("--backend", backend, "nccl or local")->capture_default_str();
   app.add_option("--warmup", bench.warmup, "steps before those that count")->capture_default_str();
   app.add_option("--steps", bench.steps, "steps that count")->capture_default_str();
+  app.add_flag("!--no-pushes", pushes, "NCCL moves weights and gradients between the GPUs of a host too");
   app.add_flag("--deterministic", bench.deterministic, "GPU: attention without atomics");
   app.add_option("--profile", bench.profile, "write every kernel of two more steps to this file, for Perfetto");
   app.add_flag("--json", json, "print as JSON");
@@ -101,6 +103,7 @@ int bench_step(const Arguments& arguments) {
   const std::int64_t layers = bench.model.num_layers;
   const train::PlanTask task = train::plan_task(flags, base::read_environment().configs.value_or(TESSERA_CONFIGS));
   bench.config = task.request.config;
+  bench.config.pushes = pushes;
   bench.model = task.request.model;
   if (layers > 0) bench.model.num_layers = layers;
   const auto body = [&](comm::World& world) {
@@ -121,6 +124,26 @@ int bench_step(const Arguments& arguments) {
   return 0;
 }
 
+int bench_links(const Arguments& arguments) {
+  CLI::App app("All-gathers between the GPUs of a host, by copies and by NCCL, alone and beside products",
+               "tessera bench links");
+  bench::LinkBench bench;
+  std::vector<std::int64_t> megabytes;
+  bool json = false;
+  int ranks = 0;
+  app.add_option("--ranks", ranks, "GPUs; 0: all")->capture_default_str();
+  app.add_option("--megabytes", megabytes, "from a rank to each peer");
+  app.add_option("--rounds", bench.rounds)->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_flag("--json", json, "print as JSON");
+  if (!parse(app, arguments)) return 0;
+  if (!megabytes.empty()) bench.bytes.clear();
+  for (const std::int64_t size : megabytes) bench.bytes.push_back(size << 20);
+  return train::run_with_nccl({.ranks = ranks}, [&](comm::World& world) {
+    const std::vector<bench::LinkRow> rows = bench::link_rows(world, bench);
+    if (world.rank() == 0) fmt::print("{}", json ? bench::link_json(rows).dump(2) + "\n" : bench::link_text(rows));
+  });
+}
+
 struct Benchmark {
   std::string_view name, summary;
   int (*run)(const Arguments&);
@@ -129,6 +152,7 @@ struct Benchmark {
 constexpr Benchmark kBenchmarks[] = {
     {"kernels", "time and memory rate of the operators", bench_kernels},
     {"step", "whole training steps beside the hardware's limit, and what of the communication shows", bench_step},
+    {"links", "all-gathers between GPUs, by copies and by NCCL, alone and beside products", bench_links},
     {"schedule", "how much communication the schedule hides, predicted and measured", bench_schedule},
 };
 

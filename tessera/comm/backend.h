@@ -1,6 +1,8 @@
 // What a backend implements, and the communicator in front of it: argument checks, the lane, the order of operations.
 #pragma once
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,8 @@ class Backend {
   // The owner is being unwound by an exception: pending and later operations of this member fail at once. Any thread.
   virtual void cancel() = 0;
   virtual const Kernels& kernels() const { return host_kernels(); }
+  // Communicator::share, with the lane's work done.
+  virtual std::string share(std::span<std::byte>) { return {}; }
 };
 
 // The communicator has a thread lane of its own, under `host`'s time if there is one. Its destructor finishes the

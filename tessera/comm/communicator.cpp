@@ -71,6 +71,10 @@ class LaneCommunicator final : public Communicator {
   Fence exchange(std::vector<Send> sends, std::vector<Receive> receives) override {
     return start({.kind = OperationKind::exchange, .sends = std::move(sends), .receives = std::move(receives)});
   }
+  std::string share(std::span<std::byte> memory) override {
+    lane_->record().synchronize();
+    return backend_->share(memory);
+  }
   void cancel() override { backend_->cancel(); }
 
  private:

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/cuda_peer_pushes.h"
 #include "tessera/comm/nccl_staging.h"
 #include "tessera/comm/reduce.h"
 
@@ -14,6 +16,10 @@ using std::chrono::steady_clock;
 
 // Up to this many bytes every rank takes everything and sums it alone: one round less.
 constexpr std::size_t kSmallAllReduce = 65536;
+// At least, for the members to meet.
+constexpr std::chrono::seconds kConnecting{30};
+// How long a device that waits for failed peers is helped on.
+constexpr std::chrono::seconds kFarewell{20};
 
 std::string to_text(const std::vector<std::int64_t>& numbers) {
   std::string text(numbers.size() * sizeof(std::int64_t), '\0');
@@ -47,8 +53,13 @@ class NcclBackend final : public Backend {
     watch_->abort();
   }
   const Kernels& kernels() const override { return *kernels_; }
+  std::string share(std::span<std::byte> memory) override;
 
  private:
+  using Copies = std::vector<PeerPushes::Copy>;  // within this rank's memory
+
+  std::vector<std::string> meet(const std::string& own);
+  void wait_for_hosts() const;
   void check(const Operation& operation, std::int64_t sequence);
   void carry_out(const Operation& operation);
   void all_gather(const Operation& operation);
@@ -60,8 +71,9 @@ class NcclBackend final : public Backend {
   void barrier();
   void exchange(const Operation& operation);
 
-  // Sends and receives with group ranks as peers, none of them this one; empty ones are left out.
-  void run(const std::vector<Send>& sends, const std::vector<Receive>& receives);
+  // Sends and receives with group ranks as peers, none of them this one, and what stays here; empty ones are left out.
+  void run(std::vector<Send> sends, std::vector<Receive> receives, Copies own);
+  void run_by_nccl(const std::vector<Send>& sends, const std::vector<Receive>& receives);
   // Every member's `bytes` into `recv`, densely in rank order.
   void gather_equal(const void* send, void* recv, std::size_t bytes);
   template <typename Visit>
@@ -76,8 +88,9 @@ class NcclBackend final : public Backend {
   const std::unique_ptr<Kernels> kernels_;
   NcclStaging staging_;
   GrowingBuffer scratch_;
-  std::int64_t sequence_ = 0;
-  NcclDeadline deadline_;  // of the operation under way; only the lane touches it
+  std::int64_t sequence_ = 0, meetings_ = 0;
+  NcclDeadline deadline_;               // of the operation under way; only the lane touches it
+  std::shared_ptr<PeerPushes> pushes_;  // once something was shared
 };
 
 void NcclBackend::perform(const Operation& operation, base::VirtualClock*) {
@@ -131,21 +144,71 @@ void NcclBackend::carry_out(const Operation& operation) {
   }
 }
 
-void NcclBackend::run(const std::vector<Send>& sends, const std::vector<Receive>& receives) {
-  const auto moves = [](const auto& message) { return message.bytes > 0; };
-  if (std::none_of(sends.begin(), sends.end(), moves) && std::none_of(receives.begin(), receives.end(), moves)) return;
+void NcclBackend::run(std::vector<Send> sends, std::vector<Receive> receives, Copies own) {
+  const auto is_empty = [](const auto& message) { return message.bytes == 0; };
+  std::erase_if(sends, is_empty);
+  std::erase_if(receives, is_empty);
+  std::erase_if(own, is_empty);
+  if (pushes_) {
+    pushes_->run(sends, receives, std::move(own), [this] { wait_for_hosts(); });
+  } else {
+    for (const PeerPushes::Copy& copy : own) kernels_->copy(copy.source, copy.target, copy.bytes);
+  }
+  if (!sends.empty() || !receives.empty()) run_by_nccl(sends, receives);
+}
+
+void NcclBackend::run_by_nccl(const std::vector<Send>& sends, const std::vector<Receive>& receives) {
   const auto body = [&](const NcclLibrary& nccl, ncclComm_t comm) {
     const auto is_good = [](ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; };
     ncclResult_t result = ncclSuccess;
     for (const Send& one : sends)
-      if (moves(one) && is_good(result))
-        result = nccl.send(one.data, one.bytes, ncclUint8, one.peer, comm, member_.stream);
+      if (is_good(result)) result = nccl.send(one.data, one.bytes, ncclUint8, one.peer, comm, member_.stream);
     for (const Receive& one : receives)
-      if (moves(one) && is_good(result))
-        result = nccl.recv(one.data, one.bytes, ncclUint8, one.peer, comm, member_.stream);
+      if (is_good(result)) result = nccl.recv(one.data, one.bytes, ncclUint8, one.peer, comm, member_.stream);
     return result;
   };
   member_.channel->call("ncclSend and ncclRecv", body, deadline_);
+}
+
+// Between two looks at what a peer's host has said.
+void NcclBackend::wait_for_hosts() const {
+  if (auto error = member_.watchdog->failure()) std::rethrow_exception(error);
+  if (steady_clock::now() > deadline_) throw Error("time limit of {} ms passed", options_.timeout.count());
+  std::this_thread::yield();
+}
+
+std::vector<std::string> NcclBackend::meet(const std::string& own) {
+  const std::int64_t number = meetings_++;
+  const auto key = [&](std::int64_t meeting, int rank) {
+    return fmt::format("meeting/{}/{}/{}", member_.key, meeting, rank);
+  };
+  Store& store = *member_.store;
+  store.set(key(number, group_.rank), "+" + own);
+  std::vector<std::string> all(group_.members.size(), own);
+  for_each_peer([&](int peer) {
+    all[static_cast<std::size_t>(peer)] = member_.watchdog->await(store, key(number, peer), deadline_).substr(1);
+  });
+  if (number > 0) store.erase(key(number - 1, group_.rank));  // all have come here: nobody reads it any more
+  return all;
+}
+
+std::string NcclBackend::share(std::span<std::byte> memory) {
+  if (group_.size() == 1) return {};
+  deadline_ = steady_clock::now() + std::max<std::chrono::milliseconds>(options_.timeout, kConnecting);
+  const Meeting meeting = [this](const std::string& own) { return meet(own); };
+  try {
+    if (!pushes_) {
+      pushes_ = std::make_shared<PeerPushes>(group_, member_.device, member_.stream, meeting);
+      watch_->at_abort([weak = std::weak_ptr(pushes_)] {
+        const auto end = steady_clock::now() + kFarewell;
+        if (const auto pushes = weak.lock())
+          pushes->release([&] { return pushes.use_count() > 1 && steady_clock::now() < end; });
+      });
+    }
+    return pushes_->share(memory, meeting);
+  } catch (const std::exception& error) {
+    throw Error("sharing memory on {}, rank {}: {}", group_.name, group_.world_rank(), error.what());
+  }
 }
 
 void NcclBackend::gather_equal(const void* send, void* recv, std::size_t bytes) {
@@ -161,15 +224,16 @@ void NcclBackend::all_gather(const Operation& operation) {
   const auto bytes = [&](int r) { return bytes_of(counts[static_cast<std::size_t>(r)], operation.type); };
   const auto place = [&](int r) { return advance(operation.recv, offset_of(counts, r), operation.type); };
   const bool is_even = std::equal(counts.begin() + 1, counts.end(), counts.begin());
-  if (is_even && group_.size() > 1) return gather_equal(operation.send, operation.recv, bytes(0));
+  if (is_even && group_.size() > 1 && !pushes_) return gather_equal(operation.send, operation.recv, bytes(0));
   std::vector<Send> sends;
   std::vector<Receive> receives;
   for_each_peer([&](int peer) {
     sends.push_back({.peer = peer, .data = operation.send, .bytes = bytes(group_.rank)});
     receives.push_back({.peer = peer, .data = place(peer), .bytes = bytes(peer)});
   });
-  kernels_->copy(operation.send, place(group_.rank), bytes(group_.rank));
-  run(sends, receives);
+  const bool is_in_place = operation.send == place(group_.rank);
+  run(std::move(sends), std::move(receives),
+      {{operation.send, place(group_.rank), is_in_place ? 0 : bytes(group_.rank)}});
 }
 
 void NcclBackend::all_to_all(const Operation& operation) {
@@ -185,8 +249,7 @@ void NcclBackend::all_to_all(const Operation& operation) {
     receives.push_back({.peer = peer, .data = to(peer), .bytes = bytes_of(received[p], operation.type)});
   });
   const auto own = bytes_of(received[static_cast<std::size_t>(group_.rank)], operation.type);
-  kernels_->copy(from(group_.rank), to(group_.rank), own);
-  run(sends, receives);
+  run(std::move(sends), std::move(receives), {{from(group_.rank), to(group_.rank), own}});
 }
 
 void NcclBackend::reduce_scatter(const Operation& operation) {
@@ -205,7 +268,7 @@ void NcclBackend::reduce_scatter(const Operation& operation) {
     receives.push_back({.peer = peer, .data = arrived + room * p, .bytes = own_bytes});
     parts[p] = arrived + room * p;
   });
-  run(sends, receives);
+  run(std::move(sends), std::move(receives), {});
   reduce(*kernels_, operation.recv, parts, operation.type, operation.reduce, own);
 }
 
@@ -246,14 +309,15 @@ void NcclBackend::barrier() {
 }
 
 void NcclBackend::exchange(const Operation& operation) {
+  Copies own;
   for (const auto& [send, receive] : messages_to_self(operation, group_.rank))
-    kernels_->copy(send.data, receive.data, receive.bytes);
+    own.push_back({send.data, receive.data, receive.bytes});
   const auto is_own = [&](const auto& message) { return message.peer == group_.rank; };
   std::vector<Send> sends = operation.sends;
   std::vector<Receive> receives = operation.receives;
   std::erase_if(sends, is_own);
   std::erase_if(receives, is_own);
-  run(sends, receives);
+  run(std::move(sends), std::move(receives), std::move(own));
 }
 
 }  // namespace

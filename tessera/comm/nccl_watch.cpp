@@ -124,6 +124,13 @@ void NcclWatch::fail(const std::exception_ptr& error) {
 // By a thread of its own: an abort waits for the device, where another group's kernel may wait for that one's abort.
 void NcclWatch::abort() {
   if (channel_ != nullptr) std::thread([channel = channel_] { channel->abort(); }).detach();
+  std::lock_guard lock(mutex_);
+  if (at_abort_) std::thread(std::exchange(at_abort_, nullptr)).detach();
+}
+
+void NcclWatch::at_abort(std::function<void()> action) {
+  std::lock_guard lock(mutex_);
+  at_abort_ = std::move(action);
 }
 
 bool NcclWatch::failed() const {

@@ -46,8 +46,10 @@ class NcclWatch {
   // Everything that has not ended, and all that is called from now on, fails with `error`. The first call counts. Does
   // not wait.
   void fail(const std::exception_ptr& error);
-  // After fail: begins to end what NCCL has under way.
+  // After fail: begins to end what is under way on the device.
   void abort();
+  // Done at abort too, by a thread of its own.
+  void at_abort(std::function<void()> action);
   bool failed() const;
 
   const GroupIdentity& group() const { return group_; }
@@ -75,6 +77,7 @@ class NcclWatch {
   std::vector<CUevent_st*> free_;
   std::string last_;  // the operation that ended last
   std::string device_error_;
+  std::function<void()> at_abort_;
   bool failed_ = false;
 };
 

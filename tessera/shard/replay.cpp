@@ -14,15 +14,25 @@ bool Arenas::holds(const Schedule& schedule) const {
          static_cast<std::int64_t>(scratch.size()) >= schedule.scratch;
 }
 
-void Arenas::grow(const Schedule& schedule, base::Device device) {
-  auto grown = [device](base::Buffer& buffer, std::int64_t bytes) {
+void Arenas::withdraw(Parallel& parallel) {
+  parallel.gtp_gather->share({});
+  parallel.gtp_reduce->share({});
+}
+
+std::string Arenas::grow(const Schedule& schedule, Parallel& parallel, bool pushes) {
+  if (pushes) withdraw(parallel);
+  auto grown = [&parallel](base::Buffer& buffer, std::int64_t bytes) {
     if (static_cast<std::int64_t>(buffer.size()) >= bytes) return;
     buffer = base::Buffer();  // before the new one is taken
-    buffer = base::Buffer(static_cast<std::size_t>(bytes), device);
+    buffer = base::Buffer(static_cast<std::size_t>(bytes), parallel.device);
   };
   grown(gather, schedule.gather_arena);
   grown(reduce, schedule.reduce_arena);
   grown(scratch, schedule.scratch);
+  if (!pushes) return "not asked for";
+  const std::string problem = parallel.gtp_gather->share({gather.data(), gather.size()});
+  const std::string other = parallel.gtp_reduce->share({scratch.data(), scratch.size()});
+  return problem.empty() ? other : problem;
 }
 
 Replay::Replay(Trace trace, Schedule schedule, Entries& entries, Parallel& parallel, Arenas& arenas, Waits& waits,

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,7 +21,11 @@ struct Arenas {
   std::int64_t gather_peak = 0, reduce_peak = 0;
 
   bool holds(const Schedule& schedule) const;
-  void grow(const Schedule& schedule, base::Device device);  // nothing may be under way
+  // Collective over the gtp group; nothing may be under way. With `pushes` the groups share the memory that they
+  // receive into. Returns why some peers cannot write to it themselves (Communicator::share).
+  std::string grow(const Schedule& schedule, Parallel& parallel, bool pushes);
+  // Before the memory goes: no peer writes to it any more. Collective.
+  static void withdraw(Parallel& parallel);
 };
 
 struct ReplayOptions {

@@ -32,6 +32,12 @@ Runtime::~Runtime() {
     const base::Fence last = group->lane().record();
     while (!last.wait_for(std::chrono::seconds(1))) continue;  // every operation has a time limit of its own
   }
+  if (std::uncaught_exceptions() > exceptions_ || !options_.pushes) return;
+  try {
+    Arenas::withdraw(parallel_);
+  } catch (const std::exception&) {
+    // A peer has failed, and says so itself.
+  }
 }
 
 ParameterId Runtime::add(ParameterSpec spec) {
@@ -333,7 +339,7 @@ void Runtime::make_schedule() {
   for (comm::Communicator* group : {parallel_.gtp_reduce.get(), parallel_.tp_reduce.get(), parallel_.dp.get()})
     agreement_.compare(*group, reductions, "the schedule of the reductions", entries_);
   on_demand_.free_unused();
-  arenas_.grow(schedule, parallel_.device);
+  totals_.indirect = arenas_.grow(schedule, parallel_, options_.pushes);
   Plan& plan = plans_[{kind_, microbatches_}];
   plan.departures = 0;
   plan.replay = std::make_unique<Replay>(trace(), std::move(schedule), entries_, parallel_, arenas_, waits_,

@@ -68,7 +68,8 @@ struct RuntimeOptions {
   std::optional<std::int64_t> gather_budget, reduce_budget;
   std::int64_t coalesce_bytes = 0;  // neighbours travel together up to this
   ReplayOptions replay;
-  int patience = 3;  // steps in a row that leave their schedule before a new one is made
+  int patience = 3;    // steps in a row that leave their schedule before a new one is made
+  bool pushes = true;  // GPUs of a host write to each other's arenas
 };
 
 // What schedules take, all kinds of step together.
@@ -78,6 +79,7 @@ struct ScheduleStatistics {
   std::int64_t gather_arena_bytes = 0, reduce_arena_bytes = 0, scratch_bytes = 0;  // allocated
   std::int64_t gather_peak_bytes = 0, reduce_peak_bytes = 0;                       // of these used
   std::int64_t on_demand_peak_bytes = 0;
+  std::string indirect;  // why some GPUs do not write to each other's arenas; empty where they do, and without GPUs
 };
 
 class Runtime {

@@ -72,6 +72,8 @@ constexpr std::array kSettings{
     Setting{"reduce_budget", &C::reduce_budget, kAny, kRun, "BYTES|min|auto", "memory for gradients on their way"},
     Setting{"deterministic", &C::deterministic, kAny, kRun, "on|off",
             "on GPUs: sums without atomics, the same bits at every repetition and gtp degree (slower)"},
+    Setting{"pushes", &C::pushes, kAny, kRun, "on|off",
+            "GPUs of a host copy weights and gradients into each other's memory; off: NCCL moves them"},
     Setting{"debug_poison", &C::debug_poison, kAny, kRun, "on|off", "fill buffers with NaN when they are free"},
     Setting{"debug_delays", &C::debug_delays, kCountOrZero, kRun, "SEED", "delay communication at random; 0: not"},
     Setting{"trace_step", &C::trace_step, kCountOrZero, kRun, "N", "write the timeline of this step; 0: none"},

@@ -92,6 +92,11 @@ void RunFiles::finish(const RunSummary& summary) {
   json["reduce_peak_bytes"] = schedules.reduce_peak_bytes;
   json["exchange_scratch_bytes"] = schedules.scratch_bytes;
   json["on_demand_peak_bytes"] = schedules.on_demand_peak_bytes;
+  if (config.backend == Backend::nccl && config.gtp > 1) {
+    json["transport"] = schedules.indirect.empty() ? "push" : "nccl";
+    if (config.pushes && !schedules.indirect.empty())
+      note("some weights and gradients travelled by NCCL: " + schedules.indirect);
+  }
   write_json_atomically(directory_.summary(), json);
   if (summary.skipped_steps > 0)
     note(fmt::format("{} steps were skipped: their gradient was not finite", summary.skipped_steps));

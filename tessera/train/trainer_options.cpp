@@ -14,6 +14,7 @@ shard::RuntimeOptions runtime_options(const TrainConfig& config) {
   options.reduce_budget = parse_budget(config.reduce_budget, "--reduce-budget");
   options.coalesce_bytes = kCoalesceBytes;
   options.zero = config.zero;
+  options.pushes = config.pushes;
   options.node = gtp_ranks_of_node(config);
   options.replay = {.poison = config.debug_poison, .delay_seed = static_cast<std::uint64_t>(config.debug_delays)};
   return options;

@@ -1,0 +1,119 @@
+#include "tessera/comm/peer_mailbox.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <random>
+#include <utility>
+
+#include "tessera/base/error.h"
+
+namespace tessera::comm {
+
+struct PeerMailbox::Queue {
+  alignas(64) std::atomic<std::uint64_t> posted;
+  alignas(64) std::atomic<std::uint64_t> taken;
+  std::array<Destination, kPending> destinations;
+};
+
+struct PeerMailbox::Contents {
+  std::int64_t senders;
+  alignas(64) std::byte queues[1];  // Queue[senders]
+};
+
+namespace {
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "the atomics are shared between processes");
+
+[[noreturn]] void fail_system(const std::string& name, const char* what) {
+  throw Error("mailbox {}: {}: {}", name, what, std::strerror(errno));
+}
+
+struct File {
+  int descriptor;
+  ~File() { close(descriptor); }
+};
+
+void* map(const std::string& name, int descriptor, std::size_t bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  if (memory == MAP_FAILED) fail_system(name, "mmap");
+  return memory;
+}
+
+}  // namespace
+
+std::unique_ptr<PeerMailbox> PeerMailbox::create(const std::string& prefix, int senders) {
+  std::random_device random;
+  const std::string name = fmt::format("/{}-{}-{:08x}{:08x}", prefix, getpid(), random(), random());
+  const std::size_t bytes = offsetof(Contents, queues) + static_cast<std::size_t>(senders) * sizeof(Queue);
+  const File file{shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR, 0600)};
+  if (file.descriptor < 0) fail_system(name, "shm_open");
+  // Taken now: a page that is missing later would be a signal.
+  if (const int error = posix_fallocate(file.descriptor, 0, static_cast<off_t>(bytes)); error != 0) {
+    shm_unlink(name.c_str());
+    errno = error;
+    fail_system(name, "posix_fallocate");
+  }
+  auto* contents = new (map(name, file.descriptor, bytes)) Contents;
+  contents->senders = senders;
+  std::unique_ptr<PeerMailbox> mailbox(new PeerMailbox(name, contents, bytes, true));
+  for (int sender = 0; sender < senders; ++sender) new (&mailbox->queue(sender)) Queue{};
+  return mailbox;
+}
+
+std::unique_ptr<PeerMailbox> PeerMailbox::open(const std::string& name, int senders) {
+  const std::size_t bytes = offsetof(Contents, queues) + static_cast<std::size_t>(senders) * sizeof(Queue);
+  const File file{shm_open(name.c_str(), O_RDWR, 0)};
+  if (file.descriptor < 0) fail_system(name, "shm_open");
+  struct stat status {};
+  if (fstat(file.descriptor, &status) != 0) fail_system(name, "fstat");
+  if (static_cast<std::size_t>(status.st_size) != bytes)
+    throw Error("mailbox {}: expected {} bytes for {} senders, got {}", name, bytes, senders, status.st_size);
+  auto* contents = static_cast<Contents*>(map(name, file.descriptor, bytes));
+  return std::unique_ptr<PeerMailbox>(new PeerMailbox(name, contents, bytes, false));
+}
+
+PeerMailbox::PeerMailbox(std::string name, Contents* contents, std::size_t bytes, bool owned)
+    : name_(std::move(name)), contents_(contents), bytes_(bytes), linked_(owned) {}
+
+PeerMailbox::~PeerMailbox() {
+  unlink();
+  munmap(contents_, bytes_);
+}
+
+void PeerMailbox::unlink() {
+  if (std::exchange(linked_, false)) shm_unlink(name_.c_str());
+}
+
+PeerMailbox::Queue& PeerMailbox::queue(int sender) {
+  TESSERA_CHECK(sender >= 0 && sender < contents_->senders, "mailbox {}: sender {} of {}", name_, sender,
+                contents_->senders);
+  return reinterpret_cast<Queue*>(contents_->queues)[sender];
+}
+
+bool PeerMailbox::try_post(int sender, const Destination& destination) {
+  Queue& queue = this->queue(sender);
+  const std::uint64_t number = queue.posted.load(std::memory_order_relaxed);
+  if (number - queue.taken.load(std::memory_order_acquire) >= kPending) return false;
+  queue.destinations[number % kPending] = destination;
+  queue.posted.store(number + 1, std::memory_order_release);
+  return true;
+}
+
+std::optional<Destination> PeerMailbox::try_take(int sender) {
+  Queue& queue = this->queue(sender);
+  const std::uint64_t number = queue.taken.load(std::memory_order_relaxed);
+  if (queue.posted.load(std::memory_order_acquire) == number) return std::nullopt;
+  const Destination destination = queue.destinations[number % kPending];
+  queue.taken.store(number + 1, std::memory_order_release);
+  return destination;
+}
+
+}  // namespace tessera::comm
