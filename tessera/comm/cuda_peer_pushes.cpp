@@ -110,7 +110,7 @@ PeerPushes::PeerPushes(const GroupIdentity& group, base::Device device, base::Cu
       problem_ = fmt::format("{}: {}", pair, error.what());
     }
   });
-  flag_buffer_.fill(0, nullptr);
+  flag_buffer_.fill_zero();
   flags_ =
       std::make_unique<PeerMemory>(group_, device_, std::span(flag_buffer_.data(), flag_buffer_.size()), near_, meet);
   if (!flags_->problem().empty()) problem_ = flags_->problem();
