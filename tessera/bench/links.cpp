@@ -95,7 +95,8 @@ LinkRow measure(Gathers& gathers, Products& products, int rounds, std::int64_t b
   const double alone = slowest(group, after.seconds_since(before));
 
   // Products for at least four times as long: they outlast the gathers beside them.
-  const auto products_for = [&](double seconds) { return static_cast<int>(seconds / products.alone()) + 4; };
+  const double product = slowest(group, products.alone());  // of all ranks: they must do the same
+  const auto products_for = [&](double seconds) { return static_cast<int>(seconds / product) + 4; };
   group.barrier().synchronize();
   const base::Fence busy = products.enqueue(products_for(4 * alone));
   before = gathers.begin();
@@ -107,7 +108,7 @@ LinkRow measure(Gathers& gathers, Products& products, int rounds, std::int64_t b
   // And gathers that outlast the products.
   const int count = products_for(alone / 2);
   const double round = alone / rounds;
-  const int enough = static_cast<int>(3 * products.alone() * count / round) + rounds;
+  const int enough = static_cast<int>(3 * product * count / round) + rounds;
   group.barrier().synchronize();
   const base::Fence all = gathers.enqueue(enough);
   const base::Fence first = products.begin(), last = products.enqueue(count);

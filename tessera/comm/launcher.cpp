@@ -103,6 +103,7 @@ Launch read_launch(const Variables& variables) {
   launch.address = address ? *address : address_of(reader, launch);
   launch.port = reader.find_number("MASTER_PORT", 1, 65535).value_or(launch.port);
   const auto agent = reader.text("TORCHELASTIC_USE_AGENT_STORE");
+  if (launch.rank == 0) launch.socket = reader.find_number("TESSERA_STORE_SOCKET", 0, 1 << 20).value_or(-1);
   launch.hosts_store = launch.launcher == kTorchrun.launcher && agent && (*agent == "True" || *agent == "1");
   return launch;
 }
@@ -124,19 +125,22 @@ Variables own_variables() {
   return variables;
 }
 
-int free_port() {
-  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
-  if (socket < 0) throw Error("a socket: {}", std::strerror(errno));
+ReservedPort::ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  if (socket_ < 0) throw Error("a socket: {}", std::strerror(errno));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof address;
-  const bool found = ::bind(socket, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
-                     ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0;
+  const bool found = ::bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+                     ::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size) == 0;
   const int error = errno;
-  ::close(socket);
+  if (!found) ::close(socket_);
   if (!found) throw Error("a free port: {}", std::strerror(error));
-  return ntohs(address.sin_port);
+  port_ = ntohs(address.sin_port);
+}
+
+ReservedPort::~ReservedPort() {
+  ::close(socket_);
 }
 
 }  // namespace tessera::comm

@@ -17,11 +17,12 @@ struct Launch {
   std::string address = "127.0.0.1";  // where the store is, or comes to be
   int port = 29500;
   bool hosts_store = false;  // the launcher hosts the store there: rank 0 connects like the others
+  int socket = -1;           // rank 0's, already bound to the port; -1: it binds one
 };
 
 // In this order: RANK, WORLD_SIZE, LOCAL_RANK (torchrun; TORCHELASTIC_USE_AGENT_STORE says that it hosts the store),
 // OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK (mpirun), SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID (srun). MASTER_ADDR and
-// MASTER_PORT where they are set; else the first node of the job and 29500.
+// MASTER_PORT where they are set; else the first node of the job and 29500. TESSERA_STORE_SOCKET: Launch::socket.
 // Errors (InputError): a variable missing or no such number, with what was expected and what is there.
 Launch read_launch(const Variables& variables);
 
@@ -29,7 +30,20 @@ Launch read_launch(const Variables& variables);
 // (InputError): fewer devices than local ranks.
 int device_of(const Launch& launch, int devices);
 
-// A port of this machine that nobody listens at just now. Errors: none is to be had.
-int free_port();
+// A port of this machine that nobody else can take while it lives.
+class ReservedPort {
+ public:
+  // Errors: none is to be had.
+  ReservedPort();
+  ~ReservedPort();
+  ReservedPort(const ReservedPort&) = delete;
+  ReservedPort& operator=(const ReservedPort&) = delete;
+
+  int port() const { return port_; }
+  int socket() const { return socket_; }  // bound to it; programs started from here do not inherit it
+
+ private:
+  int port_ = 0, socket_ = -1;
+};
 
 }  // namespace tessera::comm

@@ -11,4 +11,8 @@ namespace tessera::comm {
 // Rank 0 hosts it, unless the launcher does; it must be the last to let go of it. Errors: not reached within `limit`.
 std::shared_ptr<Store> make_tcp_store(const Launch& launch, std::chrono::milliseconds limit);
 
+// For a program, before its first store: libtorch does not print its own many lines about connections, since errors say
+// the same. The variable TORCH_CPP_LOG_LEVEL decides where it is set.
+void quieten_store();
+
 }  // namespace tessera::comm

@@ -12,8 +12,8 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/launcher.h"
 #include "tessera/comm/nccl.h"
+#include "tessera/comm/processes.h"
 #include "tessera/comm/tcp_store.h"
-#include "tessera/train/processes.h"
 
 namespace tessera::train {
 namespace {
@@ -42,6 +42,7 @@ void join(const NcclRun& run, const comm::Launch& place, const std::function<voi
   options.size = place.size;
   options.device = base::cuda_device(comm::device_of(place, base::cuda_device_count()));
   base::set_device(options.device);
+  comm::quieten_store();
   options.store = comm::make_tcp_store(place, run.timeout);
   options.on_failure = [rank = place.rank](const std::string& error) {
     std::this_thread::sleep_for(kLastWords);
@@ -68,7 +69,7 @@ int run_with_nccl(const NcclRun& run, const std::function<void(comm::World&)>& b
   const int devices = base::cuda_device_count(), ranks = run.ranks > 0 ? run.ranks : devices;
   if (ranks > devices || ranks == 0)
     throw InputError("--ranks: {} with --backend nccl, expected 1 to {}: the GPUs that are visible", ranks, devices);
-  return run_processes(ranks, run.timeout + kFarewell);
+  return comm::run_processes(ranks, run.timeout + kFarewell);
 }
 
 }  // namespace tessera::train

@@ -1,4 +1,7 @@
+#include <c10/util/Logging.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -52,12 +55,18 @@ class TcpStore final : public Store {
 
 }  // namespace
 
+void quieten_store() {
+  setenv("TORCH_CPP_LOG_LEVEL", "FATAL", 0);
+  c10::initLogging();
+}
+
 std::shared_ptr<Store> make_tcp_store(const Launch& launch, std::chrono::milliseconds limit) {
   const std::string where = fmt::format("{}:{}, rank {}", launch.address, launch.port, launch.rank);
   return reach(where.c_str(), [&] {
     c10d::TCPStoreOptions options;
     options.port = static_cast<std::uint16_t>(launch.port);
     options.isServer = launch.rank == 0 && !launch.hosts_store;
+    if (options.isServer && launch.socket >= 0) options.masterListenFd = launch.socket;
     options.waitWorkers = false;
     options.timeout = limit;
     return std::make_shared<TcpStore>(c10::make_intrusive<c10d::TCPStore>(launch.address, options));

@@ -5,13 +5,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstdlib>
 #include <iostream>
 #include <string_view>
-#include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/processes.h"
 #include "tests/comm/failure_printer.h"
 #include "tests/comm/nccl/run.h"
 #include "tests/comm/ranks.h"
@@ -31,26 +30,14 @@ int count_devices() {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 
-pid_t start_rank(char** argv, int rank, int ranks, int port) {
-  const pid_t child = fork();
-  if (child != 0) return child;
-  setenv("RANK", std::to_string(rank).c_str(), 1);
-  setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
-  setenv("WORLD_SIZE", std::to_string(ranks).c_str(), 1);
-  setenv("MASTER_ADDR", "127.0.0.1", 1);
-  setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
-  execv("/proc/self/exe", argv);
-  _exit(127);
-}
-
 // Without libtorch's exit-time destructors, which may free twice.
 [[noreturn]] void leave(int code) {
   std::cout.flush();
   std::_Exit(code);
 }
 
-// Starts the ranks and waits; the first bad end is the program's, and 20 s later that of the ranks left.
-int run_ranks(char** argv) {
+// Starts the ranks and waits.
+int run_ranks() {
   const int devices = count_devices();
   const char* wanted = std::getenv("TESSERA_TEST_RANKS");
   const int ranks = wanted == nullptr ? devices : std::atoi(wanted);
@@ -58,23 +45,7 @@ int run_ranks(char** argv) {
     std::cout << "SKIPPED: " << devices << " CUDA devices, " << ranks << " ranks asked for\n";
     return kSkipped;
   }
-  std::vector<pid_t> children;
-  const int port = comm::free_port();
-  for (int rank = 0; rank < ranks; ++rank) children.push_back(start_rank(argv, rank, ranks, port));
-  int result = 0, ticks_after_failure = 0;
-  while (!children.empty()) {
-    usleep(100'000);
-    std::erase_if(children, [&](pid_t child) {
-      int status = 0;
-      if (waitpid(child, &status, WNOHANG) != child) return false;
-      const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-      if (code != 0) std::cerr << "process " << child << " ended with " << code << "\n";
-      if (result == 0) result = code;
-      return true;
-    });
-    if (result != 0 && ++ticks_after_failure == 200)
-      for (const pid_t child : children) kill(child, SIGKILL);
-  }
+  const int result = comm::run_processes(ranks, std::chrono::seconds(20));
   std::cout << ranks << " ranks: " << (result == 0 ? "all passed" : "FAILED") << "\n";
   return result;
 }
@@ -99,7 +70,7 @@ int run_tests(const comm::Launch& launch) {
 int main(int argc, char** argv) {
   try {
     const comm::Launch launch = comm::read_launch(comm::own_variables());
-    if (launch.launcher.empty()) leave(run_ranks(argv));
+    if (launch.launcher.empty()) leave(run_ranks());
     testing::InitGoogleTest(&argc, argv);
     return run_tests(launch);
   } catch (const Error& error) {

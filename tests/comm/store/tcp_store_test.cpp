@@ -2,6 +2,7 @@
 #include "tessera/comm/tcp_store.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "tessera/comm/launcher.h"
 #include "tests/comm/store_cases.h"
@@ -11,9 +12,15 @@ namespace {
 
 using std::chrono::seconds;
 
+// Rank 0, with a port of its own.
+Launch host_of(int ranks) {
+  const ReservedPort port;
+  return {.rank = 0, .size = ranks, .port = port.port(), .socket = dup(port.socket())};
+}
+
 // Rank 1's connection, which keeps the host's alive.
 std::shared_ptr<Store> make_pair_of_stores() {
-  const Launch host{.rank = 0, .size = 2, .port = free_port()};
+  const Launch host = host_of(2);
   Launch client = host;
   client.rank = 1;
   const auto server = make_tcp_store(host, seconds(30));
@@ -23,7 +30,9 @@ std::shared_ptr<Store> make_pair_of_stores() {
 INSTANTIATE_TEST_SUITE_P(Tcp, Stores, testing::Values(StoreKind{"tcp", make_pair_of_stores}));
 
 TEST(TcpStore, SaysWhereItFoundNothing) {
-  const Launch client{.rank = 1, .size = 2, .port = free_port()};
+  quieten_store();
+  const ReservedPort nobodys;
+  const Launch client{.rank = 1, .size = 2, .port = nobodys.port()};
   try {
     make_tcp_store(client, seconds(1));
     FAIL() << "reached a store that is not there";
@@ -35,7 +44,7 @@ TEST(TcpStore, SaysWhereItFoundNothing) {
 }
 
 TEST(TcpStore, TheLauncherMayHostIt) {
-  const Launch agent{.rank = 0, .size = 1, .port = free_port()};
+  const Launch agent = host_of(1);
   const auto server = make_tcp_store(agent, seconds(30));
   Launch rank = agent;
   rank.hosts_store = true;
@@ -44,7 +53,7 @@ TEST(TcpStore, TheLauncherMayHostIt) {
 }
 
 TEST(TcpStore, ALostHostIsAnError) {
-  const Launch host{.rank = 0, .size = 2, .port = free_port()};
+  const Launch host = host_of(2);
   Launch client = host;
   client.rank = 1;
   auto server = make_tcp_store(host, seconds(30));

@@ -1,4 +1,4 @@
-#include "tessera/train/processes.h"
+#include "tessera/comm/processes.h"
 
 #include <fmt/format.h>
 #include <sys/prctl.h>
@@ -18,7 +18,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/launcher.h"
 
-namespace tessera::train {
+namespace tessera::comm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -57,8 +57,8 @@ class EndSignals {
 };
 
 // In the child: never returns.
-[[noreturn]] void become_rank(const std::vector<std::string>& arguments, int rank, int ranks, int port, pid_t parent,
-                              const sigset_t& signals) {
+[[noreturn]] void become_rank(const std::vector<std::string>& arguments, int rank, int ranks, const ReservedPort& port,
+                              pid_t parent, const sigset_t& signals) {
   pthread_sigmask(SIG_SETMASK, &signals, nullptr);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
@@ -67,7 +67,9 @@ class EndSignals {
   set("LOCAL_RANK", std::to_string(rank));
   set("WORLD_SIZE", std::to_string(ranks));
   set("MASTER_ADDR", "127.0.0.1");
-  set("MASTER_PORT", std::to_string(port));
+  set("MASTER_PORT", std::to_string(port.port()));
+  // Rank 0 hosts the store there, without a moment in which somebody else could take the port.
+  if (rank == 0) set("TESSERA_STORE_SOCKET", std::to_string(dup(port.socket())));
   std::vector<char*> pointers;
   for (const std::string& argument : arguments) pointers.push_back(const_cast<char*>(argument.c_str()));
   pointers.push_back(nullptr);
@@ -97,7 +99,7 @@ void tell_end(int rank, int signal, bool is_late, std::chrono::milliseconds grac
 
 int run_processes(int ranks, std::chrono::milliseconds grace) {
   const std::vector<std::string> arguments = own_arguments();
-  const int port = comm::free_port();
+  const ReservedPort port;
   const pid_t parent = getpid();
   std::fflush(nullptr);
   const EndSignals signals;
@@ -132,4 +134,4 @@ int run_processes(int ranks, std::chrono::milliseconds grace) {
   return code;
 }
 
-}  // namespace tessera::train
+}  // namespace tessera::comm

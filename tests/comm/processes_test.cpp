@@ -1,5 +1,5 @@
 // The program starts its own ranks: this test starts itself.
-#include "tessera/train/processes.h"
+#include "tessera/comm/processes.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-namespace tessera::train {
+namespace tessera::comm {
 namespace {
 
 using namespace std::chrono_literals;
@@ -74,4 +74,4 @@ TEST(Processes, WhoIsLeftAfterAFailureIsKilled) {
 }
 
 }  // namespace
-}  // namespace tessera::train
+}  // namespace tessera::comm
