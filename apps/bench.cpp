@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/bench/kernels.h"
 #include "tessera/bench/links.h"
+#include "tessera/bench/products.h"
 #include "tessera/bench/schedule_table.h"
 #include "tessera/bench/step.h"
 #include "tessera/comm/local.h"
@@ -124,6 +125,22 @@ int bench_step(const Arguments& arguments) {
   return 0;
 }
 
+int bench_products(const Arguments& arguments) {
+  CLI::App app("Every algorithm that cuBLASLt offers for the matrix products of a model", "tessera bench products");
+  bench::ProductBench bench;
+  std::string model = "llama3-8b";
+  app.add_option("--model", model, "NAME of a configuration or its file")->capture_default_str();
+  app.add_option("--tokens", bench.tokens, "of a rank and microbatch")->capture_default_str();
+  app.add_option("--tp", bench.tp)->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--candidates", bench.candidates)->capture_default_str()->check(CLI::Range(1, 16));
+  app.add_option("--repetitions", bench.repetitions)->capture_default_str()->check(CLI::PositiveNumber);
+  if (!parse(app, arguments)) return 0;
+  bench.model =
+      nn::read_llama_config(nn::find_model_config(model, base::read_environment().configs.value_or(TESSERA_CONFIGS)));
+  fmt::print("{}", bench::product_text(bench::product_rows(bench)));
+  return 0;
+}
+
 int bench_links(const Arguments& arguments) {
   CLI::App app("All-gathers between the GPUs of a host, by copies and by NCCL, alone and beside products",
                "tessera bench links");
@@ -152,6 +169,7 @@ struct Benchmark {
 constexpr Benchmark kBenchmarks[] = {
     {"kernels", "time and memory rate of the operators", bench_kernels},
     {"step", "whole training steps beside the hardware's limit, and what of the communication shows", bench_step},
+    {"products", "algorithms of the matrix products of a model on a GPU", bench_products},
     {"links", "all-gathers between GPUs, by copies and by NCCL, alone and beside products", bench_links},
     {"schedule", "how much communication the schedule hides, predicted and measured", bench_schedule},
 };

@@ -1,0 +1,37 @@
+// The benchmark `products`: what every algorithm that cuBLASLt offers takes for the matrix products of a model. Where
+// another than its first is faster, its line belongs into ops/gemm_table.h.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/nn/llama_config.h"
+
+namespace tessera::bench {
+
+struct ProductBench {
+  nn::LlamaConfig model;
+  std::int64_t tp = 1;  // divides what it cuts
+  std::vector<std::int64_t> tokens{8192, 2048, 1024};
+  int candidates = 8, repetitions = 20;
+};
+
+struct ProductRow {
+  std::string name;  // "gate_up fprop"
+  std::int64_t rows = 0, cols = 0, inner = 0;
+  bool left_transposed = false, right_transposed = false;
+  std::vector<double> seconds;  // by candidate, bf16; the shortest of several rounds
+
+  int best() const;
+  double flops() const {
+    return 2.0 * static_cast<double>(rows) * static_cast<double>(cols) * static_cast<double>(inner);
+  }
+};
+
+// On the current GPU. Errors: a build without CUDA (InputError).
+std::vector<ProductRow> product_rows(const ProductBench& bench);
+
+// With the lines for the table, of those that win by more than `least` of the time.
+std::string product_text(const std::vector<ProductRow>& rows, double least = 0.01);
+
+}  // namespace tessera::bench
