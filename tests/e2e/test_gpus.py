@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""The program on GPUs, one process each: the bits of every layout, what a step may not do, CPUs beside it, a dead rank.
+
+TESSERA names a program that was built with CUDA. Skipped where there are fewer than two GPUs.
+"""
+import collections
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+from program import ENVIRONMENT, TESSERA, bits, command, metrics, run, scratch, tessera, write_tokens
+from summary import run_cases
+
+STEPS = 20
+COUNTER = pathlib.Path(TESSERA).parents[1] / "tests" / "libcount_cuda_calls.so"
+
+
+def gpus():
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+
+
+GPUS = gpus()
+if GPUS < 2 or "no CUDA" in run("bench", "kernels", "--cuda", "--only", "nothing").stderr:
+    print(f"skipped: {GPUS} GPUs, and a program with CUDA is needed")
+    sys.exit(77)
+
+
+class Gpus(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch("gpus")
+        cls.flags = ["--model", "llama-tiny-odd", "--data", write_tokens(cls.folder / "tokens", 131), "--global-batch", 24,
+                     "--seq-len", 64, "--seed", 7, "--dtype", "bf16"]
+
+    def train(self, name, ranks, *flags, steps=STEPS, backend="nccl"):
+        out = self.folder / name
+        tessera("train", *self.flags, "--backend", backend, "--ranks", ranks, "--steps", steps, "--out", out, *flags)
+        return out
+
+    def test_every_layout_has_the_same_bits(self):
+        flags = ["--deterministic", "on"]
+        expected = bits(self.train("one", 1, *flags))
+        cases = {"two": ["--gtp", 2], "gathered": ["--gtp", 2, "--embedding", "gather"],
+                 "nccl": ["--gtp", 2, "--pushes", "off"],
+                 "poisoned": ["--gtp", 2, "--debug-poison", "on", "--gather-budget", "min", "--reduce-budget", "min"],
+                 "delayed": ["--gtp", 2, "--debug-delays", 3]}
+        if GPUS >= 4:
+            cases["four"] = ["--gtp", 4]
+        for name, case in cases.items():
+            self.assertEqual(expected, bits(self.train(name, case[1], *flags, *case)), name)
+
+    def test_cpus_see_the_same_losses_and_go_on(self):
+        on_gpu = self.train("gpu", 2, "--gtp", 2)
+        on_cpu = self.train("cpu", 2, "--gtp", 2, backend="local")
+        for ours, theirs in zip(metrics(on_gpu), metrics(on_cpu), strict=True):
+            # Sums in another order, each rounded to bf16's 8 bits.
+            self.assertAlmostEqual(ours["loss"], theirs["loss"], delta=2**-8 * theirs["loss"], msg=f"step {ours['step']}")
+        for name, backend, source in (("to-cpu", "local", on_gpu), ("to-gpu", "nccl", on_cpu)):
+            out = self.folder / name
+            tessera("train", "--resume", source / "checkpoints" / f"step-{STEPS:08}", "--backend", backend, "--ranks", 2,
+                    "--tp", 2, "--gtp", 1, "--steps", STEPS + 2, "--out", out)
+            self.assertEqual([STEPS + 1, STEPS + 2], [line["step"] for line in metrics(out)])
+
+    def counts(self, steps):
+        """By rank: how often a run called what allocates or waits."""
+        prefix = self.folder / f"counts-{steps}"
+        environment = {**ENVIRONMENT, "LD_PRELOAD": str(COUNTER), "TESSERA_COUNTS": str(prefix)}
+        arguments = ["bench", "step", "--model", "llama-demo", "--seq-len", 512, "--gtp", 2, "--dtype", "bf16", "--warmup", 6,
+                     "--steps", steps]
+        result = subprocess.run(command(*arguments), capture_output=True, text=True, check=False, env=environment, timeout=300)
+        self.assertEqual(0, result.returncode, result.stderr)
+        ranks = [dict(line.split() for line in path.read_text().splitlines()) for path in self.folder.glob(prefix.name + ".*")]
+        return collections.Counter(tuple(sorted(rank.items())) for rank in ranks)
+
+    def test_a_step_allocates_nothing_and_waits_for_nothing(self):
+        few, many = self.counts(4), self.counts(24)
+        self.assertGreater(sum(int(count) for rank in few for _, count in rank), 0, "nothing was counted")
+        self.assertEqual(few, many)
+
+    def test_a_dead_rank_ends_the_others_within_the_time_limit(self):
+        limit = 6
+        arguments = ["train", *self.flags, "--backend", "nccl", "--ranks", 2, "--gtp", 2, "--steps", 10**6, "--timeout-s",
+                     limit, "--out", self.folder / "dead"]
+        with subprocess.Popen(command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                              env=ENVIRONMENT) as program:
+            while not (self.folder / "dead" / "metrics.jsonl").exists() or len(metrics(self.folder / "dead")) < 5:
+                self.assertIsNone(program.poll())
+                time.sleep(0.2)
+            children = pathlib.Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
+            os.kill(int(children[-1]), signal.SIGKILL)
+            begin = time.monotonic()
+            errors = program.communicate(timeout=60)[1]
+            self.assertLess(time.monotonic() - begin, limit + 10)
+        self.assertEqual(128 + signal.SIGKILL, program.returncode)
+        lines = [line for line in errors.splitlines() if line.startswith("tessera:")]
+        self.assertEqual(2, len(lines), errors)
+        self.assertIn("ended by signal 9", "\n".join(lines))
+        self.assertIn("time limit", "\n".join(lines))
+
+
+if __name__ == "__main__":
+    run_cases()
