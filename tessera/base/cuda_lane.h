@@ -26,7 +26,7 @@ class LaneFaults {
   bool broken() const;
   // What broke the work up to `position`, another lane it waited for included. Null when nothing did, as far as is
   // known: final once a fence there is done.
-  std::exception_ptr at(std::int64_t position) const;
+  std::exception_ptr at(std::int64_t position);
   // The work up to `position` failed so long ago that nobody should wait for the device any more.
   bool given_up(std::int64_t position) const;
   // Work from the lane's position on waits for `fence`, of another lane.
@@ -37,7 +37,7 @@ class LaneFaults {
     std::int64_t position = 0;
     Fence fence;
   };
-  void forget_finished();
+  void forget_finished(std::int64_t position);  // of what work up to there waits for
 
   mutable std::mutex mutex_;
   std::int64_t position_ = 0;

@@ -1,5 +1,7 @@
 #include "tessera/base/cuda_lane.h"
 
+#include <vector>
+
 namespace tessera::base {
 namespace {
 
@@ -31,17 +33,20 @@ bool LaneFaults::broken() const {
   return error_ != nullptr;
 }
 
-std::exception_ptr LaneFaults::at(std::int64_t position) const {
-  std::deque<Followed> followed;
+std::exception_ptr LaneFaults::at(std::int64_t position) {
+  forget_finished(position);  // as a rule all: many fences are asked one after the other
+  std::vector<Fence> followed;
   {
     std::lock_guard lock(mutex_);
     if (position >= broken_at_) return error_;
-    followed = followed_;
+    for (const Followed& one : followed_) {
+      if (one.position > position) break;
+      followed.push_back(one.fence);
+    }
   }
-  // Without the lock: it asks other lanes, which may ask this one.
-  for (const Followed& one : followed)
-    if (one.position <= position)
-      if (auto error = one.fence.error()) return error;
+  // Without the lock: it asks other lanes, which may ask this one, of earlier work.
+  for (const Fence& fence : followed)
+    if (auto error = fence.error()) return error;
   return nullptr;
 }
 
@@ -51,17 +56,17 @@ bool LaneFaults::given_up(std::int64_t position) const {
 }
 
 void LaneFaults::follow(const Fence& fence) {
-  forget_finished();
+  forget_finished(std::numeric_limits<std::int64_t>::max());
   std::lock_guard lock(mutex_);
   followed_.push_back({.position = position_, .fence = fence});
 }
 
-void LaneFaults::forget_finished() {
+void LaneFaults::forget_finished(std::int64_t position) {
   for (;;) {
     Followed first;
     {
       std::lock_guard lock(mutex_);
-      if (followed_.empty()) return;
+      if (followed_.empty() || followed_.front().position > position) return;
       first = followed_.front();
     }
     if (!first.fence.done()) return;

@@ -50,6 +50,47 @@ double quantile(std::vector<double> values, double part) {
   return values[static_cast<std::size_t>(part * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
+// Made beforehand: a step takes the same samples each time.
+std::vector<nn::Batch> random_batches(const StepBench& bench, int microbatches, int data_rank) {
+  std::vector<nn::Batch> batches;
+  for (int microbatch = 0; microbatch < microbatches; ++microbatch)
+    batches.push_back(random_batch(bench, static_cast<std::uint64_t>(data_rank * 1000 + microbatch)));
+  return batches;
+}
+
+// Of this rank's steps, in seconds.
+struct Times {
+  std::vector<double> steps, exposed, host;
+  double loss = 0;  // of the last
+
+  void drop(int count) {
+    for (std::vector<double>* times : {&steps, &exposed, &host}) times->erase(times->begin(), times->begin() + count);
+  }
+};
+
+// As a training loop takes them. A step's time is from the end of the one before, of the first from its beginning.
+Times take_steps(train::Trainer& trainer, const train::StepInput& input, int count) {
+  Times times;
+  auto last = Clock::now();
+  const auto finish_down_to = [&](int pending) {
+    while (trainer.pending_steps() > pending) {
+      const train::StepResult result = trainer.finish_step();
+      const auto now = Clock::now();
+      times.steps.push_back(std::chrono::duration<double>(now - last).count());
+      times.exposed.push_back(result.statistics.exposed_seconds);
+      times.host.push_back(result.host_seconds);
+      times.loss = result.loss;
+      last = now;
+    }
+  };
+  for (int step = 0; step < count; ++step) {
+    trainer.enqueue_step(input, 1e-4);
+    finish_down_to(trainer.steps_ahead());
+  }
+  finish_down_to(0);
+  return times;
+}
+
 }  // namespace
 
 StepReport measure_step(comm::World& world, const StepBench& bench) {
@@ -66,46 +107,32 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
   const std::int64_t tokens = config.micro_batch * config.seq_len;
   const auto data_ranks = static_cast<std::int64_t>(trainer.parallel().gtp_size()) * trainer.parallel().dp_size();
   const auto microbatches = static_cast<int>(config.global_batch / (config.micro_batch * data_ranks));
-  const auto own = static_cast<std::uint64_t>(trainer.parallel().data->rank());
-  const train::StepInput input{
-      .microbatches = microbatches, .tokens = tokens * microbatches * data_ranks, .batch = [&](int microbatch) {
-        return random_batch(bench, own * 1000 + static_cast<std::uint64_t>(microbatch));
-      }};
-  std::vector<double> seconds, exposed, host;
-  std::int64_t memory = 0;
-  for (int step = 0; step < bench.warmup + bench.steps; ++step) {
-    all.barrier().synchronize();
-    const auto start = Clock::now();
-    const train::StepResult result = trainer.train_step(input, 1e-4);
-    std::array<double, 1> taken{std::chrono::duration<double>(Clock::now() - start).count()};
-    all.all_reduce(taken.data(), 1, base::DType::fp64, comm::ReduceOp::max).synchronize();
-    std::array<double, 1> waited{result.statistics.exposed_seconds};
-    all.all_reduce(waited.data(), 1, base::DType::fp64).synchronize();
-    memory = std::max(memory, base::used_memory(device));
-    report.loss = result.loss;
-    if (step < bench.warmup) continue;
-    seconds.push_back(taken[0]);
-    exposed.push_back(waited[0] / world.size());
-    host.push_back(result.host_seconds);
-  }
+  const std::vector<nn::Batch> batches = random_batches(bench, microbatches, trainer.parallel().data->rank());
+  const train::StepInput input{.microbatches = microbatches,
+                               .tokens = tokens * microbatches * data_ranks,
+                               .batch = [&](int microbatch) { return batches[static_cast<std::size_t>(microbatch)]; }};
+  all.barrier().synchronize();
+  Times times = take_steps(trainer, input, bench.warmup + bench.steps);
+  times.drop(bench.warmup);
+  report.loss = times.loss;
+  std::array<std::int64_t, 1> most{base::used_memory(device)};
   if (!bench.profile.empty()) {
-    const auto two_steps = [&] {
-      for (int step = 0; step < 2; ++step) trainer.train_step(input, 1e-4);
-    };
+    const auto two_steps = [&] { take_steps(trainer, input, 2); };
     if (world.rank() == 0)
       profile(bench.profile, two_steps);
     else
       two_steps();
   }
-  std::array<std::int64_t, 1> most{memory};
+  all.all_reduce(times.steps.data(), bench.steps, base::DType::fp64, comm::ReduceOp::max).synchronize();
+  all.all_reduce(times.exposed.data(), bench.steps, base::DType::fp64).synchronize();
   all.all_reduce(most.data(), 1, base::DType::i64, comm::ReduceOp::max).synchronize();
   report.memory_bytes = most[0];
-  report.median_ms = quantile(seconds, 0.5) * 1e3;
-  report.p10_ms = quantile(seconds, 0.1) * 1e3;
-  report.p90_ms = quantile(seconds, 0.9) * 1e3;
-  report.host_ms = quantile(host, 0.5) * 1e3;
-  report.exposed_comm_ms = quantile(exposed, 0.5) * 1e3;
-  report.tokens_per_second_per_rank = static_cast<double>(input.tokens) / world.size() / quantile(seconds, 0.5);
+  report.median_ms = quantile(times.steps, 0.5) * 1e3;
+  report.p10_ms = quantile(times.steps, 0.1) * 1e3;
+  report.p90_ms = quantile(times.steps, 0.9) * 1e3;
+  report.host_ms = quantile(times.host, 0.5) * 1e3;
+  report.exposed_comm_ms = quantile(times.exposed, 0.5) / world.size() * 1e3;
+  report.tokens_per_second_per_rank = static_cast<double>(input.tokens) / world.size() / quantile(times.steps, 0.5);
   report.flops = step_flops(bench);
   return report;
 }

@@ -1,4 +1,9 @@
 // The benchmark `step`: whole training steps on random tokens, beside what the hardware allows at best.
+//
+// Steps are taken as a training loop takes them: on a GPU the next one is enqueued before the host waits for the last.
+// A step's time is from the end of the step before it to its own, as the host sees them: it has its loss and norm, and
+// compute has done all of it. Ranks meet between steps only as steps make them; of each step the slowest rank's time
+// counts, gathered after all of them. The batches are made before.
 #pragma once
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -30,7 +35,7 @@ struct StepReport {
   double tokens_per_second_per_rank = 0;
   double flops = 0;               // of a rank's step: 6 a parameter of the products and token, and causal attention
   double exposed_comm_ms = 0;     // mean over the ranks, of the median step
-  double host_ms = 0;             // what enqueueing a step takes this rank's host, where the device is a queue
+  double host_ms = 0;             // in which this rank's host enqueues a step; where its queue is full, it waits there
   std::int64_t memory_bytes = 0;  // used on the device, the greatest of any rank; 0 on a CPU
   double loss = 0;
   StepLimit limit;

@@ -18,6 +18,16 @@ StepScalars step_scalars(const AdamW& options) {
           .eps = options.eps};
 }
 
+StepChoices step_choices(const AdamW& options) {
+  StepChoices result{.first = options.step};
+  AdamW next = options;
+  for (StepScalars& scalars : result.choices) {
+    scalars = step_scalars(next);
+    ++next.step;
+  }
+  return result;
+}
+
 void check_adamw(const AdamWBuffers& buffers) {
   TESSERA_CHECK(buffers.count >= 0, "adamw: count {}: expected 0 or more", buffers.count);
   const bool present = buffers.master && buffers.gradient && buffers.exp_avg && buffers.exp_avg_sq;

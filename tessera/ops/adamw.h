@@ -37,6 +37,17 @@ struct StepScalars {
 // Errors: a step below 1.
 StepScalars step_scalars(const AdamW& options);
 
+// Those of an update whose number the host does not know yet, since it has not seen whether the updates right before it
+// took place: one for each number that it may have. The host works all of them out, so that every device takes the same
+// bits.
+inline constexpr int kStepChoices = 3;
+struct StepChoices {
+  std::int64_t first = 1;  // the number that choices[0] is for
+  StepScalars choices[kStepChoices];
+};
+// options.step: the lowest number. Errors: a step below 1.
+StepChoices step_choices(const AdamW& options);
+
 // sums[r] = sum over the row of value^2 in fp64, elements in a fixed order that depends on `cols` alone.
 void row_square_sums(const void* values, base::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,
                      double* sums);
@@ -52,6 +63,10 @@ namespace cuda {
 // Updates all shards; as few launches as types allow. `clip` null: factor 1. The buffers' `decays` decides whether
 // scalars->decay counts. Errors: as adamw.
 void adamw(std::span<const AdamWBuffers> shards, const StepScalars* scalars, const Clip* clip, base::CudaStream stream);
+// Counts an update where clip->finite says that there is one: *updates is then its number and *scalars what it takes.
+// Else both stay. A number that is none of the choices' ends the device's work with an error.
+void choose_step(const StepChoices* choices, const Clip* clip, std::int64_t* updates, StepScalars* scalars,
+                 base::CudaStream stream);
 
 void row_square_sums(const void* values, base::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,
                      double* sums, base::CudaStream stream);

@@ -148,6 +148,14 @@ void run(const Launch& launch, const Types& types, const StepScalars* scalars, c
   check_launch("adamw");
 }
 
+__global__ void choose_kernel(const StepChoices* choices, const Clip* clip, std::int64_t* updates,
+                              StepScalars* scalars) {
+  if (clip->finite == 0) return;
+  const std::int64_t number = ++*updates, choice = number - choices->first;
+  if (choice < 0 || choice >= kStepChoices) __trap();
+  *scalars = choices->choices[choice];
+}
+
 __global__ void clip_kernel(const double* squares, std::int64_t count, double limit, Clip* result) {
   double sum = 0;
 #pragma unroll 8
@@ -177,6 +185,12 @@ void adamw(std::span<const AdamWBuffers> shards, const StepScalars* scalars, con
     append(launch, shard);
   }
   flush();
+}
+
+void choose_step(const StepChoices* choices, const Clip* clip, std::int64_t* updates, StepScalars* scalars,
+                 base::CudaStream stream) {
+  choose_kernel<<<1, 1, 0, stream>>>(choices, clip, updates, scalars);
+  check_launch("choose_step");
 }
 
 void clip_factor(const double* squares, std::int64_t count, double limit, Clip* result, base::CudaStream stream) {

@@ -35,6 +35,9 @@ void add(void*, const void*, base::DType, std::int64_t, base::CudaStream) {
 void adamw(std::span<const AdamWBuffers>, const StepScalars*, const Clip*, base::CudaStream) {
   refuse("adamw");
 }
+void choose_step(const StepChoices*, const Clip*, std::int64_t*, StepScalars*, base::CudaStream) {
+  refuse("choose_step");
+}
 void clip_factor(const double*, std::int64_t, double, Clip*, base::CudaStream) {
   refuse("clip_factor");
 }

@@ -1,45 +1,69 @@
 // That all ranks run the same program: what each did is posted where the others can read it, and compared when a rank
-// waits too long and at the end of every step.
+// waits too long and at the end of every step. Where compute is a queue of a GPU, what a step did is compared while the
+// next one is enqueued, and a rank that waits may be a step ahead of the others: the last steps are remembered.
 #pragma once
+#include <chrono>
+#include <deque>
 #include <string>
 #include <vector>
 
 #include "tessera/base/fence.h"
 #include "tessera/shard/entry.h"
+#include "tessera/shard/notice.h"
 #include "tessera/shard/parallel.h"
 
 namespace tessera::shard {
 
-// One rank's record of the step under way. One thread.
+// Steps that a rank remembers and posts, the one under way included.
+inline constexpr std::size_t kKeptSteps = 4;
+
+// One rank's record of its last steps. One thread.
 class Agreement {
  public:
-  explicit Agreement(Parallel& parallel) : parallel_(parallel) {}
+  explicit Agreement(Parallel& parallel) : parallel_(parallel), steps_(1) { steps_.reserve(kKeptSteps); }
 
   void begin_step();
-  void add(const Event& event);
-  const Trace& trace() const { return trace_; }  // of the last step begun
-  std::uint64_t hash() const { return hash_; }
+  void add(const Event& event) { steps_.back().add(event); }
+  std::int64_t step() const { return steps_.back().number(); }  // the last begun, from 1
+  const Trace& trace() const { return steps_.back().trace(); }  // of it
+  std::uint64_t hash() const { return steps_.back().hash(); }
   void post();  // where this rank is
 
-  // Blocks until the fence is done. Errors: Error with the first differing event when a second passed and another rank
-  // did other things; whatever the fence carries.
+  // Compute goes on when the fence is done; blocks until then. Errors: Error with the first differing event when a
+  // second passed and another rank did other things; whatever the fence carries.
   void wait(const base::Fence& fence, const Entries& entries);
+  // The same for the host alone. patience: after so long others are looked at.
+  void wait_on_host(const base::Fence& fence, const Entries& entries, std::chrono::milliseconds patience = kPatience);
   // Collective over `group`, blocking: every rank brings `number`. Errors: Error with the first differing event, or
   // naming `what`, when one brings another.
   void compare(comm::Communicator& group, std::uint64_t number, const std::string& what, const Entries& entries);
+  // Collective over the world: begins to compare what ranks did in the step so far. Blocks only for a comparison that
+  // began kKeptSteps steps ago. Errors: that one's, as settle.
+  void compare_later(const Entries& entries);
+  // Blocks until the comparisons begun in the steps up to number `step` are known. Errors: as compare.
+  void settle(std::int64_t step, const Entries& entries);
 
  private:
-  struct Notice;
-  void post(int dumped);
+  static constexpr std::chrono::milliseconds kPatience{1000};
+
+  // Ranks' numbers, on their way. Stays where it is.
+  struct Comparison {
+    std::int64_t step = 0;
+    comm::Communicator* group = nullptr;
+    std::string what;
+    std::uint64_t own = 0;
+    std::vector<std::uint64_t> all;
+    base::Fence done;
+  };
+  void begin(Comparison& comparison) const;
+  void finish(const Comparison& comparison, const Entries& entries);
+  void look_until(const base::Fence& fence, const Entries& entries, std::chrono::milliseconds patience);
   // The first event in which some rank differs from this one; empty while none is known.
   std::string difference(const Entries& entries);
 
   Parallel& parallel_;
-  std::int64_t step_ = 0;
-  Trace trace_;
-  std::uint64_t hash_ = 0;
-  std::vector<std::uint64_t> ends_;  // the hash before each microbatch begun, and before what follows the last
-  std::vector<std::size_t> begins_;  // where they begin in trace_
+  std::vector<StepRecord> steps_;  // the oldest first
+  std::deque<Comparison> open_;    // the oldest first
 };
 
 }  // namespace tessera::shard

@@ -1,6 +1,7 @@
 #include "tessera/shard/runtime.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 
 #include "tessera/base/error.h"
@@ -9,6 +10,15 @@
 #include "tessera/shard/sizes.h"
 
 namespace tessera::shard {
+namespace {
+
+std::array<comm::Communicator*, 11> groups_of(Parallel& parallel) {
+  return {parallel.tp.get(),       parallel.gtp_gather.get(), parallel.gtp_reduce.get(), parallel.gtp_demand.get(),
+          parallel.gtp_rows.get(), parallel.tp_gather.get(),  parallel.tp_reduce.get(),  parallel.dp.get(),
+          parallel.replica.get(),  parallel.data.get(),       parallel.world.get()};
+}
+
+}  // namespace
 
 Runtime::Runtime(Parallel& parallel, ParameterTypes types, const RuntimeOptions& options)
     : parallel_(parallel),
@@ -23,12 +33,8 @@ Runtime::Runtime(Parallel& parallel, ParameterTypes types, const RuntimeOptions&
 
 // What is under way uses buffers of this object.
 Runtime::~Runtime() {
-  comm::Communicator* groups[] = {parallel_.gtp_gather.get(), parallel_.gtp_demand.get(), parallel_.gtp_reduce.get(),
-                                  parallel_.gtp_rows.get(),   parallel_.tp_gather.get(),  parallel_.tp_reduce.get(),
-                                  parallel_.dp.get()};
-  for (comm::Communicator* group : groups)
-    if (std::uncaught_exceptions() > exceptions_) group->cancel();
-  for (comm::Communicator* group : groups) {
+  if (std::uncaught_exceptions() > exceptions_) give_up();
+  for (comm::Communicator* group : groups_of(parallel_)) {
     const base::Fence last = group->lane().record();
     while (!last.wait_for(std::chrono::seconds(1))) continue;  // every operation has a time limit of its own
   }
@@ -38,6 +44,10 @@ Runtime::~Runtime() {
   } catch (const std::exception&) {
     // A peer has failed, and says so itself.
   }
+}
+
+void Runtime::give_up() {
+  for (comm::Communicator* group : groups_of(parallel_)) group->cancel();
 }
 
 ParameterId Runtime::add(ParameterSpec spec) {
@@ -142,7 +152,10 @@ void Runtime::end_step() {
     fill_unproduced();
     if (!replay_) on_demand_.reduce_replicas();
   }
-  waits_.for_agreement(*parallel_.world);
+  if (parallel_.is_asynchronous())
+    agreement_.compare_later(entries_);
+  else
+    waits_.for_agreement(*parallel_.world);
   for (ParameterId id = 0; id < size(); ++id) {
     const Entry& entry = *entries_[static_cast<std::size_t>(id)];
     TESSERA_CHECK(!entry.produced, "'{}': a gradient was produced and not reduced", entry.name());
@@ -319,6 +332,7 @@ void Runtime::end_trace() {
   const bool trains = std::ranges::any_of(entries_, [](const auto& e) { return e->parameter.spec.trainable; });
   const bool published = std::ranges::any_of(trace(), [](const Event& e) { return e.kind == EventKind::publish; });
   if (is_training() && trains && !published) return;  // the optimizer skipped this step: its trace is no whole step
+  agreement_.wait_on_host(parallel_.compute->record(), entries_);  // memory that steps use may be given back
   make_schedule();
 }
 
@@ -350,12 +364,6 @@ void Runtime::make_schedule() {
 const Schedule* Runtime::schedule(StepKind kind, int microbatches) const {
   const auto plan = plans_.find({kind, microbatches});
   return plan == plans_.end() || !plan->second.replay ? nullptr : &plan->second.replay->schedule();
-}
-
-StepStatistics Runtime::statistics() const {
-  StepStatistics statistics = statistics_;
-  statistics.exposed_seconds += waits_.seconds_on_device();
-  return statistics;
 }
 
 ScheduleStatistics Runtime::schedule_statistics() const {

@@ -29,6 +29,7 @@
 #include "tessera/shard/measure.h"
 #include "tessera/shard/on_demand.h"
 #include "tessera/shard/parallel.h"
+#include "tessera/shard/pending_step.h"
 #include "tessera/shard/plan_auto.h"
 #include "tessera/shard/replay.h"
 #include "tessera/shard/statistics.h"
@@ -88,6 +89,8 @@ class Runtime {
   Runtime(Parallel& parallel, ParameterTypes types, const RuntimeOptions& options = {});
   // Waits until nothing is under way; collective, unless a rank has failed.
   ~Runtime();
+  // All that is under way and comes later fails at once: for who owns the runtime and gives up.
+  void give_up();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
@@ -105,9 +108,16 @@ class Runtime {
   void begin_step(StepKind kind, int microbatches);
   void begin_microbatch();
   void end_microbatch();
-  // main_grad is complete (dp included) when it returns. Errors: microbatches missing, weights not released, a rank
-  // that did other things than this one (the first differing event of both).
+  // main_grad is complete (dp included) when it returns, for compute. Errors: microbatches missing, weights not
+  // released; a rank that did other things than this one (the first differing event of both), which is seen here where
+  // compute is the host, else by finish, or kKeptSteps steps later.
   void end_step();
+
+  // Of the last step begun, after its last publish.
+  PendingStep pending() const;
+  // Blocks until compute has come to the step's end and all ranks are known to have done the same, in it and in those
+  // before. In the order of the steps. Errors: what went wrong on the way there.
+  StepStatistics finish(const PendingStep& step);
 
   WeightView consume(ParameterId id, Pass pass);
   void release(ParameterId id, Pass pass);

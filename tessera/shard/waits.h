@@ -20,6 +20,7 @@ class Waits {
   // exposed. Errors: Agreement::wait's.
   void until(const base::Fence& fence, Activity activity, std::span<const ParameterId> weights = {}) {
     if (!parallel_.is_asynchronous()) return until_done(fence, activity, weights);
+    if (fence.done() && !fence.error()) return;  // nor is there anything to measure
     const Moment begin = compute_now(parallel_);
     parallel_.compute->wait(fence);
     const Moment end = compute_now(parallel_);
@@ -39,12 +40,8 @@ class Waits {
   }
 
   void begin_step() { on_device_.clear(); }
-  // How long compute's lane has stood still this step; 0 where compute is the host. The lane must have come to the end.
-  double seconds_on_device() const {
-    double seconds = 0;
-    for (const auto& [begin, end] : on_device_) seconds += end.seconds_since(begin);
-    return seconds;
-  }
+  // Before and after each wait of compute's lane in this step; none where compute is the host.
+  const std::vector<std::pair<base::Fence, base::Fence>>& on_device() const { return on_device_; }
 
  private:
   const Parallel& parallel_;
@@ -54,5 +51,12 @@ class Waits {
   Timeline& timeline_;
   std::vector<std::pair<base::Fence, base::Fence>> on_device_;
 };
+
+// Of waits that compute's lane has passed.
+inline double seconds_between(const std::vector<std::pair<base::Fence, base::Fence>>& waits) {
+  double seconds = 0;
+  for (const auto& [begin, end] : waits) seconds += end.seconds_since(begin);
+  return seconds;
+}
 
 }  // namespace tessera::shard

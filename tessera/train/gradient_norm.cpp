@@ -49,6 +49,7 @@ GradientNorm::GradientNorm(shard::Runtime& runtime) : runtime_(runtime) {
     }
     for (std::size_t rank = 0; rank < counts_.size(); ++rank) counts_[rank] += rows_of(parameter.state.ranks[rank]);
   }
+  clip_ = base::Buffer(sizeof(ops::Clip), parallel.device);
   if (parallel.is_asynchronous()) index_rows();
 }
 
@@ -71,7 +72,7 @@ void GradientNorm::append_row_sums(shard::ShardedParameter& parameter, double* s
 }
 
 void GradientNorm::compute(double clip) {
-  if (on_device()) return compute_on_device(clip);
+  if (runtime_.parallel().is_asynchronous()) return compute_on_device(clip);
   std::vector<double> own(static_cast<std::size_t>(counts_[static_cast<std::size_t>(group_->rank())]));
   std::vector<double> replicated(static_cast<std::size_t>(replicated_));
   double *next = own.data(), *next_replicated = replicated.data();
@@ -83,9 +84,8 @@ void GradientNorm::compute(double clip) {
   }
   std::vector<double> all(static_cast<std::size_t>(rows_gathered()));
   group_->all_gather(own.data(), all.data(), counts_, base::DType::fp64).synchronize();
-  result_.norm = std::sqrt(combined(all, replicated));
-  result_.factor = clip_factor(result_.norm, clip);
-  result_.finite = std::isfinite(result_.norm) ? 1 : 0;
+  const double norm = std::sqrt(combined(all, replicated));
+  clip_.as<ops::Clip>()[0] = {.norm = norm, .factor = clip_factor(norm, clip), .finite = std::isfinite(norm) ? 1 : 0};
 }
 
 double GradientNorm::combined(const std::vector<double>& all, const std::vector<double>& replicated) const {
@@ -154,7 +154,6 @@ void GradientNorm::index_rows() {
   sums_ = doubles((rows_ + ops::cuda::kRowsTogether - 1) / ops::cuda::kRowsTogether);
   begins_ = on_device_of(begins, device);
   positions_ = on_device_of(positions, device);
-  clip_ = on_device_of(std::vector<ops::Clip>(1), device);
 }
 
 void GradientNorm::compute_on_device(double clip) {
@@ -176,18 +175,6 @@ void GradientNorm::compute_on_device(double clip) {
                       stream);
   ops::cuda::clip_factor(sums, static_cast<std::int64_t>(sums_.size() / sizeof(double)), clip,
                          clip_.as<ops::Clip>().data(), stream);
-}
-
-ops::Clip GradientNorm::result() {
-  if (on_device()) {
-    runtime_.parallel().compute->synchronize();
-    base::copy_bytes(&result_, clip_.data(), sizeof result_);
-  }
-  return result_;
-}
-
-const ops::Clip* GradientNorm::on_device() const {
-  return clip_.size() > 0 ? clip_.as<ops::Clip>().data() : nullptr;
 }
 
 }  // namespace tessera::train

@@ -21,10 +21,8 @@ class GradientNorm {
   explicit GradientNorm(shard::Runtime& runtime);
   // After end_step. On a GPU it is only enqueued. The norm may be infinite or NaN. clip: limit of the norm, 0 for none.
   void compute(double clip);
-  // What compute made; waits for compute's lane.
-  ops::Clip result();
-  // Where the optimizer's kernels read it, in the order of compute's lane; null on a CPU.
-  const ops::Clip* on_device() const;
+  // What compute makes, in the device's memory, for work of compute's lane.
+  const ops::Clip* result() const { return clip_.as<ops::Clip>().data(); }
 
  private:
   std::int64_t rows_gathered() const;
@@ -39,10 +37,10 @@ class GradientNorm {
   std::vector<std::int64_t> counts_;  // row sums of each of its ranks
   std::int64_t replicated_ = 0;       // row sums that every rank makes itself
 
-  ops::Clip result_;
+  base::Buffer clip_;  // ops::Clip
   // On a GPU. values_: own row sums; those of all ranks, behind them the replicated; row r of the model is the sum of
   // some of these (ops/row_sums.h).
-  base::Buffer own_, values_, begins_, positions_, sums_, clip_;
+  base::Buffer own_, values_, begins_, positions_, sums_;
   std::int64_t rows_ = 0;
 };
 

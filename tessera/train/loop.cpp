@@ -3,8 +3,10 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
+#include <deque>
+#include <optional>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/ops/attention.h"
@@ -12,6 +14,7 @@
 #include "tessera/train/checkpoint_together.h"
 #include "tessera/train/lr_schedule.h"
 #include "tessera/train/step_timeline.h"
+#include "tessera/train/traffic_sum.h"
 #include "tessera/train/trainer_checkpoint.h"
 #include "tessera/train/trainer_options.h"
 
@@ -45,13 +48,11 @@ class Loop {
     for (std::int64_t step = plan_.first_step; step <= config.steps; ++step) {
       // The step's first gathers begin in the one before.
       if (step + 1 == config.trace_step || step == config.trace_step) trainer_.runtime().record_timeline(true);
-      StepMetrics metrics = train(step);
-      if (step == config.trace_step) write_timeline(step);
-      metrics.valid_loss = evaluate_if_due(step);
-      if (metrics.valid_loss) summary_.valid_loss = metrics.valid_loss;
-      if (files_ != nullptr) files_->step(metrics);  // before the checkpoint: none is without its line
-      stop_if_skipping(metrics);
-      save_if_due(step);
+      enqueue(step);
+      finish_down_to(is_waited_for(step) ? 0 : trainer_.steps_ahead());
+      if (trainer_.pending_steps() == 0) settle(step);
+      stop_if_skipping();
+      if (trainer_.pending_steps() == 0) save_if_due(step);
     }
     std::ranges::sort(rates_of_tokens_);
     if (!rates_of_tokens_.empty()) summary_.tokens_per_second = rates_of_tokens_[rates_of_tokens_.size() / 2];
@@ -64,36 +65,54 @@ class Loop {
     if (!plan_.checkpoint) return set_initial_values(trainer_.runtime(), plan_.config.seed);
     comm::Communicator& world = *trainer_.parallel().world;
     run_together(world, "loading " + plan_.checkpoint->string(),
-                 [&](std::stop_token) { load_trainer(trainer_, CheckpointReader(*plan_.checkpoint)); });
+                 [&](const std::stop_token&) { load_trainer(trainer_, CheckpointReader(*plan_.checkpoint)); });
   }
 
-  StepMetrics train(std::int64_t step) {
-    const auto start = Clock::now();
+  // Whether something needs what the step left before the next may begin.
+  bool is_waited_for(std::int64_t step) const {
+    return is_evaluated_after(step) || is_saved_after(step) || step == plan_.config.trace_step;
+  }
+
+  void enqueue(std::int64_t step) {
+    if (trainer_.pending_steps() == 0) last_finish_ = Clock::now();
     const StepInput input = training_input(plan_, trainer_.parallel(), step);
     const double lr = learning_rate(rates_, step);
-    const StepResult result = trainer_.train_step(input, lr);
-    StepMetrics metrics{.step = step,
-                        .loss = result.loss,
-                        .grad_norm = result.grad_norm,
-                        .lr = lr,
-                        .tokens = input.tokens,
-                        .skipped = result.skipped};
-    add_traffic(result.statistics, metrics);
-    metrics.step_ms = milliseconds_since(start);
-    metrics.tokens_per_second = static_cast<double>(input.tokens) / metrics.step_ms * 1e3;
-    count(result, metrics);
-    return metrics;
+    trainer_.enqueue_step(input, lr);
+    enqueued_.push_back({.step = step, .lr = lr, .tokens = input.tokens});
   }
 
-  // Sums over all ranks.
-  void add_traffic(const shard::StepStatistics& own, StepMetrics& metrics) {
-    std::array<double, 3> sums{own.exposed_seconds * 1e3, static_cast<double>(own.gathered_bytes),
-                               static_cast<double>(own.reduced_bytes)};
-    comm::Communicator& world = *trainer_.parallel().world;
-    world.all_reduce(sums.data(), sums.size(), base::DType::fp64).synchronize();
-    metrics.exposed_comm_ms = sums[0] / world.size();
-    metrics.gathered_bytes = static_cast<std::int64_t>(sums[1]);
-    metrics.reduced_bytes = static_cast<std::int64_t>(sums[2]);
+  // Lines come one step later than their steps where compute runs ahead: what the ranks' traffic adds up to is seen
+  // when the next step is finished.
+  void finish_down_to(int pending) {
+    while (trainer_.pending_steps() > pending) {
+      const StepResult result = trainer_.finish_step();
+      StepMetrics metrics = enqueued_.front();
+      enqueued_.pop_front();
+      metrics.loss = result.loss;
+      metrics.grad_norm = result.grad_norm;
+      metrics.skipped = result.skipped;
+      metrics.step_ms = milliseconds_since(std::exchange(last_finish_, Clock::now()));
+      metrics.tokens_per_second = static_cast<double>(metrics.tokens) / metrics.step_ms * 1e3;
+      count(result, metrics);
+      write_line();
+      traffic_.start(result.statistics, *trainer_.parallel().world);
+      unwritten_ = metrics;
+    }
+  }
+
+  void write_line() {
+    if (!unwritten_) return;
+    traffic_.finish(*unwritten_);
+    if (files_ != nullptr) files_->step(*unwritten_);
+    unwritten_.reset();
+  }
+
+  // No step is pending, and `step` was the last.
+  void settle(std::int64_t step) {
+    if (step == plan_.config.trace_step) write_timeline(step);
+    unwritten_->valid_loss = evaluate_if_due(step);
+    if (unwritten_->valid_loss) summary_.valid_loss = unwritten_->valid_loss;
+    write_line();  // before the checkpoint: none is without its line
   }
 
   void count(const StepResult& result, const StepMetrics& metrics) {
@@ -107,19 +126,30 @@ class Loop {
       return;
     }
     ++summary_.skipped_steps;
-    ++skipped_in_a_row_;
+    if (++skipped_in_a_row_ == kMostSkipped) last_skipped_ = metrics;
   }
 
-  void stop_if_skipping(const StepMetrics& metrics) const {
-    if (skipped_in_a_row_ >= kMostSkipped)
-      throw Error("step {}: the gradient was not finite for {} steps in a row (loss {}, norm {})", metrics.step,
-                  kMostSkipped, metrics.loss, metrics.grad_norm);
+  // Where compute runs ahead, one more step has begun when the last of them is seen: it is finished too.
+  void stop_if_skipping() {
+    if (!last_skipped_) return;
+    finish_down_to(0);
+    write_line();
+    throw Error("step {}: the gradient was not finite for {} steps in a row (loss {}, norm {})", last_skipped_->step,
+                kMostSkipped, last_skipped_->loss, last_skipped_->grad_norm);
+  }
+
+  bool is_evaluated_after(std::int64_t step) const {
+    const TrainConfig& config = plan_.config;
+    return plan_.valid && (step == config.steps || (config.eval_every > 0 && step % config.eval_every == 0));
+  }
+
+  bool is_saved_after(std::int64_t step) const {
+    const TrainConfig& config = plan_.config;
+    return step == config.steps || (config.save_every > 0 && step % config.save_every == 0);
   }
 
   std::optional<double> evaluate_if_due(std::int64_t step) {
-    const TrainConfig& config = plan_.config;
-    const bool due = step == config.steps || (config.eval_every > 0 && step % config.eval_every == 0);
-    if (!plan_.valid || !due) return std::nullopt;
+    if (!is_evaluated_after(step)) return std::nullopt;
     return trainer_.evaluate(evaluation_input(plan_, trainer_.parallel()));
   }
 
@@ -130,8 +160,7 @@ class Loop {
   }
 
   void save_if_due(std::int64_t step) {
-    const TrainConfig& config = plan_.config;
-    if (step == config.steps || (config.save_every > 0 && step % config.save_every == 0)) save(step);
+    if (is_saved_after(step)) save(step);
   }
 
   void save(std::int64_t step) {
@@ -144,11 +173,16 @@ class Loop {
 
   const RunPlan& plan_;
   RunFiles* files_;
+  TrafficSum traffic_;  // of the line that is not written yet; the trainer's lanes write there, and end first
   Trainer trainer_;
   LrSchedule rates_;
   RunSummary summary_;
   std::vector<double> rates_of_tokens_;
+  std::deque<StepMetrics> enqueued_;      // of the steps that are pending: what is known of their lines
+  std::optional<StepMetrics> unwritten_;  // the last one finished, but for its traffic
+  Clock::time_point last_finish_;         // where none is pending, when the next began
   int skipped_in_a_row_ = 0;
+  std::optional<StepMetrics> last_skipped_;  // of as many as are too many
 };
 
 }  // namespace

@@ -17,7 +17,7 @@ struct StepMetrics {
   double lr = 0;
   std::int64_t tokens = 0;  // that the loss counts, of the whole global batch
   double tokens_per_second = 0;
-  double step_ms = 0;
+  double step_ms = 0;                // since the end of the step before; behind other work, since its beginning
   double exposed_comm_ms = 0;        // time that ranks waited for communication, mean over ranks
   std::int64_t gathered_bytes = 0;   // received by gathers of weights, all ranks
   std::int64_t reduced_bytes = 0;    // received by reductions of gradients, all ranks

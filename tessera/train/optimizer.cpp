@@ -1,7 +1,9 @@
 #include "tessera/train/optimizer.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "tessera/base/error.h"
 #include "tessera/ops/initialise.h"
 
 namespace tessera::train {
@@ -36,9 +38,18 @@ Optimizer::Optimizer(shard::Runtime& runtime, const ops::AdamW& options) : runti
     moments_.back().exp_avg.fill_zero();
     moments_.back().exp_avg_sq.fill_zero();
   }
-  if (device.kind == base::DeviceKind::cpu) return;
+  if (!runtime.parallel().is_asynchronous()) return;
+  for (int i = 0; i < kMostUnseen; ++i) uploads_.push_back(base::Buffer::pinned(sizeof(ops::StepChoices)));
+  choices_ = base::Buffer(sizeof(ops::StepChoices), device);
   scalars_ = base::Buffer(sizeof(ops::StepScalars), device);
-  pinned_scalars_ = base::Buffer::pinned(sizeof(ops::StepScalars));
+  counter_ = base::Buffer(sizeof(std::int64_t), device);
+  set_updates(0);
+}
+
+void Optimizer::set_updates(std::int64_t updates) {
+  TESSERA_CHECK(unseen_ == 0, "the number of updates is set while {} are under way", unseen_);
+  updates_ = updates;
+  if (counter_.size() > 0) base::copy_bytes(counter_.data(), &updates_, sizeof updates_);
 }
 
 ops::AdamWBuffers Optimizer::buffers_of(shard::ParameterId id) {
@@ -55,32 +66,43 @@ ops::AdamWBuffers Optimizer::buffers_of(shard::ParameterId id) {
           .decays = parameter.spec.decay};
 }
 
-void Optimizer::update(double lr, const ops::Clip& clip) {
-  if (clip.finite == 0) return;
+void Optimizer::update(double lr, const ops::Clip* clip) {
   ops::AdamW options = options_;
   options.lr = lr;
-  options.step = ++updates_;
-  options.gradient_scale = clip.factor;
+  options.step = updates_ + 1;
+  if (runtime_.parallel().is_asynchronous()) return update_on_device(options, clip);
+  if (clip->finite == 0) return;
+  ++updates_;
+  options.gradient_scale = clip->factor;
   for (const std::vector<shard::ParameterId>& bucket : optimizer_buckets(runtime_)) {
     for (const shard::ParameterId id : bucket) ops::adamw(options, buffers_of(id));
     runtime_.publish(bucket);
   }
 }
 
-void Optimizer::update_on_device(double lr, const ops::Clip* clip) {
-  ops::AdamW options = options_;
-  options.lr = lr;
-  options.step = ++updates_;
+void Optimizer::update_on_device(const ops::AdamW& options, const ops::Clip* clip) {
+  TESSERA_CHECK(unseen_ < kMostUnseen, "an update is asked for while {} are unseen", unseen_);
+  ++unseen_;
+  // The last copy from there is over: its update has been seen.
+  base::Buffer& upload = uploads_[std::exchange(next_upload_, (next_upload_ + 1) % uploads_.size())];
+  upload.as<ops::StepChoices>()[0] = ops::step_choices(options);
+  runtime_.parallel().kernels().copy(upload.data(), choices_.data(), sizeof(ops::StepChoices));
   const base::CudaStream stream = runtime_.parallel().compute->stream();
-  // The last step's copy is over: the host has seen its result.
-  *pinned_scalars_.as<ops::StepScalars>().data() = ops::step_scalars(options);
-  runtime_.parallel().kernels().copy(pinned_scalars_.data(), scalars_.data(), sizeof(ops::StepScalars));
+  ops::StepScalars* scalars = scalars_.as<ops::StepScalars>().data();
+  ops::cuda::choose_step(choices_.as<ops::StepChoices>().data(), clip, counter_.as<std::int64_t>().data(), scalars,
+                         stream);
   for (const std::vector<shard::ParameterId>& bucket : optimizer_buckets(runtime_)) {
     std::vector<ops::AdamWBuffers> shards;
     for (const shard::ParameterId id : bucket) shards.push_back(buffers_of(id));
-    ops::cuda::adamw(shards, reinterpret_cast<const ops::StepScalars*>(scalars_.data()), clip, stream);
+    ops::cuda::adamw(shards, scalars, clip, stream);
     runtime_.publish(bucket);
   }
+}
+
+void Optimizer::saw_update(const ops::Clip& clip) {
+  if (unseen_ == 0) return;  // on a CPU it is seen at once
+  --unseen_;
+  if (clip.finite != 0) ++updates_;
 }
 
 namespace {

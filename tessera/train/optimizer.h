@@ -24,26 +24,35 @@ class Optimizer {
   };
   Moments& moments(shard::ParameterId id) { return moments_[static_cast<std::size_t>(id)]; }
 
-  // Updates master, moments and weights from main_grad and publishes every trainable parameter. clip: the factor, and
-  // whether there is an update at all: where the norm is not finite every value stays as it is.
-  void update(double lr, const ops::Clip& clip);
-  // The same on a GPU, as work of compute's lane that reads the factor there. The update counts: take_back once the
-  // host has seen that it was none.
-  void update_on_device(double lr, const ops::Clip* clip);
-  void take_back() { --updates_; }
+  // Of updates on a GPU that the host has not seen.
+  static constexpr int kMostUnseen = ops::kStepChoices;
 
-  // Updates applied so far, this run and those before it: AdamW's step number.
+  // Updates master, moments and weights from main_grad and publishes every trainable parameter. clip: memory of the
+  // device, with the factor, and whether there is an update at all: where the norm is not finite every value stays as
+  // it is. On a GPU it is work of compute's lane, and the host does not know what came of it until saw_update. Errors:
+  // more than kMostUnseen.
+  void update(double lr, const ops::Clip* clip);
+  // The host has seen the clip of the oldest update that it had not seen.
+  void saw_update(const ops::Clip& clip);
+
+  // Updates applied so far, this run and those before it: AdamW's step number. Exact while there are none unseen.
   std::int64_t updates() const { return updates_; }
-  void set_updates(std::int64_t updates) { updates_ = updates; }
+  // Errors: some are unseen.
+  void set_updates(std::int64_t updates);
 
  private:
   ops::AdamWBuffers buffers_of(shard::ParameterId id);
+  void update_on_device(const ops::AdamW& options, const ops::Clip* clip);
 
   shard::Runtime& runtime_;
   ops::AdamW options_;
   std::vector<Moments> moments_;  // by parameter id; empty buffers for frozen ones
-  std::int64_t updates_ = 0;
-  base::Buffer scalars_, pinned_scalars_;  // on a GPU: ops::StepScalars
+  std::int64_t updates_ = 0;      // that the host has seen
+  // On a GPU. The number of updates lives there, and advances with those that take place.
+  int unseen_ = 0;
+  std::vector<base::Buffer> uploads_;  // pinned ops::StepChoices, in turn: one for each unseen update
+  std::size_t next_upload_ = 0;
+  base::Buffer choices_, scalars_, counter_;  // ops::StepChoices, ops::StepScalars, std::int64_t
 };
 
 // Fills master and weight of every parameter from the seed: the same logical values for every mesh (docs/numerics.md).

@@ -1,11 +1,12 @@
 #include "tessera/train/trainer.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/stack.h>
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
+#include "tessera/base/error.h"
 #include "tessera/ops/convert.h"
 #include "tessera/ops/stream_scope.h"
 
@@ -26,7 +27,15 @@ Trainer::Trainer(comm::World& world, const TrainerOptions& options)
                .recompute = options.recompute},
       model_(options.model, context_, options.seq_len, options.embedding),
       optimizer_(runtime_, options.adamw),
-      norm_(runtime_) {}
+      norm_(runtime_) {
+  for (Pending& pending : steps_)
+    pending.clip =
+        parallel_.is_asynchronous() ? base::Buffer::pinned(sizeof(ops::Clip)) : base::Buffer(sizeof(ops::Clip));
+}
+
+Trainer::~Trainer() {
+  if (std::uncaught_exceptions() > exceptions_) runtime_.give_up();
+}
 
 // Tensors of a batch are made on the CPU.
 nn::Batch Trainer::on_device(nn::Batch batch) const {
@@ -37,34 +46,57 @@ nn::Batch Trainer::on_device(nn::Batch batch) const {
   return batch;
 }
 
-StepResult Trainer::train_step(const StepInput& input, double lr) {
-  const auto start = std::chrono::steady_clock::now();
-  const ops::StreamScope scope(parallel_.device, parallel_.compute->stream());
-  // Without an unmasked target in the whole step there is nothing to divide: losses and gradients are zero.
-  const auto tokens = static_cast<double>(std::max<std::int64_t>(input.tokens, 1));
+std::vector<at::Tensor> Trainer::run_microbatches(const StepInput& input, double scale) {
   std::vector<at::Tensor> losses;
-  runtime_.begin_step(shard::StepKind::train, input.microbatches);
   for (int microbatch = 0; microbatch < input.microbatches; ++microbatch) {
     runtime_.begin_microbatch();
-    const nn::Loss loss = model_.forward(on_device(input.batch(microbatch)), 1.0 / tokens);
+    const nn::Loss loss = model_.forward(on_device(input.batch(microbatch)), scale);
     losses.push_back(loss.sum);
     loss.objective.backward();
     runtime_.end_microbatch();
   }
-  runtime_.end_step();
+  return losses;
+}
 
+StepResult Trainer::train_step(const StepInput& input, double lr) {
+  TESSERA_CHECK(pending_ == 0, "a whole step is asked for while {} are pending", pending_);
+  enqueue_step(input, lr);
+  return finish_step();
+}
+
+void Trainer::enqueue_step(const StepInput& input, double lr) {
+  TESSERA_CHECK(pending_ < kMostPending, "a step is enqueued while {} are pending", pending_);
+  const auto start = std::chrono::steady_clock::now();
+  const ops::StreamScope scope(parallel_.device, parallel_.compute->stream());
+  Pending& pending = steps_[static_cast<std::size_t>((oldest_ + pending_) % kMostPending)];
+  // Without an unmasked target in the whole step there is nothing to divide: losses and gradients are zero.
+  pending.tokens = static_cast<double>(std::max<std::int64_t>(input.tokens, 1));
+  runtime_.begin_step(shard::StepKind::train, input.microbatches);
+  const std::vector<at::Tensor> losses = run_microbatches(input, 1.0 / pending.tokens);
+  runtime_.end_step();
+  const base::Fence summed = pending.losses.start(losses, parallel_);
   norm_.compute(options_.clip);
-  if (const ops::Clip* clip = norm_.on_device()) optimizer_.update_on_device(lr, clip);
-  const std::chrono::duration<double> enqueued = std::chrono::steady_clock::now() - start;
-  const ops::Clip clip = norm_.result();
-  if (!norm_.on_device()) optimizer_.update(lr, clip);
-  StepResult result{.loss = sum_losses(losses) / tokens,
-                    .grad_norm = clip.norm,
-                    .skipped = clip.finite == 0,
-                    .host_seconds = enqueued.count()};
-  if (norm_.on_device() && result.skipped) optimizer_.take_back();
-  result.statistics = runtime_.statistics();
-  return result;
+  optimizer_.update(lr, norm_.result());
+  parallel_.kernels().copy(norm_.result(), pending.clip.data(), sizeof(ops::Clip));
+  parallel_.compute->wait(summed);
+  pending.step = runtime_.pending();
+  pending.host_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  ++pending_;
+}
+
+StepResult Trainer::finish_step() {
+  TESSERA_CHECK(pending_ > 0, "no step is pending");
+  Pending& pending = steps_[static_cast<std::size_t>(oldest_)];
+  const shard::StepStatistics statistics = runtime_.finish(std::exchange(pending.step, {}));
+  const ops::Clip clip = pending.clip.as<ops::Clip>()[0];
+  optimizer_.saw_update(clip);
+  oldest_ = (oldest_ + 1) % kMostPending;
+  --pending_;
+  return {.loss = pending.losses.result() / pending.tokens,
+          .grad_norm = clip.norm,
+          .skipped = clip.finite == 0,
+          .statistics = statistics,
+          .host_seconds = pending.host_seconds};
 }
 
 double Trainer::evaluate(const StepInput& input) {
@@ -81,26 +113,9 @@ double Trainer::evaluate(const StepInput& input) {
     }
     runtime_.end_step();
   }
-  return sum_losses(losses) / static_cast<double>(std::max<std::int64_t>(input.tokens, 1));
-}
-
-// Block k of a replica was microbatch k / G of gtp rank k mod G: replicas in order, their blocks in order, in fp64.
-double Trainer::sum_losses(const std::vector<at::Tensor>& losses) {
-  std::vector<double> own(losses.size());
-  if (!losses.empty()) {
-    const at::Tensor together = at::stack(losses).cpu();  // waits for a GPU
-    std::copy_n(together.const_data_ptr<double>(), own.size(), own.begin());
-  }
-  const auto gtp = static_cast<std::size_t>(parallel_.gtp_size()), dp = static_cast<std::size_t>(parallel_.dp_size());
-  const std::size_t microbatches = own.size();
-  std::vector<double> all(gtp * dp * microbatches);
-  const auto counts = comm::equal_counts(static_cast<int>(gtp * dp), static_cast<std::int64_t>(microbatches));
-  parallel_.data->all_gather(own.data(), all.data(), counts, base::DType::fp64).synchronize();
-  double sum = 0;
-  for (std::size_t replica = 0; replica < dp; ++replica)
-    for (std::size_t microbatch = 0; microbatch < microbatches; ++microbatch)
-      for (std::size_t rank = 0; rank < gtp; ++rank) sum += all[(replica * gtp + rank) * microbatches + microbatch];
-  return sum;
+  parallel_.compute->wait(evaluated_.start(losses, parallel_));
+  runtime_.finish(runtime_.pending());
+  return evaluated_.result() / static_cast<double>(std::max<std::int64_t>(input.tokens, 1));
 }
 
 }  // namespace tessera::train

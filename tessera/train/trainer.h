@@ -1,7 +1,9 @@
 // One rank's part of a run: the model, its runtime and its optimizer, and what a step does with them. Knows nothing of
 // files of samples, flags or metrics: the loop feeds it.
 #pragma once
+#include <array>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -10,6 +12,7 @@
 #include "tessera/nn/llama.h"
 #include "tessera/shard/runtime.h"
 #include "tessera/train/gradient_norm.h"
+#include "tessera/train/loss_sum.h"
 #include "tessera/train/optimizer.h"
 
 namespace tessera::train {
@@ -39,16 +42,34 @@ struct StepResult {
   double grad_norm = 0;  // before clipping; the same on every rank
   bool skipped = false;  // the norm was not finite: nothing was updated, on any rank
   shard::StepStatistics statistics;
-  double host_seconds = 0;  // until the host had nothing more to do but wait for the device; on a CPU, the step
+  double host_seconds = 0;  // of enqueueing it; on a CPU, the step
 };
 
 class Trainer {
  public:
   // Collective over the world: makes the groups. `world` outlives the trainer.
   Trainer(comm::World& world, const TrainerOptions& options);
+  // Gives up what is under way where an exception is the reason: a device would not give memory back before.
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  // Steps that are enqueued and not finished, at most.
+  static constexpr int kMostPending = Optimizer::kMostUnseen;
 
   // Forward and backward of every microbatch, reduction, norm, clipping, AdamW. Collective.
   StepResult train_step(const StepInput& input, double lr);
+  // The same in two halves, so that a GPU has its next step while the host waits for the last. Enqueues a step; waits
+  // for no device while steps of its kind have a schedule. On a CPU it is done then. Collective. Errors: kMostPending
+  // steps are pending.
+  void enqueue_step(const StepInput& input, double lr);
+  // Waits for the oldest step that is pending, and for no later one. Collective. Errors: none is; whatever went wrong
+  // in it, on other ranks too.
+  StepResult finish_step();
+  int pending_steps() const { return pending_; }
+  // How many steps a loop may leave pending when it goes on to the next, so that its device does not stand still.
+  int steps_ahead() const { return parallel_.is_asynchronous() ? 1 : 0; }
+
   // Mean loss over the input's tokens; changes nothing. Collective.
   double evaluate(const StepInput& input);
 
@@ -57,8 +78,22 @@ class Trainer {
   shard::Parallel& parallel() { return parallel_; }
 
  private:
+  // What the host has not seen of a step.
+  struct Pending {
+    double tokens = 1;
+    LossSum losses;
+    base::Buffer clip;  // ops::Clip; pinned for a GPU
+    shard::PendingStep step;
+    double host_seconds = 0;
+  };
   nn::Batch on_device(nn::Batch batch) const;
-  double sum_losses(const std::vector<at::Tensor>& losses);
+  std::vector<at::Tensor> run_microbatches(const StepInput& input, double scale);
+
+  // Lanes write here: they end first.
+  std::array<Pending, kMostPending> steps_;
+  LossSum evaluated_;
+  int oldest_ = 0, pending_ = 0;
+  const int exceptions_ = std::uncaught_exceptions();  // under way when this was made
 
   TrainerOptions options_;
   shard::Parallel parallel_;

@@ -72,6 +72,8 @@ void load_parameter(Trainer& trainer, shard::ParameterId id, const CheckpointRea
 }  // namespace
 
 void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::int64_t step, nlohmann::json state) {
+  TESSERA_CHECK(trainer.pending_steps() == 0, "a checkpoint is asked for while {} steps are pending",
+                trainer.pending_steps());
   state["updates"] = trainer.optimizer().updates();
   std::vector<HostView> views;  // until all is written
   CheckpointContents contents{.step = step, .state = std::move(state), .tensors = {}};

@@ -6,6 +6,10 @@
 #include <future>
 #include <stdexcept>
 #include <thread>
+#include <vector>
+
+#include "tessera/base/cuda_lane.h"
+#include "tessera/base/fence_state.h"
 
 namespace tessera::base {
 namespace {
@@ -176,6 +180,66 @@ TEST(InlineLane, RunsAtOnceAndThrowsToTheCaller) {
   Promise promise;
   promise.complete(std::make_exception_ptr(std::runtime_error("no")));
   EXPECT_THROW(lane->wait(promise.fence()), std::runtime_error);
+}
+
+// ---- failures of lanes over streams, without a stream
+
+TEST(LaneFaults, FollowedFencesBreakTheWorkBehindThem) {
+  LaneFaults faults;
+  std::vector<Promise> promises(4);
+  for (const Promise& promise : promises) {
+    faults.begin_work();
+    faults.follow(promise.fence());
+  }
+  promises[0].complete();
+  promises[2].complete(std::make_exception_ptr(std::runtime_error("of another lane")));
+  EXPECT_EQ(faults.at(2), nullptr);  // the second is not done
+  EXPECT_NE(faults.at(3), nullptr);
+  promises[1].complete();
+  EXPECT_EQ(faults.at(2), nullptr);
+  EXPECT_NE(faults.at(4), nullptr);
+  EXPECT_TRUE(faults.broken());
+  EXPECT_EQ(faults.at(2), nullptr);  // work before it is not
+}
+
+// As a stream's: once it is done it asks what broke its lane.
+class AskingFence final : public detail::FenceState {
+ public:
+  AskingFence(LaneFaults& faults, const bool& passed)
+      : faults_(faults), position_(faults.position()), passed_(passed) {}
+  bool done() const override {
+    if (passed_ && !finished_) error_ = faults_.at(position_);
+    return finished_ = passed_;
+  }
+  void wait() const override { done(); }
+  bool wait_for(std::chrono::nanoseconds) const override { return done(); }
+  std::exception_ptr error() const override { return done() ? error_ : nullptr; }
+  std::optional<double> seconds_since(const FenceState&) const override { return std::nullopt; }
+
+ private:
+  LaneFaults& faults_;
+  const std::int64_t position_;
+  const bool& passed_;
+  mutable bool finished_ = false;
+  mutable std::exception_ptr error_;
+};
+
+TEST(LaneFaults, LanesThatFollowEachOtherAreAskedOfEarlierWorkAlone) {
+  LaneFaults lanes[2];
+  bool passed = false;
+  for (int i = 0; i < 100'000; ++i) {
+    LaneFaults &first = lanes[i % 2], &second = lanes[1 - i % 2];
+    first.begin_work();
+    const Fence fence(std::make_shared<AskingFence>(first, passed));
+    second.begin_work();
+    second.follow(fence);
+  }
+  passed = true;
+  EXPECT_EQ(lanes[0].at(lanes[0].position()), nullptr);
+  lanes[1].fail(1, std::make_exception_ptr(std::runtime_error("late")));
+  lanes[0].begin_work();
+  lanes[0].follow(Fence(std::make_shared<AskingFence>(lanes[1], passed)));
+  EXPECT_NE(lanes[0].at(lanes[0].position()), nullptr);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <limits>
 
 #include "tessera/base/error.h"
@@ -261,6 +262,33 @@ TEST_F(OnCuda, AdamWOfAnInfiniteGradientChangesNothing) {
     cuda::adamw(device.buffers, static_cast<const StepScalars*>(scalars.data_ptr()),
                 static_cast<const Clip*>(clip.data_ptr()), stream);
     expect_same(device, before);
+  }
+}
+
+// The host has not seen whether the newest updates took place.
+TEST_F(OnCuda, AnUpdateTakesTheScalarsOfItsNumber) {
+  std::int64_t updates = 41;
+  const at::Tensor counter = object_on_device(updates), chosen = object_on_device(StepScalars{});
+  std::deque<bool> unseen;
+  AdamW options{.weight_decay = 0.1, .step = updates + 1};  // step: the lowest that it may be
+  for (const bool takes_place : {true, false, false, true, true, true, false, true}) {
+    options.lr += 1e-3;
+    const at::Tensor choices = object_on_device(step_choices(options));
+    const at::Tensor clip = object_on_device(Clip{.finite = takes_place ? 1 : 0});
+    cuda::choose_step(static_cast<const StepChoices*>(choices.data_ptr()), static_cast<const Clip*>(clip.data_ptr()),
+                      static_cast<std::int64_t*>(counter.data_ptr()), static_cast<StepScalars*>(chosen.data_ptr()),
+                      stream_of(counter));
+    unseen.push_back(takes_place);
+    if (takes_place) {
+      AdamW applied = options;
+      applied.step = ++updates;
+      const StepScalars expected = step_scalars(applied), got = object_of<StepScalars>(chosen);
+      EXPECT_EQ(std::memcmp(&got, &expected, sizeof expected), 0) << "update " << updates;
+    }
+    EXPECT_EQ(object_of<std::int64_t>(counter), updates);
+    if (unseen.size() < kStepChoices) continue;
+    if (unseen.front()) ++options.step;
+    unseen.pop_front();
   }
 }
 

@@ -202,6 +202,17 @@ TEST(AdamW, AgreesWithTorch) {
   expect_near(values_of(state.master), values_of(w[0]), [](std::size_t) { return 20 * 1e-9; });
 }
 
+TEST(AdamW, ChoicesAreTheScalarsOfTheStepsThatFollow) {
+  AdamW options = options_at(1000);
+  const StepChoices choices = step_choices(options);
+  EXPECT_EQ(choices.first, 1000);
+  for (const StepScalars& choice : choices.choices) {
+    const StepScalars expected = step_scalars(options);
+    EXPECT_EQ(std::memcmp(&choice, &expected, sizeof expected), 0) << "step " << options.step;
+    ++options.step;
+  }
+}
+
 TEST_P(AdamWTypes, DoesNotDependOnTheCutOfTheRange) {
   constexpr std::int64_t kCount = 2100;
   State whole = initial_state(kCount, GetParam()), cut = initial_state(kCount, GetParam());

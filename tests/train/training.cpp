@@ -2,10 +2,12 @@
 
 #include <ATen/ops/empty.h>
 
+#include <limits>
 #include <mutex>
 
 #include "tessera/comm/kernels.h"
 #include "tessera/comm/local.h"
+#include "tessera/comm/nccl.h"
 #include "tessera/ops/convert.h"
 
 namespace tessera::train::testing {
@@ -40,7 +42,9 @@ class Collector {
  public:
   void add(const std::string& name, const shard::ShardedParameter& parameter, const void* data, base::DType type) {
     std::vector<double> local(static_cast<std::size_t>(parameter.shard_elements()));
-    comm::cast(data, type, local.data(), base::DType::fp64, parameter.shard_elements());
+    base::Buffer host(local.size() * base::size_of(type));
+    base::copy_bytes(host.data(), data, host.size());
+    comm::cast(host.data(), type, local.data(), base::DType::fp64, parameter.shard_elements());
     std::lock_guard lock(mutex_);
     std::vector<double>& logical = tensors[name];
     logical.resize(static_cast<std::size_t>(parameter.storage.shape.elements()));
@@ -56,6 +60,43 @@ class Collector {
   std::mutex mutex_;
 };
 
+StepInput input_of(const RunOptions& options, const shard::Parallel& parallel, int step) {
+  const std::int64_t share = options.blocks / options.dp, gtp = options.gtp;
+  const std::int64_t first = static_cast<std::int64_t>(step) * options.blocks + parallel.dp_rank() * share;
+  return {.microbatches = static_cast<int>(share / gtp),
+          .tokens = options.masked ? 0 : options.blocks * options.seq_len,
+          .batch = [&options, &parallel, first, gtp](int microbatch) {
+            return make_batch(options, first + microbatch * gtp + parallel.gtp_rank());
+          }};
+}
+
+// While it lives the weight of the last norm, which every rank has, is infinite for what compute is given.
+class Spoiled {
+ public:
+  explicit Spoiled(Trainer& trainer)
+      : kernels_(trainer.parallel().kernels()),
+        weight_(last_norm(trainer.runtime())),
+        saved_(kernels_.scratch(weight_.weight.size())) {
+    kernels_.copy(weight_.weight.data(), saved_.data(), saved_.size());
+    kernels_.fill(weight_.weight.data(), weight_.types.model, std::numeric_limits<double>::infinity(),
+                  weight_.shard_elements());
+  }
+  ~Spoiled() { kernels_.copy(saved_.data(), weight_.weight.data(), saved_.size()); }
+  Spoiled(const Spoiled&) = delete;
+  Spoiled& operator=(const Spoiled&) = delete;
+
+ private:
+  static shard::ShardedParameter& last_norm(shard::Runtime& runtime) {
+    shard::ParameterId id = 0;
+    while (runtime.parameter(id).spec.name != "norm.weight") ++id;
+    return runtime.parameter(id);
+  }
+
+  const comm::Kernels& kernels_;
+  shard::ShardedParameter& weight_;
+  base::Buffer saved_;
+};
+
 void run_rank(comm::World& world, const RunOptions& options, Collector& collector, RunResult& result) {
   const base::DType accumulator = base::accumulator_of(options.dtype);
   Trainer trainer(world, {.model = options.model,
@@ -69,21 +110,29 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
                           .embedding = {.per_microbatch = options.seq_len, .lookup = options.embedding},
                           .adamw = {.weight_decay = 0.1}});
   set_initial_values(trainer.runtime(), 7);
-  const shard::Parallel& parallel = trainer.parallel();
-  const int share = options.blocks / options.dp;
-  for (int step = 0; step < options.steps; ++step) {
-    if (options.before_step) options.before_step(trainer, step);
-    const std::int64_t first = static_cast<std::int64_t>(step) * options.blocks + parallel.dp_rank() * share;
-    const StepResult done = trainer.train_step(
-        {.microbatches = share / options.gtp,
-         .tokens = options.masked ? 0 : options.blocks * options.seq_len,
-         .batch = [&](int mb) { return make_batch(options, first + mb * options.gtp + parallel.gtp_rank()); }},
-        1e-2);
-    if (options.after_step) options.after_step(trainer, step);
-    if (world.rank() != 0) continue;
+  const auto finish = [&](const StepResult& done) {
+    if (world.rank() != 0) return;
     result.losses.push_back(done.loss);
     result.norms.push_back(done.grad_norm);
+    result.skipped.push_back(done.skipped);
+  };
+  for (int step = 0; step < options.steps; ++step) {
+    if (options.left_out.contains(step)) continue;
+    if (options.before_step) options.before_step(trainer, step);
+    std::optional<Spoiled> spoiled;
+    if (options.spoiled.contains(step)) spoiled.emplace(trainer);
+    const double lr = 1e-2 + step * options.lr_growth;
+    if (options.ahead)
+      trainer.enqueue_step(input_of(options, trainer.parallel(), step), lr);
+    else
+      finish(trainer.train_step(input_of(options, trainer.parallel(), step), lr));
+    spoiled.reset();
+    if (options.after_step) options.after_step(trainer, step);
+    while (trainer.pending_steps() > options.ahead.value_or(0)) finish(trainer.finish_step());
   }
+  while (trainer.pending_steps() > 0) finish(trainer.finish_step());
+  if (world.rank() == 0) result.updates = trainer.optimizer().updates();
+  trainer.parallel().compute->synchronize();
   for (shard::ParameterId id = 0; id < trainer.runtime().size(); ++id) {
     shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
     Optimizer::Moments& moments = trainer.optimizer().moments(id);
@@ -114,10 +163,17 @@ nn::LlamaConfig odd_model() {
 RunResult run(const RunOptions& options) {
   RunResult result;
   Collector collector;
-  comm::LocalOptions local;
-  local.inject = options.inject;
-  comm::run_local(options.tp * options.gtp * options.dp, local,
-                  [&](comm::World& world) { run_rank(world, options, collector, result); });
+  if (options.on_gpu) {
+    comm::NcclOptions nccl;
+    nccl.store = comm::make_memory_store();
+    base::set_device(nccl.device);
+    run_rank(*comm::make_nccl_world(nccl), options, collector, result);
+  } else {
+    comm::LocalOptions local;
+    local.inject = options.inject;
+    comm::run_local(options.tp * options.gtp * options.dp, local,
+                    [&](comm::World& world) { run_rank(world, options, collector, result); });
+  }
   result.tensors = std::move(collector.tensors);
   return result;
 }

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,13 +24,20 @@ struct RunOptions {
   int steps = 3;
   bool documents = false;  // attention and positions restart inside sequences
   bool masked = false;     // every target
+  bool on_gpu = false;     // one rank, on the first GPU
+  // Steps left pending when the next is enqueued; without: whole steps.
+  std::optional<int> ahead;
+  double lr_growth = 0;             // of the rate, 1e-2 at first, from step to step
+  std::set<int> spoiled, left_out;  // steps whose gradient is not finite; steps that are not taken
   std::function<void(int rank, const std::string& group, const std::string& op, std::int64_t sequence)> inject;
-  // Around each step from 0 on, on every rank's thread.
+  // Around each step from 0 on, as it is given to the trainer, on every rank's thread.
   std::function<void(Trainer&trainer, int step)> before_step, after_step;
 };
 
 struct RunResult {
-  std::vector<double> losses, norms;
+  std::vector<double> losses, norms;  // of rank 0, as the two that follow
+  std::vector<bool> skipped;
+  std::int64_t updates = 0;
   // "weight/NAME", "exp_avg/NAME", "exp_avg_sq/NAME", "main_grad/NAME": logical elements in row-major order, widened to
   // fp64 (exactly).
   std::map<std::string, std::vector<double>> tensors;

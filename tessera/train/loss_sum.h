@@ -1,0 +1,28 @@
+// The sum of a step's losses over all ranks that read different samples: the same bits on every rank and for every gtp
+// degree.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "tessera/base/buffer.h"
+#include "tessera/shard/parallel.h"
+
+namespace tessera::train {
+
+// Memory of one sum at a time, used again by the next. It must outlive parallel's lanes while a sum is under way.
+class LossSum {
+ public:
+  // losses: of this rank's microbatches, work of compute: scalars in fp64 on its device. Collective over ranks with
+  // different samples, as many microbatches on each. Enqueues; done with the fence.
+  base::Fence start(const std::vector<at::Tensor>& losses, shard::Parallel& parallel);
+  // Replicas in order, their blocks in order, in fp64. Of the sum that is done.
+  double result() const;
+
+ private:
+  base::Buffer own_;         // on the device
+  std::vector<double> all_;  // of each rank the microbatches
+  std::size_t replicas_ = 0, gtp_ = 0, microbatches_ = 0;
+};
+
+}  // namespace tessera::train

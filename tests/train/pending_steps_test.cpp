@@ -1,0 +1,107 @@
+// A step in two halves: enqueued, and finished while the next one is under way already.
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "tessera/base/error.h"
+#include "training.h"
+
+namespace tessera::train {
+namespace {
+
+using testing::odd_model;
+using testing::run;
+using testing::RunOptions;
+using testing::RunResult;
+
+class PendingSteps : public ::testing::TestWithParam<base::DeviceKind> {
+ protected:
+  void SetUp() override {
+    if (on_gpu() && base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+  }
+  static bool on_gpu() { return GetParam() == base::DeviceKind::cuda; }
+  // Rates differ, so that a step that takes another's is seen.
+  static RunOptions options() {
+    return {
+        .model = odd_model(), .gtp = on_gpu() ? 1 : 2, .blocks = 4, .steps = 6, .on_gpu = on_gpu(), .lr_growth = 3e-3};
+  }
+};
+
+TEST_P(PendingSteps, GiveTheBitsOfWholeStepsInOrder) {
+  RunOptions options = this->options();
+  const RunResult expected = run(options);
+  EXPECT_EQ(expected.updates, options.steps);
+  EXPECT_EQ(expected.skipped, std::vector<bool>(6, false));
+  EXPECT_NE(expected.losses[0], expected.losses[1]);
+  for (int ahead = 0; ahead < Trainer::kMostPending; ++ahead) {
+    options.ahead = ahead;
+    EXPECT_TRUE(run(options) == expected) << ahead << " pending";
+  }
+}
+
+// The host gives updates to a GPU before it knows whether those before took place.
+TEST_P(PendingSteps, ASkippedStepIsNoUpdateForThoseBehindIt) {
+  for (const std::set<int>& bad : {std::set<int>{0}, {2}, {1, 2}, {0, 3, 4}}) {
+    RunOptions options = this->options();
+    options.left_out = bad;
+    const RunResult expected = run(options);
+    const auto applied = options.steps - static_cast<int>(bad.size());
+    EXPECT_EQ(expected.updates, applied);
+    options.left_out.clear();
+    options.spoiled = bad;
+    for (const std::optional<int> ahead : {std::optional<int>(), {0}, {1}, {Trainer::kMostPending - 1}}) {
+      options.ahead = ahead;
+      const RunResult result = run(options);
+      EXPECT_EQ(result.updates, applied);
+      for (int step = 0; step < options.steps; ++step)
+        EXPECT_EQ(result.skipped[static_cast<std::size_t>(step)], bad.contains(step)) << "step " << step;
+      EXPECT_TRUE(result.tensors == expected.tensors) << ahead.value_or(-1) << " pending";
+    }
+  }
+}
+
+TEST_P(PendingSteps, AreAtMostSoMany) {
+  RunOptions options = this->options();
+  options.ahead = Trainer::kMostPending - 1;
+  options.before_step = [&](Trainer& trainer, int step) {
+    EXPECT_EQ(trainer.pending_steps(), std::min(step, Trainer::kMostPending - 1));
+    if (step == 0) {
+      EXPECT_THROW(trainer.finish_step(), Error);
+    } else {
+      EXPECT_THROW(trainer.train_step({}, 0), Error);
+    }
+  };
+  options.after_step = [&](Trainer& trainer, int) {
+    if (trainer.pending_steps() == Trainer::kMostPending) {
+      EXPECT_THROW(trainer.enqueue_step({}, 0), Error);
+    }
+  };
+  EXPECT_EQ(run(options).losses.size(), 6u);
+}
+
+// Steps that follow their schedule are enqueued, and the one before is finished, whatever the device is at.
+TEST(PendingStepsOnGpu, AreEnqueuedWhileTheDeviceStandsStill) {
+  if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+  constexpr double kStill = 2;  // seconds
+  constexpr int kStep = 4;      // before which it stands still
+  std::chrono::steady_clock::time_point begin;
+  RunOptions options{.model = odd_model(), .blocks = 1, .steps = kStep + 2, .on_gpu = true, .ahead = 1};
+  options.before_step = [&](Trainer& trainer, int step) {
+    if (step != kStep) return;
+    begin = std::chrono::steady_clock::now();
+    trainer.parallel().compute->delay(kStill);
+  };
+  options.after_step = [&](Trainer& trainer, int step) {
+    if (step < kStep) return;
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+    EXPECT_LT(taken.count(), kStill / 2) << "step " << step;
+    EXPECT_EQ(trainer.pending_steps(), 2);
+  };
+  EXPECT_EQ(run(options).losses.size(), 6u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, PendingSteps, ::testing::Values(base::DeviceKind::cpu, base::DeviceKind::cuda),
+                         [](const auto& info) { return info.param == base::DeviceKind::cpu ? "cpu" : "cuda"; });
+
+}  // namespace
+}  // namespace tessera::train
