@@ -81,7 +81,7 @@ class Gpus(unittest.TestCase):
         return collections.Counter(tuple(sorted(rank.items())) for rank in ranks)
 
     def test_a_step_allocates_nothing_and_waits_for_nothing(self):
-        few, many = self.counts(4), self.counts(24)
+        few, many = self.counts(24), self.counts(64)  # the first steps fill the pools of pinned memory
         self.assertGreater(sum(int(count) for rank in few for _, count in rank), 0, "nothing was counted")
         self.assertEqual(few, many)
 
