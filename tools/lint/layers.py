@@ -19,11 +19,12 @@ TENSOR_LAYERS = ("ops", "nn", "train", "apps", "bench")
 # Third-party headers and the rooms they stay in; the first pattern that matches decides. A room may be a file's stem.
 ROOMS = [
     (r"torch/torch\.h|torch/all\.h|torch/extension\.h", (), "all of torch costs minutes of compile time"),
-    (r"torch/csrc/distributed/", ("comm_store",), "c10d"),
+    (r"torch/csrc/distributed/|c10/util/Logging\.h", ("comm_store",), "c10d"),
     (r"torch/csrc/autograd/|torch/autograd\.h", ("nn",), "autograd"),
     (r"ATen/|c10/|torch/", TENSOR_LAYERS, "the tensor library"),
     (r"mpi\.h$|mpi/|nccl\.h$", ("comm",), "MPI and NCCL"),
     (r"cublasLt|cudnn", ("ops",), "cuBLASLt and cuDNN"),
+    (r"cupti", ("bench",), "CUPTI"),
 ]
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.M)
 
