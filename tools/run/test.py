@@ -23,6 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SUMMARY = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$")
 SCRIPT_LIMIT_S = 900
 BINARY_LIMIT_S = 600
+SANITIZED_LIMIT_S = 3600
 
 
 @dataclass
@@ -80,7 +81,9 @@ def run_units(build, names):
     print(f"== unit tests of {build} ==", flush=True)
     report = build.resolve() / "units.xml"
     report.unlink(missing_ok=True)
-    command = [find_ctest(build), "--test-dir", str(build), "--output-on-failure", "-j2", "--timeout", str(BINARY_LIMIT_S),
+    is_sanitized = build.name in ("cpu-asan", "cpu-tsan")
+    limit = SANITIZED_LIMIT_S if is_sanitized else BINARY_LIMIT_S
+    command = [find_ctest(build), "--test-dir", str(build), "--output-on-failure", "-j2", "--timeout", str(limit),
                "--no-tests=ignore", "--test-output-size-passed", "10000000", "--test-output-size-failed", "10000000",
                "--output-junit", str(report), "--quiet", "-O", str(report.with_suffix(".log"))]
     if names:
