@@ -115,10 +115,7 @@ int bench_step(const Arguments& arguments) {
       fmt::print("{}", bench::step_text(bench, report));
   };
   const auto ranks = static_cast<int>(bench.config.ranks);
-  if (backend == "nccl") {
-    bench.config.embedding = shard::Lookup::gather;
-    return train::run_with_nccl({.ranks = ranks}, body);
-  }
+  if (backend == "nccl") return train::run_with_nccl({.ranks = ranks}, body);
   if (backend != "local") throw InputError("--backend: got {}, expected nccl or local", backend);
   comm::run_local(ranks, {}, body);
   return 0;
