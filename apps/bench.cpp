@@ -117,7 +117,8 @@ int bench_step(const Arguments& arguments) {
   };
   const auto ranks = static_cast<int>(bench.config.ranks);
   if (backend == "nccl") {
-    bench.config.embedding = shard::Lookup::gather;
+    // As train does (config_check.cpp).
+    if (bench.config.embedding == shard::Lookup::automatic) bench.config.embedding = shard::Lookup::gather;
     return train::run_with_nccl({.ranks = ranks}, body);
   }
   if (backend != "local") throw InputError("--backend: got {}, expected nccl or local", backend);

@@ -2,9 +2,6 @@
 
 #include <ATen/ops/empty.h>
 
-#include <algorithm>
-#include <vector>
-
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/collectives.h"
 #include "tessera/ops/convert.h"
@@ -17,22 +14,17 @@ bool travels_by_rows(Context& context, const VocabEmbedding& embedding) {
   return context.runtime.parameter(embedding.weight.id).by_rows;
 }
 
-// The tokens' rows of this rank's part of the table, -1 where it has none.
-std::vector<std::int64_t> local_rows(const VocabEmbedding& embedding, const at::Tensor& tokens) {
-  const at::Tensor ids = tokens.contiguous();
-  const auto* begin = ids.const_data_ptr<std::int64_t>();
-  std::vector<std::int64_t> rows(begin, begin + ids.numel());
-  for (std::int64_t& row : rows) {
-    row -= embedding.vocab_begin;
-    if (row < 0 || row >= embedding.weight.rows) row = -1;
-  }
-  return rows;
+// Tokens as rows of this rank's part of the table; `ids` keeps the memory.
+shard::RowIds row_ids(const VocabEmbedding& embedding, const at::Tensor& ids) {
+  return {.data = ids.const_data_ptr<std::int64_t>(), .count = ids.numel(), .first = embedding.vocab_begin};
 }
 
 at::Tensor gather_rows(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens) {
   const Weight& weight = embedding.weight;
-  at::Tensor y = at::empty({tokens.size(0), weight.cols}, ops::to_scalar_type(context.runtime.types().model));
-  context.runtime.gather_rows(weight.id, local_rows(embedding, tokens), y.data_ptr(), context.pass);
+  const at::Tensor ids = tokens.contiguous();
+  at::Tensor y =
+      at::empty({ids.size(0), weight.cols}, ids.options().dtype(ops::to_scalar_type(context.runtime.types().model)));
+  context.runtime.gather_rows(weight.id, row_ids(embedding, ids), y.data_ptr(), context.pass);
   return y;
 }
 
@@ -40,10 +32,11 @@ at::Tensor gather_rows(Context& context, const VocabEmbedding& embedding, const 
 void produce_rows(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens, const at::Tensor& dy) {
   const Weight& weight = embedding.weight;
   if (!is_trainable(context, weight)) return;
-  const shard::RowGradient rows = context.runtime.grad_rows(weight.id, local_rows(embedding, tokens));
-  at::Tensor gradient = ops::view_of(rows.data, {tokens.size(0), weight.cols}, rows.dtype);
-  const at::Tensor slots = at::empty({tokens.size(0)}, at::kLong);
-  std::ranges::copy(rows.slots, slots.mutable_data_ptr<std::int64_t>());
+  const at::Tensor ids = tokens.contiguous();
+  const shard::RowGradient rows = context.runtime.grad_rows(weight.id, row_ids(embedding, ids));
+  at::Tensor gradient = ops::view_of(rows.data, {ids.size(0), weight.cols}, rows.dtype, ids.device());
+  const at::Tensor slots =
+      ops::view_of(const_cast<std::int64_t*>(rows.slots), {ids.size(0)}, base::DType::i64, ids.device());
   ops::embedding_backward(dy, slots, gradient, 0, false);
   context.runtime.produce(weight.id);
 }

@@ -30,12 +30,11 @@ struct Entry {
   const std::byte* view = nullptr;  // the gathered weight while there are users
   base::Buffer demand_weight;       // it, where no schedule foresaw it
 
-  std::byte* staging = nullptr;     // of this microbatch's gradient; null: not asked for, or on its way
-  base::Buffer demand_staging;      // it, where no schedule foresaw it
-  std::vector<std::int64_t> slots;  // of this microbatch's gradient of rows: RowGradient
-  bool produced = false;            // in this microbatch, and not yet on its way
-  bool replicas_summed = false;     // in this step: main_grad holds the sum over dp, or it is on its way
-  std::array<int, 24> ordinals{};   // by event kind (8) and pass (3), in this microbatch
+  std::byte* staging = nullptr;    // of this microbatch's gradient; null: not asked for, or on its way
+  base::Buffer demand_staging;     // it, where no schedule foresaw it
+  bool produced = false;           // in this microbatch, and not yet on its way
+  bool replicas_summed = false;    // in this step: main_grad holds the sum over dp, or it is on its way
+  std::array<int, 24> ordinals{};  // by event kind (8) and pass (3), in this microbatch
 
   int& happened(EventKind kind, Pass pass) {
     return ordinals[static_cast<std::size_t>(kind) * 3 + static_cast<std::size_t>(pass)];

@@ -78,6 +78,9 @@ ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types,
   parameter.master.fill_zero();
   if (spec.trainable) parameter.main_grad = base::Buffer(elements * base::size_of(types.accumulator), place.device);
   parameter.main_grad.fill_zero();
+  if (parameter.by_rows && spec.trainable)
+    parameter.row_states = base::Buffer(elements / static_cast<std::size_t>(compute.shape.cols), place.device);
+  parameter.row_states.fill_zero();
   parameter.spec = std::move(spec);
   return parameter;
 }

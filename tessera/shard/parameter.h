@@ -68,8 +68,8 @@ struct ShardedParameter {
   base::Fence published;           // the newest version is written when this is done
   bool main_grad_written = false;  // in this step: the first produced block writes, later ones add
 
-  bool by_rows = false;                      // exchanges_rows(): its rows travel by index, never the whole
-  std::vector<std::int64_t> negative_zeros;  // by_rows: local stored rows of main_grad that hold a -0
+  bool by_rows = false;     // exchanges_rows(): its rows travel by index, never the whole
+  base::Buffer row_states;  // by_rows: a byte a stored row of main_grad, what is known of it (row_kernels.h)
 
   std::int64_t shard_elements() const { return local_storage.size; }
   std::int64_t state_elements() const { return local_state.size; }

@@ -126,8 +126,8 @@ void Reducer::add_between(const std::byte* wire, std::byte* scratch, Messages& m
 void Reducer::add_to_main_grad(const comm::Kernels& kernels, const Reducing& member, const std::byte* wire,
                                bool accumulate) const {
   ShardedParameter& parameter = *member.parameter;
+  if (rows_) return rows_->add_to_main_grad(parameter, tree_, member.staging, wire, member.scratch, accumulate);
   const std::byte* scratch = member.scratch;
-  if (rows_) return rows_->add_to_main_grad(parameter, tree_, member.staging, wire, scratch, accumulate);
   const std::byte* received = scratch + rounded_bytes_ + within_bytes_ + sums_bytes_;
   std::vector<const void*> parts;
   for (int node = 0; node < tree_.nodes(); ++node) {

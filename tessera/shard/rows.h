@@ -3,7 +3,7 @@
 // read, of which only those that the giver stores (there) or the reader asked for (back) mean anything.
 #pragma once
 #include <cstdint>
-#include <span>
+#include <memory>
 #include <vector>
 
 #include "tessera/base/buffer.h"
@@ -11,13 +11,15 @@
 #include "tessera/shard/parallel.h"
 #include "tessera/shard/parameter.h"
 #include "tessera/shard/reduction_tree.h"
+#include "tessera/shard/row_kernels.h"
 
 namespace tessera::shard {
 
 // What the rows of one microbatch weigh, in bytes. Pure.
 struct RowMessages {
   std::int64_t rows = 0, columns = 0;
-  int ranks = 1;  // that exchange them
+  int ranks = 1;            // that exchange them
+  std::int64_t stored = 0;  // rows of a tp rank's part that one of them stores at most
 
   std::int64_t row_bytes(base::DType type) const;  // of one message
   std::int64_t index_bytes() const;
@@ -29,12 +31,14 @@ struct RowMessages {
   std::int64_t buffers(base::DType type) const {
     return ranks * index_bytes() + 2 * (std::int64_t{ranks} - 1) * row_bytes(type);
   }
-  // Of a gradient: rows in the accumulator type, behind them their indices.
+  // A place of every row that all of them store.
+  std::int64_t map_bytes() const { return ranks * stored * static_cast<std::int64_t>(sizeof(std::int32_t)); }
+  // Of a gradient: rows in the accumulator type; their indices; the tokens' slots and a map to find them.
   std::int64_t staging(const ParameterTypes& types) const;
-  // Of its exchange: the rounded rows, what the others send.
+  // Of its exchange: the rounded rows; rows and indices that the others send; a map of the rows stored here.
   std::int64_t scratch(const ParameterTypes& types) const;
 };
-RowMessages messages_of(const ParameterSpec& spec, int ranks);
+RowMessages messages_of(const ParameterSpec& spec, const layout::Layout& storage, int ranks);
 
 // Where the rows of a tp rank's part are stored. Data only.
 class RowOwners {
@@ -44,8 +48,8 @@ class RowOwners {
   int ranks() const { return static_cast<int>(begins_.size()) - 1; }
   int rank() const { return rank_; }  // this one
   std::int64_t rows() const { return begins_.back(); }
-  int owner_of(std::int64_t row) const;
-  layout::Range owned(int rank) const;
+  layout::Range owned() const;  // by this one
+  const std::vector<std::int64_t>& begins() const { return begins_; }
   // Ranks but this one, numbered.
   std::size_t peer(int rank) const { return static_cast<std::size_t>(rank < rank_ ? rank : rank - 1); }
 
@@ -60,53 +64,53 @@ class RowGather {
   RowGather(const ShardedParameter& parameter, const Parallel& parallel);
 
   std::int64_t received_bytes() const { return messages_.exchanged(type_); }
-  // Enqueues the reading of rows of the tp-local part into out [indices, columns], of the model's type: exact copies; a
-  // row of zeros for index -1. After the parameter's publish. Collective; out is complete when the fence is done, and
-  // the next start waits for that. Errors: more indices than reads.per_microbatch, an index that is no row.
-  base::Fence start(const ShardedParameter& parameter, comm::Communicator& gtp, std::span<const std::int64_t> indices,
-                    void* out);
+  // Enqueues the reading of rows of the tp-local part into out [ids.count, columns], of the model's type: exact copies;
+  // a row of zeros for none. At most reads.per_microbatch ids. After the parameter's publish and `given`: compute has
+  // written the ids and is done with out's memory. Collective; out is complete when the fence is done, and ids and out
+  // stay valid until then.
+  base::Fence start(const ShardedParameter& parameter, comm::Communicator& gtp, const RowIds& ids, void* out,
+                    const base::Fence& given);
 
  private:
-  void pack(const ShardedParameter& parameter);
-  void unpack(const ShardedParameter& parameter, std::size_t count, std::byte* out) const;
-  std::int64_t* asked(int rank) { return asked_.as<std::int64_t>().data() + rank * messages_.rows; }
-
   RowMessages messages_;
   RowOwners owners_;
   base::DType type_;
-  std::size_t row_bytes_;                // of one row
-  base::Buffer asked_, sent_, arrived_;  // indices by rank; rows by peer
+  base::Device device_;
+  std::unique_ptr<RowKernels> kernels_;           // on the lane of the group
+  base::Buffer begins_, asked_, sent_, arrived_;  // begins_: owners_.begins(); indices by rank; rows by peer
 };
 
-// Adds rows to main_grad. Data only.
+// Adds rows to main_grad.
 class RowReducer {
  public:
   RowReducer(const ShardedParameter& parameter, const Parallel& parallel);
 
   const RowMessages& messages() const { return messages_; }
-  std::int64_t* indices(std::byte* staging) const;
+  // On compute: which rows of the staging the ids add to, and the indices of these rows. In the staging. At most
+  // reads.per_microbatch ids.
+  const std::int64_t* find_slots(const RowIds& ids, std::byte* staging) const;
   // wire: the rounded rows.
   void add_messages(std::byte* staging, const std::byte* wire, std::byte* scratch, std::vector<comm::Send>& sends,
                     std::vector<comm::Receive>& receives) const;
-  // The sums that whole gradients give (reduction.h), in the order of the tree, bit by bit: a rank without a row has
-  // +0 there. Only rows that some rank has are touched, and all of them when it does not accumulate.
+  // On the lane of the reductions. The sums that whole gradients give (reduction.h), in the order of the tree, bit by
+  // bit: a rank without a row has +0 there.
   void add_to_main_grad(ShardedParameter& parameter, const ReductionTree& tree, std::byte* staging,
-                        const std::byte* wire, const std::byte* scratch, bool accumulate) const;
+                        const std::byte* wire, std::byte* scratch, bool accumulate) const;
 
  private:
-  struct Part {
-    std::int64_t row = 0;  // of those stored here
-    int rank = 0;
-    const std::byte* data = nullptr;
-  };
-  class Sum;
-  std::vector<Part> parts_of(std::byte* staging, const std::byte* wire, const std::byte* scratch) const;
-  std::size_t received_rows() const;     // where they begin in the scratch
-  std::size_t received_indices() const;  // likewise
+  // Parts of the staging behind its rows.
+  std::int64_t* indices(std::byte* staging) const;
+  std::size_t index_part() const;  // bytes
+  // Where they begin in the scratch.
+  std::size_t received_rows() const;
+  std::size_t received_indices() const;
+  std::size_t map() const;
 
   RowMessages messages_;
   RowOwners owners_;
   ParameterTypes types_;
+  bool clears_ = false;  // main_grad is not this rank's alone: replicas sum into it
+  std::unique_ptr<RowKernels> on_compute_, on_reduce_;
 };
 
 }  // namespace tessera::shard

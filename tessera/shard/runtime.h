@@ -52,12 +52,12 @@ struct GradientBuffer {
   bool accumulate = false;
 };
 
-// Where the gradient of read rows is written: [indices, columns], dense. The token at t adds to row slots[t], nowhere
-// where that is -1; equal indices share the slot of the first. Slots are valid until the next grad_rows.
+// Where the gradient of read rows is written: [ids, columns], dense. The token at t adds to row slots[t], nowhere where
+// that is -1; equal rows share the slot of the first. Slots, memory of the device too, are valid until produce.
 struct RowGradient {
   void* data = nullptr;
   base::DType dtype = base::DType::fp32;
-  std::span<const std::int64_t> slots;
+  const std::int64_t* slots = nullptr;
 };
 
 struct RuntimeOptions {
@@ -123,12 +123,12 @@ class Runtime {
   void release(ParameterId id, Pass pass);
   GradientBuffer grad_buffer(ParameterId id);
   void produce(ParameterId id);
-  // Of a table whose rows travel by index (ShardedParameter::by_rows), instead of consume and of grad_buffer. indices:
-  // rows of the tp-local part, -1 for none; at most reads.per_microbatch.
-  // Blocks until out [indices, columns] (the model's type) holds them, zeros for none. Collective over gtp.
-  void gather_rows(ParameterId id, std::span<const std::int64_t> indices, void* out, Pass pass);
+  // Of a table whose rows travel by index (ShardedParameter::by_rows), instead of consume and of grad_buffer. ids: rows
+  // of the tp-local part or none; at most reads.per_microbatch; written by compute, in the device's memory.
+  // Compute then has out [ids, columns] (the model's type), zeros for none. Collective over gtp.
+  void gather_rows(ParameterId id, const RowIds& ids, void* out, Pass pass);
   // Ask for it directly before writing and produce, once a microbatch.
-  RowGradient grad_rows(ParameterId id, std::span<const std::int64_t> indices);
+  RowGradient grad_rows(ParameterId id, const RowIds& ids);
   // New weights, written by compute: where the state is split (ZeRO-1) of this rank's state parts, which replicas now
   // give each other. Collective over dp.
   void publish(std::span<const ParameterId> ids);

@@ -95,7 +95,7 @@ bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, 
                 "parameter '{}': rows travel by index only where each is on one tp rank", spec.name);
   if (!whole_rows || spec.reads.lookup == Lookup::rows) return whole_rows;
   const ParameterSize whole = size_of_whole(spec, layouts, types, cuts);
-  const RowMessages messages = messages_of(spec, cuts.gtp);
+  const RowMessages messages = messages_of(spec, layouts.storage, cuts.gtp);
   const std::int64_t back = spec.trainable ? messages.exchanged(types.wire) : 0;
   return messages.exchanged(types.model) + back < whole.gather_wire + whole.reduce_wire;
 }
@@ -106,7 +106,7 @@ ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts
   if (!exchanges_rows(spec, layouts, types, cuts)) return size;
   size.gathered = size.gather_wire = 0;
   if (!spec.trainable) return size;
-  const RowMessages messages = messages_of(spec, cuts.gtp);
+  const RowMessages messages = messages_of(spec, layouts.storage, cuts.gtp);
   size.staging = messages.staging(types);
   size.scratch = messages.scratch(types);
   size.reduce_wire = messages.exchanged(types.wire);

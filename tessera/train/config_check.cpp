@@ -67,11 +67,8 @@ TrainConfig resolve_settings(TrainConfig config) {
   check_types(config);
   check_rates(config);
   check_dependants(config);
-  if (config.backend == Backend::nccl) {
-    if (config.embedding == Lookup::rows)
-      throw InputError("--embedding: got rows with --backend nccl, expected auto or gather: rows travel on CPUs only");
-    config.embedding = Lookup::gather;
-  }
+  // Rows have not been measured on GPUs.
+  if (config.backend == Backend::nccl && config.embedding == Lookup::automatic) config.embedding = Lookup::gather;
   parse_budget(config.gather_budget, "--gather-budget");
   parse_budget(config.reduce_budget, "--reduce-budget");
   return config;

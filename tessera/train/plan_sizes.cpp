@@ -47,8 +47,7 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
                            .compute_elements = greatest(spec.compute)};
   const std::int64_t tp_groups = static_cast<std::int64_t>(mesh.gtp) * mesh.dp;
   if (shard::exchanges_rows(spec, layouts, types, cuts)) {
-    const shard::RowMessages rows{
-        .rows = spec.reads.per_microbatch, .columns = spec.compute.shape.cols, .ranks = mesh.gtp};
+    const shard::RowMessages rows = shard::messages_of(spec, layouts.storage, mesh.gtp);
     planned.row_buffers = rows.buffers(types.model);
     if (spec.trainable) planned.reduce_total = mesh.tp * tp_groups * rows.exchanged(types.wire);
   }

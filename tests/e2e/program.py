@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -39,6 +40,12 @@ def tessera(*arguments, mpi_ranks=None):
     if result.returncode != 0:
         raise AssertionError(f"tessera {' '.join(map(str, arguments))}\nended with {result.returncode}: {result.stderr[-2000:]}")
     return result.stdout
+
+
+def gpus():
+    """How many the program can use, 0 where it was built without CUDA: it says so when it is asked for more."""
+    found = re.search(r"expected 1 to (\d+): the GPUs", run("train", "--backend", "nccl", "--ranks", 10**6).stderr)
+    return int(found[1]) if found else 0
 
 
 def metrics(out):

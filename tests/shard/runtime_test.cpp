@@ -271,7 +271,9 @@ TEST(Runtime, AGradientProducedOnceIsStagedInTheWireType) {
           static_cast<float*>(buffer.data)[i] = value;
       }
       runtime.produce(id);
-      if (once) EXPECT_THROW(runtime.grad_buffer(id), Error);
+      if (once) {
+        EXPECT_THROW(runtime.grad_buffer(id), Error);
+      }
       runtime.end_microbatch();
       runtime.end_step();
       if (world.rank() != 0) return;

@@ -245,7 +245,6 @@ INSTANTIATE_TEST_SUITE_P(
                       BadFlags{{"--gtp", "5"}, {"--global-batch", "got 24", "--gtp 5", "= 5"}},
                       BadFlags{{"--micro-batch", "7"}, {"--global-batch", "got 24", "--micro-batch 7"}},
                       BadFlags{{"--dp", "5"}, {"--global-batch", "--dp 5"}},
-                      BadFlags{{"--backend", "nccl", "--embedding", "rows"}, {"--embedding", "rows", "nccl"}},
                       BadFlags{{"--dtype", "fp64", "--grad-wire", "fp32"}, {"--grad-wire", "fp32", "fp64"}},
                       BadFlags{{"--grad-wire", "fp64"}, {"--grad-wire", "fp64", "fp32"}},
                       BadFlags{{"--min-lr", "1"}, {"--min-lr", "got 1", "--lr 0.0003"}},

@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""On GPUs, rows of the embedding that travel by index and the whole table give the same bits; where there are two or more."""
+import json
+import sys
+import unittest
+
+from program import ROOT, bits, gpus, metrics, scratch, tessera, write_tokens
+from summary import run_cases
+
+GPUS = gpus()
+if GPUS < 2:
+    print(f"skipped: the program can use {GPUS} GPUs")
+    sys.exit(77)
+
+STEPS = 6  # recorded, then by the schedule
+
+
+class Rows(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch("gpu-rows")
+        cls.data = write_tokens(cls.folder / "tokens", 131)
+        # Its vocabulary does not divide evenly, and its table is not the output layer too.
+        config = json.loads((ROOT / "configs" / "llama-tiny" / "config.json").read_text())
+        cls.model = cls.folder / "model.json"
+        cls.model.write_text(json.dumps({**config, "vocab_size": 131, "tie_word_embeddings": False}))
+
+    def train(self, name, mesh, *flags, length=64):
+        tp, gtp, dp = mesh
+        out = self.folder / name
+        tessera("train", "--backend", "nccl", "--ranks", tp * gtp * dp, "--tp", tp, "--gtp", gtp, "--dp", dp, "--model",
+                self.model, "--data", self.data, "--out", out, "--micro-batch", 1, "--global-batch", 8, "--seq-len", length,
+                "--steps", STEPS, "--seed", 7, "--deterministic", "on", *flags)
+        return bits(out)
+
+    def gathered(self, name):
+        return metrics(self.folder / name)[-1]["gathered_bytes"]
+
+    def check(self, name, mesh, *flags):
+        expected = self.train(f"{name}-gather", mesh, *flags, "--embedding", "gather")
+        self.assertEqual(expected, self.train(f"{name}-rows", mesh, *flags, "--embedding", "rows"))
+        self.assertEqual(expected, self.train(f"{name}-poisoned", mesh, *flags, "--embedding", "rows", "--debug-poison", "on",
+                                              "--debug-delays", 3))
+        self.assertNotEqual(self.gathered(f"{name}-gather"), self.gathered(f"{name}-rows"))
+        return expected
+
+    def test_gtp2(self):
+        for dtype in ("bf16", "fp32"):
+            expected = self.check(dtype, (1, 2, 1), "--dtype", dtype)
+            self.assertEqual(expected, self.train(f"{dtype}-alone", (1, 1, 1), "--dtype", dtype), dtype)
+
+    def test_by_nccl_alone(self):
+        self.check("nccl", (1, 2, 1), "--dtype", "bf16", "--pushes", "off")
+
+    def test_sums_within_a_node_first(self):
+        self.check("node", (1, 2, 1), "--dtype", "bf16", "--reduce-order", "hierarchical", "--ranks-per-node", 2)
+
+    def test_meshes_of_four(self):
+        for mesh in ((1, 4, 1), (2, 2, 1), (1, 2, 2)):
+            name = "-".join(map(str, mesh))
+            self.check(name, mesh, "--dtype", "bf16")
+            self.check(f"{name}-sp", mesh, "--dtype", "bf16", "--sequence-parallel", "on", "--zero", "off")
+
+
+if __name__ == "__main__":
+    run_cases()
