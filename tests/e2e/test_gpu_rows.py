@@ -55,6 +55,7 @@ class Rows(unittest.TestCase):
     def test_sums_within_a_node_first(self):
         self.check("node", (1, 2, 1), "--dtype", "bf16", "--reduce-order", "hierarchical", "--ranks-per-node", 2)
 
+    @unittest.skipIf(GPUS < 4, "fewer than 4 GPUs")
     def test_meshes_of_four(self):
         for mesh in ((1, 4, 1), (2, 2, 1), (1, 2, 2)):
             name = "-".join(map(str, mesh))
