@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -23,16 +24,24 @@ constexpr std::chrono::seconds kFarewell{10};
 // For the rank's own thread to say what the failure means to it.
 constexpr std::chrono::seconds kLastWords{3};
 
-// The first line counts, whoever has it. What is under way on the device has no end: nothing is given back.
-[[noreturn]] void end(int rank, const std::string& error) {
-  static std::atomic_flag told;
-  if (!told.test_and_set()) {
-    fmt::print(stderr, "tessera: rank {}: {}\n", rank, error);
-    std::fflush(nullptr);
-    std::_Exit(1);
+// A rank's end. What is under way on the device has no end: nothing is given back.
+class LastWords {
+ public:
+  explicit LastWords(int rank) : rank_(rank) {}
+  // The first to come has the line.
+  [[noreturn]] void say(const std::string& error) {
+    if (!said_.test_and_set()) {
+      fmt::print(stderr, "tessera: rank {}: {}\n", rank_, error);
+      std::fflush(nullptr);
+      std::_Exit(1);
+    }
+    for (;;) std::this_thread::sleep_for(kLastWords);
   }
-  for (;;) std::this_thread::sleep_for(kLastWords);
-}
+
+ private:
+  const int rank_;
+  std::atomic_flag said_;
+};
 
 void join(const NcclRun& run, const comm::Launch& place, const std::function<void(comm::World&)>& body) {
   comm::NcclOptions options;
@@ -44,16 +53,17 @@ void join(const NcclRun& run, const comm::Launch& place, const std::function<voi
   base::set_device(options.device);
   comm::quieten_store();
   options.store = comm::make_tcp_store(place, run.timeout);
-  options.on_failure = [rank = place.rank](const std::string& error) {
+  const auto last_words = std::make_shared<LastWords>(place.rank);
+  options.on_failure = [last_words](const std::string& error) {
     std::this_thread::sleep_for(kLastWords);
-    end(rank, error);
+    last_words->say(error);
   };
   try {
     body(*comm::make_nccl_world(options));
   } catch (const InputError&) {
     throw;
   } catch (const std::exception& error) {
-    end(place.rank, error.what());
+    last_words->say(error.what());
   }
 }
 
