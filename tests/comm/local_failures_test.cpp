@@ -256,7 +256,7 @@ TEST(LocalFailure, StoppedRankIsNamedWithinTheTimeLimit) {
 }
 
 TEST(LocalFailure, TimeLimitNamesAllThatAreMissing) {
-  const auto error = error_of_run(4, limit(milliseconds(50)), [](World& world) {
+  const auto error = error_of_run(4, limit(milliseconds(1000)), [](World& world) {
     const auto group = make_whole_group(world, 4);
     const auto other = world.make_group("other", {{0, 1, 2, 3}});
     if (world.rank() % 2 == 0)
