@@ -46,7 +46,7 @@ at::Tensor expanded(const at::Tensor& tensor, const AttentionShape& shape) {
   const std::vector<std::int64_t> map(shape.kv_of_q.begin(), shape.kv_of_q.end());
   const at::Tensor index = at::empty({static_cast<std::int64_t>(map.size())}, at::kLong);
   std::copy(map.begin(), map.end(), index.mutable_data_ptr<std::int64_t>());
-  return at::index_select(tensor, 1, index.to(tensor.device()));
+  return at::index_select(tensor, 1, index.pin_memory().to(tensor.device(), /*non_blocking=*/true));
 }
 
 // Summed over the query heads of a stored head, in order, in the accumulator type, rounded once.
