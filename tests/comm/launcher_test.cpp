@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "tessera/base/error.h"
 
@@ -24,6 +27,29 @@ TEST(Launcher, AProcessOnItsOwnIsRankZeroOfOne) {
   EXPECT_EQ(launch.size, 1);
   EXPECT_EQ(launch.address, "127.0.0.1");
   EXPECT_FALSE(launch.hosts_store);
+}
+
+TEST(Launcher, OnlyRankZeroHasTheStoresSocket) {
+  Variables variables{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}, {"TESSERA_STORE_SOCKET", "7"}};
+  variables["MASTER_ADDR"] = "127.0.0.1";
+  EXPECT_EQ(read_launch(variables).socket, 7);
+  variables["RANK"] = "1";
+  EXPECT_EQ(read_launch(variables).socket, -1);
+  variables["RANK"] = "0";
+  variables["TESSERA_STORE_SOCKET"] = "seven";
+  EXPECT_THAT(refusal(variables), testing::HasSubstr("TESSERA_STORE_SOCKET"));
+}
+
+TEST(Launcher, APortIsReservedWhileItsOwnerLives) {
+  const ReservedPort first, second;
+  EXPECT_NE(first.port(), second.port());
+  const int other = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<std::uint16_t>(first.port()));
+  EXPECT_NE(::bind(other, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ::close(other);
 }
 
 TEST(Launcher, TorchrunSaysWhoHostsTheStore) {

@@ -21,17 +21,8 @@ using testing::HasSubstr;
 
 constexpr milliseconds kShort{2000};
 
-class NcclFailures : public testing::Test {
+class NcclFailures : public NcclTest {
  protected:
-  void SetUp() override {
-    if (ranks() < 2) GTEST_SKIP() << "fewer than 2 devices";
-  }
-  static int rank() { return nccl_run_of_tests().launch.rank; }
-  static int ranks() { return nccl_run_of_tests().launch.size; }
-
-  static std::unique_ptr<World> make_world(const WorldOptions& options) {
-    return make_nccl_world(nccl_options(testing::UnitTest::GetInstance()->current_test_info()->name(), options));
-  }
   // What the fence carries; waits for it.
   static std::string failure(const base::Fence& fence) {
     try {

@@ -20,18 +20,9 @@ using base::DType;
 using std::chrono::milliseconds;
 using testing::HasSubstr;
 
-class NcclPushes : public testing::Test {
+class NcclPushes : public NcclTest {
  protected:
-  void SetUp() override {
-    if (ranks() < 2) GTEST_SKIP() << "fewer than 2 devices";
-  }
-  static int rank() { return nccl_run_of_tests().launch.rank; }
-  static int ranks() { return nccl_run_of_tests().launch.size; }
-  static base::Device device() { return nccl_run_of_tests().device; }
   static std::span<std::byte> all_of(base::Buffer& buffer) { return {buffer.data(), buffer.size()}; }
-  static std::unique_ptr<World> make_world(const WorldOptions& options) {
-    return make_nccl_world(nccl_options(testing::UnitTest::GetInstance()->current_test_info()->name(), options));
-  }
   static float value(int from, int to, int round, std::int64_t index) {
     return static_cast<float>((from * 7 + to * 31 + round * 3 + static_cast<int>(index % 97)) % 1021);
   }

@@ -1,5 +1,7 @@
 // What the ranks of test_comm_nccl share.
 #pragma once
+#include <gtest/gtest.h>
+
 #include <memory>
 #include <string>
 
@@ -31,5 +33,19 @@ inline NcclOptions nccl_options(const std::string& name, const WorldOptions& wor
   options.store = make_prefix_store(run.store, name + "/");
   return options;
 }
+
+// Tests of several ranks, each with a world of its own where it may fail.
+class NcclTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (ranks() < 2) GTEST_SKIP() << "fewer than 2 devices";
+  }
+  static int rank() { return nccl_run_of_tests().launch.rank; }
+  static int ranks() { return nccl_run_of_tests().launch.size; }
+  static base::Device device() { return nccl_run_of_tests().device; }
+  static std::unique_ptr<World> make_world(const WorldOptions& options) {
+    return make_nccl_world(nccl_options(testing::UnitTest::GetInstance()->current_test_info()->name(), options));
+  }
+};
 
 }  // namespace tessera::comm
