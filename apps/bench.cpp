@@ -85,7 +85,7 @@ int bench_step(const Arguments& arguments) {
   train::PlanFlags flags;
   bench::StepBench bench;
   std::string backend = base::cuda_device_count() > 0 ? "nccl" : "local";
-  bool json = false, pushes = true;
+  bool json = false, pushes = true, graph = false;
   for (const std::string_view name : train::plan_settings())
     app.add_option(train::flag_of(name), flags.settings[std::string(name)],
                    std::string(train::find_setting(name)->help))
@@ -95,6 +95,7 @@ int bench_step(const Arguments& arguments) {
   app.add_option("--warmup", bench.warmup, "steps before those that count")->capture_default_str();
   app.add_option("--steps", bench.steps, "steps that count")->capture_default_str();
   app.add_flag("!--no-pushes", pushes, "NCCL moves weights and gradients between the GPUs of a host too");
+  app.add_flag("--cuda-graph", graph, "steps are launches of a graph");
   app.add_flag("--deterministic", bench.deterministic, "GPU: attention without atomics");
   app.add_option("--profile", bench.profile, "write every kernel of two more steps to this file, for Perfetto");
   app.add_flag("--json", json, "print as JSON");
@@ -105,6 +106,7 @@ int bench_step(const Arguments& arguments) {
   const train::PlanTask task = train::plan_task(flags, base::read_environment().configs.value_or(TESSERA_CONFIGS));
   bench.config = task.request.config;
   bench.config.pushes = pushes;
+  bench.config.cuda_graph = graph;
   bench.model = task.request.model;
   if (layers > 0) bench.model.num_layers = layers;
   const auto body = [&](comm::World& world) {
@@ -116,11 +118,7 @@ int bench_step(const Arguments& arguments) {
       fmt::print("{}", bench::step_text(bench, report));
   };
   const auto ranks = static_cast<int>(bench.config.ranks);
-  if (backend == "nccl") {
-    // As train does (config_check.cpp).
-    if (bench.config.embedding == shard::Lookup::automatic) bench.config.embedding = shard::Lookup::gather;
-    return train::run_with_nccl({.ranks = ranks}, body);
-  }
+  if (backend == "nccl") return train::run_with_nccl({.ranks = ranks}, body);
   if (backend != "local") throw InputError("--backend: got {}, expected nccl or local", backend);
   comm::run_local(ranks, {}, body);
   return 0;

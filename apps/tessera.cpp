@@ -61,6 +61,8 @@ int run_reporting_errors(const Arguments& words) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Streams that share a hardware queue wait for each other: as many as there may be, before CUDA or a thread begins.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   const std::span<char*> words(argv, static_cast<std::size_t>(argc));
   const int code = run_reporting_errors({words.begin() + 1, words.end()});
   std::cout.flush();

@@ -116,6 +116,10 @@ class ThreadLane final : public Lane {
 
 }  // namespace
 
+void Lane::capture(const std::shared_ptr<const Capture>& /*capture*/) {
+  throw Error("a lane without a stream cannot be captured");
+}
+
 void Lane::delay(double seconds) {
   TESSERA_CHECK(seconds >= 0, "delay: expected 0 seconds or more, got {}", seconds);
   run([seconds, clock = clock()] {

@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 
+#include "tessera/base/capture.h"
 #include "tessera/base/clock.h"
 #include "tessera/base/cuda_stream.h"
 #include "tessera/base/fence.h"
@@ -41,6 +42,10 @@ class Lane {
   virtual VirtualClock* clock() { return nullptr; }
   // Where work enqueues, null on the CPU.
   virtual CudaStream stream() { return nullptr; }
+  // The stream is being captured, or, with null, is not any more: whoever begins and ends that says so. Errors: no
+  // stream.
+  virtual void capture(const std::shared_ptr<const Capture>& capture);
+  virtual bool is_captured() const { return false; }
 
  protected:
   Lane() = default;

@@ -70,12 +70,19 @@ class Patience {
 
 class CudaFence final : public detail::FenceState {
  public:
-  CudaFence(std::shared_ptr<EventPool> pool, bool timed, std::shared_ptr<LaneFaults> faults)
+  // `capture`: of its lane at that point.
+  CudaFence(std::shared_ptr<EventPool> pool, bool timed, std::shared_ptr<LaneFaults> faults,
+            std::shared_ptr<const Capture> capture)
       : pool_(std::move(pool)),
         event_(pool_->take(timed)),
         timed_(timed),
         faults_(std::move(faults)),
-        position_(faults_->position()) {}
+        position_(faults_->position()),
+        capture_(std::move(capture)) {
+    if (capture_ == nullptr) return;
+    error_ = std::make_exception_ptr(Error("a fence of a graph is waited for outside of it"));
+    finished_ = true;
+  }
   ~CudaFence() override { pool_->give(event_, timed_); }
   CudaFence(const CudaFence&) = delete;
   CudaFence& operator=(const CudaFence&) = delete;
@@ -87,7 +94,7 @@ class CudaFence final : public detail::FenceState {
       (void)cudaGetLastError();
       return false;
     }
-    finish(status == cudaErrorCapturedEvent ? cudaSuccess : status);  // in a graph: the graph keeps the order
+    finish(status);
     return true;
   }
   void wait() const override {
@@ -122,6 +129,7 @@ class CudaFence final : public detail::FenceState {
   }
 
   cudaEvent_t event() const { return event_; }
+  const Capture* capture() const { return capture_.get(); }
   void finish(cudaError_t status) const {
     auto error = faults_->at(position_);
     if (error == nullptr && status != cudaSuccess)
@@ -139,6 +147,7 @@ class CudaFence final : public detail::FenceState {
   const bool timed_;
   const std::shared_ptr<LaneFaults> faults_;
   const std::int64_t position_;
+  const std::shared_ptr<const Capture> capture_;
   mutable std::mutex mutex_;
   mutable std::atomic<bool> finished_ = false;
   mutable std::exception_ptr error_;  // written before finished_
@@ -177,12 +186,20 @@ class CudaLane final : public Lane {
   void wait(const Fence& fence) override;
   void delay(double seconds) override;
   CudaStream stream() override { return stream_; }
+  void capture(const std::shared_ptr<const Capture>& capture) override {
+    std::lock_guard lock(mutex_);
+    capture_ = capture;
+  }
+  bool is_captured() const override {
+    std::lock_guard lock(mutex_);
+    return capture_ != nullptr;
+  }
 
  private:
   Fence record(bool timed) {
     std::lock_guard lock(mutex_);
     const DeviceGuard guard(device_);
-    const auto state = std::make_shared<CudaFence>(pool_, timed, faults_);
+    const auto state = std::make_shared<CudaFence>(pool_, timed, faults_, capture_);
     const cudaError_t status = cudaEventRecord(state->event(), stream_);
     if (status != cudaSuccess) state->finish(status);
     return Fence(state);
@@ -194,7 +211,8 @@ class CudaLane final : public Lane {
   const bool owned_;
   const std::shared_ptr<LaneFaults> faults_;
   const std::shared_ptr<EventPool> pool_;
-  std::recursive_mutex mutex_;  // calls keep their order on the stream; work may call its own lane
+  std::shared_ptr<const Capture> capture_;
+  mutable std::recursive_mutex mutex_;  // calls keep their order on the stream; work may call its own lane
 };
 
 void CudaLane::wait(const Fence& fence) {
@@ -208,17 +226,23 @@ void CudaLane::wait(const Fence& fence) {
   std::lock_guard lock(mutex_);
   const std::int64_t position = faults_->begin_work();
   const DeviceGuard guard(device_);
-  const cudaError_t status = cudaStreamWaitEvent(stream_, other->event(), 0);
-  if (status != cudaSuccess)
-    faults_->fail(position, std::make_exception_ptr(Error("lane {}: wait: {}", name_, cudaGetErrorString(status))));
-  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  if (cudaStreamIsCapturing(stream_, &capture) != cudaSuccess) (void)cudaGetLastError();
-  if (capture == cudaStreamCaptureStatusNone) faults_->follow(fence);
+  const auto fail = [&](const std::string& why) {
+    faults_->fail(position, std::make_exception_ptr(Error("lane {}: wait: {}", name_, why)));
+  };
+  if (other->capture() != nullptr && other->capture() != capture_.get())
+    return fail("for a fence of a graph, outside of it");
+  const bool is_before = capture_ != nullptr && other->capture() == nullptr;  // the graph
+  if (is_before && !other->done()) return fail("a graph cannot wait for work from before that is not done");
+  if (!is_before)
+    if (const cudaError_t status = cudaStreamWaitEvent(stream_, other->event(), 0); status != cudaSuccess)
+      fail(cudaGetErrorString(status));
+  if (other->capture() == nullptr) faults_->follow(fence);
 }
 
 void CudaLane::delay(double seconds) {
   TESSERA_CHECK(seconds >= 0, "delay: expected 0 seconds or more, got {}", seconds);
   run([this, seconds] {
+    if (capture_ != nullptr) throw Error("lane {}: a graph cannot delay", name_);
     const auto sleep = [](void* data) {
       const std::unique_ptr<double> duration(static_cast<double*>(data));
       std::this_thread::sleep_for(std::chrono::duration<double>(*duration));

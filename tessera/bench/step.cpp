@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <random>
 
 #include "tessera/base/device.h"
@@ -47,14 +48,15 @@ base::Device device_of(comm::World& world) {
 
 double quantile(std::vector<double> values, double part) {
   std::ranges::sort(values);
-  return values[static_cast<std::size_t>(part * static_cast<double>(values.size() - 1) + 0.5)];
+  return values[static_cast<std::size_t>(std::lround(part * static_cast<double>(values.size() - 1)))];
 }
 
 // Made beforehand: a step takes the same samples each time.
 std::vector<nn::Batch> random_batches(const StepBench& bench, int microbatches, int data_rank) {
   std::vector<nn::Batch> batches;
   for (int microbatch = 0; microbatch < microbatches; ++microbatch)
-    batches.push_back(random_batch(bench, static_cast<std::uint64_t>(data_rank * 1000 + microbatch)));
+    batches.push_back(
+        random_batch(bench, static_cast<std::uint64_t>(data_rank) * 1000 + static_cast<std::uint64_t>(microbatch)));
   return batches;
 }
 
@@ -157,6 +159,7 @@ nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& repor
           {"peak_memory_bytes", report.memory_bytes},
           {"exposed_comm_ms", report.exposed_comm_ms},
           {"host_ms", report.host_ms},
+          {"cuda_graph", bench.config.cuda_graph},
           {"limit_ms", limit_ms},
           {"limit_products_ms", report.limit.products * 1e3},
           {"limit_attention_ms", report.limit.attention * 1e3},
@@ -172,7 +175,7 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       "{} with {} layers, {} x {} tokens a rank and microbatch, {}, tp {} gtp {} dp {}: {} steps\n"
       "  step           {:9.2f} ms (p10 {:.2f}, p90 {:.2f})\n"
       "  tokens/s       {:9.0f} a rank, mfu {:.3f} (of {:.0f} TFLOP/s)\n"
-      "  exposed        {:9.2f} ms of communication\n"
+      "  exposed        {}\n"
       "  host           {:9.2f} ms to enqueue a step\n"
       "  memory         {:9.2f} GB\n"
       "  limit          {:9.2f} ms: products {:.2f}, attention {:.2f}, {:.1f} GB at {:.2f} TB/s\n"
@@ -180,8 +183,10 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       bench.config.model, bench.model.num_layers, bench.config.micro_batch, bench.config.seq_len,
       base::name_of(bench.config.dtype), bench.config.tp, bench.config.gtp, bench.config.dp, bench.steps,
       report.median_ms, report.p10_ms, report.p90_ms, report.tokens_per_second_per_rank,
-      report.flops / (report.median_ms * 1e-3) / kPeakFlops, kPeakFlops / 1e12, report.exposed_comm_ms, report.host_ms,
-      static_cast<double>(report.memory_bytes) / 1e9, limit_ms, report.limit.products * 1e3,
+      report.flops / (report.median_ms * 1e-3) / kPeakFlops, kPeakFlops / 1e12,
+      std::isnan(report.exposed_comm_ms) ? "is not measured under a graph"
+                                         : fmt::format("{:9.2f} ms of communication", report.exposed_comm_ms),
+      report.host_ms, static_cast<double>(report.memory_bytes) / 1e9, limit_ms, report.limit.products * 1e3,
       report.limit.attention * 1e3, report.limit.bytes / 1e9, report.limit.copy_rate / 1e12,
       limit_ms / report.median_ms);
 }

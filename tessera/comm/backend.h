@@ -1,6 +1,7 @@
 // What a backend implements, and the communicator in front of it: argument checks, the lane, the order of operations.
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -21,6 +22,8 @@ class Backend {
   // The owner is being unwound by an exception: pending and later operations of this member fail at once. Any thread.
   virtual void cancel() = 0;
   virtual const Kernels& kernels() const { return host_kernels(); }
+  // Communicator::launch, on the lane.
+  virtual void launch(const std::function<void(base::CudaStream)>&);
   // Communicator::share, with the lane's work done.
   virtual std::string share(std::span<std::byte>) { return {}; }
 };

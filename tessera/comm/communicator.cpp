@@ -75,6 +75,10 @@ class LaneCommunicator final : public Communicator {
     lane_->record().synchronize();
     return backend_->share(memory);
   }
+  Fence launch(std::function<void(base::CudaStream)> graph) override {
+    lane_->run([backend = backend_.get(), graph = std::move(graph)] { backend->launch(graph); });
+    return lane_->record();
+  }
   void cancel() override { backend_->cancel(); }
 
  private:
@@ -93,6 +97,10 @@ class LaneCommunicator final : public Communicator {
 };
 
 }  // namespace
+
+void Backend::launch(const std::function<void(base::CudaStream)>&) {
+  throw Error("a graph is launched: expected GPUs");
+}
 
 std::unique_ptr<Communicator> make_communicator(GroupIdentity identity, std::unique_ptr<Backend> backend,
                                                 std::shared_ptr<base::VirtualClock> host) {

@@ -76,6 +76,10 @@ class Communicator {
   // waits for the lane and for the peers. Returns why some peer cannot write to it, empty where all can or none needs
   // to.
   virtual std::string share(std::span<std::byte>) { return {}; }
+  // Launches a graph of this rank on the lane. It may hold operations of any groups, recorded once while their lanes
+  // were captured, none with an operand in host memory. All ranks launch graphs of the same operations. The time limit
+  // is that of the whole graph. Errors: no GPUs.
+  virtual base::Fence launch(std::function<void(base::CudaStream)> graph) = 0;
 
   // For an owner that gives up: pending and later operations of this rank fail at once. Its destructor does the same
   // when an exception is the reason for it.

@@ -53,6 +53,7 @@ class NcclBackend final : public Backend {
     watch_->abort();
   }
   const Kernels& kernels() const override { return *kernels_; }
+  void launch(const std::function<void(base::CudaStream)>& graph) override;
   std::string share(std::span<std::byte> memory) override;
 
  private:
@@ -88,7 +89,7 @@ class NcclBackend final : public Backend {
   const std::unique_ptr<Kernels> kernels_;
   NcclStaging staging_;
   GrowingBuffer scratch_;
-  std::int64_t sequence_ = 0, meetings_ = 0;
+  std::int64_t sequence_ = 0, launches_ = 0, meetings_ = 0;
   NcclDeadline deadline_;               // of the operation under way; only the lane touches it
   std::shared_ptr<PeerPushes> pushes_;  // once something was shared
 };
@@ -98,13 +99,25 @@ void NcclBackend::perform(const Operation& operation, base::VirtualClock*) {
   deadline_ = steady_clock::now() + options_.timeout;
   try {
     if (options_.check_mismatch) check(operation, sequence);
-    watch_->begin(operation.kind, sequence, member_.stream);
+    watch_->begin(name_of(operation.kind), sequence, member_.stream);
     carry_out(staging_.to_device(operation, group_));
     staging_.to_host();
     watch_->end(member_.stream);
   } catch (const std::exception& error) {
     const std::string label =
         fmt::format("{} #{} on {}, rank {}", name_of(operation.kind), sequence, group_.name, group_.world_rank());
+    std::rethrow_exception(member_.watchdog->report(watch_, label, error.what()));
+  }
+}
+
+void NcclBackend::launch(const std::function<void(base::CudaStream)>& graph) {
+  const std::int64_t number = launches_++;
+  try {
+    watch_->begin("graph", number, member_.stream);
+    graph(member_.stream);
+    watch_->end(member_.stream);
+  } catch (const std::exception& error) {
+    const std::string label = fmt::format("graph #{} on {}, rank {}", number, group_.name, group_.world_rank());
     std::rethrow_exception(member_.watchdog->report(watch_, label, error.what()));
   }
 }

@@ -49,13 +49,13 @@ CUevent_st* NcclWatch::take_event() {
   return event;
 }
 
-void NcclWatch::begin(OperationKind kind, std::int64_t sequence, base::CudaStream stream) {
+void NcclWatch::begin(std::string_view what, std::int64_t sequence, base::CudaStream stream) {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   TESSERA_CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
   if (capture != cudaStreamCaptureStatusNone) return;
   std::lock_guard lock(mutex_);
   forget_ended();
-  pending_.push_back({.kind = kind, .sequence = sequence, .position = faults_->position()});
+  pending_.push_back({.what = what, .sequence = sequence, .position = faults_->position()});
   Pending& one = pending_.back();
   one.began = take_event();
   one.ended = take_event();
@@ -72,7 +72,7 @@ void NcclWatch::end(base::CudaStream stream) {
 void NcclWatch::forget_ended() {
   while (!pending_.empty() && pending_.front().is_enqueued && has_passed(pending_.front().ended, device_error_)) {
     const Pending& first = pending_.front();
-    last_ = fmt::format("{} #{}", name_of(first.kind), first.sequence);
+    last_ = fmt::format("{} #{}", first.what, first.sequence);
     free_.push_back(first.began);
     free_.push_back(first.ended);
     pending_.pop_front();
@@ -97,19 +97,19 @@ std::string NcclWatch::look(std::chrono::milliseconds timeout) {
   return device_error_;
 }
 
-std::string NcclWatch::label_of(OperationKind kind, std::int64_t sequence) const {
-  return fmt::format("{} #{} on {}, rank {}", name_of(kind), sequence, group_.name, group_.world_rank());
+std::string NcclWatch::label_of(const Pending& one) const {
+  return fmt::format("{} #{} on {}, rank {}", one.what, one.sequence, group_.name, group_.world_rank());
 }
 
 std::string NcclWatch::label() const {
   std::lock_guard lock(mutex_);
-  return pending_.empty() ? std::string() : label_of(pending_.front().kind, pending_.front().sequence);
+  return pending_.empty() ? std::string() : label_of(pending_.front());
 }
 
 std::string NcclWatch::state() const {
   std::lock_guard lock(mutex_);
   if (!pending_.empty())
-    return fmt::format("is at {} #{}{}", name_of(pending_.front().kind), pending_.front().sequence,
+    return fmt::format("is at {} #{}{}", pending_.front().what, pending_.front().sequence,
                        pending_.front().is_running ? "" : ", which its device has not come to");
   return last_.empty() ? "has called nothing" : fmt::format("has called nothing after {}", last_);
 }

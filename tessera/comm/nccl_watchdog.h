@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -33,8 +34,8 @@ class NcclWatch {
   NcclWatch(const NcclWatch&) = delete;
   NcclWatch& operator=(const NcclWatch&) = delete;
 
-  // Around the enqueueing of an operation; a capturing stream is not watched.
-  void begin(OperationKind kind, std::int64_t sequence, base::CudaStream stream);
+  // Around the enqueueing of an operation; a capturing stream is not watched. what: outlives the watch.
+  void begin(std::string_view what, std::int64_t sequence, base::CudaStream stream);
   void end(base::CudaStream stream);
 
   // For the watchdog. What is wrong, as the end of a sentence; empty where all is well.
@@ -57,14 +58,14 @@ class NcclWatch {
 
  private:
   struct Pending {
-    OperationKind kind = OperationKind::barrier;
+    std::string_view what;
     std::int64_t sequence = 0, position = 0;
     CUevent_st *began = nullptr, *ended = nullptr;
     bool is_enqueued = false, is_running = false;
     std::chrono::steady_clock::time_point running_since;
   };
   CUevent_st* take_event();
-  std::string label_of(OperationKind kind, std::int64_t sequence) const;
+  std::string label_of(const Pending& one) const;
   void forget_ended();
 
   const GroupIdentity group_;

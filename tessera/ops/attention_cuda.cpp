@@ -3,10 +3,11 @@
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/bmm.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/index_select.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/triu.h>
 #include <ATen/ops/zeros.h>
@@ -43,10 +44,10 @@ Way way_of(const Qkv& qkv, const AttentionShape& shape) {
 
 // One head of `tensor` [tokens, heads, head_dim] a query head.
 at::Tensor expanded(const at::Tensor& tensor, const AttentionShape& shape) {
-  const std::vector<std::int64_t> map(shape.kv_of_q.begin(), shape.kv_of_q.end());
-  const at::Tensor index = at::empty({static_cast<std::int64_t>(map.size())}, at::kLong);
-  std::copy(map.begin(), map.end(), index.mutable_data_ptr<std::int64_t>());
-  return at::index_select(tensor, 1, index.pin_memory().to(tensor.device(), /*non_blocking=*/true));
+  std::vector<at::Tensor> heads;
+  heads.reserve(shape.kv_of_q.size());
+  for (const int head : shape.kv_of_q) heads.push_back(tensor.narrow(1, head, 1));
+  return heads.empty() ? tensor.narrow(1, 0, 0) : at::cat(heads, 1);
 }
 
 // Summed over the query heads of a stored head, in order, in the accumulator type, rounded once.
@@ -86,16 +87,20 @@ struct Documents {
   std::int64_t longest = 0;
 };
 Documents documents_of(const AttentionShape& shape, at::Device device) {
+  // Made there: a step under a graph brings nothing from the host.
+  if (shape.cu_seqlens.empty()) {
+    const std::int64_t end = (shape.batch + 1) * shape.seq_len;
+    return {at::arange(0, end, std::max<std::int64_t>(shape.seq_len, 1), at::TensorOptions(device).dtype(at::kInt)),
+            shape.seq_len};
+  }
   Documents documents;
-  std::vector<std::int64_t> starts = shape.cu_seqlens;
-  if (starts.empty())
-    for (std::int64_t i = 0; i <= shape.batch; ++i) starts.push_back(i * shape.seq_len);
+  const std::vector<std::int64_t>& starts = shape.cu_seqlens;
   const at::Tensor host = at::empty({static_cast<std::int64_t>(starts.size())}, at::kInt);
   for (std::size_t i = 0; i < starts.size(); ++i) {
     host.mutable_data_ptr<int>()[i] = static_cast<int>(starts[i]);
     if (i > 0) documents.longest = std::max(documents.longest, starts[i] - starts[i - 1]);
   }
-  documents.starts = host.to(device, /*non_blocking=*/true);
+  documents.starts = host.pin_memory().to(device, /*non_blocking=*/true);
   return documents;
 }
 

@@ -86,10 +86,12 @@ void multiply(const Product& product, void* scratch, base::CudaStream stream, in
   const Matrix right = product.right_transposed ? matrix(product.cols, product.inner, product.type)
                                                 : matrix(product.inner, product.cols, product.type);
   const Matrix result = matrix(product.rows, product.cols, product.result_type);
-  if (candidate < 0)
-    candidate = product.type == base::DType::bf16 ? gemm_candidate(product.rows, product.cols, product.inner,
-                                                                   product.left_transposed, product.right_transposed)
-                                                  : 0;
+  const bool from_table = candidate < 0;
+  if (from_table)
+    candidate = product.result_type == base::DType::bf16
+                    ? gemm_candidate(product.rows, product.cols, product.inner, product.left_transposed,
+                                     product.right_transposed)
+                    : 0;
   TESSERA_CHECK(candidate < kMostCandidates, "gemm: candidate {} of at most {}", candidate, kMostCandidates);
   const Preference limits = preference();
   std::array<cublasLtMatmulHeuristicResult_t, kMostCandidates> found{};
@@ -97,6 +99,7 @@ void multiply(const Product& product, void* scratch, base::CudaStream stream, in
   check(cublasLtMatmulAlgoGetHeuristic(handle, work.get(), right.get(), left.get(), result.get(), result.get(),
                                        limits.get(), candidate + 1, found.data(), &count),
         "no algorithm");
+  if (from_table && candidate >= count && count > 0) candidate = 0;  // a library that offers fewer
   if (candidate >= count)
     throw Error("gemm [{}, {}] x [{}, {}]: candidate {} of {}", product.rows, product.inner, product.inner,
                 product.cols, candidate, count);

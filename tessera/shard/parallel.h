@@ -1,5 +1,6 @@
 // The groups of a run that a model and its runtime talk over, as one rank holds them.
 #pragma once
+#include <array>
 #include <memory>
 
 #include "tessera/comm/device_kernels.h"
@@ -26,6 +27,12 @@ struct Parallel {
   std::unique_ptr<comm::Communicator> world;
   std::unique_ptr<comm::Board> board;         // what each rank last did, for whoever waits too long
   std::shared_ptr<base::VirtualClock> clock;  // null where time is real
+
+  // All of them, in the order of their making.
+  std::array<comm::Communicator*, 11> groups() const {
+    return {tp.get(),        gtp_gather.get(), gtp_reduce.get(), gtp_demand.get(), gtp_rows.get(), tp_gather.get(),
+            tp_reduce.get(), dp.get(),         replica.get(),    data.get(),       world.get()};
+  }
 
   std::unique_ptr<comm::Kernels> own_kernels;  // on compute; null: the host's
   const comm::Kernels& kernels() const { return own_kernels ? *own_kernels : comm::host_kernels(); }

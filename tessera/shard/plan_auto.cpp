@@ -5,7 +5,7 @@
 namespace tessera::shard {
 namespace {
 
-constexpr double kTolerance = 1.01;  // of the shortest predicted step
+constexpr double kTolerance = 1.0025;  // of the shortest predicted step
 
 }  // namespace
 

@@ -119,17 +119,20 @@ bool Replay::is_current(const Stay& stay, const Residency& residency) {
   return true;
 }
 
-void Replay::begin_step() {
+bool Replay::begin_step() {
+  bool prepared = true;
   next_ = 0;
   for (std::size_t i = 0; i < stays_.size(); ++i) {
     const Residency& residency = schedule_.residencies[i];
     stays_[i].awaited = false;
     if (residency.issue >= 0 || is_current(stays_[i], residency)) continue;
+    prepared = false;
     const int index = static_cast<int>(i);
     if (stays_[i].issued) wait(stays_[i].arrived, Activity::gather, index);  // of weights that were replaced since
     at(passed_, slot(residency.free)) = parallel_.compute->record();
     issue_gather(index);
   }
+  return prepared;
 }
 
 bool Replay::ends_microbatch(int microbatch) const {
@@ -147,13 +150,20 @@ void Replay::delay(base::Lane& lane) {
   lane.delay(std::uniform_real_distribution<double>(0, options_.longest_delay)(random_));
 }
 
-void Replay::arrive(Entry& entry, ParameterId id) {
+int Replay::residency_of_next(const Entry& entry) {
   const int index = at(residency_of_, next_);
   TESSERA_CHECK(index >= 0, "event {}: '{}' has no place in the schedule", next_, entry.name());
+  const Stay& stay = at(stays_, index);
+  TESSERA_CHECK(is_current(stay, at(schedule_.residencies, index)),
+                "event {}: '{}' was gathered {}, the stored weight has version {}", next_, entry.name(),
+                stay.issued ? "in another version" : "never", entry.parameter.version);
+  return index;
+}
+
+void Replay::arrive(Entry& entry, ParameterId id) {
+  const int index = residency_of_next(entry);
   const Residency& residency = at(schedule_.residencies, index);
   Stay& stay = at(stays_, index);
-  TESSERA_CHECK(is_current(stay, residency), "event {}: '{}' was gathered {}, the stored weight has version {}", next_,
-                entry.name(), stay.issued ? "in another version" : "never", entry.parameter.version);
   if (!stay.awaited) wait(stay.arrived, Activity::gather, index);
   stay.awaited = true;
   const Member& member = at(gathered_, id);
@@ -180,6 +190,14 @@ void Replay::passed() {
   for (const int i : actions.finishes) wait(at(summed_, i), Activity::reduce, i);
 }
 
+void Replay::note_versions(int index) {
+  Stay& stay = at(stays_, index);
+  stay.issued = true;
+  stay.versions.clear();
+  for (const ParameterId id : at(schedule_.gather_units, at(schedule_.residencies, index).unit))
+    stay.versions.push_back(entry(id).parameter.version);
+}
+
 void Replay::issue_gather(int index) {
   const Residency& residency = at(schedule_.residencies, index);
   const Unit& unit = at(schedule_.gather_units, residency.unit);
@@ -188,16 +206,14 @@ void Replay::issue_gather(int index) {
   arenas_.gather_peak = std::max(arenas_.gather_peak, residency.offset + at(schedule_.gather_bytes, residency.unit));
   base::Lane& lane = parallel_.gtp_gather->lane();
   const base::Fence& free = at(passed_, slot(residency.free));
-  stay.versions.clear();
+  note_versions(index);
   for (const ParameterId id : unit) {
-    stay.versions.push_back(entry(id).parameter.version);
     lane.wait(entry(id).parameter.published);
     statistics_.gathered_bytes += entry(id).materializer.received_bytes();
   }
   lane.wait(free);
   delay(lane);
   delay(parallel_.tp_gather->lane());
-  stay.issued = true;
   // Behind the body the next step's are issued.
   const Recording recording =
       record(timeline_, trace_, static_cast<std::size_t>(residency.wait), unit, next_ > schedule_.body);
@@ -260,6 +276,28 @@ void Replay::issue_replicas(int index) {
     replicas_.emplace_back(index, sum_entry(entry(id), parallel_, at(summed_, index), statistics_, mark));
 }
 
+void Replay::repeat() {
+  for (next_ = 0; next_ < schedule_.events; ++next_) {
+    const Event& event = at(trace_, next_);
+    if (event.kind == EventKind::publish) ++entry(event.parameter).parameter.version;
+    if (event.kind == EventKind::consume && !entry(event.parameter).materializer.is_resident())
+      residency_of_next(entry(event.parameter));
+    for (const int i : at(actions_, slot(schedule_.position_of(next_))).gathers) note_versions(i);
+    if (next_ + 1 == schedule_.body) forget_issued();
+  }
+}
+
+void Replay::ends_with(const base::Fence& fence) {
+  for (Stay& stay : stays_) stay.arrived = fence;
+  std::ranges::fill(passed_, fence);
+  std::ranges::fill(summed_, fence);
+}
+
+// What is issued from now on is for the next step.
+void Replay::forget_issued() {
+  for (Stay& stay : stays_) stay.issued = false;
+}
+
 void Replay::finish() {
   for (int i = 0; i < static_cast<int>(schedule_.reductions.size()); ++i) {
     const Reduction& reduction = at(schedule_.reductions, i);
@@ -267,7 +305,7 @@ void Replay::finish() {
   }
   for (const auto& [index, summed] : replicas_) wait(summed, Activity::dp, index);
   replicas_.clear();
-  for (Stay& stay : stays_) stay.issued = false;  // what is issued from now on is for the next step
+  forget_issued();
 }
 
 void Replay::drain() {

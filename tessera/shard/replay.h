@@ -43,8 +43,8 @@ class Replay {
   const Trace& trace() const { return trace_; }
   const Schedule& schedule() const { return schedule_; }
 
-  // Gathers for this step that are not under way yet, or of old versions, are issued now.
-  void begin_step();
+  // Gathers for this step that are not under way yet, or of old versions, are issued now. Whether there were none.
+  bool begin_step();
   bool is_next(const Event& event) const { return next_ < schedule_.events && is_same(at(trace_, next_), event); }
   bool ends_microbatch(int microbatch) const;  // nothing of it is left
   bool is_at_end_of_body() const { return next_ == schedule_.body; }
@@ -57,6 +57,11 @@ class Replay {
 
   // Every gradient is in main_grad, replicas included.
   void finish();
+  // The whole step, publishes included, happens by a graph: the versions that the step before left are followed
+  // through it, and each consume is compared as ever, without any work. After begin_step.
+  void repeat();
+  // What is under way, and what was, is done with `fence`: a graph's end.
+  void ends_with(const base::Fence& fence);
   // Waits for all that is under way and forgets it; views and stagings handed out stay readable.
   void drain();
 
@@ -88,6 +93,10 @@ class Replay {
   void index_events();
   void place_members();
   bool is_current(const Stay& stay, const Residency& residency);
+  // Of the consume that is next. Errors: its weights are not there, or of another version than the stored ones.
+  int residency_of_next(const Entry& entry);
+  void note_versions(int index);  // of a residency that is issued now
+  void forget_issued();
   void issue_gather(int index);
   void issue_reduction(int index);
   void issue_replicas(int index);

@@ -1,7 +1,6 @@
 #include "tessera/shard/runtime.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 
 #include "tessera/base/error.h"
@@ -10,16 +9,6 @@
 #include "tessera/shard/sizes.h"
 
 namespace tessera::shard {
-namespace {
-
-std::array<comm::Communicator*, 11> groups_of(Parallel& parallel) {
-  return {parallel.tp.get(),       parallel.gtp_gather.get(), parallel.gtp_reduce.get(), parallel.gtp_demand.get(),
-          parallel.gtp_rows.get(), parallel.tp_gather.get(),  parallel.tp_reduce.get(),  parallel.dp.get(),
-          parallel.replica.get(),  parallel.data.get(),       parallel.world.get()};
-}
-
-}  // namespace
-
 Runtime::Runtime(Parallel& parallel, ParameterTypes types, const RuntimeOptions& options)
     : parallel_(parallel),
       types_(types),
@@ -34,7 +23,7 @@ Runtime::Runtime(Parallel& parallel, ParameterTypes types, const RuntimeOptions&
 // What is under way uses buffers of this object.
 Runtime::~Runtime() {
   if (std::uncaught_exceptions() > exceptions_) give_up();
-  for (comm::Communicator* group : groups_of(parallel_)) {
+  for (comm::Communicator* group : parallel_.groups()) {
     const base::Fence last = group->lane().record();
     while (!last.wait_for(std::chrono::seconds(1))) continue;  // every operation has a time limit of its own
   }
@@ -47,7 +36,7 @@ Runtime::~Runtime() {
 }
 
 void Runtime::give_up() {
-  for (comm::Communicator* group : groups_of(parallel_)) group->cancel();
+  for (comm::Communicator* group : parallel_.groups()) group->cancel();
 }
 
 ParameterId Runtime::add(ParameterSpec spec) {
@@ -116,7 +105,7 @@ void Runtime::begin_step(StepKind kind, int microbatches) {
   statistics_.recorded = replay_ == nullptr;
   if (prepared_ && prepared_ != replay_) prepared_->drain();
   prepared_ = replay_;
-  if (replay_) replay_->begin_step();
+  starts_prepared_ = replay_ && replay_->begin_step();
 }
 
 void Runtime::begin_microbatch() {
@@ -152,10 +141,10 @@ void Runtime::end_step() {
     fill_unproduced();
     if (!replay_) on_demand_.reduce_replicas();
   }
-  if (parallel_.is_asynchronous())
-    agreement_.compare_later(entries_);
-  else
+  if (!parallel_.is_asynchronous())
     waits_.for_agreement(*parallel_.world);
+  else if (!parallel_.compute->is_captured())
+    agreement_.compare_later(entries_);
   for (ParameterId id = 0; id < size(); ++id) {
     const Entry& entry = *entries_[static_cast<std::size_t>(id)];
     TESSERA_CHECK(!entry.produced, "'{}': a gradient was produced and not reduced", entry.name());

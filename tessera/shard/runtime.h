@@ -64,7 +64,7 @@ struct RuntimeOptions {
   bool scheduled = true;  // false: every step runs on demand
   bool zero = false;      // the optimizer's state is cut over dp (ZeRO-1): each replica updates a part
   int node = 1;           // consecutive gtp ranks whose gradients are added first (reduction_tree.h); 1: sequential
-  // Bytes, kMinimum, kUnlimited; absent: the smallest with which a step is predicted to take at most 1 % longer than
+  // Bytes, kMinimum, kUnlimited; absent: the smallest with which a step is predicted to take at most 0.25 % longer than
   // with unlimited ones.
   std::optional<std::int64_t> gather_budget, reduce_budget;
   std::int64_t coalesce_bytes = 0;  // neighbours travel together up to this
@@ -118,6 +118,19 @@ class Runtime {
   // Blocks until compute has come to the step's end and all ranks are known to have done the same, in it and in those
   // before. In the order of the steps. Errors: what went wrong on the way there.
   StepStatistics finish(const PendingStep& step);
+
+  // Steps by a graph. After begin_step: whether nothing but what the schedule says is to be done in this step, so that
+  // a graph can hold it: it follows a schedule, of which all that goes before is under way, and leaves no timeline.
+  bool can_be_graph() const;
+  // A number that changes with the schedules: graphs made with another are of no use.
+  int schedules_made() const { return totals_.planned; }
+  // After begin_step of a step that can be a graph, instead of all that happens in it up to its last publish, all of
+  // which is in a graph made of such a step. Compute goes on behind all that is under way. Errors: a weight would be
+  // used in another version than the stored one.
+  void repeat_step();
+  // After repeat_step, or after the step from which the graph was made, whose statistics these are: a launch of it is
+  // done with `end`. Collective.
+  void launched(const base::Fence& end, const StepStatistics& statistics);
 
   WeightView consume(ParameterId id, Pass pass);
   void release(ParameterId id, Pass pass);
@@ -197,7 +210,7 @@ class Runtime {
 
   StepKind kind_ = StepKind::train;
   int microbatches_ = 0, microbatch_ = -1;  // microbatch_: begun so far - 1
-  bool in_step_ = false, in_microbatch_ = false, trace_open_ = false;
+  bool in_step_ = false, in_microbatch_ = false, trace_open_ = false, starts_prepared_ = false;
   std::unordered_map<std::string, int> comm_ordinals_;
 };
 

@@ -20,7 +20,8 @@ class Waits {
   // exposed. Errors: Agreement::wait's.
   void until(const base::Fence& fence, Activity activity, std::span<const ParameterId> weights = {}) {
     if (!parallel_.is_asynchronous()) return until_done(fence, activity, weights);
-    if (fence.done() && !fence.error()) return;  // nor is there anything to measure
+    if (parallel_.compute->is_captured()) return parallel_.compute->wait(fence);  // a graph measures nothing
+    if (fence.done() && !fence.error()) return;                                   // nor is there anything to measure
     const Moment begin = compute_now(parallel_);
     parallel_.compute->wait(fence);
     const Moment end = compute_now(parallel_);

@@ -41,6 +41,7 @@ struct TrainConfig {
   std::int64_t threads = 1;    // intra-op threads of a rank
   bool deterministic = false;  // on GPUs: the same bits again, which costs time; on CPUs that is always so
   bool pushes = true;          // GPUs of a host write to each other's arenas
+  bool cuda_graph = false;     // on GPUs: steps are launches of a graph
   std::int64_t tp = 1, gtp = 1;
   std::int64_t dp = 0;  // 0: ranks / (tp * gtp)
 

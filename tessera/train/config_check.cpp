@@ -58,6 +58,17 @@ void check_recompute(const TrainConfig& config) {
                      name_of(config.recompute));
 }
 
+void check_graph(const TrainConfig& config) {
+  if (!config.cuda_graph) return;
+  if (config.backend != Backend::nccl)
+    throw InputError("--cuda-graph: got on with --backend {}, expected nccl", name_of(config.backend));
+  if (config.mask_documents)
+    throw InputError("--cuda-graph: got on with --mask-documents on: documents differ from step to step");
+  if (config.debug_delays != 0)
+    throw InputError("--cuda-graph: got on with --debug-delays {}: delays differ from step to step",
+                     config.debug_delays);
+}
+
 }  // namespace
 
 TrainConfig resolve_settings(TrainConfig config) {
@@ -67,8 +78,7 @@ TrainConfig resolve_settings(TrainConfig config) {
   check_types(config);
   check_rates(config);
   check_dependants(config);
-  // Rows have not been measured on GPUs.
-  if (config.backend == Backend::nccl && config.embedding == Lookup::automatic) config.embedding = Lookup::gather;
+  check_graph(config);
   parse_budget(config.gather_budget, "--gather-budget");
   parse_budget(config.reduce_budget, "--reduce-budget");
   return config;

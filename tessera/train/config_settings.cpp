@@ -74,6 +74,8 @@ constexpr std::array kSettings{
             "on GPUs: sums without atomics, the same bits at every repetition and gtp degree (slower)"},
     Setting{"pushes", &C::pushes, kAny, kRun, "on|off",
             "GPUs of a host copy weights and gradients into each other's memory; off: NCCL moves them"},
+    Setting{"cuda_graph", &C::cuda_graph, kAny, kRun, "on|off",
+            "on GPUs: a step that follows its schedule is one launch, of a graph made of the first such step"},
     Setting{"debug_poison", &C::debug_poison, kAny, kRun, "on|off", "fill buffers with NaN when they are free"},
     Setting{"debug_delays", &C::debug_delays, kCountOrZero, kRun, "SEED", "delay communication at random; 0: not"},
     Setting{"trace_step", &C::trace_step, kCountOrZero, kRun, "N", "write the timeline of this step; 0: none"},
@@ -333,7 +335,8 @@ void check_reserved(const ReservedSetting& setting, const json& value, const std
 json value_of(const TrainConfig& config, const Setting& setting) {
   const json value = std::visit([&](auto member) { return get(config.*member); }, setting.field);
   const bool automatic = value.is_number() && value.get<double>() < setting.range.low;
-  const bool absent = value == "" || (value.is_array() && value.empty());
+  const bool is_empty_text = value.is_string() && value.get_ref<const std::string&>().empty();
+  const bool absent = is_empty_text || (value.is_array() && value.empty());
   return automatic || absent ? json() : value;
 }
 

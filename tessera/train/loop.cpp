@@ -57,6 +57,7 @@ class Loop {
     std::ranges::sort(rates_of_tokens_);
     if (!rates_of_tokens_.empty()) summary_.tokens_per_second = rates_of_tokens_[rates_of_tokens_.size() / 2];
     summary_.schedules = trainer_.runtime().schedule_statistics();
+    summary_.graph_steps = trainer_.graph_steps();
     if (files_ != nullptr) files_->finish(summary_);
   }
 

@@ -66,27 +66,30 @@ ops::AdamWBuffers Optimizer::buffers_of(shard::ParameterId id) {
           .decays = parameter.spec.decay};
 }
 
-void Optimizer::update(double lr, const ops::Clip* clip) {
-  ops::AdamW options = options_;
-  options.lr = lr;
-  options.step = updates_ + 1;
-  if (runtime_.parallel().is_asynchronous()) return update_on_device(options, clip);
-  if (clip->finite == 0) return;
-  ++updates_;
-  options.gradient_scale = clip->factor;
-  for (const std::vector<shard::ParameterId>& bucket : optimizer_buckets(runtime_)) {
-    for (const shard::ParameterId id : bucket) ops::adamw(options, buffers_of(id));
-    runtime_.publish(bucket);
-  }
-}
-
-void Optimizer::update_on_device(const ops::AdamW& options, const ops::Clip* clip) {
+void Optimizer::begin_update(double lr) {
+  options_.lr = lr;
+  options_.step = updates_ + 1;
+  if (!runtime_.parallel().is_asynchronous()) return;
   TESSERA_CHECK(unseen_ < kMostUnseen, "an update is asked for while {} are unseen", unseen_);
   ++unseen_;
   // The last copy from there is over: its update has been seen.
   base::Buffer& upload = uploads_[std::exchange(next_upload_, (next_upload_ + 1) % uploads_.size())];
-  upload.as<ops::StepChoices>()[0] = ops::step_choices(options);
+  upload.as<ops::StepChoices>()[0] = ops::step_choices(options_);
   runtime_.parallel().kernels().copy(upload.data(), choices_.data(), sizeof(ops::StepChoices));
+}
+
+void Optimizer::update(const ops::Clip* clip) {
+  if (runtime_.parallel().is_asynchronous()) return update_on_device(clip);
+  if (clip->finite == 0) return;
+  ++updates_;
+  options_.gradient_scale = clip->factor;
+  for (const std::vector<shard::ParameterId>& bucket : optimizer_buckets(runtime_)) {
+    for (const shard::ParameterId id : bucket) ops::adamw(options_, buffers_of(id));
+    runtime_.publish(bucket);
+  }
+}
+
+void Optimizer::update_on_device(const ops::Clip* clip) {
   const base::CudaStream stream = runtime_.parallel().compute->stream();
   ops::StepScalars* scalars = scalars_.as<ops::StepScalars>().data();
   ops::cuda::choose_step(choices_.as<ops::StepChoices>().data(), clip, counter_.as<std::int64_t>().data(), scalars,

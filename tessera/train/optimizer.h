@@ -27,11 +27,14 @@ class Optimizer {
   // Of updates on a GPU that the host has not seen.
   static constexpr int kMostUnseen = ops::kStepChoices;
 
+  // Before update: its learning rate. On a GPU it is brought to the device. Errors: more than kMostUnseen updates
+  // unseen.
+  void begin_update(double lr);
   // Updates master, moments and weights from main_grad and publishes every trainable parameter. clip: memory of the
   // device, with the factor, and whether there is an update at all: where the norm is not finite every value stays as
-  // it is. On a GPU it is work of compute's lane, and the host does not know what came of it until saw_update. Errors:
-  // more than kMostUnseen.
-  void update(double lr, const ops::Clip* clip);
+  // it is. On a GPU it is work of compute's lane, the same for every update, and the host does not know what came of it
+  // until saw_update.
+  void update(const ops::Clip* clip);
   // The host has seen the clip of the oldest update that it had not seen.
   void saw_update(const ops::Clip& clip);
 
@@ -42,7 +45,7 @@ class Optimizer {
 
  private:
   ops::AdamWBuffers buffers_of(shard::ParameterId id);
-  void update_on_device(const ops::AdamW& options, const ops::Clip* clip);
+  void update_on_device(const ops::Clip* clip);
 
   shard::Runtime& runtime_;
   ops::AdamW options_;

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
+#include <limits>
+#include <type_traits>
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
@@ -36,6 +39,9 @@ template <typename T>
 T median(const std::vector<StepMetrics>& steps, T StepMetrics::*member) {
   std::vector<T> values;
   for (const StepMetrics& step : steps) values.push_back(step.*member);
+  // Steps under a graph measure nothing of the kind.
+  if constexpr (std::is_floating_point_v<T>) std::erase_if(values, [](T value) { return std::isnan(value); });
+  if (values.empty()) return std::numeric_limits<T>::quiet_NaN();
   std::ranges::sort(values);
   return values[values.size() / 2];
 }

@@ -92,6 +92,7 @@ void RunFiles::finish(const RunSummary& summary) {
   json["reduce_peak_bytes"] = schedules.reduce_peak_bytes;
   json["exchange_scratch_bytes"] = schedules.scratch_bytes;
   json["on_demand_peak_bytes"] = schedules.on_demand_peak_bytes;
+  if (config.cuda_graph) json["graph_steps"] = summary.graph_steps;
   if (config.backend == Backend::nccl && config.gtp > 1) {
     json["transport"] = schedules.indirect.empty() ? "push" : "nccl";
     if (config.pushes && !schedules.indirect.empty())

@@ -22,6 +22,7 @@ struct RunSummary {
   double tokens_per_second = 0;  // median over this run's steps
   std::filesystem::path checkpoint;
   shard::ScheduleStatistics schedules;  // of rank 0
+  std::int64_t graph_steps = 0;         // that were launches of a graph
 };
 
 class RunFiles {

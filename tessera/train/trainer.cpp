@@ -34,28 +34,81 @@ Trainer::Trainer(comm::World& world, const TrainerOptions& options)
 }
 
 Trainer::~Trainer() {
-  if (std::uncaught_exceptions() > exceptions_) runtime_.give_up();
+  if (std::uncaught_exceptions() > exceptions_) {
+    runtime_.give_up();
+    return;
+  }
+  // Before the communicators, which NCCL does not end while there are graphs of theirs.
+  const base::Fence last = parallel_.compute->record();
+  while (!last.wait_for(std::chrono::seconds(1))) continue;
+  graph_ = nullptr;
 }
 
-// Tensors of a batch are made on the CPU.
+// In the step's own memory: nothing is allocated for it while batches stay as large.
+const nn::Batch& Trainer::pin(const nn::Batch& batch, int microbatch, Pending& pending) {
+  const auto index = static_cast<std::size_t>(microbatch);
+  if (index >= pending.samples.size()) {
+    pending.pinned.resize(index + 1);
+    pending.samples.resize(index + 1);
+  }
+  nn::Batch& kept = pending.samples[index];
+  kept = batch;
+  const std::array<at::Tensor*, 3> tensors{&kept.tokens, &kept.targets, &kept.layout.positions};
+  std::size_t bytes = 0;
+  for (const at::Tensor* tensor : tensors) bytes += tensor->nbytes();
+  if (pending.pinned[index].size() < bytes) pending.pinned[index] = base::Buffer::pinned(bytes);
+  std::byte* next = pending.pinned[index].data();
+  for (at::Tensor* tensor : tensors) {
+    at::Tensor view = ops::view_of(next, {tensor->numel()}, base::DType::i64, at::kCPU);
+    next += tensor->nbytes();
+    view.copy_(*tensor);
+    *tensor = view;
+  }
+  return kept;
+}
+
 nn::Batch Trainer::on_device(nn::Batch batch) const {
   if (parallel_.device.kind == base::DeviceKind::cpu) return batch;
   const at::Device device = ops::to_device(parallel_.device);
   for (at::Tensor* tensor : {&batch.tokens, &batch.targets, &batch.layout.positions})
-    *tensor = tensor->pin_memory().to(device, /*non_blocking=*/true);
+    *tensor = tensor->to(device, /*non_blocking=*/true);
   return batch;
 }
 
-std::vector<at::Tensor> Trainer::run_microbatches(const StepInput& input, double scale) {
+std::vector<at::Tensor> Trainer::run_microbatches(int microbatches, const StepGraph::Batches& batches, double scale) {
   std::vector<at::Tensor> losses;
-  for (int microbatch = 0; microbatch < input.microbatches; ++microbatch) {
+  for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
     runtime_.begin_microbatch();
-    const nn::Loss loss = model_.forward(on_device(input.batch(microbatch)), scale);
+    const nn::Loss loss = model_.forward(batches(microbatch), scale);
     losses.push_back(loss.sum);
     loss.objective.backward();
     runtime_.end_microbatch();
   }
+  runtime_.end_step();
   return losses;
+}
+
+void Trainer::update_weights() {
+  norm_.compute(options_.clip);
+  optimizer_.update(norm_.result());
+}
+
+const std::vector<at::Tensor>& Trainer::launch_graph(std::span<const nn::Batch> batches, double scale) {
+  const bool repeats = graph_ && graph_->fits(batches, scale);
+  if (!repeats) {
+    parallel_.compute->synchronize();
+    graph_ = nullptr;  // before another takes memory
+    graph_ = std::make_unique<StepGraph>(runtime_, std::vector<nn::Batch>(batches.begin(), batches.end()), scale,
+                                         [&](const StepGraph::Batches& on_device) {
+                                           std::vector<at::Tensor> losses =
+                                               run_microbatches(static_cast<int>(batches.size()), on_device, scale);
+                                           update_weights();
+                                           return losses;
+                                         });
+  }
+  graph_->launch(batches, repeats);
+  ++graph_steps_;
+  return graph_->losses();
 }
 
 StepResult Trainer::train_step(const StepInput& input, double lr) {
@@ -71,14 +124,23 @@ void Trainer::enqueue_step(const StepInput& input, double lr) {
   Pending& pending = steps_[static_cast<std::size_t>((oldest_ + pending_) % kMostPending)];
   // Without an unmasked target in the whole step there is nothing to divide: losses and gradients are zero.
   pending.tokens = static_cast<double>(std::max<std::int64_t>(input.tokens, 1));
+  const double scale = 1.0 / pending.tokens;
+  optimizer_.begin_update(lr);
   runtime_.begin_step(shard::StepKind::train, input.microbatches);
-  const std::vector<at::Tensor> losses = run_microbatches(input, 1.0 / pending.tokens);
-  runtime_.end_step();
-  const base::Fence summed = pending.losses.start(losses, parallel_);
-  norm_.compute(options_.clip);
-  optimizer_.update(lr, norm_.result());
+  if (options_.graph && runtime_.can_be_graph()) {
+    for (int microbatch = 0; microbatch < input.microbatches; ++microbatch)
+      pin(input.batch(microbatch), microbatch, pending);
+    const std::span<const nn::Batch> batches(pending.samples.data(), static_cast<std::size_t>(input.microbatches));
+    pending.summed = pending.losses.start(launch_graph(batches, scale), parallel_);
+  } else {
+    const auto batches = [&](int microbatch) {
+      nn::Batch batch = input.batch(microbatch);
+      return parallel_.is_asynchronous() ? on_device(pin(batch, microbatch, pending)) : batch;
+    };
+    pending.summed = pending.losses.start(run_microbatches(input.microbatches, batches, scale), parallel_);
+    update_weights();
+  }
   parallel_.kernels().copy(norm_.result(), pending.clip.data(), sizeof(ops::Clip));
-  parallel_.compute->wait(summed);
   pending.step = runtime_.pending();
   pending.host_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   ++pending_;
@@ -88,6 +150,7 @@ StepResult Trainer::finish_step() {
   TESSERA_CHECK(pending_ > 0, "no step is pending");
   Pending& pending = steps_[static_cast<std::size_t>(oldest_)];
   const shard::StepStatistics statistics = runtime_.finish(std::exchange(pending.step, {}));
+  std::exchange(pending.summed, {}).synchronize();
   const ops::Clip clip = pending.clip.as<ops::Clip>()[0];
   optimizer_.saw_update(clip);
   oldest_ = (oldest_ + 1) % kMostPending;

@@ -14,6 +14,7 @@
 #include "tessera/train/gradient_norm.h"
 #include "tessera/train/loss_sum.h"
 #include "tessera/train/optimizer.h"
+#include "tessera/train/step_graph.h"
 
 namespace tessera::train {
 
@@ -28,6 +29,7 @@ struct TrainerOptions {
   ops::AdamW adamw;
   double clip = 1.0;
   shard::RuntimeOptions runtime;
+  bool graph = false;  // GPUs: steps that follow their schedule are launches of a CUDA graph (step_graph.h)
 };
 
 // A step's samples as this rank sees them.
@@ -49,7 +51,8 @@ class Trainer {
  public:
   // Collective over the world: makes the groups. `world` outlives the trainer.
   Trainer(comm::World& world, const TrainerOptions& options);
-  // Gives up what is under way where an exception is the reason: a device would not give memory back before.
+  // Waits for compute; gives up what is under way where an exception is the reason: a device would not give memory back
+  // before.
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
@@ -60,13 +63,14 @@ class Trainer {
   // Forward and backward of every microbatch, reduction, norm, clipping, AdamW. Collective.
   StepResult train_step(const StepInput& input, double lr);
   // The same in two halves, so that a GPU has its next step while the host waits for the last. Enqueues a step; waits
-  // for no device while steps of its kind have a schedule. On a CPU it is done then. Collective. Errors: kMostPending
-  // steps are pending.
+  // for no device while steps of its kind have a schedule and, with options.graph, a graph that fits. On a CPU it is
+  // done then. Collective. Errors: kMostPending steps are pending.
   void enqueue_step(const StepInput& input, double lr);
   // Waits for the oldest step that is pending, and for no later one. Collective. Errors: none is; whatever went wrong
   // in it, on other ranks too.
   StepResult finish_step();
   int pending_steps() const { return pending_; }
+  std::int64_t graph_steps() const { return graph_steps_; }  // that were launches of a graph
   // How many steps a loop may leave pending when it goes on to the next, so that its device does not stand still.
   int steps_ahead() const { return parallel_.is_asynchronous() ? 1 : 0; }
 
@@ -82,15 +86,27 @@ class Trainer {
   struct Pending {
     double tokens = 1;
     LossSum losses;
-    base::Buffer clip;  // ops::Clip; pinned for a GPU
+    base::Fence summed;  // the losses
+    base::Buffer clip;   // ops::Clip; pinned for a GPU
+    // By microbatch, in pinned memory: from where a GPU takes them.
+    std::vector<base::Buffer> pinned;
+    std::vector<nn::Batch> samples;
     shard::PendingStep step;
     double host_seconds = 0;
   };
+  // What the host has of a microbatch, where a GPU can read it while the host goes on.
+  static const nn::Batch& pin(const nn::Batch& batch, int microbatch, Pending& pending);
   nn::Batch on_device(nn::Batch batch) const;
-  std::vector<at::Tensor> run_microbatches(const StepInput& input, double scale);
+  // To the end of the step. Returns each microbatch's loss.
+  std::vector<at::Tensor> run_microbatches(int microbatches, const StepGraph::Batches& batches, double scale);
+  void update_weights();
+  // The step that has begun, as a launch of a graph, made where there is none that fits. Returns its losses.
+  const std::vector<at::Tensor>& launch_graph(std::span<const nn::Batch> batches, double scale);
 
-  // Lanes write here: they end first.
+  // Lanes use these: they end first.
   std::array<Pending, kMostPending> steps_;
+  std::unique_ptr<StepGraph> graph_;  // null: none yet
+  std::int64_t graph_steps_ = 0;
   LossSum evaluated_;
   int oldest_ = 0, pending_ = 0;
   const int exceptions_ = std::uncaught_exceptions();  // under way when this was made

@@ -35,7 +35,8 @@ TrainerOptions trainer_options(const TrainConfig& config, const nn::LlamaConfig&
       .embedding = embedding_reads(config),
       .adamw = {.beta1 = config.beta1, .beta2 = config.beta2, .eps = config.eps, .weight_decay = config.weight_decay},
       .clip = config.clip,
-      .runtime = runtime_options(config)};
+      .runtime = runtime_options(config),
+      .graph = config.cuda_graph};
 }
 
 }  // namespace tessera::train

@@ -4,6 +4,7 @@
 TESSERA names a program that was built with CUDA. Skipped where there are fewer than two GPUs.
 """
 import collections
+import json
 import os
 import pathlib
 import signal
@@ -43,11 +44,16 @@ class Gpus(unittest.TestCase):
         cases = {"two": ["--gtp", 2], "gathered": ["--gtp", 2, "--embedding", "gather"],
                  "nccl": ["--gtp", 2, "--pushes", "off"],
                  "poisoned": ["--gtp", 2, "--debug-poison", "on", "--gather-budget", "min", "--reduce-budget", "min"],
-                 "delayed": ["--gtp", 2, "--debug-delays", 3]}
+                 "delayed": ["--gtp", 2, "--debug-delays", 3],
+                 "graph": ["--gtp", 2, "--cuda-graph", "on"],
+                 "graph-nccl": ["--gtp", 2, "--cuda-graph", "on", "--pushes", "off", "--embedding", "gather"],
+                 "graph-poisoned": ["--gtp", 2, "--cuda-graph", "on", "--debug-poison", "on", "--gather-budget", "min"]}
         if GPUS >= 4:
             cases["four"] = ["--gtp", 4]
         for name, case in cases.items():
             self.assertEqual(expected, bits(self.train(name, case[1], *flags, *case)), name)
+            summary = json.loads((self.folder / name / "summary.json").read_text())
+            self.assertEqual(STEPS - 2 if "--cuda-graph" in case else None, summary.get("graph_steps"), name)
 
     def test_cpus_see_the_same_losses_and_go_on(self):
         on_gpu = self.train("gpu", 2, "--gtp", 2)
@@ -61,29 +67,46 @@ class Gpus(unittest.TestCase):
                     "--tp", 2, "--gtp", 1, "--steps", STEPS + 2, "--out", out)
             self.assertEqual([STEPS + 1, STEPS + 2], [line["step"] for line in metrics(out)])
 
-    def counts(self, steps):
+    def test_evaluations_come_between_the_launches_of_a_graph(self):
+        flags = ["--gtp", 2, "--deterministic", "on", "--valid", self.flags[3], "--eval-every", 4]
+        expected = self.train("evaluated", 2, *flags)
+        graph = self.train("evaluated-graph", 2, *flags, "--cuda-graph", "on")
+        self.assertEqual(bits(expected), bits(graph))
+        self.assertEqual([line.get("valid_loss") for line in metrics(expected)],
+                         [line.get("valid_loss") for line in metrics(graph)])
+        # Two steps before the first launch, and one behind each evaluation but the last.
+        self.assertEqual(STEPS - 2 - 4, json.loads((graph / "summary.json").read_text())["graph_steps"])
+
+    def counts(self, steps, *flags):
         """By rank: how often a run called what allocates or waits."""
-        prefix = self.folder / f"counts-{steps}"
+        prefix = self.folder / "-".join(["counts", str(steps), *flags])
         environment = {**ENVIRONMENT, "LD_PRELOAD": str(COUNTER), "TESSERA_COUNTS": str(prefix)}
         arguments = ["bench", "step", "--model", "llama-demo", "--seq-len", 512, "--gtp", 2, "--dtype", "bf16", "--warmup", 6,
-                     "--steps", steps]
+                     "--steps", steps, *flags]
         result = subprocess.run(command(*arguments), capture_output=True, text=True, check=False, env=environment, timeout=300)
         self.assertEqual(0, result.returncode, result.stderr)
         ranks = [dict(line.split() for line in path.read_text().splitlines()) for path in self.folder.glob(prefix.name + ".*")]
         return collections.Counter(tuple(sorted(rank.items())) for rank in ranks)
 
     def test_a_step_allocates_nothing_and_waits_for_nothing(self):
-        few, many = self.counts(24), self.counts(64)  # the first steps fill the pools of pinned memory
-        self.assertGreater(sum(int(count) for rank in few for _, count in rank), 0, "nothing was counted")
-        self.assertEqual(few, many)
+        for flags in ([], ["--cuda-graph"]):
+            few, many = self.counts(24, *flags), self.counts(64, *flags)  # the first fill the pools of pinned memory
+            self.assertGreater(sum(int(count) for rank in few for _, count in rank), 0, "nothing was counted")
+            self.assertEqual(few, many, flags)
 
     def test_a_dead_rank_ends_the_others_within_the_time_limit(self):
+        self.check_dead_rank("dead")
+
+    def test_a_dead_rank_ends_a_graph_too(self):
+        self.check_dead_rank("dead-graph", "--cuda-graph", "on")
+
+    def check_dead_rank(self, name, *flags):
         limit = 6
         arguments = ["train", *self.flags, "--backend", "nccl", "--ranks", 2, "--gtp", 2, "--steps", 10**6, "--timeout-s",
-                     limit, "--out", self.folder / "dead"]
+                     limit, "--out", self.folder / name, *flags]
         with subprocess.Popen(command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                               env=ENVIRONMENT) as program:
-            while not (self.folder / "dead" / "metrics.jsonl").exists() or len(metrics(self.folder / "dead")) < 5:
+            while not (self.folder / name / "metrics.jsonl").exists() or len(metrics(self.folder / name)) < 5:
                 self.assertIsNone(program.poll())
                 time.sleep(0.2)
             children = pathlib.Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()

@@ -3,6 +3,7 @@
 // evaluation.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <mutex>
 #include <set>
 
@@ -15,11 +16,11 @@ namespace tessera::shard {
 namespace {
 
 // The logical element i of parameter p after `updates` optimizer steps.
-float weight_value(int p, std::int64_t updates, std::int64_t i) {
+float weight_value(std::int64_t p, std::int64_t updates, std::int64_t i) {
   return static_cast<float>(p * 1000 + i) * 0.37f + static_cast<float>(updates) * 0.011f;
 }
 // What use `use` in block `block` contributes there; blocks are counted over the whole run, so steps differ.
-float gradient_value(int p, std::int64_t block, int use, int tp, std::int64_t i) {
+float gradient_value(std::int64_t p, std::int64_t block, std::int64_t use, std::int64_t tp, std::int64_t i) {
   return 1.0f / static_cast<float>(1 + ((i * 31 + p * 17 + block * 7 + use * 5 + tp * 3) % 97)) -
          0.01f * static_cast<float>(block % 11);
 }
@@ -39,13 +40,15 @@ class Model {
  public:
   Model(Parallel& parallel, const RuntimeOptions& options) : parallel_(parallel), runtime(parallel, {}, options) {
     const int tp = parallel.tp_size();
+    const std::int64_t overlapping = std::int64_t{2} * tp + 3;
     std::vector<std::vector<layout::Range>> overlap;
-    for (int rank = 0; rank < tp; ++rank) overlap.push_back({{rank * 2, rank * 2 + 2}, {2 * tp, 2 * tp + 3}});
+    for (std::int64_t rank = 0; rank < tp; ++rank)
+      overlap.push_back({{rank * 2, rank * 2 + 2}, {overlapping - 3, overlapping}});
     runtime.add({.name = "tied", .dims = {26, 11}, .compute = layout::cut_rows({26, 11}, {{"vocabulary", 26}}, tp)});
     runtime.add({.name = "stacked", .dims = {14, 5}, .compute = layout::cut_rows({14, 5}, {{"a", 7}, {"b", 7}}, tp)});
     runtime.add({.name = "columns", .dims = {6, 7}, .compute = layout::cut_cols({6, 7}, tp)});
     runtime.add(
-        {.name = "overlap", .dims = {2 * tp + 3, 4}, .compute = layout::rows_by_rank({2 * tp + 3, 4}, overlap)});
+        {.name = "overlap", .dims = {overlapping, 4}, .compute = layout::rows_by_rank({overlapping, 4}, overlap)});
     runtime.add({.name = "norm",
                  .dims = {9},
                  .compute = layout::replicated({1, 9}, tp),
@@ -96,6 +99,7 @@ class Model {
   void train(int microbatches, const Flags& flags = {}) {
     const int gtp = parallel_.gtp_size();
     runtime.begin_step(StepKind::train, microbatches);
+    starts_prepared = runtime.can_be_graph();
     for (int mb = 0; mb < microbatches; ++mb) {
       block_ = ((step_ * parallel_.dp_size() + parallel_.dp_rank()) * microbatches + mb) * gtp + parallel_.gtp_rank();
       runtime.begin_microbatch();
@@ -214,7 +218,8 @@ class Model {
   std::vector<std::int64_t> updates_;
 
  public:
-  Runtime runtime;  // last: it refers to nothing above
+  bool starts_prepared = false;  // the last training step
+  Runtime runtime;               // last: it refers to nothing above
 };
 
 void run(const Mesh& mesh, const RuntimeOptions& options, const std::function<void(Model&)>& body) {
@@ -285,6 +290,67 @@ TEST_P(ReplayOnMesh, EvaluationsAndOtherStepsMayComeBetween) {
     }
     EXPECT_EQ(model.runtime.schedule_statistics().departed_steps, 0);
     EXPECT_EQ(model.runtime.schedule_statistics().planned, 3);
+  });
+}
+
+// A graph's step does what the one did from which it was made; here it has nothing in it, and weights stay as they are.
+TEST_P(ReplayOnMesh, RepeatedStepsCountVersionsAndKeepWhatIsGatheredAhead) {
+  run(GetParam(), {.zero = true, .coalesce_bytes = 1024}, [](Model& model) {
+    Runtime& runtime = model.runtime;
+    const bool gathers = runtime.parallel().gtp_size() * runtime.parallel().tp_size() > 1;
+    const auto repeat = [&] {
+      runtime.begin_step(StepKind::train, 2);
+      ASSERT_TRUE(runtime.can_be_graph());
+      runtime.repeat_step();
+      runtime.launched({}, {.gathered_bytes = 17});
+      EXPECT_EQ(runtime.finish(runtime.pending()).gathered_bytes, 17);
+    };
+    for (int step = 0; step < 3; ++step) {
+      model.train(2);
+      EXPECT_EQ(model.starts_prepared, step == 2 || (step == 1 && !gathers)) << "step " << step;
+      model.update();
+    }
+    const std::vector<Event> events = runtime.trace();
+    std::vector<std::int64_t> versions;
+    for (ParameterId id = 0; id < runtime.size(); ++id) versions.push_back(runtime.parameter(id).version);
+    repeat();
+    repeat();
+    EXPECT_TRUE(std::ranges::equal(runtime.trace(), events, is_same));
+    for (ParameterId id = 0; id < runtime.size(); ++id)
+      EXPECT_EQ(runtime.parameter(id).version,
+                versions[static_cast<std::size_t>(id)] + (runtime.parameter(id).spec.trainable ? 2 : 0));
+    model.train(2);
+    EXPECT_TRUE(model.starts_prepared);
+    model.update();
+    model.replace(3);  // "overlap", which is gathered over tp too
+    model.train(2);
+    EXPECT_EQ(model.starts_prepared, !gathers);
+    model.update();
+    model.evaluate();
+    model.train(2);
+    EXPECT_EQ(model.starts_prepared, !gathers);
+    model.update();
+    repeat();  // directly behind a step that has gathers for it under way
+    model.train(2);
+    EXPECT_EQ(runtime.schedule_statistics().departed_steps, 0);
+  });
+}
+
+TEST(Replay, ARepeatedStepThatWouldUseAnotherVersionIsAnError) {
+  run({.gtp = 2}, {}, [](Model& model) {
+    for (int step = 0; step < 3; ++step) {
+      model.train(2);
+      model.update();
+    }
+    model.runtime.begin_step(StepKind::train, 2);
+    ++model.runtime.parameter(1).version;
+    try {
+      model.runtime.repeat_step();
+      FAIL() << "no error";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("'stacked' was gathered in another version"), std::string::npos)
+          << error.what();
+    }
   });
 }
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
 
 #include "tessera/base/error.h"
 #include "training.h"
@@ -82,22 +83,68 @@ TEST_P(PendingSteps, AreAtMostSoMany) {
 // Steps that follow their schedule are enqueued, and the one before is finished, whatever the device is at.
 TEST(PendingStepsOnGpu, AreEnqueuedWhileTheDeviceStandsStill) {
   if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
-  constexpr double kStill = 2;  // seconds
-  constexpr int kStep = 4;      // before which it stands still
+  constexpr double still = 2;  // seconds
+  constexpr int stood_at = 4;  // before which it stands still
   std::chrono::steady_clock::time_point begin;
-  RunOptions options{.model = odd_model(), .blocks = 1, .steps = kStep + 2, .on_gpu = true, .ahead = 1};
+  RunOptions options{.model = odd_model(), .blocks = 1, .steps = stood_at + 2, .on_gpu = true, .ahead = 1};
   options.before_step = [&](Trainer& trainer, int step) {
-    if (step != kStep) return;
+    if (step != stood_at) return;
     begin = std::chrono::steady_clock::now();
-    trainer.parallel().compute->delay(kStill);
+    trainer.parallel().compute->delay(still);
   };
   options.after_step = [&](Trainer& trainer, int step) {
-    if (step < kStep) return;
+    if (step < stood_at) return;
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-    EXPECT_LT(taken.count(), kStill / 2) << "step " << step;
+    EXPECT_LT(taken.count(), still / 2) << "step " << step;
     EXPECT_EQ(trainer.pending_steps(), 2);
   };
   EXPECT_EQ(run(options).losses.size(), 6u);
+}
+
+void expect_same_values(const std::vector<double>& values, const std::vector<double>& expected, const char* what) {
+  ASSERT_EQ(values.size(), expected.size());
+  for (std::size_t i = 0; i < values.size(); ++i)
+    EXPECT_TRUE(values[i] == expected[i] || (std::isnan(values[i]) && std::isnan(expected[i])))
+        << what << " of step " << i << ": got " << values[i] << ", expected " << expected[i];
+}
+void expect_same(const RunResult& result, const RunResult& expected) {
+  expect_same_values(result.losses, expected.losses, "loss");
+  expect_same_values(result.norms, expected.norms, "norm");
+  EXPECT_EQ(result.skipped, expected.skipped);
+  EXPECT_EQ(result.updates, expected.updates);
+  for (const auto& [name, values] : expected.tensors) EXPECT_TRUE(result.tensors.at(name) == values) << name;
+}
+
+// The first step is recorded; one rank has nothing to gather, so the others are launches.
+TEST(GraphSteps, GiveTheBitsOfStepsWithoutAGraph) {
+  if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+  for (const base::DType dtype : {base::DType::fp32, base::DType::bf16}) {
+    RunOptions options{
+        .model = odd_model(), .dtype = dtype, .blocks = 3, .steps = 8, .on_gpu = true, .lr_growth = 3e-3};
+    options.spoiled = {5};
+    const RunResult expected = run(options);
+    options.graph = true;
+    for (const std::optional<int> ahead : {std::optional<int>(), {1}, {Trainer::kMostPending - 1}}) {
+      options.ahead = ahead;
+      const RunResult result = run(options);
+      expect_same(result, expected);
+      EXPECT_EQ(result.graph_steps, options.steps - 1) << ahead.value_or(-1) << " pending";
+    }
+  }
+}
+
+// An evaluation makes a schedule of its own, so another graph is made; other weights lie where the graph reads them.
+TEST(GraphSteps, GoOnAfterOtherWork) {
+  if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+  RunOptions options{.model = odd_model(), .blocks = 2, .steps = 9, .on_gpu = true, .evaluated = {4}};
+  options.before_step = [](Trainer& trainer, int step) {
+    if (step == 6) set_initial_values(trainer.runtime(), 11);
+  };
+  const RunResult expected = run(options);
+  options.graph = true;
+  const RunResult result = run(options);
+  expect_same(result, expected);
+  EXPECT_EQ(result.graph_steps, 9 - 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, PendingSteps, ::testing::Values(base::DeviceKind::cpu, base::DeviceKind::cuda),

@@ -108,7 +108,8 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
                           .recompute = options.recompute,
                           .seq_len = options.seq_len,
                           .embedding = {.per_microbatch = options.seq_len, .lookup = options.embedding},
-                          .adamw = {.weight_decay = 0.1}});
+                          .adamw = {.weight_decay = 0.1},
+                          .graph = options.graph});
   set_initial_values(trainer.runtime(), 7);
   const auto finish = [&](const StepResult& done) {
     if (world.rank() != 0) return;
@@ -119,6 +120,7 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
   for (int step = 0; step < options.steps; ++step) {
     if (options.left_out.contains(step)) continue;
     if (options.before_step) options.before_step(trainer, step);
+    if (options.evaluated.contains(step)) trainer.evaluate(input_of(options, trainer.parallel(), step));
     std::optional<Spoiled> spoiled;
     if (options.spoiled.contains(step)) spoiled.emplace(trainer);
     const double lr = 1e-2 + step * options.lr_growth;
@@ -132,6 +134,7 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
   }
   while (trainer.pending_steps() > 0) finish(trainer.finish_step());
   if (world.rank() == 0) result.updates = trainer.optimizer().updates();
+  if (world.rank() == 0) result.graph_steps = trainer.graph_steps();
   trainer.parallel().compute->synchronize();
   for (shard::ParameterId id = 0; id < trainer.runtime().size(); ++id) {
     shard::ShardedParameter& parameter = trainer.runtime().parameter(id);

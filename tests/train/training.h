@@ -25,11 +25,13 @@ struct RunOptions {
   bool documents = false;  // attention and positions restart inside sequences
   bool masked = false;     // every target
   bool on_gpu = false;     // one rank, on the first GPU
+  bool graph = false;      // TrainerOptions'
   // Steps left pending when the next is enqueued; without: whole steps.
   std::optional<int> ahead;
   double lr_growth = 0;             // of the rate, 1e-2 at first, from step to step
   std::set<int> spoiled, left_out;  // steps whose gradient is not finite; steps that are not taken
   std::function<void(int rank, const std::string& group, const std::string& op, std::int64_t sequence)> inject;
+  std::set<int> evaluated;  // steps before which their samples are evaluated
   // Around each step from 0 on, as it is given to the trainer, on every rank's thread.
   std::function<void(Trainer&trainer, int step)> before_step, after_step;
 };
@@ -37,6 +39,7 @@ struct RunOptions {
 struct RunResult {
   std::vector<double> losses, norms;  // of rank 0, as the two that follow
   std::vector<bool> skipped;
+  std::int64_t graph_steps = 0;
   std::int64_t updates = 0;
   // "weight/NAME", "exp_avg/NAME", "exp_avg_sq/NAME", "main_grad/NAME": logical elements in row-major order, widened to
   // fp64 (exactly).

@@ -179,7 +179,9 @@ TEST_F(NcclPushes, AGraphReplaysThem) {
   base::CudaStream stream = group->lane().stream();
   cudaGraph_t graph = nullptr;
   ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  group->lane().capture(std::make_shared<base::Capture>());
   for (int round = 1; round <= 5; ++round) rounds.enqueue(round);
+  group->lane().capture(nullptr);
   ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
   cudaGraphExec_t replay = nullptr;
   ASSERT_EQ(cudaGraphInstantiate(&replay, graph, 0), cudaSuccess);

@@ -1,0 +1,31 @@
+// Steps that a graph carries out (docs/schedule.md).
+#include "tessera/base/error.h"
+#include "tessera/shard/runtime.h"
+
+namespace tessera::shard {
+
+bool Runtime::can_be_graph() const {
+  return in_step_ && microbatch_ < 0 && replay_ && starts_prepared_ && is_training() && !timeline_.is_on() &&
+         options_.replay.delay_seed == 0;
+}
+
+void Runtime::repeat_step() {
+  TESSERA_CHECK(can_be_graph(), "a step is repeated that is none of a graph");
+  // A graph waits for nothing from before: gathers of a step without one may be under way.
+  for (comm::Communicator* group : parallel_.groups()) parallel_.compute->wait(group->lane().record());
+  replay_->repeat();
+  for (const Event& event : replay_->trace()) agreement_.add(event);
+  agreement_.post();
+  in_step_ = false;
+}
+
+void Runtime::launched(const base::Fence& end, const StepStatistics& statistics) {
+  TESSERA_CHECK(!in_step_ && replay_, "a graph is launched that is no step");
+  statistics_ = statistics;
+  for (auto& entry : entries_) entry->parameter.published = end;
+  replay_->ends_with(end);
+  parallel_.compute->wait(end);
+  agreement_.compare_later(entries_);
+}
+
+}  // namespace tessera::shard

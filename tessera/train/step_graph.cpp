@@ -1,0 +1,71 @@
+#include "tessera/train/step_graph.h"
+
+#include <ATen/ops/empty_like.h>
+
+#include <array>
+#include <limits>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/convert.h"
+#include "tessera/shard/captured_lanes.h"
+
+namespace tessera::train {
+namespace {
+
+std::array<at::Tensor, 3> tensors_of(const nn::Batch& batch) {
+  return {batch.tokens, batch.targets, batch.layout.positions};
+}
+
+std::vector<nn::Batch> room_for(std::vector<nn::Batch> batches, at::Device device) {
+  for (nn::Batch& batch : batches)
+    for (at::Tensor* tensor : {&batch.tokens, &batch.targets, &batch.layout.positions})
+      *tensor = at::empty_like(*tensor, at::TensorOptions(device).dtype(tensor->scalar_type()));
+  return batches;
+}
+
+}  // namespace
+
+StepGraph::StepGraph(shard::Runtime& runtime, std::vector<nn::Batch> batches, double scale, const Record& record)
+    : runtime_(runtime),
+      schedules_(runtime.schedules_made()),
+      scale_(scale),
+      graph_(runtime.parallel().device),
+      inputs_(room_for(std::move(batches), ops::to_device(runtime.parallel().device))) {
+  for (const nn::Batch& batch : inputs_)
+    TESSERA_CHECK(batch.layout.cu_seqlens.empty(), "a graph of a step with document boundaries, which differ by step");
+  shard::Parallel& parallel = runtime.parallel();
+  for (comm::Communicator* group : parallel.groups()) group->lane().synchronize();
+  graph_.begin(parallel.compute->stream());
+  {
+    shard::CapturedLanes lanes(parallel);
+    losses_ = record([this](int microbatch) { return inputs_[static_cast<std::size_t>(microbatch)]; });
+    lanes.join();
+  }
+  graph_.end();
+  for (comm::Communicator* group : parallel.groups()) group->lane().synchronize();  // what a lane could not record
+  parallel.compute->synchronize();
+  statistics_ = runtime.statistics();
+  statistics_.exposed_seconds = std::numeric_limits<double>::quiet_NaN();  // a graph measures nothing
+}
+
+bool StepGraph::fits(std::span<const nn::Batch> batches, double scale) const {
+  if (batches.size() != inputs_.size() || scale != scale_ || schedules_ != runtime_.schedules_made()) return false;
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    const nn::TokenLayout &given = batches[i].layout, &own = inputs_[i].layout;
+    if (given.batch != own.batch || given.seq_len != own.seq_len || !given.cu_seqlens.empty()) return false;
+  }
+  return true;
+}
+
+void StepGraph::launch(std::span<const nn::Batch> batches, bool repeats) {
+  if (repeats) runtime_.repeat_step();
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    const auto from = tensors_of(batches[i]), to = tensors_of(inputs_[i]);
+    for (std::size_t k = 0; k < to.size(); ++k) to[k].copy_(from[k], /*non_blocking=*/true);
+  }
+  shard::Parallel& parallel = runtime_.parallel();
+  parallel.world->lane().wait(parallel.compute->record());
+  runtime_.launched(parallel.world->launch([this](base::CudaStream stream) { graph_.launch(stream); }), statistics_);
+}
+
+}  // namespace tessera::train

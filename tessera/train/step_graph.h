@@ -1,0 +1,49 @@
+// A training step as a CUDA graph: made of one step that follows its schedule, launched for later ones like it.
+//
+// Its work, addresses and constants are those of that step: the schedule lays memory out once, the learning rate and
+// the number of updates lie in the device's memory, and samples are copied to where the graph reads them. Fits is a
+// step with as many microbatches of the same shape, without document boundaries, and as many tokens.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "tessera/nn/llama.h"
+#include "tessera/ops/graph.h"
+#include "tessera/shard/runtime.h"
+
+namespace tessera::train {
+
+class StepGraph {
+ public:
+  using Batches = std::function<nn::Batch(int microbatch)>;
+
+  // Takes the runtime's step, which can be a graph and has begun, to its last publish. record: calls everything between
+  // its argument's begin and that publish, and returns the microbatches' losses. Compute's lane has come to
+  // an end; waits for the others. Nothing is launched. Collective. Errors: what cannot be recorded.
+  using Record = std::function<std::vector<at::Tensor>(const Batches& batches)>;
+  StepGraph(shard::Runtime& runtime, std::vector<nn::Batch> batches, double scale, const Record& record);
+  StepGraph(const StepGraph&) = delete;
+  StepGraph& operator=(const StepGraph&) = delete;
+
+  // Whether a step with these samples is a launch of it.
+  bool fits(std::span<const nn::Batch> batches, double scale) const;
+  // The runtime's step is one that fits. Enqueues it: samples first, which are pinned and stay until it is over. With
+  // repeats the runtime has not seen its events. Collective.
+  void launch(std::span<const nn::Batch> batches, bool repeats);
+  // Of the last launch, by microbatch.
+  const std::vector<at::Tensor>& losses() const { return losses_; }
+
+ private:
+  shard::Runtime& runtime_;
+  const int schedules_;
+  const double scale_;
+  ops::Graph graph_;
+  std::vector<nn::Batch> inputs_;  // on the device
+  std::vector<at::Tensor> losses_;
+  shard::StepStatistics statistics_;
+};
+
+}  // namespace tessera::train
