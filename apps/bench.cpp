@@ -100,6 +100,7 @@ int bench_step(const Arguments& arguments) {
   app.add_option("--profile", bench.profile, "write every kernel of two more steps to this file, for Perfetto");
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;
+  check_output("--profile", bench.profile);
   if (bench.steps < 1 || bench.warmup < 0)
     throw InputError("--steps, --warmup: got {} and {}, expected 1 and 0 or more", bench.steps, bench.warmup);
   const std::int64_t layers = bench.model.num_layers;

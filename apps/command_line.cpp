@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "tessera/base/error.h"
 
 namespace tessera::apps {
@@ -16,6 +18,15 @@ bool parse(CLI::App& app, const std::vector<std::string>& arguments) {
     throw InputError("{}: {}", app.get_name(), error.what());
   }
   return true;
+}
+
+void check_output(const std::string& flag, const std::string& file) {
+  if (file.empty()) return;
+  const std::filesystem::path folder = std::filesystem::absolute(file).parent_path();
+  if (!std::filesystem::is_directory(folder))
+    throw InputError("{}: got {}, expected a file in a folder that exists: {} is none", flag, file, folder.string());
+  if (std::filesystem::is_directory(file))
+    throw InputError("{}: got {}, which is a folder, expected a file", flag, file);
 }
 
 }  // namespace tessera::apps

@@ -58,6 +58,8 @@ int run_plan(const Arguments& arguments) {
   Output output;
   add_options(app, flags, output);
   if (!parse(app, arguments)) return 0;
+  check_output("--trace", output.timeline);
+  check_output("--save-events", output.events);
   if (output.rows == 0) output.rows = std::numeric_limits<std::size_t>::max();
 
   const train::PlanTask task = train::plan_task(flags, base::read_environment().configs.value_or(TESSERA_CONFIGS));

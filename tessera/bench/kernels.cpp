@@ -21,6 +21,11 @@ class WallClock final : public KernelClock {
     for (int call = 0; call < calls; ++call) work(call);
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
+  std::vector<double> seconds_of_parts(std::span<const std::function<void()>> parts) override {
+    std::vector<double> seconds;
+    for (const std::function<void()>& part : parts) seconds.push_back(seconds_of(1, [&](int) { part(); }));
+    return seconds;
+  }
 };
 
 void check(const KernelBench& b) {
@@ -41,7 +46,8 @@ void check(const KernelBench& b) {
 // Median seconds of a call over the repetitions; each goes over so many sets of buffers.
 double measure(KernelClock& clock, const KernelCase& one, int sets, int repetitions) {
   std::vector<std::function<void()>> calls;
-  for (int set = 0; set < sets; ++set) calls.push_back(one.prepare(static_cast<std::uint64_t>(10 * set)));
+  for (int set = 0; set < sets; ++set)
+    calls.push_back(one.prepare(std::uint64_t{10} * static_cast<std::uint64_t>(set)));
   const auto work = [&](int call) { calls[static_cast<std::size_t>(call)](); };
   clock.seconds_of(sets, work);
   std::vector<double> seconds;

@@ -2,6 +2,8 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <span>
+#include <vector>
 
 namespace tessera::bench {
 
@@ -10,6 +12,8 @@ class KernelClock {
   virtual ~KernelClock() = default;
   // Seconds of work(0), work(1), ..., work(calls - 1), one behind the other.
   virtual double seconds_of(int calls, const std::function<void(int)>& work) = 0;
+  // Seconds of each part, one behind the other.
+  virtual std::vector<double> seconds_of_parts(std::span<const std::function<void()>> parts) = 0;
 };
 
 std::unique_ptr<KernelClock> make_wall_clock();

@@ -1,5 +1,7 @@
 #include <cuda_runtime_api.h>
 
+#include <deque>
+
 #include "tessera/base/cuda_check.h"
 #include "tessera/bench/kernels_clock.h"
 #include "tessera/ops/tensor.h"
@@ -39,10 +41,25 @@ class EventClock final : public KernelClock {
     end_.record(stream);
     return end_.seconds_since(begin_);
   }
+  std::vector<double> seconds_of_parts(std::span<const std::function<void()>> parts) override {
+    const base::CudaStream stream = ops::stream_of(from_);
+    while (ends_.size() < parts.size()) ends_.emplace_back();
+    to_.copy_(from_);
+    begin_.record(stream);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      parts[i]();
+      ends_[i].record(stream);
+    }
+    std::vector<double> seconds;
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      seconds.push_back(ends_[i].seconds_since(i == 0 ? begin_ : ends_[i - 1]));
+    return seconds;
+  }
 
  private:
   at::Tensor from_ = ops::make({kBusyBytes}, at::kByte, at::kCUDA), to_ = from_.clone();
   Event begin_, end_;
+  std::deque<Event> ends_;  // of parts
 };
 
 }  // namespace

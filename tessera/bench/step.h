@@ -23,10 +23,12 @@ struct StepBench {
   std::filesystem::path profile;  // where rank 0 writes what two more steps ran; empty: nowhere
 };
 
-// What a step cannot be faster than where nothing overlaps: each part alone on this rank's device, in seconds.
+// What a step cannot be faster than where nothing overlaps: its products and attention calls, and copies of as many
+// bytes as all else moves, on this rank's device in the order of a step and for as long as steps run, in seconds.
 struct StepLimit {
   double products = 0, attention = 0;  // measured
-  double bytes = 0, copy_rate = 0;     // of all that is not one of them, and of a copy (read + write), bytes a second
+  double bytes = 0, copy_rate = 0;  // of all that is not one of them, and of the copies (read + write), bytes a second
+  int rounds = 0;                   // whose mean these are
   double seconds() const { return products + attention + bytes / copy_rate; }
 };
 

@@ -3,12 +3,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <vector>
 
 #include "tessera/bench/kernels_clock.h"
 #include "tessera/bench/step.h"
 #include "tessera/ops/attention.h"
 #include "tessera/ops/convert.h"
 #include "tessera/ops/gemm.h"
+#include "tessera/ops/tensor.h"
 
 namespace tessera::bench {
 namespace {
@@ -35,51 +40,98 @@ std::int64_t whole(double value) {
   return static_cast<std::int64_t>(std::ceil(value));
 }
 
-struct Timing {
-  KernelClock& clock;
-  at::TensorOptions options, accumulator;
+// What a microbatch calls, part by part, and what each part is.
+enum class Work { products, attention, bytes };
+struct Part {
+  Work work;
+  std::function<void()> call;
+};
 
-  // Of one call, the shortest of some rounds.
-  double seconds(const std::function<void()>& work) const {
-    constexpr int kCalls = 4, kRounds = 3;
-    double best = clock.seconds_of(1, [&](int) { work(); });
-    for (int round = 0; round < kRounds; ++round)
-      best = std::min(best, clock.seconds_of(kCalls, [&](int) { work(); }) / kCalls);
-    return best;
+class Calls {
+ public:
+  Calls(const StepBench& bench, const Sizes& sizes, double bytes, at::Device device)
+      : options_(at::TensorOptions().device(device).dtype(ops::to_scalar_type(bench.config.dtype))),
+        gradient_(options_.dtype(ops::to_scalar_type(*bench.config.grad_wire))),
+        layers_(bench.model.num_layers),
+        head_(product(sizes.tokens, sizes.vocabulary, sizes.hidden)) {
+    layer_ = {product(sizes.tokens, sizes.q + 2 * sizes.kv, sizes.hidden), product(sizes.tokens, sizes.hidden, sizes.q),
+              product(sizes.tokens, 2 * sizes.ffn, sizes.hidden), product(sizes.tokens, sizes.hidden, sizes.ffn)};
+    make_attention(bench);
+    const double moved = bytes / static_cast<double>(layers_) / 2;  // a layer's share: read, and written
+    copies_ = whole(moved / kCopyBytes);
+    const std::int64_t copied = copies_ == 0 ? 0 : whole(moved / static_cast<double>(copies_));
+    from_ = ops::make({copied}, at::kByte, device);
+    to_ = ops::make({copied}, at::kByte, device);
   }
-  double product(double tokens, double out, double in) const {
-    const at::Tensor x = at::randn({whole(tokens), whole(in)}, options),
-                     w = at::randn({whole(out), whole(in)}, options);
-    const at::Tensor dy = at::randn({whole(tokens), whole(out)}, options);
-    at::Tensor dw = at::randn({whole(out), whole(in)}, accumulator);
-    return seconds([&] { ops::gemm_fprop(x, w); }) + seconds([&] { ops::gemm_dgrad(dy, w); }) +
-           seconds([&] { ops::gemm_wgrad(dy, x, dw, false); });
+
+  double bytes() const { return 2 * static_cast<double>(from_.numel() * copies_ * layers_); }
+  // In the order of a step: forward, the output layer, backward; each layer's share of the bytes behind its backward.
+  std::vector<Part> parts() const {
+    std::vector<Part> parts;
+    for (std::int64_t layer = 0; layer < layers_; ++layer) {
+      parts.push_back({Work::products, [this] {
+                         for (const Product& one : layer_) ops::gemm_fprop(one.x, one.w);
+                       }});
+      parts.push_back({Work::attention, [this] { ops::attention_forward(qkv_, shape_); }});
+    }
+    parts.push_back({Work::products, [this] {
+                       ops::gemm_fprop(head_.x, head_.w);
+                       backward(head_);
+                     }});
+    for (std::int64_t layer = 0; layer < layers_; ++layer) {
+      parts.push_back({Work::attention, [this] { ops::attention_backward(dout_, qkv_, forward_, shape_); }});
+      parts.push_back({Work::products, [this] { std::ranges::for_each(layer_, backward); }});
+      parts.push_back({Work::bytes, [this] {
+                         for (std::int64_t copy = 0; copy < copies_; ++copy) to_.copy_(from_);
+                       }});
+    }
+    return parts;
   }
-  double attention(const StepBench& bench) const {
+
+ private:
+  static constexpr double kCopyBytes = 256 << 20;  // at most, of a copy: far more than caches hold
+  struct Product {
+    at::Tensor x, w, dy, dw;
+  };
+
+  static void backward(const Product& one) {
+    ops::gemm_dgrad(one.dy, one.w);
+    at::Tensor dw = one.dw;
+    ops::gemm_wgrad(one.dy, one.x, dw, false);
+  }
+  Product product(double tokens, double out, double in) const {
+    return {.x = at::randn({whole(tokens), whole(in)}, options_),
+            .w = at::randn({whole(out), whole(in)}, options_),
+            .dy = at::randn({whole(tokens), whole(out)}, options_),
+            .dw = at::randn({whole(out), whole(in)}, gradient_)};
+  }
+  void make_attention(const StepBench& bench) {
     const std::int64_t tp = bench.config.tp, head_dim = bench.model.head_dim;
     const std::int64_t q_heads = bench.model.num_heads / tp,
                        kv_heads = std::max<std::int64_t>(bench.model.num_kv_heads / tp, 1);
-    ops::AttentionShape shape{.batch = bench.config.micro_batch,
-                              .seq_len = bench.config.seq_len,
-                              .kv_of_q = {},
-                              .cu_seqlens = {},
-                              .scale = 1 / std::sqrt(static_cast<double>(head_dim))};
+    shape_ = {.batch = bench.config.micro_batch,
+              .seq_len = bench.config.seq_len,
+              .kv_of_q = {},
+              .cu_seqlens = {},
+              .scale = 1 / std::sqrt(static_cast<double>(head_dim))};
     for (std::int64_t head = 0; head < q_heads; ++head)
-      shape.kv_of_q.push_back(static_cast<int>(head * kv_heads / q_heads));
-    const std::int64_t tokens = shape.batch * shape.seq_len;
-    const ops::Qkv qkv{at::randn({tokens, q_heads, head_dim}, options),
-                       at::randn({tokens, kv_heads, head_dim}, options),
-                       at::randn({tokens, kv_heads, head_dim}, options)};
-    const at::Tensor dout = at::randn({tokens, q_heads * head_dim}, options);
-    const ops::Attention forward = ops::attention_forward(qkv, shape);
-    return seconds([&] { ops::attention_forward(qkv, shape); }) +
-           seconds([&] { ops::attention_backward(dout, qkv, forward, shape); });
+      shape_.kv_of_q.push_back(static_cast<int>(head * kv_heads / q_heads));
+    const std::int64_t tokens = shape_.batch * shape_.seq_len;
+    qkv_ = {at::randn({tokens, q_heads, head_dim}, options_), at::randn({tokens, kv_heads, head_dim}, options_),
+            at::randn({tokens, kv_heads, head_dim}, options_)};
+    dout_ = at::randn({tokens, q_heads * head_dim}, options_);
+    forward_ = ops::attention_forward(qkv_, shape_);
   }
-  double copy_rate() const {
-    const at::Tensor from = at::randn({std::int64_t{1} << (options.device().is_cuda() ? 28 : 24)}, accumulator);
-    at::Tensor to = from.clone();
-    return 2 * static_cast<double>(from.nbytes()) / seconds([&] { to.copy_(from); });
-  }
+
+  const at::TensorOptions options_, gradient_;
+  const std::int64_t layers_;
+  std::vector<Product> layer_;
+  const Product head_;
+  ops::AttentionShape shape_;
+  ops::Qkv qkv_;
+  at::Tensor dout_, from_, to_;
+  ops::Attention forward_;
+  std::int64_t copies_ = 0;  // a layer
 };
 
 // Each input read once and each output written once: two norms with their residuals, rope with the split, swiglu,
@@ -108,21 +160,35 @@ double step_flops(const StepBench& bench) {
   return s.microbatches * (6 * weights * s.tokens + attention);
 }
 
+// Again and again, as steps come: a GPU that has rested runs faster than it can go on, until its power limit slows it.
 StepLimit measure_limit(const StepBench& bench, base::Device device) {
   const Sizes s = sizes_of(bench);
-  const std::unique_ptr<KernelClock> clock =
-      device.kind == base::DeviceKind::cuda ? make_event_clock() : make_wall_clock();
-  const auto options = at::TensorOptions().device(ops::to_device(device));
-  const Timing timing{*clock, options.dtype(ops::to_scalar_type(bench.config.dtype)),
-                      options.dtype(ops::to_scalar_type(base::accumulator_of(bench.config.dtype)))};
-  const double layer = timing.product(s.tokens, s.q + 2 * s.kv, s.hidden) + timing.product(s.tokens, s.hidden, s.q) +
-                       timing.product(s.tokens, 2 * s.ffn, s.hidden) + timing.product(s.tokens, s.hidden, s.ffn);
-  StepLimit limit;
-  limit.products = s.microbatches * (s.layers * layer + timing.product(s.tokens, s.vocabulary, s.hidden));
-  limit.attention = s.microbatches * s.layers * timing.attention(bench);
-  limit.bytes = bytes_beside(bench, s);
-  limit.copy_rate = timing.copy_rate();
-  if (device.kind == base::DeviceKind::cuda) at::accelerator::emptyCache();
+  const bool is_gpu = device.kind == base::DeviceKind::cuda;
+  const std::unique_ptr<KernelClock> clock = is_gpu ? make_event_clock() : make_wall_clock();
+  StepLimit limit{.bytes = bytes_beside(bench, s)};
+  {
+    const Calls calls(bench, s, limit.bytes / s.microbatches, ops::to_device(device));
+    std::vector<std::function<void()>> work;
+    const std::vector<Part> parts = calls.parts();
+    for (const Part& part : parts) work.push_back(part.call);
+    std::map<Work, double> seconds;
+    const double settled = is_gpu ? 1.5 : 0;  // seconds before those that count, and of those
+    double passed = 0, counted = 0;
+    for (int rounds = 0; rounds < 2 || counted < settled; ++rounds) {
+      const std::vector<double> times = clock->seconds_of_parts(work);
+      const double round = std::accumulate(times.begin(), times.end(), 0.0);
+      const bool counts = rounds > 0 && passed >= settled;
+      passed += round;
+      if (!counts) continue;
+      counted += round;
+      ++limit.rounds;
+      for (std::size_t i = 0; i < times.size(); ++i) seconds[parts[i].work] += times[i];
+    }
+    limit.products = s.microbatches * seconds[Work::products] / limit.rounds;
+    limit.attention = s.microbatches * seconds[Work::attention] / limit.rounds;
+    limit.copy_rate = calls.bytes() * limit.rounds / seconds[Work::bytes];
+  }
+  if (is_gpu) at::accelerator::emptyCache();
   return limit;
 }
 

@@ -35,6 +35,11 @@ Runtime::~Runtime() {
   }
 }
 
+void Runtime::settle() {
+  TESSERA_CHECK(!in_step_, "settle inside a step");
+  for (comm::Communicator* group : parallel_.groups()) agreement_.wait_on_host(group->lane().record(), entries_);
+}
+
 void Runtime::give_up() {
   for (comm::Communicator* group : parallel_.groups()) group->cancel();
 }

@@ -142,6 +142,9 @@ class Runtime {
   void gather_rows(ParameterId id, const RowIds& ids, void* out, Pass pass);
   // Ask for it directly before writing and produce, once a microbatch.
   RowGradient grad_rows(ParameterId id, const RowIds& ids);
+  // Outside a step: waits until nothing is under way. Gathers for the next step read the stored weights, so whoever
+  // writes weights that are no update of the step before waits first.
+  void settle();
   // New weights, written by compute: where the state is split (ZeRO-1) of this rank's state parts, which replicas now
   // give each other. Collective over dp.
   void publish(std::span<const ParameterId> ids);

@@ -1,5 +1,6 @@
 #include "tessera/train/plan_flags.h"
 
+#include <algorithm>
 #include <array>
 
 #include "tessera/base/error.h"
@@ -57,6 +58,17 @@ shard::Trace load_events(const PlanFlags& flags, const PlanRequest& request) {
   return std::move(named.trace);
 }
 
+// The file says how many microbatches there are: the batch follows from it where no flag says it.
+void take_batch_of(const shard::Trace& trace, const std::string& events, TrainConfig& config) {
+  int last = 0;
+  for (const shard::Event& event : trace) last = std::max(last, event.microbatch);
+  const std::int64_t microbatch = config.micro_batch * config.gtp * config.dp, batch = microbatch * (last + 1);
+  if (config.given.contains("global_batch") && config.global_batch != batch)
+    throw InputError("--global-batch: is {}, expected {}: {} holds {} microbatches of {} sequences",
+                     config.global_batch, batch, events, last + 1, microbatch);
+  config.global_batch = batch;
+}
+
 // What a run chose by its own times is what is planned for it.
 void keep_arenas(const MeasuredRun& run, PlanRequest& request) {
   if (!request.gather_budget) request.gather_budget = run.gather_arena_bytes;
@@ -97,6 +109,7 @@ PlanTask plan_task(const PlanFlags& flags, const std::filesystem::path& configs)
   if (flags.events.empty()) return task;
   request.trace = load_events(flags, request);
   request.kind = request.trace->front().step;
+  take_batch_of(*request.trace, flags.events, request.config);
   return task;
 }
 

@@ -25,21 +25,32 @@ MeshDegrees mesh_of(const TrainConfig& config) {
           .node = gtp_ranks_of_node(config)};
 }
 
+// Of a step whose microbatches have `events` each.
+void check_length(std::int64_t microbatches, std::int64_t events) {
+  if (microbatches > kMostEvents / std::max<std::int64_t>(events, 1))
+    throw InputError("--global-batch: a step of {} microbatches with {} events each, expected at most {} events",
+                     microbatches, events, kMostEvents);
+}
+
 shard::Trace trace_of(const PlanRequest& request, const StepPlan& step) {
   if (request.trace) return *request.trace;
   const TrainConfig& config = request.config;
-  const std::int64_t blocks = config.micro_batch * config.gtp * config.dp;
+  const std::int64_t microbatches = config.global_batch / (config.micro_batch * config.gtp * config.dp);
   const auto embedding = static_cast<std::size_t>(nn::llama_ids(request.model).embedding);
   const bool by_rows = step.parameters[embedding].row_buffers > 0;
-  return nn::llama_trace(request.model, {.tp_size = static_cast<int>(config.tp),
-                                         .tp_rank = static_cast<int>(config.tp) - 1,
-                                         .sequence_parallel = config.sequence_parallel,
-                                         .recompute = nn::BlockRecompute(recompute_choice(config, request.model)),
-                                         .kind = request.kind,
-                                         .microbatches = static_cast<int>(config.global_batch / blocks),
-                                         .tokens = config.micro_batch * config.seq_len,
-                                         .row_ranks = by_rows ? static_cast<int>(config.gtp) : 1,
-                                         .dtype = config.dtype});
+  nn::LlamaTraceOptions options{.tp_size = static_cast<int>(config.tp),
+                                .tp_rank = static_cast<int>(config.tp) - 1,
+                                .sequence_parallel = config.sequence_parallel,
+                                .recompute = nn::BlockRecompute(recompute_choice(config, request.model)),
+                                .kind = request.kind,
+                                .tokens = config.micro_batch * config.seq_len,
+                                .row_ranks = by_rows ? static_cast<int>(config.gtp) : 1,
+                                .dtype = config.dtype};
+  shard::Trace one = nn::llama_trace(request.model, options);
+  if (microbatches == 1) return one;
+  check_length(microbatches, static_cast<std::int64_t>(one.size()));
+  options.microbatches = static_cast<int>(microbatches);
+  return nn::llama_trace(request.model, options);
 }
 
 // Everything but the arenas.

@@ -56,7 +56,11 @@ struct StepPlan {
 // microbatch. InputError as resolve_ranks and resolve_model.
 TrainConfig resolve_plan_config(TrainConfig config, const nn::LlamaConfig& model);
 
-// Errors (InputError): a budget below the smallest that can run, a machine without flops for the type.
+// Events of a step that is planned, at most: some seconds, some hundred megabytes.
+inline constexpr std::int64_t kMostEvents = 4'000'000;
+
+// Errors (InputError): a budget below the smallest that can run, a machine without flops for the type, more than
+// kMostEvents.
 StepPlan plan_step(const PlanRequest& request);
 // Whether the steps of a resolved run can be planned, before it begins. Errors (InputError): a budget below the
 // smallest that can run.

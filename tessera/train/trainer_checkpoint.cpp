@@ -95,6 +95,7 @@ void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::in
 }
 
 void load_trainer(Trainer& trainer, const CheckpointReader& reader) {
+  trainer.runtime().settle();
   for (shard::ParameterId id = 0; id < trainer.runtime().size(); ++id) load_parameter(trainer, id, reader);
   const nlohmann::json& state = reader.state();
   trainer.optimizer().set_updates(

@@ -153,6 +153,7 @@ class Model {
   // Something outside the steps replaces a weight.
   void replace(ParameterId id) {
     updates_[static_cast<std::size_t>(id)] += 100;
+    runtime.settle();
     write(id);
     runtime.publish(id);
   }

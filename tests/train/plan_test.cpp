@@ -7,14 +7,11 @@
 
 #include <mutex>
 
-#include "config_test_support.h"
+#include "plan_testing.h"
+#include "tessera/base/error.h"
 #include "tessera/comm/local.h"
 #include "tessera/nn/llama_parameters.h"
-#include "tessera/shard/events_json.h"
 #include "tessera/train/config_check.h"
-#include "tessera/train/config_settings.h"
-#include "tessera/train/metrics.h"
-#include "tessera/train/plan_flags.h"
 #include "tessera/train/plan_report.h"
 #include "tessera/train/plan_timeline.h"
 #include "tessera/train/recompute_choice.h"
@@ -26,45 +23,6 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 using ::testing::HasSubstr;
-
-std::filesystem::path configs() {
-  return TESSERA_CONFIGS;
-}
-
-// Elements: tables 16 x 8 = 128 each; a block's qkv 16 x 8 = 128, attention output 8 x 8 = 64, gate and up 24 x 8 =
-// 192, down 8 x 12 = 96, together 480; norms 8 each, five of them. Matrices: 2 * 128 + 2 * 480 = 1216.
-nn::LlamaConfig even_model() {
-  nn::LlamaConfig model;
-  model.vocab_size = 16;
-  model.hidden_size = 8;
-  model.intermediate_size = 12;
-  model.num_layers = 2;
-  model.num_heads = 4;
-  model.num_kv_heads = 2;
-  model.head_dim = 2;
-  model.max_position_embeddings = 6;
-  return model;
-}
-
-// 1e9 flops and bytes a second, links of 1e6 bytes a second without latency within 4 ranks.
-Machine even_machine() {
-  Machine machine{.name = "even", .ranks_per_node = 4, .processors = 4};
-  machine.flops = {{base::DType::fp32, 1e9}, {base::DType::bf16, 1e9}};
-  machine.memory_bytes_per_second = 1e9;
-  machine.within_node = {.bytes_per_second = 1e6, .latency_s = 0};
-  machine.between_nodes = {.bytes_per_second = 1e5, .latency_s = 0};
-  return machine;
-}
-
-PlanRequest request_of(const std::map<std::string, std::string>& settings,
-                       const nn::LlamaConfig& model = even_model()) {
-  PlanRequest request{.model = model, .machine = even_machine()};
-  request.config.embedding = Lookup::gather;
-  for (const auto& [name, value] : settings) set_from_text(request.config, *find_setting(name), {value}, name);
-  request.config = resolve_plan_config(request.config, model);
-  request.coalesce_bytes = 0;  // every parameter by itself
-  return request;
-}
 
 // A rank of two holds half of each matrix and receives the other half in fp32. With least memory forward and backward
 // gather each block's weights anew; the output layer is needed twice in a row and the embedding once.
@@ -381,116 +339,6 @@ TEST(PlanTimeline, HasARowALaneAndNamedTransfers) {
   EXPECT_EQ(spans["reduce"], 15);
   EXPECT_EQ(spans["dp"], 15);
   EXPECT_GT(spans["compute"], 50);
-}
-
-TEST(PlanMachine, FilesSayWhatAMachineCanDo) {
-  for (const char* name : {"laptop", "h200"}) {
-    const Machine machine = find_machine(name, configs() / "machines");
-    EXPECT_EQ(machine.flops.size(), 3u);
-    EXPECT_GT(machine.within_node.bytes_per_second, machine.between_nodes.bytes_per_second);
-  }
-}
-
-// The refusal of a good machine with the value at `pointer` replaced; a null takes it away.
-std::string machine_refusal(const std::string& pointer, const json& value) {
-  json good = json::parse(R"({"description": "", "ranks_per_node": 2, "processors": 2, "flops": {"fp32": 1e9},
-    "efficiency": {"gemm": 1, "attention_forward": 0.5, "attention_backward": 0.5}, "memory_bytes_per_second": 1e9,
-    "links": {"within_node": {"bytes_per_second": 1e9, "latency_s": 1e-6},
-              "between_nodes": {"bytes_per_second": 1e9, "latency_s": 1e-6}}})");
-  EXPECT_EQ(parse_machine(good, "m", "FILE").flops.at(base::DType::fp32), 1e9);
-  const json::json_pointer at(pointer);
-  if (value.is_null()) good[at.parent_pointer()].erase(at.back());
-  if (!value.is_null()) good[at] = value;
-  return refusal([&] { parse_machine(good, "m", "FILE"); });
-}
-
-TEST(PlanMachine, BadFilesAreRefusedByPlace) {
-  EXPECT_EQ(machine_refusal("/efficiency/gemm", 1.5),
-            "FILE: efficiency: gemm: got 1.5, expected a number above 0 and at most 1");
-  EXPECT_EQ(machine_refusal("/links/within_node/latency_s", nullptr),
-            "FILE: links: within_node: key 'latency_s' is missing");
-  EXPECT_EQ(machine_refusal("/processors", 1.5), "FILE: processors: got 1.5, expected an integer");
-  EXPECT_EQ(machine_refusal("/flops/fp8", 1e15), "FILE: flops: unknown key 'fp8', expected bf16, fp32, fp64");
-  EXPECT_THAT(machine_refusal("/memory_bytes_per_second", -1), HasSubstr("got -1, expected a number above 0"));
-  EXPECT_THAT(refusal([] { find_machine("none", configs() / "machines"); }), HasSubstr("--machine: 'none' not found"));
-}
-
-TEST(PlanFlags, WhatDoesNotFitTogetherIsRefused) {
-  const auto task = [](const PlanFlags& flags) { return plan_task(flags, configs()); };
-  EXPECT_THAT(refusal([&] { task({}); }), HasSubstr("--model is missing"));
-  EXPECT_THAT(refusal([&] {
-                task({.settings = {{"model", {"llama-tiny"}}, {"ranks", {"4"}}, {"gtp", {"3"}}}});
-              }),
-              HasSubstr("--ranks: got 4"));
-  EXPECT_THAT(refusal([&] {
-                task({.settings = {{"model", {"llama-tiny"}}, {"gather_budget", {"5 apples"}}}});
-              }),
-              HasSubstr("--gather-budget: got '5 apples', expected min, auto, or bytes"));
-  EXPECT_THAT(refusal([&] {
-                task({.settings = {{"model", {"llama-tiny"}}}, .measured = "nowhere"});
-              }),
-              HasSubstr("--model: got llama-tiny with --measured"));
-  EXPECT_THAT(refusal([&] { task({.measured = "/nowhere"}); }), HasSubstr("/nowhere/config.json"));
-  const PlanTask good = task({.settings = {{"model", {"llama-tiny"}}, {"ranks", {"4096"}}, {"gtp", {"8"}}}});
-  EXPECT_EQ(good.request.config.dp, 512);
-  EXPECT_EQ(good.request.config.global_batch, 4096);  // one microbatch
-}
-
-TEST(PlanFlags, ABudgetThatIsTooSmallIsRefused) {
-  PlanRequest request = request_of({{"gtp", "2"}});
-  request.gather_budget = 100;
-  EXPECT_THROW(plan_step(request), InputError);
-}
-
-TEST(PlanFlags, RecordedEventsArePlannedInstead) {
-  const TempFolder folder;
-  const PlanFlags flags{.settings = {{"model", {"llama-tiny"}}, {"gtp", {"2"}}},
-                        .events = (folder / "e.json").string()};
-  PlanFlags written = flags;
-  written.events.clear();
-  written.evaluate = true;
-  const PlanRequest request = plan_task(written, configs()).request;
-  const StepPlan step = plan_step(request);
-  shard::save_trace(folder / "e.json", {step.names(), step.trace});
-  const PlanRequest read = plan_task(flags, configs()).request;
-  EXPECT_EQ(read.kind, shard::StepKind::evaluate);
-  EXPECT_EQ(plan_step(read).schedule, step.schedule);
-  shard::save_trace(folder / "e.json", {{"w"}, {{.parameter = 0}}});
-  EXPECT_THAT(refusal([&] { plan_task(flags, configs()); }), HasSubstr("holds 1 parameters, expected the"));
-}
-
-TEST(PlanMeasured, PutsARunBesideItsPlan) {
-  const TempFolder folder;
-  PlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "4"}});
-  const json stored = {{"config", to_json(request.config)}, {"model", nn::to_json(even_model())}};
-  std::ofstream(folder / "config.json") << stored.dump();
-  std::ofstream(folder / "summary.json") << R"({"step": 5, "gather_arena_bytes": 1000000})";
-  {
-    std::ofstream metrics(folder / "metrics.jsonl");
-    for (int step = 1; step <= 6; ++step)
-      metrics << metrics_line({.step = step,
-                               .step_ms = step <= 3 ? 1000.0 : 10.0 * step,
-                               .exposed_comm_ms = 1.0 * step,
-                               .gathered_bytes = 4864,
-                               .reduced_bytes = 10});
-    metrics << R"({"step": 7, "lo)";  // being written
-  }
-  const PlanTask task = plan_task({.measured = folder.path().string()}, configs());
-  EXPECT_EQ(task.request.config.gtp, 2);
-  EXPECT_EQ(task.request.model, even_model());
-  const StepPlan step = plan_step(task.request);
-  const ordered_json comparison = comparison_json(step, *task.run, "RUN");
-  EXPECT_EQ(comparison["steps"], 3);  // of six the first three count nothing
-  ASSERT_EQ(comparison["rows"].size(), 5u);
-  EXPECT_EQ(comparison["rows"][0]["measured"], 50.0);
-  EXPECT_EQ(comparison["rows"][2]["predicted"], 2 * 1216 * 4 / 2);
-  EXPECT_EQ(comparison["rows"][4]["name"], "gather_arena_bytes");
-  const std::string text = comparison_text(comparison);
-  EXPECT_THAT(text, HasSubstr("RUN: medians of 3 steps"));
-  EXPECT_THAT(text, HasSubstr("1.000"));  // 4864 gathered bytes, as predicted
-
-  std::ofstream(folder / "metrics.jsonl") << "";
-  EXPECT_THAT(refusal([&] { read_measured_run(folder.path()); }), HasSubstr("holds no step"));
 }
 
 }  // namespace

@@ -1,0 +1,120 @@
+// `bench step` on CPUs: a small model on several ranks.
+#include "tessera/bench/step.h"
+
+#include <gmock/gmock.h>
+
+#include <array>
+#include <cmath>
+
+#include "tessera/comm/local.h"
+
+namespace tessera::bench {
+namespace {
+
+// 2 layers of 120 x 16 weights each, an output layer of 32 x 16; the embedding is no product.
+StepBench small_bench(int tp, int gtp) {
+  StepBench bench;
+  bench.model = {.vocab_size = 32,
+                 .hidden_size = 16,
+                 .intermediate_size = 24,
+                 .num_layers = 2,
+                 .num_heads = 4,
+                 .num_kv_heads = 2,
+                 .head_dim = 4,
+                 .max_position_embeddings = 8};
+  bench.config.model = "small";
+  bench.config.tp = tp;
+  bench.config.gtp = gtp;
+  bench.config.dp = 1;
+  bench.config.ranks = std::int64_t{tp} * gtp;
+  bench.config.seq_len = 8;
+  bench.config.global_batch = std::int64_t{2} * gtp;  // two microbatches
+  bench.config.grad_wire = bench.config.dtype;
+  bench.warmup = 2;
+  bench.steps = 5;
+  return bench;
+}
+
+std::vector<StepReport> reports_of(const StepBench& bench) {
+  std::vector<StepReport> reports(static_cast<std::size_t>(bench.config.ranks));
+  comm::run_local(static_cast<int>(bench.config.ranks), {}, [&](comm::World& world) {
+    reports[static_cast<std::size_t>(world.rank())] = measure_step(world, bench);
+  });
+  return reports;
+}
+
+TEST(StepBenchmark, MeasuresStepsAndTheirLimit) {
+  for (const auto& [tp, gtp] : {std::array{1, 1}, {1, 2}, {2, 1}, {2, 3}}) {
+    SCOPED_TRACE(testing::Message() << "tp " << tp << " gtp " << gtp);
+    const StepBench bench = small_bench(tp, gtp);
+    for (const StepReport& report : reports_of(bench)) {
+      EXPECT_GT(report.p10_ms, 0);
+      EXPECT_LE(report.p10_ms, report.median_ms);
+      EXPECT_LE(report.median_ms, report.p90_ms);
+      EXPECT_NEAR(report.tokens_per_second_per_rank * report.median_ms / 1e3 * tp, 16, 1e-9);
+      EXPECT_GE(report.exposed_comm_ms, 0);
+      EXPECT_LE(report.exposed_comm_ms, report.p90_ms);
+      EXPECT_EQ(report.memory_bytes, 0);
+      EXPECT_NEAR(report.loss, std::log(32), 1);
+      EXPECT_EQ(report.ranks, tp * gtp);
+      EXPECT_GE(report.limit.rounds, 1);
+      for (const double part : {report.limit.products, report.limit.attention, report.limit.copy_rate})
+        EXPECT_TRUE(part > 0 && std::isfinite(part)) << part;
+    }
+  }
+}
+
+TEST(StepBenchmark, AllRanksReportTheSameSteps) {
+  const std::vector<StepReport> reports = reports_of(small_bench(1, 3));
+  for (const StepReport& report : reports) {
+    EXPECT_EQ(report.median_ms, reports[0].median_ms);
+    EXPECT_EQ(report.p90_ms, reports[0].p90_ms);
+    EXPECT_EQ(report.exposed_comm_ms, reports[0].exposed_comm_ms);
+    EXPECT_EQ(report.loss, reports[0].loss);
+  }
+}
+
+// 6 a weight and token, and two products of half the scores in forward, five in backward.
+TEST(StepBenchmark, CountsTheFlopsOfARank) {
+  constexpr double weights = 2 * 120 * 16 + 32 * 16, tokens = 8, scores = 8 * 8 / 2.0;
+  constexpr double microbatch = 6 * weights * tokens + 2 * 7 * 2 * scores * 16;
+  EXPECT_EQ(step_flops(small_bench(1, 1)), 2 * microbatch);
+  EXPECT_EQ(step_flops(small_bench(1, 4)), 2 * microbatch);
+  EXPECT_EQ(step_flops(small_bench(2, 1)), microbatch);
+}
+
+// fp32, one microbatch a step: AdamW reads four numbers of each weight and writes three, and its model's type is its
+// own; squares read one.
+TEST(StepBenchmark, CountsTheBytesBesideProducts) {
+  const auto bytes_of = [](StepBench bench, int microbatches) {
+    bench.config.global_batch = std::int64_t{microbatches} * bench.config.gtp;
+    return measure_limit(bench, {}).bytes;
+  };
+  constexpr double parameters = 2 * 120 * 16 + 2 * 32 * 16 + 5 * 16;
+  const double one = bytes_of(small_bench(1, 1), 1), three = bytes_of(small_bench(1, 1), 3);
+  // What does not grow with the microbatches; gtp 1 adds no parts.
+  EXPECT_NEAR(one - (three - one) / 2, parameters * (4 + 3 + 1 + 1) * 4, 1e-6);
+  // With gtp a rank updates its part, and adds up to two parts of it, reading the sum but in the first microbatch.
+  const double two_ranks = bytes_of(small_bench(1, 2), 1);
+  EXPECT_NEAR(two_ranks - one, parameters * 4 * (-9 / 2.0 + (2 + 1) / 2.0), 1e-6);
+}
+
+TEST(StepBenchmark, PrintsWhatItMeasured) {
+  const StepBench bench = small_bench(1, 1);
+  StepReport report{.median_ms = 8, .p10_ms = 7, .p90_ms = 9, .tokens_per_second_per_rank = 2000, .loss = 3.5};
+  report.limit = {.products = 1e-3, .attention = 2e-3, .bytes = 3e9, .copy_rate = 3e12, .rounds = 2};
+  const nlohmann::ordered_json json = step_json(bench, report);
+  EXPECT_DOUBLE_EQ(json.at("limit_ms").get<double>(), 4);
+  EXPECT_DOUBLE_EQ(json.at("limit_ratio").get<double>(), 0.5);
+  EXPECT_EQ(json.at("median_ms"), 8.0);
+  EXPECT_EQ(json.at("loss"), 3.5);
+  const std::string text = step_text(bench, report);
+  EXPECT_THAT(text, testing::HasSubstr("small with 2 layers"));
+  EXPECT_THAT(text, testing::HasSubstr("8.00 ms (p10 7.00, p90 9.00)"));
+  EXPECT_THAT(text, testing::HasSubstr("products 1.00, attention 2.00, 3.0 GB at 3.00 TB/s"));
+  report.exposed_comm_ms = std::nan("");
+  EXPECT_THAT(step_text(bench, report), testing::HasSubstr("not measured under a graph"));
+}
+
+}  // namespace
+}  // namespace tessera::bench
