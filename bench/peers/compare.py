@@ -10,6 +10,7 @@ import json
 import pathlib
 import statistics
 import subprocess
+import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -44,7 +45,9 @@ def plain_torch(options):
                              str(ROOT / "configs" / options.model), "--data", options.data, "--dtype", options.dtype,
                              "--threads", str(options.ranks), "--seq-len", str(options.seq_len), "--global-batch",
                              str(options.global_batch), "--steps", str(options.steps)],
-                            check=True, capture_output=True, text=True)
+                            check=False, capture_output=True, text=True)
+    if result.returncode != 0:
+        sys.exit(f"plain_torch.py ended with {result.returncode} (--python {options.python}): {result.stderr.strip()}")
     report = json.loads(result.stdout.splitlines()[-1])
     return options.global_batch * options.seq_len / report["median_step_ms"] * 1e3
 

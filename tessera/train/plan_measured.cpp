@@ -99,10 +99,11 @@ std::string comparison_text(const ordered_json& comparison) {
                                  "predicted", "measured", "ratio");
   for (const auto& row : comparison["rows"]) {
     const auto predicted = row["predicted"].get<double>(), measured = row["measured"].get<double>();
-    const bool whole = row["measured"].is_number_integer();
-    const std::string ratio = measured == 0 ? "-" : fmt::format("{:.3f}", predicted / measured);
-    text += fmt::format("{:<20} {:>18.{}f} {:>18.{}f} {:>9}\n", row["name"].get<std::string>(), predicted,
-                        whole ? 0 : 3, measured, whole ? 0 : 3, ratio);
+    const int digits = row["measured"].is_number_integer() ? 0 : 3;
+    const bool known = !std::isnan(measured);
+    const std::string ratio = known && measured != 0 ? fmt::format("{:.3f}", predicted / measured) : "-";
+    text += fmt::format("{:<20} {:>18.{}f} {:>18} {:>9}\n", row["name"].get<std::string>(), predicted, digits,
+                        known ? fmt::format("{:.{}f}", measured, digits) : "-", ratio);
   }
   return text;
 }

@@ -3,6 +3,9 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
+#include <functional>
+
 #include "config_test_support.h"
 #include "plan_testing.h"
 #include "tessera/shard/events_json.h"
@@ -14,6 +17,7 @@ namespace {
 
 using nlohmann::json;
 using nlohmann::ordered_json;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 TEST(PlanMachine, FilesSayWhatAMachineCanDo) {
@@ -112,28 +116,31 @@ TEST(PlanFlags, RecordedEventsArePlannedInstead) {
   EXPECT_THAT(refusal([&] { plan_task(flags, configs()); }), HasSubstr("holds 1 parameters, expected the"));
 }
 
-TEST(PlanMeasured, PutsARunBesideItsPlan) {
-  const TempFolder folder;
-  PlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "4"}});
+// A run of six steps, of which the first three count nothing.
+void write_run(const TempFolder& folder, const std::function<double(int step)>& exposed_ms) {
+  const PlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "4"}});
   const json stored = {{"config", to_json(request.config)}, {"model", nn::to_json(even_model())}};
   std::ofstream(folder / "config.json") << stored.dump();
   std::ofstream(folder / "summary.json") << R"({"step": 5, "gather_arena_bytes": 1000000})";
-  {
-    std::ofstream metrics(folder / "metrics.jsonl");
-    for (int step = 1; step <= 6; ++step)
-      metrics << metrics_line({.step = step,
-                               .step_ms = step <= 3 ? 1000.0 : 10.0 * step,
-                               .exposed_comm_ms = 1.0 * step,
-                               .gathered_bytes = 4864,
-                               .reduced_bytes = 10});
-    metrics << R"({"step": 7, "lo)";  // being written
-  }
+  std::ofstream metrics(folder / "metrics.jsonl");
+  for (int step = 1; step <= 6; ++step)
+    metrics << metrics_line({.step = step,
+                             .step_ms = step <= 3 ? 1000.0 : 10.0 * step,
+                             .exposed_comm_ms = exposed_ms(step),
+                             .gathered_bytes = 4864,
+                             .reduced_bytes = 10});
+  metrics << R"({"step": 7, "lo)";  // being written
+}
+
+TEST(PlanMeasured, PutsARunBesideItsPlan) {
+  const TempFolder folder;
+  write_run(folder, [](int step) { return 1.0 * step; });
   const PlanTask task = plan_task({.measured = folder.path().string()}, configs());
   EXPECT_EQ(task.request.config.gtp, 2);
   EXPECT_EQ(task.request.model, even_model());
   const StepPlan step = plan_step(task.request);
   const ordered_json comparison = comparison_json(step, *task.run, "RUN");
-  EXPECT_EQ(comparison["steps"], 3);  // of six the first three count nothing
+  EXPECT_EQ(comparison["steps"], 3);
   ASSERT_EQ(comparison["rows"].size(), 5u);
   EXPECT_EQ(comparison["rows"][0]["measured"], 50.0);
   EXPECT_EQ(comparison["rows"][2]["predicted"], 2 * 1216 * 4 / 2);
@@ -145,5 +152,20 @@ TEST(PlanMeasured, PutsARunBesideItsPlan) {
   std::ofstream(folder / "metrics.jsonl") << "";
   EXPECT_THAT(refusal([&] { read_measured_run(folder.path()); }), HasSubstr("holds no step"));
 }
+
+// Under a graph nothing is known of waits.
+TEST(PlanMeasured, WhatStepsDoNotMeasureDoesNotCount) {
+  const TempFolder folder;
+  write_run(folder, [](int step) { return step == 5 ? std::nan("") : 7.5; });
+  EXPECT_EQ(read_measured_run(folder.path()).exposed_comm_ms, 7.5);
+  write_run(folder, [](int) { return std::nan(""); });
+  const PlanTask task = plan_task({.measured = folder.path().string()}, configs());
+  EXPECT_TRUE(std::isnan(task.run->exposed_comm_ms));
+  EXPECT_EQ(task.run->step_ms, 50);
+  const ordered_json comparison = comparison_json(plan_step(task.request), *task.run, "RUN");
+  EXPECT_THAT(comparison_text(comparison), ContainsRegex("exposed_comm_ms +[0-9.]+ +- +-\n"));
+  EXPECT_TRUE(json::parse(comparison.dump())["rows"][1]["measured"].is_null());
+}
+
 }  // namespace
 }  // namespace tessera::train
