@@ -134,6 +134,9 @@ int bench_products(const Arguments& arguments) {
   app.add_option("--tp", bench.tp)->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--candidates", bench.candidates)->capture_default_str()->check(CLI::Range(1, 16));
   app.add_option("--repetitions", bench.repetitions)->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--seconds", bench.seconds, "of each candidate, as in long steps; 0: short runs")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   if (!parse(app, arguments)) return 0;
   bench.model =
       nn::read_llama_config(nn::find_model_config(model, base::read_environment().configs.value_or(TESSERA_CONFIGS)));

@@ -19,7 +19,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TESSERA, ON, OFF = "tessera", "FSDP2, resharding on", "FSDP2, resharding off"
 NEEDED = ("median_ms", "p10_ms", "p90_ms", "tokens_per_second_per_gpu", "peak_memory_bytes")
-OPTIONAL = ("mfu", "exposed_comm_ms", "limit_ratio")
+OPTIONAL = ("mfu", "exposed_comm_ms", "least_exposed_comm_ms", "limit_ratio")
 GRACE_S = 60  # between asking a program to end and killing it; torchrun ends its processes in half of it
 
 

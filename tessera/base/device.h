@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 namespace tessera::base {
@@ -25,8 +26,11 @@ int cuda_device_count();
 void set_device(Device device);
 // Whether `pointer` is memory of a CUDA device; pinned memory is not.
 bool is_device_memory(const void* pointer);
-// Bytes of the device that are in use, by whomever; 0 for the CPU.
-std::int64_t used_memory(Device device);
+// Bytes of the device that nobody uses, and all of them; of the CPU, twice what nothing is greater than.
+struct DeviceMemory {
+  std::int64_t free = std::numeric_limits<std::int64_t>::max(), total = free;
+};
+DeviceMemory memory_of(Device device);
 // Copies between any two places, host or device. Returns when the bytes are there; waits for no stream but its own.
 void copy_bytes(void* target, const void* source, std::size_t bytes);
 

@@ -40,12 +40,12 @@ bool is_device_memory(const void* pointer) {
   return attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
 }
 
-std::int64_t used_memory(Device device) {
-  if (device.kind == DeviceKind::cpu) return 0;
+DeviceMemory memory_of(Device device) {
+  if (device.kind == DeviceKind::cpu) return {};
   const DeviceGuard guard(device);
   std::size_t free = 0, total = 0;
   TESSERA_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-  return static_cast<std::int64_t>(total - free);
+  return {.free = static_cast<std::int64_t>(free), .total = static_cast<std::int64_t>(total)};
 }
 
 void copy_bytes(void* target, const void* source, std::size_t bytes) {

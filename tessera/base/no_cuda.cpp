@@ -23,9 +23,9 @@ void set_device(Device device) {
 bool is_device_memory(const void*) {
   return false;
 }
-std::int64_t used_memory(Device device) {
+DeviceMemory memory_of(Device device) {
   if (device.kind != DeviceKind::cpu) absent(device);
-  return 0;
+  return {};
 }
 void copy_bytes(void* target, const void* source, std::size_t bytes) {
   if (bytes > 0) std::memcpy(target, source, bytes);
@@ -46,7 +46,8 @@ void fill_device(void*, std::uint8_t, std::size_t, Device device, CudaStream) {
 }
 }  // namespace detail
 
-std::unique_ptr<Lane> make_cuda_lane(const std::string&, Device device, LanePriority, std::shared_ptr<LaneFaults>) {
+std::unique_ptr<Lane> make_cuda_lane(const std::string&, Device device, LanePriority,
+                                     std::shared_ptr<LaneFaults>) {  // NOLINT(performance-unnecessary-value-param)
   absent(device);
 }
 std::unique_ptr<Lane> adopt_cuda_lane(const std::string&, Device device, CudaStream) {

@@ -14,13 +14,16 @@ struct ProductBench {
   std::int64_t tp = 1;  // divides what it cuts
   std::vector<std::int64_t> tokens{8192, 2048, 1024};
   int candidates = 8, repetitions = 20;
+  // Above 0: each candidate runs for so long, twice, behind as much that does not count, as in steps that keep a GPU at
+  // its power limit; what saves energy is then faster. 0: short runs, as on a GPU that has rested.
+  double seconds = 0;
 };
 
 struct ProductRow {
   std::string name;  // "gate_up fprop"
   std::int64_t rows = 0, cols = 0, inner = 0;
   bool left_transposed = false, right_transposed = false;
-  std::vector<double> seconds;  // by candidate, bf16; the shortest of several rounds
+  std::vector<double> seconds;  // by candidate, bf16; the shortest of several rounds, or the mean of long ones
 
   int best() const;
   double flops() const {

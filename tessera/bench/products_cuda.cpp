@@ -58,7 +58,9 @@ class Measurement {
                            .result = result.mutable_data_ptr()},
                           scratch_.mutable_data_ptr(), at::cuda::getCurrentCUDAStream(), candidate);
     };
-    std::vector<double> best(static_cast<std::size_t>(count_candidates(multiply)), 1e9);
+    const auto candidates = static_cast<std::size_t>(count_candidates(multiply));
+    if (bench_.seconds > 0) return sustained(candidates, multiply);
+    std::vector<double> best(candidates, 1e9);
     // In turns: a GPU that grows warm slows all alike.
     for (int round = 0; round < 3; ++round)
       for (std::size_t candidate = 0; candidate < best.size(); ++candidate) {
@@ -70,6 +72,27 @@ class Measurement {
   }
 
  private:
+  template <typename Multiply>
+  std::vector<double> sustained(std::size_t candidates, Multiply multiply) {
+    constexpr int rounds = 2;
+    std::vector<double> means(candidates);
+    for (int round = 0; round < rounds; ++round)
+      for (std::size_t candidate = 0; candidate < candidates; ++candidate) {
+        run_for(bench_.seconds, candidate, multiply);
+        means[candidate] += run_for(bench_.seconds, candidate, multiply) / rounds;
+      }
+    return means;
+  }
+  // Seconds of one product.
+  template <typename Multiply>
+  double run_for(double seconds, std::size_t candidate, Multiply multiply) {
+    double taken = 0;
+    int calls = 0;
+    for (; taken < seconds; calls += bench_.repetitions)
+      taken += clock_->seconds_of(bench_.repetitions, [&](int) { multiply(static_cast<int>(candidate)); });
+    return taken / calls;
+  }
+
   static at::TensorOptions options(at::ScalarType type) { return at::TensorOptions().device(at::kCUDA).dtype(type); }
   template <typename Multiply>
   int count_candidates(Multiply multiply) const {

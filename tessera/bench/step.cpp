@@ -1,5 +1,6 @@
 #include "tessera/bench/step.h"
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
@@ -21,6 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr double kPeakFlops = 989e12;  // bf16, dense, of a Hopper GPU
+constexpr int kMeasuredSteps = 5;      // behind the others, of a GPU: measuring what it waits for takes it time
 
 nn::Batch random_batch(const StepBench& bench, std::uint64_t seed) {
   const std::int64_t tokens = bench.config.micro_batch * bench.config.seq_len;
@@ -93,6 +95,64 @@ Times take_steps(train::Trainer& trainer, const train::StepInput& input, int cou
   return times;
 }
 
+// Those that count, and what they, or those behind them, waited for.
+Times measured_steps(train::Trainer& trainer, const train::StepInput& input, const StepBench& bench) {
+  trainer.runtime().measure_waits(false);
+  Times times = take_steps(trainer, input, bench.warmup + bench.steps);
+  times.drop(bench.warmup);
+  if (trainer.steps_ahead() == 0) return times;
+  trainer.runtime().measure_waits(true);
+  Times behind = take_steps(trainer, input, 1 + kMeasuredSteps);
+  behind.drop(1);  // the host was not ahead of it
+  times.exposed = std::move(behind.exposed);
+  trainer.runtime().measure_waits(false);
+  return times;
+}
+
+// Collective: a step takes as long as the slowest rank's.
+void add_times(Times times, comm::Communicator& all, StepReport& report) {
+  std::vector<double> least = times.exposed;
+  const auto over_ranks = [&](std::vector<double>& values, comm::ReduceOp op) {
+    all.all_reduce(values.data(), static_cast<std::int64_t>(values.size()), base::DType::fp64, op).synchronize();
+  };
+  over_ranks(times.steps, comm::ReduceOp::max);
+  over_ranks(times.exposed, comm::ReduceOp::sum);
+  over_ranks(least, comm::ReduceOp::min);
+  report.median_ms = quantile(times.steps, 0.5) * 1e3;
+  report.p10_ms = quantile(times.steps, 0.1) * 1e3;
+  report.p90_ms = quantile(times.steps, 0.9) * 1e3;
+  report.host_ms = quantile(times.host, 0.5) * 1e3;
+  report.exposed_comm_ms = quantile(times.exposed, 0.5) / all.size() * 1e3;
+  report.least_exposed_comm_ms = quantile(least, 0.5) * 1e3;
+  report.loss = times.loss;
+}
+
+void note_tensors(base::Device device, StepReport& report) {
+  if (device.kind != base::DeviceKind::cuda) return;
+  const auto statistics = at::accelerator::getDeviceStats(static_cast<c10::DeviceIndex>(device.index));
+  report.tensor_bytes = statistics.allocated_bytes[0].peak;  // [0]: of all pools
+  report.tensor_cache_bytes = statistics.reserved_bytes[0].current;
+}
+
+// Collective.
+StepLimit longest_limit(const StepLimit& own, comm::Communicator& all) {
+  constexpr std::size_t each = 4;
+  std::vector<double> numbers(each * static_cast<std::size_t>(all.size()));
+  std::ranges::copy(std::array{own.products, own.attention, own.copy_rate, static_cast<double>(own.rounds)},
+                    numbers.begin() + static_cast<std::ptrdiff_t>(each) * all.rank());
+  all.all_reduce(numbers.data(), static_cast<std::int64_t>(numbers.size()), base::DType::fp64).synchronize();
+  StepLimit longest = own;
+  for (std::size_t at = 0; at < numbers.size(); at += each) {
+    const StepLimit limit{.products = numbers[at],
+                          .attention = numbers[at + 1],
+                          .bytes = own.bytes,
+                          .copy_rate = numbers[at + 2],
+                          .rounds = static_cast<int>(numbers[at + 3])};
+    if (at == 0 || limit.seconds() > longest.seconds()) longest = limit;
+  }
+  return longest;
+}
+
 }  // namespace
 
 StepReport measure_step(comm::World& world, const StepBench& bench) {
@@ -100,10 +160,12 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
   at::set_num_threads(static_cast<int>(config.threads));
   ops::set_deterministic(bench.deterministic);
   StepReport report{.ranks = world.size()};
-  report.limit = measure_limit(bench, device_of(world));
+  const base::Device device = device_of(world);
+  report.limit = measure_limit(bench, device);
+  if (device.kind == base::DeviceKind::cuda)
+    at::accelerator::resetPeakStats(static_cast<c10::DeviceIndex>(device.index));
   train::Trainer trainer(world, train::trainer_options(config, bench.model));
   comm::Communicator& all = *trainer.parallel().world;
-  const base::Device device = trainer.parallel().device;
   train::set_initial_values(trainer.runtime(), 1);
 
   const std::int64_t tokens = config.micro_batch * config.seq_len;
@@ -114,10 +176,10 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
                                .tokens = tokens * microbatches * data_ranks,
                                .batch = [&](int microbatch) { return batches[static_cast<std::size_t>(microbatch)]; }};
   all.barrier().synchronize();
-  Times times = take_steps(trainer, input, bench.warmup + bench.steps);
-  times.drop(bench.warmup);
-  report.loss = times.loss;
-  std::array<std::int64_t, 1> most{base::used_memory(device)};
+  const Times times = measured_steps(trainer, input, bench);
+  const base::DeviceMemory memory = base::memory_of(device);
+  std::array<std::int64_t, 1> most{memory.total - memory.free};
+  note_tensors(device, report);
   if (!bench.profile.empty()) {
     const auto two_steps = [&] { take_steps(trainer, input, 2); };
     if (world.rank() == 0)
@@ -125,16 +187,11 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
     else
       two_steps();
   }
-  all.all_reduce(times.steps.data(), bench.steps, base::DType::fp64, comm::ReduceOp::max).synchronize();
-  all.all_reduce(times.exposed.data(), bench.steps, base::DType::fp64).synchronize();
+  add_times(times, all, report);
+  report.limit = longest_limit(report.limit, all);
   all.all_reduce(most.data(), 1, base::DType::i64, comm::ReduceOp::max).synchronize();
   report.memory_bytes = most[0];
-  report.median_ms = quantile(times.steps, 0.5) * 1e3;
-  report.p10_ms = quantile(times.steps, 0.1) * 1e3;
-  report.p90_ms = quantile(times.steps, 0.9) * 1e3;
-  report.host_ms = quantile(times.host, 0.5) * 1e3;
-  report.exposed_comm_ms = quantile(times.exposed, 0.5) / world.size() * 1e3;
-  report.tokens_per_second_per_rank = static_cast<double>(input.tokens) / world.size() / quantile(times.steps, 0.5);
+  report.tokens_per_second_per_rank = static_cast<double>(input.tokens) / world.size() / (report.median_ms * 1e-3);
   report.flops = step_flops(bench);
   return report;
 }
@@ -157,7 +214,10 @@ nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& repor
           {"tokens_per_second_per_gpu", report.tokens_per_second_per_rank},
           {"mfu", report.flops / (report.median_ms * 1e-3) / kPeakFlops},
           {"peak_memory_bytes", report.memory_bytes},
+          {"tensor_bytes", report.tensor_bytes},
+          {"tensor_cache_bytes", report.tensor_cache_bytes},
           {"exposed_comm_ms", report.exposed_comm_ms},
+          {"least_exposed_comm_ms", report.least_exposed_comm_ms},
           {"host_ms", report.host_ms},
           {"cuda_graph", bench.config.cuda_graph},
           {"limit_ms", limit_ms},
@@ -177,7 +237,7 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       "  tokens/s       {:9.0f} a rank, mfu {:.3f} (of {:.0f} TFLOP/s)\n"
       "  exposed        {}\n"
       "  host           {:9.2f} ms to enqueue a step\n"
-      "  memory         {:9.2f} GB\n"
+      "  memory         {:9.2f} GB: {:.2f} for tensors, which take {:.2f} at most\n"
       "  limit          {:9.2f} ms: products {:.2f}, attention {:.2f}, {:.1f} GB at {:.2f} TB/s\n"
       "  limit / step   {:9.3f}\n",
       bench.config.model, bench.model.num_layers, bench.config.micro_batch, bench.config.seq_len,
@@ -185,10 +245,12 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       report.median_ms, report.p10_ms, report.p90_ms, report.tokens_per_second_per_rank,
       report.flops / (report.median_ms * 1e-3) / kPeakFlops, kPeakFlops / 1e12,
       std::isnan(report.exposed_comm_ms) ? "is not measured under a graph"
-                                         : fmt::format("{:9.2f} ms of communication", report.exposed_comm_ms),
-      report.host_ms, static_cast<double>(report.memory_bytes) / 1e9, limit_ms, report.limit.products * 1e3,
-      report.limit.attention * 1e3, report.limit.bytes / 1e9, report.limit.copy_rate / 1e12,
-      limit_ms / report.median_ms);
+                                         : fmt::format("{:9.2f} ms of communication; {:.2f} where it is least",
+                                                       report.exposed_comm_ms, report.least_exposed_comm_ms),
+      report.host_ms, static_cast<double>(report.memory_bytes) / 1e9,
+      static_cast<double>(report.tensor_cache_bytes) / 1e9, static_cast<double>(report.tensor_bytes) / 1e9, limit_ms,
+      report.limit.products * 1e3, report.limit.attention * 1e3, report.limit.bytes / 1e9,
+      report.limit.copy_rate / 1e12, limit_ms / report.median_ms);
 }
 
 }  // namespace tessera::bench

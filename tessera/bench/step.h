@@ -23,8 +23,8 @@ struct StepBench {
   std::filesystem::path profile;  // where rank 0 writes what two more steps ran; empty: nowhere
 };
 
-// What a step cannot be faster than where nothing overlaps: its products and attention calls, and copies of as many
-// bytes as all else moves, on this rank's device in the order of a step and for as long as steps run, in seconds.
+// What a rank's step cannot be faster than where nothing overlaps: its products and attention calls, and copies of as
+// many bytes as all else moves, on its device in the order of a step and for as long as steps run, in seconds.
 struct StepLimit {
   double products = 0, attention = 0;  // measured
   double bytes = 0, copy_rate = 0;  // of all that is not one of them, and of the copies (read + write), bytes a second
@@ -35,12 +35,17 @@ struct StepLimit {
 struct StepReport {
   double median_ms = 0, p10_ms = 0, p90_ms = 0;  // of the slowest rank's steps
   double tokens_per_second_per_rank = 0;
-  double flops = 0;               // of a rank's step: 6 a parameter of the products and token, and causal attention
-  double exposed_comm_ms = 0;     // mean over the ranks, of the median step
+  double flops = 0;  // of a rank's step: 6 a parameter of the products and token, and causal attention
+  // Compute waited for communication: the mean over the ranks, of the median step, and of the rank that waited least,
+  // for which the others waited too.
+  double exposed_comm_ms = 0, least_exposed_comm_ms = 0;
   double host_ms = 0;             // in which this rank's host enqueues a step; where its queue is full, it waits there
   std::int64_t memory_bytes = 0;  // used on the device, the greatest of any rank; 0 on a CPU
+  std::int64_t tensor_bytes =
+      0;  // of those, this rank's tensors at their peak, and what their allocator holds for them:
+  std::int64_t tensor_cache_bytes = 0;  // activations and small things; arenas, weights and their states are outside it
   double loss = 0;
-  StepLimit limit;
+  StepLimit limit;  // of the rank for which it is the longest: the others wait for it
   int ranks = 1;
 };
 

@@ -164,9 +164,9 @@ double step_flops(const StepBench& bench) {
 StepLimit measure_limit(const StepBench& bench, base::Device device) {
   const Sizes s = sizes_of(bench);
   const bool is_gpu = device.kind == base::DeviceKind::cuda;
-  const std::unique_ptr<KernelClock> clock = is_gpu ? make_event_clock() : make_wall_clock();
   StepLimit limit{.bytes = bytes_beside(bench, s)};
   {
+    const std::unique_ptr<KernelClock> clock = is_gpu ? make_event_clock() : make_wall_clock();
     const Calls calls(bench, s, limit.bytes / s.microbatches, ops::to_device(device));
     std::vector<std::function<void()>> work;
     const std::vector<Part> parts = calls.parts();

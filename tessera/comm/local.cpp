@@ -205,7 +205,7 @@ class LocalWorld final : public World {
   int size() const override { return job_->ranks(); }
   std::string_view backend() const override { return "local"; }
 
-  std::unique_ptr<Communicator> make_group(const std::string& name, const Groups& groups) override {
+  std::unique_ptr<Communicator> make_group(const std::string& name, const Groups& groups, Traffic) override {
     const int index = find_group(name, groups, size(), rank_);
     const auto made = job_->join(rank_, name, groups);
     if (index < 0) return nullptr;

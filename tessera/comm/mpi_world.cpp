@@ -29,7 +29,7 @@ class MpiWorld final : public World {
   int size() const override { return progress_->size(); }
   std::string_view backend() const override { return "mpi"; }
 
-  std::unique_ptr<Communicator> make_group(const std::string& name, const Groups& groups) override {
+  std::unique_ptr<Communicator> make_group(const std::string& name, const Groups& groups, Traffic) override {
     const int index = find_group(name, groups, size(), rank());
     const std::string label = fmt::format("make_group {} #{}, rank {}", name, made_++, rank());
     const auto deadline = std::chrono::steady_clock::now() + options_.timeout;

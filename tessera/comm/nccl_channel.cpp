@@ -11,6 +11,7 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kFarewell{10};
+constexpr int kFewChannels = 4;
 
 void rest(steady_clock::time_point begin) {
   if (steady_clock::now() - begin < std::chrono::microseconds(200))
@@ -22,12 +23,13 @@ void rest(steady_clock::time_point begin) {
 }  // namespace
 
 NcclChannel::NcclChannel(std::shared_ptr<const NcclLibrary> library, base::Device device, const GroupIdentity& group,
-                         const ncclUniqueId& id, NcclDeadline deadline)
+                         const ncclUniqueId& id, Traffic traffic, NcclDeadline deadline)
     : library_(std::move(library)), device_(device), name_(group.name) {
   const base::DeviceGuard guard(device);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.commName = name_.c_str();
+  if (traffic == Traffic::small) config.maxCTAs = kFewChannels;  // each has buffers of its own
   constexpr const char* kWhat = "ncclCommInitRankConfig";
   try {
     const ncclResult_t result = library_->comm_init_rank_config(&comm_, group.size(), id, group.rank, &config);

@@ -9,6 +9,7 @@
 #include "tessera/base/device.h"
 #include "tessera/comm/nccl_library.h"
 #include "tessera/comm/operation.h"
+#include "tessera/comm/world.h"
 
 namespace tessera::comm {
 
@@ -20,7 +21,7 @@ class NcclChannel {
  public:
   // Meets the other members. Errors: NCCL's, the deadline.
   NcclChannel(std::shared_ptr<const NcclLibrary> library, base::Device device, const GroupIdentity& group,
-              const ncclUniqueId& id, NcclDeadline deadline);
+              const ncclUniqueId& id, Traffic traffic, NcclDeadline deadline);
   // After abort() nothing; else finishes and frees, for 10 s at most, and aborts what is not free then.
   ~NcclChannel();
   NcclChannel(const NcclChannel&) = delete;

@@ -38,7 +38,7 @@ class NcclWorld final : public World {
   int size() const override { return options_.size; }
   std::string_view backend() const override { return "nccl"; }
 
-  std::unique_ptr<Communicator> make_group(const std::string& name, const Groups& groups) override {
+  std::unique_ptr<Communicator> make_group(const std::string& name, const Groups& groups, Traffic traffic) override {
     const int index = find_group(name, groups, size(), rank());
     const std::int64_t number = made_++;
     const std::string label = fmt::format("make_group {} #{}, rank {}", name, number, rank());
@@ -47,7 +47,8 @@ class NcclWorld final : public World {
       if (auto error = watchdog_->failure()) std::rethrow_exception(error);
       if (options_.check_mismatch) check(number, fmt::format("{} {}", name, groups), deadline);
       if (index < 0) return nullptr;
-      return make_member(name, groups[static_cast<std::size_t>(index)], fmt::format("{}.{}", number, index), deadline);
+      return make_member(name, groups[static_cast<std::size_t>(index)], fmt::format("{}.{}", number, index), traffic,
+                         deadline);
     } catch (const std::exception& error) {
       throw Error("{}: {}", label, error.what());
     }
@@ -59,7 +60,7 @@ class NcclWorld final : public World {
 
  private:
   std::unique_ptr<Communicator> make_member(const std::string& name, const std::vector<int>& members,
-                                            const std::string& key, NcclDeadline deadline) {
+                                            const std::string& key, Traffic traffic, NcclDeadline deadline) {
     const auto at = std::find(members.begin(), members.end(), rank()) - members.begin();
     GroupIdentity identity{.name = group_label(name, members), .rank = static_cast<int>(at), .members = members};
     auto faults = std::make_shared<base::LaneFaults>();
@@ -69,7 +70,7 @@ class NcclWorld final : public World {
                       .device = options_.device,
                       .stream = lane->stream(),
                       .faults = std::move(faults),
-                      .channel = identity.size() > 1 ? meet(identity, key, deadline) : nullptr,
+                      .channel = identity.size() > 1 ? meet(identity, key, traffic, deadline) : nullptr,
                       .watchdog = watchdog_,
                       .store = store_};
     auto backend = make_nccl_backend(member, options_);
@@ -77,7 +78,8 @@ class NcclWorld final : public World {
   }
 
   // The group's first member makes up its id, the others find it in the store.
-  std::shared_ptr<NcclChannel> meet(const GroupIdentity& group, const std::string& key, NcclDeadline deadline) {
+  std::shared_ptr<NcclChannel> meet(const GroupIdentity& group, const std::string& key, Traffic traffic,
+                                    NcclDeadline deadline) {
     ncclUniqueId id{};
     if (group.rank == 0) {
       const ncclResult_t result = library_->get_unique_id(&id);
@@ -88,7 +90,7 @@ class NcclWorld final : public World {
       TESSERA_CHECK(text.size() == sizeof id.internal, "an id of {} bytes", text.size());
       std::copy(text.begin(), text.end(), id.internal);
     }
-    return std::make_shared<NcclChannel>(library_, options_.device, group, id, deadline);
+    return std::make_shared<NcclChannel>(library_, options_.device, group, id, traffic, deadline);
   }
 
   // Every rank's arguments must be the same.

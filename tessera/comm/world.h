@@ -17,6 +17,9 @@ struct WorldOptions {
   bool check_mismatch = false;               // mpi, nccl: compare operation, count and type first
 };
 
+// What a group's operations move: some kilobytes each, for which a backend sets aside little, or anything.
+enum class Traffic { any, small };
+
 class World {
  public:
   virtual ~World() = default;
@@ -27,8 +30,8 @@ class World {
   // Collective over the world: every rank calls it with the same arguments in the same order, and gets its own group's
   // communicator, or null if it is in none. `groups` are disjoint lists of world ranks. Each call makes a communicator
   // with a lane of its own, so two calls over the same ranks do not block each other.
-  virtual std::unique_ptr<Communicator> make_group(const std::string& name,
-                                                   const std::vector<std::vector<int>>& groups) = 0;
+  virtual std::unique_ptr<Communicator> make_group(const std::string& name, const std::vector<std::vector<int>>& groups,
+                                                   Traffic traffic = Traffic::any) = 0;
   // Collective over the world. Must not outlive the world.
   virtual std::unique_ptr<Board> make_board() = 0;
 

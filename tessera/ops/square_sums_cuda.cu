@@ -6,7 +6,8 @@ namespace {
 
 constexpr int kThreads = 256, kSteps = 4;  // packs of a thread on their way at a time
 
-// A row to kTeam threads: a warp, or the block.
+// A row to kTeam threads: a warp, or the block, whose warps' sums are added in order: as ordered_sum_squares of
+// comm/device_kernels.h, whose squares may take the place of these.
 template <bool kWhole, int kTeam, typename T>
 __global__ void __launch_bounds__(kThreads) row_sums(const T* __restrict__ values, std::int64_t rows, std::int64_t cols,
                                                      std::int64_t stride, double* __restrict__ sums) {
@@ -29,10 +30,13 @@ __global__ void __launch_bounds__(kThreads) row_sums(const T* __restrict__ value
       }
     }
   }
-  if constexpr (kTeam == kWarp)
-    sum = warp_sum(sum);
-  else
-    sum = block_sum(sum, scratch);
+  sum = warp_sum(sum);
+  if constexpr (kTeam != kWarp) {
+    if (threadIdx.x % kWarp == 0) scratch[threadIdx.x / kWarp] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0)
+      for (int warp = 1; warp < kTeam / kWarp; ++warp) sum += scratch[warp];
+  }
   if (threadIdx.x % kTeam == 0) sums[row] = sum;
 }
 

@@ -22,7 +22,7 @@ void CapturedLanes::join() {
 }
 
 void CapturedLanes::for_each(const std::function<void(base::Lane&)>& visit) {
-  for (comm::Communicator* group : parallel_.groups()) visit(group->lane());
+  for (base::Lane* lane : parallel_.lanes()) visit(*lane);
 }
 
 }  // namespace tessera::shard

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/shard/host_time.h"
+#include "tessera/shard/plan.h"
 
 namespace tessera::shard {
 
@@ -29,7 +30,8 @@ void Measure::gathered(ParameterId id, double seconds) {
   longest = std::max(longest, seconds);
 }
 
-void Measure::agree(const Trace& trace, std::size_t parameters, Agreement& agreement, const Entries& entries) {
+std::int64_t Measure::agree(const Trace& trace, std::size_t parameters, std::int64_t room, Agreement& agreement,
+                            const Entries& entries) {
   segments_.resize(trace.size());
   waits_.resize(trace.size());
   gathers_.resize(parameters);
@@ -37,6 +39,7 @@ void Measure::agree(const Trace& trace, std::size_t parameters, Agreement& agree
   all.insert(all.end(), waits_.begin(), waits_.end());
   all.insert(all.end(), gathers_.begin(), gathers_.end());
   all.push_back(reduce_bytes_ > 0 ? reduce_seconds_ / reduce_bytes_ : 0);
+  all.push_back(-static_cast<double>(room));
   agreement.wait(parallel_.world->all_reduce(all.data(), static_cast<std::int64_t>(all.size()), base::DType::fp64,
                                              comm::ReduceOp::max),
                  entries);
@@ -49,11 +52,13 @@ void Measure::agree(const Trace& trace, std::size_t parameters, Agreement& agree
     if (trace[i - 1].kind == EventKind::comm) agreed_.comm_seconds[i - 1] = at[static_cast<std::ptrdiff_t>(i)];
   at += static_cast<std::ptrdiff_t>(trace.size());
   gathers_.assign(at, at + static_cast<std::ptrdiff_t>(parameters));
-  seconds_per_byte_ = all.back();
+  seconds_per_byte_ = all[all.size() - 2];
+  return room == kUnlimited ? room : static_cast<std::int64_t>(-all.back());
 }
 
 Costs Measure::costs(const Trace& trace, const Schedule& schedule, const std::vector<ParameterSize>& sizes) const {
   Costs costs = agreed_;
+  costs.shared_link = parallel_.is_asynchronous();  // of GPUs
   costs.publish_seconds.assign(trace.size(), 0.0);
   for (std::size_t i = 0; i < trace.size(); ++i)
     if (trace[i].kind == EventKind::publish)

@@ -22,8 +22,10 @@ class Measure {
     reduce_bytes_ += static_cast<double>(bytes);
   }
 
-  // Collective over the world: the longest of all ranks. The traces must have been compared.
-  void agree(const Trace& trace, std::size_t parameters, Agreement& agreement, const Entries& entries);
+  // Collective over the world: the longest of all ranks. The traces must have been compared. Returns the smallest
+  // `room`.
+  std::int64_t agree(const Trace& trace, std::size_t parameters, std::int64_t room, Agreement& agreement,
+                     const Entries& entries);
   // Of a schedule for the trace that was agreed on.
   Costs costs(const Trace& trace, const Schedule& schedule, const std::vector<ParameterSize>& sizes) const;
 

@@ -55,7 +55,7 @@ void OnDemand::reduce_microbatch() {
                   entry.name());
     base::Buffer scratch = pool_.take(entry.reducer.scratch_bytes());
     Reducing member{&entry.parameter, &entry.reducer, entry.staging, scratch.data()};
-    exchanges.push_back({id, reduce({&member, 1}, parallel_, parallel_.compute->record(), record_last(id)),
+    exchanges.push_back({id, reduce({&member, 1}, parallel_, /*is_last=*/false, record_last(id)),
                          std::exchange(entry.demand_staging, {}), std::move(scratch)});
     statistics_.reduced_bytes += entry.reducer.received_bytes();
     entry.staging = nullptr;

@@ -11,8 +11,9 @@ Parallel make_parallel(comm::World& world, int tp, int gtp, int dp) {
     throw InputError("tp {} x gtp {} x dp {} = {} ranks, but the run has {}", tp, gtp, dp, mesh.world_size(),
                      world.size());
   Parallel parallel{.mesh = std::move(mesh), .rank = world.rank()};
-  auto group = [&](const std::string& name, const std::vector<std::string>& axes) {
-    return world.make_group(name, parallel.mesh.groups(axes));
+  auto group = [&](const std::string& name, const std::vector<std::string>& axes,
+                   comm::Traffic traffic = comm::Traffic::any) {
+    return world.make_group(name, parallel.mesh.groups(axes), traffic);
   };
   parallel.clock = world.clock();
   parallel.board = world.make_board();
@@ -25,16 +26,26 @@ Parallel make_parallel(comm::World& world, int tp, int gtp, int dp) {
   parallel.tp_reduce = group("tp-reduce", {"tp"});
   parallel.dp = group("dp", {"dp"});
   parallel.replica = group("replica", {"tp", "gtp"});
-  parallel.data = group("data", {"gtp", "dp"});
-  parallel.world = group("world", {"tp", "gtp", "dp"});
+  parallel.data = group("data", {"gtp", "dp"}, comm::Traffic::small);
+  parallel.world = group("world", {"tp", "gtp", "dp"}, comm::Traffic::small);
   parallel.device = parallel.world->kernels().device();
   if (parallel.device.kind == base::DeviceKind::cuda) {
     parallel.compute = base::make_cuda_lane("compute", parallel.device);
     parallel.own_kernels = comm::make_cuda_kernels(parallel.device, parallel.compute->stream());
+    // A sum's kernel waits until products leave multiprocessors to it; the next exchange does not wait for that.
+    parallel.sums = base::make_cuda_lane("sums", parallel.device, base::LanePriority::high);
+    parallel.own_sum_kernels = comm::make_cuda_kernels(parallel.device, parallel.sums->stream());
   } else {
     parallel.compute = base::make_inline_lane(parallel.clock);
   }
   return parallel;
+}
+
+std::vector<base::Lane*> Parallel::lanes() const {
+  std::vector<base::Lane*> lanes;
+  for (comm::Communicator* group : groups()) lanes.push_back(&group->lane());
+  if (sums) lanes.push_back(sums.get());
+  return lanes;
 }
 
 }  // namespace tessera::shard

@@ -2,6 +2,7 @@
 #pragma once
 #include <array>
 #include <memory>
+#include <vector>
 
 #include "tessera/comm/device_kernels.h"
 #include "tessera/comm/mesh.h"
@@ -14,6 +15,7 @@ struct Parallel {
   int rank = 0;                                    // in the world
   base::Device device;                             // where weights and gradients lie
   std::unique_ptr<base::Lane> compute;             // the program itself
+  std::unique_ptr<base::Lane> sums;                // of arrived gradients; null: on the lane of gtp_reduce
   std::unique_ptr<comm::Communicator> tp;          // the program's own collectives
   std::unique_ptr<comm::Communicator> gtp_gather;  // scheduled weights travel here ...
   std::unique_ptr<comm::Communicator> gtp_reduce;  // ... gradients here: neither waits for the other
@@ -34,8 +36,12 @@ struct Parallel {
             tp_reduce.get(), dp.get(),         replica.get(),    data.get(),       world.get()};
   }
 
-  std::unique_ptr<comm::Kernels> own_kernels;  // on compute; null: the host's
+  // Every lane but compute's.
+  std::vector<base::Lane*> lanes() const;
+
+  std::unique_ptr<comm::Kernels> own_kernels, own_sum_kernels;  // on compute and sums; null: the host's
   const comm::Kernels& kernels() const { return own_kernels ? *own_kernels : comm::host_kernels(); }
+  const comm::Kernels& sum_kernels() const { return own_sum_kernels ? *own_sum_kernels : comm::host_kernels(); }
   // Whether compute is a queue that the host fills and does not wait for.
   bool is_asynchronous() const { return compute->stream() != nullptr; }
 

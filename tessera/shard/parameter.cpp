@@ -41,6 +41,17 @@ ParameterLayouts layouts_of(const ParameterSpec& spec, const Cuts& cuts) {
   return layouts;
 }
 
+std::int64_t ShardedParameter::columns_of_sum(int dp) const {
+  if (!spec.trainable || !spec.sharded || by_rows || dp > 1 || local_storage.pieces.empty()) return 0;
+  const std::int64_t columns = local_storage.pieces.front().box.cols;
+  std::int64_t end = 0;
+  for (const layout::Piece& piece : local_storage.pieces) {
+    if (piece.offset != end || piece.box.cols != columns || piece.stride != columns) return 0;
+    end += piece.box.elements();
+  }
+  return end == local_storage.size ? columns : 0;
+}
+
 ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types, const Cuts& cuts, const Place& place) {
   const layout::Layout& compute = spec.compute;
   TESSERA_CHECK(place.tp_rank >= 0 && place.tp_rank < compute.size(), "parameter '{}': tp rank {} of a layout over {}",
@@ -54,7 +65,7 @@ ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types,
   parameter.state = std::move(layouts.state);
 
   const auto tp = static_cast<std::size_t>(place.tp_rank);
-  const auto stored = static_cast<std::size_t>(place.tp_rank + compute.size() * place.gtp_rank);
+  const auto stored = tp + compute.ranks.size() * static_cast<std::size_t>(place.gtp_rank);
   parameter.local_compute = compute.ranks[tp];
   parameter.local_home = parameter.home.ranks[tp];
   parameter.local_storage = parameter.storage.ranks[stored];

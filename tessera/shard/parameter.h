@@ -67,6 +67,10 @@ struct ShardedParameter {
   std::int64_t version = 0;
   base::Fence published;           // the newest version is written when this is done
   bool main_grad_written = false;  // in this step: the first produced block writes, later ones add
+  // Where the step's last sum of this rank's part leaves the squares of its rows (comm/device_kernels.h), if somebody
+  // asks for them by giving a place, local_storage's rows long; whether it has done so in this step.
+  double* row_squares = nullptr;
+  bool row_squares_written = false;
 
   bool by_rows = false;     // exchanges_rows(): its rows travel by index, never the whole
   base::Buffer row_states;  // by_rows: a byte a stored row of main_grad, what is known of it (row_kernels.h)
@@ -74,6 +78,9 @@ struct ShardedParameter {
   std::int64_t shard_elements() const { return local_storage.size; }
   std::int64_t state_elements() const { return local_state.size; }
   bool splits_state() const { return !state_counts.empty(); }  // each replica updates its part, and all gather
+  // The columns of this rank's rows where they lie one behind the other in local_storage, whole on one replica and
+  // added up by one sum: then its last sum in a step can give their squares. Else 0.
+  std::int64_t columns_of_sum(int dp) const;
   bool has_master() const { return types.model != types.accumulator; }
   // This rank's state part of each buffer, dense.
   std::byte* state_weight() { return weight.data() + static_cast<std::size_t>(state_offset) * size_of(types.model); }

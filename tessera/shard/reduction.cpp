@@ -1,5 +1,6 @@
 #include "tessera/shard/reduction.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace tessera::shard {
@@ -41,7 +42,8 @@ Reducer::Reducer(const ShardedParameter& parameter, const Parallel& parallel, in
   }
   staging_type_ = shard::staging_type(parameter.spec, types_, over_tp_.has_value());
   gradient_bytes_ = base::align_up(bytes_of(parameter.local_compute.size, staging_type_));
-  if (types_.wire != staging_type_) rounded_bytes_ = base::align_up(bytes_of(home_elements_, types_.wire));
+  if (types_.wire != staging_type_)
+    (over_tp_ ? rounded_bytes_ : staged_rounded_bytes_) = base::align_up(bytes_of(home_elements_, types_.wire));
   const ReductionTree::Bytes bytes = tree_.bytes(types_.wire, types_.accumulator);
   within_bytes_ = part(bytes.within);
   sums_bytes_ = part(bytes.sums);
@@ -55,6 +57,23 @@ base::Fence Reducer::sum_over_tp(const ShardedParameter& parameter, comm::Commun
   tp.lane().wait(written);
   mark.begin(tp.lane());
   return mark.end(tp.lane(), over_tp_->run(tp, staging, staging + gradient_bytes_, parameter.types.accumulator));
+}
+
+std::byte* Reducer::wire_of(const Reducing& member) const {
+  if (types_.wire == staging_type_) return member.staging + (over_tp_ ? gradient_bytes_ : 0);
+  return rounds_on_compute() ? member.staging + gradient_bytes_ : member.scratch;
+}
+
+void Reducer::round(const comm::Kernels& kernels, const Reducing& member) const {
+  const std::byte* exact = member.staging + (over_tp_ ? gradient_bytes_ : 0);
+  kernels.cast(exact, types_.accumulator, wire_of(member), types_.wire, home_elements_);
+}
+
+base::Fence Reducer::round_on_compute(std::span<const Reducing> members, Parallel& parallel) {
+  for (const Reducing& member : members)
+    if (member.reducer->rounds_on_compute())
+      parallel.compute->run([&, member] { member.reducer->round(parallel.kernels(), member); });
+  return parallel.compute->record();
 }
 
 // The ranks of this node give each other the parts for the owners that each relays.
@@ -124,7 +143,7 @@ void Reducer::add_between(const std::byte* wire, std::byte* scratch, Messages& m
 }
 
 void Reducer::add_to_main_grad(const comm::Kernels& kernels, const Reducing& member, const std::byte* wire,
-                               bool accumulate) const {
+                               bool accumulate, double* squares) const {
   ShardedParameter& parameter = *member.parameter;
   if (rows_) return rows_->add_to_main_grad(parameter, tree_, member.staging, wire, member.scratch, accumulate);
   const std::byte* scratch = member.scratch;
@@ -137,14 +156,21 @@ void Reducer::add_to_main_grad(const comm::Kernels& kernels, const Reducing& mem
     if (!is_own) received += bytes_of(tree_.owned(rank_), type);
     const bool goes_on = node + 1 < tree_.nodes() && tree_.type_of(node + 1, types_.wire, types_.accumulator) == type;
     if (goes_on) continue;
-    kernels.ordered_sum(parameter.main_grad.data(), types_.accumulator, accumulate, parts, type, tree_.owned(rank_));
+    void* sum = parameter.main_grad.data();
+    if (squares && node + 1 == tree_.nodes()) {
+      const std::int64_t columns = parameter.local_storage.pieces.front().box.cols;
+      kernels.ordered_sum_squares(sum, types_.accumulator, accumulate, parts, type, tree_.owned(rank_) / columns,
+                                  columns, squares);
+    } else {
+      kernels.ordered_sum(sum, types_.accumulator, accumulate, parts, type, tree_.owned(rank_));
+    }
     parts.clear();
     accumulate = true;
   }
 }
 
-base::Fence reduce(std::span<Reducing> members, Parallel& parallel, const base::Fence& written,
-                   const Recording& recording, std::span<std::byte> poisoned) {
+base::Fence reduce(std::span<Reducing> members, Parallel& parallel, bool is_last, const Recording& recording,
+                   std::span<std::byte> poisoned) {
   comm::Communicator& gtp = *parallel.gtp_reduce;
   base::Lane& lane = gtp.lane();
   const comm::Kernels& kernels = gtp.kernels();
@@ -153,6 +179,7 @@ base::Fence reduce(std::span<Reducing> members, Parallel& parallel, const base::
     tp_bytes += member.reducer->tp_bytes_;
     bytes += member.reducer->received_bytes_ - member.reducer->tp_bytes_;
   }
+  const base::Fence written = Reducer::round_on_compute(members, parallel);
   const LaneMark tp_mark = recording.mark(Activity::reduce_tp, tp_bytes);
   const LaneMark mark = recording.mark(Activity::reduce, bytes);
   lane.wait(written);
@@ -163,27 +190,24 @@ base::Fence reduce(std::span<Reducing> members, Parallel& parallel, const base::
     Reducing member;
     const std::byte* wire;
     bool accumulate;
+    double* squares;
   };
   std::vector<Sum> sums;
   Reducer::Messages within, between;
   for (const Reducing& member : members) {
     const Reducer& reducer = *member.reducer;
-    const ParameterTypes types = member.parameter->types;
-    const std::byte* home = member.staging + (reducer.over_tp_ ? reducer.gradient_bytes_ : 0);
-    const std::byte* wire = home;
-    if (types.wire != reducer.staging_type_) {
-      wire = member.scratch;
-      lane.run([=, count = reducer.home_elements_, &kernels] {
-        kernels.cast(home, types.accumulator, member.scratch, types.wire, count);
-      });
-    }
+    const std::byte* wire = reducer.wire_of(member);
+    if (reducer.types_.wire != reducer.staging_type_ && !reducer.rounds_on_compute())
+      lane.run([member, &kernels] { member.reducer->round(kernels, member); });
     if (reducer.rows_) {
       reducer.rows_->add_messages(member.staging, wire, member.scratch, between.sends, between.receives);
     } else {
       reducer.add_within(wire, member.scratch, within);
       reducer.add_between(wire, member.scratch, between);
     }
-    sums.push_back({member, wire, std::exchange(member.parameter->main_grad_written, true)});
+    double* const squares = is_last ? member.parameter->row_squares : nullptr;
+    sums.push_back({member, wire, std::exchange(member.parameter->main_grad_written, true), squares});
+    member.parameter->row_squares_written = squares != nullptr;
   }
   const ReductionTree& tree = members.front().reducer->tree_;
   if (tree.members_of(0) > 1) {
@@ -194,11 +218,16 @@ base::Fence reduce(std::span<Reducing> members, Parallel& parallel, const base::
     });
   }
   if (tree.nodes() > 1 || !between.sends.empty()) gtp.exchange(std::move(between.sends), std::move(between.receives));
-  lane.run([sums = std::move(sums), poisoned, &kernels] {
-    for (const Sum& sum : sums) sum.member.reducer->add_to_main_grad(kernels, sum.member, sum.wire, sum.accumulate);
+  const auto has_rows = [](const Reducing& m) { return m.reducer->rows_.has_value(); };  // added on the exchange's lane
+  const bool apart = parallel.sums && std::ranges::none_of(members, has_rows);
+  base::Lane& last = apart ? *parallel.sums : lane;
+  if (apart) last.wait(mark.end(lane, lane.record()));
+  last.run([sums = std::move(sums), poisoned, &kernels = apart ? parallel.sum_kernels() : kernels] {
+    for (const Sum& sum : sums)
+      sum.member.reducer->add_to_main_grad(kernels, sum.member, sum.wire, sum.accumulate, sum.squares);
     kernels.fill(poisoned.data(), base::DType::u8, 0xFF, static_cast<std::int64_t>(poisoned.size()));
   });
-  return mark.end(lane, lane.record());
+  return apart ? last.record() : mark.end(lane, lane.record());
 }
 
 }  // namespace tessera::shard

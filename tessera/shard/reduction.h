@@ -28,9 +28,11 @@ class Reducer {
   // node: gtp ranks that add their parts first; 1: sequential.
   Reducer(const ShardedParameter& parameter, const Parallel& parallel, int node);
 
-  // The gradient at the beginning of its buffer, behind it its sum over tp where there is one.
-  std::size_t staging_bytes() const { return gradient_bytes_ + summed_bytes_; }
-  // What the exchange needs besides, on its lane alone: the rounded gradient, what the others send, the node's sums.
+  // The gradient at the beginning of its buffer, behind it its sum over tp where there is one, or else what it is
+  // rounded to where that is another type.
+  std::size_t staging_bytes() const { return gradient_bytes_ + summed_bytes_ + staged_rounded_bytes_; }
+  // What the exchange needs besides, until its sum is taken: the rounded sum over tp, what the others send, the node's
+  // sums.
   std::size_t scratch_bytes() const { return rounded_bytes_ + within_bytes_ + sums_bytes_ + between_bytes_; }
   std::int64_t received_bytes() const { return received_bytes_; }  // from other ranks, a reduction
   base::DType staging_type() const { return staging_type_; }
@@ -38,20 +40,27 @@ class Reducer {
   const RowReducer* rows() const { return rows_ ? &*rows_ : nullptr; }
 
  private:
-  friend base::Fence reduce(std::span<Reducing> members, Parallel& parallel, const base::Fence& written,
-                            const Recording& recording, std::span<std::byte> poisoned);
+  friend base::Fence reduce(std::span<Reducing> members, Parallel& parallel, bool is_last, const Recording& recording,
+                            std::span<std::byte> poisoned);
   struct Messages {
     std::vector<comm::Send> sends;
     std::vector<comm::Receive> receives;
   };
   base::Fence sum_over_tp(const ShardedParameter& parameter, comm::Communicator& tp, std::byte* staging,
                           const base::Fence& written, const LaneMark& mark) const;
+  // Where the gradient is that travels, of the wire type once round() has run.
+  std::byte* wire_of(const Reducing& member) const;
+  void round(const comm::Kernels& kernels, const Reducing& member) const;
+  bool rounds_on_compute() const { return staged_rounded_bytes_ > 0; }
+  // Enqueues it where it is due. Done: compute has written and rounded all.
+  static base::Fence round_on_compute(std::span<const Reducing> members, Parallel& parallel);
   // wire: the rounded gradient; scratch: this parameter's.
   void add_within(const std::byte* wire, std::byte* scratch, Messages& messages) const;
   void add_between(const std::byte* wire, std::byte* scratch, Messages& messages) const;
   void sum_node(const comm::Kernels& kernels, const std::byte* wire, std::byte* scratch) const;
-  void add_to_main_grad(const comm::Kernels& kernels, const Reducing& member, const std::byte* wire,
-                        bool accumulate) const;
+  // squares: of rows, null for none.
+  void add_to_main_grad(const comm::Kernels& kernels, const Reducing& member, const std::byte* wire, bool accumulate,
+                        double* squares) const;
   // This node's sum for an owner that this rank relays.
   const std::byte* node_sum(int owner, const std::byte* wire, const std::byte* scratch) const;
 
@@ -62,7 +71,7 @@ class Reducer {
   ReductionTree tree_;
   int rank_ = 0;
   std::int64_t home_elements_ = 0, received_bytes_ = 0, tp_bytes_ = 0;  // that are rounded; tp_bytes_: over tp
-  std::size_t gradient_bytes_ = 0, summed_bytes_ = 0;                   // aligned, as the next
+  std::size_t gradient_bytes_ = 0, summed_bytes_ = 0, staged_rounded_bytes_ = 0;           // aligned, as the next
   std::size_t rounded_bytes_ = 0, within_bytes_ = 0, sums_bytes_ = 0, between_bytes_ = 0;  // of scratch, in this order
 };
 
@@ -74,10 +83,11 @@ struct Reducing {
   std::byte* scratch = nullptr;
 };
 
-// Enqueues the reduction of several gradients as one exchange, after `written` (compute has written every staging).
-// Collective over the tp_reduce and gtp_reduce groups. main_grad holds the sum when the fence is done; `poisoned` is
-// overwritten with NaN just before. One thread: marks main_grad as written.
-base::Fence reduce(std::span<Reducing> members, Parallel& parallel, const base::Fence& written,
-                   const Recording& recording = {}, std::span<std::byte> poisoned = {});
+// Enqueues the reduction of several gradients as one exchange, after what compute has been given (it writes every
+// staging). Collective over the tp_reduce and gtp_reduce groups. main_grad holds the sum when the fence is done;
+// `poisoned` is overwritten with NaN just before. is_last: nothing is added to these parts of main_grad any more in
+// this step, so row_squares can be written. One thread: marks main_grad, and row_squares, as written.
+base::Fence reduce(std::span<Reducing> members, Parallel& parallel, bool is_last, const Recording& recording = {},
+                   std::span<std::byte> poisoned = {});
 
 }  // namespace tessera::shard

@@ -29,6 +29,7 @@ std::string Arenas::grow(const Schedule& schedule, Parallel& parallel, bool push
   grown(gather, schedule.gather_arena);
   grown(reduce, schedule.reduce_arena);
   grown(scratch, schedule.scratch);
+  scratch_turns.reset();
   if (!pushes) return "not asked for";
   const std::string problem = parallel.gtp_gather->share({gather.data(), gather.size()});
   const std::string other = parallel.gtp_reduce->share({scratch.data(), scratch.size()});
@@ -243,7 +244,11 @@ void Replay::issue_reduction(int index) {
   const Reduction& reduction = at(schedule_.reductions, index);
   const std::int64_t bytes = at(schedule_.reduce_bytes, reduction.unit);
   std::byte* staging = arenas_.reduce.data() + reduction.offset;
-  std::byte* scratch = arenas_.scratch.data();
+  std::size_t scratch_bytes = 0;
+  for (const ParameterId id : at(schedule_.reduce_units, reduction.unit))
+    scratch_bytes += entry(id).reducer.scratch_bytes();
+  std::byte* scratch = arenas_.scratch.data() +
+                       arenas_.scratch_turns.take(scratch_bytes, arenas_.scratch.size(), parallel_.gtp_reduce->lane());
   arenas_.reduce_peak = std::max(arenas_.reduce_peak, reduction.offset + bytes);
   std::vector<Reducing> members;
   for (const ParameterId id : at(schedule_.reduce_units, reduction.unit)) {
@@ -257,12 +262,15 @@ void Replay::issue_reduction(int index) {
     member.staging = nullptr;
   }
   delay(parallel_.gtp_reduce->lane());
+  if (parallel_.sums) delay(*parallel_.sums);
   std::span<std::byte> poisoned;
   if (options_.poison) poisoned = {staging, static_cast<std::size_t>(bytes)};
   const Recording recording =
       record(timeline_, trace_, static_cast<std::size_t>(reduction.issue), at(schedule_.reduce_units, reduction.unit));
-  at(summed_, index) = reduce(members, parallel_, parallel_.compute->record(), recording, poisoned);
-  if (reduction.replicas && reduction.microbatch + 1 == schedule_.microbatches) issue_replicas(index);
+  const bool is_last = reduction.microbatch + 1 == schedule_.microbatches;
+  at(summed_, index) = reduce(members, parallel_, is_last, recording, poisoned);
+  arenas_.scratch_turns.give_back(at(summed_, index));
+  if (reduction.replicas && is_last) issue_replicas(index);
 }
 
 void Replay::issue_replicas(int index) {
@@ -291,6 +299,7 @@ void Replay::ends_with(const base::Fence& fence) {
   for (Stay& stay : stays_) stay.arrived = fence;
   std::ranges::fill(passed_, fence);
   std::ranges::fill(summed_, fence);
+  arenas_.scratch_turns.ends_with(fence);
 }
 
 // What is issued from now on is for the next step.

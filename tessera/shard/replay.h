@@ -8,6 +8,7 @@
 
 #include "tessera/shard/entry.h"
 #include "tessera/shard/schedule.h"
+#include "tessera/shard/scratch_turns.h"
 #include "tessera/shard/statistics.h"
 #include "tessera/shard/timeline.h"
 #include "tessera/shard/waits.h"
@@ -17,6 +18,7 @@ namespace tessera::shard {
 // The memory of all schedules of a runtime: they take turns. Addresses last as long as no schedule needs more.
 struct Arenas {
   base::Buffer gather, reduce, scratch;
+  ScratchTurns scratch_turns;
   // What schedules have really used of them, bytes.
   std::int64_t gather_peak = 0, reduce_peak = 0;
 

@@ -23,8 +23,8 @@ Runtime::Runtime(Parallel& parallel, ParameterTypes types, const RuntimeOptions&
 // What is under way uses buffers of this object.
 Runtime::~Runtime() {
   if (std::uncaught_exceptions() > exceptions_) give_up();
-  for (comm::Communicator* group : parallel_.groups()) {
-    const base::Fence last = group->lane().record();
+  for (base::Lane* lane : parallel_.lanes()) {
+    const base::Fence last = lane->record();
     while (!last.wait_for(std::chrono::seconds(1))) continue;  // every operation has a time limit of its own
   }
   if (std::uncaught_exceptions() > exceptions_ || !options_.pushes) return;
@@ -37,7 +37,7 @@ Runtime::~Runtime() {
 
 void Runtime::settle() {
   TESSERA_CHECK(!in_step_, "settle inside a step");
-  for (comm::Communicator* group : parallel_.groups()) agreement_.wait_on_host(group->lane().record(), entries_);
+  for (base::Lane* lane : parallel_.lanes()) agreement_.wait_on_host(lane->record(), entries_);
 }
 
 void Runtime::give_up() {
@@ -99,10 +99,10 @@ void Runtime::begin_step(StepKind kind, int microbatches) {
   statistics_ = {};
   agreement_.begin_step();
   measure_.begin_step();
-  waits_.begin_step();
+  waits_.begin_step(measures_waits_);
   timeline_.begin_step();
   for (auto& entry : entries_) {
-    entry->parameter.main_grad_written = false;
+    entry->parameter.main_grad_written = entry->parameter.row_squares_written = false;
     entry->replicas_summed = false;
   }
   const auto plan = plans_.find({kind, microbatches});
@@ -323,11 +323,28 @@ void Runtime::end_trace() {
   Plan& plan = plans_[{kind_, microbatches_}];
   if (plan.replay && !statistics_.departed) plan.departures = 0;
   if (plan.replay && plan.departures < options_.patience) return;
-  const bool trains = std::ranges::any_of(entries_, [](const auto& e) { return e->parameter.spec.trainable; });
-  const bool published = std::ranges::any_of(trace(), [](const Event& e) { return e.kind == EventKind::publish; });
-  if (is_training() && trains && !published) return;  // the optimizer skipped this step: its trace is no whole step
+  if (!is_worth_planning()) return;
   agreement_.wait_on_host(parallel_.compute->record(), entries_);  // memory that steps use may be given back
   make_schedule();
+}
+
+// By what was recorded.
+bool Runtime::is_worth_planning() {
+  const bool trains = std::ranges::any_of(entries_, [](const auto& e) { return e->parameter.spec.trainable; });
+  const bool published = std::ranges::any_of(trace(), [](const Event& e) { return e.kind == EventKind::publish; });
+  if (is_training() && trains && !published) return false;  // the optimizer skipped it: its trace is no whole step
+  // A GPU's first step loads what it calls, and its ranks connect: no times to choose budgets by.
+  const bool chooses = !options_.gather_budget || !options_.reduce_budget;
+  return std::exchange(is_warm_, true) || !parallel_.is_asynchronous() || !chooses;
+}
+
+// For arenas: what a GPU has free beside activations, which their allocator has kept from the recorded step, less some
+// for what libraries take later.
+std::int64_t Runtime::room() const {
+  if (!parallel_.is_asynchronous()) return kUnlimited;
+  const base::DeviceMemory memory = base::memory_of(parallel_.device);
+  const std::size_t arenas = arenas_.gather.size() + arenas_.reduce.size() + arenas_.scratch.size();
+  return std::max<std::int64_t>(0, memory.free + static_cast<std::int64_t>(arenas) - memory.total / 20);
 }
 
 void Runtime::make_schedule() {
@@ -335,10 +352,13 @@ void Runtime::make_schedule() {
   prepared_ = nullptr;
   const std::vector<ParameterSize> sizes = this->sizes();
   agreement_.compare(*parallel_.world, agreement_.hash(), "the optimizer's part of a step", entries_);
-  measure_.agree(trace(), entries_.size(), agreement_, entries_);
+  on_demand_.free_unused();
+  const BudgetChoice choice{.gather = options_.gather_budget,
+                            .reduce = options_.reduce_budget,
+                            .coalesce_bytes = options_.coalesce_bytes,
+                            .room = measure_.agree(trace(), entries_.size(), room(), agreement_, entries_)};
   Schedule schedule =
-      plan_within(trace(), sizes, options_.gather_budget, options_.reduce_budget, options_.coalesce_bytes,
-                  [&](const Schedule& tried) { return measure_.costs(trace(), tried, sizes); });
+      plan_within(trace(), sizes, choice, [&](const Schedule& tried) { return measure_.costs(trace(), tried, sizes); });
   const std::vector<std::string> faults = check_mesh(parallel_.mesh, trace(), sizes, schedule);
   TESSERA_CHECK(faults.empty(), "the schedule of a {} step is wrong: {}", name_of(kind_), faults.front());
   const std::uint64_t gathers = gather_hash(schedule), reductions = reduce_hash(schedule);
@@ -346,7 +366,6 @@ void Runtime::make_schedule() {
     agreement_.compare(*group, gathers, "the schedule of the gathers", entries_);
   for (comm::Communicator* group : {parallel_.gtp_reduce.get(), parallel_.tp_reduce.get(), parallel_.dp.get()})
     agreement_.compare(*group, reductions, "the schedule of the reductions", entries_);
-  on_demand_.free_unused();
   totals_.indirect = arenas_.grow(schedule, parallel_, options_.pushes);
   Plan& plan = plans_[{kind_, microbatches_}];
   plan.departures = 0;

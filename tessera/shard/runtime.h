@@ -104,6 +104,9 @@ class Runtime {
   // order in which an optimizer should publish, so that the next step's first gathers start first.
   std::vector<ParameterId> by_first_use() const;
 
+  // Of steps that begin from now on: whether compute's waits are measured where compute is a GPU's. Each costs it some
+  // microseconds. They are until this says otherwise; a step with a timeline always is.
+  void measure_waits(bool on) { measures_waits_ = on; }
   // microbatches: how many this step has, the same on every rank. Errors: calls out of order.
   void begin_step(StepKind kind, int microbatches);
   void begin_microbatch();
@@ -190,7 +193,10 @@ class Runtime {
   void depart();
   void published(ParameterId id);
   void end_trace();
+  bool is_worth_planning();
+  std::int64_t room() const;
   void make_schedule();
+  bool waits_are_known() const;
   void fill_unproduced();
 
   Parallel& parallel_;
@@ -214,6 +220,7 @@ class Runtime {
   StepKind kind_ = StepKind::train;
   int microbatches_ = 0, microbatch_ = -1;  // microbatch_: begun so far - 1
   bool in_step_ = false, in_microbatch_ = false, trace_open_ = false, starts_prepared_ = false;
+  bool measures_waits_ = true, is_warm_ = false;
   std::unordered_map<std::string, int> comm_ordinals_;
 };
 

@@ -1,4 +1,6 @@
 // Steps that the host has enqueued, and their end.
+#include <limits>
+
 #include "tessera/shard/runtime.h"
 
 namespace tessera::shard {
@@ -10,10 +12,16 @@ constexpr std::chrono::seconds kLongStep{10};
 }  // namespace
 
 PendingStep Runtime::pending() const {
-  return {.number = agreement_.step(),
-          .end = parallel_.compute->record(),
-          .statistics = statistics_,
-          .waits = waits_.on_device()};
+  PendingStep step{.number = agreement_.step(),
+                   .end = parallel_.compute->record(),
+                   .statistics = statistics_,
+                   .waits = waits_.on_device()};
+  if (!waits_are_known()) step.statistics.exposed_seconds = std::numeric_limits<double>::quiet_NaN();
+  return step;
+}
+
+bool Runtime::waits_are_known() const {
+  return !parallel_.is_asynchronous() || waits_.is_measured();
 }
 
 StepStatistics Runtime::finish(const PendingStep& step) {
@@ -27,6 +35,7 @@ StepStatistics Runtime::finish(const PendingStep& step) {
 StepStatistics Runtime::statistics() const {
   StepStatistics statistics = statistics_;
   statistics.exposed_seconds += seconds_between(waits_.on_device());
+  if (!waits_are_known()) statistics.exposed_seconds = std::numeric_limits<double>::quiet_NaN();
   return statistics;
 }
 

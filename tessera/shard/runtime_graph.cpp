@@ -12,7 +12,7 @@ bool Runtime::can_be_graph() const {
 void Runtime::repeat_step() {
   TESSERA_CHECK(can_be_graph(), "a step is repeated that is none of a graph");
   // A graph waits for nothing from before: gathers of a step without one may be under way.
-  for (comm::Communicator* group : parallel_.groups()) parallel_.compute->wait(group->lane().record());
+  for (base::Lane* lane : parallel_.lanes()) parallel_.compute->wait(lane->record());
   replay_->repeat();
   for (const Event& event : replay_->trace()) agreement_.add(event);
   agreement_.post();

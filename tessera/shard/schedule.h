@@ -28,7 +28,7 @@ struct ParameterSize {
   std::int64_t gather_wire = 0;     // received from other ranks in one gather ...
   std::int64_t gather_tp_wire = 0;  // ... of this in its second hop, over tp
   std::int64_t staging = 0;         // buffer of one gradient until it is summed; 0: frozen
-  std::int64_t scratch = 0;         // what its exchange needs beside the staging, on the reduce lane alone
+  std::int64_t scratch = 0;         // what its exchange needs beside the staging, until its sum is taken
   std::int64_t reduce_wire = 0;     // received from other ranks in one exchange ...
   std::int64_t reduce_tp_wire = 0;  // ... of this in its first hop, over tp
   std::int64_t replica_wire = 0;    // received from other replicas for the sum over them, once a step
@@ -77,7 +77,7 @@ struct Schedule {
   std::vector<Reduction> reductions;                     // in the order of issue
   std::int64_t gather_arena = 0;                         // bytes: the greatest end of a residency
   std::int64_t reduce_arena = 0;                         // bytes: the greatest end of a reduction
-  std::int64_t scratch = 0;                              // bytes of the reduce lane's own buffer
+  std::int64_t scratch = 0;                              // bytes of the exchanges' own buffer, of the largest one
 
   int publishes() const { return events - body; }
   int position_of(int index) const { return index < body ? index : index - events; }

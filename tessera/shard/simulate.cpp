@@ -19,7 +19,7 @@ class Player {
         costs_(costs),
         arrived_(schedule.residencies.size()),
         summed_(schedule.reductions.size()) {
-    const auto positions = static_cast<std::size_t>(schedule.events + 1);
+    const auto positions = static_cast<std::size_t>(schedule.events) + 1;
     passed_.resize(positions);
     gathers_.resize(positions);
     reductions_.resize(positions);
@@ -79,6 +79,14 @@ class Player {
       for (const int i : gathers_[at]) gather(i, compute_, prediction.spans);
   }
 
+  // From when a transfer that could begin at `begin` moves its bytes.
+  double take_link(double begin, double seconds) {
+    if (!costs_.shared_link) return begin;
+    const double from = std::max(link_, begin);
+    link_ = from + seconds;
+    return from;
+  }
+
   void wait(double until, double& exposed, double* waited) {
     if (until <= compute_) return;
     exposed += until - compute_;
@@ -119,12 +127,13 @@ class Player {
     double begin = std::max({gather_, free, compute_});
     for (const ParameterId id : schedule_.gather_units[static_cast<std::size_t>(unit)])
       begin = std::max(begin, published_[static_cast<std::size_t>(id)]);
+    begin = take_link(begin, value(costs_.gather_seconds, unit));
     gather_ = begin + value(costs_.gather_seconds, unit);
     arrived_[static_cast<std::size_t>(i)] = gather_;
     spans.push_back({Activity::gather, i, begin - origin, gather_ - origin});
     const double over_tp = value(costs_.gather_tp_seconds, unit);
     if (over_tp == 0) return;
-    const double from = std::max(gather_tp_, gather_);
+    const double from = take_link(std::max(gather_tp_, gather_), over_tp);
     arrived_[static_cast<std::size_t>(i)] = gather_tp_ = from + over_tp;
     spans.push_back({Activity::gather_tp, i, from - origin, gather_tp_ - origin});
   }
@@ -134,7 +143,7 @@ class Player {
     published = compute_;
     const double seconds = value(costs_.publish_seconds, index);
     if (seconds == 0) return;
-    const double from = std::max(dp_, compute_);
+    const double from = take_link(std::max(dp_, compute_), seconds);
     published = dp_ = from + seconds;
     spans.push_back({Activity::publish, index, from - begin_, dp_ - begin_});
   }
@@ -143,11 +152,12 @@ class Player {
     const double over_tp = value(costs_.reduce_tp_seconds, reduction(i).unit);
     double begin = std::max(reduce_, compute_);
     if (over_tp > 0) {
-      const double from = std::max(reduce_tp_, compute_);
+      const double from = take_link(std::max(reduce_tp_, compute_), over_tp);
       reduce_tp_ = from + over_tp;
       spans.push_back({Activity::reduce_tp, i, from - begin_, reduce_tp_ - begin_});
       begin = std::max(begin, reduce_tp_);
     }
+    begin = take_link(begin, value(costs_.reduce_seconds, reduction(i).unit));
     reduce_ = begin + value(costs_.reduce_seconds, reduction(i).unit);
     summed_[static_cast<std::size_t>(i)] = reduce_;
     spans.push_back({Activity::reduce, i, begin - begin_, reduce_ - begin_});
@@ -157,7 +167,7 @@ class Player {
   void sum_replicas(int i, std::vector<Span>& spans) {
     const double replica = value(costs_.replica_seconds, reduction(i).unit);
     if (replica == 0) return;
-    const double from = std::max({dp_, summed_[static_cast<std::size_t>(i)], compute_});
+    const double from = take_link(std::max({dp_, summed_[static_cast<std::size_t>(i)], compute_}), replica);
     dp_ = from + replica;
     summed_replicas_.push_back(dp_);
     spans.push_back({Activity::dp, i, from - begin_, dp_ - begin_});
@@ -175,6 +185,7 @@ class Player {
   std::vector<double> summed_replicas_;
   std::vector<Span> ahead_;  // for the next step; absolute times
   double compute_ = 0, gather_ = 0, gather_tp_ = 0, reduce_tp_ = 0, reduce_ = 0, dp_ = 0, begin_ = 0;
+  double link_ = 0;
 };
 
 }  // namespace

@@ -12,6 +12,7 @@ namespace tessera::shard {
 struct Costs {
   std::vector<double> segment_seconds;  // by event: compute before it
   std::vector<double> comm_seconds;     // by event: a collective of the program, which compute waits for
+  bool shared_link = false;             // a rank's transfers take turns, in the order of their beginning; else lanes do
   double end_seconds = 0;               // behind the body: what ranks compare there, which compute waits for
   std::vector<double> publish_seconds;  // by event: replicas give each other the weight that was published (ZeRO-1)
   std::vector<double> gather_seconds, gather_tp_seconds;                   // by gather unit: over gtp, then over tp

@@ -46,12 +46,12 @@ ParameterSize size_of_whole(const ParameterSpec& spec, const ParameterLayouts& l
     const std::int64_t compute = spec.compute.ranks[at].size, home = layouts.home.ranks[at].size;
     std::int64_t shard = 0, smallest_shard = home, state = 0, others_state = 0;
     for (int g = 0; g < gtp; ++g) {
-      const int stored = rank + tp * g;
-      const std::int64_t elements = layouts.storage.ranks[static_cast<std::size_t>(stored)].size;
+      const std::size_t stored = at + spec.compute.ranks.size() * static_cast<std::size_t>(g);
+      const std::int64_t elements = layouts.storage.ranks[stored].size;
       shard = std::max(shard, elements);
       smallest_shard = std::min(smallest_shard, elements);
-      for (int d = 0; splits && d < dp; ++d) {
-        const std::int64_t own = layouts.state.ranks[static_cast<std::size_t>(stored + tp * gtp * d)].size;
+      for (std::size_t d = 0; splits && d < static_cast<std::size_t>(dp); ++d) {
+        const std::int64_t own = layouts.state.ranks[stored + layouts.storage.ranks.size() * d].size;
         state = std::max(state, own);
         others_state = std::max(others_state, elements - own);
       }
@@ -68,15 +68,15 @@ ParameterSize size_of_whole(const ParameterSpec& spec, const ParameterLayouts& l
     if (!spec.trainable) continue;
     const base::DType staged = staging_type(spec, types, sums_tp);
     const std::int64_t produced = aligned(compute * static_cast<std::int64_t>(base::size_of(staged)));
-    size.staging = std::max(size.staging, produced + (sums_tp ? aligned(home * accumulator) : 0));
     const std::int64_t rounded = staged != types.wire ? aligned(home * wire) : 0;
+    size.staging = std::max(size.staging, produced + (sums_tp ? aligned(home * accumulator) : rounded));
     const std::int64_t over_tp = sums_tp ? tp_sum.elements_received(rank) * accumulator : 0;
     size.reduce_tp_wire = std::max(size.reduce_tp_wire, over_tp);
     for (int g = 0; g < gtp; ++g) {
       const ReductionTree::Bytes bytes =
           tree_of(layouts.storage, !spec.sharded, cuts, {rank, g}).bytes(types.wire, types.accumulator);
       const std::int64_t scratch = aligned(bytes.within) + aligned(bytes.sums) + aligned(bytes.between);
-      size.scratch = std::max(size.scratch, rounded + scratch);
+      size.scratch = std::max(size.scratch, (sums_tp ? rounded : 0) + scratch);
       size.reduce_wire = std::max(size.reduce_wire, over_tp + bytes.within + bytes.between);
     }
     const std::int64_t parts = (dp - 1) * accumulator;

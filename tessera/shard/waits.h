@@ -20,8 +20,8 @@ class Waits {
   // exposed. Errors: Agreement::wait's.
   void until(const base::Fence& fence, Activity activity, std::span<const ParameterId> weights = {}) {
     if (!parallel_.is_asynchronous()) return until_done(fence, activity, weights);
-    if (parallel_.compute->is_captured()) return parallel_.compute->wait(fence);  // a graph measures nothing
-    if (fence.done() && !fence.error()) return;                                   // nor is there anything to measure
+    if (!is_measured_ || parallel_.compute->is_captured()) return parallel_.compute->wait(fence);
+    if (fence.done() && !fence.error()) return;  // nor is there anything to measure
     const Moment begin = compute_now(parallel_);
     parallel_.compute->wait(fence);
     const Moment end = compute_now(parallel_);
@@ -40,7 +40,12 @@ class Waits {
     agreement_.compare(group, agreement_.hash(), "what a step did", entries_);
   }
 
-  void begin_step() { on_device_.clear(); }
+  // measured: waits of compute's lane in this step, by two events each, which cost a GPU some microseconds.
+  void begin_step(bool measured) {
+    on_device_.clear();
+    is_measured_ = measured || timeline_.is_on();
+  }
+  bool is_measured() const { return is_measured_; }
   // Before and after each wait of compute's lane in this step; none where compute is the host.
   const std::vector<std::pair<base::Fence, base::Fence>>& on_device() const { return on_device_; }
 
@@ -51,6 +56,7 @@ class Waits {
   StepStatistics& statistics_;
   Timeline& timeline_;
   std::vector<std::pair<base::Fence, base::Fence>> on_device_;
+  bool is_measured_ = true;
 };
 
 // Of waits that compute's lane has passed.

@@ -66,13 +66,14 @@ struct TrainConfig {
   bool sequence_parallel = false;
 
   std::string gather_budget = "auto", reduce_budget = "auto";  // min, auto, or bytes as 300MB (parse_budget)
-  ReduceOrder reduce_order = ReduceOrder::sequential;          // of gradients over gtp (shard/reduction_tree.h)
-  std::int64_t ranks_per_node = 0;                             // hierarchical: what adds up first
-  bool zero = true;                                            // the optimizer's state is cut over dp
-  Lookup embedding = Lookup::automatic;                        // how its table reaches the gtp ranks
-  bool debug_poison = false;                                   // buffers are filled with NaN when they are free
-  std::int64_t debug_delays = 0;                               // not 0: seed of random delays of communication
-  std::int64_t trace_step = 0;                                 // whose timeline is written; 0: none
+  std::string coalesce = "1MiB";                       // neighbours travel together up to this (parse_byte_size)
+  ReduceOrder reduce_order = ReduceOrder::sequential;  // of gradients over gtp (shard/reduction_tree.h)
+  std::int64_t ranks_per_node = 0;                     // hierarchical: what adds up first
+  bool zero = true;                                    // the optimizer's state is cut over dp
+  Lookup embedding = Lookup::automatic;                // how its table reaches the gtp ranks
+  bool debug_poison = false;                           // buffers are filled with NaN when they are free
+  std::int64_t debug_delays = 0;                       // not 0: seed of random delays of communication
+  std::int64_t trace_step = 0;                         // whose timeline is written; 0: none
 
   std::int64_t save_every = 0, keep = 0;  // steps between checkpoints, 0: only the last; checkpoints kept, 0: all
   std::string resume;                     // path of a checkpoint, or "latest"; empty: a new run

@@ -81,6 +81,7 @@ TrainConfig resolve_settings(TrainConfig config) {
   check_graph(config);
   parse_budget(config.gather_budget, "--gather-budget");
   parse_budget(config.reduce_budget, "--reduce-budget");
+  parse_byte_size(config.coalesce, "--coalesce");
   return config;
 }
 

@@ -70,6 +70,7 @@ constexpr std::array kSettings{
             "gather the table over gtp, or exchange the rows of the tokens; auto: by bytes"},
     Setting{"gather_budget", &C::gather_budget, kAny, kRun, "BYTES|min|auto", "memory for gathered weights, as 2GB"},
     Setting{"reduce_budget", &C::reduce_budget, kAny, kRun, "BYTES|min|auto", "memory for gradients on their way"},
+    Setting{"coalesce", &C::coalesce, kAny, kRun, "BYTES", "neighbouring weights travel together up to this"},
     Setting{"deterministic", &C::deterministic, kAny, kRun, "on|off",
             "on GPUs: sums without atomics, the same bits at every repetition and gtp degree (slower)"},
     Setting{"pushes", &C::pushes, kAny, kRun, "on|off",

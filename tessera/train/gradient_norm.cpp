@@ -150,10 +150,24 @@ void GradientNorm::index_rows() {
     return base::Buffer(static_cast<std::size_t>(count) * sizeof(double), device);
   };
   own_ = doubles(counts_[static_cast<std::size_t>(group_->rank())]);
+  let_sums_give_squares();
   values_ = doubles(rows_gathered() + replicated_);
   sums_ = doubles((rows_ + ops::cuda::kRowsTogether - 1) / ops::cuda::kRowsTogether);
   begins_ = on_device_of(begins, device);
   positions_ = on_device_of(positions, device);
+}
+
+// What reads main_grad anyway leaves its rows' squares where they are gathered from, in the order of row_square_sums.
+void GradientNorm::let_sums_give_squares() {
+  double* next = own_.as<double>().data();
+  for (shard::ParameterId id : order_) {
+    shard::ShardedParameter& parameter = runtime_.parameter(id);
+    if (!parameter.spec.sharded) continue;
+    const bool can =
+        parameter.types.accumulator == base::DType::fp32 && parameter.columns_of_sum(runtime_.parallel().dp_size()) > 0;
+    parameter.row_squares = can ? next : nullptr;
+    next += rows_of(parameter.local_state);
+  }
 }
 
 void GradientNorm::compute_on_device(double clip) {
@@ -164,7 +178,7 @@ void GradientNorm::compute_on_device(double clip) {
   for (shard::ParameterId id : order_) {
     shard::ShardedParameter& parameter = runtime_.parameter(id);
     double*& at = parameter.spec.sharded ? next : next_replicated;
-    append_row_sums(parameter, at);
+    if (!parameter.row_squares_written) append_row_sums(parameter, at);
     at += rows_of(parameter.local_state);
   }
   group_->lane().wait(parallel.compute->record());

@@ -29,6 +29,7 @@ class GradientNorm {
   void append_row_sums(shard::ShardedParameter& parameter, double* sums);
   double combined(const std::vector<double>& all, const std::vector<double>& replicated) const;
   void index_rows();
+  void let_sums_give_squares();
   void compute_on_device(double clip);
 
   shard::Runtime& runtime_;

@@ -22,7 +22,8 @@ namespace tessera::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kMostSkipped = 10;  // steps in a row
+constexpr int kMostSkipped = 10;    // steps in a row
+constexpr int kMeasuredEvery = 16;  // steps, of which a GPU measures the waits of one
 
 double milliseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
@@ -75,6 +76,7 @@ class Loop {
   }
 
   void enqueue(std::int64_t step) {
+    trainer_.runtime().measure_waits((step - plan_.first_step) % kMeasuredEvery == kMeasuredEvery / 4);
     if (trainer_.pending_steps() == 0) last_finish_ = Clock::now();
     const StepInput input = training_input(plan_, trainer_.parallel(), step);
     const double lr = learning_rate(rates_, step);

@@ -111,6 +111,7 @@ class Placer {
     result.costs.segment_seconds.resize(trace.size());
     result.costs.comm_seconds.resize(trace.size());
     result.work.resize(trace.size());
+    result.costs.shared_link = input.machine.shared_link;
   }
 
   void place() {

@@ -12,7 +12,7 @@
 namespace tessera::train {
 namespace {
 
-constexpr std::array<std::string_view, 19> kSettings{"model",
+constexpr std::array<std::string_view, 20> kSettings{"model",
                                                      "ranks",
                                                      "tp",
                                                      "gtp",
@@ -30,7 +30,8 @@ constexpr std::array<std::string_view, 19> kSettings{"model",
                                                      "zero",
                                                      "embedding",
                                                      "gather_budget",
-                                                     "reduce_budget"};
+                                                     "reduce_budget",
+                                                     "coalesce"};
 
 void apply(TrainConfig& config, const PlanFlags& flags) {
   for (const auto& [name, words] : flags.settings) {
@@ -105,6 +106,7 @@ PlanTask plan_task(const PlanFlags& flags, const std::filesystem::path& configs)
   request.kind = flags.evaluate ? shard::StepKind::evaluate : shard::StepKind::train;
   request.gather_budget = parse_budget(request.config.gather_budget, "--gather-budget");
   request.reduce_budget = parse_budget(request.config.reduce_budget, "--reduce-budget");
+  request.coalesce_bytes = parse_byte_size(request.config.coalesce, "--coalesce");
   if (task.run) keep_arenas(*task.run, request);
   if (flags.events.empty()) return task;
   request.trace = load_events(flags, request);

@@ -44,6 +44,13 @@ class Object {
     if (got != std::floor(got)) throw InputError("{}: got {}, expected an integer", place(key), base::shown(at(key)));
     return static_cast<std::int64_t>(got);
   }
+  // false where it is missing.
+  bool flag(const char* key) const {
+    if (!value_.contains(key)) return false;
+    if (!value_[key].is_boolean())
+      throw InputError("{}: got {}, expected true or false", place(key), base::shown(at(key)));
+    return value_[key].get<bool>();
+  }
 
  private:
   const json& value_;
@@ -87,9 +94,10 @@ Machine parse_machine(const json& value, const std::string& name, const std::str
   machine.gemm_efficiency = efficiency.number("gemm", 1);
   machine.attention_forward_efficiency = efficiency.number("attention_forward", 1);
   machine.attention_backward_efficiency = efficiency.number("attention_backward", 1);
-  const Object links(object.at("links"), object.place("links"), {"within_node", "between_nodes"});
+  const Object links(object.at("links"), object.place("links"), {"within_node", "between_nodes", "shared"});
   machine.within_node = parse_link(links, "within_node");
   machine.between_nodes = parse_link(links, "between_nodes");
+  machine.shared_link = links.flag("shared");
   return machine;
 }
 

@@ -24,6 +24,7 @@ struct Machine {
   double gemm_efficiency = 1, attention_forward_efficiency = 1, attention_backward_efficiency = 1;  // of flops
   double memory_bytes_per_second = 0;                                                               // of one processor
   MachineLink within_node, between_nodes;
+  bool shared_link = false;  // what a rank gathers and reduces takes turns; else each goes at the full rate
 
   // Ranks of one group that lie within `extent` neighbouring ranks talk over this link.
   const MachineLink& link(std::int64_t extent) const { return extent <= ranks_per_node ? within_node : between_nodes; }

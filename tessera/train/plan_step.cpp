@@ -73,6 +73,12 @@ std::vector<shard::ParameterSize> sizes_of(const StepPlan& step) {
   return sizes;
 }
 
+// For arenas, as a run on GPUs leaves it.
+std::int64_t room_beside(const MemoryUse& memory, const Machine& machine) {
+  if (machine.memory_bytes == 0) return shard::kUnlimited;
+  return std::max<std::int64_t>(0, machine.memory_bytes - machine.memory_bytes / 20 - memory.total());
+}
+
 void count_traffic(StepPlan& step, std::int64_t ranks) {
   for (const shard::Residency& residency : step.schedule.residencies)
     for (const shard::ParameterId id : step.schedule.gather_units[static_cast<std::size_t>(residency.unit)]) {
@@ -132,11 +138,14 @@ StepPlan plan_step(const PlanRequest& request) {
                         .sequences = config.micro_batch,
                         .seq_len = config.seq_len};
   step.costs = event_costs(input, step.trace, step.parameters);
-  step.schedule = shard::plan_within(step.trace, sizes_of(step), request.gather_budget, request.reduce_budget,
-                                     request.coalesce_bytes, [&](const shard::Schedule& tried) {
-                                       set_unit_costs(input, step.trace, step.parameters, tried, step.costs.costs);
-                                       return step.costs.costs;
-                                     });
+  const shard::BudgetChoice choice{.gather = request.gather_budget,
+                                   .reduce = request.reduce_budget,
+                                   .coalesce_bytes = request.coalesce_bytes,
+                                   .room = room_beside(step.memory, request.machine)};
+  step.schedule = shard::plan_within(step.trace, sizes_of(step), choice, [&](const shard::Schedule& tried) {
+    set_unit_costs(input, step.trace, step.parameters, tried, step.costs.costs);
+    return step.costs.costs;
+  });
   set_unit_costs(input, step.trace, step.parameters, step.schedule, step.costs.costs);
   const comm::Mesh mesh({{"tp", input.mesh.tp}, {"gtp", input.mesh.gtp}, {"dp", input.mesh.dp}});
   const std::vector<std::string> faults = shard::check_mesh(mesh, step.trace, sizes_of(step), step.schedule);
@@ -154,6 +163,7 @@ void check_budgets(const TrainConfig& config, const nn::LlamaConfig& model) {
   PlanRequest request{.config = config, .model = model, .machine = {}};
   request.gather_budget = parse_budget(config.gather_budget, "--gather-budget");
   request.reduce_budget = parse_budget(config.reduce_budget, "--reduce-budget");
+  request.coalesce_bytes = parse_byte_size(config.coalesce, "--coalesce");
   if (!request.gather_budget && !request.reduce_budget) return;
   StepPlan step;
   step.parameters =

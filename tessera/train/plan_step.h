@@ -14,7 +14,6 @@ namespace tessera::train {
 
 // Neighbours travel together up to this: with CPUs, and between GPUs, a message's latency is below what as many bytes
 // take to copy.
-inline constexpr std::int64_t kCoalesceBytes = std::int64_t{1} << 20;
 
 struct PlanRequest {
   TrainConfig config;  // resolved (resolve_plan_config)
@@ -22,8 +21,8 @@ struct PlanRequest {
   Machine machine;
   shard::StepKind kind = shard::StepKind::train;
   Budget gather_budget, reduce_budget;
-  std::int64_t coalesce_bytes = kCoalesceBytes;
-  std::optional<shard::Trace> trace;  // recorded by a run; none: nn::llama_trace
+  std::int64_t coalesce_bytes = std::int64_t{1} << 20;  // --coalesce
+  std::optional<shard::Trace> trace;                    // recorded by a run; none: nn::llama_trace
 };
 
 // Peak bytes of a rank (of the one that has most).

@@ -34,7 +34,7 @@ StepGraph::StepGraph(shard::Runtime& runtime, std::vector<nn::Batch> batches, do
   for (const nn::Batch& batch : inputs_)
     TESSERA_CHECK(batch.layout.cu_seqlens.empty(), "a graph of a step with document boundaries, which differ by step");
   shard::Parallel& parallel = runtime.parallel();
-  for (comm::Communicator* group : parallel.groups()) group->lane().synchronize();
+  for (base::Lane* lane : parallel.lanes()) lane->synchronize();
   graph_.begin(parallel.compute->stream());
   {
     shard::CapturedLanes lanes(parallel);
@@ -42,7 +42,7 @@ StepGraph::StepGraph(shard::Runtime& runtime, std::vector<nn::Batch> batches, do
     lanes.join();
   }
   graph_.end();
-  for (comm::Communicator* group : parallel.groups()) group->lane().synchronize();  // what a lane could not record
+  for (base::Lane* lane : parallel.lanes()) lane->synchronize();  // what a lane could not record
   parallel.compute->synchronize();
   statistics_ = runtime.statistics();
   statistics_.exposed_seconds = std::numeric_limits<double>::quiet_NaN();  // a graph measures nothing

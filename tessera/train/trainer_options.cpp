@@ -12,7 +12,7 @@ shard::RuntimeOptions runtime_options(const TrainConfig& config) {
   shard::RuntimeOptions options;
   options.gather_budget = parse_budget(config.gather_budget, "--gather-budget");
   options.reduce_budget = parse_budget(config.reduce_budget, "--reduce-budget");
-  options.coalesce_bytes = kCoalesceBytes;
+  options.coalesce_bytes = parse_byte_size(config.coalesce, "--coalesce");
   options.zero = config.zero;
   options.pushes = config.pushes;
   options.node = gtp_ranks_of_node(config);

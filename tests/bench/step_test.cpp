@@ -54,6 +54,8 @@ TEST(StepBenchmark, MeasuresStepsAndTheirLimit) {
       EXPECT_NEAR(report.tokens_per_second_per_rank * report.median_ms / 1e3 * tp, 16, 1e-9);
       EXPECT_GE(report.exposed_comm_ms, 0);
       EXPECT_LE(report.exposed_comm_ms, report.p90_ms);
+      EXPECT_GE(report.least_exposed_comm_ms, 0);
+      EXPECT_LE(report.least_exposed_comm_ms, report.exposed_comm_ms);
       EXPECT_EQ(report.memory_bytes, 0);
       EXPECT_NEAR(report.loss, std::log(32), 1);
       EXPECT_EQ(report.ranks, tp * gtp);
@@ -70,6 +72,8 @@ TEST(StepBenchmark, AllRanksReportTheSameSteps) {
     EXPECT_EQ(report.median_ms, reports[0].median_ms);
     EXPECT_EQ(report.p90_ms, reports[0].p90_ms);
     EXPECT_EQ(report.exposed_comm_ms, reports[0].exposed_comm_ms);
+    EXPECT_EQ(report.least_exposed_comm_ms, reports[0].least_exposed_comm_ms);
+    EXPECT_EQ(report.limit.seconds(), reports[0].limit.seconds());
     EXPECT_EQ(report.loss, reports[0].loss);
   }
 }

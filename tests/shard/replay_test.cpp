@@ -223,9 +223,12 @@ class Model {
   Runtime runtime;               // last: it refers to nothing above
 };
 
-void run(const Mesh& mesh, const RuntimeOptions& options, const std::function<void(Model&)>& body) {
+// sums_apart: arrived gradients are added on a lane of their own, as on GPUs.
+void run(const Mesh& mesh, const RuntimeOptions& options, const std::function<void(Model&)>& body,
+         bool sums_apart = false) {
   comm::run_local(mesh.ranks(), {}, [&](comm::World& world) {
     Parallel parallel = make_parallel(world, mesh.tp, mesh.gtp, mesh.dp);
+    if (sums_apart) parallel.sums = base::make_thread_lane("sums", parallel.clock);
     Model model(parallel, options);
     body(model);
   });
@@ -234,7 +237,7 @@ void run(const Mesh& mesh, const RuntimeOptions& options, const std::function<vo
 class ReplayOnMesh : public ::testing::TestWithParam<Mesh> {};
 
 TEST_P(ReplayOnMesh, EveryBudgetGivesTheBitsOfTheReference) {
-  for (const std::int64_t coalesce : {0, 2048}) {
+  for (const auto& [coalesce, sums_apart] : {std::pair{0, false}, {0, true}, {2048, true}, {2048, false}}) {
     for (const std::int64_t more : {std::int64_t{0}, std::int64_t{256}, std::int64_t{1500}, kUnlimited}) {
       RuntimeOptions options;
       options.gather_budget = options.reduce_budget = more;
@@ -252,24 +255,27 @@ TEST_P(ReplayOnMesh, EveryBudgetGivesTheBitsOfTheReference) {
           options.reduce_budget = schedule.reduce_arena + schedule.scratch + more;
         });
       }
-      run(GetParam(), options, [](Model& model) {
-        for (int step = 0; step < 4; ++step) {
-          model.train(2);
-          EXPECT_EQ(model.runtime.statistics().recorded, step == 0);
-          EXPECT_FALSE(model.runtime.statistics().departed);
-          if (step > 0) {
-            EXPECT_EQ(model.runtime.statistics().demand_gathers, 0);
-          }
-          model.update();
-        }
-        const Schedule& schedule = *model.runtime.schedule(StepKind::train, 2);
-        const ScheduleStatistics statistics = model.runtime.schedule_statistics();
-        EXPECT_EQ(statistics.gather_arena_bytes, schedule.gather_arena);
-        EXPECT_EQ(statistics.gather_peak_bytes, schedule.gather_arena);
-        EXPECT_EQ(statistics.reduce_arena_bytes, schedule.reduce_arena);
-        EXPECT_EQ(statistics.reduce_peak_bytes, schedule.reduce_arena);
-        EXPECT_EQ(statistics.planned, 1);
-      });
+      run(
+          GetParam(), options,
+          [](Model& model) {
+            for (int step = 0; step < 4; ++step) {
+              model.train(2);
+              EXPECT_EQ(model.runtime.statistics().recorded, step == 0);
+              EXPECT_FALSE(model.runtime.statistics().departed);
+              if (step > 0) {
+                EXPECT_EQ(model.runtime.statistics().demand_gathers, 0);
+              }
+              model.update();
+            }
+            const Schedule& schedule = *model.runtime.schedule(StepKind::train, 2);
+            const ScheduleStatistics statistics = model.runtime.schedule_statistics();
+            EXPECT_EQ(statistics.gather_arena_bytes, schedule.gather_arena);
+            EXPECT_EQ(statistics.gather_peak_bytes, schedule.gather_arena);
+            EXPECT_EQ(statistics.reduce_arena_bytes, schedule.reduce_arena);
+            EXPECT_EQ(statistics.reduce_peak_bytes, schedule.reduce_arena);
+            EXPECT_EQ(statistics.planned, 1);
+          },
+          sums_apart);
     }
   }
 }
@@ -291,6 +297,51 @@ TEST_P(ReplayOnMesh, EvaluationsAndOtherStepsMayComeBetween) {
     }
     EXPECT_EQ(model.runtime.schedule_statistics().departed_steps, 0);
     EXPECT_EQ(model.runtime.schedule_statistics().planned, 3);
+  });
+}
+
+// Of the sum of all microbatches, once a step; what is not added up by one last sum gives none.
+TEST_P(ReplayOnMesh, TheLastSumGivesTheSquaresOfItsRows) {
+  run(GetParam(), {.replay = {.poison = true}}, [](Model& model) {
+    Runtime& runtime = model.runtime;
+    const int dp = runtime.parallel().dp_size();
+    std::vector<std::vector<double>> squares(static_cast<std::size_t>(runtime.size()));
+    int giving = 0;
+    for (ParameterId id = 0; id < runtime.size(); ++id) {
+      ShardedParameter& parameter = runtime.parameter(id);
+      const std::int64_t columns = parameter.columns_of_sum(dp);
+      EXPECT_TRUE(columns == 0 || columns == parameter.local_storage.pieces.front().box.cols);
+      if (columns == 0) continue;
+      ++giving;
+      auto& own = squares[static_cast<std::size_t>(id)];
+      own.assign(static_cast<std::size_t>(parameter.local_storage.size / columns), -1);
+      parameter.row_squares = own.data();
+    }
+    if (dp > 1) {
+      EXPECT_EQ(giving, 0);
+    } else if (runtime.parallel().gtp_size() < 8) {  // else some ranks hold nothing
+      EXPECT_GT(giving, 0);
+    }
+    for (int step = 0; step < 3; ++step) {
+      const Flags flags{.skip_branch = step == 2};
+      model.train(2, flags);
+      for (ParameterId id = 0; id < runtime.size(); ++id) {
+        ShardedParameter& parameter = runtime.parameter(id);
+        const auto& own = squares[static_cast<std::size_t>(id)];
+        const bool written = step == 1 && !own.empty();  // by a schedule, all of it
+        if (step < 2) {
+          EXPECT_EQ(parameter.row_squares_written, written) << parameter.spec.name;
+        }
+        if (!parameter.row_squares_written) continue;
+        std::vector<double> expected(own.size());
+        const std::int64_t columns = parameter.columns_of_sum(dp);
+        comm::host_kernels().ordered_sum_squares(parameter.main_grad.data(), base::DType::fp32, true, {},
+                                                 base::DType::fp32, parameter.local_storage.size / columns, columns,
+                                                 expected.data());
+        EXPECT_EQ(own, expected) << parameter.spec.name << ", step " << step;
+      }
+      model.update();
+    }
   });
 }
 

@@ -22,22 +22,25 @@ struct Sizes {
 
 // The logical element at index i of parameter p.
 float weight_value(int p, std::int64_t i) {
-  return static_cast<float>(p * 1000 + i) * 0.37f;
+  return static_cast<float>(std::int64_t{p} * 1000 + i) * 0.37f;
 }
 // What block `block` contributes there, seen from tp rank `tp` (0 where contributions are whole).
 float gradient_value(int p, int block, int tp, std::int64_t i) {
-  return 1.0f / static_cast<float>(1 + ((i * 31 + p * 17 + block * 7 + tp * 3) % 97)) -
+  return 1.0f / static_cast<float>(
+                    1 + ((i * 31 + std::int64_t{p} * 17 + std::int64_t{block} * 7 + std::int64_t{tp} * 3) % 97)) -
          0.01f * static_cast<float>(block);
 }
 
 // Column-parallel stacked, row-parallel, overlapping rows, replicated.
 std::vector<ParameterSpec> specs(int tp, bool partial) {
+  const std::int64_t overlapping = 2 * std::int64_t{tp} + 3;
   std::vector<std::vector<layout::Range>> overlap;
-  for (int rank = 0; rank < tp; ++rank) overlap.push_back({{rank * 2, rank * 2 + 2}, {2 * tp, 2 * tp + 3}});
+  for (int rank = 0; rank < tp; ++rank)
+    overlap.push_back({{std::int64_t{rank} * 2, std::int64_t{rank} * 2 + 2}, {overlapping - 3, overlapping}});
   return {
       {.name = "stacked", .dims = {14, 5}, .compute = layout::cut_rows({14, 5}, {{"a", 7}, {"b", 7}}, tp)},
       {.name = "columns", .dims = {6, 7}, .compute = layout::cut_cols({6, 7}, tp)},
-      {.name = "overlap", .dims = {2 * tp + 3, 4}, .compute = layout::rows_by_rank({2 * tp + 3, 4}, overlap)},
+      {.name = "overlap", .dims = {overlapping, 4}, .compute = layout::rows_by_rank({overlapping, 4}, overlap)},
       {.name = "norm",
        .dims = {9},
        .compute = layout::replicated({1, 9}, tp),
@@ -132,11 +135,11 @@ TEST_P(RuntimeOnMesh, GathersWeightsAndReducesGradientsAsADenseReference) {
       Runtime runtime(parallel, {});
       for (ParameterSpec& spec : specs(tp, partial)) runtime.add(std::move(spec));
       fill_weights(runtime);
-      constexpr int kMicrobatches = 3;
-      const int blocks = kMicrobatches * gtp;  // a replica
+      constexpr int microbatches = 3;
+      const int blocks = microbatches * gtp;  // a replica
       for (int step = 0; step < 2; ++step) {
-        runtime.begin_step(StepKind::train, kMicrobatches);
-        for (int mb = 0; mb < kMicrobatches; ++mb)
+        runtime.begin_step(StepKind::train, microbatches);
+        for (int mb = 0; mb < microbatches; ++mb)
           run_microbatch(runtime, parallel.dp_rank() * blocks + mb * gtp + parallel.gtp_rank(), false);
         runtime.end_step();
         check_gradients(runtime, blocks, false);
@@ -258,7 +261,7 @@ TEST(Runtime, AGradientProducedOnceIsStagedInTheWireType) {
       Runtime runtime(parallel, types);
       const ParameterId id =
           runtime.add({.name = "w", .dims = {5, 40}, .compute = layout::replicated({5, 40}, 1), .produced_once = once});
-      EXPECT_EQ(runtime.sizes()[0].staging, once ? 512 : 1024);  // 200 elements, aligned
+      EXPECT_EQ(runtime.sizes()[0].staging, once ? 512 : 1024 + 512);  // 200 elements, aligned; rounded behind them
       runtime.begin_step(StepKind::train, 1);
       runtime.begin_microbatch();
       const GradientBuffer buffer = runtime.grad_buffer(id);

@@ -17,6 +17,16 @@ TEST(ByteSize, IsReadWithItsUnit) {
     EXPECT_THROW(parse_byte_size(bad), InputError) << bad;
 }
 
+TEST(ByteSize, ErrorsNameTheFlag) {
+  EXPECT_EQ(parse_byte_size("3KB", "--x"), 3000);
+  try {
+    parse_byte_size("much", "--x");
+    FAIL();
+  } catch (const InputError& error) {
+    EXPECT_STREQ(error.what(), "--x: 'much': expected a size as 5GB, 300MB, 2GiB or a number of bytes");
+  }
+}
+
 TEST(ByteSize, OrAWordForABudget) {
   EXPECT_EQ(parse_budget("min", "--x"), shard::kMinimum);
   EXPECT_EQ(parse_budget("3KiB", "--x"), 3072);

@@ -252,6 +252,7 @@ INSTANTIATE_TEST_SUITE_P(
                       BadFlags{{"--dp", "5"}, {"--global-batch", "--dp 5"}},
                       BadFlags{{"--dtype", "fp64", "--grad-wire", "fp32"}, {"--grad-wire", "fp32", "fp64"}},
                       BadFlags{{"--grad-wire", "fp64"}, {"--grad-wire", "fp64", "fp32"}},
+                      BadFlags{{"--coalesce", "0"}, {"--coalesce: '0'", "2GiB"}},
                       BadFlags{{"--min-lr", "1"}, {"--min-lr", "got 1", "--lr 0.0003"}},
                       BadFlags{{"--warmup-steps", "11"}, {"--warmup-steps", "11", "--schedule-steps 10"}},
                       BadFlags{{"--eval-every", "5"}, {"--eval-every", "5", "--valid"}}));

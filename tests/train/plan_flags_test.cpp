@@ -44,6 +44,7 @@ std::string machine_refusal(const std::string& pointer, const json& value) {
 TEST(PlanMachine, BadFilesAreRefusedByPlace) {
   EXPECT_EQ(machine_refusal("/efficiency/gemm", 1.5),
             "FILE: efficiency: gemm: got 1.5, expected a number above 0 and at most 1");
+  EXPECT_EQ(machine_refusal("/links/shared", 3), "FILE: links: shared: got 3, expected true or false");
   EXPECT_EQ(machine_refusal("/links/within_node/latency_s", nullptr),
             "FILE: links: within_node: key 'latency_s' is missing");
   EXPECT_EQ(machine_refusal("/processors", 1.5), "FILE: processors: got 1.5, expected an integer");

@@ -150,6 +150,62 @@ TEST(PlanMemory, AutomaticBudgetsAreAsSmallAsTimeAllows) {
   EXPECT_EQ(fast.schedule, plan_step(request).schedule);
 }
 
+// Lanes that each have the link to themselves overlap; on one link they take turns, and nothing moves for longer.
+TEST(PlanTime, TransfersOfASharedLinkTakeTurns) {
+  const auto overlaps = [](const StepPlan& step) {
+    std::vector<shard::Span> transfers;
+    for (const shard::Span& span : step.prediction.spans)
+      if (span.lane != shard::Activity::compute) transfers.push_back(span);
+    std::ranges::sort(transfers, {}, &shard::Span::begin);
+    int found = 0;
+    for (std::size_t i = 1; i < transfers.size(); ++i) found += transfers[i].begin < transfers[i - 1].end - 1e-12;
+    return found;
+  };
+  const auto moving = [](const StepPlan& step) {
+    double seconds = 0;
+    for (const shard::Span& span : step.prediction.spans)
+      if (span.lane != shard::Activity::compute) seconds += span.end - span.begin;
+    return seconds;
+  };
+  for (const char* tp : {"1", "2"}) {
+    PlanRequest request = request_of({{"tp", tp}, {"gtp", "2"}, {"dp", "2"}, {"global_batch", "12"}});
+    request.gather_budget = request.reduce_budget = shard::kMinimum;
+    const StepPlan own = plan_step(request);
+    request.machine.shared_link = true;
+    const StepPlan shared = plan_step(request);
+    EXPECT_GT(overlaps(own), 0);
+    EXPECT_EQ(overlaps(shared), 0);
+    EXPECT_NEAR(moving(shared), moving(own), 1e-9);
+    EXPECT_GT(shared.prediction.step_seconds, own.prediction.step_seconds);
+  }
+}
+
+// What is left of the memory bounds what is chosen; given budgets, and what cannot run with less, stand.
+TEST(PlanMemory, AutomaticBudgetsLeaveRoomForTheRest) {
+  PlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "6"}});
+  const StepPlan roomy = plan_step(request);
+  const auto arenas = [](const StepPlan& step) {
+    return step.schedule.gather_arena + step.schedule.reduce_arena + step.schedule.scratch;
+  };
+  const std::int64_t rest = roomy.memory.total() - arenas(roomy);
+  request.gather_budget = request.reduce_budget = shard::kMinimum;
+  const std::int64_t smallest = arenas(plan_step(request));
+  request.gather_budget = request.reduce_budget = {};
+  ASSERT_GT(arenas(roomy), smallest + 256);
+  int narrower = 0;
+  for (std::int64_t room = 0; room < arenas(roomy) + 512; room += 128) {
+    request.machine.memory_bytes = (rest + room) * 20 / 19 + 1;
+    const StepPlan step = plan_step(request);
+    EXPECT_LE(arenas(step), std::max(smallest, room + 1)) << room;
+    narrower += arenas(step) < arenas(roomy);
+  }
+  EXPECT_GT(narrower, 3);
+  EXPECT_EQ(plan_step(request).schedule, roomy.schedule);
+  request.machine.memory_bytes = rest;
+  request.gather_budget = shard::kUnlimited;
+  EXPECT_EQ(plan_step(request).schedule.gather_arena, roomy.schedule.gather_arena);
+}
+
 // 6 tokens, one rank: no communication. Every product takes 2 * 6 * elements flops of 1e9; forward, and twice backward.
 TEST(PlanTime, OneRankComputesOnly) {
   const StepPlan step = plan_step(request_of({}));

@@ -1,0 +1,51 @@
+// Squares of rows come from the last sum of a gradient or, where that cannot give them, from a pass of their own: the
+// same bits, or the norm would depend on how a model is cut.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "tessera/base/cuda_lane.h"
+#include "tessera/base/device.h"
+#include "tessera/comm/device_kernels.h"
+#include "tessera/ops/adamw.h"
+
+namespace tessera::train {
+namespace {
+
+TEST(NormOrders, SumsAndPassesGiveTheSameBits) {
+  if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+  const base::Device device = base::cuda_device(0);
+  const auto lane = base::make_cuda_lane("norm", device);
+  const auto kernels = comm::make_cuda_kernels(device, lane->stream());
+  std::mt19937_64 random(3);
+  std::uniform_real_distribution<float> values(-3, 3);
+  for (const std::int64_t cols : {1, 3, 4, 129, 1000, 1024, 1025, 1028, 4096, 14336}) {
+    const std::int64_t rows = 37;
+    std::vector<float> host(static_cast<std::size_t>(rows * cols));
+    for (float& value : host) value = values(random);
+    base::Buffer gradient(host.size() * sizeof(float), device);
+    base::copy_bytes(gradient.data(), host.data(), gradient.size());
+    const auto squares_of = [&](auto work) {
+      base::Buffer squares(static_cast<std::size_t>(rows) * sizeof(double), device);
+      lane->run([&] { work(squares.as<double>().data()); });
+      lane->synchronize();
+      std::vector<double> result(static_cast<std::size_t>(rows));
+      base::copy_bytes(result.data(), squares.data(), squares.size());
+      return result;
+    };
+    const auto by_pass = squares_of([&](double* squares) {
+      ops::cuda::row_square_sums(gradient.data(), base::DType::fp32, rows, cols, cols, squares, lane->stream());
+    });
+    const auto by_sum = squares_of([&](double* squares) {
+      kernels->ordered_sum_squares(gradient.data(), base::DType::fp32, true, {}, base::DType::fp32, rows, cols,
+                                   squares);
+    });
+    EXPECT_EQ(by_pass, by_sum) << cols << " columns";
+    EXPECT_GT(by_sum.front(), 0);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::train
