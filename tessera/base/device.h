@@ -26,7 +26,7 @@ int cuda_device_count();
 void set_device(Device device);
 // Whether `pointer` is memory of a CUDA device; pinned memory is not.
 bool is_device_memory(const void* pointer);
-// Bytes of the device that nobody uses, and all of them; of the CPU, twice what nothing is greater than.
+// Bytes of the device that nobody uses, and all of them; both the greatest number for the CPU.
 struct DeviceMemory {
   std::int64_t free = std::numeric_limits<std::int64_t>::max(), total = free;
 };

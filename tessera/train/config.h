@@ -66,6 +66,7 @@ struct TrainConfig {
   bool sequence_parallel = false;
 
   std::string gather_budget = "auto", reduce_budget = "auto";  // min, auto, or bytes as 300MB (parse_budget)
+  // Where a message's latency is about what as many bytes take, with CPUs and between GPUs.
   std::string coalesce = "1MiB";                       // neighbours travel together up to this (parse_byte_size)
   ReduceOrder reduce_order = ReduceOrder::sequential;  // of gradients over gtp (shard/reduction_tree.h)
   std::int64_t ranks_per_node = 0;                     // hierarchical: what adds up first

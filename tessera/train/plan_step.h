@@ -12,9 +12,6 @@
 
 namespace tessera::train {
 
-// Neighbours travel together up to this: with CPUs, and between GPUs, a message's latency is below what as many bytes
-// take to copy.
-
 struct PlanRequest {
   TrainConfig config;  // resolved (resolve_plan_config)
   nn::LlamaConfig model;

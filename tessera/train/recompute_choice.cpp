@@ -64,7 +64,7 @@ std::vector<Policy> recompute_choice(const TrainConfig& config, const nn::LlamaC
       break;
   }
   try {
-    return smallest_effort(config, model, parse_byte_size(config.activation_budget, "--activation-budget"));
+    return smallest_effort(config, model, parse_byte_size(config.activation_budget));
   } catch (const InputError& error) {
     throw InputError("--activation-budget: {}", error.what());
   }
