@@ -19,12 +19,15 @@ shard::RowIds row_ids(const VocabEmbedding& embedding, const at::Tensor& ids) {
   return {.data = ids.const_data_ptr<std::int64_t>(), .count = ids.numel(), .first = embedding.vocab_begin};
 }
 
-at::Tensor gather_rows(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens) {
+at::Tensor gather_rows(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens,
+                       const at::Tensor& early_tokens) {
   const Weight& weight = embedding.weight;
-  const at::Tensor ids = tokens.contiguous();
+  const at::Tensor ids = early_tokens.defined() ? early_tokens : tokens.contiguous();
   at::Tensor y =
-      at::empty({ids.size(0), weight.cols}, ids.options().dtype(ops::to_scalar_type(context.runtime.types().model)));
-  context.runtime.gather_rows(weight.id, row_ids(embedding, ids), y.data_ptr(), context.pass);
+      at::empty({ids.size(0), weight.cols}, tokens.options().dtype(ops::to_scalar_type(context.runtime.types().model)));
+  std::optional<base::Fence> written;
+  if (early_tokens.defined()) written.emplace();  // long ago
+  context.runtime.gather_rows(weight.id, row_ids(embedding, ids), y.data_ptr(), context.pass, written);
   return y;
 }
 
@@ -44,12 +47,12 @@ void produce_rows(Context& context, const VocabEmbedding& embedding, const at::T
 class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& /*anchor*/, const at::Tensor& tokens,
-                            Context* context, const VocabEmbedding* embedding) {
+                            const at::Tensor* early_tokens, Context* context, const VocabEmbedding* embedding) {
     ctx->save_for_backward({tokens});
     save_pointer(ctx, "context", context);
     save_pointer(ctx, "embedding", embedding);
     if (travels_by_rows(*context, *embedding))
-      return leave_tp(*context, gather_rows(*context, *embedding, tokens), context->pass);
+      return leave_tp(*context, gather_rows(*context, *embedding, tokens, *early_tokens), context->pass);
     ConsumedWeight weight(*context, embedding->weight, context->pass);
     return leave_tp(*context, ops::embedding_forward(tokens, weight.tensor(), embedding->vocab_begin), context->pass);
   }
@@ -61,20 +64,20 @@ class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
     const at::Tensor dy = enter_tp(context, gradients[0], tokens.size(0), shard::Pass::backward);
     if (travels_by_rows(context, embedding)) {
       produce_rows(context, embedding, tokens, dy);
-      return {{}, {}, {}, {}};
+      return {{}, {}, {}, {}, {}};
     }
     produce_gradient(context, embedding.weight, [&](at::Tensor& gradient, bool accumulate) {
       ops::embedding_backward(dy, tokens, gradient, embedding.vocab_begin, accumulate);
     });
-    return {{}, {}, {}, {}};
+    return {{}, {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
 at::Tensor embed(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens,
-                 const at::Tensor& anchor) {
-  return EmbeddingFunction::apply(anchor, tokens, &context, &embedding);
+                 const at::Tensor& early_tokens, const at::Tensor& anchor) {
+  return EmbeddingFunction::apply(anchor, tokens, &early_tokens, &context, &embedding);
 }
 
 }  // namespace tessera::nn

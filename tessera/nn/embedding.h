@@ -11,8 +11,10 @@ struct VocabEmbedding {
   Weight weight;                 // [local vocabulary, hidden]
   std::int64_t vocab_begin = 0;  // the first local id
 };
-// tokens: [n] int64, the whole microbatch -> [own tokens, hidden], with autograd. `anchor`: any tensor that requires a
-// gradient, so that the graph has a root (token ids have none); its gradient stays undefined.
-at::Tensor embed(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens, const at::Tensor& anchor);
+// tokens: [n] int64, the whole microbatch -> [own tokens, hidden], with autograd. early_tokens: see Batch. `anchor`:
+// any tensor that requires a gradient, so that the graph has a root (token ids have none); its gradient stays
+// undefined.
+at::Tensor embed(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens,
+                 const at::Tensor& early_tokens, const at::Tensor& anchor);
 
 }  // namespace tessera::nn

@@ -73,7 +73,7 @@ Norm Llama::norm(shard::ParameterId id) const {
 }
 
 Loss Llama::forward(const Batch& batch, double scale) {
-  Stream stream{embed(context_, embedding_, batch.tokens, anchor_), {}};
+  Stream stream{embed(context_, embedding_, batch.tokens, batch.early_tokens, anchor_), {}};
   for (const Block& block : blocks_) stream = block_forward(context_, block, stream, batch.layout, rope_);
   const at::Tensor hidden = rms_norm(context_, norm_, stream.h, stream.residual);
   return output_loss(context_, output_, hidden, batch.targets, scale);

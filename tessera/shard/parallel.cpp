@@ -21,7 +21,7 @@ Parallel make_parallel(comm::World& world, int tp, int gtp, int dp) {
   parallel.gtp_gather = group("gtp-gather", {"gtp"});
   parallel.gtp_reduce = group("gtp-reduce", {"gtp"});
   parallel.gtp_demand = group("gtp-demand", {"gtp"});
-  parallel.gtp_rows = group("gtp-rows", {"gtp"});
+  parallel.gtp_rows = group("gtp-rows", {"gtp"}, comm::Traffic::small);
   parallel.tp_gather = group("tp-gather", {"tp"});
   parallel.tp_reduce = group("tp-reduce", {"tp"});
   parallel.dp = group("dp", {"dp"});

@@ -12,8 +12,8 @@
 
 namespace tessera::shard {
 
-// Which rows: data[i] - first is one of the tp-local part, or none where it lies outside. In the memory of the run's
-// device.
+// Which rows: data[i] - first is one of the tp-local part, or none where it lies outside. In memory that the run's
+// device reads.
 struct RowIds {
   const std::int64_t* data = nullptr;
   std::int64_t count = 0;

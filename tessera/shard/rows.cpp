@@ -66,8 +66,8 @@ RowGather::RowGather(const ShardedParameter& parameter, const Parallel& parallel
       device_(parallel.device),
       kernels_(make_row_kernels(device_, parallel.gtp_rows->lane().stream())) {}
 
-base::Fence RowGather::start(const ShardedParameter& parameter, comm::Communicator& gtp, const RowIds& ids, void* out,
-                             const base::Fence& given) {
+base::Fence RowGather::start(const ShardedParameter& parameter, comm::Communicator& gtp, const RowIds& ids,
+                             const base::Fence& written, void* out, const base::Fence& free) {
   const std::size_t ranks = size(owners_.ranks()), message = size(messages_.row_bytes(type_));
   if (asked_.size() == 0) {
     begins_ = base::Buffer(owners_.begins().size() * sizeof(std::int64_t), device_);
@@ -91,7 +91,7 @@ base::Fence RowGather::start(const ShardedParameter& parameter, comm::Communicat
 
   base::Lane& lane = gtp.lane();
   lane.wait(parameter.published);
-  lane.wait(given);
+  lane.wait(written);
   lane.run([this, ids, own] { kernels_->list(ids, owners_.rows(), own, messages_.rows); });
   gtp.all_gather(own, asked, comm::equal_counts(owners_.ranks(), messages_.rows), base::DType::i64);
   lane.run([this, reading] { kernels_->give(reading); });
@@ -104,6 +104,7 @@ base::Fence RowGather::start(const ShardedParameter& parameter, comm::Communicat
   }
   gtp.exchange(std::move(sends), std::move(receives));
   reading.messages = arrived_.data();
+  lane.wait(free);
   lane.run([this, reading] { kernels_->take(reading); });
   return lane.record();
 }

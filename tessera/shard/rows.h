@@ -65,11 +65,11 @@ class RowGather {
 
   std::int64_t received_bytes() const { return messages_.exchanged(type_); }
   // Enqueues the reading of rows of the tp-local part into out [ids.count, columns], of the model's type: exact copies;
-  // a row of zeros for none. At most reads.per_microbatch ids. After the parameter's publish and `given`: compute has
-  // written the ids and is done with out's memory. Collective; out is complete when the fence is done, and ids and out
-  // stay valid until then.
-  base::Fence start(const ShardedParameter& parameter, comm::Communicator& gtp, const RowIds& ids, void* out,
-                    const base::Fence& given);
+  // a row of zeros for none. At most reads.per_microbatch ids, read after `written`. The rows travel after that and the
+  // parameter's publish; out is written after `free`. Collective; out is complete when the fence is done, and ids and
+  // out stay valid until then.
+  base::Fence start(const ShardedParameter& parameter, comm::Communicator& gtp, const RowIds& ids,
+                    const base::Fence& written, void* out, const base::Fence& free);
 
  private:
   RowMessages messages_;

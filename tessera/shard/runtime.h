@@ -140,9 +140,11 @@ class Runtime {
   GradientBuffer grad_buffer(ParameterId id);
   void produce(ParameterId id);
   // Of a table whose rows travel by index (ShardedParameter::by_rows), instead of consume and of grad_buffer. ids: rows
-  // of the tp-local part or none; at most reads.per_microbatch; written by compute, in the device's memory.
+  // of the tp-local part or none; at most reads.per_microbatch; in memory that the device reads, written when `written`
+  // is done, by compute where there is none: known earlier, rows travel while compute still has something else to do.
   // Compute then has out [ids, columns] (the model's type), zeros for none. Collective over gtp.
-  void gather_rows(ParameterId id, const RowIds& ids, void* out, Pass pass);
+  void gather_rows(ParameterId id, const RowIds& ids, void* out, Pass pass,
+                   const std::optional<base::Fence>& written = {});
   // Ask for it directly before writing and produce, once a microbatch.
   RowGradient grad_rows(ParameterId id, const RowIds& ids);
   // Outside a step: waits until nothing is under way. Gathers for the next step read the stored weights, so whoever

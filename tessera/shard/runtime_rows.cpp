@@ -12,7 +12,8 @@ void check_count(const Entry& entry, const RowIds& ids) {
 
 }  // namespace
 
-void Runtime::gather_rows(ParameterId id, const RowIds& ids, void* out, Pass pass) {
+void Runtime::gather_rows(ParameterId id, const RowIds& ids, void* out, Pass pass,
+                          const std::optional<base::Fence>& written) {
   Entry& entry = this->entry(id, "gather_rows");
   TESSERA_CHECK(in_microbatch_, "rows of '{}' are read outside a microbatch", entry.name());
   TESSERA_CHECK(entry.rows, "'{}' is gathered whole: consume", entry.name());
@@ -24,7 +25,8 @@ void Runtime::gather_rows(ParameterId id, const RowIds& ids, void* out, Pass pas
   happens(event);
   passed();
   statistics_.gathered_bytes += entry.rows->received_bytes();
-  wait(entry.rows->start(entry.parameter, *parallel_.gtp_rows, ids, out, parallel_.compute->record()));
+  const base::Fence compute = parallel_.compute->record();
+  wait(entry.rows->start(entry.parameter, *parallel_.gtp_rows, ids, written.value_or(compute), out, compute));
 }
 
 RowGradient Runtime::grad_rows(ParameterId id, const RowIds& ids) {

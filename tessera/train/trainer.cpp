@@ -134,8 +134,11 @@ void Trainer::enqueue_step(const StepInput& input, double lr) {
     pending.summed = pending.losses.start(launch_graph(batches, scale), parallel_);
   } else {
     const auto batches = [&](int microbatch) {
-      nn::Batch batch = input.batch(microbatch);
-      return parallel_.is_asynchronous() ? on_device(pin(batch, microbatch, pending)) : batch;
+      if (!parallel_.is_asynchronous()) return input.batch(microbatch);
+      const nn::Batch& pinned = pin(input.batch(microbatch), microbatch, pending);
+      nn::Batch batch = on_device(pinned);
+      batch.early_tokens = pinned.tokens;
+      return batch;
     };
     pending.summed = pending.losses.start(run_microbatches(input.microbatches, batches, scale), parallel_);
     update_weights();
