@@ -98,8 +98,6 @@ void Runtime::begin_step(StepKind kind, int microbatches) {
   in_step_ = trace_open_ = true;
   statistics_ = {};
   agreement_.begin_step();
-  measure_.begin_step();
-  waits_.begin_step(measures_waits_);
   timeline_.begin_step();
   for (auto& entry : entries_) {
     entry->parameter.main_grad_written = entry->parameter.row_squares_written = false;
@@ -108,6 +106,8 @@ void Runtime::begin_step(StepKind kind, int microbatches) {
   const auto plan = plans_.find({kind, microbatches});
   replay_ = plan != plans_.end() ? plan->second.replay.get() : nullptr;
   statistics_.recorded = replay_ == nullptr;
+  measure_.begin_step();
+  waits_.begin_step(measures_waits_ || statistics_.recorded);
   if (prepared_ && prepared_ != replay_) prepared_->drain();
   prepared_ = replay_;
   starts_prepared_ = replay_ && replay_->begin_step();
@@ -129,7 +129,10 @@ void Runtime::end_microbatch() {
                   entry->name());
   if (replay_ && !replay_->ends_microbatch(microbatch_)) depart();
   agreement_.post();
-  if (is_training() && !replay_) on_demand_.reduce_microbatch();
+  if (is_training() && !replay_) {
+    on_demand_.reduce_microbatch();
+    measure_.passed();
+  }
   in_microbatch_ = false;
 }
 
@@ -144,7 +147,10 @@ void Runtime::end_step() {
   }
   if (is_training()) {
     fill_unproduced();
-    if (!replay_) on_demand_.reduce_replicas();
+    if (!replay_) {
+      on_demand_.reduce_replicas();
+      measure_.passed();
+    }
   }
   if (!parallel_.is_asynchronous())
     waits_.for_agreement(*parallel_.world);
@@ -186,13 +192,14 @@ void Runtime::happens(const Event& event) {
   timeline_.begin_event(trace().size());
   if (replay_ && !replay_->is_next(event)) depart();
   agreement_.add(event);
-  if (!replay_) measure_.event(statistics_);
+  if (!replay_) measure_.event(statistics_, waits_.on_device());
   if (event.parameter >= 0) ++entry(event.parameter, "event").happened(event.kind, event.pass);
 }
 
 // What follows from the event is under way, and the program goes on.
 void Runtime::passed() {
   if (replay_) replay_->passed();
+  if (!replay_) measure_.passed();
   timeline_.end_event(trace().size());
 }
 
@@ -287,7 +294,9 @@ void Runtime::published(ParameterId id) {
   if (replay_) replay_->passed();
   if (!trace_open_ || !is_training()) return;
   agreement_.add(event);
-  if (!replay_) measure_.event(statistics_);
+  if (replay_) return;
+  measure_.event(statistics_, waits_.on_device());
+  measure_.passed();
 }
 
 void Runtime::comm(const std::string& group, const std::string& op, std::int64_t bytes, Pass pass) {

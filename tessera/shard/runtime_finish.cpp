@@ -28,13 +28,13 @@ StepStatistics Runtime::finish(const PendingStep& step) {
   agreement_.wait_on_host(step.end, entries_, kLongStep);
   agreement_.settle(step.number, entries_);
   StepStatistics statistics = step.statistics;
-  statistics.exposed_seconds += seconds_between(step.waits);
+  statistics.exposed_seconds += seconds_of(step.waits);
   return statistics;
 }
 
 StepStatistics Runtime::statistics() const {
   StepStatistics statistics = statistics_;
-  statistics.exposed_seconds += seconds_between(waits_.on_device());
+  statistics.exposed_seconds += seconds_of(waits_.on_device());
   if (!waits_are_known()) statistics.exposed_seconds = std::numeric_limits<double>::quiet_NaN();
   return statistics;
 }

@@ -1,9 +1,7 @@
 // Compute waits for what is under way.
 #pragma once
-#include <utility>
-#include <vector>
-
 #include "tessera/shard/agreement.h"
+#include "tessera/shard/fence_pairs.h"
 #include "tessera/shard/statistics.h"
 #include "tessera/shard/timeline.h"
 
@@ -47,7 +45,7 @@ class Waits {
   }
   bool is_measured() const { return is_measured_; }
   // Before and after each wait of compute's lane in this step; none where compute is the host.
-  const std::vector<std::pair<base::Fence, base::Fence>>& on_device() const { return on_device_; }
+  const FencePairs& on_device() const { return on_device_; }
 
  private:
   const Parallel& parallel_;
@@ -55,15 +53,8 @@ class Waits {
   Agreement& agreement_;
   StepStatistics& statistics_;
   Timeline& timeline_;
-  std::vector<std::pair<base::Fence, base::Fence>> on_device_;
+  FencePairs on_device_;
   bool is_measured_ = true;
 };
-
-// Of waits that compute's lane has passed.
-inline double seconds_between(const std::vector<std::pair<base::Fence, base::Fence>>& waits) {
-  double seconds = 0;
-  for (const auto& [begin, end] : waits) seconds += end.seconds_since(begin);
-  return seconds;
-}
 
 }  // namespace tessera::shard

@@ -88,15 +88,16 @@ class Gpus(unittest.TestCase):
         """By rank: how often a run called what allocates or waits."""
         prefix = self.folder / "-".join(["counts", str(steps), *flags])
         environment = {**ENVIRONMENT, "LD_PRELOAD": str(COUNTER), "TESSERA_COUNTS": str(prefix)}
-        arguments = ["bench", "step", "--model", "llama-demo", "--seq-len", 512, "--gtp", 2, "--dtype", "bf16", "--warmup", 6,
-                     "--steps", steps, *flags]
+        arguments = ["train", *self.flags, "--backend", "nccl", "--ranks", 2, "--gtp", 2, "--steps", steps,
+                     "--out", prefix.with_suffix(".run"), *flags]
         result = subprocess.run(command(*arguments), capture_output=True, text=True, check=False, env=environment, timeout=300)
         self.assertEqual(0, result.returncode, result.stderr)
-        ranks = [dict(line.split() for line in path.read_text().splitlines()) for path in self.folder.glob(prefix.name + ".*")]
+        ranks = [dict(line.split() for line in path.read_text().splitlines())
+                 for path in self.folder.glob(prefix.name + ".[0-9]*")]
         return collections.Counter(tuple(sorted(rank.items())) for rank in ranks)
 
     def test_a_step_allocates_nothing_and_waits_for_nothing(self):
-        for flags in ([], ["--cuda-graph"]):
+        for flags in ([], ["--cuda-graph", "on"]):
             few, many = self.counts(24, *flags), self.counts(64, *flags)  # the first fill the pools of pinned memory
             self.assertGreater(sum(int(count) for rank in few for _, count in rank), 0, "nothing was counted")
             self.assertEqual(few, many, flags)
