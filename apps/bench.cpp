@@ -132,7 +132,8 @@ int bench_products(const Arguments& arguments) {
   app.add_option("--model", model, "NAME of a configuration or its file")->capture_default_str();
   app.add_option("--tokens", bench.tokens, "of a rank and microbatch")->capture_default_str();
   app.add_option("--tp", bench.tp)->capture_default_str()->check(CLI::PositiveNumber);
-  app.add_option("--candidates", bench.candidates)->capture_default_str()->check(CLI::Range(1, 16));
+  app.add_option("--only", bench.only, "products whose name holds this, as 'gate_up'");
+  app.add_option("--candidates", bench.candidates)->capture_default_str()->check(CLI::Range(1, 64));
   app.add_option("--repetitions", bench.repetitions)->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--seconds", bench.seconds, "of each candidate, as in long steps; 0: short runs")
       ->capture_default_str()

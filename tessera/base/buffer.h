@@ -41,7 +41,7 @@ class Buffer {
   explicit Buffer(std::size_t bytes);
   // Giving device memory back may wait for the device's work, and it must not be in use then.
   Buffer(std::size_t bytes, Device device);
-  // Host memory that a device copies from and to without the host's help.
+  // Host memory that a device reads, and copies from and to, without the host's help.
   static Buffer pinned(std::size_t bytes);
   // Device memory that belongs to the order of `stream`: it may be used by work enqueued there from now on, and is
   // given back after the work enqueued there until the owner goes. Waits for nothing; the stream must outlive it.

@@ -114,6 +114,11 @@ void add_rope_and_swiglu(Cases& c) {
          const at::Tensor gate_up = c.normal({tokens, 2 * ffn}, seed), dout = c.normal({tokens, ffn}, seed + 1);
          return [=] { ops::swiglu_backward(dout, gate_up); };
        }});
+  c.cases.push_back(
+      {"swiglu_backward_again", 6 * c.rows(ffn), [=, &c](std::uint64_t seed) {
+         const at::Tensor gate_up = c.normal({tokens, 2 * ffn}, seed), dout = c.normal({tokens, ffn}, seed + 1);
+         return [=] { ops::swiglu_backward_again(dout, gate_up); };
+       }});
 }
 
 void add_cross_entropy(Cases& c) {

@@ -13,6 +13,7 @@ struct ProductBench {
   nn::LlamaConfig model;
   std::int64_t tp = 1;  // divides what it cuts
   std::vector<std::int64_t> tokens{8192, 2048, 1024};
+  std::string only;  // products whose name holds this
   int candidates = 8, repetitions = 20;
   // Above 0: each candidate runs for so long, twice, behind as much that does not count, as in steps that keep a GPU at
   // its power limit; what saves energy is then faster. 0: short runs, as on a GPU that has rested.

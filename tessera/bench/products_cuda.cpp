@@ -117,9 +117,11 @@ std::vector<ProductRow> product_rows(const ProductBench& bench) {
   for (const std::int64_t tokens : bench.tokens)
     for (const Weight& weight : weights_of(bench))
       for (ProductRow& row : products_of(weight, tokens)) {
+        if (row.name.find(bench.only) == std::string::npos) continue;
         row.seconds = measurement.seconds(row);
         rows.push_back(std::move(row));
       }
+  if (rows.empty()) throw InputError("--only {}: no product's name holds that", bench.only);
   return rows;
 }
 

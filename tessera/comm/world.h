@@ -17,7 +17,7 @@ struct WorldOptions {
   bool check_mismatch = false;               // mpi, nccl: compare operation, count and type first
 };
 
-// What a group's operations move: some kilobytes each, for which a backend sets aside little, or anything.
+// What a group's operations move: little, or what has time, for which a backend sets aside little; or anything.
 enum class Traffic { any, small };
 
 class World {

@@ -22,6 +22,7 @@ void save_pointer(AutogradContext* ctx, const char* name, const T* pointer) {
 
 template <typename T>
 T* saved_pointer(AutogradContext* ctx, const char* name) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): save_pointer's own
   return reinterpret_cast<T*>(static_cast<std::intptr_t>(ctx->saved_data[name].toInt()));
 }
 

@@ -44,6 +44,7 @@ void produce_rows(Context& context, const VocabEmbedding& embedding, const at::T
   context.runtime.produce(weight.id);
 }
 
+// early_tokens by pointer: a tensor, undefined at that, would be a variable of autograd's.
 class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& /*anchor*/, const at::Tensor& tokens,

@@ -8,6 +8,16 @@
 namespace tessera::nn {
 namespace {
 
+at::Tensor dgrad(Context& context, const Weight& weight, const at::Tensor& dy) {
+  ConsumedWeight consumed(context, weight, shard::Pass::backward);
+  return ops::gemm_dgrad(dy, consumed.tensor());
+}
+
+void wgrad(Context& context, const Weight& weight, const at::Tensor& dy, const at::Tensor& whole) {
+  produce_gradient(context, weight,
+                   [&](at::Tensor& gradient, bool accumulate) { ops::gemm_wgrad(dy, whole, gradient, accumulate); });
+}
+
 at::Tensor linear_forward(Context& context, const Weight& weight, const at::Tensor& x) {
   ConsumedWeight consumed(context, weight, context.pass);
   return ops::gemm_fprop(x, consumed.tensor());
@@ -60,7 +70,7 @@ class RowFunction : public torch::autograd::Function<RowFunction> {
                             bool kept) {
     const bool activated = linear->activation == Activation::swiglu;
     const at::Tensor input = activated ? ops::swiglu_forward(x) : x;
-    const at::Tensor y = leave_tp(*context, linear_forward(*context, linear->weight, input), context->pass);
+    at::Tensor y = leave_tp(*context, linear_forward(*context, linear->weight, input), context->pass);
     const bool keep_input = activated && context->policy != Recompute::selective;
     const variable_list saved{x, keep_input ? input : at::Tensor()};
     ctx->save_for_backward(saved);
@@ -76,25 +86,23 @@ class RowFunction : public torch::autograd::Function<RowFunction> {
     auto& linear = *saved_pointer<const RowLinear>(ctx, "linear");
     fetch(ctx, context);
     const bool activated = linear.activation == Activation::swiglu;
-    at::Tensor input = saved[1];
-    if (!input.defined()) input = activated ? ops::swiglu_forward(saved[0]) : saved[0];
-    const at::Tensor dy = enter_tp(context, gradients[0], input.size(0), shard::Pass::backward);
-    at::Tensor dx = linear_backward(context, linear.weight, dy, input);
-    if (activated) dx = ops::swiglu_backward(dx, saved[0]);
-    return {dx, {}, {}, {}};
+    const at::Tensor dy = enter_tp(context, gradients[0], saved[0].size(0), shard::Pass::backward);
+    const at::Tensor dx = dgrad(context, linear.weight, dy);
+    if (activated && !saved[1].defined()) {
+      const ops::SwigluAgain swiglu = ops::swiglu_backward_again(dx, saved[0]);
+      wgrad(context, linear.weight, dy, swiglu.out);
+      return {swiglu.gradient, {}, {}, {}};
+    }
+    wgrad(context, linear.weight, dy, activated ? saved[1] : saved[0]);
+    return {activated ? ops::swiglu_backward(dx, saved[0]) : dx, {}, {}, {}};
   }
 };
 
 }  // namespace
 
 at::Tensor linear_backward(Context& context, const Weight& weight, const at::Tensor& dy, const at::Tensor& whole) {
-  at::Tensor dx;
-  {
-    ConsumedWeight consumed(context, weight, shard::Pass::backward);
-    dx = ops::gemm_dgrad(dy, consumed.tensor());
-  }
-  produce_gradient(context, weight,
-                   [&](at::Tensor& gradient, bool accumulate) { ops::gemm_wgrad(dy, whole, gradient, accumulate); });
+  at::Tensor dx = dgrad(context, weight, dy);
+  wgrad(context, weight, dy, whole);
   return dx;
 }
 

@@ -11,7 +11,7 @@
 namespace tessera::ops::cuda {
 namespace {
 
-constexpr int kMostCandidates = 16;
+constexpr int kMostCandidates = 64;
 
 void check(cublasStatus_t status, const char* what) {
   if (status != CUBLAS_STATUS_SUCCESS) throw Error("gemm: {}: {}", what, cublasLtGetStatusString(status));
@@ -94,7 +94,7 @@ void multiply(const Product& product, void* scratch, base::CudaStream stream, in
                     : 0;
   TESSERA_CHECK(candidate < kMostCandidates, "gemm: candidate {} of at most {}", candidate, kMostCandidates);
   const Preference limits = preference();
-  std::array<cublasLtMatmulHeuristicResult_t, kMostCandidates> found{};
+  std::array<cublasLtMatmulHeuristicResult_t, kMostCandidates> found;
   int count = 0;
   check(cublasLtMatmulAlgoGetHeuristic(handle, work.get(), right.get(), left.get(), result.get(), result.get(),
                                        limits.get(), candidate + 1, found.data(), &count),

@@ -14,6 +14,23 @@ at::Tensor checked(const at::Tensor& gate_up) {
   return input;
 }
 
+SwigluAgain backward(const at::Tensor& dout, const at::Tensor& gate_up, bool again) {
+  require_one_device({dout, gate_up}, "swiglu_backward");
+  const at::Tensor input = checked(gate_up);
+  const at::Tensor gradient = dense_like(dout, {input.size(0), input.size(1) / 2}, input.scalar_type(), "swiglu dout");
+  at::Tensor result = make(input.sizes(), input.scalar_type(), input.device()), out;
+  if (again) out = make(gradient.sizes(), input.scalar_type(), input.device());
+  run_kernel(input, cpu::swiglu_backward, cuda::swiglu_backward,
+             {.type = to_dtype(input.scalar_type()),
+              .tokens = input.size(0),
+              .features = input.size(1) / 2,
+              .gate_up = input.const_data_ptr(),
+              .dout = gradient.const_data_ptr(),
+              .result = result.mutable_data_ptr(),
+              .again = again ? out.mutable_data_ptr() : nullptr});
+  return {result, out};
+}
+
 }  // namespace
 
 at::Tensor swiglu_forward(const at::Tensor& gate_up) {
@@ -29,18 +46,11 @@ at::Tensor swiglu_forward(const at::Tensor& gate_up) {
 }
 
 at::Tensor swiglu_backward(const at::Tensor& dout, const at::Tensor& gate_up) {
-  require_one_device({dout, gate_up}, "swiglu_backward");
-  const at::Tensor input = checked(gate_up);
-  const at::Tensor gradient = dense_like(dout, {input.size(0), input.size(1) / 2}, input.scalar_type(), "swiglu dout");
-  at::Tensor result = make(input.sizes(), input.scalar_type(), input.device());
-  run_kernel(input, cpu::swiglu_backward, cuda::swiglu_backward,
-             {.type = to_dtype(input.scalar_type()),
-              .tokens = input.size(0),
-              .features = input.size(1) / 2,
-              .gate_up = input.const_data_ptr(),
-              .dout = gradient.const_data_ptr(),
-              .result = result.mutable_data_ptr()});
-  return result;
+  return backward(dout, gate_up, false).gradient;
+}
+
+SwigluAgain swiglu_backward_again(const at::Tensor& dout, const at::Tensor& gate_up) {
+  return backward(dout, gate_up, true);
 }
 
 }  // namespace tessera::ops

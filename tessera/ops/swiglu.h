@@ -8,4 +8,11 @@ namespace tessera::ops {
 at::Tensor swiglu_forward(const at::Tensor& gate_up);
 at::Tensor swiglu_backward(const at::Tensor& dout, const at::Tensor& gate_up);  // gradient of gate_up
 
+struct SwigluAgain {
+  at::Tensor gradient;  // swiglu_backward's
+  at::Tensor out;       // swiglu_forward's
+};
+// Both in one pass over gate_up.
+SwigluAgain swiglu_backward_again(const at::Tensor& dout, const at::Tensor& gate_up);
+
 }  // namespace tessera::ops

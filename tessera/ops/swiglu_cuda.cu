@@ -13,6 +13,7 @@ struct Rows {
   const T* gate_up;
   const T* dout;  // backward only
   T* result;
+  T* again;  // backward only: out too, unless null
   std::int64_t features;
   std::uint32_t items;
   Divisor packs;  // of a row's features
@@ -84,7 +85,7 @@ __global__ void __launch_bounds__(kThreads) forward(const Rows<T> rows) {
   }
 }
 
-template <bool kWhole, typename T>
+template <bool kWhole, bool kAgain, typename T>
 __global__ void __launch_bounds__(kThreads) backward(const Rows<T> rows) {
   constexpr int N = kPack<T>;
   using A = Accumulator<T>;
@@ -116,6 +117,12 @@ __global__ void __launch_bounds__(kThreads) backward(const Rows<T> rows) {
     T* row = rows.result + place.token * 2 * rows.features;
     store_pack<kWhole>(row, place.first, rows.features, rounded<T>(dgate));
     store_pack<kWhole>(row + rows.features, place.first, rows.features, rounded<T>(dup));
+    if constexpr (kAgain) {
+      A out[N];
+#pragma unroll
+      for (int k = 0; k < N; ++k) out[k] = g[k] * s[k] * up[i][k];
+      store_pack<kWhole>(rows.again + place.token * rows.features, place.first, rows.features, rounded<T>(out));
+    }
   }
 }
 
@@ -132,10 +139,11 @@ void over_tokens(const SwigluArguments& a, Launch&& launch) {
       const Rows<T> rows{.gate_up = static_cast<const T*>(a.gate_up) + token * 2 * a.features,
                          .dout = a.dout == nullptr ? nullptr : static_cast<const T*>(a.dout) + token * a.features,
                          .result = static_cast<T*>(a.result) + token * result_cols,
+                         .again = a.again == nullptr ? nullptr : static_cast<T*>(a.again) + token * a.features,
                          .features = a.features,
                          .items = static_cast<std::uint32_t>(items),
                          .packs = Divisor(packs)};
-      dispatch_bool(rows_whole<T>(a.features, a.gate_up, a.dout, a.result),
+      dispatch_bool(rows_whole<T>(a.features, a.gate_up, a.dout, a.result, a.again),
                     [&](auto whole) { launch(whole, rows, blocks_for(items, kThreads * kSteps)); });
     }
   });
@@ -152,7 +160,9 @@ void swiglu_forward(const SwigluArguments& a, base::CudaStream stream) {
 
 void swiglu_backward(const SwigluArguments& a, base::CudaStream stream) {
   over_tokens(a, [stream](auto whole, const auto& rows, unsigned blocks) {
-    backward<decltype(whole)::value><<<blocks, kThreads, 0, stream>>>(rows);
+    dispatch_bool(rows.again != nullptr, [&](auto again) {
+      backward<decltype(whole)::value, decltype(again)::value><<<blocks, kThreads, 0, stream>>>(rows);
+    });
   });
   check_launch("swiglu_backward");
 }

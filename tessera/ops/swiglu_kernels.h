@@ -12,6 +12,7 @@ struct SwigluArguments {
   const void* gate_up = nullptr;
   const void* dout = nullptr;  // backward only
   void* result = nullptr;      // out [tokens, features], or the gradient of gate_up
+  void* again = nullptr;       // backward: out too, where it is not null
 };
 namespace cpu {
 void swiglu_forward(const SwigluArguments& arguments);

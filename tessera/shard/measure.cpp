@@ -12,42 +12,44 @@ void Measure::begin_step() {
   waits_.clear();
   std::ranges::fill(gathers_, 0.0);
   reduce_seconds_ = reduce_bytes_ = waited_ = 0;
-  begins_.clear();
-  ends_.clear();
-  waits_within_.clear();
+  stretches_.clear();
+  begin_ = {};
   waits_seen_ = 0;
   last_ = host_seconds(parallel_);
 }
 
-void Measure::event(const StepStatistics& statistics, const FencePairs& waits) {
+void Measure::add(std::size_t event, double seconds, double waited) {
+  segments_.resize(event + 1);
+  waits_.resize(event + 1);
+  segments_[event] = std::max(0.0, seconds - waited);
+  waits_[event] = waited;
+}
+
+void Measure::event(std::size_t index, const StepStatistics& statistics, const FencePairs& waits) {
   if (parallel_.is_asynchronous()) {
-    ends_.push_back(parallel_.compute->record_timed());
-    begins_.resize(ends_.size(), ends_.back());  // without a mark: the first, or behind a departure
-    waits_within_.emplace_back(waits.begin() + static_cast<std::ptrdiff_t>(waits_seen_), waits.end());
-    waits_seen_ = waits.size();
+    const base::Fence end = parallel_.compute->record_timed();
+    stretches_.push_back({.event = index,
+                          .begin = begin_.state() ? begin_ : end,
+                          .end = end,
+                          .waits = {waits.begin() + static_cast<std::ptrdiff_t>(waits_seen_), waits.end()}});
     return;
   }
-  const double now = host_seconds(parallel_), waited = statistics.exposed_seconds - waited_;
-  segments_.push_back(std::max(0.0, now - last_ - waited));
-  waits_.push_back(waited);
+  const double now = host_seconds(parallel_);
+  add(index, now - last_, statistics.exposed_seconds - waited_);
   last_ = now;
   waited_ = statistics.exposed_seconds;
 }
 
-void Measure::passed() {
+void Measure::passed(const FencePairs& waits) {
   if (!parallel_.is_asynchronous()) return;
-  begins_.resize(ends_.size() + 1);
-  begins_.back() = parallel_.compute->record_timed();
+  begin_ = parallel_.compute->record_timed();
+  waits_seen_ = waits.size();
 }
 
-void Measure::read_fences() {
-  if (!parallel_.is_asynchronous()) return;
+void Measure::read_stretches() {
+  if (stretches_.empty()) return;
   parallel_.compute->synchronize();
-  for (std::size_t event = 0; event < ends_.size(); ++event) {
-    const double waited = seconds_of(waits_within_[event]);
-    segments_.push_back(std::max(0.0, ends_[event].seconds_since(begins_[event]) - waited));
-    waits_.push_back(waited);
-  }
+  for (const Stretch& it : stretches_) add(it.event, it.end.seconds_since(it.begin), seconds_of(it.waits));
 }
 
 void Measure::gathered(ParameterId id, double seconds) {
@@ -58,7 +60,7 @@ void Measure::gathered(ParameterId id, double seconds) {
 
 std::int64_t Measure::agree(const Trace& trace, std::size_t parameters, std::int64_t room, Agreement& agreement,
                             const Entries& entries) {
-  read_fences();
+  read_stretches();
   segments_.resize(trace.size());
   waits_.resize(trace.size());
   gathers_.resize(parameters);

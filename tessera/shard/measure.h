@@ -10,17 +10,18 @@
 
 namespace tessera::shard {
 
-// One rank's watch over a step that runs on demand. Time in which the host waits for communication counts apart. A
-// queue's segments are what lies between its own marks: what the host takes to come to an event is none of them.
+// One rank's watch over a step, or the part of it, that runs on demand. Time in which the host waits for communication
+// counts apart. Where compute is a queue, segments are what lies between its own marks: how the host carries out what
+// follows from an event is none of them.
 class Measure {
  public:
   explicit Measure(const Parallel& parallel) : parallel_(parallel) {}
 
   void begin_step();
-  // One has happened. waits: of compute's lane since the step began.
-  void event(const StepStatistics& statistics, const FencePairs& waits);
+  // The one at this index of the trace has happened. waits: of compute's lane since the step began.
+  void event(std::size_t index, const StepStatistics& statistics, const FencePairs& waits);
   // Compute goes on, after what followed from an event or was done between two.
-  void passed();
+  void passed(const FencePairs& waits);
   void gathered(ParameterId id, double seconds);
   void reduced(double seconds, std::int64_t bytes) {
     reduce_seconds_ += seconds;
@@ -35,15 +36,21 @@ class Measure {
   Costs costs(const Trace& trace, const Schedule& schedule, const std::vector<ParameterSize>& sizes) const;
 
  private:
-  const Parallel& parallel_;
-  void read_fences();
+  // Of a queue, before an event.
+  struct Stretch {
+    std::size_t event = 0;
+    base::Fence begin, end;
+    FencePairs waits;
+  };
+  void add(std::size_t event, double seconds, double waited);
+  void read_stretches();
 
+  const Parallel& parallel_;
   double last_ = 0, waited_ = 0;
   std::vector<double> segments_, waits_;  // by event, before it
-  // Where compute is a queue: between which points of it an event's segment lies, and the waits there.
-  std::vector<base::Fence> begins_, ends_;
-  std::vector<FencePairs> waits_within_;
-  std::size_t waits_seen_ = 0;
+  std::vector<Stretch> stretches_;
+  base::Fence begin_;            // of the next; default-made before the first
+  std::size_t waits_seen_ = 0;   // before it
   std::vector<double> gathers_;  // by parameter
   double reduce_seconds_ = 0, reduce_bytes_ = 0;
   Costs agreed_;

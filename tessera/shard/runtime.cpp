@@ -131,7 +131,7 @@ void Runtime::end_microbatch() {
   agreement_.post();
   if (is_training() && !replay_) {
     on_demand_.reduce_microbatch();
-    measure_.passed();
+    measure_.passed(waits_.on_device());
   }
   in_microbatch_ = false;
 }
@@ -149,7 +149,7 @@ void Runtime::end_step() {
     fill_unproduced();
     if (!replay_) {
       on_demand_.reduce_replicas();
-      measure_.passed();
+      measure_.passed(waits_.on_device());
     }
   }
   if (!parallel_.is_asynchronous())
@@ -192,14 +192,14 @@ void Runtime::happens(const Event& event) {
   timeline_.begin_event(trace().size());
   if (replay_ && !replay_->is_next(event)) depart();
   agreement_.add(event);
-  if (!replay_) measure_.event(statistics_, waits_.on_device());
+  if (!replay_) measure_.event(trace().size() - 1, statistics_, waits_.on_device());
   if (event.parameter >= 0) ++entry(event.parameter, "event").happened(event.kind, event.pass);
 }
 
 // What follows from the event is under way, and the program goes on.
 void Runtime::passed() {
   if (replay_) replay_->passed();
-  if (!replay_) measure_.passed();
+  if (!replay_) measure_.passed(waits_.on_device());
   timeline_.end_event(trace().size());
 }
 
@@ -295,8 +295,8 @@ void Runtime::published(ParameterId id) {
   if (!trace_open_ || !is_training()) return;
   agreement_.add(event);
   if (replay_) return;
-  measure_.event(statistics_, waits_.on_device());
-  measure_.passed();
+  measure_.event(trace().size() - 1, statistics_, waits_.on_device());
+  measure_.passed(waits_.on_device());
 }
 
 void Runtime::comm(const std::string& group, const std::string& op, std::int64_t bytes, Pass pass) {

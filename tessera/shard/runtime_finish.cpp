@@ -21,7 +21,8 @@ PendingStep Runtime::pending() const {
 }
 
 bool Runtime::waits_are_known() const {
-  return !parallel_.is_asynchronous() || waits_.is_measured();
+  // Of a recorded step the host's waits, for what is on demand, are most.
+  return !parallel_.is_asynchronous() || (waits_.is_measured() && !statistics_.recorded);
 }
 
 StepStatistics Runtime::finish(const PendingStep& step) {

@@ -7,7 +7,8 @@ namespace tessera::shard {
 // Since the last begin_step, on this rank.
 struct StepStatistics {
   std::int64_t gathered_bytes = 0, reduced_bytes = 0;  // received from other ranks
-  // Compute waited for communication. NaN where compute is a GPU's and the step's waits were not measured.
+  // Compute waited for communication. NaN where compute is a GPU's and the step was recorded or its waits were not
+  // measured.
   double exposed_seconds = 0;
   std::int64_t demand_gathers = 0;  // gathers that no schedule foresaw
   bool recorded = false;            // the step had no schedule

@@ -52,7 +52,7 @@ class Operators {
   double norm() const { return moves(4 * own_tokens_ * hidden_ * model()); }
   double norm_again() const { return moves(2 * own_tokens_ * hidden_ * model()); }
   double swiglu() const { return moves(3 * tokens_ * ffn_ * model()); }
-  double swiglu_backward() const { return moves(5 * tokens_ * ffn_ * model()); }
+  double swiglu_backward(bool again) const { return moves((again ? 6 : 5) * tokens_ * ffn_ * model()); }
   double loss() const { return moves(4 * tokens_ * vocabulary_ * model()); }
   double tokens() const { return tokens_; }
   double vocabulary() const { return vocabulary_; }
@@ -163,7 +163,7 @@ class Placer {
     }
     add(at + 1, gemm(event), (backward ? "dgrad " : "fprop ") + name);
     if (role == Role::output && !backward) add(at + 1, operators_.loss(), "loss");
-    if (role == Role::down && (!backward || is_selective(event))) add(at, operators_.swiglu(), "swiglu");
+    if (role == Role::down && !backward) add(at, operators_.swiglu(), "swiglu");
     if (role == Role::qkv && backward) add(at, operators_.attention_backward(), "attention backward");
     if (role == Role::qkv && !backward) add(at + 2, operators_.attention(), "attention");
   }
@@ -177,8 +177,11 @@ class Placer {
       const double written = by_rows ? operators_.tokens() : operators_.vocabulary();
       return add(at, operators_.embedding_backward(written), "gradient " + name);
     }
+    if (role == Role::down) {
+      const bool again = is_selective(event);
+      add(at + (again ? 0 : 1), operators_.swiglu_backward(again), "swiglu backward");
+    }
     add(at, gemm(event), "wgrad " + name);
-    if (role == Role::down) add(at + 1, operators_.swiglu_backward(), "swiglu backward");
   }
 
   double collective(const Event& event) const {

@@ -17,9 +17,11 @@ std::array<at::Tensor, 3> tensors_of(const nn::Batch& batch) {
 }
 
 std::vector<nn::Batch> room_for(std::vector<nn::Batch> batches, at::Device device) {
-  for (nn::Batch& batch : batches)
+  for (nn::Batch& batch : batches) {
+    batch.early_tokens = at::Tensor();
     for (at::Tensor* tensor : {&batch.tokens, &batch.targets, &batch.layout.positions})
       *tensor = at::empty_like(*tensor, at::TensorOptions(device).dtype(tensor->scalar_type()));
+  }
   return batches;
 }
 

@@ -98,6 +98,9 @@ TEST_F(OnCuda, SwigluIsTheSame) {
       const at::Tensor dout = random_tensor({67, features}, 2, type);
       EXPECT_TRUE(same_bits(swiglu_forward(on_device(gate_up)), swiglu_forward(gate_up)));
       EXPECT_TRUE(same_bits(swiglu_backward(on_device(dout), on_device(gate_up)), swiglu_backward(dout, gate_up)));
+      const SwigluAgain again = swiglu_backward_again(on_device(dout), on_device(gate_up));
+      EXPECT_TRUE(same_bits(again.gradient, swiglu_backward(dout, gate_up)));
+      EXPECT_TRUE(same_bits(again.out, swiglu_forward(gate_up)));
     }
 }
 
@@ -140,14 +143,14 @@ TEST_F(OnCuda, ATargetThatIsNoIdGivesNotANumber) {
 }
 
 TEST_F(OnCuda, EmbeddingGradientsOfManyTokensAreTheSame) {
-  constexpr std::int64_t kTokens = 3000, kVocabulary = 500;
+  constexpr std::int64_t count = 3000, vocabulary = 500;
   std::vector<std::int64_t> tokens;
-  for (const double value : random_values(kTokens, 1))  // small ids are frequent; some lie outside the slice
-    tokens.push_back(static_cast<std::int64_t>(std::pow(std::abs(value), 3) * 2 * kVocabulary));
+  for (const double value : random_values(count, 1))  // small ids are frequent; some lie outside the slice
+    tokens.push_back(static_cast<std::int64_t>(std::pow(std::abs(value), 3) * 2 * vocabulary));
   for (const at::ScalarType type : kTypes)
     for (const std::int64_t hidden : {5, 264}) {
-      const at::Tensor dy = random_tensor({kTokens, hidden}, 2, type), ids = ids_tensor(tokens);
-      at::Tensor host = random_tensor({kVocabulary, hidden}, 3, accumulator(type)), device = on_device(host);
+      const at::Tensor dy = random_tensor({count, hidden}, 2, type), ids = ids_tensor(tokens);
+      at::Tensor host = random_tensor({vocabulary, hidden}, 3, accumulator(type)), device = on_device(host);
       for (const bool accumulate : {true, false}) {
         embedding_backward(dy, ids, host, 10, accumulate);
         embedding_backward(on_device(dy), on_device(ids), device, 10, accumulate);

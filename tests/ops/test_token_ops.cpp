@@ -156,6 +156,9 @@ TEST_P(TokenOps, SwigluEqualsTheReference) {
     const at::Tensor gate_up = random_tensor({tokens, 2 * features}, 1, type(), 12.0);
     const at::Tensor dout = random_tensor({tokens, features}, 2, type());
     const at::Tensor got = swiglu_forward(gate_up), gradient = swiglu_backward(dout, gate_up);
+    const SwigluAgain again = swiglu_backward_again(dout, gate_up);
+    EXPECT_TRUE(same_bits(again.out, got));
+    EXPECT_TRUE(same_bits(again.gradient, gradient));
     const Values in = values_of(gate_up), ds = values_of(dout);
     const auto f = static_cast<std::size_t>(features);
     Values out(ds.size()), din(in.size()), din_scale(in.size());
@@ -176,19 +179,19 @@ TEST_P(TokenOps, SwigluEqualsTheReference) {
 }
 
 TEST_P(TokenOps, SwigluDoesNotDependOnPosition) {
-  constexpr std::int64_t kFeatures = 67;
-  const at::Tensor gate_up = random_tensor({1, 2 * kFeatures}, 1, type(), 6.0);
-  const at::Tensor dout = random_tensor({1, kFeatures}, 2, type());
+  constexpr std::int64_t features = 67;
+  const at::Tensor gate_up = random_tensor({1, 2 * features}, 1, type(), 6.0);
+  const at::Tensor dout = random_tensor({1, features}, 2, type());
   const at::Tensor out = swiglu_forward(gate_up), gradient = swiglu_backward(dout, gate_up);
   for (std::int64_t begin = 0; begin < 18; ++begin) {
     for (const std::int64_t count : {1L, 7L, 16L, 33L, 49L}) {
       at::Tensor cut = random_tensor({1, 2 * count}, 3, type());
       cut.narrow(1, 0, count).copy_(gate_up.narrow(1, begin, count));
-      cut.narrow(1, count, count).copy_(gate_up.narrow(1, kFeatures + begin, count));
+      cut.narrow(1, count, count).copy_(gate_up.narrow(1, features + begin, count));
       EXPECT_TRUE(same_bits(swiglu_forward(cut), out.narrow(1, begin, count))) << begin << " " << count;
       const at::Tensor part = swiglu_backward(dout.narrow(1, begin, count), cut);
       EXPECT_TRUE(same_bits(part.narrow(1, 0, count), gradient.narrow(1, begin, count)));
-      EXPECT_TRUE(same_bits(part.narrow(1, count, count), gradient.narrow(1, kFeatures + begin, count)));
+      EXPECT_TRUE(same_bits(part.narrow(1, count, count), gradient.narrow(1, features + begin, count)));
     }
   }
 }

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <mutex>
+#include <thread>
 
 #include "tessera/base/bfloat16.h"
 #include "tessera/base/error.h"
@@ -71,7 +73,7 @@ struct Case {
 };
 
 float weight_value(int step, std::int64_t row, std::int64_t column) {
-  return static_cast<float>((step * 50 + row * 7 + column) % 256);  // exact in bf16
+  return static_cast<float>((std::int64_t{step} * 50 + row * 7 + column) % 256);  // exact in bf16
 }
 
 // Rows 3 to 10 at random with repetitions; 0 in the first blocks, 1 in every one, 2 never. Some blocks have no token of
@@ -81,7 +83,8 @@ std::vector<std::int64_t> tokens_of(int block) {
   if (block < 4) tokens.push_back(0);
   const std::int64_t more = block == 7 ? 0 : kTokens - (block % 3 == 0 ? 1 : 0);
   while (static_cast<std::int64_t>(tokens.size()) < more)
-    tokens.push_back(3 + (block * 5 + static_cast<std::int64_t>(tokens.size()) * tokens.back() * 3) % (kRows - 3));
+    tokens.push_back(3 + (std::int64_t{block} * 5 + static_cast<std::int64_t>(tokens.size()) * tokens.back() * 3) %
+                             (kRows - 3));
   return tokens;
 }
 
@@ -318,9 +321,9 @@ TEST(RowsTraffic, IsStaticAndCounted) {
       rank.write(step + 1);
     }
     const StepStatistics& statistics = rank.runtime().statistics();
-    const std::int64_t messages = 4 * 2 * kTokens * (kColumns * 4 + 8), others = 8 * 4;  // "other" in 2, 2 and 0 rows
-    const std::int64_t shard = std::array{4, 4, 0}[static_cast<std::size_t>(world.rank())] * 4;
-    EXPECT_EQ(statistics.reduced_bytes, messages + 4 * 2 * shard);
+    const std::int64_t messages = kTokens * 4 * 2 * (kColumns * 4 + 8), others = 32;  // "other" in 2, 2 and 0 rows
+    const std::int64_t shard = std::array<std::int64_t, 3>{4, 4, 0}[static_cast<std::size_t>(world.rank())] * 4;
+    EXPECT_EQ(statistics.reduced_bytes, messages + shard * 4 * 2);
     EXPECT_GE(statistics.gathered_bytes, messages + others - shard);  // "other" may stay
     EXPECT_EQ((statistics.gathered_bytes - messages) % (others - shard), 0);
     // The table has no place in the gather arena, and staging for its rows alone.
@@ -328,6 +331,36 @@ TEST(RowsTraffic, IsStaticAndCounted) {
     EXPECT_EQ(sizes[0].gathered, 0);
     EXPECT_EQ(sizes[0].staging, 4 * 256);  // rows, indices, slots and a map
     EXPECT_EQ(rank.runtime().by_first_use(), (std::vector<ParameterId>{0, 1}));
+  });
+}
+
+// Ids may be written, and compute done with the result's memory, long after the reading was asked for.
+TEST(RowGathers, ReadIdsOnceWrittenAndWriteOnceTheResultIsFree) {
+  comm::run_local(2, {}, [](comm::World& world) {
+    Parallel parallel = make_parallel(world, 1, 2, 1);
+    Rank rank(parallel, {.gtp = 2, .lookup = Lookup::rows});
+    const ShardedParameter& table = rank.runtime().parameter(rank.table());
+    RowGather gather(table, parallel);
+    std::vector<std::int64_t> ids(kTokens, -1);
+    const std::vector<float> untouched(kTokens * kColumns, -7);
+    std::vector<float> out = untouched, expected;
+    base::Promise written, free;
+    const base::Fence read = gather.start(table, *parallel.gtp_rows, {.data = ids.data(), .count = kTokens},
+                                          written.fence(), out.data(), free.fence());
+    const auto while_nothing_may_happen = [&] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); };
+    while_nothing_may_happen();
+    for (std::int64_t at = 0; at < kTokens; ++at) {
+      ids[static_cast<std::size_t>(at)] = (at * 5 + world.rank()) % kRows;
+      for (std::int64_t column = 0; column < kColumns; ++column)
+        expected.push_back(weight_value(0, ids[static_cast<std::size_t>(at)], column));
+    }
+    written.complete();
+    while_nothing_may_happen();
+    EXPECT_EQ(out, untouched);
+    EXPECT_FALSE(read.done());
+    free.complete();
+    read.synchronize();
+    EXPECT_EQ(out, expected);
   });
 }
 
