@@ -180,6 +180,10 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
   const base::DeviceMemory memory = base::memory_of(device);
   std::array<std::int64_t, 1> most{memory.total - memory.free};
   note_tensors(device, report);
+  const shard::ScheduleStatistics schedules = trainer.runtime().schedule_statistics();
+  report.gather_arena_bytes = schedules.gather_arena_bytes;
+  report.reduce_arena_bytes = schedules.reduce_arena_bytes;
+  report.scratch_bytes = schedules.scratch_bytes;
   if (!bench.profile.empty()) {
     const auto two_steps = [&] { take_steps(trainer, input, 2); };
     if (world.rank() == 0)
@@ -216,6 +220,9 @@ nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& repor
           {"peak_memory_bytes", report.memory_bytes},
           {"tensor_bytes", report.tensor_bytes},
           {"tensor_cache_bytes", report.tensor_cache_bytes},
+          {"gather_arena_bytes", report.gather_arena_bytes},
+          {"reduce_arena_bytes", report.reduce_arena_bytes},
+          {"exchange_scratch_bytes", report.scratch_bytes},
           {"exposed_comm_ms", report.exposed_comm_ms},
           {"least_exposed_comm_ms", report.least_exposed_comm_ms},
           {"host_ms", report.host_ms},
@@ -229,6 +236,14 @@ nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& repor
           {"loss", report.loss}};
 }
 
+namespace {
+
+double gigabytes(std::int64_t bytes) {
+  return static_cast<double>(bytes) / 1e9;
+}
+
+}  // namespace
+
 std::string step_text(const StepBench& bench, const StepReport& report) {
   const double limit_ms = report.limit.seconds() * 1e3;
   return fmt::format(
@@ -238,6 +253,7 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       "  exposed        {}\n"
       "  host           {:9.2f} ms to enqueue a step\n"
       "  memory         {:9.2f} GB: {:.2f} for tensors, which take {:.2f} at most\n"
+      "  arenas         {:9.2f} GB: gathers {:.2f}, gradients {:.2f}, scratch {:.2f}\n"
       "  limit          {:9.2f} ms: products {:.2f}, attention {:.2f}, {:.1f} GB at {:.2f} TB/s\n"
       "  limit / step   {:9.3f}\n",
       bench.config.model, bench.model.num_layers, bench.config.micro_batch, bench.config.seq_len,
@@ -247,9 +263,11 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       std::isnan(report.exposed_comm_ms) ? "is not measured under a graph"
                                          : fmt::format("{:9.2f} ms of communication; {:.2f} where it is least",
                                                        report.exposed_comm_ms, report.least_exposed_comm_ms),
-      report.host_ms, static_cast<double>(report.memory_bytes) / 1e9,
-      static_cast<double>(report.tensor_cache_bytes) / 1e9, static_cast<double>(report.tensor_bytes) / 1e9, limit_ms,
-      report.limit.products * 1e3, report.limit.attention * 1e3, report.limit.bytes / 1e9,
+      report.host_ms, gigabytes(report.memory_bytes), gigabytes(report.tensor_cache_bytes),
+      gigabytes(report.tensor_bytes),
+      gigabytes(report.gather_arena_bytes + report.reduce_arena_bytes + report.scratch_bytes),
+      gigabytes(report.gather_arena_bytes), gigabytes(report.reduce_arena_bytes), gigabytes(report.scratch_bytes),
+      limit_ms, report.limit.products * 1e3, report.limit.attention * 1e3, report.limit.bytes / 1e9,
       report.limit.copy_rate / 1e12, limit_ms / report.median_ms);
 }
 

@@ -59,6 +59,7 @@ TEST(StepBenchmark, MeasuresStepsAndTheirLimit) {
       EXPECT_EQ(report.memory_bytes, 0);
       EXPECT_NEAR(report.loss, std::log(32), 1);
       EXPECT_EQ(report.ranks, tp * gtp);
+      EXPECT_EQ(report.gather_arena_bytes > 0, gtp > 1);
       EXPECT_GE(report.limit.rounds, 1);
       for (const double part : {report.limit.products, report.limit.attention, report.limit.copy_rate})
         EXPECT_TRUE(part > 0 && std::isfinite(part)) << part;
@@ -107,7 +108,11 @@ TEST(StepBenchmark, PrintsWhatItMeasured) {
   const StepBench bench = small_bench(1, 1);
   StepReport report{.median_ms = 8, .p10_ms = 7, .p90_ms = 9, .tokens_per_second_per_rank = 2000, .loss = 3.5};
   report.limit = {.products = 1e-3, .attention = 2e-3, .bytes = 3e9, .copy_rate = 3e12, .rounds = 2};
+  report.gather_arena_bytes = 2'000'000'000;
+  report.reduce_arena_bytes = 1'500'000'000;
+  report.scratch_bytes = 250'000'000;
   const nlohmann::ordered_json json = step_json(bench, report);
+  EXPECT_EQ(json.at("reduce_arena_bytes"), 1'500'000'000);
   EXPECT_DOUBLE_EQ(json.at("limit_ms").get<double>(), 4);
   EXPECT_DOUBLE_EQ(json.at("limit_ratio").get<double>(), 0.5);
   EXPECT_EQ(json.at("median_ms"), 8.0);
@@ -115,6 +120,7 @@ TEST(StepBenchmark, PrintsWhatItMeasured) {
   const std::string text = step_text(bench, report);
   EXPECT_THAT(text, testing::HasSubstr("small with 2 layers"));
   EXPECT_THAT(text, testing::HasSubstr("8.00 ms (p10 7.00, p90 9.00)"));
+  EXPECT_THAT(text, testing::HasSubstr("3.75 GB: gathers 2.00, gradients 1.50, scratch 0.25"));
   EXPECT_THAT(text, testing::HasSubstr("products 1.00, attention 2.00, 3.0 GB at 3.00 TB/s"));
   report.exposed_comm_ms = std::nan("");
   EXPECT_THAT(step_text(bench, report), testing::HasSubstr("not measured under a graph"));
