@@ -236,12 +236,12 @@ void Recorder::publish(int parameter) {
 }
 
 void Recorder::add(EventKind kind, int parameter, Pass pass) {
-  Event event{.kind = kind, .step = kind_, .microbatch = microbatch_, .pass = pass, .parameter = parameter};
-  event.ordinal = static_cast<int>(std::ranges::count_if(made_.trace, [&](const Event& other) {
-    return std::tie(other.kind, other.microbatch, other.pass, other.parameter) ==
-           std::tie(kind, microbatch_, pass, parameter);
-  }));
-  made_.trace.push_back(event);
+  made_.trace.push_back({.kind = kind,
+                         .step = kind_,
+                         .microbatch = microbatch_,
+                         .pass = pass,
+                         .parameter = parameter,
+                         .ordinal = happened_[{kind, microbatch_, pass, parameter}]++});
 }
 
 Case Recorder::take(std::vector<Unit> units) {

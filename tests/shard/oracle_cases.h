@@ -1,9 +1,11 @@
 // Small steps and schedules of them for tests, and ways to spoil these. Made here and not by the planner, so that a
 // wrong idea in one place does not hide in the other.
 #pragma once
+#include <map>
 #include <optional>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tessera/shard/schedule.h"
@@ -44,6 +46,7 @@ class Recorder {
   Case made_;
   StepKind kind_;
   int microbatch_ = -1;
+  std::map<std::tuple<EventKind, int, Pass, int>, int> happened_;  // how often, by microbatch, pass and parameter
 };
 
 // Several microbatches, ties, a layer used twice, a frozen weight, recompute, coalesced neighbours, one microbatch's
