@@ -222,6 +222,15 @@ TEST(PlanTime, OneRankComputesOnly) {
   EXPECT_LT(counted, step.prediction.step_seconds);
 }
 
+// 6 tokens of fp32 and 1e9 bytes a second: in each of 2 blocks two norms read and write their 8 columns again, and the
+// backward of SwiGLU writes its 12.
+TEST(PlanTime, SelectiveRecomputationMovesWhatItMakesAgain) {
+  const auto seconds = [](const char* recompute) {
+    return plan_step(request_of({{"recompute", recompute}})).prediction.compute_seconds;
+  };
+  EXPECT_NEAR(seconds("selective") - seconds("none"), 2 * (2 * 2 * 8 + 12) * 6 * 4 / 1e9, 1e-12);
+}
+
 TEST(PlanTime, LinksAreThoseOfTheRanksThatTalk) {
   const auto first_gather = [](const StepPlan& step) { return step.costs.costs.gather_seconds.front(); };
   const StepPlan near = plan_step(request_of({{"gtp", "4"}})), far = plan_step(request_of({{"gtp", "8"}}));
