@@ -20,12 +20,12 @@ Parallel make_parallel(comm::World& world, int tp, int gtp, int dp) {
   parallel.tp = group("tp", {"tp"});
   parallel.gtp_gather = group("gtp-gather", {"gtp"});
   parallel.gtp_reduce = group("gtp-reduce", {"gtp"});
-  parallel.gtp_demand = group("gtp-demand", {"gtp"});
+  parallel.gtp_demand = group("gtp-demand", {"gtp"}, comm::Traffic::small);
   parallel.gtp_rows = group("gtp-rows", {"gtp"}, comm::Traffic::small);
   parallel.tp_gather = group("tp-gather", {"tp"});
   parallel.tp_reduce = group("tp-reduce", {"tp"});
   parallel.dp = group("dp", {"dp"});
-  parallel.replica = group("replica", {"tp", "gtp"});
+  parallel.replica = group("replica", {"tp", "gtp"}, comm::Traffic::small);
   parallel.data = group("data", {"gtp", "dp"}, comm::Traffic::small);
   parallel.world = group("world", {"tp", "gtp", "dp"}, comm::Traffic::small);
   parallel.device = parallel.world->kernels().device();

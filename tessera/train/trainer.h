@@ -10,6 +10,7 @@
 
 #include "tessera/comm/world.h"
 #include "tessera/nn/llama.h"
+#include "tessera/ops/stream_scope.h"
 #include "tessera/shard/runtime.h"
 #include "tessera/train/gradient_norm.h"
 #include "tessera/train/loss_sum.h"
@@ -113,6 +114,7 @@ class Trainer {
 
   TrainerOptions options_;
   shard::Parallel parallel_;
+  ops::CachedMemoryScope cached_memory_{parallel_.device};  // behind all tensors, before compute's stream
   shard::Runtime runtime_;
   nn::Context context_;
   nn::Llama model_;

@@ -1,8 +1,10 @@
 // A step in two halves: enqueued, and finished while the next one is under way already.
+#include <c10/core/AllocatorConfig.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <cmath>
+#include <string>
 
 #include "tessera/base/error.h"
 #include "training.h"
@@ -14,6 +16,19 @@ using testing::odd_model;
 using testing::run;
 using testing::RunOptions;
 using testing::RunResult;
+
+// Of libtorch's memory on GPUs, until its end.
+class AllocatorSettings {
+ public:
+  explicit AllocatorSettings(const std::string& settings) { c10::CachingAllocator::setAllocatorSettings(settings); }
+  ~AllocatorSettings() { c10::CachingAllocator::setAllocatorSettings(before_.empty() ? kDefault : before_); }
+  AllocatorSettings(const AllocatorSettings&) = delete;
+  AllocatorSettings& operator=(const AllocatorSettings&) = delete;
+
+ private:
+  static constexpr const char* kDefault = "expandable_segments:False";
+  const std::string before_ = c10::CachingAllocator::getAllocatorSettings();
+};
 
 class PendingSteps : public ::testing::TestWithParam<base::DeviceKind> {
  protected:
@@ -131,6 +146,18 @@ TEST(GraphSteps, GiveTheBitsOfStepsWithoutAGraph) {
       EXPECT_EQ(result.graph_steps, options.steps - 2) << ahead.value_or(-1) << " pending";
     }
   }
+}
+
+// Memory that libtorch keeps of one trainer's tensors does not know that trainer's streams when the next one, or a
+// graph, gives it back.
+TEST(GraphSteps, FollowAnotherTrainerWithExpandableSegments) {
+  if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+  const AllocatorSettings settings("expandable_segments:True");
+  RunOptions options{.model = odd_model(), .blocks = 2, .steps = 5, .on_gpu = true};
+  const RunResult expected = run(options);
+  options.graph = true;
+  expect_same(run(options), expected);
+  expect_same(run(options), expected);
 }
 
 // An evaluation makes a schedule of its own, so another graph is made; other weights lie where the graph reads them.
