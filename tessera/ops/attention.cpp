@@ -4,6 +4,8 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 
+#include <cstdlib>
+
 #include "tessera/base/error.h"
 #include "tessera/ops/attention_device.h"
 #include "tessera/ops/attention_kernels.h"
@@ -13,6 +15,15 @@
 
 namespace tessera::ops {
 namespace {
+
+// ATen multiplies head by head, within the operands and memory of its own, so what MKL is given lies where a head's
+// number and width put it. Only its strict mode gives the same bits wherever that is; who sets another mode has that.
+// MKL reads this at its first call, which comes after the start of main().
+bool make_products_strict() {
+  const char* mode = std::getenv("MKL_CBWR");
+  return (mode != nullptr && *mode != '\0') || setenv("MKL_CBWR", "AUTO,STRICT", /*overwrite=*/1) == 0;
+}
+[[maybe_unused]] const bool kProductsAreStrict = make_products_strict();
 
 void check_documents(const AttentionShape& shape) {
   const auto& starts = shape.cu_seqlens;

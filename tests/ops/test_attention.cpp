@@ -197,20 +197,22 @@ TEST_P(AttentionTypes, OfDocumentsEqualsAttentionOfEachDocument) {
 // The layout of heads over ranks must not matter: each head alone gives the bits it gives among others.
 TEST_P(AttentionTypes, OfAHeadDoesNotDependOnTheOthers) {
   if (type().device() == at::kCUDA) GTEST_SKIP() << "tp changes the bits of products on a GPU";
-  const Case all{.batch = 2, .seq_len = 40, .kv_heads = 3, .head_dim = 8, .kv_of_q = {0, 1, 2}};
-  const Qkv in = all.inputs(type());
-  const at::Tensor dout = random_tensor({80, 24}, 4, type());
-  const Attention forward = attention_forward(in, all.shape());
-  const Qkv backward = attention_backward(dout, in, forward, all.shape());
-  const Case one{.batch = 2, .seq_len = 40, .kv_heads = 1, .head_dim = 8, .kv_of_q = {0}};
-  for (std::int64_t head = 0; head < 3; ++head) {
-    const Qkv part{.q = in.q.narrow(1, head, 1), .k = in.k.narrow(1, head, 1), .v = in.v.narrow(1, head, 1)};
-    const Attention out = attention_forward(part, one.shape());
-    EXPECT_TRUE(same_bits(out.out, forward.out.narrow(1, head * 8, 8)));
-    const Qkv gradient = attention_backward(dout.narrow(1, head * 8, 8), part, out, one.shape());
-    EXPECT_TRUE(same_bits(gradient.q, backward.q.narrow(1, head, 1)));
-    EXPECT_TRUE(same_bits(gradient.k, backward.k.narrow(1, head, 1)));
-    EXPECT_TRUE(same_bits(gradient.v, backward.v.narrow(1, head, 1)));
+  for (const std::int64_t head_dim : {8, 10, 7}) {  // heads begin at aligned addresses with the first alone
+    const Case all{.batch = 2, .seq_len = 70, .kv_heads = 3, .head_dim = head_dim, .kv_of_q = {0, 1, 2}};
+    const Qkv in = all.inputs(type());
+    const at::Tensor dout = random_tensor({140, 3 * head_dim}, 4, type());
+    const Attention forward = attention_forward(in, all.shape());
+    const Qkv backward = attention_backward(dout, in, forward, all.shape());
+    const Case one{.batch = 2, .seq_len = 70, .kv_heads = 1, .head_dim = head_dim, .kv_of_q = {0}};
+    for (std::int64_t head = 0; head < 3; ++head) {
+      const Qkv part{.q = in.q.narrow(1, head, 1), .k = in.k.narrow(1, head, 1), .v = in.v.narrow(1, head, 1)};
+      const Attention out = attention_forward(part, one.shape());
+      EXPECT_TRUE(same_bits(out.out, forward.out.narrow(1, head * head_dim, head_dim))) << head << " of " << head_dim;
+      const Qkv gradient = attention_backward(dout.narrow(1, head * head_dim, head_dim), part, out, one.shape());
+      EXPECT_TRUE(same_bits(gradient.q, backward.q.narrow(1, head, 1))) << head << " of " << head_dim;
+      EXPECT_TRUE(same_bits(gradient.k, backward.k.narrow(1, head, 1))) << head << " of " << head_dim;
+      EXPECT_TRUE(same_bits(gradient.v, backward.v.narrow(1, head, 1))) << head << " of " << head_dim;
+    }
   }
 }
 
