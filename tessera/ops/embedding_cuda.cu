@@ -8,7 +8,8 @@
 namespace tessera::ops::cuda {
 namespace {
 
-constexpr int kThreads = 256, kSteps = 4;               // packs a thread
+constexpr int kLookupThreads = 128, kLookups = 2;  // packs a thread
+constexpr int kThreads = 256;
 constexpr int kPacks = 2;                               // of columns a thread
 constexpr int kAhead = 8;                               // rows on their way to a warp
 constexpr std::int64_t kItems = std::int64_t{1} << 30;  // packs of a launch: a Divisor's range
@@ -24,28 +25,30 @@ struct Lookup {
   Divisor packs;
 };
 
+// The ids of all of a thread's packs are on their way before the first row is asked for.
 template <bool kWhole, typename T>
-__global__ void __launch_bounds__(kThreads) take_rows(const Lookup<T> a) {
+__global__ void __launch_bounds__(kLookupThreads) take_rows(const Lookup<T> a) {
   constexpr int N = kPack<T>;
-  const std::uint32_t start = blockIdx.x * kSteps * kThreads + threadIdx.x;
-  Pack<T, N> packs[kSteps];
+  const std::uint32_t start = blockIdx.x * kLookups * kLookupThreads + threadIdx.x;
+  std::uint32_t tokens[kLookups];
+  std::int64_t rows[kLookups], columns[kLookups];
 #pragma unroll
-  for (int i = 0; i < kSteps; ++i) {
-    const std::uint32_t item = start + i * kThreads;
-    if (item >= a.items) break;
-    const std::uint32_t token = a.packs.quotient(item);
-    const std::int64_t row = a.ids[token] - a.vocab_begin;
-    const bool local = row >= 0 && row < a.vocabulary;
-    packs[i] = load_pack<kWhole, N>(a.weight + (local ? row * a.hidden : 0),
-                                    std::int64_t{a.packs.remainder(item, token)} * N, local ? a.hidden : 0);
+  for (int i = 0; i < kLookups; ++i) {
+    const std::uint32_t item = start + i * kLookupThreads;
+    tokens[i] = a.packs.quotient(item);
+    columns[i] = std::int64_t{a.packs.remainder(item, tokens[i])} * N;
+    rows[i] = item < a.items ? a.ids[tokens[i]] - a.vocab_begin : -1;
+  }
+  Pack<T, N> packs[kLookups];
+#pragma unroll
+  for (int i = 0; i < kLookups; ++i) {
+    const bool local = rows[i] >= 0 && rows[i] < a.vocabulary;
+    packs[i] = load_pack<kWhole, N>(a.weight + (local ? rows[i] * a.hidden : 0), columns[i], local ? a.hidden : 0);
   }
 #pragma unroll
-  for (int i = 0; i < kSteps; ++i) {
-    const std::uint32_t item = start + i * kThreads;
-    if (item >= a.items) break;
-    const std::uint32_t token = a.packs.quotient(item);
-    store_pack<kWhole>(a.y + token * a.hidden, std::int64_t{a.packs.remainder(item, token)} * N, a.hidden, packs[i]);
-  }
+  for (int i = 0; i < kLookups; ++i)
+    if (start + i * kLookupThreads < a.items)
+      store_pack<kWhole>(a.y + tokens[i] * a.hidden, columns[i], a.hidden, packs[i]);
 }
 
 // A token's row, `vocabulary` where it is not in the slice, and its place.
@@ -174,7 +177,8 @@ void embedding_forward(const EmbeddingArguments& a, base::CudaStream stream) {
                              .items = static_cast<std::uint32_t>(items),
                              .packs = Divisor(packs)};
       dispatch_bool(rows_whole<T>(a.hidden, a.rows, a.result), [&](auto whole) {
-        take_rows<decltype(whole)::value><<<blocks_for(items, kThreads * kSteps), kThreads, 0, stream>>>(lookup);
+        take_rows<decltype(whole)::value>
+            <<<blocks_for(items, kLookupThreads * kLookups), kLookupThreads, 0, stream>>>(lookup);
       });
     }
   });

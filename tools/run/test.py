@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -140,11 +141,12 @@ def run_script(path, build):
             code = f"none after {SCRIPT_LIMIT_S} s"
     output = log.read_text(errors="replace")
     count = count_script(output, code)
-    print(f"  {path.name}: {count} ({time.monotonic() - start:.1f} s)", flush=True)
+    report = [f"  {path.name}: {count} ({time.monotonic() - start:.1f} s)"]
     if count.failed:
-        print("\n".join("    " + line for line in output.splitlines()[-60:]), flush=True)
+        report += ["    " + line for line in output.splitlines()[-60:]]
     else:
         shutil.rmtree(scratch)
+    print("\n".join(report), flush=True)
     return count
 
 
@@ -169,8 +171,10 @@ def run_scripts(build, names):
         paths = [path for path in paths if not names or any(name in (path.stem, path.parent.name) for name in names)]
         if paths:
             print(f"== {folder} ==", flush=True)
-        for path in paths:
-            total += run_script(path, build)
+        # Each waits as much as it computes. GPUs are for one at a time.
+        with ThreadPoolExecutor(1 if build.name == "cuda" else 2) as pool:
+            for count in pool.map(lambda path: run_script(path, build), paths):
+                total += count
     return total
 
 
