@@ -4,7 +4,18 @@ find_package(nlohmann_json 3.11 REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(fmt REQUIRED)
-find_path(XXHASH_INCLUDE xxhash.h REQUIRED)
+# xxHash's header alone; where there is none (or with -DXXHASH_INCLUDE=OFF) its shared library, which most systems have for
+# programs of their own, with declarations of ours.
+find_path(XXHASH_INCLUDE xxhash.h)
+add_library(tessera_xxhash INTERFACE)
+if(XXHASH_INCLUDE)
+  target_include_directories(tessera_xxhash SYSTEM INTERFACE ${XXHASH_INCLUDE})
+  target_compile_definitions(tessera_xxhash INTERFACE XXH_INLINE_ALL)
+else()
+  find_library(XXHASH_LIBRARY NAMES xxhash libxxhash.so.0 REQUIRED)
+  target_include_directories(tessera_xxhash SYSTEM INTERFACE ${CMAKE_SOURCE_DIR}/cmake/xxhash)
+  target_link_libraries(tessera_xxhash INTERFACE ${XXHASH_LIBRARY})
+endif()
 set(MPI_CXX_SKIP_MPICXX ON)  # only the C interface is used
 find_package(MPI COMPONENTS CXX)
 

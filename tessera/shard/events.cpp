@@ -1,6 +1,5 @@
 #include "tessera/shard/events.h"
 
-#define XXH_INLINE_ALL
 #include <fmt/format.h>
 #include <xxhash.h>
 

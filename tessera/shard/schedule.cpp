@@ -1,6 +1,5 @@
 #include "tessera/shard/schedule.h"
 
-#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 namespace tessera::shard {

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <new>
@@ -10,7 +9,13 @@
 namespace tessera::train {
 
 struct Hasher::State {
-  XXH3_state_t xxh;
+  XXH3_state_t* const xxh = XXH3_createState();
+  State() {
+    if (xxh == nullptr) throw std::bad_alloc();
+  }
+  ~State() { XXH3_freeState(xxh); }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
 };
 
 void Hasher::Free::operator()(State* state) const {
@@ -18,15 +23,15 @@ void Hasher::Free::operator()(State* state) const {
 }
 
 Hasher::Hasher() : state_(new State) {
-  XXH3_128bits_reset(&state_->xxh);
+  XXH3_128bits_reset(state_->xxh);
 }
 
 void Hasher::update(const void* data, std::size_t bytes) {
-  if (bytes > 0) XXH3_128bits_update(&state_->xxh, data, bytes);
+  if (bytes > 0) XXH3_128bits_update(state_->xxh, data, bytes);
 }
 
 std::string Hasher::hex() const {
-  const XXH128_hash_t hash = XXH3_128bits_digest(&state_->xxh);
+  const XXH128_hash_t hash = XXH3_128bits_digest(state_->xxh);
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
 

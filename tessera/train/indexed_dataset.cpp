@@ -1,6 +1,5 @@
 #include "tessera/train/indexed_dataset.h"
 
-#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <algorithm>

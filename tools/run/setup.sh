@@ -10,6 +10,9 @@ header() {
   return 1
 }
 
+# library NAME: whether the loader finds a shared library.
+library() { { ldconfig -p || /sbin/ldconfig -p; } 2>/dev/null | grep -qF "$1"; }
+
 tool() { command -v "$1" >/dev/null 2>&1; }
 
 # Debian packages the build needs and this machine lacks.
@@ -22,7 +25,7 @@ missing_required_packages() {
   header CLI/CLI.hpp || echo libcli11-dev
   header spdlog/spdlog.h || echo libspdlog-dev
   header fmt/format.h || echo libfmt-dev
-  header xxhash.h || echo libxxhash-dev
+  header xxhash.h || library libxxhash.so.0 || echo libxxhash-dev
   header gtest/gtest.h || echo libgtest-dev
   header gmock/gmock.h || echo libgmock-dev
   tool python3 || echo python3
