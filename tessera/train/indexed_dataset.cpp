@@ -60,9 +60,9 @@ std::string checked_prefix(const std::string& prefix) {
 template <typename T>
 std::int64_t to_id(T token) {
   if constexpr (std::is_floating_point_v<T>) {
-    constexpr double kHuge = 4.6e18;
+    constexpr double huge = 4.6e18;
     if (!(token >= 0) || token != std::floor(token)) return -1;
-    return token >= kHuge ? std::int64_t{1} << 62 : static_cast<std::int64_t>(token);
+    return token >= huge ? std::int64_t{1} << 62 : static_cast<std::int64_t>(token);
   } else {
     return static_cast<std::int64_t>(token);
   }
@@ -94,8 +94,8 @@ std::size_t size_of(TokenType type) {
 }
 
 std::string_view name_of(TokenType type) {
-  constexpr std::string_view kNames[] = {"?", "u8", "i8", "i16", "i32", "i64", "f64", "f32", "u16"};
-  return kNames[static_cast<int>(type)];
+  constexpr std::string_view names[] = {"?", "u8", "i8", "i16", "i32", "i64", "f64", "f32", "u16"};
+  return names[static_cast<int>(type)];
 }
 
 IndexedDataset::IndexedDataset(const std::string& prefix)
