@@ -4,9 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <set>
+#include <vector>
 
+#include "tessera/base/device.h"
 #include "tessera/base/error.h"
+#include "tessera/bench/kernels_clock.h"
+#include "tessera/ops/tensor.h"
 
 namespace tessera::bench {
 namespace {
@@ -64,6 +69,27 @@ TEST(Kernels, RefuseSizesThatAreNone) {
   bench = small();
   bench.type = base::DType::i32;
   EXPECT_THROW(kernel_rows(bench), InputError);
+}
+
+// Four copies take four times as long as one, nothing takes no time, and the parts make up the whole.
+TEST(EventClock, PartsMakeUpTheWhole) {
+  if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+  const at::Tensor from = ops::make({1 << 28}, at::kByte, at::kCUDA), to = from.clone();
+  const auto copies = [&](int count) {
+    return [&, count] {
+      for (int i = 0; i < count; ++i) to.copy_(from);
+    };
+  };
+  const std::vector<std::function<void()>> parts = {copies(20), [] {}, copies(80)};
+  const auto clock = make_event_clock();
+  clock->seconds_of_parts(parts);
+  const std::vector<double> seconds = clock->seconds_of_parts(parts);
+  ASSERT_EQ(seconds.size(), 3u);
+  EXPECT_GT(seconds[0], 20 * 2e-5);  // at 25 TB/s
+  EXPECT_NEAR(seconds[2] / seconds[0], 4, 1);
+  EXPECT_LT(seconds[1], seconds[0] / 10);
+  const double whole = clock->seconds_of(100, [&](int) { to.copy_(from); });
+  EXPECT_NEAR((seconds[0] + seconds[1] + seconds[2]) / whole, 1, 0.25);
 }
 
 }  // namespace
