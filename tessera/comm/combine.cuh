@@ -4,6 +4,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "tessera/base/cuda_word.cuh"
+
 namespace tessera::comm {
 
 // base::bfloat16 in device code.
@@ -69,36 +71,13 @@ struct Extreme {
   }
 };
 
-template <int kBytes>
-struct WordOf;
-template <>
-struct WordOf<1> {
-  using type = std::uint8_t;
-};
-template <>
-struct WordOf<2> {
-  using type = std::uint16_t;
-};
-template <>
-struct WordOf<4> {
-  using type = std::uint32_t;
-};
-template <>
-struct WordOf<8> {
-  using type = uint2;
-};
-template <>
-struct WordOf<16> {
-  using type = uint4;
-};
-
 // Bytes of one access of N elements, and the alignment it needs.
 template <typename T, int N>
 inline constexpr int kAccess = sizeof(T) * N < 16 ? static_cast<int>(sizeof(T)) * N : 16;
 
 template <typename T, int N>
 __device__ void load(const T* from, T (&values)[N]) {
-  using Word = typename WordOf<kAccess<T, N>>::type;
+  using Word = base::CudaWord<kAccess<T, N>>;
   constexpr int kWords = static_cast<int>(sizeof(T)) * N / static_cast<int>(sizeof(Word));
   Word words[kWords];
 #pragma unroll
@@ -107,7 +86,7 @@ __device__ void load(const T* from, T (&values)[N]) {
 }
 template <typename T, int N>
 __device__ void store(T* to, const T (&values)[N]) {
-  using Word = typename WordOf<kAccess<T, N>>::type;
+  using Word = base::CudaWord<kAccess<T, N>>;
   constexpr int kWords = static_cast<int>(sizeof(T)) * N / static_cast<int>(sizeof(Word));
   Word words[kWords];
   std::memcpy(words, values, sizeof values);

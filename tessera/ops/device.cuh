@@ -9,6 +9,7 @@
 
 #include "tessera/base/cuda_check.h"
 #include "tessera/base/cuda_stream.h"
+#include "tessera/base/cuda_word.cuh"
 #include "tessera/ops/element.h"
 
 namespace tessera::ops::cuda {
@@ -54,27 +55,8 @@ class alignas(2 * N) Pack<base::bfloat16, N> {
 template <typename T>
 inline constexpr int kPack = kAccessBytes / static_cast<int>(sizeof(T));
 
-// The register type of an access of so many bytes.
-template <int kBytes>
-struct AccessType;
-template <>
-struct AccessType<16> {
-  using type = uint4;
-};
-template <>
-struct AccessType<8> {
-  using type = uint2;
-};
-template <>
-struct AccessType<4> {
-  using type = std::uint32_t;
-};
-template <>
-struct AccessType<2> {
-  using type = std::uint16_t;
-};
 template <typename T, int N>
-using Access = typename AccessType<static_cast<int>(sizeof(T)) * N>::type;
+using Access = base::CudaWord<static_cast<int>(sizeof(T)) * N>;
 
 // Elements first .. first + N - 1 of `count`; 0 past the end. kWhole: data + first is a multiple of the pack's size and
 // so is count: one access.
