@@ -1,4 +1,3 @@
-#include <ATen/DeviceAccelerator.h>
 #include <ATen/ops/randn.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include "tessera/bench/kernels_clock.h"
 #include "tessera/bench/step.h"
 #include "tessera/ops/attention.h"
+#include "tessera/ops/cached_memory.h"
 #include "tessera/ops/convert.h"
 #include "tessera/ops/gemm.h"
 #include "tessera/ops/tensor.h"
@@ -165,6 +165,7 @@ StepLimit measure_limit(const StepBench& bench, base::Device device) {
   const Sizes s = sizes_of(bench);
   const bool is_gpu = device.kind == base::DeviceKind::cuda;
   StepLimit limit{.bytes = bytes_beside(bench, s)};
+  const ops::CachedMemoryScope cached_memory(device);  // the steps need it
   {
     const std::unique_ptr<KernelClock> clock = is_gpu ? make_event_clock() : make_wall_clock();
     const Calls calls(bench, s, limit.bytes / s.microbatches, ops::to_device(device));
@@ -188,7 +189,6 @@ StepLimit measure_limit(const StepBench& bench, base::Device device) {
     limit.attention = s.microbatches * seconds[Work::attention] / limit.rounds;
     limit.copy_rate = calls.bytes() * limit.rounds / seconds[Work::bytes];
   }
-  if (is_gpu) at::accelerator::emptyCache();
   return limit;
 }
 

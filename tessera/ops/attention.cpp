@@ -17,8 +17,9 @@ namespace tessera::ops {
 namespace {
 
 // ATen multiplies head by head, within the operands and memory of its own, so what MKL is given lies where a head's
-// number and width put it. Only its strict mode gives the same bits wherever that is; who sets another mode has that.
-// MKL reads this at its first call, which comes after the start of main().
+// number and width put it. Its strict mode is documented to give the same bits wherever that is; without a mode they
+// differ on some CPUs. Who sets another mode has that. MKL reads this at its first call, which comes after the start of
+// main().
 bool make_products_strict() {
   const char* mode = std::getenv("MKL_CBWR");
   return (mode != nullptr && *mode != '\0') || setenv("MKL_CBWR", "AUTO,STRICT", /*overwrite=*/1) == 0;

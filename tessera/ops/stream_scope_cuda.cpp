@@ -1,4 +1,3 @@
-#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -16,14 +15,5 @@ StreamScope::StreamScope(base::Device device, base::CudaStream stream) {
   guard_.reset(new Guard{c10::cuda::CUDAStreamGuard(c10::cuda::getStreamFromExternal(stream, index))});
 }
 StreamScope::~StreamScope() = default;
-
-CachedMemoryScope::~CachedMemoryScope() {
-  if (device_.kind != base::DeviceKind::cuda || std::uncaught_exceptions() > exceptions_) return;
-  try {
-    c10::cuda::CUDACachingAllocator::emptyCache();
-  } catch (const c10::Error&) {
-    // The device's error, which whoever waited for its work has reported.
-  }
-}
 
 }  // namespace tessera::ops

@@ -9,8 +9,5 @@ StreamScope::StreamScope(base::Device device, base::CudaStream /*stream*/) {
   if (device.kind == base::DeviceKind::cuda) throw Error("a stream of {}: this build has no CUDA", name_of(device));
 }
 StreamScope::~StreamScope() = default;
-CachedMemoryScope::~CachedMemoryScope() {
-  // Without CUDA libtorch keeps nothing.
-}
 
 }  // namespace tessera::ops

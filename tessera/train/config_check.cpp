@@ -137,7 +137,7 @@ std::vector<std::string> warnings_of(const TrainConfig& config) {
         fmt::format("the rate schedule ends at step {} (--schedule-steps); from there to step {} the rate is "
                     "--min-lr {}",
                     config.schedule_steps, config.steps, config.min_lr));
-  if (config.backend == Backend::mpi && config.threads > 1)
+  if (config.threads > 1 && config.backend != Backend::nccl)
     lines.push_back(fmt::format("--threads {}: results are compared at one thread count", config.threads));
   return lines;
 }

@@ -10,7 +10,7 @@
 
 #include "tessera/comm/world.h"
 #include "tessera/nn/llama.h"
-#include "tessera/ops/stream_scope.h"
+#include "tessera/ops/cached_memory.h"
 #include "tessera/shard/runtime.h"
 #include "tessera/train/gradient_norm.h"
 #include "tessera/train/loss_sum.h"

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """What `./run test` counts is what happened: nothing that failed, crashed or did not run is counted as passed."""
 import importlib.util
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 from summary import run_cases
@@ -76,6 +79,39 @@ class Commands(unittest.TestCase):
             result = subprocess.run([str(ROOT / "run"), *arguments], capture_output=True, text=True, cwd="/", check=False)
             self.assertEqual(result.returncode, 2, result.stderr)
             self.assertIn(arguments[-1], result.stderr)
+
+
+class Interrupted(unittest.TestCase):
+    def test_what_ends_the_runner_ends_its_scripts(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with self.subTest(number), tempfile.TemporaryDirectory() as folder:
+                folder = pathlib.Path(folder)
+                script = folder / "test_long.sh"
+                script.write_text(f"sleep 61 & echo $! >> {folder}/started; wait\n")
+                program = ("import pathlib, signal, sys; sys.path.insert(0, sys.argv[1]); import test as runner\n"
+                           "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
+                           "one = lambda: runner.run_script(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]))\n"
+                           "runner.run_together([one] * 3, 2)\n")
+                process = subprocess.Popen([sys.executable, "-c", program, ROOT / "tools" / "run", script, folder],
+                                           stderr=subprocess.DEVNULL)
+                started = []
+                end = time.monotonic() + 60
+                while len(started) < 2 and time.monotonic() < end:
+                    time.sleep(0.05)
+                    started = (folder / "started").read_text().split() if (folder / "started").exists() else []
+                self.assertEqual(len(started), 2)
+                process.send_signal(number)
+                self.assertNotEqual(process.wait(20), 0)
+                for pid in started:
+                    self.assertRaises((ProcessLookupError, FileNotFoundError), self.find, int(pid))
+
+    def find(self, pid):
+        """Raises when there is no such process, or it is one that nobody has waited for."""
+        for _ in range(100):
+            os.kill(pid, 0)
+            if pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                raise ProcessLookupError
+            time.sleep(0.02)
 
 
 if __name__ == "__main__":

@@ -21,12 +21,15 @@ using testing::RunResult;
 class AllocatorSettings {
  public:
   explicit AllocatorSettings(const std::string& settings) { c10::CachingAllocator::setAllocatorSettings(settings); }
-  ~AllocatorSettings() { c10::CachingAllocator::setAllocatorSettings(before_.empty() ? kDefault : before_); }
+  ~AllocatorSettings() {
+    const bool says = before_.find("expandable_segments") != std::string::npos;
+    c10::CachingAllocator::setAllocatorSettings(says ? before_ : before_.empty() ? kDefault : before_ + "," + kDefault);
+  }
   AllocatorSettings(const AllocatorSettings&) = delete;
   AllocatorSettings& operator=(const AllocatorSettings&) = delete;
 
  private:
-  static constexpr const char* kDefault = "expandable_segments:False";
+  static inline const std::string kDefault = "expandable_segments:False";
   const std::string before_ = c10::CachingAllocator::getAllocatorSettings();
 };
 

@@ -11,7 +11,7 @@ header() {
 }
 
 # library NAME: whether the loader finds a shared library.
-library() { { ldconfig -p || /sbin/ldconfig -p; } 2>/dev/null | grep -qF "$1"; }
+library() { [[ "$({ ldconfig -p || /sbin/ldconfig -p; } 2>/dev/null)" == *"$1"* ]]; }
 
 tool() { command -v "$1" >/dev/null 2>&1; }
 
@@ -33,6 +33,7 @@ missing_required_packages() {
 
 # Packages that some commands use, each with another way or a clear message where it is absent.
 missing_optional_packages() {
+  header xxhash.h || echo libxxhash-dev
   header benchmark/benchmark.h || echo libbenchmark-dev
   tool ccache || echo ccache
   tool ninja || echo ninja-build

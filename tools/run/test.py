@@ -9,10 +9,12 @@ Three kinds of parts, each named in what is printed:
 The last line is `N passed, N failed[, N skipped]`; the exit code is 0 only if something ran and nothing failed.
 """
 import argparse
+import contextlib
 import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -22,9 +24,10 @@ from dataclasses import dataclass
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SUMMARY = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$")
-SCRIPT_LIMIT_S = 900
+SCRIPT_LIMIT_S = 7200 if os.environ.get("TESSERA_E2E") == "full" else 900
 BINARY_LIMIT_S = 600
 SANITIZED_LIMIT_S = 3600
+UNDER_WAY = set()  # processes of scripts, each with a group of its own
 
 
 @dataclass
@@ -133,12 +136,14 @@ def run_script(path, build):
         # A session of its own, so that a time limit ends what the script started too.
         process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=ROOT,
                                    env=environment, start_new_session=True)
+        UNDER_WAY.add(process)
         try:
             code = process.wait(SCRIPT_LIMIT_S)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
+            end_group(process)
             process.wait()
             code = f"none after {SCRIPT_LIMIT_S} s"
+        UNDER_WAY.remove(process)
     output = log.read_text(errors="replace")
     count = count_script(output, code)
     report = [f"  {path.name}: {count} ({time.monotonic() - start:.1f} s)"]
@@ -146,7 +151,7 @@ def run_script(path, build):
         report += ["    " + line for line in output.splitlines()[-60:]]
     else:
         shutil.rmtree(scratch)
-    print("\n".join(report), flush=True)
+    print("\n".join(report) + "\n", end="", flush=True)  # in one piece
     return count
 
 
@@ -171,11 +176,30 @@ def run_scripts(build, names):
         paths = [path for path in paths if not names or any(name in (path.stem, path.parent.name) for name in names)]
         if paths:
             print(f"== {folder} ==", flush=True)
-        # Each waits as much as it computes. GPUs are for one at a time.
-        with ThreadPoolExecutor(1 if build.name == "cuda" else 2) as pool:
-            for count in pool.map(lambda path: run_script(path, build), paths):
-                total += count
+        # Each waits as much as it computes. GPUs, and what fills a machine anyway, are for one at a time.
+        together = 1 if build.name == "cuda" or os.environ.get("TESSERA_E2E") == "full" else 2
+        total += run_together([lambda path=path: run_script(path, build) for path in paths], together)
     return total
+
+
+def run_together(calls, together):
+    """The counts of all calls, so many at a time. What ends this program ends the scripts under way."""
+    with ThreadPoolExecutor(together) as pool:
+        waiting = [pool.submit(call) for call in calls]
+        try:
+            return sum((one.result() for one in waiting), Count())
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            while not all(one.done() for one in waiting):
+                for process in list(UNDER_WAY):
+                    end_group(process)
+                time.sleep(0.05)
+            raise
+
+
+def end_group(process):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def run_lint():
@@ -191,6 +215,7 @@ def main():
     parser.add_argument("--units-only", action="store_true")
     parser.add_argument("names", nargs="*", help="only these: a layer, a script's name, its folder, or lint")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     start = time.monotonic()
     total = Count()
     for build in arguments.build:
