@@ -86,13 +86,15 @@ class Interrupted(unittest.TestCase):
         for number in (signal.SIGINT, signal.SIGTERM):
             with self.subTest(number), tempfile.TemporaryDirectory() as folder:
                 folder = pathlib.Path(folder)
-                script = folder / "test_long.sh"
-                script.write_text(f"sleep 61 & echo $! >> {folder}/started; wait\n")
+                scripts = [folder / f"test_long_{i}.sh" for i in range(3)]
+                for script in scripts:
+                    script.write_text(f"sleep 61 & echo $! >> {folder}/started; wait\n")
                 program = ("import pathlib, signal, sys; sys.path.insert(0, sys.argv[1]); import test as runner\n"
                            "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
-                           "one = lambda: runner.run_script(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]))\n"
-                           "runner.run_together([one] * 3, 2)\n")
-                process = subprocess.Popen([sys.executable, "-c", program, ROOT / "tools" / "run", script, folder],
+                           "folder, *scripts = map(pathlib.Path, sys.argv[2:])\n"
+                           "run = lambda script: lambda: runner.run_script(script, folder)\n"
+                           "runner.run_together([run(script) for script in scripts], 2)\n")
+                process = subprocess.Popen([sys.executable, "-c", program, ROOT / "tools" / "run", folder, *scripts],
                                            stderr=subprocess.DEVNULL)
                 started = []
                 end = time.monotonic() + 60

@@ -287,5 +287,11 @@ TEST(Resolve, WarnsOfARateThatHasEnded) {
   EXPECT_TRUE(warnings_of(resolved({"--schedule-steps", "5", "--lr-schedule", "constant"})).empty());
 }
 
+// Products of several threads have other bits; on a GPU they are not the host's.
+TEST(Resolve, WarnsOfThreadsOnCpus) {
+  EXPECT_THAT(warnings_of(resolved({"--threads", "2"})), ElementsAre(HasSubstr("--threads 2: results are compared")));
+  EXPECT_TRUE(warnings_of(resolved({"--threads", "2", "--backend", "nccl"})).empty());
+}
+
 }  // namespace
 }  // namespace tessera::train
