@@ -15,12 +15,6 @@ std::int64_t rows_of(const layout::LocalLayout& local) {
   return rows;
 }
 
-double sum_in_order(const std::vector<double>& values) {
-  double sum = 0;
-  for (double value : values) sum += value;
-  return sum;
-}
-
 template <typename T>
 base::Buffer on_device_of(const std::vector<T>& values, base::Device device) {
   base::Buffer buffer(values.size() * sizeof(T), device);
@@ -32,6 +26,22 @@ base::Buffer on_device_of(const std::vector<T>& values, base::Device device) {
 
 double clip_factor(double norm, double clip) {
   return clip == 0 ? 1.0 : std::min(1.0, clip / (norm + 1e-6));
+}
+
+double RowIndex::sum(std::span<const double> values) const {
+  double total = 0;
+  std::size_t row = 0;
+  for (const std::int64_t end : ends) {
+    double of_parameter = 0;
+    for (; row < static_cast<std::size_t>(end); ++row) {
+      double of_row = 0;
+      for (std::int64_t i = begins[row]; i < begins[row + 1]; ++i)
+        of_row += values[static_cast<std::size_t>(positions[static_cast<std::size_t>(i)])];
+      of_parameter += of_row;
+    }
+    total += of_parameter;
+  }
+  return total;
 }
 
 GradientNorm::GradientNorm(shard::Runtime& runtime) : runtime_(runtime) {
@@ -49,12 +59,57 @@ GradientNorm::GradientNorm(shard::Runtime& runtime) : runtime_(runtime) {
     }
     for (std::size_t rank = 0; rank < counts_.size(); ++rank) counts_[rank] += rows_of(parameter.state.ranks[rank]);
   }
-  clip_ = base::Buffer(sizeof(ops::Clip), parallel.device);
-  if (parallel.is_asynchronous()) index_rows();
+  index_ = index_rows();
+  const base::Device device = parallel.device;
+  const auto doubles = [device](std::int64_t count) {
+    return base::Buffer(static_cast<std::size_t>(count) * sizeof(double), device);
+  };
+  own_ = doubles(counts_[static_cast<std::size_t>(group_->rank())]);
+  values_ = doubles(rows_gathered() + replicated_);
+  clip_ = base::Buffer(sizeof(ops::Clip), device);
+  if (!parallel.is_asynchronous()) return;
+  begins_ = on_device_of(index_.begins, device);
+  positions_ = on_device_of(index_.positions, device);
+  sums_ = doubles((index_.rows() + ops::cuda::kRowsTogether - 1) / ops::cuda::kRowsTogether);
+  let_sums_give_squares();
+}
+
+GradientNorm::~GradientNorm() {
+  for (const shard::ParameterId id : order_) runtime_.parameter(id).row_squares = nullptr;
 }
 
 std::int64_t GradientNorm::rows_gathered() const {
   return std::accumulate(counts_.begin(), counts_.end(), std::int64_t{0});
+}
+
+RowIndex GradientNorm::index_rows() const {
+  std::vector<std::int64_t> next;  // where each rank's row sums go on
+  std::int64_t before = 0;
+  for (std::int64_t count : counts_) {
+    next.push_back(before);
+    before += count;
+  }
+  const auto tp_size = static_cast<std::size_t>(runtime_.parallel().tp_size());
+  RowIndex index;
+  for (shard::ParameterId id : order_) {
+    const shard::ShardedParameter& parameter = runtime_.parameter(id);
+    std::vector<std::vector<std::int64_t>> rows(static_cast<std::size_t>(parameter.storage.shape.rows));
+    if (parameter.spec.sharded) {
+      for (std::size_t tp = 0; tp < tp_size; ++tp)
+        for (std::size_t rank = tp; rank < counts_.size(); rank += tp_size)
+          for (const layout::Piece& piece : parameter.state.ranks[rank].pieces)
+            for (std::int64_t row = 0; row < piece.box.rows; ++row)
+              rows[static_cast<std::size_t>(piece.box.row + row)].push_back(next[rank]++);
+    } else {
+      for (std::vector<std::int64_t>& row : rows) row.push_back(before++);
+    }
+    for (const std::vector<std::int64_t>& row : rows) {
+      index.positions.insert(index.positions.end(), row.begin(), row.end());
+      index.begins.push_back(static_cast<std::int64_t>(index.positions.size()));
+    }
+    index.ends.push_back(index.rows());
+  }
+  return index;
 }
 
 // Of this rank's part of main_grad, piece by piece.
@@ -71,92 +126,6 @@ void GradientNorm::append_row_sums(shard::ShardedParameter& parameter, double* s
   }
 }
 
-void GradientNorm::compute(double clip) {
-  if (runtime_.parallel().is_asynchronous()) return compute_on_device(clip);
-  std::vector<double> own(static_cast<std::size_t>(counts_[static_cast<std::size_t>(group_->rank())]));
-  std::vector<double> replicated(static_cast<std::size_t>(replicated_));
-  double *next = own.data(), *next_replicated = replicated.data();
-  for (shard::ParameterId id : order_) {
-    shard::ShardedParameter& parameter = runtime_.parameter(id);
-    double*& at = parameter.spec.sharded ? next : next_replicated;
-    append_row_sums(parameter, at);
-    at += rows_of(parameter.local_state);
-  }
-  std::vector<double> all(static_cast<std::size_t>(rows_gathered()));
-  group_->all_gather(own.data(), all.data(), counts_, base::DType::fp64).synchronize();
-  const double norm = std::sqrt(combined(all, replicated));
-  clip_.as<ops::Clip>()[0] = {.norm = norm, .factor = clip_factor(norm, clip), .finite = std::isfinite(norm) ? 1 : 0};
-}
-
-double GradientNorm::combined(const std::vector<double>& all, const std::vector<double>& replicated) const {
-  std::vector<std::size_t> next;  // where each rank's row sums go on
-  std::size_t before = 0;
-  for (std::int64_t count : counts_) {
-    next.push_back(before);
-    before += static_cast<std::size_t>(count);
-  }
-  const auto tp_size = static_cast<std::size_t>(runtime_.parallel().tp_size());
-  auto next_replicated = replicated.begin();
-  double square = 0;
-  for (shard::ParameterId id : order_) {
-    const shard::ShardedParameter& parameter = runtime_.parameter(id);
-    std::vector<double> rows;
-    if (parameter.spec.sharded) {
-      rows.assign(static_cast<std::size_t>(parameter.storage.shape.rows), 0.0);
-      for (std::size_t tp = 0; tp < tp_size; ++tp)
-        for (std::size_t rank = tp; rank < counts_.size(); rank += tp_size)
-          for (const layout::Piece& piece : parameter.state.ranks[rank].pieces)
-            for (std::int64_t row = 0; row < piece.box.rows; ++row)
-              rows[static_cast<std::size_t>(piece.box.row + row)] += all[next[rank]++];
-    } else {
-      rows.assign(next_replicated, next_replicated + rows_of(parameter.local_state));
-      next_replicated += rows_of(parameter.local_state);
-    }
-    square += sum_in_order(rows);
-  }
-  return square;
-}
-
-// For each row of the model, parameters in name order, where its parts lie in values_, in tp-rank order.
-void GradientNorm::index_rows() {
-  std::vector<std::int64_t> next;
-  std::int64_t before = 0;
-  for (std::int64_t count : counts_) {
-    next.push_back(before);
-    before += count;
-  }
-  const auto tp_size = static_cast<std::size_t>(runtime_.parallel().tp_size());
-  std::vector<std::int64_t> begins{0}, positions;
-  for (shard::ParameterId id : order_) {
-    const shard::ShardedParameter& parameter = runtime_.parameter(id);
-    std::vector<std::vector<std::int64_t>> rows(static_cast<std::size_t>(parameter.storage.shape.rows));
-    if (parameter.spec.sharded) {
-      for (std::size_t tp = 0; tp < tp_size; ++tp)
-        for (std::size_t rank = tp; rank < counts_.size(); rank += tp_size)
-          for (const layout::Piece& piece : parameter.state.ranks[rank].pieces)
-            for (std::int64_t row = 0; row < piece.box.rows; ++row)
-              rows[static_cast<std::size_t>(piece.box.row + row)].push_back(next[rank]++);
-    } else {
-      for (std::vector<std::int64_t>& row : rows) row.push_back(before++);
-    }
-    for (const std::vector<std::int64_t>& row : rows) {
-      positions.insert(positions.end(), row.begin(), row.end());
-      begins.push_back(static_cast<std::int64_t>(positions.size()));
-    }
-  }
-  const base::Device device = runtime_.parallel().device;
-  rows_ = static_cast<std::int64_t>(begins.size()) - 1;
-  const auto doubles = [device](std::int64_t count) {
-    return base::Buffer(static_cast<std::size_t>(count) * sizeof(double), device);
-  };
-  own_ = doubles(counts_[static_cast<std::size_t>(group_->rank())]);
-  let_sums_give_squares();
-  values_ = doubles(rows_gathered() + replicated_);
-  sums_ = doubles((rows_ + ops::cuda::kRowsTogether - 1) / ops::cuda::kRowsTogether);
-  begins_ = on_device_of(begins, device);
-  positions_ = on_device_of(positions, device);
-}
-
 // What reads main_grad anyway leaves its rows' squares where they are gathered from, in the order of row_square_sums.
 void GradientNorm::let_sums_give_squares() {
   double* next = own_.as<double>().data();
@@ -170,23 +139,35 @@ void GradientNorm::let_sums_give_squares() {
   }
 }
 
-void GradientNorm::compute_on_device(double clip) {
-  shard::Parallel& parallel = runtime_.parallel();
+// Those that no sum has left behind.
+void GradientNorm::write_row_sums() {
   double* next = own_.as<double>().data();
-  double* all = values_.as<double>().data();
-  double* next_replicated = all + rows_gathered();
+  double* next_replicated = values_.as<double>().data() + rows_gathered();
   for (shard::ParameterId id : order_) {
     shard::ShardedParameter& parameter = runtime_.parameter(id);
     double*& at = parameter.spec.sharded ? next : next_replicated;
     if (!parameter.row_squares_written) append_row_sums(parameter, at);
     at += rows_of(parameter.local_state);
   }
+}
+
+void GradientNorm::compute(double clip) {
+  write_row_sums();
+  shard::Parallel& parallel = runtime_.parallel();
+  double* values = values_.as<double>().data();
   group_->lane().wait(parallel.compute->record());
-  parallel.compute->wait(group_->all_gather(own_.data(), all, counts_, base::DType::fp64));
+  const base::Fence gathered = group_->all_gather(own_.data(), values, counts_, base::DType::fp64);
+  if (!parallel.is_asynchronous()) {
+    gathered.synchronize();
+    const double norm = std::sqrt(index_.sum(values_.as<double>()));
+    clip_.as<ops::Clip>()[0] = {.norm = norm, .factor = clip_factor(norm, clip), .finite = std::isfinite(norm) ? 1 : 0};
+    return;
+  }
+  parallel.compute->wait(gathered);
   const base::CudaStream stream = parallel.compute->stream();
   double* sums = sums_.as<double>().data();
-  ops::cuda::sum_rows(all, begins_.as<std::int64_t>().data(), positions_.as<std::int64_t>().data(), rows_, sums,
-                      stream);
+  ops::cuda::sum_rows(values, begins_.as<std::int64_t>().data(), positions_.as<std::int64_t>().data(), index_.rows(),
+                      sums, stream);
   ops::cuda::clip_factor(sums, static_cast<std::int64_t>(sums_.size() / sizeof(double)), clip,
                          clip_.as<ops::Clip>().data(), stream);
 }

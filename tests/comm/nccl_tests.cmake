@@ -3,7 +3,7 @@ if(NOT TARGET tessera_comm_store)
   return()
 endif()
 add_executable(test_comm_store comm/store/tcp_store_test.cpp)
-target_link_libraries(test_comm_store PRIVATE tessera_comm_store GTest::gtest_main GTest::gmock)
+target_link_libraries(test_comm_store PRIVATE tessera_comm_store torch_test_main GTest::gmock)
 add_test(NAME comm_store COMMAND test_comm_store)
 
 if(NOT TESSERA_CUDA)

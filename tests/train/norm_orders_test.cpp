@@ -1,5 +1,5 @@
-// Squares of rows come from the last sum of a gradient or, where that cannot give them, from a pass of their own: the
-// same bits, or the norm would depend on how a model is cut.
+// The order in which the norm adds. Squares of rows come from the last sum of a gradient or, where that cannot give
+// them, from a pass of their own: the same bits, or the norm would depend on how a model is cut.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -10,9 +10,22 @@
 #include "tessera/base/device.h"
 #include "tessera/comm/device_kernels.h"
 #include "tessera/ops/adamw.h"
+#include "tessera/train/gradient_norm.h"
 
 namespace tessera::train {
 namespace {
+
+// Two parameters of two rows; the second row's parts lie apart, in another order than they are added in. 2^53 + 1 is
+// 2^53 and 2^53 + 3 is 2^53 + 4, so that each other order would give another sum.
+TEST(NormOrders, PartsOfARowThenRowsThenParameters) {
+  const double big = 0x1p53;
+  const RowIndex index{.begins = {0, 1, 4, 5, 6}, .positions = {0, 4, 2, 1, 3, 5}, .ends = {2, 4}};
+  EXPECT_EQ(index.rows(), 4);
+  EXPECT_EQ(index.sum(std::vector<double>{big, 1, 1, 1, 1, 1}), big + 6);  // (big + 3) + 2
+  EXPECT_EQ(index.sum(std::vector<double>{1, big, 1, 1, 1, 1}), big + 6);  // (1 + (1 + 1 + big)) + 2
+  EXPECT_EQ(index.sum(std::vector<double>{1, 1, 1, 1, big, 1}), big + 2);  // (1 + (big + 1 + 1)) + 2
+  EXPECT_EQ(RowIndex{}.sum({}), 0);
+}
 
 TEST(NormOrders, SumsAndPassesGiveTheSameBits) {
   if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
