@@ -32,8 +32,14 @@ class Lane {
   virtual Fence record() = 0;
   // A fence for seconds_since() too.
   virtual Fence record_timed() { return record(); }
+  // A fence that may be waited for across a graph's border. Recorded into a graph it is for lanes outside: they wait
+  // for the last launch before. Recorded outside, a graph waits at each launch for the last record of `signal` before
+  // that launch. Older fences of the signal mean the newest record from then on.
+  virtual Fence record(Signal&) { return record(); }
   // Work enqueued from now on starts after `fence`; its error, if any, breaks this lane.
   virtual void wait(const Fence& fence) = 0;
+  // Only the second: for work that waits for `fence` itself, as a graph does.
+  virtual void follow(const Fence& fence) { wait(fence); }
   // Work that does nothing for so long: sleeps, on this lane alone, or moves the lane's clock. Errors: less than 0.
   virtual void delay(double seconds);
   void synchronize() { record().synchronize(); }

@@ -52,6 +52,24 @@ class EventPool {
   std::array<std::vector<cudaEvent_t>, 2> free_;  // by whether timed
 };
 
+// One of them, while somebody means it.
+class Event {
+ public:
+  Event(std::shared_ptr<EventPool> pool, bool timed)
+      : pool_(std::move(pool)), event_(pool_->take(timed)), timed_(timed) {}
+  ~Event() { pool_->give(event_, timed_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  cudaEvent_t get() const { return event_; }
+  bool timed() const { return timed_; }
+
+ private:
+  const std::shared_ptr<EventPool> pool_;
+  const cudaEvent_t event_;
+  const bool timed_;
+};
+
 // Waiting for a device: at first eagerly.
 class Patience {
  public:
@@ -71,11 +89,10 @@ class Patience {
 class CudaFence final : public detail::FenceState {
  public:
   // `capture`: of its lane at that point.
-  CudaFence(std::shared_ptr<EventPool> pool, bool timed, std::shared_ptr<LaneFaults> faults,
+  CudaFence(std::shared_ptr<const Event> event, bool is_signal, std::shared_ptr<LaneFaults> faults,
             std::shared_ptr<const Capture> capture)
-      : pool_(std::move(pool)),
-        event_(pool_->take(timed)),
-        timed_(timed),
+      : event_(std::move(event)),
+        is_signal_(is_signal),
         faults_(std::move(faults)),
         position_(faults_->position()),
         capture_(std::move(capture)) {
@@ -83,13 +100,9 @@ class CudaFence final : public detail::FenceState {
     error_ = std::make_exception_ptr(Error("a fence of a graph is waited for outside of it"));
     finished_ = true;
   }
-  ~CudaFence() override { pool_->give(event_, timed_); }
-  CudaFence(const CudaFence&) = delete;
-  CudaFence& operator=(const CudaFence&) = delete;
-
   bool done() const override {
     if (finished_.load(std::memory_order_acquire)) return true;
-    const cudaError_t status = cudaEventQuery(event_);
+    const cudaError_t status = cudaEventQuery(event());
     if (status == cudaErrorNotReady) {
       (void)cudaGetLastError();
       return false;
@@ -122,13 +135,14 @@ class CudaFence final : public detail::FenceState {
   std::optional<double> seconds_since(const FenceState& earlier) const override {
     const auto* other = dynamic_cast<const CudaFence*>(&earlier);
     float milliseconds = 0;
-    if (other == nullptr || !timed_ || !other->timed_) return std::nullopt;
-    if (cudaEventElapsedTime(&milliseconds, other->event_, event_) == cudaSuccess) return milliseconds * 1e-3;
+    if (other == nullptr || !event_->timed() || !other->event_->timed()) return std::nullopt;
+    if (cudaEventElapsedTime(&milliseconds, other->event(), event()) == cudaSuccess) return milliseconds * 1e-3;
     (void)cudaGetLastError();
     return std::nullopt;
   }
 
-  cudaEvent_t event() const { return event_; }
+  cudaEvent_t event() const { return event_->get(); }
+  bool is_signal() const { return is_signal_; }
   const Capture* capture() const { return capture_.get(); }
   void finish(cudaError_t status) const {
     auto error = faults_->at(position_);
@@ -142,9 +156,8 @@ class CudaFence final : public detail::FenceState {
   }
 
  private:
-  const std::shared_ptr<EventPool> pool_;
-  const cudaEvent_t event_;
-  const bool timed_;
+  const std::shared_ptr<const Event> event_;
+  const bool is_signal_;
   const std::shared_ptr<LaneFaults> faults_;
   const std::int64_t position_;
   const std::shared_ptr<const Capture> capture_;
@@ -181,9 +194,18 @@ class CudaLane final : public Lane {
       faults_->fail(position, std::current_exception());
     }
   }
-  Fence record() override { return record(false); }
-  Fence record_timed() override { return record(true); }
+  Fence record() override { return record(std::make_shared<Event>(pool_, /*timed=*/false), /*is_signal=*/false); }
+  Fence record_timed() override { return record(std::make_shared<Event>(pool_, /*timed=*/true), /*is_signal=*/false); }
+  Fence record(Signal& signal) override {
+    if (signal.kept == nullptr) signal.kept = std::make_shared<Event>(pool_, /*timed=*/false);
+    return record(std::static_pointer_cast<Event>(signal.kept), /*is_signal=*/true);
+  }
   void wait(const Fence& fence) override;
+  void follow(const Fence& fence) override {
+    std::lock_guard lock(mutex_);
+    faults_->begin_work();
+    faults_->follow(fence);
+  }
   void delay(double seconds) override;
   CudaStream stream() override { return stream_; }
   void capture(const std::shared_ptr<const Capture>& capture) override {
@@ -196,11 +218,13 @@ class CudaLane final : public Lane {
   }
 
  private:
-  Fence record(bool timed) {
+  Fence record(std::shared_ptr<const Event> event, bool is_signal) {
     std::lock_guard lock(mutex_);
     const DeviceGuard guard(device_);
-    const auto state = std::make_shared<CudaFence>(pool_, timed, faults_, capture_);
-    const cudaError_t status = cudaEventRecord(state->event(), stream_);
+    const auto state = std::make_shared<CudaFence>(std::move(event), is_signal, faults_, capture_);
+    const bool leaves_graph = is_signal && capture_ != nullptr;
+    const cudaError_t status = cudaEventRecordWithFlags(
+        state->event(), stream_, leaves_graph ? cudaEventRecordExternal : cudaEventRecordDefault);
     if (status != cudaSuccess) state->finish(status);
     return Fence(state);
   }
@@ -229,12 +253,16 @@ void CudaLane::wait(const Fence& fence) {
   const auto fail = [&](const std::string& why) {
     faults_->fail(position, std::make_exception_ptr(Error("lane {}: wait: {}", name_, why)));
   };
-  if (other->capture() != nullptr && other->capture() != capture_.get())
-    return fail("for a fence of a graph, outside of it");
-  const bool is_before = capture_ != nullptr && other->capture() == nullptr;  // the graph
-  if (is_before && !other->done()) return fail("a graph cannot wait for work from before that is not done");
-  if (!is_before)
-    if (const cudaError_t status = cudaStreamWaitEvent(stream_, other->event(), 0); status != cudaSuccess)
+  const bool leaves = other->capture() != nullptr && other->capture() != capture_.get();
+  const bool enters = capture_ != nullptr && other->capture() == nullptr;
+  if (leaves && !(other->is_signal() && capture_ == nullptr)) return fail("for a fence of a graph, outside of it");
+  if (!leaves && other->capture() != nullptr && other->is_signal()) return fail("for a signal, inside of its graph");
+  if (enters && !other->is_signal() && !other->done())
+    return fail("a graph cannot wait for work from before that is not done");
+  if (!enters || other->is_signal())
+    if (const cudaError_t status =
+            cudaStreamWaitEvent(stream_, other->event(), enters ? cudaEventWaitExternal : cudaEventWaitDefault);
+        status != cudaSuccess)
       fail(cudaGetErrorString(status));
   if (other->capture() == nullptr) faults_->follow(fence);
 }

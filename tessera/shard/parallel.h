@@ -36,6 +36,8 @@ struct Parallel {
             tp_reduce.get(), dp.get(),         replica.get(),    data.get(),       world.get()};
   }
 
+  // Those of scheduled gathers, over gtp and over tp.
+  std::array<base::Lane*, 2> gather_lanes() const { return {&gtp_gather->lane(), &tp_gather->lane()}; }
   // Every lane but compute's.
   std::vector<base::Lane*> lanes() const;
 

@@ -201,18 +201,25 @@ void Replay::note_versions(int index) {
 
 void Replay::issue_gather(int index) {
   const Residency& residency = at(schedule_.residencies, index);
+  const auto [gtp_lane, tp_lane] = parallel_.gather_lanes();
+  const base::Fence& free = at(passed_, slot(residency.free));
+  note_versions(index);
+  for (const ParameterId id : at(schedule_.gather_units, residency.unit)) gtp_lane->wait(entry(id).parameter.published);
+  gtp_lane->wait(free);
+  if (!is_ahead(index) || !parallel_.compute->is_captured()) return start_gather(index, free);
+  gtp_lane->wait(tp_lane->record());
+  Stay& stay = at(stays_, index);
+  stay.may_begin = gtp_lane->record(stay.beginning);
+}
+
+void Replay::start_gather(int index, const base::Fence& free) {
+  const Residency& residency = at(schedule_.residencies, index);
   const Unit& unit = at(schedule_.gather_units, residency.unit);
   Stay& stay = at(stays_, index);
   std::byte* buffer = arenas_.gather.data() + residency.offset;
   arenas_.gather_peak = std::max(arenas_.gather_peak, residency.offset + at(schedule_.gather_bytes, residency.unit));
   base::Lane& lane = parallel_.gtp_gather->lane();
-  const base::Fence& free = at(passed_, slot(residency.free));
-  note_versions(index);
-  for (const ParameterId id : unit) {
-    lane.wait(entry(id).parameter.published);
-    statistics_.gathered_bytes += entry(id).materializer.received_bytes();
-  }
-  lane.wait(free);
+  for (const ParameterId id : unit) statistics_.gathered_bytes += entry(id).materializer.received_bytes();
   delay(lane);
   delay(parallel_.tp_gather->lane());
   // Behind the body the next step's are issued.
@@ -222,6 +229,8 @@ void Replay::issue_gather(int index) {
     const Entry& only = entry(unit.front());
     const Materializer::Groups groups{*parallel_.gtp_gather, *parallel_.tp_gather};
     stay.arrived = only.materializer.start(only.parameter, groups, buffer, free, recording);
+    if (is_ahead(index) && parallel_.is_asynchronous())
+      stay.arrived = (only.materializer.single_hop() ? groups.gtp : groups.tp).lane().record(stay.arrival);
     return;
   }
   std::int64_t bytes = 0;
@@ -238,6 +247,7 @@ void Replay::issue_gather(int index) {
   const LaneMark mark = recording.mark(Activity::gather, bytes);
   mark.begin(lane);
   stay.arrived = mark.end(lane, comm::run_together(*parallel_.gtp_gather, members, sources, targets, type));
+  if (is_ahead(index) && parallel_.is_asynchronous()) stay.arrived = lane.record(stay.arrival);
 }
 
 void Replay::issue_reduction(int index) {
@@ -295,11 +305,21 @@ void Replay::repeat() {
   }
 }
 
-void Replay::ends_with(const base::Fence& fence) {
-  for (Stay& stay : stays_) stay.arrived = fence;
-  std::ranges::fill(passed_, fence);
-  std::ranges::fill(summed_, fence);
-  arenas_.scratch_turns.ends_with(fence);
+void Replay::launched(const base::Fence& end) {
+  for (auto& entry : entries_) entry->parameter.published = {};  // may_begin is behind it
+  for (int i = 0; i < static_cast<int>(stays_.size()); ++i) {
+    Stay& stay = at(stays_, i);
+    if (!is_ahead(i)) {
+      stay.arrived = end;
+      continue;
+    }
+    for (base::Lane* lane : parallel_.gather_lanes()) lane->wait(stay.may_begin);
+    start_gather(i, {});
+  }
+  for (auto& entry : entries_) entry->parameter.published = end;
+  std::ranges::fill(passed_, end);
+  std::ranges::fill(summed_, end);
+  arenas_.scratch_turns.ends_with(end);
 }
 
 // What is issued from now on is for the next step.

@@ -62,8 +62,9 @@ class Replay {
   // The whole step, publishes included, happens by a graph: the versions that the step before left are followed
   // through it, and each consume is compared as ever, without any work. After begin_step.
   void repeat();
-  // What is under way, and what was, is done with `fence`: a graph's end.
-  void ends_with(const base::Fence& fence);
+  // A graph of the whole step has been launched, and `end` is its end. Gathers for the next step are no part of it and
+  // are issued now, each behind the point of the graph from which on it may begin.
+  void launched(const base::Fence& end);
   // Waits for all that is under way and forgets it; views and stagings handed out stay readable.
   void drain();
 
@@ -74,6 +75,9 @@ class Replay {
   };
   struct Stay {  // of a residency
     base::Fence arrived;
+    // Of gathers for the next step, which a graph of that step waits for and a graph of this step lets begin.
+    base::Signal arrival, beginning;
+    base::Fence may_begin;  // in the graph
     bool issued = false, awaited = false;
     std::vector<std::int64_t> versions;  // of the members, when it was issued
   };
@@ -99,7 +103,9 @@ class Replay {
   int residency_of_next(const Entry& entry);
   void note_versions(int index);  // of a residency that is issued now
   void forget_issued();
+  bool is_ahead(int index) const { return at(schedule_.residencies, index).issue < 0; }  // for the next step
   void issue_gather(int index);
+  void start_gather(int index, const base::Fence& free);
   void issue_reduction(int index);
   void issue_replicas(int index);
   // For what a residency or a reduction does.

@@ -1,4 +1,6 @@
 // Steps that a graph carries out (docs/schedule.md).
+#include <algorithm>
+
 #include "tessera/base/error.h"
 #include "tessera/shard/runtime.h"
 
@@ -11,8 +13,10 @@ bool Runtime::can_be_graph() const {
 
 void Runtime::repeat_step() {
   TESSERA_CHECK(can_be_graph(), "a step is repeated that is none of a graph");
-  // A graph waits for nothing from before: gathers of a step without one may be under way.
-  for (base::Lane* lane : parallel_.lanes()) parallel_.compute->wait(lane->record());
+  // Of what is from before a graph waits for gathers alone, and a step without one may have left other work.
+  const auto gathers = parallel_.gather_lanes();
+  for (base::Lane* lane : parallel_.lanes())
+    if (std::ranges::find(gathers, lane) == gathers.end()) parallel_.compute->wait(lane->record());
   replay_->repeat();
   for (const Event& event : replay_->trace()) agreement_.add(event);
   agreement_.post();
@@ -22,8 +26,7 @@ void Runtime::repeat_step() {
 void Runtime::launched(const base::Fence& end, const StepStatistics& statistics) {
   TESSERA_CHECK(!in_step_ && replay_, "a graph is launched that is no step");
   statistics_ = statistics;
-  for (auto& entry : entries_) entry->parameter.published = end;
-  replay_->ends_with(end);
+  replay_->launched(end);
   parallel_.compute->wait(end);
   agreement_.compare_later(entries_);
 }

@@ -37,9 +37,13 @@ StepGraph::StepGraph(shard::Runtime& runtime, std::vector<nn::Batch> batches, do
     TESSERA_CHECK(batch.layout.cu_seqlens.empty(), "a graph of a step with document boundaries, which differ by step");
   shard::Parallel& parallel = runtime.parallel();
   for (base::Lane* lane : parallel.lanes()) lane->synchronize();
+  const auto gather_lanes = parallel.gather_lanes();
+  std::array<base::Fence, 2> gathered;
+  for (std::size_t i = 0; i < gathered.size(); ++i) gathered[i] = gather_lanes[i]->record(gathered_[i]);
   graph_.begin(parallel.compute->stream());
   {
     shard::CapturedLanes lanes(parallel);
+    for (std::size_t i = 0; i < gathered.size(); ++i) gather_lanes[i]->wait(gathered[i]);
     losses_ = record([this](int microbatch) { return inputs_[static_cast<std::size_t>(microbatch)]; });
     lanes.join();
   }
@@ -66,7 +70,10 @@ void StepGraph::launch(std::span<const nn::Batch> batches, bool repeats) {
     for (std::size_t k = 0; k < to.size(); ++k) to[k].copy_(from[k], /*non_blocking=*/true);
   }
   shard::Parallel& parallel = runtime_.parallel();
-  parallel.world->lane().wait(parallel.compute->record());
+  base::Lane& lane = parallel.world->lane();
+  lane.wait(parallel.compute->record());
+  const auto gather_lanes = parallel.gather_lanes();
+  for (std::size_t i = 0; i < gathered_.size(); ++i) lane.follow(gather_lanes[i]->record(gathered_[i]));
   runtime_.launched(parallel.world->launch([this](base::CudaStream stream) { graph_.launch(stream); }), statistics_);
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <functional>
 #include <span>
 #include <vector>
@@ -44,6 +45,7 @@ class StepGraph {
   std::vector<nn::Batch> inputs_;  // on the device
   std::vector<at::Tensor> losses_;
   shard::StepStatistics statistics_;
+  std::array<base::Signal, 2> gathered_;  // of the runtime's lanes of gathers: for this step, before it is launched
 };
 
 }  // namespace tessera::train

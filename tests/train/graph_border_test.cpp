@@ -1,0 +1,124 @@
+// A signal is what a graph and the work outside of it wait for of each other.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tessera/base/cuda_lane.h"
+#include "tessera/base/device.h"
+#include "tessera/base/error.h"
+#include "tessera/comm/device_kernels.h"
+#include "tessera/ops/cached_memory.h"
+#include "tessera/ops/graph.h"
+#include "tessera/ops/stream_scope.h"
+
+namespace tessera::train {
+namespace {
+
+// A lane with the kernels that it runs.
+struct Worker {
+  Worker(const char* name, base::Device device)
+      : lane(base::make_cuda_lane(name, device)),
+        kernels(comm::make_cuda_kernels(device, lane->stream())),
+        idle(std::size_t{256} << 20, device) {}
+
+  // Longer than the host needs for all launches of a test.
+  void be_slow() {
+    for (int i = 0; i < 50; ++i) kernels->fill(idle.data(), base::DType::u8, 0, static_cast<std::int64_t>(idle.size()));
+  }
+
+  std::unique_ptr<base::Lane> lane;
+  std::unique_ptr<comm::Kernels> kernels;
+  base::Buffer idle;
+};
+
+class GraphBorder : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+  }
+};
+
+// Each launch reads what was given last before it, and lets the next be given when it has read. The host is all the
+// time ahead, so every signal is recorded again before anybody has come to it.
+TEST_F(GraphBorder, SignalsCrossItBothWays) {
+  const base::Device device = base::cuda_device(0);
+  const ops::CachedMemoryScope memory(device);
+  Worker inside("inside", device), outside("outside", device);
+  const ops::StreamScope scope(device, inside.lane->stream());
+  constexpr int kLaunches = 12;
+  base::Buffer given(sizeof(float), device), seen(sizeof(float), device),
+      read = base::Buffer::pinned(kLaunches * sizeof(float));
+  const auto give = [&](int value) { outside.kernels->fill(given.data(), base::DType::fp32, value, 1); };
+  base::Signal may_read, may_give;
+
+  give(0);
+  const base::Fence first = outside.lane->record(may_read);
+  first.synchronize();
+  ops::Graph graph(device);
+  const auto capture = std::make_shared<const base::Capture>();
+  graph.begin(inside.lane->stream());
+  inside.lane->capture(capture);
+  inside.lane->wait(first);
+  inside.kernels->copy(given.data(), seen.data(), sizeof(float));
+  const base::Fence has_read = inside.lane->record(may_give);
+  inside.be_slow();
+  inside.lane->capture(nullptr);
+  graph.end();
+
+  for (int i = 0; i < kLaunches; ++i) {
+    graph.launch(inside.lane->stream());
+    inside.kernels->copy(seen.data(), read.data() + static_cast<std::size_t>(i) * sizeof(float), sizeof(float));
+    outside.lane->wait(has_read);
+    outside.be_slow();
+    outside.be_slow();
+    give(i + 1);
+    outside.lane->record(may_read);
+  }
+  outside.lane->synchronize();
+  inside.lane->synchronize();
+  for (int i = 0; i < kLaunches; ++i) EXPECT_EQ(read.as<float>()[static_cast<std::size_t>(i)], i) << "launch " << i;
+}
+
+TEST_F(GraphBorder, NothingElseCrossesIt) {
+  const base::Device device = base::cuda_device(0);
+  const ops::CachedMemoryScope memory(device);
+  Worker inside("inside", device);
+  const auto lane = [&] { return base::make_cuda_lane("outside", device); };
+  const auto expect_error = [](base::Lane& lane, const std::string& what) {
+    try {
+      lane.synchronize();
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(what), std::string::npos) << error.what();
+    }
+  };
+  const ops::StreamScope scope(device, inside.lane->stream());
+  base::Signal signal;
+  ops::Graph graph(device);
+  graph.begin(inside.lane->stream());
+  inside.lane->capture(std::make_shared<const base::Capture>());
+  inside.kernels->fill(inside.idle.data(), base::DType::u8, 0, 1);
+  const base::Fence plain = inside.lane->record(), crossing = inside.lane->record(signal);
+  const auto outside = lane();
+  outside->wait(plain);
+  inside.lane->wait(crossing);
+  inside.lane->capture(nullptr);
+  graph.end();
+  expect_error(*outside, "for a fence of a graph, outside of it");
+  expect_error(*inside.lane, "for a signal, inside of its graph");
+}
+
+// What waits for other work by itself fails with it.
+TEST_F(GraphBorder, AFollowerHasTheErrors) {
+  const base::Device device = base::cuda_device(0);
+  const auto one = base::make_cuda_lane("one", device), other = base::make_cuda_lane("other", device);
+  base::Signal signal;
+  other->follow(one->record(signal));
+  other->synchronize();
+  one->run([] { throw Error("lost"); });
+  other->follow(one->record(signal));
+  EXPECT_THROW(other->synchronize(), Error);
+}
+
+}  // namespace
+}  // namespace tessera::train
