@@ -1,3 +1,4 @@
+#include <ATen/Context.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
@@ -21,6 +22,7 @@ Graph::~Graph() = default;
 
 void Graph::begin(base::CudaStream stream) {
   TESSERA_CHECK(c10::cuda::getCurrentCUDAStream().stream() == stream, "a graph begins on another stream");
+  at::globalContext().lazyInitDevice(at::kCUDA);  // its random numbers take part in every capture
   c10::cuda::CUDACachingAllocator::emptyCache();
   // Other threads, of libtorch's backward and of NCCL, put work on the stream too; what the host asks of events stays
   // allowed.

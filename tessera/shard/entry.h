@@ -25,6 +25,13 @@ struct Entry {
   Materializer materializer;
   Reducer reducer;
   std::optional<RowGather> rows;  // of a table whose rows travel by index
+  // Of a graph's step, the first of these rows: they travel before the graph is launched.
+  struct EarlyRows {
+    std::optional<RowIds> ids;  // in the recorded step
+    base::Signal beginning;
+    base::Fence may_begin;       // in the graph: the table is published and nobody reads what arrived for this step
+    bool follows_graph = false;  // the last step was a launch
+  } early;
 
   int users = 0;                    // consumes not yet released
   const std::byte* view = nullptr;  // the gathered weight while there are users

@@ -38,6 +38,10 @@ struct Parallel {
 
   // Those of scheduled gathers, over gtp and over tp.
   std::array<base::Lane*, 2> gather_lanes() const { return {&gtp_gather->lane(), &tp_gather->lane()}; }
+  // Those that work for the next step before a graph of this one has ended: the same, and that of rows.
+  std::array<base::Lane*, 3> lanes_ahead() const {
+    return {&gtp_gather->lane(), &tp_gather->lane(), &gtp_rows->lane()};
+  }
   // Every lane but compute's.
   std::vector<base::Lane*> lanes() const;
 

@@ -316,7 +316,10 @@ void Replay::launched(const base::Fence& end) {
     for (base::Lane* lane : parallel_.gather_lanes()) lane->wait(stay.may_begin);
     start_gather(i, {});
   }
-  for (auto& entry : entries_) entry->parameter.published = end;
+  for (auto& entry : entries_) {
+    entry->parameter.published = end;
+    entry->early.follows_graph = true;
+  }
   std::ranges::fill(passed_, end);
   std::ranges::fill(summed_, end);
   arenas_.scratch_turns.ends_with(end);

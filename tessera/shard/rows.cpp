@@ -66,8 +66,21 @@ RowGather::RowGather(const ShardedParameter& parameter, const Parallel& parallel
       device_(parallel.device),
       kernels_(make_row_kernels(device_, parallel.gtp_rows->lane().stream())) {}
 
-base::Fence RowGather::start(const ShardedParameter& parameter, comm::Communicator& gtp, const RowIds& ids,
-                             const base::Fence& written, void* out, const base::Fence& free) {
+RowReading RowGather::reading_of(const ShardedParameter& parameter, std::int64_t count) {
+  return {.most = messages_.rows,
+          .row_bytes = messages_.columns * static_cast<std::int64_t>(base::size_of(type_)),
+          .ranks = owners_.ranks(),
+          .rank = owners_.rank(),
+          .begins = reinterpret_cast<const std::int64_t*>(begins_.data()),
+          .asked = reinterpret_cast<std::int64_t*>(asked_.data()),
+          .stored = parameter.weight.data(),
+          .messages = sent_.data(),
+          .count = count,
+          .out = nullptr};
+}
+
+void RowGather::bring(const ShardedParameter& parameter, comm::Communicator& gtp, const RowIds& ids,
+                      const base::Fence& after) {
   const std::size_t ranks = size(owners_.ranks()), message = size(messages_.row_bytes(type_));
   if (asked_.size() == 0) {
     begins_ = base::Buffer(owners_.begins().size() * sizeof(std::int64_t), device_);
@@ -78,23 +91,11 @@ base::Fence RowGather::start(const ShardedParameter& parameter, comm::Communicat
   }
   auto* asked = reinterpret_cast<std::int64_t*>(asked_.data());
   std::int64_t* own = asked + owners_.rank() * messages_.rows;
-  RowReading reading{.most = messages_.rows,
-                     .row_bytes = messages_.columns * static_cast<std::int64_t>(base::size_of(type_)),
-                     .ranks = owners_.ranks(),
-                     .rank = owners_.rank(),
-                     .begins = reinterpret_cast<const std::int64_t*>(begins_.data()),
-                     .asked = asked,
-                     .stored = parameter.weight.data(),
-                     .messages = sent_.data(),
-                     .count = ids.count,
-                     .out = static_cast<std::byte*>(out)};
-
   base::Lane& lane = gtp.lane();
-  lane.wait(parameter.published);
-  lane.wait(written);
+  lane.wait(after);
   lane.run([this, ids, own] { kernels_->list(ids, owners_.rows(), own, messages_.rows); });
   gtp.all_gather(own, asked, comm::equal_counts(owners_.ranks(), messages_.rows), base::DType::i64);
-  lane.run([this, reading] { kernels_->give(reading); });
+  lane.run([this, reading = reading_of(parameter, ids.count)] { kernels_->give(reading); });
   std::vector<comm::Send> sends;
   std::vector<comm::Receive> receives;
   for (int rank = 0; rank < owners_.ranks(); ++rank) {
@@ -103,10 +104,24 @@ base::Fence RowGather::start(const ShardedParameter& parameter, comm::Communicat
     receives.push_back({rank, arrived_.data() + owners_.peer(rank) * message, message});
   }
   gtp.exchange(std::move(sends), std::move(receives));
+}
+
+base::Fence RowGather::place(const ShardedParameter& parameter, comm::Communicator& gtp, std::int64_t count, void* out,
+                             const base::Fence& free) {
+  RowReading reading = reading_of(parameter, count);
   reading.messages = arrived_.data();
+  reading.out = static_cast<std::byte*>(out);
+  base::Lane& lane = gtp.lane();
   lane.wait(free);
   lane.run([this, reading] { kernels_->take(reading); });
   return lane.record();
+}
+
+base::Fence RowGather::start(const ShardedParameter& parameter, comm::Communicator& gtp, const RowIds& ids,
+                             const base::Fence& written, void* out, const base::Fence& free) {
+  gtp.lane().wait(written);
+  bring(parameter, gtp, ids, parameter.published);
+  return place(parameter, gtp, ids.count, out, free);
 }
 
 RowReducer::RowReducer(const ShardedParameter& parameter, const Parallel& parallel)

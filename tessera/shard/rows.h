@@ -70,8 +70,14 @@ class RowGather {
   // out stay valid until then.
   base::Fence start(const ShardedParameter& parameter, comm::Communicator& gtp, const RowIds& ids,
                     const base::Fence& written, void* out, const base::Fence& free);
+  // Its two halves: the rows travel after `after`, and then, as many, are written to out.
+  void bring(const ShardedParameter& parameter, comm::Communicator& gtp, const RowIds& ids, const base::Fence& after);
+  base::Fence place(const ShardedParameter& parameter, comm::Communicator& gtp, std::int64_t count, void* out,
+                    const base::Fence& free);
 
  private:
+  RowReading reading_of(const ShardedParameter& parameter, std::int64_t count);
+
   RowMessages messages_;
   RowOwners owners_;
   base::DType type_;

@@ -282,6 +282,7 @@ void Runtime::publish(std::span<const ParameterId> ids) {
     ++parameter.version;
     parameter.published = parameter.splits_state() ? gather_updates(parameter, parallel_, written, mark) : written;
     statistics_.gathered_bytes += update_bytes(parameter);
+    if (Entry& table = entry(ids[i], "publish"); table.rows) rows_published(table);
   }
   for (const ParameterId id : ids) published(id);
   timeline_.end_event(trace().size());

@@ -127,6 +127,10 @@ class Runtime {
   bool can_be_graph() const;
   // A number that changes with the schedules: graphs made with another are of no use.
   int schedules_made() const { return totals_.planned; }
+  // Directly before a graph is launched: the rows that its step read first travel, if their ids were known before it
+  // (gather_rows). ids: as many as in the recorded step, in memory that the device reads, until the step is over.
+  // Collective over gtp.
+  void bring_rows(const std::int64_t* ids);
   // After begin_step of a step that can be a graph, instead of all that happens in it up to its last publish, all of
   // which is in a graph made of such a step. Compute goes on behind all that is under way. Errors: a weight would be
   // used in another version than the stored one.
@@ -188,6 +192,7 @@ class Runtime {
   };
   Entry& entry(ParameterId id, const char* call);
   std::byte* staging_of(Entry& entry, ParameterId id);
+  void rows_published(Entry& entry);
   Event event_of(EventKind kind, Pass pass, ParameterId id) const;
   void record_comm(EventKind kind, const std::string& group, const std::string& op, std::int64_t bytes, Pass pass);
   void happens(const Event& event);

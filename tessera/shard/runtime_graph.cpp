@@ -1,5 +1,5 @@
 // Steps that a graph carries out (docs/schedule.md).
-#include <algorithm>
+#include <set>
 
 #include "tessera/base/error.h"
 #include "tessera/shard/runtime.h"
@@ -13,10 +13,12 @@ bool Runtime::can_be_graph() const {
 
 void Runtime::repeat_step() {
   TESSERA_CHECK(can_be_graph(), "a step is repeated that is none of a graph");
-  // Of what is from before a graph waits for gathers alone, and a step without one may have left other work.
-  const auto gathers = parallel_.gather_lanes();
+  // What a step without a graph may have left. For gathers and rows a graph waits itself, and losses and the comparison
+  // of what the ranks did are outside of graphs.
+  std::set<base::Lane*> others{&parallel_.world->lane(), &parallel_.data->lane()};
+  for (base::Lane* lane : parallel_.lanes_ahead()) others.insert(lane);
   for (base::Lane* lane : parallel_.lanes())
-    if (std::ranges::find(gathers, lane) == gathers.end()) parallel_.compute->wait(lane->record());
+    if (!others.contains(lane)) parallel_.compute->wait(lane->record());
   replay_->repeat();
   for (const Event& event : replay_->trace()) agreement_.add(event);
   agreement_.post();

@@ -26,7 +26,32 @@ void Runtime::gather_rows(ParameterId id, const RowIds& ids, void* out, Pass pas
   passed();
   statistics_.gathered_bytes += entry.rows->received_bytes();
   const base::Fence compute = parallel_.compute->record();
+  const bool is_first = microbatch_ == 0 && event.ordinal == 0 && entry.parameter.spec.trainable;
+  if (is_first && written && parallel_.compute->is_captured()) {
+    entry.early.ids = ids;
+    return wait(entry.rows->place(entry.parameter, *parallel_.gtp_rows, ids.count, out, compute));
+  }
   wait(entry.rows->start(entry.parameter, *parallel_.gtp_rows, ids, written.value_or(compute), out, compute));
+}
+
+void Runtime::bring_rows(const std::int64_t* ids) {
+  for (auto& entry : entries_) {
+    const Entry::EarlyRows& early = entry->early;
+    if (!early.ids) continue;
+    RowIds own = *early.ids;
+    own.data = ids;
+    entry->rows->bring(entry->parameter, *parallel_.gtp_rows, own,
+                       early.follows_graph ? early.may_begin : entry->parameter.published);
+  }
+}
+
+// The table is written by this step.
+void Runtime::rows_published(Entry& entry) {
+  entry.early.follows_graph = false;
+  if (!parallel_.compute->is_captured()) return;
+  base::Lane& lane = parallel_.gtp_rows->lane();
+  lane.wait(entry.parameter.published);
+  entry.early.may_begin = lane.record(entry.early.beginning);
 }
 
 RowGradient Runtime::grad_rows(ParameterId id, const RowIds& ids) {

@@ -18,9 +18,9 @@ std::array<at::Tensor, 3> tensors_of(const nn::Batch& batch) {
 
 std::vector<nn::Batch> room_for(std::vector<nn::Batch> batches, at::Device device) {
   for (nn::Batch& batch : batches) {
-    batch.early_tokens = at::Tensor();
     for (at::Tensor* tensor : {&batch.tokens, &batch.targets, &batch.layout.positions})
       *tensor = at::empty_like(*tensor, at::TensorOptions(device).dtype(tensor->scalar_type()));
+    batch.early_tokens = batch.tokens;  // all are there when the graph begins
   }
   return batches;
 }
@@ -37,13 +37,13 @@ StepGraph::StepGraph(shard::Runtime& runtime, std::vector<nn::Batch> batches, do
     TESSERA_CHECK(batch.layout.cu_seqlens.empty(), "a graph of a step with document boundaries, which differ by step");
   shard::Parallel& parallel = runtime.parallel();
   for (base::Lane* lane : parallel.lanes()) lane->synchronize();
-  const auto gather_lanes = parallel.gather_lanes();
-  std::array<base::Fence, 2> gathered;
-  for (std::size_t i = 0; i < gathered.size(); ++i) gathered[i] = gather_lanes[i]->record(gathered_[i]);
+  const auto lanes_ahead = parallel.lanes_ahead();
+  std::array<base::Fence, 3> ahead;
+  for (std::size_t i = 0; i < ahead.size(); ++i) ahead[i] = lanes_ahead[i]->record(ahead_[i]);
   graph_.begin(parallel.compute->stream());
   {
     shard::CapturedLanes lanes(parallel);
-    for (std::size_t i = 0; i < gathered.size(); ++i) gather_lanes[i]->wait(gathered[i]);
+    for (std::size_t i = 0; i < ahead.size(); ++i) lanes_ahead[i]->wait(ahead[i]);
     losses_ = record([this](int microbatch) { return inputs_[static_cast<std::size_t>(microbatch)]; });
     lanes.join();
   }
@@ -65,16 +65,18 @@ bool StepGraph::fits(std::span<const nn::Batch> batches, double scale) const {
 
 void StepGraph::launch(std::span<const nn::Batch> batches, bool repeats) {
   if (repeats) runtime_.repeat_step();
+  runtime_.bring_rows(batches.front().tokens.const_data_ptr<std::int64_t>());
   for (std::size_t i = 0; i < batches.size(); ++i) {
     const auto from = tensors_of(batches[i]), to = tensors_of(inputs_[i]);
     for (std::size_t k = 0; k < to.size(); ++k) to[k].copy_(from[k], /*non_blocking=*/true);
   }
   shard::Parallel& parallel = runtime_.parallel();
-  base::Lane& lane = parallel.world->lane();
-  lane.wait(parallel.compute->record());
-  const auto gather_lanes = parallel.gather_lanes();
-  for (std::size_t i = 0; i < gathered_.size(); ++i) lane.follow(gather_lanes[i]->record(gathered_[i]));
-  runtime_.launched(parallel.world->launch([this](base::CudaStream stream) { graph_.launch(stream); }), statistics_);
+  // Not world's: there the last step's comparison waits for the other ranks.
+  comm::Communicator& group = *parallel.gtp_demand;
+  group.lane().wait(parallel.compute->record());
+  const auto lanes_ahead = parallel.lanes_ahead();
+  for (std::size_t i = 0; i < ahead_.size(); ++i) group.lane().follow(lanes_ahead[i]->record(ahead_[i]));
+  runtime_.launched(group.launch([this](base::CudaStream stream) { graph_.launch(stream); }), statistics_);
 }
 
 }  // namespace tessera::train

@@ -45,7 +45,7 @@ class StepGraph {
   std::vector<nn::Batch> inputs_;  // on the device
   std::vector<at::Tensor> losses_;
   shard::StepStatistics statistics_;
-  std::array<base::Signal, 2> gathered_;  // of the runtime's lanes of gathers: for this step, before it is launched
+  std::array<base::Signal, 3> ahead_;  // of the lanes that work ahead: what they do for a step before it is launched
 };
 
 }  // namespace tessera::train
