@@ -29,8 +29,9 @@ struct Entry {
   struct EarlyRows {
     std::optional<RowIds> ids;  // in the recorded step
     base::Signal beginning;
-    base::Fence may_begin;       // in the graph: the table is published and nobody reads what arrived for this step
-    bool follows_graph = false;  // the last step was a launch
+    // In the graph: the table is published, and nobody reads any more what arrived for this step.
+    base::Fence may_begin;
+    base::Fence after;  // what they wait for in the step to come
   } early;
 
   int users = 0;                    // consumes not yet released

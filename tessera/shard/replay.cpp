@@ -318,7 +318,7 @@ void Replay::launched(const base::Fence& end) {
   }
   for (auto& entry : entries_) {
     entry->parameter.published = end;
-    entry->early.follows_graph = true;
+    entry->early.after = entry->early.may_begin;
   }
   std::ranges::fill(passed_, end);
   std::ranges::fill(summed_, end);

@@ -40,18 +40,21 @@ void Runtime::bring_rows(const std::int64_t* ids) {
     if (!early.ids) continue;
     RowIds own = *early.ids;
     own.data = ids;
-    entry->rows->bring(entry->parameter, *parallel_.gtp_rows, own,
-                       early.follows_graph ? early.may_begin : entry->parameter.published);
+    entry->rows->bring(entry->parameter, *parallel_.gtp_rows, own, early.after);
   }
 }
 
 // The table is written by this step.
 void Runtime::rows_published(Entry& entry) {
-  entry.early.follows_graph = false;
-  if (!parallel_.compute->is_captured()) return;
+  Entry::EarlyRows& early = entry.early;
+  if (!parallel_.compute->is_captured()) {
+    early.after = entry.parameter.published;
+    return;
+  }
+  early.after = {};  // what was before is done when a graph is recorded
   base::Lane& lane = parallel_.gtp_rows->lane();
   lane.wait(entry.parameter.published);
-  entry.early.may_begin = lane.record(entry.early.beginning);
+  early.may_begin = lane.record(early.beginning);
 }
 
 RowGradient Runtime::grad_rows(ParameterId id, const RowIds& ids) {

@@ -25,12 +25,12 @@ class Rows(unittest.TestCase):
         cls.model = cls.folder / "model.json"
         cls.model.write_text(json.dumps({**config, "vocab_size": 131, "tie_word_embeddings": False}))
 
-    def train(self, name, mesh, *flags, length=64):
+    def train(self, name, mesh, *flags, length=64, steps=STEPS):
         tp, gtp, dp = mesh
         out = self.folder / name
         tessera("train", "--backend", "nccl", "--ranks", tp * gtp * dp, "--tp", tp, "--gtp", gtp, "--dp", dp, "--model",
                 self.model, "--data", self.data, "--out", out, "--micro-batch", 1, "--global-batch", 8, "--seq-len", length,
-                "--steps", STEPS, "--seed", 7, "--deterministic", "on", *flags)
+                "--steps", steps, "--seed", 7, "--deterministic", "on", *flags)
         return bits(out)
 
     def gathered(self, name):
@@ -41,7 +41,11 @@ class Rows(unittest.TestCase):
         self.assertEqual(expected, self.train(f"{name}-rows", mesh, *flags, "--embedding", "rows"))
         self.assertEqual(expected, self.train(f"{name}-poisoned", mesh, *flags, "--embedding", "rows", "--debug-poison", "on",
                                               "--debug-delays", 3))
+        self.assertEqual(expected, self.train(f"{name}-graph", mesh, *flags, "--embedding", "rows", "--cuda-graph", "on",
+                                              "--debug-poison", "on"))
+        self.assertGreater(json.loads((self.folder / f"{name}-graph" / "summary.json").read_text())["graph_steps"], 1)
         self.assertNotEqual(self.gathered(f"{name}-gather"), self.gathered(f"{name}-rows"))
+        self.assertEqual(self.gathered(f"{name}-rows"), self.gathered(f"{name}-graph"))
         return expected
 
     def test_gtp2(self):
@@ -51,6 +55,11 @@ class Rows(unittest.TestCase):
 
     def test_by_nccl_alone(self):
         self.check("nccl", (1, 2, 1), "--dtype", "bf16", "--pushes", "off")
+
+    def test_evaluations_come_between_the_launches_of_a_graph(self):
+        flags = ["--dtype", "bf16", "--embedding", "rows", "--valid", self.data, "--eval-every", 3]
+        expected = self.train("evaluated", (1, 2, 1), *flags, steps=12)
+        self.assertEqual(expected, self.train("evaluated-graph", (1, 2, 1), *flags, "--cuda-graph", "on", steps=12))
 
     def test_sums_within_a_node_first(self):
         self.check("node", (1, 2, 1), "--dtype", "bf16", "--reduce-order", "hierarchical", "--ranks-per-node", 2)
