@@ -45,9 +45,9 @@ TEST_F(GraphBorder, SignalsCrossItBothWays) {
   const ops::CachedMemoryScope memory(device);
   Worker inside("inside", device), outside("outside", device);
   const ops::StreamScope scope(device, inside.lane->stream());
-  constexpr int kLaunches = 12;
+  constexpr int launches = 12;
   base::Buffer given(sizeof(float), device), seen(sizeof(float), device),
-      read = base::Buffer::pinned(kLaunches * sizeof(float));
+      read = base::Buffer::pinned(launches * sizeof(float));
   const auto give = [&](int value) { outside.kernels->fill(given.data(), base::DType::fp32, value, 1); };
   base::Signal may_read, may_give;
 
@@ -65,7 +65,7 @@ TEST_F(GraphBorder, SignalsCrossItBothWays) {
   inside.lane->capture(nullptr);
   graph.end();
 
-  for (int i = 0; i < kLaunches; ++i) {
+  for (int i = 0; i < launches; ++i) {
     graph.launch(inside.lane->stream());
     inside.kernels->copy(seen.data(), read.data() + static_cast<std::size_t>(i) * sizeof(float), sizeof(float));
     outside.lane->wait(has_read);
@@ -76,7 +76,7 @@ TEST_F(GraphBorder, SignalsCrossItBothWays) {
   }
   outside.lane->synchronize();
   inside.lane->synchronize();
-  for (int i = 0; i < kLaunches; ++i) EXPECT_EQ(read.as<float>()[static_cast<std::size_t>(i)], i) << "launch " << i;
+  for (int i = 0; i < launches; ++i) EXPECT_EQ(read.as<float>()[static_cast<std::size_t>(i)], i) << "launch " << i;
 }
 
 TEST_F(GraphBorder, NothingElseCrossesIt) {
