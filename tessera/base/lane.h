@@ -34,7 +34,7 @@ class Lane {
   virtual Fence record_timed() { return record(); }
   // A fence that may be waited for across a graph's border. Recorded into a graph it is for lanes outside: they wait
   // for the last launch before. Recorded outside, a graph waits at each launch for the last record of `signal` before
-  // that launch. Older fences of the signal mean the newest record from then on.
+  // that launch.
   virtual Fence record(Signal&) { return record(); }
   // Work enqueued from now on starts after `fence`; its error, if any, breaks this lane.
   virtual void wait(const Fence& fence) = 0;

@@ -88,11 +88,12 @@ class Patience {
 
 class CudaFence final : public detail::FenceState {
  public:
+  // `signal`: an event that later fences have too, for graphs' borders alone, or null; in a graph `event` itself.
   // `capture`: of its lane at that point.
-  CudaFence(std::shared_ptr<const Event> event, bool is_signal, std::shared_ptr<LaneFaults> faults,
+  CudaFence(std::shared_ptr<const Event> event, std::shared_ptr<const Event> signal, std::shared_ptr<LaneFaults> faults,
             std::shared_ptr<const Capture> capture)
       : event_(std::move(event)),
-        is_signal_(is_signal),
+        signal_(std::move(signal)),
         faults_(std::move(faults)),
         position_(faults_->position()),
         capture_(std::move(capture)) {
@@ -142,7 +143,7 @@ class CudaFence final : public detail::FenceState {
   }
 
   cudaEvent_t event() const { return event_->get(); }
-  bool is_signal() const { return is_signal_; }
+  const Event* signal() const { return signal_.get(); }
   const Capture* capture() const { return capture_.get(); }
   void finish(cudaError_t status) const {
     auto error = faults_->at(position_);
@@ -156,8 +157,7 @@ class CudaFence final : public detail::FenceState {
   }
 
  private:
-  const std::shared_ptr<const Event> event_;
-  const bool is_signal_;
+  const std::shared_ptr<const Event> event_, signal_;
   const std::shared_ptr<LaneFaults> faults_;
   const std::int64_t position_;
   const std::shared_ptr<const Capture> capture_;
@@ -194,11 +194,11 @@ class CudaLane final : public Lane {
       faults_->fail(position, std::current_exception());
     }
   }
-  Fence record() override { return record(std::make_shared<Event>(pool_, /*timed=*/false), /*is_signal=*/false); }
-  Fence record_timed() override { return record(std::make_shared<Event>(pool_, /*timed=*/true), /*is_signal=*/false); }
+  Fence record() override { return record(/*timed=*/false, nullptr); }
+  Fence record_timed() override { return record(/*timed=*/true, nullptr); }
   Fence record(Signal& signal) override {
     if (signal.kept == nullptr) signal.kept = std::make_shared<Event>(pool_, /*timed=*/false);
-    return record(std::static_pointer_cast<Event>(signal.kept), /*is_signal=*/true);
+    return record(/*timed=*/false, std::static_pointer_cast<Event>(signal.kept));
   }
   void wait(const Fence& fence) override;
   void follow(const Fence& fence) override {
@@ -218,13 +218,17 @@ class CudaLane final : public Lane {
   }
 
  private:
-  Fence record(std::shared_ptr<const Event> event, bool is_signal) {
+  Fence record(bool timed, const std::shared_ptr<const Event>& signal) {
     std::lock_guard lock(mutex_);
     const DeviceGuard guard(device_);
-    const auto state = std::make_shared<CudaFence>(std::move(event), is_signal, faults_, capture_);
-    const bool leaves_graph = is_signal && capture_ != nullptr;
-    const cudaError_t status = cudaEventRecordWithFlags(
-        state->event(), stream_, leaves_graph ? cudaEventRecordExternal : cudaEventRecordDefault);
+    const bool in_graph = capture_ != nullptr;
+    const auto own = in_graph && signal != nullptr ? signal : std::make_shared<const Event>(pool_, timed);
+    const auto state = std::make_shared<CudaFence>(own, signal, faults_, capture_);
+    cudaError_t status = cudaSuccess;
+    if (own != signal) status = cudaEventRecord(own->get(), stream_);
+    if (status == cudaSuccess && signal != nullptr)
+      status =
+          cudaEventRecordWithFlags(signal->get(), stream_, in_graph ? cudaEventRecordExternal : cudaEventRecordDefault);
     if (status != cudaSuccess) state->finish(status);
     return Fence(state);
   }
@@ -253,18 +257,21 @@ void CudaLane::wait(const Fence& fence) {
   const auto fail = [&](const std::string& why) {
     faults_->fail(position, std::make_exception_ptr(Error("lane {}: wait: {}", name_, why)));
   };
-  const bool leaves = other->capture() != nullptr && other->capture() != capture_.get();
-  const bool enters = capture_ != nullptr && other->capture() == nullptr;
-  if (leaves && !(other->is_signal() && capture_ == nullptr)) return fail("for a fence of a graph, outside of it");
-  if (!leaves && other->capture() != nullptr && other->is_signal()) return fail("for a signal, inside of its graph");
-  if (enters && !other->is_signal() && !other->done())
+  const bool in_graph = capture_ != nullptr, of_graph = other->capture() != nullptr;
+  const Event* signal = other->signal();
+  if (of_graph && signal != nullptr && in_graph) return fail("for a signal of a graph, inside of one");
+  if (of_graph && signal == nullptr && other->capture() != capture_.get())
+    return fail("for a fence of a graph, outside of it");
+  const bool enters = in_graph && !of_graph;
+  if (enters && signal == nullptr && !other->done())
     return fail("a graph cannot wait for work from before that is not done");
-  if (!enters || other->is_signal())
-    if (const cudaError_t status =
-            cudaStreamWaitEvent(stream_, other->event(), enters ? cudaEventWaitExternal : cudaEventWaitDefault);
-        status != cudaSuccess)
-      fail(cudaGetErrorString(status));
-  if (other->capture() == nullptr) faults_->follow(fence);
+  cudaError_t status = cudaSuccess;
+  if (!enters)
+    status = cudaStreamWaitEvent(stream_, other->event(), cudaEventWaitDefault);
+  else if (signal != nullptr)
+    status = cudaStreamWaitEvent(stream_, signal->get(), cudaEventWaitExternal);
+  if (status != cudaSuccess) fail(cudaGetErrorString(status));
+  if (!of_graph) faults_->follow(fence);
 }
 
 void CudaLane::delay(double seconds) {

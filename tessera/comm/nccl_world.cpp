@@ -134,6 +134,8 @@ std::unique_ptr<World> make_nccl_world(const NcclOptions& options) {
                 "nccl: expected a store and a rank in [0, {}), got rank {}", options.size, options.rank);
   // Multicast is not used: a program that dies with it may leave the node's GPUs unusable. Before NCCL reads it.
   setenv("NCCL_NVLS_ENABLE", "0", 0);
+  // Operations outside of graphs are under way beside graphs with some of the same communicator (train/step_graph.h).
+  setenv("NCCL_GRAPH_MIXING_SUPPORT", "1", 1);
   base::set_device(options.device);
   return std::make_unique<NcclWorld>(options);
 }

@@ -16,8 +16,8 @@ namespace tessera::nn {
 // One microbatch: [batch * seq_len] int64 tensors, sequences one after another.
 struct Batch {
   at::Tensor tokens, targets;  // targets: -1 masked
-  // The tokens in memory of the host that a GPU reads, before compute comes to the microbatch: written already, and
-  // unchanged until the step is over. Undefined: as `tokens`.
+  // The tokens in memory that a GPU reads, its own or the host's, before compute comes to the microbatch: written
+  // already, and unchanged until the step is over. Undefined: as `tokens`.
   at::Tensor early_tokens;
   TokenLayout layout;
 };

@@ -25,14 +25,6 @@ struct Entry {
   Materializer materializer;
   Reducer reducer;
   std::optional<RowGather> rows;  // of a table whose rows travel by index
-  // Of a graph's step, the first of these rows: they travel before the graph is launched.
-  struct EarlyRows {
-    std::optional<RowIds> ids;  // in the recorded step
-    base::Signal beginning;
-    // In the graph: the table is published, and nobody reads any more what arrived for this step.
-    base::Fence may_begin;
-    base::Fence after;  // what they wait for in the step to come
-  } early;
 
   int users = 0;                    // consumes not yet released
   const std::byte* view = nullptr;  // the gathered weight while there are users

@@ -212,6 +212,11 @@ void Replay::issue_gather(int index) {
   stay.may_begin = gtp_lane->record(stay.beginning);
 }
 
+// A graph waits for the signal. Elsewhere a collective's own fence says more than its lane's.
+void Replay::note_arrival(base::Lane& lane, Stay& stay) {
+  if (parallel_.is_asynchronous()) stay.arrived = lane.record(stay.arrival);
+}
+
 void Replay::start_gather(int index, const base::Fence& free) {
   const Residency& residency = at(schedule_.residencies, index);
   const Unit& unit = at(schedule_.gather_units, residency.unit);
@@ -229,8 +234,7 @@ void Replay::start_gather(int index, const base::Fence& free) {
     const Entry& only = entry(unit.front());
     const Materializer::Groups groups{*parallel_.gtp_gather, *parallel_.tp_gather};
     stay.arrived = only.materializer.start(only.parameter, groups, buffer, free, recording);
-    if (is_ahead(index) && parallel_.is_asynchronous())
-      stay.arrived = (only.materializer.single_hop() ? groups.gtp : groups.tp).lane().record(stay.arrival);
+    if (is_ahead(index)) note_arrival((only.materializer.single_hop() ? groups.gtp : groups.tp).lane(), stay);
     return;
   }
   std::int64_t bytes = 0;
@@ -247,7 +251,7 @@ void Replay::start_gather(int index, const base::Fence& free) {
   const LaneMark mark = recording.mark(Activity::gather, bytes);
   mark.begin(lane);
   stay.arrived = mark.end(lane, comm::run_together(*parallel_.gtp_gather, members, sources, targets, type));
-  if (is_ahead(index) && parallel_.is_asynchronous()) stay.arrived = lane.record(stay.arrival);
+  if (is_ahead(index)) note_arrival(lane, stay);
 }
 
 void Replay::issue_reduction(int index) {
@@ -316,10 +320,7 @@ void Replay::launched(const base::Fence& end) {
     for (base::Lane* lane : parallel_.gather_lanes()) lane->wait(stay.may_begin);
     start_gather(i, {});
   }
-  for (auto& entry : entries_) {
-    entry->parameter.published = end;
-    entry->early.after = entry->early.may_begin;
-  }
+  for (auto& entry : entries_) entry->parameter.published = end;
   std::ranges::fill(passed_, end);
   std::ranges::fill(summed_, end);
   arenas_.scratch_turns.ends_with(end);

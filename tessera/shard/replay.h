@@ -106,6 +106,7 @@ class Replay {
   bool is_ahead(int index) const { return at(schedule_.residencies, index).issue < 0; }  // for the next step
   void issue_gather(int index);
   void start_gather(int index, const base::Fence& free);
+  void note_arrival(base::Lane& lane, Stay& stay);
   void issue_reduction(int index);
   void issue_replicas(int index);
   // For what a residency or a reduction does.

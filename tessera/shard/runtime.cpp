@@ -276,13 +276,14 @@ void Runtime::publish(std::span<const ParameterId> ids) {
   timeline_.begin_event(trace().size());
   const base::Fence written = parallel_.compute->record();
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    ShardedParameter& parameter = entry(ids[i], "publish").parameter;
+    Entry& entry = this->entry(ids[i], "publish");
+    ShardedParameter& parameter = entry.parameter;
     const Recording recording = record(timeline_, trace(), trace().size() + i, ids.subspan(i, 1));
     const LaneMark mark = recording.mark(Activity::publish, update_bytes(parameter));
     ++parameter.version;
     parameter.published = parameter.splits_state() ? gather_updates(parameter, parallel_, written, mark) : written;
     statistics_.gathered_bytes += update_bytes(parameter);
-    if (Entry& table = entry(ids[i], "publish"); table.rows) rows_published(table);
+    if (&entry == early_rows_.table) rows_published(entry);
   }
   for (const ParameterId id : ids) published(id);
   timeline_.end_event(trace().size());

@@ -132,8 +132,8 @@ class Runtime {
   // Collective over gtp.
   void bring_rows(const std::int64_t* ids);
   // After begin_step of a step that can be a graph, instead of all that happens in it up to its last publish, all of
-  // which is in a graph made of such a step. Compute goes on behind all that is under way. Errors: a weight would be
-  // used in another version than the stored one.
+  // which is in a graph made of such a step. Compute goes on behind what that graph does not wait for itself. Errors: a
+  // weight would be used in another version than the stored one.
   void repeat_step();
   // After repeat_step, or after the step from which the graph was made, whose statistics these are: a launch of it is
   // done with `end`. Collective.
@@ -185,6 +185,14 @@ class Runtime {
   }
 
  private:
+  // The first rows of a graph's step: they travel before the graph is launched.
+  struct EarlyRows {
+    Entry* table = nullptr;
+    RowIds ids;  // in the recorded step
+    base::Signal beginning;
+    base::Fence may_begin;  // in the graph: the table is published, and what arrived for its own step has been read
+    base::Fence after;      // what those of the step to come wait for
+  };
   using Key = std::pair<StepKind, int>;  // kind, microbatches
   struct Plan {
     std::unique_ptr<Replay> replay;
@@ -192,7 +200,7 @@ class Runtime {
   };
   Entry& entry(ParameterId id, const char* call);
   std::byte* staging_of(Entry& entry, ParameterId id);
-  void rows_published(Entry& entry);
+  void rows_published(const Entry& entry);
   Event event_of(EventKind kind, Pass pass, ParameterId id) const;
   void record_comm(EventKind kind, const std::string& group, const std::string& op, std::int64_t bytes, Pass pass);
   void happens(const Event& event);
@@ -223,6 +231,7 @@ class Runtime {
   Replay* replay_ = nullptr;    // of the step under way, while it follows its schedule
   Replay* prepared_ = nullptr;  // whose gathers for its next step may be under way
   ScheduleStatistics totals_;
+  EarlyRows early_rows_;
 
   StepKind kind_ = StepKind::train;
   int microbatches_ = 0, microbatch_ = -1;  // microbatch_: begun so far - 1

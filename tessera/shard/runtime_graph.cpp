@@ -13,9 +13,10 @@ bool Runtime::can_be_graph() const {
 
 void Runtime::repeat_step() {
   TESSERA_CHECK(can_be_graph(), "a step is repeated that is none of a graph");
-  // What a step without a graph may have left. For gathers and rows a graph waits itself, and losses and the comparison
-  // of what the ranks did are outside of graphs.
-  std::set<base::Lane*> others{&parallel_.world->lane(), &parallel_.data->lane()};
+  // What a step without a graph may have left. For gathers and rows a graph waits itself, and it has nothing of where
+  // losses are summed and of where the ranks compare what they did: world, unless replicas share the norm there.
+  std::set<base::Lane*> others{&parallel_.data->lane()};
+  if (!options_.zero) others.insert(&parallel_.world->lane());
   for (base::Lane* lane : parallel_.lanes_ahead()) others.insert(lane);
   for (base::Lane* lane : parallel_.lanes())
     if (!others.contains(lane)) parallel_.compute->wait(lane->record());
@@ -29,6 +30,7 @@ void Runtime::launched(const base::Fence& end, const StepStatistics& statistics)
   TESSERA_CHECK(!in_step_ && replay_, "a graph is launched that is no step");
   statistics_ = statistics;
   replay_->launched(end);
+  early_rows_.after = early_rows_.may_begin;
   parallel_.compute->wait(end);
   agreement_.compare_later(entries_);
 }

@@ -26,35 +26,36 @@ void Runtime::gather_rows(ParameterId id, const RowIds& ids, void* out, Pass pas
   passed();
   statistics_.gathered_bytes += entry.rows->received_bytes();
   const base::Fence compute = parallel_.compute->record();
-  const bool is_first = microbatch_ == 0 && event.ordinal == 0 && entry.parameter.spec.trainable;
-  if (is_first && written && parallel_.compute->is_captured()) {
-    entry.early.ids = ids;
+  const bool is_first = microbatch_ == 0 && pass == Pass::forward && event.ordinal == 0;
+  if (is_first && written && parallel_.compute->is_captured() && entry.parameter.spec.trainable) {
+    TESSERA_CHECK(early_rows_.table == nullptr || early_rows_.table == &entry,
+                  "rows of '{}' and of '{}' are read in one step, which cannot be a graph", early_rows_.table->name(),
+                  entry.name());
+    early_rows_.table = &entry;
+    early_rows_.ids = ids;
     return wait(entry.rows->place(entry.parameter, *parallel_.gtp_rows, ids.count, out, compute));
   }
   wait(entry.rows->start(entry.parameter, *parallel_.gtp_rows, ids, written.value_or(compute), out, compute));
 }
 
 void Runtime::bring_rows(const std::int64_t* ids) {
-  for (auto& entry : entries_) {
-    const Entry::EarlyRows& early = entry->early;
-    if (!early.ids) continue;
-    RowIds own = *early.ids;
-    own.data = ids;
-    entry->rows->bring(entry->parameter, *parallel_.gtp_rows, own, early.after);
-  }
+  if (early_rows_.table == nullptr) return;
+  Entry& table = *early_rows_.table;
+  RowIds own = early_rows_.ids;
+  own.data = ids;
+  table.rows->bring(table.parameter, *parallel_.gtp_rows, own, early_rows_.after);
 }
 
-// The table is written by this step.
-void Runtime::rows_published(Entry& entry) {
-  Entry::EarlyRows& early = entry.early;
+// Of early_rows_'s table.
+void Runtime::rows_published(const Entry& entry) {
   if (!parallel_.compute->is_captured()) {
-    early.after = entry.parameter.published;
+    early_rows_.after = entry.parameter.published;
     return;
   }
-  early.after = {};  // what was before is done when a graph is recorded
+  early_rows_.after = {};  // what was before is done when a graph is recorded
   base::Lane& lane = parallel_.gtp_rows->lane();
   lane.wait(entry.parameter.published);
-  early.may_begin = lane.record(early.beginning);
+  early_rows_.may_begin = lane.record(early_rows_.beginning);
 }
 
 RowGradient Runtime::grad_rows(ParameterId id, const RowIds& ids) {

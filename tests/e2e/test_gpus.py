@@ -74,6 +74,15 @@ class Gpus(unittest.TestCase):
                     "--tp", 2, "--gtp", 1, "--steps", STEPS + 2, "--out", out)
             self.assertEqual([STEPS + 1, STEPS + 2], [line["step"] for line in metrics(out)])
 
+    def test_graphs_on_other_meshes(self):
+        """Weights whose compute parts overlap over tp; states that replicas share."""
+        for mesh in (["--tp", 2], ["--tp", 2, "--sequence-parallel", "on"], ["--dp", 2]):
+            flags = [*mesh, "--deterministic", "on"]
+            name = "-".join(map(str, mesh))
+            graph = self.train(f"graph{name}", 2, *flags, "--cuda-graph", "on", "--debug-poison", "on")
+            self.assertEqual(bits(self.train(f"steps{name}", 2, *flags)), bits(graph), name)
+            self.assertEqual(STEPS - RECORDED, json.loads((graph / "summary.json").read_text())["graph_steps"], name)
+
     def test_evaluations_come_between_the_launches_of_a_graph(self):
         flags = ["--gtp", 2, "--deterministic", "on", "--valid", self.flags[3], "--eval-every", 4]
         expected = self.train("evaluated", 2, *flags)

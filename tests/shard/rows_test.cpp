@@ -364,6 +364,41 @@ TEST(RowGathers, ReadIdsOnceWrittenAndWriteOnceTheResultIsFree) {
   });
 }
 
+// Rows that have travelled are kept until they are placed, in whatever order others are asked for behind.
+TEST(RowGathers, BringRowsLongBeforeTheyArePlaced) {
+  comm::run_local(2, {}, [](comm::World& world) {
+    Parallel parallel = make_parallel(world, 1, 2, 1);
+    Rank rank(parallel, {.gtp = 2, .lookup = Lookup::rows});
+    const ShardedParameter& table = rank.runtime().parameter(rank.table());
+    RowGather gather(table, parallel);
+    std::vector<std::int64_t> ids(kTokens);
+    const auto next = [&](std::int64_t round) {
+      std::vector<float> expected;
+      for (std::int64_t at = 0; at < kTokens; ++at) {
+        ids[static_cast<std::size_t>(at)] = (at * 3 + round * 7 + world.rank()) % kRows;
+        for (std::int64_t column = 0; column < kColumns; ++column)
+          expected.push_back(weight_value(0, ids[static_cast<std::size_t>(at)], column));
+      }
+      return expected;
+    };
+    std::vector<float> out(kTokens * kColumns);
+    for (std::int64_t round = 0; round < 6; round += 2) {
+      const std::vector<float> brought = next(round);
+      base::Promise begin, free;
+      gather.bring(table, *parallel.gtp_rows, {.data = ids.data(), .count = kTokens}, begin.fence());
+      begin.complete();
+      parallel.gtp_rows->lane().synchronize();
+      const std::vector<float> whole = next(round + 1);  // the ids are nobody's any more
+      const base::Fence placed = gather.place(table, *parallel.gtp_rows, kTokens, out.data(), free.fence());
+      free.complete();
+      placed.synchronize();
+      EXPECT_EQ(out, brought);
+      gather.start(table, *parallel.gtp_rows, {.data = ids.data(), .count = kTokens}, {}, out.data(), {}).synchronize();
+      EXPECT_EQ(out, whole);
+    }
+  });
+}
+
 TEST(RowsCalls, AreRefusedForOtherTables) {
   comm::run_local(2, {}, [](comm::World& world) {
     Parallel parallel = make_parallel(world, 1, 2, 1);

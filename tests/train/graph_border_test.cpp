@@ -1,7 +1,9 @@
 // A signal is what a graph and the work outside of it wait for of each other.
 #include <gtest/gtest.h>
 
-#include <vector>
+#include <chrono>
+#include <memory>
+#include <string>
 
 #include "tessera/base/cuda_lane.h"
 #include "tessera/base/device.h"
@@ -59,6 +61,7 @@ TEST_F(GraphBorder, SignalsCrossItBothWays) {
   graph.begin(inside.lane->stream());
   inside.lane->capture(capture);
   inside.lane->wait(first);
+  for (int i = 0; i < 3; ++i) inside.be_slow();  // who would not wait would have given the next by then
   inside.kernels->copy(given.data(), seen.data(), sizeof(float));
   const base::Fence has_read = inside.lane->record(may_give);
   inside.be_slow();
@@ -105,7 +108,24 @@ TEST_F(GraphBorder, NothingElseCrossesIt) {
   inside.lane->capture(nullptr);
   graph.end();
   expect_error(*outside, "for a fence of a graph, outside of it");
-  expect_error(*inside.lane, "for a signal, inside of its graph");
+  expect_error(*inside.lane, "for a signal of a graph, inside of one");
+}
+
+// A signal's fences are points of their own for all who are outside, whatever has been recorded since.
+TEST_F(GraphBorder, FencesOfASignalAreDoneOneByOne) {
+  const base::Device device = base::cuda_device(0);
+  Worker worker("worker", device);
+  base::Signal signal;
+  const base::Fence first = worker.lane->record(signal);
+  for (int i = 0; i < 100; ++i) worker.be_slow();
+  const base::Fence second = worker.lane->record(signal);
+  EXPECT_TRUE(first.wait_for(std::chrono::milliseconds(50)));
+  EXPECT_FALSE(second.done());
+  worker.lane->run([] { throw Error("lost"); });
+  const base::Fence third = worker.lane->record(signal);
+  EXPECT_TRUE(third.wait_for(std::chrono::seconds(60)));
+  EXPECT_TRUE(first.error() == nullptr && second.error() == nullptr);
+  EXPECT_FALSE(third.error() == nullptr);
 }
 
 // What waits for other work by itself fails with it.
