@@ -136,8 +136,8 @@ std::unique_ptr<World> make_nccl_world(const NcclOptions& options) {
   setenv("NCCL_NVLS_ENABLE", "0", 0);
   // Operations outside of graphs are under way beside graphs with some of the same communicator (train/step_graph.h).
   setenv("NCCL_GRAPH_MIXING_SUPPORT", "1", 1);
-  // In a graph NCCL would register operands, which it takes for one allocation each. With libtorch's expandable segments
-  // they are not, and ranks hang.
+  // In a graph NCCL would register operands, which it takes for one allocation each. With libtorch's expandable
+  // segments they are not, and ranks hang.
   setenv("NCCL_GRAPH_REGISTER", "0", 1);
   base::set_device(options.device);
   return std::make_unique<NcclWorld>(options);
