@@ -334,6 +334,27 @@ TEST(RowsTraffic, IsStaticAndCounted) {
   });
 }
 
+// The rows of the table that the ids name, one behind the other.
+std::vector<float> rows_of(const std::vector<std::int64_t>& ids) {
+  std::vector<float> rows;
+  for (const std::int64_t id : ids)
+    for (std::int64_t column = 0; column < kColumns; ++column) rows.push_back(weight_value(0, id, column));
+  return rows;
+}
+
+// Other ones for each round and rank.
+std::vector<std::int64_t> ids_of(std::int64_t round, int rank) {
+  std::vector<std::int64_t> ids;
+  for (std::int64_t at = 0; at < kTokens; ++at) ids.push_back((at * 5 + round * 7 + rank) % kRows);
+  return ids;
+}
+
+void while_nothing_may_happen() {
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
+const std::vector<float> kUntouched(kTokens* kColumns, -7);
+
 // Ids may be written, and compute done with the result's memory, long after the reading was asked for.
 TEST(RowGathers, ReadIdsOnceWrittenAndWriteOnceTheResultIsFree) {
   comm::run_local(2, {}, [](comm::World& world) {
@@ -342,59 +363,49 @@ TEST(RowGathers, ReadIdsOnceWrittenAndWriteOnceTheResultIsFree) {
     const ShardedParameter& table = rank.runtime().parameter(rank.table());
     RowGather gather(table, parallel);
     std::vector<std::int64_t> ids(kTokens, -1);
-    const std::vector<float> untouched(kTokens * kColumns, -7);
-    std::vector<float> out = untouched, expected;
+    std::vector<float> out = kUntouched;
     base::Promise written, free;
     const base::Fence read = gather.start(table, *parallel.gtp_rows, {.data = ids.data(), .count = kTokens},
                                           written.fence(), out.data(), free.fence());
-    const auto while_nothing_may_happen = [&] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); };
     while_nothing_may_happen();
-    for (std::int64_t at = 0; at < kTokens; ++at) {
-      ids[static_cast<std::size_t>(at)] = (at * 5 + world.rank()) % kRows;
-      for (std::int64_t column = 0; column < kColumns; ++column)
-        expected.push_back(weight_value(0, ids[static_cast<std::size_t>(at)], column));
-    }
+    std::ranges::copy(ids_of(0, world.rank()), ids.begin());
     written.complete();
     while_nothing_may_happen();
-    EXPECT_EQ(out, untouched);
+    EXPECT_EQ(out, kUntouched);
     EXPECT_FALSE(read.done());
     free.complete();
     read.synchronize();
-    EXPECT_EQ(out, expected);
+    EXPECT_EQ(out, rows_of(ids));
   });
 }
 
-// Rows that have travelled are kept until they are placed, in whatever order others are asked for behind.
+// Rows that have travelled are kept until they are placed; then others may come.
 TEST(RowGathers, BringRowsLongBeforeTheyArePlaced) {
   comm::run_local(2, {}, [](comm::World& world) {
     Parallel parallel = make_parallel(world, 1, 2, 1);
     Rank rank(parallel, {.gtp = 2, .lookup = Lookup::rows});
     const ShardedParameter& table = rank.runtime().parameter(rank.table());
     RowGather gather(table, parallel);
-    std::vector<std::int64_t> ids(kTokens);
-    const auto next = [&](std::int64_t round) {
-      std::vector<float> expected;
-      for (std::int64_t at = 0; at < kTokens; ++at) {
-        ids[static_cast<std::size_t>(at)] = (at * 3 + round * 7 + world.rank()) % kRows;
-        for (std::int64_t column = 0; column < kColumns; ++column)
-          expected.push_back(weight_value(0, ids[static_cast<std::size_t>(at)], column));
-      }
-      return expected;
-    };
-    std::vector<float> out(kTokens * kColumns);
+    std::vector<std::int64_t> ids(kTokens, -1);
+    const RowIds reading{.data = ids.data(), .count = kTokens};
     for (std::int64_t round = 0; round < 6; round += 2) {
-      const std::vector<float> brought = next(round);
+      const std::vector<std::int64_t> brought = ids_of(round, world.rank()), others = ids_of(round + 1, world.rank());
+      std::vector<float> out = kUntouched;
       base::Promise begin, free;
-      gather.bring(table, *parallel.gtp_rows, {.data = ids.data(), .count = kTokens}, begin.fence());
+      gather.bring(table, *parallel.gtp_rows, reading, begin.fence());
+      while_nothing_may_happen();
+      std::ranges::copy(brought, ids.begin());
       begin.complete();
       parallel.gtp_rows->lane().synchronize();
-      const std::vector<float> whole = next(round + 1);  // the ids are nobody's any more
+      std::ranges::copy(others, ids.begin());  // nobody reads the ids any more
       const base::Fence placed = gather.place(table, *parallel.gtp_rows, kTokens, out.data(), free.fence());
+      while_nothing_may_happen();
+      EXPECT_EQ(out, kUntouched);
       free.complete();
       placed.synchronize();
-      EXPECT_EQ(out, brought);
-      gather.start(table, *parallel.gtp_rows, {.data = ids.data(), .count = kTokens}, {}, out.data(), {}).synchronize();
-      EXPECT_EQ(out, whole);
+      EXPECT_EQ(out, rows_of(brought));
+      gather.start(table, *parallel.gtp_rows, reading, {}, out.data(), {}).synchronize();
+      EXPECT_EQ(out, rows_of(others));
     }
   });
 }
