@@ -28,10 +28,6 @@ Buffer Buffer::pinned(std::size_t bytes) {
   return {bytes, detail::allocate_pinned(bytes)};
 }
 
-Buffer Buffer::in_stream(std::size_t bytes, Device device, CudaStream stream) {
-  return {bytes, detail::allocate_in_stream(bytes, device, stream)};
-}
-
 void Buffer::fill_zero() {
   if (device().kind == DeviceKind::cpu)
     std::memset(data_.get(), 0, size_);

@@ -23,14 +23,12 @@ namespace detail {
 struct Release {
   void (*function)(std::byte* memory, const Release& how) = nullptr;
   Device device = {};
-  CudaStream stream = nullptr;
   void operator()(std::byte* memory) const { function(memory, *this); }
 };
 using Memory = std::unique_ptr<std::byte, Release>;
 
 Memory allocate_device(std::size_t bytes, Device device);
 Memory allocate_pinned(std::size_t bytes);
-Memory allocate_in_stream(std::size_t bytes, Device device, CudaStream stream);
 void fill_device(void* memory, std::uint8_t value, std::size_t bytes, Device device, CudaStream stream);
 }  // namespace detail
 
@@ -43,9 +41,6 @@ class Buffer {
   Buffer(std::size_t bytes, Device device);
   // Host memory that a device reads, and copies from and to, without the host's help.
   static Buffer pinned(std::size_t bytes);
-  // Device memory that belongs to the order of `stream`: it may be used by work enqueued there from now on, and is
-  // given back after the work enqueued there until the owner goes. Waits for nothing; the stream must outlive it.
-  static Buffer in_stream(std::size_t bytes, Device device, CudaStream stream);
 
   std::byte* data() { return data_.get(); }
   const std::byte* data() const { return data_.get(); }

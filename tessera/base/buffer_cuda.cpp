@@ -41,14 +41,6 @@ Memory allocate_pinned(std::size_t bytes) {
   return {static_cast<std::byte*>(pointer), {.function = release}};
 }
 
-Memory allocate_in_stream(std::size_t bytes, Device device, CudaStream stream) {
-  const DeviceGuard guard(device);
-  void* pointer = nullptr;
-  check_allocation(cudaMallocAsync(&pointer, room_of(bytes), stream), bytes, name_of(device));
-  const auto release = [](std::byte* memory, const Release& how) { forget(cudaFreeAsync(memory, how.stream)); };
-  return {static_cast<std::byte*>(pointer), {.function = release, .device = device, .stream = stream}};
-}
-
 void fill_device(void* memory, std::uint8_t value, std::size_t bytes, Device device, CudaStream stream) {
   const DeviceGuard guard(device);
   TESSERA_CUDA_CHECK(cudaMemsetAsync(memory, value, bytes, stream));

@@ -38,9 +38,6 @@ Memory allocate_device(std::size_t, Device device) {
 Memory allocate_pinned(std::size_t) {
   absent(cuda_device(0));
 }
-Memory allocate_in_stream(std::size_t, Device device, CudaStream) {
-  absent(device);
-}
 void fill_device(void*, std::uint8_t, std::size_t, Device device, CudaStream) {
   absent(device);
 }

@@ -7,10 +7,10 @@
 #include <span>
 
 #include "tessera/base/bfloat16.h"
-#include "tessera/base/buffer.h"
 #include "tessera/base/cuda_stream.h"
 #include "tessera/base/device.h"
 #include "tessera/base/dtype.h"
+#include "tessera/base/scratch.h"
 
 namespace tessera::comm {
 
@@ -21,8 +21,8 @@ class Kernels {
   using Parts = std::span<const void* const>;
   virtual constexpr ~Kernels() = default;
   virtual base::Device device() const = 0;
-  // Memory for the calls to come: it may be dropped right after the last of them.
-  virtual base::Buffer scratch(std::size_t bytes) const = 0;
+  // Memory for the calls to come: it may be dropped right after the last of them, and serves calls after that.
+  virtual base::Scratch scratch(std::size_t bytes) const = 0;
 
   // The two do not overlap, or are the same.
   virtual void copy(const void* source, void* target, std::size_t bytes) const = 0;

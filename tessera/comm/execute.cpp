@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 
-#include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/device_kernels.h"
 #include "tessera/comm/operation.h"
@@ -113,7 +112,7 @@ class Sums {
 
   const Kernels& kernels_;
   DType type_, accumulator_;
-  base::Buffer values_;
+  base::Scratch values_;
 };
 
 }  // namespace
@@ -200,7 +199,7 @@ base::Fence Redistribution::run_local(Communicator& group, const void* source, v
 // A message leaves from, and arrives in, the tensor itself where it is one run of it; else a packed buffer, here by
 // the message's index.
 struct Redistribution::Staging {
-  std::vector<std::optional<base::Buffer>> packed, arrived;
+  std::vector<std::optional<base::Scratch>> packed, arrived;
 };
 
 std::vector<Send> Redistribution::pack(Communicator& group, Staging& staging, const void* source, DType type) const {

@@ -51,7 +51,7 @@ class HostKernels final : public Kernels {
   constexpr HostKernels() = default;
   constexpr ~HostKernels() override {}
   base::Device device() const override { return {}; }
-  base::Buffer scratch(std::size_t bytes) const override { return base::Buffer(bytes); }
+  base::Scratch scratch(std::size_t bytes) const override { return base::Scratch(base::Buffer(bytes)); }
 
   void copy(const void* source, void* target, std::size_t bytes) const override {
     if (bytes > 0 && source != target) std::memcpy(target, source, bytes);

@@ -167,10 +167,11 @@ void with_accumulator(DType type, const char* where, Visit visit) {
 
 class CudaKernels final : public Kernels {
  public:
-  CudaKernels(base::Device device, base::CudaStream stream) : device_(device), stream_(stream) {}
+  CudaKernels(base::Device device, base::CudaStream stream)
+      : device_(device), stream_(stream), scratch_(std::make_shared<base::ScratchPool>(device)) {}
 
   base::Device device() const override { return device_; }
-  base::Buffer scratch(std::size_t bytes) const override { return base::Buffer::in_stream(bytes, device_, stream_); }
+  base::Scratch scratch(std::size_t bytes) const override { return scratch_->take(bytes); }
 
   void copy(const void* source, void* target, std::size_t bytes) const override;
   void fill(void* target, DType type, double value, std::int64_t count) const override;
@@ -205,6 +206,7 @@ class CudaKernels final : public Kernels {
 
   const base::Device device_;
   const base::CudaStream stream_;
+  const std::shared_ptr<base::ScratchPool> scratch_;
 };
 
 template <typename Op>
@@ -244,7 +246,7 @@ void CudaKernels::in_passes(Parts parts, const typename Op::Acc* start, std::int
   using Acc = typename Op::Acc;
   if (parts.size() <= kMostParts) return finish(list_of(parts), start);
   // Between the passes in memory of its own, because a later part may be the memory of the result.
-  base::Buffer between = scratch(static_cast<std::size_t>(count) * sizeof(Acc));
+  base::Scratch between = scratch(static_cast<std::size_t>(count) * sizeof(Acc));
   Acc* value = reinterpret_cast<Acc*>(between.data());
   using Pass = std::conditional_t<std::is_same_v<Op, Sum<Acc, typename Op::In, typename Op::Out>>,
                                   Sum<Acc, typename Op::In, Acc>, Op>;

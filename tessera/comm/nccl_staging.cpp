@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tessera/base/cuda_check.h"
+#include "tessera/base/error.h"
 
 namespace tessera::comm {
 namespace {
@@ -111,6 +112,10 @@ void NcclStaging::to_host() {
 
 void NcclStaging::copy_on_host(std::vector<Copy> copies) {
   if (copies.empty()) return;
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  TESSERA_CUDA_CHECK(cudaStreamIsCapturing(stream_, &capture));
+  if (capture != cudaStreamCaptureStatusNone)
+    throw Error("operands of a graph: expected memory of {}, got the host's", base::name_of(device_));
   auto work = std::make_unique<std::vector<Copy>>(std::move(copies));
   const auto carry_out = [](void* data) {
     const std::unique_ptr<std::vector<Copy>> list(static_cast<std::vector<Copy>*>(data));

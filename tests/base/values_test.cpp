@@ -5,11 +5,13 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <thread>
 
 #include "tessera/base/bfloat16.h"
 #include "tessera/base/buffer.h"
 #include "tessera/base/dtype.h"
 #include "tessera/base/error.h"
+#include "tessera/base/scratch.h"
 
 // Under a sanitizer, memory that cannot be had gives null as it does elsewhere, and not the end of the program.
 extern "C" const char* __asan_default_options() {
@@ -122,6 +124,44 @@ TEST(Buffer, SaysHowMuchWasAskedForWhenMemoryIsShort) {
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("1152921504606846976 bytes"));
   }
+}
+
+TEST(ScratchPool, ServesWhatWasGivenBack) {
+  auto pool = std::make_shared<ScratchPool>(Device{});
+  const std::byte *small = nullptr, *large = nullptr;
+  {
+    Scratch first = pool->take(5000), second = pool->take(100), empty = pool->take(0);
+    large = first.data();
+    small = second.data();
+    EXPECT_EQ(std::set<const std::byte*>({large, small, empty.data()}).size(), 3u);
+    EXPECT_EQ(first.size(), 5000u);
+    EXPECT_EQ(empty.size(), 0u);
+    for (const Scratch* one : {&first, &second, &empty})
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(one->data()) % kAlignment, 0u);
+    std::fill_n(first.data(), first.size(), std::byte{1});
+    Scratch moved = std::move(first);
+    EXPECT_EQ(moved.data(), large);
+  }
+  const Scratch again = pool->take(8192);  // as much as 5000 were rounded up to
+  EXPECT_EQ(again.data(), large);
+  EXPECT_NE(pool->take(8192).data(), large);
+  EXPECT_THROW(pool->take(std::size_t{1} << 60), Error);
+}
+
+TEST(ScratchPool, OutlivesItsOwnerAndServesThreads) {
+  auto pool = std::make_shared<ScratchPool>(Device{});
+  const Scratch kept = pool->take(1000);
+  std::vector<std::thread> threads;
+  for (unsigned char value = 0; value < 4; ++value)
+    threads.emplace_back([&pool, value] {
+      for (std::size_t i = 0; i < 200; ++i) {
+        Scratch mine = pool->take(i * 7);
+        std::fill_n(mine.data(), mine.size(), std::byte{value});
+        for (std::size_t at = 0; at < mine.size(); ++at) ASSERT_EQ(mine.data()[at], std::byte{value});
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  pool = nullptr;
 }
 
 TEST(AlignUp, RoundsUpToTheAlignment) {

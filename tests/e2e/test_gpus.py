@@ -4,6 +4,7 @@
 TESSERA names a program that was built with CUDA. Skipped where there are fewer than two GPUs.
 """
 import collections
+import itertools
 import json
 import os
 import pathlib
@@ -95,9 +96,9 @@ class Gpus(unittest.TestCase):
 
     def counts(self, steps, *flags):
         """By rank: how often a run called what allocates or waits."""
-        prefix = self.folder / "-".join(["counts", str(steps), *flags])
+        prefix = self.folder / "-".join(["counts", *map(str, [steps, *flags])])
         environment = {**ENVIRONMENT, "LD_PRELOAD": str(COUNTER), "TESSERA_COUNTS": str(prefix)}
-        arguments = ["train", *self.flags, "--backend", "nccl", "--ranks", 2, "--gtp", 2, "--steps", steps,
+        arguments = ["train", *self.flags, "--backend", "nccl", "--ranks", 2, "--steps", steps,
                      "--out", prefix.with_suffix(".run"), *flags]
         result = subprocess.run(command(*arguments), capture_output=True, text=True, check=False, env=environment, timeout=300)
         self.assertEqual(0, result.returncode, result.stderr)
@@ -106,20 +107,22 @@ class Gpus(unittest.TestCase):
         return collections.Counter(tuple(sorted(rank.items())) for rank in ranks)
 
     def test_a_step_allocates_nothing_and_waits_for_nothing(self):
-        for flags in ([], ["--cuda-graph", "on"]):
+        for mesh, graph in itertools.product((["--gtp", 2], ["--tp", 2]), ([], ["--cuda-graph", "on"])):
+            flags = [*mesh, *graph]
             few, many = self.counts(24, *flags), self.counts(64, *flags)  # the first fill the pools of pinned memory
             self.assertGreater(sum(int(count) for rank in few for _, count in rank), 0, "nothing was counted")
             self.assertEqual(few, many, flags)
 
     def test_a_dead_rank_ends_the_others_within_the_time_limit(self):
-        self.check_dead_rank("dead")
+        self.check_dead_rank("dead", "--gtp", 2)
 
     def test_a_dead_rank_ends_a_graph_too(self):
-        self.check_dead_rank("dead-graph", "--cuda-graph", "on")
+        for mesh in ("--gtp", "--tp"):  # by pushes, by NCCL alone
+            self.check_dead_rank(f"dead-graph{mesh}", mesh, 2, "--cuda-graph", "on")
 
     def check_dead_rank(self, name, *flags):
         limit = 6
-        arguments = ["train", *self.flags, "--backend", "nccl", "--ranks", 2, "--gtp", 2, "--steps", 10**6, "--timeout-s",
+        arguments = ["train", *self.flags, "--backend", "nccl", "--ranks", 2, "--steps", 10**6, "--timeout-s",
                      limit, "--out", self.folder / name, *flags]
         with subprocess.Popen(command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                               env=ENVIRONMENT) as program:

@@ -94,7 +94,7 @@ class Spoiled {
 
   const comm::Kernels& kernels_;
   shard::ShardedParameter& weight_;
-  base::Buffer saved_;
+  base::Scratch saved_;
 };
 
 void run_rank(comm::World& world, const RunOptions& options, Collector& collector, RunResult& result) {

@@ -1,0 +1,33 @@
+#include "tessera/base/scratch.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace tessera::base {
+
+Scratch::~Scratch() {
+  if (pool_) pool_->give_back(std::move(buffer_));
+}
+
+Scratch ScratchPool::take(std::size_t bytes) {
+  const std::size_t room = std::bit_ceil(std::max(bytes, kAlignment));
+  std::lock_guard lock(mutex_);
+  const auto found = std::ranges::lower_bound(free_, room, {}, &Buffer::size);
+  if (found != free_.end()) {
+    Buffer buffer = std::move(*found);
+    free_.erase(found);
+    return {std::move(buffer), bytes, shared_from_this()};
+  }
+  free_.reserve(made_ + 1);
+  Buffer buffer(room, device_);
+  ++made_;
+  return {std::move(buffer), bytes, shared_from_this()};
+}
+
+void ScratchPool::give_back(Buffer buffer) {
+  std::lock_guard lock(mutex_);
+  const auto place = std::ranges::lower_bound(free_, buffer.size(), {}, &Buffer::size);
+  free_.insert(place, std::move(buffer));
+}
+
+}  // namespace tessera::base
