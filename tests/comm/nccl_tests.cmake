@@ -9,7 +9,7 @@ add_test(NAME comm_store COMMAND test_comm_store)
 if(NOT TESSERA_CUDA)
   return()
 endif()
-add_executable(test_comm_nccl comm/nccl/main.cpp comm/nccl/pushes_test.cpp comm/nccl/failures_test.cpp comm/ranks.cpp comm/collectives_test.cpp
+add_executable(test_comm_nccl comm/nccl/main.cpp comm/nccl/pushes_test.cpp comm/nccl/failures_test.cpp comm/nccl/graphs_test.cpp comm/ranks.cpp comm/collectives_test.cpp
   comm/execute_test.cpp comm/run_together_test.cpp comm/board_test.cpp)
 target_link_libraries(test_comm_nccl PRIVATE tessera_comm_store GTest::gtest GTest::gmock)
 add_test(NAME comm_nccl COMMAND test_comm_nccl)

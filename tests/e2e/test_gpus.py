@@ -82,7 +82,9 @@ class Gpus(unittest.TestCase):
             name = "-".join(map(str, mesh))
             graph = self.train(f"graph{name}", 2, *flags, "--cuda-graph", "on", "--debug-poison", "on")
             self.assertEqual(bits(self.train(f"steps{name}", 2, *flags)), bits(graph), name)
-            self.assertEqual(STEPS - RECORDED, json.loads((graph / "summary.json").read_text())["graph_steps"], name)
+            # Where no weight travels there is nothing to be issued ahead, and none is enqueued behind those recorded.
+            enqueued = RECORDED if "--tp" in mesh else RECORDED - 1
+            self.assertEqual(STEPS - enqueued, json.loads((graph / "summary.json").read_text())["graph_steps"], name)
 
     def test_evaluations_come_between_the_launches_of_a_graph(self):
         flags = ["--gtp", 2, "--deterministic", "on", "--valid", self.flags[3], "--eval-every", 4]

@@ -1,5 +1,4 @@
 // Messages into memory that peers share: what arrives is what was sent, in every round.
-#include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +9,7 @@
 
 #include "tessera/base/cuda_lane.h"
 #include "tessera/base/error.h"
+#include "tests/comm/nccl/recorded.h"
 #include "tests/comm/nccl/run.h"
 #include "tests/comm/placed.h"
 
@@ -176,21 +176,13 @@ TEST_F(NcclPushes, AGraphReplaysThem) {
   Rounds rounds(*group, device(), 250'000);
   rounds.enqueue(0);  // once outside: what is made at first use
   group->lane().record().synchronize();
-  base::CudaStream stream = group->lane().stream();
-  cudaGraph_t graph = nullptr;
-  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-  group->lane().capture(std::make_shared<base::Capture>());
-  for (int round = 1; round <= 5; ++round) rounds.enqueue(round);
-  group->lane().capture(nullptr);
-  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-  cudaGraphExec_t replay = nullptr;
-  ASSERT_EQ(cudaGraphInstantiate(&replay, graph, 0), cudaSuccess);
+  Recorded graph(group->lane(), [&] {
+    for (int round = 1; round <= 5; ++round) rounds.enqueue(round);
+  });
   constexpr int kReplays = 200;
-  for (int i = 0; i < kReplays; ++i) ASSERT_EQ(cudaGraphLaunch(replay, stream), cudaSuccess);
+  for (int i = 0; i < kReplays; ++i) graph.launch();
   rounds.enqueue(7);  // and then without it
   rounds.expect_sum(kReplays * (1 + 2 + 3 + 4 + 5) + 7);
-  cudaGraphExecDestroy(replay);
-  cudaGraphDestroy(graph);
 }
 
 TEST_F(NcclPushes, SizesThatDoNotFitAreAnError) {

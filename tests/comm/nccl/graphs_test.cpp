@@ -1,0 +1,78 @@
+// Operations of a communicator in a graph.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/execute.h"
+#include "tests/comm/nccl/recorded.h"
+#include "tests/comm/nccl/run.h"
+#include "tests/comm/placed.h"
+#include "tests/comm/values.h"
+
+namespace tessera::comm {
+namespace {
+
+using base::DType;
+using layout::Layout;
+using std::chrono::milliseconds;
+
+class NcclGraphs : public NcclTest {};
+
+// Every launch gives what the work gives without a graph, of what lies there then.
+TEST_F(NcclGraphs, RedistributionsThatPackAndAdd) {
+  const auto group = make_whole_group(*world_of_tests(), ranks());
+  const layout::Shape shape{301, 67};
+  const Layout cols = layout::cut_cols(shape, ranks());
+  const Layout rows = layout::cut_rows(shape, {{.name = "all", .rows = shape.rows}}, ranks());
+  Layout parts = layout::replicated(shape, ranks());
+  parts.state = layout::State::partial;
+  for (const auto& [from, to] : {std::pair(cols, rows), std::pair(parts, cols)}) {
+    const Redistribution redistribution(from, to, rank());
+    const auto own = static_cast<std::size_t>(rank());
+    const std::int64_t given = from.ranks[own].size, taken = to.ranks[own].size;
+    Placed<float> source(given, device()), target(taken, device());
+    const auto run = [&] { redistribution.run(*group, source.data(), target.data(), DType::fp32); };
+    const auto give = [&](int round) {
+      const auto values = values_of<float>(rank(), round * given, given);
+      base::copy_bytes(source.data(), values.data(), values.size() * sizeof(float));
+    };
+    constexpr int kRounds = 4;
+    std::vector<std::vector<float>> expected;
+    for (int round = 0; round < kRounds; ++round) {
+      give(round);
+      run();
+      group->lane().synchronize();
+      expected.push_back(target.values());
+    }
+    EXPECT_FALSE(same_bits(expected[0], expected[1]));
+    Recorded graph(group->lane(), run);
+    for (int round = 0; round < kRounds; ++round) {
+      give(round);
+      graph.launch();
+      group->lane().synchronize();
+      EXPECT_TRUE(same_bits(target.values(), expected[static_cast<std::size_t>(round)])) << "launch " << round;
+    }
+  }
+}
+
+TEST_F(NcclGraphs, HostMemoryIsAnError) {
+  const auto world = make_world({.timeout = milliseconds(4000)});
+  const auto group = make_whole_group(*world, ranks());
+  std::vector<float> all(static_cast<std::size_t>(ranks()));
+  const std::vector<std::int64_t> counts(all.size(), 1);
+  const auto gather = [&] {
+    group->all_gather(&all[static_cast<std::size_t>(rank())], all.data(), counts, DType::fp32);
+  };
+  gather();
+  group->lane().synchronize();
+  const Recorded graph(group->lane(), gather);
+  try {
+    group->lane().synchronize();
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("operands of a graph: expected memory of cuda:"));
+  }
+}
+
+}  // namespace
+}  // namespace tessera::comm

@@ -1,0 +1,41 @@
+// Work of one lane as a CUDA graph.
+#pragma once
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+
+#include "tessera/base/capture.h"
+#include "tessera/base/lane.h"
+
+namespace tessera::comm {
+
+class Recorded {
+ public:
+  // What `work` gives the lane, which is of a device, goes into the graph.
+  Recorded(base::Lane& lane, const std::function<void()>& work) : lane_(lane) {
+    EXPECT_EQ(cudaStreamBeginCapture(lane.stream(), cudaStreamCaptureModeRelaxed), cudaSuccess);
+    lane.capture(std::make_shared<base::Capture>());
+    work();
+    lane.capture(nullptr);
+    EXPECT_EQ(cudaStreamEndCapture(lane.stream(), &graph_), cudaSuccess);
+    EXPECT_EQ(cudaGraphInstantiate(&launched_, graph_, 0), cudaSuccess);
+  }
+  // Of work that has ended.
+  ~Recorded() {
+    cudaGraphExecDestroy(launched_);
+    cudaGraphDestroy(graph_);
+  }
+  Recorded(const Recorded&) = delete;
+  Recorded& operator=(const Recorded&) = delete;
+
+  void launch() { ASSERT_EQ(cudaGraphLaunch(launched_, lane_.stream()), cudaSuccess); }
+
+ private:
+  base::Lane& lane_;
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t launched_ = nullptr;
+};
+
+}  // namespace tessera::comm
