@@ -26,11 +26,13 @@ class Rows(unittest.TestCase):
         cls.model.write_text(json.dumps({**config, "vocab_size": 131, "tie_word_embeddings": False}))
 
     def train(self, name, mesh, *flags, length=64, steps=STEPS):
+        """Its bits. What is gathered depends on the budget, which would be chosen by measured times."""
         tp, gtp, dp = mesh
         out = self.folder / name
         tessera("train", "--backend", "nccl", "--ranks", tp * gtp * dp, "--tp", tp, "--gtp", gtp, "--dp", dp, "--model",
                 self.model, "--data", self.data, "--out", out, "--micro-batch", 1, "--global-batch", 8, "--seq-len", length,
-                "--steps", steps, "--seed", 7, "--deterministic", "on", *flags)
+                "--steps", steps, "--seed", 7, "--deterministic", "on", "--gather-budget", "1GB",
+                *flags)
         return bits(out)
 
     def gathered(self, name):
