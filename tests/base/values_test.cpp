@@ -14,12 +14,14 @@
 #include "tessera/base/scratch.h"
 
 // Under a sanitizer, memory that cannot be had gives null as it does elsewhere, and not the end of the program.
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): the sanitizers' names
 extern "C" const char* __asan_default_options() {
   return "allocator_may_return_null=1";
 }
 extern "C" const char* __tsan_default_options() {
   return "allocator_may_return_null=1";
 }
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 
 namespace tessera::base {
 namespace {
