@@ -11,9 +11,7 @@ namespace {
 detail::Memory allocate_host(std::size_t bytes) {
   void* pointer = ::operator new(align_up(bytes == 0 ? 1 : bytes), std::align_val_t(kAlignment), std::nothrow);
   if (pointer == nullptr) throw Error("out of memory: {} bytes of host memory asked for", bytes);
-  const auto release = [](std::byte* memory, const detail::Release&) {
-    ::operator delete(memory, std::align_val_t(kAlignment));
-  };
+  const auto release = [](std::byte* memory) { ::operator delete(memory, std::align_val_t(kAlignment)); };
   return {static_cast<std::byte*>(pointer), {.function = release}};
 }
 

@@ -21,9 +21,9 @@ constexpr std::size_t align_up(std::size_t bytes, std::size_t alignment = kAlign
 namespace detail {
 // How a piece of memory is given back. Never throws.
 struct Release {
-  void (*function)(std::byte* memory, const Release& how) = nullptr;
+  void (*function)(std::byte* memory) = nullptr;
   Device device = {};
-  void operator()(std::byte* memory) const { function(memory, *this); }
+  void operator()(std::byte* memory) const { function(memory); }
 };
 using Memory = std::unique_ptr<std::byte, Release>;
 

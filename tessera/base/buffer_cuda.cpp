@@ -30,14 +30,14 @@ Memory allocate_device(std::size_t bytes, Device device) {
   const DeviceGuard guard(device);
   void* pointer = nullptr;
   check_allocation(cudaMalloc(&pointer, room_of(bytes)), bytes, name_of(device));
-  const auto release = [](std::byte* memory, const Release&) { forget(cudaFree(memory)); };
+  const auto release = [](std::byte* memory) { forget(cudaFree(memory)); };
   return {static_cast<std::byte*>(pointer), {.function = release, .device = device}};
 }
 
 Memory allocate_pinned(std::size_t bytes) {
   void* pointer = nullptr;
   check_allocation(cudaHostAlloc(&pointer, room_of(bytes), cudaHostAllocPortable), bytes, "pinned memory");
-  const auto release = [](std::byte* memory, const Release&) { forget(cudaFreeHost(memory)); };
+  const auto release = [](std::byte* memory) { forget(cudaFreeHost(memory)); };
   return {static_cast<std::byte*>(pointer), {.function = release}};
 }
 

@@ -3,13 +3,21 @@
 #include <algorithm>
 #include <bit>
 
+#include "tessera/base/error.h"
+
 namespace tessera::base {
+namespace {
+
+constexpr std::size_t kMost = std::size_t{1} << 62;  // rounded up, it is a number too
+
+}  // namespace
 
 Scratch::~Scratch() {
   if (pool_) pool_->give_back(std::move(buffer_));
 }
 
 Scratch ScratchPool::take(std::size_t bytes) {
+  TESSERA_CHECK(bytes <= kMost, "scratch of {} bytes", bytes);
   const std::size_t room = std::bit_ceil(std::max(bytes, kAlignment));
   std::lock_guard lock(mutex_);
   const auto found = std::ranges::lower_bound(free_, room, {}, &Buffer::size);

@@ -34,8 +34,9 @@ class Scratch {
 };
 
 // Serves one stream: what is given back is taken by work that the stream carries out later. Keeps all memory until it
-// and the last Scratch go, since graphs of the stream's work go on using what they were recorded with. Sizes are
-// rounded up to powers of two, so that few different ones are kept. Any thread.
+// and the last Scratch go, since graphs of the stream's work go on using what they were recorded with; whoever launches
+// one orders it with the stream's other work (docs/schedule.md). Sizes are rounded up to powers of two, so that few
+// different ones are kept. Held by a shared_ptr. Any thread.
 class ScratchPool : public std::enable_shared_from_this<ScratchPool> {
  public:
   explicit ScratchPool(Device device) : device_(device) {}

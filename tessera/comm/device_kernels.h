@@ -21,7 +21,7 @@ class Kernels {
   using Parts = std::span<const void* const>;
   virtual constexpr ~Kernels() = default;
   virtual base::Device device() const = 0;
-  // Memory for the calls to come: it may be dropped right after the last of them, and serves calls after that.
+  // Memory for the calls to come: it may be dropped right after the last of them, and later ones may get the same.
   virtual base::Scratch scratch(std::size_t bytes) const = 0;
 
   // The two do not overlap, or are the same.

@@ -202,7 +202,8 @@ struct Redistribution::Staging {
   std::vector<std::optional<base::Scratch>> packed, arrived;
 };
 
-std::vector<Send> Redistribution::pack(Communicator& group, Staging& staging, const void* source, DType type) const {
+std::vector<Send> Redistribution::pack(Communicator& group, const std::shared_ptr<Staging>& staging, const void* source,
+                                       DType type) const {
   std::vector<Send> sends;
   for (std::size_t i = 0; i < sends_.size(); ++i) {
     const Message& message = sends_[i];
@@ -211,9 +212,9 @@ std::vector<Send> Redistribution::pack(Communicator& group, Staging& staging, co
     if (message.run) {
       data = advance(source, *message.run, type);
     } else {
-      std::byte* packed = staging.packed[i].emplace(group.kernels().scratch(bytes)).data();
+      std::byte* packed = staging->packed[i].emplace(group.kernels().scratch(bytes)).data();
       data = packed;
-      group.lane().run([&message, &kernels = group.kernels(), packed, source, type] {
+      group.lane().run([&message, &kernels = group.kernels(), staging, packed, source, type] {
         std::int64_t at = 0;
         for (const Transfer& transfer : message.transfers) {
           copy_box(kernels, transfer, source, source_of(transfer), packed, {at, transfer.box.cols}, type);
@@ -243,7 +244,7 @@ std::vector<Receive> Redistribution::arrivals(const Kernels& kernels, Staging& s
 
 base::Fence Redistribution::run_copies(Communicator& group, const void* source, void* target, DType type) const {
   const auto staging = make_staging();
-  auto sends = pack(group, *staging, source, type);
+  auto sends = pack(group, staging, source, type);
   auto receives = arrivals(group.kernels(), *staging, target, type);
   run_local(group, source, target, type);
   group.exchange(std::move(sends), std::move(receives));
@@ -263,7 +264,7 @@ base::Fence Redistribution::run_copies(Communicator& group, const void* source, 
 
 base::Fence Redistribution::run_sums(Communicator& group, const void* source, void* target, DType type) const {
   const auto staging = make_staging();
-  auto sends = pack(group, *staging, source, type);
+  auto sends = pack(group, staging, source, type);
   auto receives = arrivals(group.kernels(), *staging, target, type);
   group.exchange(std::move(sends), std::move(receives));
   group.lane().run([this, &kernels = group.kernels(), staging, source, target, type] {

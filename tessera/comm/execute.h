@@ -52,7 +52,8 @@ class Redistribution {
   base::Fence run_copies(Communicator& group, const void* source, void* target, base::DType type) const;
   base::Fence run_sums(Communicator& group, const void* source, void* target, base::DType type) const;
   std::shared_ptr<Staging> make_staging() const;
-  std::vector<Send> pack(Communicator& group, Staging& staging, const void* source, base::DType type) const;
+  std::vector<Send> pack(Communicator& group, const std::shared_ptr<Staging>& staging, const void* source,
+                         base::DType type) const;
   std::vector<Receive> arrivals(const Kernels& kernels, Staging& staging, void* target, base::DType type) const;
 
   layout::Collective collective_;

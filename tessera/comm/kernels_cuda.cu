@@ -423,11 +423,6 @@ void CudaKernels::ordered_extreme(void* out, Parts parts, DType type, std::int64
 }  // namespace
 
 std::unique_ptr<Kernels> make_cuda_kernels(base::Device device, base::CudaStream stream) {
-  // What scratch gives back stays the process's, so that the next scratch costs nothing.
-  cudaMemPool_t pool = nullptr;
-  auto keep = std::numeric_limits<std::uint64_t>::max();
-  TESSERA_CUDA_CHECK(cudaDeviceGetDefaultMemPool(&pool, device.index));
-  TESSERA_CUDA_CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep));
   return std::make_unique<CudaKernels>(device, stream);
 }
 

@@ -40,8 +40,7 @@ class NcclBackend final : public Backend {
         options_(options),
         watch_(std::make_shared<NcclWatch>(member.group, member.key, member.device, member.channel, member.faults)),
         kernels_(make_cuda_kernels(member.device, member.stream)),
-        staging_(member.device, member.stream),
-        scratch_(member.device) {
+        staging_(member.device, member.stream) {
     member_.watchdog->add(watch_);
   }
   ~NcclBackend() override { member_.watchdog->remove(watch_); }
@@ -88,7 +87,6 @@ class NcclBackend final : public Backend {
   const std::shared_ptr<NcclWatch> watch_;
   const std::unique_ptr<Kernels> kernels_;
   NcclStaging staging_;
-  GrowingBuffer scratch_;
   std::int64_t sequence_ = 0, launches_ = 0, meetings_ = 0;
   NcclDeadline deadline_;               // of the operation under way; only the lane touches it
   std::shared_ptr<PeerPushes> pushes_;  // once something was shared
@@ -271,7 +269,8 @@ void NcclBackend::reduce_scatter(const Operation& operation) {
   const std::int64_t own = counts[static_cast<std::size_t>(group_.rank)];
   const std::size_t own_bytes = bytes_of(own, operation.type), room = base::align_up(own_bytes);
   if (group_.size() == 1) return kernels_->copy(operation.send, operation.recv, own_bytes);
-  std::byte* arrived = scratch_.of(room * group_.members.size());
+  base::Scratch scratch = kernels_->scratch(room * group_.members.size());
+  std::byte* const arrived = scratch.data();
   std::vector<Send> sends;
   std::vector<Receive> receives;
   std::vector<const void*> parts(group_.members.size(), from(group_.rank));
@@ -288,7 +287,8 @@ void NcclBackend::reduce_scatter(const Operation& operation) {
 void NcclBackend::all_reduce_small(const Operation& operation) {
   const std::int64_t count = operation.recv_counts[0];
   const std::size_t bytes = bytes_of(count, operation.type);
-  std::byte* all = scratch_.of(bytes * group_.members.size());
+  base::Scratch scratch = kernels_->scratch(bytes * group_.members.size());
+  std::byte* const all = scratch.data();
   gather_equal(operation.recv, all, bytes);
   std::vector<const void*> parts;
   for (std::size_t r = 0; r < group_.members.size(); ++r) parts.push_back(all + r * bytes);
@@ -317,7 +317,8 @@ void NcclBackend::broadcast(const Operation& operation) {
 void NcclBackend::barrier() {
   if (group_.size() == 1) return;
   constexpr std::size_t kToken = 16;  // bytes; what is in them does not matter
-  std::byte* all = scratch_.of(kToken * group_.members.size());
+  base::Scratch scratch = kernels_->scratch(kToken * group_.members.size());
+  std::byte* const all = scratch.data();
   gather_equal(all + kToken * static_cast<std::size_t>(group_.rank), all, kToken);
 }
 

@@ -70,6 +70,10 @@ Operation NcclStaging::to_device(const Operation& operation, const GroupIdentity
   bytes_ = 0;
   collect(operation, group);
   if (pieces_.empty()) return operation;
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  TESSERA_CUDA_CHECK(cudaStreamIsCapturing(stream_, &capture));
+  if (capture != cudaStreamCaptureStatusNone)
+    throw Error("operands of a graph: expected memory of {}, got the host's", base::name_of(device_));
   host_base_ = pinned_.of(bytes_);
   device_base_ = on_device_.of(bytes_);
   std::vector<Copy> copies;
@@ -112,10 +116,6 @@ void NcclStaging::to_host() {
 
 void NcclStaging::copy_on_host(std::vector<Copy> copies) {
   if (copies.empty()) return;
-  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  TESSERA_CUDA_CHECK(cudaStreamIsCapturing(stream_, &capture));
-  if (capture != cudaStreamCaptureStatusNone)
-    throw Error("operands of a graph: expected memory of {}, got the host's", base::name_of(device_));
   auto work = std::make_unique<std::vector<Copy>>(std::move(copies));
   const auto carry_out = [](void* data) {
     const std::unique_ptr<std::vector<Copy>> list(static_cast<std::vector<Copy>*>(data));

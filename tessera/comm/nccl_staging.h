@@ -27,7 +27,7 @@ class NcclStaging {
   NcclStaging(base::Device device, base::CudaStream stream);
 
   // `operation` with device memory for each operand in host memory, which the stream fills before. Its counts are
-  // checked.
+  // checked. Error: such an operand where the stream is recorded into a graph.
   Operation to_device(const Operation& operation, const GroupIdentity& group);
   // The stream brings back what the operation has written. After to_device and the operation.
   void to_host();

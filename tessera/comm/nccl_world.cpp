@@ -137,7 +137,7 @@ std::unique_ptr<World> make_nccl_world(const NcclOptions& options) {
   // Operations outside of graphs are under way beside graphs with some of the same communicator (train/step_graph.h).
   setenv("NCCL_GRAPH_MIXING_SUPPORT", "1", 1);
   // In a graph NCCL would register operands, which it takes for one allocation each. With libtorch's expandable
-  // segments they are not, for which hangs are reported.
+  // segments they are not, and ranks may hang (PyTorch issue 158029).
   setenv("NCCL_GRAPH_REGISTER", "0", 1);
   base::set_device(options.device);
   return std::make_unique<NcclWorld>(options);

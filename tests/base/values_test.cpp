@@ -2,8 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <set>
 #include <thread>
 
@@ -130,12 +132,13 @@ TEST(Buffer, SaysHowMuchWasAskedForWhenMemoryIsShort) {
 
 TEST(ScratchPool, ServesWhatWasGivenBack) {
   auto pool = std::make_shared<ScratchPool>(Device{});
-  const std::byte *small = nullptr, *large = nullptr;
+  const std::byte* large = nullptr;
+  std::set<const std::byte*> made;
   {
     Scratch first = pool->take(5000), second = pool->take(100), empty = pool->take(0);
     large = first.data();
-    small = second.data();
-    EXPECT_EQ(std::set<const std::byte*>({large, small, empty.data()}).size(), 3u);
+    made = {large, second.data(), empty.data()};
+    EXPECT_EQ(made.size(), 3u);
     EXPECT_EQ(first.size(), 5000u);
     EXPECT_EQ(empty.size(), 0u);
     for (const Scratch* one : {&first, &second, &empty})
@@ -144,10 +147,15 @@ TEST(ScratchPool, ServesWhatWasGivenBack) {
     Scratch moved = std::move(first);
     EXPECT_EQ(moved.data(), large);
   }
+  {
+    const Scratch one = pool->take(1), two = pool->take(256), three = pool->take(257);
+    EXPECT_EQ(three.data(), large);  // the smallest that is large enough
+    EXPECT_EQ(std::set<const std::byte*>({one.data(), two.data(), three.data()}), made);
+  }
   const Scratch again = pool->take(8192);  // as much as 5000 were rounded up to
   EXPECT_EQ(again.data(), large);
   EXPECT_NE(pool->take(8192).data(), large);
-  EXPECT_THROW(pool->take(std::size_t{1} << 60), Error);
+  for (const std::size_t bytes : {std::size_t{1} << 60, ~std::size_t{0}}) EXPECT_THROW(pool->take(bytes), Error);
 }
 
 TEST(ScratchPool, OutlivesItsOwnerAndServesThreads) {

@@ -48,29 +48,40 @@ TEST_F(NcclGraphs, RedistributionsThatPackAndAdd) {
     Recorded graph(group->lane(), run);
     for (int round = 0; round < kRounds; ++round) {
       give(round);
-      graph.launch();
-      group->lane().synchronize();
-      EXPECT_TRUE(same_bits(target.values(), expected[static_cast<std::size_t>(round)])) << "launch " << round;
+      const auto& now = expected[static_cast<std::size_t>(round)];
+      const auto& other = expected[static_cast<std::size_t>((round + 1) % kRounds)];
+      for (const bool by_graph : {true, false}) {
+        base::copy_bytes(target.data(), other.data(), other.size() * sizeof(float));
+        if (by_graph)
+          graph.launch();
+        else
+          run();
+        group->lane().synchronize();
+        EXPECT_TRUE(same_bits(target.values(), now)) << "round " << round << (by_graph ? ", launched" : ", enqueued");
+      }
     }
   }
 }
 
 TEST_F(NcclGraphs, HostMemoryIsAnError) {
-  const auto world = make_world({.timeout = milliseconds(4000)});
-  const auto group = make_whole_group(*world, ranks());
-  std::vector<float> all(static_cast<std::size_t>(ranks()));
-  const std::vector<std::int64_t> counts(all.size(), 1);
-  const auto gather = [&] {
-    group->all_gather(&all[static_cast<std::size_t>(rank())], all.data(), counts, DType::fp32);
-  };
-  gather();
-  group->lane().synchronize();
-  const Recorded graph(group->lane(), gather);
-  try {
+  std::vector<float> on_host(static_cast<std::size_t>(ranks()));
+  Placed<float> on_device(on_host, device());
+  const std::vector<std::int64_t> counts(on_host.size(), 1);
+  for (const bool sent : {true, false}) {
+    const auto world = make_world({.timeout = milliseconds(4000)}, sent ? "sent" : "received");
+    const auto group = make_whole_group(*world, ranks());
+    const float* send = (sent ? on_host.data() : on_device.data()) + rank();
+    float* recv = sent ? on_device.data() : on_host.data();
+    const auto gather = [&] { group->all_gather(send, recv, counts, DType::fp32); };
+    gather();
     group->lane().synchronize();
-    ADD_FAILURE() << "no error";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("operands of a graph: expected memory of cuda:"));
+    const Recorded graph(group->lane(), gather);
+    try {
+      group->lane().synchronize();
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("operands of a graph: expected memory of cuda:"));
+    }
   }
 }
 

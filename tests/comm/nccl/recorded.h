@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "tessera/base/capture.h"
 #include "tessera/base/lane.h"
@@ -20,6 +21,7 @@ class Recorded {
     work();
     lane.capture(nullptr);
     EXPECT_EQ(cudaStreamEndCapture(lane.stream(), &graph_), cudaSuccess);
+    expect_no_allocation();
     EXPECT_EQ(cudaGraphInstantiate(&launched_, graph_, 0), cudaSuccess);
   }
   // Of work that has ended.
@@ -33,6 +35,19 @@ class Recorded {
   void launch() { ASSERT_EQ(cudaGraphLaunch(launched_, lane_.stream()), cudaSuccess); }
 
  private:
+  // CUDA does not report such memory as a device's.
+  void expect_no_allocation() const {
+    std::size_t count = 0;
+    EXPECT_EQ(cudaGraphGetNodes(graph_, nullptr, &count), cudaSuccess);
+    std::vector<cudaGraphNode_t> nodes(count);
+    EXPECT_EQ(cudaGraphGetNodes(graph_, nodes.data(), &count), cudaSuccess);
+    for (cudaGraphNode_t node : nodes) {
+      cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+      EXPECT_EQ(cudaGraphNodeGetType(node, &type), cudaSuccess);
+      EXPECT_NE(type, cudaGraphNodeTypeMemAlloc);
+    }
+  }
+
   base::Lane& lane_;
   cudaGraph_t graph_ = nullptr;
   cudaGraphExec_t launched_ = nullptr;

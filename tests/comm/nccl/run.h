@@ -43,8 +43,9 @@ class NcclTest : public testing::Test {
   static int rank() { return nccl_run_of_tests().launch.rank; }
   static int ranks() { return nccl_run_of_tests().launch.size; }
   static base::Device device() { return nccl_run_of_tests().device; }
-  static std::unique_ptr<World> make_world(const WorldOptions& options) {
-    return make_nccl_world(nccl_options(testing::UnitTest::GetInstance()->current_test_info()->name(), options));
+  // The test's own; each of several has another name.
+  static std::unique_ptr<World> make_world(const WorldOptions& options, const std::string& name = {}) {
+    return make_nccl_world(nccl_options(testing::UnitTest::GetInstance()->current_test_info()->name() + name, options));
   }
 };
 
