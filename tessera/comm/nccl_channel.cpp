@@ -13,9 +13,8 @@ using std::chrono::steady_clock;
 constexpr std::chrono::seconds kFarewell{10};
 constexpr int kFewChannels = 4;
 
-// NCCL enqueues an operation in a thread of its own, in hundreds of microseconds; a pause would be as long again.
 void rest(steady_clock::time_point begin) {
-  if (steady_clock::now() - begin < std::chrono::milliseconds(2))
+  if (steady_clock::now() - begin < std::chrono::microseconds(200))
     std::this_thread::yield();
   else
     std::this_thread::sleep_for(std::chrono::microseconds(50));
