@@ -31,8 +31,7 @@ class Rows(unittest.TestCase):
         out = self.folder / name
         tessera("train", "--backend", "nccl", "--ranks", tp * gtp * dp, "--tp", tp, "--gtp", gtp, "--dp", dp, "--model",
                 self.model, "--data", self.data, "--out", out, "--micro-batch", 1, "--global-batch", 8, "--seq-len", length,
-                "--steps", steps, "--seed", 7, "--deterministic", "on", "--gather-budget", "1GB",
-                *flags)
+                "--steps", steps, "--seed", 7, "--deterministic", "on", "--gather-budget", "1GB", *flags)
         return bits(out)
 
     def gathered(self, name):

@@ -355,20 +355,28 @@ void while_nothing_may_happen() {
 
 const std::vector<float> kUntouched(kTokens* kColumns, -7);
 
-// Ids may be written, and compute done with the result's memory, long after the reading was asked for.
-TEST(RowGathers, ReadIdsOnceWrittenAndWriteOnceTheResultIsFree) {
-  comm::run_local(2, {}, [](comm::World& world) {
+// Calls visit(gather, table, group, ids) on each of two ranks; ids are those to read, and not there yet.
+template <typename Visit>
+void with_row_gather(Visit visit) {
+  comm::run_local(2, {}, [&](comm::World& world) {
     Parallel parallel = make_parallel(world, 1, 2, 1);
     Rank rank(parallel, {.gtp = 2, .lookup = Lookup::rows});
     const ShardedParameter& table = rank.runtime().parameter(rank.table());
     RowGather gather(table, parallel);
     std::vector<std::int64_t> ids(kTokens, -1);
+    visit(gather, table, *parallel.gtp_rows, ids);
+  });
+}
+
+// Ids may be written, and compute done with the result's memory, long after the reading was asked for.
+TEST(RowGathers, ReadIdsOnceWrittenAndWriteOnceTheResultIsFree) {
+  with_row_gather([](RowGather& gather, const ShardedParameter& table, comm::Communicator& group, auto& ids) {
     std::vector<float> out = kUntouched;
     base::Promise written, free;
-    const base::Fence read = gather.start(table, *parallel.gtp_rows, {.data = ids.data(), .count = kTokens},
-                                          written.fence(), out.data(), free.fence());
+    const base::Fence read =
+        gather.start(table, group, {.data = ids.data(), .count = kTokens}, written.fence(), out.data(), free.fence());
     while_nothing_may_happen();
-    std::ranges::copy(ids_of(0, world.rank()), ids.begin());
+    std::ranges::copy(ids_of(0, group.rank()), ids.begin());
     written.complete();
     while_nothing_may_happen();
     EXPECT_EQ(out, kUntouched);
@@ -381,30 +389,25 @@ TEST(RowGathers, ReadIdsOnceWrittenAndWriteOnceTheResultIsFree) {
 
 // Rows that have travelled are kept until they are placed; then others may come.
 TEST(RowGathers, BringRowsLongBeforeTheyArePlaced) {
-  comm::run_local(2, {}, [](comm::World& world) {
-    Parallel parallel = make_parallel(world, 1, 2, 1);
-    Rank rank(parallel, {.gtp = 2, .lookup = Lookup::rows});
-    const ShardedParameter& table = rank.runtime().parameter(rank.table());
-    RowGather gather(table, parallel);
-    std::vector<std::int64_t> ids(kTokens, -1);
+  with_row_gather([](RowGather& gather, const ShardedParameter& table, comm::Communicator& group, auto& ids) {
     const RowIds reading{.data = ids.data(), .count = kTokens};
     for (std::int64_t round = 0; round < 6; round += 2) {
-      const std::vector<std::int64_t> brought = ids_of(round, world.rank()), others = ids_of(round + 1, world.rank());
+      const std::vector<std::int64_t> brought = ids_of(round, group.rank()), others = ids_of(round + 1, group.rank());
       std::vector<float> out = kUntouched;
       base::Promise begin, free;
-      gather.bring(table, *parallel.gtp_rows, reading, begin.fence());
+      gather.bring(table, group, reading, begin.fence());
       while_nothing_may_happen();
       std::ranges::copy(brought, ids.begin());
       begin.complete();
-      parallel.gtp_rows->lane().synchronize();
+      group.lane().synchronize();
       std::ranges::copy(others, ids.begin());  // nobody reads the ids any more
-      const base::Fence placed = gather.place(table, *parallel.gtp_rows, kTokens, out.data(), free.fence());
+      const base::Fence placed = gather.place(table, group, kTokens, out.data(), free.fence());
       while_nothing_may_happen();
       EXPECT_EQ(out, kUntouched);
       free.complete();
       placed.synchronize();
       EXPECT_EQ(out, rows_of(brought));
-      gather.start(table, *parallel.gtp_rows, reading, {}, out.data(), {}).synchronize();
+      gather.start(table, group, reading, {}, out.data(), {}).synchronize();
       EXPECT_EQ(out, rows_of(others));
     }
   });
