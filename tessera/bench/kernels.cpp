@@ -83,7 +83,10 @@ std::vector<KernelRow> kernel_rows(const KernelBench& bench) {
   for (const KernelCase& one : kernel_cases(bench, bench.cuda ? 1 << 30 : 16 << 20)) {
     if (!rows.empty() && one.name.find(bench.only) == std::string::npos) continue;
     const int sets = static_cast<int>(std::clamp(std::ceil(least / one.bytes), 1.0, 32.0));
-    KernelRow row{.name = one.name, .bytes = one.bytes, .seconds = measure(*clock, one, sets, bench.repetitions)};
+    KernelRow row{.name = one.name,
+                  .bytes = one.bytes,
+                  .seconds = measure(*clock, one, sets, bench.repetitions),
+                  .operations = one.operations};
     row.copy_rate = rows.empty() ? row.rate() : rows.front().rate();
     rows.push_back(row);
   }
@@ -92,12 +95,15 @@ std::vector<KernelRow> kernel_rows(const KernelBench& bench) {
 
 std::string kernel_text(const KernelBench& bench, const std::vector<KernelRow>& rows) {
   std::string text = fmt::format(
-      "{} on {}, {} tokens; bytes: each input read once, each output written once\n\n{:22} {:>10} {:>10} {:>9} {:>7}\n",
-      base::name_of(bench.type), bench.cuda ? "cuda" : "the CPU", bench.tokens, "kernel", "MB", "us", "GB/s",
-      "of copy");
-  for (const KernelRow& row : rows)
-    text += fmt::format("{:22} {:>10.1f} {:>10.1f} {:>9.0f} {:>6.0f}%\n", row.name, row.bytes / 1e6, row.seconds * 1e6,
+      "{} on {}, {} tokens; bytes: each input read once, each output written once\n\n{:24} {:>10} {:>10} {:>9} {:>7} "
+      "{:>9}\n",
+      base::name_of(bench.type), bench.cuda ? "cuda" : "the CPU", bench.tokens, "kernel", "MB", "us", "GB/s", "of copy",
+      "GFLOP/s");
+  for (const KernelRow& row : rows) {
+    text += fmt::format("{:24} {:>10.1f} {:>10.1f} {:>9.0f} {:>6.0f}%", row.name, row.bytes / 1e6, row.seconds * 1e6,
                         row.rate() / 1e9, 100 * row.share());
+    text += row.operations > 0 ? fmt::format(" {:>9.0f}\n", row.operation_rate() / 1e9) : "\n";
+  }
   return text;
 }
 
@@ -108,7 +114,8 @@ nlohmann::ordered_json kernel_json(const KernelBench& bench, const std::vector<K
                      {"bytes", row.bytes},
                      {"seconds", row.seconds},
                      {"bytes_per_second", row.rate()},
-                     {"of_copy", row.share()}});
+                     {"of_copy", row.share()},
+                     {"operations_per_second", row.operation_rate()}});
   return {{"benchmark", "kernels"},
           {"device", bench.cuda ? "cuda" : "cpu"},
           {"dtype", base::name_of(bench.type)},

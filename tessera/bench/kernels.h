@@ -1,5 +1,4 @@
-// The benchmark `kernels`: time and memory rate of each operator that is not a matrix product, beside the device's copy
-// speed.
+// The benchmark `kernels`: time and rate of each operator and of a gradient's sum, beside the device's copy speed.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
@@ -25,9 +24,11 @@ struct KernelRow {
   double bytes = 0;    // each input read once, each output written once
   double seconds = 0;  // median over the repetitions; in each the call goes over buffers that caches do not hold
   double copy_rate = 0;
+  double operations = 0;  // of matrix products and attention, whose share of the copy speed says little
 
   double rate() const { return bytes / seconds; }
   double share() const { return rate() / copy_rate; }
+  double operation_rate() const { return operations / seconds; }
 };
 
 // The copy first. Errors (InputError): sizes below 1, an odd head_dim, no CUDA device.

@@ -1,9 +1,14 @@
 #include "tessera/bench/kernels_cases.h"
 
+#include <cmath>
+
+#include "tessera/comm/device_kernels.h"
 #include "tessera/ops/adamw.h"
+#include "tessera/ops/attention.h"
 #include "tessera/ops/convert.h"
 #include "tessera/ops/cross_entropy.h"
 #include "tessera/ops/embedding.h"
+#include "tessera/ops/gemm.h"
 #include "tessera/ops/initialise.h"
 #include "tessera/ops/rms_norm.h"
 #include "tessera/ops/rope.h"
@@ -55,11 +60,85 @@ class Cases {
       ids.mutable_data_ptr<std::int64_t>()[i] = (i * 7919 + static_cast<std::int64_t>(seed)) % bench_.vocabulary;
     return ids.to(device_);
   }
+  // On the stream of a tensor here.
+  std::shared_ptr<const comm::Kernels> comm_kernels(const at::Tensor& tensor) const {
+    if (!bench_.cuda) return {std::shared_ptr<const comm::Kernels>(), &comm::host_kernels()};
+    return comm::make_cuda_kernels(base::cuda_device(tensor.get_device()), ops::stream_of(tensor));
+  }
 
  private:
   KernelBench bench_;
   at::Device device_;
 };
+
+// Of a feed-forward layer's first weight.
+void add_products(Cases& c) {
+  const std::int64_t tokens = c.bench().tokens, in = c.bench().hidden, out = 2 * c.bench().ffn;
+  const double x_bytes = c.rows(in), y_bytes = c.rows(out), weight_count = static_cast<double>(in * out);
+  const double weight_bytes = weight_count * c.size(c.bench().type);
+  const double operations = 2 * static_cast<double>(tokens) * weight_count;
+  c.cases.push_back({.name = "gemm_fprop",
+                     .bytes = x_bytes + weight_bytes + y_bytes,
+                     .prepare =
+                         [=, &c](std::uint64_t seed) {
+                           const at::Tensor x = c.normal({tokens, in}, seed), w = c.normal({out, in}, seed + 1);
+                           return [=] { ops::gemm_fprop(x, w); };
+                         },
+                     .operations = operations});
+  c.cases.push_back({.name = "gemm_dgrad",
+                     .bytes = x_bytes + weight_bytes + y_bytes,
+                     .prepare =
+                         [=, &c](std::uint64_t seed) {
+                           const at::Tensor dy = c.normal({tokens, out}, seed), w = c.normal({out, in}, seed + 1);
+                           return [=] { ops::gemm_dgrad(dy, w); };
+                         },
+                     .operations = operations});
+  c.cases.push_back({.name = "gemm_wgrad",
+                     .bytes = x_bytes + weight_count * c.size(c.wide()) + y_bytes,
+                     .prepare =
+                         [=, &c](std::uint64_t seed) {
+                           const at::Tensor dy = c.normal({tokens, out}, seed), x = c.normal({tokens, in}, seed + 1);
+                           at::Tensor dw = c.empty({out, in}, c.wide());
+                           return [=]() mutable { ops::gemm_wgrad(dy, x, dw, false); };
+                         },
+                     .operations = operations});
+}
+
+ops::Qkv normal_heads(const Cases& c, std::uint64_t seed) {
+  const KernelBench& b = c.bench();
+  return {.q = c.normal({b.tokens, b.q_heads, b.head_dim}, seed),
+          .k = c.normal({b.tokens, b.kv_heads, b.head_dim}, seed + 1),
+          .v = c.normal({b.tokens, b.kv_heads, b.head_dim}, seed + 2)};
+}
+
+// Of one sequence. Half of the scores count.
+void add_attention(Cases& c) {
+  const KernelBench& b = c.bench();
+  ops::AttentionShape shape{.batch = 1, .seq_len = b.tokens, .scale = 1 / std::sqrt(static_cast<double>(b.head_dim))};
+  for (std::int64_t head = 0; head < b.q_heads; ++head)
+    shape.kv_of_q.push_back(static_cast<int>(head * b.kv_heads / b.q_heads));
+  const double qkv_bytes = c.rows((b.q_heads + 2 * b.kv_heads) * b.head_dim);
+  const double out_bytes = c.rows(b.q_heads * b.head_dim);
+  const double product = static_cast<double>(b.tokens) * static_cast<double>(b.tokens * b.q_heads * b.head_dim);
+  c.cases.push_back({.name = "attention_forward",
+                     .bytes = qkv_bytes + out_bytes,
+                     .prepare =
+                         [=, &c](std::uint64_t seed) {
+                           const ops::Qkv qkv = normal_heads(c, seed);
+                           return [=] { ops::attention_forward(qkv, shape); };
+                         },
+                     .operations = 2 * product});
+  c.cases.push_back({.name = "attention_backward",
+                     .bytes = 2 * (qkv_bytes + out_bytes),
+                     .prepare =
+                         [=, &c, &b](std::uint64_t seed) {
+                           const ops::Qkv qkv = normal_heads(c, seed);
+                           const at::Tensor dout = c.normal({b.tokens, b.q_heads * b.head_dim}, seed + 3);
+                           const ops::Attention forward = ops::attention_forward(qkv, shape);
+                           return [=] { ops::attention_backward(dout, qkv, forward, shape); };
+                         },
+                     .operations = 5 * product});
+}
 
 void add_norms(Cases& c) {
   const std::int64_t tokens = c.bench().tokens, hidden = c.bench().hidden;
@@ -100,9 +179,7 @@ void add_rope_and_swiglu(Cases& c) {
                        };
                      }});
   c.cases.push_back({"split_rope_backward", 2 * c.rows(width), [=, &c, &b](std::uint64_t seed) {
-                       const ops::Qkv parts{.q = c.normal({tokens, b.q_heads, b.head_dim}, seed),
-                                            .k = c.normal({tokens, b.kv_heads, b.head_dim}, seed + 1),
-                                            .v = c.normal({tokens, b.kv_heads, b.head_dim}, seed + 2)};
+                       const ops::Qkv parts = normal_heads(c, seed);
                        return [=] { ops::split_rope_backward(parts, positions, *table); };
                      }});
   c.cases.push_back({"swiglu_forward", 3 * c.rows(ffn), [=, &c](std::uint64_t seed) {
@@ -213,6 +290,30 @@ void add_optimizer(Cases& c) {
                      }});
 }
 
+// Parts of a gradient are added to it, as its owner does.
+void add_sums(Cases& c) {
+  constexpr int part_count = 4;
+  const std::int64_t cols = c.bench().hidden, rows = std::max<std::int64_t>(1, c.bench().parameters / cols);
+  const DType type = c.bench().type, wide = c.wide();
+  const double bytes = static_cast<double>(rows * cols) * (part_count * c.size(type) + 2 * c.size(wide));
+  for (const bool with_squares : {false, true})
+    c.cases.push_back({with_squares ? "ordered_sum_squares" : "ordered_sum", bytes, [=, &c](std::uint64_t seed) {
+                         const at::Tensor sum = c.normal({rows, cols}, wide, seed);
+                         const at::Tensor parts = c.normal({part_count, rows, cols}, seed + 1);
+                         const at::Tensor squares = c.empty({rows}, DType::fp64);
+                         const std::shared_ptr<const comm::Kernels> kernels = c.comm_kernels(sum);
+                         std::vector<const void*> pointers;
+                         for (int part = 0; part < part_count; ++part) pointers.push_back(parts[part].data_ptr());
+                         return [=, owner = parts] {
+                           if (with_squares)
+                             kernels->ordered_sum_squares(sum.data_ptr(), wide, true, pointers, type, rows, cols,
+                                                          squares.data_ptr<double>());
+                           else
+                             kernels->ordered_sum(sum.data_ptr(), wide, true, pointers, type, rows * cols);
+                         };
+                       }});
+}
+
 void add_flat(Cases& c) {
   const std::int64_t count = c.bench().parameters;
   const DType type = c.bench().type, wide = c.wide();
@@ -237,11 +338,14 @@ std::vector<KernelCase> kernel_cases(const KernelBench& bench, std::int64_t copy
                        const at::Tensor from = c.normal({copy_bytes / 4}, DType::fp32, seed);
                        return [from, to = from.clone()]() mutable { to.copy_(from); };
                      }});
+  add_products(c);
+  add_attention(c);
   add_norms(c);
   add_rope_and_swiglu(c);
   add_cross_entropy(c);
   add_embedding(c);
   add_optimizer(c);
+  add_sums(c);
   add_flat(c);
   for (KernelCase& one : c.cases)  // the calls refer to what they share
     one.prepare = [shared, prepare = one.prepare](std::uint64_t seed) { return prepare(seed); };

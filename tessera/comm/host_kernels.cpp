@@ -30,14 +30,19 @@ void sum_integers(Unsigned* out, std::span<const void* const> parts, std::int64_
 
 template <typename T>
 double row_squares(const T* row, std::int64_t cols) {
-  const int lanes = squares_lanes(cols);
+  const std::int64_t lanes = squares_lanes(cols), stride = lanes * kSquaresPiece;
   std::array<double, 256> sums{};
-  for (std::int64_t i = 0; i < cols; ++i) {
+  const auto add = [&](std::int64_t lane, std::int64_t i) {
     const auto value = static_cast<double>(row[i]);
-    sums[static_cast<std::size_t>(i / kSquaresPiece % lanes)] += value * value;
-  }
+    sums[static_cast<std::size_t>(lane)] += value * value;
+  };
+  std::int64_t begin = 0;
+  for (; begin + stride <= cols; begin += stride)  // lanes side by side: vectors of them
+    for (int i = 0; i < kSquaresPiece; ++i)
+      for (std::int64_t lane = 0; lane < lanes; ++lane) add(lane, begin + lane * kSquaresPiece + i);
+  for (std::int64_t i = begin; i < cols; ++i) add((i - begin) / kSquaresPiece, i);
   double total = 0;
-  for (int run = 0; run < lanes; run += 32) {
+  for (std::int64_t run = 0; run < lanes; run += 32) {
     double* lane = sums.data() + run;
     for (int step = 16; step > 0; step /= 2)
       for (int i = 0; i < step; ++i) lane[i] += lane[i + step];

@@ -38,10 +38,12 @@ TEST(Kernels, AreMeasuredInEveryType) {
       EXPECT_GT(row.bytes, 0) << row.name;
       EXPECT_GT(row.seconds, 0) << row.name;
       EXPECT_DOUBLE_EQ(row.share() * rows[0].rate(), row.rate());
+      EXPECT_EQ(row.operations > 0, row.name.starts_with("gemm") || row.name.starts_with("attention")) << row.name;
       names.insert(row.name);
     }
     EXPECT_EQ(names.size(), rows.size());
-    for (const char* name : {"copy", "rms_norm_backward", "swiglu_forward", "embedding_backward", "fill_normal"})
+    for (const char* name :
+         {"copy", "rms_norm_backward", "swiglu_forward", "embedding_backward", "ordered_sum", "fill_normal"})
       EXPECT_TRUE(names.contains(name)) << name;
 
     const nlohmann::ordered_json json = kernel_json(bench, rows);
@@ -57,6 +59,18 @@ TEST(Kernels, CanBeChosenByName) {
   const std::vector<KernelRow> rows = kernel_rows(bench);
   ASSERT_EQ(rows.size(), 4u);  // the copy, forward, backward, backward with the result again
   EXPECT_EQ(rows[1].bytes, 3 * 3 * 7 * 2);
+}
+
+// Two numbers a product and a sum; a sum reads four parts and the gradient, and writes it.
+TEST(Kernels, CountWhatTheyDo) {
+  KernelBench bench = small();
+  bench.only = "gemm_wgrad";
+  EXPECT_EQ(kernel_rows(bench).at(1).operations, 2 * 3 * 10 * 14);
+  EXPECT_EQ(kernel_rows(bench).at(1).bytes, 3 * 10 * 2 + 10 * 14 * 4 + 3 * 14 * 2);
+  bench.only = "attention_forward";
+  EXPECT_EQ(kernel_rows(bench).at(1).operations, 2 * 3 * 3 * 2 * 6);
+  bench.only = "ordered_sum";
+  EXPECT_EQ(kernel_rows(bench).at(1).bytes, 1000 * (4 * 2 + 2 * 4));
 }
 
 TEST(Kernels, RefuseSizesThatAreNone) {

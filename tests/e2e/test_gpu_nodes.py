@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""The bits of groups of many sizes on GPUs, and of several nodes: pushes within each, NCCL between them. One GPU is enough."""
+import json
+import signal
+import sys
+import time
+import unittest
+
+import gpu_ranks
+from program import bits, metrics, scratch, write_tokens
+from summary import run_cases
+
+if gpu_ranks.GPUS < 1:
+    print("skipped: no GPU that the program can use")
+    sys.exit(77)
+
+STEPS = 6
+RECORDED = 3  # two that are recorded, and one behind, before the first graph
+NAMED = unittest.skipUnless(gpu_ranks.hosts_can_be_named(), "hosts cannot be named here: unshare --uts is not allowed")
+
+
+class Nodes(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch("gpu-nodes")
+        cls.flags = ["--model", "llama-tiny-odd", "--data", write_tokens(cls.folder / "tokens", 131), "--global-batch", 24,
+                     "--seq-len", 64, "--seed", 7, "--dtype", "bf16", "--deterministic", "on"]
+
+    def arguments(self, name, mesh):
+        tp, gtp, dp = mesh
+        return [*self.flags, "--tp", tp, "--gtp", gtp, "--dp", dp, "--out", self.folder / name]
+
+    def train(self, name, mesh, *flags, nodes=0):
+        """Its bits and its summary."""
+        tp, gtp, dp = mesh
+        gpu_ranks.train(tp * gtp * dp, *self.arguments(name, mesh), "--steps", STEPS, *flags, nodes=nodes)
+        return bits(self.folder / name), json.loads((self.folder / name / "summary.json").read_text())
+
+    def check(self, mesh, alone, *flags, nodes=0):
+        """Beside ranks that gather less: with delays, and by a graph."""
+        name = "-".join(map(str, [*mesh, nodes, len(flags)]))
+        expected, _ = self.train(f"{name}-alone", alone, *flags)
+        for kind, more in (("steps", ["--debug-delays", 3]), ("graph", ["--cuda-graph", "on", "--debug-poison", "on"])):
+            got, summary = self.train(f"{name}-{kind}", mesh, *flags, *more, nodes=nodes)
+            self.assertEqual(expected, got, kind)
+            if nodes:
+                self.assertEqual("nccl", summary["transport"])
+            self.assertEqual(STEPS - RECORDED if kind == "graph" else None, summary.get("graph_steps"))
+
+    def test_gtp_degrees(self):
+        for gtp in (3, 4, 8):
+            self.check((1, gtp, 1), (1, 1, 1))
+
+    def test_gtp_beside_tp_and_dp(self):
+        self.check((2, 2, 1), (2, 1, 1))
+        self.check((1, 2, 2), (1, 1, 2))
+
+    @NAMED
+    def test_two_nodes(self):
+        self.check((1, 4, 1), (1, 1, 1), nodes=2)
+        self.check((1, 3, 1), (1, 1, 1), nodes=2)  # of two ranks and of one
+        self.check((2, 2, 1), (2, 1, 1), nodes=2)  # every weight travels between them
+
+    @NAMED
+    def test_sums_within_a_node_first(self):
+        self.check((1, 4, 1), (1, 2, 1), "--reduce-order", "hierarchical", "--ranks-per-node", 2, nodes=2)
+
+    @NAMED
+    def test_a_dead_rank_ends_those_of_other_nodes(self):
+        for victim in (3, 0):  # the last one; the one that holds the store
+            self.check_dead_rank(f"dead-{victim}", victim)
+
+    def check_dead_rank(self, name, victim):
+        limit, ranks = 10, 4
+        programs = gpu_ranks.start(ranks, "train", "--backend", "nccl", *self.arguments(name, (1, ranks, 1)), "--steps", 10**6,
+                                   "--timeout-s", limit, nodes=2)
+        lines_of = self.folder / name / "metrics.jsonl"
+        try:
+            while not lines_of.exists() or len(metrics(self.folder / name)) < 5:
+                self.assertEqual([None] * ranks, [program.poll() for program in programs])
+                time.sleep(0.2)
+        finally:
+            programs[victim].kill()
+            begin = time.monotonic()
+            codes, errors = gpu_ranks.finish(programs, timeout=60)
+        self.assertLess(time.monotonic() - begin, limit + 10)
+        self.assertEqual([-signal.SIGKILL if rank == victim else 1 for rank in range(ranks)], codes, errors)
+        for rank, text in enumerate(errors):
+            lines = [line for line in text.splitlines() if line.startswith("tessera:")]
+            self.assertEqual([] if rank == victim else [f"tessera: rank {rank}"], [line[:15] for line in lines], text)
+
+
+if __name__ == "__main__":
+    run_cases()
