@@ -51,7 +51,8 @@ int bench_schedule(const Arguments& arguments) {
 }
 
 int bench_kernels(const Arguments& arguments) {
-  CLI::App app("Time and memory rate of the operators, beside the device's copy speed", "tessera bench kernels");
+  CLI::App app("Time and rate of the operators and of a gradient's sum, beside the device's copy speed",
+               "tessera bench kernels");
   // The device decides the defaults of the rest.
   const bool cuda = std::ranges::find(arguments, "--cuda") != arguments.end();
   bench::KernelBench bench = cuda ? bench::kernel_bench_on_cuda() : bench::KernelBench();
@@ -66,7 +67,9 @@ int bench_kernels(const Arguments& arguments) {
   app.add_option("--kv-heads", bench.kv_heads)->capture_default_str();
   app.add_option("--head-dim", bench.head_dim)->capture_default_str();
   app.add_option("--vocabulary", bench.vocabulary)->capture_default_str();
-  app.add_option("--parameters", bench.parameters, "of the optimizer's kernels")->capture_default_str();
+  app.add_option("--parameters", bench.parameters, "of the optimizer's kernels, and elements of a sum")
+      ->capture_default_str();
+  app.add_option("--threads", bench.threads, "of the CPU's products, attention and copies")->capture_default_str();
   app.add_option("--repetitions", bench.repetitions)->capture_default_str();
   app.add_option("--only", bench.only, "kernels whose name holds this");
   app.add_flag("--json", json, "print as JSON");
@@ -171,7 +174,7 @@ struct Benchmark {
 };
 
 constexpr Benchmark kBenchmarks[] = {
-    {"kernels", "time and memory rate of the operators", bench_kernels},
+    {"kernels", "time and rate of the operators", bench_kernels},
     {"step", "whole training steps beside the hardware's limit, and what of the communication shows", bench_step},
     {"products", "algorithms of the matrix products of a model on a GPU", bench_products},
     {"links", "all-gathers between GPUs, by copies and by NCCL, alone and beside products", bench_links},

@@ -1,6 +1,7 @@
 #include "tessera/bench/kernels.h"
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,6 +37,7 @@ void check(const KernelBench& b) {
                                     {"kv-heads", b.kv_heads},
                                     {"vocabulary", b.vocabulary},
                                     {"parameters", b.parameters},
+                                    {"threads", b.threads},
                                     {"repetitions", b.repetitions}})
     if (value < 1) throw InputError("{}: expected 1 or more, got {}", what, value);
   if (b.head_dim < 2 || b.head_dim % 2 != 0) throw InputError("head-dim: expected an even number, got {}", b.head_dim);
@@ -76,6 +78,7 @@ KernelBench kernel_bench_on_cuda() {
 
 std::vector<KernelRow> kernel_rows(const KernelBench& bench) {
   check(bench);
+  at::set_num_threads(bench.threads);
   // A repetition moves several times what caches hold: 60 MB of an H200, some MB of a CPU's core.
   const double least = bench.cuda ? 400e6 : 32e6;
   const std::unique_ptr<KernelClock> clock = bench.cuda ? make_event_clock() : make_wall_clock();
@@ -109,13 +112,14 @@ std::string kernel_text(const KernelBench& bench, const std::vector<KernelRow>& 
 
 nlohmann::ordered_json kernel_json(const KernelBench& bench, const std::vector<KernelRow>& rows) {
   nlohmann::ordered_json table = nlohmann::ordered_json::array();
-  for (const KernelRow& row : rows)
+  for (const KernelRow& row : rows) {
     table.push_back({{"kernel", row.name},
                      {"bytes", row.bytes},
                      {"seconds", row.seconds},
                      {"bytes_per_second", row.rate()},
-                     {"of_copy", row.share()},
-                     {"operations_per_second", row.operation_rate()}});
+                     {"of_copy", row.share()}});
+    if (row.operations > 0) table.back()["operations_per_second"] = row.operation_rate();
+  }
   return {{"benchmark", "kernels"},
           {"device", bench.cuda ? "cuda" : "cpu"},
           {"dtype", base::name_of(bench.type)},
@@ -127,6 +131,7 @@ nlohmann::ordered_json kernel_json(const KernelBench& bench, const std::vector<K
           {"head_dim", bench.head_dim},
           {"vocabulary", bench.vocabulary},
           {"parameters", bench.parameters},
+          {"threads", bench.threads},
           {"repetitions", bench.repetitions},
           {"rows", table}};
 }

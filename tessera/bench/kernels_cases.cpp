@@ -77,31 +77,22 @@ void add_products(Cases& c) {
   const double x_bytes = c.rows(in), y_bytes = c.rows(out), weight_count = static_cast<double>(in * out);
   const double weight_bytes = weight_count * c.size(c.bench().type);
   const double operations = 2 * static_cast<double>(tokens) * weight_count;
-  c.cases.push_back({.name = "gemm_fprop",
-                     .bytes = x_bytes + weight_bytes + y_bytes,
-                     .prepare =
-                         [=, &c](std::uint64_t seed) {
-                           const at::Tensor x = c.normal({tokens, in}, seed), w = c.normal({out, in}, seed + 1);
-                           return [=] { ops::gemm_fprop(x, w); };
-                         },
-                     .operations = operations});
-  c.cases.push_back({.name = "gemm_dgrad",
-                     .bytes = x_bytes + weight_bytes + y_bytes,
-                     .prepare =
-                         [=, &c](std::uint64_t seed) {
-                           const at::Tensor dy = c.normal({tokens, out}, seed), w = c.normal({out, in}, seed + 1);
-                           return [=] { ops::gemm_dgrad(dy, w); };
-                         },
-                     .operations = operations});
-  c.cases.push_back({.name = "gemm_wgrad",
-                     .bytes = x_bytes + weight_count * c.size(c.wide()) + y_bytes,
-                     .prepare =
-                         [=, &c](std::uint64_t seed) {
-                           const at::Tensor dy = c.normal({tokens, out}, seed), x = c.normal({tokens, in}, seed + 1);
-                           at::Tensor dw = c.empty({out, in}, c.wide());
-                           return [=]() mutable { ops::gemm_wgrad(dy, x, dw, false); };
-                         },
-                     .operations = operations});
+  for (const bool forward : {true, false})
+    c.cases.push_back({forward ? "gemm_fprop" : "gemm_dgrad", x_bytes + weight_bytes + y_bytes,
+                       [=, &c](std::uint64_t seed) -> std::function<void()> {
+                         const at::Tensor x = c.normal({tokens, forward ? in : out}, seed);
+                         const at::Tensor w = c.normal({out, in}, seed + 1);
+                         if (forward) return [=] { ops::gemm_fprop(x, w); };
+                         return [=] { ops::gemm_dgrad(x, w); };
+                       },
+                       operations});
+  c.cases.push_back({"gemm_wgrad", x_bytes + weight_count * c.size(c.wide()) + y_bytes,
+                     [=, &c](std::uint64_t seed) {
+                       const at::Tensor dy = c.normal({tokens, out}, seed), x = c.normal({tokens, in}, seed + 1);
+                       at::Tensor dw = c.empty({out, in}, c.wide());
+                       return [=]() mutable { ops::gemm_wgrad(dy, x, dw, false); };
+                     },
+                     operations});
 }
 
 ops::Qkv normal_heads(const Cases& c, std::uint64_t seed) {
@@ -111,33 +102,30 @@ ops::Qkv normal_heads(const Cases& c, std::uint64_t seed) {
           .v = c.normal({b.tokens, b.kv_heads, b.head_dim}, seed + 2)};
 }
 
-// Of one sequence. Half of the scores count.
+// Of one sequence. Half of the scores count. On a GPU other types than bf16 hold all of a layer's scores at once.
 void add_attention(Cases& c) {
   const KernelBench& b = c.bench();
+  if (b.cuda && b.type != DType::bf16) return;
   ops::AttentionShape shape{.batch = 1, .seq_len = b.tokens, .scale = 1 / std::sqrt(static_cast<double>(b.head_dim))};
   for (std::int64_t head = 0; head < b.q_heads; ++head)
     shape.kv_of_q.push_back(static_cast<int>(head * b.kv_heads / b.q_heads));
   const double qkv_bytes = c.rows((b.q_heads + 2 * b.kv_heads) * b.head_dim);
   const double out_bytes = c.rows(b.q_heads * b.head_dim);
   const double product = static_cast<double>(b.tokens) * static_cast<double>(b.tokens * b.q_heads * b.head_dim);
-  c.cases.push_back({.name = "attention_forward",
-                     .bytes = qkv_bytes + out_bytes,
-                     .prepare =
-                         [=, &c](std::uint64_t seed) {
-                           const ops::Qkv qkv = normal_heads(c, seed);
-                           return [=] { ops::attention_forward(qkv, shape); };
-                         },
-                     .operations = 2 * product});
-  c.cases.push_back({.name = "attention_backward",
-                     .bytes = 2 * (qkv_bytes + out_bytes),
-                     .prepare =
-                         [=, &c, &b](std::uint64_t seed) {
-                           const ops::Qkv qkv = normal_heads(c, seed);
-                           const at::Tensor dout = c.normal({b.tokens, b.q_heads * b.head_dim}, seed + 3);
-                           const ops::Attention forward = ops::attention_forward(qkv, shape);
-                           return [=] { ops::attention_backward(dout, qkv, forward, shape); };
-                         },
-                     .operations = 5 * product});
+  c.cases.push_back({"attention_forward", qkv_bytes + out_bytes,
+                     [=, &c](std::uint64_t seed) {
+                       const ops::Qkv qkv = normal_heads(c, seed);
+                       return [=] { ops::attention_forward(qkv, shape); };
+                     },
+                     2 * product});
+  c.cases.push_back({"attention_backward", 2 * (qkv_bytes + out_bytes),
+                     [=, &c, &b](std::uint64_t seed) {
+                       const ops::Qkv qkv = normal_heads(c, seed);
+                       const at::Tensor dout = c.normal({b.tokens, b.q_heads * b.head_dim}, seed + 3);
+                       const ops::Attention forward = ops::attention_forward(qkv, shape);
+                       return [=] { ops::attention_backward(dout, qkv, forward, shape); };
+                     },
+                     5 * product});
 }
 
 void add_norms(Cases& c) {

@@ -49,9 +49,8 @@ const Kernels& host_kernels();
 std::unique_ptr<Kernels> make_cuda_kernels(base::Device device, base::CudaStream stream);
 
 // The order of ordered_sum_squares. A row is cut in pieces of kSquaresPiece elements, dealt out to `lanes` lanes in
-// turn; a lane adds its squares one by one from 0. Then, of the lanes of each run of 32, lane i takes in lane i + 16, i
-// + 8,
-// ... i + 1; the runs' sums are added in order.
+// turn; a lane adds its squares one by one from 0. Then, of the lanes of each run of 32, lane i takes in those at i +
+// 16, i + 8, ... i + 1; the runs' sums are added in order.
 inline constexpr int kSquaresPiece = 4;
 constexpr int squares_lanes(std::int64_t cols) {
   return cols <= 1024 ? 32 : 256;

@@ -61,7 +61,8 @@ TEST(Kernels, CanBeChosenByName) {
   EXPECT_EQ(rows[1].bytes, 3 * 3 * 7 * 2);
 }
 
-// Two numbers a product and a sum; a sum reads four parts and the gradient, and writes it.
+// A multiplication and an addition are two operations. A gradient's sum reads four parts and the gradient, and writes
+// it.
 TEST(Kernels, CountWhatTheyDo) {
   KernelBench bench = small();
   bench.only = "gemm_wgrad";
@@ -69,6 +70,10 @@ TEST(Kernels, CountWhatTheyDo) {
   EXPECT_EQ(kernel_rows(bench).at(1).bytes, 3 * 10 * 2 + 10 * 14 * 4 + 3 * 14 * 2);
   bench.only = "attention_forward";
   EXPECT_EQ(kernel_rows(bench).at(1).operations, 2 * 3 * 3 * 2 * 6);
+  EXPECT_EQ(kernel_rows(bench).at(1).bytes, 2 * 3 * 4 * 6 + 2 * 3 * 2 * 6);
+  bench.only = "attention_backward";
+  EXPECT_EQ(kernel_rows(bench).at(1).operations, 5 * 3 * 3 * 2 * 6);
+  EXPECT_EQ(kernel_rows(bench).at(1).bytes, 2 * (2 * 3 * 4 * 6 + 2 * 3 * 2 * 6));
   bench.only = "ordered_sum";
   EXPECT_EQ(kernel_rows(bench).at(1).bytes, 1000 * (4 * 2 + 2 * 4));
 }

@@ -43,20 +43,28 @@ double squares_by_definition(const std::vector<T>& row) {
   return total;
 }
 
+// The values' sizes differ by so much that another order gives other bits.
+template <typename T>
+void check_squares(bool accumulate, std::int64_t rows, std::int64_t cols) {
+  auto part = values_of<T>(0, 0, rows * cols), sum = values_of<T>(1, 0, rows * cols);
+  for (std::size_t i = 0; i < part.size(); ++i) part[i] = std::ldexp(part[i], static_cast<int>(i * 7 % 41) - 20);
+  const void* data = part.data();
+  std::vector<double> squares(static_cast<std::size_t>(rows));
+  host_kernels().ordered_sum_squares(sum.data(), TypeOf<T>::value, accumulate, std::span(&data, 1), TypeOf<T>::value,
+                                     rows, cols, squares.data());
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::vector<T> own(sum.begin() + row * cols, sum.begin() + (row + 1) * cols);
+    EXPECT_EQ(squares[static_cast<std::size_t>(row)], squares_by_definition(own)) << cols << " columns";
+  }
+}
+
 TEST(HostKernels, SquaresFollowTheirDefinition) {
-  for (const std::int64_t cols : {1, 3, 4, 127, 128, 1024, 1025, 5000})
-    for (const std::int64_t rows : {0, 1, 3}) {
-      const auto part = values_of<float>(0, 0, rows * cols);
-      auto sum = values_of<float>(1, 0, rows * cols);
-      const void* data = part.data();
-      std::vector<double> squares(static_cast<std::size_t>(rows));
-      host_kernels().ordered_sum_squares(sum.data(), DType::fp32, true, std::span(&data, 1), DType::fp32, rows, cols,
-                                         squares.data());
-      for (std::int64_t row = 0; row < rows; ++row) {
-        const std::vector<float> own(sum.begin() + row * cols, sum.begin() + (row + 1) * cols);
-        EXPECT_EQ(squares[static_cast<std::size_t>(row)], squares_by_definition(own)) << cols << " columns";
+  for (const bool accumulate : {false, true})
+    for (const std::int64_t rows : {0, 1, 3})
+      for (const std::int64_t cols : {1, 3, 4, 127, 128, 130, 301, 1000, 1024, 1025, 2047, 5000}) {
+        check_squares<float>(accumulate, rows, cols);
+        check_squares<double>(accumulate, rows, cols);
       }
-    }
 }
 
 // One call on the host and on the device, on the same values moved by `shift` elements, in memory that begins aligned.

@@ -1,17 +1,21 @@
-"""Ranks on GPUs, which they share where there are more ranks: the program is the same, slower, and so are its bits.
+"""Ranks on GPUs, which they share where there are more ranks: the program and its bits are the same, only slower.
 
 NCCL refuses two ranks of a group on one GPU of a host. So each gets a host of its own in its eyes (NCCL_HOSTID), and NCCL's
 messages travel by sockets; pushes go by the host's name, and ranks of one GPU push too. `nodes` also gives hosts names.
 """
+import contextlib
 import os
 import socket
 import subprocess
+import sys
+import tempfile
+import time
 
 from program import ENVIRONMENT, command, gpus
 
 GPUS = gpus()
-NAMED = ["--uts", "sh", "-c", 'echo "$0" > /proc/sys/kernel/hostname && exec "$@"']
-OWN_NAMES = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), *NAMED]
+NAMED = "import os, socket, sys; socket.sethostname(sys.argv[1]); os.execvp(sys.argv[2], sys.argv[2:])"
+OWN_NAMES = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "--uts", sys.executable, "-c", NAMED]
 
 
 def hosts_can_be_named():
@@ -27,33 +31,45 @@ def free_port():
         return reserved.getsockname()[1]
 
 
-def start(ranks, *arguments, nodes=0):
+class Ranks:
     """A process each, by torchrun's variables. nodes > 0: that many hosts, each of ranks that follow each other."""
-    port, programs = free_port(), []
-    for rank in range(ranks):
-        host = [*OWN_NAMES, f"node{rank * nodes // ranks}"] if nodes else []
-        environment = {**ENVIRONMENT, "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank % GPUS),
-                       "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NCCL_HOSTID": f"{port}-{rank}",
-                       "NCCL_SOCKET_IFNAME": "lo"}
-        programs.append(subprocess.Popen([*host, *command(*arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                                         text=True, env=environment))
-    return programs
 
+    def __init__(self, ranks, *arguments, nodes=0):
+        port, self.programs = free_port(), []
+        self.errors = [tempfile.TemporaryFile("w+") for _ in range(ranks)]
+        for rank, errors in enumerate(self.errors):
+            host = [*OWN_NAMES, f"node{rank * nodes // ranks}"] if nodes else []
+            environment = {**ENVIRONMENT, "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank % GPUS),
+                           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NCCL_HOSTID": f"{port}-{rank}",
+                           "NCCL_SOCKET_IFNAME": "lo"}
+            self.programs.append(subprocess.Popen([*host, *command(*arguments)], stdout=subprocess.DEVNULL, stderr=errors,
+                                                  env=environment))
 
-def finish(programs, timeout):
-    """Waits for them: exit codes, and what each wrote of errors. Those that have not ended then are killed."""
-    try:
-        errors = [program.communicate(timeout=timeout)[1] for program in programs]
-    finally:
-        for program in programs:
-            program.kill()
-            program.wait()
-    return [program.returncode for program in programs], errors
+    def all_run(self):
+        return all(program.poll() is None for program in self.programs)
+
+    def finish(self, timeout):
+        """Kills those that have not ended after so many seconds. Exit codes, and what each wrote of errors."""
+        end = time.monotonic() + timeout
+        try:
+            for program in self.programs:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    program.wait(max(0, end - time.monotonic()))
+        finally:
+            for program in self.programs:
+                program.kill()
+                program.wait()
+        texts = []
+        for errors in self.errors:
+            with errors:
+                errors.seek(0)
+                texts.append(errors.read())
+        return [program.returncode for program in self.programs], texts
 
 
 def train(ranks, *arguments, nodes=0):
     """`tessera train` by `ranks` processes, which must all end well."""
     arguments = ["train", "--backend", "nccl", *arguments]
-    codes, errors = finish(start(ranks, *arguments, nodes=nodes), timeout=600)
+    codes, errors = Ranks(ranks, *arguments, nodes=nodes).finish(timeout=300)
     if any(codes):
         raise AssertionError(f"tessera {' '.join(map(str, arguments))}\nended with {codes}: {''.join(errors)[-4000:]}")

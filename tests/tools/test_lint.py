@@ -132,6 +132,12 @@ class Repository(Checkout):
         found = {(finding.path, finding.line) for finding in self.findings(repository.check)}
         self.assertEqual(found, {("large.txt", 1), ("tokens.bin", 1), ("doc.md", 2)})
 
+    def test_scripts_can_be_run(self):
+        script = "#!/usr/bin/env python3\n"
+        self.assertEqual([line for line, _ in self.found(repository.check, "test_it.py", script)], [1])
+        (self.root / "test_it.py").chmod(0o755)
+        self.assertEqual(self.found(repository.check, "test_it.py", script), [])
+
 
 class State(Checkout):
     SOURCE = """

@@ -1,4 +1,5 @@
-"""What does not belong in git: large files, generated ones, paths that exist on one machine only."""
+"""What does not belong in git: large files, generated ones, paths that exist on one machine only, scripts that cannot run."""
+import os
 import re
 
 from sources import Finding
@@ -21,6 +22,8 @@ def check(root, files, _options):
         if GENERATED.search(str(path)):
             findings.append(Finding(str(path), 1, "a generated or downloaded file"))
         content = (root / path).read_bytes()
+        if content.startswith(b"#!") and not os.access(root / path, os.X_OK):
+            findings.append(Finding(str(path), 1, "begins with #! and is not executable"))
         for match in MACHINE_PATH.finditer(content):
             line = content.count(b"\n", 0, match.start()) + 1
             findings.append(Finding(str(path), line, "names a folder of one machine"))
