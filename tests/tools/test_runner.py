@@ -91,11 +91,13 @@ class Interrupted(unittest.TestCase):
                     script.write_text(f"sleep 61 & echo $! >> {folder}/started; wait\n")
                 program = ("import pathlib, signal, sys; sys.path.insert(0, sys.argv[1]); import test as runner\n"
                            "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
+                           "signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell sent us behind\n"
                            "folder, *scripts = map(pathlib.Path, sys.argv[2:])\n"
                            "run = lambda script: lambda: runner.run_script(script, folder)\n"
                            "runner.run_together([run(script) for script in scripts], 2)\n")
                 process = subprocess.Popen([sys.executable, "-c", program, ROOT / "tools" / "run", folder, *scripts],
                                            stderr=subprocess.DEVNULL)
+                self.addCleanup(process.kill)
                 started = []
                 end = time.monotonic() + 60
                 while len(started) < 2 and time.monotonic() < end:
