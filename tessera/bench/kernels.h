@@ -32,7 +32,8 @@ struct KernelRow {
   double operation_rate() const { return operations / seconds; }
 };
 
-// The copy first. Errors (InputError): sizes below 1, an odd head_dim, no CUDA device.
+// The copy first. Sets the number of threads that libtorch takes. Errors (InputError): sizes or threads below 1, an odd
+// head_dim, no CUDA device.
 std::vector<KernelRow> kernel_rows(const KernelBench& bench);
 
 std::string kernel_text(const KernelBench& bench, const std::vector<KernelRow>& rows);

@@ -83,6 +83,9 @@ TEST(Kernels, RefuseSizesThatAreNone) {
   bench.tokens = 0;
   EXPECT_THROW(kernel_rows(bench), InputError);
   bench = small();
+  bench.threads = 0;
+  EXPECT_THROW(kernel_rows(bench), InputError);
+  bench = small();
   bench.head_dim = 5;
   EXPECT_THROW(kernel_rows(bench), InputError);
   bench = small();
