@@ -71,8 +71,9 @@ void StepGraph::launch(std::span<const nn::Batch> batches, bool repeats) {
     for (std::size_t k = 0; k < to.size(); ++k) to[k].copy_(from[k], /*non_blocking=*/true);
   }
   shard::Parallel& parallel = runtime_.parallel();
-  // Not world's: there the last step's comparison waits for the other ranks.
-  comm::Communicator& group = *parallel.gtp_demand;
+  // All that share the model's weights are asked when it does not end. Not world's: there the last step's comparison
+  // waits for the other ranks.
+  comm::Communicator& group = *parallel.replica;
   group.lane().wait(parallel.compute->record());
   const auto lanes_ahead = parallel.lanes_ahead();
   for (std::size_t i = 0; i < ahead_.size(); ++i) group.lane().follow(lanes_ahead[i]->record(ahead_[i]));
