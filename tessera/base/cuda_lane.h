@@ -52,12 +52,10 @@ enum class LanePriority { normal, high };
 // A lane with a stream of its own, which waits for no other stream by itself. `faults`: for a watcher; made where null.
 // wait() for a fence of another stream costs the host nothing; for one of a thread lane it blocks until that is done.
 // Work that throws breaks the lane, run() does not throw; what a stream has been given already is not taken back.
-// Fences use events from a pool that grows until there are enough. Destruction finishes the stream's work. Errors: no
-// such device, built without CUDA.
+// Fences use events from a pool that grows until there are enough. Destruction finishes the stream's work; the stream
+// stays and is a later lane's. Errors: no such device, built without CUDA.
 std::unique_ptr<Lane> make_cuda_lane(const std::string& name, Device device,
                                      LanePriority priority = LanePriority::normal,
                                      std::shared_ptr<LaneFaults> faults = nullptr);
-// The same over a stream that somebody else owns and which outlives it. Destruction waits for nothing.
-std::unique_ptr<Lane> adopt_cuda_lane(const std::string& name, Device device, CudaStream stream);
 
 }  // namespace tessera::base

@@ -1,5 +1,6 @@
 #include <array>
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -68,6 +69,42 @@ class Event {
   const std::shared_ptr<EventPool> pool_;
   const cudaEvent_t event_;
   const bool timed_;
+};
+
+// Streams of the lanes of this process that have ended, for later ones. None is ever destroyed: with expandable
+// segments libtorch asks the streams that it has kept memory of, long after the tensors and the lane. Any thread.
+class KeptStreams {
+ public:
+  static KeptStreams& of_process() {
+    static auto* const streams = new KeptStreams;  // outlives every lane
+    return *streams;
+  }
+  CudaStream take(Device device, LanePriority priority) {
+    {
+      std::lock_guard lock(mutex_);
+      auto& streams = free_[{device.index, priority}];
+      if (!streams.empty()) {
+        const CudaStream stream = streams.back();
+        streams.pop_back();
+        return stream;
+      }
+    }
+    const DeviceGuard guard(device);
+    int least = 0, greatest = 0;
+    TESSERA_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    cudaStream_t stream = nullptr;
+    TESSERA_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                                    priority == LanePriority::high ? greatest : least));
+    return stream;
+  }
+  void give(CudaStream stream, Device device, LanePriority priority) {
+    std::lock_guard lock(mutex_);
+    free_[{device.index, priority}].push_back(stream);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<int, LanePriority>, std::vector<CudaStream>> free_;
 };
 
 // Waiting for a device: at first eagerly.
@@ -168,19 +205,23 @@ class CudaFence final : public detail::FenceState {
 
 class CudaLane final : public Lane {
  public:
-  CudaLane(std::string name, Device device, CudaStream stream, bool owned, std::shared_ptr<LaneFaults> faults)
+  CudaLane(std::string name, Device device, LanePriority priority, std::shared_ptr<LaneFaults> faults)
       : name_(std::move(name)),
         device_(device),
-        stream_(stream),
-        owned_(owned),
+        priority_(priority),
+        stream_(KeptStreams::of_process().take(device, priority)),
         faults_(std::move(faults)),
         pool_(std::make_shared<EventPool>(device)) {}
   ~CudaLane() override {
-    if (!owned_) return;
     Patience patience;
-    while (cudaStreamQuery(stream_) == cudaErrorNotReady && !faults_->given_up(faults_->position())) patience.rest();
+    cudaError_t status = cudaStreamQuery(stream_);
+    while (status == cudaErrorNotReady && !faults_->given_up(faults_->position())) {
+      patience.rest();
+      status = cudaStreamQuery(stream_);
+    }
     (void)cudaGetLastError();
-    cudaStreamDestroy(stream_);
+    // One that may never come to its end, or that failed, is for no other lane.
+    if (status == cudaSuccess) KeptStreams::of_process().give(stream_, device_, priority_);
   }
 
   void run(std::function<void()> work) override {
@@ -235,8 +276,8 @@ class CudaLane final : public Lane {
 
   const std::string name_;
   const Device device_;
+  const LanePriority priority_;
   const CudaStream stream_;
-  const bool owned_;
   const std::shared_ptr<LaneFaults> faults_;
   const std::shared_ptr<EventPool> pool_;
   std::shared_ptr<const Capture> capture_;
@@ -293,19 +334,8 @@ void CudaLane::delay(double seconds) {
 std::unique_ptr<Lane> make_cuda_lane(const std::string& name, Device device, LanePriority priority,
                                      std::shared_ptr<LaneFaults> faults) {
   TESSERA_CHECK(device.kind == DeviceKind::cuda, "lane {}: expected a CUDA device, got {}", name, name_of(device));
-  const DeviceGuard guard(device);
-  int least = 0, greatest = 0;
-  TESSERA_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  cudaStream_t stream = nullptr;
-  TESSERA_CUDA_CHECK(
-      cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority == LanePriority::high ? greatest : least));
   if (faults == nullptr) faults = std::make_shared<LaneFaults>();
-  return std::make_unique<CudaLane>(name, device, stream, true, std::move(faults));
-}
-
-std::unique_ptr<Lane> adopt_cuda_lane(const std::string& name, Device device, CudaStream stream) {
-  TESSERA_CHECK(device.kind == DeviceKind::cuda, "lane {}: expected a CUDA device, got {}", name, name_of(device));
-  return std::make_unique<CudaLane>(name, device, stream, false, std::make_shared<LaneFaults>());
+  return std::make_unique<CudaLane>(name, device, priority, std::move(faults));
 }
 
 }  // namespace tessera::base

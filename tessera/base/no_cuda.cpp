@@ -47,8 +47,5 @@ std::unique_ptr<Lane> make_cuda_lane(const std::string&, Device device, LanePrio
                                      std::shared_ptr<LaneFaults>) {  // NOLINT(performance-unnecessary-value-param)
   absent(device);
 }
-std::unique_ptr<Lane> adopt_cuda_lane(const std::string&, Device device, CudaStream) {
-  absent(device);
-}
 
 }  // namespace tessera::base

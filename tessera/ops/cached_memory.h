@@ -6,9 +6,9 @@
 
 namespace tessera::ops {
 
-// Gives back, at its end, what libtorch keeps of freed tensors on `device`: with expandable segments it remembers the
-// streams of that memory, so it must end before a stream that tensors were made on and after those tensors. Nothing for
-// the CPU; nothing while an exception unwinds, when a stream may never come to its end.
+// Gives back, at its end, what libtorch keeps of tensors on `device` that were freed before: for whoever takes memory
+// by other means then. Nothing for the CPU; nothing while an exception unwinds, since libtorch waits for streams that
+// may never come to their end.
 class CachedMemoryScope {
  public:
   explicit CachedMemoryScope(base::Device device) : device_(device) {}

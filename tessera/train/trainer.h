@@ -114,7 +114,7 @@ class Trainer {
 
   TrainerOptions options_;
   shard::Parallel parallel_;
-  ops::CachedMemoryScope cached_memory_{parallel_.device};  // behind all tensors, before compute's stream
+  ops::CachedMemoryScope cached_memory_{parallel_.device};  // ends after all tensors
   shard::Runtime runtime_;
   nn::Context context_;
   nn::Llama model_;

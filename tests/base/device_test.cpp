@@ -165,15 +165,20 @@ TEST_F(Cuda, TimedFencesMeasureTheDevice) {
   EXPECT_THROW(untimed.seconds_since(begin), Error);
 }
 
-TEST_F(Cuda, AnAdoptedStreamIsNotTheLanes) {
-  const auto owner = make_cuda_lane("owner", kDevice);
-  {
-    const auto guest = adopt_cuda_lane("guest", kDevice, owner->stream());
-    EXPECT_EQ(guest->stream(), owner->stream());
-    guest->delay(0.05);
-  }
-  EXPECT_FALSE(owner->record().done());
-  owner->synchronize();
+TEST_F(Cuda, AStreamOutlivesItsLaneAndIsALaterOnes) {
+  auto lane = make_cuda_lane("first", kDevice);
+  const auto other = make_cuda_lane("other", kDevice);
+  const CudaStream stream = lane->stream();
+  EXPECT_NE(other->stream(), stream);
+  lane->delay(0.05);
+  lane->run([] { throw Error("lost"); });
+  lane.reset();
+  EXPECT_NE(make_cuda_lane("urgent", kDevice, LanePriority::high)->stream(), stream);
+  lane = make_cuda_lane("second", kDevice);
+  EXPECT_EQ(lane->stream(), stream);
+  EXPECT_NE(make_cuda_lane("third", kDevice)->stream(), stream);
+  lane->delay(0.01);
+  lane->synchronize();  // the fault was the first one's
 }
 
 TEST_F(Cuda, FencesMayBeUsedByManyThreadsAndOutliveTheirLane) {

@@ -9,7 +9,6 @@
 #include "tessera/base/device.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/device_kernels.h"
-#include "tessera/ops/cached_memory.h"
 #include "tessera/ops/graph.h"
 #include "tessera/ops/stream_scope.h"
 
@@ -44,7 +43,6 @@ class GraphBorder : public ::testing::Test {
 // time ahead, so every signal is recorded again before anybody has come to it.
 TEST_F(GraphBorder, SignalsCrossItBothWays) {
   const base::Device device = base::cuda_device(0);
-  const ops::CachedMemoryScope memory(device);
   Worker inside("inside", device), outside("outside", device);
   const ops::StreamScope scope(device, inside.lane->stream());
   constexpr int launches = 12;
@@ -84,7 +82,6 @@ TEST_F(GraphBorder, SignalsCrossItBothWays) {
 
 TEST_F(GraphBorder, NothingElseCrossesIt) {
   const base::Device device = base::cuda_device(0);
-  const ops::CachedMemoryScope memory(device);
   Worker inside("inside", device);
   const auto lane = [&] { return base::make_cuda_lane("outside", device); };
   const auto expect_error = [](base::Lane& lane, const std::string& what) {
