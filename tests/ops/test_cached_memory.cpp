@@ -27,6 +27,7 @@ std::int64_t kept_bytes() {
 // waits for that stream.
 TEST(CachedMemory, IsGivenBackAfterItsLaneHasEnded) {
   if (!at::hasCUDA() || base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+  at::globalContext().lazyInitDevice(at::kCUDA);
   const base::Device device = base::cuda_device(0);
   const bool given = c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments();
   for (const bool expandable : {false, true}) {
