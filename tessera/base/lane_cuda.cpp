@@ -72,7 +72,7 @@ class Event {
 };
 
 // Streams of the lanes of this process that have ended, for later ones. None is ever destroyed: with expandable
-// segments libtorch asks the streams that it has kept memory of, long after the tensors and the lane. Any thread.
+// segments libtorch waits for the streams that it keeps memory of, long after the tensors and the lane. Any thread.
 class KeptStreams {
  public:
   static KeptStreams& of_process() {

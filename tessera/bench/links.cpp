@@ -9,7 +9,6 @@
 #include "tessera/base/buffer.h"
 #include "tessera/base/cuda_lane.h"
 #include "tessera/base/error.h"
-#include "tessera/ops/cached_memory.h"
 #include "tessera/ops/convert.h"
 #include "tessera/ops/gemm.h"
 #include "tessera/ops/stream_scope.h"
@@ -45,7 +44,6 @@ class Products {
   }
   const base::Device device_;
   const std::unique_ptr<base::Lane> lane_;
-  const ops::CachedMemoryScope cached_memory_{device_};
   at::Tensor x_, w_;
   double alone_ = 0;
 };

@@ -36,8 +36,6 @@ std::unique_ptr<Communicator> make_communicator(GroupIdentity identity, std::uni
 std::unique_ptr<Communicator> make_communicator(GroupIdentity identity, std::unique_ptr<Backend> backend,
                                                 std::unique_ptr<base::Lane> lane);
 
-// "gtp[0,2]", "world[0-7]".
-std::string group_label(const std::string& name, const std::vector<int>& members);
 // The index of the group that holds `rank`, -1 if none does. Errors: an empty group, a rank out of the world, a rank
 // twice.
 int find_group(const std::string& name, const std::vector<std::vector<int>>& groups, int world_size, int rank);

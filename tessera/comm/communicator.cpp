@@ -117,13 +117,6 @@ std::vector<std::int64_t> equal_counts(int ranks, std::int64_t count) {
   return std::vector<std::int64_t>(static_cast<std::size_t>(ranks), count);
 }
 
-std::string group_label(const std::string& name, const std::vector<int>& members) {
-  const bool run = members.size() > 2 && members.back() - members.front() + 1 == static_cast<int>(members.size()) &&
-                   std::is_sorted(members.begin(), members.end());
-  if (run) return fmt::format("{}[{}-{}]", name, members.front(), members.back());
-  return fmt::format("{}[{}]", name, fmt::join(members, ","));
-}
-
 int find_group(const std::string& name, const std::vector<std::vector<int>>& groups, int world_size, int rank) {
   std::vector<bool> seen(static_cast<std::size_t>(world_size));
   int found = -1;

@@ -13,6 +13,7 @@
 #include "tessera/comm/local_board.h"
 #include "tessera/comm/local_collectives.h"
 #include "tessera/comm/local_group.h"
+#include "tessera/comm/rank_text.h"
 
 namespace tessera::comm {
 namespace {

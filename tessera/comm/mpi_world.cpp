@@ -9,6 +9,7 @@
 #include "tessera/comm/mpi_backend.h"
 #include "tessera/comm/mpi_notices.h"
 #include "tessera/comm/mpi_progress.h"
+#include "tessera/comm/rank_text.h"
 
 namespace tessera::comm {
 namespace {

@@ -109,9 +109,9 @@ std::string NcclWatch::label() const {
 std::string NcclWatch::state() const {
   std::lock_guard lock(mutex_);
   if (!pending_.empty())
-    return fmt::format("is at {} #{}{}", pending_.front().what, pending_.front().sequence,
+    return fmt::format("at {} #{}{}", pending_.front().what, pending_.front().sequence,
                        pending_.front().is_running ? "" : ", which its device has not come to");
-  return last_.empty() ? "has called nothing" : fmt::format("has called nothing after {}", last_);
+  return last_.empty() ? "nothing was called" : fmt::format("nothing was called after {}", last_);
 }
 
 void NcclWatch::fail(const std::exception_ptr& error) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/rank_text.h"
 
 namespace tessera::comm {
 namespace {
@@ -126,17 +127,16 @@ void NcclWatchdog::look_elsewhere() {
   }
 }
 
-// "; rank 1: at broadcast #4; rank 2: no answer"
 std::string NcclWatchdog::ask_peers(const NcclWatch& watch) {
-  std::string text;
+  std::vector<std::pair<int, std::string>> answers;
   const auto end = steady_clock::now() + kPeersAnswer;
   for (const int peer : watch.group().members) {
     if (peer == rank_) continue;
     const auto left = std::chrono::duration_cast<milliseconds>(end - steady_clock::now());
     const auto state = store_->wait_for(state_key(watch, peer), std::max(left, milliseconds(0)));
-    text += fmt::format("; rank {} {}", peer, state.value_or("gives no answer"));
+    answers.emplace_back(peer, state.value_or("no answer"));
   }
-  return text;
+  return answers_text(answers);
 }
 
 std::exception_ptr NcclWatchdog::fail_all(const std::shared_ptr<NcclWatch>& culprit, std::string text) {
@@ -146,7 +146,7 @@ std::exception_ptr NcclWatchdog::fail_all(const std::shared_ptr<NcclWatch>& culp
   try {
     for (const auto& watch : all) store_->set(state_key(*watch, rank_), watch->state());
     if (culprit != nullptr && !store_->find(kFailed)) store_->set(kFailed, text);
-    if (culprit != nullptr) text += ask_peers(*culprit);
+    if (culprit != nullptr && culprit->group().size() > 1) text += "; " + ask_peers(*culprit);
   } catch (const std::exception&) {
     text += "; the store is gone";
   }

@@ -8,6 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/nccl.h"
 #include "tessera/comm/nccl_backend.h"
+#include "tessera/comm/rank_text.h"
 #include "tessera/comm/store_board.h"
 
 namespace tessera::comm {

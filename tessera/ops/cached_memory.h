@@ -7,7 +7,7 @@
 namespace tessera::ops {
 
 // Gives back, at its end, what libtorch keeps of tensors on `device` that were freed before: for whoever takes memory
-// by other means then. Nothing for the CPU; nothing while an exception unwinds, since libtorch waits for streams that
+// by other means next. Nothing for the CPU; nothing while an exception unwinds, since libtorch waits for streams that
 // may never come to their end.
 class CachedMemoryScope {
  public:

@@ -36,7 +36,7 @@ ParameterLayouts layouts_of(const ParameterSpec& spec, const Cuts& cuts) {
   }
   ParameterLayouts layouts{.home = layout::unique_home(compute)};
   layouts.storage = layout::cut_local_rows(layouts.home, cuts.gtp);
-  layouts.state = cuts.zero && cuts.dp > 1 ? layout::cut_local_rows(layouts.storage, cuts.dp) : layouts.storage;
+  layouts.state = cuts.splits_state() ? layout::cut_local_rows(layouts.storage, cuts.dp) : layouts.storage;
   layout::validate(layouts.state, layout::Cover::exact);
   return layouts;
 }

@@ -95,6 +95,8 @@ struct Cuts {
   int gtp = 1, dp = 1;
   bool zero = false;  // the optimizer's state over dp
   int node = 1;       // consecutive gtp ranks whose gradients are added first (reduction_tree.h)
+  // Whether a replica's ranks hold the optimizer's state only in part.
+  bool splits_state() const { return zero && dp > 1; }
 };
 
 // What follows from a compute layout.

@@ -17,7 +17,7 @@ void Runtime::repeat_step() {
   // losses are summed and of where the ranks compare what they did: world, unless replicas share the norm there. A
   // graph and what it does not wait for must share nothing, a lane's scratch included.
   std::set<base::Lane*> others{&parallel_.data->lane()};
-  if (!options_.zero) others.insert(&parallel_.world->lane());
+  if (!cuts().splits_state()) others.insert(&parallel_.world->lane());
   for (base::Lane* lane : parallel_.lanes_ahead()) others.insert(lane);
   for (base::Lane* lane : parallel_.lanes())
     if (!others.contains(lane)) parallel_.compute->wait(lane->record());

@@ -46,8 +46,7 @@ double RowIndex::sum(std::span<const double> values) const {
 
 GradientNorm::GradientNorm(shard::Runtime& runtime) : runtime_(runtime) {
   const shard::Parallel& parallel = runtime.parallel();
-  const bool splits = runtime.cuts().zero && parallel.dp_size() > 1;
-  group_ = splits ? parallel.world.get() : parallel.replica.get();
+  group_ = runtime.cuts().splits_state() ? parallel.world.get() : parallel.replica.get();
   counts_.assign(static_cast<std::size_t>(group_->size()), 0);
   for (shard::ParameterId id : runtime.by_name()) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);

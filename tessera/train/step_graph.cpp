@@ -71,8 +71,8 @@ void StepGraph::launch(std::span<const nn::Batch> batches, bool repeats) {
     for (std::size_t k = 0; k < to.size(); ++k) to[k].copy_(from[k], /*non_blocking=*/true);
   }
   shard::Parallel& parallel = runtime_.parallel();
-  // All that share the model's weights are asked when it does not end. Not world's: there the last step's comparison
-  // waits for the other ranks.
+  // All ranks of this copy of the model are asked when it does not end. Not world's lane: there the last step's
+  // comparison waits for the other ranks.
   comm::Communicator& group = *parallel.replica;
   group.lane().wait(parallel.compute->record());
   const auto lanes_ahead = parallel.lanes_ahead();

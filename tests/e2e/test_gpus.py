@@ -140,7 +140,7 @@ class Gpus(unittest.TestCase):
         lines = [line for line in errors.splitlines() if line.startswith("tessera:")]
         self.assertEqual(2, len(lines), errors)
         self.assertIn("ended by signal 9", "\n".join(lines))
-        self.assertRegex("\n".join(lines), r"rank 0: time limit .*; rank 1 gives no answer")
+        self.assertRegex("\n".join(lines), r"rank 0: time limit .*; rank 1: no answer")
 
 
 if __name__ == "__main__":

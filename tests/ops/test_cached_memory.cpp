@@ -4,20 +4,17 @@
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/ops/empty.h>
-#include <c10/core/AllocatorConfig.h>
 #include <gtest/gtest.h>
 
-#include <memory>
-#include <string>
+#include <cstdint>
 
 #include "tessera/base/cuda_lane.h"
 #include "tessera/ops/convert.h"
 #include "tessera/ops/stream_scope.h"
+#include "tests/ops/allocator_settings.h"
 
 namespace tessera::ops::test {
 namespace {
-
-constexpr const char* kExpandable = "expandable_segments:";
 
 std::int64_t kept_bytes() {
   return at::accelerator::getDeviceStats(0).reserved_bytes[0].current;
@@ -29,9 +26,8 @@ TEST(CachedMemory, IsGivenBackAfterItsLaneHasEnded) {
   if (!at::hasCUDA() || base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
   at::globalContext().lazyInitDevice(at::kCUDA);
   const base::Device device = base::cuda_device(0);
-  const bool given = c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments();
   for (const bool expandable : {false, true}) {
-    c10::CachingAllocator::setAllocatorSettings(kExpandable + std::string(expandable ? "True" : "False"));
+    const AllocatorSettings settings(expandable ? "expandable_segments:True" : "expandable_segments:False");
     { const CachedMemoryScope memory(device); }
     const std::int64_t before = kept_bytes();
     {
@@ -46,9 +42,8 @@ TEST(CachedMemory, IsGivenBackAfterItsLaneHasEnded) {
       }
       EXPECT_GE(kept_bytes() - before, std::int64_t{128} << 20);
     }
-    EXPECT_EQ(kept_bytes(), before) << (expandable ? "expandable segments" : "segments of one size");
+    EXPECT_EQ(kept_bytes(), before) << (expandable ? "expandable segments" : "segments that do not grow");
   }
-  c10::CachingAllocator::setAllocatorSettings(kExpandable + std::string(given ? "True" : "False"));
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 // A step in two halves: enqueued, and finished while the next one is under way already.
-#include <c10/core/AllocatorConfig.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -7,31 +6,17 @@
 #include <string>
 
 #include "tessera/base/error.h"
+#include "tests/ops/allocator_settings.h"
 #include "training.h"
 
 namespace tessera::train {
 namespace {
 
+using ops::test::AllocatorSettings;
 using testing::odd_model;
 using testing::run;
 using testing::RunOptions;
 using testing::RunResult;
-
-// Of libtorch's memory on GPUs, until its end.
-class AllocatorSettings {
- public:
-  explicit AllocatorSettings(const std::string& settings) { c10::CachingAllocator::setAllocatorSettings(settings); }
-  ~AllocatorSettings() {
-    const bool says = before_.find("expandable_segments") != std::string::npos;
-    c10::CachingAllocator::setAllocatorSettings(says ? before_ : before_.empty() ? kDefault : before_ + "," + kDefault);
-  }
-  AllocatorSettings(const AllocatorSettings&) = delete;
-  AllocatorSettings& operator=(const AllocatorSettings&) = delete;
-
- private:
-  static inline const std::string kDefault = "expandable_segments:False";
-  const std::string before_ = c10::CachingAllocator::getAllocatorSettings();
-};
 
 class PendingSteps : public ::testing::TestWithParam<base::DeviceKind> {
  protected:
@@ -151,8 +136,8 @@ TEST(GraphSteps, GiveTheBitsOfStepsWithoutAGraph) {
   }
 }
 
-// Memory that libtorch keeps of one trainer's tensors does not know that trainer's streams when the next one, or a
-// graph, gives it back.
+// What libtorch keeps of one trainer's tensors is given back by waiting for that trainer's streams, which are the next
+// one's then.
 TEST(GraphSteps, FollowAnotherTrainerWithExpandableSegments) {
   if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
   const AllocatorSettings settings("expandable_segments:True");

@@ -59,7 +59,7 @@ void expect_same_bits(Communicator& group, base::Device device, const Layout& fr
 TEST_F(NcclGraphs, RedistributionsThatPackAndAdd) {
   const auto group = make_whole_group(*world_of_tests(), ranks());
   // The larger ones take their scratch memory while they are recorded.
-  for (const auto& [shape, warm] : {std::pair(layout::Shape{17, 5}, true), std::pair(layout::Shape{301, 67}, false)}) {
+  for (const auto& [shape, warm] : {std::pair(layout::Shape{65, 64}, true), std::pair(layout::Shape{301, 67}, false)}) {
     const Layout cols = layout::cut_cols(shape, ranks());
     const Layout rows = layout::cut_rows(shape, {{.name = "all", .rows = shape.rows}}, ranks());
     Layout parts = layout::replicated(shape, ranks());
