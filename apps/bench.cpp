@@ -13,10 +13,10 @@
 #include "tessera/bench/products.h"
 #include "tessera/bench/schedule_table.h"
 #include "tessera/bench/step.h"
-#include "tessera/comm/local.h"
-#include "tessera/train/config_settings.h"
+#include "tessera/comm/local/world.h"
+#include "tessera/train/config/settings.h"
 #include "tessera/train/gpu_launch.h"
-#include "tessera/train/plan_flags.h"
+#include "tessera/train/plan/flags.h"
 
 namespace tessera::apps {
 namespace {

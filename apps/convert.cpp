@@ -1,4 +1,4 @@
-#include "tessera/train/convert.h"
+#include "tessera/train/convert/convert.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 
 #include "command_line.h"
 #include "subcommands.h"
-#include "tessera/train/byte_size.h"
+#include "tessera/train/config/byte_size.h"
 
 namespace tessera::apps {
 

@@ -1,4 +1,4 @@
-#include "tessera/train/inspect.h"
+#include "tessera/train/inspect/checkpoint.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 
 #include "command_line.h"
 #include "subcommands.h"
-#include "tessera/train/inspect_data.h"
+#include "tessera/train/inspect/data.h"
 
 namespace tessera::apps {
 

@@ -8,10 +8,10 @@
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
 #include "tessera/shard/events_json.h"
-#include "tessera/train/config_settings.h"
-#include "tessera/train/plan_flags.h"
-#include "tessera/train/plan_report.h"
-#include "tessera/train/plan_timeline.h"
+#include "tessera/train/config/settings.h"
+#include "tessera/train/plan/flags.h"
+#include "tessera/train/plan/report.h"
+#include "tessera/train/plan/timeline.h"
 #include "tessera/train/run_directory.h"
 
 namespace tessera::apps {

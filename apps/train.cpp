@@ -6,7 +6,7 @@
 #include "subcommands.h"
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
-#include "tessera/train/config_parse.h"
+#include "tessera/train/config/parse.h"
 #include "tessera/train/launch.h"
 
 namespace tessera::apps {

@@ -14,8 +14,8 @@
 
 #include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
-#include "tessera/comm/local.h"
-#include "tessera/comm/mpi.h"
+#include "tessera/comm/local/world.h"
+#include "tessera/comm/mpi/world.h"
 
 namespace {
 
@@ -64,8 +64,8 @@ void measure(Communicator& group, std::int64_t bytes) {
   };
   const int repeats = static_cast<int>(std::clamp<std::int64_t>(4 * kMegabyte / bytes, 1, 100));
   // Rounds over all rows, the best of each: a busy machine slows them alike.
-  constexpr int kRounds = 10;
-  for (int round = 0; round < kRounds; ++round)
+  constexpr int rounds = 10;
+  for (int round = 0; round < rounds; ++round)
     for (Row& row : rows) row.best = std::min(row.best, seconds(group, repeats, row.work));
   if (group.rank() != 0) return;
   for (const Row& row : rows)

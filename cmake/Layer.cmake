@@ -1,20 +1,19 @@
-# tessera_layer(NAME [DEPENDS ...]): one static library a folder, made of every .cpp file in it.
-# Files named mpi*.cpp are compiled where MPI is found, no_mpi.cpp or *_no_mpi.cpp where it is not; *.cu, cuda*.cpp,
-# *_cuda.cpp and nccl*.cpp with TESSERA_CUDA, no_cuda.cpp and *_no_cuda.cpp without it.
+# tessera_layer(NAME [FOLDERS ...] [DEPENDS ...]): one static library a layer, made of every .cpp file in its folder and
+# in these folders within. no_mpi.cpp is compiled where MPI is not found; *.cu and *_cuda.cpp with TESSERA_CUDA,
+# no_cuda.cpp and *_no_cuda.cpp without it.
 function(tessera_layer NAME)
-  cmake_parse_arguments(ARG "" "" "DEPENDS" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS *.cpp)
+  cmake_parse_arguments(ARG "" "" "FOLDERS;DEPENDS" ${ARGN})
+  list(TRANSFORM ARG_FOLDERS APPEND "/*.cpp" OUTPUT_VARIABLE within)
+  file(GLOB sources CONFIGURE_DEPENDS *.cpp ${within})
   if(MPI_CXX_FOUND)
-    list(FILTER sources EXCLUDE REGEX "[/_]no_mpi\\.cpp$")
-  else()
-    list(FILTER sources EXCLUDE REGEX "/mpi[a-z_]*\\.cpp$")
+    list(FILTER sources EXCLUDE REGEX "/no_mpi\\.cpp$")
   endif()
   if(TESSERA_CUDA)
     list(FILTER sources EXCLUDE REGEX "no_cuda\\.cpp$")
     file(GLOB kernels CONFIGURE_DEPENDS *.cu)
     list(APPEND sources ${kernels})
   else()
-    list(FILTER sources EXCLUDE REGEX "/(cuda|nccl)[a-z_]*\\.cpp$|[a-z]_cuda\\.cpp$")
+    list(FILTER sources EXCLUDE REGEX "[a-z]_cuda\\.cpp$")
     file(GLOB without CONFIGURE_DEPENDS *no_cuda.cpp)
     list(APPEND sources ${without})
     list(REMOVE_DUPLICATES sources)

@@ -52,9 +52,9 @@ nlohmann::json read_json_file(const std::filesystem::path& path) {
 }
 
 std::string shown(const nlohmann::json& value) {
-  constexpr std::size_t kLimit = 80;
+  constexpr std::size_t limit = 80;
   std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  if (text.size() > kLimit) text = text.substr(0, kLimit - 3) + "...";
+  if (text.size() > limit) text = text.substr(0, limit - 3) + "...";
   return text;
 }
 

@@ -82,9 +82,9 @@ Span span_of(const CUpti_Activity& record) {
 }
 
 void give_buffer(std::uint8_t** buffer, std::size_t* size, std::size_t* most_records) {
-  constexpr std::size_t kBytes = std::size_t{1} << 20;
-  *buffer = static_cast<std::uint8_t*>(std::aligned_alloc(8, kBytes));
-  *size = *buffer == nullptr ? 0 : kBytes;
+  constexpr std::size_t buffer_bytes = std::size_t{1} << 20;
+  *buffer = static_cast<std::uint8_t*>(std::aligned_alloc(8, buffer_bytes));
+  *size = *buffer == nullptr ? 0 : buffer_bytes;
   *most_records = 0;
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "tessera/comm/link.h"
+#include "tessera/comm/local/link.h"
 #include "tessera/shard/simulate.h"
 
 namespace tessera::bench {

@@ -4,7 +4,7 @@
 #include <mutex>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/local.h"
+#include "tessera/comm/local/world.h"
 #include "tessera/shard/host_time.h"
 
 namespace tessera::bench {

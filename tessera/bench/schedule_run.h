@@ -6,7 +6,7 @@
 
 #include "tessera/bench/schedule_costs.h"
 #include "tessera/bench/synthetic.h"
-#include "tessera/comm/link.h"
+#include "tessera/comm/local/link.h"
 
 namespace tessera::bench {
 

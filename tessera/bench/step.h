@@ -10,7 +10,7 @@
 #include <string>
 
 #include "tessera/comm/world.h"
-#include "tessera/train/config.h"
+#include "tessera/train/config/config.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera::bench {

@@ -71,7 +71,7 @@ class Communicator {
   virtual base::Fence exchange(std::vector<Send> sends, std::vector<Receive> receives) = 0;
 
   // Memory that later operations receive into again and again, a whole base::Buffer of the group's device or empty:
-  // where the backend can, peers write to it themselves (comm/cuda_peer_pushes.h), else nothing changes. It takes the
+  // where the backend can, peers write to it themselves (comm/cuda_peer/pushes.h), else nothing changes. It takes the
   // place of what was shared before, which may be given back when the call has returned. Collective over the group;
   // waits for the lane and for the peers. Returns why some peer cannot write to it, empty where all can or none needs
   // to.

@@ -179,8 +179,8 @@ void copy_matrix(const void* source, std::int64_t source_stride, void* target, s
     std::memcpy(target, source, row_bytes * static_cast<std::size_t>(rows));
     return;
   }
-  constexpr std::size_t kNarrow = 64;  // bytes; below, a call of memcpy costs more than the row
-  if (row_bytes <= kNarrow) {
+  constexpr std::size_t narrow = 64;  // bytes; below, a call of memcpy costs more than the row
+  if (row_bytes <= narrow) {
     switch (element_bytes) {
       case 2:
         return copy_narrow<std::uint16_t>(source, source_stride, target, target_stride, rows, cols);

@@ -1,7 +1,7 @@
 // What stands in for CUDA and NCCL where the library is built without them.
 #include "tessera/base/error.h"
 #include "tessera/comm/device_kernels.h"
-#include "tessera/comm/nccl.h"
+#include "tessera/comm/nccl/world.h"
 
 namespace tessera::comm {
 

@@ -2,7 +2,7 @@
 #include <cstdlib>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/mpi.h"
+#include "tessera/comm/mpi/world.h"
 
 namespace tessera::comm {
 

@@ -35,8 +35,8 @@ class World {
   // Collective over the world. Must not outlive the world.
   virtual std::unique_ptr<Board> make_board() = 0;
 
-  // This rank's host clock where time is virtual (comm/local.h), else null. Computation that should take time advances
-  // it.
+  // This rank's host clock where time is virtual (comm/local/world.h), else null. Computation that should take time
+  // advances it.
   virtual std::shared_ptr<base::VirtualClock> clock() const { return nullptr; }
 };
 

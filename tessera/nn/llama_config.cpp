@@ -64,15 +64,15 @@ class Fields {
 };
 
 void require_llama(const Fields& fields) {
-  constexpr auto kExpected = "a Llama model (\"model_type\": \"llama\", \"architectures\": [\"LlamaForCausalLM\"])";
+  constexpr auto wanted = "a Llama model (\"model_type\": \"llama\", \"architectures\": [\"LlamaForCausalLM\"])";
   const json* architectures = fields.find("architectures");
   const json* type = fields.find("model_type");
   if (architectures) {
     if (!architectures->is_array() ||
         std::find(architectures->begin(), architectures->end(), "LlamaForCausalLM") == architectures->end())
-      fields.fail("architectures", kExpected);
+      fields.fail("architectures", wanted);
   }
-  if ((type && *type != "llama") || (!type && !architectures)) fields.fail("model_type", kExpected);
+  if ((type && *type != "llama") || (!type && !architectures)) fields.fail("model_type", wanted);
 }
 
 void require_supported(const Fields& fields) {

@@ -21,16 +21,16 @@ void expand_heads(const HeadArguments& a) {
 }
 
 void reduce_heads(const HeadArguments& a) {
-  constexpr std::int64_t kChunk = 256;
+  constexpr std::int64_t chunk = 256;
   dispatch_floating(a.type, [&](auto element) {
     using T = decltype(element);
     using A = Accumulator<T>;
     const auto query_heads = static_cast<std::int64_t>(a.map.size());
-    std::array<A, kChunk> sum;
+    std::array<A, chunk> sum;
     for (std::int64_t row = 0; row < a.tokens * a.heads; ++row) {
       const A* token = static_cast<const A*>(a.from) + row / a.heads * query_heads * a.head_dim;
-      for (std::int64_t start = 0; start < a.head_dim; start += kChunk) {
-        const std::int64_t count = std::min(kChunk, a.head_dim - start);
+      for (std::int64_t start = 0; start < a.head_dim; start += chunk) {
+        const std::int64_t count = std::min(chunk, a.head_dim - start);
         sum.fill(A{0});
         for (std::int64_t head = 0; head < query_heads; ++head) {
           if (a.map[static_cast<std::size_t>(head)] != row % a.heads) continue;

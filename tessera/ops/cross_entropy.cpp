@@ -101,7 +101,7 @@ at::Tensor cross_entropy_finish(at::Tensor& logits, const at::Tensor& maximum, c
 }
 
 double sum_in_order(const at::Tensor& losses) {
-  constexpr std::int64_t kChunk = 1024;
+  constexpr std::int64_t chunk_size = 1024;
   const at::Tensor values = dense(losses, 1, "losses");
   if (on_cuda(values)) return sum_on_device(values).item<double>();
   double result = 0;
@@ -109,9 +109,9 @@ double sum_in_order(const at::Tensor& losses) {
     using A = decltype(element);
     const A* data = values.const_data_ptr<A>();
     A total = 0;
-    for (std::int64_t start = 0; start < values.numel(); start += kChunk) {
+    for (std::int64_t start = 0; start < values.numel(); start += chunk_size) {
       A chunk = 0;
-      for (std::int64_t i = start; i < std::min(start + kChunk, values.numel()); ++i) chunk += data[i];
+      for (std::int64_t i = start; i < std::min(start + chunk_size, values.numel()); ++i) chunk += data[i];
       total += chunk;
     }
     result = total;

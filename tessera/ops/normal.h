@@ -33,11 +33,11 @@ inline constexpr double kTail[] = {
 // Horner's rule, from power I down; the recursion is gone after compilation, so loops around it can be vectorised.
 template <const auto& kCoefficients, std::size_t I = 0>
 TESSERA_HOST_DEVICE inline double polynomial(double t) {
-  constexpr double kCoefficient = kCoefficients[I];
+  constexpr double coefficient = kCoefficients[I];
   if constexpr (I + 1 == std::size(kCoefficients))
-    return kCoefficient;
+    return coefficient;
   else
-    return std::fma(polynomial<kCoefficients, I + 1>(t), t, kCoefficient);
+    return std::fma(polynomial<kCoefficients, I + 1>(t), t, coefficient);
 }
 
 // sqrt(w) = w (1 / sqrt(w)) for 1 <= w <= 64: a first guess from the bits of w, then Newton's iteration, which does not

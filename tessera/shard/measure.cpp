@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "tessera/shard/host_time.h"
-#include "tessera/shard/plan.h"
+#include "tessera/shard/plan/plan.h"
 
 namespace tessera::shard {
 

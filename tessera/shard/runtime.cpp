@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "tessera/base/error.h"
-#include "tessera/shard/check_mesh.h"
+#include "tessera/shard/check/mesh.h"
 #include "tessera/shard/replicas.h"
 #include "tessera/shard/sizes.h"
 

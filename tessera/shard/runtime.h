@@ -30,7 +30,7 @@
 #include "tessera/shard/on_demand.h"
 #include "tessera/shard/parallel.h"
 #include "tessera/shard/pending_step.h"
-#include "tessera/shard/plan_auto.h"
+#include "tessera/shard/plan/auto.h"
 #include "tessera/shard/replay.h"
 #include "tessera/shard/statistics.h"
 #include "tessera/shard/timeline.h"

@@ -12,7 +12,7 @@
 #include "tessera/base/device.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/launcher.h"
-#include "tessera/comm/nccl.h"
+#include "tessera/comm/nccl/world.h"
 #include "tessera/comm/processes.h"
 #include "tessera/comm/tcp_store.h"
 

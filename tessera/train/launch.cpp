@@ -7,9 +7,9 @@
 
 #include "tessera/base/device.h"
 #include "tessera/base/error.h"
-#include "tessera/comm/local.h"
-#include "tessera/comm/mpi.h"
-#include "tessera/train/checkpoint_together.h"
+#include "tessera/comm/local/world.h"
+#include "tessera/comm/mpi/world.h"
+#include "tessera/train/checkpoint/together.h"
 #include "tessera/train/gpu_launch.h"
 #include "tessera/train/loop.h"
 #include "tessera/train/run_plan.h"
@@ -38,11 +38,11 @@ void train_with_processes(comm::World& world, const TrainConfig& command, const 
   std::vector<int> everyone;
   for (int rank = 0; rank < world.size(); ++rank) everyone.push_back(rank);
   const auto group = world.make_group("launch", {everyone});
-  run_together(*group, "settings", [&](std::stop_token) {
+  run_together(*group, "settings", [&](const std::stop_token&) {
     plan = plan_run(command,
                     {.configs = configs, .world_size = world.size(), .part = world.rank(), .parts = world.size()});
   });
-  run_together(*group, "--out", [&](std::stop_token) {
+  run_together(*group, "--out", [&](const std::stop_token&) {
     if (world.rank() == 0) files = std::make_unique<RunFiles>(plan);
   });
   run_training(world, plan, files.get());

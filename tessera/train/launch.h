@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "tessera/base/env.h"
-#include "tessera/train/config.h"
+#include "tessera/train/config/config.h"
 
 namespace tessera::train {
 

@@ -11,7 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/attention.h"
 #include "tessera/train/batches.h"
-#include "tessera/train/checkpoint_together.h"
+#include "tessera/train/checkpoint/together.h"
 #include "tessera/train/lr_schedule.h"
 #include "tessera/train/step_timeline.h"
 #include "tessera/train/traffic_sum.h"

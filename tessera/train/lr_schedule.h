@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "tessera/train/config.h"
+#include "tessera/train/config/config.h"
 
 namespace tessera::train {
 

@@ -6,7 +6,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/llama_trace.h"
-#include "tessera/train/byte_size.h"
+#include "tessera/train/config/byte_size.h"
 
 namespace tessera::train {
 namespace {

@@ -7,7 +7,7 @@
 #include "tessera/nn/llama_config.h"
 #include "tessera/nn/recompute.h"
 #include "tessera/shard/events.h"
-#include "tessera/train/config.h"
+#include "tessera/train/config/config.h"
 
 namespace tessera::train {
 

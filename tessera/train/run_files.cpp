@@ -8,8 +8,8 @@
 #include <iostream>
 
 #include "tessera/base/error.h"
-#include "tessera/train/checkpoint_folder.h"
-#include "tessera/train/config_settings.h"
+#include "tessera/train/checkpoint/folder.h"
+#include "tessera/train/config/settings.h"
 
 namespace tessera::train {
 namespace {

@@ -6,12 +6,12 @@
 #include <string>
 
 #include "tessera/shard/runtime.h"
-#include "tessera/train/checkpoint_io.h"
-#include "tessera/train/metrics.h"
-#include "tessera/train/metrics_progress.h"
+#include "tessera/train/checkpoint/io.h"
+#include "tessera/train/metrics/metrics.h"
+#include "tessera/train/metrics/progress.h"
+#include "tessera/train/metrics/tensorboard.h"
 #include "tessera/train/run_directory.h"
 #include "tessera/train/run_plan.h"
-#include "tessera/train/tensorboard.h"
 
 namespace tessera::train {
 

@@ -2,11 +2,11 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/version.h"
-#include "tessera/train/checkpoint.h"
-#include "tessera/train/config_check.h"
-#include "tessera/train/config_resume.h"
-#include "tessera/train/config_settings.h"
-#include "tessera/train/plan_step.h"
+#include "tessera/train/checkpoint/checkpoint.h"
+#include "tessera/train/config/check.h"
+#include "tessera/train/config/resume.h"
+#include "tessera/train/config/settings.h"
+#include "tessera/train/plan/step.h"
 #include "tessera/train/recompute_choice.h"
 
 namespace tessera::train {

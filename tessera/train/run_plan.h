@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "tessera/nn/llama_config.h"
-#include "tessera/train/config.h"
-#include "tessera/train/data.h"
+#include "tessera/train/config/config.h"
+#include "tessera/train/data/data.h"
 
 namespace tessera::train {
 

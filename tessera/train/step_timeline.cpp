@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "tessera/train/checkpoint_together.h"
-#include "tessera/train/trace_events.h"
+#include "tessera/train/checkpoint/together.h"
+#include "tessera/train/metrics/trace_events.h"
 
 namespace tessera::train {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "tessera/comm/communicator.h"
 #include "tessera/shard/statistics.h"
-#include "tessera/train/metrics.h"
+#include "tessera/train/metrics/metrics.h"
 
 namespace tessera::train {
 

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "tessera/train/checkpoint.h"
+#include "tessera/train/checkpoint/checkpoint.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera::train {

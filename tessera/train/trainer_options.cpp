@@ -1,8 +1,8 @@
 #include "tessera/train/trainer_options.h"
 
-#include "tessera/train/byte_size.h"
-#include "tessera/train/config_check.h"
-#include "tessera/train/plan_step.h"
+#include "tessera/train/config/byte_size.h"
+#include "tessera/train/config/check.h"
+#include "tessera/train/plan/step.h"
 #include "tessera/train/recompute_choice.h"
 
 namespace tessera::train {

@@ -1,11 +1,11 @@
 // A run's settings as what a trainer is made of.
 #pragma once
-#include "tessera/train/config.h"
+#include "tessera/train/config/config.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera::train {
 
-// config: resolved (config_check.h). Errors (InputError): recompute_choice's.
+// config: resolved (config/check.h). Errors (InputError): recompute_choice's.
 TrainerOptions trainer_options(const TrainConfig& config, const nn::LlamaConfig& model);
 
 }  // namespace tessera::train

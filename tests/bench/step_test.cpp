@@ -6,7 +6,7 @@
 #include <array>
 #include <cmath>
 
-#include "tessera/comm/local.h"
+#include "tessera/comm/local/world.h"
 
 namespace tessera::bench {
 namespace {

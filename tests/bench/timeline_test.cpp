@@ -10,7 +10,7 @@
 
 #include "tessera/bench/schedule_costs.h"
 #include "tessera/bench/synthetic.h"
-#include "tessera/comm/local.h"
+#include "tessera/comm/local/world.h"
 
 namespace tessera::bench {
 namespace {
@@ -34,7 +34,7 @@ struct Case {
 SyntheticModel uneven_model() {
   SyntheticModel model{.layers = {}, .activation_bytes = 3000};
   for (int i = 0; i < 4; ++i)
-    model.layers.push_back({.weight_bytes = 512 * (31 + 17 * i),
+    model.layers.push_back({.weight_bytes = std::int64_t{512} * (31 + 17 * i),
                             .forward_seconds = 0.001 * (1 + (i * 2) % 3),
                             .update_seconds = 0.0002 * (1 + i % 2),
                             .once = i == 1});

@@ -194,34 +194,34 @@ TYPED_TEST(Collectives, ExchangeMatchesMessagesInOrder) {
 
 // Needs 16 GB of memory; run by hand with --gtest_also_run_disabled_tests.
 TEST(CollectiveSize, DISABLED_PartsOfMoreThan2To31Elements) {
-  constexpr std::int64_t kCount = (std::int64_t{1} << 31) + 12345;
+  constexpr std::int64_t per_rank = (std::int64_t{1} << 31) + 12345;
   on_ranks(2, [&](Communicator& group) {
     const auto at = [](std::int64_t i) { return value_of<std::uint8_t>(7, i); };
-    std::vector<std::uint8_t> data(static_cast<std::size_t>(kCount) * 2);
-    const std::int64_t begin = group.rank() * kCount;
-    for (std::int64_t i = 0; i < kCount; i += 1009) data[static_cast<std::size_t>(begin + i)] = at(begin + i);
-    group.all_gather(data.data() + begin, data.data(), equal_counts(2, kCount), base::DType::u8).synchronize();
+    std::vector<std::uint8_t> data(static_cast<std::size_t>(per_rank) * 2);
+    const std::int64_t begin = group.rank() * per_rank;
+    for (std::int64_t i = 0; i < per_rank; i += 1009) data[static_cast<std::size_t>(begin + i)] = at(begin + i);
+    group.all_gather(data.data() + begin, data.data(), equal_counts(2, per_rank), base::DType::u8).synchronize();
     std::int64_t wrong = 0;
     for (int r = 0; r < 2; ++r)
-      for (std::int64_t i = 0; i < kCount; i += 1009)
-        wrong += data[static_cast<std::size_t>(r * kCount + i)] != at(r * kCount + i);
+      for (std::int64_t i = 0; i < per_rank; i += 1009)
+        wrong += data[static_cast<std::size_t>(r * per_rank + i)] != at(r * per_rank + i);
     EXPECT_EQ(wrong, 0);
   });
 }
 
 TEST(CollectiveOrder, OperationsOfOneGroupRunInOrderWithoutWaitingBetween) {
-  constexpr std::int64_t kCount = 5000;
+  constexpr std::int64_t per_rank = 5000;
   for (int ranks = 1; ranks <= 8; ++ranks) {
     if (!has_ranks(ranks)) continue;
     on_ranks(ranks, [&](Communicator& group) {
-      Placed data(std::vector<std::int64_t>(kCount, 1));
+      Placed data(std::vector<std::int64_t>(per_rank, 1));
       base::Fence last;
-      for (int i = 0; i < 12; ++i) last = group.all_reduce(data.data(), kCount, base::DType::i64);
+      for (int i = 0; i < 12; ++i) last = group.all_reduce(data.data(), per_rank, base::DType::i64);
       group.barrier();
       last.synchronize();
       std::int64_t expected = 1;
       for (int i = 0; i < 12; ++i) expected *= group.size();
-      EXPECT_EQ(data.values(), std::vector<std::int64_t>(kCount, expected));
+      EXPECT_EQ(data.values(), std::vector<std::int64_t>(per_rank, expected));
     });
   }
 }

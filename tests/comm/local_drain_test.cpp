@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/local.h"
+#include "tessera/comm/local/world.h"
 #include "tests/comm/ranks.h"
 
 namespace tessera::comm {

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/local.h"
+#include "tessera/comm/local/world.h"
 #include "tests/comm/ranks.h"
 #include "tests/comm/values.h"
 
@@ -332,7 +332,8 @@ TEST(LocalDelays, ChangeNoBit) {
   LocalOptions delayed;
   delayed.inject = [](int rank, const std::string& group, const std::string&, std::int64_t sequence) {
     std::this_thread::sleep_for(
-        std::chrono::microseconds((rank * 7 + sequence * 3 + static_cast<int>(group.size())) % 5 * 700));
+        std::chrono::microseconds(700) *
+        ((std::int64_t{7} * rank + 3 * sequence + static_cast<std::int64_t>(group.size())) % 5));
   };
   EXPECT_TRUE(same_bits(result(delayed), result({})));
 }

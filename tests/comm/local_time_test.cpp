@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/local.h"
+#include "tessera/comm/local/world.h"
 #include "tests/comm/ranks.h"
 
 namespace tessera::comm {

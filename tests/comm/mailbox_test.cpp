@@ -38,11 +38,11 @@ TEST(PeerMailbox, IsFullAtItsLimitAndGoesOnWhenRead) {
 }
 
 TEST(PeerMailbox, CarriesManyBetweenThreads) {
-  constexpr std::int64_t kMessages = 200000;
+  constexpr std::int64_t messages = 200000;
   const auto own = PeerMailbox::create("tessera-test", 1);
   std::jthread sender([&] {
     const auto mailbox = PeerMailbox::open(own->name(), 1);
-    for (std::int64_t i = 0; i < kMessages;) {
+    for (std::int64_t i = 0; i < messages;) {
       const auto taken = mailbox->try_take(0);
       if (!taken) {
         std::this_thread::yield();
@@ -53,7 +53,7 @@ TEST(PeerMailbox, CarriesManyBetweenThreads) {
       ++i;
     }
   });
-  for (std::int64_t i = 0; i < kMessages; ++i)
+  for (std::int64_t i = 0; i < messages; ++i)
     while (!own->try_post(0, {.offset = i, .bytes = -i})) std::this_thread::yield();
 }
 

@@ -5,7 +5,7 @@
 #include <iostream>
 #include <string_view>
 
-#include "tessera/comm/mpi.h"
+#include "tessera/comm/mpi/world.h"
 #include "tests/comm/failure_printer.h"
 #include "tests/comm/ranks.h"
 

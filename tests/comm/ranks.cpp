@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "tessera/comm/local.h"
+#include "tessera/comm/local/world.h"
 
 namespace tessera::comm {
 

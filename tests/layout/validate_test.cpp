@@ -105,7 +105,7 @@ TEST(Validate, AgreesWithPaintingTheBufferElementByElement) {
       ++elements;
     });
     const bool disjoint = static_cast<std::int64_t>(painted.size()) == elements;
-    ASSERT_EQ(refusal(layout) == "", disjoint) << i << "\n" << to_string(layout);
+    ASSERT_EQ(refusal(layout).empty(), disjoint) << i << "\n" << to_string(layout);
     ++(disjoint ? accepted : refused);
   }
   EXPECT_GT(accepted, 0);
@@ -121,8 +121,8 @@ TEST(Validate, CoverAgreesWithCountingHolders) {
     const auto holders = testing::holders(layout);
     const bool held = std::all_of(holders.begin(), holders.end(), [](const auto& ranks) { return !ranks.empty(); });
     const bool once = std::all_of(holders.begin(), holders.end(), [](const auto& ranks) { return ranks.size() == 1; });
-    ASSERT_EQ(refusal(layout, Cover::all) == "", held) << i << "\n" << to_string(layout);
-    ASSERT_EQ(refusal(layout, Cover::exact) == "", once) << i << "\n" << to_string(layout);
+    ASSERT_EQ(refusal(layout, Cover::all).empty(), held) << i << "\n" << to_string(layout);
+    ASSERT_EQ(refusal(layout, Cover::exact).empty(), once) << i << "\n" << to_string(layout);
     ++(once ? exact : held ? all : none);
   }
   EXPECT_GT(exact, 0);
@@ -181,17 +181,17 @@ std::optional<Layout> mutate(testing::Random& random, Layout layout, int kind) {
 }
 
 TEST(Validate, RefusesEveryMutationOfAnExactLayout) {
-  constexpr int kKinds = 11;
-  std::vector<int> refused(kKinds);
+  constexpr int kinds = 11;
+  std::vector<int> refused(kinds);
   for (int i = 0; i < testing::iterations(6000); ++i) {
     testing::Random random(static_cast<std::uint64_t>(i));
     const Layout layout = testing::random_exact(random, testing::random_shape(random), random.small(1, 6));
-    const auto broken = mutate(random, layout, i % kKinds);
+    const auto broken = mutate(random, layout, i % kinds);
     if (!broken) continue;
     ASSERT_NE(refusal(*broken, Cover::exact), "") << i << "\n" << to_string(layout) << to_string(*broken);
-    ++refused[i % kKinds];
+    ++refused[i % kinds];
   }
-  for (int kind = 0; kind < kKinds; ++kind) EXPECT_GT(refused[kind], 0) << kind;
+  for (int kind = 0; kind < kinds; ++kind) EXPECT_GT(refused[kind], 0) << kind;
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-#include "tessera/comm/local.h"
+#include "tessera/comm/local/world.h"
 #include "tessera/nn/llama_layouts.h"
 
 namespace tessera::nn {
@@ -70,8 +70,8 @@ TEST_P(Gradient, IsTheDerivativeOfTheLoss) {
   const auto [tied, recompute] = GetParam();
   comm::run_local(1, {}, [tied = tied, recompute = recompute](comm::World& world) {
     shard::Parallel parallel = shard::make_parallel(world, 1, 1, 1);
-    constexpr base::DType kType = base::DType::fp64;
-    shard::Runtime runtime(parallel, {.model = kType, .accumulator = kType, .wire = kType});
+    constexpr base::DType type = base::DType::fp64;
+    shard::Runtime runtime(parallel, {.model = type, .accumulator = type, .wire = type});
     Context context{.runtime = runtime, .recompute = recompute};
     LlamaConfig config = small_model();
     config.tie_word_embeddings = tied;
@@ -95,14 +95,14 @@ TEST_P(Gradient, IsTheDerivativeOfTheLoss) {
       for (double value : gradient) largest = std::max(largest, std::abs(value));
       EXPECT_GT(largest, 0) << parameter.spec.name;
       for (std::size_t i = 0; i < weights.size(); i += 1 + weights.size() / 7) {
-        constexpr double kStep = 1e-5;
+        constexpr double delta = 1e-5;
         const double before = weights[i];
-        weights[i] = before + kStep;
+        weights[i] = before + delta;
         const double above = loss_of(model, runtime, batch);
-        weights[i] = before - kStep;
+        weights[i] = before - delta;
         const double below = loss_of(model, runtime, batch);
         weights[i] = before;
-        EXPECT_NEAR(gradient[i], (above - below) / (2 * kStep), 1e-6 * largest) << parameter.spec.name << " " << i;
+        EXPECT_NEAR(gradient[i], (above - below) / (2 * delta), 1e-6 * largest) << parameter.spec.name << " " << i;
       }
     }
   });

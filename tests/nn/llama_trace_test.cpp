@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/local.h"
+#include "tessera/comm/local/world.h"
 #include "tessera/nn/llama.h"
 
 namespace tessera::nn {

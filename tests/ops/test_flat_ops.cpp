@@ -87,14 +87,14 @@ TEST(Cast, RoundsRangesOfDoublesToBf16Once) {
 }
 
 TEST(Cast, DoesNotDependOnPosition) {
-  constexpr std::int64_t kCount = 200;
+  constexpr std::int64_t numel = 200;
   for (const DType from : {DType::bf16, DType::fp32, DType::fp64}) {
     for (const DType to : {DType::bf16, DType::fp32, DType::fp64}) {
-      const at::Tensor source = tensor_of(random_values(kCount, 1), {kCount}, to_scalar_type(from));
-      std::vector<std::byte> whole(kCount * base::size_of(to)), part(whole.size());
-      cast(source.const_data_ptr(), from, whole.data(), to, kCount);
+      const at::Tensor source = tensor_of(random_values(numel, 1), {numel}, to_scalar_type(from));
+      std::vector<std::byte> whole(numel * base::size_of(to)), part(whole.size());
+      cast(source.const_data_ptr(), from, whole.data(), to, numel);
       for (std::int64_t begin = 0; begin < 40; ++begin) {
-        const std::int64_t count = kCount - 3 * begin;
+        const std::int64_t count = numel - 3 * begin;
         const auto* start = static_cast<const std::byte*>(source.const_data_ptr()) +
                             static_cast<std::size_t>(begin) * base::size_of(from);
         cast(start, from, part.data(), to, count);
@@ -156,14 +156,14 @@ INSTANTIATE_TEST_SUITE_P(Types, AdamWTypes,
 // A step makes the weight err by 4u (its own operations) and the ratio m / sqrt(v), which is near 1 for gradients in
 // [0.5, 1) once the moments' errors (each step 4u of at most 1, carried on) have met: below 32u times the rate.
 TEST_P(AdamWTypes, TwentyStepsFollowTheFormula) {
-  constexpr std::int64_t kCount = 1500;  // more than one chunk
-  State state = initial_state(kCount, GetParam());
-  Values w = values_of(state.master), m(kCount), v(kCount);
+  constexpr std::int64_t numel = 1500;  // more than one chunk
+  State state = initial_state(numel, GetParam());
+  Values w = values_of(state.master), m(numel), v(numel);
   for (std::int64_t s = 1; s <= 20; ++s) {
     AdamW options = options_at(s);
     options.gradient_scale = 0.5;
-    const at::Tensor gradient = gradient_of(kCount, s, GetParam().gradient);
-    step(options, state, gradient, 0, kCount);
+    const at::Tensor gradient = gradient_of(numel, s, GetParam().gradient);
+    step(options, state, gradient, 0, numel);
     const Values g = values_of(gradient);
     for (std::size_t i = 0; i < w.size(); ++i) {
       const double scaled = 0.5 * g[i];
@@ -179,18 +179,18 @@ TEST_P(AdamWTypes, TwentyStepsFollowTheFormula) {
   expect_near(values_of(state.exp_avg_sq), v, [&](std::size_t) { return 20 * 4 * u; });
   expect_near(values_of(state.master), w,
               [&](std::size_t i) { return 20 * (4 * u * (std::abs(w[i]) + 0.2) + 1e-2 * 32 * u); });
-  EXPECT_TRUE(same_bits(state.weight, tensor_of(values_of(state.master), {kCount}, GetParam().weight)));
+  EXPECT_TRUE(same_bits(state.weight, tensor_of(values_of(state.master), {numel}, GetParam().weight)));
 }
 
 TEST(AdamW, AgreesWithTorch) {
-  constexpr std::int64_t kCount = 300;
-  State state = initial_state(kCount, {at::kDouble, at::kDouble, at::kDouble});
+  constexpr std::int64_t numel = 300;
+  State state = initial_state(numel, {at::kDouble, at::kDouble, at::kDouble});
   const auto aside = [](const at::Tensor& tensor) { return std::vector<at::Tensor>{tensor.clone()}; };
   std::vector<at::Tensor> w = aside(state.master), m = aside(state.exp_avg), v = aside(state.exp_avg_sq);
   for (std::int64_t s = 1; s <= 20; ++s) {
     const AdamW options = options_at(s);
-    const at::Tensor gradient = gradient_of(kCount, s, at::kDouble);
-    step(options, state, gradient, 0, kCount);
+    const at::Tensor gradient = gradient_of(numel, s, at::kDouble);
+    step(options, state, gradient, 0, numel);
     const std::vector<at::Tensor> g{gradient.clone()}, steps{tensor_of({static_cast<double>(s)}, {}, at::kFloat)};
     at::_fused_adamw_(w, g, m, v, {}, steps, options.lr, options.beta1, options.beta2, options.weight_decay,
                       options.eps, false, false);
@@ -214,17 +214,17 @@ TEST(AdamW, ChoicesAreTheScalarsOfTheStepsThatFollow) {
 }
 
 TEST_P(AdamWTypes, DoesNotDependOnTheCutOfTheRange) {
-  constexpr std::int64_t kCount = 2100;
-  State whole = initial_state(kCount, GetParam()), cut = initial_state(kCount, GetParam());
+  constexpr std::int64_t numel = 2100;
+  State whole = initial_state(numel, GetParam()), cut = initial_state(numel, GetParam());
   for (std::int64_t s = 1; s <= 3; ++s) {
-    const at::Tensor gradient = gradient_of(kCount, s, GetParam().gradient);
-    step(options_at(s), whole, gradient, 0, kCount);
+    const at::Tensor gradient = gradient_of(numel, s, GetParam().gradient);
+    step(options_at(s), whole, gradient, 0, numel);
     std::int64_t begin = 0;
     for (const std::int64_t count : {1L, 7L, 0L, 16L, 3L, 1024L, 33L, 1016L}) {
       step(options_at(s), cut, gradient, begin, count);
       begin += count;
     }
-    ASSERT_EQ(begin, kCount);
+    ASSERT_EQ(begin, numel);
   }
   EXPECT_TRUE(same_bits(whole.master, cut.master));
   EXPECT_TRUE(same_bits(whole.weight, cut.weight));

@@ -16,9 +16,9 @@ namespace {
 
 // Known answers published with the generator (Random123, kat_vectors).
 TEST(Philox, GivesThePublishedAnswers) {
-  constexpr std::uint32_t kOnes = 0xFFFFFFFFu;
+  constexpr std::uint32_t ones = 0xFFFFFFFFu;
   EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}), (PhiloxCounter{0x6627E8D5u, 0xE169C58Du, 0xBC57AC4Cu, 0x9B00DBD8u}));
-  EXPECT_EQ(philox({kOnes, kOnes, kOnes, kOnes}, {kOnes, kOnes}),
+  EXPECT_EQ(philox({ones, ones, ones, ones}, {ones, ones}),
             (PhiloxCounter{0x408F276Du, 0x41C83B0Eu, 0xA20BC7C6u, 0x6D5451FDu}));
   EXPECT_EQ(philox({0x243F6A88u, 0x85A308D3u, 0x13198A2Eu, 0x03707344u}, {0xA4093822u, 0x299F31D0u}),
             (PhiloxCounter{0xD16CFE09u, 0x94FDCCEBu, 0x5001E420u, 0x24126EA1u}));
@@ -100,13 +100,14 @@ struct Golden {
 };
 
 TEST(FillNormal, GivesTheSameValuesForever) {
-  constexpr std::string_view kUp = "model.layers.0.mlp.up_proj.weight", kDown = "model.layers.0.mlp.down_proj.weight";
+  constexpr std::string_view up_name = "model.layers.0.mlp.up_proj.weight",
+                             down_name = "model.layers.0.mlp.down_proj.weight";
   const Golden golden[] = {
       {0, "", 0, -1.2584595876794969, -0x1.422a685558f05p+0},
-      {7, kUp, 0, 0.49579049666967659, 0x1.fbb0810391a7ap-2},
-      {7, kUp, 1, 1.6061413821959828, 0x1.9b2c14e4b4aap+0},
-      {7, kDown, 1, 1.2625936870366522, 0x1.43395702e6afbp+0},
-      {8, kUp, 1, 0.98063698081297152, 0x1.f6160ce15ee21p-1},
+      {7, up_name, 0, 0.49579049666967659, 0x1.fbb0810391a7ap-2},
+      {7, up_name, 1, 1.6061413821959828, 0x1.9b2c14e4b4aap+0},
+      {7, down_name, 1, 1.2625936870366522, 0x1.43395702e6afbp+0},
+      {8, up_name, 1, 0.98063698081297152, 0x1.f6160ce15ee21p-1},
       {0x123456789abcdef, "lm_head.weight", (std::int64_t{1} << 35) + 17, -1.6849110831543185, -0x1.af56552df07bdp+0},
   };
   for (const Golden& g : golden) {
@@ -125,12 +126,12 @@ TEST(FillNormal, GivesTheSameValuesForever) {
 }
 
 TEST(FillNormal, OfAPartEqualsThePartOfTheWhole) {
-  constexpr std::int64_t kRows = 13, kCols = 37;
+  constexpr std::int64_t row_count = 13, columns = 37;
   const auto fill = [](std::int64_t row, std::int64_t col, std::int64_t rows, std::int64_t cols, std::int64_t stride) {
     std::vector<float> data(static_cast<std::size_t>(rows * stride), -1.0f);
     fill_normal({.seed = 3,
                  .name = "w",
-                 .logical_cols = kCols,
+                 .logical_cols = columns,
                  .row = row,
                  .col = col,
                  .rows = rows,
@@ -139,7 +140,7 @@ TEST(FillNormal, OfAPartEqualsThePartOfTheWhole) {
                 data.data(), base::DType::fp32);
     return data;
   };
-  const std::vector<float> whole = fill(0, 0, kRows, kCols, kCols);
+  const std::vector<float> whole = fill(0, 0, row_count, columns, columns);
   for (const auto& [row, col, rows, cols] : {std::array<std::int64_t, 4>{2, 5, 4, 17},
                                              {12, 36, 1, 1},
                                              {0, 1, 13, 9},
@@ -151,17 +152,17 @@ TEST(FillNormal, OfAPartEqualsThePartOfTheWhole) {
     for (std::int64_t r = 0; r < rows; ++r)
       for (std::int64_t c = 0; c < stride; ++c)
         EXPECT_EQ(part[static_cast<std::size_t>(r * stride + c)],
-                  c < cols ? whole[static_cast<std::size_t>((row + r) * kCols + col + c)] : -1.0f);
+                  c < cols ? whole[static_cast<std::size_t>((row + r) * columns + col + c)] : -1.0f);
   }
 }
 
 TEST(FillNormal, RoundsOnceFromFp64) {
-  constexpr std::int64_t kCount = 1000;
-  std::vector<double> exact(kCount);
-  std::vector<float> single(kCount);
-  std::vector<base::bfloat16> half(kCount);
+  constexpr std::int64_t number = 1000;
+  std::vector<double> exact(number);
+  std::vector<float> single(number);
+  std::vector<base::bfloat16> half(number);
   const NormalFill fill{
-      .seed = 5, .name = "w", .standard_deviation = 0.02, .logical_cols = kCount, .rows = 1, .cols = kCount};
+      .seed = 5, .name = "w", .standard_deviation = 0.02, .logical_cols = number, .rows = 1, .cols = number};
   fill_normal(fill, exact.data(), base::DType::fp64);
   fill_normal(fill, single.data(), base::DType::fp32);
   fill_normal(fill, half.data(), base::DType::bf16);

@@ -98,12 +98,12 @@ TEST_P(VocabularyOps, CrossEntropyEqualsTheReferenceForEveryCut) {
 }
 
 TEST_P(VocabularyOps, CrossEntropyOfALargeVocabularyEqualsTheReference) {
-  constexpr std::int64_t kVocabulary = 20008;
-  const std::vector<std::int64_t> targets = {0, kVocabulary - 1, 9000};
-  const at::Tensor logits = random_tensor({3, kVocabulary}, 1, type(), 4.0);
+  constexpr std::int64_t vocab = 20008;
+  const std::vector<std::int64_t> targets = {0, vocab - 1, 9000};
+  const at::Tensor logits = random_tensor({3, vocab}, 1, type(), 4.0);
   const LossReference expected = reference(logits, targets, 2.0);
-  const double error = (static_cast<double>(kVocabulary) / kLanes + 32 + 2 * expected.range) * u();
-  for (const std::vector<std::int64_t>& cuts : {std::vector<std::int64_t>{0, kVocabulary}, {0, 8001, kVocabulary}}) {
+  const double error = (static_cast<double>(vocab) / kLanes + 32 + 2 * expected.range) * u();
+  for (const std::vector<std::int64_t>& cuts : {std::vector<std::int64_t>{0, vocab}, {0, 8001, vocab}}) {
     const Loss got = cross_entropy(logits, ids(targets), cuts, 2.0);
     expect_near(values_of(got.losses), expected.losses,
                 [&](std::size_t i) { return error + 4 * u() * (expected.losses[i] + expected.range); });

@@ -88,18 +88,18 @@ void expect_near(const Values& got, const Values& expected, const std::function<
   EXPECT_EQ(wrong, 0u) << "of " << got.size() << " elements";
 }
 
-Values numeric_gradient(at::Tensor x, const std::function<double()>& loss) {
-  constexpr double kStep = 1e-5;
+Values numeric_gradient(const at::Tensor& x, const std::function<double()>& loss) {
+  constexpr double step = 1e-5;
   Values gradient(static_cast<std::size_t>(x.numel()));
   double* data = x.mutable_data_ptr<double>();
   for (std::size_t i = 0; i < gradient.size(); ++i) {
     const double value = data[i];
-    data[i] = value + kStep;
+    data[i] = value + step;
     const double above = loss();
-    data[i] = value - kStep;
+    data[i] = value - step;
     const double below = loss();
     data[i] = value;
-    gradient[i] = (above - below) / (2 * kStep);
+    gradient[i] = (above - below) / (2 * step);
   }
   return gradient;
 }

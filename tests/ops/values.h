@@ -35,7 +35,7 @@ at::Tensor shifted(const at::Tensor& tensor, std::int64_t elements);
 void expect_near(const Values& got, const Values& expected, const std::function<double(std::size_t)>& bound);
 
 // d loss / d x[i] by central differences of `loss` at the fp64 tensor x, step 1e-5.
-Values numeric_gradient(at::Tensor x, const std::function<double()>& loss);
+Values numeric_gradient(const at::Tensor& x, const std::function<double()>& loss);
 // sum of a[i] b[i]
 double dot(const at::Tensor& a, const at::Tensor& b);
 

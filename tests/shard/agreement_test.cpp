@@ -7,7 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/board.h"
-#include "tessera/comm/local.h"
+#include "tessera/comm/local/world.h"
 
 namespace tessera::shard {
 namespace {

@@ -4,8 +4,8 @@
 #include <array>
 #include <iostream>
 
-#include "tessera/shard/check.h"
-#include "tessera/shard/plan.h"
+#include "tessera/shard/check/check.h"
+#include "tessera/shard/plan/plan.h"
 #include "tests/shard/oracle.h"
 #include "tests/shard/oracle_cases.h"
 

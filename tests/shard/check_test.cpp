@@ -1,7 +1,7 @@
 // The checker on schedules written by hand: one rule a test, each with the fault that names what is wrong. The
 // two-layer step: per microbatch a+ a- b+ b- | b+ b! b- a+ a! a-, then the publishes of a and b at the positions -2 and
 // -1.
-#include "tessera/shard/check.h"
+#include "tessera/shard/check/check.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <chrono>
 #include <iostream>
 
-#include "tessera/shard/plan.h"
+#include "tessera/shard/plan/plan.h"
 #include "tests/shard/oracle_cases.h"
 
 namespace tessera::shard {

@@ -1,5 +1,5 @@
 // The ranks together: who deadlocks is named, and many ranks alike cost what one does.
-#include "tessera/shard/check_together.h"
+#include "tessera/shard/check/together.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -9,7 +9,7 @@
 #include <iostream>
 #include <random>
 
-#include "tessera/shard/plan.h"
+#include "tessera/shard/plan/plan.h"
 #include "tests/shard/oracle_cases.h"
 
 namespace tessera::shard {

@@ -6,9 +6,9 @@
 #include <chrono>
 #include <thread>
 
-#include "tessera/comm/local.h"
-#include "tessera/comm/nccl.h"
-#include "tessera/shard/plan.h"
+#include "tessera/comm/local/world.h"
+#include "tessera/comm/nccl/world.h"
+#include "tessera/shard/plan/plan.h"
 
 namespace tessera::shard {
 namespace {

@@ -1,6 +1,6 @@
 // The planner's promises on random steps: every schedule is proved, fits its budgets and gathers no more than it needs
 // to.
-#include "tessera/shard/plan.h"
+#include "tessera/shard/plan/plan.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -11,7 +11,7 @@
 #include <map>
 
 #include "tessera/base/error.h"
-#include "tessera/shard/check.h"
+#include "tessera/shard/check/check.h"
 #include "tests/shard/oracle_cases.h"
 
 namespace tessera::shard {
@@ -189,8 +189,8 @@ class PlanRandomSteps : public ::testing::TestWithParam<int> {
   // Calls visit(step, units' limit) for programs of this part.
   template <typename Visit>
   void for_each_program(Visit visit) {
-    constexpr int kParts = 4;
-    for (int seed = GetParam(); seed < kPrograms; seed += kParts) {
+    constexpr int parts = 4;
+    for (int seed = GetParam(); seed < kPrograms; seed += parts) {
       const Case made = RandomStep(static_cast<std::uint64_t>(seed)).make();
       for (const std::int64_t coalesce : {std::int64_t{0}, Random(seed).between(1, 20000)}) {
         SCOPED_TRACE(fmt::format("{}, coalesced up to {}", made.name, coalesce));
@@ -256,12 +256,12 @@ INSTANTIATE_TEST_SUITE_P(Parts, PlanRandomSteps, ::testing::Range(0, 4));
 
 // Every sweep but the first finds the layers of the end of the sweep before it in their places.
 TEST(PlanGathers, WhatIsNeededAgainSoonStays) {
-  constexpr int kLayers = 7, kMicrobatches = 3;
-  const Case made = oracle::mirrored_layers(kLayers, kMicrobatches, {kArenaAlignment});
-  for (int room = 1; room <= kLayers; ++room) {
+  constexpr int depth = 7, batches = 3;
+  const Case made = oracle::mirrored_layers(depth, batches, {kArenaAlignment});
+  for (int room = 1; room <= depth; ++room) {
     const Schedule schedule = plan(made.trace, made.sizes, {.gather_budget = room * kArenaAlignment});
     EXPECT_EQ(schedule.gather_arena, room * kArenaAlignment);
-    EXPECT_EQ(schedule.residencies.size(), kLayers + (2 * kMicrobatches - 1) * (kLayers - room)) << "room " << room;
+    EXPECT_EQ(schedule.residencies.size(), depth + (2 * batches - 1) * (depth - room)) << "room " << room;
   }
 }
 

@@ -8,7 +8,7 @@
 #include <functional>
 #include <vector>
 
-#include "tessera/comm/local.h"
+#include "tessera/comm/local/world.h"
 #include "tessera/shard/runtime.h"
 #include "tests/shard/elements.h"
 

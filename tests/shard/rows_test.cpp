@@ -13,7 +13,7 @@
 #include "tessera/base/bfloat16.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/kernels.h"
-#include "tessera/comm/local.h"
+#include "tessera/comm/local/world.h"
 #include "tessera/shard/runtime.h"
 #include "tessera/shard/sizes.h"
 

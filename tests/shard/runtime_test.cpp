@@ -10,7 +10,7 @@
 #include "tessera/base/bfloat16.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/board.h"
-#include "tessera/comm/local.h"
+#include "tessera/comm/local/world.h"
 #include "tests/shard/elements.h"
 
 namespace tessera::shard {

@@ -1,4 +1,4 @@
-#include "tessera/train/blend.h"
+#include "tessera/train/data/blend.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

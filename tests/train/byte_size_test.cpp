@@ -1,9 +1,9 @@
-#include "tessera/train/byte_size.h"
+#include "tessera/train/config/byte_size.h"
 
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/shard/plan.h"
+#include "tessera/shard/plan/plan.h"
 
 namespace tessera::train {
 namespace {

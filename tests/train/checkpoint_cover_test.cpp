@@ -1,4 +1,4 @@
-#include "tessera/train/checkpoint_cover.h"
+#include "tessera/train/checkpoint/cover.h"
 
 #include <limits>
 
@@ -56,10 +56,10 @@ TEST(CheckpointCover, AgreesWithCountingElements) {
 }
 
 TEST(CheckpointCover, BoxesFromADamagedFileAreFaults) {
-  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  constexpr std::int64_t largest = std::numeric_limits<std::int64_t>::max();
   const layout::Shape shape{4, 4};
   for (const Box& box : {Box{0, 5, 0, 4}, Box{1, 4, 0, 4}, Box{-1, 4, 0, 4}, Box{0, 4, 0, 0}, Box{0, 0, 0, 4},
-                         Box{kMax, kMax, 0, 4}, Box{0, kMax, kMax, kMax}, Box{0, -4, 0, -4}})
+                         Box{largest, largest, 0, 4}, Box{0, largest, largest, largest}, Box{0, -4, 0, -4}})
     EXPECT_TRUE(cover_fault(shape, std::vector{box}));
   EXPECT_TRUE(cover_fault(shape, {}));
   EXPECT_FALSE(cover_fault({0, 4}, {}));

@@ -1,4 +1,4 @@
-#include "tessera/train/checkpoint_folder.h"
+#include "tessera/train/checkpoint/folder.h"
 
 #include "checkpoint_testing.h"
 

@@ -1,4 +1,4 @@
-#include "tessera/train/checkpoint_manifest.h"
+#include "tessera/train/checkpoint/manifest.h"
 
 #include "checkpoint_testing.h"
 
@@ -66,7 +66,7 @@ TEST(CheckpointManifest, EachWrongFieldIsNamed) {
                                                    {"\"pieces\":[[1", "\"piece\":[[1", "'pieces' is missing"}}) {
     const std::string message = input_error([&] { check(replaced(to_text(sample()), c.from, c.to)); });
     EXPECT_NE(message.find(c.said), std::string::npos) << c.from << " -> " << c.to << ": " << message;
-    EXPECT_EQ(message.rfind("M", 0), 0u) << message;
+    EXPECT_TRUE(message.starts_with('M')) << message;
   }
 }
 
@@ -75,8 +75,8 @@ TEST(CheckpointManifest, ChangedBytesNeverDoMoreThanAnInputError) {
   Random random(11);
   const std::string alphabet = "{}[]\":,0123456789-.eEx \\n\xff\n";
   int refused = 0;
-  constexpr int kRounds = 5000;
-  for (int round = 0; round < kRounds; ++round) {
+  constexpr int rounds = 5000;
+  for (int round = 0; round < rounds; ++round) {
     std::string changed = text;
     for (std::int64_t i = pick(random, 1, 3); i > 0; --i) {
       const auto at = static_cast<std::size_t>(pick(random, 0, static_cast<std::int64_t>(changed.size()) - 1));
@@ -89,7 +89,7 @@ TEST(CheckpointManifest, ChangedBytesNeverDoMoreThanAnInputError) {
       ++refused;
     }
   }
-  EXPECT_GT(refused, kRounds / 2);
+  EXPECT_GT(refused, rounds / 2);
 }
 
 TEST(CheckpointManifest, PartsMergeAndDifferentDescriptionsAreRefused) {

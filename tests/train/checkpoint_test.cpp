@@ -1,5 +1,5 @@
 // Writing and reading whole checkpoints.
-#include "tessera/train/checkpoint.h"
+#include "tessera/train/checkpoint/checkpoint.h"
 
 #include "checkpoint_testing.h"
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/local.h"
-#include "tessera/train/checkpoint.h"
+#include "tessera/comm/local/world.h"
+#include "tessera/train/checkpoint/checkpoint.h"
 
 namespace tessera::train::testing {
 
@@ -140,7 +140,8 @@ inline layout::LocalLayout place(Random& random, const std::vector<layout::Box>&
 // Every element on exactly one of the ranks; some ranks may get nothing.
 inline std::vector<layout::LocalLayout> random_storage(Random& random, layout::Shape shape, int ranks) {
   std::vector<std::vector<layout::Box>> boxes(static_cast<std::size_t>(ranks));
-  for (const layout::Box& box : random_tiling(random, shape, static_cast<int>(pick(random, 0, 3 * ranks))))
+  for (const layout::Box& box :
+       random_tiling(random, shape, static_cast<int>(pick(random, 0, std::int64_t{3} * ranks))))
     boxes[static_cast<std::size_t>(pick(random, 0, ranks - 1))].push_back(box);
   std::vector<layout::LocalLayout> locals;
   for (const auto& own : boxes) locals.push_back(place(random, own));

@@ -1,4 +1,4 @@
-#include "tessera/train/checkpoint_together.h"
+#include "tessera/train/checkpoint/together.h"
 
 #include <atomic>
 #include <chrono>
@@ -18,7 +18,7 @@ std::vector<std::string> errors_of(int ranks, const std::function<void(comm::Com
   std::vector<std::string> messages(static_cast<std::size_t>(ranks));
   on_ranks(ranks, [&](comm::Communicator& group) {
     try {
-      run_together(group, "test", [&](std::stop_token stop) { body(group, stop); });
+      run_together(group, "test", [&](const std::stop_token& stop) { body(group, stop); });
     } catch (const InputError& error) {
       messages[static_cast<std::size_t>(group.rank())] = error.what();
       if (input_errors != nullptr) ++*input_errors;
@@ -30,7 +30,7 @@ std::vector<std::string> errors_of(int ranks, const std::function<void(comm::Com
 }
 
 TEST(CheckpointTogether, OneRanksErrorIsTheSameOnEveryRank) {
-  const auto messages = errors_of(4, [](comm::Communicator& group, std::stop_token) {
+  const auto messages = errors_of(4, [](comm::Communicator& group, const std::stop_token&) {
     if (group.rank() == 2) throw Error("disk full");
   });
   for (const std::string& message : messages) EXPECT_EQ(message, "test: rank 2: disk full");
@@ -40,7 +40,7 @@ TEST(CheckpointTogether, TheLowestRankSpeaksForAllAndItsTypeIsKept) {
   std::atomic<int> input_errors{0};
   const auto messages = errors_of(
       3,
-      [](comm::Communicator& group, std::stop_token) {
+      [](comm::Communicator& group, const std::stop_token&) {
         if (group.rank() == 1) throw InputError("bad file");
         if (group.rank() == 2) throw std::runtime_error("other");
       },
@@ -56,7 +56,7 @@ TEST(CheckpointTogether, ARankMayWorkForLongerThanTheGroupsTimeLimit) {
   on_ranks(
       2,
       [&](comm::Communicator& group) {
-        run_together(group, "slow", [&](std::stop_token) {
+        run_together(group, "slow", [&](const std::stop_token&) {
           if (group.rank() == 1) std::this_thread::sleep_for(1800ms);
           ++finished;
         });
@@ -70,7 +70,7 @@ TEST(CheckpointTogether, ADeadRankStopsTheOthersWork) {
   const auto run = [&] {
     on_ranks(2, [&](comm::Communicator& group) {
       if (group.rank() == 1) throw Error("rank 1 died");
-      run_together(group, "work", [&](std::stop_token stop) {
+      run_together(group, "work", [&](const std::stop_token& stop) {
         for (int i = 0; i < 1000 && !stop.stop_requested(); ++i) std::this_thread::sleep_for(10ms);
         stopped = stop.stop_requested();
       });

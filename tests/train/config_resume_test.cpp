@@ -1,10 +1,10 @@
-#include "tessera/train/config_resume.h"
+#include "tessera/train/config/resume.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/train/config_check.h"
-#include "tessera/train/config_settings.h"
+#include "tessera/train/config/check.h"
+#include "tessera/train/config/settings.h"
 #include "tests/train/config_test_support.h"
 
 namespace tessera::train {

@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/train/config_check.h"
-#include "tessera/train/config_parse.h"
-#include "tessera/train/config_settings.h"
+#include "tessera/train/config/check.h"
+#include "tessera/train/config/parse.h"
+#include "tessera/train/config/settings.h"
 #include "tests/train/config_test_support.h"
 
 namespace tessera::train {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/train/config_parse.h"
+#include "tessera/train/config/parse.h"
 
 namespace tessera::train {
 

@@ -1,4 +1,4 @@
-#include "tessera/train/convert.h"
+#include "tessera/train/convert/convert.h"
 
 #include "convert_testing.h"
 
@@ -59,7 +59,7 @@ TEST(ConvertExport, SplitsStackedWeightsByRows) {
   for (std::size_t i = 0; i < logical.size(); ++i)
     ours[logical[i].name] = numbers_of(i, layout::matrix_shape(logical[i].dims).elements());
   const auto& qkv = ours.at("layers.1.attention.qkv.weight");
-  const std::size_t q = 6 * 4 * 20, kv = 3 * 4 * 20, gate = 33 * 20;
+  const std::size_t q = std::size_t{6} * 4 * 20, kv = std::size_t{3} * 4 * 20, gate = std::size_t{33} * 20;
   EXPECT_EQ(tensors.at("model.layers.1.self_attn.q_proj.weight"), bytes_of(qkv, 0, q));
   EXPECT_EQ(tensors.at("model.layers.1.self_attn.k_proj.weight"), bytes_of(qkv, q, kv));
   EXPECT_EQ(tensors.at("model.layers.1.self_attn.v_proj.weight"), bytes_of(qkv, q + kv, kv));
@@ -81,7 +81,7 @@ TEST(ConvertExport, ANarrowerTypeIsRoundedAndAWiderOneComesFromTheMasters) {
   convert(root / "wide", root / "a", {.dtype = DType::bf16});
   convert(root / "narrow", root / "b", {.dtype = DType::fp32});
   convert(root / "narrow", root / "c", {.dtype = DType::bf16});
-  const std::vector<float> embedding = numbers_of(0, 131 * 20);  // tensor 0
+  const std::vector<float> embedding = numbers_of(0, std::int64_t{131} * 20);  // tensor 0
   const std::string name = "model.embed_tokens.weight";
   EXPECT_EQ(tensor_bytes(root / "a").at(name), bytes_of(rounded(embedding), 0, embedding.size()));
   EXPECT_EQ(tensor_bytes(root / "b").at(name), bytes_of(embedding, 0, embedding.size()));
@@ -112,7 +112,7 @@ TEST(ConvertImport, Bf16WeightsAreTheRoundedMasters) {
   convert(root / "c", root / "hf");
   convert(root / "hf", root / "back", {.dtype = DType::bf16});
   const CheckpointReader reader(root / "back");
-  const std::vector<float> embedding = numbers_of(0, 131 * 20);
+  const std::vector<float> embedding = numbers_of(0, std::int64_t{131} * 20);
   const auto bits = rounded(embedding);
   EXPECT_EQ(reader.hash(reader.tensor("embedding.weight", Kind::master)),
             hash_of(embedding.data(), embedding.size() * 4));
@@ -133,7 +133,8 @@ TEST(ConvertImport, HalfPrecisionBecomesFp32) {
   const CheckpointReader reader(root / "back");
   EXPECT_FALSE(reader.has_master());
   std::vector<float> expected;
-  for (const std::uint16_t bits : rounded(numbers_of(0, 131 * 20))) expected.push_back(half_to_float(bits));
+  for (const std::uint16_t bits : rounded(numbers_of(0, std::int64_t{131} * 20)))
+    expected.push_back(half_to_float(bits));
   const StoredTensor& embedding = reader.tensor("embedding.weight", Kind::weight);
   EXPECT_EQ(embedding.dtype, DType::fp32);
   EXPECT_EQ(reader.hash(embedding), hash_of(expected.data(), expected.size() * 4));
@@ -157,7 +158,7 @@ TEST(ConvertErrors, RefusesBadSourcesAndTargets) {
 TEST(ConvertErrors, RefusesCheckpointsThatAreNotThisModel) {
   const TemporaryFolder root;
   const auto fault = [&](const json& state) {
-    const std::vector<float> values(131 * 20);
+    const std::vector<float> values(std::size_t{131} * 20);
     CheckpointContents contents{.step = 1, .state = state, .tensors = {}};
     contents.tensors.push_back(
         {"embedding.weight", Kind::weight, DType::fp32, {131, 20}, whole({131, 20}), values.data()});

@@ -6,9 +6,9 @@
 
 #include "checkpoint_testing.h"
 #include "tessera/base/bfloat16.h"
-#include "tessera/train/convert.h"
-#include "tessera/train/hf_folder.h"
-#include "tessera/train/hf_llama.h"
+#include "tessera/train/convert/convert.h"
+#include "tessera/train/convert/hf_folder.h"
+#include "tessera/train/convert/hf_llama.h"
 
 namespace tessera::train::testing {
 

@@ -1,4 +1,4 @@
-#include "tessera/train/data.h"
+#include "tessera/train/data/data.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

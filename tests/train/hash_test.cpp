@@ -1,4 +1,4 @@
-#include "tessera/train/hash.h"
+#include "tessera/train/checkpoint/hash.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tessera/train/hf_folder.h"
+#include "tessera/train/convert/hf_folder.h"
 
 #include "convert_testing.h"
 

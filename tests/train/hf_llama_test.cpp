@@ -1,9 +1,9 @@
-#include "tessera/train/hf_llama.h"
+#include "tessera/train/convert/hf_llama.h"
 
 #include <set>
 
 #include "convert_testing.h"
-#include "tessera/train/checkpoint_cover.h"
+#include "tessera/train/checkpoint/cover.h"
 
 namespace tessera::train {
 namespace {
@@ -22,7 +22,7 @@ TEST(HfLlama, LogicalTensorsHaveTheModelsShapes) {
   using Dims = std::vector<std::int64_t>;
   EXPECT_EQ(tensors.at("embedding.weight"), (Dims{131, 20}));
   EXPECT_EQ(tensors.at("layers.1.attention_norm.weight"), (Dims{20}));
-  EXPECT_EQ(tensors.at("layers.1.attention.qkv.weight"), (Dims{(6 + 2 * 3) * 4, 20}));
+  EXPECT_EQ(tensors.at("layers.1.attention.qkv.weight"), (Dims{48, 20}));
   EXPECT_EQ(tensors.at("layers.0.attention.output.weight"), (Dims{20, 24}));
   EXPECT_EQ(tensors.at("layers.0.mlp_norm.weight"), (Dims{20}));
   EXPECT_EQ(tensors.at("layers.0.mlp.gate_up.weight"), (Dims{66, 20}));

@@ -1,4 +1,4 @@
-#include "tessera/train/indexed_dataset.h"
+#include "tessera/train/data/indexed_dataset.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
-#include "tessera/train/inspect_data.h"
+#include "tessera/train/inspect/data.h"
 
 #include "checkpoint_testing.h"
-#include "tessera/train/indexed_dataset.h"
+#include "tessera/train/data/indexed_dataset.h"
 
 namespace tessera::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "tessera/train/inspect.h"
+#include "tessera/train/inspect/checkpoint.h"
 
 #include "checkpoint_testing.h"
 

@@ -1,4 +1,4 @@
-#include "tessera/train/metrics.h"
+#include "tessera/train/metrics/metrics.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <random>
 #include <sstream>
 
-#include "tessera/train/metrics_progress.h"
+#include "tessera/train/metrics/progress.h"
 #include "tests/train/config_test_support.h"
 
 namespace tessera::train {

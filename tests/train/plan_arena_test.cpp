@@ -7,8 +7,8 @@
 #include <map>
 
 #include "tessera/nn/llama_trace.h"
-#include "tessera/shard/plan.h"
-#include "tessera/train/plan_sizes.h"
+#include "tessera/shard/plan/plan.h"
+#include "tessera/train/plan/sizes.h"
 
 namespace tessera::train {
 namespace {

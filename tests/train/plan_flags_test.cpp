@@ -1,5 +1,5 @@
 // What `tessera plan` takes: machines, flags, recorded events and runs.
-#include "tessera/train/plan_flags.h"
+#include "tessera/train/plan/flags.h"
 
 #include <gmock/gmock.h>
 
@@ -9,8 +9,8 @@
 #include "config_test_support.h"
 #include "plan_testing.h"
 #include "tessera/shard/events_json.h"
-#include "tessera/train/metrics.h"
-#include "tessera/train/plan_report.h"
+#include "tessera/train/metrics/metrics.h"
+#include "tessera/train/plan/report.h"
 
 namespace tessera::train {
 namespace {

@@ -1,5 +1,5 @@
 // What `tessera plan` works out, against numbers derived by hand.
-#include "tessera/train/plan_step.h"
+#include "tessera/train/plan/step.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/zeros.h>
@@ -9,11 +9,11 @@
 
 #include "plan_testing.h"
 #include "tessera/base/error.h"
-#include "tessera/comm/local.h"
+#include "tessera/comm/local/world.h"
 #include "tessera/nn/llama_parameters.h"
-#include "tessera/train/config_check.h"
-#include "tessera/train/plan_report.h"
-#include "tessera/train/plan_timeline.h"
+#include "tessera/train/config/check.h"
+#include "tessera/train/plan/report.h"
+#include "tessera/train/plan/timeline.h"
 #include "tessera/train/recompute_choice.h"
 #include "tessera/train/trainer.h"
 

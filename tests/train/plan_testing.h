@@ -4,8 +4,8 @@
 #include <map>
 #include <string>
 
-#include "tessera/train/config_settings.h"
-#include "tessera/train/plan_step.h"
+#include "tessera/train/config/settings.h"
+#include "tessera/train/plan/step.h"
 
 namespace tessera::train {
 

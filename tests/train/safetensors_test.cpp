@@ -1,4 +1,4 @@
-#include "tessera/train/safetensors.h"
+#include "tessera/train/checkpoint/safetensors.h"
 
 #include <cstring>
 #include <numeric>
@@ -21,7 +21,7 @@ std::string with_header(const std::string& header, std::size_t data_bytes) {
 std::string fault(const std::string& content) {
   const TemporaryFolder folder;
   spill(folder / "f.safetensors", content);
-  const std::string message = input_error([&] { SafetensorsFile file(folder / "f.safetensors"); });
+  std::string message = input_error([&] { SafetensorsFile file(folder / "f.safetensors"); });
   EXPECT_NE(message.find("f.safetensors"), std::string::npos) << message;
   return message;
 }
@@ -113,8 +113,8 @@ TEST(Safetensors, ChangedBytesInTheHeaderNeverDoMoreThanAnInputError) {
   Random random(7);
   const std::string alphabet = "{}[]\":,0123456789-.eEx \\u\xff";
   int refused = 0;
-  constexpr int kRounds = 1500;
-  for (int round = 0; round < kRounds; ++round) {
+  constexpr int rounds = 1500;
+  for (int round = 0; round < rounds; ++round) {
     std::string changed = text;
     for (std::int64_t i = pick(random, 1, 4); i > 0; --i) {
       const auto at = static_cast<std::size_t>(pick(random, 0, header - 1));
@@ -136,7 +136,7 @@ TEST(Safetensors, ChangedBytesInTheHeaderNeverDoMoreThanAnInputError) {
       ++refused;
     }
   }
-  EXPECT_GT(refused, kRounds / 2);
+  EXPECT_GT(refused, rounds / 2);
 }
 
 }  // namespace

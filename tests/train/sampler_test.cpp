@@ -1,4 +1,4 @@
-#include "tessera/train/sampler.h"
+#include "tessera/train/data/sampler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -63,8 +63,8 @@ TEST(Permutation, IsTheOneThatIsDocumented) {
 // 64.2 with probability 1 - 1e-5. Seeds are fixed, so the test does not flicker.
 TEST(Permutation, TakesEveryOrderEquallyOften) {
   std::map<std::vector<std::int64_t>, int> counts;
-  constexpr int kEpochs = 24000;
-  for (std::int64_t epoch = 0; epoch < kEpochs; ++epoch) ++counts[visit({.seed = 42, .epoch = epoch}, 4)];
+  constexpr int epoch_count = 24000;
+  for (std::int64_t epoch = 0; epoch < epoch_count; ++epoch) ++counts[visit({.seed = 42, .epoch = epoch}, 4)];
   EXPECT_EQ(counts.size(), 24u);
   double chi_square = 0;
   for (const auto& [order, count] : counts) chi_square += (count - 1000.0) * (count - 1000.0) / 1000.0;
@@ -74,11 +74,11 @@ TEST(Permutation, TakesEveryOrderEquallyOften) {
 // Neighbours in the order are far apart in the data: the mean distance of two random samples of N is (N^2 - 1) / 3N,
 // with standard deviation of one distance N / sqrt(18); over 9999 pairs, five of the mean's deviations are 0.0118 N.
 TEST(Permutation, ScattersNeighbours) {
-  constexpr std::int64_t kSize = 10000;
-  const auto order = visit({.seed = 3}, kSize);
+  constexpr std::int64_t set_size = 10000;
+  const auto order = visit({.seed = 3}, set_size);
   double sum = 0;
   for (std::size_t i = 1; i < order.size(); ++i) sum += static_cast<double>(std::abs(order[i] - order[i - 1]));
-  EXPECT_NEAR(sum / (kSize - 1), kSize / 3.0, 0.0118 * kSize);
+  EXPECT_NEAR(sum / (set_size - 1), set_size / 3.0, 0.0118 * set_size);
 }
 
 TEST(Samples, AreCountedWithTheirLastTarget) {
@@ -91,12 +91,12 @@ TEST(Samples, AreCountedWithTheirLastTarget) {
 }
 
 TEST(Samples, RunOnAcrossEpochs) {
-  constexpr std::int64_t kSize = 5;
+  constexpr std::int64_t set_size = 5;
   std::vector<std::int64_t> got;
-  for (std::int64_t p = 0; p < 3 * kSize; ++p) got.push_back(sample_at(9, 0, kSize, p));
+  for (std::int64_t p = 0; p < 3 * set_size; ++p) got.push_back(sample_at(9, 0, set_size, p));
   std::vector<std::int64_t> expected;
   for (std::int64_t epoch = 0; epoch < 3; ++epoch)
-    for (const std::int64_t sample : visit({.seed = 9, .epoch = epoch}, kSize)) expected.push_back(sample);
+    for (const std::int64_t sample : visit({.seed = 9, .epoch = epoch}, set_size)) expected.push_back(sample);
   EXPECT_EQ(got, expected);
 }
 

@@ -45,15 +45,15 @@ struct Recorded {
 };
 
 TEST(StepTimeline, HoldsEveryTransferOfTheStepOnceAndChangesNoBit) {
-  constexpr int kTraced = 2;  // the second that follows the schedule
+  constexpr int traced = 2;  // the second that follows the schedule
   RunOptions options{.model = testing::odd_model(), .gtp = 2, .dp = 2, .blocks = 8, .steps = 4};
   const RunResult plain = testing::run(options);
   const int microbatches = options.blocks / (options.gtp * options.dp);
   std::mutex mutex;
   Recorded recorded;
-  options.before_step = [](Trainer& trainer, int step) { trainer.runtime().record_timeline(step >= kTraced - 1); };
+  options.before_step = [](Trainer& trainer, int step) { trainer.runtime().record_timeline(step >= traced - 1); };
   options.after_step = [&](Trainer& trainer, int step) {
-    if (step != kTraced) return;
+    if (step != traced) return;
     shard::Runtime& runtime = trainer.runtime();
     ordered_json file = gather_step_timeline(runtime);
     const std::lock_guard lock(mutex);

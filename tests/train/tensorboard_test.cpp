@@ -1,4 +1,4 @@
-#include "tessera/train/tensorboard.h"
+#include "tessera/train/metrics/tensorboard.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -62,10 +62,10 @@ TEST(TensorBoard, WritesFilesOfWholeRecords) {
   EXPECT_NE(writer.path().filename().string().find("tfevents"), std::string::npos);
   const auto events = parse_records(read_text(writer.path()));
   ASSERT_EQ(events.size(), 3u);
-  constexpr std::size_t kTime = 9;  // key and fp64 of the wall time
-  EXPECT_EQ(events[0].substr(kTime), version_event(0).substr(kTime));
-  EXPECT_EQ(events[1].substr(kTime), scalars_event(0, 1, {{"loss", 2.5}, {"lr", 0.1}}).substr(kTime));
-  EXPECT_EQ(events[2].substr(kTime), scalars_event(0, 2, {}).substr(kTime));
+  constexpr std::size_t time_at = 9;  // key and fp64 of the wall time
+  EXPECT_EQ(events[0].substr(time_at), version_event(0).substr(time_at));
+  EXPECT_EQ(events[1].substr(time_at), scalars_event(0, 1, {{"loss", 2.5}, {"lr", 0.1}}).substr(time_at));
+  EXPECT_EQ(events[2].substr(time_at), scalars_event(0, 2, {}).substr(time_at));
 }
 
 TEST(TensorBoard, AResumedRunHasAFileOfItsOwnThatPurgesLaterSteps) {

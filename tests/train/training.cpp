@@ -6,8 +6,8 @@
 #include <mutex>
 
 #include "tessera/comm/kernels.h"
-#include "tessera/comm/local.h"
-#include "tessera/comm/nccl.h"
+#include "tessera/comm/local/world.h"
+#include "tessera/comm/nccl/world.h"
 #include "tessera/ops/convert.h"
 
 namespace tessera::train::testing {

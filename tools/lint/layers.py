@@ -16,13 +16,14 @@ LAYERS = {
 }
 TENSOR_LAYERS = ("ops", "nn", "train", "apps", "bench")
 
-# Third-party headers and the rooms they stay in; the first pattern that matches decides. A room may be a file's stem.
+# Third-party headers and the rooms they stay in, layers or folders of one; the first pattern that matches decides.
 ROOMS = [
     (r"torch/torch\.h|torch/all\.h|torch/extension\.h", (), "all of torch costs minutes of compile time"),
-    (r"torch/csrc/distributed/|c10/util/Logging\.h", ("comm_store",), "c10d"),
+    (r"torch/csrc/distributed/|c10/util/Logging\.h", ("comm/store",), "c10d"),
     (r"torch/csrc/autograd/|torch/autograd\.h", ("nn",), "autograd"),
     (r"ATen/|c10/|torch/", TENSOR_LAYERS, "the tensor library"),
-    (r"mpi\.h$|mpi/|nccl\.h$", ("comm",), "MPI and NCCL"),
+    (r"mpi\.h$|mpi/", ("comm/mpi",), "MPI"),
+    (r"nccl\.h$", ("comm/nccl",), "NCCL"),
     (r"cublasLt|cudnn", ("ops",), "cuBLASLt and cuDNN"),
     (r"cupti", ("bench",), "CUPTI"),
 ]
@@ -60,7 +61,7 @@ def check_include(path, header):
         if re.match(pattern, header):
             if path.suffix in (".cu", ".cuh") and re.match(r"ATen/|c10/|torch/", header):
                 return f"includes <{header}>: no torch header in a CUDA file"
-            if folder in rooms or path.stem in rooms:
+            if folder in rooms or "/".join(path.parts[1:3]) in rooms:
                 return None
             return f"includes <{header}>: {what} stays in {', '.join(rooms) or 'no folder'}"
     return None

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/mpi.h"
+#include "tessera/comm/mpi/world.h"
 
 namespace {
 

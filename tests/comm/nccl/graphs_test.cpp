@@ -31,19 +31,19 @@ void expect_same_bits(Communicator& group, base::Device device, const Layout& fr
   };
   if (warm) run();
   Recorded graph(group.lane(), run);
-  constexpr int kRounds = 4;
+  constexpr int rounds = 4;
   std::vector<std::vector<float>> expected;
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     give(round);
     run();
     group.lane().synchronize();
     expected.push_back(target.values());
   }
   EXPECT_FALSE(same_bits(expected[0], expected[1]));
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     give(round);
     const auto& now = expected[static_cast<std::size_t>(round)];
-    const auto& other = expected[static_cast<std::size_t>((round + 1) % kRounds)];
+    const auto& other = expected[static_cast<std::size_t>((round + 1) % rounds)];
     for (const bool by_graph : {true, false}) {
       base::copy_bytes(target.data(), other.data(), other.size() * sizeof(float));
       if (by_graph)

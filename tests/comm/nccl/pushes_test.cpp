@@ -70,17 +70,17 @@ TEST_F(NcclPushes, ExchangesKeepTheOrderOfAPairsMessages) {
   const auto group = make_whole_group(*world_of_tests(), ranks());
   base::Buffer shared(std::size_t{64} << 20, device());
   EXPECT_EQ(group->share(all_of(shared)), "");
-  constexpr int kMessages = 3;
+  constexpr int messages = 3;
   const auto count_of = [](int from, int to, int round, int message) {
     return std::int64_t{(from * 131 + to * 17 + round * 977 + message * 5) % 40 * 1000};
   };
   for (int round = 0; round < 20; ++round) {
     std::vector<Placed<float>> memory;
-    memory.reserve(static_cast<std::size_t>(ranks() * kMessages));
+    memory.reserve(static_cast<std::size_t>(ranks() * messages));
     std::vector<Send> sends;
     std::vector<Receive> receives;
     std::byte* target = shared.data();
-    for (int message = 0; message < kMessages; ++message)
+    for (int message = 0; message < messages; ++message)
       for (int peer = 0; peer < ranks(); ++peer) {
         const std::int64_t out = count_of(rank(), peer, round, message), in = count_of(peer, rank(), round, message);
         memory.emplace_back(values(rank(), peer, round + message, out), device());
@@ -90,7 +90,7 @@ TEST_F(NcclPushes, ExchangesKeepTheOrderOfAPairsMessages) {
       }
     group->exchange(sends, receives).synchronize();
     std::size_t next = 0;
-    for (int message = 0; message < kMessages; ++message)
+    for (int message = 0; message < messages; ++message)
       for (int peer = 0; peer < ranks(); ++peer, ++next) {
         const std::int64_t in = count_of(peer, rank(), round, message);
         EXPECT_EQ(read(static_cast<std::byte*>(receives[next].data), in), values(peer, rank(), round + message, in));
@@ -179,10 +179,10 @@ TEST_F(NcclPushes, AGraphReplaysThem) {
   Recorded graph(group->lane(), [&] {
     for (int round = 1; round <= 5; ++round) rounds.enqueue(round);
   });
-  constexpr int kReplays = 200;
-  for (int i = 0; i < kReplays; ++i) graph.launch();
+  constexpr int replays = 200;
+  for (int i = 0; i < replays; ++i) graph.launch();
   rounds.enqueue(7);  // and then without it
-  rounds.expect_sum(kReplays * (1 + 2 + 3 + 4 + 5) + 7);
+  rounds.expect_sum(replays * (1 + 2 + 3 + 4 + 5) + 7);
 }
 
 TEST_F(NcclPushes, SizesThatDoNotFitAreAnError) {

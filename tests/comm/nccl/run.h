@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "tessera/comm/nccl.h"
+#include "tessera/comm/nccl/world.h"
 #include "tessera/comm/tcp_store.h"
 
 namespace tessera::comm {

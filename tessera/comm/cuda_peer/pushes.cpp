@@ -1,0 +1,271 @@
+#include "tessera/comm/cuda_peer/pushes.h"
+
+#include <cuda.h>
+
+#include <chrono>
+#include <thread>
+
+#include "tessera/base/device_guard.h"
+#include "tessera/base/error.h"
+
+namespace tessera::comm {
+namespace {
+
+constexpr std::size_t kFlagBytes = std::size_t{2} << 20;  // an allocation of its own, as handles need
+constexpr std::size_t kFlagStride = 64;
+
+// Flags as operations of a stream: many in one call.
+class FlagBatch {
+ public:
+  explicit FlagBatch(base::CudaStream stream) : stream_(stream) {}
+
+  // Everything before it on the stream is seen by whoever sees the flag.
+  void set(std::byte* flag) { write(flag, 1); }
+  void await_and_reset(std::byte* flag) {
+    CUstreamBatchMemOpParams one{};
+    one.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    one.waitValue.address = reinterpret_cast<CUdeviceptr>(flag);
+    one.waitValue.value = 1;
+    one.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+    operations_.push_back(one);
+    write(flag, 0);
+  }
+  void enqueue() {
+    if (operations_.empty()) return;
+    const CUresult result =
+        entry()(stream_, static_cast<unsigned>(operations_.size()), operations_.data(), /*flags=*/0);
+    if (result != CUDA_SUCCESS) throw Error("cuStreamBatchMemOp: error {}", static_cast<int>(result));
+    operations_.clear();
+  }
+
+ private:
+  using Function = CUresult(CUstream, unsigned, CUstreamBatchMemOpParams*, unsigned);
+
+  void write(std::byte* flag, cuuint32_t value) {
+    CUstreamBatchMemOpParams one{};
+    one.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    one.writeValue.address = reinterpret_cast<CUdeviceptr>(flag);
+    one.writeValue.value = value;
+    one.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
+    operations_.push_back(one);
+  }
+  // The driver's library is not linked: machines without it build and test this too.
+  static Function* entry() {
+    static Function* const function = [] {
+      void* found = nullptr;
+      cudaDriverEntryPointQueryResult status{};
+      TESSERA_CUDA_CHECK(
+          cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &found, 12000, cudaEnableDefault, &status));
+      TESSERA_CHECK(status == cudaDriverEntryPointSuccess && found != nullptr, "the driver has no cuStreamBatchMemOp");
+      return reinterpret_cast<Function*>(found);
+    }();
+    return function;
+  }
+
+  const base::CudaStream stream_;
+  std::vector<CUstreamBatchMemOpParams> operations_;
+};
+
+// Whether members can do something with each other, as each has said for itself: by pair, both ways.
+std::vector<bool> mutually(const std::vector<bool>& own, int rank, const Meeting& meet) {
+  std::string text;
+  for (const bool can : own) text.push_back(can ? '1' : '0');
+  const std::vector<std::string> all = meet(text);
+  std::vector<bool> both = own;
+  for (std::size_t peer = 0; peer < both.size(); ++peer)
+    both[peer] = both[peer] && all[peer].size() == own.size() && all[peer][static_cast<std::size_t>(rank)] == '1';
+  return both;
+}
+
+cudaEvent_t make_event() {
+  cudaEvent_t event = nullptr;
+  TESSERA_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  return event;
+}
+
+}  // namespace
+
+PeerPushes::PeerPushes(const GroupIdentity& group, base::Device device, base::CudaStream stream, const Meeting& meet)
+    : group_(group),
+      device_(device),
+      stream_(stream),
+      flag_buffer_(kFlagBytes, device),
+      own_mailbox_(PeerMailbox::create("tessera", group.size())),
+      mailboxes_(group.members.size()),
+      near_(group.members.size()) {
+  const base::DeviceGuard guard(device_);
+  const std::string host = host_identity();
+  const std::vector<std::string> hosts = meet(host), names = meet(own_mailbox_->name());
+  for_each_peer([&](int rank) {
+    const std::size_t peer = index(rank);
+    const std::string pair = fmt::format("rank {} and rank {}", group_.world_rank(), group_.members[peer]);
+    if (hosts[peer] != host) {
+      problem_ = pair + " are on different hosts";
+      return;
+    }
+    try {
+      mailboxes_[peer] = PeerMailbox::open(names[peer], group_.size());
+      near_[peer] = true;
+    } catch (const Error& error) {
+      problem_ = fmt::format("{}: {}", pair, error.what());
+    }
+  });
+  flag_buffer_.fill_zero();
+  flags_ =
+      std::make_unique<PeerMemory>(group_, device_, std::span(flag_buffer_.data(), flag_buffer_.size()), near_, meet);
+  if (!flags_->problem().empty()) problem_ = flags_->problem();
+  for (std::size_t peer = 0; peer < near_.size(); ++peer)
+    near_[peer] = near_[peer] && flags_->can_reach(static_cast<int>(peer));
+  near_ = mutually(near_, group_.rank, meet);
+  own_mailbox_->unlink();
+  int least = 0, greatest = 0;
+  TESSERA_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    cudaStream_t copies = nullptr;
+    TESSERA_CUDA_CHECK(cudaStreamCreateWithPriority(&copies, cudaStreamNonBlocking, greatest));
+    streams_.push_back(copies);
+    may_begin_.push_back(make_event());
+    copied_.push_back(make_event());
+  }
+  pushes_.assign(near_.size(), false);
+}
+
+PeerPushes::~PeerPushes() {
+  for (const cudaEvent_t event : may_begin_) cudaEventDestroy(event);
+  for (const cudaEvent_t event : copied_) cudaEventDestroy(event);
+  for (const base::CudaStream stream : streams_) cudaStreamDestroy(stream);
+}
+
+std::string PeerPushes::share(std::span<std::byte> memory, const Meeting& meet) {
+  shared_ = nullptr;  // before anybody gives the memory back: the meetings that follow see to it
+  pushes_.assign(near_.size(), false);
+  shared_ = std::make_unique<PeerMemory>(group_, device_, memory, near_, meet);
+  std::vector<bool> can = near_;
+  for (std::size_t peer = 0; peer < can.size(); ++peer)
+    can[peer] = can[peer] && shared_->can_reach(static_cast<int>(peer));
+  pushes_ = mutually(can, group_.rank, meet);
+  pushes_[index(group_.rank)] = true;
+  return shared_->problem().empty() ? problem_ : shared_->problem();
+}
+
+std::byte* PeerPushes::flag(int holder, Flag kind, int setter) {
+  std::byte* base = holder == group_.rank ? flag_buffer_.data() : flags_->of(holder);
+  return base + (index(setter) * 2 + (kind == Flag::free ? 0 : 1)) * kFlagStride;
+}
+
+Destination PeerPushes::target_of(const Receive& receive) const {
+  const std::span<std::byte> own = shared_->own();
+  const auto* target = static_cast<const std::byte*>(receive.data);
+  const bool inside = target >= own.data() && target + receive.bytes <= own.data() + own.size();
+  return {.offset = inside ? target - own.data() : Destination::kNowhere,
+          .bytes = static_cast<std::int64_t>(receive.bytes)};
+}
+
+// Tells every sender where its message goes; by sender, whether one comes this way.
+std::vector<bool> PeerPushes::post(std::vector<Receive>& receives, const Patience& patience) {
+  std::vector<bool> comes_from(group_.members.size());
+  std::vector<Receive> others;
+  for (const Receive& receive : receives) {
+    const std::size_t peer = index(receive.peer);
+    if (!pushes_[peer]) {
+      others.push_back(receive);
+      continue;
+    }
+    const Destination target = target_of(receive);
+    while (!own_mailbox_->try_post(receive.peer, target)) patience();
+    if (target.offset == Destination::kNowhere)
+      others.push_back(receive);
+    else
+      comes_from[peer] = true;
+  }
+  receives = std::move(others);
+  return comes_from;
+}
+
+// Where this rank's messages go, by receiver.
+std::vector<std::vector<PeerPushes::Copy>> PeerPushes::take(std::vector<Send>& sends, const Patience& patience) {
+  std::vector<std::vector<Copy>> copies(group_.members.size());
+  std::vector<Send> others;
+  for (const Send& send : sends) {
+    const std::size_t peer = index(send.peer);
+    if (!pushes_[peer]) {
+      others.push_back(send);
+      continue;
+    }
+    std::optional<Destination> target = mailboxes_[peer]->try_take(group_.rank);
+    for (; !target; target = mailboxes_[peer]->try_take(group_.rank)) patience();
+    if (target->bytes != static_cast<std::int64_t>(send.bytes))
+      throw Error("rank {} sends {} bytes to rank {}, which expects {}", group_.world_rank(), send.bytes,
+                  group_.members[peer], target->bytes);
+    if (target->offset == Destination::kNowhere)
+      others.push_back(send);
+    else
+      copies[peer].push_back({send.data, shared_->of(send.peer) + target->offset, send.bytes});
+  }
+  sends = std::move(others);
+  return copies;
+}
+
+void PeerPushes::run(std::vector<Send>& sends, std::vector<Receive>& receives, std::vector<Copy> own,
+                     const Patience& patience) {
+  const std::vector<bool> comes_from = post(receives, patience);
+  std::vector<std::vector<Copy>> copies = take(sends, patience);
+  copies[index(group_.rank)] = std::move(own);
+  enqueue(copies, comes_from);
+}
+
+void PeerPushes::enqueue_copies(std::size_t rank, const std::vector<Copy>& copies) {
+  TESSERA_CUDA_CHECK(cudaEventRecord(may_begin_[rank], stream_));
+  TESSERA_CUDA_CHECK(cudaStreamWaitEvent(streams_[rank], may_begin_[rank], 0));
+  for (const Copy& copy : copies)
+    if (copy.bytes > 0)
+      TESSERA_CUDA_CHECK(cudaMemcpyAsync(copy.target, copy.source, copy.bytes, cudaMemcpyDefault, streams_[rank]));
+  TESSERA_CUDA_CHECK(cudaEventRecord(copied_[rank], streams_[rank]));
+}
+
+void PeerPushes::enqueue(const std::vector<std::vector<Copy>>& copies, const std::vector<bool>& comes_from) {
+  const base::DeviceGuard guard(device_);
+  const int own = group_.rank;
+  FlagBatch flags(stream_);
+  const auto has_copies = [&](int rank) { return !copies[index(rank)].empty(); };
+
+  if (has_copies(own)) enqueue_copies(index(own), copies[index(own)]);
+  for_each_peer([&](int peer) {
+    if (comes_from[index(peer)]) flags.set(flag(peer, Flag::free, own));
+  });
+  flags.enqueue();
+  for_each_peer([&](int peer) {
+    if (!has_copies(peer)) return;
+    flags.await_and_reset(flag(own, Flag::free, peer));
+    flags.enqueue();
+    enqueue_copies(index(peer), copies[index(peer)]);
+  });
+  for_each_peer([&](int peer) {
+    if (!has_copies(peer)) return;
+    TESSERA_CUDA_CHECK(cudaStreamWaitEvent(stream_, copied_[index(peer)], 0));
+    flags.set(flag(peer, Flag::arrived, own));
+    flags.enqueue();
+  });
+  for_each_peer([&](int peer) {
+    if (comes_from[index(peer)]) flags.await_and_reset(flag(own, Flag::arrived, peer));
+  });
+  flags.enqueue();
+  if (has_copies(own)) TESSERA_CUDA_CHECK(cudaStreamWaitEvent(stream_, copied_[index(own)], 0));
+}
+
+void PeerPushes::release(const std::function<bool()>& goes_on) {
+  const base::DeviceGuard guard(device_);
+  cudaStream_t stream = nullptr;
+  if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return;
+  // Words of 1 over all flags, again and again: operations that were enqueued set them back.
+  const std::vector<std::uint32_t> ones(group_.members.size() * 2 * kFlagStride / sizeof(std::uint32_t), 1);
+  while (goes_on()) {
+    if (cudaMemcpyAsync(flag_buffer_.data(), ones.data(), ones.size() * sizeof ones[0], cudaMemcpyHostToDevice,
+                        stream) != cudaSuccess)
+      break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  cudaStreamDestroy(stream);
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,14 @@
+// The collectives of MPI processes: rounds of messages, and our own sums.
+#pragma once
+#include <memory>
+
+#include "tessera/comm/backend.h"
+#include "tessera/comm/mpi/progress.h"
+#include "tessera/comm/world.h"
+
+namespace tessera::comm {
+
+std::unique_ptr<Backend> make_mpi_backend(std::shared_ptr<MpiProgress> progress, MpiContext context,
+                                          const GroupIdentity& identity, const WorldOptions& options);
+
+}  // namespace tessera::comm

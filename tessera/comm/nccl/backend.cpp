@@ -1,0 +1,343 @@
+#include "tessera/comm/nccl/backend.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/cuda_peer/pushes.h"
+#include "tessera/comm/nccl/staging.h"
+#include "tessera/comm/reduce.h"
+
+namespace tessera::comm {
+namespace {
+
+using std::chrono::steady_clock;
+
+// Up to this many bytes every rank takes everything and sums it alone: one round less.
+constexpr std::size_t kSmallAllReduce = 65536;
+// At least, for the members to meet.
+constexpr std::chrono::seconds kConnecting{30};
+// How long a device that waits for failed peers is helped on.
+constexpr std::chrono::seconds kFarewell{20};
+
+std::string to_text(const std::vector<std::int64_t>& numbers) {
+  std::string text(numbers.size() * sizeof(std::int64_t), '\0');
+  std::memcpy(text.data(), numbers.data(), text.size());
+  return text;
+}
+std::vector<std::int64_t> to_numbers(const std::string& text) {
+  std::vector<std::int64_t> numbers(text.size() / sizeof(std::int64_t));
+  std::memcpy(numbers.data(), text.data(), numbers.size() * sizeof(std::int64_t));
+  return numbers;
+}
+
+class NcclBackend final : public Backend {
+ public:
+  NcclBackend(const NcclMember& member, const WorldOptions& options)
+      : member_(member),
+        group_(member.group),
+        options_(options),
+        watch_(std::make_shared<NcclWatch>(member.group, member.key, member.device, member.channel, member.faults)),
+        kernels_(make_cuda_kernels(member.device, member.stream)),
+        staging_(member.device, member.stream) {
+    member_.watchdog->add(watch_);
+  }
+  ~NcclBackend() override { member_.watchdog->remove(watch_); }
+
+  void perform(const Operation& operation, base::VirtualClock* clock) override;
+  void cancel() override {
+    watch_->fail(std::make_exception_ptr(
+        Error("{}, rank {}: cancelled: this rank has given up", group_.name, group_.world_rank())));
+    watch_->abort();
+  }
+  const Kernels& kernels() const override { return *kernels_; }
+  void launch(const std::function<void(base::CudaStream)>& graph) override;
+  std::string share(std::span<std::byte> memory) override;
+
+ private:
+  using Copies = std::vector<PeerPushes::Copy>;  // within this rank's memory
+
+  std::vector<std::string> meet(const std::string& own);
+  void wait_for_hosts() const;
+  void check(const Operation& operation, std::int64_t sequence);
+  void carry_out(const Operation& operation);
+  void all_gather(const Operation& operation);
+  void all_to_all(const Operation& operation);
+  void reduce_scatter(const Operation& operation);
+  void all_reduce(const Operation& operation);
+  void all_reduce_small(const Operation& operation);
+  void broadcast(const Operation& operation);
+  void barrier();
+  void exchange(const Operation& operation);
+
+  // Sends and receives with group ranks as peers, none of them this one, and what stays here; empty ones are left out.
+  void run(std::vector<Send> sends, std::vector<Receive> receives, Copies own);
+  void run_by_nccl(const std::vector<Send>& sends, const std::vector<Receive>& receives);
+  // Every member's `bytes` into `recv`, densely in rank order.
+  void gather_equal(const void* send, void* recv, std::size_t bytes);
+  template <typename Visit>
+  void for_each_peer(Visit visit) const {
+    for (int step = 1; step < group_.size(); ++step) visit((group_.rank + step) % group_.size());
+  }
+
+  const NcclMember member_;
+  const GroupIdentity group_;
+  const WorldOptions options_;
+  const std::shared_ptr<NcclWatch> watch_;
+  const std::unique_ptr<Kernels> kernels_;
+  NcclStaging staging_;
+  std::int64_t sequence_ = 0, launches_ = 0, meetings_ = 0;
+  NcclDeadline deadline_;               // of the operation under way; only the lane touches it
+  std::shared_ptr<PeerPushes> pushes_;  // once something was shared
+};
+
+void NcclBackend::perform(const Operation& operation, base::VirtualClock*) {
+  const std::int64_t sequence = sequence_++;
+  deadline_ = steady_clock::now() + options_.timeout;
+  try {
+    if (options_.check_mismatch) check(operation, sequence);
+    watch_->begin(name_of(operation.kind), sequence, member_.stream);
+    carry_out(staging_.to_device(operation, group_));
+    staging_.to_host();
+    watch_->end(member_.stream);
+  } catch (const std::exception& error) {
+    const std::string label =
+        fmt::format("{} #{} on {}, rank {}", name_of(operation.kind), sequence, group_.name, group_.world_rank());
+    std::rethrow_exception(member_.watchdog->report(watch_, label, error.what()));
+  }
+}
+
+void NcclBackend::launch(const std::function<void(base::CudaStream)>& graph) {
+  const std::int64_t number = launches_++;
+  try {
+    watch_->begin("graph", number, member_.stream);
+    graph(member_.stream);
+    watch_->end(member_.stream);
+  } catch (const std::exception& error) {
+    const std::string label = fmt::format("graph #{} on {}, rank {}", number, group_.name, group_.world_rank());
+    std::rethrow_exception(member_.watchdog->report(watch_, label, error.what()));
+  }
+}
+
+// All members' calls, compared by way of the store before anything moves.
+void NcclBackend::check(const Operation& operation, std::int64_t sequence) {
+  const auto key = [&](std::int64_t number, int rank) {
+    return fmt::format("call/{}/{}/{}", member_.key, number, rank);
+  };
+  Store& store = *member_.store;
+  store.set(key(sequence, group_.rank), to_text(comm::to_numbers(operation)));
+  for_each_peer([&](int peer) {
+    const Operation theirs = from_numbers(to_numbers(member_.watchdog->await(store, key(sequence, peer), deadline_)));
+    const std::string text = mismatch(group_, group_.rank, operation, peer, theirs);
+    if (!text.empty()) throw Error("the calls do not match: {}", text);
+  });
+  // All have come here, so all have read the calls before.
+  if (sequence > 0) store.erase(key(sequence - 1, group_.rank));
+}
+
+void NcclBackend::carry_out(const Operation& operation) {
+  switch (operation.kind) {
+    case OperationKind::all_gather:
+      return all_gather(operation);
+    case OperationKind::all_to_all:
+      return all_to_all(operation);
+    case OperationKind::reduce_scatter:
+      return reduce_scatter(operation);
+    case OperationKind::all_reduce:
+      return all_reduce(operation);
+    case OperationKind::broadcast:
+      return broadcast(operation);
+    case OperationKind::barrier:
+      return barrier();
+    case OperationKind::exchange:
+      return exchange(operation);
+  }
+}
+
+void NcclBackend::run(std::vector<Send> sends, std::vector<Receive> receives, Copies own) {
+  const auto is_empty = [](const auto& message) { return message.bytes == 0; };
+  std::erase_if(sends, is_empty);
+  std::erase_if(receives, is_empty);
+  std::erase_if(own, is_empty);
+  if (pushes_) {
+    pushes_->run(sends, receives, std::move(own), [this] { wait_for_hosts(); });
+  } else {
+    for (const PeerPushes::Copy& copy : own) kernels_->copy(copy.source, copy.target, copy.bytes);
+  }
+  if (!sends.empty() || !receives.empty()) run_by_nccl(sends, receives);
+}
+
+void NcclBackend::run_by_nccl(const std::vector<Send>& sends, const std::vector<Receive>& receives) {
+  const auto body = [&](const NcclLibrary& nccl, ncclComm_t comm) {
+    const auto is_good = [](ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; };
+    ncclResult_t result = ncclSuccess;
+    for (const Send& one : sends)
+      if (is_good(result)) result = nccl.send(one.data, one.bytes, ncclUint8, one.peer, comm, member_.stream);
+    for (const Receive& one : receives)
+      if (is_good(result)) result = nccl.recv(one.data, one.bytes, ncclUint8, one.peer, comm, member_.stream);
+    return result;
+  };
+  member_.channel->call("ncclSend and ncclRecv", body, deadline_);
+}
+
+// Between two looks at what a peer's host has said.
+void NcclBackend::wait_for_hosts() const {
+  if (auto error = member_.watchdog->failure()) std::rethrow_exception(error);
+  if (steady_clock::now() > deadline_) throw Error("time limit of {} ms passed", options_.timeout.count());
+  std::this_thread::yield();
+}
+
+std::vector<std::string> NcclBackend::meet(const std::string& own) {
+  const std::int64_t number = meetings_++;
+  const auto key = [&](std::int64_t meeting, int rank) {
+    return fmt::format("meeting/{}/{}/{}", member_.key, meeting, rank);
+  };
+  Store& store = *member_.store;
+  store.set(key(number, group_.rank), "+" + own);
+  std::vector<std::string> all(group_.members.size(), own);
+  for_each_peer([&](int peer) {
+    all[static_cast<std::size_t>(peer)] = member_.watchdog->await(store, key(number, peer), deadline_).substr(1);
+  });
+  if (number > 0) store.erase(key(number - 1, group_.rank));  // all have come here: nobody reads it any more
+  return all;
+}
+
+std::string NcclBackend::share(std::span<std::byte> memory) {
+  if (group_.size() == 1) return {};
+  deadline_ = steady_clock::now() + std::max<std::chrono::milliseconds>(options_.timeout, kConnecting);
+  const Meeting meeting = [this](const std::string& own) { return meet(own); };
+  try {
+    if (!pushes_) {
+      pushes_ = std::make_shared<PeerPushes>(group_, member_.device, member_.stream, meeting);
+      watch_->at_abort([weak = std::weak_ptr(pushes_)] {
+        const auto end = steady_clock::now() + kFarewell;
+        if (const auto pushes = weak.lock())
+          pushes->release([&] { return pushes.use_count() > 1 && steady_clock::now() < end; });
+      });
+    }
+    return pushes_->share(memory, meeting);
+  } catch (const std::exception& error) {
+    throw Error("sharing memory on {}, rank {}: {}", group_.name, group_.world_rank(), error.what());
+  }
+}
+
+void NcclBackend::gather_equal(const void* send, void* recv, std::size_t bytes) {
+  if (bytes == 0) return;
+  const auto body = [&](const NcclLibrary& nccl, ncclComm_t comm) {
+    return nccl.all_gather(send, recv, bytes, ncclUint8, comm, member_.stream);
+  };
+  member_.channel->call("ncclAllGather", body, deadline_);
+}
+
+void NcclBackend::all_gather(const Operation& operation) {
+  const auto& counts = operation.recv_counts;
+  const auto bytes = [&](int r) { return bytes_of(counts[static_cast<std::size_t>(r)], operation.type); };
+  const auto place = [&](int r) { return advance(operation.recv, offset_of(counts, r), operation.type); };
+  const bool is_even = std::equal(counts.begin() + 1, counts.end(), counts.begin());
+  if (is_even && group_.size() > 1 && !pushes_) return gather_equal(operation.send, operation.recv, bytes(0));
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for_each_peer([&](int peer) {
+    sends.push_back({.peer = peer, .data = operation.send, .bytes = bytes(group_.rank)});
+    receives.push_back({.peer = peer, .data = place(peer), .bytes = bytes(peer)});
+  });
+  const bool is_in_place = operation.send == place(group_.rank);
+  run(std::move(sends), std::move(receives),
+      {{operation.send, place(group_.rank), is_in_place ? 0 : bytes(group_.rank)}});
+}
+
+void NcclBackend::all_to_all(const Operation& operation) {
+  const auto& sent = operation.send_counts;
+  const auto& received = operation.recv_counts;
+  const auto from = [&](int r) { return advance(operation.send, offset_of(sent, r), operation.type); };
+  const auto to = [&](int r) { return advance(operation.recv, offset_of(received, r), operation.type); };
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for_each_peer([&](int peer) {
+    const auto p = static_cast<std::size_t>(peer);
+    sends.push_back({.peer = peer, .data = from(peer), .bytes = bytes_of(sent[p], operation.type)});
+    receives.push_back({.peer = peer, .data = to(peer), .bytes = bytes_of(received[p], operation.type)});
+  });
+  const auto own = bytes_of(received[static_cast<std::size_t>(group_.rank)], operation.type);
+  run(std::move(sends), std::move(receives), {{from(group_.rank), to(group_.rank), own}});
+}
+
+void NcclBackend::reduce_scatter(const Operation& operation) {
+  const auto& counts = operation.send_counts;
+  const auto from = [&](int r) { return advance(operation.send, offset_of(counts, r), operation.type); };
+  const std::int64_t own = counts[static_cast<std::size_t>(group_.rank)];
+  const std::size_t own_bytes = bytes_of(own, operation.type), room = base::align_up(own_bytes);
+  if (group_.size() == 1) return kernels_->copy(operation.send, operation.recv, own_bytes);
+  base::Scratch scratch = kernels_->scratch(room * group_.members.size());
+  std::byte* const arrived = scratch.data();
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  std::vector<const void*> parts(group_.members.size(), from(group_.rank));
+  for_each_peer([&](int peer) {
+    const auto p = static_cast<std::size_t>(peer);
+    sends.push_back({.peer = peer, .data = from(peer), .bytes = bytes_of(counts[p], operation.type)});
+    receives.push_back({.peer = peer, .data = arrived + room * p, .bytes = own_bytes});
+    parts[p] = arrived + room * p;
+  });
+  run(std::move(sends), std::move(receives), {});
+  reduce(*kernels_, operation.recv, parts, operation.type, operation.reduce, own);
+}
+
+void NcclBackend::all_reduce_small(const Operation& operation) {
+  const std::int64_t count = operation.recv_counts[0];
+  const std::size_t bytes = bytes_of(count, operation.type);
+  base::Scratch scratch = kernels_->scratch(bytes * group_.members.size());
+  std::byte* const all = scratch.data();
+  gather_equal(operation.recv, all, bytes);
+  std::vector<const void*> parts;
+  for (std::size_t r = 0; r < group_.members.size(); ++r) parts.push_back(all + r * bytes);
+  reduce(*kernels_, operation.recv, parts, operation.type, operation.reduce, count);
+}
+
+// Each rank sums a part and gives it to all.
+void NcclBackend::all_reduce(const Operation& operation) {
+  const std::int64_t count = operation.recv_counts[0];
+  if (group_.size() == 1) return;
+  if (bytes_of(count, operation.type) <= kSmallAllReduce) return all_reduce_small(operation);
+  const AllReduceHalves halves = halves_of_all_reduce(operation, group_);
+  reduce_scatter(halves.reduce_scatter);
+  all_gather(halves.all_gather);
+}
+
+void NcclBackend::broadcast(const Operation& operation) {
+  const std::size_t bytes = bytes_of(operation.recv_counts[0], operation.type);
+  if (group_.size() == 1 || bytes == 0) return;
+  const auto body = [&](const NcclLibrary& nccl, ncclComm_t comm) {
+    return nccl.broadcast(operation.recv, operation.recv, bytes, ncclUint8, operation.root, comm, member_.stream);
+  };
+  member_.channel->call("ncclBroadcast", body, deadline_);
+}
+
+void NcclBackend::barrier() {
+  if (group_.size() == 1) return;
+  constexpr std::size_t token = 16;  // bytes; what is in them does not matter
+  base::Scratch scratch = kernels_->scratch(token * group_.members.size());
+  std::byte* const all = scratch.data();
+  gather_equal(all + token * static_cast<std::size_t>(group_.rank), all, token);
+}
+
+void NcclBackend::exchange(const Operation& operation) {
+  Copies own;
+  for (const auto& [send, receive] : messages_to_self(operation, group_.rank))
+    own.push_back({send.data, receive.data, receive.bytes});
+  const auto is_own = [&](const auto& message) { return message.peer == group_.rank; };
+  std::vector<Send> sends = operation.sends;
+  std::vector<Receive> receives = operation.receives;
+  std::erase_if(sends, is_own);
+  std::erase_if(receives, is_own);
+  run(std::move(sends), std::move(receives), std::move(own));
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_nccl_backend(const NcclMember& member, const WorldOptions& options) {
+  return std::make_unique<NcclBackend>(member, options);
+}
+
+}  // namespace tessera::comm

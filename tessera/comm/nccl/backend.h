@@ -1,0 +1,26 @@
+// The collectives of ranks with a GPU each: NCCL moves, our kernels add.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "tessera/comm/backend.h"
+#include "tessera/comm/nccl/channel.h"
+#include "tessera/comm/nccl/watchdog.h"
+#include "tessera/comm/world.h"
+
+namespace tessera::comm {
+
+struct NcclMember {
+  GroupIdentity group;
+  std::string key;  // the group's name in the store
+  base::Device device;
+  base::CudaStream stream = nullptr;
+  std::shared_ptr<base::LaneFaults> faults;  // of the stream's lane
+  std::shared_ptr<NcclChannel> channel;      // null in a group of one
+  std::shared_ptr<NcclWatchdog> watchdog;
+  std::shared_ptr<Store> store;
+};
+
+std::unique_ptr<Backend> make_nccl_backend(const NcclMember& member, const WorldOptions& options);
+
+}  // namespace tessera::comm

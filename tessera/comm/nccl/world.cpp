@@ -1,0 +1,147 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+#include <thread>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/nccl/backend.h"
+#include "tessera/comm/nccl/world.h"
+#include "tessera/comm/rank_text.h"
+#include "tessera/comm/store_board.h"
+
+namespace tessera::comm {
+namespace {
+
+// A group needs this long at times, whatever the limit of an operation is.
+constexpr std::chrono::seconds kConnecting{30};
+
+using std::chrono::steady_clock;
+using Groups = std::vector<std::vector<int>>;
+
+constexpr std::chrono::seconds kFarewell{10};
+
+class NcclWorld final : public World {
+ public:
+  explicit NcclWorld(const NcclOptions& options)
+      : options_(options),
+        exceptions_(std::uncaught_exceptions()),
+        store_(make_prefix_store(options.store->connect(), "nccl/")),
+        library_(load_nccl(options.nccl_file)),
+        watchdog_(
+            std::make_shared<NcclWatchdog>(store_->connect(), options.rank, options.timeout, options.on_failure)) {}
+  ~NcclWorld() override {
+    if (std::uncaught_exceptions() == exceptions_ && watchdog_->failure() == nullptr) leave();
+  }
+
+  int rank() const override { return options_.rank; }
+  int size() const override { return options_.size; }
+  std::string_view backend() const override { return "nccl"; }
+
+  std::unique_ptr<Communicator> make_group(const std::string& name, const Groups& groups, Traffic traffic) override {
+    const int index = find_group(name, groups, size(), rank());
+    const std::int64_t number = made_++;
+    const std::string label = fmt::format("make_group {} #{}, rank {}", name, number, rank());
+    const auto deadline = steady_clock::now() + std::max<std::chrono::milliseconds>(options_.timeout, kConnecting);
+    try {
+      if (auto error = watchdog_->failure()) std::rethrow_exception(error);
+      if (options_.check_mismatch) check(number, fmt::format("{} {}", name, groups), deadline);
+      if (index < 0) return nullptr;
+      return make_member(name, groups[static_cast<std::size_t>(index)], fmt::format("{}.{}", number, index), traffic,
+                         deadline);
+    } catch (const std::exception& error) {
+      throw Error("{}: {}", label, error.what());
+    }
+  }
+
+  std::unique_ptr<Board> make_board() override {
+    return make_store_board(make_prefix_store(store_->connect(), fmt::format("board/{}/", boards_++)), rank(), size());
+  }
+
+ private:
+  std::unique_ptr<Communicator> make_member(const std::string& name, const std::vector<int>& members,
+                                            const std::string& key, Traffic traffic, NcclDeadline deadline) {
+    const auto at = std::find(members.begin(), members.end(), rank()) - members.begin();
+    GroupIdentity identity{.name = group_label(name, members), .rank = static_cast<int>(at), .members = members};
+    auto faults = std::make_shared<base::LaneFaults>();
+    auto lane = base::make_cuda_lane(identity.name, options_.device, base::LanePriority::high, faults);
+    NcclMember member{.group = identity,
+                      .key = key,
+                      .device = options_.device,
+                      .stream = lane->stream(),
+                      .faults = std::move(faults),
+                      .channel = identity.size() > 1 ? meet(identity, key, traffic, deadline) : nullptr,
+                      .watchdog = watchdog_,
+                      .store = store_};
+    auto backend = make_nccl_backend(member, options_);
+    return make_communicator(std::move(identity), std::move(backend), std::move(lane));
+  }
+
+  // The group's first member makes up its id, the others find it in the store.
+  std::shared_ptr<NcclChannel> meet(const GroupIdentity& group, const std::string& key, Traffic traffic,
+                                    NcclDeadline deadline) {
+    ncclUniqueId id{};
+    if (group.rank == 0) {
+      const ncclResult_t result = library_->get_unique_id(&id);
+      if (result != ncclSuccess) throw Error("ncclGetUniqueId: {}", library_->get_error_string(result));
+      store_->set("id/" + key, std::string(id.internal, sizeof id.internal));
+    } else {
+      const std::string text = watchdog_->await(*store_, "id/" + key, deadline);
+      TESSERA_CHECK(text.size() == sizeof id.internal, "an id of {} bytes", text.size());
+      std::copy(text.begin(), text.end(), id.internal);
+    }
+    return std::make_shared<NcclChannel>(library_, options_.device, group, id, traffic, deadline);
+  }
+
+  // Every rank's arguments must be the same.
+  void check(std::int64_t number, const std::string& arguments, NcclDeadline deadline) {
+    const auto key = [number](int rank) { return fmt::format("arguments/{}/{}", number, rank); };
+    store_->set(key(rank()), arguments);
+    for (int peer = 0; peer < size(); ++peer) {
+      const std::string theirs = watchdog_->await(*store_, key(peer), deadline);
+      if (theirs != arguments) throw Error("rank {} asked for {}, rank {} for {}", rank(), arguments, peer, theirs);
+    }
+  }
+
+  // Rank 0, which may host the store, goes last.
+  void leave() {
+    try {
+      store_->add("left", 1);
+      const auto end = steady_clock::now() + kFarewell;
+      while (rank() == 0 && store_->add("left", 0) < size() && steady_clock::now() < end)
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    } catch (const std::exception&) {
+      // The store is gone: nobody waits.
+    }
+  }
+
+  const NcclOptions options_;
+  const int exceptions_;
+  const std::shared_ptr<Store> store_;
+  const std::shared_ptr<const NcclLibrary> library_;
+  const std::shared_ptr<NcclWatchdog> watchdog_;
+  std::int64_t made_ = 0, boards_ = 0;
+};
+
+}  // namespace
+
+bool nccl_available() {
+  return true;
+}
+
+std::unique_ptr<World> make_nccl_world(const NcclOptions& options) {
+  TESSERA_CHECK(options.store != nullptr && options.rank >= 0 && options.rank < options.size,
+                "nccl: expected a store and a rank in [0, {}), got rank {}", options.size, options.rank);
+  // Multicast is not used: a program that dies with it may leave the node's GPUs unusable. Before NCCL reads it.
+  setenv("NCCL_NVLS_ENABLE", "0", 0);
+  // Operations outside of graphs are under way beside graphs with some of the same communicator (train/step_graph.h).
+  setenv("NCCL_GRAPH_MIXING_SUPPORT", "1", 1);
+  // In a graph NCCL would register operands, which it takes for one allocation each. With libtorch's expandable
+  // segments they are not, and ranks may hang (PyTorch issue 158029).
+  setenv("NCCL_GRAPH_REGISTER", "0", 1);
+  base::set_device(options.device);
+  return std::make_unique<NcclWorld>(options);
+}
+
+}  // namespace tessera::comm
