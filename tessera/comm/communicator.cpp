@@ -1,8 +1,5 @@
 #include "tessera/comm/communicator.h"
 
-#include <fmt/ranges.h>
-
-#include <algorithm>
 #include <exception>
 
 #include "tessera/base/error.h"
