@@ -15,7 +15,7 @@
 namespace tessera::train {
 namespace {
 
-constexpr int kRounds = 50, kWarmUp = 10;
+constexpr int kWarmUp = 10, kRounds = 40, kTries = 3;
 
 // A line of /proc/self/status: a count, or KiB.
 std::int64_t status(const std::string& key) {
@@ -29,42 +29,54 @@ std::int64_t status(const std::string& key) {
   return -1;
 }
 
-// A joined thread leaves the count a moment later.
-std::int64_t threads_down_to(std::int64_t expected) {
-  for (int tries = 0; tries < 500 && status("Threads") > expected; ++tries)
+// KiB resident once there are no more than `threads`, or after 5 s: a joined thread leaves the count a moment later.
+std::int64_t resident_without_threads(std::int64_t threads) {
+  for (int tries = 0; tries < 500 && status("Threads") > threads; ++tries)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  return status("Threads");
+  malloc_trim(0);
+  return status("VmRSS");
 }
 
-// What each round leaves behind at least if one rank of four forgets one copy of its weights, KiB in all rounds that
-// are counted.
+// What `kRounds` rounds leave behind at least if one rank of four forgets one copy of its weights in each, KiB.
 std::int64_t least_leak(const testing::RunResult& result) {
   std::size_t elements = 0;
   for (const auto& [name, values] : result.tensors)
     if (name.starts_with("weight/")) elements += values.size();
-  return static_cast<std::int64_t>(elements * sizeof(float) / 4) * (kRounds - kWarmUp) / 1024;
+  return static_cast<std::int64_t>(elements * sizeof(float) / 4) * kRounds / 1024;
 }
 
-// What has grown; empty: nothing.
+// Builds, trains and destroys models: `rounds` times. Returns the result of the last.
+testing::RunResult rounds_of_trainers(int rounds) {
+  const testing::RunOptions options{.model = testing::odd_model(), .tp = 2, .gtp = 2, .blocks = 4, .steps = 3};
+  testing::RunResult result;
+  for (int round = 0; round < rounds; ++round) result = testing::run(options);
+  return result;
+}
+
+// What has grown; empty: nothing. What is forgotten grows in every try; the heap and the libraries' own pages may grow
+// in one as well (868 KiB were seen on 16 cores).
 std::string growth() {
   mallopt(M_ARENA_MAX, 1);  // else the threads' heaps settle only after many rounds
-  const testing::RunOptions options{.model = testing::odd_model(), .tp = 2, .gtp = 2, .blocks = 4, .steps = 3};
-  std::int64_t threads = 0, warm = 0, leak = 0;
-  for (int round = 1; round <= kRounds; ++round) {
-    leak = least_leak(testing::run(options));
-    if (round == 1) threads = status("Threads");
-    if (const std::int64_t now = threads_down_to(threads); now > threads)
-      return fmt::format("after round {} there are {} threads, after the first {}", round, now, threads);
-    malloc_trim(0);
-    if (round == kWarmUp) warm = status("VmRSS");
+  rounds_of_trainers(1);
+  const std::int64_t threads = status("Threads");
+  const std::int64_t leak = least_leak(rounds_of_trainers(kWarmUp));
+  std::int64_t before = resident_without_threads(threads);
+  std::string grown;
+  for (int attempt = 1; attempt <= kTries; ++attempt) {
+    rounds_of_trainers(kRounds);
+    const std::int64_t now = resident_without_threads(threads);
+    if (const std::int64_t left = status("Threads"); left > threads)
+      return fmt::format("after {} rounds more there are {} threads, after the first {}", kRounds, left, threads);
+    if (before > 0 && now - before < leak) return "";
+    grown += fmt::format("{} KiB are resident, {} rounds before {}; expected less than {} more\n", now, kRounds, before,
+                         leak);
+    before = now;
   }
-  const std::int64_t now = status("VmRSS");
-  if (warm > 0 && now - warm < leak) return "";
-  return fmt::format("{} KiB are resident, after round {} {}; expected less than {} more", now, kWarmUp, warm, leak);
+  return grown;
 }
 
 // In a process of its own, whose memory no other test has used.
-TEST(GrowthDeathTest, FiftyTrainersLeaveNeitherThreadsNorMemory) {
+TEST(GrowthDeathTest, TrainersLeaveNeitherThreadsNorMemory) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "the sanitizer keeps what was freed for a while";
 #endif
