@@ -6,8 +6,8 @@
 #include <fstream>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/error.h"
@@ -15,12 +15,6 @@
 
 namespace tessera::bench {
 namespace {
-
-struct Span {
-  std::string name, kind;
-  std::uint32_t stream = 0;
-  std::uint64_t begin_ns = 0, end_ns = 0, bytes = 0;
-};
 
 constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
                                          CUPTI_ACTIVITY_KIND_MEMCPY2, CUPTI_ACTIVITY_KIND_MEMSET};
@@ -46,7 +40,7 @@ struct Library {
 struct Recorder {
   Library cupti;
   std::mutex mutex;
-  std::vector<Span> spans;
+  std::vector<DeviceSpan> spans;
 };
 Recorder* recorder = nullptr;
 
@@ -61,9 +55,9 @@ std::string demangled(const char* name) {
   return status == 0 ? text.get() : name;
 }
 
-Span span_of(const CUpti_Activity& record) {
+DeviceSpan span_of(const CUpti_Activity& record) {
   const auto copied = [](const auto& copy, std::string name) {
-    return Span{std::move(name), "copy", copy.streamId, copy.start, copy.end, copy.bytes};
+    return DeviceSpan{std::move(name), "copy", copy.streamId, copy.start, copy.end, copy.bytes};
   };
   switch (record.kind) {
     case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
@@ -96,20 +90,6 @@ void take_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t, st
     recorder->spans.push_back(span_of(*record));
 }
 
-nlohmann::ordered_json trace_of(const std::vector<Span>& spans) {
-  auto events = nlohmann::ordered_json::array();
-  for (const Span& span : spans)
-    events.push_back({{"name", span.name},
-                      {"cat", span.kind},
-                      {"ph", "X"},
-                      {"pid", 0},
-                      {"tid", span.stream},
-                      {"ts", static_cast<double>(span.begin_ns) * 1e-3},
-                      {"dur", static_cast<double>(span.end_ns - span.begin_ns) * 1e-3},
-                      {"args", {{"stream", span.stream}, {"bytes", span.bytes}}}});
-  return {{"traceEvents", std::move(events)}};
-}
-
 }  // namespace
 
 void profile(const std::filesystem::path& file, const std::function<void()>& work) {
@@ -122,7 +102,7 @@ void profile(const std::filesystem::path& file, const std::function<void()>& wor
   check(own.cupti.flush(0), "cuptiActivityFlushAll");
   recorder = nullptr;
   std::ofstream out(file);
-  out << trace_of(own.spans).dump() << '\n';
+  out << trace_of(std::move(own.spans)).dump() << '\n';
   if (!out.flush()) throw Error("--profile: {} cannot be written", file.string());
 }
 

@@ -100,11 +100,13 @@ ordered_json gather_step_timeline(shard::Runtime& runtime) {
 
   const int rank = runtime.parallel().rank;
   ordered_json own = ordered_json::array();
-  name_rows(own, rank, fmt::format("rank {}", rank));
-  own.push_back(
-      {{"name", "the step begins"}, {"ph", "i"}, {"s", "p"}, {"ts", (0 - first) * 1e6}, {"pid", rank}, {"tid", 0}});
+  name_lanes(own, rank, fmt::format("rank {}", rank));
+  add_mark(own, rank, "the step begins", 0, first);
   const Writer writer(runtime);
-  for (const TimelineSpan& span : spans) add_span(own, rank, writer.labelled(span), first);
+  for (const TimelineSpan& span : spans) {
+    const TraceSpan labels = writer.labelled(span);
+    add_span(own, rank, row_of_lane(labels.category), labels, first);
+  }
 
   const std::vector<std::string> texts = gather_text(world, own.dump());
   if (rank != 0) return nullptr;

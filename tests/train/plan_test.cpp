@@ -389,10 +389,13 @@ TEST(PlanReport, HoldsTheWholeScheduleAsJson) {
 TEST(PlanTimeline, HasARowALaneAndNamedTransfers) {
   const StepPlan step = plan_step(request_of({{"gtp", "2"}, {"dp", "2"}}));
   std::map<std::string, int> spans;
+  std::map<int, std::string> rows;
   const ordered_json timeline = timeline_json(step);
   for (const ordered_json& event : timeline["traceEvents"]) {
+    if (event["name"] == "thread_name") rows[event["tid"]] = event["args"]["name"];
     if (event["ph"] == "M") continue;
     ASSERT_EQ(event["ph"], "X");
+    EXPECT_EQ(rows[event["tid"]], event["cat"] == "publish" ? "dp" : event["cat"]);
     EXPECT_GE(event["ts"].get<double>(), 0);
     ++spans[event["cat"].get<std::string>()];
     if (event["cat"] != "compute") {

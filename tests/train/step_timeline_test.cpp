@@ -66,10 +66,14 @@ TEST(StepTimeline, HoldsEveryTransferOfTheStepOnceAndChangesNoBit) {
 
   std::map<int, Transfers> found;
   std::map<int, std::pair<std::int64_t, std::int64_t>> traffic;
+  std::map<int, std::pair<int, std::string>> rows;  // rank and name
   for (const ordered_json& event : recorded.file["traceEvents"]) {
+    if (event["name"] == "thread_name") rows[event["tid"]] = {event["pid"], event["args"]["name"]};
     if (event["ph"] != "X") continue;
     const int rank = event["pid"];
     const std::string category = event["cat"];
+    const std::string lane = category == "wait" ? "compute" : category == "publish" ? "dp" : category;
+    EXPECT_EQ(rows[event["tid"]], std::pair(rank, lane));
     EXPECT_GE(event["ts"], 0);
     EXPECT_GT(event["dur"], 0);
     if (category == "compute" || category == "wait" || event["args"]["weights"].empty()) continue;

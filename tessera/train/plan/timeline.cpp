@@ -68,7 +68,7 @@ TraceSpan labelled(const StepPlan& step, const Span& span, const std::vector<std
 
 ordered_json timeline_json(const StepPlan& step) {
   ordered_json events = ordered_json::array();
-  name_rows(events, 0, "every rank");
+  name_lanes(events, 0, "every rank");
   double first = 0;
   for (const Span& span : step.prediction.spans) first = std::min(first, span.begin);
   const std::vector<std::string> names = step.names();
@@ -77,7 +77,7 @@ ordered_json timeline_json(const StepPlan& step) {
     labels.category = name_of(span.lane);
     labels.begin = span.begin;
     labels.end = span.end;
-    add_span(events, 0, std::move(labels), first);
+    add_span(events, 0, row_of_lane(labels.category), labels, first);
   }
   return trace_file(std::move(events));
 }
