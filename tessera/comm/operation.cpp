@@ -187,37 +187,6 @@ std::int64_t received_bytes(const Operation& operation, const GroupIdentity& gro
   return 0;
 }
 
-AllReduceHalves halves_of_all_reduce(const Operation& operation, const GroupIdentity& group) {
-  const std::int64_t count = operation.recv_counts[0];
-  Operation half = operation;
-  half.send_counts = equal_counts(group.size(), count / group.size());
-  half.send_counts.back() += count % group.size();
-  half.recv_counts = half.send_counts;
-  AllReduceHalves halves{half, half};
-  std::byte* own = advance(operation.recv, offset_of(half.send_counts, group.rank), operation.type);
-  halves.reduce_scatter.send = operation.recv;
-  halves.reduce_scatter.recv = own;
-  halves.all_gather.send = own;
-  return halves;
-}
-
-std::vector<std::pair<Send, Receive>> messages_to_self(const Operation& operation, int rank) {
-  const auto is_own = [rank](const auto& message) { return message.peer == rank && message.bytes > 0; };
-  std::vector<Send> sends;
-  std::copy_if(operation.sends.begin(), operation.sends.end(), std::back_inserter(sends), is_own);
-  std::vector<std::pair<Send, Receive>> pairs;
-  for (const Receive& receive : operation.receives) {
-    if (!is_own(receive)) continue;
-    if (pairs.size() == sends.size() || sends[pairs.size()].bytes != receive.bytes)
-      throw Error("the calls do not match: receive {} from itself, of {} bytes, has no such send", pairs.size(),
-                  receive.bytes);
-    pairs.emplace_back(sends[pairs.size()], receive);
-  }
-  if (pairs.size() != sends.size())
-    throw Error("the calls do not match: {} sends to itself, {} receives", sends.size(), pairs.size());
-  return pairs;
-}
-
 std::string describe(const Operation& operation) {
   const std::string_view name = name_of(operation.kind), type = base::name_of(operation.type);
   switch (operation.kind) {

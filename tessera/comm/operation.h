@@ -4,7 +4,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "tessera/base/dtype.h"
@@ -37,6 +36,11 @@ struct GroupIdentity {
   std::vector<int> members;  // world ranks
   int size() const { return static_cast<int>(members.size()); }
   int world_rank() const { return members[static_cast<std::size_t>(rank)]; }
+  // visit(group rank) for every other member, from the next one on.
+  template <typename Visit>
+  void for_each_peer(Visit visit) const {
+    for (int step = 1; step < size(); ++step) visit((rank + step) % size());
+  }
 };
 
 // Elements before rank `index` in a buffer with these counts.
@@ -50,15 +54,6 @@ std::byte* advance(void* data, std::int64_t count, base::DType type);
 // Throws Error (group, operation, what was expected, what was given) when the call cannot be right whatever the peers
 // do.
 void check_arguments(const Operation& operation, const GroupIdentity& group);
-
-// An all_reduce as two operations: each member sums a part, dense and about equal, in place, and gives it to all.
-struct AllReduceHalves {
-  Operation reduce_scatter, all_gather;
-};
-AllReduceHalves halves_of_all_reduce(const Operation& operation, const GroupIdentity& group);
-
-// The messages of an exchange that `rank` sends to itself, none empty. Errors: sends and receives that do not fit.
-std::vector<std::pair<Send, Receive>> messages_to_self(const Operation& operation, int rank);
 
 // "all_gather(fp32, counts [3, 4])"
 std::string describe(const Operation& operation);

@@ -96,7 +96,7 @@ PeerPushes::PeerPushes(const GroupIdentity& group, base::Device device, base::Cu
   const base::DeviceGuard guard(device_);
   const std::string host = host_identity();
   const std::vector<std::string> hosts = meet(host), names = meet(own_mailbox_->name());
-  for_each_peer([&](int rank) {
+  group_.for_each_peer([&](int rank) {
     const std::size_t peer = index(rank);
     const std::string pair = fmt::format("rank {} and rank {}", group_.world_rank(), group_.members[peer]);
     if (hosts[peer] != host) {
@@ -183,7 +183,7 @@ std::vector<bool> PeerPushes::post(std::vector<Receive>& receives, const Patienc
 }
 
 // Where this rank's messages go, by receiver.
-std::vector<std::vector<PeerPushes::Copy>> PeerPushes::take(std::vector<Send>& sends, const Patience& patience) {
+std::vector<std::vector<Copy>> PeerPushes::take(std::vector<Send>& sends, const Patience& patience) {
   std::vector<std::vector<Copy>> copies(group_.members.size());
   std::vector<Send> others;
   for (const Send& send : sends) {
@@ -206,11 +206,10 @@ std::vector<std::vector<PeerPushes::Copy>> PeerPushes::take(std::vector<Send>& s
   return copies;
 }
 
-void PeerPushes::run(std::vector<Send>& sends, std::vector<Receive>& receives, std::vector<Copy> own,
-                     const Patience& patience) {
-  const std::vector<bool> comes_from = post(receives, patience);
-  std::vector<std::vector<Copy>> copies = take(sends, patience);
-  copies[index(group_.rank)] = std::move(own);
+void PeerPushes::run(Messages& messages, const Patience& patience) {
+  const std::vector<bool> comes_from = post(messages.receives, patience);
+  std::vector<std::vector<Copy>> copies = take(messages.sends, patience);
+  copies[index(group_.rank)] = std::exchange(messages.own, {});
   enqueue(copies, comes_from);
 }
 
@@ -218,8 +217,7 @@ void PeerPushes::enqueue_copies(std::size_t rank, const std::vector<Copy>& copie
   TESSERA_CUDA_CHECK(cudaEventRecord(may_begin_[rank], stream_));
   TESSERA_CUDA_CHECK(cudaStreamWaitEvent(streams_[rank], may_begin_[rank], 0));
   for (const Copy& copy : copies)
-    if (copy.bytes > 0)
-      TESSERA_CUDA_CHECK(cudaMemcpyAsync(copy.target, copy.source, copy.bytes, cudaMemcpyDefault, streams_[rank]));
+    TESSERA_CUDA_CHECK(cudaMemcpyAsync(copy.target, copy.source, copy.bytes, cudaMemcpyDefault, streams_[rank]));
   TESSERA_CUDA_CHECK(cudaEventRecord(copied_[rank], streams_[rank]));
 }
 
@@ -230,23 +228,23 @@ void PeerPushes::enqueue(const std::vector<std::vector<Copy>>& copies, const std
   const auto has_copies = [&](int rank) { return !copies[index(rank)].empty(); };
 
   if (has_copies(own)) enqueue_copies(index(own), copies[index(own)]);
-  for_each_peer([&](int peer) {
+  group_.for_each_peer([&](int peer) {
     if (comes_from[index(peer)]) flags.set(flag(peer, Flag::free, own));
   });
   flags.enqueue();
-  for_each_peer([&](int peer) {
+  group_.for_each_peer([&](int peer) {
     if (!has_copies(peer)) return;
     flags.await_and_reset(flag(own, Flag::free, peer));
     flags.enqueue();
     enqueue_copies(index(peer), copies[index(peer)]);
   });
-  for_each_peer([&](int peer) {
+  group_.for_each_peer([&](int peer) {
     if (!has_copies(peer)) return;
     TESSERA_CUDA_CHECK(cudaStreamWaitEvent(stream_, copied_[index(peer)], 0));
     flags.set(flag(peer, Flag::arrived, own));
     flags.enqueue();
   });
-  for_each_peer([&](int peer) {
+  group_.for_each_peer([&](int peer) {
     if (comes_from[index(peer)]) flags.await_and_reset(flag(own, Flag::arrived, peer));
   });
   flags.enqueue();

@@ -17,6 +17,7 @@
 #include "tessera/base/cuda_stream.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/cuda_peer/memory.h"
+#include "tessera/comm/messages.h"
 #include "tessera/comm/peer_mailbox.h"
 
 struct CUevent_st;
@@ -38,15 +39,9 @@ class PeerPushes {
   // Returns why some pair cannot, empty where all can.
   std::string share(std::span<std::byte> memory, const Meeting& meet);
 
-  struct Copy {
-    const void* source = nullptr;
-    void* target = nullptr;
-    std::size_t bytes = 0;
-  };
-  // Enqueues those messages that can go this way and takes them from the lists; none is empty or to this rank. `own`:
-  // copies within this rank's memory that belong to the operation. Every member of the group calls it with its part of
-  // one operation.
-  void run(std::vector<Send>& sends, std::vector<Receive>& receives, std::vector<Copy> own, const Patience& patience);
+  // Enqueues what of an operation can go this way, copies within this rank's memory included, and takes it from
+  // `messages`. Every member of the group calls it with its part of one operation.
+  void run(Messages& messages, const Patience& patience);
 
   // After a failure: the device does not wait for peers any more. Any thread; for as long as `goes_on` says.
   void release(const std::function<bool()>& goes_on);
@@ -55,10 +50,6 @@ class PeerPushes {
   enum class Flag { free, arrived };
 
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
-  template <typename Visit>
-  void for_each_peer(Visit visit) const {
-    for (int step = 1; step < group_.size(); ++step) visit((group_.rank + step) % group_.size());
-  }
   Destination target_of(const Receive& receive) const;
   std::vector<bool> post(std::vector<Receive>& receives, const Patience& patience);
   std::vector<std::vector<Copy>> take(std::vector<Send>& sends, const Patience& patience);

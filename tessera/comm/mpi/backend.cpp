@@ -5,6 +5,7 @@
 
 #include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
+#include "tessera/comm/messages.h"
 #include "tessera/comm/reduce.h"
 
 namespace tessera::comm {
@@ -18,10 +19,6 @@ int tag_of(std::int64_t sequence, int kind) {
   return static_cast<int>(sequence % 2048) * 16 + kind;
 }
 constexpr int kCheckKind = 15;
-
-void copy(void* target, const void* source, std::size_t bytes) {
-  if (bytes > 0 && target != source) std::memcpy(target, source, bytes);
-}
 
 class MpiBackend final : public Backend {
  public:
@@ -42,24 +39,14 @@ class MpiBackend final : public Backend {
 
   void carry_out(const Operation& operation);
   void check(const Operation& operation);
-  void all_gather(const Operation& operation);
-  void all_to_all(const Operation& operation);
-  void reduce_scatter(const Operation& operation);
+  void reduce(const Operation& operation);
   void all_reduce(const Operation& operation);
-  void all_reduce_small(const Operation& operation);
   void broadcast(const Operation& operation);
   void barrier();
-  void exchange(const Operation& operation);
 
-  // Sends and receives with group ranks as peers; blocks. `keep_empty`: messages without bytes are sent too.
-  void run(std::vector<Send> sends, std::vector<Receive> receives, bool keep_empty = false);
-  // One message of this size from every peer into scratch; the members' parts in rank order, `own` at this rank's
-  // place.
-  std::vector<const void*> receive_parts(std::size_t bytes, const void* own, std::vector<Receive>& receives);
-  template <typename Visit>
-  void for_each_peer(Visit visit) const {
-    for (int step = 1; step < group_.size(); ++step) visit((group_.rank + step) % group_.size());
-  }
+  void run(Messages messages);
+  // Sends and receives with group ranks as peers; blocks.
+  void run(std::vector<Send> sends, std::vector<Receive> receives);
 
   std::shared_ptr<MpiProgress> progress_;
   const MpiContext context_;
@@ -85,7 +72,12 @@ void MpiBackend::perform(const Operation& operation, base::VirtualClock*) {
   }
 }
 
-void MpiBackend::run(std::vector<Send> sends, std::vector<Receive> receives, bool keep_empty) {
+void MpiBackend::run(Messages messages) {
+  for (const Copy& copy : messages.own) std::memcpy(copy.target, copy.source, copy.bytes);
+  run(std::move(messages.sends), std::move(messages.receives));
+}
+
+void MpiBackend::run(std::vector<Send> sends, std::vector<Receive> receives) {
   MpiRound round{.context = context_,
                  .tag = call_.tag,
                  .label = call_.label,
@@ -93,10 +85,6 @@ void MpiBackend::run(std::vector<Send> sends, std::vector<Receive> receives, boo
                  .timeout = options_.timeout,
                  .sends = std::move(sends),
                  .receives = std::move(receives)};
-  if (!keep_empty) {
-    std::erase_if(round.sends, [](const Send& send) { return send.bytes == 0; });
-    std::erase_if(round.receives, [](const Receive& receive) { return receive.bytes == 0; });
-  }
   for (Send& send : round.sends) send.peer = group_.members[static_cast<std::size_t>(send.peer)];
   for (Receive& receive : round.receives) receive.peer = group_.members[static_cast<std::size_t>(receive.peer)];
   if (!round.sends.empty() || !round.receives.empty()) progress_->exchange(std::move(round));
@@ -110,21 +98,21 @@ void MpiBackend::check(const Operation& operation) {
   std::vector<std::vector<std::int64_t>> theirs(group_.members.size());
   std::vector<Send> sends;
   std::vector<Receive> receives;
-  for_each_peer([&](int peer) {
+  group_.for_each_peer([&](int peer) {
     sends.push_back({.peer = peer, .data = &size, .bytes = sizeof size});
     receives.push_back({.peer = peer, .data = &sizes[static_cast<std::size_t>(peer)], .bytes = sizeof size});
   });
   run(std::move(sends), std::move(receives));
   sends.clear();
   receives.clear();
-  for_each_peer([&](int peer) {
+  group_.for_each_peer([&](int peer) {
     auto& numbers = theirs[static_cast<std::size_t>(peer)];
     numbers.resize(static_cast<std::size_t>(sizes[static_cast<std::size_t>(peer)]));
     sends.push_back({.peer = peer, .data = own.data(), .bytes = own.size() * sizeof(std::int64_t)});
     receives.push_back({.peer = peer, .data = numbers.data(), .bytes = numbers.size() * sizeof(std::int64_t)});
   });
   run(std::move(sends), std::move(receives));
-  for_each_peer([&](int peer) {
+  group_.for_each_peer([&](int peer) {
     const Operation their_call = from_numbers(theirs[static_cast<std::size_t>(peer)]);
     const std::string text = mismatch(group_, group_.rank, operation, peer, their_call);
     if (!text.empty()) throw Error("the calls do not match: {}", text);
@@ -134,111 +122,46 @@ void MpiBackend::check(const Operation& operation) {
 void MpiBackend::carry_out(const Operation& operation) {
   switch (operation.kind) {
     case OperationKind::all_gather:
-      return all_gather(operation);
     case OperationKind::all_to_all:
-      return all_to_all(operation);
+    case OperationKind::exchange:
+      return run(messages_of(operation, group_));
     case OperationKind::reduce_scatter:
-      return reduce_scatter(operation);
+      return reduce(operation);
     case OperationKind::all_reduce:
       return all_reduce(operation);
     case OperationKind::broadcast:
       return broadcast(operation);
     case OperationKind::barrier:
       return barrier();
-    case OperationKind::exchange:
-      return exchange(operation);
   }
 }
 
-void MpiBackend::all_gather(const Operation& operation) {
-  const auto bytes = [&](int r) {
-    return bytes_of(operation.recv_counts[static_cast<std::size_t>(r)], operation.type);
-  };
-  const auto place = [&](int r) {
-    return advance(operation.recv, offset_of(operation.recv_counts, r), operation.type);
-  };
-  std::vector<Send> sends;
-  std::vector<Receive> receives;
-  for_each_peer([&](int peer) {
-    sends.push_back({.peer = peer, .data = operation.send, .bytes = bytes(group_.rank)});
-    receives.push_back({.peer = peer, .data = place(peer), .bytes = bytes(peer)});
-  });
-  copy(place(group_.rank), operation.send, bytes(group_.rank));
-  run(std::move(sends), std::move(receives));
-}
-
-void MpiBackend::all_to_all(const Operation& operation) {
-  const auto& sent = operation.send_counts;
-  const auto& received = operation.recv_counts;
-  const auto from = [&](int r) { return advance(operation.send, offset_of(sent, r), operation.type); };
-  const auto to = [&](int r) { return advance(operation.recv, offset_of(received, r), operation.type); };
-  std::vector<Send> sends;
-  std::vector<Receive> receives;
-  for_each_peer([&](int peer) {
-    const auto p = static_cast<std::size_t>(peer);
-    sends.push_back({.peer = peer, .data = from(peer), .bytes = bytes_of(sent[p], operation.type)});
-    receives.push_back({.peer = peer, .data = to(peer), .bytes = bytes_of(received[p], operation.type)});
-  });
-  const auto own = bytes_of(received[static_cast<std::size_t>(group_.rank)], operation.type);
-  copy(to(group_.rank), from(group_.rank), own);
-  run(std::move(sends), std::move(receives));
-}
-
-std::vector<const void*> MpiBackend::receive_parts(std::size_t bytes, const void* own, std::vector<Receive>& receives) {
-  const std::size_t room = base::align_up(bytes);
-  if (scratch_.size() < room * group_.members.size()) scratch_ = base::Buffer(room * group_.members.size());
-  std::vector<const void*> parts(group_.members.size());
-  parts[static_cast<std::size_t>(group_.rank)] = own;
-  for_each_peer([&](int peer) {
-    std::byte* place = scratch_.data() + room * static_cast<std::size_t>(peer);
-    receives.push_back({.peer = peer, .data = place, .bytes = bytes});
-    parts[static_cast<std::size_t>(peer)] = place;
-  });
-  return parts;
-}
-
-void MpiBackend::reduce_scatter(const Operation& operation) {
-  const auto& counts = operation.send_counts;
-  const auto from = [&](int r) { return advance(operation.send, offset_of(counts, r), operation.type); };
-  const std::int64_t own = counts[static_cast<std::size_t>(group_.rank)];
-  std::vector<Send> sends;
-  std::vector<Receive> receives;
-  for_each_peer([&](int peer) {
-    const std::size_t bytes = bytes_of(counts[static_cast<std::size_t>(peer)], operation.type);
-    sends.push_back({.peer = peer, .data = from(peer), .bytes = bytes});
-  });
-  const auto parts = receive_parts(bytes_of(own, operation.type), from(group_.rank), receives);
-  run(std::move(sends), std::move(receives));
-  reduce(operation.recv, parts, operation.type, operation.reduce, own);
-}
-
-void MpiBackend::all_reduce_small(const Operation& operation) {
-  const std::int64_t count = operation.recv_counts[0];
-  const std::size_t bytes = bytes_of(count, operation.type);
-  std::vector<Send> sends;
-  std::vector<Receive> receives;
-  for_each_peer([&](int peer) { sends.push_back({.peer = peer, .data = operation.recv, .bytes = bytes}); });
-  const auto parts = receive_parts(bytes, operation.recv, receives);
-  run(std::move(sends), std::move(receives));
-  reduce(operation.recv, parts, operation.type, operation.reduce, count);
+// Sums what parts_to_sum says.
+void MpiBackend::reduce(const Operation& operation) {
+  if (const std::size_t bytes = scratch_bytes(operation, group_); scratch_.size() < bytes)
+    scratch_ = base::Buffer(bytes);
+  PartsToSum sum = parts_to_sum(operation, group_, scratch_.data());
+  run(std::move(sum.messages));
+  comm::reduce(operation.recv, sum.parts, operation.type, operation.reduce, sum.count);
 }
 
 // Each rank sums a part and gives it to all.
 void MpiBackend::all_reduce(const Operation& operation) {
   const std::int64_t count = operation.recv_counts[0];
   if (group_.size() == 1) return;
-  if (bytes_of(count, operation.type) <= kSmallAllReduce) return all_reduce_small(operation);
+  if (bytes_of(count, operation.type) <= kSmallAllReduce) return reduce(operation);
   const AllReduceHalves halves = halves_of_all_reduce(operation, group_);
-  reduce_scatter(halves.reduce_scatter);
-  all_gather(halves.all_gather);
+  carry_out(halves.reduce_scatter);
+  carry_out(halves.all_gather);
 }
 
 void MpiBackend::broadcast(const Operation& operation) {
   const std::size_t bytes = bytes_of(operation.recv_counts[0], operation.type);
+  if (bytes == 0) return;
   std::vector<Send> sends;
   std::vector<Receive> receives;
   if (group_.rank == operation.root)
-    for_each_peer([&](int peer) { sends.push_back({.peer = peer, .data = operation.recv, .bytes = bytes}); });
+    group_.for_each_peer([&](int peer) { sends.push_back({.peer = peer, .data = operation.recv, .bytes = bytes}); });
   else
     receives.push_back({.peer = operation.root, .data = operation.recv, .bytes = bytes});
   run(std::move(sends), std::move(receives));
@@ -247,21 +170,10 @@ void MpiBackend::broadcast(const Operation& operation) {
 void MpiBackend::barrier() {
   std::vector<Send> sends;
   std::vector<Receive> receives;
-  for_each_peer([&](int peer) {
+  group_.for_each_peer([&](int peer) {
     sends.push_back({.peer = peer});
     receives.push_back({.peer = peer});
   });
-  run(std::move(sends), std::move(receives), true);
-}
-
-void MpiBackend::exchange(const Operation& operation) {
-  for (const auto& [send, receive] : messages_to_self(operation, group_.rank))
-    copy(receive.data, send.data, receive.bytes);
-  const auto is_own = [&](const auto& message) { return message.peer == group_.rank; };
-  std::vector<Send> sends = operation.sends;
-  std::vector<Receive> receives = operation.receives;
-  std::erase_if(sends, is_own);
-  std::erase_if(receives, is_own);
   run(std::move(sends), std::move(receives));
 }
 

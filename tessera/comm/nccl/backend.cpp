@@ -56,31 +56,21 @@ class NcclBackend final : public Backend {
   std::string share(std::span<std::byte> memory) override;
 
  private:
-  using Copies = std::vector<PeerPushes::Copy>;  // within this rank's memory
-
   std::vector<std::string> meet(const std::string& own);
   void wait_for_hosts() const;
   void check(const Operation& operation, std::int64_t sequence);
   void carry_out(const Operation& operation);
   void all_gather(const Operation& operation);
-  void all_to_all(const Operation& operation);
   void reduce_scatter(const Operation& operation);
   void all_reduce(const Operation& operation);
   void all_reduce_small(const Operation& operation);
   void broadcast(const Operation& operation);
   void barrier();
-  void exchange(const Operation& operation);
 
-  // Sends and receives with group ranks as peers, none of them this one, and what stays here; empty ones are left out.
-  void run(std::vector<Send> sends, std::vector<Receive> receives, Copies own);
+  void run(Messages messages);
   void run_by_nccl(const std::vector<Send>& sends, const std::vector<Receive>& receives);
   // Every member's `bytes` into `recv`, densely in rank order.
   void gather_equal(const void* send, void* recv, std::size_t bytes);
-  template <typename Visit>
-  void for_each_peer(Visit visit) const {
-    for (int step = 1; step < group_.size(); ++step) visit((group_.rank + step) % group_.size());
-  }
-
   const NcclMember member_;
   const GroupIdentity group_;
   const WorldOptions options_;
@@ -127,7 +117,7 @@ void NcclBackend::check(const Operation& operation, std::int64_t sequence) {
   };
   Store& store = *member_.store;
   store.set(key(sequence, group_.rank), to_text(comm::to_numbers(operation)));
-  for_each_peer([&](int peer) {
+  group_.for_each_peer([&](int peer) {
     const Operation theirs = from_numbers(to_numbers(member_.watchdog->await(store, key(sequence, peer), deadline_)));
     const std::string text = mismatch(group_, group_.rank, operation, peer, theirs);
     if (!text.empty()) throw Error("the calls do not match: {}", text);
@@ -141,7 +131,8 @@ void NcclBackend::carry_out(const Operation& operation) {
     case OperationKind::all_gather:
       return all_gather(operation);
     case OperationKind::all_to_all:
-      return all_to_all(operation);
+    case OperationKind::exchange:
+      return run(messages_of(operation, group_));
     case OperationKind::reduce_scatter:
       return reduce_scatter(operation);
     case OperationKind::all_reduce:
@@ -150,22 +141,16 @@ void NcclBackend::carry_out(const Operation& operation) {
       return broadcast(operation);
     case OperationKind::barrier:
       return barrier();
-    case OperationKind::exchange:
-      return exchange(operation);
   }
 }
 
-void NcclBackend::run(std::vector<Send> sends, std::vector<Receive> receives, Copies own) {
-  const auto is_empty = [](const auto& message) { return message.bytes == 0; };
-  std::erase_if(sends, is_empty);
-  std::erase_if(receives, is_empty);
-  std::erase_if(own, is_empty);
+void NcclBackend::run(Messages messages) {
   if (pushes_) {
-    pushes_->run(sends, receives, std::move(own), [this] { wait_for_hosts(); });
+    pushes_->run(messages, [this] { wait_for_hosts(); });
   } else {
-    for (const PeerPushes::Copy& copy : own) kernels_->copy(copy.source, copy.target, copy.bytes);
+    for (const Copy& copy : messages.own) kernels_->copy(copy.source, copy.target, copy.bytes);
   }
-  if (!sends.empty() || !receives.empty()) run_by_nccl(sends, receives);
+  if (!messages.sends.empty() || !messages.receives.empty()) run_by_nccl(messages.sends, messages.receives);
 }
 
 void NcclBackend::run_by_nccl(const std::vector<Send>& sends, const std::vector<Receive>& receives) {
@@ -196,7 +181,7 @@ std::vector<std::string> NcclBackend::meet(const std::string& own) {
   Store& store = *member_.store;
   store.set(key(number, group_.rank), "+" + own);
   std::vector<std::string> all(group_.members.size(), own);
-  for_each_peer([&](int peer) {
+  group_.for_each_peer([&](int peer) {
     all[static_cast<std::size_t>(peer)] = member_.watchdog->await(store, key(number, peer), deadline_).substr(1);
   });
   if (number > 0) store.erase(key(number - 1, group_.rank));  // all have come here: nobody reads it any more
@@ -232,56 +217,19 @@ void NcclBackend::gather_equal(const void* send, void* recv, std::size_t bytes) 
 
 void NcclBackend::all_gather(const Operation& operation) {
   const auto& counts = operation.recv_counts;
-  const auto bytes = [&](int r) { return bytes_of(counts[static_cast<std::size_t>(r)], operation.type); };
-  const auto place = [&](int r) { return advance(operation.recv, offset_of(counts, r), operation.type); };
   const bool is_even = std::equal(counts.begin() + 1, counts.end(), counts.begin());
-  if (is_even && group_.size() > 1 && !pushes_) return gather_equal(operation.send, operation.recv, bytes(0));
-  std::vector<Send> sends;
-  std::vector<Receive> receives;
-  for_each_peer([&](int peer) {
-    sends.push_back({.peer = peer, .data = operation.send, .bytes = bytes(group_.rank)});
-    receives.push_back({.peer = peer, .data = place(peer), .bytes = bytes(peer)});
-  });
-  const bool is_in_place = operation.send == place(group_.rank);
-  run(std::move(sends), std::move(receives),
-      {{operation.send, place(group_.rank), is_in_place ? 0 : bytes(group_.rank)}});
-}
-
-void NcclBackend::all_to_all(const Operation& operation) {
-  const auto& sent = operation.send_counts;
-  const auto& received = operation.recv_counts;
-  const auto from = [&](int r) { return advance(operation.send, offset_of(sent, r), operation.type); };
-  const auto to = [&](int r) { return advance(operation.recv, offset_of(received, r), operation.type); };
-  std::vector<Send> sends;
-  std::vector<Receive> receives;
-  for_each_peer([&](int peer) {
-    const auto p = static_cast<std::size_t>(peer);
-    sends.push_back({.peer = peer, .data = from(peer), .bytes = bytes_of(sent[p], operation.type)});
-    receives.push_back({.peer = peer, .data = to(peer), .bytes = bytes_of(received[p], operation.type)});
-  });
-  const auto own = bytes_of(received[static_cast<std::size_t>(group_.rank)], operation.type);
-  run(std::move(sends), std::move(receives), {{from(group_.rank), to(group_.rank), own}});
+  if (is_even && group_.size() > 1 && !pushes_)
+    return gather_equal(operation.send, operation.recv, bytes_of(counts[0], operation.type));
+  run(messages_of(operation, group_));
 }
 
 void NcclBackend::reduce_scatter(const Operation& operation) {
-  const auto& counts = operation.send_counts;
-  const auto from = [&](int r) { return advance(operation.send, offset_of(counts, r), operation.type); };
-  const std::int64_t own = counts[static_cast<std::size_t>(group_.rank)];
-  const std::size_t own_bytes = bytes_of(own, operation.type), room = base::align_up(own_bytes);
-  if (group_.size() == 1) return kernels_->copy(operation.send, operation.recv, own_bytes);
-  base::Scratch scratch = kernels_->scratch(room * group_.members.size());
-  std::byte* const arrived = scratch.data();
-  std::vector<Send> sends;
-  std::vector<Receive> receives;
-  std::vector<const void*> parts(group_.members.size(), from(group_.rank));
-  for_each_peer([&](int peer) {
-    const auto p = static_cast<std::size_t>(peer);
-    sends.push_back({.peer = peer, .data = from(peer), .bytes = bytes_of(counts[p], operation.type)});
-    receives.push_back({.peer = peer, .data = arrived + room * p, .bytes = own_bytes});
-    parts[p] = arrived + room * p;
-  });
-  run(std::move(sends), std::move(receives), {});
-  reduce(*kernels_, operation.recv, parts, operation.type, operation.reduce, own);
+  if (group_.size() == 1)
+    return kernels_->copy(operation.send, operation.recv, bytes_of(operation.send_counts[0], operation.type));
+  base::Scratch scratch = kernels_->scratch(scratch_bytes(operation, group_));
+  PartsToSum sum = parts_to_sum(operation, group_, scratch.data());
+  run(std::move(sum.messages));
+  reduce(*kernels_, operation.recv, sum.parts, operation.type, operation.reduce, sum.count);
 }
 
 void NcclBackend::all_reduce_small(const Operation& operation) {
@@ -320,18 +268,6 @@ void NcclBackend::barrier() {
   base::Scratch scratch = kernels_->scratch(token * group_.members.size());
   std::byte* const all = scratch.data();
   gather_equal(all + token * static_cast<std::size_t>(group_.rank), all, token);
-}
-
-void NcclBackend::exchange(const Operation& operation) {
-  Copies own;
-  for (const auto& [send, receive] : messages_to_self(operation, group_.rank))
-    own.push_back({send.data, receive.data, receive.bytes});
-  const auto is_own = [&](const auto& message) { return message.peer == group_.rank; };
-  std::vector<Send> sends = operation.sends;
-  std::vector<Receive> receives = operation.receives;
-  std::erase_if(sends, is_own);
-  std::erase_if(receives, is_own);
-  run(std::move(sends), std::move(receives), std::move(own));
 }
 
 }  // namespace
