@@ -18,7 +18,7 @@ Rows rows_without_overlap(std::vector<DeviceSpan> spans) {
   Rows rows;
   std::ranges::stable_sort(spans, {}, &DeviceSpan::begin_ns);
   for (DeviceSpan& span : spans) {
-    auto row = std::ranges::find_if(rows, [&](const auto& row) { return row.back().end_ns <= span.begin_ns; });
+    auto row = std::ranges::find_if(rows, [&](const auto& one) { return one.back().end_ns <= span.begin_ns; });
     if (row == rows.end()) row = rows.emplace(rows.end());
     row->push_back(std::move(span));
   }
@@ -28,6 +28,7 @@ Rows rows_without_overlap(std::vector<DeviceSpan> spans) {
 }  // namespace
 
 nlohmann::ordered_json trace_of(std::vector<DeviceSpan> spans) {
+  std::erase_if(spans, [](const DeviceSpan& span) { return span.end_ns <= span.begin_ns; });
   std::uint64_t first = spans.empty() ? 0 : spans.front().begin_ns;
   for (const DeviceSpan& span : spans) first = std::min(first, span.begin_ns);
   const auto seconds = [&](std::uint64_t ns) { return static_cast<double>(ns - first) * 1e-9; };

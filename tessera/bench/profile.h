@@ -18,6 +18,7 @@ struct DeviceSpan {
 
 // Chrome trace JSON with one row a stream, in their order, from the first span on. What begins before the span before
 // it in its stream has ended, as branches of a graph may, goes to a further row of that stream.
+// Nothing for a span without length: CUPTI reports 0 and 0 where it has no times.
 nlohmann::ordered_json trace_of(std::vector<DeviceSpan> spans);
 
 // Does the work and writes every kernel, copy and fill of this process's devices to `file`, by trace_of, which Perfetto

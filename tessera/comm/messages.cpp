@@ -1,7 +1,6 @@
 #include "tessera/comm/messages.h"
 
-#include <algorithm>
-#include <span>
+#include <utility>
 
 #include "tessera/base/buffer.h"
 #include "tessera/base/error.h"

@@ -1,14 +1,15 @@
-// Collectives as messages: what one member sends to others, receives from them and keeps. Peers are group ranks, each
-// member's in the order of for_each_peer, so that not all send to the same one at once.
+// Collectives as messages: what one member sends to others, receives from them and keeps. Peers are group ranks, in the
+// order of for_each_peer, so that not all send to the same one at once; of an exchange in its own order.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "tessera/comm/operation.h"
 
 namespace tessera::comm {
 
-// Within a rank's memory.
+// From one place that this rank reaches to another.
 struct Copy {
   const void* source = nullptr;
   void* target = nullptr;
@@ -19,7 +20,7 @@ struct Copy {
 struct Messages {
   std::vector<Send> sends;
   std::vector<Receive> receives;
-  std::vector<Copy> own;
+  std::vector<Copy> own;  // within this rank's memory
 };
 
 // Of an all_gather, all_to_all or exchange. Errors: an exchange whose sends and receives with this rank do not fit.

@@ -48,6 +48,11 @@ TEST(Profile, WhatOverlapsInAStreamHasFurtherRows) {
                                         Found("stream 7 (3)", "third", 1.5, 4.5)));
 }
 
+TEST(Profile, ASpanWithoutTimesIsLeftOut) {
+  const ordered_json trace = trace_of({{"unknown", "kernel", 7, 0, 0, 0}, {"a", "kernel", 7, kNow, kNow + 1001, 0}});
+  EXPECT_THAT(found(trace), ElementsAre(Found("stream 7", "a", 0, 1.001)));
+}
+
 TEST(Profile, OfNothingIsEmpty) {
   EXPECT_THAT(found(trace_of({})), ElementsAre());
 }

@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <random>
 
+#include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
 
 namespace tessera::comm {
@@ -225,7 +227,11 @@ TEST_P(MessagesOf, AllReducesBringEverything) {
     }
     for (std::size_t i = 0; i < operations.size(); ++i) operations[i].recv = sent[i].data();
     std::vector<std::vector<std::byte>> scratch;
-    for (const PartsToSum& sum : delivered_parts(operations, members_, scratch))
+    const std::vector<PartsToSum> sums = delivered_parts(operations, members_, scratch);
+    for (std::size_t rank = 0; rank < sums.size(); ++rank)
+      for (const Receive& receive : sums[rank].messages.receives)
+        EXPECT_EQ((static_cast<std::byte*>(receive.data) - scratch[rank].data()) % base::kAlignment, 0u);
+    for (const PartsToSum& sum : sums)
       for (int from = 0; from < size_; ++from) EXPECT_EQ(found_part(sum, from), sent[static_cast<std::size_t>(from)]);
   }
 }
@@ -268,6 +274,14 @@ TEST(Messages, WhatIsEmptyIsPassedOver) {
                             .receives = {{.peer = 0, .data = &b, .bytes = 4}, {.peer = 0, .data = &a, .bytes = 0}}};
   deliver({messages_of(operation, alone)});
   EXPECT_EQ(b, 7);
+}
+
+TEST(Messages, EachMemberBeginsWithTheNext) {
+  for (const GroupIdentity& member : members_of(4)) {
+    std::vector<int> peers;
+    member.for_each_peer([&](int peer) { peers.push_back(peer); });
+    EXPECT_EQ(peers, (std::vector{(member.rank + 1) % 4, (member.rank + 2) % 4, (member.rank + 3) % 4}));
+  }
 }
 
 TEST(Messages, ABarrierIsNone) {

@@ -1,5 +1,5 @@
 // What Perfetto's reader asks of a file: spans of a row that touch and never overlap in whole nanoseconds, and rows
-// whose numbers belong to one process and to no process's main thread.
+// whose numbers belong to one process and are not its main thread.
 #include "tessera/train/metrics/trace_events.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,13 @@ TEST(TraceEvents, NothingForAnEmptySpan) {
   EXPECT_TRUE(events.empty());
 }
 
-TEST(TraceEvents, RowsBelongToOneProcessAndAreNoMainThread) {
+TEST(TraceEvents, MarksAreFromTheOriginOn) {
+  ordered_json events = ordered_json::array();
+  add_mark(events, 0, "begins", 1, -0.5);
+  EXPECT_EQ(events[0]["ts"], 1'500'000);
+}
+
+TEST(TraceEvents, RowsBelongToOneProcessAndAreNotItsMainThread) {
   constexpr int processes = 300;
   ordered_json events = ordered_json::array();
   for (int process = 0; process < processes; ++process) {

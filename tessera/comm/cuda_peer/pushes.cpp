@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "tessera/base/device_guard.h"
 #include "tessera/base/error.h"

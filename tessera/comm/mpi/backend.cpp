@@ -44,8 +44,8 @@ class MpiBackend final : public Backend {
   void broadcast(const Operation& operation);
   void barrier();
 
+  // Both block. Copies come first; peers are group ranks.
   void run(Messages messages);
-  // Sends and receives with group ranks as peers; blocks.
   void run(std::vector<Send> sends, std::vector<Receive> receives);
 
   std::shared_ptr<MpiProgress> progress_;

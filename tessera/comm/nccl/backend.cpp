@@ -6,6 +6,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/cuda_peer/pushes.h"
+#include "tessera/comm/messages.h"
 #include "tessera/comm/nccl/staging.h"
 #include "tessera/comm/reduce.h"
 
@@ -71,6 +72,7 @@ class NcclBackend final : public Backend {
   void run_by_nccl(const std::vector<Send>& sends, const std::vector<Receive>& receives);
   // Every member's `bytes` into `recv`, densely in rank order.
   void gather_equal(const void* send, void* recv, std::size_t bytes);
+
   const NcclMember member_;
   const GroupIdentity group_;
   const WorldOptions options_;

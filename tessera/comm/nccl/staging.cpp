@@ -78,7 +78,8 @@ Operation NcclStaging::to_device(const Operation& operation, const GroupIdentity
   device_base_ = on_device_.of(bytes_);
   std::vector<Copy> copies;
   for (const Piece& piece : pieces_)
-    if (piece.source != nullptr) copies.push_back({host_base_ + piece.at, piece.source, piece.bytes});
+    if (piece.source != nullptr)
+      copies.push_back({.source = piece.source, .target = host_base_ + piece.at, .bytes = piece.bytes});
   copy_on_host(std::move(copies));
   for (const Piece& piece : pieces_)
     if (piece.source != nullptr)
@@ -109,7 +110,7 @@ void NcclStaging::to_host() {
     if (piece.target == nullptr) continue;
     TESSERA_CUDA_CHECK(
         cudaMemcpyAsync(host_base_ + piece.at, device_base_ + piece.at, piece.bytes, cudaMemcpyDeviceToHost, stream_));
-    copies.push_back({piece.target, host_base_ + piece.at, piece.bytes});
+    copies.push_back({.source = host_base_ + piece.at, .target = piece.target, .bytes = piece.bytes});
   }
   copy_on_host(std::move(copies));
 }

@@ -5,7 +5,7 @@
 
 #include "tessera/base/buffer.h"
 #include "tessera/base/cuda_stream.h"
-#include "tessera/comm/operation.h"
+#include "tessera/comm/messages.h"
 
 namespace tessera::comm {
 
@@ -37,11 +37,6 @@ class NcclStaging {
     const void* source = nullptr;  // read before, null where nothing is
     void* target = nullptr;        // written after
     std::size_t bytes = 0, at = 0;
-  };
-  struct Copy {
-    void* target = nullptr;
-    const void* source = nullptr;
-    std::size_t bytes = 0;
   };
   void collect(const Operation& operation, const GroupIdentity& group);
   void add(const void* source, void* target, std::size_t bytes);

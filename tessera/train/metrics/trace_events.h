@@ -25,7 +25,7 @@ int row_of_lane(std::string_view category);
 
 // Appends the names of a process and of a row for each lane.
 void name_lanes(nlohmann::ordered_json& events, int process, const std::string& name);
-// Appends the name of a process, of one of its rows (0 to 98, but any for process 0).
+// Appends the name of a process, of one of its rows (0 to 99, any where there is one process).
 void name_process(nlohmann::ordered_json& events, int process, const std::string& name);
 void name_row(nlohmann::ordered_json& events, int process, int row, const std::string& name);
 // Appends a complete event ("X"), ts and dur in microseconds from `origin` (seconds), both ends rounded to nanoseconds:
