@@ -64,6 +64,23 @@ class Counting(unittest.TestCase):
         self.check(runner.count_script("skipped: why", 77), 0, 0, 1)
         self.check(runner.count_script("7 passed, 0 failed\nlate words", "none after 900 s"), 0, 1)
 
+    def test_the_parts_of_a_case_are_one(self):
+        script = ("import unittest, sys\n"
+                  "sys.path.insert(0, sys.argv.pop(1))\n"
+                  "from summary import run_cases\n"
+                  "class Parts(unittest.TestCase):\n"
+                  "    def parts(self, *calls):\n"
+                  "        for i, call in enumerate(calls):\n"
+                  "            with self.subTest(i): call('parts')\n"
+                  "    def test_good(self): self.parts(str, str)\n"
+                  "    def test_failed(self): self.parts(self.fail, self.fail, str)\n"
+                  "    def test_skipped(self): self.parts(self.skipTest, self.skipTest)\n"
+                  "    def test_both(self): self.parts(self.skipTest, self.fail, int)\n"
+                  "run_cases()\n")
+        result = subprocess.run([sys.executable, "-c", script, ROOT / "tests" / "tools"], capture_output=True, text=True,
+                                check=False)
+        self.assertEqual((result.returncode, result.stdout), (1, "1 passed, 2 failed, 1 skipped\n"), result.stderr)
+
 
 class Commands(unittest.TestCase):
     def test_no_test_is_a_failure(self):
