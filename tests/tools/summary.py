@@ -10,9 +10,10 @@ def cases(reports):
 
 def run_cases():
     result = unittest.main(module="__main__", exit=False, verbosity=1).result
-    failed = cases(result.failures + result.errors)
+    failed = cases(result.failures + result.errors) | set(result.unexpectedSuccesses)
     skipped = cases(result.skipped) - failed
+    # What fails or is skipped for a whole class counts no case that ran.
+    passed = max(result.testsRun - sum(case.countTestCases() for case in failed | skipped), 0)
     sys.stderr.flush()
-    passed = max(result.testsRun - len(failed | skipped), 0)  # what fails before its cases is none of them
     print(f"{passed} passed, {len(failed)} failed" + (f", {len(skipped)} skipped" if skipped else ""))
     sys.exit(1 if failed or result.testsRun == 0 else 0)

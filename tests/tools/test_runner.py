@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 import unittest
 
@@ -64,22 +65,44 @@ class Counting(unittest.TestCase):
         self.check(runner.count_script("skipped: why", 77), 0, 0, 1)
         self.check(runner.count_script("7 passed, 0 failed\nlate words", "none after 900 s"), 0, 1)
 
-    def test_the_parts_of_a_case_are_one(self):
-        script = ("import unittest, sys\n"
-                  "sys.path.insert(0, sys.argv.pop(1))\n"
-                  "from summary import run_cases\n"
-                  "class Parts(unittest.TestCase):\n"
-                  "    def parts(self, *calls):\n"
-                  "        for i, call in enumerate(calls):\n"
-                  "            with self.subTest(i): call('parts')\n"
-                  "    def test_good(self): self.parts(str, str)\n"
-                  "    def test_failed(self): self.parts(self.fail, self.fail, str)\n"
-                  "    def test_skipped(self): self.parts(self.skipTest, self.skipTest)\n"
-                  "    def test_both(self): self.parts(self.skipTest, self.fail, int)\n"
-                  "run_cases()\n")
+    def check_summary(self, line, body):
+        script = "import unittest, sys\nsys.path.insert(0, sys.argv.pop(1))\nfrom summary import run_cases\n"
+        script += textwrap.dedent(body) + "run_cases()\n"
         result = subprocess.run([sys.executable, "-c", script, ROOT / "tests" / "tools"], capture_output=True, text=True,
                                 check=False)
-        self.assertEqual((result.returncode, result.stdout), (1, "1 passed, 2 failed, 1 skipped\n"), result.stderr)
+        self.assertEqual((line, 1 if ", 0 failed" not in line else 0), (result.stdout.strip(), result.returncode), result.stderr)
+
+    def test_the_parts_of_a_case_are_one(self):
+        self.check_summary("1 passed, 2 failed, 1 skipped", """
+            class Parts(unittest.TestCase):
+                def parts(self, *calls):
+                    for i, call in enumerate(calls):
+                        with self.subTest(i): call("parts")
+                def test_good(self): self.parts(str, str)
+                def test_failed(self): self.parts(self.fail, self.fail, str)
+                def test_skipped(self): self.parts(self.skipTest, self.skipTest)
+                def test_both(self): self.parts(self.skipTest, self.fail, str)
+            """)
+
+    def test_what_befalls_a_class_takes_no_other_case_away(self):
+        class_and_another = """
+            class Good(unittest.TestCase):
+                def test_good(self): pass
+            class Other(unittest.TestCase):
+                @classmethod
+                def {}(cls): raise {}("other")
+                def test_one(self): pass
+            """
+        self.check_summary("1 passed, 1 failed", class_and_another.format("setUpClass", "OSError"))
+        self.check_summary("2 passed, 1 failed", class_and_another.format("tearDownClass", "OSError"))
+        self.check_summary("1 passed, 0 failed, 1 skipped", class_and_another.format("setUpClass", "unittest.SkipTest"))
+
+    def test_an_unexpected_success_has_failed(self):
+        self.check_summary("0 passed, 1 failed", """
+            class Known(unittest.TestCase):
+                @unittest.expectedFailure
+                def test_mended(self): pass
+            """)
 
 
 class Commands(unittest.TestCase):
