@@ -14,11 +14,12 @@ import sys
 import time
 import unittest
 
-from program import ENVIRONMENT, TESSERA, bits, command, gpus, metrics, scratch, tessera, write_tokens
+from program import ENVIRONMENT, ROOT, TESSERA, bits, command, gpus, metrics, scratch, tessera, write_tokens
 from summary import run_cases
 
 STEPS = 20
 RECORDED = 3  # two that are recorded, the first of which is not planned by, and one behind, before the first graph
+DEMO = ROOT / "data" / "demo" / "train"
 COUNTER = pathlib.Path(TESSERA).parents[1] / "tests" / "libcount_cuda_calls.so"
 
 
@@ -35,9 +36,10 @@ class Gpus(unittest.TestCase):
         cls.flags = ["--model", "llama-tiny-odd", "--data", write_tokens(cls.folder / "tokens", 131), "--global-batch", 24,
                      "--seq-len", 64, "--seed", 7, "--dtype", "bf16"]
 
-    def train(self, name, ranks, *flags, steps=STEPS, backend="nccl"):
+    def train(self, name, ranks, *flags, steps=STEPS, backend="nccl", text=None):
+        """The folder of a run of the odd model, or of what `text` (flags) names."""
         out = self.folder / name
-        tessera("train", *self.flags, "--backend", backend, "--ranks", ranks, "--steps", steps, "--out", out, *flags)
+        tessera("train", *(text or self.flags), "--backend", backend, "--ranks", ranks, "--steps", steps, "--out", out, *flags)
         return out
 
     def check_bits(self, ranks):
@@ -64,13 +66,22 @@ class Gpus(unittest.TestCase):
         self.check_bits(4)
 
     def test_cpus_see_the_same_losses_and_go_on(self):
-        on_gpu = self.train("gpu", 2, "--gtp", 2)
-        on_cpu = self.train("cpu", 2, "--gtp", 2, backend="local")
+        self.check_cpus("odd", self.flags)
+
+    @unittest.skipUnless(DEMO.with_suffix(".bin").exists(), "no data/demo: ./run data prepares it")
+    def test_cpus_see_the_same_losses_of_the_demo(self):
+        self.check_cpus("demo", ["--model", "llama-demo", "--data", DEMO, "--global-batch", 4, "--seq-len", 128, "--seed", 7,
+                                 "--dtype", "bf16"])
+
+    def check_cpus(self, name, text):
+        """Beside GPUs: the same losses on both, and each goes on with the other's checkpoint, cut another way."""
+        on_gpu = self.train(f"{name}-gpu", 2, "--gtp", 2, text=text)
+        on_cpu = self.train(f"{name}-cpu", 2, "--gtp", 2, text=text, backend="local")
         for ours, theirs in zip(metrics(on_gpu), metrics(on_cpu), strict=True):
             # Sums in another order, each rounded to bf16's 8 bits.
             self.assertAlmostEqual(ours["loss"], theirs["loss"], delta=2**-8 * theirs["loss"], msg=f"step {ours['step']}")
-        for name, backend, source in (("to-cpu", "local", on_gpu), ("to-gpu", "nccl", on_cpu)):
-            out = self.folder / name
+        for to, backend, source in (("cpu", "local", on_gpu), ("gpu", "nccl", on_cpu)):
+            out = self.folder / f"{name}-to-{to}"
             tessera("train", "--resume", source / "checkpoints" / f"step-{STEPS:08}", "--backend", backend, "--ranks", 2,
                     "--tp", 2, "--gtp", 1, "--steps", STEPS + 2, "--out", out)
             self.assertEqual([STEPS + 1, STEPS + 2], [line["step"] for line in metrics(out)])
