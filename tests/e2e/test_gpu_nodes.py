@@ -4,13 +4,15 @@
 One GPU is enough. Nodes are skipped where a user may not name hosts.
 """
 import json
+import pathlib
+import shutil
 import signal
 import sys
 import time
 import unittest
 
 import gpu_ranks
-from program import bits, scratch, write_tokens
+from program import ROOT, bits, metrics, scratch, write_tokens
 from summary import run_cases
 
 if gpu_ranks.GPUS < 1:
@@ -56,6 +58,25 @@ class Nodes(unittest.TestCase):
     def test_gtp_beside_tp_and_dp(self):
         self.check((2, 2, 1), (2, 1, 1))
         self.check((1, 2, 2), (1, 1, 2))
+
+    def losses(self, model, tokens, batch, seq_len, gtp):
+        """Of three steps that leave the weights as they are, since without --deterministic backward may differ."""
+        out = self.folder / f"forward-{pathlib.Path(model).stem}-{gtp}"
+        gpu_ranks.train(gtp, "--model", model, "--data", tokens, "--global-batch", batch, "--seq-len", seq_len, "--seed", 7,
+                        "--dtype", "bf16", "--gtp", gtp, "--lr", 0, "--steps", 3, "--out", out)
+        shutil.rmtree(out / "checkpoints")
+        return [line["loss"] for line in metrics(out)]
+
+    def test_forward_has_the_bits_of_one_without_deterministic(self):
+        """By the attention that is taken then, which depends on the size of heads."""
+        layer = json.loads((ROOT / "configs" / "llama3-8b" / "config.json").read_text())
+        layer |= {"num_hidden_layers": 1, "vocab_size": 16384}
+        (self.folder / "layer.json").write_text(json.dumps(layer))
+        tokens = write_tokens(self.folder / "more-tokens", 131, documents=600)
+        for model, batch, seq_len in (("llama-tiny-odd", 24, 64), ("llama-demo", 24, 64), (self.folder / "layer.json", 12, 1000)):
+            losses = {gtp: self.losses(model, tokens, batch, seq_len, gtp) for gtp in (1, 2, 3, 4)}
+            self.assertEqual({gtp: losses[1] for gtp in losses}, losses, model)
+            self.assertEqual(3, len(set(losses[1])), model)
 
     @NAMED
     def test_two_nodes(self):
