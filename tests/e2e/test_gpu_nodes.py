@@ -4,7 +4,6 @@
 One GPU is enough. Nodes are skipped where a user may not name hosts.
 """
 import json
-import pathlib
 import shutil
 import signal
 import sys
@@ -59,24 +58,28 @@ class Nodes(unittest.TestCase):
         self.check((2, 2, 1), (2, 1, 1))
         self.check((1, 2, 2), (1, 1, 2))
 
-    def losses(self, model, tokens, batch, seq_len, gtp):
+    def losses(self, name, gtp, *flags):
         """Of three steps that leave the weights as they are, since without --deterministic backward may differ."""
-        out = self.folder / f"forward-{pathlib.Path(model).stem}-{gtp}"
-        gpu_ranks.train(gtp, "--model", model, "--data", tokens, "--global-batch", batch, "--seq-len", seq_len, "--seed", 7,
-                        "--dtype", "bf16", "--gtp", gtp, "--lr", 0, "--steps", 3, "--out", out)
+        out = self.folder / f"{name}-{gtp}"
+        gpu_ranks.train(gtp, "--gtp", gtp, "--seed", 7, "--dtype", "bf16", "--lr", 0, "--steps", 3, "--out", out, *flags)
         shutil.rmtree(out / "checkpoints")
         return [line["loss"] for line in metrics(out)]
 
     def test_forward_has_the_bits_of_one_without_deterministic(self):
-        """By the attention that is taken then, which depends on the size of heads."""
+        """By each attention that is taken then."""
         layer = json.loads((ROOT / "configs" / "llama3-8b" / "config.json").read_text())
         layer |= {"num_hidden_layers": 1, "vocab_size": 16384}
         (self.folder / "layer.json").write_text(json.dumps(layer))
-        tokens = write_tokens(self.folder / "more-tokens", 131, documents=600)
-        for model, batch, seq_len in (("llama-tiny-odd", 24, 64), ("llama-demo", 24, 64), (self.folder / "layer.json", 12, 1000)):
-            losses = {gtp: self.losses(model, tokens, batch, seq_len, gtp) for gtp in (1, 2, 3, 4)}
-            self.assertEqual({gtp: losses[1] for gtp in losses}, losses, model)
-            self.assertEqual(3, len(set(losses[1])), model)
+        data = ["--data", write_tokens(self.folder / "more-tokens", 131, documents=600)]
+        small = [*data, "--global-batch", 24, "--seq-len", 64]
+        cases = {"products": ["--model", "llama-tiny-odd", *small],
+                 "cudnn": ["--model", "llama-demo", *small],
+                 "flash": ["--model", "llama-demo", *small, "--mask-documents", "on"],
+                 "layer": ["--model", self.folder / "layer.json", *data, "--global-batch", 8, "--seq-len", 1000]}
+        for name, flags in cases.items():
+            losses = {gtp: self.losses(name, gtp, *flags) for gtp in (1, 2, 4)}
+            self.assertEqual({gtp: losses[1] for gtp in losses}, losses, name)
+            self.assertEqual(3, len(set(losses[1])), name)
 
     @NAMED
     def test_two_nodes(self):
