@@ -14,8 +14,10 @@
 #include "tessera/bench/schedule_table.h"
 #include "tessera/bench/step.h"
 #include "tessera/comm/local/world.h"
+#include "tessera/train/config/check.h"
 #include "tessera/train/config/settings.h"
 #include "tessera/train/gpu_launch.h"
+#include "tessera/train/launch.h"
 #include "tessera/train/plan/flags.h"
 
 namespace tessera::apps {
@@ -59,7 +61,7 @@ int bench_kernels(const Arguments& arguments) {
   std::string dtype(base::name_of(bench.type));
   bool json = false;
   app.add_flag("--cuda", bench.cuda, "on the GPU, with the sizes of Llama-3-8B; else on the CPU with small ones");
-  app.add_option("--dtype", dtype, "bf16, fp32 or fp64")->capture_default_str();
+  app.add_option("--dtype", dtype)->capture_default_str()->check(CLI::IsMember({"bf16", "fp32", "fp64"}));
   app.add_option("--tokens", bench.tokens)->capture_default_str();
   app.add_option("--hidden", bench.hidden)->capture_default_str();
   app.add_option("--ffn", bench.ffn)->capture_default_str();
@@ -83,6 +85,13 @@ int bench_kernels(const Arguments& arguments) {
   return 0;
 }
 
+// 0: its own. InputError where that makes no model.
+nn::LlamaConfig with_layers(nn::LlamaConfig model, std::int64_t layers) {
+  if (layers == 0) return model;
+  model.num_layers = layers;
+  return nn::parse_llama_config(nn::to_json(model), fmt::format("--layers {}", layers));
+}
+
 int bench_step(const Arguments& arguments) {
   CLI::App app("Whole training steps on random tokens, beside what the hardware allows", "tessera bench step");
   train::PlanFlags flags;
@@ -93,8 +102,9 @@ int bench_step(const Arguments& arguments) {
     app.add_option(train::flag_of(name), flags.settings[std::string(name)],
                    std::string(train::find_setting(name)->help))
         ->expected(1);
-  app.add_option("--layers", bench.model.num_layers, "of the model, instead of its own");
-  app.add_option("--backend", backend, "nccl or local")->capture_default_str();
+  std::int64_t layers = 0;
+  app.add_option("--layers", layers, "of the model, instead of its own")->check(CLI::PositiveNumber);
+  app.add_option("--backend", backend, "nccl or local")->capture_default_str()->check(CLI::IsMember({"nccl", "local"}));
   app.add_option("--warmup", bench.warmup, "steps before those that count")->capture_default_str();
   app.add_option("--steps", bench.steps, "steps that count")->capture_default_str();
   app.add_flag("!--no-pushes", pushes, "NCCL moves weights and gradients between the GPUs of a host too");
@@ -106,13 +116,16 @@ int bench_step(const Arguments& arguments) {
   check_output("--profile", bench.profile);
   if (bench.steps < 1 || bench.warmup < 0)
     throw InputError("--steps, --warmup: got {} and {}, expected 1 and 0 or more", bench.steps, bench.warmup);
-  const std::int64_t layers = bench.model.num_layers;
-  const train::PlanTask task = train::plan_task(flags, base::read_environment().configs.value_or(TESSERA_CONFIGS));
+  const base::Environment environment = base::read_environment();
+  const train::PlanTask task = train::plan_task(flags, environment.configs.value_or(TESSERA_CONFIGS));
+  bench.model = with_layers(task.request.model, layers);
   bench.config = task.request.config;
+  bench.config.backend = backend == "nccl" ? train::Backend::nccl : train::Backend::local;
   bench.config.pushes = pushes;
   bench.config.cuda_graph = graph;
-  bench.model = task.request.model;
-  if (layers > 0) bench.model.num_layers = layers;
+  train::check_graph(bench.config);
+  train::check_local_ranks(bench.config);
+  train::check_launcher(bench.config.backend, environment);
   const auto body = [&](comm::World& world) {
     const bench::StepReport report = bench::measure_step(world, bench);
     if (world.rank() != 0) return;
@@ -123,7 +136,6 @@ int bench_step(const Arguments& arguments) {
   };
   const auto ranks = static_cast<int>(bench.config.ranks);
   if (backend == "nccl") return train::run_with_nccl({.ranks = ranks}, body);
-  if (backend != "local") throw InputError("--backend: got {}, expected nccl or local", backend);
   comm::run_local(ranks, {}, body);
   return 0;
 }

@@ -147,6 +147,8 @@ def summarize(results):
         if runs:
             summary[name] = {key: statistics.median(one[key] for one in runs) for key in keys}
             summary[name]["peak_memory_bytes"] = max(one["peak_memory_bytes"] for one in runs)
+            if moved := sorted({one["transport"] for one in runs if one.get("transport")}):
+                summary[name]["transport"] = " and ".join(moved)
     return summary
 
 
@@ -171,6 +173,8 @@ def report(summary, failures):
                      f"{row['tokens_per_second_per_gpu']:14.0f}{row['peak_memory_bytes'] / 1e9:10.1f}")
     lines += [f"{name}: failed {len(reasons)} times: {reasons[-1]}" for name, reasons in failures.items() if reasons]
     lines += [f"{TESSERA}: {key} {summary[TESSERA][key]:.3f}" for key in OPTIONAL if key in summary.get(TESSERA, ())]
+    if "transport" in summary.get(TESSERA, ()):
+        lines.append(f"{TESSERA}: weights and gradients moved by {summary[TESSERA]['transport']}")
     found = ratios(summary)
     if found:
         lines.append(f"{TESSERA} against the faster ({found['best_peer']}): {found['speed_to_best']:.3f} x")

@@ -9,7 +9,7 @@ namespace tessera::base::detail {
 namespace {
 
 std::size_t room_of(std::size_t bytes) {
-  return align_up(std::max<std::size_t>(bytes, 1));
+  return std::max<std::size_t>(bytes, 1);
 }
 
 void check_allocation(cudaError_t status, std::size_t bytes, const std::string& where) {

@@ -5,8 +5,19 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/fence_state.h"
+#include "tessera/base/host_waits.h"
 
 namespace tessera::base {
+namespace {
+
+thread_local std::int64_t waits_of_this_thread = 0;
+
+}  // namespace
+
+std::int64_t host_waits() {
+  return waits_of_this_thread;
+}
+
 namespace detail {
 
 class HostFence final : public FenceState {
@@ -72,6 +83,7 @@ bool Fence::done() const {
 
 void Fence::synchronize() const {
   if (state_ == nullptr) return;
+  ++waits_of_this_thread;
   state_->wait();
   state_->raise_host();
   if (auto error = state_->error()) std::rethrow_exception(error);
@@ -79,12 +91,16 @@ void Fence::synchronize() const {
 
 void Fence::wait() const {
   if (state_ == nullptr) return;
+  ++waits_of_this_thread;
   state_->wait();
   if (auto error = state_->error()) std::rethrow_exception(error);
 }
 
 bool Fence::wait_for(std::chrono::nanoseconds limit) const {
-  return state_ == nullptr || state_->wait_for(limit);
+  if (state_ == nullptr) return true;
+  const bool is_done = state_->wait_for(limit);
+  if (is_done) ++waits_of_this_thread;
+  return is_done;
 }
 
 std::exception_ptr Fence::error() const {

@@ -93,6 +93,8 @@ std::vector<KernelRow> kernel_rows(const KernelBench& bench) {
     row.copy_rate = rows.empty() ? row.rate() : rows.front().rate();
     rows.push_back(row);
   }
+  if (rows.size() == 1 && rows.front().name.find(bench.only) == std::string::npos)
+    throw InputError("--only: no kernel's name holds '{}'", bench.only);
   return rows;
 }
 

@@ -33,7 +33,7 @@ struct KernelRow {
 };
 
 // The copy first. Sets the number of threads that libtorch takes. Errors (InputError): sizes or threads below 1, an odd
-// head_dim, no CUDA device.
+// head_dim, no CUDA device, no kernel whose name holds `only`.
 std::vector<KernelRow> kernel_rows(const KernelBench& bench);
 
 std::string kernel_text(const KernelBench& bench, const std::vector<KernelRow>& rows);

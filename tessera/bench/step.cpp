@@ -16,6 +16,7 @@
 #include "tessera/ops/attention.h"
 #include "tessera/train/optimizer.h"
 #include "tessera/train/trainer_options.h"
+#include "tessera/train/transport.h"
 
 namespace tessera::bench {
 namespace {
@@ -184,6 +185,8 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
   report.gather_arena_bytes = schedules.gather_arena_bytes;
   report.reduce_arena_bytes = schedules.reduce_arena_bytes;
   report.scratch_bytes = schedules.scratch_bytes;
+  report.transport = train::transport_of(config, schedules);
+  report.indirect = schedules.indirect;
   if (!bench.profile.empty()) {
     const auto two_steps = [&] {
       take_steps(trainer, input, 2);
@@ -229,6 +232,7 @@ nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& repor
           {"exposed_comm_ms", report.exposed_comm_ms},
           {"least_exposed_comm_ms", report.least_exposed_comm_ms},
           {"host_ms", report.host_ms},
+          {"transport", report.transport},
           {"cuda_graph", bench.config.cuda_graph},
           {"limit_ms", limit_ms},
           {"limit_products_ms", report.limit.products * 1e3},
@@ -245,6 +249,12 @@ double gigabytes(std::int64_t bytes) {
   return static_cast<double>(bytes) / 1e9;
 }
 
+std::string transport_line(const StepReport& report) {
+  if (report.transport.empty()) return "";
+  const std::string why = report.indirect.empty() ? "" : ": " + report.indirect;
+  return fmt::format("  transport      {:>9}{}\n", report.transport, why);
+}
+
 }  // namespace
 
 std::string step_text(const StepBench& bench, const StepReport& report) {
@@ -257,6 +267,7 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       "  host           {:9.2f} ms to enqueue a step\n"
       "  memory         {:9.2f} GB: {:.2f} for tensors, which take {:.2f} at most\n"
       "  arenas         {:9.2f} GB: gathers {:.2f}, gradients {:.2f}, scratch {:.2f}\n"
+      "{}"
       "  limit          {:9.2f} ms: products {:.2f}, attention {:.2f}, {:.1f} GB at {:.2f} TB/s\n"
       "  limit / step   {:9.3f}\n",
       bench.config.model, bench.model.num_layers, bench.config.micro_batch, bench.config.seq_len,
@@ -270,8 +281,8 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       gigabytes(report.tensor_bytes),
       gigabytes(report.gather_arena_bytes + report.reduce_arena_bytes + report.scratch_bytes),
       gigabytes(report.gather_arena_bytes), gigabytes(report.reduce_arena_bytes), gigabytes(report.scratch_bytes),
-      limit_ms, report.limit.products * 1e3, report.limit.attention * 1e3, report.limit.bytes / 1e9,
-      report.limit.copy_rate / 1e12, limit_ms / report.median_ms);
+      transport_line(report), limit_ms, report.limit.products * 1e3, report.limit.attention * 1e3,
+      report.limit.bytes / 1e9, report.limit.copy_rate / 1e12, limit_ms / report.median_ms);
 }
 
 }  // namespace tessera::bench

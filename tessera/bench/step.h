@@ -46,6 +46,8 @@ struct StepReport {
   std::int64_t tensor_cache_bytes = 0;  // activations and small things; arenas, weights and their states are outside it
   std::int64_t gather_arena_bytes = 0, reduce_arena_bytes = 0, scratch_bytes = 0;  // as the schedule has them
   double loss = 0;
+  std::string transport;  // train::transport_of, and why it is none of pushes
+  std::string indirect;
   StepLimit limit;  // of the rank for which it is the longest: the others wait for it
   int ranks = 1;
 };

@@ -11,7 +11,9 @@ namespace tessera::train {
 // user's making are thrown as InputError before anything is written, the same on every rank.
 // What fails while running is thrown as Error; under MPI it ends the process on every rank that can be reached, with
 // one line each.
-// A launcher that started several processes needs a backend of processes: anything else is an InputError.
 int launch(const TrainConfig& command, const std::filesystem::path& configs, const base::Environment& environment);
+
+// A launcher that started several processes needs a backend of processes: anything else is an InputError.
+void check_launcher(Backend backend, const base::Environment& environment);
 
 }  // namespace tessera::train

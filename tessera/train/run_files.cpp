@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/train/checkpoint/folder.h"
 #include "tessera/train/config/settings.h"
+#include "tessera/train/transport.h"
 
 namespace tessera::train {
 namespace {
@@ -92,9 +93,10 @@ void RunFiles::finish(const RunSummary& summary) {
   json["reduce_peak_bytes"] = schedules.reduce_peak_bytes;
   json["exchange_scratch_bytes"] = schedules.scratch_bytes;
   json["on_demand_peak_bytes"] = schedules.on_demand_peak_bytes;
+  if (config.backend == Backend::nccl) json["host_waits"] = summary.host_waits;
   if (config.cuda_graph) json["graph_steps"] = summary.graph_steps;
-  if (config.backend == Backend::nccl && config.gtp > 1) {
-    json["transport"] = schedules.indirect.empty() ? "push" : "nccl";
+  if (const std::string_view transport = transport_of(config, schedules); !transport.empty()) {
+    json["transport"] = transport;
     if (config.pushes && !schedules.indirect.empty())
       note("some weights and gradients travelled by NCCL: " + schedules.indirect);
   }

@@ -10,6 +10,7 @@
 
 #include "tessera/base/cuda_lane.h"
 #include "tessera/base/fence_state.h"
+#include "tessera/base/host_waits.h"
 
 namespace tessera::base {
 namespace {
@@ -52,6 +53,29 @@ TEST(Fence, IsWaitedForUpToALimitWithoutThrowing) {
   EXPECT_TRUE(fence.wait_for(std::chrono::seconds(60)));
   other.join();
   EXPECT_EQ(text_of(fence.error()), "no");
+}
+
+TEST(Fence, WaitsOfAThreadAreCounted) {
+  Promise promise;
+  const Fence fence = promise.fence();
+  const std::int64_t before = host_waits();
+  EXPECT_FALSE(fence.wait_for(std::chrono::milliseconds(1)));  // in vain
+  EXPECT_FALSE(fence.done());
+  EXPECT_EQ(host_waits(), before);
+  promise.complete();
+  EXPECT_TRUE(fence.done());
+  EXPECT_EQ(host_waits(), before);
+  EXPECT_TRUE(fence.wait_for(std::chrono::seconds(60)));
+  fence.wait();
+  fence.synchronize();
+  EXPECT_EQ(host_waits(), before + 3);
+  std::thread([&] {
+    fence.wait();
+    EXPECT_EQ(host_waits(), 1);
+  }).join();
+  EXPECT_EQ(host_waits(), before + 3);
+  Fence().synchronize();  // nothing to wait for
+  EXPECT_EQ(host_waits(), before + 3);
 }
 
 TEST(Fence, RethrowsToEveryWaiter) {

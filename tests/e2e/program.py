@@ -16,6 +16,8 @@ if not os.path.exists(TESSERA):
 
 MPIRUN = shutil.which("mpirun")
 ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+# libtorch then takes GPU memory by cudaMalloc alone, and never in ways of which the driver may refuse the first.
+WITHOUT_SEGMENTS = {name: value for name, value in ENVIRONMENT.items() if not name.endswith("ALLOC_CONF")}
 
 
 def scratch(name):
@@ -43,9 +45,17 @@ def tessera(*arguments, mpi_ranks=None):
 
 
 def gpus():
-    """How many the program can use, 0 where it was built without CUDA: it says so when it is asked for more."""
-    found = re.search(r"expected 1 to (\d+): the GPUs", run("train", "--backend", "nccl", "--ranks", 10**6).stderr)
-    return int(found[1]) if found else 0
+    """How many the program can use: it says so when it is asked for more. Ends the script where it says anything else."""
+    said = run("train", "--backend", "nccl", "--ranks", 10**6)
+    found = re.search(r"expected 1 to (\d+): the GPUs", said.stderr)
+    if found:
+        return int(found[1])
+    if "this build has no CUDA" in said.stderr:
+        return 0
+    if said.returncode == 127:  # built with CUDA, whose libraries are not here
+        print(f"skipped: {said.stderr.strip()}")
+        sys.exit(77)
+    sys.exit(f"{TESSERA} ended with {said.returncode}, expected a line that tells how many GPUs there are: {said.stderr}")
 
 
 def metrics(out):

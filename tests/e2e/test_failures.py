@@ -130,6 +130,23 @@ class BadInput(unittest.TestCase):
             finally:
                 job.kill()
 
+    def test_benchmarks(self):
+        step = ["step", "--model", "llama-tiny-odd", "--seq-len", 16, "--backend"]
+        for flags, word in (([*step, "local", "--cuda-graph"], "--cuda-graph"), ([*step, "local", "--layers", 0], "--layers"),
+                            ([*step, "local", "--layers", 10**15], "--layers"), ([*step, "local", "--gtp", 2000], "--ranks"),
+                            ([*step, "mpi"], "--backend"), (["kernels", "--dtype", "i32"], "--dtype"),
+                            (["kernels", "--only", "no-such-kernel"], "no-such-kernel")):
+            with self.subTest(flags):
+                self.refused_line(run("bench", *flags), word)
+        if MPIRUN:
+            result = run("bench", *step, "local", mpi_ranks=2)
+            self.assertEqual(2, result.returncode)
+            self.assertIn("tessera: --backend", result.stderr)
+
+    def refused_line(self, result, word):
+        self.assertEqual((2, 1), (result.returncode, len(result.stderr.splitlines())), result.stderr)
+        self.assertIn(word, result.stderr)
+
     @unittest.skipUnless(MPIRUN, "no mpirun")
     def test_one_line_under_mpi_too(self):
         result = run("train", "--model", "llama-tiny-odd", "--data", self.data, "--seq-len", 32, "--steps", 1, "--out",

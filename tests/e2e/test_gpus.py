@@ -14,11 +14,14 @@ import sys
 import time
 import unittest
 
-from program import ENVIRONMENT, ROOT, TESSERA, bits, command, gpus, metrics, scratch, tessera, write_tokens
+from program import (ENVIRONMENT, ROOT, TESSERA, WITHOUT_SEGMENTS, bits, command, gpus, metrics, scratch, tessera,
+                     write_tokens)
 from summary import run_cases
 
 STEPS = 20
 RECORDED = 3  # two that are recorded, the first of which is not planned by, and one behind, before the first graph
+LIKE = {"loss": 2**-12, "grad_norm": 2**-10}  # GPUs and CPUs in bf16, whose sums have other orders: parts of each
+WAITS = 4  # of the host for a step before the one it enqueues: its loss, what all ranks did, what they moved
 DEMO = ROOT / "data" / "demo" / "train"
 COUNTER = pathlib.Path(TESSERA).parents[1] / "tests" / "libcount_cuda_calls.so"
 
@@ -74,17 +77,24 @@ class Gpus(unittest.TestCase):
                                  "--dtype", "bf16"])
 
     def check_cpus(self, name, text):
-        """Beside GPUs: the same losses on both, and each goes on with the other's checkpoint, cut another way."""
-        on_gpu = self.train(f"{name}-gpu", 2, "--gtp", 2, text=text)
-        on_cpu = self.train(f"{name}-cpu", 2, "--gtp", 2, text=text, backend="local")
-        for ours, theirs in zip(metrics(on_gpu), metrics(on_cpu), strict=True):
-            # Sums in another order, each rounded to bf16's 8 bits.
-            self.assertAlmostEqual(ours["loss"], theirs["loss"], delta=2**-8 * theirs["loss"], msg=f"step {ours['step']}")
-        for to, backend, source in (("cpu", "local", on_gpu), ("gpu", "nccl", on_cpu)):
-            out = self.folder / f"{name}-to-{to}"
-            tessera("train", "--resume", source / "checkpoints" / f"step-{STEPS:08}", "--backend", backend, "--ranks", 2,
-                    "--tp", 2, "--gtp", 1, "--steps", STEPS + 2, "--out", out)
-            self.assertEqual([STEPS + 1, STEPS + 2], [line["step"] for line in metrics(out)])
+        """Beside GPUs: like losses, also where each goes on with the checkpoint of either, cut another way."""
+        further, runs = STEPS + 2, {}
+        for on in ("nccl", "local"):
+            flags = ["--gtp", 2, "--save-every", STEPS]
+            runs[on] = self.train(f"{name}-{on}", 2, *flags, text=text, backend=on, steps=further)
+        self.check_like(metrics(runs["nccl"]), metrics(runs["local"]), further)
+        for (source, run), on in itertools.product(runs.items(), runs):
+            out = self.folder / f"{name}-{source}-{on}"
+            tessera("train", "--resume", run / "checkpoints" / f"step-{STEPS:08}", "--backend", on, "--ranks", 2, "--tp", 2,
+                    "--gtp", 1, "--steps", further, "--out", out)
+            self.check_like(metrics(out), metrics(run)[STEPS:], further)
+
+    def check_like(self, ours, theirs, last):
+        for one, other in zip(ours, theirs, strict=True):
+            for value, apart in LIKE.items():
+                text = f"{value} of step {one['step']}"
+                self.assertAlmostEqual(one[value], other[value], delta=apart * other[value], msg=text)
+        self.assertEqual(last, ours[-1]["step"])
 
     def test_graphs_on_other_meshes(self):
         """Weights whose compute parts overlap over tp; states that replicas share."""
@@ -108,23 +118,39 @@ class Gpus(unittest.TestCase):
         self.assertEqual(STEPS - RECORDED - 4, json.loads((graph / "summary.json").read_text())["graph_steps"])
 
     def counts(self, steps, *flags):
-        """By rank: how often a run called what allocates or waits."""
+        """By rank, how often a run called what allocates or waits; and how often the host waited by its own means."""
         prefix = self.folder / "-".join(["counts", *map(str, [steps, *flags])])
-        environment = {**ENVIRONMENT, "LD_PRELOAD": str(COUNTER), "TESSERA_COUNTS": str(prefix)}
-        arguments = ["train", *self.flags, "--backend", "nccl", "--ranks", 2, "--steps", steps,
-                     "--out", prefix.with_suffix(".run"), *flags]
+        out = prefix.with_suffix(".run")
+        environment = {**WITHOUT_SEGMENTS, "LD_PRELOAD": str(COUNTER), "TESSERA_COUNTS": str(prefix)}
+        arguments = ["train", *self.flags, "--backend", "nccl", "--ranks", 2, "--steps", steps, "--out", out, *flags]
         result = subprocess.run(command(*arguments), capture_output=True, text=True, check=False, env=environment, timeout=300)
         self.assertEqual(0, result.returncode, result.stderr)
         ranks = [dict(line.split() for line in path.read_text().splitlines())
                  for path in self.folder.glob(prefix.name + ".[0-9]*")]
-        return collections.Counter(tuple(sorted(rank.items())) for rank in ranks)
+        return (collections.Counter(tuple(sorted(rank.items())) for rank in ranks),
+                json.loads((out / "summary.json").read_text())["host_waits"])
 
     def test_a_step_allocates_nothing_and_waits_for_nothing(self):
         for mesh, graph in itertools.product((["--gtp", 2], ["--tp", 2]), ([], ["--cuda-graph", "on"])):
             flags = [*mesh, *graph]
-            few, many = self.counts(24, *flags), self.counts(64, *flags)  # the first fill the pools of pinned memory
+            (few, waits_of_few), (many, waits_of_many) = self.counts(24, *flags), self.counts(64, *flags)  # pools are full
             self.assertGreater(sum(int(count) for rank in few for _, count in rank), 0, "nothing was counted")
             self.assertEqual(few, many, flags)
+            self.assertEqual(40 * WAITS, waits_of_many - waits_of_few, flags)
+
+    def test_bench_step_says_what_moved_the_weights(self):
+        step = ["bench", "step", "--model", "llama-tiny-odd", "--seq-len", 64, "--gtp", 2, "--dtype", "bf16", "--steps", 4]
+        profile = self.folder / "profile.json"
+        for flags, moved in ((["--profile", profile], ("push", False)), (["--no-pushes"], ("nccl", False)),
+                             (["--cuda-graph"], ("push", True))):
+            report = json.loads(tessera(*step, "--json", *flags).splitlines()[-1])
+            self.assertEqual(moved, (report["transport"], report["cuda_graph"]))
+            self.assertLessEqual(report["p10_ms"], report["median_ms"])
+            self.assertLessEqual(report["median_ms"], report["p90_ms"])
+            for value in ("p10_ms", "peak_memory_bytes", "limit_ratio", "mfu", "host_ms", "tokens_per_second_per_gpu"):
+                self.assertGreater(report[value], 0, value)
+        names = {event["name"] for event in json.loads(profile.read_text())["traceEvents"] if event["ph"] == "X"}
+        self.assertTrue(any("adamw" in name for name in names), names)
 
     def test_a_dead_rank_ends_the_others_within_the_time_limit(self):
         self.check_dead_rank("dead", "--gtp", 2)
@@ -134,24 +160,42 @@ class Gpus(unittest.TestCase):
             self.check_dead_rank(f"dead-graph{mesh}", mesh, 2, "--cuda-graph", "on")
 
     def check_dead_rank(self, name, *flags):
-        limit = 6
+        limit, busy = 6, work_on_gpus()
         arguments = ["train", *self.flags, "--backend", "nccl", "--ranks", 2, "--steps", 10**6, "--timeout-s",
                      limit, "--out", self.folder / name, *flags]
         with subprocess.Popen(command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                               env=ENVIRONMENT) as program:
-            while not (self.folder / name / "metrics.jsonl").exists() or len(metrics(self.folder / name)) < 5:
-                self.assertIsNone(program.poll())
-                time.sleep(0.2)
-            children = pathlib.Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
-            os.kill(int(children[-1]), signal.SIGKILL)
-            begin = time.monotonic()
-            errors = program.communicate(timeout=60)[1]
-            self.assertLess(time.monotonic() - begin, limit + 10)
+            try:
+                self.wait_for_steps(program, self.folder / name / "metrics.jsonl")
+                children = pathlib.Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
+                os.kill(int(children[-1]), signal.SIGKILL)
+                begin = time.monotonic()
+                errors = program.communicate(timeout=60)[1]
+                self.assertLess(time.monotonic() - begin, limit + 10)
+            finally:
+                program.kill()  # its ranks end with it
         self.assertEqual(128 + signal.SIGKILL, program.returncode)
         lines = [line for line in errors.splitlines() if line.startswith("tessera:")]
         self.assertEqual(2, len(lines), errors)
         self.assertIn("ended by signal 9", "\n".join(lines))
         self.assertRegex("\n".join(lines), r"rank 0: time limit .*; rank 1: no answer")
+        while time.monotonic() - begin < limit + 20 and work_on_gpus() > busy:
+            time.sleep(0.5)
+        self.assertLessEqual(work_on_gpus(), busy)
+
+    def wait_for_steps(self, program, lines):
+        end = time.monotonic() + 120
+        while not lines.exists() or lines.read_text().count("\n") < 5:
+            self.assertIsNone(program.poll())
+            self.assertLess(time.monotonic(), end, "no five steps")
+            time.sleep(0.2)
+
+
+def work_on_gpus():
+    """By GPU, in MiB: the memory that programs hold."""
+    result = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], capture_output=True,
+                            text=True, check=True)
+    return [int(line) for line in result.stdout.split()]
 
 
 if __name__ == "__main__":

@@ -4,9 +4,10 @@ import decimal
 import json
 import unittest
 
-from program import bits, metrics, run, scratch, tessera, write_tokens
+from program import bits, gpus, metrics, run, scratch, tessera, write_tokens
 from summary import run_cases
 
+GPUS = gpus()
 STEP = 3  # the second that follows a schedule: gathers for it were issued under the step before
 GATHERED, REDUCED = {"gather", "gather over tp", "publish"}, {"reduce", "reduce over tp", "dp"}
 
@@ -67,6 +68,11 @@ class TraceStep(unittest.TestCase):
 
     def test_tensor_parallel(self):
         self.check_mesh("--tp", "2", "--gtp", "2", "--gather-budget", "min")
+
+    @unittest.skipIf(GPUS < 2, "fewer than 2 GPUs")
+    def test_on_gpus(self):
+        for mesh in ("--gtp", "--tp"):
+            self.check_mesh("--backend", "nccl", "--ranks", "2", mesh, "2", "--dtype", "bf16", "--deterministic", "on")
 
     def test_a_step_that_is_not_trained_is_refused(self):
         for steps, flags in ((5, []), (2, ["--resume", self.train("half", "--gtp", 2)])):

@@ -16,4 +16,4 @@ def run_cases():
     passed = max(result.testsRun - sum(case.countTestCases() for case in failed | skipped), 0)
     sys.stderr.flush()
     print(f"{passed} passed, {len(failed)} failed" + (f", {len(skipped)} skipped" if skipped else ""))
-    sys.exit(1 if failed or result.testsRun == 0 else 0)
+    sys.exit(1 if failed or not (passed or skipped) else 0)

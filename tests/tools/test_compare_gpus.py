@@ -84,7 +84,8 @@ class Compare(unittest.TestCase):
 
     def test_ratios_are_of_medians_and_memory_of_the_greatest(self):
         code, lines, summary, _ = self.compare(
-            [result(90, 7e9, mfu=0.5), result(100, 9e9, mfu=0.6), result(500, 8e9, mfu=0.7)],
+            [result(90, 7e9, mfu=0.5, transport="push"), result(100, 9e9, mfu=0.6, transport="push"),
+             result(500, 8e9, mfu=0.7, transport="nccl")],
             [result(130, 10e9), result(120, 10e9), result(1, 10e9)],
             [result(110, 20e9), result(105, 20e9), result(300, 20e9)])
         self.assertEqual(code, 0)
@@ -94,6 +95,7 @@ class Compare(unittest.TestCase):
         self.assertAlmostEqual(summary["memory_to_resharding"], 9 / 10)
         self.assertEqual(summary["programs"]["tessera"]["mfu"], 0.6)
         self.assertNotIn("exposed_comm_ms", summary["programs"]["tessera"])
+        self.assertIn("tessera: weights and gradients moved by nccl and push", lines)
         self.assertIn("tessera against the faster (FSDP2, resharding off): 1.100 x", lines)
         self.assertIn("tessera against FSDP2, resharding on: 1.200 x, with 0.900 of its memory", lines)
         row = next(line.split() for line in lines if line.startswith("tessera  "))

@@ -65,12 +65,13 @@ class Counting(unittest.TestCase):
         self.check(runner.count_script("skipped: why", 77), 0, 0, 1)
         self.check(runner.count_script("7 passed, 0 failed\nlate words", "none after 900 s"), 0, 1)
 
-    def check_summary(self, line, body):
+    def check_summary(self, line, body, code=None):
         script = "import unittest, sys\nsys.path.insert(0, sys.argv.pop(1))\nfrom summary import run_cases\n"
         script += textwrap.dedent(body) + "run_cases()\n"
         result = subprocess.run([sys.executable, "-c", script, ROOT / "tests" / "tools"], capture_output=True, text=True,
                                 check=False)
-        self.assertEqual((line, 1 if ", 0 failed" not in line else 0), (result.stdout.strip(), result.returncode), result.stderr)
+        expected = int(", 0 failed" not in line) if code is None else code
+        self.assertEqual((line, expected), (result.stdout.strip(), result.returncode), result.stderr)
 
     def test_the_parts_of_a_case_are_one(self):
         self.check_summary("1 passed, 2 failed, 1 skipped", """
@@ -96,6 +97,19 @@ class Counting(unittest.TestCase):
         self.check_summary("1 passed, 1 failed", class_and_another.format("setUpClass", "OSError"))
         self.check_summary("2 passed, 1 failed", class_and_another.format("tearDownClass", "OSError"))
         self.check_summary("1 passed, 0 failed, 1 skipped", class_and_another.format("setUpClass", "unittest.SkipTest"))
+
+    def test_a_script_may_skip_all_but_not_have_nothing(self):
+        skipped = """
+            @unittest.skip("all")
+            class Other(unittest.TestCase):
+                def test_one(self): pass
+            class Another(unittest.TestCase):
+                @classmethod
+                def setUpClass(cls): raise unittest.SkipTest("all")
+                def test_one(self): pass
+            """
+        self.check_summary("0 passed, 0 failed, 2 skipped", skipped)
+        self.check_summary("0 passed, 0 failed", "class Empty(unittest.TestCase): pass\n", code=1)
 
     def test_an_unexpected_success_has_failed(self):
         self.check_summary("0 passed, 1 failed", """

@@ -58,6 +58,8 @@ void check_recompute(const TrainConfig& config) {
                      name_of(config.recompute));
 }
 
+}  // namespace
+
 void check_graph(const TrainConfig& config) {
   if (!config.cuda_graph) return;
   if (config.backend != Backend::nccl)
@@ -69,7 +71,11 @@ void check_graph(const TrainConfig& config) {
                      config.debug_delays);
 }
 
-}  // namespace
+void check_local_ranks(const TrainConfig& config) {
+  if (config.backend == Backend::local && config.ranks > kMostLocalRanks)
+    throw InputError("--ranks: got {} with --backend local, expected at most {} (threads of one process)", config.ranks,
+                     kMostLocalRanks);
+}
 
 TrainConfig resolve_settings(TrainConfig config) {
   require_given(config);
@@ -98,9 +104,7 @@ TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_
   if (part * config.dp != config.ranks)
     throw InputError("--ranks: got {}, expected --tp {} * --gtp {} * --dp {} = {}", config.ranks, config.tp, config.gtp,
                      config.dp, part * config.dp);
-  if (config.backend == Backend::local && config.ranks > kMostLocalRanks)
-    throw InputError("--ranks: got {} with --backend local, expected at most {} (threads of one process)", config.ranks,
-                     kMostLocalRanks);
+  check_local_ranks(config);
   check_reduce_order(config);
   check_recompute(config);
   const std::int64_t blocks = config.micro_batch * config.gtp * config.dp;

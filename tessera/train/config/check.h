@@ -16,6 +16,11 @@ namespace tessera::train {
 // in schedule_steps and grad_wire.
 TrainConfig resolve_settings(TrainConfig config);
 
+// What --cuda-graph needs of other settings.
+void check_graph(const TrainConfig& config);
+// --backend local: no more ranks than threads that a process may have.
+void check_local_ranks(const TrainConfig& config);
+
 // 2. The mesh. `world_size`: ranks that a launcher started (mpi), absent for `local`. Fills in ranks and dp, so that
 // tp * gtp * dp == ranks, and checks that the global batch divides into blocks: global_batch is a multiple of
 // micro_batch * gtp * dp.

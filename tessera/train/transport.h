@@ -1,0 +1,14 @@
+// What moves weights and gradients between GPUs that share them out.
+#pragma once
+#include <string_view>
+
+#include "tessera/shard/runtime.h"
+#include "tessera/train/config/config.h"
+
+namespace tessera::train {
+
+// After steps: "push" where GPUs write into each other's memory, "nccl" where some do not (statistics.indirect says
+// why), "" where nothing is shared out over gtp, or not by GPUs.
+std::string_view transport_of(const TrainConfig& config, const shard::ScheduleStatistics& statistics);
+
+}  // namespace tessera::train
