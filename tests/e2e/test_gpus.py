@@ -20,8 +20,8 @@ from summary import run_cases
 
 STEPS = 20
 RECORDED = 3  # two that are recorded, the first of which is not planned by, and one behind, before the first graph
-LIKE = {"loss": 2**-12, "grad_norm": 2**-10}  # GPUs and CPUs in bf16, whose sums have other orders: parts of each
-WAITS = 4  # of the host for a step before the one it enqueues: its loss, what all ranks did, what they moved
+LIKE = {"loss": 2**-12, "grad_norm": 2**-7}  # GPUs and CPUs in bf16, whose sums have other orders: parts of each
+WAITS = 6  # of the host for the step before the one it enqueues: its end, loss, what all ranks did and moved
 DEMO = ROOT / "data" / "demo" / "train"
 COUNTER = pathlib.Path(TESSERA).parents[1] / "tests" / "libcount_cuda_calls.so"
 
@@ -150,7 +150,7 @@ class Gpus(unittest.TestCase):
             for value in ("p10_ms", "peak_memory_bytes", "limit_ratio", "mfu", "host_ms", "tokens_per_second_per_gpu"):
                 self.assertGreater(report[value], 0, value)
         names = {event["name"] for event in json.loads(profile.read_text())["traceEvents"] if event["ph"] == "X"}
-        self.assertTrue(any("adamw" in name for name in names), names)
+        self.assertTrue(any("update_shards" in name for name in names), names)
 
     def test_a_dead_rank_ends_the_others_within_the_time_limit(self):
         self.check_dead_rank("dead", "--gtp", 2)
