@@ -20,7 +20,7 @@ from summary import run_cases
 
 STEPS = 20
 RECORDED = 3  # two that are recorded, the first of which is not planned by, and one behind, before the first graph
-LIKE = {"loss": 2**-12, "grad_norm": 2**-7}  # GPUs and CPUs in bf16, whose sums have other orders: parts of each
+LIKE = {"loss": 2**-12, "grad_norm": 2**-6}  # GPUs and CPUs in bf16, whose sums have other orders: parts of each
 WAITS = 6  # of the host for the step before the one it enqueues: its end, loss, what all ranks did and moved
 DEMO = ROOT / "data" / "demo" / "train"
 COUNTER = pathlib.Path(TESSERA).parents[1] / "tests" / "libcount_cuda_calls.so"
