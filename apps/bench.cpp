@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <optional>
 
 #include "command_line.h"
 #include "subcommands.h"
@@ -14,6 +15,7 @@
 #include "tessera/bench/schedule_table.h"
 #include "tessera/bench/step.h"
 #include "tessera/comm/local/world.h"
+#include "tessera/nn/llama_config.h"
 #include "tessera/train/config/check.h"
 #include "tessera/train/config/settings.h"
 #include "tessera/train/gpu_launch.h"
@@ -85,9 +87,9 @@ int bench_kernels(const Arguments& arguments) {
   return 0;
 }
 
-// 0: its own. InputError where that makes no model.
+// InputError where that makes no model.
 nn::LlamaConfig with_layers(nn::LlamaConfig model, std::int64_t layers) {
-  if (layers == 0) return model;
+  if (layers < 1) throw InputError("--layers: got {}, expected 1 or more", layers);
   model.num_layers = layers;
   return nn::parse_llama_config(nn::to_json(model), fmt::format("--layers {}", layers));
 }
@@ -102,9 +104,9 @@ int bench_step(const Arguments& arguments) {
     app.add_option(train::flag_of(name), flags.settings[std::string(name)],
                    std::string(train::find_setting(name)->help))
         ->expected(1);
-  std::int64_t layers = 0;
-  app.add_option("--layers", layers, "of the model, instead of its own")->check(CLI::PositiveNumber);
-  app.add_option("--backend", backend, "nccl or local")->capture_default_str()->check(CLI::IsMember({"nccl", "local"}));
+  std::optional<std::int64_t> layers;
+  app.add_option("--layers", layers, "of the model, instead of its own");
+  app.add_option("--backend", backend)->capture_default_str()->check(CLI::IsMember({"nccl", "local"}));
   app.add_option("--warmup", bench.warmup, "steps before those that count")->capture_default_str();
   app.add_option("--steps", bench.steps, "steps that count")->capture_default_str();
   app.add_flag("!--no-pushes", pushes, "NCCL moves weights and gradients between the GPUs of a host too");
@@ -118,7 +120,7 @@ int bench_step(const Arguments& arguments) {
     throw InputError("--steps, --warmup: got {} and {}, expected 1 and 0 or more", bench.steps, bench.warmup);
   const base::Environment environment = base::read_environment();
   const train::PlanTask task = train::plan_task(flags, environment.configs.value_or(TESSERA_CONFIGS));
-  bench.model = with_layers(task.request.model, layers);
+  bench.model = layers ? with_layers(task.request.model, *layers) : task.request.model;
   bench.config = task.request.config;
   bench.config.backend = backend == "nccl" ? train::Backend::nccl : train::Backend::local;
   bench.config.pushes = pushes;

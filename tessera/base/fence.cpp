@@ -1,5 +1,6 @@
 #include "tessera/base/fence.h"
 
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 
@@ -10,12 +11,12 @@
 namespace tessera::base {
 namespace {
 
-thread_local std::int64_t waits_of_this_thread = 0;
+std::atomic<std::int64_t> waits_so_far = 0;
 
 }  // namespace
 
 std::int64_t host_waits() {
-  return waits_of_this_thread;
+  return waits_so_far;
 }
 
 namespace detail {
@@ -83,7 +84,7 @@ bool Fence::done() const {
 
 void Fence::synchronize() const {
   if (state_ == nullptr) return;
-  ++waits_of_this_thread;
+  ++waits_so_far;
   state_->wait();
   state_->raise_host();
   if (auto error = state_->error()) std::rethrow_exception(error);
@@ -91,7 +92,7 @@ void Fence::synchronize() const {
 
 void Fence::wait() const {
   if (state_ == nullptr) return;
-  ++waits_of_this_thread;
+  ++waits_so_far;
   state_->wait();
   if (auto error = state_->error()) std::rethrow_exception(error);
 }
@@ -99,7 +100,7 @@ void Fence::wait() const {
 bool Fence::wait_for(std::chrono::nanoseconds limit) const {
   if (state_ == nullptr) return true;
   const bool is_done = state_->wait_for(limit);
-  if (is_done) ++waits_of_this_thread;
+  if (is_done) ++waits_so_far;
   return is_done;
 }
 

@@ -47,12 +47,13 @@ class Loop {
       summary_.valid_loss = evaluate_if_due(config.steps);
       save_if_due(config.steps);
     }
-    const std::int64_t waits_before = base::host_waits();
     for (std::int64_t step = plan_.first_step; step <= config.steps; ++step) {
       // The step's first gathers begin in the one before.
       if (step + 1 == config.trace_step || step == config.trace_step) trainer_.runtime().record_timeline(true);
+      const std::int64_t waits_before = base::host_waits();
       enqueue(step);
       finish_down_to(is_waited_for(step) ? 0 : trainer_.steps_ahead());
+      summary_.host_waits += base::host_waits() - waits_before;
       if (trainer_.pending_steps() == 0) settle(step);
       stop_if_skipping();
       if (trainer_.pending_steps() == 0) save_if_due(step);
@@ -61,7 +62,6 @@ class Loop {
     if (!rates_of_tokens_.empty()) summary_.tokens_per_second = rates_of_tokens_[rates_of_tokens_.size() / 2];
     summary_.schedules = trainer_.runtime().schedule_statistics();
     summary_.graph_steps = trainer_.graph_steps();
-    summary_.host_waits = base::host_waits() - waits_before;
     if (files_ != nullptr) files_->finish(summary_);
   }
 

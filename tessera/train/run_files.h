@@ -23,7 +23,7 @@ struct RunSummary {
   std::filesystem::path checkpoint;
   shard::ScheduleStatistics schedules;  // of rank 0
   std::int64_t graph_steps = 0;         // that were launches of a graph
-  std::int64_t host_waits = 0;          // fences that rank 0's loop blocked on (base/host_waits.h)
+  std::int64_t host_waits = 0;          // of rank 0 within steps (base/host_waits.h)
 };
 
 class RunFiles {

@@ -7,8 +7,8 @@
 
 namespace tessera::train {
 
-// After steps: "push" where GPUs write into each other's memory, "nccl" where some do not (statistics.indirect says
-// why), "" where nothing is shared out over gtp, or not by GPUs.
+// "push" where GPUs write into each other's memory, "nccl" where some do not (statistics.indirect says why), "" where
+// nothing is shared out over gtp, or not by GPUs, and before a schedule is planned.
 std::string_view transport_of(const TrainConfig& config, const shard::ScheduleStatistics& statistics);
 
 }  // namespace tessera::train

@@ -137,7 +137,9 @@ class BadInput(unittest.TestCase):
                             ([*step, "mpi"], "--backend"), (["kernels", "--dtype", "i32"], "--dtype"),
                             (["kernels", "--only", "no-such-kernel"], "no-such-kernel")):
             with self.subTest(flags):
-                self.refused_line(run("bench", *flags), word)
+                self.refused_line(run("bench", *flags, timeout=60), word)
+        report = json.loads(tessera("bench", *step, "local", "--layers", 1, "--steps", 1, "--json"))
+        self.assertEqual((1, ""), (report["layers"], report["transport"]))
         if MPIRUN:
             result = run("bench", *step, "local", mpi_ranks=2)
             self.assertEqual(2, result.returncode)

@@ -18,7 +18,7 @@ from summary import run_cases
 
 SANITIZER = shutil.which("compute-sanitizer", path=os.environ.get("PATH", "") + ":/usr/local/cuda/bin")
 # By program: its tests of kernels, and how many there are at least.
-KERNELS = {"test_comm": ("DeviceKernels*", 9), "test_ops": ("OnCuda*:*_cuda", 30), "test_shard": ("*RowKernelsOn*/cuda", 2)}
+KERNELS = {"test_comm": ("DeviceKernels*", 9), "test_ops": ("OnCuda*:*_cuda", 80), "test_shard": ("*RowKernelsOn*/cuda", 4)}
 MEMCHECK = ["--tool", "memcheck"]
 # It reports kernels of cuDNN's attention, at the tests' shapes.
 RACECHECK = ["--tool", "racecheck", "--kernel-name-exclude", "kernel_substring=cudnn_generated"]
@@ -28,14 +28,19 @@ LIMIT_S = 200
 WITHOUT_CACHE = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 
 
-def descendants(pid):
-    """Of the process, and itself, those that ran before others behind them."""
-    children = [child for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
-    return [pid, *(found for child in children for found in descendants(int(child)))]
+def end_with_children(pid):
+    """Of each before the process itself, so that none loses its parent."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        os.kill(pid, signal.SIGSTOP)
+        for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in path.read_text().split():
+                end_with_children(int(child))
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def output_under(tool, arguments, environment):
-    """Exit code and output; what the program started ends with it."""
+    """Exit code and output; after LIMIT_S seconds the program and its children are ended."""
     with subprocess.Popen([SANITIZER, *tool, "--error-exitcode", "9", *map(str, arguments)], stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, errors="replace",
                           env={**WITHOUT_SEGMENTS, **environment}) as program:
@@ -43,9 +48,7 @@ def output_under(tool, arguments, environment):
             output = program.communicate(timeout=LIMIT_S)[0]
             return output, program.returncode
         except subprocess.TimeoutExpired:
-            for pid in descendants(program.pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            end_with_children(program.pid)
             return program.communicate()[0], f"none after {LIMIT_S} s"
 
 

@@ -16,7 +16,7 @@ namespace tessera::train {
 // in schedule_steps and grad_wire.
 TrainConfig resolve_settings(TrainConfig config);
 
-// What --cuda-graph needs of other settings.
+// Parts of 1 and 2 for who needs no more; InputError as they. What --cuda-graph needs of other settings:
 void check_graph(const TrainConfig& config);
 // --backend local: no more ranks than threads that a process may have.
 void check_local_ranks(const TrainConfig& config);
