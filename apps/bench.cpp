@@ -89,7 +89,6 @@ int bench_kernels(const Arguments& arguments) {
 
 // InputError where that makes no model.
 nn::LlamaConfig with_layers(nn::LlamaConfig model, std::int64_t layers) {
-  if (layers < 1) throw InputError("--layers: got {}, expected 1 or more", layers);
   model.num_layers = layers;
   return nn::parse_llama_config(nn::to_json(model), fmt::format("--layers {}", layers));
 }

@@ -4,9 +4,8 @@
 
 namespace tessera::base {
 
-// Calls in this process, by any of its threads, that blocked until a fence was done (fence.h), whether or not it was
-// done before, in its lifetime so far. Those that a time limit ended are none, nor is Fence::done(). For a rank that is
-// a process; ranks that are threads add up.
+// Calls that blocked until a fence was done (fence.h), or would have: of all threads of this process, since it began.
+// A call that its time limit ended is none, nor is Fence::done(). Ranks that are threads of one process add up.
 std::int64_t host_waits();
 
 }  // namespace tessera::base
