@@ -198,10 +198,6 @@ void add_cross_entropy(Cases& c) {
                        const at::Tensor maximum = ops::cross_entropy_maximum(logits);
                        return [=] { ops::cross_entropy_sums(logits, maximum, targets, 0); };
                      }});
-  c.cases.push_back({"cross_entropy_statistics", row, [=, &c](std::uint64_t seed) {
-                       const at::Tensor logits = c.normal({tokens, vocabulary}, seed), targets = c.ids(seed);
-                       return [=] { ops::cross_entropy_statistics(logits, targets, 0); };
-                     }});
   c.cases.push_back({"cross_entropy_finish", 2 * row, [=, &c](std::uint64_t seed) {
                        at::Tensor logits = c.normal({tokens, vocabulary}, seed);
                        const at::Tensor targets = c.ids(seed), maximum = ops::cross_entropy_maximum(logits);

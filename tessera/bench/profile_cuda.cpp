@@ -36,13 +36,22 @@ struct Library {
   decltype(cuptiActivityGetNextRecord)* next = find<decltype(cuptiActivityGetNextRecord)>("cuptiActivityGetNextRecord");
 };
 
-// What the callbacks, which take no argument of ours, write to while profile() runs.
+// What the callbacks, which take no argument of ours, write to while it lives.
+struct Recorder;
+Recorder* recorder = nullptr;
 struct Recorder {
   Library cupti;
   std::mutex mutex;
   std::vector<DeviceSpan> spans;
+
+  Recorder() { recorder = this; }
+  ~Recorder() {
+    for (const CUpti_ActivityKind kind : kKinds) cupti.disable(kind);  // again, unless the work has failed
+    recorder = nullptr;
+  }
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
 };
-Recorder* recorder = nullptr;
 
 void check(CUptiResult result, const char* what) {
   if (result != CUPTI_SUCCESS) throw Error("--profile: {} failed with {}", what, static_cast<int>(result));
@@ -94,13 +103,11 @@ void take_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t, st
 
 void profile(const std::filesystem::path& file, const std::function<void()>& work) {
   Recorder own;
-  recorder = &own;
   check(own.cupti.register_callbacks(give_buffer, take_buffer), "cuptiActivityRegisterCallbacks");
   for (const CUpti_ActivityKind kind : kKinds) check(own.cupti.enable(kind), "cuptiActivityEnable");
   work();
   for (const CUpti_ActivityKind kind : kKinds) check(own.cupti.disable(kind), "cuptiActivityDisable");
   check(own.cupti.flush(0), "cuptiActivityFlushAll");
-  recorder = nullptr;
   std::ofstream out(file);
   out << trace_of(std::move(own.spans)).dump() << '\n';
   if (!out.flush()) throw Error("--profile: {} cannot be written", file.string());

@@ -26,7 +26,8 @@ struct Attention {
   std::vector<at::Tensor> softmax;  // what backward needs besides q, k, v, out (log-sum-exp of each call)
 };
 Attention attention_forward(const Qkv& qkv, const AttentionShape& shape);
-// Gradients of a key/value head from its query heads are added in fp32 (fp64) in head order, rounded once.
+// Gradients of a key/value head from its query heads are added in fp32 (fp64) in head order, rounded once. On CUDA in
+// bf16 the library may round each query head's to bf16 first.
 Qkv attention_backward(const at::Tensor& dout, const Qkv& qkv, const Attention& forward, const AttentionShape& shape);
 
 }  // namespace tessera::ops

@@ -38,6 +38,7 @@ enum class Way { cudnn, flash, products };
 Way way_of(const Qkv& qkv, const AttentionShape& shape) {
   const std::int64_t head_dim = qkv.q.size(2);
   if (qkv.q.scalar_type() != at::kBFloat16 || head_dim % 8 != 0 || head_dim > kLargestHead) return Way::products;
+  if (shape.seq_len < 2) return Way::products;  // cuDNN takes no sequences of one token
   const bool whole = shape.cu_seqlens.empty() && !at::globalContext().deterministicAlgorithms();
   return whole ? Way::cudnn : Way::flash;
 }

@@ -54,32 +54,6 @@ at::Tensor cross_entropy_sums(const at::Tensor& logits, const at::Tensor& maximu
   return sums;
 }
 
-LossStatistics cross_entropy_statistics(const at::Tensor& logits, const at::Tensor& targets, std::int64_t vocab_begin) {
-  require_one_device({logits, targets}, "cross_entropy_statistics");
-  const at::Tensor input = dense(logits, 2, "cross_entropy logits");
-  const at::ScalarType type = accumulator_type(input.scalar_type());
-  const at::Tensor ids = checked_targets(targets, input.size(0));
-  LossStatistics result{.maximum = make({input.size(0)}, type, input.device()),
-                        .sums = make({2, input.size(0)}, type, input.device())};
-  run_kernel(input, cpu::cross_entropy_statistics, cuda::cross_entropy_statistics, shape_of(input, vocab_begin),
-             {.logits = input.const_data_ptr(),
-              .targets = ids.const_data_ptr<std::int64_t>(),
-              .maximum = result.maximum.mutable_data_ptr(),
-              .sums = result.sums.mutable_data_ptr()});
-  return result;
-}
-
-void cross_entropy_rescale(at::Tensor& sums, const at::Tensor& own, const at::Tensor& maximum) {
-  require_one_device({sums, own, maximum}, "cross_entropy_rescale");
-  const at::Tensor before = dense(own, 1, "cross_entropy own maximum");
-  const at::ScalarType type = before.scalar_type();
-  const at::Tensor after = dense_like(maximum, before.sizes(), type, "cross_entropy maximum");
-  require_writable(sums, {2, before.size(0)}, type, "cross_entropy sums");
-  run_kernel(sums, cpu::cross_entropy_rescale, cuda::cross_entropy_rescale,
-             {.type = to_dtype(accumulator_type(type)), .tokens = before.size(0)},
-             {.own = before.const_data_ptr(), .maximum = after.const_data_ptr(), .sums = sums.mutable_data_ptr()});
-}
-
 at::Tensor cross_entropy_finish(at::Tensor& logits, const at::Tensor& maximum, const at::Tensor& sums,
                                 const at::Tensor& targets, std::int64_t vocab_begin, double scale) {
   require_one_device({logits, maximum, sums, targets}, "cross_entropy_finish");

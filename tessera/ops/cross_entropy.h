@@ -16,14 +16,6 @@ at::Tensor cross_entropy_maximum(const at::Tensor& logits);
 // maximum), and logit of the target where it is local, else 0.
 at::Tensor cross_entropy_sums(const at::Tensor& logits, const at::Tensor& maximum, const at::Tensor& targets,
                               std::int64_t vocab_begin);
-// Both at once, on CUDA in one pass over the logits: `sums` are those of the slice's own maximum. Between slices the
-// caller reduces a copy of `maximum`, rescales each slice's sums to it and reduces those.
-struct LossStatistics {
-  at::Tensor maximum, sums;  // [tokens], [2, tokens]
-};
-LossStatistics cross_entropy_statistics(const at::Tensor& logits, const at::Tensor& targets, std::int64_t vocab_begin);
-// In place: sums of exp(logit - own) become those of exp(logit - maximum); unchanged where both are the same.
-void cross_entropy_rescale(at::Tensor& sums, const at::Tensor& own, const at::Tensor& maximum);
 // Losses [tokens] = log(sum) + maximum - target logit, 0 where target is -1 (masked). With scale != 0 logits become
 // d(scale * sum of losses)/d logits = scale * (softmax - onehot), rounded once; masked rows 0.
 at::Tensor cross_entropy_finish(at::Tensor& logits, const at::Tensor& maximum, const at::Tensor& sums,

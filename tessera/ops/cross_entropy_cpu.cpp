@@ -103,29 +103,6 @@ void cross_entropy_sums(const CrossEntropyShape& shape, const CrossEntropySums& 
   });
 }
 
-void cross_entropy_statistics(const CrossEntropyShape& shape, const CrossEntropyStatistics& a) {
-  cross_entropy_maximum(shape, {.logits = a.logits, .maximum = a.maximum});
-  const CrossEntropySums sums{.logits = a.logits, .maximum = a.maximum, .targets = a.targets, .sums = a.sums};
-  dispatch_floating(shape.type, [&](auto element) {
-    using T = decltype(element);
-    using A = Accumulator<T>;
-    for (std::int64_t token = 0; token < shape.tokens; ++token) {
-      const A maximum = static_cast<const A*>(a.maximum)[token];
-      sum_row<T>(shape, sums, token, maximum == -std::numeric_limits<A>::infinity() ? A{0} : maximum);
-    }
-  });
-}
-
-void cross_entropy_rescale(const CrossEntropyShape& shape, const CrossEntropyRescale& a) {
-  dispatch_floating(shape.type, [&](auto element) {
-    using A = Accumulator<decltype(element)>;
-    for (std::int64_t token = 0; token < shape.tokens; ++token) {
-      const A own = static_cast<const A*>(a.own)[token], maximum = static_cast<const A*>(a.maximum)[token];
-      if (own != maximum) static_cast<A*>(a.sums)[token] *= exponential(own - maximum);
-    }
-  });
-}
-
 void cross_entropy_finish(const CrossEntropyShape& shape, const CrossEntropyFinish& a) {
   dispatch_floating(shape.type, [&](auto element) { finish<decltype(element)>(shape, a); });
 }

@@ -85,7 +85,8 @@ template <typename T>
 struct Sums {
   const T* logits;
   const std::int64_t* targets;
-  Accumulator<T>*maximum, *sums;  // the maximum is given, or written by the kernel of both
+  const Accumulator<T>* maximum;
+  Accumulator<T>* sums;
   std::int64_t tokens, vocabulary, vocab_begin;
 };
 template <typename T>
@@ -109,42 +110,6 @@ __global__ void __launch_bounds__(kThreads) sums_of_exponentials(const Sums<T> a
   });
   sum = block_sum(sum, scratch);
   if (threadIdx.x == 0) write_sums(a, token, sum);
-}
-
-// What exponents are relative to: no NaN from a maximum of -inf.
-template <typename A>
-__device__ __forceinline__ A base_of(A maximum) {
-  return maximum == kLowest<A> ? A{0} : maximum;
-}
-// A thread's sum is relative to the largest value it has met so far.
-template <bool kWhole, typename T>
-__global__ void __launch_bounds__(kThreads) statistics(const Sums<T> a) {
-  using A = Accumulator<T>;
-  __shared__ A scratch[2][kWarp];
-  const std::int64_t token = blockIdx.x;
-  A largest = kLowest<A>, sum = 0;
-  each_pack<kWhole>(a.logits + token * a.vocabulary, a.vocabulary, kLowest<A>, [&](const auto& values) {
-    const A before = largest;
-    largest = largest_of(values, largest);
-    if (largest != before) sum *= quick_exponential(before - base_of(largest));
-    const A base = base_of(largest);
-#pragma unroll
-    for (const A value : values) sum += quick_exponential(value - base);
-  });
-  const A maximum = block_maximum(largest, scratch[0]);
-  if (largest != maximum) sum *= quick_exponential(largest - base_of(maximum));
-  sum = block_sum(sum, scratch[1]);
-  if (threadIdx.x != 0) return;
-  a.maximum[token] = maximum;
-  write_sums(a, token, sum);
-}
-
-template <typename A>
-__global__ void __launch_bounds__(kThreads)
-    rescale(const A* __restrict__ own, const A* __restrict__ maximum, A* __restrict__ sums, std::int64_t tokens) {
-  const std::int64_t token = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (token >= tokens || own[token] == maximum[token]) return;
-  sums[token] *= exp(own[token] - maximum[token]);
 }
 
 template <typename T>
@@ -274,24 +239,6 @@ void cross_entropy_sums(const CrossEntropyShape& shape, const CrossEntropySums& 
     sums_of_exponentials<decltype(whole)::value><<<blocks, threads, 0, stream>>>(rows);
   });
   check_launch("cross_entropy_sums");
-}
-
-void cross_entropy_statistics(const CrossEntropyShape& shape, const CrossEntropyStatistics& a,
-                              base::CudaStream stream) {
-  over_rows(shape, a, [stream](auto whole, const auto& rows, unsigned blocks, unsigned threads) {
-    statistics<decltype(whole)::value><<<blocks, threads, 0, stream>>>(rows);
-  });
-  check_launch("cross_entropy_statistics");
-}
-
-void cross_entropy_rescale(const CrossEntropyShape& shape, const CrossEntropyRescale& a, base::CudaStream stream) {
-  if (shape.tokens == 0) return;
-  dispatch_floating(shape.type, [&](auto element) {
-    using A = Accumulator<decltype(element)>;
-    rescale<<<blocks_for(shape.tokens, kThreads), kThreads, 0, stream>>>(
-        static_cast<const A*>(a.own), static_cast<const A*>(a.maximum), static_cast<A*>(a.sums), shape.tokens);
-  });
-  check_launch("cross_entropy_rescale");
 }
 
 void cross_entropy_finish(const CrossEntropyShape& shape, const CrossEntropyFinish& a, base::CudaStream stream) {

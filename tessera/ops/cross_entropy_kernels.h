@@ -21,17 +21,6 @@ struct CrossEntropySums {
   const std::int64_t* targets = nullptr;
   void* sums = nullptr;
 };
-struct CrossEntropyStatistics {  // sums of exp(logit - maximum), of exp(logit) where the maximum is -inf
-  const void* logits = nullptr;
-  const std::int64_t* targets = nullptr;
-  void* maximum = nullptr;
-  void* sums = nullptr;
-};
-struct CrossEntropyRescale {
-  const void* own = nullptr;
-  const void* maximum = nullptr;
-  void* sums = nullptr;  // the first [tokens] are changed
-};
 struct CrossEntropyFinish {
   const void* maximum = nullptr;
   const void* sums = nullptr;
@@ -43,8 +32,6 @@ struct CrossEntropyFinish {
 namespace cpu {
 void cross_entropy_maximum(const CrossEntropyShape& shape, const CrossEntropyMaximum& arguments);
 void cross_entropy_sums(const CrossEntropyShape& shape, const CrossEntropySums& arguments);
-void cross_entropy_statistics(const CrossEntropyShape& shape, const CrossEntropyStatistics& arguments);
-void cross_entropy_rescale(const CrossEntropyShape& shape, const CrossEntropyRescale& arguments);
 void cross_entropy_finish(const CrossEntropyShape& shape, const CrossEntropyFinish& arguments);
 }  // namespace cpu
 
@@ -59,10 +46,6 @@ namespace cuda {  // a target below -1 makes its loss and gradient NaN
 void cross_entropy_maximum(const CrossEntropyShape& shape, const CrossEntropyMaximum& arguments,
                            base::CudaStream stream);
 void cross_entropy_sums(const CrossEntropyShape& shape, const CrossEntropySums& arguments, base::CudaStream stream);
-void cross_entropy_statistics(const CrossEntropyShape& shape, const CrossEntropyStatistics& arguments,
-                              base::CudaStream stream);
-void cross_entropy_rescale(const CrossEntropyShape& shape, const CrossEntropyRescale& arguments,
-                           base::CudaStream stream);
 void cross_entropy_finish(const CrossEntropyShape& shape, const CrossEntropyFinish& arguments, base::CudaStream stream);
 std::int64_t sum_in_order_scratch(std::int64_t count);
 void sum_in_order(const SumInOrder& arguments, base::CudaStream stream);

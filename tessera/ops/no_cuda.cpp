@@ -85,12 +85,6 @@ void cross_entropy_maximum(const CrossEntropyShape&, const CrossEntropyMaximum&,
 void cross_entropy_sums(const CrossEntropyShape&, const CrossEntropySums&, base::CudaStream) {
   refuse("cross_entropy_sums");
 }
-void cross_entropy_statistics(const CrossEntropyShape&, const CrossEntropyStatistics&, base::CudaStream) {
-  refuse("cross_entropy_statistics");
-}
-void cross_entropy_rescale(const CrossEntropyShape&, const CrossEntropyRescale&, base::CudaStream) {
-  refuse("cross_entropy_rescale");
-}
 void cross_entropy_finish(const CrossEntropyShape&, const CrossEntropyFinish&, base::CudaStream) {
   refuse("cross_entropy_finish");
 }

@@ -109,6 +109,27 @@ TEST_P(Gemm, HasTheSameBitsAtEveryAddress) {
   }
 }
 
+// Few rows and long sums, which a GPU cuts into parts: of small whole numbers every order has the same sum, and what
+// rounds a part to the result's type first has another.
+TEST_P(Gemm, RoundsOnceHoweverLongTheSum) {
+  for (const Extents& e : {Extents{64, 64, 8232}, {33, 7, 16384}, {1, 64, 40000}}) {
+    SCOPED_TRACE(testing::Message() << "tokens " << e.tokens << " out " << e.out << " in " << e.in);
+    const auto whole = [&](std::int64_t rows, std::int64_t cols, std::uint64_t seed) {
+      Values values = random_values(rows * cols, seed, 4.0);
+      for (double& value : values) value = std::floor(value) + 1;
+      return tensor_of(values, {rows, cols}, type());
+    };
+    const at::Tensor a = whole(e.tokens, e.in, 1), b = whole(e.out, e.in, 2);
+    const Values as = values_of(a), bs = values_of(b);
+    const auto exact = tensor_of(multiply({as, e.in, 1}, {bs, e.in, 1}, e).value, {e.tokens, e.out}, type());
+    EXPECT_TRUE(same_bits(gemm_fprop(a, b), exact));
+    EXPECT_TRUE(same_bits(gemm_dgrad(a, b.t().contiguous()), exact));
+    at::Tensor dw = exact.clone().fill_(77);
+    gemm_wgrad(a.t().contiguous(), b.t().contiguous(), dw, false);
+    EXPECT_TRUE(same_bits(dw, exact));
+  }
+}
+
 TEST_P(Gemm, TakesStridedOperands) {
   const at::Tensor wide = random_tensor({19, 40}, 9, type()), w = random_tensor({11, 20}, 10, type());
   const at::Tensor x = wide.narrow(1, 7, 20);
