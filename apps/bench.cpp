@@ -117,8 +117,7 @@ int bench_step(const Arguments& arguments) {
   check_output("--profile", bench.profile);
   if (bench.steps < 1 || bench.warmup < 0)
     throw InputError("--steps, --warmup: got {} and {}, expected 1 and 0 or more", bench.steps, bench.warmup);
-  const base::Environment environment = base::read_environment();
-  const train::PlanTask task = train::plan_task(flags, environment.configs.value_or(TESSERA_CONFIGS));
+  const train::PlanTask task = train::plan_task(flags, base::read_environment().configs.value_or(TESSERA_CONFIGS));
   bench.model = layers ? with_layers(task.request.model, *layers) : task.request.model;
   bench.config = task.request.config;
   bench.config.backend = backend == "nccl" ? train::Backend::nccl : train::Backend::local;
@@ -126,7 +125,7 @@ int bench_step(const Arguments& arguments) {
   bench.config.cuda_graph = graph;
   train::check_graph(bench.config);
   train::check_local_ranks(bench.config);
-  train::check_launcher(bench.config.backend, environment);
+  train::check_launcher(bench.config.backend, comm::read_ranks(comm::own_variables()));
   const auto body = [&](comm::World& world) {
     const bench::StepReport report = bench::measure_step(world, bench);
     if (world.rank() != 0) return;

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "subcommands.h"
+#include "tessera/base/bus_error.h"
 #include "tessera/base/error.h"
 
 namespace {
@@ -63,6 +64,7 @@ int run_reporting_errors(const Arguments& words) {
 int main(int argc, char** argv) {
   // Streams that share a hardware queue wait for each other: as many as there may be, before CUDA or a thread begins.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  tessera::base::report_bus_errors();
   const std::span<char*> words(argv, static_cast<std::size_t>(argc));
   const int code = run_reporting_errors({words.begin() + 1, words.end()});
   std::cout.flush();

@@ -6,6 +6,8 @@
 #include "subcommands.h"
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
+#include "tessera/comm/launcher.h"
+#include "tessera/train/checkpoint/together.h"
 #include "tessera/train/config/parse.h"
 #include "tessera/train/launch.h"
 
@@ -18,18 +20,29 @@ int train(const Arguments& arguments, const base::Environment& environment) {
   return train::launch(command.config, environment.configs.value_or(TESSERA_CONFIGS), environment);
 }
 
+// 0: on its own, or by a launcher whose variables say nothing sensible.
+int launched_rank() {
+  try {
+    return comm::read_ranks(comm::own_variables()).rank;
+  } catch (const InputError&) {
+    return 0;
+  }
+}
+
 }  // namespace
 
 int run_train(const Arguments& arguments) {
-  const base::Environment environment = base::read_environment();
   try {
-    return train(arguments, environment);
-  } catch (const InputError&) {
-    // What the user got wrong is the same on every rank: the first one says it. The others wait, since a launcher kills
-    // all ranks as soon as one ends with an error.
-    if (environment.launcher_rank.value_or(0) == 0) throw;
-    std::this_thread::sleep_for(std::chrono::seconds(1));
-    return 2;
+    return train(arguments, base::read_environment());
+  } catch (const InputError& error) {
+    const int rank = launched_rank();
+    if (rank == 0) throw;
+    // The first rank says what is wrong on all. The others wait, since a launcher kills every rank as soon as one ends
+    // with an error; who is still here after the longer time may be wrong alone.
+    const bool is_agreed = dynamic_cast<const train::AgreedInputError*>(&error) != nullptr;
+    std::this_thread::sleep_for(std::chrono::seconds(is_agreed ? 1 : 5));
+    if (is_agreed) return 2;
+    throw InputError("rank {}: {}", rank, error.what());
   }
 }
 

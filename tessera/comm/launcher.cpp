@@ -5,10 +5,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
-#include <cstring>
-
 #include <charconv>
+#include <cstring>
 #include <optional>
 
 #include "tessera/base/error.h"
@@ -59,30 +60,31 @@ std::string first_host(const std::string& nodes) {
 }
 
 struct Names {
-  const char *launcher, *rank, *size, *local_rank;
+  const char *launcher, *rank, *size, *local_rank, *mark;  // all but the local rank are set under the launcher
 };
-constexpr Names kTorchrun{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"};
-constexpr Names kMpirun{"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"};
-constexpr Names kSrun{"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"};
+constexpr std::array kLaunchers{Names{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "RANK"},
+                                Names{"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                                      "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK"},
+                                Names{"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALRANKID"},
+                                Names{"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_ID"}};
 
-Launch read_ranks(const Reader& reader, const Names& names) {
-  Launch launch;
-  launch.launcher = names.launcher;
-  launch.size = reader.number(names.size, 1, kMostRanks);
-  launch.rank = reader.number(names.rank, 0, launch.size - 1);
-  launch.local_rank = reader.number(names.local_rank, 0, launch.size - 1);
-  return launch;
+// Null: a process on its own.
+const Names* names_of(const Reader& reader) {
+  const auto found = std::find_if(kLaunchers.begin(), kLaunchers.end(), [&](const Names& names) {
+    return reader.text(names.rank) && reader.text(names.size) && reader.text(names.mark);
+  });
+  return found == kLaunchers.end() ? nullptr : &*found;
 }
 
 // Where the launcher does not say where the store is.
 std::string address_of(const Reader& reader, const Launch& launch) {
-  if (launch.launcher == kSrun.launcher) {
+  if (launch.launcher == "srun") {
     if (reader.find_number("SLURM_NNODES", 1, kMostRanks).value_or(0) == 1) return "127.0.0.1";
     for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"})
       if (const auto nodes = reader.text(name)) return first_host(*nodes);
   }
   if (launch.size == 1) return "127.0.0.1";
-  if (launch.launcher == kMpirun.launcher &&
+  if (launch.launcher == "mpirun" &&
       reader.find_number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, kMostRanks).value_or(0) == launch.size)
     return "127.0.0.1";
   throw InputError("MASTER_ADDR: expected the address of rank 0's node, for {} ranks of {}; got nothing", launch.size,
@@ -91,25 +93,34 @@ std::string address_of(const Reader& reader, const Launch& launch) {
 
 }  // namespace
 
-Launch read_launch(const Variables& variables) {
+Launch read_ranks(const Variables& variables) {
   const Reader reader(variables);
   Launch launch;
-  for (const Names& names : {kTorchrun, kMpirun, kSrun}) {
-    if (!reader.text(names.rank) || !reader.text(names.size)) continue;
-    launch = read_ranks(reader, names);
-    break;
-  }
+  const Names* const names = names_of(reader);
+  if (names == nullptr) return launch;
+  launch.launcher = names->launcher;
+  launch.size = reader.number(names->size, 1, kMostRanks);
+  launch.rank = reader.number(names->rank, 0, launch.size - 1);
+  return launch;
+}
+
+Launch read_launch(const Variables& variables) {
+  const Reader reader(variables);
+  Launch launch = read_ranks(variables);
+  if (const Names* const names = names_of(reader))
+    launch.local_rank = reader.number(names->local_rank, 0, launch.size - 1);
   const auto address = reader.text("MASTER_ADDR");
   launch.address = address ? *address : address_of(reader, launch);
   launch.port = reader.find_number("MASTER_PORT", 1, 65535).value_or(launch.port);
   const auto agent = reader.text("TORCHELASTIC_USE_AGENT_STORE");
   if (launch.rank == 0) launch.socket = reader.find_number("TESSERA_STORE_SOCKET", 0, 1 << 20).value_or(-1);
-  launch.hosts_store = launch.launcher == kTorchrun.launcher && agent && (*agent == "True" || *agent == "1");
+  launch.hosts_store = launch.launcher == "torchrun" && agent && (*agent == "True" || *agent == "1");
+  if (launch.hosts_store) launch.attempt = reader.find_number("TORCHELASTIC_RESTART_COUNT", 0, 1 << 30).value_or(0);
   return launch;
 }
 
 int device_of(const Launch& launch, int devices) {
-  if (devices == 1 && launch.size > 1 && launch.launcher != kTorchrun.launcher) return 0;
+  if (devices == 1 && launch.size > 1 && launch.launcher != "torchrun") return 0;
   if (launch.local_rank < devices) return launch.local_rank;
   throw InputError("CUDA devices: expected one for each rank of a node, got {} for local rank {}", devices,
                    launch.local_rank);

@@ -17,14 +17,19 @@ struct Launch {
   std::string address = "127.0.0.1";  // where the store is, or comes to be
   int port = 29500;
   bool hosts_store = false;  // the launcher hosts the store there: rank 0 connects like the others
+  int attempt = 0;           // of a launcher that starts failed ranks again and whose store lives on
   int socket = -1;           // rank 0's, already bound to the port; -1: it binds one
 };
 
 // In this order: RANK, WORLD_SIZE, LOCAL_RANK (torchrun; TORCHELASTIC_USE_AGENT_STORE says that it hosts the store),
-// OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK (mpirun), SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID (srun). MASTER_ADDR and
-// MASTER_PORT where they are set; else the first node of the job and 29500. TESSERA_STORE_SOCKET: Launch::socket.
+// OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK (mpirun), PMI_RANK, PMI_SIZE, MPI_LOCALRANKID (mpirun of MPICH),
+// SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID (srun, where SLURM_STEP_ID is set too: a batch script has the others
+// without being a task). MASTER_ADDR and MASTER_PORT where they are set; else the first node of the job and 29500.
+// TORCHELASTIC_RESTART_COUNT: Launch::attempt. TESSERA_STORE_SOCKET: Launch::socket.
 // Errors (InputError): a variable missing or no such number, with what was expected and what is there.
 Launch read_launch(const Variables& variables);
+// The launcher, rank and size alone, which need no more than these variables. Errors as above.
+Launch read_ranks(const Variables& variables);
 
 // The CUDA device of a process: its local rank, or the only one where a launcher shows each process one. Errors
 // (InputError): fewer devices than local ranks.

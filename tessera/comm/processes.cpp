@@ -32,15 +32,22 @@ std::vector<std::string> own_arguments() {
   return arguments;
 }
 
-// Owns the signals that ask to end while ranks run: they are waited for, not handled.
+// Owns the signals that ask to end while ranks run: they are waited for, not handled. Ends of ranks are kept until
+// they are asked for, also where whoever started this process ignores those of its own.
 class EndSignals {
  public:
   EndSignals() {
+    struct sigaction keep {};
+    keep.sa_handler = SIG_DFL;
+    sigaction(SIGCHLD, &keep, &ends_before_);
     sigemptyset(&set_);
     for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set_, signal);
     pthread_sigmask(SIG_BLOCK, &set_, &before_);
   }
-  ~EndSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  ~EndSignals() {
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    sigaction(SIGCHLD, &ends_before_, nullptr);
+  }
   EndSignals(const EndSignals&) = delete;
   EndSignals& operator=(const EndSignals&) = delete;
 
@@ -54,6 +61,7 @@ class EndSignals {
 
  private:
   sigset_t set_{}, before_{};
+  struct sigaction ends_before_ {};
 };
 
 // In the child: never returns.
@@ -95,24 +103,30 @@ void tell_end(int rank, int signal, bool is_late, std::chrono::milliseconds grac
     fmt::print(stderr, "tessera: rank {}: ended by signal {} ({})\n", rank, signal, strsignal(signal));
 }
 
-}  // namespace
-
-int run_processes(int ranks, std::chrono::milliseconds grace) {
+std::vector<pid_t> start_all(int ranks, const EndSignals& signals) {
   const std::vector<std::string> arguments = own_arguments();
   const ReservedPort port;
   const pid_t parent = getpid();
   std::fflush(nullptr);
-  const EndSignals signals;
   std::vector<pid_t> processes;
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t process = fork();
     if (process == 0) become_rank(arguments, rank, ranks, port, parent, signals.before());
     if (process < 0) {
+      const int error = errno;
       tell(processes, SIGKILL);
-      throw Error("starting rank {} of {}: {}", rank, ranks, std::strerror(errno));
+      throw Error("starting rank {} of {}: {}", rank, ranks, std::strerror(error));
     }
     processes.push_back(process);
   }
+  return processes;
+}
+
+}  // namespace
+
+int run_processes(int ranks, std::chrono::milliseconds grace) {
+  const EndSignals signals;
+  std::vector<pid_t> processes = start_all(ranks, signals);
   int code = 0, alive = ranks;
   Clock::time_point end = Clock::time_point::max();
   while (alive > 0) {

@@ -52,7 +52,8 @@ void join(const NcclRun& run, const comm::Launch& place, const std::function<voi
   options.device = base::cuda_device(comm::device_of(place, base::cuda_device_count()));
   base::set_device(options.device);
   comm::quieten_store();
-  options.store = comm::make_tcp_store(place, run.timeout);
+  options.store =
+      comm::make_prefix_store(comm::make_tcp_store(place, run.timeout), fmt::format("attempt/{}/", place.attempt));
   const auto last_words = std::make_shared<LastWords>(place.rank);
   options.on_failure = [last_words](const std::string& error) {
     std::this_thread::sleep_for(kLastWords);

@@ -79,16 +79,16 @@ int launch_nccl(const TrainConfig& command, const std::filesystem::path& configs
 }  // namespace
 
 int launch(const TrainConfig& command, const std::filesystem::path& configs, const base::Environment& environment) {
-  check_launcher(command.backend, environment);
+  if (command.backend == Backend::local) check_launcher(command.backend, comm::read_ranks(comm::own_variables()));
   if (command.backend == Backend::mpi) return launch_mpi(command, configs, environment.check_collectives);
   if (command.backend == Backend::nccl) return launch_nccl(command, configs, environment.check_collectives);
   return launch_local(command, configs);
 }
 
-void check_launcher(Backend backend, const base::Environment& environment) {
-  if (backend == Backend::local && environment.launcher_size.value_or(1) > 1)
-    throw InputError("--backend: got {}, expected mpi or nccl: a launcher started {} processes", name_of(backend),
-                     *environment.launcher_size);
+void check_launcher(Backend backend, const comm::Launch& launch) {
+  if (backend == Backend::local && launch.size > 1)
+    throw InputError("--backend: got {}, expected mpi or nccl: {} started {} processes", name_of(backend),
+                     launch.launcher, launch.size);
 }
 
 }  // namespace tessera::train

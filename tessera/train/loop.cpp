@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -162,7 +163,7 @@ class Loop {
   void write_timeline(std::int64_t step) {
     const nlohmann::ordered_json timeline = gather_step_timeline(trainer_.runtime());
     trainer_.runtime().record_timeline(false);
-    if (files_ != nullptr) files_->step_trace(step, timeline);
+    on_first_rank("writing a timeline", [&] { files_->step_trace(step, timeline); });
   }
 
   void save_if_due(std::int64_t step) {
@@ -174,7 +175,16 @@ class Loop {
     summary_.checkpoint = checkpoints / step_folder_name(step);
     if (step == plan_.first_step - 1 && plan_.checkpoint && exists(summary_.checkpoint)) return;
     save_trainer(trainer_, summary_.checkpoint, step, stored_state(plan_));
-    if (files_ != nullptr && plan_.config.keep > 0) prune_checkpoints(checkpoints, static_cast<int>(plan_.config.keep));
+    if (plan_.config.keep > 0)
+      on_first_rank("removing old checkpoints",
+                    [&] { prune_checkpoints(checkpoints, static_cast<int>(plan_.config.keep)); });
+  }
+
+  // The others wait, for longer than the time limit of an operation where a file system is slow.
+  void on_first_rank(const std::string& what, const std::function<void()>& work) {
+    run_together(*trainer_.parallel().world, what, [&](const std::stop_token&) {
+      if (files_ != nullptr) work();
+    });
   }
 
   const RunPlan& plan_;

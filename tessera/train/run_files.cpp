@@ -5,6 +5,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <iostream>
 
 #include "tessera/base/error.h"
@@ -17,12 +19,19 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// An advisory lock that ends with the process, however it ends.
+// An advisory lock that ends with the process, however it ends. Where the file system has none, none is taken.
 FileDescriptor lock_folder(const std::filesystem::path& folder) {
   FileDescriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (descriptor.get() < 0 || ::flock(descriptor.get(), LOCK_EX | LOCK_NB) != 0)
+  const bool is_open = descriptor.get() >= 0;
+  if (is_open && ::flock(descriptor.get(), LOCK_EX | LOCK_NB) == 0) return descriptor;
+  const int error = errno;
+  if (is_open && error == EWOULDBLOCK)
     throw InputError("--out: another process is training in '{}', expected a folder of its own", folder.string());
-  return descriptor;
+  const bool is_unsupported = error == ENOSYS || error == EOPNOTSUPP || error == ENOLCK;
+  if (!is_open || !is_unsupported)
+    throw InputError("--out: '{}' cannot be {}: {}", folder.string(), is_open ? "locked" : "opened",
+                     std::strerror(error));
+  return {};
 }
 
 // What a resumed run leaves behind goes, now that the checkpoint it starts from has been read through.
@@ -53,6 +62,7 @@ RunFiles::RunFiles(const RunPlan& plan)
   note(fmt::format("data: {} tokens, {} samples of {} tokens an epoch; {} sequences a step", plan.data->num_tokens(),
                    plan.data->num_samples(), config.seq_len, config.global_batch));
   if (plan.checkpoint) note(fmt::format("going on from {} with step {}", plan.checkpoint->string(), plan.first_step));
+  if (lock_.get() < 0) note("the file system of --out has no locks: nothing keeps another run out of this folder");
   for (const std::string& line : plan.notes) note(line);
 }
 

@@ -53,11 +53,16 @@ TEST(Launcher, APortIsReservedWhileItsOwnerLives) {
 }
 
 TEST(Launcher, TorchrunSaysWhoHostsTheStore) {
-  const Variables variables{{"RANK", "3"},           {"WORLD_SIZE", "8"},
-                            {"LOCAL_RANK", "1"},     {"MASTER_ADDR", "node7"},
-                            {"MASTER_PORT", "1234"}, {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+  const Variables variables{{"RANK", "3"},
+                            {"WORLD_SIZE", "8"},
+                            {"LOCAL_RANK", "1"},
+                            {"MASTER_ADDR", "node7"},
+                            {"MASTER_PORT", "1234"},
+                            {"TORCHELASTIC_USE_AGENT_STORE", "True"},
                             {"SLURM_PROCID", "0"},  // of the script that called torchrun
-                            {"SLURM_NTASKS", "2"}};
+                            {"SLURM_NTASKS", "2"},
+                            {"SLURM_STEP_ID", "0"},
+                            {"TORCHELASTIC_RESTART_COUNT", "2"}};
   const Launch launch = read_launch(variables);
   EXPECT_EQ(launch.launcher, "torchrun");
   EXPECT_EQ(launch.rank, 3);
@@ -66,9 +71,11 @@ TEST(Launcher, TorchrunSaysWhoHostsTheStore) {
   EXPECT_EQ(launch.address, "node7");
   EXPECT_EQ(launch.port, 1234);
   EXPECT_TRUE(launch.hosts_store);
+  EXPECT_EQ(launch.attempt, 2);  // whose store holds what the first two left
   Variables own = variables;
   own.insert_or_assign("TORCHELASTIC_USE_AGENT_STORE", "False");
   EXPECT_FALSE(read_launch(own).hosts_store);
+  EXPECT_EQ(read_launch(own).attempt, 0);  // each has its own store
 }
 
 TEST(Launcher, MpirunOnOneNodeNeedsNoAddress) {
@@ -89,6 +96,7 @@ TEST(Launcher, SrunsStoreIsOnTheFirstNode) {
     return read_launch({{"SLURM_PROCID", "2"},
                         {"SLURM_NTASKS", "4"},
                         {"SLURM_LOCALID", "0"},
+                        {"SLURM_STEP_ID", "0"},
                         {"SLURM_NNODES", "2"},
                         {"SLURM_JOB_NODELIST", nodes}})
         .address;
@@ -99,6 +107,36 @@ TEST(Launcher, SrunsStoreIsOnTheFirstNode) {
   EXPECT_EQ(address("gpu[3,9]"), "gpu3");
   EXPECT_EQ(address("rack[1-2]-node,other"), "rack1-node");
   EXPECT_THROW(address("gpu["), InputError);
+}
+
+TEST(Launcher, ABatchScriptIsNoTaskOfSrun) {
+  Variables variables{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "0"}, {"SLURM_NNODES", "1"}};
+  EXPECT_EQ(read_launch(variables).launcher, "");
+  EXPECT_EQ(read_launch(variables).size, 1);
+  variables["SLURM_STEP_ID"] = "3";
+  EXPECT_EQ(read_launch(variables).launcher, "srun");
+  EXPECT_EQ(read_launch(variables).size, 8);
+}
+
+TEST(Launcher, MpichsVariablesComeBeforeSruns) {
+  Variables variables{{"PMI_RANK", "3"},      {"PMI_SIZE", "4"},     {"MPI_LOCALRANKID", "1"},
+                      {"SLURM_PROCID", "0"},  {"SLURM_NTASKS", "2"}, {"SLURM_LOCALID", "0"},
+                      {"SLURM_STEP_ID", "0"}, {"SLURM_NNODES", "2"}, {"MASTER_ADDR", "head"}};
+  const Launch launch = read_launch(variables);
+  EXPECT_EQ(launch.launcher, "mpirun");
+  EXPECT_EQ(launch.rank, 3);
+  EXPECT_EQ(launch.size, 4);
+  EXPECT_EQ(launch.local_rank, 1);
+  variables.erase("MPI_LOCALRANKID");  // srun --mpi=pmi2 sets the other two
+  EXPECT_EQ(read_launch(variables).launcher, "srun");
+}
+
+TEST(Launcher, RanksAloneNeedNeitherAddressNorLocalRank) {
+  const Launch launch = read_ranks({{"RANK", "1"}, {"WORLD_SIZE", "2"}});
+  EXPECT_EQ(launch.rank, 1);
+  EXPECT_EQ(launch.size, 2);
+  EXPECT_THROW(read_ranks({{"RANK", "2"}, {"WORLD_SIZE", "2"}}), InputError);
+  EXPECT_EQ(read_ranks({}).size, 1);
 }
 
 TEST(Launcher, RefusalsSayWhatWasExpectedAndWhatIsThere) {

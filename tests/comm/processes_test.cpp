@@ -58,6 +58,14 @@ TEST(Processes, TheFirstFailureIsTheResult) {
   EXPECT_EQ(run(3), 3);
 }
 
+// As nohup's and some daemons' children are: the kernel would forget their ends.
+TEST(Processes, EndAlsoWhereTheEndsOfChildrenAreIgnored) {
+  AS_A_RANK([] { return rank() == 1 ? 3 : 0; });
+  const auto before = std::signal(SIGCHLD, SIG_IGN);
+  EXPECT_EQ(run(2), 3);
+  EXPECT_EQ(std::signal(SIGCHLD, before), SIG_IGN);
+}
+
 TEST(Processes, WhoIsLeftAfterAFailureIsKilled) {
   AS_A_RANK([] {
     if (rank() == 1) raise(SIGKILL);

@@ -114,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadFlags{{"--lr", "nan"}, {"--lr", "nan"}}, BadFlags{{"--lr", "inf"}, {"--lr", "inf"}},
         BadFlags{{"--lr", "1e999"}, {"--lr", "1e999"}}, BadFlags{{"--beta1", "1"}, {"--beta1", "below 1"}},
         BadFlags{{"--eps", "0"}, {"--eps", "above 0"}}, BadFlags{{"--clip", "-1"}, {"--clip", "at least 0"}},
-        BadFlags{{"--timeout-s", "0"}, {"--timeout-s", "above 0"}},
+        BadFlags{{"--timeout-s", "0"}, {"--timeout-s", "at least 0.001"}},
         BadFlags{{"--dtype", "fp16"}, {"--dtype", "fp16", "fp32, bf16, fp64"}},
         BadFlags{{"--grad-wire", "u8"}, {"--grad-wire", "u8"}},
         BadFlags{{"--backend", "gloo"}, {"--backend", "gloo", "local"}},

@@ -6,6 +6,7 @@
 #include <future>
 #include <numeric>
 
+#include "tessera/base/device.h"
 #include "tessera/base/error.h"
 
 namespace tessera::train {
@@ -60,7 +61,7 @@ void agree(comm::Communicator& group, const std::string& what, const Result& own
   const auto others = std::count_if(first + 1, outcomes.end(), [](std::int32_t outcome) { return outcome != 0; });
   std::string line = fmt::format("{}: rank {}: {}", what, rank, message);
   if (others > 0) line += fmt::format(" (and {} more ranks failed)", others);
-  if (static_cast<Outcome>(*first) == Outcome::input_error) throw InputError(line);
+  if (static_cast<Outcome>(*first) == Outcome::input_error) throw AgreedInputError(line);
   throw Error(line);
 }
 
@@ -69,7 +70,10 @@ void agree(comm::Communicator& group, const std::string& what, const Result& own
 void run_together(comm::Communicator& group, const std::string& what,
                   const std::function<void(std::stop_token)>& body) {
   std::stop_source stop;
-  std::future<void> work = std::async(std::launch::async, [&] { body(stop.get_token()); });
+  std::future<void> work = std::async(std::launch::async, [&] {
+    base::set_device(group.kernels().device());  // a thread begins with GPU 0
+    body(stop.get_token());
+  });
   try {
     wait_for_all(group, work);
   } catch (...) {

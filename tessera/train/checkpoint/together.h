@@ -5,15 +5,22 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/error.h"
 #include "tessera/comm/communicator.h"
 
 namespace tessera::train {
 
+// What the user gave was wrong, and every rank says so in the same words.
+class AgreedInputError : public InputError {
+ public:
+  using InputError::InputError;
+};
+
 // Collective. Runs `body` on every rank, on a thread of its own, and returns when all have finished. Meanwhile the
 // ranks exchange signs of life, so that one rank may write for longer than the group's time limit while the others
-// wait. If any rank's body throws, every rank throws the same error: the type (InputError or Error) and the message of
-// the lowest failing rank, as "WHAT: rank 3: ...". If the group itself fails (a dead rank), the stop token is set, the
-// body is waited for, and the group's error is thrown. One call at a time a communicator.
+// wait. If any rank's body throws, every rank throws the same error: the type (AgreedInputError or Error) and message
+// of the lowest failing rank, as "WHAT: rank 3: ...". If the group itself fails (a dead rank), the stop token is set,
+// the body is waited for, and the group's error is thrown. One call at a time a communicator.
 void run_together(comm::Communicator& group, const std::string& what, const std::function<void(std::stop_token)>& body);
 
 // Collective. The text of rank 0, on every rank.

@@ -84,7 +84,7 @@ constexpr std::array kSettings{
     Setting{"keep", &C::keep, kCountOrZero, kRun, "N", "newest checkpoints that are kept; 0: all"},
     Setting{"resume", &C::resume, kAny, kRun, "PATH|latest", "go on from a checkpoint"},
     Setting{"eval_every", &C::eval_every, kCountOrZero, kRun, "N", "steps between evaluations; 0: only at the end"},
-    Setting{"timeout_s", &C::timeout_s, {.low = 0, .high = 1e6, .open_low = true}, kRun, "X", "longest wait, seconds"},
+    Setting{"timeout_s", &C::timeout_s, {.low = 0.001, .high = 1e6}, kRun, "X", "longest wait, seconds"},
     Setting{"out", &C::out, kAny, kRun, "FOLDER", "folder of the run"},
 };
 

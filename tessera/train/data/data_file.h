@@ -6,9 +6,9 @@
 
 namespace tessera::train {
 
-// Maps a whole regular file for reading; pages are loaded as they are touched. The file must not shrink while it is
-// mapped. InputError, naming the file, when it is missing, not a regular file or cannot be read. Reading from several
-// threads is fine.
+// Maps a whole regular file for reading; pages are loaded as they are touched. Where the file shrinks while it
+// is mapped the process gets SIGBUS (base/bus_error.h). InputError, naming the file, when it is missing, not a regular
+// file or cannot be read. Reading from several threads is fine.
 class MappedFile {
  public:
   explicit MappedFile(std::filesystem::path path);

@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""Runs in places that are awkward: launchers' variables without a launcher, slow file systems, files that shrink."""
+import os
+import pathlib
+import subprocess
+import time
+import unittest
+
+from program import ENVIRONMENT, TESSERA, command, metrics, scratch, write_tokens
+from summary import run_cases
+
+AWKWARD_FILES = pathlib.Path(TESSERA).parents[1] / "tests" / "libawkward_files.so"
+
+
+class Places(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch("places")
+        cls.data = write_tokens(cls.folder / "tokens", 131)
+
+    def train(self, name, *flags, steps=2, **environment):
+        arguments = ["train", "--model", "llama-tiny-odd", "--data", self.data, "--seq-len", 32, "--steps", steps, "--out",
+                     self.folder / name, *flags]
+        return subprocess.run(command(*arguments), capture_output=True, text=True, check=False, timeout=120,
+                              env={**ENVIRONMENT, **environment})
+
+    def refused(self, result, *words):
+        lines = result.stderr.splitlines()
+        self.assertEqual((2, 1), (result.returncode, len(lines)), result.stderr)
+        for word in words:
+            self.assertIn(word, lines[0])
+
+    def test_what_one_rank_alone_finds_wrong_is_said(self):
+        self.refused(self.train("other", "--bogus-flag", 3, RANK="1", WORLD_SIZE="2"), "tessera: rank 1: ", "--bogus-flag")
+        self.refused(self.train("other", RANK="1", WORLD_SIZE="2"), "tessera: rank 1: ", "torchrun started 2 processes")
+        self.refused(self.train("other", RANK="5", WORLD_SIZE="4"), "tessera: RANK: expected a number in [0, 3], got '5'")
+        self.refused(self.train("other", "--bogus-flag", 3, RANK="0", WORLD_SIZE="2"), "tessera: unknown flag --bogus-flag")
+        self.assertFalse((self.folder / "other").exists())
+
+    def test_a_batch_script_of_slurm(self):
+        result = self.train("batch", SLURM_PROCID="0", SLURM_NTASKS="8", SLURM_LOCALID="0", SLURM_NNODES="1")
+        self.assertEqual(0, result.returncode, result.stderr)
+
+    def test_removing_checkpoints_takes_longer_than_the_time_limit(self):
+        result = self.train("slow", "--gtp", 2, "--save-every", 1, "--keep", 1, "--timeout-s", 1, steps=3,
+                            LD_PRELOAD=str(AWKWARD_FILES), TESSERA_TEST_UNLINK_MS="2000")
+        self.assertEqual(0, result.returncode, result.stderr)
+        self.assertEqual(["step-00000003"], os.listdir(self.folder / "slow" / "checkpoints"))
+
+    def test_a_file_system_without_locks(self):
+        result = self.train("unlocked", LD_PRELOAD=str(AWKWARD_FILES), TESSERA_TEST_NO_LOCKS="1")
+        self.assertEqual(0, result.returncode, result.stderr)
+        self.assertIn("no locks", result.stdout)
+        self.assertEqual(2, len(metrics(self.folder / "unlocked")))
+
+    def test_data_that_shrinks(self):
+        data, out = write_tokens(self.folder / "shrinking", 131), self.folder / "shrunk"
+        arguments = ["train", "--model", "llama-tiny-odd", "--data", data, "--seq-len", 32, "--steps", 10**6, "--out", out]
+        with subprocess.Popen(command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as job:
+            try:
+                for _ in range(300):
+                    if (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size:
+                        break
+                    time.sleep(0.1)
+                os.truncate(f"{data}.bin", 0)
+                _, said = job.communicate(timeout=60)
+            finally:
+                job.kill()
+        self.assertEqual((1, 1), (job.returncode, len(said.splitlines())), said)
+        self.assertIn(f"tessera: {data}.bin: cannot be read any more", said)
+
+
+if __name__ == "__main__":
+    run_cases()
