@@ -10,7 +10,8 @@
 namespace tessera::comm {
 
 // Any thread may use it; the calls of one connection run one after the other, and none keeps it while it waits. All
-// throw Error when the store cannot be reached.
+// throw Error when the store cannot be reached, or does not answer within the limit that its maker states; after that
+// they throw at once.
 class Store {
  public:
   virtual ~Store() = default;
@@ -23,7 +24,7 @@ class Store {
   // Another connection to the same store.
   virtual std::shared_ptr<Store> connect() = 0;
 
-  // The value of `key`, waited for up to `limit`; nothing when it does not come.
+  // The value of `key`, waited for up to `limit` and the last answer; nothing when it does not come.
   std::optional<std::string> wait_for(const std::string& key, std::chrono::milliseconds limit);
   // The same. Errors: it does not come.
   std::string get(const std::string& key, std::chrono::milliseconds limit);

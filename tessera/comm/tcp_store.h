@@ -8,7 +8,12 @@
 
 namespace tessera::comm {
 
-// Rank 0 hosts it, unless the launcher does; it must be the last to let go of it. Errors: not reached within `limit`.
+// How long a call waits for the host at most.
+inline constexpr std::chrono::milliseconds kStoreAnswers{10'000};
+
+// Rank 0 hosts it, unless the launcher does; it must be the last to let go of it. A host that does not answer a call
+// within `limit` or kStoreAnswers, whichever is less, is an Error, and the connection is lost (limited_store.h). set()
+// has no answer: one to a host that is gone may seem to work. Errors: not reached within `limit`.
 std::shared_ptr<Store> make_tcp_store(const Launch& launch, std::chrono::milliseconds limit);
 
 // For a program, before its first store: libtorch does not print its own many lines about connections, since errors say

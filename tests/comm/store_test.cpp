@@ -1,8 +1,9 @@
-// The store in memory, and boards over it.
+// The store in memory, with limits too, and boards over it.
 #include "tessera/comm/store.h"
 
 #include <gtest/gtest.h>
 
+#include "tessera/comm/limited_store.h"
 #include "tessera/comm/store_board.h"
 #include "tests/comm/store_cases.h"
 
@@ -10,6 +11,12 @@ namespace tessera::comm {
 namespace {
 
 INSTANTIATE_TEST_SUITE_P(Memory, Stores, testing::Values(StoreKind{"memory", make_memory_store}));
+INSTANTIATE_TEST_SUITE_P(Limited, Stores, testing::Values(StoreKind{"limited", [] {
+                                                                      constexpr std::chrono::seconds limit(30);
+                                                                      return make_limited_store(
+                                                                          make_memory_store,
+                                                                          {.connect = limit, .answer = limit}, "here");
+                                                                    }}));
 
 bool comes(const Board& board, int rank, const std::string& text) {
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);

@@ -7,6 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/cuda_peer/pushes.h"
 #include "tessera/comm/messages.h"
+#include "tessera/comm/nccl/meeting.h"
 #include "tessera/comm/nccl/staging.h"
 #include "tessera/comm/reduce.h"
 
@@ -41,7 +42,9 @@ class NcclBackend final : public Backend {
         options_(options),
         watch_(std::make_shared<NcclWatch>(member.group, member.key, member.device, member.channel, member.faults)),
         kernels_(make_cuda_kernels(member.device, member.stream)),
-        staging_(member.device, member.stream) {
+        staging_(member.device, member.stream),
+        calls_(member.store, member.watchdog, "call/" + member.key, group_.rank, group_.size()),
+        meetings_(member.store, member.watchdog, "meeting/" + member.key, group_.rank, group_.size()) {
     member_.watchdog->add(watch_);
   }
   ~NcclBackend() override { member_.watchdog->remove(watch_); }
@@ -57,9 +60,12 @@ class NcclBackend final : public Backend {
   std::string share(std::span<std::byte> memory) override;
 
  private:
+  // Calls before() and then, watched, body(), which enqueues. Errors: theirs, reported.
+  template <typename Before, typename Body>
+  void enqueue(std::string_view what, std::int64_t number, Before before, Body body);
   std::vector<std::string> meet(const std::string& own);
   void wait_for_hosts() const;
-  void check(const Operation& operation, std::int64_t sequence);
+  void check(const Operation& operation);
   void carry_out(const Operation& operation);
   void all_gather(const Operation& operation);
   void reduce_scatter(const Operation& operation);
@@ -79,53 +85,48 @@ class NcclBackend final : public Backend {
   const std::shared_ptr<NcclWatch> watch_;
   const std::unique_ptr<Kernels> kernels_;
   NcclStaging staging_;
-  std::int64_t sequence_ = 0, launches_ = 0, meetings_ = 0;
+  NcclMeeting calls_, meetings_;
+  std::int64_t sequence_ = 0, launches_ = 0;
   NcclDeadline deadline_;               // of the operation under way; only the lane touches it
   std::shared_ptr<PeerPushes> pushes_;  // once something was shared
 };
 
-void NcclBackend::perform(const Operation& operation, base::VirtualClock*) {
-  const std::int64_t sequence = sequence_++;
-  deadline_ = steady_clock::now() + options_.timeout;
+template <typename Before, typename Body>
+void NcclBackend::enqueue(std::string_view what, std::int64_t number, Before before, Body body) {
   try {
-    if (options_.check_mismatch) check(operation, sequence);
-    watch_->begin(name_of(operation.kind), sequence, member_.stream);
-    carry_out(staging_.to_device(operation, group_));
-    staging_.to_host();
+    before();
+    watch_->begin(what, number, member_.stream);
+    body();
     watch_->end(member_.stream);
   } catch (const std::exception& error) {
-    const std::string label =
-        fmt::format("{} #{} on {}, rank {}", name_of(operation.kind), sequence, group_.name, group_.world_rank());
+    const std::string label = fmt::format("{} #{} on {}, rank {}", what, number, group_.name, group_.world_rank());
     std::rethrow_exception(member_.watchdog->report(watch_, label, error.what()));
   }
+}
+
+void NcclBackend::perform(const Operation& operation, base::VirtualClock*) {
+  deadline_ = steady_clock::now() + options_.timeout;
+  const auto before = [&] {
+    if (options_.check_mismatch) check(operation);
+  };
+  const auto body = [&] {
+    carry_out(staging_.to_device(operation, group_));
+    staging_.to_host();
+  };
+  enqueue(name_of(operation.kind), sequence_++, before, body);
 }
 
 void NcclBackend::launch(const std::function<void(base::CudaStream)>& graph) {
-  const std::int64_t number = launches_++;
-  try {
-    watch_->begin("graph", number, member_.stream);
-    graph(member_.stream);
-    watch_->end(member_.stream);
-  } catch (const std::exception& error) {
-    const std::string label = fmt::format("graph #{} on {}, rank {}", number, group_.name, group_.world_rank());
-    std::rethrow_exception(member_.watchdog->report(watch_, label, error.what()));
-  }
+  enqueue(
+      "graph", launches_++, [] {}, [&] { graph(member_.stream); });
 }
 
 // All members' calls, compared by way of the store before anything moves.
-void NcclBackend::check(const Operation& operation, std::int64_t sequence) {
-  const auto key = [&](std::int64_t number, int rank) {
-    return fmt::format("call/{}/{}/{}", member_.key, number, rank);
-  };
-  Store& store = *member_.store;
-  store.set(key(sequence, group_.rank), to_text(comm::to_numbers(operation)));
-  group_.for_each_peer([&](int peer) {
-    const Operation theirs = from_numbers(to_numbers(member_.watchdog->await(store, key(sequence, peer), deadline_)));
-    const std::string text = mismatch(group_, group_.rank, operation, peer, theirs);
+void NcclBackend::check(const Operation& operation) {
+  calls_.meet(to_text(comm::to_numbers(operation)), deadline_, [&](int peer, const std::string& theirs) {
+    const std::string text = mismatch(group_, group_.rank, operation, peer, from_numbers(to_numbers(theirs)));
     if (!text.empty()) throw Error("the calls do not match: {}", text);
   });
-  // All have come here, so all have read the calls before.
-  if (sequence > 0) store.erase(key(sequence - 1, group_.rank));
 }
 
 void NcclBackend::carry_out(const Operation& operation) {
@@ -176,17 +177,9 @@ void NcclBackend::wait_for_hosts() const {
 }
 
 std::vector<std::string> NcclBackend::meet(const std::string& own) {
-  const std::int64_t number = meetings_++;
-  const auto key = [&](std::int64_t meeting, int rank) {
-    return fmt::format("meeting/{}/{}/{}", member_.key, meeting, rank);
-  };
-  Store& store = *member_.store;
-  store.set(key(number, group_.rank), "+" + own);
   std::vector<std::string> all(group_.members.size(), own);
-  group_.for_each_peer([&](int peer) {
-    all[static_cast<std::size_t>(peer)] = member_.watchdog->await(store, key(number, peer), deadline_).substr(1);
-  });
-  if (number > 0) store.erase(key(number - 1, group_.rank));  // all have come here: nobody reads it any more
+  meetings_.meet(own, deadline_,
+                 [&](int peer, const std::string& theirs) { all[static_cast<std::size_t>(peer)] = theirs; });
   return all;
 }
 

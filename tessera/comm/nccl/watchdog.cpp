@@ -2,10 +2,7 @@
 
 #include <pthread.h>
 
-#include <algorithm>
-
 #include "tessera/base/error.h"
-#include "tessera/comm/rank_text.h"
 
 namespace tessera::comm {
 namespace {
@@ -13,15 +10,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds kPause{5};       // between two looks at the operations
-constexpr milliseconds kAskEvery{200};  // for failures of other ranks
-constexpr milliseconds kPeersAnswer{1000};
+constexpr milliseconds kPause{5};   // between two looks at the operations
 constexpr milliseconds kSlice{50};  // of a wait for the store, between two looks at failures
-constexpr const char* kFailed = "failed";
-
-std::string state_key(const NcclWatch& watch, int rank) {
-  return fmt::format("state/{}/{}", watch.key(), rank);
-}
 
 std::string text_of(const std::exception_ptr& error) {
   try {
@@ -38,9 +28,11 @@ std::exception_ptr make_error(const std::string& text) {
 }  // namespace
 
 NcclWatchdog::NcclWatchdog(std::shared_ptr<Store> store, int rank, milliseconds timeout, OnFailure on_failure)
-    : store_(std::move(store)), rank_(rank), timeout_(timeout), on_failure_(std::move(on_failure)), thread_([this] {
-        serve();
-      }) {
+    : rank_(rank),
+      timeout_(timeout),
+      on_failure_(std::move(on_failure)),
+      news_(std::move(store), rank),
+      thread_([this] { serve(); }) {
   pthread_setname_np(thread_.native_handle(), "nccl watchdog");
 }
 
@@ -104,7 +96,7 @@ void NcclWatchdog::serve() {
       if (closing_) return;
     }
     look();
-    look_elsewhere();
+    if (const auto cause = news_.heard()) fail_all(nullptr, *cause);
   }
 }
 
@@ -117,39 +109,26 @@ void NcclWatchdog::look() {
   }
 }
 
-void NcclWatchdog::look_elsewhere() {
-  if (store_gone_ || failure() != nullptr || steady_clock::now() - asked_ < kAskEvery) return;
-  asked_ = steady_clock::now();
-  try {
-    if (const auto cause = store_->find(kFailed)) fail_all(nullptr, *cause);
-  } catch (const std::exception&) {
-    store_gone_ = true;  // its host has ended: what is under way has its time limit
+// What the peers answer, as the end of a sentence.
+std::string NcclWatchdog::tell(const std::vector<std::shared_ptr<NcclWatch>>& all, const NcclWatch* culprit,
+                               std::string cause) {
+  FailureReport report;
+  for (const auto& watch : all) report.states.push_back({watch->key(), watch->state()});
+  if (culprit != nullptr) {
+    report.cause = std::move(cause);
+    report.group = culprit->key();
+    for (const int peer : culprit->group().members)
+      if (peer != rank_) report.peers.push_back(peer);
   }
-}
-
-std::string NcclWatchdog::ask_peers(const NcclWatch& watch) {
-  std::vector<std::pair<int, std::string>> answers;
-  const auto end = steady_clock::now() + kPeersAnswer;
-  for (const int peer : watch.group().members) {
-    if (peer == rank_) continue;
-    const auto left = std::chrono::duration_cast<milliseconds>(end - steady_clock::now());
-    const auto state = store_->wait_for(state_key(watch, peer), std::max(left, milliseconds(0)));
-    answers.emplace_back(peer, state.value_or("no answer"));
-  }
-  return answers_text(answers);
+  const std::string answers = news_.tell(std::move(report));
+  return answers.empty() ? answers : "; " + answers;
 }
 
 std::exception_ptr NcclWatchdog::fail_all(const std::shared_ptr<NcclWatch>& culprit, std::string text) {
   std::lock_guard failing(failing_);
   if (auto known = failure()) return known;
   const auto all = watches();
-  try {
-    for (const auto& watch : all) store_->set(state_key(*watch, rank_), watch->state());
-    if (culprit != nullptr && !store_->find(kFailed)) store_->set(kFailed, text);
-    if (culprit != nullptr && culprit->group().size() > 1) text += "; " + ask_peers(*culprit);
-  } catch (const std::exception&) {
-    text += "; the store is gone";
-  }
+  text += tell(all, culprit.get(), text);
   const auto error = make_error(text);
   {
     std::lock_guard lock(mutex_);

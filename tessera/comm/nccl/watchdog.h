@@ -18,7 +18,7 @@
 #include "tessera/base/cuda_stream.h"
 #include "tessera/comm/nccl/channel.h"
 #include "tessera/comm/operation.h"
-#include "tessera/comm/store.h"
+#include "tessera/comm/store_news.h"
 
 struct CUevent_st;
 
@@ -85,7 +85,7 @@ class NcclWatch {
 class NcclWatchdog {
  public:
   using OnFailure = std::function<void(const std::string&)>;
-  // `store`: a connection of its own. on_failure: NcclOptions'.
+  // `store`: a connection of its own; one that does not answer delays a failure by 2 s. on_failure: NcclOptions'.
   NcclWatchdog(std::shared_ptr<Store> store, int rank, std::chrono::milliseconds timeout, OnFailure on_failure);
   ~NcclWatchdog();
   NcclWatchdog(const NcclWatchdog&) = delete;
@@ -104,13 +104,11 @@ class NcclWatchdog {
  private:
   void serve();
   void look();
-  void look_elsewhere();
   // `culprit`: null where the cause is another rank's.
   std::exception_ptr fail_all(const std::shared_ptr<NcclWatch>& culprit, std::string text);
-  std::string ask_peers(const NcclWatch& watch);
+  std::string tell(const std::vector<std::shared_ptr<NcclWatch>>& all, const NcclWatch* culprit, std::string cause);
   std::vector<std::shared_ptr<NcclWatch>> watches() const;
 
-  const std::shared_ptr<Store> store_;
   const int rank_;
   const std::chrono::milliseconds timeout_;
   const OnFailure on_failure_;
@@ -119,8 +117,8 @@ class NcclWatchdog {
   std::list<std::shared_ptr<NcclWatch>> watches_;
   std::mutex failing_;  // one failure at a time
   std::exception_ptr failure_;
-  bool closing_ = false, store_gone_ = false;
-  std::chrono::steady_clock::time_point asked_;
+  bool closing_ = false;
+  FailureNews news_;
   std::thread thread_;  // last: starts when all else is ready
 };
 

@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/nccl/backend.h"
+#include "tessera/comm/nccl/meeting.h"
 #include "tessera/comm/nccl/world.h"
 #include "tessera/comm/rank_text.h"
 #include "tessera/comm/store_board.h"
@@ -29,8 +30,8 @@ class NcclWorld final : public World {
         exceptions_(std::uncaught_exceptions()),
         store_(make_prefix_store(options.store->connect(), "nccl/")),
         library_(load_nccl(options.nccl_file)),
-        watchdog_(
-            std::make_shared<NcclWatchdog>(store_->connect(), options.rank, options.timeout, options.on_failure)) {}
+        watchdog_(std::make_shared<NcclWatchdog>(store_->connect(), options.rank, options.timeout, options.on_failure)),
+        arguments_(store_, watchdog_, "arguments", options.rank, options.size) {}
   ~NcclWorld() override {
     if (std::uncaught_exceptions() == exceptions_ && watchdog_->failure() == nullptr) leave();
   }
@@ -46,7 +47,7 @@ class NcclWorld final : public World {
     const auto deadline = steady_clock::now() + std::max<std::chrono::milliseconds>(options_.timeout, kConnecting);
     try {
       if (auto error = watchdog_->failure()) std::rethrow_exception(error);
-      if (options_.check_mismatch) check(number, fmt::format("{} {}", name, groups), deadline);
+      if (options_.check_mismatch) check(fmt::format("{} {}", name, groups), deadline);
       if (index < 0) return nullptr;
       return make_member(name, groups[static_cast<std::size_t>(index)], fmt::format("{}.{}", number, index), traffic,
                          deadline);
@@ -95,13 +96,10 @@ class NcclWorld final : public World {
   }
 
   // Every rank's arguments must be the same.
-  void check(std::int64_t number, const std::string& arguments, NcclDeadline deadline) {
-    const auto key = [number](int rank) { return fmt::format("arguments/{}/{}", number, rank); };
-    store_->set(key(rank()), arguments);
-    for (int peer = 0; peer < size(); ++peer) {
-      const std::string theirs = watchdog_->await(*store_, key(peer), deadline);
+  void check(const std::string& arguments, NcclDeadline deadline) {
+    arguments_.meet(arguments, deadline, [&](int peer, const std::string& theirs) {
       if (theirs != arguments) throw Error("rank {} asked for {}, rank {} for {}", rank(), arguments, peer, theirs);
-    }
+    });
   }
 
   // Rank 0, which may host the store, goes last.
@@ -121,6 +119,7 @@ class NcclWorld final : public World {
   const std::shared_ptr<Store> store_;
   const std::shared_ptr<const NcclLibrary> library_;
   const std::shared_ptr<NcclWatchdog> watchdog_;
+  NcclMeeting arguments_;
   std::int64_t made_ = 0, boards_ = 0;
 };
 

@@ -6,11 +6,13 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/limited_store.h"
 #include "tessera/comm/tcp_store.h"
 
 namespace tessera::comm {
 namespace {
 
+using std::chrono::milliseconds;
 using Client = c10::intrusive_ptr<c10d::Store>;
 
 // libtorch's messages run over many lines, with a stack.
@@ -25,6 +27,7 @@ auto reach(const char* what, Call call) {
   }
 }
 
+// Its calls wait for the host for ever, whatever the client's time limit is, and connecting takes longer than that.
 class TcpStore final : public Store {
  public:
   explicit TcpStore(Client client) : client_(std::move(client)) {}
@@ -60,17 +63,21 @@ void quieten_store() {
   c10::initLogging();
 }
 
-std::shared_ptr<Store> make_tcp_store(const Launch& launch, std::chrono::milliseconds limit) {
+std::shared_ptr<Store> make_tcp_store(const Launch& launch, milliseconds limit) {
   const std::string where = fmt::format("{}:{}, rank {}", launch.address, launch.port, launch.rank);
-  return reach(where.c_str(), [&] {
-    c10d::TCPStoreOptions options;
-    options.port = static_cast<std::uint16_t>(launch.port);
-    options.isServer = launch.rank == 0 && !launch.hosts_store;
-    if (options.isServer && launch.socket >= 0) options.masterListenFd = launch.socket;
-    options.waitWorkers = false;
-    options.timeout = limit;
-    return std::make_shared<TcpStore>(c10::make_intrusive<c10d::TCPStore>(launch.address, options));
-  });
+  const auto open = [launch, limit, where] {
+    return reach(where.c_str(), [&] {
+      c10d::TCPStoreOptions options;
+      options.port = static_cast<std::uint16_t>(launch.port);
+      options.isServer = launch.rank == 0 && !launch.hosts_store;
+      if (options.isServer && launch.socket >= 0) options.masterListenFd = launch.socket;
+      options.waitWorkers = false;
+      options.timeout = limit;
+      return std::make_shared<TcpStore>(c10::make_intrusive<c10d::TCPStore>(launch.address, options));
+    });
+  };
+  const StoreLimits limits{.connect = limit, .answer = std::min(limit, kStoreAnswers)};
+  return make_limited_store(open, limits, where);
 }
 
 }  // namespace tessera::comm

@@ -1,7 +1,12 @@
 // The store of processes, over this machine's own network.
 #include "tessera/comm/tcp_store.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tessera/comm/launcher.h"
@@ -10,7 +15,9 @@
 namespace tessera::comm {
 namespace {
 
+using std::chrono::milliseconds;
 using std::chrono::seconds;
+using std::chrono::steady_clock;
 
 // Rank 0, with a port of its own.
 Launch host_of(int ranks) {
@@ -61,6 +68,93 @@ TEST(TcpStore, ALostHostIsAnError) {
   store->set("key", "value");
   server.reset();
   EXPECT_THROW(store->find("key"), Error);
+}
+
+// Rank 0 in a process of its own, which can be stopped.
+class StoppedHost : public testing::Test {
+ protected:
+  StoppedHost() : launch_{.rank = 0, .size = 2, .port = port_.port(), .socket = dup(port_.socket())} {
+    host_ = fork();
+    if (host_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      const auto server = make_tcp_store(launch_, seconds(30));
+      for (;;) pause();
+    }
+    launch_.rank = 1;
+  }
+  ~StoppedHost() override {
+    kill(host_, SIGKILL);
+    waitpid(host_, nullptr, 0);
+    close(launch_.socket);
+  }
+  void stop() const {
+    kill(host_, SIGSTOP);
+    waitpid(host_, nullptr, WUNTRACED);
+  }
+  // While it is stopped: fails within the limit, and everything after it at once.
+  template <typename Call>
+  void expect_limit(Call call) {
+    auto store = make_tcp_store(launch_, kLimit);
+    store->set("key", "value");
+    EXPECT_EQ(store->find("key"), "value");
+    stop();
+    auto begin = steady_clock::now();
+    const std::string text = error_of([&] { call(*store); });
+    EXPECT_THAT(text, testing::HasSubstr("no answer within 1000 ms"));
+    EXPECT_LT(steady_clock::now() - begin, kLimit * 2);
+    begin = steady_clock::now();
+    EXPECT_EQ(error_of([&] { store->find("key"); }), text);
+    EXPECT_EQ(error_of([&] { store->set("key", "new"); }), text);
+    store.reset();
+    EXPECT_LT(steady_clock::now() - begin, kLimit);
+    kill(host_, SIGCONT);
+  }
+  template <typename Call>
+  static std::string error_of(Call call) {
+    try {
+      call();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+  static constexpr milliseconds kLimit{1000};
+  const ReservedPort port_;
+  Launch launch_;
+  pid_t host_ = -1;
+};
+
+TEST_F(StoppedHost, EveryCallHasALimit) {
+  expect_limit([](Store& store) { store.find("key"); });
+  expect_limit([](Store& store) { store.add("sum", 1); });
+  expect_limit([](Store& store) { store.erase("key"); });
+  expect_limit([](Store& store) { store.get("other", seconds(60)); });
+  expect_limit([](Store& store) {
+    for (int i = 0; i < 100; ++i) store.set("large", std::string(1'000'000, 'x'));  // more than the kernel takes
+  });
+  expect_limit([](Store& store) { store.connect()->find("key"); });
+}
+
+TEST_F(StoppedHost, ItsAnswersAfterwardsAreForNewConnections) {
+  const auto store = make_tcp_store(launch_, kLimit);
+  store->set("key", "value");
+  store->set("other", "another");
+  EXPECT_EQ(store->find("key"), "value");
+  stop();
+  EXPECT_THROW(store->find("key"), Error);
+  kill(host_, SIGCONT);
+  std::this_thread::sleep_for(milliseconds(100));
+  EXPECT_THROW(store->find("other"), Error);
+  EXPECT_EQ(make_tcp_store(launch_, kLimit)->find("other"), "another");
+}
+
+// The kernel takes connections of a host that never does.
+TEST(TcpStore, AHostThatNeverAnswersIsAnError) {
+  const ReservedPort port;
+  ASSERT_EQ(listen(port.socket(), 16), 0);
+  const auto begin = steady_clock::now();
+  EXPECT_THROW(make_tcp_store({.rank = 1, .size = 2, .port = port.port()}, seconds(1)), Error);
+  EXPECT_LT(steady_clock::now() - begin, seconds(2));
 }
 
 }  // namespace

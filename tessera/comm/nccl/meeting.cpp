@@ -1,0 +1,25 @@
+#include "tessera/comm/nccl/meeting.h"
+
+#include <utility>
+
+#include "tessera/base/error.h"
+
+namespace tessera::comm {
+
+NcclMeeting::NcclMeeting(std::shared_ptr<Store> store, std::shared_ptr<const NcclWatchdog> watchdog, std::string name,
+                         int rank, int ranks)
+    : store_(std::move(store)), watchdog_(std::move(watchdog)), name_(std::move(name)), rank_(rank), ranks_(ranks) {}
+
+void NcclMeeting::meet(const std::string& own, NcclDeadline deadline,
+                       const std::function<void(int, const std::string&)>& see) {
+  const std::int64_t number = number_++;
+  const auto key = [this](std::int64_t meeting, int rank) { return fmt::format("{}/{}/{}", name_, meeting, rank); };
+  store_->set(key(number, rank_), "+" + own);  // the store keeps nothing that is empty
+  for (int step = 1; step < ranks_; ++step) {
+    const int peer = (rank_ + step) % ranks_;
+    see(peer, watchdog_->await(*store_, key(number, peer), deadline).substr(1));
+  }
+  if (number > 0) store_->erase(key(number - 1, rank_));  // all have come here: nobody reads it any more
+}
+
+}  // namespace tessera::comm
