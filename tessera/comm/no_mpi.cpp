@@ -10,7 +10,7 @@ bool mpi_available() {
   return false;
 }
 
-std::unique_ptr<World> make_mpi_world(const WorldOptions&) {
+std::unique_ptr<World> make_mpi_world(const WorldOptions&, std::chrono::milliseconds) {
   throw InputError(
       "backend mpi: this build has no MPI; expected a build on a machine with an MPI library, or --backend local");
 }

@@ -102,15 +102,25 @@ std::string Agreement::difference(const Entries& entries) {
   return {};
 }
 
-void Agreement::look_until(const base::Fence& fence, const Entries& entries, std::chrono::milliseconds patience) {
-  const auto look = [&] {
+void Agreement::look(const Entries& entries) {
+  try {
     const std::string found = difference(entries);
-    if (!found.empty()) throw Error("{}", found);
-  };
-  for (auto limit = patience; !fence.wait_for(limit); limit = kPatience) look();
+    if (found.empty()) return;
+    std::this_thread::sleep_for(200ms);  // the others read what this rank has posted
+    throw Error("{}", found);
+  } catch (...) {
+    // Peers and lanes use memory of functions that end now.
+    parallel_.cancel();
+    parallel_.drain();
+    throw;
+  }
+}
+
+void Agreement::look_until(const base::Fence& fence, const Entries& entries, std::chrono::milliseconds patience) {
+  for (auto limit = patience; !fence.wait_for(limit); limit = kPatience) look(entries);
   // A collective that the peers called otherwise, or not at all, may have failed because of such a difference.
   for (int tries = 0; fence.error() && tries < 10; ++tries) {
-    look();
+    look(entries);
     std::this_thread::sleep_for(50ms);
   }
 }
@@ -140,11 +150,7 @@ void Agreement::finish(const Comparison& comparison, const Entries& entries) {
   if (other == comparison.all.end()) return;
   const auto until = std::chrono::steady_clock::now() + kSearch;
   while (std::chrono::steady_clock::now() < until) {
-    const std::string found = difference(entries);
-    if (!found.empty()) {
-      std::this_thread::sleep_for(200ms);  // the others read what this rank has posted
-      throw Error("{}", found);
-    }
+    look(entries);
     std::this_thread::sleep_for(20ms);
   }
   throw Error("{} differs in {}: {:x} on its rank {}, {:x} on its rank {}", comparison.what, comparison.group->name(),

@@ -17,7 +17,9 @@ namespace tessera::shard {
 // Steps that a rank remembers and posts, the one under way included.
 inline constexpr std::size_t kKeptSteps = 4;
 
-// One rank's record of its last steps. One thread.
+// One rank's record of its last steps. One thread. Whoever is told of a difference by an Error may give up the memory
+// of collectives at once, those of other waits too: the rank has given up all its groups then, and its lanes are
+// drained. Of comparisons begun and not looked at the owner drains the lanes before this object goes.
 class Agreement {
  public:
   explicit Agreement(Parallel& parallel) : parallel_(parallel), steps_(1) { steps_.reserve(kKeptSteps); }
@@ -58,6 +60,8 @@ class Agreement {
   void begin(Comparison& comparison) const;
   void finish(const Comparison& comparison, const Entries& entries);
   void look_until(const base::Fence& fence, const Entries& entries, std::chrono::milliseconds patience);
+  // Throws when a difference is known, with nothing under way.
+  void look(const Entries& entries);
   // The first event in which some rank differs from this one; empty while none is known.
   std::string difference(const Entries& entries);
 

@@ -40,12 +40,6 @@ std::byte* OnDemand::staging(Entry& entry) {
 
 void OnDemand::reduce_microbatch() {
   waits_.for_agreement(*parallel_.gtp_demand);
-  struct Exchange {
-    ParameterId id;
-    base::Fence summed;
-    base::Buffer staging, scratch;
-  };
-  std::vector<Exchange> exchanges;
   const double start = host_seconds(parallel_);
   const std::int64_t before = statistics_.reduced_bytes;
   for (ParameterId id = 0; id < static_cast<ParameterId>(entries_.size()); ++id) {
@@ -55,17 +49,18 @@ void OnDemand::reduce_microbatch() {
                   entry.name());
     base::Buffer scratch = pool_.take(entry.reducer.scratch_bytes());
     Reducing member{&entry.parameter, &entry.reducer, entry.staging, scratch.data()};
-    exchanges.push_back({id, reduce({&member, 1}, parallel_, /*is_last=*/false, record_last(id)),
-                         std::exchange(entry.demand_staging, {}), std::move(scratch)});
+    exchanges_.push_back({id, reduce({&member, 1}, parallel_, /*is_last=*/false, record_last(id)),
+                          std::exchange(entry.demand_staging, {}), std::move(scratch)});
     statistics_.reduced_bytes += entry.reducer.received_bytes();
     entry.staging = nullptr;
     entry.produced = false;
   }
-  for (Exchange& exchange : exchanges) {
+  for (Exchange& exchange : exchanges_) {
     waits_.until_done(exchange.summed, Activity::reduce, {&exchange.id, 1});
     if (exchange.staging.size() > 0) pool_.give_back(std::move(exchange.staging));
     pool_.give_back(std::move(exchange.scratch));
   }
+  exchanges_.clear();
   measure_.reduced(host_seconds(parallel_) - start, statistics_.reduced_bytes - before);
 }
 

@@ -35,6 +35,12 @@ class OnDemand {
   void free_unused() { pool_.free_unused(); }
 
  private:
+  // A gradient on its way, in buffers of its own.
+  struct Exchange {
+    ParameterId id;
+    base::Fence summed;
+    base::Buffer staging, scratch;
+  };
   Recording record_last(ParameterId id);  // what follows from the last event
   Parallel& parallel_;
   Entries& entries_;
@@ -44,6 +50,7 @@ class OnDemand {
   Measure& measure_;
   Timeline& timeline_;
   BufferPool pool_;
+  std::vector<Exchange> exchanges_;  // of a microbatch; when its end is left by an exception, lanes still use them
 };
 
 // sum_over_replicas, marked in the entry and counted.

@@ -1,5 +1,7 @@
 #include "tessera/shard/parallel.h"
 
+#include <chrono>
+
 #include "tessera/base/cuda_lane.h"
 #include "tessera/base/error.h"
 
@@ -46,6 +48,17 @@ std::vector<base::Lane*> Parallel::lanes() const {
   for (comm::Communicator* group : groups()) lanes.push_back(&group->lane());
   if (sums) lanes.push_back(sums.get());
   return lanes;
+}
+
+void Parallel::cancel() const {
+  for (comm::Communicator* group : groups()) group->cancel();
+}
+
+void Parallel::drain() const {
+  for (base::Lane* lane : lanes()) {
+    const base::Fence last = lane->record();
+    while (!last.wait_for(std::chrono::seconds(1))) continue;  // every operation has a time limit of its own
+  }
 }
 
 }  // namespace tessera::shard

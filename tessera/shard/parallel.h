@@ -44,6 +44,10 @@ struct Parallel {
   }
   // Every lane but compute's.
   std::vector<base::Lane*> lanes() const;
+  // Pending and later operations of this rank fail at once.
+  void cancel() const;
+  // Blocks until those lanes have come to the end of what they hold, failed or not: nothing uses its memory then.
+  void drain() const;
 
   std::unique_ptr<comm::Kernels> own_kernels, own_sum_kernels;  // on compute and sums; null: the host's
   const comm::Kernels& kernels() const { return own_kernels ? *own_kernels : comm::host_kernels(); }

@@ -23,10 +23,7 @@ Runtime::Runtime(Parallel& parallel, ParameterTypes types, const RuntimeOptions&
 // What is under way uses buffers of this object.
 Runtime::~Runtime() {
   if (std::uncaught_exceptions() > exceptions_) give_up();
-  for (base::Lane* lane : parallel_.lanes()) {
-    const base::Fence last = lane->record();
-    while (!last.wait_for(std::chrono::seconds(1))) continue;  // every operation has a time limit of its own
-  }
+  parallel_.drain();
   if (std::uncaught_exceptions() > exceptions_ || !options_.pushes) return;
   try {
     Arenas::withdraw(parallel_);
@@ -41,7 +38,7 @@ void Runtime::settle() {
 }
 
 void Runtime::give_up() {
-  for (comm::Communicator* group : parallel_.groups()) group->cancel();
+  parallel_.cancel();
 }
 
 ParameterId Runtime::add(ParameterSpec spec) {

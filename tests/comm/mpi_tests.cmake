@@ -18,10 +18,15 @@ comm_mpi_test(4 Collectives/*)
 comm_mpi_test(8 Collectives/3.*:Collectives/4.*)
 
 add_executable(test_comm_mpi comm/mpi/failures.cpp)
-target_link_libraries(test_comm_mpi PRIVATE tessera_comm)
+target_link_libraries(test_comm_mpi PRIVATE tessera_comm MPI::MPI_CXX)
 foreach(scenario stop deadlock other-operation other-operation-unchecked other-count-unchecked other-groups
     after-a-failure drain)
   add_test(NAME comm_mpi_${scenario} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/mpi/run_failure.sh ${scenario}
+    $<TARGET_FILE:test_comm_mpi> ${mpi_run} ${MPIEXEC_NUMPROC_FLAG} 3)
+  set_tests_properties(comm_mpi_${scenario} PROPERTIES TIMEOUT 90)
+endforeach()
+foreach(scenario stop-at-start stop-at-end)
+  add_test(NAME comm_mpi_${scenario} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/mpi/run_stopped.sh ${scenario}
     $<TARGET_FILE:test_comm_mpi> ${mpi_run} ${MPIEXEC_NUMPROC_FLAG} 3)
   set_tests_properties(comm_mpi_${scenario} PROPERTIES TIMEOUT 90)
 endforeach()

@@ -4,10 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
+#include <latch>
+#include <thread>
 
 #include "tessera/base/error.h"
 #include "tessera/comm/board.h"
 #include "tessera/comm/local/world.h"
+#include "tessera/shard/measure.h"
+#include "tessera/shard/plan/plan.h"
 
 namespace tessera::shard {
 namespace {
@@ -104,6 +109,50 @@ TEST(Agreement, ARankThatWaitsInALaterStepFindsTheDifferenceInTheEarlierOne) {
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("event 4 is"), std::string::npos) << error.what();
   }
+}
+
+// Ranks 0 and 2 differ and wait in `collective` for rank 1, which comes when they have left: what it reads of them, and
+// their lanes write, may be gone by then.
+void leave_with_a_difference(const std::function<void(Parallel&, Agreement&)>& collective) {
+  std::latch left(2);
+  const auto leave = [&](comm::World& world) {
+    Parallel parallel = make_parallel(world, 1, 3, 1);
+    Agreement agreement(parallel);
+    do_step(agreement, world.rank(), 1, {.rank = 2, .step = 1, .what = Difference::What::other});
+    if (world.rank() == 1) left.wait();
+    try {
+      collective(parallel, agreement);
+    } catch (const std::exception& error) {
+      if (world.rank() == 1) throw;
+      EXPECT_NE(std::string(error.what()).find("event 4 is"), std::string::npos) << error.what();
+      EXPECT_TRUE(parallel.world->lane().record().wait_for(std::chrono::milliseconds(500))) << "still under way";
+      left.arrive_and_wait();
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // rank 1 comes
+      throw;
+    }
+  };
+  EXPECT_THROW(comm::run_local(3, {}, leave), Error);
+}
+
+TEST(Agreement, NoComparisonIsUnderWayOnceADifferenceIsThrown) {
+  leave_with_a_difference([](Parallel& parallel, Agreement& agreement) {
+    agreement.compare(*parallel.world, agreement.hash(), "what a step did", kNoEntries);
+  });
+}
+
+TEST(Agreement, NoMeasureIsUnderWayOnceADifferenceIsThrown) {
+  leave_with_a_difference([](Parallel& parallel, Agreement& agreement) {
+    Measure(parallel).agree(agreement.trace(), 0, kUnlimited, agreement, kNoEntries);
+  });
+}
+
+TEST(Agreement, NoCollectiveOfACallerIsUnderWayOnceADifferenceIsThrown) {
+  leave_with_a_difference([](Parallel& parallel, Agreement& agreement) {
+    std::vector<double> values(1000, parallel.rank);
+    const auto count = static_cast<std::int64_t>(values.size());
+    agreement.wait_on_host(parallel.world->all_reduce(values.data(), count, base::DType::fp64), kNoEntries,
+                           std::chrono::milliseconds(100));
+  });
 }
 
 TEST(Notice, ReadsBackWhatWasPosted) {

@@ -2,12 +2,15 @@
 
 #include <pthread.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/launcher.h"
 #include "tessera/comm/mpi/task.h"
 
 namespace tessera::comm {
@@ -27,12 +30,34 @@ microseconds pause_after(Clock::duration idle) {
   return std::clamp(std::chrono::duration_cast<microseconds>(idle) / kPauseShare, kShortestPause, kLongestPause);
 }
 
+// Before MPI knows the rank.
+std::string launched_as() {
+  try {
+    const Launch launch = read_launch(own_variables());
+    if (!launch.launcher.empty()) return fmt::format("rank {}", launch.rank);
+  } catch (const InputError&) {
+    // the process is named instead
+  }
+  return fmt::format("process {}", getpid());
+}
+
+// A process cannot leave MPI while MPI waits for other ranks: it ends, and the launcher ends the rest.
+[[noreturn]] void end_process(const std::string& who, const char* call, std::chrono::milliseconds limit) {
+  fmt::print(stderr,
+             "tessera: {}: {}: expected all ranks within {} ms, got no end: a rank has stopped, or never came\n", who,
+             call, limit.count());
+  std::fflush(nullptr);
+  std::_Exit(1);
+}
+
 }  // namespace
 
-MpiProgress::MpiProgress(std::chrono::milliseconds timeout) : timeout_(timeout) {
-  base::Promise started;
+MpiProgress::MpiProgress(std::chrono::milliseconds timeout, std::chrono::milliseconds connecting)
+    : timeout_(timeout), connecting_(std::max(timeout, connecting)) {
+  base::Promise started, ended;
   const base::Fence fence = started.fence();
-  thread_ = std::thread([this, started]() mutable {
+  ended_ = ended.fence();
+  thread_ = std::thread([this, started, ended]() mutable {
     pthread_setname_np(pthread_self(), "mpi");
     prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // ns: short sleeps are meant
     try {
@@ -42,7 +67,9 @@ MpiProgress::MpiProgress(std::chrono::milliseconds timeout) : timeout_(timeout) 
     }
     started.complete();
     serve();
+    ended.complete();
   });
+  if (!fence.wait_for(connecting_)) end_process(launched_as(), "MPI_Init_thread", connecting_);
   try {
     fence.synchronize();
   } catch (...) {
@@ -72,6 +99,7 @@ MpiProgress::~MpiProgress() {
     closing_ = true;
   }
   changed_.notify_one();
+  if (!ended_.wait_for(connecting_)) end_process(fmt::format("rank {}", rank_), "MPI_Finalize", connecting_);
   thread_.join();
 }
 

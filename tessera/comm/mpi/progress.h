@@ -1,5 +1,5 @@
 // The one thread of a process that makes MPI calls. It sleeps between looks at what is under way, so more ranks than
-// cores work, and it never waits inside MPI, so every wait has its time limit.
+// cores work, and between start and end it never waits inside MPI, so every wait has its time limit.
 #pragma once
 #include <mpi.h>
 
@@ -41,8 +41,10 @@ struct MpiRound {
 // later fails, and MPI is not called again.
 class MpiProgress {
  public:
-  // Starts the thread, which initialises MPI. Errors: MPI is in use in this process already.
-  explicit MpiProgress(std::chrono::milliseconds timeout);
+  // Starts the thread, which initialises MPI. Errors: MPI is in use in this process already. Here and in the destructor
+  // MPI itself waits for the other ranks, and cannot be told to stop: see make_mpi_world.
+  // connecting: as in make_mpi_world.
+  MpiProgress(std::chrono::milliseconds timeout, std::chrono::milliseconds connecting);
   // After a clean run: waits for all ranks within the time limit, then finalises MPI.
   ~MpiProgress();
 
@@ -85,7 +87,7 @@ class MpiProgress {
   void finalise();
 
   int rank_ = 0, size_ = 1;
-  const std::chrono::milliseconds timeout_;
+  const std::chrono::milliseconds timeout_, connecting_;
   std::mutex mutex_;
   std::condition_variable changed_;
   Tasks queue_;
@@ -96,6 +98,7 @@ class MpiProgress {
   MpiContext notices_context_ = 0;
   MpiDeadline next_look_{};         // at them; only the thread touches it
   std::vector<MPI_Comm> contexts_;  // likewise
+  base::Fence ended_;               // the thread
   std::thread thread_;
 };
 

@@ -18,10 +18,10 @@ using Groups = std::vector<std::vector<int>>;
 
 class MpiWorld final : public World {
  public:
-  explicit MpiWorld(const WorldOptions& options)
+  MpiWorld(const WorldOptions& options, std::chrono::milliseconds connecting)
       : options_(options),
         exceptions_(std::uncaught_exceptions()),
-        progress_(std::make_shared<MpiProgress>(options.timeout)) {}
+        progress_(std::make_shared<MpiProgress>(options.timeout, connecting)) {}
   ~MpiWorld() override {
     if (std::uncaught_exceptions() > exceptions_) progress_->give_up();
   }
@@ -93,8 +93,8 @@ bool mpi_available() {
   return true;
 }
 
-std::unique_ptr<World> make_mpi_world(const WorldOptions& options) {
-  return std::make_unique<MpiWorld>(options);
+std::unique_ptr<World> make_mpi_world(const WorldOptions& options, std::chrono::milliseconds connecting) {
+  return std::make_unique<MpiWorld>(options, connecting);
 }
 
 void abort_mpi(int exit_code) {

@@ -1,11 +1,13 @@
 // What happens under mpirun when ranks stop, fail or call different things. Usage: mpirun -n 3 test_comm_mpi SCENARIO
 // DIR Each rank writes what it ended with to DIR; rank 0 waits for the files, compares, and prints "SCENARIO: as
-// expected".
+// expected". In stop-at-start and stop-at-end the library ends the processes, with a line of its own.
+#include <mpi.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -37,6 +39,15 @@ std::string left_by(const std::string& folder, int rank) {
   std::stringstream text;
   text << file.rdbuf();
   return text.str();
+}
+
+// Rank 1 of a scenario that says so stops as it comes to a call of MPI. What MPI has not started yet knows its rank
+// from the launcher.
+void stop_in(const char* call) {
+  const char* wanted = std::getenv("TESSERA_TEST_STOP_IN");
+  if (wanted == nullptr || std::string(wanted) != call) return;
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"})
+    if (const char* rank = std::getenv(name); rank != nullptr && std::string(rank) == "1") raise(SIGSTOP);
 }
 
 struct Scenario {
@@ -186,11 +197,31 @@ bool as_expected(const Scenario& scenario, const std::string& folder) {
   return good;
 }
 
+// A run in which nothing fails but what stop_in does.
+int run_clean(const std::string& name) {
+  setenv("TESSERA_TEST_STOP_IN", name == "stop-at-start" ? "MPI_Init_thread" : "MPI_Finalize", 1);
+  const auto world = comm::make_mpi_world({.timeout = milliseconds(1500)}, milliseconds(2000));
+  world->make_group("test", {{0, 1, 2}})->barrier().synchronize();
+  std::printf("rank %d is done", world->rank());  // with no end of line: it waits in a buffer
+  return 0;
+}
+
 }  // namespace
+
+// The library's calls come here.
+int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
+  stop_in("MPI_Init_thread");
+  return PMPI_Init_thread(argc, argv, required, provided);
+}
+int MPI_Finalize() {
+  stop_in("MPI_Finalize");
+  return PMPI_Finalize();
+}
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
   const std::string name = argv[1], folder = argv[2];
+  if (name == "stop-at-start" || name == "stop-at-end") return run_clean(name);
   const auto known = scenarios();
   const auto scenario = known.find(name);
   if (scenario == known.end()) return 2;
