@@ -36,6 +36,7 @@ Trainer::Trainer(comm::World& world, const TrainerOptions& options)
 Trainer::~Trainer() {
   if (std::uncaught_exceptions() > exceptions_) {
     runtime_.give_up();
+    parallel_.drain();  // lanes write to members that end before the runtime
     return;
   }
   // Before the communicators, which NCCL does not end while there are graphs of theirs.

@@ -33,7 +33,7 @@ microseconds pause_after(Clock::duration idle) {
 // Before MPI knows the rank.
 std::string launched_as() {
   try {
-    const Launch launch = read_launch(own_variables());
+    const Launch launch = read_ranks(own_variables());
     if (!launch.launcher.empty()) return fmt::format("rank {}", launch.rank);
   } catch (const InputError&) {
     // the process is named instead

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include "tessera/base/device.h"
 #include "tessera/base/error.h"
 
 namespace tessera::comm {
@@ -27,12 +28,16 @@ std::exception_ptr make_error(const std::string& text) {
 
 }  // namespace
 
-NcclWatchdog::NcclWatchdog(std::shared_ptr<Store> store, int rank, milliseconds timeout, OnFailure on_failure)
+NcclWatchdog::NcclWatchdog(std::shared_ptr<Store> store, int rank, base::Device device, milliseconds timeout,
+                           OnFailure on_failure)
     : rank_(rank),
       timeout_(timeout),
       on_failure_(std::move(on_failure)),
       news_(std::move(store), rank),
-      thread_([this] { serve(); }) {
+      thread_([this, device] {
+        base::set_device(device);  // a thread begins with GPU 0, and would keep a context there
+        serve();
+      }) {
   pthread_setname_np(thread_.native_handle(), "nccl watchdog");
 }
 

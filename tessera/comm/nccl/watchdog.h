@@ -85,8 +85,10 @@ class NcclWatch {
 class NcclWatchdog {
  public:
   using OnFailure = std::function<void(const std::string&)>;
-  // `store`: a connection of its own; one that does not answer delays a failure by 2 s. on_failure: NcclOptions'.
-  NcclWatchdog(std::shared_ptr<Store> store, int rank, std::chrono::milliseconds timeout, OnFailure on_failure);
+  // `store`: a connection of its own; one that does not answer delays a failure by 2 s. device: whose events
+  // its thread looks at. on_failure: NcclOptions'.
+  NcclWatchdog(std::shared_ptr<Store> store, int rank, base::Device device, std::chrono::milliseconds timeout,
+               OnFailure on_failure);
   ~NcclWatchdog();
   NcclWatchdog(const NcclWatchdog&) = delete;
   NcclWatchdog& operator=(const NcclWatchdog&) = delete;

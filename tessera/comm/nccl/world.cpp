@@ -30,7 +30,8 @@ class NcclWorld final : public World {
         exceptions_(std::uncaught_exceptions()),
         store_(make_prefix_store(options.store->connect(), "nccl/")),
         library_(load_nccl(options.nccl_file)),
-        watchdog_(std::make_shared<NcclWatchdog>(store_->connect(), options.rank, options.timeout, options.on_failure)),
+        watchdog_(std::make_shared<NcclWatchdog>(store_->connect(), options.rank, options.device, options.timeout,
+                                                 options.on_failure)),
         arguments_(store_, watchdog_, "arguments", options.rank, options.size) {}
   ~NcclWorld() override {
     if (std::uncaught_exceptions() == exceptions_ && watchdog_->failure() == nullptr) leave();

@@ -16,7 +16,7 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 
 std::shared_ptr<NcclWatchdog> make_watchdog(Store& store, int rank) {
-  return std::make_shared<NcclWatchdog>(store.connect(), rank, seconds(60), nullptr);
+  return std::make_shared<NcclWatchdog>(store.connect(), rank, base::Device{}, seconds(60), nullptr);
 }
 
 TEST(NcclMeeting, ShowsEveryRankWhatTheOthersLeftAndLeavesTheLastOnly) {

@@ -24,7 +24,7 @@ TEST(NcclWatchdog, FailsEverythingInTimeBesideAStoreThatDoesNotAnswer) {
   std::promise<void> aborted;
   watch->at_abort([&] { aborted.set_value(); });
   std::promise<std::string> failed;
-  NcclWatchdog watchdog(std::make_shared<SilentStore>(make_memory_store(), silence), 1, seconds(60),
+  NcclWatchdog watchdog(std::make_shared<SilentStore>(make_memory_store(), silence), 1, base::Device{}, seconds(60),
                         [&](const std::string& error) { failed.set_value(error); });
   watchdog.add(watch);
   watchdog.add(other);
@@ -54,7 +54,8 @@ TEST(NcclWatchdog, HearsOfFailuresElsewhere) {
   const GroupIdentity group{.name = "gtp[0,1]", .rank = 1, .members = {0, 1}};
   const auto watch = std::make_shared<NcclWatch>(group, "0.0", base::Device{}, nullptr, faults);
   std::promise<std::string> failed;
-  NcclWatchdog watchdog(store->connect(), 1, seconds(60), [&](const std::string& error) { failed.set_value(error); });
+  NcclWatchdog watchdog(store->connect(), 1, base::Device{}, seconds(60),
+                        [&](const std::string& error) { failed.set_value(error); });
   watchdog.add(watch);
   store->set("failed", "a cause");
   EXPECT_EQ(failed.get_future().get(), "a cause");
