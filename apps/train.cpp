@@ -20,6 +20,10 @@ int train(const Arguments& arguments, const base::Environment& environment) {
   return train::launch(command.config, environment.configs.value_or(TESSERA_CONFIGS), environment);
 }
 
+// The first rank says what is wrong on all, and a launcher kills every rank as soon as one ends with an error: the
+// others wait. Who is still here after the longer time may be wrong alone.
+constexpr std::chrono::seconds kFirstRankSpeaks{1}, kOthersEnd{5};
+
 // 0: on its own, or by a launcher whose variables say nothing sensible.
 int launched_rank() {
   try {
@@ -34,14 +38,14 @@ int launched_rank() {
 int run_train(const Arguments& arguments) {
   try {
     return train(arguments, base::read_environment());
+  } catch (const train::AgreedInputError& error) {
+    if (error.rank() == 0) throw;
+    std::this_thread::sleep_for(kFirstRankSpeaks);
+    return 2;
   } catch (const InputError& error) {
     const int rank = launched_rank();
     if (rank == 0) throw;
-    // The first rank says what is wrong on all. The others wait, since a launcher kills every rank as soon as one ends
-    // with an error; who is still here after the longer time may be wrong alone.
-    const bool is_agreed = dynamic_cast<const train::AgreedInputError*>(&error) != nullptr;
-    std::this_thread::sleep_for(std::chrono::seconds(is_agreed ? 1 : 5));
-    if (is_agreed) return 2;
+    std::this_thread::sleep_for(kOthersEnd);
     throw InputError("rank {}: {}", rank, error.what());
   }
 }

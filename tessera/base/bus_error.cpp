@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <csignal>
 #include <cstdint>
-#include <cstring>
 #include <string_view>
 
 namespace tessera::base {
@@ -15,76 +15,63 @@ namespace {
 
 // Everything here runs within a signal handler: system calls and arithmetic, no memory from the heap.
 
+// Text of a fixed size; what does not fit is cut off.
+class Line {
+ public:
+  void append(std::string_view text) {
+    for (const char c : text)
+      if (size_ < text_.size()) text_[size_++] = c;
+  }
+  void clear() { size_ = 0; }
+  std::string_view text() const { return {text_.data(), size_}; }
+
+ private:
+  std::array<char, 4096> text_;
+  std::size_t size_ = 0;
+};
+
+// False at the end.
+bool read_line(int file, Line& line) {
+  line.clear();
+  for (char c = 0; ::read(file, &c, 1) == 1; line.append({&c, 1}))
+    if (c == '\n') return true;
+  return false;
+}
+
 // Whether a line of /proc/self/maps, as "7f00-7f20 r--s ... /data/tokens.bin", is of memory that holds `address`.
 bool holds(std::string_view line, std::uintptr_t address) {
+  const char* const stop = line.data() + line.size();
   std::uintptr_t begin = 0, end = 0;
-  const auto [dash, error] = std::from_chars(line.data(), line.data() + line.size(), begin, 16);
-  if (error != std::errc() || dash == line.data() + line.size() || *dash != '-') return false;
-  const auto [rest, end_error] = std::from_chars(dash + 1, line.data() + line.size(), end, 16);
+  const auto [dash, error] = std::from_chars(line.data(), stop, begin, 16);
+  if (error != std::errc() || dash == stop || *dash != '-') return false;
+  const auto [rest, end_error] = std::from_chars(dash + 1, stop, end, 16);
   return end_error == std::errc() && begin <= address && address < end;
 }
 
-class Maps {
- public:
-  Maps() : file_(::open("/proc/self/maps", O_RDONLY | O_CLOEXEC)) {}
-  ~Maps() {
-    if (file_ >= 0) ::close(file_);
+void append_path_of(std::uintptr_t address, Line& target) {
+  const int maps = ::open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  Line line;
+  while (maps >= 0 && read_line(maps, line)) {
+    const std::size_t slash = line.text().find('/');
+    if (holds(line.text(), address) && slash != std::string_view::npos) return target.append(line.text().substr(slash));
   }
-  Maps(const Maps&) = delete;
-  Maps& operator=(const Maps&) = delete;
-
-  // The path of what is mapped there; empty: none is known. Valid as long as this.
-  std::string_view path_at(std::uintptr_t address) {
-    while (next_line())
-      if (holds({line_.data(), length_}, address)) {
-        const std::string_view line(line_.data(), length_);
-        const std::size_t slash = line.find('/');
-        return slash == std::string_view::npos ? std::string_view() : line.substr(slash);
-      }
-    return {};
-  }
-
- private:
-  // Longer lines are cut off. False at the end.
-  bool next_line() {
-    length_ = 0;
-    for (char c = 0; next(c);) {
-      if (c == '\n') return true;
-      if (length_ < line_.size()) line_[length_++] = c;
-    }
-    return false;
-  }
-  bool next(char& c) {
-    if (at_ == count_) {
-      const ssize_t got = file_ < 0 ? 0 : ::read(file_, chunk_.data(), chunk_.size());
-      if (got <= 0) return false;
-      at_ = 0;
-      count_ = static_cast<std::size_t>(got);
-    }
-    c = chunk_[at_++];
-    return true;
-  }
-
-  const int file_;
-  std::array<char, 1024> chunk_;
-  std::array<char, 2048> line_;
-  std::size_t at_ = 0, count_ = 0, length_ = 0;
-};
-
-void write_text(std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
-    if (written <= 0) return;
-    text.remove_prefix(static_cast<std::size_t>(written));
-  }
+  target.append("a mapped file");
 }
 
-void end(int, siginfo_t* info, void*) {
-  Maps maps;
-  const std::string_view path = maps.path_at(reinterpret_cast<std::uintptr_t>(info->si_addr));
-  write_text("tessera: ");
-  write_text(path.empty() ? "memory" : path);
-  write_text(": cannot be read any more: expected the file as it was when this run began, and a disk that answers\n");
+void end(int signal, siginfo_t* info, void*) {
+  if (info->si_code <= 0) {  // sent by a process
+    std::signal(signal, SIG_DFL);
+    raise(signal);
+    return;
+  }
+  static std::atomic_flag ending;  // other threads may touch that file too
+  while (ending.test_and_set()) ::pause();
+  Line line;
+  line.append("tessera: ");
+  append_path_of(reinterpret_cast<std::uintptr_t>(info->si_addr), line);
+  line.append(": cannot be reached any more: the file became shorter, or its disk is full or fails\n");
+  // The process ends either way.
+  if (::write(STDERR_FILENO, line.text().data(), line.text().size()) < 0) ::_exit(1);
   ::_exit(1);
 }
 

@@ -46,7 +46,7 @@ struct Recorder {
 
   Recorder() { recorder = this; }
   ~Recorder() {
-    for (const CUpti_ActivityKind kind : kKinds) cupti.disable(kind);  // again, unless the work has failed
+    for (const CUpti_ActivityKind kind : kKinds) cupti.disable(kind);
     recorder = nullptr;
   }
   Recorder(const Recorder&) = delete;
@@ -99,17 +99,22 @@ void take_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t, st
     recorder->spans.push_back(span_of(*record));
 }
 
-}  // namespace
-
-void profile(const std::filesystem::path& file, const std::function<void()>& work) {
+std::vector<DeviceSpan> record(const std::function<void()>& work) {
   Recorder own;
   check(own.cupti.register_callbacks(give_buffer, take_buffer), "cuptiActivityRegisterCallbacks");
   for (const CUpti_ActivityKind kind : kKinds) check(own.cupti.enable(kind), "cuptiActivityEnable");
   work();
   for (const CUpti_ActivityKind kind : kKinds) check(own.cupti.disable(kind), "cuptiActivityDisable");
   check(own.cupti.flush(0), "cuptiActivityFlushAll");
+  return std::move(own.spans);
+}
+
+}  // namespace
+
+void profile(const std::filesystem::path& file, const std::function<void()>& work) {
+  const nlohmann::ordered_json trace = trace_of(record(work));
   std::ofstream out(file);
-  out << trace_of(std::move(own.spans)).dump() << '\n';
+  out << trace.dump() << '\n';
   if (!out.flush()) throw Error("--profile: {} cannot be written", file.string());
 }
 

@@ -5,12 +5,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <optional>
+#include <string_view>
 
 #include "tessera/base/error.h"
 
@@ -60,33 +60,46 @@ std::string first_host(const std::string& nodes) {
 }
 
 struct Names {
-  const char *launcher, *rank, *size, *local_rank, *mark;  // all but the local rank are set under the launcher
+  const char *launcher, *rank, *size, *local_rank, *local_size;
+  bool is_marked = false;  // by the local rank: others set the rest too
 };
-constexpr std::array kLaunchers{Names{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "RANK"},
+// A batch script of Slurm's has SLURM_PROCID and SLURM_LOCALID, as its tasks do, but no step.
+constexpr std::array kLaunchers{Names{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
                                 Names{"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                                      "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK"},
-                                Names{"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALRANKID"},
-                                Names{"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_ID"}};
+                                      "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+                                Names{"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", true},
+                                Names{"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""},
+                                Names{"mpirun", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"}};
 
-// Null: a process on its own.
+// Null: a process on its own, as the only task of a step of Slurm's is too (an interactive shell is one).
 const Names* names_of(const Reader& reader) {
-  const auto found = std::find_if(kLaunchers.begin(), kLaunchers.end(), [&](const Names& names) {
-    return reader.text(names.rank) && reader.text(names.size) && reader.text(names.mark);
-  });
-  return found == kLaunchers.end() ? nullptr : &*found;
+  for (const Names& names : kLaunchers) {
+    const auto size = reader.text(names.size);
+    if (!size || !reader.text(names.rank) || (names.is_marked && !reader.text(names.local_rank))) continue;
+    if (names.launcher == std::string_view("srun") && *size == "1") return nullptr;
+    return &names;
+  }
+  return nullptr;
+}
+
+Launch read_ranks(const Reader& reader, const Names* names) {
+  Launch launch;
+  if (names == nullptr) return launch;
+  launch.launcher = names->launcher;
+  launch.size = reader.number(names->size, 1, kMostRanks);
+  launch.rank = reader.number(names->rank, 0, launch.size - 1);
+  return launch;
 }
 
 // Where the launcher does not say where the store is.
-std::string address_of(const Reader& reader, const Launch& launch) {
+std::string address_of(const Reader& reader, const Launch& launch, const Names* names) {
+  if (launch.size == 1) return "127.0.0.1";
+  if (reader.find_number(names->local_size, 1, kMostRanks).value_or(0) == launch.size) return "127.0.0.1";
   if (launch.launcher == "srun") {
-    if (reader.find_number("SLURM_NNODES", 1, kMostRanks).value_or(0) == 1) return "127.0.0.1";
+    if (reader.find_number("SLURM_STEP_NUM_NODES", 1, kMostRanks).value_or(0) == 1) return "127.0.0.1";
     for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"})
       if (const auto nodes = reader.text(name)) return first_host(*nodes);
   }
-  if (launch.size == 1) return "127.0.0.1";
-  if (launch.launcher == "mpirun" &&
-      reader.find_number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, kMostRanks).value_or(0) == launch.size)
-    return "127.0.0.1";
   throw InputError("MASTER_ADDR: expected the address of rank 0's node, for {} ranks of {}; got nothing", launch.size,
                    launch.launcher);
 }
@@ -95,22 +108,16 @@ std::string address_of(const Reader& reader, const Launch& launch) {
 
 Launch read_ranks(const Variables& variables) {
   const Reader reader(variables);
-  Launch launch;
-  const Names* const names = names_of(reader);
-  if (names == nullptr) return launch;
-  launch.launcher = names->launcher;
-  launch.size = reader.number(names->size, 1, kMostRanks);
-  launch.rank = reader.number(names->rank, 0, launch.size - 1);
-  return launch;
+  return read_ranks(reader, names_of(reader));
 }
 
 Launch read_launch(const Variables& variables) {
   const Reader reader(variables);
-  Launch launch = read_ranks(variables);
-  if (const Names* const names = names_of(reader))
-    launch.local_rank = reader.number(names->local_rank, 0, launch.size - 1);
+  const Names* const names = names_of(reader);
+  Launch launch = read_ranks(reader, names);
+  if (names != nullptr) launch.local_rank = reader.number(names->local_rank, 0, launch.size - 1);
   const auto address = reader.text("MASTER_ADDR");
-  launch.address = address ? *address : address_of(reader, launch);
+  launch.address = address ? *address : address_of(reader, launch, names);
   launch.port = reader.find_number("MASTER_PORT", 1, 65535).value_or(launch.port);
   const auto agent = reader.text("TORCHELASTIC_USE_AGENT_STORE");
   if (launch.rank == 0) launch.socket = reader.find_number("TESSERA_STORE_SOCKET", 0, 1 << 20).value_or(-1);

@@ -21,12 +21,12 @@ struct Launch {
   int socket = -1;           // rank 0's, already bound to the port; -1: it binds one
 };
 
-// In this order: RANK, WORLD_SIZE, LOCAL_RANK (torchrun; TORCHELASTIC_USE_AGENT_STORE says that it hosts the store),
-// OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK (mpirun), PMI_RANK, PMI_SIZE, MPI_LOCALRANKID (mpirun of MPICH),
-// SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID (srun, where SLURM_STEP_ID is set too: a batch script has the others
-// without being a task). MASTER_ADDR and MASTER_PORT where they are set; else the first node of the job and 29500.
-// TORCHELASTIC_RESTART_COUNT: Launch::attempt. TESSERA_STORE_SOCKET: Launch::socket.
-// Errors (InputError): a variable missing or no such number, with what was expected and what is there.
+// In this order: RANK, WORLD_SIZE, LOCAL_RANK (torchrun; TORCHELASTIC_USE_AGENT_STORE says that it hosts the store, and
+// TORCHELASTIC_RESTART_COUNT is Launch::attempt), OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK (Open MPI's mpirun),
+// PMI_RANK, PMI_SIZE, MPI_LOCALRANKID (MPICH's), SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID (srun with several
+// tasks), PMI_RANK, PMI_SIZE, PMI_LOCAL_RANK. MASTER_ADDR and MASTER_PORT where they are set; else this node, where all
+// ranks are on it, or the first node of Slurm's step, and 29500. TESSERA_STORE_SOCKET: Launch::socket. Errors
+// (InputError): a variable missing or no such number, with what was expected and what is there.
 Launch read_launch(const Variables& variables);
 // The launcher, rank and size alone, which need no more than these variables. Errors as above.
 Launch read_ranks(const Variables& variables);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -52,8 +53,10 @@ void join(const NcclRun& run, const comm::Launch& place, const std::function<voi
   options.device = base::cuda_device(comm::device_of(place, base::cuda_device_count()));
   base::set_device(options.device);
   comm::quieten_store();
-  options.store =
-      comm::make_prefix_store(comm::make_tcp_store(place, run.timeout), fmt::format("attempt/{}/", place.attempt));
+  const comm::StoreLimits limits{.connect = std::max(run.timeout, comm::kStoreConnects), .answer = run.timeout};
+  // Ranks that torchrun starts again find what those before them have left.
+  options.store = comm::make_prefix_store(comm::make_tcp_store(place, limits),
+                                          fmt::format("attempt {} of {} ranks/", place.attempt, place.size));
   const auto last_words = std::make_shared<LastWords>(place.rank);
   options.on_failure = [last_words](const std::string& error) {
     std::this_thread::sleep_for(kLastWords);

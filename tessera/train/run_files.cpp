@@ -22,16 +22,18 @@ using nlohmann::ordered_json;
 // An advisory lock that ends with the process, however it ends. Where the file system has none, none is taken.
 FileDescriptor lock_folder(const std::filesystem::path& folder) {
   FileDescriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  const bool is_open = descriptor.get() >= 0;
-  if (is_open && ::flock(descriptor.get(), LOCK_EX | LOCK_NB) == 0) return descriptor;
-  const int error = errno;
-  if (is_open && error == EWOULDBLOCK)
-    throw InputError("--out: another process is training in '{}', expected a folder of its own", folder.string());
-  const bool is_unsupported = error == ENOSYS || error == EOPNOTSUPP || error == ENOLCK;
-  if (!is_open || !is_unsupported)
-    throw InputError("--out: '{}' cannot be {}: {}", folder.string(), is_open ? "locked" : "opened",
-                     std::strerror(error));
-  return {};
+  if (descriptor.get() < 0) throw InputError("--out: '{}': {}", folder.string(), std::strerror(errno));
+  if (::flock(descriptor.get(), LOCK_EX | LOCK_NB) == 0) return descriptor;
+  switch (errno) {
+    case EWOULDBLOCK:
+      throw InputError("--out: another process is training in '{}', expected a folder of its own", folder.string());
+    case ENOSYS:
+    case EOPNOTSUPP:
+    case ENOLCK:
+      return {};
+    default:
+      throw InputError("--out: '{}' cannot be locked: {}", folder.string(), std::strerror(errno));
+  }
 }
 
 // What a resumed run leaves behind goes, now that the checkpoint it starts from has been read through.

@@ -60,8 +60,7 @@ TEST(Launcher, TorchrunSaysWhoHostsTheStore) {
                             {"MASTER_PORT", "1234"},
                             {"TORCHELASTIC_USE_AGENT_STORE", "True"},
                             {"SLURM_PROCID", "0"},  // of the script that called torchrun
-                            {"SLURM_NTASKS", "2"},
-                            {"SLURM_STEP_ID", "0"},
+                            {"SLURM_STEP_NUM_TASKS", "2"},
                             {"TORCHELASTIC_RESTART_COUNT", "2"}};
   const Launch launch = read_launch(variables);
   EXPECT_EQ(launch.launcher, "torchrun");
@@ -94,10 +93,10 @@ TEST(Launcher, MpirunOnOneNodeNeedsNoAddress) {
 TEST(Launcher, SrunsStoreIsOnTheFirstNode) {
   const auto address = [](const std::string& nodes) {
     return read_launch({{"SLURM_PROCID", "2"},
-                        {"SLURM_NTASKS", "4"},
+                        {"SLURM_NTASKS", "8"},  // of the job
+                        {"SLURM_STEP_NUM_TASKS", "4"},
                         {"SLURM_LOCALID", "0"},
-                        {"SLURM_STEP_ID", "0"},
-                        {"SLURM_NNODES", "2"},
+                        {"SLURM_STEP_NUM_NODES", "2"},
                         {"SLURM_JOB_NODELIST", nodes}})
         .address;
   };
@@ -109,26 +108,38 @@ TEST(Launcher, SrunsStoreIsOnTheFirstNode) {
   EXPECT_THROW(address("gpu["), InputError);
 }
 
-TEST(Launcher, ABatchScriptIsNoTaskOfSrun) {
-  Variables variables{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "0"}, {"SLURM_NNODES", "1"}};
+TEST(Launcher, BatchScriptsAndShellsOfSlurmsAreNoRanks) {
+  Variables variables{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "0"}};
+  EXPECT_EQ(read_launch(variables).launcher, "");
+  variables["SLURM_STEP_NUM_TASKS"] = "1";  // an interactive shell, or a step that starts its own ranks
   EXPECT_EQ(read_launch(variables).launcher, "");
   EXPECT_EQ(read_launch(variables).size, 1);
-  variables["SLURM_STEP_ID"] = "3";
+  variables["SLURM_STEP_NUM_TASKS"] = "4";
+  variables["SLURM_STEP_NUM_NODES"] = "1";
   EXPECT_EQ(read_launch(variables).launcher, "srun");
-  EXPECT_EQ(read_launch(variables).size, 8);
+  EXPECT_EQ(read_launch(variables).size, 4);
+  EXPECT_EQ(read_launch(variables).address, "127.0.0.1");
 }
 
 TEST(Launcher, MpichsVariablesComeBeforeSruns) {
-  Variables variables{{"PMI_RANK", "3"},      {"PMI_SIZE", "4"},     {"MPI_LOCALRANKID", "1"},
-                      {"SLURM_PROCID", "0"},  {"SLURM_NTASKS", "2"}, {"SLURM_LOCALID", "0"},
-                      {"SLURM_STEP_ID", "0"}, {"SLURM_NNODES", "2"}, {"MASTER_ADDR", "head"}};
+  Variables variables{{"PMI_RANK", "3"},        {"PMI_SIZE", "4"},
+                      {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "4"},
+                      {"SLURM_PROCID", "0"},    {"SLURM_STEP_NUM_TASKS", "2"},
+                      {"SLURM_LOCALID", "0"},   {"SLURM_STEP_NODELIST", "head"}};
   const Launch launch = read_launch(variables);
   EXPECT_EQ(launch.launcher, "mpirun");
   EXPECT_EQ(launch.rank, 3);
   EXPECT_EQ(launch.size, 4);
   EXPECT_EQ(launch.local_rank, 1);
-  variables.erase("MPI_LOCALRANKID");  // srun --mpi=pmi2 sets the other two
+  EXPECT_EQ(launch.address, "127.0.0.1");
+  variables["MPI_LOCALNRANKS"] = "2";
+  EXPECT_THAT(refusal(variables), testing::HasSubstr("MASTER_ADDR: expected"));
+  variables.erase("MPI_LOCALRANKID");  // srun --mpi=pmi2 sets PMI_RANK and PMI_SIZE
   EXPECT_EQ(read_launch(variables).launcher, "srun");
+  const Launch other =
+      read_launch({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"PMI_LOCAL_RANK", "1"}, {"PMI_LOCAL_SIZE", "2"}});
+  EXPECT_EQ(other.rank, 1);
+  EXPECT_EQ(other.local_rank, 1);
 }
 
 TEST(Launcher, RanksAloneNeedNeitherAddressNorLocalRank) {

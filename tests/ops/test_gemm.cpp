@@ -92,20 +92,24 @@ TEST_P(Gemm, EqualsTheReferenceForOddAndEmptyShapes) {
   }
 }
 
+// In each of the products another extent is the one that is summed over: long sums may be cut into parts.
 TEST_P(Gemm, HasTheSameBitsAtEveryAddress) {
-  const at::Tensor x = random_tensor({37, 130}, 5, type()), w = random_tensor({65, 130}, 6, type());
-  const at::Tensor dy = random_tensor({37, 65}, 7, type());
-  at::Tensor dw = random_tensor({65, 130}, 8, accumulator(type()));
-  gemm_wgrad(dy, x, dw, false);
-  const at::Tensor y = gemm_fprop(x, w), dx = gemm_dgrad(dy, w);
-  for (const std::int64_t offset : {0, 1, 5, 32, 64, 128}) {
-    SCOPED_TRACE(testing::Message() << "offset " << offset);
-    const at::Tensor x2 = shifted(x, offset), w2 = shifted(w, offset + 1), dy2 = shifted(dy, offset * 2);
-    at::Tensor dw2 = shifted(dw, offset).fill_(77);
-    gemm_wgrad(dy2, x2, dw2, false);
-    EXPECT_TRUE(same_bits(gemm_fprop(x2, w2), y));
-    EXPECT_TRUE(same_bits(gemm_dgrad(dy2, w2), dx));
-    EXPECT_TRUE(same_bits(dw2, dw));
+  for (const Extents& e : {Extents{37, 65, 130}, {37, 65, 16384}, {37, 16384, 65}, {16384, 37, 65}}) {
+    SCOPED_TRACE(testing::Message() << "tokens " << e.tokens << " out " << e.out << " in " << e.in);
+    const at::Tensor x = random_tensor({e.tokens, e.in}, 5, type()), w = random_tensor({e.out, e.in}, 6, type());
+    const at::Tensor dy = random_tensor({e.tokens, e.out}, 7, type());
+    at::Tensor dw = random_tensor({e.out, e.in}, 8, accumulator(type()));
+    gemm_wgrad(dy, x, dw, false);
+    const at::Tensor y = gemm_fprop(x, w), dx = gemm_dgrad(dy, w);
+    for (const std::int64_t offset : {0, 1, 5, 32, 64, 128}) {
+      SCOPED_TRACE(testing::Message() << "offset " << offset);
+      const at::Tensor x2 = shifted(x, offset), w2 = shifted(w, offset + 1), dy2 = shifted(dy, offset * 2);
+      at::Tensor dw2 = shifted(dw, offset).fill_(77);
+      gemm_wgrad(dy2, x2, dw2, false);
+      EXPECT_TRUE(same_bits(gemm_fprop(x2, w2), y));
+      EXPECT_TRUE(same_bits(gemm_dgrad(dy2, w2), dx));
+      EXPECT_TRUE(same_bits(dw2, dw));
+    }
   }
 }
 

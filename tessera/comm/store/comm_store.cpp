@@ -6,13 +6,11 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/limited_store.h"
 #include "tessera/comm/tcp_store.h"
 
 namespace tessera::comm {
 namespace {
 
-using std::chrono::milliseconds;
 using Client = c10::intrusive_ptr<c10d::Store>;
 
 // libtorch's messages run over many lines, with a stack.
@@ -63,9 +61,9 @@ void quieten_store() {
   c10::initLogging();
 }
 
-std::shared_ptr<Store> make_tcp_store(const Launch& launch, milliseconds limit) {
+std::shared_ptr<Store> make_tcp_store(const Launch& launch, const StoreLimits& limits) {
   const std::string where = fmt::format("{}:{}, rank {}", launch.address, launch.port, launch.rank);
-  const auto open = [launch, limit, where] {
+  const auto open = [launch, limit = limits.connect, where] {
     return reach(where.c_str(), [&] {
       c10d::TCPStoreOptions options;
       options.port = static_cast<std::uint16_t>(launch.port);
@@ -76,7 +74,6 @@ std::shared_ptr<Store> make_tcp_store(const Launch& launch, milliseconds limit) 
       return std::make_shared<TcpStore>(c10::make_intrusive<c10d::TCPStore>(launch.address, options));
     });
   };
-  const StoreLimits limits{.connect = limit, .answer = std::min(limit, kStoreAnswers)};
   return make_limited_store(open, limits, where);
 }
 

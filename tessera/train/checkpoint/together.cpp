@@ -61,7 +61,7 @@ void agree(comm::Communicator& group, const std::string& what, const Result& own
   const auto others = std::count_if(first + 1, outcomes.end(), [](std::int32_t outcome) { return outcome != 0; });
   std::string line = fmt::format("{}: rank {}: {}", what, rank, message);
   if (others > 0) line += fmt::format(" (and {} more ranks failed)", others);
-  if (static_cast<Outcome>(*first) == Outcome::input_error) throw AgreedInputError(line);
+  if (static_cast<Outcome>(*first) == Outcome::input_error) throw AgreedInputError(line, group.rank());
   throw Error(line);
 }
 

@@ -10,10 +10,14 @@
 
 namespace tessera::train {
 
-// What the user gave was wrong, and every rank says so in the same words.
+// What the user gave was wrong, and every rank of a group throws so in the same words.
 class AgreedInputError : public InputError {
  public:
-  using InputError::InputError;
+  AgreedInputError(const std::string& message, int rank) : InputError(message), rank_(rank) {}
+  int rank() const { return rank_; }  // who throws this one
+
+ private:
+  int rank_;
 };
 
 // Collective. Runs `body` on every rank, on a thread of its own, and returns when all have finished. Meanwhile the

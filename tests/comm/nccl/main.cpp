@@ -53,7 +53,7 @@ int run_ranks() {
 int run_tests(const comm::Launch& launch) {
   auto& run = comm::nccl_run_of_tests();
   run.launch = launch;
-  run.store = comm::make_tcp_store(launch, std::chrono::seconds(60));
+  run.store = comm::make_tcp_store(launch, {.connect = std::chrono::seconds(60), .answer = std::chrono::seconds(60)});
   run.device = base::cuda_device(comm::device_of(launch, base::cuda_device_count()));
   auto& world = comm::world_of_tests();
   world = comm::make_nccl_world(comm::nccl_options("world", {}));

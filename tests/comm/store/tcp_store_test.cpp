@@ -19,6 +19,9 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
+constexpr StoreLimits kPatient{.connect = seconds(30), .answer = seconds(30)};
+constexpr StoreLimits kShort{.connect = seconds(1), .answer = seconds(1)};
+
 // Rank 0, with a port of its own.
 Launch host_of(int ranks) {
   const ReservedPort port;
@@ -30,8 +33,8 @@ std::shared_ptr<Store> make_pair_of_stores() {
   const Launch host = host_of(2);
   Launch client = host;
   client.rank = 1;
-  const auto server = make_tcp_store(host, seconds(30));
-  auto store = make_tcp_store(client, seconds(30));
+  const auto server = make_tcp_store(host, kPatient);
+  auto store = make_tcp_store(client, kPatient);
   return {store.get(), [server, store](Store*) {}};
 }
 INSTANTIATE_TEST_SUITE_P(Tcp, Stores, testing::Values(StoreKind{"tcp", make_pair_of_stores}));
@@ -41,7 +44,7 @@ TEST(TcpStore, SaysWhereItFoundNothing) {
   const ReservedPort nobodys;
   const Launch client{.rank = 1, .size = 2, .port = nobodys.port()};
   try {
-    make_tcp_store(client, seconds(1));
+    make_tcp_store(client, kShort);
     FAIL() << "reached a store that is not there";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("127.0.0.1:" + std::to_string(client.port) + ", rank 1"),
@@ -52,10 +55,10 @@ TEST(TcpStore, SaysWhereItFoundNothing) {
 
 TEST(TcpStore, TheLauncherMayHostIt) {
   const Launch agent = host_of(1);
-  const auto server = make_tcp_store(agent, seconds(30));
+  const auto server = make_tcp_store(agent, kPatient);
   Launch rank = agent;
   rank.hosts_store = true;
-  make_tcp_store(rank, seconds(30))->set("key", "from rank 0");
+  make_tcp_store(rank, kPatient)->set("key", "from rank 0");
   EXPECT_EQ(server->find("key"), "from rank 0");
 }
 
@@ -63,8 +66,8 @@ TEST(TcpStore, ALostHostIsAnError) {
   const Launch host = host_of(2);
   Launch client = host;
   client.rank = 1;
-  auto server = make_tcp_store(host, seconds(30));
-  const auto store = make_tcp_store(client, seconds(30));
+  auto server = make_tcp_store(host, kPatient);
+  const auto store = make_tcp_store(client, kPatient);
   store->set("key", "value");
   server.reset();
   EXPECT_THROW(store->find("key"), Error);
@@ -77,7 +80,7 @@ class StoppedHost : public testing::Test {
     host_ = fork();
     if (host_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      const auto server = make_tcp_store(launch_, seconds(30));
+      const auto server = make_tcp_store(launch_, kPatient);
       for (;;) pause();
     }
     launch_.rank = 1;
@@ -93,20 +96,20 @@ class StoppedHost : public testing::Test {
   }
   // While it is stopped: fails within the limit, and everything after it at once.
   template <typename Call>
-  void expect_limit(Call call) {
-    auto store = make_tcp_store(launch_, kLimit);
+  void expect_limit(Call call, milliseconds limit = kLimits.answer) {
+    auto store = make_tcp_store(launch_, kLimits);
     store->set("key", "value");
     EXPECT_EQ(store->find("key"), "value");
     stop();
     auto begin = steady_clock::now();
     const std::string text = error_of([&] { call(*store); });
-    EXPECT_THAT(text, testing::HasSubstr("no answer within 1000 ms"));
-    EXPECT_LT(steady_clock::now() - begin, kLimit * 2);
+    EXPECT_THAT(text, testing::HasSubstr(fmt::format("no answer within {} ms", limit.count())));
+    EXPECT_LT(steady_clock::now() - begin, limit * 2);
     begin = steady_clock::now();
     EXPECT_EQ(error_of([&] { store->find("key"); }), text);
     EXPECT_EQ(error_of([&] { store->set("key", "new"); }), text);
     store.reset();
-    EXPECT_LT(steady_clock::now() - begin, kLimit);
+    EXPECT_LT(steady_clock::now() - begin, milliseconds(1000));
     kill(host_, SIGCONT);
   }
   template <typename Call>
@@ -118,7 +121,7 @@ class StoppedHost : public testing::Test {
     }
     return "no error";
   }
-  static constexpr milliseconds kLimit{1000};
+  static constexpr StoreLimits kLimits{.connect = milliseconds(4000), .answer = milliseconds(1000)};
   const ReservedPort port_;
   Launch launch_;
   pid_t host_ = -1;
@@ -132,11 +135,11 @@ TEST_F(StoppedHost, EveryCallHasALimit) {
   expect_limit([](Store& store) {
     for (int i = 0; i < 100; ++i) store.set("large", std::string(1'000'000, 'x'));  // more than the kernel takes
   });
-  expect_limit([](Store& store) { store.connect()->find("key"); });
+  expect_limit([](Store& store) { store.connect(); }, kLimits.connect);
 }
 
 TEST_F(StoppedHost, ItsAnswersAfterwardsAreForNewConnections) {
-  const auto store = make_tcp_store(launch_, kLimit);
+  const auto store = make_tcp_store(launch_, kLimits);
   store->set("key", "value");
   store->set("other", "another");
   EXPECT_EQ(store->find("key"), "value");
@@ -145,7 +148,7 @@ TEST_F(StoppedHost, ItsAnswersAfterwardsAreForNewConnections) {
   kill(host_, SIGCONT);
   std::this_thread::sleep_for(milliseconds(100));
   EXPECT_THROW(store->find("other"), Error);
-  EXPECT_EQ(make_tcp_store(launch_, kLimit)->find("other"), "another");
+  EXPECT_EQ(make_tcp_store(launch_, kLimits)->find("other"), "another");
 }
 
 // The kernel takes connections of a host that never does.
@@ -153,7 +156,7 @@ TEST(TcpStore, AHostThatNeverAnswersIsAnError) {
   const ReservedPort port;
   ASSERT_EQ(listen(port.socket(), 16), 0);
   const auto begin = steady_clock::now();
-  EXPECT_THROW(make_tcp_store({.rank = 1, .size = 2, .port = port.port()}, seconds(1)), Error);
+  EXPECT_THROW(make_tcp_store({.rank = 1, .size = 2, .port = port.port()}, kShort), Error);
   EXPECT_LT(steady_clock::now() - begin, seconds(2));
 }
 
