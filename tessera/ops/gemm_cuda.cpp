@@ -64,7 +64,7 @@ Description description(const Product& product) {
   return result;
 }
 
-Preference preference(std::uint32_t schemes) {
+Preference preference() {
   cublasLtMatmulPreference_t handle = nullptr;
   check(cublasLtMatmulPreferenceCreate(&handle), "preference");
   Preference result(handle);
@@ -72,22 +72,12 @@ Preference preference(std::uint32_t schemes) {
   check(
       cublasLtMatmulPreferenceSetAttribute(handle, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &scratch, sizeof scratch),
       "scratch");
+  // How parts of a sum are added, where there are any: in other ways each is first rounded to the result's type.
+  const std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   check(cublasLtMatmulPreferenceSetAttribute(handle, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
                                              sizeof schemes),
         "reduction schemes");
   return result;
-}
-
-// How parts of a sum that several blocks share are added. In other ways than these each part is first rounded to the
-// result's type.
-constexpr std::uint32_t kRoundOnce = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-bool rounds_once(const cublasLtMatmulAlgo_t& algorithm) {
-  std::uint32_t scheme = 0;
-  std::size_t written = 0;
-  check(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme,
-                                             &written),
-        "reduction scheme");
-  return (scheme & ~kRoundOnce) == 0;
 }
 
 }  // namespace
@@ -108,22 +98,16 @@ void multiply(const Product& product, void* scratch, base::CudaStream stream, in
                                      product.right_transposed)
                     : 0;
   TESSERA_CHECK(candidate < kMostCandidates, "gemm: candidate {} of at most {}", candidate, kMostCandidates);
+  const Preference limits = preference();
   std::array<cublasLtMatmulHeuristicResult_t, kMostCandidates> found;
-  const auto find = [&](std::uint32_t schemes, int most) {
-    int count = 0;
-    check(cublasLtMatmulAlgoGetHeuristic(handle, work.get(), right.get(), left.get(), result.get(), result.get(),
-                                         preference(schemes).get(), most, found.data(), &count),
-          "no algorithm");
-    return count;
-  };
-  const int count = find(CUBLASLT_REDUCTION_SCHEME_MASK, candidate + 1);
+  int count = 0;
+  check(cublasLtMatmulAlgoGetHeuristic(handle, work.get(), right.get(), left.get(), result.get(), result.get(),
+                                       limits.get(), candidate + 1, found.data(), &count),
+        "no algorithm");
   if (from_table && candidate >= count && count > 0) candidate = 0;  // a library that offers fewer
   if (candidate >= count)
     throw Error("gemm [{}, {}] x [{}, {}]: candidate {} of {}", product.rows, product.inner, product.inner,
                 product.cols, candidate, count);
-  if (!rounds_once(found[static_cast<std::size_t>(candidate)].algo)) candidate = find(kRoundOnce, 1) - 1;
-  TESSERA_CHECK(candidate >= 0, "gemm [{}, {}] x [{}, {}]: no algorithm that rounds once", product.rows, product.inner,
-                product.inner, product.cols);
   const float one = 1, zero = 0;
   const double one_double = 1, zero_double = 0;
   const bool is_double = product.type == base::DType::fp64;

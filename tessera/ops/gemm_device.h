@@ -26,9 +26,8 @@ inline constexpr std::int64_t kProductScratch = std::int64_t{32} << 20;
 namespace cuda {
 // By cuBLASLt; pointers at multiples of 256. The algorithm follows from shape and types alone (gemm_table.h, else the
 // library's heuristic), so every rank takes the same. candidate: which of the heuristic's (0: its first), for
-// benchmarks; -1: the table's. One that would round parts of a sum gives way to the first that does not. scratch:
-// kProductScratch bytes on the device. Enqueues; does not synchronise. Errors: a shape or a candidate that the library
-// has no algorithm for.
+// benchmarks; -1: the table's. scratch: kProductScratch bytes on the device. Enqueues; does not synchronise. Errors: a
+// shape or a candidate that the library has no algorithm for.
 void multiply(const Product& product, void* scratch, base::CudaStream stream, int candidate = -1);
 }  // namespace cuda
 
