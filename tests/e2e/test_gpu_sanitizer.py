@@ -69,11 +69,11 @@ class Sanitizer(unittest.TestCase):
         self.assertRegex(output, NOTHING_SEEN)
         return output
 
-    def check_kernels(self, tool):
+    def check_kernels(self, tool, left_out=""):
         for name, (tests, least) in KERNELS.items():
             with self.subTest(name):
                 program = pathlib.Path(TESSERA).resolve().parents[1] / "tests" / name
-                output = self.check(tool, program, f"--gtest_filter={tests}", environment=WITHOUT_CACHE)
+                output = self.check(tool, program, f"--gtest_filter={tests}{left_out}", environment=WITHOUT_CACHE)
                 passed = re.search(r"(?m)^\[  PASSED  \] (\d+) test", output)
                 self.assertGreaterEqual(int(passed[1]) if passed else 0, least, output[-2000:])
 
@@ -81,7 +81,7 @@ class Sanitizer(unittest.TestCase):
         self.check_kernels(MEMCHECK)
 
     def test_kernels_have_no_races(self):
-        self.check_kernels(RACECHECK)
+        self.check_kernels(RACECHECK, left_out="-*Gemm*")  # nothing but cuBLASLt's kernels
 
     def test_runs_stay_within_bounds(self):
         folder = scratch("sanitizer")
