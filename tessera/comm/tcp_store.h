@@ -1,15 +1,11 @@
 // The store of a run of processes: libtorch's TCPStore. In the target tessera_comm_store, which needs libtorch.
 #pragma once
-#include <chrono>
 #include <memory>
 
 #include "tessera/comm/launcher.h"
 #include "tessera/comm/limited_store.h"
 
 namespace tessera::comm {
-
-// Ranks do not start at once: they have at least this long to find the store.
-inline constexpr std::chrono::milliseconds kStoreConnects{30'000};
 
 // Rank 0 hosts it, unless the launcher does; it must be the last to let go of it. A host that does not answer in time
 // is an Error, and the connection is lost (limited_store.h). set() has no answer: one to a host that is gone may seem

@@ -12,6 +12,7 @@
 
 #include "tessera/base/device.h"
 #include "tessera/base/error.h"
+#include "tessera/comm/connecting.h"
 #include "tessera/comm/launcher.h"
 #include "tessera/comm/nccl/world.h"
 #include "tessera/comm/processes.h"
@@ -53,7 +54,7 @@ void join(const NcclRun& run, const comm::Launch& place, const std::function<voi
   options.device = base::cuda_device(comm::device_of(place, base::cuda_device_count()));
   base::set_device(options.device);
   comm::quieten_store();
-  const comm::StoreLimits limits{.connect = std::max(run.timeout, comm::kStoreConnects), .answer = run.timeout};
+  const comm::StoreLimits limits{.connect = std::max(run.timeout, comm::kConnecting), .answer = run.timeout};
   // Ranks that torchrun starts again find what those before them have left.
   options.store = comm::make_prefix_store(comm::make_tcp_store(place, limits),
                                           fmt::format("attempt {} of {} ranks/", place.attempt, place.size));

@@ -7,6 +7,7 @@
 
 #include "tessera/base/device.h"
 #include "tessera/base/error.h"
+#include "tessera/comm/launcher.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/comm/mpi/world.h"
 #include "tessera/train/checkpoint/together.h"
@@ -79,14 +80,16 @@ int launch_nccl(const TrainConfig& command, const std::filesystem::path& configs
 }  // namespace
 
 int launch(const TrainConfig& command, const std::filesystem::path& configs, const base::Environment& environment) {
-  if (command.backend == Backend::local) check_launcher(command.backend, comm::read_ranks(comm::own_variables()));
+  check_launcher(command.backend);
   if (command.backend == Backend::mpi) return launch_mpi(command, configs, environment.check_collectives);
   if (command.backend == Backend::nccl) return launch_nccl(command, configs, environment.check_collectives);
   return launch_local(command, configs);
 }
 
-void check_launcher(Backend backend, const comm::Launch& launch) {
-  if (backend == Backend::local && launch.size > 1)
+void check_launcher(Backend backend) {
+  if (backend != Backend::local) return;
+  const comm::Launch launch = comm::read_ranks(comm::own_variables());
+  if (launch.size > 1)
     throw InputError("--backend: got {}, expected mpi or nccl: {} started {} processes", name_of(backend),
                      launch.launcher, launch.size);
 }

@@ -3,7 +3,6 @@
 #include <filesystem>
 
 #include "tessera/base/env.h"
-#include "tessera/comm/launcher.h"
 #include "tessera/train/config/config.h"
 
 namespace tessera::train {
@@ -15,6 +14,6 @@ namespace tessera::train {
 int launch(const TrainConfig& command, const std::filesystem::path& configs, const base::Environment& environment);
 
 // A launcher that started several processes needs a backend of processes: anything else is an InputError.
-void check_launcher(Backend backend, const comm::Launch& launch);
+void check_launcher(Backend backend);
 
 }  // namespace tessera::train

@@ -6,7 +6,7 @@ import subprocess
 import time
 import unittest
 
-from program import ENVIRONMENT, TESSERA, command, metrics, scratch, write_tokens
+from program import ENVIRONMENT, MPIRUN, TESSERA, command, metrics, scratch, write_tokens
 from summary import run_cases
 
 AWKWARD_FILES = pathlib.Path(TESSERA).parents[1] / "tests" / "libawkward_files.so"
@@ -36,6 +36,16 @@ class Places(unittest.TestCase):
         self.refused(self.train("other", RANK="5", WORLD_SIZE="4"), "tessera: RANK: expected a number in [0, 3], got '5'")
         self.refused(self.train("other", "--bogus-flag", 3, RANK="0", WORLD_SIZE="2"), "tessera: unknown flag --bogus-flag")
         self.assertFalse((self.folder / "other").exists())
+
+    @unittest.skipUnless(MPIRUN, "no mpirun")
+    def test_variables_left_over_in_a_shell_silence_nobody(self):
+        result = subprocess.run(command("train", "--model", "llama-tiny-odd", "--data", "/nonexistent", "--seq-len", 32, "--steps",
+                                        2, "--backend", "mpi", "--out", self.folder / "left-over", mpi_ranks=2),
+                                capture_output=True, text=True, check=False, timeout=120,
+                                env={**ENVIRONMENT, "RANK": "1", "WORLD_SIZE": "2"})
+        lines = [line for line in result.stderr.splitlines() if line.startswith("tessera:")]
+        self.assertEqual((2, 1), (result.returncode, len(lines)), result.stderr)
+        self.assertIn("/nonexistent", lines[0])
 
     def test_a_batch_script_of_slurm(self):
         result = self.train("batch", SLURM_PROCID="0", SLURM_NTASKS="8", SLURM_LOCALID="0")

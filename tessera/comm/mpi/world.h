@@ -4,20 +4,18 @@
 #include <chrono>
 #include <memory>
 
+#include "tessera/comm/connecting.h"
 #include "tessera/comm/world.h"
 
 namespace tessera::comm {
 
 // False where the library was built without MPI (mpi_absent: make_mpi_world then throws InputError that says so).
 bool mpi_available();
-// Whatever the limit of an operation is, MPI has this long to start and to end.
-inline constexpr std::chrono::milliseconds kMpiConnecting{30000};
 // Initialises MPI; one world a process. Its destructor finalises MPI after a clean run; after an error it leaves MPI
 // alone and the caller ends the process with abort_mpi. Both wait for all ranks, for the longer of options.timeout and
 // `connecting` each. When that has passed (a rank has stopped, or never came) a line on stderr says so and the process
 // ends with exit code 1: MPI cannot be left then. What the process has printed is flushed.
-std::unique_ptr<World> make_mpi_world(const WorldOptions& options,
-                                      std::chrono::milliseconds connecting = kMpiConnecting);
+std::unique_ptr<World> make_mpi_world(const WorldOptions& options, std::chrono::milliseconds connecting = kConnecting);
 // Ends all ranks of the job that can be reached: MPI_Abort with this exit code. Does not return.
 [[noreturn]] void abort_mpi(int exit_code);
 

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/connecting.h"
 #include "tessera/comm/cuda_peer/pushes.h"
 #include "tessera/comm/messages.h"
 #include "tessera/comm/nccl/meeting.h"
@@ -18,8 +19,6 @@ using std::chrono::steady_clock;
 
 // Up to this many bytes every rank takes everything and sums it alone: one round less.
 constexpr std::size_t kSmallAllReduce = 65536;
-// At least, for the members to meet.
-constexpr std::chrono::seconds kConnecting{30};
 // How long a device that waits for failed peers is helped on.
 constexpr std::chrono::seconds kFarewell{20};
 
@@ -185,7 +184,7 @@ std::vector<std::string> NcclBackend::meet(const std::string& own) {
 
 std::string NcclBackend::share(std::span<std::byte> memory) {
   if (group_.size() == 1) return {};
-  deadline_ = steady_clock::now() + std::max<std::chrono::milliseconds>(options_.timeout, kConnecting);
+  deadline_ = steady_clock::now() + std::max(options_.timeout, kConnecting);
   const Meeting meeting = [this](const std::string& own) { return meet(own); };
   try {
     if (!pushes_) {

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/connecting.h"
 #include "tessera/comm/nccl/backend.h"
 #include "tessera/comm/nccl/meeting.h"
 #include "tessera/comm/nccl/world.h"
@@ -14,9 +15,6 @@
 
 namespace tessera::comm {
 namespace {
-
-// A group needs this long at times, whatever the limit of an operation is.
-constexpr std::chrono::seconds kConnecting{30};
 
 using std::chrono::steady_clock;
 using Groups = std::vector<std::vector<int>>;
@@ -45,7 +43,7 @@ class NcclWorld final : public World {
     const int index = find_group(name, groups, size(), rank());
     const std::int64_t number = made_++;
     const std::string label = fmt::format("make_group {} #{}, rank {}", name, number, rank());
-    const auto deadline = steady_clock::now() + std::max<std::chrono::milliseconds>(options_.timeout, kConnecting);
+    const auto deadline = steady_clock::now() + std::max(options_.timeout, kConnecting);
     try {
       if (auto error = watchdog_->failure()) std::rethrow_exception(error);
       if (options_.check_mismatch) check(fmt::format("{} {}", name, groups), deadline);
