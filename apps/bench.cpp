@@ -14,6 +14,7 @@
 #include "tessera/bench/products.h"
 #include "tessera/bench/schedule_table.h"
 #include "tessera/bench/step.h"
+#include "tessera/comm/launcher.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/nn/llama_config.h"
 #include "tessera/train/config/check.h"
@@ -93,6 +94,15 @@ nn::LlamaConfig with_layers(nn::LlamaConfig model, std::int64_t layers) {
   return nn::parse_llama_config(nn::to_json(model), fmt::format("--layers {}", layers));
 }
 
+// InputError where a launcher started other processes than the ranks.
+void check_processes(const train::TrainConfig& config) {
+  train::check_launcher(config.backend, "nccl");
+  const comm::Launch launch = comm::read_ranks(comm::own_variables());
+  if (config.backend == train::Backend::nccl && !launch.launcher.empty() && launch.size != config.ranks)
+    throw InputError("--tp {} --gtp {} --dp {}: {} ranks, expected {}: so many processes {} has started", config.tp,
+                     config.gtp, config.dp, config.ranks, launch.size, launch.launcher);
+}
+
 int bench_step(const Arguments& arguments) {
   CLI::App app("Whole training steps on random tokens, beside what the hardware allows", "tessera bench step");
   train::PlanFlags flags;
@@ -125,7 +135,7 @@ int bench_step(const Arguments& arguments) {
   bench.config.cuda_graph = graph;
   train::check_graph(bench.config);
   train::check_local_ranks(bench.config);
-  train::check_launcher(bench.config.backend);
+  check_processes(bench.config);
   const auto body = [&](comm::World& world) {
     const bench::StepReport report = bench::measure_step(world, bench);
     if (world.rank() != 0) return;

@@ -4,6 +4,7 @@
 //   bench_collectives [RANKS]                    ranks are threads (default 2)
 //   mpirun -n RANKS bench_collectives mpi        ranks are processes
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -92,7 +93,11 @@ int main(int argc, char** argv) {
     if (argument == "mpi") {
       run(*comm::make_mpi_world({}));
     } else {
-      comm::run_local(std::stoi(argument), {}, run);
+      int ranks = 0;
+      const auto [end, error] = std::from_chars(argument.data(), argument.data() + argument.size(), ranks);
+      if (error != std::errc() || end != argument.data() + argument.size())
+        throw InputError("RANKS: expected a number of ranks or mpi, got '{}'", argument);
+      comm::run_local(ranks, {}, run);
     }
     return 0;
   } catch (const std::exception& error) {

@@ -34,23 +34,31 @@ def count_gpus():
         return 0
 
 
+def at_least(least):
+    """The type of a flag: a whole number of `least` or more."""
+    def number(text):
+        if (value := int(text)) < least:
+            raise argparse.ArgumentTypeError(f"is {value}, expected {least} or more")
+        return value
+    number.__name__ = "whole number"  # what argparse calls it where `text` is none
+    return number
+
+
 def parse_arguments(argv):
     parser = argparse.ArgumentParser(prog="bench/compare.sh", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpus", type=int, help="default: all that nvidia-smi lists")
+    parser.add_argument("--gpus", type=at_least(1), help="default: all that nvidia-smi lists")
     parser.add_argument("--model", default="llama3-8b")
-    parser.add_argument("--layers", type=int, help="instead of the model's own number")
+    parser.add_argument("--layers", type=at_least(1), help="instead of the model's own number")
     for name, default, what in (("seq-len", 8192, "tokens"), ("micro-batch", 1, "sequences a GPU"),
                                 ("rounds", 3, "of all programs"), ("steps", 20, "timed ones of a run"),
                                 ("warmup", 5, "steps before them"), ("limit", 300, "seconds a run")):
-        parser.add_argument(f"--{name}", type=int, default=default, help=f"{what} (default: {default})")
+        parser.add_argument(f"--{name}", type=at_least(0 if name == "warmup" else 1), default=default, help=f"{what} (default: {default})")
     parser.add_argument("--tessera", default=str(ROOT / "build" / "cuda" / "apps" / "tessera"))
     parser.add_argument("--python", default="python3", help="an interpreter that imports torch")
     cut = argv.index("--") if "--" in argv else len(argv)
     options = parser.parse_args(argv[:cut])
     options.gpus = options.gpus or count_gpus() or parser.error("nvidia-smi lists no GPU: expected --gpus N")
-    if options.rounds < 1:
-        parser.error(f"--rounds: is {options.rounds}, expected 1 or more")
     return options, argv[cut + 1:]
 
 
@@ -116,6 +124,9 @@ def result_of(command, options):
     missing = [key for key in NEEDED if not isinstance((result or {}).get(key), (int, float))]
     if missing:
         raise Failure(f"printed no JSON object with {', '.join(missing)}")
+    empty = [key for key in NEEDED if not result[key] > 0]
+    if empty:
+        raise Failure(f"measured nothing: {', '.join(f'{key} is {result[key]}' for key in empty)}")
     tokens = result["tokens_per_second_per_gpu"] * result["median_ms"] / 1e3
     expected = options.seq_len * options.micro_batch
     if not 0.7 < tokens / expected < 1.4:  # a rate from the mean differs a little from one from the median
@@ -186,7 +197,9 @@ def report(summary, failures):
 
 def main():
     options, extra = parse_arguments(sys.argv[1:])
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what runs is ended too
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as by nohup
+            signal.signal(number, lambda number, _: sys.exit(128 + number))  # so that what runs is ended too
     results, failures = collect(options, extra)
     summary = summarize(results)
     print("\n".join(report(summary, failures)))

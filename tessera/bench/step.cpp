@@ -255,6 +255,20 @@ std::string transport_line(const StepReport& report) {
   return fmt::format("  transport      {:>9}{}\n", report.transport, why);
 }
 
+// Of a GPU: of nothing else are these measured.
+std::string memory_line(const StepReport& report) {
+  if (report.memory_bytes == 0) return "";
+  return fmt::format("  memory         {:9.2f} GB: {:.2f} for tensors, which take {:.2f} at most\n",
+                     gigabytes(report.memory_bytes), gigabytes(report.tensor_cache_bytes),
+                     gigabytes(report.tensor_bytes));
+}
+
+std::string mfu_text(const StepReport& report) {
+  if (report.memory_bytes == 0) return "";
+  return fmt::format(", mfu {:.3f} (of {:.0f} TFLOP/s)", report.flops / (report.median_ms * 1e-3) / kPeakFlops,
+                     kPeakFlops / 1e12);
+}
+
 }  // namespace
 
 std::string step_text(const StepBench& bench, const StepReport& report) {
@@ -262,23 +276,21 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
   return fmt::format(
       "{} with {} layers, {} x {} tokens a rank and microbatch, {}, tp {} gtp {} dp {}: {} steps\n"
       "  step           {:9.2f} ms (p10 {:.2f}, p90 {:.2f})\n"
-      "  tokens/s       {:9.0f} a rank, mfu {:.3f} (of {:.0f} TFLOP/s)\n"
+      "  tokens/s       {:9.0f} a rank{}\n"
       "  exposed        {}\n"
       "  host           {:9.2f} ms to enqueue a step\n"
-      "  memory         {:9.2f} GB: {:.2f} for tensors, which take {:.2f} at most\n"
+      "{}"
       "  arenas         {:9.2f} GB: gathers {:.2f}, gradients {:.2f}, scratch {:.2f}\n"
       "{}"
       "  limit          {:9.2f} ms: products {:.2f}, attention {:.2f}, {:.1f} GB at {:.2f} TB/s\n"
       "  limit / step   {:9.3f}\n",
       bench.config.model, bench.model.num_layers, bench.config.micro_batch, bench.config.seq_len,
       base::name_of(bench.config.dtype), bench.config.tp, bench.config.gtp, bench.config.dp, bench.steps,
-      report.median_ms, report.p10_ms, report.p90_ms, report.tokens_per_second_per_rank,
-      report.flops / (report.median_ms * 1e-3) / kPeakFlops, kPeakFlops / 1e12,
+      report.median_ms, report.p10_ms, report.p90_ms, report.tokens_per_second_per_rank, mfu_text(report),
       std::isnan(report.exposed_comm_ms) ? "is not measured under a graph"
                                          : fmt::format("{:9.2f} ms of communication; {:.2f} where it is least",
                                                        report.exposed_comm_ms, report.least_exposed_comm_ms),
-      report.host_ms, gigabytes(report.memory_bytes), gigabytes(report.tensor_cache_bytes),
-      gigabytes(report.tensor_bytes),
+      report.host_ms, memory_line(report),
       gigabytes(report.gather_arena_bytes + report.reduce_arena_bytes + report.scratch_bytes),
       gigabytes(report.gather_arena_bytes), gigabytes(report.reduce_arena_bytes), gigabytes(report.scratch_bytes),
       transport_line(report), limit_ms, report.limit.products * 1e3, report.limit.attention * 1e3,

@@ -76,6 +76,7 @@ class EndSignals {
   set("WORLD_SIZE", std::to_string(ranks));
   set("MASTER_ADDR", "127.0.0.1");
   set("MASTER_PORT", std::to_string(port.port()));
+  unsetenv("TORCHELASTIC_USE_AGENT_STORE");  // left over in a shell: nobody else hosts the store
   // Rank 0 hosts the store there, without a moment in which somebody else could take the port.
   if (rank == 0) set("TESSERA_STORE_SOCKET", std::to_string(dup(port.socket())));
   std::vector<char*> pointers;

@@ -75,7 +75,7 @@ void join(const NcclRun& run, const comm::Launch& place, const std::function<voi
 }  // namespace
 
 int run_with_nccl(const NcclRun& run, const std::function<void(comm::World&)>& body) {
-  if (!comm::nccl_available()) throw InputError("--backend: got nccl: this build has no CUDA, expected local or mpi");
+  if (!comm::nccl_available()) throw InputError("ranks on GPUs (--backend nccl): this build has no CUDA");
   const comm::Launch place = comm::read_launch(comm::own_variables());
   if (!place.launcher.empty()) {
     join(run, place, body);

@@ -86,11 +86,11 @@ int launch(const TrainConfig& command, const std::filesystem::path& configs, con
   return launch_local(command, configs);
 }
 
-void check_launcher(Backend backend) {
+void check_launcher(Backend backend, std::string_view expected) {
   if (backend != Backend::local) return;
   const comm::Launch launch = comm::read_ranks(comm::own_variables());
   if (launch.size > 1)
-    throw InputError("--backend: got {}, expected mpi or nccl: {} started {} processes", name_of(backend),
+    throw InputError("--backend: got {}, expected {}: {} started {} processes", name_of(backend), expected,
                      launch.launcher, launch.size);
 }
 

@@ -1,6 +1,7 @@
 // From a command line's settings to ranks that train.
 #pragma once
 #include <filesystem>
+#include <string_view>
 
 #include "tessera/base/env.h"
 #include "tessera/train/config/config.h"
@@ -13,7 +14,8 @@ namespace tessera::train {
 // one line each.
 int launch(const TrainConfig& command, const std::filesystem::path& configs, const base::Environment& environment);
 
-// A launcher that started several processes needs a backend of processes: anything else is an InputError.
-void check_launcher(Backend backend);
+// A launcher that started several processes needs a backend of processes, named in `expected`: anything else is an
+// InputError.
+void check_launcher(Backend backend, std::string_view expected = "mpi or nccl");
 
 }  // namespace tessera::train

@@ -122,6 +122,11 @@ TEST(StepBenchmark, PrintsWhatItMeasured) {
   EXPECT_THAT(text, testing::HasSubstr("8.00 ms (p10 7.00, p90 9.00)"));
   EXPECT_THAT(text, testing::HasSubstr("3.75 GB: gathers 2.00, gradients 1.50, scratch 0.25"));
   EXPECT_THAT(text, testing::HasSubstr("products 1.00, attention 2.00, 3.0 GB at 3.00 TB/s"));
+  EXPECT_THAT(text, testing::Not(testing::AnyOf(testing::HasSubstr("memory"), testing::HasSubstr("mfu"))));  // of GPUs
+  report.memory_bytes = 5'000'000'000;
+  report.flops = 989e12 * 8e-3 / 4;
+  EXPECT_THAT(step_text(bench, report), testing::HasSubstr("5.00 GB: 0.00 for tensors"));
+  EXPECT_THAT(step_text(bench, report), testing::HasSubstr("2000 a rank, mfu 0.250 (of 989 TFLOP/s)"));
   report.exposed_comm_ms = std::nan("");
   EXPECT_THAT(step_text(bench, report), testing::HasSubstr("not measured under a graph"));
 }

@@ -8,6 +8,8 @@
 #include <string>
 #include <thread>
 
+#include "tessera/comm/launcher.h"
+
 namespace tessera::comm {
 namespace {
 
@@ -48,6 +50,13 @@ TEST(Processes, EveryRankKnowsItsPlace) {
     return knows && rank() < 3 ? 0 : 1;
   });
   EXPECT_EQ(run(3), 0);
+}
+
+TEST(Processes, HostTheirStoreWhateverIsLeftOverInAShell) {
+  AS_A_RANK([] { return read_launch(own_variables()).hosts_store ? 1 : 0; });
+  setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+  EXPECT_EQ(run(2), 0);
+  unsetenv("TORCHELASTIC_USE_AGENT_STORE");
 }
 
 TEST(Processes, TheFirstFailureIsTheResult) {

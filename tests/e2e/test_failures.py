@@ -143,7 +143,10 @@ class BadInput(unittest.TestCase):
         if MPIRUN:
             result = run("bench", *step, "local", mpi_ranks=2)
             self.assertEqual(2, result.returncode)
-            self.assertIn("tessera: --backend", result.stderr)
+            self.assertIn("tessera: --backend: got local, expected nccl", result.stderr)
+        started = {**ENVIRONMENT, "RANK": "0", "WORLD_SIZE": "4"}
+        self.refused_line(subprocess.run(command("bench", *step, "nccl", "--gtp", 2), capture_output=True, text=True, check=False,
+                                         env=started, timeout=60), "--tp 1 --gtp 2 --dp 1: 2 ranks, expected 4")
 
     def refused_line(self, result, word):
         self.assertEqual((2, 1), (result.returncode, len(result.stderr.splitlines())), result.stderr)

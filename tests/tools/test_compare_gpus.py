@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench" / "peers"))
 
 import compare_gpus  # noqa: E402
+from quantiles import quantile  # noqa: E402
 from summary import run_cases  # noqa: E402
 
 SEQ_LEN, MICRO_BATCH = 512, 3
@@ -37,7 +39,7 @@ PROGRAM = textwrap.dedent("""\
 
 
 def result(ms, memory=10**9, **others):
-    return {"median_ms": ms, "p10_ms": ms - 1, "p90_ms": ms + 1, "peak_memory_bytes": memory,
+    return {"median_ms": ms, "p10_ms": ms * 0.99, "p90_ms": ms * 1.01, "peak_memory_bytes": memory,
             "tokens_per_second_per_gpu": SEQ_LEN * MICRO_BATCH / ms * 1e3, **others}
 
 
@@ -133,6 +135,47 @@ class Compare(unittest.TestCase):
         self.assertIn(f"did {SEQ_LEN * MICRO_BATCH // 2} tokens a GPU and step, expected {SEQ_LEN * MICRO_BATCH}", text)
         self.assertIn("no JSON object with median_ms, p10_ms", text)
         self.assertIn("no JSON object with p10_ms", text)
+
+    def test_nothing_measured_has_failed(self):
+        code, lines, summary, _ = self.compare([result(10, memory=0)], [result(20)], [result(20)])
+        self.assertEqual((1, 2), (code, len(summary["programs"])))
+        self.assert_said(lines, "tessera: failed 1 times", "measured nothing: peak_memory_bytes is 0")
+
+    def test_numbers_that_mean_nothing_are_refused(self):
+        for flag, value in (("gpus", 0), ("gpus", -1), ("layers", 0), ("limit", 0), ("rounds", 0), ("steps", 0),
+                            ("seq-len", 0), ("micro-batch", -2), ("warmup", -1), ("layers", "x")):
+            done = subprocess.run([ROOT / "bench/compare.sh", "--gpus", "1", f"--{flag}", str(value)], capture_output=True,
+                                  text=True, check=False)
+            self.assertEqual(2, done.returncode)
+            self.assertRegex(done.stderr, f"--{flag}: .*{value}")
+
+    def test_the_peer_takes_quantiles_as_tessera_does(self):
+        values = [100, 101, 102, 103, 110, 111, 112, 113]
+        self.assertEqual([101, 110, 112], [quantile(values, part) for part in (0.1, 0.5, 0.9)])
+        self.assertEqual([7] * 3, [quantile([7], part) for part in (0.1, 0.5, 0.9)])
+
+    def test_a_lost_terminal_ends_what_runs(self):
+        hangs = f"pathlib.Path({str(self.folder / 'pid')!r}).write_text(str(__import__('os').getpid())); time.sleep(600)"
+        for ignored in (False, True):  # as by nohup
+            for name in ("tessera", "on", "off"):
+                (self.folder / name).write_text(json.dumps([hangs]))
+            command = [ROOT / "bench/compare.sh", "--gpus", "1", "--rounds", "1", "--tessera", self.folder / "tessera.py",
+                       "--python", self.folder / "peer.py"]
+            state = signal.SIG_IGN if ignored else signal.SIG_DFL
+            with subprocess.Popen([*map(str, command)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                  preexec_fn=lambda state=state: signal.signal(signal.SIGHUP, state)) as program:
+                end = time.monotonic() + 30
+                while not ((self.folder / "pid").exists() and (self.folder / "pid").read_text()) and time.monotonic() < end:
+                    time.sleep(0.05)
+                pid = int((self.folder / "pid").read_text())
+                program.send_signal(signal.SIGHUP)
+                if ignored:
+                    time.sleep(1)
+                    self.assertIsNone(program.poll())
+                    program.terminate()
+                self.assertEqual(128 + (signal.SIGTERM if ignored else signal.SIGHUP), program.wait(20))
+            self.assertTrue(ends(pid))
+            (self.folder / "pid").unlink()
 
     def test_a_program_that_hangs_is_ended_with_what_it_started(self):
         hangs = (f"import subprocess; child = subprocess.Popen(['sleep', '600']); "

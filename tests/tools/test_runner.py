@@ -118,11 +118,13 @@ class Counting(unittest.TestCase):
 class Commands(unittest.TestCase):
     def test_no_test_is_a_failure(self):
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, str(ROOT / "tools/run/test.py"), "--build", folder, "no-such-name"]
+            command = [sys.executable, str(ROOT / "tools/run/test.py"), "--build", folder]
             (pathlib.Path(folder) / "CMakeCache.txt").write_text("CMAKE_CTEST_COMMAND:INTERNAL=/bin/true\n")
-            result = subprocess.run(command, capture_output=True, text=True, check=False)
-        self.assertNotEqual(result.returncode, 0)
-        self.assertEqual(result.stdout.splitlines()[-1], "0 passed, 0 failed")
+            for names in (["no-such-name"], ["test_schedule_svg.py", "no-such-name"], ["--units-only", "test_schedule_svg"]):
+                result = subprocess.run([*command, *names], capture_output=True, text=True, check=False)
+                self.assertNotEqual(result.returncode, 0)
+                self.assertIn(f"nothing is named {names[-1]}", result.stderr)
+                self.assertEqual(result.stdout.splitlines()[-1], "0 passed, 0 failed")
 
     def test_run_refuses_unknown_commands_and_presets_with_exit_code_2(self):
         for arguments in (["nonsense"], ["build", "gpu"]):
@@ -133,14 +135,15 @@ class Commands(unittest.TestCase):
 
 class Interrupted(unittest.TestCase):
     def test_what_ends_the_runner_ends_its_scripts(self):
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             with self.subTest(number), tempfile.TemporaryDirectory() as folder:
                 folder = pathlib.Path(folder)
                 scripts = [folder / f"test_long_{i}.sh" for i in range(3)]
                 for script in scripts:
                     script.write_text(f"sleep 61 & echo $! >> {folder}/started; wait\n")
                 program = ("import pathlib, signal, sys; sys.path.insert(0, sys.argv[1]); import test as runner\n"
-                           "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
+                           "signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup\n"
+                           "runner.end_by_signals()\n"
                            "signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell sent us behind\n"
                            "folder, *scripts = map(pathlib.Path, sys.argv[2:])\n"
                            "run = lambda script: lambda: runner.run_script(script, folder)\n"

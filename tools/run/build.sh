@@ -21,4 +21,12 @@ build() {
   say "building $preset"
   "$CMAKE" --build "$folder" || fail "building $preset failed"
   unlock_checkout
+  if [[ "$preset" == cuda ]]; then say_missing_libraries "$folder/apps/tessera"; fi
+}
+
+# A libtorch in its small form has what linking needs, and not what running on GPUs does.
+say_missing_libraries() {
+  MISSING_LIBRARIES="$({ ldd "$1" 2>/dev/null || true; } | awk '/not found/ {print $1}' | sort -u | xargs)"
+  [[ -z "$MISSING_LIBRARIES" ]] || say "built, but it cannot run here: $MISSING_LIBRARIES not found (TESSERA_TORCH names the torch" \
+    "folder of a PyTorch 2.11 that was installed with CUDA)"
 }

@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+SCRIPT_FOLDERS = ("tests/tools", "tests/e2e")
 SUMMARY = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$")
 SCRIPT_LIMIT_S = 7200 if os.environ.get("TESSERA_E2E") == "full" else 900
 BINARY_LIMIT_S = 600
@@ -79,6 +80,18 @@ def find_ctest(build):
         if line.startswith("CMAKE_CTEST_COMMAND:INTERNAL="):
             return line.split("=", 1)[1]
     return shutil.which("ctest")
+
+
+def unit_names(build):
+    listed = subprocess.run([find_ctest(build), "--test-dir", str(build), "-N"], capture_output=True, text=True, check=False)
+    return re.findall(r"^ *Test +#\d+: (\S+)$", listed.stdout, re.M)
+
+
+def find_unknown(arguments):
+    """Those of the names that name nothing."""
+    units = [unit for build in arguments.build for unit in unit_names(build)]
+    others = ["lint", *(name for path in script_paths() for name in names_of(path))] if not arguments.units_only else []
+    return [name for name in arguments.names if name not in others and not any(unit.startswith(name) for unit in units)]
 
 
 def run_units(build, names):
@@ -168,12 +181,20 @@ def count_script(output, code):
     return Count(passed=int(code == 0), failed=int(code != 0))
 
 
+def script_paths():
+    return [path for folder in SCRIPT_FOLDERS for path in sorted((ROOT / folder).glob("test_*"))
+            if path.suffix in (".py", ".sh") and os.access(path, os.X_OK)]
+
+
+def names_of(path):
+    return path.stem, path.name, path.parent.name
+
+
 def run_scripts(build, names):
     total = Count()
-    for folder in ("tests/tools", "tests/e2e"):
-        paths = sorted(path for path in (ROOT / folder).glob("test_*")
-                       if path.suffix in (".py", ".sh") and os.access(path, os.X_OK))
-        paths = [path for path in paths if not names or any(name in (path.stem, path.parent.name) for name in names)]
+    for folder in SCRIPT_FOLDERS:
+        paths = [path for path in script_paths() if path.parent == ROOT / folder
+                 and (not names or any(name in names_of(path) for name in names))]
         if paths:
             print(f"== {folder} ==", flush=True)
         # Each waits as much as it computes. GPUs, and what fills a machine anyway, are for one at a time.
@@ -197,6 +218,13 @@ def run_together(calls, together):
             raise
 
 
+def end_by_signals():
+    """What asks this program to end, a lost terminal too, ends what it started. `nohup` is heeded."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
+
+
 def end_group(process):
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -215,17 +243,18 @@ def main():
     parser.add_argument("--units-only", action="store_true")
     parser.add_argument("names", nargs="*", help="only these: a layer, a script's name, its folder, or lint")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    end_by_signals()
     start = time.monotonic()
     total = Count()
-    for build in arguments.build:
+    unknown = find_unknown(arguments)
+    for build in arguments.build if not unknown else []:
         total += run_units(build, arguments.names)
-    if not arguments.units_only:
+    if not arguments.units_only and not unknown:
         total += run_scripts(arguments.build[0], arguments.names)
         if not arguments.names or "lint" in arguments.names:
             total += run_lint()
     if total == Count():
-        print(f"no test ran: nothing is named {' '.join(arguments.names) or 'test_*'}", file=sys.stderr)
+        print(f"no test ran: nothing is named {' or '.join(unknown or arguments.names) or 'test_*'}", file=sys.stderr)
     print(f"all of it took {time.monotonic() - start:.0f} s")
     print(total)
     return 0 if total.passed > 0 and total.failed == 0 else 1

@@ -98,7 +98,7 @@ PlanTask plan_task(const PlanFlags& flags, const std::filesystem::path& configs)
     request.model = task.run->model;
   } else {
     if (request.config.model.empty())
-      throw InputError("--model is missing: expected a name under configs/ or a config.json (or --measured RUN)");
+      throw InputError("--model is missing: expected a name under configs/ or a config.json");
     request.model = nn::read_llama_config(nn::find_model_config(request.config.model, configs));
   }
   request.config = resolve_plan_config(std::move(request.config), request.model);
