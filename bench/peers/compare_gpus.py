@@ -53,7 +53,8 @@ def parse_arguments(argv):
     for name, default, what in (("seq-len", 8192, "tokens"), ("micro-batch", 1, "sequences a GPU"),
                                 ("rounds", 3, "of all programs"), ("steps", 20, "timed ones of a run"),
                                 ("warmup", 5, "steps before them"), ("limit", 300, "seconds a run")):
-        parser.add_argument(f"--{name}", type=at_least(0 if name == "warmup" else 1), default=default, help=f"{what} (default: {default})")
+        parser.add_argument(f"--{name}", type=at_least(0 if name == "warmup" else 1), default=default,
+                            help=f"{what} (default: {default})")
     parser.add_argument("--tessera", default=str(ROOT / "build" / "cuda" / "apps" / "tessera"))
     parser.add_argument("--python", default="python3", help="an interpreter that imports torch")
     cut = argv.index("--") if "--" in argv else len(argv)

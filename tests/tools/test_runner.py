@@ -119,12 +119,26 @@ class Commands(unittest.TestCase):
     def test_no_test_is_a_failure(self):
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, str(ROOT / "tools/run/test.py"), "--build", folder]
-            (pathlib.Path(folder) / "CMakeCache.txt").write_text("CMAKE_CTEST_COMMAND:INTERNAL=/bin/true\n")
-            for names in (["no-such-name"], ["test_schedule_svg.py", "no-such-name"], ["--units-only", "test_schedule_svg"]):
+            ctest = pathlib.Path(folder) / "ctest"
+            ctest.write_text("#!/bin/sh\necho '  Test #1: base'\n")
+            ctest.chmod(0o755)
+            (pathlib.Path(folder) / "CMakeCache.txt").write_text(f"CMAKE_CTEST_COMMAND:INTERNAL={ctest}\n")
+            for names in (["no-such-name"], ["base", "test_schedule_svg.py", "no-such-name"],
+                          ["--units-only", "base", "test_schedule_svg"]):
                 result = subprocess.run([*command, *names], capture_output=True, text=True, check=False)
                 self.assertNotEqual(result.returncode, 0)
                 self.assertIn(f"nothing is named {names[-1]}", result.stderr)
                 self.assertEqual(result.stdout.splitlines()[-1], "0 passed, 0 failed")
+
+    def test_a_build_says_which_libraries_it_cannot_run_without(self):
+        """And `./run test --cuda` then looks at the same variable."""
+        for found, missing in (("liba.so => /lib/liba.so\n", ""), ("liba.so => not found\nlibb.so => /lib/libb.so\n", "liba.so")):
+            script = (f"source tools/run/common.sh; source tools/run/build.sh; ldd() {{ printf '{found}'; }};"
+                      "say_missing_libraries tessera; echo \"missing: $MISSING_LIBRARIES\"")
+            result = subprocess.run(["bash", "-euo", "pipefail", "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+            lines = result.stdout.splitlines()
+            self.assertEqual(f"missing: {missing}", lines[-1])
+            self.assertEqual(bool(missing), "cannot run here: liba.so not found" in lines[0], lines)
 
     def test_run_refuses_unknown_commands_and_presets_with_exit_code_2(self):
         for arguments in (["nonsense"], ["build", "gpu"]):
@@ -161,6 +175,13 @@ class Interrupted(unittest.TestCase):
                 self.assertNotEqual(process.wait(20), 0)
                 for pid in started:
                     self.assertRaises((ProcessLookupError, FileNotFoundError), self.find, int(pid))
+
+    def test_nohup_is_heeded(self):
+        program = "import signal, sys; sys.path.insert(0, sys.argv[1]); import test as runner; runner.end_by_signals()\n"
+        program += "print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, callable(signal.getsignal(signal.SIGTERM)))"
+        result = subprocess.run(["nohup", sys.executable, "-c", program, ROOT / "tools" / "run"], capture_output=True, text=True,
+                                check=True)
+        self.assertEqual("True True", result.stdout.strip())
 
     def find(self, pid):
         """Raises when there is no such process, or it is one that nobody has waited for."""

@@ -237,6 +237,17 @@ def run_lint():
     return count_script(result.stdout, result.returncode)
 
 
+def run_all(arguments):
+    total = Count()
+    for build in arguments.build:
+        total += run_units(build, arguments.names)
+    if not arguments.units_only:
+        total += run_scripts(arguments.build[0], arguments.names)
+        if not arguments.names or "lint" in arguments.names:
+            total += run_lint()
+    return total
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", action="append", type=pathlib.Path, required=True)
@@ -245,14 +256,8 @@ def main():
     arguments = parser.parse_args()
     end_by_signals()
     start = time.monotonic()
-    total = Count()
     unknown = find_unknown(arguments)
-    for build in arguments.build if not unknown else []:
-        total += run_units(build, arguments.names)
-    if not arguments.units_only and not unknown:
-        total += run_scripts(arguments.build[0], arguments.names)
-        if not arguments.names or "lint" in arguments.names:
-            total += run_lint()
+    total = Count() if unknown else run_all(arguments)
     if total == Count():
         print(f"no test ran: nothing is named {' or '.join(unknown or arguments.names) or 'test_*'}", file=sys.stderr)
     print(f"all of it took {time.monotonic() - start:.0f} s")
