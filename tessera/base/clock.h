@@ -1,5 +1,6 @@
-// Time that is computed instead of measured: seconds from 0 on.
+// Time that is computed instead of measured, seconds from 0 on; and what time it is on either kind of clock.
 #pragma once
+#include <chrono>
 #include <mutex>
 
 namespace tessera::base {
@@ -15,5 +16,11 @@ class VirtualClock {
   mutable std::mutex mutex_;
   double now_ = 0;
 };
+
+// Seconds of `clock`, or of the steady clock where `clock` is null and time is real.
+inline double seconds_on(const VirtualClock* clock) {
+  if (clock) return clock->now();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 }  // namespace tessera::base

@@ -5,7 +5,6 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/device_kernels.h"
 #include "tessera/comm/kernels.h"
-#include "tessera/comm/operation.h"
 
 namespace tessera::comm {
 namespace {
@@ -93,9 +92,9 @@ class HostKernels final : public Kernels {
                            std::int64_t cols, double* squares) const override {
     comm::ordered_sum(sum, accumulator, accumulate, parts, type, rows * cols);
     for (std::int64_t row = 0; row < rows; ++row) {
-      const std::byte* begin = advance(static_cast<const void*>(sum), row * cols, accumulator);
-      squares[row] = accumulator == DType::fp64 ? row_squares(reinterpret_cast<const double*>(begin), cols)
-                                                : row_squares(reinterpret_cast<const float*>(begin), cols);
+      const std::int64_t begin = row * cols;
+      squares[row] = accumulator == DType::fp64 ? row_squares(static_cast<const double*>(sum) + begin, cols)
+                                                : row_squares(static_cast<const float*>(sum) + begin, cols);
     }
   }
   void ordered_sum_bfloat16(base::bfloat16* out, Parts parts, std::int64_t count) const override {

@@ -44,14 +44,14 @@ base::Fence Materializer::start(const ShardedParameter& parameter, Groups groups
   const void* home = parameter.weight.data();
   if (over_gtp_) {
     std::byte* target = over_tp_ ? buffer + weight_bytes_ : buffer;
-    const LaneMark mark = recording.mark(Activity::gather, over_gtp_->elements_received() * element);
+    const base::LaneMark mark = recording.mark(Activity::gather, over_gtp_->elements_received() * element);
     mark.begin(groups.gtp.lane());
     done = mark.end(groups.gtp.lane(), over_gtp_->run(groups.gtp, home, target, type));
     home = target;
   }
   if (over_tp_) {
     groups.tp.lane().wait(done);
-    const LaneMark mark = recording.mark(Activity::gather_tp, over_tp_->elements_received() * element);
+    const base::LaneMark mark = recording.mark(Activity::gather_tp, over_tp_->elements_received() * element);
     mark.begin(groups.tp.lane());
     done = mark.end(groups.tp.lane(), over_tp_->run(groups.tp, home, buffer, type));
   }

@@ -9,7 +9,7 @@
 #include "tessera/comm/execute.h"
 #include "tessera/shard/parallel.h"
 #include "tessera/shard/parameter.h"
-#include "tessera/shard/timeline.h"
+#include "tessera/shard/recording.h"
 
 namespace tessera::shard {
 

@@ -71,7 +71,7 @@ void OnDemand::reduce_replicas() {
   for (ParameterId id = 0; id < static_cast<ParameterId>(entries_.size()); ++id) {
     Entry& entry = *entries_[static_cast<std::size_t>(id)];
     if (!entry.parameter.spec.trainable || entry.replicas_summed) continue;
-    const LaneMark mark = record_last(id).mark(Activity::dp, replica_sum_bytes(entry.parameter, parallel_));
+    const base::LaneMark mark = record_last(id).mark(Activity::dp, replica_sum_bytes(entry.parameter, parallel_));
     sums.emplace_back(id, sum_entry(entry, parallel_, {}, statistics_, mark));
   }
   for (const auto& [id, summed] : sums) waits_.until_done(summed, Activity::dp, {&id, 1});
@@ -79,7 +79,7 @@ void OnDemand::reduce_replicas() {
 }
 
 base::Fence sum_entry(Entry& entry, Parallel& parallel, const base::Fence& written, StepStatistics& statistics,
-                      const LaneMark& mark) {
+                      const base::LaneMark& mark) {
   entry.replicas_summed = true;
   statistics.reduced_bytes += replica_sum_bytes(entry.parameter, parallel);
   return sum_over_replicas(entry.parameter, parallel, written, mark);

@@ -55,6 +55,6 @@ class OnDemand {
 
 // sum_over_replicas, marked in the entry and counted.
 base::Fence sum_entry(Entry& entry, Parallel& parallel, const base::Fence& written, StepStatistics& statistics,
-                      const LaneMark& mark = {});
+                      const base::LaneMark& mark = {});
 
 }  // namespace tessera::shard

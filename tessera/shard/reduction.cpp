@@ -52,7 +52,7 @@ Reducer::Reducer(const ShardedParameter& parameter, const Parallel& parallel, in
 }
 
 base::Fence Reducer::sum_over_tp(const ShardedParameter& parameter, comm::Communicator& tp, std::byte* staging,
-                                 const base::Fence& written, const LaneMark& mark) const {
+                                 const base::Fence& written, const base::LaneMark& mark) const {
   if (!over_tp_) return written;
   tp.lane().wait(written);
   mark.begin(tp.lane());
@@ -180,8 +180,8 @@ base::Fence reduce(std::span<Reducing> members, Parallel& parallel, bool is_last
     bytes += member.reducer->received_bytes_ - member.reducer->tp_bytes_;
   }
   const base::Fence written = Reducer::round_on_compute(members, parallel);
-  const LaneMark tp_mark = recording.mark(Activity::reduce_tp, tp_bytes);
-  const LaneMark mark = recording.mark(Activity::reduce, bytes);
+  const base::LaneMark tp_mark = recording.mark(Activity::reduce_tp, tp_bytes);
+  const base::LaneMark mark = recording.mark(Activity::reduce, bytes);
   lane.wait(written);
   for (const Reducing& member : members)
     lane.wait(member.reducer->sum_over_tp(*member.parameter, *parallel.tp_reduce, member.staging, written, tp_mark));

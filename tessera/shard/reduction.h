@@ -16,7 +16,7 @@
 #include "tessera/shard/parameter.h"
 #include "tessera/shard/reduction_tree.h"
 #include "tessera/shard/rows.h"
-#include "tessera/shard/timeline.h"
+#include "tessera/shard/recording.h"
 
 namespace tessera::shard {
 
@@ -47,7 +47,7 @@ class Reducer {
     std::vector<comm::Receive> receives;
   };
   base::Fence sum_over_tp(const ShardedParameter& parameter, comm::Communicator& tp, std::byte* staging,
-                          const base::Fence& written, const LaneMark& mark) const;
+                          const base::Fence& written, const base::LaneMark& mark) const;
   // Where the gradient is that travels, of the wire type once round() has run.
   std::byte* wire_of(const Reducing& member) const;
   void round(const comm::Kernels& kernels, const Reducing& member) const;

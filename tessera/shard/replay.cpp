@@ -248,7 +248,7 @@ void Replay::start_gather(int index, const base::Fence& free) {
     bytes += entry(id).materializer.received_bytes();
   }
   const base::DType type = entry(unit.front()).parameter.types.model;
-  const LaneMark mark = recording.mark(Activity::gather, bytes);
+  const base::LaneMark mark = recording.mark(Activity::gather, bytes);
   mark.begin(lane);
   stay.arrived = mark.end(lane, comm::run_together(*parallel_.gtp_gather, members, sources, targets, type));
   if (is_ahead(index)) note_arrival(lane, stay);
@@ -292,7 +292,7 @@ void Replay::issue_replicas(int index) {
   const Unit& unit = at(schedule_.reduce_units, reduction.unit);
   std::int64_t bytes = 0;
   for (const ParameterId id : unit) bytes += replica_sum_bytes(entry(id).parameter, parallel_);
-  const LaneMark mark =
+  const base::LaneMark mark =
       record(timeline_, trace_, static_cast<std::size_t>(reduction.issue), unit).mark(Activity::dp, bytes);
   for (const ParameterId id : unit)
     replicas_.emplace_back(index, sum_entry(entry(id), parallel_, at(summed_, index), statistics_, mark));

@@ -3,7 +3,7 @@
 namespace tessera::shard {
 
 base::Fence sum_over_replicas(ShardedParameter& parameter, Parallel& parallel, const base::Fence& written,
-                              const LaneMark& mark) {
+                              const base::LaneMark& mark) {
   comm::Communicator& dp = *parallel.dp;
   if (dp.size() == 1) return written;
   const base::DType type = parameter.types.accumulator;
@@ -23,7 +23,7 @@ std::int64_t replica_sum_bytes(const ShardedParameter& parameter, const Parallel
 }
 
 base::Fence gather_updates(ShardedParameter& parameter, Parallel& parallel, const base::Fence& written,
-                           const LaneMark& mark) {
+                           const base::LaneMark& mark) {
   comm::Communicator& dp = *parallel.dp;
   dp.lane().wait(written);
   mark.begin(dp.lane());

@@ -276,7 +276,7 @@ void Runtime::publish(std::span<const ParameterId> ids) {
     Entry& entry = this->entry(ids[i], "publish");
     ShardedParameter& parameter = entry.parameter;
     const Recording recording = record(timeline_, trace(), trace().size() + i, ids.subspan(i, 1));
-    const LaneMark mark = recording.mark(Activity::publish, update_bytes(parameter));
+    const base::LaneMark mark = recording.mark(Activity::publish, update_bytes(parameter));
     ++parameter.version;
     parameter.published = parameter.splits_state() ? gather_updates(parameter, parallel_, written, mark) : written;
     statistics_.gathered_bytes += update_bytes(parameter);

@@ -1,42 +1,16 @@
 #include "tessera/shard/timeline.h"
 
-#include <atomic>
 #include <cmath>
-#include <limits>
+#include <memory>
 #include <utility>
 
 #include "tessera/shard/host_time.h"
 
 namespace tessera::shard {
 
-struct LaneMark::Times {
-  // Written by the lane; NaN before.
-  std::atomic<double> begin = std::numeric_limits<double>::quiet_NaN();
-  std::atomic<double> end = std::numeric_limits<double>::quiet_NaN();
-  base::Fence begin_fence, end_fence;  // of a stream, instead
-};
-
 Moment compute_now(const Parallel& parallel) {
   if (parallel.is_asynchronous()) return {.fence = parallel.compute->record_timed()};
   return {.seconds = host_seconds(parallel), .fence = {}};
-}
-
-void LaneMark::begin(base::Lane& lane) const {
-  if (!times_) return;
-  if (lane.stream()) {
-    if (!times_->begin_fence.state()) times_->begin_fence = lane.record_timed();
-    return;
-  }
-  lane.run([times = times_, clock = lane.clock()] {
-    if (std::isnan(times->begin)) times->begin = seconds_on(clock);
-  });
-}
-
-base::Fence LaneMark::end(base::Lane& lane, const base::Fence& done) const {
-  if (!times_) return done;
-  if (lane.stream()) return times_->end_fence = lane.record_timed();
-  lane.run([times = times_, clock = lane.clock()] { times->end = seconds_on(clock); });
-  return lane.record();
 }
 
 void Timeline::record(bool on) {
@@ -98,12 +72,11 @@ void Timeline::finished(const Event& comm) {
   marked_.push_back({.span = std::move(span), .times = nullptr, .begin = last_event_, .end = compute_now(parallel_)});
 }
 
-LaneMark Timeline::mark(TimelineSpan what, bool is_ahead) {
-  LaneMark mark;
-  if (!on_) return mark;
-  mark.times_ = std::make_shared<LaneMark::Times>();
-  marked_.push_back({.span = std::move(what), .times = mark.times_, .is_ahead = is_ahead});
-  return mark;
+base::LaneMark Timeline::mark(TimelineSpan what, bool is_ahead) {
+  if (!on_) return {};
+  auto times = std::make_shared<base::LaneTimes>();
+  marked_.push_back({.span = std::move(what), .times = times, .is_ahead = is_ahead});
+  return base::LaneMark(std::move(times));
 }
 
 std::vector<TimelineSpan> Timeline::spans() const {
@@ -126,25 +99,20 @@ std::vector<TimelineSpan> Timeline::spans() const {
   return spans;
 }
 
-LaneMark Recording::mark(Activity activity, std::int64_t bytes) const {
-  if (!timeline) return {};
-  TimelineSpan span = what;
-  span.activity = activity;
-  span.bytes = bytes;
-  return timeline->mark(std::move(span), is_ahead);
-}
-
 Recording record(Timeline& timeline, const Trace& trace, std::size_t event, std::span<const ParameterId> weights,
                  bool is_ahead) {
   if (!timeline.is_on()) return {};
-  Recording recording{.timeline = &timeline,
-                      .what = {.event = static_cast<int>(event), .weights = {weights.begin(), weights.end()}},
-                      .is_ahead = is_ahead};
+  TimelineSpan what{.event = static_cast<int>(event), .weights = {weights.begin(), weights.end()}};
   if (event < trace.size()) {
-    recording.what.microbatch = trace[event].microbatch;
-    recording.what.pass = trace[event].pass;
+    what.microbatch = trace[event].microbatch;
+    what.pass = trace[event].pass;
   }
-  return recording;
+  return Recording([&timeline, what = std::move(what), is_ahead](Activity activity, std::int64_t bytes) {
+    TimelineSpan span = what;
+    span.activity = activity;
+    span.bytes = bytes;
+    return timeline.mark(std::move(span), is_ahead);
+  });
 }
 
 Waiting::Waiting(const Parallel& parallel, double& seconds, Timeline& timeline, Activity activity,

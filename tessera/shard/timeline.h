@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "tessera/base/fence.h"
-#include "tessera/base/lane.h"
+#include "tessera/base/lane_mark.h"
 #include "tessera/shard/activity.h"
 #include "tessera/shard/events.h"
 #include "tessera/shard/parallel.h"
+#include "tessera/shard/recording.h"
 #include "tessera/shard/schedule.h"
 
 namespace tessera::shard {
@@ -35,22 +36,6 @@ struct Moment {
 };
 Moment compute_now(const Parallel& parallel);
 
-// An operation's place in a timeline, for the lane that carries it out. A copy marks the same; a default-made one
-// marks nothing.
-class LaneMark {
- public:
-  LaneMark() = default;
-  // Enqueues: the operation begins when `lane` comes here. Of several calls the first counts.
-  void begin(base::Lane& lane) const;
-  // Enqueues: it ends here; of several calls the last counts. Returns a fence behind the mark, `done` without one.
-  base::Fence end(base::Lane& lane, const base::Fence& done) const;
-
- private:
-  friend class Timeline;
-  struct Times;
-  std::shared_ptr<Times> times_;
-};
-
 // One rank's. Used by one thread; only the marks run on lanes.
 class Timeline {
  public:
@@ -70,7 +55,7 @@ class Timeline {
   void finished(const Event& comm);
 
   // What is about to be enqueued; `what` without times. is_ahead: it is for the next step.
-  LaneMark mark(TimelineSpan what, bool is_ahead = false);
+  base::LaneMark mark(TimelineSpan what, bool is_ahead = false);
 
   // Of the last step begun: all that was waited for or has ended. On a GPU compute's lane must have come to its end.
   std::vector<TimelineSpan> spans() const;
@@ -78,7 +63,7 @@ class Timeline {
  private:
   struct Marked {
     TimelineSpan span;
-    std::shared_ptr<LaneMark::Times> times;  // null: begin and end
+    std::shared_ptr<base::LaneTimes> times;  // null: begin and end
     Moment begin, end;
     bool is_ahead = false;
   };
@@ -92,14 +77,6 @@ class Timeline {
   std::vector<Marked> marked_;
 };
 
-// What the spans of one operation have in common, for those who carry it out in one hop or in two.
-struct Recording {
-  Timeline* timeline = nullptr;  // null: nothing is recorded
-  TimelineSpan what;
-  bool is_ahead = false;
-
-  LaneMark mark(Activity activity, std::int64_t bytes) const;
-};
 // Of an operation for `trace[event]`; nothing while `timeline` is off.
 Recording record(Timeline& timeline, const Trace& trace, std::size_t event, std::span<const ParameterId> weights,
                  bool is_ahead = false);

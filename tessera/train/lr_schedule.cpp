@@ -7,15 +7,6 @@
 
 namespace tessera::train {
 
-LrSchedule lr_schedule_of(const TrainConfig& config) {
-  TESSERA_CHECK(config.schedule_steps >= 0, "schedule_steps {} is not resolved", config.schedule_steps);
-  return {.lr = config.lr,
-          .min_lr = config.min_lr,
-          .warmup_steps = config.warmup_steps,
-          .schedule_steps = config.schedule_steps,
-          .shape = config.lr_schedule};
-}
-
 double learning_rate(const LrSchedule& s, std::int64_t step) {
   TESSERA_CHECK(step >= 1, "the rate of step {}, expected 1 or more", step);
   if (step < s.warmup_steps) return s.lr * (static_cast<double>(step) / static_cast<double>(s.warmup_steps));

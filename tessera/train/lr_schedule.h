@@ -2,16 +2,15 @@
 #pragma once
 #include <cstdint>
 
-#include "tessera/train/config/config.h"
-
 namespace tessera::train {
+
+enum class RateShape { constant, cosine };
 
 struct LrSchedule {
   double lr = 3e-4, min_lr = 0.0;
   std::int64_t warmup_steps = 0, schedule_steps = 0;
   RateShape shape = RateShape::cosine;
 };
-LrSchedule lr_schedule_of(const TrainConfig& config);  // config is resolved
 
 // Rate of `step`, from 1. Warm-up: lr * step / warmup_steps up to step warmup_steps. Then lr (constant), or from lr at
 // warmup_steps down half a cosine to min_lr at schedule_steps, and min_lr after it.

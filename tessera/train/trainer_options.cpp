@@ -1,5 +1,6 @@
 #include "tessera/train/trainer_options.h"
 
+#include "tessera/base/error.h"
 #include "tessera/train/config/byte_size.h"
 #include "tessera/train/config/check.h"
 #include "tessera/train/plan/step.h"
@@ -37,6 +38,15 @@ TrainerOptions trainer_options(const TrainConfig& config, const nn::LlamaConfig&
       .clip = config.clip,
       .runtime = runtime_options(config),
       .graph = config.cuda_graph};
+}
+
+LrSchedule lr_schedule_of(const TrainConfig& config) {
+  TESSERA_CHECK(config.schedule_steps >= 0, "schedule_steps {} is not resolved", config.schedule_steps);
+  return {.lr = config.lr,
+          .min_lr = config.min_lr,
+          .warmup_steps = config.warmup_steps,
+          .schedule_steps = config.schedule_steps,
+          .shape = config.lr_schedule};
 }
 
 }  // namespace tessera::train

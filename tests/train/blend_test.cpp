@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-#include "tests/train/config_test_support.h"
+#include "tests/base/files.h"
 
 namespace tessera::train {
 namespace {
@@ -85,11 +85,11 @@ TEST(Blend, ParsesPrefixesAndWeights) {
   ASSERT_EQ(sets.size(), 2u);
   EXPECT_EQ(sets[0].weight, 0.3);
   EXPECT_EQ(sets[1].prefix, "b");
-  EXPECT_THAT(refusal([] { parse_blend({}, "--data"); }), HasSubstr("--data"));
-  EXPECT_THAT(refusal([] { parse_blend({"a", "b"}, "--valid"); }), HasSubstr("--valid: weight 'a'"));
-  EXPECT_THAT(refusal([] { parse_blend({"1", "a", "b"}, "--data"); }), HasSubstr("3 words"));
+  EXPECT_THAT(base::refusal([] { parse_blend({}, "--data"); }), HasSubstr("--data"));
+  EXPECT_THAT(base::refusal([] { parse_blend({"a", "b"}, "--valid"); }), HasSubstr("--valid: weight 'a'"));
+  EXPECT_THAT(base::refusal([] { parse_blend({"1", "a", "b"}, "--data"); }), HasSubstr("3 words"));
   for (const char* weight : {"0", "-1", "nan", "inf", "", "1x", "1e999"})
-    EXPECT_THAT(refusal([&] { parse_blend({weight, "a"}, "--data"); }), HasSubstr(fmt::format("'{}'", weight)));
+    EXPECT_THAT(base::refusal([&] { parse_blend({weight, "a"}, "--data"); }), HasSubstr(fmt::format("'{}'", weight)));
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "checkpoint_testing.h"
+#include "tests/train/checkpoint_testing.h"
 
 namespace tessera::train {
 namespace {

@@ -4,7 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "checkpoint_testing.h"
+#include "tests/train/checkpoint_testing.h"
 
 namespace tessera::train {
 namespace {

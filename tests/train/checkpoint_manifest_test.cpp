@@ -1,6 +1,6 @@
 #include "tessera/train/checkpoint/manifest.h"
 
-#include "checkpoint_testing.h"
+#include "tests/train/checkpoint_testing.h"
 
 namespace tessera::train {
 namespace {

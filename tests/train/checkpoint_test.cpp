@@ -1,7 +1,7 @@
 // Writing and reading whole checkpoints.
 #include "tessera/train/checkpoint/checkpoint.h"
 
-#include "checkpoint_testing.h"
+#include "tests/train/checkpoint_testing.h"
 
 namespace tessera::train {
 namespace {

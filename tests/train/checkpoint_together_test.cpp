@@ -4,7 +4,7 @@
 #include <chrono>
 #include <thread>
 
-#include "checkpoint_testing.h"
+#include "tests/train/checkpoint_testing.h"
 
 namespace tessera::train {
 namespace {

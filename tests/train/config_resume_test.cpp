@@ -74,7 +74,7 @@ TEST(Resume, RefusesWhatBreaksTheRun) {
   const std::vector<std::array<std::string, 3>> cases{
       {"--seed", "8", "7"}, {"--seq-len", "64", "128"}, {"--global-batch", "48", "24"}, {"--dtype", "fp32", "bf16"}};
   for (const auto& [flag, asked, kept] : cases) {
-    const std::string message = refusal([&, f = flag, a = asked] { merge_stored(parse({f, a}), stored(), "step-20"); });
+    const std::string message = base::refusal([&, f = flag, a = asked] { merge_stored(parse({f, a}), stored(), "step-20"); });
     EXPECT_THAT(message, HasSubstr(flag));
     EXPECT_THAT(message, HasSubstr(asked));
     EXPECT_THAT(message, HasSubstr(kept));
@@ -84,9 +84,9 @@ TEST(Resume, RefusesWhatBreaksTheRun) {
 }
 
 TEST(Resume, RefusesStoredSettingsThatAreNone) {
-  EXPECT_THAT(refusal([] { merge_stored(parse({}), json::array(), "step-20"); }), HasSubstr("step-20"));
-  EXPECT_THAT(refusal([] { merge_stored(parse({}), {{"lr", "x"}}, "step-20"); }), HasSubstr("'lr'"));
-  EXPECT_THAT(refusal([] { merge_stored(parse({}), {{"what", 1}}, "step-20"); }), HasSubstr("'what'"));
+  EXPECT_THAT(base::refusal([] { merge_stored(parse({}), json::array(), "step-20"); }), HasSubstr("step-20"));
+  EXPECT_THAT(base::refusal([] { merge_stored(parse({}), {{"lr", "x"}}, "step-20"); }), HasSubstr("'lr'"));
+  EXPECT_THAT(base::refusal([] { merge_stored(parse({}), {{"what", 1}}, "step-20"); }), HasSubstr("'what'"));
 }
 
 TEST(Resume, ComparesModelAndData) {
@@ -100,16 +100,16 @@ TEST(Resume, ComparesModelAndData) {
   const json before = nn::to_json(model);
   EXPECT_NO_THROW(require_same_model(before, model, "c"));
   model.num_layers = 2;
-  EXPECT_THAT(refusal([&] { require_same_model(before, model, "c"); }),
+  EXPECT_THAT(base::refusal([&] { require_same_model(before, model, "c"); }),
               HasSubstr("num_hidden_layers is 2, expected 1"));
   const json data = {{{"share", 1}, {"tokens", 100}}};
   EXPECT_NO_THROW(require_same_data(data, data, "c"));
   json other = data;
   other[0]["tokens"] = 101;
-  EXPECT_THAT(refusal([&] { require_same_data(data, other, "c"); }), HasSubstr("101"));
+  EXPECT_THAT(base::refusal([&] { require_same_data(data, other, "c"); }), HasSubstr("101"));
   other = data;
   other.push_back(data[0]);
-  EXPECT_THAT(refusal([&] { require_same_data(data, other, "c"); }), HasSubstr("--data"));
+  EXPECT_THAT(base::refusal([&] { require_same_data(data, other, "c"); }), HasSubstr("--data"));
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ struct BadFlags {
 class BadTrainFlags : public ::testing::TestWithParam<BadFlags> {};
 
 TEST_P(BadTrainFlags, AreRefusedByName) {
-  const std::string message = refusal([] { parse(GetParam().flags); });
+  const std::string message = base::refusal([] { parse(GetParam().flags); });
   for (const std::string& name : GetParam().named) EXPECT_THAT(message, HasSubstr(name));
   EXPECT_EQ(message.find('\n'), std::string::npos) << message;
 }
@@ -132,7 +132,7 @@ TEST(TrainFlags, OfFeaturesThatAreNotBuiltMayAskForTheNeutralValue) {
 }
 
 TEST(ConfigFile, GivesWhatFlagsDoAndFlagsWin) {
-  const TempFile file(R"({"model": "m", "data": ["1", "a", 2.5, "b"], "valid": "v", "micro_batch": 2, "lr": 1,
+  const base::TempFile file(R"({"model": "m", "data": ["1", "a", 2.5, "b"], "valid": "v", "micro_batch": 2, "lr": 1,
                           "mask_documents": true, "sequence_parallel": "on", "dtype": "bf16", "cp": 1, "dp": null})");
   const TrainConfig config = parse({"--config", file.path(), "--micro-batch", "8"});
   EXPECT_EQ(config.micro_batch, 8);
@@ -153,8 +153,8 @@ struct BadFile {
 class BadConfigFiles : public ::testing::TestWithParam<BadFile> {};
 
 TEST_P(BadConfigFiles, AreRefusedByFileAndKey) {
-  const TempFile file(GetParam().text);
-  const std::string message = refusal([&] { parse({"--config", file.path()}); });
+  const base::TempFile file(GetParam().text);
+  const std::string message = base::refusal([&] { parse({"--config", file.path()}); });
   EXPECT_THAT(message, HasSubstr(file.path()));
   for (const std::string& name : GetParam().named) EXPECT_THAT(message, HasSubstr(name));
   EXPECT_EQ(message.find('\n'), std::string::npos) << message;
@@ -232,7 +232,7 @@ TEST(Resolve, FillsInWhatFollows) {
 class BadCombinations : public ::testing::TestWithParam<BadFlags> {};
 
 TEST_P(BadCombinations, AreRefusedByName) {
-  const std::string message = refusal([] { resolved(GetParam().flags); });
+  const std::string message = base::refusal([] { resolved(GetParam().flags); });
   for (const std::string& name : GetParam().named) EXPECT_THAT(message, HasSubstr(name));
 }
 
@@ -258,7 +258,7 @@ INSTANTIATE_TEST_SUITE_P(
                       BadFlags{{"--eval-every", "5"}, {"--eval-every", "5", "--valid"}}));
 
 TEST(Resolve, RefusesAWorldOfAnotherSize) {
-  const std::string message = refusal([] { resolved({"--backend", "mpi", "--ranks", "4"}, 6); });
+  const std::string message = base::refusal([] { resolved({"--backend", "mpi", "--ranks", "4"}, 6); });
   EXPECT_THAT(message, HasSubstr("--ranks: got 4, expected 6"));
 }
 
@@ -269,7 +269,7 @@ TEST(Resolve, RefusesWhatIsMissing) {
     std::vector<std::string> flags;
     for (const auto& [flag, value] : all)
       if (flag != left_out) flags.insert(flags.end(), {flag, value});
-    EXPECT_THAT(refusal([&] { resolve_settings(parse(flags)); }), HasSubstr(left_out + " is missing"));
+    EXPECT_THAT(base::refusal([&] { resolve_settings(parse(flags)); }), HasSubstr(left_out + " is missing"));
   }
 }
 
@@ -277,7 +277,7 @@ TEST(Resolve, TakesTheModelsLongestSequence) {
   const nn::LlamaConfig model{.max_position_embeddings = 128};
   EXPECT_EQ(resolve_model(resolved({}), model).seq_len, 128);
   EXPECT_EQ(resolve_model(resolved({"--seq-len", "64"}), model).seq_len, 64);
-  const std::string message = refusal([&] { resolve_model(resolved({"--seq-len", "129"}), model); });
+  const std::string message = base::refusal([&] { resolve_model(resolved({"--seq-len", "129"}), model); });
   EXPECT_THAT(message, HasSubstr("--seq-len: got 129, expected at most 128"));
 }
 

@@ -1,6 +1,6 @@
 #include "tessera/train/convert/convert.h"
 
-#include "convert_testing.h"
+#include "tests/train/convert_testing.h"
 
 namespace tessera::train {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <map>
 
-#include "checkpoint_testing.h"
+#include "tests/train/checkpoint_testing.h"
 #include "tessera/base/bfloat16.h"
 #include "tessera/train/convert/convert.h"
 #include "tessera/train/convert/hf_folder.h"

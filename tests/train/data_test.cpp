@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "tests/train/config_test_support.h"
+#include "tests/base/files.h"
 
 namespace tessera::train {
 namespace {
@@ -33,7 +33,7 @@ Tokens counting(std::int64_t first, std::int64_t count) {
 }
 
 TEST(Batch, HoldsInputsAndTheirNextTokens) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   const TrainingData data({.blend = {write_set(folder / "a", {counting(0, 13)})}, .seq_len = 4, .vocab_size = 100});
   EXPECT_EQ(data.num_samples(), 3);
   const Batch batch = data.assemble({{.index = 2}, {.index = 0}});
@@ -45,7 +45,7 @@ TEST(Batch, HoldsInputsAndTheirNextTokens) {
 }
 
 TEST(Batch, MaskedDocumentsRestartAndLoseTheTargetThatCrosses) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   // Documents of 2, 3, 3 and 5 tokens; samples of 4: [0 1 2 3 | 4], [4 5 6 7 | 8], [8 9 10 11 | 12].
   const std::string prefix = write_set(folder / "a", {counting(0, 2), counting(2, 3), counting(5, 3), counting(8, 5)});
   const TrainingData data({.blend = {prefix}, .seq_len = 4, .vocab_size = 100, .mask_documents = true});
@@ -69,7 +69,7 @@ std::vector<Tokens> random_documents(std::mt19937_64& random, int count) {
 
 // What every rank computes alike before a step is what the ranks' batches hold together, on every mesh.
 TEST(LossTokens, AreKnownBeforeTheStep) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   std::mt19937_64 random(2);
   const std::string a = write_set(folder / "a", random_documents(random, 60)),
                     b = write_set(folder / "b", random_documents(random, 30));
@@ -99,7 +99,7 @@ TEST(LossTokens, AreKnownBeforeTheStep) {
 }
 
 TEST(TrainingData, VisitsEverySetOnceAnEpochInItsShare) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   const std::string a = write_set(folder / "a", {counting(0, 31)}), b = write_set(folder / "b", {counting(0, 21)});
   const TrainingData data(
       {.blend = {"3", a, "2", b}, .seq_len = 2, .vocab_size = 100, .seed = 1});  // 15 and 10 samples
@@ -119,7 +119,7 @@ TEST(TrainingData, VisitsEverySetOnceAnEpochInItsShare) {
 }
 
 TEST(TrainingData, OneSetFollowsThePermutationOfItsSeed) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   const std::string a = write_set(folder / "a", {counting(0, 21)});
   const TrainingData data({.blend = {a}, .seq_len = 2, .vocab_size = 100, .seed = 7});
   Tokens order;
@@ -128,25 +128,25 @@ TEST(TrainingData, OneSetFollowsThePermutationOfItsSeed) {
 }
 
 TEST(TrainingData, RefusesSequencesLongerThanTheData) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   const std::string a = write_set(folder / "a", {counting(0, 8)});
   EXPECT_NO_THROW(TrainingData({.blend = {a}, .seq_len = 7, .vocab_size = 10}));
   const std::string message =
-      refusal([&] { TrainingData({.blend = {a}, .flag = "--valid", .seq_len = 8, .vocab_size = 10}); });
+      base::refusal([&] { TrainingData({.blend = {a}, .flag = "--valid", .seq_len = 8, .vocab_size = 10}); });
   EXPECT_THAT(message, HasSubstr("--seq-len: got 8, but --valid '" + a + "' holds 8 tokens, expected at least 9"));
 }
 
 TEST(TrainingData, RefusesIdsOutsideTheVocabulary) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   const std::string a = write_set(folder / "a", {counting(0, 8)}), b = write_set(folder / "b", {counting(3, 8)});
   const TrainingData data({.blend = {"1", a, "1", b}, .seq_len = 3, .vocab_size = 10});
-  EXPECT_THAT(refusal([&] { data.check_vocabulary(); }), HasSubstr("b.bin: token at byte 14 is 10, expected 0 to 9"));
+  EXPECT_THAT(base::refusal([&] { data.check_vocabulary(); }), HasSubstr("b.bin: token at byte 14 is 10, expected 0 to 9"));
   EXPECT_NO_THROW(data.assemble({{.set = 1, .index = 0}}));
   EXPECT_THROW(TrainingData({.blend = {b}, .seq_len = 7, .vocab_size = 10}).assemble({{.index = 0}}), Error);
 }
 
 TEST(TrainingData, FingerprintTellsDataFromOtherData) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   const std::string a = write_set(folder / "a", {counting(0, 8), counting(0, 4)}),
                     same = write_set(folder / "same", {counting(0, 8), counting(0, 4)});
   const std::string other = write_set(folder / "other", {counting(0, 4), counting(0, 8)});

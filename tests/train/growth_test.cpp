@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "training.h"
+#include "tests/train/training.h"
 
 namespace tessera::train {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "convert_testing.h"
+#include "tests/train/convert_testing.h"
 #include "tessera/train/checkpoint/cover.h"
 
 namespace tessera::train {

@@ -7,7 +7,7 @@
 #include <functional>
 #include <random>
 
-#include "tests/train/config_test_support.h"
+#include "tests/base/files.h"
 
 namespace tessera::train {
 namespace {
@@ -42,7 +42,7 @@ struct Files {
   std::string index() const {
     return magic + raw({version}) + raw({type}) + raw({sequences, bounds}) + lengths + offsets + documents;
   }
-  std::string write(const TempFolder& folder) const {
+  std::string write(const base::TempFolder& folder) const {
     write_bytes(folder / "d.idx", index());
     write_bytes(folder / "d.bin", tokens);
     return (folder / "d").string();
@@ -56,7 +56,7 @@ Tokens read_all(const IndexedDataset& data) {
 }
 
 TEST(IndexedDataset, ReadsSequencesInTheOrderOfTheIndex) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   const IndexedDataset data(Files{}.write(folder));
   EXPECT_EQ(data.num_tokens(), 6);
   EXPECT_EQ(data.num_sequences(), 3);
@@ -68,7 +68,7 @@ TEST(IndexedDataset, ReadsSequencesInTheOrderOfTheIndex) {
 }
 
 TEST(IndexedDataset, TheWriterMakesTheFormatByteForByte) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   const std::string prefix = (folder / "w").string();
   IndexedDatasetWriter writer(prefix, TokenType::u16);
   writer.add_sequence({1, 2});
@@ -77,12 +77,12 @@ TEST(IndexedDataset, TheWriterMakesTheFormatByteForByte) {
   writer.add_sequence({65535});
   writer.finish();
   const Files expected{.lengths = raw<std::int32_t>({2, 0, 1}), .offsets = raw<std::int64_t>({0, 4, 4})};
-  EXPECT_EQ(read_text(prefix + ".idx"), expected.index());
-  EXPECT_EQ(read_text(prefix + ".bin"), raw<std::uint16_t>({1, 2, 65535}));
+  EXPECT_EQ(base::read_text(prefix + ".idx"), expected.index());
+  EXPECT_EQ(base::read_text(prefix + ".bin"), raw<std::uint16_t>({1, 2, 65535}));
 }
 
 TEST(IndexedDataset, AnUnfinishedWriterLeavesNothing) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   {
     IndexedDatasetWriter writer((folder / "w").string(), TokenType::u8);
     writer.add_sequence({1, 2});
@@ -95,7 +95,7 @@ TEST(IndexedDataset, AnUnfinishedWriterLeavesNothing) {
 class EveryTokenType : public ::testing::TestWithParam<TokenType> {};
 
 TEST_P(EveryTokenType, RoundTrips) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   const std::string prefix = (folder / "t").string();
   IndexedDatasetWriter writer(prefix, GetParam());
   writer.add_sequence({5, 127, 0});
@@ -107,7 +107,7 @@ TEST_P(EveryTokenType, RoundTrips) {
   EXPECT_THAT(read_all(data), ElementsAre(5, 127, 0, 1));
   EXPECT_NO_THROW(data.check_vocabulary(128));
   const auto bytes = std::to_string(size_of(GetParam()));
-  EXPECT_THAT(refusal([&] { data.check_vocabulary(127); }), HasSubstr("token at byte " + bytes + " is 127"));
+  EXPECT_THAT(base::refusal([&] { data.check_vocabulary(127); }), HasSubstr("token at byte " + bytes + " is 127"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Codes, EveryTokenType,
@@ -115,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(Codes, EveryTokenType,
                                            TokenType::f64, TokenType::f32, TokenType::u16));
 
 TEST(IndexedDataset, RefusesTokensThatAreNoIds) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   struct Case {
     TokenType type;
     std::string tokens;
@@ -140,7 +140,7 @@ TEST(IndexedDataset, RefusesTokensThatAreNoIds) {
                       .documents = raw<std::int64_t>({0, 1}),
                       .tokens = c.tokens};
     const IndexedDataset data(files.write(folder));
-    const std::string message = refusal([&] { data.check_vocabulary(1000); });
+    const std::string message = base::refusal([&] { data.check_vocabulary(1000); });
     EXPECT_THAT(message, HasSubstr("d.bin"));
     EXPECT_THAT(message, HasSubstr(fmt::format("byte {} is {}", item, c.shown)));
     EXPECT_NO_THROW(data.check_vocabulary(1000, 0, 2));  // the first half is fine
@@ -149,7 +149,7 @@ TEST(IndexedDataset, RefusesTokensThatAreNoIds) {
 }
 
 TEST(IndexedDataset, EveryPartOfTheVocabularyCheckTogetherSeesEveryToken) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   const std::string prefix = (folder / "t").string();
   for (std::int64_t bad = 0; bad < 11; ++bad) {
     IndexedDatasetWriter writer(prefix, TokenType::u8);
@@ -179,11 +179,11 @@ struct BadFiles {
 class BadIndexedDataset : public ::testing::TestWithParam<BadFiles> {};
 
 TEST_P(BadIndexedDataset, IsRefusedByFileAndReason) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   Files files;
   GetParam().spoil(files);
   const std::string prefix = files.write(folder);
-  const std::string message = refusal([&] { IndexedDataset data(prefix); });
+  const std::string message = base::refusal([&] { IndexedDataset data(prefix); });
   for (const std::string& name : GetParam().named) EXPECT_THAT(message, HasSubstr(name)) << GetParam().what;
 }
 
@@ -255,41 +255,41 @@ INSTANTIATE_TEST_SUITE_P(
                  {"d.idx"}}));
 
 TEST(IndexedDataset, RefusesEveryTruncationOfTheIndex) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   const Files files;
   const std::string prefix = files.write(folder), whole = files.index();
   for (std::size_t size = 0; size < whole.size(); ++size) {
     write_bytes(prefix + ".idx", whole.substr(0, size));
-    EXPECT_THAT(refusal([&] { IndexedDataset data(prefix); }), HasSubstr("d.idx")) << size;
+    EXPECT_THAT(base::refusal([&] { IndexedDataset data(prefix); }), HasSubstr("d.idx")) << size;
   }
 }
 
 TEST(IndexedDataset, RefusesEveryTruncationOfTheTokens) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   const Files files;
   const std::string prefix = files.write(folder);
   for (std::size_t size = 0; size < files.tokens.size(); ++size) {
     write_bytes(prefix + ".bin", files.tokens.substr(0, size));
-    EXPECT_THAT(refusal([&] { IndexedDataset data(prefix); }), HasSubstr("d.bin")) << size;
+    EXPECT_THAT(base::refusal([&] { IndexedDataset data(prefix); }), HasSubstr("d.bin")) << size;
   }
 }
 
 TEST(IndexedDataset, RefusesMissingAndOddFiles) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   const std::string prefix = Files{}.write(folder);
-  EXPECT_THAT(refusal([&] { IndexedDataset data(prefix + ".idx"); }), HasSubstr("without .idx"));
-  EXPECT_THAT(refusal([&] { IndexedDataset data(prefix + ".bin"); }), HasSubstr("without .bin"));
+  EXPECT_THAT(base::refusal([&] { IndexedDataset data(prefix + ".idx"); }), HasSubstr("without .idx"));
+  EXPECT_THAT(base::refusal([&] { IndexedDataset data(prefix + ".bin"); }), HasSubstr("without .bin"));
   std::filesystem::remove(prefix + ".bin");
-  EXPECT_THAT(refusal([&] { IndexedDataset data(prefix); }), HasSubstr("d.bin"));
+  EXPECT_THAT(base::refusal([&] { IndexedDataset data(prefix); }), HasSubstr("d.bin"));
   std::filesystem::create_directory(prefix + ".bin");
-  EXPECT_THAT(refusal([&] { IndexedDataset data(prefix); }), HasSubstr("d.bin"));
+  EXPECT_THAT(base::refusal([&] { IndexedDataset data(prefix); }), HasSubstr("d.bin"));
   std::filesystem::remove(prefix + ".idx");
-  EXPECT_THAT(refusal([&] { IndexedDataset data(prefix); }), HasSubstr("d.idx"));
+  EXPECT_THAT(base::refusal([&] { IndexedDataset data(prefix); }), HasSubstr("d.idx"));
 }
 
 // Random damage: the file is refused, or it still reads without touching memory outside (run under the sanitizers).
 TEST(IndexedDataset, SurvivesRandomDamage) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   const Files files;
   const std::string prefix = files.write(folder), whole = files.index();
   std::mt19937_64 random(1);
@@ -315,7 +315,7 @@ TEST(IndexedDataset, SurvivesRandomDamage) {
 
 // Against a dense reference: random documents of random sequences, empty ones among them, enough to cross the strides.
 TEST(IndexedDataset, ReadsAnyStretchAndItsDocuments) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   const std::string prefix = (folder / "r").string();
   std::mt19937_64 random(3);
   for (int round = 0; round < 20; ++round) {
@@ -352,7 +352,7 @@ TEST(IndexedDataset, ReadsAnyStretchAndItsDocuments) {
 }
 
 TEST(IndexedDataset, RefusesAStretchOutsideTheStream) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   const IndexedDataset data(Files{}.write(folder));
   Tokens room(10);
   EXPECT_THROW(data.read(0, 7, room.data()), Error);
@@ -364,7 +364,7 @@ TEST(IndexedDataset, RefusesAStretchOutsideTheStream) {
 }
 
 TEST(IndexedDataset, AnEmptySetHasNoTokens) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   const std::string prefix = (folder / "e").string();
   IndexedDatasetWriter(prefix, TokenType::u16).finish();
   const IndexedDataset data(prefix);

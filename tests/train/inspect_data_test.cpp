@@ -1,6 +1,6 @@
 #include "tessera/train/inspect/data.h"
 
-#include "checkpoint_testing.h"
+#include "tests/train/checkpoint_testing.h"
 #include "tessera/train/data/indexed_dataset.h"
 
 namespace tessera::train {

@@ -91,7 +91,7 @@ TEST(Metrics, WhatIsNoNumberStaysVisible) {
 
 TEST(Metrics, LinesThatAreNoneAreRefused) {
   for (const char* line : {"", "{", "[]", "3", "{\"step\": 1}", "{\"step\": \"x\"}"})
-    EXPECT_THAT(refusal([&] { parse_metrics_line(line, "m.jsonl:4"); }), HasSubstr("m.jsonl:4"));
+    EXPECT_THAT(base::refusal([&] { parse_metrics_line(line, "m.jsonl:4"); }), HasSubstr("m.jsonl:4"));
 }
 
 std::string lines(std::int64_t first, std::int64_t last) {
@@ -101,40 +101,40 @@ std::string lines(std::int64_t first, std::int64_t last) {
 }
 
 TEST(MetricsFile, GrowsAndGoesOnFromACheckpoint) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   const auto path = folder / "metrics.jsonl";
   {
     MetricsWriter writer(path, 0);
     for (std::int64_t step = 1; step <= 7; ++step) writer.write(example(step));
   }
-  EXPECT_EQ(read_text(path), lines(1, 7));
+  EXPECT_EQ(base::read_text(path), lines(1, 7));
   {
     MetricsWriter writer(path, 5);
-    EXPECT_EQ(read_text(path), lines(1, 5));
+    EXPECT_EQ(base::read_text(path), lines(1, 5));
     writer.write(example(6));
   }
-  EXPECT_EQ(read_text(path), lines(1, 6));
+  EXPECT_EQ(base::read_text(path), lines(1, 6));
   { MetricsWriter writer(path, 0); }
-  EXPECT_EQ(read_text(path), "");
+  EXPECT_EQ(base::read_text(path), "");
 }
 
 TEST(MetricsFile, DropsALineThatACrashCutShort) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   const auto path = folder / "metrics.jsonl";
   const std::string whole = lines(1, 3), last = lines(4, 4);
   for (std::size_t size = 0; size < last.size(); ++size) {  // without its newline the line does not count
     std::ofstream(path) << whole + last.substr(0, size);
     MetricsWriter writer(path, 9);
-    EXPECT_EQ(read_text(path), whole) << size;
+    EXPECT_EQ(base::read_text(path), whole) << size;
   }
 }
 
 TEST(MetricsFile, RefusesAForeignFile) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   const auto path = folder / "metrics.jsonl";
   std::ofstream(path) << lines(1, 1) << "something else\n" << lines(2, 2);
-  EXPECT_THAT(refusal([&] { MetricsWriter writer(path, 5); }), HasSubstr("metrics.jsonl:2"));
-  EXPECT_EQ(read_text(path), lines(1, 1) + "something else\n" + lines(2, 2));
+  EXPECT_THAT(base::refusal([&] { MetricsWriter writer(path, 5); }), HasSubstr("metrics.jsonl:2"));
+  EXPECT_EQ(base::read_text(path), lines(1, 1) + "something else\n" + lines(2, 2));
 }
 
 TEST(MetricsFile, AFullDiskIsAnErrorWithTheCause) {

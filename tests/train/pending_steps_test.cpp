@@ -7,7 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tests/ops/allocator_settings.h"
-#include "training.h"
+#include "tests/train/training.h"
 
 namespace tessera::train {
 namespace {

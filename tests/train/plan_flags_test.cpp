@@ -6,8 +6,8 @@
 #include <cmath>
 #include <functional>
 
-#include "config_test_support.h"
-#include "plan_testing.h"
+#include "tests/train/config_test_support.h"
+#include "tests/train/plan_testing.h"
 #include "tessera/shard/events_json.h"
 #include "tessera/train/metrics/metrics.h"
 #include "tessera/train/plan/report.h"
@@ -38,7 +38,7 @@ std::string machine_refusal(const std::string& pointer, const json& value) {
   const json::json_pointer at(pointer);
   if (value.is_null()) good[at.parent_pointer()].erase(at.back());
   if (!value.is_null()) good[at] = value;
-  return refusal([&] { parse_machine(good, "m", "FILE"); });
+  return base::refusal([&] { parse_machine(good, "m", "FILE"); });
 }
 
 TEST(PlanMachine, BadFilesAreRefusedByPlace) {
@@ -50,25 +50,25 @@ TEST(PlanMachine, BadFilesAreRefusedByPlace) {
   EXPECT_EQ(machine_refusal("/processors", 1.5), "FILE: processors: got 1.5, expected an integer");
   EXPECT_EQ(machine_refusal("/flops/fp8", 1e15), "FILE: flops: unknown key 'fp8', expected bf16, fp32, fp64");
   EXPECT_THAT(machine_refusal("/memory_bytes_per_second", -1), HasSubstr("got -1, expected a number above 0"));
-  EXPECT_THAT(refusal([] { find_machine("none", configs() / "machines"); }), HasSubstr("--machine: 'none' not found"));
+  EXPECT_THAT(base::refusal([] { find_machine("none", configs() / "machines"); }), HasSubstr("--machine: 'none' not found"));
 }
 
 TEST(PlanFlags, WhatDoesNotFitTogetherIsRefused) {
   const auto task = [](const PlanFlags& flags) { return plan_task(flags, configs()); };
-  EXPECT_THAT(refusal([&] { task({}); }), HasSubstr("--model is missing"));
-  EXPECT_THAT(refusal([&] {
+  EXPECT_THAT(base::refusal([&] { task({}); }), HasSubstr("--model is missing"));
+  EXPECT_THAT(base::refusal([&] {
                 task({.settings = {{"model", {"llama-tiny"}}, {"ranks", {"4"}}, {"gtp", {"3"}}}});
               }),
               HasSubstr("--ranks: got 4"));
-  EXPECT_THAT(refusal([&] {
+  EXPECT_THAT(base::refusal([&] {
                 task({.settings = {{"model", {"llama-tiny"}}, {"gather_budget", {"5 apples"}}}});
               }),
               HasSubstr("--gather-budget: got '5 apples', expected min, auto, or bytes"));
-  EXPECT_THAT(refusal([&] {
+  EXPECT_THAT(base::refusal([&] {
                 task({.settings = {{"model", {"llama-tiny"}}}, .measured = "nowhere"});
               }),
               HasSubstr("--model: got llama-tiny with --measured"));
-  EXPECT_THAT(refusal([&] { task({.measured = "/nowhere"}); }), HasSubstr("/nowhere/config.json"));
+  EXPECT_THAT(base::refusal([&] { task({.measured = "/nowhere"}); }), HasSubstr("/nowhere/config.json"));
   const PlanTask good = task({.settings = {{"model", {"llama-tiny"}}, {"ranks", {"4096"}}, {"gtp", {"8"}}}});
   EXPECT_EQ(good.request.config.dp, 512);
   EXPECT_EQ(good.request.config.global_batch, 4096);  // one microbatch
@@ -82,14 +82,14 @@ TEST(PlanFlags, ABudgetThatIsTooSmallIsRefused) {
 
 TEST(PlanFlags, AStepOfTooManyEventsIsRefused) {
   for (const std::string batch : {"1000000", "2147483646"})
-    EXPECT_THAT(refusal([&] {
+    EXPECT_THAT(base::refusal([&] {
                   plan_step(request_of({{"gtp", "2"}, {"global_batch", batch}}));
                 }),
                 HasSubstr("events each, expected at most 4000000"));
 }
 
 TEST(PlanFlags, RecordedEventsArePlannedInstead) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   const PlanFlags flags{.settings = {{"model", {"llama-tiny"}}, {"gtp", {"2"}}},
                         .events = (folder / "e.json").string()};
   PlanFlags written = flags;
@@ -111,14 +111,14 @@ TEST(PlanFlags, RecordedEventsArePlannedInstead) {
   with_batch.settings["global_batch"] = {"6"};
   EXPECT_EQ(plan_step(plan_task(with_batch, configs()).request).schedule, three.schedule);
   with_batch.settings["global_batch"] = {"4"};
-  EXPECT_THAT(refusal([&] { plan_task(with_batch, configs()); }),
+  EXPECT_THAT(base::refusal([&] { plan_task(with_batch, configs()); }),
               HasSubstr("--global-batch: is 4, expected 6: " + flags.events + " holds 3 microbatches of 2 sequences"));
   shard::save_trace(folder / "e.json", {{"w"}, {{.parameter = 0}}});
-  EXPECT_THAT(refusal([&] { plan_task(flags, configs()); }), HasSubstr("holds 1 parameters, expected the"));
+  EXPECT_THAT(base::refusal([&] { plan_task(flags, configs()); }), HasSubstr("holds 1 parameters, expected the"));
 }
 
 // A run of six steps, of which the first three count nothing.
-void write_run(const TempFolder& folder, const std::function<double(int step)>& exposed_ms) {
+void write_run(const base::TempFolder& folder, const std::function<double(int step)>& exposed_ms) {
   const PlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "4"}});
   const json stored = {{"config", to_json(request.config)}, {"model", nn::to_json(even_model())}};
   std::ofstream(folder / "config.json") << stored.dump();
@@ -134,7 +134,7 @@ void write_run(const TempFolder& folder, const std::function<double(int step)>& 
 }
 
 TEST(PlanMeasured, PutsARunBesideItsPlan) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   write_run(folder, [](int step) { return 1.0 * step; });
   const PlanTask task = plan_task({.measured = folder.path().string()}, configs());
   EXPECT_EQ(task.request.config.gtp, 2);
@@ -151,12 +151,12 @@ TEST(PlanMeasured, PutsARunBesideItsPlan) {
   EXPECT_THAT(text, HasSubstr("1.000"));  // 4864 gathered bytes, as predicted
 
   std::ofstream(folder / "metrics.jsonl") << "";
-  EXPECT_THAT(refusal([&] { read_measured_run(folder.path()); }), HasSubstr("holds no step"));
+  EXPECT_THAT(base::refusal([&] { read_measured_run(folder.path()); }), HasSubstr("holds no step"));
 }
 
 // Under a graph nothing is known of waits.
 TEST(PlanMeasured, WhatStepsDoNotMeasureDoesNotCount) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   write_run(folder, [](int step) { return step == 5 ? std::nan("") : 7.5; });
   EXPECT_EQ(read_measured_run(folder.path()).exposed_comm_ms, 7.5);
   write_run(folder, [](int) { return std::nan(""); });

@@ -7,7 +7,7 @@
 
 #include <mutex>
 
-#include "plan_testing.h"
+#include "tests/train/plan_testing.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/nn/llama_parameters.h"

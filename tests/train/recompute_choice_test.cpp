@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include "config_test_support.h"
+#include "tests/train/config_test_support.h"
 #include "tessera/nn/llama_trace.h"
 
 namespace tessera::train {
@@ -90,7 +90,7 @@ TEST(RecomputeChoice, FollowsAFixedPolicyAndRefusesTheImpossible) {
   TrainConfig config = config_of(1);
   const nn::LlamaConfig model = model_of(3);
   config.activation_budget = "1";
-  EXPECT_THAT(refusal([&] { recompute_choice(config, model); }),
+  EXPECT_THAT(base::refusal([&] { recompute_choice(config, model); }),
               HasSubstr("--activation-budget: got 1 bytes, expected at least"));
   config.recompute = Recompute::selective;
   EXPECT_EQ(recompute_choice(config, model), std::vector<Policy>(3, Policy::selective));

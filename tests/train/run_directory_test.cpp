@@ -12,7 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(RunDirectory, IsMadeWithItsParents) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   const RunDirectory run = create_run_directory(folder / "a/b/run", "");
   EXPECT_TRUE(fs::is_directory(folder / "a/b/run/checkpoints"));
   EXPECT_EQ(run.metrics(), folder / "a/b/run/metrics.jsonl");
@@ -21,7 +21,7 @@ TEST(RunDirectory, IsMadeWithItsParents) {
 }
 
 TEST(RunDirectory, MayExistWithoutARun) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   std::ofstream(folder / "notes.txt") << "x";
   EXPECT_NO_THROW(check_run_directory(folder.path(), ""));
   EXPECT_NO_THROW(create_run_directory(folder.path().string() + "/", ""));
@@ -29,11 +29,11 @@ TEST(RunDirectory, MayExistWithoutARun) {
 
 TEST(RunDirectory, ThatHoldsAnotherRunIsRefusedUnlessResuming) {
   for (const char* name : {"config.json", "metrics.jsonl", "summary.json", "checkpoints"}) {
-    const TempFolder folder;
+    const base::TempFolder folder;
     const fs::path out = folder / "run";
     fs::create_directories(out);
     std::ofstream(out / name) << "{}";
-    const std::string message = refusal([&] { create_run_directory(out, ""); });
+    const std::string message = base::refusal([&] { create_run_directory(out, ""); });
     EXPECT_THAT(message, HasSubstr("--out"));
     EXPECT_THAT(message, HasSubstr(out.string()));
     EXPECT_THAT(message, HasSubstr("another run"));
@@ -47,11 +47,11 @@ TEST(RunDirectory, ThatHoldsAnotherRunIsRefusedUnlessResuming) {
 }
 
 TEST(RunDirectory, ThatCannotBeMadeIsRefusedAndNothingIsLeft) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   std::ofstream(folder / "file") << "x";
-  EXPECT_THAT(refusal([&] { create_run_directory(folder / "file", ""); }), HasSubstr("is a file"));
+  EXPECT_THAT(base::refusal([&] { create_run_directory(folder / "file", ""); }), HasSubstr("is a file"));
   for (const fs::path& out : {folder / "file/run", fs::path("/proc/no/run"), fs::path("/dev/null/run")}) {
-    const std::string message = refusal([&] { create_run_directory(out, ""); });
+    const std::string message = base::refusal([&] { create_run_directory(out, ""); });
     EXPECT_THAT(message, HasSubstr("--out"));
     EXPECT_THAT(message, HasSubstr(out.string()));
   }
@@ -62,7 +62,7 @@ TEST(RunDirectory, ThatCannotBeMadeIsRefusedAndNothingIsLeft) {
 
 TEST(RunDirectory, WithoutPermissionIsRefused) {
   if (::geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
-  const TempFolder folder;
+  const base::TempFolder folder;
   fs::permissions(folder.path(), fs::perms::owner_read | fs::perms::owner_exec);
   EXPECT_THROW(create_run_directory(folder / "run", ""), InputError);
   EXPECT_THROW(create_run_directory(folder.path(), ""), InputError);
@@ -70,16 +70,16 @@ TEST(RunDirectory, WithoutPermissionIsRefused) {
 }
 
 TEST(AtomicWrite, ReplacesTheWholeFile) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   write_file_atomically(folder / "f", std::string(100000, 'a'));
-  EXPECT_EQ(read_text(folder / "f").size(), 100000u);
+  EXPECT_EQ(base::read_text(folder / "f").size(), 100000u);
   write_json_atomically(folder / "f", {{"b", 1}, {"a", 0.1}});
-  EXPECT_EQ(read_text(folder / "f"), "{\n  \"b\": 1,\n  \"a\": 0.1\n}\n");
+  EXPECT_EQ(base::read_text(folder / "f"), "{\n  \"b\": 1,\n  \"a\": 0.1\n}\n");
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 1);
 }
 
 TEST(AtomicWrite, FailsWithTheCauseAndLeavesTheOldFile) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   fs::create_directories(folder / "taken/inside");
   try {
     write_file_atomically(folder / "taken", "x");  // a folder is in the way

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "checkpoint_testing.h"
+#include "tests/train/checkpoint_testing.h"
 
 namespace tessera::train {
 namespace {

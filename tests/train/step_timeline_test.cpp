@@ -7,7 +7,7 @@
 #include <mutex>
 #include <set>
 
-#include "training.h"
+#include "tests/train/training.h"
 
 namespace tessera::train {
 namespace {

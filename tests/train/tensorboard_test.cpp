@@ -55,12 +55,12 @@ std::vector<std::string> parse_records(std::string_view file) {
 }
 
 TEST(TensorBoard, WritesFilesOfWholeRecords) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   TensorBoardWriter writer(folder.path());
   writer.write(1, {{"loss", 2.5}, {"lr", 0.1}});
   writer.write(2, {});
   EXPECT_NE(writer.path().filename().string().find("tfevents"), std::string::npos);
-  const auto events = parse_records(read_text(writer.path()));
+  const auto events = parse_records(base::read_text(writer.path()));
   ASSERT_EQ(events.size(), 3u);
   constexpr std::size_t time_at = 9;  // key and fp64 of the wall time
   EXPECT_EQ(events[0].substr(time_at), version_event(0).substr(time_at));
@@ -69,11 +69,11 @@ TEST(TensorBoard, WritesFilesOfWholeRecords) {
 }
 
 TEST(TensorBoard, AResumedRunHasAFileOfItsOwnThatPurgesLaterSteps) {
-  const TempFolder folder;
+  const base::TempFolder folder;
   const TensorBoardWriter first(folder.path());
   const TensorBoardWriter second(folder.path(), 21);
   EXPECT_NE(first.path(), second.path());
-  const auto events = parse_records(read_text(second.path()));
+  const auto events = parse_records(base::read_text(second.path()));
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(events[1].substr(9), session_start_event(0, 21).substr(9));
 }

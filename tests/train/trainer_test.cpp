@@ -7,7 +7,7 @@
 #include <cmath>
 #include <thread>
 
-#include "training.h"
+#include "tests/train/training.h"
 
 namespace tessera::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "training.h"
+#include "tests/train/training.h"
 
 #include <ATen/ops/empty.h>
 

@@ -14,11 +14,11 @@
 
 #include "tessera/base/dtype.h"
 #include "tessera/shard/lookup.h"
+#include "tessera/train/lr_schedule.h"
 
 namespace tessera::train {
 
 enum class Backend { local, mpi, nccl };
-enum class RateShape { constant, cosine };
 enum class ReduceOrder { sequential, hierarchical };
 using shard::Lookup;
 enum class Recompute { none, selective, full, automatic };  // as nn::Recompute; automatic: recompute_choice.h
