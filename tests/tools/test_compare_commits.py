@@ -1,0 +1,263 @@
+#!/usr/bin/env python3
+"""tools/compare with programs that only write files: what differs is found and named, what does not counts as equal."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools" / "compare"))
+
+import bits  # noqa: E402
+import commands  # noqa: E402
+import evidence  # noqa: E402
+import inputs  # noqa: E402
+import runs  # noqa: E402
+import sides  # noqa: E402
+import times  # noqa: E402
+from difference import ABSENT, first_difference, flatten, same  # noqa: E402
+from ignored import CHOSEN_BY_TIMES, IGNORED  # noqa: E402
+from summary import run_cases  # noqa: E402
+
+# Trains, inspects, plans and measures as its file `says` tells it: {key: value} instead of the usual ones.
+PROGRAM = textwrap.dedent("""\
+    #!{python}
+    import json, pathlib, sys
+    says = json.loads(pathlib.Path({says!r}).read_text())
+    flags = dict(zip(sys.argv, sys.argv[1:]))
+    if says.get("exit"):
+        sys.exit("tessera: " + says["exit"])
+    if sys.argv[1] == "train":
+        out, steps = pathlib.Path(flags["--out"]), says.get("steps", int(flags["--steps"]))
+        (out / "checkpoints" / f"step-{{steps:08d}}").mkdir(parents=True)
+        lines = [{{"step": step, "loss": 1 / step, "step_ms": id(out) / 7, **says.get(str(step), {{}})}}
+                 for step in range(1, steps + 1)]
+        (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\\n" for line in lines))
+        (out / "summary.json").write_text(json.dumps({{"checkpoint": str(out), "schedules": 2, **says.get("summary", {{}})}}))
+    elif sys.argv[1] == "inspect":
+        tensor = {{"kind": "master", "name": "norm", "dtype": "fp32", "shape": [3], "pieces": 1, "hash": "ab"}}
+        print(json.dumps({{"tensors": [{{**tensor, **says.get("tensor", {{}})}}]}}))
+    elif sys.argv[1] == "plan":
+        print(json.dumps({{"memory": {{"total": 1}}, "gathers": [{{"offset": 0}}, {{"offset": 512}}], **says.get("plan", {{}})}}))
+    else:
+        print("a line before")
+        print(json.dumps({{"median_ms": says.get("ms", 2.0)}}))
+    """)
+
+
+class Values(unittest.TestCase):
+    def test_one_bit_of_a_number_is_a_difference(self):
+        self.assertTrue(same(0.1, 0.1))
+        self.assertFalse(same(0.1, 0.10000000000000002))
+        self.assertFalse(same(0.0, -0.0))
+        self.assertFalse(same(1, 1.0))
+        self.assertFalse(same(1, True))
+        self.assertTrue(same(float("nan"), float("nan")))
+
+    def test_leaves_have_their_path(self):
+        value = {"a": {"b": 1, "c": [2, {"d": 3}]}, "e": [], "f": {}}
+        self.assertEqual({"a.b": 1, "a.c[0]": 2, "a.c[1].d": 3, "e": [], "f": {}}, flatten(value))
+
+    def test_the_first_difference_is_named(self):
+        self.assertIsNone(first_difference({"a": 1, "b": 2.0}, {"b": 2.0, "a": 1}))
+        found = first_difference({"a": 1, "b": 2.0, "c": 3}, {"a": 1, "b": 2.5, "c": 4})
+        self.assertEqual("b: A 2.0 (0x1.0000000000000p+1), B 2.5 (0x1.4000000000000p+1)", str(found))
+
+    def test_a_key_of_one_side_alone_is_a_difference(self):
+        self.assertEqual(("b", 2, ABSENT), tuple(vars(first_difference({"a": 1, "b": 2}, {"a": 1})).values()))
+        self.assertEqual("b: A absent, B 2", str(first_difference({"a": 1}, {"a": 1, "b": 2})))
+
+
+class Evidence(unittest.TestCase):
+    def lines(self, *lines, ignored=("metrics.step_ms",)):
+        return evidence.of_metrics("".join(json.dumps(line) + "\n" for line in lines), ignored)
+
+    def test_times_are_left_out_and_nothing_else(self):
+        table = self.lines({"step": 1, "loss": 0.5, "step_ms": 3.0, "gathered_bytes": 7}, {"step": 2, "loss": 0.25})
+        self.assertEqual({"step 1: loss": 0.5, "step 1: gathered_bytes": 7, "step 2: loss": 0.25}, table)
+
+    def test_a_missing_step_is_a_difference(self):
+        one, two = ({"step": step, "loss": 0.5} for step in (1, 2))
+        found = first_difference(self.lines(one, two), self.lines(one))
+        self.assertEqual(("step 2: loss", ABSENT), (found.where, found.b))
+
+    def test_a_loss_that_is_no_number_is_compared_too(self):
+        self.assertIsNone(first_difference(self.lines({"step": 1, "loss": "NaN"}), self.lines({"step": 1, "loss": "NaN"})))
+        self.assertIsNotNone(first_difference(self.lines({"step": 1, "loss": "NaN"}), self.lines({"step": 1, "loss": 1.0})))
+
+    def test_what_says_nothing_is_a_failure(self):
+        for lines in ([], [{"loss": 1}], [{"step": 1}, {"step": 1}]):
+            self.assertRaises(evidence.Failure, self.lines, *lines)
+        self.assertRaises(evidence.Failure, evidence.of_metrics, "{cut sho", ())
+        for text in ("", "[]", "{}", '{"tensors": []}', '{"tensors": [{"name": "a"}]}'):
+            self.assertRaises(evidence.Failure, evidence.of_checkpoint, text)
+
+    def test_tensors_are_compared_by_content(self):
+        def table(**others):
+            tensor = {"kind": "exp_avg", "name": "w", "dtype": "fp32", "shape": [2, 3], "hash": "00", "pieces": 1, **others}
+            return evidence.of_checkpoint(json.dumps({"tensors": [tensor], "files": [others]}))
+        self.assertIsNone(first_difference(table(), table(pieces=5)))
+        for key, value in (("hash", "01"), ("dtype", "bf16"), ("shape", [3, 2])):
+            self.assertEqual(f"tensor exp_avg/w: {key}", first_difference(table(), table(**{key: value})).where)
+
+
+class Tables(unittest.TestCase):
+    ALL = [*runs.RUNS, *runs.CUDA_RUNS, *runs.TIMINGS, *runs.CUDA_TIMINGS]
+
+    def test_names_are_unique_and_flags_are_flags(self):
+        self.assertEqual(len(self.ALL), len({row.name for row in self.ALL}))
+        for row in self.ALL:
+            commands.flags_of(row.flags)
+            self.assertRegex(row.name, r"^[a-z0-9-]+$")
+        self.assertRaises(ValueError, commands.flags_of, "--tp 2 --tp 3")
+        self.assertRaises(ValueError, commands.flags_of, "--tp 2 3")
+
+    def test_batches_divide(self):
+        for run in runs.RUNS:
+            flags = {**commands.flags_of(runs.COMMON), **commands.flags_of(run.flags)}
+            parts = int(flags["--micro-batch"]) * int(flags.get("--gtp", 1)) * int(flags.get("--dp", 1))
+            self.assertEqual(0, int(flags["--global-batch"]) % parts, run.name)
+
+    def test_models_are_made_or_named(self):
+        for run in [*runs.RUNS, *runs.CUDA_RUNS]:
+            named = run.task == "plan" and (ROOT / "configs" / run.model).is_dir()
+            self.assertTrue(run.model in inputs.MODELS or named, run.name)
+
+    def test_budgets_are_numbers_where_bytes_are_compared(self):
+        for run in [*runs.RUNS, *runs.CUDA_RUNS]:
+            self.assertEqual("auto" in commands.flags_of(run.flags).values() and "recompute" not in run.name, bool(run.varying))
+            self.assertFalse({*run.varying} - {*CHOSEN_BY_TIMES}, run.name)
+
+    def test_ignored_keys_have_a_reason(self):
+        for key, why in IGNORED.items():
+            self.assertRegex(key, r"^(metrics|summary|plan)\.\w+$")
+            self.assertTrue(why)
+
+    def test_every_feature_is_covered(self):
+        flags = " ".join([runs.COMMON, *(f"{run.flags} {run.resumes or ''}" for run in runs.RUNS)])
+        for words in ("dtype bf16", "dtype fp64", "zero off", "reduce-order hierarchical", "embedding rows", "embedding gather",
+                      "gather-budget min", "gather-budget auto", "recompute selective", "recompute full", "recompute auto",
+                      "sequence-parallel on", "mask-documents on", "backend mpi", "debug-poison on", "grad-wire bf16",
+                      "grad-wire fp32", "eval-every", "micro-batch 3"):
+            self.assertIn(f"--{words}", flags)
+
+
+class Times(unittest.TestCase):
+    def test_sides_take_turns(self):
+        self.assertEqual(list("ABBAAB"), times.turns(3))
+
+    def test_the_line_has_medians_ratio_and_spread(self):
+        line = times.summary({"A": [2.0, 4.0, 3.0], "B": [3.0, 6.0, 3.0]})
+        self.assertEqual("A 3 ms (2 to 4), B 3 ms (3 to 6), B/A 1.0000 (rounds 1 to 1.5)", line)
+
+    def test_what_printed_no_time_is_a_failure(self):
+        for output in ("", "{}", "{broken", '{"median_ms": null}'):
+            self.assertRaises(evidence.Failure, times.median_of_steps, output)
+
+
+class Sides(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def test_folders_and_programs_need_no_git(self):
+        self.assertEqual("folder", sides.side_of(str(self.folder)).kind)
+        program = sides.program_in(self.folder, "cuda")
+        program.parent.mkdir(parents=True)
+        program.touch(mode=0o755)
+        self.assertEqual("program", sides.side_of(str(program)).kind)
+        self.assertEqual(program.resolve(), sides.program_of(sides.side_of(str(self.folder)), "cuda", may_build=False))
+        with self.assertRaisesRegex(sides.BadArgument, "not built"):
+            sides.program_of(sides.side_of(str(self.folder)), "cpu", may_build=False)
+        program.chmod(0o644)
+        self.assertRaises(sides.BadArgument, sides.side_of, str(program))
+        self.assertRaises(sides.BadArgument, sides.side_of, "no such thing")
+
+    def test_a_commit_that_is_built_is_not_built_again(self):
+        program = sides.program_in(self.folder / "0123456789ab", "cpu")
+        program.parent.mkdir(parents=True)
+        program.touch(mode=0o755)
+        side = sides.Side("commit", self.folder / "0123456789ab", "0123456789ab")
+        self.assertEqual(program, sides.program_of(side, "cpu"))
+
+    def test_a_build_elsewhere_downloads_nothing_again(self):
+        torch = self.folder / ".venv/lib/python3.11/site-packages/torch"
+        torch.mkdir(parents=True)
+        found = sides.shared_environment(pathlib.Path("/elsewhere"), {"PATH": "/bin"}, root=self.folder)
+        self.assertEqual((str(torch), f"/bin:{self.folder}/.venv/bin", f"{self.folder}/.cache/ccache"),
+                         (found["TESSERA_TORCH"], found["PATH"], found["CCACHE_DIR"]))
+        given = {"PATH": "/bin", "TESSERA_TORCH": "/t", "CCACHE_DIR": "/c"}
+        self.assertEqual({**given, "PATH": f"/bin:{self.folder}/.venv/bin"},
+                         sides.shared_environment(pathlib.Path("/elsewhere"), given, root=self.folder))
+        self.assertEqual(given, sides.shared_environment(self.folder, given, root=self.folder))
+
+
+class Programs(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        for side in "ab":
+            program = self.folder / side
+            program.write_text(PROGRAM.format(python=sys.executable, says=str(self.folder / f"{side}.json")))
+            program.chmod(0o755)
+
+    def compare(self, *options, a=None, b=None):
+        """Exit code, lines of stdout behind the two that name the sides, stderr."""
+        for side, says in (("a", a), ("b", b)):
+            (self.folder / f"{side}.json").write_text(json.dumps(says or {}))
+        command = [ROOT / "tools/compare/compare_commits.py", self.folder / "a", self.folder / "b", *options]
+        done = subprocess.run([*map(str, command)], capture_output=True, text=True, cwd="/", check=False)
+        return done.returncode, done.stdout.splitlines()[2:], done.stderr
+
+    def test_equal_programs_pass(self):
+        code, lines, errors = self.compare("--only", "^(gtp2|resume-same|plan-gtp4)$")
+        self.assertEqual(0, code, errors)
+        self.assertEqual(["gtp2: equal", "resume-same: equal", "plan-gtp4: equal", "3 passed, 0 failed"], lines)
+
+    def test_differences_are_named(self):
+        third = "A 0.3333333333333333 (0x1.5555555555555p-2), B 0.25 (0x1.0"
+        for says, expected in (({"3": {"loss": 0.25}}, f"step 3: loss: {third}"),
+                               ({"2": {"valid_loss": 1.5}}, "step 2: valid_loss: A absent, B 1.5"),
+                               ({"steps": 3}, "step 4: loss: A 0.25 (0x1.0000000000000p-2), B absent"),
+                               ({"summary": {"schedules": 3}}, "summary: schedules: A 2, B 3"),
+                               ({"tensor": {"hash": "ac"}}, "tensor master/norm: hash: A 'ab', B 'ac'")):
+            code, lines, errors = self.compare("--only", "^gtp2$", b=says)
+            self.assertEqual((1, "0 passed, 1 failed"), (code, lines[-1]), errors)
+            self.assertTrue(lines[0].startswith("gtp2: " + expected), lines)
+        _, lines, _ = self.compare("--only", "^plan-gtp4$", b={"plan": {"gathers": [{"offset": 0}, {"offset": 0}]}})
+        self.assertEqual("plan-gtp4: plan: gathers[1].offset: A 512, B 0", lines[0])
+
+    def test_a_run_that_does_not_end_well_on_both_sides_has_not_passed(self):
+        code, lines, _ = self.compare("--only", "^gtp2$", a={"exit": "bad flag"}, b={"exit": "bad flag"})
+        self.assertEqual((1, ["gtp2: A: tessera train ended with 1: tessera: bad flag", "0 passed, 1 failed"]), (code, lines))
+
+    def test_what_runs_write_is_kept_where_that_is_wanted(self):
+        self.compare("--only", "^gtp2$", "--keep", self.folder / "kept")
+        self.assertEqual(["A", "B"], sorted(os.listdir(self.folder / "kept" / "gtp2")))
+
+    def test_times_decide_nothing(self):
+        code, lines, errors = self.compare("--times", "--rounds", 3, "--only", "step-one", b={"ms": 3.0})
+        self.assertEqual(0, code, errors)
+        self.assertEqual("step-one: A 2 ms (2 to 2), B 3 ms (3 to 3), B/A 1.5000 (rounds 1.5 to 1.5)", lines[0])
+        self.assertEqual(1, self.compare("--times", "--only", "step-one", b={"exit": "no"})[0])
+
+    def test_bad_arguments_are_one_line(self):
+        for options in (["--only", "("], ["--only", "no such run"], ["--rounds", 0], ["--preset", "x"], ["a-third-side"]):
+            code, _, errors = self.compare(*options)
+            self.assertEqual((2, 1), (code, errors.count("\n")), errors)
+
+    def test_a_run_without_its_launcher_is_skipped(self):
+        launcher, bits.mpirun = bits.mpirun, lambda: None
+        self.addCleanup(setattr, bits, "mpirun", launcher)
+        run = next(run for run in runs.RUNS if "--backend mpi" in run.flags)
+        self.assertEqual((None, "skipped: no mpirun"), bits.compare(run, ["a", "b"], None))
+
+
+if __name__ == "__main__":
+    run_cases()

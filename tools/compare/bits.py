@@ -1,0 +1,73 @@
+"""One row of the table on one side, and the comparison of two sides."""
+import pathlib
+import shutil
+from dataclasses import dataclass
+
+import commands
+import evidence
+from difference import first_difference
+from ignored import IGNORED
+from programs import mpirun, output_of
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all runs of one call have in common."""
+    common: str            # flags of every training
+    inputs: dict           # inputs.write_inputs
+    folder: pathlib.Path   # where runs write
+
+
+def read(path):
+    """A file of a run; Failure where it is missing."""
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise evidence.Failure(f"{path.name}: {error.strerror}") from error
+
+
+def trained(program, flags, ignored):
+    """Trains, and returns what that left, as a flat table."""
+    out = flags["--out"]
+    output_of(program, ["train", *commands.words_of(flags)], mpi_ranks=commands.processes_of(flags))
+    return {**evidence.of_metrics(read(out / "metrics.jsonl"), ignored),
+            **evidence.of_object("summary", read(out / "summary.json"), ignored),
+            **evidence.of_checkpoint(output_of(program, ["inspect", out, "--json"]))}
+
+
+def last_checkpoint(out):
+    """The newest checkpoint of a run."""
+    found = sorted((out / "checkpoints").glob("step-*"))
+    if not found:
+        raise evidence.Failure("the run left no checkpoint")
+    return found[-1]
+
+
+def evidence_of(program, run, task, out):
+    """What a row of the table leaves on one side, as a flat table."""
+    ignored = {*IGNORED, *run.varying}
+    if run.task == "plan":
+        flags = commands.plan(run, task.inputs)
+        return evidence.of_object("plan", output_of(program, ["plan", *commands.words_of(flags)]), ignored)
+    if run.resumes is None:
+        return trained(program, commands.training(run, run.flags, task.common, task.inputs, out), ignored)
+    before = trained(program, commands.training(run, run.resumes, task.common, task.inputs, out / "before"), ignored)
+    after = trained(program, commands.resumed(run, task.common, last_checkpoint(out / "before"), out / "after"), ignored)
+    return {**evidence.prefixed("before", before), **evidence.prefixed("resumed", after)}
+
+
+def compare(run, programs, task):
+    """(whether it passed, what to say) of a row of the table. None instead of whether: it cannot run here."""
+    if "--backend mpi" in run.flags and not mpirun():
+        return None, "skipped: no mpirun"
+    found = []
+    for side, program in zip("AB", programs):
+        out = task.folder / run.name / side
+        shutil.rmtree(out, ignore_errors=True)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            found.append(evidence_of(program, run, task, out))
+        except evidence.Failure as failure:
+            return False, f"{side}: {failure}"
+    different = first_difference(*found)
+    return different is None, str(different) if different else "equal"
