@@ -14,14 +14,14 @@
 #include "tessera/bench/products.h"
 #include "tessera/bench/schedule_table.h"
 #include "tessera/bench/step.h"
-#include "tessera/comm/launcher.h"
 #include "tessera/comm/local/world.h"
-#include "tessera/nn/llama_config.h"
-#include "tessera/train/config/check.h"
-#include "tessera/train/config/settings.h"
-#include "tessera/train/gpu_launch.h"
-#include "tessera/train/launch.h"
-#include "tessera/train/plan/flags.h"
+#include "tessera/meet/launcher.h"
+#include "tessera/models/llama_config.h"
+#include "tessera/run/config/resolve.h"
+#include "tessera/run/config/settings.h"
+#include "tessera/run/gpu_launch.h"
+#include "tessera/run/launch.h"
+#include "tessera/run/plan/plan_flags.h"
 
 namespace tessera::apps {
 namespace {
@@ -61,7 +61,7 @@ int bench_kernels(const Arguments& arguments) {
   // The device decides the defaults of the rest.
   const bool cuda = std::ranges::find(arguments, "--cuda") != arguments.end();
   bench::KernelBench bench = cuda ? bench::kernel_bench_on_cuda() : bench::KernelBench();
-  std::string dtype(base::name_of(bench.type));
+  std::string dtype(name_of(bench.type));
   bool json = false;
   app.add_flag("--cuda", bench.cuda, "on the GPU, with the sizes of Llama-3-8B; else on the CPU with small ones");
   app.add_option("--dtype", dtype)->capture_default_str()->check(CLI::IsMember({"bf16", "fp32", "fp64"}));
@@ -79,7 +79,7 @@ int bench_kernels(const Arguments& arguments) {
   app.add_option("--only", bench.only, "kernels whose name holds this");
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;
-  bench.type = base::parse_dtype(dtype);
+  bench.type = quant::parse_dtype(dtype);
   const std::vector<bench::KernelRow> rows = bench::kernel_rows(bench);
   if (json)
     fmt::print("{}\n", bench::kernel_json(bench, rows).dump(2));
@@ -89,29 +89,28 @@ int bench_kernels(const Arguments& arguments) {
 }
 
 // InputError where that makes no model.
-nn::LlamaConfig with_layers(nn::LlamaConfig model, std::int64_t layers) {
+models::LlamaConfig with_layers(models::LlamaConfig model, std::int64_t layers) {
   model.num_layers = layers;
-  return nn::parse_llama_config(nn::to_json(model), fmt::format("--layers {}", layers));
+  return models::parse_llama_config(models::to_json(model), fmt::format("--layers {}", layers));
 }
 
 // InputError where a launcher started other processes than the ranks.
-void check_processes(const train::TrainConfig& config) {
-  train::check_launcher(config.backend, "nccl");
-  const comm::Launch launch = comm::read_ranks(comm::own_variables());
-  if (config.backend == train::Backend::nccl && !launch.launcher.empty() && launch.size != config.ranks)
+void check_processes(const run::TrainConfig& config) {
+  run::check_launcher(config.backend, "nccl");
+  const meet::Launch launch = meet::read_ranks(meet::own_variables());
+  if (config.backend == run::Backend::nccl && !launch.launcher.empty() && launch.size != config.ranks)
     throw InputError("--tp {} --gtp {} --dp {}: {} ranks, expected {}: so many processes {} has started", config.tp,
                      config.gtp, config.dp, config.ranks, launch.size, launch.launcher);
 }
 
 int bench_step(const Arguments& arguments) {
   CLI::App app("Whole training steps on random tokens, beside what the hardware allows", "tessera bench step");
-  train::PlanFlags flags;
+  run::PlanFlags flags;
   bench::StepBench bench;
   std::string backend = base::cuda_device_count() > 0 ? "nccl" : "local";
   bool json = false, pushes = true, graph = false;
-  for (const std::string_view name : train::plan_settings())
-    app.add_option(train::flag_of(name), flags.settings[std::string(name)],
-                   std::string(train::find_setting(name)->help))
+  for (const std::string_view name : run::plan_settings())
+    app.add_option(run::flag_of(name), flags.settings[std::string(name)], std::string(run::find_setting(name)->help))
         ->expected(1);
   std::optional<std::int64_t> layers;
   app.add_option("--layers", layers, "of the model, instead of its own");
@@ -127,14 +126,14 @@ int bench_step(const Arguments& arguments) {
   check_output("--profile", bench.profile);
   if (bench.steps < 1 || bench.warmup < 0)
     throw InputError("--steps, --warmup: got {} and {}, expected 1 and 0 or more", bench.steps, bench.warmup);
-  const train::PlanTask task = train::plan_task(flags, base::read_environment().configs.value_or(TESSERA_CONFIGS));
+  const run::PlanTask task = run::plan_task(flags, base::read_environment().configs.value_or(TESSERA_CONFIGS));
   bench.model = layers ? with_layers(task.request.model, *layers) : task.request.model;
   bench.config = task.request.config;
-  bench.config.backend = backend == "nccl" ? train::Backend::nccl : train::Backend::local;
+  bench.config.backend = backend == "nccl" ? run::Backend::nccl : run::Backend::local;
   bench.config.pushes = pushes;
   bench.config.cuda_graph = graph;
-  train::check_graph(bench.config);
-  train::check_local_ranks(bench.config);
+  run::check_graph(bench.config);
+  run::check_local_ranks(bench.config);
   check_processes(bench.config);
   const auto body = [&](comm::World& world) {
     const bench::StepReport report = bench::measure_step(world, bench);
@@ -145,7 +144,7 @@ int bench_step(const Arguments& arguments) {
       fmt::print("{}", bench::step_text(bench, report));
   };
   const auto ranks = static_cast<int>(bench.config.ranks);
-  if (backend == "nccl") return train::run_with_nccl({.ranks = ranks}, body);
+  if (backend == "nccl") return run::run_with_nccl({.ranks = ranks}, body);
   comm::run_local(ranks, {}, body);
   return 0;
 }
@@ -164,8 +163,8 @@ int bench_products(const Arguments& arguments) {
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   if (!parse(app, arguments)) return 0;
-  bench.model =
-      nn::read_llama_config(nn::find_model_config(model, base::read_environment().configs.value_or(TESSERA_CONFIGS)));
+  bench.model = models::read_llama_config(
+      models::find_model_config(model, base::read_environment().configs.value_or(TESSERA_CONFIGS)));
   fmt::print("{}", bench::product_text(bench::product_rows(bench)));
   return 0;
 }
@@ -184,7 +183,7 @@ int bench_links(const Arguments& arguments) {
   if (!parse(app, arguments)) return 0;
   if (!megabytes.empty()) bench.bytes.clear();
   for (const std::int64_t size : megabytes) bench.bytes.push_back(size << 20);
-  return train::run_with_nccl({.ranks = ranks}, [&](comm::World& world) {
+  return run::run_with_nccl({.ranks = ranks}, [&](comm::World& world) {
     const std::vector<bench::LinkRow> rows = bench::link_rows(world, bench);
     if (world.rank() == 0) fmt::print("{}", json ? bench::link_json(rows).dump(2) + "\n" : bench::link_text(rows));
   });

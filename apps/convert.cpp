@@ -1,4 +1,4 @@
-#include "tessera/train/convert/convert.h"
+#include "tessera/run/convert/convert.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 
 #include "command_line.h"
 #include "subcommands.h"
-#include "tessera/train/config/byte_size.h"
+#include "tessera/run/config/byte_size.h"
 
 namespace tessera::apps {
 
@@ -21,9 +21,9 @@ int run_convert(const Arguments& arguments) {
   app.add_flag("--json", json, "print the report as JSON");
   if (!parse(app, arguments)) return 0;
 
-  train::ConvertOptions options{.max_shard_bytes = train::parse_byte_size(shard_size)};
-  if (!dtype.empty()) options.dtype = base::parse_dtype(dtype);
-  const train::ConvertReport report = train::convert(source, target, options);
+  run::ConvertOptions options{.max_shard_bytes = run::parse_byte_size(shard_size)};
+  if (!dtype.empty()) options.dtype = quant::parse_dtype(dtype);
+  const run::ConvertReport report = run::convert(source, target, options);
   if (json) return fmt::print("{}\n", report.dump(2)), 0;
   for (const auto& [key, value] : report.items())
     fmt::print("{:10} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());

@@ -1,4 +1,4 @@
-#include "tessera/train/inspect/checkpoint.h"
+#include "tessera/run/inspect/inspect_checkpoint.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 
 #include "command_line.h"
 #include "subcommands.h"
-#include "tessera/train/inspect/data.h"
+#include "tessera/run/inspect/inspect_data.h"
 
 namespace tessera::apps {
 
@@ -14,7 +14,7 @@ int run_inspect(const Arguments& arguments) {
   CLI::App app("Show what a checkpoint or a data file holds", "tessera inspect");
   std::string path;
   bool json = false;
-  train::InspectOptions options;
+  run::InspectOptions options;
   app.add_option("path", path,
                  "a checkpoint, a folder with checkpoints (the latest), or PREFIX of PREFIX.bin and PREFIX.idx")
       ->required();
@@ -23,13 +23,13 @@ int run_inspect(const Arguments& arguments) {
   app.add_flag("!--no-hash", options.hash, "do not read the tensors");
   if (!parse(app, arguments)) return 0;
 
-  if (train::is_data_path(path)) {
-    const nlohmann::json inspected = train::inspect_data(path);
-    fmt::print("{}\n", json ? inspected.dump(2) : train::data_table(inspected));
+  if (run::is_data_path(path)) {
+    const nlohmann::json inspected = run::inspect_data(path);
+    fmt::print("{}\n", json ? inspected.dump(2) : run::data_table(inspected));
     return 0;
   }
-  const nlohmann::json inspected = train::inspect_checkpoint(path, options);
-  fmt::print("{}\n", json ? inspected.dump(2) : train::checkpoint_table(inspected));
+  const nlohmann::json inspected = run::inspect_checkpoint(path, options);
+  fmt::print("{}\n", json ? inspected.dump(2) : run::checkpoint_table(inspected));
   return 0;
 }
 

@@ -7,12 +7,12 @@
 #include "subcommands.h"
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
-#include "tessera/shard/events_json.h"
-#include "tessera/train/config/settings.h"
-#include "tessera/train/plan/flags.h"
-#include "tessera/train/plan/report.h"
-#include "tessera/train/plan/timeline.h"
-#include "tessera/train/run_directory.h"
+#include "tessera/run/config/settings.h"
+#include "tessera/run/plan/plan_flags.h"
+#include "tessera/run/plan/plan_report.h"
+#include "tessera/run/plan/predicted_timeline.h"
+#include "tessera/run/run_directory.h"
+#include "tessera/schedule/events_json.h"
 
 namespace tessera::apps {
 namespace {
@@ -23,10 +23,9 @@ struct Output {
   std::string timeline, events;  // files; empty: none
 };
 
-void add_options(CLI::App& app, train::PlanFlags& flags, Output& output) {
-  for (const std::string_view name : train::plan_settings())
-    app.add_option(train::flag_of(name), flags.settings[std::string(name)],
-                   std::string(train::find_setting(name)->help))
+void add_options(CLI::App& app, run::PlanFlags& flags, Output& output) {
+  for (const std::string_view name : run::plan_settings())
+    app.add_option(run::flag_of(name), flags.settings[std::string(name)], std::string(run::find_setting(name)->help))
         ->expected(1);
   app.add_option("--machine", flags.machine, "a name under configs/machines, or a JSON file (laptop)");
   app.add_flag("--evaluate", flags.evaluate, "plan an evaluation instead of a training step");
@@ -39,9 +38,9 @@ void add_options(CLI::App& app, train::PlanFlags& flags, Output& output) {
 }
 
 // A damaged file of events is the user's mistake, whatever notices it.
-train::StepPlan plan_of(const train::PlanTask& task, const std::string& events) {
+run::StepPlan plan_of(const run::PlanTask& task, const std::string& events) {
   try {
-    return train::plan_step(task.request);
+    return run::plan_step(task.request);
   } catch (const InputError&) {
     throw;
   } catch (const Error& error) {
@@ -54,7 +53,7 @@ train::StepPlan plan_of(const train::PlanTask& task, const std::string& events) 
 
 int run_plan(const Arguments& arguments) {
   CLI::App app("Plan a training step without running it: schedule, memory, traffic, time", "tessera plan");
-  train::PlanFlags flags;
+  run::PlanFlags flags;
   Output output;
   add_options(app, flags, output);
   if (!parse(app, arguments)) return 0;
@@ -62,19 +61,19 @@ int run_plan(const Arguments& arguments) {
   check_output("--save-events", output.events);
   if (output.rows == 0) output.rows = std::numeric_limits<std::size_t>::max();
 
-  const train::PlanTask task = train::plan_task(flags, base::read_environment().configs.value_or(TESSERA_CONFIGS));
-  const train::StepPlan step = plan_of(task, flags.events);
-  if (!output.events.empty()) shard::save_trace(output.events, {step.names(), step.trace});
-  if (!output.timeline.empty()) train::write_file_atomically(output.timeline, train::timeline_json(step).dump());
+  const run::PlanTask task = run::plan_task(flags, base::read_environment().configs.value_or(TESSERA_CONFIGS));
+  const run::StepPlan step = plan_of(task, flags.events);
+  if (!output.events.empty()) schedule::save_trace(output.events, {step.names(), step.trace});
+  if (!output.timeline.empty()) run::write_file_atomically(output.timeline, run::timeline_json(step).dump());
   nlohmann::ordered_json comparison;
-  if (task.run) comparison = train::comparison_json(step, *task.run, flags.measured);
+  if (task.run) comparison = run::comparison_json(step, *task.run, flags.measured);
   if (output.json) {
-    nlohmann::ordered_json report = train::plan_json(task.request, step);
+    nlohmann::ordered_json report = run::plan_json(task.request, step);
     if (task.run) report["measured"] = comparison;
     return fmt::print("{}\n", report.dump(2)), 0;
   }
-  fmt::print("{}", train::plan_text(task.request, step, output.rows));
-  if (task.run) fmt::print("{}", train::comparison_text(comparison));
+  fmt::print("{}", run::plan_text(task.request, step, output.rows));
+  if (task.run) fmt::print("{}", run::comparison_text(comparison));
   return 0;
 }
 

@@ -6,18 +6,18 @@
 #include "subcommands.h"
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
-#include "tessera/comm/launcher.h"
-#include "tessera/train/checkpoint/together.h"
-#include "tessera/train/config/parse.h"
-#include "tessera/train/launch.h"
+#include "tessera/checkpoint/collective_files.h"
+#include "tessera/meet/launcher.h"
+#include "tessera/run/config/parse.h"
+#include "tessera/run/launch.h"
 
 namespace tessera::apps {
 namespace {
 
 int train(const Arguments& arguments, const base::Environment& environment) {
-  const train::TrainCommand command = train::parse_train_flags(arguments);
-  if (command.help) return fmt::print("{}", train::train_help()), 0;
-  return train::launch(command.config, environment.configs.value_or(TESSERA_CONFIGS), environment);
+  const run::TrainCommand command = run::parse_train_flags(arguments);
+  if (command.help) return fmt::print("{}", run::train_help()), 0;
+  return run::launch(command.config, environment.configs.value_or(TESSERA_CONFIGS), environment);
 }
 
 // The first rank says what is wrong on all, and a launcher kills every rank as soon as one ends with an error: the
@@ -27,7 +27,7 @@ constexpr std::chrono::seconds kFirstRankSpeaks{1}, kOthersEnd{5};
 // 0: on its own, or by a launcher whose variables say nothing sensible.
 int launched_rank() {
   try {
-    return comm::read_ranks(comm::own_variables()).rank;
+    return meet::read_ranks(meet::own_variables()).rank;
   } catch (const InputError&) {
     return 0;
   }
@@ -38,7 +38,7 @@ int launched_rank() {
 int run_train(const Arguments& arguments) {
   try {
     return train(arguments, base::read_environment());
-  } catch (const train::AgreedInputError& error) {
+  } catch (const checkpoint::AgreedInputError& error) {
     if (error.rank() == 0) throw;
     std::this_thread::sleep_for(kFirstRankSpeaks);
     return 2;

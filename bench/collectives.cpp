@@ -35,7 +35,7 @@ double seconds(Communicator& group, int repeats, const std::function<void()>& wo
 
 struct Row {
   const char* name;
-  base::DType type;
+  quant::DType type;
   std::function<void()> work;
   double best = 1e9;  // seconds
 };
@@ -45,11 +45,11 @@ void measure(Communicator& group, std::int64_t bytes) {
   base::Buffer source(static_cast<std::size_t>(bytes)), target(static_cast<std::size_t>(bytes));
   source.fill_zero();
   target.fill_zero();
-  const auto counts = [&](base::DType type) {
-    return comm::equal_counts(ranks, bytes / ranks / static_cast<std::int64_t>(base::size_of(type)));
+  const auto counts = [&](quant::DType type) {
+    return comm::equal_counts(ranks, bytes / ranks / static_cast<std::int64_t>(quant::size_of(type)));
   };
-  const auto elements = [&](base::DType type) { return bytes / static_cast<std::int64_t>(base::size_of(type)); };
-  using enum base::DType;
+  const auto elements = [&](quant::DType type) { return bytes / static_cast<std::int64_t>(quant::size_of(type)); };
+  using enum quant::DType;
   const auto fp32_counts = counts(fp32), bf16_counts = counts(bf16);
   std::vector<Row> rows{
       {"memcpy", fp32, [&] { std::memcpy(target.data(), source.data(), source.size()); }},
@@ -71,7 +71,7 @@ void measure(Communicator& group, std::int64_t bytes) {
   if (group.rank() != 0) return;
   for (const Row& row : rows)
     std::printf("%8.3f MB  %-15s %-5s %9.1f us  %7.2f GB/s  %5.2f of memcpy\n", static_cast<double>(bytes) / kMegabyte,
-                row.name, std::string(base::name_of(row.type)).c_str(), row.best * 1e6,
+                row.name, std::string(name_of(row.type)).c_str(), row.best * 1e6,
                 static_cast<double>(bytes) / row.best * 1e-9, rows.front().best / row.best);
 }
 

@@ -1,8 +1,8 @@
-# tessera_layer(NAME [FOLDERS ...] [DEPENDS ...]): one static library a layer, made of every .cpp file in its folder and
+# tessera_layer(NAME [FOLDERS ...] [DEPENDS ...] [PRECOMPILED KIND ...]): one static library a layer, made of every .cpp file in its folder and
 # in these folders within. no_mpi.cpp is compiled where MPI is not found; *.cu and *_cuda.cpp with TESSERA_CUDA,
 # no_cuda.cpp and *_no_cuda.cpp without it.
 function(tessera_layer NAME)
-  cmake_parse_arguments(ARG "" "" "FOLDERS;DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "FOLDERS;DEPENDS;PRECOMPILED" ${ARGN})
   list(TRANSFORM ARG_FOLDERS APPEND "/*.cpp" OUTPUT_VARIABLE within)
   file(GLOB sources CONFIGURE_DEPENDS *.cpp ${within})
   if(MPI_CXX_FOUND)
@@ -24,4 +24,8 @@ function(tessera_layer NAME)
   endif()
   target_link_libraries(tessera_${NAME} PUBLIC tessera_options ${ARG_DEPENDS})
   set_target_properties(tessera_${NAME} PROPERTIES LINKER_LANGUAGE CXX)
+  if(NOT ARG_PRECOMPILED)
+    set(ARG_PRECOMPILED core)
+  endif()
+  tessera_precompile(tessera_${NAME} ${ARG_PRECOMPILED})
 endfunction()

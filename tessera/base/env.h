@@ -1,4 +1,4 @@
-// Environment variables of the program, read in one place; those of launchers: comm/launcher.h.
+// Environment variables of the program, read in one place; those of launchers: meet/launcher.h.
 #pragma once
 #include <optional>
 #include <string>

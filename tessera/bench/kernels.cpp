@@ -41,7 +41,7 @@ void check(const KernelBench& b) {
                                     {"repetitions", b.repetitions}})
     if (value < 1) throw InputError("{}: expected 1 or more, got {}", what, value);
   if (b.head_dim < 2 || b.head_dim % 2 != 0) throw InputError("head-dim: expected an even number, got {}", b.head_dim);
-  if (!base::is_floating(b.type)) throw InputError("dtype: expected bf16, fp32 or fp64");
+  if (!quant::is_floating(b.type)) throw InputError("dtype: expected bf16, fp32 or fp64");
   if (b.cuda && !at::hasCUDA()) throw InputError("no CUDA device here");
 }
 
@@ -102,7 +102,7 @@ std::string kernel_text(const KernelBench& bench, const std::vector<KernelRow>& 
   std::string text = fmt::format(
       "{} on {}, {} tokens; bytes: each input read once, each output written once\n\n{:24} {:>10} {:>10} {:>9} {:>7} "
       "{:>9}\n",
-      base::name_of(bench.type), bench.cuda ? "cuda" : "the CPU", bench.tokens, "kernel", "MB", "us", "GB/s", "of copy",
+      name_of(bench.type), bench.cuda ? "cuda" : "the CPU", bench.tokens, "kernel", "MB", "us", "GB/s", "of copy",
       "GFLOP/s");
   for (const KernelRow& row : rows) {
     text += fmt::format("{:24} {:>10.1f} {:>10.1f} {:>9.0f} {:>6.0f}%", row.name, row.bytes / 1e6, row.seconds * 1e6,
@@ -122,20 +122,13 @@ nlohmann::ordered_json kernel_json(const KernelBench& bench, const std::vector<K
                      {"of_copy", row.share()}});
     if (row.operations > 0) table.back()["operations_per_second"] = row.operation_rate();
   }
-  return {{"benchmark", "kernels"},
-          {"device", bench.cuda ? "cuda" : "cpu"},
-          {"dtype", base::name_of(bench.type)},
-          {"tokens", bench.tokens},
-          {"hidden", bench.hidden},
-          {"ffn", bench.ffn},
-          {"q_heads", bench.q_heads},
-          {"kv_heads", bench.kv_heads},
-          {"head_dim", bench.head_dim},
-          {"vocabulary", bench.vocabulary},
-          {"parameters", bench.parameters},
-          {"threads", bench.threads},
-          {"repetitions", bench.repetitions},
-          {"rows", table}};
+  return {{"benchmark", "kernels"},           {"device", bench.cuda ? "cuda" : "cpu"},
+          {"dtype", name_of(bench.type)},     {"tokens", bench.tokens},
+          {"hidden", bench.hidden},           {"ffn", bench.ffn},
+          {"q_heads", bench.q_heads},         {"kv_heads", bench.kv_heads},
+          {"head_dim", bench.head_dim},       {"vocabulary", bench.vocabulary},
+          {"parameters", bench.parameters},   {"threads", bench.threads},
+          {"repetitions", bench.repetitions}, {"rows", table}};
 }
 
 }  // namespace tessera::bench

@@ -4,13 +4,13 @@
 #include <string>
 #include <vector>
 
-#include "tessera/base/dtype.h"
+#include "tessera/quant/dtype.h"
 
 namespace tessera::bench {
 
 struct KernelBench {
   bool cuda = false;
-  base::DType type = base::DType::bf16;
+  quant::DType type = quant::DType::bf16;
   std::int64_t tokens = 256, hidden = 512, ffn = 1376, q_heads = 8, kv_heads = 2, head_dim = 64, vocabulary = 8192;
   std::int64_t parameters = 2'000'000;  // of the optimizer's kernels, and elements of a gradient that is summed
   int threads = 1;                      // of the CPU's matrix products, attention and copies

@@ -2,10 +2,9 @@
 
 #include <cmath>
 
-#include "tessera/comm/device_kernels.h"
 #include "tessera/ops/adamw.h"
+#include "tessera/ops/aten_types.h"
 #include "tessera/ops/attention.h"
-#include "tessera/ops/convert.h"
 #include "tessera/ops/cross_entropy.h"
 #include "tessera/ops/embedding.h"
 #include "tessera/ops/gemm.h"
@@ -14,11 +13,12 @@
 #include "tessera/ops/rope.h"
 #include "tessera/ops/swiglu.h"
 #include "tessera/ops/tensor.h"
+#include "tessera/quant/device_kernels.h"
 
 namespace tessera::bench {
 namespace {
 
-using base::DType;
+using quant::DType;
 
 // What the cases have in common.
 class Cases {
@@ -29,8 +29,8 @@ class Cases {
 
   const KernelBench& bench() const { return bench_; }
   at::Device device() const { return device_; }
-  DType wide() const { return base::accumulator_of(bench_.type); }
-  double size(DType type) const { return static_cast<double>(base::size_of(type)); }
+  DType wide() const { return quant::accumulator_of(bench_.type); }
+  double size(DType type) const { return static_cast<double>(quant::size_of(type)); }
   // Bytes of a matrix of the model's type with a row a token.
   double rows(std::int64_t cols) const { return static_cast<double>(bench_.tokens * cols) * size(bench_.type); }
 
@@ -61,9 +61,9 @@ class Cases {
     return ids.to(device_);
   }
   // On the stream of a tensor here.
-  std::shared_ptr<const comm::Kernels> comm_kernels(const at::Tensor& tensor) const {
-    if (!bench_.cuda) return {std::shared_ptr<const comm::Kernels>(), &comm::host_kernels()};
-    return comm::make_cuda_kernels(base::cuda_device(tensor.get_device()), ops::stream_of(tensor));
+  std::shared_ptr<const quant::Kernels> comm_kernels(const at::Tensor& tensor) const {
+    if (!bench_.cuda) return {std::shared_ptr<const quant::Kernels>(), &quant::host_kernels()};
+    return quant::make_cuda_kernels(base::cuda_device(tensor.get_device()), ops::stream_of(tensor));
   }
 
  private:
@@ -254,7 +254,7 @@ void add_optimizer(Cases& c) {
   const double states = 6 * c.size(wide) + (type == wide ? 0 : c.size(type));
   for (const DType gradient : {wide, DType::bf16})
     if (gradient == wide || type == DType::bf16)
-      c.cases.push_back({"adamw_" + std::string(base::name_of(gradient)) + "_gradient",
+      c.cases.push_back({"adamw_" + std::string(name_of(gradient)) + "_gradient",
                          static_cast<double>(count) * (states + c.size(gradient)),
                          [&c, gradient](std::uint64_t seed) { return adamw_call(c, gradient, seed); }});
   c.cases.push_back(
@@ -285,7 +285,7 @@ void add_sums(Cases& c) {
                          const at::Tensor sum = c.normal({rows, cols}, wide, seed);
                          const at::Tensor parts = c.normal({part_count, rows, cols}, seed + 1);
                          const at::Tensor squares = c.empty({rows}, DType::fp64);
-                         const std::shared_ptr<const comm::Kernels> kernels = c.comm_kernels(sum);
+                         const std::shared_ptr<const quant::Kernels> kernels = c.comm_kernels(sum);
                          std::vector<const void*> pointers;
                          for (int part = 0; part < part_count; ++part) pointers.push_back(parts[part].data_ptr());
                          return [=, owner = parts] {

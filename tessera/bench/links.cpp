@@ -9,7 +9,7 @@
 #include "tessera/base/buffer.h"
 #include "tessera/base/cuda_lane.h"
 #include "tessera/base/error.h"
-#include "tessera/ops/convert.h"
+#include "tessera/ops/aten_types.h"
 #include "tessera/ops/gemm.h"
 #include "tessera/ops/stream_scope.h"
 
@@ -67,7 +67,7 @@ class Gathers {
   }
   base::Fence begin() { return group_.lane().record_timed(); }
   base::Fence enqueue(int rounds) {
-    for (int i = 0; i < rounds; ++i) group_.all_gather(sent_.data(), received_.data(), counts_, base::DType::u8);
+    for (int i = 0; i < rounds; ++i) group_.all_gather(sent_.data(), received_.data(), counts_, quant::DType::u8);
     return group_.lane().record_timed();
   }
   comm::Communicator& group() { return group_; }
@@ -82,7 +82,7 @@ class Gathers {
 // Of the slowest rank.
 double slowest(comm::Communicator& group, double seconds) {
   std::array<double, 1> value{seconds};
-  group.all_reduce(value.data(), 1, base::DType::fp64, comm::ReduceOp::max).synchronize();
+  group.all_reduce(value.data(), 1, quant::DType::fp64, comm::ReduceOp::max).synchronize();
   return value[0];
 }
 

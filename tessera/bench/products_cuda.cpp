@@ -18,7 +18,7 @@ struct Weight {
   std::int64_t out = 0, in = 0;
 };
 std::vector<Weight> weights_of(const ProductBench& bench) {
-  const nn::LlamaConfig& model = bench.model;
+  const models::LlamaConfig& model = bench.model;
   const std::int64_t q = model.num_heads * model.head_dim / bench.tp,
                      kv = model.num_kv_heads * model.head_dim / bench.tp;
   const std::int64_t ffn = model.intermediate_size / bench.tp;
@@ -49,8 +49,8 @@ class Measurement {
       ops::cuda::multiply({.rows = row.rows,
                            .cols = row.cols,
                            .inner = row.inner,
-                           .type = base::DType::bf16,
-                           .result_type = base::DType::bf16,
+                           .type = quant::DType::bf16,
+                           .result_type = quant::DType::bf16,
                            .left = left.const_data_ptr(),
                            .left_transposed = row.left_transposed,
                            .right = right.const_data_ptr(),

@@ -6,10 +6,10 @@
 namespace tessera::bench {
 namespace {
 
-using shard::Event;
-using shard::EventKind;
-using shard::ParameterId;
-using shard::ParameterSize;
+using schedule::Event;
+using schedule::EventKind;
+using schedule::ParameterId;
+using schedule::ParameterSize;
 
 // Every rank of a group brings one number and sees all.
 double compare_seconds(const comm::Link& link, int ranks) {
@@ -20,13 +20,14 @@ double all_reduce_seconds(const comm::Link& link, int ranks, std::int64_t bytes)
   return ranks == 1 ? 0 : link.seconds(2 * (ranks - 1) * bytes / ranks);
 }
 
-std::int64_t sum(const shard::Unit& unit, const std::vector<ParameterSize>& sizes, std::int64_t ParameterSize::*bytes) {
+std::int64_t sum(const schedule::Unit& unit, const std::vector<ParameterSize>& sizes,
+                 std::int64_t ParameterSize::*bytes) {
   std::int64_t total = 0;
   for (const ParameterId id : unit) total += sizes[static_cast<std::size_t>(id)].*bytes;
   return total;
 }
 
-std::vector<int> unit_by_parameter(const std::vector<shard::Unit>& units, std::size_t events) {
+std::vector<int> unit_by_parameter(const std::vector<schedule::Unit>& units, std::size_t events) {
   std::vector<int> unit_of(events, -1);  // more than there are parameters
   for (std::size_t unit = 0; unit < units.size(); ++unit)
     for (const ParameterId id : units[unit]) unit_of[static_cast<std::size_t>(id)] = static_cast<int>(unit);
@@ -35,10 +36,10 @@ std::vector<int> unit_by_parameter(const std::vector<shard::Unit>& units, std::s
 
 }  // namespace
 
-shard::Costs exact_costs(const comm::Link& link, const Degrees& degrees, const shard::Trace& trace,
-                         const std::vector<ParameterSize>& sizes, const shard::Schedule& schedule,
-                         std::vector<double> segments, bool on_demand) {
-  shard::Costs costs{.segment_seconds = std::move(segments)};
+schedule::Costs exact_costs(const comm::Link& link, const Degrees& degrees, const schedule::Trace& trace,
+                            const std::vector<ParameterSize>& sizes, const schedule::Schedule& schedule,
+                            std::vector<double> segments, bool on_demand) {
+  schedule::Costs costs{.segment_seconds = std::move(segments)};
   const double compare_gtp = on_demand ? compare_seconds(link, degrees.gtp) : 0;
   costs.publish_seconds.assign(trace.size(), 0.0);
   for (std::size_t i = 0; i < trace.size(); ++i) {
@@ -50,9 +51,9 @@ shard::Costs exact_costs(const comm::Link& link, const Degrees& degrees, const s
         costs.publish_seconds[i] = link.seconds(bytes);
   }
   costs.end_seconds = compare_seconds(link, degrees.ranks());
-  for (const shard::Unit& unit : schedule.gather_units)
+  for (const schedule::Unit& unit : schedule.gather_units)
     costs.gather_seconds.push_back(link.seconds(sum(unit, sizes, &ParameterSize::gather_wire)) + compare_gtp);
-  for (const shard::Unit& unit : schedule.reduce_units) {
+  for (const schedule::Unit& unit : schedule.reduce_units) {
     costs.reduce_seconds.push_back(degrees.gtp == 1 ? 0 : link.seconds(sum(unit, sizes, &ParameterSize::reduce_wire)));
     double replicas = 0;  // one by one
     for (const ParameterId id : unit)
@@ -62,13 +63,13 @@ shard::Costs exact_costs(const comm::Link& link, const Degrees& degrees, const s
   return costs;
 }
 
-double longest_path(const shard::Trace& trace, const shard::Schedule& schedule, const shard::Costs& costs) {
+double longest_path(const schedule::Trace& trace, const schedule::Schedule& schedule, const schedule::Costs& costs) {
   const auto body = static_cast<std::size_t>(schedule.body);
   const std::vector<int> gathered = unit_by_parameter(schedule.gather_units, trace.size());
   std::vector<double> published(schedule.gather_units.size(), 0.0);
   std::vector<bool> arrived(schedule.gather_units.size(), false);
-  std::vector<std::vector<const shard::Reduction*>> produced(trace.size());
-  for (const shard::Reduction& reduction : schedule.reductions)
+  std::vector<std::vector<const schedule::Reduction*>> produced(trace.size());
+  for (const schedule::Reduction& reduction : schedule.reductions)
     produced[static_cast<std::size_t>(reduction.issue)].push_back(&reduction);
 
   double program = 0, gathers = 0, reductions = 0, replicas = 0, late = 0;
@@ -89,7 +90,7 @@ double longest_path(const shard::Trace& trace, const shard::Schedule& schedule, 
       gathers = std::max(gathers, published[u]) + costs.gather_seconds[u];
       program = std::max(program, gathers);
     }
-    for (const shard::Reduction* reduction : produced[i]) {
+    for (const schedule::Reduction* reduction : produced[i]) {
       const auto u = static_cast<std::size_t>(reduction->unit);
       reductions = std::max(reductions, program) + costs.reduce_seconds[u];
       if (!reduction->replicas) continue;

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "tessera/comm/local/link.h"
-#include "tessera/shard/simulate.h"
+#include "tessera/schedule/simulate.h"
 
 namespace tessera::bench {
 
@@ -15,13 +15,13 @@ struct Degrees {
 // segments: by event of the trace, how long the program computed before it. What the ranks compare on demand at
 // the end of a microbatch stands with its last event; what they compare before each gather on demand, in the gather.
 // Holds for parameters that move over gtp alone, and on demand for units of one.
-shard::Costs exact_costs(const comm::Link& link, const Degrees& degrees, const shard::Trace& trace,
-                         const std::vector<shard::ParameterSize>& sizes, const shard::Schedule& schedule,
-                         std::vector<double> segments, bool on_demand);
+schedule::Costs exact_costs(const comm::Link& link, const Degrees& degrees, const schedule::Trace& trace,
+                            const std::vector<schedule::ParameterSize>& sizes, const schedule::Schedule& schedule,
+                            std::vector<double> segments, bool on_demand);
 
 // The longest chain of things that wait for each other, from one step's first publish to the next one's: the program in
 // its order; each weight gathered once, after its publish, in the order of need; each gradient reduced when it is
 // produced, one after the other. No arena limits it, so no schedule is faster. Seconds.
-double longest_path(const shard::Trace& trace, const shard::Schedule& schedule, const shard::Costs& costs);
+double longest_path(const schedule::Trace& trace, const schedule::Schedule& schedule, const schedule::Costs& costs);
 
 }  // namespace tessera::bench

@@ -54,27 +54,27 @@ ScheduleTimes measure_schedule(const ScheduleRun& run) {
     times.sizes = program.runtime().sizes();
     segments = seen.segments;
     if (!run.options.scheduled) return;
-    const shard::Schedule* schedule = program.runtime().schedule(shard::StepKind::train, run.microbatches);
+    const schedule::Schedule* schedule = program.runtime().schedule(schedule::StepKind::train, run.microbatches);
     TESSERA_CHECK(schedule && !program.runtime().statistics().departed, "a synthetic step left its schedule");
     times.schedule = *schedule;
   });
-  if (!run.options.scheduled) times.schedule = shard::plan(times.trace, times.sizes, {});
+  if (!run.options.scheduled) times.schedule = schedule::plan(times.trace, times.sizes, {});
   const auto costs = [&](bool on_demand) {
     return exact_costs(run.link, run.degrees, times.trace, times.sizes, times.schedule, segments, on_demand);
   };
-  times.predicted = run.options.scheduled ? shard::simulate(times.trace, times.schedule, costs(false))
-                                          : shard::simulate_on_demand(times.trace, times.schedule, costs(true));
+  times.predicted = run.options.scheduled ? schedule::simulate(times.trace, times.schedule, costs(false))
+                                          : schedule::simulate_on_demand(times.trace, times.schedule, costs(true));
   times.longest_path_seconds = longest_path(times.trace, times.schedule, costs(false));
   return times;
 }
 
 std::vector<Budgets> budgets_of(const ScheduleTimes& times) {
-  const shard::Schedule least =
-      shard::plan(times.trace, times.sizes, {.gather_budget = shard::kMinimum, .reduce_budget = shard::kMinimum});
-  return {{"minimum", shard::kMinimum, shard::kMinimum},
+  const schedule::Schedule least = schedule::plan(
+      times.trace, times.sizes, {.gather_budget = schedule::kMinimum, .reduce_budget = schedule::kMinimum});
+  return {{"minimum", schedule::kMinimum, schedule::kMinimum},
           {"2 x minimum", 2 * least.gather_arena, 2 * (least.reduce_arena + least.scratch)},
           {"chosen", {}, {}},
-          {"unlimited", shard::kUnlimited, shard::kUnlimited}};
+          {"unlimited", schedule::kUnlimited, schedule::kUnlimited}};
 }
 
 }  // namespace tessera::bench

@@ -15,18 +15,18 @@ struct ScheduleRun {
   Degrees degrees;
   int microbatches = 1;
   comm::Link link;
-  shard::RuntimeOptions options;
+  runtime::RuntimeOptions options;
   bool real = false;  // the program and the link sleep; else time is virtual and every run gives the same
 };
 
 struct ScheduleTimes {
   // Of a step in the steady state, from begin to begin; of the slowest rank; with `real` the mean of some steps.
   double step_seconds = 0, exposed_seconds = 0;
-  shard::Prediction predicted;  // with exact costs
+  schedule::Prediction predicted;  // with exact costs
   double longest_path_seconds = 0;
-  shard::Schedule schedule;  // that was followed; on demand: with unlimited budgets
-  shard::Trace trace;
-  std::vector<shard::ParameterSize> sizes;
+  schedule::Schedule schedule;  // that was followed; on demand: with unlimited budgets
+  schedule::Trace trace;
+  std::vector<schedule::ParameterSize> sizes;
 
   std::int64_t arena_bytes() const { return schedule.gather_arena + schedule.reduce_arena + schedule.scratch; }
 };

@@ -14,9 +14,9 @@
 #include "tessera/base/device.h"
 #include "tessera/bench/profile.h"
 #include "tessera/ops/attention.h"
+#include "tessera/run/trainer_options.h"
+#include "tessera/run/transport.h"
 #include "tessera/train/optimizer.h"
-#include "tessera/train/trainer_options.h"
-#include "tessera/train/transport.h"
 
 namespace tessera::bench {
 namespace {
@@ -25,15 +25,15 @@ using Clock = std::chrono::steady_clock;
 constexpr double kPeakFlops = 989e12;  // bf16, dense, of a Hopper GPU
 constexpr int kMeasuredSteps = 5;      // behind the others, of a GPU: measuring what it waits for takes it time
 
-nn::Batch random_batch(const StepBench& bench, std::uint64_t seed) {
+models::Batch random_batch(const StepBench& bench, std::uint64_t seed) {
   const std::int64_t tokens = bench.config.micro_batch * bench.config.seq_len;
   std::mt19937_64 random(seed);
-  nn::Batch batch{.tokens = at::empty({tokens}, at::kLong),
-                  .targets = at::empty({tokens}, at::kLong),
-                  .layout = {.batch = bench.config.micro_batch,
-                             .seq_len = bench.config.seq_len,
-                             .positions = at::empty({tokens}, at::kLong),
-                             .cu_seqlens = {}}};
+  models::Batch batch{.tokens = at::empty({tokens}, at::kLong),
+                      .targets = at::empty({tokens}, at::kLong),
+                      .layout = {.batch = bench.config.micro_batch,
+                                 .seq_len = bench.config.seq_len,
+                                 .positions = at::empty({tokens}, at::kLong),
+                                 .cu_seqlens = {}}};
   const auto vocabulary = static_cast<std::uint64_t>(bench.model.vocab_size);
   for (std::int64_t i = 0; i < tokens; ++i) {
     batch.tokens.mutable_data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(random() % vocabulary);
@@ -55,8 +55,8 @@ double quantile(std::vector<double> values, double part) {
 }
 
 // Made beforehand: a step takes the same samples each time.
-std::vector<nn::Batch> random_batches(const StepBench& bench, int microbatches, int data_rank) {
-  std::vector<nn::Batch> batches;
+std::vector<models::Batch> random_batches(const StepBench& bench, int microbatches, int data_rank) {
+  std::vector<models::Batch> batches;
   for (int microbatch = 0; microbatch < microbatches; ++microbatch)
     batches.push_back(
         random_batch(bench, static_cast<std::uint64_t>(data_rank) * 1000 + static_cast<std::uint64_t>(microbatch)));
@@ -114,7 +114,7 @@ Times measured_steps(train::Trainer& trainer, const train::StepInput& input, con
 void add_times(Times times, comm::Communicator& all, StepReport& report) {
   std::vector<double> least = times.exposed;
   const auto over_ranks = [&](std::vector<double>& values, comm::ReduceOp op) {
-    all.all_reduce(values.data(), static_cast<std::int64_t>(values.size()), base::DType::fp64, op).synchronize();
+    all.all_reduce(values.data(), static_cast<std::int64_t>(values.size()), quant::DType::fp64, op).synchronize();
   };
   over_ranks(times.steps, comm::ReduceOp::max);
   over_ranks(times.exposed, comm::ReduceOp::sum);
@@ -141,7 +141,7 @@ StepLimit longest_limit(const StepLimit& own, comm::Communicator& all) {
   std::vector<double> numbers(each * static_cast<std::size_t>(all.size()));
   std::ranges::copy(std::array{own.products, own.attention, own.copy_rate, static_cast<double>(own.rounds)},
                     numbers.begin() + static_cast<std::ptrdiff_t>(each) * all.rank());
-  all.all_reduce(numbers.data(), static_cast<std::int64_t>(numbers.size()), base::DType::fp64).synchronize();
+  all.all_reduce(numbers.data(), static_cast<std::int64_t>(numbers.size()), quant::DType::fp64).synchronize();
   StepLimit longest = own;
   for (std::size_t at = 0; at < numbers.size(); at += each) {
     const StepLimit limit{.products = numbers[at],
@@ -157,7 +157,7 @@ StepLimit longest_limit(const StepLimit& own, comm::Communicator& all) {
 }  // namespace
 
 StepReport measure_step(comm::World& world, const StepBench& bench) {
-  const train::TrainConfig& config = bench.config;
+  const run::TrainConfig& config = bench.config;
   at::set_num_threads(static_cast<int>(config.threads));
   ops::set_deterministic(bench.deterministic);
   StepReport report{.ranks = world.size()};
@@ -165,14 +165,14 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
   report.limit = measure_limit(bench, device);
   if (device.kind == base::DeviceKind::cuda)
     at::accelerator::resetPeakStats(static_cast<c10::DeviceIndex>(device.index));
-  train::Trainer trainer(world, train::trainer_options(config, bench.model));
+  train::Trainer trainer(world, run::trainer_options(config, bench.model));
   comm::Communicator& all = *trainer.parallel().world;
   train::set_initial_values(trainer.runtime(), 1);
 
   const std::int64_t tokens = config.micro_batch * config.seq_len;
   const auto data_ranks = static_cast<std::int64_t>(trainer.parallel().gtp_size()) * trainer.parallel().dp_size();
   const auto microbatches = static_cast<int>(config.global_batch / (config.micro_batch * data_ranks));
-  const std::vector<nn::Batch> batches = random_batches(bench, microbatches, trainer.parallel().data->rank());
+  const std::vector<models::Batch> batches = random_batches(bench, microbatches, trainer.parallel().data->rank());
   const train::StepInput input{.microbatches = microbatches,
                                .tokens = tokens * microbatches * data_ranks,
                                .batch = [&](int microbatch) { return batches[static_cast<std::size_t>(microbatch)]; }};
@@ -181,11 +181,11 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
   const base::DeviceMemory memory = base::memory_of(device);
   std::array<std::int64_t, 1> most{memory.total - memory.free};
   note_tensors(device, report);
-  const shard::ScheduleStatistics schedules = trainer.runtime().schedule_statistics();
+  const runtime::ScheduleStatistics schedules = trainer.runtime().schedule_statistics();
   report.gather_arena_bytes = schedules.gather_arena_bytes;
   report.reduce_arena_bytes = schedules.reduce_arena_bytes;
   report.scratch_bytes = schedules.scratch_bytes;
-  report.transport = train::transport_of(config, schedules);
+  report.transport = run::transport_of(config, schedules);
   report.indirect = schedules.indirect;
   if (!bench.profile.empty()) {
     const auto two_steps = [&] {
@@ -199,7 +199,7 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
   }
   add_times(times, all, report);
   report.limit = longest_limit(report.limit, all);
-  all.all_reduce(most.data(), 1, base::DType::i64, comm::ReduceOp::max).synchronize();
+  all.all_reduce(most.data(), 1, quant::DType::i64, comm::ReduceOp::max).synchronize();
   report.memory_bytes = most[0];
   report.tokens_per_second_per_rank = static_cast<double>(input.tokens) / world.size() / (report.median_ms * 1e-3);
   report.flops = step_flops(bench);
@@ -213,7 +213,7 @@ nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& repor
           {"seq_len", bench.config.seq_len},
           {"micro_batch", bench.config.micro_batch},
           {"global_batch", bench.config.global_batch},
-          {"dtype", base::name_of(bench.config.dtype)},
+          {"dtype", name_of(bench.config.dtype)},
           {"tp", bench.config.tp},
           {"gtp", bench.config.gtp},
           {"dp", bench.config.dp},
@@ -285,8 +285,8 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       "  limit          {:9.2f} ms: products {:.2f}, attention {:.2f}, {:.1f} GB at {:.2f} TB/s\n"
       "  limit / step   {:9.3f}\n",
       bench.config.model, bench.model.num_layers, bench.config.micro_batch, bench.config.seq_len,
-      base::name_of(bench.config.dtype), bench.config.tp, bench.config.gtp, bench.config.dp, bench.steps,
-      report.median_ms, report.p10_ms, report.p90_ms, report.tokens_per_second_per_rank, mfu_text(report),
+      name_of(bench.config.dtype), bench.config.tp, bench.config.gtp, bench.config.dp, bench.steps, report.median_ms,
+      report.p10_ms, report.p90_ms, report.tokens_per_second_per_rank, mfu_text(report),
       std::isnan(report.exposed_comm_ms) ? "is not measured under a graph"
                                          : fmt::format("{:9.2f} ms of communication; {:.2f} where it is least",
                                                        report.exposed_comm_ms, report.least_exposed_comm_ms),

@@ -10,14 +10,14 @@
 #include <string>
 
 #include "tessera/comm/world.h"
-#include "tessera/train/config/config.h"
+#include "tessera/run/config/config.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera::bench {
 
 struct StepBench {
-  train::TrainConfig config;  // resolved; threads: of ATen
-  nn::LlamaConfig model;
+  run::TrainConfig config;  // resolved; threads: of ATen
+  models::LlamaConfig model;
   int warmup = 3, steps = 10;     // the first of the warm-up is recorded and planned
   bool deterministic = false;     // GPU: attention without atomics
   std::filesystem::path profile;  // where rank 0 writes what two more steps ran; empty: nowhere

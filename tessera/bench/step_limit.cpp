@@ -9,9 +9,9 @@
 
 #include "tessera/bench/kernels_clock.h"
 #include "tessera/bench/step.h"
+#include "tessera/ops/aten_types.h"
 #include "tessera/ops/attention.h"
 #include "tessera/ops/cached_memory.h"
-#include "tessera/ops/convert.h"
 #include "tessera/ops/gemm.h"
 #include "tessera/ops/tensor.h"
 
@@ -23,7 +23,7 @@ struct Sizes {
   double tokens, hidden, ffn, q, kv, vocabulary, layers, microbatches;
 };
 Sizes sizes_of(const StepBench& bench) {
-  const train::TrainConfig& config = bench.config;
+  const run::TrainConfig& config = bench.config;
   const auto tp = static_cast<double>(config.tp);
   const auto of = [](std::int64_t value) { return static_cast<double>(value); };
   return {.tokens = of(config.micro_batch * config.seq_len),
@@ -138,13 +138,13 @@ class Calls {
 // forward and backward, in every layer; logits read for the sums and replaced by their gradient; AdamW; squares of the
 // gradient; the ordered sum of the parts of a gradient that gtp ranks send.
 double bytes_beside(const StepBench& bench, const Sizes& s) {
-  const auto model = static_cast<double>(base::size_of(bench.config.dtype));
-  const auto wire = static_cast<double>(base::size_of(*bench.config.grad_wire));
-  const auto master = static_cast<double>(base::size_of(base::accumulator_of(bench.config.dtype)));
+  const auto model = static_cast<double>(quant::size_of(bench.config.dtype));
+  const auto wire = static_cast<double>(quant::size_of(*bench.config.grad_wire));
+  const auto master = static_cast<double>(quant::size_of(quant::accumulator_of(bench.config.dtype)));
   const double norm = 4 * s.hidden * 2, rope = 2 * (s.q + 2 * s.kv) * 2, swiglu = 3 * s.ffn + 5 * s.ffn;
   const double token = s.layers * (2 * norm + rope + swiglu) + norm + 3 * s.vocabulary + 2 * s.hidden;
   const auto gtp = static_cast<double>(bench.config.gtp);
-  const double own = static_cast<double>(nn::num_params(bench.model)) / static_cast<double>(bench.config.tp) / gtp;
+  const double own = static_cast<double>(models::num_params(bench.model)) / static_cast<double>(bench.config.tp) / gtp;
   const double adamw = own * (7 * master + model), squares = own * master;
   const double sums = gtp == 1 ? 0 : own * (gtp * wire + (2 - 1 / s.microbatches) * master);
   return s.microbatches * (s.tokens * token * model + sums) + adamw + squares;

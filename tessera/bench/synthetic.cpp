@@ -10,8 +10,8 @@
 namespace tessera::bench {
 namespace {
 
-using shard::ParameterId;
-using shard::Pass;
+using schedule::ParameterId;
+using schedule::Pass;
 
 constexpr std::int64_t kColumns = 64;
 constexpr auto kElement = static_cast<std::int64_t>(sizeof(float));
@@ -25,7 +25,7 @@ void check_layer(const SyntheticLayer& layer) {
 }  // namespace
 
 SyntheticProgram::SyntheticProgram(shard::Parallel& parallel, SyntheticModel model,
-                                   const shard::RuntimeOptions& options)
+                                   const runtime::RuntimeOptions& options)
     : parallel_(parallel),
       model_(std::move(model)),
       runtime_(parallel, {}, options),
@@ -48,7 +48,7 @@ ParameterId SyntheticProgram::weight_of(std::size_t layer) const {
 
 void SyntheticProgram::step(int microbatches) {
   segments_.clear();
-  runtime_.begin_step(shard::StepKind::train, microbatches);
+  runtime_.begin_step(schedule::StepKind::train, microbatches);
   for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
     runtime_.begin_microbatch();
     const auto takes_part = [&](std::size_t layer) { return microbatch == 0 || !model_.layers[layer].once; };
@@ -69,9 +69,9 @@ void SyntheticProgram::step(int microbatches) {
 void SyntheticProgram::backward(std::size_t layer) {
   multiply(layer, Pass::backward);
   const ParameterId id = weight_of(layer);
-  const shard::GradientBuffer gradient = runtime_.grad_buffer(id);
+  const runtime::GradientBuffer gradient = runtime_.grad_buffer(id);
   const auto elements = static_cast<std::size_t>(runtime_.parameter(id).local_compute.size);
-  if (!gradient.accumulate) std::memset(gradient.data, 0, elements * base::size_of(gradient.dtype));
+  if (!gradient.accumulate) std::memset(gradient.data, 0, elements * quant::size_of(gradient.dtype));
   compute(model_.layers[layer].forward_seconds);
   runtime_.produce(id);
   happened();
@@ -90,7 +90,7 @@ void SyntheticProgram::sum_over_tp(Pass pass) {
   if (parallel_.tp_size() == 1 || model_.activation_bytes == 0) return;
   runtime_.comm("tp", "all_reduce sum", model_.activation_bytes, pass);
   happened();
-  runtime_.wait(parallel_.tp->all_reduce(activations_.data(), model_.activation_bytes / kElement, base::DType::fp32));
+  runtime_.wait(parallel_.tp->all_reduce(activations_.data(), model_.activation_bytes / kElement, quant::DType::fp32));
 }
 
 void SyntheticProgram::compute(double seconds) {

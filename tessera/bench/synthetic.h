@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tessera/shard/runtime.h"
+#include "tessera/runtime/runtime.h"
 
 namespace tessera::bench {
 
@@ -26,26 +26,26 @@ struct SyntheticModel {
 class SyntheticProgram {
  public:
   // `parallel` outlives the program. Errors (InputError): no layers, bytes below 1, seconds below 0.
-  SyntheticProgram(shard::Parallel& parallel, SyntheticModel model, const shard::RuntimeOptions& options);
+  SyntheticProgram(shard::Parallel& parallel, SyntheticModel model, const runtime::RuntimeOptions& options);
 
   // A training step with all its publishes. Collective.
   void step(int microbatches);
 
-  shard::Runtime& runtime() { return runtime_; }
+  runtime::Runtime& runtime() { return runtime_; }
   // Of the last step, by event: how long the program computed before it.
   const std::vector<double>& segments() const { return segments_; }
 
  private:
-  shard::ParameterId weight_of(std::size_t layer) const;
+  schedule::ParameterId weight_of(std::size_t layer) const;
   void backward(std::size_t layer);
-  void multiply(std::size_t layer, shard::Pass pass);
-  void sum_over_tp(shard::Pass pass);
+  void multiply(std::size_t layer, schedule::Pass pass);
+  void sum_over_tp(schedule::Pass pass);
   void compute(double seconds);
   void happened();  // an event
 
   shard::Parallel& parallel_;
   const SyntheticModel model_;
-  shard::Runtime runtime_;
+  runtime::Runtime runtime_;
   base::Buffer activations_;
   std::vector<double> segments_;
   double pending_ = 0;  // computed since the last event

@@ -21,7 +21,7 @@ class Backend {
   virtual void perform(const Operation& operation, base::VirtualClock* clock) = 0;
   // The owner is being unwound by an exception: pending and later operations of this member fail at once. Any thread.
   virtual void cancel() = 0;
-  virtual const Kernels& kernels() const { return host_kernels(); }
+  virtual const quant::Kernels& kernels() const { return quant::host_kernels(); }
   // Communicator::launch, on the lane.
   virtual void launch(const std::function<void(base::CudaStream)>&);
   // Communicator::share, with the lane's work done.

@@ -8,8 +8,8 @@
 namespace tessera::comm {
 namespace {
 
-using base::DType;
 using base::Fence;
+using quant::DType;
 using Counts = std::span<const std::int64_t>;
 
 std::vector<std::int64_t> copy_of(Counts counts) {
@@ -32,7 +32,7 @@ class LaneCommunicator final : public Communicator {
   int size() const override { return identity_.size(); }
   const std::string& name() const override { return identity_.name; }
   base::Lane& lane() override { return *lane_; }
-  const Kernels& kernels() const override { return backend_->kernels(); }
+  const quant::Kernels& kernels() const override { return backend_->kernels(); }
 
   Fence all_gather(const void* send, void* recv, Counts counts, DType type) override {
     return start({.kind = OperationKind::all_gather,

@@ -20,10 +20,10 @@
 #include <string>
 #include <vector>
 
-#include "tessera/base/dtype.h"
 #include "tessera/base/fence.h"
 #include "tessera/base/lane.h"
-#include "tessera/comm/device_kernels.h"
+#include "tessera/quant/device_kernels.h"
+#include "tessera/quant/dtype.h"
 
 namespace tessera::comm {
 
@@ -50,21 +50,21 @@ class Communicator {
   virtual const std::string& name() const = 0;  // "gtp[0,2]": for messages
   virtual base::Lane& lane() = 0;
   // For work on the lane, on memory of the group's device.
-  virtual const Kernels& kernels() const { return host_kernels(); }
+  virtual const quant::Kernels& kernels() const { return quant::host_kernels(); }
 
   // counts[r]: elements that rank r gives; recv holds them in rank order, densely. send may lie in recv at its own
   // place.
   virtual base::Fence all_gather(const void* send, void* recv, std::span<const std::int64_t> counts,
-                                 base::DType type) = 0;
+                                 quant::DType type) = 0;
   // send_counts[r], recv_counts[r]: elements to and from rank r, both dense in rank order.
   virtual base::Fence all_to_all(const void* send, std::span<const std::int64_t> send_counts, void* recv,
-                                 std::span<const std::int64_t> recv_counts, base::DType type) = 0;
+                                 std::span<const std::int64_t> recv_counts, quant::DType type) = 0;
   // counts[r]: elements of rank r's part of send; recv receives the reduced own part.
   virtual base::Fence reduce_scatter(const void* send, void* recv, std::span<const std::int64_t> counts,
-                                     base::DType type, ReduceOp op = ReduceOp::sum) = 0;
+                                     quant::DType type, ReduceOp op = ReduceOp::sum) = 0;
   // In place, every rank the same bits.
-  virtual base::Fence all_reduce(void* data, std::int64_t count, base::DType type, ReduceOp op = ReduceOp::sum) = 0;
-  virtual base::Fence broadcast(void* data, std::int64_t count, base::DType type, int root) = 0;
+  virtual base::Fence all_reduce(void* data, std::int64_t count, quant::DType type, ReduceOp op = ReduceOp::sum) = 0;
+  virtual base::Fence broadcast(void* data, std::int64_t count, quant::DType type, int root) = 0;
   virtual base::Fence barrier() = 0;
   // Grouped sends and receives among members. Messages between a pair match in order of the lists. A rank may send to
   // itself. All ranks of the group call it, with empty lists if they have nothing.

@@ -6,14 +6,14 @@
 #include <optional>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/device_kernels.h"
 #include "tessera/comm/operation.h"
+#include "tessera/quant/device_kernels.h"
 
 namespace tessera::comm {
 namespace {
 
-using base::DType;
 using layout::Transfer;
+using quant::DType;
 
 struct Side {
   std::int64_t offset = 0, stride = 0;
@@ -26,10 +26,10 @@ Side target_of(const Transfer& transfer) {
 }
 
 // Copies the box of `transfer` between two places given in elements.
-void copy_box(const Kernels& kernels, const Transfer& transfer, const void* source, Side from, void* target, Side to,
-              DType type) {
+void copy_box(const quant::Kernels& kernels, const Transfer& transfer, const void* source, Side from, void* target,
+              Side to, DType type) {
   kernels.copy_matrix(advance(source, from.offset, type), from.stride, advance(target, to.offset, type), to.stride,
-                      transfer.box.rows, transfer.box.cols, base::size_of(type));
+                      transfer.box.rows, transfer.box.cols, quant::size_of(type));
 }
 
 // One side of a message's transfers: whether they lie one behind the other there.
@@ -78,10 +78,10 @@ bool needs_no_packing(const layout::Plan& plan) {
 // sum of every target element from -0.0, which added to x gives x for every x, -0.0 too.
 class Sums {
  public:
-  Sums(const Kernels& kernels, std::int64_t size, DType type)
+  Sums(const quant::Kernels& kernels, std::int64_t size, DType type)
       : kernels_(kernels),
         type_(type),
-        accumulator_(base::accumulator_of(type)),
+        accumulator_(quant::accumulator_of(type)),
         values_(kernels.scratch(bytes_of(size, accumulator_))) {
     kernels.fill(values_.data(), accumulator_, -0.0, size);
   }
@@ -110,7 +110,7 @@ class Sums {
     for (std::int64_t row = 0; row < box.rows; ++row) visit(row, box.cols);
   }
 
-  const Kernels& kernels_;
+  const quant::Kernels& kernels_;
   DType type_, accumulator_;
   base::Scratch values_;
 };
@@ -157,9 +157,9 @@ void Redistribution::check_group(const Communicator& group) const {
 
 base::Fence Redistribution::run(Communicator& group, const void* source, void* target, DType type) const {
   check_group(group);
-  if (adds_ && !base::is_floating(type))
+  if (adds_ && !quant::is_floating(type))
     throw Error("redistribution on {}: expected a floating type for a plan that adds, got {}", group.name(),
-                base::name_of(type));
+                name_of(type));
   using enum layout::CollectiveKind;
   switch (collective_.kind) {
     case none:
@@ -182,7 +182,7 @@ base::Fence Redistribution::run(Communicator& group, const void* source, void* t
 }
 
 // The part that stays on this rank, box by box.
-void Redistribution::copy_own(const Kernels& kernels, const void* source, void* target, DType type) const {
+void Redistribution::copy_own(const quant::Kernels& kernels, const void* source, void* target, DType type) const {
   for (const Message& message : receives_) {
     if (message.peer != rank_) continue;
     for (const Transfer& transfer : message.transfers)
@@ -227,7 +227,7 @@ std::vector<Send> Redistribution::pack(Communicator& group, const std::shared_pt
   return sends;
 }
 
-std::vector<Receive> Redistribution::arrivals(const Kernels& kernels, Staging& staging, void* target,
+std::vector<Receive> Redistribution::arrivals(const quant::Kernels& kernels, Staging& staging, void* target,
                                               DType type) const {
   std::vector<Receive> receives;
   for (std::size_t i = 0; i < receives_.size(); ++i) {

@@ -6,10 +6,10 @@
 #include <span>
 #include <vector>
 
-#include "tessera/base/dtype.h"
 #include "tessera/base/fence.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/layout/redistribute.h"
+#include "tessera/quant/dtype.h"
 
 namespace tessera::comm {
 
@@ -30,7 +30,7 @@ class Redistribution {
   // plan the sum is taken in rank order in `type`'s accumulator and written to target in `type`, which must be
   // floating. Both are memory of group.kernels().device(). source and target must not overlap. Padding of target is
   // left alone. Elements of target that no transfer covers are left alone.
-  base::Fence run(Communicator& group, const void* source, void* target, base::DType type) const;
+  base::Fence run(Communicator& group, const void* source, void* target, quant::DType type) const;
 
  private:
   // All that goes between this rank and `peer`: its boxes one behind the other, each dense by rows.
@@ -44,17 +44,17 @@ class Redistribution {
 
   friend base::Fence run_together(Communicator& group, std::span<const Redistribution* const> members,
                                   std::span<const void* const> sources, std::span<void* const> targets,
-                                  base::DType type);
+                                  quant::DType type);
 
   void check_group(const Communicator& group) const;
-  void copy_own(const Kernels& kernels, const void* source, void* target, base::DType type) const;
-  base::Fence run_local(Communicator& group, const void* source, void* target, base::DType type) const;
-  base::Fence run_copies(Communicator& group, const void* source, void* target, base::DType type) const;
-  base::Fence run_sums(Communicator& group, const void* source, void* target, base::DType type) const;
+  void copy_own(const quant::Kernels& kernels, const void* source, void* target, quant::DType type) const;
+  base::Fence run_local(Communicator& group, const void* source, void* target, quant::DType type) const;
+  base::Fence run_copies(Communicator& group, const void* source, void* target, quant::DType type) const;
+  base::Fence run_sums(Communicator& group, const void* source, void* target, quant::DType type) const;
   std::shared_ptr<Staging> make_staging() const;
   std::vector<Send> pack(Communicator& group, const std::shared_ptr<Staging>& staging, const void* source,
-                         base::DType type) const;
-  std::vector<Receive> arrivals(const Kernels& kernels, Staging& staging, void* target, base::DType type) const;
+                         quant::DType type) const;
+  std::vector<Receive> arrivals(const quant::Kernels& kernels, Staging& staging, void* target, quant::DType type) const;
 
   layout::Collective collective_;
   int rank_ = 0, ranks_ = 0;
@@ -68,6 +68,6 @@ class Redistribution {
 // member that is not contiguous (is_contiguous) or was made for another group or rank, spans of unlike length. Members
 // must live until the fence is done; the spans need not.
 base::Fence run_together(Communicator& group, std::span<const Redistribution* const> members,
-                         std::span<const void* const> sources, std::span<void* const> targets, base::DType type);
+                         std::span<const void* const> sources, std::span<void* const> targets, quant::DType type);
 
 }  // namespace tessera::comm

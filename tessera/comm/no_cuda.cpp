@@ -1,13 +1,8 @@
-// What stands in for CUDA and NCCL where the library is built without them.
+// What stands in for NCCL where the library is built without CUDA.
 #include "tessera/base/error.h"
-#include "tessera/comm/device_kernels.h"
 #include "tessera/comm/nccl/world.h"
 
 namespace tessera::comm {
-
-std::unique_ptr<Kernels> make_cuda_kernels(base::Device device, base::CudaStream) {
-  throw Error("{}: this program was built without CUDA", base::name_of(device));
-}
 
 bool nccl_available() {
   return false;

@@ -73,7 +73,7 @@ std::string message_mismatch(const GroupIdentity& group, int a, const Operation&
     const std::int64_t expected = call_b.recv_counts[static_cast<std::size_t>(a)];
     if (sent == expected) return {};
     return fmt::format("all_to_all: rank {} sends {} elements of {} to rank {}, which expects {}", from, sent,
-                       base::name_of(call_a.type), to, expected);
+                       name_of(call_a.type), to, expected);
   }
   const auto sent = sizes_with(call_a.sends, b), expected = sizes_with(call_b.receives, a);
   if (sent == expected) return {};
@@ -125,15 +125,15 @@ std::int64_t offset_of(std::span<const std::int64_t> counts, int index) {
   return total(counts.first(static_cast<std::size_t>(index)));
 }
 
-std::size_t bytes_of(std::int64_t count, base::DType type) {
-  return static_cast<std::size_t>(count) * base::size_of(type);
+std::size_t bytes_of(std::int64_t count, quant::DType type) {
+  return static_cast<std::size_t>(count) * quant::size_of(type);
 }
 
-const std::byte* advance(const void* data, std::int64_t count, base::DType type) {
+const std::byte* advance(const void* data, std::int64_t count, quant::DType type) {
   return static_cast<const std::byte*>(data) + bytes_of(count, type);
 }
 
-std::byte* advance(void* data, std::int64_t count, base::DType type) {
+std::byte* advance(void* data, std::int64_t count, quant::DType type) {
   return static_cast<std::byte*>(data) + bytes_of(count, type);
 }
 
@@ -188,7 +188,7 @@ std::int64_t received_bytes(const Operation& operation, const GroupIdentity& gro
 }
 
 std::string describe(const Operation& operation) {
-  const std::string_view name = name_of(operation.kind), type = base::name_of(operation.type);
+  const std::string_view name = name_of(operation.kind), type = name_of(operation.type);
   switch (operation.kind) {
     case OperationKind::all_gather:
       return fmt::format("{}({}, counts {})", name, type, list(operation.recv_counts));
@@ -246,7 +246,7 @@ Operation from_numbers(std::span<const std::int64_t> numbers) {
   };
   Operation operation;
   operation.kind = static_cast<OperationKind>(next());
-  operation.type = static_cast<base::DType>(next());
+  operation.type = static_cast<quant::DType>(next());
   operation.reduce = static_cast<ReduceOp>(next());
   operation.root = static_cast<int>(next());
   for (auto* counts : {&operation.send_counts, &operation.recv_counts})

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/base/dtype.h"
 #include "tessera/comm/communicator.h"
+#include "tessera/quant/dtype.h"
 
 namespace tessera::comm {
 
@@ -17,7 +17,7 @@ std::string_view name_of(ReduceOp op);
 
 struct Operation {
   OperationKind kind = OperationKind::barrier;
-  base::DType type = base::DType::u8;
+  quant::DType type = quant::DType::u8;
   ReduceOp reduce = ReduceOp::sum;
   int root = 0;
   const void* send = nullptr;
@@ -46,10 +46,10 @@ struct GroupIdentity {
 // Elements before rank `index` in a buffer with these counts.
 std::int64_t offset_of(std::span<const std::int64_t> counts, int index);
 // Bytes of `count` elements.
-std::size_t bytes_of(std::int64_t count, base::DType type);
+std::size_t bytes_of(std::int64_t count, quant::DType type);
 // `data` moved on by `count` elements.
-const std::byte* advance(const void* data, std::int64_t count, base::DType type);
-std::byte* advance(void* data, std::int64_t count, base::DType type);
+const std::byte* advance(const void* data, std::int64_t count, quant::DType type);
+std::byte* advance(void* data, std::int64_t count, quant::DType type);
 
 // Throws Error (group, operation, what was expected, what was given) when the call cannot be right whatever the peers
 // do.

@@ -30,7 +30,7 @@ struct Call : torch::CustomClassHolder {
 class RecomputePass {
  public:
   explicit RecomputePass(Context& context) : context_(context), before_(context.pass) {
-    context.pass = shard::Pass::recompute;
+    context.pass = schedule::Pass::recompute;
   }
   ~RecomputePass() { context_.pass = before_; }
   RecomputePass(const RecomputePass&) = delete;
@@ -38,7 +38,7 @@ class RecomputePass {
 
  private:
   Context& context_;
-  shard::Pass before_;
+  schedule::Pass before_;
 };
 
 at::Tensor leaf_of(const at::Tensor& saved) {

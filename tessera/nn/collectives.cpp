@@ -3,7 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include "tessera/layout/layout.h"
-#include "tessera/ops/convert.h"
+#include "tessera/ops/aten_types.h"
 
 namespace tessera::nn {
 namespace {
@@ -33,7 +33,7 @@ std::int64_t bytes_of(const at::Tensor& x) {
 
 }  // namespace
 
-at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, shard::Pass pass) {
+at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass) {
   if (context.tp_size() == 1 || !context.sequence_parallel) return x;
   const at::Tensor own = x.contiguous();
   at::Tensor whole = at::empty({tokens, x.size(1)}, x.options());
@@ -43,7 +43,7 @@ at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, 
   return whole;
 }
 
-at::Tensor leave_tp(Context& context, const at::Tensor& part, shard::Pass pass) {
+at::Tensor leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass) {
   if (context.tp_size() == 1) return part;
   at::Tensor whole = part.contiguous();
   if (!context.sequence_parallel) {
@@ -59,7 +59,7 @@ at::Tensor leave_tp(Context& context, const at::Tensor& part, shard::Pass pass) 
   return own;
 }
 
-void all_reduce_tp(Context& context, at::Tensor& x, comm::ReduceOp op, shard::Pass pass) {
+void all_reduce_tp(Context& context, at::Tensor& x, comm::ReduceOp op, schedule::Pass pass) {
   if (context.tp_size() == 1) return;
   context.runtime.comm("tp", op == comm::ReduceOp::sum ? "all_reduce sum" : "all_reduce max", bytes_of(x), pass);
   wait(context, tp_group(context).all_reduce(x.data_ptr(), x.numel(), ops::to_dtype(x.scalar_type()), op));

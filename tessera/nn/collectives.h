@@ -14,11 +14,11 @@
 namespace tessera::nn {
 
 // [own tokens, width] -> [tokens, width].
-at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, shard::Pass pass);
+at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass);
 // Every rank's [tokens, width] are parts of a sum; returns this rank's tokens of it: [own tokens, width]. Parts are
 // added in tp-rank order in the accumulator type, rounded once.
-at::Tensor leave_tp(Context& context, const at::Tensor& part, shard::Pass pass);
+at::Tensor leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass);
 // In place over tp; contiguous.
-void all_reduce_tp(Context& context, at::Tensor& x, comm::ReduceOp op, shard::Pass pass);
+void all_reduce_tp(Context& context, at::Tensor& x, comm::ReduceOp op, schedule::Pass pass);
 
 }  // namespace tessera::nn

@@ -1,17 +1,17 @@
 // What the modules of one model on one rank share.
 #pragma once
 #include "tessera/nn/recompute.h"
-#include "tessera/shard/runtime.h"
+#include "tessera/runtime/runtime.h"
 
 namespace tessera::nn {
 
 // One thread. `runtime` outlives every module and every graph made with it.
 struct Context {
-  shard::Runtime& runtime;
+  runtime::Runtime& runtime;
   bool sequence_parallel = false;  // activations between blocks are split by tokens over tp
   BlockRecompute recompute;
-  Recompute policy = Recompute::none;       // of the block that runs
-  shard::Pass pass = shard::Pass::forward;  // recompute while a block's forward runs again
+  Recompute policy = Recompute::none;             // of the block that runs
+  schedule::Pass pass = schedule::Pass::forward;  // recompute while a block's forward runs again
 
   int tp_rank() const { return runtime.parallel().tp_rank(); }
   int tp_size() const { return runtime.parallel().tp_size(); }

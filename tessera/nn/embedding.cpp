@@ -4,7 +4,7 @@
 
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/collectives.h"
-#include "tessera/ops/convert.h"
+#include "tessera/ops/aten_types.h"
 #include "tessera/ops/embedding.h"
 
 namespace tessera::nn {
@@ -36,10 +36,10 @@ void produce_rows(Context& context, const VocabEmbedding& embedding, const at::T
   const Weight& weight = embedding.weight;
   if (!is_trainable(context, weight)) return;
   const at::Tensor ids = tokens.contiguous();
-  const shard::RowGradient rows = context.runtime.grad_rows(weight.id, row_ids(embedding, ids));
+  const runtime::RowGradient rows = context.runtime.grad_rows(weight.id, row_ids(embedding, ids));
   at::Tensor gradient = ops::view_of(rows.data, {ids.size(0), weight.cols}, rows.dtype, ids.device());
   const at::Tensor slots =
-      ops::view_of(const_cast<std::int64_t*>(rows.slots), {ids.size(0)}, base::DType::i64, ids.device());
+      ops::view_of(const_cast<std::int64_t*>(rows.slots), {ids.size(0)}, quant::DType::i64, ids.device());
   ops::embedding_backward(dy, slots, gradient, 0, false);
   context.runtime.produce(weight.id);
 }
@@ -62,7 +62,7 @@ class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
     const at::Tensor tokens = ctx->get_saved_variables()[0];
     auto& context = *saved_pointer<Context>(ctx, "context");
     auto& embedding = *saved_pointer<const VocabEmbedding>(ctx, "embedding");
-    const at::Tensor dy = enter_tp(context, gradients[0], tokens.size(0), shard::Pass::backward);
+    const at::Tensor dy = enter_tp(context, gradients[0], tokens.size(0), schedule::Pass::backward);
     if (travels_by_rows(context, embedding)) {
       produce_rows(context, embedding, tokens, dy);
       return {{}, {}, {}, {}, {}};

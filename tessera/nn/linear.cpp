@@ -9,7 +9,7 @@ namespace tessera::nn {
 namespace {
 
 at::Tensor dgrad(Context& context, const Weight& weight, const at::Tensor& dy) {
-  ConsumedWeight consumed(context, weight, shard::Pass::backward);
+  ConsumedWeight consumed(context, weight, schedule::Pass::backward);
   return ops::gemm_dgrad(dy, consumed.tensor());
 }
 
@@ -50,16 +50,16 @@ class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
     const std::int64_t tokens = ctx->saved_data["tokens"].toInt();
     at::Tensor input = saved[0];
     if (!input.defined()) input = normed_again(context, *linear.norm, saved[1], saved[2]);
-    const at::Tensor whole = enter_tp(context, input, tokens, shard::Pass::backward);
+    const at::Tensor whole = enter_tp(context, input, tokens, schedule::Pass::backward);
     const at::Tensor part = linear_backward(context, linear.weight, gradients[0], whole);
-    at::Tensor dx = leave_tp(context, part, shard::Pass::backward);
+    at::Tensor dx = leave_tp(context, part, schedule::Pass::backward);
     if (linear.norm) dx = norm_backward(context, *linear.norm, dx, gradients[1], saved[1], saved[2]);
     return {dx, ctx->saved_data["residual"].toBool() ? dx : at::Tensor(), {}, {}, {}, {}};
   }
 
  private:
   static at::Tensor normed_again(Context& context, const Norm& norm, const at::Tensor& sum, const at::Tensor& rstd) {
-    ConsumedWeight weight(context, norm.weight, shard::Pass::recompute);
+    ConsumedWeight weight(context, norm.weight, schedule::Pass::recompute);
     return ops::rms_norm_apply(sum, rstd, weight.tensor());
   }
 };
@@ -86,7 +86,7 @@ class RowFunction : public torch::autograd::Function<RowFunction> {
     auto& linear = *saved_pointer<const RowLinear>(ctx, "linear");
     fetch(ctx, context);
     const bool activated = linear.activation == Activation::swiglu;
-    const at::Tensor dy = enter_tp(context, gradients[0], saved[0].size(0), shard::Pass::backward);
+    const at::Tensor dy = enter_tp(context, gradients[0], saved[0].size(0), schedule::Pass::backward);
     const at::Tensor dx = dgrad(context, linear.weight, dy);
     if (activated && !saved[1].defined()) {
       const ops::SwigluAgain swiglu = ops::swiglu_backward_again(dx, saved[0]);

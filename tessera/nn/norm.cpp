@@ -37,7 +37,7 @@ ops::RmsNorm norm_forward(Context& context, const Norm& norm, const at::Tensor& 
 
 at::Tensor norm_backward(Context& context, const Norm& norm, const at::Tensor& dy, const at::Tensor& dsum,
                          const at::Tensor& sum, const at::Tensor& rstd) {
-  ConsumedWeight weight(context, norm.weight, shard::Pass::backward);
+  ConsumedWeight weight(context, norm.weight, schedule::Pass::backward);
   at::Tensor dx, no_gradient;
   if (!is_trainable(context, norm.weight))
     return ops::rms_norm_backward(dy, dsum, sum, rstd, weight.tensor(), no_gradient, false);

@@ -47,9 +47,9 @@ class OutputLossFunction : public torch::autograd::Function<OutputLossFunction> 
     fetch(ctx, context);
     at::Tensor dlogits = saved[0];
     if (const double factor = gradients[0].item<double>(); factor != 1.0) dlogits = at::mul(dlogits, factor);
-    const at::Tensor whole = enter_tp(context, saved[1], dlogits.size(0), shard::Pass::backward);
+    const at::Tensor whole = enter_tp(context, saved[1], dlogits.size(0), schedule::Pass::backward);
     const at::Tensor part = linear_backward(context, output.weight, dlogits, whole);
-    return {leave_tp(context, part, shard::Pass::backward), {}, {}, {}, {}, {}};
+    return {leave_tp(context, part, schedule::Pass::backward), {}, {}, {}, {}, {}};
   }
 };
 

@@ -21,7 +21,7 @@ void stash(AutogradContext* ctx, Context& context, bool kept, const variable_lis
 }
 
 void fetch(AutogradContext* ctx, Context& context) {
-  context.runtime.fetch(ctx->saved_data["stashed_bytes"].toInt(), shard::Pass::backward,
+  context.runtime.fetch(ctx->saved_data["stashed_bytes"].toInt(), schedule::Pass::backward,
                         ctx->saved_data["stashed_way"].toStringRef());
 }
 

@@ -1,11 +1,11 @@
 #include "tessera/nn/weight.h"
 
-#include "tessera/ops/convert.h"
+#include "tessera/ops/aten_types.h"
 
 namespace tessera::nn {
 namespace {
 
-at::Tensor shaped(Context& context, void* data, base::DType type, const Weight& weight) {
+at::Tensor shaped(Context& context, void* data, quant::DType type, const Weight& weight) {
   const at::Device device = ops::to_device(context.runtime.parallel().device);
   if (weight.is_vector) return ops::view_of(data, {weight.cols}, type, device);
   return ops::view_of(data, {weight.rows, weight.cols}, type, device);
@@ -13,9 +13,9 @@ at::Tensor shaped(Context& context, void* data, base::DType type, const Weight& 
 
 }  // namespace
 
-ConsumedWeight::ConsumedWeight(Context& context, const Weight& weight, shard::Pass pass)
+ConsumedWeight::ConsumedWeight(Context& context, const Weight& weight, schedule::Pass pass)
     : context_(context), id_(weight.id), pass_(pass) {
-  const shard::WeightView view = context.runtime.consume(weight.id, pass);
+  const runtime::WeightView view = context.runtime.consume(weight.id, pass);
   tensor_ = shaped(context, const_cast<void*>(view.rowwise), view.format, weight);
 }
 
@@ -28,7 +28,7 @@ bool is_trainable(Context& context, const Weight& weight) {
   return context.runtime.parameter(weight.id).spec.trainable;
 }
 
-at::Tensor gradient_tensor(Context& context, const shard::GradientBuffer& buffer, const Weight& weight) {
+at::Tensor gradient_tensor(Context& context, const runtime::GradientBuffer& buffer, const Weight& weight) {
   return shaped(context, buffer.data, buffer.dtype, weight);
 }
 

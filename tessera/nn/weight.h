@@ -11,7 +11,7 @@ namespace tessera::nn {
 // The tp-local part of a parameter: what every operation of this rank sees. A matrix [rows, cols], either may be 0, or
 // a vector [cols].
 struct Weight {
-  shard::ParameterId id = shard::kNoParameter;
+  schedule::ParameterId id = schedule::kNoParameter;
   std::int64_t rows = 0, cols = 0;
   bool is_vector = false;
 };
@@ -20,7 +20,7 @@ struct Weight {
 // wait for communication and throw its errors; while an error is under way already, nothing is released any more.
 class ConsumedWeight {
  public:
-  ConsumedWeight(Context& context, const Weight& weight, shard::Pass pass);
+  ConsumedWeight(Context& context, const Weight& weight, schedule::Pass pass);
   ~ConsumedWeight() noexcept(false);
   ConsumedWeight(const ConsumedWeight&) = delete;
   ConsumedWeight& operator=(const ConsumedWeight&) = delete;
@@ -29,8 +29,8 @@ class ConsumedWeight {
 
  private:
   Context& context_;
-  shard::ParameterId id_;
-  shard::Pass pass_;
+  schedule::ParameterId id_;
+  schedule::Pass pass_;
   int exceptions_ = std::uncaught_exceptions();  // under way when this was made
   at::Tensor tensor_;
 };
@@ -42,12 +42,12 @@ void produce_gradient(Context& context, const Weight& weight, Write write);
 
 bool is_trainable(Context& context, const Weight& weight);
 // The staging as a tensor of the weight's shape in the accumulator type.
-at::Tensor gradient_tensor(Context& context, const shard::GradientBuffer& buffer, const Weight& weight);
+at::Tensor gradient_tensor(Context& context, const runtime::GradientBuffer& buffer, const Weight& weight);
 
 template <typename Write>
 void produce_gradient(Context& context, const Weight& weight, Write write) {
   if (!is_trainable(context, weight)) return;
-  const shard::GradientBuffer buffer = context.runtime.grad_buffer(weight.id);
+  const runtime::GradientBuffer buffer = context.runtime.grad_buffer(weight.id);
   at::Tensor gradient = gradient_tensor(context, buffer, weight);
   write(gradient, buffer.accumulate);
   context.runtime.produce(weight.id);

@@ -35,8 +35,8 @@ void check_adamw(const AdamWBuffers& buffers) {
                 buffers.count);
   TESSERA_CHECK(
       buffers.weight != buffers.master || buffers.weight == nullptr || buffers.weight_type == buffers.master_type,
-      "adamw: the weight shares the master's memory as {}, the master is {}", base::name_of(buffers.weight_type),
-      base::name_of(buffers.master_type));
+      "adamw: the weight shares the master's memory as {}, the master is {}", name_of(buffers.weight_type),
+      name_of(buffers.master_type));
 }
 
 }  // namespace tessera::ops

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "tessera/base/cuda_stream.h"
-#include "tessera/base/dtype.h"
+#include "tessera/quant/dtype.h"
 
 namespace tessera::ops {
 
@@ -17,11 +17,11 @@ struct AdamW {
 };
 struct AdamWBuffers {
   void* master = nullptr;  // fp32 or fp64, updated
-  base::DType master_type = base::DType::fp32;
+  quant::DType master_type = quant::DType::fp32;
   void* weight = nullptr;  // written as round(master); may equal master; null: nothing to write
-  base::DType weight_type = base::DType::fp32;
+  quant::DType weight_type = quant::DType::fp32;
   const void* gradient = nullptr;  // any floating type
-  base::DType gradient_type = base::DType::fp32;
+  quant::DType gradient_type = quant::DType::fp32;
   void* exp_avg = nullptr;     // master_type, updated
   void* exp_avg_sq = nullptr;  // master_type, updated
   std::int64_t count = 0;
@@ -49,7 +49,7 @@ struct StepChoices {
 StepChoices step_choices(const AdamW& options);
 
 // sums[r] = sum over the row of value^2 in fp64, elements in a fixed order that depends on `cols` alone.
-void row_square_sums(const void* values, base::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,
+void row_square_sums(const void* values, quant::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,
                      double* sums);
 
 // The norm of the whole gradient and what to multiply the gradient with.
@@ -68,7 +68,7 @@ void adamw(std::span<const AdamWBuffers> shards, const StepScalars* scalars, con
 void choose_step(const StepChoices* choices, const Clip* clip, std::int64_t* updates, StepScalars* scalars,
                  base::CudaStream stream);
 
-void row_square_sums(const void* values, base::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,
+void row_square_sums(const void* values, quant::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,
                      double* sums, base::CudaStream stream);
 // *result from norm = sqrt(squares[0] + ... + squares[count - 1]), added in order: factor = min(1, limit / (norm +
 // 1e-6)), 1 for a limit of 0. For few terms: one thread adds.

@@ -35,13 +35,13 @@ void update(const TypedScalars<A>& scalars, const Range<A>& range) {
 constexpr std::int64_t kChunk = 1024;  // elements whose gradient is widened at a time
 
 template <typename A>
-void adamw_typed(const AdamW& options, const AdamWBuffers& buffers, base::DType type) {
+void adamw_typed(const AdamW& options, const AdamWBuffers& buffers, quant::DType type) {
   const TypedScalars<A> scalars(step_scalars(options), options.gradient_scale, buffers.decays);
   std::array<A, kChunk> widened;
   for (std::int64_t start = 0; start < buffers.count; start += kChunk) {
     const std::int64_t count = std::min(kChunk, buffers.count - start);
-    const auto at = [start](void* data, base::DType element) {
-      return static_cast<std::byte*>(data) + static_cast<std::size_t>(start) * base::size_of(element);
+    const auto at = [start](void* data, quant::DType element) {
+      return static_cast<std::byte*>(data) + static_cast<std::size_t>(start) * quant::size_of(element);
     };
     const A* gradient = static_cast<const A*>(buffers.gradient) + start;
     if (buffers.gradient_type != type) {
@@ -68,7 +68,7 @@ void adamw(const AdamW& options, const AdamWBuffers& buffers) {
                        [&](auto element) { adamw_typed<decltype(element)>(options, buffers, buffers.master_type); });
 }
 
-void row_square_sums(const void* values, base::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,
+void row_square_sums(const void* values, quant::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,
                      double* sums) {
   dispatch_floating(type, [&](auto element) {
     for (std::int64_t row = 0; row < rows; ++row) {

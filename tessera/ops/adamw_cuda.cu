@@ -1,5 +1,5 @@
 #include "tessera/ops/adamw_element.h"
-#include "tessera/ops/device.cuh"
+#include "tessera/ops/packs.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 struct Types {
-  base::DType master, gradient, weight;
+  quant::DType master, gradient, weight;
   bool operator==(const Types&) const = default;
 };
 // A shard without a weight of its own goes with any.
@@ -110,15 +110,15 @@ Types types_of(const AdamWBuffers& b) {
 }
 
 int pack_of(const Types& types) {
-  return pack_of(base::size_of(types.master), base::size_of(types.gradient), base::size_of(types.weight));
+  return pack_of(quant::size_of(types.master), quant::size_of(types.gradient), quant::size_of(types.weight));
 }
 
 bool all_aligned(const AdamWBuffers& b, const void* weight) {
   const Types types = types_of(b);
-  const auto pack = static_cast<std::size_t>(pack_of(types)), master = pack * base::size_of(types.master);
+  const auto pack = static_cast<std::size_t>(pack_of(types)), master = pack * quant::size_of(types.master);
   return is_aligned(b.master, master) && is_aligned(b.exp_avg, master) && is_aligned(b.exp_avg_sq, master) &&
-         is_aligned(b.gradient, pack * base::size_of(types.gradient)) &&
-         is_aligned(weight, pack * base::size_of(types.weight));
+         is_aligned(b.gradient, pack * quant::size_of(types.gradient)) &&
+         is_aligned(weight, pack * quant::size_of(types.weight));
 }
 
 void append(Launch& launch, const AdamWBuffers& b) {

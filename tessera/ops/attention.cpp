@@ -7,10 +7,10 @@
 #include <cstdlib>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/aten_types.h"
 #include "tessera/ops/attention_device.h"
 #include "tessera/ops/attention_kernels.h"
 #include "tessera/ops/attention_spans.h"
-#include "tessera/ops/convert.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {

@@ -2,14 +2,14 @@
 #include <cstdint>
 #include <span>
 
-#include "tessera/base/dtype.h"
+#include "tessera/quant/dtype.h"
 
 namespace tessera::ops {
 
 // Between heads as they are stored ([tokens, heads, head_dim] of `type`) and one operand a query head in the
 // accumulator type ([tokens, map.size(), head_dim]); query head h belongs to stored head map[h].
 struct HeadArguments {
-  base::DType type = base::DType::fp32;
+  quant::DType type = quant::DType::fp32;
   std::int64_t tokens = 0, heads = 0, head_dim = 0;
   std::span<const int> map;
   const void* from = nullptr;

@@ -5,19 +5,19 @@
 #include <cstdint>
 
 #include "tessera/base/cuda_stream.h"
-#include "tessera/base/dtype.h"
+#include "tessera/quant/dtype.h"
 
 namespace tessera::ops {
 
 // to[i] = round(from[i]); any two floating types; the ranges do not overlap.
-void cast(const void* from, base::DType from_type, void* to, base::DType to_type, std::int64_t count);
+void cast(const void* from, quant::DType from_type, void* to, quant::DType to_type, std::int64_t count);
 // sum[i] += term[i], both of `type` (fp32 or fp64).
-void add(void* sum, const void* term, base::DType type, std::int64_t count);
+void add(void* sum, const void* term, quant::DType type, std::int64_t count);
 
 namespace cuda {
-void cast(const void* from, base::DType from_type, void* to, base::DType to_type, std::int64_t count,
+void cast(const void* from, quant::DType from_type, void* to, quant::DType to_type, std::int64_t count,
           base::CudaStream stream);
-void add(void* sum, const void* term, base::DType type, std::int64_t count, base::CudaStream stream);
+void add(void* sum, const void* term, quant::DType type, std::int64_t count, base::CudaStream stream);
 }  // namespace cuda
 
 }  // namespace tessera::ops

@@ -13,10 +13,10 @@ void cast_range(const From* __restrict from, To* __restrict to, std::int64_t cou
 
 }  // namespace
 
-void cast(const void* from, base::DType from_type, void* to, base::DType to_type, std::int64_t count) {
+void cast(const void* from, quant::DType from_type, void* to, quant::DType to_type, std::int64_t count) {
   if (count == 0) return;
   if (from_type == to_type) {
-    std::memcpy(to, from, static_cast<std::size_t>(count) * base::size_of(to_type));
+    std::memcpy(to, from, static_cast<std::size_t>(count) * quant::size_of(to_type));
     return;
   }
   dispatch_floating(from_type, [&](auto source) {
@@ -26,7 +26,7 @@ void cast(const void* from, base::DType from_type, void* to, base::DType to_type
   });
 }
 
-void add(void* sum, const void* term, base::DType type, std::int64_t count) {
+void add(void* sum, const void* term, quant::DType type, std::int64_t count) {
   dispatch_accumulator(type, [&](auto element) {
     using A = decltype(element);
     auto* __restrict total = static_cast<A*>(sum);

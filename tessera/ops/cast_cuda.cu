@@ -1,5 +1,5 @@
 #include "tessera/ops/cast.h"
-#include "tessera/ops/device.cuh"
+#include "tessera/ops/packs.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
@@ -44,11 +44,11 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void cast(const void* from, base::DType from_type, void* to, base::DType to_type, std::int64_t count,
+void cast(const void* from, quant::DType from_type, void* to, quant::DType to_type, std::int64_t count,
           base::CudaStream stream) {
   if (count == 0) return;
   if (from_type == to_type) {
-    const std::size_t bytes = static_cast<std::size_t>(count) * base::size_of(to_type);
+    const std::size_t bytes = static_cast<std::size_t>(count) * quant::size_of(to_type);
     base::check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), "cast");
     return;
   }
@@ -68,7 +68,7 @@ void cast(const void* from, base::DType from_type, void* to, base::DType to_type
   check_launch("cast");
 }
 
-void add(void* sum, const void* term, base::DType type, std::int64_t count, base::CudaStream stream) {
+void add(void* sum, const void* term, quant::DType type, std::int64_t count, base::CudaStream stream) {
   if (count == 0) return;
   dispatch_accumulator(type, [&](auto element) {
     using A = decltype(element);

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/convert.h"
+#include "tessera/ops/aten_types.h"
 #include "tessera/ops/cross_entropy_kernels.h"
 #include "tessera/ops/element.h"
 #include "tessera/ops/tensor.h"

@@ -1,6 +1,6 @@
 // A block a row in each phase; sums and maxima go over a row in an order that depends on the vocabulary's size alone.
 #include "tessera/ops/cross_entropy_kernels.h"
-#include "tessera/ops/device.cuh"
+#include "tessera/ops/packs.cuh"
 
 namespace tessera::ops::cuda {
 namespace {

@@ -2,13 +2,13 @@
 #include <cstdint>
 
 #include "tessera/base/cuda_stream.h"
-#include "tessera/base/dtype.h"
+#include "tessera/quant/dtype.h"
 
 namespace tessera::ops {
 
 // logits: [tokens, vocabulary] of `type`; maximum [tokens], sums [2, tokens], losses [tokens] of its accumulator type.
 struct CrossEntropyShape {
-  base::DType type = base::DType::fp32;
+  quant::DType type = quant::DType::fp32;
   std::int64_t tokens = 0, vocabulary = 0, vocab_begin = 0;  // of this rank's slice
 };
 struct CrossEntropyMaximum {
@@ -36,7 +36,7 @@ void cross_entropy_finish(const CrossEntropyShape& shape, const CrossEntropyFini
 }  // namespace cpu
 
 struct SumInOrder {
-  base::DType type = base::DType::fp32;  // of the terms: an accumulator
+  quant::DType type = quant::DType::fp32;  // of the terms: an accumulator
   std::int64_t count = 0;
   const void* terms = nullptr;
   void* scratch = nullptr;  // sum_in_order_scratch(count) elements

@@ -4,8 +4,8 @@
 
 namespace tessera::ops {
 
-void refuse_type(base::DType type, const char* expected) {
-  throw Error("element type {}: expected {}", base::name_of(type), expected);
+void refuse_type(quant::DType type, const char* expected) {
+  throw Error("element type {}: expected {}", name_of(type), expected);
 }
 
 }  // namespace tessera::ops

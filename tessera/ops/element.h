@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "tessera/base/bfloat16.h"
-#include "tessera/base/dtype.h"
 #include "tessera/base/host_device.h"
+#include "tessera/quant/bfloat16.h"
+#include "tessera/quant/dtype.h"
 
 namespace tessera::ops {
 
@@ -25,7 +25,7 @@ TESSERA_HOST_DEVICE inline Accumulator<T> load(T value) {
 // 2008).
 template <typename T>
 TESSERA_HOST_DEVICE inline T round_to(double value) {
-  if constexpr (std::is_same_v<T, base::bfloat16>) {
+  if constexpr (std::is_same_v<T, quant::bfloat16>) {
     const float nearest = static_cast<float>(value);
     const double back = nearest;
     auto bits = std::bit_cast<std::uint32_t>(nearest);
@@ -42,16 +42,16 @@ TESSERA_HOST_DEVICE inline T round_to(float value) {
 }
 
 // Throws an Error that says which types are expected.
-[[noreturn]] void refuse_type(base::DType type, const char* expected);
+[[noreturn]] void refuse_type(quant::DType type, const char* expected);
 // Calls function(T{}) with T the C++ type of a floating `type`.
 template <typename Function>
-void dispatch_floating(base::DType type, Function&& function) {
+void dispatch_floating(quant::DType type, Function&& function) {
   switch (type) {
-    case base::DType::bf16:
-      return function(base::bfloat16{});
-    case base::DType::fp32:
+    case quant::DType::bf16:
+      return function(quant::bfloat16{});
+    case quant::DType::fp32:
       return function(float{});
-    case base::DType::fp64:
+    case quant::DType::fp64:
       return function(double{});
     default:
       refuse_type(type, "bf16, fp32 or fp64");
@@ -59,9 +59,9 @@ void dispatch_floating(base::DType type, Function&& function) {
 }
 // The same for an accumulator: fp32 or fp64.
 template <typename Function>
-void dispatch_accumulator(base::DType type, Function&& function) {
-  if (type == base::DType::fp32) return function(float{});
-  if (type == base::DType::fp64) return function(double{});
+void dispatch_accumulator(quant::DType type, Function&& function) {
+  if (type == quant::DType::fp32) return function(float{});
+  if (type == quant::DType::fp64) return function(double{});
   refuse_type(type, "fp32 or fp64");
 }
 

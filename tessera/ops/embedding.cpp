@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/convert.h"
+#include "tessera/ops/aten_types.h"
 #include "tessera/ops/embedding_kernels.h"
 #include "tessera/ops/tensor.h"
 

@@ -6,7 +6,7 @@
 namespace tessera::ops::cpu {
 
 void embedding_forward(const EmbeddingArguments& a) {
-  const std::size_t row_bytes = static_cast<std::size_t>(a.hidden) * base::size_of(a.type);
+  const std::size_t row_bytes = static_cast<std::size_t>(a.hidden) * quant::size_of(a.type);
   for (std::int64_t token = 0; token < a.tokens; ++token) {
     std::byte* to = static_cast<std::byte*>(a.result) + static_cast<std::size_t>(token) * row_bytes;
     const std::int64_t row = a.ids[token] - a.vocab_begin;

@@ -2,8 +2,8 @@
 // other, in kPacks packs of columns a lane.
 #include <cub/device/device_radix_sort.cuh>
 
-#include "tessera/ops/device.cuh"
 #include "tessera/ops/embedding_kernels.h"
+#include "tessera/ops/packs.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
@@ -198,7 +198,7 @@ void embedding_backward(const EmbeddingArguments& a, const EmbeddingParts& parts
   const Keys given{.rows = list(0), .tokens = list(1)}, sorted{.rows = list(2), .tokens = list(3)};
   if (!parts.accumulate) {
     const auto elements = static_cast<std::size_t>(a.vocabulary * a.hidden);
-    base::check_cuda(cudaMemsetAsync(a.result, 0, elements * base::size_of(base::accumulator_of(a.type)), stream),
+    base::check_cuda(cudaMemsetAsync(a.result, 0, elements * quant::size_of(quant::accumulator_of(a.type)), stream),
                      "embedding_backward");
   }
   if (a.tokens == 0) return;

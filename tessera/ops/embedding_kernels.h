@@ -2,12 +2,12 @@
 #include <cstdint>
 
 #include "tessera/base/cuda_stream.h"
-#include "tessera/base/dtype.h"
+#include "tessera/quant/dtype.h"
 
 namespace tessera::ops {
 
 struct EmbeddingArguments {
-  base::DType type = base::DType::fp32;
+  quant::DType type = quant::DType::fp32;
   std::int64_t tokens = 0, hidden = 0;
   std::int64_t vocab_begin = 0, vocabulary = 0;  // of this rank's slice
   const std::int64_t* ids = nullptr;             // [tokens]

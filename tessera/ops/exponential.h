@@ -23,7 +23,7 @@ TESSERA_HOST_DEVICE inline float exponential_of_rest(float x, float shifted) {
 }
 }  // namespace detail
 
-// Within 1.1 units in the last place of fp32 (tests/ops/test_flat_ops.cpp tries every 257th float). exp(x) = 2^n
+// Within 1.1 units in the last place of fp32 (tests/ops/flat_ops_test.cpp tries every 257th float). exp(x) = 2^n
 // exp(r), n the integer nearest x log2(e), |r| <= ln(2)/2; exp(r) = 1 + r + r^2 q(r), q the Chebyshev interpolant of
 // degree 4 (relative error below 2e-9). 2^n is applied in two halves so that results underflow gradually and overflow
 // to infinity; NaN stays NaN.

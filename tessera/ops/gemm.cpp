@@ -3,7 +3,7 @@
 #include <ATen/ops/mm.h>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/convert.h"
+#include "tessera/ops/aten_types.h"
 #include "tessera/ops/gemm_device.h"
 #include "tessera/ops/tensor.h"
 

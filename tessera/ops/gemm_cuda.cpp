@@ -27,21 +27,21 @@ using Description = Owner<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
 using Matrix = Owner<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using Preference = Owner<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
-cudaDataType_t type_of(base::DType type) {
+cudaDataType_t type_of(quant::DType type) {
   switch (type) {
-    case base::DType::bf16:
+    case quant::DType::bf16:
       return CUDA_R_16BF;
-    case base::DType::fp32:
+    case quant::DType::fp32:
       return CUDA_R_32F;
-    case base::DType::fp64:
+    case quant::DType::fp64:
       return CUDA_R_64F;
     default:
-      throw Error("gemm: element type {}: expected bf16, fp32 or fp64", base::name_of(type));
+      throw Error("gemm: element type {}: expected bf16, fp32 or fp64", name_of(type));
   }
 }
 
 // A row-major [rows, cols] matrix as cuBLASLt sees it: its transpose, column by column.
-Matrix matrix(std::int64_t rows, std::int64_t cols, base::DType type) {
+Matrix matrix(std::int64_t rows, std::int64_t cols, quant::DType type) {
   cublasLtMatrixLayout_t layout = nullptr;
   check(cublasLtMatrixLayoutCreate(&layout, type_of(type), static_cast<std::uint64_t>(cols),
                                    static_cast<std::uint64_t>(rows), cols),
@@ -50,7 +50,7 @@ Matrix matrix(std::int64_t rows, std::int64_t cols, base::DType type) {
 }
 
 Description description(const Product& product) {
-  const bool is_double = product.type == base::DType::fp64;
+  const bool is_double = product.type == quant::DType::fp64;
   cublasLtMatmulDesc_t handle = nullptr;
   check(cublasLtMatmulDescCreate(&handle, is_double ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
                                  is_double ? CUDA_R_64F : CUDA_R_32F),
@@ -93,7 +93,7 @@ void multiply(const Product& product, void* scratch, base::CudaStream stream, in
   const Matrix result = matrix(product.rows, product.cols, product.result_type);
   const bool from_table = candidate < 0;
   if (from_table)
-    candidate = product.result_type == base::DType::bf16
+    candidate = product.result_type == quant::DType::bf16
                     ? gemm_candidate(product.rows, product.cols, product.inner, product.left_transposed,
                                      product.right_transposed)
                     : 0;
@@ -110,7 +110,7 @@ void multiply(const Product& product, void* scratch, base::CudaStream stream, in
                 product.cols, candidate, count);
   const float one = 1, zero = 0;
   const double one_double = 1, zero_double = 0;
-  const bool is_double = product.type == base::DType::fp64;
+  const bool is_double = product.type == quant::DType::fp64;
   check(
       cublasLtMatmul(handle, work.get(), is_double ? static_cast<const void*>(&one_double) : &one, product.right,
                      right.get(), product.left, left.get(), is_double ? static_cast<const void*>(&zero_double) : &zero,

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "tessera/base/cuda_stream.h"
-#include "tessera/base/dtype.h"
+#include "tessera/quant/dtype.h"
 
 namespace tessera::ops {
 
@@ -11,8 +11,8 @@ namespace tessera::ops {
 // [inner, rows]; right likewise. Sums in fp32 for bf16 and fp32, in fp64 for fp64; rounded once.
 struct Product {
   std::int64_t rows = 0, cols = 0, inner = 0;
-  base::DType type = base::DType::fp32;         // of left and right
-  base::DType result_type = base::DType::fp32;  // `type` or its accumulator type
+  quant::DType type = quant::DType::fp32;         // of left and right
+  quant::DType result_type = quant::DType::fp32;  // `type` or its accumulator type
   const void* left = nullptr;
   bool left_transposed = false;
   const void* right = nullptr;

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "tessera/base/cuda_stream.h"
-#include "tessera/base/dtype.h"
+#include "tessera/quant/dtype.h"
 
 namespace tessera::ops {
 
@@ -19,12 +19,12 @@ struct NormalFill {
   double standard_deviation = 0.02;
   std::int64_t logical_cols = 0, row = 0, col = 0, rows = 0, cols = 0, stride = 0;
 };
-void fill_normal(const NormalFill& fill, void* data, base::DType type);
-void fill_constant(double value, void* data, base::DType type, std::int64_t count);
+void fill_normal(const NormalFill& fill, void* data, quant::DType type);
+void fill_constant(double value, void* data, quant::DType type, std::int64_t count);
 
 namespace cuda {  // the same bits in a device's memory
-void fill_normal(const NormalFill& fill, void* data, base::DType type, base::CudaStream stream);
-void fill_constant(double value, void* data, base::DType type, std::int64_t count, base::CudaStream stream);
+void fill_normal(const NormalFill& fill, void* data, quant::DType type, base::CudaStream stream);
+void fill_constant(double value, void* data, quant::DType type, std::int64_t count, base::CudaStream stream);
 }  // namespace cuda
 
 }  // namespace tessera::ops

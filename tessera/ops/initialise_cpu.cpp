@@ -19,7 +19,7 @@ void fill_chunk(const NormalStream& stream, std::uint64_t first, std::array<doub
 
 }  // namespace
 
-void fill_normal(const NormalFill& fill, void* data, base::DType type) {
+void fill_normal(const NormalFill& fill, void* data, quant::DType type) {
   check_fill(fill);
   dispatch_floating(type, [&](auto element) {
     using T = decltype(element);
@@ -38,7 +38,7 @@ void fill_normal(const NormalFill& fill, void* data, base::DType type) {
   });
 }
 
-void fill_constant(double value, void* data, base::DType type, std::int64_t count) {
+void fill_constant(double value, void* data, quant::DType type, std::int64_t count) {
   dispatch_floating(type, [&](auto element) {
     using T = decltype(element);
     const T rounded = round_to<T>(value);

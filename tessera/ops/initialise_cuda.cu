@@ -1,5 +1,5 @@
-#include "tessera/ops/device.cuh"
 #include "tessera/ops/normal_stream.h"
+#include "tessera/ops/packs.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads) fill_range(T* data, std::int64_t cou
 
 }  // namespace
 
-void fill_normal(const NormalFill& fill, void* data, base::DType type, base::CudaStream stream) {
+void fill_normal(const NormalFill& fill, void* data, quant::DType type, base::CudaStream stream) {
   check_fill(fill);
   dispatch_floating(type, [&](auto element) {
     using T = decltype(element);
@@ -60,7 +60,7 @@ void fill_normal(const NormalFill& fill, void* data, base::DType type, base::Cud
   check_launch("fill_normal");
 }
 
-void fill_constant(double value, void* data, base::DType type, std::int64_t count, base::CudaStream stream) {
+void fill_constant(double value, void* data, quant::DType type, std::int64_t count, base::CudaStream stream) {
   dispatch_floating(type, [&](auto element) {
     using T = decltype(element);
     if (count == 0) return;

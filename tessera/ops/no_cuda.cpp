@@ -25,10 +25,10 @@ base::CudaStream stream_of(const at::Tensor&) {
 
 namespace cuda {
 
-void cast(const void*, base::DType, void*, base::DType, std::int64_t, base::CudaStream) {
+void cast(const void*, quant::DType, void*, quant::DType, std::int64_t, base::CudaStream) {
   refuse("cast");
 }
-void add(void*, const void*, base::DType, std::int64_t, base::CudaStream) {
+void add(void*, const void*, quant::DType, std::int64_t, base::CudaStream) {
   refuse("add");
 }
 
@@ -41,14 +41,14 @@ void choose_step(const StepChoices*, const Clip*, std::int64_t*, StepScalars*, b
 void clip_factor(const double*, std::int64_t, double, Clip*, base::CudaStream) {
   refuse("clip_factor");
 }
-void row_square_sums(const void*, base::DType, std::int64_t, std::int64_t, std::int64_t, double*, base::CudaStream) {
+void row_square_sums(const void*, quant::DType, std::int64_t, std::int64_t, std::int64_t, double*, base::CudaStream) {
   refuse("row_square_sums");
 }
 
-void fill_normal(const NormalFill&, void*, base::DType, base::CudaStream) {
+void fill_normal(const NormalFill&, void*, quant::DType, base::CudaStream) {
   refuse("fill_normal");
 }
-void fill_constant(double, void*, base::DType, std::int64_t, base::CudaStream) {
+void fill_constant(double, void*, quant::DType, std::int64_t, base::CudaStream) {
   refuse("fill_constant");
 }
 

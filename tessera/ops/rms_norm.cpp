@@ -1,6 +1,6 @@
 #include "tessera/ops/rms_norm.h"
 
-#include "tessera/ops/convert.h"
+#include "tessera/ops/aten_types.h"
 #include "tessera/ops/rms_norm_kernels.h"
 #include "tessera/ops/tensor.h"
 

@@ -1,5 +1,5 @@
 // A fixed number of blocks walk the rows; each keeps its part of dweight, and a second kernel adds the parts in order.
-#include "tessera/ops/device.cuh"
+#include "tessera/ops/packs.cuh"
 #include "tessera/ops/rms_norm_kernels.h"
 
 namespace tessera::ops::cuda {

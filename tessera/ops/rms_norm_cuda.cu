@@ -1,5 +1,5 @@
 // Forward: a block a row, which stays in registers where it fits. Backward: in rms_norm_backward_cuda.cu.
-#include "tessera/ops/device.cuh"
+#include "tessera/ops/packs.cuh"
 #include "tessera/ops/rms_norm_kernels.h"
 
 namespace tessera::ops::cuda {

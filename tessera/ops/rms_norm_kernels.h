@@ -2,13 +2,13 @@
 #include <cstdint>
 
 #include "tessera/base/cuda_stream.h"
-#include "tessera/base/dtype.h"
+#include "tessera/quant/dtype.h"
 
 namespace tessera::ops {
 
 // Matrices are [tokens, hidden] of `type`, row-major; statistics, and dweight, of its accumulator type.
 struct RmsNormShape {
-  base::DType type = base::DType::fp32;
+  quant::DType type = quant::DType::fp32;
   std::int64_t tokens = 0, hidden = 0;
 };
 struct RmsNormStatistics {  // sum = x + residual where there is a residual, then rstd of sum

@@ -4,7 +4,7 @@
 #include <numbers>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/convert.h"
+#include "tessera/ops/aten_types.h"
 #include "tessera/ops/element.h"
 #include "tessera/ops/rope_kernels.h"
 #include "tessera/ops/tensor.h"

@@ -1,4 +1,4 @@
-#include "tessera/ops/device.cuh"
+#include "tessera/ops/packs.cuh"
 #include "tessera/ops/rope_kernels.h"
 
 namespace tessera::ops::cuda {

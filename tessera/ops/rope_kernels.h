@@ -2,14 +2,14 @@
 #include <cstdint>
 
 #include "tessera/base/cuda_stream.h"
-#include "tessera/base/dtype.h"
+#include "tessera/quant/dtype.h"
 
 namespace tessera::ops {
 
 // Between the stacked rows q | k | v and the three tensors; forward reads `stacked`, backward writes it.
 template <typename Stacked, typename Part>
 struct SplitRope {
-  base::DType type = base::DType::fp32;
+  quant::DType type = quant::DType::fp32;
   std::int64_t tokens = 0, q_heads = 0, kv_heads = 0, head_dim = 0;
   const std::int64_t* positions = nullptr;        // [tokens]
   const void *cosine = nullptr, *sine = nullptr;  // [table_rows, head_dim / 2], accumulator type

@@ -1,5 +1,5 @@
 #include "tessera/ops/adamw.h"
-#include "tessera/ops/device.cuh"
+#include "tessera/ops/packs.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
@@ -7,7 +7,7 @@ namespace {
 constexpr int kThreads = 256, kSteps = 4;  // packs of a thread on their way at a time
 
 // A row to kTeam threads: a warp, or the block, whose warps' sums are added in order: as ordered_sum_squares of
-// comm/device_kernels.h, whose squares may take the place of these.
+// quant/device_kernels.h, whose squares may take the place of these.
 template <bool kWhole, int kTeam, typename T>
 __global__ void __launch_bounds__(kThreads) row_sums(const T* __restrict__ values, std::int64_t rows, std::int64_t cols,
                                                      std::int64_t stride, double* __restrict__ sums) {
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads) row_sums(const T* __restrict__ value
 
 }  // namespace
 
-void row_square_sums(const void* values, base::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,
+void row_square_sums(const void* values, quant::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,
                      double* sums, base::CudaStream stream) {
   if (rows == 0) return;
   dispatch_floating(type, [&](auto element) {

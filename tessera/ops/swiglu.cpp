@@ -1,7 +1,7 @@
 #include "tessera/ops/swiglu.h"
 
 #include "tessera/base/error.h"
-#include "tessera/ops/convert.h"
+#include "tessera/ops/aten_types.h"
 #include "tessera/ops/swiglu_kernels.h"
 #include "tessera/ops/tensor.h"
 

@@ -1,5 +1,5 @@
-#include "tessera/ops/device.cuh"
 #include "tessera/ops/exponential.h"
+#include "tessera/ops/packs.cuh"
 #include "tessera/ops/swiglu_kernels.h"
 
 namespace tessera::ops::cuda {

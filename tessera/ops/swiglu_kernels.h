@@ -2,12 +2,12 @@
 #include <cstdint>
 
 #include "tessera/base/cuda_stream.h"
-#include "tessera/base/dtype.h"
+#include "tessera/quant/dtype.h"
 
 namespace tessera::ops {
 
 struct SwigluArguments {
-  base::DType type = base::DType::fp32;
+  quant::DType type = quant::DType::fp32;
   std::int64_t tokens = 0, features = 0;  // gate_up has 2 * features columns
   const void* gate_up = nullptr;
   const void* dout = nullptr;  // backward only

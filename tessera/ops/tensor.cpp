@@ -5,8 +5,8 @@
 #include <c10/util/StringUtil.h>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/aten_types.h"
 #include "tessera/ops/cast.h"
-#include "tessera/ops/convert.h"
 
 namespace tessera::ops {
 namespace {
@@ -32,38 +32,38 @@ void require(const at::Tensor& tensor, at::IntArrayRef shape, at::ScalarType typ
 
 }  // namespace
 
-at::ScalarType to_scalar_type(base::DType type) {
+at::ScalarType to_scalar_type(quant::DType type) {
   switch (type) {
-    case base::DType::u8:
+    case quant::DType::u8:
       return at::kByte;
-    case base::DType::i32:
+    case quant::DType::i32:
       return at::kInt;
-    case base::DType::i64:
+    case quant::DType::i64:
       return at::kLong;
-    case base::DType::bf16:
+    case quant::DType::bf16:
       return at::kBFloat16;
-    case base::DType::fp32:
+    case quant::DType::fp32:
       return at::kFloat;
-    case base::DType::fp64:
+    case quant::DType::fp64:
       return at::kDouble;
   }
   throw Error("element type {}: ATen has none like it", static_cast<int>(type));
 }
 
-base::DType to_dtype(at::ScalarType type) {
+quant::DType to_dtype(at::ScalarType type) {
   switch (type) {
     case at::kByte:
-      return base::DType::u8;
+      return quant::DType::u8;
     case at::kInt:
-      return base::DType::i32;
+      return quant::DType::i32;
     case at::kLong:
-      return base::DType::i64;
+      return quant::DType::i64;
     case at::kBFloat16:
-      return base::DType::bf16;
+      return quant::DType::bf16;
     case at::kFloat:
-      return base::DType::fp32;
+      return quant::DType::fp32;
     case at::kDouble:
-      return base::DType::fp64;
+      return quant::DType::fp64;
     default:
       throw Error("element type {}: expected u8, i32, i64, bf16, fp32 or fp64", c10::toString(type));
   }
@@ -74,7 +74,7 @@ at::Device to_device(base::Device device) {
   return {at::kCUDA, static_cast<c10::DeviceIndex>(device.index)};
 }
 
-at::Tensor view_of(void* data, at::IntArrayRef shape, base::DType type, at::Device device) {
+at::Tensor view_of(void* data, at::IntArrayRef shape, quant::DType type, at::Device device) {
   return at::from_blob(data, shape, at::TensorOptions().dtype(to_scalar_type(type)).device(device));
 }
 
@@ -111,15 +111,15 @@ at::Tensor make(at::IntArrayRef shape, at::ScalarType type, at::Device device) {
 }
 
 at::ScalarType accumulator_type(at::ScalarType type) {
-  const base::DType element = to_dtype(type);
-  TESSERA_CHECK(base::is_floating(element), "element type {}: expected bf16, fp32 or fp64", base::name_of(element));
-  return to_scalar_type(base::accumulator_of(element));
+  const quant::DType element = to_dtype(type);
+  TESSERA_CHECK(quant::is_floating(element), "element type {}: expected bf16, fp32 or fp64", name_of(element));
+  return to_scalar_type(quant::accumulator_of(element));
 }
 
 at::Tensor rounded_to(const at::Tensor& tensor, at::ScalarType type) {
   if (tensor.scalar_type() == type) return tensor;
   at::Tensor result = make(tensor.sizes(), type, tensor.device());
-  const base::DType from = to_dtype(tensor.scalar_type()), to = to_dtype(type);
+  const quant::DType from = to_dtype(tensor.scalar_type()), to = to_dtype(type);
   if (on_cuda(tensor))
     cuda::cast(tensor.const_data_ptr(), from, result.mutable_data_ptr(), to, tensor.numel(), stream_of(tensor));
   else
@@ -128,7 +128,7 @@ at::Tensor rounded_to(const at::Tensor& tensor, at::ScalarType type) {
 }
 
 void add_to(at::Tensor& sum, const at::Tensor& term) {
-  const base::DType type = to_dtype(sum.scalar_type());
+  const quant::DType type = to_dtype(sum.scalar_type());
   if (on_cuda(sum))
     cuda::add(sum.mutable_data_ptr(), term.const_data_ptr(), type, sum.numel(), stream_of(sum));
   else

@@ -18,7 +18,7 @@ layout::Layout storage_of_slot(const ShardedParameter& parameter, int tp_rank, i
 Materializer::Materializer(const ShardedParameter& parameter, const Parallel& parallel) {
   const int tp = parallel.tp_rank(), tp_size = parallel.tp_size();
   const int gtp = parallel.gtp_rank(), gtp_size = parallel.gtp_size();
-  const auto element = static_cast<std::int64_t>(base::size_of(parameter.types.model));
+  const auto element = static_cast<std::int64_t>(quant::size_of(parameter.types.model));
   weight_bytes_ = base::align_up(static_cast<std::size_t>(parameter.local_compute.size * element));
   if (parameter.spec.sharded && gtp_size > 1) {
     const layout::Layout home = layout::repeat(layout::select(parameter.home, {tp}), gtp_size);
@@ -35,8 +35,8 @@ Materializer::Materializer(const ShardedParameter& parameter, const Parallel& pa
 
 base::Fence Materializer::start(const ShardedParameter& parameter, Groups groups, std::byte* buffer,
                                 const base::Fence& free, const Recording& recording) const {
-  const base::DType type = parameter.types.model;
-  const auto element = static_cast<std::int64_t>(base::size_of(type));
+  const quant::DType type = parameter.types.model;
+  const auto element = static_cast<std::int64_t>(quant::size_of(type));
   comm::Communicator& first = over_gtp_ ? groups.gtp : groups.tp;
   first.lane().wait(free);
   first.lane().wait(parameter.published);
@@ -44,14 +44,14 @@ base::Fence Materializer::start(const ShardedParameter& parameter, Groups groups
   const void* home = parameter.weight.data();
   if (over_gtp_) {
     std::byte* target = over_tp_ ? buffer + weight_bytes_ : buffer;
-    const base::LaneMark mark = recording.mark(Activity::gather, over_gtp_->elements_received() * element);
+    const base::LaneMark mark = recording.mark(schedule::Activity::gather, over_gtp_->elements_received() * element);
     mark.begin(groups.gtp.lane());
     done = mark.end(groups.gtp.lane(), over_gtp_->run(groups.gtp, home, target, type));
     home = target;
   }
   if (over_tp_) {
     groups.tp.lane().wait(done);
-    const base::LaneMark mark = recording.mark(Activity::gather_tp, over_tp_->elements_received() * element);
+    const base::LaneMark mark = recording.mark(schedule::Activity::gather_tp, over_tp_->elements_received() * element);
     mark.begin(groups.tp.lane());
     done = mark.end(groups.tp.lane(), over_tp_->run(groups.tp, home, buffer, type));
   }

@@ -5,7 +5,7 @@
 namespace tessera::shard::detail {
 
 std::unique_ptr<RowKernels> make_cuda_row_kernels(base::Device device, base::CudaStream) {
-  throw Error("{}: this program was built without CUDA", base::name_of(device));
+  throw Error("{}: this program was built without CUDA", name_of(device));
 }
 
 }  // namespace tessera::shard::detail

@@ -8,7 +8,7 @@
 namespace tessera::shard {
 
 Parallel make_parallel(comm::World& world, int tp, int gtp, int dp) {
-  comm::Mesh mesh({{"tp", tp}, {"gtp", gtp}, {"dp", dp}});
+  mesh::Mesh mesh({{"tp", tp}, {"gtp", gtp}, {"dp", dp}});
   if (mesh.world_size() != world.size())
     throw InputError("tp {} x gtp {} x dp {} = {} ranks, but the run has {}", tp, gtp, dp, mesh.world_size(),
                      world.size());
@@ -33,10 +33,10 @@ Parallel make_parallel(comm::World& world, int tp, int gtp, int dp) {
   parallel.device = parallel.world->kernels().device();
   if (parallel.device.kind == base::DeviceKind::cuda) {
     parallel.compute = base::make_cuda_lane("compute", parallel.device);
-    parallel.own_kernels = comm::make_cuda_kernels(parallel.device, parallel.compute->stream());
+    parallel.own_kernels = quant::make_cuda_kernels(parallel.device, parallel.compute->stream());
     // A sum's kernel waits until products leave multiprocessors to it; the next exchange does not wait for that.
     parallel.sums = base::make_cuda_lane("sums", parallel.device, base::LanePriority::high);
-    parallel.own_sum_kernels = comm::make_cuda_kernels(parallel.device, parallel.sums->stream());
+    parallel.own_sum_kernels = quant::make_cuda_kernels(parallel.device, parallel.sums->stream());
   } else {
     parallel.compute = base::make_inline_lane(parallel.clock);
   }

@@ -4,14 +4,14 @@
 #include <memory>
 #include <vector>
 
-#include "tessera/comm/device_kernels.h"
-#include "tessera/comm/mesh.h"
 #include "tessera/comm/world.h"
+#include "tessera/mesh/mesh.h"
+#include "tessera/quant/device_kernels.h"
 
 namespace tessera::shard {
 
 struct Parallel {
-  comm::Mesh mesh;                                 // dense axes: tp, gtp, dp
+  mesh::Mesh mesh;                                 // dense axes: tp, gtp, dp
   int rank = 0;                                    // in the world
   base::Device device;                             // where weights and gradients lie
   std::unique_ptr<base::Lane> compute;             // the program itself
@@ -27,7 +27,7 @@ struct Parallel {
   std::unique_ptr<comm::Communicator> replica;  // tp x gtp: all ranks that hold one copy of the model
   std::unique_ptr<comm::Communicator> data;     // gtp x dp: all ranks that read different samples
   std::unique_ptr<comm::Communicator> world;
-  std::unique_ptr<comm::Board> board;         // what each rank last did, for whoever waits too long
+  std::unique_ptr<meet::Board> board;         // what each rank last did, for whoever waits too long
   std::shared_ptr<base::VirtualClock> clock;  // null where time is real
 
   // All of them, in the order of their making.
@@ -49,9 +49,9 @@ struct Parallel {
   // Blocks until those lanes have come to the end of what they hold, failed or not: nothing uses its memory then.
   void drain() const;
 
-  std::unique_ptr<comm::Kernels> own_kernels, own_sum_kernels;  // on compute and sums; null: the host's
-  const comm::Kernels& kernels() const { return own_kernels ? *own_kernels : comm::host_kernels(); }
-  const comm::Kernels& sum_kernels() const { return own_sum_kernels ? *own_sum_kernels : comm::host_kernels(); }
+  std::unique_ptr<quant::Kernels> own_kernels, own_sum_kernels;  // on compute and sums; null: the host's
+  const quant::Kernels& kernels() const { return own_kernels ? *own_kernels : quant::host_kernels(); }
+  const quant::Kernels& sum_kernels() const { return own_sum_kernels ? *own_sum_kernels : quant::host_kernels(); }
   // Whether compute is a queue that the host fills and does not wait for.
   bool is_asynchronous() const { return compute->stream() != nullptr; }
 

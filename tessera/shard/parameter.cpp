@@ -81,13 +81,13 @@ ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types,
   check_dense(parameter.local_compute, spec.name);
 
   const auto elements = static_cast<std::size_t>(parameter.local_storage.size);
-  parameter.weight = base::Buffer(elements * base::size_of(types.model), place.device);
+  parameter.weight = base::Buffer(elements * quant::size_of(types.model), place.device);
   parameter.weight.fill_zero();
   const auto state_elements = static_cast<std::size_t>(parameter.local_state.size);
   if (parameter.has_master())
-    parameter.master = base::Buffer(state_elements * base::size_of(types.accumulator), place.device);
+    parameter.master = base::Buffer(state_elements * quant::size_of(types.accumulator), place.device);
   parameter.master.fill_zero();
-  if (spec.trainable) parameter.main_grad = base::Buffer(elements * base::size_of(types.accumulator), place.device);
+  if (spec.trainable) parameter.main_grad = base::Buffer(elements * quant::size_of(types.accumulator), place.device);
   parameter.main_grad.fill_zero();
   if (parameter.by_rows && spec.trainable)
     parameter.row_states = base::Buffer(elements / static_cast<std::size_t>(compute.shape.cols), place.device);

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "tessera/base/buffer.h"
-#include "tessera/base/dtype.h"
 #include "tessera/base/fence.h"
 #include "tessera/layout/layout.h"
+#include "tessera/quant/dtype.h"
 #include "tessera/shard/lookup.h"
 
 namespace tessera::shard {
@@ -43,13 +43,13 @@ struct ParameterSpec {
 // The types a parameter's buffers have. accumulator: of main_grad, master and moments; wire: of the gradient
 // parts that travel between gtp ranks.
 struct ParameterTypes {
-  base::DType model = base::DType::fp32;
-  base::DType accumulator = base::DType::fp32;
-  base::DType wire = base::DType::fp32;
+  quant::DType model = quant::DType::fp32;
+  quant::DType accumulator = quant::DType::fp32;
+  quant::DType wire = quant::DType::fp32;
 };
 
 // Of a gradient as it is produced. sums_tp: tp ranks hold parts that are added first.
-inline base::DType staging_type(const ParameterSpec& spec, const ParameterTypes& types, bool sums_tp) {
+inline quant::DType staging_type(const ParameterSpec& spec, const ParameterTypes& types, bool sums_tp) {
   return spec.produced_once && !sums_tp ? types.wire : types.accumulator;
 }
 
@@ -67,7 +67,7 @@ struct ShardedParameter {
   std::int64_t version = 0;
   base::Fence published;           // the newest version is written when this is done
   bool main_grad_written = false;  // in this step: the first produced block writes, later ones add
-  // Where the step's last sum of this rank's part leaves the squares of its rows (comm/device_kernels.h), if somebody
+  // Where the step's last sum of this rank's part leaves the squares of its rows (quant/device_kernels.h), if somebody
   // asks for them by giving a place, local_storage's rows long; whether it has done so in this step.
   double* row_squares = nullptr;
   bool row_squares_written = false;

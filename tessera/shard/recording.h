@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "tessera/base/lane_mark.h"
-#include "tessera/shard/activity.h"
+#include "tessera/schedule/activity.h"
 
 namespace tessera::shard {
 
@@ -13,11 +13,11 @@ namespace tessera::shard {
 class Recording {
  public:
   // The mark of one hop; `bytes` that it receives from other ranks.
-  using MakeMark = std::function<base::LaneMark(Activity activity, std::int64_t bytes)>;
+  using MakeMark = std::function<base::LaneMark(schedule::Activity activity, std::int64_t bytes)>;
 
   Recording() = default;
   explicit Recording(MakeMark make) : make_(std::move(make)) {}
-  base::LaneMark mark(Activity activity, std::int64_t bytes) const {
+  base::LaneMark mark(schedule::Activity activity, std::int64_t bytes) const {
     return make_ ? make_(activity, bytes) : base::LaneMark();
   }
 

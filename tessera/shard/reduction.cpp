@@ -6,8 +6,8 @@
 namespace tessera::shard {
 namespace {
 
-std::size_t bytes_of(std::int64_t elements, base::DType type) {
-  return static_cast<std::size_t>(elements) * base::size_of(type);
+std::size_t bytes_of(std::int64_t elements, quant::DType type) {
+  return static_cast<std::size_t>(elements) * quant::size_of(type);
 }
 
 // A scratch part of this many bytes, aligned.
@@ -64,7 +64,7 @@ std::byte* Reducer::wire_of(const Reducing& member) const {
   return rounds_on_compute() ? member.staging + gradient_bytes_ : member.scratch;
 }
 
-void Reducer::round(const comm::Kernels& kernels, const Reducing& member) const {
+void Reducer::round(const quant::Kernels& kernels, const Reducing& member) const {
   const std::byte* exact = member.staging + (over_tp_ ? gradient_bytes_ : 0);
   kernels.cast(exact, types_.accumulator, wire_of(member), types_.wire, home_elements_);
 }
@@ -94,7 +94,7 @@ void Reducer::add_within(const std::byte* wire, std::byte* scratch, Messages& me
   }
 }
 
-void Reducer::sum_node(const comm::Kernels& kernels, const std::byte* wire, std::byte* scratch) const {
+void Reducer::sum_node(const quant::Kernels& kernels, const std::byte* wire, std::byte* scratch) const {
   const int node = tree_.node_of(rank_), first = tree_.first_of(node), members = tree_.members_of(node);
   if (members == 1) return;
   const std::byte* received = scratch + rounded_bytes_;
@@ -128,21 +128,21 @@ const std::byte* Reducer::node_sum(int owner, const std::byte* wire, const std::
 // Each owner gets its sum from its relay in every other node.
 void Reducer::add_between(const std::byte* wire, std::byte* scratch, Messages& messages) const {
   const int own_node = tree_.node_of(rank_);
-  const base::DType sent = tree_.type_of(own_node, types_.wire, types_.accumulator);
+  const quant::DType sent = tree_.type_of(own_node, types_.wire, types_.accumulator);
   for (const int owner : tree_.relayed())
     if (tree_.node_of(owner) != own_node)
       messages.sends.push_back({owner, node_sum(owner, wire, scratch), bytes_of(tree_.owned(owner), sent)});
   std::byte* received = scratch + rounded_bytes_ + within_bytes_ + sums_bytes_;
   for (int node = 0; node < tree_.nodes(); ++node) {
     if (node == own_node) continue;
-    const base::DType type = tree_.type_of(node, types_.wire, types_.accumulator);
+    const quant::DType type = tree_.type_of(node, types_.wire, types_.accumulator);
     const std::size_t bytes = bytes_of(tree_.owned(rank_), type);
     messages.receives.push_back({tree_.relay(rank_, node), received, bytes});
     received += bytes;
   }
 }
 
-void Reducer::add_to_main_grad(const comm::Kernels& kernels, const Reducing& member, const std::byte* wire,
+void Reducer::add_to_main_grad(const quant::Kernels& kernels, const Reducing& member, const std::byte* wire,
                                bool accumulate, double* squares) const {
   ShardedParameter& parameter = *member.parameter;
   if (rows_) return rows_->add_to_main_grad(parameter, tree_, member.staging, wire, member.scratch, accumulate);
@@ -150,7 +150,7 @@ void Reducer::add_to_main_grad(const comm::Kernels& kernels, const Reducing& mem
   const std::byte* received = scratch + rounded_bytes_ + within_bytes_ + sums_bytes_;
   std::vector<const void*> parts;
   for (int node = 0; node < tree_.nodes(); ++node) {
-    const base::DType type = tree_.type_of(node, types_.wire, types_.accumulator);
+    const quant::DType type = tree_.type_of(node, types_.wire, types_.accumulator);
     const bool is_own = node == tree_.node_of(rank_);
     parts.push_back(is_own ? node_sum(rank_, wire, scratch) : received);
     if (!is_own) received += bytes_of(tree_.owned(rank_), type);
@@ -173,15 +173,15 @@ base::Fence reduce(std::span<Reducing> members, Parallel& parallel, bool is_last
                    std::span<std::byte> poisoned) {
   comm::Communicator& gtp = *parallel.gtp_reduce;
   base::Lane& lane = gtp.lane();
-  const comm::Kernels& kernels = gtp.kernels();
+  const quant::Kernels& kernels = gtp.kernels();
   std::int64_t bytes = 0, tp_bytes = 0;
   for (const Reducing& member : members) {
     tp_bytes += member.reducer->tp_bytes_;
     bytes += member.reducer->received_bytes_ - member.reducer->tp_bytes_;
   }
   const base::Fence written = Reducer::round_on_compute(members, parallel);
-  const base::LaneMark tp_mark = recording.mark(Activity::reduce_tp, tp_bytes);
-  const base::LaneMark mark = recording.mark(Activity::reduce, bytes);
+  const base::LaneMark tp_mark = recording.mark(schedule::Activity::reduce_tp, tp_bytes);
+  const base::LaneMark mark = recording.mark(schedule::Activity::reduce, bytes);
   lane.wait(written);
   for (const Reducing& member : members)
     lane.wait(member.reducer->sum_over_tp(*member.parameter, *parallel.tp_reduce, member.staging, written, tp_mark));
@@ -225,7 +225,7 @@ base::Fence reduce(std::span<Reducing> members, Parallel& parallel, bool is_last
   last.run([sums = std::move(sums), poisoned, &kernels = apart ? parallel.sum_kernels() : kernels] {
     for (const Sum& sum : sums)
       sum.member.reducer->add_to_main_grad(kernels, sum.member, sum.wire, sum.accumulate, sum.squares);
-    kernels.fill(poisoned.data(), base::DType::u8, 0xFF, static_cast<std::int64_t>(poisoned.size()));
+    kernels.fill(poisoned.data(), quant::DType::u8, 0xFF, static_cast<std::int64_t>(poisoned.size()));
   });
   return apart ? last.record() : mark.end(lane, lane.record());
 }

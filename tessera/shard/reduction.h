@@ -14,9 +14,9 @@
 #include "tessera/comm/execute.h"
 #include "tessera/shard/parallel.h"
 #include "tessera/shard/parameter.h"
+#include "tessera/shard/recording.h"
 #include "tessera/shard/reduction_tree.h"
 #include "tessera/shard/rows.h"
-#include "tessera/shard/recording.h"
 
 namespace tessera::shard {
 
@@ -35,7 +35,7 @@ class Reducer {
   // sums.
   std::size_t scratch_bytes() const { return rounded_bytes_ + within_bytes_ + sums_bytes_ + between_bytes_; }
   std::int64_t received_bytes() const { return received_bytes_; }  // from other ranks, a reduction
-  base::DType staging_type() const { return staging_type_; }
+  quant::DType staging_type() const { return staging_type_; }
   // Null unless the table exchanges rows.
   const RowReducer* rows() const { return rows_ ? &*rows_ : nullptr; }
 
@@ -50,22 +50,22 @@ class Reducer {
                           const base::Fence& written, const base::LaneMark& mark) const;
   // Where the gradient is that travels, of the wire type once round() has run.
   std::byte* wire_of(const Reducing& member) const;
-  void round(const comm::Kernels& kernels, const Reducing& member) const;
+  void round(const quant::Kernels& kernels, const Reducing& member) const;
   bool rounds_on_compute() const { return staged_rounded_bytes_ > 0; }
   // Enqueues it where it is due. Done: compute has written and rounded all.
   static base::Fence round_on_compute(std::span<const Reducing> members, Parallel& parallel);
   // wire: the rounded gradient; scratch: this parameter's.
   void add_within(const std::byte* wire, std::byte* scratch, Messages& messages) const;
   void add_between(const std::byte* wire, std::byte* scratch, Messages& messages) const;
-  void sum_node(const comm::Kernels& kernels, const std::byte* wire, std::byte* scratch) const;
+  void sum_node(const quant::Kernels& kernels, const std::byte* wire, std::byte* scratch) const;
   // squares: of rows, null for none.
-  void add_to_main_grad(const comm::Kernels& kernels, const Reducing& member, const std::byte* wire, bool accumulate,
+  void add_to_main_grad(const quant::Kernels& kernels, const Reducing& member, const std::byte* wire, bool accumulate,
                         double* squares) const;
   // This node's sum for an owner that this rank relays.
   const std::byte* node_sum(int owner, const std::byte* wire, const std::byte* scratch) const;
 
   ParameterTypes types_;
-  base::DType staging_type_;
+  quant::DType staging_type_;
   std::optional<comm::Redistribution> over_tp_;
   std::optional<RowReducer> rows_;
   ReductionTree tree_;

@@ -31,9 +31,9 @@ std::int64_t ReductionTree::relayed_elements() const {
   return elements;
 }
 
-ReductionTree::Bytes ReductionTree::bytes(base::DType wire, base::DType accumulator) const {
+ReductionTree::Bytes ReductionTree::bytes(quant::DType wire, quant::DType accumulator) const {
   const int own_node = node_of(rank_), members = members_of(own_node);
-  const auto size_of = [](base::DType type) { return static_cast<std::int64_t>(base::size_of(type)); };
+  const auto size_of = [](quant::DType type) { return static_cast<std::int64_t>(quant::size_of(type)); };
   Bytes bytes;
   bytes.within = (members - 1) * relayed_elements() * size_of(wire);
   if (members > 1) bytes.sums = relayed_elements() * size_of(accumulator);

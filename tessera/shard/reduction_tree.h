@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tessera/base/dtype.h"
+#include "tessera/quant/dtype.h"
 #include "tessera/shard/parameter.h"
 
 namespace tessera::shard {
@@ -34,7 +34,7 @@ class ReductionTree {
   const std::vector<int>& relayed() const { return relayed_; }
   std::int64_t relayed_elements() const;
   // A node of one rank passes its part on as it is, in the wire type.
-  base::DType type_of(int node, base::DType wire, base::DType accumulator) const {
+  quant::DType type_of(int node, quant::DType wire, quant::DType accumulator) const {
     return members_of(node) == 1 ? wire : accumulator;
   }
 
@@ -43,7 +43,7 @@ class ReductionTree {
   struct Bytes {
     std::int64_t within = 0, sums = 0, between = 0;
   };
-  Bytes bytes(base::DType wire, base::DType accumulator) const;
+  Bytes bytes(quant::DType wire, quant::DType accumulator) const;
 
  private:
   std::vector<std::int64_t> owned_;

@@ -6,7 +6,7 @@ base::Fence sum_over_replicas(ShardedParameter& parameter, Parallel& parallel, c
                               const base::LaneMark& mark) {
   comm::Communicator& dp = *parallel.dp;
   if (dp.size() == 1) return written;
-  const base::DType type = parameter.types.accumulator;
+  const quant::DType type = parameter.types.accumulator;
   dp.lane().wait(written);
   mark.begin(dp.lane());
   std::byte* gradient = parameter.main_grad.data();
@@ -17,7 +17,7 @@ base::Fence sum_over_replicas(ShardedParameter& parameter, Parallel& parallel, c
 
 std::int64_t replica_sum_bytes(const ShardedParameter& parameter, const Parallel& parallel) {
   const std::int64_t replicas = parallel.dp_size();
-  const auto element = static_cast<std::int64_t>(base::size_of(parameter.types.accumulator));
+  const auto element = static_cast<std::int64_t>(quant::size_of(parameter.types.accumulator));
   if (parameter.splits_state()) return (replicas - 1) * parameter.state_elements() * element;
   return 2 * (replicas - 1) * parameter.shard_elements() * element / replicas;
 }
@@ -34,7 +34,7 @@ base::Fence gather_updates(ShardedParameter& parameter, Parallel& parallel, cons
 std::int64_t update_bytes(const ShardedParameter& parameter) {
   if (!parameter.splits_state()) return 0;
   return (parameter.shard_elements() - parameter.state_elements()) *
-         static_cast<std::int64_t>(base::size_of(parameter.types.model));
+         static_cast<std::int64_t>(quant::size_of(parameter.types.model));
 }
 
 }  // namespace tessera::shard

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "tessera/comm/kernels.h"
+#include "tessera/quant/elementwise.h"
 
 namespace tessera::shard {
 namespace {
@@ -22,9 +22,9 @@ bool holds_negative_zero(const std::byte* row, std::int64_t columns) {
   return std::any_of(values, values + columns, [](T value) { return value == 0 && std::signbit(value); });
 }
 
-bool holds_negative_zero(const std::byte* row, std::int64_t columns, base::DType type) {
-  return type == base::DType::fp64 ? holds_negative_zero<double>(row, columns)
-                                   : holds_negative_zero<float>(row, columns);
+bool holds_negative_zero(const std::byte* row, std::int64_t columns, quant::DType type) {
+  return type == quant::DType::fp64 ? holds_negative_zero<double>(row, columns)
+                                    : holds_negative_zero<float>(row, columns);
 }
 
 // One row after the other.
@@ -32,8 +32,8 @@ class HostRowSum {
  public:
   explicit HostRowSum(const RowSum& sum)
       : a_(sum),
-        part_bytes_(size(sum.columns) * base::size_of(sum.wire)),
-        row_bytes_(size(sum.columns) * base::size_of(sum.accumulator)),
+        part_bytes_(size(sum.columns) * quant::size_of(sum.wire)),
+        row_bytes_(size(sum.columns) * quant::size_of(sum.accumulator)),
         zeros_(part_bytes_),
         node_(row_bytes_),
         parts_(size(sum.ranks)) {}
@@ -79,11 +79,11 @@ class HostRowSum {
       const auto members =
           std::span<const void* const>(parts_).subspan(size(first)).first(size(std::min(a_.node, a_.ranks - first)));
       if (members.size() == 1) {
-        comm::ordered_sum(sum, a_.accumulator, accumulate, members, a_.wire, a_.columns);
+        quant::ordered_sum(sum, a_.accumulator, accumulate, members, a_.wire, a_.columns);
       } else {
-        comm::ordered_sum(node_.data(), a_.accumulator, false, members, a_.wire, a_.columns);
+        quant::ordered_sum(node_.data(), a_.accumulator, false, members, a_.wire, a_.columns);
         const std::array<const void*, 1> of_node{node_.data()};
-        comm::ordered_sum(sum, a_.accumulator, accumulate, of_node, a_.accumulator, a_.columns);
+        quant::ordered_sum(sum, a_.accumulator, accumulate, of_node, a_.accumulator, a_.columns);
       }
       accumulate = true;
     }

@@ -7,8 +7,8 @@
 
 #include "tessera/base/cuda_stream.h"
 #include "tessera/base/device.h"
-#include "tessera/base/dtype.h"
 #include "tessera/base/host_device.h"
+#include "tessera/quant/dtype.h"
 
 namespace tessera::shard {
 
@@ -72,7 +72,7 @@ inline constexpr std::uint8_t kRowWritten = 1, kRowHasNegativeZero = 2;
 
 // The sum of the ranks' gradients of rows that this rank stores.
 struct RowSum {
-  base::DType wire = base::DType::fp32, accumulator = base::DType::fp32;
+  quant::DType wire = quant::DType::fp32, accumulator = quant::DType::fp32;
   std::int64_t columns = 0, most = 0;  // most: rows of a message
   int ranks = 1;
   int node = 1;                        // consecutive ranks that are added first (reduction_tree.h)

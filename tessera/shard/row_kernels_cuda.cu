@@ -4,14 +4,14 @@
 #include <type_traits>
 
 #include "tessera/base/device_guard.h"
-#include "tessera/comm/combine.cuh"
+#include "tessera/quant/combine.cuh"
 #include "tessera/shard/row_kernels.h"
 
 namespace tessera::shard {
 namespace {
 
-using base::DType;
-using comm::Bf16;
+using quant::Bf16;
+using quant::DType;
 
 constexpr int kWarp = 32, kThreads = 256, kWarps = kThreads / kWarp;
 constexpr int kAhead = 4;       // accesses of a lane under way
@@ -106,9 +106,9 @@ template <typename Wire, typename Acc, int N>
 __device__ void load_part(const RowSum& a, const std::int32_t* places, int rank, std::int64_t column, Acc (&part)[N]) {
   Wire values[N] = {};
   const std::int64_t at = places[rank];
-  if (at >= 0) comm::load(reinterpret_cast<const Wire*>(a.rows.of(rank)) + at * a.columns + column, values);
+  if (at >= 0) quant::load(reinterpret_cast<const Wire*>(a.rows.of(rank)) + at * a.columns + column, values);
 #pragma unroll
-  for (int i = 0; i < N; ++i) part[i] = comm::convert<Acc>(values[i]);
+  for (int i = 0; i < N; ++i) part[i] = quant::convert<Acc>(values[i]);
 }
 // sum + part, or part where nothing is in the sum yet.
 template <typename Acc, int N>
@@ -121,7 +121,7 @@ __device__ void add_part(Acc (&sum)[N], const Acc (&part)[N], bool is_first) {
 template <typename Wire, typename Acc, int N>
 __device__ bool add_parts(const RowSum& a, const std::int32_t* places, Acc* sum, std::int64_t column) {
   Acc value[N] = {};
-  if (a.accumulate) comm::load(sum + column, value);
+  if (a.accumulate) quant::load(sum + column, value);
   for (int first = 0; first < a.ranks; first += a.node) {
     Acc of_node[N];
     load_part<Wire>(a, places, first, column, of_node);
@@ -132,7 +132,7 @@ __device__ bool add_parts(const RowSum& a, const std::int32_t* places, Acc* sum,
     }
     add_part(value, of_node, first == 0 && !a.accumulate);
   }
-  comm::store(sum + column, value);
+  quant::store(sum + column, value);
   bool found = false;
 #pragma unroll
   for (int i = 0; i < N; ++i) found |= is_negative_zero(value[i]);
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kThreads, 4) sum_rows(const RowSum a) {
   if (!is_given && !a.accumulate) {
     if (state == 0 && !a.clear) return;
     const Acc zeros[N] = {};
-    for (std::int64_t column = lane * N; column < a.columns; column += kWarp * N) comm::store(sum + column, zeros);
+    for (std::int64_t column = lane * N; column < a.columns; column += kWarp * N) quant::store(sum + column, zeros);
     __syncwarp();  // all have read the state
     if (lane == 0) a.states[row] = 0;
     return;
@@ -194,13 +194,12 @@ void with_types(const RowSum& a, Visit visit) {
   const auto with_accumulator = [&](auto wire) {
     if (a.accumulator == DType::fp32) return visit(wire, float{});
     if (a.accumulator == DType::fp64) return visit(wire, double{});
-    base::fail("sum of rows: expected an accumulator of fp32 or fp64, got " +
-               std::string(base::name_of(a.accumulator)));
+    base::fail("sum of rows: expected an accumulator of fp32 or fp64, got " + std::string(name_of(a.accumulator)));
   };
   if (a.wire == DType::bf16) return with_accumulator(Bf16{});
   if (a.wire == DType::fp32) return with_accumulator(float{});
   if (a.wire == DType::fp64) return with_accumulator(double{});
-  base::fail("sum of rows: expected a floating type, got " + std::string(base::name_of(a.wire)));
+  base::fail("sum of rows: expected a floating type, got " + std::string(name_of(a.wire)));
 }
 
 class CudaRowKernels final : public RowKernels {
@@ -251,7 +250,7 @@ class CudaRowKernels final : public RowKernels {
       using Acc = decltype(accumulator);
       constexpr int N = 16 / static_cast<int>(sizeof(Wire));
       const bool whole = a.columns % N == 0 && is_aligned(a.rows.own, 16) && is_aligned(a.rows.others, 16) &&
-                         is_aligned(a.sum, comm::kAccess<Acc, N>);
+                         is_aligned(a.sum, quant::kAccess<Acc, N>);
       const unsigned blocks = blocks_for(a.count, kWarps);
       if (whole)
         sum_rows<Wire, Acc, N><<<blocks, kThreads, 0, stream_>>>(a);

@@ -28,8 +28,8 @@ RowMessages messages_of(const ParameterSpec& spec, const layout::Layout& storage
   return messages;
 }
 
-std::int64_t RowMessages::row_bytes(base::DType type) const {
-  return rows * columns * static_cast<std::int64_t>(base::size_of(type));
+std::int64_t RowMessages::row_bytes(quant::DType type) const {
+  return rows * columns * static_cast<std::int64_t>(quant::size_of(type));
 }
 
 std::int64_t RowMessages::index_bytes() const {
@@ -68,7 +68,7 @@ RowGather::RowGather(const ShardedParameter& parameter, const Parallel& parallel
 
 RowReading RowGather::reading_of(const ShardedParameter& parameter, std::int64_t count) {
   return {.most = messages_.rows,
-          .row_bytes = messages_.columns * static_cast<std::int64_t>(base::size_of(type_)),
+          .row_bytes = messages_.columns * static_cast<std::int64_t>(quant::size_of(type_)),
           .ranks = owners_.ranks(),
           .rank = owners_.rank(),
           .begins = reinterpret_cast<const std::int64_t*>(begins_.data()),
@@ -94,7 +94,7 @@ void RowGather::bring(const ShardedParameter& parameter, comm::Communicator& gtp
   base::Lane& lane = gtp.lane();
   lane.wait(after);
   lane.run([this, ids, own] { kernels_->list(ids, owners_.rows(), own, messages_.rows); });
-  gtp.all_gather(own, asked, comm::equal_counts(owners_.ranks(), messages_.rows), base::DType::i64);
+  gtp.all_gather(own, asked, comm::equal_counts(owners_.ranks(), messages_.rows), quant::DType::i64);
   lane.run([this, reading = reading_of(parameter, ids.count)] { kernels_->give(reading); });
   std::vector<comm::Send> sends;
   std::vector<comm::Receive> receives;

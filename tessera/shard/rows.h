@@ -21,14 +21,14 @@ struct RowMessages {
   int ranks = 1;            // that exchange them
   std::int64_t stored = 0;  // rows of a tp rank's part that one of them stores at most
 
-  std::int64_t row_bytes(base::DType type) const;  // of one message
+  std::int64_t row_bytes(quant::DType type) const;  // of one message
   std::int64_t index_bytes() const;
   // Received by a rank, and given: rows and indices from every other one.
-  std::int64_t exchanged(base::DType type) const {
+  std::int64_t exchanged(quant::DType type) const {
     return (std::int64_t{ranks} - 1) * (row_bytes(type) + index_bytes());
   }
   // Of the buffers for reading rows: all indices, what is sent and what arrives.
-  std::int64_t buffers(base::DType type) const {
+  std::int64_t buffers(quant::DType type) const {
     return ranks * index_bytes() + 2 * (std::int64_t{ranks} - 1) * row_bytes(type);
   }
   // A place of every row that all of them store.
@@ -80,7 +80,7 @@ class RowGather {
 
   RowMessages messages_;
   RowOwners owners_;
-  base::DType type_;
+  quant::DType type_;
   base::Device device_;
   std::unique_ptr<RowKernels> kernels_;           // on the lane of the group
   base::Buffer begins_, asked_, sent_, arrived_;  // begins_: owners_.begins(); indices by rank; rows by peer

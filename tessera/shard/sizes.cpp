@@ -25,18 +25,18 @@ bool has_whole_rows(const ParameterSpec& spec, const ParameterLayouts& layouts) 
 }
 
 // As a weight that is gathered whole.
-ParameterSize size_of_whole(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
-                            const Cuts& cuts) {
-  const auto model = static_cast<std::int64_t>(base::size_of(types.model));
-  const auto accumulator = static_cast<std::int64_t>(base::size_of(types.accumulator));
-  const auto wire = static_cast<std::int64_t>(base::size_of(types.wire));
+schedule::ParameterSize size_of_whole(const ParameterSpec& spec, const ParameterLayouts& layouts,
+                                      const ParameterTypes& types, const Cuts& cuts) {
+  const auto model = static_cast<std::int64_t>(quant::size_of(types.model));
+  const auto accumulator = static_cast<std::int64_t>(quant::size_of(types.accumulator));
+  const auto wire = static_cast<std::int64_t>(quant::size_of(types.wire));
   const int tp = spec.compute.size(), gtp = cuts.gtp, dp = cuts.dp;
   const bool splits = layouts.state.size() > layouts.storage.size();
   const bool overlaps = layouts.home != spec.compute;
   const bool sums_tp = overlaps || (spec.partial_gradient && tp > 1);
   const bool gathers = spec.sharded && gtp > 1;
 
-  ParameterSize size{.name = spec.name, .joins = !overlaps};
+  schedule::ParameterSize size{.name = spec.name, .joins = !overlaps};
   layout::Layout parts = spec.compute;
   parts.state = layout::State::partial;
   const layout::Plan tp_sum = sums_tp ? layout::redistribute(parts, layouts.home) : layout::Plan{};
@@ -66,8 +66,8 @@ ParameterSize size_of_whole(const ParameterSpec& spec, const ParameterLayouts& l
       size.gather_wire = std::max(size.gather_wire, over_gtp + over_tp);
     }
     if (!spec.trainable) continue;
-    const base::DType staged = staging_type(spec, types, sums_tp);
-    const std::int64_t produced = aligned(compute * static_cast<std::int64_t>(base::size_of(staged)));
+    const quant::DType staged = staging_type(spec, types, sums_tp);
+    const std::int64_t produced = aligned(compute * static_cast<std::int64_t>(quant::size_of(staged)));
     const std::int64_t rounded = staged != types.wire ? aligned(home * wire) : 0;
     size.staging = std::max(size.staging, produced + (sums_tp ? aligned(home * accumulator) : rounded));
     const std::int64_t over_tp = sums_tp ? tp_sum.elements_received(rank) * accumulator : 0;
@@ -94,15 +94,15 @@ bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, 
   TESSERA_CHECK(whole_rows || spec.reads.lookup != Lookup::rows,
                 "parameter '{}': rows travel by index only where each is on one tp rank", spec.name);
   if (!whole_rows || spec.reads.lookup == Lookup::rows) return whole_rows;
-  const ParameterSize whole = size_of_whole(spec, layouts, types, cuts);
+  const schedule::ParameterSize whole = size_of_whole(spec, layouts, types, cuts);
   const RowMessages messages = messages_of(spec, layouts.storage, cuts.gtp);
   const std::int64_t back = spec.trainable ? messages.exchanged(types.wire) : 0;
   return messages.exchanged(types.model) + back < whole.gather_wire + whole.reduce_wire;
 }
 
-ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
-                      const Cuts& cuts) {
-  ParameterSize size = size_of_whole(spec, layouts, types, cuts);
+schedule::ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
+                                const Cuts& cuts) {
+  schedule::ParameterSize size = size_of_whole(spec, layouts, types, cuts);
   if (!exchanges_rows(spec, layouts, types, cuts)) return size;
   size.gathered = size.gather_wire = 0;
   if (!spec.trainable) return size;

@@ -1,14 +1,14 @@
 // What a parameter weighs on its way, for the planner: pure, from layouts alone.
 #pragma once
+#include "tessera/schedule/schedule.h"
 #include "tessera/shard/parameter.h"
-#include "tessera/shard/schedule.h"
 
 namespace tessera::shard {
 
 // The tp degree is spec.compute.size(); layouts are layouts_of(spec, cuts). Bytes are the greatest over the tp ranks,
 // so that every rank plans the same schedule.
-ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
-                      const Cuts& cuts);
+schedule::ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
+                                const Cuts& cuts);
 
 // Whether a table that is read by row index exchanges rows instead of being gathered. For R = reads.per_microbatch rows
 // (the same on every rank; messages have this size whatever is read), C columns and G gtp ranks, with Lookup::automatic

@@ -44,11 +44,11 @@ double RowIndex::sum(std::span<const double> values) const {
   return total;
 }
 
-GradientNorm::GradientNorm(shard::Runtime& runtime) : runtime_(runtime) {
+GradientNorm::GradientNorm(runtime::Runtime& runtime) : runtime_(runtime) {
   const shard::Parallel& parallel = runtime.parallel();
   group_ = runtime.cuts().splits_state() ? parallel.world.get() : parallel.replica.get();
   counts_.assign(static_cast<std::size_t>(group_->size()), 0);
-  for (shard::ParameterId id : runtime.by_name()) {
+  for (schedule::ParameterId id : runtime.by_name()) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
     if (!parameter.spec.trainable) continue;
     order_.push_back(id);
@@ -74,7 +74,7 @@ GradientNorm::GradientNorm(shard::Runtime& runtime) : runtime_(runtime) {
 }
 
 GradientNorm::~GradientNorm() {
-  for (const shard::ParameterId id : order_) runtime_.parameter(id).row_squares = nullptr;
+  for (const schedule::ParameterId id : order_) runtime_.parameter(id).row_squares = nullptr;
 }
 
 std::int64_t GradientNorm::rows_gathered() const {
@@ -90,7 +90,7 @@ RowIndex GradientNorm::index_rows() const {
   }
   const auto tp_size = static_cast<std::size_t>(runtime_.parallel().tp_size());
   RowIndex index;
-  for (shard::ParameterId id : order_) {
+  for (schedule::ParameterId id : order_) {
     const shard::ShardedParameter& parameter = runtime_.parameter(id);
     std::vector<std::vector<std::int64_t>> rows(static_cast<std::size_t>(parameter.storage.shape.rows));
     if (parameter.spec.sharded) {
@@ -113,7 +113,7 @@ RowIndex GradientNorm::index_rows() const {
 
 // Of this rank's part of main_grad, piece by piece.
 void GradientNorm::append_row_sums(shard::ShardedParameter& parameter, double* sums) {
-  const std::size_t element = base::size_of(parameter.types.accumulator);
+  const std::size_t element = quant::size_of(parameter.types.accumulator);
   for (const layout::Piece& piece : parameter.local_state.pieces) {
     const std::byte* data = parameter.state_gradient() + static_cast<std::size_t>(piece.offset) * element;
     const layout::Box& box = piece.box;
@@ -128,11 +128,11 @@ void GradientNorm::append_row_sums(shard::ShardedParameter& parameter, double* s
 // What reads main_grad anyway leaves its rows' squares where they are gathered from, in the order of row_square_sums.
 void GradientNorm::let_sums_give_squares() {
   double* next = own_.as<double>().data();
-  for (shard::ParameterId id : order_) {
+  for (schedule::ParameterId id : order_) {
     shard::ShardedParameter& parameter = runtime_.parameter(id);
     if (!parameter.spec.sharded) continue;
-    const bool can =
-        parameter.types.accumulator == base::DType::fp32 && parameter.columns_of_sum(runtime_.parallel().dp_size()) > 0;
+    const bool can = parameter.types.accumulator == quant::DType::fp32 &&
+                     parameter.columns_of_sum(runtime_.parallel().dp_size()) > 0;
     parameter.row_squares = can ? next : nullptr;
     next += rows_of(parameter.local_state);
   }
@@ -142,7 +142,7 @@ void GradientNorm::let_sums_give_squares() {
 void GradientNorm::write_row_sums() {
   double* next = own_.as<double>().data();
   double* next_replicated = values_.as<double>().data() + rows_gathered();
-  for (shard::ParameterId id : order_) {
+  for (schedule::ParameterId id : order_) {
     shard::ShardedParameter& parameter = runtime_.parameter(id);
     double*& at = parameter.spec.sharded ? next : next_replicated;
     if (!parameter.row_squares_written) append_row_sums(parameter, at);
@@ -155,7 +155,7 @@ void GradientNorm::compute(double clip) {
   shard::Parallel& parallel = runtime_.parallel();
   double* values = values_.as<double>().data();
   group_->lane().wait(parallel.compute->record());
-  const base::Fence gathered = group_->all_gather(own_.data(), values, counts_, base::DType::fp64);
+  const base::Fence gathered = group_->all_gather(own_.data(), values, counts_, quant::DType::fp64);
   if (!parallel.is_asynchronous()) {
     gathered.synchronize();
     const double norm = std::sqrt(index_.sum(values_.as<double>()));

@@ -6,7 +6,7 @@
 
 #include "tessera/base/buffer.h"
 #include "tessera/ops/adamw.h"
-#include "tessera/shard/runtime.h"
+#include "tessera/runtime/runtime.h"
 
 namespace tessera::train {
 
@@ -31,7 +31,7 @@ struct RowIndex {
 // at every call. On a GPU the runtime's sums leave squares here: neither of the two may go while steps run.
 class GradientNorm {
  public:
-  explicit GradientNorm(shard::Runtime& runtime);
+  explicit GradientNorm(runtime::Runtime& runtime);
   ~GradientNorm();
   GradientNorm(const GradientNorm&) = delete;
   GradientNorm& operator=(const GradientNorm&) = delete;
@@ -47,8 +47,8 @@ class GradientNorm {
   void write_row_sums();
   void let_sums_give_squares();
 
-  shard::Runtime& runtime_;
-  std::vector<shard::ParameterId> order_;
+  runtime::Runtime& runtime_;
+  std::vector<schedule::ParameterId> order_;
   comm::Communicator* group_;         // tp x gtp, or with split states tp x gtp x dp: all ranks that hold other rows
   std::vector<std::int64_t> counts_;  // row sums of each of its ranks
   std::int64_t replicated_ = 0;       // row sums that every rank makes itself

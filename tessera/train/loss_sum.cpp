@@ -2,7 +2,7 @@
 
 #include <ATen/ops/stack.h>
 
-#include "tessera/ops/convert.h"
+#include "tessera/ops/aten_types.h"
 
 namespace tessera::train {
 
@@ -14,11 +14,11 @@ base::Fence LossSum::start(const std::vector<at::Tensor>& losses, shard::Paralle
   if (own_.size() < microbatches_ * sizeof(double))
     own_ = base::Buffer(microbatches_ * sizeof(double), parallel.device);
   const auto count = static_cast<std::int64_t>(microbatches_);
-  at::Tensor own = ops::view_of(own_.data(), {count}, base::DType::fp64, ops::to_device(parallel.device));
+  at::Tensor own = ops::view_of(own_.data(), {count}, quant::DType::fp64, ops::to_device(parallel.device));
   if (!losses.empty()) at::stack_out(own, losses);
   comm::Communicator& data = *parallel.data;
   data.lane().wait(parallel.compute->record());
-  return data.all_gather(own_.data(), all_.data(), comm::equal_counts(data.size(), count), base::DType::fp64);
+  return data.all_gather(own_.data(), all_.data(), comm::equal_counts(data.size(), count), quant::DType::fp64);
 }
 
 // Block k of a replica was microbatch k / G of gtp rank k mod G.

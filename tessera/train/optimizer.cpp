@@ -8,17 +8,17 @@
 
 namespace tessera::train {
 
-std::vector<std::vector<shard::ParameterId>> optimizer_buckets(shard::Runtime& runtime) {
+std::vector<std::vector<schedule::ParameterId>> optimizer_buckets(runtime::Runtime& runtime) {
   std::int64_t total = 0;
-  std::vector<shard::ParameterId> order;
-  for (const shard::ParameterId id : runtime.by_first_use()) {
+  std::vector<schedule::ParameterId> order;
+  for (const schedule::ParameterId id : runtime.by_first_use()) {
     if (!runtime.parameter(id).spec.trainable) continue;
     order.push_back(id);
     total += runtime.parameter(id).storage.shape.elements();
   }
-  std::vector<std::vector<shard::ParameterId>> buckets;
+  std::vector<std::vector<schedule::ParameterId>> buckets;
   std::int64_t before = 0, newest = -1;  // elements placed so far; which eighth the newest bucket began in
-  for (const shard::ParameterId id : order) {
+  for (const schedule::ParameterId id : order) {
     const std::int64_t part = before * kOptimizerBuckets / std::max<std::int64_t>(total, 1);
     if (buckets.empty() || part > newest) buckets.emplace_back();
     newest = part;
@@ -28,12 +28,12 @@ std::vector<std::vector<shard::ParameterId>> optimizer_buckets(shard::Runtime& r
   return buckets;
 }
 
-Optimizer::Optimizer(shard::Runtime& runtime, const ops::AdamW& options) : runtime_(runtime), options_(options) {
+Optimizer::Optimizer(runtime::Runtime& runtime, const ops::AdamW& options) : runtime_(runtime), options_(options) {
   const base::Device device = runtime.parallel().device;
-  for (shard::ParameterId id = 0; id < runtime.size(); ++id) {
+  for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
     const auto elements = static_cast<std::size_t>(parameter.spec.trainable ? parameter.state_elements() : 0);
-    const std::size_t bytes = elements * base::size_of(parameter.types.accumulator);
+    const std::size_t bytes = elements * quant::size_of(parameter.types.accumulator);
     moments_.push_back({base::Buffer(bytes, device), base::Buffer(bytes, device)});
     moments_.back().exp_avg.fill_zero();
     moments_.back().exp_avg_sq.fill_zero();
@@ -52,7 +52,7 @@ void Optimizer::set_updates(std::int64_t updates) {
   if (counter_.size() > 0) base::copy_bytes(counter_.data(), &updates_, sizeof updates_);
 }
 
-ops::AdamWBuffers Optimizer::buffers_of(shard::ParameterId id) {
+ops::AdamWBuffers Optimizer::buffers_of(schedule::ParameterId id) {
   shard::ShardedParameter& parameter = runtime_.parameter(id);
   return {.master = parameter.state_master(),
           .master_type = parameter.types.accumulator,
@@ -83,8 +83,8 @@ void Optimizer::update(const ops::Clip* clip) {
   if (clip->finite == 0) return;
   ++updates_;
   options_.gradient_scale = clip->factor;
-  for (const std::vector<shard::ParameterId>& bucket : optimizer_buckets(runtime_)) {
-    for (const shard::ParameterId id : bucket) ops::adamw(options_, buffers_of(id));
+  for (const std::vector<schedule::ParameterId>& bucket : optimizer_buckets(runtime_)) {
+    for (const schedule::ParameterId id : bucket) ops::adamw(options_, buffers_of(id));
     runtime_.publish(bucket);
   }
 }
@@ -94,9 +94,9 @@ void Optimizer::update_on_device(const ops::Clip* clip) {
   ops::StepScalars* scalars = scalars_.as<ops::StepScalars>().data();
   ops::cuda::choose_step(choices_.as<ops::StepChoices>().data(), clip, counter_.as<std::int64_t>().data(), scalars,
                          stream);
-  for (const std::vector<shard::ParameterId>& bucket : optimizer_buckets(runtime_)) {
+  for (const std::vector<schedule::ParameterId>& bucket : optimizer_buckets(runtime_)) {
     std::vector<ops::AdamWBuffers> shards;
-    for (const shard::ParameterId id : bucket) shards.push_back(buffers_of(id));
+    for (const schedule::ParameterId id : bucket) shards.push_back(buffers_of(id));
     ops::cuda::adamw(shards, scalars, clip, stream);
     runtime_.publish(bucket);
   }
@@ -112,7 +112,7 @@ namespace {
 
 // Where there is a stream, on it.
 void fill_part(const shard::ParameterSpec& spec, const layout::Piece& piece, std::int64_t logical_cols,
-               std::uint64_t seed, void* data, base::DType type, base::CudaStream stream) {
+               std::uint64_t seed, void* data, quant::DType type, base::CudaStream stream) {
   if (spec.initial_deviation == 0) {
     if (stream)
       ops::cuda::fill_constant(spec.initial_value, data, type, piece.box.elements(), stream);
@@ -137,15 +137,15 @@ void fill_part(const shard::ParameterSpec& spec, const layout::Piece& piece, std
 
 }  // namespace
 
-void set_initial_values(shard::Runtime& runtime, std::uint64_t seed) {
+void set_initial_values(runtime::Runtime& runtime, std::uint64_t seed) {
   const shard::Parallel& parallel = runtime.parallel();
-  for (shard::ParameterId id = 0; id < runtime.size(); ++id) {
+  for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
     shard::ShardedParameter& parameter = runtime.parameter(id);
-    const base::DType type = parameter.types.accumulator;
+    const quant::DType type = parameter.types.accumulator;
     std::byte* master = parameter.state_master();
     for (const layout::Piece& piece : parameter.local_state.pieces)
       fill_part(parameter.spec, piece, parameter.storage.shape.cols, seed,
-                master + static_cast<std::size_t>(piece.offset) * base::size_of(type), type,
+                master + static_cast<std::size_t>(piece.offset) * quant::size_of(type), type,
                 parallel.compute->stream());
     if (parameter.has_master())
       parallel.kernels().cast(master, type, parameter.state_weight(), parameter.types.model,

@@ -5,24 +5,24 @@
 
 #include "tessera/base/buffer.h"
 #include "tessera/ops/adamw.h"
-#include "tessera/shard/runtime.h"
+#include "tessera/runtime/runtime.h"
 
 namespace tessera::train {
 
 // The trainable parameters in the order in which the next step uses them first, in at most kOptimizerBuckets buckets of
 // about as many elements each: a bucket is updated, then published, so that its gathers start while later ones update.
 inline constexpr std::int64_t kOptimizerBuckets = 8;
-std::vector<std::vector<shard::ParameterId>> optimizer_buckets(shard::Runtime& runtime);
+std::vector<std::vector<schedule::ParameterId>> optimizer_buckets(runtime::Runtime& runtime);
 
 class Optimizer {
  public:
   // options: the constants; lr, step and gradient_scale are set at each update. Moments start at zero.
-  Optimizer(shard::Runtime& runtime, const ops::AdamW& options);
+  Optimizer(runtime::Runtime& runtime, const ops::AdamW& options);
 
   struct Moments {
     base::Buffer exp_avg, exp_avg_sq;  // accumulator type, state layout
   };
-  Moments& moments(shard::ParameterId id) { return moments_[static_cast<std::size_t>(id)]; }
+  Moments& moments(schedule::ParameterId id) { return moments_[static_cast<std::size_t>(id)]; }
 
   // Of updates on a GPU that the host has not seen.
   static constexpr int kMostUnseen = ops::kStepChoices;
@@ -44,10 +44,10 @@ class Optimizer {
   void set_updates(std::int64_t updates);
 
  private:
-  ops::AdamWBuffers buffers_of(shard::ParameterId id);
+  ops::AdamWBuffers buffers_of(schedule::ParameterId id);
   void update_on_device(const ops::Clip* clip);
 
-  shard::Runtime& runtime_;
+  runtime::Runtime& runtime_;
   ops::AdamW options_;
   std::vector<Moments> moments_;  // by parameter id; empty buffers for frozen ones
   std::int64_t updates_ = 0;      // that the host has seen
@@ -59,6 +59,6 @@ class Optimizer {
 };
 
 // Fills master and weight of every parameter from the seed: the same logical values for every mesh (docs/numerics.md).
-void set_initial_values(shard::Runtime& runtime, std::uint64_t seed);
+void set_initial_values(runtime::Runtime& runtime, std::uint64_t seed);
 
 }  // namespace tessera::train

@@ -6,18 +6,18 @@
 #include <limits>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/convert.h"
-#include "tessera/shard/captured_lanes.h"
+#include "tessera/ops/aten_types.h"
+#include "tessera/runtime/captured_lanes.h"
 
 namespace tessera::train {
 namespace {
 
-std::array<at::Tensor, 3> tensors_of(const nn::Batch& batch) {
+std::array<at::Tensor, 3> tensors_of(const models::Batch& batch) {
   return {batch.tokens, batch.targets, batch.layout.positions};
 }
 
-std::vector<nn::Batch> room_for(std::vector<nn::Batch> batches, at::Device device) {
-  for (nn::Batch& batch : batches) {
+std::vector<models::Batch> room_for(std::vector<models::Batch> batches, at::Device device) {
+  for (models::Batch& batch : batches) {
     for (at::Tensor* tensor : {&batch.tokens, &batch.targets, &batch.layout.positions})
       *tensor = at::empty_like(*tensor, at::TensorOptions(device).dtype(tensor->scalar_type()));
     batch.early_tokens = batch.tokens;  // all are there when the graph begins
@@ -27,13 +27,13 @@ std::vector<nn::Batch> room_for(std::vector<nn::Batch> batches, at::Device devic
 
 }  // namespace
 
-StepGraph::StepGraph(shard::Runtime& runtime, std::vector<nn::Batch> batches, double scale, const Record& record)
+StepGraph::StepGraph(runtime::Runtime& runtime, std::vector<models::Batch> batches, double scale, const Record& record)
     : runtime_(runtime),
       schedules_(runtime.schedules_made()),
       scale_(scale),
       graph_(runtime.parallel().device),
       inputs_(room_for(std::move(batches), ops::to_device(runtime.parallel().device))) {
-  for (const nn::Batch& batch : inputs_)
+  for (const models::Batch& batch : inputs_)
     TESSERA_CHECK(batch.layout.cu_seqlens.empty(), "a graph of a step with document boundaries, which differ by step");
   shard::Parallel& parallel = runtime.parallel();
   for (base::Lane* lane : parallel.lanes()) lane->synchronize();
@@ -42,7 +42,7 @@ StepGraph::StepGraph(shard::Runtime& runtime, std::vector<nn::Batch> batches, do
   for (std::size_t i = 0; i < ahead.size(); ++i) ahead[i] = lanes_ahead[i]->record(ahead_[i]);
   graph_.begin(parallel.compute->stream());
   {
-    shard::CapturedLanes lanes(parallel);
+    runtime::CapturedLanes lanes(parallel);
     for (std::size_t i = 0; i < ahead.size(); ++i) lanes_ahead[i]->wait(ahead[i]);
     losses_ = record([this](int microbatch) { return inputs_[static_cast<std::size_t>(microbatch)]; });
     lanes.join();
@@ -54,7 +54,7 @@ StepGraph::StepGraph(shard::Runtime& runtime, std::vector<nn::Batch> batches, do
   statistics_.exposed_seconds = std::numeric_limits<double>::quiet_NaN();  // a graph measures nothing
 }
 
-bool StepGraph::fits(std::span<const nn::Batch> batches, double scale) const {
+bool StepGraph::fits(std::span<const models::Batch> batches, double scale) const {
   if (batches.size() != inputs_.size() || scale != scale_ || schedules_ != runtime_.schedules_made()) return false;
   for (std::size_t i = 0; i < batches.size(); ++i) {
     const nn::TokenLayout &given = batches[i].layout, &own = inputs_[i].layout;
@@ -63,7 +63,7 @@ bool StepGraph::fits(std::span<const nn::Batch> batches, double scale) const {
   return true;
 }
 
-void StepGraph::launch(std::span<const nn::Batch> batches, bool repeats) {
+void StepGraph::launch(std::span<const models::Batch> batches, bool repeats) {
   if (repeats) runtime_.repeat_step();
   runtime_.bring_rows(batches.front().tokens.const_data_ptr<std::int64_t>());
   for (std::size_t i = 0; i < batches.size(); ++i) {

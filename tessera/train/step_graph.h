@@ -11,40 +11,40 @@
 #include <span>
 #include <vector>
 
-#include "tessera/nn/llama.h"
+#include "tessera/models/llama.h"
 #include "tessera/ops/graph.h"
-#include "tessera/shard/runtime.h"
+#include "tessera/runtime/runtime.h"
 
 namespace tessera::train {
 
 class StepGraph {
  public:
-  using Batches = std::function<nn::Batch(int microbatch)>;
+  using Batches = std::function<models::Batch(int microbatch)>;
 
   // Takes the runtime's step, which can be a graph and has begun, to its last publish. record: calls everything between
   // its argument's begin and that publish, and returns the microbatches' losses. Compute's lane has come to
   // an end; waits for the others. Nothing is launched. Collective. Errors: what cannot be recorded.
   using Record = std::function<std::vector<at::Tensor>(const Batches& batches)>;
-  StepGraph(shard::Runtime& runtime, std::vector<nn::Batch> batches, double scale, const Record& record);
+  StepGraph(runtime::Runtime& runtime, std::vector<models::Batch> batches, double scale, const Record& record);
   StepGraph(const StepGraph&) = delete;
   StepGraph& operator=(const StepGraph&) = delete;
 
   // Whether a step with these samples is a launch of it.
-  bool fits(std::span<const nn::Batch> batches, double scale) const;
+  bool fits(std::span<const models::Batch> batches, double scale) const;
   // The runtime's step is one that fits. Enqueues it: samples first, which are pinned and stay until it is over. With
   // repeats the runtime has not seen its events. Collective.
-  void launch(std::span<const nn::Batch> batches, bool repeats);
+  void launch(std::span<const models::Batch> batches, bool repeats);
   // Of the last launch, by microbatch.
   const std::vector<at::Tensor>& losses() const { return losses_; }
 
  private:
-  shard::Runtime& runtime_;
+  runtime::Runtime& runtime_;
   const int schedules_;
   const double scale_;
   ops::Graph graph_;
-  std::vector<nn::Batch> inputs_;  // on the device
+  std::vector<models::Batch> inputs_;  // on the device
   std::vector<at::Tensor> losses_;
-  shard::StepStatistics statistics_;
+  runtime::StepStatistics statistics_;
   std::array<base::Signal, 3> ahead_;  // of the lanes that work ahead: what they do for a step before it is launched
 };
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/convert.h"
+#include "tessera/ops/aten_types.h"
 #include "tessera/ops/stream_scope.h"
 
 namespace tessera::train {
@@ -46,13 +46,13 @@ Trainer::~Trainer() {
 }
 
 // In the step's own memory: nothing is allocated for it while batches stay as large.
-const nn::Batch& Trainer::pin(const nn::Batch& batch, int microbatch, Pending& pending) {
+const models::Batch& Trainer::pin(const models::Batch& batch, int microbatch, Pending& pending) {
   const auto index = static_cast<std::size_t>(microbatch);
   if (index >= pending.samples.size()) {
     pending.pinned.resize(index + 1);
     pending.samples.resize(index + 1);
   }
-  nn::Batch& kept = pending.samples[index];
+  models::Batch& kept = pending.samples[index];
   kept = batch;
   const std::array<at::Tensor*, 3> tensors{&kept.tokens, &kept.targets, &kept.layout.positions};
   std::size_t bytes = 0;
@@ -60,7 +60,7 @@ const nn::Batch& Trainer::pin(const nn::Batch& batch, int microbatch, Pending& p
   if (pending.pinned[index].size() < bytes) pending.pinned[index] = base::Buffer::pinned(bytes);
   std::byte* next = pending.pinned[index].data();
   for (at::Tensor* tensor : tensors) {
-    at::Tensor view = ops::view_of(next, {tensor->numel()}, base::DType::i64, at::kCPU);
+    at::Tensor view = ops::view_of(next, {tensor->numel()}, quant::DType::i64, at::kCPU);
     next += tensor->nbytes();
     view.copy_(*tensor);
     *tensor = view;
@@ -68,7 +68,7 @@ const nn::Batch& Trainer::pin(const nn::Batch& batch, int microbatch, Pending& p
   return kept;
 }
 
-nn::Batch Trainer::on_device(nn::Batch batch) const {
+models::Batch Trainer::on_device(models::Batch batch) const {
   if (parallel_.device.kind == base::DeviceKind::cpu) return batch;
   const at::Device device = ops::to_device(parallel_.device);
   for (at::Tensor* tensor : {&batch.tokens, &batch.targets, &batch.layout.positions})
@@ -94,12 +94,12 @@ void Trainer::update_weights() {
   optimizer_.update(norm_.result());
 }
 
-const std::vector<at::Tensor>& Trainer::launch_graph(std::span<const nn::Batch> batches, double scale) {
+const std::vector<at::Tensor>& Trainer::launch_graph(std::span<const models::Batch> batches, double scale) {
   const bool repeats = graph_ && graph_->fits(batches, scale);
   if (!repeats) {
     parallel_.compute->synchronize();
     graph_ = nullptr;  // before another takes memory
-    graph_ = std::make_unique<StepGraph>(runtime_, std::vector<nn::Batch>(batches.begin(), batches.end()), scale,
+    graph_ = std::make_unique<StepGraph>(runtime_, std::vector<models::Batch>(batches.begin(), batches.end()), scale,
                                          [&](const StepGraph::Batches& on_device) {
                                            std::vector<at::Tensor> losses =
                                                run_microbatches(static_cast<int>(batches.size()), on_device, scale);
@@ -127,17 +127,17 @@ void Trainer::enqueue_step(const StepInput& input, double lr) {
   pending.tokens = static_cast<double>(std::max<std::int64_t>(input.tokens, 1));
   const double scale = 1.0 / pending.tokens;
   optimizer_.begin_update(lr);
-  runtime_.begin_step(shard::StepKind::train, input.microbatches);
+  runtime_.begin_step(schedule::StepKind::train, input.microbatches);
   if (options_.graph && runtime_.can_be_graph()) {
     for (int microbatch = 0; microbatch < input.microbatches; ++microbatch)
       pin(input.batch(microbatch), microbatch, pending);
-    const std::span<const nn::Batch> batches(pending.samples.data(), static_cast<std::size_t>(input.microbatches));
+    const std::span<const models::Batch> batches(pending.samples.data(), static_cast<std::size_t>(input.microbatches));
     pending.summed = pending.losses.start(launch_graph(batches, scale), parallel_);
   } else {
     const auto batches = [&](int microbatch) {
       if (!parallel_.is_asynchronous()) return input.batch(microbatch);
-      const nn::Batch& pinned = pin(input.batch(microbatch), microbatch, pending);
-      nn::Batch batch = on_device(pinned);
+      const models::Batch& pinned = pin(input.batch(microbatch), microbatch, pending);
+      models::Batch batch = on_device(pinned);
       batch.early_tokens = pinned.tokens;
       return batch;
     };
@@ -153,7 +153,7 @@ void Trainer::enqueue_step(const StepInput& input, double lr) {
 StepResult Trainer::finish_step() {
   TESSERA_CHECK(pending_ > 0, "no step is pending");
   Pending& pending = steps_[static_cast<std::size_t>(oldest_)];
-  const shard::StepStatistics statistics = runtime_.finish(std::exchange(pending.step, {}));
+  const runtime::StepStatistics statistics = runtime_.finish(std::exchange(pending.step, {}));
   std::exchange(pending.summed, {}).synchronize();
   const ops::Clip clip = pending.clip.as<ops::Clip>()[0];
   optimizer_.saw_update(clip);
@@ -172,7 +172,7 @@ double Trainer::evaluate(const StepInput& input) {
   std::vector<at::Tensor> losses;
   for (int first = 0; first < input.microbatches; first += kEvaluatedTogether) {
     const int end = std::min(first + kEvaluatedTogether, input.microbatches);
-    runtime_.begin_step(shard::StepKind::evaluate, end - first);
+    runtime_.begin_step(schedule::StepKind::evaluate, end - first);
     for (int microbatch = first; microbatch < end; ++microbatch) {
       runtime_.begin_microbatch();
       losses.push_back(model_.forward(on_device(input.batch(microbatch)), 0).sum);

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "tessera/comm/world.h"
-#include "tessera/nn/llama.h"
+#include "tessera/models/llama.h"
 #include "tessera/ops/cached_memory.h"
-#include "tessera/shard/runtime.h"
+#include "tessera/runtime/runtime.h"
 #include "tessera/train/gradient_norm.h"
 #include "tessera/train/loss_sum.h"
 #include "tessera/train/optimizer.h"
@@ -20,7 +20,7 @@
 namespace tessera::train {
 
 struct TrainerOptions {
-  nn::LlamaConfig model;
+  models::LlamaConfig model;
   int tp = 1, gtp = 1, dp = 1;
   shard::ParameterTypes types;
   bool sequence_parallel = false;
@@ -29,22 +29,22 @@ struct TrainerOptions {
   shard::RowReads embedding;  // tokens of a microbatch at most; by default its table is gathered
   ops::AdamW adamw;
   double clip = 1.0;
-  shard::RuntimeOptions runtime;
+  runtime::RuntimeOptions runtime;
   bool graph = false;  // GPUs: steps that follow their schedule are launches of a CUDA graph (step_graph.h)
 };
 
 // A step's samples as this rank sees them.
 struct StepInput {
-  int microbatches = 1;                            // the same on every rank
-  std::int64_t tokens = 0;                         // unmasked targets of the whole step, over all ranks
-  std::function<nn::Batch(int microbatch)> batch;  // this rank's block of a microbatch
+  int microbatches = 1;                                // the same on every rank
+  std::int64_t tokens = 0;                             // unmasked targets of the whole step, over all ranks
+  std::function<models::Batch(int microbatch)> batch;  // this rank's block of a microbatch
 };
 
 struct StepResult {
   double loss = 0;       // mean over the step's tokens, before the update; the same on every rank
   double grad_norm = 0;  // before clipping; the same on every rank
   bool skipped = false;  // the norm was not finite: nothing was updated, on any rank
-  shard::StepStatistics statistics;
+  runtime::StepStatistics statistics;
   double host_seconds = 0;  // of enqueueing it; on a CPU, the step
 };
 
@@ -78,7 +78,7 @@ class Trainer {
   // Mean loss over the input's tokens; changes nothing. Collective.
   double evaluate(const StepInput& input);
 
-  shard::Runtime& runtime() { return runtime_; }
+  runtime::Runtime& runtime() { return runtime_; }
   Optimizer& optimizer() { return optimizer_; }
   shard::Parallel& parallel() { return parallel_; }
 
@@ -91,18 +91,18 @@ class Trainer {
     base::Buffer clip;   // ops::Clip; pinned for a GPU
     // By microbatch, in pinned memory: from where a GPU takes them.
     std::vector<base::Buffer> pinned;
-    std::vector<nn::Batch> samples;
-    shard::PendingStep step;
+    std::vector<models::Batch> samples;
+    runtime::PendingStep step;
     double host_seconds = 0;
   };
   // What the host has of a microbatch, where a GPU can read it while the host goes on.
-  static const nn::Batch& pin(const nn::Batch& batch, int microbatch, Pending& pending);
-  nn::Batch on_device(nn::Batch batch) const;
+  static const models::Batch& pin(const models::Batch& batch, int microbatch, Pending& pending);
+  models::Batch on_device(models::Batch batch) const;
   // To the end of the step. Returns each microbatch's loss.
   std::vector<at::Tensor> run_microbatches(int microbatches, const StepGraph::Batches& batches, double scale);
   void update_weights();
   // The step that has begun, as a launch of a graph, made where there is none that fits. Returns its losses.
-  const std::vector<at::Tensor>& launch_graph(std::span<const nn::Batch> batches, double scale);
+  const std::vector<at::Tensor>& launch_graph(std::span<const models::Batch> batches, double scale);
 
   // Lanes use these: they end first.
   std::array<Pending, kMostPending> steps_;
@@ -115,9 +115,9 @@ class Trainer {
   TrainerOptions options_;
   shard::Parallel parallel_;
   ops::CachedMemoryScope cached_memory_{parallel_.device};  // ends after all tensors
-  shard::Runtime runtime_;
+  runtime::Runtime runtime_;
   nn::Context context_;
-  nn::Llama model_;
+  models::Llama model_;
   Optimizer optimizer_;
   GradientNorm norm_;
 };

@@ -7,14 +7,14 @@ namespace {
 
 // This rank's state part of each buffer of a parameter that is stored: calls visit(kind, type, data).
 template <typename Visit>
-void for_each_buffer(Trainer& trainer, shard::ParameterId id, Visit visit) {
+void for_each_buffer(Trainer& trainer, schedule::ParameterId id, Visit visit) {
   shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
-  visit(Kind::weight, parameter.types.model, parameter.state_weight());
-  if (parameter.has_master()) visit(Kind::master, parameter.types.accumulator, parameter.master.data());
+  visit(checkpoint::Kind::weight, parameter.types.model, parameter.state_weight());
+  if (parameter.has_master()) visit(checkpoint::Kind::master, parameter.types.accumulator, parameter.master.data());
   if (!parameter.spec.trainable) return;
   Optimizer::Moments& moments = trainer.optimizer().moments(id);
-  visit(Kind::exp_avg, parameter.types.accumulator, moments.exp_avg.data());
-  visit(Kind::exp_avg_sq, parameter.types.accumulator, moments.exp_avg_sq.data());
+  visit(checkpoint::Kind::exp_avg, parameter.types.accumulator, moments.exp_avg.data());
+  visit(checkpoint::Kind::exp_avg_sq, parameter.types.accumulator, moments.exp_avg_sq.data());
 }
 
 // Memory of a parameter where files are read and written: itself on a CPU, a copy on a GPU.
@@ -47,17 +47,17 @@ layout::LocalLayout written_part(const shard::ShardedParameter& parameter, const
   return parameter.local_state;
 }
 
-void load_parameter(Trainer& trainer, shard::ParameterId id, const CheckpointReader& reader) {
+void load_parameter(Trainer& trainer, schedule::ParameterId id, const checkpoint::CheckpointReader& reader) {
   shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
   const bool moments = reader.has_moments(), master = reader.has_master();
-  for_each_buffer(trainer, id, [&](Kind kind, base::DType type, void* data) {
-    if ((kind == Kind::exp_avg || kind == Kind::exp_avg_sq) && !moments) return;
+  for_each_buffer(trainer, id, [&](checkpoint::Kind kind, quant::DType type, void* data) {
+    if ((kind == checkpoint::Kind::exp_avg || kind == checkpoint::Kind::exp_avg_sq) && !moments) return;
     const std::int64_t elements = parameter.state_elements();
-    if (kind == Kind::master && !master) {
+    if (kind == checkpoint::Kind::master && !master) {
       trainer.parallel().kernels().cast(parameter.state_weight(), parameter.types.model, data, type, elements);
       return;
     }
-    HostView host(data, static_cast<std::size_t>(elements) * base::size_of(type), trainer.parallel());
+    HostView host(data, static_cast<std::size_t>(elements) * quant::size_of(type), trainer.parallel());
     reader.read({.name = parameter.spec.name,
                  .kind = kind,
                  .dtype = type,
@@ -76,13 +76,13 @@ void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::in
                 trainer.pending_steps());
   state["updates"] = trainer.optimizer().updates();
   std::vector<HostView> views;  // until all is written
-  CheckpointContents contents{.step = step, .state = std::move(state), .tensors = {}};
-  for (shard::ParameterId id : trainer.runtime().by_name()) {
+  checkpoint::CheckpointContents contents{.step = step, .state = std::move(state), .tensors = {}};
+  for (schedule::ParameterId id : trainer.runtime().by_name()) {
     const shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
     const layout::LocalLayout part = written_part(parameter, trainer.parallel());
-    for_each_buffer(trainer, id, [&](Kind kind, base::DType type, const void* data) {
+    for_each_buffer(trainer, id, [&](checkpoint::Kind kind, quant::DType type, const void* data) {
       const std::int64_t elements = part.pieces.empty() ? 0 : parameter.state_elements();
-      views.emplace_back(data, static_cast<std::size_t>(elements) * base::size_of(type), trainer.parallel());
+      views.emplace_back(data, static_cast<std::size_t>(elements) * quant::size_of(type), trainer.parallel());
       contents.tensors.push_back({.name = parameter.spec.name,
                                   .kind = kind,
                                   .dtype = type,
@@ -94,9 +94,9 @@ void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::in
   write_checkpoint(folder, contents, *trainer.parallel().world);
 }
 
-void load_trainer(Trainer& trainer, const CheckpointReader& reader) {
+void load_trainer(Trainer& trainer, const checkpoint::CheckpointReader& reader) {
   trainer.runtime().settle();
-  for (shard::ParameterId id = 0; id < trainer.runtime().size(); ++id) load_parameter(trainer, id, reader);
+  for (schedule::ParameterId id = 0; id < trainer.runtime().size(); ++id) load_parameter(trainer, id, reader);
   const nlohmann::json& state = reader.state();
   trainer.optimizer().set_updates(
       reader.has_moments() && state.contains("updates") ? state.at("updates").get<std::int64_t>() : 0);

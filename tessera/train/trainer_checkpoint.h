@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "tessera/train/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera::train {
@@ -14,6 +14,6 @@ void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::in
 
 // Weights, masters and moments of this rank from a checkpoint of any layout. A checkpoint without moments (one that was
 // imported) leaves them zero; one without masters takes them from the weights. Errors: InputError.
-void load_trainer(Trainer& trainer, const CheckpointReader& reader);
+void load_trainer(Trainer& trainer, const checkpoint::CheckpointReader& reader);
 
 }  // namespace tessera::train

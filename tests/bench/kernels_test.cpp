@@ -29,7 +29,7 @@ KernelBench small() {
 }
 
 TEST(Kernels, AreMeasuredInEveryType) {
-  for (const base::DType type : {base::DType::bf16, base::DType::fp32, base::DType::fp64}) {
+  for (const quant::DType type : {quant::DType::bf16, quant::DType::fp32, quant::DType::fp64}) {
     KernelBench bench = small();
     bench.type = type;
     const std::vector<KernelRow> rows = kernel_rows(bench);
@@ -89,7 +89,7 @@ TEST(Kernels, RefuseSizesThatAreNone) {
   bench.head_dim = 5;
   EXPECT_THROW(kernel_rows(bench), InputError);
   bench = small();
-  bench.type = base::DType::i32;
+  bench.type = quant::DType::i32;
   EXPECT_THROW(kernel_rows(bench), InputError);
 }
 

@@ -131,7 +131,7 @@ TEST(ScheduleRun, OnDemandNothingIsHidden) {
   run.options.scheduled = false;
   const ScheduleTimes times = measure_schedule(run);
   double bytes = 8 + 3 * 8;  // compared at the end of the step, and of each microbatch
-  for (const shard::ParameterSize& size : times.sizes)
+  for (const schedule::ParameterSize& size : times.sizes)
     bytes += 3 * static_cast<double>(2 * (size.gather_wire + 8) + size.reduce_wire);
   EXPECT_NEAR(times.step_seconds, compute_of(model, 3) + bytes / run.link.bytes_per_second,
               kRounding * times.step_seconds);
@@ -141,7 +141,7 @@ TEST(ScheduleRun, OnDemandNothingIsHidden) {
 TEST(ScheduleRun, AFastLinkIsHidden) {
   const SyntheticModel model = uneven_model();
   ScheduleRun run{.model = model, .microbatches = 3, .link = link_of(model, 0.01)};
-  run.options.gather_budget = run.options.reduce_budget = shard::kUnlimited;
+  run.options.gather_budget = run.options.reduce_budget = schedule::kUnlimited;
   const ScheduleTimes times = measure_schedule(run);
   EXPECT_EQ(times.predicted.gather_exposed_seconds, 0);
   const double last = static_cast<double>(times.sizes.front().reduce_wire) / run.link.bytes_per_second;

@@ -12,13 +12,13 @@
 namespace tessera::comm {
 namespace {
 
-using base::bfloat16;
+using quant::bfloat16;
 using Counts = std::vector<std::int64_t>;
 
 template <typename T>
 class Collectives : public testing::Test {
  protected:
-  static constexpr base::DType kType = TypeOf<T>::value;
+  static constexpr quant::DType kType = TypeOf<T>::value;
   static constexpr bool kHasSum = !std::is_same_v<T, std::uint8_t>;
 
   // body(group, count) over ranks and sizes: `count` is the elements of one rank, about; a million over all ranks.
@@ -200,7 +200,7 @@ TEST(CollectiveSize, DISABLED_PartsOfMoreThan2To31Elements) {
     std::vector<std::uint8_t> data(static_cast<std::size_t>(per_rank) * 2);
     const std::int64_t begin = group.rank() * per_rank;
     for (std::int64_t i = 0; i < per_rank; i += 1009) data[static_cast<std::size_t>(begin + i)] = at(begin + i);
-    group.all_gather(data.data() + begin, data.data(), equal_counts(2, per_rank), base::DType::u8).synchronize();
+    group.all_gather(data.data() + begin, data.data(), equal_counts(2, per_rank), quant::DType::u8).synchronize();
     std::int64_t wrong = 0;
     for (int r = 0; r < 2; ++r)
       for (std::int64_t i = 0; i < per_rank; i += 1009)
@@ -216,7 +216,7 @@ TEST(CollectiveOrder, OperationsOfOneGroupRunInOrderWithoutWaitingBetween) {
     on_ranks(ranks, [&](Communicator& group) {
       Placed data(std::vector<std::int64_t>(per_rank, 1));
       base::Fence last;
-      for (int i = 0; i < 12; ++i) last = group.all_reduce(data.data(), per_rank, base::DType::i64);
+      for (int i = 0; i < 12; ++i) last = group.all_reduce(data.data(), per_rank, quant::DType::i64);
       group.barrier();
       last.synchronize();
       std::int64_t expected = 1;
@@ -236,11 +236,11 @@ TEST(CollectiveOrder, WorkOnTheLaneRunsBetweenOperations) {
     const auto add = [&](Placed<float>& sum, const Placed<float>& part, std::int64_t count) {
       group.lane().run([&, count] {
         const void* data = part.data();
-        kernels.ordered_sum(sum.data(), base::DType::fp32, true, std::span(&data, 1), base::DType::fp32, count);
+        kernels.ordered_sum(sum.data(), quant::DType::fp32, true, std::span(&data, 1), quant::DType::fp32, count);
       });
     };
     add(mine, mine, 100);
-    group.all_gather(mine.data(), all.data(), equal_counts(2, 100), base::DType::fp32);
+    group.all_gather(mine.data(), all.data(), equal_counts(2, 100), quant::DType::fp32);
     add(all, half, 1);
     group.lane().synchronize();
     const auto values = all.values();

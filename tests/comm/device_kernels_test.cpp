@@ -1,6 +1,6 @@
 // The kernels behind one interface: the host's against plain loops where kernels_test.cpp has not, a device's against
 // the host's, bit by bit, at every alignment.
-#include "tessera/comm/device_kernels.h"
+#include "tessera/quant/device_kernels.h"
 
 #include <gtest/gtest.h>
 
@@ -15,15 +15,15 @@
 namespace tessera::comm {
 namespace {
 
-using base::bfloat16;
-using base::DType;
+using quant::bfloat16;
+using quant::DType;
 
 // Squares in the order that device_kernels.h defines, lane by lane.
 template <typename T>
 double squares_by_definition(const std::vector<T>& row) {
   const auto cols = static_cast<std::int64_t>(row.size());
-  constexpr std::int64_t piece = kSquaresPiece;
-  const std::int64_t lanes = squares_lanes(cols);
+  constexpr std::int64_t piece = quant::kSquaresPiece;
+  const std::int64_t lanes = quant::squares_lanes(cols);
   std::vector<double> sums(static_cast<std::size_t>(lanes));
   for (std::int64_t lane = 0; lane < lanes; ++lane)
     for (std::int64_t begin = lane * piece; begin < cols; begin += lanes * piece)
@@ -50,8 +50,8 @@ void check_squares(bool accumulate, std::int64_t rows, std::int64_t cols) {
   for (std::size_t i = 0; i < part.size(); ++i) part[i] = std::ldexp(part[i], static_cast<int>(i * 7 % 41) - 20);
   const void* data = part.data();
   std::vector<double> squares(static_cast<std::size_t>(rows));
-  host_kernels().ordered_sum_squares(sum.data(), TypeOf<T>::value, accumulate, std::span(&data, 1), TypeOf<T>::value,
-                                     rows, cols, squares.data());
+  quant::host_kernels().ordered_sum_squares(sum.data(), TypeOf<T>::value, accumulate, std::span(&data, 1),
+                                            TypeOf<T>::value, rows, cols, squares.data());
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::vector<T> own(sum.begin() + row * cols, sum.begin() + (row + 1) * cols);
     EXPECT_EQ(squares[static_cast<std::size_t>(row)], squares_by_definition(own)) << cols << " columns";
@@ -73,7 +73,7 @@ class DeviceKernels : public testing::Test {
   void SetUp() override {
     if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
     lane_ = base::make_cuda_lane("kernels", kDevice);
-    kernels_ = make_cuda_kernels(kDevice, lane_->stream());
+    kernels_ = quant::make_cuda_kernels(kDevice, lane_->stream());
   }
   static constexpr base::Device kDevice = base::cuda_device(0);
 
@@ -81,12 +81,13 @@ class DeviceKernels : public testing::Test {
   // whose memory is the result's, -1 none.
   template <typename Out, typename Part, typename Call>
   void compare(int parts, std::int64_t count, std::int64_t shift, int own, Call call) {
-    const auto on_host = run<Out, Part>(host_kernels(), parts, count, shift, own, call);
+    const auto on_host = run<Out, Part>(quant::host_kernels(), parts, count, shift, own, call);
     const auto on_device = run<Out, Part>(*kernels_, parts, count, shift, own, call);
     EXPECT_TRUE(same_bits(on_device, on_host)) << parts << " parts, shift " << shift << ", own " << own;
   }
   template <typename Out, typename Part, typename Call>
-  std::vector<Out> run(const Kernels& kernels, int parts, std::int64_t count, std::int64_t shift, int own, Call call) {
+  std::vector<Out> run(const quant::Kernels& kernels, int parts, std::int64_t count, std::int64_t shift, int own,
+                       Call call) {
     const auto device = kernels.device();
     std::vector<Placed<Part>> data;
     std::vector<const void*> pointers;
@@ -101,11 +102,11 @@ class DeviceKernels : public testing::Test {
   }
 
   std::unique_ptr<base::Lane> lane_;
-  std::unique_ptr<Kernels> kernels_;
+  std::unique_ptr<quant::Kernels> kernels_;
 };
 
 template <typename T>
-constexpr bool kIsFloating = base::is_floating(TypeOf<T>::value);
+constexpr bool kIsFloating = quant::is_floating(TypeOf<T>::value);
 
 constexpr int kPartCounts[] = {1, 2, 3, 4, 5, 8, 19, 64, 65, 130};
 constexpr std::int64_t kCounts[] = {0, 1, 7, 31, 4096, 5'003};
@@ -124,9 +125,10 @@ TEST_F(DeviceKernels, OrderedSumsEqualTheHosts) {
     using Part = decltype(part);
     for_sums<Acc, Part>([&](int parts, std::int64_t count, bool accumulate, std::int64_t shift) {
       const int own = std::is_same_v<Acc, Part> && !accumulate && count % 2 == 1 ? parts - 1 : -1;
-      compare<Acc, Part>(parts, count, shift, own, [&](const Kernels& kernels, Acc* out, Kernels::Parts list) {
-        kernels.ordered_sum(out, TypeOf<Acc>::value, accumulate, list, TypeOf<Part>::value, count);
-      });
+      compare<Acc, Part>(parts, count, shift, own,
+                         [&](const quant::Kernels& kernels, Acc* out, quant::Kernels::Parts list) {
+                           kernels.ordered_sum(out, TypeOf<Acc>::value, accumulate, list, TypeOf<Part>::value, count);
+                         });
     });
   };
   check(float{}, bfloat16{});
@@ -146,9 +148,10 @@ TEST_F(DeviceKernels, ReductionsEqualTheHosts) {
         for (const std::int64_t count : kCounts)
           for (const std::int64_t shift : {0, 1})
             for (const int own : {-1, parts - 1})
-              compare<T, T>(parts, count, shift, own, [&](const Kernels& kernels, T* out, Kernels::Parts list) {
-                reduce(kernels, out, list, TypeOf<T>::value, op, count);
-              });
+              compare<T, T>(parts, count, shift, own,
+                            [&](const quant::Kernels& kernels, T* out, quant::Kernels::Parts list) {
+                              reduce(kernels, out, list, TypeOf<T>::value, op, count);
+                            });
     }
   };
   check(std::uint8_t{});
@@ -171,7 +174,7 @@ TEST_F(DeviceKernels, SumsWithSquaresEqualTheHosts) {
         for (const std::int64_t shift : {0, 1})
           for (const bool accumulate : {false, true}) {
             std::vector<std::vector<double>> squares;
-            const auto call = [&](const Kernels& kernels, Acc* out, Kernels::Parts list) {
+            const auto call = [&](const quant::Kernels& kernels, Acc* out, quant::Kernels::Parts list) {
               Placed<double> row_sums(e.rows, kernels.device());
               kernels.ordered_sum_squares(out, TypeOf<Acc>::value, accumulate, list, TypeOf<Part>::value, e.rows,
                                           e.cols, row_sums.data());
@@ -193,7 +196,7 @@ TEST_F(DeviceKernels, CastsEqualTheHosts) {
     using To = decltype(to);
     for (const std::int64_t count : kCounts)
       for (const std::int64_t shift : {0, 1})
-        compare<To, From>(1, count, shift, -1, [&](const Kernels& kernels, To* out, Kernels::Parts list) {
+        compare<To, From>(1, count, shift, -1, [&](const quant::Kernels& kernels, To* out, quant::Kernels::Parts list) {
           kernels.cast(list[0], TypeOf<From>::value, out, TypeOf<To>::value, count);
         });
   };
@@ -217,7 +220,7 @@ TEST_F(DeviceKernels, RoundingsEqualTheHosts) {
     floats.push_back(value);
     for (const double off : {0.0, 1e-9, -1e-9}) doubles.push_back(static_cast<double>(value) * (1 + off));
   }
-  const auto cast_on = [&](const Kernels& kernels, const auto& values, DType from, DType to, auto target) {
+  const auto cast_on = [&](const quant::Kernels& kernels, const auto& values, DType from, DType to, auto target) {
     using To = decltype(target);
     const Placed source(values, kernels.device());
     Placed<To> out(static_cast<std::int64_t>(values.size()), kernels.device());
@@ -226,8 +229,8 @@ TEST_F(DeviceKernels, RoundingsEqualTheHosts) {
     return out.values();
   };
   const auto same = [&](const auto& values, DType from, DType to, auto target) {
-    EXPECT_TRUE(
-        same_bits(cast_on(*kernels_, values, from, to, target), cast_on(host_kernels(), values, from, to, target)));
+    EXPECT_TRUE(same_bits(cast_on(*kernels_, values, from, to, target),
+                          cast_on(quant::host_kernels(), values, from, to, target)));
   };
   same(floats, DType::fp32, DType::bf16, bfloat16{});
   same(doubles, DType::fp64, DType::bf16, bfloat16{});
@@ -264,14 +267,15 @@ TEST_F(DeviceKernels, CopiesMoveTheBoxAndNothingElse) {
       const auto size =
           static_cast<std::int64_t>(element) * (c.rows * std::max(c.from_stride, c.to_stride) + c.shift + 8);
       const auto shift = c.shift * static_cast<std::int64_t>(element);
-      const auto on = [&](const Kernels& kernels) {
+      const auto on = [&](const quant::Kernels& kernels) {
         const Placed from(values_of<std::uint8_t>(1, 0, size), kernels.device());
         Placed to(values_of<std::uint8_t>(2, 0, size), kernels.device());
         kernels.copy_matrix(from.data() + shift, c.from_stride, to.data(), c.to_stride, c.rows, c.cols, element);
         lane_->synchronize();
         return to.values();
       };
-      EXPECT_TRUE(same_bits(on(*kernels_), on(host_kernels()))) << c.rows << " x " << c.cols << " of " << element;
+      EXPECT_TRUE(same_bits(on(*kernels_), on(quant::host_kernels())))
+          << c.rows << " x " << c.cols << " of " << element;
     }
 }
 
@@ -279,7 +283,7 @@ TEST_F(DeviceKernels, FillsGiveEveryElementTheValue) {
   const auto check = [&](auto element) {
     using T = decltype(element);
     for (const double value : {0.0, -0.0, 3.0})
-      compare<T, T>(0, 1003, 1, -1, [&](const Kernels& kernels, T* out, Kernels::Parts) {
+      compare<T, T>(0, 1003, 1, -1, [&](const quant::Kernels& kernels, T* out, quant::Kernels::Parts) {
         kernels.fill(out, TypeOf<T>::value, value, 1000);
       });
   };
@@ -295,7 +299,7 @@ TEST_F(DeviceKernels, RefuseWhatTheHostRefuses) {
   Placed<float> out(4, kDevice);
   const void* part = out.data();
   const std::span parts(&part, 1);
-  for (const Kernels* kernels : {&host_kernels(), static_cast<const Kernels*>(kernels_.get())}) {
+  for (const quant::Kernels* kernels : {&quant::host_kernels(), static_cast<const quant::Kernels*>(kernels_.get())}) {
     EXPECT_THROW(kernels->ordered_sum(out.data(), DType::bf16, false, parts, DType::fp32, 4), Error);
     EXPECT_THROW(kernels->ordered_sum(out.data(), DType::fp32, false, parts, DType::i32, 4), Error);
     EXPECT_THROW(kernels->ordered_sum(out.data(), DType::fp32, false, {}, DType::fp32, 4), Error);

@@ -16,13 +16,13 @@
 namespace tessera::comm {
 namespace {
 
-using base::DType;
 using layout::CollectiveKind;
 using layout::cut_cols;
 using layout::Layout;
 using layout::LocalLayout;
 using layout::Piece;
 using layout::rows_by_rank;
+using quant::DType;
 
 constexpr float kUntouched = 12345.0f;
 
@@ -171,7 +171,7 @@ TEST(Redistribute, SumsOfBfloat16AreRoundedOnce) {
   const Layout from = partial(rows_by_rank({3, 50}, {{{0, 3}}, {{0, 3}}, {{0, 3}}}));
   const Layout to = cut_cols({3, 50}, 3, 5);
   on_ranks(3, [&](Communicator& group) {
-    using base::bfloat16;
+    using quant::bfloat16;
     const Redistribution redistribution(from, to, group.rank());
     EXPECT_EQ(redistribution.collective().kind, CollectiveKind::transfers);
     const Placed source(values_of<bfloat16>(group.rank(), 0, 150), group.kernels().device());

@@ -5,15 +5,15 @@
 #include <limits>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/kernels.h"
 #include "tessera/comm/reduce.h"
+#include "tessera/quant/elementwise.h"
 #include "tests/comm/values.h"
 
 namespace tessera::comm {
 namespace {
 
-using base::bfloat16;
-using base::DType;
+using quant::bfloat16;
+using quant::DType;
 
 template <typename To, typename From>
 To plain(From value) {
@@ -188,7 +188,7 @@ TEST(CopyMatrix, MovesTheBoxAndNothingElse) {
           for (std::size_t b = 0; b < static_cast<std::size_t>(cols) * element; ++b)
             expected[static_cast<std::size_t>(r * to_stride) * element + b] =
                 from[static_cast<std::size_t>(r * from_stride) * element + b];
-        copy_matrix(from.data(), from_stride, to.data(), to_stride, rows, cols, element);
+        quant::copy_matrix(from.data(), from_stride, to.data(), to_stride, rows, cols, element);
         EXPECT_EQ(to, expected) << rows << " x " << cols << " of " << element;
       }
 }

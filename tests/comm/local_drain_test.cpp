@@ -28,7 +28,7 @@ std::string drained_error(World& world, Communicator& group) {
   const auto inner = base::make_thread_lane("inner"), outer = base::make_thread_lane("outer");
   float value = 1;
   bool ran = false;
-  group.all_reduce(&value, 1, base::DType::fp32);
+  group.all_reduce(&value, 1, quant::DType::fp32);
   group.barrier();
   inner->wait(group.lane().record());
   inner->run([&] { ran = true; });

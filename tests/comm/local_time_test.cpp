@@ -13,8 +13,8 @@
 namespace tessera::comm {
 namespace {
 
-using base::DType;
 using base::Fence;
+using quant::DType;
 
 LocalOptions virtual_time(double latency_s, double bytes_per_second) {
   LocalOptions options;

@@ -17,7 +17,7 @@ namespace {
 using Counts = std::vector<std::int64_t>;
 using Values = std::vector<std::int32_t>;
 
-constexpr auto kType = base::DType::i32;
+constexpr auto kType = quant::DType::i32;
 constexpr int kMostRanks = 6;
 
 std::vector<GroupIdentity> members_of(int size) {

@@ -10,10 +10,10 @@
 namespace tessera::comm {
 namespace {
 
-using base::DType;
 using layout::Layout;
 using layout::rows_by_rank;
 using layout::Shape;
+using quant::DType;
 
 struct Case {
   Layout from, to;

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <vector>
 
-#include "tessera/base/bfloat16.h"
-#include "tessera/base/dtype.h"
+#include "tessera/quant/bfloat16.h"
+#include "tessera/quant/dtype.h"
 
 namespace tessera::comm {
 
@@ -15,30 +15,30 @@ template <typename T>
 struct TypeOf;
 template <>
 struct TypeOf<std::uint8_t> {
-  static constexpr base::DType value = base::DType::u8;
+  static constexpr quant::DType value = quant::DType::u8;
 };
 template <>
 struct TypeOf<std::int32_t> {
-  static constexpr base::DType value = base::DType::i32;
+  static constexpr quant::DType value = quant::DType::i32;
 };
 template <>
 struct TypeOf<std::int64_t> {
-  static constexpr base::DType value = base::DType::i64;
+  static constexpr quant::DType value = quant::DType::i64;
 };
 template <>
-struct TypeOf<base::bfloat16> {
-  static constexpr base::DType value = base::DType::bf16;
+struct TypeOf<quant::bfloat16> {
+  static constexpr quant::DType value = quant::DType::bf16;
 };
 template <>
 struct TypeOf<float> {
-  static constexpr base::DType value = base::DType::fp32;
+  static constexpr quant::DType value = quant::DType::fp32;
 };
 template <>
 struct TypeOf<double> {
-  static constexpr base::DType value = base::DType::fp64;
+  static constexpr quant::DType value = quant::DType::fp64;
 };
 
-using AllTypes = testing::Types<std::uint8_t, std::int32_t, std::int64_t, base::bfloat16, float, double>;
+using AllTypes = testing::Types<std::uint8_t, std::int32_t, std::int64_t, quant::bfloat16, float, double>;
 
 // Two of three neighbouring ranks cancel, and what the third adds between them loses its last bits in fp32; sums of
 // random bf16 values would be exact in fp32 in any order.
@@ -65,7 +65,7 @@ T value_of(int rank, std::int64_t index) {
   h ^= h >> 13;
   if constexpr (std::is_integral_v<T>)
     return static_cast<T>(h);
-  else if constexpr (std::is_same_v<T, base::bfloat16>)
+  else if constexpr (std::is_same_v<T, quant::bfloat16>)
     return T(bfloat16_value(rank, index, h));
   else
     return static_cast<T>(static_cast<int>(h % 2000003) - 1000001) / static_cast<T>(1 << ((h >> 20) % 12)) / T(3);

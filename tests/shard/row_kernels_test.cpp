@@ -11,13 +11,13 @@
 #include "tessera/base/buffer.h"
 #include "tessera/base/cuda_lane.h"
 #include "tessera/base/error.h"
-#include "tessera/comm/kernels.h"
+#include "tessera/quant/elementwise.h"
 
 namespace tessera::shard {
 namespace {
 
 using base::Device;
-using base::DType;
+using quant::DType;
 
 // Values in the memory of a device.
 template <typename T>
@@ -177,8 +177,8 @@ class Sums {
   Sums(const SumCase& chosen, int rank, Device device)
       : case_(chosen),
         rank_(rank),
-        part_(static_cast<std::size_t>(kMost * chosen.columns) * base::size_of(chosen.wire)),
-        expected_(static_cast<std::size_t>(kCount * chosen.columns) * base::size_of(chosen.accumulator)),
+        part_(static_cast<std::size_t>(kMost * chosen.columns) * quant::size_of(chosen.wire)),
+        expected_(static_cast<std::size_t>(kCount * chosen.columns) * quant::size_of(chosen.accumulator)),
         sum_(expected_, device),
         states_(std::vector<std::uint8_t>(kCount), device),
         map_(std::vector<std::int32_t>(static_cast<std::size_t>(kCount * chosen.ranks), 7), device),
@@ -189,7 +189,7 @@ class Sums {
 
   // Rows in messages, and the same as gradients of all stored rows.
   void make_round(int round) {
-    const std::size_t element = base::size_of(case_.wire);
+    const std::size_t element = quant::size_of(case_.wire);
     std::vector<std::int64_t> others;
     std::vector<std::byte> other_rows;
     dense_.assign(static_cast<std::size_t>(case_.ranks),
@@ -203,7 +203,7 @@ class Sums {
         std::byte* to = &rows[static_cast<std::size_t>(at * case_.columns) * element];
         for (std::int64_t column = 0; column < case_.columns; ++column) {
           const double value = value_of(round, rank, row, column);
-          comm::cast(&value, DType::fp64, to + static_cast<std::size_t>(column) * element, case_.wire, 1);
+          quant::cast(&value, DType::fp64, to + static_cast<std::size_t>(column) * element, case_.wire, 1);
         }
         if (row >= kBegin && row < kBegin + kCount)
           std::memcpy(&dense_[static_cast<std::size_t>(rank)]
@@ -243,11 +243,11 @@ class Sums {
       const std::int64_t elements = kCount * case_.columns;
       DType type = case_.wire;
       if (members.size() > 1) {
-        comm::ordered_sum(of_node.data(), case_.accumulator, false, members, type, elements);
+        quant::ordered_sum(of_node.data(), case_.accumulator, false, members, type, elements);
         members = {of_node.data()};
         type = case_.accumulator;
       }
-      comm::ordered_sum(expected_.data(), case_.accumulator, accumulate || first > 0, members, type, elements);
+      quant::ordered_sum(expected_.data(), case_.accumulator, accumulate || first > 0, members, type, elements);
     }
   }
 
@@ -258,7 +258,7 @@ class Sums {
   }
   bool is_right() const { return sum_.values() == expected_; }
   bool has_negative_zeros() const {
-    std::vector<std::byte> zero(base::size_of(case_.accumulator));
+    std::vector<std::byte> zero(quant::size_of(case_.accumulator));
     zero.back() = std::byte{0x80};
     for (std::size_t at = 0; at < expected_.size(); at += zero.size())
       if (std::memcmp(&expected_[at], zero.data(), zero.size()) == 0) return true;
@@ -311,7 +311,7 @@ TEST_P(RowKernelsOn, SumsAreThoseOfWholeGradients) {
             sums.make_round(round);
             sums.add(*kernels_, accumulate);
             lane_->synchronize();
-            ASSERT_TRUE(sums.is_right()) << base::name_of(wire) << ", " << columns << " columns, " << ranks
+            ASSERT_TRUE(sums.is_right()) << name_of(wire) << ", " << columns << " columns, " << ranks
                                          << " ranks in nodes of " << node << ", round " << round;
             negative_zeros |= sums.has_negative_zeros();
           }

@@ -56,15 +56,15 @@ class Layers(Checkout):
 
     def test_a_layer_includes_only_what_its_row_names(self):
         self.refused("tessera/base/a.h", '"tessera/layout/box.h"', line=7)
-        self.refused("tessera/layout/a.cpp", '"tessera/comm/mesh.h"')
-        self.refused("tessera/comm/a.cpp", '"tessera/shard/events.h"')
-        self.refused("tessera/ops/a.cpp", '"tessera/comm/mesh.h"')
-        self.refused("tests/layout/a.cpp", '"tessera/shard/events.h"')
+        self.refused("tessera/layout/a.cpp", '"tessera/mesh/mesh.h"')
+        self.refused("tessera/comm/a.cpp", '"tessera/schedule/events.h"')
+        self.refused("tessera/ops/a.cpp", '"tessera/mesh/mesh.h"')
+        self.refused("tests/layout/a.cpp", '"tessera/schedule/events.h"')
         self.refused("tessera/shard/a.cpp", '"../ops/gemm.h"')
         self.refused("tessera/unknown/a.cpp", '"tessera/base/error.h"')
         self.accepted("tessera/comm/a.cpp", '"tessera/layout/box.h"')
-        self.accepted("tessera/nn/a.cpp", '"tessera/shard/runtime.h"')
-        self.accepted("apps/a.cpp", '"tessera/train/loop.h"')
+        self.accepted("tessera/nn/a.cpp", '"tessera/runtime/runtime.h"')
+        self.accepted("apps/a.cpp", '"tessera/run/loop.h"')
 
     def test_third_party_headers_stay_in_their_room(self):
         self.refused("tessera/shard/a.h", "<ATen/core/Tensor.h>")

@@ -8,9 +8,9 @@
 #include "tessera/base/cuda_lane.h"
 #include "tessera/base/device.h"
 #include "tessera/base/error.h"
-#include "tessera/comm/device_kernels.h"
 #include "tessera/ops/graph.h"
 #include "tessera/ops/stream_scope.h"
+#include "tessera/quant/device_kernels.h"
 
 namespace tessera::train {
 namespace {
@@ -19,16 +19,17 @@ namespace {
 struct Worker {
   Worker(const char* name, base::Device device)
       : lane(base::make_cuda_lane(name, device)),
-        kernels(comm::make_cuda_kernels(device, lane->stream())),
+        kernels(quant::make_cuda_kernels(device, lane->stream())),
         idle(std::size_t{256} << 20, device) {}
 
   // Longer than the host needs for all launches of a test.
   void be_slow() {
-    for (int i = 0; i < 50; ++i) kernels->fill(idle.data(), base::DType::u8, 0, static_cast<std::int64_t>(idle.size()));
+    for (int i = 0; i < 50; ++i)
+      kernels->fill(idle.data(), quant::DType::u8, 0, static_cast<std::int64_t>(idle.size()));
   }
 
   std::unique_ptr<base::Lane> lane;
-  std::unique_ptr<comm::Kernels> kernels;
+  std::unique_ptr<quant::Kernels> kernels;
   base::Buffer idle;
 };
 
@@ -48,7 +49,7 @@ TEST_F(GraphBorder, SignalsCrossItBothWays) {
   constexpr int launches = 12;
   base::Buffer given(sizeof(float), device), seen(sizeof(float), device),
       read = base::Buffer::pinned(launches * sizeof(float));
-  const auto give = [&](int value) { outside.kernels->fill(given.data(), base::DType::fp32, value, 1); };
+  const auto give = [&](int value) { outside.kernels->fill(given.data(), quant::DType::fp32, value, 1); };
   base::Signal may_read, may_give;
 
   give(0);
@@ -97,7 +98,7 @@ TEST_F(GraphBorder, NothingElseCrossesIt) {
   ops::Graph graph(device);
   graph.begin(inside.lane->stream());
   inside.lane->capture(std::make_shared<const base::Capture>());
-  inside.kernels->fill(inside.idle.data(), base::DType::u8, 0, 1);
+  inside.kernels->fill(inside.idle.data(), quant::DType::u8, 0, 1);
   const base::Fence plain = inside.lane->record(), crossing = inside.lane->record(signal);
   const auto outside = lane();
   outside->wait(plain);

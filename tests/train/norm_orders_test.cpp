@@ -8,8 +8,8 @@
 
 #include "tessera/base/cuda_lane.h"
 #include "tessera/base/device.h"
-#include "tessera/comm/device_kernels.h"
 #include "tessera/ops/adamw.h"
+#include "tessera/quant/device_kernels.h"
 #include "tessera/train/gradient_norm.h"
 
 namespace tessera::train {
@@ -31,7 +31,7 @@ TEST(NormOrders, SumsAndPassesGiveTheSameBits) {
   if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
   const base::Device device = base::cuda_device(0);
   const auto lane = base::make_cuda_lane("norm", device);
-  const auto kernels = comm::make_cuda_kernels(device, lane->stream());
+  const auto kernels = quant::make_cuda_kernels(device, lane->stream());
   std::mt19937_64 random(3);
   std::uniform_real_distribution<float> values(-3, 3);
   for (const std::int64_t cols : {1, 3, 4, 129, 1000, 1024, 1025, 1028, 4096, 14336}) {
@@ -49,10 +49,10 @@ TEST(NormOrders, SumsAndPassesGiveTheSameBits) {
       return result;
     };
     const auto by_pass = squares_of([&](double* squares) {
-      ops::cuda::row_square_sums(gradient.data(), base::DType::fp32, rows, cols, cols, squares, lane->stream());
+      ops::cuda::row_square_sums(gradient.data(), quant::DType::fp32, rows, cols, cols, squares, lane->stream());
     });
     const auto by_sum = squares_of([&](double* squares) {
-      kernels->ordered_sum_squares(gradient.data(), base::DType::fp32, true, {}, base::DType::fp32, rows, cols,
+      kernels->ordered_sum_squares(gradient.data(), quant::DType::fp32, true, {}, quant::DType::fp32, rows, cols,
                                    squares);
     });
     EXPECT_EQ(by_pass, by_sum) << cols << " columns";

@@ -121,7 +121,7 @@ void expect_same(const RunResult& result, const RunResult& expected) {
 // The first two steps are recorded; one rank has nothing to gather, so the others are launches.
 TEST(GraphSteps, GiveTheBitsOfStepsWithoutAGraph) {
   if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
-  for (const base::DType dtype : {base::DType::fp32, base::DType::bf16}) {
+  for (const quant::DType dtype : {quant::DType::fp32, quant::DType::bf16}) {
     RunOptions options{
         .model = odd_model(), .dtype = dtype, .blocks = 3, .steps = 8, .on_gpu = true, .lr_growth = 3e-3};
     options.spoiled = {5};

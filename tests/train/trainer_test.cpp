@@ -44,7 +44,7 @@ struct Class {
   bool sequence_parallel;
 };
 
-class SameBits : public ::testing::TestWithParam<std::tuple<Class, base::DType>> {};
+class SameBits : public ::testing::TestWithParam<std::tuple<Class, quant::DType>> {};
 
 TEST_P(SameBits, OverGtpDegreesAndRecomputePolicies) {
   const auto& [cls, dtype] = GetParam();
@@ -70,10 +70,10 @@ TEST_P(SameBits, OverGtpDegreesAndRecomputePolicies) {
 INSTANTIATE_TEST_SUITE_P(Classes, SameBits,
                          ::testing::Combine(::testing::Values(Class{"tp1", 1, 1, false}, Class{"tp2sp", 2, 1, true},
                                                               Class{"tp2", 2, 1, false}, Class{"dp2", 1, 2, false}),
-                                            ::testing::Values(base::DType::fp32, base::DType::bf16)),
+                                            ::testing::Values(quant::DType::fp32, quant::DType::bf16)),
                          [](const auto& info) {
                            return std::string(std::get<0>(info.param).name) + "_" +
-                                  std::string(base::name_of(std::get<1>(info.param)));
+                                  std::string(name_of(std::get<1>(info.param)));
                          });
 
 TEST(Trainer, GtpDegreesThatLeaveRanksWithoutRowsGiveTheSameBits) {
@@ -116,7 +116,7 @@ TEST(Trainer, RandomDelaysChangeNoBit) {
 // norm within 1e-9 relative, each tensor within 1e-9 of its largest element.
 TEST(Trainer, TpDegreesAgreeInFp64) {
   for (bool tied : {false, true}) {
-    RunOptions options{.model = odd_model(), .dtype = base::DType::fp64, .blocks = 4, .steps = 20};
+    RunOptions options{.model = odd_model(), .dtype = quant::DType::fp64, .blocks = 4, .steps = 20};
     options.model.tie_word_embeddings = tied;
     const RunResult expected = run(options);
     for (int tp : {2, 3, 4, 7})

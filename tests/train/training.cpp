@@ -5,10 +5,10 @@
 #include <limits>
 #include <mutex>
 
-#include "tessera/comm/kernels.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/comm/nccl/world.h"
-#include "tessera/ops/convert.h"
+#include "tessera/ops/aten_types.h"
+#include "tessera/quant/elementwise.h"
 
 namespace tessera::train::testing {
 namespace {
@@ -20,7 +20,7 @@ at::Tensor int_tensor(const std::vector<std::int64_t>& values) {
 }
 
 // Sample number `sample` of a fixed pseudo-random text.
-nn::Batch make_batch(const RunOptions& options, std::int64_t sample) {
+models::Batch make_batch(const RunOptions& options, std::int64_t sample) {
   const std::int64_t length = options.seq_len;
   std::vector<std::int64_t> text, positions, starts;
   for (std::int64_t i = 0; i <= length; ++i) {
@@ -30,7 +30,7 @@ nn::Batch make_batch(const RunOptions& options, std::int64_t sample) {
   const std::int64_t boundary = options.documents ? 1 + sample % (length - 1) : length;
   for (std::int64_t i = 0; i < length; ++i) positions.push_back(i < boundary ? i : i - boundary);
   if (options.documents) starts = {0, boundary, length};
-  nn::Batch batch;
+  models::Batch batch;
   batch.tokens = int_tensor({text.begin(), text.end() - 1});
   batch.targets = int_tensor({text.begin() + 1, text.end()});
   if (options.masked) batch.targets.fill_(-1);
@@ -40,11 +40,11 @@ nn::Batch make_batch(const RunOptions& options, std::int64_t sample) {
 
 class Collector {
  public:
-  void add(const std::string& name, const shard::ShardedParameter& parameter, const void* data, base::DType type) {
+  void add(const std::string& name, const shard::ShardedParameter& parameter, const void* data, quant::DType type) {
     std::vector<double> local(static_cast<std::size_t>(parameter.shard_elements()));
-    base::Buffer host(local.size() * base::size_of(type));
+    base::Buffer host(local.size() * quant::size_of(type));
     base::copy_bytes(host.data(), data, host.size());
-    comm::cast(host.data(), type, local.data(), base::DType::fp64, parameter.shard_elements());
+    quant::cast(host.data(), type, local.data(), quant::DType::fp64, parameter.shard_elements());
     std::lock_guard lock(mutex_);
     std::vector<double>& logical = tensors[name];
     logical.resize(static_cast<std::size_t>(parameter.storage.shape.elements()));
@@ -86,19 +86,19 @@ class Spoiled {
   Spoiled& operator=(const Spoiled&) = delete;
 
  private:
-  static shard::ShardedParameter& last_norm(shard::Runtime& runtime) {
-    shard::ParameterId id = 0;
+  static shard::ShardedParameter& last_norm(runtime::Runtime& runtime) {
+    schedule::ParameterId id = 0;
     while (runtime.parameter(id).spec.name != "norm.weight") ++id;
     return runtime.parameter(id);
   }
 
-  const comm::Kernels& kernels_;
+  const quant::Kernels& kernels_;
   shard::ShardedParameter& weight_;
   base::Scratch saved_;
 };
 
 void run_rank(comm::World& world, const RunOptions& options, Collector& collector, RunResult& result) {
-  const base::DType accumulator = base::accumulator_of(options.dtype);
+  const quant::DType accumulator = quant::accumulator_of(options.dtype);
   Trainer trainer(world, {.model = options.model,
                           .tp = options.tp,
                           .gtp = options.gtp,
@@ -136,7 +136,7 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
   if (world.rank() == 0) result.updates = trainer.optimizer().updates();
   if (world.rank() == 0) result.graph_steps = trainer.graph_steps();
   trainer.parallel().compute->synchronize();
-  for (shard::ParameterId id = 0; id < trainer.runtime().size(); ++id) {
+  for (schedule::ParameterId id = 0; id < trainer.runtime().size(); ++id) {
     shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
     Optimizer::Moments& moments = trainer.optimizer().moments(id);
     const std::string& name = parameter.spec.name;
@@ -149,8 +149,8 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
 
 }  // namespace
 
-nn::LlamaConfig odd_model() {
-  nn::LlamaConfig config;
+models::LlamaConfig odd_model() {
+  models::LlamaConfig config;
   config.vocab_size = 67;
   config.hidden_size = 26;
   config.intermediate_size = 37;
@@ -168,7 +168,7 @@ RunResult run(const RunOptions& options) {
   Collector collector;
   if (options.on_gpu) {
     comm::NcclOptions nccl;
-    nccl.store = comm::make_memory_store();
+    nccl.store = meet::make_memory_store();
     base::set_device(nccl.device);
     run_rank(*comm::make_nccl_world(nccl), options, collector, result);
   } else {

@@ -13,9 +13,9 @@
 namespace tessera::train::testing {
 
 struct RunOptions {
-  nn::LlamaConfig model;
+  models::LlamaConfig model;
   int tp = 1, gtp = 1, dp = 1;
-  base::DType dtype = base::DType::fp32;
+  quant::DType dtype = quant::DType::fp32;
   bool sequence_parallel = false;
   nn::Recompute recompute = nn::Recompute::none;
   shard::Lookup embedding = shard::Lookup::gather;
@@ -48,7 +48,7 @@ struct RunResult {
 };
 
 // Sizes that nothing divides.
-nn::LlamaConfig odd_model();
+models::LlamaConfig odd_model();
 RunResult run(const RunOptions& options);
 
 }  // namespace tessera::train::testing

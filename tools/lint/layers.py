@@ -7,19 +7,29 @@ from sources import CPP, Finding, read
 LAYERS = {
     "base": [],
     "layout": ["base"],
-    "comm": ["base", "layout"],
-    "ops": ["base"],
-    "shard": ["base", "layout", "comm"],
-    "nn": ["base", "layout", "comm", "ops", "shard"],
-    "train": ["base", "layout", "comm", "ops", "shard", "nn"],
-    "bench": ["base", "layout", "comm", "ops", "shard", "nn", "train"],
+    "mesh": ["base"],
+    "quant": ["base"],
+    "meet": ["base"],
+    "comm": ["base", "layout", "mesh", "quant", "meet"],
+    "schedule": ["base", "mesh"],
+    "shard": ["base", "layout", "mesh", "quant", "comm", "schedule"],
+    "runtime": ["base", "layout", "mesh", "quant", "meet", "comm", "schedule", "shard"],
+    "ops": ["base", "quant"],
+    "data": ["base"],
+    "checkpoint": ["base", "layout", "quant", "comm"],
 }
-TENSOR_LAYERS = ("ops", "nn", "train", "apps", "bench")
+# Each of these may include all that stand before it, and the layers above.
+UPPER = ("nn", "models", "predict", "train", "run", "bench")
+for _name in UPPER:
+    LAYERS[_name] = list(LAYERS)
+for _name in ("nn", "models", "predict"):
+    LAYERS[_name] = [layer for layer in LAYERS[_name] if layer not in ("data", "checkpoint")]
+TENSOR_LAYERS = ("ops", "apps", *UPPER)
 
 # Third-party headers and the rooms they stay in, layers or folders of one; the first pattern that matches decides.
 ROOMS = [
     (r"torch/torch\.h|torch/all\.h|torch/extension\.h", (), "all of torch costs minutes of compile time"),
-    (r"torch/csrc/distributed/|c10/util/Logging\.h", ("comm/store",), "c10d"),
+    (r"torch/csrc/distributed/|c10/util/Logging\.h", ("meet/store",), "c10d"),
     (r"torch/csrc/autograd/|torch/autograd\.h", ("nn",), "autograd"),
     (r"ATen/|c10/|torch/", TENSOR_LAYERS, "the tensor library"),
     (r"mpi\.h$|mpi/", ("comm/mpi",), "MPI"),
@@ -67,8 +77,30 @@ def check_include(path, header):
     return None
 
 
-def check(root, files, _options):
+# Headers that may share a stem with others: one way in a backend, and an operator beside its autograd function.
+SHARED_STEMS = {"world": ("comm",), "backend": ("comm",)}
+PAIRED_LAYERS = {"ops", "nn"}
+
+
+def shared_stems(files):
+    """Headers of tessera/ whose stem another header has too: a newcomer who searches a name finds one file."""
+    by_stem = {}
+    for path in files:
+        if path.parts[0] == "tessera" and path.suffix in (".h", ".cuh"):
+            by_stem.setdefault(path.stem, []).append(path)
     findings = []
+    for stem, paths in sorted(by_stem.items()):
+        layers = [path.parts[1] for path in paths]
+        allowed = all(layer in SHARED_STEMS.get(stem, ()) for layer in layers) or (
+            len(set(layers)) == len(layers) and set(layers) <= PAIRED_LAYERS)
+        if len(paths) > 1 and not allowed:
+            others = ", ".join(map(str, paths[1:]))
+            findings.append(Finding(str(paths[0]), 1, f"the stem '{stem}' is that of {others} too"))
+    return findings
+
+
+def check(root, files, _options):
+    findings = shared_stems(files)
     for path in files:
         if path.suffix not in CPP or folder_of(path) is None:
             continue

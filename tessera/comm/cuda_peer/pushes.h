@@ -16,7 +16,7 @@
 #include "tessera/base/buffer.h"
 #include "tessera/base/cuda_stream.h"
 #include "tessera/comm/communicator.h"
-#include "tessera/comm/cuda_peer/memory.h"
+#include "tessera/comm/cuda_peer/peer_memory.h"
 #include "tessera/comm/messages.h"
 #include "tessera/comm/peer_mailbox.h"
 

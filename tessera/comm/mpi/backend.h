@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "tessera/comm/backend.h"
-#include "tessera/comm/mpi/progress.h"
+#include "tessera/comm/mpi/progress_thread.h"
 #include "tessera/comm/world.h"
 
 namespace tessera::comm {

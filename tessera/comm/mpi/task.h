@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/comm/mpi/progress.h"
+#include "tessera/comm/mpi/progress_thread.h"
 
 namespace tessera::comm {
 

@@ -4,8 +4,8 @@
 #include <chrono>
 #include <memory>
 
-#include "tessera/comm/connecting.h"
 #include "tessera/comm/world.h"
+#include "tessera/meet/connecting.h"
 
 namespace tessera::comm {
 
@@ -15,7 +15,8 @@ bool mpi_available();
 // alone and the caller ends the process with abort_mpi. Both wait for all ranks, for the longer of options.timeout and
 // `connecting` each. When that has passed (a rank has stopped, or never came) a line on stderr says so and the process
 // ends with exit code 1: MPI cannot be left then. What the process has printed is flushed.
-std::unique_ptr<World> make_mpi_world(const WorldOptions& options, std::chrono::milliseconds connecting = kConnecting);
+std::unique_ptr<World> make_mpi_world(const WorldOptions& options,
+                                      std::chrono::milliseconds connecting = meet::kConnecting);
 // Ends all ranks of the job that can be reached: MPI_Abort with this exit code. Does not return.
 [[noreturn]] void abort_mpi(int exit_code);
 

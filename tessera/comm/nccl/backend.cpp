@@ -5,12 +5,12 @@
 #include <thread>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/connecting.h"
 #include "tessera/comm/cuda_peer/pushes.h"
 #include "tessera/comm/messages.h"
 #include "tessera/comm/nccl/meeting.h"
 #include "tessera/comm/nccl/staging.h"
 #include "tessera/comm/reduce.h"
+#include "tessera/meet/connecting.h"
 
 namespace tessera::comm {
 namespace {
@@ -40,7 +40,7 @@ class NcclBackend final : public Backend {
         group_(member.group),
         options_(options),
         watch_(std::make_shared<NcclWatch>(member.group, member.key, member.device, member.channel, member.faults)),
-        kernels_(make_cuda_kernels(member.device, member.stream)),
+        kernels_(quant::make_cuda_kernels(member.device, member.stream)),
         staging_(member.device, member.stream),
         calls_(member.store, member.watchdog, "call/" + member.key, group_.rank, group_.size()),
         meetings_(member.store, member.watchdog, "meeting/" + member.key, group_.rank, group_.size()) {
@@ -54,7 +54,7 @@ class NcclBackend final : public Backend {
         Error("{}, rank {}: cancelled: this rank has given up", group_.name, group_.world_rank())));
     watch_->abort();
   }
-  const Kernels& kernels() const override { return *kernels_; }
+  const quant::Kernels& kernels() const override { return *kernels_; }
   void launch(const std::function<void(base::CudaStream)>& graph) override;
   std::string share(std::span<std::byte> memory) override;
 
@@ -82,7 +82,7 @@ class NcclBackend final : public Backend {
   const GroupIdentity group_;
   const WorldOptions options_;
   const std::shared_ptr<NcclWatch> watch_;
-  const std::unique_ptr<Kernels> kernels_;
+  const std::unique_ptr<quant::Kernels> kernels_;
   NcclStaging staging_;
   NcclMeeting calls_, meetings_;
   std::int64_t sequence_ = 0, launches_ = 0;
@@ -184,7 +184,7 @@ std::vector<std::string> NcclBackend::meet(const std::string& own) {
 
 std::string NcclBackend::share(std::span<std::byte> memory) {
   if (group_.size() == 1) return {};
-  deadline_ = steady_clock::now() + std::max(options_.timeout, kConnecting);
+  deadline_ = steady_clock::now() + std::max(options_.timeout, meet::kConnecting);
   const Meeting meeting = [this](const std::string& own) { return meet(own); };
   try {
     if (!pushes_) {

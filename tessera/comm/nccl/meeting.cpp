@@ -6,8 +6,8 @@
 
 namespace tessera::comm {
 
-NcclMeeting::NcclMeeting(std::shared_ptr<Store> store, std::shared_ptr<const NcclWatchdog> watchdog, std::string name,
-                         int rank, int ranks)
+NcclMeeting::NcclMeeting(std::shared_ptr<meet::Store> store, std::shared_ptr<const NcclWatchdog> watchdog,
+                         std::string name, int rank, int ranks)
     : store_(std::move(store)), watchdog_(std::move(watchdog)), name_(std::move(name)), rank_(rank), ranks_(ranks) {}
 
 void NcclMeeting::meet(const std::string& own, NcclDeadline deadline,

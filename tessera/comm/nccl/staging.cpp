@@ -73,7 +73,7 @@ Operation NcclStaging::to_device(const Operation& operation, const GroupIdentity
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   TESSERA_CUDA_CHECK(cudaStreamIsCapturing(stream_, &capture));
   if (capture != cudaStreamCaptureStatusNone)
-    throw Error("operands of a graph: expected memory of {}, got the host's", base::name_of(device_));
+    throw Error("operands of a graph: expected memory of {}, got the host's", name_of(device_));
   host_base_ = pinned_.of(bytes_);
   device_base_ = on_device_.of(bytes_);
   std::vector<Copy> copies;

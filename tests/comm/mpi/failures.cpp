@@ -59,7 +59,7 @@ struct Scenario {
 std::vector<pid_t> process_ids(Communicator& group) {
   const auto own = static_cast<std::int64_t>(getpid());
   std::vector<std::int64_t> all(static_cast<std::size_t>(group.size()));
-  group.all_gather(&own, all.data(), comm::equal_counts(group.size(), 1), base::DType::i64).synchronize();
+  group.all_gather(&own, all.data(), comm::equal_counts(group.size(), 1), quant::DType::i64).synchronize();
   return {all.begin(), all.end()};
 }
 
@@ -72,7 +72,7 @@ void stop(comm::World& world, Communicator& group) {
   }
   float value = 1;
   try {
-    group.all_reduce(&value, 1, base::DType::fp32).synchronize();
+    group.all_reduce(&value, 1, quant::DType::fp32).synchronize();
   } catch (...) {
     if (world.rank() == 0) kill(ids[1], SIGCONT);
     throw;
@@ -80,7 +80,7 @@ void stop(comm::World& world, Communicator& group) {
 }
 
 // Rank 1 has stopped; the others post notices that it does not take, and read each other's.
-void exchange_notices(comm::World& world, comm::Board& board) {
+void exchange_notices(comm::World& world, meet::Board& board) {
   const auto notice = [](int rank, int number) {
     return std::string(100'000, static_cast<char>('a' + rank)) + std::to_string(number);
   };
@@ -106,7 +106,7 @@ void drain(comm::World& world, Communicator& group) {
   const auto lane = base::make_thread_lane("after");
   float value = 1;
   bool ran = false;
-  group.all_reduce(&value, 1, base::DType::fp32);
+  group.all_reduce(&value, 1, quant::DType::fp32);
   group.barrier();
   lane->wait(group.lane().record());
   lane->run([&] { ran = true; });
@@ -127,15 +127,15 @@ void deadlock(comm::World& world, Communicator& group) {
 void other_operation(comm::World& world, Communicator& group) {
   float data[8] = {};
   if (world.rank() == 2)
-    group.all_reduce(data, 4, base::DType::fp32).synchronize();
+    group.all_reduce(data, 4, quant::DType::fp32).synchronize();
   else
-    group.broadcast(data, 4, base::DType::fp32, 0).synchronize();
+    group.broadcast(data, 4, quant::DType::fp32, 0).synchronize();
 }
 
 void other_count(comm::World& world, Communicator& group) {
   std::vector<float> data(100);
   const std::vector<std::int64_t> counts{10, world.rank() == 2 ? 20 : 10, 10};
-  group.all_gather(data.data() + 50, data.data(), counts, base::DType::fp32).synchronize();
+  group.all_gather(data.data() + 50, data.data(), counts, quant::DType::fp32).synchronize();
 }
 
 void other_groups(comm::World& world, Communicator&) {

@@ -14,7 +14,7 @@
 namespace tessera::comm {
 namespace {
 
-using base::DType;
+using quant::DType;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 using testing::HasSubstr;

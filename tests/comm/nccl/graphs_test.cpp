@@ -12,8 +12,8 @@
 namespace tessera::comm {
 namespace {
 
-using base::DType;
 using layout::Layout;
+using quant::DType;
 using std::chrono::milliseconds;
 
 class NcclGraphs : public NcclTest {};

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/processes.h"
+#include "tessera/meet/processes.h"
 #include "tests/comm/failure_printer.h"
 #include "tests/comm/nccl/run.h"
 #include "tests/comm/ranks.h"
@@ -45,16 +45,16 @@ int run_ranks() {
     std::cout << "SKIPPED: " << devices << " CUDA devices, " << ranks << " ranks asked for\n";
     return kSkipped;
   }
-  const int result = comm::run_processes(ranks, std::chrono::seconds(20));
+  const int result = meet::run_processes(ranks, std::chrono::seconds(20));
   std::cout << ranks << " ranks: " << (result == 0 ? "all passed" : "FAILED") << "\n";
   return result;
 }
 
-int run_tests(const comm::Launch& launch) {
+int run_tests(const meet::Launch& launch) {
   auto& run = comm::nccl_run_of_tests();
   run.launch = launch;
-  run.store = comm::make_tcp_store(launch, {.connect = std::chrono::seconds(60), .answer = std::chrono::seconds(60)});
-  run.device = base::cuda_device(comm::device_of(launch, base::cuda_device_count()));
+  run.store = meet::make_tcp_store(launch, {.connect = std::chrono::seconds(60), .answer = std::chrono::seconds(60)});
+  run.device = base::cuda_device(meet::device_of(launch, base::cuda_device_count()));
   auto& world = comm::world_of_tests();
   world = comm::make_nccl_world(comm::nccl_options("world", {}));
   const char* memory = std::getenv("TESSERA_TEST_MEMORY");
@@ -69,7 +69,7 @@ int run_tests(const comm::Launch& launch) {
 
 int main(int argc, char** argv) {
   try {
-    const comm::Launch launch = comm::read_launch(comm::own_variables());
+    const meet::Launch launch = meet::read_launch(meet::own_variables());
     if (launch.launcher.empty()) leave(run_ranks());
     testing::InitGoogleTest(&argc, argv);
     return run_tests(launch);

@@ -16,7 +16,7 @@
 namespace tessera::comm {
 namespace {
 
-using base::DType;
+using quant::DType;
 using std::chrono::milliseconds;
 using testing::HasSubstr;
 
@@ -131,7 +131,7 @@ class Rounds {
   }
   ~Rounds() { group_.share({}); }
   void enqueue(int round) {
-    const Kernels& kernels = group_.kernels();
+    const quant::Kernels& kernels = group_.kernels();
     group_.lane().run([&] { kernels.fill(sent_.data(), DType::fp32, round % 16, count_); });
     group_.all_gather(sent_.data(), shared_.data(), equal_counts(group_.size(), count_), DType::fp32);
     group_.lane().run([&] {

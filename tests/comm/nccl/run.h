@@ -6,13 +6,13 @@
 #include <string>
 
 #include "tessera/comm/nccl/world.h"
-#include "tessera/comm/tcp_store.h"
+#include "tessera/meet/tcp_store.h"
 
 namespace tessera::comm {
 
 struct NcclRun {
-  Launch launch;
-  std::shared_ptr<Store> store;
+  meet::Launch launch;
+  std::shared_ptr<meet::Store> store;
   base::Device device;
 };
 

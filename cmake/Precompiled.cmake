@@ -1,0 +1,13 @@
+# tessera_precompile(TARGET KIND): cmake/precompiled/KIND.h is parsed once and not for every file of TARGET. The first
+# target of a kind makes it, later ones take it: their flags must be the same, or they give OWN.
+function(tessera_precompile TARGET KIND)
+  get_property(owner GLOBAL PROPERTY tessera_precompiled_${KIND})
+  if(owner AND NOT "OWN" IN_LIST ARGN)
+    target_precompile_headers(${TARGET} REUSE_FROM ${owner})
+    return()
+  endif()
+  target_precompile_headers(${TARGET} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${CMAKE_SOURCE_DIR}/cmake/precompiled/${KIND}.h>")
+  if(NOT "OWN" IN_LIST ARGN)
+    set_property(GLOBAL PROPERTY tessera_precompiled_${KIND} ${TARGET})
+  endif()
+endfunction()

@@ -1,0 +1,6 @@
+// JSON and the command line.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "cmake/precompiled/core.h"

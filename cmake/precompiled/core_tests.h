@@ -1,0 +1,6 @@
+// For tests without tensors.
+#pragma once
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cmake/precompiled/core.h"

@@ -1,0 +1,5 @@
+// Tensors and JSON.
+#pragma once
+#include <nlohmann/json.hpp>
+
+#include "cmake/precompiled/tensors.h"

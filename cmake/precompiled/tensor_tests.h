@@ -1,0 +1,6 @@
+// For tests with tensors.
+#pragma once
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cmake/precompiled/settings.h"

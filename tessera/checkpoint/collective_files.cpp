@@ -1,0 +1,110 @@
+#include "tessera/checkpoint/collective_files.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <future>
+#include <numeric>
+
+#include "tessera/base/device.h"
+#include "tessera/base/error.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+// Far below any sensible time limit of a group, far above the cost of a small all_reduce.
+constexpr std::chrono::milliseconds kSignOfLife{100};
+
+enum class Outcome : std::int32_t { done, input_error, error };
+
+struct Result {
+  Outcome outcome = Outcome::done;
+  std::string message;
+};
+
+Result result_of(std::future<void>& work) {
+  try {
+    work.get();
+    return {};
+  } catch (const InputError& error) {
+    return {Outcome::input_error, error.what()};
+  } catch (const std::exception& error) {
+    return {Outcome::error, error.what()};
+  }
+}
+
+template <typename T>
+std::vector<T> all_gather_one(comm::Communicator& group, T value, quant::DType type) {
+  std::vector<T> all(static_cast<std::size_t>(group.size()));
+  const std::vector<std::int64_t> counts(all.size(), 1);
+  group.all_gather(&value, all.data(), counts, type).synchronize();
+  return all;
+}
+
+void wait_for_all(comm::Communicator& group, const std::future<void>& work) {
+  for (std::int32_t running = 1; running != 0;) {
+    running = work.wait_for(kSignOfLife) == std::future_status::ready ? 0 : 1;
+    group.all_reduce(&running, 1, quant::DType::i32, comm::ReduceOp::max).synchronize();
+  }
+}
+
+// Throws on every rank if any failed.
+void agree(comm::Communicator& group, const std::string& what, const Result& own) {
+  const auto outcomes = all_gather_one(group, static_cast<std::int32_t>(own.outcome), quant::DType::i32);
+  const auto first = std::find_if(outcomes.begin(), outcomes.end(), [](std::int32_t outcome) { return outcome != 0; });
+  if (first == outcomes.end()) return;
+  const auto rank = static_cast<int>(first - outcomes.begin());
+  const auto lengths = all_gather_one(group, static_cast<std::int64_t>(own.message.size()), quant::DType::i64);
+  std::string message = group.rank() == rank ? own.message : std::string();
+  message.resize(static_cast<std::size_t>(lengths[static_cast<std::size_t>(rank)]));
+  group.broadcast(message.data(), static_cast<std::int64_t>(message.size()), quant::DType::u8, rank).synchronize();
+  const auto others = std::count_if(first + 1, outcomes.end(), [](std::int32_t outcome) { return outcome != 0; });
+  std::string line = fmt::format("{}: rank {}: {}", what, rank, message);
+  if (others > 0) line += fmt::format(" (and {} more ranks failed)", others);
+  if (static_cast<Outcome>(*first) == Outcome::input_error) throw AgreedInputError(line, group.rank());
+  throw Error(line);
+}
+
+}  // namespace
+
+void run_together(comm::Communicator& group, const std::string& what,
+                  const std::function<void(std::stop_token)>& body) {
+  std::stop_source stop;
+  std::future<void> work = std::async(std::launch::async, [&] {
+    base::set_device(group.kernels().device());  // a thread begins with GPU 0
+    body(stop.get_token());
+  });
+  try {
+    wait_for_all(group, work);
+  } catch (...) {
+    stop.request_stop();
+    work.wait();
+    throw;
+  }
+  agree(group, what, result_of(work));
+}
+
+std::string broadcast_text(comm::Communicator& group, const std::string& text) {
+  std::int64_t length = static_cast<std::int64_t>(text.size());
+  group.broadcast(&length, 1, quant::DType::i64, 0).synchronize();
+  std::string result = group.rank() == 0 ? text : std::string(static_cast<std::size_t>(length), '\0');
+  group.broadcast(result.data(), length, quant::DType::u8, 0).synchronize();
+  return result;
+}
+
+std::vector<std::string> gather_text(comm::Communicator& group, const std::string& text) {
+  const auto lengths = all_gather_one(group, static_cast<std::int64_t>(text.size()), quant::DType::i64);
+  std::vector<std::string> texts;
+  std::vector<comm::Receive> receives;
+  if (group.rank() == 0) {
+    for (const std::int64_t length : lengths) texts.emplace_back(static_cast<std::size_t>(length), '\0');
+    for (int rank = 0; rank < group.size(); ++rank) {
+      std::string& target = texts[static_cast<std::size_t>(rank)];
+      receives.push_back({rank, target.data(), target.size()});
+    }
+  }
+  group.exchange({{0, text.data(), text.size()}}, std::move(receives)).synchronize();
+  return texts;
+}
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,175 @@
+#include "tessera/checkpoint/folder.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <system_error>
+
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/io.h"
+#include "tessera/checkpoint/manifest.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPartial = ".partial-";
+constexpr std::size_t kTokenDigits = 16;
+
+// A name no other writer uses: a slow writer of a crashed run must not write into a new run's folder.
+fs::path aside_name(const fs::path& final_path) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
+  const auto token = static_cast<std::uint64_t>(now) * 0x9E3779B97F4A7C15u + static_cast<std::uint64_t>(::getpid());
+  return fs::path(final_path).concat(fmt::format("{}{:016x}", kPartial, token));
+}
+
+// "step-00000020" of "step-00000020.partial-0123456789abcdef"; empty for any other name.
+std::string_view final_name_of(std::string_view name) {
+  if (name.size() <= kPartial.size() + kTokenDigits) return {};
+  const std::string_view token = name.substr(name.size() - kTokenDigits);
+  name.remove_suffix(kTokenDigits);
+  if (!name.ends_with(kPartial) || token.find_first_not_of("0123456789abcdef") != std::string_view::npos) return {};
+  name.remove_suffix(kPartial.size());
+  return name;
+}
+
+std::optional<std::int64_t> step_of(std::string_view name) {
+  constexpr std::string_view prefix = "step-";
+  if (!name.starts_with(prefix)) return std::nullopt;
+  name.remove_prefix(prefix.size());
+  std::int64_t step = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+  if (error != std::errc{} || end != name.data() + name.size() || step < 0) return std::nullopt;
+  return step;
+}
+
+bool holds_manifest(const fs::path& folder) {
+  std::error_code code;
+  return fs::is_regular_file(folder / kManifestFile, code);
+}
+
+void remove_stale(const fs::path& final_path) {
+  const std::string wanted = final_path.filename().string();
+  std::vector<fs::path> stale;
+  for (const fs::directory_entry& entry : fs::directory_iterator(final_path.parent_path())) {
+    const std::string name = entry.path().filename().string();
+    const std::string_view final_name = final_name_of(name);
+    if (final_name == wanted || (step_of(wanted) && step_of(final_name))) stale.push_back(entry.path());
+  }
+  for (const fs::path& path : stale) fs::remove_all(path);
+}
+
+[[noreturn]] void fail_rename(const fs::path& from, const fs::path& to, int code) {
+  throw Error("cannot rename {} to {}: {}", from.string(), to.string(), std::generic_category().message(code));
+}
+
+void rename_or_fail(const fs::path& from, const fs::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) fail_rename(from, to, errno);
+}
+
+// Puts `fresh` at `final_path`; what stood there, if anything, is at `fresh` afterwards.
+void put_in_place(const fs::path& fresh, const fs::path& final_path) {
+  if (!fs::exists(fs::symlink_status(final_path))) return rename_or_fail(fresh, final_path);
+  if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0) return;
+  if (errno != EINVAL && errno != ENOSYS) fail_rename(fresh, final_path, errno);
+  // This file system cannot exchange two names: the old one is out of sight between two renames.
+  const fs::path old = aside_name(final_path);
+  rename_or_fail(final_path, old);
+  rename_or_fail(fresh, final_path);
+  rename_or_fail(old, fresh);
+}
+
+std::vector<std::int64_t> remove_all_of(const std::vector<StepFolder>& folders) {
+  std::vector<std::int64_t> removed;
+  for (const StepFolder& folder : folders) {
+    const fs::path aside = aside_name(folder.path);
+    rename_or_fail(folder.path, aside);
+    sync_folder(folder.path.parent_path());
+    std::error_code code;
+    fs::remove_all(aside, code);
+    if (code) throw Error("cannot remove {}: {}", aside.string(), code.message());
+    removed.push_back(folder.step);
+  }
+  return removed;
+}
+
+}  // namespace
+
+PartialFolder::PartialFolder(const fs::path& final_path) {
+  try {
+    final_ = fs::absolute(final_path).lexically_normal();
+    if (!final_.has_filename()) final_ = final_.parent_path();
+    fs::create_directories(final_.parent_path());
+    remove_stale(final_);
+    const fs::path aside = aside_name(final_);
+    if (!fs::create_directory(aside)) throw Error("cannot create {}: it exists", aside.string());
+    path_ = aside;
+  } catch (const fs::filesystem_error& error) {
+    throw Error("cannot create a folder for {}: {}", final_.string(), error.what());
+  }
+}
+
+PartialFolder::~PartialFolder() {
+  std::error_code ignored;
+  if (!committed_) fs::remove_all(path_, ignored);
+}
+
+void PartialFolder::commit() {
+  sync_folder(path_);
+  put_in_place(path_, final_);
+  committed_ = true;
+  sync_folder(final_.parent_path());
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);  // what stood there before, if anything
+}
+
+std::string step_folder_name(std::int64_t step) {
+  return fmt::format("step-{:08}", step);
+}
+
+std::vector<StepFolder> list_checkpoints(const fs::path& folder) {
+  std::vector<StepFolder> found;
+  std::error_code code;
+  if (!fs::exists(folder, code)) return found;
+  for (fs::directory_iterator entry(folder, code), end; !code && entry != end; entry.increment(code)) {
+    const auto step = step_of(entry->path().filename().string());
+    if (step && holds_manifest(entry->path())) found.push_back({*step, entry->path()});
+  }
+  if (code) throw InputError("cannot read the folder {}: {}", folder.string(), code.message());
+  std::sort(found.begin(), found.end(), [](const StepFolder& a, const StepFolder& b) { return a.step < b.step; });
+  return found;
+}
+
+std::optional<StepFolder> latest_checkpoint(const fs::path& folder) {
+  const std::vector<StepFolder> all = list_checkpoints(folder);
+  return all.empty() ? std::nullopt : std::optional(all.back());
+}
+
+fs::path resolve_checkpoint(const fs::path& path) {
+  if (holds_manifest(path)) return path;
+  for (const fs::path& folder : {path, path / "checkpoints"})
+    if (const auto latest = latest_checkpoint(folder)) return latest->path;
+  throw InputError("{}: no checkpoint: expected a folder with {}, or with folders step-N that hold one", path.string(),
+                   kManifestFile);
+}
+
+std::vector<std::int64_t> prune_checkpoints(const fs::path& folder, int keep) {
+  TESSERA_CHECK(keep >= 1, "keep: expected at least 1, got {}", keep);
+  std::vector<StepFolder> all = list_checkpoints(folder);
+  all.resize(all.size() - std::min(all.size(), static_cast<std::size_t>(keep)));
+  return remove_all_of(all);
+}
+
+std::vector<std::int64_t> remove_checkpoints_after(const fs::path& folder, std::int64_t step) {
+  std::vector<StepFolder> all = list_checkpoints(folder);
+  std::erase_if(all, [&](const StepFolder& candidate) { return candidate.step <= step; });
+  return remove_all_of(all);
+}
+
+}  // namespace tessera::checkpoint

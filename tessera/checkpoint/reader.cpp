@@ -1,0 +1,194 @@
+#include "tessera/checkpoint/reader.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "tessera/base/buffer.h"
+#include "tessera/base/error.h"
+#include "tessera/quant/elementwise.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+using layout::Box;
+
+constexpr std::int64_t kStagingBytes = std::int64_t{4} << 20;
+constexpr std::int64_t kLongRow = std::int64_t{64} << 10;  // bytes from which a row is read by itself
+constexpr std::int64_t kSparse = 16;                       // read rows alone if less than 1/16 of the span is wanted
+constexpr std::size_t kMaxOpenFiles = 64;
+
+// A matrix in a file and its place in memory; strides and extents in elements.
+struct FileMatrix {
+  const InputFile& file;
+  std::int64_t offset;  // bytes from the start of the file
+  std::int64_t stride;
+  std::byte* target;
+  std::int64_t target_stride;
+  std::int64_t rows, cols;
+  std::int64_t element;  // bytes
+};
+
+void read_rows(const FileMatrix& m) {
+  for (std::int64_t row = 0; row < m.rows; ++row)
+    m.file.read(m.offset + row * m.stride * m.element, m.target + row * m.target_stride * m.element,
+                m.cols * m.element);
+}
+
+// Reads whole spans, unwanted columns included, and copies what is wanted.
+void read_spans(const FileMatrix& m) {
+  const std::int64_t rows = std::clamp<std::int64_t>(kStagingBytes / (m.stride * m.element), 1, m.rows);
+  base::Buffer staging(static_cast<std::size_t>(rows * m.stride * m.element));
+  for (std::int64_t row = 0; row < m.rows; row += rows) {
+    const std::int64_t count = std::min(rows, m.rows - row);
+    m.file.read(m.offset + row * m.stride * m.element, staging.data(), ((count - 1) * m.stride + m.cols) * m.element);
+    quant::copy_matrix(staging.data(), m.stride, m.target + row * m.target_stride * m.element, m.target_stride, count,
+                       m.cols, static_cast<std::size_t>(m.element));
+  }
+}
+
+void read_matrix(const FileMatrix& m) {
+  const bool dense = m.rows == 1 || (m.stride == m.cols && m.target_stride == m.cols);
+  if (dense) return m.file.read(m.offset, m.target, m.rows * m.cols * m.element);
+  if (m.cols * m.element >= kLongRow || m.stride > kSparse * m.cols) return read_rows(m);
+  read_spans(m);
+}
+
+bool inside(const Box& box, layout::Shape shape) {
+  return box.row >= 0 && box.col >= 0 && box.rows >= 0 && box.cols >= 0 && box.row + box.rows <= shape.rows &&
+         box.col + box.cols <= shape.cols;
+}
+
+void check_buffer(const LoadTensor& request, layout::Shape shape) {
+  for (const layout::Piece& piece : request.local.pieces) {
+    const Box& box = piece.box;
+    TESSERA_CHECK(inside(box, shape), "{}: rows [{}, {}) cols [{}, {}) asked of {} x {}", request.name, box.row,
+                  box.row + box.rows, box.col, box.col + box.cols, shape.rows, shape.cols);
+    const std::int64_t end = piece.offset + (box.rows - 1) * piece.stride + box.cols;
+    TESSERA_CHECK(box.empty() || (piece.offset >= 0 && piece.stride >= box.cols && end <= request.local.size),
+                  "{}: a piece that ends at {} of a local buffer of {} elements", request.name, end,
+                  request.local.size);
+  }
+}
+
+}  // namespace
+
+CheckpointReader::CheckpointReader(std::filesystem::path folder)
+    : folder_(std::move(folder)), manifest_(load_manifest(folder_)) {
+  for (std::size_t i = 0; i < manifest_.tensors.size(); ++i)
+    index_.emplace(std::pair(manifest_.tensors[i].kind, manifest_.tensors[i].name), i);
+  for (const StoredFile& file : manifest_.files) {
+    const InputFile opened(folder_ / file.name);
+    if (opened.size() != file.bytes)
+      throw InputError("{}: truncated or foreign: expected {} bytes, got {}", opened.path().string(), file.bytes,
+                       opened.size());
+  }
+}
+
+const StoredTensor* CheckpointReader::find(const std::string& name, Kind kind) const {
+  const auto found = index_.find({kind, name});
+  return found == index_.end() ? nullptr : &manifest_.tensors[found->second];
+}
+
+const StoredTensor& CheckpointReader::tensor(const std::string& name, Kind kind) const {
+  const StoredTensor* found = find(name, kind);
+  if (found == nullptr) throw InputError("{}: no {} of a tensor '{}'", folder_.string(), name_of(kind), name);
+  return *found;
+}
+
+bool CheckpointReader::has_moments() const {
+  bool any = false;
+  for (const StoredTensor& tensor : manifest_.tensors) {
+    if (tensor.kind != Kind::exp_avg && tensor.kind != Kind::exp_avg_sq) continue;
+    const Kind other = tensor.kind == Kind::exp_avg ? Kind::exp_avg_sq : Kind::exp_avg;
+    if (find(tensor.name, other) == nullptr)
+      throw InputError("{}: '{}' has {} and no {}: expected both moments or none", folder_.string(), tensor.name,
+                       name_of(tensor.kind), name_of(other));
+    any = true;
+  }
+  return any;
+}
+
+bool CheckpointReader::has_master() const {
+  return std::any_of(manifest_.tensors.begin(), manifest_.tensors.end(),
+                     [](const StoredTensor& tensor) { return tensor.kind == Kind::master; });
+}
+
+void CheckpointReader::verify(int part, int parts) const {
+  TESSERA_CHECK(parts >= 1 && part >= 0 && part < parts, "verify: part {} of {}", part, parts);
+  for (auto i = static_cast<std::size_t>(part); i < manifest_.files.size(); i += static_cast<std::size_t>(parts)) {
+    const StoredFile& file = manifest_.files[i];
+    if (const std::string got = hash_file(folder_ / file.name); got != file.checksum)
+      throw InputError("{}: damaged: expected xxh3_128 {}, got {}", (folder_ / file.name).string(), file.checksum, got);
+  }
+}
+
+const SafetensorsFile& CheckpointReader::open(std::int64_t file) const {
+  auto found = open_.find(file);
+  if (found == open_.end()) {
+    if (open_.size() >= kMaxOpenFiles) open_.clear();
+    const StoredFile& stored = manifest_.files[static_cast<std::size_t>(file)];
+    found = open_.emplace(file, std::make_unique<SafetensorsFile>(folder_ / stored.name)).first;
+  }
+  return *found->second;
+}
+
+void CheckpointReader::read_piece(const StoredTensor& tensor, const layout::Piece& target, std::byte* data) const {
+  const auto element = static_cast<std::int64_t>(quant::size_of(tensor.dtype));
+  for (const StoredPiece& piece : tensor.pieces) {
+    const auto common = layout::intersect(piece.box, target.box);
+    if (!common) continue;
+    const SafetensorsFile& file = open(piece.file);
+    const std::string key = piece_key(tensor.kind, tensor.name, piece.index);
+    const SafetensorsEntry& entry = file.entry(key);
+    if (from_safetensors_name(entry.dtype) != tensor.dtype || entry.dims != std::vector{piece.box.rows, piece.box.cols})
+      throw InputError("{}: tensor '{}': the manifest says {} [{}, {}], the file {} [{}]", file.file().path().string(),
+                       key, name_of(tensor.dtype), piece.box.rows, piece.box.cols, entry.dtype,
+                       fmt::join(entry.dims, ", "));
+    const std::int64_t from = (common->row - piece.box.row) * piece.box.cols + (common->col - piece.box.col);
+    const std::int64_t to =
+        target.offset + (common->row - target.box.row) * target.stride + (common->col - target.box.col);
+    read_matrix({.file = file.file(),
+                 .offset = entry.offset + from * element,
+                 .stride = piece.box.cols,
+                 .target = data + to * element,
+                 .target_stride = target.stride,
+                 .rows = common->rows,
+                 .cols = common->cols,
+                 .element = element});
+  }
+}
+
+void CheckpointReader::read(const LoadTensor& request) const {
+  const StoredTensor& stored = tensor(request.name, request.kind);
+  const std::string what = fmt::format("{}: {} '{}'", folder_.string(), name_of(request.kind), request.name);
+  if (stored.dims != request.dims)
+    throw InputError("{}: expected shape [{}], it has [{}]", what, fmt::join(request.dims, ", "),
+                     fmt::join(stored.dims, ", "));
+  if (stored.dtype != request.dtype)
+    throw InputError("{}: expected {}, it is {}", what, name_of(request.dtype), name_of(stored.dtype));
+  check_buffer(request, layout::matrix_shape(stored.dims));
+  for (const layout::Piece& piece : request.local.pieces)
+    read_piece(stored, piece, static_cast<std::byte*>(request.data));
+}
+
+std::string CheckpointReader::hash(const StoredTensor& tensor) const {
+  const layout::Shape shape = layout::matrix_shape(tensor.dims);
+  Hasher hasher;
+  if (shape.elements() == 0) return hasher.hex();
+  const auto element = static_cast<std::int64_t>(quant::size_of(tensor.dtype));
+  const std::int64_t cols = std::min(shape.cols, kStagingBytes / element);
+  const std::int64_t rows =
+      cols < shape.cols ? 1 : std::clamp<std::int64_t>(kStagingBytes / (cols * element), 1, shape.rows);
+  base::Buffer staging(static_cast<std::size_t>(rows * cols * element));
+  for (std::int64_t row = 0; row < shape.rows; row += rows) {
+    for (std::int64_t col = 0; col < shape.cols; col += cols) {
+      const Box box{row, std::min(rows, shape.rows - row), col, std::min(cols, shape.cols - col)};
+      read_piece(tensor, {.box = box, .offset = 0, .stride = box.cols}, staging.data());
+      hasher.update(staging.data(), static_cast<std::size_t>(box.elements() * element));
+    }
+  }
+  return hasher.hex();
+}
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,320 @@
+#include "tessera/comm/mpi/progress_thread.h"
+
+#include <pthread.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/mpi/task.h"
+#include "tessera/meet/launcher.h"
+
+namespace tessera::comm {
+namespace {
+
+using std::chrono::microseconds;
+using Clock = std::chrono::steady_clock;
+
+// The pause between two looks grows with the time since something was last completed, so that it adds little to any
+// wait.
+constexpr microseconds kShortestPause{10}, kLongestPause{300};
+constexpr int kPauseShare = 8;
+// Notices are looked at less often: nothing waits for them that has not waited for long.
+constexpr microseconds kNoticePause{4000};
+
+microseconds pause_after(Clock::duration idle) {
+  return std::clamp(std::chrono::duration_cast<microseconds>(idle) / kPauseShare, kShortestPause, kLongestPause);
+}
+
+// Before MPI knows the rank.
+std::string launched_as() {
+  try {
+    const meet::Launch launch = meet::read_ranks(meet::own_variables());
+    if (!launch.launcher.empty()) return fmt::format("rank {}", launch.rank);
+  } catch (const InputError&) {
+    // the process is named instead
+  }
+  return fmt::format("process {}", getpid());
+}
+
+// A process cannot leave MPI while MPI waits for other ranks: it ends, and the launcher ends the rest.
+[[noreturn]] void end_process(const std::string& who, const char* call, std::chrono::milliseconds limit) {
+  fmt::print(stderr,
+             "tessera: {}: {}: expected all ranks within {} ms, got no end: a rank has stopped, or never came\n", who,
+             call, limit.count());
+  std::fflush(nullptr);
+  std::_Exit(1);
+}
+
+}  // namespace
+
+MpiProgress::MpiProgress(std::chrono::milliseconds timeout, std::chrono::milliseconds connecting)
+    : timeout_(timeout), connecting_(std::max(timeout, connecting)) {
+  base::Promise started, ended;
+  const base::Fence fence = started.fence();
+  ended_ = ended.fence();
+  thread_ = std::thread([this, started, ended]() mutable {
+    pthread_setname_np(pthread_self(), "mpi");
+    prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // ns: short sleeps are meant
+    try {
+      initialise();
+    } catch (...) {
+      return started.complete(std::current_exception());
+    }
+    started.complete();
+    serve();
+    ended.complete();
+  });
+  if (!fence.wait_for(connecting_)) end_process(launched_as(), "MPI_Init_thread", connecting_);
+  try {
+    fence.synchronize();
+  } catch (...) {
+    thread_.join();
+    throw;
+  }
+}
+
+MpiProgress::~MpiProgress() {
+  try {
+    MpiRound round{.label = "end of the run", .deadline = Clock::now() + timeout_, .timeout = timeout_};
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      round.sends.push_back({.peer = peer});
+      round.receives.push_back({.peer = peer});
+    }
+    // Peers take what is on its way to them until they have come here too.
+    while (notices_ != nullptr && !notices_->is_idle() && !is_over() && Clock::now() < round.deadline)
+      std::this_thread::sleep_for(kShortestPause);
+    if (notices_ != nullptr && !notices_->is_idle()) fail(round.label, "notices are not taken");
+    if (!is_over()) exchange(std::move(round));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "rank %d: MPI is not finalised: %s\n", rank_, error.what());
+  }
+  {
+    std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  changed_.notify_one();
+  if (!ended_.wait_for(connecting_)) end_process(fmt::format("rank {}", rank_), "MPI_Finalize", connecting_);
+  thread_.join();
+}
+
+void MpiProgress::initialise() {
+  int initialised = 0, level = 0;
+  MPI_Initialized(&initialised);
+  if (initialised != 0) throw Error("mpi backend: MPI is in use in this process; expected one world a process");
+  // Only this thread calls MPI, and to MPI the thread that initialises it is the main one.
+  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level), "MPI_Init_thread");
+  if (level < MPI_THREAD_FUNNELED)
+    throw Error("mpi backend: expected an MPI with threads (funneled), got level {}", level);
+  check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+  MPI_Comm_size(MPI_COMM_WORLD, &size_);
+  contexts_.push_back(MPI_COMM_WORLD);
+}
+
+void MpiProgress::finalise() {
+  for (std::size_t i = 1; i < contexts_.size(); ++i) MPI_Comm_free(&contexts_[i]);
+  MPI_Finalize();
+}
+
+void MpiProgress::exchange(MpiRound round) {
+  auto task = std::make_unique<Task>();
+  task->context = round.context;
+  task->label = round.label;
+  task->deadline = round.deadline;
+  task->timeout = round.timeout;
+  task->start = [this, &round](Task& self) { self.post(contexts_[static_cast<std::size_t>(round.context)], round); };
+  const base::Fence done = task->done.fence();
+  submit(std::move(task));
+  done.synchronize();
+}
+
+MpiContext MpiProgress::duplicate_world(const std::string& label, MpiDeadline deadline,
+                                        std::chrono::milliseconds timeout) {
+  auto task = std::make_unique<Task>();
+  task->label = label;
+  task->deadline = deadline;
+  task->timeout = timeout;
+  const auto made = std::make_shared<MPI_Comm>(MPI_COMM_NULL);
+  MpiContext context = 0;
+  task->start = [made](Task& self) {
+    self.requests.push_back({});
+    check_mpi(MPI_Comm_idup(MPI_COMM_WORLD, made.get(), &self.handles.emplace_back(MPI_REQUEST_NULL)), "MPI_Comm_idup");
+  };
+  task->finish = [this, made, &context] {
+    check_mpi(MPI_Comm_set_errhandler(*made, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    context = static_cast<MpiContext>(contexts_.size());
+    contexts_.push_back(*made);
+  };
+  const base::Fence done = task->done.fence();
+  submit(std::move(task));
+  done.synchronize();
+  return context;
+}
+
+void MpiProgress::serve_notices(std::shared_ptr<MpiNotices> notices, MpiContext context) {
+  {
+    std::lock_guard lock(mutex_);
+    notices_ = std::move(notices);
+    notices_context_ = context;
+  }
+  changed_.notify_one();
+}
+
+void MpiProgress::submit(std::unique_ptr<Task> task) {
+  {
+    std::lock_guard lock(mutex_);
+    if (failed_) throw Error("an earlier operation failed: {}", failure_);
+    if (cancelled_.contains(task->context)) throw Error("the rank is ending with another error");
+    queue_.push_back(std::move(task));
+  }
+  changed_.notify_one();
+}
+
+void MpiProgress::cancel(MpiContext context) {
+  {
+    std::lock_guard lock(mutex_);
+    cancelled_.insert(context);
+  }
+  changed_.notify_one();
+}
+
+void MpiProgress::give_up() {
+  std::lock_guard lock(mutex_);
+  given_up_ = true;
+}
+
+bool MpiProgress::is_over() {
+  std::lock_guard lock(mutex_);
+  return failed_ || given_up_;
+}
+
+void MpiProgress::fail(const std::string& label, const std::string& what) {
+  std::lock_guard lock(mutex_);
+  if (!failed_) failure_ = fmt::format("{}: {}", label, what);
+  failed_ = true;
+}
+
+void MpiProgress::fail(Task& task, const std::string& what) {
+  fail(task.label, what);
+  task.done.complete(std::make_exception_ptr(Error(what)));
+}
+
+// New tasks, after waiting for them: without limit when there is nothing else to do, else for `pause`.
+MpiProgress::Tasks MpiProgress::take(microseconds pause, bool idle) {
+  std::unique_lock lock(mutex_);
+  const bool had_notices = notices_ != nullptr;
+  const auto woken = [&] { return closing_ || !queue_.empty() || had_notices != (notices_ != nullptr); };
+  if (idle && (!had_notices || failed_ || given_up_))
+    changed_.wait(lock, woken);
+  else if (idle)
+    changed_.wait_for(lock, kNoticePause, woken);
+  else if (pause.count() > 0)
+    changed_.wait_for(lock, pause, woken);
+  return std::exchange(queue_, {});
+}
+
+void MpiProgress::start(Tasks fresh, Tasks& active) {
+  for (auto& task : fresh) {
+    try {
+      task->start(*task);
+    } catch (const std::exception& error) {
+      fail(*task, error.what());
+    }
+    active.push_back(std::move(task));
+  }
+}
+
+// Looks at every task once; finished ones leave `active`. Returns whether anything was completed.
+bool MpiProgress::advance(Tasks& active) {
+  bool progressed = false;
+  for (std::size_t i = 0; i < active.size() && !is_over(); ++i) {
+    try {
+      progressed = active[i]->test() > 0 || progressed;
+      if (!active[i]->is_done()) continue;
+      if (active[i]->finish) active[i]->finish();
+      const std::unique_ptr<Task> task = std::move(active[i]);
+      task->done.complete();
+      progressed = true;
+    } catch (const std::exception& error) {
+      fail(*active[i], error.what());
+    }
+  }
+  std::erase(active, nullptr);
+  return progressed;
+}
+
+void MpiProgress::check_limits(const Tasks& active) {
+  std::set<MpiContext> cancelled;
+  {
+    std::lock_guard lock(mutex_);
+    cancelled = cancelled_;
+  }
+  for (const auto& task : active) {
+    if (Clock::now() >= task->deadline)
+      fail(*task, fmt::format("time limit of {} ms passed: {}", task->timeout.count(), task->missing()));
+    else if (cancelled.contains(task->context))
+      fail(*task, "the rank is ending with another error");
+  }
+}
+
+// After a failure: everything under way and everything waiting ends with it.
+void MpiProgress::answer_all(Tasks& active) {
+  std::lock_guard lock(mutex_);
+  const Error error("an earlier operation failed: {}", failure_);
+  for (auto* tasks : {&active, &queue_}) {
+    for (auto& task : *tasks) task->done.complete(std::make_exception_ptr(error));
+    tasks->clear();
+  }
+}
+
+bool MpiProgress::look_at_notices(MpiDeadline now) {
+  std::shared_ptr<MpiNotices> notices;
+  MpiContext context = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (failed_ || given_up_) return false;
+    notices = notices_;
+    context = notices_context_;
+  }
+  if (notices == nullptr || now < next_look_) return false;
+  try {
+    if (notices->look(contexts_[static_cast<std::size_t>(context)])) return true;
+    next_look_ = now + kNoticePause;
+  } catch (const std::exception& error) {
+    fail("notices", error.what());
+  }
+  return false;
+}
+
+bool MpiProgress::is_finished(const Tasks& active) {
+  std::lock_guard lock(mutex_);
+  const bool over = failed_ || given_up_;
+  return closing_ && active.empty() && queue_.empty() && (over || notices_ == nullptr || notices_->is_idle());
+}
+
+void MpiProgress::serve() {
+  Tasks active;
+  auto last = Clock::now();  // when something was started or completed
+  microseconds pause{0};
+  for (;;) {
+    Tasks fresh = take(pause, active.empty());
+    if (fresh.empty() && is_finished(active)) break;
+    bool progressed = !fresh.empty();
+    start(std::move(fresh), active);
+    progressed = advance(active) || progressed;
+    progressed = look_at_notices(Clock::now()) || progressed;
+    check_limits(active);
+    if (is_over()) answer_all(active);
+    if (progressed) last = Clock::now();
+    pause = progressed ? microseconds{0} : pause_after(Clock::now() - last);
+  }
+  if (!is_over()) finalise();
+}
+
+}  // namespace tessera::comm

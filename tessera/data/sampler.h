@@ -1,0 +1,58 @@
+// Which sample is computed where and when: pure functions of the seed, the step and the place in the mesh.
+//
+// Samples. A stream of T tokens holds N = floor((T - 1) / seq_len) samples; sample i is tokens [i * seq_len,
+// i * seq_len + seq_len], seq_len inputs and, shifted by one, their targets.
+//
+// Order. Epoch e of a data set visits its samples in a permutation P of [0, N), made without a table by a Feistel
+// network with cycle walking. All arithmetic is on unsigned 64-bit integers:
+//   mix(x)  = x ^= x >> 30, x *= 0xBF58476D1CE4E5B9, x ^= x >> 27, x *= 0x94D049BB133111EB, x ^= x >> 31
+//             (the finalizer of SplitMix64, Steele et al. 2014);  c = 0x9E3779B97F4A7C15
+//   key     = mix(mix(mix(seed + c) + e + c) + set + c)       set: index of the data set in its blend, 0 without one
+//   key_r   = mix(key + (r + 1) * c)                          for rounds r = 0 ... 7
+//   half h  = smallest h >= 1 with 4^h >= N
+//   P(i): x = i; repeat x = E(x) until x < N, where E takes L = x >> h, R = x mod 2^h, does eight times
+//         (L, R) = (R, L ^ (mix(key_r ^ R) mod 2^h)), and gives L << h | R
+#pragma once
+#include <array>
+#include <cstdint>
+
+namespace tessera::data {
+
+std::int64_t num_samples(std::int64_t tokens, std::int64_t seq_len);  // 0 when there are too few tokens
+
+struct PermutationKey {
+  std::uint64_t seed = 0;
+  std::int64_t set = 0, epoch = 0;
+};
+
+// A permutation of [0, size), size >= 1. Cost: below a microsecond a value; no table.
+class Permutation {
+ public:
+  Permutation(const PermutationKey& key, std::int64_t size);
+  std::int64_t operator()(std::int64_t index) const;  // 0 <= index < size
+
+ private:
+  std::uint64_t encrypt(std::uint64_t x) const;
+  std::array<std::uint64_t, 8> keys_{};
+  std::uint64_t size_;
+  int half_bits_ = 1;
+};
+
+// Sample number visited at `position` (from 0, counted over all epochs) of a set of `size` samples.
+std::int64_t sample_at(std::uint64_t seed, std::int64_t set, std::int64_t size, std::int64_t position);
+
+// How the global batch is cut. global_batch is a multiple of micro_batch * gtp * dp; all in sequences.
+struct BatchShape {
+  std::int64_t micro_batch = 1, global_batch = 1, gtp = 1, dp = 1;
+};
+// A block: what one rank computes in one microbatch. All ranks of a tp group have the same.
+struct Block {
+  std::int64_t step = 1;  // from 1
+  std::int64_t dp_rank = 0, gtp_rank = 0, microbatch = 0;
+};
+std::int64_t microbatches_per_step(const BatchShape& shape);
+// Position, counted over all steps, of the first of the block's micro_batch samples; the others follow. Replica d takes
+// the d-th consecutive share of the global batch; in it block k = microbatch * gtp + gtp_rank.
+std::int64_t first_position(const BatchShape& shape, const Block& block);
+
+}  // namespace tessera::data

@@ -1,0 +1,83 @@
+#include "tessera/models/llama.h"
+
+#include <ATen/ops/zeros.h>
+
+#include "tessera/models/llama_layouts.h"
+#include "tessera/ops/aten_types.h"
+
+namespace tessera::models {
+namespace {
+
+std::optional<ops::RopeScaling> rope_scaling(const LlamaConfig& config) {
+  if (!config.rope_scaling) return std::nullopt;
+  const auto& scaling = *config.rope_scaling;
+  return ops::RopeScaling{.factor = scaling.factor,
+                          .low_freq_factor = scaling.low_freq_factor,
+                          .high_freq_factor = scaling.high_freq_factor,
+                          .original_max_position = scaling.original_max_position_embeddings};
+}
+
+}  // namespace
+
+Llama::Llama(const LlamaConfig& config, nn::Context& context, std::int64_t max_positions,
+             const shard::RowReads& embedding)
+    : config_(config), context_(context) {
+  const int rank = context.tp_rank(), size = context.tp_size();
+  std::vector<shard::ParameterSpec> specs = llama_parameters(config, size, context.sequence_parallel && size > 1);
+  set_embedding_reads(specs, config, embedding);
+  for (shard::ParameterSpec& spec : specs) context.runtime.add(std::move(spec));
+  const LlamaIds ids = llama_ids(config);
+  const std::int64_t vocab_begin = layout::even_part(config.vocab_size, rank, size).begin;
+
+  embedding_ = {weight(ids.embedding, Cut::rows), vocab_begin};
+  blocks_.reserve(ids.blocks.size());
+  for (const LlamaBlockIds& block : ids.blocks) {
+    blocks_.push_back(make_block(block));
+    blocks_.back().recompute = context.recompute.of(blocks_.size() - 1);
+  }
+  norm_ = norm(ids.norm);
+  output_ = {weight(ids.output, Cut::rows), vocab_begin};
+
+  const at::ScalarType type = ops::to_scalar_type(context.runtime.types().model);
+  rope_ = ops::make_rope_table(max_positions, config.head_dim, config.rope_theta, rope_scaling(config), type);
+  const at::Device device = ops::to_device(context.runtime.parallel().device);
+  rope_ = {rope_.cosine.to(device), rope_.sine.to(device)};
+  anchor_ = at::zeros({}).requires_grad_();
+}
+
+nn::Block Llama::make_block(const LlamaBlockIds& ids) {
+  const HeadPart part = head_part(config_, context_.tp_rank(), context_.tp_size());
+  nn::Block block;
+  block.qkv = {.weight = weight(ids.qkv, Cut::rows), .norm = norm(ids.attention_norm)};
+  block.attention_output = {.weight = weight(ids.attention_output, Cut::cols)};
+  block.gate_up = {.weight = weight(ids.gate_up, Cut::rows), .norm = norm(ids.mlp_norm)};
+  block.down = {.weight = weight(ids.down, Cut::cols), .activation = nn::Activation::swiglu};
+
+  block.heads = {.q_heads = part.q.size(), .kv_heads = part.kv.size(), .head_dim = config_.head_dim, .kv_of_q = {}};
+  const std::int64_t group = config_.num_heads / config_.num_kv_heads;
+  for (std::int64_t head = part.q.begin; head < part.q.end; ++head)
+    block.heads.kv_of_q.push_back(static_cast<int>(head / group - part.kv.begin));
+  return block;
+}
+
+// The weight's local extent along the cut follows from what the rank holds; the other one is the logical tensor's.
+nn::Weight Llama::weight(schedule::ParameterId id, Cut cut) const {
+  const shard::ShardedParameter& parameter = context_.runtime.parameter(id);
+  const std::int64_t local = parameter.local_compute.size;
+  const layout::Shape shape = parameter.spec.compute.shape;
+  if (cut == Cut::cols) return {.id = id, .rows = shape.rows, .cols = local / shape.rows};
+  return {.id = id, .rows = local / shape.cols, .cols = shape.cols};
+}
+
+nn::Norm Llama::norm(schedule::ParameterId id) const {
+  return {.weight = {.id = id, .cols = config_.hidden_size, .is_vector = true}, .eps = config_.rms_norm_eps};
+}
+
+nn::Loss Llama::forward(const Batch& batch, double scale) {
+  nn::Stream stream{embed(context_, embedding_, batch.tokens, batch.early_tokens, anchor_), {}};
+  for (const nn::Block& block : blocks_) stream = block_forward(context_, block, stream, batch.layout, rope_);
+  const at::Tensor hidden = rms_norm(context_, norm_, stream.h, stream.residual);
+  return output_loss(context_, output_, hidden, batch.targets, scale);
+}
+
+}  // namespace tessera::models

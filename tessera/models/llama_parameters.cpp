@@ -1,0 +1,80 @@
+#include "tessera/models/llama_parameters.h"
+
+#include <fmt/format.h>
+
+#include "tessera/models/llama_layouts.h"
+
+namespace tessera::models {
+namespace {
+
+using shard::ParameterSpec;
+
+ParameterSpec matrix(const LlamaConfig& config, std::string name, layout::Layout compute) {
+  return {.name = std::move(name),
+          .dims = {compute.shape.rows, compute.shape.cols},
+          .compute = std::move(compute),
+          .initial_deviation = config.initializer_range};
+}
+
+// Of a linear layer: used in one place.
+ParameterSpec linear(const LlamaConfig& config, std::string name, layout::Layout compute) {
+  ParameterSpec spec = matrix(config, std::move(name), std::move(compute));
+  spec.produced_once = true;
+  return spec;
+}
+
+ParameterSpec norm(const LlamaConfig& config, std::string name, int tp_size, bool partial) {
+  return {.name = std::move(name),
+          .dims = {config.hidden_size},
+          .compute = norm_layout(config, tp_size),
+          .sharded = false,
+          .partial_gradient = partial,
+          .decay = false,
+          .initial_deviation = 0,
+          .initial_value = 1};
+}
+
+}  // namespace
+
+LlamaIds llama_ids(const LlamaConfig& config) {
+  schedule::ParameterId next = 0;
+  LlamaIds ids{.embedding = next++, .blocks = {}, .norm = 0, .output = 0};
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer, next += 6)
+    ids.blocks.push_back({.attention_norm = next,
+                          .qkv = next + 1,
+                          .attention_output = next + 2,
+                          .mlp_norm = next + 3,
+                          .gate_up = next + 4,
+                          .down = next + 5});
+  ids.norm = next++;
+  ids.output = config.tie_word_embeddings ? ids.embedding : next;
+  return ids;
+}
+
+std::vector<ParameterSpec> llama_parameters(const LlamaConfig& config, int tp_size, bool partial_norms,
+                                            std::int64_t layers) {
+  std::vector<ParameterSpec> specs;
+  specs.push_back(matrix(config, "embedding.weight", vocabulary_layout(config, tp_size)));
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    const std::string prefix = fmt::format("layers.{}.", layer);
+    specs.push_back(norm(config, prefix + "attention_norm.weight", tp_size, partial_norms));
+    specs.push_back(linear(config, prefix + "attention.qkv.weight", qkv_layout(config, tp_size)));
+    specs.push_back(linear(config, prefix + "attention.output.weight", attention_output_layout(config, tp_size)));
+    specs.push_back(norm(config, prefix + "mlp_norm.weight", tp_size, partial_norms));
+    specs.push_back(linear(config, prefix + "mlp.gate_up.weight", gate_up_layout(config, tp_size)));
+    specs.push_back(linear(config, prefix + "mlp.down.weight", down_layout(config, tp_size)));
+  }
+  specs.push_back(norm(config, "norm.weight", tp_size, partial_norms));
+  if (!config.tie_word_embeddings) specs.push_back(linear(config, "output.weight", vocabulary_layout(config, tp_size)));
+  return specs;
+}
+
+std::vector<ParameterSpec> llama_parameters(const LlamaConfig& config, int tp_size, bool partial_norms) {
+  return llama_parameters(config, tp_size, partial_norms, config.num_layers);
+}
+
+void set_embedding_reads(std::vector<ParameterSpec>& specs, const LlamaConfig& config, const shard::RowReads& reads) {
+  if (!config.tie_word_embeddings) specs[static_cast<std::size_t>(llama_ids(config).embedding)].reads = reads;
+}
+
+}  // namespace tessera::models

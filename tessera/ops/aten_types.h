@@ -1,0 +1,16 @@
+// Between tessera's element types and ATen's; tensors over memory that someone else owns.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include "tessera/base/device.h"
+#include "tessera/quant/dtype.h"
+
+namespace tessera::ops {
+
+at::ScalarType to_scalar_type(quant::DType type);
+quant::DType to_dtype(at::ScalarType type);
+at::Device to_device(base::Device device);
+// A view; the memory must outlive it.
+at::Tensor view_of(void* data, at::IntArrayRef shape, quant::DType type, at::Device device = at::kCPU);
+
+}  // namespace tessera::ops

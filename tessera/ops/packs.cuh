@@ -1,0 +1,203 @@
+// What the CUDA kernels share: packs of neighbouring elements that move in one access, sums over a warp and a block,
+// sizes of launches. A pack's elements and the order of sums are the same whether or not memory is aligned.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "tessera/base/cuda_check.h"
+#include "tessera/base/cuda_stream.h"
+#include "tessera/base/cuda_word.cuh"
+#include "tessera/ops/element.h"
+
+namespace tessera::ops::cuda {
+
+inline constexpr int kAccessBytes = 16;  // the widest access of a thread
+inline constexpr int kWarp = 32;
+
+// N neighbours in registers. pack[i]: element i in the arithmetic type.
+template <typename T, int N>
+class alignas(sizeof(T) * N) Pack {
+ public:
+  __device__ __forceinline__ Accumulator<T> operator[](int i) const { return load(elements_[i]); }
+  __device__ __forceinline__ T get(int i) const { return elements_[i]; }
+  __device__ __forceinline__ void set(int i, T value) { elements_[i] = value; }
+
+ private:
+  T elements_[N];
+};
+// Two to a register: the compiler would take one each.
+template <int N>
+class alignas(2 * N) Pack<quant::bfloat16, N> {
+ public:
+  __device__ __forceinline__ float operator[](int i) const {
+    return __uint_as_float(i % 2 == 0 ? words_[i / 2] << 16 : words_[i / 2] & 0xFFFF0000u);
+  }
+  __device__ __forceinline__ quant::bfloat16 get(int i) const {
+    quant::bfloat16 value;
+    value.bits = static_cast<std::uint16_t>(words_[i / 2] >> (i % 2 * 16));
+    return value;
+  }
+  __device__ __forceinline__ void set(int i, quant::bfloat16 value) {
+    words_[i / 2] = __byte_perm(words_[i / 2], value.bits, i % 2 == 0 ? 0x3254 : 0x5410);
+  }
+  // Both rounded to nearest even.
+  __device__ __forceinline__ void set_pair(int i, float low, float high) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(words_[i / 2]) : "f"(high), "f"(low));
+  }
+
+ private:
+  std::uint32_t words_[N / 2];
+};
+// Elements of a whole access.
+template <typename T>
+inline constexpr int kPack = kAccessBytes / static_cast<int>(sizeof(T));
+
+template <typename T, int N>
+using Access = base::CudaWord<static_cast<int>(sizeof(T)) * N>;
+
+// Elements first .. first + N - 1 of `count`; 0 past the end. kWhole: data + first is a multiple of the pack's size and
+// so is count: one access.
+template <bool kWhole, int N, typename T>
+__device__ __forceinline__ Pack<T, N> load_pack(const T* data, std::int64_t first, std::int64_t count) {
+  if constexpr (kWhole) {
+    Access<T, N> words{};
+    if (first < count) words = *reinterpret_cast<const Access<T, N>*>(data + first);
+    return std::bit_cast<Pack<T, N>>(words);
+  } else {
+    Pack<T, N> pack;
+#pragma unroll
+    for (int i = 0; i < N; ++i) pack.set(i, first + i < count ? data[first + i] : T{});
+    return pack;
+  }
+}
+template <bool kWhole, int N, typename T>
+__device__ __forceinline__ void store_pack(T* data, std::int64_t first, std::int64_t count, const Pack<T, N>& pack) {
+  if constexpr (kWhole) {
+    if (first < count) *reinterpret_cast<Access<T, N>*>(data + first) = std::bit_cast<Access<T, N>>(pack);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (first + i < count) data[first + i] = pack.get(i);
+  }
+}
+// The same for flat ranges, whose last pack may be cut.
+template <bool kAligned, int N, typename T>
+__device__ __forceinline__ Pack<T, N> load_flat(const T* data, std::int64_t first, std::int64_t count) {
+  return kAligned && first + N <= count ? load_pack<true, N>(data, first, count)
+                                        : load_pack<false, N>(data, first, count);
+}
+template <bool kAligned, int N, typename T>
+__device__ __forceinline__ void store_flat(T* data, std::int64_t first, std::int64_t count, const Pack<T, N>& pack) {
+  if (kAligned && first + N <= count)
+    store_pack<true>(data, first, count, pack);
+  else
+    store_pack<false>(data, first, count, pack);
+}
+
+// Values of the arithmetic type, each rounded once.
+template <typename T, int N, typename A>
+__device__ __forceinline__ Pack<T, N> rounded(const A (&values)[N]) {
+  Pack<T, N> pack;
+  if constexpr (std::is_same_v<T, quant::bfloat16> && std::is_same_v<A, float> && N % 2 == 0) {
+#pragma unroll
+    for (int i = 0; i < N; i += 2) pack.set_pair(i, values[i], values[i + 1]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) pack.set(i, round_to<T>(values[i]));
+  }
+  return pack;
+}
+
+// The same in every lane of the warp.
+template <typename A>
+__device__ __forceinline__ A warp_sum(A value) {
+#pragma unroll
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) value += __shfl_xor_sync(~0u, value, distance);
+  return value;
+}
+// The same in every thread of the block; `scratch`: one element a warp, not in use by another sum until all threads
+// have passed a barrier.
+template <typename A>
+__device__ __forceinline__ A block_sum(A value, A* scratch) {
+  value = warp_sum(value);
+  if (blockDim.x <= kWarp) return value;
+  if (threadIdx.x % kWarp == 0) scratch[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  return warp_sum(threadIdx.x % kWarp < blockDim.x / kWarp ? scratch[threadIdx.x % kWarp] : A{0});
+}
+
+// n / value for 0 <= n < 2^31, in a multiplication (Granlund & Montgomery 1994).
+class Divisor {
+ public:
+  explicit Divisor(std::int64_t value) : value_(static_cast<std::uint32_t>(value)) {
+    while ((std::uint64_t{1} << shift_) < value_) ++shift_;
+    factor_ =
+        static_cast<std::uint32_t>(((std::uint64_t{1} << 32) * ((std::uint64_t{1} << shift_) - value_)) / value_ + 1);
+  }
+  __device__ __forceinline__ std::uint32_t quotient(std::uint32_t n) const {
+    return (__umulhi(n, factor_) + n) >> shift_;
+  }
+  __device__ __forceinline__ std::uint32_t remainder(std::uint32_t n, std::uint32_t quotient) const {
+    return n - quotient * value_;
+  }
+
+ private:
+  std::uint32_t value_, factor_ = 0, shift_ = 0;
+};
+
+inline void check_launch(const char* what) {
+  base::check_cuda(cudaGetLastError(), what);
+}
+
+constexpr std::int64_t ceil_div(std::int64_t value, std::int64_t by) {
+  return (value + by - 1) / by;
+}
+inline unsigned blocks_for(std::int64_t items, std::int64_t per_block) {
+  const std::int64_t blocks = ceil_div(items, per_block);
+  if (blocks > std::numeric_limits<std::int32_t>::max())
+    base::check_cuda(cudaErrorInvalidConfiguration, "blocks of a launch");
+  return static_cast<unsigned>(blocks);
+}
+// Threads of a block that holds a row of `packs`, so many a thread.
+inline unsigned row_threads(std::int64_t packs, std::int64_t per_thread, std::int64_t limit) {
+  return static_cast<unsigned>(
+      std::clamp<std::int64_t>(ceil_div(ceil_div(packs, per_thread), kWarp) * kWarp, kWarp, limit));
+}
+
+inline bool is_aligned(const void* pointer, std::size_t bytes = kAccessBytes) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
+}
+// Whether rows of `cols` elements of T, packed from each of the pointers on, are made of whole packs; null ones do not
+// count.
+template <typename T, typename... Pointers>
+bool rows_whole(std::int64_t cols, Pointers... pointers) {
+  return cols % kPack<T> == 0 && (is_aligned(pointers) && ...);
+}
+// Calls function(std::true_type) or function(std::false_type).
+template <typename Function>
+void dispatch_bool(bool value, Function&& function) {
+  if (value) return function(std::true_type{});
+  function(std::false_type{});
+}
+
+// Launches a kernel while the one before it on the stream still runs; it calls cudaGridDependencySynchronize() before
+// it reads what that one writes.
+template <typename... Parameters, typename... Arguments>
+void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, base::CudaStream stream,
+                  Arguments... arguments) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  base::check_cuda(cudaLaunchKernelEx(&config, kernel, arguments...), "launch");
+}
+
+}  // namespace tessera::ops::cuda

@@ -1,0 +1,27 @@
+// The events of a step of a Llama, without running it: what its runtime records on one rank, event for event.
+#pragma once
+#include <cstdint>
+
+#include "tessera/models/llama_config.h"
+#include "tessera/nn/recompute.h"
+#include "tessera/quant/dtype.h"
+#include "tessera/schedule/events.h"
+
+namespace tessera::predict {
+
+struct LlamaTraceOptions {
+  int tp_size = 1, tp_rank = 0;  // whose bytes of activations
+  bool sequence_parallel = false;
+  nn::BlockRecompute recompute;
+  schedule::StepKind kind = schedule::StepKind::train;
+  int microbatches = 1;
+  std::int64_t tokens = 1;  // of a microbatch: sequences * seq_len
+  int row_ranks = 1;        // gtp ranks between which the embedding's rows travel; 1: its table is gathered
+  quant::DType dtype = quant::DType::fp32;
+};
+
+// Parameter ids are llama_ids(config). Every parameter is trainable; a training step publishes them in the order of
+// their first use. Pure.
+schedule::Trace llama_trace(const models::LlamaConfig& config, const LlamaTraceOptions& options);
+
+}  // namespace tessera::predict

@@ -1,0 +1,114 @@
+#include "tessera/predict/machine.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/base/json_file.h"
+
+namespace tessera::predict {
+namespace {
+
+using nlohmann::json;
+
+// An object whose keys are known.
+class Object {
+ public:
+  Object(const json& value, std::string where, std::initializer_list<const char*> keys)
+      : value_(value), where_(std::move(where)) {
+    if (!value.is_object()) throw InputError("{}: got {}, expected an object", where_, base::shown(value));
+    for (const auto& [key, ignored] : value.items())
+      if (std::find(keys.begin(), keys.end(), key) == keys.end())
+        throw InputError("{}: unknown key '{}', expected {}", where_, key, fmt::join(keys, ", "));
+  }
+
+  const json& at(const char* key) const {
+    if (!value_.contains(key)) throw InputError("{}: key '{}' is missing", where_, key);
+    return value_[key];
+  }
+  std::string place(const char* key) const { return fmt::format("{}: {}", where_, key); }
+
+  double number(const char* key, double most = 1e30) const {
+    const json& value = at(key);
+    const double got = value.is_number() ? value.get<double>() : 0;
+    if (!(got > 0 && got <= most))
+      throw InputError("{}: got {}, expected a number above 0 and at most {:g}", place(key), base::shown(value), most);
+    return got;
+  }
+  std::int64_t count(const char* key, double most) const {
+    const double got = number(key, most);
+    if (got != std::floor(got)) throw InputError("{}: got {}, expected an integer", place(key), base::shown(at(key)));
+    return static_cast<std::int64_t>(got);
+  }
+  // false where it is missing.
+  bool flag(const char* key) const {
+    if (!value_.contains(key)) return false;
+    if (!value_[key].is_boolean())
+      throw InputError("{}: got {}, expected true or false", place(key), base::shown(at(key)));
+    return value_[key].get<bool>();
+  }
+
+ private:
+  const json& value_;
+  std::string where_;
+};
+
+MachineLink parse_link(const Object& links, const char* key) {
+  const Object link(links.at(key), links.place(key), {"bytes_per_second", "latency_s"});
+  return {.bytes_per_second = link.number("bytes_per_second"), .latency_s = link.number("latency_s")};
+}
+
+std::vector<std::string> names_in(const std::filesystem::path& machines) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(machines, error), end; !error && it != end; it.increment(error))
+    if (it->path().extension() == ".json") names.push_back(it->path().stem().string());
+  std::ranges::sort(names);
+  return names;
+}
+
+}  // namespace
+
+Machine parse_machine(const json& value, const std::string& name, const std::string& where) {
+  const Object object(value, where,
+                      {"description", "ranks_per_node", "processors", "memory_bytes", "flops", "efficiency",
+                       "memory_bytes_per_second", "links"});
+  Machine machine{.name = name};
+  if (!object.at("description").is_string())
+    throw InputError("{}: got {}, expected a text", object.place("description"), base::shown(value["description"]));
+  machine.description = value["description"].get<std::string>();
+  machine.ranks_per_node = static_cast<int>(object.count("ranks_per_node", 1e6));
+  machine.processors = static_cast<int>(object.count("processors", 1e6));
+  if (value.contains("memory_bytes")) machine.memory_bytes = object.count("memory_bytes", 1e18);
+  machine.memory_bytes_per_second = object.number("memory_bytes_per_second");
+
+  const Object flops(object.at("flops"), object.place("flops"), {"bf16", "fp32", "fp64"});
+  for (const auto& [type, ignored] : value["flops"].items())
+    machine.flops[quant::parse_dtype(type)] = flops.number(type.c_str());
+  const Object efficiency(object.at("efficiency"), object.place("efficiency"),
+                          {"gemm", "attention_forward", "attention_backward"});
+  machine.gemm_efficiency = efficiency.number("gemm", 1);
+  machine.attention_forward_efficiency = efficiency.number("attention_forward", 1);
+  machine.attention_backward_efficiency = efficiency.number("attention_backward", 1);
+  const Object links(object.at("links"), object.place("links"), {"within_node", "between_nodes", "shared"});
+  machine.within_node = parse_link(links, "within_node");
+  machine.between_nodes = parse_link(links, "between_nodes");
+  machine.shared_link = links.flag("shared");
+  return machine;
+}
+
+Machine find_machine(const std::string& name, const std::filesystem::path& machines) {
+  std::filesystem::path file = machines / (name + ".json");
+  std::error_code ignored;
+  if (name.empty() || name.find('/') != std::string::npos || !std::filesystem::exists(file, ignored)) file = name;
+  if (name.empty() || !std::filesystem::exists(file, ignored))
+    throw InputError("--machine: '{}' not found, expected a JSON file or a name under {} (there: {})", name,
+                     machines.string(), fmt::join(names_in(machines), ", "));
+  return parse_machine(base::read_json_file(file), file.stem().string(), file.string());
+}
+
+}  // namespace tessera::predict

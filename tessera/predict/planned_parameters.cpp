@@ -1,0 +1,93 @@
+#include "tessera/predict/planned_parameters.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tessera/layout/redistribute.h"
+#include "tessera/models/llama_parameters.h"
+#include "tessera/shard/rows.h"
+
+namespace tessera::predict {
+namespace {
+
+std::int64_t bytes(quant::DType type) {
+  return static_cast<std::int64_t>(quant::size_of(type));
+}
+
+std::int64_t greatest(const layout::Layout& layout) {
+  std::int64_t size = 0;
+  for (const layout::LocalLayout& local : layout.ranks) size = std::max(size, local.size);
+  return size;
+}
+
+std::int64_t sum(const layout::Layout& layout) {
+  std::int64_t size = 0;
+  for (const layout::LocalLayout& local : layout.ranks) size += local.size;
+  return size;
+}
+
+std::int64_t received_over_tp(const layout::Layout& from, const layout::Layout& to) {
+  const layout::Plan plan = layout::redistribute(from, to);
+  std::int64_t elements = 0;
+  for (int rank = 0; rank < to.size(); ++rank) elements += plan.elements_received(rank);
+  return elements;
+}
+
+}  // namespace
+
+PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard::ParameterTypes& types,
+                                   const MeshDegrees& mesh) {
+  const shard::Cuts cuts{.gtp = mesh.gtp, .dp = mesh.dp, .zero = mesh.zero, .node = mesh.node};
+  const shard::ParameterLayouts layouts = shard::layouts_of(spec, cuts);
+  const bool splits = layouts.state.size() > layouts.storage.size();
+  PlannedParameter planned{.size = shard::size_of(spec, layouts, types, cuts),
+                           .shard_elements = greatest(layouts.storage),
+                           .state_elements = greatest(layouts.state),
+                           .compute_elements = greatest(spec.compute)};
+  const std::int64_t tp_groups = static_cast<std::int64_t>(mesh.gtp) * mesh.dp;
+  if (shard::exchanges_rows(spec, layouts, types, cuts)) {
+    const shard::RowMessages rows = shard::messages_of(spec, layouts.storage, mesh.gtp);
+    planned.row_buffers = rows.buffers(types.model);
+    if (spec.trainable) planned.reduce_total = mesh.tp * tp_groups * rows.exchanged(types.wire);
+  }
+  if (spec.sharded && planned.row_buffers == 0)
+    planned.gather_total = std::int64_t{mesh.dp} * (mesh.gtp - 1) * sum(layouts.home) * bytes(types.model);
+  const bool overlaps = layouts.home != spec.compute;
+  if (overlaps) planned.gather_total += tp_groups * received_over_tp(layouts.home, spec.compute) * bytes(types.model);
+  if (!spec.trainable) return planned;
+
+  if (splits) planned.publish_total = (mesh.dp - 1) * sum(layouts.storage) * bytes(types.model);
+  for (int tp = 0; tp < mesh.tp && planned.row_buffers == 0; ++tp)
+    for (int gtp = 0; gtp < mesh.gtp; ++gtp)
+      planned.reduce_total += mesh.dp * shard::exchange_bytes(spec, layouts, types, cuts, tp, gtp);
+  if (overlaps || (spec.partial_gradient && mesh.tp > 1)) {
+    layout::Layout parts = spec.compute;
+    parts.state = layout::State::partial;
+    planned.reduce_total += tp_groups * received_over_tp(parts, layouts.home) * bytes(types.accumulator);
+  }
+  planned.replica_total =
+      std::int64_t{splits ? 1 : 2} * (mesh.dp - 1) * sum(layouts.storage) * bytes(types.accumulator);
+  return planned;
+}
+
+std::vector<PlannedParameter> planned_parameters(const models::LlamaConfig& model, const shard::ParameterTypes& types,
+                                                 const MeshDegrees& mesh, bool sequence_parallel,
+                                                 const shard::RowReads& embedding) {
+  const bool partial_norms = sequence_parallel && mesh.tp > 1;
+  std::vector<PlannedParameter> all;
+  std::vector<shard::ParameterSpec> specs = models::llama_parameters(model, mesh.tp, partial_norms, 1);
+  models::set_embedding_reads(specs, model, embedding);
+  for (const shard::ParameterSpec& spec : specs) all.push_back(planned_parameter(spec, types, mesh));
+  const std::vector<PlannedParameter> block(all.begin() + 1, all.begin() + 7);
+  for (std::int64_t layer = model.num_layers - 1; layer >= 1; --layer) {
+    std::vector<PlannedParameter> alike = block;
+    for (PlannedParameter& parameter : alike)
+      parameter.size.name =
+          fmt::format("layers.{}{}", layer, parameter.size.name.substr(std::string("layers.0").size()));
+    all.insert(all.begin() + 7, alike.begin(), alike.end());
+  }
+  return all;
+}
+
+}  // namespace tessera::predict

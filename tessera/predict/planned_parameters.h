@@ -1,0 +1,35 @@
+// Sizes of a model's parameters on a mesh, from layouts alone.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "tessera/models/llama_config.h"
+#include "tessera/shard/sizes.h"
+
+namespace tessera::predict {
+
+struct MeshDegrees {
+  int tp = 1, gtp = 1, dp = 1;
+  bool zero = false;  // the optimizer's state is cut over dp
+  int node = 1;       // consecutive gtp ranks whose gradients are added first
+  std::int64_t ranks() const { return static_cast<std::int64_t>(tp) * gtp * dp; }
+};
+
+struct PlannedParameter {
+  schedule::ParameterSize size;       // of the rank that has most
+  std::int64_t shard_elements = 0;    // the greatest of all ranks
+  std::int64_t state_elements = 0;    // that a rank updates; the greatest of all
+  std::int64_t compute_elements = 0;  // the greatest of the tp ranks
+  std::int64_t row_buffers = 0;       // bytes; of a table whose rows travel by index (shard/rows.h), else 0
+  // Bytes received by all ranks together: in one gather, one exchange, one sum over replicas, one publish.
+  std::int64_t gather_total = 0, reduce_total = 0, replica_total = 0, publish_total = 0;
+};
+
+PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard::ParameterTypes& types,
+                                   const MeshDegrees& mesh);
+// By id (nn::llama_ids). Blocks are alike: the first one is measured. embedding: as of nn::Llama.
+std::vector<PlannedParameter> planned_parameters(const models::LlamaConfig& model, const shard::ParameterTypes& types,
+                                                 const MeshDegrees& mesh, bool sequence_parallel,
+                                                 const shard::RowReads& embedding = {});
+
+}  // namespace tessera::predict

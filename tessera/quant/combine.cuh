@@ -1,0 +1,149 @@
+// Device code that combines parts element by element, in their order.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "tessera/base/cuda_word.cuh"
+
+namespace tessera::quant {
+
+// base::bfloat16 in device code.
+struct Bf16 {
+  std::uint16_t bits;
+};
+
+__device__ inline float widen(Bf16 value) {
+  return __uint_as_float(static_cast<std::uint32_t>(value.bits) << 16);
+}
+__device__ inline Bf16 round_to_bf16(float value) {
+  const std::uint32_t word = __float_as_uint(value);
+  const std::uint32_t rounded = word + 0x7FFFu + ((word >> 16) & 1u);
+  return {static_cast<std::uint16_t>((value != value ? word | 0x00400000u : rounded) >> 16)};
+}
+// As in kernels.cpp: the float whose rounding to bf16 is the rounding of `value`.
+__device__ inline float round_to_odd(double value) {
+  const float nearest = __double2float_rn(value);
+  std::uint32_t word = __float_as_uint(nearest);
+  word -= fabs(static_cast<double>(nearest)) > fabs(value) ? 1u : 0u;
+  word |= static_cast<double>(nearest) != value ? 1u : 0u;
+  return __uint_as_float(word);
+}
+
+template <typename To, typename From>
+__device__ To convert(From value) {
+  if constexpr (std::is_same_v<To, From>)
+    return value;
+  else if constexpr (std::is_same_v<From, Bf16>)
+    return static_cast<To>(widen(value));
+  else if constexpr (std::is_same_v<To, Bf16> && std::is_same_v<From, double>)
+    return round_to_bf16(round_to_odd(value));
+  else if constexpr (std::is_same_v<To, Bf16>)
+    return round_to_bf16(value);
+  else
+    return static_cast<To>(value);
+}
+
+// What is done with the parts: In is their type, Acc that of the value under way, Out that of the result.
+template <typename AccType, typename InType, typename OutType>
+struct Sum {
+  using Acc = AccType;
+  using In = InType;
+  using Out = OutType;
+  __device__ static Acc first(In part) { return convert<Acc>(part); }
+  __device__ static Acc next(Acc value, In part) { return value + convert<Acc>(part); }
+};
+
+template <typename T, bool kMaximum>
+struct Extreme {
+  using Acc = T;
+  using In = T;
+  using Out = T;
+  __device__ static T first(T part) { return part; }
+  __device__ static T next(T a, T b) {
+    if constexpr (std::is_integral_v<T>) {
+      return (kMaximum ? b > a : b < a) ? b : a;
+    } else {
+      using Wide = std::conditional_t<std::is_same_v<T, Bf16>, float, T>;
+      const Wide x = convert<Wide>(a), y = convert<Wide>(b);
+      return (kMaximum ? y > x : y < x) || y != y ? b : a;
+    }
+  }
+};
+
+// Bytes of one access of N elements, and the alignment it needs.
+template <typename T, int N>
+inline constexpr int kAccess = sizeof(T) * N < 16 ? static_cast<int>(sizeof(T)) * N : 16;
+
+template <typename T, int N>
+__device__ void load(const T* from, T (&values)[N]) {
+  using Word = base::CudaWord<kAccess<T, N>>;
+  constexpr int kWords = static_cast<int>(sizeof(T)) * N / static_cast<int>(sizeof(Word));
+  Word words[kWords];
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) words[i] = reinterpret_cast<const Word*>(from)[i];
+  std::memcpy(values, words, sizeof values);
+}
+template <typename T, int N>
+__device__ void store(T* to, const T (&values)[N]) {
+  using Word = base::CudaWord<kAccess<T, N>>;
+  constexpr int kWords = static_cast<int>(sizeof(T)) * N / static_cast<int>(sizeof(Word));
+  Word words[kWords];
+  std::memcpy(words, values, sizeof values);
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) reinterpret_cast<Word*>(to)[i] = words[i];
+}
+
+inline constexpr int kMostParts = 64;
+// Parts whose loads are under way together.
+inline constexpr int kAtOnce = 4;
+
+struct PartList {
+  const void* data[kMostParts];
+  int used = 0;
+};
+
+// kGroups pieces of N elements from the offsets `at` on, those that are `live`: value = start + parts[0] + parts[1] ...
+// in Acc, or from parts[0] where start is null. Everything is read before anything is written, so that the result may
+// be one of the parts.
+template <typename Op, int N, int kGroups>
+__device__ void combine(const PartList& parts, const typename Op::Acc* start, typename Op::Out* out,
+                        const std::int64_t (&at)[kGroups], const bool (&live)[kGroups],
+                        typename Op::Acc (&value)[kGroups][N]) {
+  using In = typename Op::In;
+  using Out = typename Op::Out;
+  if (start != nullptr) {
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g)
+      if (live[g]) load(start + at[g], value[g]);
+  }
+  for (int begin = 0; begin < parts.used; begin += kAtOnce) {
+    In part[kAtOnce][kGroups][N];
+#pragma unroll
+    for (int p = 0; p < kAtOnce; ++p)
+      if (begin + p < parts.used) {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g)
+          if (live[g]) load(static_cast<const In*>(parts.data[begin + p]) + at[g], part[p][g]);
+      }
+#pragma unroll
+    for (int p = 0; p < kAtOnce; ++p)
+      if (begin + p < parts.used) {
+        const bool is_first = p == 0 && begin == 0 && start == nullptr;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g)
+#pragma unroll
+          for (int i = 0; i < N; ++i)
+            value[g][i] = is_first ? Op::first(part[p][g][i]) : Op::next(value[g][i], part[p][g][i]);
+      }
+  }
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    Out result[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) result[i] = convert<Out>(value[g][i]);
+    if (live[g]) store(out + at[g], result);
+  }
+}
+
+}  // namespace tessera::quant

@@ -1,0 +1,41 @@
+// Element types of buffers, files and wires.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace tessera::quant {
+
+enum class DType : std::uint8_t { u8, i32, i64, bf16, fp32, fp64 };
+
+// Bytes of one element.
+constexpr std::size_t size_of(DType type) {
+  switch (type) {
+    case DType::u8:
+      return 1;
+    case DType::bf16:
+      return 2;
+    case DType::i32:
+    case DType::fp32:
+      return 4;
+    case DType::i64:
+    case DType::fp64:
+      return 8;
+  }
+  return 0;
+}
+
+constexpr bool is_floating(DType type) {
+  return type == DType::bf16 || type == DType::fp32 || type == DType::fp64;
+}
+
+// The type sums and main_grad are kept in for a model of type `type`: fp32, or fp64 for fp64 (docs/numerics.md).
+constexpr DType accumulator_of(DType type) {
+  return type == DType::fp64 ? DType::fp64 : DType::fp32;
+}
+
+std::string_view name_of(DType type);      // "bf16"
+DType parse_dtype(std::string_view name);  // throws InputError on an unknown name
+
+}  // namespace tessera::quant

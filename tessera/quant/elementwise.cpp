@@ -1,0 +1,259 @@
+#include "tessera/quant/elementwise.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/quant/bfloat16.h"
+
+namespace tessera::quant {
+namespace {
+
+// Elements summed at a time: every part streams through once, while the sum's block stays in the first-level cache.
+constexpr std::int64_t kBlock = 2048;
+// Parts added in one pass over a block.
+constexpr std::size_t kPartsAtOnce = 8;
+
+// The float whose rounding to bf16 is the rounding of `value`: truncated, with an odd last bit when inexact.
+float round_to_odd(double value) {
+  const auto nearest = static_cast<float>(value);
+  auto word = std::bit_cast<std::uint32_t>(nearest);
+  word -= std::fabs(static_cast<double>(nearest)) > std::fabs(value) ? 1u : 0u;
+  word |= static_cast<double>(nearest) != value ? 1u : 0u;
+  return std::bit_cast<float>(word);
+}
+
+template <typename To, typename From>
+To convert(From value) {
+  if constexpr (std::is_same_v<To, From>)
+    return value;
+  else if constexpr (std::is_same_v<From, bfloat16>)
+    return static_cast<To>(static_cast<float>(value));
+  else if constexpr (std::is_same_v<To, bfloat16> && std::is_same_v<From, double>)
+    return bfloat16(round_to_odd(value));
+  else
+    return static_cast<To>(value);
+}
+
+template <typename To, typename From>
+void cast_loop(const From* source, To* target, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) target[i] = convert<To>(source[i]);
+}
+
+// Calls visit(T{}) with the C++ type of a floating `type`.
+template <typename Visit>
+void with_floating(DType type, const char* where, Visit visit) {
+  switch (type) {
+    case DType::bf16:
+      return visit(bfloat16{});
+    case DType::fp32:
+      return visit(float{});
+    case DType::fp64:
+      return visit(double{});
+    default:
+      throw Error("{}: expected a floating type, got {}", where, name_of(type));
+  }
+}
+
+// out[i] = start + parts[0][i] + ... + parts[kParts - 1][i] in Acc, start = out[i] or nothing. Parts and out may be the
+// same memory element by element, which is no dependence between iterations.
+template <typename Acc, bool kFromOut, std::size_t kParts, typename Out, typename Part>
+void add_parts(Out* out, const std::array<const Part*, kPartsAtOnce> parts, std::int64_t count) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < count; ++i) {
+    Acc value = kFromOut ? convert<Acc>(out[i]) : convert<Acc>(parts[0][i]);
+    for (std::size_t p = kFromOut ? 0 : 1; p < kParts; ++p) value += convert<Acc>(parts[p][i]);
+    out[i] = convert<Out>(value);
+  }
+}
+
+template <typename Acc, bool kFromOut, typename Out, typename Part>
+void add_parts(Out* out, const std::array<const Part*, kPartsAtOnce>& parts, std::size_t used, std::int64_t count) {
+  switch (used) {
+    case 1:
+      return add_parts<Acc, kFromOut, 1>(out, parts, count);
+    case 2:
+      return add_parts<Acc, kFromOut, 2>(out, parts, count);
+    case 3:
+      return add_parts<Acc, kFromOut, 3>(out, parts, count);
+    case 4:
+      return add_parts<Acc, kFromOut, 4>(out, parts, count);
+    case 5:
+      return add_parts<Acc, kFromOut, 5>(out, parts, count);
+    case 6:
+      return add_parts<Acc, kFromOut, 6>(out, parts, count);
+    case 7:
+      return add_parts<Acc, kFromOut, 7>(out, parts, count);
+    default:
+      return add_parts<Acc, kFromOut, 8>(out, parts, count);
+  }
+}
+
+// The addresses of up to kPartsAtOnce parts from element `begin` on.
+template <typename Part>
+std::array<const Part*, kPartsAtOnce> shifted(std::span<const void* const> parts, std::int64_t begin) {
+  std::array<const Part*, kPartsAtOnce> pointers{};
+  for (std::size_t p = 0; p < parts.size(); ++p) pointers[p] = static_cast<const Part*>(parts[p]) + begin;
+  return pointers;
+}
+
+template <typename Acc, typename Part>
+void sum_block(Acc* sum, bool accumulate, std::span<const void* const> parts, std::int64_t begin, std::int64_t count) {
+  for (std::size_t first = 0; first < parts.size(); first += kPartsAtOnce) {
+    const std::size_t used = std::min(kPartsAtOnce, parts.size() - first);
+    const auto pointers = shifted<Part>(parts.subspan(first, used), begin);
+    if (accumulate || first > 0)
+      add_parts<Acc, true>(sum, pointers, used, count);
+    else
+      add_parts<Acc, false>(sum, pointers, used, count);
+  }
+}
+
+template <typename Acc, typename Part>
+void ordered_sum_loop(Acc* sum, bool accumulate, std::span<const void* const> parts, std::int64_t count) {
+  const bool one_pass = parts.size() <= kPartsAtOnce;
+  std::array<Acc, kBlock> scratch;
+  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+    const std::int64_t size = std::min(kBlock, count - begin);
+    if (one_pass) {
+      sum_block<Acc, Part>(sum + begin, accumulate, parts, begin, size);
+      continue;
+    }
+    // Several passes: through scratch, because a later part may be the memory of the sum.
+    if (accumulate) std::copy_n(sum + begin, size, scratch.data());
+    sum_block<Acc, Part>(scratch.data(), accumulate, parts, begin, size);
+    std::copy_n(scratch.data(), size, sum + begin);
+  }
+}
+
+template <typename T>
+T extreme(T a, T b, bool maximum) {
+  if constexpr (std::is_same_v<T, bfloat16>) {
+    const auto x = static_cast<float>(a), y = static_cast<float>(b);
+    return (maximum ? y > x : y < x) || std::isnan(y) ? b : a;
+  } else if constexpr (std::is_floating_point_v<T>) {
+    return (maximum ? b > a : b < a) || std::isnan(b) ? b : a;
+  } else {
+    return (maximum ? b > a : b < a) ? b : a;
+  }
+}
+
+template <typename T>
+void ordered_extreme_loop(T* out, std::span<const void* const> parts, std::int64_t count, bool maximum) {
+  std::array<T, kBlock> scratch;  // a later part may be the memory of out
+  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+    const std::int64_t size = std::min(kBlock, count - begin);
+    std::copy_n(static_cast<const T*>(parts[0]) + begin, size, scratch.data());
+    for (std::size_t p = 1; p < parts.size(); ++p) {
+      const T* part = static_cast<const T*>(parts[p]) + begin;
+      for (std::int64_t i = 0; i < size; ++i) scratch[i] = extreme(scratch[i], part[i], maximum);
+    }
+    std::copy_n(scratch.data(), size, out + begin);
+  }
+}
+
+template <typename Word>
+void copy_narrow(const void* source, std::int64_t source_stride, void* target, std::int64_t target_stride,
+                 std::int64_t rows, std::int64_t cols) {
+  const auto* from = static_cast<const Word*>(source);
+  auto* to = static_cast<Word*>(target);
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (std::int64_t col = 0; col < cols; ++col) to[row * target_stride + col] = from[row * source_stride + col];
+}
+
+}  // namespace
+
+void copy_matrix(const void* source, std::int64_t source_stride, void* target, std::int64_t target_stride,
+                 std::int64_t rows, std::int64_t cols, std::size_t element_bytes) {
+  if (rows <= 0 || cols <= 0) return;
+  const std::size_t row_bytes = static_cast<std::size_t>(cols) * element_bytes;
+  if (rows == 1 || (source_stride == cols && target_stride == cols)) {
+    std::memcpy(target, source, row_bytes * static_cast<std::size_t>(rows));
+    return;
+  }
+  constexpr std::size_t narrow = 64;  // bytes; below, a call of memcpy costs more than the row
+  if (row_bytes <= narrow) {
+    switch (element_bytes) {
+      case 2:
+        return copy_narrow<std::uint16_t>(source, source_stride, target, target_stride, rows, cols);
+      case 4:
+        return copy_narrow<std::uint32_t>(source, source_stride, target, target_stride, rows, cols);
+      case 8:
+        return copy_narrow<std::uint64_t>(source, source_stride, target, target_stride, rows, cols);
+      default:
+        break;
+    }
+  }
+  const auto* from = static_cast<const std::byte*>(source);
+  auto* to = static_cast<std::byte*>(target);
+  for (std::int64_t row = 0; row < rows; ++row)
+    std::memcpy(to + static_cast<std::size_t>(row * target_stride) * element_bytes,
+                from + static_cast<std::size_t>(row * source_stride) * element_bytes, row_bytes);
+}
+
+void cast(const void* source, DType from, void* target, DType to, std::int64_t count) {
+  with_floating(from, "cast from", [&](auto source_type) {
+    with_floating(to, "cast to", [&](auto target_type) {
+      using From = decltype(source_type);
+      using To = decltype(target_type);
+      if constexpr (std::is_same_v<From, To>) {
+        if (source != target && count > 0) std::memcpy(target, source, static_cast<std::size_t>(count) * sizeof(To));
+      } else {
+        cast_loop(static_cast<const From*>(source), static_cast<To*>(target), count);
+      }
+    });
+  });
+}
+
+void ordered_sum(void* sum, DType accumulator, bool accumulate, std::span<const void* const> parts, DType type,
+                 std::int64_t count) {
+  TESSERA_CHECK(accumulator == DType::fp32 || accumulator == DType::fp64,
+                "ordered_sum: expected an accumulator of fp32 or fp64, got {}", name_of(accumulator));
+  TESSERA_CHECK(!parts.empty() || accumulate, "ordered_sum: no parts and nothing to start from");
+  with_floating(type, "ordered_sum", [&](auto part) {
+    using Part = decltype(part);
+    if (accumulator == DType::fp32)
+      ordered_sum_loop<float, Part>(static_cast<float*>(sum), accumulate, parts, count);
+    else
+      ordered_sum_loop<double, Part>(static_cast<double*>(sum), accumulate, parts, count);
+  });
+}
+
+void ordered_sum_bfloat16(bfloat16* out, std::span<const void* const> parts, std::int64_t count) {
+  TESSERA_CHECK(!parts.empty(), "ordered_sum_bfloat16: no parts");
+  std::array<float, kBlock> scratch;
+  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+    const std::int64_t size = std::min(kBlock, count - begin);
+    if (parts.size() <= kPartsAtOnce) {
+      add_parts<float, false>(out + begin, shifted<bfloat16>(parts, begin), parts.size(), size);
+    } else {
+      sum_block<float, bfloat16>(scratch.data(), false, parts, begin, size);
+      cast_loop(scratch.data(), out + begin, size);
+    }
+  }
+}
+
+void ordered_extreme(void* out, std::span<const void* const> parts, DType type, std::int64_t count, bool maximum) {
+  TESSERA_CHECK(!parts.empty(), "ordered_extreme: no parts");
+  switch (type) {
+    case DType::u8:
+      return ordered_extreme_loop(static_cast<std::uint8_t*>(out), parts, count, maximum);
+    case DType::i32:
+      return ordered_extreme_loop(static_cast<std::int32_t*>(out), parts, count, maximum);
+    case DType::i64:
+      return ordered_extreme_loop(static_cast<std::int64_t*>(out), parts, count, maximum);
+    case DType::bf16:
+      return ordered_extreme_loop(static_cast<bfloat16*>(out), parts, count, maximum);
+    case DType::fp32:
+      return ordered_extreme_loop(static_cast<float*>(out), parts, count, maximum);
+    case DType::fp64:
+      return ordered_extreme_loop(static_cast<double*>(out), parts, count, maximum);
+  }
+}
+
+}  // namespace tessera::quant

@@ -1,0 +1,427 @@
+// The kernels of device_kernels.h on a stream.
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "tessera/base/device_guard.h"
+#include "tessera/quant/combine.cuh"
+#include "tessera/quant/device_kernels.h"
+
+namespace tessera::quant {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kGroups = 2;  // pieces a thread has under way
+
+template <typename Op, int N>
+__global__ void __launch_bounds__(kThreads)
+    combine_all(const __grid_constant__ PartList parts, const typename Op::Acc* start, typename Op::Out* out,
+                std::int64_t count) {
+  const std::int64_t pieces = count / N;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * (kThreads * kGroups) + threadIdx.x;
+  std::int64_t at[kGroups];
+  bool live[kGroups];
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    at[g] = (first + g * kThreads) * N;
+    live[g] = first + g * kThreads < pieces;
+  }
+  typename Op::Acc value[kGroups][N];
+  combine<Op, N, kGroups>(parts, start, out, at, live, value);
+  if (N > 1 && blockIdx.x == 0 && pieces * N + threadIdx.x < count) {
+    typename Op::Acc one[1][1];
+    combine<Op, 1, 1>(parts, start, out, {pieces * N + threadIdx.x}, {true}, one);
+  }
+}
+
+template <typename T>
+__device__ double squared(T value) {
+  return __dmul_rn(static_cast<double>(value), static_cast<double>(value));
+}
+
+// kLanes threads a row; the order of the squares is squares_lanes()'s, aligned or not.
+template <typename Op, int kLanes, bool kAligned>
+__global__ void __launch_bounds__(kThreads)
+    combine_rows(const __grid_constant__ PartList parts, const typename Op::Acc* start, typename Op::Out* out,
+                 std::int64_t rows, std::int64_t cols, double* squares) {
+  constexpr int N = kSquaresPiece;
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
+  const int lane = threadIdx.x % kLanes;
+  double sum = 0;
+  for (std::int64_t begin = lane * N; row < rows && begin < cols; begin += kLanes * N * kGroups) {
+    std::int64_t at[kGroups];
+    bool live[kGroups];
+    typename Op::Acc value[kGroups][N];
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      at[g] = row * cols + begin + g * kLanes * N;
+      live[g] = begin + g * kLanes * N < cols;  // and whole, where aligned
+    }
+    if constexpr (kAligned) combine<Op, N, kGroups>(parts, start, out, at, live, value);
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g)
+      for (int i = 0; i < N; ++i) {
+        if (begin + g * kLanes * N + i >= cols) break;
+        typename Op::Acc one[1][1] = {{value[g][i]}};
+        if constexpr (!kAligned) combine<Op, 1, 1>(parts, start, out, {at[g] + i}, {true}, one);
+        sum = __dadd_rn(sum, squared(one[0][0]));
+      }
+  }
+  for (int step = 16; step > 0; step /= 2) sum = __dadd_rn(sum, __shfl_down_sync(0xFFFFFFFFu, sum, step));
+  if constexpr (kLanes == 32) {
+    if (lane == 0 && row < rows) squares[row] = sum;
+  } else {
+    __shared__ double runs[kLanes / 32];
+    if (lane % 32 == 0) runs[lane / 32] = sum;
+    __syncthreads();
+    if (lane == 0) {
+      for (int run = 1; run < kLanes / 32; ++run) sum = __dadd_rn(sum, runs[run]);
+      squares[row] = sum;
+    }
+  }
+}
+
+template <typename From, typename To, int N>
+__global__ void __launch_bounds__(kThreads) cast_all(const From* source, To* target, std::int64_t count) {
+  const std::int64_t pieces = count / N;
+  const auto cast_piece = [&](auto size, std::int64_t at) {
+    From from[decltype(size)::value];
+    To to[decltype(size)::value];
+    load(source + at, from);
+#pragma unroll
+    for (int i = 0; i < decltype(size)::value; ++i) to[i] = convert<To>(from[i]);
+    store(target + at, to);
+  };
+  const std::int64_t piece = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (piece < pieces) cast_piece(std::integral_constant<int, N>(), piece * N);
+  const std::int64_t tail = pieces * N + threadIdx.x;
+  if (N > 1 && blockIdx.x == 0 && tail < count) cast_piece(std::integral_constant<int, 1>(), tail);
+}
+
+template <typename Word>
+__global__ void __launch_bounds__(kThreads) fill_all(Word* target, Word value, std::int64_t count) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < count) target[i] = value;
+}
+
+// Strides and columns in words; blockDim.x threads along a row.
+template <typename Word>
+__global__ void __launch_bounds__(kThreads)
+    copy_rows(const Word* source, std::int64_t source_stride, Word* target, std::int64_t target_stride,
+              std::int64_t rows, std::int64_t cols) {
+  const std::int64_t col = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (col >= cols) return;
+  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * blockDim.y + threadIdx.y; row < rows;
+       row += static_cast<std::int64_t>(gridDim.y) * blockDim.y)
+    target[row * target_stride + col] = source[row * source_stride + col];
+}
+
+void check(bool condition, const std::string& message) {
+  if (!condition) base::fail(message);
+}
+
+unsigned blocks_for(std::int64_t items, std::int64_t a_block) {
+  const std::int64_t blocks = (items + a_block - 1) / a_block;
+  check(blocks <= std::numeric_limits<int>::max(), "more items than one kernel takes");
+  return static_cast<unsigned>(std::max<std::int64_t>(blocks, 1));
+}
+
+bool is_aligned(const void* pointer, std::size_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
+}
+template <typename Op, int N>
+bool can_take(const PartList& parts, const void* start, const void* out) {
+  for (int p = 0; p < parts.used; ++p)
+    if (!is_aligned(parts.data[p], kAccess<typename Op::In, N>)) return false;
+  return is_aligned(start, kAccess<typename Op::Acc, N>) && is_aligned(out, kAccess<typename Op::Out, N>);
+}
+
+PartList list_of(Kernels::Parts parts) {
+  PartList list;
+  for (const void* part : parts) list.data[list.used++] = part;
+  return list;
+}
+
+// Calls visit(T{}) with the device type of a floating `type`.
+template <typename Visit>
+void with_floating(DType type, const char* where, Visit visit) {
+  switch (type) {
+    case DType::bf16:
+      return visit(Bf16{});
+    case DType::fp32:
+      return visit(float{});
+    case DType::fp64:
+      return visit(double{});
+    default:
+      base::fail(std::string(where) + ": expected a floating type, got " + std::string(name_of(type)));
+  }
+}
+template <typename Visit>
+void with_accumulator(DType type, const char* where, Visit visit) {
+  if (type == DType::fp32) return visit(float{});
+  if (type == DType::fp64) return visit(double{});
+  base::fail(std::string(where) + ": expected an accumulator of fp32 or fp64, got " + std::string(name_of(type)));
+}
+
+class CudaKernels final : public Kernels {
+ public:
+  CudaKernels(base::Device device, base::CudaStream stream)
+      : device_(device), stream_(stream), scratch_(std::make_shared<base::ScratchPool>(device)) {}
+
+  base::Device device() const override { return device_; }
+  base::Scratch scratch(std::size_t bytes) const override { return scratch_->take(bytes); }
+
+  void copy(const void* source, void* target, std::size_t bytes) const override;
+  void fill(void* target, DType type, double value, std::int64_t count) const override;
+  void copy_matrix(const void* source, std::int64_t source_stride, void* target, std::int64_t target_stride,
+                   std::int64_t rows, std::int64_t cols, std::size_t element_bytes) const override;
+  void cast(const void* source, DType from, void* target, DType to, std::int64_t count) const override;
+  void ordered_sum(void* sum, DType accumulator, bool accumulate, Parts parts, DType type,
+                   std::int64_t count) const override;
+  void ordered_sum_squares(void* sum, DType accumulator, bool accumulate, Parts parts, DType type, std::int64_t rows,
+                           std::int64_t cols, double* squares) const override;
+  void ordered_sum_bfloat16(bfloat16* out, Parts parts, std::int64_t count) const override;
+  void ordered_sum_integers(void* out, Parts parts, DType type, std::int64_t count) const override;
+  void ordered_extreme(void* out, Parts parts, DType type, std::int64_t count, bool maximum) const override;
+
+ private:
+  template <typename Op>
+  void launch(const PartList& parts, const typename Op::Acc* start, typename Op::Out* out, std::int64_t count) const;
+  template <typename Op>
+  void launch_rows(const PartList& parts, const typename Op::Acc* start, typename Op::Out* out, std::int64_t rows,
+                   std::int64_t cols, double* squares) const;
+  // Any number of parts; finish(parts, start) takes the last ones, from what the others gave.
+  template <typename Op, typename Finish>
+  void in_passes(Parts parts, const typename Op::Acc* start, std::int64_t count, Finish finish) const;
+  template <typename Op>
+  void combine_parts(Parts parts, const typename Op::Acc* start, typename Op::Out* out, std::int64_t count) const {
+    in_passes<Op>(parts, start, count,
+                  [&](const PartList& last, const typename Op::Acc* from) { launch<Op>(last, from, out, count); });
+  }
+  template <typename Word>
+  void launch_rows_copy(const void* source, std::int64_t source_stride, void* target, std::int64_t target_stride,
+                        std::int64_t rows, std::int64_t row_bytes) const;
+
+  const base::Device device_;
+  const base::CudaStream stream_;
+  const std::shared_ptr<base::ScratchPool> scratch_;
+};
+
+template <typename Op>
+void CudaKernels::launch(const PartList& parts, const typename Op::Acc* start, typename Op::Out* out,
+                         std::int64_t count) const {
+  constexpr int N = 16 / static_cast<int>(std::max(sizeof(typename Op::In), sizeof(typename Op::Out)));
+  const base::DeviceGuard guard(device_);
+  if (can_take<Op, N>(parts, start, out))
+    combine_all<Op, N><<<blocks_for(count / N, kThreads * kGroups), kThreads, 0, stream_>>>(parts, start, out, count);
+  else
+    combine_all<Op, 1><<<blocks_for(count, kThreads * kGroups), kThreads, 0, stream_>>>(parts, start, out, count);
+  TESSERA_CUDA_CHECK(cudaGetLastError());
+}
+
+template <typename Op>
+void CudaKernels::launch_rows(const PartList& parts, const typename Op::Acc* start, typename Op::Out* out,
+                              std::int64_t rows, std::int64_t cols, double* squares) const {
+  const base::DeviceGuard guard(device_);
+  const bool aligned = cols % kSquaresPiece == 0 && can_take<Op, kSquaresPiece>(parts, start, out);
+  const auto go = [&](auto lanes, auto is_aligned) {
+    constexpr int kLanes = decltype(lanes)::value;
+    combine_rows<Op, kLanes, decltype(is_aligned)::value>
+        <<<blocks_for(rows, kThreads / kLanes), kThreads, 0, stream_>>>(parts, start, out, rows, cols, squares);
+  };
+  using Short = std::integral_constant<int, 32>;
+  using Long = std::integral_constant<int, 256>;
+  static_assert(squares_lanes(1) == Short::value && squares_lanes(1 << 20) == Long::value && Long::value == kThreads);
+  if (squares_lanes(cols) == Short::value)
+    aligned ? go(Short(), std::true_type()) : go(Short(), std::false_type());
+  else
+    aligned ? go(Long(), std::true_type()) : go(Long(), std::false_type());
+  TESSERA_CUDA_CHECK(cudaGetLastError());
+}
+
+template <typename Op, typename Finish>
+void CudaKernels::in_passes(Parts parts, const typename Op::Acc* start, std::int64_t count, Finish finish) const {
+  using Acc = typename Op::Acc;
+  if (parts.size() <= kMostParts) return finish(list_of(parts), start);
+  // Between the passes in memory of its own, because a later part may be the memory of the result.
+  base::Scratch between = scratch(static_cast<std::size_t>(count) * sizeof(Acc));
+  Acc* value = reinterpret_cast<Acc*>(between.data());
+  using Pass = std::conditional_t<std::is_same_v<Op, Sum<Acc, typename Op::In, typename Op::Out>>,
+                                  Sum<Acc, typename Op::In, Acc>, Op>;
+  for (; parts.size() > kMostParts; parts = parts.subspan(kMostParts)) {
+    launch<Pass>(list_of(parts.first(kMostParts)), start, value, count);
+    start = value;
+  }
+  finish(list_of(parts), start);
+}
+
+void CudaKernels::copy(const void* source, void* target, std::size_t bytes) const {
+  if (bytes == 0 || source == target) return;
+  const base::DeviceGuard guard(device_);
+  TESSERA_CUDA_CHECK(cudaMemcpyAsync(target, source, bytes, cudaMemcpyDefault, stream_));
+}
+
+void CudaKernels::fill(void* target, DType type, double value, std::int64_t count) const {
+  if (count <= 0) return;
+  const base::DeviceGuard guard(device_);
+  const auto fill_with = [&](auto word) {
+    fill_all<<<blocks_for(count, kThreads), kThreads, 0, stream_>>>(static_cast<decltype(word)*>(target), word, count);
+  };
+  switch (type) {
+    case DType::u8:
+      fill_with(static_cast<std::uint8_t>(value));
+      break;
+    case DType::i32:
+      fill_with(static_cast<std::int32_t>(value));
+      break;
+    case DType::i64:
+      fill_with(static_cast<std::int64_t>(value));
+      break;
+    case DType::bf16:
+      fill_with(bfloat16(static_cast<float>(value)).bits);
+      break;
+    case DType::fp32:
+      fill_with(static_cast<float>(value));
+      break;
+    case DType::fp64:
+      fill_with(value);
+      break;
+  }
+  TESSERA_CUDA_CHECK(cudaGetLastError());
+}
+
+template <typename Word>
+void CudaKernels::launch_rows_copy(const void* source, std::int64_t source_stride, void* target,
+                                   std::int64_t target_stride, std::int64_t rows, std::int64_t row_bytes) const {
+  constexpr auto kBytes = static_cast<std::int64_t>(sizeof(Word));
+  constexpr std::int64_t kMostBlocks = 65535;  // along y
+  const std::int64_t cols = row_bytes / kBytes;
+  unsigned along = 1;
+  while (along < static_cast<unsigned>(kThreads) && along < cols) along *= 2;
+  const dim3 threads(along, static_cast<unsigned>(kThreads) / along);
+  const dim3 grid(blocks_for(cols, along),
+                  static_cast<unsigned>(std::min<std::int64_t>(kMostBlocks, blocks_for(rows, threads.y))));
+  copy_rows<<<grid, threads, 0, stream_>>>(static_cast<const Word*>(source), source_stride / kBytes,
+                                           static_cast<Word*>(target), target_stride / kBytes, rows, cols);
+  TESSERA_CUDA_CHECK(cudaGetLastError());
+}
+
+void CudaKernels::copy_matrix(const void* source, std::int64_t source_stride, void* target, std::int64_t target_stride,
+                              std::int64_t rows, std::int64_t cols, std::size_t element_bytes) const {
+  if (rows <= 0 || cols <= 0) return;
+  const auto element = static_cast<std::int64_t>(element_bytes);
+  if (rows == 1 || (source_stride == cols && target_stride == cols))
+    return copy(source, target, static_cast<std::size_t>(rows * cols * element));
+  const base::DeviceGuard guard(device_);
+  // The widest word that every row begins and ends with.
+  const auto bits = reinterpret_cast<std::uintptr_t>(source) | reinterpret_cast<std::uintptr_t>(target) |
+                    static_cast<std::uintptr_t>(source_stride * element) |
+                    static_cast<std::uintptr_t>(target_stride * element) | static_cast<std::uintptr_t>(cols * element);
+  const auto go = [&](auto word) {
+    launch_rows_copy<decltype(word)>(source, source_stride * element, target, target_stride * element, rows,
+                                     cols * element);
+  };
+  if (bits % 16 == 0) return go(uint4{});
+  if (bits % 8 == 0) return go(uint2{});
+  if (bits % 4 == 0) return go(std::uint32_t{});
+  if (bits % 2 == 0) return go(std::uint16_t{});
+  go(std::uint8_t{});
+}
+
+void CudaKernels::cast(const void* source, DType from, void* target, DType to, std::int64_t count) const {
+  with_floating(from, "cast from", [&](auto source_type) {
+    with_floating(to, "cast to", [&](auto target_type) {
+      using From = decltype(source_type);
+      using To = decltype(target_type);
+      if (count <= 0) return;
+      if constexpr (std::is_same_v<From, To>) {
+        copy(source, target, static_cast<std::size_t>(count) * sizeof(To));
+      } else {
+        constexpr int N = 4;
+        const base::DeviceGuard guard(device_);
+        const auto* in = static_cast<const From*>(source);
+        auto* out = static_cast<To*>(target);
+        if (is_aligned(in, kAccess<From, N>) && is_aligned(out, kAccess<To, N>))
+          cast_all<From, To, N><<<blocks_for(count / N, kThreads), kThreads, 0, stream_>>>(in, out, count);
+        else
+          cast_all<From, To, 1><<<blocks_for(count, kThreads), kThreads, 0, stream_>>>(in, out, count);
+        TESSERA_CUDA_CHECK(cudaGetLastError());
+      }
+    });
+  });
+}
+
+void CudaKernels::ordered_sum(void* sum, DType accumulator, bool accumulate, Parts parts, DType type,
+                              std::int64_t count) const {
+  check(!parts.empty() || accumulate, "ordered_sum: no parts and nothing to start from");
+  with_accumulator(accumulator, "ordered_sum", [&](auto acc) {
+    with_floating(type, "ordered_sum", [&](auto part) {
+      using Acc = decltype(acc);
+      auto* out = static_cast<Acc*>(sum);
+      if (count > 0 && !parts.empty())
+        combine_parts<Sum<Acc, decltype(part), Acc>>(parts, accumulate ? out : nullptr, out, count);
+    });
+  });
+}
+
+void CudaKernels::ordered_sum_squares(void* sum, DType accumulator, bool accumulate, Parts parts, DType type,
+                                      std::int64_t rows, std::int64_t cols, double* squares) const {
+  check(!parts.empty() || accumulate, "ordered_sum_squares: no parts and nothing to start from");
+  with_accumulator(accumulator, "ordered_sum_squares", [&](auto acc) {
+    with_floating(type, "ordered_sum_squares", [&](auto part) {
+      using Acc = decltype(acc);
+      using Op = Sum<Acc, decltype(part), Acc>;
+      auto* out = static_cast<Acc*>(sum);
+      if (rows <= 0) return;
+      in_passes<Op>(parts, accumulate ? out : nullptr, rows * cols, [&](const PartList& last, const Acc* from) {
+        launch_rows<Op>(last, from, out, rows, cols, squares);
+      });
+    });
+  });
+}
+
+void CudaKernels::ordered_sum_bfloat16(bfloat16* out, Parts parts, std::int64_t count) const {
+  check(!parts.empty(), "ordered_sum_bfloat16: no parts");
+  if (count > 0) combine_parts<Sum<float, Bf16, Bf16>>(parts, nullptr, reinterpret_cast<Bf16*>(out), count);
+}
+
+void CudaKernels::ordered_sum_integers(void* out, Parts parts, DType type, std::int64_t count) const {
+  check(!parts.empty(), "ordered_sum_integers: no parts");
+  const auto sum = [&](auto word) {
+    using Word = decltype(word);
+    if (count > 0) combine_parts<Sum<Word, Word, Word>>(parts, nullptr, static_cast<Word*>(out), count);
+  };
+  if (type == DType::i32) return sum(std::uint32_t{});
+  if (type == DType::i64) return sum(std::uint64_t{});
+  base::fail("ordered_sum_integers: expected i32 or i64, got " + std::string(name_of(type)));
+}
+
+void CudaKernels::ordered_extreme(void* out, Parts parts, DType type, std::int64_t count, bool maximum) const {
+  check(!parts.empty(), "ordered_extreme: no parts");
+  const auto take = [&](auto element) {
+    using T = decltype(element);
+    if (count <= 0) return;
+    if (maximum)
+      combine_parts<Extreme<T, true>>(parts, nullptr, static_cast<T*>(out), count);
+    else
+      combine_parts<Extreme<T, false>>(parts, nullptr, static_cast<T*>(out), count);
+  };
+  switch (type) {
+    case DType::u8:
+      return take(std::uint8_t{});
+    case DType::i32:
+      return take(std::int32_t{});
+    case DType::i64:
+      return take(std::int64_t{});
+    default:
+      return with_floating(type, "ordered_extreme", take);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Kernels> make_cuda_kernels(base::Device device, base::CudaStream stream) {
+  return std::make_unique<CudaKernels>(device, stream);
+}
+
+}  // namespace tessera::quant

@@ -1,0 +1,76 @@
+#include "tessera/run/batches.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+namespace tessera::run {
+namespace {
+
+at::Tensor tensor_of(const std::vector<std::int64_t>& values) {
+  at::Tensor tensor = at::empty({static_cast<std::int64_t>(values.size())}, at::kLong);
+  std::ranges::copy(values, tensor.data_ptr<std::int64_t>());
+  return tensor;
+}
+
+models::Batch to_tensors(const data::Batch& batch, std::int64_t sequences, std::int64_t seq_len) {
+  return {.tokens = tensor_of(batch.tokens),
+          .targets = tensor_of(batch.targets),
+          .layout = {.batch = sequences,
+                     .seq_len = seq_len,
+                     .positions = tensor_of(batch.positions),
+                     .cu_seqlens = batch.cu_seqlens}};
+}
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// Samples first ... first + micro_batch of the held-out data; those at or beyond `end` are masked.
+data::Batch held_out_block(const RunPlan& plan, std::int64_t first, std::int64_t end) {
+  const std::int64_t length = plan.config.seq_len;
+  std::vector<data::SampleId> samples;
+  for (std::int64_t i = first; i < first + plan.config.micro_batch; ++i)
+    samples.push_back(plan.valid->sample_in_order(i < end ? i : 0));
+  data::Batch batch = plan.valid->assemble(samples);
+  const std::int64_t kept = std::clamp<std::int64_t>(end - first, 0, plan.config.micro_batch);
+  std::fill(batch.targets.begin() + kept * length, batch.targets.end(), -1);
+  return batch;
+}
+
+}  // namespace
+
+train::StepInput training_input(const RunPlan& plan, const shard::Parallel& parallel, std::int64_t step) {
+  const TrainConfig& config = plan.config;
+  const data::BatchShape shape{
+      .micro_batch = config.micro_batch, .global_batch = config.global_batch, .gtp = config.gtp, .dp = config.dp};
+  const data::Block block{.step = step, .dp_rank = parallel.dp_rank(), .gtp_rank = parallel.gtp_rank()};
+  return {.microbatches = static_cast<int>(microbatches_per_step(shape)),
+          .tokens = plan.data->step_loss_tokens(shape, step),
+          .batch = [&plan, shape, block](int microbatch) {
+            data::Block own = block;
+            own.microbatch = microbatch;
+            const data::Batch batch = plan.data->assemble(plan.data->samples_of(shape, own));
+            return to_tensors(batch, shape.micro_batch, plan.config.seq_len);
+          }};
+}
+
+train::StepInput evaluation_input(const RunPlan& plan, const shard::Parallel& parallel) {
+  const TrainConfig& config = plan.config;
+  const std::int64_t samples = plan.valid->num_samples();
+  const std::int64_t share = ceil_div(ceil_div(samples, config.micro_batch), config.dp);  // blocks of a replica
+  std::int64_t tokens = 0;
+  for (std::int64_t i = 0; i < samples; ++i) tokens += plan.valid->loss_tokens(plan.valid->sample_in_order(i));
+  const std::int64_t first_block = share * parallel.dp_rank();
+  const std::int64_t end = std::min(samples, (first_block + share) * config.micro_batch);
+  const std::int64_t gtp_rank = parallel.gtp_rank();
+  return {.microbatches = static_cast<int>(ceil_div(share, config.gtp)),
+          .tokens = tokens,
+          .batch = [&plan, first_block, end, gtp_rank](int microbatch) {
+            const std::int64_t block = first_block + microbatch * plan.config.gtp + gtp_rank;
+            const data::Batch batch = held_out_block(plan, block * plan.config.micro_batch, end);
+            return to_tensors(batch, plan.config.micro_batch, plan.config.seq_len);
+          }};
+}
+
+}  // namespace tessera::run

@@ -1,0 +1,123 @@
+#include "tessera/run/config/parse.h"
+
+#include <CLI/CLI.hpp>
+#include <map>
+
+#include "tessera/base/error.h"
+#include "tessera/base/json_file.h"
+#include "tessera/run/config/settings.h"
+
+namespace tessera::run {
+namespace {
+using nlohmann::json;
+
+using Words = std::map<std::string, std::vector<std::string>, std::less<>>;  // by setting name
+
+bool takes_list(const Setting& setting) {
+  return std::holds_alternative<std::vector<std::string> TrainConfig::*>(setting.field);
+}
+
+void add_flags(CLI::App& app, Words& words) {
+  for (const Setting& setting : settings()) {
+    const std::string name(setting.name);
+    auto* option = app.add_option(flag_of(name), words[name]);
+    option->expected(takes_list(setting) ? CLI::detail::expected_max_vector_size : 1);
+    if (takes_list(setting)) option->expected(1, CLI::detail::expected_max_vector_size);
+  }
+  for (const ReservedSetting& setting : reserved_settings()) {
+    const std::string name(setting.name);
+    app.add_option(flag_of(name), words[name])->expected(1);
+  }
+}
+
+std::vector<std::string> all_flags() {
+  std::vector<std::string> flags{"--config", "--help"};
+  for (const Setting& setting : settings()) flags.push_back(flag_of(setting.name));
+  for (const ReservedSetting& setting : reserved_settings()) flags.push_back(flag_of(setting.name));
+  return flags;
+}
+
+// Reports the first word that is no flag and no value of one.
+void refuse_extras(const std::vector<std::string>& extras) {
+  if (extras.empty()) return;
+  const std::string& word = extras.front();
+  if (!word.starts_with('-'))
+    throw InputError("unexpected word '{}': expected a flag (see tessera train --help)", word);
+  const std::string flag = word.substr(0, word.find('='));
+  throw InputError("unknown flag {}{}", flag, suggestion(flag, all_flags()));
+}
+
+void apply_flags(TrainConfig& config, const CLI::App& app, const Words& words) {
+  for (const Setting& setting : settings())
+    if (const std::string flag = flag_of(setting.name); app.count(flag) > 0)
+      set_from_text(config, setting, words.find(setting.name)->second, flag);
+  for (const ReservedSetting& setting : reserved_settings())
+    if (const std::string flag = flag_of(setting.name); app.count(flag) > 0)
+      check_reserved(setting, words.find(setting.name)->second.front(), flag);
+}
+
+std::string default_text(const Setting& setting) {
+  const json value = value_of(TrainConfig{}, setting);
+  if (value.is_null()) return "";
+  if (value.is_boolean()) return value == true ? " [on]" : " [off]";
+  return fmt::format(" [{}]", value.is_string() ? value.get<std::string>() : value.dump());
+}
+
+}  // namespace
+
+void apply_json(TrainConfig& config, const json& settings_object, const std::string& where) {
+  if (!settings_object.is_object())
+    throw InputError("{}: is {}, expected a JSON object of settings", where, base::shown(settings_object));
+  for (const auto& [key, value] : settings_object.items()) {
+    const std::string place = fmt::format("{}: key '{}'", where, key);
+    const Setting* setting = find_setting(key);
+    const ReservedSetting* reserved = find_reserved(key);
+    if (!setting && !reserved) {
+      std::vector<std::string> names;
+      for (const Setting& known : settings()) names.emplace_back(known.name);
+      throw InputError("{}: unknown key '{}'{}", where, key, suggestion(key, names));
+    }
+    if (value.is_null()) continue;
+    if (setting) set_from_json(config, *setting, value, place);
+    if (reserved) check_reserved(*reserved, value, place);
+  }
+}
+
+TrainCommand parse_train_flags(const std::vector<std::string>& flags) {
+  CLI::App app;
+  app.set_help_flag();
+  app.allow_extras();
+  Words words;
+  std::string file;
+  bool help = false;
+  app.add_flag("--help,-h", help);
+  auto* file_option = app.add_option("--config", file);
+  add_flags(app, words);
+  try {
+    app.parse(std::vector<std::string>(flags.rbegin(), flags.rend()));
+  } catch (const CLI::ParseError& error) {
+    throw InputError("command line: {} (see tessera train --help)", error.what());
+  }
+  TrainCommand command{.help = help, .config = {}};
+  if (help) return command;
+  refuse_extras(app.remaining());
+  if (file_option->count() > 0) apply_json(command.config, base::read_json_file(file), file);
+  apply_flags(command.config, app, words);
+  return command;
+}
+
+std::string train_help() {
+  std::string text = "tessera train: trains a model.\n\n";
+  for (const Setting& setting : settings())
+    text += fmt::format("  {:<44} {}{}\n", fmt::format("{} {}", flag_of(setting.name), setting.placeholder),
+                        setting.help, default_text(setting));
+  text += fmt::format("  {:<44} {}\n", "--config FILE",
+                      "the same settings as JSON, underscores for dashes (micro_batch); flags win");
+  text +=
+      "\nWithout a default, --model, --data, --steps and --out must be given; on --resume all but --out may come from\n"
+      "the checkpoint. Not built yet:";
+  for (const ReservedSetting& setting : reserved_settings()) text += " " + flag_of(setting.name);
+  return text + ".\n";
+}
+
+}  // namespace tessera::run

@@ -1,0 +1,150 @@
+#include "tessera/run/config/resolve.h"
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/run/config/byte_size.h"
+#include "tessera/run/config/settings.h"
+
+namespace tessera::run {
+namespace {
+
+constexpr std::int64_t kMostLocalRanks = 1024;  // threads of one process
+
+void require_given(const TrainConfig& config) {
+  if (config.model.empty()) throw InputError("--model is missing: expected a name under configs/ or a config.json");
+  if (config.data.empty()) throw InputError("--data is missing: expected the prefix of PREFIX.bin and PREFIX.idx");
+  if (config.steps < 0) throw InputError("--steps is missing: expected the number of steps to train");
+  if (config.out.empty()) throw InputError("--out is missing: expected the folder of the run");
+}
+
+void check_types(const TrainConfig& config) {
+  const quant::DType wire = *config.grad_wire;
+  if ((config.dtype == quant::DType::fp64) != (wire == quant::DType::fp64))
+    throw InputError("--grad-wire: got {} with --dtype {}, expected {}", name_of(wire), name_of(config.dtype),
+                     config.dtype == quant::DType::fp64 ? "fp64" : "fp32 or bf16");
+}
+
+void check_rates(const TrainConfig& config) {
+  if (config.lr_schedule == train::RateShape::cosine && config.min_lr > config.lr)
+    throw InputError("--min-lr: got {}, expected at most --lr {}", config.min_lr, config.lr);
+  if (config.schedule_steps > 0 && config.warmup_steps > config.schedule_steps)
+    throw InputError("--warmup-steps: got {}, expected at most --schedule-steps {}", config.warmup_steps,
+                     config.schedule_steps);
+}
+
+void check_dependants(const TrainConfig& config) {
+  if (config.eval_every > 0 && config.valid.empty())
+    throw InputError("--eval-every: got {} without --valid, expected held-out data to evaluate on", config.eval_every);
+  if (config.trace_step > config.steps)
+    throw InputError("--trace-step: got {}, expected at most --steps {}", config.trace_step, config.steps);
+}
+
+void check_reduce_order(const TrainConfig& config) {
+  const bool in_nodes = config.reduce_order == ReduceOrder::hierarchical;
+  if (in_nodes && (config.ranks_per_node == 0 || config.ranks_per_node % config.tp != 0))
+    throw InputError("--ranks-per-node: got {} with --reduce-order hierarchical, expected a multiple of --tp {}",
+                     config.ranks_per_node, config.tp);
+  if (!in_nodes && config.ranks_per_node != 0)
+    throw InputError("--ranks-per-node: got {} without --reduce-order hierarchical", config.ranks_per_node);
+}
+
+void check_recompute(const TrainConfig& config) {
+  const bool chooses = config.recompute == Recompute::automatic;
+  if (chooses && config.activation_budget.empty())
+    throw InputError("--activation-budget is missing: --recompute auto keeps to it, as 20GB");
+  if (!chooses && !config.activation_budget.empty())
+    throw InputError("--activation-budget: got {} with --recompute {}, expected it with auto", config.activation_budget,
+                     name_of(config.recompute));
+}
+
+}  // namespace
+
+void check_graph(const TrainConfig& config) {
+  if (!config.cuda_graph) return;
+  if (config.backend != Backend::nccl)
+    throw InputError("--cuda-graph: got on with --backend {}, expected nccl", name_of(config.backend));
+  if (config.mask_documents)
+    throw InputError("--cuda-graph: got on with --mask-documents on: documents differ from step to step");
+  if (config.debug_delays != 0)
+    throw InputError("--cuda-graph: got on with --debug-delays {}: delays differ from step to step",
+                     config.debug_delays);
+}
+
+void check_local_ranks(const TrainConfig& config) {
+  if (config.backend == Backend::local && config.ranks > kMostLocalRanks)
+    throw InputError("--ranks: got {} with --backend local, expected at most {} (threads of one process)", config.ranks,
+                     kMostLocalRanks);
+}
+
+TrainConfig resolve_settings(TrainConfig config) {
+  require_given(config);
+  if (config.schedule_steps < 0) config.schedule_steps = config.steps;
+  if (!config.grad_wire) config.grad_wire = config.dtype;
+  check_types(config);
+  check_rates(config);
+  check_dependants(config);
+  check_graph(config);
+  parse_budget(config.gather_budget, "--gather-budget");
+  parse_budget(config.reduce_budget, "--reduce-budget");
+  parse_byte_size(config.coalesce, "--coalesce");
+  return config;
+}
+
+TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_size) {
+  const std::int64_t part = config.tp * config.gtp;
+  if (world_size && config.ranks > 0 && config.ranks != *world_size)
+    throw InputError("--ranks: got {}, expected {}: the launcher started that many", config.ranks, *world_size);
+  if (world_size) config.ranks = *world_size;
+  if (config.ranks == 0) config.ranks = part * (config.dp > 0 ? config.dp : 1);
+  if (config.dp == 0 && config.ranks % part == 0) config.dp = config.ranks / part;
+  if (config.dp == 0)
+    throw InputError("--ranks: got {}, expected a multiple of --tp {} * --gtp {} = {}", config.ranks, config.tp,
+                     config.gtp, part);
+  if (part * config.dp != config.ranks)
+    throw InputError("--ranks: got {}, expected --tp {} * --gtp {} * --dp {} = {}", config.ranks, config.tp, config.gtp,
+                     config.dp, part * config.dp);
+  check_local_ranks(config);
+  check_reduce_order(config);
+  check_recompute(config);
+  const std::int64_t blocks = config.micro_batch * config.gtp * config.dp;
+  if (config.global_batch % blocks != 0)
+    throw InputError("--global-batch: got {}, expected a multiple of --micro-batch {} * --gtp {} * --dp {} = {}",
+                     config.global_batch, config.micro_batch, config.gtp, config.dp, blocks);
+  return config;
+}
+
+int gtp_ranks_of_node(const TrainConfig& config) {
+  if (config.reduce_order == ReduceOrder::sequential) return 1;
+  return static_cast<int>(std::min(config.gtp, config.ranks_per_node / config.tp));
+}
+
+shard::RowReads embedding_reads(const TrainConfig& config) {
+  return {.per_microbatch = config.micro_batch * config.seq_len, .lookup = config.embedding};
+}
+
+TrainConfig resolve_model(TrainConfig config, const models::LlamaConfig& model) {
+  if (config.seq_len == 0) config.seq_len = model.max_position_embeddings;
+  if (config.seq_len > model.max_position_embeddings)
+    throw InputError("--seq-len: got {}, expected at most {} (max_position_embeddings of model '{}')", config.seq_len,
+                     model.max_position_embeddings, config.model);
+  if (config.embedding == Lookup::rows && model.tie_word_embeddings)
+    throw InputError("--embedding: got rows, expected auto or gather: model '{}' has its table as output layer too",
+                     config.model);
+  return config;
+}
+
+std::vector<std::string> warnings_of(const TrainConfig& config) {
+  std::vector<std::string> lines;
+  if (config.lr_schedule == train::RateShape::cosine && config.steps > config.schedule_steps &&
+      config.schedule_steps > 0)
+    lines.push_back(
+        fmt::format("the rate schedule ends at step {} (--schedule-steps); from there to step {} the rate is "
+                    "--min-lr {}",
+                    config.schedule_steps, config.steps, config.min_lr));
+  if (config.threads > 1 && config.backend != Backend::nccl)
+    lines.push_back(fmt::format("--threads {}: results are compared at one thread count", config.threads));
+  return lines;
+}
+
+}  // namespace tessera::run

@@ -1,0 +1,40 @@
+// Checks of settings, in the order in which what they need becomes known. Each is a pure function: it returns the
+// settings with more of them filled in, or throws an InputError that names the settings, their values and what would
+// fit. What the data must hold is checked where it is opened (data.h).
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/models/llama_config.h"
+#include "tessera/run/config/config.h"
+
+namespace tessera::run {
+
+// 1. By themselves: what must be given is, what is not built yet is not asked for, types and rates fit together. Fills
+// in schedule_steps and grad_wire.
+TrainConfig resolve_settings(TrainConfig config);
+
+// Parts of 1 and 2 for who needs no more; InputError as they. What --cuda-graph needs of other settings:
+void check_graph(const TrainConfig& config);
+// --backend local: no more ranks than threads that a process may have.
+void check_local_ranks(const TrainConfig& config);
+
+// 2. The mesh. `world_size`: ranks that a launcher started (mpi), absent for `local`. Fills in ranks and dp, so that
+// tp * gtp * dp == ranks, and checks that the global batch divides into blocks: global_batch is a multiple of
+// micro_batch * gtp * dp.
+TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_size);
+// Consecutive gtp ranks whose gradients are added first; 1: in rank order.
+int gtp_ranks_of_node(const TrainConfig& config);
+// The tokens of a microbatch, seq_len filled in, and how the embedding reads them.
+shard::RowReads embedding_reads(const TrainConfig& config);
+
+// 3. The model. Fills in seq_len; it is at most the model's longest. Degrees need not divide any size of the model.
+// Rows of a table that is the output layer's weight too cannot be all that is read of it.
+TrainConfig resolve_model(TrainConfig config, const models::LlamaConfig& model);
+
+// What is allowed but deserves a line at the start of the run (one string a line; none: empty).
+std::vector<std::string> warnings_of(const TrainConfig& config);
+
+}  // namespace tessera::run

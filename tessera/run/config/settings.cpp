@@ -1,0 +1,361 @@
+#include "tessera/run/config/settings.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+
+#include "tessera/base/error.h"
+#include "tessera/base/json_file.h"
+
+namespace tessera::run {
+namespace {
+using nlohmann::json;
+using quant::DType;
+
+constexpr double kMax32 = 2147483647.0;
+constexpr double kMaxRanks = 1048576.0;
+constexpr Range kAny{};
+constexpr Range kCount{.low = 1, .high = kMax32};
+constexpr Range kCountOrZero{.low = 0, .high = kMax32};
+constexpr Range kRanks{.low = 1, .high = kMaxRanks};
+constexpr Range kNotNegative{.low = 0};
+constexpr Range kPositive{.low = 0, .open_low = true};
+constexpr Range kBeta{.low = 0, .high = 1, .open_high = true};
+constexpr OnResume kRun = OnResume::command_line, kKept = OnResume::kept, kFixed = OnResume::fixed;
+using C = TrainConfig;
+
+constexpr std::array kSettings{
+    Setting{"model", &C::model, kAny, kKept, "NAME|PATH", "a name under configs/, or a Hugging Face config.json"},
+    Setting{"data", &C::data, kAny, kKept, "[W] PREFIX ...", "PREFIX.bin and PREFIX.idx, or W1 PREFIX1 W2 PREFIX2 ..."},
+    Setting{"valid", &C::valid, kAny, kKept, "[W] PREFIX ...", "held-out data, as --data"},
+    Setting{"backend", &C::backend, kAny, kRun, "local|mpi|nccl", "ranks are threads, MPI processes, or GPUs"},
+    Setting{"ranks", &C::ranks, kRanks, kRun, "N", "number of ranks (default: tp * gtp * dp, or the launcher's)"},
+    Setting{"threads", &C::threads, {.low = 1, .high = 4096}, kRun, "N", "intra-op threads of a rank"},
+    Setting{"tp", &C::tp, kRanks, kRun, "N", "tensor parallel ranks"},
+    Setting{"gtp", &C::gtp, kRanks, kRun, "N", "ranks that share out the weights of a tensor-parallel part"},
+    Setting{"dp", &C::dp, kRanks, kRun, "N", "replicas (default: ranks / (tp * gtp))"},
+    Setting{"micro_batch", &C::micro_batch, kCount, kKept, "N", "sequences computed at once"},
+    Setting{"global_batch", &C::global_batch, kCount, kFixed, "N", "sequences of a step"},
+    Setting{"seq_len", &C::seq_len, kCount, kFixed, "N", "tokens of a sequence (default: the model's longest)"},
+    Setting{"steps", &C::steps, kCountOrZero, kKept, "N", "where to stop; 0 writes the initial checkpoint"},
+    Setting{"schedule_steps", &C::schedule_steps, kCountOrZero, kKept, "N",
+            "length of the rate schedule (default: --steps)"},
+    Setting{"seed", &C::seed, kAny, kFixed, "N", "of the initial weights and the order of samples"},
+    Setting{"dtype", &C::dtype, kAny, kFixed, "fp32|bf16|fp64", "of weights and activations"},
+    Setting{"grad_wire", &C::grad_wire, kAny, kKept, "fp32|bf16|fp64",
+            "gradients travel in this type (default: dtype)"},
+    Setting{"lr", &C::lr, kNotNegative, kKept, "X", "highest learning rate"},
+    Setting{"min_lr", &C::min_lr, kNotNegative, kKept, "X", "learning rate at the end of a cosine schedule"},
+    Setting{"warmup_steps", &C::warmup_steps, kCountOrZero, kKept, "N", "steps of linear warm-up"},
+    Setting{"lr_schedule", &C::lr_schedule, kAny, kKept, "constant|cosine", "shape after the warm-up"},
+    Setting{"beta1", &C::beta1, kBeta, kKept, "X", "AdamW: decay of the first moment"},
+    Setting{"beta2", &C::beta2, kBeta, kKept, "X", "AdamW: decay of the second moment"},
+    Setting{"eps", &C::eps, kPositive, kKept, "X", "AdamW: added to the root of the second moment"},
+    Setting{"weight_decay", &C::weight_decay, kNotNegative, kKept, "X", "AdamW: decoupled decay of matrices"},
+    Setting{"clip", &C::clip, kNotNegative, kKept, "X", "largest norm of the gradient; 0: no clipping"},
+    Setting{"mask_documents", &C::mask_documents, kAny, kKept, "on|off",
+            "attention and positions restart at documents"},
+    Setting{"recompute", &C::recompute, kAny, kRun, "none|selective|full|auto",
+            "activations computed again in backward"},
+    Setting{"activation_budget", &C::activation_budget, kAny, kRun, "BYTES",
+            "--recompute auto computes again what exceeds it"},
+    Setting{"sequence_parallel", &C::sequence_parallel, kAny, kRun, "on|off",
+            "cut activations outside tp by tokens too"},
+    Setting{"reduce_order", &C::reduce_order, kAny, kKept, "sequential|hierarchical",
+            "gradients add up in rank order, or within nodes first"},
+    Setting{"ranks_per_node", &C::ranks_per_node, kCountOrZero, kKept, "N", "of --reduce-order hierarchical"},
+    Setting{"zero", &C::zero, kAny, kRun, "on|off", "cut the optimizer's state over replicas (ZeRO-1)"},
+    Setting{"embedding", &C::embedding, kAny, kRun, "auto|gather|rows",
+            "gather the table over gtp, or exchange the rows of the tokens; auto: by bytes"},
+    Setting{"gather_budget", &C::gather_budget, kAny, kRun, "BYTES|min|auto", "memory for gathered weights, as 2GB"},
+    Setting{"reduce_budget", &C::reduce_budget, kAny, kRun, "BYTES|min|auto", "memory for gradients on their way"},
+    Setting{"coalesce", &C::coalesce, kAny, kRun, "BYTES", "neighbouring weights travel together up to this"},
+    Setting{"deterministic", &C::deterministic, kAny, kRun, "on|off",
+            "on GPUs: sums without atomics, the same bits at every repetition and gtp degree (slower)"},
+    Setting{"pushes", &C::pushes, kAny, kRun, "on|off",
+            "GPUs of a host copy weights and gradients into each other's memory; off: NCCL moves them"},
+    Setting{"cuda_graph", &C::cuda_graph, kAny, kRun, "on|off",
+            "on GPUs: a step that follows its schedule is one launch, of a graph made of the first such step"},
+    Setting{"debug_poison", &C::debug_poison, kAny, kRun, "on|off", "fill buffers with NaN when they are free"},
+    Setting{"debug_delays", &C::debug_delays, kCountOrZero, kRun, "SEED", "delay communication at random; 0: not"},
+    Setting{"trace_step", &C::trace_step, kCountOrZero, kRun, "N", "write the timeline of this step; 0: none"},
+    Setting{"save_every", &C::save_every, kCountOrZero, kRun, "N", "steps between checkpoints; 0: only the last step"},
+    Setting{"keep", &C::keep, kCountOrZero, kRun, "N", "newest checkpoints that are kept; 0: all"},
+    Setting{"resume", &C::resume, kAny, kRun, "PATH|latest", "go on from a checkpoint"},
+    Setting{"eval_every", &C::eval_every, kCountOrZero, kRun, "N", "steps between evaluations; 0: only at the end"},
+    Setting{"timeout_s", &C::timeout_s, {.low = 0.001, .high = 1e6}, kRun, "X", "longest wait, seconds"},
+    Setting{"out", &C::out, kAny, kRun, "FOLDER", "folder of the run"},
+};
+
+constexpr std::array kReserved{
+    ReservedSetting{"cp", "1", "context parallelism"},
+    ReservedSetting{"pp", "1", "pipeline parallelism"},
+    ReservedSetting{"etp", "1", "expert tensor parallelism"},
+    ReservedSetting{"ep", "1", "expert parallelism"},
+    ReservedSetting{"egtp", "1", "expert generalized tensor parallelism"},
+};
+
+template <typename E>
+struct Word {
+  E value;
+  std::string_view name;
+};
+constexpr std::array kBackends{Word<Backend>{Backend::local, "local"}, Word<Backend>{Backend::mpi, "mpi"},
+                               Word<Backend>{Backend::nccl, "nccl"}};
+constexpr std::array kRateShapes{Word<train::RateShape>{train::RateShape::constant, "constant"},
+                                 Word<train::RateShape>{train::RateShape::cosine, "cosine"}};
+constexpr std::array kReduceOrders{Word<ReduceOrder>{ReduceOrder::sequential, "sequential"},
+                                   Word<ReduceOrder>{ReduceOrder::hierarchical, "hierarchical"}};
+constexpr std::array kRecomputes{
+    Word<Recompute>{Recompute::none, "none"}, Word<Recompute>{Recompute::selective, "selective"},
+    Word<Recompute>{Recompute::full, "full"}, Word<Recompute>{Recompute::automatic, "auto"}};
+constexpr std::array kLookups{Word<Lookup>{Lookup::automatic, name_of(Lookup::automatic)},
+                              Word<Lookup>{Lookup::gather, name_of(Lookup::gather)},
+                              Word<Lookup>{Lookup::rows, name_of(Lookup::rows)}};
+constexpr std::array kDTypes{Word<DType>{DType::fp32, "fp32"}, Word<DType>{DType::bf16, "bf16"},
+                             Word<DType>{DType::fp64, "fp64"}};
+
+constexpr const auto& words_of(Backend) {
+  return kBackends;
+}
+constexpr const auto& words_of(train::RateShape) {
+  return kRateShapes;
+}
+constexpr const auto& words_of(ReduceOrder) {
+  return kReduceOrders;
+}
+constexpr const auto& words_of(Recompute) {
+  return kRecomputes;
+}
+constexpr const auto& words_of(Lookup) {
+  return kLookups;
+}
+constexpr const auto& words_of(DType) {
+  return kDTypes;
+}
+
+template <typename E>
+std::string_view word_of(E value) {
+  for (const auto& word : words_of(value))
+    if (word.value == value) return word.name;
+  throw Error("a setting holds value {}, which has no name", static_cast<int>(value));
+}
+
+[[noreturn]] void refuse(const std::string& where, const json& value, const std::string& expected) {
+  throw InputError("{}: got {}, expected {}", where, base::shown(value), expected);
+}
+
+std::string describe(const Range& range, const std::string& kind) {
+  const auto number = [](double x) { return fmt::format("{}", x); };
+  std::string text = kind;
+  const double none = std::numeric_limits<double>::max();
+  if (range.low != -none) text += (range.open_low ? " above " : " of at least ") + number(range.low);
+  if (range.high < kMax32) text += (range.open_high ? " and below " : " and at most ") + number(range.high);
+  if (range.high == kMax32) text += " and at most 2147483647";
+  return text;
+}
+
+void check_range(double value, const Range& range, const json& got, const std::string& where, const std::string& kind) {
+  const bool low = range.open_low ? value > range.low : value >= range.low;
+  const bool high = range.open_high ? value < range.high : value <= range.high;
+  if (!low || !high || !std::isfinite(value)) refuse(where, got, describe(range, kind));
+}
+
+struct Place {  // what the overloads below need besides the value
+  const Range& range;
+  const std::string& where;
+};
+
+void put(std::string& to, const json& value, const Place& at) {
+  if (!value.is_string() || value.get_ref<const std::string&>().empty()) refuse(at.where, value, "a text, not empty");
+  to = value.get<std::string>();
+}
+void put(std::vector<std::string>& to, const json& value, const Place& at) {
+  std::vector<std::string> words;
+  for (const json& word : value.is_array() ? value : json::array({value})) {
+    if (!word.is_string() && !word.is_number()) refuse(at.where, value, "PREFIX, or a list W1 PREFIX1 W2 PREFIX2 ...");
+    words.push_back(word.is_string() ? word.get<std::string>() : word.dump());
+    if (words.back().empty()) refuse(at.where, value, "prefixes that are not empty");
+  }
+  to = std::move(words);
+}
+void put(bool& to, const json& value, const Place& at) {
+  if (!value.is_boolean() && value != "on" && value != "off") refuse(at.where, value, "on or off");
+  to = value.is_boolean() ? value.get<bool>() : value == "on";
+}
+void put(std::int64_t& to, const json& value, const Place& at) {
+  if (!value.is_number_integer()) refuse(at.where, value, describe(at.range, "an integer"));
+  check_range(value.get<double>(), at.range, value, at.where, "an integer");
+  to = value.get<std::int64_t>();
+}
+void put(std::uint64_t& to, const json& value, const Place& at) {
+  const bool negative = value.is_number_integer() && !value.is_number_unsigned() && value.get<std::int64_t>() < 0;
+  if (!value.is_number_integer() || negative) refuse(at.where, value, "an integer from 0 to 18446744073709551615");
+  to = value.get<std::uint64_t>();
+}
+void put(double& to, const json& value, const Place& at) {
+  if (!value.is_number()) refuse(at.where, value, describe(at.range, "a number"));
+  check_range(value.get<double>(), at.range, value, at.where, "a number");
+  to = value.get<double>();
+}
+template <typename E>
+requires std::is_enum_v<E>
+void put(E& to, const json& value, const Place& at) {
+  std::string names;
+  for (const auto& word : words_of(E{})) {
+    if (value.is_string() && value.get_ref<const std::string&>() == word.name) {
+      to = word.value;
+      return;
+    }
+    names += (names.empty() ? "" : ", ") + std::string(word.name);
+  }
+  refuse(at.where, value, "one of " + names);
+}
+void put(std::optional<DType>& to, const json& value, const Place& at) {
+  put(to.emplace(), value, at);
+}
+
+// A flag's text as the JSON value it stands for; text that is not a number stays text and put() refuses it by type.
+template <typename T>
+json json_of_text(const std::string& text) {
+  T number{};
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, number);
+  const bool whole = error == std::errc{} && stopped == end && !text.empty();
+  return whole && std::isfinite(static_cast<double>(number)) ? json(number) : json(text);
+}
+
+json get(const std::string& value) {
+  return value;
+}
+json get(const std::vector<std::string>& value) {
+  return value;
+}
+json get(bool value) {
+  return value;
+}
+json get(std::int64_t value) {
+  return value;
+}
+json get(std::uint64_t value) {
+  return value;
+}
+json get(double value) {
+  return value;
+}
+template <typename E>
+requires std::is_enum_v<E> json get(E value) {
+  return word_of(value);
+}
+json get(const std::optional<DType>& value) {
+  return value ? json(word_of(*value)) : json();
+}
+
+// Insertions, deletions, replacements and swaps of neighbours between two short names.
+int edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::vector<int>> cost(a.size() + 1, std::vector<int>(b.size() + 1));
+  for (std::size_t i = 0; i <= a.size(); ++i)
+    for (std::size_t j = 0; j <= b.size(); ++j) {
+      int& best = cost[i][j];
+      if (i == 0 || j == 0) {
+        best = static_cast<int>(i + j);
+        continue;
+      }
+      best = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, cost[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) best = std::min(best, cost[i - 2][j - 2] + 1);
+    }
+  return cost.back().back();
+}
+
+}  // namespace
+
+std::string_view name_of(Backend value) {
+  return word_of(value);
+}
+std::string_view name_of(ReduceOrder value) {
+  return word_of(value);
+}
+std::string_view name_of(Recompute value) {
+  return word_of(value);
+}
+std::string_view name_of(train::RateShape value) {
+  return word_of(value);
+}
+
+std::span<const Setting> settings() {
+  return kSettings;
+}
+std::span<const ReservedSetting> reserved_settings() {
+  return kReserved;
+}
+
+std::string flag_of(std::string_view name) {
+  std::string flag = "--" + std::string(name);
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
+}
+
+const Setting* find_setting(std::string_view name) {
+  const auto at = std::find_if(kSettings.begin(), kSettings.end(), [&](const Setting& s) { return s.name == name; });
+  return at == kSettings.end() ? nullptr : &*at;
+}
+
+const ReservedSetting* find_reserved(std::string_view name) {
+  const auto at = std::find_if(kReserved.begin(), kReserved.end(), [&](const auto& s) { return s.name == name; });
+  return at == kReserved.end() ? nullptr : &*at;
+}
+
+void set_from_json(TrainConfig& config, const Setting& setting, const json& value, const std::string& where) {
+  std::visit([&](auto member) { put(config.*member, value, Place{.range = setting.range, .where = where}); },
+             setting.field);
+  config.given.insert(std::string(setting.name));
+}
+
+void set_from_text(TrainConfig& config, const Setting& setting, const std::vector<std::string>& words,
+                   const std::string& where) {
+  const bool list = std::holds_alternative<std::vector<std::string> TrainConfig::*>(setting.field);
+  if (words.empty() || (!list && words.size() != 1))
+    refuse(where, words, words.empty() ? "a value" : "one value; it is given more than once");
+  json value = words[0];
+  if (list) value = words;
+  if (std::holds_alternative<std::int64_t TrainConfig::*>(setting.field)) value = json_of_text<std::int64_t>(words[0]);
+  if (std::holds_alternative<std::uint64_t TrainConfig::*>(setting.field))
+    value = json_of_text<std::uint64_t>(words[0]);
+  if (std::holds_alternative<double TrainConfig::*>(setting.field)) value = json_of_text<double>(words[0]);
+  set_from_json(config, setting, value, where);
+}
+
+void check_reserved(const ReservedSetting& setting, const json& value, const std::string& where) {
+  const std::string got = value.is_string() ? value.get<std::string>() : value.dump();
+  if (got != setting.only_value && !(setting.only_value == "off" && value == false))
+    throw InputError("{}: got {}: {} is not built yet, expected {}", where, base::shown(value), setting.feature,
+                     setting.only_value);
+}
+
+json value_of(const TrainConfig& config, const Setting& setting) {
+  const json value = std::visit([&](auto member) { return get(config.*member); }, setting.field);
+  const bool automatic = value.is_number() && value.get<double>() < setting.range.low;
+  const bool is_empty_text = value.is_string() && value.get_ref<const std::string&>().empty();
+  const bool absent = is_empty_text || (value.is_array() && value.empty());
+  return automatic || absent ? json() : value;
+}
+
+json to_json(const TrainConfig& config) {
+  json out = json::object();
+  for (const Setting& setting : kSettings) out[std::string(setting.name)] = value_of(config, setting);
+  return out;
+}
+
+std::string suggestion(std::string_view name, const std::vector<std::string>& candidates) {
+  int best = name.size() > 8 ? 4 : 3;
+  std::string nearest;
+  for (const std::string& candidate : candidates)
+    if (const int distance = edit_distance(name, candidate); distance < best) {
+      best = distance;
+      nearest = candidate;
+    }
+  return nearest.empty() ? "" : fmt::format(": did you mean '{}'?", nearest);
+}
+
+}  // namespace tessera::run

@@ -1,0 +1,70 @@
+// The one table of settings that the command line, the --config file, their checks and config.json are made from.
+#pragma once
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "tessera/run/config/config.h"
+
+namespace tessera::run {
+
+using Field = std::variant<std::string TrainConfig::*, std::vector<std::string> TrainConfig::*, bool TrainConfig::*,
+                           std::int64_t TrainConfig::*, std::uint64_t TrainConfig::*, double TrainConfig::*,
+                           Backend TrainConfig::*, train::RateShape TrainConfig::*, ReduceOrder TrainConfig::*,
+                           Recompute TrainConfig::*, Lookup TrainConfig::*, quant::DType TrainConfig::*,
+                           std::optional<quant::DType> TrainConfig::*>;
+
+// What may be asked for: low <= value <= high, or low < value < high where `open_*`. A default below the range stands
+// for "follows from other settings".
+struct Range {
+  double low = -std::numeric_limits<double>::max(), high = std::numeric_limits<double>::max();
+  bool open_low = false, open_high = false;
+};
+
+// Where a value comes from on --resume when no flag gives it.
+enum class OnResume {
+  command_line,  // where and how a run runs: the default
+  kept,          // what is computed: the stored value; a flag may change it
+  fixed,         // what the samples and weights are: the stored value; a flag that differs is refused
+};
+
+struct Setting {
+  std::string_view name;  // key in JSON; the flag has dashes for underscores
+  Field field;
+  Range range;
+  OnResume on_resume;
+  std::string_view placeholder, help;
+};
+
+std::span<const Setting> settings();
+
+// Flags of features that do not exist yet, with the only value accepted.
+struct ReservedSetting {
+  std::string_view name, only_value, feature;
+};
+std::span<const ReservedSetting> reserved_settings();
+
+std::string flag_of(std::string_view name);  // "micro_batch" -> "--micro-batch"
+const Setting* find_setting(std::string_view name);
+const ReservedSetting* find_reserved(std::string_view name);
+
+// Puts a value in. `where` names it in errors ("--lr", "FILE: key 'lr'"). InputError: wrong type, word or range.
+// Text (of a flag) takes the same words as JSON, with on/off for booleans; JSON also takes true/false.
+void set_from_json(TrainConfig& config, const Setting& setting, const nlohmann::json& value, const std::string& where);
+void set_from_text(TrainConfig& config, const Setting& setting, const std::vector<std::string>& words,
+                   const std::string& where);
+// As set_from_*, for a reserved setting: nothing happens when it is the accepted value. InputError otherwise.
+void check_reserved(const ReservedSetting& setting, const nlohmann::json& value, const std::string& where);
+
+// The value as JSON; null for one that is absent, or is to follow from others and has not been resolved.
+nlohmann::json value_of(const TrainConfig& config, const Setting& setting);
+// Every setting, by key.
+nlohmann::json to_json(const TrainConfig& config);
+
+// ": did you mean 'X'?" for the candidate nearest to `name` within two edits (three for long names), else "".
+std::string suggestion(std::string_view name, const std::vector<std::string>& candidates);
+
+}  // namespace tessera::run

@@ -1,0 +1,39 @@
+// Between our checkpoints and Hugging Face's folders. One process; memory for one tensor at a time.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "tessera/quant/dtype.h"
+
+namespace tessera::run {
+
+struct ConvertOptions {
+  // Type of the result's weights; none: that of the source (half precision becomes fp32).
+  std::optional<quant::DType> dtype;
+  std::int64_t max_shard_bytes = 5'000'000'000;  // of the tensors of one exported file
+};
+
+// What was done, for a report: {"direction", "source", "target", "dtype", "tensors", "bytes", "files"}.
+using ConvertReport = nlohmann::json;
+
+// SOURCE is a checkpoint (or a folder with some: the latest) or a Hugging Face folder; TARGET gets the other. TARGET is
+// made aside and renamed: complete or absent. Errors: InputError when SOURCE is neither, is damaged, or TARGET exists
+// and is not an empty folder; Error when writing fails.
+ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& target,
+                      const ConvertOptions& options = {});
+
+// A checkpoint to a Hugging Face folder: config.json, and model.safetensors or shards with an index. Weights are
+// rounded to nearest even; a type wider than the run's is taken from the fp32 masters where they exist.
+ConvertReport export_hf(const std::filesystem::path& checkpoint, const std::filesystem::path& target,
+                        const ConvertOptions& options);
+
+// A Hugging Face folder to a checkpoint of step 0, without moments (they start at zero); with dtype bf16 it holds fp32
+// masters with the source's full precision.
+ConvertReport import_hf(const std::filesystem::path& folder, const std::filesystem::path& target,
+                        const ConvertOptions& options);
+
+}  // namespace tessera::run

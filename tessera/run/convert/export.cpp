@@ -1,0 +1,154 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "tessera/base/buffer.h"
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/folder.h"
+#include "tessera/checkpoint/reader.h"
+#include "tessera/quant/elementwise.h"
+#include "tessera/run/convert/convert.h"
+#include "tessera/run/convert/hf_llama.h"
+
+namespace tessera::run {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kChunkElements = std::int64_t{8} << 20;
+
+// Consecutive tensors of one file.
+struct Shard {
+  std::vector<HfTensor> tensors;
+  std::int64_t bytes = 0;
+};
+
+std::int64_t bytes_of(const HfTensor& tensor, quant::DType dtype) {
+  return tensor.box.elements() * static_cast<std::int64_t>(quant::size_of(dtype));
+}
+
+// A tensor that is larger than the limit gets a file of its own.
+std::vector<Shard> make_shards(const std::vector<HfTensor>& tensors, quant::DType dtype, std::int64_t limit) {
+  std::vector<Shard> shards(1);
+  for (const HfTensor& tensor : tensors) {
+    const std::int64_t bytes = bytes_of(tensor, dtype);
+    if (!shards.back().tensors.empty() && shards.back().bytes + bytes > limit) shards.emplace_back();
+    shards.back().tensors.push_back(tensor);
+    shards.back().bytes += bytes;
+  }
+  return shards;
+}
+
+std::string shard_name(std::size_t index, std::size_t count) {
+  return count == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", index + 1, count);
+}
+
+const checkpoint::StoredTensor& source_of(const checkpoint::CheckpointReader& reader, const std::string& name,
+                                          quant::DType dtype) {
+  const checkpoint::StoredTensor& weight = reader.tensor(name, checkpoint::Kind::weight);
+  const checkpoint::StoredTensor* master = reader.find(name, checkpoint::Kind::master);
+  return master != nullptr && quant::size_of(dtype) > quant::size_of(weight.dtype) ? *master : weight;
+}
+
+void write_tensor(const checkpoint::CheckpointReader& reader, const HfTensor& tensor, quant::DType dtype,
+                  checkpoint::SafetensorsWriter& writer) {
+  const checkpoint::StoredTensor& source = source_of(reader, tensor.name, dtype);
+  const layout::Box& box = tensor.box;
+  const std::int64_t rows = std::clamp<std::int64_t>(kChunkElements / box.cols, 1, box.rows);
+  base::Buffer raw(static_cast<std::size_t>(rows * box.cols) * quant::size_of(source.dtype));
+  base::Buffer cast(static_cast<std::size_t>(rows * box.cols) * quant::size_of(dtype));
+  for (std::int64_t row = 0; row < box.rows; row += rows) {
+    const layout::Box part{box.row + row, std::min(rows, box.rows - row), box.col, box.cols};
+    reader.read({.name = source.name,
+                 .kind = source.kind,
+                 .dtype = source.dtype,
+                 .dims = source.dims,
+                 .local = {.pieces = {{part, 0, part.cols}}, .size = part.elements()},
+                 .data = raw.data()});
+    quant::cast(raw.data(), source.dtype, cast.data(), dtype, part.elements());
+    writer.write(cast.data(), part.elements() * static_cast<std::int64_t>(quant::size_of(dtype)));
+  }
+}
+
+void write_shard(const checkpoint::CheckpointReader& reader, const Shard& shard, quant::DType dtype,
+                 const fs::path& path) {
+  std::vector<checkpoint::SafetensorsTensor> entries;
+  for (const HfTensor& tensor : shard.tensors) entries.push_back({tensor.hf_name, dtype, tensor.dims});
+  checkpoint::SafetensorsWriter writer(path, entries);
+  for (const HfTensor& tensor : shard.tensors) write_tensor(reader, tensor, dtype, writer);
+  writer.finish();
+}
+
+void write_index(const std::vector<Shard>& shards, std::int64_t total, const fs::path& path) {
+  nlohmann::json map = nlohmann::json::object();
+  for (std::size_t i = 0; i < shards.size(); ++i)
+    for (const HfTensor& tensor : shards[i].tensors) map[tensor.hf_name] = shard_name(i, shards.size());
+  const nlohmann::json index = {{"metadata", {{"total_size", total}}}, {"weight_map", map}};
+  checkpoint::write_text(path, index.dump(2) + "\n");
+}
+
+std::string_view torch_name(quant::DType dtype) {
+  switch (dtype) {
+    case quant::DType::bf16:
+      return "bfloat16";
+    case quant::DType::fp64:
+      return "float64";
+    default:
+      return "float32";
+  }
+}
+
+models::LlamaConfig config_of(const checkpoint::CheckpointReader& reader) {
+  const std::string where = (reader.folder() / checkpoint::kManifestFile).string() + ": state";
+  if (!reader.state().is_object() || !reader.state().contains("model"))
+    throw InputError("{}: 'model' (the model's configuration) is missing", where);
+  return models::parse_llama_config(reader.state()["model"], where + ".model");
+}
+
+// The checkpoint holds the weights of this model, and no others.
+void check_weights(const checkpoint::CheckpointReader& reader, const models::LlamaConfig& config) {
+  std::size_t expected = 0, stored = 0;
+  for (const LogicalTensor& tensor : logical_tensors(config)) {
+    const checkpoint::StoredTensor& weight = reader.tensor(tensor.name, checkpoint::Kind::weight);
+    if (weight.dims != tensor.dims)
+      throw InputError("{}: weight '{}': the model's configuration makes it [{}], it is [{}]", reader.folder().string(),
+                       tensor.name, fmt::join(tensor.dims, ", "), fmt::join(weight.dims, ", "));
+    ++expected;
+  }
+  for (const checkpoint::StoredTensor& tensor : reader.manifest().tensors)
+    stored += tensor.kind == checkpoint::Kind::weight;
+  if (stored != expected)
+    throw InputError("{}: it holds {} weights, the model's configuration makes {}", reader.folder().string(), stored,
+                     expected);
+}
+
+}  // namespace
+
+ConvertReport export_hf(const fs::path& checkpoint, const fs::path& target, const ConvertOptions& options) {
+  const checkpoint::CheckpointReader reader(checkpoint);
+  reader.verify();
+  const models::LlamaConfig config = config_of(reader);
+  check_weights(reader, config);
+  const std::vector<HfTensor> tensors = hf_tensors(config);
+  const quant::DType dtype =
+      options.dtype.value_or(reader.tensor(tensors.front().name, checkpoint::Kind::weight).dtype);
+  const std::vector<Shard> shards = make_shards(tensors, dtype, options.max_shard_bytes);
+
+  checkpoint::PartialFolder folder(target);
+  std::int64_t total = 0;
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    write_shard(reader, shards[i], dtype, folder.path() / shard_name(i, shards.size()));
+    total += shards[i].bytes;
+  }
+  if (shards.size() > 1) write_index(shards, total, folder.path() / "model.safetensors.index.json");
+  nlohmann::json hf_config = models::to_json(config);
+  hf_config["torch_dtype"] = torch_name(dtype);
+  checkpoint::write_text(folder.path() / "config.json", hf_config.dump(2) + "\n");
+  folder.commit();
+  return {{"direction", "export"},   {"source", checkpoint.string()}, {"target", target.string()},
+          {"dtype", name_of(dtype)}, {"tensors", tensors.size()},     {"bytes", total},
+          {"files", shards.size()}};
+}
+
+}  // namespace tessera::run

@@ -1,0 +1,160 @@
+#include "tessera/run/convert/hf_folder.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <set>
+#include <vector>
+
+#include "tessera/base/buffer.h"
+#include "tessera/base/error.h"
+#include "tessera/base/json_file.h"
+#include "tessera/checkpoint/typed_json.h"
+#include "tessera/quant/elementwise.h"
+
+namespace tessera::run {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSingle = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr const char* kOutput = "lm_head.weight";
+constexpr const char* kEmbedding = "model.embed_tokens.weight";
+constexpr std::int64_t kChunk = std::int64_t{1} << 20;  // elements compared at a time
+
+bool is_file(const fs::path& path) {
+  std::error_code code;
+  return fs::is_regular_file(path, code);
+}
+
+// Old exports store RoPE's frequencies, which follow from the configuration.
+bool is_ignored(const std::string& name) {
+  return name.ends_with(".rotary_emb.inv_freq");
+}
+
+std::int64_t element_bytes(const checkpoint::SafetensorsEntry& entry) {
+  const auto type = checkpoint::from_safetensors_name(entry.dtype);
+  return type ? static_cast<std::int64_t>(quant::size_of(*type)) : 2;  // F16
+}
+
+bool is_floating(const std::string& dtype) {
+  const auto type = checkpoint::from_safetensors_name(dtype);
+  return dtype == "F16" || (type && quant::is_floating(*type));
+}
+
+}  // namespace
+
+float half_to_float(std::uint16_t bits) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
+  const std::uint32_t exponent = (bits >> 10) & 0x1Fu, mantissa = bits & 0x3FFu;
+  if (exponent == 0) {  // zero or subnormal: mantissa * 2^-24, exact in fp32
+    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+    return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) | sign);
+  }
+  const std::uint32_t wide = exponent == 31 ? 255 : exponent + 112;  // biases: 127 - 15
+  return std::bit_cast<float>(sign | (wide << 23) | (mantissa << 13));
+}
+
+HfFolder::HfFolder(const fs::path& folder)
+    : folder_(folder), config_(models::read_llama_config(folder / "config.json")) {
+  if (is_file(folder / kIndex)) {
+    open_sharded(folder / kIndex);
+  } else if (is_file(folder / kSingle)) {
+    open_single(folder / kSingle);
+  } else {
+    throw InputError("{}: no weights: expected {} or {}", folder.string(), kSingle, kIndex);
+  }
+  check();
+}
+
+void HfFolder::open_single(const fs::path& path) {
+  const auto& file = files_[kSingle] = std::make_unique<checkpoint::SafetensorsFile>(path);
+  for (const auto& [name, entry] : file->entries()) where_.emplace(name, file.get());
+}
+
+void HfFolder::open_sharded(const fs::path& index) {
+  const std::string where = index.string();
+  const nlohmann::json root = base::read_json_file(index);
+  const nlohmann::json& map = checkpoint::member(root, "weight_map", where);
+  if (!map.is_object()) throw InputError("{}: weight_map: expected an object", where);
+  for (const auto& [name, value] : map.items()) {
+    const std::string shard = value.is_string() ? value.get<std::string>() : "";
+    if (shard.empty() || shard != fs::path(shard).filename().string())
+      throw InputError("{}: weight_map: '{}': expected the name of a file in the same folder, got {}", where, name,
+                       base::shown(value));
+    auto& file = files_[shard];
+    if (!file) file = std::make_unique<checkpoint::SafetensorsFile>(folder_ / shard);
+    file->entry(name);
+    where_.emplace(name, file.get());
+  }
+  for (const auto& [shard, file] : files_)
+    for (const auto& [name, entry] : file->entries())
+      if (!map.contains(name)) throw InputError("{}: tensor '{}' of {} is not in weight_map", where, name, shard);
+}
+
+const checkpoint::SafetensorsEntry& HfFolder::entry(const std::string& hf_name) const {
+  const auto found = where_.find(hf_name);
+  if (found == where_.end()) throw InputError("{}: tensor '{}' is missing", folder_.string(), hf_name);
+  return found->second->entry(hf_name);
+}
+
+void HfFolder::check() const {
+  std::set<std::string> known;
+  for (const HfTensor& tensor : hf_tensors(config_)) {
+    known.insert(tensor.hf_name);
+    const checkpoint::SafetensorsEntry& stored = entry(tensor.hf_name);
+    if (stored.dims != tensor.dims)
+      throw InputError("{}: tensor '{}': config.json makes it [{}], it is [{}]", folder_.string(), tensor.hf_name,
+                       fmt::join(tensor.dims, ", "), fmt::join(stored.dims, ", "));
+    if (!is_floating(stored.dtype))
+      throw InputError("{}: tensor '{}': expected a floating type, got {}", folder_.string(), tensor.hf_name,
+                       stored.dtype);
+  }
+  for (const auto& [name, file] : where_) {
+    if (known.contains(name) || is_ignored(name)) continue;
+    if (name != kOutput)
+      throw InputError("{}: tensor '{}' is no part of a Llama with this config.json", folder_.string(), name);
+    check_tied_output();
+  }
+}
+
+// config.json ties the output layer to the embedding, and yet it is there: it must say the same.
+void HfFolder::check_tied_output() const {
+  const checkpoint::SafetensorsEntry &embedding = entry(kEmbedding), &output = entry(kOutput);
+  bool same = embedding.dtype == output.dtype && embedding.dims == output.dims;
+  std::vector<char> left, right;
+  for (std::int64_t at = 0; same && at < embedding.bytes; at += kChunk) {
+    const std::int64_t bytes = std::min(kChunk, embedding.bytes - at);
+    left.resize(static_cast<std::size_t>(bytes));
+    right.resize(static_cast<std::size_t>(bytes));
+    where_.at(kEmbedding)->file().read(embedding.offset + at, left.data(), bytes);
+    where_.at(kOutput)->file().read(output.offset + at, right.data(), bytes);
+    same = left == right;
+  }
+  if (!same)
+    throw InputError("{}: config.json has tie_word_embeddings true, but '{}' differs from '{}'", folder_.string(),
+                     kOutput, kEmbedding);
+}
+
+quant::DType HfFolder::dtype() const {
+  return checkpoint::from_safetensors_name(entry(kEmbedding).dtype).value_or(quant::DType::fp32);
+}
+
+void HfFolder::read(const std::string& hf_name, std::int64_t first, std::int64_t count, quant::DType type,
+                    void* target) const {
+  const checkpoint::SafetensorsEntry& stored = entry(hf_name);
+  const std::int64_t element = element_bytes(stored);
+  base::Buffer raw(static_cast<std::size_t>(count * element));
+  where_.at(hf_name)->file().read(stored.offset + first * element, raw.data(), count * element);
+  if (const auto source = checkpoint::from_safetensors_name(stored.dtype))
+    return quant::cast(raw.data(), *source, target, type, count);
+  base::Buffer floats(static_cast<std::size_t>(count) * sizeof(float));
+  const auto halves = raw.as<std::uint16_t>();
+  std::transform(halves.begin(), halves.end(), floats.as<float>().begin(), half_to_float);
+  quant::cast(floats.data(), quant::DType::fp32, target, type, count);
+}
+
+}  // namespace tessera::run

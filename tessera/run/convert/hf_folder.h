@@ -1,0 +1,44 @@
+// A folder with a Llama in Hugging Face's form: config.json and model.safetensors, or shards of it with an index.
+#pragma once
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/models/llama_config.h"
+#include "tessera/quant/dtype.h"
+#include "tessera/run/convert/hf_llama.h"
+
+namespace tessera::run {
+
+// Opened and checked in full before anything is read: the architecture, every tensor there with its shape and a
+// floating type, none that the model would not use. Every fault is an InputError that names the file and the tensor.
+class HfFolder {
+ public:
+  explicit HfFolder(const std::filesystem::path& folder);
+
+  const models::LlamaConfig& config() const { return config_; }
+  // Type of the embedding; half precision, which training does not have, counts as fp32.
+  quant::DType dtype() const;
+  // Reads elements [first, first + count) of a tensor, row-major, as `type` (fp32 or fp64). Exact for sources that are
+  // not wider than `type`, else rounded to nearest even.
+  void read(const std::string& hf_name, std::int64_t first, std::int64_t count, quant::DType type, void* target) const;
+
+ private:
+  void open_single(const std::filesystem::path& path);
+  void open_sharded(const std::filesystem::path& index);
+  void check() const;
+  void check_tied_output() const;
+  const checkpoint::SafetensorsEntry& entry(const std::string& hf_name) const;
+
+  std::filesystem::path folder_;
+  models::LlamaConfig config_;
+  std::map<std::string, std::unique_ptr<checkpoint::SafetensorsFile>> files_;
+  std::map<std::string, const checkpoint::SafetensorsFile*> where_;  // by tensor
+};
+
+// The float of an IEEE half-precision number; exact.
+float half_to_float(std::uint16_t bits);
+
+}  // namespace tessera::run

@@ -1,0 +1,97 @@
+#include "tessera/run/launch.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include "tessera/base/device.h"
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/collective_files.h"
+#include "tessera/comm/local/world.h"
+#include "tessera/comm/mpi/world.h"
+#include "tessera/meet/launcher.h"
+#include "tessera/run/gpu_launch.h"
+#include "tessera/run/loop.h"
+#include "tessera/run/run_plan.h"
+
+namespace tessera::run {
+namespace {
+
+std::chrono::milliseconds timeout_of(const TrainConfig& config) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(config.timeout_s * 1000));
+}
+
+int launch_local(const TrainConfig& command, const std::filesystem::path& configs) {
+  const RunPlan plan = plan_run(command, {.configs = configs});
+  RunFiles files(plan);
+  comm::LocalOptions options;
+  options.timeout = timeout_of(plan.config);
+  comm::run_local(static_cast<int>(plan.config.ranks), options,
+                  [&](comm::World& world) { run_training(world, plan, world.rank() == 0 ? &files : nullptr); });
+  return 0;
+}
+
+// All ranks, or none, get past this point. Rank 0 alone looks at the folder of the run.
+void train_with_processes(comm::World& world, const TrainConfig& command, const std::filesystem::path& configs) {
+  RunPlan plan;
+  std::unique_ptr<RunFiles> files;
+  std::vector<int> everyone;
+  for (int rank = 0; rank < world.size(); ++rank) everyone.push_back(rank);
+  const auto group = world.make_group("launch", {everyone});
+  checkpoint::run_together(*group, "settings", [&](const std::stop_token&) {
+    plan = plan_run(command,
+                    {.configs = configs, .world_size = world.size(), .part = world.rank(), .parts = world.size()});
+  });
+  checkpoint::run_together(*group, "--out", [&](const std::stop_token&) {
+    if (world.rank() == 0) files = std::make_unique<RunFiles>(plan);
+  });
+  run_training(world, plan, files.get());
+}
+
+int launch_mpi(const TrainConfig& command, const std::filesystem::path& configs, bool check_mismatch) {
+  const auto world = comm::make_mpi_world({.timeout = timeout_of(command), .check_mismatch = check_mismatch});
+  try {
+    train_with_processes(*world, command, configs);
+    return 0;
+  } catch (const InputError&) {
+    throw;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "tessera: rank {}: {}\n", world->rank(), error.what());
+    std::fflush(nullptr);
+    comm::abort_mpi(1);
+  }
+}
+
+// 0: as many as there are GPUs.
+int ranks_asked_for(const TrainConfig& command) {
+  const std::int64_t part = command.tp * command.gtp;
+  if (command.ranks > 0) return static_cast<int>(command.ranks);
+  if (command.dp > 0) return static_cast<int>(part * command.dp);
+  return static_cast<int>(base::cuda_device_count() / part * part);
+}
+
+int launch_nccl(const TrainConfig& command, const std::filesystem::path& configs, bool check_mismatch) {
+  return run_with_nccl(
+      {.timeout = timeout_of(command), .check_mismatch = check_mismatch, .ranks = ranks_asked_for(command)},
+      [&](comm::World& world) { train_with_processes(world, command, configs); });
+}
+
+}  // namespace
+
+int launch(const TrainConfig& command, const std::filesystem::path& configs, const base::Environment& environment) {
+  check_launcher(command.backend);
+  if (command.backend == Backend::mpi) return launch_mpi(command, configs, environment.check_collectives);
+  if (command.backend == Backend::nccl) return launch_nccl(command, configs, environment.check_collectives);
+  return launch_local(command, configs);
+}
+
+void check_launcher(Backend backend, std::string_view expected) {
+  if (backend != Backend::local) return;
+  const meet::Launch launch = meet::read_ranks(meet::own_variables());
+  if (launch.size > 1)
+    throw InputError("--backend: got {}, expected {}: {} started {} processes", name_of(backend), expected,
+                     launch.launcher, launch.size);
+}
+
+}  // namespace tessera::run

@@ -1,0 +1,213 @@
+#include "tessera/run/loop.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/base/host_waits.h"
+#include "tessera/checkpoint/collective_files.h"
+#include "tessera/ops/attention.h"
+#include "tessera/run/batches.h"
+#include "tessera/run/step_timeline.h"
+#include "tessera/run/traffic_sum.h"
+#include "tessera/run/trainer_options.h"
+#include "tessera/train/lr_schedule.h"
+#include "tessera/train/trainer_checkpoint.h"
+
+namespace tessera::run {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kMostSkipped = 10;    // steps in a row
+constexpr int kMeasuredEvery = 16;  // steps, of which a GPU measures the waits of one
+
+double milliseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+// One rank's run: what the steps share.
+class Loop {
+ public:
+  Loop(comm::World& world, const RunPlan& plan, RunFiles* files)
+      : plan_(plan),
+        files_(files),
+        trainer_(world, trainer_options(plan.config, plan.model)),
+        rates_(lr_schedule_of(plan.config)) {}
+
+  void run() {
+    start();
+    const TrainConfig& config = plan_.config;
+    summary_.last_step = plan_.first_step - 1;
+    if (summary_.last_step == config.steps) {
+      summary_.valid_loss = evaluate_if_due(config.steps);
+      save_if_due(config.steps);
+    }
+    for (std::int64_t step = plan_.first_step; step <= config.steps; ++step) {
+      // The step's first gathers begin in the one before.
+      if (step + 1 == config.trace_step || step == config.trace_step) trainer_.runtime().record_timeline(true);
+      const std::int64_t waits_before = base::host_waits();
+      enqueue(step);
+      finish_down_to(is_waited_for(step) ? 0 : trainer_.steps_ahead());
+      summary_.host_waits += base::host_waits() - waits_before;
+      if (trainer_.pending_steps() == 0) settle(step);
+      stop_if_skipping();
+      if (trainer_.pending_steps() == 0) save_if_due(step);
+    }
+    std::ranges::sort(rates_of_tokens_);
+    if (!rates_of_tokens_.empty()) summary_.tokens_per_second = rates_of_tokens_[rates_of_tokens_.size() / 2];
+    summary_.schedules = trainer_.runtime().schedule_statistics();
+    summary_.graph_steps = trainer_.graph_steps();
+    if (files_ != nullptr) files_->finish(summary_);
+  }
+
+ private:
+  void start() {
+    if (!plan_.checkpoint) return train::set_initial_values(trainer_.runtime(), plan_.config.seed);
+    comm::Communicator& world = *trainer_.parallel().world;
+    checkpoint::run_together(world, "loading " + plan_.checkpoint->string(), [&](const std::stop_token&) {
+      load_trainer(trainer_, checkpoint::CheckpointReader(*plan_.checkpoint));
+    });
+  }
+
+  // Whether something needs what the step left before the next may begin.
+  bool is_waited_for(std::int64_t step) const {
+    return is_evaluated_after(step) || is_saved_after(step) || step == plan_.config.trace_step;
+  }
+
+  void enqueue(std::int64_t step) {
+    trainer_.runtime().measure_waits((step - plan_.first_step) % kMeasuredEvery == kMeasuredEvery / 4);
+    if (trainer_.pending_steps() == 0) last_finish_ = Clock::now();
+    const train::StepInput input = training_input(plan_, trainer_.parallel(), step);
+    const double lr = learning_rate(rates_, step);
+    trainer_.enqueue_step(input, lr);
+    enqueued_.push_back({.step = step, .lr = lr, .tokens = input.tokens});
+  }
+
+  // Lines come one step later than their steps where compute runs ahead: what the ranks' traffic adds up to is seen
+  // when the next step is finished.
+  void finish_down_to(int pending) {
+    while (trainer_.pending_steps() > pending) {
+      const train::StepResult result = trainer_.finish_step();
+      StepMetrics metrics = enqueued_.front();
+      enqueued_.pop_front();
+      metrics.loss = result.loss;
+      metrics.grad_norm = result.grad_norm;
+      metrics.skipped = result.skipped;
+      metrics.step_ms = milliseconds_since(std::exchange(last_finish_, Clock::now()));
+      metrics.tokens_per_second = static_cast<double>(metrics.tokens) / metrics.step_ms * 1e3;
+      count(result, metrics);
+      write_line();
+      traffic_.start(result.statistics, *trainer_.parallel().world);
+      unwritten_ = metrics;
+    }
+  }
+
+  void write_line() {
+    if (!unwritten_) return;
+    traffic_.finish(*unwritten_);
+    if (files_ != nullptr) files_->step(*unwritten_);
+    unwritten_.reset();
+  }
+
+  // No step is pending, and `step` was the last.
+  void settle(std::int64_t step) {
+    if (step == plan_.config.trace_step) write_timeline(step);
+    unwritten_->valid_loss = evaluate_if_due(step);
+    if (unwritten_->valid_loss) summary_.valid_loss = unwritten_->valid_loss;
+    write_line();  // before the checkpoint: none is without its line
+  }
+
+  void count(const train::StepResult& result, const StepMetrics& metrics) {
+    summary_.last_step = metrics.step;
+    summary_.loss = result.loss;
+    ++summary_.trained_steps;
+    summary_.unproduced_gradients += result.statistics.unproduced;
+    rates_of_tokens_.push_back(metrics.tokens_per_second);
+    if (!result.skipped) {
+      skipped_in_a_row_ = 0;
+      return;
+    }
+    ++summary_.skipped_steps;
+    if (++skipped_in_a_row_ == kMostSkipped) last_skipped_ = metrics;
+  }
+
+  // Where compute runs ahead, one more step has begun when the last of them is seen: it is finished too.
+  void stop_if_skipping() {
+    if (!last_skipped_) return;
+    finish_down_to(0);
+    write_line();
+    throw Error("step {}: the gradient was not finite for {} steps in a row (loss {}, norm {})", last_skipped_->step,
+                kMostSkipped, last_skipped_->loss, last_skipped_->grad_norm);
+  }
+
+  bool is_evaluated_after(std::int64_t step) const {
+    const TrainConfig& config = plan_.config;
+    return plan_.valid && (step == config.steps || (config.eval_every > 0 && step % config.eval_every == 0));
+  }
+
+  bool is_saved_after(std::int64_t step) const {
+    const TrainConfig& config = plan_.config;
+    return step == config.steps || (config.save_every > 0 && step % config.save_every == 0);
+  }
+
+  std::optional<double> evaluate_if_due(std::int64_t step) {
+    if (!is_evaluated_after(step)) return std::nullopt;
+    return trainer_.evaluate(evaluation_input(plan_, trainer_.parallel()));
+  }
+
+  void write_timeline(std::int64_t step) {
+    const nlohmann::ordered_json timeline = gather_step_timeline(trainer_.runtime());
+    trainer_.runtime().record_timeline(false);
+    on_first_rank("writing a timeline", [&] { files_->step_trace(step, timeline); });
+  }
+
+  void save_if_due(std::int64_t step) {
+    if (is_saved_after(step)) save(step);
+  }
+
+  void save(std::int64_t step) {
+    const std::filesystem::path checkpoints = RunDirectory(plan_.config.out).checkpoints();
+    summary_.checkpoint = checkpoints / checkpoint::step_folder_name(step);
+    if (step == plan_.first_step - 1 && plan_.checkpoint && exists(summary_.checkpoint)) return;
+    save_trainer(trainer_, summary_.checkpoint, step, stored_state(plan_));
+    if (plan_.config.keep > 0)
+      on_first_rank("removing old checkpoints",
+                    [&] { checkpoint::prune_checkpoints(checkpoints, static_cast<int>(plan_.config.keep)); });
+  }
+
+  // The others wait, for longer than the time limit of an operation where a file system is slow.
+  void on_first_rank(const std::string& what, const std::function<void()>& work) {
+    checkpoint::run_together(*trainer_.parallel().world, what, [&](const std::stop_token&) {
+      if (files_ != nullptr) work();
+    });
+  }
+
+  const RunPlan& plan_;
+  RunFiles* files_;
+  TrafficSum traffic_;  // of the line that is not written yet; the trainer's lanes write there, and end first
+  train::Trainer trainer_;
+  train::LrSchedule rates_;
+  RunSummary summary_;
+  std::vector<double> rates_of_tokens_;
+  std::deque<StepMetrics> enqueued_;      // of the steps that are pending: what is known of their lines
+  std::optional<StepMetrics> unwritten_;  // the last one finished, but for its traffic
+  Clock::time_point last_finish_;         // where none is pending, when the next began
+  int skipped_in_a_row_ = 0;
+  std::optional<StepMetrics> last_skipped_;  // of as many as are too many
+};
+
+}  // namespace
+
+void run_training(comm::World& world, const RunPlan& plan, RunFiles* files) {
+  at::set_num_threads(static_cast<int>(plan.config.threads));
+  ops::set_deterministic(plan.config.deterministic);
+  Loop(world, plan, files).run();
+}
+
+}  // namespace tessera::run

@@ -1,0 +1,92 @@
+#include "tessera/run/metrics/metrics.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tessera/base/error.h"
+#include "tessera/base/json_file.h"
+#include "tessera/run/run_directory.h"
+
+namespace tessera::run {
+namespace {
+using nlohmann::json;
+
+double number_of(const json& value) {
+  if (value.is_number()) return value.get<double>();
+  if (value == "NaN") return std::numeric_limits<double>::quiet_NaN();
+  if (value == "Infinity") return std::numeric_limits<double>::infinity();
+  if (value == "-Infinity") return -std::numeric_limits<double>::infinity();
+  throw Error("{} is no number", base::shown(value));
+}
+
+std::filesystem::path keep_up_to(const std::filesystem::path& path, std::int64_t last_step) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return path;
+  std::string kept, line;
+  bool dropped = false;
+  for (std::int64_t number = 1; std::getline(file, line); ++number) {
+    const bool cut_short = file.eof();  // every whole line ends with a newline
+    const bool keep =
+        !cut_short && parse_metrics_line(line, fmt::format("{}:{}", path.string(), number)).step <= last_step;
+    if (keep) kept += line + "\n";
+    dropped |= !keep;
+  }
+  if (dropped) write_file_atomically(path, kept);
+  return path;
+}
+
+}  // namespace
+
+std::string json_number(double value) {
+  if (std::isnan(value)) return "\"NaN\"";
+  if (std::isinf(value)) return value > 0 ? "\"Infinity\"" : "\"-Infinity\"";
+  std::array<char, 32> text{};
+  const char* end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
+  std::string out(text.data(), static_cast<std::size_t>(end - text.data()));
+  if (out.find_first_of(".e") == std::string::npos) out += ".0";  // else -0 would be read as an integer
+  return out;
+}
+
+std::string metrics_line(const StepMetrics& m) {
+  std::string line = fmt::format(
+      R"({{"step": {}, "loss": {}, "grad_norm": {}, "lr": {}, "tokens": {}, "tokens_per_second": {}, "step_ms": {}, )"
+      R"("exposed_comm_ms": {}, "gathered_bytes": {}, "reduced_bytes": {})",
+      m.step, json_number(m.loss), json_number(m.grad_norm), json_number(m.lr), m.tokens,
+      json_number(m.tokens_per_second), json_number(m.step_ms), json_number(m.exposed_comm_ms), m.gathered_bytes,
+      m.reduced_bytes);
+  if (m.valid_loss) line += fmt::format(", \"valid_loss\": {}", json_number(*m.valid_loss));
+  if (m.skipped) line += ", \"skipped\": true";
+  return line + "}\n";
+}
+
+StepMetrics parse_metrics_line(std::string_view line, const std::string& where) {
+  try {
+    const json all = json::parse(line);
+    StepMetrics m{.step = all.at("step").get<std::int64_t>(),
+                  .loss = number_of(all.at("loss")),
+                  .grad_norm = number_of(all.at("grad_norm")),
+                  .lr = number_of(all.at("lr")),
+                  .tokens = all.at("tokens").get<std::int64_t>(),
+                  .tokens_per_second = number_of(all.at("tokens_per_second")),
+                  .step_ms = number_of(all.at("step_ms")),
+                  .exposed_comm_ms = number_of(all.at("exposed_comm_ms")),
+                  .gathered_bytes = all.at("gathered_bytes").get<std::int64_t>(),
+                  .reduced_bytes = all.at("reduced_bytes").get<std::int64_t>(),
+                  .valid_loss = std::nullopt,
+                  .skipped = all.value("skipped", false)};
+    if (all.contains("valid_loss")) m.valid_loss = number_of(all.at("valid_loss"));
+    return m;
+  } catch (const std::exception& error) {
+    throw InputError("{}: no line of metrics: {}", where, error.what());
+  }
+}
+
+MetricsWriter::MetricsWriter(const std::filesystem::path& path, std::int64_t last_step)
+    : file_(keep_up_to(path, last_step), AppendFile::Open::create_or_append) {}
+
+}  // namespace tessera::run

@@ -1,0 +1,50 @@
+// metrics.jsonl: what each step did, one line of JSON a step.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "tessera/run/metrics/append_file.h"
+
+namespace tessera::run {
+
+struct StepMetrics {
+  std::int64_t step = 0;  // from 1
+  double loss = 0;        // mean over the step's tokens, before the update
+  double grad_norm = 0;   // before clipping
+  double lr = 0;
+  std::int64_t tokens = 0;  // that the loss counts, of the whole global batch
+  double tokens_per_second = 0;
+  double step_ms = 0;                // since the end of the step before; behind other work, since its beginning
+  double exposed_comm_ms = 0;        // time that ranks waited for communication, mean over ranks
+  std::int64_t gathered_bytes = 0;   // received by gathers of weights, all ranks
+  std::int64_t reduced_bytes = 0;    // received by reductions of gradients, all ranks
+  std::optional<double> valid_loss;  // when the step ended with an evaluation
+  bool skipped = false;              // the gradient was not finite: no update
+};
+
+// A number as JSON that reads back to the same bits: shortest form, always with a point or an exponent. JSON has no
+// infinities: they become the texts "NaN", "Infinity", "-Infinity" (quoted).
+std::string json_number(double value);
+
+// One line, with its newline. Keys in the order of StepMetrics; valid_loss and skipped only where they say something.
+std::string metrics_line(const StepMetrics& metrics);
+// The line read back, the same bits. InputError, naming `where`, when it is none.
+StepMetrics parse_metrics_line(std::string_view line, const std::string& where);
+
+// Appends lines to the file; each is with the system before the call returns. One thread at a time.
+class MetricsWriter {
+ public:
+  // Keeps the lines of the steps up to `last_step`, which the run goes on from (0: a new run), and drops later ones and
+  // a last line that a crash cut short. InputError when another line is no metrics line; Error when it cannot be
+  // written.
+  MetricsWriter(const std::filesystem::path& path, std::int64_t last_step);
+  void write(const StepMetrics& metrics) { file_.append(metrics_line(metrics)); }
+
+ private:
+  AppendFile file_;
+};
+
+}  // namespace tessera::run

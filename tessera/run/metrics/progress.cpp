@@ -1,0 +1,62 @@
+#include "tessera/run/metrics/progress.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace tessera::run {
+namespace {
+
+constexpr char kToLineStart[] = "\r", kClearToEnd[] = "\x1b[K";
+
+std::string clock_text(double seconds) {
+  constexpr double longest = 3600.0 * 24 * 365 * 100;
+  if (!std::isfinite(seconds) || seconds > longest) return "?";
+  const auto total = static_cast<std::int64_t>(std::max(0.0, std::round(seconds)));
+  const std::int64_t hours = total / 3600, minutes = total / 60 % 60;
+  return hours > 0 ? fmt::format("{}:{:02}:{:02}", hours, minutes, total % 60)
+                   : fmt::format("{}:{:02}", minutes, total % 60);
+}
+
+}  // namespace
+
+std::string progress_text(const StepMetrics& m, std::int64_t last_step) {
+  std::string text = fmt::format("step {}/{}  loss {:.4f}  grad_norm {:.3g}  lr {:.2e}  {:.0f} tokens/s  {:.0f} ms",
+                                 m.step, last_step, m.loss, m.grad_norm, m.lr, m.tokens_per_second, m.step_ms);
+  if (m.valid_loss) text += fmt::format("  valid_loss {:.4f}", *m.valid_loss);
+  if (m.skipped) text += "  SKIPPED: the gradient is not finite";
+  if (m.step < last_step) text += "  left " + clock_text(static_cast<double>(last_step - m.step) * m.step_ms / 1000);
+  return text;
+}
+
+Progress::Progress(std::ostream& out, bool terminal, std::int64_t last_step)
+    : out_(out), terminal_(terminal), last_step_(last_step) {}
+
+Progress::~Progress() {
+  end_line();
+}
+
+void Progress::end_line() {
+  if (line_open_) out_ << '\n' << std::flush;
+  line_open_ = false;
+}
+
+void Progress::step(const StepMetrics& metrics) {
+  const std::string text = progress_text(metrics, last_step_);
+  if (!terminal_) {
+    out_ << text << '\n' << std::flush;
+    return;
+  }
+  out_ << kToLineStart << text << kClearToEnd << std::flush;
+  line_open_ = true;
+  if (metrics.valid_loss || metrics.skipped || metrics.step == last_step_) end_line();  // worth keeping
+}
+
+void Progress::note(const std::string& line) {
+  if (terminal_ && line_open_) out_ << kToLineStart << kClearToEnd;
+  line_open_ = false;
+  out_ << line << '\n' << std::flush;
+}
+
+}  // namespace tessera::run

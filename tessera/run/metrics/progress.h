@@ -1,0 +1,30 @@
+// What a person sees of a run: a line that is rewritten on a terminal, plain lines in a pipe or a file.
+#pragma once
+#include <cstdint>
+#include <ostream>
+#include <string>
+
+#include "tessera/run/metrics/metrics.h"
+
+namespace tessera::run {
+
+// "step 12/200  loss 5.1234  grad_norm 1.20  lr 3.00e-04  12345 tokens/s  81 ms  left 0:15"
+std::string progress_text(const StepMetrics& metrics, std::int64_t last_step);
+
+class Progress {
+ public:
+  // `out` must outlive it. `terminal`: whether it is one (::isatty).
+  Progress(std::ostream& out, bool terminal, std::int64_t last_step);
+  ~Progress();  // ends an open line
+
+  void step(const StepMetrics& metrics);
+  void note(const std::string& line);  // stays on the screen
+
+ private:
+  void end_line();
+  std::ostream& out_;
+  bool terminal_, line_open_ = false;
+  std::int64_t last_step_;
+};
+
+}  // namespace tessera::run

@@ -1,0 +1,111 @@
+#include "tessera/run/plan/measured.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <type_traits>
+
+#include "tessera/base/error.h"
+#include "tessera/base/json_file.h"
+#include "tessera/run/config/parse.h"
+#include "tessera/run/metrics/metrics.h"
+#include "tessera/run/run_directory.h"
+
+namespace tessera::run {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr std::size_t kWarmUp = 3;  // steps: recording, allocation
+
+std::vector<StepMetrics> read_metrics(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw InputError("{}: cannot be read, expected the metrics of a run", path.string());
+  std::vector<StepMetrics> steps;
+  std::string line;
+  while (std::getline(file, line))
+    if (!file.eof())  // else cut short: the run is writing it
+      steps.push_back(parse_metrics_line(line, fmt::format("{}:{}", path.string(), steps.size() + 1)));
+  if (steps.empty()) throw InputError("{}: holds no step, expected at least one", path.string());
+  steps.erase(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(std::min(kWarmUp, steps.size() / 2)));
+  return steps;
+}
+
+template <typename T>
+T median(const std::vector<StepMetrics>& steps, T StepMetrics::*member) {
+  std::vector<T> values;
+  for (const StepMetrics& step : steps) values.push_back(step.*member);
+  // Steps under a graph measure nothing of the kind.
+  if constexpr (std::is_floating_point_v<T>) std::erase_if(values, [](T value) { return std::isnan(value); });
+  if (values.empty()) return std::numeric_limits<T>::quiet_NaN();
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+std::optional<std::int64_t> integer_in(const json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_number_integer()) return std::nullopt;
+  return found->get<std::int64_t>();
+}
+
+void add_row(ordered_json& rows, const char* name, const json& predicted, const json& measured) {
+  rows.push_back({{"name", name}, {"predicted", predicted}, {"measured", measured}});
+}
+
+}  // namespace
+
+MeasuredRun read_measured_run(const std::filesystem::path& folder) {
+  const RunDirectory directory(folder);
+  const std::string where = directory.config().string();
+  const json stored = base::read_json_file(directory.config());
+  if (!stored.is_object() || !stored.contains("config") || !stored.contains("model"))
+    throw InputError("{}: expected the settings of a run, with keys 'config' and 'model'", where);
+  MeasuredRun run;
+  apply_json(run.config, stored["config"], where);
+  run.model = models::parse_llama_config(stored["model"], where);
+  const std::vector<StepMetrics> steps = read_metrics(directory.metrics());
+  run.steps = static_cast<std::int64_t>(steps.size());
+  run.step_ms = median(steps, &StepMetrics::step_ms);
+  run.exposed_comm_ms = median(steps, &StepMetrics::exposed_comm_ms);
+  run.gathered_bytes = median(steps, &StepMetrics::gathered_bytes);
+  run.reduced_bytes = median(steps, &StepMetrics::reduced_bytes);
+  std::error_code ignored;
+  if (!std::filesystem::exists(directory.summary(), ignored)) return run;
+  const json summary = base::read_json_file(directory.summary());
+  run.gather_arena_bytes = integer_in(summary, "gather_arena_bytes");
+  run.reduce_arena_bytes = integer_in(summary, "reduce_arena_bytes");
+  run.scratch_bytes = integer_in(summary, "exchange_scratch_bytes");
+  return run;
+}
+
+ordered_json comparison_json(const StepPlan& step, const MeasuredRun& run, const std::string& folder) {
+  ordered_json rows = ordered_json::array();
+  add_row(rows, "step_ms", step.prediction.step_seconds * 1e3, run.step_ms);
+  add_row(rows, "exposed_comm_ms", step.prediction.exposed_seconds() * 1e3, run.exposed_comm_ms);
+  add_row(rows, "gathered_bytes", step.of_all_ranks.gathered, run.gathered_bytes);
+  add_row(rows, "reduced_bytes", step.of_all_ranks.reduced, run.reduced_bytes);
+  if (run.gather_arena_bytes) add_row(rows, "gather_arena_bytes", step.schedule.gather_arena, *run.gather_arena_bytes);
+  if (run.reduce_arena_bytes) add_row(rows, "reduce_arena_bytes", step.schedule.reduce_arena, *run.reduce_arena_bytes);
+  return {{"run", folder}, {"steps", run.steps}, {"rows", std::move(rows)}};
+}
+
+std::string comparison_text(const ordered_json& comparison) {
+  std::string text = fmt::format("\n{}: medians of {} steps; bytes of all ranks\n{:<20} {:>18} {:>18} {:>9}\n",
+                                 comparison["run"].get<std::string>(), comparison["steps"].get<std::int64_t>(), "",
+                                 "predicted", "measured", "ratio");
+  for (const auto& row : comparison["rows"]) {
+    const auto predicted = row["predicted"].get<double>(), measured = row["measured"].get<double>();
+    const int digits = row["measured"].is_number_integer() ? 0 : 3;
+    const bool known = !std::isnan(measured);
+    const std::string ratio = known && measured != 0 ? fmt::format("{:.3f}", predicted / measured) : "-";
+    text += fmt::format("{:<20} {:>18.{}f} {:>18} {:>9}\n", row["name"].get<std::string>(), predicted, digits,
+                        known ? fmt::format("{:.{}f}", measured, digits) : "-", ratio);
+  }
+  return text;
+}
+
+}  // namespace tessera::run

@@ -1,0 +1,118 @@
+#include "tessera/run/plan/plan_flags.h"
+
+#include <algorithm>
+#include <array>
+
+#include "tessera/base/error.h"
+#include "tessera/models/llama_parameters.h"
+#include "tessera/run/config/byte_size.h"
+#include "tessera/run/config/settings.h"
+#include "tessera/schedule/events_json.h"
+
+namespace tessera::run {
+namespace {
+
+constexpr std::array<std::string_view, 20> kSettings{"model",
+                                                     "ranks",
+                                                     "tp",
+                                                     "gtp",
+                                                     "dp",
+                                                     "micro_batch",
+                                                     "global_batch",
+                                                     "seq_len",
+                                                     "dtype",
+                                                     "grad_wire",
+                                                     "recompute",
+                                                     "activation_budget",
+                                                     "sequence_parallel",
+                                                     "reduce_order",
+                                                     "ranks_per_node",
+                                                     "zero",
+                                                     "embedding",
+                                                     "gather_budget",
+                                                     "reduce_budget",
+                                                     "coalesce"};
+
+void apply(TrainConfig& config, const PlanFlags& flags) {
+  for (const auto& [name, words] : flags.settings) {
+    if (words.empty()) continue;
+    if (!flags.measured.empty())
+      throw InputError("{}: got {} with --measured, expected none: the run says it", flag_of(name), words.front());
+    set_from_text(config, *find_setting(name), words, flag_of(name));
+  }
+}
+
+// Made by a run of this model, mesh and number of microbatches?
+schedule::Trace load_events(const PlanFlags& flags, const PlanRequest& request) {
+  schedule::NamedTrace named = schedule::load_trace(flags.events);
+  const TrainConfig& config = request.config;
+  const std::vector<shard::ParameterSpec> specs =
+      models::llama_parameters(request.model, static_cast<int>(config.tp), config.sequence_parallel && config.tp > 1);
+  if (named.names.size() != specs.size())
+    throw InputError("{}: holds {} parameters, expected the {} of model '{}'", flags.events, named.names.size(),
+                     specs.size(), config.model);
+  for (std::size_t i = 0; i < specs.size(); ++i)
+    if (named.names[i] != specs[i].name)
+      throw InputError("{}: parameter {} is '{}', expected '{}' of model '{}'", flags.events, i, named.names[i],
+                       specs[i].name, config.model);
+  if (named.trace.empty()) throw InputError("{}: holds no event, expected a step", flags.events);
+  return std::move(named.trace);
+}
+
+// The file says how many microbatches there are: the batch follows from it where no flag says it.
+void take_batch_of(const schedule::Trace& trace, const std::string& events, TrainConfig& config) {
+  int last = 0;
+  for (const schedule::Event& event : trace) last = std::max(last, event.microbatch);
+  const std::int64_t microbatch = config.micro_batch * config.gtp * config.dp, batch = microbatch * (last + 1);
+  if (config.given.contains("global_batch") && config.global_batch != batch)
+    throw InputError("--global-batch: is {}, expected {}: {} holds {} microbatches of {} sequences",
+                     config.global_batch, batch, events, last + 1, microbatch);
+  config.global_batch = batch;
+}
+
+// What a run chose by its own times is what is planned for it.
+void keep_arenas(const MeasuredRun& run, PlanRequest& request) {
+  if (!request.gather_budget) request.gather_budget = run.gather_arena_bytes;
+  if (!request.reduce_budget && run.reduce_arena_bytes && run.scratch_bytes)
+    request.reduce_budget = *run.reduce_arena_bytes + *run.scratch_bytes;
+}
+
+}  // namespace
+
+std::span<const std::string_view> plan_settings() {
+  return kSettings;
+}
+
+PlanTask plan_task(const PlanFlags& flags, const std::filesystem::path& configs) {
+  PlanTask task;
+  PlanRequest& request = task.request;
+  apply(request.config, flags);
+  if (flags.evaluate && !(flags.measured.empty() && flags.events.empty()))
+    throw InputError("--evaluate: got it with {}, which says the kind of step",
+                     flags.events.empty() ? "--measured" : "--events");
+  if (!flags.measured.empty() && !flags.events.empty())
+    throw InputError("--events: got {} with --measured, expected one of them", flags.events);
+  if (!flags.measured.empty()) {
+    task.run = read_measured_run(flags.measured);
+    request.config = task.run->config;
+    request.model = task.run->model;
+  } else {
+    if (request.config.model.empty())
+      throw InputError("--model is missing: expected a name under configs/ or a config.json");
+    request.model = models::read_llama_config(models::find_model_config(request.config.model, configs));
+  }
+  request.config = resolve_plan_config(std::move(request.config), request.model);
+  request.machine = predict::find_machine(flags.machine, configs / "machines");
+  request.kind = flags.evaluate ? schedule::StepKind::evaluate : schedule::StepKind::train;
+  request.gather_budget = parse_budget(request.config.gather_budget, "--gather-budget");
+  request.reduce_budget = parse_budget(request.config.reduce_budget, "--reduce-budget");
+  request.coalesce_bytes = parse_byte_size(request.config.coalesce, "--coalesce");
+  if (task.run) keep_arenas(*task.run, request);
+  if (flags.events.empty()) return task;
+  request.trace = load_events(flags, request);
+  request.kind = request.trace->front().step;
+  take_batch_of(*request.trace, flags.events, request.config);
+  return task;
+}
+
+}  // namespace tessera::run

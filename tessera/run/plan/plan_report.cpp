@@ -1,0 +1,184 @@
+#include "tessera/run/plan/plan_report.h"
+#include "tessera/run/recompute_choice.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+namespace tessera::run {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string weights_text(const schedule::Unit& unit, const StepPlan& step) {
+  std::vector<std::string> names;
+  for (const schedule::ParameterId id : unit) names.push_back(step.parameters[static_cast<std::size_t>(id)].size.name);
+  return fmt::format("{}", fmt::join(names, " + "));
+}
+
+const schedule::Unit& unit_of(const std::vector<schedule::Unit>& units, int unit) {
+  return units[static_cast<std::size_t>(unit)];
+}
+
+double tokens_of(const PlanRequest& request) {
+  return static_cast<double>(request.config.global_batch * request.config.seq_len);
+}
+
+std::int64_t microbatches_of(const TrainConfig& config) {
+  return config.global_batch / (config.micro_batch * config.gtp * config.dp);
+}
+
+ordered_json traffic_json(const Traffic& traffic) {
+  return {{"gathered_bytes", traffic.gathered}, {"reduced_bytes", traffic.reduced}};
+}
+
+ordered_json memory_json(const MemoryUse& memory) {
+  return {{"weights", memory.weights},     {"gathered", memory.gathered},       {"gradients", memory.gradients},
+          {"optimizer", memory.optimizer}, {"activations", memory.activations}, {"total", memory.total()}};
+}
+
+ordered_json predicted_json(const PlanRequest& request, const schedule::Prediction& p) {
+  return {{"step_ms", p.step_seconds * 1e3},
+          {"compute_ms", p.compute_seconds * 1e3},
+          {"exposed_comm_ms", p.exposed_seconds() * 1e3},
+          {"exposed_gather_ms", p.gather_exposed_seconds * 1e3},
+          {"exposed_reduce_ms", p.reduce_exposed_seconds * 1e3},
+          {"exposed_group_ms", p.comm_exposed_seconds * 1e3},
+          {"tokens_per_second", tokens_of(request) / p.step_seconds}};
+}
+
+ordered_json gathers_json(const StepPlan& step) {
+  ordered_json gathers = ordered_json::array();
+  for (const schedule::Residency& r : step.schedule.residencies)
+    gathers.push_back({{"weights", weights_text(unit_of(step.schedule.gather_units, r.unit), step)},
+                       {"issue", r.issue},
+                       {"free", r.free},
+                       {"wait", r.wait},
+                       {"last", r.last},
+                       {"offset", r.offset},
+                       {"bytes", step.schedule.gather_bytes[static_cast<std::size_t>(r.unit)]}});
+  return gathers;
+}
+
+ordered_json reductions_json(const StepPlan& step) {
+  ordered_json reductions = ordered_json::array();
+  for (const schedule::Reduction& r : step.schedule.reductions)
+    reductions.push_back({{"weights", weights_text(unit_of(step.schedule.reduce_units, r.unit), step)},
+                          {"microbatch", r.microbatch},
+                          {"first", r.first},
+                          {"issue", r.issue},
+                          {"finish", r.finish},
+                          {"replicas", r.replicas},
+                          {"offset", r.offset},
+                          {"bytes", step.schedule.reduce_bytes[static_cast<std::size_t>(r.unit)]}});
+  return reductions;
+}
+
+std::string head_text(const PlanRequest& request, const StepPlan& step) {
+  const TrainConfig& c = request.config;
+  std::string text = fmt::format(
+      "{}: {:.2f} M parameters, {}, {} ranks (tp {} x gtp {} x dp {}) of machine {}\n"
+      "{}: {} microbatches of {} x {} tokens, {} events, {} gathers, {} reductions\n",
+      c.model, static_cast<double>(models::num_params(request.model)) / 1e6, name_of(c.dtype), c.ranks, c.tp, c.gtp,
+      c.dp, request.machine.name, request.kind == schedule::StepKind::train ? "training step" : "evaluation",
+      microbatches_of(c), c.micro_batch, c.seq_len, step.trace.size(), step.schedule.residencies.size(),
+      step.schedule.reductions.size());
+  text += fmt::format("activations computed again: {}\n", recompute_text(recompute_choice(c, request.model)));
+  const MemoryUse& memory = step.memory;
+  text += fmt::format(
+      "\npeak memory of a rank: {} = weights {} + gathered {} + gradients {} + optimizer {} + "
+      "activations {}\n",
+      bytes_text(memory.total()), bytes_text(memory.weights), bytes_text(memory.gathered), bytes_text(memory.gradients),
+      bytes_text(memory.optimizer), bytes_text(memory.activations));
+  if (request.machine.memory_bytes > 0 && memory.total() > request.machine.memory_bytes)
+    text += fmt::format("  more than the {} of a processor of {}\n", bytes_text(request.machine.memory_bytes),
+                        request.machine.name);
+  text += fmt::format("arenas: gathers {}, gradients {}, scratch {}\n", bytes_text(step.schedule.gather_arena),
+                      bytes_text(step.schedule.reduce_arena), bytes_text(step.schedule.scratch));
+  text += fmt::format("received by a rank in a step: weights {}, gradients {}\n", bytes_text(step.of_a_rank.gathered),
+                      bytes_text(step.of_a_rank.reduced));
+  const schedule::Prediction& p = step.prediction;
+  text += fmt::format(
+      "predicted: step {:.3f} ms = compute {:.3f} + exposed communication {:.3f} (gathers {:.3f}, gradients {:.3f}, "
+      "tp {:.3f}); {:.0f} tokens/s\n",
+      p.step_seconds * 1e3, p.compute_seconds * 1e3, p.exposed_seconds() * 1e3, p.gather_exposed_seconds * 1e3,
+      p.reduce_exposed_seconds * 1e3, p.comm_exposed_seconds * 1e3, tokens_of(request) / p.step_seconds);
+  return text + fmt::format("without a schedule: step {:.3f} ms, exposed {:.3f}\n", step.on_demand.step_seconds * 1e3,
+                            step.on_demand.exposed_seconds() * 1e3);
+}
+
+std::string more_text(std::size_t count, std::size_t rows) {
+  return count > rows ? fmt::format("  ... {} more (--rows)\n", count - rows) : "";
+}
+
+std::string gathers_text(const StepPlan& step, std::size_t rows) {
+  const auto& residencies = step.schedule.residencies;
+  std::string text = fmt::format("\n{:>8} {:>8} {:>8} {:>14} {:>14}  {}\n", "issue", "wait", "last", "offset", "bytes",
+                                 "gather, first used by");
+  const std::vector<std::string> names = step.names();
+  for (std::size_t i = 0; i < std::min(rows, residencies.size()); ++i) {
+    const schedule::Residency& r = residencies[i];
+    const schedule::Unit& unit = unit_of(step.schedule.gather_units, r.unit);
+    const std::string others = unit.size() > 1 ? fmt::format(", with {} more", unit.size() - 1) : "";
+    text += fmt::format("{:>8} {:>8} {:>8} {:>14} {:>14}  {}{}\n", r.issue, r.wait, r.last, r.offset,
+                        step.schedule.gather_bytes[static_cast<std::size_t>(r.unit)],
+                        to_string(step.trace[static_cast<std::size_t>(r.wait)], names), others);
+  }
+  return text + more_text(residencies.size(), rows);
+}
+
+std::string reductions_text(const StepPlan& step, bool has_replicas, std::size_t rows) {
+  const auto& reductions = step.schedule.reductions;
+  if (reductions.empty()) return "";
+  std::string text = fmt::format("\n{:>8} {:>8} {:>8} {:>14} {:>14}  {}\n", "first", "issue", "finish", "offset",
+                                 "bytes", "reduction");
+  for (std::size_t i = 0; i < std::min(rows, reductions.size()); ++i) {
+    const schedule::Reduction& r = reductions[i];
+    text += fmt::format("{:>8} {:>8} {:>8} {:>14} {:>14}  mb {} {}{}\n", r.first, r.issue, r.finish, r.offset,
+                        step.schedule.reduce_bytes[static_cast<std::size_t>(r.unit)], r.microbatch,
+                        weights_text(unit_of(step.schedule.reduce_units, r.unit), step),
+                        r.replicas && has_replicas ? ", then replicas" : "");
+  }
+  return text + more_text(reductions.size(), rows);
+}
+
+}  // namespace
+
+std::string bytes_text(std::int64_t bytes) {
+  constexpr std::array unit_names{"B", "KB", "MB", "GB", "TB", "PB", "EB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  for (; value >= 1000 && unit + 1 < unit_names.size(); ++unit) value /= 1000;
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, unit_names.at(unit));
+}
+
+ordered_json plan_json(const PlanRequest& request, const StepPlan& step) {
+  const TrainConfig& c = request.config;
+  return {
+      {"model", c.model},
+      {"machine", request.machine.name},
+      {"step", name_of(request.kind)},
+      {"mesh", {{"ranks", c.ranks}, {"tp", c.tp}, {"gtp", c.gtp}, {"dp", c.dp}}},
+      {"microbatches", microbatches_of(c)},
+      {"tokens", c.global_batch * c.seq_len},
+      {"events", step.trace.size()},
+      {"memory_bytes", memory_json(step.memory)},
+      {"arenas",
+       {{"gather_bytes", step.schedule.gather_arena},
+        {"reduce_bytes", step.schedule.reduce_arena},
+        {"scratch_bytes", step.schedule.scratch}}},
+      {"traffic", traffic_json(step.of_a_rank)},
+      {"traffic_all_ranks", traffic_json(step.of_all_ranks)},
+      {"predicted", predicted_json(request, step.prediction)},
+      {"on_demand",
+       {{"step_ms", step.on_demand.step_seconds * 1e3}, {"exposed_comm_ms", step.on_demand.exposed_seconds() * 1e3}}},
+      {"gathers", gathers_json(step)},
+      {"reductions", reductions_json(step)}};
+}
+
+std::string plan_text(const PlanRequest& request, const StepPlan& step, std::size_t rows) {
+  return head_text(request, step) + gathers_text(step, rows) + reductions_text(step, request.config.dp > 1, rows);
+}
+
+}  // namespace tessera::run

@@ -1,0 +1,30 @@
+// What `tessera plan` shows: a planned step as JSON and as text.
+#pragma once
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tessera/run/plan/step_plan.h"
+
+namespace tessera::run {
+
+// {"model", "machine", "step", "mesh": {"ranks", "tp", "gtp", "dp"}, "microbatches", "tokens", "events",
+//  "memory_bytes": {"weights", "gathered", "gradients", "optimizer", "activations", "total"},
+//  "arenas": {"gather_bytes", "reduce_bytes", "scratch_bytes"},
+//  "traffic": {"gathered_bytes", "reduced_bytes"}                       received by the rank that receives most
+//  "traffic_all_ranks": the same keys,
+//  "predicted": {"step_ms", "compute_ms", "exposed_comm_ms", "exposed_gather_ms", "exposed_reduce_ms",
+//                "exposed_group_ms", "tokens_per_second"},
+//  "on_demand": {"step_ms", "exposed_comm_ms"},                         the same step without a schedule
+//  "gathers": [{"weights", "issue", "free", "wait", "last", "offset", "bytes"}],
+//  "reductions": [{"weights", "microbatch", "first", "issue", "finish", "replicas", "offset", "bytes"}]}
+// Positions are those of schedule/schedule.h. tokens: of the whole step, all ranks.
+nlohmann::ordered_json plan_json(const PlanRequest& request, const StepPlan& step);
+
+// The same for people; of gathers and reductions the first `rows` each.
+std::string plan_text(const PlanRequest& request, const StepPlan& step, std::size_t rows);
+
+// "1.50 GB".
+std::string bytes_text(std::int64_t bytes);
+
+}  // namespace tessera::run

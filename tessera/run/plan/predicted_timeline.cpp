@@ -1,0 +1,85 @@
+#include "tessera/run/plan/predicted_timeline.h"
+
+#include <algorithm>
+
+#include "tessera/run/metrics/trace_events.h"
+
+namespace tessera::run {
+namespace {
+
+using nlohmann::ordered_json;
+using schedule::Activity;
+using schedule::ParameterSize;
+using schedule::Span;
+
+// Bytes of one member, less those of another where they are counted in it.
+struct Bytes {
+  std::int64_t ParameterSize::*all = nullptr;
+  std::int64_t ParameterSize::*less = nullptr;
+};
+
+TraceSpan transfer(const StepPlan& step, std::string_view what, const schedule::Unit& unit, Bytes counted) {
+  std::vector<std::string> weights;
+  std::int64_t bytes = 0;
+  for (const schedule::ParameterId id : unit) {
+    const ParameterSize& size = step.parameters[static_cast<std::size_t>(id)].size;
+    weights.push_back(size.name);
+    bytes += size.*counted.all - (counted.less ? size.*counted.less : 0);
+  }
+  return {.name = name_of_transfer(what, weights), .args = {{"weights", weights}, {"bytes", bytes}}};
+}
+
+TraceSpan gather(const StepPlan& step, const Span& span, Bytes counted) {
+  const schedule::Residency& residency = step.schedule.residencies[static_cast<std::size_t>(span.index)];
+  return transfer(step, name_of(span.lane), step.schedule.gather_units[static_cast<std::size_t>(residency.unit)],
+                  counted);
+}
+
+TraceSpan reduction(const StepPlan& step, const Span& span, std::string_view what, Bytes counted) {
+  const schedule::Reduction& reduction = step.schedule.reductions[static_cast<std::size_t>(span.index)];
+  return transfer(step, what, step.schedule.reduce_units[static_cast<std::size_t>(reduction.unit)], counted);
+}
+
+TraceSpan labelled(const StepPlan& step, const Span& span, const std::vector<std::string>& names) {
+  const auto index = static_cast<std::size_t>(span.index);
+  switch (span.lane) {
+    case Activity::compute:
+      return {.name = step.costs.work[index], .args = {{"before", to_string(step.trace[index], names)}}};
+    case Activity::gather:
+      return gather(step, span, {&ParameterSize::gather_wire, &ParameterSize::gather_tp_wire});
+    case Activity::gather_tp:
+      return gather(step, span, {&ParameterSize::gather_tp_wire});
+    case Activity::reduce_tp:
+      return reduction(step, span, name_of(span.lane), {&ParameterSize::reduce_tp_wire});
+    case Activity::reduce:
+      return reduction(step, span, "reduce", {&ParameterSize::reduce_wire, &ParameterSize::reduce_tp_wire});
+    case Activity::dp:
+      return reduction(step, span, "replicas", {&ParameterSize::replica_wire});
+    case Activity::publish:
+      return transfer(step, "publish", {step.trace[index].parameter}, {&ParameterSize::publish_wire});
+    case Activity::comm:
+    case Activity::agreement:
+      break;  // no lane's
+  }
+  return {};
+}
+
+}  // namespace
+
+ordered_json timeline_json(const StepPlan& step) {
+  ordered_json events = ordered_json::array();
+  name_lanes(events, 0, "every rank");
+  double first = 0;
+  for (const Span& span : step.prediction.spans) first = std::min(first, span.begin);
+  const std::vector<std::string> names = step.names();
+  for (const Span& span : step.prediction.spans) {
+    TraceSpan labels = labelled(step, span, names);
+    labels.category = name_of(span.lane);
+    labels.begin = span.begin;
+    labels.end = span.end;
+    add_span(events, 0, row_of_lane(labels.category), labels, first);
+  }
+  return trace_file(std::move(events));
+}
+
+}  // namespace tessera::run

@@ -1,0 +1,186 @@
+#include "tessera/run/plan/step_plan.h"
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/models/llama_parameters.h"
+#include "tessera/predict/llama_trace.h"
+#include "tessera/run/config/byte_size.h"
+#include "tessera/run/config/resolve.h"
+#include "tessera/run/recompute_choice.h"
+#include "tessera/schedule/check/check_mesh.h"
+
+namespace tessera::run {
+namespace {
+
+shard::ParameterTypes types_of(const TrainConfig& config) {
+  return {.model = config.dtype, .accumulator = quant::accumulator_of(config.dtype), .wire = *config.grad_wire};
+}
+
+predict::MeshDegrees mesh_of(const TrainConfig& config) {
+  return {.tp = static_cast<int>(config.tp),
+          .gtp = static_cast<int>(config.gtp),
+          .dp = static_cast<int>(config.dp),
+          .zero = config.zero,
+          .node = gtp_ranks_of_node(config)};
+}
+
+// Of a step whose microbatches have `events` each.
+void check_length(std::int64_t microbatches, std::int64_t events) {
+  if (microbatches > kMostEvents / std::max<std::int64_t>(events, 1))
+    throw InputError("--global-batch: a step of {} microbatches with {} events each, expected at most {} events",
+                     microbatches, events, kMostEvents);
+}
+
+schedule::Trace trace_of(const PlanRequest& request, const StepPlan& step) {
+  if (request.trace) return *request.trace;
+  const TrainConfig& config = request.config;
+  const std::int64_t microbatches = config.global_batch / (config.micro_batch * config.gtp * config.dp);
+  const auto embedding = static_cast<std::size_t>(models::llama_ids(request.model).embedding);
+  const bool by_rows = step.parameters[embedding].row_buffers > 0;
+  predict::LlamaTraceOptions options{.tp_size = static_cast<int>(config.tp),
+                                     .tp_rank = static_cast<int>(config.tp) - 1,
+                                     .sequence_parallel = config.sequence_parallel,
+                                     .recompute = nn::BlockRecompute(recompute_choice(config, request.model)),
+                                     .kind = request.kind,
+                                     .tokens = config.micro_batch * config.seq_len,
+                                     .row_ranks = by_rows ? static_cast<int>(config.gtp) : 1,
+                                     .dtype = config.dtype};
+  schedule::Trace one = predict::llama_trace(request.model, options);
+  if (microbatches == 1) return one;
+  check_length(microbatches, static_cast<std::int64_t>(one.size()));
+  options.microbatches = static_cast<int>(microbatches);
+  return predict::llama_trace(request.model, options);
+}
+
+// Everything but the arenas.
+MemoryUse lasting_memory(const PlanRequest& request, const StepPlan& step) {
+  const shard::ParameterTypes types = types_of(request.config);
+  const auto model = static_cast<std::int64_t>(quant::size_of(types.model));
+  const auto accumulator = static_cast<std::int64_t>(quant::size_of(types.accumulator));
+  MemoryUse memory{.activations = peak_stashed(step.trace)};
+  for (const predict::PlannedParameter& parameter : step.parameters) {
+    memory.weights += parameter.shard_elements * model;
+    memory.gradients += parameter.shard_elements * accumulator;
+    memory.optimizer += parameter.state_elements * accumulator * (types.model != types.accumulator ? 3 : 2);
+  }
+  return memory;
+}
+
+std::vector<schedule::ParameterSize> sizes_of(const StepPlan& step) {
+  std::vector<schedule::ParameterSize> sizes;
+  for (const predict::PlannedParameter& parameter : step.parameters) sizes.push_back(parameter.size);
+  return sizes;
+}
+
+// For arenas, as a run on GPUs leaves it.
+std::int64_t room_beside(const MemoryUse& memory, const predict::Machine& machine) {
+  if (machine.memory_bytes == 0) return schedule::kUnlimited;
+  return std::max<std::int64_t>(0, machine.memory_bytes - machine.memory_bytes / 20 - memory.total());
+}
+
+void count_traffic(StepPlan& step, std::int64_t ranks) {
+  for (const schedule::Residency& residency : step.schedule.residencies)
+    for (const schedule::ParameterId id : step.schedule.gather_units[static_cast<std::size_t>(residency.unit)]) {
+      const predict::PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(id)];
+      step.of_a_rank.gathered += parameter.size.gather_wire;
+      step.of_all_ranks.gathered += parameter.gather_total;
+    }
+  for (const schedule::Event& event : step.trace) {
+    // Of rows every rank receives as many as it gives.
+    if (event.kind == schedule::EventKind::comm && event.parameter >= 0) {
+      step.of_a_rank.gathered += event.bytes;
+      step.of_all_ranks.gathered += ranks * event.bytes;
+    }
+    if (event.kind != schedule::EventKind::publish) continue;
+    const predict::PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(event.parameter)];
+    step.of_a_rank.gathered += parameter.size.publish_wire;
+    step.of_all_ranks.gathered += parameter.publish_total;
+  }
+  for (const schedule::Reduction& reduction : step.schedule.reductions)
+    for (const schedule::ParameterId id : step.schedule.reduce_units[static_cast<std::size_t>(reduction.unit)]) {
+      const predict::PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(id)];
+      step.of_a_rank.reduced += parameter.size.reduce_wire + (reduction.replicas ? parameter.size.replica_wire : 0);
+      step.of_all_ranks.reduced += parameter.reduce_total + (reduction.replicas ? parameter.replica_total : 0);
+    }
+}
+
+}  // namespace
+
+std::vector<std::string> StepPlan::names() const {
+  std::vector<std::string> all;
+  for (const predict::PlannedParameter& parameter : parameters) all.push_back(parameter.size.name);
+  return all;
+}
+
+TrainConfig resolve_plan_config(TrainConfig config, const models::LlamaConfig& model) {
+  if (!config.grad_wire) config.grad_wire = config.dtype;
+  config.backend = Backend::mpi;  // as many ranks as asked for: none is started
+  const std::int64_t part = config.tp * config.gtp;
+  const std::int64_t replicas = config.dp > 0 ? config.dp : std::max<std::int64_t>(1, config.ranks / part);
+  if (!config.given.contains("global_batch")) config.global_batch = config.micro_batch * config.gtp * replicas;
+  return resolve_model(resolve_ranks(std::move(config), std::nullopt), model);
+}
+
+StepPlan plan_step(const PlanRequest& request) {
+  const TrainConfig& config = request.config;
+  StepPlan step;
+  step.parameters = planned_parameters(request.model, types_of(config), mesh_of(config), config.sequence_parallel,
+                                       embedding_reads(config));
+  step.trace = trace_of(request, step);
+  step.memory = lasting_memory(request, step);
+  const predict::CostInput input{.model = request.model,
+                                 .machine = request.machine,
+                                 .mesh = mesh_of(config),
+                                 .types = types_of(config),
+                                 .recompute = nn::BlockRecompute(recompute_choice(config, request.model)),
+                                 .sequence_parallel = config.sequence_parallel,
+                                 .sequences = config.micro_batch,
+                                 .seq_len = config.seq_len};
+  step.costs = event_costs(input, step.trace, step.parameters);
+  const schedule::BudgetChoice choice{.gather = request.gather_budget,
+                                      .reduce = request.reduce_budget,
+                                      .coalesce_bytes = request.coalesce_bytes,
+                                      .room = room_beside(step.memory, request.machine)};
+  step.schedule = schedule::plan_within(step.trace, sizes_of(step), choice, [&](const schedule::Schedule& tried) {
+    set_unit_costs(input, step.trace, step.parameters, tried, step.costs.costs);
+    return step.costs.costs;
+  });
+  set_unit_costs(input, step.trace, step.parameters, step.schedule, step.costs.costs);
+  const mesh::Mesh mesh({{"tp", input.mesh.tp}, {"gtp", input.mesh.gtp}, {"dp", input.mesh.dp}});
+  const std::vector<std::string> faults = schedule::check_mesh(mesh, step.trace, sizes_of(step), step.schedule);
+  TESSERA_CHECK(faults.empty(), "the planned schedule is wrong: {}", faults.front());
+  step.memory.gathered = step.schedule.gather_arena;
+  for (const predict::PlannedParameter& parameter : step.parameters) step.memory.gathered += parameter.row_buffers;
+  step.memory.gradients += step.schedule.reduce_arena + step.schedule.scratch;
+  step.prediction = schedule::simulate(step.trace, step.schedule, step.costs.costs);
+  step.on_demand = schedule::simulate_on_demand(step.trace, step.schedule, step.costs.costs);
+  count_traffic(step, input.mesh.ranks());
+  return step;
+}
+
+void check_budgets(const TrainConfig& config, const models::LlamaConfig& model) {
+  PlanRequest request{.config = config, .model = model, .machine = {}};
+  request.gather_budget = parse_budget(config.gather_budget, "--gather-budget");
+  request.reduce_budget = parse_budget(config.reduce_budget, "--reduce-budget");
+  request.coalesce_bytes = parse_byte_size(config.coalesce, "--coalesce");
+  if (!request.gather_budget && !request.reduce_budget) return;
+  StepPlan step;
+  step.parameters =
+      planned_parameters(model, types_of(config), mesh_of(config), config.sequence_parallel, embedding_reads(config));
+  const schedule::Trace trace = trace_of(request, step);
+  const auto check = [&](const char* flag, const Budget& gather, const Budget& reduce) {
+    try {
+      schedule::plan(trace, sizes_of(step),
+                     {.gather_budget = gather.value_or(schedule::kUnlimited),
+                      .reduce_budget = reduce.value_or(schedule::kUnlimited),
+                      .coalesce_bytes = request.coalesce_bytes});
+    } catch (const InputError& error) {
+      throw InputError("{}: {}", flag, error.what());
+    }
+  };
+  check("--gather-budget", request.gather_budget, {});
+  check("--reduce-budget", {}, request.reduce_budget);
+}
+
+}  // namespace tessera::run

@@ -1,0 +1,65 @@
+// What `tessera plan` works out about a step, without tensors, ranks or a run.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/predict/costs.h"
+#include "tessera/run/config/byte_size.h"
+#include "tessera/run/config/config.h"
+#include "tessera/schedule/plan/auto.h"
+
+namespace tessera::run {
+
+struct PlanRequest {
+  TrainConfig config;  // resolved (resolve_plan_config)
+  models::LlamaConfig model;
+  predict::Machine machine;
+  schedule::StepKind kind = schedule::StepKind::train;
+  Budget gather_budget, reduce_budget;
+  std::int64_t coalesce_bytes = std::int64_t{1} << 20;  // --coalesce
+  std::optional<schedule::Trace> trace;                 // recorded by a run; none: nn::llama_trace
+};
+
+// Peak bytes of a rank (of the one that has most).
+struct MemoryUse {
+  std::int64_t weights = 0;      // shards in the model's type
+  std::int64_t gathered = 0;     // the gather arena, and buffers of rows read by index
+  std::int64_t gradients = 0;    // main_grad, the reduce arena and its scratch
+  std::int64_t optimizer = 0;    // master and moments
+  std::int64_t activations = 0;  // greatest sum of what is kept for backward at a time
+  std::int64_t total() const { return weights + gathered + gradients + optimizer + activations; }
+};
+
+// Bytes received in a step.
+struct Traffic {
+  std::int64_t gathered = 0, reduced = 0;  // reduced: sums over tp, gtp and dp
+};
+
+struct StepPlan {
+  std::vector<predict::PlannedParameter> parameters;  // by id
+  schedule::Trace trace;                              // of the last tp rank
+  schedule::Schedule schedule;
+  predict::StepCosts costs;
+  schedule::Prediction prediction, on_demand;  // on_demand: without a schedule
+  MemoryUse memory;
+  Traffic of_a_rank, of_all_ranks;  // of_a_rank: of the one that receives most
+  std::vector<std::string> names() const;
+};
+
+// Fills in what follows from other settings: grad_wire, ranks, dp, seq_len; a global batch that is not given is one
+// microbatch. InputError as resolve_ranks and resolve_model.
+TrainConfig resolve_plan_config(TrainConfig config, const models::LlamaConfig& model);
+
+// Events of a step that is planned, at most: some seconds, some hundred megabytes.
+inline constexpr std::int64_t kMostEvents = 4'000'000;
+
+// Errors (InputError): a budget below the smallest that can run, a machine without flops for the type, more than
+// kMostEvents.
+StepPlan plan_step(const PlanRequest& request);
+// Whether the steps of a resolved run can be planned, before it begins. Errors (InputError): a budget below the
+// smallest that can run.
+void check_budgets(const TrainConfig& config, const models::LlamaConfig& model);
+
+}  // namespace tessera::run

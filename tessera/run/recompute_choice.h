@@ -1,0 +1,24 @@
+// Which blocks compute activations again, so that what a rank keeps fits a budget.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/models/llama_config.h"
+#include "tessera/nn/recompute.h"
+#include "tessera/run/config/config.h"
+#include "tessera/schedule/events.h"
+
+namespace tessera::run {
+
+// The policy of every block of a resolved run. With automatic: the cheapest policies with which the activations of a
+// microbatch fit the budget on every tp rank, bytes being those of nn::llama_trace. Blocks go from none to selective,
+// and where that is not enough from selective to full, from the first one on: selective computation costs less time a
+// byte than full. Pure; the same on every rank. Errors (InputError): the budget is no byte size, or below what full
+// recomputation of every block keeps (the message says both).
+std::vector<nn::Recompute> recompute_choice(const TrainConfig& config, const models::LlamaConfig& model);
+
+// "none", or "3 selective, 5 full of 8 blocks".
+std::string recompute_text(const std::vector<nn::Recompute>& blocks);
+
+}  // namespace tessera::run

@@ -1,0 +1,125 @@
+#include "tessera/run/run_directory.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "tessera/base/error.h"
+
+namespace tessera::run {
+namespace fs = std::filesystem;
+namespace {
+
+[[noreturn]] void fail_write(const fs::path& path, int cause) {
+  throw Error("{}: cannot be written: {}", path.string(), std::strerror(cause));
+}
+
+// Writes all of `text` and syncs; 0 or the cause of the failure.
+int write_and_sync(int file, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(file, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return errno;
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return ::fsync(file) == 0 ? 0 : errno;
+}
+
+void sync_folder(const fs::path& folder) {
+  const int file = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (file < 0) fail_write(folder, errno);
+  const int cause = ::fsync(file) == 0 || errno == EINVAL ? 0 : errno;  // EINVAL: a file system without it
+  ::close(file);
+  if (cause) fail_write(folder, cause);
+}
+
+// Makes `folder` and its parents; puts those that were not there in `made`, outermost first.
+void make_folders(const fs::path& folder, std::vector<fs::path>& made) {
+  std::vector<fs::path> missing;
+  std::error_code error;
+  for (fs::path at = folder; !at.empty() && !fs::exists(at, error); at = at.parent_path()) {
+    if (error) throw fs::filesystem_error("", at, error);
+    missing.push_back(at);
+  }
+  for (auto at = missing.rbegin(); at != missing.rend(); ++at)
+    if (fs::create_directory(*at)) made.push_back(*at);
+}
+
+void probe_write(const fs::path& folder) {
+  const fs::path probe = folder / fmt::format(".write-test.{}", ::getpid());
+  const int file = ::open(probe.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (file < 0) throw fs::filesystem_error("", probe, std::error_code(errno, std::generic_category()));
+  ::close(file);
+  ::unlink(probe.c_str());
+}
+
+}  // namespace
+
+fs::path RunDirectory::step_trace(std::int64_t step) const {
+  return root_ / fmt::format("trace-step-{}.json", step);
+}
+
+bool RunDirectory::holds_run() const {
+  std::error_code ignored;
+  for (const fs::path& path : {config(), metrics(), summary(), checkpoints()})
+    if (fs::exists(fs::symlink_status(path, ignored))) return true;
+  return false;
+}
+
+bool continues_in(const fs::path& out, const std::string& resume) {
+  if (resume.empty() || resume == "latest") return !resume.empty();
+  const fs::path root = fs::weakly_canonical(out), checkpoint = fs::weakly_canonical(resume);
+  const fs::path inside = checkpoint.lexically_relative(root);
+  return !inside.empty() && *inside.begin() != "..";
+}
+
+void check_run_directory(const fs::path& out, const std::string& resume) {
+  std::error_code error;
+  const fs::file_status status = fs::status(out, error);
+  if (error && status.type() != fs::file_type::not_found)
+    throw InputError("--out: '{}' cannot be used: {}", out.string(), error.message());
+  if (!fs::exists(status)) return;
+  if (!fs::is_directory(status)) throw InputError("--out: '{}' is a file, expected a folder", out.string());
+  if (RunDirectory(out).holds_run() && !continues_in(out, resume))
+    throw InputError("--out: '{}' holds another run, expected a new folder (or --resume latest to go on with that run)",
+                     out.string());
+}
+
+RunDirectory create_run_directory(const fs::path& out, const std::string& resume) {
+  check_run_directory(out, resume);
+  std::vector<fs::path> made;
+  try {
+    const fs::path root = fs::absolute(out).lexically_normal();
+    make_folders(root / "checkpoints", made);
+    probe_write(root);
+    probe_write(root / "checkpoints");
+  } catch (const fs::filesystem_error& failure) {
+    std::error_code ignored;
+    for (auto at = made.rbegin(); at != made.rend(); ++at) fs::remove(*at, ignored);
+    throw InputError("--out: '{}' cannot be written: {}", out.string(), failure.code().message());
+  }
+  return RunDirectory(out);
+}
+
+void write_file_atomically(const fs::path& path, std::string_view text) {
+  const fs::path aside = path.string() + fmt::format(".partial.{}", ::getpid());
+  const int file = ::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (file < 0) fail_write(path, errno);
+  int cause = write_and_sync(file, text);
+  if (::close(file) != 0 && cause == 0) cause = errno;
+  if (cause == 0 && ::rename(aside.c_str(), path.c_str()) != 0) cause = errno;
+  if (cause != 0) {
+    ::unlink(aside.c_str());
+    fail_write(path, cause);
+  }
+  sync_folder(path.has_parent_path() ? path.parent_path() : fs::path("."));
+}
+
+void write_json_atomically(const fs::path& path, const nlohmann::ordered_json& value) {
+  write_file_atomically(path, value.dump(2) + "\n");
+}
+
+}  // namespace tessera::run

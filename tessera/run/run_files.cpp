@@ -1,0 +1,125 @@
+#include "tessera/run/run_files.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <iostream>
+
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/folder.h"
+#include "tessera/run/config/settings.h"
+#include "tessera/run/transport.h"
+
+namespace tessera::run {
+namespace {
+
+using nlohmann::ordered_json;
+
+// An advisory lock that ends with the process, however it ends. Where the file system has none, none is taken.
+checkpoint::FileDescriptor lock_folder(const std::filesystem::path& folder) {
+  checkpoint::FileDescriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (descriptor.get() < 0) throw InputError("--out: '{}': {}", folder.string(), std::strerror(errno));
+  if (::flock(descriptor.get(), LOCK_EX | LOCK_NB) == 0) return descriptor;
+  switch (errno) {
+    case EWOULDBLOCK:
+      throw InputError("--out: another process is training in '{}', expected a folder of its own", folder.string());
+    case ENOSYS:
+    case EOPNOTSUPP:
+    case ENOLCK:
+      return {};
+    default:
+      throw InputError("--out: '{}' cannot be locked: {}", folder.string(), std::strerror(errno));
+  }
+}
+
+// What a resumed run leaves behind goes, now that the checkpoint it starts from has been read through.
+std::filesystem::path make_ready(const RunPlan& plan, const RunDirectory& directory) {
+  checkpoint::remove_checkpoints_after(directory.checkpoints(), plan.first_step - 1);
+  write_json_atomically(directory.config(), ordered_json(stored_state(plan)));
+  return directory.metrics();
+}
+
+std::string mesh_text(const TrainConfig& config) {
+  return fmt::format("{} ranks (tp {} x gtp {} x dp {}), backend {}", config.ranks, config.tp, config.gtp, config.dp,
+                     name_of(config.backend));
+}
+
+}  // namespace
+
+RunFiles::RunFiles(const RunPlan& plan)
+    : plan_(plan),
+      directory_(create_run_directory(plan.config.out, plan.config.resume)),
+      lock_(lock_folder(directory_.root())),
+      metrics_(make_ready(plan, directory_), plan.first_step - 1),
+      tensorboard_(directory_.root(), plan.first_step > 1 ? std::optional(plan.first_step) : std::nullopt),
+      progress_(std::cout, ::isatty(STDOUT_FILENO) == 1, plan.config.steps) {
+  const TrainConfig& config = plan.config;
+  note(fmt::format("model {}: {:.2f} M parameters, {}, {}", config.model,
+                   static_cast<double>(models::num_params(plan.model)) / 1e6, name_of(config.dtype),
+                   mesh_text(config)));
+  note(fmt::format("data: {} tokens, {} samples of {} tokens an epoch; {} sequences a step", plan.data->num_tokens(),
+                   plan.data->num_samples(), config.seq_len, config.global_batch));
+  if (plan.checkpoint) note(fmt::format("going on from {} with step {}", plan.checkpoint->string(), plan.first_step));
+  if (lock_.get() < 0) note("the file system of --out has no locks: nothing keeps another run out of this folder");
+  for (const std::string& line : plan.notes) note(line);
+}
+
+void RunFiles::step(const StepMetrics& metrics) {
+  metrics_.write(metrics);
+  tensorboard_.write(metrics.step, scalars_of(metrics));
+  progress_.step(metrics);
+}
+
+void RunFiles::step_trace(std::int64_t step, const ordered_json& trace) {
+  const std::filesystem::path path = directory_.step_trace(step);
+  write_file_atomically(path, trace.dump());
+  note(fmt::format("timeline of step {}: {}", step, path.string()));
+}
+
+void RunFiles::finish(const RunSummary& summary) {
+  const TrainConfig& config = plan_.config;
+  ordered_json json = {{"step", summary.last_step},
+                       {"trained_steps", summary.trained_steps},
+                       {"skipped_steps", summary.skipped_steps},
+                       {"unproduced_gradients", summary.unproduced_gradients}};
+  if (summary.loss) json["loss"] = *summary.loss;
+  if (summary.valid_loss) json["valid_loss"] = *summary.valid_loss;
+  json["tokens_per_second"] = summary.tokens_per_second;
+  json["dtype"] = name_of(config.dtype);
+  json["grad_wire"] = name_of(*config.grad_wire);
+  json["reduce_order"] = name_of(config.reduce_order);
+  if (config.ranks_per_node > 0) json["ranks_per_node"] = config.ranks_per_node;
+  json["deterministic"] = config.backend != Backend::nccl || config.deterministic;
+  json["checkpoint"] = summary.checkpoint.string();
+  const runtime::ScheduleStatistics& schedules = summary.schedules;
+  json["schedules"] = schedules.planned;
+  json["departed_steps"] = schedules.departed_steps;
+  json["demand_gathers"] = schedules.demand_gathers;
+  json["gather_arena_bytes"] = schedules.gather_arena_bytes;
+  json["gather_peak_bytes"] = schedules.gather_peak_bytes;
+  json["reduce_arena_bytes"] = schedules.reduce_arena_bytes;
+  json["reduce_peak_bytes"] = schedules.reduce_peak_bytes;
+  json["exchange_scratch_bytes"] = schedules.scratch_bytes;
+  json["on_demand_peak_bytes"] = schedules.on_demand_peak_bytes;
+  if (config.backend == Backend::nccl) json["host_waits"] = summary.host_waits;
+  if (config.cuda_graph) json["graph_steps"] = summary.graph_steps;
+  if (const std::string_view transport = transport_of(config, schedules); !transport.empty()) {
+    json["transport"] = transport;
+    if (config.pushes && !schedules.indirect.empty())
+      note("some weights and gradients travelled by NCCL: " + schedules.indirect);
+  }
+  write_json_atomically(directory_.summary(), json);
+  if (summary.skipped_steps > 0)
+    note(fmt::format("{} steps were skipped: their gradient was not finite", summary.skipped_steps));
+  if (schedules.departed_steps > 0)
+    note(fmt::format("{} steps left their schedule: {} weights were gathered on demand", schedules.departed_steps,
+                     schedules.demand_gathers));
+  if (summary.valid_loss) note(fmt::format("held-out loss {:.4f}", *summary.valid_loss));
+  note(fmt::format("checkpoint: {}", summary.checkpoint.string()));
+}
+
+}  // namespace tessera::run

@@ -1,0 +1,49 @@
+// What a run leaves in its folder and on the screen. Rank 0's business alone.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "tessera/checkpoint/io.h"
+#include "tessera/run/metrics/metrics.h"
+#include "tessera/run/metrics/progress.h"
+#include "tessera/run/metrics/tensorboard.h"
+#include "tessera/run/run_directory.h"
+#include "tessera/run/run_plan.h"
+#include "tessera/runtime/runtime.h"
+
+namespace tessera::run {
+
+// What the run's summary states besides what its settings say.
+struct RunSummary {
+  std::int64_t last_step = 0, trained_steps = 0, skipped_steps = 0, unproduced_gradients = 0;
+  std::optional<double> loss, valid_loss;
+  double tokens_per_second = 0;  // median over this run's steps
+  std::filesystem::path checkpoint;
+  runtime::ScheduleStatistics schedules;  // of rank 0
+  std::int64_t graph_steps = 0;           // that were launches of a graph
+  std::int64_t host_waits = 0;            // of rank 0 within steps (base/host_waits.h)
+};
+
+class RunFiles {
+ public:
+  // Makes and locks the folder, writes config.json, opens the rest; says on the screen what the run is. Errors:
+  // InputError as create_run_directory, or when another process trains there.
+  explicit RunFiles(const RunPlan& plan);
+
+  void step(const StepMetrics& metrics);
+  void step_trace(std::int64_t step, const nlohmann::ordered_json& trace);
+  void note(const std::string& line) { progress_.note(line); }
+  void finish(const RunSummary& summary);
+
+ private:
+  const RunPlan& plan_;
+  RunDirectory directory_;
+  checkpoint::FileDescriptor lock_;  // on the folder, while this object lives: one run at a time
+  MetricsWriter metrics_;
+  TensorBoardWriter tensorboard_;
+  Progress progress_;
+};
+
+}  // namespace tessera::run

@@ -1,0 +1,52 @@
+#include "tessera/run/trainer_options.h"
+
+#include "tessera/base/error.h"
+#include "tessera/run/config/byte_size.h"
+#include "tessera/run/config/resolve.h"
+#include "tessera/run/plan/step_plan.h"
+#include "tessera/run/recompute_choice.h"
+
+namespace tessera::run {
+namespace {
+
+runtime::RuntimeOptions runtime_options(const TrainConfig& config) {
+  runtime::RuntimeOptions options;
+  options.gather_budget = parse_budget(config.gather_budget, "--gather-budget");
+  options.reduce_budget = parse_budget(config.reduce_budget, "--reduce-budget");
+  options.coalesce_bytes = parse_byte_size(config.coalesce, "--coalesce");
+  options.zero = config.zero;
+  options.pushes = config.pushes;
+  options.node = gtp_ranks_of_node(config);
+  options.replay = {.poison = config.debug_poison, .delay_seed = static_cast<std::uint64_t>(config.debug_delays)};
+  return options;
+}
+
+}  // namespace
+
+train::TrainerOptions trainer_options(const TrainConfig& config, const models::LlamaConfig& model) {
+  return {
+      .model = model,
+      .tp = static_cast<int>(config.tp),
+      .gtp = static_cast<int>(config.gtp),
+      .dp = static_cast<int>(config.dp),
+      .types = {.model = config.dtype, .accumulator = quant::accumulator_of(config.dtype), .wire = *config.grad_wire},
+      .sequence_parallel = config.sequence_parallel,
+      .recompute = nn::BlockRecompute(recompute_choice(config, model)),
+      .seq_len = config.seq_len,
+      .embedding = embedding_reads(config),
+      .adamw = {.beta1 = config.beta1, .beta2 = config.beta2, .eps = config.eps, .weight_decay = config.weight_decay},
+      .clip = config.clip,
+      .runtime = runtime_options(config),
+      .graph = config.cuda_graph};
+}
+
+train::LrSchedule lr_schedule_of(const TrainConfig& config) {
+  TESSERA_CHECK(config.schedule_steps >= 0, "schedule_steps {} is not resolved", config.schedule_steps);
+  return {.lr = config.lr,
+          .min_lr = config.min_lr,
+          .warmup_steps = config.warmup_steps,
+          .schedule_steps = config.schedule_steps,
+          .shape = config.lr_schedule};
+}
+
+}  // namespace tessera::run

@@ -1,0 +1,10 @@
+#include "tessera/run/transport.h"
+
+namespace tessera::run {
+
+std::string_view transport_of(const TrainConfig& config, const runtime::ScheduleStatistics& statistics) {
+  if (config.backend != Backend::nccl || config.gtp == 1 || statistics.planned == 0) return "";
+  return statistics.indirect.empty() ? "push" : "nccl";
+}
+
+}  // namespace tessera::run

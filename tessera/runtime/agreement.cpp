@@ -1,0 +1,186 @@
+#include "tessera/runtime/agreement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <thread>
+
+#include "tessera/base/error.h"
+
+namespace tessera::runtime {
+namespace {
+
+using namespace std::chrono_literals;
+constexpr auto kSearch = 10s;  // how long others may take to say what they did
+
+// The last stage before which both ranks have done the same, where they may differ. Nothing when the step is over and
+// went alike, or they parted before what the other still posts.
+std::optional<std::size_t> last_alike(const StepRecord& own, const Notice::Step& theirs) {
+  std::size_t alike = theirs.first;
+  while (alike < own.hashes() && alike < theirs.end() && own.hash_before(alike) == theirs.hashes[alike - theirs.first])
+    ++alike;
+  if (alike == theirs.first) return std::nullopt;
+  const bool both_over = own.is_over() && theirs.is_over;
+  if (both_over && alike == own.hashes() && alike == theirs.end()) return std::nullopt;
+  return alike - 1;
+}
+
+// Two ranks in a stage before which they did the same.
+struct Pair {
+  const StepRecord& own;
+  int own_rank = 0;
+  const Notice& theirs;
+  const Notice::Step& their_step;
+  int their_rank = 0;
+  std::size_t stage = 0;
+};
+
+// The first event in which they differ; empty while both may go on alike.
+std::string difference_in(const Pair& pair, const std::vector<std::string>& names) {
+  const std::size_t begin = pair.own.begin_of(pair.stage), end = pair.own.end_of(pair.stage);
+  const std::span<const schedule::Event> own(pair.own.trace().begin() + static_cast<std::ptrdiff_t>(begin),
+                                             end - begin);
+  const std::span<const schedule::Event> theirs(pair.theirs.events);
+  std::size_t alike = 0;
+  while (alike < own.size() && alike < theirs.size() && is_same(own[alike], theirs[alike])) ++alike;
+  // Where one's events end it may go on, unless it has ended the stage.
+  const auto text_at = [&](std::span<const schedule::Event> events, bool ended, bool is_last) -> std::string {
+    if (alike < events.size()) return to_string(events[alike], names);
+    if (!ended) return {};
+    return is_last ? "the end of the step" : "the end of the microbatch";
+  };
+  const std::size_t hashes = pair.own.hashes(), their_hashes = pair.their_step.end(), next = pair.stage + 1;
+  const std::string ours = text_at(own, next < hashes || pair.own.is_over(), next == hashes);
+  const std::string other =
+      text_at(theirs, pair.theirs.is_whole && (next < their_hashes || pair.their_step.is_over), next == their_hashes);
+  if ((alike == own.size() && alike == theirs.size()) || ours.empty() || other.empty()) return {};
+  return fmt::format("the ranks of a step must do the same: event {} is '{}' on rank {}, '{}' on rank {}",
+                     begin + alike, ours, pair.own_rank, other, pair.their_rank);
+}
+
+}  // namespace
+
+void Agreement::begin_step() {
+  const std::int64_t number = step() + 1;
+  steps_.back().end();
+  if (steps_.size() < kKeptSteps)
+    steps_.emplace_back();
+  else
+    std::ranges::rotate(steps_, steps_.begin() + 1);
+  steps_.back().begin(number);
+}
+
+void Agreement::post() {
+  parallel_.board->post(notice_of(steps_, {}));
+}
+
+std::string Agreement::difference(const Entries& entries) {
+  std::vector<std::string> names;
+  for (const auto& entry : entries) names.push_back(entry->name());
+  if (trace().empty() && steps_.size() == 1) return {};
+  std::optional<Stage> wanted;
+  for (int rank = 0; rank < parallel_.world->size(); ++rank) {
+    if (rank == parallel_.rank) continue;
+    const Notice notice = parse_notice(parallel_.board->read(rank));
+    for (const StepRecord& own : steps_) {
+      const Notice::Step* theirs = notice.find(own.number());
+      const auto stage = theirs ? last_alike(own, *theirs) : std::nullopt;
+      if (!stage) continue;
+      const Stage place{.step = own.number(), .index = static_cast<std::int64_t>(*stage)};
+      wanted = wanted ? std::min(*wanted, place) : place;
+      std::string found;
+      if (notice.dumped == place) found = difference_in({own, parallel_.rank, notice, *theirs, rank, *stage}, names);
+      if (!found.empty()) {
+        parallel_.board->post(notice_of(steps_, place));  // so that the other sees it too
+        return found;
+      }
+      break;
+    }
+  }
+  parallel_.board->post(notice_of(steps_, wanted.value_or(Stage{})));
+  return {};
+}
+
+void Agreement::look(const Entries& entries) {
+  try {
+    const std::string found = difference(entries);
+    if (found.empty()) return;
+    std::this_thread::sleep_for(200ms);  // the others read what this rank has posted
+    throw Error("{}", found);
+  } catch (...) {
+    // Peers and lanes use memory of functions that end now.
+    parallel_.cancel();
+    parallel_.drain();
+    throw;
+  }
+}
+
+void Agreement::look_until(const base::Fence& fence, const Entries& entries, std::chrono::milliseconds patience) {
+  for (auto limit = patience; !fence.wait_for(limit); limit = kPatience) look(entries);
+  // A collective that the peers called otherwise, or not at all, may have failed because of such a difference.
+  for (int tries = 0; fence.error() && tries < 10; ++tries) {
+    look(entries);
+    std::this_thread::sleep_for(50ms);
+  }
+}
+
+void Agreement::wait(const base::Fence& fence, const Entries& entries) {
+  look_until(fence, entries, kPatience);
+  parallel_.compute->wait(fence);
+}
+
+void Agreement::wait_on_host(const base::Fence& fence, const Entries& entries, std::chrono::milliseconds patience) {
+  look_until(fence, entries, patience);
+  fence.synchronize();
+}
+
+void Agreement::begin(Comparison& comparison) const {
+  comm::Communicator& group = *comparison.group;
+  comparison.all.resize(static_cast<std::size_t>(group.size()));
+  static_assert(sizeof(std::uint64_t) == sizeof(std::int64_t));
+  comparison.done =
+      group.all_gather(&comparison.own, comparison.all.data(), comm::equal_counts(group.size(), 1), quant::DType::i64);
+}
+
+void Agreement::finish(const Comparison& comparison, const Entries& entries) {
+  wait_on_host(comparison.done, entries);
+  const auto is_own = [&](std::uint64_t number) { return number == comparison.own; };
+  const auto other = std::ranges::find_if_not(comparison.all, is_own);
+  if (other == comparison.all.end()) return;
+  const auto until = std::chrono::steady_clock::now() + kSearch;
+  while (std::chrono::steady_clock::now() < until) {
+    look(entries);
+    std::this_thread::sleep_for(20ms);
+  }
+  throw Error("{} differs in {}: {:x} on its rank {}, {:x} on its rank {}", comparison.what, comparison.group->name(),
+              comparison.own, comparison.group->rank(), *other, other - comparison.all.begin());
+}
+
+void Agreement::compare(comm::Communicator& group, std::uint64_t number, const std::string& what,
+                        const Entries& entries) {
+  if (group.size() == 1) return;
+  Comparison comparison{.step = step(), .group = &group, .what = what, .own = number, .all = {}, .done = {}};
+  begin(comparison);
+  finish(comparison, entries);
+}
+
+void Agreement::compare_later(const Entries& entries) {
+  if (parallel_.world->size() == 1) return;
+  settle(step() - static_cast<std::int64_t>(kKeptSteps) + 1, entries);  // while the step is still remembered
+  // Devices come there together; hosts do not, and a device would stand by for the last of them.
+  parallel_.world->lane().wait(parallel_.compute->record());
+  begin(open_.emplace_back(Comparison{.step = step(),
+                                      .group = parallel_.world.get(),
+                                      .what = "what a step did",
+                                      .own = hash(),
+                                      .all = {},
+                                      .done = {}}));
+}
+
+void Agreement::settle(std::int64_t step, const Entries& entries) {
+  for (; !open_.empty() && open_.front().step <= step; open_.pop_front()) finish(open_.front(), entries);
+}
+
+}  // namespace tessera::runtime

@@ -1,0 +1,46 @@
+// What a runtime keeps of one parameter.
+#pragma once
+#include <array>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "tessera/base/buffer.h"
+#include "tessera/schedule/events.h"
+#include "tessera/shard/materialize.h"
+#include "tessera/shard/reduction.h"
+#include "tessera/shard/rows.h"
+
+namespace tessera::runtime {
+
+struct Entry {
+  Entry(shard::ShardedParameter made, const shard::Parallel& parallel, const shard::Cuts& cuts)
+      : parameter(std::move(made)), materializer(parameter, parallel), reducer(parameter, parallel, cuts.node) {
+    if (parameter.by_rows) rows.emplace(parameter, parallel);
+  }
+
+  const std::string& name() const { return parameter.spec.name; }
+
+  shard::ShardedParameter parameter;
+  shard::Materializer materializer;
+  shard::Reducer reducer;
+  std::optional<shard::RowGather> rows;  // of a table whose rows travel by index
+
+  int users = 0;                    // consumes not yet released
+  const std::byte* view = nullptr;  // the gathered weight while there are users
+  base::Buffer demand_weight;       // it, where no schedule foresaw it
+
+  std::byte* staging = nullptr;    // of this microbatch's gradient; null: not asked for, or on its way
+  base::Buffer demand_staging;     // it, where no schedule foresaw it
+  bool produced = false;           // in this microbatch, and not yet on its way
+  bool replicas_summed = false;    // in this step: main_grad holds the sum over dp, or it is on its way
+  std::array<int, 24> ordinals{};  // by event kind (8) and pass (3), in this microbatch
+
+  int& happened(schedule::EventKind kind, schedule::Pass pass) {
+    return ordinals[static_cast<std::size_t>(kind) * 3 + static_cast<std::size_t>(pass)];
+  }
+};
+
+using Entries = std::vector<std::unique_ptr<Entry>>;
+
+}  // namespace tessera::runtime

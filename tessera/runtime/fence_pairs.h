@@ -1,0 +1,19 @@
+// Stretches of a lane between two timed fences each.
+#pragma once
+#include <utility>
+#include <vector>
+
+#include "tessera/base/fence.h"
+
+namespace tessera::runtime {
+
+using FencePairs = std::vector<std::pair<base::Fence, base::Fence>>;  // begin, end
+
+// Together. The lane has passed them.
+inline double seconds_of(const FencePairs& stretches) {
+  double seconds = 0;
+  for (const auto& [begin, end] : stretches) seconds += end.seconds_since(begin);
+  return seconds;
+}
+
+}  // namespace tessera::runtime

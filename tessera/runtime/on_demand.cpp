@@ -1,0 +1,89 @@
+#include "tessera/runtime/on_demand.h"
+
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/shard/host_time.h"
+#include "tessera/shard/replicas.h"
+
+namespace tessera::runtime {
+
+shard::Recording OnDemand::record_last(schedule::ParameterId id) {
+  const schedule::Trace& trace = agreement_.trace();
+  return record(timeline_, trace, trace.size() - 1, {&id, 1});
+}
+
+void OnDemand::gather(Entry& entry, schedule::ParameterId id) {
+  waits_.for_agreement(*parallel_.gtp_demand);
+  entry.demand_weight = pool_.take(entry.materializer.bytes());
+  entry.view = entry.demand_weight.data();
+  const shard::Materializer::Groups groups{*parallel_.gtp_demand, *parallel_.tp_gather};
+  const double start = host_seconds(parallel_);
+  waits_.until_done(entry.materializer.start(entry.parameter, groups, entry.demand_weight.data(), {}, record_last(id)),
+                    schedule::Activity::gather, {&id, 1});
+  statistics_.gathered_bytes += entry.materializer.received_bytes();
+  measure_.gathered(id, host_seconds(parallel_) - start);
+  ++statistics_.demand_gathers;
+}
+
+// Whoever takes the buffer next may write at once.
+void OnDemand::release(Entry& entry) {
+  if (entry.demand_weight.size() == 0) return;
+  parallel_.compute->synchronize();
+  pool_.give_back(std::exchange(entry.demand_weight, {}));
+}
+
+std::byte* OnDemand::staging(Entry& entry) {
+  entry.demand_staging = pool_.take(entry.reducer.staging_bytes());
+  return entry.demand_staging.data();
+}
+
+void OnDemand::reduce_microbatch() {
+  waits_.for_agreement(*parallel_.gtp_demand);
+  const double start = host_seconds(parallel_);
+  const std::int64_t before = statistics_.reduced_bytes;
+  for (schedule::ParameterId id = 0; id < static_cast<schedule::ParameterId>(entries_.size()); ++id) {
+    Entry& entry = *entries_[static_cast<std::size_t>(id)];
+    if (!entry.produced) continue;
+    TESSERA_CHECK(!entry.replicas_summed, "'{}': a gradient is produced after the last was summed over the replicas",
+                  entry.name());
+    base::Buffer scratch = pool_.take(entry.reducer.scratch_bytes());
+    shard::Reducing member{&entry.parameter, &entry.reducer, entry.staging, scratch.data()};
+    exchanges_.push_back({id, reduce({&member, 1}, parallel_, /*is_last=*/false, record_last(id)),
+                          std::exchange(entry.demand_staging, {}), std::move(scratch)});
+    statistics_.reduced_bytes += entry.reducer.received_bytes();
+    entry.staging = nullptr;
+    entry.produced = false;
+  }
+  for (Exchange& exchange : exchanges_) {
+    waits_.until_done(exchange.summed, schedule::Activity::reduce, {&exchange.id, 1});
+    if (exchange.staging.size() > 0) pool_.give_back(std::move(exchange.staging));
+    pool_.give_back(std::move(exchange.scratch));
+  }
+  exchanges_.clear();
+  measure_.reduced(host_seconds(parallel_) - start, statistics_.reduced_bytes - before);
+}
+
+void OnDemand::reduce_replicas() {
+  const double start = host_seconds(parallel_);
+  const std::int64_t before = statistics_.reduced_bytes;
+  std::vector<std::pair<schedule::ParameterId, base::Fence>> sums;
+  for (schedule::ParameterId id = 0; id < static_cast<schedule::ParameterId>(entries_.size()); ++id) {
+    Entry& entry = *entries_[static_cast<std::size_t>(id)];
+    if (!entry.parameter.spec.trainable || entry.replicas_summed) continue;
+    const base::LaneMark mark =
+        record_last(id).mark(schedule::Activity::dp, replica_sum_bytes(entry.parameter, parallel_));
+    sums.emplace_back(id, sum_entry(entry, parallel_, {}, statistics_, mark));
+  }
+  for (const auto& [id, summed] : sums) waits_.until_done(summed, schedule::Activity::dp, {&id, 1});
+  measure_.reduced(host_seconds(parallel_) - start, statistics_.reduced_bytes - before);
+}
+
+base::Fence sum_entry(Entry& entry, shard::Parallel& parallel, const base::Fence& written, StepStatistics& statistics,
+                      const base::LaneMark& mark) {
+  entry.replicas_summed = true;
+  statistics.reduced_bytes += replica_sum_bytes(entry.parameter, parallel);
+  return sum_over_replicas(entry.parameter, parallel, written, mark);
+}
+
+}  // namespace tessera::runtime

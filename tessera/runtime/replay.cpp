@@ -1,0 +1,359 @@
+#include "tessera/runtime/replay.h"
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/runtime/on_demand.h"
+#include "tessera/shard/replicas.h"
+
+namespace tessera::runtime {
+
+bool Arenas::holds(const schedule::Schedule& schedule) const {
+  return static_cast<std::int64_t>(gather.size()) >= schedule.gather_arena &&
+         static_cast<std::int64_t>(reduce.size()) >= schedule.reduce_arena &&
+         static_cast<std::int64_t>(scratch.size()) >= schedule.scratch;
+}
+
+void Arenas::withdraw(shard::Parallel& parallel) {
+  parallel.gtp_gather->share({});
+  parallel.gtp_reduce->share({});
+}
+
+std::string Arenas::grow(const schedule::Schedule& schedule, shard::Parallel& parallel, bool pushes) {
+  if (pushes) withdraw(parallel);
+  auto grown = [&parallel](base::Buffer& buffer, std::int64_t bytes) {
+    if (static_cast<std::int64_t>(buffer.size()) >= bytes) return;
+    buffer = base::Buffer();  // before the new one is taken
+    buffer = base::Buffer(static_cast<std::size_t>(bytes), parallel.device);
+  };
+  grown(gather, schedule.gather_arena);
+  grown(reduce, schedule.reduce_arena);
+  grown(scratch, schedule.scratch);
+  scratch_turns.reset();
+  if (!pushes) return "not asked for";
+  const std::string problem = parallel.gtp_gather->share({gather.data(), gather.size()});
+  const std::string other = parallel.gtp_reduce->share({scratch.data(), scratch.size()});
+  return problem.empty() ? other : problem;
+}
+
+Replay::Replay(schedule::Trace trace, schedule::Schedule schedule, Entries& entries, shard::Parallel& parallel,
+               Arenas& arenas, Waits& waits, StepStatistics& statistics, Timeline& timeline,
+               const ReplayOptions& options)
+    : trace_(std::move(trace)),
+      schedule_(std::move(schedule)),
+      entries_(entries),
+      parallel_(parallel),
+      arenas_(arenas),
+      waits_(waits),
+      statistics_(statistics),
+      timeline_(timeline),
+      options_(options),
+      random_(options.delay_seed + static_cast<std::uint64_t>(parallel.rank)),
+      stays_(schedule_.residencies.size()),
+      summed_(schedule_.reductions.size()) {
+  index_events();
+  place_members();
+}
+
+void Replay::index_events() {
+  const auto slots = static_cast<std::size_t>(schedule_.events) + 1;
+  actions_.resize(slots);
+  passed_.resize(slots);
+  residency_of_.assign(slots, -1);
+  reduction_of_.assign(slots, -1);
+  gathered_.resize(entries_.size());
+  reduced_.resize(entries_.size());
+  for (int unit = 0; unit < static_cast<int>(schedule_.gather_units.size()); ++unit)
+    for (const schedule::ParameterId id : at(schedule_.gather_units, unit)) at(gathered_, id).unit = unit;
+  for (int unit = 0; unit < static_cast<int>(schedule_.reduce_units.size()); ++unit)
+    for (const schedule::ParameterId id : at(schedule_.reduce_units, unit)) at(reduced_, id).unit = unit;
+
+  for (int i = 0; i < static_cast<int>(schedule_.residencies.size()); ++i) {
+    const schedule::Residency& residency = at(schedule_.residencies, i);
+    at(actions_, slot(residency.issue)).gathers.push_back(i);
+    at(actions_, slot(residency.free)).fence = true;
+    if (options_.poison) at(actions_, residency.last).poison.push_back(i);
+  }
+  for (int i = 0; i < static_cast<int>(schedule_.reductions.size()); ++i) {
+    at(actions_, at(schedule_.reductions, i).issue).reductions.push_back(i);
+    at(actions_, at(schedule_.reductions, i).finish).finishes.push_back(i);
+  }
+  // A unit's residencies and reductions follow each other in time.
+  std::vector<int> residency(schedule_.gather_units.size(), -1), reduction(schedule_.reduce_units.size(), -1);
+  std::vector<std::vector<int>> starts(slots), first_writes(slots);
+  for (int i = 0; i < static_cast<int>(schedule_.residencies.size()); ++i)
+    at(starts, at(schedule_.residencies, i).wait).push_back(i);
+  for (int i = 0; i < static_cast<int>(schedule_.reductions.size()); ++i)
+    at(first_writes, at(schedule_.reductions, i).first).push_back(i);
+  for (int index = 0; index < schedule_.body; ++index) {
+    for (const int i : at(starts, index)) at(residency, at(schedule_.residencies, i).unit) = i;
+    for (const int i : at(first_writes, index)) at(reduction, at(schedule_.reductions, i).unit) = i;
+    const schedule::Event& event = at(trace_, index);
+    if (event.kind == schedule::EventKind::consume && at(gathered_, event.parameter).unit >= 0)
+      at(residency_of_, index) = at(residency, at(gathered_, event.parameter).unit);
+    if (event.kind == schedule::EventKind::produce && at(reduced_, event.parameter).unit >= 0)
+      at(reduction_of_, index) = at(reduction, at(reduced_, event.parameter).unit);
+  }
+}
+
+void Replay::place_members() {
+  for (const schedule::Unit& unit : schedule_.gather_units) {
+    std::int64_t offset = 0;
+    for (const schedule::ParameterId id : unit) {
+      at(gathered_, id).offset = offset;
+      offset += static_cast<std::int64_t>(entry(id).materializer.bytes());
+    }
+  }
+  for (const schedule::Unit& unit : schedule_.reduce_units) {
+    std::int64_t offset = 0;
+    for (const schedule::ParameterId id : unit) {
+      at(reduced_, id).offset = offset;
+      offset += static_cast<std::int64_t>(entry(id).reducer.staging_bytes());
+    }
+  }
+}
+
+bool Replay::is_current(const Stay& stay, const schedule::Residency& residency) {
+  const schedule::Unit& unit = at(schedule_.gather_units, residency.unit);
+  if (!stay.issued) return false;
+  for (std::size_t i = 0; i < unit.size(); ++i)
+    if (stay.versions[i] != entry(unit[i]).parameter.version) return false;
+  return true;
+}
+
+bool Replay::begin_step() {
+  bool prepared = true;
+  next_ = 0;
+  for (std::size_t i = 0; i < stays_.size(); ++i) {
+    const schedule::Residency& residency = schedule_.residencies[i];
+    stays_[i].awaited = false;
+    if (residency.issue >= 0 || is_current(stays_[i], residency)) continue;
+    prepared = false;
+    const int index = static_cast<int>(i);
+    if (stays_[i].issued)
+      wait(stays_[i].arrived, schedule::Activity::gather, index);  // of weights that were replaced since
+    at(passed_, slot(residency.free)) = parallel_.compute->record();
+    issue_gather(index);
+  }
+  return prepared;
+}
+
+bool Replay::ends_microbatch(int microbatch) const {
+  return next_ >= schedule_.body || at(trace_, next_).microbatch != microbatch;
+}
+
+void Replay::wait(const base::Fence& fence, schedule::Activity activity, int index) {
+  const schedule::Unit& unit = activity == schedule::Activity::gather
+                                   ? at(schedule_.gather_units, at(schedule_.residencies, index).unit)
+                                   : at(schedule_.reduce_units, at(schedule_.reductions, index).unit);
+  waits_.until(fence, activity, unit);
+}
+
+void Replay::delay(base::Lane& lane) {
+  if (options_.delay_seed == 0) return;
+  lane.delay(std::uniform_real_distribution<double>(0, options_.longest_delay)(random_));
+}
+
+int Replay::residency_of_next(const Entry& entry) {
+  const int index = at(residency_of_, next_);
+  TESSERA_CHECK(index >= 0, "event {}: '{}' has no place in the schedule", next_, entry.name());
+  const Stay& stay = at(stays_, index);
+  TESSERA_CHECK(is_current(stay, at(schedule_.residencies, index)),
+                "event {}: '{}' was gathered {}, the stored weight has version {}", next_, entry.name(),
+                stay.issued ? "in another version" : "never", entry.parameter.version);
+  return index;
+}
+
+void Replay::arrive(Entry& entry, schedule::ParameterId id) {
+  const int index = residency_of_next(entry);
+  const schedule::Residency& residency = at(schedule_.residencies, index);
+  Stay& stay = at(stays_, index);
+  if (!stay.awaited) wait(stay.arrived, schedule::Activity::gather, index);
+  stay.awaited = true;
+  const Member& member = at(gathered_, id);
+  entry.view = arenas_.gather.data() + residency.offset + member.offset;
+}
+
+std::byte* Replay::staging(schedule::ParameterId id) {
+  const int index = at(reduction_of_, next_);
+  TESSERA_CHECK(index >= 0, "event {}: '{}' has no staging in the schedule", next_, entry(id).name());
+  return arenas_.reduce.data() + at(schedule_.reductions, index).offset + at(reduced_, id).offset;
+}
+
+void Replay::passed() {
+  const int position = schedule_.position_of(next_++);
+  const Actions& actions = at(actions_, slot(position));
+  for (const int i : actions.poison) {
+    const schedule::Residency& residency = at(schedule_.residencies, i);
+    parallel_.kernels().fill(arenas_.gather.data() + residency.offset, quant::DType::u8, 0xFF,
+                             at(schedule_.gather_bytes, residency.unit));
+  }
+  if (actions.fence) at(passed_, slot(position)) = parallel_.compute->record();
+  for (const int i : actions.reductions) issue_reduction(i);
+  for (const int i : actions.gathers) issue_gather(i);
+  for (const int i : actions.finishes) wait(at(summed_, i), schedule::Activity::reduce, i);
+}
+
+void Replay::note_versions(int index) {
+  Stay& stay = at(stays_, index);
+  stay.issued = true;
+  stay.versions.clear();
+  for (const schedule::ParameterId id : at(schedule_.gather_units, at(schedule_.residencies, index).unit))
+    stay.versions.push_back(entry(id).parameter.version);
+}
+
+void Replay::issue_gather(int index) {
+  const schedule::Residency& residency = at(schedule_.residencies, index);
+  const auto [gtp_lane, tp_lane] = parallel_.gather_lanes();
+  const base::Fence& free = at(passed_, slot(residency.free));
+  note_versions(index);
+  for (const schedule::ParameterId id : at(schedule_.gather_units, residency.unit))
+    gtp_lane->wait(entry(id).parameter.published);
+  gtp_lane->wait(free);
+  if (!is_ahead(index) || !parallel_.compute->is_captured()) return start_gather(index, free);
+  gtp_lane->wait(tp_lane->record());
+  Stay& stay = at(stays_, index);
+  stay.may_begin = gtp_lane->record(stay.beginning);
+}
+
+// A graph waits for the signal. Elsewhere a collective's own fence says more than its lane's.
+void Replay::note_arrival(base::Lane& lane, Stay& stay) {
+  if (parallel_.is_asynchronous()) stay.arrived = lane.record(stay.arrival);
+}
+
+void Replay::start_gather(int index, const base::Fence& free) {
+  const schedule::Residency& residency = at(schedule_.residencies, index);
+  const schedule::Unit& unit = at(schedule_.gather_units, residency.unit);
+  Stay& stay = at(stays_, index);
+  std::byte* buffer = arenas_.gather.data() + residency.offset;
+  arenas_.gather_peak = std::max(arenas_.gather_peak, residency.offset + at(schedule_.gather_bytes, residency.unit));
+  base::Lane& lane = parallel_.gtp_gather->lane();
+  for (const schedule::ParameterId id : unit) statistics_.gathered_bytes += entry(id).materializer.received_bytes();
+  delay(lane);
+  delay(parallel_.tp_gather->lane());
+  // Behind the body the next step's are issued.
+  const shard::Recording recording =
+      record(timeline_, trace_, static_cast<std::size_t>(residency.wait), unit, next_ > schedule_.body);
+  if (unit.size() == 1) {
+    const Entry& only = entry(unit.front());
+    const shard::Materializer::Groups groups{*parallel_.gtp_gather, *parallel_.tp_gather};
+    stay.arrived = only.materializer.start(only.parameter, groups, buffer, free, recording);
+    if (is_ahead(index)) note_arrival((only.materializer.single_hop() ? groups.gtp : groups.tp).lane(), stay);
+    return;
+  }
+  std::int64_t bytes = 0;
+  std::vector<const comm::Redistribution*> members;
+  std::vector<const void*> sources;
+  std::vector<void*> targets;
+  for (const schedule::ParameterId id : unit) {
+    members.push_back(entry(id).materializer.single_hop());
+    sources.push_back(entry(id).parameter.weight.data());
+    targets.push_back(buffer + at(gathered_, id).offset);
+    bytes += entry(id).materializer.received_bytes();
+  }
+  const quant::DType type = entry(unit.front()).parameter.types.model;
+  const base::LaneMark mark = recording.mark(schedule::Activity::gather, bytes);
+  mark.begin(lane);
+  stay.arrived = mark.end(lane, comm::run_together(*parallel_.gtp_gather, members, sources, targets, type));
+  if (is_ahead(index)) note_arrival(lane, stay);
+}
+
+void Replay::issue_reduction(int index) {
+  const schedule::Reduction& reduction = at(schedule_.reductions, index);
+  const std::int64_t bytes = at(schedule_.reduce_bytes, reduction.unit);
+  std::byte* staging = arenas_.reduce.data() + reduction.offset;
+  std::size_t scratch_bytes = 0;
+  for (const schedule::ParameterId id : at(schedule_.reduce_units, reduction.unit))
+    scratch_bytes += entry(id).reducer.scratch_bytes();
+  std::byte* scratch = arenas_.scratch.data() +
+                       arenas_.scratch_turns.take(scratch_bytes, arenas_.scratch.size(), parallel_.gtp_reduce->lane());
+  arenas_.reduce_peak = std::max(arenas_.reduce_peak, reduction.offset + bytes);
+  std::vector<shard::Reducing> members;
+  for (const schedule::ParameterId id : at(schedule_.reduce_units, reduction.unit)) {
+    Entry& member = entry(id);
+    TESSERA_CHECK(member.produced, "event {}: the gradient of '{}' leaves before it is produced", next_ - 1,
+                  member.name());
+    members.push_back({&member.parameter, &member.reducer, staging + at(reduced_, id).offset, scratch});
+    scratch += member.reducer.scratch_bytes();
+    statistics_.reduced_bytes += member.reducer.received_bytes();
+    member.produced = false;
+    member.staging = nullptr;
+  }
+  delay(parallel_.gtp_reduce->lane());
+  if (parallel_.sums) delay(*parallel_.sums);
+  std::span<std::byte> poisoned;
+  if (options_.poison) poisoned = {staging, static_cast<std::size_t>(bytes)};
+  const shard::Recording recording =
+      record(timeline_, trace_, static_cast<std::size_t>(reduction.issue), at(schedule_.reduce_units, reduction.unit));
+  const bool is_last = reduction.microbatch + 1 == schedule_.microbatches;
+  at(summed_, index) = reduce(members, parallel_, is_last, recording, poisoned);
+  arenas_.scratch_turns.give_back(at(summed_, index));
+  if (reduction.replicas && is_last) issue_replicas(index);
+}
+
+void Replay::issue_replicas(int index) {
+  const schedule::Reduction& reduction = at(schedule_.reductions, index);
+  const schedule::Unit& unit = at(schedule_.reduce_units, reduction.unit);
+  std::int64_t bytes = 0;
+  for (const schedule::ParameterId id : unit) bytes += replica_sum_bytes(entry(id).parameter, parallel_);
+  const base::LaneMark mark =
+      record(timeline_, trace_, static_cast<std::size_t>(reduction.issue), unit).mark(schedule::Activity::dp, bytes);
+  for (const schedule::ParameterId id : unit)
+    replicas_.emplace_back(index, sum_entry(entry(id), parallel_, at(summed_, index), statistics_, mark));
+}
+
+void Replay::repeat() {
+  for (next_ = 0; next_ < schedule_.events; ++next_) {
+    const schedule::Event& event = at(trace_, next_);
+    if (event.kind == schedule::EventKind::publish) ++entry(event.parameter).parameter.version;
+    if (event.kind == schedule::EventKind::consume && !entry(event.parameter).materializer.is_resident())
+      residency_of_next(entry(event.parameter));
+    for (const int i : at(actions_, slot(schedule_.position_of(next_))).gathers) note_versions(i);
+    if (next_ + 1 == schedule_.body) forget_issued();
+  }
+}
+
+void Replay::launched(const base::Fence& end) {
+  for (auto& entry : entries_) entry->parameter.published = {};  // may_begin is behind it
+  for (int i = 0; i < static_cast<int>(stays_.size()); ++i) {
+    Stay& stay = at(stays_, i);
+    if (!is_ahead(i)) {
+      stay.arrived = end;
+      continue;
+    }
+    for (base::Lane* lane : parallel_.gather_lanes()) lane->wait(stay.may_begin);
+    start_gather(i, {});
+  }
+  for (auto& entry : entries_) entry->parameter.published = end;
+  std::ranges::fill(passed_, end);
+  std::ranges::fill(summed_, end);
+  arenas_.scratch_turns.ends_with(end);
+}
+
+// What is issued from now on is for the next step.
+void Replay::forget_issued() {
+  for (Stay& stay : stays_) stay.issued = false;
+}
+
+void Replay::finish() {
+  for (int i = 0; i < static_cast<int>(schedule_.reductions.size()); ++i) {
+    const schedule::Reduction& reduction = at(schedule_.reductions, i);
+    if (reduction.replicas && reduction.microbatch + 1 < schedule_.microbatches) issue_replicas(i);
+  }
+  for (const auto& [index, summed] : replicas_) wait(summed, schedule::Activity::dp, index);
+  replicas_.clear();
+  forget_issued();
+}
+
+void Replay::drain() {
+  for (std::size_t i = 0; i < stays_.size(); ++i)
+    if (std::exchange(stays_[i].issued, false))
+      wait(stays_[i].arrived, schedule::Activity::gather, static_cast<int>(i));
+  for (std::size_t i = 0; i < summed_.size(); ++i) wait(summed_[i], schedule::Activity::reduce, static_cast<int>(i));
+  for (const auto& [index, summed] : replicas_) wait(summed, schedule::Activity::dp, index);
+  replicas_.clear();
+  std::ranges::fill(passed_,
+                    parallel_.compute->record());  // what reads handed-out views comes before what is issued next
+}
+
+}  // namespace tessera::runtime

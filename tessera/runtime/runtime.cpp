@@ -1,0 +1,419 @@
+#include "tessera/runtime/runtime.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "tessera/base/error.h"
+#include "tessera/schedule/check/check_mesh.h"
+#include "tessera/shard/replicas.h"
+#include "tessera/shard/sizes.h"
+
+namespace tessera::runtime {
+Runtime::Runtime(shard::Parallel& parallel, shard::ParameterTypes types, const RuntimeOptions& options)
+    : parallel_(parallel),
+      types_(types),
+      options_(options),
+      exceptions_(std::uncaught_exceptions()),
+      agreement_(parallel),
+      measure_(parallel),
+      timeline_(parallel),
+      waits_(parallel, entries_, agreement_, statistics_, timeline_),
+      on_demand_(parallel, entries_, agreement_, waits_, statistics_, measure_, timeline_) {}
+
+// What is under way uses buffers of this object.
+Runtime::~Runtime() {
+  if (std::uncaught_exceptions() > exceptions_) give_up();
+  parallel_.drain();
+  if (std::uncaught_exceptions() > exceptions_ || !options_.pushes) return;
+  try {
+    Arenas::withdraw(parallel_);
+  } catch (const std::exception&) {
+    // A peer has failed, and says so itself.
+  }
+}
+
+void Runtime::settle() {
+  TESSERA_CHECK(!in_step_, "settle inside a step");
+  for (base::Lane* lane : parallel_.lanes()) agreement_.wait_on_host(lane->record(), entries_);
+}
+
+void Runtime::give_up() {
+  parallel_.cancel();
+}
+
+schedule::ParameterId Runtime::add(shard::ParameterSpec spec) {
+  TESSERA_CHECK(!in_step_ && plans_.empty(), "parameter '{}' is added after the first step began", spec.name);
+  const auto id = static_cast<schedule::ParameterId>(entries_.size());
+  TESSERA_CHECK(ids_.emplace(spec.name, id).second, "parameter '{}' is added twice", spec.name);
+  const shard::Place place{parallel_.tp_rank(), parallel_.gtp_rank(), parallel_.dp_rank(), parallel_.device};
+  shard::ShardedParameter parameter = make_parameter(std::move(spec), types_, cuts(), place);
+  entries_.push_back(std::make_unique<Entry>(std::move(parameter), parallel_, cuts()));
+  return id;
+}
+
+shard::ShardedParameter& Runtime::parameter(schedule::ParameterId id) {
+  return entry(id, "parameter").parameter;
+}
+
+std::vector<schedule::ParameterId> Runtime::by_name() const {
+  std::vector<schedule::ParameterId> order(entries_.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<schedule::ParameterId>(i);
+  std::ranges::sort(order, {}, [this](schedule::ParameterId id) -> const std::string& {
+    return entries_[static_cast<std::size_t>(id)]->name();
+  });
+  return order;
+}
+
+std::vector<schedule::ParameterId> Runtime::by_first_use() const {
+  std::vector<schedule::ParameterId> order;
+  std::vector<bool> seen(entries_.size(), false);
+  auto add = [&](schedule::ParameterId id) {
+    if (seen[static_cast<std::size_t>(id)]) return;
+    seen[static_cast<std::size_t>(id)] = true;
+    order.push_back(id);
+  };
+  if (kind_ == schedule::StepKind::train)
+    for (const schedule::Event& event : trace())
+      if (event.kind == schedule::EventKind::consume ||
+          (event.kind == schedule::EventKind::comm && event.parameter >= 0))
+        add(event.parameter);
+  for (schedule::ParameterId id = 0; id < size(); ++id) add(id);
+  return order;
+}
+
+Entry& Runtime::entry(schedule::ParameterId id, const char* call) {
+  TESSERA_CHECK(id >= 0 && id < size(), "{}: parameter {} of {}", call, id, size());
+  return *entries_[static_cast<std::size_t>(id)];
+}
+
+void Runtime::begin_step(schedule::StepKind kind, int microbatches) {
+  TESSERA_CHECK(!in_step_, "begin_step inside a step");
+  TESSERA_CHECK(microbatches >= 1, "a step of {} microbatches", microbatches);
+  end_trace();
+  kind_ = kind;
+  microbatches_ = microbatches;
+  microbatch_ = -1;
+  in_step_ = trace_open_ = true;
+  statistics_ = {};
+  agreement_.begin_step();
+  timeline_.begin_step();
+  for (auto& entry : entries_) {
+    entry->parameter.main_grad_written = entry->parameter.row_squares_written = false;
+    entry->replicas_summed = false;
+  }
+  const auto plan = plans_.find({kind, microbatches});
+  replay_ = plan != plans_.end() ? plan->second.replay.get() : nullptr;
+  statistics_.recorded = replay_ == nullptr;
+  measure_.begin_step();
+  waits_.begin_step(measures_waits_ || statistics_.recorded);
+  if (prepared_ && prepared_ != replay_) prepared_->drain();
+  prepared_ = replay_;
+  starts_prepared_ = replay_ && replay_->begin_step();
+}
+
+void Runtime::begin_microbatch() {
+  TESSERA_CHECK(in_step_ && !in_microbatch_, "begin_microbatch outside a step or inside a microbatch");
+  TESSERA_CHECK(microbatch_ + 1 < microbatches_, "microbatch {} of a step of {}", microbatch_ + 2, microbatches_);
+  ++microbatch_;
+  in_microbatch_ = true;
+  comm_ordinals_.clear();
+  for (auto& entry : entries_) entry->ordinals = {};
+}
+
+void Runtime::end_microbatch() {
+  TESSERA_CHECK(in_microbatch_, "end_microbatch without begin_microbatch");
+  for (const auto& entry : entries_)
+    TESSERA_CHECK(entry->users == 0, "end of microbatch {}: '{}' is consumed and not released", microbatch_,
+                  entry->name());
+  if (replay_ && !replay_->ends_microbatch(microbatch_)) depart();
+  agreement_.post();
+  if (is_training() && !replay_) {
+    on_demand_.reduce_microbatch();
+    measure_.passed(waits_.on_device());
+  }
+  in_microbatch_ = false;
+}
+
+void Runtime::end_step() {
+  TESSERA_CHECK(in_step_ && !in_microbatch_, "end_step outside a step or inside a microbatch");
+  TESSERA_CHECK(microbatch_ + 1 == microbatches_, "the step ends after {} of {} microbatches", microbatch_ + 1,
+                microbatches_);
+  if (replay_) {
+    TESSERA_CHECK(replay_->is_at_end_of_body(), "the step ends at event {} of its schedule's {}", replay_->next(),
+                  replay_->schedule().body);
+    replay_->finish();
+  }
+  if (is_training()) {
+    fill_unproduced();
+    if (!replay_) {
+      on_demand_.reduce_replicas();
+      measure_.passed(waits_.on_device());
+    }
+  }
+  if (!parallel_.is_asynchronous())
+    waits_.for_agreement(*parallel_.world);
+  else if (!parallel_.compute->is_captured())
+    agreement_.compare_later(entries_);
+  for (schedule::ParameterId id = 0; id < size(); ++id) {
+    const Entry& entry = *entries_[static_cast<std::size_t>(id)];
+    TESSERA_CHECK(!entry.produced, "'{}': a gradient was produced and not reduced", entry.name());
+    // Of weights that this step did not use: they are written next.
+    waits_.until(entry.parameter.published, schedule::Activity::publish, {&id, 1});
+  }
+  if (!statistics_.recorded) totals_.demand_gathers += statistics_.demand_gathers;
+  in_step_ = false;
+}
+
+// A parameter without a gradient in any microbatch has gradient zero, on every rank alike.
+void Runtime::fill_unproduced() {
+  for (auto& entry : entries_) {
+    shard::ShardedParameter& parameter = entry->parameter;
+    if (!parameter.spec.trainable || parameter.main_grad_written) continue;
+    ++statistics_.unproduced;
+    parallel_.kernels().fill(parameter.main_grad.data(), parameter.types.accumulator, 0, parameter.shard_elements());
+    entry->replicas_summed = true;
+  }
+}
+
+// The one that comes if it happens now.
+schedule::Event Runtime::event_of(schedule::EventKind kind, schedule::Pass pass, schedule::ParameterId id) const {
+  return {.kind = kind,
+          .step = kind_,
+          .microbatch = in_microbatch_ ? microbatch_ : -1,
+          .pass = pass,
+          .parameter = id,
+          .ordinal = entries_[static_cast<std::size_t>(id)]->happened(kind, pass)};
+}
+
+// The event is recorded; where it is not the next of the schedule, the step leaves it.
+void Runtime::happens(const schedule::Event& event) {
+  timeline_.begin_event(trace().size());
+  if (replay_ && !replay_->is_next(event)) depart();
+  agreement_.add(event);
+  if (!replay_) measure_.event(trace().size() - 1, statistics_, waits_.on_device());
+  if (event.parameter >= 0) ++entry(event.parameter, "event").happened(event.kind, event.pass);
+}
+
+// What follows from the event is under way, and the program goes on.
+void Runtime::passed() {
+  if (replay_) replay_->passed();
+  if (!replay_) measure_.passed(waits_.on_device());
+  timeline_.end_event(trace().size());
+}
+
+// From here to the end of the step everything is on demand. Nothing that the schedule had under way is lost: what is
+// consumed stays readable in its arena, what is produced is reduced with the microbatch.
+void Runtime::depart() {
+  if (in_step_) {
+    statistics_.departed = true;
+    ++totals_.departed_steps;
+    ++plans_.at({kind_, microbatches_}).departures;
+  }
+  replay_->drain();
+  replay_ = nullptr;
+}
+
+WeightView Runtime::consume(schedule::ParameterId id, schedule::Pass pass) {
+  Entry& entry = this->entry(id, "consume");
+  TESSERA_CHECK(in_microbatch_, "'{}' is consumed outside a microbatch", entry.name());
+  TESSERA_CHECK(!entry.parameter.by_rows, "'{}' is never whole: gather_rows", entry.name());
+  happens(event_of(schedule::EventKind::consume, pass, id));
+  const bool moves = !entry.materializer.is_resident();
+  // Weights that stay have no gather that would wait.
+  if (!moves) waits_.until(entry.parameter.published, schedule::Activity::publish, {&id, 1});
+  if (replay_ && moves) replay_->arrive(entry, id);
+  if (!replay_ && moves && entry.users == 0) on_demand_.gather(entry, id);
+  ++entry.users;
+  passed();
+  return {moves ? entry.view : entry.parameter.weight.data(), entry.parameter.types.model};
+}
+
+void Runtime::wait(const base::Fence& fence) {
+  waits_.until(fence, schedule::Activity::comm);
+  if (!trace().empty() && trace().back().kind == schedule::EventKind::comm) timeline_.finished(trace().back());
+}
+
+void Runtime::release(schedule::ParameterId id, schedule::Pass pass) {
+  Entry& entry = this->entry(id, "release");
+  TESSERA_CHECK(entry.users > 0, "'{}' is released more often than consumed", entry.name());
+  happens(event_of(schedule::EventKind::release, pass, id));
+  if (--entry.users == 0) on_demand_.release(entry);
+  passed();
+}
+
+GradientBuffer Runtime::grad_buffer(schedule::ParameterId id) {
+  Entry& entry = this->entry(id, "grad_buffer");
+  TESSERA_CHECK(!entry.parameter.by_rows, "'{}' has gradients of rows: grad_rows", entry.name());
+  TESSERA_CHECK(!entry.produced || !entry.parameter.spec.produced_once,
+                "'{}' is said to be produced once a microbatch, and is produced again", entry.name());
+  return {staging_of(entry, id), entry.reducer.staging_type(), entry.produced};
+}
+
+std::byte* Runtime::staging_of(Entry& entry, schedule::ParameterId id) {
+  TESSERA_CHECK(in_microbatch_ && is_training(), "the gradient of '{}' is asked for outside a training microbatch",
+                entry.name());
+  TESSERA_CHECK(entry.parameter.spec.trainable, "'{}' is frozen and has no gradient", entry.name());
+  if (replay_ && !replay_->is_next(event_of(schedule::EventKind::produce, schedule::Pass::backward, id))) depart();
+  if (!entry.staging) entry.staging = replay_ ? replay_->staging(id) : on_demand_.staging(entry);
+  return entry.staging;
+}
+
+void Runtime::produce(schedule::ParameterId id) {
+  Entry& entry = this->entry(id, "produce");
+  TESSERA_CHECK(entry.staging, "'{}' is produced without grad_buffer", entry.name());
+  happens(event_of(schedule::EventKind::produce, schedule::Pass::backward, id));
+  entry.produced = true;
+  passed();
+}
+
+void Runtime::publish(std::span<const schedule::ParameterId> ids) {
+  for (const schedule::ParameterId id : ids) {
+    const Entry& entry = this->entry(id, "publish");
+    TESSERA_CHECK(entry.users == 0, "'{}' is published while it is consumed", entry.name());
+  }
+  timeline_.begin_event(trace().size());
+  const base::Fence written = parallel_.compute->record();
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    Entry& entry = this->entry(ids[i], "publish");
+    shard::ShardedParameter& parameter = entry.parameter;
+    const shard::Recording recording = record(timeline_, trace(), trace().size() + i, ids.subspan(i, 1));
+    const base::LaneMark mark = recording.mark(schedule::Activity::publish, update_bytes(parameter));
+    ++parameter.version;
+    parameter.published = parameter.splits_state() ? gather_updates(parameter, parallel_, written, mark) : written;
+    statistics_.gathered_bytes += update_bytes(parameter);
+    if (&entry == early_rows_.table) rows_published(entry);
+  }
+  for (const schedule::ParameterId id : ids) published(id);
+  timeline_.end_event(trace().size());
+}
+
+void Runtime::published(schedule::ParameterId id) {
+  const schedule::Event event = event_of(schedule::EventKind::publish, schedule::Pass::forward, id);
+  // Beyond the optimizer's publishes (a checkpoint is loaded, say) weights change outside every step.
+  if (replay_ && !replay_->is_next(event)) replay_ = nullptr;
+  if (replay_) replay_->passed();
+  if (!trace_open_ || !is_training()) return;
+  agreement_.add(event);
+  if (replay_) return;
+  measure_.event(trace().size() - 1, statistics_, waits_.on_device());
+  measure_.passed(waits_.on_device());
+}
+
+void Runtime::comm(const std::string& group, const std::string& op, std::int64_t bytes, schedule::Pass pass) {
+  record_comm(schedule::EventKind::comm, group, op, bytes, pass);
+}
+
+void Runtime::stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) {
+  record_comm(schedule::EventKind::stash, {}, std::string(way), bytes, pass);
+}
+
+void Runtime::fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way) {
+  record_comm(schedule::EventKind::fetch, {}, std::string(way), bytes, pass);
+}
+
+void Runtime::record_comm(schedule::EventKind kind, const std::string& group, const std::string& op, std::int64_t bytes,
+                          schedule::Pass pass) {
+  std::string key(name_of(kind));
+  key.append("/").append(group).append("/").append(op).append("/").append(name_of(pass));
+  happens({.kind = kind,
+           .step = kind_,
+           .microbatch = in_microbatch_ ? microbatch_ : -1,
+           .pass = pass,
+           .ordinal = comm_ordinals_[key]++,
+           .group = group,
+           .op = op,
+           .bytes = bytes});
+  passed();
+}
+
+// The step and the publishes behind it are over: plan it if it has no schedule that it follows.
+void Runtime::end_trace() {
+  if (!std::exchange(trace_open_, false) || !options_.scheduled) return;
+  Plan& plan = plans_[{kind_, microbatches_}];
+  if (plan.replay && !statistics_.departed) plan.departures = 0;
+  if (plan.replay && plan.departures < options_.patience) return;
+  if (!is_worth_planning()) return;
+  agreement_.wait_on_host(parallel_.compute->record(), entries_);  // memory that steps use may be given back
+  make_schedule();
+}
+
+// By what was recorded.
+bool Runtime::is_worth_planning() {
+  const bool trains = std::ranges::any_of(entries_, [](const auto& e) { return e->parameter.spec.trainable; });
+  const bool published =
+      std::ranges::any_of(trace(), [](const schedule::Event& e) { return e.kind == schedule::EventKind::publish; });
+  if (is_training() && trains && !published) return false;  // the optimizer skipped it: its trace is no whole step
+  // A GPU's first step loads what it calls, and its ranks connect: no times to choose budgets by.
+  const bool chooses = !options_.gather_budget || !options_.reduce_budget;
+  return std::exchange(is_warm_, true) || !parallel_.is_asynchronous() || !chooses;
+}
+
+// For arenas: what a GPU has free beside activations, which their allocator has kept from the recorded step, less some
+// for what libraries take later.
+std::int64_t Runtime::room() const {
+  if (!parallel_.is_asynchronous()) return schedule::kUnlimited;
+  const base::DeviceMemory memory = base::memory_of(parallel_.device);
+  const std::size_t arenas = arenas_.gather.size() + arenas_.reduce.size() + arenas_.scratch.size();
+  return std::max<std::int64_t>(0, memory.free + static_cast<std::int64_t>(arenas) - memory.total / 20);
+}
+
+void Runtime::make_schedule() {
+  if (prepared_) prepared_->drain();
+  prepared_ = nullptr;
+  const std::vector<schedule::ParameterSize> sizes = this->sizes();
+  agreement_.compare(*parallel_.world, agreement_.hash(), "the optimizer's part of a step", entries_);
+  on_demand_.free_unused();
+  const schedule::BudgetChoice choice{.gather = options_.gather_budget,
+                                      .reduce = options_.reduce_budget,
+                                      .coalesce_bytes = options_.coalesce_bytes,
+                                      .room = measure_.agree(trace(), entries_.size(), room(), agreement_, entries_)};
+  schedule::Schedule schedule = plan_within(
+      trace(), sizes, choice, [&](const schedule::Schedule& tried) { return measure_.costs(trace(), tried, sizes); });
+  const std::vector<std::string> faults = check_mesh(parallel_.mesh, trace(), sizes, schedule);
+  TESSERA_CHECK(faults.empty(), "the schedule of a {} step is wrong: {}", name_of(kind_), faults.front());
+  const std::uint64_t gathers = gather_hash(schedule), reductions = reduce_hash(schedule);
+  for (comm::Communicator* group : {parallel_.gtp_gather.get(), parallel_.tp_gather.get()})
+    agreement_.compare(*group, gathers, "the schedule of the gathers", entries_);
+  for (comm::Communicator* group : {parallel_.gtp_reduce.get(), parallel_.tp_reduce.get(), parallel_.dp.get()})
+    agreement_.compare(*group, reductions, "the schedule of the reductions", entries_);
+  totals_.indirect = arenas_.grow(schedule, parallel_, options_.pushes);
+  Plan& plan = plans_[{kind_, microbatches_}];
+  plan.departures = 0;
+  plan.replay = std::make_unique<Replay>(trace(), std::move(schedule), entries_, parallel_, arenas_, waits_,
+                                         statistics_, timeline_, options_.replay);
+  ++totals_.planned;
+}
+
+const schedule::Schedule* Runtime::schedule(schedule::StepKind kind, int microbatches) const {
+  const auto plan = plans_.find({kind, microbatches});
+  return plan == plans_.end() || !plan->second.replay ? nullptr : &plan->second.replay->schedule();
+}
+
+ScheduleStatistics Runtime::schedule_statistics() const {
+  ScheduleStatistics statistics = totals_;
+  statistics.gather_arena_bytes = static_cast<std::int64_t>(arenas_.gather.size());
+  statistics.reduce_arena_bytes = static_cast<std::int64_t>(arenas_.reduce.size());
+  statistics.scratch_bytes = static_cast<std::int64_t>(arenas_.scratch.size());
+  statistics.gather_peak_bytes = arenas_.gather_peak;
+  statistics.reduce_peak_bytes = arenas_.reduce_peak;
+  statistics.on_demand_peak_bytes = static_cast<std::int64_t>(on_demand_.peak_bytes());
+  return statistics;
+}
+
+std::vector<TimelineSpan> Runtime::timeline() const {
+  const base::Fence exchanged = parallel_.dp->lane().record();
+  while (!exchanged.wait_for(std::chrono::seconds(1))) continue;  // every operation has a time limit of its own
+  return timeline_.spans();
+}
+
+std::vector<schedule::ParameterSize> Runtime::sizes() const {
+  std::vector<schedule::ParameterSize> sizes;
+  for (const auto& entry : entries_) {
+    const shard::ShardedParameter& parameter = entry->parameter;
+    sizes.push_back(
+        size_of(parameter.spec, {parameter.home, parameter.storage, parameter.state}, parameter.types, cuts()));
+  }
+  return sizes;
+}
+
+}  // namespace tessera::runtime

@@ -1,0 +1,71 @@
+// Tables whose rows travel by index.
+#include "tessera/base/error.h"
+#include "tessera/runtime/runtime.h"
+
+namespace tessera::runtime {
+namespace {
+
+void check_count(const Entry& entry, const shard::RowIds& ids) {
+  const std::int64_t most = entry.parameter.spec.reads.per_microbatch;
+  TESSERA_CHECK(ids.count <= most, "'{}': {} rows of at most {} a microbatch", entry.name(), ids.count, most);
+}
+
+}  // namespace
+
+void Runtime::gather_rows(schedule::ParameterId id, const shard::RowIds& ids, void* out, schedule::Pass pass,
+                          const std::optional<base::Fence>& written) {
+  Entry& entry = this->entry(id, "gather_rows");
+  TESSERA_CHECK(in_microbatch_, "rows of '{}' are read outside a microbatch", entry.name());
+  TESSERA_CHECK(entry.rows, "'{}' is gathered whole: consume", entry.name());
+  check_count(entry, ids);
+  schedule::Event event = event_of(schedule::EventKind::comm, pass, id);
+  event.group = "gtp";
+  event.op = "gather_rows";
+  event.bytes = entry.rows->received_bytes();  // messages have one size: as many as are given
+  happens(event);
+  passed();
+  statistics_.gathered_bytes += entry.rows->received_bytes();
+  const base::Fence compute = parallel_.compute->record();
+  const bool is_first = microbatch_ == 0 && pass == schedule::Pass::forward && event.ordinal == 0;
+  if (is_first && written && parallel_.compute->is_captured() && entry.parameter.spec.trainable) {
+    TESSERA_CHECK(early_rows_.table == nullptr || early_rows_.table == &entry,
+                  "rows of '{}' and of '{}' are read in one step, which cannot be a graph", early_rows_.table->name(),
+                  entry.name());
+    early_rows_.table = &entry;
+    early_rows_.ids = ids;
+    return wait(entry.rows->place(entry.parameter, *parallel_.gtp_rows, ids.count, out, compute));
+  }
+  wait(entry.rows->start(entry.parameter, *parallel_.gtp_rows, ids, written.value_or(compute), out, compute));
+}
+
+void Runtime::bring_rows(const std::int64_t* ids) {
+  if (early_rows_.table == nullptr) return;
+  Entry& table = *early_rows_.table;
+  shard::RowIds own = early_rows_.ids;
+  own.data = ids;
+  table.rows->bring(table.parameter, *parallel_.gtp_rows, own, early_rows_.after);
+}
+
+// Of early_rows_'s table.
+void Runtime::rows_published(const Entry& entry) {
+  if (!parallel_.compute->is_captured()) {
+    early_rows_.after = entry.parameter.published;
+    return;
+  }
+  early_rows_.after = {};  // what was before is done when a graph is recorded
+  base::Lane& lane = parallel_.gtp_rows->lane();
+  lane.wait(entry.parameter.published);
+  early_rows_.may_begin = lane.record(early_rows_.beginning);
+}
+
+RowGradient Runtime::grad_rows(schedule::ParameterId id, const shard::RowIds& ids) {
+  Entry& entry = this->entry(id, "grad_rows");
+  const shard::RowReducer* rows = entry.reducer.rows();
+  TESSERA_CHECK(rows, "'{}' has a gradient of the whole: grad_buffer", entry.name());
+  TESSERA_CHECK(!entry.produced, "'{}': rows are produced twice in a microbatch", entry.name());
+  check_count(entry, ids);
+  std::byte* staging = staging_of(entry, id);
+  return {staging, entry.parameter.types.accumulator, rows->find_slots(ids, staging)};
+}
+
+}  // namespace tessera::runtime

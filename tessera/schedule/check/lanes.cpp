@@ -1,0 +1,290 @@
+#include "tessera/schedule/check/lanes.h"
+
+#include <algorithm>
+#include <ranges>
+#include <string>
+
+#include "tessera/schedule/check/shape.h"
+
+namespace tessera::schedule {
+namespace {
+
+template <typename Item>
+Agenda agenda_of(const std::vector<Item>& items, int Item::*event) {
+  std::vector<int> due_at;
+  for (const Item& item : items) due_at.push_back(item.*event);
+  return Agenda(due_at);
+}
+
+}  // namespace
+
+Agenda::Agenda(const std::vector<int>& due_at) {
+  for (std::size_t item = 0; item < due_at.size(); ++item) items_.emplace_back(due_at[item], static_cast<int>(item));
+  std::ranges::sort(items_);
+}
+
+int Agenda::next(int event) {
+  return next_ < items_.size() && items_[next_].first <= event ? items_[next_++].second : -1;
+}
+
+CheckedLanes::CheckedLanes(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
+                           const std::vector<int>& taken, CheckFaults& faults)
+    : trace_(trace), sizes_(sizes), schedule_(schedule), taken_(taken), faults_(faults) {
+  fences_.resize(trace.size());
+  waits_ = agenda_of(schedule.residencies, &Residency::wait);
+  ends_ = agenda_of(schedule.residencies, &Residency::last);
+  stagings_ = agenda_of(schedule.reductions, &Reduction::first);
+  reductions_ = agenda_of(schedule.reductions, &Reduction::issue);
+  finishes_ = agenda_of(schedule.reductions, &Reduction::finish);
+  shards_.resize(sizes.size());
+  shard_readers_.assign(sizes.size(), -1);
+  main_grads_.resize(schedule.reduce_units.size());
+  gather_unit_ = units_by_parameter(schedule.gather_units, sizes.size());
+  gathered_.resize(schedule.residencies.size());
+  current_.assign(schedule.gather_units.size(), -1);
+  users_.assign(sizes.size(), 0);
+  held_.assign(sizes.size(), -1);
+  published_.assign(sizes.size(), 0);
+  summed_.resize(schedule.reductions.size());
+}
+
+void CheckedLanes::run_step(bool publishes) {
+  begin_step();
+  for (int index = 0; index < schedule_.body && !faults_.full(); ++index) {
+    run_event(index);
+    after_event(index);
+  }
+  end_body();
+  ++step_;
+  next_gather_ = 0;
+  prefetched_ = publishes;
+  for (int index = schedule_.body; publishes && index < schedule_.events && !faults_.full(); ++index) {
+    run_event(index);
+    after_event(index);
+  }
+}
+
+void CheckedLanes::begin_step() {
+  for (Agenda* agenda : {&waits_, &ends_, &stagings_, &reductions_, &finishes_}) agenda->restart();
+  std::ranges::fill(current_, -1);
+  step_begin_ = on(CheckedLane::compute).clock;
+  issue_gathers(-1);
+}
+
+// What compute does up to the event, and the event itself.
+void CheckedLanes::run_event(int index) {
+  const Event& event = trace_[static_cast<std::size_t>(index)];
+  const bool in_body = index < schedule_.body;
+  for (int residency = 0; in_body && (residency = waits_.next(index)) >= 0;) wait_for(residency, index);
+  for (int reduction = 0; in_body && (reduction = stagings_.next(index)) >= 0;) {
+    const Reduction& it = schedule_.reductions[static_cast<std::size_t>(reduction)];
+    const std::int64_t bytes = schedule_.reduce_bytes[static_cast<std::size_t>(it.unit)];
+    if (bytes == 0) continue;
+    const auto conflict = reduce_arena_.write(
+        {it.offset, it.offset + bytes}, tenant_of(reduction, schedule_.reductions.size()), on(CheckedLane::compute));
+    if (conflict)
+      faults_.add("{}: its staging is written in segment {} while {} may be in use, expected its finish before",
+                  faults_.reduction(reduction), index, reduce_tenant(*conflict));
+  }
+  if (event.kind == EventKind::consume) consume(index);
+  if (event.kind == EventKind::release) release(index);
+  if (event.kind == EventKind::produce) produce(index);
+  if (event.kind == EventKind::publish) publish(index);
+}
+
+// What the host does at the position of the event.
+void CheckedLanes::after_event(int index) {
+  const bool in_body = index < schedule_.body;
+  for (int residency = 0; in_body && (residency = ends_.next(index)) >= 0;) {
+    const Residency& it = schedule_.residencies[static_cast<std::size_t>(residency)];
+    const std::int64_t bytes = schedule_.gather_bytes[static_cast<std::size_t>(it.unit)];
+    if (bytes == 0) continue;
+    const auto conflict =
+        gather_arena_.write({it.offset, it.offset + bytes}, tenant_of(residency, schedule_.residencies.size()),
+                            on(CheckedLane::compute), true);
+    if (conflict)
+      faults_.add("{}: ends while the gather of {} may be writing there", faults_.residency(residency),
+                  gather_tenant(*conflict));
+  }
+  fences_[static_cast<std::size_t>(index)] = on(CheckedLane::compute).clock;
+  for (int reduction = 0; in_body && (reduction = reductions_.next(index)) >= 0;) issue_reduction(reduction);
+  issue_gathers(schedule_.position_of(index));
+  for (int reduction = 0; in_body && (reduction = finishes_.next(index)) >= 0;) finish(reduction);
+}
+
+// Before the first publish the optimizer reads every main_grad.
+void CheckedLanes::end_body() {
+  const ClockedAccess access = on(CheckedLane::compute);
+  for (std::size_t unit = 0; unit < main_grads_.size(); ++unit) {
+    if (!main_grads_[unit].ready_to_read(access.clock))
+      faults_.add("{}: its sums may be incomplete at the end of the body, expected a finish of each reduction",
+                  faults_.unit(schedule_.reduce_units[unit]));
+    main_grads_[unit].set_read(access);
+  }
+  for (std::size_t id = 0; id < users_.size(); ++id)
+    if (users_[id] != 0)
+      faults_.add("{}: consumed and not released in the body", faults_.parameter(static_cast<int>(id)));
+}
+
+void CheckedLanes::wait_for(int residency, int index) {
+  const Residency& it = schedule_.residencies[static_cast<std::size_t>(residency)];
+  const Gathered& gathered = gathered_[static_cast<std::size_t>(residency)];
+  int& current = current_[static_cast<std::size_t>(it.unit)];
+  if (gathered.tenant != tenant_of(residency, schedule_.residencies.size()))
+    faults_.add("{}: waited for at {} and not issued", faults_.residency(residency), faults_.event(index));
+  if (current >= 0 && schedule_.residencies[static_cast<std::size_t>(current)].last >= index)
+    faults_.add("{}: begins before the end of {}", faults_.residency(residency), faults_.residency(current));
+  current = residency;
+  join(clocks_[static_cast<std::size_t>(CheckedLane::compute)], gathered.done);
+}
+
+void CheckedLanes::consume(int index) {
+  const auto id = static_cast<std::size_t>(trace_[static_cast<std::size_t>(index)].parameter);
+  if (sizes_[id].gathered == 0) {
+    ++users_[id];
+    return;
+  }
+  const int unit = gather_unit_[id];
+  const int current = unit == kNoUnit ? -1 : current_[static_cast<std::size_t>(unit)];
+  if (users_[id]++ == 0) held_[id] = current;
+  if (current < 0 || schedule_.residencies[static_cast<std::size_t>(current)].last < index)
+    return faults_.add("{}: expected a residency of its unit around it, got none", faults_.event(index));
+  const Gathered& gathered = gathered_[static_cast<std::size_t>(current)];
+  if (gathered.publishes < published_[id])
+    faults_.add("{}: its weight was gathered before its newest publish, in {}; expected the newest version",
+                faults_.event(index), faults_.residency(current));
+  read_weights(current, index);
+}
+
+void CheckedLanes::release(int index) {
+  const auto id = static_cast<std::size_t>(trace_[static_cast<std::size_t>(index)].parameter);
+  if (users_[id] == 0) return faults_.add("{}: released and not consumed", faults_.event(index));
+  if (held_[id] >= 0) read_weights(held_[id], index);
+  if (--users_[id] == 0) held_[id] = -1;
+}
+
+void CheckedLanes::read_weights(int residency, int index) {
+  const Residency& it = schedule_.residencies[static_cast<std::size_t>(residency)];
+  const std::int64_t bytes = schedule_.gather_bytes[static_cast<std::size_t>(it.unit)];
+  if (bytes == 0) return;
+  const auto conflict = gather_arena_.read(
+      {it.offset, it.offset + bytes}, gathered_[static_cast<std::size_t>(residency)].tenant, on(CheckedLane::compute));
+  if (!conflict) return;
+  if (conflict->unordered)
+    faults_.add("{}: may run before the gather of {} is complete", faults_.event(index), gather_tenant(*conflict));
+  else
+    faults_.add("{}: expected the weights of {}, got {} in its bytes", faults_.event(index),
+                faults_.residency(residency), gather_tenant(*conflict));
+}
+
+void CheckedLanes::produce(int index) {
+  const int reduction = taken_[static_cast<std::size_t>(index)];
+  const Reduction& it = schedule_.reductions[static_cast<std::size_t>(reduction)];
+  const std::int64_t bytes = schedule_.reduce_bytes[static_cast<std::size_t>(it.unit)];
+  if (bytes == 0) return;
+  const int tenant = tenant_of(reduction, schedule_.reductions.size());
+  const CheckedArena::Range range{it.offset, it.offset + bytes};
+  if (const auto conflict = reduce_arena_.read(range, tenant, on(CheckedLane::compute)))
+    faults_.add("{}: expected the staging of {}, got {} in its bytes", faults_.event(index),
+                faults_.reduction(reduction), reduce_tenant(*conflict));
+  reduce_arena_.write(range, tenant, on(CheckedLane::compute));
+}
+
+// The optimizer has written the shard in the segment before.
+void CheckedLanes::publish(int index) {
+  const auto id = static_cast<std::size_t>(trace_[static_cast<std::size_t>(index)].parameter);
+  const ClockedAccess access = on(CheckedLane::compute);
+  if (users_[id] != 0) faults_.add("{}: published while it is consumed", faults_.event(index));
+  if (!shards_[id].ready_to_write(access.clock))
+    faults_.add("{}: the optimizer writes the shard while {} may be reading it", faults_.event(index),
+                faults_.residency(shard_readers_[id]));
+  shards_[id].set_write(access);
+  published_[id] = ++publishes_;
+}
+
+void CheckedLanes::issue_gathers(int position) {
+  for (; next_gather_ < schedule_.residencies.size(); ++next_gather_) {
+    const auto index = static_cast<int>(next_gather_);
+    const Residency& it = schedule_.residencies[next_gather_];
+    if (it.issue > position) return;
+    const auto unit = static_cast<std::size_t>(it.unit);
+    join(clocks_[static_cast<std::size_t>(CheckedLane::gather)], fence(it.free));
+    const ClockedAccess access = on(CheckedLane::gather);
+    for (const ParameterId member : schedule_.gather_units[unit]) {
+      AccessHistory& shard = shards_[static_cast<std::size_t>(member)];
+      if (!shard.ready_to_read(access.clock))
+        faults_.add("{}: may read the shard of {} before its publish is done, expected free at or after that",
+                    faults_.residency(index), faults_.parameter(member));
+      shard.set_read(access);
+      shard_readers_[static_cast<std::size_t>(member)] = index;
+    }
+    const int tenant = tenant_of(index, schedule_.residencies.size());
+    if (const std::int64_t bytes = schedule_.gather_bytes[unit]; bytes > 0)
+      if (const auto conflict = gather_arena_.write({it.offset, it.offset + bytes}, tenant, access))
+        faults_.add(
+            "{}: its gather may overwrite {} before compute is there; expected free at or after its last release",
+            faults_.residency(index), gather_tenant(*conflict));
+    gathered_[next_gather_] = {tenant, publishes_, access.clock};
+  }
+}
+
+void CheckedLanes::issue_reduction(int reduction) {
+  const Reduction& it = schedule_.reductions[static_cast<std::size_t>(reduction)];
+  const auto unit = static_cast<std::size_t>(it.unit);
+  join(clocks_[static_cast<std::size_t>(CheckedLane::reduce)], fence(it.issue));
+  const ClockedAccess access = on(CheckedLane::reduce);
+  if (const std::int64_t bytes = schedule_.reduce_bytes[unit]; bytes > 0)
+    if (const auto conflict = reduce_arena_.read({it.offset, it.offset + bytes},
+                                                 tenant_of(reduction, schedule_.reductions.size()), access))
+      faults_.add("{}: expected its staging, got {} in its bytes", faults_.reduction(reduction),
+                  reduce_tenant(*conflict));
+  AccessHistory& main_grad = main_grads_[unit];
+  if (!main_grad.ready_to_write(access.clock))
+    faults_.add("{}: adds to main_grad while it may be in use", faults_.reduction(reduction));
+  main_grad.set_write(access);
+  summed_[static_cast<std::size_t>(reduction)] = access.clock;
+  if (!it.replicas) return;
+  join(clocks_[static_cast<std::size_t>(CheckedLane::dp)], access.clock);
+  const ClockedAccess over_replicas = on(CheckedLane::dp);
+  main_grad.set_write(over_replicas);
+  summed_[static_cast<std::size_t>(reduction)] = over_replicas.clock;
+}
+
+void CheckedLanes::finish(int reduction) {
+  const Reduction& it = schedule_.reductions[static_cast<std::size_t>(reduction)];
+  const std::int64_t bytes = schedule_.reduce_bytes[static_cast<std::size_t>(it.unit)];
+  join(clocks_[static_cast<std::size_t>(CheckedLane::compute)], summed_[static_cast<std::size_t>(reduction)]);
+  if (bytes == 0) return;
+  const auto conflict =
+      reduce_arena_.write({it.offset, it.offset + bytes}, tenant_of(reduction, schedule_.reductions.size()),
+                          on(CheckedLane::compute), true);
+  if (conflict)
+    faults_.add("{}: ends while {} may be in use in its bytes", faults_.reduction(reduction), reduce_tenant(*conflict));
+}
+
+// The lane's next operation.
+ClockedAccess CheckedLanes::on(CheckedLane lane) {
+  VectorClock& clock = clocks_[static_cast<std::size_t>(lane)];
+  ++time_of(clock, lane);
+  return {lane, clock};
+}
+
+const VectorClock& CheckedLanes::fence(int position) const {
+  if (position >= 0) return fences_[static_cast<std::size_t>(position)];
+  if (!prefetched_ || schedule_.publishes() == 0) return step_begin_;
+  return fences_[static_cast<std::size_t>(schedule_.events) - static_cast<std::size_t>(-position)];
+}
+
+std::string CheckedLanes::gather_tenant(const CheckedArena::Conflict& conflict) const {
+  if (conflict.tenant == kNoTenant) return "nothing";
+  return (conflict.ended ? "the end of " : "") +
+         faults_.residency(conflict.tenant % static_cast<int>(schedule_.residencies.size()));
+}
+
+std::string CheckedLanes::reduce_tenant(const CheckedArena::Conflict& conflict) const {
+  if (conflict.tenant == kNoTenant) return "nothing";
+  return (conflict.ended ? "the end of " : "") +
+         faults_.reduction(conflict.tenant % static_cast<int>(schedule_.reductions.size()));
+}
+
+}  // namespace tessera::schedule

@@ -1,0 +1,215 @@
+#include "tessera/schedule/check/shape.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+
+namespace tessera::schedule {
+namespace {
+
+bool exists(int index, std::size_t count) {
+  return index >= 0 && static_cast<std::size_t>(index) < count;
+}
+
+bool contains(const Unit& unit, ParameterId parameter) {
+  return std::ranges::find(unit, parameter) != unit.end();
+}
+
+bool is_of_parameter(EventKind kind) {
+  return kind == EventKind::consume || kind == EventKind::release || kind == EventKind::produce ||
+         kind == EventKind::publish;
+}
+
+// Kind and membership of the event at `index`, which exists.
+bool is_event_of(const Trace& trace, int index, EventKind kind, const Unit& unit) {
+  const Event& event = trace[static_cast<std::size_t>(index)];
+  return event.kind == kind && contains(unit, event.parameter);
+}
+
+// True where `bytes` at `offset` fit in an arena of `arena` bytes, for any values.
+bool fits(std::int64_t offset, std::int64_t bytes, std::int64_t arena) {
+  return offset >= 0 && bytes >= 0 && bytes <= arena && offset <= arena - bytes;
+}
+
+struct UnitKind {
+  const char* name;
+  const std::vector<Unit>& units;
+  const std::vector<std::int64_t>& bytes;
+  std::int64_t ParameterSize::*size;
+};
+
+void check_unit_kind(const UnitKind& kind, const std::vector<ParameterSize>& sizes, CheckFaults& faults) {
+  if (kind.units.size() != kind.bytes.size())
+    return faults.add("{} units: expected one size each ({}), got {}", kind.name, kind.units.size(), kind.bytes.size());
+  std::vector<int> unit_of(sizes.size(), kNoUnit);
+  for (std::size_t unit = 0; unit < kind.units.size() && !faults.full(); ++unit) {
+    std::int64_t needed = 0;
+    for (const ParameterId id : kind.units[unit]) {
+      if (!exists(id, sizes.size())) {
+        faults.add("{} unit {}: expected parameters below {}, got {}", kind.name, unit, sizes.size(), id);
+        continue;
+      }
+      int& of = unit_of[static_cast<std::size_t>(id)];
+      if (of != kNoUnit)
+        faults.add("{} is a member of the {} units {} and {}, expected one", faults.parameter(id), kind.name, of, unit);
+      of = static_cast<int>(unit);
+      needed += sizes[static_cast<std::size_t>(id)].*kind.size;
+    }
+    if (kind.units[unit].empty()) faults.add("{} unit {} has no members", kind.name, unit);
+    if (kind.bytes[unit] < needed)
+      faults.add("{} unit {} {}: expected at least {} bytes for its members, got {}", kind.name, unit,
+                 faults.unit(kind.units[unit]), needed, kind.bytes[unit]);
+  }
+}
+
+}  // namespace
+
+std::vector<int> units_by_parameter(const std::vector<Unit>& units, std::size_t parameters) {
+  std::vector<int> unit_of(parameters, kNoUnit);
+  for (std::size_t unit = 0; unit < units.size(); ++unit)
+    for (const ParameterId id : units[unit])
+      if (exists(id, parameters)) unit_of[static_cast<std::size_t>(id)] = static_cast<int>(unit);
+  return unit_of;
+}
+
+void check_trace(const Trace& trace, std::size_t parameters, const Schedule& schedule, CheckFaults& faults) {
+  const auto first = std::ranges::find(trace, EventKind::publish, &Event::kind);
+  const auto body = static_cast<int>(first - trace.begin());
+  if (schedule.events != static_cast<int>(trace.size()))
+    faults.add("the schedule is for {} events, the trace has {}", schedule.events, trace.size());
+  if (schedule.body != body) faults.add("the schedule's body has {} events, the trace's {}", schedule.body, body);
+  const std::uint64_t hash = hash_trace(trace);
+  if (schedule.trace_hash != hash)
+    faults.add("the schedule is for a trace of hash {:016x}, this one has {:016x}", schedule.trace_hash, hash);
+
+  int microbatches = 0;
+  for (int index = 0; index < static_cast<int>(trace.size()) && !faults.full(); ++index) {
+    const Event& event = trace[static_cast<std::size_t>(index)];
+    microbatches = std::max(microbatches, event.microbatch + 1);
+    if (is_of_parameter(event.kind) && !exists(event.parameter, parameters))
+      faults.add("{}: expected a parameter below {}", faults.event(index), parameters);
+    if (event.step != schedule.kind)
+      faults.add("{}: expected only events of kind {}", faults.event(index), name_of(schedule.kind));
+    if (index > body &&
+        (event.kind == EventKind::consume || event.kind == EventKind::release || event.kind == EventKind::produce))
+      faults.add("{}: expected no use of a weight after the first publish, event {}", faults.event(index), body);
+    if (schedule.kind == StepKind::evaluate && (event.kind == EventKind::publish || event.kind == EventKind::produce))
+      faults.add("{}: expected neither gradients nor new weights in an evaluation", faults.event(index));
+  }
+  if (schedule.microbatches != microbatches)
+    faults.add("the schedule has {} microbatches, the trace {}", schedule.microbatches, microbatches);
+}
+
+void check_units(const std::vector<ParameterSize>& sizes, const Schedule& schedule, CheckFaults& faults) {
+  check_unit_kind({"gather", schedule.gather_units, schedule.gather_bytes, &ParameterSize::gathered}, sizes, faults);
+  check_unit_kind({"reduce", schedule.reduce_units, schedule.reduce_bytes, &ParameterSize::staging}, sizes, faults);
+  if (!faults.none()) return;
+  for (const Unit& unit : schedule.reduce_units) {
+    std::int64_t scratch = 0;
+    for (const ParameterId id : unit) scratch += sizes[static_cast<std::size_t>(id)].scratch;
+    if (schedule.scratch < scratch)
+      faults.add("the exchange of {} needs {} bytes of scratch, got {}", faults.unit(unit), scratch, schedule.scratch);
+  }
+}
+
+void check_residencies(const Trace& trace, const Schedule& schedule, CheckFaults& faults) {
+  const int earliest = std::min(-1, -schedule.publishes());
+  int previous = earliest;
+  for (int index = 0; index < static_cast<int>(schedule.residencies.size()) && !faults.full(); ++index) {
+    const Residency& it = schedule.residencies[static_cast<std::size_t>(index)];
+    if (!exists(it.unit, schedule.gather_units.size())) {
+      faults.add("residency {}: expected a gather unit below {}, got {}", index, schedule.gather_units.size(), it.unit);
+      continue;
+    }
+    const auto unit = static_cast<std::size_t>(it.unit);
+    const std::string name = faults.residency(index);
+    if (it.issue < previous)
+      faults.add("{}: expected issues in order, the earliest here at {}, got {}", name, previous, it.issue);
+    previous = std::max(previous, it.issue);
+    if (it.free < earliest || it.free > it.issue)
+      faults.add("{}: expected its free position from {} to its issue", name, earliest);
+    if (it.issue >= it.wait) faults.add("{}: expected the issue before the consume that waits for it", name);
+    if (it.wait < 0 || it.last <= it.wait || it.last >= schedule.body) {
+      faults.add("{}: expected 0 <= wait < last < {}", name, schedule.body);
+      continue;
+    }
+    if (!is_event_of(trace, it.wait, EventKind::consume, schedule.gather_units[unit]))
+      faults.add("{}: expected a consume of the unit where it is waited for, got {}", name, faults.event(it.wait));
+    if (!is_event_of(trace, it.last, EventKind::release, schedule.gather_units[unit]))
+      faults.add("{}: expected a release of the unit at its end, got {}", name, faults.event(it.last));
+    if (!fits(it.offset, schedule.gather_bytes[unit], schedule.gather_arena))
+      faults.add("{}: its {} bytes do not lie in the gather arena of {} bytes", name, schedule.gather_bytes[unit],
+                 schedule.gather_arena);
+  }
+}
+
+void check_reductions(const Trace& trace, const Schedule& schedule, CheckFaults& faults) {
+  std::vector<int> newest(schedule.reduce_units.size(), -1);
+  int previous = 0;
+  for (int index = 0; index < static_cast<int>(schedule.reductions.size()) && !faults.full(); ++index) {
+    const Reduction& it = schedule.reductions[static_cast<std::size_t>(index)];
+    if (!exists(it.unit, schedule.reduce_units.size())) {
+      faults.add("reduction {}: expected a reduce unit below {}, got {}", index, schedule.reduce_units.size(), it.unit);
+      continue;
+    }
+    const auto unit = static_cast<std::size_t>(it.unit);
+    const std::string name = faults.reduction(index);
+    if (it.issue < previous) faults.add("{}: expected issues in order, the one before is at {}", name, previous);
+    previous = std::max(previous, it.issue);
+    if (it.first < 0 || it.issue < it.first || it.finish < it.issue || it.finish >= schedule.body) {
+      faults.add("{}: expected 0 <= first <= issue <= finish < {}", name, schedule.body);
+      continue;
+    }
+    for (const int at : {it.first, it.issue})
+      if (!is_event_of(trace, at, EventKind::produce, schedule.reduce_units[unit]) ||
+          trace[static_cast<std::size_t>(at)].microbatch != it.microbatch)
+        faults.add("{}: expected a produce of the unit in this microbatch, got {}", name, faults.event(at));
+    if (!fits(it.offset, schedule.reduce_bytes[unit], schedule.reduce_arena))
+      faults.add("{}: its {} bytes do not lie in the reduce arena of {} bytes", name, schedule.reduce_bytes[unit],
+                 schedule.reduce_arena);
+    if (newest[unit] >= 0 && it.first <= schedule.reductions[static_cast<std::size_t>(newest[unit])].issue)
+      faults.add("{}: begins before the issue of {}, the unit's before it", name, faults.reduction(newest[unit]));
+    newest[unit] = index;
+  }
+  if (!faults.none()) return;
+  for (int index = 0; index < static_cast<int>(schedule.reductions.size()); ++index) {
+    const Reduction& it = schedule.reductions[static_cast<std::size_t>(index)];
+    const bool is_last = newest[static_cast<std::size_t>(it.unit)] == index;
+    if (it.replicas != is_last)
+      faults.add("{}, {}: expected replicas {}, got {}", faults.reduction(index),
+                 is_last ? "the unit's last of the step" : "not the unit's last of the step", is_last, it.replicas);
+  }
+}
+
+std::vector<int> match_produces(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
+                                CheckFaults& faults) {
+  const std::vector<int> unit_of = units_by_parameter(schedule.reduce_units, sizes.size());
+  auto key = [&](int unit, int microbatch) {
+    return static_cast<std::int64_t>(unit) * (schedule.microbatches + 1) + microbatch;
+  };
+  std::unordered_map<std::int64_t, int> by_key;
+  for (int index = 0; index < static_cast<int>(schedule.reductions.size()); ++index) {
+    const Reduction& it = schedule.reductions[static_cast<std::size_t>(index)];
+    const auto [at, is_new] = by_key.emplace(key(it.unit, it.microbatch), index);
+    if (!is_new) faults.add("{}: the same gradients as {}, expected one", faults.reduction(index), at->second);
+  }
+  std::vector<int> taken(trace.size(), -1);
+  for (int index = 0; index < schedule.body && !faults.full(); ++index) {
+    const Event& event = trace[static_cast<std::size_t>(index)];
+    if (event.kind != EventKind::produce) continue;
+    const int unit = unit_of[static_cast<std::size_t>(event.parameter)];
+    const auto at = by_key.find(key(unit, event.microbatch));
+    if (unit == kNoUnit || at == by_key.end()) {
+      faults.add("{}: expected one reduction of this gradient, got none", faults.event(index));
+      continue;
+    }
+    const Reduction& it = schedule.reductions[static_cast<std::size_t>(at->second)];
+    if (index < it.first || index > it.issue)
+      faults.add("{}: outside of {}, which takes this gradient", faults.event(index), faults.reduction(at->second));
+    taken[static_cast<std::size_t>(index)] = at->second;
+  }
+  return taken;
+}
+
+}  // namespace tessera::schedule

@@ -1,0 +1,361 @@
+#include "tessera/schedule/check/together.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <tuple>
+#include <utility>
+
+namespace tessera::schedule {
+namespace {
+
+constexpr std::size_t kMostFaults = 10;
+
+// calls[role]: indices into order.calls.
+std::vector<std::vector<int>> calls_by_role(const CallOrder& order) {
+  std::vector<std::vector<int>> by_role(order.roles.size());
+  for (std::size_t call = 0; call < order.calls.size(); ++call)
+    by_role[static_cast<std::size_t>(order.calls[call].role)].push_back(static_cast<int>(call));
+  return by_role;
+}
+
+std::string describe(const CollectiveCall& call) {
+  return fmt::format("{} of {} bytes", call.what, call.bytes);
+}
+
+// What a rank contributes to the merge: its order, and by role the node space of the instances.
+struct Chain {
+  int order = 0;
+  std::vector<int> spaces;  // by role: a communicator, or a set of communicators alike
+  int rank = 0;             // one that behaves so
+
+  auto key() const { return std::tie(order, spaces); }
+};
+
+// One step of a cycle: on `rank`, `before` is called before `after`.
+struct Step {
+  int rank = 0;
+  const CollectiveCall* before = nullptr;
+  const CollectiveCall* after = nullptr;
+};
+
+// The instances of all chains, each after its predecessors.
+class Merge {
+ public:
+  Merge(const std::vector<CallOrder>& orders, const std::vector<Chain>& chains, int spaces)
+      : orders_(orders), chains_(chains), first_node_(static_cast<std::size_t>(spaces) + 1, 0) {
+    number_instances();
+    link();
+  }
+
+  // Empty: acyclic.
+  std::vector<Step> cycle() const {
+    std::vector<int> waiting_for(nodes_.size(), 0);
+    for (const auto& node : nodes_)
+      for (const Edge& edge : node) ++waiting_for[static_cast<std::size_t>(edge.to)];
+    std::vector<int> ready;
+    for (std::size_t node = 0; node < nodes_.size(); ++node)
+      if (waiting_for[node] == 0) ready.push_back(static_cast<int>(node));
+    while (!ready.empty()) {
+      const auto node = static_cast<std::size_t>(ready.back());
+      ready.pop_back();
+      for (const Edge& edge : nodes_[node])
+        if (--waiting_for[static_cast<std::size_t>(edge.to)] == 0) ready.push_back(edge.to);
+    }
+    return walk_back(waiting_for);
+  }
+
+ private:
+  struct Edge {
+    int to = 0, chain = 0, call = 0;  // call: of the chain's order; the next call is at `to`
+  };
+
+  void number_instances() {
+    for (const Chain& chain : chains_) {
+      const auto by_role = calls_by_role(orders_[static_cast<std::size_t>(chain.order)]);
+      for (std::size_t role = 0; role < by_role.size(); ++role) {
+        int& count = first_node_[static_cast<std::size_t>(chain.spaces[role]) + 1];
+        count = std::max(count, static_cast<int>(by_role[role].size()));
+      }
+    }
+    for (std::size_t space = 1; space < first_node_.size(); ++space) first_node_[space] += first_node_[space - 1];
+    nodes_.resize(static_cast<std::size_t>(first_node_.back()));
+  }
+
+  void link() {
+    for (std::size_t c = 0; c < chains_.size(); ++c) {
+      const Chain& chain = chains_[c];
+      const auto& calls = orders_[static_cast<std::size_t>(chain.order)].calls;
+      std::vector<int> made(chain.spaces.size(), 0);
+      int previous = -1;
+      for (std::size_t call = 0; call < calls.size(); ++call) {
+        const auto role = static_cast<std::size_t>(calls[call].role);
+        const int node = first_node_[static_cast<std::size_t>(chain.spaces[role])] + made[role]++;
+        if (previous >= 0)
+          nodes_[static_cast<std::size_t>(previous)].push_back({node, static_cast<int>(c), static_cast<int>(call) - 1});
+        previous = node;
+      }
+    }
+  }
+
+  // Every node that still waits has a predecessor that still waits: following these ends in a cycle.
+  std::vector<Step> walk_back(const std::vector<int>& waiting_for) const {
+    std::vector<std::pair<int, Edge>> before(nodes_.size(), {-1, {}});
+    int at = -1;
+    for (std::size_t node = 0; node < nodes_.size(); ++node) {
+      if (waiting_for[node] == 0) continue;
+      at = static_cast<int>(node);
+      for (const Edge& edge : nodes_[node])
+        if (waiting_for[static_cast<std::size_t>(edge.to)] > 0) before[static_cast<std::size_t>(edge.to)] = {at, edge};
+    }
+    if (at < 0) return {};
+    std::vector<bool> seen(nodes_.size(), false);
+    while (!seen[static_cast<std::size_t>(at)]) {
+      seen[static_cast<std::size_t>(at)] = true;
+      at = before[static_cast<std::size_t>(at)].first;
+    }
+    std::vector<Step> steps;
+    for (const int start = at; steps.empty() || at != start; at = before[static_cast<std::size_t>(at)].first) {
+      const Edge& edge = before[static_cast<std::size_t>(at)].second;
+      const Chain& chain = chains_[static_cast<std::size_t>(edge.chain)];
+      const CollectiveCall* call =
+          &orders_[static_cast<std::size_t>(chain.order)].calls[static_cast<std::size_t>(edge.call)];
+      steps.push_back({chain.rank, call, call + 1});
+    }
+    std::ranges::reverse(steps);
+    return steps;
+  }
+
+  const std::vector<CallOrder>& orders_;
+  const std::vector<Chain>& chains_;
+  std::vector<int> first_node_;  // by space
+  std::vector<std::vector<Edge>> nodes_;
+};
+
+class TogetherCheck {
+ public:
+  explicit TogetherCheck(const RankOrders& input) : input_(input) {}
+
+  std::vector<std::string> run() {
+    check_members();
+    if (!faults_.empty()) return std::move(faults_);
+    classify();
+    for (std::size_t c = 0; c < input_.communicators.size() && faults_.size() < kMostFaults; ++c)
+      compare_members(static_cast<int>(c));
+    if (!faults_.empty()) return std::move(faults_);
+    check_cycles();
+    return std::move(faults_);
+  }
+
+ private:
+  const CheckedRank& rank(int index) const { return input_.ranks[static_cast<std::size_t>(index)]; }
+  const CallOrder& order_of(int index) const { return input_.orders[static_cast<std::size_t>(class_of(index))]; }
+  int class_of(int index) const { return class_[static_cast<std::size_t>(rank(index).order)]; }
+  const std::string& name(int communicator) const {
+    return input_.communicators[static_cast<std::size_t>(communicator)].name;
+  }
+
+  template <typename... Args>
+  void add(fmt::format_string<Args...> format, Args&&... args) {
+    faults_.push_back(fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  // Ranks and communicators refer to each other, each rank once.
+  void check_members() {
+    const auto ranks = static_cast<int>(input_.ranks.size());
+    const auto communicators = static_cast<int>(input_.communicators.size());
+    std::vector<std::vector<int>> joined(input_.ranks.size());
+    for (int c = 0; c < communicators; ++c)
+      for (const int r : input_.communicators[static_cast<std::size_t>(c)].ranks) {
+        if (r < 0 || r >= ranks) return add("'{}': expected ranks below {}, got {}", name(c), ranks, r);
+        std::vector<int>& of_rank = joined[static_cast<std::size_t>(r)];
+        if (!of_rank.empty() && of_rank.back() == c) return add("'{}': rank {} is a member twice", name(c), r);
+        of_rank.push_back(c);
+      }
+    for (int r = 0; r < ranks; ++r) {
+      if (rank(r).order < 0 || rank(r).order >= static_cast<int>(input_.orders.size()))
+        return add("rank {}: expected an order below {}, got {}", r, input_.orders.size(), rank(r).order);
+      const CallOrder& order = input_.orders[static_cast<std::size_t>(rank(r).order)];
+      for (const CollectiveCall& call : order.calls)
+        if (call.role < 0 || call.role >= static_cast<int>(order.roles.size()))
+          return add("rank {}: {}: expected a role below {}, got {}", r, call.what, order.roles.size(), call.role);
+      if (rank(r).communicators.size() != order.roles.size())
+        return add("rank {}: expected a communicator for each of {} roles, got {}", r, order.roles.size(),
+                   rank(r).communicators.size());
+      std::vector<int> held = rank(r).communicators;
+      std::ranges::sort(held);
+      std::ranges::sort(joined[static_cast<std::size_t>(r)]);
+      if (held != joined[static_cast<std::size_t>(r)])
+        return add("rank {}: it holds the communicators {}, and is a member of {}", r, held,
+                   joined[static_cast<std::size_t>(r)]);
+    }
+  }
+
+  // Orders that are equal are one class: the first of them.
+  void classify() {
+    for (std::size_t order = 0; order < input_.orders.size(); ++order) {
+      const auto same = std::ranges::find(input_.orders, input_.orders[order]);
+      class_.push_back(static_cast<int>(same - input_.orders.begin()));
+      if (class_.back() == static_cast<int>(order))
+        by_role_.push_back(calls_by_role(input_.orders[order]));
+      else
+        by_role_.push_back({});
+    }
+  }
+
+  std::size_t role_of(int member, int communicator) const {
+    const auto& held = rank(member).communicators;
+    return static_cast<std::size_t>(std::ranges::find(held, communicator) - held.begin());
+  }
+
+  // One member of each class and role against the first member.
+  void compare_members(int communicator) {
+    const std::vector<int>& members = input_.communicators[static_cast<std::size_t>(communicator)].ranks;
+    std::map<std::pair<int, std::size_t>, bool> compared;
+    for (const int member : members) {
+      if (!compared.emplace(std::pair(class_of(member), role_of(member, communicator)), true).second) continue;
+      if (member != members.front() && !compare(communicator, members.front(), member)) return;
+    }
+  }
+
+  bool compare(int communicator, int left, int right) {
+    const auto& of_left = by_role_[static_cast<std::size_t>(class_of(left))][role_of(left, communicator)];
+    const auto& of_right = by_role_[static_cast<std::size_t>(class_of(right))][role_of(right, communicator)];
+    auto call = [&](const std::vector<int>& calls, int member, std::size_t k) -> const CollectiveCall* {
+      return k < calls.size() ? &order_of(member).calls[static_cast<std::size_t>(calls[k])] : nullptr;
+    };
+    for (std::size_t k = 0; k < std::max(of_left.size(), of_right.size()); ++k) {
+      const CollectiveCall *a = call(of_left, left, k), *b = call(of_right, right, k);
+      if (a && b && a->what == b->what && a->bytes == b->bytes) continue;
+      add("'{}', call {}: rank {} makes {}, rank {} makes {}", name(communicator), k, left, a ? describe(*a) : "none",
+          right, b ? describe(*b) : "none");
+      return false;
+    }
+    return true;
+  }
+
+  // Communicators of the same classes and roles of members are taken for one.
+  std::vector<int> collapsed_spaces() const {
+    std::map<std::vector<std::pair<int, std::size_t>>, int> known;
+    std::vector<int> spaces;
+    for (std::size_t c = 0; c < input_.communicators.size(); ++c) {
+      std::vector<std::pair<int, std::size_t>> kind;
+      for (const int member : input_.communicators[c].ranks)
+        kind.emplace_back(class_of(member), role_of(member, static_cast<int>(c)));
+      std::ranges::sort(kind);
+      kind.erase(std::ranges::unique(kind).begin(), kind.end());
+      spaces.push_back(known.emplace(kind, static_cast<int>(known.size())).first->second);
+    }
+    return spaces;
+  }
+
+  std::vector<Step> cycle_among(const std::vector<int>& space_of) const {
+    std::vector<Chain> chains;
+    for (int r = 0; r < static_cast<int>(input_.ranks.size()); ++r) {
+      Chain chain{.order = class_of(r), .rank = r};
+      for (const int communicator : rank(r).communicators)
+        chain.spaces.push_back(space_of[static_cast<std::size_t>(communicator)]);
+      chains.push_back(std::move(chain));
+    }
+    std::ranges::stable_sort(chains, {}, &Chain::key);
+    chains.erase(std::ranges::unique(chains, {}, &Chain::key).begin(), chains.end());
+    return Merge(input_.orders, chains, static_cast<int>(input_.communicators.size())).cycle();
+  }
+
+  void check_cycles() {
+    if (cycle_among(collapsed_spaces()).empty()) return;
+    std::vector<int> themselves;
+    for (std::size_t c = 0; c < input_.communicators.size(); ++c) themselves.push_back(static_cast<int>(c));
+    std::vector<Step> steps = cycle_among(themselves);
+    if (steps.empty()) return;
+    const auto turn = std::ranges::adjacent_find(steps, std::not_equal_to{}, &Step::rank);
+    if (turn != steps.end()) std::ranges::rotate(steps, turn + 1);
+    std::vector<std::string> parts;  // one a rank: the first and the last collective of its stretch
+    for (auto first = steps.begin(); first != steps.end();) {
+      const auto end = std::find_if(first, steps.end(), [&](const Step& step) { return step.rank != first->rank; });
+      parts.push_back(fmt::format("rank {} calls {} before {}", first->rank, on(first->rank, *first->before),
+                                  on(first->rank, *(end - 1)->after)));
+      first = end;
+    }
+    add("deadlock: {}", fmt::join(parts, "; "));
+  }
+
+  std::string on(int r, const CollectiveCall& call) const {
+    return fmt::format("{} on '{}'", call.what, name(rank(r).communicators[static_cast<std::size_t>(call.role)]));
+  }
+
+  const RankOrders& input_;
+  std::vector<int> class_;                              // by order
+  std::vector<std::vector<std::vector<int>>> by_role_;  // by order, of the first of each class
+  std::vector<std::string> faults_;
+};
+
+// Collects the calls, numbering roles as they are met.
+class CallList {
+ public:
+  CallOrder take() { return std::move(order_); }
+  void add(const std::string& role, std::string what, std::int64_t bytes) {
+    const auto at = std::ranges::find(order_.roles, role);
+    const auto index = static_cast<int>(at - order_.roles.begin());
+    if (at == order_.roles.end()) order_.roles.push_back(role);
+    order_.calls.push_back({index, std::move(what), bytes});
+  }
+
+ private:
+  CallOrder order_;
+};
+
+}  // namespace
+
+CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule) {
+  CallList list;
+  auto add_unit = [&](const char* role, const char* op, const Unit& unit, std::int64_t ParameterSize::*wire) {
+    std::vector<std::string> names;
+    std::int64_t bytes = 0;
+    for (const ParameterId id : unit) {
+      const ParameterSize& size = sizes[static_cast<std::size_t>(id)];
+      names.push_back(fmt::format("'{}'", size.name));
+      bytes += size.*wire;
+    }
+    list.add(role, fmt::format("{} [{}]", op, fmt::join(names, ", ")), bytes);
+  };
+  std::size_t gather = 0, reduction = 0;
+  auto gathers_until = [&](int position) {
+    for (; gather < schedule.residencies.size() && schedule.residencies[gather].issue <= position; ++gather) {
+      const Unit& unit = schedule.gather_units[static_cast<std::size_t>(schedule.residencies[gather].unit)];
+      add_unit("gtp_gather", "gather", unit, &ParameterSize::gather_wire);
+      const bool joins =
+          std::ranges::all_of(unit, [&](ParameterId id) { return sizes[static_cast<std::size_t>(id)].joins; });
+      if (!joins) add_unit("tp_gather", "gather", unit, &ParameterSize::gather_wire);
+    }
+  };
+  std::vector<const Unit*> late;  // not reduced in the last microbatch
+  gathers_until(-1);
+  for (int index = 0; index < schedule.body; ++index) {
+    const Event& event = trace[static_cast<std::size_t>(index)];
+    if (event.kind == EventKind::comm) list.add(event.group, event.op, event.bytes);
+    for (; reduction < schedule.reductions.size() && schedule.reductions[reduction].issue <= index; ++reduction) {
+      const Reduction& it = schedule.reductions[reduction];
+      const Unit& unit = schedule.reduce_units[static_cast<std::size_t>(it.unit)];
+      add_unit("tp_reduce", "sum", unit, &ParameterSize::staging);
+      add_unit("gtp_reduce", "reduce", unit, &ParameterSize::reduce_wire);
+      if (!it.replicas) continue;
+      if (it.microbatch + 1 < schedule.microbatches)
+        late.push_back(&unit);
+      else
+        add_unit("dp", "sum", unit, &ParameterSize::replica_wire);
+    }
+    gathers_until(index);
+  }
+  for (const Unit* unit : late) add_unit("dp", "sum", *unit, &ParameterSize::replica_wire);
+  return list.take();
+}
+
+std::vector<std::string> check_together(const RankOrders& orders) {
+  return TogetherCheck(orders).run();
+}
+
+}  // namespace tessera::schedule

@@ -1,0 +1,90 @@
+// Where every gradient's staging lies, from its first write to the end of its sum.
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <span>
+
+#include "tessera/base/error.h"
+#include "tessera/schedule/plan/arena.h"
+#include "tessera/schedule/plan/plan.h"
+
+namespace tessera::schedule {
+namespace {
+
+// In the order of issue: the order of each unit's last produce in a microbatch.
+std::vector<Reduction> reductions_of(const Trace& trace, const Schedule& schedule) {
+  std::map<ParameterId, int> unit_of;
+  for (int unit = 0; unit < static_cast<int>(schedule.reduce_units.size()); ++unit)
+    for (const ParameterId member : schedule.reduce_units[static_cast<std::size_t>(unit)]) unit_of[member] = unit;
+
+  std::vector<Reduction> reductions;
+  std::vector<int> latest(schedule.reduce_units.size(), -1);  // each unit's newest reduction
+  for (int index = 0; index < schedule.body; ++index) {
+    const Event& event = trace[static_cast<std::size_t>(index)];
+    if (event.kind != EventKind::produce || !unit_of.contains(event.parameter)) continue;
+    const int unit = unit_of.at(event.parameter);
+    int& newest = latest[static_cast<std::size_t>(unit)];
+    if (newest < 0 || reductions[static_cast<std::size_t>(newest)].microbatch != event.microbatch) {
+      newest = static_cast<int>(reductions.size());
+      reductions.push_back({.unit = unit, .microbatch = event.microbatch, .first = index});
+    }
+    reductions[static_cast<std::size_t>(newest)].issue = index;
+  }
+  for (const int newest : latest)
+    if (newest >= 0) reductions[static_cast<std::size_t>(newest)].replicas = true;
+  std::ranges::sort(reductions, {}, &Reduction::issue);
+  return reductions;
+}
+
+// Places them in the order of first writes (`order`) in `limit` bytes: at the given offsets, or, without any, where the
+// reductions were issued longest ago. Whoever's bytes are taken over must be summed by then. False where one finds
+// none.
+bool place(std::vector<Reduction>& reductions, const std::vector<int>& order, const Schedule& schedule,
+           std::int64_t limit, std::span<const std::int64_t> offsets = {}) {
+  Arena arena(limit);
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    Reduction& next = reductions[static_cast<std::size_t>(order[i])];
+    const std::int64_t bytes = schedule.reduce_bytes[static_cast<std::size_t>(next.unit)];
+    const auto found = offsets.empty() ? arena.find(bytes, next.first) : offsets[i];
+    if (!found) return false;
+    next.offset = *found;
+    next.finish = schedule.body - 1;
+    for (const Tenant& gone : arena.put({next.offset, bytes, order[i], next.issue}))
+      reductions[static_cast<std::size_t>(gone.owner)].finish = next.first - 1;
+  }
+  return true;
+}
+
+std::int64_t end_of(const std::vector<Reduction>& reductions, const std::vector<std::int64_t>& bytes) {
+  std::int64_t end = 0;
+  for (const Reduction& reduction : reductions)
+    end = std::max(end, reduction.offset + bytes[static_cast<std::size_t>(reduction.unit)]);
+  return end;
+}
+
+}  // namespace
+
+void plan_reductions(const Trace& trace, std::int64_t budget, Schedule& schedule) {
+  const std::vector<std::int64_t>& bytes = schedule.reduce_bytes;
+  std::vector<Reduction> smallest = reductions_of(trace, schedule);
+  std::vector<int> order(smallest.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::sort(order, {}, [&](int i) { return smallest[static_cast<std::size_t>(i)].first; });
+  std::vector<Stretch> stretches;
+  for (const int i : order) {
+    const Reduction& each = smallest[static_cast<std::size_t>(i)];
+    stretches.push_back({each.first, each.issue, bytes[static_cast<std::size_t>(each.unit)]});
+  }
+  place(smallest, order, schedule, kUnlimited, first_fit(stretches));
+  std::vector<Reduction> best = smallest;
+  if (place(best, order, schedule, end_of(smallest, bytes))) smallest = best;
+  const std::int64_t end = end_of(smallest, bytes), minimum = end + schedule.scratch;
+  if (budget != kMinimum && budget < minimum)
+    throw InputError("the budget for gradients under way is {} bytes; the smallest that can run is {}", budget,
+                     minimum);
+  const bool roomy = budget > minimum && place(best, order, schedule, budget - schedule.scratch);
+  schedule.reductions = roomy ? std::move(best) : std::move(smallest);
+  schedule.reduce_arena = end_of(schedule.reductions, bytes);
+}
+
+}  // namespace tessera::schedule

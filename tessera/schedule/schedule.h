@@ -1,0 +1,91 @@
+// The schedule of one kind of step, as data: which weights are brought together when and into which bytes, and how
+// their gradients leave. Written by plan.h, proved by check.h, timed by simulate.h, carried out by Runtime.
+//
+// Positions. A step's trace has a body (every event before the first publish) and then the optimizer's publishes. The
+// cycle of steps is cut at the first publish, where no gathered weight is valid any more: the event at index i of the
+// body has position i; the publishes, which come before the *next* step's body, have the positions -P .. -1 (P of
+// them). So an issue at a negative position is a prefetch for the next step under this step's optimizer, and position
+// -1 is also the beginning of a step. "At position p" means directly after the event at p; what is written in segment p
+// lies between the events p - 1 and p.
+//
+// Lanes. compute: the program itself, in its order. gather: gathers, in the order of `residencies`. reduce: exchanges
+// and sums, in the order of `reductions`. dp: sums over replicas, in the same order but those of units that the last
+// microbatch does not reduce, which come at the end of the body; then exchanges of new weights. At each position the
+// host does, in this order: fences of compute, reductions issued, gathers issued, finishes.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/schedule/events.h"
+
+namespace tessera::schedule {
+
+// What the planner needs to know of a parameter: bytes, the same on all ranks (the greatest over the tp ranks).
+struct ParameterSize {
+  std::string name;
+  std::int64_t gathered = 0;        // buffer of the gathered weight; 0: the shard is the weight, nothing is gathered
+  std::int64_t gather_wire = 0;     // received from other ranks in one gather ...
+  std::int64_t gather_tp_wire = 0;  // ... of this in its second hop, over tp
+  std::int64_t staging = 0;         // buffer of one gradient until it is summed; 0: frozen
+  std::int64_t scratch = 0;         // what its exchange needs beside the staging, until its sum is taken
+  std::int64_t reduce_wire = 0;     // received from other ranks in one exchange ...
+  std::int64_t reduce_tp_wire = 0;  // ... of this in its first hop, over tp
+  std::int64_t replica_wire = 0;    // received from other replicas for the sum over them, once a step
+  std::int64_t publish_wire = 0;    // received from other replicas at a publish: the parts that they have updated
+  bool joins = true;                // may travel together with others (one hop, no packing)
+};
+
+// Parameters that travel together, one collective for all: neighbours that are small.
+using Unit = std::vector<ParameterId>;
+
+// One stay of a unit's gathered weights in the gather arena.
+struct Residency {
+  int unit = 0;   // of gather_units
+  int issue = 0;  // position where the gather is enqueued
+  int free = 0;  // the gather lane waits for compute to have passed this position (<= issue): the last release of every
+                 // earlier tenant of these bytes, and the publish of the newest member
+  int wait = 0;  // index of the consume before which compute waits for the gather; the first use
+  int last = 0;  // index of the last release
+  std::int64_t offset = 0;  // bytes, in the gather arena
+
+  bool operator==(const Residency&) const = default;
+};
+
+// The way of a unit's gradients of one microbatch from staging to main_grad.
+struct Reduction {
+  int unit = 0;  // of reduce_units
+  int microbatch = 0;
+  int first = 0;          // index of the first produce: the staging is written from segment `first` on
+  int issue = 0;          // index of the last produce: the exchange is enqueued there and waits for compute to be there
+  int finish = 0;         // compute waits for the sum at this position (>= issue); the staging is free after it
+  bool replicas = false;  // the unit's last of the step: the sum over dp follows, on the dp lane
+  std::int64_t offset = 0;  // bytes, in the reduce arena
+
+  bool operator==(const Reduction&) const = default;
+};
+
+struct Schedule {
+  StepKind kind = StepKind::train;
+  int microbatches = 0;
+  int events = 0;                // of the trace
+  int body = 0;                  // of these before the first publish
+  std::uint64_t trace_hash = 0;  // of the trace it is for
+  std::vector<Unit> gather_units, reduce_units;
+  std::vector<std::int64_t> gather_bytes, reduce_bytes;  // by unit: what a residency, a reduction takes in its arena
+  std::vector<Residency> residencies;                    // in the order of issue
+  std::vector<Reduction> reductions;                     // in the order of issue
+  std::int64_t gather_arena = 0;                         // bytes: the greatest end of a residency
+  std::int64_t reduce_arena = 0;                         // bytes: the greatest end of a reduction
+  std::int64_t scratch = 0;                              // bytes of the exchanges' own buffer, of the largest one
+
+  int publishes() const { return events - body; }
+  int position_of(int index) const { return index < body ? index : index - events; }
+  bool operator==(const Schedule&) const = default;
+};
+
+// Of what every rank of a communicator must hold alike: order, members, microbatches (not offsets, not positions).
+std::uint64_t gather_hash(const Schedule& schedule);
+std::uint64_t reduce_hash(const Schedule& schedule);
+
+}  // namespace tessera::schedule

@@ -1,0 +1,293 @@
+#include "tessera/schedule/simulate.h"
+
+#include <algorithm>
+
+namespace tessera::schedule {
+namespace {
+
+double value(const std::vector<double>& values, int index) {
+  const auto at = static_cast<std::size_t>(index);
+  return at < values.size() ? values[at] : 0;
+}
+
+// The lanes through some steps one after another.
+class Player {
+ public:
+  Player(const Trace& trace, const Schedule& schedule, const Costs& costs)
+      : trace_(trace),
+        schedule_(schedule),
+        costs_(costs),
+        arrived_(schedule.residencies.size()),
+        summed_(schedule.reductions.size()) {
+    const auto positions = static_cast<std::size_t>(schedule.events) + 1;
+    passed_.resize(positions);
+    gathers_.resize(positions);
+    reductions_.resize(positions);
+    finishes_.resize(positions);
+    arrivals_.resize(static_cast<std::size_t>(schedule.body));
+    for (int i = 0; i < static_cast<int>(schedule.residencies.size()); ++i) {
+      gathers_[slot(residency(i).issue)].push_back(i);
+      arrivals_[static_cast<std::size_t>(residency(i).wait)].push_back(i);
+    }
+    for (const Event& event : trace)
+      published_.resize(std::max(published_.size(), static_cast<std::size_t>(event.parameter + 1)));
+    moves_.resize(published_.size());
+    for (const Unit& unit : schedule.gather_units)
+      for (const ParameterId id : unit) moves_[static_cast<std::size_t>(id)] = true;
+    for (int i = 0; i < static_cast<int>(schedule.reductions.size()); ++i) {
+      reductions_[slot(reduction(i).issue)].push_back(i);
+      finishes_[slot(reduction(i).finish)].push_back(i);
+    }
+  }
+
+  // One step: the body, then the publishes. The last call's result is of the steady state.
+  Prediction step(bool is_first) {
+    Prediction prediction;
+    const double begin = compute_;
+    prediction.waits.assign(static_cast<std::size_t>(schedule_.events), 0.0);
+    prediction.spans = std::move(ahead_);
+    ahead_.clear();
+    for (Span& span : prediction.spans) {
+      span.begin -= begin;
+      span.end -= begin;
+    }
+    begin_ = begin;
+    if (is_first || schedule_.publishes() == 0) issue_all_before_begin(prediction);
+    for (int index = 0; index < schedule_.body; ++index) event(index, prediction);
+    // What the last microbatch does not reduce might have come there after all: its sums over replicas are last.
+    for (int i = 0; i < static_cast<int>(schedule_.reductions.size()); ++i)
+      if (reduction(i).replicas && reduction(i).microbatch + 1 < schedule_.microbatches)
+        sum_replicas(i, prediction.spans);
+    for (const double summed : summed_replicas_) wait(summed, prediction.reduce_exposed_seconds, nullptr);
+    summed_replicas_.clear();
+    wait(compute_ + costs_.end_seconds, prediction.comm_exposed_seconds, nullptr);
+    for (int index = schedule_.body; index < schedule_.events; ++index) event(index, prediction);
+    prediction.step_seconds = compute_ - begin;
+    return prediction;
+  }
+
+ private:
+  const Residency& residency(int i) const { return schedule_.residencies[static_cast<std::size_t>(i)]; }
+  const Reduction& reduction(int i) const { return schedule_.reductions[static_cast<std::size_t>(i)]; }
+  // Positions from -publishes to body - 1, and -1 where there are no publishes.
+  std::size_t slot(int position) const {
+    return static_cast<std::size_t>(position < 0 ? position + schedule_.events + 1 : position);
+  }
+
+  void issue_all_before_begin(Prediction& prediction) {
+    for (std::size_t at = static_cast<std::size_t>(schedule_.body); at < gathers_.size(); ++at)
+      for (const int i : gathers_[at]) gather(i, compute_, prediction.spans);
+  }
+
+  // From when a transfer that could begin at `begin` moves its bytes.
+  double take_link(double begin, double seconds) {
+    if (!costs_.shared_link) return begin;
+    const double from = std::max(link_, begin);
+    link_ = from + seconds;
+    return from;
+  }
+
+  void wait(double until, double& exposed, double* waited) {
+    if (until <= compute_) return;
+    exposed += until - compute_;
+    if (waited) *waited += until - compute_;
+    compute_ = until;
+  }
+
+  void event(int index, Prediction& prediction) {
+    const double segment = value(costs_.segment_seconds, index), comm = value(costs_.comm_seconds, index);
+    double& waited = prediction.waits[static_cast<std::size_t>(index)];
+    if (segment > 0)
+      prediction.spans.push_back({Activity::compute, index, compute_ - begin_, compute_ + segment - begin_});
+    compute_ += segment;
+    prediction.compute_seconds += segment;
+    const int position = schedule_.position_of(index);
+    if (position >= 0)
+      for (const int i : arrivals_[static_cast<std::size_t>(index)])
+        wait(arrived_[static_cast<std::size_t>(i)], prediction.gather_exposed_seconds, &waited);
+    const Event& event = trace_[static_cast<std::size_t>(index)];
+    if (event.kind == EventKind::publish) publish(index, prediction.spans);
+    const bool reads_rows = event.kind == EventKind::comm && event.parameter >= 0;
+    if (reads_rows || (event.kind == EventKind::consume && !moves_[static_cast<std::size_t>(event.parameter)]))
+      wait(published_[static_cast<std::size_t>(event.parameter)], prediction.gather_exposed_seconds, &waited);
+    const std::size_t at = slot(position);
+    passed_[at] = compute_;
+    for (const int i : reductions_[at]) reduce(i, prediction.spans);
+    for (const int i : gathers_[at])
+      gather(i, passed_[slot(residency(i).free)], position < 0 ? ahead_ : prediction.spans);
+    for (const int i : finishes_[at])
+      wait(summed_[static_cast<std::size_t>(i)], prediction.reduce_exposed_seconds, &waited);
+    // It is issued at its event; the program waits for it after all that happens there.
+    wait(compute_ + comm, prediction.comm_exposed_seconds, &waited);
+  }
+
+  void gather(int i, double free, std::vector<Span>& spans) {
+    const double origin = &spans == &ahead_ ? 0 : begin_;
+    const int unit = residency(i).unit;
+    double begin = std::max({gather_, free, compute_});
+    for (const ParameterId id : schedule_.gather_units[static_cast<std::size_t>(unit)])
+      begin = std::max(begin, published_[static_cast<std::size_t>(id)]);
+    begin = take_link(begin, value(costs_.gather_seconds, unit));
+    gather_ = begin + value(costs_.gather_seconds, unit);
+    arrived_[static_cast<std::size_t>(i)] = gather_;
+    spans.push_back({Activity::gather, i, begin - origin, gather_ - origin});
+    const double over_tp = value(costs_.gather_tp_seconds, unit);
+    if (over_tp == 0) return;
+    const double from = take_link(std::max(gather_tp_, gather_), over_tp);
+    arrived_[static_cast<std::size_t>(i)] = gather_tp_ = from + over_tp;
+    spans.push_back({Activity::gather_tp, i, from - origin, gather_tp_ - origin});
+  }
+
+  void publish(int index, std::vector<Span>& spans) {
+    double& published = published_[static_cast<std::size_t>(trace_[static_cast<std::size_t>(index)].parameter)];
+    published = compute_;
+    const double seconds = value(costs_.publish_seconds, index);
+    if (seconds == 0) return;
+    const double from = take_link(std::max(dp_, compute_), seconds);
+    published = dp_ = from + seconds;
+    spans.push_back({Activity::publish, index, from - begin_, dp_ - begin_});
+  }
+
+  void reduce(int i, std::vector<Span>& spans) {
+    const double over_tp = value(costs_.reduce_tp_seconds, reduction(i).unit);
+    double begin = std::max(reduce_, compute_);
+    if (over_tp > 0) {
+      const double from = take_link(std::max(reduce_tp_, compute_), over_tp);
+      reduce_tp_ = from + over_tp;
+      spans.push_back({Activity::reduce_tp, i, from - begin_, reduce_tp_ - begin_});
+      begin = std::max(begin, reduce_tp_);
+    }
+    begin = take_link(begin, value(costs_.reduce_seconds, reduction(i).unit));
+    reduce_ = begin + value(costs_.reduce_seconds, reduction(i).unit);
+    summed_[static_cast<std::size_t>(i)] = reduce_;
+    spans.push_back({Activity::reduce, i, begin - begin_, reduce_ - begin_});
+    if (reduction(i).replicas && reduction(i).microbatch + 1 == schedule_.microbatches) sum_replicas(i, spans);
+  }
+
+  void sum_replicas(int i, std::vector<Span>& spans) {
+    const double replica = value(costs_.replica_seconds, reduction(i).unit);
+    if (replica == 0) return;
+    const double from = take_link(std::max({dp_, summed_[static_cast<std::size_t>(i)], compute_}), replica);
+    dp_ = from + replica;
+    summed_replicas_.push_back(dp_);
+    spans.push_back({Activity::dp, i, from - begin_, dp_ - begin_});
+  }
+
+  const Trace& trace_;
+  const Schedule& schedule_;
+  const Costs& costs_;
+  std::vector<bool> moves_;                                        // by parameter: it is gathered
+  std::vector<double> published_;                                  // by parameter: its newest version is written
+  std::vector<std::vector<int>> gathers_, reductions_, finishes_;  // by slot
+  std::vector<std::vector<int>> arrivals_;                         // by event
+  std::vector<double> passed_;                                     // by slot: when compute last was there
+  std::vector<double> arrived_, summed_;
+  std::vector<double> summed_replicas_;
+  std::vector<Span> ahead_;  // for the next step; absolute times
+  double compute_ = 0, gather_ = 0, gather_tp_ = 0, reduce_tp_ = 0, reduce_ = 0, dp_ = 0, begin_ = 0;
+  double link_ = 0;
+};
+
+}  // namespace
+
+Prediction simulate(const Trace& trace, const Schedule& schedule, const Costs& costs) {
+  Player player(trace, schedule, costs);
+  player.step(true);
+  player.step(false);
+  return player.step(false);
+}
+
+namespace {
+
+// Everything in the program's order; only new weights travel while compute goes on.
+class OnDemandPlayer {
+ public:
+  OnDemandPlayer(const Trace& trace, const Schedule& schedule, const Costs& costs)
+      : trace_(trace), schedule_(schedule), costs_(costs), users_(schedule.gather_units.size(), 0) {
+    for (const Event& event : trace)
+      unit_of_.resize(std::max(unit_of_.size(), static_cast<std::size_t>(event.parameter + 1)), -1);
+    for (std::size_t unit = 0; unit < schedule.gather_units.size(); ++unit)
+      for (const ParameterId member : schedule.gather_units[unit])
+        unit_of_[static_cast<std::size_t>(member)] = static_cast<int>(unit);
+    published_.resize(unit_of_.size());
+    reductions_.resize(static_cast<std::size_t>(schedule.microbatches));
+    for (const Reduction& reduction : schedule.reductions)
+      reductions_[static_cast<std::size_t>(reduction.microbatch)].push_back(&reduction);
+  }
+
+  Prediction step() {
+    Prediction prediction;
+    const double begin = now_;
+    for (int index = 0; index < schedule_.body; ++index) {
+      event(index, prediction);
+      const int microbatch = trace_[static_cast<std::size_t>(index)].microbatch;
+      const bool ends =
+          index + 1 == schedule_.body || trace_[static_cast<std::size_t>(index) + 1].microbatch != microbatch;
+      if (ends && microbatch >= 0) reduce(microbatch, prediction);
+    }
+    for (const Reduction& reduction : schedule_.reductions)
+      if (reduction.replicas) spend(value(costs_.replica_seconds, reduction.unit), prediction.reduce_exposed_seconds);
+    spend(costs_.end_seconds, prediction.comm_exposed_seconds);
+    for (int index = schedule_.body; index < schedule_.events; ++index) event(index, prediction);
+    prediction.step_seconds = now_ - begin;
+    return prediction;
+  }
+
+ private:
+  void spend(double seconds, double& exposed) {
+    now_ += seconds;
+    exposed += seconds;
+  }
+
+  void event(int index, Prediction& prediction) {
+    const Event& event = trace_[static_cast<std::size_t>(index)];
+    const double segment = value(costs_.segment_seconds, index);
+    now_ += segment;
+    prediction.compute_seconds += segment;
+    if (event.kind == EventKind::consume) consume(event, prediction.gather_exposed_seconds);
+    if (event.kind == EventKind::release)
+      if (const int unit = unit_of(event); unit >= 0) --users_[static_cast<std::size_t>(unit)];
+    if (event.kind == EventKind::publish) {
+      const double seconds = value(costs_.publish_seconds, index);
+      if (seconds > 0) dp_ = std::max(dp_, now_) + seconds;
+      published_[static_cast<std::size_t>(event.parameter)] = seconds > 0 ? dp_ : now_;
+    }
+    if (event.kind == EventKind::comm && event.parameter >= 0)
+      spend(std::max(0.0, published_[static_cast<std::size_t>(event.parameter)] - now_),
+            prediction.gather_exposed_seconds);
+    spend(value(costs_.comm_seconds, index), prediction.comm_exposed_seconds);
+  }
+
+  void consume(const Event& event, double& exposed) {
+    const int unit = unit_of(event);
+    if (unit >= 0 && users_[static_cast<std::size_t>(unit)]++ > 0) return;
+    spend(std::max(0.0, published_[static_cast<std::size_t>(event.parameter)] - now_), exposed);
+    if (unit >= 0) spend(value(costs_.gather_seconds, unit) + value(costs_.gather_tp_seconds, unit), exposed);
+  }
+
+  void reduce(int microbatch, Prediction& prediction) {
+    for (const Reduction* reduction : reductions_[static_cast<std::size_t>(microbatch)])
+      spend(value(costs_.reduce_tp_seconds, reduction->unit) + value(costs_.reduce_seconds, reduction->unit),
+            prediction.reduce_exposed_seconds);
+  }
+
+  int unit_of(const Event& event) const { return unit_of_[static_cast<std::size_t>(event.parameter)]; }
+
+  const Trace& trace_;
+  const Schedule& schedule_;
+  const Costs& costs_;
+  std::vector<int> unit_of_, users_;                       // by parameter; by unit: consumes not yet released
+  std::vector<double> published_;                          // by parameter
+  std::vector<std::vector<const Reduction*>> reductions_;  // by microbatch
+  double now_ = 0, dp_ = 0;
+};
+
+}  // namespace
+
+Prediction simulate_on_demand(const Trace& trace, const Schedule& schedule, const Costs& costs) {
+  OnDemandPlayer player(trace, schedule, costs);
+  player.step();
+  return player.step();
+}
+
+}  // namespace tessera::schedule

@@ -1,0 +1,96 @@
+#include "tessera/checkpoint/collective_files.h"
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "tests/checkpoint/checkpoint_testing.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+using namespace testing;
+using namespace std::chrono_literals;
+
+// What each rank's call threw, "" for nothing.
+std::vector<std::string> errors_of(int ranks, const std::function<void(comm::Communicator&, std::stop_token)>& body,
+                                   std::atomic<int>* input_errors = nullptr) {
+  std::vector<std::string> messages(static_cast<std::size_t>(ranks));
+  on_ranks(ranks, [&](comm::Communicator& group) {
+    try {
+      run_together(group, "test", [&](const std::stop_token& stop) { body(group, stop); });
+    } catch (const InputError& error) {
+      messages[static_cast<std::size_t>(group.rank())] = error.what();
+      if (input_errors != nullptr) ++*input_errors;
+    } catch (const Error& error) {
+      messages[static_cast<std::size_t>(group.rank())] = error.what();
+    }
+  });
+  return messages;
+}
+
+TEST(CheckpointTogether, OneRanksErrorIsTheSameOnEveryRank) {
+  const auto messages = errors_of(4, [](comm::Communicator& group, const std::stop_token&) {
+    if (group.rank() == 2) throw Error("disk full");
+  });
+  for (const std::string& message : messages) EXPECT_EQ(message, "test: rank 2: disk full");
+}
+
+TEST(CheckpointTogether, TheLowestRankSpeaksForAllAndItsTypeIsKept) {
+  std::atomic<int> input_errors{0};
+  const auto messages = errors_of(
+      3,
+      [](comm::Communicator& group, const std::stop_token&) {
+        if (group.rank() == 1) throw InputError("bad file");
+        if (group.rank() == 2) throw std::runtime_error("other");
+      },
+      &input_errors);
+  for (const std::string& message : messages) EXPECT_EQ(message, "test: rank 1: bad file (and 1 more ranks failed)");
+  EXPECT_EQ(input_errors, 3);
+}
+
+TEST(CheckpointTogether, ARankMayWorkForLongerThanTheGroupsTimeLimit) {
+  comm::LocalOptions options;
+  options.timeout = 1000ms;
+  std::atomic<int> finished{0};
+  on_ranks(
+      2,
+      [&](comm::Communicator& group) {
+        run_together(group, "slow", [&](const std::stop_token&) {
+          if (group.rank() == 1) std::this_thread::sleep_for(1800ms);
+          ++finished;
+        });
+      },
+      options);
+  EXPECT_EQ(finished, 2);
+}
+
+TEST(CheckpointTogether, ADeadRankStopsTheOthersWork) {
+  std::atomic<bool> stopped{false};
+  const auto run = [&] {
+    on_ranks(2, [&](comm::Communicator& group) {
+      if (group.rank() == 1) throw Error("rank 1 died");
+      run_together(group, "work", [&](const std::stop_token& stop) {
+        for (int i = 0; i < 1000 && !stop.stop_requested(); ++i) std::this_thread::sleep_for(10ms);
+        stopped = stop.stop_requested();
+      });
+    });
+  };
+  EXPECT_THROW(run(), Error);
+  EXPECT_TRUE(stopped);
+}
+
+TEST(CheckpointTogether, TextsTravelToAndFromRankZero) {
+  on_ranks(3, [](comm::Communicator& group) {
+    const std::string own(static_cast<std::size_t>(group.rank() * 1000), static_cast<char>('a' + group.rank()));
+    EXPECT_EQ(broadcast_text(group, group.rank() == 0 ? "from zero" : "ignored"), "from zero");
+    EXPECT_EQ(broadcast_text(group, ""), "");
+    const std::vector<std::string> all = gather_text(group, own);
+    ASSERT_EQ(all.size(), group.rank() == 0 ? 3u : 0u);
+    for (std::size_t rank = 0; rank < all.size(); ++rank)
+      EXPECT_EQ(all[rank], std::string(rank * 1000, static_cast<char>('a' + rank)));
+  });
+}
+
+}  // namespace
+}  // namespace tessera::checkpoint

@@ -1,0 +1,109 @@
+#include "tessera/checkpoint/folder.h"
+
+#include "tests/checkpoint/checkpoint_testing.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+using namespace testing;
+
+// A folder that looks complete.
+void make_step(const fs::path& parent, std::int64_t step, const std::string& text = "x") {
+  PartialFolder folder(parent / step_folder_name(step));
+  spill(folder.path() / "manifest.json", text);
+  folder.commit();
+}
+
+std::vector<std::string> names(const fs::path& folder) {
+  std::vector<std::string> found;
+  for (const auto& entry : fs::directory_iterator(folder)) found.push_back(entry.path().filename().string());
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+using Names = std::vector<std::string>;
+
+TEST(CheckpointFolder, AppearsOnlyWhenCommitted) {
+  const TemporaryFolder root;
+  const fs::path parent = root / "run/checkpoints";
+  {
+    PartialFolder folder(parent / "step-00000020");
+    spill(folder.path() / "manifest.json", "x");
+    EXPECT_FALSE(fs::exists(parent / "step-00000020"));
+    EXPECT_FALSE(latest_checkpoint(parent));
+  }
+  EXPECT_EQ(names(parent), Names{});
+  make_step(parent, 20);
+  EXPECT_EQ(names(parent), Names{"step-00000020"});
+}
+
+TEST(CheckpointFolder, CommitReplacesWhatStoodThere) {
+  const TemporaryFolder root;
+  make_step(root.path(), 20, "old");
+  make_step(root.path(), 20, "new");
+  EXPECT_EQ(slurp(root / "step-00000020/manifest.json"), "new");
+  EXPECT_EQ(names(root.path()), Names{"step-00000020"});
+}
+
+TEST(CheckpointFolder, TheNextWriterRemovesWhatCrashedOnesLeftAndNothingElse) {
+  const TemporaryFolder root;
+  const Names kept{"model.partial-0123456789abcdef", "notes", "step-00000010", "step-00000020.partial-0123"};
+  for (const std::string& name : kept) fs::create_directory(root / name);
+  fs::create_directory(root / "step-00000010.partial-0123456789abcdef");
+  fs::create_directory(root / "step-00000020.partial-00000000000000ff");
+  spill(root / "step-00000020.partial-00000000000000ff/manifest.json", "x");
+  EXPECT_TRUE(list_checkpoints(root.path()).empty());
+  make_step(root.path(), 30);
+  Names expected = kept;
+  expected.push_back("step-00000030");
+  EXPECT_EQ(names(root.path()), expected);
+  { PartialFolder other(root / "model"); }
+  EXPECT_FALSE(fs::exists(root / "model.partial-0123456789abcdef"));
+}
+
+TEST(CheckpointFolder, LatestIsByStepAndComplete) {
+  const TemporaryFolder root;
+  EXPECT_FALSE(latest_checkpoint(root / "absent"));
+  for (const std::int64_t step : {5, 100000000, 20}) make_step(root.path(), step);
+  fs::create_directory(root / "step-200000000");  // no manifest
+  fs::create_directory(root / "step-x");
+  spill(root / "step-999999999", "a file");
+  std::vector<std::int64_t> steps;
+  for (const StepFolder& folder : list_checkpoints(root.path())) steps.push_back(folder.step);
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{5, 20, 100000000}));
+  EXPECT_EQ(latest_checkpoint(root.path())->path, root / "step-100000000");
+}
+
+TEST(CheckpointFolder, ResolvesWhatAUserMayMean) {
+  const TemporaryFolder root;
+  make_step(root / "checkpoints", 7);
+  const fs::path step = root / "checkpoints/step-00000007";
+  EXPECT_EQ(resolve_checkpoint(step), step);
+  EXPECT_EQ(resolve_checkpoint(root / "checkpoints"), step);
+  EXPECT_EQ(resolve_checkpoint(root.path()), step);
+  EXPECT_NE(input_error([&] { resolve_checkpoint(root / "absent"); }).find("absent"), std::string::npos);
+}
+
+TEST(CheckpointFolder, PrunesTheOldestAndDropsTheLater) {
+  const TemporaryFolder root;
+  for (const std::int64_t step : {10, 20, 30, 40}) make_step(root.path(), step);
+  EXPECT_EQ(prune_checkpoints(root.path(), 3), (std::vector<std::int64_t>{10}));
+  EXPECT_EQ(prune_checkpoints(root.path(), 9), (std::vector<std::int64_t>{}));
+  EXPECT_EQ(remove_checkpoints_after(root.path(), 25), (std::vector<std::int64_t>{30, 40}));
+  EXPECT_EQ(names(root.path()), Names{"step-00000020"});
+  EXPECT_THROW(prune_checkpoints(root.path(), 0), Error);
+}
+
+TEST(CheckpointFolder, AnImpossiblePlaceIsAnErrorThatNamesIt) {
+  const TemporaryFolder root;
+  spill(root / "file", "x");
+  try {
+    PartialFolder folder(root / "file/step-00000001");
+    FAIL() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("file/step-00000001"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace tessera::checkpoint

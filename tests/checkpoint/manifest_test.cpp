@@ -1,0 +1,124 @@
+#include "tessera/checkpoint/manifest.h"
+
+#include "tests/checkpoint/checkpoint_testing.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+using namespace testing;
+using quant::DType;
+
+Manifest sample() {
+  const std::string checksum(32, 'a');
+  return {.step = 20,
+          .state = {{"lr", 0.1}, {"nested", {{"x", {1, 2}}}}},
+          .files = {{"part-00000.safetensors", 100, checksum}, {"part-00001.safetensors", 200, checksum}},
+          .tensors = {{"a.weight", Kind::weight, DType::bf16, {4, 6}, {{0, 0, {0, 4, 0, 3}}, {1, 0, {0, 4, 3, 3}}}},
+                      {"a.weight", Kind::exp_avg, DType::fp32, {4, 6}, {{1, 0, {0, 4, 0, 6}}}},
+                      {"n.weight", Kind::weight, DType::fp64, {5}, {{0, 0, {0, 1, 0, 5}}}}}};
+}
+
+void check(const std::string& text) {
+  validate(parse_manifest(text, "M"), "M");
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const auto at = text.find(from);
+  if (at == std::string::npos) throw Error("the test looks for '{}', which is not there", from);
+  return text.replace(at, from.size(), to);
+}
+
+TEST(CheckpointManifest, TextReadsBackTheSame) {
+  const std::string text = to_text(sample());
+  check(text);
+  const Manifest back = parse_manifest(text, "M");
+  EXPECT_EQ(to_text(back), text);
+  EXPECT_EQ(back.state, sample().state);
+  EXPECT_EQ(back.tensors[0].pieces[1].box, (layout::Box{0, 4, 3, 3}));
+  EXPECT_EQ(back.tensors[1].kind, Kind::exp_avg);
+}
+
+TEST(CheckpointManifest, EachWrongFieldIsNamed) {
+  struct Case {
+    const char *from, *to, *said;
+  };
+  for (const Case& c : std::initializer_list<Case>{{"tessera-checkpoint", "other", "format"},
+                                                   {"\"version\": 1", "\"version\": 2", "version"},
+                                                   {"\"version\": 1", "\"version\": \"1\"", "version"},
+                                                   {"\"step\": 20", "\"step\": -1", "step"},
+                                                   {"\"step\": 20", "\"stop\": 20", "'step' is missing"},
+                                                   {"\"step\": 20", "\"step\": 20, \"step\": 21", "twice"},
+                                                   {"\"state\"", "\"stat\"", "'state' is missing"},
+                                                   {"part-00001", "../part-00001", "not the name of a file"},
+                                                   {"part-00001", "part-00000", "listed twice"},
+                                                   {"\"bytes\":100", "\"bytes\":1e2", "bytes"},
+                                                   {"aaaa", "AAAA", "xxh3_128"},
+                                                   {"\"kind\":\"exp_avg\"", "\"kind\":\"exp\"", "kind"},
+                                                   {"\"kind\":\"exp_avg\"", "\"kind\":\"weight\"", "'a.weight'"},
+                                                   {"\"bf16\"", "\"bf17\"", "bf17"},
+                                                   {"[4,6]", "[4,7]", "cover"},
+                                                   {"[4,6]", "[4,5]", "not inside"},
+                                                   {"[4,6]", "[4611686018427387904,6]", "shape"},
+                                                   {"[0,0,0,4,0,3]", "[0,0,0,4,0]", "pieces"},
+                                                   {"[0,0,0,4,0,3]", "[2,0,0,4,0,3]", "file 2 of 2"},
+                                                   {"[0,0,0,4,0,3]", "[0,0,0,3,0,3]", "cover 21 of 24"},
+                                                   {"[0,0,0,4,0,3]", "[0,0,0,4,0,4]", "overlap"},
+                                                   {"\"pieces\":[[1", "\"piece\":[[1", "'pieces' is missing"}}) {
+    const std::string message = input_error([&] { check(replaced(to_text(sample()), c.from, c.to)); });
+    EXPECT_NE(message.find(c.said), std::string::npos) << c.from << " -> " << c.to << ": " << message;
+    EXPECT_TRUE(message.starts_with('M')) << message;
+  }
+}
+
+TEST(CheckpointManifest, ChangedBytesNeverDoMoreThanAnInputError) {
+  const std::string text = to_text(sample());
+  Random random(11);
+  const std::string alphabet = "{}[]\":,0123456789-.eEx \\n\xff\n";
+  int refused = 0;
+  constexpr int rounds = 5000;
+  for (int round = 0; round < rounds; ++round) {
+    std::string changed = text;
+    for (std::int64_t i = pick(random, 1, 3); i > 0; --i) {
+      const auto at = static_cast<std::size_t>(pick(random, 0, static_cast<std::int64_t>(changed.size()) - 1));
+      changed[at] = alphabet[static_cast<std::size_t>(pick(random, 0, static_cast<std::int64_t>(alphabet.size()) - 1))];
+    }
+    if (pick(random, 0, 20) == 0) changed.resize(static_cast<std::size_t>(pick(random, 0, 200)));
+    try {
+      check(changed);
+    } catch (const InputError&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, rounds / 2);
+}
+
+TEST(CheckpointManifest, PartsMergeAndDifferentDescriptionsAreRefused) {
+  Manifest left{.step = 3,
+                .state = {{"a", 1}},
+                .files = {{"f0", 1, ""}},
+                .tensors = {{"w", Kind::weight, DType::fp32, {4}, {{0, 0, {0, 1, 0, 1}}}}}};
+  Manifest right{.step = 3,
+                 .state = {},
+                 .files = {{"f1", 1, ""}},
+                 .tensors = {{"w", Kind::weight, DType::fp32, {4}, {{0, 0, {0, 1, 1, 3}}}}}};
+  const Manifest whole = merge({left, Manifest{}, right});
+  ASSERT_EQ(whole.tensors.size(), 1u);
+  EXPECT_EQ(whole.tensors[0].pieces[1].file, 1);
+  EXPECT_EQ(whole.step, 3);
+  validate(whole, "M");
+  right.tensors[0].dtype = DType::bf16;
+  EXPECT_THROW(merge({left, right}), Error);
+}
+
+TEST(CheckpointManifest, AChangedManifestFileIsFoundByItsChecksum) {
+  const TemporaryFolder folder;
+  save_manifest(folder.path(), sample());
+  EXPECT_EQ(load_manifest(folder.path()).step, 20);
+  spill(folder / "manifest.json", replaced(slurp(folder / "manifest.json"), "\"step\": 20", "\"step\": 21"));
+  EXPECT_NE(input_error([&] { load_manifest(folder.path()); }).find("damaged"), std::string::npos);
+  fs::remove(folder / "manifest.xxh3");
+  EXPECT_NE(input_error([&] { load_manifest(folder.path()); }).find("manifest.xxh3"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::checkpoint

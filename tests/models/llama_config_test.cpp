@@ -1,0 +1,239 @@
+#include "tessera/models/llama_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tessera/base/error.h"
+
+namespace tessera::models {
+namespace {
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+json small() {
+  return json::parse(R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 131,
+    "hidden_size": 60, "intermediate_size": 77, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "num_key_value_heads": 3, "max_position_embeddings": 256, "rope_theta": 500000.0, "rms_norm_eps": 1e-5,
+    "initializer_range": 0.01, "tie_word_embeddings": true, "hidden_act": "silu", "torch_dtype": "bfloat16"})");
+}
+
+TEST(LlamaConfig, ReadsEveryField) {
+  const LlamaConfig expected{.vocab_size = 131,
+                             .hidden_size = 60,
+                             .intermediate_size = 77,
+                             .num_layers = 3,
+                             .num_heads = 6,
+                             .num_kv_heads = 3,
+                             .head_dim = 10,
+                             .max_position_embeddings = 256,
+                             .rope_theta = 500000.0,
+                             .rope_scaling = std::nullopt,
+                             .rms_norm_eps = 1e-5,
+                             .initializer_range = 0.01,
+                             .tie_word_embeddings = true};
+  EXPECT_EQ(parse_llama_config(small(), "f"), expected);
+}
+
+TEST(LlamaConfig, AbsentAndNullFieldsTakeTheDefaults) {
+  const auto config = parse_llama_config(
+      json::parse(R"({"model_type": "llama", "vocab_size": 10, "hidden_size": 16, "intermediate_size": 8,
+                      "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": null,
+                      "head_dim": null, "rope_scaling": null})"),
+      "f");
+  EXPECT_EQ(config.num_kv_heads, 4);
+  EXPECT_EQ(config.head_dim, 4);
+  EXPECT_EQ(config.rope_theta, 10000.0);
+  EXPECT_EQ(config.rms_norm_eps, 1e-6);
+  EXPECT_EQ(config.initializer_range, 0.02);
+  EXPECT_EQ(config.max_position_embeddings, 2048);
+  EXPECT_FALSE(config.tie_word_embeddings);
+  EXPECT_FALSE(config.rope_scaling);
+}
+
+TEST(LlamaConfig, HeadDimNeedNotBeHiddenOverHeads) {
+  json file = small();
+  file["head_dim"] = 32;
+  file["num_attention_heads"] = 7;
+  file["num_key_value_heads"] = 7;
+  EXPECT_EQ(parse_llama_config(file, "f").head_dim, 32);
+}
+
+TEST(LlamaConfig, ReadsLlama3ScalingInBothPlaces) {
+  const json scaling = {{"rope_type", "llama3"},
+                        {"factor", 32.0},
+                        {"low_freq_factor", 1.0},
+                        {"high_freq_factor", 4.0},
+                        {"original_max_position_embeddings", 4096}};
+  const LlamaRopeScaling expected{.factor = 32, .original_max_position_embeddings = 4096};
+  json older = small();
+  older["rope_scaling"] = scaling;
+  EXPECT_EQ(parse_llama_config(older, "f").rope_scaling, expected);
+  older["rope_scaling"].erase("rope_type");
+  older["rope_scaling"]["type"] = "llama3";
+  EXPECT_EQ(parse_llama_config(older, "f").rope_scaling, expected);
+  json newer = small();
+  newer.erase("rope_theta");
+  newer["rope_parameters"] = scaling;
+  newer["rope_parameters"]["rope_theta"] = 1234.0;
+  EXPECT_EQ(parse_llama_config(newer, "f").rope_scaling, expected);
+  EXPECT_EQ(parse_llama_config(newer, "f").rope_theta, 1234.0);
+  newer["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 77.0}};
+  EXPECT_FALSE(parse_llama_config(newer, "f").rope_scaling);
+  EXPECT_EQ(parse_llama_config(newer, "f").rope_theta, 77.0);
+}
+
+TEST(LlamaConfig, RoundTripsThroughHuggingFaceForm) {
+  LlamaConfig config = parse_llama_config(small(), "f");
+  EXPECT_EQ(parse_llama_config(to_json(config), "f"), config);
+  config.rope_scaling = LlamaRopeScaling{.factor = 2.5, .original_max_position_embeddings = 99};
+  config.head_dim = 14;
+  EXPECT_EQ(parse_llama_config(json::parse(to_json(config).dump()), "f"), config);
+}
+
+struct BadField {
+  const char* pointer;  // JSON pointer of what is replaced
+  const char* value;    // JSON, or "" to remove it
+  const char* field;    // as named in the message
+};
+class LlamaConfigErrors : public ::testing::TestWithParam<BadField> {};
+
+TEST_P(LlamaConfigErrors, NameFileFieldAndValue) {
+  const BadField& bad = GetParam();
+  json file = small();
+  file["rope_scaling"] = {{"rope_type", "llama3"},
+                          {"factor", 8.0},
+                          {"low_freq_factor", 1.0},
+                          {"high_freq_factor", 4.0},
+                          {"original_max_position_embeddings", 4096}};
+  const json::json_pointer at(bad.pointer);
+  if (std::string(bad.value).empty())
+    file[at.parent_pointer()].erase(at.back());
+  else
+    file[at] = json::parse(bad.value);
+  try {
+    parse_llama_config(file, "some/config.json");
+    FAIL() << "accepted " << file;
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("some/config.json"));
+    EXPECT_THAT(error.what(), HasSubstr(fmt::format("'{}'", bad.field)));
+    EXPECT_THAT(error.what(), HasSubstr(std::string(bad.value).empty() ? "missing" : bad.value));
+    EXPECT_THAT(error.what(), HasSubstr("expected"));
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, LlamaConfigErrors,
+    ::testing::Values(
+        BadField{"/architectures", R"(["GPT2LMHeadModel"])", "architectures"},
+        BadField{"/model_type", R"("gpt2")", "model_type"},
+        BadField{"/architectures", R"("LlamaForCausalLM")", "architectures"}, BadField{"/vocab_size", "", "vocab_size"},
+        BadField{"/hidden_size", "", "hidden_size"}, BadField{"/intermediate_size", "", "intermediate_size"},
+        BadField{"/num_hidden_layers", "", "num_hidden_layers"},
+        BadField{"/num_attention_heads", "", "num_attention_heads"}, BadField{"/vocab_size", R"("131")", "vocab_size"},
+        BadField{"/vocab_size", "131.5", "vocab_size"}, BadField{"/vocab_size", "0", "vocab_size"},
+        BadField{"/vocab_size", "-4", "vocab_size"}, BadField{"/vocab_size", "18446744073709551615", "vocab_size"},
+        BadField{"/vocab_size", "null", "vocab_size"}, BadField{"/num_key_value_heads", "4", "num_key_value_heads"},
+        BadField{"/num_key_value_heads", "12", "num_key_value_heads"}, BadField{"/head_dim", "7", "head_dim"},
+        BadField{"/head_dim", "true", "head_dim"}, BadField{"/rope_theta", "-1.0", "rope_theta"},
+        BadField{"/rms_norm_eps", "0", "rms_norm_eps"}, BadField{"/rms_norm_eps", R"("1e-5")", "rms_norm_eps"},
+        BadField{"/tie_word_embeddings", "1", "tie_word_embeddings"},
+        BadField{"/attention_bias", "true", "attention_bias"}, BadField{"/mlp_bias", "true", "mlp_bias"},
+        BadField{"/hidden_act", R"("gelu")", "hidden_act"}, BadField{"/attention_dropout", "0.1", "attention_dropout"},
+        BadField{"/quantization_config", R"({"bits":4})", "quantization_config"},
+        BadField{"/rope_scaling", "8", "rope_scaling"},
+        BadField{"/rope_scaling/rope_type", R"("yarn")", "rope_scaling.rope_type"},
+        BadField{"/rope_scaling/rope_type", "", "rope_scaling.rope_type"},
+        BadField{"/rope_scaling/factor", "", "rope_scaling.factor"},
+        BadField{"/rope_scaling/factor", R"("8")", "rope_scaling.factor"},
+        BadField{"/rope_scaling/high_freq_factor", "0.5", "rope_scaling.high_freq_factor"},
+        BadField{"/rope_scaling/original_max_position_embeddings", "0.5",
+                 "rope_scaling.original_max_position_embeddings"}));
+
+TEST(LlamaConfig, RefusesAHeadDimThatFollowsFromNothing) {
+  json file = small();
+  file["num_attention_heads"] = 7;
+  file["num_key_value_heads"] = 7;
+  try {
+    parse_llama_config(file, "f");
+    FAIL();
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("'head_dim' is missing"));
+  }
+}
+
+TEST(LlamaConfig, RefusesASizeThatOverflows) {
+  json file = small();
+  for (const char* name : {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"})
+    file[name] = 2147483647;
+  file["head_dim"] = 2;
+  EXPECT_THROW(parse_llama_config(file, "f"), InputError);
+}
+
+TEST(LlamaConfig, CountsParameters) {
+  // By hand: embedding 131*60 = 7860; a layer: q 60*60, k and v 60*30 each, output 60*60, gate, up and down 3*60*77,
+  // two norms 2*60 = 10800 + 13860 + 120 = 24780; three layers and the last norm 60.
+  EXPECT_EQ(num_params(parse_llama_config(small(), "f")), 7860 + 3 * 24780 + 60);
+  json untied = small();
+  untied["tie_word_embeddings"] = false;
+  EXPECT_EQ(num_params(parse_llama_config(untied, "f")), 2 * 7860 + 3 * 24780 + 60);
+  const json llama3 = {{"model_type", "llama"},      {"vocab_size", 128256},    {"hidden_size", 4096},
+                       {"intermediate_size", 14336}, {"num_hidden_layers", 32}, {"num_attention_heads", 32},
+                       {"num_key_value_heads", 8}};
+  EXPECT_EQ(num_params(parse_llama_config(llama3, "f")), 8030261248);  // the published 8B model
+}
+
+class ModelFiles : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = std::filesystem::temp_directory_path() / fmt::format("tessera-llama-config-{}", ::getpid());
+    std::filesystem::create_directories(root_ / "configs" / "folder");
+    write(root_ / "configs" / "flat.json", small().dump());
+    write(root_ / "configs" / "folder" / "config.json", small().dump());
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+  static void write(const std::filesystem::path& path, const std::string& text) { std::ofstream(path) << text; }
+  std::filesystem::path root_;
+};
+
+TEST_F(ModelFiles, AreFoundByNameAndByPath) {
+  const auto configs = root_ / "configs";
+  EXPECT_EQ(find_model_config("flat", configs), configs / "flat.json");
+  EXPECT_EQ(find_model_config("folder", configs), configs / "folder" / "config.json");
+  EXPECT_EQ(find_model_config((configs / "folder").string(), "nowhere"), configs / "folder" / "config.json");
+  EXPECT_EQ(find_model_config((configs / "flat.json").string(), "nowhere"), configs / "flat.json");
+  EXPECT_EQ(read_llama_config(configs / "flat.json"), parse_llama_config(small(), "f"));
+}
+
+TEST_F(ModelFiles, ThatAreMissingAreNamedWithThoseThereAre) {
+  try {
+    find_model_config("flta", root_ / "configs");
+    FAIL();
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("'flta'"));
+    EXPECT_THAT(error.what(), HasSubstr("flat, folder"));
+  }
+}
+
+TEST_F(ModelFiles, ThatAreNoJsonAreNamed) {
+  const auto path = root_ / "bad.json";
+  for (const char* text : {"", "{", "{\"vocab_size\": 1,}", "[1", "\x80\xff", "{\"a\": 1, \"a\": 2}", "[]", "3"}) {
+    write(path, text);
+    try {
+      read_llama_config(path);
+      FAIL() << text;
+    } catch (const InputError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("bad.json"));
+      EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_THROW(read_llama_config(root_ / "absent.json"), InputError);
+  EXPECT_THROW(read_llama_config(root_), InputError);
+}
+
+}  // namespace
+}  // namespace tessera::models

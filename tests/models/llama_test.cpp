@@ -1,0 +1,146 @@
+// The model's gradient against central differences of its own loss, in fp64; and its parts' bookkeeping.
+#include "tessera/models/llama.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tessera/comm/local/world.h"
+#include "tessera/models/llama_layouts.h"
+
+namespace tessera::models {
+namespace {
+
+LlamaConfig small_model() {
+  LlamaConfig config;
+  config.vocab_size = 19;
+  config.hidden_size = 10;
+  config.intermediate_size = 7;
+  config.num_layers = 2;
+  config.num_heads = 6;
+  config.num_kv_heads = 2;
+  config.head_dim = 4;
+  config.max_position_embeddings = 16;
+  config.initializer_range = 0.3;
+  config.rope_scaling =
+      LlamaRopeScaling{.factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position_embeddings = 8};
+  return config;
+}
+
+Batch batch_of(std::int64_t sequences, std::int64_t length, std::int64_t vocab) {
+  const std::int64_t n = sequences * length;
+  Batch batch;
+  batch.tokens = at::empty({n}, at::kLong);
+  batch.targets = at::empty({n}, at::kLong);
+  batch.layout = {.batch = sequences, .seq_len = length, .positions = at::empty({n}, at::kLong), .cu_seqlens = {}};
+  for (std::int64_t i = 0; i < n; ++i) {
+    batch.tokens.data_ptr<std::int64_t>()[i] = (i * 7 + 3) % vocab;
+    batch.targets.data_ptr<std::int64_t>()[i] = i % 5 == 4 ? -1 : (i * 11 + 1) % vocab;
+    batch.layout.positions.data_ptr<std::int64_t>()[i] = i % length;
+  }
+  return batch;
+}
+
+void fill(runtime::Runtime& runtime) {
+  for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+    auto values = runtime.parameter(id).weight.as<double>();
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = 0.4 * std::sin(static_cast<double>(i) * 1.7 + id) + (runtime.parameter(id).spec.decay ? 0.0 : 1.0);
+    runtime.publish(id);
+  }
+}
+
+double loss_of(Llama& model, runtime::Runtime& runtime, const Batch& batch) {
+  const at::NoGradGuard none;
+  runtime.begin_step(schedule::StepKind::evaluate, 1);
+  runtime.begin_microbatch();
+  const double loss = model.forward(batch, 0).sum.item<double>();
+  runtime.end_microbatch();
+  runtime.end_step();
+  return loss;
+}
+
+class Gradient : public ::testing::TestWithParam<std::tuple<bool, nn::Recompute>> {};
+
+// With step h = 1e-5 a central difference of a loss of about 10 has an error of h^2 f''' / 6 + 1e-15 * 10 / h, some
+// 1e-9 against derivatives of about 0.1: 1e-6 of the largest derivative leaves room.
+TEST_P(Gradient, IsTheDerivativeOfTheLoss) {
+  const auto [tied, recompute] = GetParam();
+  comm::run_local(1, {}, [tied = tied, recompute = recompute](comm::World& world) {
+    shard::Parallel parallel = shard::make_parallel(world, 1, 1, 1);
+    constexpr quant::DType type = quant::DType::fp64;
+    runtime::Runtime runtime(parallel, {.model = type, .accumulator = type, .wire = type});
+    nn::Context context{.runtime = runtime, .recompute = recompute};
+    LlamaConfig config = small_model();
+    config.tie_word_embeddings = tied;
+    Llama model(config, context, 6);
+    fill(runtime);
+    const Batch batch = batch_of(2, 6, config.vocab_size);
+
+    runtime.begin_step(schedule::StepKind::train, 1);
+    runtime.begin_microbatch();
+    const nn::Loss loss = model.forward(batch, 1.0);
+    loss.objective.backward();
+    runtime.end_microbatch();
+    runtime.end_step();
+    EXPECT_NEAR(loss.sum.item<double>(), loss_of(model, runtime, batch), 1e-12 * loss.sum.item<double>());
+
+    for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+      shard::ShardedParameter& parameter = runtime.parameter(id);
+      auto weights = parameter.weight.as<double>();
+      const auto gradient = parameter.main_grad.as<double>();
+      double largest = 0;
+      for (double value : gradient) largest = std::max(largest, std::abs(value));
+      EXPECT_GT(largest, 0) << parameter.spec.name;
+      for (std::size_t i = 0; i < weights.size(); i += 1 + weights.size() / 7) {
+        constexpr double delta = 1e-5;
+        const double before = weights[i];
+        weights[i] = before + delta;
+        const double above = loss_of(model, runtime, batch);
+        weights[i] = before - delta;
+        const double below = loss_of(model, runtime, batch);
+        weights[i] = before;
+        EXPECT_NEAR(gradient[i], (above - below) / (2 * delta), 1e-6 * largest) << parameter.spec.name << " " << i;
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Gradient,
+                         ::testing::Combine(::testing::Bool(),
+                                            ::testing::Values(nn::Recompute::none, nn::Recompute::selective,
+                                                              nn::Recompute::full)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param) ? "tied_" : "untied_") +
+                                  std::string(name_of(std::get<1>(info.param)));
+                         });
+
+TEST(LlamaLayouts, EveryWeightIsHeldForEveryTpDegree) {
+  const LlamaConfig config = small_model();
+  for (int tp = 1; tp <= 8; ++tp) {
+    for (const layout::Layout& layout :
+         {qkv_layout(config, tp), attention_output_layout(config, tp), gate_up_layout(config, tp),
+          down_layout(config, tp), vocabulary_layout(config, tp), norm_layout(config, tp)})
+      EXPECT_NO_THROW(layout::validate(layout, layout::Cover::all)) << "tp " << tp;
+    std::int64_t heads = 0;
+    for (int rank = 0; rank < tp; ++rank) heads += head_part(config, rank, tp).q.size();
+    EXPECT_EQ(heads, config.num_heads);
+  }
+}
+
+TEST(LlamaLayouts, AKeyValueHeadIsOnEveryRankThatReadsIt) {
+  const LlamaConfig config = small_model();  // 6 query heads, 2 key/value heads
+  EXPECT_EQ(head_part(config, 1, 4).q, (layout::Range{1, 3}));
+  EXPECT_EQ(head_part(config, 1, 4).kv, (layout::Range{0, 1}));
+  EXPECT_EQ(head_part(config, 2, 4).q, (layout::Range{3, 4}));
+  EXPECT_EQ(head_part(config, 2, 4).kv, (layout::Range{1, 2}));
+  EXPECT_EQ(head_part(config, 1, 5).q, (layout::Range{1, 2}));
+  EXPECT_EQ(head_part(config, 7, 8).kv, (layout::Range{1, 2}));
+  EXPECT_EQ(head_part(config, 0, 8).q.size(), 0);
+  EXPECT_EQ(head_part(config, 0, 8).kv.size(), 0);
+}
+
+}  // namespace
+}  // namespace tessera::models

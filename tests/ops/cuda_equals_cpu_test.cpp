@@ -1,0 +1,335 @@
+// What is promised to be the same bits on CUDA as on the CPU, and what the CUDA kernels alone do.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <limits>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/adamw.h"
+#include "tessera/ops/aten_types.h"
+#include "tessera/ops/cast.h"
+#include "tessera/ops/cross_entropy.h"
+#include "tessera/ops/embedding.h"
+#include "tessera/ops/initialise.h"
+#include "tessera/ops/rms_norm.h"
+#include "tessera/ops/rope.h"
+#include "tessera/ops/swiglu.h"
+#include "tessera/ops/tensor.h"
+#include "tests/ops/values.h"
+
+namespace tessera::ops::test {
+namespace {
+
+constexpr at::ScalarType kTypes[] = {at::kFloat, at::kBFloat16, at::kDouble};
+
+class OnCuda : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_cuda()) GTEST_SKIP() << "no CUDA device";
+  }
+};
+
+at::Tensor on_device(const at::Tensor& tensor) {
+  return tensor.to(at::kCUDA);
+}
+// Elements begin, begin + 1, ...: other addresses, other tails.
+at::Tensor from(const at::Tensor& tensor, std::int64_t begin) {
+  return tensor.narrow(0, begin, tensor.size(0) - begin);
+}
+
+// ---- casts and initial values
+
+TEST_F(OnCuda, CastsAreTheSame) {
+  Values values = random_values(5000, 1, 3.0);
+  for (std::size_t i = 0; i < 2000; ++i) values[i] *= std::exp2(static_cast<double>(i % 600) - 300);
+  values[0] = std::numeric_limits<double>::infinity();
+  values[1] = -0.0;
+  values[2] = 1.0 + 0x1p-8 + 0x1p-40;  // rounded twice it would become even
+  for (const at::ScalarType source : kTypes)
+    for (const at::ScalarType target : kTypes)
+      for (const std::int64_t begin : {0, 1, 3, 8}) {
+        const at::Tensor host = from(tensor_of(values, {5000}, source), begin);
+        const at::Tensor device = from(on_device(tensor_of(values, {5000}, source)), begin);
+        EXPECT_TRUE(same_bits(rounded_to(device, target), rounded_to(host, target))) << source << " " << target;
+      }
+}
+
+TEST_F(OnCuda, SumsOfRangesAreTheSame) {
+  for (const at::ScalarType type : {at::kFloat, at::kDouble})
+    for (const std::int64_t count : {0, 1, 4097}) {
+      at::Tensor sum = random_tensor({count}, 1, type), term = random_tensor({count}, 2, type);
+      at::Tensor device = on_device(sum);
+      add_to(device, on_device(term));
+      add_to(sum, term);
+      EXPECT_TRUE(same_bits(device, sum));
+    }
+}
+
+TEST_F(OnCuda, InitialValuesAreTheSame) {
+  const NormalFill fill{.seed = 7,
+                        .name = "model.layers.0.mlp.up_proj.weight",
+                        .logical_cols = 3001,
+                        .row = 5,
+                        .col = 3,
+                        .rows = 11,
+                        .cols = 2900,
+                        .stride = 2911};
+  for (const at::ScalarType type : kTypes) {
+    const at::Tensor host = random_tensor({11, 2911}, 1, type), device = on_device(host);
+    fill_normal(fill, host.data_ptr(), to_dtype(type));
+    cuda::fill_normal(fill, device.data_ptr(), to_dtype(type), stream_of(device));
+    EXPECT_TRUE(same_bits(device, host));
+    at::Tensor host_range = random_tensor({777}, 1, type), range = on_device(host_range);
+    fill_constant(0.1, from(host_range, 1).data_ptr(), to_dtype(type), 700);
+    cuda::fill_constant(0.1, from(range, 1).data_ptr(), to_dtype(type), 700, stream_of(range));
+    EXPECT_TRUE(same_bits(range, host_range));
+  }
+}
+
+// ---- operators on tokens
+
+// fp64 takes each library's exp, so fp32 and bf16 alone.
+TEST_F(OnCuda, SwigluIsTheSame) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
+    for (const std::int64_t features : {1, 130, 1024}) {
+      const at::Tensor gate_up = random_tensor({67, 2 * features}, 1, type, 130.0);
+      const at::Tensor dout = random_tensor({67, features}, 2, type);
+      EXPECT_TRUE(same_bits(swiglu_forward(on_device(gate_up)), swiglu_forward(gate_up)));
+      EXPECT_TRUE(same_bits(swiglu_backward(on_device(dout), on_device(gate_up)), swiglu_backward(dout, gate_up)));
+      const SwigluAgain again = swiglu_backward_again(on_device(dout), on_device(gate_up));
+      EXPECT_TRUE(same_bits(again.gradient, swiglu_backward(dout, gate_up)));
+      EXPECT_TRUE(same_bits(again.out, swiglu_forward(gate_up)));
+    }
+}
+
+TEST_F(OnCuda, RopeIsTheSame) {
+  for (const at::ScalarType type : kTypes)
+    for (const std::int64_t head_dim : {6, 128}) {
+      const at::Tensor qkv = random_tensor({40, 9 * head_dim}, 1, type);
+      std::vector<std::int64_t> positions;
+      for (std::int64_t i = 0; i < 40; ++i) positions.push_back(i * 37 % 512);
+      const RopeTable table = make_rope_table(512, head_dim, 5e5, RopeScaling{}, type);
+      const RopeTable device_table{on_device(table.cosine), on_device(table.sine)};
+      const at::Tensor places = ids_tensor(positions), device_places = on_device(places);
+      const Qkv host = split_rope_forward(qkv, places, table, 5, 2, head_dim);
+      const Qkv device = split_rope_forward(on_device(qkv), device_places, device_table, 5, 2, head_dim);
+      EXPECT_TRUE(same_bits(device.q, host.q));
+      EXPECT_TRUE(same_bits(device.k, host.k));
+      EXPECT_TRUE(same_bits(device.v, host.v));
+      EXPECT_TRUE(same_bits(split_rope_backward(device, device_places, device_table),
+                            split_rope_backward(host, places, table)));
+    }
+}
+
+TEST_F(OnCuda, RopeOfAnUnknownPositionIsNotANumber) {
+  const RopeTable table = make_rope_table(4, 6, 10000.0, {}, at::kFloat, at::kCUDA);
+  const Qkv parts = split_rope_forward(on_device(random_tensor({3, 18}, 1, at::kFloat)),
+                                       ids_tensor({4, 3, -1}, at::kCUDA), table, 1, 1, 6);
+  const Values q = values_of(parts.q);
+  for (std::size_t i = 0; i < q.size(); ++i) EXPECT_EQ(std::isnan(q[i]), i / 6 != 1) << i;
+}
+
+TEST_F(OnCuda, ATargetThatIsNoIdGivesNotANumber) {
+  at::Tensor logits = on_device(random_tensor({2, 40}, 1, at::kFloat));
+  const at::Tensor targets = ids_tensor({-2, 1}, at::kCUDA), maximum = cross_entropy_maximum(logits);
+  const at::Tensor sums = cross_entropy_sums(logits, maximum, targets, 0);
+  const Values losses = values_of(cross_entropy_finish(logits, maximum, sums, targets, 0, 1.0));
+  EXPECT_TRUE(std::isnan(losses[0]));
+  EXPECT_FALSE(std::isnan(losses[1]));
+  EXPECT_TRUE(std::isnan(values_of(logits)[0]));
+  EXPECT_FALSE(std::isnan(values_of(logits)[40]));
+}
+
+TEST_F(OnCuda, EmbeddingGradientsOfManyTokensAreTheSame) {
+  constexpr std::int64_t count = 3000, vocabulary = 500;
+  std::vector<std::int64_t> tokens;
+  for (const double value : random_values(count, 1))  // small ids are frequent; some lie outside the slice
+    tokens.push_back(static_cast<std::int64_t>(std::pow(std::abs(value), 3) * 2 * vocabulary));
+  for (const at::ScalarType type : kTypes)
+    for (const std::int64_t hidden : {5, 264}) {
+      const at::Tensor dy = random_tensor({count, hidden}, 2, type), ids = ids_tensor(tokens);
+      at::Tensor host = random_tensor({vocabulary, hidden}, 3, accumulator(type)), device = on_device(host);
+      for (const bool accumulate : {true, false}) {
+        embedding_backward(dy, ids, host, 10, accumulate);
+        embedding_backward(on_device(dy), on_device(ids), device, 10, accumulate);
+        EXPECT_TRUE(same_bits(device, host));
+      }
+      EXPECT_TRUE(same_bits(embedding_forward(on_device(ids), on_device(dy), 10), embedding_forward(ids, dy, 10)));
+    }
+}
+
+TEST_F(OnCuda, RepeatedGradientsOfANormAreTheSame) {
+  for (const std::int64_t hidden : {72, 9000}) {
+    const at::Tensor x = on_device(random_tensor({700, hidden}, 1, at::kBFloat16));
+    const at::Tensor weight = on_device(random_tensor({hidden}, 2, at::kBFloat16));
+    const RmsNorm norm = rms_norm_forward(x, x, weight, 1e-5);
+    at::Tensor first = on_device(random_tensor({hidden}, 3, at::kFloat)), second = first.clone();
+    const at::Tensor dx = rms_norm_backward(x, x, norm.sum, norm.rstd, weight, first, true);
+    EXPECT_TRUE(same_bits(rms_norm_backward(x, x, norm.sum, norm.rstd, weight, second, true), dx));
+    EXPECT_TRUE(same_bits(first, second));
+  }
+}
+
+TEST_F(OnCuda, OperandsOnTwoDevicesAreRefused) {
+  const at::Tensor x = random_tensor({2, 4}, 1, at::kFloat), weight = random_tensor({4}, 2, at::kFloat);
+  EXPECT_THROW(rms_norm_forward(on_device(x), at::Tensor(), weight, 1e-5), Error);
+  EXPECT_THROW(embedding_forward(ids_tensor({0}), on_device(x), 0), Error);
+}
+
+// ---- AdamW
+
+struct Shards {
+  std::vector<at::Tensor> tensors;  // own the memory
+  std::vector<AdamWBuffers> buffers;
+};
+struct ShardTypes {
+  at::ScalarType master, gradient, weight;
+};
+
+// Shards of odd sizes and addresses: more than one launch takes; every third does not decay, every fifth has no weight.
+Shards shards_of(const ShardTypes& types, at::Device device) {
+  Shards shards;
+  const auto add = [&](std::int64_t count, std::uint64_t seed, at::ScalarType type, double scale) {
+    shards.tensors.push_back(random_tensor({count + 8}, seed, at::TensorOptions(type).device(device), scale));
+    return shards.tensors.back();
+  };
+  for (std::int64_t i = 0; i < 130; ++i) {
+    const std::int64_t count = i == 7 ? 20000 : i * 37 % 211, begin = i % 3;
+    const auto seed = static_cast<std::uint64_t>(4 * i);
+    const auto at = [begin](const at::Tensor& tensor) { return from(tensor, begin).data_ptr(); };
+    void* master = at(add(count, seed, types.master, 1));
+    at::Tensor squares = add(count, seed + 1, types.master, 1).abs_();
+    void* weight = at(add(count, seed + 2, types.weight, 1));
+    if (i % 5 == 0) weight = i % 2 == 0 || types.weight != types.master ? nullptr : master;
+    shards.buffers.push_back({.master = master,
+                              .master_type = to_dtype(types.master),
+                              .weight = weight,
+                              .weight_type = to_dtype(types.weight),
+                              .gradient = at(add(count, seed + 3, types.gradient, 2)),
+                              .gradient_type = to_dtype(types.gradient),
+                              .exp_avg = at(add(count, seed + 4, types.master, 1)),
+                              .exp_avg_sq = at(squares),
+                              .count = count,
+                              .decays = i % 3 != 0});
+  }
+  return shards;
+}
+void expect_same(const Shards& a, const Shards& b) {
+  for (std::size_t i = 0; i < a.tensors.size(); ++i) ASSERT_TRUE(same_bits(a.tensors[i], b.tensors[i])) << i;
+}
+
+template <typename T>
+at::Tensor object_on_device(const T& value) {
+  T copy = value;
+  return on_device(view_of(&copy, {static_cast<std::int64_t>(sizeof(T))}, quant::DType::u8));
+}
+template <typename T>
+T object_of(const at::Tensor& bytes) {
+  T value;
+  std::memcpy(&value, bytes.cpu().const_data_ptr(), sizeof(T));
+  return value;
+}
+
+TEST_F(OnCuda, AdamWIsTheSame) {
+  for (const ShardTypes& types : {ShardTypes{at::kFloat, at::kFloat, at::kBFloat16},
+                                  {at::kFloat, at::kBFloat16, at::kBFloat16},
+                                  {at::kFloat, at::kFloat, at::kFloat},
+                                  {at::kFloat, at::kDouble, at::kBFloat16},
+                                  {at::kDouble, at::kDouble, at::kDouble},
+                                  {at::kDouble, at::kBFloat16, at::kFloat}}) {
+    Shards host = shards_of(types, at::kCPU), device = shards_of(types, at::kCUDA);
+    const base::CudaStream stream = stream_of(device.tensors[0]);
+    for (std::int64_t step = 1; step <= 3; ++step) {
+      const AdamW options{.lr = 1e-2, .weight_decay = 0.1, .step = step, .gradient_scale = 0.37};
+      const at::Tensor scalars = object_on_device(step_scalars(options)), clip = object_on_device(Clip{.factor = 0.37});
+      for (const AdamWBuffers& buffers : host.buffers) adamw(options, buffers);
+      cuda::adamw(device.buffers, static_cast<const StepScalars*>(scalars.data_ptr()),
+                  static_cast<const Clip*>(clip.data_ptr()), stream);
+    }
+    expect_same(device, host);
+  }
+}
+
+TEST_F(OnCuda, AdamWOfAnInfiniteGradientChangesNothing) {
+  const ShardTypes types{at::kFloat, at::kFloat, at::kBFloat16};
+  const Shards before = shards_of(types, at::kCPU), device = shards_of(types, at::kCUDA);
+  const base::CudaStream stream = stream_of(device.tensors[0]);
+  const at::Tensor scalars = object_on_device(step_scalars({.lr = 1})), clip = object_on_device(Clip{});
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double bad : {infinity, std::nan("")}) {
+    const at::Tensor squares = on_device(tensor_of({1.0, bad}, {2}, at::kDouble));
+    cuda::clip_factor(squares.const_data_ptr<double>(), 2, 1.0, static_cast<Clip*>(clip.data_ptr()), stream);
+    EXPECT_EQ(object_of<Clip>(clip).finite, 0);
+    cuda::adamw(device.buffers, static_cast<const StepScalars*>(scalars.data_ptr()),
+                static_cast<const Clip*>(clip.data_ptr()), stream);
+    expect_same(device, before);
+  }
+}
+
+// The host has not seen whether the newest updates took place.
+TEST_F(OnCuda, AnUpdateTakesTheScalarsOfItsNumber) {
+  std::int64_t updates = 41;
+  const at::Tensor counter = object_on_device(updates), chosen = object_on_device(StepScalars{});
+  std::deque<bool> unseen;
+  AdamW options{.weight_decay = 0.1, .step = updates + 1};  // step: the lowest that it may be
+  for (const bool takes_place : {true, false, false, true, true, true, false, true}) {
+    options.lr += 1e-3;
+    const at::Tensor choices = object_on_device(step_choices(options));
+    const at::Tensor clip = object_on_device(Clip{.finite = takes_place ? 1 : 0});
+    cuda::choose_step(static_cast<const StepChoices*>(choices.data_ptr()), static_cast<const Clip*>(clip.data_ptr()),
+                      static_cast<std::int64_t*>(counter.data_ptr()), static_cast<StepScalars*>(chosen.data_ptr()),
+                      stream_of(counter));
+    unseen.push_back(takes_place);
+    if (takes_place) {
+      AdamW applied = options;
+      applied.step = ++updates;
+      const StepScalars expected = step_scalars(applied), got = object_of<StepScalars>(chosen);
+      EXPECT_EQ(std::memcmp(&got, &expected, sizeof expected), 0) << "update " << updates;
+    }
+    EXPECT_EQ(object_of<std::int64_t>(counter), updates);
+    if (unseen.size() < kStepChoices) continue;
+    if (unseen.front()) ++options.step;
+    unseen.pop_front();
+  }
+}
+
+TEST_F(OnCuda, ClipFactorsFollowTheNorm) {
+  const at::Tensor squares = on_device(tensor_of({9.0, 16.0}, {2}, at::kDouble)), clip = object_on_device(Clip{});
+  for (const auto& [limit, factor] : {std::pair{1.0, 1.0 / (5.0 + 1e-6)}, {10.0, 1.0}, {0.0, 1.0}}) {
+    cuda::clip_factor(squares.const_data_ptr<double>(), 2, limit, static_cast<Clip*>(clip.data_ptr()),
+                      stream_of(squares));
+    const Clip got = object_of<Clip>(clip);
+    EXPECT_EQ(got.norm, 5.0);
+    EXPECT_EQ(got.factor, factor);
+    EXPECT_EQ(got.finite, 1);
+  }
+}
+
+// ---- row square sums
+
+TEST_F(OnCuda, RowSquareSumsAddInFp64) {
+  for (const at::ScalarType type : kTypes)
+    for (const std::int64_t cols : {0, 1, 17, 1000, 5000, 8192}) {
+      const std::int64_t rows = 9, stride = cols + 8;
+      const at::Tensor host = random_tensor({rows, stride}, 1, type), values = on_device(host);
+      at::Tensor sums = on_device(random_tensor({rows}, 2, at::kDouble)), alone = sums.clone();
+      Values expected(rows);
+      row_square_sums(host.const_data_ptr(), to_dtype(type), rows, cols, stride, expected.data());
+      cuda::row_square_sums(values.const_data_ptr(), to_dtype(type), rows, cols, stride,
+                            sums.mutable_data_ptr<double>(), stream_of(values));
+      // Two sums of `cols` positive terms in fp64.
+      expect_near(values_of(sums), expected,
+                  [&](std::size_t i) { return 2 * static_cast<double>(cols + 1) * 0x1p-53 * expected[i]; });
+      const at::Tensor shifted = on_device(random_tensor({7 * cols + 1}, 3, type));
+      from(shifted, 1)
+          .copy_(from(host, 2).narrow(1, 0, cols).reshape({-1}));  // another address, another stride: the same bits
+      cuda::row_square_sums(from(shifted, 1).const_data_ptr(), to_dtype(type), 7, cols, cols,
+                            alone.mutable_data_ptr<double>(), stream_of(values));
+      EXPECT_TRUE(same_bits(alone.narrow(0, 0, 7), from(sums, 2)));
+    }
+}
+
+}  // namespace
+}  // namespace tessera::ops::test

@@ -1,0 +1,317 @@
+// What works element by element on flat ranges: exp, casts, AdamW, row square sums.
+#include <ATen/ops/_fused_adamw.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/adamw.h"
+#include "tessera/ops/aten_types.h"
+#include "tessera/ops/cast.h"
+#include "tessera/ops/element.h"
+#include "tessera/ops/exponential.h"
+#include "tests/ops/values.h"
+
+namespace tessera::ops::test {
+namespace {
+
+using quant::DType;
+
+// ---- exp
+
+TEST(Exponential, IsWithinElevenTenthsOfAUnit) {
+  double worst = 0;
+  const auto check = [&worst](std::uint32_t bits) {
+    const float x = std::bit_cast<float>(bits), got = exponential(x);
+    const double exact = std::exp(static_cast<double>(x));
+    const float near = static_cast<float>(exact);
+    if (!(near > 1.2e-38f) || std::isinf(near)) return;
+    const double unit = static_cast<double>(std::nextafter(near, HUGE_VALF)) - static_cast<double>(near);
+    worst = std::max(worst, std::abs(static_cast<double>(got) - exact) / unit);
+  };
+  for (std::uint32_t bits = 0; bits < std::bit_cast<std::uint32_t>(88.8f); bits += 257) {
+    check(bits);
+    check(bits | 0x80000000u);
+  }
+  EXPECT_LT(worst, 1.1);
+  RecordProperty("worst_units", std::to_string(worst));
+}
+
+TEST(Exponential, OrdinaryIsTheSame) {
+  for (std::uint32_t bits = 0; bits < std::bit_cast<std::uint32_t>(kOrdinaryExponent); bits += 257)
+    for (const std::uint32_t sign : {0u, 0x80000000u}) {
+      const float x = std::bit_cast<float>(bits | sign);
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(ordinary_exponential(x)), std::bit_cast<std::uint32_t>(exponential(x)))
+          << x;
+    }
+}
+
+TEST(Exponential, HasTheRightEnds) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(exponential(0.0f), 1.0f);
+  EXPECT_EQ(exponential(-0.0f), 1.0f);
+  EXPECT_EQ(exponential(-infinity), 0.0f);
+  EXPECT_EQ(exponential(-1000.0f), 0.0f);
+  EXPECT_EQ(exponential(infinity), infinity);
+  EXPECT_EQ(exponential(88.8f), infinity);
+  EXPECT_TRUE(std::isnan(exponential(std::numeric_limits<float>::quiet_NaN())));
+  // Below the smallest normal number the two halves of 2^n underflow gradually: within two of the smallest steps.
+  EXPECT_NEAR(exponential(-95.0f), std::exp(-95.0), 2 * 1.4013e-45);
+  EXPECT_NEAR(exponential(-103.0f), std::exp(-103.0), 2 * 1.4013e-45);
+}
+
+// ---- casts
+
+TEST(Cast, RoundsToNearestEvenOnce) {
+  EXPECT_EQ(round_to<quant::bfloat16>(1.0 + 0x1p-8).bits, 0x3F80);            // a tie: to even
+  EXPECT_EQ(round_to<quant::bfloat16>(1.0 + 0x1p-8 + 0x1p-40).bits, 0x3F81);  // twice rounded it would be the tie
+  EXPECT_EQ(round_to<quant::bfloat16>(1.0 + 0x3p-8 - 0x1p-40).bits, 0x3F81);
+  EXPECT_EQ(round_to<quant::bfloat16>(-(1.0 + 0x1p-8 + 0x1p-40)).bits, 0xBF81);
+  EXPECT_EQ(round_to<quant::bfloat16>(1e300).bits, 0x7F80);
+  EXPECT_EQ(round_to<quant::bfloat16>(-1e-60).bits, 0x8000);
+  EXPECT_EQ(round_to<quant::bfloat16>(0.0).bits, 0);
+  EXPECT_EQ(round_to<quant::bfloat16>(std::numeric_limits<double>::quiet_NaN()).bits & 0x7FC0, 0x7FC0);
+  EXPECT_EQ(round_to<quant::bfloat16>(-std::numeric_limits<double>::infinity()).bits, 0xFF80);
+}
+
+TEST(Cast, RoundsRangesOfDoublesToBf16Once) {
+  const std::vector<double> values(20, 1.0 + 0x1p-8 + 0x1p-40);
+  std::vector<quant::bfloat16> rounded(values.size());
+  cast(values.data(), DType::fp64, rounded.data(), DType::bf16, static_cast<std::int64_t>(values.size()));
+  for (const quant::bfloat16& value : rounded) EXPECT_EQ(value.bits, 0x3F81);
+}
+
+TEST(Cast, DoesNotDependOnPosition) {
+  constexpr std::int64_t numel = 200;
+  for (const DType from : {DType::bf16, DType::fp32, DType::fp64}) {
+    for (const DType to : {DType::bf16, DType::fp32, DType::fp64}) {
+      const at::Tensor source = tensor_of(random_values(numel, 1), {numel}, to_scalar_type(from));
+      std::vector<std::byte> whole(numel * quant::size_of(to)), part(whole.size());
+      cast(source.const_data_ptr(), from, whole.data(), to, numel);
+      for (std::int64_t begin = 0; begin < 40; ++begin) {
+        const std::int64_t count = numel - 3 * begin;
+        const auto* start = static_cast<const std::byte*>(source.const_data_ptr()) +
+                            static_cast<std::size_t>(begin) * quant::size_of(from);
+        cast(start, from, part.data(), to, count);
+        EXPECT_EQ(std::memcmp(part.data(), whole.data() + static_cast<std::size_t>(begin) * quant::size_of(to),
+                              static_cast<std::size_t>(count) * quant::size_of(to)),
+                  0)
+            << name_of(from) << " to " << name_of(to) << " from " << begin;
+      }
+    }
+  }
+}
+
+// ---- AdamW
+
+struct State {
+  at::Tensor master, weight, exp_avg, exp_avg_sq;
+};
+struct Types {
+  at::ScalarType master, gradient, weight;
+};
+State initial_state(std::int64_t count, const Types& types) {
+  const at::Tensor zeros = tensor_of(Values(static_cast<std::size_t>(count)), {count}, types.master);
+  return {.master = random_tensor({count}, 1, types.master),
+          .weight = random_tensor({count}, 2, types.weight),
+          .exp_avg = zeros.clone(),
+          .exp_avg_sq = zeros.clone()};
+}
+at::Tensor gradient_of(std::int64_t count, std::int64_t step, at::ScalarType type) {
+  Values values = random_values(count, static_cast<std::uint64_t>(100 + step), 0.5);
+  for (double& value : values) value += value < 0 ? -0.5 : 0.5;  // away from 0: magnitudes in [0.5, 1)
+  return tensor_of(values, {count}, type);
+}
+void step(const AdamW& options, State& state, const at::Tensor& gradient, std::int64_t begin, std::int64_t count) {
+  const auto at = [begin](const at::Tensor& tensor) {
+    return tensor.narrow(0, begin, tensor.size(0) - begin).data_ptr();
+  };
+  adamw(options, {.master = at(state.master),
+                  .master_type = to_dtype(state.master.scalar_type()),
+                  .weight = at(state.weight),
+                  .weight_type = to_dtype(state.weight.scalar_type()),
+                  .gradient = at(gradient),
+                  .gradient_type = to_dtype(gradient.scalar_type()),
+                  .exp_avg = at(state.exp_avg),
+                  .exp_avg_sq = at(state.exp_avg_sq),
+                  .count = count});
+}
+AdamW options_at(std::int64_t step) {
+  return {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = step, .gradient_scale = 1};
+}
+
+class AdamWTypes : public testing::TestWithParam<Types> {};
+INSTANTIATE_TEST_SUITE_P(Types, AdamWTypes,
+                         testing::Values(Types{at::kFloat, at::kFloat, at::kFloat},
+                                         Types{at::kFloat, at::kBFloat16, at::kBFloat16},
+                                         Types{at::kFloat, at::kFloat, at::kBFloat16},
+                                         Types{at::kDouble, at::kDouble, at::kDouble},
+                                         Types{at::kDouble, at::kFloat, at::kBFloat16}));
+
+// A step makes the weight err by 4u (its own operations) and the ratio m / sqrt(v), which is near 1 for gradients in
+// [0.5, 1) once the moments' errors (each step 4u of at most 1, carried on) have met: below 32u times the rate.
+TEST_P(AdamWTypes, TwentyStepsFollowTheFormula) {
+  constexpr std::int64_t numel = 1500;  // more than one chunk
+  State state = initial_state(numel, GetParam());
+  Values w = values_of(state.master), m(numel), v(numel);
+  for (std::int64_t s = 1; s <= 20; ++s) {
+    AdamW options = options_at(s);
+    options.gradient_scale = 0.5;
+    const at::Tensor gradient = gradient_of(numel, s, GetParam().gradient);
+    step(options, state, gradient, 0, numel);
+    const Values g = values_of(gradient);
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      const double scaled = 0.5 * g[i];
+      w[i] *= 1 - options.lr * options.weight_decay;
+      m[i] = options.beta1 * m[i] + (1 - options.beta1) * scaled;
+      v[i] = options.beta2 * v[i] + (1 - options.beta2) * scaled * scaled;
+      const double m_hat = m[i] / (1 - std::pow(options.beta1, s)), v_hat = v[i] / (1 - std::pow(options.beta2, s));
+      w[i] -= options.lr * m_hat / (std::sqrt(v_hat) + options.eps);
+    }
+  }
+  const double u = roundoff(GetParam().master);
+  expect_near(values_of(state.exp_avg), m, [&](std::size_t) { return 20 * 4 * u; });
+  expect_near(values_of(state.exp_avg_sq), v, [&](std::size_t) { return 20 * 4 * u; });
+  expect_near(values_of(state.master), w,
+              [&](std::size_t i) { return 20 * (4 * u * (std::abs(w[i]) + 0.2) + 1e-2 * 32 * u); });
+  EXPECT_TRUE(same_bits(state.weight, tensor_of(values_of(state.master), {numel}, GetParam().weight)));
+}
+
+TEST(AdamW, AgreesWithTorch) {
+  constexpr std::int64_t numel = 300;
+  State state = initial_state(numel, {at::kDouble, at::kDouble, at::kDouble});
+  const auto aside = [](const at::Tensor& tensor) { return std::vector<at::Tensor>{tensor.clone()}; };
+  std::vector<at::Tensor> w = aside(state.master), m = aside(state.exp_avg), v = aside(state.exp_avg_sq);
+  for (std::int64_t s = 1; s <= 20; ++s) {
+    const AdamW options = options_at(s);
+    const at::Tensor gradient = gradient_of(numel, s, at::kDouble);
+    step(options, state, gradient, 0, numel);
+    const std::vector<at::Tensor> g{gradient.clone()}, steps{tensor_of({static_cast<double>(s)}, {}, at::kFloat)};
+    at::_fused_adamw_(w, g, m, v, {}, steps, options.lr, options.beta1, options.beta2, options.weight_decay,
+                      options.eps, false, false);
+  }
+  // Torch keeps the step in fp32 and so powers of beta to fp32 in some builds: their error of 1e-7 moves a step of 1e-2
+  // by 1e-9; the moments have no such factor.
+  expect_near(values_of(state.exp_avg), values_of(m[0]), [](std::size_t) { return 1e-14; });
+  expect_near(values_of(state.exp_avg_sq), values_of(v[0]), [](std::size_t) { return 1e-14; });
+  expect_near(values_of(state.master), values_of(w[0]), [](std::size_t) { return 20 * 1e-9; });
+}
+
+TEST(AdamW, ChoicesAreTheScalarsOfTheStepsThatFollow) {
+  AdamW options = options_at(1000);
+  const StepChoices choices = step_choices(options);
+  EXPECT_EQ(choices.first, 1000);
+  for (const StepScalars& choice : choices.choices) {
+    const StepScalars expected = step_scalars(options);
+    EXPECT_EQ(std::memcmp(&choice, &expected, sizeof expected), 0) << "step " << options.step;
+    ++options.step;
+  }
+}
+
+TEST_P(AdamWTypes, DoesNotDependOnTheCutOfTheRange) {
+  constexpr std::int64_t numel = 2100;
+  State whole = initial_state(numel, GetParam()), cut = initial_state(numel, GetParam());
+  for (std::int64_t s = 1; s <= 3; ++s) {
+    const at::Tensor gradient = gradient_of(numel, s, GetParam().gradient);
+    step(options_at(s), whole, gradient, 0, numel);
+    std::int64_t begin = 0;
+    for (const std::int64_t count : {1L, 7L, 0L, 16L, 3L, 1024L, 33L, 1016L}) {
+      step(options_at(s), cut, gradient, begin, count);
+      begin += count;
+    }
+    ASSERT_EQ(begin, numel);
+  }
+  EXPECT_TRUE(same_bits(whole.master, cut.master));
+  EXPECT_TRUE(same_bits(whole.weight, cut.weight));
+  EXPECT_TRUE(same_bits(whole.exp_avg, cut.exp_avg));
+  EXPECT_TRUE(same_bits(whole.exp_avg_sq, cut.exp_avg_sq));
+}
+
+TEST(AdamW, WritesNoWeightWhenThereIsNoneOrItIsTheMaster) {
+  State a = initial_state(50, {at::kFloat, at::kFloat, at::kFloat}),
+        b = initial_state(50, {at::kFloat, at::kFloat, at::kFloat});
+  const at::Tensor gradient = gradient_of(50, 1, at::kFloat), untouched = b.weight.clone();
+  const auto update = [&](State& state, void* weight) {
+    adamw(options_at(1), {.master = state.master.data_ptr(),
+                          .weight = weight,
+                          .gradient = gradient.data_ptr(),
+                          .exp_avg = state.exp_avg.data_ptr(),
+                          .exp_avg_sq = state.exp_avg_sq.data_ptr(),
+                          .count = 50});
+  };
+  update(a, a.master.data_ptr());
+  update(b, nullptr);
+  EXPECT_TRUE(same_bits(a.master, b.master));
+  EXPECT_TRUE(same_bits(b.weight, untouched));
+}
+
+TEST(AdamW, DoesNotDecayWhatMustNot) {
+  State a = initial_state(50, {at::kFloat, at::kFloat, at::kFloat}),
+        b = initial_state(50, {at::kFloat, at::kFloat, at::kFloat});
+  const at::Tensor gradient = gradient_of(50, 1, at::kFloat);
+  const auto update = [&](State& state, double weight_decay, bool decays) {
+    AdamW options = options_at(1);
+    options.weight_decay = weight_decay;
+    adamw(options, {.master = state.master.data_ptr(),
+                    .gradient = gradient.data_ptr(),
+                    .exp_avg = state.exp_avg.data_ptr(),
+                    .exp_avg_sq = state.exp_avg_sq.data_ptr(),
+                    .count = 50,
+                    .decays = decays});
+  };
+  const at::Tensor before = a.master.clone();
+  update(a, 0.1, false);
+  update(b, 0, true);
+  EXPECT_TRUE(same_bits(a.master, b.master));
+  EXPECT_FALSE(same_bits(a.master, before));
+}
+
+TEST(AdamW, RefusesWhatCannotBe) {
+  float value = 0;
+  AdamWBuffers buffers{.master = &value,
+                       .weight = &value,
+                       .weight_type = DType::bf16,
+                       .gradient = &value,
+                       .exp_avg = &value,
+                       .exp_avg_sq = &value,
+                       .count = 1};
+  EXPECT_THROW(adamw({}, buffers), Error);
+  buffers.weight = nullptr;
+  EXPECT_THROW(adamw({.step = 0}, buffers), Error);
+  buffers.exp_avg = nullptr;
+  EXPECT_THROW(adamw({}, buffers), Error);
+  EXPECT_NO_THROW(adamw({}, {}));
+}
+
+// ---- row square sums
+
+TEST(RowSquareSums, AddSquaresInFp64) {
+  for (const at::ScalarType type : {at::kBFloat16, at::kFloat, at::kDouble}) {
+    for (const std::int64_t cols : {0L, 1L, 3L, 17L, 129L, 1000L}) {
+      const std::int64_t rows = 5, stride = cols + 4;
+      const at::Tensor values = random_tensor({rows, stride}, 1, type);
+      Values sums(rows), expected(rows);
+      row_square_sums(values.const_data_ptr(), to_dtype(type), rows, cols, stride, sums.data());
+      const Values in = values_of(values);
+      for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t c = 0; c < cols; ++c) {
+          const double value = in[static_cast<std::size_t>(r * stride + c)];
+          expected[static_cast<std::size_t>(r)] += value * value;
+        }
+      // Both are sums of at most `cols` positive terms in fp64.
+      expect_near(sums, expected,
+                  [&](std::size_t i) { return 2 * static_cast<double>(cols + 1) * 0x1p-53 * expected[i]; });
+      Values alone(1);  // a row elsewhere, with another stride: the same bits
+      row_square_sums(values.narrow(0, 3, 1).clone().const_data_ptr(), to_dtype(type), 1, cols, cols, alone.data());
+      EXPECT_EQ(alone[0], sums[3]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::ops::test

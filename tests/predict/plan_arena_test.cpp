@@ -1,0 +1,107 @@
+// How well the planner's arenas are used, on the steps of real models: memory that holds nothing is memory wasted.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "tessera/predict/llama_trace.h"
+#include "tessera/predict/planned_parameters.h"
+#include "tessera/schedule/plan/plan.h"
+
+namespace tessera::predict {
+namespace {
+
+constexpr double kMost = 1.1;  // times the live bytes, for budgets of at least twice the smallest
+
+struct Model {
+  const char* name;
+  bool tied;
+};
+
+// The greatest sum of bytes at a time.
+class Live {
+ public:
+  // From position `begin` until before `end`.
+  void add(int begin, int end, std::int64_t bytes) {
+    changes_[begin] += bytes;
+    changes_[end] -= bytes;
+  }
+  std::int64_t greatest() const {
+    std::int64_t now = 0, most = 0;
+    for (const auto& [position, change] : changes_) most = std::max(most, now += change);
+    return most;
+  }
+
+ private:
+  std::map<int, std::int64_t> changes_;
+};
+
+// Of weights, from the issue of their gather to their last release.
+std::int64_t live_gathered(const schedule::Schedule& schedule) {
+  Live live;
+  for (const schedule::Residency& it : schedule.residencies)
+    live.add(it.issue, it.last, schedule.gather_bytes[static_cast<std::size_t>(it.unit)]);
+  return live.greatest();
+}
+
+// Of gradients, from their first write to the end of their sum.
+std::int64_t live_reduced(const schedule::Schedule& schedule) {
+  Live live;
+  for (const schedule::Reduction& it : schedule.reductions)
+    live.add(it.first, it.finish + 1, schedule.reduce_bytes[static_cast<std::size_t>(it.unit)]);
+  return live.greatest();
+}
+
+class PlanArena : public ::testing::TestWithParam<std::tuple<Model, nn::Recompute>> {
+ protected:
+  void check(int gtp, int microbatches, std::int64_t coalesce_bytes) {
+    const auto [name, recompute] = GetParam();
+    const std::filesystem::path configs = TESSERA_CONFIGS;
+    models::LlamaConfig model = models::read_llama_config(models::find_model_config(name.name, configs));
+    model.tie_word_embeddings = name.tied;
+    const shard::ParameterTypes types{.model = quant::DType::bf16, .wire = quant::DType::bf16};
+    std::vector<schedule::ParameterSize> sizes;
+    for (const PlannedParameter& each : planned_parameters(model, types, {.gtp = gtp}, false))
+      sizes.push_back(each.size);
+    const schedule::Trace trace = predict::llama_trace(model, {.recompute = recompute, .microbatches = microbatches});
+    auto plan = [&](std::int64_t gather_budget, std::int64_t reduce_budget) {
+      return schedule::plan(trace, sizes, {gather_budget, reduce_budget, coalesce_bytes});
+    };
+    const schedule::Schedule least = plan(schedule::kMinimum, schedule::kMinimum);
+    for (const std::int64_t halves : {4, 5, 6, 8, 11, 16, 32, 100}) {
+      const std::int64_t gathers = halves * least.gather_arena / 2, reductions = halves * least.reduce_arena / 2;
+      const schedule::Schedule schedule = plan(gathers, reductions + least.scratch);
+      SCOPED_TRACE(fmt::format("gtp {}, {} microbatches, coalesced up to {}, {} times the smallest", gtp, microbatches,
+                               coalesce_bytes, static_cast<double>(halves) / 2));
+      EXPECT_LE(static_cast<double>(schedule.gather_arena), kMost * static_cast<double>(live_gathered(schedule)));
+      EXPECT_LE(static_cast<double>(schedule.reduce_arena), kMost * static_cast<double>(live_reduced(schedule)));
+      EXPECT_LE(schedule.gather_arena, gathers);
+      EXPECT_LE(schedule.reduce_arena, reductions);
+    }
+  }
+};
+
+TEST_P(PlanArena, HoldsLiveBytes) {
+  for (const int gtp : {2, 4, 8})
+    for (const int microbatches : {1, 3})
+      for (const std::int64_t coalesce_bytes : {std::int64_t{0}, std::int64_t{1} << 20})
+        check(gtp, microbatches, coalesce_bytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, PlanArena,
+    ::testing::Combine(::testing::Values(Model{"llama3-8b", false}, Model{"llama3-8b", true},
+                                         Model{"llama3-70b", false}, Model{"llama3-70b", true},
+                                         Model{"llama-demo", false}, Model{"llama-demo", true},
+                                         Model{"llama-tiny-odd", false}, Model{"llama-tiny-odd", true}),
+                       ::testing::Values(nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full)),
+    [](const auto& info) {
+      std::string name = std::get<0>(info.param).name;
+      std::ranges::replace(name, '-', '_');
+      return name + (std::get<0>(info.param).tied ? "_tied_" : "_") + std::string(nn::name_of(std::get<1>(info.param)));
+    });
+
+}  // namespace
+}  // namespace tessera::predict

@@ -1,0 +1,185 @@
+#include "tessera/run/convert/convert.h"
+
+#include "tests/run/convert_testing.h"
+
+namespace tessera::run {
+namespace {
+
+using namespace testing;
+using nlohmann::json;
+using quant::DType;
+
+struct Case {
+  bool tied;
+  DType dtype;
+};
+class Convert : public ::testing::TestWithParam<Case> {};
+
+// Conversion moves bits: there and back everything is equal.
+TEST_P(Convert, ThereAndBackGivesTheSameBits) {
+  const auto [tied, dtype] = GetParam();
+  const TemporaryFolder root;
+  write_llama(root / "c", odd_llama(tied), dtype);
+  for (const std::int64_t shard : {std::int64_t{1} << 30, std::int64_t{6000}}) {
+    const std::string hf = "hf" + std::to_string(shard), back = "back" + std::to_string(shard);
+    const ConvertReport there = convert(root / "c", root / hf, {.dtype = std::nullopt, .max_shard_bytes = shard});
+    EXPECT_EQ(there["direction"], "export");
+    EXPECT_EQ(there["dtype"], name_of(dtype));
+    convert(root / hf, root / back);
+    const checkpoint::CheckpointReader first(root / "c"), second(root / back);
+    EXPECT_EQ(second.step(), 0);
+    EXPECT_FALSE(second.has_moments());
+    EXPECT_EQ(second.has_master(), dtype == DType::bf16);
+    EXPECT_EQ(models::parse_llama_config(second.state()["model"], "state"), odd_llama(tied));
+    for (const LogicalTensor& tensor : logical_tensors(odd_llama(tied))) {
+      const checkpoint::StoredTensor& a = first.tensor(tensor.name, checkpoint::Kind::weight);
+      const checkpoint::StoredTensor& b = second.tensor(tensor.name, checkpoint::Kind::weight);
+      EXPECT_EQ(b.dtype, dtype);
+      EXPECT_EQ(first.hash(a), second.hash(b)) << tensor.name;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Convert,
+                         ::testing::Values(Case{false, DType::fp32}, Case{true, DType::fp32}, Case{false, DType::bf16},
+                                           Case{true, DType::bf16}),
+                         [](const auto& info) {
+                           return std::string(name_of(info.param.dtype)) + (info.param.tied ? "_tied" : "_untied");
+                         });
+
+TEST(ConvertExport, SplitsStackedWeightsByRows) {
+  const TemporaryFolder root;
+  const models::LlamaConfig config = odd_llama(false);
+  write_llama(root / "c", config, DType::fp32);
+  convert(root / "c", root / "hf");
+  const auto tensors = tensor_bytes(root / "hf");
+  const std::vector<LogicalTensor> logical = logical_tensors(config);
+  std::map<std::string, std::vector<float>> ours;
+  for (std::size_t i = 0; i < logical.size(); ++i)
+    ours[logical[i].name] = numbers_of(i, layout::matrix_shape(logical[i].dims).elements());
+  const auto& qkv = ours.at("layers.1.attention.qkv.weight");
+  const std::size_t q = std::size_t{6} * 4 * 20, kv = std::size_t{3} * 4 * 20, gate = std::size_t{33} * 20;
+  EXPECT_EQ(tensors.at("model.layers.1.self_attn.q_proj.weight"), bytes_of(qkv, 0, q));
+  EXPECT_EQ(tensors.at("model.layers.1.self_attn.k_proj.weight"), bytes_of(qkv, q, kv));
+  EXPECT_EQ(tensors.at("model.layers.1.self_attn.v_proj.weight"), bytes_of(qkv, q + kv, kv));
+  const auto& gate_up = ours.at("layers.0.mlp.gate_up.weight");
+  EXPECT_EQ(tensors.at("model.layers.0.mlp.gate_proj.weight"), bytes_of(gate_up, 0, gate));
+  EXPECT_EQ(tensors.at("model.layers.0.mlp.up_proj.weight"), bytes_of(gate_up, gate, gate));
+  EXPECT_EQ(tensors.at("model.norm.weight"), bytes_of(ours.at("norm.weight"), 0, 20));
+  EXPECT_EQ(tensors.size(), 3u + 2u * 9u);
+
+  const json written = json::parse(slurp(root / "hf/config.json"));
+  EXPECT_EQ(models::parse_llama_config(written, "config.json"), config);
+  EXPECT_EQ(written["torch_dtype"], "float32");
+}
+
+TEST(ConvertExport, ANarrowerTypeIsRoundedAndAWiderOneComesFromTheMasters) {
+  const TemporaryFolder root;
+  write_llama(root / "wide", odd_llama(false), DType::fp32);
+  write_llama(root / "narrow", odd_llama(false), DType::bf16);
+  convert(root / "wide", root / "a", {.dtype = DType::bf16});
+  convert(root / "narrow", root / "b", {.dtype = DType::fp32});
+  convert(root / "narrow", root / "c", {.dtype = DType::bf16});
+  const std::vector<float> embedding = numbers_of(0, std::int64_t{131} * 20);  // tensor 0
+  const std::string name = "model.embed_tokens.weight";
+  EXPECT_EQ(tensor_bytes(root / "a").at(name), bytes_of(rounded(embedding), 0, embedding.size()));
+  EXPECT_EQ(tensor_bytes(root / "b").at(name), bytes_of(embedding, 0, embedding.size()));
+  EXPECT_EQ(tensor_bytes(root / "c").at(name), bytes_of(rounded(embedding), 0, embedding.size()));
+}
+
+TEST(ConvertExport, ShardsStayBelowTheLimitAndTheIndexNamesThem) {
+  const TemporaryFolder root;
+  write_llama(root / "c", odd_llama(false), DType::fp32);
+  const std::int64_t limit = 12000;  // the embedding has 10480 bytes
+  const ConvertReport report = convert(root / "c", root / "hf", {.dtype = std::nullopt, .max_shard_bytes = limit});
+  const json index = json::parse(slurp(root / "hf/model.safetensors.index.json"));
+  EXPECT_EQ(index["metadata"]["total_size"], models::num_params(odd_llama(false)) * 4);
+  std::map<std::string, std::int64_t> sizes;
+  for (const auto& [name, shard] : index["weight_map"].items()) {
+    const checkpoint::SafetensorsFile file(root / "hf" / shard.get<std::string>());
+    sizes[shard] += file.entry(name).bytes;
+  }
+  EXPECT_EQ(sizes.size(), report["files"].get<std::size_t>());
+  EXPECT_TRUE(sizes.contains(fmt::format("model-00001-of-{:05}.safetensors", sizes.size())));
+  EXPECT_GT(sizes.size(), 2u);
+  for (const auto& [shard, bytes] : sizes) EXPECT_LE(bytes, limit) << shard;
+}
+
+TEST(ConvertImport, Bf16WeightsAreTheRoundedMasters) {
+  const TemporaryFolder root;
+  write_llama(root / "c", odd_llama(true), DType::fp32);
+  convert(root / "c", root / "hf");
+  convert(root / "hf", root / "back", {.dtype = DType::bf16});
+  const checkpoint::CheckpointReader reader(root / "back");
+  const std::vector<float> embedding = numbers_of(0, std::int64_t{131} * 20);
+  const auto bits = rounded(embedding);
+  EXPECT_EQ(reader.hash(reader.tensor("embedding.weight", checkpoint::Kind::master)),
+            checkpoint::hash_of(embedding.data(), embedding.size() * 4));
+  EXPECT_EQ(reader.hash(reader.tensor("embedding.weight", checkpoint::Kind::weight)),
+            checkpoint::hash_of(bits.data(), bits.size() * 2));
+}
+
+TEST(ConvertImport, HalfPrecisionBecomesFp32) {
+  const TemporaryFolder root;
+  write_llama(root / "c", odd_llama(true), DType::bf16);
+  convert(root / "c", root / "hf");
+  // The same bytes under another name of a 16-bit type.
+  std::string file = slurp(root / "hf/model.safetensors");
+  const std::string from = "\"dtype\":\"BF16\"", to = "\"dtype\":\"F16\" ";
+  for (std::size_t at = 0; (at = file.find(from, at)) != std::string::npos; at += to.size())
+    file.replace(at, from.size(), to);
+  spill(root / "hf/model.safetensors", file);
+  convert(root / "hf", root / "back");
+  const checkpoint::CheckpointReader reader(root / "back");
+  EXPECT_FALSE(reader.has_master());
+  std::vector<float> expected;
+  for (const std::uint16_t bits : rounded(numbers_of(0, std::int64_t{131} * 20)))
+    expected.push_back(half_to_float(bits));
+  const checkpoint::StoredTensor& embedding = reader.tensor("embedding.weight", checkpoint::Kind::weight);
+  EXPECT_EQ(embedding.dtype, DType::fp32);
+  EXPECT_EQ(reader.hash(embedding), checkpoint::hash_of(expected.data(), expected.size() * 4));
+}
+
+TEST(ConvertErrors, RefusesBadSourcesAndTargets) {
+  const TemporaryFolder root;
+  write_llama(root / "c", odd_llama(false), DType::fp32);
+  const auto fault = [&](const fs::path& from, const fs::path& to, const ConvertOptions& options = {}) {
+    return input_error([&] { convert(from, to, options); });
+  };
+  EXPECT_NE(fault(root / "absent", root / "x").find("absent"), std::string::npos);
+  EXPECT_NE(fault(root / "c", root / "c").find("exists"), std::string::npos);
+  EXPECT_NE(fault(root / "c", root / "x", {.dtype = DType::i32}).find("i32"), std::string::npos);
+  EXPECT_FALSE(fs::exists(root / "x"));
+  fs::create_directory(root / "empty");
+  convert(root / "c", root / "empty");
+  EXPECT_TRUE(fs::exists(root / "empty/model.safetensors"));
+}
+
+TEST(ConvertErrors, RefusesCheckpointsThatAreNotThisModel) {
+  const TemporaryFolder root;
+  const auto fault = [&](const json& state) {
+    const std::vector<float> values(std::size_t{131} * 20);
+    checkpoint::CheckpointContents contents{.step = 1, .state = state, .tensors = {}};
+    contents.tensors.push_back(
+        {"embedding.weight", checkpoint::Kind::weight, DType::fp32, {131, 20}, whole({131, 20}), values.data()});
+    checkpoint::testing::on_ranks(1, [&](comm::Communicator& group) { write_checkpoint(root / "c", contents, group); });
+    return input_error([&] { convert(root / "c", root / "x"); });
+  };
+  EXPECT_NE(fault(json::object()).find("'model'"), std::string::npos);
+  EXPECT_NE(fault({{"model", 3}}).find("state.model"), std::string::npos);
+  EXPECT_NE(fault({{"model", models::to_json(odd_llama(false))}}).find("layers.0"), std::string::npos);
+}
+
+TEST(ConvertErrors, ADamagedCheckpointIsNotExported) {
+  const TemporaryFolder root;
+  write_llama(root / "c", odd_llama(false), DType::fp32);
+  const fs::path file = root / "c/part-00000.safetensors";
+  std::string bytes = slurp(file);
+  bytes.back() ^= 1;
+  spill(file, bytes);
+  EXPECT_NE(input_error([&] { convert(root / "c", root / "x"); }).find("damaged"), std::string::npos);
+  EXPECT_FALSE(fs::exists(root / "x"));
+}
+
+}  // namespace
+}  // namespace tessera::run

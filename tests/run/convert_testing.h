@@ -1,0 +1,88 @@
+// A small Llama as a checkpoint and as a Hugging Face folder, for the tests of the conversion.
+#pragma once
+#include <bit>
+#include <cmath>
+#include <map>
+
+#include "tessera/quant/bfloat16.h"
+#include "tessera/run/convert/convert.h"
+#include "tessera/run/convert/hf_folder.h"
+#include "tessera/run/convert/hf_llama.h"
+#include "tests/checkpoint/checkpoint_testing.h"
+
+namespace tessera::run::testing {
+
+using namespace checkpoint::testing;
+
+// Heads, key/value heads, ffn and vocabulary that divide by nothing.
+inline models::LlamaConfig odd_llama(bool tied) {
+  models::LlamaConfig config;
+  config.vocab_size = 131, config.hidden_size = 20, config.intermediate_size = 33;
+  config.num_layers = 2, config.num_heads = 6, config.num_kv_heads = 3, config.head_dim = 4;
+  config.rope_scaling = models::LlamaRopeScaling{};
+  config.tie_word_embeddings = tied;
+  return config;
+}
+
+// A finite fp32 value with a full mantissa.
+inline float number_of(std::uint64_t seed, std::int64_t index) {
+  const std::uint64_t bits = value_of({"", checkpoint::Kind::weight, quant::DType::fp32, {1}, seed}, index);
+  return static_cast<float>(static_cast<std::int64_t>(bits >> 8)) * 0x1p-55f - 1.0f;
+}
+
+// Numbers of a whole logical tensor.
+inline std::vector<float> numbers_of(std::uint64_t seed, std::int64_t count) {
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) values[static_cast<std::size_t>(i)] = number_of(seed, i);
+  return values;
+}
+
+inline std::vector<std::uint16_t> rounded(const std::vector<float>& values) {
+  std::vector<std::uint16_t> bits;
+  for (const float value : values) bits.push_back(quant::bfloat16(value).bits);
+  return bits;
+}
+
+// A checkpoint of step 20 on one rank: fp32 weights, or bf16 weights with fp32 masters. Tensor i has the seed i.
+inline void write_llama(const fs::path& folder, const models::LlamaConfig& config, quant::DType dtype) {
+  std::vector<std::vector<float>> masters;
+  std::vector<std::vector<std::uint16_t>> weights;
+  const std::vector<LogicalTensor> logical = logical_tensors(config);
+  for (std::size_t i = 0; i < logical.size(); ++i) {
+    masters.push_back(numbers_of(i, layout::matrix_shape(logical[i].dims).elements()));
+    weights.push_back(rounded(masters.back()));
+  }
+  checkpoint::CheckpointContents contents{.step = 20, .state = {{"model", models::to_json(config)}}, .tensors = {}};
+  for (std::size_t i = 0; i < logical.size(); ++i) {
+    const layout::LocalLayout all = whole(layout::matrix_shape(logical[i].dims));
+    const bool narrow = dtype == quant::DType::bf16;
+    const void* weight = narrow ? static_cast<const void*>(weights[i].data()) : masters[i].data();
+    contents.tensors.push_back({logical[i].name, checkpoint::Kind::weight, dtype, logical[i].dims, all, weight});
+    if (narrow)
+      contents.tensors.push_back(
+          {logical[i].name, checkpoint::Kind::master, quant::DType::fp32, logical[i].dims, all, masters[i].data()});
+  }
+  on_ranks(1, [&](comm::Communicator& group) { write_checkpoint(folder, contents, group); });
+}
+
+// The bytes of every tensor of the safetensors files of a folder.
+inline std::map<std::string, std::string> tensor_bytes(const fs::path& folder) {
+  std::map<std::string, std::string> tensors;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const checkpoint::SafetensorsFile file(entry.path());
+    for (const auto& [name, tensor] : file.entries()) {
+      std::string bytes(static_cast<std::size_t>(tensor.bytes), '\0');
+      file.file().read(tensor.offset, bytes.data(), tensor.bytes);
+      tensors[name] = bytes;
+    }
+  }
+  return tensors;
+}
+
+template <typename T>
+std::string bytes_of(const std::vector<T>& values, std::size_t first, std::size_t count) {
+  return {reinterpret_cast<const char*>(values.data() + first), count * sizeof(T)};
+}
+
+}  // namespace tessera::run::testing

@@ -1,0 +1,198 @@
+#include "tessera/run/metrics/metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <sstream>
+
+#include "tessera/run/metrics/progress.h"
+#include "tests/run/config_test_support.h"
+
+namespace tessera::run {
+namespace {
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+StepMetrics example(std::int64_t step) {
+  return {.step = step,
+          .loss = 5.25 / static_cast<double>(step),
+          .grad_norm = 0.1,
+          .lr = 3e-4,
+          .tokens = 3072,
+          .tokens_per_second = 1e5 / 3,
+          .step_ms = 92.0,
+          .exposed_comm_ms = 0.0,
+          .gathered_bytes = std::int64_t{1} << 60,
+          .reduced_bytes = 7,
+          .valid_loss = std::nullopt,
+          .skipped = false};
+}
+
+bool same_bits(double a, double b) {
+  return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
+}
+
+TEST(Metrics, LineIsGolden) {
+  EXPECT_EQ(
+      metrics_line(example(2)),
+      "{\"step\": 2, \"loss\": 2.625, \"grad_norm\": 0.1, \"lr\": 3e-04, \"tokens\": 3072, \"tokens_per_second\": "
+      "33333.333333333336, \"step_ms\": 92.0, \"exposed_comm_ms\": 0.0, \"gathered_bytes\": 1152921504606846976, "
+      "\"reduced_bytes\": 7}\n");
+}
+
+TEST(Metrics, NumbersReadBackToTheSameBits) {
+  std::mt19937_64 random(11);
+  std::vector<double> values{0.0,
+                             -0.0,
+                             1.0,
+                             -3.0,
+                             0.1,
+                             1e22,
+                             1e23,
+                             123456789012345680.0,
+                             5e-324,
+                             2.2250738585072014e-308,
+                             std::numeric_limits<double>::max(),
+                             std::numeric_limits<double>::infinity(),
+                             -std::numeric_limits<double>::infinity()};
+  for (int i = 0; i < 20000; ++i)
+    if (const auto value = std::bit_cast<double>(random()); !std::isnan(value)) values.push_back(value);
+  for (const double value : values) {
+    StepMetrics metrics = example(1);
+    metrics.loss = value;
+    const std::string line = metrics_line(metrics);
+    ASSERT_TRUE(same_bits(parse_metrics_line(line, "m").loss, value)) << line;
+    if (std::isfinite(value)) {
+      const json number = json::parse(line).at("loss");  // by any reader of JSON
+      ASSERT_TRUE(number.is_number_float()) << line;
+      ASSERT_TRUE(same_bits(number.get<double>(), value)) << line;
+    }
+  }
+}
+
+TEST(Metrics, WhatIsNoNumberStaysVisible) {
+  StepMetrics metrics = example(3);
+  metrics.loss = std::numeric_limits<double>::quiet_NaN();
+  metrics.skipped = true;
+  metrics.valid_loss = 4.5;
+  const json line = json::parse(metrics_line(metrics));
+  EXPECT_EQ(line.at("loss"), "NaN");
+  EXPECT_EQ(line.at("skipped"), true);
+  EXPECT_EQ(line.at("valid_loss"), 4.5);
+  const StepMetrics again = parse_metrics_line(metrics_line(metrics), "m");
+  EXPECT_TRUE(std::isnan(again.loss));
+  EXPECT_TRUE(again.skipped);
+  EXPECT_EQ(again.valid_loss, 4.5);
+}
+
+TEST(Metrics, LinesThatAreNoneAreRefused) {
+  for (const char* line : {"", "{", "[]", "3", "{\"step\": 1}", "{\"step\": \"x\"}"})
+    EXPECT_THAT(base::refusal([&] { parse_metrics_line(line, "m.jsonl:4"); }), HasSubstr("m.jsonl:4"));
+}
+
+std::string lines(std::int64_t first, std::int64_t last) {
+  std::string text;
+  for (std::int64_t step = first; step <= last; ++step) text += metrics_line(example(step));
+  return text;
+}
+
+TEST(MetricsFile, GrowsAndGoesOnFromACheckpoint) {
+  const base::TempFolder folder;
+  const auto path = folder / "metrics.jsonl";
+  {
+    MetricsWriter writer(path, 0);
+    for (std::int64_t step = 1; step <= 7; ++step) writer.write(example(step));
+  }
+  EXPECT_EQ(base::read_text(path), lines(1, 7));
+  {
+    MetricsWriter writer(path, 5);
+    EXPECT_EQ(base::read_text(path), lines(1, 5));
+    writer.write(example(6));
+  }
+  EXPECT_EQ(base::read_text(path), lines(1, 6));
+  { MetricsWriter writer(path, 0); }
+  EXPECT_EQ(base::read_text(path), "");
+}
+
+TEST(MetricsFile, DropsALineThatACrashCutShort) {
+  const base::TempFolder folder;
+  const auto path = folder / "metrics.jsonl";
+  const std::string whole = lines(1, 3), last = lines(4, 4);
+  for (std::size_t size = 0; size < last.size(); ++size) {  // without its newline the line does not count
+    std::ofstream(path) << whole + last.substr(0, size);
+    MetricsWriter writer(path, 9);
+    EXPECT_EQ(base::read_text(path), whole) << size;
+  }
+}
+
+TEST(MetricsFile, RefusesAForeignFile) {
+  const base::TempFolder folder;
+  const auto path = folder / "metrics.jsonl";
+  std::ofstream(path) << lines(1, 1) << "something else\n" << lines(2, 2);
+  EXPECT_THAT(base::refusal([&] { MetricsWriter writer(path, 5); }), HasSubstr("metrics.jsonl:2"));
+  EXPECT_EQ(base::read_text(path), lines(1, 1) + "something else\n" + lines(2, 2));
+}
+
+TEST(MetricsFile, AFullDiskIsAnErrorWithTheCause) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  AppendFile file("/dev/full", AppendFile::Open::create_or_append);
+  try {
+    file.append("x");
+    FAIL();
+  } catch (const InputError&) {
+    FAIL() << "not the user's mistake";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("/dev/full"));
+    EXPECT_THAT(error.what(), HasSubstr("No space left"));
+  }
+}
+
+TEST(MetricsFile, InAMissingFolderIsAnError) {
+  EXPECT_THROW(MetricsWriter("/nowhere/metrics.jsonl", 0), Error);
+}
+
+TEST(Progress, WritesPlainLinesIntoAPipe) {
+  std::ostringstream out;
+  {
+    Progress progress(out, false, 200);
+    progress.note("hello");
+    progress.step(example(2));
+    progress.step(example(200));
+  }
+  EXPECT_EQ(out.str(),
+            "hello\nstep 2/200  loss 2.6250  grad_norm 0.1  lr 3.00e-04  33333 tokens/s  92 ms  left 0:18\n"
+            "step 200/200  loss 0.0262  grad_norm 0.1  lr 3.00e-04  33333 tokens/s  92 ms\n");
+}
+
+TEST(Progress, RewritesOneLineOnATerminal) {
+  std::ostringstream out;
+  {
+    Progress progress(out, true, 200);
+    progress.step(example(2));
+    progress.note("hello");
+    progress.step(example(3));
+  }
+  const std::string step2 = "\r" + progress_text(example(2), 200) + "\x1b[K",
+                    step3 = "\r" + progress_text(example(3), 200) + "\x1b[K";
+  EXPECT_EQ(out.str(), step2 + "\r\x1b[K" + "hello\n" + step3 + "\n");
+}
+
+TEST(Progress, ShowsWhatIsSpecial) {
+  StepMetrics metrics = example(1);
+  metrics.skipped = true;
+  metrics.valid_loss = 1.5;
+  metrics.step_ms = 3600e3;
+  const std::string text = progress_text(metrics, 3);
+  EXPECT_THAT(text, HasSubstr("SKIPPED"));
+  EXPECT_THAT(text, HasSubstr("valid_loss 1.5000"));
+  EXPECT_THAT(text, HasSubstr("left 2:00:00"));
+  metrics.step_ms = std::numeric_limits<double>::infinity();
+  EXPECT_THAT(progress_text(metrics, 3), HasSubstr("left ?"));
+}
+
+}  // namespace
+}  // namespace tessera::run

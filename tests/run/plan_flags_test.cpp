@@ -1,0 +1,173 @@
+// What `tessera plan` takes: machines, flags, recorded events and runs.
+#include "tessera/run/plan/plan_flags.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <functional>
+
+#include "tessera/run/metrics/metrics.h"
+#include "tessera/run/plan/plan_report.h"
+#include "tessera/schedule/events_json.h"
+#include "tests/run/config_test_support.h"
+#include "tests/run/plan_testing.h"
+
+namespace tessera::run {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+TEST(PlanMachine, FilesSayWhatAMachineCanDo) {
+  for (const char* name : {"laptop", "h200"}) {
+    const predict::Machine machine = predict::find_machine(name, configs() / "machines");
+    EXPECT_EQ(machine.flops.size(), 3u);
+    EXPECT_GT(machine.within_node.bytes_per_second, machine.between_nodes.bytes_per_second);
+  }
+}
+
+// The refusal of a good machine with the value at `pointer` replaced; a null takes it away.
+std::string machine_refusal(const std::string& pointer, const json& value) {
+  json good = json::parse(R"({"description": "", "ranks_per_node": 2, "processors": 2, "flops": {"fp32": 1e9},
+    "efficiency": {"gemm": 1, "attention_forward": 0.5, "attention_backward": 0.5}, "memory_bytes_per_second": 1e9,
+    "links": {"within_node": {"bytes_per_second": 1e9, "latency_s": 1e-6},
+              "between_nodes": {"bytes_per_second": 1e9, "latency_s": 1e-6}}})");
+  EXPECT_EQ(predict::parse_machine(good, "m", "FILE").flops.at(quant::DType::fp32), 1e9);
+  const json::json_pointer at(pointer);
+  if (value.is_null()) good[at.parent_pointer()].erase(at.back());
+  if (!value.is_null()) good[at] = value;
+  return base::refusal([&] { predict::parse_machine(good, "m", "FILE"); });
+}
+
+TEST(PlanMachine, BadFilesAreRefusedByPlace) {
+  EXPECT_EQ(machine_refusal("/efficiency/gemm", 1.5),
+            "FILE: efficiency: gemm: got 1.5, expected a number above 0 and at most 1");
+  EXPECT_EQ(machine_refusal("/links/shared", 3), "FILE: links: shared: got 3, expected true or false");
+  EXPECT_EQ(machine_refusal("/links/within_node/latency_s", nullptr),
+            "FILE: links: within_node: key 'latency_s' is missing");
+  EXPECT_EQ(machine_refusal("/processors", 1.5), "FILE: processors: got 1.5, expected an integer");
+  EXPECT_EQ(machine_refusal("/flops/fp8", 1e15), "FILE: flops: unknown key 'fp8', expected bf16, fp32, fp64");
+  EXPECT_THAT(machine_refusal("/memory_bytes_per_second", -1), HasSubstr("got -1, expected a number above 0"));
+  EXPECT_THAT(base::refusal([] { predict::find_machine("none", configs() / "machines"); }),
+              HasSubstr("--machine: 'none' not found"));
+}
+
+TEST(PlanFlags, WhatDoesNotFitTogetherIsRefused) {
+  const auto task = [](const PlanFlags& flags) { return plan_task(flags, configs()); };
+  EXPECT_THAT(base::refusal([&] { task({}); }), HasSubstr("--model is missing"));
+  EXPECT_THAT(base::refusal([&] {
+                task({.settings = {{"model", {"llama-tiny"}}, {"ranks", {"4"}}, {"gtp", {"3"}}}});
+              }),
+              HasSubstr("--ranks: got 4"));
+  EXPECT_THAT(base::refusal([&] {
+                task({.settings = {{"model", {"llama-tiny"}}, {"gather_budget", {"5 apples"}}}});
+              }),
+              HasSubstr("--gather-budget: got '5 apples', expected min, auto, or bytes"));
+  EXPECT_THAT(base::refusal([&] {
+                task({.settings = {{"model", {"llama-tiny"}}}, .measured = "nowhere"});
+              }),
+              HasSubstr("--model: got llama-tiny with --measured"));
+  EXPECT_THAT(base::refusal([&] { task({.measured = "/nowhere"}); }), HasSubstr("/nowhere/config.json"));
+  const PlanTask good = task({.settings = {{"model", {"llama-tiny"}}, {"ranks", {"4096"}}, {"gtp", {"8"}}}});
+  EXPECT_EQ(good.request.config.dp, 512);
+  EXPECT_EQ(good.request.config.global_batch, 4096);  // one microbatch
+}
+
+TEST(PlanFlags, ABudgetThatIsTooSmallIsRefused) {
+  PlanRequest request = request_of({{"gtp", "2"}});
+  request.gather_budget = 100;
+  EXPECT_THROW(plan_step(request), InputError);
+}
+
+TEST(PlanFlags, AStepOfTooManyEventsIsRefused) {
+  for (const std::string batch : {"1000000", "2147483646"})
+    EXPECT_THAT(base::refusal([&] {
+                  plan_step(request_of({{"gtp", "2"}, {"global_batch", batch}}));
+                }),
+                HasSubstr("events each, expected at most 4000000"));
+}
+
+TEST(PlanFlags, RecordedEventsArePlannedInstead) {
+  const base::TempFolder folder;
+  const PlanFlags flags{.settings = {{"model", {"llama-tiny"}}, {"gtp", {"2"}}},
+                        .events = (folder / "e.json").string()};
+  PlanFlags written = flags;
+  written.events.clear();
+  written.evaluate = true;
+  const PlanRequest request = plan_task(written, configs()).request;
+  const StepPlan step = plan_step(request);
+  schedule::save_trace(folder / "e.json", {step.names(), step.trace});
+  const PlanRequest read = plan_task(flags, configs()).request;
+  EXPECT_EQ(read.kind, schedule::StepKind::evaluate);
+  EXPECT_EQ(plan_step(read).schedule, step.schedule);
+  EXPECT_EQ(read.config.global_batch, 2);
+  // Of three microbatches, which --global-batch may say and must not deny.
+  written.settings["global_batch"] = {"6"};
+  const StepPlan three = plan_step(plan_task(written, configs()).request);
+  schedule::save_trace(folder / "e.json", {three.names(), three.trace});
+  EXPECT_EQ(plan_task(flags, configs()).request.config.global_batch, 6);
+  PlanFlags with_batch = flags;
+  with_batch.settings["global_batch"] = {"6"};
+  EXPECT_EQ(plan_step(plan_task(with_batch, configs()).request).schedule, three.schedule);
+  with_batch.settings["global_batch"] = {"4"};
+  EXPECT_THAT(base::refusal([&] { plan_task(with_batch, configs()); }),
+              HasSubstr("--global-batch: is 4, expected 6: " + flags.events + " holds 3 microbatches of 2 sequences"));
+  schedule::save_trace(folder / "e.json", {{"w"}, {{.parameter = 0}}});
+  EXPECT_THAT(base::refusal([&] { plan_task(flags, configs()); }), HasSubstr("holds 1 parameters, expected the"));
+}
+
+// A run of six steps, of which the first three count nothing.
+void write_run(const base::TempFolder& folder, const std::function<double(int step)>& exposed_ms) {
+  const PlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "4"}});
+  const json stored = {{"config", to_json(request.config)}, {"model", models::to_json(even_model())}};
+  std::ofstream(folder / "config.json") << stored.dump();
+  std::ofstream(folder / "summary.json") << R"({"step": 5, "gather_arena_bytes": 1000000})";
+  std::ofstream metrics(folder / "metrics.jsonl");
+  for (int step = 1; step <= 6; ++step)
+    metrics << metrics_line({.step = step,
+                             .step_ms = step <= 3 ? 1000.0 : 10.0 * step,
+                             .exposed_comm_ms = exposed_ms(step),
+                             .gathered_bytes = 4864,
+                             .reduced_bytes = 10});
+  metrics << R"({"step": 7, "lo)";  // being written
+}
+
+TEST(PlanMeasured, PutsARunBesideItsPlan) {
+  const base::TempFolder folder;
+  write_run(folder, [](int step) { return 1.0 * step; });
+  const PlanTask task = plan_task({.measured = folder.path().string()}, configs());
+  EXPECT_EQ(task.request.config.gtp, 2);
+  EXPECT_EQ(task.request.model, even_model());
+  const StepPlan step = plan_step(task.request);
+  const ordered_json comparison = comparison_json(step, *task.run, "RUN");
+  EXPECT_EQ(comparison["steps"], 3);
+  ASSERT_EQ(comparison["rows"].size(), 5u);
+  EXPECT_EQ(comparison["rows"][0]["measured"], 50.0);
+  EXPECT_EQ(comparison["rows"][2]["predicted"], 2 * 1216 * 4 / 2);
+  EXPECT_EQ(comparison["rows"][4]["name"], "gather_arena_bytes");
+  const std::string text = comparison_text(comparison);
+  EXPECT_THAT(text, HasSubstr("RUN: medians of 3 steps"));
+  EXPECT_THAT(text, HasSubstr("1.000"));  // 4864 gathered bytes, as predicted
+
+  std::ofstream(folder / "metrics.jsonl") << "";
+  EXPECT_THAT(base::refusal([&] { read_measured_run(folder.path()); }), HasSubstr("holds no step"));
+}
+
+// Under a graph nothing is known of waits.
+TEST(PlanMeasured, WhatStepsDoNotMeasureDoesNotCount) {
+  const base::TempFolder folder;
+  write_run(folder, [](int step) { return step == 5 ? std::nan("") : 7.5; });
+  EXPECT_EQ(read_measured_run(folder.path()).exposed_comm_ms, 7.5);
+  write_run(folder, [](int) { return std::nan(""); });
+  const PlanTask task = plan_task({.measured = folder.path().string()}, configs());
+  EXPECT_TRUE(std::isnan(task.run->exposed_comm_ms));
+  EXPECT_EQ(task.run->step_ms, 50);
+  const ordered_json comparison = comparison_json(plan_step(task.request), *task.run, "RUN");
+  EXPECT_THAT(comparison_text(comparison), ContainsRegex("exposed_comm_ms +[0-9.]+ +- +-\n"));
+  EXPECT_TRUE(json::parse(comparison.dump())["rows"][1]["measured"].is_null());
+}
+
+}  // namespace
+}  // namespace tessera::run

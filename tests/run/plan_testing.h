@@ -1,0 +1,51 @@
+// A small model and machine to plan for, with numbers that are easy to derive.
+#pragma once
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "tessera/run/config/settings.h"
+#include "tessera/run/plan/step_plan.h"
+
+namespace tessera::run {
+
+inline std::filesystem::path configs() {
+  return TESSERA_CONFIGS;
+}
+
+// Elements: tables 16 x 8 = 128 each; a block's qkv 16 x 8 = 128, attention output 8 x 8 = 64, gate and up 24 x 8 =
+// 192, down 8 x 12 = 96, together 480; norms 8 each, five of them. Matrices: 2 * 128 + 2 * 480 = 1216.
+inline models::LlamaConfig even_model() {
+  models::LlamaConfig model;
+  model.vocab_size = 16;
+  model.hidden_size = 8;
+  model.intermediate_size = 12;
+  model.num_layers = 2;
+  model.num_heads = 4;
+  model.num_kv_heads = 2;
+  model.head_dim = 2;
+  model.max_position_embeddings = 6;
+  return model;
+}
+
+// 1e9 flops and bytes a second, links of 1e6 bytes a second without latency within 4 ranks.
+inline predict::Machine even_machine() {
+  predict::Machine machine{.name = "even", .ranks_per_node = 4, .processors = 4};
+  machine.flops = {{quant::DType::fp32, 1e9}, {quant::DType::bf16, 1e9}};
+  machine.memory_bytes_per_second = 1e9;
+  machine.within_node = {.bytes_per_second = 1e6, .latency_s = 0};
+  machine.between_nodes = {.bytes_per_second = 1e5, .latency_s = 0};
+  return machine;
+}
+
+inline PlanRequest request_of(const std::map<std::string, std::string>& settings,
+                              const models::LlamaConfig& model = even_model()) {
+  PlanRequest request{.model = model, .machine = even_machine()};
+  request.config.embedding = Lookup::gather;
+  for (const auto& [name, value] : settings) set_from_text(request.config, *find_setting(name), {value}, name);
+  request.config = resolve_plan_config(request.config, model);
+  request.coalesce_bytes = 0;  // every parameter by itself
+  return request;
+}
+
+}  // namespace tessera::run

@@ -1,0 +1,108 @@
+// Which blocks compute again for a budget of activations.
+#include "tessera/run/recompute_choice.h"
+
+#include <gmock/gmock.h>
+
+#include "tessera/predict/llama_trace.h"
+#include "tests/run/config_test_support.h"
+
+namespace tessera::run {
+namespace {
+
+using ::testing::HasSubstr;
+using Policy = nn::Recompute;
+
+models::LlamaConfig model_of(std::int64_t layers) {
+  models::LlamaConfig model;
+  model.vocab_size = 31;
+  model.hidden_size = 12;
+  model.intermediate_size = 17;
+  model.num_layers = layers;
+  model.num_heads = 3;
+  model.num_kv_heads = 1;
+  model.head_dim = 4;
+  model.max_position_embeddings = 10;
+  return model;
+}
+
+TrainConfig config_of(std::int64_t tp) {
+  TrainConfig config;
+  config.tp = tp;
+  config.seq_len = 10;
+  config.sequence_parallel = tp > 1;
+  config.recompute = Recompute::automatic;
+  return config;
+}
+
+std::int64_t kept(const TrainConfig& config, const models::LlamaConfig& model, const std::vector<Policy>& blocks) {
+  std::int64_t most = 0;
+  for (int rank = 0; rank < config.tp; ++rank) {
+    const predict::LlamaTraceOptions options{.tp_size = static_cast<int>(config.tp),
+                                             .tp_rank = rank,
+                                             .sequence_parallel = config.sequence_parallel,
+                                             .recompute = nn::BlockRecompute(blocks),
+                                             .tokens = config.micro_batch * config.seq_len,
+                                             .dtype = config.dtype};
+    most = std::max(most, schedule::peak_stashed(predict::llama_trace(model, options)));
+  }
+  return most;
+}
+
+// What a block gives up, in order.
+int effort(const std::vector<Policy>& blocks) {
+  int sum = 0;
+  for (const Policy policy : blocks) sum += policy == Policy::full ? 2 : policy == Policy::selective ? 1 : 0;
+  return sum;
+}
+
+TEST(RecomputeChoice, IsTheLeastThatFits) {
+  for (const std::int64_t layers : {1, 2, 5})
+    for (const std::int64_t tp : {1, 2}) {
+      TrainConfig config = config_of(tp);
+      const models::LlamaConfig model = model_of(layers);
+      const std::vector<Policy> none(static_cast<std::size_t>(layers), Policy::none);
+      const std::vector<Policy> full(static_cast<std::size_t>(layers), Policy::full);
+      const std::int64_t most = kept(config, model, none), least = kept(config, model, full);
+      ASSERT_LT(least, most);
+      int before = 2 * static_cast<int>(layers) + 1;
+      for (int part = 0; part <= 20; ++part) {
+        const std::int64_t budget = least + (most - least) * part / 20;
+        config.activation_budget = std::to_string(budget);
+        const std::vector<Policy> chosen = recompute_choice(config, model);
+        EXPECT_LE(kept(config, model, chosen), budget);
+        EXPECT_LE(effort(chosen), before);  // more room never asks for more work
+        before = effort(chosen);
+        // One step less, in either way, does not fit.
+        std::vector<Policy> easier = chosen;
+        for (auto block = easier.rbegin(); block != easier.rend(); ++block) {
+          if (*block == Policy::none) continue;
+          if (*block == Policy::selective && effort(chosen) > layers) continue;
+          *block = *block == Policy::full ? Policy::selective : Policy::none;
+          EXPECT_GT(kept(config, model, easier), budget);
+          break;
+        }
+      }
+      EXPECT_EQ(before, 0);
+    }
+}
+
+TEST(RecomputeChoice, FollowsAFixedPolicyAndRefusesTheImpossible) {
+  TrainConfig config = config_of(1);
+  const models::LlamaConfig model = model_of(3);
+  config.activation_budget = "1";
+  EXPECT_THAT(base::refusal([&] { recompute_choice(config, model); }),
+              HasSubstr("--activation-budget: got 1 bytes, expected at least"));
+  config.recompute = Recompute::selective;
+  EXPECT_EQ(recompute_choice(config, model), std::vector<Policy>(3, Policy::selective));
+  config.recompute = Recompute::none;
+  EXPECT_EQ(recompute_choice(config, model), std::vector<Policy>(3, Policy::none));
+}
+
+TEST(RecomputeChoice, IsSaidInAFewWords) {
+  EXPECT_EQ(recompute_text({Policy::none, Policy::none}), "none");
+  EXPECT_EQ(recompute_text({Policy::full, Policy::selective, Policy::none}), "1 selective, 1 full of 3 blocks");
+  EXPECT_EQ(recompute_text({Policy::full, Policy::full}), "2 full of 2 blocks");
+}
+
+}  // namespace
+}  // namespace tessera::run

@@ -1,0 +1,118 @@
+#include "tessera/run/config/resume.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/run/config/resolve.h"
+#include "tessera/run/config/settings.h"
+#include "tests/run/config_test_support.h"
+
+namespace tessera::run {
+namespace {
+using nlohmann::json;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+// Settings in force of a finished run, as a checkpoint stores them.
+json stored(std::vector<std::string> more = {}) {
+  std::vector<std::string> flags{"--model",          "m",  "--data", "d", "--out",     "o",   "--steps", "20",
+                                 "--schedule-steps", "40", "--tp",   "2", "--gtp",     "2",   "--lr",    "0.01",
+                                 "--warmup-steps",   "3",  "--seed", "7", "--seq-len", "128", "--dtype", "bf16",
+                                 "--micro-batch",    "2"};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return to_json(resolve_ranks(resolve_settings(parse(flags)), std::nullopt));
+}
+
+TEST(Resume, KeepsWhatIsComputedAndTakesTheMeshFromTheCommandLine) {
+  const MergedConfig merged =
+      merge_stored(parse({"--resume", "latest", "--out", "o", "--steps", "40", "--gtp", "3"}), stored(), "c");
+  EXPECT_EQ(merged.config.lr, 0.01);
+  EXPECT_EQ(merged.config.warmup_steps, 3);
+  EXPECT_EQ(merged.config.schedule_steps, 40);
+  EXPECT_EQ(merged.config.seed, 7u);
+  EXPECT_EQ(merged.config.seq_len, 128);
+  EXPECT_EQ(merged.config.dtype, quant::DType::bf16);
+  EXPECT_EQ(merged.config.micro_batch, 2);
+  EXPECT_EQ(merged.config.model, "m");
+  EXPECT_THAT(merged.config.data, ElementsAre("d"));
+  EXPECT_EQ(merged.config.tp, 1);
+  EXPECT_EQ(merged.config.gtp, 3);
+  EXPECT_EQ(merged.config.resume, "latest");
+  EXPECT_THAT(merged.changes, ElementsAre("--tp: 2 -> 1", "--gtp: 2 -> 3", "--steps: 20 -> 40"));
+  EXPECT_EQ(resolve_ranks(resolve_settings(merged.config), std::nullopt).ranks, 3);
+}
+
+TEST(Resume, FlagsChangeTheRateSchedule) {
+  const MergedConfig merged =
+      merge_stored(parse({"--lr", "0.02", "--schedule-steps", "60", "--lr-schedule", "constant"}), stored(), "c");
+  EXPECT_EQ(merged.config.lr, 0.02);
+  EXPECT_EQ(merged.config.schedule_steps, 60);
+  EXPECT_EQ(merged.config.lr_schedule, train::RateShape::constant);
+  EXPECT_EQ(merged.config.steps, 20);
+  EXPECT_THAT(merged.changes, Contains("--lr: 0.01 -> 0.02"));
+  EXPECT_THAT(merged.changes, Contains("--lr-schedule: \"cosine\" -> \"constant\""));
+}
+
+TEST(Resume, SaysNothingWhenNothingChanges) {
+  const MergedConfig merged = merge_stored(parse({"--tp", "2", "--gtp", "2", "--seed", "7"}), stored(), "c");
+  EXPECT_THAT(merged.changes, IsEmpty());
+}
+
+TEST(Resume, AScheduleOfNoStepsFollowsTheNewRun) {
+  const json initial = stored({});
+  json none = initial;
+  none["steps"] = 0;
+  none["schedule_steps"] = 0;
+  const MergedConfig merged = merge_stored(parse({"--steps", "30", "--out", "o"}), none, "c");
+  EXPECT_EQ(resolve_settings(merged.config).schedule_steps, 30);
+}
+
+TEST(Resume, RefusesWhatBreaksTheRun) {
+  const std::vector<std::array<std::string, 3>> cases{
+      {"--seed", "8", "7"}, {"--seq-len", "64", "128"}, {"--global-batch", "48", "24"}, {"--dtype", "fp32", "bf16"}};
+  for (const auto& [flag, asked, kept] : cases) {
+    const std::string message = base::refusal([&, f = flag, a = asked] {
+      merge_stored(parse({f, a}), stored(), "step-20");
+    });
+    EXPECT_THAT(message, HasSubstr(flag));
+    EXPECT_THAT(message, HasSubstr(asked));
+    EXPECT_THAT(message, HasSubstr(kept));
+    EXPECT_THAT(message, HasSubstr("step-20"));
+    EXPECT_NO_THROW(merge_stored(parse({flag, kept}), stored(), "c"));
+  }
+}
+
+TEST(Resume, RefusesStoredSettingsThatAreNone) {
+  EXPECT_THAT(base::refusal([] { merge_stored(parse({}), json::array(), "step-20"); }), HasSubstr("step-20"));
+  EXPECT_THAT(base::refusal([] { merge_stored(parse({}), {{"lr", "x"}}, "step-20"); }), HasSubstr("'lr'"));
+  EXPECT_THAT(base::refusal([] { merge_stored(parse({}), {{"what", 1}}, "step-20"); }), HasSubstr("'what'"));
+}
+
+TEST(Resume, ComparesModelAndData) {
+  models::LlamaConfig model{.vocab_size = 10,
+                            .hidden_size = 8,
+                            .intermediate_size = 4,
+                            .num_layers = 1,
+                            .num_heads = 2,
+                            .num_kv_heads = 1,
+                            .head_dim = 4};
+  const json before = models::to_json(model);
+  EXPECT_NO_THROW(require_same_model(before, model, "c"));
+  model.num_layers = 2;
+  EXPECT_THAT(base::refusal([&] { require_same_model(before, model, "c"); }),
+              HasSubstr("num_hidden_layers is 2, expected 1"));
+  const json data = {{{"share", 1}, {"tokens", 100}}};
+  EXPECT_NO_THROW(require_same_data(data, data, "c"));
+  json other = data;
+  other[0]["tokens"] = 101;
+  EXPECT_THAT(base::refusal([&] { require_same_data(data, other, "c"); }), HasSubstr("101"));
+  other = data;
+  other.push_back(data[0]);
+  EXPECT_THAT(base::refusal([&] { require_same_data(data, other, "c"); }), HasSubstr("--data"));
+}
+
+}  // namespace
+}  // namespace tessera::run

@@ -1,0 +1,414 @@
+// What `tessera plan` works out, against numbers derived by hand.
+#include "tessera/run/plan/step_plan.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+
+#include <mutex>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/local/world.h"
+#include "tessera/models/llama_parameters.h"
+#include "tessera/run/config/resolve.h"
+#include "tessera/run/plan/plan_report.h"
+#include "tessera/run/plan/predicted_timeline.h"
+#include "tessera/run/recompute_choice.h"
+#include "tessera/train/trainer.h"
+#include "tests/run/plan_testing.h"
+
+namespace tessera::run {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+using ::testing::HasSubstr;
+
+// A rank of two holds half of each matrix and receives the other half in fp32. With least memory forward and backward
+// gather each block's weights anew; the output layer is needed twice in a row and the embedding once.
+TEST(PlanTraffic, TwoGathersWithLeastMemoryOneWithEnough) {
+  PlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "6"}});  // 3 microbatches
+  request.gather_budget = schedule::kMinimum;
+  request.reduce_budget = schedule::kMinimum;
+  const StepPlan least = plan_step(request);
+  EXPECT_EQ(least.of_a_rank.gathered, 3 * (2 * 960 + 2 * 128) * 4 / 2);
+  request.gather_budget = request.reduce_budget = schedule::kUnlimited;
+  const StepPlan most = plan_step(request);
+  EXPECT_EQ(most.of_a_rank.gathered, 1216 * 4 / 2);
+  // A gradient of a microbatch is exchanged once; of a norm each rank receives the other's whole one.
+  for (const StepPlan* step : {&least, &most}) {
+    EXPECT_EQ(step->of_a_rank.reduced, 3 * (1216 / 2 + 5 * 8) * 4);
+    EXPECT_EQ(step->of_all_ranks.gathered, 2 * step->of_a_rank.gathered);
+    EXPECT_EQ(step->of_all_ranks.reduced, 2 * step->of_a_rank.reduced);
+  }
+  EXPECT_LT(least.memory.gathered, most.memory.gathered);
+  EXPECT_EQ(most.memory.gathered, most.schedule.gather_arena);
+}
+
+TEST(PlanTraffic, ReplicasAreSummedOnceAStep) {
+  const StepPlan step =
+      plan_step(request_of({{"gtp", "2"}, {"dp", "3"}, {"global_batch", "12"}, {"dtype", "bf16"}, {"zero", "off"}}));
+  const std::int64_t shard = 1216 / 2 + 5 * 8;
+  // Two microbatches in bf16, then an all_reduce of the fp32 sums: 2 (dp - 1) / dp of them, whole bytes a parameter.
+  EXPECT_NEAR(step.of_a_rank.reduced, 2 * shard * 2 + 2.0 * 2 * shard * 4 / 3, step.parameters.size());
+}
+
+// The part that a rank updates comes from the two other replicas, and from it go new weights to them.
+TEST(PlanTraffic, SplitStatesAreSummedToTheirOwnersAndGathered) {
+  PlanRequest request = request_of({{"gtp", "2"}, {"dp", "3"}, {"global_batch", "12"}, {"dtype", "bf16"}});
+  request.gather_budget = request.reduce_budget = schedule::kUnlimited;
+  const StepPlan split = plan_step(request);
+  request.config.zero = false;
+  const StepPlan whole = plan_step(request);
+  const double matrices = 1216 / 2.0, norms = 5 * 8;
+  const double rows = 24;  // at most, elements: the last replica's rows may be fewer
+  EXPECT_NEAR(split.of_a_rank.reduced, 2 * (matrices + norms) * 2 + (2 * matrices / 3 + 4 * norms / 3) * 4,
+              split.parameters.size() * 2 * rows * 4);
+  EXPECT_NEAR(split.of_a_rank.gathered - whole.of_a_rank.gathered, 2 * matrices / 3 * 2,
+              split.parameters.size() * rows * 2);
+  EXPECT_EQ(split.of_all_ranks.gathered - whole.of_all_ranks.gathered, 2 * 1216 * 2);
+  EXPECT_EQ(whole.of_all_ranks.reduced - split.of_all_ranks.reduced, 2 * 1216 * 4);
+  EXPECT_LT(split.memory.optimizer, whole.memory.optimizer / 2);
+  EXPECT_EQ(split.memory.weights, whole.memory.weights);
+}
+
+TEST(PlanTraffic, RowsThatDivideUnevenlyCountAsTheyLie) {
+  const shard::ParameterSpec spec{.name = "w", .dims = {7, 5}, .compute = layout::replicated({7, 5}, 1)};
+  const predict::PlannedParameter planned = predict::planned_parameter(
+      spec, {.model = quant::DType::bf16, .wire = quant::DType::bf16}, {.tp = 1, .gtp = 3, .dp = 2});
+  EXPECT_EQ(planned.shard_elements, 3 * 5);         // rows 3, 3 and 1
+  EXPECT_EQ(planned.gather_total, 2 * 2 * 35 * 2);  // two replicas, each row to the two ranks that have it not
+  EXPECT_EQ(planned.reduce_total, 2 * 2 * 35 * 2);  // each row from two ranks
+  EXPECT_EQ(planned.replica_total, 2 * (2 - 1) * 35 * 4);
+  EXPECT_EQ(planned.size.gather_wire, (7 - 1) * 5 * 2);  // of the rank with one row
+}
+
+// Of 6 tokens a rank of two receives 6 rows of 32 bytes and their indices there and back, 2 * 6 * (32 + 8) = 480 bytes,
+// instead of half a table of 16 rows and as many gradients, 512; of 7 it would be 560.
+TEST(PlanTraffic, RowsOfTheEmbeddingTravelWhereTheyAreFewerBytes) {
+  for (const char* recompute : {"none", "full"}) {
+    PlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "2"}, {"recompute", recompute}});
+    request.gather_budget = request.reduce_budget = schedule::kMinimum;
+    const StepPlan gathered = plan_step(request);
+    request.config.embedding = Lookup::automatic;
+    const StepPlan rows = plan_step(request);
+    EXPECT_EQ(gathered.of_a_rank.gathered - rows.of_a_rank.gathered, 256 - 240);
+    EXPECT_EQ(gathered.of_a_rank.reduced - rows.of_a_rank.reduced, 256 - 240);
+    EXPECT_EQ(gathered.of_all_ranks.gathered - rows.of_all_ranks.gathered, 2 * (256 - 240));
+    EXPECT_EQ(gathered.of_all_ranks.reduced - rows.of_all_ranks.reduced, 2 * (256 - 240));
+    EXPECT_EQ(rows.memory.gathered, rows.schedule.gather_arena + std::int64_t{2} * 6 * (8 + 32));
+    const auto reads = std::ranges::find(rows.trace, schedule::EventKind::comm, &schedule::Event::kind);
+    ASSERT_NE(reads, rows.trace.end());
+    EXPECT_EQ(to_string(*reads, rows.names()), "train mb 0 forward comm gtp gather_rows embedding.weight 240 bytes");
+    const auto at = static_cast<std::size_t>(reads - rows.trace.begin());
+    EXPECT_DOUBLE_EQ(rows.costs.costs.comm_seconds[at], 240 / 1e6);
+
+    request.model.max_position_embeddings = 7;
+    request.config.seq_len = 7;
+    EXPECT_EQ(plan_step(request).trace.front().kind, schedule::EventKind::consume);
+    request.config.embedding = Lookup::rows;
+    EXPECT_EQ(plan_step(request).trace.front().kind, schedule::EventKind::comm);
+  }
+}
+
+TEST(PlanTraffic, RowsOfATiedTableDoNotTravel) {
+  models::LlamaConfig model = even_model();
+  model.tie_word_embeddings = true;
+  EXPECT_EQ(plan_step(request_of({{"gtp", "2"}, {"embedding", "auto"}}, model)).trace.front().kind,
+            schedule::EventKind::consume);
+  EXPECT_THROW(request_of({{"gtp", "2"}, {"embedding", "rows"}}, model), InputError);
+}
+
+TEST(PlanMemory, IsWhatTheBuffersHold) {
+  const PlanRequest request = request_of({{"gtp", "2"}});
+  const StepPlan step = plan_step(request);
+  const std::int64_t shard = (std::int64_t{1216} / 2 + 40) * 4;
+  EXPECT_EQ(step.memory.weights, shard);
+  EXPECT_EQ(step.memory.gradients, shard + step.schedule.reduce_arena + step.schedule.scratch);
+  EXPECT_EQ(step.memory.optimizer, 2 * shard);
+  // A block keeps 2 x (8 + 8 + 1) of its norms, 16 + 4 of attention, 8 before its output layer, 24 + 12 around SwiGLU;
+  // then the last norm 8 + 1 and the loss 16 + 8. Six tokens of fp32.
+  EXPECT_EQ(step.memory.activations, (2 * (34 + 20 + 8 + 36) + 9 + 24) * 6 * 4);
+  const StepPlan bf16 = plan_step(request_of({{"gtp", "2"}, {"dtype", "bf16"}}));
+  EXPECT_EQ(bf16.memory.weights, shard / 2);
+  EXPECT_EQ(bf16.memory.optimizer, 3 * shard);  // and a master
+  PlanRequest evaluation = request;
+  evaluation.kind = schedule::StepKind::evaluate;
+  EXPECT_EQ(plan_step(evaluation).memory.activations, 0);
+}
+
+// At 4096 bytes a microsecond everything is hidden and the smallest arenas do; links as slow as those of even_machine()
+// leave every byte exposed, and room saves the second gather.
+TEST(PlanMemory, AutomaticBudgetsAreAsSmallAsTimeAllows) {
+  PlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "6"}});
+  const StepPlan slow = plan_step(request);
+  request.machine.within_node.bytes_per_second = 4096e6;
+  request.machine.flops[quant::DType::fp32] = 1e6;
+  const StepPlan fast = plan_step(request);
+  EXPECT_LT(fast.memory.gathered, slow.memory.gathered);
+  request.gather_budget = request.reduce_budget = schedule::kMinimum;
+  EXPECT_EQ(fast.schedule, plan_step(request).schedule);
+}
+
+// Lanes that each have the link to themselves overlap; on one link they take turns, and nothing moves for longer.
+TEST(PlanTime, TransfersOfASharedLinkTakeTurns) {
+  const auto overlaps = [](const StepPlan& step) {
+    std::vector<schedule::Span> transfers;
+    for (const schedule::Span& span : step.prediction.spans)
+      if (span.lane != schedule::Activity::compute) transfers.push_back(span);
+    std::ranges::sort(transfers, {}, &schedule::Span::begin);
+    int found = 0;
+    for (std::size_t i = 1; i < transfers.size(); ++i) found += transfers[i].begin < transfers[i - 1].end - 1e-12;
+    return found;
+  };
+  const auto moving = [](const StepPlan& step) {
+    double seconds = 0;
+    for (const schedule::Span& span : step.prediction.spans)
+      if (span.lane != schedule::Activity::compute) seconds += span.end - span.begin;
+    return seconds;
+  };
+  for (const char* tp : {"1", "2"}) {
+    PlanRequest request = request_of({{"tp", tp}, {"gtp", "2"}, {"dp", "2"}, {"global_batch", "12"}});
+    request.gather_budget = request.reduce_budget = schedule::kMinimum;
+    const StepPlan own = plan_step(request);
+    request.machine.shared_link = true;
+    const StepPlan shared = plan_step(request);
+    EXPECT_GT(overlaps(own), 0);
+    EXPECT_EQ(overlaps(shared), 0);
+    EXPECT_NEAR(moving(shared), moving(own), 1e-9);
+    EXPECT_GT(shared.prediction.step_seconds, own.prediction.step_seconds);
+  }
+}
+
+// What is left of the memory bounds what is chosen; given budgets, and what cannot run with less, stand.
+TEST(PlanMemory, AutomaticBudgetsLeaveRoomForTheRest) {
+  PlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "6"}});
+  const StepPlan roomy = plan_step(request);
+  const auto arenas = [](const StepPlan& step) {
+    return step.schedule.gather_arena + step.schedule.reduce_arena + step.schedule.scratch;
+  };
+  const std::int64_t rest = roomy.memory.total() - arenas(roomy);
+  request.gather_budget = request.reduce_budget = schedule::kMinimum;
+  const std::int64_t smallest = arenas(plan_step(request));
+  request.gather_budget = request.reduce_budget = {};
+  ASSERT_GT(arenas(roomy), smallest + 256);
+  int narrower = 0;
+  for (std::int64_t room = 0; room < arenas(roomy) + 512; room += 128) {
+    request.machine.memory_bytes = (rest + room) * 20 / 19 + 1;
+    const StepPlan step = plan_step(request);
+    EXPECT_LE(arenas(step), std::max(smallest, room + 1)) << room;
+    narrower += arenas(step) < arenas(roomy);
+  }
+  EXPECT_GT(narrower, 3);
+  EXPECT_EQ(plan_step(request).schedule, roomy.schedule);
+  request.machine.memory_bytes = rest;
+  request.gather_budget = schedule::kUnlimited;
+  EXPECT_EQ(plan_step(request).schedule.gather_arena, roomy.schedule.gather_arena);
+}
+
+// 6 tokens, one rank: no communication. Every product takes 2 * 6 * elements flops of 1e9; forward, and twice backward.
+TEST(PlanTime, OneRankComputesOnly) {
+  const StepPlan step = plan_step(request_of({}));
+  const double products = 3 * 2 * 6 * (2 * 480 + 128) / 1e9;
+  const double last_sum = 128.0 * (4 + 2 * 4) / 1e9;  // the embedding's gradient, when backward has ended
+  EXPECT_NEAR(step.prediction.exposed_seconds(), last_sum, 1e-12);
+  EXPECT_NEAR(step.prediction.reduce_exposed_seconds, last_sum, 1e-12);
+  EXPECT_NEAR(step.prediction.step_seconds, step.prediction.compute_seconds + last_sum, 1e-12);
+  double counted = 0;
+  for (std::size_t i = 0; i < step.trace.size(); ++i)
+    for (const char* work : {"fprop", "dgrad", "wgrad"})
+      if (step.costs.work[i].starts_with(work)) counted += step.costs.costs.segment_seconds[i];
+  EXPECT_GT(counted, products);  // with the loss, and products that move more bytes than they have flops
+  EXPECT_LT(counted, step.prediction.step_seconds);
+}
+
+// 6 tokens of fp32 and 1e9 bytes a second: in each of 2 blocks two norms read and write their 8 columns again, and the
+// backward of SwiGLU writes its 12.
+TEST(PlanTime, SelectiveRecomputationMovesWhatItMakesAgain) {
+  const auto seconds = [](const char* recompute) {
+    return plan_step(request_of({{"recompute", recompute}})).prediction.compute_seconds;
+  };
+  EXPECT_NEAR(seconds("selective") - seconds("none"), 2 * (2 * 2 * 8 + 12) * 6 * 4 / 1e9, 1e-12);
+}
+
+TEST(PlanTime, LinksAreThoseOfTheRanksThatTalk) {
+  const auto first_gather = [](const StepPlan& step) { return step.costs.costs.gather_seconds.front(); };
+  const StepPlan near = plan_step(request_of({{"gtp", "4"}})), far = plan_step(request_of({{"gtp", "8"}}));
+  EXPECT_DOUBLE_EQ(first_gather(near), 128.0 * 4 * 3 / 4 / 1e6);
+  EXPECT_DOUBLE_EQ(first_gather(far), 128.0 * 4 * 7 / 8 / 1e5);
+  EXPECT_LT(near.prediction.step_seconds, near.on_demand.step_seconds);
+}
+
+TEST(PlanTime, EverySizeAndPolicyIsPlanned) {
+  models::LlamaConfig model = even_model();
+  model.vocab_size = 67;
+  model.hidden_size = 13;
+  model.intermediate_size = 7;
+  model.num_heads = 10;
+  model.num_kv_heads = 5;
+  for (const bool tied : {false, true})
+    for (const char* recompute : {"none", "selective", "full"})
+      for (const char* sequence_parallel : {"off", "on"}) {
+        model.tie_word_embeddings = tied;
+        PlanRequest request = request_of({{"tp", "3"},
+                                          {"gtp", "5"},
+                                          {"dp", "2"},
+                                          {"global_batch", "20"},
+                                          {"recompute", recompute},
+                                          {"sequence_parallel", sequence_parallel}},
+                                         model);
+        for (const std::int64_t budget : {schedule::kMinimum, schedule::kUnlimited}) {
+          request.gather_budget = request.reduce_budget = budget;
+          const StepPlan step = plan_step(request);
+          EXPECT_GT(step.prediction.step_seconds, step.prediction.compute_seconds);
+          EXPECT_LE(step.prediction.step_seconds, step.on_demand.step_seconds * (1 + 1e-9));
+          EXPECT_EQ(step.parameters.size(), models::llama_parameters(model, 3, false).size());
+          EXPECT_EQ(step.of_a_rank.reduced > 0, true);
+        }
+      }
+}
+
+// Each block is as if it had been measured itself.
+TEST(PlanSizes, OfAlikeBlocksAreTheFirstOnes) {
+  models::LlamaConfig model = even_model();
+  model.num_layers = 3;
+  model.num_kv_heads = 1;  // overlaps over tp
+  const predict::MeshDegrees mesh{.tp = 3, .gtp = 2, .dp = 2};
+  const std::vector<predict::PlannedParameter> planned = planned_parameters(model, {}, mesh, true);
+  const std::vector<shard::ParameterSpec> specs = models::llama_parameters(model, mesh.tp, true);
+  ASSERT_EQ(planned.size(), specs.size());
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const predict::PlannedParameter own = planned_parameter(specs[i], {}, mesh);
+    EXPECT_EQ(planned[i].size.name, specs[i].name);
+    EXPECT_EQ(planned[i].size.gathered, own.size.gathered);
+    EXPECT_EQ(planned[i].size.staging, own.size.staging);
+    EXPECT_EQ(planned[i].gather_total, own.gather_total);
+    EXPECT_EQ(planned[i].reduce_total, own.reduce_total);
+  }
+}
+
+struct Moved {
+  std::int64_t gathered = 0, reduced = 0, gather_arena = 0, reduce_arena = 0;
+};
+
+// The fourth step of a run of `request`, which has a schedule; bytes of all ranks. Expects the planned events.
+Moved run(const PlanRequest& request, const schedule::Trace& planned) {
+  const TrainConfig& config = request.config;
+  std::mutex mutex;
+  Moved moved;
+  comm::run_local(static_cast<int>(config.ranks), {}, [&](comm::World& world) {
+    train::Trainer trainer(world, {.model = request.model,
+                                   .tp = static_cast<int>(config.tp),
+                                   .gtp = static_cast<int>(config.gtp),
+                                   .dp = static_cast<int>(config.dp),
+                                   .sequence_parallel = config.sequence_parallel,
+                                   .recompute = nn::BlockRecompute(recompute_choice(config, request.model)),
+                                   .seq_len = config.seq_len,
+                                   .embedding = embedding_reads(config),
+                                   .runtime = {.zero = config.zero,
+                                               .gather_budget = request.gather_budget,
+                                               .reduce_budget = request.reduce_budget,
+                                               .coalesce_bytes = request.coalesce_bytes}});
+    train::set_initial_values(trainer.runtime(), 1);
+    const std::int64_t tokens = config.seq_len, blocks = config.gtp * config.dp;
+    const auto batch = [&](int) {
+      models::Batch zeros{
+          .tokens = at::zeros({tokens}, at::kLong), .targets = at::zeros({tokens}, at::kLong), .layout = {}};
+      zeros.layout = {.batch = 1, .seq_len = tokens, .positions = at::arange(tokens, at::kLong), .cu_seqlens = {}};
+      return zeros;
+    };
+    train::StepResult result;
+    for (int step = 0; step < 4; ++step)
+      result = trainer.train_step({.microbatches = static_cast<int>(config.global_batch / blocks),
+                                   .tokens = config.global_batch * tokens,
+                                   .batch = batch},
+                                  1e-3);
+    const std::lock_guard lock(mutex);
+    moved.gathered += result.statistics.gathered_bytes;
+    moved.reduced += result.statistics.reduced_bytes;
+    const runtime::ScheduleStatistics schedules = trainer.runtime().schedule_statistics();
+    moved.gather_arena = schedules.gather_arena_bytes;
+    moved.reduce_arena = schedules.reduce_arena_bytes;
+    if (trainer.parallel().tp_rank() + 1 == config.tp) {
+      EXPECT_EQ(trainer.runtime().trace(), planned);
+    }
+  });
+  return moved;
+}
+
+TEST(PlanAgainstARun, EventsBytesAndArenasAreThoseOfTheRun) {
+  using Settings = std::map<std::string, std::string>;
+  for (const Settings& mesh : {Settings{{"gtp", "3"}, {"global_batch", "6"}, {"recompute", "selective"}},
+                               Settings{{"gtp", "2"}, {"dp", "2"}, {"global_batch", "8"}, {"recompute", "full"}},
+                               Settings{{"gtp", "2"}, {"recompute", "auto"}, {"activation_budget", "4000"}},
+                               Settings{{"tp", "2"}, {"gtp", "2"}, {"sequence_parallel", "on"}},
+                               Settings{{"tp", "2"}, {"gtp", "3"}, {"global_batch", "6"}, {"embedding", "rows"}}}) {
+    models::LlamaConfig model = even_model();
+    model.tie_word_embeddings = mesh.contains("dp");
+    if (!mesh.contains("tp")) model.hidden_size = 7;
+    PlanRequest request = request_of(mesh, model);
+    for (const std::int64_t budget : {schedule::kMinimum, schedule::kUnlimited})
+      for (const std::int64_t coalesced : {0, 1500}) {
+        request.gather_budget = request.reduce_budget = budget;
+        request.coalesce_bytes = coalesced;
+        const StepPlan step = plan_step(request);
+        const Moved moved = run(request, step.trace);
+        EXPECT_EQ(moved.gathered, step.of_all_ranks.gathered);
+        EXPECT_EQ(moved.reduced, step.of_all_ranks.reduced);
+        EXPECT_EQ(moved.gather_arena, step.schedule.gather_arena);
+        EXPECT_EQ(moved.reduce_arena, step.schedule.reduce_arena);
+      }
+  }
+}
+
+TEST(PlanReport, HoldsTheWholeScheduleAsJson) {
+  const PlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "4"}});
+  const StepPlan step = plan_step(request);
+  const ordered_json report = plan_json(request, step);
+  EXPECT_EQ(report["mesh"], (ordered_json{{"ranks", 2}, {"tp", 1}, {"gtp", 2}, {"dp", 1}}));
+  EXPECT_EQ(report["microbatches"], 2);
+  EXPECT_EQ(report["tokens"], 24);
+  EXPECT_EQ(report["traffic"]["gathered_bytes"], step.of_a_rank.gathered);
+  EXPECT_EQ(report["memory_bytes"]["total"], step.memory.total());
+  EXPECT_DOUBLE_EQ(report["predicted"]["step_ms"], step.prediction.step_seconds * 1e3);
+  ASSERT_EQ(report["gathers"].size(), step.schedule.residencies.size());
+  ASSERT_EQ(report["reductions"].size(), 2u * 15);  // of 15 parameters in each microbatch
+  EXPECT_EQ(report["gathers"][0]["weights"], "embedding.weight");
+  EXPECT_EQ(report["gathers"][0]["wait"], 0);
+  EXPECT_EQ(report["gathers"][0]["bytes"], 512);
+  EXPECT_EQ(report["reductions"][0]["weights"], "output.weight");
+
+  const std::string text = plan_text(request, step, 3);
+  EXPECT_THAT(text, HasSubstr("2 ranks (tp 1 x gtp 2 x dp 1)"));
+  EXPECT_THAT(text, HasSubstr("train mb 0 forward consume embedding.weight (0)"));
+  EXPECT_THAT(text, HasSubstr(fmt::format("... {} more (--rows)", report["gathers"].size() - 3)));
+  EXPECT_EQ(bytes_text(999), "999 B");
+  EXPECT_EQ(bytes_text(1'250'000), "1.25 MB");
+}
+
+TEST(PlanTimeline, HasARowALaneAndNamedTransfers) {
+  const StepPlan step = plan_step(request_of({{"gtp", "2"}, {"dp", "2"}}));
+  std::map<std::string, int> spans;
+  std::map<int, std::string> rows;
+  const ordered_json timeline = timeline_json(step);
+  for (const ordered_json& event : timeline["traceEvents"]) {
+    if (event["name"] == "thread_name") rows[event["tid"]] = event["args"]["name"];
+    if (event["ph"] == "M") continue;
+    ASSERT_EQ(event["ph"], "X");
+    const auto category = event["cat"].get<std::string>();
+    EXPECT_EQ(rows[event["tid"]], category == "publish" ? "dp" : category);
+    EXPECT_GE(event["ts"].get<double>(), 0);
+    ++spans[event["cat"].get<std::string>()];
+    if (event["cat"] != "compute") {
+      EXPECT_GT(event["args"]["bytes"].get<std::int64_t>(), 0) << event.dump();
+      EXPECT_THAT(event["name"].get<std::string>(), HasSubstr(event["args"]["weights"][0].get<std::string>()));
+    }
+  }
+  EXPECT_EQ(spans["gather"], static_cast<int>(step.schedule.residencies.size()));
+  EXPECT_EQ(spans["reduce"], 15);
+  EXPECT_EQ(spans["dp"], 15);
+  EXPECT_GT(spans["compute"], 50);
+}
+
+}  // namespace
+}  // namespace tessera::run

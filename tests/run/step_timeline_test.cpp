@@ -1,0 +1,94 @@
+// The file that a recorded step leaves: everything that its schedule moves, once, on every rank, and the same numbers.
+#include "tessera/run/step_timeline.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "tests/train/training.h"
+
+namespace tessera::run {
+namespace {
+
+using nlohmann::ordered_json;
+using train::testing::RunOptions;
+using train::testing::RunResult;
+
+// What the schedule of a rank's last step moves: category, weights, microbatch.
+using Transfers = std::multiset<std::tuple<std::string, std::vector<std::string>, int>>;
+
+Transfers scheduled(runtime::Runtime& runtime, int microbatches) {
+  const schedule::Schedule& schedule = *runtime.schedule(schedule::StepKind::train, microbatches);
+  const auto names = [&](const schedule::Unit& unit) {
+    std::vector<std::string> names;
+    for (const schedule::ParameterId id : unit) names.push_back(runtime.parameter(id).spec.name);
+    return names;
+  };
+  Transfers transfers;
+  for (const schedule::Residency& r : schedule.residencies)
+    transfers.emplace("gather", names(schedule.gather_units[static_cast<std::size_t>(r.unit)]),
+                      runtime.trace()[static_cast<std::size_t>(r.wait)].microbatch);
+  for (const schedule::Reduction& r : schedule.reductions) {
+    const std::vector<std::string> weights = names(schedule.reduce_units[static_cast<std::size_t>(r.unit)]);
+    transfers.emplace("reduce", weights, r.microbatch);
+    if (r.replicas && runtime.parallel().dp_size() > 1) transfers.emplace("dp", weights, r.microbatch);
+  }
+  return transfers;
+}
+
+struct Recorded {
+  ordered_json file;
+  std::map<int, Transfers> expected;                             // by rank
+  std::map<int, std::pair<std::int64_t, std::int64_t>> traffic;  // by rank: gathered and reduced bytes
+};
+
+TEST(StepTimeline, HoldsEveryTransferOfTheStepOnceAndChangesNoBit) {
+  constexpr int traced = 2;  // the second that follows the schedule
+  RunOptions options{.model = train::testing::odd_model(), .gtp = 2, .dp = 2, .blocks = 8, .steps = 4};
+  const RunResult plain = train::testing::run(options);
+  const int microbatches = options.blocks / (options.gtp * options.dp);
+  std::mutex mutex;
+  Recorded recorded;
+  options.before_step = [](train::Trainer& trainer, int step) {
+    trainer.runtime().record_timeline(step >= traced - 1);
+  };
+  options.after_step = [&](train::Trainer& trainer, int step) {
+    if (step != traced) return;
+    runtime::Runtime& runtime = trainer.runtime();
+    ordered_json file = gather_step_timeline(runtime);
+    const std::lock_guard lock(mutex);
+    const int rank = runtime.parallel().rank;
+    if (rank == 0) recorded.file = std::move(file);
+    recorded.expected[rank] = scheduled(runtime, microbatches);
+    recorded.traffic[rank] = {runtime.statistics().gathered_bytes, runtime.statistics().reduced_bytes};
+  };
+  EXPECT_EQ(train::testing::run(options), plain);
+
+  std::map<int, Transfers> found;
+  std::map<int, std::pair<std::int64_t, std::int64_t>> traffic;
+  std::map<int, std::pair<int, std::string>> rows;  // rank and name
+  for (const ordered_json& event : recorded.file["traceEvents"]) {
+    if (event["name"] == "thread_name") rows[event["tid"]] = {event["pid"], event["args"]["name"]};
+    if (event["ph"] != "X") continue;
+    const int rank = event["pid"];
+    const std::string category = event["cat"];
+    const std::string lane = category == "wait" ? "compute" : category == "publish" ? "dp" : category;
+    EXPECT_EQ(rows[event["tid"]], std::pair(rank, lane));
+    EXPECT_GE(event["ts"], 0);
+    EXPECT_GT(event["dur"], 0);
+    if (category == "compute" || category == "wait" || event["args"]["weights"].empty()) continue;
+    const std::int64_t bytes = event["args"]["bytes"];
+    (category == "reduce" || category == "dp" ? traffic[rank].second : traffic[rank].first) += bytes;
+    if (category != "publish" && category != "tp")
+      found[rank].emplace(category, event["args"]["weights"].get<std::vector<std::string>>(),
+                          event["args"]["microbatch"].get<int>());
+  }
+  EXPECT_EQ(found, recorded.expected);
+  EXPECT_EQ(traffic, recorded.traffic);  // in the steady state as much is issued ahead as was
+  ASSERT_EQ(found.size(), 4u);
+}
+
+}  // namespace
+}  // namespace tessera::run

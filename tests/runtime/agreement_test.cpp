@@ -1,0 +1,195 @@
+// Ranks that do other things are told so: at the end of a step, or while they do the next one.
+#include "tessera/runtime/agreement.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <latch>
+#include <thread>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/local/world.h"
+#include "tessera/meet/board.h"
+#include "tessera/runtime/measure.h"
+#include "tessera/schedule/plan/plan.h"
+
+namespace tessera::runtime {
+namespace {
+
+const Entries kNoEntries;
+
+schedule::Event stash(int microbatch, std::int64_t ordinal, const std::string& way) {
+  return {.kind = schedule::EventKind::stash,
+          .microbatch = microbatch,
+          .ordinal = static_cast<int>(ordinal),
+          .op = way,
+          .bytes = 8};
+}
+
+struct Difference {
+  int rank = -1, step = -1;  // who differs, and in which
+  enum class What { other, more, none } what = What::none;
+};
+
+// Steps of two microbatches of three events each. As a rank that differs does them, the second event of the second
+// microbatch is another one, or one more comes behind the last.
+void do_step(Agreement& agreement, int rank, int step, const Difference& difference) {
+  const bool differs = rank == difference.rank && step == difference.step;
+  agreement.begin_step();
+  for (int microbatch = 0; microbatch < 2; ++microbatch) {
+    for (int i = 0; i < 3; ++i) {
+      const bool other = differs && difference.what == Difference::What::other && microbatch == 1 && i == 1;
+      agreement.add(stash(microbatch, i, other ? "shard" : "keep"));
+    }
+    if (differs && difference.what == Difference::What::more && microbatch == 1)
+      agreement.add(stash(microbatch, 3, "keep"));
+    agreement.post();
+  }
+}
+
+// Of steps of three ranks, whose comparisons are looked at `late` steps later, or before the step is forgotten.
+std::string error_of(int steps, int late, const Difference& difference) {
+  try {
+    comm::run_local(3, {}, [&](comm::World& world) {
+      shard::Parallel parallel = shard::make_parallel(world, 1, 3, 1);
+      Agreement agreement(parallel);
+      for (int step = 1; step <= steps; ++step) {
+        do_step(agreement, world.rank(), step, difference);
+        agreement.compare_later(kNoEntries);
+        agreement.settle(step - late, kNoEntries);
+        EXPECT_TRUE(difference.rank < 0 || step < difference.step + std::min(late, static_cast<int>(kKeptSteps) - 1));
+      }
+      agreement.settle(steps, kNoEntries);
+    });
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST(Agreement, StepsThatAreAlikeSettleAnyNumberOfStepsLater) {
+  for (const int late : {0, 1, 3, 9}) EXPECT_EQ(error_of(12, late, {}), "") << late;
+}
+
+// Ranks are then in a later step, which they do alike.
+TEST(Agreement, ADifferenceIsNamedWhenItIsSeenAStepLater) {
+  for (const int late : {0, 1, 2}) {
+    const std::string error = error_of(6, late, {.rank = 1, .step = 3, .what = Difference::What::other});
+    EXPECT_NE(error.find("event 4 is"), std::string::npos) << late << ": " << error;
+    EXPECT_NE(error.find("mb 1 forward stash keep"), std::string::npos) << late << ": " << error;
+    EXPECT_NE(error.find("mb 1 forward stash shard"), std::string::npos) << late << ": " << error;
+    EXPECT_NE(error.find("rank 1"), std::string::npos) << late << ": " << error;
+  }
+}
+
+TEST(Agreement, ADifferenceBehindTheLastEventIsNamedOnceTheStepIsOver) {
+  const std::string error = error_of(6, 1, {.rank = 2, .step = 3, .what = Difference::What::more});
+  EXPECT_NE(error.find("event 6 is"), std::string::npos) << error;
+  EXPECT_NE(error.find("the end of the microbatch"), std::string::npos) << error;
+  EXPECT_NE(error.find("rank 2"), std::string::npos) << error;
+}
+
+// A comparison that nobody asks for is looked at before its step is forgotten.
+TEST(Agreement, ADifferenceThatNobodyAsksForIsSeenWhileItsStepIsRemembered) {
+  const std::string error = error_of(12, 100, {.rank = 0, .step = 2, .what = Difference::What::other});
+  EXPECT_NE(error.find("event 4 is"), std::string::npos) << error;
+}
+
+// One rank is two steps ahead, where it waits for what never comes.
+TEST(Agreement, ARankThatWaitsInALaterStepFindsTheDifferenceInTheEarlierOne) {
+  try {
+    comm::run_local(2, {}, [](comm::World& world) {
+      shard::Parallel parallel = shard::make_parallel(world, 1, 2, 1);
+      Agreement agreement(parallel);
+      const Difference difference{.rank = 1, .step = 1, .what = Difference::What::other};
+      const int steps = world.rank() == 0 ? 3 : 1;
+      for (int step = 1; step <= steps; ++step) do_step(agreement, world.rank(), step, difference);
+      const base::Promise never;
+      agreement.wait_on_host(never.fence(), kNoEntries);
+    });
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("event 4 is"), std::string::npos) << error.what();
+  }
+}
+
+// Ranks 0 and 2 differ and wait in `collective` for rank 1, which comes when they have left: what it reads of them, and
+// their lanes write, may be gone by then.
+void leave_with_a_difference(const std::function<void(shard::Parallel&, Agreement&)>& collective) {
+  std::latch left(2);
+  const auto leave = [&](comm::World& world) {
+    shard::Parallel parallel = shard::make_parallel(world, 1, 3, 1);
+    Agreement agreement(parallel);
+    do_step(agreement, world.rank(), 1, {.rank = 2, .step = 1, .what = Difference::What::other});
+    if (world.rank() == 1) left.wait();
+    try {
+      collective(parallel, agreement);
+    } catch (const std::exception& error) {
+      if (world.rank() == 1) throw;
+      EXPECT_NE(std::string(error.what()).find("event 4 is"), std::string::npos) << error.what();
+      EXPECT_TRUE(parallel.world->lane().record().wait_for(std::chrono::milliseconds(500))) << "still under way";
+      left.arrive_and_wait();
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // rank 1 comes
+      throw;
+    }
+  };
+  EXPECT_THROW(comm::run_local(3, {}, leave), Error);
+}
+
+TEST(Agreement, NoComparisonIsUnderWayOnceADifferenceIsThrown) {
+  leave_with_a_difference([](shard::Parallel& parallel, Agreement& agreement) {
+    agreement.compare(*parallel.world, agreement.hash(), "what a step did", kNoEntries);
+  });
+}
+
+TEST(Agreement, NoMeasureIsUnderWayOnceADifferenceIsThrown) {
+  leave_with_a_difference([](shard::Parallel& parallel, Agreement& agreement) {
+    Measure(parallel).agree(agreement.trace(), 0, schedule::kUnlimited, agreement, kNoEntries);
+  });
+}
+
+TEST(Agreement, NoCollectiveOfACallerIsUnderWayOnceADifferenceIsThrown) {
+  leave_with_a_difference([](shard::Parallel& parallel, Agreement& agreement) {
+    std::vector<double> values(1000, parallel.rank);
+    const auto count = static_cast<std::int64_t>(values.size());
+    agreement.wait_on_host(parallel.world->all_reduce(values.data(), count, quant::DType::fp64), kNoEntries,
+                           std::chrono::milliseconds(100));
+  });
+}
+
+TEST(Notice, ReadsBackWhatWasPosted) {
+  std::vector<StepRecord> steps(2);
+  for (int number = 1; number <= 2; ++number) {
+    StepRecord& step = steps[static_cast<std::size_t>(number - 1)];
+    step.begin(number);
+    for (int microbatch = 0; microbatch < 300; ++microbatch) step.add(stash(microbatch, number, "keep"));
+  }
+  steps[0].end();
+  const Notice notice = parse_notice(notice_of(steps, {.step = 1, .index = 299}));
+  ASSERT_EQ(notice.steps.size(), 2u);
+  EXPECT_EQ(notice.find(3), nullptr);
+  EXPECT_EQ(notice.find(1)->end(), 301u);  // of a step that is over, its end too
+  EXPECT_EQ(notice.find(1)->hashes.back(), steps[0].hash());
+  EXPECT_EQ(notice.find(2)->end(), 300u);
+  EXPECT_GT(notice.find(2)->first, 0u);  // the newest alone
+  EXPECT_EQ(notice.dumped, (Stage{.step = 1, .index = 299}));
+  EXPECT_TRUE(notice.is_whole);
+  EXPECT_EQ(notice.events, schedule::Trace{steps[0].trace().back()});
+  EXPECT_TRUE(parse_notice("").steps.empty());
+  EXPECT_THROW(parse_notice("short"), Error);
+}
+
+TEST(Notice, HasABoundedSize) {
+  std::vector<StepRecord> steps(1);
+  steps[0].begin(1);
+  for (int i = 0; i < 20'000; ++i) steps[0].add(stash(0, i, "keep"));
+  const std::string bytes = notice_of(steps, {.step = 1, .index = 0});
+  EXPECT_LE(bytes.size(), meet::kLongestNotice);
+  const Notice notice = parse_notice(bytes);
+  EXPECT_FALSE(notice.is_whole);
+  EXPECT_GT(notice.events.size(), 1000u);
+}
+
+}  // namespace
+}  // namespace tessera::runtime

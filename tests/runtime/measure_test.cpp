@@ -1,0 +1,97 @@
+// What a recorded step took: by the host's clock on the CPU, by compute's own marks on a GPU.
+#include "tessera/runtime/measure.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "tessera/comm/local/world.h"
+#include "tessera/comm/nccl/world.h"
+#include "tessera/schedule/plan/plan.h"
+
+namespace tessera::runtime {
+namespace {
+
+const Entries kNoEntries;
+
+// A stash, a collective of the program that compute then waits for, and a fetch.
+schedule::Trace trace_of_three() {
+  return {{.kind = schedule::EventKind::stash, .microbatch = 0, .op = "keep", .bytes = 8},
+          {.kind = schedule::EventKind::comm, .microbatch = 0, .group = "tp", .op = "all_reduce", .bytes = 8},
+          {.kind = schedule::EventKind::fetch,
+           .microbatch = 0,
+           .pass = schedule::Pass::backward,
+           .op = "keep",
+           .bytes = 8}};
+}
+
+schedule::Costs costs_of(shard::Parallel& parallel, Measure& measure, const schedule::Trace& trace) {
+  Agreement agreement(parallel);
+  EXPECT_EQ(measure.agree(trace, 0, schedule::kUnlimited, agreement, kNoEntries), schedule::kUnlimited);
+  return measure.costs(trace, {}, {});
+}
+
+TEST(Measures, OnACpuTheLongestOfAllRanksCounts) {
+  comm::LocalOptions options;
+  options.virtual_clock = true;
+  comm::run_local(2, options, [&](comm::World& world) {
+    shard::Parallel parallel = shard::make_parallel(world, 1, 2, 1);
+    const schedule::Trace trace = trace_of_three();
+    Measure measure(parallel);
+    StepStatistics statistics;
+    measure.begin_step();
+    parallel.clock->advance(world.rank() == 0 ? 0.25 : 0.5);
+    measure.event(0, statistics, {});
+    measure.passed({});
+    parallel.clock->advance(1);
+    measure.event(1, statistics, {});
+    parallel.clock->advance(2);  // half of it a wait
+    statistics.exposed_seconds = 1;
+    measure.event(2, statistics, {});
+    const schedule::Costs costs = costs_of(parallel, measure, trace);
+    EXPECT_EQ(costs.segment_seconds, (std::vector<double>{0.5, 1, 1}));
+    EXPECT_EQ(costs.comm_seconds, (std::vector<double>{0, 1, 0}));
+    EXPECT_FALSE(costs.shared_link);
+  });
+}
+
+// 20 ms of work beside 60 ms in which the host carries out what follows from an event.
+TEST(Measures, OnAGpuTheHostsWayDoesNotCount) {
+  if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+  comm::NcclOptions options;
+  options.store = meet::make_memory_store();
+  base::set_device(options.device);
+  const auto world = comm::make_nccl_world(options);
+  shard::Parallel parallel = shard::make_parallel(*world, 1, 1, 1);
+  const schedule::Trace trace = trace_of_three();
+  Measure measure(parallel);
+  FencePairs waits;
+  const auto pass = [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    measure.passed(waits);
+  };
+  measure.begin_step();
+  measure.event(0, {}, waits);
+  pass();
+  parallel.compute->delay(0.02);
+  measure.event(1, {}, waits);
+  pass();
+  const base::Fence begin = parallel.compute->record_timed();
+  parallel.compute->delay(0.03);
+  waits.emplace_back(begin, parallel.compute->record_timed());
+  parallel.compute->delay(0.02);
+  measure.event(2, {}, waits);
+  pass();
+  const schedule::Costs costs = costs_of(parallel, measure, trace);
+  ASSERT_EQ(costs.segment_seconds.size(), 3u);
+  EXPECT_LT(costs.segment_seconds[0], 0.01);
+  EXPECT_NEAR(costs.segment_seconds[1], 0.02, 0.01);
+  EXPECT_NEAR(costs.segment_seconds[2], 0.02, 0.01);
+  EXPECT_EQ(costs.comm_seconds[0], 0);
+  EXPECT_NEAR(costs.comm_seconds[1], 0.03, 0.01);
+  EXPECT_TRUE(costs.shared_link);
+}
+
+}  // namespace
+}  // namespace tessera::runtime

@@ -1,0 +1,125 @@
+// The order in which gradients add up: who relays for whom, what travels, and the bits of the sums.
+#include "tessera/shard/reduction_tree.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/local/world.h"
+#include "tessera/quant/bfloat16.h"
+#include "tessera/runtime/runtime.h"
+
+namespace tessera::shard {
+namespace {
+
+using quant::DType;
+
+TEST(ReductionTree, EveryNodeSumsForEveryOwnerOnce) {
+  for (int ranks = 1; ranks <= 9; ++ranks)
+    for (int node = 1; node <= ranks + 1; ++node) {
+      std::map<std::pair<int, int>, int> makers;  // owner, node
+      for (int rank = 0; rank < ranks; ++rank) {
+        const ReductionTree tree(std::vector<std::int64_t>(static_cast<std::size_t>(ranks), 2), false, node, rank);
+        for (const int owner : tree.relayed()) ++makers[{owner, tree.node_of(rank)}];
+        EXPECT_EQ(tree.node_of(tree.relay(rank, tree.node_of(rank))), tree.node_of(rank));
+        EXPECT_EQ(tree.relay(rank, tree.node_of(rank)), rank);  // an owner sums for itself
+      }
+      EXPECT_EQ(makers.size(), static_cast<std::size_t>(ranks * ((ranks + node - 1) / node)));
+      for (const auto& [key, count] : makers) EXPECT_EQ(count, 1);
+    }
+}
+
+TEST(ReductionTree, BytesAreThoseOfTheMessages) {
+  // Two nodes of three and two; rank 4 (local 1) relays for owners 1 and 4, rank 3 (local 0) for 0, 2 and 3.
+  const std::vector<std::int64_t> owned{5, 4, 3, 2, 1};
+  const ReductionTree rank3(owned, false, 3, 3), rank4(owned, false, 3, 4);
+  EXPECT_EQ(rank3.relayed(), (std::vector<int>{0, 2, 3}));
+  EXPECT_EQ(rank4.relayed(), (std::vector<int>{1, 4}));
+  const ReductionTree::Bytes bytes = rank3.bytes(DType::bf16, DType::fp32);
+  EXPECT_EQ(bytes.within, 10 * 2);
+  EXPECT_EQ(bytes.sums, 10 * 4);
+  EXPECT_EQ(bytes.between, 2 * 4);
+  const ReductionTree::Bytes sequential = ReductionTree(owned, false, 1, 3).bytes(DType::bf16, DType::fp32);
+  EXPECT_EQ(sequential.within + sequential.sums, 0);
+  EXPECT_EQ(sequential.between, 4 * 2 * 2);
+  EXPECT_THROW(ReductionTree(owned, false, 0, 0), Error);
+}
+
+// Values whose sums depend on the order: many magnitudes, all bits, both signs.
+float value(int rank, std::int64_t i) {
+  std::uint64_t bits = (static_cast<std::uint64_t>(i) * 64 + static_cast<std::uint64_t>(rank) + 1) * 0x9E3779B97F4A7C15;
+  bits = (bits ^ (bits >> 29)) * 0xBF58476D1CE4E5B9;
+  const auto mantissa = static_cast<float>(bits >> 41) / static_cast<float>(1 << 23);
+  const int exponent = static_cast<int>(bits % 19) - 9;
+  return std::ldexp(1.0F + mantissa, exponent) * ((bits >> 20) % 2 == 0 ? 1.0F : -1.0F);
+}
+
+float rounded(float x, DType wire) {
+  return wire == DType::bf16 ? static_cast<float>(quant::bfloat16(x)) : x;
+}
+
+// As one process would compute it. A node of one rank passes its part on, others their sum.
+float expected(int ranks, int node, DType wire, std::int64_t i) {
+  float sum = 0;
+  for (int first = 0; first < ranks; first += node) {
+    float part = 0;
+    for (int rank = first; rank < std::min(first + node, ranks); ++rank) {
+      const float given = rounded(value(rank, i), wire);
+      part = rank == first ? given : part + given;
+    }
+    sum = first == 0 ? part : sum + part;
+  }
+  return sum;
+}
+
+void reduce_once(int ranks, int node, DType wire, bool sharded, std::int64_t rows, std::vector<float>& found) {
+  const std::int64_t cols = 3;
+  found.assign(static_cast<std::size_t>(rows * cols), NAN);
+  std::mutex mutex;
+  comm::run_local(ranks, {}, [&](comm::World& world) {
+    Parallel parallel = make_parallel(world, 1, ranks, 1);
+    runtime::Runtime runtime(parallel, {.wire = wire}, {.node = node});
+    const schedule::ParameterId id = runtime.add(
+        {.name = "w", .dims = {rows, cols}, .compute = layout::replicated({rows, cols}, 1), .sharded = sharded});
+    runtime.begin_step(schedule::StepKind::train, 1);
+    runtime.begin_microbatch();
+    auto* gradient = static_cast<float*>(runtime.grad_buffer(id).data);
+    for (std::int64_t i = 0; i < rows * cols; ++i) gradient[i] = value(world.rank(), i);
+    runtime.produce(id);
+    runtime.end_microbatch();
+    runtime.end_step();
+    const ShardedParameter& parameter = runtime.parameter(id);
+    const auto sum = parameter.main_grad.as<float>();
+    const std::lock_guard lock(mutex);
+    for (const layout::Piece& piece : parameter.local_storage.pieces)
+      for (std::int64_t i = 0; i < piece.box.elements(); ++i)
+        found[static_cast<std::size_t>(piece.box.row * cols + i)] = sum[static_cast<std::size_t>(piece.offset + i)];
+  });
+}
+
+TEST(ReductionTree, SumsHaveTheBitsOfTheTree) {
+  for (const DType wire : {DType::fp32, DType::bf16})
+    for (const bool sharded : {true, false})
+      for (const std::int64_t rows : {1, 4, 11})
+        for (int ranks = 1; ranks <= 6; ++ranks) {
+          std::set<std::vector<float>> orders;
+          for (int node = 1; node <= ranks; ++node) {
+            std::vector<float> found;
+            reduce_once(ranks, node, wire, sharded, rows, found);
+            for (std::int64_t i = 0; i < rows * 3; ++i)
+              ASSERT_EQ(found[static_cast<std::size_t>(i)], expected(ranks, node, wire, i))
+                  << ranks << " ranks, nodes of " << node << ", element " << i;
+            orders.insert(found);
+          }
+          if (ranks >= 5 && rows == 11) {
+            EXPECT_GT(orders.size(), 1U);  // the values tell orders apart
+          }
+        }
+}
+
+}  // namespace
+}  // namespace tessera::shard

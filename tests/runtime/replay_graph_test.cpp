@@ -1,0 +1,79 @@
+// Steps that a graph carries out, as the runtime sees them: here nothing carries them out.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "tessera/base/error.h"
+#include "tests/runtime/replay_model.h"
+
+namespace tessera::runtime::replay_model {
+
+// Versions are counted as by the step from which the graph was made. It only writes weights; the step behind compares
+// them, gathered outside of the graph.
+TEST_P(ReplayOnMesh, RepeatedStepsCountVersionsAndKeepWhatIsGatheredAhead) {
+  for (const bool zero : {false, true}) {
+    run(GetParam(), {.zero = zero, .coalesce_bytes = 1024}, [zero](Model& model) {
+      Runtime& runtime = model.runtime;
+      const bool gathers = runtime.parallel().gtp_size() * runtime.parallel().tp_size() > 1;
+      // Returns what was gathered, for the next step too. Replicas would give each other weights in the graph.
+      const auto repeat = [&](std::int64_t in_graph = 0) {
+        runtime.begin_step(schedule::StepKind::train, 2);
+        EXPECT_TRUE(runtime.can_be_graph());
+        runtime.repeat_step();
+        if (!zero) model.write_updates();
+        runtime.launched({}, {.gathered_bytes = in_graph});
+        return runtime.finish(runtime.pending()).gathered_bytes;
+      };
+      for (int step = 0; step < 3; ++step) {
+        model.train(2);
+        EXPECT_EQ(model.starts_prepared, step == 2 || (step == 1 && !gathers)) << "step " << step;
+        model.update();
+      }
+      const std::vector<schedule::Event> events = runtime.trace();
+      std::vector<std::int64_t> versions;
+      for (schedule::ParameterId id = 0; id < runtime.size(); ++id) versions.push_back(runtime.parameter(id).version);
+      const std::int64_t ahead = repeat();
+      EXPECT_TRUE(ahead > 0 || runtime.parallel().gtp_size() == 1);  // over tp alone some ranks receive nothing
+      EXPECT_EQ(repeat(17), 17 + ahead);
+      EXPECT_TRUE(std::ranges::equal(runtime.trace(), events, schedule::is_same));
+      for (schedule::ParameterId id = 0; id < runtime.size(); ++id)
+        EXPECT_EQ(runtime.parameter(id).version,
+                  versions[static_cast<std::size_t>(id)] + (runtime.parameter(id).spec.trainable ? 2 : 0));
+      model.train(2);
+      EXPECT_TRUE(model.starts_prepared);
+      model.update();
+      model.replace(3);  // "overlap", which is gathered over tp too
+      model.train(2);
+      EXPECT_EQ(model.starts_prepared, !gathers);
+      model.update();
+      model.evaluate();
+      model.train(2);
+      EXPECT_EQ(model.starts_prepared, !gathers);
+      model.update();
+      repeat();  // directly behind a step that has gathers for it under way
+      model.train(2);
+      EXPECT_EQ(runtime.schedule_statistics().departed_steps, 0);
+    });
+  }
+}
+
+TEST(Replay, ARepeatedStepThatWouldUseAnotherVersionIsAnError) {
+  run({.gtp = 2}, {}, [](Model& model) {
+    for (int step = 0; step < 3; ++step) {
+      model.train(2);
+      model.update();
+    }
+    model.runtime.begin_step(schedule::StepKind::train, 2);
+    ++model.runtime.parameter(1).version;
+    try {
+      model.runtime.repeat_step();
+      FAIL() << "no error";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("'stacked' was gathered in another version"), std::string::npos)
+          << error.what();
+    }
+  });
+}
+
+}  // namespace tessera::runtime::replay_model

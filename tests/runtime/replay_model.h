@@ -1,0 +1,247 @@
+// A model for steps that follow a schedule: it has ties, layers used twice, frozen weights, branches that are skipped
+// and recomputation, and knows what every weight and every gradient must be.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "tessera/comm/local/world.h"
+#include "tessera/runtime/runtime.h"
+#include "tests/runtime/elements.h"
+
+namespace tessera::runtime::replay_model {
+
+// The logical element i of parameter p after `updates` optimizer steps.
+inline float weight_value(std::int64_t p, std::int64_t updates, std::int64_t i) {
+  return static_cast<float>(p * 1000 + i) * 0.37f + static_cast<float>(updates) * 0.011f;
+}
+// What use `use` in block `block` contributes there; blocks are counted over the whole run, so steps differ.
+inline float gradient_value(std::int64_t p, std::int64_t block, std::int64_t use, std::int64_t tp, std::int64_t i) {
+  return 1.0f / static_cast<float>(1 + ((i * 31 + p * 17 + block * 7 + use * 5 + tp * 3) % 97)) -
+         0.01f * static_cast<float>(block % 11);
+}
+
+struct Mesh {
+  int tp = 1, gtp = 1, dp = 1;
+  int ranks() const { return tp * gtp * dp; }
+};
+
+struct Flags {
+  bool skip_branch = false;    // parameter "branch" takes no part in this step
+  int rank_that_differs = -1;  // this rank consumes "stacked" once more
+};
+
+// A model that touches its parameters in every way there is, and checks each weight it sees.
+class Model {
+ public:
+  Model(shard::Parallel& parallel, const RuntimeOptions& options)
+      : parallel_(parallel), runtime(parallel, {}, options) {
+    const int tp = parallel.tp_size();
+    const std::int64_t overlapping = std::int64_t{2} * tp + 3;
+    std::vector<std::vector<layout::Range>> overlap;
+    for (std::int64_t rank = 0; rank < tp; ++rank)
+      overlap.push_back({{rank * 2, rank * 2 + 2}, {overlapping - 3, overlapping}});
+    runtime.add({.name = "tied", .dims = {26, 11}, .compute = layout::cut_rows({26, 11}, {{"vocabulary", 26}}, tp)});
+    runtime.add({.name = "stacked", .dims = {14, 5}, .compute = layout::cut_rows({14, 5}, {{"a", 7}, {"b", 7}}, tp)});
+    runtime.add({.name = "columns", .dims = {6, 7}, .compute = layout::cut_cols({6, 7}, tp)});
+    runtime.add(
+        {.name = "overlap", .dims = {overlapping, 4}, .compute = layout::rows_by_rank({overlapping, 4}, overlap)});
+    runtime.add({.name = "norm",
+                 .dims = {9},
+                 .compute = layout::replicated({1, 9}, tp),
+                 .sharded = false,
+                 .partial_gradient = true});
+    runtime.add({.name = "frozen", .dims = {5, 3}, .compute = layout::replicated({5, 3}, tp), .trainable = false});
+    runtime.add({.name = "branch", .dims = {3, 8}, .compute = layout::cut_cols({3, 8}, tp)});
+    runtime.add({.name = "one row", .dims = {1, 6}, .compute = layout::replicated({1, 6}, tp)});
+    updates_.assign(static_cast<std::size_t>(runtime.size()), 0);
+    for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+      write(id);
+      runtime.publish(id);
+    }
+  }
+
+  void use(schedule::ParameterId id, schedule::Pass pass) {
+    const WeightView view = runtime.consume(id, pass);
+    const shard::ShardedParameter& parameter = runtime.parameter(id);
+    const auto* weight = static_cast<const float*>(view.rowwise);
+    for_each_element(parameter.local_compute, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
+      ASSERT_EQ(weight[at], weight_value(id, updates_[static_cast<std::size_t>(id)], i))
+          << parameter.spec.name << " element " << i;
+    });
+    runtime.release(id, pass);
+  }
+
+  void give(schedule::ParameterId id, int use) {
+    const shard::ShardedParameter& parameter = runtime.parameter(id);
+    if (!parameter.spec.trainable) return;
+    const GradientBuffer buffer = runtime.grad_buffer(id);
+    EXPECT_EQ(buffer.accumulate, use > 0);
+    auto* data = static_cast<float*>(buffer.data);
+    for_each_element(parameter.local_compute, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
+      const float value = gradient_value(id, block_, use, parallel_.tp_rank(), i);
+      data[at] = use > 0 ? data[at] + value : value;
+    });
+    runtime.produce(id);
+  }
+
+  void forward(schedule::Pass pass, const Flags& flags) {
+    for (int turn = 0; turn < 2; ++turn) {  // the layers are used twice
+      for (schedule::ParameterId id = 1; id < runtime.size(); ++id)
+        if (!(flags.skip_branch && id == 6)) use(id, pass);
+      runtime.comm("tp", "all_reduce", 64, pass);
+    }
+  }
+
+  void train(int microbatches, const Flags& flags = {}) {
+    const int gtp = parallel_.gtp_size();
+    runtime.begin_step(schedule::StepKind::train, microbatches);
+    starts_prepared = runtime.can_be_graph();
+    for (int mb = 0; mb < microbatches; ++mb) {
+      block_ = ((step_ * parallel_.dp_size() + parallel_.dp_rank()) * microbatches + mb) * gtp + parallel_.gtp_rank();
+      runtime.begin_microbatch();
+      use(0, schedule::Pass::forward);
+      forward(schedule::Pass::forward, flags);
+      if (parallel_.rank == flags.rank_that_differs) use(1, schedule::Pass::forward);
+      use(0, schedule::Pass::forward);  // the output layer, tied
+      use(0, schedule::Pass::backward);
+      give(0, 0);
+      forward(schedule::Pass::recompute, flags);
+      for (int turn = 0; turn < 2; ++turn)
+        for (schedule::ParameterId id = runtime.size() - 1; id >= 1; --id) {
+          if (flags.skip_branch && id == 6) continue;
+          use(id, schedule::Pass::backward);
+          give(id, turn);
+        }
+      give(0, 1);
+      runtime.end_microbatch();
+    }
+    runtime.end_step();
+    check_gradients(microbatches, flags);
+    ++step_;
+  }
+
+  void evaluate() {
+    runtime.begin_step(schedule::StepKind::evaluate, 2);
+    for (int mb = 0; mb < 2; ++mb) {
+      runtime.begin_microbatch();
+      use(0, schedule::Pass::forward);
+      forward(schedule::Pass::forward, {});
+      use(0, schedule::Pass::forward);
+      runtime.end_microbatch();
+    }
+    runtime.end_step();
+  }
+
+  // The optimizer: other values everywhere, published in the order of first use.
+  void update() {
+    std::vector<schedule::ParameterId> bucket;
+    for (const schedule::ParameterId id : runtime.by_first_use()) {
+      if (write_update(id)) bucket.push_back(id);
+      if (bucket.size() < 3) continue;
+      runtime.publish(bucket);
+      bucket.clear();
+    }
+    runtime.publish(bucket);
+  }
+  // A graph has updated them: written, and published by the step that it repeats.
+  void write_updates() {
+    runtime.settle();  // what was gathered for the step, and the graph would have waited for
+    for (schedule::ParameterId id = 0; id < runtime.size(); ++id) write_update(id);
+  }
+  // Something outside the steps replaces a weight.
+  void replace(schedule::ParameterId id) {
+    updates_[static_cast<std::size_t>(id)] += 100;
+    runtime.settle();
+    write(id);
+    runtime.publish(id);
+  }
+
+ private:
+  bool write_update(schedule::ParameterId id) {  // of a trainable one
+    if (!runtime.parameter(id).spec.trainable) return false;
+    ++updates_[static_cast<std::size_t>(id)];
+    write(id);
+    return true;
+  }
+  // What this rank updates; the rest comes from the other replicas.
+  void write(schedule::ParameterId id) {
+    shard::ShardedParameter& parameter = runtime.parameter(id);
+    auto* data = reinterpret_cast<float*>(parameter.state_weight());
+    for_each_element(parameter.local_state, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
+      data[at] = weight_value(id, updates_[static_cast<std::size_t>(id)], i);
+    });
+  }
+
+  std::vector<int> holders(const shard::ShardedParameter& parameter, std::int64_t index) const {
+    std::vector<int> found;
+    for (int rank = 0; rank < parameter.spec.compute.size(); ++rank)
+      for_each_element(parameter.spec.compute.ranks[static_cast<std::size_t>(rank)], parameter.storage.shape.cols,
+                       [&](std::int64_t, std::int64_t at) {
+                         if (at == index) found.push_back(rank);
+                       });
+    return found;
+  }
+
+  // As one process would compute it: uses add up in a block, tp parts in rank order, blocks in order, then replicas.
+  float expected(schedule::ParameterId id, int microbatches, std::int64_t i) {
+    const shard::ShardedParameter& parameter = runtime.parameter(id);
+    std::vector<int> parts = holders(parameter, i);
+    const int gtp = parallel_.gtp_size();
+    // Replicated and sharded over gtp alone: every tp rank gives the whole gradient, of which the home rank's counts.
+    float sum = 0;
+    for (int replica = 0; replica < parallel_.dp_size(); ++replica) {
+      float replica_sum = 0;
+      for (int b = 0; b < microbatches * gtp; ++b) {
+        const std::int64_t block = (step_ * parallel_.dp_size() + replica) * microbatches * gtp + b;
+        float whole = 0;
+        for (std::size_t part = 0; part < parts.size(); ++part) {
+          const float first = gradient_value(id, block, 0, parts[part], i);
+          const float value = first + gradient_value(id, block, 1, parts[part], i);
+          whole = part == 0 ? value : whole + value;
+        }
+        replica_sum = b == 0 ? whole : replica_sum + whole;
+      }
+      sum = replica == 0 ? replica_sum : sum + replica_sum;
+    }
+    return sum;
+  }
+
+  void check_gradients(int microbatches, const Flags& flags) {
+    for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+      shard::ShardedParameter& parameter = runtime.parameter(id);
+      if (!parameter.spec.trainable) continue;
+      const auto* data = reinterpret_cast<const float*>(parameter.state_gradient());
+      for_each_element(parameter.local_state, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
+        const float value = flags.skip_branch && id == 6 ? 0 : expected(id, microbatches, i);
+        ASSERT_EQ(data[at], value) << parameter.spec.name << " element " << i;
+      });
+    }
+  }
+
+  shard::Parallel& parallel_;
+  std::int64_t step_ = 0, block_ = 0;
+  std::vector<std::int64_t> updates_;
+
+ public:
+  bool starts_prepared = false;  // the last training step
+  Runtime runtime;               // last: it refers to nothing above
+};
+
+// sums_apart: arrived gradients are added on a lane of their own, as on GPUs.
+inline void run(const Mesh& mesh, const RuntimeOptions& options, const std::function<void(Model&)>& body,
+                bool sums_apart = false) {
+  comm::run_local(mesh.ranks(), {}, [&](comm::World& world) {
+    shard::Parallel parallel = shard::make_parallel(world, mesh.tp, mesh.gtp, mesh.dp);
+    if (sums_apart) parallel.sums = base::make_thread_lane("sums", parallel.clock);
+    Model model(parallel, options);
+    body(model);
+  });
+}
+
+class ReplayOnMesh : public ::testing::TestWithParam<Mesh> {};
+
+}  // namespace tessera::runtime::replay_model

@@ -1,0 +1,201 @@
+// Steps that follow a schedule give the bits of a dense reference: on every mesh, at every budget, with poisoned
+// buffers and random delays, and with evaluations between.
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <set>
+
+#include "tessera/base/error.h"
+#include "tests/runtime/replay_model.h"
+
+namespace tessera::runtime::replay_model {
+
+TEST_P(ReplayOnMesh, EveryBudgetGivesTheBitsOfTheReference) {
+  for (const auto& [coalesce, sums_apart] : {std::pair{0, false}, {0, true}, {2048, true}, {2048, false}}) {
+    for (const std::int64_t more : {std::int64_t{0}, std::int64_t{256}, std::int64_t{1500}, schedule::kUnlimited}) {
+      RuntimeOptions options;
+      options.gather_budget = options.reduce_budget = more;
+      options.coalesce_bytes = coalesce;
+      options.zero = more != 256;
+      options.replay = {.poison = true, .delay_seed = 3, .longest_delay = 0.0003};
+      if (more != 0 && more != schedule::kUnlimited) {  // a little above the smallest
+        run(GetParam(), {.gather_budget = 0, .reduce_budget = 0, .coalesce_bytes = coalesce}, [&](Model& model) {
+          model.train(2);
+          model.update();
+          model.train(2);
+          const schedule::Schedule& schedule = *model.runtime.schedule(schedule::StepKind::train, 2);
+          if (model.runtime.parallel().rank > 0) return;
+          options.gather_budget = schedule.gather_arena + more;
+          options.reduce_budget = schedule.reduce_arena + schedule.scratch + more;
+        });
+      }
+      run(
+          GetParam(), options,
+          [](Model& model) {
+            for (int step = 0; step < 4; ++step) {
+              model.train(2);
+              EXPECT_EQ(model.runtime.statistics().recorded, step == 0);
+              EXPECT_FALSE(model.runtime.statistics().departed);
+              if (step > 0) {
+                EXPECT_EQ(model.runtime.statistics().demand_gathers, 0);
+              }
+              model.update();
+            }
+            const schedule::Schedule& schedule = *model.runtime.schedule(schedule::StepKind::train, 2);
+            const ScheduleStatistics statistics = model.runtime.schedule_statistics();
+            EXPECT_EQ(statistics.gather_arena_bytes, schedule.gather_arena);
+            EXPECT_EQ(statistics.gather_peak_bytes, schedule.gather_arena);
+            EXPECT_EQ(statistics.reduce_arena_bytes, schedule.reduce_arena);
+            EXPECT_EQ(statistics.reduce_peak_bytes, schedule.reduce_arena);
+            EXPECT_EQ(statistics.planned, 1);
+          },
+          sums_apart);
+    }
+  }
+}
+
+TEST_P(ReplayOnMesh, EvaluationsAndOtherStepsMayComeBetween) {
+  RuntimeOptions options;
+  options.coalesce_bytes = 1024;
+  options.zero = true;
+  options.replay.poison = true;
+  run(GetParam(), options, [](Model& model) {
+    for (int step = 0; step < 3; ++step) {
+      model.train(3);
+      model.update();
+      model.evaluate();
+      if (step == 1) model.replace(1);  // a checkpoint is loaded: prefetched weights are stale
+      if (step == 2) model.evaluate();
+      model.train(1);                 // other microbatches, another schedule
+      if (step != 1) model.update();  // an optimizer step that is skipped
+    }
+    EXPECT_EQ(model.runtime.schedule_statistics().departed_steps, 0);
+    EXPECT_EQ(model.runtime.schedule_statistics().planned, 3);
+  });
+}
+
+// Of the sum of all microbatches, once a step; what is not added up by one last sum gives none.
+TEST_P(ReplayOnMesh, TheLastSumGivesTheSquaresOfItsRows) {
+  run(GetParam(), {.replay = {.poison = true}}, [](Model& model) {
+    Runtime& runtime = model.runtime;
+    const int dp = runtime.parallel().dp_size();
+    std::vector<std::vector<double>> squares(static_cast<std::size_t>(runtime.size()));
+    int giving = 0;
+    for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+      shard::ShardedParameter& parameter = runtime.parameter(id);
+      const std::int64_t columns = parameter.columns_of_sum(dp);
+      EXPECT_TRUE(columns == 0 || columns == parameter.local_storage.pieces.front().box.cols);
+      if (columns == 0) continue;
+      ++giving;
+      auto& own = squares[static_cast<std::size_t>(id)];
+      own.assign(static_cast<std::size_t>(parameter.local_storage.size / columns), -1);
+      parameter.row_squares = own.data();
+    }
+    if (dp > 1) {
+      EXPECT_EQ(giving, 0);
+    } else if (runtime.parallel().gtp_size() < 8) {  // else some ranks hold nothing
+      EXPECT_GT(giving, 0);
+    }
+    for (int step = 0; step < 3; ++step) {
+      const Flags flags{.skip_branch = step == 2};
+      model.train(2, flags);
+      for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+        shard::ShardedParameter& parameter = runtime.parameter(id);
+        const auto& own = squares[static_cast<std::size_t>(id)];
+        const bool written = step == 1 && !own.empty();  // by a schedule, all of it
+        if (step < 2) {
+          EXPECT_EQ(parameter.row_squares_written, written) << parameter.spec.name;
+        }
+        if (!parameter.row_squares_written) continue;
+        std::vector<double> expected(own.size());
+        const std::int64_t columns = parameter.columns_of_sum(dp);
+        quant::host_kernels().ordered_sum_squares(parameter.main_grad.data(), quant::DType::fp32, true, {},
+                                                  quant::DType::fp32, parameter.local_storage.size / columns, columns,
+                                                  expected.data());
+        EXPECT_EQ(own, expected) << parameter.spec.name << ", step " << step;
+      }
+      model.update();
+    }
+  });
+}
+
+TEST_P(ReplayOnMesh, AStepThatLeavesItsScheduleIsServedOnDemandAndCounted) {
+  RuntimeOptions options;
+  options.replay.poison = true;
+  run(GetParam(), options, [](Model& model) {
+    auto step = [&](bool skip) {
+      model.train(2, {.skip_branch = skip});
+      model.update();
+    };
+    step(false);
+    step(false);
+    step(true);  // leaves it
+    EXPECT_TRUE(model.runtime.statistics().departed);
+    EXPECT_EQ(model.runtime.statistics().unproduced, 1);
+    step(false);  // is back
+    EXPECT_FALSE(model.runtime.statistics().departed);
+    EXPECT_EQ(model.runtime.statistics().demand_gathers, 0);
+    for (int i = 0; i < 3; ++i) step(true);
+    EXPECT_EQ(model.runtime.schedule_statistics().planned, 1);
+    step(true);  // the third in a row made a new schedule
+    EXPECT_EQ(model.runtime.schedule_statistics().planned, 2);
+    EXPECT_FALSE(model.runtime.statistics().departed);
+    step(false);  // which this one leaves
+    EXPECT_TRUE(model.runtime.statistics().departed);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, ReplayOnMesh,
+                         ::testing::Values(Mesh{1, 1, 1}, Mesh{1, 3, 1}, Mesh{2, 1, 1}, Mesh{2, 2, 1}, Mesh{3, 2, 1},
+                                           Mesh{1, 2, 2}, Mesh{1, 8, 1}, Mesh{2, 1, 2}),
+                         [](const auto& info) {
+                           return "tp" + std::to_string(info.param.tp) + "gtp" + std::to_string(info.param.gtp) + "dp" +
+                                  std::to_string(info.param.dp);
+                         });
+
+TEST(Replay, ARankThatDiffersAloneEndsTheRunWithTheFirstDifferingEvent) {
+  for (const int step_of_difference : {0, 2}) {
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      run({1, 3, 1}, {}, [&](Model& model) {
+        for (int step = 0; step < 3; ++step) {
+          model.train(2, {.rank_that_differs = step == step_of_difference ? 1 : -1});
+          model.update();
+        }
+      });
+      FAIL() << "no error";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("consume stacked"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("rank 1"), std::string::npos) << error.what();
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  }
+}
+
+TEST(Replay, TwoModelsTrainInOneProcess) {
+  comm::run_local(4, {}, [](comm::World& world) {
+    shard::Parallel a = shard::make_parallel(world, 2, 2, 1), b = shard::make_parallel(world, 1, 4, 1);
+    Model first(a, {}), second(b, {});
+    for (int step = 0; step < 3; ++step) {
+      first.train(2);
+      second.train(1);
+      first.update();
+      second.update();
+    }
+  });
+}
+
+TEST(Replay, ABudgetBelowTheSmallestIsRefusedWithBothNumbers) {
+  try {
+    run({1, 2, 1}, {.gather_budget = 100}, [](Model& model) {
+      model.train(1);
+      model.update();
+      model.train(1);
+    });
+    FAIL() << "no error";
+  } catch (const InputError& error) {
+    EXPECT_NE(std::string(error.what()).find("100 bytes; the smallest that can run is"), std::string::npos)
+        << error.what();
+  }
+}
+}  // namespace tessera::runtime::replay_model

@@ -1,0 +1,321 @@
+// The runtime against a dense reference: weights come together bit for bit, gradients add up in the order of
+// docs/numerics.md, on every mesh.
+#include "tessera/runtime/runtime.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/local/world.h"
+#include "tessera/meet/board.h"
+#include "tessera/quant/bfloat16.h"
+#include "tests/runtime/elements.h"
+
+namespace tessera::runtime {
+namespace {
+
+struct Sizes {
+  int tp, gtp, dp;
+};
+
+// The logical element at index i of parameter p.
+float weight_value(int p, std::int64_t i) {
+  return static_cast<float>(std::int64_t{p} * 1000 + i) * 0.37f;
+}
+// What block `block` contributes there, seen from tp rank `tp` (0 where contributions are whole).
+float gradient_value(int p, int block, int tp, std::int64_t i) {
+  return 1.0f / static_cast<float>(
+                    1 + ((i * 31 + std::int64_t{p} * 17 + std::int64_t{block} * 7 + std::int64_t{tp} * 3) % 97)) -
+         0.01f * static_cast<float>(block);
+}
+
+// Column-parallel stacked, row-parallel, overlapping rows, replicated.
+std::vector<shard::ParameterSpec> specs(int tp, bool partial) {
+  const std::int64_t overlapping = 2 * std::int64_t{tp} + 3;
+  std::vector<std::vector<layout::Range>> overlap;
+  for (int rank = 0; rank < tp; ++rank)
+    overlap.push_back({{std::int64_t{rank} * 2, std::int64_t{rank} * 2 + 2}, {overlapping - 3, overlapping}});
+  return {
+      {.name = "stacked", .dims = {14, 5}, .compute = layout::cut_rows({14, 5}, {{"a", 7}, {"b", 7}}, tp)},
+      {.name = "columns", .dims = {6, 7}, .compute = layout::cut_cols({6, 7}, tp)},
+      {.name = "overlap", .dims = {overlapping, 4}, .compute = layout::rows_by_rank({overlapping, 4}, overlap)},
+      {.name = "norm",
+       .dims = {9},
+       .compute = layout::replicated({1, 9}, tp),
+       .sharded = false,
+       .partial_gradient = partial},
+  };
+}
+
+std::vector<int> holders(const shard::ParameterSpec& spec, std::int64_t index) {
+  std::vector<int> found;
+  for (int rank = 0; rank < spec.compute.size(); ++rank)
+    for_each_element(spec.compute.ranks[static_cast<std::size_t>(rank)], spec.compute.shape.cols,
+                     [&](std::int64_t, std::int64_t at) {
+                       if (at == index) found.push_back(rank);
+                     });
+  return found;
+}
+
+// main_grad of one replica as one process would compute it: blocks in order, tp parts first.
+float expected_gradient(const shard::ParameterSpec& spec, int p, int blocks, int first_block, std::int64_t index) {
+  float sum = 0;
+  const bool parts = spec.sharded || spec.partial_gradient;
+  for (int block = 0; block < blocks; ++block) {
+    float part = 0;
+    bool first = true;
+    for (int tp : holders(spec, index)) {
+      const float value = gradient_value(p, first_block + block, parts ? tp : 0, index);
+      part = first ? value : part + value;
+      first = false;
+      if (!parts) break;
+    }
+    sum = block == 0 ? part : sum + part;
+  }
+  return sum;
+}
+
+void fill_weights(Runtime& runtime) {
+  for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+    shard::ShardedParameter& parameter = runtime.parameter(id);
+    auto data = parameter.weight.as<float>();
+    for_each_element(parameter.local_storage, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
+      data[static_cast<std::size_t>(at)] = weight_value(id, i);
+    });
+    runtime.publish(id);
+  }
+}
+
+void run_microbatch(Runtime& runtime, int block, bool skip_first) {
+  runtime.begin_microbatch();
+  for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+    const shard::ShardedParameter& parameter = runtime.parameter(id);
+    const WeightView view = runtime.consume(id, schedule::Pass::forward);
+    const auto* weight = static_cast<const float*>(view.rowwise);
+    for_each_element(parameter.local_compute, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
+      ASSERT_EQ(weight[at], weight_value(id, i)) << parameter.spec.name << " element " << i;
+    });
+    runtime.release(id, schedule::Pass::forward);
+    if (skip_first && id == 0) continue;
+    const GradientBuffer buffer = runtime.grad_buffer(id);
+    EXPECT_FALSE(buffer.accumulate);
+    const bool parts = parameter.spec.sharded || parameter.spec.partial_gradient;
+    const int tp = parts ? runtime.parallel().tp_rank() : 0;
+    for_each_element(parameter.local_compute, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
+      static_cast<float*>(buffer.data)[at] = gradient_value(id, block, tp, i);
+    });
+    runtime.produce(id);
+  }
+  runtime.end_microbatch();
+}
+
+void check_gradients(Runtime& runtime, int blocks_a_replica, bool skipped_first) {
+  const int replicas = runtime.parallel().dp_size();
+  for (schedule::ParameterId id = skipped_first ? 1 : 0; id < runtime.size(); ++id) {
+    const shard::ShardedParameter& parameter = runtime.parameter(id);
+    const auto data = parameter.main_grad.as<float>();
+    for_each_element(parameter.local_storage, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
+      float expected = expected_gradient(parameter.spec, id, blocks_a_replica, 0, i);
+      for (int d = 1; d < replicas; ++d)
+        expected = expected + expected_gradient(parameter.spec, id, blocks_a_replica, d * blocks_a_replica, i);
+      ASSERT_EQ(data[static_cast<std::size_t>(at)], expected) << parameter.spec.name << " element " << i;
+    });
+  }
+}
+
+class RuntimeOnMesh : public ::testing::TestWithParam<Sizes> {};
+
+TEST_P(RuntimeOnMesh, GathersWeightsAndReducesGradientsAsADenseReference) {
+  const auto [tp, gtp, dp] = GetParam();
+  for (bool partial : {false, true}) {
+    comm::run_local(tp * gtp * dp, {}, [&, tp = tp, gtp = gtp, dp = dp](comm::World& world) {
+      shard::Parallel parallel = shard::make_parallel(world, tp, gtp, dp);
+      Runtime runtime(parallel, {});
+      for (shard::ParameterSpec& spec : specs(tp, partial)) runtime.add(std::move(spec));
+      fill_weights(runtime);
+      constexpr int microbatches = 3;
+      const int blocks = microbatches * gtp;  // a replica
+      for (int step = 0; step < 2; ++step) {
+        runtime.begin_step(schedule::StepKind::train, microbatches);
+        for (int mb = 0; mb < microbatches; ++mb)
+          run_microbatch(runtime, parallel.dp_rank() * blocks + mb * gtp + parallel.gtp_rank(), false);
+        runtime.end_step();
+        check_gradients(runtime, blocks, false);
+      }
+    });
+  }
+}
+
+TEST_P(RuntimeOnMesh, AParameterWithoutAGradientHasGradientZero) {
+  const auto [tp, gtp, dp] = GetParam();
+  comm::run_local(tp * gtp * dp, {}, [tp = tp, gtp = gtp, dp = dp](comm::World& world) {
+    shard::Parallel parallel = shard::make_parallel(world, tp, gtp, dp);
+    Runtime runtime(parallel, {});
+    for (shard::ParameterSpec& spec : specs(tp, true)) runtime.add(std::move(spec));
+    fill_weights(runtime);
+    for (float& element : runtime.parameter(0).main_grad.as<float>()) element = 7;
+    runtime.begin_step(schedule::StepKind::train, 1);
+    run_microbatch(runtime, parallel.dp_rank() * gtp + parallel.gtp_rank(), true);
+    runtime.end_step();
+    check_gradients(runtime, gtp, true);
+    for (const float element : runtime.parameter(0).main_grad.as<float>()) EXPECT_EQ(element, 0);
+    EXPECT_EQ(runtime.statistics().unproduced, 1);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, RuntimeOnMesh,
+                         ::testing::Values(Sizes{1, 1, 1}, Sizes{1, 3, 1}, Sizes{2, 1, 1}, Sizes{2, 2, 1},
+                                           Sizes{3, 2, 1}, Sizes{1, 2, 2}, Sizes{1, 8, 1}, Sizes{2, 3, 2},
+                                           Sizes{8, 1, 1}),
+                         [](const auto& info) {
+                           return "tp" + std::to_string(info.param.tp) + "gtp" + std::to_string(info.param.gtp) + "dp" +
+                                  std::to_string(info.param.dp);
+                         });
+
+// One rank, one 2 x 3 parameter: for the rules of calling.
+struct Single {
+  explicit Single(comm::World& world) : parallel(shard::make_parallel(world, 1, 1, 1)), runtime(parallel, {}) {
+    id = runtime.add({.name = "w", .dims = {2, 3}, .compute = layout::replicated({2, 3}, 1)});
+  }
+  shard::Parallel parallel;
+  Runtime runtime;
+  schedule::ParameterId id = 0;
+};
+
+TEST(Runtime, RefusesCallsOutOfOrder) {
+  comm::run_local(1, {}, [](comm::World& world) {
+    Single single(world);
+    Runtime& runtime = single.runtime;
+    EXPECT_THROW(runtime.consume(single.id, schedule::Pass::forward), Error);
+    EXPECT_THROW(runtime.end_step(), Error);
+    EXPECT_THROW(runtime.begin_step(schedule::StepKind::train, 0), Error);
+    runtime.begin_step(schedule::StepKind::train, 1);
+    EXPECT_THROW(runtime.begin_step(schedule::StepKind::train, 1), Error);
+    EXPECT_THROW(runtime.end_step(), Error);  // a microbatch is missing
+    runtime.begin_microbatch();
+    EXPECT_THROW(runtime.produce(single.id), Error);
+    EXPECT_THROW(runtime.release(single.id, schedule::Pass::forward), Error);
+    EXPECT_THROW(runtime.consume(7, schedule::Pass::forward), Error);
+    runtime.consume(single.id, schedule::Pass::forward);
+    EXPECT_THROW(runtime.end_microbatch(), Error);
+    EXPECT_THROW(runtime.publish(single.id), Error);
+    runtime.release(single.id, schedule::Pass::forward);
+    runtime.end_microbatch();
+    EXPECT_THROW(runtime.begin_microbatch(), Error);
+    runtime.end_step();
+    EXPECT_THROW(runtime.add({.name = "w", .dims = {1, 1}, .compute = layout::replicated({1, 1}, 1)}), Error);
+  });
+}
+
+// What ranks post of a step has a bounded size.
+TEST(Runtime, AStepMayHaveManyMicrobatches) {
+  constexpr int many = 20'000;  // their hashes alone are more than a notice holds
+  static_assert(many * sizeof(std::uint64_t) > meet::kLongestNotice);
+  comm::run_local(2, {}, [](comm::World& world) {
+    shard::Parallel parallel = shard::make_parallel(world, 1, 1, 2);
+    Runtime runtime(parallel, {});
+    const schedule::ParameterId id =
+        runtime.add({.name = "w", .dims = {2, 3}, .compute = layout::replicated({2, 3}, 1)});
+    for (int step = 0; step < 2; ++step) {  // recorded, then scheduled
+      runtime.begin_step(schedule::StepKind::evaluate, many);
+      for (int i = 0; i < many; ++i) {
+        runtime.begin_microbatch();
+        runtime.consume(id, schedule::Pass::forward);
+        runtime.release(id, schedule::Pass::forward);
+        runtime.end_microbatch();
+      }
+      runtime.end_step();
+    }
+    EXPECT_EQ(runtime.trace().size(), 2U * many);
+  });
+}
+
+TEST(Runtime, ASecondUseInAMicrobatchAccumulates) {
+  comm::run_local(1, {}, [](comm::World& world) {
+    Single single(world);
+    Runtime& runtime = single.runtime;
+    runtime.begin_step(schedule::StepKind::train, 1);
+    runtime.begin_microbatch();
+    for (int use = 0; use < 2; ++use) {
+      const GradientBuffer buffer = runtime.grad_buffer(single.id);
+      EXPECT_EQ(buffer.accumulate, use == 1);
+      auto* data = static_cast<float*>(buffer.data);
+      for (int i = 0; i < 6; ++i) data[i] = (buffer.accumulate ? data[i] : 0.0f) + static_cast<float>(i + 1);
+      runtime.produce(single.id);
+    }
+    runtime.end_microbatch();
+    runtime.end_step();
+    const auto gradient = runtime.parameter(single.id).main_grad.as<float>();
+    for (int i = 0; i < 6; ++i) EXPECT_EQ(gradient[static_cast<std::size_t>(i)], 2.0f * static_cast<float>(i + 1));
+  });
+}
+
+// What a product has rounded itself is added as what the exchange rounds.
+TEST(Runtime, AGradientProducedOnceIsStagedInTheWireType) {
+  const shard::ParameterTypes types{.wire = quant::DType::bf16};
+  std::vector<std::vector<float>> sums;
+  for (const bool once : {false, true}) {
+    comm::run_local(3, {}, [&](comm::World& world) {
+      shard::Parallel parallel = shard::make_parallel(world, 1, 3, 1);
+      Runtime runtime(parallel, types);
+      const schedule::ParameterId id =
+          runtime.add({.name = "w", .dims = {5, 40}, .compute = layout::replicated({5, 40}, 1), .produced_once = once});
+      EXPECT_EQ(runtime.sizes()[0].staging, once ? 512 : 1024 + 512);  // 200 elements, aligned; rounded behind them
+      runtime.begin_step(schedule::StepKind::train, 1);
+      runtime.begin_microbatch();
+      const GradientBuffer buffer = runtime.grad_buffer(id);
+      EXPECT_EQ(buffer.dtype, once ? quant::DType::bf16 : quant::DType::fp32);
+      for (int i = 0; i < 200; ++i) {
+        const float value = gradient_value(0, world.rank(), 0, i);
+        if (once)
+          static_cast<quant::bfloat16*>(buffer.data)[i] = quant::bfloat16(value);
+        else
+          static_cast<float*>(buffer.data)[i] = value;
+      }
+      runtime.produce(id);
+      if (once) {
+        EXPECT_THROW(runtime.grad_buffer(id), Error);
+      }
+      runtime.end_microbatch();
+      runtime.end_step();
+      if (world.rank() != 0) return;
+      const auto sum = runtime.parameter(id).main_grad.as<float>();
+      sums.emplace_back(sum.begin(), sum.end());
+    });
+  }
+  ASSERT_EQ(sums.size(), 2u);
+  EXPECT_EQ(sums[0], sums[1]);
+}
+
+TEST(Runtime, EventsHaveIdentities) {
+  comm::run_local(1, {}, [](comm::World& world) {
+    Single single(world);
+    Runtime& runtime = single.runtime;
+    runtime.begin_step(schedule::StepKind::evaluate, 2);
+    for (int mb = 0; mb < 2; ++mb) {
+      runtime.begin_microbatch();
+      for (int use = 0; use < 2; ++use) {
+        runtime.consume(single.id, schedule::Pass::forward);
+        runtime.release(single.id, schedule::Pass::forward);
+      }
+      runtime.comm("tp", "all_reduce", 64, schedule::Pass::forward);
+      runtime.end_microbatch();
+    }
+    runtime.end_step();
+    const schedule::Trace& trace = runtime.trace();
+    ASSERT_EQ(trace.size(), 10u);
+    for (std::size_t i = 0; i < trace.size(); ++i)
+      for (std::size_t j = 0; j < i; ++j) EXPECT_FALSE(trace[i] == trace[j]) << to_string(trace[i]);
+    EXPECT_EQ(to_string(trace[2], {"w"}), "evaluate mb 0 forward consume w (1)");
+    EXPECT_EQ(to_string(trace[9]), "evaluate mb 1 forward comm tp all_reduce 64 bytes");
+  });
+}
+
+TEST(Parallel, ARunMustFillTheMesh) {
+  EXPECT_THROW(comm::run_local(3, {}, [](comm::World& world) { shard::make_parallel(world, 2, 1, 1); }), InputError);
+}
+
+}  // namespace
+}  // namespace tessera::runtime

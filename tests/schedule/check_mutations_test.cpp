@@ -1,0 +1,91 @@
+// The checker against the truth of small schedules: what some order of the lanes spoils it must refuse.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <iostream>
+
+#include "tessera/schedule/check/check.h"
+#include "tessera/schedule/plan/plan.h"
+#include "tests/schedule/oracle.h"
+#include "tests/schedule/oracle_cases.h"
+
+namespace tessera::schedule {
+namespace {
+
+constexpr std::size_t kMostStates = 20000;
+
+std::string first_of(const std::vector<std::string>& faults) {
+  return faults.empty() ? "" : faults.front();
+}
+
+struct Tally {
+  int made = 0, wrong = 0, refused = 0;
+};
+
+// Every mutation of one schedule against the oracle.
+void compare_mutations(const oracle::Case& made, const Schedule& schedule, std::mt19937_64& random,
+                       std::array<Tally, oracle::kMutations>& tallies) {
+  for (int kind = 0; kind < oracle::kMutations; ++kind) {
+    const auto mutation = static_cast<oracle::Mutation>(kind);
+    const auto mutated = oracle::mutate(made, schedule, mutation, random);
+    if (!mutated) continue;
+    Tally& tally = tallies[static_cast<std::size_t>(kind)];
+    const std::vector<std::string> faults = check(made.trace, made.sizes, *mutated);
+    const oracle::Outcome truth = oracle::execute(made.trace, made.sizes, *mutated, kMostStates, random());
+    ++tally.made;
+    tally.refused += !faults.empty();
+    tally.wrong += !truth.wrong.empty();
+    EXPECT_TRUE(truth.wrong.empty() || !faults.empty())
+        << made.name << ", " << name_of(mutation) << ": accepted, but " << truth.wrong;
+  }
+}
+
+// The unmutated schedules are right by both.
+std::array<Tally, oracle::kMutations> compare_all(auto make_schedule, int rounds) {
+  std::array<Tally, oracle::kMutations> tallies{};
+  std::mt19937_64 random(7);
+  int accepted = 0, exhaustive = 0;
+  std::size_t most = 0;
+  for (const oracle::Case& made : oracle::cases())
+    for (int round = 0; round < rounds; ++round) {
+      const Schedule schedule = make_schedule(made, random);
+      const oracle::Outcome truth = oracle::execute(made.trace, made.sizes, schedule, kMostStates, random());
+      EXPECT_EQ(truth.wrong, "") << made.name;
+      const std::vector<std::string> faults = check(made.trace, made.sizes, schedule);
+      EXPECT_EQ(first_of(faults), "") << made.name;
+      accepted += faults.empty();
+      exhaustive += truth.exhaustive;
+      most = std::max(most, truth.states);
+      compare_mutations(made, schedule, random, tallies);
+    }
+  std::cout << accepted << " schedules accepted, " << exhaustive << " of them over every order (at most " << most
+            << " states)\n";
+  for (int kind = 0; kind < oracle::kMutations; ++kind) {
+    const Tally& tally = tallies[static_cast<std::size_t>(kind)];
+    const std::string name = name_of(static_cast<oracle::Mutation>(kind));
+    std::cout << "  " << name << ": " << tally.made << " made, " << tally.wrong << " wrong, " << tally.refused
+              << " refused\n";
+  }
+  return tallies;
+}
+
+TEST(CheckMutations, RefusesWhatSomeOrderSpoilsInRandomSchedules) {
+  const auto tallies = compare_all(
+      [](const oracle::Case& made, std::mt19937_64& random) { return oracle::random_schedule(made, random); }, 20);
+  for (int kind = 0; kind < oracle::kMutations; ++kind)
+    EXPECT_GT(tallies[static_cast<std::size_t>(kind)].wrong, 0) << name_of(static_cast<oracle::Mutation>(kind));
+}
+
+TEST(CheckMutations, RefusesWhatSomeOrderSpoilsInPlannedSchedules) {
+  compare_all(
+      [](const oracle::Case& made, std::mt19937_64& random) {
+        return plan(made.trace, made.sizes,
+                    {.gather_budget = random() % 2 ? kMinimum : kUnlimited,
+                     .reduce_budget = random() % 2 ? kMinimum : kUnlimited,
+                     .coalesce_bytes = random() % 2 ? 4 : 0});
+      },
+      10);
+}
+
+}  // namespace
+}  // namespace tessera::schedule

@@ -1,0 +1,287 @@
+// The checker on schedules written by hand: one rule a test, each with the fault that names what is wrong. The
+// two-layer step: per microbatch a+ a- b+ b- | b+ b! b- a+ a! a-, then the publishes of a and b at the positions -2 and
+// -1.
+#include "tessera/schedule/check/check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+#include <chrono>
+#include <iostream>
+
+#include "tessera/schedule/plan/plan.h"
+#include "tests/schedule/oracle_cases.h"
+
+namespace tessera::schedule {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+oracle::Case case_named(const std::string& part) {
+  for (oracle::Case& made : oracle::cases())
+    if (made.name.find(part) != std::string::npos) return made;
+  throw std::runtime_error("no case of that name: " + part);
+}
+
+class Check : public ::testing::Test {
+ protected:
+  Check() {
+    schedule_ = {.kind = StepKind::train,
+                 .microbatches = 2,
+                 .events = 22,
+                 .body = 20,
+                 .trace_hash = hash_trace(made_.trace),
+                 .gather_units = {{0}, {1}},
+                 .reduce_units = {{0}, {1}},
+                 .gather_bytes = {2, 3},
+                 .reduce_bytes = {2, 1},
+                 .gather_arena = 5,
+                 .reduce_arena = 3,
+                 .scratch = 2};
+    schedule_.residencies = {
+        {.unit = 0, .issue = -2, .free = -2, .wait = 0, .last = 1, .offset = 0},
+        {.unit = 1, .issue = -1, .free = -1, .wait = 2, .last = 6, .offset = 2},
+        {.unit = 0, .issue = 1, .free = 1, .wait = 7, .last = 11, .offset = 0},
+        {.unit = 1, .issue = 6, .free = 6, .wait = 12, .last = 16, .offset = 2},
+        {.unit = 0, .issue = 11, .free = 11, .wait = 17, .last = 19, .offset = 0},
+    };
+    schedule_.reductions = {
+        {.unit = 1, .microbatch = 0, .first = 5, .issue = 5, .finish = 14, .offset = 2},
+        {.unit = 0, .microbatch = 0, .first = 8, .issue = 8, .finish = 17, .offset = 0},
+        {.unit = 1, .microbatch = 1, .first = 15, .issue = 15, .finish = 19, .replicas = true, .offset = 2},
+        {.unit = 0, .microbatch = 1, .first = 18, .issue = 18, .finish = 19, .replicas = true, .offset = 0},
+    };
+  }
+
+  std::vector<std::string> faults() const { return check(made_.trace, made_.sizes, schedule_); }
+
+  oracle::Case made_ = case_named("two layers");
+  Schedule schedule_;
+};
+
+TEST_F(Check, AcceptsTheScheduleByHand) {
+  EXPECT_THAT(faults(), IsEmpty());
+}
+
+// One slot a weight: a pending gather of the backward would satisfy the forward's consume.
+TEST_F(Check, TwoStaysOfOneUnitAtOnce) {
+  schedule_.residencies[0].last = 9;
+  schedule_.residencies[2] = {.unit = 0, .issue = 1, .free = 1, .wait = 7, .last = 11, .offset = 5};
+  schedule_.gather_arena = 7;
+  EXPECT_THAT(faults(), Contains(HasSubstr("residency 2 of ['a'] (issue 1, free 1, wait 7, last 11, offset 5): begins "
+                                           "before the end of residency 0 of ['a']")));
+}
+
+// A reduction still pending at the end of the step.
+TEST_F(Check, AReductionWithoutItsFinishBeforeThePublishes) {
+  schedule_.reductions[3].finish = 20;
+  EXPECT_THAT(faults(),
+              Contains(HasSubstr("reduction 3 of ['a'] in microbatch 1 (first 18, issue 18, finish 20, offset "
+                                 "0): expected 0 <= first <= issue <= finish < 20")));
+}
+
+TEST_F(Check, AGradientThatNobodyReduces) {
+  schedule_.reductions.erase(schedule_.reductions.begin() + 1);
+  EXPECT_THAT(faults(),
+              Contains(HasSubstr("event 8 (train mb 0 backward produce a (0)): expected one reduction of this "
+                                 "gradient, got none")));
+}
+
+TEST_F(Check, AGradientReducedTwice) {
+  schedule_.reductions.insert(schedule_.reductions.begin(), schedule_.reductions[0]);
+  EXPECT_THAT(faults(), Contains(HasSubstr("reduction 1 of ['b'] in microbatch 0 (first 5, issue 5, finish 14, offset "
+                                           "2): begins before the issue of reduction 0 of ['b']")));
+}
+
+// Delayed weight gradients: the reduction belongs to the produce, wherever it happens.
+TEST(CheckSteps, DelayedGradientsAreReducedFromTheirProduce) {
+  const oracle::Case made = case_named("weight gradients after the backward");
+  std::mt19937_64 random(1);
+  Schedule schedule = oracle::random_schedule(made, random);
+  EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
+  schedule.reductions.front().first = schedule.reductions.front().issue = 7;  // at the release of the backward
+  EXPECT_THAT(check(made.trace, made.sizes, schedule),
+              Contains(HasSubstr("expected a produce of the unit in this microbatch, got event 7")));
+}
+
+// A parameter has one staging at a time: microbatches whose produces of it interleave are refused.
+TEST(CheckSteps, StagingsOfOneUnitFollowEachOther) {
+  oracle::Recorder step("produces of two microbatches that interleave", {{"a", 2, 2}});
+  for (int microbatch = 0; microbatch < 2; ++microbatch) {
+    step.microbatch();
+    step.backward(0), step.backward(0);
+  }
+  step.publish(0);
+  oracle::Case made = step.take();
+  std::swap(made.trace[4].microbatch, made.trace[7].microbatch);
+  std::mt19937_64 random(1);
+  EXPECT_THAT(
+      check(made.trace, made.sizes, oracle::random_schedule(made, random)),
+      Contains(HasSubstr("begins before the issue of reduction 0 of ['a'] in microbatch 0 (first 1, issue 7,")));
+}
+
+// A recompute consume is an event of its own; the gather for backward alone does not serve it.
+TEST(CheckSteps, ARecomputeConsumeNeedsWeightsOfItsOwn) {
+  const oracle::Case made = case_named("recompute");
+  Schedule schedule = plan(made.trace, made.sizes, {});
+  EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
+  // Parameter a: forward 0-1, recompute 9-10, backward 16-18; the stay is cut in two, without the recompute.
+  Residency& whole = schedule.residencies.front();
+  ASSERT_EQ(whole.last, 18);
+  whole.last = 1;
+  schedule.residencies.push_back(
+      {.unit = whole.unit, .issue = 10, .free = 10, .wait = 16, .last = 18, .offset = whole.offset});
+  EXPECT_THAT(
+      check(made.trace, made.sizes, schedule),
+      Contains(HasSubstr("event 9 (train mb 0 recompute consume a (0)): expected a residency of its unit around "
+                         "it, got none")));
+}
+
+// A layer used twice: gradients accumulate, then are reduced once.
+TEST(CheckSteps, AReductionBeforeTheSecondUseHasProduced) {
+  const oracle::Case made = case_named("tied");
+  Schedule schedule = plan(made.trace, made.sizes, {});
+  EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
+  const auto tied = std::ranges::find_if(schedule.reductions, [](const Reduction& it) { return it.first != it.issue; });
+  ASSERT_NE(tied, schedule.reductions.end());
+  tied->issue = tied->first;
+  std::ranges::sort(schedule.reductions, {}, &Reduction::issue);
+  EXPECT_THAT(check(made.trace, made.sizes, schedule), Contains(HasSubstr("produce embedding (1)): outside of")));
+}
+
+// Buffers shared by shape and parity.
+TEST_F(Check, NeighboursThatOverlap) {
+  schedule_.residencies[2].offset = 1;
+  EXPECT_THAT(faults(), Contains("event 2 (train mb 0 forward consume b (0)): expected the weights of residency 1 of "
+                                 "['b'] (issue -1, free -1, wait 2, last 6, offset 2), got residency 2 of ['a'] (issue "
+                                 "1, free 1, wait 7, last 11, offset 1) in its bytes"));
+}
+
+TEST_F(Check, AGatherIntoBytesOfAnEarlierStayThatIsStillRead) {
+  schedule_.residencies[3].free = 5;
+  EXPECT_THAT(faults(), Contains(HasSubstr("residency 3 of ['b'] (issue 6, free 5, wait 12, last 16, offset 2): its "
+                                           "gather may overwrite the end of residency 1 of ['b']")));
+}
+
+TEST_F(Check, AStayThatEndsBeforeItsLastRelease) {
+  schedule_.residencies[1].last = 3;
+  EXPECT_THAT(faults(), Contains(HasSubstr("event 4 (train mb 0 backward consume b (0)): expected a residency of its "
+                                           "unit around it, got none")));
+}
+
+TEST_F(Check, AConsumeBeforeItsWait) {
+  schedule_.residencies[1].wait = 4;
+  EXPECT_THAT(faults(),
+              Contains(HasSubstr("event 2 (train mb 0 forward consume b (0)): expected a residency of its unit "
+                                 "around it, got none")));
+}
+
+TEST_F(Check, AWaitForAGatherIssuedLater) {
+  schedule_.residencies[4].issue = 17;
+  EXPECT_THAT(faults(), Contains(HasSubstr("expected the issue before the consume that waits for it")));
+}
+
+// A prefetch reads weights that the optimizer has not published yet.
+TEST_F(Check, AGatherBeforeThePublishOfItsWeight) {
+  schedule_.residencies[1].issue = schedule_.residencies[1].free = -2;
+  EXPECT_THAT(faults(), Contains("event 21 (train publish b (0)): the optimizer writes the shard while residency 1 of "
+                                 "['b'] (issue -2, free -2, wait 2, last 6, offset 2) may be reading it"));
+}
+
+TEST_F(Check, AGatherThatDoesNotWaitForThePublishOfItsWeight) {
+  schedule_.residencies[1].free = -2;
+  EXPECT_THAT(faults(), Contains(HasSubstr("'b' before its publish is done")));
+}
+
+// The sum over replicas before the last accumulation.
+TEST_F(Check, ReplicasSummedBeforeTheLastMicrobatch) {
+  schedule_.reductions[1].replicas = true;
+  schedule_.reductions[3].replicas = false;
+  EXPECT_THAT(faults(), Contains(HasSubstr("not the unit's last of the step: expected replicas false, got true")));
+  EXPECT_THAT(faults(), Contains(HasSubstr("the unit's last of the step: expected replicas true, got false")));
+}
+
+// A gather waits for its bytes and its publish, and for nothing else: both fences lie long before its issue.
+TEST_F(Check, AGatherNeedNotWaitForTheComputeBeforeItsIssue) {
+  schedule_.residencies[2].issue = 6;
+  schedule_.residencies[3].issue = 9;
+  EXPECT_THAT(faults(), IsEmpty());
+}
+
+TEST_F(Check, StagingWrittenBeforeTheExchangeOfItsBytesIsDone) {
+  schedule_.reductions[0].finish = 15;
+  EXPECT_THAT(faults(),
+              Contains(HasSubstr("reduction 2 of ['b'] in microbatch 1 (first 15, issue 15, finish 19, offset "
+                                 "2): its staging is written in segment 15 while reduction 0 of ['b']")));
+}
+
+TEST_F(Check, StagingsThatOverlap) {
+  schedule_.reductions[1].offset = 1;
+  schedule_.reductions[0].finish = 8;
+  EXPECT_THAT(faults(), Contains(HasSubstr("its staging is written in segment 8 while reduction 0 of ['b']")));
+}
+
+TEST_F(Check, IssuesOutOfOrder) {
+  std::swap(schedule_.residencies[2], schedule_.residencies[3]);
+  std::swap(schedule_.reductions[0], schedule_.reductions[1]);
+  EXPECT_THAT(faults(), Contains(HasSubstr("expected issues in order, the earliest here at 6, got 1")));
+  EXPECT_THAT(faults(), Contains(HasSubstr("expected issues in order, the one before is at 8")));
+}
+
+TEST_F(Check, ArenasThatAreTooSmall) {
+  schedule_.gather_arena = 4;
+  schedule_.reduce_arena = 2;
+  EXPECT_THAT(faults(), Contains(HasSubstr("its 3 bytes do not lie in the gather arena of 4 bytes")));
+  EXPECT_THAT(faults(), Contains(HasSubstr("its 1 bytes do not lie in the reduce arena of 2 bytes")));
+}
+
+TEST_F(Check, SizesThatDoNotHoldTheirMembers) {
+  schedule_.gather_bytes[1] = 2;
+  EXPECT_THAT(faults(), Contains("gather unit 1 ['b']: expected at least 3 bytes for its members, got 2"));
+  schedule_.gather_bytes[1] = 3;
+  schedule_.scratch = 1;
+  EXPECT_THAT(faults(), Contains("the exchange of ['a'] needs 2 bytes of scratch, got 1"));
+}
+
+TEST_F(Check, UnitsThatShareAParameterOrHoldNone) {
+  schedule_.gather_units[1] = {1, 0, 7};
+  EXPECT_THAT(faults(), Contains("'a' is a member of the gather units 0 and 1, expected one"));
+  EXPECT_THAT(faults(), Contains("gather unit 1: expected parameters below 2, got 7"));
+}
+
+TEST_F(Check, AnotherTrace) {
+  made_.trace[3].ordinal = 5;
+  EXPECT_THAT(faults(), Contains(HasSubstr("the schedule is for a trace of hash")));
+  schedule_.events = 21;
+  schedule_.body = 19;
+  schedule_.microbatches = 1;
+  EXPECT_THAT(faults(), Contains("the schedule is for 21 events, the trace has 22"));
+  EXPECT_THAT(faults(), Contains("the schedule's body has 19 events, the trace's 20"));
+  EXPECT_THAT(faults(), Contains("the schedule has 1 microbatches, the trace 2"));
+}
+
+TEST_F(Check, StopsAfterTenFaults) {
+  for (Residency& it : schedule_.residencies) it.offset = it.last = -1;
+  for (Reduction& it : schedule_.reductions) it.offset = it.finish = -1;
+  schedule_.residencies.resize(40, schedule_.residencies[0]);
+  EXPECT_EQ(faults().size(), 10u);
+}
+
+TEST(CheckSpeed, AHundredThousandEvents) {
+  const oracle::Case made = oracle::mirrored_layers(500, 40, {4096});
+  for (const std::int64_t budget : {kMinimum, std::int64_t{40} << 13}) {
+    const Schedule schedule = plan(made.trace, made.sizes, {.gather_budget = budget, .reduce_budget = budget});
+    const auto start = std::chrono::steady_clock::now();
+    const std::vector<std::string> faults = check(made.trace, made.sizes, schedule);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    EXPECT_THAT(faults, IsEmpty());
+    std::cout << made.trace.size() << " events, " << schedule.residencies.size() << " residencies, "
+              << schedule.reductions.size() << " reductions: checked in " << seconds.count() << " s\n";
+  }
+}
+
+}  // namespace
+}  // namespace tessera::schedule

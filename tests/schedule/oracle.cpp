@@ -1,0 +1,259 @@
+#include "tests/schedule/oracle.h"
+
+#include <algorithm>
+#include <array>
+#include <random>
+#include <unordered_set>
+#include <utility>
+
+namespace tessera::schedule::oracle {
+namespace {
+
+constexpr int kPoison = -1;
+constexpr int kRuns = 300;  // random ones, where all are too many
+constexpr std::uint64_t kPoisonBits = std::uint64_t{1} << 63;
+
+struct MainGrad {
+  std::uint64_t once = 0, again = 0, over_replicas = 0;  // contributions: added, added twice, summed over replicas
+  bool operator==(const MainGrad&) const = default;
+};
+
+// Everything that an order of operations can change.
+struct State {
+  std::array<int, kLanes> done{};
+  std::vector<int> shards;               // by parameter: its version, kPoison while written
+  std::vector<int> weights;              // by byte of the gather arena: parameter * 1000 + version
+  std::vector<std::uint64_t> staging;    // by byte of the reduce arena: contributions
+  std::vector<MainGrad> main_grads;      // by parameter
+  std::vector<std::uint64_t> exchanged;  // by parameter: between exchange and add
+  std::vector<MainGrad> read;            // by parameter: between read and write of main_grad, reduce's; then dp's
+
+  std::string key() const {
+    std::string bytes;
+    auto append = [&](const auto& values) {
+      bytes.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(values[0]));
+    };
+    append(done), append(shards), append(weights), append(staging), append(main_grads), append(exchanged), append(read);
+    return bytes;
+  }
+};
+
+class Machine {
+ public:
+  Machine(const std::vector<ParameterSize>& sizes, const Schedule& schedule, const Program& program)
+      : sizes_(sizes), schedule_(schedule), program_(program) {}
+
+  State initial() const {
+    State state;
+    state.shards.assign(sizes_.size(), 0);
+    state.weights.assign(static_cast<std::size_t>(schedule_.gather_arena), kPoison);
+    state.staging.assign(static_cast<std::size_t>(schedule_.reduce_arena), kPoisonBits);
+    state.main_grads.resize(sizes_.size());
+    state.exchanged.assign(sizes_.size(), 0);
+    state.read.resize(2 * sizes_.size());
+    return state;
+  }
+
+  bool is_done(const State& state) const {
+    for (std::size_t lane = 0; lane < kLanes; ++lane)
+      if (next(state, lane)) return false;
+    return true;
+  }
+  const Operation* next(const State& state, std::size_t lane) const {
+    const auto done = static_cast<std::size_t>(state.done[lane]);
+    return done < program_.lanes[lane].size() ? &program_.lanes[lane][done] : nullptr;
+  }
+  bool can_run(const State& state, std::size_t lane) const {
+    const Operation* operation = next(state, lane);
+    return operation && std::ranges::all_of(operation->waits, [&](const auto& wait) {
+             return state.done[static_cast<std::size_t>(wait.first)] >= wait.second;
+           });
+  }
+
+  // Runs the lane's next operation; what is wrong, if anything.
+  std::string run(State& state, std::size_t lane) const {
+    const Operation& it = *next(state, lane);
+    ++state.done[lane];
+    switch (it.action) {
+      case Action::fill:
+      case Action::filled:
+      case Action::read_weight:
+      case Action::end_weights:
+      case Action::update:
+      case Action::updated:
+        return run_weights(state, it);
+      case Action::none:
+        return {};
+      case Action::fail:
+        return it.why;
+      default:
+        return run_gradients(state, it);
+    }
+  }
+
+ private:
+  static std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
+
+  // Calls visit(parameter, byte) for the bytes of each member, padding last with -1; false where they leave the arena.
+  template <typename Visit>
+  static bool each_byte(const Unit& members, const std::vector<ParameterSize>& sizes, std::int64_t ParameterSize::*size,
+                        std::int64_t offset, std::int64_t bytes, std::size_t arena, Visit visit) {
+    std::int64_t byte = offset;
+    for (const ParameterId id : members)
+      for (std::int64_t i = 0; i < sizes[at(id)].*size; ++i, ++byte) {
+        if (byte < 0 || at(byte) >= arena) return false;
+        visit(id, at(byte));
+      }
+    for (; byte < offset + bytes; ++byte) {
+      if (at(byte) >= arena) return false;
+      visit(-1, at(byte));
+    }
+    return true;
+  }
+  template <typename Visit>
+  bool each_weight(State& state, int item, Visit visit) const {
+    const Residency& it = schedule_.residencies[at(item)];
+    return each_byte(schedule_.gather_units[at(it.unit)], sizes_, &ParameterSize::gathered, it.offset,
+                     schedule_.gather_bytes[at(it.unit)], state.weights.size(), visit);
+  }
+  template <typename Visit>
+  bool each_gradient(State& state, int item, Visit visit) const {
+    const Reduction& it = schedule_.reductions[at(item)];
+    return each_byte(schedule_.reduce_units[at(it.unit)], sizes_, &ParameterSize::staging, it.offset,
+                     schedule_.reduce_bytes[at(it.unit)], state.staging.size(), visit);
+  }
+  const Unit& reduced(int item) const { return schedule_.reduce_units[at(schedule_.reductions[at(item)].unit)]; }
+
+  std::string run_weights(State& state, const Operation& it) const {
+    bool inside = true, right = true;
+    if (it.action == Action::fill || it.action == Action::end_weights)
+      inside = each_weight(state, it.item, [&](int, std::size_t byte) { state.weights[byte] = kPoison; });
+    if (it.action == Action::filled)
+      inside = each_weight(state, it.item, [&](int id, std::size_t byte) {
+        const int version = id < 0 ? kPoison : state.shards[at(id)];
+        state.weights[byte] = version == kPoison ? kPoison : id * 1000 + version;
+      });
+    if (it.action == Action::read_weight && it.item < 0) return "a weight is used that is nowhere";
+    if (it.action == Action::read_weight)
+      inside = each_weight(state, it.item, [&](int id, std::size_t byte) {
+        if (id == it.parameter) right &= state.weights[byte] == id * 1000 + it.version;
+      });
+    if (it.action == Action::update) state.shards[at(it.parameter)] = kPoison;
+    if (it.action == Action::updated) state.shards[at(it.parameter)] = it.version;
+    if (!inside) return "outside of the gather arena";
+    return right ? "" : "a wrong weight is read: " + sizes_[at(it.parameter)].name;
+  }
+
+  std::string run_gradients(State& state, const Operation& it) const {
+    bool inside = true, right = true;
+    const std::size_t half = it.action == Action::read_sum || it.action == Action::sum_replicas ? sizes_.size() : 0;
+    if (it.action == Action::clear)
+      inside = each_gradient(state, it.item, [&](int, std::size_t byte) { state.staging[byte] = 0; });
+    if (it.action == Action::end_staging)
+      inside = each_gradient(state, it.item, [&](int, std::size_t byte) { state.staging[byte] = kPoisonBits; });
+    if (it.action == Action::produce)
+      inside = each_gradient(state, it.item, [&](int id, std::size_t byte) {
+        if (id == it.parameter) state.staging[byte] |= std::uint64_t{1} << (it.version - 1);
+      });
+    if (it.action == Action::exchange || it.action == Action::read_sum)
+      for (const ParameterId id : reduced(it.item)) state.read[half + at(id)] = state.main_grads[at(id)];
+    if (it.action == Action::exchange) {
+      for (const ParameterId id : reduced(it.item)) state.exchanged[at(id)] = 0;
+      // Bytes of one gradient that differ are as wrong as poison.
+      std::vector<bool> seen(sizes_.size(), false);
+      inside = each_gradient(state, it.item, [&](int id, std::size_t byte) {
+        if (id < 0) return;
+        std::uint64_t& sum = state.exchanged[at(id)];
+        if (seen[at(id)] && sum != state.staging[byte])
+          sum = kPoisonBits;
+        else
+          sum = state.staging[byte];
+        seen[at(id)] = true;
+      });
+    }
+    if (it.action == Action::add)
+      for (const ParameterId id : reduced(it.item)) {
+        const MainGrad& before = state.read[at(id)];
+        const std::uint64_t bits = state.exchanged[at(id)];
+        state.main_grads[at(id)] = {before.once | bits, before.again | (before.once & bits), before.over_replicas};
+      }
+    if (it.action == Action::sum_replicas)
+      for (const ParameterId id : reduced(it.item)) {
+        const MainGrad& before = state.read[half + at(id)];
+        right &= before.over_replicas == 0;
+        state.main_grads[at(id)] = {before.once, before.again, before.once};
+      }
+    if (it.action == Action::optimize)
+      for (std::size_t id = 0; id < sizes_.size(); ++id) {
+        const std::uint64_t all = program_.contributions[id];
+        right &= state.main_grads[id] == MainGrad{all, 0, all};
+        state.main_grads[id] = {};
+      }
+    if (!inside) return "outside of the reduce arena";
+    return right ? "" : "a gradient is lost, doubled, or not what was produced";
+  }
+
+  const std::vector<ParameterSize>& sizes_;
+  const Schedule& schedule_;
+  const Program& program_;
+};
+
+// Every reachable state once, depth first.
+Outcome run_all(const Machine& machine, std::size_t most_states) {
+  Outcome outcome{.exhaustive = true};
+  std::unordered_set<std::string> seen;
+  std::vector<State> open = {machine.initial()};
+  while (!open.empty()) {
+    const State state = std::move(open.back());
+    open.pop_back();
+    bool moved = false;
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      if (!machine.can_run(state, lane)) continue;
+      moved = true;
+      State after = state;
+      outcome.wrong = machine.run(after, lane);
+      if (!outcome.wrong.empty()) return outcome;
+      if (seen.insert(after.key()).second) open.push_back(std::move(after));
+    }
+    if (!moved && !machine.is_done(state)) outcome.wrong = "deadlock";
+    if (!outcome.wrong.empty()) return outcome;
+    outcome.states = seen.size();
+    if (outcome.states > most_states) {
+      outcome.exhaustive = false;
+      return outcome;
+    }
+  }
+  return outcome;
+}
+
+// Lanes run by priorities that change a few times in a run: a lane that is far behind or far ahead is likely.
+std::string run_random(const Machine& machine, std::mt19937_64& random) {
+  State state = machine.initial();
+  std::array<std::size_t, kLanes> order = {0, 1, 2, 3};
+  for (int until_change = 0; !machine.is_done(state); --until_change) {
+    if (until_change <= 0) {
+      std::ranges::shuffle(order, random);
+      until_change = static_cast<int>(random() % 30);
+    }
+    const auto lane = std::ranges::find_if(order, [&](std::size_t l) { return machine.can_run(state, l); });
+    if (lane == order.end()) return "deadlock";
+    if (std::string wrong = machine.run(state, *lane); !wrong.empty()) return wrong;
+  }
+  return {};
+}
+
+}  // namespace
+
+Outcome execute(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
+                std::size_t most_states, std::uint64_t seed) {
+  // A first step, one after it, one after a skipped optimizer step.
+  const Program program = compile(trace, sizes, schedule, {true, false, true});
+  const Machine machine(sizes, schedule, program);
+  Outcome outcome = run_all(machine, most_states);
+  if (outcome.exhaustive) return outcome;
+  std::mt19937_64 random(seed);
+  for (int run = 0; run < kRuns && outcome.wrong.empty(); ++run) outcome.wrong = run_random(machine, random);
+  return outcome;
+}
+
+}  // namespace tessera::schedule::oracle

@@ -1,0 +1,302 @@
+#include "tests/schedule/oracle_cases.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <span>
+#include <tuple>
+#include <utility>
+
+namespace tessera::schedule::oracle {
+namespace {
+
+std::size_t at(int index) {
+  return static_cast<std::size_t>(index);
+}
+
+int between(int low, int high, std::mt19937_64& random) {
+  return low + static_cast<int>(random() % static_cast<std::uint64_t>(high - low + 1));
+}
+
+Case two_layers() {
+  Recorder step("two layers, two microbatches", {{"a", 2, 2}, {"b", 3, 1}});
+  for (int microbatch = 0; microbatch < 2; ++microbatch) {
+    step.microbatch();
+    step.use(0, Pass::forward), step.use(1, Pass::forward);
+    step.backward(1), step.backward(0);
+  }
+  step.publish(0), step.publish(1);
+  return step.take();
+}
+
+Case tied_embedding() {
+  Recorder step("a tied embedding, produced twice", {{"embedding", 3, 3}, {"w", 2, 2}});
+  for (int microbatch = 0; microbatch < 2; ++microbatch) {
+    step.microbatch();
+    step.use(0, Pass::forward), step.use(1, Pass::forward), step.use(0, Pass::forward);
+    step.backward(0), step.backward(1), step.backward(0);
+  }
+  step.publish(0), step.publish(1);
+  return step.take();
+}
+
+Case layer_twice() {
+  Recorder step("a layer used twice, the uses nested", {{"shared", 2, 2}, {"w", 2, 1}});
+  step.microbatch();
+  step.consume(0, Pass::forward), step.consume(0, Pass::forward);
+  step.release(0, Pass::forward), step.release(0, Pass::forward);
+  step.use(1, Pass::forward), step.use(0, Pass::forward);
+  step.backward(0), step.backward(1), step.backward(0);
+  step.publish(1), step.publish(0);
+  return step.take();
+}
+
+Case frozen() {
+  Recorder step("a frozen weight", {{"frozen", 2, 0}, {"w", 2, 2}, {"norm", 0, 1}});
+  for (int microbatch = 0; microbatch < 2; ++microbatch) {
+    step.microbatch();
+    for (int parameter = 0; parameter < 3; ++parameter) step.use(parameter, Pass::forward);
+    for (int parameter = 2; parameter >= 0; --parameter) step.backward(parameter);
+  }
+  step.publish(1), step.publish(2);
+  return step.take();
+}
+
+Case recompute() {
+  Recorder step("recompute inside backward", {{"a", 2, 1}, {"b", 2, 1}, {"c", 1, 1}});
+  step.microbatch();
+  for (int parameter = 0; parameter < 3; ++parameter) step.use(parameter, Pass::forward);
+  step.backward(2);
+  step.use(0, Pass::recompute), step.use(1, Pass::recompute);
+  step.backward(1), step.backward(0);
+  step.publish(0), step.publish(1), step.publish(2);
+  return step.take();
+}
+
+Case coalesced() {
+  Recorder step("neighbours in one unit, published apart", {{"a", 1, 1}, {"b", 1, 2}, {"c", 2, 1}});
+  for (int microbatch = 0; microbatch < 2; ++microbatch) {
+    step.microbatch();
+    for (int parameter = 0; parameter < 3; ++parameter) step.use(parameter, Pass::forward);
+    for (int parameter = 2; parameter >= 0; --parameter) step.backward(parameter);
+  }
+  step.publish(0), step.publish(2), step.publish(1);
+  return step.take({{0, 1}, {2}});
+}
+
+Case delayed_gradients() {
+  Recorder step("weight gradients after the backward", {{"a", 2, 2}, {"b", 2, 2}});
+  for (int microbatch = 0; microbatch < 2; ++microbatch) {
+    step.microbatch();
+    step.use(0, Pass::forward), step.use(1, Pass::forward);
+    step.use(1, Pass::backward), step.use(0, Pass::backward);
+    step.produce(1), step.produce(0);
+  }
+  step.publish(1), step.publish(0);
+  return step.take();
+}
+
+Case evaluation() {
+  Recorder step("an evaluation", {{"a", 2, 2}, {"b", 3, 1}}, StepKind::evaluate);
+  for (int microbatch = 0; microbatch < 2; ++microbatch) {
+    step.microbatch();
+    step.use(0, Pass::forward), step.use(1, Pass::forward), step.use(0, Pass::forward);
+  }
+  return step.take();
+}
+
+// A stretch in which a unit is in use.
+struct Use {
+  int unit = 0, first = 0, last = 0;
+};
+
+std::vector<Use> uses_of(const Case& made) {
+  std::vector<int> users(made.gather_units.size(), 0), open(made.gather_units.size(), -1);
+  std::vector<Use> uses;
+  for (int index = 0; index < static_cast<int>(made.trace.size()); ++index) {
+    const Event& event = made.trace[at(index)];
+    for (int unit = 0; unit < static_cast<int>(made.gather_units.size()); ++unit) {
+      if (std::ranges::find(made.gather_units[at(unit)], event.parameter) == made.gather_units[at(unit)].end())
+        continue;
+      if (event.kind == EventKind::consume && users[at(unit)]++ == 0) {
+        open[at(unit)] = static_cast<int>(uses.size());
+        uses.push_back({unit, index, index});
+      }
+      if (event.kind == EventKind::release && --users[at(unit)] == 0) uses[at(open[at(unit)])].last = index;
+    }
+  }
+  return uses;
+}
+
+bool overlap(std::int64_t a, std::int64_t a_bytes, std::int64_t b, std::int64_t b_bytes) {
+  return a < b + b_bytes && b < a + a_bytes;
+}
+
+void place_gathers(const Case& made, Schedule& schedule, std::mt19937_64& random) {
+  std::vector<Residency> placed;
+  std::map<int, std::size_t> newest;  // by unit
+  for (const Use& use : uses_of(made)) {
+    if (const auto old = newest.find(use.unit); old != newest.end()) {
+      // The unit stays where nobody has taken its bytes, half of the times.
+      const Residency& kept = placed[old->second];
+      const bool is_free = std::none_of(placed.begin() + static_cast<std::ptrdiff_t>(old->second) + 1, placed.end(),
+                                        [&](const Residency& other) {
+                                          return overlap(kept.offset, schedule.gather_bytes[at(kept.unit)],
+                                                         other.offset, schedule.gather_bytes[at(other.unit)]);
+                                        });
+      if (is_free && random() % 2 == 0) {
+        placed[old->second].last = use.last;
+        continue;
+      }
+    }
+    Residency next{.unit = use.unit, .wait = use.first, .last = use.last};
+    const std::int64_t bytes = schedule.gather_bytes[at(use.unit)];
+    next.offset = between(0, 5, random);
+    auto in_the_way = [&](const Residency& other) {
+      return overlap(next.offset, bytes, other.offset, schedule.gather_bytes[at(other.unit)]);
+    };
+    while (std::ranges::any_of(placed, [&](const Residency& o) { return in_the_way(o) && o.last >= use.first; }))
+      ++next.offset;
+    next.free = std::min(-1, -schedule.publishes());
+    for (int index = schedule.body; index < schedule.events; ++index)
+      if (std::ranges::count(made.gather_units[at(use.unit)], made.trace[at(index)].parameter))
+        next.free = std::max(next.free, schedule.position_of(index));
+    for (const Residency& other : placed)
+      if (in_the_way(other)) next.free = std::max(next.free, other.last);
+    const int earliest = placed.empty() ? next.free : std::max(next.free, placed.back().issue);
+    next.issue = between(earliest, random() % 2 ? earliest : next.wait - 1, random);
+    newest[use.unit] = placed.size();
+    placed.push_back(next);
+  }
+  for (const Residency& it : placed)
+    schedule.gather_arena = std::max(schedule.gather_arena, it.offset + schedule.gather_bytes[at(it.unit)]);
+  schedule.residencies = std::move(placed);
+}
+
+void place_reductions(const Case& made, Schedule& schedule, std::mt19937_64& random) {
+  std::map<std::pair<int, int>, Reduction> by_unit;  // and microbatch
+  for (int index = 0; index < schedule.body; ++index) {
+    const Event& event = made.trace[at(index)];
+    if (event.kind != EventKind::produce) continue;
+    for (int unit = 0; unit < static_cast<int>(made.reduce_units.size()); ++unit) {
+      if (!std::ranges::count(made.reduce_units[at(unit)], event.parameter)) continue;
+      const Reduction fresh{.unit = unit, .microbatch = event.microbatch, .first = index};
+      by_unit.try_emplace({unit, event.microbatch}, fresh).first->second.issue = index;
+    }
+  }
+  std::vector<Reduction> placed;
+  for (const auto& [key, reduction] : by_unit) placed.push_back(reduction);
+  std::ranges::sort(placed, {}, &Reduction::first);
+  for (std::size_t i = 0; i < placed.size(); ++i) {
+    Reduction& next = placed[i];
+    const std::int64_t bytes = schedule.reduce_bytes[at(next.unit)];
+    next.finish = between(next.issue, schedule.body - 1, random);
+    next.offset = between(0, 3, random);
+    auto in_the_way = [&](const Reduction& other) {
+      return overlap(next.offset, bytes, other.offset, schedule.reduce_bytes[at(other.unit)]);
+    };
+    const auto earlier = std::span(placed).first(i);
+    while (std::ranges::any_of(earlier, [&](const Reduction& o) { return in_the_way(o) && o.issue >= next.first; }))
+      ++next.offset;
+    for (Reduction& other : earlier)
+      if (in_the_way(other)) other.finish = std::min(other.finish, next.first - 1);
+    schedule.reduce_arena = std::max(schedule.reduce_arena, next.offset + bytes);
+  }
+  std::ranges::sort(placed, {}, &Reduction::issue);
+  std::map<int, std::size_t> newest;
+  for (std::size_t i = 0; i < placed.size(); ++i) newest[placed[i].unit] = i;
+  for (const auto& [unit, index] : newest) placed[index].replicas = true;
+  schedule.reductions = std::move(placed);
+}
+
+}  // namespace
+
+Recorder::Recorder(std::string name, const std::vector<Parameter>& parameters, StepKind kind) : kind_(kind) {
+  made_.name = std::move(name);
+  for (const Parameter& it : parameters)
+    made_.sizes.push_back({.name = it.name,
+                           .gathered = it.gathered,
+                           .gather_wire = it.gathered,
+                           .staging = it.staging,
+                           .scratch = it.staging,
+                           .reduce_wire = it.staging});
+}
+
+void Recorder::backward(int parameter) {
+  consume(parameter, Pass::backward);
+  if (made_.sizes[at(parameter)].staging > 0) produce(parameter);
+  release(parameter, Pass::backward);
+}
+
+void Recorder::publish(int parameter) {
+  microbatch_ = -1;
+  add(EventKind::publish, parameter, Pass::forward);
+}
+
+void Recorder::add(EventKind kind, int parameter, Pass pass) {
+  made_.trace.push_back({.kind = kind,
+                         .step = kind_,
+                         .microbatch = microbatch_,
+                         .pass = pass,
+                         .parameter = parameter,
+                         .ordinal = happened_[{kind, microbatch_, pass, parameter}]++});
+}
+
+Case Recorder::take(std::vector<Unit> units) {
+  if (units.empty())
+    for (int parameter = 0; parameter < static_cast<int>(made_.sizes.size()); ++parameter) units.push_back({parameter});
+  for (const Unit& unit : units) {
+    if (made_.sizes[at(unit[0])].gathered > 0) made_.gather_units.push_back(unit);
+    if (made_.sizes[at(unit[0])].staging > 0 && kind_ == StepKind::train) made_.reduce_units.push_back(unit);
+  }
+  return std::move(made_);
+}
+
+std::vector<Case> cases() {
+  return {two_layers(), tied_embedding(), layer_twice(),       frozen(),
+          recompute(),  coalesced(),      delayed_gradients(), evaluation()};
+}
+
+Schedule random_schedule(const Case& made, std::mt19937_64& random) {
+  Schedule schedule{.kind = made.trace[0].step, .events = static_cast<int>(made.trace.size())};
+  schedule.body =
+      static_cast<int>(std::ranges::find(made.trace, EventKind::publish, &Event::kind) - made.trace.begin());
+  for (const Event& event : made.trace) schedule.microbatches = std::max(schedule.microbatches, event.microbatch + 1);
+  schedule.trace_hash = hash_trace(made.trace);
+  schedule.gather_units = made.gather_units;
+  schedule.reduce_units = made.reduce_units;
+  for (const Unit& unit : made.gather_units) {
+    schedule.gather_bytes.push_back(0);
+    for (const int id : unit) schedule.gather_bytes.back() += made.sizes[at(id)].gathered;
+  }
+  for (const Unit& unit : made.reduce_units) {
+    schedule.reduce_bytes.push_back(0);
+    std::int64_t scratch = 0;
+    for (const int id : unit) schedule.reduce_bytes.back() += made.sizes[at(id)].staging;
+    for (const int id : unit) scratch += made.sizes[at(id)].scratch;
+    schedule.scratch = std::max(schedule.scratch, scratch);
+  }
+  place_gathers(made, schedule, random);
+  place_reductions(made, schedule, random);
+  return schedule;
+}
+
+Case mirrored_layers(int layers, int microbatches, const std::vector<std::int64_t>& bytes) {
+  std::vector<Recorder::Parameter> parameters;
+  for (int layer = 0; layer < layers; ++layer) {
+    const std::int64_t own = bytes[at(layer) % bytes.size()];
+    parameters.push_back({fmt::format("w{}", layer), own, own});
+  }
+  Recorder step("mirrored layers", parameters);
+  for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
+    step.microbatch();
+    for (int layer = 0; layer < layers; ++layer) step.use(layer, Pass::forward);
+    for (int layer = layers - 1; layer >= 0; --layer) step.backward(layer);
+  }
+  for (int layer = 0; layer < layers; ++layer) step.publish(layer);
+  return step.take();
+}
+
+}  // namespace tessera::schedule::oracle

@@ -1,0 +1,174 @@
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "tests/schedule/oracle_cases.h"
+
+namespace tessera::schedule::oracle {
+namespace {
+
+using Random = std::mt19937_64;
+
+constexpr std::array<const char*, kMutations> kNames = {"drop a wait for free", "shorten a wait for free",
+                                                        "wait later",           "swap gather offsets",
+                                                        "swap reduce offsets",  "issue a gather earlier",
+                                                        "issue a gather later", "reuse weights early",
+                                                        "reuse staging early",  "end weights earlier",
+                                                        "reduce earlier",       "staging later",
+                                                        "finish earlier",       "finish later",
+                                                        "lose a finish",        "lose a reduction",
+                                                        "repeat a reduction",   "flip replicas",
+                                                        "lose a residency",     "reverse two gathers"};
+
+std::size_t pick(std::size_t count, Random& random) {
+  return random() % count;
+}
+
+// Uniform from [low, high]; `low` where that is empty.
+int between(int low, int high, Random& random) {
+  return high <= low ? low : low + static_cast<int>(random() % static_cast<std::uint64_t>(high - low + 1));
+}
+
+// Somewhere else in the arena.
+template <typename Item>
+void move_offset(Item& item, std::int64_t bytes, std::int64_t arena, Random& random) {
+  if (arena > bytes) item.offset = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(arena - bytes + 1));
+}
+
+// The event of this kind before or after `index` that is of the unit; `index` where there is none.
+int neighbour(const Case& made, const Unit& unit, EventKind kind, int index, int direction) {
+  for (int i = index + direction; i >= 0 && i < static_cast<int>(made.trace.size()); i += direction) {
+    const Event& event = made.trace[static_cast<std::size_t>(i)];
+    if (event.kind == kind && std::ranges::count(unit, event.parameter)) return i;
+  }
+  return index;
+}
+
+template <typename Item>
+void sort_by_issue(std::vector<Item>& items) {
+  std::ranges::stable_sort(items, {}, &Item::issue);
+}
+
+void mutate_gathers(const Case& made, Schedule& schedule, Mutation mutation, Random& random) {
+  auto& all = schedule.residencies;
+  Residency& it = all[pick(all.size(), random)];
+  const Unit& unit = schedule.gather_units[static_cast<std::size_t>(it.unit)];
+  const std::int64_t bytes = schedule.gather_bytes[static_cast<std::size_t>(it.unit)];
+  const int earliest = std::min(-1, -schedule.publishes());
+  switch (mutation) {
+    case Mutation::drop_wait_for_free:
+      it.free = earliest;
+      break;
+    case Mutation::shorten_wait_for_free:
+      it.free = std::max(earliest, it.free - 1);
+      break;
+    case Mutation::wait_later:
+      it.wait = neighbour(made, unit, EventKind::consume, it.wait, 1);
+      break;
+    case Mutation::swap_gather_offsets:
+      std::swap(it.offset, all[pick(all.size(), random)].offset);
+      break;
+    case Mutation::gather_earlier:  // with its wait
+      it.issue = between(earliest, it.issue - 1, random);
+      it.free = std::min(it.free, it.issue);
+      sort_by_issue(all);
+      break;
+    case Mutation::gather_later:
+      it.issue = between(it.issue + 1, schedule.body - 1, random);
+      sort_by_issue(all);
+      break;
+    case Mutation::reuse_weights_early:
+      move_offset(it, bytes, schedule.gather_arena, random);
+      break;
+    case Mutation::end_weights_earlier:
+      it.last = neighbour(made, unit, EventKind::release, it.last, -1);
+      break;
+    case Mutation::lose_residency:
+      all.erase(all.begin() + (&it - all.data()));
+      break;
+    default:  // swap_units: two gathers in a row the other way round
+      if (&it != &all.back()) {
+        Residency& next = *(&it + 1);
+        std::swap(it.issue, next.issue);
+        std::swap(it, next);
+        it.free = std::min(it.free, it.issue);
+      }
+  }
+}
+
+void mutate_reductions(const Case& made, Schedule& schedule, Mutation mutation, Random& random) {
+  auto& all = schedule.reductions;
+  Reduction& it = all[pick(all.size(), random)];
+  const Unit& unit = schedule.reduce_units[static_cast<std::size_t>(it.unit)];
+  const std::int64_t bytes = schedule.reduce_bytes[static_cast<std::size_t>(it.unit)];
+  switch (mutation) {
+    case Mutation::swap_reduce_offsets:
+      std::swap(it.offset, all[pick(all.size(), random)].offset);
+      break;
+    case Mutation::reuse_staging_early:
+      move_offset(it, bytes, schedule.reduce_arena, random);
+      break;
+    case Mutation::reduce_earlier:
+      it.issue = neighbour(made, unit, EventKind::produce, it.issue, -1);
+      it.first = std::min(it.first, it.issue);
+      sort_by_issue(all);
+      break;
+    case Mutation::staging_later:
+      it.first = neighbour(made, unit, EventKind::produce, it.first, 1);
+      break;
+    case Mutation::finish_earlier:
+      it.finish = between(0, it.finish - 1, random);
+      break;
+    case Mutation::finish_later:
+      it.finish = between(it.finish + 1, schedule.body - 1, random);
+      break;
+    case Mutation::lose_finish:
+      it.finish = schedule.body;
+      break;
+    case Mutation::lose_reduction:
+      all.erase(all.begin() + (&it - all.data()));
+      break;
+    case Mutation::repeat_reduction:
+      all.insert(all.begin() + (&it - all.data()), Reduction(it));
+      break;
+    default:
+      it.replicas = !it.replicas;
+  }
+}
+
+bool is_of_gathers(Mutation mutation) {
+  switch (mutation) {
+    case Mutation::drop_wait_for_free:
+    case Mutation::shorten_wait_for_free:
+    case Mutation::wait_later:
+    case Mutation::swap_gather_offsets:
+    case Mutation::gather_earlier:
+    case Mutation::gather_later:
+    case Mutation::reuse_weights_early:
+    case Mutation::end_weights_earlier:
+    case Mutation::lose_residency:
+    case Mutation::swap_units:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+std::string name_of(Mutation mutation) {
+  return kNames[static_cast<std::size_t>(mutation)];
+}
+
+std::optional<Schedule> mutate(const Case& made, const Schedule& schedule, Mutation mutation, Random& random) {
+  Schedule mutated = schedule;
+  if (is_of_gathers(mutation) ? schedule.residencies.empty() : schedule.reductions.empty()) return std::nullopt;
+  if (is_of_gathers(mutation))
+    mutate_gathers(made, mutated, mutation, random);
+  else
+    mutate_reductions(made, mutated, mutation, random);
+  if (mutated == schedule) return std::nullopt;
+  return mutated;
+}
+
+}  // namespace tessera::schedule::oracle

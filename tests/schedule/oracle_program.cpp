@@ -1,0 +1,167 @@
+// From a schedule to the operations of its lanes.
+#include <algorithm>
+#include <array>
+#include <map>
+#include <utility>
+
+#include "tests/schedule/oracle.h"
+
+namespace tessera::schedule::oracle {
+namespace {
+
+class Compiler {
+ public:
+  Compiler(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule)
+      : trace_(trace), sizes_(sizes), schedule_(schedule) {
+    program_.contributions.assign(sizes.size(), 0);
+    std::uint64_t bit = 1;
+    for (const Event& event : trace)
+      if (event.kind == EventKind::produce) program_.contributions[at(event.parameter)] |= std::exchange(bit, bit << 1);
+    versions_.assign(sizes.size(), 0);
+  }
+
+  void step(bool publishes) {
+    passed_[-1] = program_.lanes[0].size();
+    if (!warm_)
+      for (int position = -schedule_.events; position < -1; ++position) passed_[position] = passed_[-1];
+    gathers_until(-1);
+    serving_.assign(schedule_.gather_units.size(), -1);
+    bit_ = 1;
+    for (int index = 0; index < schedule_.body; ++index) body_event(index);
+    push(Lane::compute, {.action = Action::optimize});
+    next_gather_ = 0;
+    gathered_.clear();
+    warm_ = publishes;
+    for (int index = schedule_.body; publishes && index < schedule_.events; ++index) {
+      const int parameter = trace_[at(index)].parameter;
+      push(Lane::compute, {.action = Action::update, .parameter = parameter});
+      push(Lane::compute, {.action = Action::updated, .parameter = parameter, .version = ++versions_[at(parameter)]});
+      passed_[schedule_.position_of(index)] = program_.lanes[0].size();
+      gathers_until(schedule_.position_of(index));
+    }
+  }
+  Program take() { return std::move(program_); }
+
+ private:
+  static std::size_t at(int index) { return static_cast<std::size_t>(index); }
+  const Residency& residency(int item) const { return schedule_.residencies[at(item)]; }
+  int push(Lane lane, Operation operation) {
+    auto& operations = program_.lanes[static_cast<std::size_t>(lane)];
+    operations.push_back(std::move(operation));
+    return static_cast<int>(operations.size());
+  }
+  void wait_for_compute(Operation& operation, int position) {
+    if (const auto found = passed_.find(position); found != passed_.end())
+      operation.waits.emplace_back(Lane::compute, static_cast<int>(found->second));
+  }
+
+  void body_event(int index) {
+    const Event& event = trace_[at(index)];
+    for (int item = 0; item < static_cast<int>(schedule_.reductions.size()); ++item)
+      if (schedule_.reductions[at(item)].first == index) push(Lane::compute, {.action = Action::clear, .item = item});
+    for (int item = 0; item < static_cast<int>(schedule_.residencies.size()); ++item)
+      if (residency(item).wait == index) {
+        Operation wait;
+        if (gathered_.contains(item)) wait.waits.emplace_back(Lane::gather, gathered_[item]);
+        push(Lane::compute, wait);
+        serving_[at(residency(item).unit)] = item;
+      }
+    if (event.kind == EventKind::consume || event.kind == EventKind::release) use(index);
+    if (event.kind == EventKind::produce) produce(event);
+    for (int item = 0; item < static_cast<int>(schedule_.residencies.size()); ++item)
+      if (residency(item).last == index) push(Lane::compute, {.action = Action::end_weights, .item = item});
+    passed_[index] = program_.lanes[0].size();
+    for (int item = 0; item < static_cast<int>(schedule_.reductions.size()); ++item)
+      if (schedule_.reductions[at(item)].issue == index) reduce(item);
+    gathers_until(index);
+    for (int item = 0; item < static_cast<int>(schedule_.reductions.size()); ++item)
+      if (schedule_.reductions[at(item)].finish == index) finish(item);
+  }
+
+  void use(int index) {
+    const Event& event = trace_[at(index)];
+    if (sizes_[at(event.parameter)].gathered == 0) return;
+    const bool is_consume = event.kind == EventKind::consume;
+    const auto unit = std::ranges::find_if(schedule_.gather_units, [&](const Unit& members) {
+      return std::ranges::find(members, event.parameter) != members.end();
+    });
+    const int serving =
+        unit == schedule_.gather_units.end() ? -1 : serving_[at(int(unit - schedule_.gather_units.begin()))];
+    auto& held = held_[event.parameter];
+    if (is_consume) {
+      if (serving < 0 || residency(serving).last < index)
+        push(Lane::compute, {.action = Action::fail, .why = to_string(event) + ": no weights"});
+      held.push_back(serving);
+    }
+    if (held.empty()) return;
+    push(Lane::compute, {.action = Action::read_weight,
+                         .item = held.back(),
+                         .parameter = event.parameter,
+                         .version = versions_[at(event.parameter)]});
+    if (!is_consume) held.pop_back();
+  }
+
+  void produce(const Event& event) {
+    Operation operation{.action = Action::produce, .parameter = event.parameter, .version = static_cast<int>(bit_++)};
+    for (int item = 0; item < static_cast<int>(schedule_.reductions.size()); ++item) {
+      const Reduction& it = schedule_.reductions[at(item)];
+      const Unit& members = schedule_.reduce_units[at(it.unit)];
+      if (it.microbatch == event.microbatch && std::ranges::find(members, event.parameter) != members.end())
+        operation.item = item;
+    }
+    if (operation.item >= 0) push(Lane::compute, operation);
+  }
+
+  void reduce(int item) {
+    const Reduction& it = schedule_.reductions[at(item)];
+    Operation exchange{.action = Action::exchange, .item = item};
+    wait_for_compute(exchange, it.issue);
+    push(Lane::reduce, exchange);
+    summed_[item] = {Lane::reduce, push(Lane::reduce, {.action = Action::add, .item = item})};
+    if (!it.replicas) return;
+    push(Lane::dp, {.action = Action::read_sum, .item = item, .waits = {summed_[item]}});
+    summed_[item] = {Lane::dp, push(Lane::dp, {.action = Action::sum_replicas, .item = item})};
+  }
+
+  void finish(int item) {
+    Operation end{.action = Action::end_staging, .item = item};
+    if (summed_.contains(item)) end.waits.push_back(summed_[item]);
+    push(Lane::compute, end);
+  }
+
+  void gathers_until(int position) {
+    for (; next_gather_ < schedule_.residencies.size() && schedule_.residencies[next_gather_].issue <= position;
+         ++next_gather_) {
+      const auto item = static_cast<int>(next_gather_);
+      Operation fill{.action = Action::fill, .item = item};
+      wait_for_compute(fill, residency(item).free);
+      push(Lane::gather, fill);
+      gathered_[item] = push(Lane::gather, {.action = Action::filled, .item = item});
+    }
+  }
+
+  const Trace& trace_;
+  const std::vector<ParameterSize>& sizes_;
+  const Schedule& schedule_;
+  Program program_;
+  std::map<int, std::size_t> passed_;  // by position: operations of compute before it, the newest time
+  std::map<int, int> gathered_;        // by residency of this step: operations of the gather lane until it is filled
+  std::map<int, std::pair<Lane, int>> summed_;
+  std::map<int, std::vector<int>> held_;  // by parameter
+  std::vector<int> serving_;              // by unit
+  std::vector<int> versions_;
+  std::size_t next_gather_ = 0;
+  std::uint64_t bit_ = 1;  // number of the produce in the step, from 1
+  bool warm_ = false;
+};
+
+}  // namespace
+
+Program compile(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
+                const std::vector<bool>& publishes) {
+  Compiler compiler(trace, sizes, schedule);
+  for (const bool published : publishes) compiler.step(published);
+  return compiler.take();
+}
+
+}  // namespace tessera::schedule::oracle
