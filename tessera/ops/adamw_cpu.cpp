@@ -3,8 +3,8 @@
 
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/adamw_element.h"
-#include "tessera/ops/cast.h"
 #include "tessera/ops/element.h"
+#include "tessera/quant/elementwise.h"
 
 namespace tessera::ops {
 namespace {
@@ -45,8 +45,8 @@ void adamw_typed(const AdamW& options, const AdamWBuffers& buffers, quant::DType
     };
     const A* gradient = static_cast<const A*>(buffers.gradient) + start;
     if (buffers.gradient_type != type) {
-      cast(at(const_cast<void*>(buffers.gradient), buffers.gradient_type), buffers.gradient_type, widened.data(), type,
-           count);
+      quant::cast(at(const_cast<void*>(buffers.gradient), buffers.gradient_type), buffers.gradient_type, widened.data(),
+                  type, count);
       gradient = widened.data();
     }
     A* master = static_cast<A*>(buffers.master) + start;
@@ -56,7 +56,7 @@ void adamw_typed(const AdamW& options, const AdamWBuffers& buffers, quant::DType
                              .gradient = gradient,
                              .count = count});
     if (buffers.weight != nullptr && buffers.weight != buffers.master)
-      cast(master, type, at(buffers.weight, buffers.weight_type), buffers.weight_type, count);
+      quant::cast(master, type, at(buffers.weight, buffers.weight_type), buffers.weight_type, count);
   }
 }
 

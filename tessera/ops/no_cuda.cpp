@@ -1,7 +1,6 @@
 // What stands in for the CUDA kernels in a build without CUDA.
 #include "tessera/base/error.h"
 #include "tessera/ops/adamw.h"
-#include "tessera/ops/cast.h"
 #include "tessera/ops/cross_entropy_kernels.h"
 #include "tessera/ops/embedding_kernels.h"
 #include "tessera/ops/initialise.h"
@@ -24,13 +23,6 @@ base::CudaStream stream_of(const at::Tensor&) {
 }
 
 namespace cuda {
-
-void cast(const void*, quant::DType, void*, quant::DType, std::int64_t, base::CudaStream) {
-  refuse("cast");
-}
-void add(void*, const void*, quant::DType, std::int64_t, base::CudaStream) {
-  refuse("add");
-}
 
 void adamw(std::span<const AdamWBuffers>, const StepScalars*, const Clip*, base::CudaStream) {
   refuse("adamw");

@@ -3,10 +3,12 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/util/StringUtil.h>
+#include <array>
 
 #include "tessera/base/error.h"
 #include "tessera/ops/aten_types.h"
-#include "tessera/ops/cast.h"
+#include "tessera/quant/cuda_table.h"
+#include "tessera/quant/elementwise.h"
 
 namespace tessera::ops {
 namespace {
@@ -121,18 +123,19 @@ at::Tensor rounded_to(const at::Tensor& tensor, at::ScalarType type) {
   at::Tensor result = make(tensor.sizes(), type, tensor.device());
   const quant::DType from = to_dtype(tensor.scalar_type()), to = to_dtype(type);
   if (on_cuda(tensor))
-    cuda::cast(tensor.const_data_ptr(), from, result.mutable_data_ptr(), to, tensor.numel(), stream_of(tensor));
+    quant::require_cuda("cast").cast(tensor.const_data_ptr(), from, result.mutable_data_ptr(), to, tensor.numel(),
+                                     stream_of(tensor));
   else
-    cast(tensor.const_data_ptr(), from, result.mutable_data_ptr(), to, tensor.numel());
+    quant::cast(tensor.const_data_ptr(), from, result.mutable_data_ptr(), to, tensor.numel());
   return result;
 }
 
 void add_to(at::Tensor& sum, const at::Tensor& term) {
   const quant::DType type = to_dtype(sum.scalar_type());
   if (on_cuda(sum))
-    cuda::add(sum.mutable_data_ptr(), term.const_data_ptr(), type, sum.numel(), stream_of(sum));
+    quant::require_cuda("add").add(sum.mutable_data_ptr(), type, term.const_data_ptr(), sum.numel(), stream_of(sum));
   else
-    add(sum.mutable_data_ptr(), term.const_data_ptr(), type, sum.numel());
+    quant::ordered_sum(sum.mutable_data_ptr(), type, true, std::array{term.const_data_ptr()}, type, sum.numel());
 }
 
 }  // namespace tessera::ops

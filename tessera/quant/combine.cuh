@@ -5,44 +5,10 @@
 #include <type_traits>
 
 #include "tessera/base/cuda_word.cuh"
+#include "tessera/quant/bfloat16.h"
+#include "tessera/quant/rounding.h"
 
 namespace tessera::quant {
-
-// base::bfloat16 in device code.
-struct Bf16 {
-  std::uint16_t bits;
-};
-
-__device__ inline float widen(Bf16 value) {
-  return __uint_as_float(static_cast<std::uint32_t>(value.bits) << 16);
-}
-__device__ inline Bf16 round_to_bf16(float value) {
-  const std::uint32_t word = __float_as_uint(value);
-  const std::uint32_t rounded = word + 0x7FFFu + ((word >> 16) & 1u);
-  return {static_cast<std::uint16_t>((value != value ? word | 0x00400000u : rounded) >> 16)};
-}
-// As in kernels.cpp: the float whose rounding to bf16 is the rounding of `value`.
-__device__ inline float round_to_odd(double value) {
-  const float nearest = __double2float_rn(value);
-  std::uint32_t word = __float_as_uint(nearest);
-  word -= fabs(static_cast<double>(nearest)) > fabs(value) ? 1u : 0u;
-  word |= static_cast<double>(nearest) != value ? 1u : 0u;
-  return __uint_as_float(word);
-}
-
-template <typename To, typename From>
-__device__ To convert(From value) {
-  if constexpr (std::is_same_v<To, From>)
-    return value;
-  else if constexpr (std::is_same_v<From, Bf16>)
-    return static_cast<To>(widen(value));
-  else if constexpr (std::is_same_v<To, Bf16> && std::is_same_v<From, double>)
-    return round_to_bf16(round_to_odd(value));
-  else if constexpr (std::is_same_v<To, Bf16>)
-    return round_to_bf16(value);
-  else
-    return static_cast<To>(value);
-}
 
 // What is done with the parts: In is their type, Acc that of the value under way, Out that of the result.
 template <typename AccType, typename InType, typename OutType>
@@ -50,8 +16,8 @@ struct Sum {
   using Acc = AccType;
   using In = InType;
   using Out = OutType;
-  __device__ static Acc first(In part) { return convert<Acc>(part); }
-  __device__ static Acc next(Acc value, In part) { return value + convert<Acc>(part); }
+  __device__ static Acc first(In part) { return round_to<Acc>(part); }
+  __device__ static Acc next(Acc value, In part) { return value + round_to<Acc>(part); }
 };
 
 template <typename T, bool kMaximum>
@@ -64,8 +30,8 @@ struct Extreme {
     if constexpr (std::is_integral_v<T>) {
       return (kMaximum ? b > a : b < a) ? b : a;
     } else {
-      using Wide = std::conditional_t<std::is_same_v<T, Bf16>, float, T>;
-      const Wide x = convert<Wide>(a), y = convert<Wide>(b);
+      using Wide = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
+      const Wide x = round_to<Wide>(a), y = round_to<Wide>(b);
       return (kMaximum ? y > x : y < x) || y != y ? b : a;
     }
   }
@@ -141,7 +107,7 @@ __device__ void combine(const PartList& parts, const typename Op::Acc* start, ty
   for (int g = 0; g < kGroups; ++g) {
     Out result[N];
 #pragma unroll
-    for (int i = 0; i < N; ++i) result[i] = convert<Out>(value[g][i]);
+    for (int i = 0; i < N; ++i) result[i] = round_to<Out>(value[g][i]);
     if (live[g]) store(out + at[g], result);
   }
 }

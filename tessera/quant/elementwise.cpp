@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <type_traits>
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/quant/bfloat16.h"
+#include "tessera/quant/floating.h"
 
 namespace tessera::quant {
 namespace {
@@ -19,45 +18,9 @@ constexpr std::int64_t kBlock = 2048;
 // Parts added in one pass over a block.
 constexpr std::size_t kPartsAtOnce = 8;
 
-// The float whose rounding to bf16 is the rounding of `value`: truncated, with an odd last bit when inexact.
-float round_to_odd(double value) {
-  const auto nearest = static_cast<float>(value);
-  auto word = std::bit_cast<std::uint32_t>(nearest);
-  word -= std::fabs(static_cast<double>(nearest)) > std::fabs(value) ? 1u : 0u;
-  word |= static_cast<double>(nearest) != value ? 1u : 0u;
-  return std::bit_cast<float>(word);
-}
-
-template <typename To, typename From>
-To convert(From value) {
-  if constexpr (std::is_same_v<To, From>)
-    return value;
-  else if constexpr (std::is_same_v<From, bfloat16>)
-    return static_cast<To>(static_cast<float>(value));
-  else if constexpr (std::is_same_v<To, bfloat16> && std::is_same_v<From, double>)
-    return bfloat16(round_to_odd(value));
-  else
-    return static_cast<To>(value);
-}
-
 template <typename To, typename From>
 void cast_loop(const From* source, To* target, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) target[i] = convert<To>(source[i]);
-}
-
-// Calls visit(T{}) with the C++ type of a floating `type`.
-template <typename Visit>
-void with_floating(DType type, const char* where, Visit visit) {
-  switch (type) {
-    case DType::bf16:
-      return visit(bfloat16{});
-    case DType::fp32:
-      return visit(float{});
-    case DType::fp64:
-      return visit(double{});
-    default:
-      throw Error("{}: expected a floating type, got {}", where, name_of(type));
-  }
+  for (std::int64_t i = 0; i < count; ++i) target[i] = round_to<To>(source[i]);
 }
 
 // out[i] = start + parts[0][i] + ... + parts[kParts - 1][i] in Acc, start = out[i] or nothing. Parts and out may be the
@@ -66,9 +29,9 @@ template <typename Acc, bool kFromOut, std::size_t kParts, typename Out, typenam
 void add_parts(Out* out, const std::array<const Part*, kPartsAtOnce> parts, std::int64_t count) {
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < count; ++i) {
-    Acc value = kFromOut ? convert<Acc>(out[i]) : convert<Acc>(parts[0][i]);
-    for (std::size_t p = kFromOut ? 0 : 1; p < kParts; ++p) value += convert<Acc>(parts[p][i]);
-    out[i] = convert<Out>(value);
+    Acc value = kFromOut ? round_to<Acc>(out[i]) : round_to<Acc>(parts[0][i]);
+    for (std::size_t p = kFromOut ? 0 : 1; p < kParts; ++p) value += round_to<Acc>(parts[p][i]);
+    out[i] = round_to<Out>(value);
   }
 }
 
@@ -197,8 +160,8 @@ void copy_matrix(const void* source, std::int64_t source_stride, void* target, s
 }
 
 void cast(const void* source, DType from, void* target, DType to, std::int64_t count) {
-  with_floating(from, "cast from", [&](auto source_type) {
-    with_floating(to, "cast to", [&](auto target_type) {
+  dispatch_floating(from, "cast from", [&](auto source_type) {
+    dispatch_floating(to, "cast to", [&](auto target_type) {
       using From = decltype(source_type);
       using To = decltype(target_type);
       if constexpr (std::is_same_v<From, To>) {
@@ -215,7 +178,7 @@ void ordered_sum(void* sum, DType accumulator, bool accumulate, std::span<const 
   TESSERA_CHECK(accumulator == DType::fp32 || accumulator == DType::fp64,
                 "ordered_sum: expected an accumulator of fp32 or fp64, got {}", name_of(accumulator));
   TESSERA_CHECK(!parts.empty() || accumulate, "ordered_sum: no parts and nothing to start from");
-  with_floating(type, "ordered_sum", [&](auto part) {
+  dispatch_floating(type, "ordered_sum", [&](auto part) {
     using Part = decltype(part);
     if (accumulator == DType::fp32)
       ordered_sum_loop<float, Part>(static_cast<float*>(sum), accumulate, parts, count);

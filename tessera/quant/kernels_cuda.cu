@@ -5,7 +5,9 @@
 
 #include "tessera/base/device_guard.h"
 #include "tessera/quant/combine.cuh"
+#include "tessera/quant/cuda_table.h"
 #include "tessera/quant/device_kernels.h"
+#include "tessera/quant/floating.h"
 
 namespace tessera::quant {
 namespace {
@@ -89,7 +91,7 @@ __global__ void __launch_bounds__(kThreads) cast_all(const From* source, To* tar
     To to[decltype(size)::value];
     load(source + at, from);
 #pragma unroll
-    for (int i = 0; i < decltype(size)::value; ++i) to[i] = convert<To>(from[i]);
+    for (int i = 0; i < decltype(size)::value; ++i) to[i] = round_to<To>(from[i]);
     store(target + at, to);
   };
   const std::int64_t piece = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -142,25 +144,51 @@ PartList list_of(Kernels::Parts parts) {
   return list;
 }
 
-// Calls visit(T{}) with the device type of a floating `type`.
-template <typename Visit>
-void with_floating(DType type, const char* where, Visit visit) {
-  switch (type) {
-    case DType::bf16:
-      return visit(Bf16{});
-    case DType::fp32:
-      return visit(float{});
-    case DType::fp64:
-      return visit(double{});
-    default:
-      base::fail(std::string(where) + ": expected a floating type, got " + std::string(name_of(type)));
-  }
+// On a stream of the current device.
+template <typename Op>
+void launch_combine(const PartList& parts, const typename Op::Acc* start, typename Op::Out* out, std::int64_t count,
+                    base::CudaStream stream) {
+  constexpr int N = 16 / static_cast<int>(std::max(sizeof(typename Op::In), sizeof(typename Op::Out)));
+  if (can_take<Op, N>(parts, start, out))
+    combine_all<Op, N><<<blocks_for(count / N, kThreads * kGroups), kThreads, 0, stream>>>(parts, start, out, count);
+  else
+    combine_all<Op, 1><<<blocks_for(count, kThreads * kGroups), kThreads, 0, stream>>>(parts, start, out, count);
+  TESSERA_CUDA_CHECK(cudaGetLastError());
 }
-template <typename Visit>
-void with_accumulator(DType type, const char* where, Visit visit) {
-  if (type == DType::fp32) return visit(float{});
-  if (type == DType::fp64) return visit(double{});
-  base::fail(std::string(where) + ": expected an accumulator of fp32 or fp64, got " + std::string(name_of(type)));
+
+void cast_on_stream(const void* source, DType from, void* target, DType to, std::int64_t count,
+                    base::CudaStream stream) {
+  dispatch_floating(from, "cast from", [&](auto source_type) {
+    dispatch_floating(to, "cast to", [&](auto target_type) {
+      using From = decltype(source_type);
+      using To = decltype(target_type);
+      if (count <= 0) return;
+      const auto* in = static_cast<const From*>(source);
+      auto* out = static_cast<To*>(target);
+      if constexpr (std::is_same_v<From, To>) {
+        if (source == target) return;
+        TESSERA_CUDA_CHECK(cudaMemcpyAsync(target, source, static_cast<std::size_t>(count) * sizeof(To),
+                                           cudaMemcpyDeviceToDevice, stream));
+      } else {
+        constexpr int N = 16 / static_cast<int>(std::min(sizeof(From), sizeof(To)));
+        if (is_aligned(in, kAccess<From, N>) && is_aligned(out, kAccess<To, N>))
+          cast_all<From, To, N><<<blocks_for(count / N, kThreads), kThreads, 0, stream>>>(in, out, count);
+        else
+          cast_all<From, To, 1><<<blocks_for(count, kThreads), kThreads, 0, stream>>>(in, out, count);
+        TESSERA_CUDA_CHECK(cudaGetLastError());
+      }
+    });
+  });
+}
+
+void add_on_stream(void* sum, DType type, const void* term, std::int64_t count, base::CudaStream stream) {
+  dispatch_accumulator(type, "add", [&](auto element) {
+    using Acc = decltype(element);
+    if (count <= 0) return;
+    PartList list;
+    list.data[list.used++] = term;
+    launch_combine<Sum<Acc, Acc, Acc>>(list, static_cast<const Acc*>(sum), static_cast<Acc*>(sum), count, stream);
+  });
 }
 
 class CudaKernels final : public Kernels {
@@ -175,7 +203,10 @@ class CudaKernels final : public Kernels {
   void fill(void* target, DType type, double value, std::int64_t count) const override;
   void copy_matrix(const void* source, std::int64_t source_stride, void* target, std::int64_t target_stride,
                    std::int64_t rows, std::int64_t cols, std::size_t element_bytes) const override;
-  void cast(const void* source, DType from, void* target, DType to, std::int64_t count) const override;
+  void cast(const void* source, DType from, void* target, DType to, std::int64_t count) const override {
+    const base::DeviceGuard guard(device_);
+    cast_on_stream(source, from, target, to, count, stream_);
+  }
   void ordered_sum(void* sum, DType accumulator, bool accumulate, Parts parts, DType type,
                    std::int64_t count) const override;
   void ordered_sum_squares(void* sum, DType accumulator, bool accumulate, Parts parts, DType type, std::int64_t rows,
@@ -210,13 +241,8 @@ class CudaKernels final : public Kernels {
 template <typename Op>
 void CudaKernels::launch(const PartList& parts, const typename Op::Acc* start, typename Op::Out* out,
                          std::int64_t count) const {
-  constexpr int N = 16 / static_cast<int>(std::max(sizeof(typename Op::In), sizeof(typename Op::Out)));
   const base::DeviceGuard guard(device_);
-  if (can_take<Op, N>(parts, start, out))
-    combine_all<Op, N><<<blocks_for(count / N, kThreads * kGroups), kThreads, 0, stream_>>>(parts, start, out, count);
-  else
-    combine_all<Op, 1><<<blocks_for(count, kThreads * kGroups), kThreads, 0, stream_>>>(parts, start, out, count);
-  TESSERA_CUDA_CHECK(cudaGetLastError());
+  launch_combine<Op>(parts, start, out, count, stream_);
 }
 
 template <typename Op>
@@ -328,34 +354,11 @@ void CudaKernels::copy_matrix(const void* source, std::int64_t source_stride, vo
   go(std::uint8_t{});
 }
 
-void CudaKernels::cast(const void* source, DType from, void* target, DType to, std::int64_t count) const {
-  with_floating(from, "cast from", [&](auto source_type) {
-    with_floating(to, "cast to", [&](auto target_type) {
-      using From = decltype(source_type);
-      using To = decltype(target_type);
-      if (count <= 0) return;
-      if constexpr (std::is_same_v<From, To>) {
-        copy(source, target, static_cast<std::size_t>(count) * sizeof(To));
-      } else {
-        constexpr int N = 4;
-        const base::DeviceGuard guard(device_);
-        const auto* in = static_cast<const From*>(source);
-        auto* out = static_cast<To*>(target);
-        if (is_aligned(in, kAccess<From, N>) && is_aligned(out, kAccess<To, N>))
-          cast_all<From, To, N><<<blocks_for(count / N, kThreads), kThreads, 0, stream_>>>(in, out, count);
-        else
-          cast_all<From, To, 1><<<blocks_for(count, kThreads), kThreads, 0, stream_>>>(in, out, count);
-        TESSERA_CUDA_CHECK(cudaGetLastError());
-      }
-    });
-  });
-}
-
 void CudaKernels::ordered_sum(void* sum, DType accumulator, bool accumulate, Parts parts, DType type,
                               std::int64_t count) const {
   check(!parts.empty() || accumulate, "ordered_sum: no parts and nothing to start from");
-  with_accumulator(accumulator, "ordered_sum", [&](auto acc) {
-    with_floating(type, "ordered_sum", [&](auto part) {
+  dispatch_accumulator(accumulator, "ordered_sum", [&](auto acc) {
+    dispatch_floating(type, "ordered_sum", [&](auto part) {
       using Acc = decltype(acc);
       auto* out = static_cast<Acc*>(sum);
       if (count > 0 && !parts.empty())
@@ -367,8 +370,8 @@ void CudaKernels::ordered_sum(void* sum, DType accumulator, bool accumulate, Par
 void CudaKernels::ordered_sum_squares(void* sum, DType accumulator, bool accumulate, Parts parts, DType type,
                                       std::int64_t rows, std::int64_t cols, double* squares) const {
   check(!parts.empty() || accumulate, "ordered_sum_squares: no parts and nothing to start from");
-  with_accumulator(accumulator, "ordered_sum_squares", [&](auto acc) {
-    with_floating(type, "ordered_sum_squares", [&](auto part) {
+  dispatch_accumulator(accumulator, "ordered_sum_squares", [&](auto acc) {
+    dispatch_floating(type, "ordered_sum_squares", [&](auto part) {
       using Acc = decltype(acc);
       using Op = Sum<Acc, decltype(part), Acc>;
       auto* out = static_cast<Acc*>(sum);
@@ -382,7 +385,7 @@ void CudaKernels::ordered_sum_squares(void* sum, DType accumulator, bool accumul
 
 void CudaKernels::ordered_sum_bfloat16(bfloat16* out, Parts parts, std::int64_t count) const {
   check(!parts.empty(), "ordered_sum_bfloat16: no parts");
-  if (count > 0) combine_parts<Sum<float, Bf16, Bf16>>(parts, nullptr, reinterpret_cast<Bf16*>(out), count);
+  if (count > 0) combine_parts<Sum<float, bfloat16, bfloat16>>(parts, nullptr, out, count);
 }
 
 void CudaKernels::ordered_sum_integers(void* out, Parts parts, DType type, std::int64_t count) const {
@@ -414,14 +417,20 @@ void CudaKernels::ordered_extreme(void* out, Parts parts, DType type, std::int64
     case DType::i64:
       return take(std::int64_t{});
     default:
-      return with_floating(type, "ordered_extreme", take);
+      return dispatch_floating(type, "ordered_extreme", take);
   }
 }
 
+std::unique_ptr<Kernels> make_kernels(base::Device device, base::CudaStream stream) {
+  return std::make_unique<CudaKernels>(device, stream);
+}
+
+constexpr CudaTable kTable{.make_kernels = make_kernels, .cast = cast_on_stream, .add = add_on_stream};
+
 }  // namespace
 
-std::unique_ptr<Kernels> make_cuda_kernels(base::Device device, base::CudaStream stream) {
-  return std::make_unique<CudaKernels>(device, stream);
+const CudaTable* cuda_table() {
+  return &kTable;
 }
 
 }  // namespace tessera::quant

@@ -10,7 +10,7 @@
 namespace tessera::shard {
 namespace {
 
-using quant::Bf16;
+using quant::bfloat16;
 using quant::DType;
 
 constexpr int kWarp = 32, kThreads = 256, kWarps = kThreads / kWarp;
@@ -108,7 +108,7 @@ __device__ void load_part(const RowSum& a, const std::int32_t* places, int rank,
   const std::int64_t at = places[rank];
   if (at >= 0) quant::load(reinterpret_cast<const Wire*>(a.rows.of(rank)) + at * a.columns + column, values);
 #pragma unroll
-  for (int i = 0; i < N; ++i) part[i] = quant::convert<Acc>(values[i]);
+  for (int i = 0; i < N; ++i) part[i] = quant::round_to<Acc>(values[i]);
 }
 // sum + part, or part where nothing is in the sum yet.
 template <typename Acc, int N>
@@ -196,7 +196,7 @@ void with_types(const RowSum& a, Visit visit) {
     if (a.accumulator == DType::fp64) return visit(wire, double{});
     base::fail("sum of rows: expected an accumulator of fp32 or fp64, got " + std::string(name_of(a.accumulator)));
   };
-  if (a.wire == DType::bf16) return with_accumulator(Bf16{});
+  if (a.wire == DType::bf16) return with_accumulator(bfloat16{});
   if (a.wire == DType::fp32) return with_accumulator(float{});
   if (a.wire == DType::fp64) return with_accumulator(double{});
   base::fail("sum of rows: expected a floating type, got " + std::string(name_of(a.wire)));

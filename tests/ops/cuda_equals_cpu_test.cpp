@@ -9,7 +9,6 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/aten_types.h"
-#include "tessera/ops/cast.h"
 #include "tessera/ops/cross_entropy.h"
 #include "tessera/ops/embedding.h"
 #include "tessera/ops/initialise.h"

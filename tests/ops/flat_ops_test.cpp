@@ -12,7 +12,6 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/aten_types.h"
-#include "tessera/ops/cast.h"
 #include "tessera/ops/element.h"
 #include "tessera/ops/exponential.h"
 #include "tests/ops/values.h"
@@ -63,48 +62,6 @@ TEST(Exponential, HasTheRightEnds) {
   // Below the smallest normal number the two halves of 2^n underflow gradually: within two of the smallest steps.
   EXPECT_NEAR(exponential(-95.0f), std::exp(-95.0), 2 * 1.4013e-45);
   EXPECT_NEAR(exponential(-103.0f), std::exp(-103.0), 2 * 1.4013e-45);
-}
-
-// ---- casts
-
-TEST(Cast, RoundsToNearestEvenOnce) {
-  EXPECT_EQ(round_to<quant::bfloat16>(1.0 + 0x1p-8).bits, 0x3F80);            // a tie: to even
-  EXPECT_EQ(round_to<quant::bfloat16>(1.0 + 0x1p-8 + 0x1p-40).bits, 0x3F81);  // twice rounded it would be the tie
-  EXPECT_EQ(round_to<quant::bfloat16>(1.0 + 0x3p-8 - 0x1p-40).bits, 0x3F81);
-  EXPECT_EQ(round_to<quant::bfloat16>(-(1.0 + 0x1p-8 + 0x1p-40)).bits, 0xBF81);
-  EXPECT_EQ(round_to<quant::bfloat16>(1e300).bits, 0x7F80);
-  EXPECT_EQ(round_to<quant::bfloat16>(-1e-60).bits, 0x8000);
-  EXPECT_EQ(round_to<quant::bfloat16>(0.0).bits, 0);
-  EXPECT_EQ(round_to<quant::bfloat16>(std::numeric_limits<double>::quiet_NaN()).bits & 0x7FC0, 0x7FC0);
-  EXPECT_EQ(round_to<quant::bfloat16>(-std::numeric_limits<double>::infinity()).bits, 0xFF80);
-}
-
-TEST(Cast, RoundsRangesOfDoublesToBf16Once) {
-  const std::vector<double> values(20, 1.0 + 0x1p-8 + 0x1p-40);
-  std::vector<quant::bfloat16> rounded(values.size());
-  cast(values.data(), DType::fp64, rounded.data(), DType::bf16, static_cast<std::int64_t>(values.size()));
-  for (const quant::bfloat16& value : rounded) EXPECT_EQ(value.bits, 0x3F81);
-}
-
-TEST(Cast, DoesNotDependOnPosition) {
-  constexpr std::int64_t numel = 200;
-  for (const DType from : {DType::bf16, DType::fp32, DType::fp64}) {
-    for (const DType to : {DType::bf16, DType::fp32, DType::fp64}) {
-      const at::Tensor source = tensor_of(random_values(numel, 1), {numel}, to_scalar_type(from));
-      std::vector<std::byte> whole(numel * quant::size_of(to)), part(whole.size());
-      cast(source.const_data_ptr(), from, whole.data(), to, numel);
-      for (std::int64_t begin = 0; begin < 40; ++begin) {
-        const std::int64_t count = numel - 3 * begin;
-        const auto* start = static_cast<const std::byte*>(source.const_data_ptr()) +
-                            static_cast<std::size_t>(begin) * quant::size_of(from);
-        cast(start, from, part.data(), to, count);
-        EXPECT_EQ(std::memcmp(part.data(), whole.data() + static_cast<std::size_t>(begin) * quant::size_of(to),
-                              static_cast<std::size_t>(count) * quant::size_of(to)),
-                  0)
-            << name_of(from) << " to " << name_of(to) << " from " << begin;
-      }
-    }
-  }
 }
 
 // ---- AdamW

@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "tessera/ops/aten_types.h"
-#include "tessera/ops/cast.h"
 #include "tessera/ops/tensor.h"
+#include "tessera/quant/elementwise.h"
 
 namespace tessera::ops::test {
 
@@ -29,7 +29,7 @@ at::Tensor tensor_of(const Values& values, at::IntArrayRef shape, const at::Tens
   const at::ScalarType type = c10::typeMetaToScalarType(options.dtype());
   at::Tensor tensor = make(shape, type);
   EXPECT_EQ(static_cast<std::size_t>(tensor.numel()), values.size());
-  cast(values.data(), quant::DType::fp64, tensor.mutable_data_ptr(), to_dtype(type), tensor.numel());
+  quant::cast(values.data(), quant::DType::fp64, tensor.mutable_data_ptr(), to_dtype(type), tensor.numel());
   return tensor.to(options.device());
 }
 
@@ -48,7 +48,8 @@ at::Tensor ids_tensor(const std::vector<std::int64_t>& ids, at::Device device) {
 Values values_of(const at::Tensor& tensor) {
   const at::Tensor source = tensor.cpu().contiguous();
   Values values(static_cast<std::size_t>(source.numel()));
-  cast(source.const_data_ptr(), to_dtype(source.scalar_type()), values.data(), quant::DType::fp64, source.numel());
+  quant::cast(source.const_data_ptr(), to_dtype(source.scalar_type()), values.data(), quant::DType::fp64,
+              source.numel());
   return values;
 }
 
