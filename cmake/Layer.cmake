@@ -1,6 +1,6 @@
-# tessera_layer(NAME [FOLDERS ...] [DEPENDS ...] [PRECOMPILED KIND ...]): one static library a layer, made of every .cpp file in its folder and
-# in these folders within. no_mpi.cpp is compiled where MPI is not found; *.cu and *_cuda.cpp with TESSERA_CUDA,
-# no_cuda.cpp and *_no_cuda.cpp without it.
+# tessera_layer(NAME [FOLDERS ...] [DEPENDS ...] [PRECOMPILED KIND ...]): one static library a layer, made of every .cpp
+# file in its folder and in these folders within. no_mpi.cpp is compiled where MPI is not found; *.cu and *_cuda.cpp with
+# TESSERA_CUDA, no_cuda.cpp and *_no_cuda.cpp without it. KIND: as tessera_precompile has it; core unless given.
 function(tessera_layer NAME)
   cmake_parse_arguments(ARG "" "" "FOLDERS;DEPENDS;PRECOMPILED" ${ARGN})
   list(TRANSFORM ARG_FOLDERS APPEND "/*.cpp" OUTPUT_VARIABLE within)

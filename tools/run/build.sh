@@ -1,7 +1,8 @@
-# build PRESET: set-up, configure when needed, compile.
+# build PRESET [TARGET...]: set-up, configure when needed, compile; without a target all of it, tests included.
 
 build() {
   local preset="$1"
+  shift
   [[ "$preset" =~ ^(cpu|cpu-debug|cpu-asan|cpu-tsan|cuda)$ ]] ||
     fail "unknown preset '$preset': expected cpu, cpu-debug, cpu-asan, cpu-tsan or cuda" 2
   setup
@@ -18,8 +19,8 @@ build() {
     fi
     echo "$inputs" >"$folder/configured-from"
   fi
-  say "building $preset"
-  "$CMAKE" --build "$folder" || fail "building $preset failed"
+  say "building $preset${*:+: $*}"
+  "$CMAKE" --build "$folder" ${*:+--target "$@"} || fail "building $preset failed"
   unlock_checkout
   if [[ "$preset" == cuda ]]; then say_missing_libraries "$folder/apps/tessera"; fi
 }

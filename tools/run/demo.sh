@@ -31,7 +31,7 @@ next_run_folder() {
 
 # train_demo ARGS: a flag among ARGS replaces the demo's own value of it.
 train_demo() {
-  build cpu
+  build cpu tessera
   prepare_demo_data
   local -a defaults=(--model llama-demo --data data/demo/train --valid data/demo/valid --backend local
     --ranks 4 --tp 2 --gtp 2 --seq-len 128 --micro-batch 4 --global-batch 16 --steps 300 --lr 2e-3 --warmup-steps 30)
