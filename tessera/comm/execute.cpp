@@ -292,33 +292,28 @@ std::shared_ptr<Redistribution::Staging> Redistribution::make_staging() const {
   return staging;
 }
 
-base::Fence run_together(Communicator& group, std::span<const Redistribution* const> members,
-                         std::span<const void* const> sources, std::span<void* const> targets, DType type) {
-  TESSERA_CHECK(sources.size() == members.size() && targets.size() == members.size(),
-                "redistributions on {}: expected {} sources and targets, got {} and {}", group.name(), members.size(),
-                sources.size(), targets.size());
+base::Fence run_together(Communicator& group, std::span<const Movement> movements) {
   std::vector<Send> sends;
   std::vector<Receive> receives;
-  for (std::size_t m = 0; m < members.size(); ++m) {
-    const Redistribution& member = *members[m];
-    member.check_group(group);
-    if (!member.is_contiguous())
+  for (std::size_t m = 0; m < movements.size(); ++m) {
+    const Movement& movement = movements[m];
+    const Redistribution& how = *movement.redistribution;
+    how.check_group(group);
+    if (!how.is_contiguous())
       throw Error("redistributions on {}: expected contiguous ones, got number {} which adds or needs packing ({})",
-                  group.name(), m, layout::name_of(member.collective().kind));
-    for (const auto& message : member.sends_)
+                  group.name(), m, layout::name_of(how.collective().kind));
+    for (const auto& message : how.sends_)
       sends.push_back({.peer = message.peer,
-                       .data = advance(sources[m], *message.run, type),
-                       .bytes = bytes_of(message.elements, type)});
-    for (const auto& message : member.receives_)
-      if (message.peer != member.rank_)
+                       .data = advance(movement.source, *message.run, movement.type),
+                       .bytes = bytes_of(message.elements, movement.type)});
+    for (const auto& message : how.receives_)
+      if (message.peer != how.rank_)
         receives.push_back({.peer = message.peer,
-                            .data = advance(targets[m], *message.run, type),
-                            .bytes = bytes_of(message.elements, type)});
+                            .data = advance(movement.target, *message.run, movement.type),
+                            .bytes = bytes_of(message.elements, movement.type)});
   }
-  group.lane().run([&kernels = group.kernels(), members = std::vector(members.begin(), members.end()),
-                    sources = std::vector(sources.begin(), sources.end()),
-                    targets = std::vector(targets.begin(), targets.end()), type] {
-    for (std::size_t m = 0; m < members.size(); ++m) members[m]->copy_own(kernels, sources[m], targets[m], type);
+  group.lane().run([&kernels = group.kernels(), all = std::vector(movements.begin(), movements.end())] {
+    for (const Movement& each : all) each.redistribution->copy_own(kernels, each.source, each.target, each.type);
   });
   return group.exchange(std::move(sends), std::move(receives));
 }

@@ -13,6 +13,8 @@
 
 namespace tessera::comm {
 
+struct Movement;
+
 // A plan made ready for one rank: what to pack, send, receive, unpack. Build once, run often. Data only; it must live
 // until the fences of its runs are done.
 class Redistribution {
@@ -42,9 +44,7 @@ class Redistribution {
   };
   struct Staging;
 
-  friend base::Fence run_together(Communicator& group, std::span<const Redistribution* const> members,
-                                  std::span<const void* const> sources, std::span<void* const> targets,
-                                  quant::DType type);
+  friend base::Fence run_together(Communicator& group, std::span<const Movement> movements);
 
   void check_group(const Communicator& group) const;
   void copy_own(const quant::Kernels& kernels, const void* source, void* target, quant::DType type) const;
@@ -64,10 +64,16 @@ class Redistribution {
   std::vector<Message> sends_, receives_;  // none empty, in order of peers; receives_ has this rank's own part too
 };
 
-// Several redistributions as one exchange: member m moves sources[m] to targets[m], as its own run() would. Errors: a
-// member that is not contiguous (is_contiguous) or was made for another group or rank, spans of unlike length. Members
-// must live until the fence is done; the spans need not.
-base::Fence run_together(Communicator& group, std::span<const Redistribution* const> members,
-                         std::span<const void* const> sources, std::span<void* const> targets, quant::DType type);
+// One redistribution of some memory.
+struct Movement {
+  const Redistribution* redistribution = nullptr;
+  const void* source = nullptr;
+  void* target = nullptr;
+  quant::DType type = quant::DType::fp32;
+};
+
+// Several as one exchange, each as its own run() would be. Errors: one that is not contiguous (is_contiguous) or was
+// made for another group or rank. The redistributions must live until the fence is done; the span need not.
+base::Fence run_together(Communicator& group, std::span<const Movement> movements);
 
 }  // namespace tessera::comm

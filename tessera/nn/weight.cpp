@@ -15,8 +15,8 @@ at::Tensor shaped(Context& context, void* data, quant::DType type, const Weight&
 
 ConsumedWeight::ConsumedWeight(Context& context, const Weight& weight, schedule::Pass pass)
     : context_(context), id_(weight.id), pass_(pass) {
-  const runtime::WeightView view = context.runtime.consume(weight.id, pass);
-  tensor_ = shaped(context, const_cast<void*>(view.rowwise), view.format, weight);
+  const runtime::WeightView::Plane view = context.runtime.consume(weight.id, pass).weight();
+  tensor_ = shaped(context, const_cast<void*>(view.data), view.type, weight);
 }
 
 ConsumedWeight::~ConsumedWeight() noexcept(false) {

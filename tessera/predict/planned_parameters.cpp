@@ -36,12 +36,13 @@ std::int64_t received_over_tp(const layout::Layout& from, const layout::Layout& 
 
 }  // namespace
 
-PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard::ParameterTypes& types,
+PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard::ParameterTypes& run_types,
                                    const MeshDegrees& mesh) {
+  const shard::ParameterTypes& types = shard::types_of(spec, run_types);
   const shard::Cuts cuts{.gtp = mesh.gtp, .dp = mesh.dp, .zero = mesh.zero, .node = mesh.node};
   const shard::ParameterLayouts layouts = shard::layouts_of(spec, cuts);
   const bool splits = layouts.state.size() > layouts.storage.size();
-  PlannedParameter planned{.size = shard::size_of(spec, layouts, types, cuts),
+  PlannedParameter planned{.size = shard::parameter_size(spec, layouts, types, cuts),
                            .shard_elements = greatest(layouts.storage),
                            .state_elements = greatest(layouts.state),
                            .compute_elements = greatest(spec.compute)};
@@ -51,13 +52,16 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
     planned.row_buffers = rows.buffers(types.model);
     if (spec.trainable) planned.reduce_total = mesh.tp * tp_groups * rows.exchanged(types.wire);
   }
-  if (spec.sharded && planned.row_buffers == 0)
-    planned.gather_total = std::int64_t{mesh.dp} * (mesh.gtp - 1) * sum(layouts.home) * bytes(types.model);
   const bool overlaps = layouts.home != spec.compute;
-  if (overlaps) planned.gather_total += tp_groups * received_over_tp(layouts.home, spec.compute) * bytes(types.model);
+  for (const shard::PlaneSpec& plane : shard::planes_of(spec, types)) {
+    const shard::PlaneLayouts own = shard::plane_layouts(spec, plane, layouts, cuts);
+    if (spec.sharded && planned.row_buffers == 0)
+      planned.gather_total += std::int64_t{mesh.dp} * (mesh.gtp - 1) * plane.bytes(sum(own.home));
+    if (overlaps) planned.gather_total += tp_groups * plane.bytes(received_over_tp(own.home, own.compute));
+    if (spec.trainable && splits) planned.publish_total += (mesh.dp - 1) * plane.bytes(sum(own.storage));
+  }
   if (!spec.trainable) return planned;
 
-  if (splits) planned.publish_total = (mesh.dp - 1) * sum(layouts.storage) * bytes(types.model);
   for (int tp = 0; tp < mesh.tp && planned.row_buffers == 0; ++tp)
     for (int gtp = 0; gtp < mesh.gtp; ++gtp)
       planned.reduce_total += mesh.dp * shard::exchange_bytes(spec, layouts, types, cuts, tp, gtp);

@@ -238,23 +238,19 @@ void Replay::start_gather(int index, const base::Fence& free) {
     const Entry& only = entry(unit.front());
     const shard::Materializer::Groups groups{*parallel_.gtp_gather, *parallel_.tp_gather};
     stay.arrived = only.materializer.start(only.parameter, groups, buffer, free, recording);
-    if (is_ahead(index)) note_arrival((only.materializer.single_hop() ? groups.gtp : groups.tp).lane(), stay);
+    if (is_ahead(index)) note_arrival((only.materializer.has_single_hop() ? groups.gtp : groups.tp).lane(), stay);
     return;
   }
   std::int64_t bytes = 0;
-  std::vector<const comm::Redistribution*> members;
-  std::vector<const void*> sources;
-  std::vector<void*> targets;
+  std::vector<comm::Movement> movements;
   for (const schedule::ParameterId id : unit) {
-    members.push_back(entry(id).materializer.single_hop());
-    sources.push_back(entry(id).parameter.weight.data());
-    targets.push_back(buffer + at(gathered_, id).offset);
-    bytes += entry(id).materializer.received_bytes();
+    const Entry& member = entry(id);
+    member.materializer.add_movements(member.parameter, buffer + at(gathered_, id).offset, movements);
+    bytes += member.materializer.received_bytes();
   }
-  const quant::DType type = entry(unit.front()).parameter.types.model;
   const base::LaneMark mark = recording.mark(schedule::Activity::gather, bytes);
   mark.begin(lane);
-  stay.arrived = mark.end(lane, comm::run_together(*parallel_.gtp_gather, members, sources, targets, type));
+  stay.arrived = mark.end(lane, comm::run_together(*parallel_.gtp_gather, movements));
   if (is_ahead(index)) note_arrival(lane, stay);
 }
 

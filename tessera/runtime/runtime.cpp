@@ -46,7 +46,8 @@ schedule::ParameterId Runtime::add(shard::ParameterSpec spec) {
   const auto id = static_cast<schedule::ParameterId>(entries_.size());
   TESSERA_CHECK(ids_.emplace(spec.name, id).second, "parameter '{}' is added twice", spec.name);
   const shard::Place place{parallel_.tp_rank(), parallel_.gtp_rank(), parallel_.dp_rank(), parallel_.device};
-  shard::ShardedParameter parameter = make_parameter(std::move(spec), types_, cuts(), place);
+  const shard::ParameterTypes types = types_of(spec, types_);
+  shard::ShardedParameter parameter = make_parameter(std::move(spec), types, cuts(), place);
   entries_.push_back(std::make_unique<Entry>(std::move(parameter), parallel_, cuts()));
   return id;
 }
@@ -225,7 +226,12 @@ WeightView Runtime::consume(schedule::ParameterId id, schedule::Pass pass) {
   if (!replay_ && moves && entry.users == 0) on_demand_.gather(entry, id);
   ++entry.users;
   passed();
-  return {moves ? entry.view : entry.parameter.weight.data(), entry.parameter.types.model};
+  WeightView view;
+  for (std::size_t p = 0; p < entry.parameter.planes.size(); ++p) {
+    const shard::Plane& plane = entry.parameter.planes[p];
+    view.planes[p] = {moves ? entry.view + entry.materializer.offset_of(p) : plane.data.data(), plane.spec.type};
+  }
+  return view;
 }
 
 void Runtime::wait(const base::Fence& fence) {
@@ -411,7 +417,7 @@ std::vector<schedule::ParameterSize> Runtime::sizes() const {
   for (const auto& entry : entries_) {
     const shard::ShardedParameter& parameter = entry->parameter;
     sizes.push_back(
-        size_of(parameter.spec, {parameter.home, parameter.storage, parameter.state}, parameter.types, cuts()));
+        parameter_size(parameter.spec, {parameter.home, parameter.storage, parameter.state}, parameter.types, cuts()));
   }
   return sizes;
 }

@@ -14,6 +14,7 @@
 //
 // One object a model and rank; not thread-safe; nothing is global.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -40,8 +41,12 @@ namespace tessera::runtime {
 
 // The tp-local weight in its compute layout, valid from consume to the matching release.
 struct WeightView {
-  const void* rowwise = nullptr;  // dense, local_compute.size elements
-  quant::DType format = quant::DType::fp32;
+  struct Plane {
+    const void* data = nullptr;  // dense, the plane's local_compute.size elements
+    quant::DType type = quant::DType::fp32;
+  };
+  std::array<Plane, shard::kMostPlanes> planes;  // as many as the parameter has
+  const Plane& weight() const { return planes.front(); }
 };
 
 // Where the weight-gradient GEMM writes: dense, compute layout. When `accumulate`, an earlier use in this microbatch

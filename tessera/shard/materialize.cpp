@@ -1,5 +1,7 @@
 #include "tessera/shard/materialize.h"
 
+#include <algorithm>
+
 #include "tessera/layout/redistribute.h"
 
 namespace tessera::shard {
@@ -7,10 +9,20 @@ namespace {
 
 // The storage layout seen by the gtp group of one tp slot, and what each of its ranks wants: that slot's whole home
 // part.
-layout::Layout storage_of_slot(const ShardedParameter& parameter, int tp_rank, int tp_size, int gtp_size) {
+layout::Layout storage_of_slot(const layout::Layout& storage, int tp_rank, int tp_size, int gtp_size) {
   std::vector<int> ranks;
   for (int gtp = 0; gtp < gtp_size; ++gtp) ranks.push_back(tp_rank + tp_size * gtp);
-  return layout::select(parameter.storage, ranks);
+  return layout::select(storage, ranks);
+}
+
+// One after the other; the last fence.
+base::Fence run_all(comm::Communicator& group, const std::vector<comm::Movement>& movements) {
+  const auto is_contiguous = [](const comm::Movement& each) { return each.redistribution->is_contiguous(); };
+  if (movements.size() > 1 && std::ranges::all_of(movements, is_contiguous)) return run_together(group, movements);
+  base::Fence done;
+  for (const comm::Movement& each : movements)
+    done = each.redistribution->run(group, each.source, each.target, each.type);
+  return done;
 }
 
 }  // namespace
@@ -18,42 +30,74 @@ layout::Layout storage_of_slot(const ShardedParameter& parameter, int tp_rank, i
 Materializer::Materializer(const ShardedParameter& parameter, const Parallel& parallel) {
   const int tp = parallel.tp_rank(), tp_size = parallel.tp_size();
   const int gtp = parallel.gtp_rank(), gtp_size = parallel.gtp_size();
-  const auto element = static_cast<std::int64_t>(quant::size_of(parameter.types.model));
-  weight_bytes_ = base::align_up(static_cast<std::size_t>(parameter.local_compute.size * element));
-  if (parameter.spec.sharded && gtp_size > 1) {
-    const layout::Layout home = layout::repeat(layout::select(parameter.home, {tp}), gtp_size);
-    over_gtp_.emplace(storage_of_slot(parameter, tp, tp_size, gtp_size), home, gtp);
-    received_bytes_ += over_gtp_->elements_received() * element;
+  for (const Plane& plane : parameter.planes) {
+    PlaneWay way{.offset = bytes_};
+    bytes_ += base::align_up(static_cast<std::size_t>(plane.bytes(plane.local_compute.size)));
+    if (parameter.spec.sharded && gtp_size > 1) {
+      const layout::Layout home = layout::repeat(layout::select(plane.layouts.home, {tp}), gtp_size);
+      way.over_gtp.emplace(storage_of_slot(plane.layouts.storage, tp, tp_size, gtp_size), home, gtp);
+      way.gtp_bytes = plane.bytes(way.over_gtp->elements_received());
+    }
+    if (plane.layouts.home != plane.layouts.compute) {
+      way.over_tp.emplace(plane.layouts.home, plane.layouts.compute, tp);
+      way.tp_bytes = plane.bytes(way.over_tp->elements_received());
+    }
+    received_bytes_ += way.gtp_bytes + way.tp_bytes;
+    ways_.push_back(std::move(way));
   }
-  if (parameter.home != parameter.spec.compute) {
-    over_tp_.emplace(parameter.home, parameter.spec.compute, tp);
-    received_bytes_ += over_tp_->elements_received() * element;
+  for (std::size_t p = 0; p < ways_.size(); ++p) {
+    if (!ways_[p].over_gtp || !ways_[p].over_tp) continue;
+    ways_[p].between = bytes_;
+    const Plane& plane = parameter.planes[p];
+    bytes_ += base::align_up(static_cast<std::size_t>(plane.bytes(plane.local_home.size)));
   }
-  if (over_gtp_ && over_tp_)
-    scratch_bytes_ = base::align_up(static_cast<std::size_t>(parameter.local_home.size * element));
+}
+
+std::vector<comm::Movement> Materializer::first_hops(const ShardedParameter& parameter, std::byte* buffer) const {
+  std::vector<comm::Movement> movements;
+  for (std::size_t p = 0; p < ways_.size(); ++p) {
+    const PlaneWay& way = ways_[p];
+    if (!way.over_gtp) continue;
+    movements.push_back({.redistribution = &*way.over_gtp,
+                         .source = parameter.planes[p].data.data(),
+                         .target = buffer + (way.over_tp ? way.between : way.offset),
+                         .type = parameter.planes[p].spec.type});
+  }
+  return movements;
+}
+
+void Materializer::add_movements(const ShardedParameter& parameter, std::byte* buffer,
+                                 std::vector<comm::Movement>& movements) const {
+  for (const comm::Movement& each : first_hops(parameter, buffer)) movements.push_back(each);
 }
 
 base::Fence Materializer::start(const ShardedParameter& parameter, Groups groups, std::byte* buffer,
                                 const base::Fence& free, const Recording& recording) const {
-  const quant::DType type = parameter.types.model;
-  const auto element = static_cast<std::int64_t>(quant::size_of(type));
-  comm::Communicator& first = over_gtp_ ? groups.gtp : groups.tp;
+  const std::vector<comm::Movement> over_gtp = first_hops(parameter, buffer);
+  std::int64_t gtp_bytes = 0, tp_bytes = 0;
+  std::vector<comm::Movement> over_tp;
+  for (std::size_t p = 0; p < ways_.size(); ++p) {
+    const PlaneWay& way = ways_[p];
+    gtp_bytes += way.gtp_bytes;
+    tp_bytes += way.tp_bytes;
+    if (!way.over_tp) continue;
+    const void* home = way.over_gtp ? buffer + way.between : parameter.planes[p].data.data();
+    over_tp.push_back({&*way.over_tp, home, buffer + way.offset, parameter.planes[p].spec.type});
+  }
+  comm::Communicator& first = over_gtp.empty() ? groups.tp : groups.gtp;
   first.lane().wait(free);
   first.lane().wait(parameter.published);
   base::Fence done;
-  const void* home = parameter.weight.data();
-  if (over_gtp_) {
-    std::byte* target = over_tp_ ? buffer + weight_bytes_ : buffer;
-    const base::LaneMark mark = recording.mark(schedule::Activity::gather, over_gtp_->elements_received() * element);
+  if (!over_gtp.empty()) {
+    const base::LaneMark mark = recording.mark(schedule::Activity::gather, gtp_bytes);
     mark.begin(groups.gtp.lane());
-    done = mark.end(groups.gtp.lane(), over_gtp_->run(groups.gtp, home, target, type));
-    home = target;
+    done = mark.end(groups.gtp.lane(), run_all(groups.gtp, over_gtp));
   }
-  if (over_tp_) {
+  if (!over_tp.empty()) {
     groups.tp.lane().wait(done);
-    const base::LaneMark mark = recording.mark(schedule::Activity::gather_tp, over_tp_->elements_received() * element);
+    const base::LaneMark mark = recording.mark(schedule::Activity::gather_tp, tp_bytes);
     mark.begin(groups.tp.lane());
-    done = mark.end(groups.tp.lane(), over_tp_->run(groups.tp, home, buffer, type));
+    done = mark.end(groups.tp.lane(), run_all(groups.tp, over_tp));
   }
   return done;
 }

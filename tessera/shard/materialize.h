@@ -1,9 +1,9 @@
 // The way of a weight from its storage layout to its compute layout: over gtp, then over tp where compute parts
-// overlap.
+// overlap. Every plane takes it.
 #pragma once
 #include <cstdint>
 #include <optional>
-#include <span>
+#include <vector>
 
 #include "tessera/base/fence.h"
 #include "tessera/comm/execute.h"
@@ -19,9 +19,11 @@ class Materializer {
   Materializer(const ShardedParameter& parameter, const Parallel& parallel);
 
   // True when the shard is the tp-local weight already: nothing moves and no buffer is needed.
-  bool is_resident() const { return !over_gtp_ && !over_tp_; }
-  // Of the buffer of a gather; the weight lies at its beginning.
-  std::size_t bytes() const { return weight_bytes_ + scratch_bytes_; }
+  bool is_resident() const { return !ways_.front().over_gtp && !ways_.front().over_tp; }
+  // Of the buffer of a gather; the planes lie at its beginning.
+  std::size_t bytes() const { return bytes_; }
+  // Where a plane lies in it.
+  std::size_t offset_of(std::size_t plane) const { return ways_[plane].offset; }
   std::int64_t received_bytes() const { return received_bytes_; }  // from other ranks, a gather
 
   // The groups of one gather: over gtp, and over tp for the second hop.
@@ -32,12 +34,22 @@ class Materializer {
   // the fence is done.
   base::Fence start(const ShardedParameter& parameter, Groups groups, std::byte* buffer, const base::Fence& free,
                     const Recording& recording = {}) const;
-  // Only the hop over gtp, with nothing to pack: such gathers can be one exchange.
-  const comm::Redistribution* single_hop() const { return over_gtp_ && !over_tp_ ? &*over_gtp_ : nullptr; }
+  // Whether there is only the hop over gtp.
+  bool has_single_hop() const { return ways_.front().over_gtp && !ways_.front().over_tp; }
+  // Of a single hop: what it moves into `buffer`. With nothing to pack, such gathers can be one exchange.
+  void add_movements(const ShardedParameter& parameter, std::byte* buffer,
+                     std::vector<comm::Movement>& movements) const;
 
  private:
-  std::optional<comm::Redistribution> over_gtp_, over_tp_;
-  std::size_t weight_bytes_ = 0, scratch_bytes_ = 0;  // aligned; scratch: the home part between the two hops
+  struct PlaneWay {
+    std::optional<comm::Redistribution> over_gtp, over_tp;
+    std::size_t offset = 0, between = 0;       // in the buffer: of the plane, and of its home part between two hops
+    std::int64_t gtp_bytes = 0, tp_bytes = 0;  // received
+  };
+  std::vector<comm::Movement> first_hops(const ShardedParameter& parameter, std::byte* buffer) const;
+
+  std::vector<PlaneWay> ways_;  // by plane
+  std::size_t bytes_ = 0;
   std::int64_t received_bytes_ = 0;
 };
 

@@ -22,7 +22,72 @@ void check_dense(const layout::LocalLayout& local, const std::string& name) {
                 name, at, local.size);
 }
 
+// Rows between which storage may be cut: all planes' tiles stay whole.
+std::int64_t rows_together(const ParameterSpec& spec) {
+  std::int64_t rows = 1;
+  for (const PlaneSpec& plane : spec.planes) rows = std::lcm(rows, plane.tile.rows);
+  return rows;
+}
+
+// A rank's part of a parameter or a plane, and of each replica where the state is split.
+template <typename Layouts>
+void set_local(const Layouts& layouts, const layout::Layout& compute, const Place& place, auto& local) {
+  const auto tp = static_cast<std::size_t>(place.tp_rank);
+  const auto stored = tp + compute.ranks.size() * static_cast<std::size_t>(place.gtp_rank);
+  local.local_compute = compute.ranks[tp];
+  local.local_home = layouts.home.ranks[tp];
+  local.local_storage = layouts.storage.ranks[stored];
+  local.local_state = local.local_storage;
+  if (layouts.state.size() <= layouts.storage.size()) return;
+  const auto replica = static_cast<std::size_t>(layouts.storage.size());
+  for (std::size_t at = stored; at < layouts.state.ranks.size(); at += replica)
+    local.state_counts.push_back(layouts.state.ranks[at].size);
+  const auto before = local.state_counts.begin();
+  local.state_offset = std::accumulate(before, before + place.dp_rank, std::int64_t{0});
+  local.local_state = layouts.state.ranks[stored + replica * static_cast<std::size_t>(place.dp_rank)];
+}
+
+std::vector<Plane> make_planes(const ParameterSpec& spec, const ParameterTypes& types, const ParameterLayouts& layouts,
+                               const Cuts& cuts, const Place& place) {
+  std::vector<Plane> planes;
+  for (PlaneSpec& plane_spec : planes_of(spec, types)) {
+    Plane plane{.layouts = plane_layouts(spec, plane_spec, layouts, cuts)};
+    plane.spec = std::move(plane_spec);
+    set_local(plane.layouts, plane.layouts.compute, place, plane);
+    plane.data = base::Buffer(static_cast<std::size_t>(plane.bytes(plane.local_storage.size)), place.device);
+    plane.data.fill_zero();
+    planes.push_back(std::move(plane));
+  }
+  return planes;
+}
+
 }  // namespace
+
+std::vector<PlaneSpec> planes_of(const ParameterSpec& spec, const ParameterTypes& types) {
+  if (spec.planes.empty()) return {{.type = types.model}};
+  TESSERA_CHECK(spec.planes.size() <= kMostPlanes, "parameter '{}': {} planes, expected {} at most", spec.name,
+                spec.planes.size(), kMostPlanes);
+  return spec.planes;
+}
+
+PlaneLayouts plane_layouts(const ParameterSpec& spec, const PlaneSpec& plane, const ParameterLayouts& layouts,
+                           const Cuts& cuts) {
+  if (plane.tile.is_element()) return {spec.compute, layouts.home, layouts.storage, layouts.state};
+  TESSERA_CHECK(
+      layouts.home == spec.compute,
+      "parameter '{}': tp ranks' parts overlap, and plane '{}' has tiles of {} x {}: expected parts that do not",
+      spec.name, plane.name, plane.tile.rows, plane.tile.cols);
+  PlaneLayouts grid;
+  grid.compute = grid.home = layout::tile_grid(layouts.home, plane.tile);
+  if (!spec.sharded) {
+    grid.storage = grid.state = layout::repeat(grid.home, cuts.gtp);
+    return grid;
+  }
+  const std::int64_t together = rows_together(spec) / plane.tile.rows;
+  grid.storage = layout::cut_local_rows(grid.home, cuts.gtp, together);
+  grid.state = cuts.splits_state() ? layout::cut_local_rows(grid.storage, cuts.dp, together) : grid.storage;
+  return grid;
+}
 
 ParameterLayouts layouts_of(const ParameterSpec& spec, const Cuts& cuts) {
   const layout::Layout& compute = spec.compute;
@@ -35,8 +100,9 @@ ParameterLayouts layouts_of(const ParameterSpec& spec, const Cuts& cuts) {
     return {compute, whole, whole};
   }
   ParameterLayouts layouts{.home = layout::unique_home(compute)};
-  layouts.storage = layout::cut_local_rows(layouts.home, cuts.gtp);
-  layouts.state = cuts.splits_state() ? layout::cut_local_rows(layouts.storage, cuts.dp) : layouts.storage;
+  const std::int64_t together = rows_together(spec);
+  layouts.storage = layout::cut_local_rows(layouts.home, cuts.gtp, together);
+  layouts.state = cuts.splits_state() ? layout::cut_local_rows(layouts.storage, cuts.dp, together) : layouts.storage;
   layout::validate(layouts.state, layout::Cover::exact);
   return layouts;
 }
@@ -60,37 +126,23 @@ ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types,
   parameter.types = types;
   ParameterLayouts layouts = layouts_of(spec, cuts);
   parameter.by_rows = exchanges_rows(spec, layouts, types, cuts);
+  set_local(layouts, compute, place, parameter);
+  check_dense(parameter.local_compute, spec.name);
+  parameter.planes = make_planes(spec, types, layouts, cuts, place);
+
+  const std::int64_t elements = parameter.local_storage.size;
+  if (parameter.has_master())
+    parameter.master =
+        base::Buffer(static_cast<std::size_t>(types.accumulator_bytes(parameter.local_state.size)), place.device);
+  parameter.master.fill_zero();
+  if (spec.trainable)
+    parameter.main_grad = base::Buffer(static_cast<std::size_t>(types.accumulator_bytes(elements)), place.device);
+  parameter.main_grad.fill_zero();
   parameter.home = std::move(layouts.home);
   parameter.storage = std::move(layouts.storage);
   parameter.state = std::move(layouts.state);
-
-  const auto tp = static_cast<std::size_t>(place.tp_rank);
-  const auto stored = tp + compute.ranks.size() * static_cast<std::size_t>(place.gtp_rank);
-  parameter.local_compute = compute.ranks[tp];
-  parameter.local_home = parameter.home.ranks[tp];
-  parameter.local_storage = parameter.storage.ranks[stored];
-  parameter.local_state = parameter.local_storage;
-  if (parameter.state.size() > parameter.storage.size()) {
-    const auto replica = static_cast<std::size_t>(parameter.storage.size());
-    for (std::size_t at = stored; at < parameter.state.ranks.size(); at += replica)
-      parameter.state_counts.push_back(parameter.state.ranks[at].size);
-    const auto before = parameter.state_counts.begin();
-    parameter.state_offset = std::accumulate(before, before + place.dp_rank, std::int64_t{0});
-    parameter.local_state = parameter.state.ranks[stored + replica * static_cast<std::size_t>(place.dp_rank)];
-  }
-  check_dense(parameter.local_compute, spec.name);
-
-  const auto elements = static_cast<std::size_t>(parameter.local_storage.size);
-  parameter.weight = base::Buffer(elements * quant::size_of(types.model), place.device);
-  parameter.weight.fill_zero();
-  const auto state_elements = static_cast<std::size_t>(parameter.local_state.size);
-  if (parameter.has_master())
-    parameter.master = base::Buffer(state_elements * quant::size_of(types.accumulator), place.device);
-  parameter.master.fill_zero();
-  if (spec.trainable) parameter.main_grad = base::Buffer(elements * quant::size_of(types.accumulator), place.device);
-  parameter.main_grad.fill_zero();
   if (parameter.by_rows && spec.trainable)
-    parameter.row_states = base::Buffer(elements / static_cast<std::size_t>(compute.shape.cols), place.device);
+    parameter.row_states = base::Buffer(static_cast<std::size_t>(elements / compute.shape.cols), place.device);
   parameter.row_states.fill_zero();
   parameter.spec = std::move(spec);
   return parameter;

@@ -8,8 +8,10 @@
 //   state    over tp x gtp x dp ranks (rank tp + T * (gtp + G * dp)) storage cut by rows over dp (ZeRO-1): what a rank
 //            updates, and keeps the optimizer's state of; or, over tp x gtp ranks, storage itself: every replica does
 //            the whole work
+// They count the weight's elements. Each plane (plane.h) has the same four of its own, one element a tile.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,8 +20,21 @@
 #include "tessera/layout/layout.h"
 #include "tessera/quant/dtype.h"
 #include "tessera/shard/lookup.h"
+#include "tessera/shard/plane.h"
 
 namespace tessera::shard {
+
+// The types a parameter's buffers have. accumulator: of main_grad, master and moments; wire: of the gradient
+// parts that travel between gtp ranks.
+struct ParameterTypes {
+  quant::DType model = quant::DType::fp32;
+  quant::DType accumulator = quant::DType::fp32;
+  quant::DType wire = quant::DType::fp32;
+
+  std::int64_t model_bytes(std::int64_t elements) const { return bytes_of(elements, model); }
+  std::int64_t accumulator_bytes(std::int64_t elements) const { return bytes_of(elements, accumulator); }
+  std::int64_t wire_bytes(std::int64_t elements) const { return bytes_of(elements, wire); }
+};
 
 // What a model says about a parameter.
 struct ParameterSpec {
@@ -38,15 +53,15 @@ struct ParameterSpec {
   double initial_deviation = 0.02;  // normal(0, deviation); 0: filled with initial_value
   double initial_value = 0;
   RowReads reads;
+  std::optional<ParameterTypes> types;  // absent: the run's (a router may be fp32 in a bf16 model)
+  // What is stored and travels; empty: one plane of the model's type. The first one is the weight's own values.
+  std::vector<PlaneSpec> planes;
 };
-
-// The types a parameter's buffers have. accumulator: of main_grad, master and moments; wire: of the gradient
-// parts that travel between gtp ranks.
-struct ParameterTypes {
-  quant::DType model = quant::DType::fp32;
-  quant::DType accumulator = quant::DType::fp32;
-  quant::DType wire = quant::DType::fp32;
-};
+// Those of a parameter: its own, or the run's.
+inline const ParameterTypes& types_of(const ParameterSpec& spec, const ParameterTypes& run) {
+  return spec.types ? *spec.types : run;
+}
+std::vector<PlaneSpec> planes_of(const ParameterSpec& spec, const ParameterTypes& types);
 
 // Of a gradient as it is produced. sums_tp: tp ranks hold parts that are added first.
 inline quant::DType staging_type(const ParameterSpec& spec, const ParameterTypes& types, bool sums_tp) {
@@ -61,9 +76,9 @@ struct ShardedParameter {
   std::vector<std::int64_t> state_counts;                                     // elements of each replica's part; dense
   std::int64_t state_offset = 0;  // elements of the stored part before this rank's local_state
 
-  base::Buffer weight;     // local_storage.size elements of types.model: what travels
-  base::Buffer master;     // local_state.size of the accumulator type; empty when it is the weight itself
-  base::Buffer main_grad;  // local_storage.size of the accumulator type; empty for a frozen parameter
+  std::vector<Plane> planes;  // what travels; the first has the weight's own values
+  base::Buffer master;        // local_state.size of the accumulator type; empty when it is the weight itself
+  base::Buffer main_grad;     // local_storage.size of the accumulator type; empty for a frozen parameter
   std::int64_t version = 0;
   base::Fence published;           // the newest version is written when this is done
   bool main_grad_written = false;  // in this step: the first produced block writes, later ones add
@@ -81,12 +96,12 @@ struct ShardedParameter {
   // The columns of this rank's rows where they lie one behind the other in local_storage, whole on one replica and
   // added up by one sum: then its last sum in a step can give their squares. Else 0.
   std::int64_t columns_of_sum(int dp) const;
-  bool has_master() const { return types.model != types.accumulator; }
+  bool has_master() const { return planes.size() > 1 || types.model != types.accumulator; }
+  base::Buffer& weight() { return planes.front().data; }
+  const base::Buffer& weight() const { return planes.front().data; }
   // This rank's state part of each buffer, dense.
-  std::byte* state_weight() { return weight.data() + static_cast<std::size_t>(state_offset) * size_of(types.model); }
-  std::byte* state_gradient() {
-    return main_grad.data() + static_cast<std::size_t>(state_offset) * size_of(types.accumulator);
-  }
+  std::byte* state_weight() { return planes.front().state_data(); }
+  std::byte* state_gradient() { return main_grad.data() + types.accumulator_bytes(state_offset); }
   std::byte* state_master() { return has_master() ? master.data() : state_weight(); }
 };
 
@@ -105,6 +120,10 @@ struct ParameterLayouts {
 };
 // Errors: a layout of another shape than dims, or one that leaves an element out.
 ParameterLayouts layouts_of(const ParameterSpec& spec, const Cuts& cuts);
+// A plane's, from those: storage and state are cut between tiles, whose grid is that of a tp rank's part. Errors: a
+// plane by tile of a parameter whose parts overlap between tp ranks.
+PlaneLayouts plane_layouts(const ParameterSpec& spec, const PlaneSpec& plane, const ParameterLayouts& layouts,
+                           const Cuts& cuts);
 
 // Builds layouts and buffers (zero) for the rank at (tp_rank, gtp_rank, dp_rank). Errors: a compute layout whose size
 // is not the tp degree, whose local parts are no dense matrices, or that leaves an element out.

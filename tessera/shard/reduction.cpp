@@ -6,8 +6,8 @@
 namespace tessera::shard {
 namespace {
 
-std::size_t bytes_of(std::int64_t elements, quant::DType type) {
-  return static_cast<std::size_t>(elements) * quant::size_of(type);
+std::size_t size_in_bytes(std::int64_t elements, quant::DType type) {
+  return static_cast<std::size_t>(bytes_of(elements, type));
 }
 
 // A scratch part of this many bytes, aligned.
@@ -37,13 +37,13 @@ Reducer::Reducer(const ShardedParameter& parameter, const Parallel& parallel, in
     layout::Layout parts = parameter.spec.compute;
     parts.state = layout::State::partial;
     over_tp_.emplace(parts, parameter.home, parallel.tp_rank());
-    summed_bytes_ = base::align_up(bytes_of(home_elements_, types_.accumulator));
-    tp_bytes_ = static_cast<std::int64_t>(bytes_of(over_tp_->elements_received(), types_.accumulator));
+    summed_bytes_ = base::align_up(size_in_bytes(home_elements_, types_.accumulator));
+    tp_bytes_ = static_cast<std::int64_t>(size_in_bytes(over_tp_->elements_received(), types_.accumulator));
   }
   staging_type_ = shard::staging_type(parameter.spec, types_, over_tp_.has_value());
-  gradient_bytes_ = base::align_up(bytes_of(parameter.local_compute.size, staging_type_));
+  gradient_bytes_ = base::align_up(size_in_bytes(parameter.local_compute.size, staging_type_));
   if (types_.wire != staging_type_)
-    (over_tp_ ? rounded_bytes_ : staged_rounded_bytes_) = base::align_up(bytes_of(home_elements_, types_.wire));
+    (over_tp_ ? rounded_bytes_ : staged_rounded_bytes_) = base::align_up(size_in_bytes(home_elements_, types_.wire));
   const ReductionTree::Bytes bytes = tree_.bytes(types_.wire, types_.accumulator);
   within_bytes_ = part(bytes.within);
   sums_bytes_ = part(bytes.sums);
@@ -84,10 +84,10 @@ void Reducer::add_within(const std::byte* wire, std::byte* scratch, Messages& me
     if (peer == rank_) continue;
     for (int owner = 0; owner < tree_.size(); ++owner)
       if (tree_.relay(owner, node) == peer)
-        messages.sends.push_back(
-            {peer, wire + bytes_of(tree_.offset(owner), types_.wire), bytes_of(tree_.owned(owner), types_.wire)});
+        messages.sends.push_back({peer, wire + size_in_bytes(tree_.offset(owner), types_.wire),
+                                  size_in_bytes(tree_.owned(owner), types_.wire)});
     for (const int owner : tree_.relayed()) {
-      const std::size_t bytes = bytes_of(tree_.owned(owner), types_.wire);
+      const std::size_t bytes = size_in_bytes(tree_.owned(owner), types_.wire);
       messages.receives.push_back({peer, received, bytes});
       received += bytes;
     }
@@ -98,29 +98,29 @@ void Reducer::sum_node(const quant::Kernels& kernels, const std::byte* wire, std
   const int node = tree_.node_of(rank_), first = tree_.first_of(node), members = tree_.members_of(node);
   if (members == 1) return;
   const std::byte* received = scratch + rounded_bytes_;
-  const std::size_t from_a_peer = bytes_of(tree_.relayed_elements(), types_.wire);
+  const std::size_t from_a_peer = size_in_bytes(tree_.relayed_elements(), types_.wire);
   std::byte* sum = scratch + rounded_bytes_ + within_bytes_;
   std::size_t before = 0;  // bytes of the owners so far, in what a peer sent
   for (const int owner : tree_.relayed()) {
     std::vector<const void*> parts;
     for (int rank = first, peer = 0; rank < first + members; ++rank) {
       if (rank == rank_)
-        parts.push_back(wire + bytes_of(tree_.offset(owner), types_.wire));
+        parts.push_back(wire + size_in_bytes(tree_.offset(owner), types_.wire));
       else
         parts.push_back(received + before + from_a_peer * static_cast<std::size_t>(peer++));
     }
     kernels.ordered_sum(sum, types_.accumulator, false, parts, types_.wire, tree_.owned(owner));
-    before += bytes_of(tree_.owned(owner), types_.wire);
-    sum += bytes_of(tree_.owned(owner), types_.accumulator);
+    before += size_in_bytes(tree_.owned(owner), types_.wire);
+    sum += size_in_bytes(tree_.owned(owner), types_.accumulator);
   }
 }
 
 const std::byte* Reducer::node_sum(int owner, const std::byte* wire, const std::byte* scratch) const {
-  if (tree_.members_of(tree_.node_of(rank_)) == 1) return wire + bytes_of(tree_.offset(owner), types_.wire);
+  if (tree_.members_of(tree_.node_of(rank_)) == 1) return wire + size_in_bytes(tree_.offset(owner), types_.wire);
   const std::byte* sum = scratch + rounded_bytes_ + within_bytes_;
   for (const int before : tree_.relayed()) {
     if (before == owner) break;
-    sum += bytes_of(tree_.owned(before), types_.accumulator);
+    sum += size_in_bytes(tree_.owned(before), types_.accumulator);
   }
   return sum;
 }
@@ -131,12 +131,12 @@ void Reducer::add_between(const std::byte* wire, std::byte* scratch, Messages& m
   const quant::DType sent = tree_.type_of(own_node, types_.wire, types_.accumulator);
   for (const int owner : tree_.relayed())
     if (tree_.node_of(owner) != own_node)
-      messages.sends.push_back({owner, node_sum(owner, wire, scratch), bytes_of(tree_.owned(owner), sent)});
+      messages.sends.push_back({owner, node_sum(owner, wire, scratch), size_in_bytes(tree_.owned(owner), sent)});
   std::byte* received = scratch + rounded_bytes_ + within_bytes_ + sums_bytes_;
   for (int node = 0; node < tree_.nodes(); ++node) {
     if (node == own_node) continue;
     const quant::DType type = tree_.type_of(node, types_.wire, types_.accumulator);
-    const std::size_t bytes = bytes_of(tree_.owned(rank_), type);
+    const std::size_t bytes = size_in_bytes(tree_.owned(rank_), type);
     messages.receives.push_back({tree_.relay(rank_, node), received, bytes});
     received += bytes;
   }
@@ -153,7 +153,7 @@ void Reducer::add_to_main_grad(const quant::Kernels& kernels, const Reducing& me
     const quant::DType type = tree_.type_of(node, types_.wire, types_.accumulator);
     const bool is_own = node == tree_.node_of(rank_);
     parts.push_back(is_own ? node_sum(rank_, wire, scratch) : received);
-    if (!is_own) received += bytes_of(tree_.owned(rank_), type);
+    if (!is_own) received += size_in_bytes(tree_.owned(rank_), type);
     const bool goes_on = node + 1 < tree_.nodes() && tree_.type_of(node + 1, types_.wire, types_.accumulator) == type;
     if (goes_on) continue;
     void* sum = parameter.main_grad.data();

@@ -33,12 +33,11 @@ std::int64_t ReductionTree::relayed_elements() const {
 
 ReductionTree::Bytes ReductionTree::bytes(quant::DType wire, quant::DType accumulator) const {
   const int own_node = node_of(rank_), members = members_of(own_node);
-  const auto size_of = [](quant::DType type) { return static_cast<std::int64_t>(quant::size_of(type)); };
   Bytes bytes;
-  bytes.within = (members - 1) * relayed_elements() * size_of(wire);
-  if (members > 1) bytes.sums = relayed_elements() * size_of(accumulator);
+  bytes.within = bytes_of((members - 1) * relayed_elements(), wire);
+  if (members > 1) bytes.sums = bytes_of(relayed_elements(), accumulator);
   for (int node = 0; node < nodes(); ++node)
-    if (node != own_node) bytes.between += owned(rank_) * size_of(type_of(node, wire, accumulator));
+    if (node != own_node) bytes.between += bytes_of(owned(rank_), type_of(node, wire, accumulator));
   return bytes;
 }
 

@@ -17,9 +17,9 @@ base::Fence sum_over_replicas(ShardedParameter& parameter, Parallel& parallel, c
 
 std::int64_t replica_sum_bytes(const ShardedParameter& parameter, const Parallel& parallel) {
   const std::int64_t replicas = parallel.dp_size();
-  const auto element = static_cast<std::int64_t>(quant::size_of(parameter.types.accumulator));
-  if (parameter.splits_state()) return (replicas - 1) * parameter.state_elements() * element;
-  return 2 * (replicas - 1) * parameter.shard_elements() * element / replicas;
+  const ParameterTypes& types = parameter.types;
+  if (parameter.splits_state()) return types.accumulator_bytes((replicas - 1) * parameter.state_elements());
+  return types.accumulator_bytes(2 * (replicas - 1) * parameter.shard_elements()) / replicas;
 }
 
 base::Fence gather_updates(ShardedParameter& parameter, Parallel& parallel, const base::Fence& written,
@@ -27,14 +27,17 @@ base::Fence gather_updates(ShardedParameter& parameter, Parallel& parallel, cons
   comm::Communicator& dp = *parallel.dp;
   dp.lane().wait(written);
   mark.begin(dp.lane());
-  return mark.end(dp.lane(), dp.all_gather(parameter.state_weight(), parameter.weight.data(), parameter.state_counts,
-                                           parameter.types.model));
+  base::Fence gathered;
+  for (Plane& plane : parameter.planes)
+    gathered = dp.all_gather(plane.state_data(), plane.data.data(), plane.state_counts, plane.spec.type);
+  return mark.end(dp.lane(), gathered);
 }
 
 std::int64_t update_bytes(const ShardedParameter& parameter) {
   if (!parameter.splits_state()) return 0;
-  return (parameter.shard_elements() - parameter.state_elements()) *
-         static_cast<std::int64_t>(quant::size_of(parameter.types.model));
+  std::int64_t bytes = 0;
+  for (const Plane& plane : parameter.planes) bytes += plane.bytes(plane.local_storage.size - plane.local_state.size);
+  return bytes;
 }
 
 }  // namespace tessera::shard

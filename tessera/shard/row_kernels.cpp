@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/quant/elementwise.h"
+#include "tessera/shard/plane.h"
 
 namespace tessera::shard {
 namespace {
@@ -32,8 +33,8 @@ class HostRowSum {
  public:
   explicit HostRowSum(const RowSum& sum)
       : a_(sum),
-        part_bytes_(size(sum.columns) * quant::size_of(sum.wire)),
-        row_bytes_(size(sum.columns) * quant::size_of(sum.accumulator)),
+        part_bytes_(size(bytes_of(sum.columns, sum.wire))),
+        row_bytes_(size(bytes_of(sum.columns, sum.accumulator))),
         zeros_(part_bytes_),
         node_(row_bytes_),
         parts_(size(sum.ranks)) {}

@@ -29,7 +29,7 @@ RowMessages messages_of(const ParameterSpec& spec, const layout::Layout& storage
 }
 
 std::int64_t RowMessages::row_bytes(quant::DType type) const {
-  return rows * columns * static_cast<std::int64_t>(quant::size_of(type));
+  return bytes_of(rows * columns, type);
 }
 
 std::int64_t RowMessages::index_bytes() const {
@@ -68,12 +68,12 @@ RowGather::RowGather(const ShardedParameter& parameter, const Parallel& parallel
 
 RowReading RowGather::reading_of(const ShardedParameter& parameter, std::int64_t count) {
   return {.most = messages_.rows,
-          .row_bytes = messages_.columns * static_cast<std::int64_t>(quant::size_of(type_)),
+          .row_bytes = bytes_of(messages_.columns, type_),
           .ranks = owners_.ranks(),
           .rank = owners_.rank(),
           .begins = reinterpret_cast<const std::int64_t*>(begins_.data()),
           .asked = reinterpret_cast<std::int64_t*>(asked_.data()),
-          .stored = parameter.weight.data(),
+          .stored = parameter.weight().data(),
           .messages = sent_.data(),
           .count = count,
           .out = nullptr};

@@ -24,53 +24,86 @@ bool has_whole_rows(const ParameterSpec& spec, const ParameterLayouts& layouts) 
   return true;
 }
 
+// One plane's gather of tp rank `rank`, and its publish, added to `size`; the scratch is what lies between two hops.
+void add_plane(const PlaneSpec& plane, const PlaneLayouts& layouts, const layout::Plan& over_tp, int rank,
+               const Cuts& cuts, bool sharded, schedule::ParameterSize& size, std::int64_t& scratch) {
+  const auto at = static_cast<std::size_t>(rank);
+  const std::size_t tp = layouts.home.ranks.size();
+  const bool gathers = sharded && cuts.gtp > 1, overlaps = layouts.home != layouts.compute;
+  const std::int64_t home = layouts.home.ranks[at].size;
+  std::int64_t smallest_shard = home, others_state = 0;
+  for (std::size_t stored = at; stored < layouts.storage.ranks.size(); stored += tp) {
+    const std::int64_t elements = layouts.storage.ranks[stored].size;
+    smallest_shard = std::min(smallest_shard, elements);
+    for (std::size_t own = stored; layouts.state.size() > layouts.storage.size() && own < layouts.state.ranks.size();
+         own += layouts.storage.ranks.size())
+      others_state = std::max(others_state, elements - layouts.state.ranks[own].size);
+  }
+  size.publish_wire += plane.bytes(others_state);
+  if (!gathers && !overlaps) return;
+  size.gathered += aligned(plane.bytes(layouts.compute.ranks[at].size));
+  if (gathers && overlaps) scratch += aligned(plane.bytes(home));
+  const std::int64_t tp_wire = overlaps ? plane.bytes(over_tp.elements_received(rank)) : 0;
+  size.gather_tp_wire += tp_wire;
+  size.gather_wire += (gathers ? plane.bytes(home - smallest_shard) : 0) + tp_wire;
+}
+
+// What gathers and publishes move.
+schedule::ParameterSize planes_size(const ParameterSpec& spec, const ParameterLayouts& layouts,
+                                    const ParameterTypes& types, const Cuts& cuts) {
+  schedule::ParameterSize size{.name = spec.name, .joins = layouts.home == spec.compute};
+  const std::vector<PlaneSpec> planes = planes_of(spec, types);
+  std::vector<PlaneLayouts> plane_of;
+  std::vector<layout::Plan> over_tp;
+  for (const PlaneSpec& plane : planes) {
+    plane_of.push_back(plane_layouts(spec, plane, layouts, cuts));
+    over_tp.push_back(size.joins ? layout::Plan{}
+                                 : layout::redistribute(plane_of.back().home, plane_of.back().compute));
+  }
+  for (int rank = 0; rank < spec.compute.size(); ++rank) {
+    schedule::ParameterSize own;
+    std::int64_t scratch = 0;
+    for (std::size_t p = 0; p < planes.size(); ++p)
+      add_plane(planes[p], plane_of[p], over_tp[p], rank, cuts, spec.sharded, own, scratch);
+    size.publish_wire = std::max(size.publish_wire, own.publish_wire);
+    size.gathered = std::max(size.gathered, own.gathered + scratch);
+    size.gather_tp_wire = std::max(size.gather_tp_wire, own.gather_tp_wire);
+    size.gather_wire = std::max(size.gather_wire, own.gather_wire);
+  }
+  return size;
+}
+
 // As a weight that is gathered whole.
-schedule::ParameterSize size_of_whole(const ParameterSpec& spec, const ParameterLayouts& layouts,
-                                      const ParameterTypes& types, const Cuts& cuts) {
-  const auto model = static_cast<std::int64_t>(quant::size_of(types.model));
-  const auto accumulator = static_cast<std::int64_t>(quant::size_of(types.accumulator));
-  const auto wire = static_cast<std::int64_t>(quant::size_of(types.wire));
+schedule::ParameterSize whole_size(const ParameterSpec& spec, const ParameterLayouts& layouts,
+                                   const ParameterTypes& types, const Cuts& cuts) {
   const int tp = spec.compute.size(), gtp = cuts.gtp, dp = cuts.dp;
   const bool splits = layouts.state.size() > layouts.storage.size();
   const bool overlaps = layouts.home != spec.compute;
   const bool sums_tp = overlaps || (spec.partial_gradient && tp > 1);
-  const bool gathers = spec.sharded && gtp > 1;
 
-  schedule::ParameterSize size{.name = spec.name, .joins = !overlaps};
+  schedule::ParameterSize size = planes_size(spec, layouts, types, cuts);
   layout::Layout parts = spec.compute;
   parts.state = layout::State::partial;
   const layout::Plan tp_sum = sums_tp ? layout::redistribute(parts, layouts.home) : layout::Plan{};
-  const layout::Plan tp_gather = overlaps ? layout::redistribute(layouts.home, spec.compute) : layout::Plan{};
   for (int rank = 0; rank < tp; ++rank) {
     const auto at = static_cast<std::size_t>(rank);
     const std::int64_t compute = spec.compute.ranks[at].size, home = layouts.home.ranks[at].size;
-    std::int64_t shard = 0, smallest_shard = home, state = 0, others_state = 0;
+    std::int64_t shard = 0, state = 0;
     for (int g = 0; g < gtp; ++g) {
       const std::size_t stored = at + spec.compute.ranks.size() * static_cast<std::size_t>(g);
       const std::int64_t elements = layouts.storage.ranks[stored].size;
       shard = std::max(shard, elements);
-      smallest_shard = std::min(smallest_shard, elements);
       for (std::size_t d = 0; splits && d < static_cast<std::size_t>(dp); ++d) {
         const std::int64_t own = layouts.state.ranks[stored + layouts.storage.ranks.size() * d].size;
         state = std::max(state, own);
-        others_state = std::max(others_state, elements - own);
       }
-    }
-    size.publish_wire = std::max(size.publish_wire, others_state * model);
-    if (gathers || overlaps) {
-      const std::int64_t scratch = gathers && overlaps ? aligned(home * model) : 0;
-      size.gathered = std::max(size.gathered, aligned(compute * model) + scratch);
-      const std::int64_t over_tp = overlaps ? tp_gather.elements_received(rank) * model : 0;
-      const std::int64_t over_gtp = gathers ? (home - smallest_shard) * model : 0;
-      size.gather_tp_wire = std::max(size.gather_tp_wire, over_tp);
-      size.gather_wire = std::max(size.gather_wire, over_gtp + over_tp);
     }
     if (!spec.trainable) continue;
     const quant::DType staged = staging_type(spec, types, sums_tp);
-    const std::int64_t produced = aligned(compute * static_cast<std::int64_t>(quant::size_of(staged)));
-    const std::int64_t rounded = staged != types.wire ? aligned(home * wire) : 0;
-    size.staging = std::max(size.staging, produced + (sums_tp ? aligned(home * accumulator) : rounded));
-    const std::int64_t over_tp = sums_tp ? tp_sum.elements_received(rank) * accumulator : 0;
+    const std::int64_t produced = aligned(bytes_of(compute, staged));
+    const std::int64_t rounded = staged != types.wire ? aligned(types.wire_bytes(home)) : 0;
+    size.staging = std::max(size.staging, produced + (sums_tp ? aligned(types.accumulator_bytes(home)) : rounded));
+    const std::int64_t over_tp = sums_tp ? types.accumulator_bytes(tp_sum.elements_received(rank)) : 0;
     size.reduce_tp_wire = std::max(size.reduce_tp_wire, over_tp);
     for (int g = 0; g < gtp; ++g) {
       const ReductionTree::Bytes bytes =
@@ -79,8 +112,8 @@ schedule::ParameterSize size_of_whole(const ParameterSpec& spec, const Parameter
       size.scratch = std::max(size.scratch, (sums_tp ? rounded : 0) + scratch);
       size.reduce_wire = std::max(size.reduce_wire, over_tp + bytes.within + bytes.between);
     }
-    const std::int64_t parts = (dp - 1) * accumulator;
-    size.replica_wire = std::max(size.replica_wire, splits ? state * parts : 2 * shard * parts / dp);
+    const std::int64_t parts = types.accumulator_bytes((dp - 1) * (splits ? state : 2 * shard));
+    size.replica_wire = std::max(size.replica_wire, splits ? parts : parts / dp);
   }
   return size;
 }
@@ -90,19 +123,21 @@ schedule::ParameterSize size_of_whole(const ParameterSpec& spec, const Parameter
 bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                     const Cuts& cuts) {
   if (spec.reads.per_microbatch == 0 || spec.reads.lookup == Lookup::gather || cuts.gtp == 1) return false;
-  const bool whole_rows = has_whole_rows(spec, layouts);
-  TESSERA_CHECK(whole_rows || spec.reads.lookup != Lookup::rows,
-                "parameter '{}': rows travel by index only where each is on one tp rank", spec.name);
+  const bool whole_rows = has_whole_rows(spec, layouts) && spec.planes.empty();
+  TESSERA_CHECK(
+      whole_rows || spec.reads.lookup != Lookup::rows,
+      "parameter '{}': rows travel by index only where each is on one tp rank, in one plane of the model's type",
+      spec.name);
   if (!whole_rows || spec.reads.lookup == Lookup::rows) return whole_rows;
-  const schedule::ParameterSize whole = size_of_whole(spec, layouts, types, cuts);
+  const schedule::ParameterSize whole = whole_size(spec, layouts, types, cuts);
   const RowMessages messages = messages_of(spec, layouts.storage, cuts.gtp);
   const std::int64_t back = spec.trainable ? messages.exchanged(types.wire) : 0;
   return messages.exchanged(types.model) + back < whole.gather_wire + whole.reduce_wire;
 }
 
-schedule::ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
-                                const Cuts& cuts) {
-  schedule::ParameterSize size = size_of_whole(spec, layouts, types, cuts);
+schedule::ParameterSize parameter_size(const ParameterSpec& spec, const ParameterLayouts& layouts,
+                                       const ParameterTypes& types, const Cuts& cuts) {
+  schedule::ParameterSize size = whole_size(spec, layouts, types, cuts);
   if (!exchanges_rows(spec, layouts, types, cuts)) return size;
   size.gathered = size.gather_wire = 0;
   if (!spec.trainable) return size;

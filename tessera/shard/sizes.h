@@ -7,8 +7,8 @@ namespace tessera::shard {
 
 // The tp degree is spec.compute.size(); layouts are layouts_of(spec, cuts). Bytes are the greatest over the tp ranks,
 // so that every rank plans the same schedule.
-schedule::ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
-                                const Cuts& cuts);
+schedule::ParameterSize parameter_size(const ParameterSpec& spec, const ParameterLayouts& layouts,
+                                       const ParameterTypes& types, const Cuts& cuts);
 
 // Whether a table that is read by row index exchanges rows instead of being gathered. For R = reads.per_microbatch rows
 // (the same on every rank; messages have this size whatever is read), C columns and G gtp ranks, with Lookup::automatic

@@ -5,6 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/initialise.h"
+#include "tessera/train/weight_cast.h"
 
 namespace tessera::train {
 
@@ -28,7 +29,8 @@ std::vector<std::vector<schedule::ParameterId>> optimizer_buckets(runtime::Runti
   return buckets;
 }
 
-Optimizer::Optimizer(runtime::Runtime& runtime, const ops::AdamW& options) : runtime_(runtime), options_(options) {
+Optimizer::Optimizer(runtime::Runtime& runtime, const ops::AdamW& options, CastOrder order)
+    : runtime_(runtime), options_(options), order_(order) {
   const base::Device device = runtime.parallel().device;
   for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
@@ -52,11 +54,24 @@ void Optimizer::set_updates(std::int64_t updates) {
   if (counter_.size() > 0) base::copy_bytes(counter_.data(), &updates_, sizeof updates_);
 }
 
+// A weight that is its own master is written by the update in either order.
+bool Optimizer::is_fused(const shard::ShardedParameter& parameter) const {
+  return is_rounded_master(parameter) && (order_ == CastOrder::fused || !parameter.has_master());
+}
+
+void Optimizer::finish_bucket(std::span<const schedule::ParameterId> bucket) {
+  std::vector<schedule::ParameterId> left;
+  for (const schedule::ParameterId id : bucket)
+    if (!is_fused(runtime_.parameter(id))) left.push_back(id);
+  cast_planes(runtime_, left);
+  runtime_.publish(bucket);
+}
+
 ops::AdamWBuffers Optimizer::buffers_of(schedule::ParameterId id) {
   shard::ShardedParameter& parameter = runtime_.parameter(id);
   return {.master = parameter.state_master(),
           .master_type = parameter.types.accumulator,
-          .weight = parameter.state_weight(),
+          .weight = is_fused(parameter) ? parameter.state_weight() : nullptr,
           .weight_type = parameter.types.model,
           .gradient = parameter.state_gradient(),
           .gradient_type = parameter.types.accumulator,
@@ -85,7 +100,7 @@ void Optimizer::update(const ops::Clip* clip) {
   options_.gradient_scale = clip->factor;
   for (const std::vector<schedule::ParameterId>& bucket : optimizer_buckets(runtime_)) {
     for (const schedule::ParameterId id : bucket) ops::adamw(options_, buffers_of(id));
-    runtime_.publish(bucket);
+    finish_bucket(bucket);
   }
 }
 
@@ -98,7 +113,7 @@ void Optimizer::update_on_device(const ops::Clip* clip) {
     std::vector<ops::AdamWBuffers> shards;
     for (const schedule::ParameterId id : bucket) shards.push_back(buffers_of(id));
     ops::cuda::adamw(shards, scalars, clip, stream);
-    runtime_.publish(bucket);
+    finish_bucket(bucket);
   }
 }
 
@@ -147,9 +162,7 @@ void set_initial_values(runtime::Runtime& runtime, std::uint64_t seed) {
       fill_part(parameter.spec, piece, parameter.storage.shape.cols, seed,
                 master + static_cast<std::size_t>(piece.offset) * quant::size_of(type), type,
                 parallel.compute->stream());
-    if (parameter.has_master())
-      parallel.kernels().cast(master, type, parameter.state_weight(), parameter.types.model,
-                              parameter.state_elements());
+    cast_planes(runtime, {&id, 1});
     runtime.publish(id);
   }
 }

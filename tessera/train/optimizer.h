@@ -1,6 +1,7 @@
 // AdamW over this rank's part of the weights, with clipping; and the values a run starts from.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "tessera/base/buffer.h"
@@ -14,10 +15,14 @@ namespace tessera::train {
 inline constexpr std::int64_t kOptimizerBuckets = 8;
 std::vector<std::vector<schedule::ParameterId>> optimizer_buckets(runtime::Runtime& runtime);
 
+// Whether an update writes weights in its own pass over memory, where nothing lies between (is_rounded_master), or all
+// of them by a cast that follows. The bits are the same.
+enum class CastOrder { fused, apart };
+
 class Optimizer {
  public:
   // options: the constants; lr, step and gradient_scale are set at each update. Moments start at zero.
-  Optimizer(runtime::Runtime& runtime, const ops::AdamW& options);
+  Optimizer(runtime::Runtime& runtime, const ops::AdamW& options, CastOrder order = CastOrder::fused);
 
   struct Moments {
     base::Buffer exp_avg, exp_avg_sq;  // accumulator type, state layout
@@ -30,7 +35,8 @@ class Optimizer {
   // Before update: its learning rate. On a GPU it is brought to the device. Errors: more than kMostUnseen updates
   // unseen.
   void begin_update(double lr);
-  // Updates master, moments and weights from main_grad and publishes every trainable parameter. clip: memory of the
+  // Updates masters and moments from main_grad, bucket by bucket; a cast writes the planes of the bucket, its publish
+  // follows. clip: memory of the
   // device, with the factor, and whether there is an update at all: where the norm is not finite every value stays as
   // it is. On a GPU it is work of compute's lane, the same for every update, and the host does not know what came of it
   // until saw_update.
@@ -45,10 +51,14 @@ class Optimizer {
 
  private:
   ops::AdamWBuffers buffers_of(schedule::ParameterId id);
+  bool is_fused(const shard::ShardedParameter& parameter) const;
+  // After a bucket's update: casts what the update has not written, and publishes.
+  void finish_bucket(std::span<const schedule::ParameterId> bucket);
   void update_on_device(const ops::Clip* clip);
 
   runtime::Runtime& runtime_;
   ops::AdamW options_;
+  CastOrder order_;
   std::vector<Moments> moments_;  // by parameter id; empty buffers for frozen ones
   std::int64_t updates_ = 0;      // that the host has seen
   // On a GPU. The number of updates lives there, and advances with those that take place.

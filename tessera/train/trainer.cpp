@@ -26,7 +26,7 @@ Trainer::Trainer(comm::World& world, const TrainerOptions& options)
                .sequence_parallel = options.sequence_parallel && options.tp > 1,
                .recompute = options.recompute},
       model_(options.model, context_, options.seq_len, options.embedding),
-      optimizer_(runtime_, options.adamw),
+      optimizer_(runtime_, options.adamw, options.cast_order),
       norm_(runtime_) {
   for (Pending& pending : steps_)
     pending.clip =

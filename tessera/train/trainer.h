@@ -29,6 +29,7 @@ struct TrainerOptions {
   shard::RowReads embedding;  // tokens of a microbatch at most; by default its table is gathered
   ops::AdamW adamw;
   double clip = 1.0;
+  CastOrder cast_order = CastOrder::fused;
   runtime::RuntimeOptions runtime;
   bool graph = false;  // GPUs: steps that follow their schedule are launches of a CUDA graph (step_graph.h)
 };

@@ -1,6 +1,7 @@
 // Several redistributions in one exchange, against each alone.
 #include <gtest/gtest.h>
 
+#include <array>
 #include "tessera/base/error.h"
 #include "tessera/comm/execute.h"
 #include "tests/comm/placed.h"
@@ -64,22 +65,45 @@ TEST(RunTogether, GivesWhatEachAloneGives) {
       }
       base::Fence done;
       {
-        std::vector<const Redistribution*> members;
-        std::vector<const void*> from;
-        std::vector<void*> to;
-        for (std::size_t m = 0; m < own.size(); ++m) {
-          members.push_back(own[m].get());
-          from.push_back(sources[m].data());
-          to.push_back(together[m].data());
-        }
-        done = run_together(group, members, from, to, DType::fp32);
+        std::vector<Movement> movements;
+        for (std::size_t m = 0; m < own.size(); ++m)
+          movements.push_back({own[m].get(), sources[m].data(), together[m].data(), DType::fp32});
+        done = run_together(group, movements);
       }
       done.synchronize();
       for (std::size_t m = 0; m < own.size(); ++m)
         EXPECT_TRUE(same_bits(together[m].values(), alone[m].values())) << "number " << m;
-      run_together(group, {}, {}, {}, DType::fp32).synchronize();
+      run_together(group, {}).synchronize();
     });
   }
+}
+
+TEST(RunTogether, EachMovesItsOwnType) {
+  if (!has_ranks(3)) GTEST_SKIP() << "fewer than 3 processes";
+  on_ranks(3, [&](Communicator& group) {
+    const base::Device device = group.kernels().device();
+    const Redistribution data(cut({7, 5}, 3), layout::replicated({7, 5}, 3), group.rank());
+    const Redistribution scales(cut({4, 2}, 3), layout::replicated({4, 2}, 3), group.rank());
+    const auto whole = values_of<std::uint8_t>(0, 0, 35);
+    const auto whole_scales = values_of<double>(0, 50, 8);
+    // The rank's rows of a whole matrix: cut() stacks them densely.
+    const auto part = [&](const auto& values, const Layout& layout, std::int64_t cols) {
+      auto own = std::remove_cvref_t<decltype(values)>();
+      for (const layout::Piece& piece : layout.ranks[static_cast<std::size_t>(group.rank())].pieces)
+        own.insert(own.end(), values.begin() + piece.box.row * cols,
+                   values.begin() + (piece.box.row + piece.box.rows) * cols);
+      return own;
+    };
+    const Placed<std::uint8_t> from_data(part(whole, cut({7, 5}, 3), 5), device);
+    const Placed<double> from_scales(part(whole_scales, cut({4, 2}, 3), 2), device);
+    Placed<std::uint8_t> to_data(std::vector<std::uint8_t>(35), device);
+    Placed<double> to_scales(std::vector<double>(8), device);
+    run_together(group, std::array{Movement{&data, from_data.data(), to_data.data(), DType::u8},
+                                   Movement{&scales, from_scales.data(), to_scales.data(), DType::fp64}})
+        .synchronize();
+    EXPECT_TRUE(same_bits(to_data.values(), whole));
+    EXPECT_TRUE(same_bits(to_scales.values(), whole_scales));
+  });
 }
 
 TEST(RunTogether, RefusesWhatNeedsPackingOrAdds) {
@@ -94,20 +118,15 @@ TEST(RunTogether, RefusesWhatNeedsPackingOrAdds) {
   on_ranks(2, [&](Communicator& group) {
     const Redistribution good(cut(shape, 2), replicated(shape, 2), group.rank());
     std::vector<float> a(48), b(48);
-    const std::vector<const void*> from{a.data(), a.data()};
-    const std::vector<void*> to{b.data(), b.data()};
+    const auto of = [&](const Redistribution& how) { return Movement{&how, a.data(), b.data(), DType::fp32}; };
     for (const Case& one : {Case{cut_cols(shape, 2), cut(shape, 2)}, Case{blocks, replicated(shape, 2)},
                             Case{parts, cut(shape, 2)}, Case{odd, first}}) {
       const Redistribution bad(one.from, one.to, group.rank());
       EXPECT_FALSE(bad.is_contiguous());
-      const std::vector<const Redistribution*> members{&good, &bad};
-      EXPECT_THROW(run_together(group, members, from, to, DType::fp32), Error);
+      EXPECT_THROW(run_together(group, std::array{of(good), of(bad)}), Error);
     }
-    const std::vector<const Redistribution*> one{&good};
-    EXPECT_THROW(run_together(group, one, from, to, DType::fp32), Error);
     const Redistribution other(cut(shape, 3), replicated(shape, 3), 0);
-    const std::vector<const Redistribution*> mixed{&good, &other};
-    EXPECT_THROW(run_together(group, mixed, from, to, DType::fp32), Error);
+    EXPECT_THROW(run_together(group, std::array{of(good), of(other)}), Error);
   });
 }
 

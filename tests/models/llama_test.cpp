@@ -45,7 +45,7 @@ Batch batch_of(std::int64_t sequences, std::int64_t length, std::int64_t vocab) 
 
 void fill(runtime::Runtime& runtime) {
   for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
-    auto values = runtime.parameter(id).weight.as<double>();
+    auto values = runtime.parameter(id).weight().as<double>();
     for (std::size_t i = 0; i < values.size(); ++i)
       values[i] = 0.4 * std::sin(static_cast<double>(i) * 1.7 + id) + (runtime.parameter(id).spec.decay ? 0.0 : 1.0);
     runtime.publish(id);
@@ -89,7 +89,7 @@ TEST_P(Gradient, IsTheDerivativeOfTheLoss) {
 
     for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
       shard::ShardedParameter& parameter = runtime.parameter(id);
-      auto weights = parameter.weight.as<double>();
+      auto weights = parameter.weight().as<double>();
       const auto gradient = parameter.main_grad.as<double>();
       double largest = 0;
       for (double value : gradient) largest = std::max(largest, std::abs(value));

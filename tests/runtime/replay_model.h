@@ -18,6 +18,15 @@ namespace tessera::runtime::replay_model {
 inline float weight_value(std::int64_t p, std::int64_t updates, std::int64_t i) {
   return static_cast<float>(p * 1000 + i) * 0.37f + static_cast<float>(updates) * 0.011f;
 }
+// The same of a plane: its logical element i, that of a grid of tiles for a plane by tile. 8-bit data takes the low
+// bits.
+template <typename T>
+T plane_value(std::int64_t p, std::size_t plane, std::int64_t updates, std::int64_t i) {
+  if constexpr (std::is_same_v<T, std::uint8_t>)
+    return static_cast<T>(p * 41 + updates * 7 + i * 3);
+  else
+    return weight_value(p, updates, i) + static_cast<float>(plane) * 0.5f;
+}
 // What use `use` in block `block` contributes there; blocks are counted over the whole run, so steps differ.
 inline float gradient_value(std::int64_t p, std::int64_t block, std::int64_t use, std::int64_t tp, std::int64_t i) {
   return 1.0f / static_cast<float>(1 + ((i * 31 + p * 17 + block * 7 + use * 5 + tp * 3) % 97)) -
@@ -57,6 +66,15 @@ class Model {
     runtime.add({.name = "frozen", .dims = {5, 3}, .compute = layout::replicated({5, 3}, tp), .trainable = false});
     runtime.add({.name = "branch", .dims = {3, 8}, .compute = layout::cut_cols({3, 8}, tp)});
     runtime.add({.name = "one row", .dims = {1, 6}, .compute = layout::replicated({1, 6}, tp)});
+    // 8-bit data and fp32 scales by tile, of rows in blocks and of columns; sizes that tiles do not divide.
+    const std::vector<shard::PlaneSpec> planes{{.name = "data", .type = quant::DType::u8},
+                                               {.name = "scales", .tile = {.rows = 3, .cols = 4}}};
+    runtime.add({.name = "planes by rows",
+                 .dims = {26, 10},
+                 .compute = layout::cut_rows({26, 10}, {{"a", 15}, {"b", 11}}, tp),
+                 .planes = planes});
+    runtime.add(
+        {.name = "planes by columns", .dims = {13, 9}, .compute = layout::cut_cols({13, 9}, tp), .planes = planes});
     updates_.assign(static_cast<std::size_t>(runtime.size()), 0);
     for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
       write(id);
@@ -67,12 +85,23 @@ class Model {
   void use(schedule::ParameterId id, schedule::Pass pass) {
     const WeightView view = runtime.consume(id, pass);
     const shard::ShardedParameter& parameter = runtime.parameter(id);
-    const auto* weight = static_cast<const float*>(view.rowwise);
-    for_each_element(parameter.local_compute, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
-      ASSERT_EQ(weight[at], weight_value(id, updates_[static_cast<std::size_t>(id)], i))
-          << parameter.spec.name << " element " << i;
-    });
+    for (std::size_t p = 0; p < parameter.planes.size(); ++p) {
+      ASSERT_EQ(view.planes[p].type, parameter.planes[p].spec.type);
+      if (view.planes[p].type == quant::DType::u8)
+        check_plane<std::uint8_t>(id, p, view.planes[p].data);
+      else
+        check_plane<float>(id, p, view.planes[p].data);
+    }
     runtime.release(id, pass);
+  }
+
+  template <typename T>
+  void check_plane(schedule::ParameterId id, std::size_t p, const void* data) {
+    const shard::Plane& plane = runtime.parameter(id).planes[p];
+    for_each_element(plane.local_compute, plane.layouts.compute.shape.cols, [&](std::int64_t at, std::int64_t i) {
+      ASSERT_EQ(static_cast<const T*>(data)[at], plane_value<T>(id, p, updates_[static_cast<std::size_t>(id)], i))
+          << runtime.parameter(id).spec.name << " " << plane.spec.name << " element " << i;
+    });
   }
 
   void give(schedule::ParameterId id, int use) {
@@ -170,9 +199,17 @@ class Model {
   // What this rank updates; the rest comes from the other replicas.
   void write(schedule::ParameterId id) {
     shard::ShardedParameter& parameter = runtime.parameter(id);
-    auto* data = reinterpret_cast<float*>(parameter.state_weight());
-    for_each_element(parameter.local_state, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
-      data[at] = weight_value(id, updates_[static_cast<std::size_t>(id)], i);
+    for (std::size_t p = 0; p < parameter.planes.size(); ++p)
+      if (parameter.planes[p].spec.type == quant::DType::u8)
+        write_plane<std::uint8_t>(id, p);
+      else
+        write_plane<float>(id, p);
+  }
+  template <typename T>
+  void write_plane(schedule::ParameterId id, std::size_t p) {
+    shard::Plane& plane = runtime.parameter(id).planes[p];
+    for_each_element(plane.local_state, plane.layouts.state.shape.cols, [&](std::int64_t at, std::int64_t i) {
+      reinterpret_cast<T*>(plane.state_data())[at] = plane_value<T>(id, p, updates_[static_cast<std::size_t>(id)], i);
     });
   }
 

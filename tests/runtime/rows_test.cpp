@@ -193,7 +193,8 @@ class Rank {
     if (by_rows()) {
       runtime_.gather_rows(table_, ids(tokens), found.data(), schedule::Pass::forward);
     } else {
-      const auto* table = static_cast<const std::byte*>(runtime_.consume(table_, schedule::Pass::forward).rowwise);
+      const auto* table =
+          static_cast<const std::byte*>(runtime_.consume(table_, schedule::Pass::forward).weight().data);
       for (std::size_t at = 0; at < rows.size(); ++at) {
         if (rows[at] < 0) std::fill_n(&found[at * bytes], bytes, std::byte{0});
         if (rows[at] >= 0) std::copy_n(table + static_cast<std::size_t>(rows[at]) * bytes, bytes, &found[at * bytes]);

@@ -80,7 +80,7 @@ float expected_gradient(const shard::ParameterSpec& spec, int p, int blocks, int
 void fill_weights(Runtime& runtime) {
   for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
     shard::ShardedParameter& parameter = runtime.parameter(id);
-    auto data = parameter.weight.as<float>();
+    auto data = parameter.weight().as<float>();
     for_each_element(parameter.local_storage, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
       data[static_cast<std::size_t>(at)] = weight_value(id, i);
     });
@@ -93,7 +93,7 @@ void run_microbatch(Runtime& runtime, int block, bool skip_first) {
   for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
     const WeightView view = runtime.consume(id, schedule::Pass::forward);
-    const auto* weight = static_cast<const float*>(view.rowwise);
+    const auto* weight = static_cast<const float*>(view.weight().data);
     for_each_element(parameter.local_compute, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
       ASSERT_EQ(weight[at], weight_value(id, i)) << parameter.spec.name << " element " << i;
     });

@@ -66,6 +66,13 @@ class Layers(Checkout):
         self.accepted("tessera/nn/a.cpp", '"tessera/runtime/runtime.h"')
         self.accepted("apps/a.cpp", '"tessera/run/loop.h"')
 
+    def test_no_two_headers_have_one_stem(self):
+        two = self.findings(layers.check, **{"tessera/base/plan.h": "", "tessera/layout/plan.h": ""})
+        self.assertEqual([finding.path for finding in two], ["tessera/base/plan.h"])
+        (self.root / "tessera/layout/plan.h").unlink()
+        fine = {"tessera/ops/gemm.h": "", "tessera/nn/gemm.h": "", "tessera/comm/world.h": "", "tessera/comm/mpi/world.h": ""}
+        self.assertEqual(self.findings(layers.check, **fine), [])
+
     def test_third_party_headers_stay_in_their_room(self):
         self.refused("tessera/shard/a.h", "<ATen/core/Tensor.h>")
         self.refused("tessera/comm/a.h", "<c10/util/BFloat16.h>")
@@ -79,7 +86,7 @@ class Layers(Checkout):
         self.refused("tessera/ops/a.cu", "<ATen/core/Tensor.h>")
         self.accepted("tessera/comm/mpi/a.cpp", "<mpi.h>")
         self.accepted("tessera/comm/nccl/a.h", "<nccl.h>")
-        self.accepted("tessera/comm/store/a.cpp", "<torch/csrc/distributed/c10d/TCPStore.hpp>")
+        self.accepted("tessera/meet/store/a.cpp", "<torch/csrc/distributed/c10d/TCPStore.hpp>")
         self.accepted("tessera/ops/a.cpp", "<ATen/ops/mm_ops.h>")
         self.accepted("tessera/nn/a.cpp", "<torch/csrc/autograd/custom_function.h>")
 

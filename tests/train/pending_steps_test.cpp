@@ -31,6 +31,16 @@ class PendingSteps : public ::testing::TestWithParam<base::DeviceKind> {
   }
 };
 
+TEST_P(PendingSteps, MayCastApartFromTheUpdate) {
+  RunOptions options = this->options();
+  options.model = odd_model();
+  options.dtype = quant::DType::bf16;
+  options.ahead = 1;
+  const RunResult fused = run(options);
+  options.cast_order = CastOrder::apart;
+  EXPECT_EQ(run(options), fused);
+}
+
 TEST_P(PendingSteps, GiveTheBitsOfWholeStepsInOrder) {
   RunOptions options = this->options();
   const RunResult expected = run(options);

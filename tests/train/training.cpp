@@ -76,12 +76,12 @@ class Spoiled {
   explicit Spoiled(Trainer& trainer)
       : kernels_(trainer.parallel().kernels()),
         weight_(last_norm(trainer.runtime())),
-        saved_(kernels_.scratch(weight_.weight.size())) {
-    kernels_.copy(weight_.weight.data(), saved_.data(), saved_.size());
-    kernels_.fill(weight_.weight.data(), weight_.types.model, std::numeric_limits<double>::infinity(),
+        saved_(kernels_.scratch(weight_.weight().size())) {
+    kernels_.copy(weight_.weight().data(), saved_.data(), saved_.size());
+    kernels_.fill(weight_.weight().data(), weight_.types.model, std::numeric_limits<double>::infinity(),
                   weight_.shard_elements());
   }
-  ~Spoiled() { kernels_.copy(saved_.data(), weight_.weight.data(), saved_.size()); }
+  ~Spoiled() { kernels_.copy(saved_.data(), weight_.weight().data(), saved_.size()); }
   Spoiled(const Spoiled&) = delete;
   Spoiled& operator=(const Spoiled&) = delete;
 
@@ -109,6 +109,7 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
                           .seq_len = options.seq_len,
                           .embedding = {.per_microbatch = options.seq_len, .lookup = options.embedding},
                           .adamw = {.weight_decay = 0.1},
+                          .cast_order = options.cast_order,
                           .graph = options.graph});
   set_initial_values(trainer.runtime(), 7);
   const auto finish = [&](const StepResult& done) {
@@ -140,7 +141,7 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
     shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
     Optimizer::Moments& moments = trainer.optimizer().moments(id);
     const std::string& name = parameter.spec.name;
-    collector.add("weight/" + name, parameter, parameter.weight.data(), options.dtype);
+    collector.add("weight/" + name, parameter, parameter.weight().data(), options.dtype);
     collector.add("main_grad/" + name, parameter, parameter.main_grad.data(), accumulator);
     collector.add("exp_avg/" + name, parameter, moments.exp_avg.data(), accumulator);
     collector.add("exp_avg_sq/" + name, parameter, moments.exp_avg_sq.data(), accumulator);

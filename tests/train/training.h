@@ -26,6 +26,7 @@ struct RunOptions {
   bool masked = false;     // every target
   bool on_gpu = false;     // one rank, on the first GPU
   bool graph = false;      // TrainerOptions'
+  CastOrder cast_order = CastOrder::fused;
   // Steps left pending when the next is enqueued; without: whole steps.
   std::optional<int> ahead;
   double lr_growth = 0;             // of the rate, 1e-2 at first, from step to step
