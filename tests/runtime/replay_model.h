@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <vector>
 
 #include "tessera/comm/local/world.h"
+#include "tessera/quant/floating.h"
 #include "tessera/runtime/runtime.h"
 #include "tests/runtime/elements.h"
 
@@ -25,7 +27,13 @@ T plane_value(std::int64_t p, std::size_t plane, std::int64_t updates, std::int6
   if constexpr (std::is_same_v<T, std::uint8_t>)
     return static_cast<T>(p * 41 + updates * 7 + i * 3);
   else
-    return weight_value(p, updates, i) + static_cast<float>(plane) * 0.5f;
+    return T(weight_value(p, updates, i) + static_cast<float>(plane) * 0.5f);
+}
+// Calls visit(T{}) with the C++ type of a plane's elements.
+template <typename Visit>
+void with_plane_type(quant::DType type, Visit visit) {
+  if (type == quant::DType::u8) return visit(std::uint8_t{});
+  quant::dispatch_floating(type, visit);
 }
 // What use `use` in block `block` contributes there; blocks are counted over the whole run, so steps differ.
 inline float gradient_value(std::int64_t p, std::int64_t block, std::int64_t use, std::int64_t tp, std::int64_t i) {
@@ -75,6 +83,11 @@ class Model {
                  .planes = planes});
     runtime.add(
         {.name = "planes by columns", .dims = {13, 9}, .compute = layout::cut_cols({13, 9}, tp), .planes = planes});
+    // A type of its own, beside neighbours that it may travel with.
+    runtime.add({.name = "half",
+                 .dims = {10, 3},
+                 .compute = layout::cut_rows({10, 3}, {{"all", 10}}, tp),
+                 .types = shard::ParameterTypes{.model = quant::DType::bf16}});
     updates_.assign(static_cast<std::size_t>(runtime.size()), 0);
     for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
       write(id);
@@ -87,10 +100,8 @@ class Model {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
     for (std::size_t p = 0; p < parameter.planes.size(); ++p) {
       ASSERT_EQ(view.planes[p].type, parameter.planes[p].spec.type);
-      if (view.planes[p].type == quant::DType::u8)
-        check_plane<std::uint8_t>(id, p, view.planes[p].data);
-      else
-        check_plane<float>(id, p, view.planes[p].data);
+      with_plane_type(view.planes[p].type,
+                      [&](auto element) { check_plane<decltype(element)>(id, p, view.planes[p].data); });
     }
     runtime.release(id, pass);
   }
@@ -99,7 +110,8 @@ class Model {
   void check_plane(schedule::ParameterId id, std::size_t p, const void* data) {
     const shard::Plane& plane = runtime.parameter(id).planes[p];
     for_each_element(plane.local_compute, plane.layouts.compute.shape.cols, [&](std::int64_t at, std::int64_t i) {
-      ASSERT_EQ(static_cast<const T*>(data)[at], plane_value<T>(id, p, updates_[static_cast<std::size_t>(id)], i))
+      const T value = plane_value<T>(id, p, updates_[static_cast<std::size_t>(id)], i);
+      ASSERT_EQ(std::memcmp(static_cast<const T*>(data) + at, &value, sizeof value), 0)
           << runtime.parameter(id).spec.name << " " << plane.spec.name << " element " << i;
     });
   }
@@ -200,10 +212,7 @@ class Model {
   void write(schedule::ParameterId id) {
     shard::ShardedParameter& parameter = runtime.parameter(id);
     for (std::size_t p = 0; p < parameter.planes.size(); ++p)
-      if (parameter.planes[p].spec.type == quant::DType::u8)
-        write_plane<std::uint8_t>(id, p);
-      else
-        write_plane<float>(id, p);
+      with_plane_type(parameter.planes[p].spec.type, [&](auto element) { write_plane<decltype(element)>(id, p); });
   }
   template <typename T>
   void write_plane(schedule::ParameterId id, std::size_t p) {

@@ -1,0 +1,83 @@
+// Planes and types of a parameter.
+#include "tessera/shard/parameter.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/shard/sizes.h"
+
+namespace tessera::shard {
+namespace {
+
+using quant::DType;
+
+const PlaneSpec kData{.name = "data", .type = DType::u8};
+const PlaneSpec kScales{.name = "scales", .tile = {.rows = 4, .cols = 8}};
+
+ParameterSpec spec_of(layout::Layout compute, std::vector<PlaneSpec> planes) {
+  return {.name = "weight",
+          .dims = {compute.shape.rows, compute.shape.cols},
+          .compute = std::move(compute),
+          .planes = std::move(planes)};
+}
+
+TEST(Planes, OneOfTheModelsTypeUnlessSaidOtherwise) {
+  const ParameterSpec spec = spec_of(layout::replicated({6, 5}, 1), {});
+  const ShardedParameter parameter = make_parameter(spec, {.model = DType::bf16}, {.gtp = 2}, {.gtp_rank = 1});
+  ASSERT_EQ(parameter.planes.size(), 1u);
+  EXPECT_EQ(parameter.planes[0].spec.type, DType::bf16);
+  EXPECT_EQ(parameter.planes[0].local_storage, parameter.local_storage);
+  EXPECT_EQ(parameter.weight().size(), 3u * 5 * 2);
+}
+
+// 10 rows over 2 ranks: 5 would cut a tile of 4 rows, so the first takes 8.
+TEST(Planes, StorageIsCutBetweenTiles) {
+  const ParameterSpec spec = spec_of(layout::replicated({10, 12}, 1), {kData, kScales});
+  for (const int rank : {0, 1}) {
+    const ShardedParameter parameter = make_parameter(spec, {}, {.gtp = 2}, {.gtp_rank = rank});
+    EXPECT_EQ(parameter.planes[0].local_storage.size, (rank == 0 ? 8 : 2) * 12);
+    EXPECT_EQ(parameter.planes[1].local_storage.size, (rank == 0 ? 2 : 1) * 2);
+    EXPECT_EQ(parameter.planes[1].data.size(), (rank == 0 ? 2u : 1u) * 2 * 4);
+    EXPECT_EQ(parameter.master.size(), (rank == 0 ? 8u : 2u) * 12 * 4);
+  }
+}
+
+TEST(Planes, CountAllBytesOfAGatherAndAPublish) {
+  const ParameterSpec spec = spec_of(layout::replicated({16, 16}, 1), {kData, kScales});
+  const Cuts cuts{.gtp = 2, .dp = 2, .zero = true};
+  const schedule::ParameterSize size = parameter_size(spec, layouts_of(spec, cuts), {}, cuts);
+  EXPECT_EQ(size.gather_wire, 8 * 16 + 2 * 2 * 4);  // the other rank's half of both
+  EXPECT_EQ(size.publish_wire, 4 * 16 + 1 * 2 * 4);
+  EXPECT_EQ(size.gathered, 16 * 16 + 256);  // each plane aligned
+}
+
+TEST(Planes, ByTileNeedPartsThatDoNotOverlap) {
+  const layout::Layout overlap = layout::rows_by_rank({6, 8}, {{{0, 4}}, {{2, 6}}});
+  EXPECT_THROW(make_parameter(spec_of(overlap, {kData, kScales}), {}, {}, {}), Error);
+  EXPECT_NO_THROW(make_parameter(spec_of(overlap, {kData}), {}, {}, {}));
+}
+
+TEST(Planes, AreNotReadByRows) {
+  ParameterSpec spec = spec_of(layout::replicated({64, 8}, 1), {kData, kScales});
+  spec.reads = {.per_microbatch = 1, .lookup = Lookup::rows};
+  EXPECT_THROW(make_parameter(spec, {}, {.gtp = 2}, {}), Error);
+  spec.reads.lookup = Lookup::automatic;
+  EXPECT_FALSE(make_parameter(spec, {}, {.gtp = 2}, {}).by_rows);
+}
+
+TEST(Planes, AreNotTooMany) {
+  const ParameterSpec spec = spec_of(layout::replicated({4, 8}, 1), std::vector<PlaneSpec>(kMostPlanes + 1, kData));
+  EXPECT_THROW(make_parameter(spec, {}, {}, {}), Error);
+}
+
+TEST(Types, OfAParameterStandBeforeTheRuns) {
+  ParameterSpec spec = spec_of(layout::replicated({4, 8}, 1), {});
+  const ParameterTypes run{.model = DType::bf16, .wire = DType::bf16};
+  EXPECT_EQ(types_of(spec, run).model, DType::bf16);
+  spec.types = ParameterTypes{};
+  EXPECT_EQ(types_of(spec, run).model, DType::fp32);
+  EXPECT_EQ(types_of(spec, run).wire, DType::fp32);
+}
+
+}  // namespace
+}  // namespace tessera::shard
