@@ -1,4 +1,4 @@
-// The kernels behind one interface: the host's against plain loops where kernels_test.cpp has not, a device's against
+// The kernels behind one interface: the host's against plain loops where tests/quant does not, a device's against
 // the host's, bit by bit, at every alignment.
 #include "tessera/quant/device_kernels.h"
 
