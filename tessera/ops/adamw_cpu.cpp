@@ -3,7 +3,7 @@
 
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/adamw_element.h"
-#include "tessera/ops/element.h"
+#include "tessera/ops/arithmetic.h"
 #include "tessera/quant/elementwise.h"
 
 namespace tessera::ops {

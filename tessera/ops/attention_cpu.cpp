@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <array>
 
+#include "tessera/ops/arithmetic.h"
 #include "tessera/ops/attention_kernels.h"
-#include "tessera/ops/element.h"
 
 namespace tessera::ops::cpu {
 

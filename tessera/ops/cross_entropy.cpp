@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/arithmetic.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/cross_entropy_kernels.h"
-#include "tessera/ops/element.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {

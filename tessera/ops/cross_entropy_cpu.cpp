@@ -3,8 +3,8 @@
 #include <cmath>
 #include <limits>
 
+#include "tessera/ops/arithmetic.h"
 #include "tessera/ops/cross_entropy_kernels.h"
-#include "tessera/ops/element.h"
 #include "tessera/ops/exponential.h"
 
 namespace tessera::ops::cpu {

@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "tessera/ops/element.h"
+#include "tessera/ops/arithmetic.h"
 #include "tessera/ops/embedding_kernels.h"
 
 namespace tessera::ops::cpu {

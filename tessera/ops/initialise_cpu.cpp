@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <array>
 
-#include "tessera/ops/element.h"
+#include "tessera/ops/arithmetic.h"
 #include "tessera/ops/initialise.h"
 #include "tessera/ops/normal_stream.h"
 

@@ -10,7 +10,7 @@
 #include "tessera/base/cuda_check.h"
 #include "tessera/base/cuda_stream.h"
 #include "tessera/base/cuda_word.cuh"
-#include "tessera/ops/element.h"
+#include "tessera/ops/arithmetic.h"
 
 namespace tessera::ops::cuda {
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tessera/ops/element.h"
+#include "tessera/ops/arithmetic.h"
 #include "tessera/ops/rms_norm_kernels.h"
 
 namespace tessera::ops::cpu {

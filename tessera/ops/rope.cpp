@@ -4,8 +4,8 @@
 #include <numbers>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/arithmetic.h"
 #include "tessera/ops/aten_types.h"
-#include "tessera/ops/element.h"
 #include "tessera/ops/rope_kernels.h"
 #include "tessera/ops/tensor.h"
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "tessera/ops/element.h"
+#include "tessera/ops/arithmetic.h"
 #include "tessera/ops/rope_kernels.h"
 
 namespace tessera::ops::cpu {

@@ -1,4 +1,4 @@
-#include "tessera/ops/element.h"
+#include "tessera/ops/arithmetic.h"
 #include "tessera/ops/exponential.h"
 #include "tessera/ops/swiglu_kernels.h"
 

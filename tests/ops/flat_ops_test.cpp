@@ -11,8 +11,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/adamw.h"
+#include "tessera/ops/arithmetic.h"
 #include "tessera/ops/aten_types.h"
-#include "tessera/ops/element.h"
 #include "tessera/ops/exponential.h"
 #include "tests/ops/values.h"
 

@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/arithmetic.h"
 #include "tessera/ops/cross_entropy.h"
-#include "tessera/ops/element.h"
 #include "tessera/ops/embedding.h"
 #include "tests/ops/values.h"
 
