@@ -1,4 +1,4 @@
-// When a lane begins and ends an operation, for whoever draws what the lanes did.
+// Notes when a lane begins and ends an operation. A timeline reads it.
 #pragma once
 #include <atomic>
 #include <limits>
@@ -9,23 +9,25 @@
 
 namespace tessera::base {
 
-// Of a stream the two fences, of a host's lane the two times in seconds of its clock.
+// When one operation began and ended. A stream fills in the two fences; a lane of the host fills in the two times, in
+// seconds of its clock.
 struct LaneTimes {
-  // Written by the lane; NaN before.
+  // The lane writes these; until then they are NaN.
   std::atomic<double> begin = std::numeric_limits<double>::quiet_NaN();
   std::atomic<double> end = std::numeric_limits<double>::quiet_NaN();
   Fence begin_fence, end_fence;
 };
 
-// The place of one operation, for the lane that carries it out. A copy marks the same place; a default-made one marks
-// nothing.
+// Marks the beginning and the end of one operation on the lane that carries it out. A copy marks the same operation; a
+// default-constructed mark does nothing.
 class LaneMark {
  public:
   LaneMark() = default;
   explicit LaneMark(std::shared_ptr<LaneTimes> times) : times_(std::move(times)) {}
-  // Enqueues: the operation begins when `lane` comes here. Of several calls the first counts.
+  // Enqueues a note that the operation begins when `lane` reaches this point. Only the first call counts.
   void begin(Lane& lane) const;
-  // Enqueues: it ends here; of several calls the last counts. Returns a fence behind the mark, `done` without one.
+  // Enqueues a note that the operation ends when `lane` reaches this point. The last call counts. Returns a fence
+  // behind the note; without a note it returns `done`.
   Fence end(Lane& lane, const Fence& done) const;
 
  private:

@@ -64,7 +64,7 @@ class Redistribution {
   std::vector<Message> sends_, receives_;  // none empty, in order of peers; receives_ has this rank's own part too
 };
 
-// One redistribution of some memory.
+// What run_together takes: a redistribution, and the memory that it moves.
 struct Movement {
   const Redistribution* redistribution = nullptr;
   const void* source = nullptr;
@@ -72,8 +72,9 @@ struct Movement {
   quant::DType type = quant::DType::fp32;
 };
 
-// Several as one exchange, each as its own run() would be. Errors: one that is not contiguous (is_contiguous) or was
-// made for another group or rank. The redistributions must live until the fence is done; the span need not.
+// Carries out several redistributions in one exchange. Each moves what its own run() would move. Errors: a
+// redistribution that is not contiguous (is_contiguous) or was made for another group or rank. The redistributions must
+// live until the fence is done; the span need not.
 base::Fence run_together(Communicator& group, std::span<const Movement> movements);
 
 }  // namespace tessera::comm

@@ -1,4 +1,4 @@
-// Layouts of arrays that have one element a tile of a tensor: scales of a number format.
+// Layouts of arrays that hold one element for each tile of a tensor, such as the scales of a number format.
 #pragma once
 #include <cstdint>
 
@@ -6,20 +6,21 @@
 
 namespace tessera::layout {
 
-// So many rows and columns of a rank's dense local matrix have one element; at the edges less of them.
+// The rows and columns of a rank's dense local matrix that share one element. Tiles at the edges may be smaller.
 struct Tile {
   std::int64_t rows = 1, cols = 1;
   bool is_element() const { return rows == 1 && cols == 1; }
   bool operator==(const Tile&) const = default;
 };
 
-// The layout of one element a tile of every rank's dense local matrix (its pieces stacked, which have one width). Its
-// logical matrix is the ranks' grids of ceil(rows / tile.rows) x ceil(cols / tile.cols), one below the other: a tile
-// belongs to one rank, also where two ranks' parts meet inside what would be one tile of the logical matrix. The layout
-// itself for a tile of one element. For n and align a multiple of tile.rows,
+// Stacks the pieces of each rank into one dense matrix and divides that matrix into tiles. The result has one element
+// for each tile: a rank has a grid of ceil(rows / tile.rows) x ceil(cols / tile.cols), and the logical matrix of the
+// result holds the grids of all ranks, one below the other. So every tile belongs to one rank, even where the parts of
+// two ranks meet inside what would be one tile of the logical tensor. A tile of one element gives `layout` itself. For
+// any n, and for an align that is a multiple of tile.rows,
 //     tile_grid(cut_local_rows(layout, n, align), tile)  and
 //     cut_local_rows(tile_grid(layout, tile), n, align / tile.rows)
-// give every rank the same local matrix. Errors: a tile below 1 x 1, pieces of several widths.
+// give every rank a local matrix of the same shape. Errors: a tile smaller than 1 x 1, pieces of several widths.
 Layout tile_grid(const Layout& layout, Tile tile);
 
 }  // namespace tessera::layout

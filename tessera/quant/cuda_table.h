@@ -1,4 +1,4 @@
-// The CUDA kernels of this layer, as pointers that are found where the program runs: a build without CUDA has none.
+// The CUDA kernels of this layer, as a table of pointers. A build without CUDA has no table.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -10,19 +10,20 @@
 
 namespace tessera::quant {
 
-// All of them enqueue on a stream of the current device, make_kernels' on that of its device.
+// The functions enqueue on a stream of the current device; the kernels of make_kernels enqueue on a stream of its
+// `device`.
 struct CudaTable {
   std::unique_ptr<Kernels> (*make_kernels)(base::Device device, base::CudaStream stream) = nullptr;
-  // As cast of elementwise.h.
+  // Casts as quant::cast (elementwise.h) does.
   void (*cast)(const void* source, DType from, void* target, DType to, std::int64_t count,
                base::CudaStream stream) = nullptr;
-  // sum[i] += term[i], both of an accumulator type.
+  // Adds term[i] to sum[i]. Both have `type`, an accumulator type.
   void (*add)(void* sum, DType type, const void* term, std::int64_t count, base::CudaStream stream) = nullptr;
 };
 
-// Null in a build without CUDA.
+// Returns null in a build without CUDA.
 const CudaTable* cuda_table();
-// Errors: a build without CUDA; `what` begins the message.
+// Returns the table. Errors: a build without CUDA; the message begins with `what`.
 const CudaTable& require_cuda(std::string_view what);
 
 }  // namespace tessera::quant

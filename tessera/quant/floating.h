@@ -1,4 +1,4 @@
-// The floating element types as C++ types: the one arithmetic is done in, and a call for each.
+// Floating element types as C++ types: the type that arithmetic uses, and dispatch from a DType.
 #pragma once
 #include <type_traits>
 
@@ -18,10 +18,10 @@ TESSERA_HOST_DEVICE inline Accumulator<T> load(T value) {
   return round_to<Accumulator<T>>(value);
 }
 
-// Throws an Error: where, the type, what is expected.
+// Throws an Error that names `where`, the type and what is expected.
 [[noreturn]] void refuse_type(DType type, const char* expected, const char* where);
 
-// Calls visit(T{}) with T the C++ type of a floating `type`; `where` stands in the error for another one.
+// Calls visit(T{}) where T is the C++ type of a floating `type`. Errors: another type; the message begins with `where`.
 template <typename Visit>
 void dispatch_floating(DType type, const char* where, Visit&& visit) {
   switch (type) {

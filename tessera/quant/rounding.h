@@ -1,4 +1,4 @@
-// Rounding between floating types: once, to nearest even, the same bits on the host and in device code.
+// Rounding between floating types: once, to nearest even. Host and device code give the same bits.
 #pragma once
 #include <bit>
 #include <cmath>
@@ -10,9 +10,10 @@
 
 namespace tessera::quant {
 
-// The float whose rounding to bf16 is the rounding of `value` to bf16: truncated, with an odd last bit where that is
-// not exact, so that no second rounding sees a tie that is none ("rounding to odd": Boldo & Melquiond, "Emulation of a
-// FMA and correctly rounded sums", IEEE Transactions on Computers 57(4), 2008).
+// Rounds to a float which, rounded to bf16, gives the bf16 that is nearest to `value`. It truncates, and sets the last
+// bit where that loses something: the second rounding then cannot mistake the result for a tie. The method is rounding
+// to odd (Boldo & Melquiond, "Emulation of a FMA and correctly rounded sums", IEEE Transactions on Computers 57(4),
+// 2008).
 TESSERA_HOST_DEVICE inline float round_to_odd(double value) {
   const auto nearest = static_cast<float>(value);
   auto word = std::bit_cast<std::uint32_t>(nearest);
@@ -21,7 +22,7 @@ TESSERA_HOST_DEVICE inline float round_to_odd(double value) {
   return std::bit_cast<float>(word);
 }
 
-// `value` in another type, rounded once; of a NaN a NaN.
+// Converts `value` to another type and rounds once. A NaN stays a NaN.
 template <typename To, typename From>
 TESSERA_HOST_DEVICE inline To round_to(From value) {
   if constexpr (std::is_same_v<To, From>)

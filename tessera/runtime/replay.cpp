@@ -245,7 +245,7 @@ void Replay::start_gather(int index, const base::Fence& free) {
   std::vector<comm::Movement> movements;
   for (const schedule::ParameterId id : unit) {
     const Entry& member = entry(id);
-    member.materializer.add_movements(member.parameter, buffer + at(gathered_, id).offset, movements);
+    member.materializer.add_first_hops(member.parameter, buffer + at(gathered_, id).offset, movements);
     bytes += member.materializer.received_bytes();
   }
   const base::LaneMark mark = recording.mark(schedule::Activity::gather, bytes);

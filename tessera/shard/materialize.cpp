@@ -15,7 +15,7 @@ layout::Layout storage_of_slot(const layout::Layout& storage, int tp_rank, int t
   return layout::select(storage, ranks);
 }
 
-// One after the other; the last fence.
+// Runs them as one exchange where none needs packing, else one after the other. Returns the fence of the last.
 base::Fence run_all(comm::Communicator& group, const std::vector<comm::Movement>& movements) {
   const auto is_contiguous = [](const comm::Movement& each) { return each.redistribution->is_contiguous(); };
   if (movements.size() > 1 && std::ranges::all_of(movements, is_contiguous)) return run_together(group, movements);
@@ -53,8 +53,8 @@ Materializer::Materializer(const ShardedParameter& parameter, const Parallel& pa
   }
 }
 
-std::vector<comm::Movement> Materializer::first_hops(const ShardedParameter& parameter, std::byte* buffer) const {
-  std::vector<comm::Movement> movements;
+void Materializer::add_first_hops(const ShardedParameter& parameter, std::byte* buffer,
+                                  std::vector<comm::Movement>& movements) const {
   for (std::size_t p = 0; p < ways_.size(); ++p) {
     const PlaneWay& way = ways_[p];
     if (!way.over_gtp) continue;
@@ -63,19 +63,13 @@ std::vector<comm::Movement> Materializer::first_hops(const ShardedParameter& par
                          .target = buffer + (way.over_tp ? way.between : way.offset),
                          .type = parameter.planes[p].spec.type});
   }
-  return movements;
-}
-
-void Materializer::add_movements(const ShardedParameter& parameter, std::byte* buffer,
-                                 std::vector<comm::Movement>& movements) const {
-  for (const comm::Movement& each : first_hops(parameter, buffer)) movements.push_back(each);
 }
 
 base::Fence Materializer::start(const ShardedParameter& parameter, Groups groups, std::byte* buffer,
                                 const base::Fence& free, const Recording& recording) const {
-  const std::vector<comm::Movement> over_gtp = first_hops(parameter, buffer);
   std::int64_t gtp_bytes = 0, tp_bytes = 0;
-  std::vector<comm::Movement> over_tp;
+  std::vector<comm::Movement> over_gtp, over_tp;
+  add_first_hops(parameter, buffer, over_gtp);
   for (std::size_t p = 0; p < ways_.size(); ++p) {
     const PlaneWay& way = ways_[p];
     gtp_bytes += way.gtp_bytes;

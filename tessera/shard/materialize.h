@@ -20,9 +20,9 @@ class Materializer {
 
   // True when the shard is the tp-local weight already: nothing moves and no buffer is needed.
   bool is_resident() const { return !ways_.front().over_gtp && !ways_.front().over_tp; }
-  // Of the buffer of a gather; the planes lie at its beginning.
+  // The size of the buffer that a gather fills. The planes lie at its beginning.
   std::size_t bytes() const { return bytes_; }
-  // Where a plane lies in it.
+  // The offset of a plane in that buffer.
   std::size_t offset_of(std::size_t plane) const { return ways_[plane].offset; }
   std::int64_t received_bytes() const { return received_bytes_; }  // from other ranks, a gather
 
@@ -36,9 +36,9 @@ class Materializer {
                     const Recording& recording = {}) const;
   // Whether there is only the hop over gtp.
   bool has_single_hop() const { return ways_.front().over_gtp && !ways_.front().over_tp; }
-  // Of a single hop: what it moves into `buffer`. With nothing to pack, such gathers can be one exchange.
-  void add_movements(const ShardedParameter& parameter, std::byte* buffer,
-                     std::vector<comm::Movement>& movements) const;
+  // Adds what the hop over gtp moves into `buffer`. Single hops of several parameters can run as one exchange.
+  void add_first_hops(const ShardedParameter& parameter, std::byte* buffer,
+                      std::vector<comm::Movement>& movements) const;
 
  private:
   struct PlaneWay {
@@ -46,7 +46,6 @@ class Materializer {
     std::size_t offset = 0, between = 0;       // in the buffer: of the plane, and of its home part between two hops
     std::int64_t gtp_bytes = 0, tp_bytes = 0;  // received
   };
-  std::vector<comm::Movement> first_hops(const ShardedParameter& parameter, std::byte* buffer) const;
 
   std::vector<PlaneWay> ways_;  // by plane
   std::size_t bytes_ = 0;

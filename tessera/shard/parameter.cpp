@@ -22,38 +22,50 @@ void check_dense(const layout::LocalLayout& local, const std::string& name) {
                 name, at, local.size);
 }
 
-// Rows between which storage may be cut: all planes' tiles stay whole.
+void check_planes(const ParameterSpec& spec) {
+  TESSERA_CHECK(spec.planes.size() <= kMostPlanes, "parameter '{}': {} planes, expected {} at most", spec.name,
+                spec.planes.size(), kMostPlanes);
+  for (const PlaneSpec& plane : spec.planes)
+    TESSERA_CHECK(plane.tile.rows >= 1 && plane.tile.cols >= 1,
+                  "parameter '{}': plane '{}' has tiles of {} x {}, expected 1 x 1 or more", spec.name, plane.name,
+                  plane.tile.rows, plane.tile.cols);
+  TESSERA_CHECK(spec.planes.empty() || spec.planes.front().tile.is_element(),
+                "parameter '{}': the first plane has tiles of {} x {}, expected an element for each of the weight's",
+                spec.name, spec.planes.front().tile.rows, spec.planes.front().tile.cols);
+}
+
+// Storage is cut after a multiple of so many rows, which keeps the tiles of all planes whole.
 std::int64_t rows_together(const ParameterSpec& spec) {
   std::int64_t rows = 1;
   for (const PlaneSpec& plane : spec.planes) rows = std::lcm(rows, plane.tile.rows);
   return rows;
 }
 
-// A rank's part of a parameter or a plane, and of each replica where the state is split.
-template <typename Layouts>
-void set_local(const Layouts& layouts, const layout::Layout& compute, const Place& place, auto& local) {
+RankParts parts_of(const layout::Layout& compute, const ParameterLayouts& layouts, const Place& place) {
   const auto tp = static_cast<std::size_t>(place.tp_rank);
   const auto stored = tp + compute.ranks.size() * static_cast<std::size_t>(place.gtp_rank);
-  local.local_compute = compute.ranks[tp];
-  local.local_home = layouts.home.ranks[tp];
-  local.local_storage = layouts.storage.ranks[stored];
-  local.local_state = local.local_storage;
-  if (layouts.state.size() <= layouts.storage.size()) return;
+  RankParts parts{.local_compute = compute.ranks[tp],
+                  .local_home = layouts.home.ranks[tp],
+                  .local_storage = layouts.storage.ranks[stored]};
+  parts.local_state = parts.local_storage;
+  if (layouts.state.size() <= layouts.storage.size()) return parts;
   const auto replica = static_cast<std::size_t>(layouts.storage.size());
   for (std::size_t at = stored; at < layouts.state.ranks.size(); at += replica)
-    local.state_counts.push_back(layouts.state.ranks[at].size);
-  const auto before = local.state_counts.begin();
-  local.state_offset = std::accumulate(before, before + place.dp_rank, std::int64_t{0});
-  local.local_state = layouts.state.ranks[stored + replica * static_cast<std::size_t>(place.dp_rank)];
+    parts.state_counts.push_back(layouts.state.ranks[at].size);
+  const auto before = parts.state_counts.begin();
+  parts.state_offset = std::accumulate(before, before + place.dp_rank, std::int64_t{0});
+  parts.local_state = layouts.state.ranks[stored + replica * static_cast<std::size_t>(place.dp_rank)];
+  return parts;
 }
 
 std::vector<Plane> make_planes(const ParameterSpec& spec, const ParameterTypes& types, const ParameterLayouts& layouts,
                                const Cuts& cuts, const Place& place) {
   std::vector<Plane> planes;
   for (PlaneSpec& plane_spec : planes_of(spec, types)) {
-    Plane plane{.layouts = plane_layouts(spec, plane_spec, layouts, cuts)};
+    Plane plane;
+    plane.layouts = plane_layouts(spec, plane_spec, layouts, cuts);
     plane.spec = std::move(plane_spec);
-    set_local(plane.layouts, plane.layouts.compute, place, plane);
+    static_cast<RankParts&>(plane) = parts_of(plane.layouts.compute, plane.layouts, place);
     plane.data = base::Buffer(static_cast<std::size_t>(plane.bytes(plane.local_storage.size)), place.device);
     plane.data.fill_zero();
     planes.push_back(std::move(plane));
@@ -65,14 +77,12 @@ std::vector<Plane> make_planes(const ParameterSpec& spec, const ParameterTypes& 
 
 std::vector<PlaneSpec> planes_of(const ParameterSpec& spec, const ParameterTypes& types) {
   if (spec.planes.empty()) return {{.type = types.model}};
-  TESSERA_CHECK(spec.planes.size() <= kMostPlanes, "parameter '{}': {} planes, expected {} at most", spec.name,
-                spec.planes.size(), kMostPlanes);
   return spec.planes;
 }
 
 PlaneLayouts plane_layouts(const ParameterSpec& spec, const PlaneSpec& plane, const ParameterLayouts& layouts,
                            const Cuts& cuts) {
-  if (plane.tile.is_element()) return {spec.compute, layouts.home, layouts.storage, layouts.state};
+  if (plane.tile.is_element()) return {layouts, spec.compute};
   TESSERA_CHECK(
       layouts.home == spec.compute,
       "parameter '{}': tp ranks' parts overlap, and plane '{}' has tiles of {} x {}: expected parts that do not",
@@ -95,6 +105,7 @@ ParameterLayouts layouts_of(const ParameterSpec& spec, const Cuts& cuts) {
   TESSERA_CHECK(compute.shape == shape, "parameter '{}': layout of {} x {} for a logical shape of {} x {}", spec.name,
                 compute.shape.rows, compute.shape.cols, shape.rows, shape.cols);
   layout::validate(compute, layout::Cover::all);
+  check_planes(spec);
   if (!spec.sharded) {
     const layout::Layout whole = layout::repeat(compute, cuts.gtp);
     return {compute, whole, whole};
@@ -126,7 +137,7 @@ ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types,
   parameter.types = types;
   ParameterLayouts layouts = layouts_of(spec, cuts);
   parameter.by_rows = exchanges_rows(spec, layouts, types, cuts);
-  set_local(layouts, compute, place, parameter);
+  static_cast<RankParts&>(parameter) = parts_of(compute, layouts, place);
   check_dense(parameter.local_compute, spec.name);
   parameter.planes = make_planes(spec, types, layouts, cuts, place);
 

@@ -8,7 +8,7 @@
 //   state    over tp x gtp x dp ranks (rank tp + T * (gtp + G * dp)) storage cut by rows over dp (ZeRO-1): what a rank
 //            updates, and keeps the optimizer's state of; or, over tp x gtp ranks, storage itself: every replica does
 //            the whole work
-// They count the weight's elements. Each plane (plane.h) has the same four of its own, one element a tile.
+// These layouts count the elements of the weight. Each plane (plane.h) has four layouts of its own, which count tiles.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -31,7 +31,6 @@ struct ParameterTypes {
   quant::DType accumulator = quant::DType::fp32;
   quant::DType wire = quant::DType::fp32;
 
-  std::int64_t model_bytes(std::int64_t elements) const { return bytes_of(elements, model); }
   std::int64_t accumulator_bytes(std::int64_t elements) const { return bytes_of(elements, accumulator); }
   std::int64_t wire_bytes(std::int64_t elements) const { return bytes_of(elements, wire); }
 };
@@ -54,13 +53,15 @@ struct ParameterSpec {
   double initial_value = 0;
   RowReads reads;
   std::optional<ParameterTypes> types;  // absent: the run's (a router may be fp32 in a bf16 model)
-  // What is stored and travels; empty: one plane of the model's type. The first one is the weight's own values.
+  // What is stored and travels; empty: one plane of the model's type. The first plane has an element for each of the
+  // weight's, and holds its values or its data.
   std::vector<PlaneSpec> planes;
 };
-// Those of a parameter: its own, or the run's.
+// Returns the types of a parameter: its own, or else those of the run.
 inline const ParameterTypes& types_of(const ParameterSpec& spec, const ParameterTypes& run) {
   return spec.types ? *spec.types : run;
 }
+// Returns the planes of a parameter: its own, or else one of the model's type.
 std::vector<PlaneSpec> planes_of(const ParameterSpec& spec, const ParameterTypes& types);
 
 // Of a gradient as it is produced. sums_tp: tp ranks hold parts that are added first.
@@ -68,14 +69,10 @@ inline quant::DType staging_type(const ParameterSpec& spec, const ParameterTypes
   return spec.produced_once && !sums_tp ? types.wire : types.accumulator;
 }
 
-struct ShardedParameter {
+struct ShardedParameter : RankParts {
   ParameterSpec spec;
   ParameterTypes types;
   layout::Layout home, storage, state;
-  layout::LocalLayout local_compute, local_home, local_storage, local_state;  // this rank's parts
-  std::vector<std::int64_t> state_counts;                                     // elements of each replica's part; dense
-  std::int64_t state_offset = 0;  // elements of the stored part before this rank's local_state
-
   std::vector<Plane> planes;  // what travels; the first has the weight's own values
   base::Buffer master;        // local_state.size of the accumulator type; empty when it is the weight itself
   base::Buffer main_grad;     // local_storage.size of the accumulator type; empty for a frozen parameter
@@ -96,7 +93,7 @@ struct ShardedParameter {
   // The columns of this rank's rows where they lie one behind the other in local_storage, whole on one replica and
   // added up by one sum: then its last sum in a step can give their squares. Else 0.
   std::int64_t columns_of_sum(int dp) const;
-  bool has_master() const { return planes.size() > 1 || types.model != types.accumulator; }
+  bool has_master() const { return planes.size() > 1 || planes.front().spec.type != types.accumulator; }
   base::Buffer& weight() { return planes.front().data; }
   const base::Buffer& weight() const { return planes.front().data; }
   // This rank's state part of each buffer, dense.
@@ -114,14 +111,11 @@ struct Cuts {
   bool splits_state() const { return zero && dp > 1; }
 };
 
-// What follows from a compute layout.
-struct ParameterLayouts {
-  layout::Layout home, storage, state;
-};
-// Errors: a layout of another shape than dims, or one that leaves an element out.
+// Errors: a layout of another shape than dims, or one that leaves an element out; too many planes, a tile below 1 x 1,
+// a first plane by tile.
 ParameterLayouts layouts_of(const ParameterSpec& spec, const Cuts& cuts);
-// A plane's, from those: storage and state are cut between tiles, whose grid is that of a tp rank's part. Errors: a
-// plane by tile of a parameter whose parts overlap between tp ranks.
+// Returns the layouts of a plane. A tp rank's part has the grid of tiles; storage and state are cut between tiles.
+// Errors: a plane by tile of a parameter whose parts overlap between tp ranks.
 PlaneLayouts plane_layouts(const ParameterSpec& spec, const PlaneSpec& plane, const ParameterLayouts& layouts,
                            const Cuts& cuts);
 

@@ -1,5 +1,5 @@
-// The arrays that a stored weight consists of: one for bf16, data and scales for formats with scales. Gathers, pushes
-// and publishes move planes; what a product reads is a view of planes.
+// A stored weight consists of planes, which are arrays: one for bf16; data and scales for a format with scales.
+// Gathers, pushes and publishes move planes. A product reads a view of them.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,7 +13,7 @@ namespace tessera::shard {
 
 inline constexpr std::size_t kMostPlanes = 4;  // of a parameter
 
-// Of so many elements: a parameter's buffers and what travels are counted in bytes here alone.
+// Returns the bytes of `elements` elements. Layers above ask here, and never for the size of a type.
 inline std::int64_t bytes_of(std::int64_t elements, quant::DType type) {
   return elements * static_cast<std::int64_t>(quant::size_of(type));
 }
@@ -21,24 +21,33 @@ inline std::int64_t bytes_of(std::int64_t elements, quant::DType type) {
 struct PlaneSpec {
   std::string name = "weight";
   quant::DType type = quant::DType::fp32;
-  layout::Tile tile;  // of the weight's rows and columns that one element of the plane stands for
+  layout::Tile tile;  // the part of the weight that one element of the plane stands for
 
   std::int64_t bytes(std::int64_t elements) const { return bytes_of(elements, type); }
 };
 
-// A plane's own layouts, of the kinds that parameter.h explains.
-struct PlaneLayouts {
-  layout::Layout compute, home, storage, state;
+// What follows from a compute layout; parameter.h explains the kinds.
+struct ParameterLayouts {
+  layout::Layout home, storage, state;
+};
+
+// The four layouts of one plane.
+struct PlaneLayouts : ParameterLayouts {
+  layout::Layout compute;
+};
+
+// One rank's parts of a parameter or of a plane.
+struct RankParts {
+  layout::LocalLayout local_compute, local_home, local_storage, local_state;
+  std::vector<std::int64_t> state_counts;  // elements of each replica's part; dense; empty where the state is not split
+  std::int64_t state_offset = 0;           // elements of the stored part before this rank's local_state
 };
 
 // A plane as one rank stores it.
-struct Plane {
+struct Plane : RankParts {
   PlaneSpec spec;
   PlaneLayouts layouts;
-  layout::LocalLayout local_compute, local_home, local_storage, local_state;  // this rank's parts
-  std::vector<std::int64_t> state_counts;                                     // elements of each replica's part; dense
-  std::int64_t state_offset = 0;  // elements of the stored part before this rank's local_state
-  base::Buffer data;              // local_storage.size elements: what travels
+  base::Buffer data;  // local_storage.size elements: what travels
 
   std::int64_t bytes(std::int64_t elements) const { return spec.bytes(elements); }
   // This rank's state part, dense.

@@ -1,4 +1,4 @@
-// Where the hops of a way leave when they ran, if somebody records.
+// Lets the hops of a way note when they ran, while a timeline records.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -9,10 +9,10 @@
 
 namespace tessera::shard {
 
-// Of one operation, for those who carry it out in one hop or in two. A default-made one records nothing.
+// Makes the marks of one operation, which may take one hop or two. A default-constructed object records nothing.
 class Recording {
  public:
-  // The mark of one hop; `bytes` that it receives from other ranks.
+  // Makes the mark of one hop, which receives `bytes` from other ranks.
   using MakeMark = std::function<base::LaneMark(schedule::Activity activity, std::int64_t bytes)>;
 
   Recording() = default;

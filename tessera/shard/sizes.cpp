@@ -24,7 +24,8 @@ bool has_whole_rows(const ParameterSpec& spec, const ParameterLayouts& layouts) 
   return true;
 }
 
-// One plane's gather of tp rank `rank`, and its publish, added to `size`; the scratch is what lies between two hops.
+// Adds to `size` what the gather and the publish of one plane move for tp rank `rank`, and to `scratch` what lies
+// between the two hops of a gather.
 void add_plane(const PlaneSpec& plane, const PlaneLayouts& layouts, const layout::Plan& over_tp, int rank,
                const Cuts& cuts, bool sharded, schedule::ParameterSize& size, std::int64_t& scratch) {
   const auto at = static_cast<std::size_t>(rank);
@@ -48,7 +49,7 @@ void add_plane(const PlaneSpec& plane, const PlaneLayouts& layouts, const layout
   size.gather_wire += (gathers ? plane.bytes(home - smallest_shard) : 0) + tp_wire;
 }
 
-// What gathers and publishes move.
+// Returns the size with what gathers and publishes move. The rest is 0.
 schedule::ParameterSize planes_size(const ParameterSpec& spec, const ParameterLayouts& layouts,
                                     const ParameterTypes& types, const Cuts& cuts) {
   schedule::ParameterSize size{.name = spec.name, .joins = layouts.home == spec.compute};
@@ -73,7 +74,7 @@ schedule::ParameterSize planes_size(const ParameterSpec& spec, const ParameterLa
   return size;
 }
 
-// As a weight that is gathered whole.
+// Returns the size of a parameter as if it were gathered whole.
 schedule::ParameterSize whole_size(const ParameterSpec& spec, const ParameterLayouts& layouts,
                                    const ParameterTypes& types, const Cuts& cuts) {
   const int tp = spec.compute.size(), gtp = cuts.gtp, dp = cuts.dp;
@@ -82,6 +83,7 @@ schedule::ParameterSize whole_size(const ParameterSpec& spec, const ParameterLay
   const bool sums_tp = overlaps || (spec.partial_gradient && tp > 1);
 
   schedule::ParameterSize size = planes_size(spec, layouts, types, cuts);
+  if (!spec.trainable) return size;
   layout::Layout parts = spec.compute;
   parts.state = layout::State::partial;
   const layout::Plan tp_sum = sums_tp ? layout::redistribute(parts, layouts.home) : layout::Plan{};
@@ -91,14 +93,10 @@ schedule::ParameterSize whole_size(const ParameterSpec& spec, const ParameterLay
     std::int64_t shard = 0, state = 0;
     for (int g = 0; g < gtp; ++g) {
       const std::size_t stored = at + spec.compute.ranks.size() * static_cast<std::size_t>(g);
-      const std::int64_t elements = layouts.storage.ranks[stored].size;
-      shard = std::max(shard, elements);
-      for (std::size_t d = 0; splits && d < static_cast<std::size_t>(dp); ++d) {
-        const std::int64_t own = layouts.state.ranks[stored + layouts.storage.ranks.size() * d].size;
-        state = std::max(state, own);
-      }
+      shard = std::max(shard, layouts.storage.ranks[stored].size);
+      for (std::size_t d = 0; splits && d < static_cast<std::size_t>(dp); ++d)
+        state = std::max(state, layouts.state.ranks[stored + layouts.storage.ranks.size() * d].size);
     }
-    if (!spec.trainable) continue;
     const quant::DType staged = staging_type(spec, types, sums_tp);
     const std::int64_t produced = aligned(bytes_of(compute, staged));
     const std::int64_t rounded = staged != types.wire ? aligned(types.wire_bytes(home)) : 0;

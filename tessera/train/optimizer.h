@@ -15,8 +15,8 @@ namespace tessera::train {
 inline constexpr std::int64_t kOptimizerBuckets = 8;
 std::vector<std::vector<schedule::ParameterId>> optimizer_buckets(runtime::Runtime& runtime);
 
-// Whether an update writes weights in its own pass over memory, where nothing lies between (is_rounded_master), or all
-// of them by a cast that follows. The bits are the same.
+// fused: the update writes each weight that is its rounded master, in the same pass over memory. apart: a cast writes
+// all weights after the update. Both give the same bits.
 enum class CastOrder { fused, apart };
 
 class Optimizer {
@@ -52,7 +52,7 @@ class Optimizer {
  private:
   ops::AdamWBuffers buffers_of(schedule::ParameterId id);
   bool is_fused(const shard::ShardedParameter& parameter) const;
-  // After a bucket's update: casts what the update has not written, and publishes.
+  // Casts the weights of an updated bucket that the update did not write, then publishes the bucket.
   void finish_bucket(std::span<const schedule::ParameterId> bucket);
   void update_on_device(const ops::Clip* clip);
 

@@ -1,4 +1,4 @@
-// The planes of weights from their masters: what follows an update of the masters, and a load.
+// Writes the planes of weights from their masters, after an update of the masters.
 #pragma once
 #include <span>
 
@@ -6,12 +6,13 @@
 
 namespace tessera::train {
 
-// Whether a parameter's only plane is its master rounded: then an update may write it in the same pass over memory,
-// with the same bits.
+// Returns whether the only plane of a parameter is its master, rounded. An update may then write the plane in its own
+// pass over memory, with the same bits.
 bool is_rounded_master(const shard::ShardedParameter& parameter);
 
-// Enqueues on compute's lane: this rank's state part of every plane of these parameters, from the masters. Nothing
-// where a weight is its own master. Its publish follows. Errors: planes of no format that is known.
+// Enqueues the casts on the lane of compute. They write this rank's state part of every plane of these parameters; a
+// weight that is its own master needs no cast. The caller publishes the weights afterwards. Errors: planes whose format
+// is unknown.
 void cast_planes(runtime::Runtime& runtime, std::span<const schedule::ParameterId> ids);
 
 }  // namespace tessera::train

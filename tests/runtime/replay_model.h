@@ -88,6 +88,7 @@ class Model {
                  .dims = {10, 3},
                  .compute = layout::cut_rows({10, 3}, {{"all", 10}}, tp),
                  .types = shard::ParameterTypes{.model = quant::DType::bf16}});
+    EXPECT_EQ(runtime.parameter(runtime.size() - 1).planes.front().spec.type, quant::DType::bf16);
     updates_.assign(static_cast<std::size_t>(runtime.size()), 0);
     for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
       write(id);

@@ -70,6 +70,22 @@ TEST(Planes, AreNotTooMany) {
   EXPECT_THROW(make_parameter(spec, {}, {}, {}), Error);
 }
 
+TEST(Planes, BeginWithOneThatHasAllElements) {
+  EXPECT_THROW(make_parameter(spec_of(layout::replicated({4, 8}, 1), {kScales, kData}), {}, {}, {}), Error);
+}
+
+TEST(Planes, RefuseTilesBelowOneElement) {
+  const PlaneSpec none{.name = "none", .tile = {.rows = 0, .cols = 4}};
+  EXPECT_THROW(make_parameter(spec_of(layout::replicated({4, 8}, 1), {kData, none}), {}, {}, {}), Error);
+}
+
+// 8-bit data in one plane is no master, whatever the type of the model.
+TEST(Planes, OfAnotherTypeThanTheMasterHaveOne) {
+  const ShardedParameter parameter = make_parameter(spec_of(layout::replicated({4, 8}, 1), {kData}), {}, {}, {});
+  EXPECT_TRUE(parameter.has_master());
+  EXPECT_EQ(parameter.master.size(), 4u * 8 * 4);
+}
+
 TEST(Types, OfAParameterStandBeforeTheRuns) {
   ParameterSpec spec = spec_of(layout::replicated({4, 8}, 1), {});
   const ParameterTypes run{.model = DType::bf16, .wire = DType::bf16};

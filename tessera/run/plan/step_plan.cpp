@@ -25,7 +25,7 @@ predict::MeshDegrees mesh_of(const TrainConfig& config) {
           .node = gtp_ranks_of_node(config)};
 }
 
-// Of a step whose microbatches have `events` each.
+// Refuses a step that has too many events: each microbatch has `events`.
 void check_length(std::int64_t microbatches, std::int64_t events) {
   if (microbatches > kMostEvents / std::max<std::int64_t>(events, 1))
     throw InputError("--global-batch: a step of {} microbatches with {} events each, expected at most {} events",
