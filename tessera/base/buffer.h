@@ -1,9 +1,11 @@
 // An owned, aligned, uninitialised piece of memory: of the host, pinned, or of a CUDA device.
 #pragma once
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "tessera/base/cuda_stream.h"
@@ -14,7 +16,8 @@ namespace tessera::base {
 // GEMM operands start at multiples of this, so that the same shape takes the same path (docs/numerics.md).
 inline constexpr std::size_t kAlignment = 256;
 
-constexpr std::size_t align_up(std::size_t bytes, std::size_t alignment = kAlignment) {
+template <std::integral Bytes>
+constexpr Bytes align_up(Bytes bytes, std::type_identity_t<Bytes> alignment = kAlignment) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 

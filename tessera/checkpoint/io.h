@@ -10,6 +10,9 @@
 
 namespace tessera::checkpoint {
 
+// Memory for rows that lie apart in a file, read or written some at a time.
+inline constexpr std::int64_t kStagingBytes = std::int64_t{4} << 20;
+
 // Move-only owner of a file descriptor.
 class FileDescriptor {
  public:

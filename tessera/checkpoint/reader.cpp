@@ -13,7 +13,6 @@ namespace {
 
 using layout::Box;
 
-constexpr std::int64_t kStagingBytes = std::int64_t{4} << 20;
 constexpr std::int64_t kLongRow = std::int64_t{64} << 10;  // bytes from which a row is read by itself
 constexpr std::int64_t kSparse = 16;                       // read rows alone if less than 1/16 of the span is wanted
 constexpr std::size_t kMaxOpenFiles = 64;

@@ -7,13 +7,12 @@
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/collective_files.h"
 #include "tessera/checkpoint/folder.h"
+#include "tessera/checkpoint/io.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/quant/elementwise.h"
 
 namespace tessera::checkpoint {
 namespace {
-
-constexpr std::int64_t kStagingBytes = std::int64_t{4} << 20;
 
 // Row-major, dense. Rows that lie apart are packed, some at a time.
 void write_piece(SafetensorsWriter& writer, const layout::Piece& piece, const void* data, std::size_t element) {

@@ -9,7 +9,7 @@ namespace tessera::nn {
 namespace {
 
 // All that backward needs besides tensors, kept alive by the graph.
-struct Call : torch::CustomClassHolder {
+struct AttentionCall : torch::CustomClassHolder {
   ops::AttentionShape shape;
   ops::RopeTable rope;
 };
@@ -17,8 +17,8 @@ struct Call : torch::CustomClassHolder {
 class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const AttentionHeads* heads,
-                            const at::Tensor& positions, const c10::intrusive_ptr<Call>& call, Context* context,
-                            bool kept) {
+                            const at::Tensor& positions, const c10::intrusive_ptr<AttentionCall>& call,
+                            Context* context, bool kept) {
     const ops::Qkv split =
         ops::split_rope_forward(qkv, positions, call->rope, heads->q_heads, heads->kv_heads, heads->head_dim);
     const ops::Attention result = ops::attention_forward(split, call->shape);
@@ -36,7 +36,7 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const variable_list saved = ctx->get_saved_variables();
     fetch(ctx, *saved_pointer<Context>(ctx, "context"));
-    const auto call = c10::static_intrusive_pointer_cast<Call>(ctx->saved_data["call"].toCapsule());
+    const auto call = c10::static_intrusive_pointer_cast<AttentionCall>(ctx->saved_data["call"].toCapsule());
     const ops::Qkv split{saved[0], saved[1], saved[2]};
     const ops::Attention result{saved[3], {saved.begin() + 5, saved.end()}};
     const ops::Qkv gradient = ops::attention_backward(gradients[0].contiguous(), split, result, call->shape);
@@ -48,7 +48,7 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
 
 at::Tensor attention(Context& context, const at::Tensor& qkv, const AttentionHeads& heads, const TokenLayout& tokens,
                      const ops::RopeTable& rope) {
-  auto call = c10::make_intrusive<Call>();
+  auto call = c10::make_intrusive<AttentionCall>();
   call->rope = rope;
   call->shape = {.batch = tokens.batch,
                  .seq_len = tokens.seq_len,

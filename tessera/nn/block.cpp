@@ -19,7 +19,7 @@ Stream run_block(Context& context, const Block& block, const Stream& stream, con
   return {row_linear(context, block.down, gate_up.y), gate_up.sum};
 }
 
-struct Call : torch::CustomClassHolder {
+struct BlockCall : torch::CustomClassHolder {
   Context* context = nullptr;
   const Block* block = nullptr;
   TokenLayout tokens;
@@ -49,7 +49,7 @@ at::Tensor leaf_of(const at::Tensor& saved) {
 class RecomputedBlock : public torch::autograd::Function<RecomputedBlock> {
  public:
   static variable_list forward(AutogradContext* ctx, const at::Tensor& h, const std::optional<at::Tensor>& residual,
-                               const c10::intrusive_ptr<Call>& call, bool kept) {
+                               const c10::intrusive_ptr<BlockCall>& call, bool kept) {
     ctx->set_materialize_grads(false);
     const Stream out =
         run_block(*call->context, *call->block, {h, residual.value_or(at::Tensor())}, call->tokens, call->rope);
@@ -61,7 +61,7 @@ class RecomputedBlock : public torch::autograd::Function<RecomputedBlock> {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const variable_list saved = ctx->get_saved_variables();
-    const auto call = c10::static_intrusive_pointer_cast<Call>(ctx->saved_data["call"].toCapsule());
+    const auto call = c10::static_intrusive_pointer_cast<BlockCall>(ctx->saved_data["call"].toCapsule());
     fetch(ctx, *call->context);
     const Stream in{leaf_of(saved[0]), leaf_of(saved[1])};
     variable_list outputs, output_gradients;
@@ -90,7 +90,7 @@ class RecomputedBlock : public torch::autograd::Function<RecomputedBlock> {
 Stream block_forward(Context& context, const Block& block, const Stream& stream, const TokenLayout& tokens,
                      const ops::RopeTable& rope) {
   if (block.recompute != Recompute::full) return run_block(context, block, stream, tokens, rope);
-  auto call = c10::make_intrusive<Call>();
+  auto call = c10::make_intrusive<BlockCall>();
   call->context = &context;
   call->block = &block;
   call->tokens = tokens;

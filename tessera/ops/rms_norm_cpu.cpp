@@ -23,7 +23,7 @@ void add_rows(const T* __restrict x, const T* __restrict residual, T* __restrict
 }
 
 template <typename T>
-struct BackwardRow {
+struct NormBackwardRow {
   const T* __restrict dy;
   const T* __restrict dsum;
   const T* __restrict sum;
@@ -36,7 +36,7 @@ struct BackwardRow {
 
 // y_i = x_i r w_i with r = rstd(x), so dx_i = r w_i dy_i - x_i r^3 / hidden * sum_j(w_j dy_j x_j).
 template <typename T>
-void backward_row(const BackwardRow<T>& row) {
+void backward_row(const NormBackwardRow<T>& row) {
   using A = Accumulator<T>;
   const T* __restrict dy = row.dy;
   const T* __restrict sum = row.sum;
@@ -65,14 +65,14 @@ void backward(const RmsNormShape& shape, const RmsNormBackward& a) {
   std::fill_n(dweight, shape.hidden, A{0});
   for (std::int64_t token = 0; token < shape.tokens; ++token) {
     const std::int64_t at = token * shape.hidden;
-    backward_row(BackwardRow<T>{.dy = static_cast<const T*>(a.dy) + at,
-                                .dsum = a.dsum == nullptr ? nullptr : static_cast<const T*>(a.dsum) + at,
-                                .sum = static_cast<const T*>(a.sum) + at,
-                                .weight = static_cast<const T*>(a.weight),
-                                .dx = static_cast<T*>(a.dx) + at,
-                                .dweight = dweight,
-                                .rstd = static_cast<const A*>(a.rstd)[token],
-                                .hidden = shape.hidden});
+    backward_row(NormBackwardRow<T>{.dy = static_cast<const T*>(a.dy) + at,
+                                    .dsum = a.dsum == nullptr ? nullptr : static_cast<const T*>(a.dsum) + at,
+                                    .sum = static_cast<const T*>(a.sum) + at,
+                                    .weight = static_cast<const T*>(a.weight),
+                                    .dx = static_cast<T*>(a.dx) + at,
+                                    .dweight = dweight,
+                                    .rstd = static_cast<const A*>(a.rstd)[token],
+                                    .hidden = shape.hidden});
   }
 }
 

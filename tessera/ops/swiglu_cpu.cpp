@@ -19,7 +19,7 @@ void forward_row(const T* __restrict gate, const T* __restrict up, T* __restrict
 }
 
 template <typename T>
-struct BackwardRow {
+struct SwigluBackwardRow {
   const T* __restrict gate;
   const T* __restrict up;
   const T* __restrict dout;
@@ -29,7 +29,7 @@ struct BackwardRow {
 };
 
 template <typename T>
-void backward_row(const BackwardRow<T>& row) {
+void backward_row(const SwigluBackwardRow<T>& row) {
   const T* __restrict gate = row.gate;
   const T* __restrict up = row.up;
   const T* __restrict dout = row.dout;
@@ -63,12 +63,12 @@ void swiglu_backward(const SwigluArguments& a) {
     for (std::int64_t token = 0; token < a.tokens; ++token) {
       const T* gate = static_cast<const T*>(a.gate_up) + token * 2 * a.features;
       T* dgate = static_cast<T*>(a.result) + token * 2 * a.features;
-      backward_row(BackwardRow<T>{.gate = gate,
-                                  .up = gate + a.features,
-                                  .dout = static_cast<const T*>(a.dout) + token * a.features,
-                                  .dgate = dgate,
-                                  .dup = dgate + a.features,
-                                  .count = a.features});
+      backward_row(SwigluBackwardRow<T>{.gate = gate,
+                                        .up = gate + a.features,
+                                        .dout = static_cast<const T*>(a.dout) + token * a.features,
+                                        .dgate = dgate,
+                                        .dup = dgate + a.features,
+                                        .count = a.features});
       if (a.again != nullptr)
         forward_row(gate, gate + a.features, static_cast<T*>(a.again) + token * a.features, a.features);
     }

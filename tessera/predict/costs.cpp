@@ -16,7 +16,7 @@ using schedule::Pass;
 
 enum class Role : std::uint8_t { embedding, norm, qkv, attention_output, gate_up, down, output };
 
-double bytes(quant::DType type) {
+double element_bytes(quant::DType type) {
   return static_cast<double>(quant::size_of(type));
 }
 
@@ -47,7 +47,7 @@ class Operators {
   double gemm(double elements) const {
     const double touched = elements + tokens_ * (hidden_ + elements / hidden_);
     return std::max(2 * tokens_ * elements / (flops_ * input_.machine.gemm_efficiency),
-                    moves(touched * bytes(input_.types.model)));
+                    moves(touched * element_bytes(input_.types.model)));
   }
   double norm() const { return moves(4 * own_tokens_ * hidden_ * model()); }
   double norm_again() const { return moves(2 * own_tokens_ * hidden_ * model()); }
@@ -71,15 +71,15 @@ class Operators {
   double adamw(double elements) const { return moves(elements * (7 * accumulator() + (has_master() ? model() : 0))); }
   // The owner's sum of all ranks' parts.
   double ordered_sum(double shard) const {
-    return moves(shard * (input_.mesh.gtp * bytes(input_.types.wire) + 2 * accumulator()));
+    return moves(shard * (input_.mesh.gtp * element_bytes(input_.types.wire) + 2 * accumulator()));
   }
 
  private:
   double part(std::int64_t n) const {
     return static_cast<double>(layout::even_part(n, input_.mesh.tp - 1, input_.mesh.tp).size());
   }
-  double model() const { return bytes(input_.types.model); }
-  double accumulator() const { return bytes(input_.types.accumulator); }
+  double model() const { return element_bytes(input_.types.model); }
+  double accumulator() const { return element_bytes(input_.types.accumulator); }
   bool has_master() const { return input_.types.model != input_.types.accumulator; }
   double causal_flops() const { return 2 * tokens_ * static_cast<double>(input_.seq_len) * query_; }
   double rope() const { return moves(2 * tokens_ * stacked_ * model()); }

@@ -2,21 +2,14 @@
 
 #include <algorithm>
 
+#include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
 
 namespace tessera::shard {
 namespace {
 
-std::int64_t aligned(std::int64_t bytes) {
-  return static_cast<std::int64_t>(base::align_up(static_cast<std::size_t>(bytes)));
-}
-
-std::size_t size(std::int64_t bytes) {
-  return static_cast<std::size_t>(bytes);
-}
-
 std::int64_t rounded_bytes(const RowMessages& messages, const ParameterTypes& types) {
-  return types.wire != types.accumulator ? aligned(messages.row_bytes(types.wire)) : 0;
+  return types.wire != types.accumulator ? base::align_up(messages.row_bytes(types.wire)) : 0;
 }
 
 }  // namespace
@@ -37,12 +30,12 @@ std::int64_t RowMessages::index_bytes() const {
 }
 
 std::int64_t RowMessages::staging(const ParameterTypes& types) const {
-  return aligned(row_bytes(types.accumulator)) + 2 * aligned(index_bytes()) + aligned(map_bytes());
+  return base::align_up(row_bytes(types.accumulator)) + 2 * base::align_up(index_bytes()) + base::align_up(map_bytes());
 }
 
 std::int64_t RowMessages::scratch(const ParameterTypes& types) const {
-  return rounded_bytes(*this, types) + aligned((ranks - 1) * row_bytes(types.wire)) +
-         aligned((ranks - 1) * index_bytes()) + aligned(map_bytes());
+  return rounded_bytes(*this, types) + base::align_up((ranks - 1) * row_bytes(types.wire)) +
+         base::align_up((ranks - 1) * index_bytes()) + base::align_up(map_bytes());
 }
 
 RowOwners::RowOwners(const ShardedParameter& parameter, const Parallel& parallel) : rank_(parallel.gtp_rank()) {
@@ -137,11 +130,11 @@ RowReducer::RowReducer(const ShardedParameter& parameter, const Parallel& parall
 }
 
 std::int64_t* RowReducer::indices(std::byte* staging) const {
-  return reinterpret_cast<std::int64_t*>(staging + aligned(messages_.row_bytes(types_.accumulator)));
+  return reinterpret_cast<std::int64_t*>(staging + base::align_up(messages_.row_bytes(types_.accumulator)));
 }
 
 std::size_t RowReducer::index_part() const {
-  return size(aligned(messages_.index_bytes()));
+  return static_cast<std::size_t>(base::align_up(messages_.index_bytes()));
 }
 
 std::size_t RowReducer::received_rows() const {
@@ -149,11 +142,12 @@ std::size_t RowReducer::received_rows() const {
 }
 
 std::size_t RowReducer::received_indices() const {
-  return received_rows() + size(aligned((messages_.ranks - 1) * messages_.row_bytes(types_.wire)));
+  return received_rows() +
+         static_cast<std::size_t>(base::align_up((messages_.ranks - 1) * messages_.row_bytes(types_.wire)));
 }
 
 std::size_t RowReducer::map() const {
-  return received_indices() + size(aligned((messages_.ranks - 1) * messages_.index_bytes()));
+  return received_indices() + static_cast<std::size_t>(base::align_up((messages_.ranks - 1) * messages_.index_bytes()));
 }
 
 const std::int64_t* RowReducer::find_slots(const RowIds& ids, std::byte* staging) const {

@@ -11,10 +11,6 @@
 namespace tessera::shard {
 namespace {
 
-std::int64_t aligned(std::int64_t bytes) {
-  return static_cast<std::int64_t>(base::align_up(static_cast<std::size_t>(bytes)));
-}
-
 // Each row whole, on one tp rank, which computes all of its gradient.
 bool has_whole_rows(const ParameterSpec& spec, const ParameterLayouts& layouts) {
   if (!spec.sharded || spec.partial_gradient || layouts.home != spec.compute) return false;
@@ -42,8 +38,8 @@ void add_plane(const PlaneSpec& plane, const PlaneLayouts& layouts, const layout
   }
   size.publish_wire += plane.bytes(others_state);
   if (!gathers && !overlaps) return;
-  size.gathered += aligned(plane.bytes(layouts.compute.ranks[at].size));
-  if (gathers && overlaps) scratch += aligned(plane.bytes(home));
+  size.gathered += base::align_up(plane.bytes(layouts.compute.ranks[at].size));
+  if (gathers && overlaps) scratch += base::align_up(plane.bytes(home));
   const std::int64_t tp_wire = overlaps ? plane.bytes(over_tp.elements_received(rank)) : 0;
   size.gather_tp_wire += tp_wire;
   size.gather_wire += (gathers ? plane.bytes(home - smallest_shard) : 0) + tp_wire;
@@ -98,15 +94,17 @@ schedule::ParameterSize whole_size(const ParameterSpec& spec, const ParameterLay
         state = std::max(state, layouts.state.ranks[stored + layouts.storage.ranks.size() * d].size);
     }
     const quant::DType staged = staging_type(spec, types, sums_tp);
-    const std::int64_t produced = aligned(bytes_of(compute, staged));
-    const std::int64_t rounded = staged != types.wire ? aligned(types.wire_bytes(home)) : 0;
-    size.staging = std::max(size.staging, produced + (sums_tp ? aligned(types.accumulator_bytes(home)) : rounded));
+    const std::int64_t produced = base::align_up(bytes_of(compute, staged));
+    const std::int64_t rounded = staged != types.wire ? base::align_up(types.wire_bytes(home)) : 0;
+    size.staging =
+        std::max(size.staging, produced + (sums_tp ? base::align_up(types.accumulator_bytes(home)) : rounded));
     const std::int64_t over_tp = sums_tp ? types.accumulator_bytes(tp_sum.elements_received(rank)) : 0;
     size.reduce_tp_wire = std::max(size.reduce_tp_wire, over_tp);
     for (int g = 0; g < gtp; ++g) {
       const ReductionTree::Bytes bytes =
           tree_of(layouts.storage, !spec.sharded, cuts, {rank, g}).bytes(types.wire, types.accumulator);
-      const std::int64_t scratch = aligned(bytes.within) + aligned(bytes.sums) + aligned(bytes.between);
+      const std::int64_t scratch =
+          base::align_up(bytes.within) + base::align_up(bytes.sums) + base::align_up(bytes.between);
       size.scratch = std::max(size.scratch, (sums_tp ? rounded : 0) + scratch);
       size.reduce_wire = std::max(size.reduce_wire, over_tp + bytes.within + bytes.between);
     }

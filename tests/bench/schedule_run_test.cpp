@@ -10,10 +10,10 @@
 namespace tessera::bench {
 namespace {
 
-constexpr double kRounding = 1e-9;  // relative; sums of some thousand terms in another order
+constexpr double kSumRounding = 1e-9;  // relative; sums of some thousand terms in another order
 
 // No two layers alike; rows that no gtp degree cuts evenly.
-SyntheticModel uneven_model() {
+SyntheticModel uneven_layers() {
   SyntheticModel model;
   for (int i = 0; i < 5; ++i)
     model.layers.push_back({.weight_bytes = 256 * (31 + 17 * i),
@@ -40,7 +40,7 @@ comm::Link link_of(const SyntheticModel& model, double share, double latency_s =
 }
 
 void expect_predicted(const ScheduleTimes& times) {
-  const double rounding = kRounding * times.step_seconds;
+  const double rounding = kSumRounding * times.step_seconds;
   EXPECT_NEAR(times.exposed_seconds, times.predicted.exposed_seconds(), rounding);
   EXPECT_NEAR(times.step_seconds, times.predicted.step_seconds, rounding);
   EXPECT_GE(times.step_seconds, times.longest_path_seconds - rounding);
@@ -64,13 +64,13 @@ void expect_all_predicted(ScheduleRun run) {
     EXPECT_LT(times.step_seconds, on_demand.step_seconds);
     if (budget.name.ends_with("minimum")) continue;
     // Chosen budgets cost 1 % of what is measured on demand, where a latency is taken for slower bytes.
-    const double slack = budget.gather ? kRounding : 0.05;
+    const double slack = budget.gather ? kSumRounding : 0.05;
     EXPECT_LE(times.step_seconds, (1 + slack) * times.longest_path_seconds);
   }
 }
 
 TEST(ScheduleRun, TakesWhatIsPredicted) {
-  const SyntheticModel model = uneven_model();
+  const SyntheticModel model = uneven_layers();
   for (const auto& [share, latency_s] : {std::pair(0.01, 0.0), {1.0, 0.0}, {2.5, 0.0}, {0.5, 0.0007}})
     for (const int microbatches : {1, 3})
       for (const int gtp : {2, 3}) {
@@ -84,7 +84,7 @@ TEST(ScheduleRun, TakesWhatIsPredicted) {
 }
 
 TEST(ScheduleRun, TakesWhatIsPredictedWithReplicas) {
-  SyntheticModel model = uneven_model();
+  SyntheticModel model = uneven_layers();
   model.layers[1].once = true;  // its sum over the replicas comes last
   ScheduleRun run{.model = model, .degrees = {.dp = 2}, .microbatches = 2, .link = link_of(model, 0.8, 0.0001)};
   expect_all_predicted(run);
@@ -92,7 +92,7 @@ TEST(ScheduleRun, TakesWhatIsPredictedWithReplicas) {
 
 // New weights go from replica to replica before they are gathered; with gtp 1 compute itself waits for them.
 TEST(ScheduleRun, TakesWhatIsPredictedWithSplitStates) {
-  const SyntheticModel model = uneven_model();
+  const SyntheticModel model = uneven_layers();
   for (const int gtp : {1, 2}) {
     SCOPED_TRACE(gtp);
     ScheduleRun run{
@@ -103,20 +103,20 @@ TEST(ScheduleRun, TakesWhatIsPredictedWithSplitStates) {
 }
 
 TEST(ScheduleRun, TakesWhatIsPredictedWithCollectivesOfTheProgram) {
-  SyntheticModel model = uneven_model();
+  SyntheticModel model = uneven_layers();
   model.activation_bytes = 10'000;
   for (const double share : {0.3, 2.0})
     expect_all_predicted({.model = model, .degrees = {.tp = 2}, .microbatches = 2, .link = link_of(model, share)});
 }
 
 TEST(ScheduleRun, TakesWhatIsPredictedWithATie) {
-  SyntheticModel model = uneven_model();
+  SyntheticModel model = uneven_layers();
   model.tied = true;
   expect_all_predicted({.model = model, .microbatches = 2, .link = link_of(model, 1)});
 }
 
 TEST(ScheduleRun, TakesWhatIsPredictedWithNeighboursTogether) {
-  const SyntheticModel model = uneven_model();
+  const SyntheticModel model = uneven_layers();
   ScheduleRun run{.model = model, .microbatches = 2, .link = link_of(model, 0.5, 0.001)};
   run.options.coalesce_bytes = 64 << 10;
   const ScheduleTimes together = measure_schedule(run);
@@ -126,7 +126,7 @@ TEST(ScheduleRun, TakesWhatIsPredictedWithNeighboursTogether) {
 
 // Nothing overlaps: the step is the sum of all that the program computes and all that it receives.
 TEST(ScheduleRun, OnDemandNothingIsHidden) {
-  const SyntheticModel model = uneven_model();
+  const SyntheticModel model = uneven_layers();
   ScheduleRun run{.model = model, .microbatches = 3, .link = link_of(model, 1)};  // no latency: seconds follow bytes
   run.options.scheduled = false;
   const ScheduleTimes times = measure_schedule(run);
@@ -134,23 +134,23 @@ TEST(ScheduleRun, OnDemandNothingIsHidden) {
   for (const schedule::ParameterSize& size : times.sizes)
     bytes += 3 * static_cast<double>(2 * (size.gather_wire + 8) + size.reduce_wire);
   EXPECT_NEAR(times.step_seconds, compute_of(model, 3) + bytes / run.link.bytes_per_second,
-              kRounding * times.step_seconds);
+              kSumRounding * times.step_seconds);
 }
 
 // With a fast link compute waits for the last reduction alone.
 TEST(ScheduleRun, AFastLinkIsHidden) {
-  const SyntheticModel model = uneven_model();
+  const SyntheticModel model = uneven_layers();
   ScheduleRun run{.model = model, .microbatches = 3, .link = link_of(model, 0.01)};
   run.options.gather_budget = run.options.reduce_budget = schedule::kUnlimited;
   const ScheduleTimes times = measure_schedule(run);
   EXPECT_EQ(times.predicted.gather_exposed_seconds, 0);
   const double last = static_cast<double>(times.sizes.front().reduce_wire) / run.link.bytes_per_second;
   const double compared = 8 / run.link.bytes_per_second;  // at the end of the step
-  EXPECT_NEAR(times.exposed_seconds, last + compared, kRounding * times.step_seconds);
+  EXPECT_NEAR(times.exposed_seconds, last + compared, kSumRounding * times.step_seconds);
 }
 
 TEST(ScheduleRun, GivesTheSameTimesInEveryRun) {
-  const SyntheticModel model = uneven_model();
+  const SyntheticModel model = uneven_layers();
   const ScheduleRun run{.model = model, .degrees = {.gtp = 3}, .microbatches = 2, .link = link_of(model, 1, 0.0003)};
   const ScheduleTimes once = measure_schedule(run), again = measure_schedule(run);
   EXPECT_EQ(once.step_seconds, again.step_seconds);
@@ -160,7 +160,7 @@ TEST(ScheduleRun, GivesTheSameTimesInEveryRun) {
 
 // Sleeps end late, never early, so only the time on demand has a bound that holds on every machine.
 TEST(ScheduleRun, RealTimeIsNeverBelowThePredictionOnDemand) {
-  const SyntheticModel model = uneven_model();
+  const SyntheticModel model = uneven_layers();
   ScheduleRun run{.model = model, .link = link_of(model, 2), .real = true};
   const ScheduleTimes scheduled = measure_schedule(run);
   run.options.scheduled = false;

@@ -26,7 +26,8 @@ inline models::LlamaConfig odd_llama(bool tied) {
 
 // A finite fp32 value with a full mantissa.
 inline float number_of(std::uint64_t seed, std::int64_t index) {
-  const std::uint64_t bits = value_of({"", checkpoint::Kind::weight, quant::DType::fp32, {1}, seed}, index);
+  const std::uint64_t bits =
+      checkpoint::testing::value_of({"", checkpoint::Kind::weight, quant::DType::fp32, {1}, seed}, index);
   return static_cast<float>(static_cast<std::int64_t>(bits >> 8)) * 0x1p-55f - 1.0f;
 }
 

@@ -13,7 +13,7 @@
 namespace tessera::runtime {
 namespace {
 
-const Entries kNoEntries;
+const Entries kNothingPending;
 
 // A stash, a collective of the program that compute then waits for, and a fetch.
 schedule::Trace trace_of_three() {
@@ -28,7 +28,7 @@ schedule::Trace trace_of_three() {
 
 schedule::Costs costs_of(shard::Parallel& parallel, Measure& measure, const schedule::Trace& trace) {
   Agreement agreement(parallel);
-  EXPECT_EQ(measure.agree(trace, 0, schedule::kUnlimited, agreement, kNoEntries), schedule::kUnlimited);
+  EXPECT_EQ(measure.agree(trace, 0, schedule::kUnlimited, agreement, kNothingPending), schedule::kUnlimited);
   return measure.costs(trace, {}, {});
 }
 

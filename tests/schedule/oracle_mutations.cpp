@@ -25,7 +25,7 @@ std::size_t pick(std::size_t count, Random& random) {
 }
 
 // Uniform from [low, high]; `low` where that is empty.
-int between(int low, int high, Random& random) {
+int drawn(int low, int high, Random& random) {
   return high <= low ? low : low + static_cast<int>(random() % static_cast<std::uint64_t>(high - low + 1));
 }
 
@@ -69,12 +69,12 @@ void mutate_gathers(const Case& made, Schedule& schedule, Mutation mutation, Ran
       std::swap(it.offset, all[pick(all.size(), random)].offset);
       break;
     case Mutation::gather_earlier:  // with its wait
-      it.issue = between(earliest, it.issue - 1, random);
+      it.issue = drawn(earliest, it.issue - 1, random);
       it.free = std::min(it.free, it.issue);
       sort_by_issue(all);
       break;
     case Mutation::gather_later:
-      it.issue = between(it.issue + 1, schedule.body - 1, random);
+      it.issue = drawn(it.issue + 1, schedule.body - 1, random);
       sort_by_issue(all);
       break;
     case Mutation::reuse_weights_early:
@@ -117,10 +117,10 @@ void mutate_reductions(const Case& made, Schedule& schedule, Mutation mutation, 
       it.first = neighbour(made, unit, EventKind::produce, it.first, 1);
       break;
     case Mutation::finish_earlier:
-      it.finish = between(0, it.finish - 1, random);
+      it.finish = drawn(0, it.finish - 1, random);
       break;
     case Mutation::finish_later:
-      it.finish = between(it.finish + 1, schedule.body - 1, random);
+      it.finish = drawn(it.finish + 1, schedule.body - 1, random);
       break;
     case Mutation::lose_finish:
       it.finish = schedule.body;

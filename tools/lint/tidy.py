@@ -6,11 +6,13 @@ import shutil
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from sources import Finding, Skip
 
 BUDGET_S = 60
 MEMORY = ".cache/tidy-passed.json"
+COMMANDS = ".cache/tidy"
 
 
 def changed_files(root):
@@ -30,6 +32,19 @@ def parse(output, root):
     return findings
 
 
+def one_file_each(entries):
+    """Compile commands with an entry for each source of a file that CMake made to compile several at once."""
+    result = []
+    for entry in entries:
+        path = Path(entry["file"])
+        if path.name.startswith("unity_"):
+            sources = re.findall(r'^#include "(.*\.cpp)"$', path.read_text(), re.M)
+            result += [dict(entry, file=source, command=entry["command"].replace(str(path), source)) for source in sources]
+        else:
+            result.append(entry)
+    return result
+
+
 def fingerprint(root, path):
     return hashlib.sha256((root / path).read_bytes() + (root / ".clang-tidy").read_bytes()).hexdigest()
 
@@ -39,10 +54,14 @@ def check(root, _files, options):
     database = root / options.build / "compile_commands.json"
     if not tool or not database.exists():
         raise Skip("no clang-tidy here" if not tool else f"no {options.build}/compile_commands.json")
-    compiled = {entry["file"] for entry in json.loads(database.read_text())}
+    entries = one_file_each(json.loads(database.read_text()))
+    compiled = {entry["file"] for entry in entries}
     paths = sorted(path for path in changed_files(root) if str(root / path) in compiled)
     if not paths:
         raise Skip("no .cpp file differs from the last commit")
+    commands = root / COMMANDS
+    commands.mkdir(parents=True, exist_ok=True)
+    (commands / "compile_commands.json").write_text(json.dumps(entries))
     memory = root / MEMORY
     passed = set(json.loads(memory.read_text())) if memory.exists() else set()
     deadline = time.monotonic() + BUDGET_S
@@ -55,7 +74,7 @@ def check(root, _files, options):
         if time.monotonic() > deadline:
             left_out.append(path)
             return []
-        command = [tool, "-p", str(root / options.build), "--quiet", str(root / path)]
+        command = [tool, "-p", str(commands), "--quiet", str(root / path)]
         found = parse(subprocess.run(command, capture_output=True, text=True, check=False).stdout, root)
         if not found:
             passed.add(mark)

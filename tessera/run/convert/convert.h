@@ -1,4 +1,4 @@
-// Between our checkpoints and Hugging Face's folders. One process; memory for one tensor at a time.
+// Between our checkpoints and Hugging Face's folders. One process; memory for a part of one tensor at a time.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -10,6 +10,9 @@
 #include "tessera/quant/dtype.h"
 
 namespace tessera::run {
+
+// What is in memory of a tensor at one time.
+inline constexpr std::int64_t kChunkElements = std::int64_t{8} << 20;
 
 struct ConvertOptions {
   // Type of the result's weights; none: that of the source (half precision becomes fp32).

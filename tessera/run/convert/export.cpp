@@ -16,8 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kChunkElements = std::int64_t{8} << 20;
-
 // Consecutive tensors of one file.
 struct Shard {
   std::vector<HfTensor> tensors;

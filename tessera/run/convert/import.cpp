@@ -13,8 +13,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kChunkElements = std::int64_t{8} << 20;
-
 // One logical tensor of ours from its parts, in the type asked for. Always by way of the accumulator's type, so that a
 // bf16 weight is exactly the rounded master.
 class Assembler {
