@@ -32,18 +32,20 @@ def free_port():
 
 
 class Ranks:
-    """A process each, by torchrun's variables. nodes > 0: that many hosts, each of ranks that follow each other."""
+    """A process each, by torchrun's variables. nodes > 0: that many hosts, each of ranks that follow each other. They run
+    tessera, or `program`."""
 
-    def __init__(self, ranks, *arguments, nodes=0):
+    def __init__(self, ranks, *arguments, nodes=0, program=None):
         port, self.programs = free_port(), []
         self.errors = [tempfile.TemporaryFile("w+") for _ in range(ranks)]
+        line = [str(program), *map(str, arguments)] if program else command(*arguments)
         for rank, errors in enumerate(self.errors):
             host = [*OWN_NAMES, f"node{rank * nodes // ranks}"] if nodes else []
             environment = {**ENVIRONMENT, "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank % GPUS),
                            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NCCL_HOSTID": f"{port}-{rank}",
                            "NCCL_SOCKET_IFNAME": "lo"}
-            self.programs.append(subprocess.Popen([*host, *command(*arguments)], stdout=subprocess.DEVNULL, stderr=errors,
-                                                  env=environment))
+            output = errors if program else subprocess.DEVNULL
+            self.programs.append(subprocess.Popen([*host, *line], stdout=output, stderr=errors, env=environment))
 
     def all_run(self):
         return all(program.poll() is None for program in self.programs)

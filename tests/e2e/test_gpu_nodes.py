@@ -4,6 +4,7 @@
 One GPU is enough. Nodes are skipped where a user may not name hosts.
 """
 import json
+import pathlib
 import shutil
 import signal
 import sys
@@ -11,7 +12,7 @@ import time
 import unittest
 
 import gpu_ranks
-from program import ROOT, bits, metrics, scratch, write_tokens
+from program import ROOT, TESSERA, bits, metrics, scratch, write_tokens
 from summary import run_cases
 
 if gpu_ranks.GPUS < 1:
@@ -80,6 +81,12 @@ class Nodes(unittest.TestCase):
             losses = {gtp: self.losses(name, gtp, *flags) for gtp in (1, 2, 4)}
             self.assertEqual({gtp: losses[1] for gtp in losses}, losses, name)
             self.assertEqual(3, len(set(losses[1])), name)
+
+    def test_weights_of_planes_that_ranks_push(self):
+        program = pathlib.Path(TESSERA).parents[1] / "tests" / "test_comm_nccl"
+        for ranks in (2, 3):
+            codes, errors = gpu_ranks.Ranks(ranks, "--gtest_filter=PlanePushes.*", program=program).finish(300)
+            self.assertEqual([0] * ranks, codes, "".join(errors)[-4000:])
 
     @NAMED
     def test_two_nodes(self):

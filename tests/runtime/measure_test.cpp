@@ -56,7 +56,7 @@ TEST(Measures, OnACpuTheLongestOfAllRanksCounts) {
   });
 }
 
-// 20 ms of work beside 60 ms in which the host carries out what follows from an event.
+// 20 ms of work beside 600 ms in which the host carries out what follows from an event.
 TEST(Measures, OnAGpuTheHostsWayDoesNotCount) {
   if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
   comm::NcclOptions options;
@@ -68,7 +68,7 @@ TEST(Measures, OnAGpuTheHostsWayDoesNotCount) {
   Measure measure(parallel);
   FencePairs waits;
   const auto pass = [&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    std::this_thread::sleep_for(std::chrono::milliseconds(600));
     measure.passed(waits);
   };
   measure.begin_step();
@@ -85,11 +85,16 @@ TEST(Measures, OnAGpuTheHostsWayDoesNotCount) {
   pass();
   const schedule::Costs costs = costs_of(parallel, measure, trace);
   ASSERT_EQ(costs.segment_seconds.size(), 3u);
-  EXPECT_LT(costs.segment_seconds[0], 0.01);
-  EXPECT_NEAR(costs.segment_seconds[1], 0.02, 0.01);
-  EXPECT_NEAR(costs.segment_seconds[2], 0.02, 0.01);
+  // Other work on the GPU may stretch all of them, by less than what the host takes.
+  constexpr double kLimit = 0.3;
+  EXPECT_LT(costs.segment_seconds[0], kLimit);
+  EXPECT_GT(costs.segment_seconds[1], 0.015);
+  EXPECT_LT(costs.segment_seconds[1], kLimit);
+  EXPECT_GT(costs.segment_seconds[2], 0.015);
+  EXPECT_LT(costs.segment_seconds[2], kLimit);
   EXPECT_EQ(costs.comm_seconds[0], 0);
-  EXPECT_NEAR(costs.comm_seconds[1], 0.03, 0.01);
+  EXPECT_GT(costs.comm_seconds[1], 0.025);
+  EXPECT_LT(costs.comm_seconds[1], kLimit);
   EXPECT_TRUE(costs.shared_link);
 }
 

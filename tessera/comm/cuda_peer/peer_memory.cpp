@@ -20,7 +20,7 @@ std::string host_identity() {
 }
 
 PeerMemory::PeerMemory(const GroupIdentity& group, base::Device device, std::span<std::byte> memory,
-                       const std::vector<bool>& reachable, const Meeting& meet)
+                       const std::vector<bool>& reachable, const MeetFunction& meet)
     : device_(device), own_(memory), mapped_(group.members.size()), reached_(group.members.size()) {
   const base::DeviceGuard guard(device);
   std::string handle;

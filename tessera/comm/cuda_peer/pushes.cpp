@@ -68,7 +68,7 @@ class FlagBatch {
 };
 
 // Whether members can do something with each other, as each has said for itself: by pair, both ways.
-std::vector<bool> mutually(const std::vector<bool>& own, int rank, const Meeting& meet) {
+std::vector<bool> mutually(const std::vector<bool>& own, int rank, const MeetFunction& meet) {
   std::string text;
   for (const bool can : own) text.push_back(can ? '1' : '0');
   const std::vector<std::string> all = meet(text);
@@ -86,7 +86,7 @@ cudaEvent_t make_event() {
 
 }  // namespace
 
-PeerPushes::PeerPushes(const GroupIdentity& group, base::Device device, base::CudaStream stream, const Meeting& meet)
+PeerPushes::PeerPushes(const GroupIdentity& group, base::Device device, base::CudaStream stream, const MeetFunction& meet)
     : group_(group),
       device_(device),
       stream_(stream),
@@ -137,7 +137,7 @@ PeerPushes::~PeerPushes() {
   for (const base::CudaStream stream : streams_) cudaStreamDestroy(stream);
 }
 
-std::string PeerPushes::share(std::span<std::byte> memory, const Meeting& meet) {
+std::string PeerPushes::share(std::span<std::byte> memory, const MeetFunction& meet) {
   shared_ = nullptr;  // before anybody gives the memory back: the meetings that follow see to it
   pushes_.assign(near_.size(), false);
   shared_ = std::make_unique<PeerMemory>(group_, device_, memory, near_, meet);
