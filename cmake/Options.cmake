@@ -7,7 +7,7 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 # Some files in one compilation: what their headers and templates cost is paid once. Turn it off (cmake -DCMAKE_UNITY_BUILD=OFF
 # build/cpu) to wait least after a change of one file.
 set(CMAKE_UNITY_BUILD ON CACHE BOOL "Compile several files at once")
-set(CMAKE_UNITY_BUILD_BATCH_SIZE 6)
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 12)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
