@@ -98,10 +98,10 @@ at::Tensor reduced(const at::Tensor& gradient, std::span<const int> map, std::in
 }
 
 // q, k, v with one key/value head a query head, in the accumulator type: what ATen's kernel is given.
-struct Operands {
+struct AttentionOperands {
   at::Tensor q, k, v;
 };
-Operands operands_of(const Qkv& qkv, const AttentionShape& shape) {
+AttentionOperands operands_of(const Qkv& qkv, const AttentionShape& shape) {
   const at::ScalarType type = qkv.q.scalar_type();
   const at::IntArrayRef kv_shape = qkv.k.sizes();
   return {.q = rounded_to(dense(qkv.q, 3, "attention q"), accumulator_type(type)),
@@ -155,7 +155,7 @@ Attention attention_forward(const Qkv& qkv, const AttentionShape& shape) {
   const at::ScalarType type = qkv.q.scalar_type();
   if (qkv.q.numel() == 0) return {.out = make(flat, type, qkv.q.device())};
   if (on_cuda(qkv.q)) return cuda::attention_forward(qkv, shape);
-  const Operands operands = operands_of(qkv, shape);
+  const AttentionOperands operands = operands_of(qkv, shape);
   Attention result;
   const std::vector<Span> spans = spans_of(shape);
   std::vector<at::Tensor> out;
@@ -173,7 +173,7 @@ Qkv attention_backward(const at::Tensor& dout, const Qkv& qkv, const Attention& 
   check(qkv, shape);
   if (qkv.q.numel() == 0) return no_gradient(qkv);
   if (on_cuda(qkv.q)) return cuda::attention_backward(dout, qkv, forward, shape);
-  const Operands operands = operands_of(qkv, shape);
+  const AttentionOperands operands = operands_of(qkv, shape);
   const at::ScalarType type = qkv.q.scalar_type(), accumulator = accumulator_type(type);
   const at::IntArrayRef heads = operands.q.sizes();
   const std::int64_t flat[] = {heads[0], heads[1] * heads[2]};

@@ -8,13 +8,13 @@
 namespace tessera::ops {
 namespace {
 
-constexpr std::int64_t kChunk = 64;
+constexpr std::int64_t kDrawnAtOnce = 64;
 
 // Standard normals of the indices first, first + 1, ...: bits, then numbers, in loops that can be vectorised.
-void fill_chunk(const NormalStream& stream, std::uint64_t first, std::array<double, kChunk>& values) {
-  std::array<std::uint64_t, kChunk> bits;
-  for (std::uint64_t i = 0; i < kChunk; ++i) bits[i] = stream.bits(first + i);
-  for (std::size_t i = 0; i < kChunk; ++i) values[i] = normal_quantile(open_uniform(bits[i]));
+void fill_chunk(const NormalStream& stream, std::uint64_t first, std::array<double, kDrawnAtOnce>& values) {
+  std::array<std::uint64_t, kDrawnAtOnce> bits;
+  for (std::uint64_t i = 0; i < kDrawnAtOnce; ++i) bits[i] = stream.bits(first + i);
+  for (std::size_t i = 0; i < kDrawnAtOnce; ++i) values[i] = normal_quantile(open_uniform(bits[i]));
 }
 
 }  // namespace
@@ -24,13 +24,13 @@ void fill_normal(const NormalFill& fill, void* data, quant::DType type) {
   dispatch_floating(type, [&](auto element) {
     using T = decltype(element);
     const NormalStream stream(fill);
-    std::array<double, kChunk> values;
+    std::array<double, kDrawnAtOnce> values;
     for (std::int64_t r = 0; r < fill.rows; ++r) {
       T* row = static_cast<T*>(data) + r * fill.stride;
       const std::int64_t first = (fill.row + r) * fill.logical_cols + fill.col;
-      for (std::int64_t c = 0; c < fill.cols; c += kChunk) {
+      for (std::int64_t c = 0; c < fill.cols; c += kDrawnAtOnce) {
         fill_chunk(stream, static_cast<std::uint64_t>(first + c), values);
-        const std::int64_t count = std::min(kChunk, fill.cols - c);
+        const std::int64_t count = std::min(kDrawnAtOnce, fill.cols - c);
         for (std::int64_t i = 0; i < count; ++i)
           row[c + i] = round_to<T>(fill.standard_deviation * values[static_cast<std::size_t>(i)]);
       }
