@@ -11,16 +11,16 @@ namespace {
 
 constexpr std::int64_t kBusyBytes = std::int64_t{1} << 30;  // copied ahead of the calls: half a millisecond
 
-class Event {
+class TimedEvent {
  public:
-  Event() { TESSERA_CUDA_CHECK(cudaEventCreate(&event_)); }
-  ~Event() { cudaEventDestroy(event_); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
+  TimedEvent() { TESSERA_CUDA_CHECK(cudaEventCreate(&event_)); }
+  ~TimedEvent() { cudaEventDestroy(event_); }
+  TimedEvent(const TimedEvent&) = delete;
+  TimedEvent& operator=(const TimedEvent&) = delete;
 
   void record(base::CudaStream stream) { TESSERA_CUDA_CHECK(cudaEventRecord(event_, stream)); }
   // After the other one; waits for both.
-  double seconds_since(const Event& begin) {
+  double seconds_since(const TimedEvent& begin) {
     float milliseconds = 0;
     TESSERA_CUDA_CHECK(cudaEventSynchronize(event_));
     TESSERA_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin.event_, event_));
@@ -58,8 +58,8 @@ class EventClock final : public KernelClock {
 
  private:
   at::Tensor from_ = ops::make({kBusyBytes}, at::kByte, at::kCUDA), to_ = from_.clone();
-  Event begin_, end_;
-  std::deque<Event> ends_;  // of parts
+  TimedEvent begin_, end_;
+  std::deque<TimedEvent> ends_;  // of parts
 };
 
 }  // namespace

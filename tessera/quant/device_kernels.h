@@ -11,6 +11,7 @@
 #include "tessera/base/scratch.h"
 #include "tessera/quant/bfloat16.h"
 #include "tessera/quant/dtype.h"
+#include "tessera/quant/quantize.h"
 
 namespace tessera::quant {
 
@@ -40,6 +41,8 @@ class Kernels {
   virtual void ordered_sum_bfloat16(bfloat16* out, Parts parts, std::int64_t count) const = 0;
   // i32 or i64, wrapping.
   virtual void ordered_sum_integers(void* out, Parts parts, DType type, std::int64_t count) const = 0;
+  // dequantize of quantize.h.
+  virtual void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, bfloat16* target) const = 0;
   virtual void ordered_extreme(void* out, Parts parts, DType type, std::int64_t count, bool maximum) const = 0;
 };
 

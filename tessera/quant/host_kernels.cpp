@@ -103,6 +103,9 @@ class HostKernels final : public Kernels {
     if (type == DType::i64) return sum_integers(static_cast<std::uint64_t*>(out), parts, count);
     throw Error("ordered_sum_integers: expected i32 or i64, got {}", name_of(type));
   }
+  void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, bfloat16* target) const override {
+    quant::dequantize(source, matrix, encoding, target);
+  }
   void ordered_extreme(void* out, Parts parts, DType type, std::int64_t count, bool maximum) const override {
     quant::ordered_extreme(out, parts, type, count, maximum);
   }

@@ -8,6 +8,7 @@
 #include "tessera/quant/cuda_table.h"
 #include "tessera/quant/device_kernels.h"
 #include "tessera/quant/floating.h"
+#include "tessera/quant/quantize_cuda.h"
 
 namespace tessera::quant {
 namespace {
@@ -212,6 +213,11 @@ class CudaKernels final : public Kernels {
   void ordered_sum_squares(void* sum, DType accumulator, bool accumulate, Parts parts, DType type, std::int64_t rows,
                            std::int64_t cols, double* squares) const override;
   void ordered_sum_bfloat16(bfloat16* out, Parts parts, std::int64_t count) const override;
+  void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, bfloat16* target) const override {
+    const base::DeviceGuard guard(device_);
+    const Dequantization weight{.source = source, .matrix = matrix, .encoding = encoding, .target = target};
+    cuda::dequantize({&weight, 1}, stream_);
+  }
   void ordered_sum_integers(void* out, Parts parts, DType type, std::int64_t count) const override;
   void ordered_extreme(void* out, Parts parts, DType type, std::int64_t count, bool maximum) const override;
 
@@ -425,7 +431,18 @@ std::unique_ptr<Kernels> make_kernels(base::Device device, base::CudaStream stre
   return std::make_unique<CudaKernels>(device, stream);
 }
 
-constexpr CudaTable kTable{.make_kernels = make_kernels, .cast = cast_on_stream, .add = add_on_stream};
+constexpr CudaTable kTable{.make_kernels = make_kernels,
+                           .cast = cast_on_stream,
+                           .add = add_on_stream,
+                           .make_master_cast = cuda::make_master_cast,
+                           .dequantize = cuda::dequantize,
+                           .take_amaxes = cuda::take_amaxes,
+                           .cast_fp8 = cuda::cast_fp8,
+                           .cast_blocks = cuda::cast_blocks,
+                           .update_multipliers = cuda::update_multipliers,
+                           .create_columnwise = cuda::create_columnwise,
+                           .pad_scales = cuda::pad_scales,
+                           .swizzle_scales = cuda::swizzle_scales};
 
 }  // namespace
 

@@ -86,7 +86,8 @@ cudaEvent_t make_event() {
 
 }  // namespace
 
-PeerPushes::PeerPushes(const GroupIdentity& group, base::Device device, base::CudaStream stream, const MeetFunction& meet)
+PeerPushes::PeerPushes(const GroupIdentity& group, base::Device device, base::CudaStream stream,
+                       const MeetFunction& meet)
     : group_(group),
       device_(device),
       stream_(stream),

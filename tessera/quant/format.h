@@ -1,0 +1,29 @@
+// The number formats that a user can name, and what a weight is in each.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "tessera/quant/encoding.h"
+
+namespace tessera::quant {
+
+//   bf16       no scales
+//   fp8        E4M3, one fp32 scale for the whole matrix
+//   fp8_block  E4M3, one fp32 scale, a power of two, for each 128 x 128 tile
+//   mxfp8      E4M3, one E8M0 scale for each 32 elements of a row
+//   nvfp4      E2M1, one E4M3 scale for each 16 x 16 tile, and one fp32 number for the whole matrix
+enum class Format : std::uint8_t { bf16, fp8, fp8_block, mxfp8, nvfp4 };
+
+inline constexpr std::size_t kFormats = 5;
+
+std::string_view name_of(Format format);
+// Errors (InputError): an unknown name.
+Format parse_format(std::string_view name);
+
+// How a weight is stored and sent, for products along its columns (rowwise). Errors: bf16, which has no encoding.
+Encoding weight_encoding(Format format);
+// The format with this encoding of weights. Errors: none has it.
+Format format_of(const Encoding& encoding);
+
+}  // namespace tessera::quant

@@ -1,0 +1,71 @@
+// A bf16 matrix to fp8 in one pass: by rows, transposed, and its amax.
+#include <string>
+
+#include "tessera/quant/quantize_cuda.h"
+#include "tessera/quant/square.cuh"
+
+namespace tessera::quant::cuda {
+namespace {
+
+template <Element kElement>
+__global__ void __launch_bounds__(SquarePlace::kThreads)
+    cast_squares(const __grid_constant__ Fp8Cast cast, bool whole) {
+  __shared__ ByteTile<SquarePlace::kSide> tile;
+  __shared__ float scratch[SquarePlace::kThreads / 32];
+  const Square square(cast.matrix, cast.padded, blockIdx.x);
+  SquareVectors vectors;
+  load_square(cast.source, square, whole, vectors);
+  const float multiplier = *cast.multiplier;
+  std::uint32_t amaxes = 0;
+#pragma unroll
+  for (int part = 0; part < SquarePlace::kParts; ++part) {
+    std::uint32_t codes[SquarePlace::kRows][2];
+#pragma unroll
+    for (int r = 0; r < SquarePlace::kRows; ++r) {
+      const uint4 words = vectors[part][r];
+      amaxes = greater_magnitudes(greater_magnitudes(amaxes, words.x), words.y);
+      amaxes = greater_magnitudes(greater_magnitudes(amaxes, words.z), words.w);
+      float values[kVector];
+      unpack(words, values);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) values[i] *= multiplier;
+      encode_vector<kElement>(values, codes[r]);
+      if (cast.rowwise != nullptr) store_row(cast.rowwise, square, part, r, codes[r]);
+    }
+    if (cast.columnwise != nullptr) store_transposed(tile, part, codes);
+  }
+  if (cast.amax != nullptr) {
+    const float greatest = block_greatest(fmaxf(low_half(amaxes), high_half(amaxes)), scratch);
+    if (threadIdx.x == 0) raise(cast.amax, greatest);
+  }
+  if (cast.columnwise == nullptr) return;
+  __syncthreads();
+  store_tile<SquarePlace::kSide, SquarePlace::kThreads, true>(tile, cast.columnwise, square.col, square.row,
+                                                              cast.padded.cols, cast.padded.rows);
+}
+
+}  // namespace
+
+void check_square(const char* what, Extent matrix, Extent padded, const void* rowwise, const void* columnwise) {
+  if (padded.rows < matrix.rows || padded.cols < matrix.cols || padded.rows % 16 != 0 || padded.cols % 16 != 0)
+    base::fail(std::string(what) + ": expected a padded extent of multiples of 16 for " + std::to_string(matrix.rows) +
+               " x " + std::to_string(matrix.cols) + ", got " + std::to_string(padded.rows) + " x " +
+               std::to_string(padded.cols));
+  if (!is_aligned(rowwise, 16) || !is_aligned(columnwise, 16))
+    base::fail(std::string(what) + ": expected results that begin at multiples of 16 bytes");
+}
+
+void cast_fp8(const Fp8Cast& cast, base::CudaStream stream) {
+  check_square("cast_fp8", cast.matrix, cast.padded, cast.rowwise, cast.columnwise);
+  if (cast.element == Element::e2m1) base::fail("cast_fp8: expected an fp8 type, got E2M1");
+  const unsigned squares = squares_of(cast.padded);
+  if (squares == 0) return;
+  const bool whole = cast.matrix.cols % kVector == 0 && is_aligned(cast.source, 16);
+  if (cast.element == Element::e4m3)
+    cast_squares<Element::e4m3><<<squares, SquarePlace::kThreads, 0, stream>>>(cast, whole);
+  else
+    cast_squares<Element::e5m2><<<squares, SquarePlace::kThreads, 0, stream>>>(cast, whole);
+  TESSERA_CUDA_CHECK(cudaGetLastError());
+}
+
+}  // namespace tessera::quant::cuda

@@ -1,0 +1,82 @@
+#include <algorithm>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/quant/master_cast.h"
+
+namespace tessera::quant {
+namespace {
+
+void check_range(const char* what, Slice range, std::int64_t size) {
+  if (range.begin < 0 || range.end < range.begin || range.end > size)
+    throw Error("master cast: expected {} within [0, {}), got [{}, {})", what, size, range.begin, range.end);
+}
+
+class HostMasterCast final : public MasterCast {
+ public:
+  explicit HostMasterCast(std::span<const MasterSlice> slices) : slices_(slices.begin(), slices.end()) {
+    std::size_t tiles = 0;
+    for (const MasterSlice& slice : slices_) {
+      const std::int64_t own_tiles = scale_extent(slice.encoding, slice.matrix).elements();
+      check_extent(slice.encoding, slice.matrix);
+      check_range("a slice", slice.slice, slice.matrix.elements());
+      check_range("tiles", slice.tiles, own_tiles);
+      first_tiles_.push_back(tiles);
+      tiles += static_cast<std::size_t>(own_tiles);
+    }
+    first_tiles_.push_back(tiles);
+    amaxes_.resize(tiles + slices_.size());
+    multipliers_.resize(tiles);
+  }
+
+  float* amaxes() override { return amaxes_.data(); }
+  std::int64_t amax_count() const override { return static_cast<std::int64_t>(amaxes_.size()); }
+  std::int64_t slices() const override { return static_cast<std::int64_t>(slices_.size()); }
+
+  void compute_amaxes() override {
+    std::fill(amaxes_.begin(), amaxes_.end(), 0.0F);
+    for (std::size_t s = 0; s < slices_.size(); ++s) {
+      const MasterSlice& slice = slices_[s];
+      const std::span<float> tiles = tiles_of(s, amaxes_);
+      take_amaxes(slice.source, slice.matrix, slice.encoding.tile, slice.slice, tiles);
+      if (!tiles.empty()) tensor_amaxes()[s] = *std::max_element(tiles.begin(), tiles.end());
+    }
+  }
+
+  void cast() override {
+    for (std::size_t s = 0; s < slices_.size(); ++s) {
+      const MasterSlice& slice = slices_[s];
+      if (slice.tensor_amax != nullptr) *slice.tensor_amax = tensor_amaxes()[s];
+      if (slice.encoding.tile == ScaleTile{}) tiles_of(s, amaxes_).front() = tensor_amaxes()[s];
+      make_scales_of(s, slice.tiles, slice.scales);
+      make_scales_of(s, touched_tiles(slice.encoding.tile, slice.matrix, slice.slice), nullptr);
+      quant::cast(slice.source, slice.matrix, slice.encoding, slice.slice, tiles_of(s, multipliers_), slice.data);
+    }
+  }
+
+ private:
+  // What `values`, which has a number for each tile of all weights, has for those of one.
+  std::span<float> tiles_of(std::size_t s, std::span<float> values) const {
+    return values.subspan(first_tiles_[s], first_tiles_[s + 1] - first_tiles_[s]);
+  }
+
+  // Multipliers and scales of some tiles of one weight.
+  void make_scales_of(std::size_t s, Slice tiles, void* scales) {
+    const auto first = static_cast<std::size_t>(tiles.begin), count = static_cast<std::size_t>(tiles.size());
+    make_scales(slices_[s].encoding, tiles_of(s, amaxes_).subspan(first, count), tensor_amaxes()[s],
+                tiles_of(s, multipliers_).subspan(first, count), scales);
+  }
+
+  const std::vector<MasterSlice> slices_;
+  std::vector<std::size_t> first_tiles_;  // where each weight's tiles begin; behind them, where the last one's end
+  std::vector<float> amaxes_;
+  std::vector<float> multipliers_;
+};
+
+}  // namespace
+
+std::unique_ptr<MasterCast> make_host_master_cast(std::span<const MasterSlice> slices) {
+  return std::make_unique<HostMasterCast>(slices);
+}
+
+}  // namespace tessera::quant

@@ -1,0 +1,23 @@
+// The functions behind the entries of CudaTable that quantize, which their .cu files define.
+#pragma once
+#include <memory>
+#include <span>
+
+#include "tessera/quant/cuda_table.h"
+
+namespace tessera::quant::cuda {
+
+std::unique_ptr<MasterCast> make_master_cast(std::span<const MasterSlice> slices, base::Device device,
+                                             base::CudaStream stream);
+void dequantize(std::span<const Dequantization> weights, base::CudaStream stream);
+void take_amaxes(std::span<const AmaxTask> matrices, base::CudaStream stream);
+void cast_fp8(const Fp8Cast& cast, base::CudaStream stream);
+void cast_blocks(const BlockCast& cast, base::CudaStream stream);
+void update_multipliers(const DelayedScaling& scaling, base::CudaStream stream);
+void create_columnwise(std::span<const Transposition> weights, base::CudaStream stream);
+void pad_scales(const std::uint8_t* scales, Extent matrix, const Encoding& encoding, std::uint8_t* padded,
+                base::CudaStream stream);
+void swizzle_scales(const std::uint8_t* padded, Extent matrix, const Encoding& encoding, std::uint8_t* swizzled,
+                    base::CudaStream stream);
+
+}  // namespace tessera::quant::cuda

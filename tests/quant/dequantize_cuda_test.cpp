@@ -1,0 +1,85 @@
+// Unpacking on a GPU against the host's.
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "tests/quant/on_device.h"
+
+namespace tessera::quant {
+namespace {
+
+// A weight on the device, and what it is unpacked to.
+struct PackedWeight {
+  PackedWeight(const NamedEncoding& named, Extent extent, const std::vector<float>& values, std::size_t shift)
+      : encoding(named.encoding),
+        matrix(extent),
+        stored(quantized(values, extent, named.encoding)),
+        on_device(stored, shift),
+        target(extent.elements(), 2 * shift) {}
+  Dequantization task() {
+    return {.source = on_device.view(), .matrix = matrix, .encoding = encoding, .target = target.data()};
+  }
+  std::vector<bfloat16> expected() {
+    std::vector<bfloat16> values(static_cast<std::size_t>(matrix.elements()));
+    dequantize(stored.view(), matrix, encoding, values.data());
+    return values;
+  }
+
+  Encoding encoding;
+  Extent matrix;
+  Stored stored;
+  DeviceStored on_device;
+  DeviceArray<bfloat16> target;
+};
+
+class DeviceDequantize : public OnDevice {
+ protected:
+  static void check(std::vector<std::unique_ptr<PackedWeight>>& weights) {
+    std::vector<Dequantization> tasks;
+    for (const auto& weight : weights) tasks.push_back(weight->task());
+    kernels().dequantize(tasks, nullptr);
+    for (std::size_t w = 0; w < weights.size(); ++w)
+      EXPECT_TRUE(same_numbers(weights[w]->target.values(), weights[w]->expected()))
+          << "weight " << w << ", " << weights[w]->matrix.rows << " x " << weights[w]->matrix.cols;
+  }
+};
+
+TEST_F(DeviceDequantize, UnpacksManyWeightsAsTheHostDoes) {
+  unsigned seed = 0;
+  for (const std::size_t shift : {0, 1}) {
+    std::vector<std::unique_ptr<PackedWeight>> weights;
+    for (const Extent& matrix : device_matrices())
+      for (const NamedEncoding& named : all_encodings())
+        weights.push_back(
+            std::make_unique<PackedWeight>(named, matrix, all_kinds_of_values(matrix.elements(), ++seed), shift));
+    weights.push_back(std::make_unique<PackedWeight>(all_encodings()[8], Extent{0, 32}, std::vector<float>(), shift));
+    check(weights);
+  }
+}
+
+// Every code, NaNs and infinities too, with every scale of one byte.
+TEST_F(DeviceDequantize, UnpacksEveryCodeAndScale) {
+  for (const NamedEncoding& named : all_encodings()) {
+    const Extent matrix{.rows = 512, .cols = 512};
+    std::vector<std::unique_ptr<PackedWeight>> weights;
+    weights.push_back(std::make_unique<PackedWeight>(named, matrix, random_values(matrix.elements(), 5), 0));
+    Stored& stored = weights[0]->stored;
+    for (std::size_t i = 0; i < stored.data.size(); ++i) stored.data[i] = static_cast<std::uint8_t>(i * 31 + i / 256);
+    if (named.encoding.scale != Scale::fp32)
+      for (std::size_t i = 0; i < stored.scales.size(); ++i) stored.scales[i] = static_cast<std::uint8_t>(i);
+    weights[0]->on_device.codes.set(stored.data);
+    weights[0]->on_device.scales.set(stored.scales);
+    check(weights);
+  }
+}
+
+TEST_F(DeviceDequantize, OfTheKernelsOfADeviceIsTheSame) {
+  const Extent matrix{.rows = 100, .cols = 688};
+  PackedWeight weight(all_encodings()[7], matrix, random_values(matrix.elements(), 9), 0);
+  make_cuda_kernels(kTestDevice, nullptr)
+      ->dequantize(weight.on_device.view(), matrix, weight.encoding, weight.target.data());
+  EXPECT_TRUE(same_numbers(weight.target.values(), weight.expected()));
+}
+
+}  // namespace
+}  // namespace tessera::quant

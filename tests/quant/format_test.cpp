@@ -1,0 +1,38 @@
+// The formats that a user can name.
+#include "tessera/quant/format.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tessera/base/error.h"
+
+namespace tessera::quant {
+namespace {
+
+TEST(Format, NamesReadBack) {
+  std::set<std::string_view> names;
+  for (const Format format : {Format::bf16, Format::fp8, Format::fp8_block, Format::mxfp8, Format::nvfp4}) {
+    EXPECT_EQ(parse_format(name_of(format)), format);
+    names.insert(name_of(format));
+  }
+  EXPECT_EQ(names.size(), 5U);
+  try {
+    parse_format("fp7");
+    ADD_FAILURE();
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("fp7"), testing::HasSubstr("fp8_block")));
+  }
+}
+
+TEST(Format, WeightsAreEncodedAsTheTextSays) {
+  EXPECT_EQ(weight_encoding(Format::fp8), (Encoding{Element::e4m3, Scale::fp32, {0, 0}, false}));
+  EXPECT_EQ(weight_encoding(Format::fp8_block), (Encoding{Element::e4m3, Scale::fp32, {128, 128}, true}));
+  EXPECT_EQ(weight_encoding(Format::mxfp8), (Encoding{Element::e4m3, Scale::e8m0, {1, 32}, false}));
+  EXPECT_EQ(weight_encoding(Format::nvfp4), (Encoding{Element::e2m1, Scale::e4m3, {16, 16}, false}));
+  EXPECT_THROW(weight_encoding(Format::bf16), Error);
+}
+
+}  // namespace
+}  // namespace tessera::quant

@@ -1,0 +1,96 @@
+// The transposition of quantized matrices: elements and scales as they are, in other places.
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tests/quant/matrices.h"
+
+namespace tessera::quant {
+namespace {
+
+class Transposes : public testing::TestWithParam<NamedEncoding> {
+ protected:
+  const Encoding& encoding() const { return GetParam().encoding; }
+  // The encoding of the transposed matrix.
+  Encoding flipped() const {
+    Encoding result = encoding();
+    std::swap(result.tile.rows, result.tile.cols);
+    return result;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Encodings, Transposes, testing::ValuesIn(all_encodings()), name_of_case);
+
+constexpr Extent flip(Extent matrix) {
+  return {.rows = matrix.cols, .cols = matrix.rows};
+}
+
+template <typename T>
+std::vector<T> transposed_values(const std::vector<T>& values, Extent matrix) {
+  std::vector<T> result(values.size());
+  for (std::int64_t row = 0; row < matrix.rows; ++row)
+    for (std::int64_t col = 0; col < matrix.cols; ++col)
+      result[static_cast<std::size_t>(col * matrix.rows + row)] =
+          values[static_cast<std::size_t>(row * matrix.cols + col)];
+  return result;
+}
+
+Stored transposed(Stored source, Extent matrix, const Encoding& encoding, const Encoding& flipped) {
+  Stored target = room_for(flipped, flip(matrix));
+  transpose(source.view(), matrix, encoding, target.view());
+  return target;
+}
+
+constexpr Extent kExtents[] = {{2, 2}, {2, 288}, {18, 80}, {66, 130}, {100, 16}, {130, 688}};
+
+TEST_P(Transposes, AreTheQuantizationOfTheTransposedMatrix) {
+  for (const Extent& matrix : kExtents) {
+    const std::vector<float> values = random_values(matrix.elements(), 21);
+    const Stored expected = quantized(transposed_values(values, matrix), flip(matrix), flipped());
+    EXPECT_EQ(transposed(quantized(values, matrix, encoding()), matrix, encoding(), flipped()), expected)
+        << matrix.rows << " x " << matrix.cols;
+  }
+}
+
+TEST_P(Transposes, TwiceAreTheIdentity) {
+  for (const Extent& matrix : kExtents) {
+    const Stored source = quantized(random_values(matrix.elements(), 22), matrix, encoding());
+    const Stored once = transposed(source, matrix, encoding(), flipped());
+    EXPECT_EQ(transposed(once, flip(matrix), flipped(), encoding()), source) << matrix.rows << " x " << matrix.cols;
+  }
+}
+
+TEST_P(Transposes, HaveTheSameValues) {
+  const Extent matrix{.rows = 34, .cols = 80};
+  Stored source = quantized(random_values(matrix.elements(), 23), matrix, encoding());
+  Stored target = transposed(source, matrix, encoding(), flipped());
+  std::vector<bfloat16> values(source.data.size() * 2), flipped_values(values);
+  dequantize(source.view(), matrix, encoding(), values.data());
+  dequantize(target.view(), flip(matrix), flipped(), flipped_values.data());
+  values.resize(static_cast<std::size_t>(matrix.elements()));
+  const std::vector<bfloat16> expected = transposed_values(values, matrix);
+  for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_EQ(flipped_values[i].bits, expected[i].bits) << i;
+}
+
+TEST_P(Transposes, OfOddExtentsAreRefusedOfFourBitsOnly) {
+  const Extent matrix{.rows = 17, .cols = 80};
+  const Stored source = quantized(random_values(matrix.elements(), 24), matrix, encoding());
+  if (encoding().element == Element::e2m1) {
+    Stored copy = source, target = source;
+    EXPECT_THROW(transpose(copy.view(), matrix, encoding(), target.view()), Error);
+    EXPECT_THROW(transpose(copy.view(), flip(matrix), flipped(), target.view()), Error);
+  } else {
+    const Stored once = transposed(source, matrix, encoding(), flipped());
+    EXPECT_EQ(transposed(once, flip(matrix), flipped(), encoding()), source);
+  }
+}
+
+TEST(Transpose, OfFourBitsSwapsHalves) {
+  const Encoding encoding{Element::e2m1, Scale::e4m3, {16, 16}};
+  Stored source{.data = {0x21, 0x43, 0x65, 0x87}, .scales = {7}, .tensor_amax = 3};  // rows 1 2 3 4, 5 6 7 8
+  const Stored target = transposed(source, {.rows = 2, .cols = 4}, encoding, encoding);
+  EXPECT_EQ(target.data, (std::vector<std::uint8_t>{0x51, 0x62, 0x73, 0x84}));
+  EXPECT_EQ(target.scales, source.scales);
+  EXPECT_EQ(target.tensor_amax, 3);
+}
+
+}  // namespace
+}  // namespace tessera::quant
