@@ -1,8 +1,9 @@
 #include "tessera/predict/planned_parameters.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
 
 #include "tessera/layout/redistribute.h"
 #include "tessera/models/llama_parameters.h"
@@ -55,6 +56,7 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
   const bool overlaps = layouts.home != spec.compute;
   for (const shard::PlaneSpec& plane : shard::planes_of(spec, types)) {
     const shard::PlaneLayouts own = shard::plane_layouts(spec, plane, layouts, cuts);
+    planned.stored_bytes += plane.bytes(greatest(own.storage));
     if (spec.sharded && planned.row_buffers == 0)
       planned.gather_total += std::int64_t{mesh.dp} * (mesh.gtp - 1) * plane.bytes(sum(own.home));
     if (overlaps) planned.gather_total += tp_groups * plane.bytes(received_over_tp(own.home, own.compute));
@@ -77,19 +79,23 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
 
 std::vector<PlannedParameter> planned_parameters(const models::LlamaConfig& model, const shard::ParameterTypes& types,
                                                  const MeshDegrees& mesh, bool sequence_parallel,
-                                                 const shard::RowReads& embedding) {
-  const bool partial_norms = sequence_parallel && mesh.tp > 1;
-  std::vector<PlannedParameter> all;
-  std::vector<shard::ParameterSpec> specs = models::llama_parameters(model, mesh.tp, partial_norms, 1);
+                                                 const shard::RowReads& embedding, const shard::WirePolicy& wire) {
+  std::vector<shard::ParameterSpec> specs = models::llama_parameters(model, mesh.tp, sequence_parallel && mesh.tp > 1);
   models::set_embedding_reads(specs, model, embedding);
-  for (const shard::ParameterSpec& spec : specs) all.push_back(planned_parameter(spec, types, mesh));
-  const std::vector<PlannedParameter> block(all.begin() + 1, all.begin() + 7);
-  for (std::int64_t layer = model.num_layers - 1; layer >= 1; --layer) {
-    std::vector<PlannedParameter> alike = block;
-    for (PlannedParameter& parameter : alike)
-      parameter.size.name =
-          fmt::format("layers.{}{}", layer, parameter.size.name.substr(std::string("layers.0").size()));
-    all.insert(all.begin() + 7, alike.begin(), alike.end());
+  std::vector<PlannedParameter> all;
+  std::map<std::pair<std::string, std::optional<quant::Encoding>>, PlannedParameter> of_blocks;
+  for (shard::ParameterSpec& spec : specs) {
+    shard::set_encoding(spec, wire, types_of(spec, types));
+    const std::string prefix = "layers.";
+    if (!spec.name.starts_with(prefix)) {
+      all.push_back(planned_parameter(spec, types, mesh));
+      continue;
+    }
+    std::string in_block = spec.name.substr(spec.name.find('.', prefix.size()));
+    auto [found, is_new] = of_blocks.try_emplace({std::move(in_block), spec.encoding});
+    if (is_new) found->second = planned_parameter(spec, types, mesh);
+    all.push_back(found->second);
+    all.back().size.name = spec.name;
   }
   return all;
 }

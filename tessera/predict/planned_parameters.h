@@ -5,6 +5,7 @@
 
 #include "tessera/models/llama_config.h"
 #include "tessera/shard/sizes.h"
+#include "tessera/shard/wire_policy.h"
 
 namespace tessera::predict {
 
@@ -18,6 +19,7 @@ struct MeshDegrees {
 struct PlannedParameter {
   schedule::ParameterSize size;       // of the rank that has most
   std::int64_t shard_elements = 0;    // the greatest of all ranks
+  std::int64_t stored_bytes = 0;      // of all planes; the greatest of all ranks
   std::int64_t state_elements = 0;    // that a rank updates; the greatest of all
   std::int64_t compute_elements = 0;  // the greatest of the tp ranks
   std::int64_t row_buffers = 0;       // bytes; of a table whose rows travel by index (shard/rows.h), else 0
@@ -27,9 +29,11 @@ struct PlannedParameter {
 
 PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard::ParameterTypes& types,
                                    const MeshDegrees& mesh);
-// By id (nn::llama_ids). Blocks are alike: the first one is measured. embedding: as of nn::Llama.
+// By id (nn::llama_ids). Blocks are alike but for their number formats: one of each kind is measured. embedding: as of
+// nn::Llama. wire: as of the runtime.
 std::vector<PlannedParameter> planned_parameters(const models::LlamaConfig& model, const shard::ParameterTypes& types,
                                                  const MeshDegrees& mesh, bool sequence_parallel,
-                                                 const shard::RowReads& embedding = {});
+                                                 const shard::RowReads& embedding = {},
+                                                 const shard::WirePolicy& wire = {});
 
 }  // namespace tessera::predict

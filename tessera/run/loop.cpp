@@ -111,6 +111,8 @@ class Loop {
   void write_line() {
     if (!unwritten_) return;
     traffic_.finish(*unwritten_);
+    for (std::size_t format = 0; format < quant::kFormats; ++format)
+      summary_.gathered_by_format[format] += unwritten_->gathered_by_format[format];
     if (files_ != nullptr) files_->step(*unwritten_);
     unwritten_.reset();
   }

@@ -91,6 +91,8 @@ void RunFiles::finish(const RunSummary& summary) {
   json["tokens_per_second"] = summary.tokens_per_second;
   json["dtype"] = name_of(config.dtype);
   json["grad_wire"] = name_of(*config.grad_wire);
+  json["wire_format"] = name_of(config.wire_format);
+  json["gathered_bytes"] = by_format(summary.gathered_by_format);
   json["reduce_order"] = name_of(config.reduce_order);
   if (config.ranks_per_node > 0) json["ranks_per_node"] = config.ranks_per_node;
   json["deterministic"] = config.backend != Backend::nccl || config.deterministic;

@@ -1,9 +1,15 @@
 #include "tessera/run/traffic_sum.h"
 
+#include <algorithm>
+
 namespace tessera::run {
+namespace {
+constexpr std::size_t kTotals = 3;  // of all formats together
+}  // namespace
 
 void TrafficSum::start(const runtime::StepStatistics& own, comm::Communicator& world) {
   sums_ = {own.exposed_seconds * 1e3, static_cast<double>(own.gathered_bytes), static_cast<double>(own.reduced_bytes)};
+  std::ranges::copy(own.gathered_by_format, sums_.begin() + kTotals);
   ranks_ = world.size();
   summed_ = world.all_reduce(sums_.data(), sums_.size(), quant::DType::fp64);
 }
@@ -13,6 +19,8 @@ void TrafficSum::finish(StepMetrics& metrics) const {
   metrics.exposed_comm_ms = sums_[0] / ranks_;
   metrics.gathered_bytes = static_cast<std::int64_t>(sums_[1]);
   metrics.reduced_bytes = static_cast<std::int64_t>(sums_[2]);
+  for (std::size_t format = 0; format < quant::kFormats; ++format)
+    metrics.gathered_by_format[format] = static_cast<std::int64_t>(sums_[kTotals + format]);
 }
 
 }  // namespace tessera::run

@@ -17,7 +17,7 @@ class TrafficSum {
   void finish(StepMetrics& metrics) const;
 
  private:
-  std::array<double, 3> sums_{};  // milliseconds exposed, bytes gathered, bytes reduced
+  std::array<double, 3 + quant::kFormats> sums_{};  // milliseconds exposed, bytes gathered, reduced, gathered by format
   int ranks_ = 1;
   base::Fence summed_;
 };

@@ -16,6 +16,7 @@ runtime::RuntimeOptions runtime_options(const TrainConfig& config) {
   options.coalesce_bytes = parse_byte_size(config.coalesce, "--coalesce");
   options.zero = config.zero;
   options.pushes = config.pushes;
+  options.wire = wire_policy(config);
   options.node = gtp_ranks_of_node(config);
   options.replay = {.poison = config.debug_poison, .delay_seed = static_cast<std::uint64_t>(config.debug_delays)};
   return options;

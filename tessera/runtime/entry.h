@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/base/buffer.h"
+#include "tessera/quant/format.h"
 #include "tessera/schedule/events.h"
 #include "tessera/shard/materialize.h"
 #include "tessera/shard/reduction.h"
@@ -17,11 +18,13 @@ struct Entry {
   Entry(shard::ShardedParameter made, const shard::Parallel& parallel, const shard::Cuts& cuts)
       : parameter(std::move(made)), materializer(parameter, parallel), reducer(parameter, parallel, cuts.node) {
     if (parameter.by_rows) rows.emplace(parameter, parallel);
+    if (parameter.spec.encoding) format = format_of(*parameter.spec.encoding);
   }
 
   const std::string& name() const { return parameter.spec.name; }
 
   shard::ShardedParameter parameter;
+  quant::Format format = quant::Format::bf16;  // of its gathers
   shard::Materializer materializer;
   shard::Reducer reducer;
   std::optional<shard::RowGather> rows;  // of a table whose rows travel by index

@@ -21,7 +21,8 @@ void OnDemand::gather(Entry& entry, schedule::ParameterId id) {
   const double start = host_seconds(parallel_);
   waits_.until_done(entry.materializer.start(entry.parameter, groups, entry.demand_weight.data(), {}, record_last(id)),
                     schedule::Activity::gather, {&id, 1});
-  statistics_.gathered_bytes += entry.materializer.received_bytes();
+  entry.materializer.unpack(entry.parameter, entry.demand_weight.data(), parallel_.kernels());
+  statistics_.count_gathered(entry.format, entry.materializer.received_bytes());
   measure_.gathered(id, host_seconds(parallel_) - start);
   ++statistics_.demand_gathers;
 }

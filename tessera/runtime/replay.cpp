@@ -168,10 +168,15 @@ void Replay::arrive(Entry& entry, schedule::ParameterId id) {
   const int index = residency_of_next(entry);
   const schedule::Residency& residency = at(schedule_.residencies, index);
   Stay& stay = at(stays_, index);
-  if (!stay.awaited) wait(stay.arrived, schedule::Activity::gather, index);
+  std::byte* buffer = arenas_.gather.data() + residency.offset;
+  if (!stay.awaited) {
+    wait(stay.arrived, schedule::Activity::gather, index);
+    for (const schedule::ParameterId member : at(schedule_.gather_units, residency.unit))
+      this->entry(member).materializer.unpack(this->entry(member).parameter, buffer + at(gathered_, member).offset,
+                                              parallel_.kernels());
+  }
   stay.awaited = true;
-  const Member& member = at(gathered_, id);
-  entry.view = arenas_.gather.data() + residency.offset + member.offset;
+  entry.view = buffer + at(gathered_, id).offset;
 }
 
 std::byte* Replay::staging(schedule::ParameterId id) {
@@ -228,7 +233,8 @@ void Replay::start_gather(int index, const base::Fence& free) {
   std::byte* buffer = arenas_.gather.data() + residency.offset;
   arenas_.gather_peak = std::max(arenas_.gather_peak, residency.offset + at(schedule_.gather_bytes, residency.unit));
   base::Lane& lane = parallel_.gtp_gather->lane();
-  for (const schedule::ParameterId id : unit) statistics_.gathered_bytes += entry(id).materializer.received_bytes();
+  for (const schedule::ParameterId id : unit)
+    statistics_.count_gathered(entry(id).format, entry(id).materializer.received_bytes());
   delay(lane);
   delay(parallel_.tp_gather->lane());
   // Behind the body the next step's are issued.

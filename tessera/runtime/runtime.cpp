@@ -47,6 +47,7 @@ schedule::ParameterId Runtime::add(shard::ParameterSpec spec) {
   TESSERA_CHECK(ids_.emplace(spec.name, id).second, "parameter '{}' is added twice", spec.name);
   const shard::Place place{parallel_.tp_rank(), parallel_.gtp_rank(), parallel_.dp_rank(), parallel_.device};
   const shard::ParameterTypes types = types_of(spec, types_);
+  shard::set_encoding(spec, options_.wire, types);
   shard::ShardedParameter parameter = make_parameter(std::move(spec), types, cuts(), place);
   entries_.push_back(std::make_unique<Entry>(std::move(parameter), parallel_, cuts()));
   return id;
@@ -227,6 +228,10 @@ WeightView Runtime::consume(schedule::ParameterId id, schedule::Pass pass) {
   ++entry.users;
   passed();
   WeightView view;
+  if (entry.parameter.spec.encoding) {
+    view.planes[0] = {entry.view, entry.parameter.types.model};
+    return view;
+  }
   for (std::size_t p = 0; p < entry.parameter.planes.size(); ++p) {
     const shard::Plane& plane = entry.parameter.planes[p];
     view.planes[p] = {moves ? entry.view + entry.materializer.offset_of(p) : plane.data.data(), plane.spec.type};
@@ -286,7 +291,7 @@ void Runtime::publish(std::span<const schedule::ParameterId> ids) {
     const base::LaneMark mark = recording.mark(schedule::Activity::publish, update_bytes(parameter));
     ++parameter.version;
     parameter.published = parameter.splits_state() ? gather_updates(parameter, parallel_, written, mark) : written;
-    statistics_.gathered_bytes += update_bytes(parameter);
+    statistics_.count_gathered(entry.format, update_bytes(parameter));
     if (&entry == early_rows_.table) rows_published(entry);
   }
   for (const schedule::ParameterId id : ids) published(id);

@@ -36,6 +36,7 @@
 #include "tessera/runtime/waits.h"
 #include "tessera/schedule/plan/auto.h"
 #include "tessera/shard/parallel.h"
+#include "tessera/shard/wire_policy.h"
 
 namespace tessera::runtime {
 
@@ -45,7 +46,7 @@ struct WeightView {
     const void* data = nullptr;  // dense, the plane's local_compute.size elements
     quant::DType type = quant::DType::fp32;
   };
-  std::array<Plane, shard::kMostPlanes> planes;  // as many as the parameter has
+  std::array<Plane, shard::kMostPlanes> planes;  // as many as the parameter has; of an encoding one, unpacked
   const Plane& weight() const { return planes.front(); }
 };
 
@@ -74,8 +75,9 @@ struct RuntimeOptions {
   std::optional<std::int64_t> gather_budget, reduce_budget;
   std::int64_t coalesce_bytes = 0;  // neighbours travel together up to this
   ReplayOptions replay;
-  int patience = 3;    // steps in a row that leave their schedule before a new one is made
-  bool pushes = true;  // GPUs of a host write to each other's arenas
+  int patience = 3;        // steps in a row that leave their schedule before a new one is made
+  shard::WirePolicy wire;  // number formats of matrices
+  bool pushes = true;      // GPUs of a host write to each other's arenas
 };
 
 // What schedules take, all kinds of step together.

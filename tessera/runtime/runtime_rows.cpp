@@ -24,7 +24,7 @@ void Runtime::gather_rows(schedule::ParameterId id, const shard::RowIds& ids, vo
   event.bytes = entry.rows->received_bytes();  // messages have one size: as many as are given
   happens(event);
   passed();
-  statistics_.gathered_bytes += entry.rows->received_bytes();
+  statistics_.count_gathered(entry.format, entry.rows->received_bytes());
   const base::Fence compute = parallel_.compute->record();
   const bool is_first = microbatch_ == 0 && pass == schedule::Pass::forward && event.ordinal == 0;
   if (is_first && written && parallel_.compute->is_captured() && entry.parameter.spec.trainable) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/layout/redistribute.h"
+#include "tessera/shard/encoded.h"
 
 namespace tessera::shard {
 namespace {
@@ -30,9 +31,11 @@ base::Fence run_all(comm::Communicator& group, const std::vector<comm::Movement>
 Materializer::Materializer(const ShardedParameter& parameter, const Parallel& parallel) {
   const int tp = parallel.tp_rank(), tp_size = parallel.tp_size();
   const int gtp = parallel.gtp_rank(), gtp_size = parallel.gtp_size();
+  if (parameter.spec.encoding)
+    bytes_ = unpacked_bytes_ =
+        base::align_up(static_cast<std::size_t>(bytes_of(parameter.local_compute.size, parameter.types.model)));
   for (const Plane& plane : parameter.planes) {
     PlaneWay way{.offset = bytes_};
-    bytes_ += base::align_up(static_cast<std::size_t>(plane.bytes(plane.local_compute.size)));
     if (parameter.spec.sharded && gtp_size > 1) {
       const layout::Layout home = layout::repeat(layout::select(plane.layouts.home, {tp}), gtp_size);
       way.over_gtp.emplace(storage_of_slot(plane.layouts.storage, tp, tp_size, gtp_size), home, gtp);
@@ -42,6 +45,8 @@ Materializer::Materializer(const ShardedParameter& parameter, const Parallel& pa
       way.over_tp.emplace(plane.layouts.home, plane.layouts.compute, tp);
       way.tp_bytes = plane.bytes(way.over_tp->elements_received());
     }
+    if (way.over_gtp || way.over_tp)
+      bytes_ += base::align_up(static_cast<std::size_t>(plane.bytes(plane.local_compute.size)));
     received_bytes_ += way.gtp_bytes + way.tp_bytes;
     ways_.push_back(std::move(way));
   }
@@ -51,6 +56,17 @@ Materializer::Materializer(const ShardedParameter& parameter, const Parallel& pa
     const Plane& plane = parameter.planes[p];
     bytes_ += base::align_up(static_cast<std::size_t>(plane.bytes(plane.local_home.size)));
   }
+}
+
+void Materializer::unpack(ShardedParameter& parameter, std::byte* buffer, const quant::Kernels& kernels) const {
+  if (unpacked_bytes_ == 0) return;
+  const auto arrived = [&](std::size_t plane) {
+    return moves() ? buffer + ways_[plane].offset : parameter.planes[plane].data.data();
+  };
+  const quant::Quantized source =
+      encoded_matrix(parameter, arrived(0), parameter.planes.size() > 1 ? arrived(1) : nullptr);
+  kernels.dequantize(source, extent_of(parameter.local_compute), *parameter.spec.encoding,
+                     reinterpret_cast<quant::bfloat16*>(buffer));
 }
 
 void Materializer::add_first_hops(const ShardedParameter& parameter, std::byte* buffer,
@@ -81,7 +97,8 @@ base::Fence Materializer::start(const ShardedParameter& parameter, Groups groups
   comm::Communicator& first = over_gtp.empty() ? groups.tp : groups.gtp;
   first.lane().wait(free);
   first.lane().wait(parameter.published);
-  base::Fence done;
+  // Where nothing moves, the stored planes are complete when both are done.
+  base::Fence done = over_gtp.empty() && over_tp.empty() ? first.lane().record() : base::Fence();
   if (!over_gtp.empty()) {
     const base::LaneMark mark = recording.mark(schedule::Activity::gather, gtp_bytes);
     mark.begin(groups.gtp.lane());

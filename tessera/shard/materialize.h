@@ -1,5 +1,5 @@
 // The way of a weight from its storage layout to its compute layout: over gtp, then over tp where compute parts
-// overlap. Every plane takes it.
+// overlap. Every plane takes it. Weights in a number format are unpacked at its end.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -19,9 +19,12 @@ class Materializer {
   Materializer(const ShardedParameter& parameter, const Parallel& parallel);
 
   // True when the shard is the tp-local weight already: nothing moves and no buffer is needed.
-  bool is_resident() const { return !ways_.front().over_gtp && !ways_.front().over_tp; }
-  // The size of the buffer that a gather fills. The planes lie at its beginning.
+  bool is_resident() const { return !moves() && unpacked_bytes_ == 0; }
+  // The size of the buffer that a gather fills. The unpacked weight lies at its beginning if there is one, else the
+  // planes.
   std::size_t bytes() const { return bytes_; }
+  // Writes the unpacked weight of an encoding into the buffer of a gather that is done; without one, nothing.
+  void unpack(ShardedParameter& parameter, std::byte* buffer, const quant::Kernels& kernels) const;
   // The offset of a plane in that buffer.
   std::size_t offset_of(std::size_t plane) const { return ways_[plane].offset; }
   std::int64_t received_bytes() const { return received_bytes_; }  // from other ranks, a gather
@@ -47,7 +50,10 @@ class Materializer {
     std::int64_t gtp_bytes = 0, tp_bytes = 0;  // received
   };
 
+  bool moves() const { return ways_.front().over_gtp || ways_.front().over_tp; }
+
   std::vector<PlaneWay> ways_;  // by plane
+  std::size_t unpacked_bytes_ = 0;
   std::size_t bytes_ = 0;
   std::int64_t received_bytes_ = 0;
 };

@@ -7,7 +7,7 @@
 
 namespace tessera::shard {
 
-Parallel make_parallel(comm::World& world, int tp, int gtp, int dp) {
+Parallel make_parallel(comm::World& world, int tp, int gtp, int dp, bool with_casts) {
   mesh::Mesh mesh({{"tp", tp}, {"gtp", gtp}, {"dp", dp}});
   if (mesh.world_size() != world.size())
     throw InputError("tp {} x gtp {} x dp {} = {} ranks, but the run has {}", tp, gtp, dp, mesh.world_size(),
@@ -30,6 +30,7 @@ Parallel make_parallel(comm::World& world, int tp, int gtp, int dp) {
   parallel.replica = group("replica", {"tp", "gtp"}, comm::Traffic::small);
   parallel.data = group("data", {"gtp", "dp"}, comm::Traffic::small);
   parallel.world = group("world", {"tp", "gtp", "dp"}, comm::Traffic::small);
+  if (with_casts) parallel.casts = group("casts", {"tp", "gtp", "dp"}, comm::Traffic::small);
   parallel.device = parallel.world->kernels().device();
   if (parallel.device.kind == base::DeviceKind::cuda) {
     parallel.compute = base::make_cuda_lane("compute", parallel.device);
@@ -41,6 +42,14 @@ Parallel make_parallel(comm::World& world, int tp, int gtp, int dp) {
     parallel.compute = base::make_inline_lane(parallel.clock);
   }
   return parallel;
+}
+
+std::vector<comm::Communicator*> Parallel::groups() const {
+  std::vector<comm::Communicator*> groups{tp.get(),       gtp_gather.get(), gtp_reduce.get(), gtp_demand.get(),
+                                          gtp_rows.get(), tp_gather.get(),  tp_reduce.get(),  dp.get(),
+                                          replica.get(),  data.get(),       world.get()};
+  if (casts) groups.push_back(casts.get());
+  return groups;
 }
 
 std::vector<base::Lane*> Parallel::lanes() const {

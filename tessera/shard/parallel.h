@@ -27,14 +27,12 @@ struct Parallel {
   std::unique_ptr<comm::Communicator> replica;  // tp x gtp: all ranks that hold one copy of the model
   std::unique_ptr<comm::Communicator> data;     // gtp x dp: all ranks that read different samples
   std::unique_ptr<comm::Communicator> world;
+  std::unique_ptr<comm::Communicator> casts;  // all ranks: amaxes of whole weights; null where no format asks for them
   std::unique_ptr<meet::Board> board;         // what each rank last did, for whoever waits too long
   std::shared_ptr<base::VirtualClock> clock;  // null where time is real
 
   // All of them, in the order of their making.
-  std::array<comm::Communicator*, 11> groups() const {
-    return {tp.get(),        gtp_gather.get(), gtp_reduce.get(), gtp_demand.get(), gtp_rows.get(), tp_gather.get(),
-            tp_reduce.get(), dp.get(),         replica.get(),    data.get(),       world.get()};
-  }
+  std::vector<comm::Communicator*> groups() const;
 
   // Those of scheduled gathers, over gtp and over tp.
   std::array<base::Lane*, 2> gather_lanes() const { return {&gtp_gather->lane(), &tp_gather->lane()}; }
@@ -63,8 +61,9 @@ struct Parallel {
   int dp_size() const { return mesh.size("dp"); }
 };
 
-// Collective over the world, which outlives the result: every rank makes every group in the same order. Errors
+// Collective over the world, which outlives the result: every rank makes every group in the same order; `casts` only if
+// it is asked for. Errors
 // (InputError): tp * gtp * dp is not the world's size.
-Parallel make_parallel(comm::World& world, int tp, int gtp, int dp);
+Parallel make_parallel(comm::World& world, int tp, int gtp, int dp, bool with_casts = false);
 
 }  // namespace tessera::shard

@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/layout/home.h"
+#include "tessera/shard/encoded.h"
 #include "tessera/shard/sizes.h"
 
 namespace tessera::shard {
@@ -23,6 +24,8 @@ void check_dense(const layout::LocalLayout& local, const std::string& name) {
 }
 
 void check_planes(const ParameterSpec& spec) {
+  TESSERA_CHECK(!spec.encoding || spec.planes.empty(),
+                "parameter '{}': {} planes and an encoding, expected one of both", spec.name, spec.planes.size());
   TESSERA_CHECK(spec.planes.size() <= kMostPlanes, "parameter '{}': {} planes, expected {} at most", spec.name,
                 spec.planes.size(), kMostPlanes);
   for (const PlaneSpec& plane : spec.planes)
@@ -37,7 +40,7 @@ void check_planes(const ParameterSpec& spec) {
 // Storage is cut after a multiple of so many rows, which keeps the tiles of all planes whole.
 std::int64_t rows_together(const ParameterSpec& spec) {
   std::int64_t rows = 1;
-  for (const PlaneSpec& plane : spec.planes) rows = std::lcm(rows, plane.tile.rows);
+  for (const PlaneSpec& plane : planes_of(spec, {})) rows = std::lcm(rows, plane.tile.rows);
   return rows;
 }
 
@@ -76,6 +79,7 @@ std::vector<Plane> make_planes(const ParameterSpec& spec, const ParameterTypes& 
 }  // namespace
 
 std::vector<PlaneSpec> planes_of(const ParameterSpec& spec, const ParameterTypes& types) {
+  if (spec.encoding) return encoded_planes(*spec.encoding);
   if (spec.planes.empty()) return {{.type = types.model}};
   return spec.planes;
 }
@@ -133,6 +137,7 @@ ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types,
   const layout::Layout& compute = spec.compute;
   TESSERA_CHECK(place.tp_rank >= 0 && place.tp_rank < compute.size(), "parameter '{}': tp rank {} of a layout over {}",
                 spec.name, place.tp_rank, compute.size());
+  check_encoding(spec, types);
   ShardedParameter parameter;
   parameter.types = types;
   ParameterLayouts layouts = layouts_of(spec, cuts);
@@ -140,6 +145,11 @@ ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types,
   static_cast<RankParts&>(parameter) = parts_of(compute, layouts, place);
   check_dense(parameter.local_compute, spec.name);
   parameter.planes = make_planes(spec, types, layouts, cuts, place);
+
+  if (spec.encoding && has_tensor_scale(*spec.encoding)) {
+    parameter.tensor_scale = base::Buffer(sizeof(float), place.device);
+    parameter.tensor_scale.fill_zero();
+  }
 
   const std::int64_t elements = parameter.local_storage.size;
   if (parameter.has_master())

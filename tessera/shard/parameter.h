@@ -19,6 +19,7 @@
 #include "tessera/base/fence.h"
 #include "tessera/layout/layout.h"
 #include "tessera/quant/dtype.h"
+#include "tessera/quant/encoding.h"
 #include "tessera/shard/lookup.h"
 #include "tessera/shard/plane.h"
 
@@ -56,12 +57,15 @@ struct ParameterSpec {
   // What is stored and travels; empty: one plane of the model's type. The first plane has an element for each of the
   // weight's, and holds its values or its data.
   std::vector<PlaneSpec> planes;
+  // The number format in which a matrix of a bf16 model is stored and sent, instead of `planes`; its master is fp32.
+  // Who uses the weight sees it unpacked to bf16 (encoded.h).
+  std::optional<quant::Encoding> encoding;
 };
 // Returns the types of a parameter: its own, or else those of the run.
 inline const ParameterTypes& types_of(const ParameterSpec& spec, const ParameterTypes& run) {
   return spec.types ? *spec.types : run;
 }
-// Returns the planes of a parameter: its own, or else one of the model's type.
+// Returns the planes of a parameter: its own, those of its encoding, or else one of the model's type.
 std::vector<PlaneSpec> planes_of(const ParameterSpec& spec, const ParameterTypes& types);
 
 // Of a gradient as it is produced. sums_tp: tp ranks hold parts that are added first.
@@ -75,6 +79,7 @@ struct ShardedParameter : RankParts {
   layout::Layout home, storage, state;
   std::vector<Plane> planes;  // what travels; the first has the weight's own values
   base::Buffer master;        // local_state.size of the accumulator type; empty when it is the weight itself
+  base::Buffer tensor_scale;  // the fp32 number of an encoding that belongs to the whole matrix; else empty
   base::Buffer main_grad;     // local_storage.size of the accumulator type; empty for a frozen parameter
   std::int64_t version = 0;
   base::Fence published;           // the newest version is written when this is done
@@ -112,7 +117,7 @@ struct Cuts {
 };
 
 // Errors: a layout of another shape than dims, or one that leaves an element out; too many planes, a tile below 1 x 1,
-// a first plane by tile.
+// a first plane by tile. Errors of an encoding: check_encoding (encoded.h).
 ParameterLayouts layouts_of(const ParameterSpec& spec, const Cuts& cuts);
 // Returns the layouts of a plane. A tp rank's part has the grid of tiles; storage and state are cut between tiles.
 // Errors: a plane by tile of a parameter whose parts overlap between tp ranks.

@@ -60,6 +60,8 @@ schedule::ParameterSize planes_size(const ParameterSpec& spec, const ParameterLa
   for (int rank = 0; rank < spec.compute.size(); ++rank) {
     schedule::ParameterSize own;
     std::int64_t scratch = 0;
+    if (spec.encoding)
+      own.gathered = base::align_up(bytes_of(spec.compute.ranks[static_cast<std::size_t>(rank)].size, types.model));
     for (std::size_t p = 0; p < planes.size(); ++p)
       add_plane(planes[p], plane_of[p], over_tp[p], rank, cuts, spec.sharded, own, scratch);
     size.publish_wire = std::max(size.publish_wire, own.publish_wire);
@@ -119,7 +121,7 @@ schedule::ParameterSize whole_size(const ParameterSpec& spec, const ParameterLay
 bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                     const Cuts& cuts) {
   if (spec.reads.per_microbatch == 0 || spec.reads.lookup == Lookup::gather || cuts.gtp == 1) return false;
-  const bool whole_rows = has_whole_rows(spec, layouts) && spec.planes.empty();
+  const bool whole_rows = has_whole_rows(spec, layouts) && spec.planes.empty() && !spec.encoding;
   TESSERA_CHECK(
       whole_rows || spec.reads.lookup != Lookup::rows,
       "parameter '{}': rows travel by index only where each is on one tp rank, in one plane of the model's type",

@@ -5,7 +5,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/initialise.h"
-#include "tessera/train/weight_cast.h"
 
 namespace tessera::train {
 
@@ -30,7 +29,7 @@ std::vector<std::vector<schedule::ParameterId>> optimizer_buckets(runtime::Runti
 }
 
 Optimizer::Optimizer(runtime::Runtime& runtime, const ops::AdamW& options, CastOrder order)
-    : runtime_(runtime), options_(options), order_(order) {
+    : runtime_(runtime), options_(options), order_(order), cast_(runtime) {
   const base::Device device = runtime.parallel().device;
   for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
@@ -63,7 +62,7 @@ void Optimizer::finish_bucket(std::span<const schedule::ParameterId> bucket) {
   std::vector<schedule::ParameterId> left;
   for (const schedule::ParameterId id : bucket)
     if (!is_fused(runtime_.parameter(id))) left.push_back(id);
-  cast_planes(runtime_, left);
+  cast_.cast(left);
   runtime_.publish(bucket);
 }
 
@@ -154,6 +153,7 @@ void fill_part(const shard::ParameterSpec& spec, const layout::Piece& piece, std
 
 void set_initial_values(runtime::Runtime& runtime, std::uint64_t seed) {
   const shard::Parallel& parallel = runtime.parallel();
+  WeightCast cast(runtime);
   for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
     shard::ShardedParameter& parameter = runtime.parameter(id);
     const quant::DType type = parameter.types.accumulator;
@@ -162,7 +162,7 @@ void set_initial_values(runtime::Runtime& runtime, std::uint64_t seed) {
       fill_part(parameter.spec, piece, parameter.storage.shape.cols, seed,
                 master + static_cast<std::size_t>(piece.offset) * quant::size_of(type), type,
                 parallel.compute->stream());
-    cast_planes(runtime, {&id, 1});
+    cast.cast({&id, 1});
     runtime.publish(id);
   }
 }

@@ -7,6 +7,7 @@
 #include "tessera/base/buffer.h"
 #include "tessera/ops/adamw.h"
 #include "tessera/runtime/runtime.h"
+#include "tessera/train/weight_cast.h"
 
 namespace tessera::train {
 
@@ -36,10 +37,9 @@ class Optimizer {
   // unseen.
   void begin_update(double lr);
   // Updates masters and moments from main_grad, bucket by bucket; a cast writes the planes of the bucket, its publish
-  // follows. clip: memory of the
-  // device, with the factor, and whether there is an update at all: where the norm is not finite every value stays as
-  // it is. On a GPU it is work of compute's lane, the same for every update, and the host does not know what came of it
-  // until saw_update.
+  // follows. clip: memory of the device, with the factor, and whether there is an update at all: where the norm is not
+  // finite every value stays as it is. On a GPU it is work of compute's lane, the same for every update, and the host
+  // does not know what came of it until saw_update.
   void update(const ops::Clip* clip);
   // The host has seen the clip of the oldest update that it had not seen.
   void saw_update(const ops::Clip& clip);
@@ -59,6 +59,7 @@ class Optimizer {
   runtime::Runtime& runtime_;
   ops::AdamW options_;
   CastOrder order_;
+  WeightCast cast_;
   std::vector<Moments> moments_;  // by parameter id; empty buffers for frozen ones
   std::int64_t updates_ = 0;      // that the host has seen
   // On a GPU. The number of updates lives there, and advances with those that take place.

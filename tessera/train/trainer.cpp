@@ -20,7 +20,7 @@ constexpr int kEvaluatedTogether = 64;
 
 Trainer::Trainer(comm::World& world, const TrainerOptions& options)
     : options_(options),
-      parallel_(shard::make_parallel(world, options.tp, options.gtp, options.dp)),
+      parallel_(shard::make_parallel(world, options.tp, options.gtp, options.dp, !options.runtime.wire.is_bf16())),
       runtime_(parallel_, options.types, options.runtime),
       context_{.runtime = runtime_,
                .sequence_parallel = options.sequence_parallel && options.tp > 1,

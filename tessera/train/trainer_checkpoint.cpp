@@ -5,11 +5,12 @@
 namespace tessera::train {
 namespace {
 
-// This rank's state part of each buffer of a parameter that is stored: calls visit(kind, type, data).
+// This rank's state part of each buffer of a parameter that is stored: calls visit(kind, type, data). weight: of the
+// model's type.
 template <typename Visit>
-void for_each_buffer(Trainer& trainer, schedule::ParameterId id, Visit visit) {
+void for_each_buffer(Trainer& trainer, schedule::ParameterId id, void* weight, Visit visit) {
   shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
-  visit(checkpoint::Kind::weight, parameter.types.model, parameter.state_weight());
+  visit(checkpoint::Kind::weight, parameter.types.model, weight);
   if (parameter.has_master()) visit(checkpoint::Kind::master, parameter.types.accumulator, parameter.master.data());
   if (!parameter.spec.trainable) return;
   Optimizer::Moments& moments = trainer.optimizer().moments(id);
@@ -38,6 +39,16 @@ class HostView {
   bool is_copy_ = false;
 };
 
+// A checkpoint is the same for every number format: it holds the weight that an encoded one stands for, its rounded
+// master.
+base::Buffer weight_of_master(const shard::ShardedParameter& parameter, const shard::Parallel& parallel) {
+  base::Buffer weight(static_cast<std::size_t>(shard::bytes_of(parameter.state_elements(), parameter.types.model)),
+                      parallel.device);
+  parallel.kernels().cast(parameter.master.data(), parameter.types.accumulator, weight.data(), parameter.types.model,
+                          parameter.state_elements());
+  return weight;
+}
+
 // Each element once: who updates it writes it; of what every replica updates the first one, and of what is replicated
 // over tp x gtp too, its first rank.
 layout::LocalLayout written_part(const shard::ShardedParameter& parameter, const shard::Parallel& parallel) {
@@ -50,11 +61,14 @@ layout::LocalLayout written_part(const shard::ShardedParameter& parameter, const
 void load_parameter(Trainer& trainer, schedule::ParameterId id, const checkpoint::CheckpointReader& reader) {
   shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
   const bool moments = reader.has_moments(), master = reader.has_master();
-  for_each_buffer(trainer, id, [&](checkpoint::Kind kind, quant::DType type, void* data) {
+  base::Buffer rounded;
+  if (parameter.spec.encoding) rounded = weight_of_master(parameter, trainer.parallel());
+  void* weight = parameter.spec.encoding ? rounded.data() : parameter.state_weight();
+  for_each_buffer(trainer, id, weight, [&](checkpoint::Kind kind, quant::DType type, void* data) {
     if ((kind == checkpoint::Kind::exp_avg || kind == checkpoint::Kind::exp_avg_sq) && !moments) return;
     const std::int64_t elements = parameter.state_elements();
     if (kind == checkpoint::Kind::master && !master) {
-      trainer.parallel().kernels().cast(parameter.state_weight(), parameter.types.model, data, type, elements);
+      trainer.parallel().kernels().cast(weight, parameter.types.model, data, type, elements);
       return;
     }
     HostView host(data, static_cast<std::size_t>(elements) * quant::size_of(type), trainer.parallel());
@@ -66,6 +80,7 @@ void load_parameter(Trainer& trainer, schedule::ParameterId id, const checkpoint
                  .data = host.data()});
     host.write_back();
   });
+  if (parameter.spec.encoding) WeightCast(trainer.runtime()).cast({&id, 1});
   trainer.runtime().publish(id);
 }
 
@@ -75,12 +90,15 @@ void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::in
   TESSERA_CHECK(trainer.pending_steps() == 0, "a checkpoint is asked for while {} steps are pending",
                 trainer.pending_steps());
   state["updates"] = trainer.optimizer().updates();
-  std::vector<HostView> views;  // until all is written
+  std::vector<HostView> views;        // until all is written
+  std::vector<base::Buffer> weights;  // of encoded parameters
   checkpoint::CheckpointContents contents{.step = step, .state = std::move(state), .tensors = {}};
   for (schedule::ParameterId id : trainer.runtime().by_name()) {
     const shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
     const layout::LocalLayout part = written_part(parameter, trainer.parallel());
-    for_each_buffer(trainer, id, [&](checkpoint::Kind kind, quant::DType type, const void* data) {
+    if (parameter.spec.encoding) weights.push_back(weight_of_master(parameter, trainer.parallel()));
+    void* weight = parameter.spec.encoding ? weights.back().data() : trainer.runtime().parameter(id).state_weight();
+    for_each_buffer(trainer, id, weight, [&](checkpoint::Kind kind, quant::DType type, const void* data) {
       const std::int64_t elements = part.pieces.empty() ? 0 : parameter.state_elements();
       views.emplace_back(data, static_cast<std::size_t>(elements) * quant::size_of(type), trainer.parallel());
       contents.tensors.push_back({.name = parameter.spec.name,

@@ -1,7 +1,11 @@
 // Writes the planes of weights from their masters, after an update of the masters.
 #pragma once
+#include <map>
+#include <memory>
 #include <span>
+#include <vector>
 
+#include "tessera/quant/master_cast.h"
 #include "tessera/runtime/runtime.h"
 
 namespace tessera::train {
@@ -10,9 +14,23 @@ namespace tessera::train {
 // pass over memory, with the same bits.
 bool is_rounded_master(const shard::ShardedParameter& parameter);
 
-// Enqueues the casts on the lane of compute. They write this rank's state part of every plane of these parameters; a
-// weight that is its own master needs no cast. The caller publishes the weights afterwards. Errors: planes whose format
-// is unknown.
-void cast_planes(runtime::Runtime& runtime, std::span<const schedule::ParameterId> ids);
+// Casts the weights of a run. One object a runtime, which outlives it.
+class WeightCast {
+ public:
+  explicit WeightCast(runtime::Runtime& runtime) : runtime_(runtime) {}
+
+  // Enqueues the casts on the lane of compute. They write this rank's state part of every plane of these parameters; a
+  // weight that is its own master needs no cast. Where amaxes of whole weights are needed, they are taken together over
+  // all ranks in one message: every rank calls it with the same parameters. The caller publishes the weights
+  // afterwards. Errors: planes whose format is unknown.
+  void cast(std::span<const schedule::ParameterId> ids);
+
+ private:
+  quant::MasterCast& encoder_of(const std::vector<schedule::ParameterId>& ids);
+
+  runtime::Runtime& runtime_;
+  // By the parameters that are cast together, which are few sets in a run.
+  std::map<std::vector<schedule::ParameterId>, std::unique_ptr<quant::MasterCast>> encoders_;
+};
 
 }  // namespace tessera::train

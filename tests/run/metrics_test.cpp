@@ -28,6 +28,7 @@ StepMetrics example(std::int64_t step) {
           .exposed_comm_ms = 0.0,
           .gathered_bytes = std::int64_t{1} << 60,
           .reduced_bytes = 7,
+          .gathered_by_format = {std::int64_t{1} << 60},
           .valid_loss = std::nullopt,
           .skipped = false};
 }
@@ -42,6 +43,15 @@ TEST(Metrics, LineIsGolden) {
       "{\"step\": 2, \"loss\": 2.625, \"grad_norm\": 0.1, \"lr\": 3e-04, \"tokens\": 3072, \"tokens_per_second\": "
       "33333.333333333336, \"step_ms\": 92.0, \"exposed_comm_ms\": 0.0, \"gathered_bytes\": 1152921504606846976, "
       "\"reduced_bytes\": 7}\n");
+}
+
+TEST(Metrics, SayWhatTravelledInNumberFormats) {
+  StepMetrics metrics = example(2);
+  metrics.gathered_by_format = {1000, 0, 0, (std::int64_t{1} << 60) - 1000};
+  const std::string line = metrics_line(metrics);
+  EXPECT_THAT(line, HasSubstr(", \"gathered_by_format\": {\"bf16\":1000,\"mxfp8\":1152921504606845976}}"));
+  EXPECT_EQ(parse_metrics_line(line, "m").gathered_by_format, metrics.gathered_by_format);
+  EXPECT_EQ(parse_metrics_line(metrics_line(example(2)), "m").gathered_by_format, example(2).gathered_by_format);
 }
 
 TEST(Metrics, NumbersReadBackToTheSameBits) {

@@ -9,6 +9,8 @@ IGNORED = {
     "metrics.step_ms": "a measured time",
     "metrics.exposed_comm_ms": "a measured time",
     "summary.tokens_per_second": "a rate, from measured times",
+    "summary.wire_format": "programs from before the number formats do not say it",
+    "summary.gathered_bytes": "the same, by format; every line of metrics has its step's",
     "summary.checkpoint": "a path in the folder of the run, which each side has of its own",
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tessera/quant/dtype.h"
+#include "tessera/quant/format.h"
 #include "tessera/shard/lookup.h"
 #include "tessera/train/lr_schedule.h"
 
@@ -52,7 +53,9 @@ struct TrainConfig {
   std::uint64_t seed = 1;
 
   quant::DType dtype = quant::DType::fp32;
-  std::optional<quant::DType> grad_wire;  // absent: dtype
+  std::optional<quant::DType> grad_wire;            // absent: dtype
+  quant::Format wire_format = quant::Format::bf16;  // weights are stored and gathered in this number format ...
+  std::string wire_rules;                           // ... unless a rule says otherwise (shard/wire_policy.h)
 
   double lr = 3e-4, min_lr = 0.0;
   std::int64_t warmup_steps = 0;

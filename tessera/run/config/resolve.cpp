@@ -1,8 +1,10 @@
 #include "tessera/run/config/resolve.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "tessera/base/error.h"
+#include "tessera/models/llama_parameters.h"
 #include "tessera/run/config/byte_size.h"
 #include "tessera/run/config/settings.h"
 
@@ -56,6 +58,24 @@ void check_recompute(const TrainConfig& config) {
   if (!chooses && !config.activation_budget.empty())
     throw InputError("--activation-budget: got {} with --recompute {}, expected it with auto", config.activation_budget,
                      name_of(config.recompute));
+}
+
+void check_formats(const TrainConfig& config, const models::LlamaConfig& model) {
+  const shard::WirePolicy policy = wire_policy(config);
+  const auto other = std::ranges::find_if(
+      policy.rules, [](const shard::WireRule& rule) { return rule.format != quant::Format::bf16; });
+  const quant::Format asked = other == policy.rules.end() ? policy.format : other->format;
+  if (config.dtype != quant::DType::bf16 && asked != quant::Format::bf16)
+    throw InputError("--wire-{}: got {} with --dtype {}, expected it with --dtype bf16",
+                     other == policy.rules.end() ? "format" : "rules", name_of(asked), name_of(config.dtype));
+  std::vector<std::string> names;
+  std::vector<shard::ParameterSpec> specs = models::llama_parameters(model, static_cast<int>(config.tp), false);
+  models::set_embedding_reads(specs, model, embedding_reads(config));
+  for (shard::ParameterSpec& spec : specs) {
+    shard::set_encoding(spec, policy, {.model = config.dtype});
+    names.push_back(std::move(spec.name));
+  }
+  shard::check_rules(shard::parse_wire_rules(config.wire_rules, "--wire-rules"), names, "--wire-rules");
 }
 
 }  // namespace
@@ -114,6 +134,12 @@ TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_
   return config;
 }
 
+shard::WirePolicy wire_policy(const TrainConfig& config) {
+  shard::WirePolicy policy{.format = config.wire_format, .rules = {{"output.weight", quant::Format::bf16}}};
+  std::ranges::copy(shard::parse_wire_rules(config.wire_rules, "--wire-rules"), std::back_inserter(policy.rules));
+  return policy;
+}
+
 int gtp_ranks_of_node(const TrainConfig& config) {
   if (config.reduce_order == ReduceOrder::sequential) return 1;
   return static_cast<int>(std::min(config.gtp, config.ranks_per_node / config.tp));
@@ -131,6 +157,7 @@ TrainConfig resolve_model(TrainConfig config, const models::LlamaConfig& model) 
   if (config.embedding == Lookup::rows && model.tie_word_embeddings)
     throw InputError("--embedding: got rows, expected auto or gather: model '{}' has its table as output layer too",
                      config.model);
+  check_formats(config, model);
   return config;
 }
 

@@ -9,6 +9,7 @@
 
 #include "tessera/models/llama_config.h"
 #include "tessera/run/config/config.h"
+#include "tessera/shard/wire_policy.h"
 
 namespace tessera::run {
 
@@ -27,11 +28,14 @@ void check_local_ranks(const TrainConfig& config);
 TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_size);
 // Consecutive gtp ranks whose gradients are added first; 1: in rank order.
 int gtp_ranks_of_node(const TrainConfig& config);
+// The number formats of weights. The output layer is bf16 unless a rule says otherwise.
+shard::WirePolicy wire_policy(const TrainConfig& config);
 // The tokens of a microbatch, seq_len filled in, and how the embedding reads them.
 shard::RowReads embedding_reads(const TrainConfig& config);
 
 // 3. The model. Fills in seq_len; it is at most the model's longest. Degrees need not divide any size of the model.
-// Rows of a table that is the output layer's weight too cannot be all that is read of it.
+// Rows of a table that is the output layer's weight too cannot be all that is read of it. Rules of number formats name
+// parameters of the model.
 TrainConfig resolve_model(TrainConfig config, const models::LlamaConfig& model);
 
 // What is allowed but deserves a line at the start of the run (one string a line; none: empty).

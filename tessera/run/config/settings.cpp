@@ -12,6 +12,7 @@ namespace tessera::run {
 namespace {
 using nlohmann::json;
 using quant::DType;
+using quant::Format;
 
 constexpr double kMax32 = 2147483647.0;
 constexpr double kMaxRanks = 1048576.0;
@@ -45,6 +46,10 @@ constexpr std::array kSettings{
     Setting{"dtype", &C::dtype, kAny, kFixed, "fp32|bf16|fp64", "of weights and activations"},
     Setting{"grad_wire", &C::grad_wire, kAny, kKept, "fp32|bf16|fp64",
             "gradients travel in this type (default: dtype)"},
+    Setting{"wire_format", &C::wire_format, kAny, kKept, "bf16|fp8|fp8_block|mxfp8|nvfp4",
+            "matrices are stored and gathered in this number format (docs/formats.md)"},
+    Setting{"wire_rules", &C::wire_rules, kAny, kKept, "NAME=FORMAT,...",
+            "other formats by parameters' names, * for any characters; the last that matches"},
     Setting{"lr", &C::lr, kNotNegative, kKept, "X", "highest learning rate"},
     Setting{"min_lr", &C::min_lr, kNotNegative, kKept, "X", "learning rate at the end of a cosine schedule"},
     Setting{"warmup_steps", &C::warmup_steps, kCountOrZero, kKept, "N", "steps of linear warm-up"},
@@ -116,6 +121,10 @@ constexpr std::array kLookups{Word<Lookup>{Lookup::automatic, name_of(Lookup::au
 constexpr std::array kDTypes{Word<DType>{DType::fp32, "fp32"}, Word<DType>{DType::bf16, "bf16"},
                              Word<DType>{DType::fp64, "fp64"}};
 
+constexpr std::array kFormats{Word<Format>{Format::bf16, "bf16"}, Word<Format>{Format::fp8, "fp8"},
+                              Word<Format>{Format::fp8_block, "fp8_block"}, Word<Format>{Format::mxfp8, "mxfp8"},
+                              Word<Format>{Format::nvfp4, "nvfp4"}};
+
 constexpr const auto& words_of(Backend) {
   return kBackends;
 }
@@ -133,6 +142,9 @@ constexpr const auto& words_of(Lookup) {
 }
 constexpr const auto& words_of(DType) {
   return kDTypes;
+}
+constexpr const auto& words_of(Format) {
+  return kFormats;
 }
 
 template <typename E>

@@ -15,7 +15,7 @@ using Field = std::variant<std::string TrainConfig::*, std::vector<std::string> 
                            std::int64_t TrainConfig::*, std::uint64_t TrainConfig::*, double TrainConfig::*,
                            Backend TrainConfig::*, train::RateShape TrainConfig::*, ReduceOrder TrainConfig::*,
                            Recompute TrainConfig::*, Lookup TrainConfig::*, quant::DType TrainConfig::*,
-                           std::optional<quant::DType> TrainConfig::*>;
+                           std::optional<quant::DType> TrainConfig::*, quant::Format TrainConfig::*>;
 
 // What may be asked for: low <= value <= high, or low < value < high where `open_*`. A default below the range stands
 // for "follows from other settings".

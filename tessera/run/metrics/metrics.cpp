@@ -40,7 +40,26 @@ std::filesystem::path keep_up_to(const std::filesystem::path& path, std::int64_t
   return path;
 }
 
+// Of a line of metrics.
+std::array<std::int64_t, quant::kFormats> by_format(const json& line) {
+  std::array<std::int64_t, quant::kFormats> bytes{};
+  if (!line.contains("gathered_by_format")) {
+    bytes[0] = line.at("gathered_bytes").get<std::int64_t>();
+    return bytes;
+  }
+  for (const auto& [name, value] : line.at("gathered_by_format").items())
+    bytes[static_cast<std::size_t>(quant::parse_format(name))] = value.get<std::int64_t>();
+  return bytes;
+}
+
 }  // namespace
+
+nlohmann::ordered_json by_format(const std::array<std::int64_t, quant::kFormats>& bytes) {
+  nlohmann::ordered_json result = nlohmann::ordered_json::object();
+  for (std::size_t format = 0; format < quant::kFormats; ++format)
+    if (bytes[format] != 0) result[std::string(name_of(static_cast<quant::Format>(format)))] = bytes[format];
+  return result;
+}
 
 std::string json_number(double value) {
   if (std::isnan(value)) return "\"NaN\"";
@@ -61,6 +80,8 @@ std::string metrics_line(const StepMetrics& m) {
       m.reduced_bytes);
   if (m.valid_loss) line += fmt::format(", \"valid_loss\": {}", json_number(*m.valid_loss));
   if (m.skipped) line += ", \"skipped\": true";
+  if (m.gathered_by_format[0] != m.gathered_bytes)
+    line += ", \"gathered_by_format\": " + by_format(m.gathered_by_format).dump();
   return line + "}\n";
 }
 
@@ -77,6 +98,7 @@ StepMetrics parse_metrics_line(std::string_view line, const std::string& where) 
                   .exposed_comm_ms = number_of(all.at("exposed_comm_ms")),
                   .gathered_bytes = all.at("gathered_bytes").get<std::int64_t>(),
                   .reduced_bytes = all.at("reduced_bytes").get<std::int64_t>(),
+                  .gathered_by_format = by_format(all),
                   .valid_loss = std::nullopt,
                   .skipped = all.value("skipped", false)};
     if (all.contains("valid_loss")) m.valid_loss = number_of(all.at("valid_loss"));

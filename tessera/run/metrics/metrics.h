@@ -1,11 +1,14 @@
 // metrics.jsonl: what each step did, one line of JSON a step.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "tessera/quant/format.h"
 #include "tessera/run/metrics/append_file.h"
 
 namespace tessera::run {
@@ -17,19 +20,24 @@ struct StepMetrics {
   double lr = 0;
   std::int64_t tokens = 0;  // that the loss counts, of the whole global batch
   double tokens_per_second = 0;
-  double step_ms = 0;                // since the end of the step before; behind other work, since its beginning
-  double exposed_comm_ms = 0;        // time that ranks waited for communication, mean over ranks
-  std::int64_t gathered_bytes = 0;   // received by gathers of weights, all ranks
-  std::int64_t reduced_bytes = 0;    // received by reductions of gradients, all ranks
-  std::optional<double> valid_loss;  // when the step ended with an evaluation
-  bool skipped = false;              // the gradient was not finite: no update
+  double step_ms = 0;               // since the end of the step before; behind other work, since its beginning
+  double exposed_comm_ms = 0;       // time that ranks waited for communication, mean over ranks
+  std::int64_t gathered_bytes = 0;  // received by gathers of weights, all ranks
+  std::int64_t reduced_bytes = 0;   // received by reductions of gradients, all ranks
+  std::array<std::int64_t, quant::kFormats> gathered_by_format{};  // of them; weights without a number format as bf16
+  std::optional<double> valid_loss;                                // when the step ended with an evaluation
+  bool skipped = false;                                            // the gradient was not finite: no update
 };
+
+// As a JSON object of those formats that moved something: {"bf16": bytes, ...}.
+nlohmann::ordered_json by_format(const std::array<std::int64_t, quant::kFormats>& bytes);
 
 // A number as JSON that reads back to the same bits: shortest form, always with a point or an exponent. JSON has no
 // infinities: they become the texts "NaN", "Infinity", "-Infinity" (quoted).
 std::string json_number(double value);
 
-// One line, with its newline. Keys in the order of StepMetrics; valid_loss and skipped only where they say something.
+// One line, with its newline. Keys in the order of StepMetrics; valid_loss, skipped and gathered_by_format (only of
+// formats that moved something; behind the others) only where they say something more than the rest.
 std::string metrics_line(const StepMetrics& metrics);
 // The line read back, the same bits. InputError, naming `where`, when it is none.
 StepMetrics parse_metrics_line(std::string_view line, const std::string& where);

@@ -12,7 +12,7 @@
 namespace tessera::run {
 namespace {
 
-constexpr std::array<std::string_view, 20> kSettings{"model",
+constexpr std::array<std::string_view, 22> kSettings{"model",
                                                      "ranks",
                                                      "tp",
                                                      "gtp",
@@ -22,6 +22,8 @@ constexpr std::array<std::string_view, 20> kSettings{"model",
                                                      "seq_len",
                                                      "dtype",
                                                      "grad_wire",
+                                                     "wire_format",
+                                                     "wire_rules",
                                                      "recompute",
                                                      "activation_budget",
                                                      "sequence_parallel",

@@ -56,11 +56,10 @@ schedule::Trace trace_of(const PlanRequest& request, const StepPlan& step) {
 // Everything but the arenas.
 MemoryUse lasting_memory(const PlanRequest& request, const StepPlan& step) {
   const shard::ParameterTypes types = types_of(request.config);
-  const auto model = static_cast<std::int64_t>(quant::size_of(types.model));
   const auto accumulator = static_cast<std::int64_t>(quant::size_of(types.accumulator));
   MemoryUse memory{.activations = peak_stashed(step.trace)};
   for (const predict::PlannedParameter& parameter : step.parameters) {
-    memory.weights += parameter.shard_elements * model;
+    memory.weights += parameter.stored_bytes;
     memory.gradients += parameter.shard_elements * accumulator;
     memory.optimizer += parameter.state_elements * accumulator * (types.model != types.accumulator ? 3 : 2);
   }
@@ -126,7 +125,7 @@ StepPlan plan_step(const PlanRequest& request) {
   const TrainConfig& config = request.config;
   StepPlan step;
   step.parameters = planned_parameters(request.model, types_of(config), mesh_of(config), config.sequence_parallel,
-                                       embedding_reads(config));
+                                       embedding_reads(config), wire_policy(config));
   step.trace = trace_of(request, step);
   step.memory = lasting_memory(request, step);
   const predict::CostInput input{.model = request.model,
@@ -166,8 +165,8 @@ void check_budgets(const TrainConfig& config, const models::LlamaConfig& model) 
   request.coalesce_bytes = parse_byte_size(config.coalesce, "--coalesce");
   if (!request.gather_budget && !request.reduce_budget) return;
   StepPlan step;
-  step.parameters =
-      planned_parameters(model, types_of(config), mesh_of(config), config.sequence_parallel, embedding_reads(config));
+  step.parameters = planned_parameters(model, types_of(config), mesh_of(config), config.sequence_parallel,
+                                       embedding_reads(config), wire_policy(config));
   const schedule::Trace trace = trace_of(request, step);
   const auto check = [&](const char* flag, const Budget& gather, const Budget& reduce) {
     try {

@@ -1,0 +1,72 @@
+#include "tessera/shard/encoded.h"
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/layout/home.h"
+
+namespace tessera::shard {
+namespace {
+
+bool is_whole(const quant::ScaleTile& tile) {
+  return tile.rows == 0 && tile.cols == 0;
+}
+
+const quant::Encoding& encoding_of(const ShardedParameter& parameter) {
+  TESSERA_CHECK(parameter.spec.encoding, "parameter '{}' has no encoding", parameter.spec.name);
+  return *parameter.spec.encoding;
+}
+
+}  // namespace
+
+std::vector<PlaneSpec> encoded_planes(const quant::Encoding& encoding) {
+  const std::int64_t elements_in_byte = encoding.element == quant::Element::e2m1 ? 2 : 1;
+  std::vector<PlaneSpec> planes{{.name = "data", .type = quant::DType::u8, .tile = {.cols = elements_in_byte}}};
+  if (!is_whole(encoding.tile))
+    planes.push_back({.name = "scales",
+                      .type = quant::scale_type(encoding.scale),
+                      .tile = {.rows = encoding.tile.rows, .cols = encoding.tile.cols}});
+  return planes;
+}
+
+bool has_tensor_scale(const quant::Encoding& encoding) {
+  return is_whole(encoding.tile) || encoding.scale == quant::Scale::e4m3;
+}
+
+void check_encoding(const ParameterSpec& spec, const ParameterTypes& types) {
+  if (!spec.encoding) return;
+  if (!spec.sharded)
+    throw InputError(
+        "parameter '{}': expected a matrix that is cut over gtp for a number format, got one that is kept whole",
+        spec.name);
+  if (types.model != quant::DType::bf16)
+    throw InputError("parameter '{}': number formats need the type bf16, got {}", spec.name, name_of(types.model));
+  const std::vector<PlaneSpec> planes = encoded_planes(*spec.encoding);
+  const bool has_tiles = std::ranges::any_of(planes, [](const PlaneSpec& plane) { return !plane.tile.is_element(); });
+  if (has_tiles && layout::unique_home(spec.compute) != spec.compute)
+    throw InputError(
+        "parameter '{}': parts of tp ranks overlap, expected parts that do not for a number format with tiles",
+        spec.name);
+  if (spec.encoding->element != quant::Element::e2m1) return;
+  for (const layout::LocalLayout& local : spec.compute.ranks)
+    for (const layout::Piece& piece : local.pieces)
+      if (piece.box.cols % 2 != 0)
+        throw InputError("parameter '{}': numbers of 4 bits need an even number of columns on each tp rank, got {}",
+                         spec.name, piece.box.cols);
+}
+
+quant::Extent extent_of(const layout::LocalLayout& local) {
+  if (local.size == 0) return {};
+  const std::int64_t cols = local.pieces.front().box.cols;
+  return {.rows = local.size / cols, .cols = cols};
+}
+
+quant::Quantized encoded_matrix(ShardedParameter& parameter, std::byte* data, std::byte* scales) {
+  const quant::Encoding& encoding = encoding_of(parameter);
+  std::byte* whole = parameter.tensor_scale.data();
+  return {.data = reinterpret_cast<std::uint8_t*>(data),
+          .scales = is_whole(encoding.tile) ? whole : scales,
+          .tensor_amax = encoding.scale == quant::Scale::e4m3 ? reinterpret_cast<float*>(whole) : nullptr};
+}
+
+}  // namespace tessera::shard

@@ -1,0 +1,68 @@
+#include "tessera/shard/wire_policy.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/shard/encoded.h"
+
+namespace tessera::shard {
+namespace {
+
+bool matches(const WireRule& rule, const std::string& name) {
+  return fnmatch(rule.pattern.c_str(), name.c_str(), 0) == 0;
+}
+
+const WireRule* rule_of(const WirePolicy& policy, const std::string& name) {
+  const WireRule* last = nullptr;
+  for (const WireRule& rule : policy.rules)
+    if (matches(rule, name)) last = &rule;
+  return last;
+}
+
+}  // namespace
+
+bool WirePolicy::is_bf16() const {
+  return format == quant::Format::bf16 &&
+         std::ranges::all_of(rules, [](const WireRule& rule) { return rule.format == quant::Format::bf16; });
+}
+
+std::vector<WireRule> parse_wire_rules(std::string_view text, std::string_view where) {
+  std::vector<WireRule> rules;
+  while (!text.empty()) {
+    const std::string_view rule = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), rule.size() + 1));
+    const std::size_t equals = rule.find('=');
+    if (equals == std::string_view::npos || equals == 0)
+      throw InputError("{}: got '{}', expected PATTERN=FORMAT, several with commas between", where, rule);
+    try {
+      rules.push_back({std::string(rule.substr(0, equals)), quant::parse_format(rule.substr(equals + 1))});
+    } catch (const InputError& error) {
+      throw InputError("{}: in '{}': {}", where, rule, error.what());
+    }
+  }
+  return rules;
+}
+
+void set_encoding(ParameterSpec& spec, const WirePolicy& policy, const ParameterTypes& types) {
+  if (spec.dims.size() != 2 || !spec.sharded) return;
+  const WireRule* rule = rule_of(policy, spec.name);
+  const quant::Format format = rule != nullptr ? rule->format : policy.format;
+  if (format == quant::Format::bf16) return;
+  if (spec.reads.per_microbatch > 0) {
+    if (rule == nullptr) return;
+    throw InputError("rule {}={}: the rows of '{}' are read by index and travel in bf16", rule->pattern,
+                     name_of(format), spec.name);
+  }
+  spec.encoding = quant::weight_encoding(format);
+  check_encoding(spec, types);
+}
+
+void check_rules(std::span<const WireRule> rules, std::span<const std::string> names, std::string_view where) {
+  for (const WireRule& rule : rules)
+    if (std::ranges::none_of(names, [&](const std::string& name) { return matches(rule, name); }))
+      throw InputError("{}: got {}={}, expected the name of a parameter", where, rule.pattern, name_of(rule.format));
+}
+
+}  // namespace tessera::shard

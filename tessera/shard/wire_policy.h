@@ -1,0 +1,37 @@
+// Which weights are stored and sent in which number format: one for all matrices, and rules by name for some.
+#pragma once
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/quant/format.h"
+#include "tessera/shard/parameter.h"
+
+namespace tessera::shard {
+
+// `pattern`: of parameters' names, as a shell matches files' names: * stands for any characters.
+struct WireRule {
+  std::string pattern;
+  quant::Format format = quant::Format::bf16;
+};
+
+// The last rule that matches decides; without one it is `format`.
+struct WirePolicy {
+  quant::Format format = quant::Format::bf16;
+  std::vector<WireRule> rules;
+
+  bool is_bf16() const;
+};
+
+// Reads rules as "PATTERN=FORMAT,PATTERN=FORMAT". Errors (InputError, which begins with `where`): another text.
+std::vector<WireRule> parse_wire_rules(std::string_view text, std::string_view where);
+
+// Gives a matrix the encoding that the policy says. Vectors, and tables of which rows are read by index, stay as they
+// are. Errors (InputError): a rule with a format other than bf16 for such a table; check_encoding's.
+void set_encoding(ParameterSpec& spec, const WirePolicy& policy, const ParameterTypes& types);
+
+// Errors (InputError, which begins with `where`): a rule that matches none of these names.
+void check_rules(std::span<const WireRule> rules, std::span<const std::string> names, std::string_view where);
+
+}  // namespace tessera::shard

@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Weights in number formats: within a format the layout does not change the result, what travels has the format's size, and
+what cannot be done is refused."""
+import json
+import unittest
+
+from program import ROOT, bits, metrics, run, scratch, tessera, write_tokens
+from summary import run_cases
+
+FORMATS = ("fp8", "fp8_block", "mxfp8", "nvfp4")
+STEPS = 4
+# Tiles of 16, 32 and 128 divide none of these; 4-bit numbers need even ones.
+SIZES = {"hidden_size": 72, "intermediate_size": 332, "num_hidden_layers": 2, "num_attention_heads": 6,
+         "num_key_value_heads": 2, "head_dim": 12}
+POISON = ("--debug-poison", "on", "--gather-budget", "min", "--reduce-budget", "min")
+# Of one element on the wire, scales of edge tiles and the number of a whole matrix included.
+BYTES = {"fp8": 1.0, "fp8_block": 1.001, "mxfp8": 1.04, "nvfp4": 0.51}
+
+
+class Formats(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch("formats")
+        cls.data = write_tokens(cls.folder / "tokens", 131)
+        cls.model = cls.folder / "model.json"
+        cls.model.write_text(json.dumps(json.loads((ROOT / "configs" / "llama-tiny-odd" / "config.json").read_text()) | SIZES))
+
+    def flags(self, name, mesh, wire, *more, dtype="bf16"):
+        tp, gtp, dp = mesh
+        return ["train", "--model", self.model, "--data", self.data, "--global-batch", 24, "--seq-len", 32, "--seed", 7,
+                "--dtype", dtype, "--wire-format", wire, "--tp", tp, "--gtp", gtp, "--dp", dp, "--out", self.folder / name,
+                *more]
+
+    def train(self, name, mesh, wire, *more, steps=STEPS):
+        tessera(*self.flags(name, mesh, wire, "--steps", steps, *more))
+        return bits(self.folder / name)
+
+    def test_layouts_do_not_change_the_result(self):
+        for wire in FORMATS:
+            losses = []
+            for same in ([(1, 1, 1), (1, 3, 1), (1, 4, 1, *POISON), (1, 8, 1, "--debug-delays", 3)],
+                         [(2, 1, 1), (2, 2, 1, "--sequence-parallel", "off"), (2, 3, 1, *POISON)],
+                         [(1, 1, 2), (1, 2, 2), (1, 2, 2, "--zero", "off"), (1, 3, 2, *POISON)]):
+                found = [self.train(f"{wire}-{'-'.join(map(str, one))}", one[:3], wire, *one[3:]) for one in same]
+                for one, got in zip(same, found):
+                    self.assertEqual(found[0], got, (wire, one))
+                losses.append(found[0]["steps"][-1][1])
+            self.assertLess(max(losses) - min(losses), 0.02, wire)
+
+    def test_one_scale_a_matrix_serves_parts_that_overlap(self):
+        self.assertEqual(self.train("overlap-1", (4, 1, 1), "fp8"), self.train("overlap-2", (4, 2, 1), "fp8", *POISON))
+
+    def test_a_format_changes_the_result_and_training_goes_on(self):
+        last = {wire: self.train(f"plain-{wire}", (1, 2, 1), wire)["steps"] for wire in ("bf16", *FORMATS)}
+        self.assertEqual(len(last), len({str(steps) for steps in last.values()}))
+        for wire, steps in last.items():
+            self.assertLess(steps[-1][1], steps[0][1], wire)
+            self.assertLess(abs(steps[-1][1] - last["bf16"][-1][1]), 0.02, wire)
+
+    def test_a_resumed_run_and_another_mesh_go_on_alike(self):
+        for wire in FORMATS:
+            whole = self.train(f"whole-{wire}", (1, 2, 1), wire)
+            self.train(f"part-{wire}", (1, 3, 1), wire, "--schedule-steps", STEPS, steps=2)
+            out = self.folder / f"rest-{wire}"
+            tessera("train", "--resume", self.folder / f"part-{wire}" / "checkpoints" / "step-00000002", "--gtp", 4, "--steps",
+                    STEPS, "--out", out)
+            rest = bits(out)
+            self.assertEqual(whole["tensors"], rest["tensors"], wire)
+            self.assertEqual(whole["steps"][2:], rest["steps"], wire)
+
+    def test_a_checkpoint_is_the_same_for_every_format(self):
+        tensors = [self.train(f"first-{wire}", (1, 2, 1), wire, steps=0)["tensors"] for wire in ("bf16", *FORMATS)]
+        for other in tensors[1:]:
+            self.assertEqual(tensors[0], other)
+
+    def test_what_travels_has_the_size_of_the_format(self):
+        rules = ["--wire-rules", "embedding.*=bf16,output.*=bf16,layers.*=bf16", "--embedding", "gather"]
+        moved = {wire: self.last_line(wire, *(rules if wire == "bf16" else ["--embedding", "gather"]))
+                 for wire in ("bf16", *FORMATS)}
+        self.assertNotIn("gathered_by_format", moved["bf16"])
+        for wire in FORMATS:
+            by_format = moved[wire]["gathered_by_format"]
+            self.assertEqual({"bf16", wire}, set(by_format))
+            self.assertEqual(moved[wire]["gathered_bytes"], sum(by_format.values()))
+            of_layers = moved["bf16"]["gathered_bytes"] - by_format["bf16"]
+            self.assertLessEqual(by_format[wire] / (of_layers / 2), BYTES[wire] * 1.01, wire)
+            summary = json.loads((self.folder / f"moved-{wire}" / "summary.json").read_text())
+            self.assertEqual(wire, summary["wire_format"])
+            self.assertEqual(sum(line["gathered_by_format"][wire] for line in metrics(self.folder / f"moved-{wire}")),
+                             summary["gathered_bytes"][wire])
+
+    def test_a_plan_of_a_run_is_what_it_measured(self):
+        for wire, mesh in (("nvfp4", (1, 3, 1)), ("mxfp8", (2, 2, 1)), ("fp8_block", (1, 1, 2)), ("fp8", (1, 2, 2))):
+            self.train(f"measured-{wire}", mesh, wire, "--wire-rules", "layers.1.mlp.*=bf16", "--gather-budget", "min",
+                       "--reduce-budget", "min")
+            rows = json.loads(tessera("plan", "--measured", self.folder / f"measured-{wire}", "--json"))["measured"]["rows"]
+            found = {row["name"]: (row["predicted"], row["measured"]) for row in rows}
+            for key in ("gathered_bytes", "reduced_bytes", "gather_arena_bytes", "reduce_arena_bytes"):
+                self.assertEqual(*found[key], (wire, key))
+
+    def last_line(self, wire, *more):
+        self.train(f"moved-{wire}", (1, 2, 1), wire, "--gather-budget", "min", *more)
+        return metrics(self.folder / f"moved-{wire}")[-1]
+
+    def refused(self, *more, expect, wire="mxfp8", mesh=(1, 2, 1), dtype="bf16"):
+        result = run(*self.flags("refused", mesh, wire, "--steps", 1, *more, dtype=dtype))
+        self.assertEqual(2, result.returncode, result.stderr)
+        for word in expect:
+            self.assertIn(word, result.stderr)
+        self.assertEqual(1, result.stderr.count("\n"), result.stderr)
+        self.assertFalse((self.folder / "refused").exists())
+
+    def test_what_cannot_be_done_is_refused(self):
+        for dtype in ("fp32", "fp64"):
+            self.refused(dtype=dtype, expect=["--wire-format", "mxfp8", "--dtype bf16"])
+            self.refused("--wire-rules", "layers.0.*=nvfp4", dtype=dtype, wire="bf16", expect=["--wire-rules", "nvfp4"])
+        self.refused(wire="fp16", expect=["--wire-format", "fp16", "mxfp8"])
+        self.refused("--wire-rules", "nobody=fp8", expect=["--wire-rules", "nobody"])
+        self.refused("--wire-rules", "layers.0.*", expect=["--wire-rules", "PATTERN=FORMAT"])
+        self.refused("--wire-rules", "layers.0.*=int8", expect=["--wire-rules", "int8", "nvfp4"])
+        self.refused("--wire-rules", "embedding.*=fp8", expect=["embedding.weight", "bf16"])
+        # Two key/value heads on four tp ranks; 332 columns cut in four.
+        self.refused(mesh=(4, 1, 1), expect=["layers.0.attention.qkv.weight", "overlap"])
+        self.refused("--wire-rules", "layers.0.mlp.down.weight=nvfp4", wire="bf16", mesh=(4, 1, 1),
+                     expect=["layers.0.mlp.down.weight", "even", "83"])
+
+    def test_rules_choose_layers(self):
+        self.train("rules", (1, 2, 1), "nvfp4", "--wire-rules", "layers.0.*=mxfp8,layers.1.mlp.*=fp8,output.*=fp8_block")
+        self.assertEqual({"bf16", "fp8", "fp8_block", "mxfp8", "nvfp4"},
+                         set(metrics(self.folder / "rules")[-1]["gathered_by_format"]))
+
+
+if __name__ == "__main__":
+    run_cases()

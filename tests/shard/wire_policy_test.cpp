@@ -1,0 +1,116 @@
+// Which weights get which number format, and what that makes of them.
+#include "tessera/shard/wire_policy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/shard/sizes.h"
+
+namespace tessera::shard {
+namespace {
+
+using quant::Format;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+constexpr ParameterTypes kHalf{.model = quant::DType::bf16};
+
+ParameterSpec matrix_of(std::string name, std::int64_t rows, std::int64_t cols, int tp = 1) {
+  return {.name = std::move(name), .dims = {rows, cols}, .compute = layout::cut_cols({rows, cols}, tp)};
+}
+
+std::optional<quant::Encoding> encoding_of(ParameterSpec spec, const WirePolicy& policy) {
+  set_encoding(spec, policy, kHalf);
+  return spec.encoding;
+}
+
+TEST(WirePolicies, TheLastRuleThatMatchesDecides) {
+  const WirePolicy policy{.format = Format::mxfp8,
+                          .rules = parse_wire_rules("a.*=nvfp4,*.up=bf16,a.1.up=fp8_block", "--wire-rules")};
+  EXPECT_EQ(encoding_of(matrix_of("b.down", 8, 8), policy), quant::weight_encoding(Format::mxfp8));
+  EXPECT_EQ(encoding_of(matrix_of("a.0.down", 8, 8), policy), quant::weight_encoding(Format::nvfp4));
+  EXPECT_EQ(encoding_of(matrix_of("a.0.up", 8, 8), policy), std::nullopt);
+  EXPECT_EQ(encoding_of(matrix_of("a.1.up", 8, 8), policy), quant::weight_encoding(Format::fp8_block));
+  EXPECT_FALSE(policy.is_bf16());
+  EXPECT_TRUE((WirePolicy{.rules = parse_wire_rules("a=bf16", "")}.is_bf16()));
+}
+
+TEST(WirePolicies, LeaveVectorsAndTablesAsTheyAre) {
+  const WirePolicy policy{.format = Format::fp8};
+  ParameterSpec vector{.name = "norm", .dims = {8}, .compute = layout::replicated({1, 8}, 1)};
+  EXPECT_EQ(encoding_of(vector, policy), std::nullopt);
+  vector.sharded = false;
+  EXPECT_EQ(encoding_of(vector, policy), std::nullopt);
+  ParameterSpec table = matrix_of("table", 64, 8);
+  table.reads.per_microbatch = 4;
+  EXPECT_EQ(encoding_of(table, policy), std::nullopt);
+  EXPECT_EQ(encoding_of(table, {.rules = {{"table", Format::bf16}}}), std::nullopt);
+  EXPECT_THAT(
+      [&] {
+        encoding_of(table, {.rules = {{"ta*", Format::fp8}}});
+      },
+      ThrowsMessage<InputError>(HasSubstr("rule ta*=fp8: the rows of 'table' are read by index")));
+}
+
+TEST(WirePolicies, RefuseWhatAFormatCannotStore) {
+  ParameterSpec odd = matrix_of("odd", 8, 18, 2);  // 9 columns on each rank
+  EXPECT_THAT([&] { encoding_of(odd, {.format = Format::nvfp4}); },
+              ThrowsMessage<InputError>(HasSubstr("'odd': numbers of 4 bits need an even number of columns")));
+  EXPECT_TRUE(encoding_of(odd, {.format = Format::mxfp8}));
+  ParameterSpec wide = matrix_of("wide", 8, 8);
+  EXPECT_THROW(set_encoding(wide, {.format = Format::fp8}, {}), InputError);  // fp32
+}
+
+TEST(WirePolicies, RulesThatAreNoneAreRefused) {
+  const auto parse = [](const char* text) { return [text] { parse_wire_rules(text, "--wire-rules"); }; };
+  EXPECT_THAT(parse("a=fp8,b"), ThrowsMessage<InputError>(HasSubstr("--wire-rules: got 'b', expected PATTERN=FORMAT")));
+  EXPECT_THAT(parse("=fp8"), ThrowsMessage<InputError>(HasSubstr("got '=fp8'")));
+  EXPECT_THAT(parse("a=fp9"), ThrowsMessage<InputError>(HasSubstr("unknown number format 'fp9'")));
+  EXPECT_TRUE(parse_wire_rules("", "--wire-rules").empty());
+  const std::vector<std::string> names{"a.up", "a.down"};
+  EXPECT_NO_THROW(check_rules(parse_wire_rules("a.*=fp8,*up=bf16", ""), names, "--wire-rules"));
+  EXPECT_THAT([&] { check_rules(parse_wire_rules("a.*=fp8,b=bf16", ""), names, "--wire-rules"); },
+              ThrowsMessage<InputError>(HasSubstr("--wire-rules: got b=bf16, expected the name of a parameter")));
+}
+
+double wire_bytes_per_element(Format format, std::int64_t rows, std::int64_t cols) {
+  ParameterSpec spec = matrix_of("weight", rows, cols);
+  set_encoding(spec, {.format = format}, kHalf);
+  const Cuts cuts{.gtp = 2};
+  const schedule::ParameterSize size = parameter_size(spec, layouts_of(spec, cuts), kHalf, cuts);
+  return static_cast<double>(size.gather_wire) / (static_cast<double>(rows * cols) / 2);
+}
+
+TEST(EncodedParameters, SendTheBytesOfTheirFormat) {
+  EXPECT_EQ(wire_bytes_per_element(Format::bf16, 512, 1024), 2);
+  EXPECT_EQ(wire_bytes_per_element(Format::fp8, 512, 1024), 1);
+  EXPECT_EQ(wire_bytes_per_element(Format::fp8_block, 512, 1024), 1 + 4.0 / (128 * 128));
+  EXPECT_EQ(wire_bytes_per_element(Format::mxfp8, 512, 1024), 1.03125);
+  EXPECT_EQ(wire_bytes_per_element(Format::nvfp4, 512, 1024), 0.5 + 1.0 / 256);
+}
+
+TEST(EncodedParameters, AreUnpackedWhereNothingTravelsToo) {
+  ParameterSpec spec = matrix_of("weight", 48, 64);
+  set_encoding(spec, {.format = Format::nvfp4}, kHalf);
+  const schedule::ParameterSize size = parameter_size(spec, layouts_of(spec, {}), kHalf, {});
+  EXPECT_EQ(size.gather_wire, 0);
+  EXPECT_EQ(size.gathered, 48 * 64 * 2);
+}
+
+TEST(EncodedParameters, AreCutBetweenTiles) {
+  ParameterSpec spec = matrix_of("weight", 40, 64);
+  set_encoding(spec, {.format = Format::nvfp4}, kHalf);
+  const std::vector<std::int64_t> rows{16, 16, 8, 0};
+  for (int rank = 0; rank < 4; ++rank) {
+    const ShardedParameter parameter = make_parameter(spec, kHalf, {.gtp = 4}, {.gtp_rank = rank});
+    const std::int64_t own = rows[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(parameter.planes[0].data.size(), static_cast<std::size_t>(own * 32));
+    EXPECT_EQ(parameter.planes[1].data.size(), static_cast<std::size_t>((own + 15) / 16 * 4));
+    EXPECT_EQ(parameter.master.size(), static_cast<std::size_t>(own * 64 * 4));
+    EXPECT_EQ(parameter.tensor_scale.size(), sizeof(float));
+  }
+}
+
+}  // namespace
+}  // namespace tessera::shard

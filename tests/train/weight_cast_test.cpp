@@ -1,0 +1,125 @@
+// What the ranks of a mesh cast from their parts of the masters is what one rank casts that has all of it: every rank
+// reads the values of the quantized whole, in every format, on meshes whose cuts fall inside tiles and leave ranks
+// empty.
+#include "tessera/train/weight_cast.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tessera/comm/local/world.h"
+#include "tessera/shard/encoded.h"
+#include "tests/runtime/elements.h"
+
+namespace tessera::train {
+namespace {
+
+using quant::Format;
+
+struct CastMesh {
+  int tp, gtp, dp;
+};
+
+class CastOnMesh : public ::testing::TestWithParam<CastMesh> {};
+
+// The logical element i of a parameter's master: large and small ones, zeros, an infinity, a NaN.
+float master_value(schedule::ParameterId id, int round, std::int64_t i) {
+  if (i % 97 == 5) return 0;
+  if (id == 1 && i == 131) return INFINITY;
+  if (id == 2 && i == 77) return NAN;
+  const auto mixed = static_cast<std::uint32_t>((i * 2654435761 + id * 40503 + round * 977) & 0xFFFFFF);
+  return (static_cast<float>(mixed) * 0x1p-23F - 1) * std::exp2(static_cast<float>(i % 13) - 9);
+}
+
+// Rows in two blocks, columns, and a matrix that is smaller than a tile.
+std::vector<shard::ParameterSpec> specs(int tp) {
+  return {{.name = "stacked", .dims = {86, 72}, .compute = layout::cut_rows({86, 72}, {{"a", 43}, {"b", 43}}, tp)},
+          {.name = "columns", .dims = {300, 144}, .compute = layout::cut_cols({300, 144}, tp, 2)},
+          {.name = "rows", .dims = {50, 34}, .compute = layout::cut_rows({50, 34}, {{"all", 50}}, tp)},
+          {.name = "small", .dims = {3, 4}, .compute = layout::cut_cols({3, 4}, tp, 2)}};
+}
+
+// The tp-local weight as it is read: of the whole tp-local matrix, with the amax of the logical one.
+std::vector<quant::bfloat16> expected_weight(const shard::ShardedParameter& parameter, schedule::ParameterId id,
+                                             int round) {
+  const quant::Extent extent = shard::extent_of(parameter.local_compute);
+  std::vector<float> values(static_cast<std::size_t>(extent.elements()));
+  runtime::for_each_element(
+      parameter.local_compute, parameter.storage.shape.cols,
+      [&](std::int64_t at, std::int64_t i) { values[static_cast<std::size_t>(at)] = master_value(id, round, i); });
+  float tensor_amax = 0;
+  for (std::int64_t i = 0; i < parameter.storage.shape.elements(); ++i) {
+    const float magnitude = std::fabs(static_cast<float>(quant::bfloat16(master_value(id, round, i))));
+    if (magnitude > tensor_amax) tensor_amax = magnitude;
+  }
+  const quant::Encoding& encoding = *parameter.spec.encoding;
+  const auto tiles = static_cast<std::size_t>(quant::scale_extent(encoding, extent).elements());
+  std::vector<float> amaxes(tiles), multipliers(tiles), scales(tiles);
+  const quant::Source source{.data = values.data(), .type = quant::DType::fp32};
+  const quant::Slice whole{.end = extent.elements()};
+  take_amaxes(source, extent, encoding.tile, whole, amaxes);
+  if (tiles == 1 && encoding.tile == quant::ScaleTile{}) amaxes[0] = tensor_amax;
+  make_scales(encoding, amaxes, tensor_amax, multipliers, scales.data());
+  std::vector<std::uint8_t> data(values.size());
+  quant::cast(source, extent, encoding, whole, multipliers, data.data());
+  std::vector<quant::bfloat16> result(values.size());
+  dequantize({.data = data.data(), .scales = scales.data(), .tensor_amax = &tensor_amax}, extent, encoding,
+             result.data());
+  return result;
+}
+
+void write_masters(runtime::Runtime& runtime, int round) {
+  for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+    shard::ShardedParameter& parameter = runtime.parameter(id);
+    auto* master = reinterpret_cast<float*>(parameter.state_master());
+    runtime::for_each_element(parameter.local_state, parameter.storage.shape.cols,
+                              [&](std::int64_t at, std::int64_t i) { master[at] = master_value(id, round, i); });
+  }
+}
+
+void check_weights(runtime::Runtime& runtime, int round) {
+  runtime.begin_step(schedule::StepKind::evaluate, 1);
+  runtime.begin_microbatch();
+  for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+    const runtime::WeightView view = runtime.consume(id, schedule::Pass::forward);
+    const std::vector<quant::bfloat16> expected = expected_weight(runtime.parameter(id), id, round);
+    ASSERT_EQ(view.weight().type, quant::DType::bf16);
+    EXPECT_EQ(std::memcmp(view.weight().data, expected.data(), expected.size() * sizeof expected[0]), 0)
+        << runtime.parameter(id).spec.name << " in round " << round;
+    runtime.release(id, schedule::Pass::forward);
+  }
+  runtime.end_microbatch();
+  runtime.end_step();
+}
+
+TEST_P(CastOnMesh, GivesTheBytesOfTheWhole) {
+  const CastMesh mesh = GetParam();
+  for (const Format format : {Format::fp8, Format::fp8_block, Format::mxfp8, Format::nvfp4})
+    for (const bool zero : {false, true})
+      comm::run_local(mesh.tp * mesh.gtp * mesh.dp, {}, [&](comm::World& world) {
+        SCOPED_TRACE(name_of(format));
+        shard::Parallel parallel = shard::make_parallel(world, mesh.tp, mesh.gtp, mesh.dp, /*with_casts=*/true);
+        runtime::Runtime runtime(parallel, {.model = quant::DType::bf16}, {.zero = zero, .wire = {.format = format}});
+        for (shard::ParameterSpec& spec : specs(mesh.tp)) runtime.add(std::move(spec));
+        WeightCast cast(runtime);
+        const std::vector<std::vector<schedule::ParameterId>> buckets{{2, 0}, {3, 1}};
+        for (int round = 0; round < 5; ++round) {  // on demand first, then by a schedule
+          write_masters(runtime, round);
+          for (const std::vector<schedule::ParameterId>& bucket : buckets) {
+            cast.cast(bucket);
+            runtime.publish(bucket);
+          }
+          check_weights(runtime, round);
+        }
+      });
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, CastOnMesh,
+                         ::testing::Values(CastMesh{1, 1, 1}, CastMesh{1, 3, 1}, CastMesh{2, 2, 1}, CastMesh{1, 2, 2},
+                                           CastMesh{1, 8, 1}, CastMesh{2, 1, 3}),
+                         [](const auto& info) {
+                           return fmt::format("tp{}gtp{}dp{}", info.param.tp, info.param.gtp, info.param.dp);
+                         });
+
+}  // namespace
+}  // namespace tessera::train
