@@ -12,17 +12,20 @@ namespace tessera::apps {
 
 int run_convert(const Arguments& arguments) {
   CLI::App app("A checkpoint to a Hugging Face folder, or such a folder to a checkpoint", "tessera convert");
-  std::string source, target, dtype, shard_size = "5GB";
+  std::string source, target, dtype, format, shard_size = "5GB";
   bool json = false;
   app.add_option("source", source, "checkpoint, folder with checkpoints, or Hugging Face folder")->required();
   app.add_option("target", target, "folder to make")->required();
   app.add_option("--dtype", dtype, "of the weights: fp32, bf16 or fp64 (default: the source's)");
+  app.add_option("--format", format,
+                 "of exported matrices of layers: fp8, fp8_block, mxfp8 or nvfp4 (docs/formats.md)");
   app.add_option("--max-shard-size", shard_size, "of one exported file (5GB)");
   app.add_flag("--json", json, "print the report as JSON");
   if (!parse(app, arguments)) return 0;
 
   run::ConvertOptions options{.max_shard_bytes = run::parse_byte_size(shard_size)};
   if (!dtype.empty()) options.dtype = quant::parse_dtype(dtype);
+  if (!format.empty()) options.format = quant::parse_format(format);
   const run::ConvertReport report = run::convert(source, target, options);
   if (json) return fmt::print("{}\n", report.dump(2)), 0;
   for (const auto& [key, value] : report.items())

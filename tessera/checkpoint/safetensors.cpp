@@ -21,13 +21,14 @@ struct TypeEntry {
   std::int64_t bytes;
   std::optional<quant::DType> type;
 };
-constexpr std::array<TypeEntry, 7> kTypes{{{"F64", 8, quant::DType::fp64},
+constexpr std::array<TypeEntry, 8> kTypes{{{"F64", 8, quant::DType::fp64},
                                            {"F32", 4, quant::DType::fp32},
                                            {"F16", 2, std::nullopt},
                                            {"BF16", 2, quant::DType::bf16},
                                            {"I64", 8, quant::DType::i64},
                                            {"I32", 4, quant::DType::i32},
-                                           {"U8", 1, quant::DType::u8}}};
+                                           {"U8", 1, quant::DType::u8},
+                                           {"F8_E4M3", 1, std::nullopt}}};
 
 const TypeEntry* find_type(std::string_view name) {
   const auto found = std::find_if(kTypes.begin(), kTypes.end(), [&](const TypeEntry& t) { return t.name == name; });
@@ -55,8 +56,8 @@ std::string make_header(const std::vector<SafetensorsTensor>& tensors, std::int6
     const auto element = static_cast<std::int64_t>(quant::size_of(tensor.dtype));
     const std::int64_t end = data_bytes + checked_product(tensor.dims, element, tensor.name);
     if (header.contains(tensor.name)) throw Error("safetensors: the tensor '{}' is given twice", tensor.name);
-    header[tensor.name] = {
-        {"dtype", safetensors_name(tensor.dtype)}, {"shape", tensor.dims}, {"data_offsets", {data_bytes, end}}};
+    const std::string_view type = tensor.stored_as.empty() ? safetensors_name(tensor.dtype) : tensor.stored_as;
+    header[tensor.name] = {{"dtype", type}, {"shape", tensor.dims}, {"data_offsets", {data_bytes, end}}};
     data_bytes = end;
   }
   std::string text = header.dump();
@@ -69,7 +70,7 @@ SafetensorsEntry parse_entry(const nlohmann::json& json, const std::string& wher
   entry.dtype = string_member(json, "dtype", where);
   const TypeEntry* type = find_type(entry.dtype);
   if (type == nullptr)
-    throw InputError("{}: dtype: expected F64, F32, F16, BF16, I64, I32 or U8, got '{}'", where, entry.dtype);
+    throw InputError("{}: dtype: expected F64, F32, F16, BF16, I64, I32, U8 or F8_E4M3, got '{}'", where, entry.dtype);
   entry.dims = integers(array_member(json, "shape", where), "shape", where);
   const auto offsets = integers(array_member(json, "data_offsets", where), "data_offsets", where);
   if (offsets.size() != 2 || offsets[0] > offsets[1])

@@ -14,7 +14,7 @@
 
 namespace tessera::checkpoint {
 
-// The format's name of a type: "F32". And back: nothing for a type that base::DType lacks (F16).
+// The format's name of a type: "F32". And back: nothing for a type that quant::DType lacks (F16, F8_E4M3).
 std::string_view safetensors_name(quant::DType type);
 std::optional<quant::DType> from_safetensors_name(std::string_view name);
 
@@ -22,6 +22,7 @@ struct SafetensorsTensor {
   std::string name;
   quant::DType dtype = quant::DType::fp32;
   std::vector<std::int64_t> dims;
+  std::string_view stored_as = {};  // a name of the format's for bytes of u8 that are other numbers: "F8_E4M3"
 };
 
 // Writes one file in a stream: the header at once, then the tensors' bytes (row-major, little-endian) in the given
@@ -41,7 +42,7 @@ class SafetensorsWriter {
 };
 
 struct SafetensorsEntry {
-  std::string dtype;  // F64, F32, F16, BF16, I64, I32 or U8
+  std::string dtype;  // F64, F32, F16, BF16, I64, I32, U8 or F8_E4M3
   std::vector<std::int64_t> dims;
   std::int64_t offset = 0;  // from the start of the file
   std::int64_t bytes = 0;

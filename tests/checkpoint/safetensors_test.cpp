@@ -81,7 +81,7 @@ TEST(Safetensors, RefusesMalformedHeadersAndNamesTheTensor) {
   EXPECT_NE(fault(with_header("{\"a\":", 0)).find("JSON"), std::string::npos);
   for (const char* body :
        {R"(7)", R"({})", R"({"dtype":"F32","shape":[2]})", R"({"dtype":3,"shape":[2],"data_offsets":[0,8]})",
-        R"({"dtype":"F8_E4M3","shape":[8],"data_offsets":[0,8]})",
+        R"({"dtype":"F8_E5M2","shape":[8],"data_offsets":[0,8]})",
         R"({"dtype":"F32","shape":[-2],"data_offsets":[0,8]})", R"({"dtype":"F32","shape":[2.0],"data_offsets":[0,8]})",
         R"({"dtype":"F32","shape":2,"data_offsets":[0,8]})", R"({"dtype":"F32","shape":[3],"data_offsets":[0,8]})",
         R"({"dtype":"F32","shape":[2],"data_offsets":[8,0]})", R"({"dtype":"F32","shape":[2],"data_offsets":[0,8,9]})",

@@ -28,17 +28,17 @@ class Nodes(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = scratch("gpu-nodes")
-        cls.flags = ["--model", "llama-tiny-odd", "--data", write_tokens(cls.folder / "tokens", 131), "--global-batch", 24,
+        cls.flags = ["--data", write_tokens(cls.folder / "tokens", 131), "--global-batch", 24,
                      "--seq-len", 64, "--seed", 7, "--dtype", "bf16", "--deterministic", "on"]
 
-    def arguments(self, name, mesh):
+    def arguments(self, name, mesh, model="llama-tiny-odd"):
         tp, gtp, dp = mesh
-        return [*self.flags, "--tp", tp, "--gtp", gtp, "--dp", dp, "--out", self.folder / name]
+        return ["--model", model, *self.flags, "--tp", tp, "--gtp", gtp, "--dp", dp, "--out", self.folder / name]
 
-    def train(self, name, mesh, *flags, nodes=0, steps=STEPS):
+    def train(self, name, mesh, *flags, nodes=0, steps=STEPS, model="llama-tiny-odd"):
         """Its bits and its summary."""
         tp, gtp, dp = mesh
-        gpu_ranks.train(tp * gtp * dp, *self.arguments(name, mesh), "--steps", steps, *flags, nodes=nodes)
+        gpu_ranks.train(tp * gtp * dp, *self.arguments(name, mesh, model), "--steps", steps, *flags, nodes=nodes)
         return bits(self.folder / name), json.loads((self.folder / name / "summary.json").read_text())
 
     def check(self, mesh, alone, *flags, nodes=0, steps=STEPS):
@@ -58,6 +58,20 @@ class Nodes(unittest.TestCase):
     def test_gtp_beside_tp_and_dp(self):
         self.check((2, 2, 1), (2, 1, 1))
         self.check((1, 2, 2), (1, 1, 2))
+
+    def test_number_formats(self):
+        """With a message of amaxes (nvfp4, fp8) and without; of even widths, as 4-bit numbers need them."""
+        model = json.loads((ROOT / "configs" / "llama-tiny-odd" / "config.json").read_text())
+        model |= {"hidden_size": 72, "intermediate_size": 332, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 12}
+        even = self.folder / "even.json"
+        even.write_text(json.dumps(model))
+        for wire in ("nvfp4", "fp8_block"):
+            flags = ["--wire-format", wire]
+            expected, _ = self.train(f"{wire}-alone", (1, 1, 1), *flags, model=even)
+            self.assertEqual(expected, self.train(f"{wire}-steps", (1, 2, 1), *flags, model=even)[0], wire)
+            graph = self.train(f"{wire}-graph", (1, 3, 1), *flags, "--cuda-graph", "on", "--debug-poison", "on", model=even)
+            self.assertEqual(expected, graph[0], wire)
+            self.assertEqual(STEPS - RECORDED, graph[1]["graph_steps"])
 
     def losses(self, name, gtp, *flags):
         """Of three steps that leave the weights as they are, since without --deterministic backward may differ."""

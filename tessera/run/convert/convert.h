@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "tessera/quant/dtype.h"
+#include "tessera/quant/format.h"
 
 namespace tessera::run {
 
@@ -17,6 +18,9 @@ inline constexpr std::int64_t kChunkElements = std::int64_t{8} << 20;
 struct ConvertOptions {
   // Type of the result's weights; none: that of the source (half precision becomes fp32).
   std::optional<quant::DType> dtype;
+  // An exported folder's matrices of layers are in this number format (hf_format.h), made from their bf16 values; the
+  // rest is bf16.
+  std::optional<quant::Format> format;
   std::int64_t max_shard_bytes = 5'000'000'000;  // of the tensors of one exported file
 };
 
@@ -30,7 +34,8 @@ ConvertReport convert(const std::filesystem::path& source, const std::filesystem
                       const ConvertOptions& options = {});
 
 // A checkpoint to a Hugging Face folder: config.json, and model.safetensors or shards with an index. Weights are
-// rounded to nearest even; a type wider than the run's is taken from the fp32 masters where they exist.
+// rounded to nearest even; a type wider than the run's is taken from the fp32 masters where they exist. Errors beside
+// those of convert: a format with another type than bf16, or one that cannot store a matrix.
 ConvertReport export_hf(const std::filesystem::path& checkpoint, const std::filesystem::path& target,
                         const ConvertOptions& options);
 

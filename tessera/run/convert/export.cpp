@@ -1,6 +1,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 
 #include "tessera/base/buffer.h"
@@ -9,6 +10,7 @@
 #include "tessera/checkpoint/reader.h"
 #include "tessera/quant/elementwise.h"
 #include "tessera/run/convert/convert.h"
+#include "tessera/run/convert/hf_format.h"
 #include "tessera/run/convert/hf_llama.h"
 
 namespace tessera::run {
@@ -22,15 +24,32 @@ struct Shard {
   std::int64_t bytes = 0;
 };
 
-std::int64_t bytes_of(const HfTensor& tensor, quant::DType dtype) {
-  return tensor.box.elements() * static_cast<std::int64_t>(quant::size_of(dtype));
-}
+// What is written of each tensor.
+struct ExportTypes {
+  quant::DType dtype;
+  quant::Format format = quant::Format::bf16;  // of quantized ones
+
+  bool quantizes(const HfTensor& tensor) const { return format != quant::Format::bf16 && is_quantized(tensor.hf_name); }
+  std::vector<checkpoint::SafetensorsTensor> entries(const HfTensor& tensor) const {
+    if (quantizes(tensor)) return format_tensors(format, tensor.hf_name, {tensor.box.rows, tensor.box.cols});
+    return {{tensor.hf_name, dtype, tensor.dims}};
+  }
+  std::int64_t bytes(const HfTensor& tensor) const {
+    std::int64_t sum = 0;
+    for (const checkpoint::SafetensorsTensor& entry : entries(tensor)) {
+      auto bytes = static_cast<std::int64_t>(quant::size_of(entry.dtype));
+      for (const std::int64_t extent : entry.dims) bytes *= extent;
+      sum += bytes;
+    }
+    return sum;
+  }
+};
 
 // A tensor that is larger than the limit gets a file of its own.
-std::vector<Shard> make_shards(const std::vector<HfTensor>& tensors, quant::DType dtype, std::int64_t limit) {
+std::vector<Shard> make_shards(const std::vector<HfTensor>& tensors, const ExportTypes& types, std::int64_t limit) {
   std::vector<Shard> shards(1);
   for (const HfTensor& tensor : tensors) {
-    const std::int64_t bytes = bytes_of(tensor, dtype);
+    const std::int64_t bytes = types.bytes(tensor);
     if (!shards.back().tensors.empty() && shards.back().bytes + bytes > limit) shards.emplace_back();
     shards.back().tensors.push_back(tensor);
     shards.back().bytes += bytes;
@@ -49,8 +68,9 @@ const checkpoint::StoredTensor& source_of(const checkpoint::CheckpointReader& re
   return master != nullptr && quant::size_of(dtype) > quant::size_of(weight.dtype) ? *master : weight;
 }
 
-void write_tensor(const checkpoint::CheckpointReader& reader, const HfTensor& tensor, quant::DType dtype,
-                  checkpoint::SafetensorsWriter& writer) {
+// Calls take(data, elements) for the tensor's elements in order, in `dtype`.
+template <typename Take>
+void read_tensor(const checkpoint::CheckpointReader& reader, const HfTensor& tensor, quant::DType dtype, Take take) {
   const checkpoint::StoredTensor& source = source_of(reader, tensor.name, dtype);
   const layout::Box& box = tensor.box;
   const std::int64_t rows = std::clamp<std::int64_t>(kChunkElements / box.cols, 1, box.rows);
@@ -65,23 +85,40 @@ void write_tensor(const checkpoint::CheckpointReader& reader, const HfTensor& te
                  .local = {.pieces = {{part, 0, part.cols}}, .size = part.elements()},
                  .data = raw.data()});
     quant::cast(raw.data(), source.dtype, cast.data(), dtype, part.elements());
-    writer.write(cast.data(), part.elements() * static_cast<std::int64_t>(quant::size_of(dtype)));
+    take(cast.data(), part.elements());
   }
 }
 
-void write_shard(const checkpoint::CheckpointReader& reader, const Shard& shard, quant::DType dtype,
+void write_tensor(const checkpoint::CheckpointReader& reader, const HfTensor& tensor, const ExportTypes& types,
+                  checkpoint::SafetensorsWriter& writer) {
+  if (!types.quantizes(tensor))
+    return read_tensor(reader, tensor, types.dtype, [&](const std::byte* data, std::int64_t elements) {
+      writer.write(data, elements * static_cast<std::int64_t>(quant::size_of(types.dtype)));
+    });
+  std::vector<quant::bfloat16> values;
+  read_tensor(reader, tensor, quant::DType::bf16, [&](const std::byte* data, std::int64_t elements) {
+    const auto* first = reinterpret_cast<const quant::bfloat16*>(data);
+    values.insert(values.end(), first, first + elements);
+  });
+  for (const std::vector<std::byte>& bytes : format_bytes(types.format, values, {tensor.box.rows, tensor.box.cols}))
+    writer.write(bytes.data(), static_cast<std::int64_t>(bytes.size()));
+}
+
+void write_shard(const checkpoint::CheckpointReader& reader, const Shard& shard, const ExportTypes& types,
                  const fs::path& path) {
   std::vector<checkpoint::SafetensorsTensor> entries;
-  for (const HfTensor& tensor : shard.tensors) entries.push_back({tensor.hf_name, dtype, tensor.dims});
+  for (const HfTensor& tensor : shard.tensors) std::ranges::move(types.entries(tensor), std::back_inserter(entries));
   checkpoint::SafetensorsWriter writer(path, entries);
-  for (const HfTensor& tensor : shard.tensors) write_tensor(reader, tensor, dtype, writer);
+  for (const HfTensor& tensor : shard.tensors) write_tensor(reader, tensor, types, writer);
   writer.finish();
 }
 
-void write_index(const std::vector<Shard>& shards, std::int64_t total, const fs::path& path) {
+void write_index(const std::vector<Shard>& shards, const ExportTypes& types, std::int64_t total, const fs::path& path) {
   nlohmann::json map = nlohmann::json::object();
   for (std::size_t i = 0; i < shards.size(); ++i)
-    for (const HfTensor& tensor : shards[i].tensors) map[tensor.hf_name] = shard_name(i, shards.size());
+    for (const HfTensor& tensor : shards[i].tensors)
+      for (const checkpoint::SafetensorsTensor& entry : types.entries(tensor))
+        map[entry.name] = shard_name(i, shards.size());
   const nlohmann::json index = {{"metadata", {{"total_size", total}}}, {"weight_map", map}};
   checkpoint::write_text(path, index.dump(2) + "\n");
 }
@@ -129,23 +166,36 @@ ConvertReport export_hf(const fs::path& checkpoint, const fs::path& target, cons
   const models::LlamaConfig config = config_of(reader);
   check_weights(reader, config);
   const std::vector<HfTensor> tensors = hf_tensors(config);
-  const quant::DType dtype =
-      options.dtype.value_or(reader.tensor(tensors.front().name, checkpoint::Kind::weight).dtype);
-  const std::vector<Shard> shards = make_shards(tensors, dtype, options.max_shard_bytes);
+  const quant::Format format = options.format.value_or(quant::Format::bf16);
+  if (options.format && options.dtype.value_or(quant::DType::bf16) != quant::DType::bf16)
+    throw InputError("dtype: got {} with format {}, expected bf16", name_of(*options.dtype), name_of(format));
+  const quant::DType stored = reader.tensor(tensors.front().name, checkpoint::Kind::weight).dtype;
+  const ExportTypes types{.dtype = options.format ? quant::DType::bf16 : options.dtype.value_or(stored),
+                          .format = format};
+  const std::vector<Shard> shards = make_shards(tensors, types, options.max_shard_bytes);
 
   checkpoint::PartialFolder folder(target);
   std::int64_t total = 0;
   for (std::size_t i = 0; i < shards.size(); ++i) {
-    write_shard(reader, shards[i], dtype, folder.path() / shard_name(i, shards.size()));
+    write_shard(reader, shards[i], types, folder.path() / shard_name(i, shards.size()));
     total += shards[i].bytes;
   }
-  if (shards.size() > 1) write_index(shards, total, folder.path() / "model.safetensors.index.json");
+  if (shards.size() > 1) write_index(shards, types, total, folder.path() / "model.safetensors.index.json");
   nlohmann::json hf_config = models::to_json(config);
-  hf_config["torch_dtype"] = torch_name(dtype);
+  hf_config["torch_dtype"] = torch_name(types.dtype);
+  if (const nlohmann::json quantization = quantization_config(format); !quantization.is_null())
+    hf_config["quantization_config"] = quantization;
   checkpoint::write_text(folder.path() / "config.json", hf_config.dump(2) + "\n");
+  if (const nlohmann::json quantization = hf_quant_config(format); !quantization.is_null())
+    checkpoint::write_text(folder.path() / "hf_quant_config.json", quantization.dump(2) + "\n");
   folder.commit();
-  return {{"direction", "export"},   {"source", checkpoint.string()}, {"target", target.string()},
-          {"dtype", name_of(dtype)}, {"tensors", tensors.size()},     {"bytes", total},
+  return {{"direction", "export"},
+          {"source", checkpoint.string()},
+          {"target", target.string()},
+          {"dtype", name_of(types.dtype)},
+          {"format", name_of(format)},
+          {"tensors", tensors.size()},
+          {"bytes", total},
           {"files", shards.size()}};
 }
 

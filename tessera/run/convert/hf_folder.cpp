@@ -45,6 +45,12 @@ bool is_floating(const std::string& dtype) {
   return dtype == "F16" || (type && quant::is_floating(*type));
 }
 
+models::LlamaConfig read_config(const fs::path& file) {
+  nlohmann::json config = base::read_json_file(file);
+  remove_quantization_config(config, file.string());
+  return models::parse_llama_config(config, file.string());
+}
+
 }  // namespace
 
 float half_to_float(std::uint16_t bits) {
@@ -58,8 +64,7 @@ float half_to_float(std::uint16_t bits) {
   return std::bit_cast<float>(sign | (wide << 23) | (mantissa << 13));
 }
 
-HfFolder::HfFolder(const fs::path& folder)
-    : folder_(folder), config_(models::read_llama_config(folder / "config.json")) {
+HfFolder::HfFolder(const fs::path& folder) : folder_(folder), config_(read_config(folder / "config.json")) {
   if (is_file(folder / kIndex)) {
     open_sharded(folder / kIndex);
   } else if (is_file(folder / kSingle)) {
@@ -101,17 +106,46 @@ const checkpoint::SafetensorsEntry& HfFolder::entry(const std::string& hf_name) 
   return found->second->entry(hf_name);
 }
 
-void HfFolder::check() const {
+const checkpoint::SafetensorsEntry* HfFolder::find(const std::string& hf_name) const {
+  const auto found = where_.find(hf_name);
+  return found == where_.end() ? nullptr : &found->second->entry(hf_name);
+}
+
+// type: the format's name of the expected one; empty: any floating type.
+void HfFolder::check_tensor(const std::string& hf_name, const std::vector<std::int64_t>& dims,
+                            std::string_view type) const {
+  const checkpoint::SafetensorsEntry& stored = entry(hf_name);
+  if (stored.dims != dims)
+    throw InputError("{}: tensor '{}': config.json makes it [{}], it is [{}]", folder_.string(), hf_name,
+                     fmt::join(dims, ", "), fmt::join(stored.dims, ", "));
+  if (type.empty() ? !is_floating(stored.dtype) : stored.dtype != type)
+    throw InputError("{}: tensor '{}': expected {}, got {}", folder_.string(), hf_name,
+                     type.empty() ? "a floating type" : type, stored.dtype);
+}
+
+// The names of the tensors that stand for the matrix.
+std::vector<std::string> HfFolder::check_quantized(const HfTensor& tensor, quant::Format format) const {
+  std::vector<std::string> names;
+  for (const checkpoint::SafetensorsTensor& part :
+       format_tensors(format, tensor.hf_name, {tensor.box.rows, tensor.box.cols})) {
+    check_tensor(part.name, part.dims,
+                 part.stored_as.empty() ? checkpoint::safetensors_name(part.dtype) : part.stored_as);
+    names.push_back(part.name);
+  }
+  return names;
+}
+
+void HfFolder::check() {
   std::set<std::string> known;
   for (const HfTensor& tensor : hf_tensors(config_)) {
     known.insert(tensor.hf_name);
-    const checkpoint::SafetensorsEntry& stored = entry(tensor.hf_name);
-    if (stored.dims != tensor.dims)
-      throw InputError("{}: tensor '{}': config.json makes it [{}], it is [{}]", folder_.string(), tensor.hf_name,
-                       fmt::join(tensor.dims, ", "), fmt::join(stored.dims, ", "));
-    if (!is_floating(stored.dtype))
-      throw InputError("{}: tensor '{}': expected a floating type, got {}", folder_.string(), tensor.hf_name,
-                       stored.dtype);
+    const auto format = stored_format(tensor.hf_name, [this](const std::string& name) { return find(name); });
+    if (!format) {
+      check_tensor(tensor.hf_name, tensor.dims, {});
+      continue;
+    }
+    for (std::string& name : check_quantized(tensor, *format)) known.insert(std::move(name));
+    quantized_[tensor.hf_name] = {*format, {tensor.box.rows, tensor.box.cols}};
   }
   for (const auto& [name, file] : where_) {
     if (known.contains(name) || is_ignored(name)) continue;
@@ -143,8 +177,24 @@ quant::DType HfFolder::dtype() const {
   return checkpoint::from_safetensors_name(entry(kEmbedding).dtype).value_or(quant::DType::fp32);
 }
 
+const std::vector<quant::bfloat16>& HfFolder::unpacked(const std::string& hf_name) const {
+  if (unpacked_name_ == hf_name) return unpacked_;
+  const Quantized& how = quantized_.at(hf_name);
+  std::vector<std::vector<std::byte>> stored;
+  for (const checkpoint::SafetensorsTensor& part : format_tensors(how.format, hf_name, how.matrix)) {
+    const checkpoint::SafetensorsEntry& place = entry(part.name);
+    stored.emplace_back(static_cast<std::size_t>(place.bytes));
+    where_.at(part.name)->file().read(place.offset, stored.back().data(), place.bytes);
+  }
+  unpacked_ = format_values(how.format, stored, how.matrix);
+  unpacked_name_ = hf_name;
+  return unpacked_;
+}
+
 void HfFolder::read(const std::string& hf_name, std::int64_t first, std::int64_t count, quant::DType type,
                     void* target) const {
+  if (quantized_.contains(hf_name))
+    return quant::cast(unpacked(hf_name).data() + first, quant::DType::bf16, target, type, count);
   const checkpoint::SafetensorsEntry& stored = entry(hf_name);
   const std::int64_t element = element_bytes(stored);
   base::Buffer raw(static_cast<std::size_t>(count * element));

@@ -8,12 +8,15 @@
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/models/llama_config.h"
 #include "tessera/quant/dtype.h"
+#include "tessera/run/convert/hf_format.h"
 #include "tessera/run/convert/hf_llama.h"
 
 namespace tessera::run {
 
 // Opened and checked in full before anything is read: the architecture, every tensor there with its shape and a
-// floating type, none that the model would not use. Every fault is an InputError that names the file and the tensor.
+// floating type, none that the model would not use. Matrices of layers may be in a number format (hf_format.h): they
+// are read as the values that they stand for. Every fault is an InputError that names the file and the tensor. One
+// thread at a time.
 class HfFolder {
  public:
   explicit HfFolder(const std::filesystem::path& folder);
@@ -28,14 +31,26 @@ class HfFolder {
  private:
   void open_single(const std::filesystem::path& path);
   void open_sharded(const std::filesystem::path& index);
-  void check() const;
+  void check();
   void check_tied_output() const;
   const checkpoint::SafetensorsEntry& entry(const std::string& hf_name) const;
+  const checkpoint::SafetensorsEntry* find(const std::string& hf_name) const;
+  void check_tensor(const std::string& hf_name, const std::vector<std::int64_t>& dims, std::string_view type) const;
+  std::vector<std::string> check_quantized(const HfTensor& tensor, quant::Format format) const;
+  const std::vector<quant::bfloat16>& unpacked(const std::string& hf_name) const;
 
   std::filesystem::path folder_;
   models::LlamaConfig config_;
   std::map<std::string, std::unique_ptr<checkpoint::SafetensorsFile>> files_;
   std::map<std::string, const checkpoint::SafetensorsFile*> where_;  // by tensor
+  // Of matrices in a number format. One is unpacked at a time: they are read in order.
+  struct Quantized {
+    quant::Format format;
+    quant::Extent matrix;
+  };
+  std::map<std::string, Quantized> quantized_;
+  mutable std::string unpacked_name_;
+  mutable std::vector<quant::bfloat16> unpacked_;
 };
 
 // The float of an IEEE half-precision number; exact.

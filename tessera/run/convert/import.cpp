@@ -56,6 +56,9 @@ checkpoint::LocalTensor whole(const LogicalTensor& tensor, checkpoint::Kind kind
 }  // namespace
 
 ConvertReport import_hf(const fs::path& folder, const fs::path& target, const ConvertOptions& options) {
+  if (options.format)
+    throw InputError("format: got {} for the Hugging Face folder {}, expected a checkpoint to export",
+                     name_of(*options.format), folder.string());
   const HfFolder source(folder);
   const quant::DType dtype = options.dtype.value_or(source.dtype());
   std::vector<checkpoint::LocalTensor> tensors;

@@ -1,0 +1,137 @@
+// Hugging Face folders in number formats: names, shapes and bytes of what is exported, and the values that come back.
+#include "tessera/run/convert/hf_format.h"
+
+#include "tests/run/convert_testing.h"
+
+namespace tessera::run {
+namespace {
+
+using namespace testing;
+using nlohmann::json;
+using quant::DType;
+using quant::Format;
+
+// 20 columns, 33 and 24 rows: edge tiles in every format.
+models::LlamaConfig even_llama() {
+  models::LlamaConfig config = odd_llama(false);
+  config.intermediate_size = 34;
+  return config;
+}
+
+class HfFormats : public ::testing::TestWithParam<Format> {
+ protected:
+  void SetUp() override { write_llama(root_ / "c", even_llama(), DType::bf16); }
+  fs::path folder() const { return root_ / "hf"; }
+  void make() const { convert(root_ / "c", folder(), {.format = GetParam(), .max_shard_bytes = 6000}); }
+  std::string fault() const {
+    return input_error([&] { HfFolder opened(folder()); });
+  }
+  TemporaryFolder root_;
+};
+
+std::vector<quant::bfloat16> values_of(const std::string& bytes) {
+  std::vector<quant::bfloat16> values(bytes.size() / 2);
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+TEST_P(HfFormats, HoldTheBytesOfEachMatrixAndTheRestInBfloat16) {
+  make();
+  convert(root_ / "c", root_ / "plain");
+  const auto plain = tensor_bytes(root_ / "plain"), found = tensor_bytes(folder());
+  std::size_t expected = 0;
+  for (const HfTensor& tensor : hf_tensors(even_llama())) {
+    if (!tensor.hf_name.ends_with("_proj.weight")) {
+      EXPECT_EQ(found.at(tensor.hf_name), plain.at(tensor.hf_name));
+      ++expected;
+      continue;
+    }
+    const quant::Extent extent{tensor.box.rows, tensor.box.cols};
+    const std::vector<quant::bfloat16> values = values_of(plain.at(tensor.hf_name));
+    const quant::Encoding encoding = quant::weight_encoding(GetParam());
+    std::vector<std::uint8_t> data(static_cast<std::size_t>(data_bytes(encoding.element, extent.elements())));
+    const quant::Extent tiles = scale_extent(encoding, extent);
+    std::string scales(static_cast<std::size_t>(tiles.elements()) * size_of(scale_type(encoding.scale)), '\0');
+    float amax = 0;
+    quantize({.data = values.data()}, extent, encoding, {data.data(), scales.data(), &amax});
+    EXPECT_EQ(found.at(tensor.hf_name), bytes_of(data, 0, data.size()));
+    expected += 2;
+    if (GetParam() == Format::nvfp4) {
+      std::string rows;
+      for (std::int64_t row = 0; row < extent.rows; ++row)
+        rows += scales.substr(static_cast<std::size_t>(row / 16 * tiles.cols), static_cast<std::size_t>(tiles.cols));
+      scales = rows;
+      EXPECT_EQ(found.at(tensor.hf_name + "_scale_2"), bytes_of(std::vector{amax / 2688}, 0, 1));
+      ++expected;
+    }
+    EXPECT_EQ(found.at(tensor.hf_name + (GetParam() == Format::fp8_block ? "_scale_inv" : "_scale")), scales);
+  }
+  EXPECT_EQ(found.size(), expected);
+}
+
+TEST_P(HfFormats, AreImportedAsTheValuesThatTheyStandFor) {
+  make();
+  convert(root_ / "c", root_ / "plain");
+  convert(folder(), root_ / "back", {.dtype = DType::bf16});
+  convert(root_ / "back", root_ / "values");
+  const auto plain = tensor_bytes(root_ / "plain"), values = tensor_bytes(root_ / "values");
+  ASSERT_EQ(plain.size(), values.size());
+  bool changed = false;
+  for (const HfTensor& tensor : hf_tensors(even_llama())) {
+    std::string expected = plain.at(tensor.hf_name);
+    if (tensor.hf_name.ends_with("_proj.weight")) {
+      const quant::Extent extent{tensor.box.rows, tensor.box.cols};
+      std::vector<quant::bfloat16> source = values_of(expected);
+      const quant::Encoding encoding = quant::weight_encoding(GetParam());
+      std::vector<std::uint8_t> data(static_cast<std::size_t>(extent.elements()));
+      std::vector<float> scales(static_cast<std::size_t>(scale_extent(encoding, extent).elements()));
+      float amax = 0;
+      const quant::Quantized place{data.data(), scales.data(), &amax};
+      quantize({.data = source.data()}, extent, encoding, place);
+      dequantize(place, extent, encoding, source.data());
+      expected = bytes_of(source, 0, source.size());
+    }
+    changed |= expected != plain.at(tensor.hf_name);
+    EXPECT_EQ(values.at(tensor.hf_name), expected) << tensor.hf_name;
+  }
+  EXPECT_TRUE(changed);
+}
+
+TEST_P(HfFormats, SayHowTheyAreQuantized) {
+  make();
+  const json config = json::parse(slurp(folder() / "config.json"));
+  EXPECT_EQ(config["torch_dtype"], "bfloat16");
+  ASSERT_EQ(config.contains("quantization_config"), GetParam() == Format::fp8_block);
+  ASSERT_EQ(fs::exists(folder() / "hf_quant_config.json"), GetParam() == Format::nvfp4);
+  if (GetParam() == Format::fp8_block) {
+    EXPECT_EQ(config["quantization_config"]["quant_method"], "fp8");
+    EXPECT_EQ(config["quantization_config"]["weight_block_size"], json({128, 128}));
+    json other = config;
+    other["quantization_config"]["weight_block_size"] = {64, 64};
+    spill(folder() / "config.json", other.dump());
+    EXPECT_NE(fault().find("quantization_config: expected weight_block_size [128,128]"), std::string::npos) << fault();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, HfFormats,
+                         ::testing::Values(Format::fp8, Format::fp8_block, Format::mxfp8, Format::nvfp4),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+TEST(HfFormatErrors, AreRefused) {
+  const TemporaryFolder root;
+  write_llama(root / "c", odd_llama(false), DType::bf16);  // an odd intermediate size: rows of 33 in down_proj
+  EXPECT_NE(input_error([&] { convert(root / "c", root / "a", {.format = Format::nvfp4}); }).find("down_proj"),
+            std::string::npos);
+  EXPECT_FALSE(fs::exists(root / "a"));
+  EXPECT_NE(input_error([&] {
+              convert(root / "c", root / "a", {.dtype = DType::fp32, .format = Format::fp8});
+            }).find("dtype: got fp32 with format fp8"),
+            std::string::npos);
+  convert(root / "c", root / "hf");
+  EXPECT_NE(
+      input_error([&] { convert(root / "hf", root / "b", {.format = Format::fp8}); }).find("expected a checkpoint"),
+      std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::run
