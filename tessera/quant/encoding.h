@@ -76,8 +76,8 @@ TESSERA_HOST_DEVICE constexpr float decode(Element element, std::uint8_t code) {
   return 0;
 }
 
-// What values of at most `amax` are multiplied by to fill a type whose greatest number is `greatest`; 1 for an amax
-// that says nothing (0, infinite).
+// Returns the multiplier with which values of at most `amax` fill a type whose greatest number is `greatest`; 1 for an
+// amax that says nothing (0, infinite).
 TESSERA_HOST_DEVICE inline float fp8_multiplier(float amax, float greatest, bool powers_of_two) {
   if (!(amax > 0) || amax > FLT_MAX) return 1;
   float multiplier = greatest / amax;
@@ -86,8 +86,8 @@ TESSERA_HOST_DEVICE inline float fp8_multiplier(float amax, float greatest, bool
   return multiplier;
 }
 
-// Of NVFP4: what the whole matrix is scaled by, so that the scale of its greatest tile is near the greatest E4M3
-// number: 2688 = 6 * 448.
+// Returns what NVFP4 multiplies a whole matrix by: with it the scale of the greatest tile is near the greatest E4M3
+// number. 2688 = 6 * 448.
 TESSERA_HOST_DEVICE inline float nvfp4_multiplier(float tensor_amax) {
   const float quotient = tensor_amax > 0 ? fminf(2688.0F / tensor_amax, FLT_MAX) : 0;
   return quotient > 0 ? quotient : 1;
@@ -111,7 +111,7 @@ TESSERA_HOST_DEVICE inline TileScale tile_scale(const Encoding& encoding, float 
   return result;
 }
 
-// What an element of a tile is multiplied by to give its value.
+// Returns the number that an element of a tile is multiplied by to give its value.
 TESSERA_HOST_DEVICE inline float decode_scale(Scale scale, std::uint32_t stored, float tensor_amax) {
   if (scale == Scale::fp32) return std::bit_cast<float>(stored);
   if (scale == Scale::e8m0) return E8M0::decode(static_cast<std::uint8_t>(stored));

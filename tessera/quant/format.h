@@ -1,5 +1,6 @@
 // The number formats that a user can name, and what a weight is in each.
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -15,9 +16,12 @@ namespace tessera::quant {
 //   nvfp4      E2M1, one E4M3 scale for each 16 x 16 tile, and one fp32 number for the whole matrix
 enum class Format : std::uint8_t { bf16, fp8, fp8_block, mxfp8, nvfp4 };
 
-inline constexpr std::size_t kFormats = 5;
+inline constexpr std::array<std::string_view, 5> kFormatNames{"bf16", "fp8", "fp8_block", "mxfp8", "nvfp4"};
+inline constexpr std::size_t kFormats = kFormatNames.size();
 
-std::string_view name_of(Format format);
+constexpr std::string_view name_of(Format format) {
+  return kFormatNames[static_cast<std::size_t>(format)];
+}
 // Errors (InputError): an unknown name.
 Format parse_format(std::string_view name);
 

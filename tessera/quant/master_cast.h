@@ -12,7 +12,7 @@
 
 namespace tessera::quant {
 
-// What a rank casts of one weight, possibly nothing.
+// The part of one weight that a rank casts, possibly nothing.
 struct MasterSlice {
   Source source;  // of the slice
   Extent matrix;

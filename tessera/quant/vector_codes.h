@@ -109,8 +109,8 @@ TESSERA_HOST_DEVICE inline float high_half(std::uint32_t pair) {
   return std::bit_cast<float>(pair & 0xFFFF0000U);
 }
 
-// Of two pairs of bf16 numbers, of which those of `amaxes` are neither negative nor NaN, the greater magnitudes. Leaves
-// NaNs out.
+// Returns the greater magnitude of each half of two pairs of bf16 numbers. NaNs of `pair` are left out; the numbers of
+// `amaxes` are neither negative nor NaN.
 TESSERA_HOST_DEVICE inline std::uint32_t greater_magnitudes(std::uint32_t amaxes, std::uint32_t pair) {
   const std::uint32_t magnitudes = pair & 0x7FFF7FFFU;
 #ifdef __CUDA_ARCH__

@@ -46,7 +46,7 @@ struct WeightView {
     const void* data = nullptr;  // dense, the plane's local_compute.size elements
     quant::DType type = quant::DType::fp32;
   };
-  std::array<Plane, shard::kMostPlanes> planes;  // as many as the parameter has; of an encoding one, unpacked
+  std::array<Plane, shard::kMostPlanes> planes;  // as many as the parameter has; one for an encoded weight, unpacked
   const Plane& weight() const { return planes.front(); }
 };
 

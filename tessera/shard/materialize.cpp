@@ -97,7 +97,7 @@ base::Fence Materializer::start(const ShardedParameter& parameter, Groups groups
   comm::Communicator& first = over_gtp.empty() ? groups.tp : groups.gtp;
   first.lane().wait(free);
   first.lane().wait(parameter.published);
-  // Where nothing moves, the stored planes are complete when both are done.
+  // Where nothing moves, the stored planes can be read once `free` and the publish are done.
   base::Fence done = over_gtp.empty() && over_tp.empty() ? first.lane().record() : base::Fence();
   if (!over_gtp.empty()) {
     const base::LaneMark mark = recording.mark(schedule::Activity::gather, gtp_bytes);

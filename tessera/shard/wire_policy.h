@@ -10,7 +10,7 @@
 
 namespace tessera::shard {
 
-// `pattern`: of parameters' names, as a shell matches files' names: * stands for any characters.
+// `pattern` is matched with parameters' names as a shell matches names of files: * stands for any characters.
 struct WireRule {
   std::string pattern;
   quant::Format format = quant::Format::bf16;

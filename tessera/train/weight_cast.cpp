@@ -1,7 +1,5 @@
 #include "tessera/train/weight_cast.h"
 
-#include <algorithm>
-
 #include "tessera/base/error.h"
 #include "tessera/shard/encoded.h"
 
@@ -61,6 +59,8 @@ void WeightCast::cast(std::span<const schedule::ParameterId> ids) {
   if (encoded.empty()) return;
   quant::MasterCast& encoder = encoder_of(encoded);
   encoder.compute_amaxes();
+  TESSERA_CHECK(!needs_tensor_amaxes || parallel.casts,
+                "amaxes of whole weights are needed, and the groups were made without `casts`");
   if (needs_tensor_amaxes && parallel.casts->size() > 1) {
     parallel.casts->lane().wait(parallel.compute->record());
     parallel.compute->wait(

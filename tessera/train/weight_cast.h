@@ -29,7 +29,7 @@ class WeightCast {
   quant::MasterCast& encoder_of(const std::vector<schedule::ParameterId>& ids);
 
   runtime::Runtime& runtime_;
-  // By the parameters that are cast together, which are few sets in a run.
+  // One for each set of parameters that are cast together. A run has few such sets.
   std::map<std::vector<schedule::ParameterId>, std::unique_ptr<quant::MasterCast>> encoders_;
 };
 

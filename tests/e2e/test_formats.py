@@ -68,6 +68,16 @@ class Formats(unittest.TestCase):
             self.assertEqual(whole["tensors"], rest["tensors"], wire)
             self.assertEqual(whole["steps"][2:], rest["steps"], wire)
 
+    def test_a_run_goes_on_in_another_format(self):
+        self.train("before", (1, 2, 1), "mxfp8", "--schedule-steps", STEPS, steps=2)
+        for wire in ("nvfp4", "bf16"):
+            out = self.folder / f"after-{wire}"
+            tessera("train", "--resume", self.folder / "before" / "checkpoints" / "step-00000002", "--gtp", 2, "--wire-format", wire,
+                    "--steps", STEPS, "--out", out)
+            self.assertEqual(wire, json.loads((out / "summary.json").read_text())["wire_format"])
+            by_format = {"bf16"} if wire == "bf16" else {"bf16", wire}
+            self.assertEqual(by_format, set(json.loads((out / "summary.json").read_text())["gathered_bytes"]))
+
     def test_a_checkpoint_is_the_same_for_every_format(self):
         tensors = [self.train(f"first-{wire}", (1, 2, 1), wire, steps=0)["tensors"] for wire in ("bf16", *FORMATS)]
         for other in tensors[1:]:

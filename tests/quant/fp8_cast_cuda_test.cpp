@@ -22,19 +22,6 @@ std::vector<T> in_padding(const std::vector<T>& values, Extent matrix, Extent pa
   return result;
 }
 
-template <typename T>
-std::vector<T> turned(const std::vector<T>& values, Extent matrix) {
-  std::vector<T> result(values.size());
-  for (std::int64_t row = 0; row < matrix.rows; ++row)
-    for (std::int64_t col = 0; col < matrix.cols; ++col)
-      result[static_cast<std::size_t>(col * matrix.rows + row)] =
-          values[static_cast<std::size_t>(row * matrix.cols + col)];
-  return result;
-}
-Extent turned(Extent extent) {
-  return {.rows = extent.cols, .cols = extent.rows};
-}
-
 std::vector<float> scales_as_floats(const Stored& stored) {
   std::vector<float> scales(stored.scales.size() / sizeof(float));
   std::memcpy(scales.data(), stored.scales.data(), stored.scales.size());
@@ -74,9 +61,10 @@ void check_fp8_cast(const CudaTable& kernels, const std::vector<bfloat16>& value
                                             DeviceArray<std::uint8_t>::kFill);
   EXPECT_TRUE(
       same_bytes(rowwise.values(), wanted.rowwise ? in_padding(codes, matrix, padded, std::uint8_t{0}) : untouched));
-  EXPECT_TRUE(same_bytes(columnwise.values(), wanted.columnwise ? in_padding(turned(codes, matrix), turned(matrix),
-                                                                             turned(padded), std::uint8_t{0})
-                                                                : untouched));
+  EXPECT_TRUE(same_bytes(columnwise.values(),
+                         wanted.columnwise
+                             ? in_padding(transposed_values(codes, matrix), flip(matrix), flip(padded), std::uint8_t{0})
+                             : untouched));
   EXPECT_EQ(amax.values()[0], wanted.amax ? std::max(0.25F, greatest_magnitude(values)) : 0.25F);
 }
 
@@ -118,7 +106,8 @@ TEST_F(DeviceFp8Cast, ConvertsEveryNumberAsDefined) {
 
 // Scales of blocks along the rows, with the rows side by side; padding has the scale 1.
 std::vector<float> laid_out_scales(const Stored& stored, Extent scales, std::int64_t padded_rows) {
-  return in_padding(turned(scales_as_floats(stored), scales), turned(scales), {scales.cols, padded_rows}, 1.0F);
+  return in_padding(transposed_values(scales_as_floats(stored), scales), flip(scales), {scales.cols, padded_rows},
+                    1.0F);
 }
 
 void check_block_cast(const CudaTable& kernels, const std::vector<bfloat16>& values, Extent matrix, Extent padded,
@@ -142,8 +131,8 @@ void check_block_cast(const CudaTable& kernels, const std::vector<bfloat16>& val
   const Stored by_rows = quantized(values, matrix, rows), by_cols = quantized(values, matrix, cols);
   EXPECT_TRUE(same_bytes(rowwise.values(), in_padding(by_rows.data, matrix, padded, std::uint8_t{0})));
   EXPECT_TRUE(same_bytes(rowwise_scales.values(), laid_out_scales(by_rows, row_scales, padded.rows)));
-  EXPECT_TRUE(same_bytes(columnwise.values(),
-                         in_padding(turned(by_cols.data, matrix), turned(matrix), turned(padded), std::uint8_t{0})));
+  EXPECT_TRUE(same_bytes(columnwise.values(), in_padding(transposed_values(by_cols.data, matrix), flip(matrix),
+                                                         flip(padded), std::uint8_t{0})));
   EXPECT_TRUE(same_bytes(columnwise_scales.values(),
                          in_padding(scales_as_floats(by_cols), col_scales, {col_scales.rows, padded.cols}, 1.0F)));
 }
@@ -183,8 +172,9 @@ TEST_F(DeviceBlockCast, GivesOneOrderWhereTheOtherIsNotWanted) {
   const Encoding rows{.tile = {1, 128}, .powers_of_two = true}, cols{.tile = {128, 1}, .powers_of_two = true};
   EXPECT_TRUE(
       same_bytes(rowwise.values(), in_padding(quantized(values, matrix, rows).data, matrix, padded, std::uint8_t{0})));
-  EXPECT_TRUE(same_bytes(columnwise.values(), in_padding(turned(quantized(values, matrix, cols).data, matrix),
-                                                         turned(matrix), turned(padded), std::uint8_t{0})));
+  EXPECT_TRUE(
+      same_bytes(columnwise.values(), in_padding(transposed_values(quantized(values, matrix, cols).data, matrix),
+                                                 flip(matrix), flip(padded), std::uint8_t{0})));
 }
 
 }  // namespace

@@ -90,6 +90,20 @@ Stored quantized(const std::vector<T>& values, Extent matrix, const Encoding& en
   return stored;
 }
 
+constexpr Extent flip(Extent matrix) {
+  return {.rows = matrix.cols, .cols = matrix.rows};
+}
+
+template <typename T>
+std::vector<T> transposed_values(const std::vector<T>& values, Extent matrix) {
+  std::vector<T> result(values.size());
+  for (std::int64_t row = 0; row < matrix.rows; ++row)
+    for (std::int64_t col = 0; col < matrix.cols; ++col)
+      result[static_cast<std::size_t>(col * matrix.rows + row)] =
+          values[static_cast<std::size_t>(row * matrix.cols + col)];
+  return result;
+}
+
 namespace definition {
 
 inline std::size_t tile_of(std::int64_t row, std::int64_t col, Extent matrix, const ScaleTile& tile) {

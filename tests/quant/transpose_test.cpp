@@ -19,20 +19,6 @@ class Transposes : public testing::TestWithParam<NamedEncoding> {
 };
 INSTANTIATE_TEST_SUITE_P(Encodings, Transposes, testing::ValuesIn(all_encodings()), name_of_case);
 
-constexpr Extent flip(Extent matrix) {
-  return {.rows = matrix.cols, .cols = matrix.rows};
-}
-
-template <typename T>
-std::vector<T> transposed_values(const std::vector<T>& values, Extent matrix) {
-  std::vector<T> result(values.size());
-  for (std::int64_t row = 0; row < matrix.rows; ++row)
-    for (std::int64_t col = 0; col < matrix.cols; ++col)
-      result[static_cast<std::size_t>(col * matrix.rows + row)] =
-          values[static_cast<std::size_t>(row * matrix.cols + col)];
-  return result;
-}
-
 Stored transposed(Stored source, Extent matrix, const Encoding& encoding, const Encoding& flipped) {
   Stored target = room_for(flipped, flip(matrix));
   transpose(source.view(), matrix, encoding, target.view());

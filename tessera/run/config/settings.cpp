@@ -121,9 +121,12 @@ constexpr std::array kLookups{Word<Lookup>{Lookup::automatic, name_of(Lookup::au
 constexpr std::array kDTypes{Word<DType>{DType::fp32, "fp32"}, Word<DType>{DType::bf16, "bf16"},
                              Word<DType>{DType::fp64, "fp64"}};
 
-constexpr std::array kFormats{Word<Format>{Format::bf16, "bf16"}, Word<Format>{Format::fp8, "fp8"},
-                              Word<Format>{Format::fp8_block, "fp8_block"}, Word<Format>{Format::mxfp8, "mxfp8"},
-                              Word<Format>{Format::nvfp4, "nvfp4"}};
+constexpr Word<Format> word_of_format(Format format) {
+  return {format, name_of(format)};
+}
+constexpr std::array kFormats{word_of_format(Format::bf16), word_of_format(Format::fp8),
+                              word_of_format(Format::fp8_block), word_of_format(Format::mxfp8),
+                              word_of_format(Format::nvfp4)};
 
 constexpr const auto& words_of(Backend) {
   return kBackends;

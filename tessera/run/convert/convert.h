@@ -12,7 +12,7 @@
 
 namespace tessera::run {
 
-// What is in memory of a tensor at one time.
+// Elements of a tensor that are in memory at one time.
 inline constexpr std::int64_t kChunkElements = std::int64_t{8} << 20;
 
 struct ConvertOptions {

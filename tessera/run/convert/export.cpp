@@ -24,7 +24,7 @@ struct Shard {
   std::int64_t bytes = 0;
 };
 
-// What is written of each tensor.
+// The type and the number format that tensors are exported in.
 struct ExportTypes {
   quant::DType dtype;
   quant::Format format = quant::Format::bf16;  // of quantized ones

@@ -43,7 +43,7 @@ class HfFolder {
   models::LlamaConfig config_;
   std::map<std::string, std::unique_ptr<checkpoint::SafetensorsFile>> files_;
   std::map<std::string, const checkpoint::SafetensorsFile*> where_;  // by tensor
-  // Of matrices in a number format. One is unpacked at a time: they are read in order.
+  // The matrices in a number format. They are read in order, so only the last one is kept unpacked.
   struct Quantized {
     quant::Format format;
     quant::Extent matrix;

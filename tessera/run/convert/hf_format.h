@@ -23,11 +23,12 @@
 
 namespace tessera::run {
 
-// Whether a tensor of a Llama's folder is stored in the format that is asked for: the matrices of the layers.
+// Returns whether a tensor is one of the matrices of a Llama's layers, which are stored in the format that is asked
+// for.
 bool is_quantized(const std::string& hf_name);
 
-// What stands for the matrix `hf_name`, in the order of the file. Errors (InputError): one that the format cannot
-// store.
+// Returns the tensors that stand for the matrix `hf_name`, in the order of the file. Errors (InputError): one that the
+// format cannot store.
 std::vector<checkpoint::SafetensorsTensor> format_tensors(quant::Format format, const std::string& hf_name,
                                                           quant::Extent matrix);
 // The bytes of each of them. values: of the whole matrix.

@@ -40,8 +40,8 @@ std::filesystem::path keep_up_to(const std::filesystem::path& path, std::int64_t
   return path;
 }
 
-// Of a line of metrics.
-std::array<std::int64_t, quant::kFormats> by_format(const json& line) {
+// Returns the bytes by format that a line of metrics says. A line without them says that all are bf16.
+std::array<std::int64_t, quant::kFormats> formats_of_line(const json& line) {
   std::array<std::int64_t, quant::kFormats> bytes{};
   if (!line.contains("gathered_by_format")) {
     bytes[0] = line.at("gathered_bytes").get<std::int64_t>();
@@ -98,7 +98,7 @@ StepMetrics parse_metrics_line(std::string_view line, const std::string& where) 
                   .exposed_comm_ms = number_of(all.at("exposed_comm_ms")),
                   .gathered_bytes = all.at("gathered_bytes").get<std::int64_t>(),
                   .reduced_bytes = all.at("reduced_bytes").get<std::int64_t>(),
-                  .gathered_by_format = by_format(all),
+                  .gathered_by_format = formats_of_line(all),
                   .valid_loss = std::nullopt,
                   .skipped = all.value("skipped", false)};
     if (all.contains("valid_loss")) m.valid_loss = number_of(all.at("valid_loss"));

@@ -29,7 +29,7 @@ struct StepMetrics {
   bool skipped = false;                                            // the gradient was not finite: no update
 };
 
-// As a JSON object of those formats that moved something: {"bf16": bytes, ...}.
+// Returns {"bf16": bytes, ...} with the formats that moved something.
 nlohmann::ordered_json by_format(const std::array<std::int64_t, quant::kFormats>& bytes);
 
 // A number as JSON that reads back to the same bits: shortest form, always with a point or an exponent. JSON has no

@@ -1,0 +1,36 @@
+// Number formats in a plan: each layer has the format of its rule, and what is stored and gathered has its size.
+#include <gtest/gtest.h>
+
+#include "tessera/models/llama_parameters.h"
+#include "tessera/predict/planned_parameters.h"
+
+namespace tessera::predict {
+namespace {
+
+TEST(PlannedFormats, LayersHaveTheFormatsOfTheirRules) {
+  models::LlamaConfig model;
+  model.vocab_size = 100, model.hidden_size = 64, model.intermediate_size = 96;
+  model.num_layers = 3, model.num_heads = 4, model.num_kv_heads = 2, model.head_dim = 16;
+  const shard::ParameterTypes types{.model = quant::DType::bf16};
+  const shard::WirePolicy wire{.format = quant::Format::nvfp4,
+                               .rules = {{"layers.1.*", quant::Format::mxfp8}, {"output.*", quant::Format::bf16}}};
+  const std::vector<PlannedParameter> plain = planned_parameters(model, types, {.gtp = 2}, false);
+  const std::vector<PlannedParameter> planned = planned_parameters(model, types, {.gtp = 2}, false, {}, wire);
+  ASSERT_EQ(planned.size(), plain.size());
+  const models::LlamaIds ids = models::llama_ids(model);
+  constexpr std::int64_t kDown = 64 * 96;  // elements of the matrix `down`, of which each rank stores a half
+  for (std::size_t layer = 0; layer < 3; ++layer) {
+    const auto down = static_cast<std::size_t>(ids.blocks[layer].down);
+    EXPECT_EQ(planned[down].size.name, plain[down].size.name);
+    EXPECT_EQ(plain[down].stored_bytes, kDown / 2 * 2);
+    const std::int64_t bytes = layer == 1 ? kDown / 2 + kDown / 2 / 32 : kDown / 2 / 2 + kDown / 2 / 256;
+    EXPECT_EQ(planned[down].stored_bytes, bytes) << layer;
+    EXPECT_EQ(planned[down].size.gather_wire, bytes) << layer;
+    EXPECT_EQ(planned[down].gather_total, 2 * bytes) << layer;
+  }
+  for (const schedule::ParameterId id : {ids.norm, ids.output, ids.blocks[0].mlp_norm})
+    EXPECT_EQ(planned[static_cast<std::size_t>(id)].stored_bytes, plain[static_cast<std::size_t>(id)].stored_bytes);
+}
+
+}  // namespace
+}  // namespace tessera::predict
