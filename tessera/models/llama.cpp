@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "tessera/models/llama_layouts.h"
+#include "tessera/nn/products.h"
 #include "tessera/ops/aten_types.h"
 
 namespace tessera::models {
@@ -65,8 +66,11 @@ nn::Weight Llama::weight(schedule::ParameterId id, Cut cut) const {
   const shard::ShardedParameter& parameter = context_.runtime.parameter(id);
   const std::int64_t local = parameter.local_compute.size;
   const layout::Shape shape = parameter.spec.compute.shape;
-  if (cut == Cut::cols) return {.id = id, .rows = shape.rows, .cols = local / shape.rows};
-  return {.id = id, .rows = local / shape.cols, .cols = shape.cols};
+  nn::Weight weight{.id = id, .product = parameter.spec.product};
+  weight.rows = cut == Cut::cols ? shape.rows : local / shape.cols;
+  weight.cols = cut == Cut::cols ? local / shape.rows : shape.cols;
+  add_scales(context_, weight);
+  return weight;
 }
 
 nn::Norm Llama::norm(schedule::ParameterId id) const {

@@ -55,6 +55,7 @@ std::vector<ParameterSpec> llama_parameters(const LlamaConfig& config, int tp_si
                                             std::int64_t layers) {
   std::vector<ParameterSpec> specs;
   specs.push_back(matrix(config, "embedding.weight", vocabulary_layout(config, tp_size)));
+  specs.back().looked_up = true;
   for (std::int64_t layer = 0; layer < layers; ++layer) {
     const std::string prefix = fmt::format("layers.{}.", layer);
     specs.push_back(norm(config, prefix + "attention_norm.weight", tp_size, partial_norms));

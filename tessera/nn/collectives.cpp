@@ -62,6 +62,11 @@ at::Tensor leave_tp(Context& context, const at::Tensor& part, schedule::Pass pas
 void all_reduce_tp(Context& context, at::Tensor& x, comm::ReduceOp op, schedule::Pass pass) {
   if (context.tp_size() == 1) return;
   context.runtime.comm("tp", op == comm::ReduceOp::sum ? "all_reduce sum" : "all_reduce max", bytes_of(x), pass);
+  reduce_unrecorded(context, x, op);
+}
+
+void reduce_unrecorded(Context& context, at::Tensor& x, comm::ReduceOp op) {
+  if (context.tp_size() == 1) return;
   wait(context, tp_group(context).all_reduce(x.data_ptr(), x.numel(), ops::to_dtype(x.scalar_type()), op));
 }
 

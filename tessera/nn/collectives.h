@@ -20,5 +20,7 @@ at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, 
 at::Tensor leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass);
 // In place over tp; contiguous.
 void all_reduce_tp(Context& context, at::Tensor& x, comm::ReduceOp op, schedule::Pass pass);
+// The same without an event: of steps that do once what no schedule foresees.
+void reduce_unrecorded(Context& context, at::Tensor& x, comm::ReduceOp op);
 
 }  // namespace tessera::nn

@@ -1,5 +1,6 @@
 // What the modules of one model on one rank share.
 #pragma once
+#include "tessera/nn/delayed_scales.h"
 #include "tessera/nn/recompute.h"
 #include "tessera/runtime/runtime.h"
 
@@ -12,6 +13,8 @@ struct Context {
   BlockRecompute recompute;
   Recompute policy = Recompute::none;             // of the block that runs
   schedule::Pass pass = schedule::Pass::forward;  // recompute while a block's forward runs again
+  ProductOptions products;                        // of those in number formats
+  DelayedScales* scales = nullptr;                // null: scales are those of the matrices themselves
 
   int tp_rank() const { return runtime.parallel().tp_rank(); }
   int tp_size() const { return runtime.parallel().tp_size(); }

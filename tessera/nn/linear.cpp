@@ -1,27 +1,12 @@
 #include "tessera/nn/linear.h"
 
 #include "tessera/nn/collectives.h"
+#include "tessera/nn/products.h"
 #include "tessera/nn/stash.h"
-#include "tessera/ops/gemm.h"
 #include "tessera/ops/swiglu.h"
 
 namespace tessera::nn {
 namespace {
-
-at::Tensor dgrad(Context& context, const Weight& weight, const at::Tensor& dy) {
-  ConsumedWeight consumed(context, weight, schedule::Pass::backward);
-  return ops::gemm_dgrad(dy, consumed.tensor());
-}
-
-void wgrad(Context& context, const Weight& weight, const at::Tensor& dy, const at::Tensor& whole) {
-  produce_gradient(context, weight,
-                   [&](at::Tensor& gradient, bool accumulate) { ops::gemm_wgrad(dy, whole, gradient, accumulate); });
-}
-
-at::Tensor linear_forward(Context& context, const Weight& weight, const at::Tensor& x) {
-  ConsumedWeight consumed(context, weight, context.pass);
-  return ops::gemm_fprop(x, consumed.tensor());
-}
 
 class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
  public:
@@ -30,7 +15,10 @@ class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
     ctx->set_materialize_grads(false);
     ops::RmsNorm normed{.y = x};
     if (linear->norm) normed = norm_forward(*context, *linear->norm, x, residual.value_or(at::Tensor()));
-    const at::Tensor y = linear_forward(*context, linear->weight, enter_tp(*context, normed.y, tokens, context->pass));
+    const Weight& weight = linear->weight;
+    const at::Tensor y =
+        fprop(*context, weight,
+              factor_of_tokens(*context, weight, Role::input, normed.y, tokens, context->pass, ops::Sides::rows));
     const bool keep_input = !linear->norm || context->policy != Recompute::selective;
     const variable_list saved{keep_input ? normed.y : at::Tensor(), normed.sum, normed.rstd};
     ctx->save_for_backward(saved);
@@ -50,8 +38,7 @@ class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
     const std::int64_t tokens = ctx->saved_data["tokens"].toInt();
     at::Tensor input = saved[0];
     if (!input.defined()) input = normed_again(context, *linear.norm, saved[1], saved[2]);
-    const at::Tensor whole = enter_tp(context, input, tokens, schedule::Pass::backward);
-    const at::Tensor part = linear_backward(context, linear.weight, gradients[0], whole);
+    const at::Tensor part = linear_backward(context, linear.weight, gradients[0], input, tokens);
     at::Tensor dx = leave_tp(context, part, schedule::Pass::backward);
     if (linear.norm) dx = norm_backward(context, *linear.norm, dx, gradients[1], saved[1], saved[2]);
     return {dx, ctx->saved_data["residual"].toBool() ? dx : at::Tensor(), {}, {}, {}, {}};
@@ -70,7 +57,9 @@ class RowFunction : public torch::autograd::Function<RowFunction> {
                             bool kept) {
     const bool activated = linear->activation == Activation::swiglu;
     const at::Tensor input = activated ? ops::swiglu_forward(x) : x;
-    at::Tensor y = leave_tp(*context, linear_forward(*context, linear->weight, input), context->pass);
+    const Weight& weight = linear->weight;
+    const Factor factor = factor_of_columns(*context, weight, Role::input, input, context->pass, ops::Sides::rows);
+    at::Tensor y = leave_tp(*context, fprop(*context, weight, factor), context->pass);
     const bool keep_input = activated && context->policy != Recompute::selective;
     const variable_list saved{x, keep_input ? input : at::Tensor()};
     ctx->save_for_backward(saved);
@@ -86,23 +75,33 @@ class RowFunction : public torch::autograd::Function<RowFunction> {
     auto& linear = *saved_pointer<const RowLinear>(ctx, "linear");
     fetch(ctx, context);
     const bool activated = linear.activation == Activation::swiglu;
-    const at::Tensor dy = enter_tp(context, gradients[0], saved[0].size(0), schedule::Pass::backward);
+    const Factor dy = factor_of_tokens(context, linear.weight, Role::gradient, gradients[0], saved[0].size(0),
+                                       schedule::Pass::backward, ops::Sides::both);
     const at::Tensor dx = dgrad(context, linear.weight, dy);
+    const auto produce = [&](const at::Tensor& input) {
+      wgrad(
+          context, linear.weight, dy,
+          factor_of_columns(context, linear.weight, Role::input, input, schedule::Pass::backward, ops::Sides::columns));
+    };
     if (activated && !saved[1].defined()) {
       const ops::SwigluAgain swiglu = ops::swiglu_backward_again(dx, saved[0]);
-      wgrad(context, linear.weight, dy, swiglu.out);
+      produce(swiglu.out);
       return {swiglu.gradient, {}, {}, {}};
     }
-    wgrad(context, linear.weight, dy, activated ? saved[1] : saved[0]);
+    produce(activated ? saved[1] : saved[0]);
     return {activated ? ops::swiglu_backward(dx, saved[0]) : dx, {}, {}, {}};
   }
 };
 
 }  // namespace
 
-at::Tensor linear_backward(Context& context, const Weight& weight, const at::Tensor& dy, const at::Tensor& whole) {
-  at::Tensor dx = dgrad(context, weight, dy);
-  wgrad(context, weight, dy, whole);
+at::Tensor linear_backward(Context& context, const Weight& weight, const at::Tensor& dy, const at::Tensor& input,
+                           std::int64_t tokens) {
+  constexpr auto kPass = schedule::Pass::backward;
+  const Factor x = factor_of_tokens(context, weight, Role::input, input, tokens, kPass, ops::Sides::columns);
+  const Factor gradient = factor_of_columns(context, weight, Role::gradient, dy, kPass, ops::Sides::both);
+  at::Tensor dx = dgrad(context, weight, gradient);
+  wgrad(context, weight, gradient, x);
   return dx;
 }
 

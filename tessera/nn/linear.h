@@ -37,9 +37,10 @@ struct RowLinear {
 // x: [tokens, local in] (twice as wide for swiglu: gate | up) -> [own tokens, out].
 at::Tensor row_linear(Context& context, const RowLinear& linear, const at::Tensor& x);
 
-// The products of a column-parallel weight without autograd, shared with the output layer.
-// dy: [tokens, local out], whole: [tokens, in] -> this rank's part of the gradient of whole. Produces the weight's
-// gradient.
-at::Tensor linear_backward(Context& context, const Weight& weight, const at::Tensor& dy, const at::Tensor& whole);
+// The backward products of a column-parallel weight without autograd, shared with the output layer.
+// dy: [tokens, local out], input: [own tokens, in] -> this rank's part of the gradient of the whole input [tokens, in].
+// Produces the weight's gradient.
+at::Tensor linear_backward(Context& context, const Weight& weight, const at::Tensor& dy, const at::Tensor& input,
+                           std::int64_t tokens);
 
 }  // namespace tessera::nn

@@ -7,9 +7,9 @@
 
 #include "tessera/nn/collectives.h"
 #include "tessera/nn/linear.h"
+#include "tessera/nn/products.h"
 #include "tessera/nn/stash.h"
 #include "tessera/ops/cross_entropy.h"
-#include "tessera/ops/gemm.h"
 
 namespace tessera::nn {
 namespace {
@@ -19,12 +19,9 @@ class OutputLossFunction : public torch::autograd::Function<OutputLossFunction> 
   // Returns the sum of the losses through `sum`; `scale` 0: no gradient will be asked for.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& targets, Context* context,
                             const VocabOutput* output, double scale, at::Tensor* sum) {
-    const at::Tensor whole = enter_tp(*context, hidden, targets.size(0), context->pass);
-    at::Tensor logits;
-    {
-      ConsumedWeight weight(*context, output->weight, context->pass);
-      logits = ops::gemm_fprop(whole, weight.tensor());
-    }
+    at::Tensor logits = fprop(*context, output->weight,
+                              factor_of_tokens(*context, output->weight, Role::input, hidden, targets.size(0),
+                                               context->pass, ops::Sides::rows));
     at::Tensor maximum = ops::cross_entropy_maximum(logits);
     all_reduce_tp(*context, maximum, comm::ReduceOp::max, context->pass);
     at::Tensor sums = ops::cross_entropy_sums(logits, maximum, targets, output->vocab_begin);
@@ -47,8 +44,7 @@ class OutputLossFunction : public torch::autograd::Function<OutputLossFunction> 
     fetch(ctx, context);
     at::Tensor dlogits = saved[0];
     if (const double factor = gradients[0].item<double>(); factor != 1.0) dlogits = at::mul(dlogits, factor);
-    const at::Tensor whole = enter_tp(context, saved[1], dlogits.size(0), schedule::Pass::backward);
-    const at::Tensor part = linear_backward(context, output.weight, dlogits, whole);
+    const at::Tensor part = linear_backward(context, output.weight, dlogits, saved[1], dlogits.size(0));
     return {leave_tp(context, part, schedule::Pass::backward), {}, {}, {}, {}, {}};
   }
 };

@@ -1,5 +1,6 @@
 #include "tessera/nn/weight.h"
 
+#include "tessera/nn/collectives.h"
 #include "tessera/ops/aten_types.h"
 
 namespace tessera::nn {
@@ -14,14 +15,25 @@ at::Tensor shaped(Context& context, void* data, quant::DType type, const Weight&
 }  // namespace
 
 ConsumedWeight::ConsumedWeight(Context& context, const Weight& weight, schedule::Pass pass)
-    : context_(context), id_(weight.id), pass_(pass) {
-  const runtime::WeightView::Plane view = context.runtime.consume(weight.id, pass).weight();
-  tensor_ = shaped(context, const_cast<void*>(view.data), view.type, weight);
+    : context_(context), weight_(weight), pass_(pass) {
+  const runtime::WeightView view = context.runtime.consume(weight.id, pass);
+  encoded_ = view.encoded;
+  if (!encoded_) tensor_ = shaped(context, const_cast<void*>(view.weight().data), view.weight().type, weight);
+}
+
+ops::Operand ConsumedWeight::operand(ops::Sides side) const {
+  const at::Device device = ops::to_device(context_.runtime.parallel().device);
+  const quant::Encoding encoding = quant::weight_encoding(weight_.product);
+  if (encoded_) return ops::weight_operand(*encoded_, {weight_.rows, weight_.cols}, encoding, side, device);
+  if (!ops::needs_whole(encoding)) return ops::weight_operand(tensor_, weight_.product, side, {});
+  at::Tensor amax = ops::amax_of(tensor_);
+  all_reduce_tp(context_, amax, comm::ReduceOp::max, pass_);
+  return ops::weight_operand(tensor_, weight_.product, side, ops::whole_scale(encoding, amax));
 }
 
 ConsumedWeight::~ConsumedWeight() noexcept(false) {
   if (std::uncaught_exceptions() > exceptions_) return;
-  context_.runtime.release(id_, pass_);
+  context_.runtime.release(weight_.id, pass_);
 }
 
 bool is_trainable(Context& context, const Weight& weight) {

@@ -3,8 +3,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <exception>
+#include <optional>
 
 #include "tessera/nn/context.h"
+#include "tessera/ops/operand.h"
 
 namespace tessera::nn {
 
@@ -14,6 +16,8 @@ struct Weight {
   schedule::ParameterId id = schedule::kNoParameter;
   std::int64_t rows = 0, cols = 0;
   bool is_vector = false;
+  quant::Format product = quant::Format::bf16;  // number format of its products
+  int input_scale = -1, gradient_scale = -1;    // of delayed scaling: numbers of a DelayedScales; -1: none
 };
 
 // Consumes in the constructor, releases in the destructor; the tensor is a view that is valid between the two. Both may
@@ -25,12 +29,17 @@ class ConsumedWeight {
   ConsumedWeight(const ConsumedWeight&) = delete;
   ConsumedWeight& operator=(const ConsumedWeight&) = delete;
 
+  // Undefined for a weight that its products read as it is stored.
   const at::Tensor& tensor() const { return tensor_; }
+  // The weight in the format of its products, by its rows or by its columns. Valid as tensor() is. Over tp it may take
+  // the amax of the logical weight together.
+  ops::Operand operand(ops::Sides side) const;
 
  private:
   Context& context_;
-  schedule::ParameterId id_;
+  const Weight& weight_;
   schedule::Pass pass_;
+  std::optional<quant::Quantized> encoded_;
   int exceptions_ = std::uncaught_exceptions();  // under way when this was made
   at::Tensor tensor_;
 };

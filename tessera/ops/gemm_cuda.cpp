@@ -1,6 +1,7 @@
 #include <ATen/cuda/CUDAContextLight.h>
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 
@@ -40,13 +41,43 @@ cudaDataType_t type_of(quant::DType type) {
   }
 }
 
+cudaDataType_t type_of(quant::Element element) {
+  switch (element) {
+    case quant::Element::e4m3:
+      return CUDA_R_8F_E4M3;
+    case quant::Element::e5m2:
+      return CUDA_R_8F_E5M2;
+    case quant::Element::e2m1:
+      return CUDA_R_4F_E2M1;
+  }
+  throw Error("gemm: an unknown element type");
+}
+
+// How cuBLASLt names an encoding's scales. The last two exist from sm_100 on.
+cublasLtMatmulMatrixScale_t scale_mode(const quant::Encoding& encoding) {
+  using quant::Scale, quant::ScaleTile;
+  if (encoding.scale == Scale::fp32 && encoding.tile == ScaleTile{}) return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  if (encoding.scale == Scale::fp32 && encoding.tile == ScaleTile{1, 128})
+    return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+  if (encoding.scale == Scale::fp32 && encoding.tile == ScaleTile{128, 128})
+    return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+  if (encoding.scale == Scale::e8m0 && encoding.tile == ScaleTile{1, 32})
+    return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+  if (encoding.scale == Scale::e4m3 && encoding.tile == ScaleTile{1, 16})
+    return CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
+  throw Error("gemm: no product takes scales for tiles of {} x {}", encoding.tile.rows, encoding.tile.cols);
+}
+
 // A row-major [rows, cols] matrix as cuBLASLt sees it: its transpose, column by column.
-Matrix matrix(std::int64_t rows, std::int64_t cols, quant::DType type) {
+Matrix matrix(std::int64_t rows, std::int64_t cols, cudaDataType_t type) {
   cublasLtMatrixLayout_t layout = nullptr;
-  check(cublasLtMatrixLayoutCreate(&layout, type_of(type), static_cast<std::uint64_t>(cols),
-                                   static_cast<std::uint64_t>(rows), cols),
+  check(cublasLtMatrixLayoutCreate(&layout, type, static_cast<std::uint64_t>(cols), static_cast<std::uint64_t>(rows),
+                                   cols),
         "matrix layout");
   return Matrix(layout);
+}
+Matrix matrix(std::int64_t rows, std::int64_t cols, quant::DType type) {
+  return matrix(rows, cols, type_of(type));
 }
 
 Description description(const Product& product) {
@@ -61,6 +92,26 @@ Description description(const Product& product) {
   const cublasOperation_t second = product.left_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   check(cublasLtMatmulDescSetAttribute(handle, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first), "transpose");
   check(cublasLtMatmulDescSetAttribute(handle, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second), "transpose");
+  return result;
+}
+
+template <typename T>
+void set(const Description& description, cublasLtMatmulDescAttributes_t attribute, const T& value, const char* what) {
+  check(cublasLtMatmulDescSetAttribute(description.get(), attribute, &value, sizeof value), what);
+}
+
+// Right comes first, transposed: codes of a row lie one behind the other on both sides.
+Description description(const ScaledProduct& product) {
+  cublasLtMatmulDesc_t handle = nullptr;
+  check(cublasLtMatmulDescCreate(&handle, CUBLAS_COMPUTE_32F, CUDA_R_32F), "description");
+  Description result(handle);
+  set(result, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T, "transpose");
+  set(result, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N, "transpose");
+  set(result, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(product.right.encoding), "scales of right");
+  set(result, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(product.left.encoding), "scales of left");
+  set(result, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, product.right.scales, "scales of right");
+  set(result, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, product.left.scales, "scales of left");
+  set(result, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(product.fast), "accumulation");
   return result;
 }
 
@@ -80,6 +131,22 @@ Preference preference() {
   return result;
 }
 
+struct Candidates {
+  std::array<cublasLtMatmulHeuristicResult_t, kMostCandidates> found;
+  int count = 0;
+};
+// The first `wanted` algorithms for first * second.
+Candidates candidates(cublasLtHandle_t handle, const Description& work, const Matrix& first, const Matrix& second,
+                      const Matrix& result, int wanted) {
+  TESSERA_CHECK(wanted <= kMostCandidates, "gemm: candidate {} of at most {}", wanted - 1, kMostCandidates);
+  const Preference limits = preference();
+  Candidates all;
+  check(cublasLtMatmulAlgoGetHeuristic(handle, work.get(), first.get(), second.get(), result.get(), result.get(),
+                                       limits.get(), wanted, all.found.data(), &all.count),
+        "no algorithm");
+  return all;
+}
+
 }  // namespace
 
 void multiply(const Product& product, void* scratch, base::CudaStream stream, int candidate) {
@@ -97,13 +164,7 @@ void multiply(const Product& product, void* scratch, base::CudaStream stream, in
                     ? gemm_candidate(product.rows, product.cols, product.inner, product.left_transposed,
                                      product.right_transposed)
                     : 0;
-  TESSERA_CHECK(candidate < kMostCandidates, "gemm: candidate {} of at most {}", candidate, kMostCandidates);
-  const Preference limits = preference();
-  std::array<cublasLtMatmulHeuristicResult_t, kMostCandidates> found;
-  int count = 0;
-  check(cublasLtMatmulAlgoGetHeuristic(handle, work.get(), right.get(), left.get(), result.get(), result.get(),
-                                       limits.get(), candidate + 1, found.data(), &count),
-        "no algorithm");
+  const auto [found, count] = candidates(handle, work, right, left, result, candidate + 1);
   if (from_table && candidate >= count && count > 0) candidate = 0;  // a library that offers fewer
   if (candidate >= count)
     throw Error("gemm [{}, {}] x [{}, {}]: candidate {} of {}", product.rows, product.inner, product.inner,
@@ -117,6 +178,25 @@ void multiply(const Product& product, void* scratch, base::CudaStream stream, in
                      product.result, result.get(), product.result, result.get(),
                      &found[static_cast<std::size_t>(candidate)].algo, scratch, kProductScratch, stream),
       "multiply");
+}
+
+void multiply(const ScaledProduct& product, void* scratch, base::CudaStream stream, int candidate) {
+  if (product.rows == 0 || product.cols == 0) return;
+  const cublasLtHandle_t handle = at::cuda::getCurrentCUDABlasLtHandle();
+  const Description work = description(product);
+  const Matrix left = matrix(product.rows, product.inner, type_of(product.left.encoding.element));
+  const Matrix right = matrix(product.cols, product.inner, type_of(product.right.encoding.element));
+  const Matrix result = matrix(product.rows, product.cols, product.result_type);
+  const int wanted = std::max(candidate, 0);
+  const auto [found, count] = candidates(handle, work, right, left, result, wanted + 1);
+  if (wanted >= count)
+    throw Error("gemm of number formats [{}, {}] x [{}, {}]: candidate {} of {}", product.rows, product.inner,
+                product.inner, product.cols, wanted, count);
+  const float one = 1, zero = 0;
+  check(cublasLtMatmul(handle, work.get(), &one, product.right.codes, right.get(), product.left.codes, left.get(),
+                       &zero, product.result, result.get(), product.result, result.get(),
+                       &found[static_cast<std::size_t>(wanted)].algo, scratch, kProductScratch, stream),
+        "multiply");
 }
 
 }  // namespace tessera::ops::cuda

@@ -7,4 +7,8 @@ void multiply(const Product&, void*, base::CudaStream, int) {
   throw Error("gemm: this build has no CUDA");
 }
 
+void multiply(const ScaledProduct&, void*, base::CudaStream, int) {
+  throw Error("gemm: this build has no CUDA");
+}
+
 }  // namespace tessera::ops::cuda

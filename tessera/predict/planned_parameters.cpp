@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "tessera/layout/redistribute.h"
@@ -79,20 +80,22 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
 
 std::vector<PlannedParameter> planned_parameters(const models::LlamaConfig& model, const shard::ParameterTypes& types,
                                                  const MeshDegrees& mesh, bool sequence_parallel,
-                                                 const shard::RowReads& embedding, const shard::WirePolicy& wire) {
+                                                 const shard::RowReads& embedding, const shard::WirePolicy& wire,
+                                                 const shard::WirePolicy& products) {
   std::vector<shard::ParameterSpec> specs = models::llama_parameters(model, mesh.tp, sequence_parallel && mesh.tp > 1);
   models::set_embedding_reads(specs, model, embedding);
   std::vector<PlannedParameter> all;
-  std::map<std::pair<std::string, std::optional<quant::Encoding>>, PlannedParameter> of_blocks;
+  std::map<std::tuple<std::string, std::optional<quant::Encoding>, quant::Format>, PlannedParameter> of_blocks;
   for (shard::ParameterSpec& spec : specs) {
     shard::set_encoding(spec, wire, types_of(spec, types));
+    shard::set_product(spec, products, types_of(spec, types));
     const std::string prefix = "layers.";
     if (!spec.name.starts_with(prefix)) {
       all.push_back(planned_parameter(spec, types, mesh));
       continue;
     }
     std::string in_block = spec.name.substr(spec.name.find('.', prefix.size()));
-    auto [found, is_new] = of_blocks.try_emplace({std::move(in_block), spec.encoding});
+    auto [found, is_new] = of_blocks.try_emplace({std::move(in_block), spec.encoding, spec.product});
     if (is_new) found->second = planned_parameter(spec, types, mesh);
     all.push_back(found->second);
     all.back().size.name = spec.name;

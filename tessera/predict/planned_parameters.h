@@ -34,6 +34,7 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
 std::vector<PlannedParameter> planned_parameters(const models::LlamaConfig& model, const shard::ParameterTypes& types,
                                                  const MeshDegrees& mesh, bool sequence_parallel,
                                                  const shard::RowReads& embedding = {},
-                                                 const shard::WirePolicy& wire = {});
+                                                 const shard::WirePolicy& wire = {},
+                                                 const shard::WirePolicy& products = {});
 
 }  // namespace tessera::predict

@@ -68,6 +68,12 @@ std::int64_t blocks_of(const Item& item) {
   return pieces_of(item.elements, kChunk);
 }
 
+__global__ void make_scale(Encoding encoding, const float* amax, float* multiplier, float* inverse) {
+  const TileScale scale = tile_scale(encoding, *amax, 0);
+  *multiplier = scale.multiplier;
+  *inverse = isinf(*amax) ? __uint_as_float(0x7FC00000U) : __uint_as_float(scale.stored);
+}
+
 __global__ void __launch_bounds__(kThreads) update_all(const __grid_constant__ DelayedScaling scaling) {
   const std::int64_t tensor = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (tensor < scaling.tensors) update_multiplier(scaling, tensor);
@@ -78,6 +84,12 @@ __global__ void __launch_bounds__(kThreads) update_all(const __grid_constant__ D
 void take_amaxes(std::span<const AmaxTask> matrices, base::CudaStream stream) {
   for_each_list<Item>(matrices, item_of, blocks_of,
                       [&](const List& list, unsigned blocks) { take_chunks<<<blocks, kThreads, 0, stream>>>(list); });
+}
+
+void scale_of_amax(const Encoding& encoding, const float* amax, float* multiplier, float* inverse,
+                   base::CudaStream stream) {
+  make_scale<<<1, 1, 0, stream>>>(encoding, amax, multiplier, inverse);
+  TESSERA_CUDA_CHECK(cudaGetLastError());
 }
 
 void update_multipliers(const DelayedScaling& scaling, base::CudaStream stream) {

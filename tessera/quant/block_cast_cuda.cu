@@ -13,6 +13,7 @@ static_assert(kSide == kBlockCast && 2 * kSide == SquarePlace::kThreads);
 struct Shared {
   ByteTile<kSide> tile;
   float row_amaxes[kSide];
+  float square_amax;
   std::uint32_t column_amaxes[kWarps][kSide / 2];
   float row_multipliers[kSide];
   alignas(16) float column_multipliers[kSide];
@@ -49,6 +50,34 @@ __device__ void share_amaxes(const SquareVectors& vectors, Shared& shared) {
   }
 }
 
+// One amax for all rows and columns of a square: each row's and each column's is the greatest of the rows'.
+__device__ void join_amaxes(Shared& shared) {
+  if (threadIdx.x < 32) {
+    float greatest = 0;
+    for (int row = static_cast<int>(threadIdx.x); row < kSide; row += 32)
+      greatest = fmaxf(greatest, shared.row_amaxes[row]);
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2)
+      greatest = fmaxf(greatest, __shfl_xor_sync(kAllLanes, greatest, distance));
+    if (threadIdx.x == 0) shared.square_amax = greatest;
+  }
+}
+
+// The scale of a square, for its rows and its columns.
+__device__ void make_square_scale(const BlockCast& cast, const Square& square, Shared& shared) {
+  const Encoding encoding{.element = cast.element, .powers_of_two = cast.powers_of_two};
+  const TileScale scale = tile_scale(encoding, shared.square_amax, 0);
+  const int number = static_cast<int>(threadIdx.x) % kSide;
+  (static_cast<int>(threadIdx.x) < kSide ? shared.row_multipliers : shared.column_multipliers)[number] =
+      scale.multiplier;
+  if (threadIdx.x != 0 || square.row >= cast.matrix.rows || square.col >= cast.matrix.cols) return;
+  const std::int64_t row = square.row / kSide, col = square.col / kSide;
+  if (cast.rowwise != nullptr)
+    cast.rowwise_scales[row * scale_stride(cast.matrix.cols) + col] = __uint_as_float(scale.stored);
+  if (cast.columnwise != nullptr)
+    cast.columnwise_scales[col * scale_stride(cast.matrix.rows) + row] = __uint_as_float(scale.stored);
+}
+
 // The first half of the threads makes the scales of the rows, the other half those of the columns.
 __device__ void make_block_scales(const BlockCast& cast, const Square& square, Shared& shared) {
   const Encoding encoding{.element = cast.element, .powers_of_two = cast.powers_of_two};
@@ -80,7 +109,13 @@ __global__ void __launch_bounds__(SquarePlace::kThreads)
   load_square(cast.source, square, whole, vectors);
   share_amaxes(vectors, shared);
   __syncthreads();
-  make_block_scales(cast, square, shared);
+  if (cast.squares) {
+    join_amaxes(shared);
+    __syncthreads();
+    make_square_scale(cast, square, shared);
+  } else {
+    make_block_scales(cast, square, shared);
+  }
   __syncthreads();
   if (cast.rowwise != nullptr) {
 #pragma unroll

@@ -20,6 +20,8 @@ struct DelayedScaling {
   std::int64_t length = 0, tensors = 0;
   AmaxChoice choice = AmaxChoice::greatest;
   int margin = 0;  // multipliers are smaller by 2^margin; from -126 to 126
+  // 0: the step does not count, and its amaxes are forgotten. Null: it counts.
+  const std::int32_t* counts = nullptr;
 };
 
 // The multiplier after a step: greatest / 2^margin / amax, or the old one where that is not a positive finite number.
@@ -33,6 +35,10 @@ TESSERA_HOST_DEVICE inline float delayed_multiplier(float old, float amax, Eleme
 TESSERA_HOST_DEVICE inline void update_multiplier(const DelayedScaling& scaling, std::int64_t tensor) {
   float* history = scaling.history + tensor;
   const std::int64_t stride = scaling.tensors;
+  if (scaling.counts != nullptr && *scaling.counts == 0) {
+    history[0] = 0;
+    return;
+  }
   const float newest = history[0];
   float greatest = newest;
   for (std::int64_t slot = 1; slot < scaling.length; ++slot) {

@@ -41,6 +41,10 @@ struct BlockCast {
   Extent matrix, padded;
   Element element = Element::e4m3;
   bool powers_of_two = true;
+  // Weights: all of a square of 128 x 128 elements share a scale. That of the square in row r and column c of squares
+  // lies at rowwise_scales[r * scale_stride(cols) + c] and columnwise_scales[c * scale_stride(rows) + r]; what is
+  // behind the last of a row is not written.
+  bool squares = false;
   // Blocks along the rows.
   std::uint8_t* rowwise = nullptr;  // [padded.rows, padded.cols]; null: neither codes nor scales
   float* rowwise_scales = nullptr;  // [ceil(cols / 128), padded.rows]
@@ -50,6 +54,10 @@ struct BlockCast {
 };
 
 inline constexpr std::int64_t kBlockCast = 128;  // elements that share a scale
+// Scales from one row of squares to the next, where squares of 128 x 128 elements share them: as products read them.
+constexpr std::int64_t scale_stride(std::int64_t elements) {
+  return (elements + 4 * kBlockCast - 1) / (4 * kBlockCast) * 4;
+}
 
 // A quantized weight that is transposed, as transpose() of quantize.h does. `padded`: the extent of the target's codes
 // where that is more than [matrix.cols, matrix.rows]; what is behind the matrix becomes 0.

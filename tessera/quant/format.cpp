@@ -15,6 +15,17 @@ constexpr std::array<Encoding, kFormats - 1> kEncodings{
      {.element = Element::e4m3, .scale = Scale::fp32, .tile = {128, 128}, .powers_of_two = true},
      {.element = Element::e4m3, .scale = Scale::e8m0, .tile = {1, 32}},
      {.element = Element::e2m1, .scale = Scale::e4m3, .tile = {16, 16}}}};
+// The same for rows of activations and gradients.
+constexpr std::array<Encoding, kFormats - 1> kRowEncodings{
+    {{.element = Element::e4m3, .scale = Scale::fp32},
+     {.element = Element::e4m3, .scale = Scale::fp32, .tile = {1, 128}, .powers_of_two = true},
+     {.element = Element::e4m3, .scale = Scale::e8m0, .tile = {1, 32}},
+     {.element = Element::e2m1, .scale = Scale::e4m3, .tile = {1, 16}}}};
+
+const Encoding& encoding_of(const std::array<Encoding, kFormats - 1>& encodings, Format format, const char* what) {
+  if (format == Format::bf16) throw Error("{}: expected a format with scales, got bf16", what);
+  return encodings[static_cast<std::size_t>(format) - 1];
+}
 }  // namespace
 
 Format parse_format(std::string_view name) {
@@ -25,8 +36,17 @@ Format parse_format(std::string_view name) {
 }
 
 Encoding weight_encoding(Format format) {
-  if (format == Format::bf16) throw Error("weight_encoding: expected a format with scales, got bf16");
-  return kEncodings[static_cast<std::size_t>(format) - 1];
+  return encoding_of(kEncodings, format, "weight_encoding");
+}
+
+Encoding input_encoding(Format format) {
+  return encoding_of(kRowEncodings, format, "input_encoding");
+}
+
+Encoding gradient_encoding(Format format, Fp8Recipe recipe) {
+  Encoding encoding = encoding_of(kRowEncodings, format, "gradient_encoding");
+  if (format == Format::fp8 && recipe == Fp8Recipe::hybrid) encoding.element = Element::e5m2;
+  return encoding;
 }
 
 Format format_of(const Encoding& encoding) {

@@ -27,6 +27,15 @@ Format parse_format(std::string_view name);
 
 // How a weight is stored and sent, for products along its columns (rowwise). Errors: bf16, which has no encoding.
 Encoding weight_encoding(Format format);
+// Element types of fp8 products whose scales belong to whole matrices. hybrid: gradients are E5M2, which has the range
+// of fp16, the rest E4M3. e4m3: all are E4M3. Other formats have one element type.
+enum class Fp8Recipe : std::uint8_t { hybrid, e4m3 };
+
+// How an input of products is quantized, and the gradient of an output: tiles lie along a row, over which sums run.
+// Errors: bf16.
+Encoding input_encoding(Format format);
+Encoding gradient_encoding(Format format, Fp8Recipe recipe);
+
 // The format with this encoding of weights. Errors: none has it.
 Format format_of(const Encoding& encoding);
 

@@ -248,7 +248,9 @@ void quantize(const Source& source, Extent matrix, const Encoding& encoding, con
   cast(source, matrix, encoding, whole, multipliers, target.data);
 }
 
-void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, bfloat16* target) {
+namespace {
+template <typename T>
+void unpack_matrix(const Quantized& source, Extent matrix, const Encoding& encoding, T* target) {
   check_extent(encoding, matrix);
   const float tensor_amax = encoding.scale == Scale::e4m3 ? *source.tensor_amax : 0;
   dispatch_element(encoding.element, [&](auto type) {
@@ -258,9 +260,18 @@ void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding
                    const float scale =
                        decode_scale(encoding.scale, stored_scale(encoding.scale, source.scales, number), tensor_amax);
                    for (std::int64_t i = begin; i < end; ++i)
-                     target[i] = bfloat16(scale * kValues<Type>[code_of<Type>(source.data, i)]);
+                     target[i] = T(scale * kValues<Type>[code_of<Type>(source.data, i)]);
                  });
   });
+}
+}  // namespace
+
+void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, bfloat16* target) {
+  unpack_matrix(source, matrix, encoding, target);
+}
+
+void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, float* target) {
+  unpack_matrix(source, matrix, encoding, target);
 }
 
 void transpose(const Quantized& source, Extent matrix, const Encoding& encoding, const Quantized& target) {

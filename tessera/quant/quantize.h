@@ -72,6 +72,8 @@ void cast(const Source& source, Extent matrix, const Encoding& encoding, Slice s
 void quantize(const Source& source, Extent matrix, const Encoding& encoding, const Quantized& target);
 // The values that a quantized matrix stands for, rounded to bf16.
 void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, bfloat16* target);
+// The same in fp32, as a product multiplies them.
+void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, float* target);
 
 // The transposed matrix [cols, rows]: its elements and its scales are those of the source, so it has the encoding with
 // the transposed tile. Errors: as check_extent, of either matrix.

@@ -13,6 +13,8 @@ void dequantize(std::span<const Dequantization> weights, base::CudaStream stream
 void take_amaxes(std::span<const AmaxTask> matrices, base::CudaStream stream);
 void cast_fp8(const Fp8Cast& cast, base::CudaStream stream);
 void cast_blocks(const BlockCast& cast, base::CudaStream stream);
+void scale_of_amax(const Encoding& encoding, const float* amax, float* multiplier, float* inverse,
+                   base::CudaStream stream);
 void update_multipliers(const DelayedScaling& scaling, base::CudaStream stream);
 void create_columnwise(std::span<const Transposition> weights, base::CudaStream stream);
 void pad_scales(const std::uint8_t* scales, Extent matrix, const Encoding& encoding, std::uint8_t* padded,

@@ -111,8 +111,10 @@ class Loop {
   void write_line() {
     if (!unwritten_) return;
     traffic_.finish(*unwritten_);
-    for (std::size_t format = 0; format < quant::kFormats; ++format)
+    for (std::size_t format = 0; format < quant::kFormats; ++format) {
       summary_.gathered_by_format[format] += unwritten_->gathered_by_format[format];
+      summary_.flops_by_format[format] += unwritten_->flops_by_format[format];
+    }
     if (files_ != nullptr) files_->step(*unwritten_);
     unwritten_.reset();
   }

@@ -21,6 +21,7 @@ struct RunSummary {
   std::optional<double> loss, valid_loss;
   double tokens_per_second = 0;                                    // median over this run's steps
   std::array<std::int64_t, quant::kFormats> gathered_by_format{};  // bytes of this run's steps, over all ranks
+  std::array<double, quant::kFormats> flops_by_format{};           // of their products with weights
   std::filesystem::path checkpoint;
   runtime::ScheduleStatistics schedules;  // of rank 0
   std::int64_t graph_steps = 0;           // that were launches of a graph

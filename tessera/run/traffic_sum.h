@@ -17,7 +17,8 @@ class TrafficSum {
   void finish(StepMetrics& metrics) const;
 
  private:
-  std::array<double, 3 + quant::kFormats> sums_{};  // milliseconds exposed, bytes gathered, reduced, gathered by format
+  // Milliseconds exposed, bytes gathered, reduced, gathered by format, flops by format.
+  std::array<double, 3 + 2 * quant::kFormats> sums_{};
   int ranks_ = 1;
   base::Fence summed_;
 };

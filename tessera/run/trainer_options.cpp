@@ -17,6 +17,7 @@ runtime::RuntimeOptions runtime_options(const TrainConfig& config) {
   options.zero = config.zero;
   options.pushes = config.pushes;
   options.wire = wire_policy(config);
+  options.products = product_policy(config);
   options.node = gtp_ranks_of_node(config);
   options.replay = {.poison = config.debug_poison, .delay_seed = static_cast<std::uint64_t>(config.debug_delays)};
   return options;
@@ -38,6 +39,12 @@ train::TrainerOptions trainer_options(const TrainConfig& config, const models::L
       .adamw = {.beta1 = config.beta1, .beta2 = config.beta2, .eps = config.eps, .weight_decay = config.weight_decay},
       .clip = config.clip,
       .runtime = runtime_options(config),
+      .products = {.recipe = config.fp8_recipe,
+                   .scaling = config.fp8_scaling,
+                   .history = config.fp8_history,
+                   .choice = config.fp8_amax,
+                   .margin = static_cast<int>(config.fp8_margin),
+                   .tp_wire = config.tp_wire_format},
       .graph = config.cuda_graph};
 }
 

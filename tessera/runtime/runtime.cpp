@@ -5,6 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/schedule/check/check_mesh.h"
+#include "tessera/shard/encoded.h"
 #include "tessera/shard/replicas.h"
 #include "tessera/shard/sizes.h"
 
@@ -48,6 +49,7 @@ schedule::ParameterId Runtime::add(shard::ParameterSpec spec) {
   const shard::Place place{parallel_.tp_rank(), parallel_.gtp_rank(), parallel_.dp_rank(), parallel_.device};
   const shard::ParameterTypes types = types_of(spec, types_);
   shard::set_encoding(spec, options_.wire, types);
+  shard::set_product(spec, options_.products, types);
   shard::ShardedParameter parameter = make_parameter(std::move(spec), types, cuts(), place);
   entries_.push_back(std::make_unique<Entry>(std::move(parameter), parallel_, cuts()));
   return id;
@@ -228,13 +230,17 @@ WeightView Runtime::consume(schedule::ParameterId id, schedule::Pass pass) {
   ++entry.users;
   passed();
   WeightView view;
-  if (entry.parameter.spec.encoding) {
+  if (is_unpacked(entry.parameter.spec)) {
     view.planes[0] = {entry.view, entry.parameter.types.model};
     return view;
   }
   for (std::size_t p = 0; p < entry.parameter.planes.size(); ++p) {
     const shard::Plane& plane = entry.parameter.planes[p];
     view.planes[p] = {moves ? entry.view + entry.materializer.offset_of(p) : plane.data.data(), plane.spec.type};
+  }
+  if (entry.parameter.spec.encoding) {
+    const auto plane = [&](std::size_t p) { return static_cast<std::byte*>(const_cast<void*>(view.planes[p].data)); };
+    view.encoded = encoded_matrix(entry.parameter, plane(0), entry.parameter.planes.size() > 1 ? plane(1) : nullptr);
   }
   return view;
 }

@@ -47,6 +47,8 @@ struct WeightView {
     quant::DType type = quant::DType::fp32;
   };
   std::array<Plane, shard::kMostPlanes> planes;  // as many as the parameter has; one for an encoded weight, unpacked
+  // Of an encoded weight that is not unpacked, since its products read it as it is.
+  std::optional<quant::Quantized> encoded;
   const Plane& weight() const { return planes.front(); }
 };
 
@@ -75,9 +77,10 @@ struct RuntimeOptions {
   std::optional<std::int64_t> gather_budget, reduce_budget;
   std::int64_t coalesce_bytes = 0;  // neighbours travel together up to this
   ReplayOptions replay;
-  int patience = 3;        // steps in a row that leave their schedule before a new one is made
-  shard::WirePolicy wire;  // number formats of matrices
-  bool pushes = true;      // GPUs of a host write to each other's arenas
+  int patience = 3;            // steps in a row that leave their schedule before a new one is made
+  shard::WirePolicy wire;      // number formats of matrices as they are stored and sent ...
+  shard::WirePolicy products;  // ... and as they are multiplied
+  bool pushes = true;          // GPUs of a host write to each other's arenas
 };
 
 // What schedules take, all kinds of step together.
@@ -170,6 +173,10 @@ class Runtime {
   // Bytes of activations are kept from here (stash) until backward takes them back (fetch). way: "keep" or "shard".
   void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way);
   void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way);
+  // A product with a weight has been enqueued.
+  void count_product(quant::Format format, std::int64_t flops) {
+    statistics_.flops_by_format[static_cast<std::size_t>(format)] += flops;
+  }
   // Waits for a collective of the program; the time counts as exposed.
   void wait(const base::Fence& fence);
 

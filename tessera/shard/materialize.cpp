@@ -31,7 +31,7 @@ base::Fence run_all(comm::Communicator& group, const std::vector<comm::Movement>
 Materializer::Materializer(const ShardedParameter& parameter, const Parallel& parallel) {
   const int tp = parallel.tp_rank(), tp_size = parallel.tp_size();
   const int gtp = parallel.gtp_rank(), gtp_size = parallel.gtp_size();
-  if (parameter.spec.encoding)
+  if (is_unpacked(parameter.spec))
     bytes_ = unpacked_bytes_ =
         base::align_up(static_cast<std::size_t>(bytes_of(parameter.local_compute.size, parameter.types.model)));
   for (const Plane& plane : parameter.planes) {

@@ -78,6 +78,13 @@ std::vector<Plane> make_planes(const ParameterSpec& spec, const ParameterTypes& 
 
 }  // namespace
 
+bool is_unpacked(const ParameterSpec& spec) {
+  if (!spec.encoding) return false;
+  const bool as_stored =
+      spec.product != quant::Format::bf16 && quant::weight_encoding(spec.product) == *spec.encoding && !spec.looked_up;
+  return !as_stored;
+}
+
 std::vector<PlaneSpec> planes_of(const ParameterSpec& spec, const ParameterTypes& types) {
   if (spec.encoding) return encoded_planes(*spec.encoding);
   if (spec.planes.empty()) return {{.type = types.model}};

@@ -19,7 +19,7 @@
 #include "tessera/base/fence.h"
 #include "tessera/layout/layout.h"
 #include "tessera/quant/dtype.h"
-#include "tessera/quant/encoding.h"
+#include "tessera/quant/format.h"
 #include "tessera/shard/lookup.h"
 #include "tessera/shard/plane.h"
 
@@ -60,7 +60,12 @@ struct ParameterSpec {
   // The number format in which a matrix of a bf16 model is stored and sent, instead of `planes`; its master is fp32.
   // Who uses the weight sees it unpacked to bf16 (encoded.h).
   std::optional<quant::Encoding> encoding;
+  // The number format of its products. Who multiplies in the encoding's own format reads the planes as they are.
+  quant::Format product = quant::Format::bf16;
+  bool looked_up = false;  // its rows are read by index too, in bf16
 };
+// Whether users see an encoded weight unpacked to bf16.
+bool is_unpacked(const ParameterSpec& spec);
 // Returns the types of a parameter: its own, or else those of the run.
 inline const ParameterTypes& types_of(const ParameterSpec& spec, const ParameterTypes& run) {
   return spec.types ? *spec.types : run;

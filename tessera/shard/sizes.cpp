@@ -60,7 +60,7 @@ schedule::ParameterSize planes_size(const ParameterSpec& spec, const ParameterLa
   for (int rank = 0; rank < spec.compute.size(); ++rank) {
     schedule::ParameterSize own;
     std::int64_t scratch = 0;
-    if (spec.encoding)
+    if (is_unpacked(spec))
       own.gathered = base::align_up(bytes_of(spec.compute.ranks[static_cast<std::size_t>(rank)].size, types.model));
     for (std::size_t p = 0; p < planes.size(); ++p)
       add_plane(planes[p], plane_of[p], over_tp[p], rank, cuts, spec.sharded, own, scratch);

@@ -45,6 +45,22 @@ std::vector<WireRule> parse_wire_rules(std::string_view text, std::string_view w
   return rules;
 }
 
+void set_product(ParameterSpec& spec, const WirePolicy& policy, const ParameterTypes& types) {
+  if (spec.dims.size() != 2) return;
+  const WireRule* rule = rule_of(policy, spec.name);
+  const quant::Format format = rule != nullptr ? rule->format : policy.format;
+  if (format == quant::Format::bf16) return;
+  if (spec.reads.per_microbatch > 0) {
+    if (rule == nullptr) return;
+    throw InputError("rule {}={}: the rows of '{}' are read by index, it has no products", rule->pattern,
+                     name_of(format), spec.name);
+  }
+  if (types.model != quant::DType::bf16)
+    throw InputError("parameter '{}': products in {} need the type bf16, got {}", spec.name, name_of(format),
+                     name_of(types.model));
+  spec.product = format;
+}
+
 void set_encoding(ParameterSpec& spec, const WirePolicy& policy, const ParameterTypes& types) {
   if (spec.dims.size() != 2 || !spec.sharded) return;
   const WireRule* rule = rule_of(policy, spec.name);

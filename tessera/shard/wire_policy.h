@@ -27,6 +27,9 @@ struct WirePolicy {
 // Reads rules as "PATTERN=FORMAT,PATTERN=FORMAT". Errors (InputError, which begins with `where`): another text.
 std::vector<WireRule> parse_wire_rules(std::string_view text, std::string_view where);
 
+// Gives a matrix the number format of its products. Vectors, and tables of which rows are read by index, have none.
+// Errors (InputError): a rule with a format other than bf16 for such a table; a format without the type bf16.
+void set_product(ParameterSpec& spec, const WirePolicy& policy, const ParameterTypes& types);
 // Gives a matrix the encoding that the policy says. Vectors, and tables of which rows are read by index, stay as they
 // are. Errors (InputError): a rule with a format other than bf16 for such a table; check_encoding's.
 void set_encoding(ParameterSpec& spec, const WirePolicy& policy, const ParameterTypes& types);

@@ -16,15 +16,23 @@ namespace {
 // Microbatches of one step of an evaluation: its trace and its schedule stay small whatever there is to evaluate.
 constexpr int kEvaluatedTogether = 64;
 
+// Whether amaxes are taken together over all ranks.
+bool needs_casts(const TrainerOptions& options) {
+  return !options.runtime.wire.is_bf16() || !options.runtime.products.is_bf16();
+}
+
 }  // namespace
 
 Trainer::Trainer(comm::World& world, const TrainerOptions& options)
     : options_(options),
-      parallel_(shard::make_parallel(world, options.tp, options.gtp, options.dp, !options.runtime.wire.is_bf16())),
+      parallel_(shard::make_parallel(world, options.tp, options.gtp, options.dp, needs_casts(options))),
       runtime_(parallel_, options.types, options.runtime),
+      scales_(options.products, parallel_.device),
       context_{.runtime = runtime_,
                .sequence_parallel = options.sequence_parallel && options.tp > 1,
-               .recompute = options.recompute},
+               .recompute = options.recompute,
+               .products = options.products,
+               .scales = options.products.scaling == nn::Fp8Scaling::delayed ? &scales_ : nullptr},
       model_(options.model, context_, options.seq_len, options.embedding),
       optimizer_(runtime_, options.adamw, options.cast_order),
       norm_(runtime_) {
@@ -91,7 +99,19 @@ std::vector<at::Tensor> Trainer::run_microbatches(int microbatches, const StepGr
 
 void Trainer::update_weights() {
   norm_.compute(options_.clip);
+  update_scales();
   optimizer_.update(norm_.result());
+}
+
+void Trainer::update_scales() {
+  if (scales_.size() == 0) return;
+  const std::span<float> found = scales_.found();
+  if (parallel_.casts->size() > 1) {
+    parallel_.casts->lane().wait(parallel_.compute->record());
+    parallel_.compute->wait(parallel_.casts->all_reduce(found.data(), static_cast<std::int64_t>(found.size()),
+                                                        quant::DType::fp32, comm::ReduceOp::max));
+  }
+  scales_.update(&norm_.result()->finite, parallel_.compute->stream());
 }
 
 const std::vector<at::Tensor>& Trainer::launch_graph(std::span<const models::Batch> batches, double scale) {
@@ -120,6 +140,7 @@ StepResult Trainer::train_step(const StepInput& input, double lr) {
 
 void Trainer::enqueue_step(const StepInput& input, double lr) {
   TESSERA_CHECK(pending_ < kMostPending, "a step is enqueued while {} are pending", pending_);
+  TESSERA_CHECK(pending_ == 0 || !waits_for_scales(), "a step is enqueued before the first amaxes are known");
   const auto start = std::chrono::steady_clock::now();
   const ops::StreamScope scope(parallel_.device, parallel_.compute->stream());
   Pending& pending = steps_[static_cast<std::size_t>((oldest_ + pending_) % kMostPending)];
@@ -128,7 +149,7 @@ void Trainer::enqueue_step(const StepInput& input, double lr) {
   const double scale = 1.0 / pending.tokens;
   optimizer_.begin_update(lr);
   runtime_.begin_step(schedule::StepKind::train, input.microbatches);
-  if (options_.graph && runtime_.can_be_graph()) {
+  if (options_.graph && !waits_for_scales() && runtime_.can_be_graph()) {
     for (int microbatch = 0; microbatch < input.microbatches; ++microbatch)
       pin(input.batch(microbatch), microbatch, pending);
     const std::span<const models::Batch> batches(pending.samples.data(), static_cast<std::size_t>(input.microbatches));
@@ -157,6 +178,7 @@ StepResult Trainer::finish_step() {
   std::exchange(pending.summed, {}).synchronize();
   const ops::Clip clip = pending.clip.as<ops::Clip>()[0];
   optimizer_.saw_update(clip);
+  if (clip.finite != 0) scales_.set_known();
   oldest_ = (oldest_ + 1) % kMostPending;
   --pending_;
   return {.loss = pending.losses.result() / pending.tokens,

@@ -31,7 +31,8 @@ struct TrainerOptions {
   double clip = 1.0;
   CastOrder cast_order = CastOrder::fused;
   runtime::RuntimeOptions runtime;
-  bool graph = false;  // GPUs: steps that follow their schedule are launches of a CUDA graph (step_graph.h)
+  nn::ProductOptions products;  // of those that runtime.products puts into a number format
+  bool graph = false;           // GPUs: steps that follow their schedule are launches of a CUDA graph (step_graph.h)
 };
 
 // A step's samples as this rank sees them.
@@ -74,7 +75,7 @@ class Trainer {
   int pending_steps() const { return pending_; }
   std::int64_t graph_steps() const { return graph_steps_; }  // that were launches of a graph
   // How many steps a loop may leave pending when it goes on to the next, so that its device does not stand still.
-  int steps_ahead() const { return parallel_.is_asynchronous() ? 1 : 0; }
+  int steps_ahead() const { return parallel_.is_asynchronous() && !waits_for_scales() ? 1 : 0; }
 
   // Mean loss over the input's tokens; changes nothing. Collective.
   double evaluate(const StepInput& input);
@@ -82,6 +83,7 @@ class Trainer {
   runtime::Runtime& runtime() { return runtime_; }
   Optimizer& optimizer() { return optimizer_; }
   shard::Parallel& parallel() { return parallel_; }
+  nn::DelayedScales& scales() { return scales_; }
 
  private:
   // What the host has not seen of a step.
@@ -102,6 +104,10 @@ class Trainer {
   // To the end of the step. Returns each microbatch's loss.
   std::vector<at::Tensor> run_microbatches(int microbatches, const StepGraph::Batches& batches, double scale);
   void update_weights();
+  void update_scales();
+  // Whether delayed scaling has seen no step yet. Then the host must see whether a step counts before it enqueues the
+  // next.
+  bool waits_for_scales() const { return scales_.size() > 0 && !scales_.are_known(); }
   // The step that has begun, as a launch of a graph, made where there is none that fits. Returns its losses.
   const std::vector<at::Tensor>& launch_graph(std::span<const models::Batch> batches, double scale);
 
@@ -117,6 +123,7 @@ class Trainer {
   shard::Parallel parallel_;
   ops::CachedMemoryScope cached_memory_{parallel_.device};  // ends after all tensors
   runtime::Runtime runtime_;
+  nn::DelayedScales scales_;
   nn::Context context_;
   models::Llama model_;
   Optimizer optimizer_;

@@ -1,5 +1,7 @@
 #include "tessera/train/trainer_checkpoint.h"
 
+#include <bit>
+
 #include "tessera/base/error.h"
 
 namespace tessera::train {
@@ -84,12 +86,31 @@ void load_parameter(Trainer& trainer, schedule::ParameterId id, const checkpoint
   trainer.runtime().publish(id);
 }
 
+// Delayed scaling's state, numbers as their bits: an amax may be infinite.
+nlohmann::json scales_state(nn::DelayedScales& scales) {
+  std::vector<std::uint32_t> bits;
+  for (const float value : scales.state()) bits.push_back(std::bit_cast<std::uint32_t>(value));
+  return {{"matrices", scales.names()}, {"history", scales.history_steps()}, {"values", bits}};
+}
+
+// Nothing where the run that wrote it scaled other matrices: the next step begins a history.
+void load_scales(nn::DelayedScales& scales, const nlohmann::json& state) {
+  if (scales.size() == 0 || !state.contains("delayed_scaling")) return;
+  const nlohmann::json& stored = state.at("delayed_scaling");
+  if (stored.at("matrices") != nlohmann::json(scales.names()) || stored.at("history") != scales.history_steps()) return;
+  std::vector<float> values;
+  for (const std::uint32_t bits : stored.at("values").get<std::vector<std::uint32_t>>())
+    values.push_back(std::bit_cast<float>(bits));
+  scales.set_state(values);
+}
+
 }  // namespace
 
 void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::int64_t step, nlohmann::json state) {
   TESSERA_CHECK(trainer.pending_steps() == 0, "a checkpoint is asked for while {} steps are pending",
                 trainer.pending_steps());
   state["updates"] = trainer.optimizer().updates();
+  if (trainer.scales().are_known()) state["delayed_scaling"] = scales_state(trainer.scales());
   std::vector<HostView> views;        // until all is written
   std::vector<base::Buffer> weights;  // of encoded parameters
   checkpoint::CheckpointContents contents{.step = step, .state = std::move(state), .tensors = {}};
@@ -116,6 +137,7 @@ void load_trainer(Trainer& trainer, const checkpoint::CheckpointReader& reader) 
   trainer.runtime().settle();
   for (schedule::ParameterId id = 0; id < trainer.runtime().size(); ++id) load_parameter(trainer, id, reader);
   const nlohmann::json& state = reader.state();
+  load_scales(trainer.scales(), state);
   trainer.optimizer().set_updates(
       reader.has_moments() && state.contains("updates") ? state.at("updates").get<std::int64_t>() : 0);
 }

@@ -4,37 +4,15 @@ what cannot be done is refused."""
 import json
 import unittest
 
-from program import ROOT, bits, metrics, run, scratch, tessera, write_tokens
+from format_runs import FORMATS, POISON, STEPS, FormatRuns
+from program import bits, metrics, tessera
 from summary import run_cases
 
-FORMATS = ("fp8", "fp8_block", "mxfp8", "nvfp4")
-STEPS = 4
-# Tiles of 16, 32 and 128 divide none of these; 4-bit numbers need even ones.
-SIZES = {"hidden_size": 72, "intermediate_size": 332, "num_hidden_layers": 2, "num_attention_heads": 6,
-         "num_key_value_heads": 2, "head_dim": 12}
-POISON = ("--debug-poison", "on", "--gather-budget", "min", "--reduce-budget", "min")
 # Of one element on the wire, scales of edge tiles and the number of a whole matrix included.
 BYTES = {"fp8": 1.0, "fp8_block": 1.001, "mxfp8": 1.04, "nvfp4": 0.51}
 
 
-class Formats(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = scratch("formats")
-        cls.data = write_tokens(cls.folder / "tokens", 131)
-        cls.model = cls.folder / "model.json"
-        cls.model.write_text(json.dumps(json.loads((ROOT / "configs" / "llama-tiny-odd" / "config.json").read_text()) | SIZES))
-
-    def flags(self, name, mesh, wire, *more, dtype="bf16"):
-        tp, gtp, dp = mesh
-        return ["train", "--model", self.model, "--data", self.data, "--global-batch", 24, "--seq-len", 32, "--seed", 7,
-                "--dtype", dtype, "--wire-format", wire, "--tp", tp, "--gtp", gtp, "--dp", dp, "--out", self.folder / name,
-                *more]
-
-    def train(self, name, mesh, wire, *more, steps=STEPS):
-        tessera(*self.flags(name, mesh, wire, "--steps", steps, *more))
-        return bits(self.folder / name)
-
+class Formats(FormatRuns, unittest.TestCase):
     def test_layouts_do_not_change_the_result(self):
         for wire in FORMATS:
             losses = []
@@ -111,14 +89,6 @@ class Formats(unittest.TestCase):
     def last_line(self, wire, *more):
         self.train(f"moved-{wire}", (1, 2, 1), wire, "--gather-budget", "min", *more)
         return metrics(self.folder / f"moved-{wire}")[-1]
-
-    def refused(self, *more, expect, wire="mxfp8", mesh=(1, 2, 1), dtype="bf16"):
-        result = run(*self.flags("refused", mesh, wire, "--steps", 1, *more, dtype=dtype))
-        self.assertEqual(2, result.returncode, result.stderr)
-        for word in expect:
-            self.assertIn(word, result.stderr)
-        self.assertEqual(1, result.stderr.count("\n"), result.stderr)
-        self.assertFalse((self.folder / "refused").exists())
 
     def test_what_cannot_be_done_is_refused(self):
         for dtype in ("fp32", "fp64"):

@@ -17,14 +17,14 @@ struct Extents {
 struct Product {
   Values value, magnitude;
 };
-struct Operand {  // element (row, term) of a reference operand
+struct Side {  // element (row, term) of a reference operand
   const Values& values;
   std::int64_t row_step, term_step;
   double at(std::int64_t row, std::int64_t term) const {
     return values[static_cast<std::size_t>(row * row_step + term * term_step)];
   }
 };
-Product multiply(const Operand& a, const Operand& b, const Extents& e) {  // e: rows, cols, terms
+Product multiply(const Side& a, const Side& b, const Extents& e) {  // e: rows, cols, terms
   Product product;
   for (std::int64_t row = 0; row < e.tokens; ++row) {
     for (std::int64_t col = 0; col < e.out; ++col) {

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/nn/delayed_scales.h"
 #include "tessera/quant/dtype.h"
 #include "tessera/quant/format.h"
 #include "tessera/shard/lookup.h"
@@ -56,6 +57,15 @@ struct TrainConfig {
   std::optional<quant::DType> grad_wire;            // absent: dtype
   quant::Format wire_format = quant::Format::bf16;  // weights are stored and gathered in this number format ...
   std::string wire_rules;                           // ... unless a rule says otherwise (shard/wire_policy.h)
+  quant::Format gemm_format = quant::Format::bf16;  // and multiplied in this one ...
+  std::string gemm_rules;                           // ... unless a rule says otherwise
+  // Of fp8 products (nn::ProductOptions).
+  nn::Fp8Scaling fp8_scaling = nn::Fp8Scaling::delayed;
+  quant::Fp8Recipe fp8_recipe = quant::Fp8Recipe::hybrid;
+  std::int64_t fp8_history = 16;
+  quant::AmaxChoice fp8_amax = quant::AmaxChoice::greatest;
+  std::int64_t fp8_margin = 0;
+  quant::Format tp_wire_format = quant::Format::bf16;  // of activations that travel over tp to products
 
   double lr = 3e-4, min_lr = 0.0;
   std::int64_t warmup_steps = 0;

@@ -60,22 +60,56 @@ void check_recompute(const TrainConfig& config) {
                      name_of(config.recompute));
 }
 
-void check_formats(const TrainConfig& config, const models::LlamaConfig& model) {
-  const shard::WirePolicy policy = wire_policy(config);
+// The first format with scales that a policy asks for, and the flag that does.
+void check_dtype(const TrainConfig& config, const shard::WirePolicy& policy, std::string_view flag) {
   const auto other = std::ranges::find_if(
       policy.rules, [](const shard::WireRule& rule) { return rule.format != quant::Format::bf16; });
   const quant::Format asked = other == policy.rules.end() ? policy.format : other->format;
   if (config.dtype != quant::DType::bf16 && asked != quant::Format::bf16)
-    throw InputError("--wire-{}: got {} with --dtype {}, expected it with --dtype bf16",
+    throw InputError("--{}-{}: got {} with --dtype {}, expected it with --dtype bf16", flag,
                      other == policy.rules.end() ? "format" : "rules", name_of(asked), name_of(config.dtype));
+}
+
+bool has_format(const shard::WirePolicy& policy, quant::Format format) {
+  return policy.format == format ||
+         std::ranges::any_of(policy.rules, [&](const shard::WireRule& rule) { return rule.format == format; });
+}
+
+// What depends on the formats of products.
+void check_products(const TrainConfig& config, const shard::WirePolicy& policy) {
+  for (const quant::Format format : {quant::Format::mxfp8, quant::Format::nvfp4})
+    if (config.backend == Backend::nccl && has_format(policy, format))
+      throw InputError(
+          "--gemm-format: got {} with --backend nccl: sm_90 GPUs do not multiply it (expected bf16, fp8 or fp8_block)",
+          name_of(format));
+  const bool has_fp8 = has_format(policy, quant::Format::fp8);
+  for (const char* setting : {"fp8_scaling", "fp8_recipe", "fp8_history", "fp8_amax", "fp8_margin"})
+    if (config.given.contains(setting) && !has_fp8)
+      throw InputError("{}: expected it with --gemm-format fp8", flag_of(setting));
+  if (config.tp_wire_format == quant::Format::bf16) return;
+  if (config.tp_wire_format != quant::Format::fp8)
+    throw InputError("--tp-wire-format: got {}, expected bf16 or fp8", name_of(config.tp_wire_format));
+  if (!has_fp8 || !config.sequence_parallel || config.tp == 1)
+    throw InputError(
+        "--tp-wire-format: got fp8, expected it with --gemm-format fp8, --tp above 1 and "
+        "--sequence-parallel on");
+}
+
+void check_formats(const TrainConfig& config, const models::LlamaConfig& model) {
+  const shard::WirePolicy wire = wire_policy(config), products = product_policy(config);
+  check_dtype(config, wire, "wire");
+  check_dtype(config, products, "gemm");
+  check_products(config, products);
   std::vector<std::string> names;
   std::vector<shard::ParameterSpec> specs = models::llama_parameters(model, static_cast<int>(config.tp), false);
   models::set_embedding_reads(specs, model, embedding_reads(config));
   for (shard::ParameterSpec& spec : specs) {
-    shard::set_encoding(spec, policy, {.model = config.dtype});
+    shard::set_encoding(spec, wire, {.model = config.dtype});
+    shard::set_product(spec, products, {.model = config.dtype});
     names.push_back(std::move(spec.name));
   }
   shard::check_rules(shard::parse_wire_rules(config.wire_rules, "--wire-rules"), names, "--wire-rules");
+  shard::check_rules(shard::parse_wire_rules(config.gemm_rules, "--gemm-rules"), names, "--gemm-rules");
 }
 
 }  // namespace
@@ -137,6 +171,14 @@ TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_
 shard::WirePolicy wire_policy(const TrainConfig& config) {
   shard::WirePolicy policy{.format = config.wire_format, .rules = {{"output.weight", quant::Format::bf16}}};
   std::ranges::copy(shard::parse_wire_rules(config.wire_rules, "--wire-rules"), std::back_inserter(policy.rules));
+  return policy;
+}
+
+shard::WirePolicy product_policy(const TrainConfig& config) {
+  shard::WirePolicy policy{
+      .format = config.gemm_format,
+      .rules = {{"output.weight", quant::Format::bf16}, {"embedding.weight", quant::Format::bf16}}};
+  std::ranges::copy(shard::parse_wire_rules(config.gemm_rules, "--gemm-rules"), std::back_inserter(policy.rules));
   return policy;
 }
 

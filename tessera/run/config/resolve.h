@@ -30,6 +30,8 @@ TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_
 int gtp_ranks_of_node(const TrainConfig& config);
 // The number formats of weights. The output layer is bf16 unless a rule says otherwise.
 shard::WirePolicy wire_policy(const TrainConfig& config);
+// The number formats of products: those of the output layer are bf16 unless a rule says otherwise.
+shard::WirePolicy product_policy(const TrainConfig& config);
 // The tokens of a microbatch, seq_len filled in, and how the embedding reads them.
 shard::RowReads embedding_reads(const TrainConfig& config);
 

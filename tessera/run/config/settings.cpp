@@ -50,6 +50,25 @@ constexpr std::array kSettings{
             "matrices are stored and gathered in this number format (docs/formats.md)"},
     Setting{"wire_rules", &C::wire_rules, kAny, kKept, "NAME=FORMAT,...",
             "other formats by parameters' names, * for any characters; the last that matches"},
+    Setting{"gemm_format", &C::gemm_format, kAny, kKept, "bf16|fp8|fp8_block|mxfp8|nvfp4",
+            "matrices are multiplied in this number format; GPUs: bf16, fp8, fp8_block"},
+    Setting{"gemm_rules", &C::gemm_rules, kAny, kKept, "NAME=FORMAT,...",
+            "other formats by parameters' names, as above"},
+    Setting{"fp8_scaling", &C::fp8_scaling, kAny, kKept, "delayed|current",
+            "of fp8 products: scales from the amaxes of earlier steps, or from a matrix's own"},
+    Setting{"fp8_recipe", &C::fp8_recipe, kAny, kKept, "hybrid|e4m3",
+            "of fp8 products: gradients are E5M2, or all is E4M3"},
+    Setting{
+        "fp8_history", &C::fp8_history, {.low = 1, .high = 65536}, kKept, "N", "delayed scaling: steps it looks at"},
+    Setting{"fp8_amax", &C::fp8_amax, kAny, kKept, "newest|greatest", "delayed scaling: which of their amaxes counts"},
+    Setting{"fp8_margin",
+            &C::fp8_margin,
+            {.low = -64, .high = 64},
+            kKept,
+            "N",
+            "delayed scaling: scales leave room for 2^N times the amax"},
+    Setting{"tp_wire_format", &C::tp_wire_format, kAny, kKept, "bf16|fp8",
+            "activations that sequence parallelism brings together for fp8 products travel in this format"},
     Setting{"lr", &C::lr, kNotNegative, kKept, "X", "highest learning rate"},
     Setting{"min_lr", &C::min_lr, kNotNegative, kKept, "X", "learning rate at the end of a cosine schedule"},
     Setting{"warmup_steps", &C::warmup_steps, kCountOrZero, kKept, "N", "steps of linear warm-up"},
@@ -128,6 +147,22 @@ constexpr std::array kFormats{word_of_format(Format::bf16), word_of_format(Forma
                               word_of_format(Format::fp8_block), word_of_format(Format::mxfp8),
                               word_of_format(Format::nvfp4)};
 
+constexpr std::array kFp8Scalings{Word<nn::Fp8Scaling>{nn::Fp8Scaling::delayed, "delayed"},
+                                  Word<nn::Fp8Scaling>{nn::Fp8Scaling::current, "current"}};
+constexpr std::array kFp8Recipes{Word<quant::Fp8Recipe>{quant::Fp8Recipe::hybrid, "hybrid"},
+                                 Word<quant::Fp8Recipe>{quant::Fp8Recipe::e4m3, "e4m3"}};
+constexpr std::array kAmaxChoices{Word<quant::AmaxChoice>{quant::AmaxChoice::newest, "newest"},
+                                  Word<quant::AmaxChoice>{quant::AmaxChoice::greatest, "greatest"}};
+
+constexpr const auto& words_of(nn::Fp8Scaling) {
+  return kFp8Scalings;
+}
+constexpr const auto& words_of(quant::Fp8Recipe) {
+  return kFp8Recipes;
+}
+constexpr const auto& words_of(quant::AmaxChoice) {
+  return kAmaxChoices;
+}
 constexpr const auto& words_of(Backend) {
   return kBackends;
 }

@@ -52,13 +52,29 @@ std::array<std::int64_t, quant::kFormats> formats_of_line(const json& line) {
   return bytes;
 }
 
+// Returns the flops by format, which only lines of runs with number formats say.
+std::array<double, quant::kFormats> flops_of_line(const json& line) {
+  std::array<double, quant::kFormats> flops{};
+  if (!line.contains("flops_by_format")) return flops;
+  for (const auto& [name, value] : line.at("flops_by_format").items())
+    flops[static_cast<std::size_t>(quant::parse_format(name))] = value.get<double>();
+  return flops;
+}
+
+template <typename T>
+nlohmann::ordered_json not_zero_by_format(const std::array<T, quant::kFormats>& values) {
+  nlohmann::ordered_json result = nlohmann::ordered_json::object();
+  for (std::size_t format = 0; format < quant::kFormats; ++format)
+    if (values[format] != 0) result[std::string(name_of(static_cast<quant::Format>(format)))] = values[format];
+  return result;
+}
 }  // namespace
 
 nlohmann::ordered_json by_format(const std::array<std::int64_t, quant::kFormats>& bytes) {
-  nlohmann::ordered_json result = nlohmann::ordered_json::object();
-  for (std::size_t format = 0; format < quant::kFormats; ++format)
-    if (bytes[format] != 0) result[std::string(name_of(static_cast<quant::Format>(format)))] = bytes[format];
-  return result;
+  return not_zero_by_format(bytes);
+}
+nlohmann::ordered_json by_format(const std::array<double, quant::kFormats>& flops) {
+  return not_zero_by_format(flops);
 }
 
 std::string json_number(double value) {
@@ -82,6 +98,8 @@ std::string metrics_line(const StepMetrics& m) {
   if (m.skipped) line += ", \"skipped\": true";
   if (m.gathered_by_format[0] != m.gathered_bytes)
     line += ", \"gathered_by_format\": " + by_format(m.gathered_by_format).dump();
+  if (std::any_of(m.flops_by_format.begin() + 1, m.flops_by_format.end(), [](double flops) { return flops != 0; }))
+    line += ", \"flops_by_format\": " + by_format(m.flops_by_format).dump();
   return line + "}\n";
 }
 
@@ -99,6 +117,7 @@ StepMetrics parse_metrics_line(std::string_view line, const std::string& where) 
                   .gathered_bytes = all.at("gathered_bytes").get<std::int64_t>(),
                   .reduced_bytes = all.at("reduced_bytes").get<std::int64_t>(),
                   .gathered_by_format = formats_of_line(all),
+                  .flops_by_format = flops_of_line(all),
                   .valid_loss = std::nullopt,
                   .skipped = all.value("skipped", false)};
     if (all.contains("valid_loss")) m.valid_loss = number_of(all.at("valid_loss"));

@@ -12,7 +12,7 @@
 namespace tessera::run {
 namespace {
 
-constexpr std::array<std::string_view, 22> kSettings{"model",
+constexpr std::array<std::string_view, 27> kSettings{"model",
                                                      "ranks",
                                                      "tp",
                                                      "gtp",
@@ -24,6 +24,11 @@ constexpr std::array<std::string_view, 22> kSettings{"model",
                                                      "grad_wire",
                                                      "wire_format",
                                                      "wire_rules",
+                                                     "gemm_format",
+                                                     "gemm_rules",
+                                                     "fp8_scaling",
+                                                     "fp8_recipe",
+                                                     "tp_wire_format",
                                                      "recompute",
                                                      "activation_budget",
                                                      "sequence_parallel",

@@ -125,7 +125,7 @@ StepPlan plan_step(const PlanRequest& request) {
   const TrainConfig& config = request.config;
   StepPlan step;
   step.parameters = planned_parameters(request.model, types_of(config), mesh_of(config), config.sequence_parallel,
-                                       embedding_reads(config), wire_policy(config));
+                                       embedding_reads(config), wire_policy(config), product_policy(config));
   step.trace = trace_of(request, step);
   step.memory = lasting_memory(request, step);
   const predict::CostInput input{.model = request.model,
@@ -166,7 +166,7 @@ void check_budgets(const TrainConfig& config, const models::LlamaConfig& model) 
   if (!request.gather_budget && !request.reduce_budget) return;
   StepPlan step;
   step.parameters = planned_parameters(model, types_of(config), mesh_of(config), config.sequence_parallel,
-                                       embedding_reads(config), wire_policy(config));
+                                       embedding_reads(config), wire_policy(config), product_policy(config));
   const schedule::Trace trace = trace_of(request, step);
   const auto check = [&](const char* flag, const Budget& gather, const Budget& reduce) {
     try {

@@ -1,0 +1,77 @@
+// Scales of fp8 products that have one for a whole matrix, from the amaxes of earlier steps: constant within a step, so
+// that no message and no pass over memory stands before a product. Also how products in number formats are made.
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tessera/base/buffer.h"
+#include "tessera/base/cuda_stream.h"
+#include "tessera/ops/operand.h"
+#include "tessera/quant/delayed_scaling.h"
+
+namespace tessera::nn {
+
+enum class Fp8Scaling : std::uint8_t { delayed, current };
+
+struct ProductOptions {
+  quant::Fp8Recipe recipe = quant::Fp8Recipe::hybrid;
+  Fp8Scaling scaling = Fp8Scaling::delayed;
+  std::int64_t history = 16;  // steps; at least 1
+  quant::AmaxChoice choice = quant::AmaxChoice::greatest;
+  int margin = 0;
+  // In this format activations and gradients travel whose tokens are brought together over tp for products: bf16, or
+  // fp8 for fp8 products.
+  quant::Format tp_wire = quant::Format::bf16;
+};
+
+// Of one rank's inputs and output gradients. One thread; memory of the device, which only compute's lane reads and
+// writes.
+class DelayedScales {
+ public:
+  DelayedScales(const ProductOptions& options, base::Device device) : options_(options), device_(device) {}
+
+  // One more matrix; returns its number. Before any is used.
+  int add(std::string name, quant::Element element);
+  const std::vector<std::string>& names() const { return names_; }
+  std::int64_t size() const { return static_cast<std::int64_t>(elements_.size()); }
+  std::int64_t history_steps() const { return options_.history; }
+
+  // Whether an earlier step's amaxes are known. While they are not, matrices are quantized by their own amaxes, which
+  // fill the history: a multiplier of 1 would round gradients to zero.
+  bool are_known() const { return known_; }
+  // The host has seen that a step has counted.
+  void set_known() { known_ = size() > 0; }
+
+  ops::WholeScale scale(int number);
+  // Takes a matrix's greatest magnitude in this step.
+  float* amax(int number);
+
+  // After a step: the amaxes that it found, to be taken together over all ranks; then the multipliers of the next one.
+  // counts: of the device; 0: the step does not count. Null: it counts. Enqueued on `stream` if the device is a GPU.
+  std::span<float> found();
+  void update(const std::int32_t* counts, base::CudaStream stream);
+
+  // The state between steps: amaxes of the steps before, [history, size()], then multipliers [size()]. From and to host
+  // memory; waits for the device.
+  std::vector<float> state();
+  // Errors (InputError): another number of values.
+  void set_state(std::span<const float> values);
+
+ private:
+  void prepare();
+  std::int64_t values() const { return (options_.history + 1) * size(); }
+  float* history() { return numbers_.as<float>().data(); }
+  float* multipliers() { return history() + options_.history * size(); }
+  float* inverses() { return multipliers() + size(); }
+
+  ProductOptions options_;
+  base::Device device_;
+  std::vector<std::string> names_;
+  std::vector<quant::Element> elements_;
+  base::Buffer element_codes_;
+  base::Buffer numbers_;  // history, multipliers, inverses
+  bool known_ = false;
+};
+
+}  // namespace tessera::nn

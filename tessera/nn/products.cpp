@@ -1,0 +1,130 @@
+#include "tessera/nn/products.h"
+
+#include "tessera/base/error.h"
+#include "tessera/nn/collectives.h"
+#include "tessera/ops/gemm.h"
+
+namespace tessera::nn {
+namespace {
+
+using quant::Encoding, quant::Format;
+
+Encoding encoding_of(const Context& context, const Weight& weight, Role role) {
+  return role == Role::input ? input_encoding(weight.product)
+                             : gradient_encoding(weight.product, context.products.recipe);
+}
+
+int scale_number(const Weight& weight, Role role) {
+  return role == Role::input ? weight.input_scale : weight.gradient_scale;
+}
+
+bool is_delayed(const Context& context, const Weight& weight, Role role) {
+  return context.scales != nullptr && scale_number(weight, role) >= 0;
+}
+
+// Where the matrix's amax goes, for the scales of later steps. Evaluation leaves nothing behind.
+float* place_of_amax(Context& context, const Weight& weight, Role role) {
+  if (!is_delayed(context, weight, role) || !context.runtime.is_training()) return nullptr;
+  return context.scales->amax(scale_number(weight, role));
+}
+
+// The ranks' greatest. The steps before delayed scales are known leave no event of it: later ones do the same without.
+void take_greatest(Context& context, at::Tensor& amax, schedule::Pass pass, bool is_event) {
+  if (is_event) return all_reduce_tp(context, amax, comm::ReduceOp::max, pass);
+  reduce_unrecorded(context, amax, comm::ReduceOp::max);
+}
+
+// shared: tp ranks have other parts of the matrix.
+ops::WholeScale scale_of(Context& context, const Weight& weight, Role role, const at::Tensor& matrix, bool shared,
+                         schedule::Pass pass) {
+  const Encoding encoding = encoding_of(context, weight, role);
+  if (!ops::needs_whole(encoding)) return {};
+  const bool delayed = is_delayed(context, weight, role);
+  if (delayed && context.scales->are_known()) return context.scales->scale(scale_number(weight, role));
+  at::Tensor amax = ops::amax_of(matrix);
+  if (shared) take_greatest(context, amax, pass, !delayed);
+  return ops::whole_scale(encoding, amax);
+}
+
+Factor quantized(Context& context, const Weight& weight, Role role, const at::Tensor& matrix, bool shared,
+                 schedule::Pass pass, ops::Sides sides) {
+  const ops::WholeScale scale = scale_of(context, weight, role, matrix, shared, pass);
+  return {.matrix = {},
+          .operands =
+              quantize(matrix, encoding_of(context, weight, role), sides, scale, place_of_amax(context, weight, role))};
+}
+
+// Codes travel: the tokens of each rank are quantized before they are brought together.
+Factor gathered_codes(Context& context, const Weight& weight, Role role, const at::Tensor& own, std::int64_t tokens,
+                      schedule::Pass pass, ops::Sides sides) {
+  const Encoding encoding = encoding_of(context, weight, role);
+  const ops::WholeScale scale = scale_of(context, weight, role, own, /*shared=*/true, pass);
+  const at::Tensor codes = ops::fp8_codes(own, encoding, scale, place_of_amax(context, weight, role));
+  return {.matrix = {}, .operands = operands_of_codes(enter_tp(context, codes, tokens, pass), encoding, sides, scale)};
+}
+
+bool travels_quantized(const Context& context, const Weight& weight) {
+  return context.products.tp_wire == Format::fp8 && weight.product == Format::fp8 && context.sequence_parallel &&
+         context.tp_size() > 1;
+}
+
+}  // namespace
+
+void add_scales(Context& context, Weight& weight) {
+  if (weight.product != Format::fp8 || context.scales == nullptr) return;
+  const std::string& name = context.runtime.parameter(weight.id).spec.name;
+  weight.input_scale = context.scales->add(name + " input", encoding_of(context, weight, Role::input).element);
+  weight.gradient_scale = context.scales->add(name + " gradient", encoding_of(context, weight, Role::gradient).element);
+}
+
+Factor factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own, std::int64_t tokens,
+                        schedule::Pass pass, ops::Sides sides) {
+  if (travels_quantized(context, weight)) return gathered_codes(context, weight, role, own, tokens, pass, sides);
+  const at::Tensor whole = enter_tp(context, own, tokens, pass);
+  if (weight.product == Format::bf16) return {.matrix = whole, .operands = {}};
+  return quantized(context, weight, role, whole, /*shared=*/false, pass, sides);
+}
+
+Factor factor_of_columns(Context& context, const Weight& weight, Role role, const at::Tensor& part, schedule::Pass pass,
+                         ops::Sides sides) {
+  if (weight.product == Format::bf16) return {.matrix = part, .operands = {}};
+  return quantized(context, weight, role, part, /*shared=*/true, pass, sides);
+}
+
+namespace {
+// Multiplications and additions of a product with as many tokens.
+void count(Context& context, const Weight& weight, const Factor& factor, ops::Sides side) {
+  const bool by_rows = side == ops::Sides::rows;
+  const ops::Operand& operand = by_rows ? factor.operands.rows : factor.operands.columns;
+  const std::int64_t tokens = factor.matrix.defined() ? factor.matrix.size(0)
+                              : by_rows               ? operand.extent.rows
+                                                      : operand.extent.cols;
+  context.runtime.count_product(weight.product, 2 * tokens * weight.rows * weight.cols);
+}
+}  // namespace
+
+at::Tensor fprop(Context& context, const Weight& weight, const Factor& x) {
+  count(context, weight, x, ops::Sides::rows);
+  ConsumedWeight consumed(context, weight, context.pass);
+  if (weight.product == Format::bf16) return ops::gemm_fprop(x.matrix, consumed.tensor());
+  return multiply(x.operands.rows, consumed.operand(ops::Sides::rows), /*fast=*/weight.product == Format::fp8);
+}
+
+at::Tensor dgrad(Context& context, const Weight& weight, const Factor& dy) {
+  count(context, weight, dy, ops::Sides::rows);
+  ConsumedWeight consumed(context, weight, schedule::Pass::backward);
+  if (weight.product == Format::bf16) return ops::gemm_dgrad(dy.matrix, consumed.tensor());
+  return multiply(dy.operands.rows, consumed.operand(ops::Sides::columns));
+}
+
+void wgrad(Context& context, const Weight& weight, const Factor& dy, const Factor& x) {
+  produce_gradient(context, weight, [&](at::Tensor& gradient, bool accumulate) {
+    count(context, weight, dy, ops::Sides::columns);
+    if (weight.product == Format::bf16)
+      ops::gemm_wgrad(dy.matrix, x.matrix, gradient, accumulate);
+    else
+      multiply_into(dy.operands.columns, x.operands.columns, gradient, accumulate);
+  });
+}
+
+}  // namespace tessera::nn

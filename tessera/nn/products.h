@@ -1,0 +1,38 @@
+// The three products of a linear layer's weight, in the number format that the weight says. In another one than bf16
+// what is multiplied is quantized first; sums and results are as those of bf16 products.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include "tessera/nn/weight.h"
+#include "tessera/ops/operand.h"
+
+namespace tessera::nn {
+
+enum class Role : std::uint8_t { input, gradient };  // of a matrix: of the layer's x, or of the gradient of its y
+
+// A matrix as products take it: as it is for bf16, else its operands.
+struct Factor {
+  at::Tensor matrix;
+  ops::Operands operands;
+};
+
+// Gives a weight of fp8 products its place among the context's delayed scales, if those are delayed. Before the first
+// step, on every rank in the same order.
+void add_scales(Context& context, Weight& weight);
+
+// own: this rank's tokens of a matrix whose rows sequence parallelism has cut; without it, all of the matrix. `tokens`
+// of the whole. Collective over tp.
+Factor factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own, std::int64_t tokens,
+                        schedule::Pass pass, ops::Sides sides);
+// part: this rank's columns of a matrix that has others on the other tp ranks. All of them share a scale.
+Factor factor_of_columns(Context& context, const Weight& weight, Role role, const at::Tensor& part, schedule::Pass pass,
+                         ops::Sides sides);
+
+// y = x w^T; needs x by its rows. Consumes the weight in the context's pass.
+at::Tensor fprop(Context& context, const Weight& weight, const Factor& x);
+// dx = dy w; needs dy by its rows.
+at::Tensor dgrad(Context& context, const Weight& weight, const Factor& dy);
+// dw = dy^T x; needs both by their columns. Produces the weight's gradient; nothing for a frozen weight.
+void wgrad(Context& context, const Weight& weight, const Factor& dy, const Factor& x);
+
+}  // namespace tessera::nn

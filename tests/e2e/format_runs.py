@@ -1,0 +1,39 @@
+"""Small runs in number formats, of a model of which no tile divides anything."""
+import json
+
+from program import ROOT, bits, run, scratch, tessera, write_tokens
+
+FORMATS = ("fp8", "fp8_block", "mxfp8", "nvfp4")
+STEPS = 4
+# Tiles of 16, 32 and 128 divide none of these; 4-bit numbers need even ones.
+SIZES = {"hidden_size": 72, "intermediate_size": 332, "num_hidden_layers": 2, "num_attention_heads": 6,
+         "num_key_value_heads": 2, "head_dim": 12}
+POISON = ("--debug-poison", "on", "--gather-budget", "min", "--reduce-budget", "min")
+
+
+class FormatRuns:
+    """Of a TestCase, whose class names the folder."""
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch(cls.__name__.lower())
+        cls.data = write_tokens(cls.folder / "tokens", 131)
+        cls.model = cls.folder / "model.json"
+        cls.model.write_text(json.dumps(json.loads((ROOT / "configs" / "llama-tiny-odd" / "config.json").read_text()) | SIZES))
+
+    def flags(self, name, mesh, wire, *more, dtype="bf16"):
+        tp, gtp, dp = mesh
+        return ["train", "--model", self.model, "--data", self.data, "--global-batch", 24, "--seq-len", 32, "--seed", 7,
+                "--dtype", dtype, "--wire-format", wire, "--tp", tp, "--gtp", gtp, "--dp", dp, "--out", self.folder / name,
+                *more]
+
+    def train(self, name, mesh, wire, *more, steps=STEPS):
+        tessera(*self.flags(name, mesh, wire, "--steps", steps, *more))
+        return bits(self.folder / name)
+
+    def refused(self, *more, expect, wire="mxfp8", mesh=(1, 2, 1), **options):
+        result = run(*self.flags("refused", mesh, wire, "--steps", 1, *more, **options))
+        self.assertEqual(2, result.returncode, result.stderr)
+        for word in expect:
+            self.assertIn(word, result.stderr)
+        self.assertEqual(1, result.stderr.count("\n"), result.stderr)
+        self.assertFalse((self.folder / "refused").exists())

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Products in number formats: within a format the layout does not change the result, training goes on as in bf16, scales that
+come from earlier steps are part of a checkpoint, and what cannot be done is refused."""
+import json
+import unittest
+
+from format_runs import FORMATS, POISON, STEPS, FormatRuns
+from program import bits, metrics, tessera
+from summary import run_cases
+
+# Formats of products with formats of weights on the wire: the weight as it travels, unpacked and quantized again, or bf16.
+PAIRS = (("fp8", "fp8"), ("fp8", "nvfp4"), ("fp8_block", "fp8_block"), ("fp8_block", "bf16"), ("mxfp8", "bf16"),
+         ("nvfp4", "nvfp4"))
+PARALLEL = ("--sequence-parallel", "on")
+CURRENT = ("--fp8-scaling", "current")
+
+
+class Products(FormatRuns, unittest.TestCase):
+    def products(self, name, mesh, product, wire, *more, steps=STEPS):
+        return self.train(name, mesh, wire, "--gemm-format", product, *more, steps=steps)
+
+    def same(self, product, wire, *runs):
+        """Runs of (mesh, flags) with the same bits."""
+        found = [self.products(f"{product}-{wire}-{'-'.join(map(str, (*mesh, *more)))}", mesh, product, wire, *more)
+                 for mesh, *more in runs]
+        for (mesh, *more), got in zip(runs, found):
+            self.assertEqual(found[0], got, (product, wire, mesh, more))
+        return found[0]
+
+    def test_layouts_do_not_change_the_result(self):
+        for product, wire in PAIRS:
+            self.same(product, wire, [(1, 1, 1)], [(1, 3, 1), *POISON], [(1, 4, 1), "--debug-delays", 3])
+            self.same(product, wire, [(2, 1, 1), *PARALLEL], [(2, 2, 1), *PARALLEL, *POISON])
+        self.same("fp8", "fp8", [(1, 1, 2)], [(1, 2, 2)], [(1, 2, 2), "--zero", "off"])
+        self.same("fp8", "fp8", [(1, 1, 1), *CURRENT], [(1, 3, 1), *CURRENT])
+        self.same("fp8", "bf16", [(2, 1, 1), *CURRENT], [(2, 2, 1), *CURRENT, *POISON])
+
+    def test_recomputation_does_not_change_the_result(self):
+        for product in ("fp8", "nvfp4"):
+            self.same(product, "fp8", *([(2, 1, 1), "--recompute", policy] for policy in ("none", "selective", "full")))
+
+    def test_training_goes_on_as_in_bf16(self):
+        losses = {"bf16": self.train("plain", (1, 2, 1), "bf16")["steps"]}
+        for product in FORMATS:
+            losses[product] = self.products(f"plain-{product}", (1, 2, 1), product, "bf16")["steps"]
+        for more in (CURRENT, ("--fp8-recipe", "e4m3"), ("--fp8-history", 1), ("--fp8-amax", "newest"), ("--fp8-margin", 3)):
+            losses[more] = self.products("plain-" + "-".join(map(str, more)), (1, 2, 1), "fp8", "bf16", *more)["steps"]
+        for product, steps in losses.items():
+            self.assertLess(steps[-1][1], steps[0][1], product)
+            self.assertLess(abs(steps[-1][1] - losses["bf16"][-1][1]), 0.03, product)
+        # Of a history of one step the greatest amax is the newest.
+        self.assertEqual(losses[("--fp8-history", 1)], losses.pop(("--fp8-amax", "newest")))
+        self.assertEqual(len(losses), len({str(steps) for steps in losses.values()}))
+
+    def test_activations_that_travel_quantized_change_no_bit(self):
+        """A gather in bf16 followed by the quantization with the scale of the whole gives what codes give that travelled."""
+        for more in ((), CURRENT):
+            flags = (*PARALLEL, *more)
+            name = f"wire{len(more)}"
+            plain = self.products(name, (2, 1, 1), "fp8", "fp8", *flags)
+            self.assertEqual(plain, self.products(f"{name}-codes", (2, 1, 1), "fp8", "fp8", *flags, "--tp-wire-format", "fp8"))
+            self.assertEqual(plain, self.products(f"{name}-codes-3", (2, 3, 1), "fp8", "fp8", *flags, "--tp-wire-format", "fp8",
+                                                  *POISON))
+
+    def test_a_resumed_run_goes_on_alike(self):
+        for product, more in (("fp8", ()), ("fp8", CURRENT), ("fp8_block", ())):
+            name = f"{product}-{len(more)}"
+            whole = self.products(f"whole-{name}", (1, 2, 1), product, "fp8", *more)
+            self.products(f"part-{name}", (1, 3, 1), product, "fp8", "--schedule-steps", STEPS, *more, steps=2)
+            out = self.folder / f"rest-{name}"
+            tessera("train", "--resume", self.folder / f"part-{name}" / "checkpoints" / "step-00000002", "--gtp", 4, "--steps",
+                    STEPS, "--out", out)
+            rest = bits(out)
+            self.assertEqual(whole["tensors"], rest["tensors"], name)
+            self.assertEqual(whole["steps"][2:], rest["steps"], name)
+
+    def test_a_history_of_other_matrices_begins_again(self):
+        self.products("before", (1, 2, 1), "fp8", "fp8", "--schedule-steps", STEPS, steps=2)
+        for more in (("--fp8-history", 4), ("--gemm-rules", "layers.0.*=bf16"), ("--gemm-format", "bf16")):
+            out = self.folder / f"after-{'-'.join(map(str, more))}"
+            tessera("train", "--resume", self.folder / "before" / "checkpoints" / "step-00000002", "--steps", STEPS, "--out", out,
+                    *more)
+            self.assertEqual(4, metrics(out)[-1]["step"])
+
+    def test_flops_are_counted_by_format(self):
+        self.products("counted", (2, 2, 1), "fp8", "fp8", "--gemm-rules", "layers.1.mlp.down.weight=fp8_block")
+        summary = json.loads((self.folder / "counted" / "summary.json").read_text())
+        lines = metrics(self.folder / "counted")
+        self.assertEqual("fp8", summary["gemm_format"])
+        self.assertEqual({"bf16", "fp8", "fp8_block"}, set(summary["flops"]))
+        tokens, hidden, inner, heads = 24 * 32, 72, 332, 12
+        down = 2 * 3 * tokens * hidden * inner
+        layer = 2 * 3 * tokens * (hidden * (6 + 2 * 2) * heads + 6 * heads * hidden + hidden * 2 * inner) + down
+        self.assertEqual({"fp8": 2.0 * layer - down, "fp8_block": down, "bf16": 2 * 3 * tokens * hidden * 131},
+                         lines[-1]["flops_by_format"])
+        self.assertEqual(summary["flops"]["fp8"], sum(line["flops_by_format"]["fp8"] for line in lines))
+
+    def test_what_cannot_be_done_is_refused(self):
+        gemm = ("--gemm-format", "fp8")
+        for dtype in ("fp32", "fp64"):
+            self.refused(*gemm, dtype=dtype, wire="bf16", expect=["--gemm-format", "fp8", "--dtype bf16"])
+        self.refused("--gemm-format", "int8", wire="bf16", expect=["--gemm-format", "int8", "fp8_block"])
+        self.refused("--gemm-rules", "nobody=fp8", wire="bf16", expect=["--gemm-rules", "nobody"])
+        self.refused("--gemm-rules", "embedding.*=fp8", wire="bf16", expect=["embedding.weight", "no products"])
+        self.refused("--gemm-format", "fp8_block", "--fp8-scaling", "current", wire="bf16",
+                     expect=["--fp8-scaling", "--gemm-format fp8"])
+        self.refused(*gemm, "--fp8-history", 0, wire="bf16", expect=["--fp8-history", "1"])
+        self.refused(*gemm, "--tp-wire-format", "nvfp4", wire="bf16", expect=["--tp-wire-format", "nvfp4", "fp8"])
+        self.refused(*gemm, "--tp-wire-format", "fp8", wire="bf16", expect=["--tp-wire-format", "--tp above 1"])
+
+
+if __name__ == "__main__":
+    run_cases()

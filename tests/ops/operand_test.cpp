@@ -1,0 +1,225 @@
+// Products in number formats, on a CPU and on a GPU, against products of the values that the codes stand for.
+#include "tessera/ops/operand.h"
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tessera/base/error.h"
+#include "tests/ops/values.h"
+
+namespace tessera::ops::test {
+namespace {
+using quant::Encoding, quant::Extent, quant::Format, quant::Fp8Recipe;
+using testing::HasSubstr, testing::ThrowsMessage;
+
+struct LayerExtents {
+  std::int64_t tokens, out, in;
+};
+constexpr LayerExtents kLayers[] = {{1, 1, 1},    {7, 96, 80}, {33, 17, 129}, {64, 288, 272},
+                                    {300, 80, 5}, {0, 16, 16}, {16, 0, 16},   {160, 144, 400}};
+
+// The values of a matrix after it went through an encoding, by the definition of quant/.
+at::Tensor rounded(const at::Tensor& matrix, const Encoding& encoding, const WholeScale& whole = {}) {
+  at::Tensor source = matrix.cpu().contiguous();
+  const bool odd = encoding.element == quant::Element::e2m1 && source.size(1) % 2 != 0;
+  if (odd) source = at::cat({source, at::zeros({source.size(0), 1}, source.options())}, 1).contiguous();
+  const Extent extent{source.size(0), source.size(1)};
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(extent.elements()) + 1);
+  std::vector<float> scales(static_cast<std::size_t>(scale_extent(encoding, extent).elements()) + 1);
+  float amax = 0;
+  const quant::Quantized target{codes.data(), scales.data(), &amax};
+  quantize({source.const_data_ptr(), quant::DType::bf16}, extent, encoding, target);
+  if (whole.multiplier.defined()) {
+    const float multiplier = whole.multiplier.cpu().item<float>();
+    cast({source.const_data_ptr(), quant::DType::bf16}, extent, encoding, {.end = extent.elements()}, {&multiplier, 1},
+         codes.data());
+    scales[0] = whole.inverse.cpu().item<float>();
+  }
+  at::Tensor values = at::empty({extent.rows, extent.cols}, at::kFloat);
+  dequantize(target, extent, encoding, values.mutable_data_ptr<float>());
+  return values.narrow(1, 0, matrix.size(1)).to(at::kDouble);
+}
+
+class OperandTest : public testing::TestWithParam<at::DeviceType> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == at::kCUDA && !has_cuda()) GTEST_SKIP() << "no CUDA device";
+  }
+  at::TensorOptions bf16() const { return at::TensorOptions(at::kBFloat16).device(GetParam()); }
+  bool on_gpu() const { return GetParam() == at::kCUDA; }
+  std::vector<Format> formats() const {
+    if (on_gpu()) return {Format::fp8, Format::fp8_block};
+    return {Format::fp8, Format::fp8_block, Format::mxfp8, Format::nvfp4};
+  }
+  // Sums of n products in fp32 on a CPU. Hopper keeps fewer bits of the parts of a sum: 14 of the greatest one in 32,
+  // and of a fast product's whole sum.
+  double bound(double terms, bool fast) const {
+    if (!on_gpu()) return (terms + 2) * std::ldexp(1.0, -24);
+    return fast ? std::ldexp(terms + 32, -13) : std::ldexp(1.0, -11);
+  }
+  void expect_product(const at::Tensor& got, const at::Tensor& left, const at::Tensor& right, bool fast = false) const {
+    const at::Tensor exact = left.matmul(right.t()), magnitude = left.abs().matmul(right.abs().t());
+    const double once = got.scalar_type() == at::kBFloat16 ? 1.01 * roundoff(at::kBFloat16) : 0;
+    const double sums = bound(static_cast<double>(left.size(1)), fast);
+    const Values expected = values_of(exact), sizes = values_of(magnitude);
+    ASSERT_EQ(got.sizes(), exact.sizes());
+    expect_near(values_of(got), expected,
+                [&](std::size_t i) { return sums * sizes[i] + once * std::abs(expected[i]) + 1e-37; });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Devices, OperandTest, testing::Values(at::kCPU, at::kCUDA),
+                         [](const auto& device) { return device.param == at::kCPU ? "Cpu" : "Cuda"; });
+
+WholeScale scale_for(const at::Tensor& matrix, const Encoding& encoding) {
+  return needs_whole(encoding) ? whole_scale(encoding, amax_of(matrix)) : WholeScale();
+}
+
+// Parts of very different sizes, so that a wrong scale shows.
+at::Tensor uneven(at::IntArrayRef shape, std::uint64_t seed, const at::TensorOptions& options) {
+  at::Tensor values = random_tensor(shape, seed, at::TensorOptions(at::kFloat));
+  for (std::int64_t row = 0; row < shape[0]; ++row)
+    values[row].mul_(std::ldexp(1.0, static_cast<int>(row * 7 / 128 % 5 - 2)));
+  for (std::int64_t col = 0; col < shape[1]; ++col)
+    values.select(1, col).mul_(std::ldexp(1.0, static_cast<int>(col / 16 % 4)));
+  return values.to(options);
+}
+
+TEST_P(OperandTest, ThreeProductsOfALayer) {
+  for (const Format format : formats())
+    for (const Fp8Recipe recipe : {Fp8Recipe::hybrid, Fp8Recipe::e4m3})
+      for (const LayerExtents& e : kLayers) {
+        SCOPED_TRACE(testing::Message() << name_of(format) << " tokens " << e.tokens << " out " << e.out << " in "
+                                        << e.in);
+        const Encoding of_x = input_encoding(format), of_dy = gradient_encoding(format, recipe);
+        const Encoding of_w = weight_encoding(format);
+        const at::Tensor x = uneven({e.tokens, e.in}, 1, bf16()), dy = uneven({e.tokens, e.out}, 2, bf16());
+        const at::Tensor w = uneven({e.out, e.in}, 3, bf16());
+        const WholeScale scale_x = scale_for(x, of_x), scale_dy = scale_for(dy, of_dy), scale_w = scale_for(w, of_w);
+        const Operands input = quantize(x, of_x, Sides::both, scale_x);
+        const Operands gradient = quantize(dy, of_dy, Sides::both, scale_dy);
+
+        const at::Tensor y = multiply(input.rows, weight_operand(w, format, Sides::rows, scale_w), /*fast=*/true);
+        expect_product(y, rounded(x, of_x), rounded(w, of_w), format == Format::fp8);
+        const at::Tensor dx = multiply(gradient.rows, weight_operand(w, format, Sides::columns, scale_w));
+        expect_product(dx, rounded(dy, of_dy), rounded(w.t().contiguous(), of_w));
+        at::Tensor dw = at::empty({e.out, e.in}, bf16().dtype(at::kFloat));
+        multiply_into(gradient.columns, input.columns, dw, /*accumulate=*/false);
+        expect_product(dw, rounded(dy.t().contiguous(), of_dy), rounded(x.t().contiguous(), of_x));
+      }
+}
+
+TEST_P(OperandTest, AGradientIsWrittenRoundedOrAdded) {
+  for (const Format format : formats()) {
+    const Encoding encoding = input_encoding(format);
+    const at::Tensor a = uneven({40, 50}, 1, bf16()), b = uneven({24, 50}, 2, bf16());
+    const Operands left = quantize(a, encoding, Sides::rows, scale_for(a, encoding));
+    const Operands right = quantize(b, encoding, Sides::rows, scale_for(b, encoding));
+    at::Tensor exact = at::empty({40, 24}, bf16().dtype(at::kFloat)), rounded_once = at::empty({40, 24}, bf16());
+    multiply_into(left.rows, right.rows, exact, false);
+    multiply_into(left.rows, right.rows, rounded_once, false);
+    EXPECT_TRUE(same_bits(rounded_once, exact.to(at::kBFloat16))) << name_of(format);
+    EXPECT_TRUE(same_bits(rounded_once, multiply(left.rows, right.rows))) << name_of(format);
+    at::Tensor sum = exact.clone();
+    multiply_into(left.rows, right.rows, sum, true);
+    EXPECT_TRUE(same_bits(sum, at::add(exact, exact))) << name_of(format);
+  }
+}
+
+TEST_P(OperandTest, AStoredWeightIsTheSameAsOneOfBf16) {
+  for (const Format format : formats()) {
+    if (format == Format::mxfp8) continue;  // see the next test
+    for (const auto& [rows, cols] : {std::pair<std::int64_t, std::int64_t>{80, 288}, {130, 34}, {16, 16}}) {
+      const Encoding encoding = weight_encoding(format);
+      const at::Tensor w = uneven({rows, cols}, 5, bf16()), host = w.cpu();
+      const Extent extent{rows, cols};
+      at::Tensor codes = at::empty({data_bytes(encoding.element, extent.elements())}, at::kByte);
+      at::Tensor scales = at::empty({4 * scale_extent(encoding, extent).elements()}, at::kByte);
+      at::Tensor amax = at::empty({1}, at::kFloat);
+      quantize({host.const_data_ptr(), quant::DType::bf16}, extent, encoding,
+               {codes.mutable_data_ptr<std::uint8_t>(), scales.mutable_data_ptr(), amax.mutable_data_ptr<float>()});
+      codes = codes.to(GetParam());
+      scales = scales.to(GetParam());
+      const quant::Quantized planes{static_cast<std::uint8_t*>(codes.mutable_data_ptr()), scales.mutable_data_ptr(),
+                                    amax.mutable_data_ptr<float>()};
+      const at::Tensor other_rows = uneven({48, cols}, 6, bf16()), other_columns = uneven({48, rows}, 7, bf16());
+      const Encoding of_x = input_encoding(format);
+      for (const Sides side : {Sides::rows, Sides::columns}) {
+        const at::Tensor& x = side == Sides::rows ? other_rows : other_columns;
+        const Operands left = quantize(x, of_x, Sides::rows, scale_for(x, of_x));
+        EXPECT_TRUE(same_bits(multiply(left.rows, weight_operand(planes, extent, encoding, side, w.device())),
+                              multiply(left.rows, weight_operand(w, format, side, scale_for(w, encoding)))))
+            << name_of(format) << " " << rows << " x " << cols;
+      }
+    }
+  }
+}
+
+TEST(OperandOfTiles, AlongRowsDoesNotServeColumns) {
+  const Encoding encoding = weight_encoding(Format::mxfp8);
+  EXPECT_THAT(
+      [&] {
+        weight_operand(quant::Quantized{}, {32, 32}, encoding, Sides::columns, at::kCPU);
+      },
+      ThrowsMessage<Error>(HasSubstr("tiles of 1 x 32")));
+}
+
+TEST_P(OperandTest, CodesThatTravelledGiveTheSameProducts) {
+  for (const quant::Element element : {quant::Element::e4m3, quant::Element::e5m2}) {
+    const Encoding encoding{.element = element};
+    const at::Tensor x = uneven({37, 50}, 1, bf16()), w = uneven({50, 37}, 2, bf16());
+    const WholeScale scale = scale_for(x, encoding);
+    const Operands whole = quantize(x, encoding, Sides::both, scale);
+    const at::Tensor parts =
+        at::cat({fp8_codes(x.narrow(0, 0, 20), encoding, scale), fp8_codes(x.narrow(0, 20, 17), encoding, scale)});
+    const Operands joined = operands_of_codes(parts, encoding, Sides::both, scale);
+    const Operand by_rows = quantize(w.t().contiguous(), {}, Sides::rows, scale_for(w, {})).rows;
+    EXPECT_TRUE(same_bits(multiply(whole.rows, by_rows), multiply(joined.rows, by_rows)));
+    const Operand by_columns = quantize(w, {}, Sides::rows, scale_for(w, {})).rows;
+    EXPECT_TRUE(same_bits(multiply(whole.columns, by_columns), multiply(joined.columns, by_columns)));
+  }
+}
+
+TEST_P(OperandTest, AnAmaxIsTakenAndNotANumbers) {
+  at::Tensor x = uneven({5, 40}, 1, bf16());
+  const float greatest = x.abs().max().item<float>();
+  x[2][3] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(greatest, amax_of(x).item<float>());
+  at::Tensor place = at::full({2}, 0.25F, bf16().dtype(at::kFloat));
+  quantize(x, {}, Sides::rows, whole_scale({}, amax_of(x)), static_cast<float*>(place.mutable_data_ptr()) + 1);
+  EXPECT_EQ(0.25F, place[0].item<float>());
+  EXPECT_EQ(greatest, place[1].item<float>());
+  EXPECT_EQ(448.0F / greatest, whole_scale({}, amax_of(x)).multiplier.item<float>());
+}
+
+// Saturation would hide an infinite element: the step is skipped since its norm is not finite.
+TEST_P(OperandTest, AnInfiniteAmaxShowsInTheProduct) {
+  at::Tensor x = uneven({20, 40}, 1, bf16()), w = uneven({8, 40}, 2, bf16());
+  x[2][3] = std::numeric_limits<float>::infinity();
+  const Operands left = quantize(x, {}, Sides::rows, whole_scale({}, amax_of(x)));
+  const Operands right = quantize(w, {}, Sides::rows, whole_scale({}, amax_of(w)));
+  EXPECT_TRUE(multiply(left.rows, right.rows).isnan().all().item<bool>());
+}
+
+TEST_P(OperandTest, WhatDoesNotFitIsRefused) {
+  const at::Tensor x = uneven({20, 40}, 1, bf16()), w = uneven({8, 48}, 2, bf16());
+  const Operands left = quantize(x, {}, Sides::rows, scale_for(x, {}));
+  const Operands right = quantize(w, {}, Sides::rows, scale_for(w, {}));
+  EXPECT_THAT([&] { multiply(left.rows, right.rows); }, ThrowsMessage<Error>(HasSubstr("rows of 40 and of 48")));
+  EXPECT_THAT([&] { multiply(left.rows, left.columns); }, ThrowsMessage<Error>(HasSubstr("undefined")));
+  EXPECT_THAT([&] { amax_of(x.to(at::kFloat)); }, ThrowsMessage<Error>(HasSubstr("bf16")));
+  if (on_gpu()) {
+    EXPECT_THAT([&] { quantize(x, input_encoding(Format::mxfp8), Sides::rows, {}); },
+                ThrowsMessage<Error>(HasSubstr("tiles of 1 x 32")));
+  }
+}
+
+}  // namespace
+}  // namespace tessera::ops::test
