@@ -69,12 +69,7 @@ void check_formats(const TrainConfig& config, const models::LlamaConfig& model) 
     throw InputError("--wire-{}: got {} with --dtype {}, expected it with --dtype bf16",
                      other == policy.rules.end() ? "format" : "rules", name_of(asked), name_of(config.dtype));
   std::vector<std::string> names;
-  std::vector<shard::ParameterSpec> specs = models::llama_parameters(model, static_cast<int>(config.tp), false);
-  models::set_embedding_reads(specs, model, embedding_reads(config));
-  for (shard::ParameterSpec& spec : specs) {
-    shard::set_encoding(spec, policy, {.model = config.dtype});
-    names.push_back(std::move(spec.name));
-  }
+  for (const auto& [name, format] : weight_formats(config, model)) names.push_back(name);
   shard::check_rules(shard::parse_wire_rules(config.wire_rules, "--wire-rules"), names, "--wire-rules");
 }
 
@@ -132,6 +127,18 @@ TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_
     throw InputError("--global-batch: got {}, expected a multiple of --micro-batch {} * --gtp {} * --dp {} = {}",
                      config.global_batch, config.micro_batch, config.gtp, config.dp, blocks);
   return config;
+}
+
+std::map<std::string, quant::Format> weight_formats(const TrainConfig& config, const models::LlamaConfig& model) {
+  const shard::WirePolicy policy = wire_policy(config);
+  std::map<std::string, quant::Format> formats;
+  std::vector<shard::ParameterSpec> specs = models::llama_parameters(model, static_cast<int>(config.tp), false);
+  models::set_embedding_reads(specs, model, embedding_reads(config));
+  for (shard::ParameterSpec& spec : specs) {
+    shard::set_encoding(spec, policy, {.model = config.dtype});
+    formats[spec.name] = spec.encoding ? quant::format_of(*spec.encoding) : quant::Format::bf16;
+  }
+  return formats;
 }
 
 shard::WirePolicy wire_policy(const TrainConfig& config) {

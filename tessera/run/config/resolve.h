@@ -3,6 +3,7 @@
 // fit. What the data must hold is checked where it is opened (data.h).
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,6 +31,10 @@ TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_
 int gtp_ranks_of_node(const TrainConfig& config);
 // The number formats of weights. The output layer is bf16 unless a rule says otherwise.
 shard::WirePolicy wire_policy(const TrainConfig& config);
+// The number format of every parameter by name: what the policy says of matrices, else bf16, which stands for the type
+// of
+// --dtype here. tp and seq_len are filled in. Errors (InputError): a format that a parameter cannot have.
+std::map<std::string, quant::Format> weight_formats(const TrainConfig& config, const models::LlamaConfig& model);
 // The tokens of a microbatch, seq_len filled in, and how the embedding reads them.
 shard::RowReads embedding_reads(const TrainConfig& config);
 
