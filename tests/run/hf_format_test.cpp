@@ -97,6 +97,46 @@ TEST_P(HfFormats, AreImportedAsTheValuesThatTheyStandFor) {
   EXPECT_TRUE(changed);
 }
 
+TEST_P(HfFormats, HaveTheTypesAndShapesThatProgramsForInferenceRead) {
+  make();
+  std::map<std::string, std::pair<std::string, std::vector<std::int64_t>>> found;
+  for (const auto& entry : fs::directory_iterator(folder())) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const checkpoint::SafetensorsFile file(entry.path());
+    for (const auto& [name, tensor] : file.entries()) found[name] = {tensor.dtype, tensor.dims};
+  }
+  const auto expect = [&](const std::string& name, const std::string& type, const std::vector<std::int64_t>& dims) {
+    EXPECT_EQ(found.at(name), std::make_pair(type, dims)) << name;
+  };
+  for (const HfTensor& tensor : hf_tensors(even_llama())) {
+    const std::string& name = tensor.hf_name;
+    const std::int64_t rows = tensor.box.rows, cols = tensor.box.cols;
+    const auto parts = [](std::int64_t extent, std::int64_t of) { return (extent + of - 1) / of; };
+    if (!name.ends_with("_proj.weight")) {
+      expect(name, "BF16", tensor.dims);
+      continue;
+    }
+    if (GetParam() == Format::nvfp4)
+      expect(name, "U8", {rows, cols / 2});
+    else
+      expect(name, "F8_E4M3", {rows, cols});
+    switch (GetParam()) {
+      case Format::fp8:
+        expect(name + "_scale", "F32", {1});
+        break;
+      case Format::fp8_block:
+        expect(name + "_scale_inv", "F32", {parts(rows, 128), parts(cols, 128)});
+        break;
+      case Format::mxfp8:
+        expect(name + "_scale", "U8", {rows, parts(cols, 32)});
+        break;
+      default:
+        expect(name + "_scale", "F8_E4M3", {rows, parts(cols, 16)});
+        expect(name + "_scale_2", "F32", {});
+    }
+  }
+}
+
 TEST_P(HfFormats, SayHowTheyAreQuantized) {
   make();
   const json config = json::parse(slurp(folder() / "config.json"));
@@ -110,6 +150,18 @@ TEST_P(HfFormats, SayHowTheyAreQuantized) {
     other["quantization_config"]["weight_block_size"] = {64, 64};
     spill(folder() / "config.json", other.dump());
     EXPECT_NE(fault().find("quantization_config: expected weight_block_size [128,128]"), std::string::npos) << fault();
+    other["quantization_config"] = {{"quant_method", "gptq"}, {"bits", 4}};
+    spill(folder() / "config.json", other.dump());
+    EXPECT_NE(fault().find("quantization_config: expected quant_method \"fp8\""), std::string::npos) << fault();
+  }
+  if (GetParam() == Format::nvfp4) {
+    json other = json::parse(slurp(folder() / "hf_quant_config.json"));
+    EXPECT_EQ(other["quantization"]["quant_algo"], "NVFP4");
+    EXPECT_EQ(other["quantization"]["group_size"], 16);
+    other["quantization"]["quant_algo"] = "W4A16_AWQ";
+    spill(folder() / "hf_quant_config.json", other.dump());
+    EXPECT_NE(fault().find("hf_quant_config.json: quantization: expected quant_algo \"NVFP4\""), std::string::npos)
+        << fault();
   }
 }
 
