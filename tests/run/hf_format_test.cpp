@@ -165,6 +165,23 @@ TEST_P(HfFormats, SayHowTheyAreQuantized) {
   }
 }
 
+TEST(HfFormatNotes, SayWhichBlocksTransformersMisreads) {
+  const auto is_misread = [](std::int64_t rows, std::int64_t cols) {
+    return is_misread_by_transformers(Format::fp8_block, {rows, cols});
+  };
+  EXPECT_FALSE(is_misread(128, 256) || is_misread(64, 14336) || is_misread(3, 5));
+  EXPECT_TRUE(is_misread(129, 128) && is_misread(256, 288) && is_misread(576, 7168));
+  EXPECT_FALSE(is_misread_by_transformers(Format::mxfp8, {129, 288}));
+  const TemporaryFolder root;
+  models::LlamaConfig config = even_llama();
+  write_llama(root / "c", config, DType::bf16);
+  EXPECT_FALSE(convert(root / "c", root / "a", {.format = Format::fp8_block}).contains("note"));
+  config.intermediate_size = 130;
+  write_llama(root / "c", config, DType::bf16);
+  const ConvertReport report = convert(root / "c", root / "b", {.format = Format::fp8_block});
+  EXPECT_NE(report["note"].get<std::string>().find("gate_proj.weight of 130 x 20"), std::string::npos) << report;
+}
+
 INSTANTIATE_TEST_SUITE_P(Formats, HfFormats,
                          ::testing::Values(Format::fp8, Format::fp8_block, Format::mxfp8, Format::nvfp4),
                          [](const auto& info) { return std::string(name_of(info.param)); });

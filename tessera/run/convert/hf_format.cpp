@@ -103,6 +103,11 @@ std::vector<quant::bfloat16> format_values(quant::Format format, const std::vect
   return values;
 }
 
+bool is_misread_by_transformers(quant::Format format, quant::Extent matrix) {
+  const auto is_uneven = [](std::int64_t extent) { return extent > 128 && extent % 128 != 0; };
+  return format == quant::Format::fp8_block && (is_uneven(matrix.rows) || is_uneven(matrix.cols));
+}
+
 void remove_quantization_config(nlohmann::json& config, const std::string& where) {
   if (!config.is_object() || !config.contains("quantization_config")) return;
   const nlohmann::json& said = config["quantization_config"];

@@ -3,7 +3,7 @@
 //
 //   fp8        NAME [M, K] E4M3, NAME_scale [1] fp32
 //   fp8_block  NAME [M, K] E4M3, NAME_scale_inv [ceil(M/128), ceil(K/128)] fp32
-//              as DeepSeek's, which transformers reads
+//              as DeepSeek's, which transformers reads (but see is_misread_by_transformers)
 //   mxfp8      NAME [M, K] E4M3, NAME_scale [M, ceil(K/32)] E8M0 in bytes
 //   nvfp4      NAME [M, K/2] bytes, NAME_scale [M, ceil(K/16)] E4M3, NAME_scale_2 [] fp32, amax / 2688
 //              as ModelOpt's
@@ -46,6 +46,11 @@ std::optional<quant::Format> stored_format(
 // amax's place.
 std::vector<quant::bfloat16> format_values(quant::Format format, const std::vector<std::vector<std::byte>>& stored,
                                            quant::Extent matrix);
+
+// Returns whether transformers (tried: 5.24) does not give a matrix its values. It takes an fp8_block matrix's blocks
+// to be M / ceil(M/128) x K / ceil(K/128): right where an extent is at most 128 or a multiple of it. Other extents it
+// refuses, or applies scales to the wrong elements.
+bool is_misread_by_transformers(quant::Format format, quant::Extent matrix);
 
 // Takes "quantization_config" out of a config.json. Errors (InputError, which names `where`): one that says another
 // format than fp8_block's.
