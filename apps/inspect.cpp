@@ -6,7 +6,9 @@
 
 #include "command_line.h"
 #include "subcommands.h"
+#include "tessera/base/error.h"
 #include "tessera/run/inspect/inspect_data.h"
+#include "tessera/run/inspect/quantization_error.h"
 
 namespace tessera::apps {
 
@@ -14,6 +16,7 @@ int run_inspect(const Arguments& arguments) {
   CLI::App app("Show what a checkpoint or a data file holds", "tessera inspect");
   std::string path;
   bool json = false;
+  std::vector<std::string> formats;
   run::InspectOptions options;
   app.add_option("path", path,
                  "a checkpoint, a folder with checkpoints (the latest), or PREFIX of PREFIX.bin and PREFIX.idx")
@@ -21,9 +24,14 @@ int run_inspect(const Arguments& arguments) {
   app.add_flag("--json", json, "as JSON");
   app.add_flag("--verify", options.verify, "compare the files' checksums too");
   app.add_flag("!--no-hash", options.hash, "do not read the tensors");
+  app.add_option("--quantization-error", formats,
+                 "what weights lose in a number format: fp8, fp8_block, mxfp8, nvfp4 or all (docs/formats.md)")
+      ->allow_extra_args(false);
   if (!parse(app, arguments)) return 0;
+  options.quantization_error = run::parse_error_formats(formats);
 
   if (run::is_data_path(path)) {
+    if (!formats.empty()) throw InputError("--quantization-error: '{}' is a data file, expected a checkpoint", path);
     const nlohmann::json inspected = run::inspect_data(path);
     fmt::print("{}\n", json ? inspected.dump(2) : run::data_table(inspected));
     return 0;

@@ -26,6 +26,11 @@ Buffer Buffer::pinned(std::size_t bytes) {
   return {bytes, detail::allocate_pinned(bytes)};
 }
 
+Buffer Buffer::borrowed(std::byte* memory, std::size_t bytes, Device device) {
+  TESSERA_CHECK(memory != nullptr, "borrowed: expected memory of {} bytes, got none", bytes);
+  return {bytes, {memory, {.function = [](std::byte*) {}, .device = device}}};
+}
+
 void Buffer::fill_zero() {
   if (device().kind == DeviceKind::cpu)
     std::memset(data_.get(), 0, size_);

@@ -35,7 +35,7 @@ Memory allocate_pinned(std::size_t bytes);
 void fill_device(void* memory, std::uint8_t value, std::size_t bytes, Device device, CudaStream stream);
 }  // namespace detail
 
-// Move-only owner. data() is never null, even for 0 bytes. Throws Error when memory is short.
+// Move-only owner (but of borrowed memory). data() is never null, even for 0 bytes. Throws Error when memory is short.
 class Buffer {
  public:
   Buffer() : Buffer(0) {}
@@ -44,6 +44,8 @@ class Buffer {
   Buffer(std::size_t bytes, Device device);
   // Host memory that a device reads, and copies from and to, without the host's help.
   static Buffer pinned(std::size_t bytes);
+  // Memory of somebody else, who gives it back after this object and what it is moved to have gone.
+  static Buffer borrowed(std::byte* memory, std::size_t bytes, Device device);
 
   std::byte* data() { return data_.get(); }
   const std::byte* data() const { return data_.get(); }

@@ -1,26 +1,13 @@
 #include "tessera/train/weight_cast.h"
 
 #include "tessera/base/error.h"
-#include "tessera/shard/encoded.h"
 
 namespace tessera::train {
 namespace {
 
-// The tiles of the rows that a rank updates are its own, so those rows are cast as a matrix by themselves.
-quant::MasterSlice slice_of(shard::ShardedParameter& parameter) {
-  const quant::Encoding& encoding = *parameter.spec.encoding;
-  const quant::Extent rows = shard::extent_of(parameter.local_state);
-  std::vector<shard::Plane>& planes = parameter.planes;
-  const quant::Quantized target =
-      shard::encoded_matrix(parameter, planes.front().state_data(), planes.back().state_data());
-  return {.source = {.data = parameter.master.data(), .type = parameter.types.accumulator},
-          .matrix = rows,
-          .encoding = encoding,
-          .slice = {.end = rows.elements()},
-          .data = target.data,
-          .tiles = {.end = quant::scale_extent(encoding, rows).elements()},
-          .scales = target.scales,
-          .tensor_amax = target.tensor_amax};
+// Where a parameter's planes lie.
+void add_places(const shard::ShardedParameter& parameter, std::vector<const std::byte*>& places) {
+  for (const shard::Plane& plane : parameter.planes) places.push_back(plane.data.data());
 }
 
 }  // namespace
@@ -29,25 +16,26 @@ bool is_rounded_master(const shard::ShardedParameter& parameter) {
   return parameter.planes.size() == 1 && quant::is_floating(parameter.planes.front().spec.type);
 }
 
-quant::MasterCast& WeightCast::encoder_of(const std::vector<schedule::ParameterId>& ids) {
-  std::unique_ptr<quant::MasterCast>& encoder = encoders_[ids];
-  if (encoder) return *encoder;
+shard::DistributedCast& WeightCast::encoder_of(const std::vector<schedule::ParameterId>& ids) {
+  Encoder& encoder = encoders_[ids];
+  std::vector<const std::byte*> places;
+  for (const schedule::ParameterId id : ids) add_places(runtime_.parameter(id), places);
+  if (encoder.cast && encoder.places == places) return *encoder.cast;
   std::vector<quant::MasterSlice> slices;
-  for (const schedule::ParameterId id : ids) slices.push_back(slice_of(runtime_.parameter(id)));
+  for (const schedule::ParameterId id : ids) slices.push_back(shard::master_slice(runtime_.parameter(id)));
   const shard::Parallel& parallel = runtime_.parallel();
-  encoder = quant::make_master_cast(slices, parallel.device, parallel.compute->stream());
-  return *encoder;
+  encoder = {std::move(places), std::make_unique<shard::DistributedCast>(slices, parallel.device, *parallel.compute,
+                                                                         shard::Slices::of_whole_tiles)};
+  return *encoder.cast;
 }
 
 void WeightCast::cast(std::span<const schedule::ParameterId> ids) {
   shard::Parallel& parallel = runtime_.parallel();
   std::vector<schedule::ParameterId> encoded;
-  bool needs_tensor_amaxes = false;
   for (const schedule::ParameterId id : ids) {
     shard::ShardedParameter& parameter = runtime_.parameter(id);
     if (parameter.spec.encoding) {
       encoded.push_back(id);
-      needs_tensor_amaxes |= shard::has_tensor_scale(*parameter.spec.encoding);
       continue;
     }
     TESSERA_CHECK(is_rounded_master(parameter), "parameter '{}': no cast from a master to its {} planes is known",
@@ -57,15 +45,11 @@ void WeightCast::cast(std::span<const schedule::ParameterId> ids) {
                             parameter.planes.front().spec.type, parameter.state_elements());
   }
   if (encoded.empty()) return;
-  quant::MasterCast& encoder = encoder_of(encoded);
-  encoder.compute_amaxes();
-  TESSERA_CHECK(!needs_tensor_amaxes || parallel.casts,
+  shard::DistributedCast& encoder = encoder_of(encoded);
+  encoder.compute_amax();
+  TESSERA_CHECK(!encoder.needs_reduction() || parallel.casts,
                 "amaxes of whole weights are needed, and the groups were made without `casts`");
-  if (needs_tensor_amaxes && parallel.casts->size() > 1) {
-    parallel.casts->lane().wait(parallel.compute->record());
-    parallel.compute->wait(
-        parallel.casts->all_reduce(encoder.tensor_amaxes(), encoder.slices(), quant::DType::fp32, comm::ReduceOp::max));
-  }
+  if (encoder.needs_reduction()) encoder.reduce_amax(*parallel.casts);
   encoder.cast();
 }
 

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "tessera/quant/master_cast.h"
 #include "tessera/runtime/runtime.h"
+#include "tessera/shard/cast_masters.h"
 
 namespace tessera::train {
 
@@ -26,11 +26,17 @@ class WeightCast {
   void cast(std::span<const schedule::ParameterId> ids);
 
  private:
-  quant::MasterCast& encoder_of(const std::vector<schedule::ParameterId>& ids);
+  // A cast knows where the planes lie, so it is made again when they have moved (shard/replace_storage.h).
+  struct Encoder {
+    std::vector<const std::byte*> places;
+    std::unique_ptr<shard::DistributedCast> cast;
+  };
+
+  shard::DistributedCast& encoder_of(const std::vector<schedule::ParameterId>& ids);
 
   runtime::Runtime& runtime_;
   // One for each set of parameters that are cast together. A run has few such sets.
-  std::map<std::vector<schedule::ParameterId>, std::unique_ptr<quant::MasterCast>> encoders_;
+  std::map<std::vector<schedule::ParameterId>, Encoder> encoders_;
 };
 
 }  // namespace tessera::train

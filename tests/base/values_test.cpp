@@ -33,6 +33,19 @@ TEST(Buffer, IsAlignedAndNeverNull) {
   }
 }
 
+TEST(Buffer, MayBorrowMemory) {
+  Buffer owner(64);
+  owner.fill_zero();
+  {
+    Buffer view = Buffer::borrowed(owner.data() + 16, 32, {});
+    const Buffer moved = std::move(view);
+    EXPECT_EQ(moved.data(), owner.data() + 16);
+    EXPECT_EQ(moved.size(), 32u);
+  }
+  owner.data()[63] = std::byte{1};  // still there
+  EXPECT_THROW(Buffer::borrowed(nullptr, 8, {}), Error);
+}
+
 TEST(Buffer, MovesAndFills) {
   Buffer buffer(24);
   buffer.fill_zero();

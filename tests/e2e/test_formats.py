@@ -108,6 +108,15 @@ class Formats(FormatRuns, unittest.TestCase):
         self.train("rules", (1, 2, 1), "nvfp4", "--wire-rules", "layers.0.*=mxfp8,layers.1.mlp.*=fp8,output.*=fp8_block")
         self.assertEqual({"bf16", "fp8", "fp8_block", "mxfp8", "nvfp4"},
                          set(metrics(self.folder / "rules")[-1]["gathered_by_format"]))
+        tensors = json.loads(tessera("inspect", self.folder / "rules", "--quantization-error", "fp8", "--json"))["tensors"]
+        weights = {tensor["name"]: tensor for tensor in tensors if tensor["kind"] == "weight"}
+        for name, wire in {"layers.0.mlp.down.weight": "mxfp8", "layers.1.mlp.down.weight": "fp8", "output.weight": "fp8_block",
+                           "layers.1.attention.qkv.weight": "nvfp4", "embedding.weight": "bf16", "norm.weight": "bf16"}.items():
+            self.assertEqual(wire, weights[name]["wire_format"], name)
+            self.assertEqual(name != "norm.weight", "quantization_error" in weights[name], name)
+        result = run("inspect", self.folder / "rules", "--quantization-error", "fp9")
+        self.assertEqual(2, result.returncode)
+        self.assertIn("--quantization-error: got 'fp9', expected all, fp8, fp8_block, mxfp8 or nvfp4", result.stderr)
 
 
 if __name__ == "__main__":

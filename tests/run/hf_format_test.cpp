@@ -97,6 +97,46 @@ TEST_P(HfFormats, AreImportedAsTheValuesThatTheyStandFor) {
   EXPECT_TRUE(changed);
 }
 
+TEST_P(HfFormats, HaveTheTypesAndShapesThatProgramsForInferenceRead) {
+  make();
+  std::map<std::string, std::pair<std::string, std::vector<std::int64_t>>> found;
+  for (const auto& entry : fs::directory_iterator(folder())) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const checkpoint::SafetensorsFile file(entry.path());
+    for (const auto& [name, tensor] : file.entries()) found[name] = {tensor.dtype, tensor.dims};
+  }
+  const auto expect = [&](const std::string& name, const std::string& type, const std::vector<std::int64_t>& dims) {
+    EXPECT_EQ(found.at(name), std::make_pair(type, dims)) << name;
+  };
+  for (const HfTensor& tensor : hf_tensors(even_llama())) {
+    const std::string& name = tensor.hf_name;
+    const std::int64_t rows = tensor.box.rows, cols = tensor.box.cols;
+    const auto parts = [](std::int64_t extent, std::int64_t of) { return (extent + of - 1) / of; };
+    if (!name.ends_with("_proj.weight")) {
+      expect(name, "BF16", tensor.dims);
+      continue;
+    }
+    if (GetParam() == Format::nvfp4)
+      expect(name, "U8", {rows, cols / 2});
+    else
+      expect(name, "F8_E4M3", {rows, cols});
+    switch (GetParam()) {
+      case Format::fp8:
+        expect(name + "_scale", "F32", {1});
+        break;
+      case Format::fp8_block:
+        expect(name + "_scale_inv", "F32", {parts(rows, 128), parts(cols, 128)});
+        break;
+      case Format::mxfp8:
+        expect(name + "_scale", "U8", {rows, parts(cols, 32)});
+        break;
+      default:
+        expect(name + "_scale", "F8_E4M3", {rows, parts(cols, 16)});
+        expect(name + "_scale_2", "F32", {});
+    }
+  }
+}
+
 TEST_P(HfFormats, SayHowTheyAreQuantized) {
   make();
   const json config = json::parse(slurp(folder() / "config.json"));
@@ -110,7 +150,36 @@ TEST_P(HfFormats, SayHowTheyAreQuantized) {
     other["quantization_config"]["weight_block_size"] = {64, 64};
     spill(folder() / "config.json", other.dump());
     EXPECT_NE(fault().find("quantization_config: expected weight_block_size [128,128]"), std::string::npos) << fault();
+    other["quantization_config"] = {{"quant_method", "gptq"}, {"bits", 4}};
+    spill(folder() / "config.json", other.dump());
+    EXPECT_NE(fault().find("quantization_config: expected quant_method \"fp8\""), std::string::npos) << fault();
   }
+  if (GetParam() == Format::nvfp4) {
+    json other = json::parse(slurp(folder() / "hf_quant_config.json"));
+    EXPECT_EQ(other["quantization"]["quant_algo"], "NVFP4");
+    EXPECT_EQ(other["quantization"]["group_size"], 16);
+    other["quantization"]["quant_algo"] = "W4A16_AWQ";
+    spill(folder() / "hf_quant_config.json", other.dump());
+    EXPECT_NE(fault().find("hf_quant_config.json: quantization: expected quant_algo \"NVFP4\""), std::string::npos)
+        << fault();
+  }
+}
+
+TEST(HfFormatNotes, SayWhichBlocksTransformersMisreads) {
+  const auto is_misread = [](std::int64_t rows, std::int64_t cols) {
+    return is_misread_by_transformers(Format::fp8_block, {rows, cols});
+  };
+  EXPECT_FALSE(is_misread(128, 256) || is_misread(64, 14336) || is_misread(3, 5));
+  EXPECT_TRUE(is_misread(129, 128) && is_misread(256, 288) && is_misread(576, 7168));
+  EXPECT_FALSE(is_misread_by_transformers(Format::mxfp8, {129, 288}));
+  const TemporaryFolder root;
+  models::LlamaConfig config = even_llama();
+  write_llama(root / "c", config, DType::bf16);
+  EXPECT_FALSE(convert(root / "c", root / "a", {.format = Format::fp8_block}).contains("note"));
+  config.intermediate_size = 130;
+  write_llama(root / "c", config, DType::bf16);
+  const ConvertReport report = convert(root / "c", root / "b", {.format = Format::fp8_block});
+  EXPECT_NE(report["note"].get<std::string>().find("gate_proj.weight of 130 x 20"), std::string::npos) << report;
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, HfFormats,

@@ -1,6 +1,7 @@
 #include "tessera/run/inspect/inspect_checkpoint.h"
 
-#include "tests/checkpoint/checkpoint_testing.h"
+#include "tessera/run/inspect/quantization_error.h"
+#include "tests/run/convert_testing.h"
 
 namespace tessera::run {
 namespace {
@@ -56,6 +57,82 @@ TEST(Inspect, WithoutHashesItReadsOnlyTheManifestAndVerifyFindsDamage) {
   EXPECT_NE(checkpoint_table(inspect_checkpoint(root / "c", {.hash = false})).find(" -\n"), std::string::npos);
   EXPECT_THROW(inspect_checkpoint(root / "c", {.hash = false, .verify = true}), InputError);
   EXPECT_THROW(inspect_checkpoint(root / "absent"), InputError);
+}
+
+// A checkpoint of a Llama as a run writes it, with these settings.
+void write_run(const fs::path& folder, const nlohmann::json& config) {
+  const models::LlamaConfig model = testing::odd_llama(false);
+  const std::vector<LogicalTensor> logical = logical_tensors(model);
+  std::vector<std::vector<std::uint16_t>> weights;
+  for (std::size_t i = 0; i < logical.size(); ++i)
+    weights.push_back(testing::rounded(testing::numbers_of(i, layout::matrix_shape(logical[i].dims).elements())));
+  checkpoint::CheckpointContents contents{.step = 20, .state = {{"model", to_json(model)}}, .tensors = {}};
+  if (!config.is_null()) contents.state["config"] = config;
+  for (std::size_t i = 0; i < logical.size(); ++i)
+    contents.tensors.push_back({logical[i].name, checkpoint::Kind::weight, quant::DType::bf16, logical[i].dims,
+                                whole(layout::matrix_shape(logical[i].dims)), weights[i].data()});
+  on_ranks(1, [&](comm::Communicator& group) { write_checkpoint(folder, contents, group); });
+}
+
+std::map<std::string, std::string> wire_formats(const nlohmann::json& inspected) {
+  std::map<std::string, std::string> formats;
+  for (const auto& tensor : inspected["tensors"]) formats[tensor["name"]] = tensor.value("wire_format", "none");
+  return formats;
+}
+
+TEST(Inspect, ShowsTheFormatsThatTheSettingsOfTheRunNameByWeight) {
+  const TemporaryFolder root;
+  const nlohmann::json config = {{"dtype", "bf16"},
+                                 {"tp", 1},
+                                 {"seq_len", 32},
+                                 {"wire_format", "mxfp8"},
+                                 {"wire_rules", "layers.1.*=fp8,layers.*.mlp.down.weight=bf16"}};
+  write_run(root / "c", config);
+  const nlohmann::json shown = inspect_checkpoint(root / "c");
+  const std::map<std::string, std::string> formats = wire_formats(shown);
+  EXPECT_EQ(formats.at("layers.0.attention.qkv.weight"), "mxfp8");
+  EXPECT_EQ(formats.at("layers.1.attention.qkv.weight"), "fp8");
+  EXPECT_EQ(formats.at("layers.1.attention_norm.weight"), "bf16");
+  for (const char* name : {"layers.0.mlp.down.weight", "output.weight", "norm.weight"})
+    EXPECT_EQ(formats.at(name), "bf16") << name;
+  EXPECT_FALSE(shown.contains("wire_format_error"));
+  EXPECT_NE(checkpoint_table(shown).find("  mxfp8"), std::string::npos);
+
+  write_run(root / "none", nullptr);
+  EXPECT_EQ(wire_formats(inspect_checkpoint(root / "none")).at("layers.0.mlp.down.weight"), "none");
+  write_run(root / "unknown", {{"wire_format", "int3"}});
+  const nlohmann::json unknown = inspect_checkpoint(root / "unknown");
+  EXPECT_NE(unknown["wire_format_error"].get<std::string>().find("int3"), std::string::npos);
+  EXPECT_NE(checkpoint_table(unknown).find("formats of weights are unknown"), std::string::npos);
+}
+
+TEST(Inspect, ShowsTheQuantizationErrorOfEachWeightThatAFormatCanStore) {
+  const TemporaryFolder root;
+  testing::write_llama(root / "c", testing::odd_llama(false), quant::DType::bf16);
+  const nlohmann::json shown =
+      inspect_checkpoint(root / "c", {.hash = false, .quantization_error = parse_error_formats({"all"})});
+  int matrices = 0;
+  for (const auto& tensor : shown["tensors"]) {
+    ASSERT_EQ(tensor.contains("quantization_error"), tensor["kind"] == "weight" && tensor["shape"].size() == 2);
+    if (!tensor.contains("quantization_error")) continue;
+    ++matrices;
+    const auto& errors = tensor["quantization_error"];
+    ASSERT_EQ(errors.size(), 4u);
+    for (const char* format : {"fp8", "fp8_block", "mxfp8"}) {
+      EXPECT_GT(errors[format]["relative_rms"], 0.01) << format;  // 3 bits of mantissa: 2^-4 / sqrt(3) at most
+      EXPECT_LT(errors[format]["relative_rms"], 0.037) << format;
+    }
+    const bool is_odd = tensor["shape"][1] == 33;
+    ASSERT_EQ(errors["nvfp4"].contains("error"), is_odd) << tensor;
+    if (is_odd)
+      EXPECT_EQ(errors["nvfp4"]["error"], "nvfp4 needs an even number of columns, got 33");
+    else
+      EXPECT_GT(errors["nvfp4"]["relative_rms"], 0.05);
+  }
+  EXPECT_EQ(matrices, 2 + 2 * 4);
+  const std::string table = checkpoint_table(shown);
+  EXPECT_NE(table.find("rel. rms"), std::string::npos) << table;
+  EXPECT_NE(table.find("nvfp4 needs an even number of columns"), std::string::npos) << table;
 }
 
 }  // namespace

@@ -110,6 +110,7 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
                           .embedding = {.per_microbatch = options.seq_len, .lookup = options.embedding},
                           .adamw = {.weight_decay = 0.1},
                           .cast_order = options.cast_order,
+                          .runtime = {.wire = {.format = options.wire}},
                           .graph = options.graph});
   set_initial_values(trainer.runtime(), 7);
   const auto finish = [&](const StepResult& done) {
@@ -141,7 +142,10 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
     shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
     Optimizer::Moments& moments = trainer.optimizer().moments(id);
     const std::string& name = parameter.spec.name;
-    collector.add("weight/" + name, parameter, parameter.weight().data(), options.dtype);
+    if (parameter.spec.encoding)
+      collector.add("weight/" + name, parameter, parameter.master.data(), accumulator);
+    else
+      collector.add("weight/" + name, parameter, parameter.weight().data(), options.dtype);
     collector.add("main_grad/" + name, parameter, parameter.main_grad.data(), accumulator);
     collector.add("exp_avg/" + name, parameter, moments.exp_avg.data(), accumulator);
     collector.add("exp_avg_sq/" + name, parameter, moments.exp_avg_sq.data(), accumulator);

@@ -27,6 +27,7 @@ struct RunOptions {
   bool on_gpu = false;     // one rank, on the first GPU
   bool graph = false;      // TrainerOptions'
   CastOrder cast_order = CastOrder::fused;
+  quant::Format wire = quant::Format::bf16;  // of a bf16 model's matrices
   // Steps left pending when the next is enqueued; without: whole steps.
   std::optional<int> ahead;
   double lr_growth = 0;             // of the rate, 1e-2 at first, from step to step
@@ -42,8 +43,8 @@ struct RunResult {
   std::vector<bool> skipped;
   std::int64_t graph_steps = 0;
   std::int64_t updates = 0;
-  // "weight/NAME", "exp_avg/NAME", "exp_avg_sq/NAME", "main_grad/NAME": logical elements in row-major order, widened to
-  // fp64 (exactly).
+  // "weight/NAME" (of a weight in a number format its master), "exp_avg/NAME", "exp_avg_sq/NAME", "main_grad/NAME":
+  // logical elements in row-major order, widened to fp64 (exactly).
   std::map<std::string, std::vector<double>> tensors;
   bool operator==(const RunResult&) const = default;
 };

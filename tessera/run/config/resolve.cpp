@@ -96,18 +96,12 @@ void check_products(const TrainConfig& config, const shard::WirePolicy& policy) 
 }
 
 void check_formats(const TrainConfig& config, const models::LlamaConfig& model) {
-  const shard::WirePolicy wire = wire_policy(config), products = product_policy(config);
-  check_dtype(config, wire, "wire");
+  const shard::WirePolicy products = product_policy(config);
+  check_dtype(config, wire_policy(config), "wire");
   check_dtype(config, products, "gemm");
   check_products(config, products);
   std::vector<std::string> names;
-  std::vector<shard::ParameterSpec> specs = models::llama_parameters(model, static_cast<int>(config.tp), false);
-  models::set_embedding_reads(specs, model, embedding_reads(config));
-  for (shard::ParameterSpec& spec : specs) {
-    shard::set_encoding(spec, wire, {.model = config.dtype});
-    shard::set_product(spec, products, {.model = config.dtype});
-    names.push_back(std::move(spec.name));
-  }
+  for (const auto& [name, formats] : weight_formats(config, model)) names.push_back(name);
   shard::check_rules(shard::parse_wire_rules(config.wire_rules, "--wire-rules"), names, "--wire-rules");
   shard::check_rules(shard::parse_wire_rules(config.gemm_rules, "--gemm-rules"), names, "--gemm-rules");
 }
@@ -166,6 +160,20 @@ TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_
     throw InputError("--global-batch: got {}, expected a multiple of --micro-batch {} * --gtp {} * --dp {} = {}",
                      config.global_batch, config.micro_batch, config.gtp, config.dp, blocks);
   return config;
+}
+
+std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, const models::LlamaConfig& model) {
+  const shard::WirePolicy wire = wire_policy(config), products = product_policy(config);
+  std::map<std::string, WeightFormats> formats;
+  std::vector<shard::ParameterSpec> specs = models::llama_parameters(model, static_cast<int>(config.tp), false);
+  models::set_embedding_reads(specs, model, embedding_reads(config));
+  for (shard::ParameterSpec& spec : specs) {
+    shard::set_encoding(spec, wire, {.model = config.dtype});
+    shard::set_product(spec, products, {.model = config.dtype});
+    formats[spec.name] = {.wire = spec.encoding ? quant::format_of(*spec.encoding) : quant::Format::bf16,
+                          .product = spec.product};
+  }
+  return formats;
 }
 
 shard::WirePolicy wire_policy(const TrainConfig& config) {

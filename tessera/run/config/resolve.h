@@ -3,6 +3,7 @@
 // fit. What the data must hold is checked where it is opened (data.h).
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,6 +33,13 @@ int gtp_ranks_of_node(const TrainConfig& config);
 shard::WirePolicy wire_policy(const TrainConfig& config);
 // The number formats of products: those of the output layer are bf16 unless a rule says otherwise.
 shard::WirePolicy product_policy(const TrainConfig& config);
+struct WeightFormats {
+  quant::Format wire = quant::Format::bf16;     // as it is stored and sent
+  quant::Format product = quant::Format::bf16;  // as it is multiplied
+};
+// The number formats of every parameter by name: what the policies say of matrices, else bf16, which stands for the
+// type of --dtype here. tp and seq_len are filled in. Errors (InputError): a format that a parameter cannot have.
+std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, const models::LlamaConfig& model);
 // The tokens of a microbatch, seq_len filled in, and how the embedding reads them.
 shard::RowReads embedding_reads(const TrainConfig& config);
 

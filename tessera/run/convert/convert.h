@@ -24,7 +24,8 @@ struct ConvertOptions {
   std::int64_t max_shard_bytes = 5'000'000'000;  // of the tensors of one exported file
 };
 
-// What was done, for a report: {"direction", "source", "target", "dtype", "tensors", "bytes", "files"}.
+// What was done, for a report: {"direction", "source", "target", "dtype", "tensors", "bytes", "files"}; of an export
+// also "format", and "note" where a program for inference is known not to read it.
 using ConvertReport = nlohmann::json;
 
 // SOURCE is a checkpoint (or a folder with some: the latest) or a Hugging Face folder; TARGET gets the other. TARGET is

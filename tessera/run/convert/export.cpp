@@ -158,6 +158,16 @@ void check_weights(const checkpoint::CheckpointReader& reader, const models::Lla
                      expected);
 }
 
+// What the user should know of the folder; empty: nothing.
+std::string note_of(const std::vector<HfTensor>& tensors, const ExportTypes& types) {
+  for (const HfTensor& tensor : tensors)
+    if (types.quantizes(tensor) && is_misread_by_transformers(types.format, {tensor.box.rows, tensor.box.cols}))
+      return fmt::format(
+          "transformers does not read {} matrices with an extent above 128 that 128 does not divide, as {} of {} x {}",
+          name_of(types.format), tensor.hf_name, tensor.box.rows, tensor.box.cols);
+  return "";
+}
+
 }  // namespace
 
 ConvertReport export_hf(const fs::path& checkpoint, const fs::path& target, const ConvertOptions& options) {
@@ -189,14 +199,16 @@ ConvertReport export_hf(const fs::path& checkpoint, const fs::path& target, cons
   if (const nlohmann::json quantization = hf_quant_config(format); !quantization.is_null())
     checkpoint::write_text(folder.path() / "hf_quant_config.json", quantization.dump(2) + "\n");
   folder.commit();
-  return {{"direction", "export"},
-          {"source", checkpoint.string()},
-          {"target", target.string()},
-          {"dtype", name_of(types.dtype)},
-          {"format", name_of(format)},
-          {"tensors", tensors.size()},
-          {"bytes", total},
-          {"files", shards.size()}};
+  ConvertReport report{{"direction", "export"},
+                       {"source", checkpoint.string()},
+                       {"target", target.string()},
+                       {"dtype", name_of(types.dtype)},
+                       {"format", name_of(format)},
+                       {"tensors", tensors.size()},
+                       {"bytes", total},
+                       {"files", shards.size()}};
+  if (const std::string note = note_of(tensors, types); !note.empty()) report["note"] = note;
+  return report;
 }
 
 }  // namespace tessera::run

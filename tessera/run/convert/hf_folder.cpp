@@ -21,6 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr const char* kQuantConfig = "hf_quant_config.json";
 constexpr const char* kOutput = "lm_head.weight";
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr std::int64_t kChunk = std::int64_t{1} << 20;  // elements compared at a time
@@ -72,6 +73,8 @@ HfFolder::HfFolder(const fs::path& folder) : folder_(folder), config_(read_confi
   } else {
     throw InputError("{}: no weights: expected {} or {}", folder.string(), kSingle, kIndex);
   }
+  if (is_file(folder / kQuantConfig))
+    check_hf_quant_config(base::read_json_file(folder / kQuantConfig), (folder / kQuantConfig).string());
   check();
 }
 
@@ -123,6 +126,17 @@ void HfFolder::check_tensor(const std::string& hf_name, const std::vector<std::i
                      type.empty() ? "a floating type" : type, stored.dtype);
 }
 
+// For a tensor that has no scales beside it.
+void HfFolder::check_has_no_format(const std::string& hf_name) const {
+  const std::string& type = entry(hf_name).dtype;
+  if (type != "F8_E4M3") return;
+  if (is_quantized(hf_name))
+    throw InputError("{}: tensor '{}' is {}: expected its scales, '{}_scale' or '{}_scale_inv', beside it",
+                     folder_.string(), hf_name, type, hf_name, hf_name);
+  throw InputError("{}: tensor '{}' is {}: expected F64, F32, F16 or BF16, since only *_proj.weight has scales",
+                   folder_.string(), hf_name, type);
+}
+
 // The names of the tensors that stand for the matrix.
 std::vector<std::string> HfFolder::check_quantized(const HfTensor& tensor, quant::Format format) const {
   std::vector<std::string> names;
@@ -141,6 +155,7 @@ void HfFolder::check() {
     known.insert(tensor.hf_name);
     const auto format = stored_format(tensor.hf_name, [this](const std::string& name) { return find(name); });
     if (!format) {
+      check_has_no_format(tensor.hf_name);
       check_tensor(tensor.hf_name, tensor.dims, {});
       continue;
     }

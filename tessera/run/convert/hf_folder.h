@@ -36,6 +36,7 @@ class HfFolder {
   const checkpoint::SafetensorsEntry& entry(const std::string& hf_name) const;
   const checkpoint::SafetensorsEntry* find(const std::string& hf_name) const;
   void check_tensor(const std::string& hf_name, const std::vector<std::int64_t>& dims, std::string_view type) const;
+  void check_has_no_format(const std::string& hf_name) const;
   std::vector<std::string> check_quantized(const HfTensor& tensor, quant::Format format) const;
   const std::vector<quant::bfloat16>& unpacked(const std::string& hf_name) const;
 

@@ -75,11 +75,12 @@ std::vector<std::vector<std::byte>> format_bytes(quant::Format format, std::span
 std::optional<quant::Format> stored_format(
     const std::string& hf_name, const std::function<const checkpoint::SafetensorsEntry*(const std::string&)>& find) {
   if (!is_quantized(hf_name)) return {};
+  const checkpoint::SafetensorsEntry* data = find(hf_name);
+  if (data != nullptr && data->dtype == "U8") return quant::Format::nvfp4;
   if (find(hf_name + "_scale_inv") != nullptr) return quant::Format::fp8_block;
-  if (find(hf_name + "_scale_2") != nullptr) return quant::Format::nvfp4;
   const checkpoint::SafetensorsEntry* scale = find(hf_name + "_scale");
   if (scale == nullptr) return {};
-  return scale->dtype == "F32" ? quant::Format::fp8 : quant::Format::mxfp8;
+  return scale->dtype == "F32" || scale->dims.size() < 2 ? quant::Format::fp8 : quant::Format::mxfp8;
 }
 
 std::vector<quant::bfloat16> format_values(quant::Format format, const std::vector<std::vector<std::byte>>& stored,
@@ -100,6 +101,11 @@ std::vector<quant::bfloat16> format_values(quant::Format format, const std::vect
   std::vector<quant::bfloat16> values(static_cast<std::size_t>(matrix.elements()));
   dequantize({.data = data.data(), .scales = scales.data(), .tensor_amax = &amax}, matrix, encoding, values.data());
   return values;
+}
+
+bool is_misread_by_transformers(quant::Format format, quant::Extent matrix) {
+  const auto is_uneven = [](std::int64_t extent) { return extent > 128 && extent % 128 != 0; };
+  return format == quant::Format::fp8_block && (is_uneven(matrix.rows) || is_uneven(matrix.cols));
 }
 
 void remove_quantization_config(nlohmann::json& config, const std::string& where) {
@@ -126,6 +132,15 @@ nlohmann::json hf_quant_config(quant::Format format) {
             {"kv_cache_quant_algo", nullptr},
             {"group_size", 16},
             {"exclude_modules", {"lm_head"}}}}};
+}
+
+void check_hf_quant_config(const nlohmann::json& config, const std::string& where) {
+  const nlohmann::json known = hf_quant_config(quant::Format::nvfp4)["quantization"];
+  const nlohmann::json said =
+      config.is_object() ? config.value("quantization", nlohmann::json::object()) : nlohmann::json();
+  for (const char* key : {"quant_algo", "group_size"})
+    if (!said.is_object() || said.value(key, nlohmann::json()) != known[key])
+      throw InputError("{}: quantization: expected {} {}, got {}", where, key, known[key].dump(), said.dump());
 }
 
 }  // namespace tessera::run

@@ -2,9 +2,11 @@
 // inference read.
 //
 //   fp8        NAME [M, K] E4M3, NAME_scale [1] fp32
-//   fp8_block  NAME [M, K] E4M3, NAME_scale_inv [ceil(M/128), ceil(K/128)] fp32; as DeepSeek's, which transformers
-//   reads mxfp8      NAME [M, K] E4M3, NAME_scale [M, ceil(K/32)] E8M0 in bytes nvfp4      NAME [M, K/2] bytes,
-//   NAME_scale [M, ceil(K/16)] E4M3, NAME_scale_2 [] fp32, amax / 2688; as ModelOpt's
+//   fp8_block  NAME [M, K] E4M3, NAME_scale_inv [ceil(M/128), ceil(K/128)] fp32
+//              as DeepSeek's, which transformers reads (but see is_misread_by_transformers)
+//   mxfp8      NAME [M, K] E4M3, NAME_scale [M, ceil(K/32)] E8M0 in bytes
+//   nvfp4      NAME [M, K/2] bytes, NAME_scale [M, ceil(K/16)] E4M3, NAME_scale_2 [] fp32, amax / 2688
+//              as ModelOpt's
 //
 // A value is its element times its scale, and in nvfp4 times NAME_scale_2. There each scale of a 16 x 16 tile stands
 // once for each of the tile's rows.
@@ -35,8 +37,8 @@ std::vector<checkpoint::SafetensorsTensor> format_tensors(quant::Format format, 
 std::vector<std::vector<std::byte>> format_bytes(quant::Format format, std::span<const quant::bfloat16> values,
                                                  quant::Extent matrix);
 
-// The format of a stored matrix, by the tensors beside it; nothing where it has none of them. find(name): a tensor of
-// the folder or null.
+// The format of a stored matrix, by its type and the tensors beside it; nothing where it has no scales. find(name): a
+// tensor of the folder or null.
 std::optional<quant::Format> stored_format(
     const std::string& hf_name, const std::function<const checkpoint::SafetensorsEntry*(const std::string&)>& find);
 // The values of a stored matrix, rounded to bf16. stored: the bytes of each of format_tensors. What an exported nvfp4
@@ -44,6 +46,11 @@ std::optional<quant::Format> stored_format(
 // amax's place.
 std::vector<quant::bfloat16> format_values(quant::Format format, const std::vector<std::vector<std::byte>>& stored,
                                            quant::Extent matrix);
+
+// Returns whether transformers (tried: 5.24) does not give a matrix its values. It takes an fp8_block matrix's blocks
+// to be M / ceil(M/128) x K / ceil(K/128): right where an extent is at most 128 or a multiple of it. Other extents it
+// refuses, or applies scales to the wrong elements.
+bool is_misread_by_transformers(quant::Format format, quant::Extent matrix);
 
 // Takes "quantization_config" out of a config.json. Errors (InputError, which names `where`): one that says another
 // format than fp8_block's.
@@ -53,5 +60,7 @@ void remove_quantization_config(nlohmann::json& config, const std::string& where
 nlohmann::json quantization_config(quant::Format format);
 // hf_quant_config.json; null for formats that have none.
 nlohmann::json hf_quant_config(quant::Format format);
+// Errors (InputError, which names `where`): a hf_quant_config.json that says another format than nvfp4's.
+void check_hf_quant_config(const nlohmann::json& config, const std::string& where);
 
 }  // namespace tessera::run

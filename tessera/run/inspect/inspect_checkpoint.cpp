@@ -3,12 +3,17 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <tuple>
 #include <vector>
 
 #include "tessera/checkpoint/folder.h"
 #include "tessera/checkpoint/reader.h"
+#include "tessera/models/llama_config.h"
+#include "tessera/run/config/parse.h"
+#include "tessera/run/config/resolve.h"
+#include "tessera/run/inspect/quantization_error.h"
 
 namespace tessera::run {
 namespace {
@@ -20,6 +25,35 @@ std::vector<std::string> kinds_of(const checkpoint::Manifest& manifest) {
   std::vector<std::string> names;
   for (const checkpoint::Kind kind : kinds) names.emplace_back(name_of(kind));
   return names;
+}
+
+// The formats of weights by name, as the settings of the run say that wrote the checkpoint; none where nothing of a run
+// is stored. Errors: InputError.
+std::map<std::string, WeightFormats> formats_of_run(const checkpoint::CheckpointReader& reader) {
+  const nlohmann::json& state = reader.state();
+  if (!state.is_object() || !state.contains("config") || !state.contains("model")) return {};
+  const std::string where = (reader.folder() / checkpoint::kManifestFile).string() + ": state.";
+  TrainConfig config;
+  apply_json(config, state["config"], where + "config");
+  return weight_formats(config, models::parse_llama_config(state["model"], where + "model"));
+}
+
+// Adds "wire_format" to weights, and "gemm_format" where products are made in another one than bf16.
+void add_wire_formats(const checkpoint::CheckpointReader& reader, nlohmann::json& result) {
+  try {
+    const std::map<std::string, WeightFormats> formats = formats_of_run(reader);
+    for (nlohmann::json& tensor : result["tensors"]) {
+      const auto found = formats.find(tensor["name"].get<std::string>());
+      if (tensor["kind"] != name_of(checkpoint::Kind::weight) || found == formats.end()) continue;
+      if (found->second.wire == quant::Format::bf16)
+        tensor["wire_format"] = tensor["dtype"];
+      else
+        tensor["wire_format"] = name_of(found->second.wire);
+      if (found->second.product != quant::Format::bf16) tensor["gemm_format"] = name_of(found->second.product);
+    }
+  } catch (const InputError& error) {
+    result["wire_format_error"] = error.what();
+  }
 }
 
 }  // namespace
@@ -48,8 +82,11 @@ nlohmann::json inspect_checkpoint(const std::filesystem::path& path, const Inspe
                             {"elements", layout::matrix_shape(tensor->dims).elements()},
                             {"pieces", tensor->pieces.size()}};
     if (options.hash) entry["hash"] = reader.hash(*tensor);
+    if (!options.quantization_error.empty() && tensor->kind == checkpoint::Kind::weight && tensor->dims.size() >= 2)
+      entry["quantization_error"] = quantization_errors(reader, *tensor, options.quantization_error);
     result["tensors"].push_back(std::move(entry));
   }
+  add_wire_formats(reader, result);
   return result;
 }
 
@@ -62,13 +99,18 @@ std::string checkpoint_table(const nlohmann::json& inspected) {
       fmt::join(inspected["kinds"].get<std::vector<std::string>>(), ", "), inspected["files"].size(), bytes);
   std::size_t width = 4;
   for (const auto& tensor : inspected["tensors"]) width = std::max(width, tensor["name"].get<std::string>().size());
-  text += fmt::format("{:<{}}  {:<10}  {:<5}  {:<18}  {}\n", "name", width, "kind", "dtype", "shape", "hash");
+  if (inspected.contains("wire_format_error"))
+    text += fmt::format("formats of weights are unknown: {}\n", inspected["wire_format_error"].get<std::string>());
+  text += fmt::format("{:<{}}  {:<10}  {:<5}  {:<9}  {:<9}  {:<18}  {}\n", "name", width, "kind", "dtype", "wire",
+                      "gemm", "shape", "hash");
   for (const auto& tensor : inspected["tensors"]) {
     const std::string shape = fmt::format("[{}]", fmt::join(tensor["shape"].get<std::vector<std::int64_t>>(), ", "));
-    text += fmt::format("{:<{}}  {:<10}  {:<5}  {:<18}  {}\n", tensor["name"].get<std::string>(), width,
-                        tensor["kind"].get<std::string>(), tensor["dtype"].get<std::string>(), shape,
+    text += fmt::format("{:<{}}  {:<10}  {:<5}  {:<9}  {:<9}  {:<18}  {}\n", tensor["name"].get<std::string>(), width,
+                        tensor["kind"].get<std::string>(), tensor["dtype"].get<std::string>(),
+                        tensor.value("wire_format", "-"), tensor.value("gemm_format", "-"), shape,
                         tensor.value("hash", "-"));
   }
+  text += quantization_error_table(inspected["tensors"]);
   return text;
 }
 

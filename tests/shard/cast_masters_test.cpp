@@ -1,0 +1,234 @@
+// Masters in slices over the ranks of a group are cast to the bytes of the whole weights. On threads of the CPU, and
+// with test_comm_nccl on one GPU a rank.
+#include "tessera/shard/cast_masters.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <random>
+
+#include "tessera/base/cuda_lane.h"
+#include "tessera/base/error.h"
+#include "tessera/comm/local/world.h"
+#include "tests/comm/placed.h"
+#include "tests/quant/matrices.h"
+
+namespace tessera::shard {
+namespace {
+
+using quant::Extent;
+using quant::Format;
+using quant::Slice;
+
+// Tiles and vectors of kernels divide few of these; two have no elements.
+const std::vector<Extent> kMatrices{{50, 288}, {37, 80}, {9, 16}, {33, 688}, {0, 32}, {129, 144}, {1, 2}, {0, 0}};
+constexpr std::uint8_t kUntouched = 0xA5;
+
+std::unique_ptr<base::Lane> make_compute_lane() {
+  const base::Device device = comm::device_of_tests();
+  if (device.kind == base::DeviceKind::cuda) return base::make_cuda_lane("compute", device);
+  return base::make_inline_lane();
+}
+
+std::vector<float> master_of(std::size_t weight, unsigned round) {
+  return quant::random_values(kMatrices[weight].elements(), static_cast<unsigned>(weight) + 100 * round);
+}
+
+// [weight][rank]: cut at random, some empty; in the last weights one rank has everything, another one each time.
+std::vector<std::vector<Slice>> random_cuts(int ranks, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<std::vector<Slice>> cuts;
+  for (std::size_t w = 0; w < kMatrices.size(); ++w) {
+    const std::int64_t size = kMatrices[w].elements();
+    std::vector<std::int64_t> ends;
+    for (int rank = 1; rank < ranks; ++rank) {
+      const bool whole = w + 3 >= kMatrices.size();
+      ends.push_back(whole ? (rank > static_cast<int>(w) % ranks ? size : 0)
+                           : std::uniform_int_distribution<std::int64_t>(0, size)(random));
+    }
+    std::sort(ends.begin(), ends.end());
+    ends.push_back(size);
+    std::vector<Slice> slices;
+    for (const std::int64_t end : ends) slices.push_back({slices.empty() ? 0 : slices.back().end, end});
+    cuts.push_back(slices);
+  }
+  return cuts;
+}
+
+// What one rank stores: its slices of the masters, and room for whole weights.
+class RankWeights {
+ public:
+  RankWeights(Format format, const std::vector<std::vector<Slice>>& cuts, int rank)
+      : encoding_(quant::weight_encoding(format)) {
+    for (std::size_t w = 0; w < kMatrices.size(); ++w) {
+      const Slice slice = cuts[w][static_cast<std::size_t>(rank)];
+      const quant::Stored room = quant::room_for(encoding_, kMatrices[w]);
+      masters_.push_back(std::make_unique<comm::Placed<float>>(slice.size()));
+      data_.push_back(std::make_unique<comm::Placed<std::uint8_t>>(room.data));
+      scales_.push_back(std::make_unique<comm::Placed<std::uint8_t>>(room.scales));
+      amaxes_.push_back(std::make_unique<comm::Placed<float>>(std::vector<float>{-1}));
+      shards_.push_back({{.data = masters_.back()->data(), .type = quant::DType::fp32}, slice});
+      weights_.push_back({kMatrices[w], {data_.back()->data(), scales_.back()->data(), amaxes_.back()->data()}});
+    }
+  }
+
+  void write_masters(unsigned round) {
+    for (std::size_t w = 0; w < kMatrices.size(); ++w) {
+      const std::vector<float> whole = master_of(w, round);
+      base::copy_bytes(masters_[w]->data(), whole.data() + shards_[w].elements.begin,
+                       static_cast<std::size_t>(shards_[w].elements.size()) * sizeof(float));
+    }
+  }
+
+  void expect_parts_of_whole(unsigned round) const {
+    for (std::size_t w = 0; w < kMatrices.size(); ++w) {
+      const quant::Stored whole = quant::quantized(master_of(w, round), kMatrices[w], encoding_);
+      const bool is_nibble = encoding_.element == quant::Element::e2m1;
+      std::vector<std::uint8_t> expected(whole.data.size(), kUntouched);
+      for (std::int64_t i = shards_[w].elements.begin; i < shards_[w].elements.end; ++i) {
+        const auto at = static_cast<std::size_t>(is_nibble ? i / 2 : i);
+        const int mask = !is_nibble ? 0xFF : i % 2 == 0 ? 0x0F : 0xF0;
+        expected[at] = static_cast<std::uint8_t>((expected[at] & ~mask) | (whole.data[at] & mask));
+      }
+      EXPECT_EQ(data_[w]->values(), expected) << "data of weight " << w;
+      EXPECT_EQ(scales_[w]->values(), whole.scales) << "scales of weight " << w;
+      EXPECT_EQ(amaxes_[w]->values()[0], whole.tensor_amax) << "weight " << w;
+    }
+  }
+
+  std::span<const QuantizedWeight> weights() const { return weights_; }
+  std::span<const MasterShard> shards() const { return shards_; }
+
+ private:
+  quant::Encoding encoding_;
+  std::vector<std::unique_ptr<comm::Placed<float>>> masters_, amaxes_;
+  std::vector<std::unique_ptr<comm::Placed<std::uint8_t>>> data_, scales_;
+  std::vector<MasterShard> shards_;
+  std::vector<QuantizedWeight> weights_;
+};
+
+class CastMasters : public testing::TestWithParam<Format> {};
+INSTANTIATE_TEST_SUITE_P(Formats, CastMasters,
+                         testing::Values(Format::fp8, Format::fp8_block, Format::mxfp8, Format::nvfp4),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+TEST_P(CastMasters, GivesTheBytesOfWholeWeightsOnOneToEightRanks) {
+  for (int ranks = 1; ranks <= 8; ++ranks) {
+    if (!comm::has_ranks(ranks)) continue;
+    for (const unsigned seed : {1U, 2U}) {
+      const std::vector<std::vector<Slice>> cuts = random_cuts(ranks, seed);
+      comm::on_ranks(ranks, [&](comm::Communicator& group) {
+        SCOPED_TRACE(fmt::format("{} ranks, rank {}", ranks, group.rank()));
+        const std::unique_ptr<base::Lane> lane = make_compute_lane();
+        RankWeights weights(GetParam(), cuts, group.rank());
+        weights.write_masters(0);
+        const auto cast = cast_master_weights(weights.weights(), weights.shards(), group, GetParam(), *lane);
+        lane->synchronize();
+        weights.expect_parts_of_whole(0);
+        weights.write_masters(1);  // the same addresses
+        cast->compute_amax();
+        cast->reduce_amax(group);
+        cast->cast();
+        lane->synchronize();
+        weights.expect_parts_of_whole(1);
+      });
+    }
+  }
+}
+
+// Every rank has all masters, as replicas do.
+TEST_P(CastMasters, TakesCopiesOfTheSameSlices) {
+  const std::vector<std::vector<Slice>> whole = random_cuts(1, 1);
+  if (!comm::has_ranks(2)) GTEST_SKIP() << "fewer than 2 ranks";
+  comm::on_ranks(2, [&](comm::Communicator& group) {
+    const std::unique_ptr<base::Lane> lane = make_compute_lane();
+    RankWeights weights(GetParam(), whole, 0);
+    weights.write_masters(0);
+    const auto cast = cast_master_weights(weights.weights(), weights.shards(), group, GetParam(), *lane);
+    lane->synchronize();
+    weights.expect_parts_of_whole(0);
+  });
+}
+
+TEST_P(CastMasters, TakesOneMessageForAllWeights) {
+  if (comm::world_of_tests() != nullptr) GTEST_SKIP() << "counts operations of threads";
+  const std::vector<std::vector<Slice>> cuts = random_cuts(3, 1);
+  std::atomic<int> messages{0};
+  const auto count = [&](int, const std::string&, const std::string& op, std::int64_t) {
+    messages += op == "all_reduce" ? 1 : 100;
+  };
+  comm::LocalOptions options;
+  options.inject = count;
+  comm::run_local(3, options, [&](comm::World& world) {
+    const auto group = comm::make_whole_group(world, 3);
+    const std::unique_ptr<base::Lane> lane = make_compute_lane();
+    RankWeights weights(GetParam(), cuts, group->rank());
+    weights.write_masters(0);
+    cast_master_weights(weights.weights(), weights.shards(), *group, GetParam(), *lane);
+  });
+  EXPECT_EQ(messages, 3);  // one on each rank
+}
+
+// Amaxes of one cast are brought to another, which takes none itself.
+TEST_P(CastMasters, TrustsTheAmaxesThatItIsGiven) {
+  const std::vector<std::vector<Slice>> whole = random_cuts(1, 1);
+  const base::Device device = comm::device_of_tests();
+  const std::unique_ptr<base::Lane> lane = make_compute_lane();
+  RankWeights first(GetParam(), whole, 0), second(GetParam(), whole, 0);
+  first.write_masters(0);
+  second.write_masters(0);
+  DistributedCast taken(master_slices(first.weights(), first.shards(), GetParam()), device, *lane);
+  DistributedCast given(master_slices(second.weights(), second.shards(), GetParam()), device, *lane);
+  EXPECT_TRUE(taken.needs_reduction());
+  ASSERT_EQ(taken.amax_count(), given.amax_count());
+  taken.compute_amax();
+  lane->synchronize();
+  base::copy_bytes(given.amaxes(), taken.amaxes(), static_cast<std::size_t>(taken.amax_count()) * sizeof(float));
+  given.cast();
+  lane->synchronize();
+  second.expect_parts_of_whole(0);
+}
+
+TEST_P(CastMasters, TakesNoWeightsAtAll) {
+  const std::unique_ptr<base::Lane> lane = make_compute_lane();
+  comm::on_ranks(1, [&](comm::Communicator& group) {
+    const auto cast = cast_master_weights({}, {}, group, GetParam(), *lane);
+    EXPECT_FALSE(cast->needs_reduction());
+    EXPECT_EQ(cast->amax_count(), 0);
+  });
+}
+
+// The text of the error that a list of one weight gives.
+std::string fault_of(const QuantizedWeight& weight, const MasterShard& shard, Format format) {
+  try {
+    const std::unique_ptr<base::Lane> lane = base::make_inline_lane();
+    DistributedCast cast(master_slices({&weight, 1}, {&shard, 1}, format), {}, *lane);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(CastMastersErrors, NameWhatIsWrong) {
+  std::vector<float> master(64), scales(64);
+  std::vector<std::uint8_t> data(64);
+  float amax = 0;
+  const QuantizedWeight weight{{8, 8}, {data.data(), scales.data(), &amax}};
+  const MasterShard shard{{.data = master.data(), .type = quant::DType::fp32}, {0, 64}};
+  const auto says = [](const std::string& fault, const char* text) {
+    EXPECT_NE(fault.find(text), std::string::npos) << fault;
+  };
+  EXPECT_EQ(fault_of(weight, shard, Format::nvfp4), "");
+  says(fault_of(weight, shard, Format::bf16), "expected a format with scales, got bf16");
+  says(fault_of({{8, 7}, weight.arrays}, {shard.master, {0, 56}}, Format::nvfp4), "even number of columns");
+  says(fault_of(weight, {shard.master, {0, 65}}, Format::fp8), "expected a slice within [0, 64), got [0, 65)");
+  says(fault_of(weight, {{master.data(), quant::DType::fp64}, {0, 64}}, Format::fp8), "type fp64");
+  says(fault_of(weight, {{nullptr, quant::DType::fp32}, {0, 64}}, Format::fp8), "64 elements without a master");
+  says(fault_of({{8, 8}, {nullptr, scales.data(), &amax}}, shard, Format::fp8), "64 elements without data");
+  says(fault_of({{8, 8}, {data.data(), nullptr, &amax}}, shard, Format::mxfp8), "no place for its scales");
+  says(fault_of({{8, 8}, {data.data(), scales.data()}}, shard, Format::nvfp4), "no place for its amax");
+  EXPECT_THROW(master_slices({&weight, 1}, {}, Format::fp8), Error);
+}
+
+}  // namespace
+}  // namespace tessera::shard

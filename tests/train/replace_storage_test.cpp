@@ -1,0 +1,73 @@
+// Training goes on with the same bits after all stored weights have moved into a flat buffer of each rank.
+#include "tessera/shard/replace_storage.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <mutex>
+
+#include "tests/train/training.h"
+
+namespace tessera::train {
+namespace {
+
+// The flat buffers outlive the trainers.
+class FlatBuffers {
+ public:
+  void take(Trainer& trainer) {
+    runtime::Runtime& runtime = trainer.runtime();
+    runtime.settle();
+    trainer.parallel().compute->synchronize();
+    std::size_t bytes = 0;
+    for (schedule::ParameterId id = 0; id < runtime.size(); ++id) bytes += shard::storage_bytes(runtime.parameter(id));
+    std::byte* next = make(bytes);
+    for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+      shard::ShardedParameter& parameter = runtime.parameter(id);
+      const shard::FlatMemory memory{.data = next, .bytes = shard::storage_bytes(parameter)};
+      shard::replace_storage(parameter, memory);
+      next += memory.bytes;
+    }
+  }
+
+ private:
+  std::byte* make(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    buffers_.emplace_back(bytes);
+    return buffers_.back().data();
+  }
+
+  std::mutex mutex_;
+  std::vector<base::Buffer> buffers_;
+};
+
+class TrainAfterReplaceStorage : public ::testing::TestWithParam<quant::Format> {};
+INSTANTIATE_TEST_SUITE_P(Formats, TrainAfterReplaceStorage,
+                         ::testing::Values(quant::Format::bf16, quant::Format::fp8, quant::Format::fp8_block,
+                                           quant::Format::mxfp8, quant::Format::nvfp4),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+TEST_P(TrainAfterReplaceStorage, GivesTheSameBits) {
+  testing::RunOptions options{.model = testing::odd_model(),
+                              .gtp = 2,
+                              .dtype = quant::DType::bf16,
+                              .blocks = 4,
+                              .steps = 4,
+                              .wire = GetParam()};
+  // Of even numbers of columns.
+  options.model.intermediate_size = 38;
+  for (const int gtp : {1, 3}) {
+    options.gtp = gtp;
+    options.blocks = 2 * gtp;
+    options.before_step = nullptr;
+    const testing::RunResult expected = testing::run(options);
+    FlatBuffers buffers;
+    options.before_step = [&](Trainer& trainer, int step) {
+      if (step == 0 || step == 2) buffers.take(trainer);  // before it is recorded, and while it follows its schedule
+    };
+    EXPECT_TRUE(testing::run(options) == expected) << "gtp " << gtp;
+    EXPECT_NE(expected.losses.front(), expected.losses.back());
+  }
+}
+
+}  // namespace
+}  // namespace tessera::train
