@@ -59,13 +59,7 @@ void WeightCast::cast(std::span<const schedule::ParameterId> ids) {
   if (encoded.empty()) return;
   quant::MasterCast& encoder = encoder_of(encoded);
   encoder.compute_amaxes();
-  TESSERA_CHECK(!needs_tensor_amaxes || parallel.casts,
-                "amaxes of whole weights are needed, and the groups were made without `casts`");
-  if (needs_tensor_amaxes && parallel.casts->size() > 1) {
-    parallel.casts->lane().wait(parallel.compute->record());
-    parallel.compute->wait(
-        parallel.casts->all_reduce(encoder.tensor_amaxes(), encoder.slices(), quant::DType::fp32, comm::ReduceOp::max));
-  }
+  if (needs_tensor_amaxes) runtime_.reduce_amaxes(encoder.tensor_amaxes(), encoder.slices());
   encoder.cast();
 }
 
