@@ -43,7 +43,8 @@ schedule::Costs exact_costs(const comm::Link& link, const Degrees& degrees, cons
   const double compare_gtp = on_demand ? compare_seconds(link, degrees.gtp) : 0;
   costs.publish_seconds.assign(trace.size(), 0.0);
   for (std::size_t i = 0; i < trace.size(); ++i) {
-    costs.comm_seconds.push_back(trace[i].kind == EventKind::comm ? all_reduce_seconds(link, degrees.tp, trace[i].bytes)
+    const int ranks = trace[i].group == schedule::kCastGroup ? degrees.ranks() : degrees.tp;
+    costs.comm_seconds.push_back(trace[i].kind == EventKind::comm ? all_reduce_seconds(link, ranks, trace[i].bytes)
                                                                   : 0);
     if (i > 0 && trace[i].microbatch != trace[i - 1].microbatch) costs.comm_seconds[i - 1] += compare_gtp;
     if (trace[i].kind == EventKind::publish && degrees.dp > 1)
@@ -75,6 +76,8 @@ double longest_path(const schedule::Trace& trace, const schedule::Schedule& sche
   double program = 0, gathers = 0, reductions = 0, replicas = 0, late = 0;
   for (std::size_t i = body; i < trace.size(); ++i) {
     if (i > body) program += costs.segment_seconds[i];
+    program += costs.comm_seconds[i];
+    if (trace[i].kind != EventKind::publish) continue;
     double whole = program;
     if (costs.publish_seconds[i] > 0) whole = replicas = std::max(replicas, program) + costs.publish_seconds[i];
     const int unit = gathered[static_cast<std::size_t>(trace[i].parameter)];

@@ -116,17 +116,21 @@ class Placer {
 
   void place() {
     bool published = false;
+    std::size_t amaxes = 0;  // of the newest bucket that takes any, 0: none so far
     for (std::size_t at = 0; at < trace_.size(); ++at) {
       const Event& event = trace_[at];
+      if (event.kind == EventKind::comm && event.group == schedule::kCastGroup) amaxes = at;
       if (event.kind == EventKind::consume) consume(at, event);
       if (event.kind == EventKind::produce) produce(at, event);
       if (event.kind == EventKind::comm) result.costs.comm_seconds[at] = collective(event);
       if (event.kind == EventKind::comm && event.parameter >= 0) consume(at, event);  // the lookup
       if (event.kind != EventKind::publish) continue;
-      if (!published) add(at, operators_.gradient_norm(all_shards()), "gradient norm");
+      // A bucket is updated before its amaxes are taken.
+      const std::size_t updated = amaxes > 0 ? amaxes : at;
+      if (!published) add(updated, operators_.gradient_norm(all_shards()), "gradient norm");
       published = true;
       const PlannedParameter& parameter = parameters_[static_cast<std::size_t>(event.parameter)];
-      add(at, operators_.adamw(static_cast<double>(parameter.state_elements)), "adamw " + parameter.size.name);
+      add(updated, operators_.adamw(static_cast<double>(parameter.state_elements)), "adamw " + parameter.size.name);
     }
   }
 
@@ -189,9 +193,11 @@ class Placer {
       const MachineLink& link = input_.machine.link(static_cast<std::int64_t>(input_.mesh.tp) * input_.mesh.gtp);
       return 2 * link.latency_s + static_cast<double>(event.bytes) / link.bytes_per_second;
     }
-    const MachineLink& link = input_.machine.link(input_.mesh.tp);
-    const double others = input_.mesh.tp - 1, given = static_cast<double>(event.bytes);
-    const double received = event.op == "all_gather" ? others * given : others / input_.mesh.tp * given;
+    const std::int64_t ranks = event.group == schedule::kCastGroup ? input_.mesh.ranks() : input_.mesh.tp;
+    const MachineLink& link = input_.machine.link(ranks);
+    const auto all = static_cast<double>(ranks);
+    const double others = all - 1, given = static_cast<double>(event.bytes);
+    const double received = event.op == "all_gather" ? others * given : others / all * given;
     return link.latency_s + (event.op.starts_with("all_reduce") ? 2 : 1) * received / link.bytes_per_second;
   }
 

@@ -1,5 +1,6 @@
 #include "tessera/predict/llama_trace.h"
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <string>
@@ -9,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/models/llama_layouts.h"
 #include "tessera/models/llama_parameters.h"
+#include "tessera/schedule/buckets.h"
 #include "tessera/shard/rows.h"
 
 namespace tessera::predict {
@@ -57,6 +59,11 @@ class Recorder {
                      .bytes = bytes});
   }
 
+  // Behind the microbatches.
+  void begin_optimizer() {
+    microbatch_ = -1;
+    opaque_ordinals_.clear();
+  }
   void publish(ParameterId id) { trace.push_back({.kind = EventKind::publish, .step = kind_, .parameter = id}); }
 
   schedule::Trace trace;
@@ -117,13 +124,31 @@ class Tracer {
       forward(train);
       if (train) backward();
     }
-    if (train)
-      for (const ParameterId id : to_.first_uses) to_.publish(id);
+    if (train) optimizer();
     return std::move(to_.trace);
   }
 
  private:
   enum class Tokens : std::uint8_t { all, own };
+
+  void optimizer() {
+    to_.begin_optimizer();
+    if (options_.casts.empty()) {
+      for (const ParameterId id : to_.first_uses) to_.publish(id);
+      return;
+    }
+    const auto cast = [&](ParameterId id) -> const PlannedCast& {
+      return options_.casts[static_cast<std::size_t>(id)];
+    };
+    const auto elements = [&](ParameterId id) { return cast(id).elements; };
+    for (const std::vector<ParameterId>& bucket : schedule::optimizer_buckets(to_.first_uses, elements)) {
+      const auto encoded = std::ranges::count_if(bucket, [&](ParameterId id) { return cast(id).is_encoded; });
+      if (std::ranges::any_of(bucket, [&](ParameterId id) { return cast(id).has_tensor_scale; }))
+        to_.add(EventKind::comm, Pass::forward, schedule::kCastGroup, schedule::kAmaxOp,
+                shard::bytes_of(encoded, quant::DType::fp32));
+      for (const ParameterId id : bucket) to_.publish(id);
+    }
+  }
 
   void forward(bool kept) {
     embed();

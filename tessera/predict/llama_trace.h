@@ -1,9 +1,11 @@
 // The events of a step of a Llama, without running it: what its runtime records on one rank, event for event.
 #pragma once
 #include <cstdint>
+#include <vector>
 
 #include "tessera/models/llama_config.h"
 #include "tessera/nn/recompute.h"
+#include "tessera/predict/planned_parameters.h"
 #include "tessera/quant/dtype.h"
 #include "tessera/schedule/events.h"
 
@@ -18,10 +20,12 @@ struct LlamaTraceOptions {
   std::int64_t tokens = 1;  // of a microbatch: sequences * seq_len
   int row_ranks = 1;        // gtp ranks between which the embedding's rows travel; 1: its table is gathered
   quant::DType dtype = quant::DType::fp32;
+  // By parameter id, where several ranks take the amaxes of whole weights together; else empty.
+  std::vector<PlannedCast> casts;
 };
 
 // Parameter ids are llama_ids(config). Every parameter is trainable; a training step publishes them in the order of
-// their first use. Pure.
+// their first use, each bucket of the optimizer after the message of its amaxes, if it needs one. Pure.
 schedule::Trace llama_trace(const models::LlamaConfig& config, const LlamaTraceOptions& options);
 
 }  // namespace tessera::predict

@@ -8,6 +8,7 @@
 
 #include "tessera/layout/redistribute.h"
 #include "tessera/models/llama_parameters.h"
+#include "tessera/shard/encoded.h"
 #include "tessera/shard/rows.h"
 
 namespace tessera::predict {
@@ -47,7 +48,10 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
   PlannedParameter planned{.size = shard::parameter_size(spec, layouts, types, cuts),
                            .shard_elements = greatest(layouts.storage),
                            .state_elements = greatest(layouts.state),
-                           .compute_elements = greatest(spec.compute)};
+                           .compute_elements = greatest(spec.compute),
+                           .cast = {.elements = layouts.storage.shape.elements(),
+                                    .is_encoded = spec.encoding.has_value(),
+                                    .has_tensor_scale = spec.encoding && shard::has_tensor_scale(*spec.encoding)}};
   const std::int64_t tp_groups = static_cast<std::int64_t>(mesh.gtp) * mesh.dp;
   if (shard::exchanges_rows(spec, layouts, types, cuts)) {
     const shard::RowMessages rows = shard::messages_of(spec, layouts.storage, mesh.gtp);

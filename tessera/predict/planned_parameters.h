@@ -16,13 +16,21 @@ struct MeshDegrees {
   std::int64_t ranks() const { return static_cast<std::int64_t>(tp) * gtp * dp; }
 };
 
+// What the optimizer's buckets need to know of a parameter.
+struct PlannedCast {
+  std::int64_t elements = 0;      // logical
+  bool is_encoded = false;        // stored in a number format
+  bool has_tensor_scale = false;  // and its cast needs the amax of the whole weight
+};
+
 struct PlannedParameter {
   schedule::ParameterSize size;       // of the rank that has most
   std::int64_t shard_elements = 0;    // the greatest of all ranks
   std::int64_t stored_bytes = 0;      // of all planes; the greatest of all ranks
   std::int64_t state_elements = 0;    // that a rank updates; the greatest of all
   std::int64_t compute_elements = 0;  // the greatest of the tp ranks
-  std::int64_t row_buffers = 0;       // bytes; of a table whose rows travel by index (shard/rows.h), else 0
+  PlannedCast cast;
+  std::int64_t row_buffers = 0;  // bytes; of a table whose rows travel by index (shard/rows.h), else 0
   // Bytes received by all ranks together: in one gather, one exchange, one sum over replicas, one publish.
   std::int64_t gather_total = 0, reduce_total = 0, replica_total = 0, publish_total = 0;
 };

@@ -56,6 +56,7 @@ class Writer {
   // What the program does with weights; of the rest nothing is known.
   std::string work_before(int index) const {
     const Event* event = event_at(index);
+    if (event && event->kind == EventKind::comm && event->microbatch < 0) return "update";
     if (!event || event->parameter < 0) return "compute";
     const std::string& name = names_[static_cast<std::size_t>(event->parameter)];
     if (event->kind == EventKind::release) return name + " " + std::string(name_of(event->pass));

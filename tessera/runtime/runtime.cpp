@@ -165,6 +165,7 @@ void Runtime::end_step() {
     waits_.until(entry.parameter.published, schedule::Activity::publish, {&id, 1});
   }
   if (!statistics_.recorded) totals_.demand_gathers += statistics_.demand_gathers;
+  comm_ordinals_.clear();
   in_step_ = false;
 }
 
@@ -300,20 +301,39 @@ void Runtime::publish(std::span<const schedule::ParameterId> ids) {
     statistics_.count_gathered(entry.format, update_bytes(parameter));
     if (&entry == early_rows_.table) rows_published(entry);
   }
-  for (const schedule::ParameterId id : ids) published(id);
+  for (const schedule::ParameterId id : ids)
+    happens_behind(event_of(schedule::EventKind::publish, schedule::Pass::forward, id));
   timeline_.end_event(trace().size());
 }
 
-void Runtime::published(schedule::ParameterId id) {
-  const schedule::Event event = event_of(schedule::EventKind::publish, schedule::Pass::forward, id);
-  // Beyond the optimizer's publishes (a checkpoint is loaded, say) weights change outside every step.
+void Runtime::reduce_amaxes(std::span<float> amaxes) {
+  TESSERA_CHECK(!in_step_, "amaxes of whole weights are reduced inside a step");
+  TESSERA_CHECK(parallel_.casts, "amaxes of whole weights are needed, and the groups were made without `casts`");
+  comm::Communicator& casts = *parallel_.casts;
+  const auto count = static_cast<std::int64_t>(amaxes.size());
+  if (casts.size() == 1) return;
+  timeline_.begin_event(trace().size());
+  casts.lane().wait(parallel_.compute->record());
+  const base::Fence reduced = casts.all_reduce(amaxes.data(), count, quant::DType::fp32, comm::ReduceOp::max);
+  const bool is_recorded =
+      happens_behind(comm_event(schedule::EventKind::comm, schedule::kCastGroup, schedule::kAmaxOp,
+                                shard::bytes_of(count, quant::DType::fp32), schedule::Pass::forward));
+  timeline_.end_event(trace().size());
+  if (is_recorded) return wait(reduced);
+  waits_.until(reduced, schedule::Activity::comm);
+}
+
+// An event of the optimizer, behind the body. Returns whether it is one of the step's trace.
+bool Runtime::happens_behind(const schedule::Event& event) {
+  // Beyond the optimizer's events (a checkpoint is loaded, say) weights change outside every step.
   if (replay_ && !replay_->is_next(event)) replay_ = nullptr;
   if (replay_) replay_->passed();
-  if (!trace_open_ || !is_training()) return;
+  if (!trace_open_ || !is_training()) return false;
   agreement_.add(event);
-  if (replay_) return;
+  if (replay_) return true;
   measure_.event(trace().size() - 1, statistics_, waits_.on_device());
   measure_.passed(waits_.on_device());
+  return true;
 }
 
 void Runtime::comm(const std::string& group, const std::string& op, std::int64_t bytes, schedule::Pass pass) {
@@ -328,18 +348,23 @@ void Runtime::fetch(std::int64_t bytes, schedule::Pass pass, std::string_view wa
   record_comm(schedule::EventKind::fetch, {}, std::string(way), bytes, pass);
 }
 
-void Runtime::record_comm(schedule::EventKind kind, const std::string& group, const std::string& op, std::int64_t bytes,
-                          schedule::Pass pass) {
+schedule::Event Runtime::comm_event(schedule::EventKind kind, const std::string& group, const std::string& op,
+                                    std::int64_t bytes, schedule::Pass pass) {
   std::string key(name_of(kind));
   key.append("/").append(group).append("/").append(op).append("/").append(name_of(pass));
-  happens({.kind = kind,
-           .step = kind_,
-           .microbatch = in_microbatch_ ? microbatch_ : -1,
-           .pass = pass,
-           .ordinal = comm_ordinals_[key]++,
-           .group = group,
-           .op = op,
-           .bytes = bytes});
+  return {.kind = kind,
+          .step = kind_,
+          .microbatch = in_microbatch_ ? microbatch_ : -1,
+          .pass = pass,
+          .ordinal = comm_ordinals_[key]++,
+          .group = group,
+          .op = op,
+          .bytes = bytes};
+}
+
+void Runtime::record_comm(schedule::EventKind kind, const std::string& group, const std::string& op, std::int64_t bytes,
+                          schedule::Pass pass) {
+  happens(comm_event(kind, group, op, bytes, pass));
   passed();
 }
 

@@ -6,7 +6,7 @@
 //       consume / release of each weight in each pass, grad_buffer / produce of each gradient
 //     end_microbatch
 //   end_step                gradients of the step are complete in main_grad
-//   publish                 the optimizer has written new weights
+//   reduce_amaxes, publish  the optimizer has written new weights, bucket by bucket
 //
 // The first step of a kind runs on demand and is recorded; then it is planned, the plan is checked, and later steps
 // follow it (docs/schedule.md). A step that leaves its schedule in the same way on every rank goes on on demand and is
@@ -168,6 +168,10 @@ class Runtime {
   // give each other. Collective over dp.
   void publish(std::span<const schedule::ParameterId> ids);
   void publish(schedule::ParameterId id) { publish({&id, 1}); }
+  // Outside a step, before the publish of a bucket whose cast needs them: the greatest of all ranks' numbers, written
+  // by compute, replaces them before compute goes on. An event of the optimizer's part. Collective over
+  // Parallel::casts.
+  void reduce_amaxes(std::span<float> amaxes);
   // Another collective of the program is issued now.
   void comm(const std::string& group, const std::string& op, std::int64_t bytes, schedule::Pass pass);
   // Bytes of activations are kept from here (stash) until backward takes them back (fetch). way: "keep" or "shard".
@@ -216,12 +220,14 @@ class Runtime {
   std::byte* staging_of(Entry& entry, schedule::ParameterId id);
   void rows_published(const Entry& entry);
   schedule::Event event_of(schedule::EventKind kind, schedule::Pass pass, schedule::ParameterId id) const;
+  schedule::Event comm_event(schedule::EventKind kind, const std::string& group, const std::string& op,
+                             std::int64_t bytes, schedule::Pass pass);
   void record_comm(schedule::EventKind kind, const std::string& group, const std::string& op, std::int64_t bytes,
                    schedule::Pass pass);
+  bool happens_behind(const schedule::Event& event);
   void happens(const schedule::Event& event);
   void passed();
   void depart();
-  void published(schedule::ParameterId id);
   void end_trace();
   bool is_worth_planning();
   std::int64_t room() const;

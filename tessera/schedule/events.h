@@ -19,7 +19,7 @@ enum class EventKind : std::uint8_t {
   produce,  // a weight gradient of this microbatch is complete
   publish,  // the stored weight has a new version
   comm,     // another collective of the program (tp, experts): opaque, but in the order. With a parameter: its rows,
-            // read by index
+            // read by index. Outside the microbatches: the optimizer's (kCastGroup)
   stash,    // bytes of activations are kept for backward (op: the way they are kept, "keep" or "shard") ...
   fetch,    // ... and given back
 };
@@ -31,7 +31,7 @@ inline constexpr ParameterId kNoParameter = -1;
 struct Event {
   EventKind kind = EventKind::consume;
   StepKind step = StepKind::train;
-  int microbatch = -1;  // -1: outside every microbatch (the optimizer's publishes)
+  int microbatch = -1;  // -1: outside every microbatch (the optimizer's events)
   Pass pass = Pass::forward;
   ParameterId parameter = kNoParameter;
   int ordinal = 0;
@@ -42,6 +42,11 @@ struct Event {
 };
 
 using Trace = std::vector<Event>;
+
+// Group and op of the message that takes the amaxes of a bucket's weights together, over all ranks of the world, before
+// the bucket is cast and published.
+inline constexpr const char* kCastGroup = "world_casts";
+inline constexpr const char* kAmaxOp = "all_reduce max";
 
 // Whether two events are the same one of their step: all but the bytes, which differ between ranks that uneven cuts
 // leave with more or less.

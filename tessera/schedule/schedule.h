@@ -1,12 +1,13 @@
 // The schedule of one kind of step, as data: which weights are brought together when and into which bytes, and how
 // their gradients leave. Written by plan.h, proved by check.h, timed by simulate.h, carried out by Runtime.
 //
-// Positions. A step's trace has a body (every event before the first publish) and then the optimizer's publishes. The
-// cycle of steps is cut at the first publish, where no gathered weight is valid any more: the event at index i of the
-// body has position i; the publishes, which come before the *next* step's body, have the positions -P .. -1 (P of
-// them). So an issue at a negative position is a prefetch for the next step under this step's optimizer, and position
-// -1 is also the beginning of a step. "At position p" means directly after the event at p; what is written in segment p
-// lies between the events p - 1 and p.
+// Positions. A step's trace has a body (every event up to the last of a microbatch) and then the optimizer's events:
+// for each bucket the message of its amaxes, where a format needs one, and its publishes. The cycle of steps is cut
+// behind the body, where no gathered weight is valid any more: the event at index i of the body has position i; the
+// optimizer's events, which come before the *next* step's body, have the positions -P .. -1 (P of them). So an issue at
+// a negative position is a prefetch for the next step under this step's optimizer, and position -1 is also the
+// beginning of a step. "At position p" means directly after the event at p; what is written in segment p lies between
+// the events p - 1 and p.
 //
 // Lanes. compute: the program itself, in its order. gather: gathers, in the order of `residencies`. reduce: exchanges
 // and sums, in the order of `reductions`. dp: sums over replicas, in the same order but those of units that the last
@@ -69,7 +70,7 @@ struct Schedule {
   StepKind kind = StepKind::train;
   int microbatches = 0;
   int events = 0;                // of the trace
-  int body = 0;                  // of these before the first publish
+  int body = 0;                  // of these up to the last of a microbatch
   std::uint64_t trace_hash = 0;  // of the trace it is for
   std::vector<Unit> gather_units, reduce_units;
   std::vector<std::int64_t> gather_bytes, reduce_bytes;  // by unit: what a residency, a reduction takes in its arena
@@ -79,7 +80,7 @@ struct Schedule {
   std::int64_t reduce_arena = 0;                         // bytes: the greatest end of a reduction
   std::int64_t scratch = 0;                              // bytes of the exchanges' own buffer, of the largest one
 
-  int publishes() const { return events - body; }
+  int optimizer_events() const { return events - body; }
   int position_of(int index) const { return index < body ? index : index - events; }
   bool operator==(const Schedule&) const = default;
 };

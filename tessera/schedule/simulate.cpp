@@ -52,7 +52,7 @@ class Player {
       span.end -= begin;
     }
     begin_ = begin;
-    if (is_first || schedule_.publishes() == 0) issue_all_before_begin(prediction);
+    if (is_first || schedule_.optimizer_events() == 0) issue_all_before_begin(prediction);
     for (int index = 0; index < schedule_.body; ++index) event(index, prediction);
     // What the last microbatch does not reduce might have come there after all: its sums over replicas are last.
     for (int i = 0; i < static_cast<int>(schedule_.reductions.size()); ++i)

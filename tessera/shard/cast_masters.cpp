@@ -79,11 +79,15 @@ void DistributedCast::compute_amax() {
   if (encoder_) encoder_->compute_amaxes();
 }
 
+std::span<float> DistributedCast::shared_amaxes() {
+  if (reduced_ == 0) return {};
+  return {encoder_->amaxes() + encoder_->amax_count() - reduced_, static_cast<std::size_t>(reduced_)};
+}
+
 void DistributedCast::reduce_amax(comm::Communicator& group) {
   if (reduced_ == 0 || group.size() == 1) return;
-  float* first = encoder_->amaxes() + encoder_->amax_count() - reduced_;
   group.lane().wait(lane_.record());
-  lane_.wait(group.all_reduce(first, reduced_, quant::DType::fp32, comm::ReduceOp::max));
+  lane_.wait(group.all_reduce(shared_amaxes().data(), reduced_, quant::DType::fp32, comm::ReduceOp::max));
 }
 
 void DistributedCast::cast() {

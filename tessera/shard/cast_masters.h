@@ -78,6 +78,8 @@ class DistributedCast {
   // The three steps.
   void run(comm::Communicator& group);
 
+  // Those that reduce_amax takes together, for who does it in another way.
+  std::span<float> shared_amaxes();
   // For who brings amaxes from elsewhere: quant::MasterCast's, amax_count() numbers of fp32.
   float* amaxes() { return encoder_ ? encoder_->amaxes() : nullptr; }
   std::int64_t amax_count() const { return encoder_ ? encoder_->amax_count() : 0; }

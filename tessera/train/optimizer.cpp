@@ -5,27 +5,15 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/initialise.h"
+#include "tessera/schedule/buckets.h"
 
 namespace tessera::train {
 
 std::vector<std::vector<schedule::ParameterId>> optimizer_buckets(runtime::Runtime& runtime) {
-  std::int64_t total = 0;
-  std::vector<schedule::ParameterId> order;
-  for (const schedule::ParameterId id : runtime.by_first_use()) {
-    if (!runtime.parameter(id).spec.trainable) continue;
-    order.push_back(id);
-    total += runtime.parameter(id).storage.shape.elements();
-  }
-  std::vector<std::vector<schedule::ParameterId>> buckets;
-  std::int64_t before = 0, newest = -1;  // elements placed so far; which eighth the newest bucket began in
-  for (const schedule::ParameterId id : order) {
-    const std::int64_t part = before * kOptimizerBuckets / std::max<std::int64_t>(total, 1);
-    if (buckets.empty() || part > newest) buckets.emplace_back();
-    newest = part;
-    buckets.back().push_back(id);
-    before += runtime.parameter(id).storage.shape.elements();
-  }
-  return buckets;
+  std::vector<schedule::ParameterId> order = runtime.by_first_use();
+  std::erase_if(order, [&](schedule::ParameterId id) { return !runtime.parameter(id).spec.trainable; });
+  return schedule::optimizer_buckets(
+      order, [&](schedule::ParameterId id) { return runtime.parameter(id).storage.shape.elements(); });
 }
 
 Optimizer::Optimizer(runtime::Runtime& runtime, const ops::AdamW& options, CastOrder order)

@@ -11,9 +11,8 @@
 
 namespace tessera::train {
 
-// The trainable parameters in the order in which the next step uses them first, in at most kOptimizerBuckets buckets of
-// about as many elements each: a bucket is updated, then published, so that its gathers start while later ones update.
-inline constexpr std::int64_t kOptimizerBuckets = 8;
+// The trainable parameters in the order in which the next step uses them first, in the buckets of schedule/buckets.h: a
+// bucket is updated, cast and published, so that its gathers start while later ones update.
 std::vector<std::vector<schedule::ParameterId>> optimizer_buckets(runtime::Runtime& runtime);
 
 // fused: the update writes each weight that is its rounded master, in the same pass over memory. apart: a cast writes

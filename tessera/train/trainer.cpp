@@ -105,12 +105,7 @@ void Trainer::update_weights() {
 
 void Trainer::update_scales() {
   if (scales_.size() == 0) return;
-  const std::span<float> found = scales_.found();
-  if (parallel_.casts->size() > 1) {
-    parallel_.casts->lane().wait(parallel_.compute->record());
-    parallel_.compute->wait(parallel_.casts->all_reduce(found.data(), static_cast<std::int64_t>(found.size()),
-                                                        quant::DType::fp32, comm::ReduceOp::max));
-  }
+  runtime_.reduce_amaxes(scales_.found());
   scales_.update(&norm_.result()->finite, parallel_.compute->stream());
 }
 

@@ -47,9 +47,7 @@ void WeightCast::cast(std::span<const schedule::ParameterId> ids) {
   if (encoded.empty()) return;
   shard::DistributedCast& encoder = encoder_of(encoded);
   encoder.compute_amax();
-  TESSERA_CHECK(!encoder.needs_reduction() || parallel.casts,
-                "amaxes of whole weights are needed, and the groups were made without `casts`");
-  if (encoder.needs_reduction()) encoder.reduce_amax(*parallel.casts);
+  if (encoder.needs_reduction()) runtime_.reduce_amaxes(encoder.shared_amaxes());
   encoder.cast();
 }
 

@@ -21,8 +21,8 @@ class WeightCast {
 
   // Enqueues the casts on the lane of compute. They write this rank's state part of every plane of these parameters; a
   // weight that is its own master needs no cast. Where amaxes of whole weights are needed, they are taken together over
-  // all ranks in one message: every rank calls it with the same parameters. The caller publishes the weights
-  // afterwards. Errors: planes whose format is unknown.
+  // all ranks in one message (Runtime::reduce_amaxes): every rank calls it with the same parameters. The caller
+  // publishes the weights afterwards. Errors: planes whose format is unknown.
   void cast(std::span<const schedule::ParameterId> ids);
 
  private:

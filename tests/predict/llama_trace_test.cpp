@@ -167,6 +167,24 @@ TEST(LlamaTracePublishes, FollowTheOrderOfFirstUse) {
   }
 }
 
+// Tied, 14 parameters: each bucket's message has a number for each of its encoded weights, if one of them needs it.
+TEST(LlamaTracePublishes, FollowTheAmaxesOfTheirBucket) {
+  LlamaTraceOptions options{.tokens = 14};
+  options.casts.assign(14, {.elements = 10, .is_encoded = true});
+  options.casts[0] = {.elements = 100};  // the embedding fills the first buckets
+  options.casts[12] = {.elements = 10};  // travels as it is
+  options.casts[2].has_tensor_scale = options.casts[13].has_tensor_scale = true;
+  const schedule::Trace trace = llama_trace(odd_model(true), options);
+  std::vector<std::string> behind;
+  for (const schedule::Event& event : trace)
+    if (event.microbatch < 0) behind.push_back(to_string(event));
+  ASSERT_EQ(behind.size(), 16u);
+  EXPECT_EQ(behind[0], "train publish #0 (0)");
+  EXPECT_EQ(behind[1], "train comm world_casts all_reduce max 8 bytes");
+  EXPECT_EQ(behind[2], "train publish #1 (0)");
+  EXPECT_EQ(behind[13], "train comm world_casts all_reduce max 4 bytes");
+}
+
 TEST(LlamaTraceSizes, RefusesSizesThatAreNone) {
   EXPECT_THROW(llama_trace(odd_model(true), {.tp_size = 2, .tp_rank = 2}), Error);
   EXPECT_THROW(llama_trace(odd_model(true), {.microbatches = 0}), Error);

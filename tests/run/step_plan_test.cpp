@@ -301,6 +301,9 @@ Moved run(const PlanRequest& request, const schedule::Trace& planned) {
                                    .tp = static_cast<int>(config.tp),
                                    .gtp = static_cast<int>(config.gtp),
                                    .dp = static_cast<int>(config.dp),
+                                   .types = {.model = config.dtype,
+                                             .accumulator = quant::accumulator_of(config.dtype),
+                                             .wire = *config.grad_wire},
                                    .sequence_parallel = config.sequence_parallel,
                                    .recompute = nn::BlockRecompute(recompute_choice(config, request.model)),
                                    .seq_len = config.seq_len,
@@ -308,7 +311,8 @@ Moved run(const PlanRequest& request, const schedule::Trace& planned) {
                                    .runtime = {.zero = config.zero,
                                                .gather_budget = request.gather_budget,
                                                .reduce_budget = request.reduce_budget,
-                                               .coalesce_bytes = request.coalesce_bytes}});
+                                               .coalesce_bytes = request.coalesce_bytes,
+                                               .wire = wire_policy(config)}});
     train::set_initial_values(trainer.runtime(), 1);
     const std::int64_t tokens = config.seq_len, blocks = config.gtp * config.dp;
     const auto batch = [&](int) {
@@ -342,10 +346,17 @@ TEST(PlanAgainstARun, EventsBytesAndArenasAreThoseOfTheRun) {
                                Settings{{"gtp", "2"}, {"dp", "2"}, {"global_batch", "8"}, {"recompute", "full"}},
                                Settings{{"gtp", "2"}, {"recompute", "auto"}, {"activation_budget", "4000"}},
                                Settings{{"tp", "2"}, {"gtp", "2"}, {"sequence_parallel", "on"}},
-                               Settings{{"tp", "2"}, {"gtp", "3"}, {"global_batch", "6"}, {"embedding", "rows"}}}) {
+                               Settings{{"tp", "2"}, {"gtp", "3"}, {"global_batch", "6"}, {"embedding", "rows"}},
+                               Settings{{"dtype", "bf16"}, {"gtp", "2"}, {"dp", "2"}, {"wire_format", "nvfp4"}},
+                               Settings{{"dtype", "bf16"},
+                                        {"tp", "2"},
+                                        {"gtp", "2"},
+                                        {"wire_format", "mxfp8"},
+                                        {"wire_rules", "layers.1.*=fp8,layers.0.mlp.*=bf16"}},
+                               Settings{{"dtype", "bf16"}, {"dp", "2"}, {"wire_format", "fp8"}}}) {
     models::LlamaConfig model = even_model();
     model.tie_word_embeddings = mesh.contains("dp");
-    if (!mesh.contains("tp")) model.hidden_size = 7;
+    if (!mesh.contains("tp") && !mesh.contains("wire_format")) model.hidden_size = 7;
     PlanRequest request = request_of(mesh, model);
     for (const std::int64_t budget : {schedule::kMinimum, schedule::kUnlimited})
       for (const std::int64_t coalesced : {0, 1500}) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -179,15 +180,23 @@ class Model {
   }
 
   // The optimizer: other values everywhere, published in the order of first use.
-  void update() {
+  void update(bool with_amaxes = true) {
     std::vector<schedule::ParameterId> bucket;
     for (const schedule::ParameterId id : runtime.by_first_use()) {
       if (write_update(id)) bucket.push_back(id);
       if (bucket.size() < 3) continue;
+      if (with_amaxes) reduce_amaxes();
       runtime.publish(bucket);
       bucket.clear();
     }
+    if (with_amaxes) reduce_amaxes();
     runtime.publish(bucket);
+  }
+  // As the cast of a bucket does. Behind an update it is an event of the step.
+  void reduce_amaxes() {
+    std::array<float, 2> amaxes{static_cast<float>(parallel_.rank), -static_cast<float>(parallel_.rank)};
+    runtime.reduce_amaxes(amaxes.data(), 2);
+    EXPECT_EQ(amaxes, (std::array<float, 2>{static_cast<float>(parallel_.world->size() - 1), 0}));
   }
   // A graph has updated them: written, and published by the step that it repeats.
   void write_updates() {
@@ -282,7 +291,7 @@ class Model {
 inline void run(const Mesh& mesh, const RuntimeOptions& options, const std::function<void(Model&)>& body,
                 bool sums_apart = false) {
   comm::run_local(mesh.ranks(), {}, [&](comm::World& world) {
-    shard::Parallel parallel = shard::make_parallel(world, mesh.tp, mesh.gtp, mesh.dp);
+    shard::Parallel parallel = shard::make_parallel(world, mesh.tp, mesh.gtp, mesh.dp, /*with_casts=*/true);
     if (sums_apart) parallel.sums = base::make_thread_lane("sums", parallel.clock);
     Model model(parallel, options);
     body(model);

@@ -172,9 +172,46 @@ TEST(Replay, ARankThatDiffersAloneEndsTheRunWithTheFirstDifferingEvent) {
   }
 }
 
+// Each bucket's amaxes are an event before its publishes, which a step with a schedule follows like the others.
+TEST(Replay, AmaxesOfBucketsAreEventsOfTheSchedule) {
+  run({1, 2, 1}, {}, [](Model& model) {
+    for (int step = 0; step < 4; ++step) {
+      model.train(2);
+      model.update();
+      std::vector<std::string> behind;
+      for (const schedule::Event& event : model.runtime.trace())
+        if (event.microbatch < 0) behind.push_back(to_string(event));
+      ASSERT_EQ(behind.size(), 10u + 4u);
+      for (std::size_t bucket = 0; bucket < 4; ++bucket)
+        EXPECT_EQ(behind[4 * bucket], "train comm world_casts all_reduce max 8 bytes");
+    }
+    EXPECT_EQ(model.runtime.schedule_statistics().departed_steps, 0);
+    const schedule::Schedule& schedule = *model.runtime.schedule(schedule::StepKind::train, 2);
+    EXPECT_EQ(schedule.optimizer_events(), 14);
+    model.train(2);
+    EXPECT_FALSE(model.runtime.statistics().recorded);
+    EXPECT_TRUE(model.starts_prepared);
+  });
+}
+
+TEST(Replay, ARankWithoutAmaxesEndsTheRunWithTheFirstDifferingEvent) {
+  try {
+    run({1, 3, 1}, {}, [&](Model& model) {
+      for (int step = 0; step < 4; ++step) {
+        model.train(2);
+        model.update(/*with_amaxes=*/step != 2 || model.runtime.parallel().rank != 1);
+      }
+    });
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("world_casts all_reduce max"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("rank 1"), std::string::npos) << error.what();
+  }
+}
+
 TEST(Replay, TwoModelsTrainInOneProcess) {
   comm::run_local(4, {}, [](comm::World& world) {
-    shard::Parallel a = shard::make_parallel(world, 2, 2, 1), b = shard::make_parallel(world, 1, 4, 1);
+    shard::Parallel a = shard::make_parallel(world, 2, 2, 1, true), b = shard::make_parallel(world, 1, 4, 1, true);
     Model first(a, {}), second(b, {});
     for (int step = 0; step < 3; ++step) {
       first.train(2);

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <iostream>
 
+#include "tessera/base/error.h"
 #include "tessera/schedule/plan/plan.h"
 #include "tests/schedule/oracle_cases.h"
 
@@ -261,6 +262,26 @@ TEST_F(Check, AnotherTrace) {
   EXPECT_THAT(faults(), Contains("the schedule is for 21 events, the trace has 22"));
   EXPECT_THAT(faults(), Contains("the schedule's body has 19 events, the trace's 20"));
   EXPECT_THAT(faults(), Contains("the schedule has 1 microbatches, the trace 2"));
+}
+
+// Behind the last microbatch there are the optimizer's events alone, and they are nowhere else.
+TEST(CheckSteps, EventsOfTheOptimizerFollowEveryMicrobatch) {
+  oracle::Case made = case_named("amaxes");
+  const Schedule schedule = plan(made.trace, made.sizes, {});
+  EXPECT_EQ(schedule.body, 30);
+  EXPECT_EQ(schedule.optimizer_events(), 5);
+  EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
+  const std::vector<int> own_publish{-4, -3, -1};
+  for (const Residency& it : schedule.residencies) EXPECT_EQ(it.free, own_publish[static_cast<std::size_t>(it.unit)]);
+  made.trace[30].kind = EventKind::consume;
+  made.trace[30].parameter = 0;
+  EXPECT_THAT(check(made.trace, made.sizes, schedule),
+              Contains(HasSubstr("expected nothing but publishes and collectives behind the last microbatch")));
+  made = case_named("amaxes");
+  std::swap(made.trace[29], made.trace[32]);
+  EXPECT_THAT(check(made.trace, made.sizes, schedule),
+              Contains(HasSubstr("event 29 (train publish b (0)): expected the optimizer's publishes behind every")));
+  EXPECT_THROW(plan(made.trace, made.sizes, {}), Error);
 }
 
 TEST_F(Check, StopsAfterTenFaults) {

@@ -98,6 +98,18 @@ Case delayed_gradients() {
   return step.take();
 }
 
+Case buckets() {
+  Recorder step("amaxes before the publishes of a bucket", {{"a", 2, 2}, {"b", 3, 1}, {"c", 1, 1}});
+  for (int microbatch = 0; microbatch < 2; ++microbatch) {
+    step.microbatch();
+    for (int parameter = 0; parameter < 3; ++parameter) step.use(parameter, Pass::forward);
+    for (int parameter = 2; parameter >= 0; --parameter) step.backward(parameter);
+  }
+  step.amaxes(2), step.publish(0), step.publish(1);
+  step.amaxes(1), step.publish(2);
+  return step.take();
+}
+
 Case evaluation() {
   Recorder step("an evaluation", {{"a", 2, 2}, {"b", 3, 1}}, StepKind::evaluate);
   for (int microbatch = 0; microbatch < 2; ++microbatch) {
@@ -159,7 +171,7 @@ void place_gathers(const Case& made, Schedule& schedule, std::mt19937_64& random
     };
     while (std::ranges::any_of(placed, [&](const Residency& o) { return in_the_way(o) && o.last >= use.first; }))
       ++next.offset;
-    next.free = std::min(-1, -schedule.publishes());
+    next.free = std::min(-1, -schedule.optimizer_events());
     for (int index = schedule.body; index < schedule.events; ++index)
       if (std::ranges::count(made.gather_units[at(use.unit)], made.trace[at(index)].parameter))
         next.free = std::max(next.free, schedule.position_of(index));
@@ -235,6 +247,14 @@ void Recorder::publish(int parameter) {
   add(EventKind::publish, parameter, Pass::forward);
 }
 
+void Recorder::amaxes(int weights) {
+  microbatch_ = -1;
+  add(EventKind::comm, kNoParameter, Pass::forward);
+  made_.trace.back().group = kCastGroup;
+  made_.trace.back().op = kAmaxOp;
+  made_.trace.back().bytes = 4 * weights;
+}
+
 void Recorder::add(EventKind kind, int parameter, Pass pass) {
   made_.trace.push_back({.kind = kind,
                          .step = kind_,
@@ -255,14 +275,13 @@ Case Recorder::take(std::vector<Unit> units) {
 }
 
 std::vector<Case> cases() {
-  return {two_layers(), tied_embedding(), layer_twice(),       frozen(),
-          recompute(),  coalesced(),      delayed_gradients(), evaluation()};
+  return {two_layers(), tied_embedding(),    layer_twice(), frozen(),    recompute(),
+          coalesced(),  delayed_gradients(), buckets(),     evaluation()};
 }
 
 Schedule random_schedule(const Case& made, std::mt19937_64& random) {
   Schedule schedule{.kind = made.trace[0].step, .events = static_cast<int>(made.trace.size())};
-  schedule.body =
-      static_cast<int>(std::ranges::find(made.trace, EventKind::publish, &Event::kind) - made.trace.begin());
+  schedule.body = static_cast<int>(std::ranges::find(made.trace, -1, &Event::microbatch) - made.trace.begin());
   for (const Event& event : made.trace) schedule.microbatches = std::max(schedule.microbatches, event.microbatch + 1);
   schedule.trace_hash = hash_trace(made.trace);
   schedule.gather_units = made.gather_units;

@@ -37,6 +37,8 @@ class Recorder {
   void backward(int parameter);
   void produce(int parameter) { add(EventKind::produce, parameter, Pass::backward); }
   void publish(int parameter);
+  // The message of the amaxes of a bucket of so many weights, before its publishes.
+  void amaxes(int weights);
   // Each parameter a unit of its own where `units` is empty.
   Case take(std::vector<Unit> units = {});
 

@@ -54,7 +54,7 @@ void mutate_gathers(const Case& made, Schedule& schedule, Mutation mutation, Ran
   Residency& it = all[pick(all.size(), random)];
   const Unit& unit = schedule.gather_units[static_cast<std::size_t>(it.unit)];
   const std::int64_t bytes = schedule.gather_bytes[static_cast<std::size_t>(it.unit)];
-  const int earliest = std::min(-1, -schedule.publishes());
+  const int earliest = std::min(-1, -schedule.optimizer_events());
   switch (mutation) {
     case Mutation::drop_wait_for_free:
       it.free = earliest;

@@ -33,9 +33,7 @@ class Compiler {
     gathered_.clear();
     warm_ = publishes;
     for (int index = schedule_.body; publishes && index < schedule_.events; ++index) {
-      const int parameter = trace_[at(index)].parameter;
-      push(Lane::compute, {.action = Action::update, .parameter = parameter});
-      push(Lane::compute, {.action = Action::updated, .parameter = parameter, .version = ++versions_[at(parameter)]});
+      if (trace_[at(index)].kind == EventKind::publish) publish(trace_[at(index)].parameter);
       passed_[schedule_.position_of(index)] = program_.lanes[0].size();
       gathers_until(schedule_.position_of(index));
     }
@@ -76,6 +74,11 @@ class Compiler {
     gathers_until(index);
     for (int item = 0; item < static_cast<int>(schedule_.reductions.size()); ++item)
       if (schedule_.reductions[at(item)].finish == index) finish(item);
+  }
+
+  void publish(int parameter) {
+    push(Lane::compute, {.action = Action::update, .parameter = parameter});
+    push(Lane::compute, {.action = Action::updated, .parameter = parameter, .version = ++versions_[at(parameter)]});
   }
 
   void use(int index) {

@@ -16,6 +16,7 @@ namespace tessera::schedule {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -91,6 +92,53 @@ TEST(CheckTogether, ReversedGathersOnOneRank) {
   EXPECT_THAT(check_together(all),
               ElementsAre("'gtp_gather', call 0: rank 0 makes gather ['a'] of 2 bytes, rank 1 makes gather "
                           "['b'] of 3 bytes"));
+}
+
+// Buckets take their amaxes together over all ranks, whose order of buckets must be one, though the messages look
+// alike.
+TEST(CheckTogether, AmaxesOfBucketsInAnotherOrderOnOneRank) {
+  oracle::Recorder step("two buckets of one weight", {{"a", 2, 3}, {"b", 4, 5}});
+  step.microbatch();
+  step.backward(1), step.backward(0);
+  step.amaxes(1), step.publish(0);
+  step.amaxes(1), step.publish(1);
+  const oracle::Case made = step.take();
+  const auto order_of = [&](const Trace& trace) { return call_order(trace, made.sizes, plan(trace, made.sizes, {})); };
+  RankOrders all = everyone(order_of(made.trace), 3);
+  EXPECT_THAT(check_together(all), IsEmpty());
+  const auto& calls = all.orders[0].calls;
+  EXPECT_EQ(calls[0].what, "all_reduce max (0) before the publish of ['a']");
+  EXPECT_EQ(all.orders[0].roles[0], kCastGroup);
+
+  Trace reversed = made.trace;  // the two messages alone
+  std::swap(reversed[6], reversed[8]);
+  give(all, 1, order_of(reversed));
+  EXPECT_THAT(
+      check_together(all),
+      ElementsAre(HasSubstr("'world_casts', call 0: rank 0 makes all_reduce max (0) before the publish of ['a'] "
+                            "of 4 bytes, rank 1 makes all_reduce max (1) before the publish of ['a']")));
+  all = everyone(order_of(made.trace), 3);
+  reversed = made.trace;  // whole buckets, counted by a rank in its own order
+  std::swap(reversed[7], reversed[9]);
+  give(all, 2, order_of(reversed));
+  EXPECT_THAT(check_together(all), Contains(HasSubstr("rank 2 makes all_reduce max (0) before the publish of ['b']")));
+  all = everyone(order_of(made.trace), 3);
+  Trace without = made.trace;
+  without.erase(without.begin() + 8);
+  give(all, 1, order_of(without));
+  EXPECT_THAT(check_together(all), Contains(HasSubstr("'world_casts'")));
+}
+
+// A gather between them on one rank: the two communicators would wait for each other.
+TEST(CheckTogether, AmaxesAndAPrefetchInAnotherOrderOnOneRank) {
+  const oracle::Case made = oracle::cases()[7];
+  ASSERT_EQ(made.name, "amaxes before the publishes of a bucket");
+  Schedule schedule = plan(made.trace, made.sizes, {});
+  RankOrders all = everyone(call_order(made.trace, made.sizes, schedule), 2);
+  EXPECT_THAT(check_together(all), IsEmpty());
+  for (Residency& it : schedule.residencies) it.issue = std::max(it.issue, -1);  // behind both messages
+  give(all, 1, call_order(made.trace, made.sizes, schedule));
+  EXPECT_THAT(check_together(all), ElementsAre(HasSubstr("deadlock: ")));
 }
 
 TEST(CheckTogether, ACallTheOthersDoNotMake) {

@@ -46,6 +46,8 @@ schedule::Trace trace_of(const PlanRequest& request, const StepPlan& step) {
                                      .tokens = config.micro_batch * config.seq_len,
                                      .row_ranks = by_rows ? static_cast<int>(config.gtp) : 1,
                                      .dtype = config.dtype};
+  if (mesh_of(config).ranks() > 1)
+    for (const predict::PlannedParameter& parameter : step.parameters) options.casts.push_back(parameter.cast);
   schedule::Trace one = predict::llama_trace(request.model, options);
   if (microbatches == 1) return one;
   check_length(microbatches, static_cast<std::int64_t>(one.size()));

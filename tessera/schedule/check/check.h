@@ -10,8 +10,8 @@
 //
 // Steps: a first one, whose prefetches are issued at its beginning; one after it; one after that; and one after an
 // optimizer step that was skipped, so that prefetches not yet issued are issued at its beginning. A wait for a negative
-// position that did not come waits for the beginning of the step. More steps add nothing: beyond the cut at the first
-// publish only main_grad, shards and prefetches live on, and every step leaves them as the one before.
+// position that did not come waits for the beginning of the step. More steps add nothing: beyond the cut
+// behind the body only main_grad, shards and prefetches live on, and every step leaves them as the one before.
 #pragma once
 #include <string>
 #include <vector>

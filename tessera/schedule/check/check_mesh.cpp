@@ -9,10 +9,15 @@
 namespace tessera::schedule {
 namespace {
 
+bool is_of(const std::string& role, const std::string& group) {
+  return role == group || role.starts_with(group + "_");
+}
+
 std::vector<std::string> axes_of(const mesh::Mesh& mesh, const std::string& role) {
+  std::vector<std::string> axes;
   for (const mesh::Axis& axis : mesh.axes())
-    if (role == axis.name || role.starts_with(axis.name + "_")) return {axis.name};
-  return {};
+    if (is_of(role, axis.name) || is_of(role, "world")) axes.push_back(axis.name);
+  return axes;
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 
 namespace tessera::schedule {
 
-// Each role's communicators lie along the axis that its name begins with ("gtp_gather": gtp); roles of other names
-// along no axis, every rank by itself.
+// Each role's communicators lie along the axis that its name begins with ("gtp_gather": gtp), those of "world" and of
+// names that begin so ("world_casts") along all axes; roles of other names along no axis, every rank by itself.
 RankOrders mesh_orders(const mesh::Mesh& mesh, CallOrder order);
 
 // check() of the schedule and check_together() of all ranks. Empty: proved.

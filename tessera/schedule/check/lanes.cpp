@@ -271,7 +271,7 @@ ClockedAccess CheckedLanes::on(CheckedLane lane) {
 
 const VectorClock& CheckedLanes::fence(int position) const {
   if (position >= 0) return fences_[static_cast<std::size_t>(position)];
-  if (!prefetched_ || schedule_.publishes() == 0) return step_begin_;
+  if (!prefetched_ || schedule_.optimizer_events() == 0) return step_begin_;
   return fences_[static_cast<std::size_t>(schedule_.events) - static_cast<std::size_t>(-position)];
 }
 

@@ -33,7 +33,7 @@ class CheckedLanes {
   CheckedLanes(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
                const std::vector<int>& taken, CheckFaults& faults);
 
-  // One step, and the optimizer's publishes after it when `publishes`; prefetches are issued with those, or at the
+  // One step, and the optimizer's events after it when `publishes`; prefetches are issued with those, or at the
   // beginning of the step where they were not.
   void run_step(bool publishes);
 

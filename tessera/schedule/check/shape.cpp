@@ -74,8 +74,9 @@ std::vector<int> units_by_parameter(const std::vector<Unit>& units, std::size_t 
 }
 
 void check_trace(const Trace& trace, std::size_t parameters, const Schedule& schedule, CheckFaults& faults) {
-  const auto first = std::ranges::find(trace, EventKind::publish, &Event::kind);
-  const auto body = static_cast<int>(first - trace.begin());
+  const auto last =
+      std::find_if(trace.rbegin(), trace.rend(), [](const Event& event) { return event.microbatch >= 0; });
+  const auto body = static_cast<int>(last.base() - trace.begin());
   if (schedule.events != static_cast<int>(trace.size()))
     faults.add("the schedule is for {} events, the trace has {}", schedule.events, trace.size());
   if (schedule.body != body) faults.add("the schedule's body has {} events, the trace's {}", schedule.body, body);
@@ -91,9 +92,10 @@ void check_trace(const Trace& trace, std::size_t parameters, const Schedule& sch
       faults.add("{}: expected a parameter below {}", faults.event(index), parameters);
     if (event.step != schedule.kind)
       faults.add("{}: expected only events of kind {}", faults.event(index), name_of(schedule.kind));
-    if (index > body &&
-        (event.kind == EventKind::consume || event.kind == EventKind::release || event.kind == EventKind::produce))
-      faults.add("{}: expected no use of a weight after the first publish, event {}", faults.event(index), body);
+    if (index < body && event.kind == EventKind::publish)
+      faults.add("{}: expected the optimizer's publishes behind every microbatch", faults.event(index));
+    if (index >= body && event.kind != EventKind::publish && event.kind != EventKind::comm)
+      faults.add("{}: expected nothing but publishes and collectives behind the last microbatch", faults.event(index));
     if (schedule.kind == StepKind::evaluate && (event.kind == EventKind::publish || event.kind == EventKind::produce))
       faults.add("{}: expected neither gradients nor new weights in an evaluation", faults.event(index));
   }
@@ -114,7 +116,7 @@ void check_units(const std::vector<ParameterSize>& sizes, const Schedule& schedu
 }
 
 void check_residencies(const Trace& trace, const Schedule& schedule, CheckFaults& faults) {
-  const int earliest = std::min(-1, -schedule.publishes());
+  const int earliest = std::min(-1, -schedule.optimizer_events());
   int previous = earliest;
   for (int index = 0; index < static_cast<int>(schedule.residencies.size()) && !faults.full(); ++index) {
     const Residency& it = schedule.residencies[static_cast<std::size_t>(index)];

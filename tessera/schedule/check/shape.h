@@ -12,7 +12,8 @@ inline constexpr int kNoUnit = -1;
 // unit_of[parameter], kNoUnit where none. Members that do not exist are left out.
 std::vector<int> units_by_parameter(const std::vector<Unit>& units, std::size_t parameters);
 
-// The trace is the one that the schedule is for, and a step: its body, then publishes; of parameters that exist.
+// The trace is the one that the schedule is for, and a step: its body, then the optimizer's events; of parameters that
+// exist.
 void check_trace(const Trace& trace, std::size_t parameters, const Schedule& schedule, CheckFaults& faults);
 // Units, their bytes, the scratch.
 void check_units(const std::vector<ParameterSize>& sizes, const Schedule& schedule, CheckFaults& faults);

@@ -308,6 +308,15 @@ class CallList {
   CallOrder order_;
 };
 
+// The collective at an event behind the body: of the bucket that is published after it.
+std::string bucket_call(const Trace& trace, const std::vector<ParameterSize>& sizes, int index) {
+  const Event& call = trace[static_cast<std::size_t>(index)];
+  std::vector<std::string> names;
+  for (auto at = static_cast<std::size_t>(index) + 1; at < trace.size() && trace[at].kind == EventKind::publish; ++at)
+    names.push_back(fmt::format("'{}'", sizes[static_cast<std::size_t>(trace[at].parameter)].name));
+  return fmt::format("{} ({}) before the publish of [{}]", call.op, call.ordinal, fmt::join(names, ", "));
+}
+
 }  // namespace
 
 CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule) {
@@ -333,6 +342,11 @@ CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes
     }
   };
   std::vector<const Unit*> late;  // not reduced in the last microbatch
+  for (int index = schedule.body; index < schedule.events; ++index) {
+    const Event& event = trace[static_cast<std::size_t>(index)];
+    if (event.kind == EventKind::comm) list.add(event.group, bucket_call(trace, sizes, index), event.bytes);
+    gathers_until(schedule.position_of(index));
+  }
   gathers_until(-1);
   for (int index = 0; index < schedule.body; ++index) {
     const Event& event = trace[static_cast<std::size_t>(index)];

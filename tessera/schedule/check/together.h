@@ -6,9 +6,9 @@
 // communicator all members make the same calls in the same order, and the instances, each after the ones before it on
 // any rank, form no cycle.
 //
-// One cycle of steps (prefetches, body) is enough: it makes the same number of calls on a communicator for all its
-// members, so the k-th call of one step meets the k-th of the same step everywhere, and no instance waits for one of a
-// later step.
+// One cycle of steps (the optimizer's events with the prefetches under them, then the body) is enough: it makes the
+// same number of calls on a communicator for all its members, so the k-th call of one step meets the k-th of the same
+// step everywhere, and no instance waits for one of a later step.
 //
 // Ranks alike are collapsed: ranks of one call order and, as communicators, ones whose members have the same orders are
 // taken for one. Waiting is kept by that, so no cycle among the collapsed means none among the ranks; where there is
@@ -32,7 +32,7 @@ struct CollectiveCall {
 
 // What ranks that behave alike call in one cycle, in the host's order.
 struct CallOrder {
-  // "gtp_gather", "tp_gather", "tp_reduce", "gtp_reduce", "dp", and the groups of the program's own collectives.
+  // "gtp_gather", "tp_gather", "tp_reduce", "gtp_reduce", "dp", and the groups of comm events.
   std::vector<std::string> roles;
   std::vector<CollectiveCall> calls;
 
@@ -55,10 +55,11 @@ struct RankOrders {
   std::vector<CheckedRank> ranks;
 };
 
-// The calls of a rank that carries out `schedule`. Prefetches first; then at each event its own collective, the
-// reductions issued there (over tp, over gtp, over replicas), the gathers issued there (over gtp, and over tp for what
-// does not join); last the sums over replicas of units that the last microbatch does not reduce. Which gradients are
-// summed over tp is not in `sizes`: every one is taken to be.
+// The calls of a rank that carries out `schedule`. First the optimizer's events of the step before: each bucket's
+// message of amaxes, named with the weights that are published after it, and the prefetches; then at each event of the
+// body its own collective, the reductions issued there (over tp, over gtp, over replicas), the gathers issued there
+// (over gtp, and over tp for what does not join); last the sums over replicas of units that the last microbatch does
+// not reduce. Which gradients are summed over tp is not in `sizes`: every one is taken to be.
 CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule);
 
 // Empty: proved. Otherwise the first difference of each communicator (both ranks, both calls) or one cycle (each

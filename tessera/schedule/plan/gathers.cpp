@@ -27,7 +27,7 @@ std::vector<Use> uses_of(const Trace& trace, const Schedule& schedule, std::vect
     }
   const std::size_t units = schedule.gather_units.size();
   std::vector<int> users(units, 0), open(units, -1);
-  published.assign(units, std::min(-1, -schedule.publishes()));
+  published.assign(units, std::min(-1, -schedule.optimizer_events()));
   std::vector<Use> uses;
   for (int index = 0; index < schedule.events; ++index) {
     const Event& event = trace[static_cast<std::size_t>(index)];

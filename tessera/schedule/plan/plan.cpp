@@ -8,10 +8,13 @@ namespace tessera::schedule {
 namespace {
 
 int body_of(const Trace& trace) {
-  const auto first = std::ranges::find(trace, EventKind::publish, &Event::kind);
-  const bool ends = std::all_of(first, trace.end(), [](const Event& event) { return event.microbatch < 0; });
+  int body = 0;
+  for (int index = 0; index < static_cast<int>(trace.size()); ++index)
+    if (trace[static_cast<std::size_t>(index)].microbatch >= 0) body = index + 1;
+  const bool ends = std::none_of(trace.begin(), trace.begin() + body,
+                                 [](const Event& event) { return event.kind == EventKind::publish; });
   TESSERA_CHECK(ends, "a schedule needs the optimizer's publishes behind every microbatch, found one before");
-  return static_cast<int>(first - trace.begin());
+  return body;
 }
 
 }  // namespace

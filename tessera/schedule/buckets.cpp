@@ -1,0 +1,23 @@
+#include "tessera/schedule/buckets.h"
+
+#include <algorithm>
+
+namespace tessera::schedule {
+
+std::vector<std::vector<ParameterId>> optimizer_buckets(std::span<const ParameterId> order,
+                                                        const std::function<std::int64_t(ParameterId)>& elements) {
+  std::int64_t total = 0;
+  for (const ParameterId id : order) total += elements(id);
+  std::vector<std::vector<ParameterId>> buckets;
+  std::int64_t before = 0, newest = -1;  // elements placed so far; which eighth the newest bucket began in
+  for (const ParameterId id : order) {
+    const std::int64_t part = before * kOptimizerBuckets / std::max<std::int64_t>(total, 1);
+    if (buckets.empty() || part > newest) buckets.emplace_back();
+    newest = part;
+    buckets.back().push_back(id);
+    before += elements(id);
+  }
+  return buckets;
+}
+
+}  // namespace tessera::schedule
