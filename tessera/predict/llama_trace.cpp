@@ -140,6 +140,11 @@ class Tracer {
     const auto cast = [&](ParameterId id) -> const PlannedCast& {
       return options_.casts[static_cast<std::size_t>(id)];
     };
+    // An input and a gradient of each weight.
+    const auto scaled = 2 * std::ranges::count_if(options_.casts, &PlannedCast::is_fp8_product);
+    if (options_.delayed_scaling && scaled > 0)
+      to_.add(EventKind::comm, Pass::forward, schedule::kCastGroup, schedule::kAmaxOp,
+              shard::bytes_of(scaled, quant::DType::fp32));
     const auto elements = [&](ParameterId id) { return cast(id).elements; };
     for (const std::vector<ParameterId>& bucket : schedule::optimizer_buckets(to_.first_uses, elements)) {
       const auto encoded = std::ranges::count_if(bucket, [&](ParameterId id) { return cast(id).is_encoded; });

@@ -21,6 +21,7 @@ struct PlannedCast {
   std::int64_t elements = 0;      // logical
   bool is_encoded = false;        // stored in a number format
   bool has_tensor_scale = false;  // and its cast needs the amax of the whole weight
+  bool is_fp8_product = false;    // its products have scales for whole matrices
 };
 
 struct PlannedParameter {

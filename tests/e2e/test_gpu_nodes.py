@@ -59,19 +59,29 @@ class Nodes(unittest.TestCase):
         self.check((2, 2, 1), (2, 1, 1))
         self.check((1, 2, 2), (1, 1, 2))
 
-    def test_number_formats(self):
-        """With a message of amaxes (nvfp4, fp8) and without; of even widths, as 4-bit numbers need them."""
+    def check_formats(self, name, *flags):
+        """The bits of one rank, without a schedule, for two and, under a graph, for three. Of even widths, as 4-bit numbers need
+        them."""
         model = json.loads((ROOT / "configs" / "llama-tiny-odd" / "config.json").read_text())
         model |= {"hidden_size": 72, "intermediate_size": 332, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 12}
         even = self.folder / "even.json"
         even.write_text(json.dumps(model))
+        expected, _ = self.train(f"{name}-alone", (1, 1, 1), *flags, model=even)
+        self.assertEqual(expected, self.train(f"{name}-steps", (1, 2, 1), *flags, model=even)[0], name)
+        graph = self.train(f"{name}-graph", (1, 3, 1), *flags, "--cuda-graph", "on", "--debug-poison", "on", model=even)
+        self.assertEqual(expected, graph[0], name)
+        self.assertEqual(STEPS - RECORDED, graph[1]["graph_steps"])
+
+    def test_number_formats(self):
+        """With a message of amaxes (nvfp4, fp8) and without."""
         for wire in ("nvfp4", "fp8_block"):
-            flags = ["--wire-format", wire]
-            expected, _ = self.train(f"{wire}-alone", (1, 1, 1), *flags, model=even)
-            self.assertEqual(expected, self.train(f"{wire}-steps", (1, 2, 1), *flags, model=even)[0], wire)
-            graph = self.train(f"{wire}-graph", (1, 3, 1), *flags, "--cuda-graph", "on", "--debug-poison", "on", model=even)
-            self.assertEqual(expected, graph[0], wire)
-            self.assertEqual(STEPS - RECORDED, graph[1]["graph_steps"])
+            self.check_formats(wire, "--wire-format", wire)
+
+    def test_products_in_number_formats(self):
+        """Of weights as they are stored, and of others that are quantized again."""
+        for product, wire, scaling in (("fp8", "fp8", "delayed"), ("fp8", "nvfp4", "current"), ("fp8_block", "fp8_block", None)):
+            more = ["--fp8-scaling", scaling] if scaling else []
+            self.check_formats(f"{product}-{wire}", "--gemm-format", product, "--wire-format", wire, *more)
 
     def losses(self, name, gtp, *flags):
         """Of three steps that leave the weights as they are, since without --deterministic backward may differ."""

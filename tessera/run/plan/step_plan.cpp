@@ -46,6 +46,7 @@ schedule::Trace trace_of(const PlanRequest& request, const StepPlan& step) {
                                      .tokens = config.micro_batch * config.seq_len,
                                      .row_ranks = by_rows ? static_cast<int>(config.gtp) : 1,
                                      .dtype = config.dtype};
+  options.delayed_scaling = config.fp8_scaling == nn::Fp8Scaling::delayed;
   if (mesh_of(config).ranks() > 1)
     for (const predict::PlannedParameter& parameter : step.parameters) options.casts.push_back(parameter.cast);
   schedule::Trace one = predict::llama_trace(request.model, options);
