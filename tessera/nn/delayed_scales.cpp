@@ -19,18 +19,26 @@ void DelayedScales::prepare() {
   if (numbers_.size() > 0 || size() == 0) return;
   element_codes_ = base::Buffer(elements_.size() * sizeof(quant::Element), device_);
   base::copy_bytes(element_codes_.data(), elements_.data(), element_codes_.size());
-  const auto count = static_cast<std::size_t>(values() + size());
-  std::vector<float> start(count, 0);
-  std::fill(start.end() - 2 * size(), start.end(), 1.0F);
-  numbers_ = base::Buffer(count * sizeof(float), device_);
-  base::copy_bytes(numbers_.data(), start.data(), numbers_.size());
+  std::vector<float> start(static_cast<std::size_t>(values()), 0);
+  std::fill(start.end() - size(), start.end(), 1.0F);
+  numbers_ = base::Buffer(start.size() * sizeof(float), device_);
+  inverses_ = base::Buffer(elements_.size() * kInverseStride * sizeof(float), device_);
+  write(start);
+}
+
+void DelayedScales::write(std::span<const float> state) {
+  std::vector<float> inverses(elements_.size() * kInverseStride, 0);
+  for (std::size_t i = 0; i < elements_.size(); ++i)
+    inverses[i * kInverseStride] = 1.0F / state[state.size() - elements_.size() + i];
+  base::copy_bytes(numbers_.data(), state.data(), numbers_.size());
+  base::copy_bytes(inverses_.data(), inverses.data(), inverses_.size());
 }
 
 ops::WholeScale DelayedScales::scale(int number) {
   prepare();
   const at::Device device = ops::to_device(device_);
   return {.multiplier = ops::view_of(multipliers() + number, {1}, quant::DType::fp32, device),
-          .inverse = ops::view_of(inverses() + number, {1}, quant::DType::fp32, device),
+          .inverse = ops::view_of(inverses() + number * kInverseStride, {1}, quant::DType::fp32, device),
           .amax = {}};
 }
 
@@ -54,7 +62,8 @@ void DelayedScales::update(const std::int32_t* counts, base::CudaStream stream) 
                                       .tensors = size(),
                                       .choice = options_.choice,
                                       .margin = options_.margin,
-                                      .counts = counts};
+                                      .counts = counts,
+                                      .inverse_stride = kInverseStride};
   if (device_.kind == base::DeviceKind::cpu) return quant::update_multipliers(scaling);
   quant::require_cuda("delayed scaling").update_multipliers(scaling, stream);
 }
@@ -71,10 +80,7 @@ void DelayedScales::set_state(std::span<const float> state) {
     throw InputError("delayed scaling: got a state of {} numbers, expected {} for {} matrices and {} steps",
                      state.size(), values(), size(), options_.history);
   prepare();
-  std::vector<float> all(state.begin(), state.end());
-  for (std::int64_t i = 0; i < size(); ++i)
-    all.push_back(1.0F / state[static_cast<std::size_t>(options_.history * size() + i)]);
-  if (!all.empty()) base::copy_bytes(numbers_.data(), all.data(), numbers_.size());
+  if (size() > 0) write(state);
   set_known();
 }
 

@@ -60,17 +60,21 @@ class DelayedScales {
 
  private:
   void prepare();
+  void write(std::span<const float> state);
   std::int64_t values() const { return (options_.history + 1) * size(); }
   float* history() { return numbers_.as<float>().data(); }
   float* multipliers() { return history() + options_.history * size(); }
-  float* inverses() { return multipliers() + size(); }
+  // A multiple of 16 bytes apart, as GPUs' products read them.
+  static constexpr std::int64_t kInverseStride = 4;
+  float* inverses() { return inverses_.as<float>().data(); }
 
   ProductOptions options_;
   base::Device device_;
   std::vector<std::string> names_;
   std::vector<quant::Element> elements_;
   base::Buffer element_codes_;
-  base::Buffer numbers_;  // history, multipliers, inverses
+  base::Buffer numbers_;  // history, multipliers
+  base::Buffer inverses_;
   bool known_ = false;
 };
 

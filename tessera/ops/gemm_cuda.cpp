@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/ops/gemm_device.h"
@@ -131,20 +134,42 @@ Preference preference() {
   return result;
 }
 
-struct Candidates {
+// What an algorithm is chosen by: extents, types, transposes, kinds of scales.
+using Key = std::array<std::int64_t, 10>;
+
+struct Algorithms {
   std::array<cublasLtMatmulHeuristicResult_t, kMostCandidates> found;
   int count = 0;
 };
+struct Task {
+  Key key;
+  const Description& work;
+  const Matrix &first, &second, &result;
+};
 // The first `wanted` algorithms for first * second.
-Candidates candidates(cublasLtHandle_t handle, const Description& work, const Matrix& first, const Matrix& second,
-                      const Matrix& result, int wanted) {
+Algorithms algorithms(cublasLtHandle_t handle, const Task& task, int wanted) {
   TESSERA_CHECK(wanted <= kMostCandidates, "gemm: candidate {} of at most {}", wanted - 1, kMostCandidates);
   const Preference limits = preference();
-  Candidates all;
-  check(cublasLtMatmulAlgoGetHeuristic(handle, work.get(), first.get(), second.get(), result.get(), result.get(),
-                                       limits.get(), wanted, all.found.data(), &all.count),
+  Algorithms all;
+  check(cublasLtMatmulAlgoGetHeuristic(handle, task.work.get(), task.first.get(), task.second.get(), task.result.get(),
+                                       task.result.get(), limits.get(), wanted, all.found.data(), &all.count),
         "no algorithm");
   return all;
+}
+
+// The library takes up to a millisecond to choose; it chooses once. or_first: the first one where there are fewer.
+cublasLtMatmulAlgo_t algorithm(cublasLtHandle_t handle, const Task& task, int candidate, bool or_first) {
+  static std::mutex mutex;
+  static std::map<std::pair<Key, int>, cublasLtMatmulAlgo_t> chosen;
+  const std::scoped_lock lock(mutex);
+  const auto known = chosen.find({task.key, candidate});
+  if (known != chosen.end()) return known->second;
+  const auto [found, count] = algorithms(handle, task, candidate + 1);
+  const int taken = or_first && candidate >= count ? 0 : candidate;
+  if (taken >= count)
+    throw Error("gemm [{}, {}] x [{}, {}]: candidate {} of {}", task.key[0], task.key[2], task.key[2], task.key[1],
+                taken, count);
+  return chosen[{task.key, candidate}] = found[static_cast<std::size_t>(taken)].algo;
 }
 
 }  // namespace
@@ -164,20 +189,22 @@ void multiply(const Product& product, void* scratch, base::CudaStream stream, in
                     ? gemm_candidate(product.rows, product.cols, product.inner, product.left_transposed,
                                      product.right_transposed)
                     : 0;
-  const auto [found, count] = candidates(handle, work, right, left, result, candidate + 1);
-  if (from_table && candidate >= count && count > 0) candidate = 0;  // a library that offers fewer
-  if (candidate >= count)
-    throw Error("gemm [{}, {}] x [{}, {}]: candidate {} of {}", product.rows, product.inner, product.inner,
-                product.cols, candidate, count);
+  const Key key{product.rows,
+                product.cols,
+                product.inner,
+                product.left_transposed,
+                product.right_transposed,
+                static_cast<std::int64_t>(product.type),
+                static_cast<std::int64_t>(product.result_type)};
+  const cublasLtMatmulAlgo_t algo = algorithm(handle, {key, work, right, left, result}, candidate, from_table);
   const float one = 1, zero = 0;
   const double one_double = 1, zero_double = 0;
   const bool is_double = product.type == quant::DType::fp64;
-  check(
-      cublasLtMatmul(handle, work.get(), is_double ? static_cast<const void*>(&one_double) : &one, product.right,
-                     right.get(), product.left, left.get(), is_double ? static_cast<const void*>(&zero_double) : &zero,
-                     product.result, result.get(), product.result, result.get(),
-                     &found[static_cast<std::size_t>(candidate)].algo, scratch, kProductScratch, stream),
-      "multiply");
+  check(cublasLtMatmul(handle, work.get(), is_double ? static_cast<const void*>(&one_double) : &one, product.right,
+                       right.get(), product.left, left.get(),
+                       is_double ? static_cast<const void*>(&zero_double) : &zero, product.result, result.get(),
+                       product.result, result.get(), &algo, scratch, kProductScratch, stream),
+        "multiply");
 }
 
 void multiply(const ScaledProduct& product, void* scratch, base::CudaStream stream, int candidate) {
@@ -187,15 +214,22 @@ void multiply(const ScaledProduct& product, void* scratch, base::CudaStream stre
   const Matrix left = matrix(product.rows, product.inner, type_of(product.left.encoding.element));
   const Matrix right = matrix(product.cols, product.inner, type_of(product.right.encoding.element));
   const Matrix result = matrix(product.rows, product.cols, product.result_type);
-  const int wanted = std::max(candidate, 0);
-  const auto [found, count] = candidates(handle, work, right, left, result, wanted + 1);
-  if (wanted >= count)
-    throw Error("gemm of number formats [{}, {}] x [{}, {}]: candidate {} of {}", product.rows, product.inner,
-                product.inner, product.cols, wanted, count);
+  const Key key{product.rows,
+                product.cols,
+                product.inner,
+                static_cast<std::int64_t>(product.left.encoding.element),
+                static_cast<std::int64_t>(product.right.encoding.element),
+                scale_mode(product.left.encoding),
+                scale_mode(product.right.encoding),
+                product.fast,
+                static_cast<std::int64_t>(product.result_type),
+                1};
+  const cublasLtMatmulAlgo_t algo =
+      algorithm(handle, {key, work, right, left, result}, std::max(candidate, 0), /*or_first=*/false);
   const float one = 1, zero = 0;
   check(cublasLtMatmul(handle, work.get(), &one, product.right.codes, right.get(), product.left.codes, left.get(),
-                       &zero, product.result, result.get(), product.result, result.get(),
-                       &found[static_cast<std::size_t>(wanted)].algo, scratch, kProductScratch, stream),
+                       &zero, product.result, result.get(), product.result, result.get(), &algo, scratch,
+                       kProductScratch, stream),
         "multiply");
 }
 

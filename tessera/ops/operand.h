@@ -66,7 +66,8 @@ Operand weight_operand(const at::Tensor& weight, quant::Format format, Sides sid
 Operand weight_operand(const quant::Quantized& planes, quant::Extent extent, const quant::Encoding& encoding,
                        Sides side, at::Device device);
 
-// left right^T in bf16. fast: sums of fewer bits where the device offers them; only encodings with one scale.
+// left right^T in bf16. fast: sums of fewer bits where the device offers them, which it does for encodings with one
+// scale.
 at::Tensor multiply(const Operand& left, const Operand& right, bool fast = false);
 // The same into `result`, as gemm_wgrad writes it: contiguous, fp32 or, where nothing is added, any floating type.
 void multiply_into(const Operand& left, const Operand& right, at::Tensor& result, bool accumulate);

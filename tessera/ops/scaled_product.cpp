@@ -63,7 +63,8 @@ at::Tensor product_in(const Operand& left, const Operand& right, at::ScalarType 
 
 at::Tensor multiply(const Operand& left, const Operand& right, bool fast) {
   require_pair(left, right);
-  return product_in(left, right, at::kBFloat16, fast, {});
+  const bool has_one_scale = left.encoding.tile == quant::ScaleTile{} && right.encoding.tile == quant::ScaleTile{};
+  return product_in(left, right, at::kBFloat16, fast && has_one_scale, {});
 }
 
 void multiply_into(const Operand& left, const Operand& right, at::Tensor& result, bool accumulate) {

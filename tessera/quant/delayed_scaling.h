@@ -22,6 +22,7 @@ struct DelayedScaling {
   int margin = 0;  // multipliers are smaller by 2^margin; from -126 to 126
   // 0: the step does not count, and its amaxes are forgotten. Null: it counts.
   const std::int32_t* counts = nullptr;
+  std::int64_t inverse_stride = 1;  // numbers from one inverse to the next
 };
 
 // The multiplier after a step: greatest / 2^margin / amax, or the old one where that is not a positive finite number.
@@ -52,7 +53,7 @@ TESSERA_HOST_DEVICE inline void update_multiplier(const DelayedScaling& scaling,
   const float multiplier =
       delayed_multiplier(scaling.multipliers[tensor], amax, scaling.elements[tensor], scaling.margin);
   scaling.multipliers[tensor] = multiplier;
-  if (scaling.inverses != nullptr) scaling.inverses[tensor] = 1.0F / multiplier;
+  if (scaling.inverses != nullptr) scaling.inverses[tensor * scaling.inverse_stride] = 1.0F / multiplier;
 }
 
 // All tensors, in memory of the host. CudaTable::update_multipliers does the same on a GPU.

@@ -96,7 +96,8 @@ TEST_P(Matrices, WithoutElementsWriteNoData) {
     EXPECT_TRUE(quantized(std::vector<float>{}, matrix, encoding()).data.empty());
     Stored stored = room_for(encoding(), matrix);
     stored.tensor_amax = 1;
-    dequantize(stored.view(), matrix, encoding(), nullptr);
+    dequantize(stored.view(), matrix, encoding(), static_cast<bfloat16*>(nullptr));
+    dequantize(stored.view(), matrix, encoding(), static_cast<float*>(nullptr));
   }
 }
 
