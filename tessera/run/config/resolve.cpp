@@ -176,18 +176,22 @@ std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, c
   return formats;
 }
 
-shard::WirePolicy wire_policy(const TrainConfig& config) {
-  shard::WirePolicy policy{.format = config.wire_format, .rules = {{"output.weight", quant::Format::bf16}}};
-  std::ranges::copy(shard::parse_wire_rules(config.wire_rules, "--wire-rules"), std::back_inserter(policy.rules));
+namespace {
+// The table and the output layer, one parameter where they are tied, are bf16 unless a rule names them.
+shard::WirePolicy policy_of(quant::Format format, const std::string& rules, std::string_view flag) {
+  shard::WirePolicy policy{
+      .format = format, .rules = {{"embedding.weight", quant::Format::bf16}, {"output.weight", quant::Format::bf16}}};
+  std::ranges::copy(shard::parse_wire_rules(rules, flag), std::back_inserter(policy.rules));
   return policy;
+}
+}  // namespace
+
+shard::WirePolicy wire_policy(const TrainConfig& config) {
+  return policy_of(config.wire_format, config.wire_rules, "--wire-rules");
 }
 
 shard::WirePolicy product_policy(const TrainConfig& config) {
-  shard::WirePolicy policy{
-      .format = config.gemm_format,
-      .rules = {{"output.weight", quant::Format::bf16}, {"embedding.weight", quant::Format::bf16}}};
-  std::ranges::copy(shard::parse_wire_rules(config.gemm_rules, "--gemm-rules"), std::back_inserter(policy.rules));
-  return policy;
+  return policy_of(config.gemm_format, config.gemm_rules, "--gemm-rules");
 }
 
 int gtp_ranks_of_node(const TrainConfig& config) {

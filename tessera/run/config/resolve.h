@@ -29,9 +29,9 @@ void check_local_ranks(const TrainConfig& config);
 TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_size);
 // Consecutive gtp ranks whose gradients are added first; 1: in rank order.
 int gtp_ranks_of_node(const TrainConfig& config);
-// The number formats of weights. The output layer is bf16 unless a rule says otherwise.
+// The number formats of weights as they travel. Embedding and output layer are bf16 unless a rule says otherwise.
 shard::WirePolicy wire_policy(const TrainConfig& config);
-// The number formats of products: those of the output layer are bf16 unless a rule says otherwise.
+// Those of products, likewise.
 shard::WirePolicy product_policy(const TrainConfig& config);
 struct WeightFormats {
   quant::Format wire = quant::Format::bf16;     // as it is stored and sent
