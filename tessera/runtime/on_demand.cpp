@@ -15,13 +15,15 @@ shard::Recording OnDemand::record_last(schedule::ParameterId id) {
 
 void OnDemand::gather(Entry& entry, schedule::ParameterId id) {
   waits_.for_agreement(*parallel_.gtp_demand);
-  entry.demand_weight = pool_.take(entry.materializer.bytes());
+  // The unpacked weight if there is one, then what is gathered.
+  entry.demand_weight = pool_.take(entry.materializer.unpacked_bytes() + entry.materializer.bytes());
   entry.view = entry.demand_weight.data();
+  std::byte* gathered = entry.demand_weight.data() + entry.materializer.unpacked_bytes();
   const shard::Materializer::Groups groups{*parallel_.gtp_demand, *parallel_.tp_gather};
   const double start = host_seconds(parallel_);
-  waits_.until_done(entry.materializer.start(entry.parameter, groups, entry.demand_weight.data(), {}, record_last(id)),
+  waits_.until_done(entry.materializer.start(entry.parameter, groups, gathered, {}, record_last(id)),
                     schedule::Activity::gather, {&id, 1});
-  entry.materializer.unpack(entry.parameter, entry.demand_weight.data(), parallel_.kernels());
+  entry.materializer.unpack(entry.parameter, gathered, entry.demand_weight.data(), parallel_.kernels());
   statistics_.count_gathered(entry.format, entry.materializer.received_bytes());
   measure_.gathered(id, host_seconds(parallel_) - start);
   ++statistics_.demand_gathers;

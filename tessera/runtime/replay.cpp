@@ -72,7 +72,7 @@ void Replay::index_events() {
     const schedule::Residency& residency = at(schedule_.residencies, i);
     at(actions_, slot(residency.issue)).gathers.push_back(i);
     at(actions_, slot(residency.free)).fence = true;
-    if (options_.poison) at(actions_, residency.last).poison.push_back(i);
+    if (options_.poison) index_poison(residency);
   }
   for (int i = 0; i < static_cast<int>(schedule_.reductions.size()); ++i) {
     at(actions_, at(schedule_.reductions, i).issue).reductions.push_back(i);
@@ -96,12 +96,23 @@ void Replay::index_events() {
   }
 }
 
+// Each stage is filled at the end of its interval.
+void Replay::index_poison(const schedule::Residency& residency) {
+  const std::int64_t gathered = at(schedule_.gather_bytes, residency.unit);
+  const std::int64_t unpacked = at(schedule_.unpacked_bytes, residency.unit);
+  if (gathered > 0)
+    at(actions_, unpacked > 0 ? residency.wait : residency.last).poison.emplace_back(residency.offset, gathered);
+  if (unpacked > 0) at(actions_, residency.last).poison.emplace_back(residency.unpacked_offset, unpacked);
+}
+
 void Replay::place_members() {
   for (const schedule::Unit& unit : schedule_.gather_units) {
-    std::int64_t offset = 0;
+    std::int64_t offset = 0, unpacked = 0;
     for (const schedule::ParameterId id : unit) {
       at(gathered_, id).offset = offset;
+      at(gathered_, id).unpacked = unpacked;
       offset += static_cast<std::int64_t>(entry(id).materializer.bytes());
+      unpacked += static_cast<std::int64_t>(entry(id).materializer.unpacked_bytes());
     }
   }
   for (const schedule::Unit& unit : schedule_.reduce_units) {
@@ -168,15 +179,25 @@ void Replay::arrive(Entry& entry, schedule::ParameterId id) {
   const int index = residency_of_next(entry);
   const schedule::Residency& residency = at(schedule_.residencies, index);
   Stay& stay = at(stays_, index);
-  std::byte* buffer = arenas_.gather.data() + residency.offset;
   if (!stay.awaited) {
     wait(stay.arrived, schedule::Activity::gather, index);
-    for (const schedule::ParameterId member : at(schedule_.gather_units, residency.unit))
-      this->entry(member).materializer.unpack(this->entry(member).parameter, buffer + at(gathered_, member).offset,
-                                              parallel_.kernels());
+    if (schedule_.unpacks(residency.unit)) unpack(residency);
   }
   stay.awaited = true;
-  entry.view = buffer + at(gathered_, id).offset;
+  const Member& member = at(gathered_, id);
+  entry.view = arenas_.gather.data() + (schedule_.unpacks(residency.unit) ? residency.unpacked_offset + member.unpacked
+                                                                          : residency.offset + member.offset);
+}
+
+// The packed bytes of a residency have arrived: compute writes the weights that are used.
+void Replay::unpack(const schedule::Residency& residency) {
+  arenas_.gather_peak =
+      std::max(arenas_.gather_peak, residency.unpacked_offset + at(schedule_.unpacked_bytes, residency.unit));
+  std::byte* gathered = arenas_.gather.data() + residency.offset;
+  std::byte* unpacked = arenas_.gather.data() + residency.unpacked_offset;
+  for (const schedule::ParameterId id : at(schedule_.gather_units, residency.unit))
+    entry(id).materializer.unpack(entry(id).parameter, gathered + at(gathered_, id).offset,
+                                  unpacked + at(gathered_, id).unpacked, parallel_.kernels());
 }
 
 std::byte* Replay::staging(schedule::ParameterId id) {
@@ -188,11 +209,8 @@ std::byte* Replay::staging(schedule::ParameterId id) {
 void Replay::passed() {
   const int position = schedule_.position_of(next_++);
   const Actions& actions = at(actions_, slot(position));
-  for (const int i : actions.poison) {
-    const schedule::Residency& residency = at(schedule_.residencies, i);
-    parallel_.kernels().fill(arenas_.gather.data() + residency.offset, quant::DType::u8, 0xFF,
-                             at(schedule_.gather_bytes, residency.unit));
-  }
+  for (const auto& [offset, bytes] : actions.poison)
+    parallel_.kernels().fill(arenas_.gather.data() + offset, quant::DType::u8, 0xFF, bytes);
   if (actions.fence) at(passed_, slot(position)) = parallel_.compute->record();
   for (const int i : actions.reductions) issue_reduction(i);
   for (const int i : actions.gathers) issue_gather(i);

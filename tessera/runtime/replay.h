@@ -73,7 +73,8 @@ class Replay {
  private:
   struct Actions {
     bool fence = false;
-    std::vector<int> poison, gathers, reductions, finishes;
+    std::vector<std::pair<std::int64_t, std::int64_t>> poison;  // offset in the gather arena and bytes
+    std::vector<int> gathers, reductions, finishes;
   };
   struct Stay {  // of a residency
     base::Fence arrived;
@@ -84,7 +85,7 @@ class Replay {
     std::vector<std::int64_t> versions;  // of the members, when it was issued
   };
   struct Member {
-    std::int64_t offset = 0;  // in its unit's bytes
+    std::int64_t offset = 0, unpacked = 0;  // in its unit's bytes, and in those of the unpacked unit
     int unit = -1;
   };
 
@@ -99,6 +100,7 @@ class Replay {
   int slot(int position) const { return position < 0 ? position + schedule_.events + 1 : position; }
   Entry& entry(schedule::ParameterId id) { return *at(entries_, id); }
   void index_events();
+  void index_poison(const schedule::Residency& residency);
   void place_members();
   bool is_current(const Stay& stay, const schedule::Residency& residency);
   // Of the consume that is next. Errors: its weights are not there, or of another version than the stored ones.
@@ -106,6 +108,7 @@ class Replay {
   void note_versions(int index);  // of a residency that is issued now
   void forget_issued();
   bool is_ahead(int index) const { return at(schedule_.residencies, index).issue < 0; }  // for the next step
+  void unpack(const schedule::Residency& residency);
   void issue_gather(int index);
   void start_gather(int index, const base::Fence& free);
   void note_arrival(base::Lane& lane, Stay& stay);

@@ -25,7 +25,8 @@ namespace tessera::schedule {
 // What the planner needs to know of a parameter: bytes, the same on all ranks (the greatest over the tp ranks).
 struct ParameterSize {
   std::string name;
-  std::int64_t gathered = 0;        // buffer of the gathered weight; 0: the shard is the weight, nothing is gathered
+  std::int64_t gathered = 0;        // buffer of the weight as it is gathered; 0: nothing is, the shard is read
+  std::int64_t unpacked = 0;        // buffer of the weight that is unpacked from that; 0: it is used as it arrives
   std::int64_t gather_wire = 0;     // received from other ranks in one gather ...
   std::int64_t gather_tp_wire = 0;  // ... of this in its second hop, over tp
   std::int64_t staging = 0;         // buffer of one gradient until it is summed; 0: frozen
@@ -40,15 +41,19 @@ struct ParameterSize {
 // Parameters that travel together, one collective for all: neighbours that are small.
 using Unit = std::vector<ParameterId>;
 
-// One stay of a unit's gathered weights in the gather arena.
+// One stay of a unit's weights in the gather arena. Weights that are unpacked have two stages there: *arrived*, the
+// packed bytes from the issue of the gather to the unpacking, which is compute's work directly before the event `wait`;
+// and *unpacked*, from there to the last release. Where nothing is gathered the stored bytes are unpacked, and there is
+// no first stage. Weights that are used as they arrive have one stage, from the issue to the last release.
 struct Residency {
   int unit = 0;   // of gather_units
   int issue = 0;  // position where the gather is enqueued
-  int free = 0;  // the gather lane waits for compute to have passed this position (<= issue): the last release of every
-                 // earlier tenant of these bytes, and the publish of the newest member
-  int wait = 0;  // index of the consume before which compute waits for the gather; the first use
-  int last = 0;  // index of the last release
-  std::int64_t offset = 0;  // bytes, in the gather arena
+  int free = 0;   // the gather lane waits for compute to have passed this position (<= issue): the last release, or the
+                  // unpacking, of every earlier tenant of the bytes it writes, and the publish of the newest member
+  int wait = 0;   // index of the consume before which compute waits for the gather, and unpacks; the first use
+  int last = 0;   // index of the last release
+  std::int64_t offset = 0;           // bytes, in the gather arena: of what arrives
+  std::int64_t unpacked_offset = 0;  // the same of what is unpacked
 
   bool operator==(const Residency&) const = default;
 };
@@ -73,13 +78,16 @@ struct Schedule {
   int body = 0;                  // of these up to the last of a microbatch
   std::uint64_t trace_hash = 0;  // of the trace it is for
   std::vector<Unit> gather_units, reduce_units;
-  std::vector<std::int64_t> gather_bytes, reduce_bytes;  // by unit: what a residency, a reduction takes in its arena
-  std::vector<Residency> residencies;                    // in the order of issue
-  std::vector<Reduction> reductions;                     // in the order of issue
-  std::int64_t gather_arena = 0;                         // bytes: the greatest end of a residency
-  std::int64_t reduce_arena = 0;                         // bytes: the greatest end of a reduction
-  std::int64_t scratch = 0;                              // bytes of the exchanges' own buffer, of the largest one
+  // By unit: what a residency takes in its arena as it arrives, and unpacked (0: used as it arrives; the members of a
+  // unit are alike); what a reduction takes in its arena.
+  std::vector<std::int64_t> gather_bytes, unpacked_bytes, reduce_bytes;
+  std::vector<Residency> residencies;  // in the order of issue
+  std::vector<Reduction> reductions;   // in the order of issue
+  std::int64_t gather_arena = 0;       // bytes: the greatest end of a residency
+  std::int64_t reduce_arena = 0;       // bytes: the greatest end of a reduction
+  std::int64_t scratch = 0;            // bytes of the exchanges' own buffer, of the largest one
 
+  bool unpacks(int unit) const { return unpacked_bytes[static_cast<std::size_t>(unit)] > 0; }
   int optimizer_events() const { return events - body; }
   int position_of(int index) const { return index < body ? index : index - events; }
   bool operator==(const Schedule&) const = default;

@@ -32,7 +32,7 @@ Materializer::Materializer(const ShardedParameter& parameter, const Parallel& pa
   const int tp = parallel.tp_rank(), tp_size = parallel.tp_size();
   const int gtp = parallel.gtp_rank(), gtp_size = parallel.gtp_size();
   if (is_unpacked(parameter.spec))
-    bytes_ = unpacked_bytes_ =
+    unpacked_bytes_ =
         base::align_up(static_cast<std::size_t>(bytes_of(parameter.local_compute.size, parameter.types.model)));
   for (const Plane& plane : parameter.planes) {
     PlaneWay way{.offset = bytes_};
@@ -58,15 +58,16 @@ Materializer::Materializer(const ShardedParameter& parameter, const Parallel& pa
   }
 }
 
-void Materializer::unpack(ShardedParameter& parameter, std::byte* buffer, const quant::Kernels& kernels) const {
+void Materializer::unpack(ShardedParameter& parameter, std::byte* gathered, std::byte* unpacked,
+                          const quant::Kernels& kernels) const {
   if (unpacked_bytes_ == 0) return;
   const auto arrived = [&](std::size_t plane) {
-    return moves() ? buffer + ways_[plane].offset : parameter.planes[plane].data.data();
+    return moves() ? gathered + ways_[plane].offset : parameter.planes[plane].data.data();
   };
   const quant::Quantized source =
       encoded_matrix(parameter, arrived(0), parameter.planes.size() > 1 ? arrived(1) : nullptr);
   kernels.dequantize(source, extent_of(parameter.local_compute), *parameter.spec.encoding,
-                     reinterpret_cast<quant::bfloat16*>(buffer));
+                     reinterpret_cast<quant::bfloat16*>(unpacked));
 }
 
 void Materializer::add_first_hops(const ShardedParameter& parameter, std::byte* buffer,

@@ -20,12 +20,15 @@ class Materializer {
 
   // True when the shard is the tp-local weight already: nothing moves and no buffer is needed.
   bool is_resident() const { return !moves() && unpacked_bytes_ == 0; }
-  // The size of the buffer that a gather fills. The unpacked weight lies at its beginning if there is one, else the
-  // planes.
+  // The size of the buffer that a gather fills with the planes; 0 where nothing moves.
   std::size_t bytes() const { return bytes_; }
-  // Writes the unpacked weight of an encoding into the buffer of a gather that is done; without one, nothing.
-  void unpack(ShardedParameter& parameter, std::byte* buffer, const quant::Kernels& kernels) const;
-  // The offset of a plane in that buffer.
+  // The size of the buffer of the unpacked weight of an encoding; 0: the weight is used as it arrives.
+  std::size_t unpacked_bytes() const { return unpacked_bytes_; }
+  // Writes the unpacked weight of an encoding into `unpacked`, from the buffer of a gather that is done, or from the
+  // stored planes where nothing moves; without an encoding, nothing.
+  void unpack(ShardedParameter& parameter, std::byte* gathered, std::byte* unpacked,
+              const quant::Kernels& kernels) const;
+  // The offset of a plane in the buffer of a gather.
   std::size_t offset_of(std::size_t plane) const { return ways_[plane].offset; }
   std::int64_t received_bytes() const { return received_bytes_; }  // from other ranks, a gather
 

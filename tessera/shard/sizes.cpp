@@ -61,11 +61,12 @@ schedule::ParameterSize planes_size(const ParameterSpec& spec, const ParameterLa
     schedule::ParameterSize own;
     std::int64_t scratch = 0;
     if (is_unpacked(spec))
-      own.gathered = base::align_up(bytes_of(spec.compute.ranks[static_cast<std::size_t>(rank)].size, types.model));
+      own.unpacked = base::align_up(bytes_of(spec.compute.ranks[static_cast<std::size_t>(rank)].size, types.model));
     for (std::size_t p = 0; p < planes.size(); ++p)
       add_plane(planes[p], plane_of[p], over_tp[p], rank, cuts, spec.sharded, own, scratch);
     size.publish_wire = std::max(size.publish_wire, own.publish_wire);
     size.gathered = std::max(size.gathered, own.gathered + scratch);
+    size.unpacked = std::max(size.unpacked, own.unpacked);
     size.gather_tp_wire = std::max(size.gather_tp_wire, own.gather_tp_wire);
     size.gather_wire = std::max(size.gather_wire, own.gather_wire);
   }

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iostream>
 #include <map>
+#include <utility>
 
 #include "tessera/predict/llama_trace.h"
 #include "tessera/predict/planned_parameters.h"
@@ -38,11 +40,15 @@ class Live {
   std::map<int, std::int64_t> changes_;
 };
 
-// Of weights, from the issue of their gather to their last release.
+// Of weights, from the issue of their gather to their last release; of packed ones to their unpacking, which is a
+// moment before the first use (of twice as many positions).
 std::int64_t live_gathered(const schedule::Schedule& schedule) {
   Live live;
-  for (const schedule::Residency& it : schedule.residencies)
-    live.add(it.issue, it.last, schedule.gather_bytes[static_cast<std::size_t>(it.unit)]);
+  for (const schedule::Residency& it : schedule.residencies) {
+    const auto unit = static_cast<std::size_t>(it.unit);
+    live.add(2 * it.issue, 2 * (schedule.unpacks(it.unit) ? it.wait : it.last), schedule.gather_bytes[unit]);
+    live.add(2 * it.wait - 1, 2 * it.last, schedule.unpacked_bytes[unit]);
+  }
   return live.greatest();
 }
 
@@ -88,6 +94,39 @@ TEST_P(PlanArena, HoldsLiveBytes) {
     for (const int microbatches : {1, 3})
       for (const std::int64_t coalesce_bytes : {std::int64_t{0}, std::int64_t{1} << 20})
         check(gtp, microbatches, coalesce_bytes);
+}
+
+// Number formats: packed bytes are free after the unpacking. Beside each other the same budgets where they stay.
+TEST(PlanArenaFormats, LessIsGatheredInTheSameArenaAndLessIsTakenForAll) {
+  const std::filesystem::path configs = TESSERA_CONFIGS;
+  const models::LlamaConfig model = models::read_llama_config(models::find_model_config("llama3-8b", configs));
+  const shard::ParameterTypes types{.model = quant::DType::bf16, .wire = quant::DType::bf16};
+  const schedule::Trace trace = predict::llama_trace(model, {.microbatches = 2});
+  for (const quant::Format format : {quant::Format::nvfp4, quant::Format::mxfp8, quant::Format::fp8}) {
+    std::vector<schedule::ParameterSize> sizes, whole;
+    const shard::WirePolicy wire{.format = format,
+                                 .rules = {{"output.*", quant::Format::bf16}, {"embedding.*", quant::Format::bf16}}};
+    for (const PlannedParameter& each : planned_parameters(model, types, {.gtp = 4}, false, {}, wire)) {
+      sizes.push_back(each.size);
+      whole.push_back(each.size);
+      whole.back().gathered += std::exchange(whole.back().unpacked, 0);
+    }
+    for (const std::int64_t budget :
+         {std::int64_t{0}, std::int64_t{2} << 30, std::int64_t{4} << 30, std::int64_t{8} << 30, schedule::kUnlimited}) {
+      const schedule::Schedule two = schedule::plan(trace, sizes, {.gather_budget = budget});
+      const schedule::Schedule one = schedule::plan(trace, whole, {.gather_budget = budget});
+      std::cout << fmt::format("{}, budget {}: arena {} bytes, {} gathers; packed bytes kept: {} bytes, {} gathers\n",
+                               name_of(format), budget == schedule::kUnlimited ? -1 : budget, two.gather_arena,
+                               two.residencies.size(), one.gather_arena, one.residencies.size());
+      EXPECT_LE(two.gather_arena, std::max(budget, one.gather_arena));
+      if (budget >= std::int64_t{4} << 30) {
+        EXPECT_LE(two.residencies.size(), one.residencies.size());
+      }
+      if (budget == schedule::kUnlimited) {
+        EXPECT_LT(static_cast<double>(two.gather_arena), 0.9 * static_cast<double>(one.gather_arena));
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -195,7 +195,7 @@ class Model {
   // As the cast of a bucket does. Behind an update it is an event of the step.
   void reduce_amaxes() {
     std::array<float, 2> amaxes{static_cast<float>(parallel_.rank), -static_cast<float>(parallel_.rank)};
-    runtime.reduce_amaxes(amaxes.data(), 2);
+    runtime.reduce_amaxes(amaxes);
     EXPECT_EQ(amaxes, (std::array<float, 2>{static_cast<float>(parallel_.world->size() - 1), 0}));
   }
   // A graph has updated them: written, and published by the step that it repeats.

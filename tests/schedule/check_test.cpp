@@ -38,6 +38,7 @@ class Check : public ::testing::Test {
                  .gather_units = {{0}, {1}},
                  .reduce_units = {{0}, {1}},
                  .gather_bytes = {2, 3},
+                 .unpacked_bytes = {0, 0},
                  .reduce_bytes = {2, 1},
                  .gather_arena = 5,
                  .reduce_arena = 3,
@@ -262,6 +263,93 @@ TEST_F(Check, AnotherTrace) {
   EXPECT_THAT(faults(), Contains("the schedule is for 21 events, the trace has 22"));
   EXPECT_THAT(faults(), Contains("the schedule's body has 19 events, the trace's 20"));
   EXPECT_THAT(faults(), Contains("the schedule has 1 microbatches, the trace 2"));
+}
+
+// The same step with weights that are unpacked: a arrives in 2 bytes and is used in 3, b in 1 and 4.
+class CheckStages : public Check {
+ protected:
+  CheckStages() {
+    made_.sizes[0].unpacked = 3;
+    made_.sizes[1].gathered = 1;
+    made_.sizes[1].unpacked = 4;
+    schedule_.gather_bytes = {2, 1};
+    schedule_.unpacked_bytes = {3, 4};
+    schedule_.gather_arena = 7;
+    schedule_.residencies = {
+        {.unit = 0, .issue = -2, .free = -2, .wait = 0, .last = 1, .offset = 0, .unpacked_offset = 2},
+        {.unit = 1, .issue = -1, .free = -1, .wait = 2, .last = 6, .offset = 5, .unpacked_offset = 0},
+        {.unit = 0, .issue = 2, .free = 2, .wait = 7, .last = 11, .offset = 4, .unpacked_offset = 0},
+        {.unit = 1, .issue = 2, .free = -1, .wait = 12, .last = 16, .offset = 6, .unpacked_offset = 0},
+        {.unit = 0, .issue = 7, .free = 7, .wait = 17, .last = 19, .offset = 4, .unpacked_offset = 0},
+    };
+  }
+};
+
+TEST_F(CheckStages, AcceptsTheScheduleByHand) {
+  EXPECT_THAT(faults(), IsEmpty());
+}
+
+TEST_F(CheckStages, AGatherIntoPackedBytesThatAreNotUnpackedYet) {
+  schedule_.residencies[4].free = 6;
+  EXPECT_THAT(faults(), Contains(HasSubstr("its gather may overwrite the end of the packed bytes of residency 2")));
+  schedule_.residencies[4].issue = 6;
+  EXPECT_THAT(faults(),
+              Contains(HasSubstr("expected its packed bytes where they are unpacked, before event 7 (train mb "
+                                 "0 backward consume a (0)), got the packed bytes of residency 4")));
+}
+
+TEST_F(CheckStages, AGatherIntoUnpackedBytesThatAreInUse) {
+  schedule_.residencies[2].offset = 3;
+  EXPECT_THAT(faults(), Contains(HasSubstr("unpacked to 0), got the packed bytes of residency 2 of ['a']")));
+}
+
+TEST_F(CheckStages, UnpackingOverAGatherThatIsUnderWay) {
+  schedule_.residencies[3].unpacked_offset = 2;
+  EXPECT_THAT(faults(),
+              Contains(HasSubstr("its unpacked bytes are written before event 12 (train mb 1 forward consume b "
+                                 "(0)) while the gather of the packed bytes of residency 4")));
+}
+
+TEST_F(CheckStages, UnpackingOverUnpackedBytesThatAreInUse) {
+  schedule_.residencies[1].unpacked_offset = 1;
+  schedule_.residencies[0].last = 9;
+  schedule_.residencies.erase(schedule_.residencies.begin() + 2, schedule_.residencies.end());
+  EXPECT_THAT(faults(), Contains(HasSubstr("event 7 (train mb 0 backward consume a (0)): expected the weights of "
+                                           "residency 0")));
+}
+
+TEST_F(CheckStages, UnpackingBeforeTheGatherOrAfterTheFirstUse) {
+  schedule_.residencies[2].wait = 10;
+  EXPECT_THAT(faults(), Contains(HasSubstr("event 7 (train mb 0 backward consume a (0)): expected a residency of its "
+                                           "unit around it, got none")));
+  schedule_.residencies[2].wait = 7;
+  schedule_.residencies[4].wait = 7;
+  EXPECT_THAT(faults(), Contains(HasSubstr("expected the issue before the consume that waits for it")));
+}
+
+TEST_F(CheckStages, StagesThatOverlapOrLeaveTheArena) {
+  schedule_.residencies[1].unpacked_offset = 2;
+  EXPECT_THAT(faults(), Contains(HasSubstr("offset 5, unpacked to 2): its packed and its unpacked bytes overlap")));
+  schedule_.residencies[1].unpacked_offset = 4;
+  EXPECT_THAT(faults(), Contains(HasSubstr("its 4 unpacked bytes do not lie in the gather arena of 7 bytes")));
+}
+
+TEST_F(CheckStages, UnitsWhoseMembersDiffer) {
+  schedule_.unpacked_bytes[1] = 3;
+  EXPECT_THAT(faults(), Contains("gather unit 1 ['b']: expected at least 4 bytes for its members unpacked, got 3"));
+  schedule_.unpacked_bytes[1] = 4;
+  made_.sizes[1].unpacked = 0;
+  EXPECT_THAT(faults(), Contains("gather unit 1 ['b']: expected members that are all unpacked or all used as they "
+                                 "arrive, got 'b'"));
+}
+
+// Where nothing is gathered the stored weight is unpacked: it waits for the publish, and for no bytes.
+TEST(CheckSteps, AStoredWeightIsUnpackedInPlaceOfAGather) {
+  const oracle::Case made = case_named("one that is not gathered");
+  const Schedule schedule = plan(made.trace, made.sizes, {.gather_budget = kMinimum});
+  EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
+  EXPECT_EQ(schedule.gather_bytes.back(), 0);
+  EXPECT_GT(schedule.unpacked_bytes.back(), 0);
 }
 
 // Behind the last microbatch there are the optimizer's events alone, and they are nowhere else.

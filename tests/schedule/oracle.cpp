@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <random>
 #include <unordered_set>
 #include <utility>
@@ -77,7 +78,10 @@ class Machine {
     switch (it.action) {
       case Action::fill:
       case Action::filled:
+      case Action::unpack:
+      case Action::unpacked:
       case Action::read_weight:
+      case Action::end_packed:
       case Action::end_weights:
       case Action::update:
       case Action::updated:
@@ -110,11 +114,20 @@ class Machine {
     }
     return true;
   }
+  // Of what arrives.
   template <typename Visit>
-  bool each_weight(State& state, int item, Visit visit) const {
+  bool each_gathered(const State& state, int item, Visit visit) const {
     const Residency& it = schedule_.residencies[at(item)];
     return each_byte(schedule_.gather_units[at(it.unit)], sizes_, &ParameterSize::gathered, it.offset,
                      schedule_.gather_bytes[at(it.unit)], state.weights.size(), visit);
+  }
+  // Of what is used.
+  template <typename Visit>
+  bool each_weight(const State& state, int item, Visit visit) const {
+    const Residency& it = schedule_.residencies[at(item)];
+    if (!schedule_.unpacks(it.unit)) return each_gathered(state, item, visit);
+    return each_byte(schedule_.gather_units[at(it.unit)], sizes_, &ParameterSize::unpacked, it.unpacked_offset,
+                     schedule_.unpacked_bytes[at(it.unit)], state.weights.size(), visit);
   }
   template <typename Visit>
   bool each_gradient(State& state, int item, Visit visit) const {
@@ -124,15 +137,33 @@ class Machine {
   }
   const Unit& reduced(int item) const { return schedule_.reduce_units[at(schedule_.reductions[at(item)].unit)]; }
 
+  int stored(const State& state, int id) const {
+    const int version = id < 0 ? kPoison : state.shards[at(id)];
+    return version == kPoison ? kPoison : id * 1000 + version;
+  }
+
+  // Packed bytes of one weight that differ are as wrong as poison.
+  bool unpack(State& state, int item) const {
+    std::vector<std::optional<int>> found(sizes_.size());
+    const bool inside = each_gathered(state, item, [&](int id, std::size_t byte) {
+      if (id < 0) return;
+      std::optional<int>& weight = found[at(id)];
+      weight = weight.value_or(state.weights[byte]) == state.weights[byte] ? state.weights[byte] : kPoison;
+    });
+    return inside && each_weight(state, item, [&](int id, std::size_t byte) {
+             state.weights[byte] = id < 0 ? kPoison : found[at(id)].value_or(stored(state, id));
+           });
+  }
+
   std::string run_weights(State& state, const Operation& it) const {
     bool inside = true, right = true;
-    if (it.action == Action::fill || it.action == Action::end_weights)
-      inside = each_weight(state, it.item, [&](int, std::size_t byte) { state.weights[byte] = kPoison; });
+    const auto poison = [&](int, std::size_t byte) { state.weights[byte] = kPoison; };
+    if (it.action == Action::fill || it.action == Action::end_packed) inside = each_gathered(state, it.item, poison);
+    if (it.action == Action::unpack || it.action == Action::end_weights) inside = each_weight(state, it.item, poison);
     if (it.action == Action::filled)
-      inside = each_weight(state, it.item, [&](int id, std::size_t byte) {
-        const int version = id < 0 ? kPoison : state.shards[at(id)];
-        state.weights[byte] = version == kPoison ? kPoison : id * 1000 + version;
-      });
+      inside =
+          each_gathered(state, it.item, [&](int id, std::size_t byte) { state.weights[byte] = stored(state, id); });
+    if (it.action == Action::unpacked) inside = unpack(state, it.item);
     if (it.action == Action::read_weight && it.item < 0) return "a weight is used that is nowhere";
     if (it.action == Action::read_weight)
       inside = each_weight(state, it.item, [&](int id, std::size_t byte) {

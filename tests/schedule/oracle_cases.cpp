@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 #include <span>
 #include <tuple>
@@ -110,6 +111,32 @@ Case buckets() {
   return step.take();
 }
 
+// Beside one that is used as it arrives.
+Case unpacked_weights() {
+  Recorder step("weights that are unpacked", {{"a", 1, 1, 3}, {"b", 2, 1}, {"c", 2, 1, 2}});
+  for (int microbatch = 0; microbatch < 2; ++microbatch) {
+    step.microbatch();
+    step.consume(0, Pass::forward), step.use(1, Pass::forward), step.release(0, Pass::forward);
+    step.use(2, Pass::forward);
+    for (int parameter = 2; parameter >= 0; --parameter) step.backward(parameter);
+  }
+  step.amaxes(2), step.publish(0), step.publish(1), step.publish(2);
+  return step.take();
+}
+
+// Two members of one unit, unpacked to their own places, and a weight that is stored whole on every rank.
+Case unpacked_together() {
+  Recorder step("weights that are unpacked, two of them together and one that is not gathered",
+                {{"a", 1, 1, 2}, {"b", 2, 1, 1}, {"stored", 0, 1, 2}});
+  for (int microbatch = 0; microbatch < 2; ++microbatch) {
+    step.microbatch();
+    for (int parameter = 0; parameter < 3; ++parameter) step.use(parameter, Pass::forward);
+    for (int parameter = 2; parameter >= 0; --parameter) step.backward(parameter);
+  }
+  step.publish(2), step.publish(1), step.publish(0);
+  return step.take({{0, 1}, {2}});
+}
+
 Case evaluation() {
   Recorder step("an evaluation", {{"a", 2, 2}, {"b", 3, 1}}, StepKind::evaluate);
   for (int microbatch = 0; microbatch < 2; ++microbatch) {
@@ -143,7 +170,29 @@ std::vector<Use> uses_of(const Case& made) {
 }
 
 bool overlap(std::int64_t a, std::int64_t a_bytes, std::int64_t b, std::int64_t b_bytes) {
-  return a < b + b_bytes && b < a + a_bytes;
+  return a_bytes > 0 && b_bytes > 0 && a < b + b_bytes && b < a + a_bytes;
+}
+
+// Bytes of the gather arena that a residency has to itself until the event `last`.
+struct Stretch {
+  std::int64_t offset = 0, bytes = 0;
+  int last = 0;
+};
+
+// What its gather writes, then what it is unpacked to.
+std::array<Stretch, 2> stretches_of(const Schedule& schedule, const Residency& it) {
+  const bool unpacks = schedule.unpacks(it.unit);
+  return {{{it.offset, schedule.gather_bytes[at(it.unit)], unpacks ? it.wait : it.last},
+           {it.unpacked_offset, schedule.unpacked_bytes[at(it.unit)], it.last}}};
+}
+
+// The latest event to which a byte of the stretch belongs to one of `placed`; before all events where none has.
+int in_use_until(const Schedule& schedule, std::span<const Residency> placed, const Stretch& stretch) {
+  int last = std::numeric_limits<int>::min();
+  for (const Residency& other : placed)
+    for (const Stretch& theirs : stretches_of(schedule, other))
+      if (overlap(stretch.offset, stretch.bytes, theirs.offset, theirs.bytes)) last = std::max(last, theirs.last);
+  return last;
 }
 
 void place_gathers(const Case& made, Schedule& schedule, std::mt19937_64& random) {
@@ -152,38 +201,34 @@ void place_gathers(const Case& made, Schedule& schedule, std::mt19937_64& random
   for (const Use& use : uses_of(made)) {
     if (const auto old = newest.find(use.unit); old != newest.end()) {
       // The unit stays where nobody has taken its bytes, half of the times.
-      const Residency& kept = placed[old->second];
-      const bool is_free = std::none_of(placed.begin() + static_cast<std::ptrdiff_t>(old->second) + 1, placed.end(),
-                                        [&](const Residency& other) {
-                                          return overlap(kept.offset, schedule.gather_bytes[at(kept.unit)],
-                                                         other.offset, schedule.gather_bytes[at(other.unit)]);
-                                        });
-      if (is_free && random() % 2 == 0) {
+      const Stretch kept = stretches_of(schedule, placed[old->second])[schedule.unpacks(use.unit) ? 1 : 0];
+      const int taken = in_use_until(schedule, std::span(placed).subspan(old->second + 1), kept);
+      if (taken == std::numeric_limits<int>::min() && random() % 2 == 0) {
         placed[old->second].last = use.last;
         continue;
       }
     }
     Residency next{.unit = use.unit, .wait = use.first, .last = use.last};
-    const std::int64_t bytes = schedule.gather_bytes[at(use.unit)];
     next.offset = between(0, 5, random);
-    auto in_the_way = [&](const Residency& other) {
-      return overlap(next.offset, bytes, other.offset, schedule.gather_bytes[at(other.unit)]);
-    };
-    while (std::ranges::any_of(placed, [&](const Residency& o) { return in_the_way(o) && o.last >= use.first; }))
-      ++next.offset;
+    next.unpacked_offset = between(0, 5, random);
+    const auto [gathered, unpacked] = stretches_of(schedule, next);
+    while (in_use_until(schedule, placed, stretches_of(schedule, next)[0]) >= use.first) ++next.offset;
+    while (in_use_until(schedule, placed, stretches_of(schedule, next)[1]) >= use.first ||
+           overlap(next.offset, gathered.bytes, next.unpacked_offset, unpacked.bytes))
+      ++next.unpacked_offset;
     next.free = std::min(-1, -schedule.optimizer_events());
     for (int index = schedule.body; index < schedule.events; ++index)
       if (std::ranges::count(made.gather_units[at(use.unit)], made.trace[at(index)].parameter))
         next.free = std::max(next.free, schedule.position_of(index));
-    for (const Residency& other : placed)
-      if (in_the_way(other)) next.free = std::max(next.free, other.last);
+    next.free = std::max(next.free, in_use_until(schedule, placed, stretches_of(schedule, next)[0]));
     const int earliest = placed.empty() ? next.free : std::max(next.free, placed.back().issue);
     next.issue = between(earliest, random() % 2 ? earliest : next.wait - 1, random);
     newest[use.unit] = placed.size();
     placed.push_back(next);
   }
   for (const Residency& it : placed)
-    schedule.gather_arena = std::max(schedule.gather_arena, it.offset + schedule.gather_bytes[at(it.unit)]);
+    for (const Stretch& stretch : stretches_of(schedule, it))
+      schedule.gather_arena = std::max(schedule.gather_arena, stretch.offset + stretch.bytes);
   schedule.residencies = std::move(placed);
 }
 
@@ -230,6 +275,7 @@ Recorder::Recorder(std::string name, const std::vector<Parameter>& parameters, S
   for (const Parameter& it : parameters)
     made_.sizes.push_back({.name = it.name,
                            .gathered = it.gathered,
+                           .unpacked = it.unpacked,
                            .gather_wire = it.gathered,
                            .staging = it.staging,
                            .scratch = it.staging,
@@ -268,15 +314,16 @@ Case Recorder::take(std::vector<Unit> units) {
   if (units.empty())
     for (int parameter = 0; parameter < static_cast<int>(made_.sizes.size()); ++parameter) units.push_back({parameter});
   for (const Unit& unit : units) {
-    if (made_.sizes[at(unit[0])].gathered > 0) made_.gather_units.push_back(unit);
+    if (made_.sizes[at(unit[0])].gathered + made_.sizes[at(unit[0])].unpacked > 0) made_.gather_units.push_back(unit);
     if (made_.sizes[at(unit[0])].staging > 0 && kind_ == StepKind::train) made_.reduce_units.push_back(unit);
   }
   return std::move(made_);
 }
 
 std::vector<Case> cases() {
-  return {two_layers(), tied_embedding(),    layer_twice(), frozen(),    recompute(),
-          coalesced(),  delayed_gradients(), buckets(),     evaluation()};
+  return {two_layers(),       tied_embedding(),    layer_twice(),       frozen(),
+          recompute(),        coalesced(),         delayed_gradients(), buckets(),
+          unpacked_weights(), unpacked_together(), evaluation()};
 }
 
 Schedule random_schedule(const Case& made, std::mt19937_64& random) {
@@ -288,7 +335,11 @@ Schedule random_schedule(const Case& made, std::mt19937_64& random) {
   schedule.reduce_units = made.reduce_units;
   for (const Unit& unit : made.gather_units) {
     schedule.gather_bytes.push_back(0);
-    for (const int id : unit) schedule.gather_bytes.back() += made.sizes[at(id)].gathered;
+    schedule.unpacked_bytes.push_back(0);
+    for (const int id : unit) {
+      schedule.gather_bytes.back() += made.sizes[at(id)].gathered;
+      schedule.unpacked_bytes.back() += made.sizes[at(id)].unpacked;
+    }
   }
   for (const Unit& unit : made.reduce_units) {
     schedule.reduce_bytes.push_back(0);

@@ -22,10 +22,10 @@ struct Case {
 // Records a step by hand.
 class Recorder {
  public:
-  // names[i]: parameter i, its gathered and staging bytes; staging 0: frozen.
+  // names[i]: parameter i, its gathered and staging bytes; staging 0: frozen. unpacked: bytes that it is unpacked to.
   struct Parameter {
     std::string name;
-    std::int64_t gathered = 0, staging = 0;
+    std::int64_t gathered = 0, staging = 0, unpacked = 0;
   };
   Recorder(std::string name, const std::vector<Parameter>& parameters, StepKind kind = StepKind::train);
 
@@ -52,7 +52,7 @@ class Recorder {
 };
 
 // Several microbatches, ties, a layer used twice, a frozen weight, recompute, coalesced neighbours, one microbatch's
-// backward inside the next one's forward, delayed weight gradients, an evaluation.
+// backward inside the next one's forward, delayed weight gradients, weights that are unpacked, an evaluation.
 std::vector<Case> cases();
 
 // Layers of these sizes in turn, forward and backward in each microbatch.
@@ -82,8 +82,12 @@ enum class Mutation {
   flip_replicas,
   lose_residency,
   swap_units,
+  wait_earlier,
+  swap_stages,
+  swap_unpacked_offsets,
+  reuse_unpacked_early,
 };
-inline constexpr int kMutations = static_cast<int>(Mutation::swap_units) + 1;
+inline constexpr int kMutations = static_cast<int>(Mutation::reuse_unpacked_early) + 1;
 std::string name_of(Mutation mutation);
 
 // The schedule with one random mutation of this kind; none where it has nothing to mutate or nothing changed.

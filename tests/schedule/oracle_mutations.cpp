@@ -9,16 +9,30 @@ namespace {
 
 using Random = std::mt19937_64;
 
-constexpr std::array<const char*, kMutations> kNames = {"drop a wait for free", "shorten a wait for free",
-                                                        "wait later",           "swap gather offsets",
-                                                        "swap reduce offsets",  "issue a gather earlier",
-                                                        "issue a gather later", "reuse weights early",
-                                                        "reuse staging early",  "end weights earlier",
-                                                        "reduce earlier",       "staging later",
-                                                        "finish earlier",       "finish later",
-                                                        "lose a finish",        "lose a reduction",
-                                                        "repeat a reduction",   "flip replicas",
-                                                        "lose a residency",     "reverse two gathers"};
+constexpr std::array<const char*, kMutations> kNames = {"drop a wait for free",
+                                                        "shorten a wait for free",
+                                                        "wait later",
+                                                        "swap gather offsets",
+                                                        "swap reduce offsets",
+                                                        "issue a gather earlier",
+                                                        "issue a gather later",
+                                                        "reuse weights early",
+                                                        "reuse staging early",
+                                                        "end weights earlier",
+                                                        "reduce earlier",
+                                                        "staging later",
+                                                        "finish earlier",
+                                                        "finish later",
+                                                        "lose a finish",
+                                                        "lose a reduction",
+                                                        "repeat a reduction",
+                                                        "flip replicas",
+                                                        "lose a residency",
+                                                        "reverse two gathers",
+                                                        "wait earlier",
+                                                        "swap the two stages",
+                                                        "swap unpacked offsets",
+                                                        "reuse unpacked early"};
 
 std::size_t pick(std::size_t count, Random& random) {
   return random() % count;
@@ -30,9 +44,8 @@ int drawn(int low, int high, Random& random) {
 }
 
 // Somewhere else in the arena.
-template <typename Item>
-void move_offset(Item& item, std::int64_t bytes, std::int64_t arena, Random& random) {
-  if (arena > bytes) item.offset = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(arena - bytes + 1));
+void move_offset(std::int64_t& offset, std::int64_t bytes, std::int64_t arena, Random& random) {
+  if (arena > bytes) offset = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(arena - bytes + 1));
 }
 
 // The event of this kind before or after `index` that is of the unit; `index` where there is none.
@@ -47,6 +60,21 @@ int neighbour(const Case& made, const Unit& unit, EventKind kind, int index, int
 template <typename Item>
 void sort_by_issue(std::vector<Item>& items) {
   std::ranges::stable_sort(items, {}, &Item::issue);
+}
+
+// Of a residency that is unpacked, if there is one.
+void mutate_unpacking(Schedule& schedule, Mutation mutation, Random& random) {
+  std::vector<Residency*> all;
+  for (Residency& it : schedule.residencies)
+    if (schedule.unpacks(it.unit)) all.push_back(&it);
+  if (all.empty()) return;
+  Residency& it = *all[pick(all.size(), random)];
+  if (mutation == Mutation::swap_stages) std::swap(it.offset, it.unpacked_offset);
+  if (mutation == Mutation::swap_unpacked_offsets)
+    std::swap(it.unpacked_offset, all[pick(all.size(), random)]->unpacked_offset);
+  if (mutation == Mutation::reuse_unpacked_early)
+    move_offset(it.unpacked_offset, schedule.unpacked_bytes[static_cast<std::size_t>(it.unit)], schedule.gather_arena,
+                random);
 }
 
 void mutate_gathers(const Case& made, Schedule& schedule, Mutation mutation, Random& random) {
@@ -78,11 +106,18 @@ void mutate_gathers(const Case& made, Schedule& schedule, Mutation mutation, Ran
       sort_by_issue(all);
       break;
     case Mutation::reuse_weights_early:
-      move_offset(it, bytes, schedule.gather_arena, random);
+      move_offset(it.offset, bytes, schedule.gather_arena, random);
       break;
     case Mutation::end_weights_earlier:
       it.last = neighbour(made, unit, EventKind::release, it.last, -1);
       break;
+    case Mutation::wait_earlier:
+      it.wait = neighbour(made, unit, EventKind::consume, it.wait, -1);
+      break;
+    case Mutation::swap_stages:
+    case Mutation::swap_unpacked_offsets:
+    case Mutation::reuse_unpacked_early:
+      return mutate_unpacking(schedule, mutation, random);
     case Mutation::lose_residency:
       all.erase(all.begin() + (&it - all.data()));
       break;
@@ -106,7 +141,7 @@ void mutate_reductions(const Case& made, Schedule& schedule, Mutation mutation, 
       std::swap(it.offset, all[pick(all.size(), random)].offset);
       break;
     case Mutation::reuse_staging_early:
-      move_offset(it, bytes, schedule.reduce_arena, random);
+      move_offset(it.offset, bytes, schedule.reduce_arena, random);
       break;
     case Mutation::reduce_earlier:
       it.issue = neighbour(made, unit, EventKind::produce, it.issue, -1);
@@ -148,6 +183,10 @@ bool is_of_gathers(Mutation mutation) {
     case Mutation::end_weights_earlier:
     case Mutation::lose_residency:
     case Mutation::swap_units:
+    case Mutation::wait_earlier:
+    case Mutation::swap_stages:
+    case Mutation::swap_unpacked_offsets:
+    case Mutation::reuse_unpacked_early:
       return true;
     default:
       return false;

@@ -62,10 +62,17 @@ class Compiler {
         Operation wait;
         if (gathered_.contains(item)) wait.waits.emplace_back(Lane::gather, gathered_[item]);
         push(Lane::compute, wait);
+        if (schedule_.unpacks(residency(item).unit)) {
+          push(Lane::compute, {.action = Action::unpack, .item = item});
+          push(Lane::compute, {.action = Action::unpacked, .item = item});
+        }
         serving_[at(residency(item).unit)] = item;
       }
     if (event.kind == EventKind::consume || event.kind == EventKind::release) use(index);
     if (event.kind == EventKind::produce) produce(event);
+    for (int item = 0; item < static_cast<int>(schedule_.residencies.size()); ++item)
+      if (residency(item).wait == index && schedule_.unpacks(residency(item).unit))
+        push(Lane::compute, {.action = Action::end_packed, .item = item});
     for (int item = 0; item < static_cast<int>(schedule_.residencies.size()); ++item)
       if (residency(item).last == index) push(Lane::compute, {.action = Action::end_weights, .item = item});
     passed_[index] = program_.lanes[0].size();
@@ -83,7 +90,7 @@ class Compiler {
 
   void use(int index) {
     const Event& event = trace_[at(index)];
-    if (sizes_[at(event.parameter)].gathered == 0) return;
+    if (sizes_[at(event.parameter)].gathered + sizes_[at(event.parameter)].unpacked == 0) return;
     const bool is_consume = event.kind == EventKind::consume;
     const auto unit = std::ranges::find_if(schedule_.gather_units, [&](const Unit& members) {
       return std::ranges::find(members, event.parameter) != members.end();

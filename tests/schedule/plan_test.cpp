@@ -9,6 +9,7 @@
 #include <ctime>
 #include <iostream>
 #include <map>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/schedule/check/check.h"
@@ -76,7 +77,7 @@ class RandomStep {
     std::vector<Recorder::Parameter> made;
     for (std::int64_t count = random_.between(2, 14); count > 0; --count) {
       const auto bytes = [&] { return random_.once_in(5) ? 0 : random_.between(1, random_.once_in(3) ? 9000 : 900); };
-      made.push_back({fmt::format("w{}", made.size()), bytes(), bytes()});
+      made.push_back({fmt::format("w{}", made.size()), bytes(), bytes(), random_.once_in(3) ? bytes() : 0});
     }
     return made;
   }
@@ -163,8 +164,11 @@ std::string refusal(const Case& made, const PlanOptions& options) {
 void expect_sound(const Case& made, const PlanOptions& options, const Schedule& schedule) {
   EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
   std::int64_t gather_end = 0, reduce_end = 0;
-  for (const Residency& it : schedule.residencies)
-    gather_end = std::max(gather_end, it.offset + schedule.gather_bytes[static_cast<std::size_t>(it.unit)]);
+  for (const Residency& it : schedule.residencies) {
+    const auto unit = static_cast<std::size_t>(it.unit);
+    gather_end = std::max(
+        {gather_end, it.offset + schedule.gather_bytes[unit], it.unpacked_offset + schedule.unpacked_bytes[unit]});
+  }
   for (const Reduction& it : schedule.reductions)
     reduce_end = std::max(reduce_end, it.offset + schedule.reduce_bytes[static_cast<std::size_t>(it.unit)]);
   EXPECT_EQ(schedule.gather_arena, gather_end);
@@ -263,6 +267,64 @@ TEST(PlanGathers, WhatIsNeededAgainSoonStays) {
     EXPECT_EQ(schedule.gather_arena, room * kArenaAlignment);
     EXPECT_EQ(schedule.residencies.size(), depth + (2 * batches - 1) * (depth - room)) << "room " << room;
   }
+}
+
+// Packed bytes that stay as long as the unpacked ones.
+std::vector<ParameterSize> with_one_stage(std::vector<ParameterSize> sizes) {
+  for (ParameterSize& size : sizes) size.gathered += std::exchange(size.unpacked, 0);
+  return sizes;
+}
+
+// Two weights in use at once: of the packed bytes those of one are enough.
+TEST(PlanStages, PackedBytesAreFreeAfterTheUnpacking) {
+  constexpr std::int64_t packed = kArenaAlignment, unpacked = 4 * kArenaAlignment;
+  Recorder step("two weights at once", {{"a", packed, 1, unpacked}, {"b", packed, 1, unpacked}});
+  step.microbatch();
+  step.consume(0, Pass::forward), step.use(1, Pass::forward), step.release(0, Pass::forward);
+  step.backward(1), step.backward(0);
+  step.publish(0), step.publish(1);
+  const Case made = step.take();
+  const Schedule schedule = plan(made.trace, made.sizes, {.gather_budget = kMinimum});
+  EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
+  EXPECT_EQ(schedule.gather_arena, 2 * unpacked + packed);
+  EXPECT_EQ(plan(made.trace, with_one_stage(made.sizes), {.gather_budget = kMinimum}).gather_arena,
+            2 * (unpacked + packed));
+}
+
+// Every weight stays: at the end all are unpacked, and no packed bytes are left.
+TEST(PlanStages, WithRoomForAllThePeakIsOfUnpackedWeights) {
+  constexpr int layers = 9;
+  Case made = oracle::mirrored_layers(layers, 2, {kArenaAlignment});
+  for (ParameterSize& size : made.sizes) size.unpacked = 4 * kArenaAlignment;
+  const Schedule schedule = plan(made.trace, made.sizes, {}), whole = plan(made.trace, with_one_stage(made.sizes), {});
+  EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
+  EXPECT_EQ(whole.gather_arena, 5 * layers * kArenaAlignment);
+  EXPECT_EQ(schedule.residencies.size(), static_cast<std::size_t>(layers));
+  EXPECT_LE(schedule.gather_arena, (4 * layers + 2) * kArenaAlignment);
+}
+
+// The same arena holds more of them, and less is gathered again.
+TEST(PlanStages, InTheSameArenaLessIsGathered) {
+  Case made = oracle::mirrored_layers(24, 2, {3 * kArenaAlignment, kArenaAlignment, 2 * kArenaAlignment});
+  for (ParameterSize& size : made.sizes) size.unpacked = 2 * size.gathered;
+  for (const std::int64_t budget : {40, 60, 80, 120}) {
+    const PlanOptions options{.gather_budget = budget * kArenaAlignment};
+    const Schedule schedule = plan(made.trace, made.sizes, options);
+    EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
+    const std::size_t whole = plan(made.trace, with_one_stage(made.sizes), options).residencies.size();
+    EXPECT_LT(schedule.residencies.size(), whole) << budget;
+  }
+}
+
+// A unit has weights of one kind: those that are unpacked, each to its own place, do not travel with others.
+TEST(PlanStages, UnitsAreAllUnpackedOrNotAtAll) {
+  Case made = oracle::mirrored_layers(6, 1, {kArenaAlignment});
+  for (const std::size_t id : {1, 2, 5}) made.sizes[id].unpacked = 2 * kArenaAlignment;
+  made.sizes[0].gathered = 16 * kArenaAlignment;
+  const Schedule schedule = plan(made.trace, made.sizes, {.coalesce_bytes = 1 << 20});
+  EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
+  EXPECT_EQ(schedule.gather_units, (std::vector<Unit>{{0}, {1, 2}, {3, 4}, {5}}));
+  EXPECT_EQ(schedule.unpacked_bytes[1], 4 * kArenaAlignment);
 }
 
 // 100,000 events, of few weights used often and of many used once; sizes as unlike as those of a block.

@@ -95,7 +95,17 @@ TEST(EncodedParameters, AreUnpackedWhereNothingTravelsToo) {
   set_encoding(spec, {.format = Format::nvfp4}, kHalf);
   const schedule::ParameterSize size = parameter_size(spec, layouts_of(spec, {}), kHalf, {});
   EXPECT_EQ(size.gather_wire, 0);
-  EXPECT_EQ(size.gathered, 48 * 64 * 2);
+  EXPECT_EQ(size.gathered, 0);
+  EXPECT_EQ(size.unpacked, 48 * 64 * 2);
+}
+
+TEST(EncodedParameters, ArriveInThePlanesOfTheirFormat) {
+  ParameterSpec spec = matrix_of("weight", 48, 64);
+  set_encoding(spec, {.format = Format::nvfp4}, kHalf);
+  const Cuts cuts{.gtp = 3};
+  const schedule::ParameterSize size = parameter_size(spec, layouts_of(spec, cuts), kHalf, cuts);
+  EXPECT_EQ(size.gathered, 48 * 64 / 2 + 256);  // 12 scales, aligned
+  EXPECT_EQ(size.unpacked, 48 * 64 * 2);
 }
 
 TEST(EncodedParameters, AreCutBetweenTiles) {

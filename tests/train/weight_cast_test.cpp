@@ -99,7 +99,12 @@ TEST_P(CastOnMesh, GivesTheBytesOfTheWhole) {
       comm::run_local(mesh.tp * mesh.gtp * mesh.dp, {}, [&](comm::World& world) {
         SCOPED_TRACE(name_of(format));
         shard::Parallel parallel = shard::make_parallel(world, mesh.tp, mesh.gtp, mesh.dp, /*with_casts=*/true);
-        runtime::Runtime runtime(parallel, {.model = quant::DType::bf16}, {.zero = zero, .wire = {.format = format}});
+        runtime::Runtime runtime(parallel, {.model = quant::DType::bf16},
+                                 {.zero = zero,
+                                  .gather_budget = schedule::kMinimum,
+                                  .coalesce_bytes = zero ? 0 : 1 << 16,
+                                  .replay = {.poison = true},
+                                  .wire = {.format = format}});
         for (shard::ParameterSpec& spec : specs(mesh.tp)) runtime.add(std::move(spec));
         WeightCast cast(runtime);
         const std::vector<std::vector<schedule::ParameterId>> buckets{{2, 0}, {3, 1}};
@@ -111,6 +116,9 @@ TEST_P(CastOnMesh, GivesTheBytesOfTheWhole) {
           }
           check_weights(runtime, round);
         }
+        const runtime::ScheduleStatistics schedules = runtime.schedule_statistics();
+        EXPECT_EQ(schedules.gather_arena_bytes, runtime.schedule(schedule::StepKind::evaluate, 1)->gather_arena);
+        EXPECT_EQ(schedules.gather_peak_bytes, schedules.gather_arena_bytes);
       });
 }
 

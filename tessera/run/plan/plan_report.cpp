@@ -50,7 +50,7 @@ ordered_json predicted_json(const PlanRequest& request, const schedule::Predicti
 
 ordered_json gathers_json(const StepPlan& step) {
   ordered_json gathers = ordered_json::array();
-  for (const schedule::Residency& r : step.schedule.residencies)
+  for (const schedule::Residency& r : step.schedule.residencies) {
     gathers.push_back({{"weights", weights_text(unit_of(step.schedule.gather_units, r.unit), step)},
                        {"issue", r.issue},
                        {"free", r.free},
@@ -58,6 +58,10 @@ ordered_json gathers_json(const StepPlan& step) {
                        {"last", r.last},
                        {"offset", r.offset},
                        {"bytes", step.schedule.gather_bytes[static_cast<std::size_t>(r.unit)]}});
+    if (!step.schedule.unpacks(r.unit)) continue;
+    gathers.back()["unpacked_offset"] = r.unpacked_offset;
+    gathers.back()["unpacked_bytes"] = step.schedule.unpacked_bytes[static_cast<std::size_t>(r.unit)];
+  }
   return gathers;
 }
 
@@ -121,9 +125,14 @@ std::string gathers_text(const StepPlan& step, std::size_t rows) {
     const schedule::Residency& r = residencies[i];
     const schedule::Unit& unit = unit_of(step.schedule.gather_units, r.unit);
     const std::string others = unit.size() > 1 ? fmt::format(", with {} more", unit.size() - 1) : "";
-    text += fmt::format("{:>8} {:>8} {:>8} {:>14} {:>14}  {}{}\n", r.issue, r.wait, r.last, r.offset,
+    const std::string unpacked =
+        step.schedule.unpacks(r.unit)
+            ? fmt::format(", unpacked to {} bytes at {}",
+                          step.schedule.unpacked_bytes[static_cast<std::size_t>(r.unit)], r.unpacked_offset)
+            : std::string();
+    text += fmt::format("{:>8} {:>8} {:>8} {:>14} {:>14}  {}{}{}\n", r.issue, r.wait, r.last, r.offset,
                         step.schedule.gather_bytes[static_cast<std::size_t>(r.unit)],
-                        to_string(step.trace[static_cast<std::size_t>(r.wait)], names), others);
+                        to_string(step.trace[static_cast<std::size_t>(r.wait)], names), others, unpacked);
   }
   return text + more_text(residencies.size(), rows);
 }

@@ -42,9 +42,11 @@ class CheckFaults {
   }
   std::string residency(int index) const {
     const Residency& it = schedule_.residencies[static_cast<std::size_t>(index)];
-    return fmt::format("residency {} of {} (issue {}, free {}, wait {}, last {}, offset {})", index,
+    const std::string unpacked =
+        schedule_.unpacks(it.unit) ? fmt::format(", unpacked to {}", it.unpacked_offset) : std::string();
+    return fmt::format("residency {} of {} (issue {}, free {}, wait {}, last {}, offset {}{})", index,
                        unit(schedule_.gather_units[static_cast<std::size_t>(it.unit)]), it.issue, it.free, it.wait,
-                       it.last, it.offset);
+                       it.last, it.offset, unpacked);
   }
   std::string reduction(int index) const {
     const Reduction& it = schedule_.reductions[static_cast<std::size_t>(index)];

@@ -32,6 +32,7 @@ CheckedLanes::CheckedLanes(const Trace& trace, const std::vector<ParameterSize>&
     : trace_(trace), sizes_(sizes), schedule_(schedule), taken_(taken), faults_(faults) {
   fences_.resize(trace.size());
   waits_ = agenda_of(schedule.residencies, &Residency::wait);
+  unpacked_ = agenda_of(schedule.residencies, &Residency::wait);
   ends_ = agenda_of(schedule.residencies, &Residency::last);
   stagings_ = agenda_of(schedule.reductions, &Reduction::first);
   reductions_ = agenda_of(schedule.reductions, &Reduction::issue);
@@ -65,7 +66,7 @@ void CheckedLanes::run_step(bool publishes) {
 }
 
 void CheckedLanes::begin_step() {
-  for (Agenda* agenda : {&waits_, &ends_, &stagings_, &reductions_, &finishes_}) agenda->restart();
+  for (Agenda* agenda : {&waits_, &unpacked_, &ends_, &stagings_, &reductions_, &finishes_}) agenda->restart();
   std::ranges::fill(current_, -1);
   step_begin_ = on(CheckedLane::compute).clock;
   issue_gathers(-1);
@@ -95,21 +96,24 @@ void CheckedLanes::run_event(int index) {
 // What the host does at the position of the event.
 void CheckedLanes::after_event(int index) {
   const bool in_body = index < schedule_.body;
-  for (int residency = 0; in_body && (residency = ends_.next(index)) >= 0;) {
-    const Residency& it = schedule_.residencies[static_cast<std::size_t>(residency)];
-    const std::int64_t bytes = schedule_.gather_bytes[static_cast<std::size_t>(it.unit)];
-    if (bytes == 0) continue;
-    const auto conflict =
-        gather_arena_.write({it.offset, it.offset + bytes}, tenant_of(residency, schedule_.residencies.size()),
-                            on(CheckedLane::compute), true);
-    if (conflict)
-      faults_.add("{}: ends while the gather of {} may be writing there", faults_.residency(residency),
-                  gather_tenant(*conflict));
-  }
+  for (int residency = 0; in_body && (residency = unpacked_.next(index)) >= 0;)
+    if (unpacks(residency)) end_bytes(residency, /*packed=*/true);
+  for (int residency = 0; in_body && (residency = ends_.next(index)) >= 0;) end_bytes(residency, /*packed=*/false);
   fences_[static_cast<std::size_t>(index)] = on(CheckedLane::compute).clock;
   for (int reduction = 0; in_body && (reduction = reductions_.next(index)) >= 0;) issue_reduction(reduction);
   issue_gathers(schedule_.position_of(index));
   for (int reduction = 0; in_body && (reduction = finishes_.next(index)) >= 0;) finish(reduction);
+}
+
+// The packed bytes of a residency are free, or those that were in use.
+void CheckedLanes::end_bytes(int residency, bool packed) {
+  const CheckedArena::Range range = packed ? arrived(residency) : used(residency);
+  if (range.begin == range.end) return;
+  const auto conflict = gather_arena_.write(range, gather_tenant_of(residency, !packed && unpacks(residency)),
+                                            on(CheckedLane::compute), true);
+  if (conflict)
+    faults_.add("{}: ends while the gather of {} may be writing there", faults_.residency(residency),
+                gather_tenant(*conflict));
 }
 
 // Before the first publish the optimizer reads every main_grad.
@@ -130,17 +134,35 @@ void CheckedLanes::wait_for(int residency, int index) {
   const Residency& it = schedule_.residencies[static_cast<std::size_t>(residency)];
   const Gathered& gathered = gathered_[static_cast<std::size_t>(residency)];
   int& current = current_[static_cast<std::size_t>(it.unit)];
-  if (gathered.tenant != tenant_of(residency, schedule_.residencies.size()))
+  if (gathered.tenant != gather_tenant_of(residency, false))
     faults_.add("{}: waited for at {} and not issued", faults_.residency(residency), faults_.event(index));
   if (current >= 0 && schedule_.residencies[static_cast<std::size_t>(current)].last >= index)
     faults_.add("{}: begins before the end of {}", faults_.residency(residency), faults_.residency(current));
   current = residency;
   join(clocks_[static_cast<std::size_t>(CheckedLane::compute)], gathered.done);
+  if (unpacks(residency)) unpack(residency, index);
+}
+
+// Compute reads what has arrived, or the shards where nothing is gathered, and writes the bytes that are used.
+void CheckedLanes::unpack(int residency, int index) {
+  const ClockedAccess reads = on(CheckedLane::compute);
+  const Residency& it = schedule_.residencies[static_cast<std::size_t>(residency)];
+  for (const ParameterId member : schedule_.gather_units[static_cast<std::size_t>(it.unit)])
+    if (sizes_[static_cast<std::size_t>(member)].gathered == 0) read_shard(member, residency, reads);
+  if (const CheckedArena::Range packed = arrived(residency); packed.begin < packed.end)
+    if (const auto conflict = gather_arena_.read(packed, gather_tenant_of(residency, false), reads))
+      faults_.add("{}: expected its packed bytes where they are unpacked, before {}, got {}{}",
+                  faults_.residency(residency), faults_.event(index), gather_tenant(*conflict),
+                  conflict->unordered ? ", which may be under way" : "");
+  const ClockedAccess writes = on(CheckedLane::compute);
+  if (const auto conflict = gather_arena_.write(used(residency), gather_tenant_of(residency, true), writes))
+    faults_.add("{}: its unpacked bytes are written before {} while the gather of {} may be writing there",
+                faults_.residency(residency), faults_.event(index), gather_tenant(*conflict));
 }
 
 void CheckedLanes::consume(int index) {
   const auto id = static_cast<std::size_t>(trace_[static_cast<std::size_t>(index)].parameter);
-  if (sizes_[id].gathered == 0) {
+  if (sizes_[id].gathered == 0 && sizes_[id].unpacked == 0) {
     ++users_[id];
     return;
   }
@@ -164,11 +186,10 @@ void CheckedLanes::release(int index) {
 }
 
 void CheckedLanes::read_weights(int residency, int index) {
-  const Residency& it = schedule_.residencies[static_cast<std::size_t>(residency)];
-  const std::int64_t bytes = schedule_.gather_bytes[static_cast<std::size_t>(it.unit)];
-  if (bytes == 0) return;
-  const auto conflict = gather_arena_.read(
-      {it.offset, it.offset + bytes}, gathered_[static_cast<std::size_t>(residency)].tenant, on(CheckedLane::compute));
+  const CheckedArena::Range range = used(residency);
+  if (range.begin == range.end) return;
+  const auto conflict =
+      gather_arena_.read(range, gather_tenant_of(residency, unpacks(residency)), on(CheckedLane::compute));
   if (!conflict) return;
   if (conflict->unordered)
     faults_.add("{}: may run before the gather of {} is complete", faults_.event(index), gather_tenant(*conflict));
@@ -210,22 +231,41 @@ void CheckedLanes::issue_gathers(int position) {
     const auto unit = static_cast<std::size_t>(it.unit);
     join(clocks_[static_cast<std::size_t>(CheckedLane::gather)], fence(it.free));
     const ClockedAccess access = on(CheckedLane::gather);
-    for (const ParameterId member : schedule_.gather_units[unit]) {
-      AccessHistory& shard = shards_[static_cast<std::size_t>(member)];
-      if (!shard.ready_to_read(access.clock))
-        faults_.add("{}: may read the shard of {} before its publish is done, expected free at or after that",
-                    faults_.residency(index), faults_.parameter(member));
-      shard.set_read(access);
-      shard_readers_[static_cast<std::size_t>(member)] = index;
-    }
-    const int tenant = tenant_of(index, schedule_.residencies.size());
-    if (const std::int64_t bytes = schedule_.gather_bytes[unit]; bytes > 0)
-      if (const auto conflict = gather_arena_.write({it.offset, it.offset + bytes}, tenant, access))
+    for (const ParameterId member : schedule_.gather_units[unit])
+      if (const ParameterSize& size = sizes_[static_cast<std::size_t>(member)]; size.gathered > 0 || size.unpacked == 0)
+        read_shard(member, index, access);
+    const int tenant = gather_tenant_of(index, false);
+    if (const CheckedArena::Range range = arrived(index); range.begin < range.end)
+      if (const auto conflict = gather_arena_.write(range, tenant, access))
         faults_.add(
             "{}: its gather may overwrite {} before compute is there; expected free at or after its last release",
             faults_.residency(index), gather_tenant(*conflict));
     gathered_[next_gather_] = {tenant, publishes_, access.clock};
   }
+}
+
+void CheckedLanes::read_shard(ParameterId id, int residency, const ClockedAccess& access) {
+  AccessHistory& shard = shards_[static_cast<std::size_t>(id)];
+  if (!shard.ready_to_read(access.clock))
+    faults_.add("{}: may read the shard of {} before its publish is done, expected free at or after that",
+                faults_.residency(residency), faults_.parameter(id));
+  shard.set_read(access);
+  shard_readers_[static_cast<std::size_t>(id)] = residency;
+}
+
+bool CheckedLanes::unpacks(int residency) const {
+  return schedule_.unpacks(schedule_.residencies[static_cast<std::size_t>(residency)].unit);
+}
+
+CheckedArena::Range CheckedLanes::arrived(int residency) const {
+  const Residency& it = schedule_.residencies[static_cast<std::size_t>(residency)];
+  return {it.offset, it.offset + schedule_.gather_bytes[static_cast<std::size_t>(it.unit)]};
+}
+
+CheckedArena::Range CheckedLanes::used(int residency) const {
+  if (!unpacks(residency)) return arrived(residency);
+  const Residency& it = schedule_.residencies[static_cast<std::size_t>(residency)];
+  return {it.unpacked_offset, it.unpacked_offset + schedule_.unpacked_bytes[static_cast<std::size_t>(it.unit)]};
 }
 
 void CheckedLanes::issue_reduction(int reduction) {
@@ -277,8 +317,9 @@ const VectorClock& CheckedLanes::fence(int position) const {
 
 std::string CheckedLanes::gather_tenant(const CheckedArena::Conflict& conflict) const {
   if (conflict.tenant == kNoTenant) return "nothing";
-  return (conflict.ended ? "the end of " : "") +
-         faults_.residency(conflict.tenant % static_cast<int>(schedule_.residencies.size()));
+  const int of_step = conflict.tenant % static_cast<int>(2 * schedule_.residencies.size());
+  const char* stage = !unpacks(of_step / 2) ? "" : of_step % 2 == 0 ? "the packed bytes of " : "the unpacked bytes of ";
+  return (conflict.ended ? "the end of " : "") + (stage + faults_.residency(of_step / 2));
 }
 
 std::string CheckedLanes::reduce_tenant(const CheckedArena::Conflict& conflict) const {

@@ -39,7 +39,7 @@ class CheckedLanes {
 
  private:
   struct Gathered {
-    int tenant = kNoTenant;
+    int tenant = kNoTenant;      // of what arrives
     std::int64_t publishes = 0;  // of all parameters, before the gather was enqueued
     VectorClock done{};
   };
@@ -50,6 +50,8 @@ class CheckedLanes {
   void end_body();
 
   void wait_for(int residency, int index);
+  void unpack(int residency, int index);
+  void end_bytes(int residency, bool packed);
   void consume(int index);
   void release(int index);
   void produce(int index);
@@ -61,6 +63,15 @@ class CheckedLanes {
   ClockedAccess on(CheckedLane lane);
   const VectorClock& fence(int position) const;
   void read_weights(int residency, int index);
+  void read_shard(ParameterId id, int residency, const ClockedAccess& access);
+  // The bytes of a residency as they arrive, and as they are used: the same ones where nothing is unpacked.
+  CheckedArena::Range arrived(int residency) const;
+  CheckedArena::Range used(int residency) const;
+  bool unpacks(int residency) const;
+  // Two for each residency of a step: the even one for what arrives, and for what is used where that is the same.
+  int gather_tenant_of(int residency, bool unpacked) const {
+    return tenant_of(2 * residency + (unpacked ? 1 : 0), 2 * schedule_.residencies.size());
+  }
   int tenant_of(int item, std::size_t items) const { return step_ * static_cast<int>(items) + item; }
   std::string gather_tenant(const CheckedArena::Conflict& conflict) const;
   std::string reduce_tenant(const CheckedArena::Conflict& conflict) const;
@@ -78,7 +89,7 @@ class CheckedLanes {
   std::vector<VectorClock> fences_;  // by event: compute has passed it, in the newest step that had it
   std::size_t next_gather_ = 0;
 
-  Agenda waits_, ends_, stagings_, reductions_, finishes_;
+  Agenda waits_, unpacked_, ends_, stagings_, reductions_, finishes_;
   CheckedArena gather_arena_, reduce_arena_;
   std::vector<AccessHistory> shards_, main_grads_;  // by parameter, by reduce unit
   std::vector<int> shard_readers_;                  // by parameter: the residency that was gathered from it last

@@ -32,35 +32,52 @@ bool fits(std::int64_t offset, std::int64_t bytes, std::int64_t arena) {
   return offset >= 0 && bytes >= 0 && bytes <= arena && offset <= arena - bytes;
 }
 
-struct UnitKind {
-  const char* name;
+void check_members(const char* kind, const std::vector<Unit>& units, std::size_t parameters, CheckFaults& faults) {
+  std::vector<int> unit_of(parameters, kNoUnit);
+  for (std::size_t unit = 0; unit < units.size() && !faults.full(); ++unit) {
+    if (units[unit].empty()) faults.add("{} unit {} has no members", kind, unit);
+    for (const ParameterId id : units[unit]) {
+      if (!exists(id, parameters)) {
+        faults.add("{} unit {}: expected parameters below {}, got {}", kind, unit, parameters, id);
+        continue;
+      }
+      int& of = unit_of[static_cast<std::size_t>(id)];
+      if (of != kNoUnit)
+        faults.add("{} is a member of the {} units {} and {}, expected one", faults.parameter(id), kind, of, unit);
+      of = static_cast<int>(unit);
+    }
+  }
+}
+
+struct UnitBytes {
+  const char* kind;
+  const char* of;  // whose bytes
   const std::vector<Unit>& units;
   const std::vector<std::int64_t>& bytes;
   std::int64_t ParameterSize::*size;
 };
 
-void check_unit_kind(const UnitKind& kind, const std::vector<ParameterSize>& sizes, CheckFaults& faults) {
-  if (kind.units.size() != kind.bytes.size())
-    return faults.add("{} units: expected one size each ({}), got {}", kind.name, kind.units.size(), kind.bytes.size());
-  std::vector<int> unit_of(sizes.size(), kNoUnit);
-  for (std::size_t unit = 0; unit < kind.units.size() && !faults.full(); ++unit) {
+// Of members that exist; others count nothing.
+void check_bytes(const UnitBytes& all, const std::vector<ParameterSize>& sizes, CheckFaults& faults) {
+  if (all.units.size() != all.bytes.size())
+    return faults.add("{} units: expected one size each ({}), got {}", all.kind, all.units.size(), all.bytes.size());
+  for (std::size_t unit = 0; unit < all.units.size() && !faults.full(); ++unit) {
     std::int64_t needed = 0;
-    for (const ParameterId id : kind.units[unit]) {
-      if (!exists(id, sizes.size())) {
-        faults.add("{} unit {}: expected parameters below {}, got {}", kind.name, unit, sizes.size(), id);
-        continue;
-      }
-      int& of = unit_of[static_cast<std::size_t>(id)];
-      if (of != kNoUnit)
-        faults.add("{} is a member of the {} units {} and {}, expected one", faults.parameter(id), kind.name, of, unit);
-      of = static_cast<int>(unit);
-      needed += sizes[static_cast<std::size_t>(id)].*kind.size;
-    }
-    if (kind.units[unit].empty()) faults.add("{} unit {} has no members", kind.name, unit);
-    if (kind.bytes[unit] < needed)
-      faults.add("{} unit {} {}: expected at least {} bytes for its members, got {}", kind.name, unit,
-                 faults.unit(kind.units[unit]), needed, kind.bytes[unit]);
+    for (const ParameterId id : all.units[unit])
+      if (exists(id, sizes.size())) needed += sizes[static_cast<std::size_t>(id)].*all.size;
+    if (all.bytes[unit] < needed)
+      faults.add("{} unit {} {}: expected at least {} bytes for its {}, got {}", all.kind, unit,
+                 faults.unit(all.units[unit]), needed, all.of, all.bytes[unit]);
   }
+}
+
+// The members of a unit are all unpacked, or all used as they arrive.
+void check_stages(const std::vector<ParameterSize>& sizes, const Schedule& schedule, CheckFaults& faults) {
+  for (std::size_t unit = 0; unit < schedule.gather_units.size(); ++unit)
+    for (const ParameterId id : schedule.gather_units[unit])
+      if ((sizes[static_cast<std::size_t>(id)].unpacked > 0) != schedule.unpacks(static_cast<int>(unit)))
+        faults.add("gather unit {} {}: expected members that are all unpacked or all used as they arrive, got {}", unit,
+                   faults.unit(schedule.gather_units[unit]), faults.parameter(id));
 }
 
 }  // namespace
@@ -104,9 +121,16 @@ void check_trace(const Trace& trace, std::size_t parameters, const Schedule& sch
 }
 
 void check_units(const std::vector<ParameterSize>& sizes, const Schedule& schedule, CheckFaults& faults) {
-  check_unit_kind({"gather", schedule.gather_units, schedule.gather_bytes, &ParameterSize::gathered}, sizes, faults);
-  check_unit_kind({"reduce", schedule.reduce_units, schedule.reduce_bytes, &ParameterSize::staging}, sizes, faults);
+  check_members("gather", schedule.gather_units, sizes.size(), faults);
+  check_members("reduce", schedule.reduce_units, sizes.size(), faults);
+  for (const UnitBytes& bytes :
+       {UnitBytes{"gather", "members", schedule.gather_units, schedule.gather_bytes, &ParameterSize::gathered},
+        UnitBytes{"gather", "members unpacked", schedule.gather_units, schedule.unpacked_bytes,
+                  &ParameterSize::unpacked},
+        UnitBytes{"reduce", "members", schedule.reduce_units, schedule.reduce_bytes, &ParameterSize::staging}})
+    check_bytes(bytes, sizes, faults);
   if (!faults.none()) return;
+  check_stages(sizes, schedule, faults);
   for (const Unit& unit : schedule.reduce_units) {
     std::int64_t scratch = 0;
     for (const ParameterId id : unit) scratch += sizes[static_cast<std::size_t>(id)].scratch;
@@ -143,6 +167,13 @@ void check_residencies(const Trace& trace, const Schedule& schedule, CheckFaults
     if (!fits(it.offset, schedule.gather_bytes[unit], schedule.gather_arena))
       faults.add("{}: its {} bytes do not lie in the gather arena of {} bytes", name, schedule.gather_bytes[unit],
                  schedule.gather_arena);
+    if (!schedule.unpacks(it.unit)) continue;
+    if (!fits(it.unpacked_offset, schedule.unpacked_bytes[unit], schedule.gather_arena))
+      faults.add("{}: its {} unpacked bytes do not lie in the gather arena of {} bytes", name,
+                 schedule.unpacked_bytes[unit], schedule.gather_arena);
+    else if (schedule.gather_bytes[unit] > 0 && it.offset < it.unpacked_offset + schedule.unpacked_bytes[unit] &&
+             it.unpacked_offset < it.offset + schedule.gather_bytes[unit])
+      faults.add("{}: its packed and its unpacked bytes overlap", name);
   }
 }
 

@@ -8,13 +8,15 @@ Arena::Arena(std::int64_t limit) {
   add_gap(0, limit);
 }
 
-std::optional<std::int64_t> Arena::find(std::int64_t bytes, int first) const {
-  if (const auto gap = gap_sizes_.lower_bound({bytes, 0}); gap != gap_sizes_.end()) return gap->second;
+std::optional<std::int64_t> Arena::find(std::int64_t bytes, int first, Side side) const {
+  const auto within = [&](std::int64_t begin, std::int64_t end) { return side == Side::low ? begin : end - bytes; };
+  if (const auto gap = gap_sizes_.lower_bound({bytes, 0}); gap != gap_sizes_.end())
+    return within(gap->second, gap->second + gap->first);
   Gaps opened;  // runs of tenants that may go and of gaps beside them
   for (const auto& [next, last, offset] : order_) {
     if (last >= first) continue;  // in use
     const auto [begin, end] = widened(offset, offset + tenants_.at(offset).bytes, opened);
-    if (end - begin >= bytes) return begin;
+    if (end - begin >= bytes) return within(begin, end);
   }
   return std::nullopt;
 }

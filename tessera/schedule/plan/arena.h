@@ -27,7 +27,9 @@ class Arena {
 
   // Where `bytes` can lie at event `first`: free bytes, the smallest gap of these; else in place of those that are
   // needed again last and, of these, were in use until the earliest event. Nowhere: tenants in use are in the way.
-  std::optional<std::int64_t> find(std::int64_t bytes, int first) const;
+  // side: of the open bytes, where more than enough are found.
+  enum class Side : std::uint8_t { low, high };
+  std::optional<std::int64_t> find(std::int64_t bytes, int first, Side side = Side::low) const;
   // Whoever lies there has gone: returned, lowest first. The rest of their bytes is free.
   std::vector<Tenant> put(const Tenant& tenant);
   Tenant remove(std::int64_t offset);

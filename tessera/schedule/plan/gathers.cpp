@@ -52,86 +52,249 @@ std::vector<Use> uses_of(const Trace& trace, const Schedule& schedule, std::vect
   return uses;
 }
 
-// Places the uses one after the other in `limit` bytes: at the given offsets, or, without any, where the arena finds a
-// place. Null where it finds none.
-std::optional<std::vector<Residency>> place(const std::vector<Use>& uses, const std::vector<int>& published,
-                                            const std::vector<std::int64_t>& bytes, std::int64_t limit,
-                                            std::span<const std::int64_t> offsets = {}) {
-  Arena arena(limit);
-  std::vector<int> stay(bytes.size(), -1);  // by unit: its residency while it is in the arena
-  std::vector<Residency> residencies;
-  for (std::size_t i = 0; i < uses.size(); ++i) {
-    const Use& use = uses[i];
-    const auto unit = static_cast<std::size_t>(use.unit);
-    int free = published[unit];
-    if (stay[unit] >= 0) {
-      Residency& residency = residencies[static_cast<std::size_t>(stay[unit])];
-      if (offsets.empty() || offsets[i] == residency.offset) {
-        residency.last = use.last;
-        arena.use_again(residency.offset, use.last, use.next);
-        continue;
-      }
-      free = std::max(free, arena.remove(residency.offset).last);
-    }
-    const auto found = offsets.empty() ? arena.find(bytes[unit], use.first) : offsets[i];
-    if (!found) return std::nullopt;
-    for (const Tenant& gone : arena.put({*found, bytes[unit], use.unit, use.last, use.next})) {
-      free = std::max(free, gone.last);
-      stay[static_cast<std::size_t>(gone.owner)] = -1;
-    }
-    const int issue = residencies.empty() ? free : std::max(free, residencies.back().issue);
-    stay[unit] = static_cast<int>(residencies.size());
-    residencies.push_back(
-        {.unit = use.unit, .issue = issue, .free = free, .wait = use.first, .last = use.last, .offset = *found});
+// Where the two stages of a use lie.
+struct Spots {
+  std::int64_t gathered = 0, unpacked = 0;
+};
+
+// Bytes that compute has taken over by unpacking into them, with the last use that they had before. The gather lane has
+// not waited for that use, so the next gather into these bytes does.
+class TakenOver {
+ public:
+  // Later additions are of later uses.
+  void add(const Tenant& gone) {
+    take(gone.offset, gone.offset + gone.bytes);
+    last_uses_[gone.offset] = {gone.offset + gone.bytes, gone.last};
   }
-  return residencies;
+  // Returns the last use of the bytes, and forgets it: gathers follow each other, so later ones come after it too.
+  std::optional<int> take(std::int64_t begin, std::int64_t end) {
+    cut(begin);
+    cut(end);
+    std::optional<int> last;
+    const auto first = last_uses_.lower_bound(begin), behind = last_uses_.lower_bound(end);
+    for (auto at = first; at != behind; ++at) last = std::max(last.value_or(at->second.last), at->second.last);
+    last_uses_.erase(first, behind);
+    return last;
+  }
+
+ private:
+  struct LastUse {
+    std::int64_t end = 0;
+    int last = 0;
+  };
+  void cut(std::int64_t at) {
+    const auto above = last_uses_.lower_bound(at);
+    if (above == last_uses_.begin() || std::prev(above)->second.end <= at) return;
+    LastUse& below = std::prev(above)->second;
+    last_uses_[at] = below;
+    below.end = at;
+  }
+
+  std::map<std::int64_t, LastUse> last_uses_;  // by begin; disjoint
+};
+
+// How weights that are unpacked are placed: each stage by itself; or both side by side, and kept together, which leaves
+// fewer gaps in a narrow arena.
+enum class Stages : std::uint8_t { apart, together };
+
+// Places uses one after the other in `limit` bytes.
+class Placer {
+ public:
+  Placer(const Schedule& schedule, const std::vector<int>& published, std::int64_t limit, Stages stages)
+      : schedule_(schedule), published_(published), stages_(stages), arena_(limit), stays_(published.size(), -1) {}
+
+  // At the given spots, or, without any, where the arena finds a place. Returns false where it finds none.
+  bool add(const Use& use, const Spots* given) {
+    const auto unit = static_cast<std::size_t>(use.unit);
+    const bool unpacks = schedule_.unpacks(use.unit);
+    int free = published_[unit];
+    if (stays_[unit] >= 0) {
+      Residency& residency = residencies_[static_cast<std::size_t>(stays_[unit])];
+      const std::int64_t offset = unpacks ? residency.unpacked_offset : residency.offset;
+      if (!given || (unpacks ? given->unpacked : given->gathered) == offset) {
+        residency.last = use.last;
+        arena_.use_again(offset, use.last, use.next);
+        return true;
+      }
+      free = std::max(free, arena_.remove(offset).last);
+    }
+    Residency next{.unit = use.unit, .free = free, .wait = use.first, .last = use.last};
+    const bool placed = unpacks && stages_ == Stages::together
+                            ? put_both(use, next)
+                            : put_gathered(use, given, next) && (!unpacks || put_unpacked(use, given, next));
+    if (!placed) return false;
+    next.issue = residencies_.empty() ? next.free : std::max(next.free, residencies_.back().issue);
+    stays_[unit] = static_cast<int>(residencies_.size());
+    residencies_.push_back(next);
+    return true;
+  }
+  std::vector<Residency> take() { return std::move(residencies_); }
+
+ private:
+  static constexpr int kPacked = -1;  // owner of packed bytes, which no later use finds
+
+  // What the gather lane writes: it waits for those whose bytes these were. Packed bytes are in use until `first`.
+  bool put_gathered(const Use& use, const Spots* given, Residency& next) {
+    const std::int64_t bytes = schedule_.gather_bytes[static_cast<std::size_t>(use.unit)];
+    if (bytes == 0) return true;
+    // Packed bytes gather at the other side, where they soon are one free stretch again.
+    const Arena::Side side = schedule_.unpacks(use.unit) ? Arena::Side::high : Arena::Side::low;
+    const auto found = given ? given->gathered : arena_.find(bytes, use.first, side);
+    if (!found) return false;
+    next.offset = *found;
+    const Tenant packed{*found, bytes, kPacked, use.first}, whole{*found, bytes, use.unit, use.last, use.next};
+    for (const Tenant& gone : arena_.put(schedule_.unpacks(use.unit) ? packed : whole)) {
+      next.free = std::max(next.free, gone.last);
+      leave(gone);
+    }
+    next.free = std::max(next.free, taken_over_.take(*found, *found + bytes).value_or(next.free));
+    return true;
+  }
+
+  bool put_both(const Use& use, Residency& next) {
+    const auto unit = static_cast<std::size_t>(use.unit);
+    const std::int64_t unpacked = schedule_.unpacked_bytes[unit], bytes = unpacked + schedule_.gather_bytes[unit];
+    const auto found = arena_.find(bytes, use.first);
+    if (!found) return false;
+    next.unpacked_offset = *found;
+    next.offset = *found + unpacked;
+    for (const Tenant& gone : arena_.put({*found, bytes, use.unit, use.last, use.next})) {
+      next.free = std::max(next.free, gone.last);
+      leave(gone);
+    }
+    return true;
+  }
+
+  // What compute writes, behind every earlier use.
+  bool put_unpacked(const Use& use, const Spots* given, Residency& next) {
+    const std::int64_t bytes = schedule_.unpacked_bytes[static_cast<std::size_t>(use.unit)];
+    const auto found = given ? given->unpacked : arena_.find(bytes, use.first);
+    if (!found) return false;
+    next.unpacked_offset = *found;
+    for (const Tenant& gone : arena_.put({*found, bytes, use.unit, use.last, use.next})) {
+      taken_over_.add(gone);
+      leave(gone);
+    }
+    return true;
+  }
+
+  void leave(const Tenant& gone) {
+    if (gone.owner != kPacked) stays_[static_cast<std::size_t>(gone.owner)] = -1;
+  }
+
+  const Schedule& schedule_;
+  const std::vector<int>& published_;  // by unit
+  Stages stages_;
+  Arena arena_;
+  TakenOver taken_over_;
+  std::vector<int> stays_;  // by unit: its residency while it is in the arena
+  std::vector<Residency> residencies_;
+};
+
+// Places the uses in `limit` bytes: at the given spots, or, without any, where the arena finds places. Null where it
+// finds none.
+std::optional<std::vector<Residency>> place(const std::vector<Use>& uses, const std::vector<int>& published,
+                                            const Schedule& schedule, std::int64_t limit,
+                                            std::span<const Spots> spots = {}, Stages stages = Stages::apart) {
+  Placer placer(schedule, published, limit, stages);
+  for (std::size_t i = 0; i < uses.size(); ++i)
+    if (!placer.add(uses[i], spots.empty() ? nullptr : &spots[i])) return std::nullopt;
+  return placer.take();
 }
 
-std::int64_t end_of(const std::vector<Residency>& residencies, const std::vector<std::int64_t>& bytes) {
+// The lowest spots, by use. Packed bytes are in use at the first event of a use, which unpacks them.
+std::vector<Spots> lowest_spots(const std::vector<Use>& uses, const Schedule& schedule) {
+  std::vector<Stretch> stretches;
+  for (const Use& use : uses) {
+    const auto unit = static_cast<std::size_t>(use.unit);
+    if (schedule.unpacks(use.unit)) stretches.push_back({use.first, use.last, schedule.unpacked_bytes[unit]});
+    if (schedule.gather_bytes[unit] > 0)
+      stretches.push_back({use.first, schedule.unpacks(use.unit) ? use.first : use.last, schedule.gather_bytes[unit]});
+  }
+  const std::vector<std::int64_t> offsets = first_fit(stretches);
+  std::vector<Spots> spots;
+  auto next = offsets.begin();
+  for (const Use& use : uses) {
+    spots.emplace_back();
+    if (schedule.unpacks(use.unit)) spots.back().unpacked = *next++;
+    if (schedule.gather_bytes[static_cast<std::size_t>(use.unit)] > 0) spots.back().gathered = *next++;
+  }
+  return spots;
+}
+
+// Places the uses where the arena finds places, in the way that gathers least.
+std::optional<std::vector<Residency>> place_best(const std::vector<Use>& uses, const std::vector<int>& published,
+                                                 const Schedule& schedule, std::int64_t limit) {
+  auto apart = place(uses, published, schedule, limit);
+  if (std::ranges::none_of(schedule.unpacked_bytes, [](std::int64_t bytes) { return bytes > 0; })) return apart;
+  auto together = place(uses, published, schedule, limit, {}, Stages::together);
+  return together && (!apart || together->size() < apart->size()) ? std::move(together) : std::move(apart);
+}
+
+std::int64_t end_of(const std::vector<Residency>& residencies, const Schedule& schedule) {
   std::int64_t end = 0;
-  for (const Residency& residency : residencies)
-    end = std::max(end, residency.offset + bytes[static_cast<std::size_t>(residency.unit)]);
+  for (const Residency& residency : residencies) {
+    const auto unit = static_cast<std::size_t>(residency.unit);
+    end = std::max({end, residency.offset + schedule.gather_bytes[unit],
+                    residency.unpacked_offset + schedule.unpacked_bytes[unit]});
+  }
   return end;
 }
 
 // The greatest sum of bytes that hold weights, or wait for them, at a time.
-std::int64_t live_peak(const std::vector<Residency>& residencies, const std::vector<std::int64_t>& bytes) {
-  std::map<int, std::int64_t> changes;  // by position
+std::int64_t live_peak(const std::vector<Residency>& residencies, const Schedule& schedule) {
+  // By twice the position; one less: in the segment before it, where weights are unpacked.
+  std::map<int, std::int64_t> changes;
   for (const Residency& residency : residencies) {
-    changes[residency.issue] += bytes[static_cast<std::size_t>(residency.unit)];
-    changes[residency.last] -= bytes[static_cast<std::size_t>(residency.unit)];
+    const auto unit = static_cast<std::size_t>(residency.unit);
+    const bool unpacks = schedule.unpacks(residency.unit);
+    changes[2 * residency.issue] += schedule.gather_bytes[unit];
+    changes[2 * (unpacks ? residency.wait : residency.last)] -= schedule.gather_bytes[unit];
+    changes[2 * residency.wait - 1] += schedule.unpacked_bytes[unit];
+    changes[2 * residency.last] -= schedule.unpacked_bytes[unit];
   }
   std::int64_t live = 0, peak = 0;
   for (const auto& [position, change] : changes) peak = std::max(peak, live += change);
   return peak;
 }
 
+// No schedule needs more. It bounds an unlimited budget, in which packed bytes would lie at its far end.
+std::int64_t bound_of(std::int64_t budget, const Schedule& schedule) {
+  std::int64_t unpacked = 0, all = 0;
+  for (const std::int64_t bytes : schedule.unpacked_bytes) unpacked += bytes;
+  for (const std::int64_t bytes : schedule.gather_bytes) all += bytes;
+  return unpacked > 0 ? std::min(budget, all + unpacked) : budget;
+}
+
 }  // namespace
 
 void plan_gathers(const Trace& trace, std::int64_t budget, Schedule& schedule) {
-  const std::vector<std::int64_t>& bytes = schedule.gather_bytes;
   std::vector<int> published;
   const std::vector<Use> uses = uses_of(trace, schedule, published);
-  std::vector<Stretch> stretches;
-  for (const Use& use : uses) stretches.push_back({use.first, use.last, bytes[static_cast<std::size_t>(use.unit)]});
-  const std::vector<std::int64_t> lowest = first_fit(stretches);
-  auto smallest = *place(uses, published, bytes, kUnlimited, lowest);
-  if (auto tried = place(uses, published, bytes, end_of(smallest, bytes)); tried && tried->size() <= smallest.size())
+  const std::vector<Spots> lowest = lowest_spots(uses, schedule);
+  auto smallest = *place(uses, published, schedule, kUnlimited, lowest);
+  if (auto tried = place_best(uses, published, schedule, end_of(smallest, schedule));
+      tried && tried->size() <= smallest.size())
     smallest = std::move(*tried);
-  const std::int64_t minimum = end_of(smallest, bytes);
+  const std::int64_t minimum = end_of(smallest, schedule);
   if (budget != kMinimum && budget < minimum)
     throw InputError("the budget for gathered weights is {} bytes; the smallest that can run is {}", budget, minimum);
   auto best = std::move(smallest);
   auto improve = [&](std::int64_t limit) {
-    if (limit <= minimum) return;
-    auto tried = place(uses, published, bytes, limit);
-    if (tried && tried->size() <= best.size()) best = std::move(*tried);
+    if (limit <= minimum) return false;
+    auto tried = place_best(uses, published, schedule, limit);
+    const bool improves = tried && tried->size() <= best.size();
+    if (improves) best = std::move(*tried);
+    return improves;
   };
-  improve(budget);
-  if (const std::int64_t live = live_peak(best, bytes); live < end_of(best, bytes))
-    improve(live);  // what no gather needs is given back
+  improve(bound_of(budget, schedule));
+  // What no gather needs is given back: all, or, where packed bytes leave gaps, as much as a few tries allow.
+  const std::int64_t live = live_peak(best, schedule), spare = end_of(best, schedule) - live;
+  const int tries = bound_of(kUnlimited, schedule) == kUnlimited ? 1 : 8;
+  for (int i = 0; i < tries && spare > 0; ++i)
+    if (improve(live + spare * i / tries)) break;
   schedule.residencies = std::move(best);
-  schedule.gather_arena = end_of(schedule.residencies, bytes);
+  schedule.gather_arena = end_of(schedule.residencies, schedule);
 }
 
 }  // namespace tessera::schedule

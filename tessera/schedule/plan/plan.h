@@ -4,7 +4,8 @@
 // Gathers are laid out in the order of need. A weight that is still in the arena when it is needed again stays; where
 // bytes are needed, the weights used again last make room (Belady's rule), and among those that are not used again the
 // one released first. A gather is issued as soon as its bytes are free and its weights are published, never before an
-// earlier one. Gradient staging takes the bytes whose reduction was issued longest ago.
+// earlier one. Packed bytes make room as soon as they are unpacked; the unpacked ones are given their place then.
+// Gradient staging takes the bytes whose reduction was issued longest ago.
 #pragma once
 #include <cstdint>
 #include <limits>

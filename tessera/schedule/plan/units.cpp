@@ -31,24 +31,36 @@ std::int64_t aligned(std::int64_t bytes) {
   return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
 }
 
-// Joins neighbours up to `limit` bytes; bytes_of(parameter) is 0 for those that do not travel.
+// Joins neighbours up to `limit` bytes; bytes_of(parameter) is 0 for those that need no place.
 template <typename BytesOf, typename Joins>
-void join(const std::vector<Meetings>& order, std::int64_t limit, BytesOf bytes_of, Joins joins,
-          std::vector<Unit>& units, std::vector<std::int64_t>& unit_bytes) {
+std::vector<Unit> join(const std::vector<Meetings>& order, std::int64_t limit, BytesOf bytes_of, Joins join) {
+  std::vector<Unit> units;
+  std::int64_t unit_bytes = 0;  // of the newest
   const Meetings* before = nullptr;
   for (const Meetings& next : order) {
-    const std::int64_t bytes = aligned(bytes_of(next.parameter));
+    const std::int64_t bytes = bytes_of(next.parameter);
     if (bytes == 0) continue;
-    const bool together = before && joins(before->parameter) && joins(next.parameter) &&
-                          before->places == next.places && unit_bytes.back() + bytes <= limit;
+    const bool together = before && join(before->parameter, next.parameter) && before->places == next.places &&
+                          unit_bytes + bytes <= limit;
     if (!together) {
       units.emplace_back();
-      unit_bytes.push_back(0);
+      unit_bytes = 0;
     }
     units.back().push_back(next.parameter);
-    unit_bytes.back() += bytes;
+    unit_bytes += bytes;
     before = &next;
   }
+  return units;
+}
+
+std::vector<std::int64_t> bytes_by_unit(const std::vector<Unit>& units, const std::vector<ParameterSize>& sizes,
+                                        std::int64_t ParameterSize::*bytes) {
+  std::vector<std::int64_t> by_unit;
+  for (const Unit& unit : units) {
+    by_unit.push_back(0);
+    for (const ParameterId id : unit) by_unit.back() += aligned(sizes[static_cast<std::size_t>(id)].*bytes);
+  }
+  return by_unit;
 }
 
 }  // namespace
@@ -56,19 +68,23 @@ void join(const std::vector<Meetings>& order, std::int64_t limit, BytesOf bytes_
 void plan_units(const Trace& trace, const std::vector<ParameterSize>& sizes, std::int64_t coalesce_bytes,
                 Schedule& schedule) {
   auto size = [&](ParameterId id) -> const ParameterSize& { return sizes[static_cast<std::size_t>(id)]; };
+  const auto both_stages = [&](ParameterId id) { return aligned(size(id).gathered) + aligned(size(id).unpacked); };
+  const auto staging = [&](ParameterId id) { return aligned(size(id).staging); };
   std::int64_t largest_gather = 0, largest_staging = 0;  // a unit is never larger than a parameter that travels alone
-  for (const ParameterSize& each : sizes) {
-    largest_gather = std::max(largest_gather, aligned(each.gathered));
-    largest_staging = std::max(largest_staging, aligned(each.staging));
+  for (ParameterId id = 0; id < static_cast<ParameterId>(sizes.size()); ++id) {
+    largest_gather = std::max(largest_gather, both_stages(id));
+    largest_staging = std::max(largest_staging, staging(id));
   }
-  join(
-      meetings(trace, EventKind::consume), std::min(coalesce_bytes, largest_gather),
-      [&](ParameterId id) { return size(id).gathered; }, [&](ParameterId id) { return size(id).joins; },
-      schedule.gather_units, schedule.gather_bytes);
-  join(
-      meetings(trace, EventKind::produce), std::min(coalesce_bytes, largest_staging),
-      [&](ParameterId id) { return size(id).staging; }, [](ParameterId) { return true; }, schedule.reduce_units,
-      schedule.reduce_bytes);
+  const auto join_alike = [&](ParameterId a, ParameterId b) {
+    return size(a).joins && size(b).joins && (size(a).unpacked > 0) == (size(b).unpacked > 0);
+  };
+  schedule.gather_units =
+      join(meetings(trace, EventKind::consume), std::min(coalesce_bytes, largest_gather), both_stages, join_alike);
+  schedule.gather_bytes = bytes_by_unit(schedule.gather_units, sizes, &ParameterSize::gathered);
+  schedule.unpacked_bytes = bytes_by_unit(schedule.gather_units, sizes, &ParameterSize::unpacked);
+  schedule.reduce_units = join(meetings(trace, EventKind::produce), std::min(coalesce_bytes, largest_staging), staging,
+                               [](ParameterId, ParameterId) { return true; });
+  schedule.reduce_bytes = bytes_by_unit(schedule.reduce_units, sizes, &ParameterSize::staging);
   for (const Unit& unit : schedule.reduce_units) {
     std::int64_t scratch = 0;
     for (const ParameterId id : unit) scratch += aligned(size(id).scratch);
