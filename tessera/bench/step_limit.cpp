@@ -13,6 +13,7 @@
 #include "tessera/ops/attention.h"
 #include "tessera/ops/cached_memory.h"
 #include "tessera/ops/gemm.h"
+#include "tessera/ops/operand.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::bench {
@@ -52,10 +53,14 @@ class Calls {
   Calls(const StepBench& bench, const Sizes& sizes, double bytes, at::Device device)
       : options_(at::TensorOptions().device(device).dtype(ops::to_scalar_type(bench.config.dtype))),
         gradient_(options_.dtype(ops::to_scalar_type(*bench.config.grad_wire))),
+        format_(bench.config.gemm_format),
+        recipe_(bench.config.fp8_recipe),
         layers_(bench.model.num_layers),
         head_(product(sizes.tokens, sizes.vocabulary, sizes.hidden)) {
-    layer_ = {product(sizes.tokens, sizes.q + 2 * sizes.kv, sizes.hidden), product(sizes.tokens, sizes.hidden, sizes.q),
-              product(sizes.tokens, 2 * sizes.ffn, sizes.hidden), product(sizes.tokens, sizes.hidden, sizes.ffn)};
+    layer_ = {layer_product(sizes.tokens, sizes.q + 2 * sizes.kv, sizes.hidden),
+              layer_product(sizes.tokens, sizes.hidden, sizes.q),
+              layer_product(sizes.tokens, 2 * sizes.ffn, sizes.hidden),
+              layer_product(sizes.tokens, sizes.hidden, sizes.ffn)};
     make_attention(bench);
     const double moved = bytes / static_cast<double>(layers_) / 2;  // a layer's share: read, and written
     copies_ = whole(moved / kCopyBytes);
@@ -69,13 +74,11 @@ class Calls {
   std::vector<Part> parts() const {
     std::vector<Part> parts;
     for (std::int64_t layer = 0; layer < layers_; ++layer) {
-      parts.push_back({Work::products, [this] {
-                         for (const Product& one : layer_) ops::gemm_fprop(one.x, one.w);
-                       }});
+      parts.push_back({Work::products, [this] { std::ranges::for_each(layer_, forward); }});
       parts.push_back({Work::attention, [this] { ops::attention_forward(qkv_, shape_); }});
     }
     parts.push_back({Work::products, [this] {
-                       ops::gemm_fprop(head_.x, head_.w);
+                       forward(head_);
                        backward(head_);
                      }});
     for (std::int64_t layer = 0; layer < layers_; ++layer) {
@@ -90,14 +93,35 @@ class Calls {
 
  private:
   static constexpr double kCopyBytes = 256 << 20;  // at most, of a copy: far more than caches hold
+  // What is multiplied; of products in a number format the operands.
   struct Product {
     at::Tensor x, w, dy, dw;
+    ops::Operands input = {}, gradient = {}, weight = {};
   };
 
+  static void forward(const Product& one) {
+    if (!one.weight.rows.defined()) return static_cast<void>(ops::gemm_fprop(one.x, one.w));
+    multiply(one.input.rows, one.weight.rows, /*fast=*/true);
+  }
   static void backward(const Product& one) {
-    ops::gemm_dgrad(one.dy, one.w);
     at::Tensor dw = one.dw;
-    ops::gemm_wgrad(one.dy, one.x, dw, false);
+    if (!one.weight.rows.defined()) {
+      ops::gemm_dgrad(one.dy, one.w);
+      return ops::gemm_wgrad(one.dy, one.x, dw, false);
+    }
+    multiply(one.gradient.rows, one.weight.columns);
+    multiply_into(one.gradient.columns, one.input.columns, dw, false);
+  }
+  Product layer_product(double tokens, double out, double in) const {
+    Product one = product(tokens, out, in);
+    if (format_ == quant::Format::bf16) return one;
+    const auto quantized = [](const at::Tensor& matrix, const quant::Encoding& encoding) {
+      return ops::quantize(matrix, encoding, ops::Sides::both, ops::whole_scale(encoding, ops::amax_of(matrix)));
+    };
+    one.input = quantized(one.x, input_encoding(format_));
+    one.gradient = quantized(one.dy, gradient_encoding(format_, recipe_));
+    one.weight = quantized(one.w, weight_encoding(format_));
+    return one;
   }
   Product product(double tokens, double out, double in) const {
     return {.x = at::randn({whole(tokens), whole(in)}, options_),
@@ -124,6 +148,8 @@ class Calls {
   }
 
   const at::TensorOptions options_, gradient_;
+  const quant::Format format_;
+  const quant::Fp8Recipe recipe_;
   const std::int64_t layers_;
   std::vector<Product> layer_;
   const Product head_;

@@ -52,7 +52,7 @@ std::span<float> DelayedScales::found() {
   return {history(), static_cast<std::size_t>(size())};
 }
 
-void DelayedScales::update(const std::int32_t* counts, base::CudaStream stream) {
+void DelayedScales::update(std::int32_t* counts, base::CudaStream stream) {
   prepare();
   const quant::DelayedScaling scaling{.history = history(),
                                       .elements = element_codes_.as<quant::Element>().data(),

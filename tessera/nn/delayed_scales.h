@@ -48,9 +48,10 @@ class DelayedScales {
   float* amax(int number);
 
   // After a step: the amaxes that it found, to be taken together over all ranks; then the multipliers of the next one.
-  // counts: of the device; 0: the step does not count. Null: it counts. Enqueued on `stream` if the device is a GPU.
+  // counts: of the device; 0: the step does not count. It becomes 0 where an amax is infinite. Null: the step counts.
+  // Enqueued on `stream` if the device is a GPU.
   std::span<float> found();
-  void update(const std::int32_t* counts, base::CudaStream stream);
+  void update(std::int32_t* counts, base::CudaStream stream);
 
   // The state between steps: amaxes of the steps before, [history, size()], then multipliers [size()]. From and to host
   // memory; waits for the device.

@@ -31,6 +31,7 @@ class Operators {
     const std::int64_t on_node = std::min<std::int64_t>(input.mesh.ranks(), machine.ranks_per_node);
     const double share = std::min(1.0, static_cast<double>(machine.processors) / static_cast<double>(on_node));
     flops_ = flops->second * share;
+    fp8_flops_ = machine.fp8_flops > 0 ? machine.fp8_flops * share : flops_;
     memory_ = machine.memory_bytes_per_second * share;
     const models::HeadPart heads = models::head_part(input.model, input.mesh.tp - 1, input.mesh.tp);
     tokens_ = static_cast<double>(input.sequences * input.seq_len);
@@ -44,9 +45,10 @@ class Operators {
 
   double moves(double moved) const { return moved / memory_; }
   // tokens x weight, one of three products: 2 m n k flops.
-  double gemm(double elements) const {
+  double gemm(double elements, quant::Format format) const {
     const double touched = elements + tokens_ * (hidden_ + elements / hidden_);
-    return std::max(2 * tokens_ * elements / (flops_ * input_.machine.gemm_efficiency),
+    const bool is_fp8 = format == quant::Format::fp8 || format == quant::Format::fp8_block;
+    return std::max(2 * tokens_ * elements / ((is_fp8 ? fp8_flops_ : flops_) * input_.machine.gemm_efficiency),
                     moves(touched * element_bytes(input_.types.model)));
   }
   double norm() const { return moves(4 * own_tokens_ * hidden_ * model()); }
@@ -85,7 +87,7 @@ class Operators {
   double rope() const { return moves(2 * tokens_ * stacked_ * model()); }
 
   const CostInput& input_;
-  double flops_ = 0, memory_ = 0;
+  double flops_ = 0, fp8_flops_ = 0, memory_ = 0;
   double tokens_ = 0, own_tokens_ = 0, query_ = 0, stacked_ = 0, ffn_ = 0, vocabulary_ = 0, hidden_ = 0;
 };
 
@@ -153,7 +155,7 @@ class Placer {
 
   double gemm(const Event& event) const {
     const PlannedParameter& parameter = parameters_[static_cast<std::size_t>(event.parameter)];
-    return operators_.gemm(static_cast<double>(parameter.compute_elements));
+    return operators_.gemm(static_cast<double>(parameter.compute_elements), parameter.product);
   }
 
   void consume(std::size_t at, const Event& event) {

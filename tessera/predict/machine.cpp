@@ -86,9 +86,9 @@ Machine parse_machine(const json& value, const std::string& name, const std::str
   if (value.contains("memory_bytes")) machine.memory_bytes = object.count("memory_bytes", 1e18);
   machine.memory_bytes_per_second = object.number("memory_bytes_per_second");
 
-  const Object flops(object.at("flops"), object.place("flops"), {"bf16", "fp32", "fp64"});
+  const Object flops(object.at("flops"), object.place("flops"), {"bf16", "fp32", "fp64", "fp8"});
   for (const auto& [type, ignored] : value["flops"].items())
-    machine.flops[quant::parse_dtype(type)] = flops.number(type.c_str());
+    (type == "fp8" ? machine.fp8_flops : machine.flops[quant::parse_dtype(type)]) = flops.number(type.c_str());
   const Object efficiency(object.at("efficiency"), object.place("efficiency"),
                           {"gemm", "attention_forward", "attention_backward"});
   machine.gemm_efficiency = efficiency.number("gemm", 1);

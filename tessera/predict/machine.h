@@ -21,6 +21,7 @@ struct Machine {
   int processors = 1;                    // of a node; more ranks than these share them
   std::int64_t memory_bytes = 0;         // of a processor; 0: not known
   std::map<quant::DType, double> flops;  // a second of one processor, at best
+  double fp8_flops = 0;                  // the same of fp8 products; 0: not said, as those of bf16
   double gemm_efficiency = 1, attention_forward_efficiency = 1, attention_backward_efficiency = 1;  // of flops
   double memory_bytes_per_second = 0;                                                               // of one processor
   MachineLink within_node, between_nodes;

@@ -38,7 +38,7 @@ class GradientNorm {
   // After end_step. On a GPU it is only enqueued. The norm may be infinite or NaN. clip: limit of the norm, 0 for none.
   void compute(double clip);
   // What compute makes, in the device's memory, for work of compute's lane.
-  const ops::Clip* result() const { return clip_.as<ops::Clip>().data(); }
+  ops::Clip* result() { return clip_.as<ops::Clip>().data(); }
 
  private:
   std::int64_t rows_gathered() const;

@@ -40,6 +40,43 @@ TEST(DelayedScaling, MovesTheHistoryAndClearsTheFirstSlot) {
   EXPECT_EQ(short_one.multiplier, 112);
 }
 
+// The amaxes of two tensors, of which the second found an infinity.
+TEST(DelayedScaling, AStepThatDoesNotCountLeavesNothing) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<Element> elements(2, Element::e4m3);
+  for (const bool is_infinite : {false, true}) {
+    std::vector<float> history{4, is_infinite ? infinity : 5, 1, 2}, multipliers{5, 6}, inverses{7, 8};
+    std::int32_t counts = is_infinite ? 1 : 0;
+    update_multipliers({.history = history.data(),
+                        .elements = elements.data(),
+                        .multipliers = multipliers.data(),
+                        .inverses = inverses.data(),
+                        .length = 2,
+                        .tensors = 2,
+                        .counts = &counts});
+    EXPECT_EQ(0, counts);
+    EXPECT_EQ(history, (std::vector<float>{0, 0, 1, 2}));
+    EXPECT_EQ(multipliers, (std::vector<float>{5, 6}));
+    EXPECT_EQ(inverses, (std::vector<float>{7, 8}));
+  }
+}
+
+TEST(DelayedScaling, InversesMayLieApart) {
+  std::vector<float> history{4, 2}, multipliers{1, 1}, inverses(5, -1);
+  const std::vector<Element> elements(2, Element::e4m3);
+  std::int32_t counts = 1;
+  update_multipliers({.history = history.data(),
+                      .elements = elements.data(),
+                      .multipliers = multipliers.data(),
+                      .inverses = inverses.data(),
+                      .length = 1,
+                      .tensors = 2,
+                      .counts = &counts,
+                      .inverse_stride = 4});
+  EXPECT_EQ(1, counts);
+  EXPECT_EQ(inverses, (std::vector<float>{1.0F / 112, -1, -1, -1, 1.0F / 224}));
+}
+
 TEST(DelayedScaling, TakesTheNewestOrTheGreatestAmax) {
   OneTensor newest{.history = {2, 7, 4}}, greatest = newest;
   newest.step(AmaxChoice::newest);

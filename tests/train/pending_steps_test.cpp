@@ -53,6 +53,22 @@ TEST_P(PendingSteps, GiveTheBitsOfWholeStepsInOrder) {
   }
 }
 
+// Nor do its amaxes count for the scales of those behind it.
+TEST_P(PendingSteps, ASkippedStepEntersNoHistory) {
+  for (const std::set<int>& bad : {std::set<int>{0}, {2}, {1, 2}}) {
+    RunOptions options = this->options();
+    options.dtype = quant::DType::bf16;
+    options.products = quant::Format::fp8;
+    options.left_out = bad;
+    const RunResult expected = run(options);
+    options.left_out.clear();
+    options.spoiled = bad;
+    const RunResult got = run(options);
+    EXPECT_EQ(got.tensors, expected.tensors) << *bad.begin();
+    EXPECT_EQ(got.updates, expected.updates);
+  }
+}
+
 // The host gives updates to a GPU before it knows whether those before took place.
 TEST_P(PendingSteps, ASkippedStepIsNoUpdateForThoseBehindIt) {
   for (const std::set<int>& bad : {std::set<int>{0}, {2}, {1, 2}, {0, 3, 4}}) {

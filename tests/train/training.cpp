@@ -110,7 +110,7 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
                           .embedding = {.per_microbatch = options.seq_len, .lookup = options.embedding},
                           .adamw = {.weight_decay = 0.1},
                           .cast_order = options.cast_order,
-                          .runtime = {.wire = {.format = options.wire}},
+                          .runtime = {.wire = {.format = options.wire}, .products = {.format = options.products}},
                           .graph = options.graph});
   set_initial_values(trainer.runtime(), 7);
   const auto finish = [&](const StepResult& done) {

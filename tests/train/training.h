@@ -27,7 +27,8 @@ struct RunOptions {
   bool on_gpu = false;     // one rank, on the first GPU
   bool graph = false;      // TrainerOptions'
   CastOrder cast_order = CastOrder::fused;
-  quant::Format wire = quant::Format::bf16;  // of a bf16 model's matrices
+  quant::Format wire = quant::Format::bf16;      // of a bf16 model's matrices
+  quant::Format products = quant::Format::bf16;  // of their products, those of the output layer too
   // Steps left pending when the next is enqueued; without: whole steps.
   std::optional<int> ahead;
   double lr_growth = 0;             // of the rate, 1e-2 at first, from step to step
