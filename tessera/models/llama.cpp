@@ -3,7 +3,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "tessera/models/llama_layouts.h"
-#include "tessera/nn/products.h"
+#include "tessera/nn/linear_products.h"
 #include "tessera/ops/aten_types.h"
 
 namespace tessera::models {

@@ -1,7 +1,7 @@
 #include "tessera/nn/linear.h"
 
 #include "tessera/nn/collectives.h"
-#include "tessera/nn/products.h"
+#include "tessera/nn/linear_products.h"
 #include "tessera/nn/stash.h"
 #include "tessera/ops/swiglu.h"
 

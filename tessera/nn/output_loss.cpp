@@ -7,7 +7,7 @@
 
 #include "tessera/nn/collectives.h"
 #include "tessera/nn/linear.h"
-#include "tessera/nn/products.h"
+#include "tessera/nn/linear_products.h"
 #include "tessera/nn/stash.h"
 #include "tessera/ops/cross_entropy.h"
 

@@ -1,4 +1,4 @@
-#include "tessera/nn/products.h"
+#include "tessera/nn/linear_products.h"
 
 #include "tessera/base/error.h"
 #include "tessera/nn/collectives.h"
