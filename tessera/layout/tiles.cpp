@@ -1,6 +1,8 @@
 #include "tessera/layout/tiles.h"
 
 #include <algorithm>
+#include <span>
+#include <vector>
 
 #include "tessera/base/error.h"
 
@@ -39,6 +41,79 @@ Layout tile_grid(const Layout& layout, Tile tile) {
                               .stride = own.cols});
     grid.shape.rows += own.rows;
     grid.shape.cols = std::max(grid.shape.cols, own.cols);
+    grid.ranks.push_back(std::move(tiles));
+  }
+  return grid;
+}
+
+namespace {
+
+// Where a row lies: the rank, and the row of its dense local matrix.
+struct RowPlace {
+  int rank = -1;
+  std::int64_t row = 0;
+};
+
+bool has_whole_rows(const Layout& layout) {
+  for (const LocalLayout& local : layout.ranks)
+    for (const Piece& piece : local.pieces)
+      if (piece.box.cols != layout.shape.cols) return false;
+  return true;
+}
+
+// The logical rows of a rank's stacked pieces.
+std::vector<std::int64_t> rows_of(const LocalLayout& local) {
+  std::vector<std::int64_t> rows;
+  for (const Piece& piece : local.pieces)
+    for (std::int64_t row = 0; row < piece.box.rows; ++row) rows.push_back(piece.box.row + row);
+  return rows;
+}
+
+// The tile of home that consists of exactly these rows; nothing if there is none.
+std::optional<RowPlace> tile_of(std::span<const std::int64_t> rows, const std::vector<RowPlace>& places,
+                                const std::vector<std::int64_t>& home_rows, std::int64_t tile_rows) {
+  const RowPlace first = places[static_cast<std::size_t>(rows.front())];
+  if (first.row % tile_rows != 0) return std::nullopt;
+  const std::int64_t end = std::min(first.row + tile_rows, home_rows[static_cast<std::size_t>(first.rank)]);
+  if (end - first.row != static_cast<std::int64_t>(rows.size())) return std::nullopt;
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    const RowPlace& place = places[static_cast<std::size_t>(rows[i])];
+    if (place.rank != first.rank || place.row != first.row + static_cast<std::int64_t>(i)) return std::nullopt;
+  }
+  return RowPlace{first.rank, first.row / tile_rows};
+}
+
+}  // namespace
+
+std::optional<Layout> overlapping_tile_grid(const Layout& layout, const Layout& home, Tile tile) {
+  const Layout homes = tile_grid(home, tile);
+  if (!has_whole_rows(layout) || !has_whole_rows(home)) return std::nullopt;
+  std::vector<RowPlace> places(static_cast<std::size_t>(layout.shape.rows));
+  std::vector<std::int64_t> home_rows, begins{0};
+  for (std::size_t rank = 0; rank < home.ranks.size(); ++rank) {
+    const std::vector<std::int64_t> rows = rows_of(home.ranks[rank]);
+    for (std::size_t row = 0; row < rows.size(); ++row)
+      places[static_cast<std::size_t>(rows[row])] = {static_cast<int>(rank), static_cast<std::int64_t>(row)};
+    home_rows.push_back(static_cast<std::int64_t>(rows.size()));
+    begins.push_back(begins.back() + ceil_div(home_rows.back(), tile.rows));
+  }
+  Layout grid{.shape = homes.shape, .state = layout.state};
+  const std::int64_t cols = ceil_div(layout.shape.cols, tile.cols);
+  for (const LocalLayout& local : layout.ranks) {
+    const std::vector<std::int64_t> rows = rows_of(local);
+    LocalLayout tiles;
+    for (std::size_t begin = 0; begin < rows.size(); begin += static_cast<std::size_t>(tile.rows)) {
+      const std::size_t count = std::min(rows.size() - begin, static_cast<std::size_t>(tile.rows));
+      const auto place = tile_of(std::span(rows).subspan(begin, count), places, home_rows, tile.rows);
+      if (!place) return std::nullopt;
+      const std::int64_t row = begins[static_cast<std::size_t>(place->rank)] + place->row;
+      if (!tiles.pieces.empty() && tiles.pieces.back().box.row + tiles.pieces.back().box.rows == row)
+        ++tiles.pieces.back().box.rows;
+      else
+        tiles.pieces.push_back(
+            {.box = {.row = row, .rows = 1, .col = 0, .cols = cols}, .offset = tiles.size, .stride = cols});
+      tiles.size += cols;
+    }
     grid.ranks.push_back(std::move(tiles));
   }
   return grid;

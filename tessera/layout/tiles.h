@@ -1,6 +1,7 @@
 // Layouts of arrays that hold one element for each tile of a tensor, such as the scales of a number format.
 #pragma once
 #include <cstdint>
+#include <optional>
 
 #include "tessera/layout/layout.h"
 
@@ -22,5 +23,10 @@ struct Tile {
 //     cut_local_rows(tile_grid(layout, tile), n, align / tile.rows)
 // give every rank a local matrix of the same shape. Errors: a tile smaller than 1 x 1, pieces of several widths.
 Layout tile_grid(const Layout& layout, Tile tile);
+
+// The same for a layout of which ranks hold rows together: its tiles within the logical matrix of tile_grid(home),
+// where `home` holds each row once (unique_home). None where a rank's tile is not one of these: parts that overlap
+// begin or end inside a tile, or hold columns in part. Errors: as tile_grid.
+std::optional<Layout> overlapping_tile_grid(const Layout& layout, const Layout& home, Tile tile);
 
 }  // namespace tessera::layout

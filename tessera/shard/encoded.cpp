@@ -42,11 +42,15 @@ void check_encoding(const ParameterSpec& spec, const ParameterTypes& types) {
   if (types.model != quant::DType::bf16)
     throw InputError("parameter '{}': number formats need the type bf16, got {}", spec.name, name_of(types.model));
   const std::vector<PlaneSpec> planes = encoded_planes(*spec.encoding);
-  const bool has_tiles = std::ranges::any_of(planes, [](const PlaneSpec& plane) { return !plane.tile.is_element(); });
-  if (has_tiles && layout::unique_home(spec.compute) != spec.compute)
-    throw InputError(
-        "parameter '{}': parts of tp ranks overlap, expected parts that do not for a number format with tiles",
-        spec.name);
+  const layout::Layout home = layout::unique_home(spec.compute);
+  for (const PlaneSpec& plane : planes)
+    if (home != spec.compute && !plane.tile.is_element() &&
+        !layout::overlapping_tile_grid(spec.compute, home, plane.tile))
+      throw InputError(
+          "parameter '{}': parts of tp ranks overlap and begin or end inside a tile of {} x {}, expected a number "
+          "format "
+          "with other tiles",
+          spec.name, plane.tile.rows, plane.tile.cols);
   if (spec.encoding->element != quant::Element::e2m1) return;
   for (const layout::LocalLayout& local : spec.compute.ranks)
     for (const layout::Piece& piece : local.pieces)

@@ -94,12 +94,15 @@ std::vector<PlaneSpec> planes_of(const ParameterSpec& spec, const ParameterTypes
 PlaneLayouts plane_layouts(const ParameterSpec& spec, const PlaneSpec& plane, const ParameterLayouts& layouts,
                            const Cuts& cuts) {
   if (plane.tile.is_element()) return {layouts, spec.compute};
-  TESSERA_CHECK(
-      layouts.home == spec.compute,
-      "parameter '{}': tp ranks' parts overlap, and plane '{}' has tiles of {} x {}: expected parts that do not",
-      spec.name, plane.name, plane.tile.rows, plane.tile.cols);
   PlaneLayouts grid;
   grid.compute = grid.home = layout::tile_grid(layouts.home, plane.tile);
+  if (layouts.home != spec.compute) {
+    std::optional<layout::Layout> overlapping = layout::overlapping_tile_grid(spec.compute, layouts.home, plane.tile);
+    TESSERA_CHECK(overlapping,
+                  "parameter '{}': tp ranks' parts overlap and begin or end inside a tile of {} x {} of plane '{}'",
+                  spec.name, plane.tile.rows, plane.tile.cols, plane.name);
+    grid.compute = std::move(*overlapping);
+  }
   if (!spec.sharded) {
     grid.storage = grid.state = layout::repeat(grid.home, cuts.gtp);
     return grid;

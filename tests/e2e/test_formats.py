@@ -25,8 +25,10 @@ class Formats(FormatRuns, unittest.TestCase):
                 losses.append(found[0]["steps"][-1][1])
             self.assertLess(max(losses) - min(losses), 0.02, wire)
 
-    def test_one_scale_a_matrix_serves_parts_that_overlap(self):
-        self.assertEqual(self.train("overlap-1", (4, 1, 1), "fp8"), self.train("overlap-2", (4, 2, 1), "fp8", *POISON))
+    def test_parts_that_overlap(self):
+        """One scale a matrix, and tiles of one row; larger ones would begin inside others (see the refusals)."""
+        for wire in ("fp8", "mxfp8"):
+            self.assertEqual(self.train(f"overlap-1-{wire}", (4, 1, 1), wire), self.train(f"overlap-2-{wire}", (4, 2, 1), wire, *POISON))
 
     def test_a_format_changes_the_result_and_training_goes_on(self):
         last = {wire: self.train(f"plain-{wire}", (1, 2, 1), wire)["steps"] for wire in ("bf16", *FORMATS)}
@@ -100,7 +102,8 @@ class Formats(FormatRuns, unittest.TestCase):
         self.refused("--wire-rules", "layers.0.*=int8", expect=["--wire-rules", "int8", "nvfp4"])
         self.refused("--wire-rules", "embedding.*=fp8", expect=["embedding.weight", "bf16"])
         # Two key/value heads on four tp ranks; 332 columns cut in four.
-        self.refused(mesh=(4, 1, 1), expect=["layers.0.attention.qkv.weight", "overlap"])
+        for wire in ("fp8_block", "nvfp4"):
+            self.refused(wire=wire, mesh=(4, 1, 1), expect=["layers.0.attention.qkv.weight", "overlap"])
         self.refused("--wire-rules", "layers.0.mlp.down.weight=nvfp4", wire="bf16", mesh=(4, 1, 1),
                      expect=["layers.0.mlp.down.weight", "even", "83"])
 

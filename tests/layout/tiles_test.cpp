@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/layout/home.h"
 
 namespace tessera::layout {
 namespace {
@@ -48,6 +49,48 @@ TEST(TileGrid, OfACutIsACutOfTheGrid) {
                   << rows << " rows, tile " << tile_rows << ", together " << together << ", tp " << tp << ", gtp "
                   << gtp;
           }
+}
+
+// Two ranks with rows of their own and four rows that both have, which the first one keeps.
+TEST(OverlappingTileGrid, FindsTheTilesOfTheHomes) {
+  const Layout layout = rows_by_rank({12, 16}, {{{0, 4}, {8, 12}}, {{4, 8}, {8, 12}}}), home = unique_home(layout);
+  const std::optional<Layout> grid = overlapping_tile_grid(layout, home, {.rows = 4, .cols = 8});
+  ASSERT_TRUE(grid);
+  EXPECT_EQ(grid->shape, (Shape{3, 2}));
+  EXPECT_EQ(grid->ranks[0].pieces, (std::vector<Piece>{{.box = {0, 2, 0, 2}, .offset = 0, .stride = 2}}));
+  EXPECT_EQ(grid->ranks[1].pieces, (std::vector<Piece>{{.box = {2, 1, 0, 2}, .offset = 0, .stride = 2},
+                                                       {.box = {1, 1, 0, 2}, .offset = 2, .stride = 2}}));
+  EXPECT_EQ(unique_home(*grid), unique_home(tile_grid(home, {.rows = 4, .cols = 8})));
+  validate(*grid);
+}
+
+TEST(OverlappingTileGrid, IsThatOfTheHomesWhereNothingOverlaps) {
+  const Layout layout = cut_rows({23, 9}, {{"a", 11}, {"b", 12}}, 3);
+  for (const std::int64_t rows : {1, 2, 3, 5})
+    EXPECT_EQ(overlapping_tile_grid(layout, layout, {.rows = rows, .cols = 4}),
+              tile_grid(layout, {.rows = rows, .cols = 4}));
+}
+
+TEST(OverlappingTileGrid, IsNoneWherePartsMeetInsideATile) {
+  const Layout layout = rows_by_rank({12, 8}, {{{0, 4}, {8, 12}}, {{4, 8}, {8, 12}}}), home = unique_home(layout);
+  EXPECT_FALSE(overlapping_tile_grid(layout, home, {.rows = 3, .cols = 8}));  // begins inside
+  EXPECT_FALSE(overlapping_tile_grid(layout, home, {.rows = 8, .cols = 8}));
+  const Layout shorter = rows_by_rank({6, 8}, {{{0, 4}}, {{0, 3}, {4, 6}}});
+  EXPECT_FALSE(overlapping_tile_grid(shorter, unique_home(shorter), {.rows = 4, .cols = 8}));  // ends inside
+  const Layout columns = cut_cols({4, 8}, 2);
+  EXPECT_FALSE(overlapping_tile_grid(columns, columns, {.rows = 2, .cols = 2}));
+}
+
+// A tile of one row begins nowhere else than a part does.
+TEST(OverlappingTileGrid, AlwaysExistsForTilesOfOneRow) {
+  for (int ranks = 1; ranks <= 5; ++ranks) {
+    std::vector<std::vector<Range>> parts;
+    for (std::int64_t rank = 0; rank < ranks; ++rank) parts.push_back({{rank * 3, rank * 3 + 5}, {20, 22}, {19, 20}});
+    const Layout layout = rows_by_rank({22, 10}, parts), home = unique_home(layout);
+    const std::optional<Layout> grid = overlapping_tile_grid(layout, home, {.cols = 4});
+    ASSERT_TRUE(grid) << ranks;
+    for (std::size_t rank = 0; rank < parts.size(); ++rank) EXPECT_EQ(grid->ranks[rank].size, 8 * 3);
+  }
 }
 
 TEST(TileGrid, RefusesWhatIsNoTileOrNoMatrix) {

@@ -102,6 +102,7 @@ class Model {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
     for (std::size_t p = 0; p < parameter.planes.size(); ++p) {
       ASSERT_EQ(view.planes[p].type, parameter.planes[p].spec.type);
+      addresses.push_back(view.planes[p].data);
       with_plane_type(view.planes[p].type,
                       [&](auto element) { check_plane<decltype(element)>(id, p, view.planes[p].data); });
     }
@@ -122,6 +123,7 @@ class Model {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
     if (!parameter.spec.trainable) return;
     const GradientBuffer buffer = runtime.grad_buffer(id);
+    addresses.push_back(buffer.data);
     EXPECT_EQ(buffer.accumulate, use > 0);
     auto* data = static_cast<float*>(buffer.data);
     for_each_element(parameter.local_compute, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
@@ -142,6 +144,7 @@ class Model {
   void train(int microbatches, const Flags& flags = {}) {
     const int gtp = parallel_.gtp_size();
     runtime.begin_step(schedule::StepKind::train, microbatches);
+    addresses.clear();
     starts_prepared = runtime.can_be_graph();
     for (int mb = 0; mb < microbatches; ++mb) {
       block_ = ((step_ * parallel_.dp_size() + parallel_.dp_rank()) * microbatches + mb) * gtp + parallel_.gtp_rank();
@@ -283,8 +286,9 @@ class Model {
   std::vector<std::int64_t> updates_;
 
  public:
-  bool starts_prepared = false;  // the last training step
-  Runtime runtime;               // last: it refers to nothing above
+  bool starts_prepared = false;        // the last training step
+  std::vector<const void*> addresses;  // of its planes and gradients, in the order of their uses
+  Runtime runtime;                     // last: it refers to nothing above
 };
 
 // sums_apart: arrived gradients are added on a lane of their own, as on GPUs.

@@ -172,6 +172,21 @@ TEST(Replay, ARankThatDiffersAloneEndsTheRunWithTheFirstDifferingEvent) {
   }
 }
 
+// Of every plane and every gradient of every use.
+TEST(Replay, BuffersKeepTheirAddressesOver100Steps) {
+  run({1, 2, 2}, {.gather_budget = schedule::kMinimum}, [](Model& model) {
+    const auto step = [&] {
+      model.train(2);
+      model.update();
+      return model.addresses;
+    };
+    step();
+    const std::vector<const void*> planned = step();
+    EXPECT_GT(planned.size(), 100u);
+    for (int i = 0; i < 100; ++i) ASSERT_EQ(step(), planned) << i;
+  });
+}
+
 // Each bucket's amaxes are an event before its publishes, which a step with a schedule follows like the others.
 TEST(Replay, AmaxesOfBucketsAreEventsOfTheSchedule) {
   run({1, 2, 1}, {}, [](Model& model) {
