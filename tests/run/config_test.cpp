@@ -281,6 +281,23 @@ TEST(Resolve, TakesTheModelsLongestSequence) {
   EXPECT_THAT(message, HasSubstr("--seq-len: got 129, expected at most 128"));
 }
 
+TEST(Resolve, RefusesProductsThatNoGpuOfThisBuildMakes) {
+  const models::LlamaConfig model{.max_position_embeddings = 128};
+  for (const char* format : {"mxfp8", "nvfp4"}) {
+    const auto refused = [&](const char* flag, const std::string& value) {
+      return base::refusal([&] {
+        resolve_model(resolved({"--backend", "nccl", "--dtype", "bf16", flag, value}), model);
+      });
+    };
+    for (const std::string& message :
+         {refused("--gemm-format", format), refused("--gemm-rules", std::string("*=") + format)}) {
+      EXPECT_THAT(message, HasSubstr("--gemm-format: got " + std::string(format) + " with --backend nccl"));
+      EXPECT_THAT(message, HasSubstr("sm_90"));
+    }
+    EXPECT_NO_THROW(resolve_model(resolved({"--dtype", "bf16", "--gemm-format", format}), model));
+  }
+}
+
 TEST(Resolve, WarnsOfARateThatHasEnded) {
   EXPECT_TRUE(warnings_of(resolved({})).empty());
   EXPECT_THAT(warnings_of(resolved({"--schedule-steps", "5"})), ElementsAre(HasSubstr("ends at step 5")));

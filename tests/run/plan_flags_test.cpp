@@ -48,7 +48,7 @@ TEST(PlanMachine, BadFilesAreRefusedByPlace) {
   EXPECT_EQ(machine_refusal("/links/within_node/latency_s", nullptr),
             "FILE: links: within_node: key 'latency_s' is missing");
   EXPECT_EQ(machine_refusal("/processors", 1.5), "FILE: processors: got 1.5, expected an integer");
-  EXPECT_EQ(machine_refusal("/flops/fp8", 1e15), "FILE: flops: unknown key 'fp8', expected bf16, fp32, fp64");
+  EXPECT_EQ(machine_refusal("/flops/int8", 1e15), "FILE: flops: unknown key 'int8', expected bf16, fp32, fp64, fp8");
   EXPECT_THAT(machine_refusal("/memory_bytes_per_second", -1), HasSubstr("got -1, expected a number above 0"));
   EXPECT_THAT(base::refusal([] { predict::find_machine("none", configs() / "machines"); }),
               HasSubstr("--machine: 'none' not found"));

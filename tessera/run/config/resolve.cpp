@@ -83,9 +83,15 @@ void check_products(const TrainConfig& config, const shard::WirePolicy& policy) 
           "--gemm-format: got {} with --backend nccl: sm_90 GPUs do not multiply it (expected bf16, fp8 or fp8_block)",
           name_of(format));
   const bool has_fp8 = has_format(policy, quant::Format::fp8);
-  for (const char* setting : {"fp8_scaling", "fp8_recipe", "fp8_history", "fp8_amax", "fp8_margin"})
-    if (config.given.contains(setting) && !has_fp8)
-      throw InputError("{}: expected it with --gemm-format fp8", flag_of(setting));
+  // A run's stored settings name all of them: only another value than the default asks for something.
+  const TrainConfig usual;
+  const std::pair<const char*, bool> asked[] = {{"fp8_scaling", config.fp8_scaling != usual.fp8_scaling},
+                                                {"fp8_recipe", config.fp8_recipe != usual.fp8_recipe},
+                                                {"fp8_history", config.fp8_history != usual.fp8_history},
+                                                {"fp8_amax", config.fp8_amax != usual.fp8_amax},
+                                                {"fp8_margin", config.fp8_margin != usual.fp8_margin}};
+  for (const auto& [setting, is_asked] : asked)
+    if (is_asked && !has_fp8) throw InputError("{}: expected it with --gemm-format fp8", flag_of(setting));
   if (config.tp_wire_format == quant::Format::bf16) return;
   if (config.tp_wire_format != quant::Format::fp8)
     throw InputError("--tp-wire-format: got {}, expected bf16 or fp8", name_of(config.tp_wire_format));
