@@ -52,7 +52,8 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
                            .cast = {.elements = layouts.storage.shape.elements(),
                                     .is_encoded = spec.encoding.has_value(),
                                     .has_tensor_scale = spec.encoding && shard::has_tensor_scale(*spec.encoding),
-                                    .is_fp8_product = spec.product == quant::Format::fp8}};
+                                    .is_fp8_product = spec.product == quant::Format::fp8},
+                           .product = spec.product};
   const std::int64_t tp_groups = static_cast<std::int64_t>(mesh.gtp) * mesh.dp;
   if (shard::exchanges_rows(spec, layouts, types, cuts)) {
     const shard::RowMessages rows = shard::messages_of(spec, layouts.storage, mesh.gtp);

@@ -31,6 +31,7 @@ struct PlannedParameter {
   std::int64_t state_elements = 0;    // that a rank updates; the greatest of all
   std::int64_t compute_elements = 0;  // the greatest of the tp ranks
   PlannedCast cast;
+  quant::Format product = quant::Format::bf16;
   std::int64_t row_buffers = 0;  // bytes; of a table whose rows travel by index (shard/rows.h), else 0
   // Bytes received by all ranks together: in one gather, one exchange, one sum over replicas, one publish.
   std::int64_t gather_total = 0, reduce_total = 0, replica_total = 0, publish_total = 0;
