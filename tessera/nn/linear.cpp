@@ -16,13 +16,15 @@ class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
     ops::RmsNorm normed{.y = x};
     if (linear->norm) normed = norm_forward(*context, *linear->norm, x, residual.value_or(at::Tensor()));
     const Weight& weight = linear->weight;
-    const at::Tensor y =
-        fprop(*context, weight,
-              factor_of_tokens(*context, weight, Role::input, normed.y, tokens, context->pass, ops::Sides::rows));
-    const bool keep_input = !linear->norm || context->policy != Recompute::selective;
+    const bool keep_columns = kept && keeps_columns(*context, weight, Tokens::own);
+    const Factor input = factor_of_tokens(*context, weight, Role::input, normed.y, tokens, context->pass,
+                                          keep_columns ? ops::Sides::both : ops::Sides::rows);
+    const at::Tensor y = fprop(*context, weight, input);
+    const bool keep_input = !keep_columns && (!linear->norm || context->policy != Recompute::selective);
+    const KeptColumns columns = kept_columns(input);
     const variable_list saved{keep_input ? normed.y : at::Tensor(), normed.sum, normed.rstd};
-    ctx->save_for_backward(saved);
-    stash(ctx, *context, kept, saved, Tokens::own);
+    ctx->save_for_backward({saved[0], saved[1], saved[2], columns.data, columns.scales});
+    stash(ctx, *context, kept, saved, Tokens::own, bytes_of_columns(input));
     ctx->saved_data["residual"] = residual.has_value();
     ctx->saved_data["tokens"] = tokens;
     save_pointer(ctx, "context", context);
@@ -36,9 +38,13 @@ class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
     auto& linear = *saved_pointer<const ColumnLinear>(ctx, "linear");
     fetch(ctx, context);
     const std::int64_t tokens = ctx->saved_data["tokens"].toInt();
-    at::Tensor input = saved[0];
-    if (!input.defined()) input = normed_again(context, *linear.norm, saved[1], saved[2]);
-    const at::Tensor part = linear_backward(context, linear.weight, gradients[0], input, tokens);
+    const auto input = [&] {
+      if (saved[3].defined()) return factor_of_kept(context, linear.weight, {saved[3], saved[4]}, tokens);
+      const at::Tensor own = saved[0].defined() ? saved[0] : normed_again(context, *linear.norm, saved[1], saved[2]);
+      return factor_of_tokens(context, linear.weight, Role::input, own, tokens, schedule::Pass::backward,
+                              ops::Sides::columns);
+    };
+    const at::Tensor part = linear_backward(context, linear.weight, gradients[0], input());
     at::Tensor dx = leave_tp(context, part, schedule::Pass::backward);
     if (linear.norm) dx = norm_backward(context, *linear.norm, dx, gradients[1], saved[1], saved[2]);
     return {dx, ctx->saved_data["residual"].toBool() ? dx : at::Tensor(), {}, {}, {}, {}};
@@ -58,12 +64,15 @@ class RowFunction : public torch::autograd::Function<RowFunction> {
     const bool activated = linear->activation == Activation::swiglu;
     const at::Tensor input = activated ? ops::swiglu_forward(x) : x;
     const Weight& weight = linear->weight;
-    const Factor factor = factor_of_columns(*context, weight, Role::input, input, context->pass, ops::Sides::rows);
+    const bool keep_columns = kept && keeps_columns(*context, weight, Tokens::all);
+    const Factor factor = factor_of_columns(*context, weight, Role::input, input, context->pass,
+                                            keep_columns ? ops::Sides::both : ops::Sides::rows);
     at::Tensor y = leave_tp(*context, fprop(*context, weight, factor), context->pass);
-    const bool keep_input = activated && context->policy != Recompute::selective;
+    const bool keep_input = activated && !keep_columns && context->policy != Recompute::selective;
+    const KeptColumns columns = kept_columns(factor);
     const variable_list saved{x, keep_input ? input : at::Tensor()};
-    ctx->save_for_backward(saved);
-    stash(ctx, *context, kept, saved, Tokens::all);
+    ctx->save_for_backward({saved[0], saved[1], columns.data, columns.scales});
+    stash(ctx, *context, kept, saved, Tokens::all, bytes_of_columns(factor));
     save_pointer(ctx, "context", context);
     save_pointer(ctx, "linear", linear);
     return y;
@@ -83,25 +92,27 @@ class RowFunction : public torch::autograd::Function<RowFunction> {
           context, linear.weight, dy,
           factor_of_columns(context, linear.weight, Role::input, input, schedule::Pass::backward, ops::Sides::columns));
     };
-    if (activated && !saved[1].defined()) {
+    const bool has_columns = saved[2].defined();
+    if (activated && !saved[1].defined() && !has_columns) {
       const ops::SwigluAgain swiglu = ops::swiglu_backward_again(dx, saved[0]);
       produce(swiglu.out);
       return {swiglu.gradient, {}, {}, {}};
     }
-    produce(activated ? saved[1] : saved[0]);
+    if (has_columns)
+      wgrad(context, linear.weight, dy, factor_of_kept(context, linear.weight, {saved[2], saved[3]}, saved[0].size(0)));
+    else
+      produce(activated ? saved[1] : saved[0]);
     return {activated ? ops::swiglu_backward(dx, saved[0]) : dx, {}, {}, {}};
   }
 };
 
 }  // namespace
 
-at::Tensor linear_backward(Context& context, const Weight& weight, const at::Tensor& dy, const at::Tensor& input,
-                           std::int64_t tokens) {
-  constexpr auto kPass = schedule::Pass::backward;
-  const Factor x = factor_of_tokens(context, weight, Role::input, input, tokens, kPass, ops::Sides::columns);
-  const Factor gradient = factor_of_columns(context, weight, Role::gradient, dy, kPass, ops::Sides::both);
+at::Tensor linear_backward(Context& context, const Weight& weight, const at::Tensor& dy, const Factor& input) {
+  const Factor gradient =
+      factor_of_columns(context, weight, Role::gradient, dy, schedule::Pass::backward, ops::Sides::both);
   at::Tensor dx = dgrad(context, weight, gradient);
-  wgrad(context, weight, gradient, x);
+  wgrad(context, weight, gradient, input);
   return dx;
 }
 

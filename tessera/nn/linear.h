@@ -6,13 +6,15 @@
 //
 // The norm in front of a column-parallel layer and the SwiGLU in front of a row-parallel one are part of the function,
 // so that what they make needs not be kept for backward (Recompute::selective): it is made again from what is kept
-// anyway. Saved for backward: activations and handles, never a gathered weight.
+// anyway. Saved for backward: activations and handles, never a gathered weight. Of an input that is kept for a product
+// in a number format, what is kept is the operand that backward multiplies (products.h, keeps_columns).
 #pragma once
 #include <ATen/core/Tensor.h>
 
 #include <optional>
 
 #include "tessera/nn/norm.h"
+#include "tessera/nn/products.h"
 #include "tessera/nn/weight.h"
 
 namespace tessera::nn {
@@ -38,9 +40,8 @@ struct RowLinear {
 at::Tensor row_linear(Context& context, const RowLinear& linear, const at::Tensor& x);
 
 // The backward products of a column-parallel weight without autograd, shared with the output layer.
-// dy: [tokens, local out], input: [own tokens, in] -> this rank's part of the gradient of the whole input [tokens, in].
-// Produces the weight's gradient.
-at::Tensor linear_backward(Context& context, const Weight& weight, const at::Tensor& dy, const at::Tensor& input,
-                           std::int64_t tokens);
+// dy: [tokens, local out], input: [tokens, in] by its columns -> this rank's part of the gradient of the whole input
+// [tokens, in]. Produces the weight's gradient.
+at::Tensor linear_backward(Context& context, const Weight& weight, const at::Tensor& dy, const Factor& input);
 
 }  // namespace tessera::nn

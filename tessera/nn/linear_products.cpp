@@ -91,6 +91,30 @@ Factor factor_of_columns(Context& context, const Weight& weight, Role role, cons
   return quantized(context, weight, role, part, /*shared=*/true, pass, sides);
 }
 
+bool keeps_columns(const Context& context, const Weight& weight, Tokens tokens) {
+  const bool gathered = tokens == Tokens::own && context.sequence_parallel && context.tp_size() > 1;
+  return weight.product != Format::bf16 && context.policy != Recompute::selective && !gathered &&
+         is_trainable(context, weight);
+}
+
+KeptColumns kept_columns(const Factor& input) {
+  const ops::Operand& columns = input.operands.columns;
+  return {columns.values.defined() ? columns.values : columns.codes, columns.scales};
+}
+
+std::int64_t bytes_of_columns(const Factor& input) {
+  const ops::Operand& columns = input.operands.columns;
+  return columns.defined() ? ops::stored_bytes(columns.extent, columns.encoding) : 0;
+}
+
+Factor factor_of_kept(const Context& context, const Weight& weight, const KeptColumns& columns, std::int64_t tokens) {
+  ops::Operand operand{.extent = {.rows = weight.cols, .cols = tokens},
+                       .encoding = encoding_of(context, weight, Role::input)};
+  (columns.data.is_cpu() ? operand.values : operand.codes) = columns.data;
+  operand.scales = columns.scales;
+  return {.matrix = {}, .operands = {.rows = {}, .columns = std::move(operand)}};
+}
+
 namespace {
 // Multiplications and additions of a product with as many tokens.
 void count(Context& context, const Weight& weight, const Factor& factor, ops::Sides side) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include "tessera/nn/stash.h"
 #include "tessera/nn/weight.h"
 #include "tessera/ops/operand.h"
 
@@ -27,6 +28,19 @@ Factor factor_of_tokens(Context& context, const Weight& weight, Role role, const
 // part: this rank's columns of a matrix that has others on the other tp ranks. All of them share a scale.
 Factor factor_of_columns(Context& context, const Weight& weight, Role role, const at::Tensor& part, schedule::Pass pass,
                          ops::Sides sides);
+
+// Whether forward quantizes an input by its columns too, in the same pass, and keeps that operand for wgrad in place of
+// the input. tokens: which the input has before it is brought together over tp; an operand of all tokens would take
+// more memory than this rank's own.
+bool keeps_columns(const Context& context, const Weight& weight, Tokens tokens);
+// What is kept of an input's operand by its columns: its data and its scales, which a CPU does not have.
+struct KeptColumns {
+  at::Tensor data, scales;
+};
+KeptColumns kept_columns(const Factor& input);
+std::int64_t bytes_of_columns(const Factor& input);  // as a GPU stores them
+// The factor of an input of `tokens` rows of which these columns were kept.
+Factor factor_of_kept(const Context& context, const Weight& weight, const KeptColumns& columns, std::int64_t tokens);
 
 // y = x w^T; needs x by its rows. Consumes the weight in the context's pass.
 at::Tensor fprop(Context& context, const Weight& weight, const Factor& x);

@@ -8,9 +8,10 @@ bool is_kept(const at::Tensor& x) {
   return at::GradMode::is_enabled() && x.requires_grad();
 }
 
-void stash(AutogradContext* ctx, Context& context, bool kept, const variable_list& tensors, Tokens tokens) {
+void stash(AutogradContext* ctx, Context& context, bool kept, const variable_list& tensors, Tokens tokens,
+           std::int64_t more) {
   if (!kept) return;
-  std::int64_t bytes = 0;
+  std::int64_t bytes = more;
   for (const at::Tensor& tensor : tensors)
     if (tensor.defined()) bytes += static_cast<std::int64_t>(tensor.nbytes());
   const bool split = tokens == Tokens::own && context.sequence_parallel && context.tp_size() > 1;

@@ -14,7 +14,9 @@ enum class Tokens : std::uint8_t { all, own };
 
 // In forward, when `kept`: records one stash with the bytes of the tensors (undefined ones count nothing) and remembers
 // it in ctx.
-void stash(AutogradContext* ctx, Context& context, bool kept, const variable_list& tensors, Tokens tokens);
+// more: bytes that are kept beside them.
+void stash(AutogradContext* ctx, Context& context, bool kept, const variable_list& tensors, Tokens tokens,
+           std::int64_t more = 0);
 // In backward: records the fetch of what stash() remembered.
 void fetch(AutogradContext* ctx, Context& context);
 

@@ -36,7 +36,7 @@ ConsumedWeight::~ConsumedWeight() noexcept(false) {
   context_.runtime.release(weight_.id, pass_);
 }
 
-bool is_trainable(Context& context, const Weight& weight) {
+bool is_trainable(const Context& context, const Weight& weight) {
   return context.runtime.parameter(weight.id).spec.trainable;
 }
 

@@ -49,7 +49,7 @@ class ConsumedWeight {
 template <typename Write>
 void produce_gradient(Context& context, const Weight& weight, Write write);
 
-bool is_trainable(Context& context, const Weight& weight);
+bool is_trainable(const Context& context, const Weight& weight);
 // The staging as a tensor of the weight's shape in the accumulator type.
 at::Tensor gradient_tensor(Context& context, const runtime::GradientBuffer& buffer, const Weight& weight);
 

@@ -204,6 +204,13 @@ bool needs_whole(const Encoding& encoding) {
   return encoding.scale == Scale::e4m3 || is_whole(encoding);
 }
 
+std::int64_t stored_bytes(Extent extent, const Encoding& encoding) {
+  const std::int64_t data = data_bytes(encoding.element, padded(extent).elements());
+  if (is_whole(encoding)) return data;
+  const auto scale_bytes = static_cast<std::int64_t>(encoding.scale == Scale::fp32 ? sizeof(float) : 1);
+  return data + scale_bytes * scale_extent(encoding, padded(extent)).elements();
+}
+
 at::Tensor amax_of(const at::Tensor& matrix) {
   const at::Tensor source = bf16_matrix(matrix, "amax_of matrix");
   at::Tensor amax = at::zeros({1}, source.options().dtype(at::kFloat));

@@ -13,6 +13,7 @@
 
 #include <optional>
 
+#include "tessera/ops/operand_bytes.h"
 #include "tessera/quant/format.h"
 #include "tessera/quant/quantize.h"
 

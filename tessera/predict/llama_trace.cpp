@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/models/llama_layouts.h"
 #include "tessera/models/llama_parameters.h"
+#include "tessera/ops/operand_bytes.h"
 #include "tessera/schedule/buckets.h"
 #include "tessera/shard/rows.h"
 
@@ -208,15 +209,15 @@ class Tracer {
   void block_forward(const models::LlamaBlockIds& block, Pass pass, bool kept) {
     column_forward(block.attention_norm, block.qkv, pass, kept);
     if (kept) stash(bytes_.qkv + bytes_.softmax, pass, Tokens::all);
-    row_forward(block.attention_output, bytes_.attended, pass, kept);
+    row_forward(block.attention_output, attended_bytes(block), pass, kept);
     column_forward(block.mlp_norm, block.gate_up, pass, kept);
-    row_forward(block.down, swiglu_bytes(), pass, kept);
+    row_forward(block.down, swiglu_bytes(block), pass, kept);
   }
 
   void block_backward(const models::LlamaBlockIds& block) {
-    row_backward(block.down, swiglu_bytes());
+    row_backward(block.down, swiglu_bytes(block));
     column_backward(block.mlp_norm, block.gate_up);
-    row_backward(block.attention_output, bytes_.attended);
+    row_backward(block.attention_output, attended_bytes(block));
     fetch(bytes_.qkv + bytes_.softmax, Tokens::all);
     column_backward(block.attention_norm, block.qkv);
   }
@@ -225,11 +226,11 @@ class Tracer {
     use(norm, pass);
     enter_tp(pass);
     use(weight, pass);
-    if (kept) stash(column_bytes(), pass, Tokens::own);
+    if (kept) stash(column_bytes(weight), pass, Tokens::own);
   }
 
   void column_backward(ParameterId norm, ParameterId weight) {
-    fetch(column_bytes(), Tokens::own);
+    fetch(column_bytes(weight), Tokens::own);
     if (policy_ == nn::Recompute::selective) use(norm, Pass::recompute);
     enter_tp(Pass::backward);
     linear_backward(weight);
@@ -286,8 +287,30 @@ class Tracer {
   bool is_selective() const { return policy_ == nn::Recompute::selective; }
   // h, and the residual that the first block has not.
   std::int64_t block_input(std::size_t block) const { return (block == 0 ? 1 : 2) * bytes_.own; }
-  std::int64_t column_bytes() const { return (is_selective() ? 1 : 2) * bytes_.own + bytes_.own_rstd; }
-  std::int64_t swiglu_bytes() const { return bytes_.gate_up + (is_selective() ? 0 : bytes_.activated); }
+  std::int64_t column_bytes(ParameterId weight) const {
+    const std::int64_t sum = bytes_.own + bytes_.own_rstd;
+    if (is_selective()) return sum;
+    return sum + (is_split() ? bytes_.own : input_bytes(weight, bytes_.own));
+  }
+  // Attention keeps its result too, so that the operand of a product in a number format is kept beside it.
+  std::int64_t attended_bytes(const models::LlamaBlockIds& block) const {
+    const bool is_operand = product_of(block.attention_output) != quant::Format::bf16 && !is_selective();
+    return bytes_.attended + (is_operand ? input_bytes(block.attention_output, bytes_.attended) : 0);
+  }
+  std::int64_t swiglu_bytes(const models::LlamaBlockIds& block) const {
+    return bytes_.gate_up + (is_selective() ? 0 : input_bytes(block.down, bytes_.activated));
+  }
+  quant::Format product_of(ParameterId weight) const {
+    return options_.products.empty() ? quant::Format::bf16 : options_.products[static_cast<std::size_t>(weight)];
+  }
+  // What is kept of a weight's input of as many bytes, all tokens of it: the input, or the operand of a product.
+  std::int64_t input_bytes(ParameterId weight, std::int64_t bytes) const {
+    const quant::Format format = product_of(weight);
+    if (format == quant::Format::bf16 || bytes == 0) return bytes;
+    const auto element = static_cast<std::int64_t>(quant::size_of(options_.dtype));
+    return ops::stored_bytes({.rows = bytes / element / options_.tokens, .cols = options_.tokens},
+                             quant::input_encoding(format));
+  }
 
   const LlamaTraceOptions& options_;
   models::LlamaIds ids_;

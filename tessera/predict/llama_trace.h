@@ -22,7 +22,8 @@ struct LlamaTraceOptions {
   quant::DType dtype = quant::DType::fp32;
   // By parameter id, where several ranks take the amaxes of whole weights together; else empty.
   std::vector<PlannedCast> casts;
-  bool delayed_scaling = false;  // of fp8 products: the step's amaxes travel before the optimizer's
+  std::vector<quant::Format> products;  // by parameter id; empty: all are bf16
+  bool delayed_scaling = false;         // of fp8 products: the step's amaxes travel before the optimizer's
 };
 
 // Parameter ids are llama_ids(config). Every parameter is trainable; a training step publishes them in the order of

@@ -45,8 +45,12 @@ models::Batch make_batch() {
 
 schedule::Trace recorded(comm::World& world, const models::LlamaConfig& config, const LlamaTraceOptions& options) {
   shard::Parallel parallel = shard::make_parallel(world, options.tp_size, options.row_ranks, 1);
+  shard::WirePolicy products;
+  if (!options.products.empty())
+    products.rules.push_back({"layers.*", std::ranges::max(options.products)});  // of all their matrices
   runtime::Runtime runtime(
-      parallel, {.model = options.dtype, .accumulator = quant::accumulator_of(options.dtype), .wire = options.dtype});
+      parallel, {.model = options.dtype, .accumulator = quant::accumulator_of(options.dtype), .wire = options.dtype},
+      {.products = products});
   nn::Context context{
       .runtime = runtime, .sequence_parallel = options.sequence_parallel, .recompute = options.recompute};
   const shard::Lookup lookup = options.row_ranks > 1 ? shard::Lookup::rows : shard::Lookup::gather;
@@ -128,6 +132,28 @@ TEST(LlamaTraceRows, AreWhatTheRuntimeRecords) {
                                      .microbatches = 2,
                                      .row_ranks = 2,
                                      .dtype = quant::DType::bf16});
+}
+
+// By parameter id: the matrices of blocks, and no others.
+std::vector<quant::Format> products_of_blocks(const models::LlamaConfig& config, quant::Format format) {
+  const models::LlamaIds ids = models::llama_ids(config);
+  std::vector<quant::Format> products(static_cast<std::size_t>(std::max(ids.norm, ids.output)) + 1);
+  for (const models::LlamaBlockIds& block : ids.blocks)
+    for (const schedule::ParameterId id : {block.qkv, block.attention_output, block.gate_up, block.down})
+      products[static_cast<std::size_t>(id)] = format;
+  return products;
+}
+
+// Scales of whole matrices over one rank, of tiles over two: neither takes amaxes together.
+TEST(LlamaTraceProducts, KeepTheOperandsOfBackward) {
+  for (const auto& [format, tp] : {std::pair{quant::Format::fp8, 1}, {quant::Format::fp8_block, 2}})
+    for (const bool sequence_parallel : {false, true})
+      for (const nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full})
+        compare(odd_model(false), {.tp_size = tp,
+                                   .sequence_parallel = sequence_parallel,
+                                   .recompute = recompute,
+                                   .dtype = quant::DType::bf16,
+                                   .products = products_of_blocks(odd_model(false), format)});
 }
 
 // 2 x 7 tokens, hidden 11, fp64: a block keeps its norm's result and input (11 + 11 a token) and statistics (1), q, k,

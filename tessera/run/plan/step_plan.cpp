@@ -46,6 +46,7 @@ schedule::Trace trace_of(const PlanRequest& request, const StepPlan& step) {
                                      .tokens = config.micro_batch * config.seq_len,
                                      .row_ranks = by_rows ? static_cast<int>(config.gtp) : 1,
                                      .dtype = config.dtype};
+  for (const predict::PlannedParameter& parameter : step.parameters) options.products.push_back(parameter.product);
   options.delayed_scaling = config.fp8_scaling == nn::Fp8Scaling::delayed;
   if (mesh_of(config).ranks() > 1)
     for (const predict::PlannedParameter& parameter : step.parameters) options.casts.push_back(parameter.cast);
