@@ -14,7 +14,7 @@
 #include <optional>
 
 #include "tessera/nn/norm.h"
-#include "tessera/nn/products.h"
+#include "tessera/nn/linear_products.h"
 #include "tessera/nn/weight.h"
 
 namespace tessera::nn {
