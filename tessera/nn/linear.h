@@ -13,8 +13,8 @@
 
 #include <optional>
 
-#include "tessera/nn/norm.h"
 #include "tessera/nn/linear_products.h"
+#include "tessera/nn/norm.h"
 #include "tessera/nn/weight.h"
 
 namespace tessera::nn {
