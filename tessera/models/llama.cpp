@@ -44,6 +44,7 @@ Llama::Llama(const LlamaConfig& config, nn::Context& context, std::int64_t max_p
   const at::Device device = ops::to_device(context.runtime.parallel().device);
   rope_ = {rope_.cosine.to(device), rope_.sine.to(device)};
   anchor_ = at::zeros({}).requires_grad_();
+  context.runtime.add_backward_copies();
 }
 
 nn::Block Llama::make_block(const LlamaBlockIds& ids) {

@@ -18,13 +18,14 @@ ConsumedWeight::ConsumedWeight(Context& context, const Weight& weight, schedule:
     : context_(context), weight_(weight), pass_(pass) {
   const runtime::WeightView view = context.runtime.consume(weight.id, pass);
   encoded_ = view.encoded;
+  encoding_ = view.encoding;
   if (!encoded_) tensor_ = shaped(context, const_cast<void*>(view.weight().data), view.weight().type, weight);
 }
 
 ops::Operand ConsumedWeight::operand(ops::Sides side) const {
   const at::Device device = ops::to_device(context_.runtime.parallel().device);
+  if (encoded_) return ops::weight_operand(*encoded_, {weight_.rows, weight_.cols}, encoding_, side, device);
   const quant::Encoding encoding = quant::weight_encoding(weight_.product);
-  if (encoded_) return ops::weight_operand(*encoded_, {weight_.rows, weight_.cols}, encoding, side, device);
   if (!ops::needs_whole(encoding)) return ops::weight_operand(tensor_, weight_.product, side, {});
   at::Tensor amax = ops::amax_of(tensor_);
   all_reduce_tp(context_, amax, comm::ReduceOp::max, pass_);

@@ -40,6 +40,7 @@ class ConsumedWeight {
   const Weight& weight_;
   schedule::Pass pass_;
   std::optional<quant::Quantized> encoded_;
+  quant::Encoding encoding_;                     // of encoded_
   int exceptions_ = std::uncaught_exceptions();  // under way when this was made
   at::Tensor tensor_;
 };

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/error.h"
@@ -328,18 +329,22 @@ Operand stored_values(const Quantized& planes, Extent extent, const Encoding& en
   at::Tensor values = make_like(extent, at::kFloat);
   dequantize(planes, extent, encoding, data_of<float>(values));
   if (side == Sides::rows) return {.extent = extent, .encoding = encoding, .values = values};
-  return {.extent = transposed(extent), .encoding = encoding, .values = values.t().contiguous()};
+  Encoding across = encoding;
+  std::swap(across.tile.rows, across.tile.cols);
+  return {.extent = transposed(extent), .encoding = across, .values = values.t().contiguous()};
 }
 
-bool has_square_tiles(const Encoding& encoding) {
-  return encoding.tile.rows == encoding.tile.cols;
+// Square tiles serve both sides; others lie along the rows or along the columns.
+bool serves(const Encoding& encoding, Sides side) {
+  const ScaleTile& tile = encoding.tile;
+  return tile.rows == tile.cols || (side == Sides::rows ? tile.rows : tile.cols) == 1;
 }
 
 }  // namespace
 
 Operand weight_operand(const Quantized& planes, Extent extent, const Encoding& encoding, Sides side,
                        at::Device device) {
-  TESSERA_CHECK(side == Sides::rows || has_square_tiles(encoding),
+  TESSERA_CHECK(serves(encoding, side),
                 "operands of products: tiles of {} x {} do not serve sums over the other dimension", encoding.tile.rows,
                 encoding.tile.cols);
   if (device.is_cpu()) return stored_values(planes, extent, encoding, side);

@@ -87,24 +87,33 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
 std::vector<PlannedParameter> planned_parameters(const models::LlamaConfig& model, const shard::ParameterTypes& types,
                                                  const MeshDegrees& mesh, bool sequence_parallel,
                                                  const shard::RowReads& embedding, const shard::WirePolicy& wire,
-                                                 const shard::WirePolicy& products) {
+                                                 const shard::WirePolicy& products,
+                                                 const std::optional<shard::WirePolicy>& backward) {
   std::vector<shard::ParameterSpec> specs = models::llama_parameters(model, mesh.tp, sequence_parallel && mesh.tp > 1);
   models::set_embedding_reads(specs, model, embedding);
   std::vector<PlannedParameter> all;
-  std::map<std::tuple<std::string, std::optional<quant::Encoding>, quant::Format>, PlannedParameter> of_blocks;
+  using Formats = std::tuple<std::string, std::optional<quant::Encoding>, quant::Format, std::int64_t>;
+  std::map<Formats, PlannedParameter> of_blocks;
   for (shard::ParameterSpec& spec : specs) {
     shard::set_encoding(spec, wire, types_of(spec, types));
     shard::set_product(spec, products, types_of(spec, types));
+    shard::set_backward(spec, backward.value_or(wire), types_of(spec, types));
     const std::string prefix = "layers.";
     if (!spec.name.starts_with(prefix)) {
       all.push_back(planned_parameter(spec, types, mesh));
       continue;
     }
     std::string in_block = spec.name.substr(spec.name.find('.', prefix.size()));
-    auto [found, is_new] = of_blocks.try_emplace({std::move(in_block), spec.encoding, spec.product});
+    auto [found, is_new] =
+        of_blocks.try_emplace({std::move(in_block), spec.encoding, spec.product, spec.rows_together});
     if (is_new) found->second = planned_parameter(spec, types, mesh);
     all.push_back(found->second);
     all.back().size.name = spec.name;
+  }
+  for (std::size_t id = 0; id < specs.size(); ++id) {
+    if (!specs[id].backward) continue;
+    all[id].copy = static_cast<schedule::ParameterId>(all.size());
+    all.push_back(planned_parameter(shard::backward_copy(specs[id]), types, mesh));
   }
   return all;
 }

@@ -1,6 +1,7 @@
 // Sizes of a model's parameters on a mesh, from layouts alone.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "tessera/models/llama_config.h"
@@ -31,8 +32,9 @@ struct PlannedParameter {
   std::int64_t state_elements = 0;    // that a rank updates; the greatest of all
   std::int64_t compute_elements = 0;  // the greatest of the tp ranks
   PlannedCast cast;
-  quant::Format product = quant::Format::bf16;  // format of its products
-  std::int64_t row_buffers = 0;                 // bytes; of a table whose rows travel by index (shard/rows.h), else 0
+  quant::Format product = quant::Format::bf16;          // format of its products
+  schedule::ParameterId copy = schedule::kNoParameter;  // what backward passes read instead, if anything
+  std::int64_t row_buffers = 0;  // bytes; of a table whose rows travel by index (shard/rows.h), else 0
   // Bytes received by all ranks together: in one gather, one exchange, one sum over replicas, one publish.
   std::int64_t gather_total = 0, reduce_total = 0, replica_total = 0, publish_total = 0;
 };
@@ -40,11 +42,12 @@ struct PlannedParameter {
 PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard::ParameterTypes& types,
                                    const MeshDegrees& mesh);
 // By id (nn::llama_ids). Blocks are alike but for their number formats: one of each kind is measured. embedding: as of
-// nn::Llama. wire: as of the runtime.
+// nn::Llama. wire, products, backward: as of the runtime. Behind all weights come their copies for backward passes.
 std::vector<PlannedParameter> planned_parameters(const models::LlamaConfig& model, const shard::ParameterTypes& types,
                                                  const MeshDegrees& mesh, bool sequence_parallel,
                                                  const shard::RowReads& embedding = {},
                                                  const shard::WirePolicy& wire = {},
-                                                 const shard::WirePolicy& products = {});
+                                                 const shard::WirePolicy& products = {},
+                                                 const std::optional<shard::WirePolicy>& backward = {});
 
 }  // namespace tessera::predict

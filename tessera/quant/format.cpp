@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "tessera/base/error.h"
 
@@ -39,6 +40,12 @@ Encoding weight_encoding(Format format) {
   return encoding_of(kEncodings, format, "weight_encoding");
 }
 
+Encoding columnwise_encoding(Format format) {
+  Encoding encoding = weight_encoding(format);
+  std::swap(encoding.tile.rows, encoding.tile.cols);
+  return encoding;
+}
+
 Encoding input_encoding(Format format) {
   return encoding_of(kRowEncodings, format, "input_encoding");
 }
@@ -50,7 +57,10 @@ Encoding gradient_encoding(Format format, Fp8Recipe recipe) {
 }
 
 Format format_of(const Encoding& encoding) {
-  const auto found = std::ranges::find(kEncodings, encoding);
+  Encoding across = encoding;
+  std::swap(across.tile.rows, across.tile.cols);
+  const auto found =
+      std::ranges::find_if(kEncodings, [&](const Encoding& known) { return known == encoding || known == across; });
   if (found == kEncodings.end()) throw Error("format_of: no format has this encoding of weights");
   return static_cast<Format>(found - kEncodings.begin() + 1);
 }

@@ -27,6 +27,9 @@ Format parse_format(std::string_view name);
 
 // How a weight is stored and sent, for products along its columns (rowwise). Errors: bf16, which has no encoding.
 Encoding weight_encoding(Format format);
+// The same for products along its rows (columnwise): tiles lie along the columns of the matrix. Where tiles are square,
+// it is weight_encoding. Errors: bf16.
+Encoding columnwise_encoding(Format format);
 // Element types of fp8 products whose scales belong to whole matrices. hybrid: gradients are E5M2, which has the range
 // of fp16, the rest E4M3. e4m3: all are E4M3. Other formats have one element type.
 enum class Fp8Recipe : std::uint8_t { hybrid, e4m3 };
@@ -36,7 +39,7 @@ enum class Fp8Recipe : std::uint8_t { hybrid, e4m3 };
 Encoding input_encoding(Format format);
 Encoding gradient_encoding(Format format, Fp8Recipe recipe);
 
-// The format with this encoding of weights. Errors: none has it.
+// The format with this encoding of weights, rowwise or columnwise. Errors: none has it.
 Format format_of(const Encoding& encoding);
 
 }  // namespace tessera::quant

@@ -107,6 +107,7 @@ void RunFiles::finish(const RunSummary& summary) {
   json["dtype"] = name_of(config.dtype);
   json["grad_wire"] = name_of(*config.grad_wire);
   json["wire_format"] = name_of(config.wire_format);
+  if (config.wire_format_backward) json["wire_format_backward"] = name_of(*config.wire_format_backward);
   json["gathered_bytes"] = by_format(summary.gathered_by_format);
   json["gemm_format"] = name_of(config.gemm_format);
   json["flops"] = by_format(summary.flops_by_format);

@@ -18,6 +18,7 @@ runtime::RuntimeOptions runtime_options(const TrainConfig& config) {
   options.pushes = config.pushes;
   options.wire = wire_policy(config);
   options.products = product_policy(config);
+  options.wire_backward = backward_policy(config);
   options.node = gtp_ranks_of_node(config);
   options.replay = {.poison = config.debug_poison, .delay_seed = static_cast<std::uint64_t>(config.debug_delays)};
   return options;

@@ -24,7 +24,8 @@ struct Entry {
   const std::string& name() const { return parameter.spec.name; }
 
   shard::ShardedParameter parameter;
-  quant::Format format = quant::Format::bf16;  // of its gathers
+  quant::Format format = quant::Format::bf16;           // of its gathers
+  schedule::ParameterId copy = schedule::kNoParameter;  // of a weight: what backward passes read instead, if anything
   shard::Materializer materializer;
   shard::Reducer reducer;
   std::optional<shard::RowGather> rows;  // of a table whose rows travel by index

@@ -44,12 +44,19 @@ void Runtime::give_up() {
 
 schedule::ParameterId Runtime::add(shard::ParameterSpec spec) {
   TESSERA_CHECK(!in_step_ && plans_.empty(), "parameter '{}' is added after the first step began", spec.name);
+  TESSERA_CHECK(weights_ < 0, "parameter '{}' is added after the backward copies", spec.name);
+  const shard::ParameterTypes types = types_of(spec, types_);
+  shard::set_encoding(spec, options_.wire, types);
+  shard::set_product(spec, options_.products, types);
+  shard::set_backward(spec, options_.wire_backward.value_or(options_.wire), types);
+  return register_parameter(std::move(spec));
+}
+
+schedule::ParameterId Runtime::register_parameter(shard::ParameterSpec spec) {
   const auto id = static_cast<schedule::ParameterId>(entries_.size());
   TESSERA_CHECK(ids_.emplace(spec.name, id).second, "parameter '{}' is added twice", spec.name);
   const shard::Place place{parallel_.tp_rank(), parallel_.gtp_rank(), parallel_.dp_rank(), parallel_.device};
   const shard::ParameterTypes types = types_of(spec, types_);
-  shard::set_encoding(spec, options_.wire, types);
-  shard::set_product(spec, options_.products, types);
   shard::ShardedParameter parameter = make_parameter(std::move(spec), types, cuts(), place);
   entries_.push_back(std::make_unique<Entry>(std::move(parameter), parallel_, cuts()));
   return id;
@@ -60,7 +67,7 @@ shard::ShardedParameter& Runtime::parameter(schedule::ParameterId id) {
 }
 
 std::vector<schedule::ParameterId> Runtime::by_name() const {
-  std::vector<schedule::ParameterId> order(entries_.size());
+  std::vector<schedule::ParameterId> order(static_cast<std::size_t>(weights()));
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<schedule::ParameterId>(i);
   std::ranges::sort(order, {}, [this](schedule::ParameterId id) -> const std::string& {
     return entries_[static_cast<std::size_t>(id)]->name();
@@ -72,7 +79,7 @@ std::vector<schedule::ParameterId> Runtime::by_first_use() const {
   std::vector<schedule::ParameterId> order;
   std::vector<bool> seen(entries_.size(), false);
   auto add = [&](schedule::ParameterId id) {
-    if (seen[static_cast<std::size_t>(id)]) return;
+    if (id >= weights() || seen[static_cast<std::size_t>(id)]) return;
     seen[static_cast<std::size_t>(id)] = true;
     order.push_back(id);
   };
@@ -81,7 +88,7 @@ std::vector<schedule::ParameterId> Runtime::by_first_use() const {
       if (event.kind == schedule::EventKind::consume ||
           (event.kind == schedule::EventKind::comm && event.parameter >= 0))
         add(event.parameter);
-  for (schedule::ParameterId id = 0; id < size(); ++id) add(id);
+  for (schedule::ParameterId id = 0; id < weights(); ++id) add(id);
   return order;
 }
 
@@ -93,6 +100,7 @@ Entry& Runtime::entry(schedule::ParameterId id, const char* call) {
 void Runtime::begin_step(schedule::StepKind kind, int microbatches) {
   TESSERA_CHECK(!in_step_, "begin_step inside a step");
   TESSERA_CHECK(microbatches >= 1, "a step of {} microbatches", microbatches);
+  check_copies();
   end_trace();
   kind_ = kind;
   microbatches_ = microbatches;
@@ -218,7 +226,8 @@ void Runtime::depart() {
   replay_ = nullptr;
 }
 
-WeightView Runtime::consume(schedule::ParameterId id, schedule::Pass pass) {
+WeightView Runtime::consume(schedule::ParameterId weight, schedule::Pass pass) {
+  const schedule::ParameterId id = read_in(pass, weight);
   Entry& entry = this->entry(id, "consume");
   TESSERA_CHECK(in_microbatch_, "'{}' is consumed outside a microbatch", entry.name());
   TESSERA_CHECK(!entry.parameter.by_rows, "'{}' is never whole: gather_rows", entry.name());
@@ -242,6 +251,7 @@ WeightView Runtime::consume(schedule::ParameterId id, schedule::Pass pass) {
   if (entry.parameter.spec.encoding) {
     const auto plane = [&](std::size_t p) { return static_cast<std::byte*>(const_cast<void*>(view.planes[p].data)); };
     view.encoded = encoded_matrix(entry.parameter, plane(0), entry.parameter.planes.size() > 1 ? plane(1) : nullptr);
+    view.encoding = *entry.parameter.spec.encoding;
   }
   return view;
 }
@@ -251,7 +261,8 @@ void Runtime::wait(const base::Fence& fence) {
   if (!trace().empty() && trace().back().kind == schedule::EventKind::comm) timeline_.finished(trace().back());
 }
 
-void Runtime::release(schedule::ParameterId id, schedule::Pass pass) {
+void Runtime::release(schedule::ParameterId weight, schedule::Pass pass) {
+  const schedule::ParameterId id = read_in(pass, weight);
   Entry& entry = this->entry(id, "release");
   TESSERA_CHECK(entry.users > 0, "'{}' is released more often than consumed", entry.name());
   happens(event_of(schedule::EventKind::release, pass, id));
@@ -284,7 +295,9 @@ void Runtime::produce(schedule::ParameterId id) {
   passed();
 }
 
-void Runtime::publish(std::span<const schedule::ParameterId> ids) {
+void Runtime::publish(std::span<const schedule::ParameterId> weights) {
+  const std::vector<schedule::ParameterId> published = with_copies(weights);
+  const std::span<const schedule::ParameterId> ids(published);
   for (const schedule::ParameterId id : ids) {
     const Entry& entry = this->entry(id, "publish");
     TESSERA_CHECK(entry.users == 0, "'{}' is published while it is consumed", entry.name());

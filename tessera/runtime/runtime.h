@@ -47,8 +47,9 @@ struct WeightView {
     quant::DType type = quant::DType::fp32;
   };
   std::array<Plane, shard::kMostPlanes> planes;  // as many as the parameter has; one for an encoded weight, unpacked
-  // Of an encoded weight that is not unpacked, since its products read it as it is.
+  // Of an encoded weight that is not unpacked, since its products read it as it is; and its encoding.
   std::optional<quant::Quantized> encoded;
+  quant::Encoding encoding;
   const Plane& weight() const { return planes.front(); }
 };
 
@@ -77,10 +78,11 @@ struct RuntimeOptions {
   std::optional<std::int64_t> gather_budget, reduce_budget;
   std::int64_t coalesce_bytes = 0;  // neighbours travel together up to this
   ReplayOptions replay;
-  int patience = 3;            // steps in a row that leave their schedule before a new one is made
-  shard::WirePolicy wire;      // number formats of matrices as they are stored and sent ...
-  shard::WirePolicy products;  // ... and as they are multiplied
-  bool pushes = true;          // GPUs of a host write to each other's arenas
+  int patience = 3;                                // steps in a row that leave their schedule before a new one is made
+  shard::WirePolicy wire;                          // number formats of matrices as they are stored and sent ...
+  shard::WirePolicy products;                      // ... and as they are multiplied
+  std::optional<shard::WirePolicy> wire_backward;  // as `wire`, of what backward passes read; absent: `wire`
+  bool pushes = true;                              // GPUs of a host write to each other's arenas
 };
 
 // What schedules take, all kinds of step together.
@@ -106,12 +108,20 @@ class Runtime {
 
   // Before the first step, the same on every rank in the same order. Errors: a name twice.
   schedule::ParameterId add(shard::ParameterSpec spec);
-  int size() const { return static_cast<int>(entries_.size()); }
+  // After the last add: registers the copies of weights that backward passes read in another number format. They are
+  // parameters with residencies of their own, behind all weights. consume and release in the backward pass mean the
+  // copy, and a weight's publish publishes it too, so that who uses a weight never sees its copy.
+  void add_backward_copies();
+  int size() const { return static_cast<int>(entries_.size()); }  // copies included
+  // Ids below are weights; from here to size() they are copies.
+  int weights() const { return weights_ < 0 ? size() : weights_; }
+  // A weight's copy for backward passes; kNoParameter where these read the weight itself.
+  schedule::ParameterId backward_copy(schedule::ParameterId id) const;
   shard::ShardedParameter& parameter(schedule::ParameterId id);
-  // Ids in name order: the order of norms and of checkpoints.
+  // Ids of weights in name order: the order of norms and of checkpoints.
   std::vector<schedule::ParameterId> by_name() const;
-  // Ids in the order in which the last training step first consumed them (or read rows of them), the rest behind: the
-  // order in which an optimizer should publish, so that the next step's first gathers start first.
+  // Ids of weights in the order in which the last training step first consumed them (or read rows of them), the rest
+  // behind: the order in which an optimizer should publish, so that the next step's first gathers start first.
   std::vector<schedule::ParameterId> by_first_use() const;
 
   // Of steps that begin from now on: whether compute's waits are measured where compute is a GPU's. Each costs it some
@@ -149,8 +159,8 @@ class Runtime {
   // done with `end`. Collective.
   void launched(const base::Fence& end, const StepStatistics& statistics);
 
-  WeightView consume(schedule::ParameterId id, schedule::Pass pass);
-  void release(schedule::ParameterId id, schedule::Pass pass);
+  WeightView consume(schedule::ParameterId weight, schedule::Pass pass);
+  void release(schedule::ParameterId weight, schedule::Pass pass);
   GradientBuffer grad_buffer(schedule::ParameterId id);
   void produce(schedule::ParameterId id);
   // Of a table whose rows travel by index (ShardedParameter::by_rows), instead of consume and of grad_buffer. ids: rows
@@ -166,7 +176,7 @@ class Runtime {
   void settle();
   // New weights, written by compute: where the state is split (ZeRO-1) of this rank's state parts, which replicas now
   // give each other. Collective over dp.
-  void publish(std::span<const schedule::ParameterId> ids);
+  void publish(std::span<const schedule::ParameterId> weights);
   void publish(schedule::ParameterId id) { publish({&id, 1}); }
   // Outside a step, before the publish of a bucket whose cast needs them: the greatest of all ranks' numbers, written
   // by compute, replaces them before compute goes on. An event of the optimizer's part. Collective over
@@ -216,6 +226,10 @@ class Runtime {
     std::unique_ptr<Replay> replay;
     int departures = 0;  // in a row
   };
+  schedule::ParameterId register_parameter(shard::ParameterSpec spec);
+  schedule::ParameterId read_in(schedule::Pass pass, schedule::ParameterId id) const;
+  std::vector<schedule::ParameterId> with_copies(std::span<const schedule::ParameterId> ids) const;
+  void check_copies() const;
   Entry& entry(schedule::ParameterId id, const char* call);
   std::byte* staging_of(Entry& entry, schedule::ParameterId id);
   void rows_published(const Entry& entry);
@@ -240,6 +254,7 @@ class Runtime {
   RuntimeOptions options_;
   int exceptions_;  // under way when this was made
   Entries entries_;
+  int weights_ = -1;  // the entries before the copies, once these are added
   std::unordered_map<std::string, schedule::ParameterId> ids_;
   Agreement agreement_;
   StepStatistics statistics_;

@@ -48,13 +48,15 @@ std::vector<quant::MasterSlice> master_slices(std::span<const QuantizedWeight> w
   return slices;
 }
 
-quant::MasterSlice master_slice(ShardedParameter& parameter) {
+quant::MasterSlice master_slice(ShardedParameter& parameter, const ShardedParameter& weight) {
   TESSERA_CHECK(parameter.spec.encoding, "parameter '{}' has no encoding", parameter.spec.name);
   const quant::Encoding& encoding = *parameter.spec.encoding;
   const quant::Extent rows = extent_of(parameter.local_state);
+  TESSERA_CHECK(extent_of(weight.local_state) == rows, "parameter '{}' is cut in another way than its weight '{}'",
+                parameter.spec.name, weight.spec.name);
   std::vector<Plane>& planes = parameter.planes;
   const quant::Quantized target = encoded_matrix(parameter, planes.front().state_data(), planes.back().state_data());
-  return {.source = {.data = parameter.master.data(), .type = parameter.types.accumulator},
+  return {.source = {.data = weight.master.data(), .type = weight.types.accumulator},
           .matrix = rows,
           .encoding = encoding,
           .slice = {.end = rows.elements()},

@@ -39,7 +39,7 @@ void check_planes(const ParameterSpec& spec) {
 
 // Storage is cut after a multiple of so many rows, which keeps the tiles of all planes whole.
 std::int64_t rows_together(const ParameterSpec& spec) {
-  std::int64_t rows = 1;
+  std::int64_t rows = spec.rows_together;
   for (const PlaneSpec& plane : planes_of(spec, {})) rows = std::lcm(rows, plane.tile.rows);
   return rows;
 }
@@ -80,9 +80,22 @@ std::vector<Plane> make_planes(const ParameterSpec& spec, const ParameterTypes& 
 
 bool is_unpacked(const ParameterSpec& spec) {
   if (!spec.encoding) return false;
-  const bool as_stored =
-      spec.product != quant::Format::bf16 && quant::weight_encoding(spec.product) == *spec.encoding && !spec.looked_up;
-  return !as_stored;
+  if (spec.product == quant::Format::bf16 || spec.looked_up) return true;
+  const quant::Encoding as_multiplied =
+      spec.is_copy ? quant::columnwise_encoding(spec.product) : quant::weight_encoding(spec.product);
+  return *spec.encoding != as_multiplied;
+}
+
+ParameterSpec backward_copy(const ParameterSpec& spec) {
+  TESSERA_CHECK(spec.backward, "parameter '{}' has the same format in both passes", spec.name);
+  ParameterSpec copy = spec;
+  copy.name += " (backward)";
+  copy.encoding = spec.backward->encoding;
+  copy.backward.reset();
+  copy.reads = {};
+  copy.trainable = false;
+  copy.is_copy = true;
+  return copy;
 }
 
 std::vector<PlaneSpec> planes_of(const ParameterSpec& spec, const ParameterTypes& types) {
@@ -162,6 +175,7 @@ ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types,
   }
 
   const std::int64_t elements = parameter.local_storage.size;
+  parameter.spec.is_copy = spec.is_copy;
   if (parameter.has_master())
     parameter.master =
         base::Buffer(static_cast<std::size_t>(types.accumulator_bytes(parameter.local_state.size)), place.device);

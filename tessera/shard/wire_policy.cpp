@@ -3,6 +3,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "tessera/base/error.h"
 #include "tessera/shard/encoded.h"
@@ -19,6 +20,24 @@ const WireRule* rule_of(const WirePolicy& policy, const std::string& name) {
   for (const WireRule& rule : policy.rules)
     if (matches(rule, name)) last = &rule;
   return last;
+}
+
+// The number format in which a parameter is stored and sent.
+quant::Format wire_format_of(const ParameterSpec& spec, const WirePolicy& policy) {
+  if (spec.dims.size() != 2 || !spec.sharded) return quant::Format::bf16;
+  const WireRule* rule = rule_of(policy, spec.name);
+  const quant::Format format = rule != nullptr ? rule->format : policy.format;
+  if (format == quant::Format::bf16 || spec.reads.per_microbatch == 0) return format;
+  if (rule == nullptr) return quant::Format::bf16;
+  throw InputError("rule {}={}: the rows of '{}' are read by index and travel in bf16", rule->pattern, name_of(format),
+                   spec.name);
+}
+
+std::int64_t rows_of_tiles(const std::optional<quant::Encoding>& encoding) {
+  std::int64_t rows = 1;
+  if (!encoding) return rows;
+  for (const PlaneSpec& plane : encoded_planes(*encoding)) rows = std::lcm(rows, plane.tile.rows);
+  return rows;
 }
 
 }  // namespace
@@ -62,17 +81,23 @@ void set_product(ParameterSpec& spec, const WirePolicy& policy, const ParameterT
 }
 
 void set_encoding(ParameterSpec& spec, const WirePolicy& policy, const ParameterTypes& types) {
-  if (spec.dims.size() != 2 || !spec.sharded) return;
-  const WireRule* rule = rule_of(policy, spec.name);
-  const quant::Format format = rule != nullptr ? rule->format : policy.format;
+  const quant::Format format = wire_format_of(spec, policy);
   if (format == quant::Format::bf16) return;
-  if (spec.reads.per_microbatch > 0) {
-    if (rule == nullptr) return;
-    throw InputError("rule {}={}: the rows of '{}' are read by index and travel in bf16", rule->pattern,
-                     name_of(format), spec.name);
-  }
   spec.encoding = quant::weight_encoding(format);
   check_encoding(spec, types);
+}
+
+void set_backward(ParameterSpec& spec, const WirePolicy& policy, const ParameterTypes& types) {
+  const quant::Format format = wire_format_of(spec, policy);
+  std::optional<quant::Encoding> encoding;
+  if (format != quant::Format::bf16)
+    encoding =
+        format == spec.product && !spec.looked_up ? quant::columnwise_encoding(format) : quant::weight_encoding(format);
+  if (encoding == spec.encoding) return;
+  spec.backward = {encoding};
+  // The parts of a master that a rank has are whole tiles of both formats.
+  spec.rows_together = std::lcm(rows_of_tiles(spec.encoding), rows_of_tiles(encoding));
+  check_encoding(backward_copy(spec), types);
 }
 
 void check_rules(std::span<const WireRule> rules, std::span<const std::string> names, std::string_view where) {

@@ -19,7 +19,7 @@ std::vector<std::vector<schedule::ParameterId>> optimizer_buckets(runtime::Runti
 Optimizer::Optimizer(runtime::Runtime& runtime, const ops::AdamW& options, CastOrder order)
     : runtime_(runtime), options_(options), order_(order), cast_(runtime) {
   const base::Device device = runtime.parallel().device;
-  for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+  for (schedule::ParameterId id = 0; id < runtime.weights(); ++id) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
     const auto elements = static_cast<std::size_t>(parameter.spec.trainable ? parameter.state_elements() : 0);
     const std::size_t bytes = elements * quant::size_of(parameter.types.accumulator);
@@ -41,8 +41,10 @@ void Optimizer::set_updates(std::int64_t updates) {
   if (counter_.size() > 0) base::copy_bytes(counter_.data(), &updates_, sizeof updates_);
 }
 
-// A weight that is its own master is written by the update in either order.
+// A weight that is its own master is written by the update in either order. One with a copy for backward passes is
+// written by the cast that writes the copy.
 bool Optimizer::is_fused(const shard::ShardedParameter& parameter) const {
+  if (parameter.spec.backward) return false;
   return is_rounded_master(parameter) && (order_ == CastOrder::fused || !parameter.has_master());
 }
 
@@ -142,7 +144,7 @@ void fill_part(const shard::ParameterSpec& spec, const layout::Piece& piece, std
 void set_initial_values(runtime::Runtime& runtime, std::uint64_t seed) {
   const shard::Parallel& parallel = runtime.parallel();
   WeightCast cast(runtime);
-  for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+  for (schedule::ParameterId id = 0; id < runtime.weights(); ++id) {
     shard::ShardedParameter& parameter = runtime.parameter(id);
     const quant::DType type = parameter.types.accumulator;
     std::byte* master = parameter.state_master();

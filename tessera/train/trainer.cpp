@@ -18,7 +18,9 @@ constexpr int kEvaluatedTogether = 64;
 
 // Whether amaxes are taken together over all ranks.
 bool needs_casts(const TrainerOptions& options) {
-  return !options.runtime.wire.is_bf16() || !options.runtime.products.is_bf16();
+  const runtime::RuntimeOptions& runtime = options.runtime;
+  return !runtime.wire.is_bf16() || !runtime.products.is_bf16() ||
+         (runtime.wire_backward && !runtime.wire_backward->is_bf16());
 }
 
 }  // namespace

@@ -82,7 +82,7 @@ void load_parameter(Trainer& trainer, schedule::ParameterId id, const checkpoint
                  .data = host.data()});
     host.write_back();
   });
-  if (parameter.spec.encoding) WeightCast(trainer.runtime()).cast({&id, 1});
+  if (parameter.spec.encoding || parameter.spec.backward) WeightCast(trainer.runtime()).cast({&id, 1});
   trainer.runtime().publish(id);
 }
 
@@ -135,7 +135,7 @@ void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::in
 
 void load_trainer(Trainer& trainer, const checkpoint::CheckpointReader& reader) {
   trainer.runtime().settle();
-  for (schedule::ParameterId id = 0; id < trainer.runtime().size(); ++id) load_parameter(trainer, id, reader);
+  for (schedule::ParameterId id = 0; id < trainer.runtime().weights(); ++id) load_parameter(trainer, id, reader);
   const nlohmann::json& state = reader.state();
   load_scales(trainer.scales(), state);
   trainer.optimizer().set_updates(

@@ -1,5 +1,6 @@
 // Writes the planes of weights from their masters, after an update of the masters.
 #pragma once
+#include <compare>
 #include <map>
 #include <memory>
 #include <span>
@@ -19,10 +20,10 @@ class WeightCast {
  public:
   explicit WeightCast(runtime::Runtime& runtime) : runtime_(runtime) {}
 
-  // Enqueues the casts on the lane of compute. They write this rank's state part of every plane of these parameters; a
-  // weight that is its own master needs no cast. Where amaxes of whole weights are needed, they are taken together over
-  // all ranks in one message (Runtime::reduce_amaxes): every rank calls it with the same parameters. The caller
-  // publishes the weights afterwards. Errors: planes whose format is unknown.
+  // Enqueues the casts on the lane of compute. They write this rank's state part of every plane of these parameters and
+  // of their copies for backward passes; a weight that is its own master needs no cast. Where amaxes of whole weights
+  // are needed, they are taken together over all ranks in one message (Runtime::reduce_amaxes): every rank calls it
+  // with the same parameters. The caller publishes the weights afterwards. Errors: planes whose format is unknown.
   void cast(std::span<const schedule::ParameterId> ids);
 
  private:
@@ -32,11 +33,18 @@ class WeightCast {
     std::unique_ptr<shard::DistributedCast> cast;
   };
 
-  shard::DistributedCast& encoder_of(const std::vector<schedule::ParameterId>& ids);
+  // What is written, and whose master it is written from.
+  struct Target {
+    schedule::ParameterId id, weight;
+    auto operator<=>(const Target&) const = default;
+  };
+
+  void add(const Target& target, std::vector<Target>& encoded);
+  shard::DistributedCast& encoder_of(const std::vector<Target>& targets);
 
   runtime::Runtime& runtime_;
   // One for each set of parameters that are cast together. A run has few such sets.
-  std::map<std::vector<schedule::ParameterId>, Encoder> encoders_;
+  std::map<std::vector<Target>, Encoder> encoders_;
 };
 
 }  // namespace tessera::train

@@ -30,6 +30,49 @@ class Formats(FormatRuns, unittest.TestCase):
         for wire in ("fp8", "mxfp8"):
             self.assertEqual(self.train(f"overlap-1-{wire}", (4, 1, 1), wire), self.train(f"overlap-2-{wire}", (4, 2, 1), wire, *POISON))
 
+    def test_backward_passes_may_have_a_format_of_their_own(self):
+        """The copy that they gather is cast from the same masters in every layout."""
+        for wire, backward in (("nvfp4", "mxfp8"), ("bf16", "fp8"), ("fp8_block", "bf16")):
+            flags = ("--wire-format-backward", backward)
+            for same in ([(1, 1, 1), (1, 3, 1), (1, 4, 1, *POISON), (1, 8, 1, "--debug-delays", 3)],
+                         [(2, 1, 1), (2, 3, 1, *POISON)],
+                         [(1, 1, 2), (1, 2, 2), (1, 2, 2, "--zero", "off"), (1, 3, 2, *POISON)]):
+                found = [self.train(f"{wire}-{backward}-{'-'.join(map(str, one))}", one[:3], wire, *flags, *one[3:])
+                         for one in same]
+                for one, got in zip(same, found):
+                    self.assertEqual(found[0], got, (wire, backward, one))
+
+    def test_a_run_with_a_backward_format_resumes_alike(self):
+        flags = ("--wire-format-backward", "mxfp8", "--wire-rules-backward", "layers.1.mlp.*=fp8")
+        whole = self.train("whole-backward", (1, 2, 1), "nvfp4", *flags)
+        self.assertNotEqual(whole, self.train("whole-forward", (1, 2, 1), "nvfp4"))
+        self.train("part-backward", (1, 3, 1), "nvfp4", "--schedule-steps", STEPS, *flags, steps=2)
+        out = self.folder / "rest-backward"
+        tessera("train", "--resume", self.folder / "part-backward" / "checkpoints" / "step-00000002", "--gtp", 4, "--steps", STEPS,
+                "--out", out)
+        rest = bits(out)
+        self.assertEqual(whole["tensors"], rest["tensors"])
+        self.assertEqual(whole["steps"][2:], rest["steps"])
+        self.assertEqual({"bf16", "fp8", "mxfp8", "nvfp4"}, set(metrics(out)[-1]["gathered_by_format"]))
+
+    def test_bytes_of_both_passes_are_counted_in_their_formats(self):
+        """Each weight is gathered once a pass, in whichever pass a format is, and a format has the size that it always has."""
+        moved = {}
+        for wire, backward in (("nvfp4", "mxfp8"), ("mxfp8", "nvfp4"), ("nvfp4", "fp8"), ("bf16", "fp8")):
+            self.train(f"moved-{wire}-{backward}", (1, 2, 1), wire, "--gather-budget", "min", "--embedding", "gather",
+                       "--wire-format-backward", backward)
+            moved[wire, backward] = metrics(self.folder / f"moved-{wire}-{backward}")[-1]["gathered_by_format"]
+        self.assertEqual({"bf16", "nvfp4", "mxfp8"}, set(moved["nvfp4", "mxfp8"]))
+        self.assertEqual(moved["nvfp4", "mxfp8"], moved["mxfp8", "nvfp4"])
+        elements = moved["nvfp4", "fp8"]["fp8"]  # a byte each, the number of the whole matrix never travels
+        self.assertEqual(elements, moved["bf16", "fp8"]["fp8"])
+        for wire in ("nvfp4", "mxfp8"):
+            self.assertLessEqual(moved["nvfp4", "mxfp8"][wire] / elements, BYTES[wire] * 1.01, wire)
+            self.assertGreater(moved["nvfp4", "mxfp8"][wire] / elements, {"nvfp4": 0.503, "mxfp8": 1.03}[wire])
+        summary = json.loads((self.folder / "moved-nvfp4-mxfp8" / "summary.json").read_text())
+        self.assertEqual(("nvfp4", "mxfp8"), (summary["wire_format"], summary["wire_format_backward"]))
+        self.assertEqual(0, summary["demand_gathers"])
+
     def test_a_format_changes_the_result_and_training_goes_on(self):
         last = {wire: self.train(f"plain-{wire}", (1, 2, 1), wire)["steps"] for wire in ("bf16", *FORMATS)}
         self.assertEqual(len(last), len({str(steps) for steps in last.values()}))
@@ -101,6 +144,16 @@ class Formats(FormatRuns, unittest.TestCase):
         self.refused("--wire-rules", "layers.0.*", expect=["--wire-rules", "PATTERN=FORMAT"])
         self.refused("--wire-rules", "layers.0.*=int8", expect=["--wire-rules", "int8", "nvfp4"])
         self.refused("--wire-rules", "embedding.*=fp8", expect=["embedding.weight", "bf16"])
+        self.refused("--wire-format-backward", "mxfp8", dtype="fp32", wire="bf16",
+                     expect=["--wire-format-backward", "mxfp8", "--dtype bf16"])
+        self.refused("--wire-format-backward", "fp16", expect=["--wire-format-backward", "fp16", "mxfp8"])
+        self.refused("--wire-rules-backward", "nobody=fp8", expect=["--wire-rules-backward", "nobody"])
+        self.refused("--wire-rules-backward", "embedding.*=fp8", expect=["embedding.weight", "bf16"])
+        self.refused("--wire-rules-backward", "layers.0.mlp.down.weight=nvfp4", wire="bf16", mesh=(4, 1, 1),
+                     expect=["layers.0.mlp.down.weight (backward)", "even", "83"])
+        planned = run("plan", "--model", self.model, "--gtp", 2, "--dtype", "bf16", "--wire-format-backward", "mxfp8")
+        self.assertEqual(2, planned.returncode)
+        self.assertIn("--wire-format-backward: 'layers.0.attention.output.weight'", planned.stderr)
         # Two key/value heads on four tp ranks; 332 columns cut in four.
         for wire in ("fp8_block", "nvfp4"):
             self.refused(wire=wire, mesh=(4, 1, 1), expect=["layers.0.attention.qkv.weight", "overlap"])

@@ -10,7 +10,7 @@ from summary import run_cases
 
 # Formats of products with formats of weights on the wire: the weight as it travels, unpacked and quantized again, or bf16.
 PAIRS = (("fp8", "fp8"), ("fp8", "nvfp4"), ("fp8_block", "fp8_block"), ("fp8_block", "bf16"), ("mxfp8", "bf16"),
-         ("nvfp4", "nvfp4"))
+         ("mxfp8", "mxfp8"), ("nvfp4", "nvfp4"))
 PARALLEL = ("--sequence-parallel", "on")
 CURRENT = ("--fp8-scaling", "current")
 
@@ -35,9 +35,20 @@ class Products(FormatRuns, unittest.TestCase):
         self.same("fp8", "fp8", [(1, 1, 1), *CURRENT], [(1, 3, 1), *CURRENT])
         self.same("fp8", "bf16", [(2, 1, 1), *CURRENT], [(2, 2, 1), *CURRENT, *POISON])
 
+    def test_columns_that_travel_are_those_of_the_bf16_weight(self):
+        """Backward passes gather mxfp8 weights quantized along their columns: the bits are those of quantizing a bf16 weight."""
+        for mesh in ((1, 3, 1), (2, 2, 1)):
+            plain = self.products(f"bf16-{mesh[0]}", mesh, "mxfp8", "bf16", *PARALLEL)
+            self.assertEqual(plain, self.products(f"columns-{mesh[0]}", mesh, "mxfp8", "mxfp8", *PARALLEL))
+            self.assertEqual(plain, self.products(f"one-{mesh[0]}", mesh, "mxfp8", "bf16", "--wire-format-backward", "mxfp8",
+                                                  *PARALLEL, *POISON))
+        moved = json.loads((self.folder / "columns-2" / "summary.json").read_text())
+        self.assertEqual({"bf16", "mxfp8"}, set(moved["gathered_bytes"]))
+        self.assertEqual(0, moved["demand_gathers"])
+
     def test_recomputation_does_not_change_the_result(self):
-        for product in ("fp8", "nvfp4"):
-            self.same(product, "fp8", *([(2, 1, 1), "--recompute", policy] for policy in ("none", "selective", "full")))
+        for product, wire in (("fp8", "fp8"), ("nvfp4", "fp8"), ("mxfp8", "mxfp8")):
+            self.same(product, wire, *([(2, 1, 1), "--recompute", policy] for policy in ("none", "selective", "full")))
 
     def test_training_goes_on_as_in_bf16(self):
         losses = {"bf16": self.train("plain", (1, 2, 1), "bf16")["steps"]}
@@ -63,10 +74,10 @@ class Products(FormatRuns, unittest.TestCase):
                                                   *POISON))
 
     def test_a_resumed_run_goes_on_alike(self):
-        for product, more in (("fp8", ()), ("fp8", CURRENT), ("fp8_block", ())):
+        for product, wire, more in (("fp8", "fp8", ()), ("fp8", "fp8", CURRENT), ("fp8_block", "fp8", ()), ("mxfp8", "mxfp8", ())):
             name = f"{product}-{len(more)}"
-            whole = self.products(f"whole-{name}", (1, 2, 1), product, "fp8", *more)
-            self.products(f"part-{name}", (1, 3, 1), product, "fp8", "--schedule-steps", STEPS, *more, steps=2)
+            whole = self.products(f"whole-{name}", (1, 2, 1), product, wire, *more)
+            self.products(f"part-{name}", (1, 3, 1), product, wire, "--schedule-steps", STEPS, *more, steps=2)
             out = self.folder / f"rest-{name}"
             tessera("train", "--resume", self.folder / f"part-{name}" / "checkpoints" / "step-00000002", "--gtp", 4, "--steps",
                     STEPS, "--out", out)

@@ -162,13 +162,33 @@ TEST_P(OperandTest, AStoredWeightIsTheSameAsOneOfBf16) {
   }
 }
 
-TEST(OperandOfTiles, AlongRowsDoesNotServeColumns) {
-  const Encoding encoding = weight_encoding(Format::mxfp8);
+TEST(OperandOfTiles, ServesTheSideAlongWhichTheyLie) {
   EXPECT_THAT(
       [&] {
-        weight_operand(quant::Quantized{}, {32, 32}, encoding, Sides::columns, at::kCPU);
+        weight_operand(quant::Quantized{}, {32, 32}, weight_encoding(Format::mxfp8), Sides::columns, at::kCPU);
       },
       ThrowsMessage<Error>(HasSubstr("tiles of 1 x 32")));
+  EXPECT_THAT(
+      [&] {
+        weight_operand(quant::Quantized{}, {32, 32}, columnwise_encoding(Format::mxfp8), Sides::rows, at::kCPU);
+      },
+      ThrowsMessage<Error>(HasSubstr("tiles of 32 x 1")));
+}
+
+TEST(OperandOfTiles, StoredColumnsAreTheColumnsOfABf16Weight) {
+  const Encoding encoding = columnwise_encoding(Format::mxfp8);
+  for (const auto& [rows, cols] : {std::pair<std::int64_t, std::int64_t>{80, 288}, {130, 33}, {16, 16}}) {
+    const at::Tensor w = uneven({rows, cols}, 5, at::kBFloat16), x = uneven({48, rows}, 7, at::kBFloat16);
+    const Extent extent{rows, cols};
+    std::vector<std::uint8_t> codes(static_cast<std::size_t>(extent.elements()));
+    std::vector<std::uint8_t> scales(static_cast<std::size_t>(scale_extent(encoding, extent).elements()));
+    const quant::Quantized planes{codes.data(), scales.data(), nullptr};
+    quantize({w.const_data_ptr(), quant::DType::bf16}, extent, encoding, planes);
+    const Operand left = quantize(x, input_encoding(Format::mxfp8), Sides::rows, {}).rows;
+    EXPECT_TRUE(same_bits(multiply(left, weight_operand(planes, extent, encoding, Sides::columns, at::kCPU)),
+                          multiply(left, weight_operand(w, Format::mxfp8, Sides::columns, {}))))
+        << rows << " x " << cols;
+  }
 }
 
 TEST_P(OperandTest, CodesThatTravelledGiveTheSameProducts) {

@@ -34,5 +34,13 @@ TEST(Format, WeightsAreEncodedAsTheTextSays) {
   EXPECT_THROW(weight_encoding(Format::bf16), Error);
 }
 
+TEST(Format, ColumnwiseTilesLieAlongTheColumns) {
+  EXPECT_EQ(columnwise_encoding(Format::mxfp8), (Encoding{Element::e4m3, Scale::e8m0, {32, 1}, false}));
+  EXPECT_EQ(format_of(columnwise_encoding(Format::mxfp8)), Format::mxfp8);
+  for (const Format format : {Format::fp8, Format::fp8_block, Format::nvfp4})
+    EXPECT_EQ(columnwise_encoding(format), weight_encoding(format));
+  EXPECT_THROW(columnwise_encoding(Format::bf16), Error);
+}
+
 }  // namespace
 }  // namespace tessera::quant

@@ -53,6 +53,57 @@ TEST(WirePolicies, LeaveVectorsAndTablesAsTheyAre) {
       ThrowsMessage<InputError>(HasSubstr("rule ta*=fp8: the rows of 'table' are read by index")));
 }
 
+ParameterSpec with_backward(ParameterSpec spec, Format forward, Format backward, Format product = Format::bf16) {
+  set_encoding(spec, {.format = forward}, kHalf);
+  set_product(spec, {.format = product}, kHalf);
+  set_backward(spec, {.format = backward}, kHalf);
+  return spec;
+}
+
+TEST(WirePolicies, BackwardPassesReadACopyWhereTheirFormatDiffers) {
+  const ParameterSpec matrix = matrix_of("m", 96, 64);
+  for (const Format format : {Format::bf16, Format::fp8, Format::fp8_block, Format::mxfp8, Format::nvfp4}) {
+    EXPECT_FALSE(with_backward(matrix, format, format).backward) << name_of(format);
+    EXPECT_EQ(with_backward(matrix, format, format, format).backward.has_value(), format == Format::mxfp8);
+  }
+  const ParameterSpec unpacked = with_backward(matrix, Format::nvfp4, Format::mxfp8);
+  EXPECT_EQ(unpacked.rows_together, 16);
+  const ParameterSpec copy = backward_copy(unpacked);
+  EXPECT_EQ(copy.name, "m (backward)");
+  EXPECT_EQ(copy.encoding, quant::weight_encoding(Format::mxfp8));
+  EXPECT_TRUE(copy.is_copy && !copy.trainable && !copy.backward && is_unpacked(copy));
+  EXPECT_EQ(backward_copy(with_backward(matrix, Format::mxfp8, Format::bf16)).encoding, std::nullopt);
+}
+
+TEST(WirePolicies, ProductsOfMxfp8ReadTheColumnsOfACopy) {
+  const ParameterSpec spec = with_backward(matrix_of("m", 96, 64), Format::mxfp8, Format::mxfp8, Format::mxfp8);
+  const ParameterSpec copy = backward_copy(spec);
+  EXPECT_FALSE(is_unpacked(spec) || is_unpacked(copy));
+  EXPECT_EQ(copy.encoding->tile, (quant::ScaleTile{32, 1}));
+  EXPECT_EQ(quant::format_of(*copy.encoding), Format::mxfp8);
+  // The rows of both are cut alike, between tiles of the copy.
+  const Cuts cuts{.gtp = 2, .dp = 2, .zero = true};
+  EXPECT_EQ(layouts_of(spec, cuts).state, layouts_of(copy, cuts).state);
+  EXPECT_EQ(layouts_of(spec, cuts).storage.ranks[1].size % (32 * 64), 0);
+  ParameterSpec looked_up = matrix_of("m", 96, 64);
+  looked_up.looked_up = true;  // in bf16, so both passes unpack
+  EXPECT_FALSE(with_backward(looked_up, Format::mxfp8, Format::mxfp8, Format::mxfp8).backward);
+}
+
+TEST(WirePolicies, RefuseABackwardFormatThatCannotBe) {
+  const ParameterSpec odd = matrix_of("odd", 8, 18, 2);  // 9 columns on each rank
+  EXPECT_THAT([&] { with_backward(odd, Format::bf16, Format::nvfp4); },
+              ThrowsMessage<InputError>(HasSubstr("'odd (backward)': numbers of 4 bits need an even number")));
+  ParameterSpec table = matrix_of("table", 64, 8);
+  table.reads.per_microbatch = 4;
+  EXPECT_FALSE(with_backward(table, Format::bf16, Format::fp8).backward);
+  EXPECT_THAT(
+      [&] {
+        set_backward(table, {.rules = {{"ta*", Format::fp8}}}, kHalf);
+      },
+      ThrowsMessage<InputError>(HasSubstr("rule ta*=fp8: the rows of 'table' are read by index")));
+}
+
 TEST(WirePolicies, RefuseWhatAFormatCannotStore) {
   ParameterSpec odd = matrix_of("odd", 8, 18, 2);  // 9 columns on each rank
   EXPECT_THAT([&] { encoding_of(odd, {.format = Format::nvfp4}); },

@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "tessera/comm/local/world.h"
 #include "tessera/shard/encoded.h"
@@ -39,9 +41,14 @@ std::vector<shard::ParameterSpec> specs(int tp) {
           {.name = "small", .dims = {3, 4}, .compute = layout::cut_cols({3, 4}, tp, 2)}};
 }
 
-// The tp-local weight as it is read: of the whole tp-local matrix, with the amax of the logical one.
-std::vector<quant::bfloat16> expected_weight(const shard::ShardedParameter& parameter, schedule::ParameterId id,
-                                             int round) {
+struct ExpectedWeight {
+  std::vector<std::uint8_t> data, scales;  // empty without an encoding
+  std::vector<quant::bfloat16> values;
+};
+
+// The tp-local part of weight `id` in the number format of `parameter`, itself or its copy: of the whole tp-local
+// matrix, with the amax of the logical one.
+ExpectedWeight expected_weight(const shard::ShardedParameter& parameter, schedule::ParameterId id, int round) {
   const quant::Extent extent = shard::extent_of(parameter.local_compute);
   std::vector<float> values(static_cast<std::size_t>(extent.elements()));
   runtime::for_each_element(
@@ -52,6 +59,11 @@ std::vector<quant::bfloat16> expected_weight(const shard::ShardedParameter& para
     const float magnitude = std::fabs(static_cast<float>(quant::bfloat16(master_value(id, round, i))));
     if (magnitude > tensor_amax) tensor_amax = magnitude;
   }
+  ExpectedWeight result{.data = {}, .scales = {}, .values = std::vector<quant::bfloat16>(values.size())};
+  if (!parameter.spec.encoding) {
+    std::ranges::transform(values, result.values.begin(), [](float value) { return quant::bfloat16(value); });
+    return result;
+  }
   const quant::Encoding& encoding = *parameter.spec.encoding;
   const auto tiles = static_cast<std::size_t>(quant::scale_extent(encoding, extent).elements());
   std::vector<float> amaxes(tiles), multipliers(tiles), scales(tiles);
@@ -60,16 +72,17 @@ std::vector<quant::bfloat16> expected_weight(const shard::ShardedParameter& para
   take_amaxes(source, extent, encoding.tile, whole, amaxes);
   if (tiles == 1 && encoding.tile == quant::ScaleTile{}) amaxes[0] = tensor_amax;
   make_scales(encoding, amaxes, tensor_amax, multipliers, scales.data());
-  std::vector<std::uint8_t> data(values.size());
-  quant::cast(source, extent, encoding, whole, multipliers, data.data());
-  std::vector<quant::bfloat16> result(values.size());
-  dequantize({.data = data.data(), .scales = scales.data(), .tensor_amax = &tensor_amax}, extent, encoding,
-             result.data());
+  result.data.resize(static_cast<std::size_t>(quant::data_bytes(encoding.element, extent.elements())));
+  quant::cast(source, extent, encoding, whole, multipliers, result.data.data());
+  dequantize({.data = result.data.data(), .scales = scales.data(), .tensor_amax = &tensor_amax}, extent, encoding,
+             result.values.data());
+  result.scales.resize(tiles * quant::size_of(quant::scale_type(encoding.scale)));
+  std::memcpy(result.scales.data(), scales.data(), result.scales.size());
   return result;
 }
 
 void write_masters(runtime::Runtime& runtime, int round) {
-  for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+  for (schedule::ParameterId id = 0; id < runtime.weights(); ++id) {
     shard::ShardedParameter& parameter = runtime.parameter(id);
     auto* master = reinterpret_cast<float*>(parameter.state_master());
     runtime::for_each_element(parameter.local_state, parameter.storage.shape.cols,
@@ -77,15 +90,25 @@ void write_masters(runtime::Runtime& runtime, int round) {
   }
 }
 
+void check_view(const runtime::WeightView& view, const ExpectedWeight& expected, const std::string& name, int round) {
+  if (view.encoded) {
+    EXPECT_EQ(std::memcmp(view.encoded->data, expected.data.data(), expected.data.size()), 0) << name << " " << round;
+    EXPECT_EQ(std::memcmp(view.encoded->scales, expected.scales.data(), expected.scales.size()), 0)
+        << name << " in round " << round;
+    return;
+  }
+  ASSERT_EQ(view.weight().type, quant::DType::bf16);
+  EXPECT_EQ(std::memcmp(view.weight().data, expected.values.data(), expected.values.size() * sizeof expected.values[0]),
+            0)
+      << name << " in round " << round;
+}
+
 void check_weights(runtime::Runtime& runtime, int round) {
   runtime.begin_step(schedule::StepKind::evaluate, 1);
   runtime.begin_microbatch();
   for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
     const runtime::WeightView view = runtime.consume(id, schedule::Pass::forward);
-    const std::vector<quant::bfloat16> expected = expected_weight(runtime.parameter(id), id, round);
-    ASSERT_EQ(view.weight().type, quant::DType::bf16);
-    EXPECT_EQ(std::memcmp(view.weight().data, expected.data(), expected.size() * sizeof expected[0]), 0)
-        << runtime.parameter(id).spec.name << " in round " << round;
+    check_view(view, expected_weight(runtime.parameter(id), id, round), runtime.parameter(id).spec.name, round);
     runtime.release(id, schedule::Pass::forward);
   }
   runtime.end_microbatch();
@@ -119,6 +142,65 @@ TEST_P(CastOnMesh, GivesTheBytesOfTheWhole) {
         const runtime::ScheduleStatistics schedules = runtime.schedule_statistics();
         EXPECT_EQ(schedules.gather_arena_bytes, runtime.schedule(schedule::StepKind::evaluate, 1)->gather_arena);
         EXPECT_EQ(schedules.gather_peak_bytes, schedules.gather_arena_bytes);
+      });
+}
+
+// A step in which every weight is read in both passes.
+void check_both_passes(runtime::Runtime& runtime, int round) {
+  runtime.begin_step(schedule::StepKind::train, 1);
+  runtime.begin_microbatch();
+  for (const schedule::Pass pass : {schedule::Pass::forward, schedule::Pass::recompute, schedule::Pass::backward})
+    for (schedule::ParameterId id = 0; id < runtime.weights(); ++id) {
+      const schedule::ParameterId copy = runtime.backward_copy(id);
+      const bool reads_copy = pass == schedule::Pass::backward && copy != schedule::kNoParameter;
+      const shard::ShardedParameter& read = runtime.parameter(reads_copy ? copy : id);
+      const runtime::WeightView view = runtime.consume(id, pass);
+      ASSERT_EQ(view.encoded.has_value(), read.spec.product == Format::mxfp8);
+      EXPECT_TRUE(!view.encoded || view.encoding == *read.spec.encoding);
+      check_view(view, expected_weight(read, id, round), read.spec.name, round);
+      runtime.release(id, pass);
+    }
+  runtime.end_microbatch();
+  runtime.end_step();
+}
+
+TEST_P(CastOnMesh, WritesCopiesForBackwardPassesToo) {
+  const CastMesh mesh = GetParam();
+  struct Formats {
+    Format forward, backward, product;
+  };
+  for (const Formats& formats :
+       {Formats{Format::mxfp8, Format::mxfp8, Format::mxfp8}, Formats{Format::nvfp4, Format::mxfp8, Format::bf16},
+        Formats{Format::bf16, Format::fp8_block, Format::bf16}, Formats{Format::mxfp8, Format::bf16, Format::bf16},
+        Formats{Format::fp8, Format::nvfp4, Format::bf16}})
+    for (const bool zero : {false, true})
+      comm::run_local(mesh.tp * mesh.gtp * mesh.dp, {}, [&](comm::World& world) {
+        SCOPED_TRACE(fmt::format("{} and {}", name_of(formats.forward), name_of(formats.backward)));
+        shard::Parallel parallel = shard::make_parallel(world, mesh.tp, mesh.gtp, mesh.dp, /*with_casts=*/true);
+        runtime::Runtime runtime(parallel, {.model = quant::DType::bf16},
+                                 {.zero = zero,
+                                  .gather_budget = schedule::kMinimum,
+                                  .coalesce_bytes = zero ? 0 : 1 << 16,
+                                  .replay = {.poison = true},
+                                  .wire = {.format = formats.forward},
+                                  .products = {.format = formats.product},
+                                  .wire_backward = {{.format = formats.backward}}});
+        for (shard::ParameterSpec& spec : specs(mesh.tp)) runtime.add(std::move(spec));
+        runtime.add_backward_copies();
+        ASSERT_EQ(runtime.size(), 2 * runtime.weights());
+        WeightCast cast(runtime);
+        for (int round = 0; round < 5; ++round) {  // on demand first, then by a schedule
+          write_masters(runtime, round);
+          for (const std::vector<schedule::ParameterId>& bucket : {std::vector{2, 0}, std::vector{3, 1}}) {
+            cast.cast(bucket);
+            runtime.publish(bucket);
+          }
+          for (schedule::ParameterId id = 0; id < runtime.size(); ++id)
+            EXPECT_EQ(runtime.parameter(id).version, round + 1);
+          check_both_passes(runtime, round);
+        }
+        EXPECT_NE(runtime.schedule(schedule::StepKind::train, 1), nullptr);
+        EXPECT_EQ(runtime.statistics().demand_gathers, 0);
       });
 }
 

@@ -60,14 +60,15 @@ void check_recompute(const TrainConfig& config) {
                      name_of(config.recompute));
 }
 
-// The first format with scales that a policy asks for, and the flag that does.
-void check_dtype(const TrainConfig& config, const shard::WirePolicy& policy, std::string_view flag) {
+// The first format with scales that a policy asks for, and the setting that does.
+void check_dtype(const TrainConfig& config, const shard::WirePolicy& policy, std::string_view format,
+                 std::string_view rules) {
   const auto other = std::ranges::find_if(
       policy.rules, [](const shard::WireRule& rule) { return rule.format != quant::Format::bf16; });
   const quant::Format asked = other == policy.rules.end() ? policy.format : other->format;
   if (config.dtype != quant::DType::bf16 && asked != quant::Format::bf16)
-    throw InputError("--{}-{}: got {} with --dtype {}, expected it with --dtype bf16", flag,
-                     other == policy.rules.end() ? "format" : "rules", name_of(asked), name_of(config.dtype));
+    throw InputError("{}: got {} with --dtype {}, expected it with --dtype bf16",
+                     other == policy.rules.end() ? format : rules, name_of(asked), name_of(config.dtype));
 }
 
 bool has_format(const shard::WirePolicy& policy, quant::Format format) {
@@ -103,12 +104,15 @@ void check_products(const TrainConfig& config, const shard::WirePolicy& policy) 
 
 void check_formats(const TrainConfig& config, const models::LlamaConfig& model) {
   const shard::WirePolicy products = product_policy(config);
-  check_dtype(config, wire_policy(config), "wire");
-  check_dtype(config, products, "gemm");
+  check_dtype(config, wire_policy(config), "--wire-format", "--wire-rules");
+  check_dtype(config, backward_policy(config), "--wire-format-backward", "--wire-rules-backward");
+  check_dtype(config, products, "--gemm-format", "--gemm-rules");
   check_products(config, products);
   std::vector<std::string> names;
   for (const auto& [name, formats] : weight_formats(config, model)) names.push_back(name);
   shard::check_rules(shard::parse_wire_rules(config.wire_rules, "--wire-rules"), names, "--wire-rules");
+  shard::check_rules(shard::parse_wire_rules(config.wire_rules_backward, "--wire-rules-backward"), names,
+                     "--wire-rules-backward");
   shard::check_rules(shard::parse_wire_rules(config.gemm_rules, "--gemm-rules"), names, "--gemm-rules");
 }
 
@@ -169,14 +173,17 @@ TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_
 }
 
 std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, const models::LlamaConfig& model) {
-  const shard::WirePolicy wire = wire_policy(config), products = product_policy(config);
+  const shard::WirePolicy wire = wire_policy(config), backward = backward_policy(config);
+  const shard::WirePolicy products = product_policy(config);
   std::map<std::string, WeightFormats> formats;
   std::vector<shard::ParameterSpec> specs = models::llama_parameters(model, static_cast<int>(config.tp), false);
   models::set_embedding_reads(specs, model, embedding_reads(config));
   for (shard::ParameterSpec& spec : specs) {
     shard::set_encoding(spec, wire, {.model = config.dtype});
     shard::set_product(spec, products, {.model = config.dtype});
+    shard::set_backward(spec, backward, {.model = config.dtype});
     formats[spec.name] = {.wire = spec.encoding ? quant::format_of(*spec.encoding) : quant::Format::bf16,
+                          .has_copy = spec.backward.has_value(),
                           .product = spec.product};
   }
   return formats;
@@ -194,6 +201,15 @@ shard::WirePolicy policy_of(quant::Format format, const std::string& rules, std:
 
 shard::WirePolicy wire_policy(const TrainConfig& config) {
   return policy_of(config.wire_format, config.wire_rules, "--wire-rules");
+}
+
+shard::WirePolicy backward_policy(const TrainConfig& config) {
+  if (config.wire_format_backward)
+    return policy_of(*config.wire_format_backward, config.wire_rules_backward, "--wire-rules-backward");
+  shard::WirePolicy policy = wire_policy(config);
+  std::ranges::copy(shard::parse_wire_rules(config.wire_rules_backward, "--wire-rules-backward"),
+                    std::back_inserter(policy.rules));
+  return policy;
 }
 
 shard::WirePolicy product_policy(const TrainConfig& config) {

@@ -31,10 +31,13 @@ TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_
 int gtp_ranks_of_node(const TrainConfig& config);
 // The number formats of weights as they travel. Embedding and output layer are bf16 unless a rule says otherwise.
 shard::WirePolicy wire_policy(const TrainConfig& config);
+// Those in which backward passes read them: as forward, unless settings say otherwise.
+shard::WirePolicy backward_policy(const TrainConfig& config);
 // Those of products, likewise.
 shard::WirePolicy product_policy(const TrainConfig& config);
 struct WeightFormats {
   quant::Format wire = quant::Format::bf16;     // as it is stored and sent
+  bool has_copy = false;                        // another copy is stored and sent for backward passes
   quant::Format product = quant::Format::bf16;  // as it is multiplied
 };
 // The number formats of every parameter by name: what the policies say of matrices, else bf16, which stands for the

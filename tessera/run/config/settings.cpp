@@ -50,6 +50,10 @@ constexpr std::array kSettings{
             "matrices are stored and gathered in this number format (docs/formats.md)"},
     Setting{"wire_rules", &C::wire_rules, kAny, kKept, "NAME=FORMAT,...",
             "other formats by parameters' names, * for any characters; the last that matches"},
+    Setting{"wire_format_backward", &C::wire_format_backward, kAny, kKept, "bf16|fp8|fp8_block|mxfp8|nvfp4",
+            "backward passes gather matrices in this number format (default: as forward)"},
+    Setting{"wire_rules_backward", &C::wire_rules_backward, kAny, kKept, "NAME=FORMAT,...",
+            "other formats of backward passes by parameters' names, as above"},
     Setting{"gemm_format", &C::gemm_format, kAny, kKept, "bf16|fp8|fp8_block|mxfp8|nvfp4",
             "matrices are multiplied in this number format; GPUs: bf16, fp8, fp8_block"},
     Setting{"gemm_rules", &C::gemm_rules, kAny, kKept, "NAME=FORMAT,...",
@@ -262,7 +266,8 @@ void put(E& to, const json& value, const Place& at) {
   }
   refuse(at.where, value, "one of " + names);
 }
-void put(std::optional<DType>& to, const json& value, const Place& at) {
+template <typename E>
+void put(std::optional<E>& to, const json& value, const Place& at) {
   put(to.emplace(), value, at);
 }
 
@@ -298,7 +303,8 @@ template <typename E>
 requires std::is_enum_v<E> json get(E value) {
   return word_of(value);
 }
-json get(const std::optional<DType>& value) {
+template <typename E>
+json get(const std::optional<E>& value) {
   return value ? json(word_of(*value)) : json();
 }
 

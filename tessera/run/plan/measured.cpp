@@ -66,6 +66,7 @@ MeasuredRun read_measured_run(const std::filesystem::path& folder) {
     throw InputError("{}: expected the settings of a run, with keys 'config' and 'model'", where);
   MeasuredRun run;
   apply_json(run.config, stored["config"], where);
+  run.config.given = {"global_batch"};  // the file holds every setting, whether a user gave it or not
   run.model = models::parse_llama_config(stored["model"], where);
   const std::vector<StepMetrics> steps = read_metrics(directory.metrics());
   run.steps = static_cast<std::int64_t>(steps.size());

@@ -12,7 +12,7 @@
 namespace tessera::run {
 namespace {
 
-constexpr std::array<std::string_view, 27> kSettings{"model",
+constexpr std::array<std::string_view, 29> kSettings{"model",
                                                      "ranks",
                                                      "tp",
                                                      "gtp",
@@ -24,6 +24,8 @@ constexpr std::array<std::string_view, 27> kSettings{"model",
                                                      "grad_wire",
                                                      "wire_format",
                                                      "wire_rules",
+                                                     "wire_format_backward",
+                                                     "wire_rules_backward",
                                                      "gemm_format",
                                                      "gemm_rules",
                                                      "fp8_scaling",

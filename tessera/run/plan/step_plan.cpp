@@ -57,6 +57,28 @@ schedule::Trace trace_of(const PlanRequest& request, const StepPlan& step) {
   return predict::llama_trace(request.model, options);
 }
 
+// What a run records of this step where backward passes read copies of weights: they are consumed in their weights'
+// place, and published behind them.
+schedule::Trace with_copies(const schedule::Trace& trace, const StepPlan& step) {
+  schedule::Trace result;
+  for (schedule::Event event : trace) {
+    const bool is_use = event.kind == schedule::EventKind::consume || event.kind == schedule::EventKind::release;
+    const schedule::ParameterId copy =
+        event.parameter < 0 ? schedule::kNoParameter : step.parameters[static_cast<std::size_t>(event.parameter)].copy;
+    if (copy < 0) {
+      result.push_back(std::move(event));
+    } else if (is_use) {
+      if (event.pass == schedule::Pass::backward) event.parameter = copy;
+      result.push_back(std::move(event));
+    } else {
+      result.push_back(event);
+      event.parameter = copy;
+      if (event.kind == schedule::EventKind::publish) result.push_back(std::move(event));
+    }
+  }
+  return result;
+}
+
 // Everything but the arenas.
 MemoryUse lasting_memory(const PlanRequest& request, const StepPlan& step) {
   const shard::ParameterTypes types = types_of(request.config);
@@ -122,7 +144,14 @@ TrainConfig resolve_plan_config(TrainConfig config, const models::LlamaConfig& m
   const std::int64_t part = config.tp * config.gtp;
   const std::int64_t replicas = config.dp > 0 ? config.dp : std::max<std::int64_t>(1, config.ranks / part);
   if (!config.given.contains("global_batch")) config.global_batch = config.micro_batch * config.gtp * replicas;
-  return resolve_model(resolve_ranks(std::move(config), std::nullopt), model);
+  config = resolve_model(resolve_ranks(std::move(config), std::nullopt), model);
+  for (const auto& [name, formats] : weight_formats(config, model))
+    if (formats.has_copy)
+      throw InputError(
+          "--wire-format-backward: '{}' is gathered in other planes by backward passes (which mxfp8 products of mxfp8 "
+          "weights also need): expected one format for both passes, no other steps can be planned without a run",
+          name);
+  return config;
 }
 
 StepPlan plan_step(const PlanRequest& request) {
@@ -169,9 +198,10 @@ void check_budgets(const TrainConfig& config, const models::LlamaConfig& model) 
   request.coalesce_bytes = parse_byte_size(config.coalesce, "--coalesce");
   if (!request.gather_budget && !request.reduce_budget) return;
   StepPlan step;
-  step.parameters = planned_parameters(model, types_of(config), mesh_of(config), config.sequence_parallel,
-                                       embedding_reads(config), wire_policy(config), product_policy(config));
-  const schedule::Trace trace = trace_of(request, step);
+  step.parameters =
+      planned_parameters(model, types_of(config), mesh_of(config), config.sequence_parallel, embedding_reads(config),
+                         wire_policy(config), product_policy(config), backward_policy(config));
+  const schedule::Trace trace = with_copies(trace_of(request, step), step);
   const auto check = [&](const char* flag, const Budget& gather, const Budget& reduce) {
     try {
       schedule::plan(trace, sizes_of(step),

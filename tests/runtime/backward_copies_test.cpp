@@ -1,0 +1,96 @@
+// Copies of weights for backward passes: parameters of their own behind the weights, which nobody but the runtime
+// names.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/local/world.h"
+#include "tessera/runtime/runtime.h"
+
+namespace tessera::runtime {
+namespace {
+
+using quant::Format;
+using schedule::Pass;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+shard::ParameterSpec matrix_named(const std::string& name) {
+  return {.name = name, .dims = {40, 32}, .compute = layout::replicated({40, 32}, 1)};
+}
+
+RuntimeOptions forward_and_backward(Format forward, Format backward) {
+  return {.wire = {.format = forward, .rules = {{"plain", Format::bf16}}},
+          .wire_backward = {{.format = backward, .rules = {{"plain", Format::bf16}}}}};
+}
+
+// On three gtp ranks.
+template <typename Body>
+void with_runtime(const RuntimeOptions& options, Body body) {
+  comm::run_local(3, {}, [&](comm::World& world) {
+    shard::Parallel parallel = shard::make_parallel(world, 1, 3, 1, /*with_casts=*/true);
+    Runtime runtime(parallel, {.model = quant::DType::bf16}, options);
+    for (const char* name : {"second", "plain", "first"}) runtime.add(matrix_named(name));
+    body(runtime);
+  });
+}
+
+TEST(BackwardCopies, StandBehindAllWeights) {
+  with_runtime(forward_and_backward(Format::nvfp4, Format::mxfp8), [](Runtime& runtime) {
+    runtime.add_backward_copies();
+    EXPECT_EQ(runtime.weights(), 3);
+    EXPECT_EQ(runtime.size(), 5);
+    EXPECT_EQ(runtime.backward_copy(0), 3);
+    EXPECT_EQ(runtime.backward_copy(1), schedule::kNoParameter);
+    EXPECT_EQ(runtime.backward_copy(2), 4);
+    EXPECT_EQ(runtime.parameter(4).spec.name, "first (backward)");
+    EXPECT_THAT(runtime.by_name(), ElementsAre(2, 1, 0));
+    EXPECT_THAT(runtime.by_first_use(), ElementsAre(0, 1, 2));
+    EXPECT_EQ(runtime.sizes().size(), 5U);
+    const shard::ShardedParameter& copy = runtime.parameter(3);
+    EXPECT_EQ(copy.master.size() + copy.main_grad.size(), 0U);
+    EXPECT_EQ(copy.local_storage, runtime.parameter(0).local_storage);
+  });
+}
+
+TEST(BackwardCopies, AreReadInBackwardPassesAndPublishedWithTheirWeights) {
+  with_runtime(forward_and_backward(Format::mxfp8, Format::fp8), [](Runtime& runtime) {
+    runtime.add_backward_copies();
+    for (schedule::ParameterId id = 0; id < runtime.weights(); ++id) runtime.publish(id);
+    EXPECT_EQ(runtime.parameter(3).version, 1);
+    for (int step = 0; step < 3; ++step) {
+      runtime.begin_step(schedule::StepKind::train, 1);
+      runtime.begin_microbatch();
+      for (const Pass pass : {Pass::forward, Pass::recompute, Pass::backward}) {
+        runtime.consume(0, pass);
+        runtime.release(0, pass);
+      }
+      runtime.end_microbatch();
+      runtime.end_step();
+      runtime.publish(0);
+      std::vector<schedule::ParameterId> used;
+      for (const schedule::Event& event : runtime.trace())
+        if (event.kind != schedule::EventKind::release) used.push_back(event.parameter);
+      EXPECT_THAT(used, ElementsAre(0, 0, 3, 0, 3));
+      EXPECT_THAT(runtime.by_first_use(), ElementsAre(0, 1, 2));
+      EXPECT_EQ(runtime.parameter(3).version, step + 2);
+    }
+    EXPECT_NE(runtime.schedule(schedule::StepKind::train, 1), nullptr);
+  });
+}
+
+TEST(BackwardCopies, AreAddedOnceAndInTime) {
+  with_runtime(forward_and_backward(Format::mxfp8, Format::fp8), [](Runtime& runtime) {
+    EXPECT_THAT([&] { runtime.begin_step(schedule::StepKind::train, 1); },
+                ThrowsMessage<Error>(HasSubstr("'second' has another format in backward passes")));
+    runtime.add_backward_copies();
+    EXPECT_THAT([&] { runtime.add_backward_copies(); }, ThrowsMessage<Error>(HasSubstr("added twice")));
+    EXPECT_THAT([&] { runtime.add(matrix_named("late")); },
+                ThrowsMessage<Error>(HasSubstr("after the backward copies")));
+    EXPECT_THAT([&] { runtime.publish(4); }, ThrowsMessage<Error>(HasSubstr("weight 4 of 3")));
+  });
+}
+
+}  // namespace
+}  // namespace tessera::runtime
