@@ -21,6 +21,7 @@ TEST_P(ReplayOnMesh, RepeatedStepsCountVersionsAndKeepWhatIsGatheredAhead) {
         runtime.begin_step(schedule::StepKind::train, 2);
         EXPECT_TRUE(runtime.can_be_graph());
         runtime.repeat_step();
+        runtime.settle();  // a graph waits for what was gathered ahead of it
         if (!zero) model.write_updates();
         runtime.launched({}, {.gathered_bytes = in_graph});
         return runtime.finish(runtime.pending()).gathered_bytes;
