@@ -7,6 +7,18 @@
 #include "tessera/quant/cuda_table.h"
 
 namespace tessera::nn {
+namespace {
+
+// A buffer of the device with these values.
+template <typename T>
+base::Buffer buffer_of(const std::vector<T>& values, base::Device device) {
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
+  base::Buffer buffer(bytes.size(), device);
+  base::copy_bytes(buffer.data(), bytes.data(), bytes.size());
+  return buffer;
+}
+
+}  // namespace
 
 int DelayedScales::add(std::string name, quant::Element element) {
   TESSERA_CHECK(numbers_.size() == 0, "a matrix of delayed scaling is added after one was used");
@@ -17,21 +29,11 @@ int DelayedScales::add(std::string name, quant::Element element) {
 
 void DelayedScales::prepare() {
   if (numbers_.size() > 0 || size() == 0) return;
-  element_codes_ = base::Buffer(elements_.size() * sizeof(quant::Element), device_);
-  base::copy_bytes(element_codes_.data(), elements_.data(), element_codes_.size());
+  element_codes_ = buffer_of(elements_, device_);
   std::vector<float> start(static_cast<std::size_t>(values()), 0);
   std::fill(start.end() - size(), start.end(), 1.0F);
-  numbers_ = base::Buffer(start.size() * sizeof(float), device_);
-  inverses_ = base::Buffer(elements_.size() * kInverseStride * sizeof(float), device_);
-  write(start);
-}
-
-void DelayedScales::write(std::span<const float> state) {
-  std::vector<float> inverses(elements_.size() * kInverseStride, 0);
-  for (std::size_t i = 0; i < elements_.size(); ++i)
-    inverses[i * kInverseStride] = 1.0F / state[state.size() - elements_.size() + i];
-  base::copy_bytes(numbers_.data(), state.data(), numbers_.size());
-  base::copy_bytes(inverses_.data(), inverses.data(), inverses_.size());
+  numbers_ = buffer_of(start, device_);
+  inverses_ = buffer_of(std::vector<float>(elements_.size() * kInverseStride, 1.0F), device_);
 }
 
 ops::WholeScale DelayedScales::scale(int number) {
@@ -71,7 +73,7 @@ void DelayedScales::update(std::int32_t* counts, base::CudaStream stream) {
 std::vector<float> DelayedScales::state() {
   prepare();
   std::vector<float> result(static_cast<std::size_t>(values()));
-  base::copy_bytes(result.data(), numbers_.data(), result.size() * sizeof(float));
+  base::copy_bytes(result.data(), numbers_.data(), numbers_.size());
   return result;
 }
 
@@ -80,7 +82,13 @@ void DelayedScales::set_state(std::span<const float> state) {
     throw InputError("delayed scaling: got a state of {} numbers, expected {} for {} matrices and {} steps",
                      state.size(), values(), size(), options_.history);
   prepare();
-  if (size() > 0) write(state);
+  if (size() > 0) {
+    std::vector<float> inverses(elements_.size() * kInverseStride, 1.0F);
+    for (std::size_t i = 0; i < elements_.size(); ++i)
+      inverses[i * kInverseStride] = 1.0F / state[state.size() - elements_.size() + i];
+    base::copy_bytes(numbers_.data(), state.data(), numbers_.size());
+    base::copy_bytes(inverses_.data(), inverses.data(), inverses_.size());
+  }
   set_known();
 }
 

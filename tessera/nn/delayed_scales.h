@@ -61,7 +61,6 @@ class DelayedScales {
 
  private:
   void prepare();
-  void write(std::span<const float> state);
   std::int64_t values() const { return (options_.history + 1) * size(); }
   float* history() { return numbers_.as<float>().data(); }
   float* multipliers() { return history() + options_.history * size(); }

@@ -47,7 +47,8 @@ struct WeightView {
     quant::DType type = quant::DType::fp32;
   };
   std::array<Plane, shard::kMostPlanes> planes;  // as many as the parameter has; one for an encoded weight, unpacked
-  // Of an encoded weight that is not unpacked, since its products read it as it is; and its encoding.
+  // The stored matrix of an encoded weight that its products read as it is, without unpacking, and its encoding. Else
+  // none.
   std::optional<quant::Quantized> encoded;
   quant::Encoding encoding;
   const Plane& weight() const { return planes.front(); }

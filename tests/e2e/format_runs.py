@@ -30,6 +30,18 @@ class FormatRuns:
         tessera(*self.flags(name, mesh, wire, "--steps", steps, *more))
         return bits(self.folder / name)
 
+    def check_resumed(self, name, wire, *flags):
+        """A run that goes on from its second step on another mesh has the bits of the whole run. Returns its folder and the whole."""
+        whole = self.train(f"whole-{name}", (1, 2, 1), wire, *flags)
+        self.train(f"part-{name}", (1, 3, 1), wire, "--schedule-steps", STEPS, *flags, steps=2)
+        out = self.folder / f"rest-{name}"
+        tessera("train", "--resume", self.folder / f"part-{name}" / "checkpoints" / "step-00000002", "--gtp", 4, "--steps", STEPS,
+                "--out", out)
+        rest = bits(out)
+        self.assertEqual(whole["tensors"], rest["tensors"], name)
+        self.assertEqual(whole["steps"][2:], rest["steps"], name)
+        return out, whole
+
     def refused(self, *more, expect, wire="mxfp8", mesh=(1, 2, 1), **options):
         result = run(*self.flags("refused", mesh, wire, "--steps", 1, *more, **options))
         self.assertEqual(2, result.returncode, result.stderr)

@@ -5,7 +5,7 @@ import json
 import unittest
 
 from format_runs import FORMATS, POISON, STEPS, FormatRuns
-from program import bits, metrics, run, tessera
+from program import metrics, run, tessera
 from summary import run_cases
 
 # Of one element on the wire, scales of edge tiles and the number of a whole matrix included.
@@ -44,15 +44,8 @@ class Formats(FormatRuns, unittest.TestCase):
 
     def test_a_run_with_a_backward_format_resumes_alike(self):
         flags = ("--wire-format-backward", "mxfp8", "--wire-rules-backward", "layers.1.mlp.*=fp8")
-        whole = self.train("whole-backward", (1, 2, 1), "nvfp4", *flags)
+        out, whole = self.check_resumed("backward", "nvfp4", *flags)
         self.assertNotEqual(whole, self.train("whole-forward", (1, 2, 1), "nvfp4"))
-        self.train("part-backward", (1, 3, 1), "nvfp4", "--schedule-steps", STEPS, *flags, steps=2)
-        out = self.folder / "rest-backward"
-        tessera("train", "--resume", self.folder / "part-backward" / "checkpoints" / "step-00000002", "--gtp", 4, "--steps", STEPS,
-                "--out", out)
-        rest = bits(out)
-        self.assertEqual(whole["tensors"], rest["tensors"])
-        self.assertEqual(whole["steps"][2:], rest["steps"])
         self.assertEqual({"bf16", "fp8", "mxfp8", "nvfp4"}, set(metrics(out)[-1]["gathered_by_format"]))
 
     def test_bytes_of_both_passes_are_counted_in_their_formats(self):
@@ -82,14 +75,7 @@ class Formats(FormatRuns, unittest.TestCase):
 
     def test_a_resumed_run_and_another_mesh_go_on_alike(self):
         for wire in FORMATS:
-            whole = self.train(f"whole-{wire}", (1, 2, 1), wire)
-            self.train(f"part-{wire}", (1, 3, 1), wire, "--schedule-steps", STEPS, steps=2)
-            out = self.folder / f"rest-{wire}"
-            tessera("train", "--resume", self.folder / f"part-{wire}" / "checkpoints" / "step-00000002", "--gtp", 4, "--steps",
-                    STEPS, "--out", out)
-            rest = bits(out)
-            self.assertEqual(whole["tensors"], rest["tensors"], wire)
-            self.assertEqual(whole["steps"][2:], rest["steps"], wire)
+            self.check_resumed(wire, wire)
 
     def test_a_run_goes_on_in_another_format(self):
         self.train("before", (1, 2, 1), "mxfp8", "--schedule-steps", STEPS, steps=2)

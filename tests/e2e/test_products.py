@@ -5,7 +5,7 @@ import json
 import unittest
 
 from format_runs import FORMATS, POISON, STEPS, FormatRuns
-from program import bits, metrics, tessera
+from program import metrics, tessera
 from summary import run_cases
 
 # Formats of products with formats of weights on the wire: the weight as it travels, unpacked and quantized again, or bf16.
@@ -59,7 +59,7 @@ class Products(FormatRuns, unittest.TestCase):
         for product, steps in losses.items():
             self.assertLess(steps[-1][1], steps[0][1], product)
             self.assertLess(abs(steps[-1][1] - losses["bf16"][-1][1]), 0.03, product)
-        # Of a history of one step the greatest amax is the newest.
+        # With a history of one step the greatest amax is the newest one.
         self.assertEqual(losses[("--fp8-history", 1)], losses.pop(("--fp8-amax", "newest")))
         self.assertEqual(len(losses), len({str(steps) for steps in losses.values()}))
 
@@ -75,15 +75,7 @@ class Products(FormatRuns, unittest.TestCase):
 
     def test_a_resumed_run_goes_on_alike(self):
         for product, wire, more in (("fp8", "fp8", ()), ("fp8", "fp8", CURRENT), ("fp8_block", "fp8", ()), ("mxfp8", "mxfp8", ())):
-            name = f"{product}-{len(more)}"
-            whole = self.products(f"whole-{name}", (1, 2, 1), product, wire, *more)
-            self.products(f"part-{name}", (1, 3, 1), product, wire, "--schedule-steps", STEPS, *more, steps=2)
-            out = self.folder / f"rest-{name}"
-            tessera("train", "--resume", self.folder / f"part-{name}" / "checkpoints" / "step-00000002", "--gtp", 4, "--steps",
-                    STEPS, "--out", out)
-            rest = bits(out)
-            self.assertEqual(whole["tensors"], rest["tensors"], name)
-            self.assertEqual(whole["steps"][2:], rest["steps"], name)
+            self.check_resumed(f"{product}-{len(more)}", wire, "--gemm-format", product, *more)
 
     def test_a_history_of_other_matrices_begins_again(self):
         self.products("before", (1, 2, 1), "fp8", "fp8", "--schedule-steps", STEPS, steps=2)

@@ -172,7 +172,7 @@ TEST(Replay, ARankThatDiffersAloneEndsTheRunWithTheFirstDifferingEvent) {
   }
 }
 
-// Of every plane and every gradient of every use.
+// Every plane and every gradient lies at the same place in each step, for every use.
 TEST(Replay, BuffersKeepTheirAddressesOver100Steps) {
   run({1, 2, 2}, {.gather_budget = schedule::kMinimum}, [](Model& model) {
     const auto step = [&] {

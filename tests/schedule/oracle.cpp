@@ -114,14 +114,14 @@ class Machine {
     }
     return true;
   }
-  // Of what arrives.
+  // The bytes that arrive.
   template <typename Visit>
   bool each_gathered(const State& state, int item, Visit visit) const {
     const Residency& it = schedule_.residencies[at(item)];
     return each_byte(schedule_.gather_units[at(it.unit)], sizes_, &ParameterSize::gathered, it.offset,
                      schedule_.gather_bytes[at(it.unit)], state.weights.size(), visit);
   }
-  // Of what is used.
+  // The bytes that are used.
   template <typename Visit>
   bool each_weight(const State& state, int item, Visit visit) const {
     const Residency& it = schedule_.residencies[at(item)];

@@ -62,7 +62,7 @@ void sort_by_issue(std::vector<Item>& items) {
   std::ranges::stable_sort(items, {}, &Item::issue);
 }
 
-// Of a residency that is unpacked, if there is one.
+// Chooses a residency that is unpacked, if there is one.
 void mutate_unpacking(Schedule& schedule, Mutation mutation, Random& random) {
   std::vector<Residency*> all;
   for (Residency& it : schedule.residencies)
