@@ -77,6 +77,10 @@ TEST(OverlappingTileGrid, IsNoneWherePartsMeetInsideATile) {
   EXPECT_FALSE(overlapping_tile_grid(layout, home, {.rows = 8, .cols = 8}));
   const Layout shorter = rows_by_rank({6, 8}, {{{0, 4}}, {{0, 3}, {4, 6}}});
   EXPECT_FALSE(overlapping_tile_grid(shorter, unique_home(shorter), {.rows = 4, .cols = 8}));  // ends inside
+  const Layout inside = rows_by_rank({12, 8}, {{{0, 8}}, {{2, 6}, {8, 12}}});  // as many rows as a tile, of two tiles
+  EXPECT_FALSE(overlapping_tile_grid(inside, unique_home(inside), {.rows = 4, .cols = 8}));
+  const Layout part = rows_by_rank({8, 8}, {{{0, 4}}, {{4, 8}, {0, 3}}});  // the first rows of a tile
+  EXPECT_FALSE(overlapping_tile_grid(part, unique_home(part), {.rows = 4, .cols = 8}));
   const Layout columns = cut_cols({4, 8}, 2);
   EXPECT_FALSE(overlapping_tile_grid(columns, columns, {.rows = 2, .cols = 2}));
 }

@@ -42,5 +42,20 @@ TEST(Format, ColumnwiseTilesLieAlongTheColumns) {
   EXPECT_THROW(columnwise_encoding(Format::bf16), Error);
 }
 
+TEST(Formats, OfRowsOfActivationsAndGradients) {
+  EXPECT_EQ(input_encoding(Format::fp8), weight_encoding(Format::fp8));
+  EXPECT_EQ(input_encoding(Format::fp8_block).tile, (ScaleTile{1, 128}));
+  EXPECT_EQ(input_encoding(Format::mxfp8), weight_encoding(Format::mxfp8));
+  EXPECT_EQ(input_encoding(Format::nvfp4).tile, (ScaleTile{1, 16}));
+  for (const Format format : {Format::fp8, Format::fp8_block, Format::mxfp8, Format::nvfp4}) {
+    EXPECT_EQ(gradient_encoding(format, Fp8Recipe::e4m3), input_encoding(format));
+    Encoding expected = input_encoding(format);
+    if (format == Format::fp8) expected.element = Element::e5m2;
+    EXPECT_EQ(gradient_encoding(format, Fp8Recipe::hybrid), expected);
+  }
+  EXPECT_THROW(input_encoding(Format::bf16), Error);
+  EXPECT_THROW(gradient_encoding(Format::bf16, Fp8Recipe::hybrid), Error);
+}
+
 }  // namespace
 }  // namespace tessera::quant

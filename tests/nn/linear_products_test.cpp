@@ -1,0 +1,100 @@
+// What products in number formats are made of, on tensor-parallel ranks that have parts of one matrix.
+#include "tessera/nn/linear_products.h"
+
+#include <ATen/ops/full.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/local/world.h"
+
+namespace tessera::nn {
+namespace {
+using quant::Format;
+
+// Calls use(context, weight) inside a microbatch of a step on each of two tp ranks.
+void on_two_ranks(Format product, DelayedScales* (*scales_of)(Context& context),
+                  const std::function<void(Context& context, const Weight& weight)>& use) {
+  comm::run_local(2, {}, [&](comm::World& world) {
+    shard::Parallel parallel = shard::make_parallel(world, 2, 1, 1, /*with_casts=*/true);
+    runtime::Runtime runtime(parallel, {.model = quant::DType::bf16});
+    const schedule::ParameterId id =
+        runtime.add({.name = "weight", .dims = {32, 16}, .compute = layout::cut_rows({32, 16}, {{"all", 32}}, 2)});
+    Context context{.runtime = runtime, .sequence_parallel = true};
+    context.scales = scales_of(context);
+    Weight weight{.id = id, .rows = 16, .cols = 16, .product = product};
+    add_scales(context, weight);
+    runtime.begin_step(schedule::StepKind::train, 1);
+    runtime.begin_microbatch();
+    use(context, weight);
+    runtime.end_microbatch();
+    runtime.end_step();
+  });
+}
+
+// Each rank's own part is constant: 1 on the first, 4 on the second.
+at::Tensor part_of(const Context& context) {
+  return at::full({16, 16}, context.tp_rank() == 0 ? 1.0 : 4.0, at::TensorOptions(at::kBFloat16));
+}
+
+std::size_t messages(const Context& context) {
+  return static_cast<std::size_t>(std::ranges::count(context.runtime.trace(), schedule::EventKind::comm,
+                                                     [](const schedule::Event& event) { return event.kind; }));
+}
+
+// 1/3 of the greatest E4M3 number would be another code if the first rank scaled by its own amax.
+TEST(Factors, OfColumnsOfOneMatrixShareAScale) {
+  on_two_ranks(
+      Format::fp8, [](Context&) -> DelayedScales* { return nullptr; },
+      [](Context& context, const Weight& weight) {
+        at::Tensor part = part_of(context);
+        part[0][0] = 0.3;
+        const Factor factor =
+            factor_of_columns(context, weight, Role::input, part, schedule::Pass::forward, ops::Sides::rows);
+        const quant::Encoding encoding = quant::input_encoding(Format::fp8);
+        const ops::WholeScale shared = ops::whole_scale(encoding, at::full({1}, 4.0, at::kFloat));
+        const at::Tensor expected = ops::quantize(part, encoding, ops::Sides::rows, shared).rows.values;
+        EXPECT_TRUE(factor.operands.rows.values.equal(expected));
+        EXPECT_EQ(messages(context), 1u);
+      });
+}
+
+// Before a step is known, matrices are scaled by their own amaxes, together too, and no later step has such a message.
+TEST(Factors, OfTheFirstStepOfDelayedScalingLeaveNoEvent) {
+  static thread_local std::unique_ptr<DelayedScales> scales;
+  on_two_ranks(
+      Format::fp8,
+      [](Context& context) {
+        scales = std::make_unique<DelayedScales>(context.products, base::Device{});
+        return scales.get();
+      },
+      [](Context& context, const Weight& weight) {
+        const Factor factor = factor_of_columns(context, weight, Role::gradient, part_of(context),
+                                                schedule::Pass::backward, ops::Sides::rows);
+        EXPECT_EQ(messages(context), 0u);
+        EXPECT_EQ(scales->found()[static_cast<std::size_t>(weight.gradient_scale)], context.tp_rank() == 0 ? 1 : 4);
+        EXPECT_EQ(factor.operands.rows.values[0][0].item<float>(), context.tp_rank() == 0 ? 1 : 4);
+      });
+}
+
+TEST(DelayedScales, GoOnFromTheirState) {
+  const ProductOptions options{.history = 3};
+  DelayedScales first(options, {}), second(options, {});
+  for (DelayedScales* scales : {&first, &second}) scales->add("a", quant::Element::e4m3);
+  EXPECT_FALSE(first.are_known());
+  *first.amax(0) = 7;
+  first.update(nullptr, nullptr);
+  first.set_known();
+  second.set_state(first.state());
+  EXPECT_TRUE(second.are_known());
+  EXPECT_EQ(second.state(), first.state());
+  EXPECT_EQ(second.scale(0).multiplier.item<float>(), 64);
+  EXPECT_EQ(second.scale(0).inverse.item<float>(), 1.0F / 64);
+  EXPECT_THROW(second.set_state(std::vector<float>(5)), InputError);
+}
+
+}  // namespace
+}  // namespace tessera::nn
