@@ -29,7 +29,21 @@ shard::DistributedCast& WeightCast::encoder_of(const std::vector<schedule::Param
   return *encoder.cast;
 }
 
-void WeightCast::cast(std::span<const schedule::ParameterId> ids) {
+std::vector<float*> WeightCast::places_of_amaxes(std::span<const schedule::ParameterId> ids) {
+  std::vector<schedule::ParameterId> encoded;
+  for (const schedule::ParameterId id : ids)
+    if (runtime_.parameter(id).spec.encoding) encoded.push_back(id);
+  if (encoded.empty()) return {};
+  const std::span<float> amaxes = encoder_of(encoded).clear_amaxes();
+  if (amaxes.empty()) return {};
+  std::vector<float*> places;
+  auto next = amaxes.begin();
+  for (const schedule::ParameterId id : ids)
+    places.push_back(runtime_.parameter(id).spec.encoding ? &*next++ : nullptr);
+  return places;
+}
+
+void WeightCast::cast(std::span<const schedule::ParameterId> ids, bool has_amaxes) {
   shard::Parallel& parallel = runtime_.parallel();
   std::vector<schedule::ParameterId> encoded;
   for (const schedule::ParameterId id : ids) {
@@ -46,7 +60,7 @@ void WeightCast::cast(std::span<const schedule::ParameterId> ids) {
   }
   if (encoded.empty()) return;
   shard::DistributedCast& encoder = encoder_of(encoded);
-  encoder.compute_amax();
+  if (!has_amaxes) encoder.compute_amax();
   if (encoder.needs_reduction()) runtime_.reduce_amaxes(encoder.shared_amaxes());
   encoder.cast();
 }

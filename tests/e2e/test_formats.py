@@ -5,7 +5,7 @@ import json
 import unittest
 
 from format_runs import FORMATS, POISON, STEPS, FormatRuns
-from program import bits, metrics, tessera
+from program import bits, metrics, run, tessera
 from summary import run_cases
 
 # Of one element on the wire, scales of edge tiles and the number of a whole matrix included.
