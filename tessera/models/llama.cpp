@@ -52,8 +52,8 @@ nn::Block Llama::make_block(const LlamaBlockIds& ids) {
   nn::Block block;
   block.qkv = {.weight = weight(ids.qkv, Cut::rows), .norm = norm(ids.attention_norm)};
   block.attention_output = {.weight = weight(ids.attention_output, Cut::cols)};
-  block.gate_up = {.weight = weight(ids.gate_up, Cut::rows), .norm = norm(ids.mlp_norm)};
-  block.down = {.weight = weight(ids.down, Cut::cols), .activation = nn::Activation::swiglu};
+  block.feed_forward.gate_up = {.weight = weight(ids.gate_up, Cut::rows), .norm = norm(ids.mlp_norm)};
+  block.feed_forward.down = {.weight = weight(ids.down, Cut::cols)};
 
   block.heads = {.q_heads = part.q.size(), .kv_heads = part.kv.size(), .head_dim = config_.head_dim, .kv_of_q = {}};
   const std::int64_t group = config_.num_heads / config_.num_kv_heads;

@@ -15,8 +15,8 @@ Stream run_block(Context& context, const Block& block, const Stream& stream, con
   const NormedLinear qkv = column_linear(context, block.qkv, stream.h, stream.residual, count);
   const at::Tensor attended = attention(context, qkv.y, block.heads, tokens, rope);
   const at::Tensor output = row_linear(context, block.attention_output, attended);
-  const NormedLinear gate_up = column_linear(context, block.gate_up, output, qkv.sum, count);
-  return {row_linear(context, block.down, gate_up.y), gate_up.sum};
+  const NormedLinear fed = feed_forward(context, block.feed_forward, output, qkv.sum, count);
+  return {fed.y, fed.sum};
 }
 
 struct BlockCall : torch::CustomClassHolder {

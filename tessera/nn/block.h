@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/nn/attention.h"
+#include "tessera/nn/feed_forward.h"
 #include "tessera/nn/linear.h"
 
 namespace tessera::nn {
@@ -11,8 +12,7 @@ struct Block {
   ColumnLinear qkv;  // with the attention norm
   AttentionHeads heads;
   RowLinear attention_output;
-  ColumnLinear gate_up;  // with the feed-forward norm
-  RowLinear down;
+  FeedForward feed_forward;
   Recompute recompute = Recompute::none;
 };
 // The residual stream is carried as (h, residual) with value h + residual: the addition is fused into the next norm.

@@ -6,6 +6,9 @@
 
 namespace tessera::nn {
 
+// Which tokens the tensors of a call have: all of the microbatch, or the tp rank's own (split by sequence parallelism).
+enum class Tokens : std::uint8_t { all, own };
+
 // One thread. `runtime` outlives every module and every graph made with it.
 struct Context {
   runtime::Runtime& runtime;

@@ -3,7 +3,6 @@
 #include "tessera/nn/collectives.h"
 #include "tessera/nn/linear_products.h"
 #include "tessera/nn/stash.h"
-#include "tessera/ops/swiglu.h"
 
 namespace tessera::nn {
 namespace {
@@ -13,23 +12,14 @@ class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const std::optional<at::Tensor>& residual,
                                Context* context, const ColumnLinear* linear, std::int64_t tokens, bool kept) {
     ctx->set_materialize_grads(false);
-    ops::RmsNorm normed{.y = x};
-    if (linear->norm) normed = norm_forward(*context, *linear->norm, x, residual.value_or(at::Tensor()));
-    const Weight& weight = linear->weight;
-    const bool keep_columns = kept && keeps_columns(*context, weight, Tokens::own);
-    const Factor input = factor_of_tokens(*context, weight, Role::input, normed.y, tokens, context->pass,
-                                          keep_columns ? ops::Sides::both : ops::Sides::rows);
-    const at::Tensor y = fprop(*context, weight, input);
-    const bool keep_input = !keep_columns && (!linear->norm || context->policy != Recompute::selective);
-    const KeptColumns columns = kept_columns(input);
-    const variable_list saved{keep_input ? normed.y : at::Tensor(), normed.sum, normed.rstd};
-    ctx->save_for_backward({saved[0], saved[1], saved[2], columns.data, columns.scales});
-    stash(ctx, *context, kept, saved, Tokens::own, bytes_of_columns(input));
+    const ColumnForward column = column_forward(*context, *linear, x, residual.value_or(at::Tensor()), tokens, kept);
+    ctx->save_for_backward(column.saved);
+    stash(ctx, *context, kept, column.stashed, Tokens::own);
     ctx->saved_data["residual"] = residual.has_value();
     ctx->saved_data["tokens"] = tokens;
     save_pointer(ctx, "context", context);
     save_pointer(ctx, "linear", linear);
-    return {y, normed.sum};
+    return {column.result.y, column.result.sum};
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
@@ -37,23 +27,10 @@ class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
     auto& context = *saved_pointer<Context>(ctx, "context");
     auto& linear = *saved_pointer<const ColumnLinear>(ctx, "linear");
     fetch(ctx, context);
-    const std::int64_t tokens = ctx->saved_data["tokens"].toInt();
-    const auto input = [&] {
-      if (saved[3].defined()) return factor_of_kept(context, linear.weight, {saved[3], saved[4]}, tokens);
-      const at::Tensor own = saved[0].defined() ? saved[0] : normed_again(context, *linear.norm, saved[1], saved[2]);
-      return factor_of_tokens(context, linear.weight, Role::input, own, tokens, schedule::Pass::backward,
-                              ops::Sides::columns);
-    };
-    const at::Tensor part = linear_backward(context, linear.weight, gradients[0], input());
-    at::Tensor dx = leave_tp(context, part, schedule::Pass::backward);
-    if (linear.norm) dx = norm_backward(context, *linear.norm, dx, gradients[1], saved[1], saved[2]);
+    const Factor dy = factor_of_columns(context, linear.weight, Role::gradient, gradients[0], schedule::Pass::backward,
+                                        ops::Sides::both);
+    at::Tensor dx = column_backward(context, linear, {dy, gradients[1]}, saved, ctx->saved_data["tokens"].toInt());
     return {dx, ctx->saved_data["residual"].toBool() ? dx : at::Tensor(), {}, {}, {}, {}};
-  }
-
- private:
-  static at::Tensor normed_again(Context& context, const Norm& norm, const at::Tensor& sum, const at::Tensor& rstd) {
-    ConsumedWeight weight(context, norm.weight, schedule::Pass::recompute);
-    return ops::rms_norm_apply(sum, rstd, weight.tensor());
   }
 };
 
@@ -61,56 +38,80 @@ class RowFunction : public torch::autograd::Function<RowFunction> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, Context* context, const RowLinear* linear,
                             bool kept) {
-    const bool activated = linear->activation == Activation::swiglu;
-    const at::Tensor input = activated ? ops::swiglu_forward(x) : x;
     const Weight& weight = linear->weight;
-    const bool keep_columns = kept && keeps_columns(*context, weight, Tokens::all);
-    const Factor factor = factor_of_columns(*context, weight, Role::input, input, context->pass,
-                                            keep_columns ? ops::Sides::both : ops::Sides::rows);
-    at::Tensor y = leave_tp(*context, fprop(*context, weight, factor), context->pass);
-    const bool keep_input = activated && !keep_columns && context->policy != Recompute::selective;
-    const KeptColumns columns = kept_columns(factor);
-    const variable_list saved{x, keep_input ? input : at::Tensor()};
-    ctx->save_for_backward({saved[0], saved[1], columns.data, columns.scales});
-    stash(ctx, *context, kept, saved, Tokens::all, bytes_of_columns(factor));
+    const ops::Sides sides = kept && keeps_columns(*context, weight, Tokens::all) ? ops::Sides::both : ops::Sides::rows;
+    const Factor input = factor_of_columns(*context, weight, Role::input, x, context->pass, sides);
+    at::Tensor y = leave_tp(*context, fprop(*context, weight, input), context->pass);
+    const KeptColumns columns = kept_columns(input);
+    ctx->save_for_backward({x, columns.data, columns.scales});
+    stash(ctx, *context, kept, kept_bytes({x}) + bytes_of_columns(input), Tokens::all);
     save_pointer(ctx, "context", context);
     save_pointer(ctx, "linear", linear);
     return y;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    constexpr auto kPass = schedule::Pass::backward;
     const variable_list saved = ctx->get_saved_variables();
     auto& context = *saved_pointer<Context>(ctx, "context");
-    auto& linear = *saved_pointer<const RowLinear>(ctx, "linear");
+    const Weight& weight = saved_pointer<const RowLinear>(ctx, "linear")->weight;
+    const at::Tensor& x = saved[0];
     fetch(ctx, context);
-    const bool activated = linear.activation == Activation::swiglu;
-    const Factor dy = factor_of_tokens(context, linear.weight, Role::gradient, gradients[0], saved[0].size(0),
-                                       schedule::Pass::backward, ops::Sides::both);
-    const at::Tensor dx = dgrad(context, linear.weight, dy);
-    const auto produce = [&](const at::Tensor& input) {
-      wgrad(
-          context, linear.weight, dy,
-          factor_of_columns(context, linear.weight, Role::input, input, schedule::Pass::backward, ops::Sides::columns));
-    };
-    const bool has_columns = saved[2].defined();
-    if (activated && !saved[1].defined() && !has_columns) {
-      const ops::SwigluAgain swiglu = ops::swiglu_backward_again(dx, saved[0]);
-      produce(swiglu.out);
-      return {swiglu.gradient, {}, {}, {}};
-    }
-    if (has_columns)
-      wgrad(context, linear.weight, dy, factor_of_kept(context, linear.weight, {saved[2], saved[3]}, saved[0].size(0)));
-    else
-      produce(activated ? saved[1] : saved[0]);
-    return {activated ? ops::swiglu_backward(dx, saved[0]) : dx, {}, {}, {}};
+    const Factor dy =
+        factor_of_tokens(context, weight, Role::gradient, gradients[0], x.size(0), kPass, ops::Sides::both);
+    const at::Tensor dx = dgrad(context, weight, dy);
+    wgrad(context, weight, dy,
+          saved[1].defined() ? factor_of_kept(context, weight, {saved[1], saved[2]}, x.size(0))
+                             : factor_of_columns(context, weight, Role::input, x, kPass, ops::Sides::columns));
+    return {dx, {}, {}, {}};
   }
 };
 
+at::Tensor normed_again(Context& context, const Norm& norm, const at::Tensor& sum, const at::Tensor& rstd) {
+  ConsumedWeight weight(context, norm.weight, schedule::Pass::recompute);
+  return ops::rms_norm_apply(sum, rstd, weight.tensor());
+}
+
+// What column_forward saves.
+enum Saved : std::uint8_t { kInput, kSum, kRstd, kData, kScales };
+
+Factor input_of(Context& context, const ColumnLinear& linear, const std::vector<at::Tensor>& saved,
+                std::int64_t tokens) {
+  if (saved[kData].defined()) return factor_of_kept(context, linear.weight, {saved[kData], saved[kScales]}, tokens);
+  const at::Tensor own =
+      saved[kInput].defined() ? saved[kInput] : normed_again(context, *linear.norm, saved[kSum], saved[kRstd]);
+  return factor_of_tokens(context, linear.weight, Role::input, own, tokens, schedule::Pass::backward,
+                          ops::Sides::columns);
+}
+
 }  // namespace
 
-at::Tensor linear_backward(Context& context, const Weight& weight, const at::Tensor& dy, const Factor& input) {
-  const Factor gradient =
-      factor_of_columns(context, weight, Role::gradient, dy, schedule::Pass::backward, ops::Sides::both);
+ColumnForward column_forward(Context& context, const ColumnLinear& linear, const at::Tensor& x,
+                             const at::Tensor& residual, std::int64_t tokens, bool kept) {
+  ops::RmsNorm normed{.y = x};
+  if (linear.norm) normed = norm_forward(context, *linear.norm, x, residual);
+  const bool keep_columns = kept && keeps_columns(context, linear.weight, Tokens::own);
+  const bool keep_input = !keep_columns && (!linear.norm || context.policy != Recompute::selective);
+  const Factor input = factor_of_tokens(context, linear.weight, Role::input, normed.y, tokens, context.pass,
+                                        keep_columns ? ops::Sides::both : ops::Sides::rows);
+  ColumnForward column{.result = {fprop(context, linear.weight, input), normed.sum}, .saved = {}};
+  column.saved = {keep_input ? normed.y : at::Tensor(), normed.sum, normed.rstd};
+  column.stashed = kept_bytes(column.saved) + bytes_of_columns(input);
+  const KeptColumns columns = kept_columns(input);
+  column.saved.insert(column.saved.end(), {columns.data, columns.scales});
+  return column;
+}
+
+at::Tensor column_backward(Context& context, const ColumnLinear& linear, const ColumnGradients& gradients,
+                           const std::vector<at::Tensor>& saved, std::int64_t tokens) {
+  const at::Tensor part =
+      linear_backward(context, linear.weight, gradients.y, input_of(context, linear, saved, tokens));
+  at::Tensor dx = leave_tp(context, part, schedule::Pass::backward);
+  if (!linear.norm) return dx;
+  return norm_backward(context, *linear.norm, dx, gradients.sum, saved[kSum], saved[kRstd]);
+}
+
+at::Tensor linear_backward(Context& context, const Weight& weight, const Factor& gradient, const Factor& input) {
   at::Tensor dx = dgrad(context, weight, gradient);
   wgrad(context, weight, gradient, input);
   return dx;

@@ -1,23 +1,25 @@
 // Linear layers cut over tp. Column-parallel: each rank has some of the out features; row-parallel: some of the in
 // features.
 //
-//   column:  y = enter_tp(norm(x)) w^T                     backward: dx = norm'(leave_tp(dy w))
-//   row:     y = leave_tp(activation(x) w^T)               backward: dx = activation'(enter_tp(dy) w)
+//   column:  y = enter_tp(norm(x)) w^T         backward: dx = norm'(leave_tp(dy w))
+//   row:     y = leave_tp(x w^T)               backward: dx = enter_tp(dy) w
 //
-// The norm in front of a column-parallel layer and the SwiGLU in front of a row-parallel one are part of the function,
-// so that what they make needs not be kept for backward (Recompute::selective): it is made again from what is kept
-// anyway. Saved for backward: activations and handles, never a gathered weight. Of an input that is kept for a product
-// in a number format, what is kept is the operand that backward multiplies (products.h, keeps_columns).
+// The norm in front of a column-parallel layer is part of the function, so that what it makes needs not be kept for
+// backward (Recompute::selective): it is made again from what is kept anyway. Saved for backward: activations and
+// handles, never a gathered weight. Of an input that is kept for a product in a number format, what is kept is the
+// operand that backward multiplies (products.h, keeps_columns).
 #pragma once
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <vector>
 
-#include "tessera/nn/linear_products.h"
 #include "tessera/nn/norm.h"
 #include "tessera/nn/weight.h"
 
 namespace tessera::nn {
+
+struct Factor;
 
 struct ColumnLinear {
   Weight weight;  // [local out, in]
@@ -31,17 +33,31 @@ struct NormedLinear {
 NormedLinear column_linear(Context& context, const ColumnLinear& linear, const at::Tensor& x,
                            const at::Tensor& residual, std::int64_t tokens);
 
-enum class Activation : std::uint8_t { none, swiglu };
 struct RowLinear {
   Weight weight;  // [out, local in]
-  Activation activation = Activation::none;
 };
-// x: [tokens, local in] (twice as wide for swiglu: gate | up) -> [own tokens, out].
+// x: [tokens, local in] -> [own tokens, out].
 at::Tensor row_linear(Context& context, const RowLinear& linear, const at::Tensor& x);
 
-// The backward products of a column-parallel weight without autograd, shared with the output layer.
-// dy: [tokens, local out], input: [tokens, in] by its columns -> this rank's part of the gradient of the whole input
-// [tokens, in]. Produces the weight's gradient.
-at::Tensor linear_backward(Context& context, const Weight& weight, const at::Tensor& dy, const Factor& input);
+// The two halves of a column-parallel layer without autograd, for functions that do more.
+struct ColumnForward {
+  NormedLinear result;
+  std::vector<at::Tensor> saved;  // what column_backward takes; result.sum is one of them
+  std::int64_t stashed = 0;       // bytes of them: of the rank's own tokens
+};
+// kept: whether there will be a backward.
+ColumnForward column_forward(Context& context, const ColumnLinear& linear, const at::Tensor& x,
+                             const at::Tensor& residual, std::int64_t tokens, bool kept);
+struct ColumnGradients {
+  const Factor& y;  // by its rows and columns
+  at::Tensor sum;   // may be undefined
+};
+// Returns the gradient of x, which is that of the residual too. Produces the weights' gradients.
+at::Tensor column_backward(Context& context, const ColumnLinear& linear, const ColumnGradients& gradients,
+                           const std::vector<at::Tensor>& saved, std::int64_t tokens);
+
+// The backward products of a weight without autograd. gradient: of y [tokens, local out]; input: [tokens, in], by its
+// columns -> this rank's part of the gradient of the whole input [tokens, in]. Produces the weight's gradient.
+at::Tensor linear_backward(Context& context, const Weight& weight, const Factor& gradient, const Factor& input);
 
 }  // namespace tessera::nn

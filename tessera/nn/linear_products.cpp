@@ -3,6 +3,8 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/collectives.h"
 #include "tessera/ops/gemm.h"
+#include "tessera/ops/swiglu.h"
+#include "tessera/ops/swiglu_operand.h"
 
 namespace tessera::nn {
 namespace {
@@ -46,12 +48,25 @@ ops::WholeScale scale_of(Context& context, const Weight& weight, Role role, cons
   return ops::whole_scale(encoding, amax);
 }
 
+ops::Quantization quantization(Context& context, const Weight& weight, Role role, ops::Sides sides,
+                               const ops::WholeScale& scale) {
+  return {.encoding = encoding_of(context, weight, role),
+          .sides = sides,
+          .whole = scale,
+          .amax = place_of_amax(context, weight, role)};
+}
+
 Factor quantized(Context& context, const Weight& weight, Role role, const at::Tensor& matrix, bool shared,
                  schedule::Pass pass, ops::Sides sides) {
   const ops::WholeScale scale = scale_of(context, weight, role, matrix, shared, pass);
-  return {.matrix = {},
-          .operands =
-              quantize(matrix, encoding_of(context, weight, role), sides, scale, place_of_amax(context, weight, role))};
+  return {.matrix = {}, .operands = quantize(matrix, quantization(context, weight, role, sides, scale))};
+}
+
+// How a matrix is quantized whose scale is known before the matrix is.
+std::optional<ops::Quantization> known_quantization(Context& context, const Weight& weight, Role role,
+                                                    ops::Sides sides) {
+  if (!is_delayed(context, weight, role) || !context.scales->are_known()) return std::nullopt;
+  return quantization(context, weight, role, sides, context.scales->scale(scale_number(weight, role)));
 }
 
 // Codes travel: the tokens of each rank are quantized before they are brought together.
@@ -89,6 +104,40 @@ Factor factor_of_columns(Context& context, const Weight& weight, Role role, cons
                          ops::Sides sides) {
   if (weight.product == Format::bf16) return {.matrix = part, .operands = {}};
   return quantized(context, weight, role, part, /*shared=*/true, pass, sides);
+}
+
+Factor factor_of_swiglu(Context& context, const Weight& weight, const at::Tensor& gate_up, schedule::Pass pass,
+                        ops::Sides sides) {
+  if (const auto known = known_quantization(context, weight, Role::input, sides))
+    return {.matrix = {}, .operands = ops::swiglu_operands(gate_up, *known)};
+  return factor_of_columns(context, weight, Role::input, ops::swiglu_forward(gate_up), pass, sides);
+}
+
+namespace {
+SwigluFactors swiglu_backward_in_steps(Context& context, const Weight& weight, const Weight* reader,
+                                       const at::Tensor& dout, const at::Tensor& gate_up) {
+  constexpr auto kPass = schedule::Pass::backward;
+  const auto gradient = [&](const at::Tensor& matrix) {
+    return factor_of_columns(context, weight, Role::gradient, matrix, kPass, ops::Sides::both);
+  };
+  if (reader == nullptr) return {.gradient = gradient(ops::swiglu_backward(dout, gate_up)), .out = {}};
+  const ops::SwigluAgain swiglu = ops::swiglu_backward_again(dout, gate_up);
+  Factor out = factor_of_columns(context, *reader, Role::input, swiglu.out, kPass, ops::Sides::columns);
+  return {.gradient = gradient(swiglu.gradient), .out = std::move(out)};
+}
+}  // namespace
+
+SwigluFactors factors_of_swiglu_backward(Context& context, const Weight& weight, const Weight* reader,
+                                         const at::Tensor& dout, const at::Tensor& gate_up) {
+  const auto of_gradient = known_quantization(context, weight, Role::gradient, ops::Sides::both);
+  const auto of_out =
+      reader == nullptr ? std::nullopt : known_quantization(context, *reader, Role::input, ops::Sides::columns);
+  if (!of_gradient || (reader != nullptr && !of_out))
+    return swiglu_backward_in_steps(context, weight, reader, dout, gate_up);
+  ops::SwigluOperands operands =
+      ops::swiglu_backward_operands(dout, gate_up, *of_gradient, of_out ? &*of_out : nullptr);
+  return {.gradient = {.matrix = {}, .operands = std::move(operands.gradient)},
+          .out = {.matrix = {}, .operands = {.rows = {}, .columns = std::move(operands.out)}}};
 }
 
 bool keeps_columns(const Context& context, const Weight& weight, Tokens tokens) {

@@ -3,7 +3,6 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include "tessera/nn/stash.h"
 #include "tessera/nn/weight.h"
 #include "tessera/ops/operand.h"
 
@@ -28,6 +27,18 @@ Factor factor_of_tokens(Context& context, const Weight& weight, Role role, const
 // part: this rank's columns of a matrix that has others on the other tp ranks. All of them share a scale.
 Factor factor_of_columns(Context& context, const Weight& weight, Role role, const at::Tensor& part, schedule::Pass pass,
                          ops::Sides sides);
+
+// The factor of swiglu(gate_up), as factor_of_columns gives it of an input.
+Factor factor_of_swiglu(Context& context, const Weight& weight, const at::Tensor& gate_up, schedule::Pass pass,
+                        ops::Sides sides);
+// In backward, of dout, the gradient of swiglu(gate_up).
+struct SwigluFactors {
+  Factor gradient;  // of gate_up, for the weight whose product it is
+  Factor out;       // swiglu(gate_up) by its columns, for the weight that reads it
+};
+// reader: null where out is not needed again.
+SwigluFactors factors_of_swiglu_backward(Context& context, const Weight& weight, const Weight* reader,
+                                         const at::Tensor& dout, const at::Tensor& gate_up);
 
 // Whether forward quantizes an input by its columns too, in the same pass, and keeps that operand for wgrad in place of
 // the input. tokens: which the input has before it is brought together over tp; an operand of all tokens would take

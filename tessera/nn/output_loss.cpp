@@ -44,10 +44,11 @@ class OutputLossFunction : public torch::autograd::Function<OutputLossFunction> 
     fetch(ctx, context);
     at::Tensor dlogits = saved[0];
     if (const double factor = gradients[0].item<double>(); factor != 1.0) dlogits = at::mul(dlogits, factor);
-    const Factor hidden = factor_of_tokens(context, output.weight, Role::input, saved[1], dlogits.size(0),
-                                           schedule::Pass::backward, ops::Sides::columns);
-    const at::Tensor part = linear_backward(context, output.weight, dlogits, hidden);
-    return {leave_tp(context, part, schedule::Pass::backward), {}, {}, {}, {}, {}};
+    constexpr auto kPass = schedule::Pass::backward;
+    const Factor hidden =
+        factor_of_tokens(context, output.weight, Role::input, saved[1], dlogits.size(0), kPass, ops::Sides::columns);
+    const Factor gradient = factor_of_columns(context, output.weight, Role::gradient, dlogits, kPass, ops::Sides::both);
+    return {leave_tp(context, linear_backward(context, output.weight, gradient, hidden), kPass), {}, {}, {}, {}, {}};
   }
 };
 

@@ -9,15 +9,12 @@ namespace tessera::nn {
 // Whether what a function of x saves is asked for again. Inside a function gradients are off: ask before apply().
 bool is_kept(const at::Tensor& x);
 
-// Which tokens the tensors of a call have: all of the microbatch, or the tp rank's own (split by sequence parallelism).
-enum class Tokens : std::uint8_t { all, own };
-
-// In forward, when `kept`: records one stash with the bytes of the tensors (undefined ones count nothing) and remembers
-// it in ctx.
-// more: bytes that are kept beside them.
-void stash(AutogradContext* ctx, Context& context, bool kept, const variable_list& tensors, Tokens tokens,
-           std::int64_t more = 0);
-// In backward: records the fetch of what stash() remembered.
-void fetch(AutogradContext* ctx, Context& context);
+// Undefined tensors count nothing.
+std::int64_t kept_bytes(const variable_list& tensors);
+// In forward, when `kept`: records one stash with these bytes and remembers it in ctx.
+void stash(AutogradContext* ctx, Context& context, bool kept, std::int64_t bytes, Tokens tokens);
+void stash(AutogradContext* ctx, Context& context, bool kept, const variable_list& tensors, Tokens tokens);
+// In backward: records the fetch of what stash() remembered. number: which of the stashes of a function with several.
+void fetch(AutogradContext* ctx, Context& context, int number = 0);
 
 }  // namespace tessera::nn

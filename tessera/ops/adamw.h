@@ -26,6 +26,9 @@ struct AdamWBuffers {
   void* exp_avg_sq = nullptr;  // master_type, updated
   std::int64_t count = 0;
   bool decays = true;  // false: the options' weight_decay does not count
+  // Takes the greatest magnitude of the updated master, an fp32 one, rounded to bf16, where that is more than it holds;
+  // NaNs are left out. Null: it is not taken.
+  float* amax = nullptr;
 };
 void adamw(const AdamW& options, const AdamWBuffers& buffers);
 
@@ -61,7 +64,8 @@ struct Clip {
 // All pointers are the device's, those of `scalars` and `clip` too, so that a captured graph follows the steps.
 namespace cuda {
 // Updates all shards; as few launches as types allow. `clip` null: factor 1. The buffers' `decays` decides whether
-// scalars->decay counts. Errors: as adamw.
+// scalars->decay counts. Where clip->finite says that there is no update, amaxes are those of the masters as they are.
+// Errors: as adamw.
 void adamw(std::span<const AdamWBuffers> shards, const StepScalars* scalars, const Clip* clip, base::CudaStream stream);
 // Counts an update where clip->finite says that there is one: *updates is then its number and *scalars what it takes.
 // Else both stay. A number that is none of the choices' ends the device's work with an error.

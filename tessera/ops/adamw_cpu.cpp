@@ -5,6 +5,7 @@
 #include "tessera/ops/adamw_element.h"
 #include "tessera/ops/arithmetic.h"
 #include "tessera/quant/elementwise.h"
+#include "tessera/quant/quantize.h"
 
 namespace tessera::ops {
 namespace {
@@ -66,6 +67,9 @@ void adamw(const AdamW& options, const AdamWBuffers& buffers) {
   check_adamw(buffers);
   dispatch_accumulator(buffers.master_type,
                        [&](auto element) { adamw_typed<decltype(element)>(options, buffers, buffers.master_type); });
+  if (buffers.amax != nullptr)
+    quant::take_amaxes({buffers.master, buffers.master_type}, {.rows = 1, .cols = buffers.count}, {},
+                       {.end = buffers.count}, {buffers.amax, 1});
 }
 
 void row_square_sums(const void* values, quant::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,

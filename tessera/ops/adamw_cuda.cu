@@ -1,16 +1,18 @@
 #include "tessera/ops/adamw_element.h"
 #include "tessera/ops/packs.cuh"
+#include "tessera/quant/vectors.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
 
 constexpr int kThreads = 256, kSteps = 4;  // packs a thread, two of them on their way at a time
-constexpr int kShards = 60;                // of a launch: what fits into 4 KiB of parameters
+constexpr int kShards = 56;                // of a launch: what fits into 4 KiB of parameters
 
 struct Shard {
   void *master, *weight;
   const void* gradient;
   void *exp_avg, *exp_avg_sq;
+  float* amax;
   std::int64_t count;
   bool decays, aligned;
 };
@@ -35,10 +37,19 @@ struct Range {
   std::int64_t count;
 };
 
+// NaNs are left out.
+template <typename A>
+__device__ __forceinline__ void take_magnitude(A& greatest, A value) {
+  const A magnitude = std::fabs(value);
+  greatest = magnitude > greatest ? magnitude : greatest;
+}
+
+// Returns the greatest magnitude of the updated masters.
 template <bool kWhole, typename A, typename G, typename W>
-__device__ __forceinline__ void update_packs(const TypedScalars<A>& scalars, const Range<A, G, W>& range,
-                                             std::int64_t start) {
+__device__ __forceinline__ A update_packs(const TypedScalars<A>& scalars, const Range<A, G, W>& range,
+                                          std::int64_t start) {
   constexpr int N = pack_of(sizeof(A), sizeof(G), sizeof(W)), kAtOnce = 2;
+  A greatest = 0;
 #pragma unroll 1
   for (int step = 0; step < kSteps; step += kAtOnce) {
     Pack<A, N> master[kAtOnce], exp_avg[kAtOnce], exp_avg_sq[kAtOnce];
@@ -60,6 +71,7 @@ __device__ __forceinline__ void update_packs(const TypedScalars<A>& scalars, con
         const AdamWElement<A> next =
             updated(scalars, {master[i][k], exp_avg[i][k], exp_avg_sq[i][k]}, static_cast<A>(gradient[i][k]));
         rounded_master[k] = next.master;
+        take_magnitude(greatest, next.master);
         master[i].set(k, next.master);
         exp_avg[i].set(k, next.exp_avg);
         exp_avg_sq[i].set(k, next.exp_avg_sq);
@@ -70,19 +82,35 @@ __device__ __forceinline__ void update_packs(const TypedScalars<A>& scalars, con
       if (range.weight != nullptr) store_pack<kWhole>(range.weight, first, range.count, rounded<W>(rounded_master));
     }
   }
+  return greatest;
+}
+
+// The same of masters that stay as they are.
+template <int N, typename A>
+__device__ __forceinline__ A greatest_master(const A* master, std::int64_t start, std::int64_t count) {
+  A greatest = 0;
+#pragma unroll 1
+  for (int step = 0; step < kSteps; ++step) {
+    const Pack<A, N> pack = load_pack<false, N>(master, start + step * kThreads * N, count);
+#pragma unroll
+    for (int k = 0; k < N; ++k) take_magnitude(greatest, pack[k]);
+  }
+  return greatest;
 }
 
 template <typename A, typename G, typename W>
 __global__ void __launch_bounds__(kThreads)
     update_shards(const __grid_constant__ Launch launch, const StepScalars* __restrict__ steps,
                   const Clip* __restrict__ clip) {
-  if (clip != nullptr && clip->finite == 0) return;
+  __shared__ float scratch[kThreads / kWarp];
+  const bool is_update = clip == nullptr || clip->finite != 0;
   int low = 0, high = launch.count;  // the last shard that begins at this block or before
   while (low + 1 < high) {
     const int middle = (low + high) / 2;
     (launch.first_block[middle] <= blockIdx.x ? low : high) = middle;
   }
   const Shard& shard = launch.shards[low];
+  if (!is_update && shard.amax == nullptr) return;
   constexpr int N = pack_of(sizeof(A), sizeof(G), sizeof(W)), kTile = kThreads * kSteps * N;
   const std::int64_t begin = std::int64_t{blockIdx.x - launch.first_block[low]} * kTile;
   const TypedScalars<A> scalars(*steps, clip == nullptr ? 1.0 : clip->factor, shard.decays);
@@ -93,10 +121,16 @@ __global__ void __launch_bounds__(kThreads)
                              .exp_avg_sq = static_cast<A*>(shard.exp_avg_sq),
                              .count = shard.count};
   const std::int64_t start = begin + std::int64_t{threadIdx.x} * N;
-  if (shard.aligned && begin + kTile <= shard.count)
-    update_packs<true>(scalars, range, start);
+  A greatest = 0;
+  if (!is_update)
+    greatest = greatest_master<N>(range.master, start, range.count);
+  else if (shard.aligned && begin + kTile <= shard.count)
+    greatest = update_packs<true>(scalars, range, start);
   else
-    update_packs<false>(scalars, range, start);
+    greatest = update_packs<false>(scalars, range, start);
+  if (shard.amax == nullptr) return;
+  const float of_block = quant::cuda::block_greatest(static_cast<float>(greatest), scratch);
+  if (threadIdx.x == 0) quant::cuda::raise(shard.amax, quant::cuda::rounded_to_bfloat16(of_block));
 }
 
 struct Types {
@@ -128,6 +162,7 @@ void append(Launch& launch, const AdamWBuffers& b) {
                                  .gradient = b.gradient,
                                  .exp_avg = b.exp_avg,
                                  .exp_avg_sq = b.exp_avg_sq,
+                                 .amax = b.amax,
                                  .count = b.count,
                                  .decays = b.decays,
                                  .aligned = all_aligned(b, weight)};

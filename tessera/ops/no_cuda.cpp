@@ -70,6 +70,12 @@ void swiglu_forward(const SwigluArguments&, base::CudaStream) {
 void swiglu_backward(const SwigluArguments&, base::CudaStream) {
   refuse("swiglu_backward");
 }
+void swiglu_forward_cast(const SwigluCast&, base::CudaStream) {
+  refuse("swiglu_forward_cast");
+}
+void swiglu_backward_cast(const SwigluCast&, base::CudaStream) {
+  refuse("swiglu_backward_cast");
+}
 
 void cross_entropy_maximum(const CrossEntropyShape&, const CrossEntropyMaximum&, base::CudaStream) {
   refuse("cross_entropy_maximum");

@@ -13,6 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/tensor.h"
+#include "tessera/ops/whole_cast.h"
 #include "tessera/quant/cuda_table.h"
 
 namespace tessera::ops {
@@ -102,8 +103,8 @@ const quant::bfloat16* bf16_data(const at::Tensor& matrix) {
   return static_cast<const quant::bfloat16*>(matrix.const_data_ptr());
 }
 
-Operand device_operand(const at::Tensor& matrix, const Encoding& encoding, Extent extent) {
-  return {.extent = extent, .encoding = encoding, .codes = make_like(padded(extent), at::kByte, matrix.device())};
+Operand device_operand(Extent extent, const Encoding& encoding, at::Device device) {
+  return {.extent = extent, .encoding = encoding, .codes = make_like(padded(extent), at::kByte, device)};
 }
 
 std::uint8_t* codes_of(const Operand& operand) {
@@ -114,29 +115,18 @@ float* scales_of(const Operand& operand) {
 }
 
 // GPU: the operands' memory. A matrix by its columns has the transposed extent.
-Operands device_operands(const at::Tensor& matrix, const Encoding& encoding, Sides sides) {
-  const Extent extent = extent_of(matrix);
+Operands device_operands(Extent matrix, const Encoding& encoding, Sides sides, at::Device device) {
   Operands result;
-  if (has(sides, Sides::rows)) result.rows = device_operand(matrix, encoding, extent);
-  if (has(sides, Sides::columns)) result.columns = device_operand(matrix, encoding, transposed(extent));
+  if (has(sides, Sides::rows)) result.rows = device_operand(matrix, encoding, device);
+  if (has(sides, Sides::columns)) result.columns = device_operand(transposed(matrix), encoding, device);
   return result;
 }
 
-Operands quantize_whole(const at::Tensor& matrix, const Encoding& encoding, Sides sides, const WholeScale& whole,
-                        float* amax) {
-  Operands result = device_operands(matrix, encoding, sides);
-  const Extent extent = extent_of(matrix);
-  kernels().cast_fp8({.source = bf16_data(matrix),
-                      .matrix = extent,
-                      .padded = padded(extent),
-                      .element = encoding.element,
-                      .multiplier = data_of<float>(whole.multiplier),
-                      .rowwise = codes_of(result.rows),
-                      .columnwise = codes_of(result.columns),
-                      .amax = amax},
-                     stream_of(matrix));
-  result.rows.scales = result.columns.scales = whole.inverse;
-  return result;
+Operands quantize_whole(const at::Tensor& matrix, const Quantization& as) {
+  WholeCast result = whole_cast(extent_of(matrix), as, matrix.device());
+  result.cast.source = bf16_data(matrix);
+  kernels().cast_fp8(result.cast, stream_of(matrix));
+  return std::move(result.operands);
 }
 
 std::int64_t blocks_of(std::int64_t elements) {
@@ -153,10 +143,10 @@ at::Tensor block_scales(const Operand& operand, bool squares) {
 
 Operands quantize_blocks(const at::Tensor& matrix, const Encoding& encoding, Sides sides) {
   const bool squares = encoding.tile.rows > 1;
-  Operands result = device_operands(matrix, encoding, sides);
+  const Extent extent = extent_of(matrix);
+  Operands result = device_operands(extent, encoding, sides, matrix.device());
   for (Operand* operand : {&result.rows, &result.columns})
     if (operand->codes.defined()) operand->scales = block_scales(*operand, squares);
-  const Extent extent = extent_of(matrix);
   kernels().cast_blocks({.source = bf16_data(matrix),
                          .matrix = extent,
                          .padded = padded(extent),
@@ -175,16 +165,12 @@ bool is_block(const Encoding& encoding) {
   return encoding.scale == Scale::fp32 && encoding.tile.cols == quant::kBlockCast &&
          (encoding.tile.rows == 1 || encoding.tile.rows == quant::kBlockCast);
 }
-bool is_whole(const Encoding& encoding) {
-  return encoding.scale == Scale::fp32 && encoding.tile == ScaleTile{};
-}
 
-Operands quantize_on_device(const at::Tensor& matrix, const Encoding& encoding, Sides sides, const WholeScale& whole,
-                            float* amax) {
-  if (is_whole(encoding)) return quantize_whole(matrix, encoding, sides, whole, amax);
-  TESSERA_CHECK(is_block(encoding), "operands of products: no GPU of this build multiplies tiles of {} x {}",
-                encoding.tile.rows, encoding.tile.cols);
-  return quantize_blocks(matrix, encoding, sides);
+Operands quantize_on_device(const at::Tensor& matrix, const Quantization& as) {
+  if (has_one_scale(as.encoding)) return quantize_whole(matrix, as);
+  TESSERA_CHECK(is_block(as.encoding), "operands of products: no GPU of this build multiplies tiles of {} x {}",
+                as.encoding.tile.rows, as.encoding.tile.cols);
+  return quantize_blocks(matrix, as.encoding, as.sides);
 }
 
 void raise_amax(const at::Tensor& matrix, float& amax) {
@@ -201,13 +187,32 @@ Operand columns_operand(const at::Tensor& matrix, const Encoding& encoding, cons
 
 }  // namespace
 
+bool has_one_scale(const Encoding& encoding) {
+  return encoding.scale == Scale::fp32 && encoding.tile == ScaleTile{};
+}
+
+WholeCast whole_cast(Extent matrix, const Quantization& as, at::Device device) {
+  WholeCast result{.operands = device_operands(matrix, as.encoding, as.sides, device), .cast = {}};
+  Operands& operands = result.operands;
+  operands.rows.scales = operands.columns.scales = as.whole.inverse;
+  result.cast = {.source = nullptr,
+                 .matrix = matrix,
+                 .padded = padded(matrix),
+                 .element = as.encoding.element,
+                 .multiplier = data_of<float>(as.whole.multiplier),
+                 .rowwise = codes_of(operands.rows),
+                 .columnwise = codes_of(operands.columns),
+                 .amax = as.amax};
+  return result;
+}
+
 bool needs_whole(const Encoding& encoding) {
-  return encoding.scale == Scale::e4m3 || is_whole(encoding);
+  return encoding.scale == Scale::e4m3 || has_one_scale(encoding);
 }
 
 std::int64_t stored_bytes(Extent extent, const Encoding& encoding) {
   const std::int64_t data = data_bytes(encoding.element, padded(extent).elements());
-  if (is_whole(encoding)) return data;
+  if (has_one_scale(encoding)) return data;
   const auto scale_bytes = static_cast<std::int64_t>(encoding.scale == Scale::fp32 ? sizeof(float) : 1);
   return data + scale_bytes * scale_extent(encoding, padded(extent)).elements();
 }
@@ -226,7 +231,7 @@ at::Tensor amax_of(const at::Tensor& matrix) {
 
 WholeScale whole_scale(const Encoding& encoding, const at::Tensor& amax) {
   if (encoding.scale == Scale::e4m3) return {.amax = amax};
-  if (!is_whole(encoding)) return {};
+  if (!has_one_scale(encoding)) return {};
   WholeScale result{.multiplier = at::empty({1}, amax.options()), .inverse = at::empty({1}, amax.options())};
   auto* multiplier = data_of<float>(result.multiplier);
   auto* inverse = data_of<float>(result.inverse);
@@ -241,14 +246,13 @@ WholeScale whole_scale(const Encoding& encoding, const at::Tensor& amax) {
   return result;
 }
 
-Operands quantize(const at::Tensor& matrix, const Encoding& encoding, Sides sides, const WholeScale& whole,
-                  float* amax) {
+Operands quantize(const at::Tensor& matrix, const Quantization& as) {
   const at::Tensor source = bf16_matrix(matrix, "quantize matrix");
-  if (on_cuda(source)) return quantize_on_device(source, encoding, sides, whole, amax);
-  if (amax != nullptr) raise_amax(source, *amax);
+  if (on_cuda(source)) return quantize_on_device(source, as);
+  if (as.amax != nullptr) raise_amax(source, *as.amax);
   Operands result;
-  if (has(sides, Sides::rows)) result.rows = rows_operand(source, encoding, whole);
-  if (has(sides, Sides::columns)) result.columns = columns_operand(source, encoding, whole);
+  if (has(as.sides, Sides::rows)) result.rows = rows_operand(source, as.encoding, as.whole);
+  if (has(as.sides, Sides::columns)) result.columns = columns_operand(source, as.encoding, as.whole);
   return result;
 }
 
@@ -256,7 +260,7 @@ at::Tensor fp8_codes(const at::Tensor& matrix, const Encoding& encoding, const W
   const at::Tensor source = bf16_matrix(matrix, "fp8_codes matrix");
   const Extent extent = extent_of(source);
   if (on_cuda(source)) {
-    const Operand rows = quantize_whole(source, encoding, Sides::rows, whole, amax).rows;
+    const Operand rows = quantize_whole(source, {encoding, Sides::rows, whole, amax}).rows;
     return rows.codes.narrow(0, 0, extent.rows).narrow(1, 0, extent.cols).contiguous();
   }
   if (amax != nullptr) raise_amax(source, *amax);
@@ -305,7 +309,7 @@ Operand stored_rows(const Quantized& planes, Extent extent, const Encoding& enco
   return {.extent = extent,
           .encoding = encoding,
           .codes = padded_codes(codes),
-          .scales = is_whole(encoding) ? scales : padded_scales(scales, quant::scale_stride(extent.cols))};
+          .scales = has_one_scale(encoding) ? scales : padded_scales(scales, quant::scale_stride(extent.cols))};
 }
 
 Operand stored_columns(const Quantized& planes, Extent extent, const Encoding& encoding, at::Device device) {
@@ -320,7 +324,7 @@ Operand stored_columns(const Quantized& planes, Extent extent, const Encoding& e
                                   .target = {codes_of(result), result.scales.mutable_data_ptr(), nullptr},
                                   .padded = padded(across)};
   kernels().create_columnwise({&work, 1}, stream_of(result.codes));
-  if (!is_whole(encoding)) result.scales = padded_scales(result.scales, quant::scale_stride(across.cols));
+  if (!has_one_scale(encoding)) result.scales = padded_scales(result.scales, quant::scale_stride(across.cols));
   return result;
 }
 
@@ -348,7 +352,7 @@ Operand weight_operand(const Quantized& planes, Extent extent, const Encoding& e
                 "operands of products: tiles of {} x {} do not serve sums over the other dimension", encoding.tile.rows,
                 encoding.tile.cols);
   if (device.is_cpu()) return stored_values(planes, extent, encoding, side);
-  TESSERA_CHECK(is_whole(encoding) || is_block(encoding),
+  TESSERA_CHECK(has_one_scale(encoding) || is_block(encoding),
                 "operands of products: no GPU of this build multiplies tiles of {} x {}", encoding.tile.rows,
                 encoding.tile.cols);
   return side == Sides::rows ? stored_rows(planes, extent, encoding, device)

@@ -48,11 +48,20 @@ struct Operands {
   Operand rows, columns;
 };
 
-// A bf16 matrix [rows, cols] of activations or gradients. amax: takes the matrix's greatest magnitude where that is
-// more than it holds; null: it is not taken. It lies on the matrix's device. Errors: a device that has no kernels for
-// the encoding.
-Operands quantize(const at::Tensor& matrix, const quant::Encoding& encoding, Sides sides, const WholeScale& whole,
-                  float* amax = nullptr);
+// How a matrix is quantized. amax: takes the matrix's greatest magnitude where that is more than it holds; null: it is
+// not taken. It lies on the matrix's device.
+struct Quantization {
+  quant::Encoding encoding;
+  Sides sides = Sides::both;
+  WholeScale whole;
+  float* amax = nullptr;
+};
+// A bf16 matrix [rows, cols] of activations or gradients. Errors: a device that has no kernels for the encoding.
+Operands quantize(const at::Tensor& matrix, const Quantization& as);
+inline Operands quantize(const at::Tensor& matrix, const quant::Encoding& encoding, Sides sides,
+                         const WholeScale& whole, float* amax = nullptr) {
+  return quantize(matrix, {.encoding = encoding, .sides = sides, .whole = whole, .amax = amax});
+}
 
 // E4M3 or E5M2 codes of a matrix with one scale, dense [rows, cols], so that parts of a matrix can travel; and the
 // operands of a matrix of such codes.

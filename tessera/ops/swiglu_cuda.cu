@@ -1,6 +1,5 @@
-#include "tessera/ops/exponential.h"
-#include "tessera/ops/packs.cuh"
 #include "tessera/ops/swiglu_kernels.h"
+#include "tessera/ops/swiglu_packs.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
@@ -18,35 +17,6 @@ struct Rows {
   std::uint32_t items;
   Divisor packs;  // of a row's features
 };
-
-// 1 / x rounded to nearest for 1 <= x <= 2^125: an approximation and a Newton step, as the compiler's own division does
-// for such numbers after it has looked at the exponent.
-__device__ __forceinline__ float reciprocal(float x) {
-  float approximation;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(approximation) : "f"(x));
-  return fmaf(approximation, fmaf(-x, approximation, 1.0f), approximation);
-}
-
-template <typename A>
-__device__ __noinline__ A sigmoid(A x) {
-  return A{1} / (A{1} + exponential(-x));
-}
-// 1 / (1 + exp(-x)), the CPU's bits. Nearly always all of a pack is ordinary; then nothing branches.
-template <typename A, int N>
-__device__ __forceinline__ void sigmoids(const A (&x)[N], A (&s)[N]) {
-  if constexpr (std::is_same_v<A, float>) {
-    bool ordinary = true;
-#pragma unroll
-    for (int i = 0; i < N; ++i) ordinary = ordinary && fabsf(x[i]) < kOrdinaryExponent;
-    if (ordinary) {
-#pragma unroll
-      for (int i = 0; i < N; ++i) s[i] = reciprocal(1.0f + ordinary_exponential(-x[i]));
-      return;
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < N; ++i) s[i] = sigmoid(x[i]);
-}
 
 // Where pack `item` stands.
 struct Place {
@@ -75,20 +45,14 @@ __global__ void __launch_bounds__(kThreads) forward(const Rows<T> rows) {
   for (int i = 0; i < kSteps; ++i) {
     if (start + i * kThreads >= rows.items) break;
     const Place place = place_of(rows, start + i * kThreads);
-    Accumulator<T> values[N], g[N], s[N];
-#pragma unroll
-    for (int k = 0; k < N; ++k) g[k] = gate[i][k];
-    sigmoids(g, s);
-#pragma unroll
-    for (int k = 0; k < N; ++k) values[k] = g[k] * s[k] * up[i][k];
-    store_pack<kWhole>(rows.result + place.token * rows.features, place.first, rows.features, rounded<T>(values));
+    store_pack<kWhole>(rows.result + place.token * rows.features, place.first, rows.features,
+                       swiglu_of(gate[i], up[i]));
   }
 }
 
 template <bool kWhole, bool kAgain, typename T>
 __global__ void __launch_bounds__(kThreads) backward(const Rows<T> rows) {
   constexpr int N = kPack<T>;
-  using A = Accumulator<T>;
   const std::uint32_t start = blockIdx.x * kSteps * kThreads + threadIdx.x;
   Pack<T, N> gate[kSteps], up[kSteps], dout[kSteps];
 #pragma unroll
@@ -104,25 +68,12 @@ __global__ void __launch_bounds__(kThreads) backward(const Rows<T> rows) {
   for (int i = 0; i < kSteps; ++i) {
     if (start + i * kThreads >= rows.items) break;
     const Place place = place_of(rows, start + i * kThreads);
-    A dgate[N], dup[N], g[N], s[N];
-#pragma unroll
-    for (int k = 0; k < N; ++k) g[k] = gate[i][k];
-    sigmoids(g, s);
-#pragma unroll
-    for (int k = 0; k < N; ++k) {
-      const A d = dout[i][k];
-      dgate[k] = d * up[i][k] * s[k] * (A{1} + g[k] * (A{1} - s[k]));
-      dup[k] = d * g[k] * s[k];
-    }
+    const SwigluPacks<T, N> packs = swiglu_gradient_of<kAgain>(gate[i], up[i], dout[i]);
     T* row = rows.result + place.token * 2 * rows.features;
-    store_pack<kWhole>(row, place.first, rows.features, rounded<T>(dgate));
-    store_pack<kWhole>(row + rows.features, place.first, rows.features, rounded<T>(dup));
-    if constexpr (kAgain) {
-      A out[N];
-#pragma unroll
-      for (int k = 0; k < N; ++k) out[k] = g[k] * s[k] * up[i][k];
-      store_pack<kWhole>(rows.again + place.token * rows.features, place.first, rows.features, rounded<T>(out));
-    }
+    store_pack<kWhole>(row, place.first, rows.features, packs.dgate);
+    store_pack<kWhole>(row + rows.features, place.first, rows.features, packs.dup);
+    if constexpr (kAgain)
+      store_pack<kWhole>(rows.again + place.token * rows.features, place.first, rows.features, packs.out);
   }
 }
 

@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(SquarePlace::kThreads)
         for (int i = 0; i < kVector; ++i) values[i] *= multiplier;
         std::uint32_t codes[2];
         encode_vector<kElement>(values, codes);
-        store_row(cast.rowwise, square, part, r, codes);
+        store_row(cast.rowwise, cast.padded.cols, square, part, r, codes);
       }
   }
   if (cast.columnwise == nullptr) return;

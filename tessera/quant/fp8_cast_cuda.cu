@@ -22,22 +22,12 @@ __global__ void __launch_bounds__(SquarePlace::kThreads)
     std::uint32_t codes[SquarePlace::kRows][2];
 #pragma unroll
     for (int r = 0; r < SquarePlace::kRows; ++r) {
-      const uint4 words = vectors[part][r];
-      amaxes = greater_magnitudes(greater_magnitudes(amaxes, words.x), words.y);
-      amaxes = greater_magnitudes(greater_magnitudes(amaxes, words.z), words.w);
-      float values[kVector];
-      unpack(words, values);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) values[i] *= multiplier;
-      encode_vector<kElement>(values, codes[r]);
-      if (cast.rowwise != nullptr) store_row(cast.rowwise, square, part, r, codes[r]);
+      encode_words<kElement>(vectors[part][r], multiplier, amaxes, codes[r]);
+      if (cast.rowwise != nullptr) store_row(cast.rowwise, cast.padded.cols, square, part, r, codes[r]);
     }
     if (cast.columnwise != nullptr) store_transposed(tile, part, codes);
   }
-  if (cast.amax != nullptr) {
-    const float greatest = block_greatest(fmaxf(low_half(amaxes), high_half(amaxes)), scratch);
-    if (threadIdx.x == 0) raise(cast.amax, greatest);
-  }
+  raise_amax(cast.amax, amaxes, scratch);
   if (cast.columnwise == nullptr) return;
   __syncthreads();
   store_tile<SquarePlace::kSide, SquarePlace::kThreads, true>(tile, cast.columnwise, square.col, square.row,

@@ -33,8 +33,10 @@ class HostMasterCast final : public MasterCast {
   std::int64_t amax_count() const override { return static_cast<std::int64_t>(amaxes_.size()); }
   std::int64_t slices() const override { return static_cast<std::int64_t>(slices_.size()); }
 
+  void clear_amaxes() override { std::fill(amaxes_.begin(), amaxes_.end(), 0.0F); }
+
   void compute_amaxes() override {
-    std::fill(amaxes_.begin(), amaxes_.end(), 0.0F);
+    clear_amaxes();
     for (std::size_t s = 0; s < slices_.size(); ++s) {
       const MasterSlice& slice = slices_[s];
       const std::span<float> tiles = tiles_of(s, amaxes_);

@@ -42,6 +42,9 @@ class MasterCast {
 
   // First phase: writes all amaxes as this rank's slices give them, 0 for tiles of which it has nothing.
   virtual void compute_amaxes() = 0;
+  // In its place, for who takes the amaxes in another pass: sets all of them to 0. Of weights that are one tile each
+  // tensor_amaxes() are enough.
+  virtual void clear_amaxes() = 0;
   // Second phase: from the amaxes as they are then, scales and elements.
   virtual void cast() = 0;
 };

@@ -326,9 +326,14 @@ class CudaMasterCast final : public MasterCast {
   std::int64_t amax_count() const override { return tiles_ + slices_; }
   std::int64_t slices() const override { return slices_; }
 
-  void compute_amaxes() override {
+  void clear_amaxes() override {
     const base::DeviceGuard guard(device_);
     TESSERA_CUDA_CHECK(cudaMemsetAsync(amaxes_.data(), 0, amaxes_.size(), stream_));
+  }
+
+  void compute_amaxes() override {
+    const base::DeviceGuard guard(device_);
+    clear_amaxes();
     if (pieces_ > 0)
       take_slices<<<pieces_, kPieceThreads, 0, stream_>>>(items(), numbers(item_of_piece_), amaxes(), tensor_amaxes());
     TESSERA_CUDA_CHECK(cudaGetLastError());

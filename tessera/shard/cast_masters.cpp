@@ -71,6 +71,8 @@ DistributedCast::DistributedCast(std::span<const quant::MasterSlice> slices, bas
     : lane_(lane) {
   if (slices.empty()) return;
   encoder_ = quant::make_master_cast(slices, device, lane.stream());
+  is_one_tile_each_ = std::ranges::all_of(
+      slices, [](const quant::MasterSlice& one) { return one.encoding.tile == quant::ScaleTile{}; });
   if (cut == Slices::anywhere)
     reduced_ = encoder_->amax_count();
   else if (std::ranges::any_of(slices, [](const quant::MasterSlice& one) { return has_tensor_scale(one.encoding); }))
@@ -79,6 +81,12 @@ DistributedCast::DistributedCast(std::span<const quant::MasterSlice> slices, bas
 
 void DistributedCast::compute_amax() {
   if (encoder_) encoder_->compute_amaxes();
+}
+
+std::span<float> DistributedCast::clear_amaxes() {
+  if (!is_one_tile_each_) return {};
+  encoder_->clear_amaxes();
+  return {encoder_->tensor_amaxes(), static_cast<std::size_t>(encoder_->slices())};
 }
 
 std::span<float> DistributedCast::shared_amaxes() {

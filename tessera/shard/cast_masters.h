@@ -70,6 +70,9 @@ class DistributedCast {
 
   // The amaxes as this rank's slices give them. Local.
   void compute_amax();
+  // In its place, for weights with one scale each: sets their amaxes to 0 and returns them, so that another pass over
+  // the masters takes them, on the lane. Empty if a weight has scales of tiles.
+  std::span<float> clear_amaxes();
   // One MAX over the group for the amaxes of all weights; no message where none is needed, or in a group of one.
   // Collective over a group whose ranks hold all slices, on its own lane, which `lane` then waits for. Errors come as
   // those of the group's operations do (comm/communicator.h).
@@ -88,6 +91,7 @@ class DistributedCast {
  private:
   std::unique_ptr<quant::MasterCast> encoder_;  // null without weights
   base::Lane& lane_;
+  bool is_one_tile_each_ = false;
   std::int64_t reduced_ = 0;  // amaxes that travel, the last ones
 };
 

@@ -48,14 +48,6 @@ bool Optimizer::is_fused(const shard::ShardedParameter& parameter) const {
   return is_rounded_master(parameter) && (order_ == CastOrder::fused || !parameter.has_master());
 }
 
-void Optimizer::finish_bucket(std::span<const schedule::ParameterId> bucket) {
-  std::vector<schedule::ParameterId> left;
-  for (const schedule::ParameterId id : bucket)
-    if (!is_fused(runtime_.parameter(id))) left.push_back(id);
-  cast_.cast(left);
-  runtime_.publish(bucket);
-}
-
 ops::AdamWBuffers Optimizer::buffers_of(schedule::ParameterId id) {
   shard::ShardedParameter& parameter = runtime_.parameter(id);
   return {.master = parameter.state_master(),
@@ -68,6 +60,23 @@ ops::AdamWBuffers Optimizer::buffers_of(schedule::ParameterId id) {
           .exp_avg_sq = moments(id).exp_avg_sq.data(),
           .count = parameter.state_elements(),
           .decays = parameter.spec.decay};
+}
+
+template <typename Update>
+void Optimizer::update_bucket(std::span<const schedule::ParameterId> bucket, Update&& update) {
+  std::vector<schedule::ParameterId> left;
+  for (const schedule::ParameterId id : bucket)
+    if (!is_fused(runtime_.parameter(id))) left.push_back(id);
+  const std::vector<float*> amaxes = order_ == CastOrder::fused ? cast_.places_of_amaxes(left) : std::vector<float*>();
+  std::vector<ops::AdamWBuffers> shards;
+  auto next = amaxes.begin();
+  for (const schedule::ParameterId id : bucket) {
+    shards.push_back(buffers_of(id));
+    if (!amaxes.empty() && !is_fused(runtime_.parameter(id))) shards.back().amax = *next++;
+  }
+  update(shards);
+  cast_.cast(left, !amaxes.empty());
+  runtime_.publish(bucket);
 }
 
 void Optimizer::begin_update(double lr) {
@@ -87,10 +96,10 @@ void Optimizer::update(const ops::Clip* clip) {
   if (clip->finite == 0) return;
   ++updates_;
   options_.gradient_scale = clip->factor;
-  for (const std::vector<schedule::ParameterId>& bucket : optimizer_buckets(runtime_)) {
-    for (const schedule::ParameterId id : bucket) ops::adamw(options_, buffers_of(id));
-    finish_bucket(bucket);
-  }
+  for (const std::vector<schedule::ParameterId>& bucket : optimizer_buckets(runtime_))
+    update_bucket(bucket, [&](const std::vector<ops::AdamWBuffers>& shards) {
+      for (const ops::AdamWBuffers& shard : shards) ops::adamw(options_, shard);
+    });
 }
 
 void Optimizer::update_on_device(const ops::Clip* clip) {
@@ -98,12 +107,9 @@ void Optimizer::update_on_device(const ops::Clip* clip) {
   ops::StepScalars* scalars = scalars_.as<ops::StepScalars>().data();
   ops::cuda::choose_step(choices_.as<ops::StepChoices>().data(), clip, counter_.as<std::int64_t>().data(), scalars,
                          stream);
-  for (const std::vector<schedule::ParameterId>& bucket : optimizer_buckets(runtime_)) {
-    std::vector<ops::AdamWBuffers> shards;
-    for (const schedule::ParameterId id : bucket) shards.push_back(buffers_of(id));
-    ops::cuda::adamw(shards, scalars, clip, stream);
-    finish_bucket(bucket);
-  }
+  for (const std::vector<schedule::ParameterId>& bucket : optimizer_buckets(runtime_))
+    update_bucket(
+        bucket, [&](const std::vector<ops::AdamWBuffers>& shards) { ops::cuda::adamw(shards, scalars, clip, stream); });
 }
 
 void Optimizer::saw_update(const ops::Clip& clip) {

@@ -51,8 +51,10 @@ class Optimizer {
  private:
   ops::AdamWBuffers buffers_of(schedule::ParameterId id);
   bool is_fused(const shard::ShardedParameter& parameter) const;
-  // Casts the weights of an updated bucket that the update did not write, then publishes the bucket.
-  void finish_bucket(std::span<const schedule::ParameterId> bucket);
+  // Calls update(shards) with the buffers of a bucket, casts its weights that the update did not write, then publishes
+  // the bucket.
+  template <typename Update>
+  void update_bucket(std::span<const schedule::ParameterId> bucket, Update&& update);
   void update_on_device(const ops::Clip* clip);
 
   runtime::Runtime& runtime_;

@@ -1,5 +1,7 @@
 #include "tessera/train/weight_cast.h"
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 
 namespace tessera::train {
@@ -30,10 +32,34 @@ shard::DistributedCast& WeightCast::encoder_of(const std::vector<Target>& target
   return *encoder.cast;
 }
 
-// Casts it at once, or adds it to those that are encoded together.
-void WeightCast::add(const Target& target, std::vector<Target>& encoded) {
+// In the order of the cast.
+std::vector<WeightCast::Target> WeightCast::targets_of(std::span<const schedule::ParameterId> ids) const {
+  std::vector<Target> targets;
+  for (const schedule::ParameterId id : ids) {
+    targets.push_back({id, id});
+    if (const schedule::ParameterId copy = runtime_.backward_copy(id); copy != schedule::kNoParameter)
+      targets.push_back({copy, id});
+  }
+  return targets;
+}
+
+std::vector<float*> WeightCast::places_of_amaxes(std::span<const schedule::ParameterId> ids) {
+  std::vector<Target> encoded = targets_of(ids);
+  std::erase_if(encoded, [&](const Target& target) { return !runtime_.parameter(target.id).spec.encoding; });
+  if (encoded.empty()) return {};
+  if (std::ranges::any_of(encoded, [](const Target& target) { return target.id != target.weight; })) return {};
+  const std::span<float> amaxes = encoder_of(encoded).clear_amaxes();
+  if (amaxes.empty()) return {};
+  std::vector<float*> places;
+  auto next = amaxes.begin();
+  for (const schedule::ParameterId id : ids)
+    places.push_back(runtime_.parameter(id).spec.encoding ? &*next++ : nullptr);
+  return places;
+}
+
+// Rounds a master to the one plane that is no more than that.
+void WeightCast::round(const Target& target) {
   shard::ShardedParameter& parameter = runtime_.parameter(target.id);
-  if (parameter.spec.encoding) return encoded.push_back(target);
   TESSERA_CHECK(is_rounded_master(parameter), "parameter '{}': no cast from a master to its {} planes is known",
                 parameter.spec.name, parameter.planes.size());
   const shard::ShardedParameter& weight = runtime_.parameter(target.weight);
@@ -42,16 +68,16 @@ void WeightCast::add(const Target& target, std::vector<Target>& encoded) {
                                      parameter.planes.front().spec.type, parameter.state_elements());
 }
 
-void WeightCast::cast(std::span<const schedule::ParameterId> ids) {
+void WeightCast::cast(std::span<const schedule::ParameterId> ids, bool has_amaxes) {
   std::vector<Target> encoded;
-  for (const schedule::ParameterId id : ids) {
-    add({id, id}, encoded);
-    if (const schedule::ParameterId copy = runtime_.backward_copy(id); copy != schedule::kNoParameter)
-      add({copy, id}, encoded);
-  }
+  for (const Target& target : targets_of(ids))
+    if (runtime_.parameter(target.id).spec.encoding)
+      encoded.push_back(target);
+    else
+      round(target);
   if (encoded.empty()) return;
   shard::DistributedCast& encoder = encoder_of(encoded);
-  encoder.compute_amax();
+  if (!has_amaxes) encoder.compute_amax();
   if (encoder.needs_reduction()) runtime_.reduce_amaxes(encoder.shared_amaxes());
   encoder.cast();
 }

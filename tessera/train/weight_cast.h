@@ -24,7 +24,12 @@ class WeightCast {
   // of their copies for backward passes; a weight that is its own master needs no cast. Where amaxes of whole weights
   // are needed, they are taken together over all ranks in one message (Runtime::reduce_amaxes): every rank calls it
   // with the same parameters. The caller publishes the weights afterwards. Errors: planes whose format is unknown.
-  void cast(std::span<const schedule::ParameterId> ids);
+  // has_amaxes: the amaxes of whole weights stand where places_of_amaxes(ids) said.
+  void cast(std::span<const schedule::ParameterId> ids, bool has_amaxes = false);
+  // Before an update of these parameters that can take the amaxes of the new masters: sets them to 0 and returns where
+  // each goes, null for a parameter without an encoding. Empty if the cast of these parameters has to take amaxes of
+  // its own: for tiles, or for copies too.
+  std::vector<float*> places_of_amaxes(std::span<const schedule::ParameterId> ids);
 
  private:
   // A cast knows where the planes lie, so it is made again when they have moved (shard/replace_storage.h).
@@ -39,7 +44,8 @@ class WeightCast {
     auto operator<=>(const Target&) const = default;
   };
 
-  void add(const Target& target, std::vector<Target>& encoded);
+  std::vector<Target> targets_of(std::span<const schedule::ParameterId> ids) const;
+  void round(const Target& target);
   shard::DistributedCast& encoder_of(const std::vector<Target>& targets);
 
   runtime::Runtime& runtime_;

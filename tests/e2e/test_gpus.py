@@ -132,7 +132,10 @@ class Gpus(unittest.TestCase):
                 json.loads((out / "summary.json").read_text())["host_waits"])
 
     def test_a_step_allocates_nothing_and_waits_for_nothing(self):
-        for mesh, graph in itertools.product((["--gtp", 2], ["--tp", 2]), ([], ["--cuda-graph", "on"])):
+        fp8 = ["--wire-format", "fp8", "--gemm-format", "fp8"]
+        unpacked = ["--wire-format", "mxfp8", "--gemm-format", "fp8", "--fp8-scaling", "current"]
+        for mesh, graph in itertools.product((["--gtp", 2], ["--tp", 2], ["--gtp", 2, *fp8], ["--gtp", 2, *unpacked]),
+                                             ([], ["--cuda-graph", "on"])):
             flags = [*mesh, *graph]
             (few, waits_of_few), (many, waits_of_many) = self.counts(24, *flags), self.counts(64, *flags)  # pools are full
             self.assertGreater(sum(int(count) for rank in few for _, count in rank), 0, "nothing was counted")

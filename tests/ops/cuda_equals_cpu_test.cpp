@@ -16,6 +16,7 @@
 #include "tessera/ops/rope.h"
 #include "tessera/ops/swiglu.h"
 #include "tessera/ops/tensor.h"
+#include "tessera/quant/quantize.h"
 #include "tests/ops/values.h"
 
 namespace tessera::ops::test {
@@ -264,6 +265,38 @@ TEST_F(OnCuda, AdamWOfAnInfiniteGradientChangesNothing) {
     cuda::adamw(device.buffers, static_cast<const StepScalars*>(scalars.data_ptr()),
                 static_cast<const Clip*>(clip.data_ptr()), stream);
     expect_same(device, before);
+  }
+}
+
+// Those of the updated masters; of the masters as they are where there is no update.
+TEST_F(OnCuda, AdamWTakesTheSameAmaxes) {
+  for (const at::ScalarType weight : {at::kBFloat16, at::kFloat}) {
+    const ShardTypes types{at::kFloat, at::kFloat, weight};
+    Shards host = shards_of(types, at::kCPU), device = shards_of(types, at::kCUDA);
+    const auto count = static_cast<std::int64_t>(host.buffers.size());
+    const AdamW options{.lr = 1e-2};
+    const at::Tensor scalars = object_on_device(step_scalars(options));
+    for (const bool takes_place : {true, false, true}) {
+      const at::Tensor clip = object_on_device(Clip{.finite = takes_place ? 1 : 0});
+      const at::Tensor expected = tensor_of(Values(host.buffers.size(), 0.125), {count}, at::kFloat);
+      const at::Tensor got = on_device(expected);
+      for (std::size_t i = 0; i < host.buffers.size(); ++i) {
+        if (i % 4 == 3) continue;
+        host.buffers[i].amax = expected.mutable_data_ptr<float>() + i;
+        device.buffers[i].amax = got.mutable_data_ptr<float>() + i;
+      }
+      for (const AdamWBuffers& one : host.buffers) {
+        if (takes_place)
+          adamw(options, one);
+        else if (one.amax != nullptr)
+          quant::take_amaxes({one.master, quant::DType::fp32}, {.rows = 1, .cols = one.count}, {}, {.end = one.count},
+                             {one.amax, 1});
+      }
+      cuda::adamw(device.buffers, static_cast<const StepScalars*>(scalars.data_ptr()),
+                  static_cast<const Clip*>(clip.data_ptr()), stream_of(got));
+      EXPECT_TRUE(same_bits(got, expected)) << takes_place;
+      expect_same(device, host);
+    }
   }
 }
 

@@ -228,6 +228,20 @@ TEST(AdamW, DoesNotDecayWhatMustNot) {
   EXPECT_FALSE(same_bits(a.master, before));
 }
 
+TEST(AdamW, TakesTheAmaxOfTheUpdatedMaster) {
+  float master[] = {1, -3.00390625F, 2, std::nanf("")}, gradient[] = {0, 0, 0, 0}, first[4] = {}, second[4] = {};
+  float amax = 0.5F;
+  const AdamWBuffers buffers{
+      .master = master, .gradient = gradient, .exp_avg = first, .exp_avg_sq = second, .count = 4, .amax = &amax};
+  adamw({}, buffers);
+  EXPECT_EQ(amax, 3.0F);  // rounded to bf16
+  adamw({.lr = 1, .weight_decay = 0.5}, buffers);
+  EXPECT_EQ(amax, 3.0F);  // more than the new one
+  amax = 0;
+  adamw({}, buffers);
+  EXPECT_EQ(amax, 1.5F);
+}
+
 TEST(AdamW, RefusesWhatCannotBe) {
   float value = 0;
   AdamWBuffers buffers{.master = &value,
@@ -240,6 +254,16 @@ TEST(AdamW, RefusesWhatCannotBe) {
   EXPECT_THROW(adamw({}, buffers), Error);
   buffers.weight = nullptr;
   EXPECT_THROW(adamw({.step = 0}, buffers), Error);
+  double wide[4] = {};
+  float amax = 0;
+  EXPECT_THROW(adamw({}, {.master = wide,
+                          .master_type = DType::fp64,
+                          .gradient = wide + 1,
+                          .exp_avg = wide + 2,
+                          .exp_avg_sq = wide + 3,
+                          .count = 1,
+                          .amax = &amax}),
+               Error);
   buffers.exp_avg = nullptr;
   EXPECT_THROW(adamw({}, buffers), Error);
   EXPECT_NO_THROW(adamw({}, {}));

@@ -13,6 +13,8 @@
 #include <limits>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/swiglu.h"
+#include "tessera/ops/swiglu_operand.h"
 #include "tests/ops/values.h"
 
 namespace tessera::ops::test {
@@ -205,6 +207,97 @@ TEST_P(OperandTest, CodesThatTravelledGiveTheSameProducts) {
     const Operand by_columns = quantize(w, {}, Sides::rows, scale_for(w, {})).rows;
     EXPECT_TRUE(same_bits(multiply(whole.columns, by_columns), multiply(joined.columns, by_columns)));
   }
+}
+
+// Every byte of an operand, padding too.
+void expect_same_operand(const Operand& got, const Operand& expected) {
+  EXPECT_EQ(got.defined(), expected.defined());
+  EXPECT_EQ(got.extent, expected.extent);
+  EXPECT_EQ(got.encoding, expected.encoding);
+  const auto same = [](const at::Tensor& a, const at::Tensor& b) {
+    return a.defined() == b.defined() && (!a.defined() || same_bits(a, b));
+  };
+  EXPECT_TRUE(same(got.values, expected.values));
+  EXPECT_TRUE(same(got.codes, expected.codes));
+  EXPECT_TRUE(same(got.scales, expected.scales));
+}
+void expect_same_operands(const Operands& got, const Operands& expected) {
+  for (const auto side : {&Operands::rows, &Operands::columns})
+    if ((expected.*side).defined()) expect_same_operand(got.*side, expected.*side);
+}
+
+struct SwigluExtent {
+  std::int64_t tokens, features;
+};
+constexpr SwigluExtent kSwiglus[] = {{1, 16},  {40, 5},   {128, 128}, {129, 144}, {300, 272},
+                                     {16, 24}, {257, 40}, {0, 16},    {130, 1},   {256, 1024}};
+
+// With a scale that is known before, as delayed scaling has it, so that some numbers saturate; E4M3 and E5M2. Gates
+// beyond those whose exponential is ordinary.
+class SwigluOperands : public OperandTest {
+ protected:
+  WholeScale known(float multiplier) const {
+    const at::TensorOptions one = bf16().dtype(at::kFloat);
+    return {.multiplier = at::full({1}, multiplier, one), .inverse = at::full({1}, 1 / multiplier, one), .amax = {}};
+  }
+  at::Tensor amax_place() const { return at::full({1}, 0.25F, bf16().dtype(at::kFloat)); }
+  at::Tensor gate_up(const SwigluExtent& e, std::uint64_t seed) const {
+    return random_tensor({e.tokens, 2 * e.features}, seed, at::TensorOptions(at::kFloat), 9.0)
+        .pow(3)
+        .mul(0.2)
+        .to(bf16());
+  }
+  Quantization as(quant::Element element, Sides sides, float multiplier, const at::Tensor& amax) const {
+    return {.encoding = {.element = element},
+            .sides = sides,
+            .whole = known(multiplier),
+            .amax = amax.defined() ? static_cast<float*>(amax.mutable_data_ptr()) : nullptr};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Devices, SwigluOperands, testing::Values(at::kCPU, at::kCUDA),
+                         [](const auto& device) { return device.param == at::kCPU ? "Cpu" : "Cuda"; });
+
+TEST_P(SwigluOperands, OfForwardAreThoseOfTwoSteps) {
+  for (const SwigluExtent& e : kSwiglus)
+    for (const quant::Element element : {quant::Element::e4m3, quant::Element::e5m2})
+      for (const Sides sides : {Sides::rows, Sides::columns, Sides::both}) {
+        SCOPED_TRACE(testing::Message() << e.tokens << " x " << e.features);
+        const at::Tensor input = gate_up(e, 1), amax = amax_place(), expected_amax = amax_place();
+        const Operands got = swiglu_operands(input, as(element, sides, 3.7F, amax));
+        expect_same_operands(got, quantize(swiglu_forward(input), as(element, sides, 3.7F, expected_amax)));
+        EXPECT_TRUE(same_bits(amax, expected_amax));
+      }
+}
+
+TEST_P(SwigluOperands, OfBackwardAreThoseOfTwoSteps) {
+  for (const SwigluExtent& e : kSwiglus)
+    for (const quant::Element element : {quant::Element::e4m3, quant::Element::e5m2})
+      for (const Sides sides : {Sides::rows, Sides::columns, Sides::both}) {
+        SCOPED_TRACE(testing::Message() << e.tokens << " x " << e.features);
+        const at::Tensor input = gate_up(e, 1), dout = random_tensor({e.tokens, e.features}, 2, bf16());
+        const at::Tensor amax = amax_place(), again_amax = amax_place(), expected_amax = amax_place();
+        const Quantization out = as(quant::Element::e4m3, Sides::columns, 0.9F, {});
+        const SwigluAgain expected = swiglu_backward_again(dout, input);
+        const Operands gradient = quantize(expected.gradient, as(element, sides, 41.0F, expected_amax));
+        const ops::SwigluOperands got = swiglu_backward_operands(dout, input, as(element, sides, 41.0F, amax));
+        expect_same_operands(got.gradient, gradient);
+        EXPECT_FALSE(got.out.defined());
+        const ops::SwigluOperands again =
+            swiglu_backward_operands(dout, input, as(element, sides, 41.0F, again_amax), &out);
+        expect_same_operands(again.gradient, gradient);
+        expect_same_operand(again.out, quantize(expected.out, out).columns);
+        EXPECT_TRUE(same_bits(amax, expected_amax) && same_bits(again_amax, expected_amax));
+      }
+}
+
+// Rows that begin at no multiple of 16 bytes.
+TEST_P(SwigluOperands, OfUnalignedMemoryAreTheSame) {
+  const SwigluExtent e{70, 144};
+  const at::Tensor input = gate_up(e, 3), dout = random_tensor({e.tokens, e.features}, 4, bf16());
+  const Quantization scaled = as(quant::Element::e5m2, Sides::both, 2.0F, {});
+  expect_same_operands(swiglu_operands(shifted(input, 1), scaled), swiglu_operands(input, scaled));
+  expect_same_operands(swiglu_backward_operands(shifted(dout, 3), shifted(input, 1), scaled).gradient,
+                       swiglu_backward_operands(dout, input, scaled).gradient);
 }
 
 TEST_P(OperandTest, AnAmaxIsTakenAndNotANumbers) {

@@ -1,0 +1,89 @@
+#include "tessera/nn/feed_forward.h"
+
+#include "tessera/nn/collectives.h"
+#include "tessera/nn/linear_products.h"
+#include "tessera/nn/stash.h"
+
+namespace tessera::nn {
+namespace {
+
+enum Stash : int { kGateUpStash, kDownStash };
+// What is kept of down: gate_up's result, and SwiGLU's as it is or its operand by columns.
+enum Kept : std::uint8_t { kGateUp, kActivated, kColumns, kColumnScales };
+
+// down behind SwiGLU.
+at::Tensor activated_forward(AutogradContext* ctx, Context& context, const Weight& down, const at::Tensor& gate_up,
+                             bool kept) {
+  const ops::Sides sides = kept && keeps_columns(context, down, Tokens::all) ? ops::Sides::both : ops::Sides::rows;
+  const Factor activated = factor_of_swiglu(context, down, gate_up, context.pass, sides);
+  at::Tensor y = leave_tp(context, fprop(context, down, activated), context.pass);
+  if (!kept) return y;
+  variable_list own{gate_up, context.policy != Recompute::selective ? activated.matrix : at::Tensor()};
+  stash(ctx, context, kept, kept_bytes(own) + bytes_of_columns(activated), Tokens::all);
+  const KeptColumns columns = kept_columns(activated);
+  own.insert(own.end(), {columns.data, columns.scales});
+  // Neither arguments nor results of the function. Backward gives them up before it is over.
+  ctx->saved_data["kept"] = own;
+  return y;
+}
+
+// Returns the gradient of gate_up's result.
+Factor activated_backward(AutogradContext* ctx, Context& context, const FeedForward& layers, const at::Tensor& dy,
+                          std::int64_t tokens) {
+  constexpr auto kPass = schedule::Pass::backward;
+  const Weight& down = layers.down.weight;
+  const variable_list kept = ctx->saved_data["kept"].toTensorVector();
+  ctx->saved_data.erase("kept");
+  fetch(ctx, context, kDownStash);
+  const Factor gradient = factor_of_tokens(context, down, Role::gradient, dy, tokens, kPass, ops::Sides::both);
+  const at::Tensor dout = dgrad(context, down, gradient);
+  const bool again = !kept[kActivated].defined() && !kept[kColumns].defined();
+  SwigluFactors swiglu =
+      factors_of_swiglu_backward(context, layers.gate_up.weight, again ? &down : nullptr, dout, kept[kGateUp]);
+  if (kept[kColumns].defined())
+    swiglu.out = factor_of_kept(context, down, {kept[kColumns], kept[kColumnScales]}, tokens);
+  else if (!again)
+    swiglu.out = factor_of_columns(context, down, Role::input, kept[kActivated], kPass, ops::Sides::columns);
+  wgrad(context, down, gradient, swiglu.out);
+  return std::move(swiglu.gradient);
+}
+
+class FeedForwardFunction : public torch::autograd::Function<FeedForwardFunction> {
+ public:
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const std::optional<at::Tensor>& residual,
+                               Context* context, const FeedForward* layers, std::int64_t tokens, bool kept) {
+    ctx->set_materialize_grads(false);
+    const ColumnForward column =
+        column_forward(*context, layers->gate_up, x, residual.value_or(at::Tensor()), tokens, kept);
+    ctx->save_for_backward(column.saved);
+    stash(ctx, *context, kept, column.stashed, Tokens::own);
+    ctx->saved_data["residual"] = residual.has_value();
+    ctx->saved_data["tokens"] = tokens;
+    save_pointer(ctx, "context", context);
+    save_pointer(ctx, "layers", layers);
+    const at::Tensor y = activated_forward(ctx, *context, layers->down.weight, column.result.y, kept);
+    return {y, column.result.sum};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    auto& context = *saved_pointer<Context>(ctx, "context");
+    auto& layers = *saved_pointer<const FeedForward>(ctx, "layers");
+    const std::int64_t tokens = ctx->saved_data["tokens"].toInt();
+    const Factor gradient = activated_backward(ctx, context, layers, gradients[0], tokens);
+    const variable_list saved = ctx->get_saved_variables();
+    fetch(ctx, context, kGateUpStash);
+    at::Tensor dx = column_backward(context, layers.gate_up, {gradient, gradients[1]}, saved, tokens);
+    return {dx, ctx->saved_data["residual"].toBool() ? dx : at::Tensor(), {}, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+NormedLinear feed_forward(Context& context, const FeedForward& layers, const at::Tensor& x, const at::Tensor& residual,
+                          std::int64_t tokens) {
+  const variable_list outputs =
+      FeedForwardFunction::apply(x, optional_of(residual), &context, &layers, tokens, is_kept(x));
+  return {outputs[0], outputs[1]};
+}
+
+}  // namespace tessera::nn
