@@ -1,4 +1,6 @@
 // Unpacks weights to bf16.
+#include <type_traits>
+
 #include "tessera/quant/quantize_cuda.h"
 #include "tessera/quant/weight_list.cuh"
 
@@ -21,15 +23,16 @@ struct Item {
 using List = WeightList<Item>;
 
 // A tile's scale, from what is stored of it.
+template <Scale kScale>
 struct Scales {
-  const void* stored;
-  Scale type;
+  const std::conditional_t<kScale == Scale::fp32, std::uint32_t, std::uint8_t>* stored;
   float tensor_amax;
 
+  explicit __device__ Scales(const Item& item)
+      : stored(static_cast<decltype(stored)>(item.scales)),
+        tensor_amax(kScale == Scale::e4m3 ? *item.tensor_amax : 0.0F) {}
   __device__ float operator[](std::int64_t tile) const {
-    const std::uint32_t word = type == Scale::fp32 ? static_cast<const std::uint32_t*>(stored)[tile]
-                                                   : static_cast<const std::uint8_t*>(stored)[tile];
-    return decode_scale(type, word, tensor_amax);
+    return decode_scale(kScale, __ldg(stored + tile), tensor_amax);
   }
 };
 
@@ -49,8 +52,8 @@ __device__ void store_rounded(bfloat16* to, const float (&values)[kVector]) {
                                    round_pair(values[4], values[5]), round_pair(values[6], values[7])};
 }
 
-template <Element kElement, bool kByColumn>
-__device__ void unpack_whole(const Item& item, const Place& place, const Scales& scales) {
+template <Element kElement, bool kByColumn, Scale kScale>
+__device__ void unpack_whole(const Item& item, const Place& place, const Scales<kScale>& scales) {
   constexpr int kElementsInByte = kElement == Element::e2m1 ? 2 : 1;
   const Tiling& tiling = item.tiling;
   const std::int64_t stride = item.matrix.cols, at = place.row * stride + place.col;
@@ -88,8 +91,8 @@ __device__ void unpack_whole(const Item& item, const Place& place, const Scales&
 }
 
 // One element at a time.
-template <Element kElement>
-__device__ void unpack_scattered(const Item& item, const Place& place, const Scales& scales) {
+template <Element kElement, Scale kScale>
+__device__ void unpack_scattered(const Item& item, const Place& place, const Scales<kScale>& scales) {
 #pragma unroll 1
   for (std::int64_t row = place.row; row < min(place.row + kWarpRows, item.matrix.rows); ++row)
 #pragma unroll 1
@@ -105,10 +108,9 @@ __device__ void unpack_scattered(const Item& item, const Place& place, const Sca
     }
 }
 
-template <Element kElement>
+template <Element kElement, Scale kScale>
 __device__ void unpack_part(const Item& item, const Place& place) {
-  const Scales scales{
-      .stored = item.scales, .type = item.scale, .tensor_amax = item.scale == Scale::e4m3 ? *item.tensor_amax : 0.0F};
+  const Scales<kScale> scales(item);
   const Walk walk = item.tiling.walk;
   const bool whole = item.vectors && walk != Walk::any && place.row + kWarpRows <= item.matrix.rows &&
                      place.col + kVector <= item.matrix.cols;
@@ -120,17 +122,29 @@ __device__ void unpack_part(const Item& item, const Place& place) {
     unpack_whole<kElement, false>(item, place, scales);
 }
 
+template <Scale kScale>
+__device__ void unpack_elements(const Item& item, const Place& place) {
+  switch (item.element) {
+    case Element::e4m3:
+      return unpack_part<Element::e4m3, kScale>(item, place);
+    case Element::e5m2:
+      return unpack_part<Element::e5m2, kScale>(item, place);
+    case Element::e2m1:
+      return unpack_part<Element::e2m1, kScale>(item, place);
+  }
+}
+
 __global__ void __launch_bounds__(kPieceThreads) unpack_weights(const __grid_constant__ List list) {
   const int number = list.item_of(blockIdx.x);
   const Item& item = list.items[number];
   const Place place = place_in_piece(blockIdx.x - list.first_block[number], pieces_of(item.matrix.cols, kPieceCols), 0);
-  switch (item.element) {
-    case Element::e4m3:
-      return unpack_part<Element::e4m3>(item, place);
-    case Element::e5m2:
-      return unpack_part<Element::e5m2>(item, place);
-    case Element::e2m1:
-      return unpack_part<Element::e2m1>(item, place);
+  switch (item.scale) {
+    case Scale::fp32:
+      return unpack_elements<Scale::fp32>(item, place);
+    case Scale::e8m0:
+      return unpack_elements<Scale::e8m0>(item, place);
+    case Scale::e4m3:
+      return unpack_elements<Scale::e4m3>(item, place);
   }
 }
 
