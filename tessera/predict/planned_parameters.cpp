@@ -86,9 +86,9 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
 
 std::vector<PlannedParameter> planned_parameters(const models::LlamaConfig& model, const shard::ParameterTypes& types,
                                                  const MeshDegrees& mesh, bool sequence_parallel,
-                                                 const shard::RowReads& embedding, const shard::WirePolicy& wire,
-                                                 const shard::WirePolicy& products,
-                                                 const std::optional<shard::WirePolicy>& backward) {
+                                                 const shard::RowReads& embedding, const shard::FormatPolicy& wire,
+                                                 const shard::FormatPolicy& products,
+                                                 const std::optional<shard::FormatPolicy>& backward) {
   std::vector<shard::ParameterSpec> specs = models::llama_parameters(model, mesh.tp, sequence_parallel && mesh.tp > 1);
   models::set_embedding_reads(specs, model, embedding);
   std::vector<PlannedParameter> all;

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "tessera/models/llama_config.h"
+#include "tessera/shard/format_policy.h"
 #include "tessera/shard/sizes.h"
-#include "tessera/shard/wire_policy.h"
 
 namespace tessera::predict {
 
@@ -46,8 +46,8 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
 std::vector<PlannedParameter> planned_parameters(const models::LlamaConfig& model, const shard::ParameterTypes& types,
                                                  const MeshDegrees& mesh, bool sequence_parallel,
                                                  const shard::RowReads& embedding = {},
-                                                 const shard::WirePolicy& wire = {},
-                                                 const shard::WirePolicy& products = {},
-                                                 const std::optional<shard::WirePolicy>& backward = {});
+                                                 const shard::FormatPolicy& wire = {},
+                                                 const shard::FormatPolicy& products = {},
+                                                 const std::optional<shard::FormatPolicy>& backward = {});
 
 }  // namespace tessera::predict

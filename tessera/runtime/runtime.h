@@ -35,8 +35,8 @@
 #include "tessera/runtime/timeline.h"
 #include "tessera/runtime/waits.h"
 #include "tessera/schedule/plan/auto.h"
+#include "tessera/shard/format_policy.h"
 #include "tessera/shard/parallel.h"
-#include "tessera/shard/wire_policy.h"
 
 namespace tessera::runtime {
 
@@ -79,11 +79,11 @@ struct RuntimeOptions {
   std::optional<std::int64_t> gather_budget, reduce_budget;
   std::int64_t coalesce_bytes = 0;  // neighbours travel together up to this
   ReplayOptions replay;
-  int patience = 3;                                // steps in a row that leave their schedule before a new one is made
-  shard::WirePolicy wire;                          // number formats of matrices as they are stored and sent ...
-  shard::WirePolicy products;                      // ... and as they are multiplied
-  std::optional<shard::WirePolicy> wire_backward;  // as `wire`, of what backward passes read; absent: `wire`
-  bool pushes = true;                              // GPUs of a host write to each other's arenas
+  int patience = 3;              // steps in a row that leave their schedule before a new one is made
+  shard::FormatPolicy wire;      // number formats of matrices as they are stored and sent ...
+  shard::FormatPolicy products;  // ... and as they are multiplied
+  std::optional<shard::FormatPolicy> wire_backward;  // as `wire`, of what backward passes read; absent: `wire`
+  bool pushes = true;                                // GPUs of a host write to each other's arenas
 };
 
 // What schedules take, all kinds of step together.

@@ -45,7 +45,7 @@ models::Batch make_batch() {
 
 schedule::Trace recorded(comm::World& world, const models::LlamaConfig& config, const LlamaTraceOptions& options) {
   shard::Parallel parallel = shard::make_parallel(world, options.tp_size, options.row_ranks, 1);
-  shard::WirePolicy products;
+  shard::FormatPolicy products;
   if (!options.products.empty())
     products.rules.push_back({"layers.*", std::ranges::max(options.products)});  // of all their matrices
   runtime::Runtime runtime(

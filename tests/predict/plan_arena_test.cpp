@@ -104,8 +104,8 @@ TEST(PlanArenaFormats, LessIsGatheredInTheSameArenaAndLessIsTakenForAll) {
   const schedule::Trace trace = predict::llama_trace(model, {.microbatches = 2});
   for (const quant::Format format : {quant::Format::nvfp4, quant::Format::mxfp8, quant::Format::fp8}) {
     std::vector<schedule::ParameterSize> sizes, whole;
-    const shard::WirePolicy wire{.format = format,
-                                 .rules = {{"output.*", quant::Format::bf16}, {"embedding.*", quant::Format::bf16}}};
+    const shard::FormatPolicy wire{.format = format,
+                                   .rules = {{"output.*", quant::Format::bf16}, {"embedding.*", quant::Format::bf16}}};
     for (const PlannedParameter& each : planned_parameters(model, types, {.gtp = 4}, false, {}, wire)) {
       sizes.push_back(each.size);
       whole.push_back(each.size);

@@ -12,8 +12,8 @@ TEST(PlannedFormats, LayersHaveTheFormatsOfTheirRules) {
   model.vocab_size = 100, model.hidden_size = 64, model.intermediate_size = 96;
   model.num_layers = 3, model.num_heads = 4, model.num_kv_heads = 2, model.head_dim = 16;
   const shard::ParameterTypes types{.model = quant::DType::bf16};
-  const shard::WirePolicy wire{.format = quant::Format::nvfp4,
-                               .rules = {{"layers.1.*", quant::Format::mxfp8}, {"output.*", quant::Format::bf16}}};
+  const shard::FormatPolicy wire{.format = quant::Format::nvfp4,
+                                 .rules = {{"layers.1.*", quant::Format::mxfp8}, {"output.*", quant::Format::bf16}}};
   const std::vector<PlannedParameter> plain = planned_parameters(model, types, {.gtp = 2}, false);
   const std::vector<PlannedParameter> planned = planned_parameters(model, types, {.gtp = 2}, false, {}, wire);
   ASSERT_EQ(planned.size(), plain.size());

@@ -56,7 +56,7 @@ struct TrainConfig {
   quant::DType dtype = quant::DType::fp32;
   std::optional<quant::DType> grad_wire;            // absent: dtype
   quant::Format wire_format = quant::Format::bf16;  // weights are stored and gathered in this number format ...
-  std::string wire_rules;                           // ... unless a rule says otherwise (shard/wire_policy.h)
+  std::string wire_rules;                           // ... unless a rule says otherwise (shard/format_policy.h)
   // The same of what backward passes read. An absent format: as in forward passes, by the rules of these.
   std::optional<quant::Format> wire_format_backward;
   std::string wire_rules_backward;

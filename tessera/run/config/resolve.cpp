@@ -61,23 +61,23 @@ void check_recompute(const TrainConfig& config) {
 }
 
 // The first format with scales that a policy asks for, and the setting that does.
-void check_dtype(const TrainConfig& config, const shard::WirePolicy& policy, std::string_view format,
+void check_dtype(const TrainConfig& config, const shard::FormatPolicy& policy, std::string_view format,
                  std::string_view rules) {
   const auto other = std::ranges::find_if(
-      policy.rules, [](const shard::WireRule& rule) { return rule.format != quant::Format::bf16; });
+      policy.rules, [](const shard::FormatRule& rule) { return rule.format != quant::Format::bf16; });
   const quant::Format asked = other == policy.rules.end() ? policy.format : other->format;
   if (config.dtype != quant::DType::bf16 && asked != quant::Format::bf16)
     throw InputError("{}: got {} with --dtype {}, expected it with --dtype bf16",
                      other == policy.rules.end() ? format : rules, name_of(asked), name_of(config.dtype));
 }
 
-bool has_format(const shard::WirePolicy& policy, quant::Format format) {
+bool has_format(const shard::FormatPolicy& policy, quant::Format format) {
   return policy.format == format ||
-         std::ranges::any_of(policy.rules, [&](const shard::WireRule& rule) { return rule.format == format; });
+         std::ranges::any_of(policy.rules, [&](const shard::FormatRule& rule) { return rule.format == format; });
 }
 
 // What depends on the formats of products.
-void check_products(const TrainConfig& config, const shard::WirePolicy& policy) {
+void check_products(const TrainConfig& config, const shard::FormatPolicy& policy) {
   for (const quant::Format format : {quant::Format::mxfp8, quant::Format::nvfp4})
     if (config.backend == Backend::nccl && has_format(policy, format))
       throw InputError(
@@ -103,17 +103,17 @@ void check_products(const TrainConfig& config, const shard::WirePolicy& policy) 
 }
 
 void check_formats(const TrainConfig& config, const models::LlamaConfig& model) {
-  const shard::WirePolicy products = product_policy(config);
+  const shard::FormatPolicy products = product_policy(config);
   check_dtype(config, wire_policy(config), "--wire-format", "--wire-rules");
   check_dtype(config, backward_policy(config), "--wire-format-backward", "--wire-rules-backward");
   check_dtype(config, products, "--gemm-format", "--gemm-rules");
   check_products(config, products);
   std::vector<std::string> names;
   for (const auto& [name, formats] : weight_formats(config, model)) names.push_back(name);
-  shard::check_rules(shard::parse_wire_rules(config.wire_rules, "--wire-rules"), names, "--wire-rules");
-  shard::check_rules(shard::parse_wire_rules(config.wire_rules_backward, "--wire-rules-backward"), names,
+  shard::check_rules(shard::parse_format_rules(config.wire_rules, "--wire-rules"), names, "--wire-rules");
+  shard::check_rules(shard::parse_format_rules(config.wire_rules_backward, "--wire-rules-backward"), names,
                      "--wire-rules-backward");
-  shard::check_rules(shard::parse_wire_rules(config.gemm_rules, "--gemm-rules"), names, "--gemm-rules");
+  shard::check_rules(shard::parse_format_rules(config.gemm_rules, "--gemm-rules"), names, "--gemm-rules");
 }
 
 }  // namespace
@@ -173,8 +173,8 @@ TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_
 }
 
 std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, const models::LlamaConfig& model) {
-  const shard::WirePolicy wire = wire_policy(config), backward = backward_policy(config);
-  const shard::WirePolicy products = product_policy(config);
+  const shard::FormatPolicy wire = wire_policy(config), backward = backward_policy(config);
+  const shard::FormatPolicy products = product_policy(config);
   std::map<std::string, WeightFormats> formats;
   std::vector<shard::ParameterSpec> specs = models::llama_parameters(model, static_cast<int>(config.tp), false);
   models::set_embedding_reads(specs, model, embedding_reads(config));
@@ -191,28 +191,28 @@ std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, c
 
 namespace {
 // The table and the output layer, one parameter where they are tied, are bf16 unless a rule names them.
-shard::WirePolicy policy_of(quant::Format format, const std::string& rules, std::string_view flag) {
-  shard::WirePolicy policy{
+shard::FormatPolicy policy_of(quant::Format format, const std::string& rules, std::string_view flag) {
+  shard::FormatPolicy policy{
       .format = format, .rules = {{"embedding.weight", quant::Format::bf16}, {"output.weight", quant::Format::bf16}}};
-  std::ranges::copy(shard::parse_wire_rules(rules, flag), std::back_inserter(policy.rules));
+  std::ranges::copy(shard::parse_format_rules(rules, flag), std::back_inserter(policy.rules));
   return policy;
 }
 }  // namespace
 
-shard::WirePolicy wire_policy(const TrainConfig& config) {
+shard::FormatPolicy wire_policy(const TrainConfig& config) {
   return policy_of(config.wire_format, config.wire_rules, "--wire-rules");
 }
 
-shard::WirePolicy backward_policy(const TrainConfig& config) {
+shard::FormatPolicy backward_policy(const TrainConfig& config) {
   if (config.wire_format_backward)
     return policy_of(*config.wire_format_backward, config.wire_rules_backward, "--wire-rules-backward");
-  shard::WirePolicy policy = wire_policy(config);
-  std::ranges::copy(shard::parse_wire_rules(config.wire_rules_backward, "--wire-rules-backward"),
+  shard::FormatPolicy policy = wire_policy(config);
+  std::ranges::copy(shard::parse_format_rules(config.wire_rules_backward, "--wire-rules-backward"),
                     std::back_inserter(policy.rules));
   return policy;
 }
 
-shard::WirePolicy product_policy(const TrainConfig& config) {
+shard::FormatPolicy product_policy(const TrainConfig& config) {
   return policy_of(config.gemm_format, config.gemm_rules, "--gemm-rules");
 }
 

@@ -10,7 +10,7 @@
 
 #include "tessera/models/llama_config.h"
 #include "tessera/run/config/config.h"
-#include "tessera/shard/wire_policy.h"
+#include "tessera/shard/format_policy.h"
 
 namespace tessera::run {
 
@@ -30,11 +30,11 @@ TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_
 // Consecutive gtp ranks whose gradients are added first; 1: in rank order.
 int gtp_ranks_of_node(const TrainConfig& config);
 // The number formats of weights as they travel. Embedding and output layer are bf16 unless a rule says otherwise.
-shard::WirePolicy wire_policy(const TrainConfig& config);
+shard::FormatPolicy wire_policy(const TrainConfig& config);
 // Those in which backward passes read them: as forward, unless settings say otherwise.
-shard::WirePolicy backward_policy(const TrainConfig& config);
+shard::FormatPolicy backward_policy(const TrainConfig& config);
 // Those of products, likewise.
-shard::WirePolicy product_policy(const TrainConfig& config);
+shard::FormatPolicy product_policy(const TrainConfig& config);
 struct WeightFormats {
   quant::Format wire = quant::Format::bf16;     // as it is stored and sent
   bool has_copy = false;                        // another copy is stored and sent for backward passes

@@ -12,9 +12,6 @@
 
 namespace tessera::run {
 
-// Elements of a tensor that are in memory at one time.
-inline constexpr std::int64_t kChunkElements = std::int64_t{8} << 20;
-
 struct ConvertOptions {
   // Type of the result's weights; none: that of the source (half precision becomes fp32).
   std::optional<quant::DType> dtype;

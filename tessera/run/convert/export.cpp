@@ -4,14 +4,13 @@
 #include <iterator>
 #include <memory>
 
-#include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/folder.h"
 #include "tessera/checkpoint/reader.h"
-#include "tessera/quant/elementwise.h"
 #include "tessera/run/convert/convert.h"
 #include "tessera/run/convert/hf_format.h"
 #include "tessera/run/convert/hf_llama.h"
+#include "tessera/run/stored_rows.h"
 
 namespace tessera::run {
 namespace {
@@ -68,38 +67,19 @@ const checkpoint::StoredTensor& source_of(const checkpoint::CheckpointReader& re
   return master != nullptr && quant::size_of(dtype) > quant::size_of(weight.dtype) ? *master : weight;
 }
 
-// Calls take(data, elements) for the tensor's elements in order, in `dtype`.
-template <typename Take>
-void read_tensor(const checkpoint::CheckpointReader& reader, const HfTensor& tensor, quant::DType dtype, Take take) {
-  const checkpoint::StoredTensor& source = source_of(reader, tensor.name, dtype);
-  const layout::Box& box = tensor.box;
-  const std::int64_t rows = std::clamp<std::int64_t>(kChunkElements / box.cols, 1, box.rows);
-  base::Buffer raw(static_cast<std::size_t>(rows * box.cols) * quant::size_of(source.dtype));
-  base::Buffer cast(static_cast<std::size_t>(rows * box.cols) * quant::size_of(dtype));
-  for (std::int64_t row = 0; row < box.rows; row += rows) {
-    const layout::Box part{box.row + row, std::min(rows, box.rows - row), box.col, box.cols};
-    reader.read({.name = source.name,
-                 .kind = source.kind,
-                 .dtype = source.dtype,
-                 .dims = source.dims,
-                 .local = {.pieces = {{part, 0, part.cols}}, .size = part.elements()},
-                 .data = raw.data()});
-    quant::cast(raw.data(), source.dtype, cast.data(), dtype, part.elements());
-    take(cast.data(), part.elements());
-  }
-}
-
 void write_tensor(const checkpoint::CheckpointReader& reader, const HfTensor& tensor, const ExportTypes& types,
                   checkpoint::SafetensorsWriter& writer) {
   if (!types.quantizes(tensor))
-    return read_tensor(reader, tensor, types.dtype, [&](const std::byte* data, std::int64_t elements) {
-      writer.write(data, elements * static_cast<std::int64_t>(quant::size_of(types.dtype)));
-    });
+    return read_rows(reader, source_of(reader, tensor.name, types.dtype), tensor.box, types.dtype,
+                     [&](const std::byte* data, std::int64_t elements) {
+                       writer.write(data, elements * static_cast<std::int64_t>(quant::size_of(types.dtype)));
+                     });
   std::vector<quant::bfloat16> values;
-  read_tensor(reader, tensor, quant::DType::bf16, [&](const std::byte* data, std::int64_t elements) {
-    const auto* first = reinterpret_cast<const quant::bfloat16*>(data);
-    values.insert(values.end(), first, first + elements);
-  });
+  read_rows(reader, source_of(reader, tensor.name, quant::DType::bf16), tensor.box, quant::DType::bf16,
+            [&](const std::byte* data, std::int64_t elements) {
+              const auto* first = reinterpret_cast<const quant::bfloat16*>(data);
+              values.insert(values.end(), first, first + elements);
+            });
   for (const std::vector<std::byte>& bytes : format_bytes(types.format, values, {tensor.box.rows, tensor.box.cols}))
     writer.write(bytes.data(), static_cast<std::int64_t>(bytes.size()));
 }

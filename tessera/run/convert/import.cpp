@@ -7,6 +7,7 @@
 #include "tessera/quant/elementwise.h"
 #include "tessera/run/convert/convert.h"
 #include "tessera/run/convert/hf_folder.h"
+#include "tessera/run/stored_rows.h"
 
 namespace tessera::run {
 namespace {

@@ -6,12 +6,10 @@
 #include <cmath>
 
 #include "tessera/base/error.h"
-#include "tessera/quant/elementwise.h"
+#include "tessera/run/stored_rows.h"
 
 namespace tessera::run {
 namespace {
-
-constexpr std::int64_t kReadElements = std::int64_t{1} << 20;  // of a tensor at a time
 
 // A matrix as it comes back from a format, and what was multiplied on the way there.
 struct RoundTrip {
@@ -46,20 +44,13 @@ std::size_t tile_of(std::int64_t row, std::int64_t col, const quant::ScaleTile& 
 std::vector<quant::bfloat16> read_rounded(const checkpoint::CheckpointReader& reader,
                                           const checkpoint::StoredTensor& source) {
   const layout::Shape shape = layout::matrix_shape(source.dims);
-  std::vector<quant::bfloat16> values(static_cast<std::size_t>(shape.elements()));
-  if (values.empty()) return values;
-  const std::int64_t rows = std::clamp<std::int64_t>(kReadElements / shape.cols, 1, shape.rows);
-  std::vector<std::byte> raw(static_cast<std::size_t>(rows * shape.cols) * quant::size_of(source.dtype));
-  for (std::int64_t row = 0; row < shape.rows; row += rows) {
-    const layout::Box part{row, std::min(rows, shape.rows - row), 0, shape.cols};
-    reader.read({.name = source.name,
-                 .kind = source.kind,
-                 .dtype = source.dtype,
-                 .dims = source.dims,
-                 .local = {.pieces = {{part, 0, part.cols}}, .size = part.elements()},
-                 .data = raw.data()});
-    quant::cast(raw.data(), source.dtype, values.data() + row * shape.cols, quant::DType::bf16, part.elements());
-  }
+  std::vector<quant::bfloat16> values;
+  values.reserve(static_cast<std::size_t>(shape.elements()));
+  read_rows(reader, source, {.rows = shape.rows, .cols = shape.cols}, quant::DType::bf16,
+            [&](const std::byte* data, std::int64_t elements) {
+              const auto* first = reinterpret_cast<const quant::bfloat16*>(data);
+              values.insert(values.end(), first, first + elements);
+            });
   return values;
 }
 

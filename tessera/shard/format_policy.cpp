@@ -1,4 +1,4 @@
-#include "tessera/shard/wire_policy.h"
+#include "tessera/shard/format_policy.h"
 
 #include <fnmatch.h>
 
@@ -11,21 +11,21 @@
 namespace tessera::shard {
 namespace {
 
-bool matches(const WireRule& rule, const std::string& name) {
+bool matches(const FormatRule& rule, const std::string& name) {
   return fnmatch(rule.pattern.c_str(), name.c_str(), 0) == 0;
 }
 
-const WireRule* rule_of(const WirePolicy& policy, const std::string& name) {
-  const WireRule* last = nullptr;
-  for (const WireRule& rule : policy.rules)
+const FormatRule* rule_of(const FormatPolicy& policy, const std::string& name) {
+  const FormatRule* last = nullptr;
+  for (const FormatRule& rule : policy.rules)
     if (matches(rule, name)) last = &rule;
   return last;
 }
 
 // The number format in which a parameter is stored and sent.
-quant::Format wire_format_of(const ParameterSpec& spec, const WirePolicy& policy) {
+quant::Format wire_format_of(const ParameterSpec& spec, const FormatPolicy& policy) {
   if (spec.dims.size() != 2 || !spec.sharded) return quant::Format::bf16;
-  const WireRule* rule = rule_of(policy, spec.name);
+  const FormatRule* rule = rule_of(policy, spec.name);
   const quant::Format format = rule != nullptr ? rule->format : policy.format;
   if (format == quant::Format::bf16 || spec.reads.per_microbatch == 0) return format;
   if (rule == nullptr) return quant::Format::bf16;
@@ -42,13 +42,13 @@ std::int64_t rows_of_tiles(const std::optional<quant::Encoding>& encoding) {
 
 }  // namespace
 
-bool WirePolicy::is_bf16() const {
+bool FormatPolicy::is_bf16() const {
   return format == quant::Format::bf16 &&
-         std::ranges::all_of(rules, [](const WireRule& rule) { return rule.format == quant::Format::bf16; });
+         std::ranges::all_of(rules, [](const FormatRule& rule) { return rule.format == quant::Format::bf16; });
 }
 
-std::vector<WireRule> parse_wire_rules(std::string_view text, std::string_view where) {
-  std::vector<WireRule> rules;
+std::vector<FormatRule> parse_format_rules(std::string_view text, std::string_view where) {
+  std::vector<FormatRule> rules;
   while (!text.empty()) {
     const std::string_view rule = text.substr(0, text.find(','));
     text.remove_prefix(std::min(text.size(), rule.size() + 1));
@@ -64,9 +64,9 @@ std::vector<WireRule> parse_wire_rules(std::string_view text, std::string_view w
   return rules;
 }
 
-void set_product(ParameterSpec& spec, const WirePolicy& policy, const ParameterTypes& types) {
+void set_product(ParameterSpec& spec, const FormatPolicy& policy, const ParameterTypes& types) {
   if (spec.dims.size() != 2) return;
-  const WireRule* rule = rule_of(policy, spec.name);
+  const FormatRule* rule = rule_of(policy, spec.name);
   const quant::Format format = rule != nullptr ? rule->format : policy.format;
   if (format == quant::Format::bf16) return;
   if (spec.reads.per_microbatch > 0) {
@@ -80,14 +80,14 @@ void set_product(ParameterSpec& spec, const WirePolicy& policy, const ParameterT
   spec.product = format;
 }
 
-void set_encoding(ParameterSpec& spec, const WirePolicy& policy, const ParameterTypes& types) {
+void set_encoding(ParameterSpec& spec, const FormatPolicy& policy, const ParameterTypes& types) {
   const quant::Format format = wire_format_of(spec, policy);
   if (format == quant::Format::bf16) return;
   spec.encoding = quant::weight_encoding(format);
   check_encoding(spec, types);
 }
 
-void set_backward(ParameterSpec& spec, const WirePolicy& policy, const ParameterTypes& types) {
+void set_backward(ParameterSpec& spec, const FormatPolicy& policy, const ParameterTypes& types) {
   const quant::Format format = wire_format_of(spec, policy);
   std::optional<quant::Encoding> encoding;
   if (format != quant::Format::bf16)
@@ -100,8 +100,8 @@ void set_backward(ParameterSpec& spec, const WirePolicy& policy, const Parameter
   check_encoding(backward_copy(spec), types);
 }
 
-void check_rules(std::span<const WireRule> rules, std::span<const std::string> names, std::string_view where) {
-  for (const WireRule& rule : rules)
+void check_rules(std::span<const FormatRule> rules, std::span<const std::string> names, std::string_view where) {
+  for (const FormatRule& rule : rules)
     if (std::ranges::none_of(names, [&](const std::string& name) { return matches(rule, name); }))
       throw InputError("{}: got {}={}, expected the name of a parameter", where, rule.pattern, name_of(rule.format));
 }

@@ -1,5 +1,5 @@
 // Which weights get which number format, and what that makes of them.
-#include "tessera/shard/wire_policy.h"
+#include "tessera/shard/format_policy.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,24 +20,24 @@ ParameterSpec matrix_of(std::string name, std::int64_t rows, std::int64_t cols, 
   return {.name = std::move(name), .dims = {rows, cols}, .compute = layout::cut_cols({rows, cols}, tp)};
 }
 
-std::optional<quant::Encoding> encoding_of(ParameterSpec spec, const WirePolicy& policy) {
+std::optional<quant::Encoding> encoding_of(ParameterSpec spec, const FormatPolicy& policy) {
   set_encoding(spec, policy, kHalf);
   return spec.encoding;
 }
 
 TEST(WirePolicies, TheLastRuleThatMatchesDecides) {
-  const WirePolicy policy{.format = Format::mxfp8,
-                          .rules = parse_wire_rules("a.*=nvfp4,*.up=bf16,a.1.up=fp8_block", "--wire-rules")};
+  const FormatPolicy policy{.format = Format::mxfp8,
+                            .rules = parse_format_rules("a.*=nvfp4,*.up=bf16,a.1.up=fp8_block", "--wire-rules")};
   EXPECT_EQ(encoding_of(matrix_of("b.down", 8, 8), policy), quant::weight_encoding(Format::mxfp8));
   EXPECT_EQ(encoding_of(matrix_of("a.0.down", 8, 8), policy), quant::weight_encoding(Format::nvfp4));
   EXPECT_EQ(encoding_of(matrix_of("a.0.up", 8, 8), policy), std::nullopt);
   EXPECT_EQ(encoding_of(matrix_of("a.1.up", 8, 8), policy), quant::weight_encoding(Format::fp8_block));
   EXPECT_FALSE(policy.is_bf16());
-  EXPECT_TRUE((WirePolicy{.rules = parse_wire_rules("a=bf16", "")}.is_bf16()));
+  EXPECT_TRUE((FormatPolicy{.rules = parse_format_rules("a=bf16", "")}.is_bf16()));
 }
 
 TEST(WirePolicies, LeaveVectorsAndTablesAsTheyAre) {
-  const WirePolicy policy{.format = Format::fp8};
+  const FormatPolicy policy{.format = Format::fp8};
   ParameterSpec vector{.name = "norm", .dims = {8}, .compute = layout::replicated({1, 8}, 1)};
   EXPECT_EQ(encoding_of(vector, policy), std::nullopt);
   vector.sharded = false;
@@ -114,14 +114,14 @@ TEST(WirePolicies, RefuseWhatAFormatCannotStore) {
 }
 
 TEST(WirePolicies, RulesThatAreNoneAreRefused) {
-  const auto parse = [](const char* text) { return [text] { parse_wire_rules(text, "--wire-rules"); }; };
+  const auto parse = [](const char* text) { return [text] { parse_format_rules(text, "--wire-rules"); }; };
   EXPECT_THAT(parse("a=fp8,b"), ThrowsMessage<InputError>(HasSubstr("--wire-rules: got 'b', expected PATTERN=FORMAT")));
   EXPECT_THAT(parse("=fp8"), ThrowsMessage<InputError>(HasSubstr("got '=fp8'")));
   EXPECT_THAT(parse("a=fp9"), ThrowsMessage<InputError>(HasSubstr("unknown number format 'fp9'")));
-  EXPECT_TRUE(parse_wire_rules("", "--wire-rules").empty());
+  EXPECT_TRUE(parse_format_rules("", "--wire-rules").empty());
   const std::vector<std::string> names{"a.up", "a.down"};
-  EXPECT_NO_THROW(check_rules(parse_wire_rules("a.*=fp8,*up=bf16", ""), names, "--wire-rules"));
-  EXPECT_THAT([&] { check_rules(parse_wire_rules("a.*=fp8,b=bf16", ""), names, "--wire-rules"); },
+  EXPECT_NO_THROW(check_rules(parse_format_rules("a.*=fp8,*up=bf16", ""), names, "--wire-rules"));
+  EXPECT_THAT([&] { check_rules(parse_format_rules("a.*=fp8,b=bf16", ""), names, "--wire-rules"); },
               ThrowsMessage<InputError>(HasSubstr("--wire-rules: got b=bf16, expected the name of a parameter")));
 }
 

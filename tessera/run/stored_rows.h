@@ -1,0 +1,21 @@
+// A stored tensor's elements in order, some rows at a time, so that memory is bounded.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include "tessera/checkpoint/reader.h"
+#include "tessera/layout/box.h"
+#include "tessera/quant/dtype.h"
+
+namespace tessera::run {
+
+inline constexpr std::int64_t kChunkElements = std::int64_t{8} << 20;  // of a tensor at once, or one row of it
+
+// Calls take(data, elements) for the elements of a box of the tensor, cast to `dtype`. data: valid during the call.
+// Errors: as CheckpointReader::read.
+void read_rows(const checkpoint::CheckpointReader& reader, const checkpoint::StoredTensor& source,
+               const layout::Box& box, quant::DType dtype,
+               const std::function<void(const std::byte* data, std::int64_t elements)>& take);
+
+}  // namespace tessera::run
