@@ -74,9 +74,8 @@ void choose_step(const StepChoices* choices, const Clip* clip, std::int64_t* upd
 
 void row_square_sums(const void* values, quant::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,
                      double* sums, base::CudaStream stream);
-// *result from norm = sqrt(squares[0] + ... + squares[count - 1]), added in order: factor = min(1, limit / (norm +
-// 1e-6)), 1 for a limit of 0. For few terms: one thread adds.
-void clip_factor(const double* squares, std::int64_t count, double limit, Clip* result, base::CudaStream stream);
+// *result from norm = sqrt(*sum_of_squares): factor = min(1, limit / (norm + 1e-6)), 1 for a limit of 0.
+void clip_factor(const double* sum_of_squares, double limit, Clip* result, base::CudaStream stream);
 }  // namespace cuda
 
 }  // namespace tessera::ops

@@ -191,11 +191,8 @@ __global__ void choose_kernel(const StepChoices* choices, const Clip* clip, std:
   *scalars = choices->choices[choice];
 }
 
-__global__ void clip_kernel(const double* squares, std::int64_t count, double limit, Clip* result) {
-  double sum = 0;
-#pragma unroll 8
-  for (std::int64_t i = 0; i < count; ++i) sum += squares[i];
-  const double norm = sqrt(sum), factor = limit / (norm + 1e-6);
+__global__ void clip_kernel(const double* sum_of_squares, double limit, Clip* result) {
+  const double norm = sqrt(*sum_of_squares), factor = limit / (norm + 1e-6);
   result->norm = norm;
   result->factor = limit == 0 || factor > 1 ? 1.0 : factor;
   result->finite = isfinite(norm) ? 1 : 0;
@@ -228,8 +225,8 @@ void choose_step(const StepChoices* choices, const Clip* clip, std::int64_t* upd
   check_launch("choose_step");
 }
 
-void clip_factor(const double* squares, std::int64_t count, double limit, Clip* result, base::CudaStream stream) {
-  clip_kernel<<<1, 1, 0, stream>>>(squares, count, limit, result);
+void clip_factor(const double* sum_of_squares, double limit, Clip* result, base::CudaStream stream) {
+  clip_kernel<<<1, 1, 0, stream>>>(sum_of_squares, limit, result);
   check_launch("clip_factor");
 }
 

@@ -30,7 +30,7 @@ void adamw(std::span<const AdamWBuffers>, const StepScalars*, const Clip*, base:
 void choose_step(const StepChoices*, const Clip*, std::int64_t*, StepScalars*, base::CudaStream) {
   refuse("choose_step");
 }
-void clip_factor(const double*, std::int64_t, double, Clip*, base::CudaStream) {
+void clip_factor(const double*, double, Clip*, base::CudaStream) {
   refuse("clip_factor");
 }
 void row_square_sums(const void*, quant::DType, std::int64_t, std::int64_t, std::int64_t, double*, base::CudaStream) {

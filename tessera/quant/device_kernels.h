@@ -11,6 +11,7 @@
 #include "tessera/base/scratch.h"
 #include "tessera/quant/bfloat16.h"
 #include "tessera/quant/dtype.h"
+#include "tessera/quant/exact_sum.h"
 #include "tessera/quant/quantize.h"
 
 namespace tessera::quant {
@@ -44,6 +45,10 @@ class Kernels {
   // dequantize of quantize.h.
   virtual void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, bfloat16* target) const = 0;
   virtual void ordered_extreme(void* out, Parts parts, DType type, std::int64_t count, bool maximum) const = 0;
+  // add of exact_sum.h: *sum is normalised before and after.
+  virtual void add_exactly(const double* values, std::int64_t count, ExactSum* sum) const = 0;
+  // *total = rounded(*sum) of exact_sum.h.
+  virtual void round_exactly(const ExactSum* sum, double* total) const = 0;
 };
 
 // Stateless.

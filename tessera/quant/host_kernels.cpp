@@ -109,6 +109,10 @@ class HostKernels final : public Kernels {
   void ordered_extreme(void* out, Parts parts, DType type, std::int64_t count, bool maximum) const override {
     quant::ordered_extreme(out, parts, type, count, maximum);
   }
+  void add_exactly(const double* values, std::int64_t count, ExactSum* sum) const override {
+    add(*sum, {values, static_cast<std::size_t>(count)});
+  }
+  void round_exactly(const ExactSum* sum, double* total) const override { *total = rounded(*sum); }
 };
 
 constexpr HostKernels kHostKernels;

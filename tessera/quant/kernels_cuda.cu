@@ -220,6 +220,14 @@ class CudaKernels final : public Kernels {
   }
   void ordered_sum_integers(void* out, Parts parts, DType type, std::int64_t count) const override;
   void ordered_extreme(void* out, Parts parts, DType type, std::int64_t count, bool maximum) const override;
+  void add_exactly(const double* values, std::int64_t count, ExactSum* sum) const override {
+    const base::DeviceGuard guard(device_);
+    cuda::add_exactly(values, count, sum, stream_);
+  }
+  void round_exactly(const ExactSum* sum, double* total) const override {
+    const base::DeviceGuard guard(device_);
+    cuda::round_exactly(sum, total, stream_);
+  }
 
  private:
   template <typename Op>

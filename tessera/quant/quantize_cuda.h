@@ -1,11 +1,17 @@
-// The functions behind the entries of CudaTable that quantize, which their .cu files define.
+// The functions behind the entries of CudaTable that quantize and behind its kernels of exact sums, which their .cu
+// files define.
 #pragma once
 #include <memory>
 #include <span>
 
 #include "tessera/quant/cuda_table.h"
+#include "tessera/quant/exact_sum.h"
 
 namespace tessera::quant::cuda {
+
+// Kernels::add_exactly and Kernels::round_exactly.
+void add_exactly(const double* values, std::int64_t count, ExactSum* sum, base::CudaStream stream);
+void round_exactly(const ExactSum* sum, double* total, base::CudaStream stream);
 
 std::unique_ptr<MasterCast> make_master_cast(std::span<const MasterSlice> slices, base::Device device,
                                              base::CudaStream stream);

@@ -119,7 +119,7 @@ class Runtime {
   // A weight's copy for backward passes; kNoParameter where these read the weight itself.
   schedule::ParameterId backward_copy(schedule::ParameterId id) const;
   shard::ShardedParameter& parameter(schedule::ParameterId id);
-  // Ids of weights in name order: the order of norms and of checkpoints.
+  // Ids of weights in name order: the order of checkpoints.
   std::vector<schedule::ParameterId> by_name() const;
   // Ids of weights in the order in which the last training step first consumed them (or read rows of them), the rest
   // behind: the order in which an optimizer should publish, so that the next step's first gathers start first.

@@ -27,8 +27,8 @@ Parallel make_parallel(comm::World& world, int tp, int gtp, int dp, bool with_ca
   parallel.tp_gather = group("tp-gather", {"tp"});
   parallel.tp_reduce = group("tp-reduce", {"tp"});
   parallel.dp = group("dp", {"dp"});
-  parallel.replica = group("replica", {"tp", "gtp"}, comm::Traffic::small);
   parallel.data = group("data", {"gtp", "dp"}, comm::Traffic::small);
+  parallel.norm = group("norm", {"tp", "gtp", "dp"}, comm::Traffic::small);
   parallel.world = group("world", {"tp", "gtp", "dp"}, comm::Traffic::small);
   if (with_casts) parallel.casts = group("casts", {"tp", "gtp", "dp"}, comm::Traffic::small);
   parallel.device = parallel.world->kernels().device();
@@ -47,7 +47,7 @@ Parallel make_parallel(comm::World& world, int tp, int gtp, int dp, bool with_ca
 std::vector<comm::Communicator*> Parallel::groups() const {
   std::vector<comm::Communicator*> groups{tp.get(),       gtp_gather.get(), gtp_reduce.get(), gtp_demand.get(),
                                           gtp_rows.get(), tp_gather.get(),  tp_reduce.get(),  dp.get(),
-                                          replica.get(),  data.get(),       world.get()};
+                                          data.get(),     norm.get(),       world.get()};
   if (casts) groups.push_back(casts.get());
   return groups;
 }

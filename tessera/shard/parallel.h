@@ -24,8 +24,8 @@ struct Parallel {
   std::unique_ptr<comm::Communicator> tp_gather;   // the second hop of weights whose compute parts overlap
   std::unique_ptr<comm::Communicator> tp_reduce;   // the first hop of gradients that tp ranks hold in parts
   std::unique_ptr<comm::Communicator> dp;
-  std::unique_ptr<comm::Communicator> replica;  // tp x gtp: all ranks that hold one copy of the model
-  std::unique_ptr<comm::Communicator> data;     // gtp x dp: all ranks that read different samples
+  std::unique_ptr<comm::Communicator> data;  // gtp x dp: all ranks that read different samples
+  std::unique_ptr<comm::Communicator> norm;  // all ranks: the gradient's norm; graphs are launched on its lane
   std::unique_ptr<comm::Communicator> world;
   std::unique_ptr<comm::Communicator> casts;  // all ranks: amaxes of whole weights; null where no format asks for them
   std::unique_ptr<meet::Board> board;         // what each rank last did, for whoever waits too long

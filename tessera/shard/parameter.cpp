@@ -1,5 +1,6 @@
 #include "tessera/shard/parameter.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "tessera/base/error.h"
@@ -191,6 +192,13 @@ ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types,
   parameter.row_states.fill_zero();
   parameter.spec = std::move(spec);
   return parameter;
+}
+
+layout::LocalLayout counted_part(const ShardedParameter& parameter, int rank) {
+  const std::vector<layout::LocalLayout>& parts = parameter.state.ranks;
+  const auto own = static_cast<std::size_t>(rank);
+  if (own >= parts.size() || std::ranges::find(parts, parts[own]) != parts.begin() + rank) return {};
+  return parts[own];
 }
 
 }  // namespace tessera::shard

@@ -152,4 +152,9 @@ struct Place {
 };
 ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types, const Cuts& cuts, const Place& place);
 
+// The rows of a rank's state that it stands for where every element of the run counts once: in a sum over all ranks, in
+// a checkpoint. Of the ranks that keep the same part, the lowest has it and the others have nothing. `rank`: in the
+// world, whose further replicas keep what the ranks of `state` do.
+layout::LocalLayout counted_part(const ShardedParameter& parameter, int rank);
+
 }  // namespace tessera::shard

@@ -71,9 +71,9 @@ void StepGraph::launch(std::span<const models::Batch> batches, bool repeats) {
     for (std::size_t k = 0; k < to.size(); ++k) to[k].copy_(from[k], /*non_blocking=*/true);
   }
   shard::Parallel& parallel = runtime_.parallel();
-  // All ranks of this copy of the model are asked when it does not end. Not world's lane: there the last step's
-  // comparison waits for the other ranks.
-  comm::Communicator& group = *parallel.replica;
+  // All ranks are asked when it does not end. Not world's lane: there the last step's comparison waits for the other
+  // ranks.
+  comm::Communicator& group = *parallel.norm;
   group.lane().wait(parallel.compute->record());
   const auto lanes_ahead = parallel.lanes_ahead();
   for (std::size_t i = 0; i < ahead_.size(); ++i) group.lane().follow(lanes_ahead[i]->record(ahead_[i]));

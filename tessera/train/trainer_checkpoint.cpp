@@ -51,15 +51,6 @@ base::Buffer weight_of_master(const shard::ShardedParameter& parameter, const sh
   return weight;
 }
 
-// Each element once: who updates it writes it; of what every replica updates the first one, and of what is replicated
-// over tp x gtp too, its first rank.
-layout::LocalLayout written_part(const shard::ShardedParameter& parameter, const shard::Parallel& parallel) {
-  const bool first = parallel.tp_rank() == 0 && parallel.gtp_rank() == 0;
-  if (!parameter.splits_state() && parallel.dp_rank() != 0) return {};
-  if (!parameter.spec.sharded && !first) return {};
-  return parameter.local_state;
-}
-
 void load_parameter(Trainer& trainer, schedule::ParameterId id, const checkpoint::CheckpointReader& reader) {
   shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
   const bool moments = reader.has_moments(), master = reader.has_master();
@@ -116,7 +107,7 @@ void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::in
   checkpoint::CheckpointContents contents{.step = step, .state = std::move(state), .tensors = {}};
   for (schedule::ParameterId id : trainer.runtime().by_name()) {
     const shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
-    const layout::LocalLayout part = written_part(parameter, trainer.parallel());
+    const layout::LocalLayout part = shard::counted_part(parameter, trainer.parallel().rank);
     if (parameter.spec.encoding) weights.push_back(weight_of_master(parameter, trainer.parallel()));
     void* weight = parameter.spec.encoding ? weights.back().data() : trainer.runtime().parameter(id).state_weight();
     for_each_buffer(trainer, id, weight, [&](checkpoint::Kind kind, quant::DType type, const void* data) {

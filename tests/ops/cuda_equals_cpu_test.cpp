@@ -259,8 +259,8 @@ TEST_F(OnCuda, AdamWOfAnInfiniteGradientChangesNothing) {
   const at::Tensor scalars = object_on_device(step_scalars({.lr = 1})), clip = object_on_device(Clip{});
   const double infinity = std::numeric_limits<double>::infinity();
   for (const double bad : {infinity, std::nan("")}) {
-    const at::Tensor squares = on_device(tensor_of({1.0, bad}, {2}, at::kDouble));
-    cuda::clip_factor(squares.const_data_ptr<double>(), 2, 1.0, static_cast<Clip*>(clip.data_ptr()), stream);
+    const at::Tensor squares = on_device(tensor_of({bad}, {1}, at::kDouble));
+    cuda::clip_factor(squares.const_data_ptr<double>(), 1.0, static_cast<Clip*>(clip.data_ptr()), stream);
     EXPECT_EQ(object_of<Clip>(clip).finite, 0);
     cuda::adamw(device.buffers, static_cast<const StepScalars*>(scalars.data_ptr()),
                 static_cast<const Clip*>(clip.data_ptr()), stream);
@@ -328,10 +328,9 @@ TEST_F(OnCuda, AnUpdateTakesTheScalarsOfItsNumber) {
 }
 
 TEST_F(OnCuda, ClipFactorsFollowTheNorm) {
-  const at::Tensor squares = on_device(tensor_of({9.0, 16.0}, {2}, at::kDouble)), clip = object_on_device(Clip{});
+  const at::Tensor squares = on_device(tensor_of({25.0}, {1}, at::kDouble)), clip = object_on_device(Clip{});
   for (const auto& [limit, factor] : {std::pair{1.0, 1.0 / (5.0 + 1e-6)}, {10.0, 1.0}, {0.0, 1.0}}) {
-    cuda::clip_factor(squares.const_data_ptr<double>(), 2, limit, static_cast<Clip*>(clip.data_ptr()),
-                      stream_of(squares));
+    cuda::clip_factor(squares.const_data_ptr<double>(), limit, static_cast<Clip*>(clip.data_ptr()), stream_of(squares));
     const Clip got = object_of<Clip>(clip);
     EXPECT_EQ(got.norm, 5.0);
     EXPECT_EQ(got.factor, factor);

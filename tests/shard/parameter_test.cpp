@@ -95,5 +95,25 @@ TEST(Types, OfAParameterStandBeforeTheRuns) {
   EXPECT_EQ(types_of(spec, run).wire, DType::fp32);
 }
 
+// Every element on one rank of the world, with whole rows of its state.
+TEST(CountedParts, OfAllRanksTogetherCoverAWeightOnce) {
+  const layout::Layout overlapping = layout::rows_by_rank({10, 4}, {{{0, 4}, {8, 10}}, {{4, 10}}});
+  for (const layout::Layout& compute : {layout::cut_cols({10, 4}, 2), overlapping, layout::replicated({10, 4}, 2)})
+    for (const bool sharded : {true, false})
+      for (const Cuts& cuts : {Cuts{}, Cuts{.gtp = 3}, Cuts{.dp = 2}, Cuts{.gtp = 7, .dp = 2, .zero = true}}) {
+        if (!sharded && compute == overlapping) continue;  // kept whole, or cut without overlaps
+        ParameterSpec spec = spec_of(compute, {});
+        spec.sharded = sharded;
+        layout::Layout counted{.shape = compute.shape};
+        for (int rank = 0; rank < 2 * cuts.gtp * cuts.dp; ++rank) {
+          const Place place{.tp_rank = rank % 2, .gtp_rank = rank / 2 % cuts.gtp, .dp_rank = rank / 2 / cuts.gtp};
+          const ShardedParameter parameter = make_parameter(spec, {}, cuts, place);
+          counted.ranks.push_back(counted_part(parameter, rank));
+          EXPECT_TRUE(counted.ranks.back().pieces.empty() || counted.ranks.back() == parameter.local_state);
+        }
+        EXPECT_NO_THROW(layout::validate(counted, layout::Cover::exact)) << layout::to_string(counted);
+      }
+}
+
 }  // namespace
 }  // namespace tessera::shard

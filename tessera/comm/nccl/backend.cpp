@@ -70,6 +70,7 @@ class NcclBackend final : public Backend {
   void reduce_scatter(const Operation& operation);
   void all_reduce(const Operation& operation);
   void all_reduce_small(const Operation& operation);
+  void sum_integers(const Operation& operation);
   void broadcast(const Operation& operation);
   void barrier();
 
@@ -237,10 +238,24 @@ void NcclBackend::all_reduce_small(const Operation& operation) {
   reduce(*kernels_, operation.recv, parts, operation.type, operation.reduce, count);
 }
 
+// By NCCL: integers, which wrap, have the same sum in every order.
+void NcclBackend::sum_integers(const Operation& operation) {
+  const std::int64_t count = operation.recv_counts[0];
+  if (count == 0) return;
+  const ncclDataType_t type = operation.type == quant::DType::i64 ? ncclUint64 : ncclUint32;
+  const auto body = [&](const NcclLibrary& nccl, ncclComm_t comm) {
+    return nccl.all_reduce(operation.recv, operation.recv, static_cast<std::size_t>(count), type, ncclSum, comm,
+                           member_.stream);
+  };
+  member_.channel->call("ncclAllReduce", body, deadline_);
+}
+
 // Each rank sums a part and gives it to all.
 void NcclBackend::all_reduce(const Operation& operation) {
   const std::int64_t count = operation.recv_counts[0];
   if (group_.size() == 1) return;
+  const bool is_integer = operation.type == quant::DType::i32 || operation.type == quant::DType::i64;
+  if (is_integer && operation.reduce == ReduceOp::sum) return sum_integers(operation);
   if (bytes_of(count, operation.type) <= kSmallAllReduce) return all_reduce_small(operation);
   const AllReduceHalves halves = halves_of_all_reduce(operation, group_);
   reduce_scatter(halves.reduce_scatter);

@@ -59,6 +59,7 @@ std::shared_ptr<const NcclLibrary> load_nccl(const std::string& path) {
   bind(handle, "ncclSend", library->send);
   bind(handle, "ncclRecv", library->recv);
   bind(handle, "ncclAllGather", library->all_gather);
+  bind(handle, "ncclAllReduce", library->all_reduce);
   bind(handle, "ncclBroadcast", library->broadcast);
   return library;
 }

@@ -1,0 +1,72 @@
+#include <algorithm>
+
+#include "tessera/base/cuda_check.h"
+#include "tessera/quant/exact_sum.h"
+#include "tessera/quant/quantize_cuda.h"
+
+namespace tessera::quant::cuda {
+namespace {
+
+// Of a block. Every thread has limbs of its own in shared memory, 8 bytes from its neighbours', so that threads neither
+// wait for each other nor for a bank, whatever the exponents of their values.
+constexpr int kAdders = 64;
+constexpr std::int64_t kValuesOfAdder = 32, kMostBlocks = 1024;
+
+__device__ void add_to_memory(std::int64_t& target, std::int64_t value) {
+  static_assert(sizeof(unsigned long long) == sizeof(std::int64_t));
+  atomicAdd(reinterpret_cast<unsigned long long*>(&target), static_cast<unsigned long long>(value));
+}
+
+__global__ void __launch_bounds__(kAdders) add_all(const double* values, std::int64_t count, ExactSum* sum) {
+  __shared__ std::int64_t limbs[kExactLimbs][kAdders];
+  const int own = threadIdx.x;
+  for (int i = 0; i < kExactLimbs; ++i) limbs[i][own] = 0;
+  const std::int64_t stride = std::int64_t{gridDim.x} * kAdders;
+  for (std::int64_t at = std::int64_t{blockIdx.x} * kAdders + own; at < count; at += stride) {
+    const double value = values[at];
+    if (!std::isfinite(value)) {
+      add_to_memory(count_of(*sum, value), 1);
+      continue;
+    }
+    const ExactTerm term = exact_term(value);
+    std::int64_t after[3];
+    for (int i = 0; i < 3; ++i) after[i] = limbs[term.first + i][own] + term.parts[i];
+    for (int i = 0; i < 3; ++i) limbs[term.first + i][own] = after[i];
+  }
+  __syncthreads();
+  for (int i = own; i < kExactLimbs; i += kAdders) {
+    std::int64_t total = 0;
+    for (int adder = 0; adder < kAdders; ++adder) total += limbs[i][(adder + own) % kAdders];
+    if (total != 0) add_to_memory(sum->limbs[i], total);
+  }
+}
+
+__global__ void normalise_one(ExactSum* sum) {
+  ExactSum copy = *sum;  // all loads under way at a time
+  normalise(copy);
+  *sum = copy;
+}
+
+__global__ void round_one(const ExactSum* sum, double* total) {
+  *total = rounded(*sum);
+}
+
+}  // namespace
+
+void add_exactly(const double* values, std::int64_t count, ExactSum* sum, base::CudaStream stream) {
+  for (std::int64_t begin = 0; begin < count; begin += kMostExactAdditions) {
+    const std::int64_t now = std::min(count - begin, kMostExactAdditions);
+    const std::int64_t blocks = (now + kAdders * kValuesOfAdder - 1) / (kAdders * kValuesOfAdder);
+    add_all<<<static_cast<unsigned>(std::min(blocks, kMostBlocks)), kAdders, 0, stream>>>(values + begin, now, sum);
+    TESSERA_CUDA_CHECK(cudaGetLastError());
+    normalise_one<<<1, 1, 0, stream>>>(sum);
+    TESSERA_CUDA_CHECK(cudaGetLastError());
+  }
+}
+
+void round_exactly(const ExactSum* sum, double* total, base::CudaStream stream) {
+  round_one<<<1, 1, 0, stream>>>(sum, total);
+  TESSERA_CUDA_CHECK(cudaGetLastError());
+}
+
+}  // namespace tessera::quant::cuda
