@@ -1,6 +1,7 @@
 #include "tessera/comm/ordered_addition.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <utility>
 
@@ -15,12 +16,6 @@ namespace {
 
 using layout::Box, layout::Holding, layout::Transfer;
 using quant::DType;
-
-// The next place in the scratch for elements of this type.
-std::size_t aligned_for(std::size_t place, DType type) {
-  const std::size_t size = quant::size_of(type);
-  return (place + size - 1) / size * size;
-}
 
 // Calls visit(box, holders) for parts of a strip of columns, top to bottom: each has one set of holders.
 template <typename Visit>
@@ -66,20 +61,24 @@ void OrderedAddition::make_messages(const layout::Plan& plan) {
     if (transfer.source == rank_) add(sends, transfer.target, transfer);
     if (transfer.target == rank_) add(receives, transfer.source, transfer);
   }
+  std::vector<std::pair<Message*, DType>> stored;  // in the scratch
   for (auto& [peer, message] : sends) {
     message.run = run_of(message.transfers, source_of);
-    if (!message.run) {
-      message.place = aligned_for(scratch_, own_type());
-      scratch_ = message.place + bytes_of(message.elements, own_type());
-    }
     sends_.push_back(std::move(message));
   }
-  for (auto& [peer, message] : receives) {
-    const DType type = addends_.types[static_cast<std::size_t>(peer)];
-    message.place = aligned_for(scratch_, type);
-    scratch_ = message.place + bytes_of(message.elements, type);
+  for (auto& [peer, message] : receives) receives_.push_back(std::move(message));
+  for (Message& message : sends_)
+    if (!message.run) stored.emplace_back(&message, own_type());
+  for (Message& message : receives_) {
+    const DType type = addends_.types[static_cast<std::size_t>(message.peer)];
     received_ += static_cast<std::int64_t>(bytes_of(message.elements, type));
-    receives_.push_back(std::move(message));
+    stored.emplace_back(&message, type);
+  }
+  // Wide elements first: then all are aligned without gaps.
+  std::ranges::stable_sort(stored, std::greater(), [](const auto& entry) { return quant::size_of(entry.second); });
+  for (auto& [message, type] : stored) {
+    message->place = scratch_;
+    scratch_ += bytes_of(message->elements, type);
   }
 }
 
