@@ -110,6 +110,11 @@ Redistribution::Redistribution(const layout::Layout& from, const layout::Layout&
   }
 }
 
+std::int64_t Redistribution::received_bytes(DType type) const {
+  const std::int64_t bytes = received_ * static_cast<std::int64_t>(quant::size_of(type));
+  return collective_.kind == layout::CollectiveKind::all_reduce ? 2 * bytes / ranks_ : bytes;
+}
+
 void Redistribution::check_group(const Communicator& group) const {
   TESSERA_CHECK(group.size() == ranks_ && group.rank() == rank_,
                 "redistribution on {}: made for rank {} of {}, the group has rank {} of {}", group.name(), rank_,
@@ -132,7 +137,8 @@ base::Fence Redistribution::run(Communicator& group, const void* source, void* t
       return group.reduce_scatter(source, target, collective_.counts, type);
     case all_reduce: {
       const std::int64_t count = collective_.counts.front();
-      group.lane().run([=, &kernels = group.kernels()] { kernels.copy(source, target, bytes_of(count, type)); });
+      if (source != target)
+        group.lane().run([=, &kernels = group.kernels()] { kernels.copy(source, target, bytes_of(count, type)); });
       return group.all_reduce(target, count, type);
     }
     case all_to_all:
