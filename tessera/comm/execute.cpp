@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/operation.h"
+#include "tessera/comm/packing.h"
 #include "tessera/quant/device_kernels.h"
 
 namespace tessera::comm {
@@ -14,46 +15,6 @@ namespace {
 
 using layout::Transfer;
 using quant::DType;
-
-struct Side {
-  std::int64_t offset = 0, stride = 0;
-};
-Side source_of(const Transfer& transfer) {
-  return {transfer.source_offset, transfer.source_stride};
-}
-Side target_of(const Transfer& transfer) {
-  return {transfer.target_offset, transfer.target_stride};
-}
-
-// Copies the box of `transfer` between two places given in elements.
-void copy_box(const quant::Kernels& kernels, const Transfer& transfer, const void* source, Side from, void* target,
-              Side to, DType type) {
-  kernels.copy_matrix(advance(source, from.offset, type), from.stride, advance(target, to.offset, type), to.stride,
-                      transfer.box.rows, transfer.box.cols, quant::size_of(type));
-}
-
-// One side of a message's transfers: whether they lie one behind the other there.
-class Run {
- public:
-  void add(const Transfer& transfer, Side side) {
-    if (empty_) begin_ = next_ = side.offset;
-    empty_ = false;
-    const bool dense = transfer.box.rows == 1 || side.stride == transfer.box.cols;
-    if (side.offset != next_ || !dense) broken_ = true;
-    next_ += transfer.box.elements();
-  }
-  std::optional<std::int64_t> begin() const { return broken_ ? std::nullopt : std::optional(begin_); }
-
- private:
-  std::int64_t begin_ = 0, next_ = 0;
-  bool empty_ = true, broken_ = false;
-};
-
-std::optional<std::int64_t> run_of(const std::vector<Transfer>& transfers, Side (*side)(const Transfer&)) {
-  Run run;
-  for (const Transfer& transfer : transfers) run.add(transfer, side(transfer));
-  return run.begin();
-}
 
 // Of all messages of all ranks.
 bool needs_no_packing(const layout::Plan& plan) {
@@ -149,6 +110,11 @@ Redistribution::Redistribution(const layout::Layout& from, const layout::Layout&
   }
 }
 
+std::int64_t Redistribution::received_bytes(DType type) const {
+  const std::int64_t bytes = received_ * static_cast<std::int64_t>(quant::size_of(type));
+  return collective_.kind == layout::CollectiveKind::all_reduce ? 2 * bytes / ranks_ : bytes;
+}
+
 void Redistribution::check_group(const Communicator& group) const {
   TESSERA_CHECK(group.size() == ranks_ && group.rank() == rank_,
                 "redistribution on {}: made for rank {} of {}, the group has rank {} of {}", group.name(), rank_,
@@ -171,7 +137,8 @@ base::Fence Redistribution::run(Communicator& group, const void* source, void* t
       return group.reduce_scatter(source, target, collective_.counts, type);
     case all_reduce: {
       const std::int64_t count = collective_.counts.front();
-      group.lane().run([=, &kernels = group.kernels()] { kernels.copy(source, target, bytes_of(count, type)); });
+      if (source != target)
+        group.lane().run([=, &kernels = group.kernels()] { kernels.copy(source, target, bytes_of(count, type)); });
       return group.all_reduce(target, count, type);
     }
     case all_to_all:
@@ -215,11 +182,7 @@ std::vector<Send> Redistribution::pack(Communicator& group, const std::shared_pt
       std::byte* packed = staging->packed[i].emplace(group.kernels().scratch(bytes)).data();
       data = packed;
       group.lane().run([&message, &kernels = group.kernels(), staging, packed, source, type] {
-        std::int64_t at = 0;
-        for (const Transfer& transfer : message.transfers) {
-          copy_box(kernels, transfer, source, source_of(transfer), packed, {at, transfer.box.cols}, type);
-          at += transfer.box.elements();
-        }
+        pack_boxes(kernels, message.transfers, source, packed, type);
       });
     }
     sends.push_back({.peer = message.peer, .data = data, .bytes = bytes});

@@ -24,13 +24,16 @@ class Redistribution {
 
   const layout::Collective& collective() const { return collective_; }
   std::int64_t elements_received() const { return received_; }  // by this rank, from others
+  // What run() brings from other ranks. An all_reduce sends parts of sums, not every rank's whole part.
+  std::int64_t received_bytes(quant::DType type) const;
   // Whether nothing needs packing: the plan only copies, and what any rank sends another is one run on both sides. The
   // same on every rank.
   bool is_contiguous() const { return contiguous_; }
 
   // Moves elements of `type` from `source` (local buffer of `from`) to `target` (local buffer of `to`). For an adding
   // plan the sum is taken in rank order in `type`'s accumulator and written to target in `type`, which must be
-  // floating. Both are memory of group.kernels().device(). source and target must not overlap. Padding of target is
+  // floating. Both are memory of group.kernels().device(). source and target must not overlap, but for collectives: a
+  // shard may lie at its own place in the whole, and an all_reduce be in place. Padding of target is
   // left alone. Elements of target that no transfer covers are left alone.
   base::Fence run(Communicator& group, const void* source, void* target, quant::DType type) const;
 

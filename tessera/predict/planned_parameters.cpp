@@ -73,7 +73,7 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
 
   for (int tp = 0; tp < mesh.tp && planned.row_buffers == 0; ++tp)
     for (int gtp = 0; gtp < mesh.gtp; ++gtp)
-      planned.reduce_total += mesh.dp * shard::exchange_bytes(spec, layouts, types, cuts, tp, gtp);
+      planned.reduce_total += mesh.dp * shard::exchange_bytes(layouts, types, cuts, tp, gtp);
   if (overlaps || (spec.partial_gradient && mesh.tp > 1)) {
     layout::Layout parts = spec.compute;
     parts.state = layout::State::partial;

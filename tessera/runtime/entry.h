@@ -10,13 +10,17 @@
 #include "tessera/schedule/events.h"
 #include "tessera/shard/materialize.h"
 #include "tessera/shard/reduction.h"
+#include "tessera/shard/replicas.h"
 #include "tessera/shard/rows.h"
 
 namespace tessera::runtime {
 
 struct Entry {
   Entry(shard::ShardedParameter made, const shard::Parallel& parallel, const shard::Cuts& cuts)
-      : parameter(std::move(made)), materializer(parameter, parallel), reducer(parameter, parallel, cuts.node) {
+      : parameter(std::move(made)),
+        materializer(parameter, parallel),
+        reducer(parameter, parallel, cuts.node),
+        replicas(parameter, parallel) {
     if (parameter.by_rows) rows.emplace(parameter, parallel);
     if (parameter.spec.encoding) format = format_of(*parameter.spec.encoding);
   }
@@ -28,6 +32,7 @@ struct Entry {
   schedule::ParameterId copy = schedule::kNoParameter;  // of a weight: what backward passes read instead, if anything
   shard::Materializer materializer;
   shard::Reducer reducer;
+  shard::Replicas replicas;
   std::optional<shard::RowGather> rows;  // of a table whose rows travel by index
 
   int users = 0;                    // consumes not yet released

@@ -4,7 +4,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/shard/host_time.h"
-#include "tessera/shard/replicas.h"
 
 namespace tessera::runtime {
 
@@ -74,8 +73,7 @@ void OnDemand::reduce_replicas() {
   for (schedule::ParameterId id = 0; id < static_cast<schedule::ParameterId>(entries_.size()); ++id) {
     Entry& entry = *entries_[static_cast<std::size_t>(id)];
     if (!entry.parameter.spec.trainable || entry.replicas_summed) continue;
-    const base::LaneMark mark =
-        record_last(id).mark(schedule::Activity::dp, replica_sum_bytes(entry.parameter, parallel_));
+    const base::LaneMark mark = record_last(id).mark(schedule::Activity::dp, entry.replicas.sum_bytes());
     sums.emplace_back(id, sum_entry(entry, parallel_, {}, statistics_, mark));
   }
   for (const auto& [id, summed] : sums) waits_.until_done(summed, schedule::Activity::dp, {&id, 1});
@@ -85,8 +83,8 @@ void OnDemand::reduce_replicas() {
 base::Fence sum_entry(Entry& entry, shard::Parallel& parallel, const base::Fence& written, StepStatistics& statistics,
                       const base::LaneMark& mark) {
   entry.replicas_summed = true;
-  statistics.reduced_bytes += replica_sum_bytes(entry.parameter, parallel);
-  return sum_over_replicas(entry.parameter, parallel, written, mark);
+  statistics.reduced_bytes += entry.replicas.sum_bytes();
+  return entry.replicas.sum(entry.parameter, parallel, written, mark);
 }
 
 }  // namespace tessera::runtime

@@ -53,7 +53,7 @@ class OnDemand {
   std::vector<Exchange> exchanges_;  // of a microbatch; when its end is left by an exception, lanes still use them
 };
 
-// sum_over_replicas, marked in the entry and counted.
+// The sum over replicas, marked in the entry and counted.
 base::Fence sum_entry(Entry& entry, shard::Parallel& parallel, const base::Fence& written, StepStatistics& statistics,
                       const base::LaneMark& mark = {});
 

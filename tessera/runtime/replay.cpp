@@ -4,7 +4,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/runtime/on_demand.h"
-#include "tessera/shard/replicas.h"
 
 namespace tessera::runtime {
 
@@ -315,7 +314,7 @@ void Replay::issue_replicas(int index) {
   const schedule::Reduction& reduction = at(schedule_.reductions, index);
   const schedule::Unit& unit = at(schedule_.reduce_units, reduction.unit);
   std::int64_t bytes = 0;
-  for (const schedule::ParameterId id : unit) bytes += replica_sum_bytes(entry(id).parameter, parallel_);
+  for (const schedule::ParameterId id : unit) bytes += entry(id).replicas.sum_bytes();
   const base::LaneMark mark =
       record(timeline_, trace_, static_cast<std::size_t>(reduction.issue), unit).mark(schedule::Activity::dp, bytes);
   for (const schedule::ParameterId id : unit)

@@ -6,7 +6,6 @@
 #include "tessera/base/error.h"
 #include "tessera/schedule/check/check_mesh.h"
 #include "tessera/shard/encoded.h"
-#include "tessera/shard/replicas.h"
 #include "tessera/shard/sizes.h"
 
 namespace tessera::runtime {
@@ -308,10 +307,11 @@ void Runtime::publish(std::span<const schedule::ParameterId> weights) {
     Entry& entry = this->entry(ids[i], "publish");
     shard::ShardedParameter& parameter = entry.parameter;
     const shard::Recording recording = record(timeline_, trace(), trace().size() + i, ids.subspan(i, 1));
-    const base::LaneMark mark = recording.mark(schedule::Activity::publish, update_bytes(parameter));
+    const base::LaneMark mark = recording.mark(schedule::Activity::publish, entry.replicas.update_bytes());
     ++parameter.version;
-    parameter.published = parameter.splits_state() ? gather_updates(parameter, parallel_, written, mark) : written;
-    statistics_.count_gathered(entry.format, update_bytes(parameter));
+    parameter.published =
+        parameter.splits_state() ? entry.replicas.gather_updates(parameter, parallel_, written, mark) : written;
+    statistics_.count_gathered(entry.format, entry.replicas.update_bytes());
     if (&entry == early_rows_.table) rows_published(entry);
   }
   for (const schedule::ParameterId id : ids)

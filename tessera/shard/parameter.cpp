@@ -55,10 +55,10 @@ RankParts parts_of(const layout::Layout& compute, const ParameterLayouts& layout
   if (layouts.state.size() <= layouts.storage.size()) return parts;
   const auto replica = static_cast<std::size_t>(layouts.storage.size());
   for (std::size_t at = stored; at < layouts.state.ranks.size(); at += replica)
-    parts.state_counts.push_back(layouts.state.ranks[at].size);
-  const auto before = parts.state_counts.begin();
-  parts.state_offset = std::accumulate(before, before + place.dp_rank, std::int64_t{0});
-  parts.local_state = layouts.state.ranks[stored + replica * static_cast<std::size_t>(place.dp_rank)];
+    parts.states.push_back(layouts.state.ranks[at]);
+  const auto own = static_cast<std::size_t>(place.dp_rank);
+  for (std::size_t before = 0; before < own; ++before) parts.state_offset += parts.states[before].size;
+  parts.local_state = parts.states[own];
   return parts;
 }
 

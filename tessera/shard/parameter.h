@@ -111,7 +111,7 @@ struct ShardedParameter : RankParts {
 
   std::int64_t shard_elements() const { return local_storage.size; }
   std::int64_t state_elements() const { return local_state.size; }
-  bool splits_state() const { return !state_counts.empty(); }  // each replica updates its part, and all gather
+  bool splits_state() const { return !states.empty(); }  // each replica updates its part, and all gather
   // The columns of this rank's rows where they lie one behind the other in local_storage, whole on one replica and
   // added up by one sum: then its last sum in a step can give their squares. Else 0.
   std::int64_t columns_of_sum(int dp) const;

@@ -39,8 +39,9 @@ struct PlaneLayouts : ParameterLayouts {
 // One rank's parts of a parameter or of a plane.
 struct RankParts {
   layout::LocalLayout local_compute, local_home, local_storage, local_state;
-  std::vector<std::int64_t> state_counts;  // elements of each replica's part; dense; empty where the state is not split
-  std::int64_t state_offset = 0;           // elements of the stored part before this rank's local_state
+  std::vector<layout::LocalLayout>
+      states;                     // each replica's part of what is stored here; empty where the state is not split
+  std::int64_t state_offset = 0;  // elements of the stored part before this rank's local_state
 };
 
 // A plane as one rank stores it.

@@ -12,6 +12,7 @@
 
 #include "tessera/base/fence.h"
 #include "tessera/comm/execute.h"
+#include "tessera/shard/gradient_additions.h"
 #include "tessera/shard/parallel.h"
 #include "tessera/shard/parameter.h"
 #include "tessera/shard/recording.h"
@@ -20,7 +21,15 @@
 
 namespace tessera::shard {
 
-struct Reducing;
+class Reducer;
+
+// One parameter's part of a reduction: where its gradient is, and bytes for its exchange.
+struct Reducing {
+  ShardedParameter* parameter = nullptr;
+  const Reducer* reducer = nullptr;
+  std::byte* staging = nullptr;
+  std::byte* scratch = nullptr;
+};
 
 // Made ready once a parameter; lives until its reductions are done.
 class Reducer {
@@ -33,7 +42,7 @@ class Reducer {
   std::size_t staging_bytes() const { return gradient_bytes_ + summed_bytes_ + staged_rounded_bytes_; }
   // What the exchange needs besides, until its sum is taken: the rounded sum over tp, what the others send, the node's
   // sums.
-  std::size_t scratch_bytes() const { return rounded_bytes_ + within_bytes_ + sums_bytes_ + between_bytes_; }
+  std::size_t scratch_bytes() const { return rounded_bytes_ + (additions_ ? additions_->scratch_bytes() : 0); }
   std::int64_t received_bytes() const { return received_bytes_; }  // from other ranks, a reduction
   quant::DType staging_type() const { return staging_type_; }
   // Null unless the table exchanges rows.
@@ -42,45 +51,38 @@ class Reducer {
  private:
   friend base::Fence reduce(std::span<Reducing> members, Parallel& parallel, bool is_last, const Recording& recording,
                             std::span<std::byte> poisoned);
-  struct Messages {
-    std::vector<comm::Send> sends;
-    std::vector<comm::Receive> receives;
+  // What the last lane adds to main_grad: wire as wire_of, squares of rows or null.
+  struct Sum {
+    Reducing member;
+    const std::byte* wire = nullptr;
+    bool accumulate = false;
+    double* squares = nullptr;
   };
+  // Brings to each rank what its sums need.
+  static void exchange(const std::vector<Sum>& sums, comm::Communicator& gtp);
   base::Fence sum_over_tp(const ShardedParameter& parameter, comm::Communicator& tp, std::byte* staging,
                           const base::Fence& written, const base::LaneMark& mark) const;
   // Where the gradient is that travels, of the wire type once round() has run.
   std::byte* wire_of(const Reducing& member) const;
+  // The memory of its additions.
+  std::byte* exchanged(const Reducing& member) const;
   void round(const quant::Kernels& kernels, const Reducing& member) const;
   bool rounds_on_compute() const { return staged_rounded_bytes_ > 0; }
   // Enqueues it where it is due. Done: compute has written and rounded all.
   static base::Fence round_on_compute(std::span<const Reducing> members, Parallel& parallel);
-  // wire: the rounded gradient; scratch: this parameter's.
-  void add_within(const std::byte* wire, std::byte* scratch, Messages& messages) const;
-  void add_between(const std::byte* wire, std::byte* scratch, Messages& messages) const;
-  void sum_node(const quant::Kernels& kernels, const std::byte* wire, std::byte* scratch) const;
   // squares: of rows, null for none.
   void add_to_main_grad(const quant::Kernels& kernels, const Reducing& member, const std::byte* wire, bool accumulate,
                         double* squares) const;
-  // This node's sum for an owner that this rank relays.
-  const std::byte* node_sum(int owner, const std::byte* wire, const std::byte* scratch) const;
 
   ParameterTypes types_;
   quant::DType staging_type_;
   std::optional<comm::Redistribution> over_tp_;
   std::optional<RowReducer> rows_;
   ReductionTree tree_;
-  int rank_ = 0;
+  std::optional<GradientAdditions> additions_;                          // none of a table that exchanges rows
   std::int64_t home_elements_ = 0, received_bytes_ = 0, tp_bytes_ = 0;  // that are rounded; tp_bytes_: over tp
-  std::size_t gradient_bytes_ = 0, summed_bytes_ = 0, staged_rounded_bytes_ = 0;           // aligned, as the next
-  std::size_t rounded_bytes_ = 0, within_bytes_ = 0, sums_bytes_ = 0, between_bytes_ = 0;  // of scratch, in this order
-};
-
-// One parameter's part of a reduction: where its gradient is, and bytes for its exchange.
-struct Reducing {
-  ShardedParameter* parameter = nullptr;
-  const Reducer* reducer = nullptr;
-  std::byte* staging = nullptr;
-  std::byte* scratch = nullptr;
+  std::size_t gradient_bytes_ = 0, summed_bytes_ = 0, staged_rounded_bytes_ = 0;  // aligned, as the next
+  std::size_t rounded_bytes_ = 0;  // at the beginning of the scratch, before what the additions need
 };
 
 // Enqueues the reduction of several gradients as one exchange, after what compute has been given (it writes every

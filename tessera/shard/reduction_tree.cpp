@@ -7,8 +7,8 @@
 
 namespace tessera::shard {
 
-ReductionTree::ReductionTree(std::vector<std::int64_t> owned, bool whole, int node, int rank)
-    : owned_(std::move(owned)), whole_(whole), node_(node), rank_(rank) {
+ReductionTree::ReductionTree(std::vector<std::int64_t> owned, int node, int rank)
+    : owned_(std::move(owned)), node_(node), rank_(rank) {
   TESSERA_CHECK(node >= 1, "a node of {} ranks", node);
   TESSERA_CHECK(rank >= 0 && rank < size(), "gtp rank {} of {}", rank, size());
   for (int owner = 0; owner < size(); ++owner)
@@ -17,12 +17,6 @@ ReductionTree::ReductionTree(std::vector<std::int64_t> owned, bool whole, int no
 
 int ReductionTree::members_of(int node) const {
   return std::min(node_, size() - first_of(node));
-}
-
-std::int64_t ReductionTree::offset(int rank) const {
-  std::int64_t before = 0;
-  for (int other = 0; other < rank && !whole_; ++other) before += owned(other);
-  return before;
 }
 
 std::int64_t ReductionTree::relayed_elements() const {
@@ -41,12 +35,12 @@ ReductionTree::Bytes ReductionTree::bytes(quant::DType wire, quant::DType accumu
   return bytes;
 }
 
-ReductionTree tree_of(const layout::Layout& storage, bool whole, const Cuts& cuts, const Place& place) {
+ReductionTree tree_of(const layout::Layout& storage, const Cuts& cuts, const Place& place) {
   const int tp = storage.size() / cuts.gtp;
   std::vector<std::int64_t> owned;
   for (int rank = place.tp_rank; rank < storage.size(); rank += tp)
     owned.push_back(storage.ranks[static_cast<std::size_t>(rank)].size);
-  return {std::move(owned), whole, cuts.node, place.gtp_rank};
+  return {std::move(owned), cuts.node, place.gtp_rank};
 }
 
 }  // namespace tessera::shard

@@ -17,9 +17,9 @@ namespace tessera::shard {
 // As one gtp rank sees it.
 class ReductionTree {
  public:
-  // owned[r]: elements of the gradient that gtp rank r owns. They follow each other in rank order, or, with `whole`,
-  // every rank owns the same elements. node: consecutive gtp ranks of a node; the last node may have fewer.
-  ReductionTree(std::vector<std::int64_t> owned, bool whole, int node, int rank);
+  // owned[r]: elements of the gradient that gtp rank r owns. node: consecutive gtp ranks of a node; the last node may
+  // have fewer.
+  ReductionTree(std::vector<std::int64_t> owned, int node, int rank);
 
   int size() const { return static_cast<int>(owned_.size()); }
   int nodes() const { return (size() + node_ - 1) / node_; }
@@ -29,7 +29,6 @@ class ReductionTree {
   int relay(int owner, int node) const { return first_of(node) + owner % node_ % members_of(node); }
 
   std::int64_t owned(int rank) const { return owned_[static_cast<std::size_t>(rank)]; }
-  std::int64_t offset(int rank) const;  // of what it owns, in the gradient
   // Owners whose sums over this rank's node it makes, in rank order, and the elements of all of them.
   const std::vector<int>& relayed() const { return relayed_; }
   std::int64_t relayed_elements() const;
@@ -47,12 +46,11 @@ class ReductionTree {
 
  private:
   std::vector<std::int64_t> owned_;
-  bool whole_;
   int node_, rank_;
   std::vector<int> relayed_;
 };
 
 // Of a gradient whose storage layout this is (parameter.h), as the rank at `place` sees it.
-ReductionTree tree_of(const layout::Layout& storage, bool whole, const Cuts& cuts, const Place& place);
+ReductionTree tree_of(const layout::Layout& storage, const Cuts& cuts, const Place& place);
 
 }  // namespace tessera::shard

@@ -1,43 +1,58 @@
 #include "tessera/shard/replicas.h"
 
+#include <utility>
+
 namespace tessera::shard {
+namespace {
 
-base::Fence sum_over_replicas(ShardedParameter& parameter, Parallel& parallel, const base::Fence& written,
-                              const base::LaneMark& mark) {
-  comm::Communicator& dp = *parallel.dp;
-  if (dp.size() == 1) return written;
-  const quant::DType type = parameter.types.accumulator;
-  dp.lane().wait(written);
-  mark.begin(dp.lane());
-  std::byte* gradient = parameter.main_grad.data();
-  return mark.end(dp.lane(), parameter.splits_state()
-                                 ? dp.reduce_scatter(gradient, parameter.state_gradient(), parameter.state_counts, type)
-                                 : dp.all_reduce(gradient, parameter.shard_elements(), type));
+layout::Layout over_replicas(layout::Shape shape, std::vector<layout::LocalLayout> ranks, layout::State state) {
+  return {.shape = shape, .ranks = std::move(ranks), .state = state};
 }
 
-std::int64_t replica_sum_bytes(const ShardedParameter& parameter, const Parallel& parallel) {
-  const std::int64_t replicas = parallel.dp_size();
-  const ParameterTypes& types = parameter.types;
-  if (parameter.splits_state()) return types.accumulator_bytes((replicas - 1) * parameter.state_elements());
-  return types.accumulator_bytes(2 * (replicas - 1) * parameter.shard_elements()) / replicas;
+}  // namespace
+
+Replicas::Replicas(const ShardedParameter& parameter, const Parallel& parallel) {
+  const int replicas = parallel.dp_size(), rank = parallel.dp_rank();
+  if (replicas == 1) return;
+  const auto count = static_cast<std::size_t>(replicas);
+  using enum layout::State;
+  if (parameter.spec.trainable) {
+    const layout::Shape shape = parameter.storage.shape;
+    const std::vector<layout::LocalLayout> stored(count, parameter.local_storage);
+    sum_.emplace(over_replicas(shape, stored, partial),
+                 over_replicas(shape, parameter.splits_state() ? parameter.states : stored, replicated), rank);
+    sum_bytes_ = sum_->received_bytes(parameter.types.accumulator);
+  }
+  if (!parameter.splits_state()) return;
+  for (const Plane& plane : parameter.planes) {
+    const layout::Shape shape = plane.layouts.storage.shape;
+    updates_.emplace_back(over_replicas(shape, plane.states, replicated),
+                          over_replicas(shape, std::vector(count, plane.local_storage), replicated), rank);
+    update_bytes_ += updates_.back().received_bytes(plane.spec.type);
+  }
 }
 
-base::Fence gather_updates(ShardedParameter& parameter, Parallel& parallel, const base::Fence& written,
-                           const base::LaneMark& mark) {
-  comm::Communicator& dp = *parallel.dp;
-  dp.lane().wait(written);
-  mark.begin(dp.lane());
+base::Fence Replicas::sum(ShardedParameter& parameter, Parallel& parallel, const base::Fence& written,
+                          const base::LaneMark& mark) const {
+  if (!sum_) return written;
+  base::Lane& lane = parallel.dp->lane();
+  lane.wait(written);
+  mark.begin(lane);
+  return mark.end(lane, sum_->run(*parallel.dp, parameter.main_grad.data(), parameter.state_gradient(),
+                                  parameter.types.accumulator));
+}
+
+base::Fence Replicas::gather_updates(ShardedParameter& parameter, Parallel& parallel, const base::Fence& written,
+                                     const base::LaneMark& mark) const {
+  base::Lane& lane = parallel.dp->lane();
+  lane.wait(written);
+  mark.begin(lane);
   base::Fence gathered;
-  for (Plane& plane : parameter.planes)
-    gathered = dp.all_gather(plane.state_data(), plane.data.data(), plane.state_counts, plane.spec.type);
-  return mark.end(dp.lane(), gathered);
-}
-
-std::int64_t update_bytes(const ShardedParameter& parameter) {
-  if (!parameter.splits_state()) return 0;
-  std::int64_t bytes = 0;
-  for (const Plane& plane : parameter.planes) bytes += plane.bytes(plane.local_storage.size - plane.local_state.size);
-  return bytes;
+  for (std::size_t p = 0; p < updates_.size(); ++p) {
+    Plane& plane = parameter.planes[p];
+    gathered = updates_[p].run(*parallel.dp, plane.state_data(), plane.data.data(), plane.spec.type);
+  }
+  return mark.end(lane, gathered);
 }
 
 }  // namespace tessera::shard

@@ -1,27 +1,40 @@
-// What replicas give each other: the sum of their gradients once a step, and, where each updates only a part of the
-// weights (ZeRO-1), the new weights. Both on the dp lane, for this rank's shard; bits are those of a plain all_reduce
-// and of replicas that update everything.
+// What replicas give each other of a rank's shard, as redistributions between the copies that each stores and the parts
+// that each updates: the sum of their gradients once a step, and, where each updates only a part of the weights
+// (ZeRO-1), the new weights. Bits are those of a plain all-reduce and of replicas that update everything.
 #pragma once
 #include <cstdint>
+#include <optional>
+#include <vector>
 
 #include "tessera/base/fence.h"
+#include "tessera/comm/execute.h"
 #include "tessera/shard/parallel.h"
 #include "tessera/shard/parameter.h"
 #include "tessera/shard/recording.h"
 
 namespace tessera::shard {
 
-// Enqueues the sum of main_grad over the replicas, in replica order, after `written`. Collective over dp. When the
-// fence is done main_grad holds the sum, where the state is split only its state part.
-base::Fence sum_over_replicas(ShardedParameter& parameter, Parallel& parallel, const base::Fence& written,
-                              const base::LaneMark& mark = {});
-// Bytes that this rank receives in it.
-std::int64_t replica_sum_bytes(const ShardedParameter& parameter, const Parallel& parallel);
+// Made ready once a parameter. Data only; it must live until what it has enqueued is done.
+class Replicas {
+ public:
+  Replicas(const ShardedParameter& parameter, const Parallel& parallel);
 
-// Enqueues the gathering of the state parts of a weight that splits its state, in place, after `written`. Collective
-// over dp. When the fence is done the weight is whole.
-base::Fence gather_updates(ShardedParameter& parameter, Parallel& parallel, const base::Fence& written,
-                           const base::LaneMark& mark = {});
-std::int64_t update_bytes(const ShardedParameter& parameter);  // received, a publish
+  // Enqueues the sum of main_grad over the replicas, in replica order and in place, after `written`. Collective over
+  // the replicas' group. When the fence is done main_grad holds the sum, where the state is split only its state part.
+  base::Fence sum(ShardedParameter& parameter, Parallel& parallel, const base::Fence& written,
+                  const base::LaneMark& mark = {}) const;
+  std::int64_t sum_bytes() const { return sum_bytes_; }  // received by this rank
+
+  // Enqueues the gathering of the state parts of a weight that splits its state, in place, after `written`. Collective
+  // as above. When the fence is done the weight is whole.
+  base::Fence gather_updates(ShardedParameter& parameter, Parallel& parallel, const base::Fence& written,
+                             const base::LaneMark& mark = {}) const;
+  std::int64_t update_bytes() const { return update_bytes_; }  // received, a publish
+
+ private:
+  std::optional<comm::Redistribution> sum_;    // none without other replicas
+  std::vector<comm::Redistribution> updates_;  // by plane; none where the state is not split
+  std::int64_t sum_bytes_ = 0, update_bytes_ = 0;
+};
 
 }  // namespace tessera::shard

@@ -13,10 +13,6 @@
 namespace tessera::shard {
 namespace {
 
-std::size_t size(std::int64_t bytes) {
-  return static_cast<std::size_t>(bytes);
-}
-
 template <typename T>
 bool holds_negative_zero(const std::byte* row, std::int64_t columns) {
   const auto* values = reinterpret_cast<const T*>(row);
@@ -33,11 +29,11 @@ class HostRowSum {
  public:
   explicit HostRowSum(const RowSum& sum)
       : a_(sum),
-        part_bytes_(size(bytes_of(sum.columns, sum.wire))),
-        row_bytes_(size(bytes_of(sum.columns, sum.accumulator))),
+        part_bytes_(to_size(bytes_of(sum.columns, sum.wire))),
+        row_bytes_(to_size(bytes_of(sum.columns, sum.accumulator))),
         zeros_(part_bytes_),
         node_(row_bytes_),
-        parts_(size(sum.ranks)) {}
+        parts_(to_size(sum.ranks)) {}
 
   void run() {
     fill_map();
@@ -55,10 +51,10 @@ class HostRowSum {
   }
 
   void add_row(std::int64_t row) {
-    const std::span<const std::int32_t> places(a_.map + row * a_.ranks, size(a_.ranks));
+    const std::span<const std::int32_t> places(a_.map + row * a_.ranks, to_size(a_.ranks));
     const bool is_given = std::ranges::any_of(places, [](std::int32_t at) { return at >= 0; });
     std::uint8_t& state = a_.states[row];
-    std::byte* sum = static_cast<std::byte*>(a_.sum) + size(row) * row_bytes_;
+    std::byte* sum = static_cast<std::byte*>(a_.sum) + to_size(row) * row_bytes_;
     if (!is_given && !a_.accumulate) {
       if (state != 0 || a_.clear) std::memset(sum, 0, row_bytes_);
       state = 0;
@@ -66,8 +62,8 @@ class HostRowSum {
     }
     if (!is_given && (state & kRowHasNegativeZero) == 0) return;
     for (int rank = 0; rank < a_.ranks; ++rank) {
-      const std::int32_t at = places[size(rank)];
-      parts_[size(rank)] = at < 0 ? zeros_.data() : a_.rows.of(rank) + size(at) * part_bytes_;
+      const std::int32_t at = places[to_size(rank)];
+      parts_[to_size(rank)] = at < 0 ? zeros_.data() : a_.rows.of(rank) + to_size(at) * part_bytes_;
     }
     add_parts(sum);
     state = kRowWritten;
@@ -77,8 +73,9 @@ class HostRowSum {
   void add_parts(std::byte* sum) {
     bool accumulate = a_.accumulate;
     for (int first = 0; first < a_.ranks; first += a_.node) {
-      const auto members =
-          std::span<const void* const>(parts_).subspan(size(first)).first(size(std::min(a_.node, a_.ranks - first)));
+      const auto members = std::span<const void* const>(parts_)
+                               .subspan(to_size(first))
+                               .first(to_size(std::min(a_.node, a_.ranks - first)));
       if (members.size() == 1) {
         quant::ordered_sum(sum, a_.accumulator, accumulate, members, a_.wire, a_.columns);
       } else {
@@ -120,7 +117,7 @@ class HostRowKernels final : public RowKernels {
         const std::int64_t row = a.asked[rank * a.most + at];
         if (a.is_own(row))
           std::memcpy(messages.of(rank) + at * a.row_bytes, a.stored + (row - a.begins[a.rank]) * a.row_bytes,
-                      size(a.row_bytes));
+                      to_size(a.row_bytes));
       }
   }
 
@@ -130,11 +127,11 @@ class HostRowKernels final : public RowKernels {
       std::byte* to = a.out + at * a.row_bytes;
       const std::int64_t row = a.asked[a.rank * a.most + at];
       if (row < 0)
-        std::memset(to, 0, size(a.row_bytes));
+        std::memset(to, 0, to_size(a.row_bytes));
       else if (a.is_own(row))
-        std::memcpy(to, a.stored + (row - a.begins[a.rank]) * a.row_bytes, size(a.row_bytes));
+        std::memcpy(to, a.stored + (row - a.begins[a.rank]) * a.row_bytes, to_size(a.row_bytes));
       else
-        std::memcpy(to, messages.of(a.owner_of(row)) + at * a.row_bytes, size(a.row_bytes));
+        std::memcpy(to, messages.of(a.owner_of(row)) + at * a.row_bytes, to_size(a.row_bytes));
     }
   }
 

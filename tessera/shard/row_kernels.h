@@ -12,6 +12,11 @@
 
 namespace tessera::shard {
 
+// Of numbers that are never negative.
+inline std::size_t to_size(std::int64_t number) {
+  return static_cast<std::size_t>(number);
+}
+
 // Which rows: data[i] - first is one of the tp-local part, or none where it lies outside. In memory that the run's
 // device reads.
 struct RowIds {

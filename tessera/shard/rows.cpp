@@ -74,11 +74,11 @@ RowReading RowGather::reading_of(const ShardedParameter& parameter, std::int64_t
 
 void RowGather::bring(const ShardedParameter& parameter, comm::Communicator& gtp, const RowIds& ids,
                       const base::Fence& after) {
-  const std::size_t ranks = size(owners_.ranks()), message = size(messages_.row_bytes(type_));
+  const std::size_t ranks = to_size(owners_.ranks()), message = to_size(messages_.row_bytes(type_));
   if (asked_.size() == 0) {
     begins_ = base::Buffer(owners_.begins().size() * sizeof(std::int64_t), device_);
     base::copy_bytes(begins_.data(), owners_.begins().data(), begins_.size());
-    asked_ = base::Buffer(ranks * size(messages_.index_bytes()), device_);
+    asked_ = base::Buffer(ranks * to_size(messages_.index_bytes()), device_);
     sent_ = base::Buffer((ranks - 1) * message, device_);
     arrived_ = base::Buffer((ranks - 1) * message, device_);
   }
@@ -138,7 +138,7 @@ std::size_t RowReducer::index_part() const {
 }
 
 std::size_t RowReducer::received_rows() const {
-  return size(rounded_bytes(messages_, types_));
+  return to_size(rounded_bytes(messages_, types_));
 }
 
 std::size_t RowReducer::received_indices() const {
@@ -164,7 +164,7 @@ const std::int64_t* RowReducer::find_slots(const RowIds& ids, std::byte* staging
 
 void RowReducer::add_messages(std::byte* staging, const std::byte* wire, std::byte* scratch,
                               std::vector<comm::Send>& sends, std::vector<comm::Receive>& receives) const {
-  const std::size_t rows = size(messages_.row_bytes(types_.wire)), index = size(messages_.index_bytes());
+  const std::size_t rows = to_size(messages_.row_bytes(types_.wire)), index = to_size(messages_.index_bytes());
   for (int rank = 0; rank < owners_.ranks(); ++rank) {
     if (rank == owners_.rank()) continue;
     sends.push_back({rank, wire, rows});

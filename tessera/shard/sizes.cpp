@@ -104,8 +104,7 @@ schedule::ParameterSize whole_size(const ParameterSpec& spec, const ParameterLay
     const std::int64_t over_tp = sums_tp ? types.accumulator_bytes(tp_sum.elements_received(rank)) : 0;
     size.reduce_tp_wire = std::max(size.reduce_tp_wire, over_tp);
     for (int g = 0; g < gtp; ++g) {
-      const ReductionTree::Bytes bytes =
-          tree_of(layouts.storage, !spec.sharded, cuts, {rank, g}).bytes(types.wire, types.accumulator);
+      const ReductionTree::Bytes bytes = tree_of(layouts.storage, cuts, {rank, g}).bytes(types.wire, types.accumulator);
       const std::int64_t scratch =
           base::align_up(bytes.within) + base::align_up(bytes.sums) + base::align_up(bytes.between);
       size.scratch = std::max(size.scratch, (sums_tp ? rounded : 0) + scratch);
@@ -147,9 +146,9 @@ schedule::ParameterSize parameter_size(const ParameterSpec& spec, const Paramete
   return size;
 }
 
-std::int64_t exchange_bytes(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
-                            const Cuts& cuts, int tp_rank, int gtp_rank) {
-  const ReductionTree tree = tree_of(layouts.storage, !spec.sharded, cuts, {tp_rank, gtp_rank});
+std::int64_t exchange_bytes(const ParameterLayouts& layouts, const ParameterTypes& types, const Cuts& cuts, int tp_rank,
+                            int gtp_rank) {
+  const ReductionTree tree = tree_of(layouts.storage, cuts, {tp_rank, gtp_rank});
   const ReductionTree::Bytes bytes = tree.bytes(types.wire, types.accumulator);
   return bytes.within + bytes.between;
 }

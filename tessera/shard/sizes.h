@@ -21,7 +21,7 @@ bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, 
                     const Cuts& cuts);
 
 // Received by a rank in one exchange, from layouts and cuts as above. The gradient is a whole one, not rows.
-std::int64_t exchange_bytes(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
-                            const Cuts& cuts, int tp_rank, int gtp_rank);
+std::int64_t exchange_bytes(const ParameterLayouts& layouts, const ParameterTypes& types, const Cuts& cuts, int tp_rank,
+                            int gtp_rank);
 
 }  // namespace tessera::shard

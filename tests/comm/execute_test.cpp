@@ -6,9 +6,9 @@
 #include <cmath>
 #include <map>
 #include <random>
-#include <set>
 
 #include "tessera/base/error.h"
+#include "tests/comm/layouts.h"
 #include "tests/comm/placed.h"
 #include "tests/comm/ranks.h"
 #include "tests/comm/values.h"
@@ -25,15 +25,6 @@ using layout::rows_by_rank;
 using quant::DType;
 
 constexpr float kUntouched = 12345.0f;
-
-// Calls visit(logical index, offset in the local buffer) for every element a rank holds.
-template <typename Visit>
-void for_each_element(const Layout& layout, int rank, Visit visit) {
-  for (const Piece& piece : layout.ranks[static_cast<std::size_t>(rank)].pieces)
-    for (std::int64_t r = 0; r < piece.box.rows; ++r)
-      for (std::int64_t c = 0; c < piece.box.cols; ++c)
-        visit((piece.box.row + r) * layout.shape.cols + piece.box.col + c, piece.offset + r * piece.stride + c);
-}
 
 // A partial rank's value; replicated layouts hold the same on every rank.
 float value_at(const Layout& layout, int rank, std::int64_t logical) {
@@ -83,11 +74,6 @@ void check(const Layout& from, const Layout& to, CollectiveKind kind) {
   on_ranks(from.size(), [&](Communicator& group) { check_on(group, from, to); });
 }
 
-Layout partial(Layout layout) {
-  layout.state = layout::State::partial;
-  return layout;
-}
-
 constexpr layout::Shape kShape{10, 6};
 Layout cut(int ranks) {
   return cut_rows(kShape, {{.name = "all", .rows = 10}}, ranks);
@@ -123,31 +109,6 @@ TEST(Redistribute, OverlappingHoldersAdd) {
   check(compute, cut(3), CollectiveKind::local);
   check(partial(compute), cut(3), CollectiveKind::transfers);
   check(partial(compute), replicated(kShape, 3), CollectiveKind::transfers);
-}
-
-// Rows in random runs, shuffled over ranks, some on several, in local buffers with gaps.
-Layout random_layout(std::mt19937& random, layout::Shape shape, int ranks) {
-  const auto below = [&](std::int64_t n) { return std::uniform_int_distribution<std::int64_t>(0, n - 1)(random); };
-  Layout result{.shape = shape, .ranks = std::vector<LocalLayout>(static_cast<std::size_t>(ranks))};
-  const bool by_cols = below(2) == 0;
-  const std::int64_t extent = by_cols ? shape.cols : shape.rows;
-  for (std::int64_t begin = 0; begin < extent;) {
-    const std::int64_t size = std::min(extent - begin, 1 + below(4));
-    const std::int64_t copies = 1 + below(4) / 3;
-    std::set<std::int64_t> holders;
-    while (static_cast<std::int64_t>(holders.size()) < std::min<std::int64_t>(copies, ranks))
-      holders.insert(below(ranks));
-    for (const std::int64_t holder : holders) {
-      LocalLayout& local = result.ranks[static_cast<std::size_t>(holder)];
-      const layout::Box box =
-          by_cols ? layout::Box{0, shape.rows, begin, size} : layout::Box{begin, size, 0, shape.cols};
-      const std::int64_t gap = below(3);
-      local.pieces.push_back({.box = box, .offset = local.size + gap, .stride = box.cols + below(2)});
-      local.size += gap + box.rows * local.pieces.back().stride;
-    }
-    begin += size;
-  }
-  return result;
 }
 
 TEST(Redistribute, RandomLayoutsAgreeWithTheDenseReference) {

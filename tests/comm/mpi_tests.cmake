@@ -11,7 +11,7 @@ endif()
 # Up to 4 ranks with all types; 5 to 8 with bf16 and fp32.
 function(comm_mpi_test ranks filter)
   add_test(NAME comm_mpi_${ranks} COMMAND ${mpi_run} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:test_comm>
-    --gtest_filter=${filter}:CollectiveOrder.*:Redistribute.*:RunTogether.*:Boards.*)
+    --gtest_filter=${filter}:CollectiveOrder.*:Redistribute.*:OrderedAddition.*:RunTogether.*:Boards.*)
   set_tests_properties(comm_mpi_${ranks} PROPERTIES ENVIRONMENT TESSERA_TEST_BACKEND=mpi TIMEOUT 300)
 endfunction()
 comm_mpi_test(4 Collectives/*)

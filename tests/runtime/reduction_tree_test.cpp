@@ -23,7 +23,7 @@ TEST(ReductionTree, EveryNodeSumsForEveryOwnerOnce) {
     for (int node = 1; node <= ranks + 1; ++node) {
       std::map<std::pair<int, int>, int> makers;  // owner, node
       for (int rank = 0; rank < ranks; ++rank) {
-        const ReductionTree tree(std::vector<std::int64_t>(static_cast<std::size_t>(ranks), 2), false, node, rank);
+        const ReductionTree tree(std::vector<std::int64_t>(static_cast<std::size_t>(ranks), 2), node, rank);
         for (const int owner : tree.relayed()) ++makers[{owner, tree.node_of(rank)}];
         EXPECT_EQ(tree.node_of(tree.relay(rank, tree.node_of(rank))), tree.node_of(rank));
         EXPECT_EQ(tree.relay(rank, tree.node_of(rank)), rank);  // an owner sums for itself
@@ -36,17 +36,17 @@ TEST(ReductionTree, EveryNodeSumsForEveryOwnerOnce) {
 TEST(ReductionTree, BytesAreThoseOfTheMessages) {
   // Two nodes of three and two; rank 4 (local 1) relays for owners 1 and 4, rank 3 (local 0) for 0, 2 and 3.
   const std::vector<std::int64_t> owned{5, 4, 3, 2, 1};
-  const ReductionTree rank3(owned, false, 3, 3), rank4(owned, false, 3, 4);
+  const ReductionTree rank3(owned, 3, 3), rank4(owned, 3, 4);
   EXPECT_EQ(rank3.relayed(), (std::vector<int>{0, 2, 3}));
   EXPECT_EQ(rank4.relayed(), (std::vector<int>{1, 4}));
   const ReductionTree::Bytes bytes = rank3.bytes(DType::bf16, DType::fp32);
   EXPECT_EQ(bytes.within, 10 * 2);
   EXPECT_EQ(bytes.sums, 10 * 4);
   EXPECT_EQ(bytes.between, 2 * 4);
-  const ReductionTree::Bytes sequential = ReductionTree(owned, false, 1, 3).bytes(DType::bf16, DType::fp32);
+  const ReductionTree::Bytes sequential = ReductionTree(owned, 1, 3).bytes(DType::bf16, DType::fp32);
   EXPECT_EQ(sequential.within + sequential.sums, 0);
   EXPECT_EQ(sequential.between, 4 * 2 * 2);
-  EXPECT_THROW(ReductionTree(owned, false, 0, 0), Error);
+  EXPECT_THROW(ReductionTree(owned, 0, 0), Error);
 }
 
 // Values whose sums depend on the order: many magnitudes, all bits, both signs.

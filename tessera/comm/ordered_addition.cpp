@@ -1,0 +1,209 @@
+#include "tessera/comm/ordered_addition.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/operation.h"
+#include "tessera/comm/packing.h"
+#include "tessera/layout/box_index.h"
+#include "tessera/layout/merge.h"
+
+namespace tessera::comm {
+namespace {
+
+using layout::Box, layout::Holding, layout::Transfer;
+using quant::DType;
+
+// Calls visit(box, holders) for parts of a strip of columns, top to bottom: each has one set of holders.
+template <typename Visit>
+void for_each_run_of_rows(layout::Range cols, const std::vector<Holding>& parts, Visit visit) {
+  std::vector<std::int64_t> cuts;
+  for (const Holding& part : parts) cuts.insert(cuts.end(), {part.box.row, part.box.row + part.box.rows});
+  std::ranges::sort(cuts);
+  cuts.erase(std::ranges::unique(cuts).begin(), cuts.end());
+  for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
+    std::vector<Holding> holders;
+    for (const Holding& part : parts)
+      if (part.box.row <= cuts[i] && part.box.row + part.box.rows >= cuts[i + 1]) holders.push_back(part);
+    if (holders.empty()) continue;
+    std::ranges::sort(holders, {}, &Holding::rank);
+    visit(Box{.row = cuts[i], .rows = cuts[i + 1] - cuts[i], .col = cols.begin, .cols = cols.size()}, holders);
+  }
+}
+
+}  // namespace
+
+OrderedAddition::OrderedAddition(const layout::Layout& from, const layout::Layout& to, int rank, Addends addends)
+    : addends_(std::move(addends)), rank_(rank) {
+  const auto ranks = static_cast<std::size_t>(from.size());
+  TESSERA_CHECK(addends_.members.size() == ranks && addends_.types.size() == ranks,
+                "addition: expected members and types of {} ranks, got {} and {}", ranks, addends_.members.size(),
+                addends_.types.size());
+  TESSERA_CHECK(rank >= 0 && rank < from.size(), "addition: expected a rank in [0, {}), got {}", ranks, rank);
+  const layout::Plan plan = layout::redistribute_add(from, to);
+  make_messages(plan);
+  make_cells(plan, to.ranks[static_cast<std::size_t>(rank)]);
+}
+
+void OrderedAddition::make_messages(const layout::Plan& plan) {
+  std::map<int, Message> sends, receives;
+  const auto add = [](std::map<int, Message>& messages, int peer, const Transfer& transfer) {
+    Message& message = messages[peer];
+    message.peer = peer;
+    message.elements += transfer.box.elements();
+    message.transfers.push_back(transfer);
+  };
+  for (const Transfer& transfer : plan.transfers) {
+    if (transfer.source == transfer.target) continue;
+    if (transfer.source == rank_) add(sends, transfer.target, transfer);
+    if (transfer.target == rank_) add(receives, transfer.source, transfer);
+  }
+  std::vector<std::pair<Message*, DType>> stored;  // in the scratch
+  for (auto& [peer, message] : sends) {
+    message.run = run_of(message.transfers, source_of);
+    sends_.push_back(std::move(message));
+  }
+  for (auto& [peer, message] : receives) receives_.push_back(std::move(message));
+  for (Message& message : sends_)
+    if (!message.run) stored.emplace_back(&message, own_type());
+  for (Message& message : receives_) {
+    const DType type = addends_.types[static_cast<std::size_t>(message.peer)];
+    received_ += static_cast<std::int64_t>(bytes_of(message.elements, type));
+    stored.emplace_back(&message, type);
+  }
+  // Wide elements first: then all are aligned without gaps.
+  std::ranges::stable_sort(stored, std::greater(), [](const auto& entry) { return quant::size_of(entry.second); });
+  for (auto& [message, type] : stored) {
+    message->place = scratch_;
+    scratch_ += bytes_of(message->elements, type);
+  }
+}
+
+void OrderedAddition::make_cells(const layout::Plan& plan, const layout::LocalLayout& target) {
+  // By number of the transfer: its part of the source, where this rank finds it.
+  std::vector<Term> terms(plan.transfers.size());
+  std::map<int, std::size_t> places;
+  for (const Message& message : receives_) places[message.peer] = message.place;
+  std::map<int, std::int64_t> before;  // elements of a message
+  std::vector<Holding> holdings;
+  for (std::size_t i = 0; i < plan.transfers.size(); ++i) {
+    const Transfer& transfer = plan.transfers[i];
+    if (transfer.target != rank_) continue;
+    const bool is_own = transfer.source == rank_;
+    terms[i] = {.type = addends_.types[static_cast<std::size_t>(transfer.source)],
+                .is_own = is_own,
+                .place = is_own ? 0 : places.at(transfer.source),
+                .offset = is_own ? transfer.source_offset : before[transfer.source],
+                .stride = is_own ? transfer.source_stride : transfer.box.cols};
+    if (!is_own) before[transfer.source] += transfer.box.elements();
+    holdings.push_back({.box = transfer.box, .rank = transfer.source, .piece = static_cast<int>(i)});
+  }
+  const layout::BoxIndex index(std::move(holdings));
+  std::vector<Holding> found;
+  for (const layout::Piece& piece : layout::merge_adjacent(target.pieces)) {
+    index.find(piece.box, found);
+    layout::for_each_strip(piece.box, found, [&](layout::Range cols, const std::vector<Holding>& parts) {
+      for_each_run_of_rows(cols, parts, [&](const Box& box, const std::vector<Holding>& holders) {
+        Cell cell{.rows = box.rows,
+                  .cols = box.cols,
+                  .offset = piece.offset + (box.row - piece.box.row) * piece.stride + (box.col - piece.box.col),
+                  .stride = piece.stride};
+        for (const Holding& holder : holders) {
+          const Box& whole = plan.transfers[static_cast<std::size_t>(holder.piece)].box;
+          Term term = terms[static_cast<std::size_t>(holder.piece)];
+          term.offset += (box.row - whole.row) * term.stride + (box.col - whole.col);
+          cell.terms.push_back(term);
+        }
+        if (cells_.empty() || !join(cells_.back(), cell)) cells_.push_back(std::move(cell));
+      });
+    });
+  }
+}
+
+bool OrderedAddition::Cell::is_dense() const {
+  const auto holds = [&](std::int64_t any_stride) { return rows == 1 || any_stride == cols; };
+  return holds(stride) && std::ranges::all_of(terms, [&](const Term& term) { return holds(term.stride); });
+}
+
+// Makes one cell of two that follow each other densely in the target and in every part.
+bool OrderedAddition::join(Cell& cell, const Cell& next) {
+  const std::int64_t elements = cell.rows * cell.cols;
+  if (!cell.is_dense() || !next.is_dense() || next.cols != cell.cols || next.offset != cell.offset + elements ||
+      next.terms.size() != cell.terms.size())
+    return false;
+  for (std::size_t i = 0; i < cell.terms.size(); ++i) {
+    Term moved = cell.terms[i];
+    moved.offset += elements;
+    moved.stride = next.terms[i].stride;
+    if (moved != next.terms[i]) return false;
+  }
+  cell.rows += next.rows;
+  cell.stride = cell.cols;
+  for (Term& term : cell.terms) term.stride = cell.cols;
+  return true;
+}
+
+void OrderedAddition::add_messages(Communicator& group, const void* source, std::byte* scratch,
+                                   std::vector<Send>& sends, std::vector<Receive>& receives) const {
+  const DType type = own_type();
+  for (const Message& message : sends_) {
+    const void* data = scratch + message.place;
+    if (message.run)
+      data = advance(source, *message.run, type);
+    else
+      group.lane().run([&message, &kernels = group.kernels(), source, scratch, type] {
+        pack_boxes(kernels, message.transfers, source, scratch + message.place, type);
+      });
+    sends.push_back({.peer = addends_.members[static_cast<std::size_t>(message.peer)],
+                     .data = data,
+                     .bytes = bytes_of(message.elements, type)});
+  }
+  for (const Message& message : receives_) {
+    const auto peer = static_cast<std::size_t>(message.peer);
+    receives.push_back({.peer = addends_.members[peer],
+                        .data = scratch + message.place,
+                        .bytes = bytes_of(message.elements, addends_.types[peer])});
+  }
+}
+
+// Neighbouring parts of one type are added at once.
+void OrderedAddition::add_rows(const quant::Kernels& kernels, const Cell& cell, std::int64_t row, std::int64_t rows,
+                               const std::byte* source, const std::byte* scratch, std::byte* target, Start start,
+                               double* squares) const {
+  bool accumulate = start == Start::target;
+  void* sum = advance(static_cast<void*>(target), cell.offset + row * cell.stride, addends_.accumulator);
+  std::vector<const void*> parts;
+  for (std::size_t i = 0; i < cell.terms.size(); ++i) {
+    const Term& term = cell.terms[i];
+    const std::byte* data = term.is_own ? source : scratch + term.place;
+    parts.push_back(advance(static_cast<const void*>(data), term.offset + row * term.stride, term.type));
+    const bool is_last = i + 1 == cell.terms.size();
+    if (!is_last && cell.terms[i + 1].type == term.type) continue;
+    if (is_last && squares != nullptr)
+      kernels.ordered_sum_squares(sum, addends_.accumulator, accumulate, parts, term.type, rows, cell.cols,
+                                  squares + cell.offset / cell.cols + row);
+    else
+      kernels.ordered_sum(sum, addends_.accumulator, accumulate, parts, term.type, rows * cell.cols);
+    parts.clear();
+    accumulate = true;
+  }
+}
+
+void OrderedAddition::sum(const quant::Kernels& kernels, const void* source, const std::byte* scratch, void* target,
+                          Start start, double* squares) const {
+  const auto* from = static_cast<const std::byte*>(source);
+  auto* to = static_cast<std::byte*>(target);
+  for (const Cell& cell : cells_) {
+    if (cell.is_dense()) {
+      add_rows(kernels, cell, 0, cell.rows, from, scratch, to, start, squares);
+      continue;
+    }
+    for (std::int64_t row = 0; row < cell.rows; ++row)
+      add_rows(kernels, cell, row, 1, from, scratch, to, start, squares);
+  }
+}
+
+}  // namespace tessera::comm
