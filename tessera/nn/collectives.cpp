@@ -38,6 +38,9 @@ at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, 
   const at::Tensor own = x.contiguous();
   at::Tensor whole = at::empty({tokens, x.size(1)}, x.options());
   context.runtime.comm("tp", "all_gather", bytes_of(own), pass);
+  // Bytes are codes of fp8 numbers.
+  context.runtime.count_activations(x.scalar_type() == at::kByte ? quant::Format::fp8 : quant::Format::bf16,
+                                    bytes_of(whole) - bytes_of(own));
   wait(context, tp_group(context).all_gather(own.data_ptr(), whole.data_ptr(), token_counts(context, tokens, x.size(1)),
                                              ops::to_dtype(x.scalar_type())));
   return whole;
@@ -54,6 +57,7 @@ at::Tensor leave_tp(Context& context, const at::Tensor& part, schedule::Pass pas
   at::Tensor own =
       at::empty({layout::even_part(tokens, context.tp_rank(), context.tp_size()).size(), width}, part.options());
   context.runtime.comm("tp", "reduce_scatter", bytes_of(whole), pass);
+  context.runtime.count_activations(quant::Format::bf16, (context.tp_size() - 1) * bytes_of(own));
   wait(context, tp_group(context).reduce_scatter(whole.data_ptr(), own.data_ptr(), token_counts(context, tokens, width),
                                                  ops::to_dtype(part.scalar_type())));
   return own;
@@ -62,6 +66,7 @@ at::Tensor leave_tp(Context& context, const at::Tensor& part, schedule::Pass pas
 void all_reduce_tp(Context& context, at::Tensor& x, comm::ReduceOp op, schedule::Pass pass) {
   if (context.tp_size() == 1) return;
   context.runtime.comm("tp", op == comm::ReduceOp::sum ? "all_reduce sum" : "all_reduce max", bytes_of(x), pass);
+  context.runtime.count_activations(quant::Format::bf16, 2 * (context.tp_size() - 1) * bytes_of(x) / context.tp_size());
   reduce_unrecorded(context, x, op);
 }
 

@@ -1,6 +1,7 @@
 #include "tessera/nn/delayed_scales.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "tessera/base/error.h"
 #include "tessera/ops/aten_types.h"
@@ -81,11 +82,17 @@ void DelayedScales::set_state(std::span<const float> state) {
   if (static_cast<std::int64_t>(state.size()) != values())
     throw InputError("delayed scaling: got a state of {} numbers, expected {} for {} matrices and {} steps",
                      state.size(), values(), size(), options_.history);
+  const auto multipliers = state.last(elements_.size()), amaxes = state.first(state.size() - elements_.size());
+  for (const float amax : amaxes)
+    if (!(amax >= 0 && std::isfinite(amax)))
+      throw InputError("delayed scaling: got an amax of {}, expected a finite one", amax);
+  for (const float multiplier : multipliers)
+    if (!(multiplier > 0 && std::isfinite(multiplier)))
+      throw InputError("delayed scaling: got a multiplier of {}, expected a positive finite one", multiplier);
   prepare();
   if (size() > 0) {
     std::vector<float> inverses(elements_.size() * kInverseStride, 1.0F);
-    for (std::size_t i = 0; i < elements_.size(); ++i)
-      inverses[i * kInverseStride] = 1.0F / state[state.size() - elements_.size() + i];
+    for (std::size_t i = 0; i < elements_.size(); ++i) inverses[i * kInverseStride] = 1.0F / multipliers[i];
     base::copy_bytes(numbers_.data(), state.data(), numbers_.size());
     base::copy_bytes(inverses_.data(), inverses.data(), inverses_.size());
   }

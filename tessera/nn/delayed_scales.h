@@ -35,7 +35,8 @@ class DelayedScales {
   int add(std::string name, quant::Element element);
   const std::vector<std::string>& names() const { return names_; }
   std::int64_t size() const { return static_cast<std::int64_t>(elements_.size()); }
-  std::int64_t history_steps() const { return options_.history; }
+  std::span<const quant::Element> elements() const { return elements_; }
+  const ProductOptions& options() const { return options_; }
 
   // Whether an earlier step's amaxes are known. While they are not, matrices are quantized by their own amaxes, which
   // fill the history: a multiplier of 1 would round gradients to zero.
@@ -56,7 +57,7 @@ class DelayedScales {
   // The state between steps: amaxes of the steps before, [history, size()], then multipliers [size()]. From and to host
   // memory; waits for the device.
   std::vector<float> state();
-  // Errors (InputError): another number of values.
+  // Errors (InputError): another number of values; amaxes or multipliers that no step leaves.
   void set_state(std::span<const float> values);
 
  private:

@@ -1,28 +1,19 @@
 #include <algorithm>
 #include <vector>
 
-#include "tessera/base/error.h"
-#include "tessera/quant/master_cast.h"
+#include "tessera/quant/master_plan.h"
 
 namespace tessera::quant {
 namespace {
-
-void check_range(const char* what, Slice range, std::int64_t size) {
-  if (range.begin < 0 || range.end < range.begin || range.end > size)
-    throw Error("master cast: expected {} within [0, {}), got [{}, {})", what, size, range.begin, range.end);
-}
 
 class HostMasterCast final : public MasterCast {
  public:
   explicit HostMasterCast(std::span<const MasterSlice> slices) : slices_(slices.begin(), slices.end()) {
     std::size_t tiles = 0;
     for (const MasterSlice& slice : slices_) {
-      const std::int64_t own_tiles = scale_extent(slice.encoding, slice.matrix).elements();
-      check_extent(slice.encoding, slice.matrix);
-      check_range("a slice", slice.slice, slice.matrix.elements());
-      check_range("tiles", slice.tiles, own_tiles);
+      check_slice(slice);
       first_tiles_.push_back(tiles);
-      tiles += static_cast<std::size_t>(own_tiles);
+      tiles += static_cast<std::size_t>(scale_extent(slice.encoding, slice.matrix).elements());
     }
     first_tiles_.push_back(tiles);
     amaxes_.resize(tiles + slices_.size());

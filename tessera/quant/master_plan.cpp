@@ -12,14 +12,6 @@ void check_within(const char* what, Slice range, std::int64_t size) {
     throw Error("master cast: expected {} within [0, {}), got [{}, {})", what, size, range.begin, range.end);
 }
 
-void check_slice(const MasterSlice& slice) {
-  if (slice.source.type != DType::bf16 && slice.source.type != DType::fp32)
-    throw Error("master cast: expected bf16 or fp32, got {}", name_of(slice.source.type));
-  check_extent(slice.encoding, slice.matrix);
-  check_within("a slice", slice.slice, slice.matrix.elements());
-  check_within("tiles", slice.tiles, scale_extent(slice.encoding, slice.matrix).elements());
-}
-
 // Whether the vectors of every row begin at multiples of `bytes`. `first`: where the matrix's first element would lie.
 bool vectors_begin_at(std::uintptr_t first, std::int64_t row_bytes, std::int64_t bytes) {
   return first % static_cast<std::uintptr_t>(bytes) == 0 && row_bytes % bytes == 0;
@@ -58,6 +50,14 @@ std::int64_t pieces_of_slice(MasterItem& item) {
 }
 
 }  // namespace
+
+void check_slice(const MasterSlice& slice) {
+  if (slice.source.type != DType::bf16 && slice.source.type != DType::fp32)
+    throw Error("master cast: expected bf16 or fp32, got {}", name_of(slice.source.type));
+  check_extent(slice.encoding, slice.matrix);
+  check_within("a slice", slice.slice, slice.matrix.elements());
+  check_within("tiles", slice.tiles, scale_extent(slice.encoding, slice.matrix).elements());
+}
 
 MasterPlan plan_master_cast(std::span<const MasterSlice> slices) {
   MasterPlan plan;

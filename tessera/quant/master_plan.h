@@ -35,6 +35,7 @@ struct MasterPlan {
 };
 
 // Errors: as make_host_master_cast.
+void check_slice(const MasterSlice& slice);
 MasterPlan plan_master_cast(std::span<const MasterSlice> slices);
 
 }  // namespace tessera::quant

@@ -114,6 +114,7 @@ class Loop {
     for (std::size_t format = 0; format < quant::kFormats; ++format) {
       summary_.gathered_by_format[format] += unwritten_->gathered_by_format[format];
       summary_.flops_by_format[format] += unwritten_->flops_by_format[format];
+      summary_.activations_by_format[format] += unwritten_->activations_by_format[format];
     }
     if (files_ != nullptr) files_->step(*unwritten_);
     unwritten_.reset();

@@ -63,6 +63,24 @@ std::string shares(const std::array<T, quant::kFormats>& by_format, double unit,
   return fmt::format("{:.4g} {}{}", total * unit, name, text.empty() ? "" : " (" + text + ")");
 }
 
+// What travelled and multiplied in which format, and what was asked for.
+void add_formats(const TrainConfig& config, const RunSummary& summary, ordered_json& json) {
+  json["wire_format"] = name_of(config.wire_format);
+  if (!config.wire_rules.empty()) json["wire_rules"] = config.wire_rules;
+  if (config.wire_format_backward) json["wire_format_backward"] = name_of(*config.wire_format_backward);
+  if (!config.wire_rules_backward.empty()) json["wire_rules_backward"] = config.wire_rules_backward;
+  json["gathered_bytes"] = by_format(summary.gathered_by_format);
+  json["gemm_format"] = name_of(config.gemm_format);
+  if (!config.gemm_rules.empty()) json["gemm_rules"] = config.gemm_rules;
+  for (const Setting& setting : settings())
+    if (setting.name.starts_with("fp8_") && !is_of_missing_products(config, setting.name))
+      json[std::string(setting.name)] = value_of(config, setting);
+  json["flops"] = by_format(summary.flops_by_format);
+  if (config.tp == 1) return;
+  json["tp_wire_format"] = name_of(config.tp_wire_format);
+  json["activation_bytes"] = by_format(summary.activations_by_format);
+}
+
 }  // namespace
 
 RunFiles::RunFiles(const RunPlan& plan)
@@ -106,11 +124,7 @@ void RunFiles::finish(const RunSummary& summary) {
   json["tokens_per_second"] = summary.tokens_per_second;
   json["dtype"] = name_of(config.dtype);
   json["grad_wire"] = name_of(*config.grad_wire);
-  json["wire_format"] = name_of(config.wire_format);
-  if (config.wire_format_backward) json["wire_format_backward"] = name_of(*config.wire_format_backward);
-  json["gathered_bytes"] = by_format(summary.gathered_by_format);
-  json["gemm_format"] = name_of(config.gemm_format);
-  json["flops"] = by_format(summary.flops_by_format);
+  add_formats(config, summary, json);
   json["reduce_order"] = name_of(config.reduce_order);
   if (config.ranks_per_node > 0) json["ranks_per_node"] = config.ranks_per_node;
   json["deterministic"] = config.backend != Backend::nccl || config.deterministic;
@@ -140,6 +154,7 @@ void RunFiles::finish(const RunSummary& summary) {
                      schedules.demand_gathers));
   note("multiplied: " + shares(summary.flops_by_format, 1e-12, "TFLOP"));
   note("gathered: " + shares(summary.gathered_by_format, 1e-6, "MB"));
+  if (config.tp > 1) note("activations over tp: " + shares(summary.activations_by_format, 1e-6, "MB"));
   if (summary.valid_loss) note(fmt::format("held-out loss {:.4f}", *summary.valid_loss));
   note(fmt::format("checkpoint: {}", summary.checkpoint.string()));
 }

@@ -19,9 +19,10 @@ namespace tessera::run {
 struct RunSummary {
   std::int64_t last_step = 0, trained_steps = 0, skipped_steps = 0, unproduced_gradients = 0;
   std::optional<double> loss, valid_loss;
-  double tokens_per_second = 0;                                    // median over this run's steps
-  std::array<std::int64_t, quant::kFormats> gathered_by_format{};  // bytes of this run's steps, over all ranks
-  std::array<double, quant::kFormats> flops_by_format{};           // of their products with weights
+  double tokens_per_second = 0;                                       // median over this run's steps
+  std::array<std::int64_t, quant::kFormats> gathered_by_format{};     // bytes of this run's steps, over all ranks
+  std::array<double, quant::kFormats> flops_by_format{};              // of their products with weights
+  std::array<std::int64_t, quant::kFormats> activations_by_format{};  // bytes of their activations over tp
   std::filesystem::path checkpoint;
   runtime::ScheduleStatistics schedules;  // of rank 0
   std::int64_t graph_steps = 0;           // that were launches of a graph

@@ -11,6 +11,7 @@ void TrafficSum::start(const runtime::StepStatistics& own, comm::Communicator& w
   sums_ = {own.exposed_seconds * 1e3, static_cast<double>(own.gathered_bytes), static_cast<double>(own.reduced_bytes)};
   std::ranges::copy(own.gathered_by_format, sums_.begin() + kTotals);
   std::ranges::copy(own.flops_by_format, sums_.begin() + kTotals + quant::kFormats);
+  std::ranges::copy(own.activations_by_format, sums_.begin() + kTotals + 2 * quant::kFormats);
   ranks_ = world.size();
   summed_ = world.all_reduce(sums_.data(), sums_.size(), quant::DType::fp64);
 }
@@ -23,6 +24,7 @@ void TrafficSum::finish(StepMetrics& metrics) const {
   for (std::size_t format = 0; format < quant::kFormats; ++format) {
     metrics.gathered_by_format[format] = static_cast<std::int64_t>(sums_[kTotals + format]);
     metrics.flops_by_format[format] = sums_[kTotals + quant::kFormats + format];
+    metrics.activations_by_format[format] = static_cast<std::int64_t>(sums_[kTotals + 2 * quant::kFormats + format]);
   }
 }
 

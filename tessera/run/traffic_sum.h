@@ -17,8 +17,8 @@ class TrafficSum {
   void finish(StepMetrics& metrics) const;
 
  private:
-  // Milliseconds exposed, bytes gathered, reduced, gathered by format, flops by format.
-  std::array<double, 3 + 2 * quant::kFormats> sums_{};
+  // Milliseconds exposed, bytes gathered, reduced; by format: gathered, flops, activations.
+  std::array<double, 3 + 3 * quant::kFormats> sums_{};
   int ranks_ = 1;
   base::Fence summed_;
 };

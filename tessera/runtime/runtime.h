@@ -188,6 +188,10 @@ class Runtime {
   // Bytes of activations are kept from here (stash) until backward takes them back (fetch). way: "keep" or "shard".
   void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way);
   void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way);
+  // A collective of the program brings this rank so many bytes of activations, or of their gradients.
+  void count_activations(quant::Format format, std::int64_t bytes) {
+    statistics_.activations_by_format[static_cast<std::size_t>(format)] += bytes;
+  }
   // A product with a weight has been enqueued.
   void count_product(quant::Format format, std::int64_t flops) {
     statistics_.flops_by_format[static_cast<std::size_t>(format)] += flops;

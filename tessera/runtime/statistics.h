@@ -12,6 +12,8 @@ struct StepStatistics {
   std::int64_t gathered_bytes = 0, reduced_bytes = 0;  // received from other ranks
   // The gathered ones by their number format; those of weights without one count as bf16, whatever their type.
   std::array<std::int64_t, quant::kFormats> gathered_by_format{};
+  // Received by collectives of the program, by number format; activations and gradients without one count as bf16.
+  std::array<std::int64_t, quant::kFormats> activations_by_format{};
   // Of this rank's matrix products with weights, by the format they were made in.
   std::array<std::int64_t, quant::kFormats> flops_by_format{};
   // Compute waited for communication. NaN where compute is a GPU's and the step was recorded or its waits were not

@@ -1,8 +1,10 @@
 #include "tessera/train/trainer_checkpoint.h"
 
 #include <bit>
+#include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/checkpoint/typed_json.h"
 
 namespace tessera::train {
 namespace {
@@ -77,22 +79,40 @@ void load_parameter(Trainer& trainer, schedule::ParameterId id, const checkpoint
   trainer.runtime().publish(id);
 }
 
-// Delayed scaling's state, numbers as their bits: an amax may be infinite.
+// What the numbers of delayed scaling depend on besides the amaxes.
+nlohmann::json scaling_of(const nn::DelayedScales& scales) {
+  const nn::ProductOptions& options = scales.options();
+  std::vector<int> greatest;  // of each matrix's element type
+  for (const quant::Element element : scales.elements()) greatest.push_back(static_cast<int>(greatest_of(element)));
+  return {{"matrices", scales.names()},
+          {"greatest", greatest},
+          {"history", options.history},
+          {"newest", options.choice == quant::AmaxChoice::newest},
+          {"margin", options.margin}};
+}
+
+// Delayed scaling's state, numbers as their bits.
 nlohmann::json scales_state(nn::DelayedScales& scales) {
   std::vector<std::uint32_t> bits;
   for (const float value : scales.state()) bits.push_back(std::bit_cast<std::uint32_t>(value));
-  return {{"matrices", scales.names()}, {"history", scales.history_steps()}, {"values", bits}};
+  nlohmann::json state = scaling_of(scales);
+  state["values"] = bits;
+  return state;
 }
 
-// Nothing where the run that wrote it scaled other matrices: the next step begins a history.
-void load_scales(nn::DelayedScales& scales, const nlohmann::json& state) {
+// Nothing where the run that wrote it scaled other matrices or in another way: the next step begins a history.
+void load_scales(nn::DelayedScales& scales, nlohmann::json state, const std::string& where) {
   if (scales.size() == 0 || !state.contains("delayed_scaling")) return;
-  const nlohmann::json& stored = state.at("delayed_scaling");
-  if (stored.at("matrices") != nlohmann::json(scales.names()) || stored.at("history") != scales.history_steps()) return;
+  nlohmann::json stored = std::move(state["delayed_scaling"]);
   std::vector<float> values;
-  for (const std::uint32_t bits : stored.at("values").get<std::vector<std::uint32_t>>())
-    values.push_back(std::bit_cast<float>(bits));
-  scales.set_state(values);
+  for (const std::int64_t bits :
+       checkpoint::integers(checkpoint::array_member(stored, "values", where), "values", where)) {
+    if (bits > std::int64_t{0xFFFFFFFF})
+      throw InputError("{}: values: got {}, expected 32 bits of a number", where, bits);
+    values.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
+  }
+  stored.erase("values");
+  if (stored == scaling_of(scales)) scales.set_state(values);
 }
 
 }  // namespace
@@ -128,7 +148,7 @@ void load_trainer(Trainer& trainer, const checkpoint::CheckpointReader& reader) 
   trainer.runtime().settle();
   for (schedule::ParameterId id = 0; id < trainer.runtime().weights(); ++id) load_parameter(trainer, id, reader);
   const nlohmann::json& state = reader.state();
-  load_scales(trainer.scales(), state);
+  load_scales(trainer.scales(), state, reader.folder().string() + ": delayed_scaling");
   trainer.optimizer().set_updates(
       reader.has_moments() && state.contains("updates") ? state.at("updates").get<std::int64_t>() : 0);
 }

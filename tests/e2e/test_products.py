@@ -72,18 +72,44 @@ class Products(FormatRuns, unittest.TestCase):
             self.assertEqual(plain, self.products(f"{name}-codes", (2, 1, 1), "fp8", "fp8", *flags, "--tp-wire-format", "fp8"))
             self.assertEqual(plain, self.products(f"{name}-codes-3", (2, 3, 1), "fp8", "fp8", *flags, "--tp-wire-format", "fp8",
                                                   *POISON))
+        whole, codes = (self.summary(name)["activation_bytes"] for name in ("wire0", "wire0-codes"))
+        self.assertEqual({"bf16"}, set(whole))
+        self.assertEqual(whole["bf16"], codes["bf16"] + 2 * codes["fp8"])
+        self.assertEqual("fp8", self.summary("wire0-codes")["tp_wire_format"])
+        lines = metrics(self.folder / "wire0-codes")
+        self.assertEqual(codes["fp8"], sum(line["activations_by_format"]["fp8"] for line in lines))
+
+    def summary(self, name):
+        return json.loads((self.folder / name / "summary.json").read_text())
 
     def test_a_resumed_run_goes_on_alike(self):
         for product, wire, more in (("fp8", "fp8", ()), ("fp8", "fp8", CURRENT), ("fp8_block", "fp8", ()), ("mxfp8", "mxfp8", ())):
             self.check_resumed(f"{product}-{len(more)}", wire, "--gemm-format", product, *more)
 
-    def test_a_history_of_other_matrices_begins_again(self):
+    def resumed(self, name, *more):
+        out = self.folder / f"{name}-{'-'.join(map(str, more))}"
+        tessera("train", "--resume", self.folder / name / "checkpoints" / "step-00000002", "--steps", STEPS, "--out", out, *more)
+        return metrics(out)
+
+    def test_a_history_of_other_matrices_or_settings_begins_again(self):
         self.products("before", (1, 2, 1), "fp8", "fp8", "--schedule-steps", STEPS, steps=2)
-        for more in (("--fp8-history", 4), ("--gemm-rules", "layers.0.*=bf16"), ("--gemm-format", "bf16")):
-            out = self.folder / f"after-{'-'.join(map(str, more))}"
-            tessera("train", "--resume", self.folder / "before" / "checkpoints" / "step-00000002", "--steps", STEPS, "--out", out,
-                    *more)
-            self.assertEqual(4, metrics(out)[-1]["step"])
+        on = self.resumed("before")
+        for more in (("--fp8-history", 4), ("--gemm-rules", "layers.0.*=bf16"), ("--gemm-format", "bf16"), ("--fp8-recipe", "e4m3"),
+                     ("--fp8-margin", 1), ("--fp8-amax", "newest")):
+            lines = self.resumed("before", *more)
+            self.assertEqual(4, lines[-1]["step"])
+            # Multipliers of another type of numbers or another margin would clip the gradients.
+            self.assertLess(abs(lines[0]["grad_norm"] / on[0]["grad_norm"] - 1), 0.02, more)
+            self.assertNotEqual(lines[0]["grad_norm"], on[0]["grad_norm"], more)
+
+    def test_settings_go_with_the_products_they_are_about(self):
+        self.products("set", (1, 2, 1), "fp8", "fp8", "--fp8-history", 4, "--gemm-rules", "layers.0.*=bf16", "--schedule-steps",
+                      STEPS, steps=2)
+        self.assertEqual(4, self.resumed("set", "--gemm-format", "bf16")[-1]["step"])
+        self.assertNotIn("fp8_history", self.summary("set---gemm-format-bf16"))
+        self.assertEqual(4, self.resumed("set", "--fp8-scaling", "current")[-1]["step"])
+        self.assertIn("fp8", self.resumed("set", "--gemm-rules", "")[-1]["flops_by_format"])
+        self.assertNotIn("gemm_rules", self.summary("set---gemm-rules-"))
 
     def test_flops_are_counted_by_format(self):
         self.products("counted", (2, 2, 1), "fp8", "fp8", "--gemm-rules", "layers.1.mlp.down.weight=fp8_block")
@@ -104,6 +130,8 @@ class Products(FormatRuns, unittest.TestCase):
             self.refused(*gemm, dtype=dtype, wire="bf16", expect=["--gemm-format", "fp8", "--dtype bf16"])
         self.refused("--gemm-format", "int8", wire="bf16", expect=["--gemm-format", "int8", "fp8_block"])
         self.refused("--gemm-rules", "nobody=fp8", wire="bf16", expect=["--gemm-rules", "nobody"])
+        self.refused("--gemm-rules", "norm.weight=fp8", wire="bf16", expect=["--gemm-rules", "norm.weight", "matrix"])
+        self.refused(*gemm, *CURRENT, "--fp8-history", 4, wire="bf16", expect=["--fp8-history", "--fp8-scaling delayed"])
         self.refused("--gemm-rules", "embedding.*=fp8", wire="bf16", expect=["embedding.weight", "no products"])
         self.refused("--gemm-format", "fp8_block", "--fp8-scaling", "current", wire="bf16",
                      expect=["--fp8-scaling", "--gemm-format fp8"])

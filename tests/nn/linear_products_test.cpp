@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <memory>
 
 #include "tessera/base/error.h"
@@ -94,6 +95,15 @@ TEST(DelayedScales, GoOnFromTheirState) {
   EXPECT_EQ(second.scale(0).multiplier.item<float>(), 64);
   EXPECT_EQ(second.scale(0).inverse.item<float>(), 1.0F / 64);
   EXPECT_THROW(second.set_state(std::vector<float>(5)), InputError);
+  for (const float bad : {-1.0F, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
+    for (std::size_t at = 0; at < 4; ++at) {
+      std::vector<float> state = first.state();
+      state[at] = bad;
+      EXPECT_THROW(second.set_state(state), InputError) << at;
+    }
+  std::vector<float> zero = first.state();
+  zero.back() = 0;
+  EXPECT_THROW(second.set_state(zero), InputError);
 }
 
 }  // namespace

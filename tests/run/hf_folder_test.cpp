@@ -64,7 +64,7 @@ TEST_F(HfFolderTest, NamesWhatIsMissingMisshapenOrUnknown) {
   edit("config.json", [](json& config) { config["num_hidden_layers"] = 1; });
   EXPECT_TRUE(says(fault(), "is no part of a Llama"));
   edit("config.json", [](json& config) { config["num_hidden_layers"] = 2, config["vocab_size"] = 130; });
-  EXPECT_TRUE(says(fault(), "'model.embed_tokens.weight': config.json makes it [130, 20], it is [131, 20]"));
+  EXPECT_TRUE(says(fault(), "'model.embed_tokens.weight': expected [130, 20], it is [131, 20]"));
 }
 
 TEST_F(HfFolderTest, RefusesTypesThatAreNoWeights) {

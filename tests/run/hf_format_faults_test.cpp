@@ -99,10 +99,29 @@ TEST_P(HfFormatFaults, AnotherShapeIsNamedWithTheExpectedOne) {
                            entry.dims.insert(entry.dims.begin(), 2);
                            bytes += bytes;
                          }),
-                "'" + name + "': config.json makes it [");
+                "'" + name + "': expected [");
   expect_says(fault_of(kMatrix, [](checkpoint::SafetensorsTensor& entry,
                                    std::string&) { std::swap(entry.dims[0], entry.dims[1]); }),
-              "'" + std::string(kMatrix) + "': config.json makes it [");
+              "'" + std::string(kMatrix) + "': expected [");
+}
+
+// All bytes set: a NaN in each type of scales.
+TEST_P(HfFormatFaults, AScaleThatNoNumberHasIsNamedWhereItIsRead) {
+  make();
+  for (const std::string& name : scales()) {
+    const fs::path path = folder() / "model.safetensors";
+    const std::string before = slurp(path);
+    const checkpoint::SafetensorsEntry entry = checkpoint::SafetensorsFile(path).entry(name);
+    std::string bytes = before;
+    const std::size_t element = entry.dtype == "F32" ? 4 : 1;
+    bytes.replace(static_cast<std::size_t>(entry.offset), element, element, '\xFF');
+    spill(path, bytes);
+    const std::string message = input_error([&] { convert(folder(), root_ / "back"); });
+    expect_says(message, kMatrix);
+    expect_says(message, "scale of ");
+    EXPECT_FALSE(fs::exists(root_ / "back"));
+    spill(path, before);
+  }
 }
 
 TEST_P(HfFormatFaults, AnotherTypeIsNamedWithTheExpectedOne) {

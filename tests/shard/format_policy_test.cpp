@@ -25,7 +25,7 @@ std::optional<quant::Encoding> encoding_of(ParameterSpec spec, const FormatPolic
   return spec.encoding;
 }
 
-TEST(WirePolicies, TheLastRuleThatMatchesDecides) {
+TEST(FormatPolicies, TheLastRuleThatMatchesDecides) {
   const FormatPolicy policy{.format = Format::mxfp8,
                             .rules = parse_format_rules("a.*=nvfp4,*.up=bf16,a.1.up=fp8_block", "--wire-rules")};
   EXPECT_EQ(encoding_of(matrix_of("b.down", 8, 8), policy), quant::weight_encoding(Format::mxfp8));
@@ -36,7 +36,7 @@ TEST(WirePolicies, TheLastRuleThatMatchesDecides) {
   EXPECT_TRUE((FormatPolicy{.rules = parse_format_rules("a=bf16", "")}.is_bf16()));
 }
 
-TEST(WirePolicies, LeaveVectorsAndTablesAsTheyAre) {
+TEST(FormatPolicies, LeaveVectorsAndTablesAsTheyAre) {
   const FormatPolicy policy{.format = Format::fp8};
   ParameterSpec vector{.name = "norm", .dims = {8}, .compute = layout::replicated({1, 8}, 1)};
   EXPECT_EQ(encoding_of(vector, policy), std::nullopt);
@@ -60,7 +60,7 @@ ParameterSpec with_backward(ParameterSpec spec, Format forward, Format backward,
   return spec;
 }
 
-TEST(WirePolicies, BackwardPassesReadACopyWhereTheirFormatDiffers) {
+TEST(FormatPolicies, BackwardPassesReadACopyWhereTheirFormatDiffers) {
   const ParameterSpec matrix = matrix_of("m", 96, 64);
   for (const Format format : {Format::bf16, Format::fp8, Format::fp8_block, Format::mxfp8, Format::nvfp4}) {
     EXPECT_FALSE(with_backward(matrix, format, format).backward) << name_of(format);
@@ -75,7 +75,7 @@ TEST(WirePolicies, BackwardPassesReadACopyWhereTheirFormatDiffers) {
   EXPECT_EQ(backward_copy(with_backward(matrix, Format::mxfp8, Format::bf16)).encoding, std::nullopt);
 }
 
-TEST(WirePolicies, ProductsOfMxfp8ReadTheColumnsOfACopy) {
+TEST(FormatPolicies, ProductsOfMxfp8ReadTheColumnsOfACopy) {
   const ParameterSpec spec = with_backward(matrix_of("m", 96, 64), Format::mxfp8, Format::mxfp8, Format::mxfp8);
   const ParameterSpec copy = backward_copy(spec);
   EXPECT_FALSE(is_unpacked(spec) || is_unpacked(copy));
@@ -90,7 +90,7 @@ TEST(WirePolicies, ProductsOfMxfp8ReadTheColumnsOfACopy) {
   EXPECT_FALSE(with_backward(looked_up, Format::mxfp8, Format::mxfp8, Format::mxfp8).backward);
 }
 
-TEST(WirePolicies, RefuseABackwardFormatThatCannotBe) {
+TEST(FormatPolicies, RefuseABackwardFormatThatCannotBe) {
   const ParameterSpec odd = matrix_of("odd", 8, 18, 2);  // 9 columns on each rank
   EXPECT_THAT([&] { with_backward(odd, Format::bf16, Format::nvfp4); },
               ThrowsMessage<InputError>(HasSubstr("'odd (backward)': numbers of 4 bits need an even number")));
@@ -104,7 +104,7 @@ TEST(WirePolicies, RefuseABackwardFormatThatCannotBe) {
       ThrowsMessage<InputError>(HasSubstr("rule ta*=fp8: the rows of 'table' are read by index")));
 }
 
-TEST(WirePolicies, RefuseWhatAFormatCannotStore) {
+TEST(FormatPolicies, RefuseWhatAFormatCannotStore) {
   ParameterSpec odd = matrix_of("odd", 8, 18, 2);  // 9 columns on each rank
   EXPECT_THAT([&] { encoding_of(odd, {.format = Format::nvfp4}); },
               ThrowsMessage<InputError>(HasSubstr("'odd': numbers of 4 bits need an even number of columns")));
@@ -113,7 +113,7 @@ TEST(WirePolicies, RefuseWhatAFormatCannotStore) {
   EXPECT_THROW(set_encoding(wide, {.format = Format::fp8}, {}), InputError);  // fp32
 }
 
-TEST(WirePolicies, RulesThatAreNoneAreRefused) {
+TEST(FormatPolicies, RulesThatAreNoneAreRefused) {
   const auto parse = [](const char* text) { return [text] { parse_format_rules(text, "--wire-rules"); }; };
   EXPECT_THAT(parse("a=fp8,b"), ThrowsMessage<InputError>(HasSubstr("--wire-rules: got 'b', expected PATTERN=FORMAT")));
   EXPECT_THAT(parse("=fp8"), ThrowsMessage<InputError>(HasSubstr("got '=fp8'")));
@@ -122,7 +122,7 @@ TEST(WirePolicies, RulesThatAreNoneAreRefused) {
   const std::vector<std::string> names{"a.up", "a.down"};
   EXPECT_NO_THROW(check_rules(parse_format_rules("a.*=fp8,*up=bf16", ""), names, "--wire-rules"));
   EXPECT_THAT([&] { check_rules(parse_format_rules("a.*=fp8,b=bf16", ""), names, "--wire-rules"); },
-              ThrowsMessage<InputError>(HasSubstr("--wire-rules: got b=bf16, expected the name of a parameter")));
+              ThrowsMessage<InputError>(HasSubstr("--wire-rules: got b=bf16, expected the name of a matrix")));
 }
 
 double wire_bytes_per_element(Format format, std::int64_t rows, std::int64_t cols) {

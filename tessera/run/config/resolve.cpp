@@ -76,6 +76,10 @@ bool has_format(const shard::FormatPolicy& policy, quant::Format format) {
          std::ranges::any_of(policy.rules, [&](const shard::FormatRule& rule) { return rule.format == format; });
 }
 
+bool is_of_delayed_scaling(std::string_view setting) {
+  return setting == "fp8_history" || setting == "fp8_amax" || setting == "fp8_margin";
+}
+
 // What depends on the formats of products.
 void check_products(const TrainConfig& config, const shard::FormatPolicy& policy) {
   for (const quant::Format format : {quant::Format::mxfp8, quant::Format::nvfp4})
@@ -91,8 +95,11 @@ void check_products(const TrainConfig& config, const shard::FormatPolicy& policy
                                                 {"fp8_history", config.fp8_history != usual.fp8_history},
                                                 {"fp8_amax", config.fp8_amax != usual.fp8_amax},
                                                 {"fp8_margin", config.fp8_margin != usual.fp8_margin}};
-  for (const auto& [setting, is_asked] : asked)
+  for (const auto& [setting, is_asked] : asked) {
     if (is_asked && !has_fp8) throw InputError("{}: expected it with --gemm-format fp8", flag_of(setting));
+    if (is_asked && is_of_delayed_scaling(setting) && config.fp8_scaling != nn::Fp8Scaling::delayed)
+      throw InputError("{}: expected it with --fp8-scaling delayed", flag_of(setting));
+  }
   if (config.tp_wire_format == quant::Format::bf16) return;
   if (config.tp_wire_format != quant::Format::fp8)
     throw InputError("--tp-wire-format: got {}, expected bf16 or fp8", name_of(config.tp_wire_format));
@@ -109,7 +116,8 @@ void check_formats(const TrainConfig& config, const models::LlamaConfig& model) 
   check_dtype(config, products, "--gemm-format", "--gemm-rules");
   check_products(config, products);
   std::vector<std::string> names;
-  for (const auto& [name, formats] : weight_formats(config, model)) names.push_back(name);
+  for (const auto& [name, formats] : weight_formats(config, model))
+    if (formats.is_matrix) names.push_back(name);
   shard::check_rules(shard::parse_format_rules(config.wire_rules, "--wire-rules"), names, "--wire-rules");
   shard::check_rules(shard::parse_format_rules(config.wire_rules_backward, "--wire-rules-backward"), names,
                      "--wire-rules-backward");
@@ -184,7 +192,8 @@ std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, c
     shard::set_backward(spec, backward, {.model = config.dtype});
     formats[spec.name] = {.wire = spec.encoding ? quant::format_of(*spec.encoding) : quant::Format::bf16,
                           .has_copy = spec.backward.has_value(),
-                          .product = spec.product};
+                          .product = spec.product,
+                          .is_matrix = spec.dims.size() == 2};
   }
   return formats;
 }
@@ -214,6 +223,12 @@ shard::FormatPolicy backward_policy(const TrainConfig& config) {
 
 shard::FormatPolicy product_policy(const TrainConfig& config) {
   return policy_of(config.gemm_format, config.gemm_rules, "--gemm-rules");
+}
+
+bool is_of_missing_products(const TrainConfig& config, std::string_view setting) {
+  const bool of_fp8 = setting.starts_with("fp8_") || setting == "tp_wire_format";
+  if (of_fp8 && !has_format(product_policy(config), quant::Format::fp8)) return true;
+  return is_of_delayed_scaling(setting) && config.fp8_scaling != nn::Fp8Scaling::delayed;
 }
 
 int gtp_ranks_of_node(const TrainConfig& config) {

@@ -39,10 +39,13 @@ struct WeightFormats {
   quant::Format wire = quant::Format::bf16;     // as it is stored and sent
   bool has_copy = false;                        // another copy is stored and sent for backward passes
   quant::Format product = quant::Format::bf16;  // as it is multiplied
+  bool is_matrix = true;                        // vectors have no number formats
 };
 // The number formats of every parameter by name: what the policies say of matrices, else bf16, which stands for the
 // type of --dtype here. tp and seq_len are filled in. Errors (InputError): a format that a parameter cannot have.
 std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, const models::LlamaConfig& model);
+// Whether a setting by this name is about fp8 products that these settings do not ask for.
+bool is_of_missing_products(const TrainConfig& config, std::string_view setting);
 // The tokens of a microbatch, seq_len filled in, and how the embedding reads them.
 shard::RowReads embedding_reads(const TrainConfig& config);
 

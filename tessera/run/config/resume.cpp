@@ -3,6 +3,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/run/config/parse.h"
+#include "tessera/run/config/resolve.h"
 #include "tessera/run/config/settings.h"
 
 namespace tessera::run {
@@ -30,6 +31,11 @@ MergedConfig merge_stored(const TrainConfig& command, const json& stored, const 
     if (setting.name == "schedule_steps" && old_value == 0) continue;
     set_from_json(merged.config, setting, old_value, where);
   }
+  // What was asked of fp8 products goes with them.
+  for (const Setting& setting : settings())
+    if (setting.on_resume == OnResume::kept && command.given.count(std::string(setting.name)) == 0 &&
+        is_of_missing_products(merged.config, setting.name))
+      set_from_json(merged.config, setting, value_of(command, setting), where);
   merged.config.given = command.given;
   for (const Setting& setting : settings()) {
     if (setting.name == "resume" || setting.name == "out") continue;

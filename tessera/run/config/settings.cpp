@@ -49,7 +49,7 @@ constexpr std::array kSettings{
     Setting{"wire_format", &C::wire_format, kAny, kKept, "bf16|fp8|fp8_block|mxfp8|nvfp4",
             "matrices are stored and gathered in this number format (docs/formats.md)"},
     Setting{"wire_rules", &C::wire_rules, kAny, kKept, "NAME=FORMAT,...",
-            "other formats by parameters' names, * for any characters; the last that matches"},
+            "other formats by matrices' names, as a shell matches names of files; the last that matches"},
     Setting{"wire_format_backward", &C::wire_format_backward, kAny, kKept, "bf16|fp8|fp8_block|mxfp8|nvfp4",
             "backward passes gather matrices in this number format (default: as forward)"},
     Setting{"wire_rules_backward", &C::wire_rules_backward, kAny, kKept, "NAME=FORMAT,...",
@@ -219,10 +219,12 @@ void check_range(double value, const Range& range, const json& got, const std::s
 struct Place {  // what the overloads below need besides the value
   const Range& range;
   const std::string& where;
+  bool may_be_empty = false;
 };
 
 void put(std::string& to, const json& value, const Place& at) {
-  if (!value.is_string() || value.get_ref<const std::string&>().empty()) refuse(at.where, value, "a text, not empty");
+  if (!value.is_string() || (value.get_ref<const std::string&>().empty() && !at.may_be_empty))
+    refuse(at.where, value, at.may_be_empty ? "a text" : "a text, not empty");
   to = value.get<std::string>();
 }
 void put(std::vector<std::string>& to, const json& value, const Place& at) {
@@ -363,8 +365,12 @@ const ReservedSetting* find_reserved(std::string_view name) {
 }
 
 void set_from_json(TrainConfig& config, const Setting& setting, const json& value, const std::string& where) {
-  std::visit([&](auto member) { put(config.*member, value, Place{.range = setting.range, .where = where}); },
-             setting.field);
+  const bool is_list = setting.name.find("_rules") != std::string_view::npos;  // which may be of no rules
+  std::visit(
+      [&](auto member) {
+        put(config.*member, value, Place{.range = setting.range, .where = where, .may_be_empty = is_list});
+      },
+      setting.field);
   config.given.insert(std::string(setting.name));
 }
 

@@ -1,4 +1,5 @@
-// Between our checkpoints and Hugging Face's folders. One process; memory for a part of one tensor at a time.
+// Between our checkpoints and Hugging Face's folders. One process; memory for a part of one
+// tensor at a time, and for all of a matrix in a number format.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -38,7 +39,7 @@ ConvertReport export_hf(const std::filesystem::path& checkpoint, const std::file
                         const ConvertOptions& options);
 
 // A Hugging Face folder to a checkpoint of step 0, without moments (they start at zero); with dtype bf16 it holds fp32
-// masters with the source's full precision.
+// masters with the source's full precision. Values of matrices in number formats are rounded to bf16.
 ConvertReport import_hf(const std::filesystem::path& folder, const std::filesystem::path& target,
                         const ConvertOptions& options);
 

@@ -31,9 +31,10 @@ bool is_file(const fs::path& path) {
   return fs::is_regular_file(path, code);
 }
 
-// Old exports store RoPE's frequencies, which follow from the configuration.
+// Old exports store RoPE's frequencies, which follow from the configuration; ModelOpt's store scales of activations,
+// which are inference's.
 bool is_ignored(const std::string& name) {
-  return name.ends_with(".rotary_emb.inv_freq");
+  return name.ends_with(".rotary_emb.inv_freq") || name.ends_with("_proj.input_scale");
 }
 
 std::int64_t element_bytes(const checkpoint::SafetensorsEntry& entry) {
@@ -119,8 +120,8 @@ void HfFolder::check_tensor(const std::string& hf_name, const std::vector<std::i
                             std::string_view type) const {
   const checkpoint::SafetensorsEntry& stored = entry(hf_name);
   if (stored.dims != dims)
-    throw InputError("{}: tensor '{}': config.json makes it [{}], it is [{}]", folder_.string(), hf_name,
-                     fmt::join(dims, ", "), fmt::join(stored.dims, ", "));
+    throw InputError("{}: tensor '{}': expected [{}], it is [{}]", folder_.string(), hf_name, fmt::join(dims, ", "),
+                     fmt::join(stored.dims, ", "));
   if (type.empty() ? !is_floating(stored.dtype) : stored.dtype != type)
     throw InputError("{}: tensor '{}': expected {}, got {}", folder_.string(), hf_name,
                      type.empty() ? "a floating type" : type, stored.dtype);
@@ -142,7 +143,9 @@ std::vector<std::string> HfFolder::check_quantized(const HfTensor& tensor, quant
   std::vector<std::string> names;
   for (const checkpoint::SafetensorsTensor& part :
        format_tensors(format, tensor.hf_name, {tensor.box.rows, tensor.box.cols})) {
-    check_tensor(part.name, part.dims,
+    const checkpoint::SafetensorsEntry* stored = find(part.name);
+    const bool is_scalar = part.dims == std::vector<std::int64_t>{1} && stored != nullptr && stored->dims.empty();
+    check_tensor(part.name, is_scalar ? std::vector<std::int64_t>{} : part.dims,
                  part.stored_as.empty() ? checkpoint::safetensors_name(part.dtype) : part.stored_as);
     names.push_back(part.name);
   }
@@ -201,6 +204,7 @@ const std::vector<quant::bfloat16>& HfFolder::unpacked(const std::string& hf_nam
     stored.emplace_back(static_cast<std::size_t>(place.bytes));
     where_.at(part.name)->file().read(place.offset, stored.back().data(), place.bytes);
   }
+  check_scales(how.format, stored, folder_.string() + ": tensor '" + hf_name + "'");
   unpacked_ = format_values(how.format, stored, how.matrix);
   unpacked_name_ = hf_name;
   return unpacked_;

@@ -1,6 +1,7 @@
 #include "tessera/run/convert/hf_format.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "tessera/base/error.h"
@@ -83,6 +84,27 @@ std::optional<quant::Format> stored_format(
   return scale->dtype == "F32" || scale->dims.size() < 2 ? quant::Format::fp8 : quant::Format::mxfp8;
 }
 
+void check_scales(quant::Format format, const std::vector<std::vector<std::byte>>& stored, const std::string& where) {
+  const auto check = [&](float scale) {
+    if (!(scale >= 0 && std::isfinite(scale)))
+      throw InputError("{}: got a scale of {}, expected finite ones that are not negative", where, scale);
+  };
+  const auto check_floats = [&](const std::vector<std::byte>& bytes) {
+    for (std::size_t at = 0; at + sizeof(float) <= bytes.size(); at += sizeof(float)) {
+      float scale = 0;
+      std::memcpy(&scale, bytes.data() + at, sizeof scale);
+      check(scale);
+    }
+  };
+  const quant::Scale type = quant::weight_encoding(format).scale;
+  if (type == quant::Scale::fp32) check_floats(stored[1]);
+  if (type == quant::Scale::e8m0)
+    for (const std::byte scale : stored[1]) check(quant::E8M0::decode(static_cast<std::uint8_t>(scale)));
+  if (type != quant::Scale::e4m3) return;
+  for (const std::byte scale : stored[1]) check(quant::E4M3::decode(static_cast<std::uint8_t>(scale)));
+  check_floats(stored[2]);
+}
+
 std::vector<quant::bfloat16> format_values(quant::Format format, const std::vector<std::vector<std::byte>>& stored,
                                            quant::Extent matrix) {
   quant::Encoding encoding = quant::weight_encoding(format);
@@ -111,6 +133,10 @@ bool is_misread_by_transformers(quant::Format format, quant::Extent matrix) {
 void remove_quantization_config(nlohmann::json& config, const std::string& where) {
   if (!config.is_object() || !config.contains("quantization_config")) return;
   const nlohmann::json& said = config["quantization_config"];
+  if (said.is_null()) {
+    config.erase("quantization_config");
+    return;
+  }
   const nlohmann::json known = quantization_config(quant::Format::fp8_block);
   for (const char* key : {"quant_method", "weight_block_size"})
     if (!said.is_object() || said.value(key, nlohmann::json()) != known[key])

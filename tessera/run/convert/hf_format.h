@@ -41,6 +41,8 @@ std::vector<std::vector<std::byte>> format_bytes(quant::Format format, std::span
 // tensor of the folder or null.
 std::optional<quant::Format> stored_format(
     const std::string& hf_name, const std::function<const checkpoint::SafetensorsEntry*(const std::string&)>& find);
+// Errors (InputError, which names `where`): a scale that is negative or not finite. stored: as format_values.
+void check_scales(quant::Format format, const std::vector<std::vector<std::byte>>& stored, const std::string& where);
 // The values of a stored matrix, rounded to bf16. stored: the bytes of each of format_tensors. What an exported nvfp4
 // matrix gives are the values that training sees (quant::dequantize); of another origin, NAME_scale_2 * 2688 takes the
 // amax's place.

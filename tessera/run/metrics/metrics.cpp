@@ -40,25 +40,22 @@ std::filesystem::path keep_up_to(const std::filesystem::path& path, std::int64_t
   return path;
 }
 
-// Returns the bytes by format that a line of metrics says. A line without them says that all are bf16.
-std::array<std::int64_t, quant::kFormats> formats_of_line(const json& line) {
-  std::array<std::int64_t, quant::kFormats> bytes{};
-  if (!line.contains("gathered_by_format")) {
-    bytes[0] = line.at("gathered_bytes").get<std::int64_t>();
-    return bytes;
-  }
-  for (const auto& [name, value] : line.at("gathered_by_format").items())
-    bytes[static_cast<std::size_t>(quant::parse_format(name))] = value.get<std::int64_t>();
-  return bytes;
+// Returns the numbers by format that a line says under this key; zeros where it has none.
+template <typename T>
+std::array<T, quant::kFormats> numbers_of_line(const json& line, const char* key) {
+  std::array<T, quant::kFormats> numbers{};
+  if (!line.contains(key)) return numbers;
+  for (const auto& [name, value] : line.at(key).items())
+    numbers[static_cast<std::size_t>(quant::parse_format(name))] = value.template get<T>();
+  return numbers;
 }
 
-// Returns the flops by format, which only lines of runs with number formats say.
-std::array<double, quant::kFormats> flops_of_line(const json& line) {
-  std::array<double, quant::kFormats> flops{};
-  if (!line.contains("flops_by_format")) return flops;
-  for (const auto& [name, value] : line.at("flops_by_format").items())
-    flops[static_cast<std::size_t>(quant::parse_format(name))] = value.get<double>();
-  return flops;
+// Returns the bytes by format that a line of metrics says. A line without them says that all are bf16.
+std::array<std::int64_t, quant::kFormats> gathered_of_line(const json& line) {
+  if (line.contains("gathered_by_format")) return numbers_of_line<std::int64_t>(line, "gathered_by_format");
+  std::array<std::int64_t, quant::kFormats> bytes{};
+  bytes[0] = line.at("gathered_bytes").get<std::int64_t>();
+  return bytes;
 }
 
 template <typename T>
@@ -100,6 +97,8 @@ std::string metrics_line(const StepMetrics& m) {
     line += ", \"gathered_by_format\": " + by_format(m.gathered_by_format).dump();
   if (std::any_of(m.flops_by_format.begin() + 1, m.flops_by_format.end(), [](double flops) { return flops != 0; }))
     line += ", \"flops_by_format\": " + by_format(m.flops_by_format).dump();
+  if (const auto activations = by_format(m.activations_by_format); !activations.empty())
+    line += ", \"activations_by_format\": " + activations.dump();
   return line + "}\n";
 }
 
@@ -116,8 +115,9 @@ StepMetrics parse_metrics_line(std::string_view line, const std::string& where) 
                   .exposed_comm_ms = number_of(all.at("exposed_comm_ms")),
                   .gathered_bytes = all.at("gathered_bytes").get<std::int64_t>(),
                   .reduced_bytes = all.at("reduced_bytes").get<std::int64_t>(),
-                  .gathered_by_format = formats_of_line(all),
-                  .flops_by_format = flops_of_line(all),
+                  .gathered_by_format = gathered_of_line(all),
+                  .flops_by_format = numbers_of_line<double>(all, "flops_by_format"),
+                  .activations_by_format = numbers_of_line<std::int64_t>(all, "activations_by_format"),
                   .valid_loss = std::nullopt,
                   .skipped = all.value("skipped", false)};
     if (all.contains("valid_loss")) m.valid_loss = number_of(all.at("valid_loss"));

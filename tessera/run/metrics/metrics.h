@@ -26,8 +26,10 @@ struct StepMetrics {
   std::int64_t reduced_bytes = 0;   // received by reductions of gradients, all ranks
   std::array<std::int64_t, quant::kFormats> gathered_by_format{};  // of them; weights without a number format as bf16
   std::array<double, quant::kFormats> flops_by_format{};           // of products with weights, all ranks
-  std::optional<double> valid_loss;                                // when the step ended with an evaluation
-  bool skipped = false;                                            // the gradient was not finite: no update
+  // Bytes received by collectives of the program over tp, all ranks; those without a number format as bf16.
+  std::array<std::int64_t, quant::kFormats> activations_by_format{};
+  std::optional<double> valid_loss;  // when the step ended with an evaluation
+  bool skipped = false;              // the gradient was not finite: no update
 };
 
 // Returns {"bf16": bytes, ...} with the formats that moved something.
@@ -38,8 +40,9 @@ nlohmann::ordered_json by_format(const std::array<double, quant::kFormats>& flop
 // infinities: they become the texts "NaN", "Infinity", "-Infinity" (quoted).
 std::string json_number(double value);
 
-// One line, with its newline. Keys in the order of StepMetrics; valid_loss, skipped, gathered_by_format and
-// flops_by_format (of formats that moved or multiplied something) only where they say something more than the rest.
+// One line, with its newline. Keys in the order of StepMetrics; valid_loss, skipped, gathered_by_format,
+// flops_by_format and activations_by_format (of formats that moved or multiplied something) only where they say
+// something more than the rest.
 std::string metrics_line(const StepMetrics& metrics);
 // The line read back, the same bits. InputError, naming `where`, when it is none.
 StepMetrics parse_metrics_line(std::string_view line, const std::string& where);

@@ -146,11 +146,16 @@ TrainConfig resolve_plan_config(TrainConfig config, const models::LlamaConfig& m
   if (!config.given.contains("global_batch")) config.global_batch = config.micro_batch * config.gtp * replicas;
   config = resolve_model(resolve_ranks(std::move(config), std::nullopt), model);
   for (const auto& [name, formats] : weight_formats(config, model))
-    if (formats.has_copy)
+    if (formats.has_copy && (config.wire_format_backward || !config.wire_rules_backward.empty()))
       throw InputError(
-          "--wire-format-backward: '{}' is gathered in other planes by backward passes (which mxfp8 products of mxfp8 "
-          "weights also need): expected one format for both passes, no other steps can be planned without a run",
+          "--wire-format-backward: '{}' is gathered in another format by backward passes: expected one format for both "
+          "passes, no other steps can be planned without a run",
           name);
+    else if (formats.has_copy)
+      throw InputError(
+          "--gemm-format: '{}' is multiplied in {} as it is stored, and backward passes gather planes of their own: "
+          "expected another format of products or on the wire, such steps cannot be planned without a run",
+          name, name_of(formats.product));
   return config;
 }
 
