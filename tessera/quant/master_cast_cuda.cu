@@ -12,9 +12,7 @@ namespace tessera::quant {
 namespace cuda {
 namespace {
 
-// Rows whose loads are under way together: 128 bytes of them.
-template <typename T>
-constexpr int kRowsAtOnce = 16 / static_cast<int>(sizeof(T));
+constexpr int kRowsAtOnce = 4;  // whose loads are under way together
 
 // What a thread knows of its elements.
 template <typename T>
@@ -53,16 +51,11 @@ __device__ bool is_whole_warp(const Part<T>& part) {
   return __all_sync(kAllLanes, part.is_whole() || part.col >= part.cols);
 }
 
-// Raises the amax of the tile that `lanes` neighbouring lanes share. alone: they have all of it. All lanes of the warp
-// call it.
-__device__ void raise_tile(float* amax, float greatest, int lanes, bool alone) {
+// Raises the amax of the tile that `lanes` neighbouring lanes share. All lanes of the warp call it.
+__device__ void raise_tile(float* amax, float greatest, int lanes) {
   for (int distance = 1; distance < lanes; distance *= 2)
     greatest = fmaxf(greatest, __shfl_xor_sync(kAllLanes, greatest, distance));
-  if (threadIdx.x % lanes != 0) return;
-  if (alone && greatest > 0)
-    *amax = rounded_to_bfloat16(greatest);
-  else
-    raise(amax, rounded_to_bfloat16(greatest));
+  if (threadIdx.x % lanes == 0) raise(amax, rounded_to_bfloat16(greatest));
 }
 
 // Takes the amaxes of tiles to `tiles`, which is null for a weight of one tile, and returns the thread's. For a whole
@@ -73,20 +66,19 @@ __device__ float take_whole(const Tiling& tiling, const Part<T>& part, float* ti
   const T* from = part.source + part.index(0);
   const std::int64_t stride = part.cols;
   const int lanes = tiling.lanes;
-  const bool alone = kWalk == Walk::row && tiling.cols == lanes * kVector;  // nobody else has a part of these tiles
   float* tile = tiles == nullptr ? nullptr : tiles + tiling.tile_of(part.row, part.col);
   float greatest = 0;
   float columns[kVector] = {};
 #pragma unroll 1
-  for (int r = 0; r < kWarpRows; r += kRowsAtOnce<T>) {
-    float values[kRowsAtOnce<T>][kVector] = {};
+  for (int r = 0; r < kWarpRows; r += kRowsAtOnce) {
+    float values[kRowsAtOnce][kVector] = {};
     if (live) {
 #pragma unroll
-      for (int k = 0; k < kRowsAtOnce<T>; ++k) load_vector(from + k * stride, values[k]);
+      for (int k = 0; k < kRowsAtOnce; ++k) load_vector(from + k * stride, values[k]);
     }
-    from += kRowsAtOnce<T> * stride;
+    from += kRowsAtOnce * stride;
 #pragma unroll
-    for (int k = 0; k < kRowsAtOnce<T>; ++k) {
+    for (int k = 0; k < kRowsAtOnce; ++k) {
       float of_row = 0;
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
@@ -94,10 +86,10 @@ __device__ float take_whole(const Tiling& tiling, const Part<T>& part, float* ti
         of_row = fmaxf(of_row, fabsf(values[k][i]));
       }
       greatest = fmaxf(greatest, of_row);
-      if constexpr (kWalk == Walk::row) raise_tile(tile + (r + k) * tiling.across, of_row, lanes, alone);
+      if constexpr (kWalk == Walk::row) raise_tile(tile + (r + k) * tiling.across, of_row, lanes);
     }
   }
-  if (kWalk == Walk::band && tile != nullptr) raise_tile(tile, greatest, lanes, alone);
+  if (kWalk == Walk::band && tile != nullptr) raise_tile(tile, greatest, lanes);
   if constexpr (kWalk == Walk::column) {
 #pragma unroll
     for (int i = 0; i < kVector; ++i) raise(tile + i, rounded_to_bfloat16(columns[i]));
@@ -246,19 +238,19 @@ __device__ void cast_whole(const Tiling& tiling, const Part<T>& part, const floa
 #pragma unroll
   for (int i = 0; i < (kByColumn ? kVector : 1); ++i) first[i] = multiplier[i];
 #pragma unroll 1
-  for (int r = 0; r < kWarpRows; r += kRowsAtOnce<T>) {
-    float values[kRowsAtOnce<T>][kVector], of_row[kRowsAtOnce<T>];
+  for (int r = 0; r < kWarpRows; r += kRowsAtOnce) {
+    float values[kRowsAtOnce][kVector], of_row[kRowsAtOnce];
 #pragma unroll
-    for (int k = 0; k < kRowsAtOnce<T>; ++k) {
+    for (int k = 0; k < kRowsAtOnce; ++k) {
       load_vector(from + k * stride, values[k]);
       of_row[k] = first[0];
     }
     if (!kByColumn && by_row) {
 #pragma unroll
-      for (int k = 0; k < kRowsAtOnce<T>; ++k) of_row[k] = __ldg(multiplier + (r + k) * across);
+      for (int k = 0; k < kRowsAtOnce; ++k) of_row[k] = __ldg(multiplier + (r + k) * across);
     }
 #pragma unroll
-    for (int k = 0; k < kRowsAtOnce<T>; ++k) {
+    for (int k = 0; k < kRowsAtOnce; ++k) {
       round_vector<T>(values[k]);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) values[k][i] *= kByColumn ? first[kByColumn ? i : 0] : of_row[k];
@@ -267,7 +259,7 @@ __device__ void cast_whole(const Tiling& tiling, const Part<T>& part, const floa
       store_codes<kElement>(to, at_once, words);
       to += stride / kElementsInByte;
     }
-    from += kRowsAtOnce<T> * stride;
+    from += kRowsAtOnce * stride;
   }
 }
 

@@ -25,9 +25,9 @@ using quant::DType;
 
 // An addition with its memory on one rank, and what a scalar loop makes of the same.
 template <typename Accumulator>
-class Case {
+class Addition {
  public:
-  Case(Communicator& group, Layout from, Layout to, Addends addends, int rank, Start start)
+  Addition(Communicator& group, Layout from, Layout to, Addends addends, int rank, Start start)
       : group_(group),
         from_(partial(std::move(from))),
         to_(std::move(to)),
@@ -131,7 +131,7 @@ void check_random(Communicator& group, int first, int count, unsigned seed) {
   std::mt19937 random(seed);
   const int rank = group.rank() - first;
   for (int round = 0; round < 20; ++round) {
-    std::vector<Case<Accumulator>> cases;
+    std::vector<Addition<Accumulator>> cases;
     for (int i = 0; i < 3; ++i) {
       const layout::Shape shape{1 + static_cast<std::int64_t>(random() % 12),
                                 1 + static_cast<std::int64_t>(random() % 9)};
@@ -145,11 +145,11 @@ void check_random(Communicator& group, int first, int count, unsigned seed) {
     }
     std::vector<Send> sends;
     std::vector<Receive> receives;
-    for (Case<Accumulator>& one : cases) one.add_messages(sends, receives);
+    for (Addition<Accumulator>& one : cases) one.add_messages(sends, receives);
     group.exchange(std::move(sends), std::move(receives));
-    for (Case<Accumulator>& one : cases) one.sum();
+    for (Addition<Accumulator>& one : cases) one.sum();
     group.lane().record().synchronize();
-    for (const Case<Accumulator>& one : cases) one.check();
+    for (const Addition<Accumulator>& one : cases) one.check();
   }
 }
 
@@ -179,8 +179,8 @@ TEST(OrderedAddition, LeavesOutWhoHasNoPart) {
   const Layout to = layout::rows_by_rank(shape, {{}, {}, {{0, 5}}});
   on_ranks(3, [&](Communicator& group) {
     for (const Start start : {Start::nothing, Start::target}) {
-      Case<float> one(group, from, to, {{0, 1, 2}, {DType::bf16, DType::bf16, DType::fp32}, DType::fp32}, group.rank(),
-                      start);
+      Addition<float> one(group, from, to, {{0, 1, 2}, {DType::bf16, DType::bf16, DType::fp32}, DType::fp32},
+                          group.rank(), start);
       std::vector<Send> sends;
       std::vector<Receive> receives;
       one.add_messages(sends, receives);
