@@ -35,6 +35,7 @@ class OrderedAddition {
 
   std::int64_t received_bytes() const { return received_; }  // by this rank, from others
   std::size_t scratch_bytes() const { return scratch_; }     // what is packed before it is sent, and what arrives
+  std::size_t sums() const { return cells_.size(); }         // runs of elements that sum() adds up one after the other
   quant::DType own_type() const { return addends_.types[static_cast<std::size_t>(rank_)]; }
 
   // Adds what this rank sends and receives for one Communicator::exchange over the group, and enqueues on its lane the

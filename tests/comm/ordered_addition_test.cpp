@@ -40,7 +40,12 @@ class Addition {
         target_(values_before(), group.kernels().device()) {}
 
   void add_messages(std::vector<Send>& sends, std::vector<Receive>& receives) {
+    const std::size_t before = receives.size();
     addition_.add_messages(group_, source_.data(), scratch_.data(), sends, receives);
+    for (std::size_t i = before; i < receives.size(); ++i) {
+      const std::size_t element = quant::size_of(type_of(receives[i].peer - addends_.members.front()));
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(receives[i].data) % element, 0u) << "rank " << receives[i].peer;
+    }
   }
   void sum() {
     group_.lane().run([this, &kernels = group_.kernels()] {
@@ -194,10 +199,23 @@ TEST(OrderedAddition, LeavesOutWhoHasNoPart) {
   });
 }
 
+// Blocks of stacked weights lie one behind the other in the local buffers, wherever they are in the logical matrix.
+TEST(OrderedAddition, SumsAtOnceWhatLiesTogetherEverywhere) {
+  const std::vector<layout::Block> blocks{{.name = "gate", .rows = 8}, {.name = "up", .rows = 8}};
+  const layout::LocalLayout part = layout::cut_rows({16, 3}, blocks, 2).ranks[1];
+  const Layout home{.shape = {16, 3}, .ranks = {part, part, part}, .state = layout::State::partial};
+  const Layout whole{.shape = {16, 3}, .ranks = {part}};
+  const OrderedAddition addition(home, layout::cut_local_rows(whole, 3), 1,
+                                 {{0, 1, 2}, std::vector(3, DType::fp32), DType::fp32});
+  EXPECT_EQ(layout::cut_local_rows(whole, 3).ranks[1].pieces.size(), 2u);
+  EXPECT_EQ(addition.sums(), 1u);
+}
+
 TEST(OrderedAddition, GivesTheSquaresOfRowsOfItsSums) {
   if (!has_ranks(2)) GTEST_SKIP() << "fewer than 2 processes";
   const layout::Shape shape{7, 5};
-  const Layout from = partial(layout::replicated(shape, 2)),
+  // The first rank gives no row 5, so the second one's part is of several sums.
+  const Layout from = partial(layout::rows_by_rank(shape, {{{0, 5}, {6, 7}}, {{0, 7}}})),
                to = layout::cut_rows(shape, {{.name = "all", .rows = 7}}, 2);
   on_ranks(2, [&](Communicator& group) {
     const int rank = group.rank();
