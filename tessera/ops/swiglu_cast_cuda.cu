@@ -73,7 +73,8 @@ __global__ void __launch_bounds__(SquarePlace::kThreads)
   __shared__ float scratch[kWarps];
   const Fp8Cast& result = cast.result;
   const std::int64_t features = cast.features;
-  // Of a half of the gradient: features need no padding.
+  // This block's square of the gate's gradient; the same square of up's lies `features` columns further. The number of
+  // features is a multiple of 16, so columns need no padding.
   const Square square({.rows = result.matrix.rows, .cols = features}, {.rows = result.padded.rows, .cols = features},
                       blockIdx.x);
   const float multiplier = *result.multiplier;

@@ -6,7 +6,7 @@
 
 namespace tessera::ops {
 
-// Of swiglu_forward(gate_up), which is bf16.
+// Returns the operands of swiglu_forward(gate_up), as they would be made from its bf16 result.
 Operands swiglu_operands(const at::Tensor& gate_up, const Quantization& as);
 
 struct SwigluOperands {

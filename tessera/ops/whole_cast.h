@@ -12,7 +12,8 @@ struct WholeCast {
   Operands operands;    // their memory
   quant::Fp8Cast cast;  // what fills it, without a source
 };
-// Of a matrix of that extent, in an encoding with one scale, which is known.
+// Allocates the operands of a matrix of this extent, and says how a kernel fills them. as: an encoding with one scale
+// for the whole matrix, and that scale, which must be known.
 WholeCast whole_cast(quant::Extent matrix, const Quantization& as, at::Device device);
 
 }  // namespace tessera::ops

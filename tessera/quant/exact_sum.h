@@ -94,8 +94,8 @@ inline void merge(ExactSum& sum, const ExactSum& other) {
 // Any number of values. The sum is normalised before and after.
 void add(ExactSum& sum, std::span<const double> values);
 
-// Rounds the magnitude of a finite sum, which is normalised and not negative, to the nearest fp64 number, of two that
-// are equally near to the even one; to infinity where that is none of fp64's.
+// Rounds the magnitude of a finite sum, which is normalised and not negative, to the nearest fp64 number. When
+// two are equally near, it takes the one whose last bit is 0. A sum beyond the largest fp64 number becomes infinity.
 TESSERA_HOST_DEVICE inline double rounded_magnitude(const ExactSum& sum) {
   int top = kExactLimbs - 1;
   while (top > 0 && sum.limbs[top] == 0) --top;

@@ -7,8 +7,8 @@
 namespace tessera::quant::cuda {
 namespace {
 
-// Of a block. Every thread has limbs of its own in shared memory, 8 bytes from its neighbours', so that threads neither
-// wait for each other nor for a bank, whatever the exponents of their values.
+// Threads of a block. Each has its own limbs in shared memory. Neighbouring threads' limbs are 8 bytes apart, so
+// threads do not wait for each other, nor for a memory bank, whatever the exponents of their values are.
 constexpr int kAdders = 64;
 constexpr std::int64_t kValuesOfAdder = 32, kMostBlocks = 1024;
 

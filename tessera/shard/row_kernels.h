@@ -12,7 +12,7 @@
 
 namespace tessera::shard {
 
-// Of numbers that are never negative.
+// Converts a number that is never negative.
 inline std::size_t to_size(std::int64_t number) {
   return static_cast<std::size_t>(number);
 }

@@ -130,7 +130,8 @@ std::vector<DType> random_types(std::mt19937& random, int count) {
   return types;
 }
 
-// Of one group's ranks [first, first + count), the same on all of them. Several share each exchange.
+// Checks random additions among the ranks [first, first + count) of a group. All ranks draw the same ones. Three share
+// each exchange.
 template <typename Accumulator>
 void check_random(Communicator& group, int first, int count, unsigned seed) {
   std::mt19937 random(seed);

@@ -25,7 +25,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kLargest = std::numeric_limits<double>::max();
 constexpr double kSmallest = std::numeric_limits<double>::denorm_min();
 
-// Of exponents from `low` to `high`, with mantissas of all kinds.
+// Draws numbers with exponents from `low` to `high` and mantissas of all kinds.
 Values random_numbers(std::size_t count, int low, int high, bool is_signed, unsigned seed) {
   std::mt19937_64 random(seed);
   Values values;

@@ -12,7 +12,7 @@ namespace tessera::quant {
 class WideInteger {
  public:
   WideInteger() = default;
-  // Of a finite number.
+  // value: finite.
   explicit WideInteger(double value) {
     const auto bits = std::bit_cast<std::uint64_t>(value);
     const int exponent = static_cast<int>(bits >> 52 & 0x7FF);
@@ -40,7 +40,7 @@ class WideInteger {
     add_word(1, 0);
   }
   bool is_negative() const { return words_.back() >> 31 != 0; }
-  // Of numbers that are not negative.
+  // Both numbers are 0 or positive.
   std::strong_ordering operator<=>(const WideInteger& other) const {
     for (std::size_t i = words_.size(); i-- > 0;)
       if (words_[i] != other.words_[i]) return words_[i] <=> other.words_[i];
