@@ -1,7 +1,6 @@
 #include "tessera/comm/execute.h"
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <optional>
 
@@ -87,27 +86,13 @@ Redistribution::Redistribution(const layout::Layout& from, const layout::Layout&
   contiguous_ = needs_no_packing(plan);
   target_size_ = to.ranks[static_cast<std::size_t>(rank)].size;
   received_ = plan.elements_received(rank);
-  std::map<int, Message> sends, receives;
-  const auto add = [](std::map<int, Message>& messages, int peer, const Transfer& transfer) {
-    Message& message = messages[peer];
-    message.peer = peer;
-    message.elements += transfer.box.elements();
-    message.transfers.push_back(transfer);
-  };
-  for (const Transfer& transfer : plan.transfers) {
-    if (transfer.source == rank && transfer.target != rank) add(sends, transfer.target, transfer);
-    if (transfer.target == rank) add(receives, transfer.source, transfer);
-  }
-  for (auto& [peer, message] : sends) {
-    message.run = run_of(message.transfers, source_of);
+  BoxMessages messages = box_messages(plan, rank);
+  for (BoxMessage& message : messages.sends)
     if (message.run) message.transfers = {};
-    sends_.push_back(std::move(message));
-  }
-  for (auto& [peer, message] : receives) {
-    message.run = run_of(message.transfers, target_of);
-    if (message.run && !adds_ && peer != rank) message.transfers = {};
-    receives_.push_back(std::move(message));
-  }
+  for (BoxMessage& message : messages.receives)
+    if (message.run && !adds_ && message.peer != rank) message.transfers = {};
+  sends_ = std::move(messages.sends);
+  receives_ = std::move(messages.receives);
 }
 
 std::int64_t Redistribution::received_bytes(DType type) const {
@@ -150,7 +135,7 @@ base::Fence Redistribution::run(Communicator& group, const void* source, void* t
 
 // The part that stays on this rank, box by box.
 void Redistribution::copy_own(const quant::Kernels& kernels, const void* source, void* target, DType type) const {
-  for (const Message& message : receives_) {
+  for (const BoxMessage& message : receives_) {
     if (message.peer != rank_) continue;
     for (const Transfer& transfer : message.transfers)
       copy_box(kernels, transfer, source, source_of(transfer), target, target_of(transfer), type);
@@ -173,7 +158,7 @@ std::vector<Send> Redistribution::pack(Communicator& group, const std::shared_pt
                                        DType type) const {
   std::vector<Send> sends;
   for (std::size_t i = 0; i < sends_.size(); ++i) {
-    const Message& message = sends_[i];
+    const BoxMessage& message = sends_[i];
     const std::size_t bytes = bytes_of(message.elements, type);
     const void* data = nullptr;
     if (message.run) {
@@ -194,7 +179,7 @@ std::vector<Receive> Redistribution::arrivals(const quant::Kernels& kernels, Sta
                                               DType type) const {
   std::vector<Receive> receives;
   for (std::size_t i = 0; i < receives_.size(); ++i) {
-    const Message& message = receives_[i];
+    const BoxMessage& message = receives_[i];
     if (message.peer == rank_) continue;
     const std::size_t bytes = bytes_of(message.elements, type);
     const bool direct = message.run && !adds_;
@@ -242,7 +227,7 @@ base::Fence Redistribution::run_sums(Communicator& group, const void* source, vo
         at += transfer.box.elements();
       }
     }
-    for (const Message& message : receives_)
+    for (const BoxMessage& message : receives_)
       for (const Transfer& transfer : message.transfers) sums.write(transfer, target);
   });
   return group.lane().record();

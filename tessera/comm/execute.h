@@ -8,6 +8,7 @@
 
 #include "tessera/base/fence.h"
 #include "tessera/comm/communicator.h"
+#include "tessera/comm/packing.h"
 #include "tessera/layout/redistribute.h"
 #include "tessera/quant/dtype.h"
 
@@ -38,13 +39,6 @@ class Redistribution {
   base::Fence run(Communicator& group, const void* source, void* target, quant::DType type) const;
 
  private:
-  // All that goes between this rank and `peer`: its boxes one behind the other, each dense by rows.
-  struct Message {
-    int peer = 0;
-    std::int64_t elements = 0;
-    std::optional<std::int64_t> run;          // where they lie in the local buffer, if one behind the other there too
-    std::vector<layout::Transfer> transfers;  // empty where `run` is enough
-  };
   struct Staging;
 
   friend base::Fence run_together(Communicator& group, std::span<const Movement> movements);
@@ -64,7 +58,8 @@ class Redistribution {
   bool adds_ = false, contiguous_ = false;
   std::int64_t target_size_ = 0;  // elements of the target buffer
   std::int64_t received_ = 0;
-  std::vector<Message> sends_, receives_;  // none empty, in order of peers; receives_ has this rank's own part too
+  // None empty. Their transfers are left out where the run is enough.
+  std::vector<BoxMessage> sends_, receives_;
 };
 
 // What run_together takes: a redistribution, and the memory that it moves.

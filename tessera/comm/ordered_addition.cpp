@@ -7,7 +7,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/operation.h"
-#include "tessera/comm/packing.h"
 #include "tessera/layout/box_index.h"
 #include "tessera/layout/merge.h"
 
@@ -49,24 +48,11 @@ OrderedAddition::OrderedAddition(const layout::Layout& from, const layout::Layou
 }
 
 void OrderedAddition::make_messages(const layout::Plan& plan) {
-  std::map<int, Message> sends, receives;
-  const auto add = [](std::map<int, Message>& messages, int peer, const Transfer& transfer) {
-    Message& message = messages[peer];
-    message.peer = peer;
-    message.elements += transfer.box.elements();
-    message.transfers.push_back(transfer);
-  };
-  for (const Transfer& transfer : plan.transfers) {
-    if (transfer.source == transfer.target) continue;
-    if (transfer.source == rank_) add(sends, transfer.target, transfer);
-    if (transfer.target == rank_) add(receives, transfer.source, transfer);
-  }
+  BoxMessages messages = box_messages(plan, rank_);
+  for (BoxMessage& message : messages.sends) sends_.push_back({std::move(message)});
+  for (BoxMessage& message : messages.receives)
+    if (message.peer != rank_) receives_.push_back({std::move(message)});
   std::vector<std::pair<Message*, DType>> stored;  // in the scratch
-  for (auto& [peer, message] : sends) {
-    message.run = run_of(message.transfers, source_of);
-    sends_.push_back(std::move(message));
-  }
-  for (auto& [peer, message] : receives) receives_.push_back(std::move(message));
   for (Message& message : sends_)
     if (!message.run) stored.emplace_back(&message, own_type());
   for (Message& message : receives_) {

@@ -6,11 +6,11 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "tessera/comm/communicator.h"
+#include "tessera/comm/packing.h"
 #include "tessera/layout/redistribute.h"
 #include "tessera/quant/dtype.h"
 
@@ -49,12 +49,8 @@ class OrderedAddition {
            double* squares = nullptr) const;
 
  private:
-  // All that goes to or comes from one other rank, its boxes one behind the other, each dense by rows.
-  struct Message {
-    int peer = 0;  // rank of the layouts
-    std::int64_t elements = 0;
-    std::optional<std::int64_t> run;  // of what is sent: where it lies in the source if in one run
-    std::vector<layout::Transfer> transfers;
+  // To or from another rank of the layouts.
+  struct Message : BoxMessage {
     std::size_t place = 0;  // in the scratch
   };
   // A part of a cell: of this rank's own buffer, or of what has arrived.

@@ -1,5 +1,8 @@
 #include "tessera/comm/packing.h"
 
+#include <map>
+#include <utility>
+
 #include "tessera/comm/operation.h"
 
 namespace tessera::comm {
@@ -17,6 +20,30 @@ std::optional<std::int64_t> run_of(const std::vector<layout::Transfer>& transfer
   Run run;
   for (const layout::Transfer& transfer : transfers) run.add(transfer, side(transfer));
   return run.begin();
+}
+
+BoxMessages box_messages(const layout::Plan& plan, int rank) {
+  std::map<int, BoxMessage> sends, receives;
+  const auto add = [](std::map<int, BoxMessage>& messages, int peer, const layout::Transfer& transfer) {
+    BoxMessage& message = messages[peer];
+    message.peer = peer;
+    message.elements += transfer.box.elements();
+    message.transfers.push_back(transfer);
+  };
+  for (const layout::Transfer& transfer : plan.transfers) {
+    if (transfer.source == rank && transfer.target != rank) add(sends, transfer.target, transfer);
+    if (transfer.target == rank) add(receives, transfer.source, transfer);
+  }
+  BoxMessages result;
+  for (auto& [peer, message] : sends) {
+    message.run = run_of(message.transfers, source_of);
+    result.sends.push_back(std::move(message));
+  }
+  for (auto& [peer, message] : receives) {
+    message.run = run_of(message.transfers, target_of);
+    result.receives.push_back(std::move(message));
+  }
+  return result;
 }
 
 void copy_box(const quant::Kernels& kernels, const layout::Transfer& transfer, const void* source, Side from,

@@ -35,6 +35,19 @@ class Run {
 std::optional<std::int64_t> run_of(const std::vector<layout::Transfer>& transfers,
                                    Side (*side)(const layout::Transfer&));
 
+// All boxes that go to or come from one rank, one behind the other, each dense by rows.
+struct BoxMessage {
+  int peer = 0;
+  std::int64_t elements = 0;
+  std::optional<std::int64_t> run;  // where they lie in the local buffer, if one behind the other there too
+  std::vector<layout::Transfer> transfers;
+};
+// What one rank sends to others, and what it receives, its own part included. Both are in order of peers.
+struct BoxMessages {
+  std::vector<BoxMessage> sends, receives;
+};
+BoxMessages box_messages(const layout::Plan& plan, int rank);
+
 // Copies the box of a transfer between two places.
 void copy_box(const quant::Kernels& kernels, const layout::Transfer& transfer, const void* source, Side from,
               void* target, Side to, quant::DType type);
