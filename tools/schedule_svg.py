@@ -20,7 +20,7 @@ LETTER, LINE = 5.4, 11  # of a label, about
 NARROW = 1.5  # marks below this join a neighbour less than a pixel away
 INK = "#808080"
 COLOURS = {"forward": "#4c8dd6", "recompute": "#35a3a8", "backward": "#8f78d8", "optimizer": "#c98a2b", "compute": "#7d93ab",
-           "gather": "#3aa65c", "reduce": "#d9603f", "dp": "#cf5c93", "publish": "#a06a45", "comm": "#5a9e9e",
+           "gather": "#3aa65c", "reduce": "#d9603f", "replicas": "#cf5c93", "program": "#5a9e9e", "publish": "#a06a45", "comm": "#5a9e9e",
            "wait": "#c9b04a", "other": "#9a9a9a"}
 PASSES = ("forward", "recompute", "backward", "optimizer")
 
@@ -98,7 +98,7 @@ def set_kinds(entries):
     current = next((each for each in told if each), "compute")
     for (category, span), each in zip(entries, told):
         current = each or current
-        first = re.split(r"\W|_", category)[0]  # of "gather over tp"
+        first = re.split(r"\W|_", category)[0]  # of "gather over compute"
         span.kind = current if category == "compute" else first if first in COLOURS else "other"
     return [span for _, span in entries]
 

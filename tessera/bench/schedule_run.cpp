@@ -5,6 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
+#include "tessera/nn/dense_mesh.h"
 #include "tessera/shard/host_time.h"
 
 namespace tessera::bench {
@@ -43,7 +44,7 @@ ScheduleTimes measure_schedule(const ScheduleRun& run) {
   options.link = run.link;
   options.virtual_clock = !run.real;
   comm::run_local(run.degrees.ranks(), options, [&](comm::World& world) {
-    shard::Parallel parallel = shard::make_parallel(world, run.degrees.tp, run.degrees.gtp, run.degrees.dp);
+    shard::Parallel parallel = nn::dense_parallel(world, run.degrees.tp, run.degrees.gtp, run.degrees.dp);
     SyntheticProgram program(parallel, run.model, run.options);
     const Seen seen = measure_steps(program, parallel, run);
     std::lock_guard lock(mutex);

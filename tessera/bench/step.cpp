@@ -170,9 +170,9 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
   train::set_initial_values(trainer.runtime(), 1);
 
   const std::int64_t tokens = config.micro_batch * config.seq_len;
-  const auto data_ranks = static_cast<std::int64_t>(trainer.parallel().gtp_size()) * trainer.parallel().dp_size();
+  const auto data_ranks = static_cast<std::int64_t>(trainer.parallel().losses->size());
   const auto microbatches = static_cast<int>(config.global_batch / (config.micro_batch * data_ranks));
-  const std::vector<models::Batch> batches = random_batches(bench, microbatches, trainer.parallel().data->rank());
+  const std::vector<models::Batch> batches = random_batches(bench, microbatches, trainer.parallel().losses->rank());
   const train::StepInput input{.microbatches = microbatches,
                                .tokens = tokens * microbatches * data_ranks,
                                .batch = [&](int microbatch) { return batches[static_cast<std::size_t>(microbatch)]; }};

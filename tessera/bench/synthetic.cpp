@@ -38,7 +38,7 @@ SyntheticProgram::SyntheticProgram(shard::Parallel& parallel, SyntheticModel mod
     const std::int64_t row = kColumns * kElement, rows = (model_.layers[layer].weight_bytes + row - 1) / row;
     runtime_.add({.name = fmt::format("layer {}", layer),
                   .dims = {rows, kColumns},
-                  .compute = layout::cut_rows({rows, kColumns}, {{"rows", rows}}, parallel.tp_size())});
+                  .compute = layout::cut_rows({rows, kColumns}, {{"rows", rows}}, parallel.program->size())});
   }
 }
 
@@ -87,10 +87,11 @@ void SyntheticProgram::multiply(std::size_t layer, Pass pass) {
 }
 
 void SyntheticProgram::sum_over_tp(Pass pass) {
-  if (parallel_.tp_size() == 1 || model_.activation_bytes == 0) return;
-  runtime_.comm("tp", "all_reduce sum", model_.activation_bytes, pass);
+  if (parallel_.program->size() == 1 || model_.activation_bytes == 0) return;
+  runtime_.comm(parallel_.program_name, "all_reduce sum", model_.activation_bytes, pass);
   happened();
-  runtime_.wait(parallel_.tp->all_reduce(activations_.data(), model_.activation_bytes / kElement, quant::DType::fp32));
+  runtime_.wait(
+      parallel_.program->all_reduce(activations_.data(), model_.activation_bytes / kElement, quant::DType::fp32));
 }
 
 void SyntheticProgram::compute(double seconds) {

@@ -19,8 +19,8 @@ std::vector<std::int64_t> token_counts(const Context& context, std::int64_t toke
 // The program's group, after what compute has enqueued.
 comm::Communicator& tp_group(Context& context) {
   shard::Parallel& parallel = context.runtime.parallel();
-  if (parallel.is_asynchronous()) parallel.tp->lane().wait(parallel.compute->record());
-  return *parallel.tp;
+  if (parallel.is_asynchronous()) parallel.program->lane().wait(parallel.compute->record());
+  return *parallel.program;
 }
 
 void wait(Context& context, const base::Fence& fence) {
@@ -37,7 +37,7 @@ at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, 
   if (context.tp_size() == 1 || !context.sequence_parallel) return x;
   const at::Tensor own = x.contiguous();
   at::Tensor whole = at::empty({tokens, x.size(1)}, x.options());
-  context.runtime.comm("tp", "all_gather", bytes_of(own), pass);
+  context.runtime.comm(context.runtime.parallel().program_name, "all_gather", bytes_of(own), pass);
   // Bytes are codes of fp8 numbers.
   context.runtime.count_activations(x.scalar_type() == at::kByte ? quant::Format::fp8 : quant::Format::bf16,
                                     bytes_of(whole) - bytes_of(own));
@@ -56,7 +56,7 @@ at::Tensor leave_tp(Context& context, const at::Tensor& part, schedule::Pass pas
   const std::int64_t tokens = part.size(0), width = part.size(1);
   at::Tensor own =
       at::empty({layout::even_part(tokens, context.tp_rank(), context.tp_size()).size(), width}, part.options());
-  context.runtime.comm("tp", "reduce_scatter", bytes_of(whole), pass);
+  context.runtime.comm(context.runtime.parallel().program_name, "reduce_scatter", bytes_of(whole), pass);
   context.runtime.count_activations(quant::Format::bf16, (context.tp_size() - 1) * bytes_of(own));
   wait(context, tp_group(context).reduce_scatter(whole.data_ptr(), own.data_ptr(), token_counts(context, tokens, width),
                                                  ops::to_dtype(part.scalar_type())));
@@ -65,7 +65,8 @@ at::Tensor leave_tp(Context& context, const at::Tensor& part, schedule::Pass pas
 
 void all_reduce_tp(Context& context, at::Tensor& x, comm::ReduceOp op, schedule::Pass pass) {
   if (context.tp_size() == 1) return;
-  context.runtime.comm("tp", op == comm::ReduceOp::sum ? "all_reduce sum" : "all_reduce max", bytes_of(x), pass);
+  context.runtime.comm(context.runtime.parallel().program_name,
+                       op == comm::ReduceOp::sum ? "all_reduce sum" : "all_reduce max", bytes_of(x), pass);
   context.runtime.count_activations(quant::Format::bf16, 2 * (context.tp_size() - 1) * bytes_of(x) / context.tp_size());
   reduce_unrecorded(context, x, op);
 }

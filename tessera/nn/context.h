@@ -19,8 +19,8 @@ struct Context {
   ProductOptions products;                        // of those in number formats
   DelayedScales* scales = nullptr;                // null: scales are those of the matrices themselves
 
-  int tp_rank() const { return runtime.parallel().tp_rank(); }
-  int tp_size() const { return runtime.parallel().tp_size(); }
+  int tp_rank() const { return runtime.parallel().program->rank(); }
+  int tp_size() const { return runtime.parallel().program->size(); }
 };
 
 }  // namespace tessera::nn

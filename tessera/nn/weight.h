@@ -10,7 +10,7 @@
 
 namespace tessera::nn {
 
-// The tp-local part of a parameter: what every operation of this rank sees. A matrix [rows, cols], either may be 0, or
+// The compute part of a parameter: what every operation of this rank sees. A matrix [rows, cols], either may be 0, or
 // a vector [cols].
 struct Weight {
   schedule::ParameterId id = schedule::kNoParameter;

@@ -256,15 +256,15 @@ void set_unit_costs(const CostInput& input, const schedule::Trace& trace,
       costs.publish_seconds[i] = seconds_of(
           outer, static_cast<double>(parameters[static_cast<std::size_t>(trace[i].parameter)].size.publish_wire));
   costs.gather_seconds.clear();
-  costs.gather_tp_seconds.clear();
-  costs.reduce_tp_seconds.clear();
+  costs.gather_compute_seconds.clear();
+  costs.reduce_compute_seconds.clear();
   costs.reduce_seconds.clear();
   costs.replica_seconds.clear();
   for (const schedule::Unit& unit : schedule.gather_units) {
-    const double over_tp = sum(unit, [](const PlannedParameter& p) { return p.size.gather_tp_wire; });
+    const double over_tp = sum(unit, [](const PlannedParameter& p) { return p.size.gather_compute_wire; });
     const double all = sum(unit, [](const PlannedParameter& p) { return p.size.gather_wire; });
     costs.gather_seconds.push_back(seconds_of(inner, all - over_tp));
-    costs.gather_tp_seconds.push_back(seconds_of(tp, over_tp));
+    costs.gather_compute_seconds.push_back(seconds_of(tp, over_tp));
   }
   const Operators operators(input);
   for (const schedule::Unit& unit : schedule.reduce_units) {
@@ -272,10 +272,10 @@ void set_unit_costs(const CostInput& input, const schedule::Trace& trace,
     const double shards = sum(unit, [&](const PlannedParameter& p) {
       return p.row_buffers > 0 ? std::min(p.shard_elements, read) : p.shard_elements;
     });
-    const double over_tp = sum(unit, [](const PlannedParameter& p) { return p.size.reduce_tp_wire; });
+    const double over_tp = sum(unit, [](const PlannedParameter& p) { return p.size.reduce_compute_wire; });
     const double all = sum(unit, [](const PlannedParameter& p) { return p.size.reduce_wire; });
     const double replicas = sum(unit, [](const PlannedParameter& p) { return p.size.replica_wire; });
-    costs.reduce_tp_seconds.push_back(seconds_of(tp, over_tp));
+    costs.reduce_compute_seconds.push_back(seconds_of(tp, over_tp));
     costs.reduce_seconds.push_back(seconds_of(inner, all - over_tp) + operators.ordered_sum(shards));
     costs.replica_seconds.push_back(seconds_of(outer, replicas));
   }

@@ -44,7 +44,7 @@ class Recorder {
 
   void add_rows(Pass pass, ParameterId id, std::int64_t bytes) {
     add(EventKind::comm, pass, id);
-    trace.back().group = "gtp";
+    trace.back().group = schedule::kRowGroup;
     trace.back().op = "gather_rows";
     trace.back().bytes = bytes;
   }

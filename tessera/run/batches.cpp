@@ -44,7 +44,7 @@ train::StepInput training_input(const RunPlan& plan, const shard::Parallel& para
   const TrainConfig& config = plan.config;
   const data::BatchShape shape{
       .micro_batch = config.micro_batch, .global_batch = config.global_batch, .gtp = config.gtp, .dp = config.dp};
-  const data::Block block{.step = step, .dp_rank = parallel.dp_rank(), .gtp_rank = parallel.gtp_rank()};
+  const data::Block block{.step = step, .dp_rank = parallel.place().replica, .gtp_rank = parallel.place().part};
   return {.microbatches = static_cast<int>(microbatches_per_step(shape)),
           .tokens = plan.data->step_loss_tokens(shape, step),
           .batch = [&plan, shape, block](int microbatch) {
@@ -61,9 +61,9 @@ train::StepInput evaluation_input(const RunPlan& plan, const shard::Parallel& pa
   const std::int64_t share = ceil_div(ceil_div(samples, config.micro_batch), config.dp);  // blocks of a replica
   std::int64_t tokens = 0;
   for (std::int64_t i = 0; i < samples; ++i) tokens += plan.valid->loss_tokens(plan.valid->sample_in_order(i));
-  const std::int64_t first_block = share * parallel.dp_rank();
+  const std::int64_t first_block = share * parallel.place().replica;
   const std::int64_t end = std::min(samples, (first_block + share) * config.micro_batch);
-  const std::int64_t gtp_rank = parallel.gtp_rank();
+  const std::int64_t gtp_rank = parallel.place().part;
   return {.microbatches = static_cast<int>(ceil_div(share, config.gtp)),
           .tokens = tokens,
           .batch = [&plan, first_block, end, gtp_rank](int microbatch) {

@@ -51,8 +51,6 @@ class Writer {
     return names;
   }
 
-  static std::string_view what(Activity activity) { return activity == Activity::dp ? "replicas" : name_of(activity); }
-
   // What the program does with weights; of the rest nothing is known.
   std::string work_before(int index) const {
     const Event* event = event_at(index);
@@ -66,14 +64,14 @@ class Writer {
 
   TraceSpan waited(const TimelineSpan& span) const {
     const std::vector<std::string> weights = names_of(span.weights);
-    return {.name = name_of_transfer(fmt::format("wait: {}", what(span.activity)), weights),
+    return {.name = name_of_transfer(fmt::format("wait: {}", name_of(span.activity)), weights),
             .category = "wait",
             .args = {{"weights", weights}, {"before", event_text(span.event)}}};
   }
 
   TraceSpan transfer(const TimelineSpan& span) const {
     const std::vector<std::string> weights = names_of(span.weights);
-    TraceSpan labels{.name = name_of_transfer(what(span.activity), weights),
+    TraceSpan labels{.name = name_of_transfer(name_of(span.activity), weights),
                      .category = std::string(name_of(span.activity)),
                      .args = {{"weights", weights}, {"bytes", span.bytes}}};
     if (const Event* event = event_at(span.event); span.activity == Activity::comm && event) {

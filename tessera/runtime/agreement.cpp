@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <thread>
 
 #include "tessera/base/error.h"
+#include "tessera/schedule/check/order_text.h"
 
 namespace tessera::runtime {
 namespace {
@@ -81,8 +83,9 @@ std::string Agreement::difference(const Entries& entries) {
   for (const auto& entry : entries) names.push_back(entry->name());
   if (trace().empty() && steps_.size() == 1) return {};
   std::optional<Stage> wanted;
+  const int own_class = parallel_.class_of[static_cast<std::size_t>(parallel_.rank)];
   for (int rank = 0; rank < parallel_.world->size(); ++rank) {
-    if (rank == parallel_.rank) continue;
+    if (rank == parallel_.rank || parallel_.class_of[static_cast<std::size_t>(rank)] != own_class) continue;
     const Notice notice = parse_notice(parallel_.board->read(rank));
     for (const StepRecord& own : steps_) {
       const Notice::Step* theirs = notice.find(own.number());
@@ -166,17 +169,34 @@ void Agreement::compare(comm::Communicator& group, std::uint64_t number, const s
   finish(comparison, entries);
 }
 
+std::vector<schedule::CallOrder> Agreement::orders_of_classes(const schedule::CallOrder& own, const Entries& entries) {
+  const std::vector<int>& class_of = parallel_.class_of;
+  const int own_class = class_of[static_cast<std::size_t>(parallel_.rank)];
+  const bool speaks = std::ranges::find(class_of, own_class) - class_of.begin() == parallel_.rank;
+  const std::string text = speaks ? to_text(own) : std::string();
+  const auto own_size = static_cast<std::int64_t>(text.size());
+  std::vector<std::int64_t> sizes(class_of.size());
+  comm::Communicator& world = *parallel_.world;
+  wait_on_host(world.all_gather(&own_size, sizes.data(), comm::equal_counts(world.size(), 1), quant::DType::i64),
+               entries);
+  std::string all(static_cast<std::size_t>(std::reduce(sizes.begin(), sizes.end())), ' ');
+  wait_on_host(world.all_gather(text.data(), all.data(), sizes, quant::DType::u8), entries);
+  std::vector<schedule::CallOrder> orders;
+  std::size_t begin = 0;
+  for (const std::int64_t size : sizes) {
+    if (size > 0) orders.push_back(schedule::call_order_of(all.substr(begin, static_cast<std::size_t>(size))));
+    begin += static_cast<std::size_t>(size);
+  }
+  return orders;
+}
+
 void Agreement::compare_later(const Entries& entries) {
-  if (parallel_.world->size() == 1) return;
+  if (parallel_.alike->size() == 1) return;
   settle(step() - static_cast<std::int64_t>(kKeptSteps) + 1, entries);  // while the step is still remembered
   // Devices come there together; hosts do not, and a device would stand by for the last of them.
-  parallel_.world->lane().wait(parallel_.compute->record());
-  begin(open_.emplace_back(Comparison{.step = step(),
-                                      .group = parallel_.world.get(),
-                                      .what = "what a step did",
-                                      .own = hash(),
-                                      .all = {},
-                                      .done = {}}));
+  parallel_.alike->lane().wait(parallel_.compute->record());
+  begin(open_.emplace_back(Comparison{
+      .step = step(), .group = parallel_.alike, .what = "what a step did", .own = hash(), .all = {}, .done = {}}));
 }
 
 void Agreement::settle(std::int64_t step, const Entries& entries) {

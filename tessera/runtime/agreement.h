@@ -1,6 +1,7 @@
-// That all ranks run the same program: what each did is posted where the others can read it, and compared when a rank
-// waits too long and at the end of every step. Where compute is a queue of a GPU, what a step did is compared while the
-// next one is enqueued, and a rank that waits may be a step ahead of the others: the last steps are remembered.
+// That all ranks of a class run the same program: what each did is posted where the others can read it, and compared
+// when a rank waits too long and at the end of every step. Where compute is a queue of a GPU, what a step did is
+// compared while the next one is enqueued, and a rank that waits may be a step ahead of the others: the last steps are
+// remembered.
 #pragma once
 #include <chrono>
 #include <deque>
@@ -10,6 +11,7 @@
 #include "tessera/base/fence.h"
 #include "tessera/runtime/entry.h"
 #include "tessera/runtime/notice.h"
+#include "tessera/schedule/check/together.h"
 #include "tessera/shard/parallel.h"
 
 namespace tessera::runtime {
@@ -39,7 +41,10 @@ class Agreement {
   // Collective over `group`, blocking: every rank brings `number`. Errors: Error with the first differing event, or
   // naming `what`, when one brings another.
   void compare(comm::Communicator& group, std::uint64_t number, const std::string& what, const Entries& entries);
-  // Collective over the world: begins to compare what ranks did in the step so far. Blocks only for a comparison that
+  // Collective over the world, blocking: what the ranks of each class call in a cycle of steps, by class. `own`: what
+  // this rank does, the same for all of its class.
+  std::vector<schedule::CallOrder> orders_of_classes(const schedule::CallOrder& own, const Entries& entries);
+  // Collective over the class: begins to compare what ranks did in the step so far. Blocks only for a comparison that
   // began kKeptSteps steps ago. Errors: that one's, as settle.
   void compare_later(const Entries& entries);
   // Blocks until the comparisons begun in the steps up to number `step` are known. Errors: as compare.

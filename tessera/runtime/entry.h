@@ -19,7 +19,7 @@ struct Entry {
   Entry(shard::ShardedParameter made, const shard::Parallel& parallel, const shard::Cuts& cuts)
       : parameter(std::move(made)),
         materializer(parameter, parallel),
-        reducer(parameter, parallel, cuts.node),
+        reducer(parameter, parallel, cuts),
         replicas(parameter, parallel) {
     if (parameter.by_rows) rows.emplace(parameter, parallel);
     if (parameter.spec.encoding) format = format_of(*parameter.spec.encoding);
@@ -42,7 +42,7 @@ struct Entry {
   std::byte* staging = nullptr;    // of this microbatch's gradient; null: not asked for, or on its way
   base::Buffer demand_staging;     // it, where no schedule foresaw it
   bool produced = false;           // in this microbatch, and not yet on its way
-  bool replicas_summed = false;    // in this step: main_grad holds the sum over dp, or it is on its way
+  bool replicas_summed = false;    // in this step: main_grad holds the sum over replicas, or it is on its way
   std::array<int, 24> ordinals{};  // by event kind (8) and pass (3), in this microbatch
 
   int& happened(schedule::EventKind kind, schedule::Pass pass) {

@@ -69,7 +69,7 @@ std::int64_t Measure::agree(const schedule::Trace& trace, std::size_t parameters
   all.insert(all.end(), gathers_.begin(), gathers_.end());
   all.push_back(reduce_bytes_ > 0 ? reduce_seconds_ / reduce_bytes_ : 0);
   all.push_back(-static_cast<double>(room));
-  agreement.wait(parallel_.world->all_reduce(all.data(), static_cast<std::int64_t>(all.size()), quant::DType::fp64,
+  agreement.wait(parallel_.alike->all_reduce(all.data(), static_cast<std::int64_t>(all.size()), quant::DType::fp64,
                                              comm::ReduceOp::max),
                  entries);
   auto at = all.begin();

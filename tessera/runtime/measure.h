@@ -28,7 +28,7 @@ class Measure {
     reduce_bytes_ += static_cast<double>(bytes);
   }
 
-  // Collective over the world: the longest of all ranks. The traces must have been compared. Returns the smallest
+  // Collective over the class: the longest of its ranks. The traces must have been compared. Returns the smallest
   // `room`.
   std::int64_t agree(const schedule::Trace& trace, std::size_t parameters, std::int64_t room, Agreement& agreement,
                      const Entries& entries);

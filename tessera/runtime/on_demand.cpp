@@ -13,12 +13,16 @@ shard::Recording OnDemand::record_last(schedule::ParameterId id) {
 }
 
 void OnDemand::gather(Entry& entry, schedule::ParameterId id) {
-  waits_.for_agreement(*parallel_.gtp_demand);
+  const int domain = entry.parameter.spec.domain;
+  comm::Communicator& demand = parallel_.of(domain, shard::Via::demand);
+  waits_.for_agreement(demand);
   // The unpacked weight if there is one, then what is gathered.
   entry.demand_weight = pool_.take(entry.materializer.unpacked_bytes() + entry.materializer.bytes());
   entry.view = entry.demand_weight.data();
   std::byte* gathered = entry.demand_weight.data() + entry.materializer.unpacked_bytes();
-  const shard::Materializer::Groups groups{*parallel_.gtp_demand, *parallel_.tp_gather};
+  const shard::Materializer::Groups groups{demand, parallel_.has(domain, shard::Via::gather_compute)
+                                                       ? &parallel_.of(domain, shard::Via::gather_compute)
+                                                       : nullptr};
   const double start = host_seconds(parallel_);
   waits_.until_done(entry.materializer.start(entry.parameter, groups, gathered, {}, record_last(id)),
                     schedule::Activity::gather, {&id, 1});
@@ -41,7 +45,7 @@ std::byte* OnDemand::staging(Entry& entry) {
 }
 
 void OnDemand::reduce_microbatch() {
-  waits_.for_agreement(*parallel_.gtp_demand);
+  for (comm::Communicator* demand : parallel_.made(shard::Via::demand)) waits_.for_agreement(*demand);
   const double start = host_seconds(parallel_);
   const std::int64_t before = statistics_.reduced_bytes;
   for (schedule::ParameterId id = 0; id < static_cast<schedule::ParameterId>(entries_.size()); ++id) {
@@ -73,10 +77,10 @@ void OnDemand::reduce_replicas() {
   for (schedule::ParameterId id = 0; id < static_cast<schedule::ParameterId>(entries_.size()); ++id) {
     Entry& entry = *entries_[static_cast<std::size_t>(id)];
     if (!entry.parameter.spec.trainable || entry.replicas_summed) continue;
-    const base::LaneMark mark = record_last(id).mark(schedule::Activity::dp, entry.replicas.sum_bytes());
+    const base::LaneMark mark = record_last(id).mark(schedule::Activity::replicas, entry.replicas.sum_bytes());
     sums.emplace_back(id, sum_entry(entry, parallel_, {}, statistics_, mark));
   }
-  for (const auto& [id, summed] : sums) waits_.until_done(summed, schedule::Activity::dp, {&id, 1});
+  for (const auto& [id, summed] : sums) waits_.until_done(summed, schedule::Activity::replicas, {&id, 1});
   measure_.reduced(host_seconds(parallel_) - start, statistics_.reduced_bytes - before);
 }
 

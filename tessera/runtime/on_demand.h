@@ -29,7 +29,7 @@ class OnDemand {
   void release(Entry& entry);
   std::byte* staging(Entry& entry);
   void reduce_microbatch();  // what is produced and not yet on its way
-  void reduce_replicas();    // what is not yet summed over dp
+  void reduce_replicas();    // what is not yet summed over the replicas
 
   std::size_t peak_bytes() const { return pool_.peak_bytes(); }
   void free_unused() { pool_.free_unused(); }

@@ -14,8 +14,8 @@ bool Arenas::holds(const schedule::Schedule& schedule) const {
 }
 
 void Arenas::withdraw(shard::Parallel& parallel) {
-  parallel.gtp_gather->share({});
-  parallel.gtp_reduce->share({});
+  for (const shard::Via via : {shard::Via::gather, shard::Via::reduce})
+    for (comm::Communicator* group : parallel.made(via)) group->share({});
 }
 
 std::string Arenas::grow(const schedule::Schedule& schedule, shard::Parallel& parallel, bool pushes) {
@@ -30,9 +30,16 @@ std::string Arenas::grow(const schedule::Schedule& schedule, shard::Parallel& pa
   grown(scratch, schedule.scratch);
   scratch_turns.reset();
   if (!pushes) return "not asked for";
-  const std::string problem = parallel.gtp_gather->share({gather.data(), gather.size()});
-  const std::string other = parallel.gtp_reduce->share({scratch.data(), scratch.size()});
-  return problem.empty() ? other : problem;
+  std::string first_problem;
+  const auto share = [&](shard::Via via, const base::Buffer& memory) {
+    for (comm::Communicator* group : parallel.made(via)) {
+      std::string problem = group->share({const_cast<std::byte*>(memory.data()), memory.size()});
+      if (first_problem.empty()) first_problem = std::move(problem);
+    }
+  };
+  share(shard::Via::gather, gather);
+  share(shard::Via::reduce, scratch);
+  return first_problem;
 }
 
 Replay::Replay(schedule::Trace trace, schedule::Schedule schedule, Entries& entries, shard::Parallel& parallel,
@@ -226,16 +233,21 @@ void Replay::note_versions(int index) {
 
 void Replay::issue_gather(int index) {
   const schedule::Residency& residency = at(schedule_.residencies, index);
-  const auto [gtp_lane, tp_lane] = parallel_.gather_lanes();
+  base::Lane& lane = gather_lane(index);
   const base::Fence& free = at(passed_, slot(residency.free));
   note_versions(index);
   for (const schedule::ParameterId id : at(schedule_.gather_units, residency.unit))
-    gtp_lane->wait(entry(id).parameter.published);
-  gtp_lane->wait(free);
+    lane.wait(entry(id).parameter.published);
+  lane.wait(free);
   if (!is_ahead(index) || !parallel_.compute->is_captured()) return start_gather(index, free);
-  gtp_lane->wait(tp_lane->record());
+  for (comm::Communicator* group : parallel_.made(shard::Via::gather_compute)) lane.wait(group->lane().record());
   Stay& stay = at(stays_, index);
-  stay.may_begin = gtp_lane->record(stay.beginning);
+  stay.may_begin = lane.record(stay.beginning);
+}
+
+base::Lane& Replay::gather_lane(int index) {
+  const schedule::Unit& unit = at(schedule_.gather_units, at(schedule_.residencies, index).unit);
+  return parallel_.of(entry(unit.front()).parameter.spec.domain, shard::Via::gather).lane();
 }
 
 // A graph waits for the signal. Elsewhere a collective's own fence says more than its lane's.
@@ -249,19 +261,21 @@ void Replay::start_gather(int index, const base::Fence& free) {
   Stay& stay = at(stays_, index);
   std::byte* buffer = arenas_.gather.data() + residency.offset;
   arenas_.gather_peak = std::max(arenas_.gather_peak, residency.offset + at(schedule_.gather_bytes, residency.unit));
-  base::Lane& lane = parallel_.gtp_gather->lane();
+  const int domain = entry(unit.front()).parameter.spec.domain;
+  comm::Communicator& storage = parallel_.of(domain, shard::Via::gather);
+  comm::Communicator* const compute =
+      parallel_.has(domain, shard::Via::gather_compute) ? &parallel_.of(domain, shard::Via::gather_compute) : nullptr;
   for (const schedule::ParameterId id : unit)
     statistics_.count_gathered(entry(id).format, entry(id).materializer.received_bytes());
-  delay(lane);
-  delay(parallel_.tp_gather->lane());
+  delay(storage.lane());
+  if (compute) delay(compute->lane());
   // Behind the body the next step's are issued.
   const shard::Recording recording =
       record(timeline_, trace_, static_cast<std::size_t>(residency.wait), unit, next_ > schedule_.body);
   if (unit.size() == 1) {
     const Entry& only = entry(unit.front());
-    const shard::Materializer::Groups groups{*parallel_.gtp_gather, *parallel_.tp_gather};
-    stay.arrived = only.materializer.start(only.parameter, groups, buffer, free, recording);
-    if (is_ahead(index)) note_arrival((only.materializer.has_single_hop() ? groups.gtp : groups.tp).lane(), stay);
+    stay.arrived = only.materializer.start(only.parameter, {storage, compute}, buffer, free, recording);
+    if (is_ahead(index)) note_arrival((only.materializer.has_last_hop() ? *compute : storage).lane(), stay);
     return;
   }
   std::int64_t bytes = 0;
@@ -272,23 +286,23 @@ void Replay::start_gather(int index, const base::Fence& free) {
     bytes += member.materializer.received_bytes();
   }
   const base::LaneMark mark = recording.mark(schedule::Activity::gather, bytes);
-  mark.begin(lane);
-  stay.arrived = mark.end(lane, comm::run_together(*parallel_.gtp_gather, movements));
-  if (is_ahead(index)) note_arrival(lane, stay);
+  mark.begin(storage.lane());
+  stay.arrived = mark.end(storage.lane(), comm::run_together(storage, movements));
+  if (is_ahead(index)) note_arrival(storage.lane(), stay);
 }
 
 void Replay::issue_reduction(int index) {
   const schedule::Reduction& reduction = at(schedule_.reductions, index);
   const std::int64_t bytes = at(schedule_.reduce_bytes, reduction.unit);
   std::byte* staging = arenas_.reduce.data() + reduction.offset;
+  const schedule::Unit& unit = at(schedule_.reduce_units, reduction.unit);
+  base::Lane& lane = parallel_.of(entry(unit.front()).parameter.spec.domain, shard::Via::reduce).lane();
   std::size_t scratch_bytes = 0;
-  for (const schedule::ParameterId id : at(schedule_.reduce_units, reduction.unit))
-    scratch_bytes += entry(id).reducer.scratch_bytes();
-  std::byte* scratch = arenas_.scratch.data() +
-                       arenas_.scratch_turns.take(scratch_bytes, arenas_.scratch.size(), parallel_.gtp_reduce->lane());
+  for (const schedule::ParameterId id : unit) scratch_bytes += entry(id).reducer.scratch_bytes();
+  std::byte* scratch = arenas_.scratch.data() + arenas_.scratch_turns.take(scratch_bytes, arenas_.scratch.size(), lane);
   arenas_.reduce_peak = std::max(arenas_.reduce_peak, reduction.offset + bytes);
   std::vector<shard::Reducing> members;
-  for (const schedule::ParameterId id : at(schedule_.reduce_units, reduction.unit)) {
+  for (const schedule::ParameterId id : unit) {
     Entry& member = entry(id);
     TESSERA_CHECK(member.produced, "event {}: the gradient of '{}' leaves before it is produced", next_ - 1,
                   member.name());
@@ -298,12 +312,11 @@ void Replay::issue_reduction(int index) {
     member.produced = false;
     member.staging = nullptr;
   }
-  delay(parallel_.gtp_reduce->lane());
+  delay(lane);
   if (parallel_.sums) delay(*parallel_.sums);
   std::span<std::byte> poisoned;
   if (options_.poison) poisoned = {staging, static_cast<std::size_t>(bytes)};
-  const shard::Recording recording =
-      record(timeline_, trace_, static_cast<std::size_t>(reduction.issue), at(schedule_.reduce_units, reduction.unit));
+  const shard::Recording recording = record(timeline_, trace_, static_cast<std::size_t>(reduction.issue), unit);
   const bool is_last = reduction.microbatch + 1 == schedule_.microbatches;
   at(summed_, index) = reduce(members, parallel_, is_last, recording, poisoned);
   arenas_.scratch_turns.give_back(at(summed_, index));
@@ -315,8 +328,8 @@ void Replay::issue_replicas(int index) {
   const schedule::Unit& unit = at(schedule_.reduce_units, reduction.unit);
   std::int64_t bytes = 0;
   for (const schedule::ParameterId id : unit) bytes += entry(id).replicas.sum_bytes();
-  const base::LaneMark mark =
-      record(timeline_, trace_, static_cast<std::size_t>(reduction.issue), unit).mark(schedule::Activity::dp, bytes);
+  const base::LaneMark mark = record(timeline_, trace_, static_cast<std::size_t>(reduction.issue), unit)
+                                  .mark(schedule::Activity::replicas, bytes);
   for (const schedule::ParameterId id : unit)
     replicas_.emplace_back(index, sum_entry(entry(id), parallel_, at(summed_, index), statistics_, mark));
 }
@@ -340,7 +353,8 @@ void Replay::launched(const base::Fence& end) {
       stay.arrived = end;
       continue;
     }
-    for (base::Lane* lane : parallel_.gather_lanes()) lane->wait(stay.may_begin);
+    for (const shard::Via via : {shard::Via::gather, shard::Via::gather_compute})
+      for (comm::Communicator* group : parallel_.made(via)) group->lane().wait(stay.may_begin);
     start_gather(i, {});
   }
   for (auto& entry : entries_) entry->parameter.published = end;
@@ -359,7 +373,7 @@ void Replay::finish() {
     const schedule::Reduction& reduction = at(schedule_.reductions, i);
     if (reduction.replicas && reduction.microbatch + 1 < schedule_.microbatches) issue_replicas(i);
   }
-  for (const auto& [index, summed] : replicas_) wait(summed, schedule::Activity::dp, index);
+  for (const auto& [index, summed] : replicas_) wait(summed, schedule::Activity::replicas, index);
   replicas_.clear();
   forget_issued();
 }
@@ -369,7 +383,7 @@ void Replay::drain() {
     if (std::exchange(stays_[i].issued, false))
       wait(stays_[i].arrived, schedule::Activity::gather, static_cast<int>(i));
   for (std::size_t i = 0; i < summed_.size(); ++i) wait(summed_[i], schedule::Activity::reduce, static_cast<int>(i));
-  for (const auto& [index, summed] : replicas_) wait(summed, schedule::Activity::dp, index);
+  for (const auto& [index, summed] : replicas_) wait(summed, schedule::Activity::replicas, index);
   replicas_.clear();
   std::ranges::fill(passed_,
                     parallel_.compute->record());  // what reads handed-out views comes before what is issued next

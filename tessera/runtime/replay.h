@@ -23,8 +23,8 @@ struct Arenas {
   std::int64_t gather_peak = 0, reduce_peak = 0;
 
   bool holds(const schedule::Schedule& schedule) const;
-  // Collective over the gtp group; nothing may be under way. With `pushes` the groups share the memory that they
-  // receive into. Returns why some peers cannot write to it themselves (Communicator::share).
+  // Collective over the groups of gathers and reductions; nothing may be under way. With `pushes` the groups share the
+  // memory that they receive into. Returns why some peers cannot write to it themselves (Communicator::share).
   std::string grow(const schedule::Schedule& schedule, shard::Parallel& parallel, bool pushes);
   // Before the memory goes: no peer writes to it any more. Collective.
   static void withdraw(shard::Parallel& parallel);
@@ -110,6 +110,7 @@ class Replay {
   bool is_ahead(int index) const { return at(schedule_.residencies, index).issue < 0; }  // for the next step
   void unpack(const schedule::Residency& residency);
   void issue_gather(int index);
+  base::Lane& gather_lane(int index);
   void start_gather(int index, const base::Fence& free);
   void note_arrival(base::Lane& lane, Stay& stay);
   void issue_reduction(int index);
@@ -135,7 +136,7 @@ class Replay {
   std::vector<base::Fence> passed_;                    // by slot: compute was there last
   std::vector<Stay> stays_;                            // by residency
   std::vector<base::Fence> summed_;                    // by reduction
-  std::vector<std::pair<int, base::Fence>> replicas_;  // by reduction: sums over dp under way
+  std::vector<std::pair<int, base::Fence>> replicas_;  // by reduction: sums over replicas under way
   int next_ = 0;                                       // event
 };
 

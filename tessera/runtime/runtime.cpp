@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "tessera/base/error.h"
+#include "tessera/schedule/check/check.h"
 #include "tessera/schedule/check/check_mesh.h"
 #include "tessera/shard/encoded.h"
 #include "tessera/shard/sizes.h"
@@ -44,6 +45,7 @@ void Runtime::give_up() {
 schedule::ParameterId Runtime::add(shard::ParameterSpec spec) {
   TESSERA_CHECK(!in_step_ && plans_.empty(), "parameter '{}' is added after the first step began", spec.name);
   TESSERA_CHECK(weights_ < 0, "parameter '{}' is added after the backward copies", spec.name);
+  if (options_.domain_of) spec.domain = options_.domain_of(spec);
   const shard::ParameterTypes types = types_of(spec, types_);
   shard::set_encoding(spec, options_.wire, types);
   shard::set_product(spec, options_.products, types);
@@ -54,10 +56,12 @@ schedule::ParameterId Runtime::add(shard::ParameterSpec spec) {
 schedule::ParameterId Runtime::register_parameter(shard::ParameterSpec spec) {
   const auto id = static_cast<schedule::ParameterId>(entries_.size());
   TESSERA_CHECK(ids_.emplace(spec.name, id).second, "parameter '{}' is added twice", spec.name);
-  const shard::Place place{parallel_.tp_rank(), parallel_.gtp_rank(), parallel_.dp_rank(), parallel_.device};
   const shard::ParameterTypes types = types_of(spec, types_);
-  shard::ShardedParameter parameter = make_parameter(std::move(spec), types, cuts(), place);
-  entries_.push_back(std::make_unique<Entry>(std::move(parameter), parallel_, cuts()));
+  const int domain = spec.domain;
+  const shard::Cuts cuts = this->cuts(domain);
+  shard::ShardedParameter parameter = make_parameter(std::move(spec), types, cuts, parallel_.place(domain));
+  parallel_.provide(parameter, cuts);
+  entries_.push_back(std::make_unique<Entry>(std::move(parameter), parallel_, cuts));
   return id;
 }
 
@@ -162,7 +166,7 @@ void Runtime::end_step() {
     }
   }
   if (!parallel_.is_asynchronous())
-    waits_.for_agreement(*parallel_.world);
+    waits_.for_agreement(*parallel_.alike);
   else if (!parallel_.compute->is_captured())
     agreement_.compare_later(entries_);
   for (schedule::ParameterId id = 0; id < size(); ++id) {
@@ -386,7 +390,8 @@ void Runtime::end_trace() {
   if (!std::exchange(trace_open_, false) || !options_.scheduled) return;
   Plan& plan = plans_[{kind_, microbatches_}];
   if (plan.replay && !statistics_.departed) plan.departures = 0;
-  if (plan.replay && plan.departures < options_.patience) return;
+  // Classes of ranks plan their steps together: one alone does not plan again.
+  if (plan.replay && (plan.departures < options_.patience || parallel_.has_classes())) return;
   if (!is_worth_planning()) return;
   agreement_.wait_on_host(parallel_.compute->record(), entries_);  // memory that steps use may be given back
   make_schedule();
@@ -412,11 +417,29 @@ std::int64_t Runtime::room() const {
   return std::max<std::int64_t>(0, memory.free + static_cast<std::int64_t>(arenas) - memory.total / 20);
 }
 
+// By itself, and together with those of the other ranks: empty where it is right. An evaluation has no collective with
+// ranks of another class, which may have as many of them as they like.
+std::vector<std::string> Runtime::prove(const std::vector<schedule::ParameterSize>& sizes,
+                                        const schedule::Schedule& schedule) {
+  const schedule::RoleGroups groups = role_groups(parallel_.mesh, parallel_.domains);
+  if (!parallel_.has_classes()) return check_mesh(groups, parallel_.world->size(), trace(), sizes, schedule);
+  std::vector<std::string> faults = check(trace(), sizes, schedule);
+  if (!faults.empty()) return faults;
+  schedule::CallOrder own = call_order(trace(), sizes, schedule);
+  if (is_training())
+    return schedule::check_together(
+        schedule::rank_orders(groups, agreement_.orders_of_classes(own, entries_), parallel_.class_of));
+  std::vector<int> class_of = parallel_.class_of;  // the others do nothing
+  const int own_class = class_of[static_cast<std::size_t>(parallel_.rank)];
+  for (int& its_class : class_of) its_class = its_class == own_class ? 0 : 1;
+  return schedule::check_together(schedule::rank_orders(groups, {std::move(own), {}}, class_of));
+}
+
 void Runtime::make_schedule() {
   if (prepared_) prepared_->drain();
   prepared_ = nullptr;
   const std::vector<schedule::ParameterSize> sizes = this->sizes();
-  agreement_.compare(*parallel_.world, agreement_.hash(), "the optimizer's part of a step", entries_);
+  agreement_.compare(*parallel_.alike, agreement_.hash(), "the optimizer's part of a step", entries_);
   on_demand_.free_unused();
   const schedule::BudgetChoice choice{.gather = options_.gather_budget,
                                       .reduce = options_.reduce_budget,
@@ -424,13 +447,16 @@ void Runtime::make_schedule() {
                                       .room = measure_.agree(trace(), entries_.size(), room(), agreement_, entries_)};
   schedule::Schedule schedule = plan_within(
       trace(), sizes, choice, [&](const schedule::Schedule& tried) { return measure_.costs(trace(), tried, sizes); });
-  const std::vector<std::string> faults = check_mesh(parallel_.mesh, trace(), sizes, schedule);
+  const std::vector<std::string> faults = prove(sizes, schedule);
   TESSERA_CHECK(faults.empty(), "the schedule of a {} step is wrong: {}", name_of(kind_), faults.front());
   const std::uint64_t gathers = gather_hash(schedule), reductions = reduce_hash(schedule);
-  for (comm::Communicator* group : {parallel_.gtp_gather.get(), parallel_.tp_gather.get()})
-    agreement_.compare(*group, gathers, "the schedule of the gathers", entries_);
-  for (comm::Communicator* group : {parallel_.gtp_reduce.get(), parallel_.tp_reduce.get(), parallel_.dp.get()})
-    agreement_.compare(*group, reductions, "the schedule of the reductions", entries_);
+  for (const shard::Via via : {shard::Via::gather, shard::Via::gather_compute})
+    for (comm::Communicator* group : parallel_.made(via))
+      agreement_.compare(*group, gathers, "the schedule of the gathers", entries_);
+  for (const shard::Via via : {shard::Via::reduce, shard::Via::reduce_compute, shard::Via::replicas})
+    for (comm::Communicator* group : parallel_.made(via))
+      if (via != shard::Via::replicas || !parallel_.has_classes())  // else proved together
+        agreement_.compare(*group, reductions, "the schedule of the reductions", entries_);
   totals_.indirect = arenas_.grow(schedule, parallel_, options_.pushes);
   Plan& plan = plans_[{kind_, microbatches_}];
   plan.departures = 0;
@@ -456,8 +482,10 @@ ScheduleStatistics Runtime::schedule_statistics() const {
 }
 
 std::vector<TimelineSpan> Runtime::timeline() const {
-  const base::Fence exchanged = parallel_.dp->lane().record();
-  while (!exchanged.wait_for(std::chrono::seconds(1))) continue;  // every operation has a time limit of its own
+  for (comm::Communicator* group : parallel_.made(shard::Via::replicas)) {
+    const base::Fence exchanged = group->lane().record();
+    while (!exchanged.wait_for(std::chrono::seconds(1))) continue;  // every operation has a time limit of its own
+  }
   return timeline_.spans();
 }
 
@@ -465,8 +493,7 @@ std::vector<schedule::ParameterSize> Runtime::sizes() const {
   std::vector<schedule::ParameterSize> sizes;
   for (const auto& entry : entries_) {
     const shard::ShardedParameter& parameter = entry->parameter;
-    sizes.push_back(
-        parameter_size(parameter.spec, {parameter.home, parameter.storage, parameter.state}, parameter.types, cuts()));
+    sizes.push_back(parameter_size(parameter.spec, parameter.layouts, parameter.types, cuts(parameter.spec.domain)));
   }
   return sizes;
 }

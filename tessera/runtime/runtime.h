@@ -10,12 +10,14 @@
 //
 // The first step of a kind runs on demand and is recorded; then it is planned, the plan is checked, and later steps
 // follow it (docs/schedule.md). A step that leaves its schedule in the same way on every rank goes on on demand and is
-// counted; after some such steps in a row a new schedule is made. A rank that leaves it alone ends the run.
+// counted; after some such steps in a row a new schedule is made, where all ranks are of one class. A rank that leaves
+// it alone ends the run.
 //
 // One object a model and rank; not thread-safe; nothing is global.
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -40,7 +42,7 @@
 
 namespace tessera::runtime {
 
-// The tp-local weight in its compute layout, valid from consume to the matching release.
+// A compute part of a weight, valid from consume to the matching release.
 struct WeightView {
   struct Plane {
     const void* data = nullptr;  // dense, the plane's local_compute.size elements
@@ -72,8 +74,8 @@ struct RowGradient {
 
 struct RuntimeOptions {
   bool scheduled = true;  // false: every step runs on demand
-  bool zero = false;      // the optimizer's state is cut over dp (ZeRO-1): each replica updates a part
-  int node = 1;           // consecutive gtp ranks whose gradients are added first (reduction_tree.h); 1: sequential
+  bool zero = false;      // the optimizer's state is cut over replicas (ZeRO-1): each replica updates a part
+  int node = 1;           // consecutive ranks whose gradients are added first (reduction_tree.h); 1: sequential
   // Bytes, kMinimum, kUnlimited; absent: the smallest with which a step is predicted to take at most 0.25 % longer than
   // with unlimited ones.
   std::optional<std::int64_t> gather_budget, reduce_budget;
@@ -83,7 +85,9 @@ struct RuntimeOptions {
   shard::FormatPolicy wire;      // number formats of matrices as they are stored and sent ...
   shard::FormatPolicy products;  // ... and as they are multiplied
   std::optional<shard::FormatPolicy> wire_backward;  // as `wire`, of what backward passes read; absent: `wire`
-  bool pushes = true;                                // GPUs of a host write to each other's arenas
+  // What a parameter is cut over, by number in Parallel::domains; null: as its spec says.
+  std::function<int(const shard::ParameterSpec& spec)> domain_of;
+  bool pushes = true;  // GPUs of a host write to each other's arenas
 };
 
 // What schedules take, all kinds of step together.
@@ -132,9 +136,9 @@ class Runtime {
   void begin_step(schedule::StepKind kind, int microbatches);
   void begin_microbatch();
   void end_microbatch();
-  // main_grad is complete (dp included) when it returns, for compute. Errors: microbatches missing, weights not
-  // released; a rank that did other things than this one (the first differing event of both), which is seen here where
-  // compute is the host, else by finish, or kKeptSteps steps later.
+  // main_grad is complete (the sum over replicas included) when it returns, for compute. Errors: microbatches missing,
+  // weights not released; a rank that did other things than this one (the first differing event of both), which is seen
+  // here where compute is the host, else by finish, or kKeptSteps steps later.
   void end_step();
 
   // Of the last step begun, after its last publish.
@@ -150,7 +154,7 @@ class Runtime {
   int schedules_made() const { return totals_.planned; }
   // Directly before a graph is launched: the rows that its step read first travel, if their ids were known before it
   // (gather_rows). ids: as many as in the recorded step, in memory that the device reads, until the step is over.
-  // Collective over gtp.
+  // Collective over the ranks that store the table.
   void bring_rows(const std::int64_t* ids);
   // After begin_step of a step that can be a graph, instead of all that happens in it up to its last publish, all of
   // which is in a graph made of such a step. Compute goes on behind what that graph does not wait for itself. Errors: a
@@ -165,9 +169,10 @@ class Runtime {
   GradientBuffer grad_buffer(schedule::ParameterId id);
   void produce(schedule::ParameterId id);
   // Of a table whose rows travel by index (ShardedParameter::by_rows), instead of consume and of grad_buffer. ids: rows
-  // of the tp-local part or none; at most reads.per_microbatch; in memory that the device reads, written when `written`
+  // of the compute part or none; at most reads.per_microbatch; in memory that the device reads, written when `written`
   // is done, by compute where there is none: known earlier, rows travel while compute still has something else to do.
-  // Compute then has out [ids, columns] (the model's type), zeros for none. Collective over gtp.
+  // Compute then has out [ids, columns] (the model's type), zeros for none. Collective over the ranks that
+  // store it.
   void gather_rows(schedule::ParameterId id, const shard::RowIds& ids, void* out, schedule::Pass pass,
                    const std::optional<base::Fence>& written = {});
   // Ask for it directly before writing and produce, once a microbatch.
@@ -176,7 +181,7 @@ class Runtime {
   // writes weights that are no update of the step before waits first.
   void settle();
   // New weights, written by compute: where the state is split (ZeRO-1) of this rank's state parts, which replicas now
-  // give each other. Collective over dp.
+  // give each other. Collective over them.
   void publish(std::span<const schedule::ParameterId> weights);
   void publish(schedule::ParameterId id) { publish({&id, 1}); }
   // Outside a step, before the publish of a bucket whose cast needs them: the greatest of all ranks' numbers, written
@@ -213,8 +218,11 @@ class Runtime {
   // Of the last step begun and its publishes; empty unless recorded. Waits until replicas have each other's weights.
   std::vector<TimelineSpan> timeline() const;
   std::vector<schedule::ParameterSize> sizes() const;  // by id
-  shard::Cuts cuts() const {
-    return {.gtp = parallel_.gtp_size(), .dp = parallel_.dp_size(), .zero = options_.zero, .node = options_.node};
+  shard::Cuts cuts(int domain = 0) const {
+    shard::Cuts cuts = parallel_.cuts(domain);
+    cuts.zero = options_.zero;
+    cuts.node = options_.node;
+    return cuts;
   }
 
  private:
@@ -251,6 +259,7 @@ class Runtime {
   bool is_worth_planning();
   std::int64_t room() const;
   void make_schedule();
+  std::vector<std::string> prove(const std::vector<schedule::ParameterSize>& sizes, const schedule::Schedule& schedule);
   bool waits_are_known() const;
   void fill_unproduced();
 

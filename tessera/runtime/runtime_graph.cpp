@@ -14,9 +14,9 @@ bool Runtime::can_be_graph() const {
 void Runtime::repeat_step() {
   TESSERA_CHECK(can_be_graph(), "a step is repeated that is none of a graph");
   // What a step without a graph may have left. For gathers and rows a graph waits itself, and it has nothing of where
-  // losses are summed (data) and of where the ranks compare what they did (world). A graph and what it does not wait
+  // losses are summed and of where the ranks compare what they did. A graph and what it does not wait
   // for must share nothing, a lane's scratch included.
-  std::set<base::Lane*> others{&parallel_.data->lane(), &parallel_.world->lane()};
+  std::set<base::Lane*> others{&parallel_.losses->lane(), &parallel_.world->lane(), &parallel_.alike->lane()};
   for (base::Lane* lane : parallel_.lanes_ahead()) others.insert(lane);
   for (base::Lane* lane : parallel_.lanes())
     if (!others.contains(lane)) parallel_.compute->wait(lane->record());

@@ -1,6 +1,7 @@
 // Tables whose rows travel by index.
 #include "tessera/base/error.h"
 #include "tessera/runtime/runtime.h"
+#include "tessera/schedule/check/together.h"
 
 namespace tessera::runtime {
 namespace {
@@ -19,12 +20,13 @@ void Runtime::gather_rows(schedule::ParameterId id, const shard::RowIds& ids, vo
   TESSERA_CHECK(entry.rows, "'{}' is gathered whole: consume", entry.name());
   check_count(entry, ids);
   schedule::Event event = event_of(schedule::EventKind::comm, pass, id);
-  event.group = "gtp";
+  event.group = schedule::role_name(schedule::kRowGroup, entry.parameter.spec.domain);
   event.op = "gather_rows";
   event.bytes = entry.rows->received_bytes();  // messages have one size: as many as are given
   happens(event);
   passed();
   statistics_.count_gathered(entry.format, entry.rows->received_bytes());
+  comm::Communicator& group = parallel_.of(entry.parameter.spec.domain, shard::Via::rows);
   const base::Fence compute = parallel_.compute->record();
   const bool is_first = microbatch_ == 0 && pass == schedule::Pass::forward && event.ordinal == 0;
   if (is_first && written && parallel_.compute->is_captured() && entry.parameter.spec.trainable) {
@@ -33,9 +35,9 @@ void Runtime::gather_rows(schedule::ParameterId id, const shard::RowIds& ids, vo
                   entry.name());
     early_rows_.table = &entry;
     early_rows_.ids = ids;
-    return wait(entry.rows->place(entry.parameter, *parallel_.gtp_rows, ids.count, out, compute));
+    return wait(entry.rows->place(entry.parameter, group, ids.count, out, compute));
   }
-  wait(entry.rows->start(entry.parameter, *parallel_.gtp_rows, ids, written.value_or(compute), out, compute));
+  wait(entry.rows->start(entry.parameter, group, ids, written.value_or(compute), out, compute));
 }
 
 void Runtime::bring_rows(const std::int64_t* ids) {
@@ -43,7 +45,8 @@ void Runtime::bring_rows(const std::int64_t* ids) {
   Entry& table = *early_rows_.table;
   shard::RowIds own = early_rows_.ids;
   own.data = ids;
-  table.rows->bring(table.parameter, *parallel_.gtp_rows, own, early_rows_.after);
+  table.rows->bring(table.parameter, parallel_.of(table.parameter.spec.domain, shard::Via::rows), own,
+                    early_rows_.after);
 }
 
 // Of early_rows_'s table.
@@ -53,7 +56,7 @@ void Runtime::rows_published(const Entry& entry) {
     return;
   }
   early_rows_.after = {};  // what was before is done when a graph is recorded
-  base::Lane& lane = parallel_.gtp_rows->lane();
+  base::Lane& lane = parallel_.of(entry.parameter.spec.domain, shard::Via::rows).lane();
   lane.wait(entry.parameter.published);
   early_rows_.may_begin = lane.record(early_rows_.beginning);
 }

@@ -8,18 +8,18 @@ std::string_view name_of(Activity activity) {
       return "compute";
     case Activity::gather:
       return "gather";
-    case Activity::gather_tp:
-      return "gather over tp";
-    case Activity::reduce_tp:
-      return "reduce over tp";
+    case Activity::gather_compute:
+      return "gather over compute";
+    case Activity::reduce_compute:
+      return "reduce over compute";
     case Activity::reduce:
       return "reduce";
-    case Activity::dp:
-      return "dp";
+    case Activity::replicas:
+      return "replicas";
     case Activity::publish:
       return "publish";
     case Activity::comm:
-      return "tp";
+      return "program";
     case Activity::agreement:
       return "agreement";
   }

@@ -7,14 +7,14 @@ namespace tessera::schedule {
 
 enum class Activity : std::uint8_t {
   compute,
-  gather,     // of weights over gtp ...
-  gather_tp,  // ... and over tp
-  reduce_tp,  // of gradients over tp ...
-  reduce,     // ... and over gtp
-  dp,         // sum over replicas
-  publish,    // new weights between replicas; shares the dp lane with their sums
-  comm,       // a collective of the program, from its event until the host has waited for it
-  agreement,  // that the ranks did the same
+  gather,          // of weights, over the ranks that store them ...
+  gather_compute,  // ... and over those that use them
+  reduce_compute,  // of gradients, over the ranks that made them ...
+  reduce,          // ... and over those that store them
+  replicas,        // sum over replicas
+  publish,         // new weights between replicas; shares the lane of their sums
+  comm,            // a collective of the program, from its event until the host has waited for it
+  agreement,       // that the ranks did the same
 };
 std::string_view name_of(Activity activity);
 

@@ -14,11 +14,11 @@ namespace tessera::schedule {
 enum class StepKind : std::uint8_t { train, evaluate };
 enum class Pass : std::uint8_t { forward, recompute, backward };
 enum class EventKind : std::uint8_t {
-  consume,  // the tp-local weight is needed from here ...
+  consume,  // the compute part of a weight is needed from here ...
   release,  // ... to here
   produce,  // a weight gradient of this microbatch is complete
   publish,  // the stored weight has a new version
-  comm,     // another collective of the program (tp, experts): opaque, but in the order. With a parameter: its rows,
+  comm,     // another collective of the program: opaque, but in the order. With a parameter: its rows,
             // read by index. Outside the microbatches: the optimizer's (kCastGroup)
   stash,    // bytes of activations are kept for backward (op: the way they are kept, "keep" or "shard") ...
   fetch,    // ... and given back
@@ -45,8 +45,11 @@ using Trace = std::vector<Event>;
 
 // Group and op of the message that takes the amaxes of a bucket's weights together, over all ranks of the world, before
 // the bucket is cast and published.
-inline constexpr const char* kCastGroup = "world_casts";
+inline constexpr const char* kCastGroup = "casts";
 inline constexpr const char* kAmaxOp = "all_reduce max";
+
+// Group of rows that are read by index, in the first domain (check/together.h).
+inline constexpr const char* kRowGroup = "rows";
 
 // Whether two events are the same one of their step: all but the bytes, which differ between ranks that uneven cuts
 // leave with more or less.

@@ -10,9 +10,9 @@
 // the events p - 1 and p.
 //
 // Lanes. compute: the program itself, in its order. gather: gathers, in the order of `residencies`. reduce: exchanges
-// and sums, in the order of `reductions`. dp: sums over replicas, in the same order but those of units that the last
-// microbatch does not reduce, which come at the end of the body; then exchanges of new weights. At each position the
-// host does, in this order: fences of compute, reductions issued, gathers issued, finishes.
+// and sums, in the order of `reductions`. replicas: sums over replicas, in the same order but those of units that the
+// last microbatch does not reduce, which come at the end of the body; then exchanges of new weights. At each position
+// the host does, in this order: fences of compute, reductions issued, gathers issued, finishes.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -22,20 +22,22 @@
 
 namespace tessera::schedule {
 
-// What the planner needs to know of a parameter: bytes, the same on all ranks (the greatest over the tp ranks).
+// What the planner needs to know of a parameter: bytes, the same on all ranks that plan together (the greatest over
+// them).
 struct ParameterSize {
   std::string name;
-  std::int64_t gathered = 0;        // buffer of the weight as it is gathered; 0: nothing is, the shard is read
-  std::int64_t unpacked = 0;        // buffer of the weight that is unpacked from that; 0: it is used as it arrives
-  std::int64_t gather_wire = 0;     // received from other ranks in one gather ...
-  std::int64_t gather_tp_wire = 0;  // ... of this in its second hop, over tp
-  std::int64_t staging = 0;         // buffer of one gradient until it is summed; 0: frozen
-  std::int64_t scratch = 0;         // what its exchange needs beside the staging, until its sum is taken
-  std::int64_t reduce_wire = 0;     // received from other ranks in one exchange ...
-  std::int64_t reduce_tp_wire = 0;  // ... of this in its first hop, over tp
-  std::int64_t replica_wire = 0;    // received from other replicas for the sum over them, once a step
-  std::int64_t publish_wire = 0;    // received from other replicas at a publish: the parts that they have updated
-  bool joins = true;                // may travel together with others (one hop, no packing)
+  int domain = 0;                        // what it is cut over (shard/domain.h): units hold members of one
+  std::int64_t gathered = 0;             // buffer of the weight as it is gathered; 0: nothing is, the shard is read
+  std::int64_t unpacked = 0;             // buffer of the weight that is unpacked from that; 0: it is used as it arrives
+  std::int64_t gather_wire = 0;          // received from other ranks in one gather ...
+  std::int64_t gather_compute_wire = 0;  // ... of this in its second hop, over the ranks that use it
+  std::int64_t staging = 0;              // buffer of one gradient until it is summed; 0: frozen
+  std::int64_t scratch = 0;              // what its exchange needs beside the staging, until its sum is taken
+  std::int64_t reduce_wire = 0;          // received from other ranks in one exchange ...
+  std::int64_t reduce_compute_wire = 0;  // ... of this in its first hop, over the ranks that made it
+  std::int64_t replica_wire = 0;         // received from other replicas for the sum over them, once a step
+  std::int64_t publish_wire = 0;         // received from other replicas at a publish: the parts that they have updated
+  bool joins = true;                     // may travel together with others (one hop, no packing)
 };
 
 // Parameters that travel together, one collective for all: neighbours that are small.
@@ -65,7 +67,7 @@ struct Reduction {
   int first = 0;          // index of the first produce: the staging is written from segment `first` on
   int issue = 0;          // index of the last produce: the exchange is enqueued there and waits for compute to be there
   int finish = 0;         // compute waits for the sum at this position (>= issue); the staging is free after it
-  bool replicas = false;  // the unit's last of the step: the sum over dp follows, on the dp lane
+  bool replicas = false;  // the unit's last of the step: the sum over replicas follows, on their lane
   std::int64_t offset = 0;  // bytes, in the reduce arena
 
   bool operator==(const Reduction&) const = default;

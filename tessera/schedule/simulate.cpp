@@ -131,11 +131,11 @@ class Player {
     gather_ = begin + value(costs_.gather_seconds, unit);
     arrived_[static_cast<std::size_t>(i)] = gather_;
     spans.push_back({Activity::gather, i, begin - origin, gather_ - origin});
-    const double over_tp = value(costs_.gather_tp_seconds, unit);
-    if (over_tp == 0) return;
-    const double from = take_link(std::max(gather_tp_, gather_), over_tp);
-    arrived_[static_cast<std::size_t>(i)] = gather_tp_ = from + over_tp;
-    spans.push_back({Activity::gather_tp, i, from - origin, gather_tp_ - origin});
+    const double over_compute = value(costs_.gather_compute_seconds, unit);
+    if (over_compute == 0) return;
+    const double from = take_link(std::max(gather_compute_, gather_), over_compute);
+    arrived_[static_cast<std::size_t>(i)] = gather_compute_ = from + over_compute;
+    spans.push_back({Activity::gather_compute, i, from - origin, gather_compute_ - origin});
   }
 
   void publish(int index, std::vector<Span>& spans) {
@@ -143,19 +143,19 @@ class Player {
     published = compute_;
     const double seconds = value(costs_.publish_seconds, index);
     if (seconds == 0) return;
-    const double from = take_link(std::max(dp_, compute_), seconds);
-    published = dp_ = from + seconds;
-    spans.push_back({Activity::publish, index, from - begin_, dp_ - begin_});
+    const double from = take_link(std::max(replicas_, compute_), seconds);
+    published = replicas_ = from + seconds;
+    spans.push_back({Activity::publish, index, from - begin_, replicas_ - begin_});
   }
 
   void reduce(int i, std::vector<Span>& spans) {
-    const double over_tp = value(costs_.reduce_tp_seconds, reduction(i).unit);
+    const double over_compute = value(costs_.reduce_compute_seconds, reduction(i).unit);
     double begin = std::max(reduce_, compute_);
-    if (over_tp > 0) {
-      const double from = take_link(std::max(reduce_tp_, compute_), over_tp);
-      reduce_tp_ = from + over_tp;
-      spans.push_back({Activity::reduce_tp, i, from - begin_, reduce_tp_ - begin_});
-      begin = std::max(begin, reduce_tp_);
+    if (over_compute > 0) {
+      const double from = take_link(std::max(reduce_compute_, compute_), over_compute);
+      reduce_compute_ = from + over_compute;
+      spans.push_back({Activity::reduce_compute, i, from - begin_, reduce_compute_ - begin_});
+      begin = std::max(begin, reduce_compute_);
     }
     begin = take_link(begin, value(costs_.reduce_seconds, reduction(i).unit));
     reduce_ = begin + value(costs_.reduce_seconds, reduction(i).unit);
@@ -167,10 +167,10 @@ class Player {
   void sum_replicas(int i, std::vector<Span>& spans) {
     const double replica = value(costs_.replica_seconds, reduction(i).unit);
     if (replica == 0) return;
-    const double from = take_link(std::max({dp_, summed_[static_cast<std::size_t>(i)], compute_}), replica);
-    dp_ = from + replica;
-    summed_replicas_.push_back(dp_);
-    spans.push_back({Activity::dp, i, from - begin_, dp_ - begin_});
+    const double from = take_link(std::max({replicas_, summed_[static_cast<std::size_t>(i)], compute_}), replica);
+    replicas_ = from + replica;
+    summed_replicas_.push_back(replicas_);
+    spans.push_back({Activity::replicas, i, from - begin_, replicas_ - begin_});
   }
 
   const Trace& trace_;
@@ -184,7 +184,7 @@ class Player {
   std::vector<double> arrived_, summed_;
   std::vector<double> summed_replicas_;
   std::vector<Span> ahead_;  // for the next step; absolute times
-  double compute_ = 0, gather_ = 0, gather_tp_ = 0, reduce_tp_ = 0, reduce_ = 0, dp_ = 0, begin_ = 0;
+  double compute_ = 0, gather_ = 0, gather_compute_ = 0, reduce_compute_ = 0, reduce_ = 0, replicas_ = 0, begin_ = 0;
   double link_ = 0;
 };
 
@@ -249,8 +249,8 @@ class OnDemandPlayer {
       if (const int unit = unit_of(event); unit >= 0) --users_[static_cast<std::size_t>(unit)];
     if (event.kind == EventKind::publish) {
       const double seconds = value(costs_.publish_seconds, index);
-      if (seconds > 0) dp_ = std::max(dp_, now_) + seconds;
-      published_[static_cast<std::size_t>(event.parameter)] = seconds > 0 ? dp_ : now_;
+      if (seconds > 0) replicas_ = std::max(replicas_, now_) + seconds;
+      published_[static_cast<std::size_t>(event.parameter)] = seconds > 0 ? replicas_ : now_;
     }
     if (event.kind == EventKind::comm && event.parameter >= 0)
       spend(std::max(0.0, published_[static_cast<std::size_t>(event.parameter)] - now_),
@@ -262,12 +262,12 @@ class OnDemandPlayer {
     const int unit = unit_of(event);
     if (unit >= 0 && users_[static_cast<std::size_t>(unit)]++ > 0) return;
     spend(std::max(0.0, published_[static_cast<std::size_t>(event.parameter)] - now_), exposed);
-    if (unit >= 0) spend(value(costs_.gather_seconds, unit) + value(costs_.gather_tp_seconds, unit), exposed);
+    if (unit >= 0) spend(value(costs_.gather_seconds, unit) + value(costs_.gather_compute_seconds, unit), exposed);
   }
 
   void reduce(int microbatch, Prediction& prediction) {
     for (const Reduction* reduction : reductions_[static_cast<std::size_t>(microbatch)])
-      spend(value(costs_.reduce_tp_seconds, reduction->unit) + value(costs_.reduce_seconds, reduction->unit),
+      spend(value(costs_.reduce_compute_seconds, reduction->unit) + value(costs_.reduce_seconds, reduction->unit),
             prediction.reduce_exposed_seconds);
   }
 
@@ -279,7 +279,7 @@ class OnDemandPlayer {
   std::vector<int> unit_of_, users_;                       // by parameter; by unit: consumes not yet released
   std::vector<double> published_;                          // by parameter
   std::vector<std::vector<const Reduction*>> reductions_;  // by microbatch
-  double now_ = 0, dp_ = 0;
+  double now_ = 0, replicas_ = 0;
 };
 
 }  // namespace

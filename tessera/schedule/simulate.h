@@ -15,12 +15,12 @@ struct Costs {
   bool shared_link = false;             // a rank's transfers take turns, in the order of their beginning; else lanes do
   double end_seconds = 0;               // behind the body: what ranks compare there, which compute waits for
   std::vector<double> publish_seconds;  // by event: replicas give each other the weight that was published (ZeRO-1)
-  std::vector<double> gather_seconds, gather_tp_seconds;                   // by gather unit: over gtp, then over tp
-  std::vector<double> reduce_tp_seconds, reduce_seconds, replica_seconds;  // by reduce unit: over tp, gtp, then dp
+  std::vector<double> gather_seconds, gather_compute_seconds;                   // by gather unit: first hop, second
+  std::vector<double> reduce_compute_seconds, reduce_seconds, replica_seconds;  // by reduce unit: hops, then replicas
 };
 
 // Something that takes a lane's time; comm and agreement have no lane. index: an event on compute and publish; a
-// residency on gather and gather_tp; a reduction on the others.
+// residency on gather and gather_compute; a reduction on the others.
 struct Span {
   Activity lane = Activity::compute;
   int index = 0;

@@ -37,7 +37,7 @@ void check_encoding(const ParameterSpec& spec, const ParameterTypes& types) {
   if (!spec.encoding) return;
   if (!spec.sharded)
     throw InputError(
-        "parameter '{}': expected a matrix that is cut over gtp for a number format, got one that is kept whole",
+        "parameter '{}': expected a matrix that is cut over ranks for a number format, got one that is kept whole",
         spec.name);
   if (types.model != quant::DType::bf16)
     throw InputError("parameter '{}': number formats need the type bf16, got {}", spec.name, name_of(types.model));
@@ -47,7 +47,7 @@ void check_encoding(const ParameterSpec& spec, const ParameterTypes& types) {
     if (home != spec.compute && !plane.tile.is_element() &&
         !layout::overlapping_tile_grid(spec.compute, home, plane.tile))
       throw InputError(
-          "parameter '{}': parts of tp ranks overlap and begin or end inside a tile of {} x {}, expected a number "
+          "parameter '{}': parts of compute ranks overlap and begin or end inside a tile of {} x {}, expected a number "
           "format "
           "with other tiles",
           spec.name, plane.tile.rows, plane.tile.cols);
@@ -55,8 +55,9 @@ void check_encoding(const ParameterSpec& spec, const ParameterTypes& types) {
   for (const layout::LocalLayout& local : spec.compute.ranks)
     for (const layout::Piece& piece : local.pieces)
       if (piece.box.cols % 2 != 0)
-        throw InputError("parameter '{}': numbers of 4 bits need an even number of columns on each tp rank, got {}",
-                         spec.name, piece.box.cols);
+        throw InputError(
+            "parameter '{}': numbers of 4 bits need an even number of columns on each compute rank, got {}", spec.name,
+            piece.box.cols);
 }
 
 quant::Extent extent_of(const layout::LocalLayout& local) {

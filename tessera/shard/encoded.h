@@ -13,9 +13,9 @@ namespace tessera::shard {
 std::vector<PlaneSpec> encoded_planes(const quant::Encoding& encoding);
 // Whether there is a number of the whole matrix, which depends on all of its elements.
 bool has_tensor_scale(const quant::Encoding& encoding);
-// Errors (InputError): an encoding for a parameter that is not cut over gtp, or whose type is not bf16; tiles where
-// parts of tp ranks overlap and begin or end inside one; 4-bit elements in rows of an odd number of columns on some tp
-// rank.
+// Errors (InputError): an encoding for a parameter that is not cut over ranks, or whose type is not bf16; tiles where
+// parts of compute ranks overlap and begin or end inside one; 4-bit elements in rows of an odd number of columns on
+// some rank.
 void check_encoding(const ParameterSpec& spec, const ParameterTypes& types);
 
 // The dense matrix that is a rank's part of a parameter: of its rows as one layout has them.

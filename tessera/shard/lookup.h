@@ -1,4 +1,4 @@
-// Tables that are read by row index: how they reach the gtp ranks that read them.
+// Tables that are read by row index: how they reach the ranks that read them.
 #pragma once
 #include <cstdint>
 #include <string_view>

@@ -8,14 +8,6 @@
 namespace tessera::shard {
 namespace {
 
-// The storage layout seen by the gtp group of one tp slot, and what each of its ranks wants: that slot's whole home
-// part.
-layout::Layout storage_of_slot(const layout::Layout& storage, int tp_rank, int tp_size, int gtp_size) {
-  std::vector<int> ranks;
-  for (int gtp = 0; gtp < gtp_size; ++gtp) ranks.push_back(tp_rank + tp_size * gtp);
-  return layout::select(storage, ranks);
-}
-
 // Runs them as one exchange where none needs packing, else one after the other. Returns the fence of the last.
 base::Fence run_all(comm::Communicator& group, const std::vector<comm::Movement>& movements) {
   const auto is_contiguous = [](const comm::Movement& each) { return each.redistribution->is_contiguous(); };
@@ -29,29 +21,29 @@ base::Fence run_all(comm::Communicator& group, const std::vector<comm::Movement>
 }  // namespace
 
 Materializer::Materializer(const ShardedParameter& parameter, const Parallel& parallel) {
-  const int tp = parallel.tp_rank(), tp_size = parallel.tp_size();
-  const int gtp = parallel.gtp_rank(), gtp_size = parallel.gtp_size();
+  const Place& place = parallel.place(parameter.spec.domain);
   if (is_unpacked(parameter.spec))
     unpacked_bytes_ =
         base::align_up(static_cast<std::size_t>(bytes_of(parameter.local_compute.size, parameter.types.model)));
   for (const Plane& plane : parameter.planes) {
     PlaneWay way{.offset = bytes_};
-    if (parameter.spec.sharded && gtp_size > 1) {
-      const layout::Layout home = layout::repeat(layout::select(plane.layouts.home, {tp}), gtp_size);
-      way.over_gtp.emplace(storage_of_slot(plane.layouts.storage, tp, tp_size, gtp_size), home, gtp);
-      way.gtp_bytes = plane.bytes(way.over_gtp->elements_received());
+    if (parameter.spec.sharded && plane.storage.size() > 1) {
+      const layout::Layout home =
+          layout::repeat(layout::select(plane.layouts.home, {place.compute}), plane.storage.size());
+      way.over_storage.emplace(plane.storage, home, place.part);
+      way.storage_bytes = plane.bytes(way.over_storage->elements_received());
     }
     if (plane.layouts.home != plane.layouts.compute) {
-      way.over_tp.emplace(plane.layouts.home, plane.layouts.compute, tp);
-      way.tp_bytes = plane.bytes(way.over_tp->elements_received());
+      way.over_compute.emplace(plane.layouts.home, plane.layouts.compute, place.compute);
+      way.compute_bytes = plane.bytes(way.over_compute->elements_received());
     }
-    if (way.over_gtp || way.over_tp)
+    if (way.over_storage || way.over_compute)
       bytes_ += base::align_up(static_cast<std::size_t>(plane.bytes(plane.local_compute.size)));
-    received_bytes_ += way.gtp_bytes + way.tp_bytes;
+    received_bytes_ += way.storage_bytes + way.compute_bytes;
     ways_.push_back(std::move(way));
   }
   for (std::size_t p = 0; p < ways_.size(); ++p) {
-    if (!ways_[p].over_gtp || !ways_[p].over_tp) continue;
+    if (!ways_[p].over_storage || !ways_[p].over_compute) continue;
     ways_[p].between = bytes_;
     const Plane& plane = parameter.planes[p];
     bytes_ += base::align_up(static_cast<std::size_t>(plane.bytes(plane.local_home.size)));
@@ -74,42 +66,42 @@ void Materializer::add_first_hops(const ShardedParameter& parameter, std::byte* 
                                   std::vector<comm::Movement>& movements) const {
   for (std::size_t p = 0; p < ways_.size(); ++p) {
     const PlaneWay& way = ways_[p];
-    if (!way.over_gtp) continue;
-    movements.push_back({.redistribution = &*way.over_gtp,
+    if (!way.over_storage) continue;
+    movements.push_back({.redistribution = &*way.over_storage,
                          .source = parameter.planes[p].data.data(),
-                         .target = buffer + (way.over_tp ? way.between : way.offset),
+                         .target = buffer + (way.over_compute ? way.between : way.offset),
                          .type = parameter.planes[p].spec.type});
   }
 }
 
 base::Fence Materializer::start(const ShardedParameter& parameter, Groups groups, std::byte* buffer,
                                 const base::Fence& free, const Recording& recording) const {
-  std::int64_t gtp_bytes = 0, tp_bytes = 0;
-  std::vector<comm::Movement> over_gtp, over_tp;
-  add_first_hops(parameter, buffer, over_gtp);
+  std::int64_t storage_bytes = 0, compute_bytes = 0;
+  std::vector<comm::Movement> over_storage, over_compute;
+  add_first_hops(parameter, buffer, over_storage);
   for (std::size_t p = 0; p < ways_.size(); ++p) {
     const PlaneWay& way = ways_[p];
-    gtp_bytes += way.gtp_bytes;
-    tp_bytes += way.tp_bytes;
-    if (!way.over_tp) continue;
-    const void* home = way.over_gtp ? buffer + way.between : parameter.planes[p].data.data();
-    over_tp.push_back({&*way.over_tp, home, buffer + way.offset, parameter.planes[p].spec.type});
+    storage_bytes += way.storage_bytes;
+    compute_bytes += way.compute_bytes;
+    if (!way.over_compute) continue;
+    const void* home = way.over_storage ? buffer + way.between : parameter.planes[p].data.data();
+    over_compute.push_back({&*way.over_compute, home, buffer + way.offset, parameter.planes[p].spec.type});
   }
-  comm::Communicator& first = over_gtp.empty() ? groups.tp : groups.gtp;
+  comm::Communicator& first = over_storage.empty() && !over_compute.empty() ? *groups.compute : groups.storage;
   first.lane().wait(free);
   first.lane().wait(parameter.published);
   // Where nothing moves, the stored planes can be read once `free` and the publish are done.
-  base::Fence done = over_gtp.empty() && over_tp.empty() ? first.lane().record() : base::Fence();
-  if (!over_gtp.empty()) {
-    const base::LaneMark mark = recording.mark(schedule::Activity::gather, gtp_bytes);
-    mark.begin(groups.gtp.lane());
-    done = mark.end(groups.gtp.lane(), run_all(groups.gtp, over_gtp));
+  base::Fence done = over_storage.empty() && over_compute.empty() ? first.lane().record() : base::Fence();
+  if (!over_storage.empty()) {
+    const base::LaneMark mark = recording.mark(schedule::Activity::gather, storage_bytes);
+    mark.begin(groups.storage.lane());
+    done = mark.end(groups.storage.lane(), run_all(groups.storage, over_storage));
   }
-  if (!over_tp.empty()) {
-    groups.tp.lane().wait(done);
-    const base::LaneMark mark = recording.mark(schedule::Activity::gather_tp, tp_bytes);
-    mark.begin(groups.tp.lane());
-    done = mark.end(groups.tp.lane(), run_all(groups.tp, over_tp));
+  if (!over_compute.empty()) {
+    groups.compute->lane().wait(done);
+    const base::LaneMark mark = recording.mark(schedule::Activity::gather_compute, compute_bytes);
+    mark.begin(groups.compute->lane());
+    done = mark.end(groups.compute->lane(), run_all(*groups.compute, over_compute));
   }
   return done;
 }

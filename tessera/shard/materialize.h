@@ -1,5 +1,6 @@
-// The way of a weight from its storage layout to its compute layout: over gtp, then over tp where compute parts
-// overlap. Every plane takes it. Weights in a number format are unpacked at its end.
+// The way of a weight from its storage layout to its compute layout: over the ranks that store parts of it,
+// then over those that use it where their parts overlap. Every plane takes it. Weights in a number format are unpacked
+// at its end.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -18,7 +19,7 @@ class Materializer {
  public:
   Materializer(const ShardedParameter& parameter, const Parallel& parallel);
 
-  // True when the shard is the tp-local weight already: nothing moves and no buffer is needed.
+  // True when the shard is the compute part already: nothing moves and no buffer is needed.
   bool is_resident() const { return !moves() && unpacked_bytes_ == 0; }
   // The size of the buffer that a gather fills with the planes; 0 where nothing moves.
   std::size_t bytes() const { return bytes_; }
@@ -32,28 +33,32 @@ class Materializer {
   std::size_t offset_of(std::size_t plane) const { return ways_[plane].offset; }
   std::int64_t received_bytes() const { return received_bytes_; }  // from other ranks, a gather
 
-  // The groups of one gather: over gtp, and over tp for the second hop.
+  // The groups of one gather: of the ranks that store, and for the second hop of those that use; null where no
+  // parameter has that hop.
   struct Groups {
-    comm::Communicator &gtp, &tp;
+    comm::Communicator& storage;
+    comm::Communicator* compute = nullptr;
   };
   // Enqueues a gather into `buffer`, after `free` and the parameter's publish. Collective. The weight is complete when
   // the fence is done.
   base::Fence start(const ShardedParameter& parameter, Groups groups, std::byte* buffer, const base::Fence& free,
                     const Recording& recording = {}) const;
-  // Whether there is only the hop over gtp.
-  bool has_single_hop() const { return ways_.front().over_gtp && !ways_.front().over_tp; }
-  // Adds what the hop over gtp moves into `buffer`. Single hops of several parameters can run as one exchange.
+  // Whether there is only the hop over the ranks that store it.
+  bool has_single_hop() const { return ways_.front().over_storage && !ways_.front().over_compute; }
+  // Whether there is a hop over the ranks that use it.
+  bool has_last_hop() const { return ways_.front().over_compute.has_value(); }
+  // Adds what the first hop moves into `buffer`. Single hops of several parameters can run as one exchange.
   void add_first_hops(const ShardedParameter& parameter, std::byte* buffer,
                       std::vector<comm::Movement>& movements) const;
 
  private:
   struct PlaneWay {
-    std::optional<comm::Redistribution> over_gtp, over_tp;
-    std::size_t offset = 0, between = 0;       // in the buffer: of the plane, and of its home part between two hops
-    std::int64_t gtp_bytes = 0, tp_bytes = 0;  // received
+    std::optional<comm::Redistribution> over_storage, over_compute;
+    std::size_t offset = 0, between = 0;  // in the buffer: of the plane, and of its home part between two hops
+    std::int64_t storage_bytes = 0, compute_bytes = 0;  // received
   };
 
-  bool moves() const { return ways_.front().over_gtp || ways_.front().over_tp; }
+  bool moves() const { return ways_.front().over_storage || ways_.front().over_compute; }
 
   std::vector<PlaneWay> ways_;  // by plane
   std::size_t unpacked_bytes_ = 0;

@@ -1,37 +1,61 @@
 #include "tessera/shard/parallel.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "tessera/base/cuda_lane.h"
 #include "tessera/base/error.h"
+#include "tessera/shard/parameter.h"
 
 namespace tessera::shard {
+namespace {
 
-Parallel make_parallel(comm::World& world, int tp, int gtp, int dp, bool with_casts) {
-  mesh::Mesh mesh({{"tp", tp}, {"gtp", gtp}, {"dp", dp}});
+mesh::Axes reading(const Domain& domain) {
+  mesh::Axes axes = domain.storage;
+  axes.insert(axes.end(), domain.replicas.begin(), domain.replicas.end());
+  return axes;
+}
+
+std::vector<std::vector<int>> ranks_by_class(const std::vector<int>& class_of) {
+  std::vector<std::vector<int>> ranks(static_cast<std::size_t>(std::ranges::max(class_of)) + 1);
+  for (std::size_t rank = 0; rank < class_of.size(); ++rank)
+    ranks[static_cast<std::size_t>(class_of[rank])].push_back(static_cast<int>(rank));
+  return ranks;
+}
+
+comm::Traffic traffic_of(Via via) {
+  return via == Via::demand || via == Via::rows ? comm::Traffic::small : comm::Traffic::any;
+}
+
+}  // namespace
+
+Parallel make_parallel(comm::World& world, mesh::Mesh mesh, std::vector<Domain> domains, bool with_casts) {
   if (mesh.world_size() != world.size())
-    throw InputError("tp {} x gtp {} x dp {} = {} ranks, but the run has {}", tp, gtp, dp, mesh.world_size(),
-                     world.size());
-  Parallel parallel{.mesh = std::move(mesh), .rank = world.rank()};
-  auto group = [&](const std::string& name, const std::vector<std::string>& axes,
-                   comm::Traffic traffic = comm::Traffic::any) {
-    return world.make_group(name, parallel.mesh.groups(axes), traffic);
-  };
+    throw InputError("the mesh has {} ranks, but the run has {}", mesh.world_size(), world.size());
+  TESSERA_CHECK(!domains.empty(), "a mesh without a domain");
+  Parallel parallel{.mesh = std::move(mesh), .domains = std::move(domains), .rank = world.rank()};
+  for (const Domain& domain : parallel.domains)
+    parallel.all_placed.push_back({.cuts = cuts_of(parallel.mesh, domain, parallel.rank),
+                                   .place = place_of(parallel.mesh, domain, parallel.rank)});
+  parallel.roles = std::make_unique<comm::RoleGroups>(world, parallel.mesh);
   parallel.clock = world.clock();
   parallel.board = world.make_board();
-  parallel.tp = group("tp", {"tp"});
-  parallel.gtp_gather = group("gtp-gather", {"gtp"});
-  parallel.gtp_reduce = group("gtp-reduce", {"gtp"});
-  parallel.gtp_demand = group("gtp-demand", {"gtp"}, comm::Traffic::small);
-  parallel.gtp_rows = group("gtp-rows", {"gtp"}, comm::Traffic::small);
-  parallel.tp_gather = group("tp-gather", {"tp"});
-  parallel.tp_reduce = group("tp-reduce", {"tp"});
-  parallel.dp = group("dp", {"dp"});
-  parallel.data = group("data", {"gtp", "dp"}, comm::Traffic::small);
-  parallel.norm = group("norm", {"tp", "gtp", "dp"}, comm::Traffic::small);
-  parallel.world = group("world", {"tp", "gtp", "dp"}, comm::Traffic::small);
-  if (with_casts) parallel.casts = group("casts", {"tp", "gtp", "dp"}, comm::Traffic::small);
+  using enum mesh::Purpose;
+  const auto make = [&](mesh::Purpose purpose, mesh::Axes axes, comm::Traffic traffic = comm::Traffic::any) {
+    return &parallel.roles->make({purpose, std::move(axes)}, traffic);
+  };
+  const Domain& first = parallel.domains.front();
+  const mesh::Axes all = parallel.mesh.all_axes();
+  parallel.program = make(program, first.compute);
+  parallel.program_name = program_name(first);
+  parallel.losses = make(losses, reading(first), comm::Traffic::small);
+  parallel.norm = make(norm, all, comm::Traffic::small);
+  parallel.world = make(agreement, all, comm::Traffic::small);
+  parallel.class_of = classes_of(parallel.mesh, parallel.domains);
+  parallel.alike = &parallel.roles->make(agreement, "class", ranks_by_class(parallel.class_of), comm::Traffic::small);
+  if (with_casts) parallel.casts = make(casts, all, comm::Traffic::small);
   parallel.device = parallel.world->kernels().device();
+  for (Parallel::Placed& placed : parallel.all_placed) placed.place.device = parallel.device;
   if (parallel.device.kind == base::DeviceKind::cuda) {
     parallel.compute = base::make_cuda_lane("compute", parallel.device);
     parallel.own_kernels = quant::make_cuda_kernels(parallel.device, parallel.compute->stream());
@@ -44,12 +68,54 @@ Parallel make_parallel(comm::World& world, int tp, int gtp, int dp, bool with_ca
   return parallel;
 }
 
-std::vector<comm::Communicator*> Parallel::groups() const {
-  std::vector<comm::Communicator*> groups{tp.get(),       gtp_gather.get(), gtp_reduce.get(), gtp_demand.get(),
-                                          gtp_rows.get(), tp_gather.get(),  tp_reduce.get(),  dp.get(),
-                                          data.get(),     norm.get(),       world.get()};
-  if (casts) groups.push_back(casts.get());
-  return groups;
+void Parallel::provide(const ShardedParameter& parameter, const Cuts& cuts) {
+  const ParameterSpec& spec = parameter.spec;
+  placed(spec.domain);  // it is there
+  const Domain& domain = domains[static_cast<std::size_t>(spec.domain)];
+  Placed& placed = all_placed[static_cast<std::size_t>(spec.domain)];
+  const auto need = [&](Via via) {
+    placed.made[static_cast<std::size_t>(via)] = &roles->make(role_of(mesh, domain, via), traffic_of(via));
+  };
+  const bool overlaps = parameter.layouts.home != spec.compute;
+  const bool is_gathered = (spec.sharded && cuts.most_parts() > 1) || overlaps || is_unpacked(spec);
+  need(Via::demand);  // ranks compare what they do there, too
+  if (is_gathered) need(Via::gather);
+  if (overlaps) need(Via::gather_compute);
+  if (parameter.by_rows) need(Via::rows);
+  if (spec.trainable) need(Via::reduce);
+  if (sums_compute(spec, overlaps)) need(Via::reduce_compute);
+  // A copy that backward passes read is published as its weight is.
+  if (cuts.replicas > 1 && (spec.trainable || cuts.zero)) need(Via::replicas);
+}
+
+const Parallel::Placed& Parallel::placed(int domain) const {
+  TESSERA_CHECK(domain >= 0 && static_cast<std::size_t>(domain) < all_placed.size(), "domain {} of {}", domain,
+                all_placed.size());
+  return all_placed[static_cast<std::size_t>(domain)];
+}
+
+comm::Communicator* Parallel::at(int domain, Via via) const {
+  comm::Communicator* const made = placed(domain).made[static_cast<std::size_t>(via)];
+  TESSERA_CHECK(made, "no parameter of domain {} was to travel so: {}", domain,
+                to_string(role_of(mesh, domains[static_cast<std::size_t>(domain)], via)));
+  return made;
+}
+
+std::vector<comm::Communicator*> Parallel::made(Via via) const {
+  std::vector<comm::Communicator*> all;
+  for (const Placed& placed : all_placed) {
+    comm::Communicator* const one = placed.made[static_cast<std::size_t>(via)];
+    if (one != nullptr && std::ranges::find(all, one) == all.end()) all.push_back(one);
+  }
+  return all;
+}
+
+std::vector<base::Lane*> Parallel::lanes_ahead() const {
+  std::vector<base::Lane*> lanes;
+  for (const Via via : {Via::gather, Via::gather_compute, Via::rows})
+    for (comm::Communicator* group : made(via))
+      if (std::ranges::find(lanes, &group->lane()) == lanes.end()) lanes.push_back(&group->lane());
+  return lanes;
 }
 
 std::vector<base::Lane*> Parallel::lanes() const {

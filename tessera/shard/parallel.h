@@ -2,44 +2,58 @@
 #pragma once
 #include <array>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "tessera/comm/role_groups.h"
 #include "tessera/comm/world.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/quant/device_kernels.h"
+#include "tessera/shard/domain.h"
 
 namespace tessera::shard {
 
+struct ShardedParameter;
+
 struct Parallel {
-  mesh::Mesh mesh;                                 // dense axes: tp, gtp, dp
-  int rank = 0;                                    // in the world
-  base::Device device;                             // where weights and gradients lie
-  std::unique_ptr<base::Lane> compute;             // the program itself
-  std::unique_ptr<base::Lane> sums;                // of arrived gradients; null: on the lane of gtp_reduce
-  std::unique_ptr<comm::Communicator> tp;          // the program's own collectives
-  std::unique_ptr<comm::Communicator> gtp_gather;  // scheduled weights travel here ...
-  std::unique_ptr<comm::Communicator> gtp_reduce;  // ... gradients here: neither waits for the other
-  std::unique_ptr<comm::Communicator> gtp_demand;  // weights that no schedule foresaw
-  std::unique_ptr<comm::Communicator> gtp_rows;    // rows of tables that the program reads by index
-  std::unique_ptr<comm::Communicator> tp_gather;   // the second hop of weights whose compute parts overlap
-  std::unique_ptr<comm::Communicator> tp_reduce;   // the first hop of gradients that tp ranks hold in parts
-  std::unique_ptr<comm::Communicator> dp;
-  std::unique_ptr<comm::Communicator> data;  // gtp x dp: all ranks that read different samples
-  std::unique_ptr<comm::Communicator> norm;  // all ranks: the gradient's norm; graphs are launched on its lane
-  std::unique_ptr<comm::Communicator> world;
-  std::unique_ptr<comm::Communicator> casts;  // all ranks: amaxes of whole weights; null where no format asks for them
+  mesh::Mesh mesh;
+  std::vector<Domain> domains;                // by number; the first is that of activations and samples
+  int rank = 0;                               // in the world
+  base::Device device;                        // where weights and gradients lie
+  std::unique_ptr<base::Lane> compute;        // the program itself
+  std::unique_ptr<base::Lane> sums;           // of arrived gradients; null: on the lane of Via::reduce
+  std::unique_ptr<comm::RoleGroups> roles;    // owns the communicators here and those of groups()
+  comm::Communicator* program = nullptr;      // the program's own collectives: the compute ranks of the first domain
+  std::string program_name;                   // of it, in events
+  comm::Communicator* losses = nullptr;       // all ranks that read different samples, and of one compute part
+  comm::Communicator* norm = nullptr;         // all ranks: the gradient's norm; graphs are launched on its lane
+  comm::Communicator* world = nullptr;        // all ranks
+  std::vector<int> class_of;                  // by rank (domain.h)
+  comm::Communicator* alike = nullptr;        // the ranks of this one's class, which compare what they do
+  comm::Communicator* casts = nullptr;        // all ranks: amaxes of whole weights; null where no format asks for them
   std::unique_ptr<meet::Board> board;         // what each rank last did, for whoever waits too long
   std::shared_ptr<base::VirtualClock> clock;  // null where time is real
 
-  // All of them, in the order of their making.
-  std::vector<comm::Communicator*> groups() const;
+  // Of this rank in a domain. Without what the run's options say of cuts: zero, node.
+  const Cuts& cuts(int domain = 0) const { return placed(domain).cuts; }
+  const Place& place(int domain = 0) const { return placed(domain).place; }
 
-  // Those of scheduled gathers, over gtp and over tp.
-  std::array<base::Lane*, 2> gather_lanes() const { return {&gtp_gather->lane(), &tp_gather->lane()}; }
-  // Those that work for the next step before a graph of this one has ended: the same, and that of rows.
-  std::array<base::Lane*, 3> lanes_ahead() const {
-    return {&gtp_gather->lane(), &tp_gather->lane(), &gtp_rows->lane()};
-  }
+  // Makes the communicators that a parameter's ways need, if they are not there. Collective over the world: every rank
+  // does it with the same parameters in the same order, before the first of their ways is made ready. cuts: those of
+  // the parameter. Errors: a domain that is not there.
+  void provide(const ShardedParameter& parameter, const Cuts& cuts);
+  // Errors: no parameter of the domain needed it.
+  comm::Communicator& of(int domain, Via via) const { return *at(domain, via); }
+  bool has(int domain, Via via) const { return placed(domain).made[static_cast<std::size_t>(via)] != nullptr; }
+  bool has_classes() const { return alike != world; }
+  // Those of all domains that have been made, in the order of domains.
+  std::vector<comm::Communicator*> made(Via via) const;
+
+  // All of them, in the order of their making.
+  std::vector<comm::Communicator*> groups() const { return roles->all(); }
+
+  // Those that work for the next step before a graph of this one has ended: of scheduled gathers and of rows.
+  std::vector<base::Lane*> lanes_ahead() const;
   // Every lane but compute's.
   std::vector<base::Lane*> lanes() const;
   // Pending and later operations of this rank fail at once.
@@ -53,17 +67,21 @@ struct Parallel {
   // Whether compute is a queue that the host fills and does not wait for.
   bool is_asynchronous() const { return compute->stream() != nullptr; }
 
-  int tp_rank() const { return mesh.coordinate(rank, "tp"); }
-  int gtp_rank() const { return mesh.coordinate(rank, "gtp"); }
-  int dp_rank() const { return mesh.coordinate(rank, "dp"); }
-  int tp_size() const { return mesh.size("tp"); }
-  int gtp_size() const { return mesh.size("gtp"); }
-  int dp_size() const { return mesh.size("dp"); }
+  // One domain as this rank sees it.
+  struct Placed {
+    Cuts cuts;
+    Place place;
+    std::array<comm::Communicator*, 7> made{};  // by Via
+  };
+  std::vector<Placed> all_placed;
+
+ private:
+  const Placed& placed(int domain) const;
+  comm::Communicator* at(int domain, Via via) const;
 };
 
-// Collective over the world, which outlives the result: every rank makes every group in the same order; `casts` only if
-// it is asked for. Errors
-// (InputError): tp * gtp * dp is not the world's size.
-Parallel make_parallel(comm::World& world, int tp, int gtp, int dp, bool with_casts = false);
+// Collective over the world, which outlives the result; `casts` only if it is asked for. Every rank has the same mesh
+// and domains. Errors (InputError): a mesh of another number of ranks than the run; those of cuts_of.
+Parallel make_parallel(comm::World& world, mesh::Mesh mesh, std::vector<Domain> domains, bool with_casts = false);
 
 }  // namespace tessera::shard

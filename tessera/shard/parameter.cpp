@@ -45,20 +45,21 @@ std::int64_t rows_together(const ParameterSpec& spec) {
   return rows;
 }
 
-RankParts parts_of(const layout::Layout& compute, const ParameterLayouts& layouts, const Place& place) {
-  const auto tp = static_cast<std::size_t>(place.tp_rank);
-  const auto stored = tp + compute.ranks.size() * static_cast<std::size_t>(place.gtp_rank);
-  RankParts parts{.local_compute = compute.ranks[tp],
-                  .local_home = layouts.home.ranks[tp],
-                  .local_storage = layouts.storage.ranks[stored]};
+RankParts parts_of(ParameterLayouts layouts, const Cuts& cuts, const Place& place) {
+  const auto compute = static_cast<std::size_t>(place.compute);
+  RankParts parts{.layouts = std::move(layouts)};
+  const ParameterLayouts& own = parts.layouts;
+  parts.storage = own.stored(place.compute, cuts.parts);
+  for (const int count : cuts.parts_by_replica) parts.storage_by_replica.push_back(own.stored(place.compute, count));
+  parts.local_compute = own.compute.ranks[compute];
+  parts.local_home = own.home.ranks[compute];
+  parts.local_storage = parts.storage.ranks[static_cast<std::size_t>(place.part)];
   parts.local_state = parts.local_storage;
-  if (layouts.state.size() <= layouts.storage.size()) return parts;
-  const auto replica = static_cast<std::size_t>(layouts.storage.size());
-  for (std::size_t at = stored; at < layouts.state.ranks.size(); at += replica)
-    parts.states.push_back(layouts.state.ranks[at]);
-  const auto own = static_cast<std::size_t>(place.dp_rank);
-  for (std::size_t before = 0; before < own; ++before) parts.state_offset += parts.states[before].size;
-  parts.local_state = parts.states[own];
+  if (!own.is_cut || !cuts.splits_state()) return parts;
+  parts.states = own.updated(parts.local_storage, cuts.replicas);
+  const auto replica = static_cast<std::size_t>(place.replica);
+  for (std::size_t before = 0; before < replica; ++before) parts.state_offset += parts.states[before].size;
+  parts.local_state = parts.states[replica];
   return parts;
 }
 
@@ -67,9 +68,8 @@ std::vector<Plane> make_planes(const ParameterSpec& spec, const ParameterTypes& 
   std::vector<Plane> planes;
   for (PlaneSpec& plane_spec : planes_of(spec, types)) {
     Plane plane;
-    plane.layouts = plane_layouts(spec, plane_spec, layouts, cuts);
+    static_cast<RankParts&>(plane) = parts_of(plane_layouts(spec, plane_spec, layouts), cuts, place);
     plane.spec = std::move(plane_spec);
-    static_cast<RankParts&>(plane) = parts_of(plane.layouts.compute, plane.layouts, place);
     plane.data = base::Buffer(static_cast<std::size_t>(plane.bytes(plane.local_storage.size)), place.device);
     plane.data.fill_zero();
     planes.push_back(std::move(plane));
@@ -105,49 +105,45 @@ std::vector<PlaneSpec> planes_of(const ParameterSpec& spec, const ParameterTypes
   return spec.planes;
 }
 
-PlaneLayouts plane_layouts(const ParameterSpec& spec, const PlaneSpec& plane, const ParameterLayouts& layouts,
-                           const Cuts& cuts) {
-  if (plane.tile.is_element()) return {layouts, spec.compute};
-  PlaneLayouts grid;
+layout::Layout ParameterLayouts::stored(int compute_rank, int parts) const {
+  const layout::Layout part = layout::select(home, {compute_rank});
+  return is_cut ? layout::cut_local_rows(part, parts, together) : layout::repeat(part, parts);
+}
+
+std::vector<layout::LocalLayout> ParameterLayouts::updated(const layout::LocalLayout& local, int replicas) const {
+  return layout::cut_local_rows({.shape = home.shape, .ranks = {local}}, replicas, together).ranks;
+}
+
+ParameterLayouts plane_layouts(const ParameterSpec& spec, const PlaneSpec& plane, const ParameterLayouts& layouts) {
+  if (plane.tile.is_element()) return layouts;
+  ParameterLayouts grid{.is_cut = layouts.is_cut, .together = layouts.together / plane.tile.rows};
   grid.compute = grid.home = layout::tile_grid(layouts.home, plane.tile);
-  if (layouts.home != spec.compute) {
-    std::optional<layout::Layout> overlapping = layout::overlapping_tile_grid(spec.compute, layouts.home, plane.tile);
-    TESSERA_CHECK(overlapping,
-                  "parameter '{}': tp ranks' parts overlap and begin or end inside a tile of {} x {} of plane '{}'",
-                  spec.name, plane.tile.rows, plane.tile.cols, plane.name);
-    grid.compute = std::move(*overlapping);
-  }
-  if (!spec.sharded) {
-    grid.storage = grid.state = layout::repeat(grid.home, cuts.gtp);
-    return grid;
-  }
-  const std::int64_t together = rows_together(spec) / plane.tile.rows;
-  grid.storage = layout::cut_local_rows(grid.home, cuts.gtp, together);
-  grid.state = cuts.splits_state() ? layout::cut_local_rows(grid.storage, cuts.dp, together) : grid.storage;
+  if (layouts.home == layouts.compute) return grid;
+  std::optional<layout::Layout> overlapping = layout::overlapping_tile_grid(layouts.compute, layouts.home, plane.tile);
+  TESSERA_CHECK(overlapping,
+                "parameter '{}': compute ranks' parts overlap and begin or end inside a tile of {} x {} of plane '{}'",
+                spec.name, plane.tile.rows, plane.tile.cols, plane.name);
+  grid.compute = std::move(*overlapping);
   return grid;
 }
 
-ParameterLayouts layouts_of(const ParameterSpec& spec, const Cuts& cuts) {
+ParameterLayouts layouts_of(const ParameterSpec& spec) {
   const layout::Layout& compute = spec.compute;
   const layout::Shape shape = layout::matrix_shape(spec.dims);
   TESSERA_CHECK(compute.shape == shape, "parameter '{}': layout of {} x {} for a logical shape of {} x {}", spec.name,
                 compute.shape.rows, compute.shape.cols, shape.rows, shape.cols);
   layout::validate(compute, layout::Cover::all);
   check_planes(spec);
-  if (!spec.sharded) {
-    const layout::Layout whole = layout::repeat(compute, cuts.gtp);
-    return {compute, whole, whole};
-  }
-  ParameterLayouts layouts{.home = layout::unique_home(compute)};
-  const std::int64_t together = rows_together(spec);
-  layouts.storage = layout::cut_local_rows(layouts.home, cuts.gtp, together);
-  layouts.state = cuts.splits_state() ? layout::cut_local_rows(layouts.storage, cuts.dp, together) : layouts.storage;
-  layout::validate(layouts.state, layout::Cover::exact);
+  ParameterLayouts layouts{.compute = compute, .home = compute, .is_cut = spec.sharded};
+  if (!spec.sharded) return layouts;
+  layouts.home = layout::unique_home(compute);
+  layouts.together = rows_together(spec);
+  layout::validate(layouts.home, layout::Cover::exact);
   return layouts;
 }
 
-std::int64_t ShardedParameter::columns_of_sum(int dp) const {
-  if (!spec.trainable || !spec.sharded || by_rows || dp > 1 || local_storage.pieces.empty()) return 0;
+std::int64_t ShardedParameter::columns_of_sum(int replicas) const {
+  if (!spec.trainable || !spec.sharded || by_rows || replicas > 1 || local_storage.pieces.empty()) return 0;
   const std::int64_t columns = local_storage.pieces.front().box.cols;
   std::int64_t end = 0;
   for (const layout::Piece& piece : local_storage.pieces) {
@@ -159,14 +155,19 @@ std::int64_t ShardedParameter::columns_of_sum(int dp) const {
 
 ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types, const Cuts& cuts, const Place& place) {
   const layout::Layout& compute = spec.compute;
-  TESSERA_CHECK(place.tp_rank >= 0 && place.tp_rank < compute.size(), "parameter '{}': tp rank {} of a layout over {}",
-                spec.name, place.tp_rank, compute.size());
+  TESSERA_CHECK(place.compute >= 0 && place.compute < compute.size(),
+                "parameter '{}': compute rank {} of a layout over {}", spec.name, place.compute, compute.size());
+  TESSERA_CHECK(!cuts.splits_state() || cuts.parts_by_replica.empty(),
+                "parameter '{}': the optimizer's state cannot be split (ZeRO-1) over replicas that cut weights into "
+                "different numbers of parts",
+                spec.name);
   check_encoding(spec, types);
   ShardedParameter parameter;
   parameter.types = types;
-  ParameterLayouts layouts = layouts_of(spec, cuts);
+  parameter.place = place;
+  const ParameterLayouts layouts = layouts_of(spec);
   parameter.by_rows = exchanges_rows(spec, layouts, types, cuts);
-  static_cast<RankParts&>(parameter) = parts_of(compute, layouts, place);
+  static_cast<RankParts&>(parameter) = parts_of(layouts, cuts, place);
   check_dense(parameter.local_compute, spec.name);
   parameter.planes = make_planes(spec, types, layouts, cuts, place);
 
@@ -184,9 +185,6 @@ ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types,
   if (spec.trainable)
     parameter.main_grad = base::Buffer(static_cast<std::size_t>(types.accumulator_bytes(elements)), place.device);
   parameter.main_grad.fill_zero();
-  parameter.home = std::move(layouts.home);
-  parameter.storage = std::move(layouts.storage);
-  parameter.state = std::move(layouts.state);
   if (parameter.by_rows && spec.trainable)
     parameter.row_states = base::Buffer(static_cast<std::size_t>(elements / compute.shape.cols), place.device);
   parameter.row_states.fill_zero();
@@ -194,11 +192,13 @@ ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types,
   return parameter;
 }
 
-layout::LocalLayout counted_part(const ShardedParameter& parameter, int rank) {
-  const std::vector<layout::LocalLayout>& parts = parameter.state.ranks;
-  const auto own = static_cast<std::size_t>(rank);
-  if (own >= parts.size() || std::ranges::find(parts, parts[own]) != parts.begin() + rank) return {};
-  return parts[own];
+layout::LocalLayout counted_part(const ShardedParameter& parameter) {
+  const Place& place = parameter.place;
+  const std::vector<layout::LocalLayout>& used = parameter.layouts.compute.ranks;
+  const auto first_of_part = std::ranges::find(used, parameter.local_compute) - used.begin();
+  const bool is_first = place.copy == 0 && (place.replica == 0 || parameter.splits_state()) &&
+                        (parameter.layouts.is_cut || (place.part == 0 && first_of_part == place.compute));
+  return is_first ? parameter.local_state : layout::LocalLayout{};
 }
 
 }  // namespace tessera::shard

@@ -1,13 +1,12 @@
 // A sharded parameter: data only. Its name, logical shape, layouts, and this rank's buffers.
 //
-// Four layouts say everything (docs/layouts.md):
-//   compute  over the tp ranks: the part each needs while an operation runs; parts may overlap
-//   home     over the tp ranks: the same with every element on one tp rank only (whole on each for replicated
-//            parameters)
-//   storage  over tp x gtp ranks (rank tp + T * gtp): home cut by rows over gtp; what lasts between uses
-//   state    over tp x gtp x dp ranks (rank tp + T * (gtp + G * dp)) storage cut by rows over dp (ZeRO-1): what a rank
-//            updates, and keeps the optimizer's state of; or, over tp x gtp ranks, storage itself: every replica does
-//            the whole work
+// Four layouts say everything (docs/layouts.md), over the ranks of the parameter's domain (domain.h):
+//   compute  over the compute ranks: the part each needs while an operation runs; parts may overlap
+//   home     over the same: every element on one of them only (whole on each for replicated parameters)
+//   storage  over the ranks that store one compute rank's part: its home part cut by rows; what lasts between uses
+//   state    over the replicas of one such rank: what it stores cut by rows (ZeRO-1): what a rank updates, and keeps
+//   the
+//            optimizer's state of; or storage itself: every replica does the whole work
 // These layouts count the elements of the weight. Each plane (plane.h) has four layouts of its own, which count tiles.
 #pragma once
 #include <cstdint>
@@ -20,13 +19,14 @@
 #include "tessera/layout/layout.h"
 #include "tessera/quant/dtype.h"
 #include "tessera/quant/format.h"
+#include "tessera/shard/domain.h"
 #include "tessera/shard/lookup.h"
 #include "tessera/shard/plane.h"
 
 namespace tessera::shard {
 
 // The types a parameter's buffers have. accumulator: of main_grad, master and moments; wire: of the gradient
-// parts that travel between gtp ranks.
+// parts that travel between the ranks that add them.
 struct ParameterTypes {
   quant::DType model = quant::DType::fp32;
   quant::DType accumulator = quant::DType::fp32;
@@ -45,10 +45,11 @@ struct BackwardFormat {
 struct ParameterSpec {
   std::string name;
   std::vector<std::int64_t> dims;  // logical
-  layout::Layout compute;          // over the tp ranks
-  // Cut over gtp (matrices), or kept whole on every rank (norms).
+  layout::Layout compute;          // over the compute ranks of its domain
+  // Cut over the ranks that store it (matrices), or kept whole on every rank (norms).
   bool sharded = true;
-  // Replicated over tp while each tp rank computes only a part of its gradient (sequence parallelism): parts are added.
+  // Replicated over the compute ranks while each computes only a part of its gradient (sequence parallelism): parts are
+  // added.
   bool partial_gradient = false;
   bool trainable = true;
   // One product a microbatch makes all of its gradient: nothing is added to it before it is rounded to the wire type,
@@ -70,6 +71,7 @@ struct ParameterSpec {
   bool looked_up = false;  // its rows are read by index too, in bf16
   // Backward passes read a copy in another number format, a parameter of its own (backward_copy).
   std::optional<BackwardFormat> backward;
+  int domain = 0;                  // what it is cut over: of Parallel::domains
   bool is_copy = false;            // it is such a copy, which is written by the cast of its weight's master
   std::int64_t rows_together = 1;  // storage is cut after a multiple of so many rows; tiles may ask for more
 };
@@ -85,15 +87,20 @@ inline const ParameterTypes& types_of(const ParameterSpec& spec, const Parameter
 // Returns the planes of a parameter: its own, those of its encoding, or else one of the model's type.
 std::vector<PlaneSpec> planes_of(const ParameterSpec& spec, const ParameterTypes& types);
 
-// Of a gradient as it is produced. sums_tp: tp ranks hold parts that are added first.
-inline quant::DType staging_type(const ParameterSpec& spec, const ParameterTypes& types, bool sums_tp) {
-  return spec.produced_once && !sums_tp ? types.wire : types.accumulator;
+// Whether compute ranks hold parts of one gradient, which are added before it travels further. overlaps: home is not
+// the compute layout.
+inline bool sums_compute(const ParameterSpec& spec, bool overlaps) {
+  return spec.trainable && (overlaps || (spec.partial_gradient && spec.compute.size() > 1));
+}
+// Of a gradient as it is produced. sums_compute: as above.
+inline quant::DType staging_type(const ParameterSpec& spec, const ParameterTypes& types, bool sums_compute) {
+  return spec.produced_once && !sums_compute ? types.wire : types.accumulator;
 }
 
 struct ShardedParameter : RankParts {
   ParameterSpec spec;
   ParameterTypes types;
-  layout::Layout home, storage, state;
+  Place place;
   std::vector<Plane> planes;  // what travels; the first has the weight's own values
   base::Buffer master;        // local_state.size of the accumulator type; empty when it is the weight itself
   base::Buffer tensor_scale;  // the fp32 number of an encoding that belongs to the whole matrix; else empty
@@ -114,7 +121,7 @@ struct ShardedParameter : RankParts {
   bool splits_state() const { return !states.empty(); }  // each replica updates its part, and all gather
   // The columns of this rank's rows where they lie one behind the other in local_storage, whole on one replica and
   // added up by one sum: then its last sum in a step can give their squares. Else 0.
-  std::int64_t columns_of_sum(int dp) const;
+  std::int64_t columns_of_sum(int replicas) const;
   // A copy has none: its weight's master is cast into it.
   bool has_master() const {
     return !spec.is_copy && (planes.size() > 1 || planes.front().spec.type != types.accumulator);
@@ -127,34 +134,20 @@ struct ShardedParameter : RankParts {
   std::byte* state_master() { return has_master() ? master.data() : state_weight(); }
 };
 
-// Into how many parts a tp rank's part of a parameter is cut.
-struct Cuts {
-  int gtp = 1, dp = 1;
-  bool zero = false;  // the optimizer's state over dp
-  int node = 1;       // consecutive gtp ranks whose gradients are added first (reduction_tree.h)
-  // Whether a replica's ranks hold the optimizer's state only in part.
-  bool splits_state() const { return zero && dp > 1; }
-};
-
 // Errors: a layout of another shape than dims, or one that leaves an element out; too many planes, a tile below 1 x 1,
 // a first plane by tile. Errors of an encoding: check_encoding (encoded.h).
-ParameterLayouts layouts_of(const ParameterSpec& spec, const Cuts& cuts);
-// Returns the layouts of a plane. A tp rank's part has the grid of tiles; storage and state are cut between tiles.
-// Errors: a plane by tile of a parameter whose parts overlap between tp ranks.
-PlaneLayouts plane_layouts(const ParameterSpec& spec, const PlaneSpec& plane, const ParameterLayouts& layouts,
-                           const Cuts& cuts);
+ParameterLayouts layouts_of(const ParameterSpec& spec);
+// Returns the layouts of a plane. A compute rank's part has the grid of tiles; storage and state are cut between tiles.
+// Errors: a plane by tile of a parameter whose parts overlap between compute ranks.
+ParameterLayouts plane_layouts(const ParameterSpec& spec, const PlaneSpec& plane, const ParameterLayouts& layouts);
 
-// Builds layouts and buffers (zero) for the rank at (tp_rank, gtp_rank, dp_rank). Errors: a compute layout whose size
-// is not the tp degree, whose local parts are no dense matrices, or that leaves an element out.
-struct Place {
-  int tp_rank = 0, gtp_rank = 0, dp_rank = 0;
-  base::Device device = {};
-};
+// Builds layouts and buffers (zero) for the rank at `place`. Errors: a compute layout whose size is not the number of
+// compute ranks, whose local parts are no dense matrices, or that leaves an element out; a state split over replicas
+// that cut their parts differently.
 ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types, const Cuts& cuts, const Place& place);
 
 // The rows of a rank's state that it stands for where every element of the run counts once: in a sum over all ranks, in
-// a checkpoint. Of the ranks that keep the same part, the lowest has it and the others have nothing. `rank`: in the
-// world, whose further replicas keep what the ranks of `state` do.
-layout::LocalLayout counted_part(const ShardedParameter& parameter, int rank);
+// a checkpoint. Of the ranks that keep the same part one has it and the others have nothing.
+layout::LocalLayout counted_part(const ShardedParameter& parameter);
 
 }  // namespace tessera::shard

@@ -26,18 +26,24 @@ struct PlaneSpec {
   std::int64_t bytes(std::int64_t elements) const { return bytes_of(elements, type); }
 };
 
-// What follows from a compute layout; parameter.h explains the kinds.
+// How a parameter, or one of its planes, lies over ranks; parameter.h explains the kinds.
 struct ParameterLayouts {
-  layout::Layout home, storage, state;
-};
+  layout::Layout compute, home;  // over the compute ranks
+  bool is_cut = true;            // false: every rank stores the whole
+  std::int64_t together = 1;     // storage is cut after a multiple of so many rows
 
-// The four layouts of one plane.
-struct PlaneLayouts : ParameterLayouts {
-  layout::Layout compute;
+  // The storage layout of one compute rank's part, over `parts` ranks.
+  layout::Layout stored(int compute_rank, int parts) const;
+  // What each of `replicas` ranks that store the same updates of it (ZeRO-1).
+  std::vector<layout::LocalLayout> updated(const layout::LocalLayout& local, int replicas) const;
 };
 
 // One rank's parts of a parameter or of a plane.
 struct RankParts {
+  ParameterLayouts layouts;
+  layout::Layout storage;  // over the ranks that store this rank's compute part
+  // The same of each replica, where they cut it differently; else empty.
+  std::vector<layout::Layout> storage_by_replica;
   layout::LocalLayout local_compute, local_home, local_storage, local_state;
   std::vector<layout::LocalLayout>
       states;                     // each replica's part of what is stored here; empty where the state is not split
@@ -47,7 +53,6 @@ struct RankParts {
 // A plane as one rank stores it.
 struct Plane : RankParts {
   PlaneSpec spec;
-  PlaneLayouts layouts;
   base::Buffer data;  // local_storage.size elements: what travels
 
   std::int64_t bytes(std::int64_t elements) const { return spec.bytes(elements); }

@@ -12,11 +12,10 @@ std::size_t size_in_bytes(std::int64_t elements, quant::DType type) {
 
 }  // namespace
 
-Reducer::Reducer(const ShardedParameter& parameter, const Parallel& parallel, int node)
+Reducer::Reducer(const ShardedParameter& parameter, const Parallel& parallel, const Cuts& cuts)
     : types_(parameter.types),
       staging_type_(parameter.types.accumulator),
-      tree_(tree_of(parameter.storage, {.gtp = parallel.gtp_size(), .node = node},
-                    {parallel.tp_rank(), parallel.gtp_rank()})) {
+      tree_(tree_of(parameter.storage, cuts, parameter.place)) {
   if (parameter.by_rows) {
     const RowMessages& messages = rows_.emplace(parameter, parallel).messages();
     home_elements_ = messages.rows * messages.columns;
@@ -26,35 +25,36 @@ Reducer::Reducer(const ShardedParameter& parameter, const Parallel& parallel, in
     return;
   }
   home_elements_ = parameter.local_home.size;
-  const bool overlaps = parameter.home != parameter.spec.compute;
-  if (overlaps || (parameter.spec.partial_gradient && parallel.tp_size() > 1)) {
+  if (sums_compute(parameter.spec, parameter.layouts.home != parameter.spec.compute)) {
     layout::Layout parts = parameter.spec.compute;
     parts.state = layout::State::partial;
-    over_tp_.emplace(parts, parameter.home, parallel.tp_rank());
+    over_compute_.emplace(parts, parameter.layouts.home, parameter.place.compute);
     summed_bytes_ = base::align_up(size_in_bytes(home_elements_, types_.accumulator));
-    tp_bytes_ = static_cast<std::int64_t>(size_in_bytes(over_tp_->elements_received(), types_.accumulator));
+    compute_bytes_ = static_cast<std::int64_t>(size_in_bytes(over_compute_->elements_received(), types_.accumulator));
   }
-  staging_type_ = shard::staging_type(parameter.spec, types_, over_tp_.has_value());
+  staging_type_ = shard::staging_type(parameter.spec, types_, over_compute_.has_value());
   gradient_bytes_ = base::align_up(size_in_bytes(parameter.local_compute.size, staging_type_));
   if (types_.wire != staging_type_)
-    (over_tp_ ? rounded_bytes_ : staged_rounded_bytes_) = base::align_up(size_in_bytes(home_elements_, types_.wire));
+    (over_compute_ ? rounded_bytes_ : staged_rounded_bytes_) =
+        base::align_up(size_in_bytes(home_elements_, types_.wire));
   std::vector<layout::LocalLayout> owned;
-  for (int rank = parallel.tp_rank(); rank < parameter.storage.size(); rank += parallel.tp_size())
-    owned.push_back(parameter.storage.ranks[static_cast<std::size_t>(rank)]);
-  additions_.emplace(parameter.home.shape, parameter.local_home, owned, tree_, parallel.gtp_rank(), types_);
-  received_bytes_ = tp_bytes_ + additions_->received_bytes();
+  for (int copy = 0; copy < cuts.copies; ++copy)
+    owned.insert(owned.end(), parameter.storage.ranks.begin(), parameter.storage.ranks.end());
+  const int rank = parameter.place.part + parameter.storage.size() * parameter.place.copy;
+  additions_.emplace(parameter.storage.shape, parameter.local_home, owned, tree_, rank, types_);
+  received_bytes_ = compute_bytes_ + additions_->received_bytes();
 }
 
-base::Fence Reducer::sum_over_tp(const ShardedParameter& parameter, comm::Communicator& tp, std::byte* staging,
-                                 const base::Fence& written, const base::LaneMark& mark) const {
-  if (!over_tp_) return written;
-  tp.lane().wait(written);
-  mark.begin(tp.lane());
-  return mark.end(tp.lane(), over_tp_->run(tp, staging, staging + gradient_bytes_, parameter.types.accumulator));
+base::Fence Reducer::sum_over_compute(const ShardedParameter& parameter, comm::Communicator& group, std::byte* staging,
+                                      const base::Fence& written, const base::LaneMark& mark) const {
+  group.lane().wait(written);
+  mark.begin(group.lane());
+  return mark.end(group.lane(),
+                  over_compute_->run(group, staging, staging + gradient_bytes_, parameter.types.accumulator));
 }
 
 std::byte* Reducer::wire_of(const Reducing& member) const {
-  if (types_.wire == staging_type_) return member.staging + (over_tp_ ? gradient_bytes_ : 0);
+  if (types_.wire == staging_type_) return member.staging + (over_compute_ ? gradient_bytes_ : 0);
   return rounds_on_compute() ? member.staging + gradient_bytes_ : member.scratch;
 }
 
@@ -63,7 +63,7 @@ std::byte* Reducer::exchanged(const Reducing& member) const {
 }
 
 void Reducer::round(const quant::Kernels& kernels, const Reducing& member) const {
-  const std::byte* exact = member.staging + (over_tp_ ? gradient_bytes_ : 0);
+  const std::byte* exact = member.staging + (over_compute_ ? gradient_bytes_ : 0);
   kernels.cast(exact, types_.accumulator, wire_of(member), types_.wire, home_elements_);
 }
 
@@ -82,16 +82,16 @@ void Reducer::add_to_main_grad(const quant::Kernels& kernels, const Reducing& me
                   accumulate ? comm::Start::target : comm::Start::nothing, squares);
 }
 
-void Reducer::exchange(const std::vector<Sum>& sums, comm::Communicator& gtp) {
+void Reducer::exchange(const std::vector<Sum>& sums, comm::Communicator& group) {
   const ReductionTree& tree = sums.front().member.reducer->tree_;
   const bool has_nodes = tree.members_of(0) > 1;
   GradientAdditions::Messages within, between;
   for (const auto& [member, wire, accumulate, squares] : sums)
     if (const auto& additions = member.reducer->additions_; additions && has_nodes)
-      additions->add_within(gtp, wire, member.reducer->exchanged(member), within);
+      additions->add_within(group, wire, member.reducer->exchanged(member), within);
   if (has_nodes) {
-    gtp.exchange(std::move(within.sends), std::move(within.receives));
-    gtp.lane().run([sums, &kernels = gtp.kernels()] {
+    group.exchange(std::move(within.sends), std::move(within.receives));
+    group.lane().run([sums, &kernels = group.kernels()] {
       for (const auto& [member, wire, accumulate, squares] : sums)
         if (const auto& additions = member.reducer->additions_)
           additions->sum_within(kernels, wire, member.reducer->exchanged(member));
@@ -102,27 +102,30 @@ void Reducer::exchange(const std::vector<Sum>& sums, comm::Communicator& gtp) {
     if (reducer.rows_)
       reducer.rows_->add_messages(member.staging, wire, member.scratch, between.sends, between.receives);
     else
-      reducer.additions_->add_between(gtp, wire, reducer.exchanged(member), between);
+      reducer.additions_->add_between(group, wire, reducer.exchanged(member), between);
   }
-  if (tree.nodes() > 1 || !between.sends.empty()) gtp.exchange(std::move(between.sends), std::move(between.receives));
+  if (tree.nodes() > 1 || !between.sends.empty()) group.exchange(std::move(between.sends), std::move(between.receives));
 }
 
 base::Fence reduce(std::span<Reducing> members, Parallel& parallel, bool is_last, const Recording& recording,
                    std::span<std::byte> poisoned) {
-  comm::Communicator& gtp = *parallel.gtp_reduce;
-  base::Lane& lane = gtp.lane();
-  const quant::Kernels& kernels = gtp.kernels();
-  std::int64_t bytes = 0, tp_bytes = 0;
+  const int domain = members.front().parameter->spec.domain;
+  comm::Communicator& group = parallel.of(domain, Via::reduce);
+  base::Lane& lane = group.lane();
+  const quant::Kernels& kernels = group.kernels();
+  std::int64_t bytes = 0, compute_bytes = 0;
   for (const Reducing& member : members) {
-    tp_bytes += member.reducer->tp_bytes_;
-    bytes += member.reducer->received_bytes_ - member.reducer->tp_bytes_;
+    compute_bytes += member.reducer->compute_bytes_;
+    bytes += member.reducer->received_bytes_ - member.reducer->compute_bytes_;
   }
   const base::Fence written = Reducer::round_on_compute(members, parallel);
-  const base::LaneMark tp_mark = recording.mark(schedule::Activity::reduce_tp, tp_bytes);
+  const base::LaneMark compute_mark = recording.mark(schedule::Activity::reduce_compute, compute_bytes);
   const base::LaneMark mark = recording.mark(schedule::Activity::reduce, bytes);
   lane.wait(written);
   for (const Reducing& member : members)
-    lane.wait(member.reducer->sum_over_tp(*member.parameter, *parallel.tp_reduce, member.staging, written, tp_mark));
+    if (member.reducer->over_compute_)
+      lane.wait(member.reducer->sum_over_compute(*member.parameter, parallel.of(domain, Via::reduce_compute),
+                                                 member.staging, written, compute_mark));
   mark.begin(lane);
   std::vector<Reducer::Sum> sums;
   for (const Reducing& member : members) {
@@ -134,7 +137,7 @@ base::Fence reduce(std::span<Reducing> members, Parallel& parallel, bool is_last
     sums.push_back({member, wire, std::exchange(member.parameter->main_grad_written, true), squares});
     member.parameter->row_squares_written = squares != nullptr;
   }
-  Reducer::exchange(sums, gtp);
+  Reducer::exchange(sums, group);
   const auto has_rows = [](const Reducing& m) { return m.reducer->rows_.has_value(); };  // added on the exchange's lane
   const bool apart = parallel.sums && std::ranges::none_of(members, has_rows);
   base::Lane& last = apart ? *parallel.sums : lane;

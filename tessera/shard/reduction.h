@@ -1,8 +1,8 @@
 // The way of a gradient from its staging (compute layout, accumulator type) to main_grad (storage layout).
 //
-// For each microbatch and parameter, as docs/numerics.md says: parts on several tp ranks are added in tp-rank order in
-// the accumulator type; the result is rounded once to the wire type; it travels to its owners over gtp; an owner adds
-// the gtp ranks' parts in the order of reduction_tree.h to main_grad, which the first block of a step writes. Of a
+// For each microbatch and parameter, as docs/numerics.md says: parts on several compute ranks are added in rank order
+// in the accumulator type; the result is rounded once to the wire type; it travels to the ranks that store it; an owner
+// adds the ranks' parts in the order of reduction_tree.h to main_grad, which the first block of a step writes. Of a
 // table that exchanges rows (rows.h), the rows read travel, to every rank, and give the same sums.
 #pragma once
 #include <cstdint>
@@ -34,14 +34,14 @@ struct Reducing {
 // Made ready once a parameter; lives until its reductions are done.
 class Reducer {
  public:
-  // node: gtp ranks that add their parts first; 1: sequential.
-  Reducer(const ShardedParameter& parameter, const Parallel& parallel, int node);
+  // cuts: those of the parameter.
+  Reducer(const ShardedParameter& parameter, const Parallel& parallel, const Cuts& cuts);
 
-  // The gradient at the beginning of its buffer, behind it its sum over tp where there is one, or else what it is
-  // rounded to where that is another type.
+  // The gradient at the beginning of its buffer, behind it its sum over compute ranks where there is one, or else what
+  // it is rounded to where that is another type.
   std::size_t staging_bytes() const { return gradient_bytes_ + summed_bytes_ + staged_rounded_bytes_; }
-  // What the exchange needs besides, until its sum is taken: the rounded sum over tp, what the others send, the node's
-  // sums.
+  // What the exchange needs besides, until its sum is taken: the rounded sum over compute ranks, what the others send,
+  // the node's sums.
   std::size_t scratch_bytes() const { return rounded_bytes_ + (additions_ ? additions_->scratch_bytes() : 0); }
   std::int64_t received_bytes() const { return received_bytes_; }  // from other ranks, a reduction
   quant::DType staging_type() const { return staging_type_; }
@@ -59,9 +59,9 @@ class Reducer {
     double* squares = nullptr;
   };
   // Brings to each rank what its sums need.
-  static void exchange(const std::vector<Sum>& sums, comm::Communicator& gtp);
-  base::Fence sum_over_tp(const ShardedParameter& parameter, comm::Communicator& tp, std::byte* staging,
-                          const base::Fence& written, const base::LaneMark& mark) const;
+  static void exchange(const std::vector<Sum>& sums, comm::Communicator& group);
+  base::Fence sum_over_compute(const ShardedParameter& parameter, comm::Communicator& group, std::byte* staging,
+                               const base::Fence& written, const base::LaneMark& mark) const;
   // Where the gradient is that travels, of the wire type once round() has run.
   std::byte* wire_of(const Reducing& member) const;
   // The memory of its additions.
@@ -76,19 +76,21 @@ class Reducer {
 
   ParameterTypes types_;
   quant::DType staging_type_;
-  std::optional<comm::Redistribution> over_tp_;
+  std::optional<comm::Redistribution> over_compute_;
   std::optional<RowReducer> rows_;
   ReductionTree tree_;
-  std::optional<GradientAdditions> additions_;                          // none of a table that exchanges rows
-  std::int64_t home_elements_ = 0, received_bytes_ = 0, tp_bytes_ = 0;  // that are rounded; tp_bytes_: over tp
+  std::optional<GradientAdditions> additions_;  // none of a table that exchanges rows
+  std::int64_t home_elements_ = 0, received_bytes_ = 0,
+               compute_bytes_ = 0;  // that are rounded; compute_bytes_: over compute ranks
   std::size_t gradient_bytes_ = 0, summed_bytes_ = 0, staged_rounded_bytes_ = 0;  // aligned, as the next
   std::size_t rounded_bytes_ = 0;  // at the beginning of the scratch, before what the additions need
 };
 
 // Enqueues the reduction of several gradients as one exchange, after what compute has been given (it writes every
-// staging). Collective over the tp_reduce and gtp_reduce groups. main_grad holds the sum when the fence is done;
-// `poisoned` is overwritten with NaN just before. is_last: nothing is added to these parts of main_grad any more in
-// this step, so row_squares can be written. One thread: marks main_grad, and row_squares, as written.
+// staging). All of one
+// domain. Collective over its groups Via::reduce_compute and Via::reduce. main_grad holds the sum when the fence is
+// done; `poisoned` is overwritten with NaN just before. is_last: nothing is added to these parts of main_grad any more
+// in this step, so row_squares can be written. One thread: marks main_grad, and row_squares, as written.
 base::Fence reduce(std::span<Reducing> members, Parallel& parallel, bool is_last, const Recording& recording = {},
                    std::span<std::byte> poisoned = {});
 

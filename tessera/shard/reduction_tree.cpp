@@ -10,7 +10,7 @@ namespace tessera::shard {
 ReductionTree::ReductionTree(std::vector<std::int64_t> owned, int node, int rank)
     : owned_(std::move(owned)), node_(node), rank_(rank) {
   TESSERA_CHECK(node >= 1, "a node of {} ranks", node);
-  TESSERA_CHECK(rank >= 0 && rank < size(), "gtp rank {} of {}", rank, size());
+  TESSERA_CHECK(rank >= 0 && rank < size(), "rank {} of {} that add a gradient", rank, size());
   for (int owner = 0; owner < size(); ++owner)
     if (relay(owner, node_of(rank)) == rank) relayed_.push_back(owner);
 }
@@ -36,11 +36,10 @@ ReductionTree::Bytes ReductionTree::bytes(quant::DType wire, quant::DType accumu
 }
 
 ReductionTree tree_of(const layout::Layout& storage, const Cuts& cuts, const Place& place) {
-  const int tp = storage.size() / cuts.gtp;
   std::vector<std::int64_t> owned;
-  for (int rank = place.tp_rank; rank < storage.size(); rank += tp)
-    owned.push_back(storage.ranks[static_cast<std::size_t>(rank)].size);
-  return {std::move(owned), cuts.node, place.gtp_rank};
+  for (int copy = 0; copy < cuts.copies; ++copy)
+    for (const layout::LocalLayout& local : storage.ranks) owned.push_back(local.size);
+  return {std::move(owned), cuts.node, place.part + storage.size() * place.copy};
 }
 
 }  // namespace tessera::shard

@@ -1,4 +1,4 @@
-// In which order the gtp ranks' parts of a gradient are added, and what travels for it. Pure.
+// In which order the parts of a gradient that ranks hold are added, and what travels for it. Pure.
 //
 // sequential    an owner adds the ranks' parts in rank order
 // hierarchical  the ranks of a node first add their parts for each owner, in rank order, in the accumulator type,
@@ -14,10 +14,10 @@
 
 namespace tessera::shard {
 
-// As one gtp rank sees it.
+// As one of these ranks sees it.
 class ReductionTree {
  public:
-  // owned[r]: elements of the gradient that gtp rank r owns. node: consecutive gtp ranks of a node; the last node may
+  // owned[r]: elements of the gradient that rank r owns. node: consecutive ranks of a node; the last node may
   // have fewer.
   ReductionTree(std::vector<std::int64_t> owned, int node, int rank);
 
@@ -50,7 +50,7 @@ class ReductionTree {
   std::vector<int> relayed_;
 };
 
-// Of a gradient whose storage layout this is (parameter.h), as the rank at `place` sees it.
+// Of a gradient that these ranks store (parameter.h), in so many copies, as the one at `place` sees it.
 ReductionTree tree_of(const layout::Layout& storage, const Cuts& cuts, const Place& place);
 
 }  // namespace tessera::shard

@@ -17,7 +17,7 @@ inline std::size_t to_size(std::int64_t number) {
   return static_cast<std::size_t>(number);
 }
 
-// Which rows: data[i] - first is one of the tp-local part, or none where it lies outside. In memory that the run's
+// Which rows: data[i] - first is one of the compute part, or none where it lies outside. In memory that the run's
 // device reads.
 struct RowIds {
   const std::int64_t* data = nullptr;
@@ -47,7 +47,7 @@ struct ByRank {
 // Equal rows of a microbatch get one slot, that of the first.
 struct RowSlots {
   RowIds ids;
-  std::int64_t rows = 0, most = 0;  // of the tp-local part; of a message
+  std::int64_t rows = 0, most = 0;  // of the compute part; of a message
   std::int32_t* map = nullptr;      // [rows], overwritten
   std::int64_t* firsts = nullptr;   // [most]: the row at its first place, -1 everywhere else
   std::int64_t* slots = nullptr;    // [ids.count]: the first place of the row, -1 for none

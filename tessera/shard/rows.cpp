@@ -14,10 +14,11 @@ std::int64_t rounded_bytes(const RowMessages& messages, const ParameterTypes& ty
 
 }  // namespace
 
-RowMessages messages_of(const ParameterSpec& spec, const layout::Layout& storage, int ranks) {
-  RowMessages messages{.rows = spec.reads.per_microbatch, .columns = spec.compute.shape.cols, .ranks = ranks};
-  for (const layout::LocalLayout& local : storage.ranks)
-    messages.stored = std::max(messages.stored, local.size / messages.columns);
+RowMessages messages_of(const ParameterSpec& spec, const ParameterLayouts& layouts, int parts) {
+  RowMessages messages{.rows = spec.reads.per_microbatch, .columns = spec.compute.shape.cols, .ranks = parts};
+  for (int rank = 0; rank < layouts.home.size(); ++rank)
+    for (const layout::LocalLayout& local : layouts.stored(rank, parts).ranks)
+      messages.stored = std::max(messages.stored, local.size / messages.columns);
   return messages;
 }
 
@@ -38,13 +39,10 @@ std::int64_t RowMessages::scratch(const ParameterTypes& types) const {
          base::align_up((ranks - 1) * index_bytes()) + base::align_up(map_bytes());
 }
 
-RowOwners::RowOwners(const ShardedParameter& parameter, const Parallel& parallel) : rank_(parallel.gtp_rank()) {
+RowOwners::RowOwners(const ShardedParameter& parameter) : rank_(parameter.place.part) {
   begins_.push_back(0);
-  for (int rank = 0; rank < parallel.gtp_size(); ++rank) {
-    const int stored = parallel.tp_rank() + parallel.tp_size() * rank;
-    const std::int64_t elements = parameter.storage.ranks[static_cast<std::size_t>(stored)].size;
-    begins_.push_back(begins_.back() + elements / parameter.spec.compute.shape.cols);
-  }
+  for (const layout::LocalLayout& local : parameter.storage.ranks)
+    begins_.push_back(begins_.back() + local.size / parameter.spec.compute.shape.cols);
 }
 
 layout::Range RowOwners::owned() const {
@@ -53,11 +51,11 @@ layout::Range RowOwners::owned() const {
 }
 
 RowGather::RowGather(const ShardedParameter& parameter, const Parallel& parallel)
-    : messages_(messages_of(parameter.spec, parameter.storage, parallel.gtp_size())),
-      owners_(parameter, parallel),
+    : messages_(messages_of(parameter.spec, parameter.layouts, parameter.storage.size())),
+      owners_(parameter),
       type_(parameter.types.model),
       device_(parallel.device),
-      kernels_(make_row_kernels(device_, parallel.gtp_rows->lane().stream())) {}
+      kernels_(make_row_kernels(device_, parallel.of(parameter.spec.domain, Via::rows).lane().stream())) {}
 
 RowReading RowGather::reading_of(const ShardedParameter& parameter, std::int64_t count) {
   return {.most = messages_.rows,
@@ -72,7 +70,7 @@ RowReading RowGather::reading_of(const ShardedParameter& parameter, std::int64_t
           .out = nullptr};
 }
 
-void RowGather::bring(const ShardedParameter& parameter, comm::Communicator& gtp, const RowIds& ids,
+void RowGather::bring(const ShardedParameter& parameter, comm::Communicator& group, const RowIds& ids,
                       const base::Fence& after) {
   const std::size_t ranks = to_size(owners_.ranks()), message = to_size(messages_.row_bytes(type_));
   if (asked_.size() == 0) {
@@ -84,10 +82,10 @@ void RowGather::bring(const ShardedParameter& parameter, comm::Communicator& gtp
   }
   auto* asked = reinterpret_cast<std::int64_t*>(asked_.data());
   std::int64_t* own = asked + owners_.rank() * messages_.rows;
-  base::Lane& lane = gtp.lane();
+  base::Lane& lane = group.lane();
   lane.wait(after);
   lane.run([this, ids, own] { kernels_->list(ids, owners_.rows(), own, messages_.rows); });
-  gtp.all_gather(own, asked, comm::equal_counts(owners_.ranks(), messages_.rows), quant::DType::i64);
+  group.all_gather(own, asked, comm::equal_counts(owners_.ranks(), messages_.rows), quant::DType::i64);
   lane.run([this, reading = reading_of(parameter, ids.count)] { kernels_->give(reading); });
   std::vector<comm::Send> sends;
   std::vector<comm::Receive> receives;
@@ -96,34 +94,34 @@ void RowGather::bring(const ShardedParameter& parameter, comm::Communicator& gtp
     sends.push_back({rank, sent_.data() + owners_.peer(rank) * message, message});
     receives.push_back({rank, arrived_.data() + owners_.peer(rank) * message, message});
   }
-  gtp.exchange(std::move(sends), std::move(receives));
+  group.exchange(std::move(sends), std::move(receives));
 }
 
-base::Fence RowGather::place(const ShardedParameter& parameter, comm::Communicator& gtp, std::int64_t count, void* out,
-                             const base::Fence& free) {
+base::Fence RowGather::place(const ShardedParameter& parameter, comm::Communicator& group, std::int64_t count,
+                             void* out, const base::Fence& free) {
   RowReading reading = reading_of(parameter, count);
   reading.messages = arrived_.data();
   reading.out = static_cast<std::byte*>(out);
-  base::Lane& lane = gtp.lane();
+  base::Lane& lane = group.lane();
   lane.wait(free);
   lane.run([this, reading] { kernels_->take(reading); });
   return lane.record();
 }
 
-base::Fence RowGather::start(const ShardedParameter& parameter, comm::Communicator& gtp, const RowIds& ids,
+base::Fence RowGather::start(const ShardedParameter& parameter, comm::Communicator& group, const RowIds& ids,
                              const base::Fence& written, void* out, const base::Fence& free) {
-  gtp.lane().wait(written);
-  bring(parameter, gtp, ids, parameter.published);
-  return place(parameter, gtp, ids.count, out, free);
+  group.lane().wait(written);
+  bring(parameter, group, ids, parameter.published);
+  return place(parameter, group, ids.count, out, free);
 }
 
 RowReducer::RowReducer(const ShardedParameter& parameter, const Parallel& parallel)
-    : messages_(messages_of(parameter.spec, parameter.storage, parallel.gtp_size())),
-      owners_(parameter, parallel),
+    : messages_(messages_of(parameter.spec, parameter.layouts, parameter.storage.size())),
+      owners_(parameter),
       types_(parameter.types),
-      clears_(parallel.dp_size() > 1),
+      clears_(parallel.cuts(parameter.spec.domain).replicas > 1),
       on_compute_(make_row_kernels(parallel.device, parallel.compute->stream())),
-      on_reduce_(make_row_kernels(parallel.device, parallel.gtp_reduce->lane().stream())) {
+      on_reduce_(make_row_kernels(parallel.device, parallel.of(parameter.spec.domain, Via::reduce).lane().stream())) {
   // Places are 32 bits wide.
   TESSERA_CHECK(messages_.rows < std::int64_t{1} << 30, "'{}': {} rows a microbatch", parameter.spec.name,
                 messages_.rows);

@@ -1,4 +1,4 @@
-// Rows of a table by index, between the gtp ranks that store its parts: what a lookup reads, and the way of its
+// Rows of a table by index, between the ranks that store its parts: what a lookup reads, and the way of its
 // gradient. Messages have the same size whatever is read: every rank gives every other one as many rows as one may
 // read, of which only those that the giver stores (there) or the reader asked for (back) mean anything.
 #pragma once
@@ -19,7 +19,7 @@ namespace tessera::shard {
 struct RowMessages {
   std::int64_t rows = 0, columns = 0;
   int ranks = 1;            // that exchange them
-  std::int64_t stored = 0;  // rows of a tp rank's part that one of them stores at most
+  std::int64_t stored = 0;  // rows of a compute rank's part that one of them stores at most
 
   std::int64_t row_bytes(quant::DType type) const;  // of one message
   std::int64_t index_bytes() const;
@@ -38,12 +38,13 @@ struct RowMessages {
   // Of its exchange: the rounded rows; rows and indices that the others send; a map of the rows stored here.
   std::int64_t scratch(const ParameterTypes& types) const;
 };
-RowMessages messages_of(const ParameterSpec& spec, const layout::Layout& storage, int ranks);
+// Between `parts` ranks for each compute rank.
+RowMessages messages_of(const ParameterSpec& spec, const ParameterLayouts& layouts, int parts);
 
-// Where the rows of a tp rank's part are stored. Data only.
+// Where the rows of a compute rank's part are stored. Data only.
 class RowOwners {
  public:
-  RowOwners(const ShardedParameter& parameter, const Parallel& parallel);
+  explicit RowOwners(const ShardedParameter& parameter);
 
   int ranks() const { return static_cast<int>(begins_.size()) - 1; }
   int rank() const { return rank_; }  // this one
@@ -54,7 +55,7 @@ class RowOwners {
   std::size_t peer(int rank) const { return static_cast<std::size_t>(rank < rank_ ? rank : rank - 1); }
 
  private:
-  std::vector<std::int64_t> begins_;  // by gtp rank; last: the number of rows
+  std::vector<std::int64_t> begins_;  // by rank; last: the number of rows
   int rank_ = 0;
 };
 
@@ -64,15 +65,15 @@ class RowGather {
   RowGather(const ShardedParameter& parameter, const Parallel& parallel);
 
   std::int64_t received_bytes() const { return messages_.exchanged(type_); }
-  // Enqueues the reading of rows of the tp-local part into out [ids.count, columns], of the model's type: exact copies;
+  // Enqueues the reading of rows of the compute part into out [ids.count, columns], of the model's type: exact copies;
   // a row of zeros for none. At most reads.per_microbatch ids, read after `written`. The rows travel after that and the
   // parameter's publish; out is written after `free`. Collective; out is complete when the fence is done, and ids and
   // out stay valid until then.
-  base::Fence start(const ShardedParameter& parameter, comm::Communicator& gtp, const RowIds& ids,
+  base::Fence start(const ShardedParameter& parameter, comm::Communicator& group, const RowIds& ids,
                     const base::Fence& written, void* out, const base::Fence& free);
   // Its two halves: the rows travel after `after`, and then, as many, are written to out.
-  void bring(const ShardedParameter& parameter, comm::Communicator& gtp, const RowIds& ids, const base::Fence& after);
-  base::Fence place(const ShardedParameter& parameter, comm::Communicator& gtp, std::int64_t count, void* out,
+  void bring(const ShardedParameter& parameter, comm::Communicator& group, const RowIds& ids, const base::Fence& after);
+  base::Fence place(const ShardedParameter& parameter, comm::Communicator& group, std::int64_t count, void* out,
                     const base::Fence& free);
 
  private:

@@ -5,23 +5,24 @@
 
 namespace tessera::shard {
 
-// The tp degree is spec.compute.size(); layouts are layouts_of(spec, cuts). Bytes are the greatest over the tp ranks,
-// so that every rank plans the same schedule.
+// Bytes are the greatest over the ranks of a replica that is cut as `cuts` says, so that all of them plan the same
+// schedule; those between replicas the greatest over all.
 schedule::ParameterSize parameter_size(const ParameterSpec& spec, const ParameterLayouts& layouts,
                                        const ParameterTypes& types, const Cuts& cuts);
 
 // Whether a table that is read by row index exchanges rows instead of being gathered. For R = reads.per_microbatch rows
-// (the same on every rank; messages have this size whatever is read), C columns and G gtp ranks, with Lookup::automatic
-// when
+// (the same on every rank; messages have this size whatever is read), C columns and G ranks that store a part, with
+// Lookup::automatic when
 //     (G - 1) R (C size(model) + 8 + C size(wire) + 8)
 // bytes, rows of the type and their int64 indices there and back, are less than gather_wire + reduce_wire of the whole
-// (a frozen table has no way back). Never where nothing is cut over gtp. Errors: Lookup::rows for a table that tp ranks
-// hold in other parts than whole rows of one rank each.
+// (a frozen table has no way back). G is that of the replica that cuts it most. Never where no replica cuts it, or
+// where its parts have copies. Errors: Lookup::rows for a table that compute ranks hold in other parts than whole rows
+// of one rank each.
 bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                     const Cuts& cuts);
 
 // Received by a rank in one exchange, from layouts and cuts as above. The gradient is a whole one, not rows.
-std::int64_t exchange_bytes(const ParameterLayouts& layouts, const ParameterTypes& types, const Cuts& cuts, int tp_rank,
-                            int gtp_rank);
+std::int64_t exchange_bytes(const ParameterLayouts& layouts, const ParameterTypes& types, const Cuts& cuts,
+                            const Place& place);
 
 }  // namespace tessera::shard

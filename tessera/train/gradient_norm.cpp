@@ -38,7 +38,7 @@ GradientNorm::GradientNorm(runtime::Runtime& runtime) : runtime_(runtime) {
   for (schedule::ParameterId id = 0; id < runtime.weights(); ++id) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
     if (!parameter.spec.trainable) continue;
-    Part part{.id = id, .local = shard::counted_part(parameter, parallel.rank)};
+    Part part{.id = id, .local = shard::counted_part(parameter)};
     part.rows = rows_of(part.local);
     rows_ += part.rows;
     if (part.rows > 0) parts_.push_back(std::move(part));
@@ -60,7 +60,7 @@ void GradientNorm::let_sums_give_squares() {
   for (const Part& part : parts_) {
     shard::ShardedParameter& parameter = runtime_.parameter(part.id);
     const bool can = parameter.types.accumulator == quant::DType::fp32 && part.local == parameter.local_storage &&
-                     parameter.columns_of_sum(runtime_.parallel().dp_size()) > 0;
+                     parameter.columns_of_sum(runtime_.parallel().cuts(parameter.spec.domain).replicas) > 0;
     parameter.row_squares = can ? next : nullptr;
     next += part.rows;
   }

@@ -2,31 +2,43 @@
 
 #include <ATen/ops/stack.h>
 
+#include "tessera/base/error.h"
 #include "tessera/ops/aten_types.h"
 
 namespace tessera::train {
 
 base::Fence LossSum::start(const std::vector<at::Tensor>& losses, shard::Parallel& parallel) {
-  gtp_ = static_cast<std::size_t>(parallel.gtp_size());
-  replicas_ = static_cast<std::size_t>(parallel.dp_size());
-  microbatches_ = losses.size();
-  all_.resize(gtp_ * replicas_ * microbatches_);
-  if (own_.size() < microbatches_ * sizeof(double))
-    own_ = base::Buffer(microbatches_ * sizeof(double), parallel.device);
-  const auto count = static_cast<std::int64_t>(microbatches_);
-  at::Tensor own = ops::view_of(own_.data(), {count}, quant::DType::fp64, ops::to_device(parallel.device));
+  const shard::Cuts& cuts = parallel.cuts();
+  const std::size_t microbatches = losses.size();
+  blocks_ = microbatches * static_cast<std::size_t>(cuts.parts);
+  readers_.clear();
+  std::vector<std::int64_t> counts;
+  for (int replica = 0; replica < cuts.replicas; ++replica) {
+    const auto readers = static_cast<std::size_t>(cuts.parts_of(replica));
+    TESSERA_CHECK(blocks_ % readers == 0, "{} blocks of a replica for {} ranks, expected a multiple", blocks_, readers);
+    readers_.push_back(readers);
+    counts.insert(counts.end(), readers, static_cast<std::int64_t>(blocks_ / readers));
+  }
+  all_.resize(blocks_ * readers_.size());
+  if (own_.size() < microbatches * sizeof(double)) own_ = base::Buffer(microbatches * sizeof(double), parallel.device);
+  at::Tensor own = ops::view_of(own_.data(), {static_cast<std::int64_t>(microbatches)}, quant::DType::fp64,
+                                ops::to_device(parallel.device));
   if (!losses.empty()) at::stack_out(own, losses);
-  comm::Communicator& data = *parallel.data;
-  data.lane().wait(parallel.compute->record());
-  return data.all_gather(own_.data(), all_.data(), comm::equal_counts(data.size(), count), quant::DType::fp64);
+  comm::Communicator& group = *parallel.losses;
+  group.lane().wait(parallel.compute->record());
+  return group.all_gather(own_.data(), all_.data(), counts, quant::DType::fp64);
 }
 
-// Block k of a replica was microbatch k / G of gtp rank k mod G.
+// Block k of a replica was microbatch k / G of its rank k mod G.
 double LossSum::result() const {
   double sum = 0;
-  for (std::size_t replica = 0; replica < replicas_; ++replica)
-    for (std::size_t microbatch = 0; microbatch < microbatches_; ++microbatch)
-      for (std::size_t rank = 0; rank < gtp_; ++rank) sum += all_[(replica * gtp_ + rank) * microbatches_ + microbatch];
+  std::size_t first = 0;  // of the replica
+  for (const std::size_t readers : readers_) {
+    const std::size_t microbatches = blocks_ / readers;
+    for (std::size_t block = 0; block < blocks_; ++block)
+      sum += all_[first + block % readers * microbatches + block / readers];
+    first += blocks_;
+  }
   return sum;
 }
 

@@ -14,15 +14,17 @@ namespace tessera::train {
 class LossSum {
  public:
   // losses: of this rank's microbatches, work of compute: scalars in fp64 on its device. Collective over ranks with
-  // different samples, as many microbatches on each. Enqueues; done with the fence.
+  // different samples; each replica has as many blocks. Enqueues; done with the fence. Errors: blocks that a replica's
+  // ranks do not divide.
   base::Fence start(const std::vector<at::Tensor>& losses, shard::Parallel& parallel);
   // Replicas in order, their blocks in order, in fp64. Of the sum that is done.
   double result() const;
 
  private:
-  base::Buffer own_;         // on the device
-  std::vector<double> all_;  // of each rank the microbatches
-  std::size_t replicas_ = 0, gtp_ = 0, microbatches_ = 0;
+  base::Buffer own_;                  // on the device
+  std::vector<double> all_;           // by replica and rank in it the microbatches
+  std::vector<std::size_t> readers_;  // ranks of each replica that read samples
+  std::size_t blocks_ = 0;            // of a replica
 };
 
 }  // namespace tessera::train

@@ -38,8 +38,9 @@ StepGraph::StepGraph(runtime::Runtime& runtime, std::vector<models::Batch> batch
   shard::Parallel& parallel = runtime.parallel();
   for (base::Lane* lane : parallel.lanes()) lane->synchronize();
   const auto lanes_ahead = parallel.lanes_ahead();
-  std::array<base::Fence, 3> ahead;
-  for (std::size_t i = 0; i < ahead.size(); ++i) ahead[i] = lanes_ahead[i]->record(ahead_[i]);
+  ahead_.resize(lanes_ahead.size());
+  std::vector<base::Fence> ahead;
+  for (std::size_t i = 0; i < ahead_.size(); ++i) ahead.push_back(lanes_ahead[i]->record(ahead_[i]));
   graph_.begin(parallel.compute->stream());
   {
     runtime::CapturedLanes lanes(parallel);

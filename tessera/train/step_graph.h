@@ -6,7 +6,6 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <functional>
 #include <span>
 #include <vector>
@@ -45,7 +44,7 @@ class StepGraph {
   std::vector<models::Batch> inputs_;  // on the device
   std::vector<at::Tensor> losses_;
   runtime::StepStatistics statistics_;
-  std::array<base::Signal, 3> ahead_;  // of the lanes that work ahead: what they do for a step before it is launched
+  std::vector<base::Signal> ahead_;  // of the lanes that work ahead: what they do for a step before it is launched
 };
 
 }  // namespace tessera::train

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/dense_mesh.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/stream_scope.h"
 
@@ -23,15 +24,26 @@ bool needs_casts(const TrainerOptions& options) {
          (runtime.wire_backward && !runtime.wire_backward->is_bf16());
 }
 
+shard::Parallel parallel_of(comm::World& world, const TrainerOptions& options) {
+  if (!options.ranks) return nn::dense_parallel(world, options.tp, options.gtp, options.dp, needs_casts(options));
+  return shard::make_parallel(world, options.ranks->mesh, options.ranks->domains, needs_casts(options));
+}
+
+runtime::RuntimeOptions runtime_options(const TrainerOptions& options) {
+  runtime::RuntimeOptions runtime = options.runtime;
+  if (options.ranks) runtime.domain_of = options.ranks->domain_of;
+  return runtime;
+}
+
 }  // namespace
 
 Trainer::Trainer(comm::World& world, const TrainerOptions& options)
     : options_(options),
-      parallel_(shard::make_parallel(world, options.tp, options.gtp, options.dp, needs_casts(options))),
-      runtime_(parallel_, options.types, options.runtime),
+      parallel_(parallel_of(world, options)),
+      runtime_(parallel_, options.types, runtime_options(options)),
       scales_(options.products, parallel_.device),
       context_{.runtime = runtime_,
-               .sequence_parallel = options.sequence_parallel && options.tp > 1,
+               .sequence_parallel = options.sequence_parallel && parallel_.program->size() > 1,
                .recompute = options.recompute,
                .products = options.products,
                .scales = options.products.scaling == nn::Fp8Scaling::delayed ? &scales_ : nullptr},

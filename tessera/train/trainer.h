@@ -6,6 +6,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "tessera/comm/world.h"
@@ -19,9 +20,17 @@
 
 namespace tessera::train {
 
+// A mesh that is not the plain one of dense weights: with dead places, or with more domains.
+struct RankLayout {
+  mesh::Mesh mesh;
+  std::vector<shard::Domain> domains;                              // the first is that of samples and activations
+  std::function<int(const shard::ParameterSpec& spec)> domain_of;  // number of its domain; null: the first
+};
+
 struct TrainerOptions {
   models::LlamaConfig model;
-  int tp = 1, gtp = 1, dp = 1;
+  int tp = 1, gtp = 1, dp = 1;      // of nn::dense_mesh
+  std::optional<RankLayout> ranks;  // instead of it
   shard::ParameterTypes types;
   bool sequence_parallel = false;
   nn::BlockRecompute recompute;

@@ -127,7 +127,7 @@ void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::in
   checkpoint::CheckpointContents contents{.step = step, .state = std::move(state), .tensors = {}};
   for (schedule::ParameterId id : trainer.runtime().by_name()) {
     const shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
-    const layout::LocalLayout part = shard::counted_part(parameter, trainer.parallel().rank);
+    const layout::LocalLayout part = shard::counted_part(parameter);
     if (parameter.spec.encoding) weights.push_back(weight_of_master(parameter, trainer.parallel()));
     void* weight = parameter.spec.encoding ? weights.back().data() : trainer.runtime().parameter(id).state_weight();
     for_each_buffer(trainer, id, weight, [&](checkpoint::Kind kind, quant::DType type, const void* data) {

@@ -11,6 +11,7 @@
 #include "tessera/bench/schedule_costs.h"
 #include "tessera/bench/synthetic.h"
 #include "tessera/comm/local/world.h"
+#include "tessera/nn/dense_mesh.h"
 
 namespace tessera::bench {
 namespace {
@@ -46,7 +47,7 @@ void run(const Case& test, const std::function<void(SyntheticProgram&, shard::Pa
   options.link = kLink;
   options.virtual_clock = true;
   comm::run_local(test.degrees.ranks(), options, [&](comm::World& world) {
-    shard::Parallel parallel = shard::make_parallel(world, test.degrees.tp, test.degrees.gtp, test.degrees.dp);
+    shard::Parallel parallel = nn::dense_parallel(world, test.degrees.tp, test.degrees.gtp, test.degrees.dp);
     SyntheticProgram program(parallel, uneven_model(), test.options);
     body(program, parallel);
   });
@@ -147,7 +148,7 @@ TEST_P(TimelineOf, ACollectiveOfTheProgramLastsFromItsEventToTheEndOfItsWait) {
     }
     const auto comms = std::ranges::count(trace, schedule::EventKind::comm, &schedule::Event::kind);
     EXPECT_EQ(found, comms);
-    EXPECT_EQ(comms > 0, parallel.tp_size() > 1);
+    EXPECT_EQ(comms > 0, parallel.program->size() > 1);
   });
 }
 
@@ -178,7 +179,7 @@ TEST_P(TimelineOf, OnDemandEachGatherIsWaitedForAtItsConsume) {
       EXPECT_LE(wait->begin, span.begin);
     }
     EXPECT_EQ(gathers, runtime.statistics().demand_gathers);
-    EXPECT_EQ(gathers > 0, parallel.gtp_size() > 1);
+    EXPECT_EQ(gathers > 0, parallel.cuts().parts > 1);
     EXPECT_EQ(bytes, runtime.statistics().gathered_bytes);
     EXPECT_EQ(reductions, 4 * test.microbatches - (test.microbatches - 1));  // one layer takes part once
   });

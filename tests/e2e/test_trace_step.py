@@ -9,12 +9,12 @@ from summary import run_cases
 
 GPUS = gpus()
 STEP = 4  # behind the first that follows a schedule, on GPUs too: gathers for it were issued under the step before
-GATHERED, REDUCED = {"gather", "gather over tp", "publish"}, {"reduce", "reduce over tp", "dp"}
+GATHERED, REDUCED = {"gather", "gather over compute", "publish"}, {"reduce", "reduce over compute", "replicas"}
 
 
 def is_gathered(span):
     """Weights, or rows of one that the program itself gathers."""
-    return span["cat"] in GATHERED or (span["cat"] == "tp" and bool(span["args"]["weights"]))
+    return span["cat"] in GATHERED or (span["cat"] == "program" and bool(span["args"]["weights"]))
 
 
 def nanoseconds(microseconds):

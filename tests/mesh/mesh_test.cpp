@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "tessera/base/error.h"
+#include "tessera/mesh/role.h"
 
 namespace tessera::mesh {
 namespace {
@@ -24,15 +27,16 @@ TEST(Mesh, GroupsAlongSeveralAxesDoNotDependOnTheOrderOfNames) {
   EXPECT_EQ(mesh.groups({}).size(), 12u);
 }
 
-TEST(Mesh, CoordinatesAndRanksAreInverse) {
+TEST(Mesh, CoordinatesOfARank) {
   const Mesh mesh({{"tp", 2}, {"gtp", 3}, {"cp", 1}, {"dp", 4}});
-  for (int rank = 0; rank < mesh.world_size(); ++rank) {
-    const auto coordinates = mesh.coordinates(rank);
-    EXPECT_EQ(mesh.rank_of(coordinates), rank);
-    for (std::size_t i = 0; i < coordinates.size(); ++i)
-      EXPECT_EQ(mesh.coordinate(rank, mesh.axes()[i].name), coordinates[i]);
-  }
-  EXPECT_EQ(mesh.coordinates(9), (std::vector<int>{1, 1, 0, 1}));
+  const std::vector<std::string> names{"tp", "gtp", "cp", "dp"};
+  std::vector<int> found;
+  for (const std::string& axis : names) found.push_back(mesh.coordinate(9, axis));
+  EXPECT_EQ(found, (std::vector<int>{1, 1, 0, 1}));
+  EXPECT_EQ(mesh.coordinate(9, Axes{"dp", "gtp"}), 1 + 3 * 1);  // gtp is the faster one
+  EXPECT_EQ(mesh.size(Axes{"dp", "gtp"}), 12);
+  EXPECT_EQ(mesh.coordinate(9, Axes{}), 0);
+  EXPECT_EQ(mesh.all_axes(), names);
 }
 
 TEST(Mesh, EachRankIsInTheOneGroupItIsGiven) {
@@ -49,21 +53,69 @@ TEST(Mesh, EachRankIsInTheOneGroupItIsGiven) {
   }
 }
 
-TEST(Mesh, AnAxisItDoesNotHaveHasSizeOne) {
-  const Mesh mesh({{"tp", 2}});
-  EXPECT_EQ(mesh.size("pp"), 1);
-  EXPECT_EQ(mesh.coordinate(1, "pp"), 0);
-  EXPECT_EQ(mesh.groups({"pp"}), (Groups{{0}, {1}}));
+TEST(Mesh, RefusesWhatIsNoMesh) {
+  EXPECT_THROW(Mesh(Grid{{"tp", 0}}), InputError);
+  EXPECT_THROW(Mesh(Grid{{"tp", 2}, {"tp", 2}}), InputError);
+  EXPECT_THROW(Mesh(Grid{{"tp", 1 << 20}, {"dp", 1 << 20}}), InputError);
+  const Grid two{{"tp", 2}};
+  EXPECT_THROW(Mesh({}, {0}), InputError);
+  EXPECT_THROW(Mesh({two}, {}), InputError);
+  EXPECT_THROW(Mesh({two}, {0, 2}), InputError);
+  EXPECT_THROW(Mesh({two}, {-1}), InputError);
+  EXPECT_THROW(Mesh({two}, {1, 1}), InputError);
+  EXPECT_THROW(Mesh({two, Grid{{"ep", 3}}}, {0, 1}), InputError);
+  EXPECT_THROW(Mesh({{{"tp", 2}, {"dp", 2}}, {{"dp", 2}, {"ep", 2}}}, {0, 1, 2, 3}), InputError);  // dp is another
+  const Mesh mesh(two);
+  EXPECT_THROW(mesh.coordinate(2, "tp"), Error);
+  EXPECT_THROW(mesh.group_of(-1, {"tp"}), Error);
+  for (const auto& refused :
+       {std::function<void()>([&] { mesh.size("pp"); }), {[&] { mesh.coordinate(1, "pp"); }}, {[&] {
+          mesh.groups({"tp", "pp"});
+        }}}) {
+    try {
+      refused();
+      FAIL() << "an axis that the mesh does not have";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("'tp'"), std::string::npos) << error.what();
+    }
+  }
 }
 
-TEST(Mesh, RefusesWhatIsNoMesh) {
-  EXPECT_THROW(Mesh({{"tp", 0}}), InputError);
-  EXPECT_THROW(Mesh({{"tp", 2}, {"tp", 2}}), InputError);
-  EXPECT_THROW(Mesh({{"tp", 1 << 20}, {"dp", 1 << 20}}), InputError);
-  const Mesh mesh({{"tp", 2}});
-  EXPECT_THROW(mesh.coordinates(2), Error);
-  EXPECT_THROW(mesh.rank_of(std::vector<int>{2}), Error);
-  EXPECT_THROW(mesh.rank_of(std::vector<int>{0, 0}), Error);
+// Replicas of three ranks and of two.
+TEST(Mesh, DeadPlacesAreInNoGroup) {
+  const Grid grid{{"tp", 1}, {"gtp", 3}, {"dp", 2}};
+  const Mesh mesh({grid}, live_places(grid, {4}));
+  EXPECT_EQ(mesh.world_size(), 5);
+  EXPECT_TRUE(mesh.has_dead_places());
+  EXPECT_EQ(mesh.groups({"gtp"}), (Groups{{0, 1, 2}, {3, 4}}));
+  EXPECT_EQ(mesh.groups({"dp"}), (Groups{{0, 3}, {1}, {2, 4}}));
+  EXPECT_EQ(mesh.groups({"gtp", "dp"}), (Groups{{0, 1, 2, 3, 4}}));
+  EXPECT_EQ(mesh.coordinate(4, "gtp"), 2);  // its place is where it was
+  EXPECT_THROW(live_places(grid, {6}), InputError);
+  EXPECT_THROW(live_places(grid, {1, 1}), InputError);
+}
+
+TEST(Mesh, GivenRankByRank) {
+  const Mesh mesh({Grid{{"tp", 2}, {"dp", 2}}}, {3, 0, 1, 2});
+  EXPECT_EQ(mesh.groups({"tp"}), (Groups{{1, 2}, {3, 0}}));  // in the order of places
+  EXPECT_EQ(mesh.group_of(0, {"dp"}), (std::vector<int>{2, 0}));
+}
+
+TEST(Mesh, SeveralGridsOfTheSameRanks) {
+  const Grid dense{{"tp", 2}, {"gtp", 2}, {"dp", 2}}, experts{{"ep", 2}, {"edp", 2}, {"dp", 2}};
+  const Mesh mesh({dense, experts}, live_places(dense, {}));
+  EXPECT_EQ(mesh.groups({"edp"}), mesh.groups({"gtp"}));
+  EXPECT_EQ(mesh.groups({"ep", "dp"}), (Groups{{0, 1, 4, 5}, {2, 3, 6, 7}}));
+  EXPECT_EQ(mesh.size("dp"), 2);
+  EXPECT_THROW(mesh.groups({"tp", "ep"}), Error);  // of two grids
+}
+
+TEST(Role, ItsGroupsLieAlongItsAxes) {
+  const Mesh mesh({{"tp", 2}, {"dp", 2}});
+  EXPECT_EQ(groups_of(mesh, {Purpose::reduce, {"dp"}}), mesh.groups({"dp"}));
+  EXPECT_EQ(to_string({Purpose::reduce, {"dp", "tp"}}), "reduce over dp, tp");
+  EXPECT_THROW(groups_of(mesh, {Purpose::reduce, {}}), Error);
+  EXPECT_THROW(groups_of(mesh, {Purpose::reduce, {"gtp"}}), Error);
 }
 
 }  // namespace

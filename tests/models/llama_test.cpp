@@ -9,6 +9,7 @@
 
 #include "tessera/comm/local/world.h"
 #include "tessera/models/llama_layouts.h"
+#include "tessera/nn/dense_mesh.h"
 
 namespace tessera::models {
 namespace {
@@ -69,7 +70,7 @@ class Gradient : public ::testing::TestWithParam<std::tuple<bool, nn::Recompute>
 TEST_P(Gradient, IsTheDerivativeOfTheLoss) {
   const auto [tied, recompute] = GetParam();
   comm::run_local(1, {}, [tied = tied, recompute = recompute](comm::World& world) {
-    shard::Parallel parallel = shard::make_parallel(world, 1, 1, 1);
+    shard::Parallel parallel = nn::dense_parallel(world, 1, 1, 1);
     constexpr quant::DType type = quant::DType::fp64;
     runtime::Runtime runtime(parallel, {.model = type, .accumulator = type, .wire = type});
     nn::Context context{.runtime = runtime, .recompute = recompute};

@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/models/llama.h"
+#include "tessera/nn/dense_mesh.h"
 
 namespace tessera::predict {
 namespace {
@@ -44,7 +45,7 @@ models::Batch make_batch() {
 }
 
 schedule::Trace recorded(comm::World& world, const models::LlamaConfig& config, const LlamaTraceOptions& options) {
-  shard::Parallel parallel = shard::make_parallel(world, options.tp_size, options.row_ranks, 1);
+  shard::Parallel parallel = nn::dense_parallel(world, options.tp_size, options.row_ranks, 1);
   shard::FormatPolicy products;
   if (!options.products.empty())
     products.rules.push_back({"layers.*", std::ranges::max(options.products)});  // of all their matrices
@@ -206,9 +207,9 @@ TEST(LlamaTracePublishes, FollowTheAmaxesOfTheirBucket) {
     if (event.microbatch < 0) behind.push_back(to_string(event));
   ASSERT_EQ(behind.size(), 16u);
   EXPECT_EQ(behind[0], "train publish #0 (0)");
-  EXPECT_EQ(behind[1], "train comm world_casts all_reduce max 8 bytes");
+  EXPECT_EQ(behind[1], "train comm casts all_reduce max 8 bytes");
   EXPECT_EQ(behind[2], "train publish #1 (0)");
-  EXPECT_EQ(behind[13], "train comm world_casts all_reduce max 4 bytes");
+  EXPECT_EQ(behind[13], "train comm casts all_reduce max 4 bytes");
 }
 
 TEST(LlamaTraceSizes, RefusesSizesThatAreNone) {

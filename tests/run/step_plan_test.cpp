@@ -99,7 +99,7 @@ TEST(PlanTraffic, RowsOfTheEmbeddingTravelWhereTheyAreFewerBytes) {
     EXPECT_EQ(rows.memory.gathered, rows.schedule.gather_arena + std::int64_t{2} * 6 * (8 + 32));
     const auto reads = std::ranges::find(rows.trace, schedule::EventKind::comm, &schedule::Event::kind);
     ASSERT_NE(reads, rows.trace.end());
-    EXPECT_EQ(to_string(*reads, rows.names()), "train mb 0 forward comm gtp gather_rows embedding.weight 240 bytes");
+    EXPECT_EQ(to_string(*reads, rows.names()), "train mb 0 forward comm rows gather_rows embedding.weight 240 bytes");
     const auto at = static_cast<std::size_t>(reads - rows.trace.begin());
     EXPECT_DOUBLE_EQ(rows.costs.costs.comm_seconds[at], 240 / 1e6);
 
@@ -333,7 +333,7 @@ Moved run(const PlanRequest& request, const schedule::Trace& planned) {
     const runtime::ScheduleStatistics schedules = trainer.runtime().schedule_statistics();
     moved.gather_arena = schedules.gather_arena_bytes;
     moved.reduce_arena = schedules.reduce_arena_bytes;
-    if (trainer.parallel().tp_rank() + 1 == config.tp) {
+    if (trainer.parallel().place().compute + 1 == config.tp) {
       EXPECT_EQ(trainer.runtime().trace(), planned);
     }
   });
@@ -407,7 +407,7 @@ TEST(PlanTimeline, HasARowALaneAndNamedTransfers) {
     if (event["ph"] == "M") continue;
     ASSERT_EQ(event["ph"], "X");
     const auto category = event["cat"].get<std::string>();
-    EXPECT_EQ(rows[event["tid"]], category == "publish" ? "dp" : category);
+    EXPECT_EQ(rows[event["tid"]], category == "publish" ? "replicas" : category);
     EXPECT_GE(event["ts"].get<double>(), 0);
     ++spans[event["cat"].get<std::string>()];
     if (event["cat"] != "compute") {
@@ -417,7 +417,7 @@ TEST(PlanTimeline, HasARowALaneAndNamedTransfers) {
   }
   EXPECT_EQ(spans["gather"], static_cast<int>(step.schedule.residencies.size()));
   EXPECT_EQ(spans["reduce"], 15);
-  EXPECT_EQ(spans["dp"], 15);
+  EXPECT_EQ(spans["replicas"], 15);
   EXPECT_GT(spans["compute"], 50);
 }
 

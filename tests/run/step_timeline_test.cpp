@@ -33,7 +33,7 @@ Transfers scheduled(runtime::Runtime& runtime, int microbatches) {
   for (const schedule::Reduction& r : schedule.reductions) {
     const std::vector<std::string> weights = names(schedule.reduce_units[static_cast<std::size_t>(r.unit)]);
     transfers.emplace("reduce", weights, r.microbatch);
-    if (r.replicas && runtime.parallel().dp_size() > 1) transfers.emplace("dp", weights, r.microbatch);
+    if (r.replicas && runtime.parallel().cuts().replicas > 1) transfers.emplace("replicas", weights, r.microbatch);
   }
   return transfers;
 }
@@ -74,14 +74,14 @@ TEST(StepTimeline, HoldsEveryTransferOfTheStepOnceAndChangesNoBit) {
     if (event["ph"] != "X") continue;
     const int rank = event["pid"];
     const std::string category = event["cat"];
-    const std::string lane = category == "wait" ? "compute" : category == "publish" ? "dp" : category;
+    const std::string lane = category == "wait" ? "compute" : category == "publish" ? "replicas" : category;
     EXPECT_EQ(rows[event["tid"]], std::pair(rank, lane));
     EXPECT_GE(event["ts"], 0);
     EXPECT_GT(event["dur"], 0);
     if (category == "compute" || category == "wait" || event["args"]["weights"].empty()) continue;
     const std::int64_t bytes = event["args"]["bytes"];
-    (category == "reduce" || category == "dp" ? traffic[rank].second : traffic[rank].first) += bytes;
-    if (category != "publish" && category != "tp")
+    (category == "reduce" || category == "replicas" ? traffic[rank].second : traffic[rank].first) += bytes;
+    if (category != "publish" && category != "program")
       found[rank].emplace(category, event["args"]["weights"].get<std::vector<std::string>>(),
                           event["args"]["microbatch"].get<int>());
   }

@@ -13,6 +13,7 @@
 #include "tessera/meet/board.h"
 #include "tessera/runtime/measure.h"
 #include "tessera/schedule/plan/plan.h"
+#include "tests/shard/dense_parallel.h"
 
 namespace tessera::runtime {
 namespace {
@@ -52,7 +53,7 @@ void do_step(Agreement& agreement, int rank, int step, const Difference& differe
 std::string error_of(int steps, int late, const Difference& difference) {
   try {
     comm::run_local(3, {}, [&](comm::World& world) {
-      shard::Parallel parallel = shard::make_parallel(world, 1, 3, 1);
+      shard::Parallel parallel = shard::dense_parallel(world, 1, 3, 1);
       Agreement agreement(parallel);
       for (int step = 1; step <= steps; ++step) {
         do_step(agreement, world.rank(), step, difference);
@@ -100,7 +101,7 @@ TEST(Agreement, ADifferenceThatNobodyAsksForIsSeenWhileItsStepIsRemembered) {
 TEST(Agreement, ARankThatWaitsInALaterStepFindsTheDifferenceInTheEarlierOne) {
   try {
     comm::run_local(2, {}, [](comm::World& world) {
-      shard::Parallel parallel = shard::make_parallel(world, 1, 2, 1);
+      shard::Parallel parallel = shard::dense_parallel(world, 1, 2, 1);
       Agreement agreement(parallel);
       const Difference difference{.rank = 1, .step = 1, .what = Difference::What::other};
       const int steps = world.rank() == 0 ? 3 : 1;
@@ -119,7 +120,7 @@ TEST(Agreement, ARankThatWaitsInALaterStepFindsTheDifferenceInTheEarlierOne) {
 void leave_with_a_difference(const std::function<void(shard::Parallel&, Agreement&)>& collective) {
   std::latch left(2);
   const auto leave = [&](comm::World& world) {
-    shard::Parallel parallel = shard::make_parallel(world, 1, 3, 1);
+    shard::Parallel parallel = shard::dense_parallel(world, 1, 3, 1);
     Agreement agreement(parallel);
     do_step(agreement, world.rank(), 1, {.rank = 2, .step = 1, .what = Difference::What::other});
     if (world.rank() == 1) left.wait();

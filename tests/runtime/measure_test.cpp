@@ -9,6 +9,7 @@
 #include "tessera/comm/local/world.h"
 #include "tessera/comm/nccl/world.h"
 #include "tessera/schedule/plan/plan.h"
+#include "tests/shard/dense_parallel.h"
 
 namespace tessera::runtime {
 namespace {
@@ -36,7 +37,7 @@ TEST(Measures, OnACpuTheLongestOfAllRanksCounts) {
   comm::LocalOptions options;
   options.virtual_clock = true;
   comm::run_local(2, options, [&](comm::World& world) {
-    shard::Parallel parallel = shard::make_parallel(world, 1, 2, 1);
+    shard::Parallel parallel = shard::dense_parallel(world, 1, 2, 1);
     const schedule::Trace trace = trace_of_three();
     Measure measure(parallel);
     StepStatistics statistics;
@@ -63,7 +64,7 @@ TEST(Measures, OnAGpuTheHostsWayDoesNotCount) {
   options.store = meet::make_memory_store();
   base::set_device(options.device);
   const auto world = comm::make_nccl_world(options);
-  shard::Parallel parallel = shard::make_parallel(*world, 1, 1, 1);
+  shard::Parallel parallel = shard::dense_parallel(*world, 1, 1, 1);
   const schedule::Trace trace = trace_of_three();
   Measure measure(parallel);
   FencePairs waits;

@@ -15,7 +15,7 @@ TEST_P(ReplayOnMesh, RepeatedStepsCountVersionsAndKeepWhatIsGatheredAhead) {
   for (const bool zero : {false, true}) {
     run(GetParam(), {.zero = zero, .coalesce_bytes = 1024}, [zero](Model& model) {
       Runtime& runtime = model.runtime;
-      const bool gathers = runtime.parallel().gtp_size() * runtime.parallel().tp_size() > 1;
+      const bool gathers = runtime.parallel().cuts().parts * runtime.parallel().program->size() > 1;
       // Returns what was gathered, for the next step too. Replicas would give each other weights in the graph.
       const auto repeat = [&](std::int64_t in_graph = 0) {
         runtime.begin_step(schedule::StepKind::train, 2);
@@ -35,7 +35,7 @@ TEST_P(ReplayOnMesh, RepeatedStepsCountVersionsAndKeepWhatIsGatheredAhead) {
       std::vector<std::int64_t> versions;
       for (schedule::ParameterId id = 0; id < runtime.size(); ++id) versions.push_back(runtime.parameter(id).version);
       const std::int64_t ahead = repeat();
-      EXPECT_TRUE(ahead > 0 || runtime.parallel().gtp_size() == 1);  // over tp alone some ranks receive nothing
+      EXPECT_TRUE(ahead > 0 || runtime.parallel().cuts().parts == 1);  // over tp alone some ranks receive nothing
       EXPECT_EQ(repeat(17), 17 + ahead);
       EXPECT_TRUE(std::ranges::equal(runtime.trace(), events, schedule::is_same));
       for (schedule::ParameterId id = 0; id < runtime.size(); ++id)

@@ -14,6 +14,7 @@
 #include "tessera/quant/floating.h"
 #include "tessera/runtime/runtime.h"
 #include "tests/runtime/elements.h"
+#include "tests/shard/dense_parallel.h"
 
 namespace tessera::runtime::replay_model {
 
@@ -57,7 +58,7 @@ class Model {
  public:
   Model(shard::Parallel& parallel, const RuntimeOptions& options)
       : parallel_(parallel), runtime(parallel, {}, options) {
-    const int tp = parallel.tp_size();
+    const int tp = parallel.program->size();
     const std::int64_t overlapping = std::int64_t{2} * tp + 3;
     std::vector<std::vector<layout::Range>> overlap;
     for (std::int64_t rank = 0; rank < tp; ++rank)
@@ -127,7 +128,7 @@ class Model {
     EXPECT_EQ(buffer.accumulate, use > 0);
     auto* data = static_cast<float*>(buffer.data);
     for_each_element(parameter.local_compute, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
-      const float value = gradient_value(id, block_, use, parallel_.tp_rank(), i);
+      const float value = gradient_value(id, block_, use, parallel_.place().compute, i);
       data[at] = use > 0 ? data[at] + value : value;
     });
     runtime.produce(id);
@@ -137,17 +138,18 @@ class Model {
     for (int turn = 0; turn < 2; ++turn) {  // the layers are used twice
       for (schedule::ParameterId id = 1; id < runtime.size(); ++id)
         if (!(flags.skip_branch && id == 6)) use(id, pass);
-      runtime.comm("tp", "all_reduce", 64, pass);
+      runtime.comm("users", "all_reduce", 64, pass);
     }
   }
 
   void train(int microbatches, const Flags& flags = {}) {
-    const int gtp = parallel_.gtp_size();
+    const int gtp = parallel_.cuts().parts;
     runtime.begin_step(schedule::StepKind::train, microbatches);
     addresses.clear();
     starts_prepared = runtime.can_be_graph();
     for (int mb = 0; mb < microbatches; ++mb) {
-      block_ = ((step_ * parallel_.dp_size() + parallel_.dp_rank()) * microbatches + mb) * gtp + parallel_.gtp_rank();
+      block_ = ((step_ * parallel_.cuts().replicas + parallel_.place().replica) * microbatches + mb) * gtp +
+               parallel_.place().part;
       runtime.begin_microbatch();
       use(0, schedule::Pass::forward);
       forward(schedule::Pass::forward, flags);
@@ -230,7 +232,7 @@ class Model {
   template <typename T>
   void write_plane(schedule::ParameterId id, std::size_t p) {
     shard::Plane& plane = runtime.parameter(id).planes[p];
-    for_each_element(plane.local_state, plane.layouts.state.shape.cols, [&](std::int64_t at, std::int64_t i) {
+    for_each_element(plane.local_state, plane.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
       reinterpret_cast<T*>(plane.state_data())[at] = plane_value<T>(id, p, updates_[static_cast<std::size_t>(id)], i);
     });
   }
@@ -249,13 +251,13 @@ class Model {
   float expected(schedule::ParameterId id, int microbatches, std::int64_t i) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
     std::vector<int> parts = holders(parameter, i);
-    const int gtp = parallel_.gtp_size();
+    const int gtp = parallel_.cuts().parts;
     // Replicated and sharded over gtp alone: every tp rank gives the whole gradient, of which the home rank's counts.
     float sum = 0;
-    for (int replica = 0; replica < parallel_.dp_size(); ++replica) {
+    for (int replica = 0; replica < parallel_.cuts().replicas; ++replica) {
       float replica_sum = 0;
       for (int b = 0; b < microbatches * gtp; ++b) {
-        const std::int64_t block = (step_ * parallel_.dp_size() + replica) * microbatches * gtp + b;
+        const std::int64_t block = (step_ * parallel_.cuts().replicas + replica) * microbatches * gtp + b;
         float whole = 0;
         for (std::size_t part = 0; part < parts.size(); ++part) {
           const float first = gradient_value(id, block, 0, parts[part], i);
@@ -295,7 +297,7 @@ class Model {
 inline void run(const Mesh& mesh, const RuntimeOptions& options, const std::function<void(Model&)>& body,
                 bool sums_apart = false) {
   comm::run_local(mesh.ranks(), {}, [&](comm::World& world) {
-    shard::Parallel parallel = shard::make_parallel(world, mesh.tp, mesh.gtp, mesh.dp, /*with_casts=*/true);
+    shard::Parallel parallel = shard::dense_parallel(world, mesh.tp, mesh.gtp, mesh.dp, /*with_casts=*/true);
     if (sums_apart) parallel.sums = base::make_thread_lane("sums", parallel.clock);
     Model model(parallel, options);
     body(model);

@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tests/runtime/replay_model.h"
+#include "tests/shard/dense_parallel.h"
 
 namespace tessera::runtime::replay_model {
 
@@ -78,7 +79,7 @@ TEST_P(ReplayOnMesh, EvaluationsAndOtherStepsMayComeBetween) {
 TEST_P(ReplayOnMesh, TheLastSumGivesTheSquaresOfItsRows) {
   run(GetParam(), {.replay = {.poison = true}}, [](Model& model) {
     Runtime& runtime = model.runtime;
-    const int dp = runtime.parallel().dp_size();
+    const int dp = runtime.parallel().cuts().replicas;
     std::vector<std::vector<double>> squares(static_cast<std::size_t>(runtime.size()));
     int giving = 0;
     for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
@@ -93,7 +94,7 @@ TEST_P(ReplayOnMesh, TheLastSumGivesTheSquaresOfItsRows) {
     }
     if (dp > 1) {
       EXPECT_EQ(giving, 0);
-    } else if (runtime.parallel().gtp_size() < 8) {  // else some ranks hold nothing
+    } else if (runtime.parallel().cuts().parts < 8) {  // else some ranks hold nothing
       EXPECT_GT(giving, 0);
     }
     for (int step = 0; step < 3; ++step) {
@@ -198,7 +199,7 @@ TEST(Replay, AmaxesOfBucketsAreEventsOfTheSchedule) {
         if (event.microbatch < 0) behind.push_back(to_string(event));
       ASSERT_EQ(behind.size(), 10u + 4u);
       for (std::size_t bucket = 0; bucket < 4; ++bucket)
-        EXPECT_EQ(behind[4 * bucket], "train comm world_casts all_reduce max 8 bytes");
+        EXPECT_EQ(behind[4 * bucket], "train comm casts all_reduce max 8 bytes");
     }
     EXPECT_EQ(model.runtime.schedule_statistics().departed_steps, 0);
     const schedule::Schedule& schedule = *model.runtime.schedule(schedule::StepKind::train, 2);
@@ -219,14 +220,14 @@ TEST(Replay, ARankWithoutAmaxesEndsTheRunWithTheFirstDifferingEvent) {
     });
     FAIL() << "no error";
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("world_casts all_reduce max"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("casts all_reduce max"), std::string::npos) << error.what();
     EXPECT_NE(std::string(error.what()).find("rank 1"), std::string::npos) << error.what();
   }
 }
 
 TEST(Replay, TwoModelsTrainInOneProcess) {
   comm::run_local(4, {}, [](comm::World& world) {
-    shard::Parallel a = shard::make_parallel(world, 2, 2, 1, true), b = shard::make_parallel(world, 1, 4, 1, true);
+    shard::Parallel a = shard::dense_parallel(world, 2, 2, 1, true), b = shard::dense_parallel(world, 1, 4, 1, true);
     Model first(a, {}), second(b, {});
     for (int step = 0; step < 3; ++step) {
       first.train(2);

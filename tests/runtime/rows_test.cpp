@@ -16,6 +16,7 @@
 #include "tessera/quant/elementwise.h"
 #include "tessera/runtime/runtime.h"
 #include "tessera/shard/sizes.h"
+#include "tests/shard/dense_parallel.h"
 
 namespace tessera::shard {
 namespace {
@@ -26,13 +27,13 @@ bool decides(std::int64_t rows, const ParameterTypes& types, const Cuts& cuts, P
   if (spec.dims.empty()) spec.dims = {1000, 8};
   if (spec.compute.size() == 0) spec.compute = layout::replicated({1000, 8}, 1);
   spec.reads.per_microbatch = rows;
-  return exchanges_rows(spec, layouts_of(spec, cuts), types, cuts);
+  return exchanges_rows(spec, layouts_of(spec), types, cuts);
 }
 
 // fp32 at gtp 4: 3/4 of 1000 rows of 32 bytes are gathered, and 3 times 250 rows of gradients received, 48,000 bytes; a
 // row read takes 3 (32 + 8) bytes there and as many back, 240.
 TEST(ExchangesRows, WhenThatReceivesFewerBytes) {
-  const Cuts cuts{.gtp = 4};
+  const Cuts cuts{.parts = 4};
   EXPECT_TRUE(decides(199, {}, cuts));
   EXPECT_FALSE(decides(200, {}, cuts));
   // bf16: half of each, but for the indices: 24,000 and 3 (16 + 8 + 16 + 8) = 144.
@@ -43,21 +44,21 @@ TEST(ExchangesRows, WhenThatReceivesFewerBytes) {
   EXPECT_TRUE(decides(199, {}, cuts, {.trainable = false}));
   EXPECT_FALSE(decides(200, {}, cuts, {.trainable = false}));
   // In nodes of two the exchange receives 2 * 250 rows within, in the wire type, and a node's sum, 250 rows of fp32.
-  EXPECT_TRUE(decides((12000 + 2 * 250 * 16 + 250 * 32 - 1) / 144, bf16, {.gtp = 4, .node = 2}));
-  EXPECT_FALSE(decides((12000 + 2 * 250 * 16 + 250 * 32 + 143) / 144, bf16, {.gtp = 4, .node = 2}));
+  EXPECT_TRUE(decides((12000 + 2 * 250 * 16 + 250 * 32 - 1) / 144, bf16, {.parts = 4, .node = 2}));
+  EXPECT_FALSE(decides((12000 + 2 * 250 * 16 + 250 * 32 + 143) / 144, bf16, {.parts = 4, .node = 2}));
 }
 
 TEST(ExchangesRows, OnlyWhereRowsAreCutOverGtp) {
-  EXPECT_FALSE(decides(1, {}, {.gtp = 1}));
-  EXPECT_FALSE(decides(0, {}, {.gtp = 4}));
-  EXPECT_FALSE(decides(1, {}, {.gtp = 4}, {.sharded = false}));
-  EXPECT_FALSE(decides(1, {}, {.gtp = 4}, {.compute = layout::cut_cols({1000, 8}, 2)}));
-  EXPECT_FALSE(decides(1, {}, {.gtp = 4}, {.compute = layout::replicated({1000, 8}, 2)}));
-  EXPECT_FALSE(decides(1, {}, {.gtp = 4}, {.reads = {.lookup = Lookup::gather}}));
-  EXPECT_TRUE(decides(5000, {}, {.gtp = 4}, {.reads = {.lookup = Lookup::rows}}));
-  EXPECT_FALSE(decides(5000, {}, {.gtp = 1}, {.reads = {.lookup = Lookup::rows}}));
+  EXPECT_FALSE(decides(1, {}, {.parts = 1}));
+  EXPECT_FALSE(decides(0, {}, {.parts = 4}));
+  EXPECT_FALSE(decides(1, {}, {.parts = 4}, {.sharded = false}));
+  EXPECT_FALSE(decides(1, {}, {.parts = 4}, {.compute = layout::cut_cols({1000, 8}, 2)}));
+  EXPECT_FALSE(decides(1, {}, {.parts = 4}, {.compute = layout::replicated({1000, 8}, 2)}));
+  EXPECT_FALSE(decides(1, {}, {.parts = 4}, {.reads = {.lookup = Lookup::gather}}));
+  EXPECT_TRUE(decides(5000, {}, {.parts = 4}, {.reads = {.lookup = Lookup::rows}}));
+  EXPECT_FALSE(decides(5000, {}, {.parts = 1}, {.reads = {.lookup = Lookup::rows}}));
   EXPECT_THROW(
-      decides(1, {}, {.gtp = 4}, {.compute = layout::cut_cols({1000, 8}, 2), .reads = {.lookup = Lookup::rows}}),
+      decides(1, {}, {.parts = 4}, {.compute = layout::cut_cols({1000, 8}, 2), .reads = {.lookup = Lookup::rows}}),
       Error);
 }
 
@@ -106,7 +107,7 @@ class Rank {
                            .reads = {.per_microbatch = kTokens, .lookup = chosen.lookup}});
     other_ = runtime_.add({.name = "other", .dims = {4, 2}, .compute = layout::replicated({4, 2}, chosen.tp)});
     runtime_.publish(other_);
-    part_ = layout::even_part(kRows, parallel.tp_rank(), chosen.tp);
+    part_ = layout::even_part(kRows, parallel.place().compute, chosen.tp);
     write(0);
   }
 
@@ -114,7 +115,7 @@ class Rank {
     const int share = kBlocks / case_.dp, microbatches = share / case_.gtp;
     runtime_.begin_step(schedule::StepKind::train, microbatches);
     for (int mb = 0; mb < microbatches; ++mb) {
-      const int block = parallel_.dp_rank() * share + mb * case_.gtp + parallel_.gtp_rank();
+      const int block = parallel_.place().replica * share + mb * case_.gtp + parallel_.place().part;
       runtime_.begin_microbatch();
       const std::vector<std::int64_t> tokens = tokens_of(block);
       read(step, tokens);
@@ -130,14 +131,14 @@ class Rank {
   void evaluate(int step) {
     runtime_.begin_step(schedule::StepKind::evaluate, 1);
     runtime_.begin_microbatch();
-    read(step, tokens_of(parallel_.gtp_rank()));
+    read(step, tokens_of(parallel_.place().part));
     runtime_.end_microbatch();
     runtime_.end_step();
   }
 
   // New weights; where replicas give them to each other, late.
   void write(int step) {
-    if (case_.disturbed) parallel_.dp->lane().delay(0.002);
+    if (case_.disturbed && parallel_.has(0, Via::replicas)) parallel_.of(0, Via::replicas).lane().delay(0.002);
     ShardedParameter& parameter = runtime_.parameter(table_);
     for (const layout::Piece& piece : parameter.local_state.pieces)
       for (std::int64_t i = 0; i < piece.box.elements(); ++i) {
@@ -250,7 +251,7 @@ std::vector<std::vector<std::uint32_t>> run(const Case& chosen) {
   std::vector<std::vector<std::uint32_t>> sums(kSteps, std::vector<std::uint32_t>(kRows * kColumns, 0xFFFFFFFF));
   std::mutex mutex;
   comm::run_local(chosen.tp * chosen.gtp * chosen.dp, {}, [&](comm::World& world) {
-    Parallel parallel = make_parallel(world, chosen.tp, chosen.gtp, chosen.dp);
+    Parallel parallel = shard::dense_parallel(world, chosen.tp, chosen.gtp, chosen.dp);
     Rank rank(parallel, chosen);
     EXPECT_EQ(rank.runtime().parameter(rank.table()).by_rows, chosen.lookup == Lookup::rows && chosen.gtp > 1);
     for (int step = 0; step < kSteps; ++step) {
@@ -315,7 +316,7 @@ TEST(RowsOrder, OfNodesIsThatOfTheWholeTable) {
 // A microbatch receives rows and indices of six tokens from each of two ranks, there and back.
 TEST(RowsTraffic, IsStaticAndCounted) {
   comm::run_local(3, {}, [](comm::World& world) {
-    Parallel parallel = make_parallel(world, 1, 3, 1);
+    Parallel parallel = shard::dense_parallel(world, 1, 3, 1);
     Rank rank(parallel, {.gtp = 3, .lookup = Lookup::rows});
     for (int step = 0; step < 2; ++step) {
       rank.step(step);
@@ -360,12 +361,12 @@ const std::vector<float> kUntouched(kTokens* kColumns, -7);
 template <typename Visit>
 void with_row_gather(Visit visit) {
   comm::run_local(2, {}, [&](comm::World& world) {
-    Parallel parallel = make_parallel(world, 1, 2, 1);
+    Parallel parallel = shard::dense_parallel(world, 1, 2, 1);
     Rank rank(parallel, {.gtp = 2, .lookup = Lookup::rows});
     const ShardedParameter& table = rank.runtime().parameter(rank.table());
     RowGather gather(table, parallel);
     std::vector<std::int64_t> ids(kTokens, -1);
-    visit(gather, table, *parallel.gtp_rows, ids);
+    visit(gather, table, parallel.of(0, Via::rows), ids);
   });
 }
 
@@ -416,7 +417,7 @@ TEST(RowGathers, BringRowsLongBeforeTheyArePlaced) {
 
 TEST(RowsCalls, AreRefusedForOtherTables) {
   comm::run_local(2, {}, [](comm::World& world) {
-    Parallel parallel = make_parallel(world, 1, 2, 1);
+    Parallel parallel = shard::dense_parallel(world, 1, 2, 1);
     Rank rank(parallel, {.gtp = 2, .lookup = Lookup::rows});
     runtime::Runtime& runtime = rank.runtime();
     const schedule::ParameterId table = rank.table(), other = table + 1;

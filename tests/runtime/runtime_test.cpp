@@ -12,6 +12,7 @@
 #include "tessera/meet/board.h"
 #include "tessera/quant/bfloat16.h"
 #include "tests/runtime/elements.h"
+#include "tests/shard/dense_parallel.h"
 
 namespace tessera::runtime {
 namespace {
@@ -102,7 +103,7 @@ void run_microbatch(Runtime& runtime, int block, bool skip_first) {
     const GradientBuffer buffer = runtime.grad_buffer(id);
     EXPECT_FALSE(buffer.accumulate);
     const bool parts = parameter.spec.sharded || parameter.spec.partial_gradient;
-    const int tp = parts ? runtime.parallel().tp_rank() : 0;
+    const int tp = parts ? runtime.parallel().place().compute : 0;
     for_each_element(parameter.local_compute, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
       static_cast<float*>(buffer.data)[at] = gradient_value(id, block, tp, i);
     });
@@ -112,7 +113,7 @@ void run_microbatch(Runtime& runtime, int block, bool skip_first) {
 }
 
 void check_gradients(Runtime& runtime, int blocks_a_replica, bool skipped_first) {
-  const int replicas = runtime.parallel().dp_size();
+  const int replicas = runtime.parallel().cuts().replicas;
   for (schedule::ParameterId id = skipped_first ? 1 : 0; id < runtime.size(); ++id) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
     const auto data = parameter.main_grad.as<float>();
@@ -131,7 +132,7 @@ TEST_P(RuntimeOnMesh, GathersWeightsAndReducesGradientsAsADenseReference) {
   const auto [tp, gtp, dp] = GetParam();
   for (bool partial : {false, true}) {
     comm::run_local(tp * gtp * dp, {}, [&, tp = tp, gtp = gtp, dp = dp](comm::World& world) {
-      shard::Parallel parallel = shard::make_parallel(world, tp, gtp, dp);
+      shard::Parallel parallel = shard::dense_parallel(world, tp, gtp, dp);
       Runtime runtime(parallel, {});
       for (shard::ParameterSpec& spec : specs(tp, partial)) runtime.add(std::move(spec));
       fill_weights(runtime);
@@ -140,7 +141,7 @@ TEST_P(RuntimeOnMesh, GathersWeightsAndReducesGradientsAsADenseReference) {
       for (int step = 0; step < 2; ++step) {
         runtime.begin_step(schedule::StepKind::train, microbatches);
         for (int mb = 0; mb < microbatches; ++mb)
-          run_microbatch(runtime, parallel.dp_rank() * blocks + mb * gtp + parallel.gtp_rank(), false);
+          run_microbatch(runtime, parallel.place().replica * blocks + mb * gtp + parallel.place().part, false);
         runtime.end_step();
         check_gradients(runtime, blocks, false);
       }
@@ -151,13 +152,13 @@ TEST_P(RuntimeOnMesh, GathersWeightsAndReducesGradientsAsADenseReference) {
 TEST_P(RuntimeOnMesh, AParameterWithoutAGradientHasGradientZero) {
   const auto [tp, gtp, dp] = GetParam();
   comm::run_local(tp * gtp * dp, {}, [tp = tp, gtp = gtp, dp = dp](comm::World& world) {
-    shard::Parallel parallel = shard::make_parallel(world, tp, gtp, dp);
+    shard::Parallel parallel = shard::dense_parallel(world, tp, gtp, dp);
     Runtime runtime(parallel, {});
     for (shard::ParameterSpec& spec : specs(tp, true)) runtime.add(std::move(spec));
     fill_weights(runtime);
     for (float& element : runtime.parameter(0).main_grad.as<float>()) element = 7;
     runtime.begin_step(schedule::StepKind::train, 1);
-    run_microbatch(runtime, parallel.dp_rank() * gtp + parallel.gtp_rank(), true);
+    run_microbatch(runtime, parallel.place().replica * gtp + parallel.place().part, true);
     runtime.end_step();
     check_gradients(runtime, gtp, true);
     for (const float element : runtime.parameter(0).main_grad.as<float>()) EXPECT_EQ(element, 0);
@@ -176,7 +177,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, RuntimeOnMesh,
 
 // One rank, one 2 x 3 parameter: for the rules of calling.
 struct Single {
-  explicit Single(comm::World& world) : parallel(shard::make_parallel(world, 1, 1, 1)), runtime(parallel, {}) {
+  explicit Single(comm::World& world) : parallel(shard::dense_parallel(world, 1, 1, 1)), runtime(parallel, {}) {
     id = runtime.add({.name = "w", .dims = {2, 3}, .compute = layout::replicated({2, 3}, 1)});
   }
   shard::Parallel parallel;
@@ -214,7 +215,7 @@ TEST(Runtime, AStepMayHaveManyMicrobatches) {
   constexpr int many = 20'000;  // their hashes alone are more than a notice holds
   static_assert(many * sizeof(std::uint64_t) > meet::kLongestNotice);
   comm::run_local(2, {}, [](comm::World& world) {
-    shard::Parallel parallel = shard::make_parallel(world, 1, 1, 2);
+    shard::Parallel parallel = shard::dense_parallel(world, 1, 1, 2);
     Runtime runtime(parallel, {});
     const schedule::ParameterId id =
         runtime.add({.name = "w", .dims = {2, 3}, .compute = layout::replicated({2, 3}, 1)});
@@ -258,7 +259,7 @@ TEST(Runtime, AGradientProducedOnceIsStagedInTheWireType) {
   std::vector<std::vector<float>> sums;
   for (const bool once : {false, true}) {
     comm::run_local(3, {}, [&](comm::World& world) {
-      shard::Parallel parallel = shard::make_parallel(world, 1, 3, 1);
+      shard::Parallel parallel = shard::dense_parallel(world, 1, 3, 1);
       Runtime runtime(parallel, types);
       const schedule::ParameterId id =
           runtime.add({.name = "w", .dims = {5, 40}, .compute = layout::replicated({5, 40}, 1), .produced_once = once});
@@ -300,7 +301,7 @@ TEST(Runtime, EventsHaveIdentities) {
         runtime.consume(single.id, schedule::Pass::forward);
         runtime.release(single.id, schedule::Pass::forward);
       }
-      runtime.comm("tp", "all_reduce", 64, schedule::Pass::forward);
+      runtime.comm("users", "all_reduce", 64, schedule::Pass::forward);
       runtime.end_microbatch();
     }
     runtime.end_step();
@@ -309,12 +310,12 @@ TEST(Runtime, EventsHaveIdentities) {
     for (std::size_t i = 0; i < trace.size(); ++i)
       for (std::size_t j = 0; j < i; ++j) EXPECT_FALSE(trace[i] == trace[j]) << to_string(trace[i]);
     EXPECT_EQ(to_string(trace[2], {"w"}), "evaluate mb 0 forward consume w (1)");
-    EXPECT_EQ(to_string(trace[9]), "evaluate mb 1 forward comm tp all_reduce 64 bytes");
+    EXPECT_EQ(to_string(trace[9]), "evaluate mb 1 forward comm users all_reduce 64 bytes");
   });
 }
 
 TEST(Parallel, ARunMustFillTheMesh) {
-  EXPECT_THROW(comm::run_local(3, {}, [](comm::World& world) { shard::make_parallel(world, 2, 1, 1); }), InputError);
+  EXPECT_THROW(comm::run_local(3, {}, [](comm::World& world) { shard::dense_parallel(world, 2, 1, 1); }), InputError);
 }
 
 }  // namespace

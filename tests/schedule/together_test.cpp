@@ -90,7 +90,7 @@ TEST(CheckTogether, ReversedGathersOnOneRank) {
   std::swap(schedule.residencies[0], schedule.residencies[1]);
   give(all, 1, call_order(made.trace, made.sizes, schedule));
   EXPECT_THAT(check_together(all),
-              ElementsAre("'gtp_gather', call 0: rank 0 makes gather ['a'] of 2 bytes, rank 1 makes gather "
+              ElementsAre("'gather', call 0: rank 0 makes gather ['a'] of 2 bytes, rank 1 makes gather "
                           "['b'] of 3 bytes"));
 }
 
@@ -113,10 +113,9 @@ TEST(CheckTogether, AmaxesOfBucketsInAnotherOrderOnOneRank) {
   Trace reversed = made.trace;  // the two messages alone
   std::swap(reversed[6], reversed[8]);
   give(all, 1, order_of(reversed));
-  EXPECT_THAT(
-      check_together(all),
-      ElementsAre(HasSubstr("'world_casts', call 0: rank 0 makes all_reduce max (0) before the publish of ['a'] "
-                            "of 4 bytes, rank 1 makes all_reduce max (1) before the publish of ['a']")));
+  EXPECT_THAT(check_together(all),
+              ElementsAre(HasSubstr("'casts', call 0: rank 0 makes all_reduce max (0) before the publish of ['a'] "
+                                    "of 4 bytes, rank 1 makes all_reduce max (1) before the publish of ['a']")));
   all = everyone(order_of(made.trace), 3);
   reversed = made.trace;  // whole buckets, counted by a rank in its own order
   std::swap(reversed[7], reversed[9]);
@@ -126,7 +125,7 @@ TEST(CheckTogether, AmaxesOfBucketsInAnotherOrderOnOneRank) {
   Trace without = made.trace;
   without.erase(without.begin() + 8);
   give(all, 1, order_of(without));
-  EXPECT_THAT(check_together(all), Contains(HasSubstr("'world_casts'")));
+  EXPECT_THAT(check_together(all), Contains(HasSubstr("'casts'")));
 }
 
 // A gather between them on one rank: the two communicators would wait for each other.
@@ -256,11 +255,10 @@ TEST(CheckTogether, CallsOfASchedule) {
   std::vector<std::string> calls;
   for (const CollectiveCall& call : order.calls)
     calls.push_back(fmt::format("{}: {} {}", order.roles[static_cast<std::size_t>(call.role)], call.what, call.bytes));
-  EXPECT_THAT(calls,
-              ElementsAre("gtp_gather: gather ['b'] 4", "tp_gather: gather ['b'] 4", "gtp_gather: gather ['a'] 2",
-                          "tp_reduce: sum ['b'] 5", "gtp_reduce: reduce ['b'] 5", "tp: all_reduce 16",
-                          "tp_reduce: sum ['a'] 3", "gtp_reduce: reduce ['a'] 3", "tp_reduce: sum ['a'] 3",
-                          "gtp_reduce: reduce ['a'] 3", "dp: sum ['a'] 7", "dp: sum ['b'] 8"));
+  EXPECT_THAT(calls, ElementsAre("gather: gather ['b'] 4", "gather_compute: gather ['b'] 4", "gather: gather ['a'] 2",
+                                 "reduce_compute: sum ['b'] 5", "reduce: reduce ['b'] 5", "tp: all_reduce 16",
+                                 "reduce_compute: sum ['a'] 3", "reduce: reduce ['a'] 3", "reduce_compute: sum ['a'] 3",
+                                 "reduce: reduce ['a'] 3", "replicas: sum ['a'] 7", "replicas: sum ['b'] 8"));
 }
 
 // tp 2, gtp 4, dp 8; a hundred thousand calls a rank.

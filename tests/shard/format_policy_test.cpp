@@ -82,9 +82,9 @@ TEST(FormatPolicies, ProductsOfMxfp8ReadTheColumnsOfACopy) {
   EXPECT_EQ(copy.encoding->tile, (quant::ScaleTile{32, 1}));
   EXPECT_EQ(quant::format_of(*copy.encoding), Format::mxfp8);
   // The rows of both are cut alike, between tiles of the copy.
-  const Cuts cuts{.gtp = 2, .dp = 2, .zero = true};
-  EXPECT_EQ(layouts_of(spec, cuts).state, layouts_of(copy, cuts).state);
-  EXPECT_EQ(layouts_of(spec, cuts).storage.ranks[1].size % (32 * 64), 0);
+  const Cuts cuts{.parts = 2, .replicas = 2, .zero = true};
+  EXPECT_EQ(layouts_of(spec).together, layouts_of(copy).together);
+  EXPECT_EQ(layouts_of(spec).stored(0, cuts.parts).ranks[1].size % (32 * 64), 0);
   ParameterSpec looked_up = matrix_of("m", 96, 64);
   looked_up.looked_up = true;  // in bf16, so both passes unpack
   EXPECT_FALSE(with_backward(looked_up, Format::mxfp8, Format::mxfp8, Format::mxfp8).backward);
@@ -128,8 +128,8 @@ TEST(FormatPolicies, RulesThatAreNoneAreRefused) {
 double wire_bytes_per_element(Format format, std::int64_t rows, std::int64_t cols) {
   ParameterSpec spec = matrix_of("weight", rows, cols);
   set_encoding(spec, {.format = format}, kHalf);
-  const Cuts cuts{.gtp = 2};
-  const schedule::ParameterSize size = parameter_size(spec, layouts_of(spec, cuts), kHalf, cuts);
+  const Cuts cuts{.parts = 2};
+  const schedule::ParameterSize size = parameter_size(spec, layouts_of(spec), kHalf, cuts);
   return static_cast<double>(size.gather_wire) / (static_cast<double>(rows * cols) / 2);
 }
 
@@ -144,7 +144,7 @@ TEST(EncodedParameters, SendTheBytesOfTheirFormat) {
 TEST(EncodedParameters, AreUnpackedWhereNothingTravelsToo) {
   ParameterSpec spec = matrix_of("weight", 48, 64);
   set_encoding(spec, {.format = Format::nvfp4}, kHalf);
-  const schedule::ParameterSize size = parameter_size(spec, layouts_of(spec, {}), kHalf, {});
+  const schedule::ParameterSize size = parameter_size(spec, layouts_of(spec), kHalf, {});
   EXPECT_EQ(size.gather_wire, 0);
   EXPECT_EQ(size.gathered, 0);
   EXPECT_EQ(size.unpacked, 48 * 64 * 2);
@@ -153,8 +153,8 @@ TEST(EncodedParameters, AreUnpackedWhereNothingTravelsToo) {
 TEST(EncodedParameters, ArriveInThePlanesOfTheirFormat) {
   ParameterSpec spec = matrix_of("weight", 48, 64);
   set_encoding(spec, {.format = Format::nvfp4}, kHalf);
-  const Cuts cuts{.gtp = 3};
-  const schedule::ParameterSize size = parameter_size(spec, layouts_of(spec, cuts), kHalf, cuts);
+  const Cuts cuts{.parts = 3};
+  const schedule::ParameterSize size = parameter_size(spec, layouts_of(spec), kHalf, cuts);
   EXPECT_EQ(size.gathered, 48 * 64 / 2 + 256);  // 12 scales, aligned
   EXPECT_EQ(size.unpacked, 48 * 64 * 2);
 }
@@ -164,7 +164,7 @@ TEST(EncodedParameters, AreCutBetweenTiles) {
   set_encoding(spec, {.format = Format::nvfp4}, kHalf);
   const std::vector<std::int64_t> rows{16, 16, 8, 0};
   for (int rank = 0; rank < 4; ++rank) {
-    const ShardedParameter parameter = make_parameter(spec, kHalf, {.gtp = 4}, {.gtp_rank = rank});
+    const ShardedParameter parameter = make_parameter(spec, kHalf, {.parts = 4}, {.part = rank});
     const std::int64_t own = rows[static_cast<std::size_t>(rank)];
     EXPECT_EQ(parameter.planes[0].data.size(), static_cast<std::size_t>(own * 32));
     EXPECT_EQ(parameter.planes[1].data.size(), static_cast<std::size_t>((own + 15) / 16 * 4));

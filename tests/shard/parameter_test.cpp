@@ -23,7 +23,7 @@ ParameterSpec spec_of(layout::Layout compute, std::vector<PlaneSpec> planes) {
 
 TEST(Planes, OneOfTheModelsTypeUnlessSaidOtherwise) {
   const ParameterSpec spec = spec_of(layout::replicated({6, 5}, 1), {});
-  const ShardedParameter parameter = make_parameter(spec, {.model = DType::bf16}, {.gtp = 2}, {.gtp_rank = 1});
+  const ShardedParameter parameter = make_parameter(spec, {.model = DType::bf16}, {.parts = 2}, {.part = 1});
   ASSERT_EQ(parameter.planes.size(), 1u);
   EXPECT_EQ(parameter.planes[0].spec.type, DType::bf16);
   EXPECT_EQ(parameter.planes[0].local_storage, parameter.local_storage);
@@ -34,7 +34,7 @@ TEST(Planes, OneOfTheModelsTypeUnlessSaidOtherwise) {
 TEST(Planes, StorageIsCutBetweenTiles) {
   const ParameterSpec spec = spec_of(layout::replicated({10, 12}, 1), {kData, kScales});
   for (const int rank : {0, 1}) {
-    const ShardedParameter parameter = make_parameter(spec, {}, {.gtp = 2}, {.gtp_rank = rank});
+    const ShardedParameter parameter = make_parameter(spec, {}, {.parts = 2}, {.part = rank});
     EXPECT_EQ(parameter.planes[0].local_storage.size, (rank == 0 ? 8 : 2) * 12);
     EXPECT_EQ(parameter.planes[1].local_storage.size, (rank == 0 ? 2 : 1) * 2);
     EXPECT_EQ(parameter.planes[1].data.size(), (rank == 0 ? 2u : 1u) * 2 * 4);
@@ -44,8 +44,8 @@ TEST(Planes, StorageIsCutBetweenTiles) {
 
 TEST(Planes, CountAllBytesOfAGatherAndAPublish) {
   const ParameterSpec spec = spec_of(layout::replicated({16, 16}, 1), {kData, kScales});
-  const Cuts cuts{.gtp = 2, .dp = 2, .zero = true};
-  const schedule::ParameterSize size = parameter_size(spec, layouts_of(spec, cuts), {}, cuts);
+  const Cuts cuts{.parts = 2, .replicas = 2, .zero = true};
+  const schedule::ParameterSize size = parameter_size(spec, layouts_of(spec), {}, cuts);
   EXPECT_EQ(size.gather_wire, 8 * 16 + 2 * 2 * 4);  // the other rank's half of both
   EXPECT_EQ(size.publish_wire, 4 * 16 + 1 * 2 * 4);
   EXPECT_EQ(size.gathered, 16 * 16 + 256);  // each plane aligned
@@ -60,9 +60,9 @@ TEST(Planes, ByTileNeedPartsThatDoNotOverlap) {
 TEST(Planes, AreNotReadByRows) {
   ParameterSpec spec = spec_of(layout::replicated({64, 8}, 1), {kData, kScales});
   spec.reads = {.per_microbatch = 1, .lookup = Lookup::rows};
-  EXPECT_THROW(make_parameter(spec, {}, {.gtp = 2}, {}), Error);
+  EXPECT_THROW(make_parameter(spec, {}, {.parts = 2}, {}), Error);
   spec.reads.lookup = Lookup::automatic;
-  EXPECT_FALSE(make_parameter(spec, {}, {.gtp = 2}, {}).by_rows);
+  EXPECT_FALSE(make_parameter(spec, {}, {.parts = 2}, {}).by_rows);
 }
 
 TEST(Planes, AreNotTooMany) {
@@ -100,15 +100,16 @@ TEST(CountedParts, OfAllRanksTogetherCoverAWeightOnce) {
   const layout::Layout overlapping = layout::rows_by_rank({10, 4}, {{{0, 4}, {8, 10}}, {{4, 10}}});
   for (const layout::Layout& compute : {layout::cut_cols({10, 4}, 2), overlapping, layout::replicated({10, 4}, 2)})
     for (const bool sharded : {true, false})
-      for (const Cuts& cuts : {Cuts{}, Cuts{.gtp = 3}, Cuts{.dp = 2}, Cuts{.gtp = 7, .dp = 2, .zero = true}}) {
+      for (const Cuts& cuts :
+           {Cuts{}, Cuts{.parts = 3}, Cuts{.replicas = 2}, Cuts{.parts = 7, .replicas = 2, .zero = true}}) {
         if (!sharded && compute == overlapping) continue;  // kept whole, or cut without overlaps
         ParameterSpec spec = spec_of(compute, {});
         spec.sharded = sharded;
         layout::Layout counted{.shape = compute.shape};
-        for (int rank = 0; rank < 2 * cuts.gtp * cuts.dp; ++rank) {
-          const Place place{.tp_rank = rank % 2, .gtp_rank = rank / 2 % cuts.gtp, .dp_rank = rank / 2 / cuts.gtp};
+        for (int rank = 0; rank < 2 * cuts.parts * cuts.replicas; ++rank) {
+          const Place place{.compute = rank % 2, .part = rank / 2 % cuts.parts, .replica = rank / 2 / cuts.parts};
           const ShardedParameter parameter = make_parameter(spec, {}, cuts, place);
-          counted.ranks.push_back(counted_part(parameter, rank));
+          counted.ranks.push_back(counted_part(parameter));
           EXPECT_TRUE(counted.ranks.back().pieces.empty() || counted.ranks.back() == parameter.local_state);
         }
         EXPECT_NO_THROW(layout::validate(counted, layout::Cover::exact)) << layout::to_string(counted);

@@ -17,7 +17,7 @@ ShardedParameter make_weight(Format format, layout::Shape shape, int gtp_rank) {
   ParameterSpec spec{.name = "weight", .dims = {shape.rows, shape.cols}, .compute = layout::replicated(shape, 1)};
   if (format != Format::bf16) spec.encoding = quant::weight_encoding(format);
   ShardedParameter parameter =
-      make_parameter(std::move(spec), {.model = quant::DType::bf16}, {.gtp = 3}, {.gtp_rank = gtp_rank});
+      make_parameter(std::move(spec), {.model = quant::DType::bf16}, {.parts = 3}, {.part = gtp_rank});
   for (Plane& plane : parameter.planes)
     for (std::size_t i = 0; i < plane.data.size(); ++i)
       plane.data.data()[i] = static_cast<std::byte>(i * 7 + plane.spec.name.size());

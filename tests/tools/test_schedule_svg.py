@@ -79,7 +79,7 @@ class ScheduleSvg(unittest.TestCase):
             self.assertAlmostEqual(end, schedule_svg.LEFT + whole * (at + 1) / milliseconds, delta=0.5)
 
     def test_kinds_that_are_not_known_are_drawn_too(self):
-        categories = ("gather over tp", "wait", "new")
+        categories = ("gather over compute", "wait", "new")
         events = [{**span("gather", i, 1, "x"), "cat": category} for i, category in enumerate(categories)]
         root, words = self.draw(events)
         for kind in ("gather", "wait", "other"):

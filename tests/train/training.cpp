@@ -40,15 +40,17 @@ models::Batch make_batch(const RunOptions& options, std::int64_t sample) {
 
 class Collector {
  public:
-  void add(const std::string& name, const shard::ShardedParameter& parameter, const void* data, quant::DType type) {
-    std::vector<double> local(static_cast<std::size_t>(parameter.shard_elements()));
+  // `part`: where the data of this rank lie in the whole.
+  void add(const std::string& name, const shard::ShardedParameter& parameter, const layout::LocalLayout& part,
+           const void* data, quant::DType type) {
+    std::vector<double> local(static_cast<std::size_t>(part.size));
     base::Buffer host(local.size() * quant::size_of(type));
     base::copy_bytes(host.data(), data, host.size());
-    quant::cast(host.data(), type, local.data(), quant::DType::fp64, parameter.shard_elements());
+    quant::cast(host.data(), type, local.data(), quant::DType::fp64, part.size);
     std::lock_guard lock(mutex_);
     std::vector<double>& logical = tensors[name];
     logical.resize(static_cast<std::size_t>(parameter.storage.shape.elements()));
-    for (const layout::Piece& piece : parameter.local_storage.pieces)
+    for (const layout::Piece& piece : part.pieces)
       for (std::int64_t r = 0; r < piece.box.rows; ++r)
         for (std::int64_t c = 0; c < piece.box.cols; ++c)
           logical[static_cast<std::size_t>((piece.box.row + r) * parameter.storage.shape.cols + piece.box.col + c)] =
@@ -61,12 +63,13 @@ class Collector {
 };
 
 StepInput input_of(const RunOptions& options, const shard::Parallel& parallel, int step) {
-  const std::int64_t share = options.blocks / options.dp, gtp = options.gtp;
-  const std::int64_t first = static_cast<std::int64_t>(step) * options.blocks + parallel.dp_rank() * share;
+  const shard::Cuts& cuts = parallel.cuts();
+  const std::int64_t share = options.blocks / cuts.replicas, gtp = cuts.parts;
+  const std::int64_t first = static_cast<std::int64_t>(step) * options.blocks + parallel.place().replica * share;
   return {.microbatches = static_cast<int>(share / gtp),
           .tokens = options.masked ? 0 : options.blocks * options.seq_len,
           .batch = [&options, &parallel, first, gtp](int microbatch) {
-            return make_batch(options, first + microbatch * gtp + parallel.gtp_rank());
+            return make_batch(options, first + microbatch * gtp + parallel.place().part);
           }};
 }
 
@@ -99,19 +102,22 @@ class Spoiled {
 
 void run_rank(comm::World& world, const RunOptions& options, Collector& collector, RunResult& result) {
   const quant::DType accumulator = quant::accumulator_of(options.dtype);
-  Trainer trainer(world, {.model = options.model,
-                          .tp = options.tp,
-                          .gtp = options.gtp,
-                          .dp = options.dp,
-                          .types = {.model = options.dtype, .accumulator = accumulator, .wire = options.dtype},
-                          .sequence_parallel = options.sequence_parallel,
-                          .recompute = options.recompute,
-                          .seq_len = options.seq_len,
-                          .embedding = {.per_microbatch = options.seq_len, .lookup = options.embedding},
-                          .adamw = {.weight_decay = 0.1},
-                          .cast_order = options.cast_order,
-                          .runtime = {.wire = {.format = options.wire}, .products = {.format = options.products}},
-                          .graph = options.graph});
+  Trainer trainer(
+      world,
+      {.model = options.model,
+       .tp = options.tp,
+       .gtp = options.gtp,
+       .dp = options.dp,
+       .ranks = options.ranks,
+       .types = {.model = options.dtype, .accumulator = accumulator, .wire = options.dtype},
+       .sequence_parallel = options.sequence_parallel,
+       .recompute = options.recompute,
+       .seq_len = options.seq_len,
+       .embedding = {.per_microbatch = options.seq_len, .lookup = options.embedding},
+       .adamw = {.weight_decay = 0.1},
+       .cast_order = options.cast_order,
+       .runtime = {.zero = options.zero, .wire = {.format = options.wire}, .products = {.format = options.products}},
+       .graph = options.graph});
   set_initial_values(trainer.runtime(), 7);
   const auto finish = [&](const StepResult& done) {
     if (world.rank() != 0) return;
@@ -137,18 +143,20 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
   while (trainer.pending_steps() > 0) finish(trainer.finish_step());
   if (world.rank() == 0) result.updates = trainer.optimizer().updates();
   if (world.rank() == 0) result.graph_steps = trainer.graph_steps();
+  trainer.runtime().settle();  // replicas have each other's weights
   trainer.parallel().compute->synchronize();
   for (schedule::ParameterId id = 0; id < trainer.runtime().size(); ++id) {
     shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
     Optimizer::Moments& moments = trainer.optimizer().moments(id);
     const std::string& name = parameter.spec.name;
+    const layout::LocalLayout& state = parameter.local_state;
     if (parameter.spec.encoding)
-      collector.add("weight/" + name, parameter, parameter.master.data(), accumulator);
+      collector.add("weight/" + name, parameter, state, parameter.master.data(), accumulator);
     else
-      collector.add("weight/" + name, parameter, parameter.weight().data(), options.dtype);
-    collector.add("main_grad/" + name, parameter, parameter.main_grad.data(), accumulator);
-    collector.add("exp_avg/" + name, parameter, moments.exp_avg.data(), accumulator);
-    collector.add("exp_avg_sq/" + name, parameter, moments.exp_avg_sq.data(), accumulator);
+      collector.add("weight/" + name, parameter, parameter.local_storage, parameter.weight().data(), options.dtype);
+    collector.add("main_grad/" + name, parameter, state, parameter.state_gradient(), accumulator);
+    collector.add("exp_avg/" + name, parameter, state, moments.exp_avg.data(), accumulator);
+    collector.add("exp_avg_sq/" + name, parameter, state, moments.exp_avg_sq.data(), accumulator);
   }
 }
 
@@ -179,7 +187,7 @@ RunResult run(const RunOptions& options) {
   } else {
     comm::LocalOptions local;
     local.inject = options.inject;
-    comm::run_local(options.tp * options.gtp * options.dp, local,
+    comm::run_local(options.ranks ? options.ranks->mesh.world_size() : options.tp * options.gtp * options.dp, local,
                     [&](comm::World& world) { run_rank(world, options, collector, result); });
   }
   result.tensors = std::move(collector.tensors);

@@ -15,6 +15,8 @@ namespace tessera::train::testing {
 struct RunOptions {
   models::LlamaConfig model;
   int tp = 1, gtp = 1, dp = 1;
+  std::optional<RankLayout> ranks;  // instead of them
+  bool zero = false;
   quant::DType dtype = quant::DType::fp32;
   bool sequence_parallel = false;
   nn::Recompute recompute = nn::Recompute::none;

@@ -11,8 +11,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::array<std::string_view, 7> kLanes{"compute", "gather", "gather over tp", "reduce", "reduce over tp",
-                                                 "dp",      "tp"};
+constexpr std::array<std::string_view, 7> kLanes{
+    "compute", "gather", "gather over compute", "reduce", "reduce over compute", "replicas", "program"};
 
 int thread_of(int process, int row) {
   constexpr int rows = 100;
@@ -37,7 +37,7 @@ std::string name_of_transfer(std::string_view what, const std::vector<std::strin
 
 int row_of_lane(std::string_view category) {
   if (category == "wait") category = "compute";
-  if (category == "publish") category = "dp";  // they share the lane
+  if (category == "publish") category = "replicas";  // they share the lane
   return static_cast<int>(std::ranges::find(kLanes, category) - kLanes.begin());
 }
 

@@ -46,14 +46,14 @@ TraceSpan labelled(const StepPlan& step, const Span& span, const std::vector<std
     case Activity::compute:
       return {.name = step.costs.work[index], .args = {{"before", to_string(step.trace[index], names)}}};
     case Activity::gather:
-      return gather(step, span, {&ParameterSize::gather_wire, &ParameterSize::gather_tp_wire});
-    case Activity::gather_tp:
-      return gather(step, span, {&ParameterSize::gather_tp_wire});
-    case Activity::reduce_tp:
-      return reduction(step, span, name_of(span.lane), {&ParameterSize::reduce_tp_wire});
+      return gather(step, span, {&ParameterSize::gather_wire, &ParameterSize::gather_compute_wire});
+    case Activity::gather_compute:
+      return gather(step, span, {&ParameterSize::gather_compute_wire});
+    case Activity::reduce_compute:
+      return reduction(step, span, name_of(span.lane), {&ParameterSize::reduce_compute_wire});
     case Activity::reduce:
-      return reduction(step, span, "reduce", {&ParameterSize::reduce_wire, &ParameterSize::reduce_tp_wire});
-    case Activity::dp:
+      return reduction(step, span, "reduce", {&ParameterSize::reduce_wire, &ParameterSize::reduce_compute_wire});
+    case Activity::replicas:
       return reduction(step, span, "replicas", {&ParameterSize::replica_wire});
     case Activity::publish:
       return transfer(step, "publish", {step.trace[index].parameter}, {&ParameterSize::publish_wire});

@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/models/llama_parameters.h"
+#include "tessera/nn/dense_mesh.h"
 #include "tessera/predict/llama_trace.h"
 #include "tessera/run/config/byte_size.h"
 #include "tessera/run/config/resolve.h"
@@ -184,8 +185,9 @@ StepPlan plan_step(const PlanRequest& request) {
     return step.costs.costs;
   });
   set_unit_costs(input, step.trace, step.parameters, step.schedule, step.costs.costs);
-  const mesh::Mesh mesh({{"tp", input.mesh.tp}, {"gtp", input.mesh.gtp}, {"dp", input.mesh.dp}});
-  const std::vector<std::string> faults = schedule::check_mesh(mesh, step.trace, sizes_of(step), step.schedule);
+  const mesh::Mesh mesh = nn::dense_mesh(input.mesh.tp, input.mesh.gtp, input.mesh.dp);
+  const std::vector<std::string> faults = check_mesh(shard::role_groups(mesh, {nn::dense_domain()}), mesh.world_size(),
+                                                     step.trace, sizes_of(step), step.schedule);
   TESSERA_CHECK(faults.empty(), "the planned schedule is wrong: {}", faults.front());
   step.memory.gathered = step.schedule.gather_arena;
   for (const predict::PlannedParameter& parameter : step.parameters) step.memory.gathered += parameter.row_buffers;

@@ -2,11 +2,11 @@
 // nothing of the planner; durations are no input.
 //
 // The argument. The steps are enqueued in the host's order with vector clocks over the lanes compute, gather, reduce
-// and dp. Every pair of accesses to the same bytes (arenas, shards, main_grad) of which one writes must be ordered by
-// waits; then every execution gives what the host's order gives, and in that order every consume and release must find
-// its unit's weights of the newest version, every unpacking its packed bytes, every produce its staging, every
-// main_grad each produced gradient once. The end of an interval counts as a write (poison). Waits refer to what the
-// host has enqueued before, so one rank alone cannot deadlock; together.h does the ranks together.
+// and replicas. Every pair of accesses to the same bytes (arenas, shards, main_grad) of which one writes must be
+// ordered by waits; then every execution gives what the host's order gives, and in that order every consume and release
+// must find its unit's weights of the newest version, every unpacking its packed bytes, every produce its staging,
+// every main_grad each produced gradient once. The end of an interval counts as a write (poison). Waits refer to what
+// the host has enqueued before, so one rank alone cannot deadlock; together.h does the ranks together.
 //
 // Steps: a first one, whose prefetches are issued at its beginning; one after it; one after that; and one after an
 // optimizer step that was skipped, so that prefetches not yet issued are issued at its beginning. A wait for a negative

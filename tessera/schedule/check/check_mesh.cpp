@@ -2,43 +2,60 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "tessera/base/error.h"
 #include "tessera/schedule/check/check.h"
 
 namespace tessera::schedule {
 namespace {
 
-bool is_of(const std::string& role, const std::string& group) {
-  return role == group || role.starts_with(group + "_");
+// The first role that shares its communicators.
+const std::string& first_alike(const RoleGroups& groups, const std::string& role) {
+  const auto own = groups.find(role);
+  TESSERA_CHECK(own != groups.end(), "the schedule has calls of the role '{}', which has no groups", role);
+  return std::ranges::find_if(groups, [&](const auto& other) { return other.second == own->second; })->first;
 }
 
-std::vector<std::string> axes_of(const mesh::Mesh& mesh, const std::string& role) {
-  std::vector<std::string> axes;
-  for (const mesh::Axis& axis : mesh.axes())
-    if (is_of(role, axis.name) || is_of(role, "world")) axes.push_back(axis.name);
-  return axes;
+// Gives all orders the same roles, one for those that share communicators: who makes no call on a communicator is a
+// member too.
+void merge_roles(const RoleGroups& groups, std::vector<CallOrder>& orders) {
+  std::vector<std::string> roles;
+  for (CallOrder& order : orders) {
+    std::vector<int> merged;  // by its role
+    for (const std::string& role : order.roles) {
+      const std::string& first = first_alike(groups, role);
+      const auto at = std::ranges::find(roles, first);
+      merged.push_back(static_cast<int>(at - roles.begin()));
+      if (at == roles.end()) roles.push_back(first);
+    }
+    for (CollectiveCall& call : order.calls) call.role = merged[static_cast<std::size_t>(call.role)];
+  }
+  for (CallOrder& order : orders) order.roles = roles;
 }
 
 }  // namespace
 
-RankOrders mesh_orders(const mesh::Mesh& mesh, CallOrder order) {
-  RankOrders all;
-  all.ranks.resize(static_cast<std::size_t>(mesh.world_size()));
-  for (const std::string& role : order.roles)
-    for (std::vector<int>& group : mesh.groups(axes_of(mesh, role))) {
+RankOrders rank_orders(const RoleGroups& groups, std::vector<CallOrder> orders, const std::vector<int>& class_of) {
+  merge_roles(groups, orders);
+  RankOrders all{.orders = std::move(orders), .communicators = {}, .ranks = {}};
+  for (const int its_class : class_of) all.ranks.push_back({.order = its_class, .communicators = {}});
+  for (const std::string& role : all.orders.front().roles)
+    for (const std::vector<int>& group : groups.at(role).groups) {
       for (const int rank : group)
         all.ranks[static_cast<std::size_t>(rank)].communicators.push_back(static_cast<int>(all.communicators.size()));
-      all.communicators.push_back({fmt::format("{} of rank {}", role, group.front()), std::move(group)});
+      all.communicators.push_back({fmt::format("{} of rank {}", role, group.front()), group});
     }
-  all.orders.push_back(std::move(order));
   return all;
 }
 
-std::vector<std::string> check_mesh(const mesh::Mesh& mesh, const Trace& trace, const std::vector<ParameterSize>& sizes,
-                                    const Schedule& schedule) {
+std::vector<std::string> check_mesh(const RoleGroups& groups, int ranks, const Trace& trace,
+                                    const std::vector<ParameterSize>& sizes, const Schedule& schedule) {
   std::vector<std::string> faults = check(trace, sizes, schedule);
-  if (faults.empty()) faults = check_together(mesh_orders(mesh, call_order(trace, sizes, schedule)));
+  if (faults.empty())
+    faults = check_together(rank_orders(groups, {call_order(trace, sizes, schedule)},
+                                        std::vector<int>(static_cast<std::size_t>(ranks), 0)));
   return faults;
 }
 

@@ -284,8 +284,8 @@ void CheckedLanes::issue_reduction(int reduction) {
   main_grad.set_write(access);
   summed_[static_cast<std::size_t>(reduction)] = access.clock;
   if (!it.replicas) return;
-  join(clocks_[static_cast<std::size_t>(CheckedLane::dp)], access.clock);
-  const ClockedAccess over_replicas = on(CheckedLane::dp);
+  join(clocks_[static_cast<std::size_t>(CheckedLane::replicas)], access.clock);
+  const ClockedAccess over_replicas = on(CheckedLane::replicas);
   main_grad.set_write(over_replicas);
   summed_[static_cast<std::size_t>(reduction)] = over_replicas.clock;
 }

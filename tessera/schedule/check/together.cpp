@@ -319,9 +319,14 @@ std::string bucket_call(const Trace& trace, const std::vector<ParameterSize>& si
 
 }  // namespace
 
+std::string role_name(std::string_view hop, int domain) {
+  return domain == 0 ? std::string(hop) : fmt::format("{} of domain {}", hop, domain);
+}
+
 CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule) {
   CallList list;
-  auto add_unit = [&](const char* role, const char* op, const Unit& unit, std::int64_t ParameterSize::*wire) {
+  auto add_unit = [&](const char* hop, const char* op, const Unit& unit, std::int64_t ParameterSize::*wire) {
+    const std::string role = role_name(hop, sizes[static_cast<std::size_t>(unit.front())].domain);
     std::vector<std::string> names;
     std::int64_t bytes = 0;
     for (const ParameterId id : unit) {
@@ -335,10 +340,10 @@ CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes
   auto gathers_until = [&](int position) {
     for (; gather < schedule.residencies.size() && schedule.residencies[gather].issue <= position; ++gather) {
       const Unit& unit = schedule.gather_units[static_cast<std::size_t>(schedule.residencies[gather].unit)];
-      add_unit("gtp_gather", "gather", unit, &ParameterSize::gather_wire);
+      add_unit("gather", "gather", unit, &ParameterSize::gather_wire);
       const bool joins =
           std::ranges::all_of(unit, [&](ParameterId id) { return sizes[static_cast<std::size_t>(id)].joins; });
-      if (!joins) add_unit("tp_gather", "gather", unit, &ParameterSize::gather_wire);
+      if (!joins) add_unit("gather_compute", "gather", unit, &ParameterSize::gather_wire);
     }
   };
   std::vector<const Unit*> late;  // not reduced in the last microbatch
@@ -354,17 +359,17 @@ CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes
     for (; reduction < schedule.reductions.size() && schedule.reductions[reduction].issue <= index; ++reduction) {
       const Reduction& it = schedule.reductions[reduction];
       const Unit& unit = schedule.reduce_units[static_cast<std::size_t>(it.unit)];
-      add_unit("tp_reduce", "sum", unit, &ParameterSize::staging);
-      add_unit("gtp_reduce", "reduce", unit, &ParameterSize::reduce_wire);
+      add_unit("reduce_compute", "sum", unit, &ParameterSize::staging);
+      add_unit("reduce", "reduce", unit, &ParameterSize::reduce_wire);
       if (!it.replicas) continue;
       if (it.microbatch + 1 < schedule.microbatches)
         late.push_back(&unit);
       else
-        add_unit("dp", "sum", unit, &ParameterSize::replica_wire);
+        add_unit("replicas", "sum", unit, &ParameterSize::replica_wire);
     }
     gathers_until(index);
   }
-  for (const Unit* unit : late) add_unit("dp", "sum", *unit, &ParameterSize::replica_wire);
+  for (const Unit* unit : late) add_unit("replicas", "sum", *unit, &ParameterSize::replica_wire);
   return list.take();
 }
 

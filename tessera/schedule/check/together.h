@@ -15,6 +15,7 @@
 // one all ranks are looked at.
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/schedule/schedule.h"
@@ -30,9 +31,13 @@ struct CollectiveCall {
   bool operator==(const CollectiveCall&) const = default;
 };
 
+// The role of one hop of a parameter's ways in a domain: "reduce" in the first, "reduce of domain 1" in another.
+std::string role_name(std::string_view hop, int domain);
+
 // What ranks that behave alike call in one cycle, in the host's order.
 struct CallOrder {
-  // "gtp_gather", "tp_gather", "tp_reduce", "gtp_reduce", "dp", and the groups of comm events.
+  // role_name() of "gather", "gather_compute", "reduce_compute", "reduce" and "replicas", and the groups of comm
+  // events.
   std::vector<std::string> roles;
   std::vector<CollectiveCall> calls;
 
@@ -57,9 +62,10 @@ struct RankOrders {
 
 // The calls of a rank that carries out `schedule`. First the optimizer's events of the step before: each bucket's
 // message of amaxes, named with the weights that are published after it, and the prefetches; then at each event of the
-// body its own collective, the reductions issued there (over tp, over gtp, over replicas), the gathers issued there
-// (over gtp, and over tp for what does not join); last the sums over replicas of units that the last microbatch does
-// not reduce. Which gradients are summed over tp is not in `sizes`: every one is taken to be.
+// body its own collective, the reductions issued there (over compute ranks, over the ranks that store, over replicas),
+// the gathers issued there (and their second hop for what does not join); last the sums over replicas of units that the
+// last microbatch does not reduce. Which gradients are summed over compute ranks is not in `sizes`: every one is taken
+// to be.
 CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule);
 
 // Empty: proved. Otherwise the first difference of each communicator (both ranks, both calls) or one cycle (each

@@ -6,7 +6,7 @@
 
 namespace tessera::schedule {
 
-enum class CheckedLane : std::uint8_t { compute, gather, reduce, dp };
+enum class CheckedLane : std::uint8_t { compute, gather, reduce, replicas };
 inline constexpr std::size_t kCheckedLanes = 4;
 
 // By lane: how many of its operations have certainly happened.

@@ -8,6 +8,7 @@
 
 #include "tessera/shard/materialize.h"
 #include "tests/comm/nccl/run.h"
+#include "tests/shard/dense_parallel.h"
 
 namespace tessera::shard {
 namespace {
@@ -25,7 +26,7 @@ class PlanePushes : public comm::NcclTest {
     NcclTest::SetUp();
     if (IsSkipped()) return;
     world_ = make_world({});
-    parallel_.emplace(make_parallel(*world_, 1, ranks(), 1));
+    parallel_.emplace(dense_parallel(*world_, 1, ranks(), 1));
     const std::vector<PlaneSpec> planes{{.name = "data", .type = quant::DType::u8},
                                         {.name = "scales", .tile = {.rows = 3, .cols = 4}}};
     // Tiles divide neither; some ranks hold nothing of the last one.
@@ -34,7 +35,8 @@ class PlanePushes : public comm::NcclTest {
                          .dims = {shape.rows, shape.cols},
                          .compute = layout::replicated(shape, 1),
                          .planes = planes};
-      weights_.push_back(make_parameter(spec, {}, {.gtp = ranks()}, {.gtp_rank = rank(), .device = device()}));
+      weights_.push_back(make_parameter(spec, {}, {.parts = ranks()}, {.part = rank(), .device = device()}));
+      parallel_->provide(weights_.back(), {.parts = ranks()});
     }
     for (const ShardedParameter& weight : weights_) {
       ways_.emplace_back(weight, *parallel_);
@@ -42,6 +44,8 @@ class PlanePushes : public comm::NcclTest {
       bytes_ += ways_.back().bytes();
     }
   }
+
+  comm::Communicator& gathers() { return parallel_->of(0, Via::gather); }
 
   void write(int round) {
     for (std::size_t w = 0; w < weights_.size(); ++w)
@@ -81,26 +85,23 @@ class PlanePushes : public comm::NcclTest {
 
 TEST_F(PlanePushes, ArriveAloneAndTogether) {
   base::Buffer shared(bytes_, device());
-  EXPECT_EQ(parallel_->gtp_gather->share({shared.data(), shared.size()}), "");
+  EXPECT_EQ(gathers().share({shared.data(), shared.size()}), "");
   for (int round = 0; round < 6; ++round) {
     write(round);
     if (round % 2 == 0) {
       for (std::size_t w = 0; w < weights_.size(); ++w)
-        ways_[w]
-            .start(weights_[w], {.gtp = *parallel_->gtp_gather, .tp = *parallel_->tp_gather},
-                   shared.data() + places_[w], base::Fence())
-            .synchronize();
+        ways_[w].start(weights_[w], {gathers()}, shared.data() + places_[w], base::Fence()).synchronize();
     } else {
       std::vector<comm::Movement> movements;
       for (std::size_t w = 0; w < weights_.size(); ++w)
         ways_[w].add_first_hops(weights_[w], shared.data() + places_[w], movements);
       ASSERT_EQ(movements.size(), 2 * weights_.size());
-      run_together(*parallel_->gtp_gather, movements).synchronize();
+      run_together(gathers(), movements).synchronize();
     }
     expect_all(round, shared.data());
     parallel_->world->barrier().synchronize();  // no rank writes the next round before all have read this one
   }
-  parallel_->gtp_gather->share({});
+  gathers().share({});
 }
 
 }  // namespace

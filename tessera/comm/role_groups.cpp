@@ -1,0 +1,46 @@
+#include "tessera/comm/role_groups.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+
+namespace tessera::comm {
+
+Communicator& RoleGroups::make(mesh::Purpose purpose, const std::string& name,
+                               const std::vector<std::vector<int>>& groups, Traffic traffic) {
+  const auto found =
+      std::ranges::find_if(made_, [&](const Made& it) { return it.purpose == purpose && it.groups == groups; });
+  if (found != made_.end()) return *found->communicator;
+  std::unique_ptr<Communicator> communicator = world_.make_group(name, groups, traffic);
+  TESSERA_CHECK(communicator, "rank {} is in no group of '{}'", world_.rank(), name);
+  return *made_.emplace_back(Made{purpose, groups, std::move(communicator)}).communicator;
+}
+
+Communicator& RoleGroups::make(const mesh::Role& role, Traffic traffic) {
+  if (Communicator* const made = find(role)) return *made;
+  const std::string name = fmt::format("{}-{}", fmt::join(role.axes, "-"), name_of(role.purpose));
+  Communicator& made = make(role.purpose, name, groups_of(mesh_, role), traffic);
+  by_role_.emplace(role, &made);
+  return made;
+}
+
+Communicator* RoleGroups::find(const mesh::Role& role) const {
+  const auto found = by_role_.find(role);
+  return found == by_role_.end() ? nullptr : found->second;
+}
+
+Communicator& RoleGroups::of(const mesh::Role& role) const {
+  Communicator* const made = find(role);
+  TESSERA_CHECK(made, "no communicator was made to {}", to_string(role));
+  return *made;
+}
+
+std::vector<Communicator*> RoleGroups::all() const {
+  std::vector<Communicator*> all;
+  for (const Made& made : made_) all.push_back(made.communicator.get());
+  return all;
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,134 @@
+#include "tessera/shard/domain.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "tessera/base/error.h"
+
+namespace tessera::shard {
+namespace {
+
+using mesh::Axes, mesh::Mesh;
+
+Axes together(Axes axes, const Axes& more) {
+  axes.insert(axes.end(), more.begin(), more.end());
+  return axes;
+}
+
+int place_in(const std::vector<int>& group, int rank) {
+  return static_cast<int>(std::ranges::find(group, rank) - group.begin());
+}
+
+// By replica: how many ranks store a compute part. Empty where all are alike.
+std::vector<int> parts_by_replica(const Mesh& mesh, const Domain& domain) {
+  if (!mesh.has_dead_places()) return {};
+  std::vector<int> parts(static_cast<std::size_t>(mesh.size(domain.replicas)), 0);
+  for (const std::vector<int>& group : mesh.groups(domain.storage)) {
+    const int rank = group.front(), size = static_cast<int>(group.size());
+    int& known = parts[static_cast<std::size_t>(mesh.coordinate(rank, domain.replicas))];
+    TESSERA_CHECK(known == 0 || known == size,
+                  "mesh: in one replica {} ranks store a part of a weight and {} another, expected as many", known,
+                  size);
+    known = size;
+  }
+  for (std::size_t replica = 0; replica < parts.size(); ++replica)
+    TESSERA_CHECK(parts[replica] > 0, "mesh: all ranks of replica {} are dead", replica);
+  return parts;
+}
+
+}  // namespace
+
+int Cuts::most_parts() const {
+  return parts_by_replica.empty() ? parts : std::ranges::max(parts_by_replica);
+}
+
+Cuts cuts_of(const Mesh& mesh, const Domain& domain, int rank) {
+  const int compute = mesh.size(domain.compute);
+  for (const std::vector<int>& group : mesh.groups(domain.compute))
+    TESSERA_CHECK(static_cast<int>(group.size()) == compute,
+                  "mesh: {} ranks use a weight of rank {}, expected {}: dead places among them are not supported",
+                  group.size(), group.front(), compute);
+  Cuts cuts{.parts = static_cast<int>(mesh.group_of(rank, domain.storage).size()),
+            .replicas = mesh.size(domain.replicas),
+            .copies = mesh.size(domain.copies),
+            .parts_by_replica = parts_by_replica(mesh, domain)};
+  if (std::ranges::all_of(cuts.parts_by_replica, [&](int parts) { return parts == cuts.parts; }))
+    cuts.parts_by_replica.clear();
+  const auto reducing = mesh.group_of(rank, together(domain.storage, domain.copies)).size();
+  TESSERA_CHECK(static_cast<int>(reducing) == cuts.reducing(),
+                "mesh: {} ranks add gradients of a part, expected {} parts in {} copies", reducing, cuts.parts,
+                cuts.copies);
+  return cuts;
+}
+
+Place place_of(const Mesh& mesh, const Domain& domain, int rank) {
+  return {.compute = place_in(mesh.group_of(rank, domain.compute), rank),
+          .part = place_in(mesh.group_of(rank, domain.storage), rank),
+          .replica = mesh.coordinate(rank, domain.replicas),
+          .copy = mesh.coordinate(rank, domain.copies)};
+}
+
+mesh::Role role_of(const Mesh& mesh, const Domain& domain, Via via) {
+  using enum mesh::Purpose;
+  switch (via) {
+    case Via::gather:
+      return {gather, domain.storage};
+    case Via::gather_compute:
+      return {gather, domain.compute};
+    case Via::demand:
+      return {demand, domain.storage};
+    case Via::rows:
+      return {rows, domain.storage};
+    case Via::reduce_compute:
+      return {reduce, domain.compute};
+    case Via::reduce:
+      return {reduce, together(domain.storage, domain.copies)};
+    case Via::replicas:
+      if (parts_by_replica(mesh, domain).empty()) return {replicas, domain.replicas};
+      return {replicas, together(domain.storage, domain.replicas)};
+  }
+  return {};
+}
+
+std::vector<int> classes_of(const Mesh& mesh, const std::vector<Domain>& domains) {
+  std::vector<int> classes(static_cast<std::size_t>(mesh.world_size()), 0);
+  if (!mesh.has_dead_places()) return classes;
+  std::map<std::vector<int>, int> known;  // by the number of ranks that store a part, of each domain
+  for (int rank = 0; rank < mesh.world_size(); ++rank) {
+    std::vector<int> parts;
+    for (const Domain& domain : domains) parts.push_back(static_cast<int>(mesh.group_of(rank, domain.storage).size()));
+    classes[static_cast<std::size_t>(rank)] =
+        known.try_emplace(std::move(parts), static_cast<int>(known.size())).first->second;
+  }
+  return classes;
+}
+
+std::string program_name(const Domain& domain) {
+  return fmt::format("{}", fmt::join(domain.compute, "-"));
+}
+
+schedule::RoleGroups role_groups(const Mesh& mesh, const std::vector<Domain>& domains) {
+  constexpr std::array<std::pair<std::string_view, Via>, 6> hops{{{"gather", Via::gather},
+                                                                  {"gather_compute", Via::gather_compute},
+                                                                  {"reduce_compute", Via::reduce_compute},
+                                                                  {"reduce", Via::reduce},
+                                                                  {"replicas", Via::replicas},
+                                                                  {schedule::kRowGroup, Via::rows}}};
+  schedule::RoleGroups groups;
+  const auto add = [&](const std::string& name, const mesh::Role& role) {
+    groups.emplace(name, schedule::RoleGroup{std::string(name_of(role.purpose)), groups_of(mesh, role)});
+  };
+  for (std::size_t domain = 0; domain < domains.size(); ++domain)
+    for (const auto& [hop, via] : hops)
+      add(schedule::role_name(hop, static_cast<int>(domain)), role_of(mesh, domains[domain], via));
+  add(program_name(domains.front()), {mesh::Purpose::program, domains.front().compute});
+  add(schedule::kCastGroup, {mesh::Purpose::casts, mesh.all_axes()});
+  return groups;
+}
+
+}  // namespace tessera::shard

@@ -1,0 +1,77 @@
+// What parameters are cut over: axes of the mesh, and into how many parts. Dense weights have one domain, experts
+// another of the same ranks.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/base/device.h"
+#include "tessera/mesh/role.h"
+#include "tessera/schedule/check/check_mesh.h"
+
+namespace tessera::shard {
+
+// By name of axes of one grid, those of `compute` fastest, then storage, copies and replicas.
+struct Domain {
+  mesh::Axes compute;   // ranks that share a matrix out while an operation runs
+  mesh::Axes storage;   // ranks that store one such part between them
+  mesh::Axes copies;    // ranks of one replica that store the same; often none
+  mesh::Axes replicas;  // ranks of copies of the whole model, whose gradients are added once a step
+};
+
+// What ranks of a domain talk to each other for.
+enum class Via : std::uint8_t {
+  gather,          // weights: the ranks that store a part ...
+  gather_compute,  // ... then those that use overlapping parts
+  demand,          // the first of these, for weights that no schedule foresaw
+  rows,            // rows of tables, likewise
+  reduce_compute,  // gradients: the ranks that hold a sum in parts ...
+  reduce,          // ... then those that store a part, and the ones of its copies
+  replicas,        // sums over replicas, and new weights
+};
+
+// Into how many parts the ranks of a domain cut a parameter, as one rank sees it.
+struct Cuts {
+  int parts = 1;      // ranks that store a compute part between them, in this rank's replica
+  int replicas = 1;   // of the whole
+  bool zero = false;  // each replica updates a part of the weights (ZeRO-1)
+  int node = 1;       // consecutive ranks of a reduction that add their gradients first (reduction_tree.h)
+  int copies = 1;     // of each part in a replica
+  // By replica, where they differ: ranks that store a compute part. Empty: `parts` everywhere.
+  std::vector<int> parts_by_replica;
+
+  int parts_of(int replica) const {
+    return parts_by_replica.empty() ? parts : parts_by_replica[static_cast<std::size_t>(replica)];
+  }
+  int most_parts() const;
+  // Ranks whose gradients are added for each part.
+  int reducing() const { return parts * copies; }
+  // Whether a replica's ranks hold the optimizer's state only in part.
+  bool splits_state() const { return zero && replicas > 1; }
+};
+
+// Where a rank is in a domain: which part of the compute layout it uses, which part of that it stores, in which copy,
+// of which replica.
+struct Place {
+  int compute = 0, part = 0, replica = 0, copy = 0;
+  base::Device device = {};
+};
+
+// Pure. Errors: axes that no grid of the mesh has together; dead places that leave compute ranks without a peer, or
+// ranks of one replica that store unequal numbers of parts.
+Cuts cuts_of(const mesh::Mesh& mesh, const Domain& domain, int rank);
+Place place_of(const mesh::Mesh& mesh, const Domain& domain, int rank);
+// The ranks that `via` is among. Replicas that cut their parts alike meet part by part, others all together.
+mesh::Role role_of(const mesh::Mesh& mesh, const Domain& domain, Via via);
+
+// By rank: its class, from 0 in the order of their first ranks. Ranks of a class cut every domain alike: they do the
+// same in a step, and carry out one schedule. Ranks that share a part or a matrix are of one class.
+std::vector<int> classes_of(const mesh::Mesh& mesh, const std::vector<Domain>& domains);
+
+// The groups that a schedule's calls are proved with: of every way of every domain, of the program's own collectives
+// (by program_name) and of those over all ranks.
+schedule::RoleGroups role_groups(const mesh::Mesh& mesh, const std::vector<Domain>& domains);
+// How events name the program's collectives over the compute ranks of the first domain: by the names of its axes.
+std::string program_name(const Domain& domain);
+
+}  // namespace tessera::shard

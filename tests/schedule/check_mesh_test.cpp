@@ -1,0 +1,95 @@
+// Ranks of two classes, which have steps and schedules of their own, proved together.
+#include "tessera/schedule/check/check_mesh.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/schedule/check/order_text.h"
+#include "tessera/schedule/plan/plan.h"
+#include "tests/schedule/oracle_cases.h"
+
+namespace tessera::schedule {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Replicas of three ranks and of two: ranks 0 to 2, and 3 and 4.
+const std::vector<int> kClasses{0, 0, 0, 1, 1};
+const std::vector<std::vector<int>> kStorage{{0, 1, 2}, {3, 4}};
+const RoleGroups kGroups{{"gather", {"gather", kStorage}},
+                         {"gather_compute", {"gather", {{0}, {1}, {2}, {3}, {4}}}},
+                         {"reduce", {"reduce", kStorage}},
+                         {"reduce_compute", {"reduce", {{0}, {1}, {2}, {3}, {4}}}},
+                         {"replicas", {"replicas", {{0, 1, 2, 3, 4}}}}};
+
+oracle::Case step_of(int microbatches, bool reversed = false) {
+  oracle::Recorder step("a step of one class", {{"a", 2, 3}, {"b", 4, 5}});
+  for (int i = 0; i < microbatches; ++i) {
+    step.microbatch();
+    step.backward(reversed ? 0 : 1), step.backward(reversed ? 1 : 0);
+  }
+  step.publish(0), step.publish(1);
+  return step.take();
+}
+
+CallOrder order_of(const oracle::Case& made) {
+  return call_order(made.trace, made.sizes, plan(made.trace, made.sizes, {}));
+}
+
+TEST(CheckClasses, OfOtherNumbersOfMicrobatchesGoTogether) {
+  EXPECT_THAT(check_together(rank_orders(kGroups, {order_of(step_of(2)), order_of(step_of(3))}, kClasses)), IsEmpty());
+}
+
+TEST(CheckClasses, AScheduleOfTheOtherClassIsRefusedByTheFirstCallThatDiffers) {
+  std::vector<int> classes = kClasses;
+  classes[4] = 0;
+  const auto faults = check_together(rank_orders(kGroups, {order_of(step_of(2)), order_of(step_of(3))}, classes));
+  ASSERT_FALSE(faults.empty());
+  EXPECT_THAT(faults.front(),
+              HasSubstr("'reduce of rank 3', call 4: rank 3 makes reduce ['b'] of 5 bytes, rank 4 makes "
+                        "none"));
+}
+
+TEST(CheckClasses, SumsOverReplicasInAnotherOrderAreRefused) {
+  EXPECT_THAT(check_together(rank_orders(kGroups, {order_of(step_of(2)), order_of(step_of(3, true))}, kClasses)),
+              ElementsAre(HasSubstr("'replicas of rank 0', call 0: rank 0 makes sum ['b']")));
+}
+
+TEST(CheckClasses, ARoleWithoutGroupsIsNamed) {
+  RoleGroups groups = kGroups;
+  groups.erase("reduce");
+  try {
+    rank_orders(groups, {order_of(step_of(1))}, {0, 0, 0, 0, 0});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("'reduce'"));
+  }
+}
+
+// Two roles over the same ranks for one purpose have one communicator, on which their calls have one order.
+TEST(CheckClasses, RolesThatShareACommunicatorHaveOneOrder) {
+  const RoleGroups groups{{"x", {"gather", {{0, 1}}}}, {"y", {"gather", {{0, 1}}}}};
+  const CallOrder one{.roles = {"x", "y"}, .calls = {{0, "a", 1}, {1, "b", 1}}};
+  const CallOrder other{.roles = {"x", "y"}, .calls = {{1, "b", 1}, {0, "a", 1}}};
+  EXPECT_THAT(check_together(rank_orders(groups, {one, one}, {0, 1})), IsEmpty());
+  EXPECT_THAT(check_together(rank_orders(groups, {one, other}, {0, 1})),
+              ElementsAre(HasSubstr("call 0: rank 0 makes a of 1 bytes, rank 1 makes b of 1 bytes")));
+}
+
+TEST(OrderText, IsReadBack) {
+  const CallOrder order = order_of(step_of(2));
+  EXPECT_EQ(call_order_of(to_text(order)), order);
+  EXPECT_EQ(call_order_of(to_text({})), CallOrder{});
+}
+
+TEST(OrderText, RefusesOthers) {
+  for (const char* text : {"", "{", "[]", "{}", R"({"roles": ["a"], "calls": [[1, "x", 1]]})",
+                           R"({"roles": ["a"], "calls": [[0, 1, 1]]})", R"({"roles": ["a"], "calls": [[0, "x"]]})"})
+    EXPECT_THROW(call_order_of(text), Error) << text;
+}
+
+}  // namespace
+}  // namespace tessera::schedule

@@ -1,0 +1,125 @@
+// Meshes that are not tp x gtp x dp: whole runs have the bits of those that are.
+#include <gtest/gtest.h>
+
+#include "tests/train/training.h"
+
+namespace tessera::train {
+namespace {
+
+using testing::odd_model;
+using testing::run;
+using testing::RunOptions;
+using testing::RunResult;
+
+void expect_equal(const RunResult& expected, const RunResult& actual, const std::string& what) {
+  EXPECT_EQ(expected.losses, actual.losses) << what;
+  EXPECT_EQ(expected.norms, actual.norms) << what;
+  ASSERT_EQ(expected.tensors.size(), actual.tensors.size()) << what;
+  for (const auto& [name, values] : expected.tensors)
+    EXPECT_EQ(values, actual.tensors.at(name)) << what << ": " << name;
+}
+
+shard::Domain dense() {
+  return {.compute = {"a"}, .storage = {"b"}, .copies = {}, .replicas = {"c"}};
+}
+
+// `dead`: places of a grid of so many ranks.
+RankLayout with_dead(int compute, int parts, int replicas, std::vector<int> dead) {
+  const mesh::Grid grid{{"a", compute}, {"b", parts}, {"c", replicas}};
+  return {.mesh = mesh::Mesh({grid}, mesh::live_places(grid, std::move(dead))), .domains = {dense()}, .domain_of = {}};
+}
+
+class UnequalReplicas : public ::testing::TestWithParam<quant::DType> {};
+
+// Ranks of a replica with more of them have fewer microbatches, and a schedule of their own.
+TEST_P(UnequalReplicas, HaveTheBitsOfReplicasOfOneRank) {
+  for (const int replicas : {2, 3}) {
+    RunOptions options{.model = odd_model(), .dp = replicas, .dtype = GetParam(), .blocks = 6 * replicas, .steps = 4};
+    const RunResult expected = run(options);
+    std::vector<std::pair<std::string, RankLayout>> cases{{"3 and 2 ranks", with_dead(1, 3, replicas, {4})},
+                                                          {"1 and 3 ranks", with_dead(1, 3, replicas, {0, 2})},
+                                                          {"2 and 3 ranks", with_dead(1, 3, replicas, {1})}};
+    for (auto& [what, ranks] : cases)
+      for (const shard::Lookup lookup : {shard::Lookup::gather, shard::Lookup::rows}) {
+        options.ranks = ranks;
+        options.embedding = lookup;
+        expect_equal(expected, run(options), what + " of " + std::to_string(replicas));
+      }
+  }
+}
+
+TEST_P(UnequalReplicas, WithTensorParallelism) {
+  RunOptions options{
+      .model = odd_model(), .tp = 2, .dp = 2, .dtype = GetParam(), .sequence_parallel = true, .blocks = 12, .steps = 3};
+  const RunResult expected = run(options);
+  options.ranks = with_dead(2, 3, 2, {8, 9});
+  expect_equal(expected, run(options), "3 and 2 ranks store a part");
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, UnequalReplicas, ::testing::Values(quant::DType::fp32, quant::DType::bf16),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+TEST(UnequalReplicasRefuse, AStateThatIsSplitOverThem) {
+  RunOptions options{.model = odd_model(), .zero = true};
+  options.ranks = with_dead(1, 3, 2, {4});
+  EXPECT_THROW(run(options), Error);
+}
+
+TEST(UnequalReplicasRefuse, BlocksThatTheirRanksDoNotDivide) {
+  RunOptions options{.model = odd_model(), .blocks = 8};
+  options.ranks = with_dead(1, 3, 2, {4});
+  EXPECT_THROW(run(options), Error);
+}
+
+TEST(UnequalReplicasRefuse, DeadPlacesThatShareAMatrixOut) {
+  RunOptions options{.model = odd_model()};
+  options.ranks = with_dead(2, 2, 1, {3});
+  EXPECT_THROW(run(options), Error);
+}
+
+struct Second {
+  int compute, parts, copies, replicas;
+  bool zero = false;
+  quant::DType dtype = quant::DType::fp32;
+  quant::Format wire = quant::Format::bf16;
+};
+
+class SecondDomain : public ::testing::TestWithParam<Second> {};
+
+// Matrices of the feed-forward parts are cut over fewer ranks, and stored in copies.
+TEST_P(SecondDomain, HasTheBitsOfTheFirst) {
+  const Second& it = GetParam();
+  RunOptions options{.model = odd_model(),
+                     .tp = it.compute,
+                     .gtp = it.parts * it.copies,
+                     .dp = it.replicas,
+                     .zero = it.zero,
+                     .dtype = it.dtype,
+                     .blocks = 12,
+                     .steps = 3,
+                     .wire = it.wire};
+  const RunResult expected = run(options);
+  const mesh::Grid first{{"a", it.compute}, {"b", it.parts * it.copies}, {"c", it.replicas}};
+  const mesh::Grid second{{"u", it.compute}, {"v", it.parts}, {"w", it.copies}, {"c", it.replicas}};
+  const shard::Domain other{.compute = {"u"}, .storage = {"v"}, .copies = {"w"}, .replicas = {"c"}};
+  options.ranks = {.mesh = mesh::Mesh({first, second}, mesh::live_places(first, {})),
+                   .domains = {dense(), other},
+                   .domain_of = [](const shard::ParameterSpec& spec) {
+                     return spec.name.find("mlp.") != std::string::npos ? 1 : 0;
+                   }};
+  expect_equal(expected, run(options), "two domains");
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, SecondDomain,
+                         ::testing::Values(Second{1, 2, 2, 1}, Second{1, 1, 3, 1}, Second{1, 3, 2, 1},
+                                           Second{2, 1, 2, 1}, Second{1, 2, 1, 2}, Second{1, 2, 2, 2, true},
+                                           Second{1, 2, 2, 1, false, quant::DType::bf16, quant::Format::fp8}),
+                         [](const auto& info) {
+                           const Second& it = info.param;
+                           return std::to_string(it.compute) + "x" + std::to_string(it.parts) + "x" +
+                                  std::to_string(it.copies) + "x" + std::to_string(it.replicas) +
+                                  (it.zero ? "split" : "") + std::string(name_of(it.dtype));
+                         });
+
+}  // namespace
+}  // namespace tessera::train
