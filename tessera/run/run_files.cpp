@@ -63,6 +63,12 @@ std::string shares(const std::array<T, quant::kFormats>& by_format, double unit,
   return fmt::format("{:.4g} {}{}", total * unit, name, text.empty() ? "" : " (" + text + ")");
 }
 
+std::int64_t suppressed_steps(const RunSummary& summary) {
+  std::int64_t steps = 0;
+  for (const auto& [counter, count] : summary.suppressed_by) steps += count;
+  return steps;
+}
+
 // What travelled and multiplied in which format, and what was asked for.
 void add_formats(const TrainConfig& config, const RunSummary& summary, ordered_json& json) {
   json["wire_format"] = name_of(config.wire_format);
@@ -118,7 +124,12 @@ void RunFiles::finish(const RunSummary& summary) {
   ordered_json json = {{"step", summary.last_step},
                        {"trained_steps", summary.trained_steps},
                        {"skipped_steps", summary.skipped_steps},
+                       {"suppressed_steps", suppressed_steps(summary)},
                        {"unproduced_gradients", summary.unproduced_gradients}};
+  if (!summary.suppressed_by.empty()) {
+    json["suppressed_by"] = summary.suppressed_by;
+    json["discarded_steps"] = summary.discarded_steps;
+  }
   if (summary.loss) json["loss"] = *summary.loss;
   if (summary.valid_loss) json["valid_loss"] = *summary.valid_loss;
   json["tokens_per_second"] = summary.tokens_per_second;
@@ -149,6 +160,8 @@ void RunFiles::finish(const RunSummary& summary) {
   write_json_atomically(directory_.summary(), json);
   if (summary.skipped_steps > 0)
     note(fmt::format("{} steps were skipped: their gradient was not finite", summary.skipped_steps));
+  for (const auto& [counter, steps] : summary.suppressed_by)
+    note(fmt::format("{} steps were suppressed and repeated: stop counter '{}' was above 0", steps, counter));
   if (schedules.departed_steps > 0)
     note(fmt::format("{} steps left their schedule: {} weights were gathered on demand", schedules.departed_steps,
                      schedules.demand_gathers));
