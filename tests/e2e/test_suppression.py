@@ -70,10 +70,10 @@ class Suppression(unittest.TestCase):
             for gtp in (1, 3):
                 self.check(f"fp8-{len(flags)}-{flags[-1]}-{gtp}", (gtp, 1), name, *flags)
 
-    def test_without_a_schedule_that_lasts(self):
-        """Budgets, poison and delays beside it; the embedding's rows."""
-        self.check("poison", (3, 1), "--debug-poison", "on", "--debug-delays", 3, "--gather-budget", "min", "--reduce-budget", "min",
-                   "--embedding", "rows", injections=("3,4", "1:2,2,3,4:3,5,6"))
+    def test_with_small_budgets_poison_and_delays(self):
+        """And with an embedding whose rows are exchanged."""
+        self.check("poison", (3, 1), "--debug-poison", "on", "--debug-delays", 3, "--gather-budget", "min", "--reduce-budget",
+                   "min", "--embedding", "rows", injections=("3,4", "1:2,2,3,4:3,5,6"))
 
     @unittest.skipUnless(MPIRUN, "no mpirun")
     def test_mpi(self):
@@ -84,7 +84,7 @@ class Suppression(unittest.TestCase):
         self.assertTrue((self.folder / "timeline-3-4" / "trace-step-4.json").exists())
 
     def test_a_resumed_run(self):
-        """From a checkpoint behind a suppressed step; steps of injections that lie before it do not matter."""
+        """From a checkpoint behind a suppressed step. An injection into a step before it does not matter."""
         expected = self.train("resume-without", (1, 1))
         self.train("resume-part", (1, 1), "--debug-suppress", "4:2")
         out = self.folder / "resume-rest"
@@ -99,11 +99,11 @@ class Suppression(unittest.TestCase):
             result = run("train", *self.flags, "--gtp", mesh[0], "--dp", mesh[1], "--debug-suppress", "2:9,3:10", "--out",
                          self.folder / name)
             self.assertEqual(1, result.returncode, result.stderr)
-            self.assertEqual("tessera: step 3: its update was suppressed 10 times in a row: stop counter 'debug_suppress' is 1, "
-                             "expected 0\n", result.stderr)
+            self.assertIn("step 3: its update was suppressed 10 times in a row: stop counter 'debug_suppress' is 1, expected 0",
+                          result.stderr)
             self.assertEqual([None, 9], [line.get("suppressed") for line in metrics(self.folder / name)])
 
-    def test_what_is_no_list_of_steps_is_refused(self):
+    def test_other_texts_than_lists_of_steps_are_refused(self):
         for bad in ("0", "3:0", "3,3", "3:x", "7"):
             result = run("train", *self.flags, "--debug-suppress", bad, "--out", self.folder / "refused")
             self.assertEqual(2, result.returncode, result.stderr)
