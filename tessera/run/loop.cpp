@@ -133,8 +133,8 @@ class Loop {
     return std::nullopt;
   }
 
-  // What the attempt moved and computed enters no line and no sum: a line is about the attempt that counts, as in a run
-  // without suppression. Its time does, in the step's own.
+  // What the attempt moved and computed enters no line and no sum: a line is about the attempt that counts, so that
+  // lines of a run can be compared with each other. Its time enters the step's own, since the run has spent it.
   void discard(std::int64_t step, const train::StepResult& result) {
     summary_.discarded_steps += result.discarded;
     write_line();  // of the step before; the run may end now

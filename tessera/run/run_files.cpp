@@ -13,6 +13,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/folder.h"
+#include "tessera/run/config/resolve.h"
 #include "tessera/run/config/settings.h"
 #include "tessera/run/transport.h"
 
