@@ -6,6 +6,7 @@
 #include <span>
 
 #include "tessera/base/cuda_stream.h"
+#include "tessera/ops/clip.h"
 #include "tessera/quant/dtype.h"
 
 namespace tessera::ops {
@@ -55,27 +56,22 @@ StepChoices step_choices(const AdamW& options);
 void row_square_sums(const void* values, quant::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,
                      double* sums);
 
-// The norm of the whole gradient and what to multiply the gradient with.
-struct Clip {
-  double norm = 0, factor = 1;
-  std::int32_t finite = 1;  // 0: norm is infinite or NaN, the update changes nothing
-};
-
 // All pointers are the device's, those of `scalars` and `clip` too, so that a captured graph follows the steps.
 namespace cuda {
 // Updates all shards; as few launches as types allow. `clip` null: factor 1. The buffers' `decays` decides whether
-// scalars->decay counts. Where clip->finite says that there is no update, amaxes are those of the masters as they are.
+// scalars->decay counts. Where clip->applies says that there is no update, amaxes are those of the masters as they are.
 // Errors: as adamw.
 void adamw(std::span<const AdamWBuffers> shards, const StepScalars* scalars, const Clip* clip, base::CudaStream stream);
-// Counts an update where clip->finite says that there is one: *updates is then its number and *scalars what it takes.
+// Counts an update where clip->applies says that there is one: *updates is then its number and *scalars what it takes.
 // Else both stay. A number that is none of the choices' ends the device's work with an error.
 void choose_step(const StepChoices* choices, const Clip* clip, std::int64_t* updates, StepScalars* scalars,
                  base::CudaStream stream);
 
 void row_square_sums(const void* values, quant::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,
                      double* sums, base::CudaStream stream);
-// *result from norm = sqrt(*sum_of_squares): factor = min(1, limit / (norm + 1e-6)), 1 for a limit of 0.
-void clip_factor(const double* sum_of_squares, double limit, Clip* result, base::CudaStream stream);
+// The same as ops::decide_update.
+void decide_update(const double* sum_of_squares, double limit, std::int64_t* stops, Clip* clip,
+                   base::CudaStream stream);
 }  // namespace cuda
 
 }  // namespace tessera::ops

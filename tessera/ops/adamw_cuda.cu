@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads)
     update_shards(const __grid_constant__ Launch launch, const StepScalars* __restrict__ steps,
                   const Clip* __restrict__ clip) {
   __shared__ float scratch[kThreads / kWarp];
-  const bool is_update = clip == nullptr || clip->finite != 0;
+  const bool is_update = clip == nullptr || clip->applies != 0;
   int low = 0, high = launch.count;  // the last shard that begins at this block or before
   while (low + 1 < high) {
     const int middle = (low + high) / 2;
@@ -185,17 +185,14 @@ void run(const Launch& launch, const Types& types, const StepScalars* scalars, c
 
 __global__ void choose_kernel(const StepChoices* choices, const Clip* clip, std::int64_t* updates,
                               StepScalars* scalars) {
-  if (clip->finite == 0) return;
+  if (clip->applies == 0) return;
   const std::int64_t number = ++*updates, choice = number - choices->first;
   if (choice < 0 || choice >= kStepChoices) __trap();
   *scalars = choices->choices[choice];
 }
 
-__global__ void clip_kernel(const double* sum_of_squares, double limit, Clip* result) {
-  const double norm = sqrt(*sum_of_squares), factor = limit / (norm + 1e-6);
-  result->norm = norm;
-  result->factor = limit == 0 || factor > 1 ? 1.0 : factor;
-  result->finite = isfinite(norm) ? 1 : 0;
+__global__ void decide_kernel(const double* sum_of_squares, double limit, std::int64_t* stops, Clip* clip) {
+  ops::decide_update(*sum_of_squares, limit, stops, *clip);
 }
 
 }  // namespace
@@ -225,9 +222,10 @@ void choose_step(const StepChoices* choices, const Clip* clip, std::int64_t* upd
   check_launch("choose_step");
 }
 
-void clip_factor(const double* sum_of_squares, double limit, Clip* result, base::CudaStream stream) {
-  clip_kernel<<<1, 1, 0, stream>>>(sum_of_squares, limit, result);
-  check_launch("clip_factor");
+void decide_update(const double* sum_of_squares, double limit, std::int64_t* stops, Clip* clip,
+                   base::CudaStream stream) {
+  decide_kernel<<<1, 1, 0, stream>>>(sum_of_squares, limit, stops, clip);
+  check_launch("decide_update");
 }
 
 }  // namespace tessera::ops::cuda

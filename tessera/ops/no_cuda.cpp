@@ -30,8 +30,8 @@ void adamw(std::span<const AdamWBuffers>, const StepScalars*, const Clip*, base:
 void choose_step(const StepChoices*, const Clip*, std::int64_t*, StepScalars*, base::CudaStream) {
   refuse("choose_step");
 }
-void clip_factor(const double*, double, Clip*, base::CudaStream) {
-  refuse("clip_factor");
+void decide_update(const double*, double, std::int64_t*, Clip*, base::CudaStream) {
+  refuse("decide_update");
 }
 void row_square_sums(const void*, quant::DType, std::int64_t, std::int64_t, std::int64_t, double*, base::CudaStream) {
   refuse("row_square_sums");

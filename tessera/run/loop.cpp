@@ -14,7 +14,9 @@
 #include "tessera/checkpoint/collective_files.h"
 #include "tessera/ops/attention.h"
 #include "tessera/run/batches.h"
+#include "tessera/run/config/step_times.h"
 #include "tessera/run/step_timeline.h"
+#include "tessera/run/suppressions.h"
 #include "tessera/run/traffic_sum.h"
 #include "tessera/run/trainer_options.h"
 #include "tessera/train/lr_schedule.h"
@@ -38,7 +40,10 @@ class Loop {
       : plan_(plan),
         files_(files),
         trainer_(world, trainer_options(plan.config, plan.model)),
-        rates_(lr_schedule_of(plan.config)) {}
+        rates_(lr_schedule_of(plan.config)),
+        suppressions_(parse_step_times(plan.config.debug_suppress, "--debug-suppress")) {
+    if (suppressions_.has_injections()) injected_stop_ = trainer_.stop_counter(kDebugStop);
+  }
 
   void run() {
     start();
@@ -48,21 +53,24 @@ class Loop {
       summary_.valid_loss = evaluate_if_due(config.steps);
       save_if_due(config.steps);
     }
-    for (std::int64_t step = plan_.first_step; step <= config.steps; ++step) {
+    for (std::int64_t step = plan_.first_step; step <= config.steps;) {
       // The step's first gathers begin in the one before.
       if (step + 1 == config.trace_step || step == config.trace_step) trainer_.runtime().record_timeline(true);
       const std::int64_t waits_before = base::host_waits();
       enqueue(step);
-      finish_down_to(is_waited_for(step) ? 0 : trainer_.steps_ahead());
+      const auto suppressed = finish_down_to(is_waited_for(step) ? 0 : trainer_.steps_ahead());
       summary_.host_waits += base::host_waits() - waits_before;
-      if (trainer_.pending_steps() == 0) settle(step);
+      const bool is_settled = !suppressed && trainer_.pending_steps() == 0;
+      if (is_settled) settle(step);
       stop_if_skipping();
-      if (trainer_.pending_steps() == 0) save_if_due(step);
+      if (is_settled) save_if_due(step);
+      step = suppressed.value_or(step + 1);
     }
     std::ranges::sort(rates_of_tokens_);
     if (!rates_of_tokens_.empty()) summary_.tokens_per_second = rates_of_tokens_[rates_of_tokens_.size() / 2];
     summary_.schedules = trainer_.runtime().schedule_statistics();
     summary_.graph_steps = trainer_.graph_steps();
+    summary_.suppressed_by = suppressions_.by_counter();
     if (files_ != nullptr) files_->finish(summary_);
   }
 
@@ -82,20 +90,36 @@ class Loop {
 
   void enqueue(std::int64_t step) {
     trainer_.runtime().measure_waits((step - plan_.first_step) % kMeasuredEvery == kMeasuredEvery / 4);
-    if (trainer_.pending_steps() == 0) last_finish_ = Clock::now();
+    if (trainer_.pending_steps() == 0 && !suppressions_.is_repeating()) last_finish_ = Clock::now();
     const train::StepInput input = training_input(plan_, trainer_.parallel(), step);
     const double lr = learning_rate(rates_, step);
+    inject_stop(step);
     trainer_.enqueue_step(input, lr);
     enqueued_.push_back({.step = step, .lr = lr, .tokens = input.tokens});
   }
 
+  // As work of compute ahead of the step, which is the same as one that is not injected. One rank counts, as experts of
+  // one rank may; the others learn it with the norm.
+  void inject_stop(std::int64_t step) {
+    const shard::Parallel& parallel = trainer_.parallel();
+    if (suppressions_.is_injected(step) && parallel.rank + 1 == parallel.world->size())
+      parallel.kernels().fill(injected_stop_, quant::DType::i64, 1, 1);
+  }
+
   // Lines come one step later than their steps where compute runs ahead: what the ranks' traffic adds up to is seen
-  // when the next step is finished.
-  void finish_down_to(int pending) {
+  // when the next step is finished. Returns the step that was suppressed, if one was: no step is pending then, and it
+  // is the next one.
+  std::optional<std::int64_t> finish_down_to(int pending) {
     while (trainer_.pending_steps() > pending) {
       const train::StepResult result = trainer_.finish_step();
       StepMetrics metrics = enqueued_.front();
+      if (result.suppressed) {
+        enqueued_.clear();
+        discard(metrics.step, result);
+        return metrics.step;
+      }
       enqueued_.pop_front();
+      metrics.suppressed = suppressions_.saw_counted();
       metrics.loss = result.loss;
       metrics.grad_norm = result.grad_norm;
       metrics.skipped = result.skipped;
@@ -106,6 +130,15 @@ class Loop {
       traffic_.start(result.statistics, *trainer_.parallel().world);
       unwritten_ = metrics;
     }
+    return std::nullopt;
+  }
+
+  // What the attempt moved and computed enters no line and no sum: a line is about the attempt that counts, so that
+  // lines of a run can be compared with each other. Its time enters the step's own, since the run has spent it.
+  void discard(std::int64_t step, const train::StepResult& result) {
+    summary_.discarded_steps += result.discarded;
+    write_line();  // of the step before; the run may end now
+    suppressions_.saw_suppressed(step, *result.suppressed);
   }
 
   void write_line() {
@@ -198,6 +231,8 @@ class Loop {
   TrafficSum traffic_;  // of the line that is not written yet; the trainer's lanes write there, and end first
   train::Trainer trainer_;
   train::LrSchedule rates_;
+  Suppressions suppressions_;
+  std::int64_t* injected_stop_ = nullptr;  // the device's; null: nothing is injected
   RunSummary summary_;
   std::vector<double> rates_of_tokens_;
   std::deque<StepMetrics> enqueued_;      // of the steps that are pending: what is known of their lines

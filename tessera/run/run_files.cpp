@@ -13,6 +13,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/folder.h"
+#include "tessera/run/config/resolve.h"
 #include "tessera/run/config/settings.h"
 #include "tessera/run/transport.h"
 
@@ -61,6 +62,12 @@ std::string shares(const std::array<T, quant::kFormats>& by_format, double unit,
           fmt::format("{}{:.1f} % {}", text.empty() ? "" : ", ", 100 * static_cast<double>(by_format[format]) / total,
                       name_of(static_cast<quant::Format>(format)));
   return fmt::format("{:.4g} {}{}", total * unit, name, text.empty() ? "" : " (" + text + ")");
+}
+
+std::int64_t suppressed_steps(const RunSummary& summary) {
+  std::int64_t steps = 0;
+  for (const auto& [counter, count] : summary.suppressed_by) steps += count;
+  return steps;
 }
 
 // What travelled and multiplied in which format, and what was asked for.
@@ -118,7 +125,12 @@ void RunFiles::finish(const RunSummary& summary) {
   ordered_json json = {{"step", summary.last_step},
                        {"trained_steps", summary.trained_steps},
                        {"skipped_steps", summary.skipped_steps},
+                       {"suppressed_steps", suppressed_steps(summary)},
                        {"unproduced_gradients", summary.unproduced_gradients}};
+  if (!summary.suppressed_by.empty()) {
+    json["suppressed_by"] = summary.suppressed_by;
+    json["discarded_steps"] = summary.discarded_steps;
+  }
   if (summary.loss) json["loss"] = *summary.loss;
   if (summary.valid_loss) json["valid_loss"] = *summary.valid_loss;
   json["tokens_per_second"] = summary.tokens_per_second;
@@ -149,6 +161,8 @@ void RunFiles::finish(const RunSummary& summary) {
   write_json_atomically(directory_.summary(), json);
   if (summary.skipped_steps > 0)
     note(fmt::format("{} steps were skipped: their gradient was not finite", summary.skipped_steps));
+  for (const auto& [counter, steps] : summary.suppressed_by)
+    note(fmt::format("{} steps were suppressed and repeated: stop counter '{}' was above 0", steps, counter));
   if (schedules.departed_steps > 0)
     note(fmt::format("{} steps left their schedule: {} weights were gathered on demand", schedules.departed_steps,
                      schedules.demand_gathers));

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -18,6 +19,8 @@ namespace tessera::run {
 // What the run's summary states besides what its settings say.
 struct RunSummary {
   std::int64_t last_step = 0, trained_steps = 0, skipped_steps = 0, unproduced_gradients = 0;
+  std::map<std::string, std::int64_t> suppressed_by;  // attempts of steps, by the stop counter that suppressed them
+  std::int64_t discarded_steps = 0;                   // enqueued behind one that was suppressed
   std::optional<double> loss, valid_loss;
   double tokens_per_second = 0;                                       // median over this run's steps
   std::array<std::int64_t, quant::kFormats> gathered_by_format{};     // bytes of this run's steps, over all ranks

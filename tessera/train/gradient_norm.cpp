@@ -1,7 +1,9 @@
 #include "tessera/train/gradient_norm.h"
 
 #include <algorithm>
-#include <cmath>
+#include <utility>
+
+#include "tessera/base/error.h"
 
 namespace tessera::train {
 namespace {
@@ -29,10 +31,6 @@ void append_row_sums(shard::ShardedParameter& parameter, const layout::LocalLayo
 
 }  // namespace
 
-double clip_factor(double norm, double clip) {
-  return clip == 0 ? 1.0 : std::min(1.0, clip / (norm + 1e-6));
-}
-
 GradientNorm::GradientNorm(runtime::Runtime& runtime) : runtime_(runtime) {
   const shard::Parallel& parallel = runtime.parallel();
   for (schedule::ParameterId id = 0; id < runtime.weights(); ++id) {
@@ -46,7 +44,9 @@ GradientNorm::GradientNorm(runtime::Runtime& runtime) : runtime_(runtime) {
   row_sums_ = base::Buffer(static_cast<std::size_t>(rows_) * sizeof(double), parallel.device);
   message_ = base::Buffer(sizeof(Message), parallel.device);
   total_ = base::Buffer(sizeof(double), parallel.device);
+  message_.fill_zero();
   clip_ = base::Buffer(sizeof(ops::Clip), parallel.device);
+  clip_.fill_zero();
   if (parallel.is_asynchronous()) let_sums_give_squares();
 }
 
@@ -77,23 +77,40 @@ void GradientNorm::write_row_sums() {
   }
 }
 
+std::int64_t* GradientNorm::stop_counter(std::string name) {
+  TESSERA_CHECK(std::ranges::find(stop_counters_, name) == stop_counters_.end(),
+                "stop counter '{}' is registered twice", name);
+  TESSERA_CHECK(stop_counters_.size() < ops::kStopCounters, "stop counter '{}': the message has room for {}", name,
+                ops::kStopCounters);
+  stop_counters_.push_back(std::move(name));
+  return message_.as<Message>()[0].stops + stop_counters_.size() - 1;
+}
+
+std::optional<Stop> GradientNorm::stop_of(const ops::Clip& clip) const {
+  for (std::size_t i = 0; i < stop_counters_.size(); ++i)
+    if (clip.stops[i] > 0) return Stop{.counter = stop_counters_[i], .count = clip.stops[i]};
+  return std::nullopt;
+}
+
+void GradientNorm::clear_suppression() {
+  runtime_.parallel().kernels().fill(&result()->suppressed, quant::DType::i64, 0, 1);
+}
+
 void GradientNorm::compute(double clip) {
   write_row_sums();
   shard::Parallel& parallel = runtime_.parallel();
   const quant::Kernels& kernels = parallel.kernels();
-  Message* const sum = message_.as<Message>().data();
+  Message* const message = message_.as<Message>().data();
   double* const total = total_.as<double>().data();
-  kernels.fill(sum, quant::DType::i64, 0, quant::kExactSumWords);
-  kernels.add_exactly(row_sums_.as<double>().data(), rows_, sum);
+  kernels.fill(&message->squares, quant::DType::i64, 0, quant::kExactSumWords);
+  kernels.add_exactly(row_sums_.as<double>().data(), rows_, &message->squares);
   parallel.norm->lane().wait(parallel.compute->record());
-  parallel.compute->wait(parallel.norm->all_reduce(sum, quant::kExactSumWords, quant::DType::i64));
-  kernels.round_exactly(sum, total);
-  if (base::CudaStream stream = parallel.compute->stream()) {
-    ops::cuda::clip_factor(total, clip, result(), stream);
-    return;
-  }
-  const double norm = std::sqrt(*total);
-  *result() = {.norm = norm, .factor = clip_factor(norm, clip), .finite = std::isfinite(norm) ? 1 : 0};
+  parallel.compute->wait(parallel.norm->all_reduce(message, kMessageWords, quant::DType::i64));
+  kernels.round_exactly(&message->squares, total);
+  if (base::CudaStream stream = parallel.compute->stream())
+    ops::cuda::decide_update(total, clip, message->stops, result(), stream);
+  else
+    ops::decide_update(*total, clip, message->stops, *result());
 }
 
 }  // namespace tessera::train

@@ -93,7 +93,7 @@ void Optimizer::begin_update(double lr) {
 
 void Optimizer::update(const ops::Clip* clip) {
   if (runtime_.parallel().is_asynchronous()) return update_on_device(clip);
-  if (clip->finite == 0) return;
+  if (clip->applies == 0) return;
   ++updates_;
   options_.gradient_scale = clip->factor;
   for (const std::vector<schedule::ParameterId>& bucket : optimizer_buckets(runtime_))
@@ -115,7 +115,7 @@ void Optimizer::update_on_device(const ops::Clip* clip) {
 void Optimizer::saw_update(const ops::Clip& clip) {
   if (unseen_ == 0) return;  // on a CPU it is seen at once
   --unseen_;
-  if (clip.finite != 0) ++updates_;
+  if (clip.applies != 0) ++updates_;
 }
 
 namespace {

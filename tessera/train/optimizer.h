@@ -36,9 +36,12 @@ class Optimizer {
   // unseen.
   void begin_update(double lr);
   // Updates masters and moments from main_grad, bucket by bucket; a cast writes the planes of the bucket, its publish
-  // follows. clip: memory of the device, with the factor, and whether there is an update at all: where the norm is not
-  // finite every value stays as it is. On a GPU it is work of compute's lane, the same for every update, and the host
-  // does not know what came of it until saw_update.
+  // follows. clip: memory of the device, with the factor, and whether the update applies: where it does not, no byte of
+  // masters, moments and planes changes and the number of updates stays. On a GPU it is work of compute's lane, the
+  // same for every update, and the host does not know what came of it until saw_update: the weights are cast, published
+  // and gathered for the next step in any case. That is right where the update does not apply, too: the masters are
+  // what they were, so each cast writes the bytes that stand there, and the new version of a weight is equal to the old
+  // one.
   void update(const ops::Clip* clip);
   // The host has seen the clip of the oldest update that it had not seen.
   void saw_update(const ops::Clip& clip);

@@ -120,7 +120,7 @@ void Trainer::update_weights() {
 void Trainer::update_scales() {
   if (scales_.size() == 0) return;
   runtime_.reduce_amaxes(scales_.found());
-  scales_.update(&norm_.result()->finite, parallel_.compute->stream());
+  scales_.update(&norm_.result()->applies, parallel_.compute->stream());
 }
 
 const std::vector<at::Tensor>& Trainer::launch_graph(std::span<const models::Batch> batches, double scale) {
@@ -182,17 +182,26 @@ void Trainer::enqueue_step(const StepInput& input, double lr) {
 
 StepResult Trainer::finish_step() {
   TESSERA_CHECK(pending_ > 0, "no step is pending");
+  StepResult result = finish_oldest();
+  if (!result.suppressed) return result;
+  for (; pending_ > 0; ++result.discarded) finish_oldest();
+  norm_.clear_suppression();
+  return result;
+}
+
+StepResult Trainer::finish_oldest() {
   Pending& pending = steps_[static_cast<std::size_t>(oldest_)];
   const runtime::StepStatistics statistics = runtime_.finish(std::exchange(pending.step, {}));
   std::exchange(pending.summed, {}).synchronize();
   const ops::Clip clip = pending.clip.as<ops::Clip>()[0];
   optimizer_.saw_update(clip);
-  if (clip.finite != 0) scales_.set_known();
+  if (clip.applies != 0) scales_.set_known();
   oldest_ = (oldest_ + 1) % kMostPending;
   --pending_;
   return {.loss = pending.losses.result() / pending.tokens,
           .grad_norm = clip.norm,
-          .skipped = clip.finite == 0,
+          .skipped = clip.applies == 0 && clip.suppressed == 0,
+          .suppressed = norm_.stop_of(clip),
           .statistics = statistics,
           .host_seconds = pending.host_seconds};
 }

@@ -7,6 +7,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/comm/world.h"
@@ -55,6 +57,10 @@ struct StepResult {
   double loss = 0;       // mean over the step's tokens, before the update; the same on every rank
   double grad_norm = 0;  // before clipping; the same on every rank
   bool skipped = false;  // the norm was not finite: nothing was updated, on any rank
+  // A stop counter was above 0, on some rank: nothing was updated on any rank, by this step or by those that were
+  // pending behind it. The step is to be enqueued again, then those behind it.
+  std::optional<Stop> suppressed;
+  int discarded = 0;  // with suppressed: how many were pending behind it
   runtime::StepStatistics statistics;
   double host_seconds = 0;  // of enqueueing it; on a CPU, the step
 };
@@ -78,8 +84,9 @@ class Trainer {
   // for no device while steps of its kind have a schedule and, with options.graph, a graph that fits. On a CPU it is
   // done then. Collective. Errors: kMostPending steps are pending.
   void enqueue_step(const StepInput& input, double lr);
-  // Waits for the oldest step that is pending, and for no later one. Collective. Errors: none is; whatever went wrong
-  // in it, on other ranks too.
+  // Waits for the oldest step that is pending, and for no later one. Where it was suppressed it waits for those behind
+  // it too, which are discarded: none is pending then, updates apply again, and all that steps advance is as before the
+  // suppressed one. Collective. Errors: none is pending; whatever went wrong in it, on other ranks too.
   StepResult finish_step();
   int pending_steps() const { return pending_; }
   std::int64_t graph_steps() const { return graph_steps_; }  // that were launches of a graph
@@ -93,6 +100,8 @@ class Trainer {
   Optimizer& optimizer() { return optimizer_; }
   shard::Parallel& parallel() { return parallel_; }
   nn::DelayedScales& scales() { return scales_; }
+  // GradientNorm's: a counter that suppresses the step in which it is above 0.
+  std::int64_t* stop_counter(std::string name) { return norm_.stop_counter(std::move(name)); }
 
  private:
   // What the host has not seen of a step.
@@ -112,6 +121,7 @@ class Trainer {
   models::Batch on_device(models::Batch batch) const;
   // To the end of the step. Returns each microbatch's loss.
   std::vector<at::Tensor> run_microbatches(int microbatches, const StepGraph::Batches& batches, double scale);
+  StepResult finish_oldest();
   void update_weights();
   void update_scales();
   // Whether delayed scaling has seen no step yet. Then the host must see whether a step counts before it enqueues the

@@ -59,13 +59,17 @@ class Nodes(unittest.TestCase):
         self.check((2, 2, 1), (2, 1, 1))
         self.check((1, 2, 2), (1, 1, 2))
 
-    def check_formats(self, name, *flags):
-        """The bits of one rank, without a schedule, for two and, under a graph, for three. Of even widths, as 4-bit numbers need
-        them."""
+    def even_model(self):
+        """Of even widths, as 4-bit numbers need them."""
         model = json.loads((ROOT / "configs" / "llama-tiny-odd" / "config.json").read_text())
         model |= {"hidden_size": 72, "intermediate_size": 332, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 12}
-        even = self.folder / "even.json"
-        even.write_text(json.dumps(model))
+        path = self.folder / "even.json"
+        path.write_text(json.dumps(model))
+        return path
+
+    def check_formats(self, name, *flags):
+        """The bits of one rank, without a schedule, for two and, under a graph, for three."""
+        even = self.even_model()
         expected, _ = self.train(f"{name}-alone", (1, 1, 1), *flags, model=even)
         self.assertEqual(expected, self.train(f"{name}-steps", (1, 2, 1), *flags, model=even)[0], name)
         graph = self.train(f"{name}-graph", (1, 3, 1), *flags, "--cuda-graph", "on", "--debug-poison", "on", model=even)
@@ -82,6 +86,38 @@ class Nodes(unittest.TestCase):
         for product, wire, scaling in (("fp8", "fp8", "delayed"), ("fp8", "nvfp4", "current"), ("fp8_block", "fp8_block", None)):
             more = ["--fp8-scaling", scaling] if scaling else []
             self.check_formats(f"{product}-{wire}", "--gemm-format", product, "--wire-format", wire, *more)
+
+    def check_suppressed(self, name, *flags, injections=("3", "4", "3,4", "1,4:2,6"), meshes=((1, 1, 1), (1, 3, 1)), **options):
+        """Enqueued and by a graph, where one more step has begun when the host sees that one was suppressed."""
+        expected, _ = self.train(f"{name}-without", meshes[0], *flags, **options)
+        for mesh in meshes:
+            for graph in ("off", "on"):
+                for injected in injections:
+                    case = f"{name}-{'-'.join(map(str, mesh))}-{graph}-{injected.replace(':', 'x').replace(',', '-')}"
+                    got, summary = self.train(case, mesh, *flags, "--cuda-graph", graph, "--debug-suppress", injected, **options)
+                    self.assertEqual(expected, got, case)
+                    times = {int(step): int(count or 1) for step, _, count in
+                             (entry.partition(":") for entry in injected.split(","))}
+                    lines = metrics(self.folder / case)
+                    self.assertEqual(times, {line["step"]: line["suppressed"] for line in lines if "suppressed" in line}, case)
+                    self.assertEqual({"debug_suppress": sum(times.values())}, summary["suppressed_by"], case)
+                    self.assertEqual(0, summary["skipped_steps"], case)
+                    if not any(step in (1, STEPS) for step in times):
+                        self.assertEqual(sum(times.values()), summary["discarded_steps"], case)
+                    if graph == "on":
+                        self.assertGreaterEqual(summary["graph_steps"], STEPS - RECORDED, case)
+
+    def test_suppressed_steps_are_repeated(self):
+        self.check_suppressed("suppressed")
+
+    def test_suppressed_steps_are_repeated_over_replicas(self):
+        for zero in ("on", "off"):
+            self.check_suppressed(f"suppressed-zero-{zero}", "--zero", zero, injections=("3,4",), meshes=((1, 1, 2), (1, 3, 2)))
+
+    def test_suppressed_steps_enter_no_history_of_scales(self):
+        """Planes are cast again from masters that stay, and amaxes of a step that does not count are forgotten."""
+        self.check_suppressed("suppressed-fp8", "--gemm-format", "fp8", "--wire-format", "fp8", "--fp8-history", 2,
+                              injections=("1:2,3,4", "5"), model=self.even_model())
 
     def losses(self, name, gtp, *flags):
         """Of three steps that leave the weights as they are, since without --deterministic backward may differ."""

@@ -252,6 +252,10 @@ TEST_F(OnCuda, AdamWIsTheSame) {
   }
 }
 
+struct Stops {
+  std::int64_t counters[kStopCounters] = {};
+};
+
 TEST_F(OnCuda, AdamWOfAnInfiniteGradientChangesNothing) {
   const ShardTypes types{at::kFloat, at::kFloat, at::kBFloat16};
   const Shards before = shards_of(types, at::kCPU), device = shards_of(types, at::kCUDA);
@@ -259,9 +263,10 @@ TEST_F(OnCuda, AdamWOfAnInfiniteGradientChangesNothing) {
   const at::Tensor scalars = object_on_device(step_scalars({.lr = 1})), clip = object_on_device(Clip{});
   const double infinity = std::numeric_limits<double>::infinity();
   for (const double bad : {infinity, std::nan("")}) {
-    const at::Tensor squares = on_device(tensor_of({bad}, {1}, at::kDouble));
-    cuda::clip_factor(squares.const_data_ptr<double>(), 1.0, static_cast<Clip*>(clip.data_ptr()), stream);
-    EXPECT_EQ(object_of<Clip>(clip).finite, 0);
+    const at::Tensor squares = on_device(tensor_of({bad}, {1}, at::kDouble)), stops = object_on_device(Stops{});
+    cuda::decide_update(squares.const_data_ptr<double>(), 1.0, static_cast<std::int64_t*>(stops.data_ptr()),
+                        static_cast<Clip*>(clip.data_ptr()), stream);
+    EXPECT_EQ(object_of<Clip>(clip).applies, 0);
     cuda::adamw(device.buffers, static_cast<const StepScalars*>(scalars.data_ptr()),
                 static_cast<const Clip*>(clip.data_ptr()), stream);
     expect_same(device, before);
@@ -277,7 +282,7 @@ TEST_F(OnCuda, AdamWTakesTheSameAmaxes) {
     const AdamW options{.lr = 1e-2};
     const at::Tensor scalars = object_on_device(step_scalars(options));
     for (const bool takes_place : {true, false, true}) {
-      const at::Tensor clip = object_on_device(Clip{.finite = takes_place ? 1 : 0});
+      const at::Tensor clip = object_on_device(Clip{.applies = takes_place ? 1 : 0});
       const at::Tensor expected = tensor_of(Values(host.buffers.size(), 0.125), {count}, at::kFloat);
       const at::Tensor got = on_device(expected);
       for (std::size_t i = 0; i < host.buffers.size(); ++i) {
@@ -309,7 +314,7 @@ TEST_F(OnCuda, AnUpdateTakesTheScalarsOfItsNumber) {
   for (const bool takes_place : {true, false, false, true, true, true, false, true}) {
     options.lr += 1e-3;
     const at::Tensor choices = object_on_device(step_choices(options));
-    const at::Tensor clip = object_on_device(Clip{.finite = takes_place ? 1 : 0});
+    const at::Tensor clip = object_on_device(Clip{.applies = takes_place ? 1 : 0});
     cuda::choose_step(static_cast<const StepChoices*>(choices.data_ptr()), static_cast<const Clip*>(clip.data_ptr()),
                       static_cast<std::int64_t*>(counter.data_ptr()), static_cast<StepScalars*>(chosen.data_ptr()),
                       stream_of(counter));
@@ -329,12 +334,15 @@ TEST_F(OnCuda, AnUpdateTakesTheScalarsOfItsNumber) {
 
 TEST_F(OnCuda, ClipFactorsFollowTheNorm) {
   const at::Tensor squares = on_device(tensor_of({25.0}, {1}, at::kDouble)), clip = object_on_device(Clip{});
+  const at::Tensor stops = object_on_device(Stops{});
   for (const auto& [limit, factor] : {std::pair{1.0, 1.0 / (5.0 + 1e-6)}, {10.0, 1.0}, {0.0, 1.0}}) {
-    cuda::clip_factor(squares.const_data_ptr<double>(), limit, static_cast<Clip*>(clip.data_ptr()), stream_of(squares));
+    cuda::decide_update(squares.const_data_ptr<double>(), limit, static_cast<std::int64_t*>(stops.data_ptr()),
+                        static_cast<Clip*>(clip.data_ptr()), stream_of(squares));
     const Clip got = object_of<Clip>(clip);
     EXPECT_EQ(got.norm, 5.0);
     EXPECT_EQ(got.factor, factor);
-    EXPECT_EQ(got.finite, 1);
+    EXPECT_EQ(got.factor, clip_factor(got.norm, limit));
+    EXPECT_EQ(got.applies, 1);
   }
 }
 

@@ -30,7 +30,8 @@ StepMetrics example(std::int64_t step) {
           .reduced_bytes = 7,
           .gathered_by_format = {std::int64_t{1} << 60},
           .valid_loss = std::nullopt,
-          .skipped = false};
+          .skipped = false,
+          .suppressed = 0};
 }
 
 bool same_bits(double a, double b) {
@@ -97,6 +98,14 @@ TEST(Metrics, WhatIsNoNumberStaysVisible) {
   EXPECT_TRUE(std::isnan(again.loss));
   EXPECT_TRUE(again.skipped);
   EXPECT_EQ(again.valid_loss, 4.5);
+}
+
+TEST(Metrics, SayHowOftenAStepWasSuppressed) {
+  StepMetrics metrics = example(3);
+  metrics.suppressed = 2;
+  EXPECT_THAT(metrics_line(metrics), HasSubstr(", \"suppressed\": 2}"));
+  EXPECT_EQ(parse_metrics_line(metrics_line(metrics), "m").suppressed, 2);
+  EXPECT_EQ(parse_metrics_line(metrics_line(example(3)), "m").suppressed, 0);
 }
 
 TEST(Metrics, LinesThatAreNoneAreRefused) {

@@ -90,6 +90,98 @@ TEST_P(PendingSteps, ASkippedStepIsNoUpdateForThoseBehindIt) {
   }
 }
 
+void expect_same_values(const std::vector<double>& values, const std::vector<double>& expected, const char* what) {
+  ASSERT_EQ(values.size(), expected.size());
+  for (std::size_t i = 0; i < values.size(); ++i)
+    EXPECT_TRUE(values[i] == expected[i] || (std::isnan(values[i]) && std::isnan(expected[i])))
+        << what << " of step " << i << ": got " << values[i] << ", expected " << expected[i];
+}
+void expect_same(const RunResult& result, const RunResult& expected) {
+  expect_same_values(result.losses, expected.losses, "loss");
+  expect_same_values(result.norms, expected.norms, "norm");
+  EXPECT_EQ(result.skipped, expected.skipped);
+  EXPECT_EQ(result.updates, expected.updates);
+  EXPECT_TRUE(result.scales == expected.scales);
+  for (const auto& [name, values] : expected.tensors) EXPECT_TRUE(result.tensors.at(name) == values) << name;
+}
+
+// Each with as many steps behind it as there may be. With scaling the first step is waited for.
+std::vector<std::pair<int, int>> attempts_of(const RunOptions& options) {
+  std::vector<std::pair<int, int>> attempts;
+  for (const auto& [step, times] : options.suppressed) {
+    const bool is_alone = step == 0 && options.products == quant::Format::fp8;
+    const int behind = is_alone ? 0 : std::min(options.ahead.value_or(0), options.steps - 1 - step);
+    attempts.insert(attempts.end(), static_cast<std::size_t>(times), {step, behind});
+  }
+  return attempts;
+}
+
+std::string trace_of(const RunOptions& options) {
+  std::string text = options.zero ? "zero" : "whole states";
+  for (const auto& [step, times] : options.suppressed)
+    text += ", step " + std::to_string(step) + " " + std::to_string(times) + " times";
+  return text + ", " + std::to_string(options.ahead.value_or(0)) + " pending";
+}
+
+// Whatever is pending behind it: nothing of a suppressed step lasts, nor of those that were given to the device before
+// the host knew.
+TEST_P(PendingSteps, SuppressedStepsAreRepeatedWithTheBitsOfARunWithout) {
+  RunOptions options = this->options();
+  if (!on_gpu()) options.dp = 2;
+  for (const bool zero : {false, true}) {
+    options.zero = zero;
+    options.suppressed.clear();
+    options.ahead.reset();
+    const RunResult expected = run(options);
+    for (const std::map<int, int>& suppressed :
+         {std::map<int, int>{{0, 1}}, {{2, 1}}, {{3, 1}}, {{2, 1}, {3, 1}}, {{2, 2}}, {{0, 2}, {1, 1}, {5, 3}}}) {
+      options.suppressed = suppressed;
+      for (int ahead = 0; ahead < Trainer::kMostPending; ++ahead) {
+        options.ahead = ahead;
+        SCOPED_TRACE(trace_of(options));
+        const RunResult result = run(options);
+        EXPECT_EQ(result.suppressed, attempts_of(options));
+        expect_same(result, expected);
+      }
+    }
+  }
+}
+
+// The history of delayed scaling is part of that.
+TEST_P(PendingSteps, SuppressedStepsEnterNoHistory) {
+  RunOptions options = this->options();
+  options.dtype = quant::DType::bf16;
+  options.products = quant::Format::fp8;
+  const RunResult expected = run(options);
+  EXPECT_FALSE(expected.scales.empty());
+  for (const std::map<int, int>& suppressed : {std::map<int, int>{{0, 2}}, {{2, 1}, {3, 1}}, {{5, 1}}}) {
+    options.suppressed = suppressed;
+    for (int ahead = 0; ahead < Trainer::kMostPending; ++ahead) {
+      options.ahead = ahead;
+      SCOPED_TRACE(trace_of(options));
+      const RunResult result = run(options);
+      EXPECT_EQ(result.suppressed, attempts_of(options));
+      expect_same(result, expected);
+    }
+  }
+}
+
+// A skipped step among them stays skipped.
+TEST_P(PendingSteps, SuppressedStepsMayBeBesideSkippedOnes) {
+  RunOptions options = this->options();
+  options.spoiled = {1, 3};
+  options.ahead = 1;
+  const RunResult expected = run(options);
+  EXPECT_EQ(expected.updates, options.steps - 2);
+  for (const std::map<int, int>& suppressed : {std::map<int, int>{{1, 1}}, {{2, 1}}, {{2, 1}, {3, 2}, {4, 1}}}) {
+    options.suppressed = suppressed;
+    SCOPED_TRACE(trace_of(options));
+    const RunResult result = run(options);
+    EXPECT_EQ(result.suppressed, attempts_of(options));
+    expect_same(result, expected);
+  }
+}
+
 TEST_P(PendingSteps, AreAtMostSoMany) {
   RunOptions options = this->options();
   options.ahead = Trainer::kMostPending - 1;
@@ -130,20 +222,6 @@ TEST(PendingStepsOnGpu, AreEnqueuedWhileTheDeviceStandsStill) {
   EXPECT_EQ(run(options).losses.size(), 6u);
 }
 
-void expect_same_values(const std::vector<double>& values, const std::vector<double>& expected, const char* what) {
-  ASSERT_EQ(values.size(), expected.size());
-  for (std::size_t i = 0; i < values.size(); ++i)
-    EXPECT_TRUE(values[i] == expected[i] || (std::isnan(values[i]) && std::isnan(expected[i])))
-        << what << " of step " << i << ": got " << values[i] << ", expected " << expected[i];
-}
-void expect_same(const RunResult& result, const RunResult& expected) {
-  expect_same_values(result.losses, expected.losses, "loss");
-  expect_same_values(result.norms, expected.norms, "norm");
-  EXPECT_EQ(result.skipped, expected.skipped);
-  EXPECT_EQ(result.updates, expected.updates);
-  for (const auto& [name, values] : expected.tensors) EXPECT_TRUE(result.tensors.at(name) == values) << name;
-}
-
 // The first two steps are recorded; one rank has nothing to gather, so the others are launches.
 TEST(GraphSteps, GiveTheBitsOfStepsWithoutAGraph) {
   if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
@@ -158,6 +236,31 @@ TEST(GraphSteps, GiveTheBitsOfStepsWithoutAGraph) {
       const RunResult result = run(options);
       expect_same(result, expected);
       EXPECT_EQ(result.graph_steps, options.steps - 2) << ahead.value_or(-1) << " pending";
+    }
+  }
+}
+
+TEST(GraphSteps, AreRepeatedWhereTheyAreSuppressed) {
+  if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+  for (const quant::Format products : {quant::Format::bf16, quant::Format::fp8}) {
+    RunOptions options{.model = odd_model(),
+                       .dtype = quant::DType::bf16,
+                       .blocks = 3,
+                       .steps = 9,
+                       .on_gpu = true,
+                       .products = products,
+                       .lr_growth = 3e-3};
+    const RunResult expected = run(options);
+    options.graph = true;
+    options.ahead = Trainer::kMostPending - 1;
+    for (const std::map<int, int>& suppressed :
+         {std::map<int, int>{{0, 1}}, {{4, 1}}, {{5, 1}}, {{4, 1}, {5, 1}}, {{5, 2}, {8, 1}}}) {
+      options.suppressed = suppressed;
+      SCOPED_TRACE(trace_of(options));
+      const RunResult result = run(options);
+      expect_same(result, expected);
+      EXPECT_EQ(result.suppressed, attempts_of(options));
+      EXPECT_GE(result.graph_steps, options.steps - 3);
     }
   }
 }

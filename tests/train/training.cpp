@@ -1,7 +1,9 @@
 #include "tests/train/training.h"
 
 #include <ATen/ops/empty.h>
+#include <gtest/gtest.h>
 
+#include <deque>
 #include <limits>
 #include <mutex>
 
@@ -40,17 +42,20 @@ models::Batch make_batch(const RunOptions& options, std::int64_t sample) {
 
 class Collector {
  public:
-  // `part`: where the data of this rank lie in the whole.
-  void add(const std::string& name, const shard::ShardedParameter& parameter, const layout::LocalLayout& part,
+  // data: this rank's part `own` of a parameter, or of something of its shape.
+  void add(const std::string& name, const shard::ShardedParameter& parameter, const layout::LocalLayout& own,
            const void* data, quant::DType type) {
-    std::vector<double> local(static_cast<std::size_t>(part.size));
+    std::int64_t elements = 0;
+    for (const layout::Piece& piece : own.pieces)
+      elements = std::max(elements, piece.offset + (piece.box.rows - 1) * piece.stride + piece.box.cols);
+    std::vector<double> local(static_cast<std::size_t>(elements));
     base::Buffer host(local.size() * quant::size_of(type));
     base::copy_bytes(host.data(), data, host.size());
-    quant::cast(host.data(), type, local.data(), quant::DType::fp64, part.size);
+    quant::cast(host.data(), type, local.data(), quant::DType::fp64, elements);
     std::lock_guard lock(mutex_);
     std::vector<double>& logical = tensors[name];
     logical.resize(static_cast<std::size_t>(parameter.storage.shape.elements()));
-    for (const layout::Piece& piece : part.pieces)
+    for (const layout::Piece& piece : own.pieces)
       for (std::int64_t r = 0; r < piece.box.rows; ++r)
         for (std::int64_t c = 0; c < piece.box.cols; ++c)
           logical[static_cast<std::size_t>((piece.box.row + r) * parameter.storage.shape.cols + piece.box.col + c)] =
@@ -100,60 +105,107 @@ class Spoiled {
   base::Scratch saved_;
 };
 
+TrainerOptions trainer_options(const RunOptions& options) {
+  return {.model = options.model,
+          .tp = options.tp,
+          .gtp = options.gtp,
+          .dp = options.dp,
+          .ranks = options.ranks,
+          .types = {.model = options.dtype, .accumulator = quant::accumulator_of(options.dtype), .wire = options.dtype},
+          .sequence_parallel = options.sequence_parallel,
+          .recompute = options.recompute,
+          .seq_len = options.seq_len,
+          .embedding = {.per_microbatch = options.seq_len, .lookup = options.embedding},
+          .adamw = {.weight_decay = 0.1},
+          .cast_order = options.cast_order,
+          .runtime = {.zero = options.zero, .wire = {.format = options.wire}, .products = {.format = options.products}},
+          .graph = options.graph};
+}
+
+// The steps of one rank, each until it counts.
+class Steps {
+ public:
+  Steps(comm::World& world, Trainer& trainer, const RunOptions& options, RunResult& result)
+      : world_(world), trainer_(trainer), options_(options), result_(result), suppressed_(options.suppressed) {}
+
+  void run() {
+    while (next_ < options_.steps || trainer_.pending_steps() > 0) {
+      if (next_ < options_.steps) take(next_++);
+      const int left = next_ < options_.steps && !waits_for_scales() ? options_.ahead.value_or(0) : 0;
+      while (trainer_.pending_steps() > left) finish(trainer_.finish_step());
+    }
+  }
+
+ private:
+  bool waits_for_scales() const { return trainer_.scales().size() > 0 && !trainer_.scales().are_known(); }
+
+  void take(int step) {
+    if (options_.left_out.contains(step)) return;
+    if (options_.before_step) options_.before_step(trainer_, step);
+    if (options_.evaluated.contains(step)) trainer_.evaluate(input_of(options_, trainer_.parallel(), step));
+    std::optional<Spoiled> spoiled;
+    if (options_.spoiled.contains(step)) spoiled.emplace(trainer_);
+    const double lr = 1e-2 + step * options_.lr_growth;
+    if (suppressed_[step] > 0 && world_.rank() + 1 == world_.size())
+      trainer_.parallel().kernels().fill(stop_, quant::DType::i64, 1, 1);
+    enqueued_.push_back(step);
+    if (options_.ahead)
+      trainer_.enqueue_step(input_of(options_, trainer_.parallel(), step), lr);
+    else
+      finish(trainer_.train_step(input_of(options_, trainer_.parallel(), step), lr));
+    spoiled.reset();
+    if (options_.after_step) options_.after_step(trainer_, step);
+  }
+
+  void finish(const StepResult& done) {
+    const int step = enqueued_.front();
+    enqueued_.pop_front();
+    if (done.suppressed) return repeat(step, done);
+    if (world_.rank() != 0) return;
+    result_.losses.push_back(done.loss);
+    result_.norms.push_back(done.grad_norm);
+    result_.skipped.push_back(done.skipped);
+  }
+
+  void repeat(int step, const StepResult& done) {
+    EXPECT_EQ(*done.suppressed, (Stop{.counter = "test", .count = 1}));
+    EXPECT_EQ(done.discarded, static_cast<int>(enqueued_.size()));
+    EXPECT_EQ(trainer_.pending_steps(), 0);
+    EXPECT_FALSE(done.skipped);
+    --suppressed_.at(step);
+    if (world_.rank() == 0) result_.suppressed.emplace_back(step, done.discarded);
+    enqueued_.clear();
+    next_ = step;
+  }
+
+  comm::World& world_;
+  Trainer& trainer_;
+  const RunOptions& options_;
+  RunResult& result_;
+  std::map<int, int> suppressed_;  // what is left of them
+  std::int64_t* const stop_ = trainer_.stop_counter("test");
+  std::deque<int> enqueued_;  // what is pending
+  int next_ = 0;
+};
+
 void run_rank(comm::World& world, const RunOptions& options, Collector& collector, RunResult& result) {
   const quant::DType accumulator = quant::accumulator_of(options.dtype);
-  Trainer trainer(
-      world,
-      {.model = options.model,
-       .tp = options.tp,
-       .gtp = options.gtp,
-       .dp = options.dp,
-       .ranks = options.ranks,
-       .types = {.model = options.dtype, .accumulator = accumulator, .wire = options.dtype},
-       .sequence_parallel = options.sequence_parallel,
-       .recompute = options.recompute,
-       .seq_len = options.seq_len,
-       .embedding = {.per_microbatch = options.seq_len, .lookup = options.embedding},
-       .adamw = {.weight_decay = 0.1},
-       .cast_order = options.cast_order,
-       .runtime = {.zero = options.zero, .wire = {.format = options.wire}, .products = {.format = options.products}},
-       .graph = options.graph});
+  Trainer trainer(world, trainer_options(options));
   set_initial_values(trainer.runtime(), 7);
-  const auto finish = [&](const StepResult& done) {
-    if (world.rank() != 0) return;
-    result.losses.push_back(done.loss);
-    result.norms.push_back(done.grad_norm);
-    result.skipped.push_back(done.skipped);
-  };
-  for (int step = 0; step < options.steps; ++step) {
-    if (options.left_out.contains(step)) continue;
-    if (options.before_step) options.before_step(trainer, step);
-    if (options.evaluated.contains(step)) trainer.evaluate(input_of(options, trainer.parallel(), step));
-    std::optional<Spoiled> spoiled;
-    if (options.spoiled.contains(step)) spoiled.emplace(trainer);
-    const double lr = 1e-2 + step * options.lr_growth;
-    if (options.ahead)
-      trainer.enqueue_step(input_of(options, trainer.parallel(), step), lr);
-    else
-      finish(trainer.train_step(input_of(options, trainer.parallel(), step), lr));
-    spoiled.reset();
-    if (options.after_step) options.after_step(trainer, step);
-    while (trainer.pending_steps() > options.ahead.value_or(0)) finish(trainer.finish_step());
-  }
-  while (trainer.pending_steps() > 0) finish(trainer.finish_step());
+  Steps(world, trainer, options, result).run();
   if (world.rank() == 0) result.updates = trainer.optimizer().updates();
   if (world.rank() == 0) result.graph_steps = trainer.graph_steps();
+  if (world.rank() == 0 && trainer.scales().size() > 0) result.scales = trainer.scales().state();
   trainer.runtime().settle();  // replicas have each other's weights
-  trainer.parallel().compute->synchronize();
   for (schedule::ParameterId id = 0; id < trainer.runtime().size(); ++id) {
     shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
     Optimizer::Moments& moments = trainer.optimizer().moments(id);
     const std::string& name = parameter.spec.name;
-    const layout::LocalLayout& state = parameter.local_state;
+    const layout::LocalLayout &state = parameter.local_state, &storage = parameter.local_storage;
     if (parameter.spec.encoding)
       collector.add("weight/" + name, parameter, state, parameter.master.data(), accumulator);
     else
-      collector.add("weight/" + name, parameter, parameter.local_storage, parameter.weight().data(), options.dtype);
+      collector.add("weight/" + name, parameter, storage, parameter.weight().data(), options.dtype);
     collector.add("main_grad/" + name, parameter, state, parameter.state_gradient(), accumulator);
     collector.add("exp_avg/" + name, parameter, state, moments.exp_avg.data(), accumulator);
     collector.add("exp_avg_sq/" + name, parameter, state, moments.exp_avg_sq.data(), accumulator);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/train/trainer.h"
@@ -16,7 +17,7 @@ struct RunOptions {
   models::LlamaConfig model;
   int tp = 1, gtp = 1, dp = 1;
   std::optional<RankLayout> ranks;  // instead of them
-  bool zero = false;
+  bool zero = false;                // the optimizer's state is cut over dp
   quant::DType dtype = quant::DType::fp32;
   bool sequence_parallel = false;
   nn::Recompute recompute = nn::Recompute::none;
@@ -31,10 +32,11 @@ struct RunOptions {
   CastOrder cast_order = CastOrder::fused;
   quant::Format wire = quant::Format::bf16;      // of a bf16 model's matrices
   quant::Format products = quant::Format::bf16;  // of their products, those of the output layer too
-  // Steps left pending when the next is enqueued; without: whole steps.
+  // Steps left pending when the next is enqueued, from when delayed scaling knows its scales; without: whole steps.
   std::optional<int> ahead;
   double lr_growth = 0;             // of the rate, 1e-2 at first, from step to step
   std::set<int> spoiled, left_out;  // steps whose gradient is not finite; steps that are not taken
+  std::map<int, int> suppressed;    // by step: so many attempts of it are suppressed, by a counter of the last rank
   std::function<void(int rank, const std::string& group, const std::string& op, std::int64_t sequence)> inject;
   std::set<int> evaluated;  // steps before which their samples are evaluated
   // Around each step from 0 on, as it is given to the trainer, on every rank's thread.
@@ -46,9 +48,12 @@ struct RunResult {
   std::vector<bool> skipped;
   std::int64_t graph_steps = 0;
   std::int64_t updates = 0;
+  std::vector<float> scales;  // delayed scaling's state at the end
   // "weight/NAME" (of a weight in a number format its master), "exp_avg/NAME", "exp_avg_sq/NAME", "main_grad/NAME":
   // logical elements in row-major order, widened to fp64 (exactly).
   std::map<std::string, std::vector<double>> tensors;
+  // Of suppressed attempts: their steps, and how many stood behind each.
+  std::vector<std::pair<int, int>> suppressed;
   bool operator==(const RunResult&) const = default;
 };
 

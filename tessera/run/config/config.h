@@ -90,6 +90,7 @@ struct TrainConfig {
   Lookup embedding = Lookup::automatic;                // how its table reaches the gtp ranks
   bool debug_poison = false;                           // buffers are filled with NaN when they are free
   std::int64_t debug_delays = 0;                       // not 0: seed of random delays of communication
+  std::string debug_suppress;                          // steps whose updates are suppressed (step_times.h)
   std::int64_t trace_step = 0;                         // whose timeline is written; 0: none
 
   std::int64_t save_every = 0, keep = 0;  // steps between checkpoints, 0: only the last; checkpoints kept, 0: all

@@ -7,6 +7,7 @@
 #include "tessera/models/llama_parameters.h"
 #include "tessera/run/config/byte_size.h"
 #include "tessera/run/config/settings.h"
+#include "tessera/run/config/step_times.h"
 
 namespace tessera::run {
 namespace {
@@ -40,6 +41,10 @@ void check_dependants(const TrainConfig& config) {
     throw InputError("--eval-every: got {} without --valid, expected held-out data to evaluate on", config.eval_every);
   if (config.trace_step > config.steps)
     throw InputError("--trace-step: got {}, expected at most --steps {}", config.trace_step, config.steps);
+  const auto suppressed = parse_step_times(config.debug_suppress, "--debug-suppress");
+  if (!suppressed.empty() && suppressed.rbegin()->first > config.steps)
+    throw InputError("--debug-suppress: got step {}, expected at most --steps {}", suppressed.rbegin()->first,
+                     config.steps);
 }
 
 void check_reduce_order(const TrainConfig& config) {

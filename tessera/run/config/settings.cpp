@@ -107,6 +107,8 @@ constexpr std::array kSettings{
             "on GPUs: a step that follows its schedule is one launch, of a graph made of the first such step"},
     Setting{"debug_poison", &C::debug_poison, kAny, kRun, "on|off", "fill buffers with NaN when they are free"},
     Setting{"debug_delays", &C::debug_delays, kCountOrZero, kRun, "SEED", "delay communication at random; 0: not"},
+    Setting{"debug_suppress", &C::debug_suppress, kAny, kRun, "STEP[:TIMES],...",
+            "suppress the update of these steps, whose next attempt counts (default: once each)"},
     Setting{"trace_step", &C::trace_step, kCountOrZero, kRun, "N", "write the timeline of this step; 0: none"},
     Setting{"save_every", &C::save_every, kCountOrZero, kRun, "N", "steps between checkpoints; 0: only the last step"},
     Setting{"keep", &C::keep, kCountOrZero, kRun, "N", "newest checkpoints that are kept; 0: all"},

@@ -93,6 +93,7 @@ std::string metrics_line(const StepMetrics& m) {
       m.reduced_bytes);
   if (m.valid_loss) line += fmt::format(", \"valid_loss\": {}", json_number(*m.valid_loss));
   if (m.skipped) line += ", \"skipped\": true";
+  if (m.suppressed > 0) line += fmt::format(", \"suppressed\": {}", m.suppressed);
   if (m.gathered_by_format[0] != m.gathered_bytes)
     line += ", \"gathered_by_format\": " + by_format(m.gathered_by_format).dump();
   if (std::any_of(m.flops_by_format.begin() + 1, m.flops_by_format.end(), [](double flops) { return flops != 0; }))
@@ -119,7 +120,8 @@ StepMetrics parse_metrics_line(std::string_view line, const std::string& where) 
                   .flops_by_format = numbers_of_line<double>(all, "flops_by_format"),
                   .activations_by_format = numbers_of_line<std::int64_t>(all, "activations_by_format"),
                   .valid_loss = std::nullopt,
-                  .skipped = all.value("skipped", false)};
+                  .skipped = all.value("skipped", false),
+                  .suppressed = all.value("suppressed", 0)};
     if (all.contains("valid_loss")) m.valid_loss = number_of(all.at("valid_loss"));
     return m;
   } catch (const std::exception& error) {

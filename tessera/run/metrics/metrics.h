@@ -20,7 +20,8 @@ struct StepMetrics {
   double lr = 0;
   std::int64_t tokens = 0;  // that the loss counts, of the whole global batch
   double tokens_per_second = 0;
-  double step_ms = 0;               // since the end of the step before; behind other work, since its beginning
+  double step_ms = 0;               // since the end of the step before; behind other work, since its beginning; with
+                                    // its attempts that were suppressed
   double exposed_comm_ms = 0;       // time that ranks waited for communication, mean over ranks
   std::int64_t gathered_bytes = 0;  // received by gathers of weights, all ranks
   std::int64_t reduced_bytes = 0;   // received by reductions of gradients, all ranks
@@ -30,6 +31,7 @@ struct StepMetrics {
   std::array<std::int64_t, quant::kFormats> activations_by_format{};
   std::optional<double> valid_loss;  // when the step ended with an evaluation
   bool skipped = false;              // the gradient was not finite: no update
+  int suppressed = 0;                // attempts whose update a stop counter suppressed, before the one that counts
 };
 
 // Returns {"bf16": bytes, ...} with the formats that moved something.
@@ -40,7 +42,7 @@ nlohmann::ordered_json by_format(const std::array<double, quant::kFormats>& flop
 // infinities: they become the texts "NaN", "Infinity", "-Infinity" (quoted).
 std::string json_number(double value);
 
-// One line, with its newline. Keys in the order of StepMetrics; valid_loss, skipped, gathered_by_format,
+// One line, with its newline. Keys in the order of StepMetrics; valid_loss, skipped, suppressed, gathered_by_format,
 // flops_by_format and activations_by_format (of formats that moved or multiplied something) only where they say
 // something more than the rest.
 std::string metrics_line(const StepMetrics& metrics);

@@ -26,6 +26,7 @@ std::string progress_text(const StepMetrics& m, std::int64_t last_step) {
                                  m.step, last_step, m.loss, m.grad_norm, m.lr, m.tokens_per_second, m.step_ms);
   if (m.valid_loss) text += fmt::format("  valid_loss {:.4f}", *m.valid_loss);
   if (m.skipped) text += "  SKIPPED: the gradient is not finite";
+  if (m.suppressed > 0) text += fmt::format("  repeated after {} suppressed updates", m.suppressed);
   if (m.step < last_step) text += "  left " + clock_text(static_cast<double>(last_step - m.step) * m.step_ms / 1000);
   return text;
 }
@@ -50,7 +51,8 @@ void Progress::step(const StepMetrics& metrics) {
   }
   out_ << kToLineStart << text << kClearToEnd << std::flush;
   line_open_ = true;
-  if (metrics.valid_loss || metrics.skipped || metrics.step == last_step_) end_line();  // worth keeping
+  if (metrics.valid_loss || metrics.skipped || metrics.suppressed > 0 || metrics.step == last_step_)
+    end_line();  // worth keeping
 }
 
 void Progress::note(const std::string& line) {

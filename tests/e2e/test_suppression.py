@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""A suppressed step is repeated, and the run has the bits of one in which nothing was suppressed."""
+import json
+import unittest
+
+from program import MPIRUN, metrics, run, scratch, tessera, write_tokens
+from summary import run_cases
+
+STEPS = 6
+# N = 3 and N + 1, alone and both; a step twice; the first and the last step; steps with an evaluation and a checkpoint (4).
+INJECTIONS = ("3", "4", "3,4", "3:2", "1", "6", "1:2,2,3,4:3,5,6")
+FP8 = ("--dtype", "bf16", "--gemm-format", "fp8")
+
+
+class Suppression(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch("suppression")
+        cls.flags = ["--model", "llama-tiny-odd", "--data", write_tokens(cls.folder / "tokens", 131), "--valid",
+                     write_tokens(cls.folder / "valid", 131, documents=11), "--global-batch", 12, "--seq-len", 32, "--seed", 7,
+                     "--steps", STEPS, "--eval-every", 2, "--save-every", 2]
+
+    def train(self, name, mesh, *flags, backend="local"):
+        """What must be equal, of every step and every checkpoint."""
+        gtp, dp = mesh
+        out = self.folder / name
+        tessera("train", *self.flags, "--backend", backend, "--gtp", gtp, "--dp", dp, "--out", out, *flags,
+                mpi_ranks=gtp * dp if backend == "mpi" else None)
+        lines = [{key: line.get(key) for key in ("step", "loss", "grad_norm", "lr", "tokens", "valid_loss", "skipped")}
+                 for line in metrics(out)]
+        return lines, {path.name: self.checkpoint(path) for path in sorted((out / "checkpoints").iterdir())}
+
+    def checkpoint(self, folder):
+        """Its bytes, but for the settings of its run."""
+        manifest = json.loads((folder / "manifest.json").read_text())
+        del manifest["state"]["config"]
+        return manifest, {path.name: path.read_bytes() for path in sorted(folder.glob("*.safetensors"))}
+
+    def check(self, name, mesh, *flags, injections=INJECTIONS, backend="local"):
+        expected = self.train(f"{name}-without", mesh, *flags)
+        self.assertEqual(3, len(expected[1]))
+        for injected in injections:
+            run_name = f"{name}-{injected.replace(':', 'x').replace(',', '-')}"
+            got = self.train(run_name, mesh, *flags, "--debug-suppress", injected, backend=backend)
+            self.assertEqual(expected[0], got[0], (name, injected))
+            self.assertEqual(expected[1], got[1], (name, injected))
+            self.check_report(self.folder / run_name, injected)
+        return expected
+
+    def check_report(self, out, injected):
+        times = {int(step): int(count or 1) for step, _, count in (entry.partition(":") for entry in injected.split(","))}
+        self.assertEqual(times, {line["step"]: line["suppressed"] for line in metrics(out) if "suppressed" in line})
+        summary = json.loads((out / "summary.json").read_text())
+        self.assertEqual(sum(times.values()), summary["suppressed_steps"])
+        self.assertEqual({"debug_suppress": sum(times.values())}, summary["suppressed_by"])
+        self.assertEqual((STEPS, 0), (summary["trained_steps"], summary["skipped_steps"]))
+
+    def test_gtp_degrees(self):
+        self.assertEqual(self.check("gtp1", (1, 1))[0], self.check("gtp3", (3, 1))[0])
+
+    def test_replicas_and_zero(self):
+        found = [self.check(f"dp2-gtp{gtp}-{zero}", (gtp, 2), "--zero", zero, injections=("3", "4", "3,4", "1,6:2"))[0]
+                 for gtp in (1, 3) for zero in ("on", "off")]
+        self.assertEqual(found[:1] * 4, found)
+
+    def test_delayed_scaling(self):
+        """A history of two steps, so that one that counts twice is seen soon."""
+        for name, *flags in ((*FP8, "--fp8-history", 2), (*FP8, "--fp8-amax", "newest"),
+                             (*FP8, "--wire-format", "fp8", "--wire-format-backward", "mxfp8")):
+            for gtp in (1, 3):
+                self.check(f"fp8-{len(flags)}-{flags[-1]}-{gtp}", (gtp, 1), name, *flags)
+
+    def test_with_small_budgets_poison_and_delays(self):
+        """And with an embedding whose rows are exchanged."""
+        self.check("poison", (3, 1), "--debug-poison", "on", "--debug-delays", 3, "--gather-budget", "min", "--reduce-budget",
+                   "min", "--embedding", "rows", injections=("3,4", "1:2,2,3,4:3,5,6"))
+
+    @unittest.skipUnless(MPIRUN, "no mpirun")
+    def test_mpi(self):
+        self.check("mpi", (3, 1), injections=("3,4",), backend="mpi")
+
+    def test_a_timeline_is_that_of_the_attempt_that_counts(self):
+        self.check("timeline", (2, 1), "--trace-step", 4, injections=("3,4",))
+        self.assertTrue((self.folder / "timeline-3-4" / "trace-step-4.json").exists())
+
+    def test_a_resumed_run(self):
+        """From a checkpoint behind a suppressed step. An injection into a step before it does not matter."""
+        expected = self.train("resume-without", (1, 1))
+        self.train("resume-part", (1, 1), "--debug-suppress", "4:2")
+        out = self.folder / "resume-rest"
+        tessera("train", "--resume", self.folder / "resume-part" / "checkpoints" / "step-00000004", "--gtp", 3, "--out", out,
+                "--debug-suppress", "4,5")
+        self.assertEqual([line["loss"] for line in expected[0][4:]], [line["loss"] for line in metrics(out)])
+        self.assertEqual({5: 1}, {line["step"]: line["suppressed"] for line in metrics(out) if "suppressed" in line})
+
+    def test_too_many_in_a_row_end_the_run(self):
+        for mesh in ((1, 1), (3, 2)):
+            name = f"too-many-{mesh[0]}"
+            result = run("train", *self.flags, "--gtp", mesh[0], "--dp", mesh[1], "--debug-suppress", "2:9,3:10", "--out",
+                         self.folder / name)
+            self.assertEqual(1, result.returncode, result.stderr)
+            self.assertIn("step 3: its update was suppressed 10 times in a row: stop counter 'debug_suppress' is 1, expected 0",
+                          result.stderr)
+            self.assertEqual([None, 9], [line.get("suppressed") for line in metrics(self.folder / name)])
+
+    def test_other_texts_than_lists_of_steps_are_refused(self):
+        for bad in ("0", "3:0", "3,3", "3:x", "7"):
+            result = run("train", *self.flags, "--debug-suppress", bad, "--out", self.folder / "refused")
+            self.assertEqual(2, result.returncode, result.stderr)
+            self.assertIn("--debug-suppress: got", result.stderr)
+            self.assertFalse((self.folder / "refused").exists())
+
+
+if __name__ == "__main__":
+    run_cases()
