@@ -12,6 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/comm/nccl/world.h"
+#include "tessera/nn/dense_mesh.h"
 #include "tessera/train/gradient_norm.h"
 #include "tessera/train/optimizer.h"
 
