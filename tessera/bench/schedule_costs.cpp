@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tessera/schedule/way_costs.h"
+
 namespace tessera::bench {
 namespace {
 
@@ -20,13 +22,6 @@ double all_reduce_seconds(const comm::Link& link, int ranks, std::int64_t bytes)
   return ranks == 1 ? 0 : link.seconds(2 * (ranks - 1) * bytes / ranks);
 }
 
-std::int64_t sum(const schedule::Unit& unit, const std::vector<ParameterSize>& sizes,
-                 std::int64_t ParameterSize::*bytes) {
-  std::int64_t total = 0;
-  for (const ParameterId id : unit) total += sizes[static_cast<std::size_t>(id)].*bytes;
-  return total;
-}
-
 std::vector<int> unit_by_parameter(const std::vector<schedule::Unit>& units, std::size_t events) {
   std::vector<int> unit_of(events, -1);  // more than there are parameters
   for (std::size_t unit = 0; unit < units.size(); ++unit)
@@ -41,26 +36,16 @@ schedule::Costs exact_costs(const comm::Link& link, const Degrees& degrees, cons
                             std::vector<double> segments, bool on_demand) {
   schedule::Costs costs{.segment_seconds = std::move(segments)};
   const double compare_gtp = on_demand ? compare_seconds(link, degrees.gtp) : 0;
-  costs.publish_seconds.assign(trace.size(), 0.0);
   for (std::size_t i = 0; i < trace.size(); ++i) {
     const int ranks = trace[i].group == schedule::kCastGroup ? degrees.ranks() : degrees.tp;
     costs.comm_seconds.push_back(trace[i].kind == EventKind::comm ? all_reduce_seconds(link, ranks, trace[i].bytes)
                                                                   : 0);
     if (i > 0 && trace[i].microbatch != trace[i - 1].microbatch) costs.comm_seconds[i - 1] += compare_gtp;
-    if (trace[i].kind == EventKind::publish && degrees.dp > 1)
-      if (const std::int64_t bytes = sizes[static_cast<std::size_t>(trace[i].parameter)].publish_wire; bytes > 0)
-        costs.publish_seconds[i] = link.seconds(bytes);
   }
   costs.end_seconds = compare_seconds(link, degrees.ranks());
-  for (const schedule::Unit& unit : schedule.gather_units)
-    costs.gather_seconds.push_back(link.seconds(sum(unit, sizes, &ParameterSize::gather_wire)) + compare_gtp);
-  for (const schedule::Unit& unit : schedule.reduce_units) {
-    costs.reduce_seconds.push_back(degrees.gtp == 1 ? 0 : link.seconds(sum(unit, sizes, &ParameterSize::reduce_wire)));
-    double replicas = 0;  // one by one
-    for (const ParameterId id : unit)
-      if (degrees.dp > 1) replicas += link.seconds(sizes[static_cast<std::size_t>(id)].replica_wire);
-    costs.replica_seconds.push_back(replicas);
-  }
+  set_way_costs(
+      trace, sizes, schedule, [&](schedule::Activity, std::int64_t bytes) { return link.seconds(bytes); }, costs);
+  for (double& seconds : costs.gather_seconds) seconds += compare_gtp;
   return costs;
 }
 

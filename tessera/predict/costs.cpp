@@ -5,6 +5,7 @@
 #include "tessera/base/error.h"
 #include "tessera/models/llama_layouts.h"
 #include "tessera/models/llama_parameters.h"
+#include "tessera/schedule/way_costs.h"
 
 namespace tessera::predict {
 namespace {
@@ -241,43 +242,31 @@ StepCosts event_costs(const CostInput& input, const schedule::Trace& trace,
 void set_unit_costs(const CostInput& input, const schedule::Trace& trace,
                     const std::vector<PlannedParameter>& parameters, const schedule::Schedule& schedule,
                     schedule::Costs& costs) {
-  const auto sum = [&](const schedule::Unit& unit, auto member) {
-    double total = 0;
-    for (const ParameterId id : unit) total += static_cast<double>(member(parameters[static_cast<std::size_t>(id)]));
-    return total;
-  };
+  std::vector<schedule::ParameterSize> sizes;
+  for (const PlannedParameter& parameter : parameters) sizes.push_back(parameter.size);
   const std::int64_t replica = static_cast<std::int64_t>(input.mesh.tp) * input.mesh.gtp;
   const MachineLink& inner = input.machine.link(replica);
   const MachineLink& outer = input.machine.link(input.mesh.ranks());
   const MachineLink& tp = input.machine.link(input.mesh.tp);
-  costs.publish_seconds.assign(trace.size(), 0.0);
-  for (std::size_t i = 0; i < trace.size(); ++i)
-    if (trace[i].kind == EventKind::publish)
-      costs.publish_seconds[i] = seconds_of(
-          outer, static_cast<double>(parameters[static_cast<std::size_t>(trace[i].parameter)].size.publish_wire));
-  costs.gather_seconds.clear();
-  costs.gather_compute_seconds.clear();
-  costs.reduce_compute_seconds.clear();
-  costs.reduce_seconds.clear();
-  costs.replica_seconds.clear();
-  for (const schedule::Unit& unit : schedule.gather_units) {
-    const double over_tp = sum(unit, [](const PlannedParameter& p) { return p.size.gather_compute_wire; });
-    const double all = sum(unit, [](const PlannedParameter& p) { return p.size.gather_wire; });
-    costs.gather_seconds.push_back(seconds_of(inner, all - over_tp));
-    costs.gather_compute_seconds.push_back(seconds_of(tp, over_tp));
-  }
+  const auto link_of = [&](schedule::Activity activity) -> const MachineLink& {
+    if (activity == schedule::Activity::gather || activity == schedule::Activity::reduce) return inner;
+    return activity == schedule::Activity::replicas || activity == schedule::Activity::publish ? outer : tp;
+  };
+  set_way_costs(
+      trace, sizes, schedule,
+      [&](schedule::Activity activity, std::int64_t bytes) {
+        return seconds_of(link_of(activity), static_cast<double>(bytes));
+      },
+      costs);
   const Operators operators(input);
-  for (const schedule::Unit& unit : schedule.reduce_units) {
+  for (std::size_t unit = 0; unit < schedule.reduce_units.size(); ++unit) {
     const std::int64_t read = input.sequences * input.seq_len * input.model.hidden_size;  // elements of rows, at most
-    const double shards = sum(unit, [&](const PlannedParameter& p) {
-      return p.row_buffers > 0 ? std::min(p.shard_elements, read) : p.shard_elements;
-    });
-    const double over_tp = sum(unit, [](const PlannedParameter& p) { return p.size.reduce_compute_wire; });
-    const double all = sum(unit, [](const PlannedParameter& p) { return p.size.reduce_wire; });
-    const double replicas = sum(unit, [](const PlannedParameter& p) { return p.size.replica_wire; });
-    costs.reduce_compute_seconds.push_back(seconds_of(tp, over_tp));
-    costs.reduce_seconds.push_back(seconds_of(inner, all - over_tp) + operators.ordered_sum(shards));
-    costs.replica_seconds.push_back(seconds_of(outer, replicas));
+    double shards = 0;
+    for (const ParameterId id : schedule.reduce_units[unit]) {
+      const PlannedParameter& p = parameters[static_cast<std::size_t>(id)];
+      shards += static_cast<double>(p.row_buffers > 0 ? std::min(p.shard_elements, read) : p.shard_elements);
+    }
+    costs.reduce_seconds[unit] += operators.ordered_sum(shards);
   }
 }
 

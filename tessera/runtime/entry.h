@@ -12,14 +12,17 @@
 #include "tessera/shard/reduction.h"
 #include "tessera/shard/replicas.h"
 #include "tessera/shard/rows.h"
+#include "tessera/shard/way_bytes.h"
 
 namespace tessera::runtime {
 
 struct Entry {
   Entry(shard::ShardedParameter made, const shard::Parallel& parallel, const shard::Cuts& cuts)
       : parameter(std::move(made)),
-        materializer(parameter, parallel),
-        reducer(parameter, parallel, cuts),
+        ways(shard::WayBytes(parameter.spec, parameter.layouts, parameter.types, cuts, parameter.by_rows)
+                 .at(parameter.place)),
+        materializer(parameter, parallel, ways.gather),
+        reducer(parameter, parallel, cuts, ways.reduce),
         replicas(parameter, parallel) {
     if (parameter.by_rows) rows.emplace(parameter, parallel);
     if (parameter.spec.encoding) format = format_of(*parameter.spec.encoding);
@@ -28,6 +31,7 @@ struct Entry {
   const std::string& name() const { return parameter.spec.name; }
 
   shard::ShardedParameter parameter;
+  shard::Ways ways;                                     // what this rank receives by each
   quant::Format format = quant::Format::bf16;           // of its gathers
   schedule::ParameterId copy = schedule::kNoParameter;  // of a weight: what backward passes read instead, if anything
   shard::Materializer materializer;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/schedule/plan/plan.h"
+#include "tessera/schedule/way_costs.h"
 #include "tessera/shard/host_time.h"
 
 namespace tessera::runtime {
@@ -90,24 +91,15 @@ schedule::Costs Measure::costs(const schedule::Trace& trace, const schedule::Sch
                                const std::vector<schedule::ParameterSize>& sizes) const {
   schedule::Costs costs = agreed_;
   costs.shared_link = parallel_.is_asynchronous();  // of GPUs
-  costs.publish_seconds.assign(trace.size(), 0.0);
-  for (std::size_t i = 0; i < trace.size(); ++i)
-    if (trace[i].kind == schedule::EventKind::publish)
-      costs.publish_seconds[i] =
-          static_cast<double>(sizes[static_cast<std::size_t>(trace[i].parameter)].publish_wire) * seconds_per_byte_;
+  set_way_costs(
+      trace, sizes, schedule,
+      [this](schedule::Activity, std::int64_t bytes) { return static_cast<double>(bytes) * seconds_per_byte_; }, costs);
+  // Gathers were measured themselves, with all their hops.
+  costs.gather_seconds.clear(), costs.gather_compute_seconds.clear();
   for (const schedule::Unit& unit : schedule.gather_units) {
     double seconds = 0;
     for (const schedule::ParameterId id : unit) seconds += gathers_[static_cast<std::size_t>(id)];
     costs.gather_seconds.push_back(seconds);
-  }
-  for (const schedule::Unit& unit : schedule.reduce_units) {
-    double bytes = 0, replicas = 0;
-    for (const schedule::ParameterId id : unit) {
-      bytes += static_cast<double>(sizes[static_cast<std::size_t>(id)].reduce_wire);
-      replicas += static_cast<double>(sizes[static_cast<std::size_t>(id)].replica_wire);
-    }
-    costs.reduce_seconds.push_back(bytes * seconds_per_byte_);
-    costs.replica_seconds.push_back(replicas * seconds_per_byte_);
   }
   return costs;
 }

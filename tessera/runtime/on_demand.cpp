@@ -27,7 +27,7 @@ void OnDemand::gather(Entry& entry, schedule::ParameterId id) {
   waits_.until_done(entry.materializer.start(entry.parameter, groups, gathered, {}, record_last(id)),
                     schedule::Activity::gather, {&id, 1});
   entry.materializer.unpack(entry.parameter, gathered, entry.demand_weight.data(), parallel_.kernels());
-  statistics_.count_gathered(entry.format, entry.materializer.received_bytes());
+  statistics_.count_gathered(entry.format, total_bytes(entry.ways.gather));
   measure_.gathered(id, host_seconds(parallel_) - start);
   ++statistics_.demand_gathers;
 }
@@ -57,7 +57,7 @@ void OnDemand::reduce_microbatch() {
     shard::Reducing member{&entry.parameter, &entry.reducer, entry.staging, scratch.data()};
     exchanges_.push_back({id, reduce({&member, 1}, parallel_, /*is_last=*/false, record_last(id)),
                           std::exchange(entry.demand_staging, {}), std::move(scratch)});
-    statistics_.reduced_bytes += entry.reducer.received_bytes();
+    statistics_.reduced_bytes += total_bytes(entry.ways.reduce);
     entry.staging = nullptr;
     entry.produced = false;
   }
@@ -77,7 +77,7 @@ void OnDemand::reduce_replicas() {
   for (schedule::ParameterId id = 0; id < static_cast<schedule::ParameterId>(entries_.size()); ++id) {
     Entry& entry = *entries_[static_cast<std::size_t>(id)];
     if (!entry.parameter.spec.trainable || entry.replicas_summed) continue;
-    const base::LaneMark mark = record_last(id).mark(schedule::Activity::replicas, entry.replicas.sum_bytes());
+    const base::LaneMark mark = record_last(id).mark(schedule::Activity::replicas, total_bytes(entry.ways.replicas));
     sums.emplace_back(id, sum_entry(entry, parallel_, {}, statistics_, mark));
   }
   for (const auto& [id, summed] : sums) waits_.until_done(summed, schedule::Activity::replicas, {&id, 1});
@@ -87,7 +87,7 @@ void OnDemand::reduce_replicas() {
 base::Fence sum_entry(Entry& entry, shard::Parallel& parallel, const base::Fence& written, StepStatistics& statistics,
                       const base::LaneMark& mark) {
   entry.replicas_summed = true;
-  statistics.reduced_bytes += entry.replicas.sum_bytes();
+  statistics.reduced_bytes += total_bytes(entry.ways.replicas);
   return entry.replicas.sum(entry.parameter, parallel, written, mark);
 }
 

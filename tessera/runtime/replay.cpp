@@ -266,7 +266,7 @@ void Replay::start_gather(int index, const base::Fence& free) {
   comm::Communicator* const compute =
       parallel_.has(domain, shard::Via::gather_compute) ? &parallel_.of(domain, shard::Via::gather_compute) : nullptr;
   for (const schedule::ParameterId id : unit)
-    statistics_.count_gathered(entry(id).format, entry(id).materializer.received_bytes());
+    statistics_.count_gathered(entry(id).format, total_bytes(entry(id).ways.gather));
   delay(storage.lane());
   if (compute) delay(compute->lane());
   // Behind the body the next step's are issued.
@@ -283,7 +283,7 @@ void Replay::start_gather(int index, const base::Fence& free) {
   for (const schedule::ParameterId id : unit) {
     const Entry& member = entry(id);
     member.materializer.add_first_hops(member.parameter, buffer + at(gathered_, id).offset, movements);
-    bytes += member.materializer.received_bytes();
+    bytes += total_bytes(member.ways.gather);
   }
   const base::LaneMark mark = recording.mark(schedule::Activity::gather, bytes);
   mark.begin(storage.lane());
@@ -308,7 +308,7 @@ void Replay::issue_reduction(int index) {
                   member.name());
     members.push_back({&member.parameter, &member.reducer, staging + at(reduced_, id).offset, scratch});
     scratch += member.reducer.scratch_bytes();
-    statistics_.reduced_bytes += member.reducer.received_bytes();
+    statistics_.reduced_bytes += total_bytes(member.ways.reduce);
     member.produced = false;
     member.staging = nullptr;
   }
@@ -327,7 +327,7 @@ void Replay::issue_replicas(int index) {
   const schedule::Reduction& reduction = at(schedule_.reductions, index);
   const schedule::Unit& unit = at(schedule_.reduce_units, reduction.unit);
   std::int64_t bytes = 0;
-  for (const schedule::ParameterId id : unit) bytes += entry(id).replicas.sum_bytes();
+  for (const schedule::ParameterId id : unit) bytes += total_bytes(entry(id).ways.replicas);
   const base::LaneMark mark = record(timeline_, trace_, static_cast<std::size_t>(reduction.issue), unit)
                                   .mark(schedule::Activity::replicas, bytes);
   for (const schedule::ParameterId id : unit)

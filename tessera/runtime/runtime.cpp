@@ -309,11 +309,11 @@ void Runtime::publish(std::span<const schedule::ParameterId> weights) {
     Entry& entry = this->entry(ids[i], "publish");
     shard::ShardedParameter& parameter = entry.parameter;
     const shard::Recording recording = record(timeline_, trace(), trace().size() + i, ids.subspan(i, 1));
-    const base::LaneMark mark = recording.mark(schedule::Activity::publish, entry.replicas.update_bytes());
+    const base::LaneMark mark = recording.mark(schedule::Activity::publish, total_bytes(entry.ways.publish));
     ++parameter.version;
     parameter.published =
         parameter.splits_state() ? entry.replicas.gather_updates(parameter, parallel_, written, mark) : written;
-    statistics_.count_gathered(entry.format, entry.replicas.update_bytes());
+    statistics_.count_gathered(entry.format, total_bytes(entry.ways.publish));
     if (&entry == early_rows_.table) rows_published(entry);
   }
   for (const schedule::ParameterId id : ids)

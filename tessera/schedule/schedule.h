@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "tessera/schedule/events.h"
+#include "tessera/schedule/way.h"
 
 namespace tessera::schedule {
 
@@ -26,18 +27,18 @@ namespace tessera::schedule {
 // them).
 struct ParameterSize {
   std::string name;
-  int domain = 0;                        // what it is cut over (shard/domain.h): units hold members of one
-  std::int64_t gathered = 0;             // buffer of the weight as it is gathered; 0: nothing is, the shard is read
-  std::int64_t unpacked = 0;             // buffer of the weight that is unpacked from that; 0: it is used as it arrives
-  std::int64_t gather_wire = 0;          // received from other ranks in one gather ...
-  std::int64_t gather_compute_wire = 0;  // ... of this in its second hop, over the ranks that use it
-  std::int64_t staging = 0;              // buffer of one gradient until it is summed; 0: frozen
-  std::int64_t scratch = 0;              // what its exchange needs beside the staging, until its sum is taken
-  std::int64_t reduce_wire = 0;          // received from other ranks in one exchange ...
-  std::int64_t reduce_compute_wire = 0;  // ... of this in its first hop, over the ranks that made it
-  std::int64_t replica_wire = 0;         // received from other replicas for the sum over them, once a step
-  std::int64_t publish_wire = 0;         // received from other replicas at a publish: the parts that they have updated
-  bool joins = true;                     // may travel together with others (one hop, no packing)
+  int domain = 0;             // what it is cut over (shard/domain.h): units hold members of one
+  std::int64_t gathered = 0;  // buffer of the weight as it is gathered; 0: nothing is, the shard is read
+  std::int64_t unpacked = 0;  // buffer of the weight that is unpacked from that; 0: it is used as it arrives
+  std::int64_t staging = 0;   // buffer of one gradient until it is summed; 0: frozen
+  std::int64_t scratch = 0;   // what its exchange needs beside the staging, until its sum is taken
+  Way gather;                 // the weight
+  Way reduce;                 // a microbatch's gradient
+  Way replicas;               // the sum over replicas, once a step
+  Way publish;                // new weights, of what other replicas have updated
+
+  // Whether it may travel together with others: one hop, no packing.
+  bool joins() const { return !has_hop(gather, Activity::gather_compute); }
 };
 
 // Parameters that travel together, one collective for all: neighbours that are small.

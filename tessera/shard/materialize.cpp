@@ -20,27 +20,25 @@ base::Fence run_all(comm::Communicator& group, const std::vector<comm::Movement>
 
 }  // namespace
 
-Materializer::Materializer(const ShardedParameter& parameter, const Parallel& parallel) {
+Materializer::Materializer(const ShardedParameter& parameter, const Parallel& parallel, schedule::Way way)
+    : way_(std::move(way)) {
   const Place& place = parallel.place(parameter.spec.domain);
   if (is_unpacked(parameter.spec))
     unpacked_bytes_ =
         base::align_up(static_cast<std::size_t>(bytes_of(parameter.local_compute.size, parameter.types.model)));
   for (const Plane& plane : parameter.planes) {
-    PlaneWay way{.offset = bytes_};
+    PlaneWay plane_way{.offset = bytes_};
     if (parameter.spec.sharded && plane.storage.size() > 1) {
       const layout::Layout home =
           layout::repeat(layout::select(plane.layouts.home, {place.compute}), plane.storage.size());
-      way.over_storage.emplace(plane.storage, home, place.part);
-      way.storage_bytes = plane.bytes(way.over_storage->elements_received());
+      plane_way.over_storage.emplace(plane.storage, home, place.part);
     }
     if (plane.layouts.home != plane.layouts.compute) {
-      way.over_compute.emplace(plane.layouts.home, plane.layouts.compute, place.compute);
-      way.compute_bytes = plane.bytes(way.over_compute->elements_received());
+      plane_way.over_compute.emplace(plane.layouts.home, plane.layouts.compute, place.compute);
     }
-    if (way.over_storage || way.over_compute)
+    if (plane_way.over_storage || plane_way.over_compute)
       bytes_ += base::align_up(static_cast<std::size_t>(plane.bytes(plane.local_compute.size)));
-    received_bytes_ += way.storage_bytes + way.compute_bytes;
-    ways_.push_back(std::move(way));
+    ways_.push_back(std::move(plane_way));
   }
   for (std::size_t p = 0; p < ways_.size(); ++p) {
     if (!ways_[p].over_storage || !ways_[p].over_compute) continue;
@@ -76,13 +74,10 @@ void Materializer::add_first_hops(const ShardedParameter& parameter, std::byte* 
 
 base::Fence Materializer::start(const ShardedParameter& parameter, Groups groups, std::byte* buffer,
                                 const base::Fence& free, const Recording& recording) const {
-  std::int64_t storage_bytes = 0, compute_bytes = 0;
   std::vector<comm::Movement> over_storage, over_compute;
   add_first_hops(parameter, buffer, over_storage);
   for (std::size_t p = 0; p < ways_.size(); ++p) {
     const PlaneWay& way = ways_[p];
-    storage_bytes += way.storage_bytes;
-    compute_bytes += way.compute_bytes;
     if (!way.over_compute) continue;
     const void* home = way.over_storage ? buffer + way.between : parameter.planes[p].data.data();
     over_compute.push_back({&*way.over_compute, home, buffer + way.offset, parameter.planes[p].spec.type});
@@ -93,13 +88,13 @@ base::Fence Materializer::start(const ShardedParameter& parameter, Groups groups
   // Where nothing moves, the stored planes can be read once `free` and the publish are done.
   base::Fence done = over_storage.empty() && over_compute.empty() ? first.lane().record() : base::Fence();
   if (!over_storage.empty()) {
-    const base::LaneMark mark = recording.mark(schedule::Activity::gather, storage_bytes);
+    const base::LaneMark mark = mark_of(recording, way_, schedule::Activity::gather);
     mark.begin(groups.storage.lane());
     done = mark.end(groups.storage.lane(), run_all(groups.storage, over_storage));
   }
   if (!over_compute.empty()) {
     groups.compute->lane().wait(done);
-    const base::LaneMark mark = recording.mark(schedule::Activity::gather_compute, compute_bytes);
+    const base::LaneMark mark = mark_of(recording, way_, schedule::Activity::gather_compute);
     mark.begin(groups.compute->lane());
     done = mark.end(groups.compute->lane(), run_all(*groups.compute, over_compute));
   }

@@ -8,6 +8,7 @@
 
 #include "tessera/base/fence.h"
 #include "tessera/comm/execute.h"
+#include "tessera/schedule/way.h"
 #include "tessera/shard/parallel.h"
 #include "tessera/shard/parameter.h"
 #include "tessera/shard/recording.h"
@@ -17,7 +18,8 @@ namespace tessera::shard {
 // Made ready once a parameter; the same steps every time. Data only; lives until its gathers are done.
 class Materializer {
  public:
-  Materializer(const ShardedParameter& parameter, const Parallel& parallel);
+  // way: WayBytes' of a gather on this rank.
+  Materializer(const ShardedParameter& parameter, const Parallel& parallel, schedule::Way way);
 
   // True when the shard is the compute part already: nothing moves and no buffer is needed.
   bool is_resident() const { return !moves() && unpacked_bytes_ == 0; }
@@ -31,7 +33,6 @@ class Materializer {
               const quant::Kernels& kernels) const;
   // The offset of a plane in the buffer of a gather.
   std::size_t offset_of(std::size_t plane) const { return ways_[plane].offset; }
-  std::int64_t received_bytes() const { return received_bytes_; }  // from other ranks, a gather
 
   // The groups of one gather: of the ranks that store, and for the second hop of those that use; null where no
   // parameter has that hop.
@@ -55,7 +56,6 @@ class Materializer {
   struct PlaneWay {
     std::optional<comm::Redistribution> over_storage, over_compute;
     std::size_t offset = 0, between = 0;  // in the buffer: of the plane, and of its home part between two hops
-    std::int64_t storage_bytes = 0, compute_bytes = 0;  // received
   };
 
   bool moves() const { return ways_.front().over_storage || ways_.front().over_compute; }
@@ -63,7 +63,7 @@ class Materializer {
   std::vector<PlaneWay> ways_;  // by plane
   std::size_t unpacked_bytes_ = 0;
   std::size_t bytes_ = 0;
-  std::int64_t received_bytes_ = 0;
+  schedule::Way way_;
 };
 
 }  // namespace tessera::shard

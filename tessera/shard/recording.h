@@ -6,6 +6,7 @@
 
 #include "tessera/base/lane_mark.h"
 #include "tessera/schedule/activity.h"
+#include "tessera/schedule/way.h"
 
 namespace tessera::shard {
 
@@ -24,5 +25,10 @@ class Recording {
  private:
   MakeMark make_;
 };
+
+// Of one hop of a way.
+inline base::LaneMark mark_of(const Recording& recording, const schedule::Way& way, schedule::Activity activity) {
+  return recording.mark(activity, bytes_over(way, activity));
+}
 
 }  // namespace tessera::shard

@@ -12,16 +12,16 @@ std::size_t size_in_bytes(std::int64_t elements, quant::DType type) {
 
 }  // namespace
 
-Reducer::Reducer(const ShardedParameter& parameter, const Parallel& parallel, const Cuts& cuts)
+Reducer::Reducer(const ShardedParameter& parameter, const Parallel& parallel, const Cuts& cuts, schedule::Way way)
     : types_(parameter.types),
       staging_type_(parameter.types.accumulator),
-      tree_(tree_of(parameter.storage, cuts, parameter.place)) {
+      tree_(tree_of(parameter.storage, cuts, parameter.place)),
+      way_(std::move(way)) {
   if (parameter.by_rows) {
     const RowMessages& messages = rows_.emplace(parameter, parallel).messages();
     home_elements_ = messages.rows * messages.columns;
     gradient_bytes_ = static_cast<std::size_t>(messages.staging(types_));
     rounded_bytes_ = static_cast<std::size_t>(messages.scratch(types_));
-    received_bytes_ = messages.exchanged(types_.wire);
     return;
   }
   home_elements_ = parameter.local_home.size;
@@ -30,7 +30,6 @@ Reducer::Reducer(const ShardedParameter& parameter, const Parallel& parallel, co
     parts.state = layout::State::partial;
     over_compute_.emplace(parts, parameter.layouts.home, parameter.place.compute);
     summed_bytes_ = base::align_up(size_in_bytes(home_elements_, types_.accumulator));
-    compute_bytes_ = static_cast<std::int64_t>(size_in_bytes(over_compute_->elements_received(), types_.accumulator));
   }
   staging_type_ = shard::staging_type(parameter.spec, types_, over_compute_.has_value());
   gradient_bytes_ = base::align_up(size_in_bytes(parameter.local_compute.size, staging_type_));
@@ -42,7 +41,6 @@ Reducer::Reducer(const ShardedParameter& parameter, const Parallel& parallel, co
     owned.insert(owned.end(), parameter.storage.ranks.begin(), parameter.storage.ranks.end());
   const int rank = parameter.place.part + parameter.storage.size() * parameter.place.copy;
   additions_.emplace(parameter.storage.shape, parameter.local_home, owned, tree_, rank, types_);
-  received_bytes_ = compute_bytes_ + additions_->received_bytes();
 }
 
 base::Fence Reducer::sum_over_compute(const ShardedParameter& parameter, comm::Communicator& group, std::byte* staging,
@@ -113,14 +111,11 @@ base::Fence reduce(std::span<Reducing> members, Parallel& parallel, bool is_last
   comm::Communicator& group = parallel.of(domain, Via::reduce);
   base::Lane& lane = group.lane();
   const quant::Kernels& kernels = group.kernels();
-  std::int64_t bytes = 0, compute_bytes = 0;
-  for (const Reducing& member : members) {
-    compute_bytes += member.reducer->compute_bytes_;
-    bytes += member.reducer->received_bytes_ - member.reducer->compute_bytes_;
-  }
+  schedule::Way way;
+  for (const Reducing& member : members) schedule::add_hops(way, member.reducer->way_);
   const base::Fence written = Reducer::round_on_compute(members, parallel);
-  const base::LaneMark compute_mark = recording.mark(schedule::Activity::reduce_compute, compute_bytes);
-  const base::LaneMark mark = recording.mark(schedule::Activity::reduce, bytes);
+  const base::LaneMark compute_mark = mark_of(recording, way, schedule::Activity::reduce_compute);
+  const base::LaneMark mark = mark_of(recording, way, schedule::Activity::reduce);
   lane.wait(written);
   for (const Reducing& member : members)
     if (member.reducer->over_compute_)

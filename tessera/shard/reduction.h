@@ -12,6 +12,7 @@
 
 #include "tessera/base/fence.h"
 #include "tessera/comm/execute.h"
+#include "tessera/schedule/way.h"
 #include "tessera/shard/gradient_additions.h"
 #include "tessera/shard/parallel.h"
 #include "tessera/shard/parameter.h"
@@ -34,8 +35,8 @@ struct Reducing {
 // Made ready once a parameter; lives until its reductions are done.
 class Reducer {
  public:
-  // cuts: those of the parameter.
-  Reducer(const ShardedParameter& parameter, const Parallel& parallel, const Cuts& cuts);
+  // cuts: those of the parameter. way: WayBytes' of a reduction on this rank.
+  Reducer(const ShardedParameter& parameter, const Parallel& parallel, const Cuts& cuts, schedule::Way way);
 
   // The gradient at the beginning of its buffer, behind it its sum over compute ranks where there is one, or else what
   // it is rounded to where that is another type.
@@ -43,7 +44,6 @@ class Reducer {
   // What the exchange needs besides, until its sum is taken: the rounded sum over compute ranks, what the others send,
   // the node's sums.
   std::size_t scratch_bytes() const { return rounded_bytes_ + (additions_ ? additions_->scratch_bytes() : 0); }
-  std::int64_t received_bytes() const { return received_bytes_; }  // from other ranks, a reduction
   quant::DType staging_type() const { return staging_type_; }
   // Null unless the table exchanges rows.
   const RowReducer* rows() const { return rows_ ? &*rows_ : nullptr; }
@@ -80,8 +80,8 @@ class Reducer {
   std::optional<RowReducer> rows_;
   ReductionTree tree_;
   std::optional<GradientAdditions> additions_;  // none of a table that exchanges rows
-  std::int64_t home_elements_ = 0, received_bytes_ = 0,
-               compute_bytes_ = 0;  // that are rounded; compute_bytes_: over compute ranks
+  schedule::Way way_;
+  std::int64_t home_elements_ = 0;                                                // that are rounded
   std::size_t gradient_bytes_ = 0, summed_bytes_ = 0, staged_rounded_bytes_ = 0;  // aligned, as the next
   std::size_t rounded_bytes_ = 0;  // at the beginning of the scratch, before what the additions need
 };

@@ -45,14 +45,12 @@ Replicas::Replicas(const ShardedParameter& parameter, const Parallel& parallel) 
     if (!parameter.storage_by_replica.empty() && !parameter.layouts.is_cut) give_once(given, parameter);
     sum_.emplace(over_replicas(shape, std::move(given), partial),
                  over_replicas(shape, parameter.splits_state() ? parameter.states : stored, replicated), rank);
-    sum_bytes_ = sum_->received_bytes(parameter.types.accumulator);
   }
   if (!parameter.splits_state()) return;
   for (const Plane& plane : parameter.planes) {
     const layout::Shape shape = plane.storage.shape;
     updates_.emplace_back(over_replicas(shape, plane.states, replicated),
                           over_replicas(shape, std::vector(count, plane.local_storage), replicated), place.replica);
-    update_bytes_ += updates_.back().received_bytes(plane.spec.type);
   }
 }
 

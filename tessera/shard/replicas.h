@@ -23,18 +23,15 @@ class Replicas {
   // the replicas' group. When the fence is done main_grad holds the sum, where the state is split only its state part.
   base::Fence sum(ShardedParameter& parameter, Parallel& parallel, const base::Fence& written,
                   const base::LaneMark& mark = {}) const;
-  std::int64_t sum_bytes() const { return sum_bytes_; }  // received by this rank
 
   // Enqueues the gathering of the state parts of a weight that splits its state, in place, after `written`. Collective
   // as above. When the fence is done the weight is whole.
   base::Fence gather_updates(ShardedParameter& parameter, Parallel& parallel, const base::Fence& written,
                              const base::LaneMark& mark = {}) const;
-  std::int64_t update_bytes() const { return update_bytes_; }  // received, a publish
 
  private:
   std::optional<comm::Redistribution> sum_;    // none without other replicas
   std::vector<comm::Redistribution> updates_;  // by plane; none where the state is not split
-  std::int64_t sum_bytes_ = 0, update_bytes_ = 0;
 };
 
 }  // namespace tessera::shard

@@ -132,7 +132,7 @@ TEST(ScheduleRun, OnDemandNothingIsHidden) {
   const ScheduleTimes times = measure_schedule(run);
   double bytes = 8 + 3 * 8;  // compared at the end of the step, and of each microbatch
   for (const schedule::ParameterSize& size : times.sizes)
-    bytes += 3 * static_cast<double>(2 * (size.gather_wire + 8) + size.reduce_wire);
+    bytes += 3 * static_cast<double>(2 * (total_bytes(size.gather) + 8) + total_bytes(size.reduce));
   EXPECT_NEAR(times.step_seconds, compute_of(model, 3) + bytes / run.link.bytes_per_second,
               kSumRounding * times.step_seconds);
 }
@@ -144,7 +144,7 @@ TEST(ScheduleRun, AFastLinkIsHidden) {
   run.options.gather_budget = run.options.reduce_budget = schedule::kUnlimited;
   const ScheduleTimes times = measure_schedule(run);
   EXPECT_EQ(times.predicted.gather_exposed_seconds, 0);
-  const double last = static_cast<double>(times.sizes.front().reduce_wire) / run.link.bytes_per_second;
+  const double last = static_cast<double>(total_bytes(times.sizes.front().reduce)) / run.link.bytes_per_second;
   const double compared = 8 / run.link.bytes_per_second;  // at the end of the step
   EXPECT_NEAR(times.exposed_seconds, last + compared, kSumRounding * times.step_seconds);
 }

@@ -25,7 +25,7 @@ TEST(PlannedFormats, LayersHaveTheFormatsOfTheirRules) {
     EXPECT_EQ(plain[down].stored_bytes, kDown / 2 * 2);
     const std::int64_t bytes = layer == 1 ? kDown / 2 + kDown / 2 / 32 : kDown / 2 / 2 + kDown / 2 / 256;
     EXPECT_EQ(planned[down].stored_bytes, bytes) << layer;
-    EXPECT_EQ(planned[down].size.gather_wire, bytes) << layer;
+    EXPECT_EQ(total_bytes(planned[down].size.gather), bytes) << layer;
     EXPECT_EQ(planned[down].gather_total, 2 * bytes) << layer;
   }
   for (const schedule::ParameterId id : {ids.norm, ids.output, ids.blocks[0].mlp_norm})

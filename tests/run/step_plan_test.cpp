@@ -80,7 +80,7 @@ TEST(PlanTraffic, RowsThatDivideUnevenlyCountAsTheyLie) {
   EXPECT_EQ(planned.gather_total, 2 * 2 * 35 * 2);  // two replicas, each row to the two ranks that have it not
   EXPECT_EQ(planned.reduce_total, 2 * 2 * 35 * 2);  // each row from two ranks
   EXPECT_EQ(planned.replica_total, 2 * (2 - 1) * 35 * 4);
-  EXPECT_EQ(planned.size.gather_wire, (7 - 1) * 5 * 2);  // of the rank with one row
+  EXPECT_EQ(total_bytes(planned.size.gather), (7 - 1) * 5 * 2);  // of the rank with one row
 }
 
 // Of 6 tokens a rank of two receives 6 rows of 32 bytes and their indices there and back, 2 * 6 * (32 + 8) = 480 bytes,

@@ -276,10 +276,11 @@ Recorder::Recorder(std::string name, const std::vector<Parameter>& parameters, S
     made_.sizes.push_back({.name = it.name,
                            .gathered = it.gathered,
                            .unpacked = it.unpacked,
-                           .gather_wire = it.gathered,
                            .staging = it.staging,
                            .scratch = it.staging,
-                           .reduce_wire = it.staging});
+                           .gather = {{Activity::gather, it.gathered}},
+                           .reduce = {{Activity::reduce, it.staging}},
+                           .replicas = {{Activity::replicas, it.staging}}});
 }
 
 void Recorder::backward(int parameter) {

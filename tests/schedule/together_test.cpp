@@ -246,19 +246,20 @@ TEST(CheckTogether, CallsOfASchedule) {
   step.backward(0);
   step.publish(0), step.publish(1);
   oracle::Case made = step.take();
-  made.sizes[0].replica_wire = 7;
-  made.sizes[1].replica_wire = 8;
-  made.sizes[1].joins = false;
+  made.sizes[0].replicas = {{Activity::replicas, 7}};
+  made.sizes[1].replicas = {{Activity::replicas, 8}};
+  made.sizes[1].gather.push_back({Activity::gather_compute, 9});
+  made.sizes[1].reduce.insert(made.sizes[1].reduce.begin(), {Activity::reduce_compute, 6});
   made.trace.insert(made.trace.begin() + 3,
                     {.kind = EventKind::comm, .microbatch = 0, .group = "tp", .op = "all_reduce", .bytes = 16});
   const CallOrder order = call_order(made.trace, made.sizes, plan(made.trace, made.sizes, {}));
   std::vector<std::string> calls;
   for (const CollectiveCall& call : order.calls)
     calls.push_back(fmt::format("{}: {} {}", order.roles[static_cast<std::size_t>(call.role)], call.what, call.bytes));
-  EXPECT_THAT(calls, ElementsAre("gather: gather ['b'] 4", "gather_compute: gather ['b'] 4", "gather: gather ['a'] 2",
-                                 "reduce_compute: sum ['b'] 5", "reduce: reduce ['b'] 5", "tp: all_reduce 16",
-                                 "reduce_compute: sum ['a'] 3", "reduce: reduce ['a'] 3", "reduce_compute: sum ['a'] 3",
-                                 "reduce: reduce ['a'] 3", "replicas: sum ['a'] 7", "replicas: sum ['b'] 8"));
+  EXPECT_THAT(calls, ElementsAre("gather: gather ['b'] 4", "gather_compute: gather ['b'] 9", "gather: gather ['a'] 2",
+                                 "reduce_compute: reduce ['b'] 6", "reduce: reduce ['b'] 5", "tp: all_reduce 16",
+                                 "reduce: reduce ['a'] 3", "reduce: reduce ['a'] 3", "replicas: sum ['a'] 7",
+                                 "replicas: sum ['b'] 8"));
 }
 
 // tp 2, gtp 4, dp 8; a hundred thousand calls a rank.

@@ -130,7 +130,7 @@ double wire_bytes_per_element(Format format, std::int64_t rows, std::int64_t col
   set_encoding(spec, {.format = format}, kHalf);
   const Cuts cuts{.parts = 2};
   const schedule::ParameterSize size = parameter_size(spec, layouts_of(spec), kHalf, cuts);
-  return static_cast<double>(size.gather_wire) / (static_cast<double>(rows * cols) / 2);
+  return static_cast<double>(total_bytes(size.gather)) / (static_cast<double>(rows * cols) / 2);
 }
 
 TEST(EncodedParameters, SendTheBytesOfTheirFormat) {
@@ -145,7 +145,7 @@ TEST(EncodedParameters, AreUnpackedWhereNothingTravelsToo) {
   ParameterSpec spec = matrix_of("weight", 48, 64);
   set_encoding(spec, {.format = Format::nvfp4}, kHalf);
   const schedule::ParameterSize size = parameter_size(spec, layouts_of(spec), kHalf, {});
-  EXPECT_EQ(size.gather_wire, 0);
+  EXPECT_EQ(total_bytes(size.gather), 0);
   EXPECT_EQ(size.gathered, 0);
   EXPECT_EQ(size.unpacked, 48 * 64 * 2);
 }

@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import schedule_svg  # noqa: E402
 from summary import run_cases  # noqa: E402
 
-LANES = ("compute", "gather", "reduce", "dp")
+LANES = ("compute", "gather", "reduce", "replicas")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -34,7 +34,7 @@ def step(layers=2, us=1000):
                    span("compute", (1 + i) * us, us, f"fprop {name}"),
                    span("compute", (1 + 2 * layers - i) * us, us, f"dgrad {name}", before="train mb 0 backward produce"),
                    span("reduce", (2 + 2 * layers - i) * us, us, f"reduce {name}", weights=[name]),
-                   span("dp", (3 + 2 * layers - i) * us, us, f"replicas {name}", weights=[name]),
+                   span("replicas", (3 + 2 * layers - i) * us, us, f"replicas {name}", weights=[name]),
                    span("compute", (4 + 2 * layers + i) * us, us, f"adamw {name}")]
     return {"traceEvents": events}
 
@@ -67,7 +67,7 @@ class ScheduleSvg(unittest.TestCase):
         for word in ("a <step> & more", *LANES, "forward", "backward", "optimizer", "0.gate_up", "fprop 0.gate_up",
                      "0.gate_up +1", "ms"):
             self.assertIn(word, words)
-        for kind in ("forward", "backward", "optimizer", "gather", "reduce", "dp"):
+        for kind in ("forward", "backward", "optimizer", "gather", "reduce", "replicas"):
             self.assertEqual(len(self.bars(root, kind)), 2, kind)
 
     def test_a_bar_lies_where_its_time_says(self):

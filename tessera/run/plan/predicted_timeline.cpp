@@ -12,32 +12,29 @@ using schedule::Activity;
 using schedule::ParameterSize;
 using schedule::Span;
 
-// Bytes of one member, less those of another where they are counted in it.
-struct Bytes {
-  std::int64_t ParameterSize::*all = nullptr;
-  std::int64_t ParameterSize::*less = nullptr;
-};
-
-TraceSpan transfer(const StepPlan& step, std::string_view what, const schedule::Unit& unit, Bytes counted) {
+// What members receive over one hop of their ways.
+TraceSpan transfer(const StepPlan& step, std::string_view what, const schedule::Unit& unit,
+                   schedule::Way ParameterSize::*way, Activity activity) {
   std::vector<std::string> weights;
   std::int64_t bytes = 0;
   for (const schedule::ParameterId id : unit) {
     const ParameterSize& size = step.parameters[static_cast<std::size_t>(id)].size;
     weights.push_back(size.name);
-    bytes += size.*counted.all - (counted.less ? size.*counted.less : 0);
+    bytes += bytes_over(size.*way, activity);
   }
   return {.name = name_of_transfer(what, weights), .args = {{"weights", weights}, {"bytes", bytes}}};
 }
 
-TraceSpan gather(const StepPlan& step, const Span& span, Bytes counted) {
+TraceSpan gather(const StepPlan& step, const Span& span) {
   const schedule::Residency& residency = step.schedule.residencies[static_cast<std::size_t>(span.index)];
   return transfer(step, name_of(span.lane), step.schedule.gather_units[static_cast<std::size_t>(residency.unit)],
-                  counted);
+                  &ParameterSize::gather, span.lane);
 }
 
-TraceSpan reduction(const StepPlan& step, const Span& span, std::string_view what, Bytes counted) {
+TraceSpan reduction(const StepPlan& step, const Span& span, schedule::Way ParameterSize::*way) {
   const schedule::Reduction& reduction = step.schedule.reductions[static_cast<std::size_t>(span.index)];
-  return transfer(step, what, step.schedule.reduce_units[static_cast<std::size_t>(reduction.unit)], counted);
+  return transfer(step, name_of(span.lane), step.schedule.reduce_units[static_cast<std::size_t>(reduction.unit)], way,
+                  span.lane);
 }
 
 TraceSpan labelled(const StepPlan& step, const Span& span, const std::vector<std::string>& names) {
@@ -46,17 +43,15 @@ TraceSpan labelled(const StepPlan& step, const Span& span, const std::vector<std
     case Activity::compute:
       return {.name = step.costs.work[index], .args = {{"before", to_string(step.trace[index], names)}}};
     case Activity::gather:
-      return gather(step, span, {&ParameterSize::gather_wire, &ParameterSize::gather_compute_wire});
     case Activity::gather_compute:
-      return gather(step, span, {&ParameterSize::gather_compute_wire});
+      return gather(step, span);
     case Activity::reduce_compute:
-      return reduction(step, span, name_of(span.lane), {&ParameterSize::reduce_compute_wire});
     case Activity::reduce:
-      return reduction(step, span, "reduce", {&ParameterSize::reduce_wire, &ParameterSize::reduce_compute_wire});
+      return reduction(step, span, &ParameterSize::reduce);
     case Activity::replicas:
-      return reduction(step, span, "replicas", {&ParameterSize::replica_wire});
+      return reduction(step, span, &ParameterSize::replicas);
     case Activity::publish:
-      return transfer(step, "publish", {step.trace[index].parameter}, {&ParameterSize::publish_wire});
+      return transfer(step, "publish", {step.trace[index].parameter}, &ParameterSize::publish, span.lane);
     case Activity::comm:
     case Activity::agreement:
       break;  // no lane's

@@ -109,7 +109,7 @@ void count_traffic(StepPlan& step, std::int64_t ranks) {
   for (const schedule::Residency& residency : step.schedule.residencies)
     for (const schedule::ParameterId id : step.schedule.gather_units[static_cast<std::size_t>(residency.unit)]) {
       const predict::PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(id)];
-      step.of_a_rank.gathered += parameter.size.gather_wire;
+      step.of_a_rank.gathered += total_bytes(parameter.size.gather);
       step.of_all_ranks.gathered += parameter.gather_total;
     }
   for (const schedule::Event& event : step.trace) {
@@ -120,13 +120,14 @@ void count_traffic(StepPlan& step, std::int64_t ranks) {
     }
     if (event.kind != schedule::EventKind::publish) continue;
     const predict::PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(event.parameter)];
-    step.of_a_rank.gathered += parameter.size.publish_wire;
+    step.of_a_rank.gathered += total_bytes(parameter.size.publish);
     step.of_all_ranks.gathered += parameter.publish_total;
   }
   for (const schedule::Reduction& reduction : step.schedule.reductions)
     for (const schedule::ParameterId id : step.schedule.reduce_units[static_cast<std::size_t>(reduction.unit)]) {
       const predict::PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(id)];
-      step.of_a_rank.reduced += parameter.size.reduce_wire + (reduction.replicas ? parameter.size.replica_wire : 0);
+      step.of_a_rank.reduced += total_bytes(parameter.size.reduce);
+      if (reduction.replicas) step.of_a_rank.reduced += total_bytes(parameter.size.replicas);
       step.of_all_ranks.reduced += parameter.reduce_total + (reduction.replicas ? parameter.replica_total : 0);
     }
 }

@@ -325,25 +325,25 @@ std::string role_name(std::string_view hop, int domain) {
 
 CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule) {
   CallList list;
-  auto add_unit = [&](const char* hop, const char* op, const Unit& unit, std::int64_t ParameterSize::*wire) {
-    const std::string role = role_name(hop, sizes[static_cast<std::size_t>(unit.front())].domain);
+  // One call a hop, of all members together.
+  auto add_unit = [&](std::string_view op, const Unit& unit, Way ParameterSize::*way) {
     std::vector<std::string> names;
-    std::int64_t bytes = 0;
+    Way sum;
     for (const ParameterId id : unit) {
       const ParameterSize& size = sizes[static_cast<std::size_t>(id)];
       names.push_back(fmt::format("'{}'", size.name));
-      bytes += size.*wire;
+      add_hops(sum, size.*way);
     }
-    list.add(role, fmt::format("{} [{}]", op, fmt::join(names, ", ")), bytes);
+    const int domain = sizes[static_cast<std::size_t>(unit.front())].domain;
+    for (const Hop& hop : sum)
+      list.add(role_name(hop_role(hop.activity), domain), fmt::format("{} [{}]", op, fmt::join(names, ", ")),
+               hop.bytes);
   };
   std::size_t gather = 0, reduction = 0;
   auto gathers_until = [&](int position) {
     for (; gather < schedule.residencies.size() && schedule.residencies[gather].issue <= position; ++gather) {
       const Unit& unit = schedule.gather_units[static_cast<std::size_t>(schedule.residencies[gather].unit)];
-      add_unit("gather", "gather", unit, &ParameterSize::gather_wire);
-      const bool joins =
-          std::ranges::all_of(unit, [&](ParameterId id) { return sizes[static_cast<std::size_t>(id)].joins; });
-      if (!joins) add_unit("gather_compute", "gather", unit, &ParameterSize::gather_wire);
+      add_unit("gather", unit, &ParameterSize::gather);
     }
   };
   std::vector<const Unit*> late;  // not reduced in the last microbatch
@@ -359,17 +359,16 @@ CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes
     for (; reduction < schedule.reductions.size() && schedule.reductions[reduction].issue <= index; ++reduction) {
       const Reduction& it = schedule.reductions[reduction];
       const Unit& unit = schedule.reduce_units[static_cast<std::size_t>(it.unit)];
-      add_unit("reduce_compute", "sum", unit, &ParameterSize::staging);
-      add_unit("reduce", "reduce", unit, &ParameterSize::reduce_wire);
+      add_unit("reduce", unit, &ParameterSize::reduce);
       if (!it.replicas) continue;
       if (it.microbatch + 1 < schedule.microbatches)
         late.push_back(&unit);
       else
-        add_unit("replicas", "sum", unit, &ParameterSize::replica_wire);
+        add_unit("sum", unit, &ParameterSize::replicas);
     }
     gathers_until(index);
   }
-  for (const Unit* unit : late) add_unit("replicas", "sum", *unit, &ParameterSize::replica_wire);
+  for (const Unit* unit : late) add_unit("sum", *unit, &ParameterSize::replicas);
   return list.take();
 }
 

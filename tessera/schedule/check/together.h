@@ -64,8 +64,7 @@ struct RankOrders {
 // message of amaxes, named with the weights that are published after it, and the prefetches; then at each event of the
 // body its own collective, the reductions issued there (over compute ranks, over the ranks that store, over replicas),
 // the gathers issued there (and their second hop for what does not join); last the sums over replicas of units that the
-// last microbatch does not reduce. Which gradients are summed over compute ranks is not in `sizes`: every one is taken
-// to be.
+// last microbatch does not reduce.
 CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule);
 
 // Empty: proved. Otherwise the first difference of each communicator (both ranks, both calls) or one cycle (each

@@ -76,7 +76,7 @@ void plan_units(const Trace& trace, const std::vector<ParameterSize>& sizes, std
     largest_staging = std::max(largest_staging, staging(id));
   }
   const auto join_alike = [&](ParameterId a, ParameterId b) {
-    return size(a).joins && size(b).joins && size(a).domain == size(b).domain &&
+    return size(a).joins() && size(b).joins() && size(a).domain == size(b).domain &&
            (size(a).unpacked > 0) == (size(b).unpacked > 0);
   };
   schedule.gather_units =
