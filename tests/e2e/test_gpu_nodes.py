@@ -88,11 +88,12 @@ class Nodes(unittest.TestCase):
             self.check_formats(f"{product}-{wire}", "--gemm-format", product, "--wire-format", wire, *more)
 
     def check_suppressed(self, name, *flags, injections=("3", "4", "3,4", "1,4:2,6"), meshes=((1, 1, 1), (1, 3, 1)), **options):
-        """Enqueued and by a graph, where one more step has begun when the host sees that one was suppressed."""
+        """Enqueued and by a graph, where one more step has begun when the host sees that one was suppressed. Ranks that share a GPU
+        are slow: they take all injections in one run."""
         expected, _ = self.train(f"{name}-without", meshes[0], *flags, **options)
         for mesh in meshes:
             for graph in ("off", "on"):
-                for injected in injections:
+                for injected in injections if mesh == meshes[0] else injections[-1:]:
                     case = f"{name}-{'-'.join(map(str, mesh))}-{graph}-{injected.replace(':', 'x').replace(',', '-')}"
                     got, summary = self.train(case, mesh, *flags, "--cuda-graph", graph, "--debug-suppress", injected, **options)
                     self.assertEqual(expected, got, case)

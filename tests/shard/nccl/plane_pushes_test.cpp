@@ -39,7 +39,7 @@ class PlanePushes : public comm::NcclTest {
       parallel_->provide(weights_.back(), {.parts = ranks()});
     }
     for (const ShardedParameter& weight : weights_) {
-      ways_.emplace_back(weight, *parallel_);
+      ways_.emplace_back(weight, *parallel_, schedule::Way());
       places_.push_back(bytes_);
       bytes_ += ways_.back().bytes();
     }
