@@ -99,7 +99,8 @@ TEST_P(ShuffledParts, GiveTheSameBitsOverGtpDegrees) {
   }
 }
 
-// The optimizer's state is cut once more, and weights travel in a number format whose tiles are rows.
+// The optimizer's state is cut once more, and weights travel and are multiplied in number formats: one scale a matrix,
+// one a tile.
 TEST_P(ShuffledParts, GiveTheSameBitsWithAStateThatIsSplitAndFormatsOnTheWire) {
   const int tp = GetParam();
   RunOptions options{.model = odd_model(),
@@ -111,15 +112,17 @@ TEST_P(ShuffledParts, GiveTheSameBitsWithAStateThatIsSplitAndFormatsOnTheWire) {
                      .parts = shuffled_parts(tp),
                      .blocks = 4,
                      .steps = 2};
-  for (const quant::Format wire : {quant::Format::bf16, quant::Format::fp8}) {
+  using enum quant::Format;
+  for (const auto& [wire, products] : {std::pair{bf16, bf16}, {fp8, bf16}, {mxfp8, bf16}, {fp8, fp8}}) {
     options.wire = wire;
+    options.products = products;
     options.gtp = 1;
     options.zero = false;
     const RunResult expected = run(options);
     options.gtp = 2;
     for (const bool zero : {false, true}) {
       options.zero = zero;
-      EXPECT_EQ(run(options), expected) << name_of(wire) << " zero " << zero;
+      EXPECT_EQ(run(options), expected) << name_of(wire) << " products " << name_of(products) << " zero " << zero;
     }
   }
 }
