@@ -158,6 +158,7 @@ TEST(LlamaLayouts, QueryHeadsOfSeveralRangesReadTheirKeyValueHeads) {
   EXPECT_EQ(part.kv_of_q, (std::vector<int>{0, 1, 0, 2, 3, 3}));
   EXPECT_EQ(part.kv, (std::vector<layout::Range>{{3, 5}, {0, 2}}));
   EXPECT_EQ(part.kv_heads, 4);
+  EXPECT_EQ(head_part(config, {{0, 1}, {4, 5}}).kv, (std::vector<layout::Range>{{0, 1}, {2, 3}})) << "a gap";
   EXPECT_EQ(part.q_heads(), 6);
   // Rows of the rank: q 7, 8, 6, 1 to 3; k 3, 4, 0, 1; v the same. A head has 4 rows.
   const layout::Layout qkv = qkv_layout(config, {.heads = {{{7, 9}, {6, 7}, {1, 4}}}});
