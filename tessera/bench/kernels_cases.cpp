@@ -196,14 +196,19 @@ void add_cross_entropy(Cases& c) {
   c.cases.push_back({"cross_entropy_sums", row, [=, &c](std::uint64_t seed) {
                        const at::Tensor logits = c.normal({tokens, vocabulary}, seed), targets = c.ids(seed);
                        const at::Tensor maximum = ops::cross_entropy_maximum(logits);
-                       return [=] { ops::cross_entropy_sums(logits, maximum, targets, 0); };
+                       return [=] {
+                         ops::cross_entropy_sums(logits, maximum, targets, ops::one_range(0, logits.size(1)));
+                       };
                      }});
-  c.cases.push_back({"cross_entropy_finish", 2 * row, [=, &c](std::uint64_t seed) {
-                       at::Tensor logits = c.normal({tokens, vocabulary}, seed);
-                       const at::Tensor targets = c.ids(seed), maximum = ops::cross_entropy_maximum(logits);
-                       const at::Tensor sums = ops::cross_entropy_sums(logits, maximum, targets, 0);
-                       return [=]() mutable { ops::cross_entropy_finish(logits, maximum, sums, targets, 0, 1e-3); };
-                     }});
+  c.cases.push_back(
+      {"cross_entropy_finish", 2 * row, [=, &c](std::uint64_t seed) {
+         at::Tensor logits = c.normal({tokens, vocabulary}, seed);
+         const at::Tensor targets = c.ids(seed), maximum = ops::cross_entropy_maximum(logits);
+         const at::Tensor sums = ops::cross_entropy_sums(logits, maximum, targets, ops::one_range(0, logits.size(1)));
+         return [=]() mutable {
+           ops::cross_entropy_finish(logits, maximum, sums, targets, ops::one_range(0, logits.size(1)), 1e-3);
+         };
+       }});
 }
 
 void add_embedding(Cases& c) {
@@ -211,12 +216,14 @@ void add_embedding(Cases& c) {
   const double row = c.rows(hidden), dweight_bytes = static_cast<double>(vocabulary * hidden) * c.size(c.wide());
   c.cases.push_back({"embedding_forward", 2 * row, [=, &c](std::uint64_t seed) {
                        const at::Tensor weight = c.normal({vocabulary, hidden}, seed), ids = c.ids(seed);
-                       return [=] { ops::embedding_forward(ids, weight, 0); };
+                       return [=] { ops::embedding_forward(ids, weight, ops::one_range(0, weight.size(0))); };
                      }});
   c.cases.push_back({"embedding_backward", row + dweight_bytes, [=, &c](std::uint64_t seed) {
                        const at::Tensor dy = c.normal({tokens, hidden}, seed), ids = c.ids(seed);
                        at::Tensor dweight = c.empty({vocabulary, hidden}, c.wide());
-                       return [=]() mutable { ops::embedding_backward(dy, ids, dweight, 0, false); };
+                       return [=]() mutable {
+                         ops::embedding_backward(dy, ids, dweight, ops::one_range(0, dweight.size(0)), false);
+                       };
                      }});
 }
 

@@ -4,9 +4,25 @@
 #include <vector>
 
 #include "tessera/layout/box_index.h"
+#include "tessera/layout/dense.h"
 #include "tessera/layout/merge.h"
 
 namespace tessera::layout {
+
+namespace {
+
+// What is left of a part whose pieces were all side by side stays so where its boxes still have the same rows;
+// otherwise boxes lie one below the other.
+LocalLayout lay(const std::vector<Box>& boxes, bool beside) {
+  if (boxes.empty()) return {};
+  const auto same_rows = [&](const Box& box) { return box.row == boxes.front().row && box.rows == boxes.front().rows; };
+  if (beside && std::ranges::all_of(boxes, same_rows)) return stack_densely({{boxes}});
+  std::vector<Band> bands;
+  for (const Box& box : boxes) bands.push_back({{box}});
+  return stack_densely(bands);
+}
+
+}  // namespace
 
 Layout unique_home(const Layout& layout) {
   validate(layout);
@@ -14,20 +30,17 @@ Layout unique_home(const Layout& layout) {
   Layout home{.shape = layout.shape};
   std::vector<Holding> found;
   for (int rank = 0; rank < layout.size(); ++rank) {
-    LocalLayout local;
-    for (const Piece& piece : merge_adjacent(layout.ranks[rank].pieces)) {
+    const LocalLayout given{.pieces = merge_adjacent(layout.ranks[rank].pieces)};
+    std::vector<Box> boxes;
+    for (const Piece& piece : given.pieces) {
       index.find(piece.box, found);
       std::erase_if(found, [&](const Holding& holding) { return holding.rank >= rank; });
       std::vector<Box> kept = uncovered(piece.box, found);
       std::sort(kept.begin(), kept.end(),
                 [](const Box& a, const Box& b) { return a.row != b.row ? a.row < b.row : a.col < b.col; });
-      for (const Box& box : kept) {
-        local.pieces.push_back({.box = box, .offset = local.size, .stride = box.cols});
-        local.size += box.elements();
-      }
+      boxes.insert(boxes.end(), kept.begin(), kept.end());
     }
-    local.pieces = merge_adjacent(local.pieces);
-    home.ranks.push_back(std::move(local));
+    home.ranks.push_back(lay(boxes, bands_of(given).size() == 1));
   }
   return home;
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
-#include "tessera/layout/merge.h"
+#include "tessera/layout/dense.h"
 
 namespace tessera::layout {
 namespace {
@@ -23,16 +23,11 @@ void require_part(const char* function, std::int64_t n, int index, int count) {
   if (index < 0 || index >= count) throw Error("{}: part {}, expected [0, {})", function, index, count);
 }
 
-// Stacks boxes of one width, one below the other with nothing between.
-LocalLayout stack_densely(const std::vector<Box>& boxes) {
-  LocalLayout local;
-  for (const Box& box : boxes) {
-    if (box.empty()) continue;
-    local.pieces.push_back({.box = box, .offset = local.size, .stride = box.cols});
-    local.size += box.elements();
-  }
-  local.pieces = merge_adjacent(local.pieces);
-  return local;
+// Boxes of one width, one below the other with nothing between.
+LocalLayout stack_boxes(const std::vector<Box>& boxes) {
+  std::vector<Band> bands;
+  for (const Box& box : boxes) bands.push_back({{box}});
+  return stack_densely(bands);
 }
 
 std::int64_t ceil_part_size(std::int64_t n, int count, std::int64_t align) {
@@ -40,36 +35,22 @@ std::int64_t ceil_part_size(std::int64_t n, int count, std::int64_t align) {
   return (part + align - 1) / align * align;
 }
 
-// The boxes of one rank that lie in these rows of its dense local matrix.
-std::vector<Box> local_rows(const LocalLayout& local, Range rows) {
-  std::vector<Box> boxes;
-  std::int64_t first = 0;  // local row of the piece
-  for (const Piece& piece : local.pieces) {
-    const std::int64_t begin = std::max(rows.begin, first), end = std::min(rows.end, first + piece.box.rows);
+// These rows of a local matrix.
+std::vector<Band> local_rows(const std::vector<Band>& bands, Range rows) {
+  std::vector<Band> taken;
+  std::int64_t first = 0;  // local row of the band
+  for (const Band& band : bands) {
+    const std::int64_t begin = std::max(rows.begin, first), end = std::min(rows.end, first + band.rows());
     if (begin < end) {
-      Box box = piece.box;
-      box.row += begin - first;
-      box.rows = end - begin;
-      boxes.push_back(box);
+      taken.push_back(band);
+      for (Box& box : taken.back().boxes) {
+        box.row += begin - first;
+        box.rows = end - begin;
+      }
     }
-    first += piece.box.rows;
+    first += band.rows();
   }
-  return boxes;
-}
-
-// Rows and columns of a rank's dense local matrix.
-Shape dense_shape(const LocalLayout& local, int rank) {
-  Shape dense;
-  for (std::size_t i = 0; i < local.pieces.size(); ++i) {
-    const Box& box = local.pieces[i].box;
-    if (i == 0) dense.cols = box.cols;
-    if (box.cols != dense.cols) {
-      throw Error("cut_local_rows: rank {} piece {} is {} columns wide, expected {} as its first piece", rank, i,
-                  box.cols, dense.cols);
-    }
-    dense.rows += box.rows;
-  }
-  return dense;
+  return taken;
 }
 
 std::string describe(const Piece& piece) {
@@ -105,7 +86,7 @@ Range ceil_part(std::int64_t n, int index, int count, std::int64_t align) {
 Layout replicated(Shape shape, int ranks) {
   require_ranks("replicated", ranks);
   require_shape("replicated", shape);
-  const LocalLayout whole = stack_densely({{.row = 0, .rows = shape.rows, .col = 0, .cols = shape.cols}});
+  const LocalLayout whole = stack_boxes({{.row = 0, .rows = shape.rows, .col = 0, .cols = shape.cols}});
   return {.shape = shape, .ranks = std::vector<LocalLayout>(static_cast<std::size_t>(ranks), whole)};
 }
 
@@ -132,7 +113,7 @@ Layout cut_rows(Shape shape, const std::vector<Block>& blocks, int ranks) {
           {.row = first + units.begin * block.unit, .rows = units.size() * block.unit, .col = 0, .cols = shape.cols});
       first += block.rows;
     }
-    layout.ranks.push_back(stack_densely(boxes));
+    layout.ranks.push_back(stack_boxes(boxes));
   }
   return layout;
 }
@@ -147,7 +128,7 @@ Layout cut_cols(Shape shape, int ranks, std::int64_t unit) {
   for (int rank = 0; rank < ranks; ++rank) {
     const Range units = even_part(shape.cols / unit, rank, ranks);
     layout.ranks.push_back(
-        stack_densely({{.row = 0, .rows = shape.rows, .col = units.begin * unit, .cols = units.size() * unit}}));
+        stack_boxes({{.row = 0, .rows = shape.rows, .col = units.begin * unit, .cols = units.size() * unit}}));
   }
   return layout;
 }
@@ -164,7 +145,7 @@ Layout rows_by_rank(Shape shape, const std::vector<std::vector<Range>>& ranges) 
       }
       boxes.push_back({.row = range.begin, .rows = range.size(), .col = 0, .cols = shape.cols});
     }
-    layout.ranks.push_back(stack_densely(boxes));
+    layout.ranks.push_back(stack_boxes(boxes));
   }
   validate(layout);  // a rank that asks for a row twice
   return layout;
@@ -174,13 +155,17 @@ Layout cut_local_rows(const Layout& outer, int inner, std::int64_t align, bool p
   require_ranks("cut_local_rows", inner);
   if (align < 1) throw Error("cut_local_rows: alignment {}, expected 1 or more", align);
   std::vector<Shape> dense;
-  for (int rank = 0; rank < outer.size(); ++rank) dense.push_back(dense_shape(outer.ranks[rank], rank));
+  std::vector<std::vector<Band>> bands;
+  for (int rank = 0; rank < outer.size(); ++rank) {
+    dense.push_back(dense_shape(outer.ranks[rank], fmt::format("cut_local_rows: rank {}", rank)));
+    bands.push_back(bands_of(outer.ranks[rank]));
+  }
 
   Layout layout{.shape = outer.shape, .state = outer.state};
   for (int part = 0; part < inner; ++part) {
     for (int rank = 0; rank < outer.size(); ++rank) {
       const Shape local = dense[rank];
-      LocalLayout shard = stack_densely(local_rows(outer.ranks[rank], ceil_part(local.rows, part, inner, align)));
+      LocalLayout shard = stack_densely(local_rows(bands[rank], ceil_part(local.rows, part, inner, align)));
       if (padded) shard.size = ceil_part_size(local.rows, inner, align) * local.cols;
       layout.ranks.push_back(std::move(shard));
     }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/layout/dense.h"
 
 namespace tessera::layout {
 namespace {
@@ -14,15 +15,8 @@ std::int64_t ceil_div(std::int64_t value, std::int64_t by) {
 }
 
 Shape grid_of(const LocalLayout& local, Tile tile) {
-  std::int64_t rows = 0;
-  for (const Piece& piece : local.pieces) {
-    if (piece.box.cols != local.pieces.front().box.cols)
-      throw Error("tile_grid: a piece is {} columns wide, expected {} as the first of its rank", piece.box.cols,
-                  local.pieces.front().box.cols);
-    rows += piece.box.rows;
-  }
-  const std::int64_t cols = rows > 0 ? local.pieces.front().box.cols : 0;
-  return {.rows = ceil_div(rows, tile.rows), .cols = ceil_div(cols, tile.cols)};
+  const Shape dense = dense_shape(local, "tile_grid");
+  return {.rows = ceil_div(dense.rows, tile.rows), .cols = ceil_div(dense.cols, tile.cols)};
 }
 
 }  // namespace

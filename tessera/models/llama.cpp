@@ -2,7 +2,7 @@
 
 #include <ATen/ops/zeros.h>
 
-#include "tessera/models/llama_layouts.h"
+#include "tessera/base/error.h"
 #include "tessera/nn/linear_products.h"
 #include "tessera/ops/aten_types.h"
 
@@ -21,23 +21,24 @@ std::optional<ops::RopeScaling> rope_scaling(const LlamaConfig& config) {
 }  // namespace
 
 Llama::Llama(const LlamaConfig& config, nn::Context& context, std::int64_t max_positions,
-             const shard::RowReads& embedding)
-    : config_(config), context_(context) {
-  const int rank = context.tp_rank(), size = context.tp_size();
-  std::vector<shard::ParameterSpec> specs = llama_parameters(config, size, context.sequence_parallel && size > 1);
+             const shard::RowReads& embedding, const std::optional<LlamaParts>& parts)
+    : config_(config), parts_(parts ? *parts : even_parts(config, context.tp_size())), context_(context) {
+  const int size = context.tp_size();
+  TESSERA_CHECK(parts_.tp_size() == size, "the model's parts are those of {} tp ranks, expected {}", parts_.tp_size(),
+                size);
+  std::vector<shard::ParameterSpec> specs = llama_parameters(config, parts_, context.sequence_parallel && size > 1);
   set_embedding_reads(specs, config, embedding);
   for (shard::ParameterSpec& spec : specs) context.runtime.add(std::move(spec));
   const LlamaIds ids = llama_ids(config);
-  const std::int64_t vocab_begin = layout::even_part(config.vocab_size, rank, size).begin;
 
-  embedding_ = {weight(ids.embedding, Cut::rows), vocab_begin};
+  embedding_ = {weight(ids.embedding, Cut::rows), ids_of(ids.embedding)};
   blocks_.reserve(ids.blocks.size());
   for (const LlamaBlockIds& block : ids.blocks) {
     blocks_.push_back(make_block(block));
     blocks_.back().recompute = context.recompute.of(blocks_.size() - 1);
   }
   norm_ = norm(ids.norm);
-  output_ = {weight(ids.output, Cut::rows), vocab_begin};
+  output_ = {weight(ids.output, Cut::rows), ids_of(ids.output)};
 
   const at::ScalarType type = ops::to_scalar_type(context.runtime.types().model);
   rope_ = ops::make_rope_table(max_positions, config.head_dim, config.rope_theta, rope_scaling(config), type);
@@ -48,18 +49,23 @@ Llama::Llama(const LlamaConfig& config, nn::Context& context, std::int64_t max_p
 }
 
 nn::Block Llama::make_block(const LlamaBlockIds& ids) {
-  const HeadPart part = head_part(config_, context_.tp_rank(), context_.tp_size());
+  const HeadPart part = head_part(config_, parts_.heads[static_cast<std::size_t>(context_.tp_rank())]);
   nn::Block block;
   block.qkv = {.weight = weight(ids.qkv, Cut::rows), .norm = norm(ids.attention_norm)};
   block.attention_output = {.weight = weight(ids.attention_output, Cut::cols)};
   block.feed_forward.gate_up = {.weight = weight(ids.gate_up, Cut::rows), .norm = norm(ids.mlp_norm)};
   block.feed_forward.down = {.weight = weight(ids.down, Cut::cols)};
 
-  block.heads = {.q_heads = part.q.size(), .kv_heads = part.kv.size(), .head_dim = config_.head_dim, .kv_of_q = {}};
-  const std::int64_t group = config_.num_heads / config_.num_kv_heads;
-  for (std::int64_t head = part.q.begin; head < part.q.end; ++head)
-    block.heads.kv_of_q.push_back(static_cast<int>(head / group - part.kv.begin));
+  block.heads = {
+      .q_heads = part.q_heads(), .kv_heads = part.kv_heads, .head_dim = config_.head_dim, .kv_of_q = part.kv_of_q};
   return block;
+}
+
+ops::IdRanges Llama::ids_of(schedule::ParameterId id) const {
+  ops::IdRanges ids;
+  for (const layout::Piece& piece : context_.runtime.parameter(id).local_compute.pieces)
+    ids.add(piece.box.row, piece.box.rows);
+  return ids;
 }
 
 // The weight's local extent along the cut follows from what the rank holds; the other one is the logical tensor's.

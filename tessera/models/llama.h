@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "tessera/models/llama_config.h"
@@ -27,9 +28,10 @@ struct Batch {
 class Llama {
  public:
   // max_positions: the longest sequence it will see. embedding: the tokens that a microbatch has at most, and how the
-  // table reaches them.
+  // table reaches them. parts: what each rank of this rank's tp group holds; without, all is even. Errors: parts of
+  // another number of ranks; those of check_parts.
   Llama(const LlamaConfig& config, nn::Context& context, std::int64_t max_positions,
-        const shard::RowReads& embedding = {});
+        const shard::RowReads& embedding = {}, const std::optional<LlamaParts>& parts = std::nullopt);
   Llama(const Llama&) = delete;
   Llama& operator=(const Llama&) = delete;
 
@@ -41,8 +43,11 @@ class Llama {
   nn::Weight weight(schedule::ParameterId id, Cut cut) const;
   nn::Norm norm(schedule::ParameterId id) const;
   nn::Block make_block(const LlamaBlockIds& ids);
+  // The ids of a weight's local rows.
+  ops::IdRanges ids_of(schedule::ParameterId id) const;
 
   LlamaConfig config_;
+  LlamaParts parts_;
   nn::Context& context_;
   nn::VocabEmbedding embedding_;
   std::vector<nn::Block> blocks_;

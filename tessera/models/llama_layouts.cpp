@@ -1,44 +1,108 @@
 #include "tessera/models/llama_layouts.h"
 
-namespace tessera::models {
+#include <algorithm>
 
-HeadPart head_part(const LlamaConfig& config, int tp_rank, int tp_size) {
+#include "tessera/base/error.h"
+#include "tessera/layout/dense.h"
+
+namespace tessera::models {
+namespace {
+
+UnitRanges even_ranges(std::int64_t units, int tp_size) {
+  UnitRanges ranges;
+  for (int rank = 0; rank < tp_size; ++rank) ranges.push_back({layout::even_part(units, rank, tp_size)});
+  return ranges;
+}
+
+void check_units(const char* what, const UnitRanges& ranges, std::int64_t units, int tp_size) {
+  TESSERA_CHECK(static_cast<int>(ranges.size()) == tp_size, "{}: parts of {} tp ranks, expected {}", what,
+                ranges.size(), tp_size);
+  try {
+    layout::validate(layout::rows_by_rank({units, 1}, ranges), layout::Cover::exact);
+  } catch (const Error& error) {
+    throw Error("{}: each of {} must be on one tp rank: {}", what, units, error.what());
+  }
+}
+
+// Ranges of units as ranges of rows or columns, `unit` each, behind `first`.
+void append(std::vector<layout::Range>& to, const std::vector<layout::Range>& units, std::int64_t unit,
+            std::int64_t first = 0) {
+  for (const layout::Range& range : units) to.push_back({first + range.begin * unit, first + range.end * unit});
+}
+
+// Of each rank.
+UnitRanges scaled(const UnitRanges& units, std::int64_t unit) {
+  UnitRanges ranges(units.size());
+  for (std::size_t rank = 0; rank < units.size(); ++rank) append(ranges[rank], units[rank], unit);
+  return ranges;
+}
+
+}  // namespace
+
+LlamaParts even_parts(const LlamaConfig& config, int tp_size) {
+  return {.heads = even_ranges(config.num_heads, tp_size),
+          .ffn = even_ranges(config.intermediate_size, tp_size),
+          .vocabulary = even_ranges(config.vocab_size, tp_size)};
+}
+
+void check_parts(const LlamaConfig& config, const LlamaParts& parts) {
+  check_units("query heads", parts.heads, config.num_heads, parts.tp_size());
+  check_units("feed-forward columns", parts.ffn, config.intermediate_size, parts.tp_size());
+  check_units("vocabulary rows", parts.vocabulary, config.vocab_size, parts.tp_size());
+}
+
+HeadPart head_part(const LlamaConfig& config, const std::vector<layout::Range>& q) {
   const std::int64_t group = config.num_heads / config.num_kv_heads;
-  HeadPart part{.q = layout::even_part(config.num_heads, tp_rank, tp_size), .kv = {}};
-  if (part.q.size() > 0) part.kv = {part.q.begin / group, (part.q.end + group - 1) / group};
+  HeadPart part{.q = q};
+  std::vector<std::int64_t> heads;  // key/value heads in local order
+  for (const layout::Range& range : q)
+    for (std::int64_t head = range.begin; head < range.end; ++head) {
+      const std::int64_t read = head / group;
+      const auto found = std::ranges::find(heads, read);
+      part.kv_of_q.push_back(static_cast<int>(found - heads.begin()));
+      if (found != heads.end()) continue;
+      heads.push_back(read);
+      if (!part.kv.empty() && part.kv.back().end == read)
+        ++part.kv.back().end;
+      else
+        part.kv.push_back({read, read + 1});
+    }
+  part.kv_heads = static_cast<std::int64_t>(heads.size());
   return part;
 }
 
-layout::Layout qkv_layout(const LlamaConfig& config, int tp_size) {
+layout::Layout qkv_layout(const LlamaConfig& config, const LlamaParts& parts) {
   const std::int64_t head = config.head_dim;
   const std::int64_t k_begin = config.num_heads * head, v_begin = k_begin + config.num_kv_heads * head;
-  std::vector<std::vector<layout::Range>> ranges;
-  for (int rank = 0; rank < tp_size; ++rank) {
-    const HeadPart part = head_part(config, rank, tp_size);
-    ranges.emplace_back();
-    if (part.q.size() == 0) continue;
-    ranges.back() = {{part.q.begin * head, part.q.end * head},
-                     {k_begin + part.kv.begin * head, k_begin + part.kv.end * head},
-                     {v_begin + part.kv.begin * head, v_begin + part.kv.end * head}};
+  UnitRanges ranges;
+  for (const std::vector<layout::Range>& q : parts.heads) {
+    const HeadPart part = head_part(config, q);
+    std::vector<layout::Range>& rows = ranges.emplace_back();
+    append(rows, part.q, head);
+    append(rows, part.kv, head, k_begin);
+    append(rows, part.kv, head, v_begin);
   }
   return layout::rows_by_rank({v_begin + config.num_kv_heads * head, config.hidden_size}, ranges);
 }
 
-layout::Layout attention_output_layout(const LlamaConfig& config, int tp_size) {
-  return layout::cut_cols({config.hidden_size, config.num_heads * config.head_dim}, tp_size, config.head_dim);
+layout::Layout attention_output_layout(const LlamaConfig& config, const LlamaParts& parts) {
+  return layout::cols_by_rank({config.hidden_size, config.num_heads * config.head_dim},
+                              scaled(parts.heads, config.head_dim));
 }
 
-layout::Layout gate_up_layout(const LlamaConfig& config, int tp_size) {
+layout::Layout gate_up_layout(const LlamaConfig& config, const LlamaParts& parts) {
   const std::int64_t ffn = config.intermediate_size;
-  return layout::cut_rows({2 * ffn, config.hidden_size}, {{"gate", ffn}, {"up", ffn}}, tp_size);
+  UnitRanges ranges = scaled(parts.ffn, 1);
+  for (std::size_t rank = 0; rank < ranges.size(); ++rank) append(ranges[rank], parts.ffn[rank], 1, ffn);
+  return layout::rows_by_rank({2 * ffn, config.hidden_size}, ranges);
 }
 
-layout::Layout down_layout(const LlamaConfig& config, int tp_size) {
-  return layout::cut_cols({config.hidden_size, config.intermediate_size}, tp_size);
+layout::Layout down_layout(const LlamaConfig& config, const LlamaParts& parts) {
+  return layout::cols_by_rank({config.hidden_size, config.intermediate_size}, parts.ffn);
 }
 
-layout::Layout vocabulary_layout(const LlamaConfig& config, int tp_size) {
-  return layout::cut_rows({config.vocab_size, config.hidden_size}, {{"vocabulary", config.vocab_size}}, tp_size);
+layout::Layout vocabulary_layout(const LlamaConfig& config, const LlamaParts& parts) {
+  return layout::rows_by_rank({config.vocab_size, config.hidden_size}, parts.vocabulary);
 }
 
 layout::Layout norm_layout(const LlamaConfig& config, int tp_size) {

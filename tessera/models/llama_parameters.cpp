@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "tessera/models/llama_layouts.h"
+#include <algorithm>
+
+#include "tessera/base/error.h"
 
 namespace tessera::models {
 namespace {
@@ -51,31 +53,55 @@ LlamaIds llama_ids(const LlamaConfig& config) {
   return ids;
 }
 
-std::vector<ParameterSpec> llama_parameters(const LlamaConfig& config, int tp_size, bool partial_norms,
-                                            std::int64_t layers) {
+namespace {
+
+std::vector<ParameterSpec> parameters_of(const LlamaConfig& config, const LlamaParts& parts, bool partial_norms,
+                                         std::int64_t layers) {
+  check_parts(config, parts);
+  const int tp_size = parts.tp_size();
   std::vector<ParameterSpec> specs;
-  specs.push_back(matrix(config, "embedding.weight", vocabulary_layout(config, tp_size)));
+  specs.push_back(matrix(config, "embedding.weight", vocabulary_layout(config, parts)));
   specs.back().looked_up = true;
   for (std::int64_t layer = 0; layer < layers; ++layer) {
     const std::string prefix = fmt::format("layers.{}.", layer);
     specs.push_back(norm(config, prefix + "attention_norm.weight", tp_size, partial_norms));
-    specs.push_back(linear(config, prefix + "attention.qkv.weight", qkv_layout(config, tp_size)));
-    specs.push_back(linear(config, prefix + "attention.output.weight", attention_output_layout(config, tp_size)));
+    specs.push_back(linear(config, prefix + "attention.qkv.weight", qkv_layout(config, parts)));
+    specs.push_back(linear(config, prefix + "attention.output.weight", attention_output_layout(config, parts)));
     specs.push_back(norm(config, prefix + "mlp_norm.weight", tp_size, partial_norms));
-    specs.push_back(linear(config, prefix + "mlp.gate_up.weight", gate_up_layout(config, tp_size)));
-    specs.push_back(linear(config, prefix + "mlp.down.weight", down_layout(config, tp_size)));
+    specs.push_back(linear(config, prefix + "mlp.gate_up.weight", gate_up_layout(config, parts)));
+    specs.push_back(linear(config, prefix + "mlp.down.weight", down_layout(config, parts)));
   }
   specs.push_back(norm(config, "norm.weight", tp_size, partial_norms));
-  if (!config.tie_word_embeddings) specs.push_back(linear(config, "output.weight", vocabulary_layout(config, tp_size)));
+  if (!config.tie_word_embeddings) specs.push_back(linear(config, "output.weight", vocabulary_layout(config, parts)));
   return specs;
 }
 
+}  // namespace
+
+std::vector<ParameterSpec> llama_parameters(const LlamaConfig& config, const LlamaParts& parts, bool partial_norms) {
+  return parameters_of(config, parts, partial_norms, config.num_layers);
+}
+
 std::vector<ParameterSpec> llama_parameters(const LlamaConfig& config, int tp_size, bool partial_norms) {
-  return llama_parameters(config, tp_size, partial_norms, config.num_layers);
+  return llama_parameters(config, even_parts(config, tp_size), partial_norms);
+}
+
+std::vector<ParameterSpec> llama_parameters(const LlamaConfig& config, int tp_size, bool partial_norms,
+                                            std::int64_t layers) {
+  return parameters_of(config, even_parts(config, tp_size), partial_norms, layers);
 }
 
 void set_embedding_reads(std::vector<ParameterSpec>& specs, const LlamaConfig& config, const shard::RowReads& reads) {
-  if (!config.tie_word_embeddings) specs[static_cast<std::size_t>(llama_ids(config).embedding)].reads = reads;
+  if (config.tie_word_embeddings) return;
+  ParameterSpec& table = specs[static_cast<std::size_t>(llama_ids(config).embedding)];
+  table.reads = reads;
+  const auto in_ranges = [](const layout::LocalLayout& local) { return local.pieces.size() > 1; };
+  if (std::ranges::none_of(table.compute.ranks, in_ranges)) return;
+  TESSERA_CHECK(reads.lookup != shard::Lookup::rows,
+                "parameter '{}': rows travel by index only where each tp rank holds one range of the vocabulary, and a "
+                "tp rank holds several; expected the table to be gathered",
+                table.name);
+  table.reads.lookup = shard::Lookup::gather;
 }
 
 }  // namespace tessera::models

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/empty.h>
 
-#include "tessera/layout/layout.h"
 #include "tessera/ops/aten_types.h"
 
 namespace tessera::nn {
@@ -11,8 +10,7 @@ namespace {
 // Elements of each tp rank's tokens.
 std::vector<std::int64_t> token_counts(const Context& context, std::int64_t tokens, std::int64_t width) {
   std::vector<std::int64_t> counts;
-  for (int rank = 0; rank < context.tp_size(); ++rank)
-    counts.push_back(layout::even_part(tokens, rank, context.tp_size()).size() * width);
+  for (int rank = 0; rank < context.tp_size(); ++rank) counts.push_back(context.tokens_of(rank, tokens) * width);
   return counts;
 }
 
@@ -54,8 +52,7 @@ at::Tensor leave_tp(Context& context, const at::Tensor& part, schedule::Pass pas
     return whole;
   }
   const std::int64_t tokens = part.size(0), width = part.size(1);
-  at::Tensor own =
-      at::empty({layout::even_part(tokens, context.tp_rank(), context.tp_size()).size(), width}, part.options());
+  at::Tensor own = at::empty({context.tokens_of(context.tp_rank(), tokens), width}, part.options());
   context.runtime.comm(context.runtime.parallel().program_name, "reduce_scatter", bytes_of(whole), pass);
   context.runtime.count_activations(quant::Format::bf16, (context.tp_size() - 1) * bytes_of(own));
   wait(context, tp_group(context).reduce_scatter(whole.data_ptr(), own.data_ptr(), token_counts(context, tokens, width),

@@ -1,6 +1,6 @@
 // Activations entering and leaving the region in which the tp ranks work on the same tokens with different weights.
 //
-// Outside, with sequence parallelism each rank holds the tokens even_part(tokens, tp_rank, tp_size); without it each
+// Outside, with sequence parallelism each rank holds its part of the tokens by the context's split; without it each
 // holds all of them, equal. Both calls are each other's backward. At tp 1 they return their argument. They block until
 // done.
 #pragma once

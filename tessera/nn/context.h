@@ -2,6 +2,7 @@
 #pragma once
 #include "tessera/nn/delayed_scales.h"
 #include "tessera/nn/recompute.h"
+#include "tessera/nn/token_split.h"
 #include "tessera/runtime/runtime.h"
 
 namespace tessera::nn {
@@ -18,9 +19,12 @@ struct Context {
   schedule::Pass pass = schedule::Pass::forward;  // recompute while a block's forward runs again
   ProductOptions products;                        // of those in number formats
   DelayedScales* scales = nullptr;                // null: scales are those of the matrices themselves
+  TokenSplit split = {};                          // of tokens over tp, under sequence parallelism
 
   int tp_rank() const { return runtime.parallel().program->rank(); }
   int tp_size() const { return runtime.parallel().program->size(); }
+  // How many of a microbatch's tokens a tp rank has under sequence parallelism.
+  std::int64_t tokens_of(int rank, std::int64_t tokens) const { return split.part(tokens, rank, tp_size()).size(); }
 };
 
 }  // namespace tessera::nn

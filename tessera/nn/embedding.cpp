@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include "tessera/base/error.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/collectives.h"
 #include "tessera/ops/aten_types.h"
@@ -16,7 +17,11 @@ bool travels_by_rows(Context& context, const VocabEmbedding& embedding) {
 
 // Tokens as rows of this rank's part of the table; `ids` keeps the memory.
 shard::RowIds row_ids(const VocabEmbedding& embedding, const at::Tensor& ids) {
-  return {.data = ids.const_data_ptr<std::int64_t>(), .count = ids.numel(), .first = embedding.vocab_begin};
+  TESSERA_CHECK(embedding.part.count <= 1, "rows of an embedding of {} ranges of ids cannot travel by index",
+                embedding.part.count);
+  return {.data = ids.const_data_ptr<std::int64_t>(),
+          .count = ids.numel(),
+          .first = embedding.part.count == 0 ? 0 : embedding.part.ranges[0].begin};
 }
 
 at::Tensor gather_rows(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens,
@@ -40,7 +45,7 @@ void produce_rows(Context& context, const VocabEmbedding& embedding, const at::T
   at::Tensor gradient = ops::view_of(rows.data, {ids.size(0), weight.cols}, rows.dtype, ids.device());
   const at::Tensor slots =
       ops::view_of(const_cast<std::int64_t*>(rows.slots), {ids.size(0)}, quant::DType::i64, ids.device());
-  ops::embedding_backward(dy, slots, gradient, 0, false);
+  ops::embedding_backward(dy, slots, gradient, ops::one_range(0, gradient.size(0)), false);
   context.runtime.produce(weight.id);
 }
 
@@ -55,7 +60,7 @@ class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
     if (travels_by_rows(*context, *embedding))
       return leave_tp(*context, gather_rows(*context, *embedding, tokens, *early_tokens), context->pass);
     ConsumedWeight weight(*context, embedding->weight, context->pass);
-    return leave_tp(*context, ops::embedding_forward(tokens, weight.tensor(), embedding->vocab_begin), context->pass);
+    return leave_tp(*context, ops::embedding_forward(tokens, weight.tensor(), embedding->part), context->pass);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
@@ -68,7 +73,7 @@ class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
       return {{}, {}, {}, {}, {}};
     }
     produce_gradient(context, embedding.weight, [&](at::Tensor& gradient, bool accumulate) {
-      ops::embedding_backward(dy, tokens, gradient, embedding.vocab_begin, accumulate);
+      ops::embedding_backward(dy, tokens, gradient, embedding.part, accumulate);
     });
     return {{}, {}, {}, {}, {}};
   }

@@ -4,12 +4,13 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/nn/weight.h"
+#include "tessera/ops/id_ranges.h"
 
 namespace tessera::nn {
 
 struct VocabEmbedding {
-  Weight weight;                 // [local vocabulary, hidden]
-  std::int64_t vocab_begin = 0;  // the first local id
+  Weight weight;       // [local vocabulary, hidden]
+  ops::IdRanges part;  // the ids of its rows; one range at most where rows travel by index
 };
 // tokens: [n] int64, the whole microbatch -> [own tokens, hidden], with autograd. early_tokens: see Batch. `anchor`:
 // any tensor that requires a gradient, so that the graph has a root (token ids have none); its gradient stays

@@ -24,9 +24,9 @@ class OutputLossFunction : public torch::autograd::Function<OutputLossFunction> 
                                                context->pass, ops::Sides::rows));
     at::Tensor maximum = ops::cross_entropy_maximum(logits);
     all_reduce_tp(*context, maximum, comm::ReduceOp::max, context->pass);
-    at::Tensor sums = ops::cross_entropy_sums(logits, maximum, targets, output->vocab_begin);
+    at::Tensor sums = ops::cross_entropy_sums(logits, maximum, targets, output->part);
     all_reduce_tp(*context, sums, comm::ReduceOp::sum, context->pass);
-    const at::Tensor losses = ops::cross_entropy_finish(logits, maximum, sums, targets, output->vocab_begin, scale);
+    const at::Tensor losses = ops::cross_entropy_finish(logits, maximum, sums, targets, output->part, scale);
     *sum = ops::sum_on_device(losses);
     ctx->save_for_backward({scale != 0 ? logits : at::Tensor(), hidden});
     stash(ctx, *context, scale != 0, {logits, hidden}, Tokens::all);

@@ -3,12 +3,13 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/nn/weight.h"
+#include "tessera/ops/id_ranges.h"
 
 namespace tessera::nn {
 
 struct VocabOutput {
-  Weight weight;                 // [local vocabulary, hidden]
-  std::int64_t vocab_begin = 0;  // the first local id
+  Weight weight;       // [local vocabulary, hidden]
+  ops::IdRanges part;  // the ids of its rows
 };
 struct Loss {
   // scale * sum, a scalar on the CPU: the root of backward. On a GPU its value is NaN, for which the host would have to

@@ -52,7 +52,6 @@ void check(const Qkv& qkv, const AttentionShape& shape) {
     const int stored = shape.kv_of_q[head];
     TESSERA_CHECK(stored >= 0 && stored < qkv.k.size(1), "attention: kv_of_q[{}] is {} of {} key/value heads", head,
                   stored, qkv.k.size(1));
-    TESSERA_CHECK(head == 0 || shape.kv_of_q[head - 1] <= stored, "attention: kv_of_q falls at head {}", head);
   }
   TESSERA_CHECK(qkv.k.size(0) == qkv.q.size(0) && qkv.k.size(2) == qkv.q.size(2),
                 "attention k: {} tokens, head_dim {}: expected {} and {}", qkv.k.size(0), qkv.k.size(2), qkv.q.size(0),

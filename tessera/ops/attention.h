@@ -15,7 +15,7 @@ void set_deterministic(bool on);
 
 struct AttentionShape {
   std::int64_t batch = 0, seq_len = 0;
-  std::vector<int> kv_of_q;  // local key/value head that each local query head reads, non-decreasing
+  std::vector<int> kv_of_q;  // local key/value head that each local query head reads
   // Starts of documents in the flattened tokens [batch * seq_len], first 0, last batch * seq_len, with every multiple
   // of seq_len among them; empty: one document a sequence. A token attends to earlier ones of its document only.
   std::vector<std::int64_t> cu_seqlens;

@@ -11,11 +11,17 @@
 namespace tessera::ops {
 namespace {
 
-CrossEntropyShape shape_of(const at::Tensor& logits, std::int64_t vocab_begin) {
-  return {.type = to_dtype(logits.scalar_type()),
-          .tokens = logits.size(0),
-          .vocabulary = logits.size(1),
-          .vocab_begin = vocab_begin};
+CrossEntropyShape shape_of(const at::Tensor& logits) {
+  return {.type = to_dtype(logits.scalar_type()), .tokens = logits.size(0), .vocabulary = logits.size(1), .part = {}};
+}
+
+CrossEntropyShape shape_of(const at::Tensor& logits, const IdRanges& part) {
+  CrossEntropyShape shape = shape_of(logits);
+  TESSERA_CHECK(part.rows() == shape.vocabulary,
+                "cross_entropy logits: {} columns, expected {} as the part of the vocabulary has ids", shape.vocabulary,
+                part.rows());
+  shape.part = part;
+  return shape;
 }
 
 at::Tensor checked_targets(const at::Tensor& targets, std::int64_t tokens) {
@@ -33,20 +39,20 @@ at::Tensor checked_targets(const at::Tensor& targets, std::int64_t tokens) {
 at::Tensor cross_entropy_maximum(const at::Tensor& logits) {
   const at::Tensor input = dense(logits, 2, "cross_entropy logits");
   at::Tensor maximum = make({input.size(0)}, accumulator_type(input.scalar_type()), input.device());
-  run_kernel(input, cpu::cross_entropy_maximum, cuda::cross_entropy_maximum, shape_of(input, 0),
+  run_kernel(input, cpu::cross_entropy_maximum, cuda::cross_entropy_maximum, shape_of(input),
              {.logits = input.const_data_ptr(), .maximum = maximum.mutable_data_ptr()});
   return maximum;
 }
 
 at::Tensor cross_entropy_sums(const at::Tensor& logits, const at::Tensor& maximum, const at::Tensor& targets,
-                              std::int64_t vocab_begin) {
+                              const IdRanges& part) {
   require_one_device({logits, maximum, targets}, "cross_entropy_sums");
   const at::Tensor input = dense(logits, 2, "cross_entropy logits");
   const at::ScalarType type = accumulator_type(input.scalar_type());
   const at::Tensor largest = dense_like(maximum, {input.size(0)}, type, "cross_entropy maximum");
   const at::Tensor ids = checked_targets(targets, input.size(0));
   at::Tensor sums = make({2, input.size(0)}, type, input.device());
-  run_kernel(input, cpu::cross_entropy_sums, cuda::cross_entropy_sums, shape_of(input, vocab_begin),
+  run_kernel(input, cpu::cross_entropy_sums, cuda::cross_entropy_sums, shape_of(input, part),
              {.logits = input.const_data_ptr(),
               .maximum = largest.const_data_ptr(),
               .targets = ids.const_data_ptr<std::int64_t>(),
@@ -55,7 +61,7 @@ at::Tensor cross_entropy_sums(const at::Tensor& logits, const at::Tensor& maximu
 }
 
 at::Tensor cross_entropy_finish(at::Tensor& logits, const at::Tensor& maximum, const at::Tensor& sums,
-                                const at::Tensor& targets, std::int64_t vocab_begin, double scale) {
+                                const at::Tensor& targets, const IdRanges& part, double scale) {
   require_one_device({logits, maximum, sums, targets}, "cross_entropy_finish");
   const std::int64_t tokens = dense(logits, 2, "cross_entropy logits").size(0);
   const at::ScalarType type = accumulator_type(logits.scalar_type());
@@ -64,7 +70,7 @@ at::Tensor cross_entropy_finish(at::Tensor& logits, const at::Tensor& maximum, c
   const at::Tensor reduced = dense_like(sums, {2, tokens}, type, "cross_entropy sums");
   const at::Tensor ids = checked_targets(targets, tokens);
   at::Tensor losses = make({tokens}, type, logits.device());
-  run_kernel(logits, cpu::cross_entropy_finish, cuda::cross_entropy_finish, shape_of(logits, vocab_begin),
+  run_kernel(logits, cpu::cross_entropy_finish, cuda::cross_entropy_finish, shape_of(logits, part),
              {.maximum = largest.const_data_ptr(),
               .sums = reduced.const_data_ptr(),
               .targets = ids.const_data_ptr<std::int64_t>(),

@@ -31,25 +31,24 @@ void sum_row(const CrossEntropyShape& shape, const CrossEntropySums& a, std::int
   using A = Accumulator<T>;
   A* sums = static_cast<A*>(a.sums);
   const T* row = static_cast<const T*>(a.logits) + token * shape.vocabulary;
-  const std::int64_t target = a.targets[token] - shape.vocab_begin;
-  const bool local = a.targets[token] >= 0 && target >= 0 && target < shape.vocabulary;
+  const std::int64_t target = shape.part.row_of(a.targets[token]);
   sums[token] =
       lane_sum<A>(shape.vocabulary, [row, maximum](std::int64_t i) { return exponential(load(row[i]) - maximum); });
-  sums[shape.tokens + token] = local ? load(row[target]) : A{0};
+  sums[shape.tokens + token] = target >= 0 ? load(row[target]) : A{0};
 }
 
 // What a row of the gradient needs: d loss / d logit_i = scale * (exp(logit_i - maximum) / sum - onehot_i).
 template <typename A>
 struct RowGradient {
   A maximum, inverse_sum, scale;
-  std::int64_t target;  // local column; none when outside the slice
+  std::int64_t target;  // local column, -1 for none
 };
 constexpr std::int64_t kChunk = 512;
 
 template <typename T>
 void write_gradient(T* row, std::int64_t count, const RowGradient<Accumulator<T>>& g) {
   using A = Accumulator<T>;
-  const bool local = g.target >= 0 && g.target < count;
+  const bool local = g.target >= 0;
   const A logit = local ? load(row[g.target]) : A{0};
   std::array<A, kChunk> gradient;
   for (std::int64_t start = 0; start < count; start += kChunk) {
@@ -80,7 +79,7 @@ void finish(const CrossEntropyShape& shape, const CrossEntropyFinish& a) {
                      RowGradient<A>{.maximum = maximum,
                                     .inverse_sum = A{1} / sums[token],
                                     .scale = static_cast<A>(a.scale),
-                                    .target = a.targets[token] - shape.vocab_begin});
+                                    .target = shape.part.row_of(a.targets[token])});
   }
 }
 

@@ -87,14 +87,14 @@ struct Sums {
   const std::int64_t* targets;
   const Accumulator<T>* maximum;
   Accumulator<T>* sums;
-  std::int64_t tokens, vocabulary, vocab_begin;
+  std::int64_t tokens, vocabulary;
+  IdRanges part;
 };
 template <typename T>
 __device__ void write_sums(const Sums<T>& a, std::int64_t token, Accumulator<T> sum) {
-  const std::int64_t target = a.targets[token] - a.vocab_begin;
-  const bool local = a.targets[token] >= 0 && target >= 0 && target < a.vocabulary;
+  const std::int64_t target = a.part.row_of(a.targets[token]);
   a.sums[token] = sum;
-  a.sums[a.tokens + token] = local ? load(a.logits[token * a.vocabulary + target]) : Accumulator<T>{0};
+  a.sums[a.tokens + token] = target >= 0 ? load(a.logits[token * a.vocabulary + target]) : Accumulator<T>{0};
 }
 
 template <bool kWhole, typename T>
@@ -118,7 +118,8 @@ struct Finish {
   const std::int64_t* targets;
   T* logits;
   Accumulator<T>* losses;
-  std::int64_t tokens, vocabulary, vocab_begin;
+  std::int64_t tokens, vocabulary;
+  IdRanges part;
   Accumulator<T> scale;
 };
 template <typename T>
@@ -136,7 +137,7 @@ template <bool kWhole, typename T>
 __global__ void __launch_bounds__(kThreads) gradients(const Finish<T> a) {
   constexpr int N = kPack<T>;
   using A = Accumulator<T>;
-  const std::int64_t token = blockIdx.x, id = a.targets[token], target = id - a.vocab_begin;
+  const std::int64_t token = blockIdx.x, id = a.targets[token], target = a.part.row_of(id);
   T* row = a.logits + token * a.vocabulary;
   const int step = blockDim.x * N;
   const bool masked = id == -1;
@@ -155,7 +156,7 @@ __global__ void __launch_bounds__(kThreads) gradients(const Finish<T> a) {
       if (!masked) {
 #pragma unroll
         for (int k = 0; k < N; ++k) values[k] = a.scale * (quick_exponential(packs[i][k] - maximum) * inverse_sum);
-        if (id >= 0 && target >= first && target < first + N) {
+        if (target >= first && target < first + N) {
 #pragma unroll
           for (int k = 0; k < N; ++k)
             if (target == first + k)
@@ -213,7 +214,7 @@ void over_rows(const CrossEntropyShape& shape, const Arguments& a, Launch&& laun
                        .sums = static_cast<A*>(a.sums),
                        .tokens = shape.tokens,
                        .vocabulary = shape.vocabulary,
-                       .vocab_begin = shape.vocab_begin};
+                       .part = shape.part};
     dispatch_bool(rows_whole<T>(shape.vocabulary, a.logits), [&](auto whole) {
       launch(whole, rows, blocks_for(shape.tokens, 1), threads_of<T>(shape.vocabulary));
     });
@@ -253,7 +254,7 @@ void cross_entropy_finish(const CrossEntropyShape& shape, const CrossEntropyFini
                          .losses = static_cast<A*>(a.losses),
                          .tokens = shape.tokens,
                          .vocabulary = shape.vocabulary,
-                         .vocab_begin = shape.vocab_begin,
+                         .part = shape.part,
                          .scale = static_cast<A>(a.scale)};
     losses_of<<<blocks_for(shape.tokens, kThreads), kThreads, 0, stream>>>(rows);
     if (a.scale == 0) return;

@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "tessera/base/cuda_stream.h"
+#include "tessera/ops/id_ranges.h"
 #include "tessera/quant/dtype.h"
 
 namespace tessera::ops {
@@ -9,7 +10,8 @@ namespace tessera::ops {
 // logits: [tokens, vocabulary] of `type`; maximum [tokens], sums [2, tokens], losses [tokens] of its accumulator type.
 struct CrossEntropyShape {
   quant::DType type = quant::DType::fp32;
-  std::int64_t tokens = 0, vocabulary = 0, vocab_begin = 0;  // of this rank's slice
+  std::int64_t tokens = 0, vocabulary = 0;  // of this rank's part
+  IdRanges part;                            // its ids; of no meaning for the maximum
 };
 struct CrossEntropyMaximum {
   const void* logits = nullptr;

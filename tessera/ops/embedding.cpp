@@ -10,6 +10,11 @@
 namespace tessera::ops {
 namespace {
 
+void require_rows(const IdRanges& part, std::int64_t rows, const char* what) {
+  TESSERA_CHECK(part.rows() == rows, "{}: {} rows, expected {} as the part of the vocabulary has ids", what, rows,
+                part.rows());
+}
+
 void backward_on_cuda(const EmbeddingArguments& arguments, const at::Tensor& dweight, bool accumulate) {
   at::Tensor scratch = make({cuda::embedding_backward_scratch(arguments)}, at::kByte, dweight.device());
   cuda::embedding_backward(arguments, {.scratch = scratch.mutable_data_ptr(), .accumulate = accumulate},
@@ -18,10 +23,11 @@ void backward_on_cuda(const EmbeddingArguments& arguments, const at::Tensor& dwe
 
 }  // namespace
 
-at::Tensor embedding_forward(const at::Tensor& tokens, const at::Tensor& weight, std::int64_t vocab_begin) {
+at::Tensor embedding_forward(const at::Tensor& tokens, const at::Tensor& weight, const IdRanges& part) {
   require_one_device({tokens, weight}, "embedding_forward");
   const at::Tensor table = dense(weight, 2, "embedding weight");
   accumulator_type(table.scalar_type());
+  require_rows(part, table.size(0), "embedding weight");
   const at::Tensor given = dense(tokens, 1, "embedding tokens");
   const at::Tensor ids = dense_like(given, given.sizes(), at::kLong, "embedding tokens");
   at::Tensor y = make({ids.size(0), table.size(1)}, table.scalar_type(), table.device());
@@ -29,15 +35,14 @@ at::Tensor embedding_forward(const at::Tensor& tokens, const at::Tensor& weight,
              {.type = to_dtype(table.scalar_type()),
               .tokens = ids.size(0),
               .hidden = table.size(1),
-              .vocab_begin = vocab_begin,
-              .vocabulary = table.size(0),
+              .part = part,
               .ids = ids.const_data_ptr<std::int64_t>(),
               .rows = table.const_data_ptr(),
               .result = y.mutable_data_ptr()});
   return y;
 }
 
-void embedding_backward(const at::Tensor& dy, const at::Tensor& tokens, at::Tensor& dweight, std::int64_t vocab_begin,
+void embedding_backward(const at::Tensor& dy, const at::Tensor& tokens, at::Tensor& dweight, const IdRanges& part,
                         bool accumulate) {
   require_one_device({dy, tokens, dweight}, "embedding_backward");
   const at::Tensor gradient = dense(dy, 2, "embedding dy");
@@ -45,11 +50,11 @@ void embedding_backward(const at::Tensor& dy, const at::Tensor& tokens, at::Tens
   const std::int64_t vocabulary = dense(dweight, 2, "embedding dweight").size(0);
   require_writable(dweight, {vocabulary, gradient.size(1)}, accumulator_type(gradient.scalar_type()),
                    "embedding dweight");
+  require_rows(part, vocabulary, "embedding dweight");
   const EmbeddingArguments arguments{.type = to_dtype(gradient.scalar_type()),
                                      .tokens = ids.size(0),
                                      .hidden = gradient.size(1),
-                                     .vocab_begin = vocab_begin,
-                                     .vocabulary = vocabulary,
+                                     .part = part,
                                      .ids = ids.const_data_ptr<std::int64_t>(),
                                      .rows = gradient.const_data_ptr(),
                                      .result = dweight.mutable_data_ptr()};

@@ -20,7 +20,8 @@ struct Lookup {
   const std::int64_t* ids;
   const T* weight;
   T* y;
-  std::int64_t hidden, vocab_begin, vocabulary;
+  std::int64_t hidden;
+  IdRanges part;
   std::uint32_t items;
   Divisor packs;
 };
@@ -37,12 +38,12 @@ __global__ void __launch_bounds__(kLookupThreads) take_rows(const Lookup<T> a) {
     const std::uint32_t item = start + i * kLookupThreads;
     tokens[i] = a.packs.quotient(item);
     columns[i] = std::int64_t{a.packs.remainder(item, tokens[i])} * N;
-    rows[i] = item < a.items ? a.ids[tokens[i]] - a.vocab_begin : -1;
+    rows[i] = item < a.items ? a.part.row_of(a.ids[tokens[i]]) : -1;
   }
   Pack<T, N> packs[kLookups];
 #pragma unroll
   for (int i = 0; i < kLookups; ++i) {
-    const bool local = rows[i] >= 0 && rows[i] < a.vocabulary;
+    const bool local = rows[i] >= 0;
     packs[i] = load_pack<kWhole, N>(a.weight + (local ? rows[i] * a.hidden : 0), columns[i], local ? a.hidden : 0);
   }
 #pragma unroll
@@ -51,17 +52,16 @@ __global__ void __launch_bounds__(kLookupThreads) take_rows(const Lookup<T> a) {
       store_pack<kWhole>(a.y + tokens[i] * a.hidden, columns[i], a.hidden, packs[i]);
 }
 
-// A token's row, `vocabulary` where it is not in the slice, and its place.
+// A token's row, `vocabulary` where it is not in the part, and its place.
 struct Keys {
   std::uint32_t *rows, *tokens;
 };
 __global__ void __launch_bounds__(kThreads) make_keys(const std::int64_t* __restrict__ ids, std::int64_t tokens,
-                                                      std::int64_t vocab_begin, std::int64_t vocabulary, Keys keys) {
+                                                      const IdRanges part, std::int64_t vocabulary, Keys keys) {
   const std::int64_t token = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (token >= tokens) return;
-  const std::int64_t row = ids[token] - vocab_begin;
-  const bool local = row >= 0 && row < vocabulary;
-  keys.rows[token] = static_cast<std::uint32_t>(local ? row : vocabulary);
+  const std::int64_t row = part.row_of(ids[token]);
+  keys.rows[token] = static_cast<std::uint32_t>(row >= 0 ? row : vocabulary);
   keys.tokens[token] = static_cast<std::uint32_t>(token);
 }
 
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads) add_runs(const Runs<T> a) {
   const auto token_at = [&](std::int64_t at) { return at < a.count ? a.tokens[at] : 0u; };
   std::uint32_t rows = row_at(begin + lane), token = token_at(begin + lane);
   const std::uint32_t before = begin > 0 ? a.rows[begin - 1] : ~0u, row = __shfl_sync(~0u, rows, 0);
-  if (row >= a.vocabulary || before == row) return;  // not in the slice, or not the begin of a run
+  if (row >= a.vocabulary || before == row) return;  // not in the part, or not the begin of a run
   const std::int64_t first = (std::int64_t{blockIdx.y} * kPacks * kWarp + lane) * N;
   A* dweight = a.dweight + row * a.hidden;
   A sums[kPacks][N] = {};
@@ -152,7 +152,7 @@ struct Scratch {
   std::int64_t list, sort;  // bytes of a list of tokens, of the sort's own
   explicit Scratch(const EmbeddingArguments& a)
       : list(rounded_up(a.tokens * std::int64_t{sizeof(std::uint32_t)})),
-        sort(static_cast<std::int64_t>(sort_bytes(a.tokens, a.vocabulary))) {}
+        sort(static_cast<std::int64_t>(sort_bytes(a.tokens, a.vocabulary()))) {}
   std::int64_t bytes() const { return 4 * list + sort; }
 
  private:
@@ -172,8 +172,7 @@ void embedding_forward(const EmbeddingArguments& a, base::CudaStream stream) {
                              .weight = static_cast<const T*>(a.rows),
                              .y = static_cast<T*>(a.result) + token * a.hidden,
                              .hidden = a.hidden,
-                             .vocab_begin = a.vocab_begin,
-                             .vocabulary = a.vocabulary,
+                             .part = a.part,
                              .items = static_cast<std::uint32_t>(items),
                              .packs = Divisor(packs)};
       dispatch_bool(rows_whole<T>(a.hidden, a.rows, a.result), [&](auto whole) {
@@ -190,23 +189,23 @@ std::int64_t embedding_backward_scratch(const EmbeddingArguments& a) {
 }
 
 void embedding_backward(const EmbeddingArguments& a, const EmbeddingParts& parts, base::CudaStream stream) {
-  if (a.hidden == 0 || a.vocabulary == 0) return;
+  const std::int64_t vocabulary = a.vocabulary();
+  if (a.hidden == 0 || vocabulary == 0) return;
   const Scratch layout(a);
   const auto list = [&](int i) {
     return reinterpret_cast<std::uint32_t*>(static_cast<std::byte*>(parts.scratch) + i * layout.list);
   };
   const Keys given{.rows = list(0), .tokens = list(1)}, sorted{.rows = list(2), .tokens = list(3)};
   if (!parts.accumulate) {
-    const auto elements = static_cast<std::size_t>(a.vocabulary * a.hidden);
+    const auto elements = static_cast<std::size_t>(vocabulary * a.hidden);
     base::check_cuda(cudaMemsetAsync(a.result, 0, elements * quant::size_of(quant::accumulator_of(a.type)), stream),
                      "embedding_backward");
   }
   if (a.tokens == 0) return;
-  make_keys<<<blocks_for(a.tokens, kThreads), kThreads, 0, stream>>>(a.ids, a.tokens, a.vocab_begin, a.vocabulary,
-                                                                     given);
+  make_keys<<<blocks_for(a.tokens, kThreads), kThreads, 0, stream>>>(a.ids, a.tokens, a.part, vocabulary, given);
   auto bytes = static_cast<std::size_t>(layout.sort);
   base::check_cuda(cub::DeviceRadixSort::SortPairs(list(4), bytes, given.rows, sorted.rows, given.tokens, sorted.tokens,
-                                                   a.tokens, 0, key_bits(a.vocabulary), stream),
+                                                   a.tokens, 0, key_bits(vocabulary), stream),
                    "embedding_backward");
   dispatch_floating(a.type, [&](auto element) {
     using T = decltype(element);
@@ -217,7 +216,7 @@ void embedding_backward(const EmbeddingArguments& a, const EmbeddingParts& parts
                        .dweight = static_cast<A*>(a.result),
                        .count = a.tokens,
                        .hidden = a.hidden,
-                       .vocabulary = a.vocabulary,
+                       .vocabulary = vocabulary,
                        .accumulate = parts.accumulate};
     const dim3 grid(blocks_for(a.tokens, kThreads / kWarp), blocks_for(a.hidden, kPack<A> * kPacks * kWarp));
     // Packs of dy are as many elements as a whole pack of the sums.

@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "tessera/base/cuda_stream.h"
+#include "tessera/ops/id_ranges.h"
 #include "tessera/quant/dtype.h"
 
 namespace tessera::ops {
@@ -9,10 +10,12 @@ namespace tessera::ops {
 struct EmbeddingArguments {
   quant::DType type = quant::DType::fp32;
   std::int64_t tokens = 0, hidden = 0;
-  std::int64_t vocab_begin = 0, vocabulary = 0;  // of this rank's slice
-  const std::int64_t* ids = nullptr;             // [tokens]
-  const void* rows = nullptr;                    // forward: weight [vocabulary, hidden]; backward: dy [tokens, hidden]
-  void* result = nullptr;                        // forward: y [tokens, hidden]; backward: dweight, accumulator type
+  IdRanges part;                      // the ids of this rank's rows, `vocabulary` of them
+  const std::int64_t* ids = nullptr;  // [tokens]
+  const void* rows = nullptr;         // forward: weight [vocabulary, hidden]; backward: dy [tokens, hidden]
+  void* result = nullptr;             // forward: y [tokens, hidden]; backward: dweight, accumulator type
+
+  std::int64_t vocabulary() const { return part.rows(); }
 };
 namespace cpu {
 void embedding_forward(const EmbeddingArguments& arguments);

@@ -34,11 +34,12 @@ class Operators {
     flops_ = flops->second * share;
     fp8_flops_ = machine.fp8_flops > 0 ? machine.fp8_flops * share : flops_;
     memory_ = machine.memory_bytes_per_second * share;
-    const models::HeadPart heads = models::head_part(input.model, input.mesh.tp - 1, input.mesh.tp);
+    const models::HeadPart heads =
+        models::head_part(input.model, models::even_parts(input.model, input.mesh.tp).heads.back());
     tokens_ = static_cast<double>(input.sequences * input.seq_len);
     own_tokens_ = input.sequence_parallel ? tokens_ / input.mesh.tp : tokens_;
-    query_ = static_cast<double>(heads.q.size() * input.model.head_dim);
-    stacked_ = query_ + 2.0 * static_cast<double>(heads.kv.size() * input.model.head_dim);
+    query_ = static_cast<double>(heads.q_heads() * input.model.head_dim);
+    stacked_ = query_ + 2.0 * static_cast<double>(heads.kv_heads * input.model.head_dim);
     ffn_ = part(input.model.intermediate_size);
     vocabulary_ = part(input.model.vocab_size);
     hidden_ = static_cast<double>(input.model.hidden_size);

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/models/llama_layouts.h"
 #include "tessera/models/llama_parameters.h"
 #include "tessera/ops/operand_bytes.h"
 #include "tessera/schedule/buckets.h"
@@ -89,22 +88,32 @@ struct Bytes {
   std::int64_t rows;                    // of the embedding, given to the other gtp ranks
 };
 
+std::int64_t units_of(const std::vector<layout::Range>& ranges) {
+  std::int64_t units = 0;
+  for (const layout::Range& range : ranges) units += range.size();
+  return units;
+}
+
 Bytes bytes_of(const models::LlamaConfig& config, const LlamaTraceOptions& options) {
   const auto element = static_cast<std::int64_t>(quant::size_of(options.dtype));
   const auto accumulator = static_cast<std::int64_t>(quant::size_of(quant::accumulator_of(options.dtype)));
-  const auto part = [&](std::int64_t n) { return layout::even_part(n, options.tp_rank, options.tp_size).size(); };
-  const std::int64_t tokens = options.tokens, own = options.sequence_parallel ? part(tokens) : tokens;
-  const models::HeadPart heads = head_part(config, options.tp_rank, options.tp_size);
+  const models::LlamaParts parts = options.parts ? *options.parts : even_parts(config, options.tp_size);
+  const auto rank = static_cast<std::size_t>(options.tp_rank);
+  const std::int64_t ffn = units_of(parts.ffn[rank]), vocabulary = units_of(parts.vocabulary[rank]);
+  const std::int64_t tokens = options.tokens;
+  const std::int64_t own =
+      options.sequence_parallel ? options.split.part(tokens, options.tp_rank, options.tp_size).size() : tokens;
+  const models::HeadPart heads = head_part(config, parts.heads[rank]);
   const shard::RowMessages rows{.rows = tokens, .columns = config.hidden_size, .ranks = options.row_ranks};
   return {.own = own * config.hidden_size * element,
           .whole = tokens * config.hidden_size * element,
           .own_rstd = own * accumulator,
-          .attended = tokens * heads.q.size() * config.head_dim * element,
-          .softmax = tokens * heads.q.size() * accumulator,
-          .qkv = tokens * (heads.q.size() + 2 * heads.kv.size()) * config.head_dim * element,
-          .gate_up = tokens * 2 * part(config.intermediate_size) * element,
-          .activated = tokens * part(config.intermediate_size) * element,
-          .logits = tokens * part(config.vocab_size) * element,
+          .attended = tokens * heads.q_heads() * config.head_dim * element,
+          .softmax = tokens * heads.q_heads() * accumulator,
+          .qkv = tokens * (heads.q_heads() + 2 * heads.kv_heads) * config.head_dim * element,
+          .gate_up = tokens * 2 * ffn * element,
+          .activated = tokens * ffn * element,
+          .logits = tokens * vocabulary * element,
           .statistics = tokens * accumulator,
           .rows = rows.exchanged(options.dtype)};
 }

@@ -1,10 +1,13 @@
 // The events of a step of a Llama, without running it: what its runtime records on one rank, event for event.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "tessera/models/llama_config.h"
+#include "tessera/models/llama_layouts.h"
 #include "tessera/nn/recompute.h"
+#include "tessera/nn/token_split.h"
 #include "tessera/predict/planned_parameters.h"
 #include "tessera/quant/dtype.h"
 #include "tessera/schedule/events.h"
@@ -14,6 +17,8 @@ namespace tessera::predict {
 struct LlamaTraceOptions {
   int tp_size = 1, tp_rank = 0;  // whose bytes of activations
   bool sequence_parallel = false;
+  nn::TokenSplit split;                     // of tokens over tp, under sequence parallelism
+  std::optional<models::LlamaParts> parts;  // of the tp ranks; without, all is even
   nn::BlockRecompute recompute;
   schedule::StepKind kind = schedule::StepKind::train;
   int microbatches = 1;

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "tessera/base/error.h"
+#include "tessera/layout/dense.h"
 #include "tessera/layout/home.h"
 #include "tessera/shard/encoded.h"
 #include "tessera/shard/sizes.h"
@@ -11,17 +12,12 @@
 namespace tessera::shard {
 namespace {
 
-// A GEMM reads the local buffer as one matrix: its pieces must be rows of one width, stacked densely.
+// A GEMM reads the local buffer as one matrix.
 void check_dense(const layout::LocalLayout& local, const std::string& name) {
-  std::int64_t at = 0;
-  for (const layout::Piece& piece : local.pieces) {
-    const std::int64_t width = local.pieces.front().box.cols;
-    TESSERA_CHECK(piece.box.cols == width && piece.stride == width && piece.offset == at,
-                  "parameter '{}': the compute layout of a rank must stack rows of one width densely", name);
-    at += piece.box.elements();
-  }
-  TESSERA_CHECK(at == local.size, "parameter '{}': a compute layout has no padding, but {} of {} elements are covered",
-                name, at, local.size);
+  TESSERA_CHECK(layout::is_dense(local),
+                "parameter '{}': the compute layout of a rank must be one dense matrix without padding: rows of one "
+                "width, or ranges of columns side by side; {} of its {} elements are covered",
+                name, local.covered(), local.size);
 }
 
 void check_planes(const ParameterSpec& spec) {

@@ -1,7 +1,10 @@
 #include "tessera/shard/reduction.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
+
+#include "tessera/layout/dense.h"
 
 namespace tessera::shard {
 namespace {
@@ -36,11 +39,13 @@ Reducer::Reducer(const ShardedParameter& parameter, const Parallel& parallel, co
   if (types_.wire != staging_type_)
     (over_compute_ ? rounded_bytes_ : staged_rounded_bytes_) =
         base::align_up(size_in_bytes(home_elements_, types_.wire));
+  // What is exchanged are rows of this compute rank's matrix, runs of the buffers whatever their columns are.
   std::vector<layout::LocalLayout> owned;
   for (int copy = 0; copy < cuts.copies; ++copy)
-    owned.insert(owned.end(), parameter.storage.ranks.begin(), parameter.storage.ranks.end());
+    std::ranges::transform(parameter.storage.ranks, std::back_inserter(owned), layout::with_local_columns);
   const int rank = parameter.place.part + parameter.storage.size() * parameter.place.copy;
-  additions_.emplace(parameter.storage.shape, parameter.local_home, owned, tree_, rank, types_);
+  additions_.emplace(parameter.storage.shape, layout::with_local_columns(parameter.local_home), owned, tree_, rank,
+                     types_);
 }
 
 base::Fence Reducer::sum_over_compute(const ShardedParameter& parameter, comm::Communicator& group, std::byte* staging,

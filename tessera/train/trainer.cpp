@@ -46,8 +46,9 @@ Trainer::Trainer(comm::World& world, const TrainerOptions& options)
                .sequence_parallel = options.sequence_parallel && parallel_.program->size() > 1,
                .recompute = options.recompute,
                .products = options.products,
-               .scales = options.products.scaling == nn::Fp8Scaling::delayed ? &scales_ : nullptr},
-      model_(options.model, context_, options.seq_len, options.embedding),
+               .scales = options.products.scaling == nn::Fp8Scaling::delayed ? &scales_ : nullptr,
+               .split = options.split},
+      model_(options.model, context_, options.seq_len, options.embedding, options.parts),
       optimizer_(runtime_, options.adamw, options.cast_order),
       norm_(runtime_) {
   for (Pending& pending : steps_)

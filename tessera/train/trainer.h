@@ -35,6 +35,8 @@ struct TrainerOptions {
   std::optional<RankLayout> ranks;  // instead of it
   shard::ParameterTypes types;
   bool sequence_parallel = false;
+  nn::TokenSplit split;                     // of tokens over tp, under sequence parallelism
+  std::optional<models::LlamaParts> parts;  // of the ranks of this rank's tp group; without, all is even
   nn::BlockRecompute recompute;
   std::int64_t seq_len = 0;
   shard::RowReads embedding;  // tokens of a microbatch at most; by default its table is gathered

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <string>
 
+#include "tessera/layout/dense.h"
+
 namespace tessera::layout::testing {
 namespace {
 
@@ -54,8 +56,22 @@ int random_factor(Random& random, int n) {
   return factors[random.small(0, static_cast<int>(factors.size()) - 1)];
 }
 
+// Columns dealt to ranks in runs, in any order: ranges side by side.
+Layout cols_anywhere(Random& random, Shape shape, int ranks) {
+  std::vector<std::vector<Range>> ranges(static_cast<std::size_t>(ranks));
+  for (std::int64_t col = 0; col < shape.cols;) {
+    const Range cols{col, std::min(shape.cols, col + random.between(1, 4))};
+    ranges[static_cast<std::size_t>(random.small(0, ranks - 1))].push_back(cols);
+    col = cols.end;
+  }
+  for (auto& own : ranges) random.shuffle(own);
+  return cols_by_rank(shape, ranges);
+}
+
 Layout simple_cut(Random& random, Shape shape, int ranks) {
-  switch (random.small(0, 2)) {
+  switch (random.small(0, 3)) {
+    case 3:
+      return cols_anywhere(random, shape, ranks);
     case 0:
       return cut_rows(shape, {{.name = "all", .rows = shape.rows, .unit = 1}}, ranks);
     case 1:

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "tessera/comm/local/world.h"
+#include "tessera/layout/dense.h"
 #include "tessera/models/llama_layouts.h"
 #include "tessera/nn/dense_mesh.h"
 
@@ -121,26 +122,59 @@ INSTANTIATE_TEST_SUITE_P(Models, Gradient,
 TEST(LlamaLayouts, EveryWeightIsHeldForEveryTpDegree) {
   const LlamaConfig config = small_model();
   for (int tp = 1; tp <= 8; ++tp) {
+    const LlamaParts parts = even_parts(config, tp);
+    EXPECT_NO_THROW(check_parts(config, parts));
     for (const layout::Layout& layout :
-         {qkv_layout(config, tp), attention_output_layout(config, tp), gate_up_layout(config, tp),
-          down_layout(config, tp), vocabulary_layout(config, tp), norm_layout(config, tp)})
+         {qkv_layout(config, parts), attention_output_layout(config, parts), gate_up_layout(config, parts),
+          down_layout(config, parts), vocabulary_layout(config, parts), norm_layout(config, tp)})
       EXPECT_NO_THROW(layout::validate(layout, layout::Cover::all)) << "tp " << tp;
     std::int64_t heads = 0;
-    for (int rank = 0; rank < tp; ++rank) heads += head_part(config, rank, tp).q.size();
+    for (const std::vector<layout::Range>& q : parts.heads) heads += head_part(config, q).q_heads();
     EXPECT_EQ(heads, config.num_heads);
   }
 }
 
 TEST(LlamaLayouts, AKeyValueHeadIsOnEveryRankThatReadsIt) {
   const LlamaConfig config = small_model();  // 6 query heads, 2 key/value heads
-  EXPECT_EQ(head_part(config, 1, 4).q, (layout::Range{1, 3}));
-  EXPECT_EQ(head_part(config, 1, 4).kv, (layout::Range{0, 1}));
-  EXPECT_EQ(head_part(config, 2, 4).q, (layout::Range{3, 4}));
-  EXPECT_EQ(head_part(config, 2, 4).kv, (layout::Range{1, 2}));
-  EXPECT_EQ(head_part(config, 1, 5).q, (layout::Range{1, 2}));
-  EXPECT_EQ(head_part(config, 7, 8).kv, (layout::Range{1, 2}));
-  EXPECT_EQ(head_part(config, 0, 8).q.size(), 0);
-  EXPECT_EQ(head_part(config, 0, 8).kv.size(), 0);
+  using Ranges = std::vector<layout::Range>;
+  const auto part = [&](int rank, int tp) {
+    return head_part(config, even_parts(config, tp).heads[static_cast<std::size_t>(rank)]);
+  };
+  EXPECT_EQ(part(1, 4).q, (Ranges{{1, 3}}));
+  EXPECT_EQ(part(1, 4).kv, (Ranges{{0, 1}}));
+  EXPECT_EQ(part(2, 4).q, (Ranges{{3, 4}}));
+  EXPECT_EQ(part(2, 4).kv, (Ranges{{1, 2}}));
+  EXPECT_EQ(part(1, 5).q, (Ranges{{1, 2}}));
+  EXPECT_EQ(part(7, 8).kv, (Ranges{{1, 2}}));
+  EXPECT_EQ(part(0, 8).q_heads(), 0);
+  EXPECT_EQ(part(0, 8).kv_heads, 0);
+}
+
+TEST(LlamaLayouts, QueryHeadsOfSeveralRangesReadTheirKeyValueHeads) {
+  LlamaConfig config = small_model();
+  config.num_heads = 10;
+  config.num_kv_heads = 5;
+  const HeadPart part = head_part(config, {{7, 9}, {6, 7}, {1, 4}});
+  EXPECT_EQ(part.kv_of_q, (std::vector<int>{0, 1, 0, 2, 3, 3}));
+  EXPECT_EQ(part.kv, (std::vector<layout::Range>{{3, 5}, {0, 2}}));
+  EXPECT_EQ(part.kv_heads, 4);
+  EXPECT_EQ(head_part(config, {{0, 1}, {4, 5}}).kv, (std::vector<layout::Range>{{0, 1}, {2, 3}})) << "a gap";
+  EXPECT_EQ(part.q_heads(), 6);
+  // Rows of the rank: q 7, 8, 6, 1 to 3; k 3, 4, 0, 1; v the same. A head has 4 rows.
+  const layout::Layout qkv = qkv_layout(config, {.heads = {{{7, 9}, {6, 7}, {1, 4}}}});
+  std::vector<std::int64_t> heads;
+  for (const layout::Piece& piece : qkv.ranks[0].pieces)
+    for (std::int64_t row = 0; row < piece.box.rows; row += 4) heads.push_back((piece.box.row + row) / 4);
+  EXPECT_EQ(heads, (std::vector<std::int64_t>{7, 8, 6, 1, 2, 3, 13, 14, 10, 11, 18, 19, 15, 16}));
+}
+
+// One rank's gate and up have the same columns in the same order, those of its rows of down.
+TEST(LlamaLayouts, AdoptedColumnsFollowTheOwnOnesInGateAndUp) {
+  const LlamaConfig config = small_model();  // 7 columns
+  const LlamaParts parts{.heads = {{}, {}}, .ffn = {{{0, 3}, {6, 7}}, {{3, 6}}}, .vocabulary = {}};
+  EXPECT_EQ(gate_up_layout(config, parts),
+            layout::rows_by_rank({14, 10}, {{{0, 3}, {6, 7}, {7, 10}, {13, 14}}, {{3, 6}, {10, 13}}}));
+  EXPECT_EQ(down_layout(config, parts), layout::cols_by_rank({10, 7}, {{{0, 3}, {6, 7}}, {{3, 6}}}));
 }
 
 }  // namespace

@@ -134,8 +134,8 @@ TEST_F(OnCuda, RopeOfAnUnknownPositionIsNotANumber) {
 TEST_F(OnCuda, ATargetThatIsNoIdGivesNotANumber) {
   at::Tensor logits = on_device(random_tensor({2, 40}, 1, at::kFloat));
   const at::Tensor targets = ids_tensor({-2, 1}, at::kCUDA), maximum = cross_entropy_maximum(logits);
-  const at::Tensor sums = cross_entropy_sums(logits, maximum, targets, 0);
-  const Values losses = values_of(cross_entropy_finish(logits, maximum, sums, targets, 0, 1.0));
+  const at::Tensor sums = cross_entropy_sums(logits, maximum, targets, one_range(0, 40));
+  const Values losses = values_of(cross_entropy_finish(logits, maximum, sums, targets, one_range(0, 40), 1.0));
   EXPECT_TRUE(std::isnan(losses[0]));
   EXPECT_FALSE(std::isnan(losses[1]));
   EXPECT_TRUE(std::isnan(values_of(logits)[0]));
@@ -147,17 +147,65 @@ TEST_F(OnCuda, EmbeddingGradientsOfManyTokensAreTheSame) {
   std::vector<std::int64_t> tokens;
   for (const double value : random_values(count, 1))  // small ids are frequent; some lie outside the slice
     tokens.push_back(static_cast<std::int64_t>(std::pow(std::abs(value), 3) * 2 * vocabulary));
+  const IdRanges part = one_range(10, vocabulary);
   for (const at::ScalarType type : kTypes)
     for (const std::int64_t hidden : {5, 264}) {
       const at::Tensor dy = random_tensor({count, hidden}, 2, type), ids = ids_tensor(tokens);
       at::Tensor host = random_tensor({vocabulary, hidden}, 3, accumulator(type)), device = on_device(host);
       for (const bool accumulate : {true, false}) {
-        embedding_backward(dy, ids, host, 10, accumulate);
-        embedding_backward(on_device(dy), on_device(ids), device, 10, accumulate);
+        embedding_backward(dy, ids, host, part, accumulate);
+        embedding_backward(on_device(dy), on_device(ids), device, part, accumulate);
         EXPECT_TRUE(same_bits(device, host));
       }
-      EXPECT_TRUE(same_bits(embedding_forward(on_device(ids), on_device(dy), 10), embedding_forward(ids, dy, 10)));
+      const IdRanges rows = one_range(10, count);
+      EXPECT_TRUE(same_bits(embedding_forward(on_device(ids), on_device(dy), rows), embedding_forward(ids, dy, rows)));
     }
+}
+
+// The same of a part of several ranges: its rows, gradients, sums and losses.
+TEST_F(OnCuda, EmbeddingsOfRangesAreTheSame) {
+  IdRanges part;
+  for (const auto& [begin, size] : {std::pair{300, 50}, {0, 7}, {40, 1}, {100, 90}}) part.add(begin, size);
+  std::vector<std::int64_t> tokens;
+  for (const double value : random_values(2000, 1))
+    tokens.push_back(static_cast<std::int64_t>(std::pow(std::abs(value), 2) * 400));
+  for (const at::ScalarType type : kTypes)
+    for (const std::int64_t hidden : {5, 264}) {
+      const at::Tensor table = random_tensor({part.rows(), hidden}, 4, type), ids = ids_tensor(tokens);
+      EXPECT_TRUE(
+          same_bits(embedding_forward(on_device(ids), on_device(table), part), embedding_forward(ids, table, part)));
+      const at::Tensor dy = random_tensor({2000, hidden}, 2, type);
+      at::Tensor host = random_tensor({part.rows(), hidden}, 3, accumulator(type)), device = on_device(host);
+      for (const bool accumulate : {true, false}) {
+        embedding_backward(dy, ids, host, part, accumulate);
+        embedding_backward(on_device(dy), on_device(ids), device, part, accumulate);
+        EXPECT_TRUE(same_bits(device, host));
+      }
+    }
+}
+
+// Sums are rounded otherwise than on the CPU; a permutation of the columns that keeps their sums shows the mapping: one
+// range after the other against the same columns as one range, with the targets renamed.
+TEST_F(OnCuda, LossesOfRangesAreThoseOfOneRangeWithOtherNames) {
+  IdRanges part;
+  for (const auto& [begin, size] : {std::pair{300, 50}, {0, 7}, {40, 1}, {100, 90}}) part.add(begin, size);
+  const IdRanges plain = one_range(0, part.rows());
+  std::vector<std::int64_t> named, renamed;
+  for (std::int64_t id = -1; id < 400; id += 3) {
+    named.push_back(id);
+    renamed.push_back(id < 0 ? -1 : part.row_of(id) < 0 ? 1000 : part.row_of(id));
+  }
+  const auto count = static_cast<std::int64_t>(named.size());
+  for (const at::ScalarType type : kTypes) {
+    at::Tensor logits = on_device(random_tensor({count, part.rows()}, 1, type, 4.0)), same = logits.clone();
+    const at::Tensor targets = ids_tensor(named, at::kCUDA), others = ids_tensor(renamed, at::kCUDA);
+    const at::Tensor maximum = cross_entropy_maximum(logits);
+    const at::Tensor sums = cross_entropy_sums(logits, maximum, targets, part);
+    EXPECT_TRUE(same_bits(sums, cross_entropy_sums(same, maximum, others, plain)));
+    EXPECT_TRUE(same_bits(cross_entropy_finish(logits, maximum, sums, targets, part, 0.5),
+                          cross_entropy_finish(same, maximum, sums, others, plain, 0.5)));
+    EXPECT_TRUE(same_bits(logits, same));
+  }
 }
 
 TEST_F(OnCuda, RepeatedGradientsOfANormAreTheSame) {
@@ -175,7 +223,7 @@ TEST_F(OnCuda, RepeatedGradientsOfANormAreTheSame) {
 TEST_F(OnCuda, OperandsOnTwoDevicesAreRefused) {
   const at::Tensor x = random_tensor({2, 4}, 1, at::kFloat), weight = random_tensor({4}, 2, at::kFloat);
   EXPECT_THROW(rms_norm_forward(on_device(x), at::Tensor(), weight, 1e-5), Error);
-  EXPECT_THROW(embedding_forward(ids_tensor({0}), on_device(x), 0), Error);
+  EXPECT_THROW(embedding_forward(ids_tensor({0}), on_device(x), one_range(0, x.size(0))), Error);
 }
 
 // ---- AdamW

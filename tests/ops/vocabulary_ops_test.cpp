@@ -1,4 +1,5 @@
 // Embedding and cross-entropy: operators over a vocabulary that is cut over ranks.
+#include <ATen/ops/cat.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,30 +23,52 @@ INSTANTIATE_TEST_SUITE_P(Kinds, VocabularyOps, testing::ValuesIn(every_kind()), 
 struct Loss {
   at::Tensor losses, gradient;  // [tokens], [tokens, vocabulary]
 };
-// The phases over slices that start at `cuts` (first 0, last the vocabulary), with the group's reductions in rank
-// order.
-Loss cross_entropy(const at::Tensor& logits, const at::Tensor& targets, const std::vector<std::int64_t>& cuts,
+// The columns of a rank: ranges of ids, in this order.
+using Columns = std::vector<std::pair<std::int64_t, std::int64_t>>;
+IdRanges ids_of(const Columns& columns) {
+  IdRanges ids;
+  for (const auto& [begin, end] : columns) ids.add(begin, end - begin);
+  return ids;
+}
+
+// The phases over the ranks' columns, with the group's reductions in rank order.
+Loss cross_entropy(const at::Tensor& logits, const at::Tensor& targets, const std::vector<Columns>& parts,
                    double scale) {
-  const std::size_t ranks = cuts.size() - 1;
-  std::vector<at::Tensor> slices, sums;
-  for (std::size_t r = 0; r < ranks; ++r)
-    slices.push_back(logits.narrow(1, cuts[r], cuts[r + 1] - cuts[r]).clone(at::MemoryFormat::Contiguous));
+  std::vector<at::Tensor> slices;
+  for (const Columns& columns : parts) {
+    std::vector<at::Tensor> ranges{logits.narrow(1, 0, 0)};
+    for (const auto& [begin, end] : columns) ranges.push_back(logits.narrow(1, begin, end - begin));
+    slices.push_back(at::cat(ranges, 1).contiguous());
+  }
   Values maximum = values_of(cross_entropy_maximum(slices[0]));
-  for (std::size_t r = 1; r < ranks; ++r) {
+  for (std::size_t r = 1; r < parts.size(); ++r) {
     const Values other = values_of(cross_entropy_maximum(slices[r]));
     for (std::size_t i = 0; i < maximum.size(); ++i) maximum[i] = std::max(maximum[i], other[i]);
   }
   const at::Tensor largest = tensor_of(maximum, {logits.size(0)}, accumulator(logits.options()));
-  at::Tensor total = cross_entropy_sums(slices[0], largest, targets, cuts[0]);
-  for (std::size_t r = 1; r < ranks; ++r) total.add_(cross_entropy_sums(slices[r], largest, targets, cuts[r]));
+  at::Tensor total = cross_entropy_sums(slices[0], largest, targets, ids_of(parts[0]));
+  for (std::size_t r = 1; r < parts.size(); ++r)
+    total.add_(cross_entropy_sums(slices[r], largest, targets, ids_of(parts[r])));
   Loss result{.losses = {}, .gradient = logits.clone()};
-  for (std::size_t r = 0; r < ranks; ++r) {
-    const at::Tensor losses = cross_entropy_finish(slices[r], largest, total, targets, cuts[r], scale);
+  for (std::size_t r = 0; r < parts.size(); ++r) {
+    const at::Tensor losses = cross_entropy_finish(slices[r], largest, total, targets, ids_of(parts[r]), scale);
     if (r == 0) result.losses = losses;
     EXPECT_TRUE(same_bits(losses, result.losses)) << "ranks disagree";
-    result.gradient.narrow(1, cuts[r], cuts[r + 1] - cuts[r]).copy_(slices[r]);
+    std::int64_t at = 0;
+    for (const auto& [begin, end] : parts[r]) {
+      result.gradient.narrow(1, begin, end - begin).copy_(slices[r].narrow(1, at, end - begin));
+      at += end - begin;
+    }
   }
   return result;
+}
+
+// The same over slices that start at `cuts` (first 0, last the vocabulary).
+Loss cross_entropy(const at::Tensor& logits, const at::Tensor& targets, const std::vector<std::int64_t>& cuts,
+                   double scale) {
+  std::vector<Columns> parts;
+  for (std::size_t r = 0; r + 1 < cuts.size(); ++r) parts.push_back({{cuts[r], cuts[r + 1]}});
+  return cross_entropy(logits, targets, parts, scale);
 }
 
 struct LossReference {
@@ -94,6 +117,24 @@ TEST_P(VocabularyOps, CrossEntropyEqualsTheReferenceForEveryCut) {
         return error * expected.gradient_scale[i] + once() * std::abs(expected.gradient[i]) + 1e-37;
       });
     }
+  }
+}
+
+TEST_P(VocabularyOps, CrossEntropyOfRangesEqualsTheReference) {
+  const std::vector<std::int64_t> targets = {0, 128, 17, -1, 64, 65, 40, 99, 100};
+  const at::Tensor logits = random_tensor({9, 129}, 1, type(), 8.0);
+  const LossReference expected = reference(logits, targets, 0.125);
+  const std::vector<std::vector<Columns>> cases{{{{65, 129}, {0, 65}}},
+                                                {{{0, 10}, {100, 129}}, {{40, 100}, {10, 40}}},
+                                                {{{64, 65}, {0, 1}, {17, 18}}, {}, {{1, 17}, {65, 129}, {18, 64}}}};
+  for (const std::vector<Columns>& parts : cases) {
+    const Loss got = cross_entropy(logits, ids(targets), parts, 0.125);
+    const double error = (129 + 16 + 2 * expected.range) * u();
+    expect_near(values_of(got.losses), expected.losses,
+                [&](std::size_t i) { return error + 4 * u() * (expected.losses[i] + expected.range); });
+    expect_near(values_of(got.gradient), expected.gradient, [&](std::size_t i) {
+      return error * expected.gradient_scale[i] + once() * std::abs(expected.gradient[i]) + 1e-37;
+    });
   }
 }
 
@@ -184,7 +225,7 @@ TEST_P(VocabularyOps, LossesAreSummedInChunksOf1024) {
 TEST_P(VocabularyOps, EmbeddingTakesRowsOfTheSlice) {
   const at::Tensor weight = random_tensor({5, 3}, 1, type());
   const std::vector<std::int64_t> tokens = {7, 9, 11, 12, 0, 7};  // the slice holds 7..11
-  const Values got = values_of(embedding_forward(ids(tokens), weight, 7)), table = values_of(weight);
+  const Values got = values_of(embedding_forward(ids(tokens), weight, one_range(7, 5))), table = values_of(weight);
   for (std::size_t token = 0; token < tokens.size(); ++token)
     for (std::size_t i = 0; i < 3; ++i) {
       const bool local = tokens[token] >= 7 && tokens[token] < 12;
@@ -204,24 +245,84 @@ TEST_P(VocabularyOps, EmbeddingGradientAddsRowsInTokenOrder) {
         expected.narrow(0, tokens[token] - 2, 1)
             .add_(dy.narrow(0, static_cast<std::int64_t>(token), 1).to(before.scalar_type()));
     at::Tensor got = before.clone();
-    embedding_backward(dy, ids(tokens), got, 2, accumulate);
+    embedding_backward(dy, ids(tokens), got, one_range(2, 3), accumulate);
     EXPECT_TRUE(same_bits(got, expected));
   }
 }
 
+// Rows 0..1 are ids 7 and 8, row 2 is id 0, rows 3..5 are ids 3 to 5.
+TEST_P(VocabularyOps, EmbeddingOfRangesTakesAndAddsTheRowsOfTheirIds) {
+  const IdRanges part = ids_of({{7, 9}, {0, 1}, {3, 6}});
+  const auto row_of = [](std::int64_t id) -> std::int64_t {
+    return id >= 7 && id < 9 ? id - 7 : id == 0 ? 2 : id >= 3 && id < 6 ? 3 + id - 3 : -1;
+  };
+  const std::vector<std::int64_t> tokens = {7, 9, 0, 5, 6, 2, 0, 3, 8, 7, 1};
+  const std::size_t hidden = 3;
+  const at::Tensor weight = random_tensor({6, 3}, 1, type()), dy = random_tensor({11, 3}, 2, type());
+  const Values got = values_of(embedding_forward(ids(tokens), weight, part)), table = values_of(weight);
+  at::Tensor expected = random_tensor({6, 3}, 3, accumulator(type()));
+  at::Tensor dweight = expected.clone();
+  for (std::size_t token = 0; token < tokens.size(); ++token) {
+    const std::int64_t row = row_of(tokens[token]);
+    for (std::size_t i = 0; i < hidden; ++i)
+      EXPECT_EQ(got[token * hidden + i], row < 0 ? 0.0 : table[static_cast<std::size_t>(row) * hidden + i]);
+    if (row >= 0)
+      expected.narrow(0, row, 1).add_(dy.narrow(0, static_cast<std::int64_t>(token), 1).to(expected.scalar_type()));
+  }
+  embedding_backward(dy, ids(tokens), dweight, part, true);
+  EXPECT_TRUE(same_bits(dweight, expected));
+}
+
 TEST_P(VocabularyOps, EmbeddingOfNothingIsNothing) {
   const at::Tensor weight = random_tensor({0, 4}, 1, type());
-  for (const double value : values_of(embedding_forward(ids({1, 2}), weight, 3))) EXPECT_EQ(value, 0.0);
-  EXPECT_EQ(embedding_forward(ids({}), random_tensor({3, 4}, 1, type()), 0).numel(), 0);
+  for (const double value : values_of(embedding_forward(ids({1, 2}), weight, {}))) EXPECT_EQ(value, 0.0);
+  EXPECT_EQ(embedding_forward(ids({}), random_tensor({3, 4}, 1, type()), one_range(0, 3)).numel(), 0);
   at::Tensor dweight = random_tensor({0, 4}, 1, accumulator(type()));
-  embedding_backward(random_tensor({2, 4}, 2, type()), ids({1, 2}), dweight, 3, false);
+  embedding_backward(random_tensor({2, 4}, 2, type()), ids({1, 2}), dweight, {}, false);
 }
 
 TEST(Embedding, RefusesGradientsThatDoNotFit) {
   at::Tensor dweight = random_tensor({4, 3}, 1, at::kFloat);
-  EXPECT_THROW(embedding_backward(random_tensor({2, 5}, 2, at::kFloat), ids_tensor({0, 1}), dweight, 0, false), Error);
-  EXPECT_THROW(embedding_backward(random_tensor({2, 3}, 2, at::kFloat), ids_tensor({0}), dweight, 0, false), Error);
-  EXPECT_THROW(embedding_backward(random_tensor({2, 3}, 2, at::kDouble), ids_tensor({0, 1}), dweight, 0, false), Error);
+  EXPECT_THROW(
+      embedding_backward(random_tensor({2, 5}, 2, at::kFloat), ids_tensor({0, 1}), dweight, one_range(0, 4), false),
+      Error);
+  EXPECT_THROW(
+      embedding_backward(random_tensor({2, 3}, 2, at::kFloat), ids_tensor({0}), dweight, one_range(0, 4), false),
+      Error);
+  EXPECT_THROW(
+      embedding_backward(random_tensor({2, 3}, 2, at::kDouble), ids_tensor({0, 1}), dweight, one_range(0, 4), false),
+      Error);
+}
+
+TEST(Embedding, RefusesAPartWithAnotherNumberOfRows) {
+  at::Tensor table = random_tensor({4, 3}, 1, at::kFloat);
+  EXPECT_THROW(embedding_forward(ids_tensor({0}), table, one_range(0, 3)), Error);
+  EXPECT_THROW(embedding_backward(random_tensor({1, 3}, 2, at::kFloat), ids_tensor({0}), table, one_range(0, 5), true),
+               Error);
+  EXPECT_THROW(cross_entropy_sums(table, random_tensor({4}, 1, at::kFloat), ids_tensor({0, 1, 2, 0}), one_range(0, 2)),
+               Error);
+}
+
+TEST(IdRangesOfAPart, GiveEachIdItsRow) {
+  IdRanges ids;
+  EXPECT_EQ(ids.rows(), 0);
+  EXPECT_EQ(ids.row_of(0), -1);
+  ids.add(10, 3);
+  ids.add(50, 0);  // no range
+  ids.add(2, 4);
+  EXPECT_EQ(ids.count, 2);
+  EXPECT_EQ(ids.rows(), 7);
+  for (std::int64_t id = -3; id < 20; ++id)
+    EXPECT_EQ(ids.row_of(id), id >= 10 && id < 13 ? id - 10 : id >= 2 && id < 6 ? 3 + id - 2 : -1) << id;
+}
+
+TEST(IdRangesOfAPart, AreEightAtMost) {
+  IdRanges ids;
+  for (std::int64_t i = 0; i < IdRanges::kMost; ++i) ids.add(10 * i, 1);
+  EXPECT_EQ(ids.row_of(70), 7);
+  EXPECT_THROW(ids.add(100, 1), Error);
+  EXPECT_THROW(one_range(-1, 2), Error);
+  EXPECT_THROW(one_range(1, -2), Error);
 }
 
 }  // namespace

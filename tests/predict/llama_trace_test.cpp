@@ -52,10 +52,13 @@ schedule::Trace recorded(comm::World& world, const models::LlamaConfig& config, 
   runtime::Runtime runtime(
       parallel, {.model = options.dtype, .accumulator = quant::accumulator_of(options.dtype), .wire = options.dtype},
       {.products = products});
-  nn::Context context{
-      .runtime = runtime, .sequence_parallel = options.sequence_parallel, .recompute = options.recompute};
+  nn::Context context{.runtime = runtime,
+                      .sequence_parallel = options.sequence_parallel,
+                      .recompute = options.recompute,
+                      .split = options.split};
   const shard::Lookup lookup = options.row_ranks > 1 ? shard::Lookup::rows : shard::Lookup::gather;
-  models::Llama model(config, context, kLength, {.per_microbatch = kSequences * kLength, .lookup = lookup});
+  models::Llama model(config, context, kLength, {.per_microbatch = kSequences * kLength, .lookup = lookup},
+                      options.parts);
   const bool train = options.kind == schedule::StepKind::train;
   const at::AutoGradMode gradients(train);
   runtime.begin_step(options.kind, options.microbatches);
@@ -133,6 +136,19 @@ TEST(LlamaTraceRows, AreWhatTheRuntimeRecords) {
                                      .microbatches = 2,
                                      .row_ranks = 2,
                                      .dtype = quant::DType::bf16});
+}
+
+TEST(LlamaTraceParts, OfUnevenRanksAreWhatTheRuntimeRecords) {
+  const models::LlamaParts parts{.heads = {{{0, 1}, {9, 10}}, {}, {{1, 9}}},
+                                 .ffn = {{}, {{6, 7}, {0, 2}}, {{2, 6}}},
+                                 .vocabulary = {{{0, 3}, {18, 19}}, {{3, 18}}, {}}};
+  for (const nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::full})
+    for (const bool sequence_parallel : {false, true})
+      compare(odd_model(true), {.tp_size = 3,
+                                .sequence_parallel = sequence_parallel,
+                                .split = {{0, 3, 1}},
+                                .parts = parts,
+                                .recompute = recompute});
 }
 
 // By parameter id: the matrices of blocks, and no others.

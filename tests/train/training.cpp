@@ -113,6 +113,8 @@ TrainerOptions trainer_options(const RunOptions& options) {
           .ranks = options.ranks,
           .types = {.model = options.dtype, .accumulator = quant::accumulator_of(options.dtype), .wire = options.dtype},
           .sequence_parallel = options.sequence_parallel,
+          .split = options.split,
+          .parts = options.parts,
           .recompute = options.recompute,
           .seq_len = options.seq_len,
           .embedding = {.per_microbatch = options.seq_len, .lookup = options.embedding},
@@ -193,6 +195,7 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
   Trainer trainer(world, trainer_options(options));
   set_initial_values(trainer.runtime(), 7);
   Steps(world, trainer, options, result).run();
+  if (options.at_end) options.at_end(trainer);
   if (world.rank() == 0) result.updates = trainer.optimizer().updates();
   if (world.rank() == 0) result.graph_steps = trainer.graph_steps();
   if (world.rank() == 0 && trainer.scales().size() > 0) result.scales = trainer.scales().state();

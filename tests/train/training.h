@@ -20,6 +20,8 @@ struct RunOptions {
   bool zero = false;                // the optimizer's state is cut over dp
   quant::DType dtype = quant::DType::fp32;
   bool sequence_parallel = false;
+  nn::TokenSplit split;
+  std::optional<models::LlamaParts> parts;
   nn::Recompute recompute = nn::Recompute::none;
   shard::Lookup embedding = shard::Lookup::gather;
   int blocks = 12;  // of one sequence each, a step; blocks / (gtp * dp) microbatches
@@ -41,6 +43,7 @@ struct RunOptions {
   std::set<int> evaluated;  // steps before which their samples are evaluated
   // Around each step from 0 on, as it is given to the trainer, on every rank's thread.
   std::function<void(Trainer&trainer, int step)> before_step, after_step;
+  std::function<void(Trainer& trainer)> at_end;  // behind all steps, on every rank's thread
 };
 
 struct RunResult {

@@ -1,0 +1,206 @@
+// Parts of the tp ranks that are uneven, shuffled and in several ranges: whole runs have the numbers of even parts.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/reader.h"
+#include "tessera/comm/local/world.h"
+#include "tessera/train/trainer_checkpoint.h"
+#include "tests/train/training.h"
+
+namespace tessera::train {
+namespace {
+
+using testing::odd_model;
+using testing::run;
+using testing::RunOptions;
+using testing::RunResult;
+
+// Of odd_model: 25 query heads that read 5 key/value heads, 37 feed-forward columns, 67 vocabulary rows. With three
+// ranks one has no heads, one no columns and one no rows; key/value heads are read in an order that falls.
+models::LlamaParts shuffled_parts(int tp) {
+  if (tp == 2)
+    return {.heads = {{{0, 2}, {5, 6}, {20, 25}}, {{6, 20}, {2, 5}}},
+            .ffn = {{{30, 37}, {0, 3}}, {{3, 30}}},
+            .vocabulary = {{{60, 67}, {0, 10}, {20, 21}}, {{10, 20}, {21, 60}}}};
+  return {.heads = {{{3, 8}, {1, 2}}, {}, {{8, 25}, {2, 3}, {0, 1}}},
+          .ffn = {{}, {{36, 37}, {0, 5}, {9, 10}}, {{5, 9}, {10, 36}}},
+          .vocabulary = {{{40, 67}, {0, 1}}, {{1, 40}}, {}}};
+}
+
+nn::TokenSplit uneven_tokens(int tp) {
+  return tp == 2 ? nn::TokenSplit{{1, 3}} : nn::TokenSplit{{2, 0, 1}};
+}
+
+double greatest(const std::vector<double>& values) {
+  double found = 0;
+  for (double value : values) found = std::max(found, std::abs(value));
+  return found;
+}
+
+double greatest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  double found = a.size() == b.size() ? 0 : std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) found = std::max(found, std::abs(a[i] - b[i]));
+  return found;
+}
+
+// The bounds of docs/numerics.md for fp64.
+void expect_within_bounds(const RunResult& expected, const RunResult& actual, const std::string& what) {
+  ASSERT_EQ(actual.losses.size(), expected.losses.size()) << what;
+  for (std::size_t i = 0; i < expected.losses.size(); ++i) {
+    EXPECT_NEAR(actual.losses[i], expected.losses[i], 1e-9 * expected.losses[i]) << what << " step " << i;
+    EXPECT_NEAR(actual.norms[i], expected.norms[i], 1e-9 * expected.norms[i]) << what << " step " << i;
+  }
+  for (const auto& [name, values] : expected.tensors)
+    EXPECT_LE(greatest_difference(values, actual.tensors.at(name)), 1e-9 * greatest(values)) << what << " " << name;
+}
+
+class ShuffledParts : public ::testing::TestWithParam<int> {};
+
+TEST_P(ShuffledParts, GiveTheNumbersOfEvenOnesInFp64) {
+  for (const bool tied : {false, true}) {
+    RunOptions options{.model = odd_model(), .dtype = quant::DType::fp64, .blocks = 4, .steps = 5};
+    options.model.tie_word_embeddings = tied;
+    const RunResult expected = run(options);
+    options.tp = GetParam();
+    options.parts = shuffled_parts(options.tp);
+    for (const bool sequence_parallel : {false, true})
+      for (const int gtp : {1, 2}) {
+        options.sequence_parallel = sequence_parallel;
+        options.split = sequence_parallel ? uneven_tokens(options.tp) : nn::TokenSplit{};
+        options.gtp = gtp;
+        expect_within_bounds(expected, run(options),
+                             std::string(tied ? "tied" : "untied") + (sequence_parallel ? " sequence" : "") + " gtp " +
+                                 std::to_string(gtp));
+      }
+  }
+}
+
+TEST_P(ShuffledParts, GiveTheSameBitsOverGtpDegrees) {
+  for (const quant::DType dtype : {quant::DType::fp32, quant::DType::bf16}) {
+    const int tp = GetParam();
+    RunOptions options{.model = odd_model(),
+                       .tp = tp,
+                       .dtype = dtype,
+                       .sequence_parallel = true,
+                       .split = uneven_tokens(tp),
+                       .parts = shuffled_parts(tp),
+                       .blocks = 6};
+    const RunResult expected = run(options);
+    for (const double norm : expected.norms) EXPECT_TRUE(std::isfinite(norm) && norm > 0);
+    for (const int gtp : {2, 3, 6}) {
+      options.gtp = gtp;
+      options.recompute = gtp == 2 ? nn::Recompute::selective : nn::Recompute::full;
+      EXPECT_EQ(run(options), expected) << name_of(dtype) << " gtp " << gtp;
+    }
+  }
+}
+
+// The optimizer's state is cut once more, and weights travel and are multiplied in number formats: one scale a matrix,
+// one a tile.
+TEST_P(ShuffledParts, GiveTheSameBitsWithAStateThatIsSplitAndFormatsOnTheWire) {
+  const int tp = GetParam();
+  RunOptions options{.model = odd_model(),
+                     .tp = tp,
+                     .dp = 2,
+                     .dtype = quant::DType::bf16,
+                     .sequence_parallel = true,
+                     .split = uneven_tokens(tp),
+                     .parts = shuffled_parts(tp),
+                     .blocks = 4,
+                     .steps = 2};
+  using enum quant::Format;
+  for (const auto& [wire, products] : {std::pair{bf16, bf16}, {fp8, bf16}, {mxfp8, bf16}, {fp8, fp8}}) {
+    options.wire = wire;
+    options.products = products;
+    options.gtp = 1;
+    options.zero = false;
+    const RunResult expected = run(options);
+    options.gtp = 2;
+    for (const bool zero : {false, true}) {
+      options.zero = zero;
+      EXPECT_EQ(run(options), expected) << name_of(wire) << " products " << name_of(products) << " zero " << zero;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(TensorParallel, ShuffledParts, ::testing::Values(2, 3),
+                         [](const auto& info) { return "tp" + std::to_string(info.param); });
+
+TEST(EvenParts, AreTheDefaultToTheLastBit) {
+  RunOptions options{.model = odd_model(), .tp = 3, .sequence_parallel = true, .blocks = 2, .steps = 2};
+  const RunResult expected = run(options);
+  options.parts = models::even_parts(options.model, 3);
+  options.split.weights = {4, 4, 4};
+  EXPECT_EQ(run(options), expected);
+}
+
+// Products sum a rank's columns in their local order, which shuffling changes: parts that are only cut in other places
+// than even ones change the sums as well. So the numbers differ, which shows that parts are heeded at all.
+TEST(UnevenParts, AreHeeded) {
+  RunOptions options{.model = odd_model(), .tp = 2, .blocks = 2, .steps = 2};
+  const RunResult even = run(options);
+  options.parts = shuffled_parts(2);
+  EXPECT_NE(run(options).losses, even.losses);
+}
+
+TEST(UnevenParts, OfTheVocabularyMakeTheEmbeddingTravelWhole) {
+  RunOptions options{.model = odd_model(), .tp = 2, .gtp = 2, .blocks = 2, .steps = 2};
+  options.parts = shuffled_parts(2);
+  const RunResult expected = run(options);
+  options.embedding = shard::Lookup::automatic;
+  EXPECT_EQ(run(options), expected);
+  options.embedding = shard::Lookup::rows;
+  EXPECT_THROW(run(options), Error);
+  // One range a rank, of unequal lengths and in another order, may travel by rows.
+  options.parts->vocabulary = {{{10, 67}}, {{0, 10}}};
+  const RunResult by_rows = run(options);
+  options.embedding = shard::Lookup::gather;
+  EXPECT_EQ(run(options), by_rows);
+}
+
+TEST(UnevenParts, RefuseAUnitThatNoRankHoldsOrTwo) {
+  RunOptions options{.model = odd_model(), .tp = 2, .blocks = 2, .steps = 1};
+  const auto refuses = [&](const std::function<void(models::LlamaParts&)>& change) {
+    options.parts = shuffled_parts(2);
+    change(*options.parts);
+    EXPECT_THROW(run(options), Error);
+  };
+  refuses([](models::LlamaParts& parts) { parts.heads[0][0].end = 1; });
+  refuses([](models::LlamaParts& parts) { parts.heads[0].push_back({6, 7}); });
+  refuses([](models::LlamaParts& parts) { parts.ffn[1][0].end = 31; });
+  refuses([](models::LlamaParts& parts) { parts.ffn.emplace_back(); });
+  refuses([](models::LlamaParts& parts) { parts.vocabulary[0].pop_back(); });
+  refuses([](models::LlamaParts& parts) { parts.vocabulary[1].push_back({67, 68}); });
+  refuses([](models::LlamaParts& parts) { parts = shuffled_parts(3); });
+}
+
+// A checkpoint knows logical rows and columns only: even parts read what uneven ones wrote.
+TEST(UnevenParts, ResumeAsEvenOnes) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "tessera_uneven_parts";
+  std::filesystem::remove_all(folder);
+  RunOptions uneven{.model = odd_model(), .tp = 3, .gtp = 2, .sequence_parallel = true, .blocks = 4, .steps = 2};
+  uneven.split = uneven_tokens(3);
+  uneven.parts = shuffled_parts(3);
+  uneven.after_step = [&](Trainer& trainer, int step) {
+    if (step == 1) save_trainer(trainer, folder, 2, nlohmann::json::object());
+  };
+  const RunResult written = run(uneven);
+  for (const int tp : {1, 2}) {
+    RunOptions even{.model = odd_model(), .tp = tp, .blocks = 1, .steps = 1, .left_out = {0}};
+    even.at_end = [&](Trainer& trainer) { load_trainer(trainer, checkpoint::CheckpointReader(folder)); };
+    const RunResult read = run(even);
+    for (const auto& [name, values] : written.tensors) {
+      if (name.starts_with("main_grad/")) continue;
+      EXPECT_EQ(read.tensors.at(name), values) << "tp " << tp << " " << name;
+    }
+    EXPECT_EQ(read.updates, written.updates);
+  }
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace tessera::train
