@@ -181,11 +181,15 @@ std::vector<schedule::CallOrder> Agreement::orders_of_classes(const schedule::Ca
                entries);
   std::string all(static_cast<std::size_t>(std::reduce(sizes.begin(), sizes.end())), ' ');
   wait_on_host(world.all_gather(text.data(), all.data(), sizes, quant::DType::u8), entries);
-  std::vector<schedule::CallOrder> orders;
+  // The world's members stand in the order of their places.
+  const std::vector<int> members = parallel_.mesh.group_of(parallel_.rank, parallel_.mesh.all_axes());
+  std::vector<schedule::CallOrder> orders(static_cast<std::size_t>(std::ranges::max(class_of)) + 1);
   std::size_t begin = 0;
-  for (const std::int64_t size : sizes) {
-    if (size > 0) orders.push_back(schedule::call_order_of(all.substr(begin, static_cast<std::size_t>(size))));
-    begin += static_cast<std::size_t>(size);
+  for (std::size_t member = 0; member < sizes.size(); ++member) {
+    const auto size = static_cast<std::size_t>(sizes[member]);
+    const int its_class = class_of[static_cast<std::size_t>(members[member])];
+    if (size > 0) orders[static_cast<std::size_t>(its_class)] = schedule::call_order_of(all.substr(begin, size));
+    begin += size;
   }
   return orders;
 }

@@ -218,6 +218,11 @@ void Runtime::passed() {
 // From here to the end of the step everything is on demand. Nothing that the schedule had under way is lost: what is
 // consumed stays readable in its arena, what is produced is reduced with the microbatch.
 void Runtime::depart() {
+  TESSERA_CHECK(
+      !in_step_ || !is_training() || !parallel_.has_classes(),
+      "a training step leaves its schedule before event {}: ranks of other classes, which follow theirs, would "
+      "add other gradients",
+      trace().size());
   if (in_step_) {
     statistics_.departed = true;
     ++totals_.departed_steps;

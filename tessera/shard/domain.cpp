@@ -24,7 +24,20 @@ int place_in(const std::vector<int>& group, int rank) {
   return static_cast<int>(std::ranges::find(group, rank) - group.begin());
 }
 
-// By replica: how many ranks store a compute part. Empty where all are alike.
+// What is in one order on all ranks, and counted once, is told apart by axes alone.
+void check_axes(const Mesh& mesh, const Domain& domain) {
+  const Axes named = together(together(together(domain.compute, domain.storage), domain.copies), domain.replicas);
+  TESSERA_CHECK(!domain.compute.empty() && !domain.storage.empty() && !domain.replicas.empty(),
+                "a domain names {} compute, {} storage and {} replica axes, expected one of each at least",
+                domain.compute.size(), domain.storage.size(), domain.replicas.size());
+  const auto is_named = [&](const mesh::Grid& grid) { return std::ranges::equal(grid, named, {}, &mesh::Axis::name); };
+  TESSERA_CHECK(std::ranges::any_of(mesh.grids(), is_named),
+                "a domain names the axes {} (compute, storage, copies, replicas), expected all axes of one grid in its "
+                "order",
+                fmt::join(named, ", "));
+}
+
+// By replica: how many ranks store a compute part. Empty where no place is dead.
 std::vector<int> parts_by_replica(const Mesh& mesh, const Domain& domain) {
   if (!mesh.has_dead_places()) return {};
   std::vector<int> parts(static_cast<std::size_t>(mesh.size(domain.replicas)), 0);
@@ -48,6 +61,7 @@ int Cuts::most_parts() const {
 }
 
 Cuts cuts_of(const Mesh& mesh, const Domain& domain, int rank) {
+  check_axes(mesh, domain);
   const int compute = mesh.size(domain.compute);
   for (const std::vector<int>& group : mesh.groups(domain.compute))
     TESSERA_CHECK(static_cast<int>(group.size()) == compute,
@@ -57,8 +71,6 @@ Cuts cuts_of(const Mesh& mesh, const Domain& domain, int rank) {
             .replicas = mesh.size(domain.replicas),
             .copies = mesh.size(domain.copies),
             .parts_by_replica = parts_by_replica(mesh, domain)};
-  if (std::ranges::all_of(cuts.parts_by_replica, [&](int parts) { return parts == cuts.parts; }))
-    cuts.parts_by_replica.clear();
   const auto reducing = mesh.group_of(rank, together(domain.storage, domain.copies)).size();
   TESSERA_CHECK(static_cast<int>(reducing) == cuts.reducing(),
                 "mesh: {} ranks add gradients of a part, expected {} parts in {} copies", reducing, cuts.parts,

@@ -37,6 +37,9 @@ Parallel make_parallel(comm::World& world, mesh::Mesh mesh, std::vector<Domain> 
   for (const Domain& domain : parallel.domains)
     parallel.all_placed.push_back({.cuts = cuts_of(parallel.mesh, domain, parallel.rank),
                                    .place = place_of(parallel.mesh, domain, parallel.rank)});
+  TESSERA_CHECK(parallel.all_placed.front().cuts.copies == 1,
+                "the first domain, whose ranks read different samples, stores {} copies in a replica, expected 1",
+                parallel.all_placed.front().cuts.copies);
   parallel.roles = std::make_unique<comm::RoleGroups>(world, parallel.mesh);
   parallel.clock = world.clock();
   parallel.board = world.make_board();

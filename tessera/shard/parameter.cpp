@@ -154,8 +154,7 @@ ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types,
   TESSERA_CHECK(place.compute >= 0 && place.compute < compute.size(),
                 "parameter '{}': compute rank {} of a layout over {}", spec.name, place.compute, compute.size());
   TESSERA_CHECK(!cuts.splits_state() || cuts.parts_by_replica.empty(),
-                "parameter '{}': the optimizer's state cannot be split (ZeRO-1) over replicas that cut weights into "
-                "different numbers of parts",
+                "parameter '{}': the optimizer's state cannot be split (ZeRO-1) over replicas with dead ranks",
                 spec.name);
   check_encoding(spec, types);
   ShardedParameter parameter;

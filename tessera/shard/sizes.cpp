@@ -52,9 +52,9 @@ void add_reduce_buffers(const ParameterSpec& spec, const ParameterLayouts& layou
     const std::int64_t rounded = staged != types.wire ? base::align_up(types.wire_bytes(home)) : 0;
     size.staging = std::max(size.staging, produced + (sums ? base::align_up(types.accumulator_bytes(home)) : rounded));
     const layout::Layout stored = layouts.stored(rank, cuts.parts);
-    for (int part = 0; part < cuts.parts; ++part) {
-      const ReductionTree::Bytes bytes =
-          tree_of(stored, cuts, {.compute = rank, .part = part}).bytes(types.wire, types.accumulator);
+    for (int reducing = 0; reducing < cuts.reducing(); ++reducing) {
+      const Place place{.compute = rank, .part = reducing % cuts.parts, .copy = reducing / cuts.parts};
+      const ReductionTree::Bytes bytes = tree_of(stored, cuts, place).bytes(types.wire, types.accumulator);
       const std::int64_t scratch =
           base::align_up(bytes.within) + base::align_up(bytes.sums) + base::align_up(bytes.between);
       size.scratch = std::max(size.scratch, (sums ? rounded : 0) + scratch);

@@ -1,6 +1,8 @@
 // Meshes that are not tp x gtp x dp: whole runs have the bits of those that are.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/train/training.h"
 
 namespace tessera::train {
@@ -29,6 +31,15 @@ RankLayout with_dead(int compute, int parts, int replicas, std::vector<int> dead
   return {.mesh = mesh::Mesh({grid}, mesh::live_places(grid, std::move(dead))), .domains = {dense()}, .domain_of = {}};
 }
 
+// 3 and 2 ranks whose numbers are not in the order of their places.
+RankLayout permuted(int replicas) {
+  RankLayout ranks = with_dead(1, 3, replicas, {4});
+  std::vector<int> places = mesh::live_places(ranks.mesh.grids().front(), {4});
+  std::ranges::rotate(places, places.begin() + 2);
+  ranks.mesh = mesh::Mesh(ranks.mesh.grids(), places);
+  return ranks;
+}
+
 class UnequalReplicas : public ::testing::TestWithParam<quant::DType> {};
 
 // Ranks of a replica with more of them have fewer microbatches, and a schedule of their own.
@@ -37,9 +48,10 @@ TEST_P(UnequalReplicas, HaveTheBitsOfReplicasOfOneRank) {
     RunOptions options{.model = odd_model(), .dp = replicas, .dtype = GetParam(), .blocks = 6 * replicas, .steps = 4};
     options.evaluated = {1, 3};  // classes have schedules of their own for these too
     const RunResult expected = run(options);
-    std::vector<std::pair<std::string, RankLayout>> cases{{"3 and 2 ranks", with_dead(1, 3, replicas, {4})},
-                                                          {"1 and 3 ranks", with_dead(1, 3, replicas, {0, 2})},
-                                                          {"2 and 3 ranks", with_dead(1, 3, replicas, {1})}};
+    std::vector<std::pair<std::string, RankLayout>> cases{
+        {"3 and 2 ranks", with_dead(1, 3, replicas, {4})},     {"1 and 3 ranks", with_dead(1, 3, replicas, {0, 2})},
+        {"2 and 3 ranks", with_dead(1, 3, replicas, {1})},     {"2 and 2 ranks", with_dead(1, 3, replicas, {2, 5})},
+        {"2 and 2 others", with_dead(1, 3, replicas, {0, 5})}, {"permuted places", permuted(replicas)}};
     for (auto& [what, ranks] : cases)
       for (const shard::Lookup lookup : {shard::Lookup::gather, shard::Lookup::rows}) {
         options.ranks = ranks;
@@ -76,6 +88,17 @@ TEST(UnequalReplicasRefuse, DeadPlacesThatShareAMatrixOut) {
   RunOptions options{.model = odd_model()};
   options.ranks = with_dead(2, 2, 1, {3});
   EXPECT_THROW(run(options), Error);
+}
+
+TEST(DomainRefuse, AxesThatAreNotThoseOfAGridInItsOrder) {
+  for (const shard::Domain& domain :
+       {shard::Domain{{"a"}, {"c"}, {}, {"b"}}, shard::Domain{{"a"}, {"b"}, {}, {}},
+        shard::Domain{{"a"}, {"b"}, {}, {"b"}}, shard::Domain{{"a"}, {"b"}, {"c"}, {"d"}}}) {
+    RunOptions options{.model = odd_model()};
+    options.ranks = with_dead(1, 2, 2, {});
+    options.ranks->domains = {domain};
+    EXPECT_THROW(run(options), Error);
+  }
 }
 
 struct Second {
