@@ -30,7 +30,7 @@ void append(std::vector<layout::Range>& to, const std::vector<layout::Range>& un
   for (const layout::Range& range : units) to.push_back({first + range.begin * unit, first + range.end * unit});
 }
 
-// Of each rank.
+// Returns the rows that each rank holds.
 UnitRanges scaled(const UnitRanges& units, std::int64_t unit) {
   UnitRanges ranges(units.size());
   for (std::size_t rank = 0; rank < units.size(); ++rank) append(ranges[rank], units[rank], unit);

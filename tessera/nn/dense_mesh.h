@@ -9,7 +9,7 @@ namespace tessera::nn {
 mesh::Mesh dense_mesh(int tp, int gtp, int dp);
 shard::Domain dense_domain();
 
-// Of a whole world. Errors (InputError): tp * gtp * dp is not its size. Else as shard::make_parallel.
+// shard::make_parallel with them. Errors (InputError): tp * gtp * dp is not the world's size.
 shard::Parallel dense_parallel(comm::World& world, int tp, int gtp, int dp, bool with_casts = false);
 
 }  // namespace tessera::nn

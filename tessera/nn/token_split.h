@@ -11,9 +11,9 @@ namespace tessera::nn {
 struct TokenSplit {
   std::vector<std::int64_t> weights = {};  // by tp rank, 0 for one without tokens; empty: all alike
 
-  // Of `tokens` tokens, those of a rank: [tokens * a / w, tokens * b / w), where w is the sum of all weights, a that of
-  // the weights before the rank's and b = a + its own. Equal weights give layout::even_part. Errors: weights for
-  // another number of ranks; a negative weight; a sum of 0 or above 2^31.
+  // Returns which of `tokens` tokens a rank has: [tokens * a / w, tokens * b / w), where w is the sum of all weights, a
+  // that of the weights before the rank's and b = a + its own. Equal weights give layout::even_part. Errors: weights
+  // for another number of ranks; a negative weight; a sum of 0 or above 2^31.
   layout::Range part(std::int64_t tokens, int rank, int size) const;
 };
 

@@ -18,7 +18,7 @@ struct Hop {
 using Way = std::vector<Hop>;  // empty: nothing moves
 
 std::int64_t total_bytes(const Way& way);
-// Of one hop; 0 where the way has none.
+// The bytes of one hop; 0 where the way has none.
 std::int64_t bytes_over(const Way& way, Activity activity);
 bool has_hop(const Way& way, Activity activity);
 // Each hop gets the greater bytes of both. `way` may be empty; else both have the same hops.

@@ -34,7 +34,8 @@ struct Parallel {
   std::unique_ptr<meet::Board> board;         // what each rank last did, for whoever waits too long
   std::shared_ptr<base::VirtualClock> clock;  // null where time is real
 
-  // Of this rank in a domain. Without what the run's options say of cuts: zero, node.
+  // How a domain cuts parameters, and where this rank is in it. What the run's options say of cuts is not set: zero,
+  // node.
   const Cuts& cuts(int domain = 0) const { return placed(domain).cuts; }
   const Place& place(int domain = 0) const { return placed(domain).place; }
 

@@ -4,9 +4,8 @@
 //   compute  over the compute ranks: the part each needs while an operation runs; parts may overlap
 //   home     over the same: every element on one of them only (whole on each for replicated parameters)
 //   storage  over the ranks that store one compute rank's part: its home part cut by rows; what lasts between uses
-//   state    over the replicas of one such rank: what it stores cut by rows (ZeRO-1): what a rank updates, and keeps
-//   the
-//            optimizer's state of; or storage itself: every replica does the whole work
+//   state    over the replicas of one such rank: what it stores cut by rows (ZeRO-1): what a rank updates, and whose
+//            optimizer state it keeps; or storage itself: every replica does the whole work
 // These layouts count the elements of the weight. Each plane (plane.h) has four layouts of its own, which count tiles.
 #pragma once
 #include <cstdint>
@@ -92,7 +91,7 @@ std::vector<PlaneSpec> planes_of(const ParameterSpec& spec, const ParameterTypes
 inline bool sums_compute(const ParameterSpec& spec, bool overlaps) {
   return spec.trainable && (overlaps || (spec.partial_gradient && spec.compute.size() > 1));
 }
-// Of a gradient as it is produced. sums_compute: as above.
+// Returns the type of a gradient as it is produced. sums_compute: what the function above returns.
 inline quant::DType staging_type(const ParameterSpec& spec, const ParameterTypes& types, bool sums_compute) {
   return spec.produced_once && !sums_compute ? types.wire : types.accumulator;
 }

@@ -26,7 +26,7 @@ class Recording {
   MakeMark make_;
 };
 
-// Of one hop of a way.
+// Makes the mark of one hop of a way.
 inline base::LaneMark mark_of(const Recording& recording, const schedule::Way& way, schedule::Activity activity) {
   return recording.mark(activity, bytes_over(way, activity));
 }

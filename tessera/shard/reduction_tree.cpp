@@ -11,8 +11,13 @@ ReductionTree::ReductionTree(std::vector<std::int64_t> owned, int node, int rank
     : owned_(std::move(owned)), node_(node), rank_(rank) {
   TESSERA_CHECK(node >= 1, "a node of {} ranks", node);
   TESSERA_CHECK(rank >= 0 && rank < size(), "rank {} of {} that add a gradient", rank, size());
+}
+
+std::vector<int> ReductionTree::relayed() const {
+  std::vector<int> owners;
   for (int owner = 0; owner < size(); ++owner)
-    if (relay(owner, node_of(rank)) == rank) relayed_.push_back(owner);
+    if (relay(owner, node_of(rank_)) == rank_) owners.push_back(owner);
+  return owners;
 }
 
 int ReductionTree::members_of(int node) const {
@@ -21,17 +26,23 @@ int ReductionTree::members_of(int node) const {
 
 std::int64_t ReductionTree::relayed_elements() const {
   std::int64_t elements = 0;
-  for (const int owner : relayed_) elements += owned(owner);
+  for (const int owner : relayed()) elements += owned(owner);
   return elements;
 }
 
 ReductionTree::Bytes ReductionTree::bytes(quant::DType wire, quant::DType accumulator) const {
   const int own_node = node_of(rank_), members = members_of(own_node);
   Bytes bytes;
-  bytes.within = bytes_of((members - 1) * relayed_elements(), wire);
-  if (members > 1) bytes.sums = bytes_of(relayed_elements(), accumulator);
-  for (int node = 0; node < nodes(); ++node)
-    if (node != own_node) bytes.between += bytes_of(owned(rank_), type_of(node, wire, accumulator));
+  if (members > 1) {
+    const std::int64_t relayed = relayed_elements();
+    bytes.within = bytes_of((members - 1) * relayed, wire);
+    bytes.sums = bytes_of(relayed, accumulator);
+  }
+  // All nodes but the last are alike.
+  const int last = nodes() - 1;
+  if (own_node != last) bytes.between += bytes_of(owned(rank_), type_of(last, wire, accumulator));
+  const std::int64_t others = own_node == last ? last : last - 1;
+  bytes.between += bytes_of(others * owned(rank_), type_of(0, wire, accumulator));
   return bytes;
 }
 

@@ -30,7 +30,7 @@ class ReductionTree {
 
   std::int64_t owned(int rank) const { return owned_[static_cast<std::size_t>(rank)]; }
   // Owners whose sums over this rank's node it makes, in rank order, and the elements of all of them.
-  const std::vector<int>& relayed() const { return relayed_; }
+  std::vector<int> relayed() const;
   std::int64_t relayed_elements() const;
   // A node of one rank passes its part on as it is, in the wire type.
   quant::DType type_of(int node, quant::DType wire, quant::DType accumulator) const {
@@ -47,10 +47,10 @@ class ReductionTree {
  private:
   std::vector<std::int64_t> owned_;
   int node_, rank_;
-  std::vector<int> relayed_;
 };
 
-// Of a gradient that these ranks store (parameter.h), in so many copies, as the one at `place` sees it.
+// Returns the tree of a gradient that these ranks store (parameter.h), in cuts.copies copies, as the rank at `place`
+// sees it.
 ReductionTree tree_of(const layout::Layout& storage, const Cuts& cuts, const Place& place);
 
 }  // namespace tessera::shard

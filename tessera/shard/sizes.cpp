@@ -91,8 +91,7 @@ bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, 
   const bool whole_rows = has_whole_rows(spec, layouts) && spec.planes.empty() && !spec.encoding && cuts.copies == 1;
   TESSERA_CHECK(whole_rows || spec.reads.lookup != Lookup::rows,
                 "parameter '{}': rows travel by index only where each is on one compute rank and stored once in a "
-                "replica, in one "
-                "plane of the model's type",
+                "replica, in one plane of the model's type",
                 spec.name);
   if (!whole_rows || spec.reads.lookup == Lookup::rows) return whole_rows;
   Cuts most = cuts;

@@ -76,9 +76,9 @@ Way WayBytes::reduce(const Place& place) const {
   return way;
 }
 
-// Of an all-reduce the parts of the others, and back; of replicas that update parts (ZeRO-1) the others' of its own; of
-// replicas that cut differently what it stores from each of them: a vector that all of them store comes from the first
-// rank of each.
+// With an all-reduce a rank receives the others' parts twice, to add them and added. Where replicas update parts
+// (ZeRO-1) it receives what the others have of its part. Where places are dead it receives all that it stores from
+// every other replica; a vector that all ranks store comes from the first rank of each.
 Way WayBytes::sum_replicas(const Place& place) const {
   const std::int64_t others = cuts_.replicas - 1;
   if (!spec_.trainable || others == 0) return {};

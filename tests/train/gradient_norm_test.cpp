@@ -207,7 +207,7 @@ TEST(GradientNorm, OfANaNIsNaNAndOfAnInfinityInfinite) {
         infinity);
 }
 
-class GradientNormOnCuda : public testing::Test {
+class GradientNormOnCuda : public ::testing::Test {
  protected:
   void SetUp() override {
     if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";

@@ -123,6 +123,17 @@ std::string trace_of(const RunOptions& options) {
   return text + ", " + std::to_string(options.ahead.value_or(0)) + " pending";
 }
 
+// With as many steps pending as a loop may leave.
+void expect_same_however_many_are_pending(RunOptions options, const RunResult& expected) {
+  for (int ahead = 0; ahead < Trainer::kMostPending; ++ahead) {
+    options.ahead = ahead;
+    SCOPED_TRACE(trace_of(options));
+    const RunResult result = run(options);
+    EXPECT_EQ(result.suppressed, attempts_of(options));
+    expect_same(result, expected);
+  }
+}
+
 // Whatever is pending behind it: nothing of a suppressed step lasts, nor of those that were given to the device before
 // the host knew.
 TEST_P(PendingSteps, SuppressedStepsAreRepeatedWithTheBitsOfARunWithout) {
@@ -136,13 +147,7 @@ TEST_P(PendingSteps, SuppressedStepsAreRepeatedWithTheBitsOfARunWithout) {
     for (const std::map<int, int>& suppressed :
          {std::map<int, int>{{0, 1}}, {{2, 1}}, {{3, 1}}, {{2, 1}, {3, 1}}, {{2, 2}}, {{0, 2}, {1, 1}, {5, 3}}}) {
       options.suppressed = suppressed;
-      for (int ahead = 0; ahead < Trainer::kMostPending; ++ahead) {
-        options.ahead = ahead;
-        SCOPED_TRACE(trace_of(options));
-        const RunResult result = run(options);
-        EXPECT_EQ(result.suppressed, attempts_of(options));
-        expect_same(result, expected);
-      }
+      expect_same_however_many_are_pending(options, expected);
     }
   }
 }
@@ -156,13 +161,7 @@ TEST_P(PendingSteps, SuppressedStepsEnterNoHistory) {
   EXPECT_FALSE(expected.scales.empty());
   for (const std::map<int, int>& suppressed : {std::map<int, int>{{0, 2}}, {{2, 1}, {3, 1}}, {{5, 1}}}) {
     options.suppressed = suppressed;
-    for (int ahead = 0; ahead < Trainer::kMostPending; ++ahead) {
-      options.ahead = ahead;
-      SCOPED_TRACE(trace_of(options));
-      const RunResult result = run(options);
-      EXPECT_EQ(result.suppressed, attempts_of(options));
-      expect_same(result, expected);
-    }
+    expect_same_however_many_are_pending(options, expected);
   }
 }
 

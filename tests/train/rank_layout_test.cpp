@@ -3,23 +3,17 @@
 
 #include <algorithm>
 
+#include "tests/train/compare_runs.h"
 #include "tests/train/training.h"
 
 namespace tessera::train {
 namespace {
 
+using testing::expect_same_bits;
 using testing::odd_model;
 using testing::run;
 using testing::RunOptions;
 using testing::RunResult;
-
-void expect_equal(const RunResult& expected, const RunResult& actual, const std::string& what) {
-  EXPECT_EQ(expected.losses, actual.losses) << what;
-  EXPECT_EQ(expected.norms, actual.norms) << what;
-  ASSERT_EQ(expected.tensors.size(), actual.tensors.size()) << what;
-  for (const auto& [name, values] : expected.tensors)
-    EXPECT_EQ(values, actual.tensors.at(name)) << what << ": " << name;
-}
 
 shard::Domain dense() {
   return {.compute = {"a"}, .storage = {"b"}, .copies = {}, .replicas = {"c"}};
@@ -56,7 +50,7 @@ TEST_P(UnequalReplicas, HaveTheBitsOfReplicasOfOneRank) {
       for (const shard::Lookup lookup : {shard::Lookup::gather, shard::Lookup::rows}) {
         options.ranks = ranks;
         options.embedding = lookup;
-        expect_equal(expected, run(options), what + " of " + std::to_string(replicas));
+        expect_same_bits(expected, run(options), what + " of " + std::to_string(replicas));
       }
   }
 }
@@ -66,7 +60,7 @@ TEST_P(UnequalReplicas, WithTensorParallelism) {
       .model = odd_model(), .tp = 2, .dp = 2, .dtype = GetParam(), .sequence_parallel = true, .blocks = 12, .steps = 3};
   const RunResult expected = run(options);
   options.ranks = with_dead(2, 3, 2, {8, 9});
-  expect_equal(expected, run(options), "3 and 2 ranks store a part");
+  expect_same_bits(expected, run(options), "3 and 2 ranks store a part");
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, UnequalReplicas, ::testing::Values(quant::DType::fp32, quant::DType::bf16),
@@ -131,7 +125,7 @@ TEST_P(SecondDomain, HasTheBitsOfTheFirst) {
                    .domain_of = [](const shard::ParameterSpec& spec) {
                      return spec.name.find("mlp.") != std::string::npos ? 1 : 0;
                    }};
-  expect_equal(expected, run(options), "two domains");
+  expect_same_bits(expected, run(options), "two domains");
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, SecondDomain,

@@ -9,6 +9,7 @@
 #include "tessera/checkpoint/reader.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/train/trainer_checkpoint.h"
+#include "tests/train/compare_runs.h"
 #include "tests/train/training.h"
 
 namespace tessera::train {
@@ -35,29 +36,6 @@ nn::TokenSplit uneven_tokens(int tp) {
   return tp == 2 ? nn::TokenSplit{{1, 3}} : nn::TokenSplit{{2, 0, 1}};
 }
 
-double greatest(const std::vector<double>& values) {
-  double found = 0;
-  for (double value : values) found = std::max(found, std::abs(value));
-  return found;
-}
-
-double greatest_difference(const std::vector<double>& a, const std::vector<double>& b) {
-  double found = a.size() == b.size() ? 0 : std::numeric_limits<double>::infinity();
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) found = std::max(found, std::abs(a[i] - b[i]));
-  return found;
-}
-
-// The bounds of docs/numerics.md for fp64.
-void expect_within_bounds(const RunResult& expected, const RunResult& actual, const std::string& what) {
-  ASSERT_EQ(actual.losses.size(), expected.losses.size()) << what;
-  for (std::size_t i = 0; i < expected.losses.size(); ++i) {
-    EXPECT_NEAR(actual.losses[i], expected.losses[i], 1e-9 * expected.losses[i]) << what << " step " << i;
-    EXPECT_NEAR(actual.norms[i], expected.norms[i], 1e-9 * expected.norms[i]) << what << " step " << i;
-  }
-  for (const auto& [name, values] : expected.tensors)
-    EXPECT_LE(greatest_difference(values, actual.tensors.at(name)), 1e-9 * greatest(values)) << what << " " << name;
-}
-
 class ShuffledParts : public ::testing::TestWithParam<int> {};
 
 TEST_P(ShuffledParts, GiveTheNumbersOfEvenOnesInFp64) {
@@ -72,9 +50,9 @@ TEST_P(ShuffledParts, GiveTheNumbersOfEvenOnesInFp64) {
         options.sequence_parallel = sequence_parallel;
         options.split = sequence_parallel ? uneven_tokens(options.tp) : nn::TokenSplit{};
         options.gtp = gtp;
-        expect_within_bounds(expected, run(options),
-                             std::string(tied ? "tied" : "untied") + (sequence_parallel ? " sequence" : "") + " gtp " +
-                                 std::to_string(gtp));
+        testing::expect_within_fp64_bounds(expected, run(options),
+                                           std::string(tied ? "tied" : "untied") +
+                                               (sequence_parallel ? " sequence" : "") + " gtp " + std::to_string(gtp));
       }
   }
 }

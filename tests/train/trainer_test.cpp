@@ -7,36 +7,19 @@
 #include <cmath>
 #include <thread>
 
+#include "tests/train/compare_runs.h"
 #include "tests/train/training.h"
 
 namespace tessera::train {
 namespace {
 
+using testing::expect_same_bits;
+using testing::largest;
+using testing::largest_difference;
 using testing::odd_model;
 using testing::run;
 using testing::RunOptions;
 using testing::RunResult;
-
-// Everything that is equal bit for bit is equal as values of fp64; NaN would not be, and must not occur.
-void expect_same_bits(const RunResult& expected, const RunResult& actual, const std::string& what) {
-  EXPECT_EQ(expected.losses, actual.losses) << what;
-  EXPECT_EQ(expected.norms, actual.norms) << what;
-  ASSERT_EQ(expected.tensors.size(), actual.tensors.size());
-  for (const auto& [name, values] : expected.tensors)
-    EXPECT_EQ(values, actual.tensors.at(name)) << what << ": " << name;
-}
-
-double largest(const std::vector<double>& values) {
-  double found = 0;
-  for (double value : values) found = std::max(found, std::abs(value));
-  return found;
-}
-
-double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
-  double found = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) found = std::max(found, std::abs(a[i] - b[i]));
-  return found;
-}
 
 struct Class {
   const char* name;
@@ -135,14 +118,9 @@ TEST(Trainer, TpDegreesAgreeInFp64) {
         options.tp = tp;
         options.gtp = tp == 3 ? 2 : 1;
         options.sequence_parallel = sequence_parallel;
-        const RunResult actual = run(options);
-        for (std::size_t i = 0; i < expected.losses.size(); ++i) {
-          EXPECT_NEAR(actual.losses[i], expected.losses[i], 1e-9 * expected.losses[i]) << "tp " << tp << " step " << i;
-          EXPECT_NEAR(actual.norms[i], expected.norms[i], 1e-9 * expected.norms[i]) << "tp " << tp << " step " << i;
-        }
-        for (const auto& [name, values] : expected.tensors)
-          EXPECT_LE(largest_difference(values, actual.tensors.at(name)), 1e-9 * largest(values))
-              << "tp " << tp << " sp " << sequence_parallel << " " << name;
+        testing::expect_within_fp64_bounds(expected, run(options),
+                                           std::string(tied ? "tied" : "untied") + " tp " + std::to_string(tp) +
+                                               (sequence_parallel ? " sequence" : ""));
       }
   }
 }

@@ -1,0 +1,42 @@
+#include "tests/train/compare_runs.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace tessera::train::testing {
+
+void expect_same_bits(const RunResult& expected, const RunResult& actual, const std::string& what) {
+  EXPECT_EQ(expected.losses, actual.losses) << what;
+  EXPECT_EQ(expected.norms, actual.norms) << what;
+  ASSERT_EQ(expected.tensors.size(), actual.tensors.size()) << what;
+  for (const auto& [name, values] : expected.tensors)
+    EXPECT_EQ(values, actual.tensors.at(name)) << what << ": " << name;
+}
+
+void expect_within_fp64_bounds(const RunResult& expected, const RunResult& actual, const std::string& what) {
+  ASSERT_EQ(actual.losses.size(), expected.losses.size()) << what;
+  for (std::size_t i = 0; i < expected.losses.size(); ++i) {
+    EXPECT_NEAR(actual.losses[i], expected.losses[i], 1e-9 * expected.losses[i]) << what << " step " << i;
+    EXPECT_NEAR(actual.norms[i], expected.norms[i], 1e-9 * expected.norms[i]) << what << " step " << i;
+  }
+  for (const auto& [name, values] : expected.tensors)
+    EXPECT_LE(largest_difference(values, actual.tensors.at(name)), 1e-9 * largest(values)) << what << " " << name;
+}
+
+double largest(const std::vector<double>& values) {
+  double found = 0;
+  for (double value : values) found = std::max(found, std::abs(value));
+  return found;
+}
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
+  double found = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) found = std::max(found, std::abs(a[i] - b[i]));
+  return found;
+}
+
+}  // namespace tessera::train::testing
