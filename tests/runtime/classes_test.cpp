@@ -60,6 +60,26 @@ void run_classes(int reversed) {
   });
 }
 
+// Ranks may be numbered in another order than their places lie in.
+TEST(Classes, EveryRankKnowsWhatEachClassCalls) {
+  const mesh::Grid grid{{"a", 1}, {"b", 3}, {"c", 2}};
+  const shard::Domain domain{.compute = {"a"}, .storage = {"b"}, .copies = {}, .replicas = {"c"}};
+  for (const std::vector<int>& places : {std::vector<int>{0, 1, 2, 3, 5}, {3, 5, 0, 1, 2}, {1, 5, 0, 3, 2}})
+    comm::run_local(5, {}, [&](comm::World& world) {
+      shard::Parallel parallel = shard::make_parallel(world, mesh::Mesh({grid}, places), {domain});
+      Agreement agreement(parallel);
+      const auto order_of = [&](int rank) {
+        return schedule::CallOrder{
+            .roles = {"gather"},
+            .calls = {{0, "of a replica of " + std::to_string(parallel.mesh.group_of(rank, {"b"}).size()), 1}}};
+      };
+      const std::vector<schedule::CallOrder> orders = agreement.orders_of_classes(order_of(world.rank()), {});
+      ASSERT_EQ(orders.size(), 2u);
+      for (int rank = 0; rank < 5; ++rank)
+        EXPECT_EQ(orders[static_cast<std::size_t>(parallel.class_of[static_cast<std::size_t>(rank)])], order_of(rank));
+    });
+}
+
 TEST(Classes, AddTheirGradientsByTheirOwnSchedules) {
   run_classes(-1);
 }

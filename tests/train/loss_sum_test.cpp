@@ -1,0 +1,46 @@
+// The order in which losses are added shows where their sizes differ by more than fp64 holds.
+#include "tessera/train/loss_sum.h"
+
+#include <ATen/ops/scalar_tensor.h>
+#include <gtest/gtest.h>
+
+#include "tessera/comm/local/world.h"
+
+namespace tessera::train {
+namespace {
+
+// No two orders of these give one sum.
+double loss_of(int replica, int block) {
+  const double sizes[] = {1, 1e17, -1e17, 3, 1e16, -1e16};
+  return sizes[block % 6] * (replica + 1) + block;
+}
+
+// places: of the ranks of a grid of three ranks in each of two replicas.
+void expect_block_order(const std::vector<int>& places) {
+  constexpr int kBlocks = 6;
+  double expected = 0;
+  for (int replica = 0; replica < 2; ++replica)
+    for (int block = 0; block < kBlocks; ++block) expected += loss_of(replica, block);
+  const mesh::Grid grid{{"a", 1}, {"b", 3}, {"c", 2}};
+  const shard::Domain domain{.compute = {"a"}, .storage = {"b"}, .copies = {}, .replicas = {"c"}};
+  comm::run_local(static_cast<int>(places.size()), {}, [&](comm::World& world) {
+    LossSum sum;
+    shard::Parallel parallel = shard::make_parallel(world, mesh::Mesh({grid}, places), {domain});
+    const shard::Place& place = parallel.place();
+    std::vector<at::Tensor> losses;
+    for (int block = place.part; block < kBlocks; block += parallel.cuts().parts)
+      losses.push_back(at::scalar_tensor(loss_of(place.replica, block), at::kDouble));
+    sum.start(losses, parallel).synchronize();
+    EXPECT_EQ(sum.result(), expected) << "rank " << world.rank();
+  });
+}
+
+TEST(LossSum, AddsBlocksInOrderReplicaByReplica) {
+  expect_block_order({0, 1, 2, 3, 4, 5});
+  expect_block_order({0, 1, 2, 3, 5});  // three ranks and two
+  expect_block_order({2, 3, 4, 5});     // one and three
+  expect_block_order({5, 0, 3, 1, 2});
+}
+
+}  // namespace
+}  // namespace tessera::train
