@@ -10,8 +10,8 @@
 //
 // The first step of a kind runs on demand and is recorded; then it is planned, the plan is checked, and later steps
 // follow it (docs/schedule.md). A step that leaves its schedule in the same way on every rank goes on on demand and is
-// counted; after some such steps in a row a new schedule is made, where all ranks are of one class. A rank that leaves
-// it alone ends the run.
+// counted; after some such steps in a row a new schedule is made. A rank that leaves it alone ends the run, and so does
+// a training step of one class of ranks (shard/domain.h) where there are several.
 //
 // One object a model and rank; not thread-safe; nothing is global.
 #pragma once

@@ -11,7 +11,7 @@
 
 namespace tessera::shard {
 
-// By name of axes of one grid, those of `compute` fastest, then storage, copies and replicas.
+// Names all axes of one grid of the mesh, in the order of the grid. Only `copies` may be empty.
 struct Domain {
   mesh::Axes compute;   // ranks that share a matrix out while an operation runs
   mesh::Axes storage;   // ranks that store one such part between them
@@ -37,7 +37,7 @@ struct Cuts {
   bool zero = false;  // each replica updates a part of the weights (ZeRO-1)
   int node = 1;       // consecutive ranks of a reduction that add their gradients first (reduction_tree.h)
   int copies = 1;     // of each part in a replica
-  // By replica, where they differ: ranks that store a compute part. Empty: `parts` everywhere.
+  // Where places are dead, by replica: ranks that store a compute part. Empty: `parts` everywhere.
   std::vector<int> parts_by_replica;
 
   int parts_of(int replica) const {
@@ -57,11 +57,11 @@ struct Place {
   base::Device device = {};
 };
 
-// Pure. Errors: axes that no grid of the mesh has together; dead places that leave compute ranks without a peer, or
-// ranks of one replica that store unequal numbers of parts.
+// Pure. Errors: a domain that does not name all axes of a grid in its order; dead places that leave compute ranks
+// without a peer, or compute parts of one replica that unequal numbers of ranks store; a replica without a rank.
 Cuts cuts_of(const mesh::Mesh& mesh, const Domain& domain, int rank);
 Place place_of(const mesh::Mesh& mesh, const Domain& domain, int rank);
-// The ranks that `via` is among. Replicas that cut their parts alike meet part by part, others all together.
+// The ranks that `via` is among. Replicas meet part by part; where places are dead, all that store a compute part meet.
 mesh::Role role_of(const mesh::Mesh& mesh, const Domain& domain, Via via);
 
 // By rank: its class, from 0 in the order of their first ranks. Ranks of a class cut every domain alike: they do the

@@ -142,7 +142,7 @@ ParameterLayouts plane_layouts(const ParameterSpec& spec, const PlaneSpec& plane
 
 // Builds layouts and buffers (zero) for the rank at `place`. Errors: a compute layout whose size is not the number of
 // compute ranks, whose local parts are no dense matrices, or that leaves an element out; a state split over replicas
-// that cut their parts differently.
+// where places of the mesh are dead.
 ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types, const Cuts& cuts, const Place& place);
 
 // The rows of a rank's state that it stands for where every element of the run counts once: in a sum over all ranks, in

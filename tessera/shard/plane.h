@@ -42,7 +42,7 @@ struct ParameterLayouts {
 struct RankParts {
   ParameterLayouts layouts;
   layout::Layout storage;  // over the ranks that store this rank's compute part
-  // The same of each replica, where they cut it differently; else empty.
+  // The same of each replica, where places of the mesh are dead; else empty.
   std::vector<layout::Layout> storage_by_replica;
   layout::LocalLayout local_compute, local_home, local_storage, local_state;
   std::vector<layout::LocalLayout>

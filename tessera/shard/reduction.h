@@ -87,10 +87,10 @@ class Reducer {
 };
 
 // Enqueues the reduction of several gradients as one exchange, after what compute has been given (it writes every
-// staging). All of one
-// domain. Collective over its groups Via::reduce_compute and Via::reduce. main_grad holds the sum when the fence is
-// done; `poisoned` is overwritten with NaN just before. is_last: nothing is added to these parts of main_grad any more
-// in this step, so row_squares can be written. One thread: marks main_grad, and row_squares, as written.
+// staging). All are of one domain. Collective over its groups Via::reduce_compute and Via::reduce. main_grad holds the
+// sum when the fence is done; `poisoned` is overwritten with NaN just before. is_last: nothing is added to these parts
+// of main_grad any more in this step, so row_squares can be written. One thread: marks main_grad, and row_squares, as
+// written.
 base::Fence reduce(std::span<Reducing> members, Parallel& parallel, bool is_last, const Recording& recording = {},
                    std::span<std::byte> poisoned = {});
 
