@@ -28,7 +28,7 @@ Llama::Llama(const LlamaConfig& config, nn::Context& context, std::int64_t max_p
                 size);
   std::vector<shard::ParameterSpec> specs = llama_parameters(config, parts_, context.sequence_parallel && size > 1);
   set_embedding_reads(specs, config, embedding);
-  for (shard::ParameterSpec& spec : specs) context.runtime.add(std::move(spec));
+  for (shard::ParameterSpec& spec : specs) context.program.add(std::move(spec));
   const LlamaIds ids = llama_ids(config);
 
   embedding_ = {weight(ids.embedding, Cut::rows), ids_of(ids.embedding)};
@@ -40,12 +40,12 @@ Llama::Llama(const LlamaConfig& config, nn::Context& context, std::int64_t max_p
   norm_ = norm(ids.norm);
   output_ = {weight(ids.output, Cut::rows), ids_of(ids.output)};
 
-  const at::ScalarType type = ops::to_scalar_type(context.runtime.types().model);
+  const at::ScalarType type = ops::to_scalar_type(context.program.types().model);
   rope_ = ops::make_rope_table(max_positions, config.head_dim, config.rope_theta, rope_scaling(config), type);
-  const at::Device device = ops::to_device(context.runtime.parallel().device);
+  const at::Device device = ops::to_device(context.program.device());
   rope_ = {rope_.cosine.to(device), rope_.sine.to(device)};
   anchor_ = at::zeros({}).requires_grad_();
-  context.runtime.add_backward_copies();
+  context.program.add_backward_copies();
 }
 
 nn::Block Llama::make_block(const LlamaBlockIds& ids) {
@@ -63,19 +63,19 @@ nn::Block Llama::make_block(const LlamaBlockIds& ids) {
 
 ops::IdRanges Llama::ids_of(schedule::ParameterId id) const {
   ops::IdRanges ids;
-  for (const layout::Piece& piece : context_.runtime.parameter(id).local_compute.pieces)
+  for (const layout::Piece& piece : context_.program.local_compute(id).pieces)
     ids.add(piece.box.row, piece.box.rows);
   return ids;
 }
 
 // The weight's local extent along the cut follows from what the rank holds; the other one is the logical tensor's.
 nn::Weight Llama::weight(schedule::ParameterId id, Cut cut) const {
-  const shard::ShardedParameter& parameter = context_.runtime.parameter(id);
-  const std::int64_t local = parameter.local_compute.size;
-  const layout::Shape shape = parameter.spec.compute.shape;
-  nn::Weight weight{.id = id, .product = parameter.spec.product};
-  weight.rows = cut == Cut::cols ? shape.rows : local / shape.cols;
-  weight.cols = cut == Cut::cols ? local / shape.rows : shape.cols;
+  const shard::ParameterSpec& spec = context_.program.spec(id);
+  const std::int64_t size = context_.program.local_compute(id).size;
+  const layout::Shape shape = spec.compute.shape;
+  nn::Weight weight{.id = id, .product = spec.product};
+  weight.rows = cut == Cut::cols ? shape.rows : size / shape.cols;
+  weight.cols = cut == Cut::cols ? size / shape.rows : shape.cols;
   add_scales(context_, weight);
   return weight;
 }

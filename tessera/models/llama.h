@@ -23,7 +23,7 @@ struct Batch {
   nn::TokenLayout layout;
 };
 
-// Registers its parameters with the context's runtime in the constructor; their values are the caller's business. Names
+// Registers its parameters with the context's program in the constructor; their values are the caller's business. Names
 // are those of docs/checkpoint.md. Used by one thread; neither copied nor moved, since graphs point into it.
 class Llama {
  public:

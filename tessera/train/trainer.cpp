@@ -42,7 +42,7 @@ Trainer::Trainer(comm::World& world, const TrainerOptions& options)
       parallel_(parallel_of(world, options)),
       runtime_(parallel_, options.types, runtime_options(options)),
       scales_(options.products, parallel_.device),
-      context_{.runtime = runtime_,
+      context_{.program = runtime_,
                .sequence_parallel = options.sequence_parallel && parallel_.program->size() > 1,
                .recompute = options.recompute,
                .products = options.products,

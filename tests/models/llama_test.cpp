@@ -74,7 +74,7 @@ TEST_P(Gradient, IsTheDerivativeOfTheLoss) {
     shard::Parallel parallel = nn::dense_parallel(world, 1, 1, 1);
     constexpr quant::DType type = quant::DType::fp64;
     runtime::Runtime runtime(parallel, {.model = type, .accumulator = type, .wire = type});
-    nn::Context context{.runtime = runtime, .recompute = recompute};
+    nn::Context context{.program = runtime, .recompute = recompute};
     LlamaConfig config = small_model();
     config.tie_word_embeddings = tied;
     Llama model(config, context, 6);

@@ -52,7 +52,7 @@ schedule::Trace recorded(comm::World& world, const models::LlamaConfig& config, 
   runtime::Runtime runtime(
       parallel, {.model = options.dtype, .accumulator = quant::accumulator_of(options.dtype), .wire = options.dtype},
       {.products = products});
-  nn::Context context{.runtime = runtime,
+  nn::Context context{.program = runtime,
                       .sequence_parallel = options.sequence_parallel,
                       .recompute = options.recompute,
                       .split = options.split};
