@@ -8,35 +8,24 @@
 
 #include "tessera/models/llama_config.h"
 #include "tessera/models/llama_parameters.h"
+#include "tessera/models/model.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/embedding.h"
 #include "tessera/nn/output_loss.h"
 
 namespace tessera::models {
 
-// One microbatch: [batch * seq_len] int64 tensors, sequences one after another.
-struct Batch {
-  at::Tensor tokens, targets;  // targets: -1 masked
-  // The tokens in memory that a GPU reads, its own or the host's, before compute comes to the microbatch: written
-  // already, and unchanged until the step is over. Undefined: as `tokens`.
-  at::Tensor early_tokens;
-  nn::TokenLayout layout;
-};
-
 // Registers its parameters with the context's program in the constructor; their values are the caller's business. Names
 // are those of docs/checkpoint.md. Used by one thread; neither copied nor moved, since graphs point into it.
-class Llama {
+class Llama final : public Model {
  public:
   // max_positions: the longest sequence it will see. embedding: the tokens that a microbatch has at most, and how the
   // table reaches them. parts: what each rank of this rank's tp group holds; without, all is even. Errors: parts of
   // another number of ranks; those of check_parts.
   Llama(const LlamaConfig& config, nn::Context& context, std::int64_t max_positions,
         const shard::RowReads& embedding = {}, const std::optional<LlamaParts>& parts = std::nullopt);
-  Llama(const Llama&) = delete;
-  Llama& operator=(const Llama&) = delete;
-
   // scale: see output_loss. With gradients enabled, objective.backward() produces every weight's gradient.
-  nn::Loss forward(const Batch& batch, double scale);
+  nn::Loss forward(const Batch& batch, double scale) override;
 
  private:
   enum class Cut { rows, cols };

@@ -12,7 +12,7 @@
 namespace tessera::run {
 
 // The policy of every block of a resolved run. With automatic: the cheapest policies with which the activations of a
-// microbatch fit the budget on every tp rank, bytes being those of nn::llama_trace. Blocks go from none to selective,
+// microbatch fit the budget on every tp rank, bytes being those of dry steps. Blocks go from none to selective,
 // and where that is not enough from selective to full, from the first one on: selective computation costs less time a
 // byte than full. Pure; the same on every rank. Errors (InputError): the budget is no byte size, or below what full
 // recomputation of every block keeps (the message says both).

@@ -53,6 +53,12 @@ ParameterId DryRun::register_parameter(shard::ParameterSpec spec) {
   return id;
 }
 
+std::vector<ParameterId> DryRun::copies() const {
+  std::vector<ParameterId> copies;
+  for (ParameterId id = 0; id < weights_; ++id) copies.push_back(known_[static_cast<std::size_t>(id)].copy);
+  return copies;
+}
+
 const shard::ParameterSpec& DryRun::spec(ParameterId id) const {
   TESSERA_CHECK(id >= 0 && id < static_cast<ParameterId>(specs_.size()), "parameter {} of {}", id, specs_.size());
   return specs_[static_cast<std::size_t>(id)];

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/schedule/buckets.h"
 #include "tessera/shard/encoded.h"
 #include "tessera/shard/sizes.h"
 
@@ -73,20 +74,7 @@ std::vector<schedule::ParameterId> Runtime::by_name() const {
 }
 
 std::vector<schedule::ParameterId> Runtime::by_first_use() const {
-  std::vector<schedule::ParameterId> order;
-  std::vector<bool> seen(entries_.size(), false);
-  auto add = [&](schedule::ParameterId id) {
-    if (id >= weights() || seen[static_cast<std::size_t>(id)]) return;
-    seen[static_cast<std::size_t>(id)] = true;
-    order.push_back(id);
-  };
-  if (is_training())
-    for (const schedule::Event& event : trace())
-      if (event.kind == schedule::EventKind::consume ||
-          (event.kind == schedule::EventKind::comm && event.parameter >= 0))
-        add(event.parameter);
-  for (schedule::ParameterId id = 0; id < weights(); ++id) add(id);
-  return order;
+  return schedule::order_of_first_uses(is_training() ? trace() : schedule::Trace{}, weights());
 }
 
 const Entry& Runtime::entry(schedule::ParameterId id, const char* call) const {

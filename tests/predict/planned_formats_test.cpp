@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/models/llama_parameters.h"
-#include "tessera/predict/planned_parameters.h"
+#include "tests/predict/dry_options.h"
 
 namespace tessera::predict {
 namespace {
@@ -14,8 +14,10 @@ TEST(PlannedFormats, LayersHaveTheFormatsOfTheirRules) {
   const shard::ParameterTypes types{.model = quant::DType::bf16};
   const shard::FormatPolicy wire{.format = quant::Format::nvfp4,
                                  .rules = {{"layers.1.*", quant::Format::mxfp8}, {"output.*", quant::Format::bf16}}};
-  const std::vector<PlannedParameter> plain = planned_parameters(model, types, {.gtp = 2}, false);
-  const std::vector<PlannedParameter> planned = planned_parameters(model, types, {.gtp = 2}, false, {}, wire);
+  DryOptions options = dense_options(model, types, {.gtp = 2});
+  const std::vector<PlannedParameter> plain = planned_of(dry_step(options), types, {.gtp = 2});
+  options.runtime.wire = wire;
+  const std::vector<PlannedParameter> planned = planned_of(dry_step(options), types, {.gtp = 2});
   ASSERT_EQ(planned.size(), plain.size());
   const models::LlamaIds ids = models::llama_ids(model);
   constexpr std::int64_t kDown = 64 * 96;  // elements of the matrix `down`, of which each rank stores a half

@@ -274,7 +274,8 @@ TEST(PlanSizes, OfAlikeBlocksAreTheFirstOnes) {
   model.num_layers = 3;
   model.num_kv_heads = 1;  // overlaps over tp
   const predict::MeshDegrees mesh{.tp = 3, .gtp = 2, .dp = 2};
-  const std::vector<predict::PlannedParameter> planned = planned_parameters(model, {}, mesh, true);
+  const std::vector<predict::PlannedParameter> planned =
+      planned_parameters(models::llama_parameters(model, mesh.tp, true), {}, {}, mesh);
   const std::vector<shard::ParameterSpec> specs = models::llama_parameters(model, mesh.tp, true);
   ASSERT_EQ(planned.size(), specs.size());
   for (std::size_t i = 0; i < specs.size(); ++i) {

@@ -1,10 +1,10 @@
+#include "tessera/run/trainer_options.h"
 #include "tessera/run/plan/plan_flags.h"
 
 #include <algorithm>
 #include <array>
 
 #include "tessera/base/error.h"
-#include "tessera/models/llama_parameters.h"
 #include "tessera/run/config/byte_size.h"
 #include "tessera/run/config/settings.h"
 #include "tessera/schedule/events_json.h"
@@ -55,8 +55,7 @@ void apply(TrainConfig& config, const PlanFlags& flags) {
 schedule::Trace load_events(const PlanFlags& flags, const PlanRequest& request) {
   schedule::NamedTrace named = schedule::load_trace(flags.events);
   const TrainConfig& config = request.config;
-  const std::vector<shard::ParameterSpec> specs =
-      models::llama_parameters(request.model, static_cast<int>(config.tp), config.sequence_parallel && config.tp > 1);
+  const std::vector<shard::ParameterSpec> specs = predict::dry_step(dry_options(config, request.model, {})).parameters;
   if (named.names.size() != specs.size())
     throw InputError("{}: holds {} parameters, expected the {} of model '{}'", flags.events, named.names.size(),
                      specs.size(), config.model);

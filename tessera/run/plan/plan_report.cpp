@@ -25,10 +25,6 @@ double tokens_of(const PlanRequest& request) {
   return static_cast<double>(request.config.global_batch * request.config.seq_len);
 }
 
-std::int64_t microbatches_of(const TrainConfig& config) {
-  return config.global_batch / (config.micro_batch * config.gtp * config.dp);
-}
-
 ordered_json traffic_json(const Traffic& traffic) {
   return {{"gathered_bytes", traffic.gathered}, {"reduced_bytes", traffic.reduced}};
 }

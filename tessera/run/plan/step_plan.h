@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/models/llama_config.h"
 #include "tessera/predict/costs.h"
 #include "tessera/run/config/byte_size.h"
 #include "tessera/run/config/config.h"
@@ -19,7 +20,7 @@ struct PlanRequest {
   schedule::StepKind kind = schedule::StepKind::train;
   Budget gather_budget, reduce_budget;
   std::int64_t coalesce_bytes = std::int64_t{1} << 20;  // --coalesce
-  std::optional<schedule::Trace> trace;                 // recorded by a run; none: nn::llama_trace
+  std::optional<schedule::Trace> trace;                 // recorded by a run; none: of a dry step
 };
 
 // Peak bytes of a rank (of the one that has most).
@@ -51,6 +52,9 @@ struct StepPlan {
 // Fills in what follows from other settings: grad_wire, ranks, dp, seq_len; a global batch that is not given is one
 // microbatch. InputError as resolve_ranks and resolve_model.
 TrainConfig resolve_plan_config(TrainConfig config, const models::LlamaConfig& model);
+
+// Of a step.
+std::int64_t microbatches_of(const TrainConfig& config);
 
 // Events of a step that is planned, at most: some seconds, some hundred megabytes.
 inline constexpr std::int64_t kMostEvents = 4'000'000;

@@ -1,0 +1,30 @@
+// Dry steps of models for tests: of dense weights, one rank.
+#pragma once
+#include <memory>
+
+#include "tessera/models/llama.h"
+#include "tessera/nn/dense_mesh.h"
+#include "tessera/predict/dry_step.h"
+#include "tessera/predict/planned_parameters.h"
+
+namespace tessera::predict {
+
+// Of a microbatch of one token.
+inline DryOptions dense_options(const models::LlamaConfig& model, const shard::ParameterTypes& types,
+                                const MeshDegrees& mesh) {
+  return {.model = [model](nn::Context& context) -> std::unique_ptr<models::Model> {
+            return std::make_unique<models::Llama>(model, context, 1);
+          },
+          .mesh = nn::dense_mesh(mesh.tp, mesh.gtp, mesh.dp),
+          .domains = {nn::dense_domain()},
+          .rank = mesh.tp - 1,
+          .types = types,
+          .runtime = {.zero = mesh.zero, .node = mesh.node}};
+}
+
+inline std::vector<PlannedParameter> planned_of(const DryStep& step, const shard::ParameterTypes& types,
+                                                const MeshDegrees& mesh) {
+  return planned_parameters(step.parameters, step.copies, types, mesh);
+}
+
+}  // namespace tessera::predict
