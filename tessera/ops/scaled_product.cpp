@@ -62,7 +62,14 @@ at::Tensor product_in(const Operand& left, const Operand& right, at::ScalarType 
                       const at::Tensor& result) {
   const std::int64_t rows = left.extent.rows, cols = right.extent.rows;
   if (left.codes.defined() && is_dry(left.codes)) {
-    const ProductSizes extents{.rows = rows, .cols = cols, .inner = left.extent.cols, .format = format_of_codes(left.encoding)};
+    const ProductSizes extents{.rows = rows,
+                               .cols = cols,
+                               .inner = left.extent.cols,
+                               .call = ProductCall::operands,
+                               .format = format_of_codes(left.encoding),
+                               .left = left.encoding,
+                               .right = right.encoding,
+                               .fast = fast};
     report(product_work("product", extents, quant::DType::u8, to_dtype(type)));
     return make({rows, cols}, type, left.codes.device());
   }

@@ -3,6 +3,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <utility>
@@ -19,15 +20,25 @@ enum class WorkKind : std::uint8_t {
   memory,  // what only reads and writes
 };
 
+// Which call it is: one of gemm.h, or multiply of operands in a number format (operand.h).
+enum class ProductCall : std::uint8_t { fprop, dgrad, wgrad, operands };
+
 // rows x inner times inner x cols. With accumulate the result is added to what stands there.
 struct ProductSizes {
   std::int64_t rows = 0, cols = 0, inner = 0;
+  ProductCall call = ProductCall::fprop;
   quant::Format format = quant::Format::bf16;  // of both sides; bf16 stands for the model's type too
+  quant::Encoding left = {}, right = {};       // of operands
+  bool fast = false;                           // multiply's
   bool accumulate = false;
+
+  auto operator<=>(const ProductSizes&) const = default;
 };
 // Of one attention: its tensors' sizes.
 struct AttentionSizes {
   std::int64_t batch = 0, seq_len = 0, q_heads = 0, kv_heads = 0, head_dim = 0;
+
+  auto operator<=>(const AttentionSizes&) const = default;
 };
 
 struct Work {

@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include "tessera/predict/llama_trace.h"
+#include "tessera/run/trainer_options.h"
 #include "tests/run/config_test_support.h"
 
 namespace tessera::run {
@@ -27,7 +27,9 @@ models::LlamaConfig model_of(std::int64_t layers) {
 
 TrainConfig config_of(std::int64_t tp) {
   TrainConfig config;
-  config.tp = tp;
+  config.tp = config.ranks = tp;
+  config.dp = 1;
+  config.grad_wire = config.dtype;
   config.seq_len = 10;
   config.sequence_parallel = tp > 1;
   config.recompute = Recompute::automatic;
@@ -37,13 +39,9 @@ TrainConfig config_of(std::int64_t tp) {
 std::int64_t kept(const TrainConfig& config, const models::LlamaConfig& model, const std::vector<Policy>& blocks) {
   std::int64_t most = 0;
   for (int rank = 0; rank < config.tp; ++rank) {
-    const predict::LlamaTraceOptions options{.tp_size = static_cast<int>(config.tp),
-                                             .tp_rank = rank,
-                                             .sequence_parallel = config.sequence_parallel,
-                                             .recompute = nn::BlockRecompute(blocks),
-                                             .tokens = config.micro_batch * config.seq_len,
-                                             .dtype = config.dtype};
-    most = std::max(most, schedule::peak_stashed(predict::llama_trace(model, options)));
+    predict::DryOptions options = dry_options(config, model, nn::BlockRecompute(blocks));
+    options.rank = rank;
+    most = std::max(most, schedule::peak_stashed(dry_step(options).microbatch));
   }
   return most;
 }

@@ -217,8 +217,8 @@ TEST(PlanTime, OneRankComputesOnly) {
   double counted = 0;
   for (std::size_t i = 0; i < step.trace.size(); ++i)
     for (const char* work : {"fprop", "dgrad", "wgrad"})
-      if (step.costs.work[i].starts_with(work)) counted += step.costs.costs.segment_seconds[i];
-  EXPECT_GT(counted, products);  // with the loss, and products that move more bytes than they have flops
+      if (step.costs.work[i].find(work) != std::string::npos) counted += step.costs.costs.segment_seconds[i];
+  EXPECT_GT(counted, products);  // with SwiGLU, and products that move more bytes than they have flops
   EXPECT_LT(counted, step.prediction.step_seconds);
 }
 
