@@ -50,6 +50,7 @@ TEST_P(UnequalReplicas, HaveTheBitsOfReplicasOfOneRank) {
       for (const shard::Lookup lookup : {shard::Lookup::gather, shard::Lookup::rows}) {
         options.ranks = ranks;
         options.embedding = lookup;
+        options.coalesce_bytes = lookup == shard::Lookup::rows ? 1 << 20 : 0;
         expect_same_bits(expected, run(options), what + " of " + std::to_string(replicas));
       }
   }
@@ -126,6 +127,8 @@ TEST_P(SecondDomain, HasTheBitsOfTheFirst) {
                      return spec.name.find("mlp.") != std::string::npos ? 1 : 0;
                    }};
   expect_same_bits(expected, run(options), "two domains");
+  options.coalesce_bytes = 1 << 20;
+  expect_same_bits(expected, run(options), "two domains, of which neighbours travel together");
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, SecondDomain,
