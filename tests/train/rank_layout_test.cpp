@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "tessera/base/error.h"
 #include "tests/train/compare_runs.h"
 #include "tests/train/training.h"
 
@@ -62,6 +63,40 @@ TEST_P(UnequalReplicas, WithTensorParallelism) {
   const RunResult expected = run(options);
   options.ranks = with_dead(2, 3, 2, {8, 9});
   expect_same_bits(expected, run(options), "3 and 2 ranks store a part");
+}
+
+// Of the step that is planned, of one that is not, and of two in a row; beside a step that is skipped.
+TEST_P(UnequalReplicas, RepeatSuppressedSteps) {
+  RunOptions options{.model = odd_model(), .dp = 2, .dtype = GetParam(), .blocks = 12, .steps = 5, .spoiled = {1}};
+  const RunResult expected = run(options);
+  options.ranks = with_dead(1, 3, 2, {4});
+  for (const std::map<int, int>& suppressed : {std::map<int, int>{{0, 1}}, {{2, 2}}, {{2, 1}, {3, 1}, {4, 1}}}) {
+    options.suppressed = suppressed;
+    const RunResult result = run(options);
+    EXPECT_EQ(result.skipped, expected.skipped);
+    EXPECT_EQ(result.updates, 4);
+    for (const auto& [name, values] : expected.tensors) EXPECT_EQ(result.tensors.at(name), values) << name;
+  }
+}
+
+// One scale a matrix, which all ranks find together, and one a tile; a table that is read and multiplied.
+TEST(UnequalReplicasInFormats, HaveTheBitsOfReplicasOfOneRank) {
+  using enum quant::Format;
+  for (const auto& [wire, products] : {std::pair{fp8, bf16}, {mxfp8, bf16}, {fp8, fp8}}) {
+    RunOptions options{.model = odd_model(),
+                       .dp = 2,
+                       .dtype = quant::DType::bf16,
+                       .recompute = nn::Recompute::full,
+                       .steps = 3,
+                       .wire = wire,
+                       .products = products};
+    options.model.tie_word_embeddings = true;
+    const RunResult expected = run(options);
+    options.ranks = with_dead(1, 3, 2, {4});
+    options.coalesce_bytes = 1 << 20;
+    expect_same_bits(expected, run(options),
+                     std::string(name_of(wire)) + " products " + std::string(name_of(products)));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, UnequalReplicas, ::testing::Values(quant::DType::fp32, quant::DType::bf16),
@@ -141,6 +176,23 @@ INSTANTIATE_TEST_SUITE_P(Meshes, SecondDomain,
                                   std::to_string(it.copies) + "x" + std::to_string(it.replicas) +
                                   (it.zero ? "split" : "") + std::string(name_of(it.dtype));
                          });
+
+// Gradients of the one are added over two ranks and then over replicas, those of the other over all four.
+TEST(SecondDomainOfOtherGroups, HasTheSameBitsWhereNeighboursTravelTogether) {
+  RunOptions options{.model = odd_model(), .blocks = 8, .steps = 3};
+  const mesh::Grid first{{"a", 1}, {"b", 2}, {"c", 2}}, second{{"u", 1}, {"v", 4}, {"r", 1}};
+  const shard::Domain other{.compute = {"u"}, .storage = {"v"}, .copies = {}, .replicas = {"r"}};
+  options.ranks = {.mesh = mesh::Mesh({first, second}, mesh::live_places(first, {})),
+                   .domains = {dense(), other},
+                   .domain_of = [](const shard::ParameterSpec& spec) {
+                     return spec.name.find("mlp_norm") != std::string::npos ? 1 : 0;
+                   }};
+  const RunResult expected = run(options);
+  const RunResult dense_only = run({.model = odd_model(), .gtp = 2, .dp = 2, .blocks = 8, .steps = 3});
+  EXPECT_LE(testing::largest_difference(expected.losses, dense_only.losses), 1e-5);
+  options.coalesce_bytes = 1 << 20;
+  expect_same_bits(expected, run(options), "neighbours travel together");
+}
 
 }  // namespace
 }  // namespace tessera::train
