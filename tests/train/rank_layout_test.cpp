@@ -2,8 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "tessera/base/error.h"
+#include "tessera/checkpoint/reader.h"
+#include "tessera/train/trainer_checkpoint.h"
 #include "tests/train/compare_runs.h"
 #include "tests/train/training.h"
 
@@ -176,6 +179,43 @@ INSTANTIATE_TEST_SUITE_P(Meshes, SecondDomain,
                                   std::to_string(it.copies) + "x" + std::to_string(it.replicas) +
                                   (it.zero ? "split" : "") + std::string(name_of(it.dtype));
                          });
+
+// Two parts of each matrix of the feed-forward parts in two copies, beside four parts of the others.
+RankLayout with_copies() {
+  const mesh::Grid first{{"a", 1}, {"b", 4}, {"c", 1}}, second{{"u", 1}, {"v", 2}, {"w", 2}, {"c", 1}};
+  return {.mesh = mesh::Mesh({first, second}, mesh::live_places(first, {})),
+          .domains = {dense(), {.compute = {"u"}, .storage = {"v"}, .copies = {"w"}, .replicas = {"c"}}},
+          .domain_of = [](const shard::ParameterSpec& spec) {
+            return spec.name.find("mlp.") != std::string::npos ? 1 : 0;
+          }};
+}
+
+// Every element is written once and read by all who keep it, whatever the other run's mesh is.
+TEST(RankLayouts, ReadCheckpointsOfEachOther) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "tessera_rank_layouts";
+  const RankLayout all[] = {with_dead(1, 1, 1, {}), with_dead(1, 3, 2, {4}), permuted(2), with_copies()};
+  for (const RankLayout& writer : all) {
+    std::filesystem::remove_all(folder);
+    RunOptions options{.model = odd_model(), .blocks = 12, .steps = 2};
+    options.ranks = writer;
+    options.after_step = [&](Trainer& trainer, int step) {
+      if (step == 1) save_trainer(trainer, folder, 2, nlohmann::json::object());
+    };
+    const RunResult written = run(options);
+    for (const RankLayout& reader : all) {
+      RunOptions other{.model = odd_model(), .blocks = 12, .steps = 1, .left_out = {0}};
+      other.ranks = reader;
+      other.at_end = [&](Trainer& trainer) { load_trainer(trainer, checkpoint::CheckpointReader(folder)); };
+      const RunResult read = run(other);
+      EXPECT_EQ(read.updates, 2);
+      for (const auto& [name, values] : written.tensors) {
+        if (name.starts_with("main_grad/")) continue;
+        EXPECT_EQ(read.tensors.at(name), values) << name;
+      }
+    }
+  }
+  std::filesystem::remove_all(folder);
+}
 
 // Gradients of the one are added over two ranks and then over replicas, those of the other over all four.
 TEST(SecondDomainOfOtherGroups, HasTheSameBitsWhereNeighboursTravelTogether) {
