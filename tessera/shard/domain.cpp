@@ -135,7 +135,9 @@ schedule::RoleGroups role_groups(const Mesh& mesh, const std::vector<Domain>& do
                                                                   {schedule::kRowGroup, Via::rows}}};
   schedule::RoleGroups groups;
   const auto add = [&](const std::string& name, const mesh::Role& role) {
-    groups.emplace(name, schedule::RoleGroup{std::string(name_of(role.purpose)), groups_of(mesh, role)});
+    const bool is_new =
+        groups.emplace(name, schedule::RoleGroup{std::string(name_of(role.purpose)), groups_of(mesh, role)}).second;
+    TESSERA_CHECK(is_new, "the compute axes of a domain are named '{}', as a role of its schedules", name);
   };
   for (std::size_t domain = 0; domain < domains.size(); ++domain)
     for (const auto& [hop, via] : hops)

@@ -45,6 +45,12 @@ TEST(Domain, EveryRankRefusesWhatNoRunCanBeOn) {
   is_refused(without(kPlain, {}), kCopies);                   // axes of another grid
 }
 
+TEST(Domain, NamesOfAxesAndOfRolesAreDifferent) {
+  EXPECT_TRUE(role_groups(without(kPlain, {}), {kDense}).contains("a"));
+  const Grid grid{{"gather", 2}, {"b", 1}, {"c", 1}};
+  EXPECT_THROW(role_groups(without(grid, {}), {{{"gather"}, {"b"}, {}, {"c"}}}), Error);
+}
+
 TEST(Domain, ReplicasMeetPartByPartUnlessPlacesAreDead) {
   EXPECT_EQ(role_of(without(kPlain, {}), kDense, Via::replicas).axes, (mesh::Axes{"c"}));
   EXPECT_EQ(role_of(without(kPlain, {8, 9}), kDense, Via::replicas).axes, (mesh::Axes{"b", "c"}));
