@@ -189,7 +189,7 @@ void Runtime::fill_unproduced() {
   }
 }
 
-// The one that comes if it happens now.
+// The event that this call would record.
 schedule::Event Runtime::event_of(schedule::EventKind kind, schedule::Pass pass, schedule::ParameterId id) const {
   return {.kind = kind,
           .step = kind_,
