@@ -19,22 +19,11 @@ Communicator& RoleGroups::make(mesh::Purpose purpose, const std::string& name,
 }
 
 Communicator& RoleGroups::make(const mesh::Role& role, Traffic traffic) {
-  if (Communicator* const made = find(role)) return *made;
+  if (const auto found = by_role_.find(role); found != by_role_.end()) return *found->second;
   const std::string name = fmt::format("{}-{}", fmt::join(role.axes, "-"), name_of(role.purpose));
   Communicator& made = make(role.purpose, name, groups_of(mesh_, role), traffic);
   by_role_.emplace(role, &made);
   return made;
-}
-
-Communicator* RoleGroups::find(const mesh::Role& role) const {
-  const auto found = by_role_.find(role);
-  return found == by_role_.end() ? nullptr : found->second;
-}
-
-Communicator& RoleGroups::of(const mesh::Role& role) const {
-  Communicator* const made = find(role);
-  TESSERA_CHECK(made, "no communicator was made to {}", to_string(role));
-  return *made;
 }
 
 std::vector<Communicator*> RoleGroups::all() const {

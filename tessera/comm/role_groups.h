@@ -22,10 +22,6 @@ class RoleGroups {
   // The same of groups that lie along no axis: disjoint lists that hold every rank.
   Communicator& make(mesh::Purpose purpose, const std::string& name, const std::vector<std::vector<int>>& groups,
                      Traffic traffic = Traffic::any);
-  // Null: none has been made.
-  Communicator* find(const mesh::Role& role) const;
-  // Errors: as above.
-  Communicator& of(const mesh::Role& role) const;
 
   // All of them, in the order of their making.
   std::vector<Communicator*> all() const;

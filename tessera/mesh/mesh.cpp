@@ -84,7 +84,8 @@ void Mesh::check() const {
                        count);
     for (const Axis& axis : grid)
       for (const Grid& other : grids_)
-        if (const auto theirs = find(other, axis.name); theirs && theirs != find(grid, axis.name))
+        if (const auto theirs = find(other, axis.name);
+            theirs && theirs != find(grid, axis.name) && (theirs->size > 1 || axis.size > 1))
           throw InputError("mesh: axis '{}' is another one in another grid: {} places {} apart, and {} places {} apart",
                            axis.name, find(grid, axis.name)->size, find(grid, axis.name)->step, theirs->size,
                            theirs->step);

@@ -83,14 +83,6 @@ TESSERA_HOST_DEVICE inline void normalise(ExactSum& sum) {
   sum.limbs[kExactLimbs - 1] += carry;
 }
 
-// Both are normalised, or few enough were added to either (kMostExactAdditions).
-inline void merge(ExactSum& sum, const ExactSum& other) {
-  for (int i = 0; i < kExactLimbs; ++i) sum.limbs[i] += other.limbs[i];
-  sum.nans += other.nans;
-  sum.positive_infinities += other.positive_infinities;
-  sum.negative_infinities += other.negative_infinities;
-}
-
 // Any number of values. The sum is normalised before and after.
 void add(ExactSum& sum, std::span<const double> values);
 

@@ -8,7 +8,7 @@
 
 namespace tessera::runtime {
 
-// One thread. Counts what is out, and the most that ever was.
+// One thread.
 class BufferPool {
  public:
   explicit BufferPool(base::Device device = {}) : device_(device) {}
@@ -17,8 +17,7 @@ class BufferPool {
   void give_back(base::Buffer buffer);
   void free_unused();
 
-  std::size_t bytes_out() const { return out_; }
-  std::size_t peak_bytes() const { return peak_; }
+  std::size_t peak_bytes() const { return peak_; }  // the most that was out at a time
 
  private:
   base::Device device_;

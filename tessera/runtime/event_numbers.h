@@ -32,7 +32,7 @@ class EventNumbers {
   int microbatch() const { return microbatch_; }  // the last begun, from 0
   bool in_microbatch() const { return in_microbatch_; }
 
-  // The event of a parameter that comes if it happens now.
+  // The event of a parameter that would be recorded now.
   schedule::Event next(schedule::EventKind kind, schedule::Pass pass, schedule::ParameterId id) const;
   // It has happened.
   void happened(const schedule::Event& event);

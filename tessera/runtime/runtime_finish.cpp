@@ -21,7 +21,7 @@ PendingStep Runtime::pending() const {
 }
 
 bool Runtime::waits_are_known() const {
-  // Of a recorded step the host's waits, for what is on demand, are most.
+  // In a recorded step the host waits for on-demand transfers, so device timings would mislead.
   return !parallel_.is_asynchronous() || (waits_.is_measured() && !statistics_.recorded);
 }
 

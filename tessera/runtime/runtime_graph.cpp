@@ -12,7 +12,7 @@ bool Runtime::can_be_graph() const {
 }
 
 void Runtime::repeat_step() {
-  TESSERA_CHECK(can_be_graph(), "a step is repeated that is none of a graph");
+  TESSERA_CHECK(can_be_graph(), "repeat_step called for a step that a graph cannot hold");
   // What a step without a graph may have left. For gathers and rows a graph waits itself, and it has nothing of where
   // losses are summed and of where the ranks compare what they did. A graph and what it does not wait
   // for must share nothing, a lane's scratch included.

@@ -71,10 +71,12 @@ Cuts cuts_of(const Mesh& mesh, const Domain& domain, int rank) {
             .replicas = mesh.size(domain.replicas),
             .copies = mesh.size(domain.copies),
             .parts_by_replica = parts_by_replica(mesh, domain)};
-  const auto reducing = mesh.group_of(rank, together(domain.storage, domain.copies)).size();
-  TESSERA_CHECK(static_cast<int>(reducing) == cuts.reducing(),
-                "mesh: {} ranks add gradients of a part, expected {} parts in {} copies", reducing, cuts.parts,
-                cuts.copies);
+  for (const std::vector<int>& group : mesh.groups(together(domain.storage, domain.copies))) {
+    const int parts = cuts.parts_of(mesh.coordinate(group.front(), domain.replicas));
+    TESSERA_CHECK(static_cast<int>(group.size()) == parts * cuts.copies,
+                  "mesh: {} ranks add gradients of a part, expected {} parts in {} copies", group.size(), parts,
+                  cuts.copies);
+  }
   return cuts;
 }
 
@@ -133,7 +135,9 @@ schedule::RoleGroups role_groups(const Mesh& mesh, const std::vector<Domain>& do
                                                                   {schedule::kRowGroup, Via::rows}}};
   schedule::RoleGroups groups;
   const auto add = [&](const std::string& name, const mesh::Role& role) {
-    groups.emplace(name, schedule::RoleGroup{std::string(name_of(role.purpose)), groups_of(mesh, role)});
+    const bool is_new =
+        groups.emplace(name, schedule::RoleGroup{std::string(name_of(role.purpose)), groups_of(mesh, role)}).second;
+    TESSERA_CHECK(is_new, "the compute axes of a domain are named '{}', as a role of its schedules", name);
   };
   for (std::size_t domain = 0; domain < domains.size(); ++domain)
     for (const auto& [hop, via] : hops)

@@ -69,7 +69,7 @@ mesh::Role role_of(const mesh::Mesh& mesh, const Domain& domain, Via via);
 std::vector<int> classes_of(const mesh::Mesh& mesh, const std::vector<Domain>& domains);
 
 // The groups that a schedule's calls are proved with: of every way of every domain, of the program's own collectives
-// (by program_name) and of those over all ranks.
+// (by program_name) and of those over all ranks. Errors: program_name is the name of another role.
 schedule::RoleGroups role_groups(const mesh::Mesh& mesh, const std::vector<Domain>& domains);
 // How events name the program's collectives over the compute ranks of the first domain: by the names of its axes.
 std::string program_name(const Domain& domain);

@@ -44,8 +44,6 @@ class Materializer {
   // the fence is done.
   base::Fence start(const ShardedParameter& parameter, Groups groups, std::byte* buffer, const base::Fence& free,
                     const Recording& recording = {}) const;
-  // Whether there is only the hop over the ranks that store it.
-  bool has_single_hop() const { return ways_.front().over_storage && !ways_.front().over_compute; }
   // Whether there is a hop over the ranks that use it.
   bool has_last_hop() const { return ways_.front().over_compute.has_value(); }
   // Adds what the first hop moves into `buffer`. Single hops of several parameters can run as one exchange.

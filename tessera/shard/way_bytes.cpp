@@ -32,7 +32,8 @@ WayBytes::WayBytes(const ParameterSpec& spec, const ParameterLayouts& layouts, c
       sums_compute_(sums_compute(spec, overlaps_)),
       stored_(stored_by_compute(layouts, cuts.parts)) {
   for (PlaneSpec& plane : planes_of(spec, types)) {
-    Moved moved{.spec = {}, .layouts = plane_layouts(spec, plane, layouts), .over_compute = {}, .stored = {}};
+    Moved moved;
+    moved.layouts = plane_layouts(spec, plane, layouts);
     if (overlaps_) moved.over_compute = layout::redistribute(moved.layouts.home, moved.layouts.compute);
     moved.stored = stored_by_compute(moved.layouts, cuts.parts);
     moved.spec = std::move(plane);

@@ -108,6 +108,10 @@ TEST(Mesh, SeveralGridsOfTheSameRanks) {
   EXPECT_EQ(mesh.groups({"ep", "dp"}), (Groups{{0, 1, 4, 5}, {2, 3, 6, 7}}));
   EXPECT_EQ(mesh.size("dp"), 2);
   EXPECT_THROW(mesh.groups({"tp", "ep"}), Error);  // of two grids
+  // Along an axis of one place every rank has coordinate 0, wherever the axis stands in a grid.
+  const Mesh single({{{"tp", 2}, {"cp", 1}, {"gtp", 2}}, {{"ep", 4}, {"cp", 1}}}, {0, 1, 2, 3});
+  EXPECT_EQ(single.groups({"tp", "cp"}), (Groups{{0, 1}, {2, 3}}));
+  EXPECT_EQ(single.coordinate(3, "cp"), 0);
 }
 
 TEST(Role, ItsGroupsLieAlongItsAxes) {

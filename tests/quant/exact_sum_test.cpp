@@ -168,15 +168,14 @@ TEST_P(ExactSums, OfRanksAddUpWordByWord) {
     std::vector<Values> parts(ranks);
     for (const double value : values) parts[random() % ranks].push_back(value);
     std::vector<std::int64_t> words(kExactSumWords);
-    ExactSum merged;
     for (const Values& part : parts) {
       const ExactSum sum = added({}, part);
-      merge(merged, sum);
       std::vector<std::int64_t> own(kExactSumWords);
       std::memcpy(own.data(), &sum, sizeof sum);
       for (std::size_t i = 0; i < words.size(); ++i) words[i] += own[i];
     }
-    EXPECT_EQ(std::memcmp(&merged, words.data(), sizeof merged), 0);
+    ExactSum merged;
+    std::memcpy(&merged, words.data(), sizeof merged);
     EXPECT_TRUE(same_number(rounded_by_kernels(merged), nearest(integer_sum(values)))) << ranks;
     normalise(merged);
     EXPECT_EQ(merged, whole) << ranks;
@@ -270,7 +269,7 @@ TEST_P(ExactSums, HaveRoomForManyOfTheLargestNumbers) {
     ExactSum sum = added({}, {largest});
     WideInteger exact(largest);
     for (int doublings = 0; doublings < 45; ++doublings) {
-      merge(sum, ExactSum(sum));
+      for (std::int64_t& limb : sum.limbs) limb *= 2;
       normalise(sum);
       exact += WideInteger(exact);
     }

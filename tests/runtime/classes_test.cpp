@@ -29,7 +29,8 @@ void step(Runtime& runtime, bool reversed) {
     for (int id = kWeights - 1; id >= 0; --id) {
       runtime.consume(id, Pass::backward);
       runtime.release(id, Pass::backward);
-      std::ranges::fill_n(static_cast<float*>(runtime.grad_buffer(id).data), 24, static_cast<float>(id + 1));
+      std::ranges::fill_n(static_cast<float*>(runtime.grad_buffer(id).data), runtime.parameter(id).local_compute.size,
+                          static_cast<float>(id + 1));
       runtime.produce(id);
     }
     runtime.end_microbatch();
@@ -37,8 +38,14 @@ void step(Runtime& runtime, bool reversed) {
   runtime.end_step();
 }
 
-// In step 3 ranks of class `reversed` leave their schedule.
-void run_classes(int reversed) {
+// The first is as large as the others together, which may join then.
+void add_weight(Runtime& runtime, int id) {
+  const std::int64_t rows = id == 0 ? 36 : 6;
+  runtime.add({.name = "w" + std::to_string(id), .dims = {rows, 4}, .compute = layout::replicated({rows, 4}, 1)});
+}
+
+// In step 3 ranks of class `reversed` leave their schedule. Gradients of class `joined` travel together.
+void run_classes(int reversed, int joined = -1) {
   const mesh::Grid grid{{"a", 1}, {"b", 3}, {"c", 2}};
   const shard::Domain domain{.compute = {"a"}, .storage = {"b"}, .copies = {}, .replicas = {"c"}};
   comm::LocalOptions options;
@@ -46,9 +53,9 @@ void run_classes(int reversed) {
   comm::run_local(5, options, [&](comm::World& world) {
     shard::Parallel parallel = shard::make_parallel(world, mesh::Mesh({grid}, mesh::live_places(grid, {4})), {domain});
     ASSERT_TRUE(parallel.has_classes());
-    Runtime runtime(parallel, {}, {});
-    for (int id = 0; id < kWeights; ++id)
-      runtime.add({.name = "w" + std::to_string(id), .dims = {6, 4}, .compute = layout::replicated({6, 4}, 1)});
+    const bool joins = parallel.class_of[static_cast<std::size_t>(world.rank())] == joined;
+    Runtime runtime(parallel, {}, {.coalesce_bytes = joins ? 1 << 20 : 0});
+    for (int id = 0; id < kWeights; ++id) add_weight(runtime, id);
     for (int i = 0; i < 5; ++i) {
       step(runtime, i == 3 && parallel.class_of[static_cast<std::size_t>(world.rank())] == reversed);
       for (int id = 0; id < kWeights; ++id)
@@ -57,6 +64,8 @@ void run_classes(int reversed) {
       runtime.finish(runtime.pending());
     }
     EXPECT_EQ(runtime.schedule_statistics().planned, 1);
+    const int microbatches = kBlocks / parallel.cuts().parts;
+    EXPECT_EQ(runtime.schedule(schedule::StepKind::train, microbatches)->reduce_units.size(), joins ? 2u : 3u);
   });
 }
 
@@ -82,6 +91,11 @@ TEST(Classes, EveryRankKnowsWhatEachClassCalls) {
 
 TEST(Classes, AddTheirGradientsByTheirOwnSchedules) {
   run_classes(-1);
+}
+
+// Which gradients join depends on how many bytes ranks of a class hold.
+TEST(Classes, MayJoinOtherGradients) {
+  for (const int joined : {0, 1}) run_classes(-1, joined);
 }
 
 // The others' sums over replicas would meet its own in another order.

@@ -72,16 +72,17 @@ TEST(ScratchTurns, AfterAResetNothingIsWaitedFor) {
   EXPECT_TRUE(lane.waited.empty());
 }
 
-// Beside a model that knows who last had each byte.
+// Beside a model that knows who last had each byte. What another lane has waited for is nothing that a lane knows.
 TEST(ScratchTurns, NoByteIsTakenOverUnawaited) {
   std::mt19937_64 random(5);
-  for (int round = 0; round < 200; ++round) {
-    const std::size_t size = 1 + random() % 64;
+  for (int round = 0; round < 600; ++round) {
+    const std::size_t size = 1 + random() % 64, count = 1 + static_cast<std::size_t>(round) % 3;
     ScratchTurns turns;
-    Listener lane;
+    std::vector<Listener> lanes(count);
     std::vector<int> last(size, -1);
     std::vector<base::Promise> promises(100);
     for (int i = 0; i < 100; ++i) {
+      Listener& lane = lanes[random() % count];
       const std::size_t bytes = random() % (size + 1), begin = turns.take(bytes, size, lane);
       ASSERT_LE(begin + bytes, size);
       for (std::size_t at = begin; at < begin + bytes; ++at) {

@@ -58,6 +58,20 @@ TEST(CheckClasses, SumsOverReplicasInAnotherOrderAreRefused) {
               ElementsAre(HasSubstr("'replicas of rank 0', call 0: rank 0 makes sum ['b']")));
 }
 
+// Units join members up to a number of bytes, of which classes have different ones. Sums travel member by member.
+TEST(CheckClasses, WhoseGradientsJoinDifferentlyGoTogether) {
+  oracle::Recorder step("two small weights and a large one", {{"a", 2, 3}, {"b", 4, 5}, {"c", 2, 1000}});
+  step.microbatch();
+  step.backward(2), step.backward(1), step.backward(0);
+  for (int id = 0; id < 3; ++id) step.publish(id);
+  const oracle::Case made = step.take();
+  const Schedule joined = plan(made.trace, made.sizes, {.coalesce_bytes = 1 << 20});
+  ASSERT_EQ(joined.reduce_units.size(), 2u);
+  EXPECT_THAT(
+      check_together(rank_orders(kGroups, {order_of(made), call_order(made.trace, made.sizes, joined)}, kClasses)),
+      IsEmpty());
+}
+
 TEST(CheckClasses, ARoleWithoutGroupsIsNamed) {
   RoleGroups groups = kGroups;
   groups.erase("reduce");

@@ -21,6 +21,7 @@ namespace {
 using oracle::Case;
 using oracle::Recorder;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -325,6 +326,22 @@ TEST(PlanStages, UnitsAreAllUnpackedOrNotAtAll) {
   EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
   EXPECT_EQ(schedule.gather_units, (std::vector<Unit>{{0}, {1, 2}, {3, 4}, {5}}));
   EXPECT_EQ(schedule.unpacked_bytes[1], 4 * kArenaAlignment);
+}
+
+// A message goes over the ranks of one domain.
+TEST(PlanUnits, HaveMembersOfOneDomain) {
+  Case made = oracle::mirrored_layers(6, 1, {kArenaAlignment});
+  for (const std::size_t id : {2, 3}) made.sizes[id].domain = 1;
+  made.sizes[0].gathered = made.sizes[0].staging = 16 * kArenaAlignment;
+  const Schedule schedule = plan(made.trace, made.sizes, {.coalesce_bytes = 1 << 20});
+  EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
+  EXPECT_EQ(schedule.gather_units, (std::vector<Unit>{{0}, {1}, {2, 3}, {4, 5}}));
+  EXPECT_EQ(schedule.reduce_units, (std::vector<Unit>{{5, 4}, {3, 2}, {1}, {0}}));
+  for (const std::size_t id : {2, 3}) made.sizes[id].domain = 0;
+  made.sizes[5].domain = 1;
+  EXPECT_THAT(check(made.trace, made.sizes, schedule),
+              ElementsAre(HasSubstr("gather unit 3 ['w4', 'w5']: expected members of domain 0, got 'w5' of domain 1"),
+                          HasSubstr("reduce unit 0 ['w5', 'w4']: expected members of domain 1, got 'w4' of domain 0")));
 }
 
 // 100,000 events, of few weights used often and of many used once; sizes as unlike as those of a block.

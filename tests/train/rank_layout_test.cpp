@@ -2,7 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/reader.h"
+#include "tessera/train/trainer_checkpoint.h"
 #include "tests/train/compare_runs.h"
 #include "tests/train/training.h"
 
@@ -50,6 +54,7 @@ TEST_P(UnequalReplicas, HaveTheBitsOfReplicasOfOneRank) {
       for (const shard::Lookup lookup : {shard::Lookup::gather, shard::Lookup::rows}) {
         options.ranks = ranks;
         options.embedding = lookup;
+        options.coalesce_bytes = lookup == shard::Lookup::rows ? 1 << 20 : 0;
         expect_same_bits(expected, run(options), what + " of " + std::to_string(replicas));
       }
   }
@@ -61,6 +66,40 @@ TEST_P(UnequalReplicas, WithTensorParallelism) {
   const RunResult expected = run(options);
   options.ranks = with_dead(2, 3, 2, {8, 9});
   expect_same_bits(expected, run(options), "3 and 2 ranks store a part");
+}
+
+// Of the step that is planned, of one that is not, and of two in a row; beside a step that is skipped.
+TEST_P(UnequalReplicas, RepeatSuppressedSteps) {
+  RunOptions options{.model = odd_model(), .dp = 2, .dtype = GetParam(), .blocks = 12, .steps = 5, .spoiled = {1}};
+  const RunResult expected = run(options);
+  options.ranks = with_dead(1, 3, 2, {4});
+  for (const std::map<int, int>& suppressed : {std::map<int, int>{{0, 1}}, {{2, 2}}, {{2, 1}, {3, 1}, {4, 1}}}) {
+    options.suppressed = suppressed;
+    const RunResult result = run(options);
+    EXPECT_EQ(result.skipped, expected.skipped);
+    EXPECT_EQ(result.updates, 4);
+    for (const auto& [name, values] : expected.tensors) EXPECT_EQ(result.tensors.at(name), values) << name;
+  }
+}
+
+// One scale a matrix, which all ranks find together, and one a tile; a table that is read and multiplied.
+TEST(UnequalReplicasInFormats, HaveTheBitsOfReplicasOfOneRank) {
+  using enum quant::Format;
+  for (const auto& [wire, products] : {std::pair{fp8, bf16}, {mxfp8, bf16}, {fp8, fp8}}) {
+    RunOptions options{.model = odd_model(),
+                       .dp = 2,
+                       .dtype = quant::DType::bf16,
+                       .recompute = nn::Recompute::full,
+                       .steps = 3,
+                       .wire = wire,
+                       .products = products};
+    options.model.tie_word_embeddings = true;
+    const RunResult expected = run(options);
+    options.ranks = with_dead(1, 3, 2, {4});
+    options.coalesce_bytes = 1 << 20;
+    expect_same_bits(expected, run(options),
+                     std::string(name_of(wire)) + " products " + std::string(name_of(products)));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, UnequalReplicas, ::testing::Values(quant::DType::fp32, quant::DType::bf16),
@@ -126,6 +165,8 @@ TEST_P(SecondDomain, HasTheBitsOfTheFirst) {
                      return spec.name.find("mlp.") != std::string::npos ? 1 : 0;
                    }};
   expect_same_bits(expected, run(options), "two domains");
+  options.coalesce_bytes = 1 << 20;
+  expect_same_bits(expected, run(options), "two domains, of which neighbours travel together");
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, SecondDomain,
@@ -138,6 +179,65 @@ INSTANTIATE_TEST_SUITE_P(Meshes, SecondDomain,
                                   std::to_string(it.copies) + "x" + std::to_string(it.replicas) +
                                   (it.zero ? "split" : "") + std::string(name_of(it.dtype));
                          });
+
+// Two parts of each matrix of the feed-forward parts in two copies, beside four parts of the others.
+RankLayout with_copies() {
+  const mesh::Grid first{{"a", 1}, {"b", 4}, {"c", 1}}, second{{"u", 1}, {"v", 2}, {"w", 2}, {"c", 1}};
+  return {.mesh = mesh::Mesh({first, second}, mesh::live_places(first, {})),
+          .domains = {dense(), {.compute = {"u"}, .storage = {"v"}, .copies = {"w"}, .replicas = {"c"}}},
+          .domain_of = [](const shard::ParameterSpec& spec) {
+            return spec.name.find("mlp.") != std::string::npos ? 1 : 0;
+          }};
+}
+
+// Every element is written once and read by all who keep it, whatever the other run's mesh is.
+TEST(RankLayouts, ReadCheckpointsOfEachOther) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "tessera_rank_layouts";
+  const RankLayout all[] = {with_dead(1, 1, 1, {}), with_dead(1, 3, 2, {4}), permuted(2), with_copies()};
+  for (const RankLayout& writer : all) {
+    std::filesystem::remove_all(folder);
+    RunOptions options{.model = odd_model(), .blocks = 12, .steps = 2};
+    options.ranks = writer;
+    options.after_step = [&](Trainer& trainer, int step) {
+      if (step == 1) save_trainer(trainer, folder, 2, nlohmann::json::object());
+    };
+    const RunResult written = run(options);
+    for (const RankLayout& reader : all) {
+      RunOptions other{.model = odd_model(), .blocks = 12, .steps = 1, .left_out = {0}};
+      other.ranks = reader;
+      other.at_end = [&](Trainer& trainer) { load_trainer(trainer, checkpoint::CheckpointReader(folder)); };
+      const RunResult read = run(other);
+      EXPECT_EQ(read.updates, 2);
+      for (const auto& [name, values] : written.tensors) {
+        if (name.starts_with("main_grad/")) continue;
+        EXPECT_EQ(read.tensors.at(name), values) << name;
+      }
+    }
+  }
+  std::filesystem::remove_all(folder);
+}
+
+// Gradients of the one are added over two ranks and then over replicas, those of the other over all four: they travel
+// on lanes of their own, which share the memory of exchanges.
+TEST(SecondDomainOfOtherGroups, HasTheSameBitsWhereNeighboursTravelTogether) {
+  RunOptions options{.model = odd_model(), .gtp = 2, .dp = 2, .blocks = 8, .steps = 3};
+  const RunResult dense_only = run(options);
+  const mesh::Grid first{{"a", 1}, {"b", 2}, {"c", 2}}, second{{"u", 1}, {"v", 4}, {"r", 1}};
+  const shard::Domain other{.compute = {"u"}, .storage = {"v"}, .copies = {}, .replicas = {"r"}};
+  for (const char* part : {"mlp_norm", "attention"}) {
+    options.ranks = {.mesh = mesh::Mesh({first, second}, mesh::live_places(first, {})),
+                     .domains = {dense(), other},
+                     .domain_of = [part](const shard::ParameterSpec& spec) {
+                       return spec.name.find(part) != std::string::npos ? 1 : 0;
+                     }};
+    options.coalesce_bytes = 0;
+    const RunResult expected = run(options);
+    EXPECT_LE(testing::largest_difference(expected.losses, dense_only.losses), 1e-5) << part;
+    EXPECT_LE(testing::largest_difference(expected.norms, dense_only.norms), 1e-4) << part;
+    options.coalesce_bytes = 1 << 20;
+    expect_same_bits(expected, run(options), part);
+  }
+}
 
 }  // namespace
 }  // namespace tessera::train

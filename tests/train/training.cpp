@@ -120,7 +120,10 @@ TrainerOptions trainer_options(const RunOptions& options) {
           .embedding = {.per_microbatch = options.seq_len, .lookup = options.embedding},
           .adamw = {.weight_decay = 0.1},
           .cast_order = options.cast_order,
-          .runtime = {.zero = options.zero, .wire = {.format = options.wire}, .products = {.format = options.products}},
+          .runtime = {.zero = options.zero,
+                      .coalesce_bytes = options.coalesce_bytes,
+                      .wire = {.format = options.wire},
+                      .products = {.format = options.products}},
           .graph = options.graph};
 }
 

@@ -31,6 +31,7 @@ struct RunOptions {
   bool masked = false;     // every target
   bool on_gpu = false;     // one rank, on the first GPU
   bool graph = false;      // TrainerOptions'
+  std::int64_t coalesce_bytes = 0;
   CastOrder cast_order = CastOrder::fused;
   quant::Format wire = quant::Format::bf16;      // of a bf16 model's matrices
   quant::Format products = quant::Format::bf16;  // of their products, those of the output layer too

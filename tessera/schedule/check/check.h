@@ -8,6 +8,10 @@
 // every main_grad each produced gradient once. The end of an interval counts as a write (poison). Waits refer to what
 // the host has enqueued before, so one rank alone cannot deadlock; together.h does the ranks together.
 //
+// Domains have gather, reduce and replicas lanes of their own, which are taken for one of each here. That hides
+// nothing: bytes of an arena that one of them writes go to another only after compute has waited for them and used
+// them.
+//
 // Steps: a first one, whose prefetches are issued at its beginning; one after it; one after that; and one after an
 // optimizer step that was skipped, so that prefetches not yet issued are issued at its beginning. A wait for a negative
 // position that did not come waits for the beginning of the step. More steps add nothing: beyond the cut

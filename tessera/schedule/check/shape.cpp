@@ -71,6 +71,17 @@ void check_bytes(const UnitBytes& all, const std::vector<ParameterSize>& sizes, 
   }
 }
 
+// The members of a unit travel as one message, over the ranks of one domain.
+void check_domains(const char* kind, const std::vector<Unit>& units, const std::vector<ParameterSize>& sizes,
+                   CheckFaults& faults) {
+  const auto domain_of = [&](ParameterId id) { return sizes[static_cast<std::size_t>(id)].domain; };
+  for (std::size_t unit = 0; unit < units.size(); ++unit)
+    for (const ParameterId id : units[unit])
+      if (domain_of(id) != domain_of(units[unit].front()))
+        faults.add("{} unit {} {}: expected members of domain {}, got {} of domain {}", kind, unit,
+                   faults.unit(units[unit]), domain_of(units[unit].front()), faults.parameter(id), domain_of(id));
+}
+
 // The members of a unit are all unpacked, or all used as they arrive.
 void check_stages(const std::vector<ParameterSize>& sizes, const Schedule& schedule, CheckFaults& faults) {
   for (std::size_t unit = 0; unit < schedule.gather_units.size(); ++unit)
@@ -131,6 +142,8 @@ void check_units(const std::vector<ParameterSize>& sizes, const Schedule& schedu
     check_bytes(bytes, sizes, faults);
   if (!faults.none()) return;
   check_stages(sizes, schedule, faults);
+  check_domains("gather", schedule.gather_units, sizes, faults);
+  check_domains("reduce", schedule.reduce_units, sizes, faults);
   for (const Unit& unit : schedule.reduce_units) {
     std::int64_t scratch = 0;
     for (const ParameterId id : unit) scratch += sizes[static_cast<std::size_t>(id)].scratch;

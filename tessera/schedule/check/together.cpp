@@ -339,6 +339,10 @@ CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes
       list.add(role_name(hop_role(hop.activity), domain), fmt::format("{} [{}]", op, fmt::join(names, ", ")),
                hop.bytes);
   };
+  // Members one by one: replicas of other classes may join others into units.
+  auto add_sums = [&](const Unit& unit) {
+    for (const ParameterId id : unit) add_unit("sum", {id}, &ParameterSize::replicas);
+  };
   std::size_t gather = 0, reduction = 0;
   auto gathers_until = [&](int position) {
     for (; gather < schedule.residencies.size() && schedule.residencies[gather].issue <= position; ++gather) {
@@ -364,11 +368,11 @@ CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes
       if (it.microbatch + 1 < schedule.microbatches)
         late.push_back(&unit);
       else
-        add_unit("sum", unit, &ParameterSize::replicas);
+        add_sums(unit);
     }
     gathers_until(index);
   }
-  for (const Unit* unit : late) add_unit("sum", *unit, &ParameterSize::replicas);
+  for (const Unit* unit : late) add_sums(*unit);
   return list.take();
 }
 

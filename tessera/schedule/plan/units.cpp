@@ -75,16 +75,17 @@ void plan_units(const Trace& trace, const std::vector<ParameterSize>& sizes, std
     largest_gather = std::max(largest_gather, both_stages(id));
     largest_staging = std::max(largest_staging, staging(id));
   }
+  const auto of_one_domain = [&](ParameterId a, ParameterId b) { return size(a).domain == size(b).domain; };
   const auto join_alike = [&](ParameterId a, ParameterId b) {
-    return size(a).joins() && size(b).joins() && size(a).domain == size(b).domain &&
+    return size(a).joins() && size(b).joins() && of_one_domain(a, b) &&
            (size(a).unpacked > 0) == (size(b).unpacked > 0);
   };
   schedule.gather_units =
       join(meetings(trace, EventKind::consume), std::min(coalesce_bytes, largest_gather), both_stages, join_alike);
   schedule.gather_bytes = bytes_by_unit(schedule.gather_units, sizes, &ParameterSize::gathered);
   schedule.unpacked_bytes = bytes_by_unit(schedule.gather_units, sizes, &ParameterSize::unpacked);
-  schedule.reduce_units = join(meetings(trace, EventKind::produce), std::min(coalesce_bytes, largest_staging), staging,
-                               [](ParameterId, ParameterId) { return true; });
+  schedule.reduce_units =
+      join(meetings(trace, EventKind::produce), std::min(coalesce_bytes, largest_staging), staging, of_one_domain);
   schedule.reduce_bytes = bytes_by_unit(schedule.reduce_units, sizes, &ParameterSize::staging);
   for (const Unit& unit : schedule.reduce_units) {
     std::int64_t scratch = 0;

@@ -1,0 +1,55 @@
+// Which roles share a communicator, and when it is made.
+#include "tessera/comm/role_groups.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/local/world.h"
+
+namespace tessera::comm {
+namespace {
+
+using mesh::Purpose;
+
+// Places of a grid of 2 x 3 ranks, of which the last is dead: groups along one axis differ in size.
+mesh::Mesh uneven_mesh() {
+  const mesh::Grid grid{{"a", 3}, {"b", 2}, {"one", 1}};
+  return {{grid}, mesh::live_places(grid, {5})};
+}
+
+TEST(RoleGroups, AreSharedByRolesOfEqualMembersAndOnePurpose) {
+  run_local(5, {}, [](World& world) {
+    RoleGroups roles(world, uneven_mesh());
+    EXPECT_TRUE(roles.all().empty());
+    Communicator& gather = roles.make({Purpose::gather, {"a"}});
+    EXPECT_EQ(gather.size(), world.rank() < 3 ? 3 : 2);
+    EXPECT_EQ(&roles.make({Purpose::gather, {"a"}}), &gather);
+    EXPECT_EQ(&roles.make({Purpose::gather, {"one", "a"}}), &gather);  // the same ranks
+    EXPECT_EQ(&roles.make(Purpose::gather, "lists", {{0, 1, 2}, {3, 4}}), &gather);
+    EXPECT_EQ(roles.all().size(), 1u);
+    Communicator& reduce = roles.make({Purpose::reduce, {"a"}});
+    EXPECT_NE(&reduce, &gather);
+    EXPECT_NE(&reduce.lane(), &gather.lane());
+    EXPECT_NE(&roles.make({Purpose::gather, {"b"}}), &gather);
+    EXPECT_NE(&roles.make(Purpose::gather, "other members", {{0, 1}, {2, 3, 4}}), &gather);
+    EXPECT_EQ(roles.all().size(), 4u);
+    EXPECT_EQ(roles.all()[1], &reduce);
+  });
+}
+
+TEST(RoleGroups, RefuseRolesThatNameNoAxisAndListsWithoutARank) {
+  run_local(5, {}, [](World& world) {
+    RoleGroups roles(world, uneven_mesh());
+    EXPECT_THROW(roles.make({Purpose::gather, {}}), Error);
+    EXPECT_THROW(roles.make({Purpose::gather, {"c"}}), Error);
+    EXPECT_TRUE(roles.all().empty());
+    if (world.rank() == 4) {
+      EXPECT_THROW(roles.make(Purpose::gather, "some", {{0, 1}, {2, 3}}), Error);
+    } else {
+      roles.make(Purpose::gather, "some", {{0, 1}, {2, 3}});
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tessera::comm

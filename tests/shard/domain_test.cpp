@@ -1,0 +1,61 @@
+// What the places of a mesh make of a domain.
+#include "tessera/shard/domain.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::shard {
+namespace {
+
+using mesh::Grid, mesh::Mesh;
+
+Mesh without(const Grid& grid, std::vector<int> dead) {
+  return {{grid}, mesh::live_places(grid, std::move(dead))};
+}
+
+const Grid kPlain{{"a", 2}, {"b", 3}, {"c", 2}};
+const Domain kDense{.compute = {"a"}, .storage = {"b"}, .copies = {}, .replicas = {"c"}};
+const Grid kCopied{{"a", 1}, {"b", 2}, {"w", 2}, {"c", 2}};
+const Domain kCopies{.compute = {"a"}, .storage = {"b"}, .copies = {"w"}, .replicas = {"c"}};
+
+TEST(Domain, CutsAreThoseOfARanksReplica) {
+  const Mesh mesh = without(kPlain, {8, 9});  // one part of the second replica
+  for (const int rank : {0, 5, 6, 9}) {
+    const Cuts cuts = cuts_of(mesh, kDense, rank);
+    EXPECT_EQ(cuts.parts, rank < 6 ? 3 : 2);
+    EXPECT_EQ(cuts.parts_by_replica, (std::vector<int>{3, 2}));
+    EXPECT_EQ(cuts.most_parts(), 3);
+  }
+  const Place last = place_of(mesh, kDense, 9);
+  EXPECT_EQ(std::vector<int>({last.compute, last.part, last.replica, last.copy}), (std::vector<int>{1, 1, 1, 0}));
+  EXPECT_EQ(classes_of(mesh, {kDense}), (std::vector<int>{0, 0, 0, 0, 0, 0, 1, 1, 1, 1}));
+  EXPECT_EQ(classes_of(without(kPlain, {}), {kDense}), std::vector<int>(12, 0));
+}
+
+// A rank that alone refused a mesh would leave the others waiting for it.
+TEST(Domain, EveryRankRefusesWhatNoRunCanBeOn) {
+  const auto is_refused = [](const Mesh& mesh, const Domain& domain) {
+    for (int rank = 0; rank < mesh.world_size(); ++rank) EXPECT_THROW(cuts_of(mesh, domain, rank), Error) << rank;
+  };
+  is_refused(without(kPlain, {7}), kDense);                   // a rank that shares a matrix out
+  is_refused(without(kPlain, {6, 7, 8, 9, 10, 11}), kDense);  // a whole replica
+  is_refused(without(kCopied, {6, 7}), kCopies);              // the second copy of the second replica
+  is_refused(without(kCopied, {5}), kCopies);                 // a part of one copy
+  is_refused(without(kPlain, {}), kCopies);                   // axes of another grid
+}
+
+TEST(Domain, NamesOfAxesAndOfRolesAreDifferent) {
+  EXPECT_TRUE(role_groups(without(kPlain, {}), {kDense}).contains("a"));
+  const Grid grid{{"gather", 2}, {"b", 1}, {"c", 1}};
+  EXPECT_THROW(role_groups(without(grid, {}), {{{"gather"}, {"b"}, {}, {"c"}}}), Error);
+}
+
+TEST(Domain, ReplicasMeetPartByPartUnlessPlacesAreDead) {
+  EXPECT_EQ(role_of(without(kPlain, {}), kDense, Via::replicas).axes, (mesh::Axes{"c"}));
+  EXPECT_EQ(role_of(without(kPlain, {8, 9}), kDense, Via::replicas).axes, (mesh::Axes{"b", "c"}));
+  EXPECT_EQ(role_of(without(kCopied, {}), kCopies, Via::reduce).axes, (mesh::Axes{"b", "w"}));
+}
+
+}  // namespace
+}  // namespace tessera::shard
