@@ -9,6 +9,7 @@
 
 #include "tessera/bench/kernels_clock.h"
 #include "tessera/bench/step.h"
+#include "tessera/models/decoder_model.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/attention.h"
 #include "tessera/ops/cached_memory.h"
@@ -28,12 +29,12 @@ Sizes sizes_of(const StepBench& bench) {
   const auto tp = static_cast<double>(config.tp);
   const auto of = [](std::int64_t value) { return static_cast<double>(value); };
   return {.tokens = of(config.micro_batch * config.seq_len),
-          .hidden = of(bench.model.hidden_size),
-          .ffn = of(bench.model.intermediate_size) / tp,
-          .q = of(bench.model.num_heads * bench.model.head_dim) / tp,
-          .kv = of(bench.model.num_kv_heads * bench.model.head_dim) / tp,
-          .vocabulary = of(bench.model.vocab_size) / tp,
-          .layers = of(bench.model.num_layers),
+          .hidden = of(models::decoder_of(*bench.model).hidden_size),
+          .ffn = of(models::decoder_of(*bench.model).intermediate_size) / tp,
+          .q = of(models::decoder_of(*bench.model).num_heads * models::decoder_of(*bench.model).head_dim) / tp,
+          .kv = of(models::decoder_of(*bench.model).num_kv_heads * models::decoder_of(*bench.model).head_dim) / tp,
+          .vocabulary = of(models::decoder_of(*bench.model).vocab_size) / tp,
+          .layers = of(models::decoder_of(*bench.model).num_layers),
           .microbatches = of(config.global_batch / (config.micro_batch * config.gtp * config.dp))};
 }
 
@@ -55,7 +56,7 @@ class Calls {
         gradient_(options_.dtype(ops::to_scalar_type(*bench.config.grad_wire))),
         format_(bench.config.gemm_format),
         recipe_(bench.config.fp8_recipe),
-        layers_(bench.model.num_layers),
+        layers_(models::decoder_of(*bench.model).num_layers),
         head_(product(sizes.tokens, sizes.vocabulary, sizes.hidden)) {
     layer_ = {layer_product(sizes.tokens, sizes.q + 2 * sizes.kv, sizes.hidden),
               layer_product(sizes.tokens, sizes.hidden, sizes.q),
@@ -130,9 +131,9 @@ class Calls {
             .dw = at::randn({whole(out), whole(in)}, gradient_)};
   }
   void make_attention(const StepBench& bench) {
-    const std::int64_t tp = bench.config.tp, head_dim = bench.model.head_dim;
-    const std::int64_t q_heads = bench.model.num_heads / tp,
-                       kv_heads = std::max<std::int64_t>(bench.model.num_kv_heads / tp, 1);
+    const std::int64_t tp = bench.config.tp, head_dim = models::decoder_of(*bench.model).head_dim;
+    const std::int64_t q_heads = models::decoder_of(*bench.model).num_heads / tp,
+                       kv_heads = std::max<std::int64_t>(models::decoder_of(*bench.model).num_kv_heads / tp, 1);
     shape_ = {.batch = bench.config.micro_batch,
               .seq_len = bench.config.seq_len,
               .kv_of_q = {},
@@ -170,7 +171,7 @@ double bytes_beside(const StepBench& bench, const Sizes& s) {
   const double norm = 4 * s.hidden * 2, rope = 2 * (s.q + 2 * s.kv) * 2, swiglu = 3 * s.ffn + 5 * s.ffn;
   const double token = s.layers * (2 * norm + rope + swiglu) + norm + 3 * s.vocabulary + 2 * s.hidden;
   const auto gtp = static_cast<double>(bench.config.gtp);
-  const double own = static_cast<double>(models::num_params(bench.model)) / static_cast<double>(bench.config.tp) / gtp;
+  const double own = static_cast<double>(models::num_params(*bench.model)) / static_cast<double>(bench.config.tp) / gtp;
   const double adamw = own * (7 * master + model), squares = own * master;
   const double sums = gtp == 1 ? 0 : own * (gtp * wire + (2 - 1 / s.microbatches) * master);
   return s.microbatches * (s.tokens * token * model + sums) + adamw + squares;

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
-#include "tessera/models/llama_layouts.h"
-#include "tessera/models/llama_parameters.h"
+#include "tessera/models/decoder_layouts.h"
+#include "tessera/models/decoder_parameters.h"
 #include "tessera/schedule/way_costs.h"
 
 namespace tessera::predict {
@@ -97,13 +97,17 @@ class Operators {
 class Placer {
  public:
   Placer(const CostInput& input, const schedule::Trace& trace, const std::vector<PlannedParameter>& parameters)
-      : input_(input), operators_(input), trace_(trace), parameters_(parameters), ids_(models::llama_ids(input.model)) {
+      : input_(input),
+        operators_(input),
+        trace_(trace),
+        parameters_(parameters),
+        ids_(models::decoder_ids(input.model)) {
     roles_.resize(parameters.size(), Role::norm);
     role(ids_.output) = Role::output;
     role(ids_.embedding) = Role::embedding;
     policies_.resize(parameters.size(), nn::Recompute::none);
     for (std::size_t i = 0; i < ids_.blocks.size(); ++i) {
-      const models::LlamaBlockIds& block = ids_.blocks[i];
+      const models::DecoderBlockIds& block = ids_.blocks[i];
       for (const ParameterId id :
            {block.attention_norm, block.qkv, block.attention_output, block.mlp_norm, block.gate_up, block.down})
         policies_[static_cast<std::size_t>(id)] = input.recompute.of(i);
@@ -222,7 +226,7 @@ class Placer {
   Operators operators_;
   const schedule::Trace& trace_;
   const std::vector<PlannedParameter>& parameters_;
-  models::LlamaIds ids_;
+  models::DecoderIds ids_;
   std::vector<Role> roles_;
   std::vector<nn::Recompute> policies_;  // by parameter, of its block
 };

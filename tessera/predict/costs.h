@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/models/decoder_config.h"
 #include "tessera/nn/recompute.h"
 #include "tessera/predict/machine.h"
 #include "tessera/predict/planned_parameters.h"
@@ -12,7 +13,7 @@
 namespace tessera::predict {
 
 struct CostInput {
-  const models::LlamaConfig& model;
+  const models::DecoderConfig& model;
   const Machine& machine;
   MeshDegrees mesh;
   shard::ParameterTypes types;

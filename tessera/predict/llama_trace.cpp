@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/models/llama_parameters.h"
+#include "tessera/models/decoder_parameters.h"
 #include "tessera/ops/operand_bytes.h"
 #include "tessera/schedule/buckets.h"
 #include "tessera/shard/rows.h"
@@ -94,10 +94,10 @@ std::int64_t units_of(const std::vector<layout::Range>& ranges) {
   return units;
 }
 
-Bytes bytes_of(const models::LlamaConfig& config, const LlamaTraceOptions& options) {
+Bytes bytes_of(const models::DecoderConfig& config, const LlamaTraceOptions& options) {
   const auto element = static_cast<std::int64_t>(quant::size_of(options.dtype));
   const auto accumulator = static_cast<std::int64_t>(quant::size_of(quant::accumulator_of(options.dtype)));
-  const models::LlamaParts parts = options.parts ? *options.parts : even_parts(config, options.tp_size);
+  const models::TpParts parts = options.parts ? *options.parts : even_parts(config, options.tp_size);
   const auto rank = static_cast<std::size_t>(options.tp_rank);
   const std::int64_t ffn = units_of(parts.ffn[rank]), vocabulary = units_of(parts.vocabulary[rank]);
   const std::int64_t tokens = options.tokens;
@@ -121,9 +121,9 @@ Bytes bytes_of(const models::LlamaConfig& config, const LlamaTraceOptions& optio
 // The model's functions in the order in which Llama calls them, each with the events that it records.
 class Tracer {
  public:
-  Tracer(const models::LlamaConfig& config, const LlamaTraceOptions& options)
+  Tracer(const models::DecoderConfig& config, const LlamaTraceOptions& options)
       : options_(options),
-        ids_(llama_ids(config)),
+        ids_(decoder_ids(config)),
         bytes_(bytes_of(config, options)),
         to_(options.kind, static_cast<std::size_t>(std::max(ids_.norm, ids_.output)) + 1) {}
 
@@ -215,7 +215,7 @@ class Tracer {
     to_.add(EventKind::produce, Pass::backward, ids_.embedding);
   }
 
-  void block_forward(const models::LlamaBlockIds& block, Pass pass, bool kept) {
+  void block_forward(const models::DecoderBlockIds& block, Pass pass, bool kept) {
     column_forward(block.attention_norm, block.qkv, pass, kept);
     if (kept) stash(bytes_.qkv + bytes_.softmax, pass, Tokens::all);
     row_forward(block.attention_output, attended_bytes(block), pass, kept);
@@ -223,7 +223,7 @@ class Tracer {
     row_forward(block.down, swiglu_bytes(block), pass, kept);
   }
 
-  void block_backward(const models::LlamaBlockIds& block) {
+  void block_backward(const models::DecoderBlockIds& block) {
     row_backward(block.down, swiglu_bytes(block));
     column_backward(block.mlp_norm, block.gate_up);
     row_backward(block.attention_output, attended_bytes(block));
@@ -302,11 +302,11 @@ class Tracer {
     return sum + (is_split() ? bytes_.own : input_bytes(weight, bytes_.own));
   }
   // Attention keeps its result too, so that the operand of a product in a number format is kept beside it.
-  std::int64_t attended_bytes(const models::LlamaBlockIds& block) const {
+  std::int64_t attended_bytes(const models::DecoderBlockIds& block) const {
     const bool is_operand = product_of(block.attention_output) != quant::Format::bf16 && !is_selective();
     return bytes_.attended + (is_operand ? input_bytes(block.attention_output, bytes_.attended) : 0);
   }
-  std::int64_t swiglu_bytes(const models::LlamaBlockIds& block) const {
+  std::int64_t swiglu_bytes(const models::DecoderBlockIds& block) const {
     return bytes_.gate_up + (is_selective() ? 0 : input_bytes(block.down, bytes_.activated));
   }
   quant::Format product_of(ParameterId weight) const {
@@ -322,7 +322,7 @@ class Tracer {
   }
 
   const LlamaTraceOptions& options_;
-  models::LlamaIds ids_;
+  models::DecoderIds ids_;
   Bytes bytes_;
   Recorder to_;
   nn::Recompute policy_ = nn::Recompute::none;  // of the block in turn
@@ -330,7 +330,7 @@ class Tracer {
 
 }  // namespace
 
-schedule::Trace llama_trace(const models::LlamaConfig& config, const LlamaTraceOptions& options) {
+schedule::Trace llama_trace(const models::DecoderConfig& config, const LlamaTraceOptions& options) {
   TESSERA_CHECK(options.tp_size >= 1 && options.tp_rank >= 0 && options.tp_rank < options.tp_size,
                 "llama_trace: tp rank {} of {}", options.tp_rank, options.tp_size);
   TESSERA_CHECK(options.microbatches >= 1 && options.tokens >= 0, "llama_trace: {} microbatches of {} tokens",

@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
-#include "tessera/models/llama_config.h"
-#include "tessera/models/llama_layouts.h"
+#include "tessera/models/decoder_config.h"
+#include "tessera/models/decoder_layouts.h"
 #include "tessera/nn/recompute.h"
 #include "tessera/nn/token_split.h"
 #include "tessera/predict/planned_parameters.h"
@@ -17,8 +17,8 @@ namespace tessera::predict {
 struct LlamaTraceOptions {
   int tp_size = 1, tp_rank = 0;  // whose bytes of activations
   bool sequence_parallel = false;
-  nn::TokenSplit split;                     // of tokens over tp, under sequence parallelism
-  std::optional<models::LlamaParts> parts;  // of the tp ranks; without, all is even
+  nn::TokenSplit split;                  // of tokens over tp, under sequence parallelism
+  std::optional<models::TpParts> parts;  // of the tp ranks; without, all is even
   nn::BlockRecompute recompute;
   schedule::StepKind kind = schedule::StepKind::train;
   int microbatches = 1;
@@ -31,8 +31,8 @@ struct LlamaTraceOptions {
   bool delayed_scaling = false;         // of fp8 products: the step's amaxes travel before the optimizer's
 };
 
-// Parameter ids are llama_ids(config). Every parameter is trainable; a training step publishes them in the order of
+// Parameter ids are decoder_ids(config). Every parameter is trainable; a training step publishes them in the order of
 // their first use, each bucket of the optimizer after the message of its amaxes, if it needs one. Pure.
-schedule::Trace llama_trace(const models::LlamaConfig& config, const LlamaTraceOptions& options);
+schedule::Trace llama_trace(const models::DecoderConfig& config, const LlamaTraceOptions& options);
 
 }  // namespace tessera::predict

@@ -6,7 +6,6 @@
 #include <tuple>
 #include <utility>
 
-#include "tessera/models/llama_parameters.h"
 #include "tessera/shard/encoded.h"
 #include "tessera/shard/rows.h"
 #include "tessera/shard/way_bytes.h"
@@ -66,13 +65,13 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
   return planned;
 }
 
-std::vector<PlannedParameter> planned_parameters(const models::LlamaConfig& model, const shard::ParameterTypes& types,
+std::vector<PlannedParameter> planned_parameters(const models::ModelConfig& model, const shard::ParameterTypes& types,
                                                  const MeshDegrees& mesh, bool sequence_parallel,
                                                  const shard::RowReads& embedding, const shard::FormatPolicy& wire,
                                                  const shard::FormatPolicy& products,
                                                  const std::optional<shard::FormatPolicy>& backward) {
-  std::vector<shard::ParameterSpec> specs = models::llama_parameters(model, mesh.tp, sequence_parallel && mesh.tp > 1);
-  models::set_embedding_reads(specs, model, embedding);
+  std::vector<shard::ParameterSpec> specs =
+      model.parameters({.tp_size = mesh.tp, .partial_norms = sequence_parallel && mesh.tp > 1, .embedding = embedding});
   std::vector<PlannedParameter> all;
   using Formats = std::tuple<std::string, std::optional<quant::Encoding>, quant::Format, std::int64_t>;
   std::map<Formats, PlannedParameter> of_blocks;

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "tessera/models/llama_config.h"
+#include "tessera/models/model_config.h"
 #include "tessera/shard/format_policy.h"
 #include "tessera/shard/sizes.h"
 
@@ -41,9 +41,10 @@ struct PlannedParameter {
 
 PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard::ParameterTypes& types,
                                    const MeshDegrees& mesh);
-// By id (nn::llama_ids). Blocks are alike but for their number formats: one of each kind is measured. embedding: as of
-// nn::Llama. wire, products, backward: as of the runtime. Behind all weights come their copies for backward passes.
-std::vector<PlannedParameter> planned_parameters(const models::LlamaConfig& model, const shard::ParameterTypes& types,
+// By id. Blocks are alike but for their number formats: one of each kind is measured. embedding: as of
+// models::ModelOptions. wire, products, backward: as of the runtime. Behind all weights come their copies for backward
+// passes.
+std::vector<PlannedParameter> planned_parameters(const models::ModelConfig& model, const shard::ParameterTypes& types,
                                                  const MeshDegrees& mesh, bool sequence_parallel,
                                                  const shard::RowReads& embedding = {},
                                                  const shard::FormatPolicy& wire = {},

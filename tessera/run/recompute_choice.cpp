@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/models/decoder_model.h"
 #include "tessera/predict/llama_trace.h"
 #include "tessera/run/config/byte_size.h"
 
@@ -21,21 +22,22 @@ std::vector<Policy> blocks_at(std::int64_t effort, std::int64_t blocks) {
   return policies;
 }
 
-std::int64_t kept_bytes(const TrainConfig& config, const models::LlamaConfig& model,
+std::int64_t kept_bytes(const TrainConfig& config, const models::ModelConfig& model,
                         const std::vector<Policy>& blocks) {
   std::int64_t most = 0;
   for (int rank = 0; rank < config.tp; ++rank)
-    most = std::max(most, peak_stashed(predict::llama_trace(model, {.tp_size = static_cast<int>(config.tp),
-                                                                    .tp_rank = rank,
-                                                                    .sequence_parallel = config.sequence_parallel,
-                                                                    .recompute = nn::BlockRecompute(blocks),
-                                                                    .tokens = config.micro_batch * config.seq_len,
-                                                                    .dtype = config.dtype})));
+    most = std::max(most, peak_stashed(predict::llama_trace(models::decoder_of(model),
+                                                            {.tp_size = static_cast<int>(config.tp),
+                                                             .tp_rank = rank,
+                                                             .sequence_parallel = config.sequence_parallel,
+                                                             .recompute = nn::BlockRecompute(blocks),
+                                                             .tokens = config.micro_batch * config.seq_len,
+                                                             .dtype = config.dtype})));
   return most;
 }
 
-std::vector<Policy> smallest_effort(const TrainConfig& config, const models::LlamaConfig& model, std::int64_t budget) {
-  const std::int64_t blocks = model.num_layers, most = 2 * blocks;
+std::vector<Policy> smallest_effort(const TrainConfig& config, const models::ModelConfig& model, std::int64_t budget) {
+  const std::int64_t blocks = model.sizes().num_layers, most = 2 * blocks;
   const auto fits = [&](std::int64_t effort) { return kept_bytes(config, model, blocks_at(effort, blocks)) <= budget; };
   if (!fits(most))
     throw InputError("got {} bytes, expected at least {}: what full recomputation keeps", budget,
@@ -50,9 +52,9 @@ std::vector<Policy> smallest_effort(const TrainConfig& config, const models::Lla
 
 }  // namespace
 
-std::vector<Policy> recompute_choice(const TrainConfig& config, const models::LlamaConfig& model) {
+std::vector<Policy> recompute_choice(const TrainConfig& config, const models::ModelConfig& model) {
   const auto every = [&](Policy policy) {
-    return std::vector<Policy>(static_cast<std::size_t>(model.num_layers), policy);
+    return std::vector<Policy>(static_cast<std::size_t>(model.sizes().num_layers), policy);
   };
   switch (config.recompute) {
     case Recompute::none:

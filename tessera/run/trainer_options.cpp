@@ -26,17 +26,18 @@ runtime::RuntimeOptions runtime_options(const TrainConfig& config) {
 
 }  // namespace
 
-train::TrainerOptions trainer_options(const TrainConfig& config, const models::LlamaConfig& model) {
+train::TrainerOptions trainer_options(const TrainConfig& config, const models::ModelConfig& model) {
   return {
-      .model = model,
+      .model =
+          [&model, positions = config.seq_len, reads = embedding_reads(config)](nn::Context& context) {
+            return model.build(context, {.max_positions = positions, .embedding = reads});
+          },
       .tp = static_cast<int>(config.tp),
       .gtp = static_cast<int>(config.gtp),
       .dp = static_cast<int>(config.dp),
       .types = {.model = config.dtype, .accumulator = quant::accumulator_of(config.dtype), .wire = *config.grad_wire},
       .sequence_parallel = config.sequence_parallel,
       .recompute = nn::BlockRecompute(recompute_choice(config, model)),
-      .seq_len = config.seq_len,
-      .embedding = embedding_reads(config),
       .adamw = {.beta1 = config.beta1, .beta2 = config.beta2, .eps = config.eps, .weight_decay = config.weight_decay},
       .clip = config.clip,
       .runtime = runtime_options(config),

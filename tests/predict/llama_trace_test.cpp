@@ -10,7 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
-#include "tessera/models/llama.h"
+#include "tessera/models/decoder.h"
 #include "tessera/nn/dense_mesh.h"
 
 namespace tessera::predict {
@@ -19,8 +19,8 @@ namespace {
 constexpr std::int64_t kSequences = 2, kLength = 7;  // 14 tokens: 3 tp ranks have unequal parts
 
 // Nothing divides by 2 or 3; with 3 tp ranks key/value heads overlap.
-models::LlamaConfig odd_model(bool tied) {
-  models::LlamaConfig config;
+models::DecoderConfig odd_model(bool tied) {
+  models::DecoderConfig config;
   config.vocab_size = 19;
   config.hidden_size = 11;
   config.intermediate_size = 7;
@@ -44,7 +44,7 @@ models::Batch make_batch() {
   return batch;
 }
 
-schedule::Trace recorded(comm::World& world, const models::LlamaConfig& config, const LlamaTraceOptions& options) {
+schedule::Trace recorded(comm::World& world, const models::DecoderConfig& config, const LlamaTraceOptions& options) {
   shard::Parallel parallel = nn::dense_parallel(world, options.tp_size, options.row_ranks, 1);
   shard::FormatPolicy products;
   if (!options.products.empty())
@@ -57,8 +57,10 @@ schedule::Trace recorded(comm::World& world, const models::LlamaConfig& config, 
                       .recompute = options.recompute,
                       .split = options.split};
   const shard::Lookup lookup = options.row_ranks > 1 ? shard::Lookup::rows : shard::Lookup::gather;
-  models::Llama model(config, context, kLength, {.per_microbatch = kSequences * kLength, .lookup = lookup},
-                      options.parts);
+  models::Decoder model(config, context,
+                        {.max_positions = kLength,
+                         .embedding = {.per_microbatch = kSequences * kLength, .lookup = lookup},
+                         .parts = options.parts});
   const bool train = options.kind == schedule::StepKind::train;
   const at::AutoGradMode gradients(train);
   runtime.begin_step(options.kind, options.microbatches);
@@ -85,7 +87,7 @@ schedule::Trace body_of(schedule::Trace trace) {
   return trace;
 }
 
-void compare(const models::LlamaConfig& config, LlamaTraceOptions options) {
+void compare(const models::DecoderConfig& config, LlamaTraceOptions options) {
   options.tokens = kSequences * kLength;
   comm::run_local(options.tp_size * options.row_ranks, {}, [&config, options](comm::World& world) {
     LlamaTraceOptions own = options;
@@ -139,9 +141,9 @@ TEST(LlamaTraceRows, AreWhatTheRuntimeRecords) {
 }
 
 TEST(LlamaTraceParts, OfUnevenRanksAreWhatTheRuntimeRecords) {
-  const models::LlamaParts parts{.heads = {{{0, 1}, {9, 10}}, {}, {{1, 9}}},
-                                 .ffn = {{}, {{6, 7}, {0, 2}}, {{2, 6}}},
-                                 .vocabulary = {{{0, 3}, {18, 19}}, {{3, 18}}, {}}};
+  const models::TpParts parts{.heads = {{{0, 1}, {9, 10}}, {}, {{1, 9}}},
+                              .ffn = {{}, {{6, 7}, {0, 2}}, {{2, 6}}},
+                              .vocabulary = {{{0, 3}, {18, 19}}, {{3, 18}}, {}}};
   for (const nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::full})
     for (const bool sequence_parallel : {false, true})
       compare(odd_model(true), {.tp_size = 3,
@@ -152,10 +154,10 @@ TEST(LlamaTraceParts, OfUnevenRanksAreWhatTheRuntimeRecords) {
 }
 
 // By parameter id: the matrices of blocks, and no others.
-std::vector<quant::Format> products_of_blocks(const models::LlamaConfig& config, quant::Format format) {
-  const models::LlamaIds ids = models::llama_ids(config);
+std::vector<quant::Format> products_of_blocks(const models::DecoderConfig& config, quant::Format format) {
+  const models::DecoderIds ids = models::decoder_ids(config);
   std::vector<quant::Format> products(static_cast<std::size_t>(std::max(ids.norm, ids.output)) + 1);
-  for (const models::LlamaBlockIds& block : ids.blocks)
+  for (const models::DecoderBlockIds& block : ids.blocks)
     for (const schedule::ParameterId id : {block.qkv, block.attention_output, block.gate_up, block.down})
       products[static_cast<std::size_t>(id)] = format;
   return products;
@@ -177,7 +179,7 @@ TEST(LlamaTraceProducts, KeepTheOperandsOfBackward) {
 // v and softmax (10 + 5 + 5 heads of 4, and 10), the attention's result (40), the second norm the same 23, SwiGLU's
 // input and result (14 + 7).
 TEST(LlamaTraceStashes, CountWhatABlockKeeps) {
-  const models::LlamaConfig config = odd_model(false);
+  const models::DecoderConfig config = odd_model(false);
   const auto stashed = [&](nn::Recompute recompute) {
     std::vector<std::int64_t> values;  // fp64 values a token, of the first block and what follows the blocks
     for (const schedule::Event& event :

@@ -3,7 +3,8 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
-#include "tessera/models/llama_parameters.h"
+#include "tessera/models/decoder_model.h"
+#include "tessera/models/decoder_parameters.h"
 #include "tessera/nn/dense_mesh.h"
 #include "tessera/predict/llama_trace.h"
 #include "tessera/run/config/byte_size.h"
@@ -37,12 +38,12 @@ schedule::Trace trace_of(const PlanRequest& request, const StepPlan& step) {
   if (request.trace) return *request.trace;
   const TrainConfig& config = request.config;
   const std::int64_t microbatches = config.global_batch / (config.micro_batch * config.gtp * config.dp);
-  const auto embedding = static_cast<std::size_t>(models::llama_ids(request.model).embedding);
+  const auto embedding = static_cast<std::size_t>(models::decoder_ids(models::decoder_of(*request.model)).embedding);
   const bool by_rows = step.parameters[embedding].row_buffers > 0;
   predict::LlamaTraceOptions options{.tp_size = static_cast<int>(config.tp),
                                      .tp_rank = static_cast<int>(config.tp) - 1,
                                      .sequence_parallel = config.sequence_parallel,
-                                     .recompute = nn::BlockRecompute(recompute_choice(config, request.model)),
+                                     .recompute = nn::BlockRecompute(recompute_choice(config, *request.model)),
                                      .kind = request.kind,
                                      .tokens = config.micro_batch * config.seq_len,
                                      .row_ranks = by_rows ? static_cast<int>(config.gtp) : 1,
@@ -51,11 +52,11 @@ schedule::Trace trace_of(const PlanRequest& request, const StepPlan& step) {
   options.delayed_scaling = config.fp8_scaling == nn::Fp8Scaling::delayed;
   if (mesh_of(config).ranks() > 1)
     for (const predict::PlannedParameter& parameter : step.parameters) options.casts.push_back(parameter.cast);
-  schedule::Trace one = predict::llama_trace(request.model, options);
+  schedule::Trace one = predict::llama_trace(models::decoder_of(*request.model), options);
   if (microbatches == 1) return one;
   check_length(microbatches, static_cast<std::int64_t>(one.size()));
   options.microbatches = static_cast<int>(microbatches);
-  return predict::llama_trace(request.model, options);
+  return predict::llama_trace(models::decoder_of(*request.model), options);
 }
 
 // What a run records of this step where backward passes read copies of weights: they are consumed in their weights'
@@ -140,7 +141,7 @@ std::vector<std::string> StepPlan::names() const {
   return all;
 }
 
-TrainConfig resolve_plan_config(TrainConfig config, const models::LlamaConfig& model) {
+TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& model) {
   if (!config.grad_wire) config.grad_wire = config.dtype;
   config.backend = Backend::mpi;  // as many ranks as asked for: none is started
   const std::int64_t part = config.tp * config.gtp;
@@ -164,15 +165,15 @@ TrainConfig resolve_plan_config(TrainConfig config, const models::LlamaConfig& m
 StepPlan plan_step(const PlanRequest& request) {
   const TrainConfig& config = request.config;
   StepPlan step;
-  step.parameters = planned_parameters(request.model, types_of(config), mesh_of(config), config.sequence_parallel,
+  step.parameters = planned_parameters(*request.model, types_of(config), mesh_of(config), config.sequence_parallel,
                                        embedding_reads(config), wire_policy(config), product_policy(config));
   step.trace = trace_of(request, step);
   step.memory = lasting_memory(request, step);
-  const predict::CostInput input{.model = request.model,
+  const predict::CostInput input{.model = models::decoder_of(*request.model),
                                  .machine = request.machine,
                                  .mesh = mesh_of(config),
                                  .types = types_of(config),
-                                 .recompute = nn::BlockRecompute(recompute_choice(config, request.model)),
+                                 .recompute = nn::BlockRecompute(recompute_choice(config, *request.model)),
                                  .sequence_parallel = config.sequence_parallel,
                                  .sequences = config.micro_batch,
                                  .seq_len = config.seq_len};
@@ -199,7 +200,7 @@ StepPlan plan_step(const PlanRequest& request) {
   return step;
 }
 
-void check_budgets(const TrainConfig& config, const models::LlamaConfig& model) {
+void check_budgets(const TrainConfig& config, const models::ModelConfigPtr& model) {
   PlanRequest request{.config = config, .model = model, .machine = {}};
   request.gather_budget = parse_budget(config.gather_budget, "--gather-budget");
   request.reduce_budget = parse_budget(config.reduce_budget, "--reduce-budget");
@@ -207,7 +208,7 @@ void check_budgets(const TrainConfig& config, const models::LlamaConfig& model) 
   if (!request.gather_budget && !request.reduce_budget) return;
   StepPlan step;
   step.parameters =
-      planned_parameters(model, types_of(config), mesh_of(config), config.sequence_parallel, embedding_reads(config),
+      planned_parameters(*model, types_of(config), mesh_of(config), config.sequence_parallel, embedding_reads(config),
                          wire_policy(config), product_policy(config), backward_policy(config));
   const schedule::Trace trace = with_copies(trace_of(request, step), step);
   const auto check = [&](const char* flag, const Budget& gather, const Budget& reduce) {
