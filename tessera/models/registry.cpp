@@ -9,12 +9,14 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/models/llama.h"
+#include "tessera/models/qwen2.h"
+#include "tessera/models/qwen3.h"
 
 namespace tessera::models {
 namespace {
 using nlohmann::json;
 
-constexpr std::array kArchitectures{kLlama};
+constexpr std::array kArchitectures{kLlama, kQwen2, kQwen3};
 
 std::string known_architectures() {
   std::vector<std::string> known;

@@ -44,7 +44,9 @@ TEST_P(Convert, ThereAndBackGivesTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(Models, Convert,
                          ::testing::Values(Case{"llama", false, DType::fp32}, Case{"llama", true, DType::fp32},
-                                           Case{"llama", false, DType::bf16}, Case{"llama", true, DType::bf16}),
+                                           Case{"llama", false, DType::bf16}, Case{"llama", true, DType::bf16},
+                                           Case{"qwen2", false, DType::fp32}, Case{"qwen2", true, DType::bf16},
+                                           Case{"qwen3", false, DType::fp32}, Case{"qwen3", true, DType::bf16}),
                          [](const auto& info) {
                            return std::string(info.param.type) + "_" + std::string(name_of(info.param.dtype)) +
                                   (info.param.tied ? "_tied" : "_untied");
