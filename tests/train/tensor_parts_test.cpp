@@ -41,9 +41,9 @@ class ShuffledParts : public ::testing::TestWithParam<int> {};
 
 TEST_P(ShuffledParts, GiveTheNumbersOfEvenOnesInFp64) {
   for (const bool tied : {false, true}) {
-    RunOptions options{.model = odd_model(), .dtype = quant::DType::fp64, .blocks = 4, .steps = 5};
-    options.model.tie_word_embeddings = tied;
-    options.model.has_qkv_bias = options.model.has_head_norms = tied;
+    RunOptions options{
+        .model = tied ? testing::normed_model() : odd_model(), .dtype = quant::DType::fp64, .blocks = 4, .steps = 5};
+    options.model.tie_word_embeddings = options.model.has_qkv_bias = tied;
     const RunResult expected = run(options);
     options.tp = GetParam();
     options.parts = shuffled_parts(options.tp);

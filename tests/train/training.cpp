@@ -242,6 +242,7 @@ models::DecoderConfig biased_model() {
 models::DecoderConfig normed_model() {
   models::DecoderConfig config = odd_model();
   config.has_head_norms = true;
+  config.head_dim = 6;
   return config;
 }
 
