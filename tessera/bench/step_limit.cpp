@@ -25,7 +25,7 @@ using ops::ProductCall, ops::ProductSizes, ops::Work, ops::WorkKind;
 
 // What a rank's step is made of where nothing is computed again.
 predict::DryStep dry_step_of(const StepBench& bench) {
-  return dry_step(run::dry_options(bench.config, bench.model, {}));
+  return dry_step(run::dry_options(bench.config, *bench.model, {}));
 }
 
 double microbatches_of(const StepBench& bench) {

@@ -3,6 +3,9 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <functional>
+#include <memory>
+
 #include "tessera/nn/attention.h"
 #include "tessera/nn/output_loss.h"
 
@@ -28,5 +31,8 @@ class Model {
   // scale: see nn::output_loss. With gradients enabled, objective.backward() produces every weight's gradient.
   virtual nn::Loss forward(const Batch& batch, double scale) = 0;
 };
+
+// Builds a model, which registers its parameters with the context's program. The context outlives it.
+using BuildModel = std::function<std::unique_ptr<Model>(nn::Context& context)>;
 
 }  // namespace tessera::models

@@ -2,8 +2,6 @@
 // memory. The events are those that a run records; the work is what its operators report.
 #pragma once
 #include <array>
-#include <functional>
-#include <memory>
 #include <vector>
 
 #include "tessera/mesh/mesh.h"
@@ -15,12 +13,9 @@
 
 namespace tessera::predict {
 
-// Builds a model, which registers its parameters with the context's program.
-using BuildModel = std::function<std::unique_ptr<models::Model>(nn::Context& context)>;
-
 // Settings are those of a run.
 struct DryOptions {
-  BuildModel model;
+  models::BuildModel model;
   mesh::Mesh mesh;
   std::vector<shard::Domain> domains;
   int rank = 0;  // whose step it is

@@ -38,8 +38,8 @@ std::vector<int> kinds_of_ranks(const predict::DryOptions& options, std::int64_t
   return ranks;
 }
 
-std::vector<Policy> smallest_effort(const TrainConfig& config, const models::LlamaConfig& model, std::int64_t budget) {
-  const std::int64_t blocks = model.num_layers, most = 2 * blocks;
+std::vector<Policy> smallest_effort(const TrainConfig& config, const models::ModelConfig& model, std::int64_t budget) {
+  const std::int64_t blocks = model.sizes().num_layers, most = 2 * blocks;
   predict::DryOptions options = dry_options(config, model, {});
   const std::vector<int> ranks = kinds_of_ranks(options, config.tp);
   const auto kept_bytes = [&](std::int64_t effort) {
@@ -65,9 +65,9 @@ std::vector<Policy> smallest_effort(const TrainConfig& config, const models::Lla
 
 }  // namespace
 
-std::vector<Policy> recompute_choice(const TrainConfig& config, const models::LlamaConfig& model) {
+std::vector<Policy> recompute_choice(const TrainConfig& config, const models::ModelConfig& model) {
   const auto every = [&](Policy policy) {
-    return std::vector<Policy>(static_cast<std::size_t>(model.num_layers), policy);
+    return std::vector<Policy>(static_cast<std::size_t>(model.sizes().num_layers), policy);
   };
   switch (config.recompute) {
     case Recompute::none:

@@ -34,18 +34,21 @@ nn::ProductOptions product_options(const TrainConfig& config) {
           .tp_wire = config.tp_wire_format};
 }
 
+models::BuildModel builder_of(const TrainConfig& config, const models::ModelConfig& model) {
+  return [&model, positions = config.seq_len, reads = embedding_reads(config)](nn::Context& context) {
+    return model.build(context, {.max_positions = positions, .embedding = reads});
+  };
+}
+
 shard::ParameterTypes types_of(const TrainConfig& config) {
   return {.model = config.dtype, .accumulator = quant::accumulator_of(config.dtype), .wire = *config.grad_wire};
 }
 
 }  // namespace
 
-predict::DryOptions dry_options(const TrainConfig& config, const models::LlamaConfig& model,
+predict::DryOptions dry_options(const TrainConfig& config, const models::ModelConfig& model,
                                 nn::BlockRecompute recompute) {
-  const auto build = [&model, positions = config.seq_len, reads = embedding_reads(config)](nn::Context& context) {
-    return std::make_unique<models::Llama>(model, context, positions, reads);
-  };
-  return {.model = build,
+  return {.model = builder_of(config, model),
           .mesh = nn::dense_mesh(static_cast<int>(config.tp), static_cast<int>(config.gtp), static_cast<int>(config.dp)),
           .domains = {nn::dense_domain()},
           .rank = static_cast<int>(config.tp) - 1,
@@ -62,17 +65,15 @@ predict::DryOptions dry_options(const TrainConfig& config, const models::LlamaCo
           .seq_len = config.seq_len};
 }
 
-train::TrainerOptions trainer_options(const TrainConfig& config, const models::LlamaConfig& model) {
+train::TrainerOptions trainer_options(const TrainConfig& config, const models::ModelConfig& model) {
   return {
-      .model = model,
+      .model = builder_of(config, model),
       .tp = static_cast<int>(config.tp),
       .gtp = static_cast<int>(config.gtp),
       .dp = static_cast<int>(config.dp),
       .types = types_of(config),
       .sequence_parallel = config.sequence_parallel,
       .recompute = nn::BlockRecompute(recompute_choice(config, model)),
-      .seq_len = config.seq_len,
-      .embedding = embedding_reads(config),
       .adamw = {.beta1 = config.beta1, .beta2 = config.beta2, .eps = config.eps, .weight_decay = config.weight_decay},
       .clip = config.clip,
       .runtime = runtime_options(config),

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "tessera/comm/local/world.h"
+#include "tessera/models/llama.h"
 
 namespace tessera::bench {
 namespace {
@@ -14,14 +15,14 @@ namespace {
 // 2 layers of 120 x 16 weights each, an output layer of 32 x 16; the embedding is no product.
 StepBench small_bench(int tp, int gtp) {
   StepBench bench;
-  bench.model = {.vocab_size = 32,
-                 .hidden_size = 16,
-                 .intermediate_size = 24,
-                 .num_layers = 2,
-                 .num_heads = 4,
-                 .num_kv_heads = 2,
-                 .head_dim = 4,
-                 .max_position_embeddings = 8};
+  bench.model = std::make_shared<models::LlamaConfig>(models::DecoderConfig{.vocab_size = 32,
+                                                                            .hidden_size = 16,
+                                                                            .intermediate_size = 24,
+                                                                            .num_layers = 2,
+                                                                            .num_heads = 4,
+                                                                            .num_kv_heads = 2,
+                                                                            .head_dim = 4,
+                                                                            .max_position_embeddings = 8});
   bench.config.model = "small";
   bench.config.tp = tp;
   bench.config.gtp = gtp;

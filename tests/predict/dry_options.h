@@ -2,7 +2,7 @@
 #pragma once
 #include <memory>
 
-#include "tessera/models/llama.h"
+#include "tessera/models/model_config.h"
 #include "tessera/nn/dense_mesh.h"
 #include "tessera/predict/dry_step.h"
 #include "tessera/predict/planned_parameters.h"
@@ -10,11 +10,9 @@
 namespace tessera::predict {
 
 // Of a microbatch of one token.
-inline DryOptions dense_options(const models::LlamaConfig& model, const shard::ParameterTypes& types,
+inline DryOptions dense_options(const models::ModelConfigPtr& model, const shard::ParameterTypes& types,
                                 const MeshDegrees& mesh) {
-  return {.model = [model](nn::Context& context) -> std::unique_ptr<models::Model> {
-            return std::make_unique<models::Llama>(model, context, 1);
-          },
+  return {.model = [model](nn::Context& context) { return model->build(context, {.max_positions = 1}); },
           .mesh = nn::dense_mesh(mesh.tp, mesh.gtp, mesh.dp),
           .domains = {nn::dense_domain()},
           .rank = mesh.tp - 1,

@@ -9,9 +9,10 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <tuple>
 
 #include "tessera/comm/local/world.h"
-#include "tessera/models/llama.h"
+#include "tessera/models/decoder.h"
 #include "tessera/nn/dense_mesh.h"
 #include "tessera/runtime/runtime.h"
 
@@ -21,8 +22,8 @@ namespace {
 constexpr std::int64_t kSequences = 2, kLength = 7;  // 14 tokens: 3 tp ranks have unequal parts
 
 // Nothing divides by 2 or 3; with 3 tp ranks key/value heads overlap.
-models::LlamaConfig odd_model(bool tied) {
-  models::LlamaConfig config;
+models::DecoderConfig odd_model(bool tied) {
+  models::DecoderConfig config;
   config.vocab_size = 19;
   config.hidden_size = 11;
   config.intermediate_size = 7;
@@ -48,14 +49,14 @@ models::Batch make_batch() {
 
 // A step, on a mesh of tp and gtp.
 struct Case {
-  models::LlamaConfig config;
+  models::DecoderConfig config;
   int tp = 1, gtp = 1;
   int microbatches = 1;
   quant::DType dtype = quant::DType::fp32;
   quant::Format product = quant::Format::bf16;  // of the blocks' matrices
   nn::Fp8Scaling scaling = nn::Fp8Scaling::current;
   shard::Lookup lookup = shard::Lookup::gather;
-  std::optional<models::LlamaParts> parts = std::nullopt;
+  std::optional<models::TpParts> parts = std::nullopt;
   nn::Recompute recompute = nn::Recompute::none;
   bool sequence_parallel = false;
   nn::TokenSplit split = {};
@@ -69,7 +70,8 @@ DryOptions options_of(const Case& it, int rank) {
   options.wire_backward = it.backward;
   const shard::RowReads reads{.per_microbatch = kSequences * kLength, .lookup = it.lookup};
   return {.model = [&it, reads](nn::Context& context) -> std::unique_ptr<models::Model> {
-            return std::make_unique<models::Llama>(it.config, context, kLength, reads, it.parts);
+            return std::make_unique<models::Decoder>(
+                it.config, context, models::ModelOptions{.max_positions = kLength, .embedding = reads, .parts = it.parts});
           },
           .mesh = nn::dense_mesh(it.tp, it.gtp, 1),
           .domains = {nn::dense_domain()},
@@ -165,6 +167,28 @@ INSTANTIATE_TEST_SUITE_P(
              std::to_string(std::get<2>(info.param)) + (std::get<3>(info.param) ? "_sequence" : "");
     });
 
+// Biases of q, k and v; norms of heads, of which a tp rank may have none.
+TEST(DryStepArchitectures, AreWhatTheRuntimeRecords) {
+  for (const bool has_norms : {false, true})
+    for (const nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full})
+      for (const auto& [tp, gtp, sequence_parallel] : {std::tuple{1, 2, false}, {3, 1, false}, {3, 1, true}})
+        for (const quant::Format product : {quant::Format::bf16, quant::Format::fp8}) {
+          Case it{.config = odd_model(has_norms),
+                  .tp = tp,
+                  .gtp = gtp,
+                  .microbatches = 3,
+                  .dtype = quant::DType::bf16,
+                  .product = product,
+                  .recompute = recompute,
+                  .sequence_parallel = sequence_parallel};
+          it.config.has_qkv_bias = !has_norms;
+          it.config.has_head_norms = has_norms;
+          compare(it);
+          it.kind = schedule::StepKind::evaluate;
+          compare(it);
+        }
+}
+
 TEST(DryStepRows, AreWhatTheRuntimeRecords) {
   for (const nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::full})
     for (const int tp : {1, 3})
@@ -182,7 +206,7 @@ TEST(DryStepRows, AreWhatTheRuntimeRecords) {
 }
 
 TEST(DryStepParts, OfUnevenRanksAreWhatTheRuntimeRecords) {
-  const models::LlamaParts parts{.heads = {{{0, 1}, {9, 10}}, {}, {{1, 9}}},
+  const models::TpParts parts{.heads = {{{0, 1}, {9, 10}}, {}, {{1, 9}}},
                                  .ffn = {{}, {{6, 7}, {0, 2}}, {{2, 6}}},
                                  .vocabulary = {{{0, 3}, {18, 19}}, {{3, 18}}, {}}};
   for (const nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::full})
@@ -210,7 +234,7 @@ TEST(DryStepProducts, KeepTheOperandsOfBackward) {
 }
 
 TEST(DryStepCopies, AreReadByBackwardPasses) {
-  models::LlamaConfig even = odd_model(false);
+  models::DecoderConfig even = odd_model(false);
   even.hidden_size = 12;
   const shard::FormatPolicy backward{.rules = {{"layers.*", quant::Format::mxfp8}}};
   for (const int gtp : {1, 2})

@@ -8,6 +8,8 @@
 #include <map>
 #include <utility>
 
+#include "tessera/models/llama.h"
+#include "tessera/models/registry.h"
 #include "tests/predict/dry_options.h"
 #include "tessera/schedule/plan/plan.h"
 
@@ -64,11 +66,12 @@ class PlanArena : public ::testing::TestWithParam<std::tuple<Model, nn::Recomput
   void check(int gtp, int microbatches, std::int64_t coalesce_bytes) {
     const auto [name, recompute] = GetParam();
     const std::filesystem::path configs = TESSERA_CONFIGS;
-    models::LlamaConfig model = models::read_llama_config(models::find_model_config(name.name, configs));
+    models::DecoderConfig model =
+        models::decoder_of(*models::read_model_config(models::find_model_config(name.name, configs)));
     model.tie_word_embeddings = name.tied;
     const shard::ParameterTypes types{.model = quant::DType::bf16, .wire = quant::DType::bf16};
     std::vector<schedule::ParameterSize> sizes;
-    DryOptions options = dense_options(model, types, {.gtp = gtp});
+    DryOptions options = dense_options(std::make_shared<models::LlamaConfig>(model), types, {.gtp = gtp});
     options.recompute = recompute;
     const DryStep step = dry_step(options);
     for (const PlannedParameter& each : planned_of(step, types, {.gtp = gtp})) sizes.push_back(each.size);
@@ -100,9 +103,10 @@ TEST_P(PlanArena, HoldsLiveBytes) {
 // Number formats: packed bytes are free after the unpacking. Beside each other the same budgets where they stay.
 TEST(PlanArenaFormats, LessIsGatheredInTheSameArenaAndLessIsTakenForAll) {
   const std::filesystem::path configs = TESSERA_CONFIGS;
-  const models::LlamaConfig model = models::read_llama_config(models::find_model_config("llama3-8b", configs));
+  const models::DecoderConfig model =
+      models::decoder_of(*models::read_model_config(models::find_model_config("llama3-8b", configs)));
   const shard::ParameterTypes types{.model = quant::DType::bf16, .wire = quant::DType::bf16};
-  DryOptions options = dense_options(model, types, {.gtp = 4});
+  DryOptions options = dense_options(std::make_shared<models::LlamaConfig>(model), types, {.gtp = 4});
   const schedule::Trace trace = dry_step(options).trace(2);
   for (const quant::Format format : {quant::Format::nvfp4, quant::Format::mxfp8, quant::Format::fp8}) {
     std::vector<schedule::ParameterSize> sizes, whole;

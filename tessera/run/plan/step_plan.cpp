@@ -34,7 +34,7 @@ void check_length(std::int64_t microbatches, std::int64_t events) {
 
 predict::DryStep dry_step_of(const PlanRequest& request) {
   predict::DryOptions options =
-      dry_options(request.config, request.model, nn::BlockRecompute(recompute_choice(request.config, request.model)));
+      dry_options(request.config, *request.model, nn::BlockRecompute(recompute_choice(request.config, *request.model)));
   options.kind = request.kind;
   return dry_step(options);
 }
@@ -110,7 +110,7 @@ std::int64_t microbatches_of(const TrainConfig& config) {
   return config.global_batch / (config.micro_batch * config.gtp * config.dp);
 }
 
-TrainConfig resolve_plan_config(TrainConfig config, const models::LlamaConfig& model) {
+TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& model) {
   if (!config.grad_wire) config.grad_wire = config.dtype;
   config.backend = Backend::mpi;  // as many ranks as asked for: none is started
   const std::int64_t part = config.tp * config.gtp;
@@ -150,7 +150,7 @@ StepPlan plan_step(const PlanRequest& request) {
   return step;
 }
 
-void check_budgets(const TrainConfig& config, const models::LlamaConfig& model) {
+void check_budgets(const TrainConfig& config, const models::ModelConfigPtr& model) {
   PlanRequest request{.config = config, .model = model, .machine = {}};
   request.gather_budget = parse_budget(config.gather_budget, "--gather-budget");
   request.reduce_budget = parse_budget(config.reduce_budget, "--reduce-budget");
