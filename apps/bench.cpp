@@ -16,7 +16,8 @@
 #include "tessera/bench/step.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/meet/launcher.h"
-#include "tessera/models/llama_config.h"
+#include "tessera/models/decoder_model.h"
+#include "tessera/models/registry.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/settings.h"
 #include "tessera/run/gpu_launch.h"
@@ -89,9 +90,10 @@ int bench_kernels(const Arguments& arguments) {
 }
 
 // InputError where that makes no model.
-models::LlamaConfig with_layers(models::LlamaConfig model, std::int64_t layers) {
-  model.num_layers = layers;
-  return models::parse_llama_config(models::to_json(model), fmt::format("--layers {}", layers));
+models::ModelConfigPtr with_layers(const models::ModelConfig& model, std::int64_t layers) {
+  nlohmann::json config = model.to_json();
+  config["num_hidden_layers"] = layers;
+  return models::parse_model_config(config, fmt::format("--layers {}", layers));
 }
 
 // InputError where a launcher started other processes than the ranks.
@@ -127,7 +129,7 @@ int bench_step(const Arguments& arguments) {
   if (bench.steps < 1 || bench.warmup < 0)
     throw InputError("--steps, --warmup: got {} and {}, expected 1 and 0 or more", bench.steps, bench.warmup);
   const run::PlanTask task = run::plan_task(flags, base::read_environment().configs.value_or(TESSERA_CONFIGS));
-  bench.model = layers ? with_layers(task.request.model, *layers) : task.request.model;
+  bench.model = layers ? with_layers(*task.request.model, *layers) : task.request.model;
   bench.config = task.request.config;
   bench.config.backend = backend == "nccl" ? run::Backend::nccl : run::Backend::local;
   bench.config.pushes = pushes;
@@ -163,8 +165,8 @@ int bench_products(const Arguments& arguments) {
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   if (!parse(app, arguments)) return 0;
-  bench.model = models::read_llama_config(
-      models::find_model_config(model, base::read_environment().configs.value_or(TESSERA_CONFIGS)));
+  bench.model = models::decoder_of(*models::read_model_config(
+      models::find_model_config(model, base::read_environment().configs.value_or(TESSERA_CONFIGS))));
   fmt::print("{}", bench::product_text(bench::product_rows(bench)));
   return 0;
 }

@@ -15,12 +15,16 @@ detail::Memory allocate_host(std::size_t bytes) {
   return {static_cast<std::byte*>(pointer), {.function = release}};
 }
 
+detail::Memory allocate(std::size_t bytes, Device device) {
+  if (device.kind == DeviceKind::none) return {nullptr, {.function = [](std::byte*) {}, .device = device}};
+  return device.kind == DeviceKind::cpu ? allocate_host(bytes) : detail::allocate_device(bytes, device);
+}
+
 }  // namespace
 
 Buffer::Buffer(std::size_t bytes) : Buffer(bytes, allocate_host(bytes)) {}
 
-Buffer::Buffer(std::size_t bytes, Device device)
-    : Buffer(bytes, device.kind == DeviceKind::cpu ? allocate_host(bytes) : detail::allocate_device(bytes, device)) {}
+Buffer::Buffer(std::size_t bytes, Device device) : Buffer(bytes, allocate(bytes, device)) {}
 
 Buffer Buffer::pinned(std::size_t bytes) {
   return {bytes, detail::allocate_pinned(bytes)};
@@ -32,6 +36,7 @@ Buffer Buffer::borrowed(std::byte* memory, std::size_t bytes, Device device) {
 }
 
 void Buffer::fill_zero() {
+  if (device().kind == DeviceKind::none) return;
   if (device().kind == DeviceKind::cpu)
     std::memset(data_.get(), 0, size_);
   else

@@ -5,6 +5,7 @@
 namespace tessera::base {
 
 std::string name_of(Device device) {
+  if (device.kind == DeviceKind::none) return "none";
   return device.kind == DeviceKind::cpu ? "cpu" : fmt::format("cuda:{}", device.index);
 }
 

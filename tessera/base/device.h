@@ -1,4 +1,5 @@
-// Where memory lies and work runs: the CPU, or one CUDA device of this process.
+// Where memory lies and work runs: the CPU, or one CUDA device of this process. Or nowhere: in a dry run buffers have
+// sizes and no memory.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -7,7 +8,7 @@
 
 namespace tessera::base {
 
-enum class DeviceKind : std::uint8_t { cpu, cuda };
+enum class DeviceKind : std::uint8_t { cpu, cuda, none };
 
 struct Device {
   DeviceKind kind = DeviceKind::cpu;
@@ -18,7 +19,8 @@ struct Device {
 constexpr Device cuda_device(int index) {
   return {.kind = DeviceKind::cuda, .index = index};
 }
-std::string name_of(Device device);  // "cpu", "cuda:1"
+inline constexpr Device kNoDevice{.kind = DeviceKind::none, .index = 0};
+std::string name_of(Device device);  // "cpu", "cuda:1", "none"
 
 // 0 where there is no device or no driver, and where the library was built without CUDA.
 int cuda_device_count();

@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "tessera/models/llama_config.h"
+#include "tessera/models/decoder_config.h"
 
 namespace tessera::bench {
 
 struct ProductBench {
-  models::LlamaConfig model;
+  models::DecoderConfig model;
   std::int64_t tp = 1;  // divides what it cuts
   std::vector<std::int64_t> tokens{8192, 2048, 1024};
   std::string only;  // products whose name holds this

@@ -18,7 +18,7 @@ struct Weight {
   std::int64_t out = 0, in = 0;
 };
 std::vector<Weight> weights_of(const ProductBench& bench) {
-  const models::LlamaConfig& model = bench.model;
+  const models::DecoderConfig& model = bench.model;
   const std::int64_t q = model.num_heads * model.head_dim / bench.tp,
                      kv = model.num_kv_heads * model.head_dim / bench.tp;
   const std::int64_t ffn = model.intermediate_size / bench.tp;

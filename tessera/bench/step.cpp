@@ -34,7 +34,7 @@ models::Batch random_batch(const StepBench& bench, std::uint64_t seed) {
                                  .seq_len = bench.config.seq_len,
                                  .positions = at::empty({tokens}, at::kLong),
                                  .cu_seqlens = {}}};
-  const auto vocabulary = static_cast<std::uint64_t>(bench.model.vocab_size);
+  const auto vocabulary = static_cast<std::uint64_t>(bench.model->sizes().vocab_size);
   for (std::int64_t i = 0; i < tokens; ++i) {
     batch.tokens.mutable_data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(random() % vocabulary);
     batch.targets.mutable_data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(random() % vocabulary);
@@ -165,7 +165,7 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
   report.limit = measure_limit(bench, device);
   if (device.kind == base::DeviceKind::cuda)
     at::accelerator::resetPeakStats(static_cast<c10::DeviceIndex>(device.index));
-  train::Trainer trainer(world, run::trainer_options(config, bench.model));
+  train::Trainer trainer(world, run::trainer_options(config, *bench.model));
   comm::Communicator& all = *trainer.parallel().world;
   train::set_initial_values(trainer.runtime(), 1);
 
@@ -209,7 +209,7 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
 nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& report) {
   const double limit_ms = report.limit.seconds() * 1e3;
   return {{"model", bench.config.model},
-          {"layers", bench.model.num_layers},
+          {"layers", bench.model->sizes().num_layers},
           {"seq_len", bench.config.seq_len},
           {"micro_batch", bench.config.micro_batch},
           {"global_batch", bench.config.global_batch},
@@ -284,7 +284,7 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       "{}"
       "  limit          {:9.2f} ms: products {:.2f}, attention {:.2f}, {:.1f} GB at {:.2f} TB/s\n"
       "  limit / step   {:9.3f}\n",
-      bench.config.model, bench.model.num_layers, bench.config.micro_batch, bench.config.seq_len,
+      bench.config.model, bench.model->sizes().num_layers, bench.config.micro_batch, bench.config.seq_len,
       name_of(bench.config.dtype), bench.config.tp, bench.config.gtp, bench.config.dp, bench.steps, report.median_ms,
       report.p10_ms, report.p90_ms, report.tokens_per_second_per_rank, mfu_text(report),
       std::isnan(report.exposed_comm_ms) ? "is not measured under a graph"

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "tessera/comm/world.h"
+#include "tessera/models/model_config.h"
 #include "tessera/run/config/config.h"
 #include "tessera/train/trainer.h"
 
@@ -17,7 +18,7 @@ namespace tessera::bench {
 
 struct StepBench {
   run::TrainConfig config;  // resolved; threads: of ATen
-  models::LlamaConfig model;
+  models::ModelConfigPtr model;
   int warmup = 3, steps = 10;     // the first of the warm-up is recorded and planned
   bool deterministic = false;     // GPU: attention without atomics
   std::filesystem::path profile;  // where rank 0 writes what two more steps ran; empty: nowhere

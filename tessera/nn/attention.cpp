@@ -3,6 +3,7 @@
 #include <cmath>
 #include <memory>
 
+#include "tessera/nn/head_norms.h"
 #include "tessera/nn/stash.h"
 
 namespace tessera::nn {
@@ -10,23 +11,44 @@ namespace {
 
 // All that backward needs besides tensors, kept alive by the graph.
 struct AttentionCall : torch::CustomClassHolder {
+  const AttentionHeads* heads = nullptr;
+  const HeadNorms* norms = nullptr;  // null: there are none
   ops::AttentionShape shape;
   ops::RopeTable rope;
 };
 
+// What is kept of q, k and v: as attention reads them, and what their norms' backward reads. Undefined: not kept.
+enum AttentionSaved : std::uint8_t { kQ, kK, kV, kOut, kPositions, kQRows, kKRows, kQRstd, kKRstd, kSoftmax };
+
+ops::Qkv split_and_rotate(const AttentionCall& call, const at::Tensor& qkv, const at::Tensor& positions) {
+  const AttentionHeads& heads = *call.heads;
+  return ops::split_rope_forward(qkv, positions, call.rope, heads.q_heads, heads.kv_heads, heads.head_dim);
+}
+
 class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const AttentionHeads* heads,
-                            const at::Tensor& positions, const c10::intrusive_ptr<AttentionCall>& call,
-                            Context* context, bool kept) {
-    const ops::Qkv split =
-        ops::split_rope_forward(qkv, positions, call->rope, heads->q_heads, heads->kv_heads, heads->head_dim);
-    const ops::Attention result = ops::attention_forward(split, call->shape);
-    variable_list saved{split.q, split.k, split.v, result.out, positions};
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const at::Tensor& positions,
+                            const c10::intrusive_ptr<AttentionCall>& call, Context* context, bool kept) {
+    const bool normed = call->norms != nullptr;
+    NormedQkv norms{.qkv = qkv, .statistics = {}};
+    if (normed) norms = head_norms_forward(*context, *call->norms, *call->heads, qkv);
+    const ops::Qkv rotated = split_and_rotate(*call, norms.qkv, positions);
+    const ops::Attention result = ops::attention_forward(rotated, call->shape);
+    const bool made_again = normed && context->policy == Recompute::selective;
+    const HeadStatistics& statistics = norms.statistics;
+    variable_list saved{made_again ? at::Tensor() : rotated.q,
+                        made_again ? at::Tensor() : rotated.k,
+                        rotated.v,
+                        result.out,
+                        positions,
+                        statistics.q,
+                        statistics.k,
+                        statistics.q_rstd,
+                        statistics.k_rstd};
     saved.insert(saved.end(), result.softmax.begin(), result.softmax.end());
     ctx->save_for_backward(saved);
-    variable_list own{split.q, split.k, split.v};
-    own.insert(own.end(), result.softmax.begin(), result.softmax.end());
+    variable_list own = saved;
+    own[kOut] = own[kPositions] = at::Tensor();
     stash(ctx, *context, kept, own, Tokens::all);
     save_pointer(ctx, "context", context);
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
@@ -35,27 +57,37 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const variable_list saved = ctx->get_saved_variables();
-    fetch(ctx, *saved_pointer<Context>(ctx, "context"));
+    auto& context = *saved_pointer<Context>(ctx, "context");
+    fetch(ctx, context);
     const auto call = c10::static_intrusive_pointer_cast<AttentionCall>(ctx->saved_data["call"].toCapsule());
-    const ops::Qkv split{saved[0], saved[1], saved[2]};
-    const ops::Attention result{saved[3], {saved.begin() + 5, saved.end()}};
-    const ops::Qkv gradient = ops::attention_backward(gradients[0].contiguous(), split, result, call->shape);
-    return {ops::split_rope_backward(gradient, saved[4], call->rope), {}, {}, {}, {}, {}};
+    const HeadStatistics statistics{
+        .q = saved[kQRows], .k = saved[kKRows], .q_rstd = saved[kQRstd], .k_rstd = saved[kKRstd]};
+    ops::Qkv rotated{saved[kQ], saved[kK], saved[kV]};
+    if (!rotated.q.defined())
+      rotated = split_and_rotate(*call, head_norms_again(context, *call->norms, *call->heads, statistics, rotated.v),
+                                 saved[kPositions]);
+    const ops::Attention result{saved[kOut], {saved.begin() + kSoftmax, saved.end()}};
+    const ops::Qkv gradient = ops::attention_backward(gradients[0].contiguous(), rotated, result, call->shape);
+    at::Tensor dqkv = ops::split_rope_backward(gradient, saved[kPositions], call->rope);
+    if (call->norms != nullptr) dqkv = head_norms_backward(context, *call->norms, *call->heads, statistics, dqkv);
+    return {dqkv, {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
-at::Tensor attention(Context& context, const at::Tensor& qkv, const AttentionHeads& heads, const TokenLayout& tokens,
-                     const ops::RopeTable& rope) {
+at::Tensor attention(Context& context, const at::Tensor& qkv, const AttentionHeads& heads,
+                     const std::optional<HeadNorms>& norms, const TokenLayout& tokens, const ops::RopeTable& rope) {
   auto call = c10::make_intrusive<AttentionCall>();
+  call->heads = &heads;
+  call->norms = norms ? &*norms : nullptr;
   call->rope = rope;
   call->shape = {.batch = tokens.batch,
                  .seq_len = tokens.seq_len,
                  .kv_of_q = heads.kv_of_q,
                  .cu_seqlens = tokens.cu_seqlens,
                  .scale = 1.0 / std::sqrt(static_cast<double>(heads.head_dim))};
-  return AttentionFunction::apply(qkv, &heads, tokens.positions, call, &context, is_kept(qkv));
+  return AttentionFunction::apply(qkv, tokens.positions, call, &context, is_kept(qkv));
 }
 
 }  // namespace tessera::nn

@@ -1,9 +1,13 @@
 // The part of attention between the qkv projection and the output projection: rotary embedding and softmax attention
-// over this rank's heads. No weights.
+// over this rank's heads; before them, in some models, a norm of each head of q and of k.
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+#include <vector>
+
 #include "tessera/nn/context.h"
+#include "tessera/nn/norm.h"
 #include "tessera/ops/attention.h"
 #include "tessera/ops/rope.h"
 
@@ -13,6 +17,10 @@ struct AttentionHeads {
   std::int64_t q_heads = 0, kv_heads = 0, head_dim = 0;  // of this tp rank
   std::vector<int> kv_of_q;                              // local key/value head of each local query head
 };
+// Norms over each head's elements; all heads of q share one weight [head_dim], those of k another.
+struct HeadNorms {
+  Norm q, k;
+};
 // What one microbatch adds: where its tokens stand.
 struct TokenLayout {
   std::int64_t batch = 0, seq_len = 0;
@@ -20,8 +28,10 @@ struct TokenLayout {
   std::vector<std::int64_t> cu_seqlens;  // document starts, see ops::AttentionShape; empty: one a sequence
 };
 
-// qkv: [tokens, (q_heads + 2 kv_heads) * head_dim] -> [tokens, q_heads * head_dim], with autograd.
-at::Tensor attention(Context& context, const at::Tensor& qkv, const AttentionHeads& heads, const TokenLayout& tokens,
-                     const ops::RopeTable& rope);
+// qkv: [tokens, (q_heads + 2 kv_heads) * head_dim] -> [tokens, q_heads * head_dim], with autograd. heads and norms
+// outlive the graph. With norms Recompute::selective keeps q and k from before them, and makes the normed and rotated
+// ones again.
+at::Tensor attention(Context& context, const at::Tensor& qkv, const AttentionHeads& heads,
+                     const std::optional<HeadNorms>& norms, const TokenLayout& tokens, const ops::RopeTable& rope);
 
 }  // namespace tessera::nn

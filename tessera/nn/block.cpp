@@ -13,7 +13,7 @@ Stream run_block(Context& context, const Block& block, const Stream& stream, con
   context.policy = block.recompute;
   const std::int64_t count = tokens.batch * tokens.seq_len;
   const NormedLinear qkv = column_linear(context, block.qkv, stream.h, stream.residual, count);
-  const at::Tensor attended = attention(context, qkv.y, block.heads, tokens, rope);
+  const at::Tensor attended = attention(context, qkv.y, block.heads, block.head_norms, tokens, rope);
   const at::Tensor output = row_linear(context, block.attention_output, attended);
   const NormedLinear fed = feed_forward(context, block.feed_forward, output, qkv.sum, count);
   return {fed.y, fed.sum};

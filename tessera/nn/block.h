@@ -2,6 +2,8 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
 #include "tessera/nn/attention.h"
 #include "tessera/nn/feed_forward.h"
 #include "tessera/nn/linear.h"
@@ -11,6 +13,7 @@ namespace tessera::nn {
 struct Block {
   ColumnLinear qkv;  // with the attention norm
   AttentionHeads heads;
+  std::optional<HeadNorms> head_norms;
   RowLinear attention_output;
   FeedForward feed_forward;
   Recompute recompute = Recompute::none;

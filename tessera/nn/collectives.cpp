@@ -14,19 +14,9 @@ std::vector<std::int64_t> token_counts(const Context& context, std::int64_t toke
   return counts;
 }
 
-// The program's group, after what compute has enqueued.
-comm::Communicator& tp_group(Context& context) {
-  shard::Parallel& parallel = context.runtime.parallel();
-  if (parallel.is_asynchronous()) parallel.program->lane().wait(parallel.compute->record());
-  return *parallel.program;
-}
-
-void wait(Context& context, const base::Fence& fence) {
-  context.runtime.wait(fence);
-}
-
-std::int64_t bytes_of(const at::Tensor& x) {
-  return x.numel() * static_cast<std::int64_t>(x.element_size());
+// Carries it out, and waits.
+void complete(Context& context, const runtime::Collective& collective) {
+  context.program.wait(context.program.issue(collective));
 }
 
 }  // namespace
@@ -35,12 +25,13 @@ at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, 
   if (context.tp_size() == 1 || !context.sequence_parallel) return x;
   const at::Tensor own = x.contiguous();
   at::Tensor whole = at::empty({tokens, x.size(1)}, x.options());
-  context.runtime.comm(context.runtime.parallel().program_name, "all_gather", bytes_of(own), pass);
-  // Bytes are codes of fp8 numbers.
-  context.runtime.count_activations(x.scalar_type() == at::kByte ? quant::Format::fp8 : quant::Format::bf16,
-                                    bytes_of(whole) - bytes_of(own));
-  wait(context, tp_group(context).all_gather(own.data_ptr(), whole.data_ptr(), token_counts(context, tokens, x.size(1)),
-                                             ops::to_dtype(x.scalar_type())));
+  const std::vector<std::int64_t> counts = token_counts(context, tokens, x.size(1));
+  complete(context, {.kind = runtime::CollectiveKind::all_gather,
+                     .in = own.const_data_ptr(),
+                     .out = whole.mutable_data_ptr(),
+                     .counts = counts,
+                     .type = ops::to_dtype(x.scalar_type()),
+                     .pass = pass});
   return whole;
 }
 
@@ -53,24 +44,38 @@ at::Tensor leave_tp(Context& context, const at::Tensor& part, schedule::Pass pas
   }
   const std::int64_t tokens = part.size(0), width = part.size(1);
   at::Tensor own = at::empty({context.tokens_of(context.tp_rank(), tokens), width}, part.options());
-  context.runtime.comm(context.runtime.parallel().program_name, "reduce_scatter", bytes_of(whole), pass);
-  context.runtime.count_activations(quant::Format::bf16, (context.tp_size() - 1) * bytes_of(own));
-  wait(context, tp_group(context).reduce_scatter(whole.data_ptr(), own.data_ptr(), token_counts(context, tokens, width),
-                                                 ops::to_dtype(part.scalar_type())));
+  const std::vector<std::int64_t> counts = token_counts(context, tokens, width);
+  complete(context, {.kind = runtime::CollectiveKind::reduce_scatter,
+                     .in = whole.const_data_ptr(),
+                     .out = own.mutable_data_ptr(),
+                     .counts = counts,
+                     .type = ops::to_dtype(part.scalar_type()),
+                     .pass = pass});
   return own;
 }
 
-void all_reduce_tp(Context& context, at::Tensor& x, comm::ReduceOp op, schedule::Pass pass) {
+namespace {
+
+void all_reduce(Context& context, at::Tensor& x, comm::ReduceOp op, schedule::Pass pass, bool is_recorded) {
   if (context.tp_size() == 1) return;
-  context.runtime.comm(context.runtime.parallel().program_name,
-                       op == comm::ReduceOp::sum ? "all_reduce sum" : "all_reduce max", bytes_of(x), pass);
-  context.runtime.count_activations(quant::Format::bf16, 2 * (context.tp_size() - 1) * bytes_of(x) / context.tp_size());
-  reduce_unrecorded(context, x, op);
+  const std::int64_t elements = x.numel();
+  complete(context, {.kind = op == comm::ReduceOp::sum ? runtime::CollectiveKind::all_reduce_sum
+                                                       : runtime::CollectiveKind::all_reduce_max,
+                     .out = x.mutable_data_ptr(),
+                     .counts = {&elements, 1},
+                     .type = ops::to_dtype(x.scalar_type()),
+                     .pass = pass,
+                     .is_recorded = is_recorded});
+}
+
+}  // namespace
+
+void all_reduce_tp(Context& context, at::Tensor& x, comm::ReduceOp op, schedule::Pass pass) {
+  all_reduce(context, x, op, pass, true);
 }
 
 void reduce_unrecorded(Context& context, at::Tensor& x, comm::ReduceOp op) {
-  if (context.tp_size() == 1) return;
-  wait(context, tp_group(context).all_reduce(x.data_ptr(), x.numel(), ops::to_dtype(x.scalar_type()), op));
+  all_reduce(context, x, op, schedule::Pass::forward, false);
 }
 
 }  // namespace tessera::nn

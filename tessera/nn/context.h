@@ -3,16 +3,16 @@
 #include "tessera/nn/delayed_scales.h"
 #include "tessera/nn/recompute.h"
 #include "tessera/nn/token_split.h"
-#include "tessera/runtime/runtime.h"
+#include "tessera/runtime/program.h"
 
 namespace tessera::nn {
 
 // Which tokens the tensors of a call have: all of the microbatch, or the tp rank's own (split by sequence parallelism).
 enum class Tokens : std::uint8_t { all, own };
 
-// One thread. `runtime` outlives every module and every graph made with it.
+// One thread. `program` outlives every module and every graph made with it.
 struct Context {
-  runtime::Runtime& runtime;
+  runtime::Program& program;
   bool sequence_parallel = false;  // activations between blocks are split by tokens over tp
   BlockRecompute recompute;
   Recompute policy = Recompute::none;             // of the block that runs
@@ -21,8 +21,8 @@ struct Context {
   DelayedScales* scales = nullptr;                // null: scales are those of the matrices themselves
   TokenSplit split = {};                          // of tokens over tp, under sequence parallelism
 
-  int tp_rank() const { return runtime.parallel().program->rank(); }
-  int tp_size() const { return runtime.parallel().program->size(); }
+  int tp_rank() const { return program.group_rank(); }
+  int tp_size() const { return program.group_size(); }
   // How many of a microbatch's tokens a tp rank has under sequence parallelism.
   std::int64_t tokens_of(int rank, std::int64_t tokens) const { return split.part(tokens, rank, tp_size()).size(); }
 };

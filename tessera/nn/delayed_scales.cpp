@@ -30,11 +30,11 @@ int DelayedScales::add(std::string name, quant::Element element) {
 
 void DelayedScales::prepare() {
   if (numbers_.size() > 0 || size() == 0) return;
-  element_codes_ = buffer_of(elements_, device_);
+  element_codes_ = buffer_of(elements_, memory_);
   std::vector<float> start(static_cast<std::size_t>(values()), 0);
   std::fill(start.end() - size(), start.end(), 1.0F);
-  numbers_ = buffer_of(start, device_);
-  inverses_ = buffer_of(std::vector<float>(elements_.size() * kInverseStride, 1.0F), device_);
+  numbers_ = buffer_of(start, memory_);
+  inverses_ = buffer_of(std::vector<float>(elements_.size() * kInverseStride, 1.0F), memory_);
 }
 
 ops::WholeScale DelayedScales::scale(int number) {
@@ -67,7 +67,7 @@ void DelayedScales::update(std::int32_t* counts, base::CudaStream stream) {
                                       .margin = options_.margin,
                                       .counts = counts,
                                       .inverse_stride = kInverseStride};
-  if (device_.kind == base::DeviceKind::cpu) return quant::update_multipliers(scaling);
+  if (memory_.kind == base::DeviceKind::cpu) return quant::update_multipliers(scaling);
   quant::require_cuda("delayed scaling").update_multipliers(scaling, stream);
 }
 

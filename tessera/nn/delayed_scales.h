@@ -29,7 +29,9 @@ struct ProductOptions {
 // writes.
 class DelayedScales {
  public:
-  DelayedScales(const ProductOptions& options, base::Device device) : options_(options), device_(device) {}
+  // device: where the matrices lie. In a dry run the few numbers lie on the host.
+  DelayedScales(const ProductOptions& options, base::Device device)
+      : options_(options), device_(device), memory_(device.kind == base::DeviceKind::none ? base::Device{} : device) {}
 
   // One more matrix; returns its number. Before any is used.
   int add(std::string name, quant::Element element);
@@ -70,7 +72,7 @@ class DelayedScales {
   float* inverses() { return inverses_.as<float>().data(); }
 
   ProductOptions options_;
-  base::Device device_;
+  base::Device device_, memory_;
   std::vector<std::string> names_;
   std::vector<quant::Element> elements_;
   base::Buffer element_codes_;

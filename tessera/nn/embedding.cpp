@@ -12,14 +12,14 @@ namespace tessera::nn {
 namespace {
 
 bool travels_by_rows(Context& context, const VocabEmbedding& embedding) {
-  return context.runtime.parameter(embedding.weight.id).by_rows;
+  return context.program.by_rows(embedding.weight.id);
 }
 
 // Tokens as rows of this rank's part of the table; `ids` keeps the memory.
 shard::RowIds row_ids(const VocabEmbedding& embedding, const at::Tensor& ids) {
   TESSERA_CHECK(embedding.part.count <= 1, "rows of an embedding of {} ranges of ids cannot travel by index",
                 embedding.part.count);
-  return {.data = ids.const_data_ptr<std::int64_t>(),
+  return {.data = static_cast<const std::int64_t*>(ids.const_data_ptr()),
           .count = ids.numel(),
           .first = embedding.part.count == 0 ? 0 : embedding.part.ranges[0].begin};
 }
@@ -29,10 +29,10 @@ at::Tensor gather_rows(Context& context, const VocabEmbedding& embedding, const 
   const Weight& weight = embedding.weight;
   const at::Tensor ids = early_tokens.defined() ? early_tokens : tokens.contiguous();
   at::Tensor y =
-      at::empty({ids.size(0), weight.cols}, tokens.options().dtype(ops::to_scalar_type(context.runtime.types().model)));
+      at::empty({ids.size(0), weight.cols}, tokens.options().dtype(ops::to_scalar_type(context.program.types().model)));
   std::optional<base::Fence> written;
   if (early_tokens.defined()) written.emplace();  // long ago
-  context.runtime.gather_rows(weight.id, row_ids(embedding, ids), y.data_ptr(), context.pass, written);
+  context.program.gather_rows(weight.id, row_ids(embedding, ids), y.mutable_data_ptr(), context.pass, written);
   return y;
 }
 
@@ -41,12 +41,12 @@ void produce_rows(Context& context, const VocabEmbedding& embedding, const at::T
   const Weight& weight = embedding.weight;
   if (!is_trainable(context, weight)) return;
   const at::Tensor ids = tokens.contiguous();
-  const runtime::RowGradient rows = context.runtime.grad_rows(weight.id, row_ids(embedding, ids));
+  const runtime::RowGradient rows = context.program.grad_rows(weight.id, row_ids(embedding, ids));
   at::Tensor gradient = ops::view_of(rows.data, {ids.size(0), weight.cols}, rows.dtype, ids.device());
   const at::Tensor slots =
       ops::view_of(const_cast<std::int64_t*>(rows.slots), {ids.size(0)}, quant::DType::i64, ids.device());
   ops::embedding_backward(dy, slots, gradient, ops::one_range(0, gradient.size(0)), false);
-  context.runtime.produce(weight.id);
+  context.program.produce(weight.id);
 }
 
 // early_tokens by pointer: a tensor, undefined at that, would be a variable of autograd's.

@@ -1,18 +1,35 @@
 #include "tessera/nn/linear.h"
 
+#include <ATen/ops/ones.h>
+
 #include "tessera/nn/collectives.h"
 #include "tessera/nn/linear_products.h"
 #include "tessera/nn/stash.h"
+#include "tessera/ops/gemm.h"
 
 namespace tessera::nn {
 namespace {
+
+void add_bias(Context& context, const Weight& bias, at::Tensor& y) {
+  ConsumedWeight weight(context, bias, context.pass);
+  y.add_(weight.tensor());
+}
+
+// dy: [tokens, local out].
+void produce_bias(Context& context, const Weight& bias, const at::Tensor& dy) {
+  produce_gradient(context, bias, [&](at::Tensor& gradient, bool accumulate) {
+    at::Tensor column = gradient.view({bias.cols, 1});
+    ops::gemm_wgrad(dy, at::ones({dy.size(0), 1}, dy.options()), column, accumulate);
+  });
+}
 
 class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
  public:
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const std::optional<at::Tensor>& residual,
                                Context* context, const ColumnLinear* linear, std::int64_t tokens, bool kept) {
     ctx->set_materialize_grads(false);
-    const ColumnForward column = column_forward(*context, *linear, x, residual.value_or(at::Tensor()), tokens, kept);
+    ColumnForward column = column_forward(*context, *linear, x, residual.value_or(at::Tensor()), tokens, kept);
+    if (linear->bias) add_bias(*context, *linear->bias, column.result.y);
     ctx->save_for_backward(column.saved);
     stash(ctx, *context, kept, column.stashed, Tokens::own);
     ctx->saved_data["residual"] = residual.has_value();
@@ -27,6 +44,7 @@ class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
     auto& context = *saved_pointer<Context>(ctx, "context");
     auto& linear = *saved_pointer<const ColumnLinear>(ctx, "linear");
     fetch(ctx, context);
+    if (linear.bias) produce_bias(context, *linear.bias, gradients[0]);
     const Factor dy = factor_of_columns(context, linear.weight, Role::gradient, gradients[0], schedule::Pass::backward,
                                         ops::Sides::both);
     at::Tensor dx = column_backward(context, linear, {dy, gradients[1]}, saved, ctx->saved_data["tokens"].toInt());

@@ -4,6 +4,9 @@
 //   column:  y = enter_tp(norm(x)) w^T         backward: dx = norm'(leave_tp(dy w))
 //   row:     y = leave_tp(x w^T)               backward: dx = enter_tp(dy) w
 //
+// A column-parallel layer may add a bias to y. It is the weight of an input that is 1, and its gradient is summed as
+// those of other weights: db = dy^T 1.
+//
 // The norm in front of a column-parallel layer is part of the function, so that what it makes needs not be kept for
 // backward (Recompute::selective): it is made again from what is kept anyway. Saved for backward: activations and
 // handles, never a gathered weight. Of an input that is kept for a product in a number format, what is kept is the
@@ -24,6 +27,7 @@ struct Factor;
 struct ColumnLinear {
   Weight weight;  // [local out, in]
   std::optional<Norm> norm;
+  std::optional<Weight> bias;  // vector [local out]; of column_linear only
 };
 struct NormedLinear {
   at::Tensor y;    // [tokens, local out]

@@ -26,7 +26,7 @@ bool is_delayed(const Context& context, const Weight& weight, Role role) {
 
 // Where the matrix's amax goes, for the scales of later steps. Evaluation leaves nothing behind.
 float* place_of_amax(Context& context, const Weight& weight, Role role) {
-  if (!is_delayed(context, weight, role) || !context.runtime.is_training()) return nullptr;
+  if (!is_delayed(context, weight, role) || !context.program.is_training()) return nullptr;
   return context.scales->amax(scale_number(weight, role));
 }
 
@@ -87,7 +87,7 @@ bool travels_quantized(const Context& context, const Weight& weight) {
 
 void add_scales(Context& context, Weight& weight) {
   if (weight.product != Format::fp8 || context.scales == nullptr) return;
-  const std::string& name = context.runtime.parameter(weight.id).spec.name;
+  const std::string& name = context.program.spec(weight.id).name;
   weight.input_scale = context.scales->add(name + " input", encoding_of(context, weight, Role::input).element);
   weight.gradient_scale = context.scales->add(name + " gradient", encoding_of(context, weight, Role::gradient).element);
 }
@@ -172,7 +172,7 @@ void count(Context& context, const Weight& weight, const Factor& factor, ops::Si
   const std::int64_t tokens = factor.matrix.defined() ? factor.matrix.size(0)
                               : by_rows               ? operand.extent.rows
                                                       : operand.extent.cols;
-  context.runtime.count_product(weight.product, 2 * tokens * weight.rows * weight.cols);
+  context.program.count_product(weight.product, 2 * tokens * weight.rows * weight.cols);
 }
 }  // namespace
 

@@ -32,7 +32,7 @@ void stash(AutogradContext* ctx, Context& context, bool kept, std::int64_t bytes
   ctx->saved_data["stashes"] = number + 1;
   ctx->saved_data[numbered("stashed_bytes", number)] = bytes;
   ctx->saved_data[numbered("stashed_way", number)] = way;
-  context.runtime.stash(bytes, context.pass, way);
+  context.program.stash(bytes, context.pass, way);
 }
 
 void stash(AutogradContext* ctx, Context& context, bool kept, const variable_list& tensors, Tokens tokens) {
@@ -40,7 +40,7 @@ void stash(AutogradContext* ctx, Context& context, bool kept, const variable_lis
 }
 
 void fetch(AutogradContext* ctx, Context& context, int number) {
-  context.runtime.fetch(ctx->saved_data[numbered("stashed_bytes", number)].toInt(), schedule::Pass::backward,
+  context.program.fetch(ctx->saved_data[numbered("stashed_bytes", number)].toInt(), schedule::Pass::backward,
                         ctx->saved_data[numbered("stashed_way", number)].toStringRef());
 }
 

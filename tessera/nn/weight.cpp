@@ -7,7 +7,7 @@ namespace tessera::nn {
 namespace {
 
 at::Tensor shaped(Context& context, void* data, quant::DType type, const Weight& weight) {
-  const at::Device device = ops::to_device(context.runtime.parallel().device);
+  const at::Device device = ops::to_device(context.program.device());
   if (weight.is_vector) return ops::view_of(data, {weight.cols}, type, device);
   return ops::view_of(data, {weight.rows, weight.cols}, type, device);
 }
@@ -16,14 +16,14 @@ at::Tensor shaped(Context& context, void* data, quant::DType type, const Weight&
 
 ConsumedWeight::ConsumedWeight(Context& context, const Weight& weight, schedule::Pass pass)
     : context_(context), weight_(weight), pass_(pass) {
-  const runtime::WeightView view = context.runtime.consume(weight.id, pass);
+  const runtime::WeightView view = context.program.consume(weight.id, pass);
   encoded_ = view.encoded;
   encoding_ = view.encoding;
   if (!encoded_) tensor_ = shaped(context, const_cast<void*>(view.weight().data), view.weight().type, weight);
 }
 
 ops::Operand ConsumedWeight::operand(ops::Sides side) const {
-  const at::Device device = ops::to_device(context_.runtime.parallel().device);
+  const at::Device device = ops::to_device(context_.program.device());
   if (encoded_) return ops::weight_operand(*encoded_, {weight_.rows, weight_.cols}, encoding_, side, device);
   const quant::Encoding encoding = quant::weight_encoding(weight_.product);
   if (!ops::needs_whole(encoding)) return ops::weight_operand(tensor_, weight_.product, side, {});
@@ -34,11 +34,11 @@ ops::Operand ConsumedWeight::operand(ops::Sides side) const {
 
 ConsumedWeight::~ConsumedWeight() noexcept(false) {
   if (std::uncaught_exceptions() > exceptions_) return;
-  context_.runtime.release(weight_.id, pass_);
+  context_.program.release(weight_.id, pass_);
 }
 
 bool is_trainable(const Context& context, const Weight& weight) {
-  return context.runtime.parameter(weight.id).spec.trainable;
+  return context.program.spec(weight.id).trainable;
 }
 
 at::Tensor gradient_tensor(Context& context, const runtime::GradientBuffer& buffer, const Weight& weight) {

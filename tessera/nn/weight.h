@@ -57,10 +57,10 @@ at::Tensor gradient_tensor(Context& context, const runtime::GradientBuffer& buff
 template <typename Write>
 void produce_gradient(Context& context, const Weight& weight, Write write) {
   if (!is_trainable(context, weight)) return;
-  const runtime::GradientBuffer buffer = context.runtime.grad_buffer(weight.id);
+  const runtime::GradientBuffer buffer = context.program.grad_buffer(weight.id);
   at::Tensor gradient = gradient_tensor(context, buffer, weight);
   write(gradient, buffer.accumulate);
-  context.runtime.produce(weight.id);
+  context.program.produce(weight.id);
 }
 
 }  // namespace tessera::nn

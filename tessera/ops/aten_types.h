@@ -10,7 +10,7 @@ namespace tessera::ops {
 at::ScalarType to_scalar_type(quant::DType type);
 quant::DType to_dtype(at::ScalarType type);
 at::Device to_device(base::Device device);
-// A view; the memory must outlive it.
+// A view; the memory must outlive it. On no device: a tensor with this shape and no memory.
 at::Tensor view_of(void* data, at::IntArrayRef shape, quant::DType type, at::Device device = at::kCPU);
 
 }  // namespace tessera::ops

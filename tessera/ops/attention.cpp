@@ -108,6 +108,28 @@ AttentionOperands operands_of(const Qkv& qkv, const AttentionShape& shape) {
           .v = expanded(dense_like(qkv.v, kv_shape, type, "attention v"), shape.kv_of_q)};
 }
 
+// Causal: half of two products of seq_len x seq_len x head_dim a head; backward has five of them.
+void report_attention(const Qkv& qkv, const AttentionShape& shape, bool backward) {
+  const auto tokens = static_cast<double>(qkv.q.size(0)), width = static_cast<double>(qkv.q.size(1) * qkv.q.size(2));
+  const double flops = 2 * tokens * static_cast<double>(shape.seq_len) * width;
+  report({.name = backward ? "attention backward" : "attention",
+          .kind = backward ? WorkKind::attention_backward : WorkKind::attention_forward,
+          .flops = backward ? 2.5 * flops : flops,
+          .bytes = static_cast<double>((backward ? 2 : 1) * bytes_of({qkv.q, qkv.q, qkv.k, qkv.v})),
+          .sizes = {.batch = shape.batch,
+                    .seq_len = shape.seq_len,
+                    .q_heads = qkv.q.size(1),
+                    .kv_heads = qkv.k.size(1),
+                    .head_dim = qkv.q.size(2)}});
+}
+
+Attention forward_dry(const Qkv& qkv, const AttentionShape& shape) {
+  report_attention(qkv, shape, /*backward=*/false);
+  const at::Tensor& q = qkv.q;
+  return {.out = make({q.size(0), q.size(1) * q.size(2)}, q.scalar_type(), q.device()),
+          .softmax = {make({q.size(0), q.size(1)}, accumulator_type(q.scalar_type()), q.device())}};
+}
+
 // No queries: no gradient reaches the keys and values.
 Qkv no_gradient(const Qkv& qkv) {
   return {.q = make(qkv.q.sizes(), qkv.q.scalar_type(), qkv.q.device()).zero_(),
@@ -153,6 +175,7 @@ Attention attention_forward(const Qkv& qkv, const AttentionShape& shape) {
   const std::int64_t flat[] = {qkv.q.size(0), qkv.q.size(1) * qkv.q.size(2)};
   const at::ScalarType type = qkv.q.scalar_type();
   if (qkv.q.numel() == 0) return {.out = make(flat, type, qkv.q.device())};
+  if (is_dry(qkv.q)) return forward_dry(qkv, shape);
   if (on_cuda(qkv.q)) return cuda::attention_forward(qkv, shape);
   const AttentionOperands operands = operands_of(qkv, shape);
   Attention result;
@@ -171,6 +194,10 @@ Attention attention_forward(const Qkv& qkv, const AttentionShape& shape) {
 Qkv attention_backward(const at::Tensor& dout, const Qkv& qkv, const Attention& forward, const AttentionShape& shape) {
   check(qkv, shape);
   if (qkv.q.numel() == 0) return no_gradient(qkv);
+  if (is_dry(qkv.q)) {
+    report_attention(qkv, shape, /*backward=*/true);
+    return no_gradient(qkv);
+  }
   if (on_cuda(qkv.q)) return cuda::attention_backward(dout, qkv, forward, shape);
   const AttentionOperands operands = operands_of(qkv, shape);
   const at::ScalarType type = qkv.q.scalar_type(), accumulator = accumulator_type(type);

@@ -26,7 +26,7 @@ CrossEntropyShape shape_of(const at::Tensor& logits, const IdRanges& part) {
 
 at::Tensor checked_targets(const at::Tensor& targets, std::int64_t tokens) {
   at::Tensor result = dense_like(targets, {tokens}, at::kLong, "cross_entropy targets");
-  if (on_cuda(result)) return result;  // the kernel checks
+  if (!result.is_cpu()) return result;  // the kernel checks
   const auto* values = result.const_data_ptr<std::int64_t>();
   for (std::int64_t token = 0; token < tokens; ++token)
     TESSERA_CHECK(values[token] >= -1, "cross_entropy: target {} of token {}: expected an id, or -1 (masked)",
@@ -39,7 +39,7 @@ at::Tensor checked_targets(const at::Tensor& targets, std::int64_t tokens) {
 at::Tensor cross_entropy_maximum(const at::Tensor& logits) {
   const at::Tensor input = dense(logits, 2, "cross_entropy logits");
   at::Tensor maximum = make({input.size(0)}, accumulator_type(input.scalar_type()), input.device());
-  run_kernel(input, cpu::cross_entropy_maximum, cuda::cross_entropy_maximum, shape_of(input),
+  run_kernel(memory_work("loss", bytes_of({input})), input, cpu::cross_entropy_maximum, cuda::cross_entropy_maximum, shape_of(input),
              {.logits = input.const_data_ptr(), .maximum = maximum.mutable_data_ptr()});
   return maximum;
 }
@@ -52,10 +52,10 @@ at::Tensor cross_entropy_sums(const at::Tensor& logits, const at::Tensor& maximu
   const at::Tensor largest = dense_like(maximum, {input.size(0)}, type, "cross_entropy maximum");
   const at::Tensor ids = checked_targets(targets, input.size(0));
   at::Tensor sums = make({2, input.size(0)}, type, input.device());
-  run_kernel(input, cpu::cross_entropy_sums, cuda::cross_entropy_sums, shape_of(input, part),
+  run_kernel(memory_work("loss", bytes_of({input})), input, cpu::cross_entropy_sums, cuda::cross_entropy_sums, shape_of(input, part),
              {.logits = input.const_data_ptr(),
               .maximum = largest.const_data_ptr(),
-              .targets = ids.const_data_ptr<std::int64_t>(),
+              .targets = ids_of(ids),
               .sums = sums.mutable_data_ptr()});
   return sums;
 }
@@ -70,10 +70,11 @@ at::Tensor cross_entropy_finish(at::Tensor& logits, const at::Tensor& maximum, c
   const at::Tensor reduced = dense_like(sums, {2, tokens}, type, "cross_entropy sums");
   const at::Tensor ids = checked_targets(targets, tokens);
   at::Tensor losses = make({tokens}, type, logits.device());
-  run_kernel(logits, cpu::cross_entropy_finish, cuda::cross_entropy_finish, shape_of(logits, part),
+  const at::Tensor gradient = scale != 0 ? logits : at::Tensor();
+  run_kernel(memory_work("loss", bytes_of({logits, gradient})), logits, cpu::cross_entropy_finish, cuda::cross_entropy_finish, shape_of(logits, part),
              {.maximum = largest.const_data_ptr(),
               .sums = reduced.const_data_ptr(),
-              .targets = ids.const_data_ptr<std::int64_t>(),
+              .targets = ids_of(ids),
               .scale = scale,
               .logits = logits.mutable_data_ptr(),
               .losses = losses.mutable_data_ptr()});
@@ -102,6 +103,7 @@ double sum_in_order(const at::Tensor& losses) {
 at::Tensor sum_on_device(const at::Tensor& losses) {
   const at::Tensor values = dense(losses, 1, "losses");
   at::Tensor sum = make({}, at::kDouble, values.device());
+  if (is_dry(values)) return sum;
   if (!on_cuda(values)) return sum.fill_(sum_in_order(values));
   const at::ScalarType type = values.scalar_type();
   at::Tensor scratch = make({cuda::sum_in_order_scratch(values.numel())}, type, values.device());

@@ -31,12 +31,12 @@ at::Tensor embedding_forward(const at::Tensor& tokens, const at::Tensor& weight,
   const at::Tensor given = dense(tokens, 1, "embedding tokens");
   const at::Tensor ids = dense_like(given, given.sizes(), at::kLong, "embedding tokens");
   at::Tensor y = make({ids.size(0), table.size(1)}, table.scalar_type(), table.device());
-  run_kernel(table, cpu::embedding_forward, cuda::embedding_forward,
+  run_kernel(memory_work("lookup", 2 * bytes_of({y})), table, cpu::embedding_forward, cuda::embedding_forward,
              {.type = to_dtype(table.scalar_type()),
               .tokens = ids.size(0),
               .hidden = table.size(1),
               .part = part,
-              .ids = ids.const_data_ptr<std::int64_t>(),
+              .ids = ids_of(ids),
               .rows = table.const_data_ptr(),
               .result = y.mutable_data_ptr()});
   return y;
@@ -55,9 +55,13 @@ void embedding_backward(const at::Tensor& dy, const at::Tensor& tokens, at::Tens
                                      .tokens = ids.size(0),
                                      .hidden = gradient.size(1),
                                      .part = part,
-                                     .ids = ids.const_data_ptr<std::int64_t>(),
+                                     .ids = ids_of(ids),
                                      .rows = gradient.const_data_ptr(),
                                      .result = dweight.mutable_data_ptr()};
+  if (is_dry(gradient)) {
+    const at::Tensor sums = make(gradient.sizes(), dweight.scalar_type(), gradient.device());  // read and written
+    return report(memory_work("lookup backward", bytes_of({dweight, gradient, sums, sums})));
+  }
   if (on_cuda(gradient)) return backward_on_cuda(arguments, dweight, accumulate);
   if (!accumulate && dweight.numel() > 0) std::memset(arguments.result, 0, dweight.nbytes());
   cpu::embedding_backward(arguments);

@@ -24,6 +24,7 @@ bool is_aligned(const at::Tensor& tensor) {
 // slower on most).
 at::Tensor operand(const at::Tensor& tensor, const std::string& what) {
   at::Tensor result = dense(tensor, 2, what);
+  if (is_dry(result)) return result;
   if (!on_cuda(result)) result = rounded_to(result, accumulator_type(result.scalar_type()));
   return is_aligned(result) ? result : result.clone();
 }
@@ -38,6 +39,12 @@ Operands operands(const at::Tensor& left, const at::Tensor& right, const std::st
                 product, c10::toString(left.scalar_type()), c10::toString(right.scalar_type()));
   require_one_device({left, right}, product);
   return {operand(left, product + " " + left_name), operand(right, product + " " + right_name)};
+}
+
+// A dry run's product, in bf16 or in the model's type.
+at::Tensor dry_product(const char* name, const at::Tensor& operand, const ProductSizes& extents, at::ScalarType type) {
+  report(product_work(name, extents, to_dtype(operand.scalar_type()), to_dtype(type)));
+  return make({extents.rows, extents.cols}, type, operand.device());
 }
 
 // On a GPU: left (transposed) times right (transposed), into `result`.
@@ -81,6 +88,8 @@ at::Tensor gemm_fprop(const at::Tensor& x, const at::Tensor& w) {
   const Operands it = operands(x, w, "gemm_fprop", "x", "w");
   TESSERA_CHECK(it.left.size(1) == it.right.size(1), "gemm_fprop: x has {} features, w takes {}", it.left.size(1),
                 it.right.size(1));
+  if (is_dry(x))
+    return dry_product("fprop", x, {.rows = x.size(0), .cols = w.size(0), .inner = x.size(1)}, x.scalar_type());
   if (on_cuda(x)) return product(it, false, true, x.scalar_type());
   return rounded_to(at::mm(it.left, it.right.t()), x.scalar_type());
 }
@@ -89,6 +98,8 @@ at::Tensor gemm_dgrad(const at::Tensor& dy, const at::Tensor& w) {
   const Operands it = operands(dy, w, "gemm_dgrad", "dy", "w");
   TESSERA_CHECK(it.left.size(1) == it.right.size(0), "gemm_dgrad: dy has {} features, w gives {}", it.left.size(1),
                 it.right.size(0));
+  if (is_dry(dy))
+    return dry_product("dgrad", dy, {.rows = dy.size(0), .cols = w.size(1), .inner = dy.size(1), .call = ProductCall::dgrad}, dy.scalar_type());
   if (on_cuda(dy)) return product(it, false, false, dy.scalar_type());
   return rounded_to(at::mm(it.left, it.right), dy.scalar_type());
 }
@@ -102,6 +113,15 @@ void gemm_wgrad(const at::Tensor& dy, const at::Tensor& x, at::Tensor& dw, bool 
   const bool is_rounded = !accumulate && dw.defined() && at::isFloatingType(dw.scalar_type());
   require_writable(dw, shape, is_rounded ? dw.scalar_type() : type, "gemm_wgrad dw");
   require_one_device({dy, dw}, "gemm_wgrad");
+  if (is_dry(dy)) {
+    dry_product("wgrad", dy,
+                {.rows = shape[0],
+                 .cols = shape[1],
+                 .inner = dy.size(0),
+                 .call = ProductCall::wgrad,
+                 .accumulate = accumulate}, dw.scalar_type());
+    return;
+  }
   // The GPU's library rounds to the inputs' type by itself.
   const bool knows_type = dw.scalar_type() == type || (on_cuda(dy) && dw.scalar_type() == dy.scalar_type());
   if (!accumulate && is_aligned(dw) && knows_type) return transposed_product(it, dw);

@@ -122,6 +122,16 @@ Operands device_operands(Extent matrix, const Encoding& encoding, Sides sides, a
   return result;
 }
 
+// A dry run's, without memory. `read`: what is quantized.
+Operands dry_operands(const at::Tensor& read, const Quantization& as) {
+  Operands result = device_operands(extent_of(read), as.encoding, as.sides, read.device());
+  std::int64_t bytes = bytes_of({read});
+  for (const Operand* operand : {&result.rows, &result.columns})
+    if (operand->defined()) bytes += stored_bytes(operand->extent, operand->encoding);
+  report(memory_work("quantize", bytes));
+  return result;
+}
+
 Operands quantize_whole(const at::Tensor& matrix, const Quantization& as) {
   WholeCast result = whole_cast(extent_of(matrix), as, matrix.device());
   result.cast.source = bf16_data(matrix);
@@ -220,6 +230,10 @@ std::int64_t stored_bytes(Extent extent, const Encoding& encoding) {
 at::Tensor amax_of(const at::Tensor& matrix) {
   const at::Tensor source = bf16_matrix(matrix, "amax_of matrix");
   at::Tensor amax = at::zeros({1}, source.options().dtype(at::kFloat));
+  if (is_dry(source)) {
+    report(memory_work("amax", bytes_of({source})));
+    return amax;
+  }
   if (!on_cuda(source)) {
     raise_amax(source, *amax.mutable_data_ptr<float>());
     return amax;
@@ -233,6 +247,7 @@ WholeScale whole_scale(const Encoding& encoding, const at::Tensor& amax) {
   if (encoding.scale == Scale::e4m3) return {.amax = amax};
   if (!has_one_scale(encoding)) return {};
   WholeScale result{.multiplier = at::empty({1}, amax.options()), .inverse = at::empty({1}, amax.options())};
+  if (is_dry(amax)) return result;
   auto* multiplier = data_of<float>(result.multiplier);
   auto* inverse = data_of<float>(result.inverse);
   if (on_cuda(amax)) {
@@ -248,6 +263,7 @@ WholeScale whole_scale(const Encoding& encoding, const at::Tensor& amax) {
 
 Operands quantize(const at::Tensor& matrix, const Quantization& as) {
   const at::Tensor source = bf16_matrix(matrix, "quantize matrix");
+  if (is_dry(source)) return dry_operands(source, as);
   if (on_cuda(source)) return quantize_on_device(source, as);
   if (as.amax != nullptr) raise_amax(source, *as.amax);
   Operands result;
@@ -259,6 +275,10 @@ Operands quantize(const at::Tensor& matrix, const Quantization& as) {
 at::Tensor fp8_codes(const at::Tensor& matrix, const Encoding& encoding, const WholeScale& whole, float* amax) {
   const at::Tensor source = bf16_matrix(matrix, "fp8_codes matrix");
   const Extent extent = extent_of(source);
+  if (is_dry(source)) {
+    report(memory_work("quantize", source.numel() * 3));
+    return make_like(extent, at::kByte, source.device());
+  }
   if (on_cuda(source)) {
     const Operand rows = quantize_whole(source, {encoding, Sides::rows, whole, amax}).rows;
     return rows.codes.narrow(0, 0, extent.rows).narrow(1, 0, extent.cols).contiguous();
@@ -338,6 +358,13 @@ Operand stored_values(const Quantized& planes, Extent extent, const Encoding& en
   return {.extent = transposed(extent), .encoding = across, .values = values.t().contiguous()};
 }
 
+// By its rows a stored weight is read as it is; by its columns it is transposed first.
+Operand stored_dry(Extent extent, const Encoding& encoding, Sides side) {
+  if (side == Sides::rows) return device_operand(extent, encoding, at::kMeta);
+  report(memory_work("transpose", 2 * stored_bytes(extent, encoding)));
+  return device_operand(transposed(extent), encoding, at::kMeta);
+}
+
 // Square tiles serve both sides; others lie along the rows or along the columns.
 bool serves(const Encoding& encoding, Sides side) {
   const ScaleTile& tile = encoding.tile;
@@ -352,6 +379,7 @@ Operand weight_operand(const Quantized& planes, Extent extent, const Encoding& e
                 "operands of products: tiles of {} x {} do not serve sums over the other dimension", encoding.tile.rows,
                 encoding.tile.cols);
   if (device.is_cpu()) return stored_values(planes, extent, encoding, side);
+  if (device.is_meta()) return stored_dry(extent, encoding, side);
   TESSERA_CHECK(has_one_scale(encoding) || is_block(encoding),
                 "operands of products: no GPU of this build multiplies tiles of {} x {}", encoding.tile.rows,
                 encoding.tile.cols);

@@ -11,6 +11,15 @@ RmsNormShape shape_of(const at::Tensor& x) {
   return {.type = to_dtype(x.scalar_type()), .tokens = x.size(0), .hidden = x.size(1)};
 }
 
+RmsNorm forward_dry(const at::Tensor& input, const at::Tensor& residual) {
+  RmsNorm result{.y = make(input.sizes(), input.scalar_type(), input.device()),
+                 .sum = residual.defined() ? make(input.sizes(), input.scalar_type(), input.device()) : input,
+                 .rstd = make({input.size(0)}, accumulator_type(input.scalar_type()), input.device())};
+  const at::Tensor sum = residual.defined() ? result.sum : at::Tensor();
+  report(memory_work("norm", bytes_of({input, residual, sum, result.y})));
+  return result;
+}
+
 // One kernel in the place of two.
 RmsNorm forward_on_cuda(const at::Tensor& input, const at::Tensor& residual, const at::Tensor& weight, double eps) {
   const at::ScalarType type = input.scalar_type();
@@ -37,6 +46,7 @@ RmsNorm forward_on_cuda(const at::Tensor& input, const at::Tensor& residual, con
 RmsNorm rms_norm_forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps) {
   require_one_device({x, residual, weight}, "rms_norm_forward");
   const at::Tensor input = dense(x, 2, "rms_norm x");
+  if (is_dry(input)) return forward_dry(input, residual);
   if (on_cuda(input)) return forward_on_cuda(input, residual, weight, eps);
   at::Tensor other;
   if (residual.defined()) other = dense_like(residual, input.sizes(), input.scalar_type(), "rms_norm residual");
@@ -59,7 +69,7 @@ at::Tensor rms_norm_apply(const at::Tensor& sum, const at::Tensor& rstd, const a
   const at::Tensor statistics =
       dense_like(rstd, {input.size(0)}, accumulator_type(input.scalar_type()), "rms_norm rstd");
   at::Tensor y = make(input.sizes(), input.scalar_type(), input.device());
-  run_kernel(input, cpu::rms_norm_apply, cuda::rms_norm_apply, shape_of(input),
+  run_kernel(memory_work("norm again", bytes_of({input, y})), input, cpu::rms_norm_apply, cuda::rms_norm_apply, shape_of(input),
              {.sum = input.const_data_ptr(),
               .rstd = statistics.const_data_ptr(),
               .weight = scale.const_data_ptr(),
@@ -79,6 +89,10 @@ at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& dsum, const
   if (dsum.defined()) other = dense_like(dsum, input.sizes(), type, "rms_norm dsum");
   require_writable(dweight, {input.size(1)}, accumulator, "rms_norm dweight");
   at::Tensor dx = make(input.sizes(), type, input.device());
+  if (is_dry(input)) {
+    report(memory_work("norm backward", bytes_of({gradient, other, input, dx})));
+    return dx;
+  }
   RmsNormBackward arguments{.dy = gradient.const_data_ptr(),
                             .dsum = other.defined() ? other.const_data_ptr() : nullptr,
                             .sum = input.const_data_ptr(),

@@ -24,7 +24,7 @@ double scaled_frequency(double frequency, const RopeScaling& scaling) {
 
 at::Tensor checked_positions(const at::Tensor& positions, std::int64_t tokens, const RopeTable& table) {
   at::Tensor result = dense_like(positions, {tokens}, at::kLong, "rope positions");
-  if (on_cuda(result)) return result;  // the kernel checks
+  if (!result.is_cpu()) return result;  // the kernel checks
   const auto* values = result.const_data_ptr<std::int64_t>();
   for (std::int64_t token = 0; token < tokens; ++token)
     TESSERA_CHECK(values[token] >= 0 && values[token] < table.cosine.size(0),
@@ -80,13 +80,13 @@ Qkv split_rope_forward(const at::Tensor& qkv, const at::Tensor& positions, const
   Qkv result{.q = make({tokens, q_heads, head_dim}, type, device),
              .k = make({tokens, kv_heads, head_dim}, type, device),
              .v = make({tokens, kv_heads, head_dim}, type, device)};
-  run_kernel(stacked, cpu::split_rope_forward, cuda::split_rope_forward,
+  run_kernel(memory_work("rope", 2 * bytes_of({stacked})), stacked, cpu::split_rope_forward, cuda::split_rope_forward,
              {.type = to_dtype(type),
               .tokens = tokens,
               .q_heads = q_heads,
               .kv_heads = kv_heads,
               .head_dim = head_dim,
-              .positions = rows.const_data_ptr<std::int64_t>(),
+              .positions = ids_of(rows),
               .cosine = table.cosine.const_data_ptr(),
               .sine = table.sine.const_data_ptr(),
               .table_rows = table.cosine.size(0),
@@ -109,13 +109,13 @@ at::Tensor split_rope_backward(const Qkv& gradient, const at::Tensor& positions,
   check_table(table, head_dim, type);
   const at::Tensor rows = checked_positions(positions, tokens, table);
   at::Tensor stacked = make({tokens, (q.size(1) + 2 * k.size(1)) * head_dim}, type, q.device());
-  run_kernel(q, cpu::split_rope_backward, cuda::split_rope_backward,
+  run_kernel(memory_work("rope backward", 2 * bytes_of({stacked})), q, cpu::split_rope_backward, cuda::split_rope_backward,
              {.type = to_dtype(type),
               .tokens = tokens,
               .q_heads = q.size(1),
               .kv_heads = k.size(1),
               .head_dim = head_dim,
-              .positions = rows.const_data_ptr<std::int64_t>(),
+              .positions = ids_of(rows),
               .cosine = table.cosine.const_data_ptr(),
               .sine = table.sine.const_data_ptr(),
               .table_rows = table.cosine.size(0),

@@ -43,6 +43,13 @@ at::Tensor padded_product(const Operand& left, const Operand& right, at::ScalarT
   return whole;
 }
 
+// Inputs and gradients of a format may have other elements and tiles than its weights.
+quant::Format format_of_codes(const quant::Encoding& encoding) {
+  if (encoding.element == quant::Element::e2m1) return quant::Format::nvfp4;
+  if (encoding.scale == quant::Scale::e8m0) return quant::Format::mxfp8;
+  return encoding.tile == quant::ScaleTile{} ? quant::Format::fp8 : quant::Format::fp8_block;
+}
+
 at::Tensor without_padding(const at::Tensor& product, std::int64_t rows, std::int64_t cols) {
   return product.narrow(0, 0, rows).narrow(1, 0, cols).contiguous();
 }
@@ -54,6 +61,18 @@ bool is_empty(const Operand& left, const Operand& right) {
 at::Tensor product_in(const Operand& left, const Operand& right, at::ScalarType type, bool fast,
                       const at::Tensor& result) {
   const std::int64_t rows = left.extent.rows, cols = right.extent.rows;
+  if (left.codes.defined() && is_dry(left.codes)) {
+    const ProductSizes extents{.rows = rows,
+                               .cols = cols,
+                               .inner = left.extent.cols,
+                               .call = ProductCall::operands,
+                               .format = format_of_codes(left.encoding),
+                               .left = left.encoding,
+                               .right = right.encoding,
+                               .fast = fast};
+    report(product_work("product", extents, quant::DType::u8, to_dtype(type)));
+    return make({rows, cols}, type, left.codes.device());
+  }
   if (left.values.defined()) return rounded_to(at::mm(left.values, right.values.t()), type);
   if (is_empty(left, right)) return make({rows, cols}, type, left.codes.device()).zero_();
   return without_padding(padded_product(left, right, type, fast, result), rows, cols);

@@ -20,7 +20,8 @@ SwigluAgain backward(const at::Tensor& dout, const at::Tensor& gate_up, bool aga
   const at::Tensor gradient = dense_like(dout, {input.size(0), input.size(1) / 2}, input.scalar_type(), "swiglu dout");
   at::Tensor result = make(input.sizes(), input.scalar_type(), input.device()), out;
   if (again) out = make(gradient.sizes(), input.scalar_type(), input.device());
-  run_kernel(input, cpu::swiglu_backward, cuda::swiglu_backward,
+  run_kernel(memory_work("swiglu backward", bytes_of({input, gradient, result, out})), input, cpu::swiglu_backward,
+             cuda::swiglu_backward,
              {.type = to_dtype(input.scalar_type()),
               .tokens = input.size(0),
               .features = input.size(1) / 2,
@@ -36,7 +37,7 @@ SwigluAgain backward(const at::Tensor& dout, const at::Tensor& gate_up, bool aga
 at::Tensor swiglu_forward(const at::Tensor& gate_up) {
   const at::Tensor input = checked(gate_up);
   at::Tensor out = make({input.size(0), input.size(1) / 2}, input.scalar_type(), input.device());
-  run_kernel(input, cpu::swiglu_forward, cuda::swiglu_forward,
+  run_kernel(memory_work("swiglu", bytes_of({input, out})), input, cpu::swiglu_forward, cuda::swiglu_forward,
              {.type = to_dtype(input.scalar_type()),
               .tokens = input.size(0),
               .features = input.size(1) / 2,

@@ -15,7 +15,7 @@ bool is_fp8_with_one_scale(const Quantization& as) {
 
 // Whether a kernel casts what it makes of gate_up.
 bool has_cast(const at::Tensor& gate_up, const Quantization& as) {
-  return on_cuda(gate_up) && gate_up.scalar_type() == at::kBFloat16 && gate_up.dim() == 2 && is_fp8_with_one_scale(as);
+  return (on_cuda(gate_up) || is_dry(gate_up)) && gate_up.scalar_type() == at::kBFloat16 && gate_up.dim() == 2 && is_fp8_with_one_scale(as);
 }
 bool has_backward_cast(const at::Tensor& gate_up, const Quantization& as, const Quantization* again) {
   if (!has_cast(gate_up, as) || gate_up.size(1) % (2 * kCastFeatures) != 0) return false;
@@ -45,6 +45,10 @@ Operands swiglu_operands(const at::Tensor& gate_up, const Quantization& as) {
   TESSERA_CHECK(input.size(1) % 2 == 0, "swiglu gate_up: {} columns, expected an even number", input.size(1));
   const std::int64_t features = input.size(1) / 2;
   WholeCast result = whole_cast({.rows = input.size(0), .cols = features}, as, input.device());
+  if (is_dry(input)) {
+    report(memory_work("swiglu", bytes_of({input, result.operands.rows.codes, result.operands.columns.codes})));
+    return std::move(result.operands);
+  }
   cuda::swiglu_forward_cast({.features = features, .gate_up = bf16_of(input), .result = result.cast}, stream_of(input));
   return std::move(result.operands);
 }
@@ -58,6 +62,12 @@ SwigluOperands swiglu_backward_operands(const at::Tensor& dout, const at::Tensor
   const at::Tensor gradient = dense_like(dout, {tokens, features}, at::kBFloat16, "swiglu dout");
   WholeCast result = whole_cast({.rows = tokens, .cols = 2 * features}, as, input.device()), out;
   if (again != nullptr) out = whole_cast({.rows = tokens, .cols = features}, by_columns(*again), input.device());
+  if (is_dry(input)) {
+    const Operands& made = result.operands;
+    report(memory_work("swiglu backward", bytes_of({input, gradient, made.rows.codes, made.columns.codes,
+                                                    out.operands.columns.codes})));
+    return {.gradient = std::move(result.operands), .out = std::move(out.operands.columns)};
+  }
   cuda::swiglu_backward_cast({.features = features,
                               .gate_up = bf16_of(input),
                               .dout = bf16_of(gradient),

@@ -19,7 +19,8 @@ std::string shape_text(at::IntArrayRef shape) {
 
 void require_device(const at::Tensor& tensor, std::string_view what) {
   const at::Device device = tensor.device();
-  TESSERA_CHECK(device.is_cpu() || device.is_cuda(), "{}: on {}, expected the CPU or a CUDA device", what,
+  TESSERA_CHECK(device.is_cpu() || device.is_cuda() || device.is_meta(),
+                "{}: on {}, expected the CPU or a CUDA device", what,
                 device.str());
 }
 
@@ -73,10 +74,12 @@ quant::DType to_dtype(at::ScalarType type) {
 
 at::Device to_device(base::Device device) {
   if (device.kind == base::DeviceKind::cpu) return at::kCPU;
+  if (device.kind == base::DeviceKind::none) return at::kMeta;
   return {at::kCUDA, static_cast<c10::DeviceIndex>(device.index)};
 }
 
 at::Tensor view_of(void* data, at::IntArrayRef shape, quant::DType type, at::Device device) {
+  if (device.is_meta()) return make(shape, to_scalar_type(type), device);
   return at::from_blob(data, shape, at::TensorOptions().dtype(to_scalar_type(type)).device(device));
 }
 
@@ -108,6 +111,13 @@ void require_one_device(at::TensorList tensors, std::string_view what) {
   }
 }
 
+std::int64_t bytes_of(at::TensorList tensors) {
+  std::int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors)
+    if (tensor.defined()) bytes += static_cast<std::int64_t>(tensor.nbytes());
+  return bytes;
+}
+
 at::Tensor make(at::IntArrayRef shape, at::ScalarType type, at::Device device) {
   return at::empty(shape, at::TensorOptions().dtype(type).device(device));
 }
@@ -121,6 +131,10 @@ at::ScalarType accumulator_type(at::ScalarType type) {
 at::Tensor rounded_to(const at::Tensor& tensor, at::ScalarType type) {
   if (tensor.scalar_type() == type) return tensor;
   at::Tensor result = make(tensor.sizes(), type, tensor.device());
+  if (is_dry(tensor)) {
+    report(memory_work("round", bytes_of({tensor, result})));
+    return result;
+  }
   const quant::DType from = to_dtype(tensor.scalar_type()), to = to_dtype(type);
   if (on_cuda(tensor))
     quant::require_cuda("cast").cast(tensor.const_data_ptr(), from, result.mutable_data_ptr(), to, tensor.numel(),
@@ -131,6 +145,7 @@ at::Tensor rounded_to(const at::Tensor& tensor, at::ScalarType type) {
 }
 
 void add_to(at::Tensor& sum, const at::Tensor& term) {
+  if (is_dry(sum)) return report(memory_work("add", bytes_of({sum, sum, term})));
   const quant::DType type = to_dtype(sum.scalar_type());
   if (on_cuda(sum))
     quant::require_cuda("add").add(sum.mutable_data_ptr(), type, term.const_data_ptr(), sum.numel(), stream_of(sum));

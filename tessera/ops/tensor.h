@@ -1,5 +1,6 @@
 // What the operators' front files share: checks with one wording, new tensors, the choice between the CPU's and the
-// GPU's kernel. Internal to ops. Tensors are on the CPU or on a CUDA device, all operands of an operator on one.
+// GPU's kernel. Internal to ops. Tensors are on the CPU, on a CUDA device or, in a dry run, on none (work.h), all operands
+// of an operator on one.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -7,6 +8,7 @@
 #include <type_traits>
 
 #include "tessera/base/cuda_stream.h"
+#include "tessera/ops/work.h"
 #include "tessera/quant/dtype.h"
 
 namespace tessera::ops {
@@ -34,19 +36,29 @@ inline bool on_cuda(const at::Tensor& tensor) {
 // The current stream of the tensor's device as libtorch has it. Errors: another device is current.
 base::CudaStream stream_of(const at::Tensor& tensor);
 
-// Calls the kernel of the device of `where` with `arguments`; on CUDA it is put on the current stream.
+// Bytes of those tensors that are defined.
+std::int64_t bytes_of(at::TensorList tensors);
+// The memory of an operand of ids; none in a dry run.
+inline const std::int64_t* ids_of(const at::Tensor& tensor) {
+  return static_cast<const std::int64_t*>(tensor.const_data_ptr());
+}
+
+// Calls the kernel of the device of `where` with `arguments`; on CUDA it is put on the current stream. A dry run reports
+// the work instead.
 template <typename Arguments>
-void run_kernel(const at::Tensor& where, void (*cpu)(const Arguments&),
+void run_kernel(const Work& work, const at::Tensor& where, void (*cpu)(const Arguments&),
                 void (*cuda)(const Arguments&, base::CudaStream), const std::type_identity_t<Arguments>& arguments) {
+  if (is_dry(where)) return report(work);
   if (on_cuda(where))
     cuda(arguments, stream_of(where));
   else
     cpu(arguments);
 }
 template <typename Shape, typename Arguments>
-void run_kernel(const at::Tensor& where, void (*cpu)(const Shape&, const Arguments&),
+void run_kernel(const Work& work, const at::Tensor& where, void (*cpu)(const Shape&, const Arguments&),
                 void (*cuda)(const Shape&, const Arguments&, base::CudaStream),
                 const std::type_identity_t<Shape>& shape, const std::type_identity_t<Arguments>& arguments) {
+  if (is_dry(where)) return report(work);
   if (on_cuda(where))
     cuda(shape, arguments, stream_of(where));
   else

@@ -1,21 +1,19 @@
 #include "tessera/predict/costs.h"
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 #include "tessera/base/error.h"
-#include "tessera/models/llama_layouts.h"
-#include "tessera/models/llama_parameters.h"
 #include "tessera/schedule/way_costs.h"
 
 namespace tessera::predict {
 namespace {
 
+using ops::Work, ops::WorkKind;
 using schedule::Event;
 using schedule::EventKind;
 using schedule::ParameterId;
-using schedule::Pass;
-
-enum class Role : std::uint8_t { embedding, norm, qkv, attention_output, gate_up, down, output };
 
 double element_bytes(quant::DType type) {
   return static_cast<double>(quant::size_of(type));
@@ -34,84 +32,52 @@ class Operators {
     flops_ = flops->second * share;
     fp8_flops_ = machine.fp8_flops > 0 ? machine.fp8_flops * share : flops_;
     memory_ = machine.memory_bytes_per_second * share;
-    const models::HeadPart heads =
-        models::head_part(input.model, models::even_parts(input.model, input.mesh.tp).heads.back());
-    tokens_ = static_cast<double>(input.sequences * input.seq_len);
-    own_tokens_ = input.sequence_parallel ? tokens_ / input.mesh.tp : tokens_;
-    query_ = static_cast<double>(heads.q_heads() * input.model.head_dim);
-    stacked_ = query_ + 2.0 * static_cast<double>(heads.kv_heads * input.model.head_dim);
-    ffn_ = part(input.model.intermediate_size);
-    vocabulary_ = part(input.model.vocab_size);
-    hidden_ = static_cast<double>(input.model.hidden_size);
   }
 
-  double moves(double moved) const { return moved / memory_; }
-  // tokens x weight, one of three products: 2 m n k flops.
-  double gemm(double elements, quant::Format format) const {
-    const double touched = elements + tokens_ * (hidden_ + elements / hidden_);
-    const bool is_fp8 = format == quant::Format::fp8 || format == quant::Format::fp8_block;
-    return std::max(2 * tokens_ * elements / ((is_fp8 ? fp8_flops_ : flops_) * input_.machine.gemm_efficiency),
-                    moves(touched * element_bytes(input_.types.model)));
-  }
-  double norm() const { return moves(4 * own_tokens_ * hidden_ * model()); }
-  double norm_again() const { return moves(2 * own_tokens_ * hidden_ * model()); }
-  double swiglu() const { return moves(3 * tokens_ * ffn_ * model()); }
-  double swiglu_backward(bool again) const { return moves((again ? 6 : 5) * tokens_ * ffn_ * model()); }
-  double loss() const { return moves(4 * tokens_ * vocabulary_ * model()); }
-  double tokens() const { return tokens_; }
-  double vocabulary() const { return vocabulary_; }
-  double embedding() const { return moves(2 * tokens_ * hidden_ * model()); }
-  // written: rows of the gradient, which begins as zeros.
-  double embedding_backward(double written) const {
-    return moves(written * hidden_ * accumulator() + tokens_ * hidden_ * (model() + 2 * accumulator()));
-  }
-  // Causal: half of two seq_len x seq_len x head_dim products a head; backward has five of them.
-  double attention() const { return causal_flops() / (flops_ * input_.machine.attention_forward_efficiency) + rope(); }
-  double attention_backward() const {
-    return 2.5 * causal_flops() / (flops_ * input_.machine.attention_backward_efficiency) + rope();
-  }
+  double seconds(const Work& work) const { return std::max(work.flops / rate(work), moves(work.bytes)); }
   double gradient_norm(double elements) const { return moves(elements * accumulator()); }
   // Reads and writes master and both moments, reads the gradient, writes the weight where it is another buffer.
-  double adamw(double elements) const { return moves(elements * (7 * accumulator() + (has_master() ? model() : 0))); }
+  double adamw(double elements) const {
+    const bool has_master = input_.types.model != input_.types.accumulator;
+    return moves(elements * (7 * accumulator() + (has_master ? element_bytes(input_.types.model) : 0)));
+  }
   // The owner's sum of all ranks' parts.
   double ordered_sum(double shard) const {
     return moves(shard * (input_.mesh.gtp * element_bytes(input_.types.wire) + 2 * accumulator()));
   }
 
  private:
-  double part(std::int64_t n) const {
-    return static_cast<double>(layout::even_part(n, input_.mesh.tp - 1, input_.mesh.tp).size());
-  }
-  double model() const { return element_bytes(input_.types.model); }
+  double moves(double moved) const { return moved / memory_; }
   double accumulator() const { return element_bytes(input_.types.accumulator); }
-  bool has_master() const { return input_.types.model != input_.types.accumulator; }
-  double causal_flops() const { return 2 * tokens_ * static_cast<double>(input_.seq_len) * query_; }
-  double rope() const { return moves(2 * tokens_ * stacked_ * model()); }
+  double rate(const Work& work) const {
+    switch (work.kind) {
+      case WorkKind::attention_forward:
+        return flops_ * input_.machine.attention_forward_efficiency;
+      case WorkKind::attention_backward:
+        return flops_ * input_.machine.attention_backward_efficiency;
+      case WorkKind::product:
+      case WorkKind::memory:
+        break;
+    }
+    const bool is_fp8 = work.product.format == quant::Format::fp8 || work.product.format == quant::Format::fp8_block;
+    return (is_fp8 ? fp8_flops_ : flops_) * input_.machine.gemm_efficiency;
+  }
 
   const CostInput& input_;
   double flops_ = 0, fp8_flops_ = 0, memory_ = 0;
-  double tokens_ = 0, own_tokens_ = 0, query_ = 0, stacked_ = 0, ffn_ = 0, vocabulary_ = 0, hidden_ = 0;
 };
 
-// Puts the operators between the events.
+// An event but for its microbatch.
+auto key_of(const Event& event) {
+  return std::tuple(event.kind, event.pass, event.parameter, event.ordinal, event.group, event.op);
+}
+
+// Puts the work between the events.
 class Placer {
  public:
-  Placer(const CostInput& input, const schedule::Trace& trace, const std::vector<PlannedParameter>& parameters)
-      : input_(input), operators_(input), trace_(trace), parameters_(parameters), ids_(models::llama_ids(input.model)) {
-    roles_.resize(parameters.size(), Role::norm);
-    role(ids_.output) = Role::output;
-    role(ids_.embedding) = Role::embedding;
-    policies_.resize(parameters.size(), nn::Recompute::none);
-    for (std::size_t i = 0; i < ids_.blocks.size(); ++i) {
-      const models::LlamaBlockIds& block = ids_.blocks[i];
-      for (const ParameterId id :
-           {block.attention_norm, block.qkv, block.attention_output, block.mlp_norm, block.gate_up, block.down})
-        policies_[static_cast<std::size_t>(id)] = input.recompute.of(i);
-      role(block.qkv) = Role::qkv;
-      role(block.attention_output) = Role::attention_output;
-      role(block.gate_up) = Role::gate_up;
-      role(block.down) = Role::down;
-    }
+  Placer(const CostInput& input, const DryStep& dry, const schedule::Trace& trace,
+         const std::vector<PlannedParameter>& parameters)
+      : input_(input), operators_(input), dry_(dry), trace_(trace), parameters_(parameters) {
     result.costs.segment_seconds.resize(trace.size());
     result.costs.comm_seconds.resize(trace.size());
     result.work.resize(trace.size());
@@ -119,77 +85,48 @@ class Placer {
   }
 
   void place() {
-    bool published = false;
-    std::size_t amaxes = 0;  // of the newest bucket that takes any, 0: none so far
+    std::map<decltype(key_of(Event{})), std::size_t> places;  // in dry's microbatch
+    for (std::size_t i = 0; i < dry_.microbatch.size(); ++i) places.emplace(key_of(dry_.microbatch[i]), i);
     for (std::size_t at = 0; at < trace_.size(); ++at) {
       const Event& event = trace_[at];
-      if (event.kind == EventKind::comm && event.group == schedule::kCastGroup) amaxes = at;
-      if (event.kind == EventKind::consume) consume(at, event);
-      if (event.kind == EventKind::produce) produce(at, event);
       if (event.kind == EventKind::comm) result.costs.comm_seconds[at] = collective(event);
-      if (event.kind == EventKind::comm && event.parameter >= 0) consume(at, event);  // the lookup
-      if (event.kind != EventKind::publish) continue;
-      // A bucket is updated before its amaxes are taken.
-      const std::size_t updated = amaxes > 0 ? amaxes : at;
-      if (!published) add(updated, operators_.gradient_norm(all_shards()), "gradient norm");
-      published = true;
-      const PlannedParameter& parameter = parameters_[static_cast<std::size_t>(event.parameter)];
-      add(updated, operators_.adamw(static_cast<double>(parameter.state_elements)), "adamw " + parameter.size.name);
+      // What is behind the last event of a microbatch.
+      if (at > 0 && trace_[at - 1].microbatch >= 0 && trace_[at - 1].microbatch != event.microbatch)
+        compute(at, dry_.work.size() - 1);
+      const auto place = places.find(key_of(event));
+      if (event.microbatch >= 0 && place != places.end()) compute(at, place->second);
     }
+    update();
   }
 
   StepCosts result;
 
  private:
-  bool is_selective(const Event& event) const {
-    return policies_[static_cast<std::size_t>(event.parameter)] == nn::Recompute::selective;
-  }
-  Role& role(ParameterId id) { return roles_[static_cast<std::size_t>(id)]; }
-
-  // A tied table is the embedding at its first consume of a microbatch and at its last produce, else the output layer.
-  Role role_at(const Event& event) {
-    const Role role = this->role(event.parameter);
-    if (role != Role::embedding || ids_.output != ids_.embedding) return role;
-    const bool embeds =
-        event.kind == EventKind::produce ? event.ordinal == 1 : event.pass == Pass::forward && event.ordinal == 0;
-    return embeds ? Role::embedding : Role::output;
-  }
-
-  double gemm(const Event& event) const {
-    const PlannedParameter& parameter = parameters_[static_cast<std::size_t>(event.parameter)];
-    return operators_.gemm(static_cast<double>(parameter.compute_elements), parameter.product);
-  }
-
-  void consume(std::size_t at, const Event& event) {
-    const bool backward = event.pass == Pass::backward;
-    const Role role = role_at(event);
-    const std::string& name = parameters_[static_cast<std::size_t>(event.parameter)].size.name;
-    if (role == Role::embedding) return add(at + 1, operators_.embedding(), "lookup " + name);
-    if (role == Role::norm) {
-      const bool again = event.pass == Pass::recompute && is_selective(event);
-      return add(at + 1, again ? operators_.norm_again() : operators_.norm(), "norm " + name);
+  // A product is known by the weight that was consumed for it.
+  void compute(std::size_t at, std::size_t in_microbatch) {
+    for (const Work& work : dry_.work[in_microbatch]) {
+      const bool is_named = work.kind == WorkKind::product && in_microbatch > 0;
+      const ParameterId id = is_named ? dry_.microbatch[in_microbatch - 1].parameter : schedule::kNoParameter;
+      add(at, operators_.seconds(work),
+          id < 0 ? work.name : std::string(work.name) + " " + parameters_[static_cast<std::size_t>(id)].size.name);
     }
-    add(at + 1, gemm(event), (backward ? "dgrad " : "fprop ") + name);
-    if (role == Role::output && !backward) add(at + 1, operators_.loss(), "loss");
-    if (role == Role::down && !backward) add(at, operators_.swiglu(), "swiglu");
-    if (role == Role::qkv && backward) add(at, operators_.attention_backward(), "attention backward");
-    if (role == Role::qkv && !backward) add(at + 2, operators_.attention(), "attention");
   }
 
-  void produce(std::size_t at, const Event& event) {
-    const Role role = role_at(event);
-    const std::string& name = parameters_[static_cast<std::size_t>(event.parameter)].size.name;
-    if (role == Role::norm) return;  // in its consume
-    if (role == Role::embedding) {
-      const bool by_rows = parameters_[static_cast<std::size_t>(event.parameter)].row_buffers > 0;
-      const double written = by_rows ? operators_.tokens() : operators_.vocabulary();
-      return add(at, operators_.embedding_backward(written), "gradient " + name);
+  // A bucket is updated before its amaxes are taken.
+  void update() {
+    bool published = false;
+    std::size_t amaxes = 0;  // of the newest bucket that takes any, 0: none so far
+    for (std::size_t at = 0; at < trace_.size(); ++at) {
+      const Event& event = trace_[at];
+      if (event.kind == EventKind::comm && event.group == schedule::kCastGroup) amaxes = at;
+      if (event.kind != EventKind::publish) continue;
+      const std::size_t updated = amaxes > 0 ? amaxes : at;
+      if (!published) add(updated, operators_.gradient_norm(all_shards()), "gradient norm");
+      published = true;
+      const PlannedParameter& parameter = parameters_[static_cast<std::size_t>(event.parameter)];
+      if (parameter.state_elements == 0) continue;  // a copy
+      add(updated, operators_.adamw(static_cast<double>(parameter.state_elements)), "adamw " + parameter.size.name);
     }
-    if (role == Role::down) {
-      const bool again = is_selective(event);
-      add(at + (again ? 0 : 1), operators_.swiglu_backward(again), "swiglu backward");
-    }
-    add(at, gemm(event), "wgrad " + name);
   }
 
   double collective(const Event& event) const {
@@ -212,19 +149,16 @@ class Placer {
   }
 
   void add(std::size_t at, double seconds, const std::string& what) {
-    at = std::min(at, trace_.size() - 1);  // a recorded trace may end anywhere
     result.costs.segment_seconds[at] += seconds;
     std::string& work = result.work[at];
-    work += (work.empty() ? "" : " + ") + what;
+    if (!work.ends_with(what)) work += (work.empty() ? "" : " + ") + what;
   }
 
   const CostInput& input_;
   Operators operators_;
+  const DryStep& dry_;
   const schedule::Trace& trace_;
   const std::vector<PlannedParameter>& parameters_;
-  models::LlamaIds ids_;
-  std::vector<Role> roles_;
-  std::vector<nn::Recompute> policies_;  // by parameter, of its block
 };
 
 double seconds_of(const MachineLink& link, double received) {
@@ -233,9 +167,9 @@ double seconds_of(const MachineLink& link, double received) {
 
 }  // namespace
 
-StepCosts event_costs(const CostInput& input, const schedule::Trace& trace,
+StepCosts event_costs(const CostInput& input, const DryStep& dry, const schedule::Trace& trace,
                       const std::vector<PlannedParameter>& parameters) {
-  Placer placer(input, trace, parameters);
+  Placer placer(input, dry, trace, parameters);
   placer.place();
   return std::move(placer.result);
 }
@@ -261,11 +195,10 @@ void set_unit_costs(const CostInput& input, const schedule::Trace& trace,
       costs);
   const Operators operators(input);
   for (std::size_t unit = 0; unit < schedule.reduce_units.size(); ++unit) {
-    const std::int64_t read = input.sequences * input.seq_len * input.model.hidden_size;  // elements of rows, at most
     double shards = 0;
     for (const ParameterId id : schedule.reduce_units[unit]) {
       const PlannedParameter& p = parameters[static_cast<std::size_t>(id)];
-      shards += static_cast<double>(p.row_buffers > 0 ? std::min(p.shard_elements, read) : p.shard_elements);
+      shards += static_cast<double>(p.row_buffers > 0 ? std::min(p.shard_elements, p.rows_read) : p.shard_elements);
     }
     costs.reduce_seconds[unit] += operators.ordered_sum(shards);
   }

@@ -1,18 +1,20 @@
 #include "tessera/predict/planned_parameters.h"
 
 #include <algorithm>
-#include <map>
-#include <optional>
-#include <tuple>
-#include <utility>
 
-#include "tessera/models/llama_parameters.h"
-#include "tessera/shard/encoded.h"
 #include "tessera/shard/rows.h"
 #include "tessera/shard/way_bytes.h"
 
 namespace tessera::predict {
 namespace {
+
+using schedule::ParameterId;
+
+// All but the names.
+bool are_alike(shard::ParameterSpec a, const shard::ParameterSpec& b) {
+  a.name = b.name;
+  return a == b;
+}
 
 std::int64_t greatest(const layout::Layout& layout) {
   std::int64_t size = 0;
@@ -47,15 +49,15 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
   const shard::ParameterLayouts layouts = shard::layouts_of(spec);
   PlannedParameter planned{.size = shard::parameter_size(spec, layouts, types, cuts),
                            .shard_elements = stored(layouts, cuts).shard,
-                           .state_elements = stored(layouts, cuts).state,
+                           .gradient_elements = spec.trainable ? stored(layouts, cuts).shard : 0,
+                           .state_elements = spec.trainable ? stored(layouts, cuts).state : 0,
                            .compute_elements = greatest(spec.compute),
-                           .cast = {.elements = layouts.home.shape.elements(),
-                                    .is_encoded = spec.encoding.has_value(),
-                                    .has_tensor_scale = spec.encoding && shard::has_tensor_scale(*spec.encoding),
-                                    .is_fp8_product = spec.product == quant::Format::fp8},
                            .product = spec.product};
   const bool by_rows = shard::exchanges_rows(spec, layouts, types, cuts);
-  if (by_rows) planned.row_buffers = shard::messages_of(spec, layouts, mesh.gtp).buffers(types.model);
+  if (by_rows) {
+    planned.row_buffers = shard::messages_of(spec, layouts, mesh.gtp).buffers(types.model);
+    planned.rows_read = spec.reads.per_microbatch * spec.compute.shape.cols;
+  }
   for (const shard::PlaneSpec& plane : shard::planes_of(spec, types))
     planned.stored_bytes += plane.bytes(stored(shard::plane_layouts(spec, plane, layouts), cuts).shard);
   const shard::Ways all = shard::WayBytes(spec, layouts, types, cuts, by_rows).of_all_ranks();
@@ -66,37 +68,22 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
   return planned;
 }
 
-std::vector<PlannedParameter> planned_parameters(const models::LlamaConfig& model, const shard::ParameterTypes& types,
-                                                 const MeshDegrees& mesh, bool sequence_parallel,
-                                                 const shard::RowReads& embedding, const shard::FormatPolicy& wire,
-                                                 const shard::FormatPolicy& products,
-                                                 const std::optional<shard::FormatPolicy>& backward) {
-  std::vector<shard::ParameterSpec> specs = models::llama_parameters(model, mesh.tp, sequence_parallel && mesh.tp > 1);
-  models::set_embedding_reads(specs, model, embedding);
+std::vector<PlannedParameter> planned_parameters(const std::vector<shard::ParameterSpec>& specs,
+                                                 const std::vector<ParameterId>& copies,
+                                                 const shard::ParameterTypes& types, const MeshDegrees& mesh) {
   std::vector<PlannedParameter> all;
-  using Formats = std::tuple<std::string, std::optional<quant::Encoding>, quant::Format, std::int64_t>;
-  std::map<Formats, PlannedParameter> of_blocks;
-  for (shard::ParameterSpec& spec : specs) {
-    shard::set_encoding(spec, wire, types_of(spec, types));
-    shard::set_product(spec, products, types_of(spec, types));
-    shard::set_backward(spec, backward.value_or(wire), types_of(spec, types));
-    const std::string prefix = "layers.";
-    if (!spec.name.starts_with(prefix)) {
+  std::vector<std::size_t> measured;  // one of each kind
+  for (const shard::ParameterSpec& spec : specs) {
+    const auto like = std::ranges::find_if(measured, [&](std::size_t id) { return are_alike(specs[id], spec); });
+    if (like == measured.end()) {
+      measured.push_back(all.size());
       all.push_back(planned_parameter(spec, types, mesh));
       continue;
     }
-    std::string in_block = spec.name.substr(spec.name.find('.', prefix.size()));
-    auto [found, is_new] =
-        of_blocks.try_emplace({std::move(in_block), spec.encoding, spec.product, spec.rows_together});
-    if (is_new) found->second = planned_parameter(spec, types, mesh);
-    all.push_back(found->second);
+    all.push_back(all[*like]);
     all.back().size.name = spec.name;
   }
-  for (std::size_t id = 0; id < specs.size(); ++id) {
-    if (!specs[id].backward) continue;
-    all[id].copy = static_cast<schedule::ParameterId>(all.size());
-    all.push_back(planned_parameter(shard::backward_copy(specs[id]), types, mesh));
-  }
+  for (std::size_t id = 0; id < copies.size(); ++id) all[id].copy = copies[id];
   return all;
 }
 

@@ -39,7 +39,7 @@ class Loop {
   Loop(comm::World& world, const RunPlan& plan, RunFiles* files)
       : plan_(plan),
         files_(files),
-        trainer_(world, trainer_options(plan.config, plan.model)),
+        trainer_(world, trainer_options(plan.config, *plan.model)),
         rates_(lr_schedule_of(plan.config)),
         suppressions_(parse_step_times(plan.config.debug_suppress, "--debug-suppress")) {
     if (suppressions_.has_injections()) injected_stop_ = trainer_.stop_counter(kDebugStop);

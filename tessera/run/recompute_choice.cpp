@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "tessera/base/error.h"
-#include "tessera/predict/llama_trace.h"
+#include "tessera/predict/dry_step.h"
 #include "tessera/run/config/byte_size.h"
+#include "tessera/run/trainer_options.h"
 
 namespace tessera::run {
 namespace {
@@ -21,25 +23,38 @@ std::vector<Policy> blocks_at(std::int64_t effort, std::int64_t blocks) {
   return policies;
 }
 
-std::int64_t kept_bytes(const TrainConfig& config, const models::LlamaConfig& model,
-                        const std::vector<Policy>& blocks) {
-  std::int64_t most = 0;
-  for (int rank = 0; rank < config.tp; ++rank)
-    most = std::max(most, peak_stashed(predict::llama_trace(model, {.tp_size = static_cast<int>(config.tp),
-                                                                    .tp_rank = rank,
-                                                                    .sequence_parallel = config.sequence_parallel,
-                                                                    .recompute = nn::BlockRecompute(blocks),
-                                                                    .tokens = config.micro_batch * config.seq_len,
-                                                                    .dtype = config.dtype})));
-  return most;
+// One tp rank of each kind: those whose parts of all weights are as large keep as much.
+std::vector<int> kinds_of_ranks(const predict::DryOptions& options, std::int64_t tp) {
+  const std::vector<shard::ParameterSpec> specs = dry_step(options).parameters;
+  std::map<std::vector<std::int64_t>, int> kinds;
+  for (int rank = 0; rank < tp; ++rank) {
+    std::vector<std::int64_t> sizes;
+    for (const shard::ParameterSpec& spec : specs) sizes.push_back(spec.compute.ranks[static_cast<std::size_t>(rank)].size);
+    sizes.push_back(options.split.part(options.sequences * options.seq_len, rank, static_cast<int>(tp)).size());
+    kinds.emplace(std::move(sizes), rank);
+  }
+  std::vector<int> ranks;
+  for (const auto& [sizes, rank] : kinds) ranks.push_back(rank);
+  return ranks;
 }
 
-std::vector<Policy> smallest_effort(const TrainConfig& config, const models::LlamaConfig& model, std::int64_t budget) {
-  const std::int64_t blocks = model.num_layers, most = 2 * blocks;
-  const auto fits = [&](std::int64_t effort) { return kept_bytes(config, model, blocks_at(effort, blocks)) <= budget; };
+std::vector<Policy> smallest_effort(const TrainConfig& config, const models::ModelConfig& model, std::int64_t budget) {
+  const std::int64_t blocks = model.sizes().num_layers, most = 2 * blocks;
+  predict::DryOptions options = dry_options(config, model, {});
+  const std::vector<int> ranks = kinds_of_ranks(options, config.tp);
+  const auto kept_bytes = [&](std::int64_t effort) {
+    options.recompute = nn::BlockRecompute(blocks_at(effort, blocks));
+    std::int64_t bytes = 0;
+    for (const int rank : ranks) {
+      options.rank = rank;
+      bytes = std::max(bytes, peak_stashed(dry_step(options).microbatch));
+    }
+    return bytes;
+  };
+  const auto fits = [&](std::int64_t effort) { return kept_bytes(effort) <= budget; };
   if (!fits(most))
     throw InputError("got {} bytes, expected at least {}: what full recomputation keeps", budget,
-                     kept_bytes(config, model, blocks_at(most, blocks)));
+                     kept_bytes(most));
   std::int64_t below = -1, enough = most;  // more effort never keeps more
   while (enough - below > 1) {
     const std::int64_t middle = (below + enough) / 2;
@@ -50,9 +65,9 @@ std::vector<Policy> smallest_effort(const TrainConfig& config, const models::Lla
 
 }  // namespace
 
-std::vector<Policy> recompute_choice(const TrainConfig& config, const models::LlamaConfig& model) {
+std::vector<Policy> recompute_choice(const TrainConfig& config, const models::ModelConfig& model) {
   const auto every = [&](Policy policy) {
-    return std::vector<Policy>(static_cast<std::size_t>(model.num_layers), policy);
+    return std::vector<Policy>(static_cast<std::size_t>(model.sizes().num_layers), policy);
   };
   switch (config.recompute) {
     case Recompute::none:

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/models/llama_config.h"
+#include "tessera/models/model_config.h"
 #include "tessera/nn/recompute.h"
 #include "tessera/run/config/config.h"
 #include "tessera/schedule/events.h"
@@ -12,11 +12,11 @@
 namespace tessera::run {
 
 // The policy of every block of a resolved run. With automatic: the cheapest policies with which the activations of a
-// microbatch fit the budget on every tp rank, bytes being those of nn::llama_trace. Blocks go from none to selective,
+// microbatch fit the budget on every tp rank, bytes being those of dry steps. Blocks go from none to selective,
 // and where that is not enough from selective to full, from the first one on: selective computation costs less time a
 // byte than full. Pure; the same on every rank. Errors (InputError): the budget is no byte size, or below what full
 // recomputation of every block keeps (the message says both).
-std::vector<nn::Recompute> recompute_choice(const TrainConfig& config, const models::LlamaConfig& model);
+std::vector<nn::Recompute> recompute_choice(const TrainConfig& config, const models::ModelConfig& model);
 
 // "none", or "3 selective, 5 full of 8 blocks".
 std::string recompute_text(const std::vector<nn::Recompute>& blocks);

@@ -99,7 +99,7 @@ RunFiles::RunFiles(const RunPlan& plan)
       progress_(std::cout, ::isatty(STDOUT_FILENO) == 1, plan.config.steps) {
   const TrainConfig& config = plan.config;
   note(fmt::format("model {}: {:.2f} M parameters, {}, {}", config.model,
-                   static_cast<double>(models::num_params(plan.model)) / 1e6, name_of(config.dtype),
+                   static_cast<double>(models::num_params(*plan.model)) / 1e6, name_of(config.dtype),
                    mesh_text(config)));
   note(fmt::format("data: {} tokens, {} samples of {} tokens an epoch; {} sequences a step", plan.data->num_tokens(),
                    plan.data->num_samples(), config.seq_len, config.global_batch));

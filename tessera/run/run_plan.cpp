@@ -3,6 +3,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/version.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/models/registry.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/resume.h"
 #include "tessera/run/config/settings.h"
@@ -25,14 +26,14 @@ std::optional<std::filesystem::path> checkpoint_of(const TrainConfig& command, s
   return std::nullopt;
 }
 
-std::shared_ptr<const data::TrainingData> open_data(const TrainConfig& config, const models::LlamaConfig& model,
+std::shared_ptr<const data::TrainingData> open_data(const TrainConfig& config, const models::ModelConfig& model,
                                                     bool held_out, const RunPlaces& places) {
   const std::string flag = held_out ? "--valid" : "--data";
   auto data =
       std::make_shared<data::TrainingData>(data::TrainingDataOptions{.blend = held_out ? config.valid : config.data,
                                                                      .flag = flag,
                                                                      .seq_len = config.seq_len,
-                                                                     .vocab_size = model.vocab_size,
+                                                                     .vocab_size = model.sizes().vocab_size,
                                                                      .seed = config.seed,
                                                                      .mask_documents = config.mask_documents});
   data->check_vocabulary(places.part, places.parts);
@@ -40,7 +41,7 @@ std::shared_ptr<const data::TrainingData> open_data(const TrainConfig& config, c
 }
 
 void check_stored(const RunPlan& plan, const json& state, const std::string& where) {
-  if (state.contains("model")) require_same_model(state["model"], plan.model, where);
+  if (state.contains("model")) require_same_model(state["model"], *plan.model, where);
   if (state.contains("data")) require_same_data(state["data"], plan.data->fingerprint(), where);
   if (plan.config.steps < plan.first_step - 1)
     throw InputError("--steps: got {}, expected at least {}: the checkpoint {} is of that step", plan.config.steps,
@@ -70,13 +71,13 @@ RunPlan plan_run(const TrainConfig& command, const RunPlaces& places) {
     }
   }
   plan.config = resolve_ranks(resolve_settings(plan.config), places.world_size);
-  plan.model = models::read_llama_config(models::find_model_config(plan.config.model, places.configs));
-  plan.config = resolve_model(plan.config, plan.model);
+  plan.model = models::read_model_config(models::find_model_config(plan.config.model, places.configs));
+  plan.config = resolve_model(plan.config, *plan.model);
   check_budgets(plan.config, plan.model);
   if (plan.config.recompute == Recompute::automatic)
-    plan.notes.push_back("computed again: " + recompute_text(recompute_choice(plan.config, plan.model)));
-  plan.data = open_data(plan.config, plan.model, false, places);
-  if (!plan.config.valid.empty()) plan.valid = open_data(plan.config, plan.model, true, places);
+    plan.notes.push_back("computed again: " + recompute_text(recompute_choice(plan.config, *plan.model)));
+  plan.data = open_data(plan.config, *plan.model, false, places);
+  if (!plan.config.valid.empty()) plan.valid = open_data(plan.config, *plan.model, true, places);
   if (plan.checkpoint) check_stored(plan, state, where);
   for (const std::string& warning : warnings_of(plan.config)) plan.notes.push_back(warning);
   return plan;
@@ -84,7 +85,7 @@ RunPlan plan_run(const TrainConfig& command, const RunPlaces& places) {
 
 json stored_state(const RunPlan& plan) {
   return {{"config", to_json(plan.config)},
-          {"model", models::to_json(plan.model)},
+          {"model", plan.model->to_json()},
           {"data", plan.data->fingerprint()},
           {"version", std::string(base::kVersion)}};
 }

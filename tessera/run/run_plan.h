@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "tessera/data/data.h"
-#include "tessera/models/llama_config.h"
+#include "tessera/models/model_config.h"
 #include "tessera/run/config/config.h"
 
 namespace tessera::run {
 
 struct RunPlan {
   TrainConfig config;  // resolved
-  models::LlamaConfig model;
+  models::ModelConfigPtr model;
   std::shared_ptr<const data::TrainingData> data, valid;  // valid: null without held-out data
   std::optional<std::filesystem::path> checkpoint;        // to start from
   std::int64_t first_step = 1;                            // the next step to train

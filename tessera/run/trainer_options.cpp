@@ -1,6 +1,7 @@
 #include "tessera/run/trainer_options.h"
 
 #include "tessera/base/error.h"
+#include "tessera/nn/dense_mesh.h"
 #include "tessera/run/config/byte_size.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/plan/step_plan.h"
@@ -24,28 +25,59 @@ runtime::RuntimeOptions runtime_options(const TrainConfig& config) {
   return options;
 }
 
+nn::ProductOptions product_options(const TrainConfig& config) {
+  return {.recipe = config.fp8_recipe,
+          .scaling = config.fp8_scaling,
+          .history = config.fp8_history,
+          .choice = config.fp8_amax,
+          .margin = static_cast<int>(config.fp8_margin),
+          .tp_wire = config.tp_wire_format};
+}
+
+models::BuildModel builder_of(const TrainConfig& config, const models::ModelConfig& model) {
+  return [&model, positions = config.seq_len, reads = embedding_reads(config)](nn::Context& context) {
+    return model.build(context, {.max_positions = positions, .embedding = reads});
+  };
+}
+
+shard::ParameterTypes types_of(const TrainConfig& config) {
+  return {.model = config.dtype, .accumulator = quant::accumulator_of(config.dtype), .wire = *config.grad_wire};
+}
+
 }  // namespace
 
-train::TrainerOptions trainer_options(const TrainConfig& config, const models::LlamaConfig& model) {
+predict::DryOptions dry_options(const TrainConfig& config, const models::ModelConfig& model,
+                                nn::BlockRecompute recompute) {
+  return {.model = builder_of(config, model),
+          .mesh = nn::dense_mesh(static_cast<int>(config.tp), static_cast<int>(config.gtp), static_cast<int>(config.dp)),
+          .domains = {nn::dense_domain()},
+          .rank = static_cast<int>(config.tp) - 1,
+          .types = types_of(config),
+          .sequence_parallel = config.sequence_parallel,
+          .recompute = std::move(recompute),
+          .runtime = {.zero = config.zero,
+                      .node = gtp_ranks_of_node(config),
+                      .wire = wire_policy(config),
+                      .products = product_policy(config),
+                      .wire_backward = backward_policy(config)},
+          .products = product_options(config),
+          .sequences = config.micro_batch,
+          .seq_len = config.seq_len};
+}
+
+train::TrainerOptions trainer_options(const TrainConfig& config, const models::ModelConfig& model) {
   return {
-      .model = model,
+      .model = builder_of(config, model),
       .tp = static_cast<int>(config.tp),
       .gtp = static_cast<int>(config.gtp),
       .dp = static_cast<int>(config.dp),
-      .types = {.model = config.dtype, .accumulator = quant::accumulator_of(config.dtype), .wire = *config.grad_wire},
+      .types = types_of(config),
       .sequence_parallel = config.sequence_parallel,
       .recompute = nn::BlockRecompute(recompute_choice(config, model)),
-      .seq_len = config.seq_len,
-      .embedding = embedding_reads(config),
       .adamw = {.beta1 = config.beta1, .beta2 = config.beta2, .eps = config.eps, .weight_decay = config.weight_decay},
       .clip = config.clip,
       .runtime = runtime_options(config),
-      .products = {.recipe = config.fp8_recipe,
-                   .scaling = config.fp8_scaling,
-                   .history = config.fp8_history,
-                   .choice = config.fp8_amax,
-                   .margin = static_cast<int>(config.fp8_margin),
-                   .tp_wire = config.tp_wire_format},
+      .products = product_options(config),
       .graph = config.cuda_graph};
 }
 

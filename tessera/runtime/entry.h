@@ -1,6 +1,5 @@
 // What a runtime keeps of one parameter.
 #pragma once
-#include <array>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -47,11 +46,6 @@ struct Entry {
   base::Buffer demand_staging;     // it, where no schedule foresaw it
   bool produced = false;           // in this microbatch, and not yet on its way
   bool replicas_summed = false;    // in this step: main_grad holds the sum over replicas, or it is on its way
-  std::array<int, 24> ordinals{};  // by event kind (8) and pass (3), in this microbatch
-
-  int& happened(schedule::EventKind kind, schedule::Pass pass) {
-    return ordinals[static_cast<std::size_t>(kind) * 3 + static_cast<std::size_t>(pass)];
-  }
 };
 
 using Entries = std::vector<std::unique_ptr<Entry>>;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/schedule/buckets.h"
 #include "tessera/shard/encoded.h"
 #include "tessera/shard/sizes.h"
 
@@ -43,12 +45,7 @@ void Runtime::give_up() {
 schedule::ParameterId Runtime::add(shard::ParameterSpec spec) {
   TESSERA_CHECK(!in_step_ && plans_.empty(), "parameter '{}' is added after the first step began", spec.name);
   TESSERA_CHECK(weights_ < 0, "parameter '{}' is added after the backward copies", spec.name);
-  if (options_.domain_of) spec.domain = options_.domain_of(spec);
-  const shard::ParameterTypes types = types_of(spec, types_);
-  shard::set_encoding(spec, options_.wire, types);
-  shard::set_product(spec, options_.products, types);
-  shard::set_backward(spec, options_.wire_backward.value_or(options_.wire), types);
-  return register_parameter(std::move(spec));
+  return register_parameter(with_options(std::move(spec), types_, options_));
 }
 
 schedule::ParameterId Runtime::register_parameter(shard::ParameterSpec spec) {
@@ -77,25 +74,28 @@ std::vector<schedule::ParameterId> Runtime::by_name() const {
 }
 
 std::vector<schedule::ParameterId> Runtime::by_first_use() const {
-  std::vector<schedule::ParameterId> order;
-  std::vector<bool> seen(entries_.size(), false);
-  auto add = [&](schedule::ParameterId id) {
-    if (id >= weights() || seen[static_cast<std::size_t>(id)]) return;
-    seen[static_cast<std::size_t>(id)] = true;
-    order.push_back(id);
-  };
-  if (kind_ == schedule::StepKind::train)
-    for (const schedule::Event& event : trace())
-      if (event.kind == schedule::EventKind::consume ||
-          (event.kind == schedule::EventKind::comm && event.parameter >= 0))
-        add(event.parameter);
-  for (schedule::ParameterId id = 0; id < weights(); ++id) add(id);
-  return order;
+  return schedule::order_of_first_uses(is_training() ? trace() : schedule::Trace{}, weights());
+}
+
+const Entry& Runtime::entry(schedule::ParameterId id, const char* call) const {
+  TESSERA_CHECK(id >= 0 && id < size(), "{}: parameter {} of {}", call, id, size());
+  return *entries_[static_cast<std::size_t>(id)];
 }
 
 Entry& Runtime::entry(schedule::ParameterId id, const char* call) {
-  TESSERA_CHECK(id >= 0 && id < size(), "{}: parameter {} of {}", call, id, size());
-  return *entries_[static_cast<std::size_t>(id)];
+  return const_cast<Entry&>(std::as_const(*this).entry(id, call));
+}
+
+const shard::ParameterSpec& Runtime::spec(schedule::ParameterId id) const {
+  return entry(id, "spec").parameter.spec;
+}
+
+const layout::LocalLayout& Runtime::local_compute(schedule::ParameterId id) const {
+  return entry(id, "local_compute").parameter.local_compute;
+}
+
+bool Runtime::by_rows(schedule::ParameterId id) const {
+  return entry(id, "by_rows").parameter.by_rows;
 }
 
 void Runtime::begin_step(schedule::StepKind kind, int microbatches) {
@@ -103,9 +103,8 @@ void Runtime::begin_step(schedule::StepKind kind, int microbatches) {
   TESSERA_CHECK(microbatches >= 1, "a step of {} microbatches", microbatches);
   check_copies();
   end_trace();
-  kind_ = kind;
+  numbers_.begin_step(kind);
   microbatches_ = microbatches;
-  microbatch_ = -1;
   in_step_ = trace_open_ = true;
   statistics_ = {};
   agreement_.begin_step();
@@ -125,32 +124,30 @@ void Runtime::begin_step(schedule::StepKind kind, int microbatches) {
 }
 
 void Runtime::begin_microbatch() {
-  TESSERA_CHECK(in_step_ && !in_microbatch_, "begin_microbatch outside a step or inside a microbatch");
-  TESSERA_CHECK(microbatch_ + 1 < microbatches_, "microbatch {} of a step of {}", microbatch_ + 2, microbatches_);
-  ++microbatch_;
-  in_microbatch_ = true;
-  comm_ordinals_.clear();
-  for (auto& entry : entries_) entry->ordinals = {};
+  TESSERA_CHECK(in_step_ && !numbers_.in_microbatch(), "begin_microbatch outside a step or inside a microbatch");
+  TESSERA_CHECK(numbers_.microbatch() + 1 < microbatches_, "microbatch {} of a step of {}", numbers_.microbatch() + 2,
+                microbatches_);
+  numbers_.begin_microbatch();
 }
 
 void Runtime::end_microbatch() {
-  TESSERA_CHECK(in_microbatch_, "end_microbatch without begin_microbatch");
+  TESSERA_CHECK(numbers_.in_microbatch(), "end_microbatch without begin_microbatch");
   for (const auto& entry : entries_)
-    TESSERA_CHECK(entry->users == 0, "end of microbatch {}: '{}' is consumed and not released", microbatch_,
-                  entry->name());
-  if (replay_ && !replay_->ends_microbatch(microbatch_)) depart();
+    TESSERA_CHECK(entry->users == 0, "end of microbatch {}: '{}' is consumed and not released",
+                  numbers_.microbatch(), entry->name());
+  if (replay_ && !replay_->ends_microbatch(numbers_.microbatch())) depart();
   agreement_.post();
   if (is_training() && !replay_) {
     on_demand_.reduce_microbatch();
     measure_.passed(waits_.on_device());
   }
-  in_microbatch_ = false;
+  numbers_.end_microbatch();
 }
 
 void Runtime::end_step() {
-  TESSERA_CHECK(in_step_ && !in_microbatch_, "end_step outside a step or inside a microbatch");
-  TESSERA_CHECK(microbatch_ + 1 == microbatches_, "the step ends after {} of {} microbatches", microbatch_ + 1,
-                microbatches_);
+  TESSERA_CHECK(in_step_ && !numbers_.in_microbatch(), "end_step outside a step or inside a microbatch");
+  TESSERA_CHECK(numbers_.microbatch() + 1 == microbatches_, "the step ends after {} of {} microbatches",
+                numbers_.microbatch() + 1, microbatches_);
   if (replay_) {
     TESSERA_CHECK(replay_->is_at_end_of_body(), "the step ends at event {} of its schedule's {}", replay_->next(),
                   replay_->schedule().body);
@@ -174,7 +171,7 @@ void Runtime::end_step() {
     waits_.until(entry.parameter.published, schedule::Activity::publish, {&id, 1});
   }
   if (!statistics_.recorded) totals_.demand_gathers += statistics_.demand_gathers;
-  comm_ordinals_.clear();
+  numbers_.end_step();
   in_step_ = false;
 }
 
@@ -189,23 +186,13 @@ void Runtime::fill_unproduced() {
   }
 }
 
-// The event that this call would record.
-schedule::Event Runtime::event_of(schedule::EventKind kind, schedule::Pass pass, schedule::ParameterId id) const {
-  return {.kind = kind,
-          .step = kind_,
-          .microbatch = in_microbatch_ ? microbatch_ : -1,
-          .pass = pass,
-          .parameter = id,
-          .ordinal = entries_[static_cast<std::size_t>(id)]->happened(kind, pass)};
-}
-
 // The event is recorded; where it is not the next of the schedule, the step leaves it.
 void Runtime::happens(const schedule::Event& event) {
   timeline_.begin_event(trace().size());
   if (replay_ && !replay_->is_next(event)) depart();
   agreement_.add(event);
   if (!replay_) measure_.event(trace().size() - 1, statistics_, waits_.on_device());
-  if (event.parameter >= 0) ++entry(event.parameter, "event").happened(event.kind, event.pass);
+  numbers_.happened(event);
 }
 
 // What follows from the event is under way, and the program goes on.
@@ -226,7 +213,7 @@ void Runtime::depart() {
   if (in_step_) {
     statistics_.departed = true;
     ++totals_.departed_steps;
-    ++plans_.at({kind_, microbatches_}).departures;
+    ++plans_.at({numbers_.kind(), microbatches_}).departures;
   }
   replay_->drain();
   replay_ = nullptr;
@@ -235,9 +222,9 @@ void Runtime::depart() {
 WeightView Runtime::consume(schedule::ParameterId weight, schedule::Pass pass) {
   const schedule::ParameterId id = read_in(pass, weight);
   Entry& entry = this->entry(id, "consume");
-  TESSERA_CHECK(in_microbatch_, "'{}' is consumed outside a microbatch", entry.name());
+  TESSERA_CHECK(numbers_.in_microbatch(), "'{}' is consumed outside a microbatch", entry.name());
   TESSERA_CHECK(!entry.parameter.by_rows, "'{}' is never whole: gather_rows", entry.name());
-  happens(event_of(schedule::EventKind::consume, pass, id));
+  happens(numbers_.next(schedule::EventKind::consume, pass, id));
   const bool moves = !entry.materializer.is_resident();
   // Weights that stay have no gather that would wait.
   if (!moves) waits_.until(entry.parameter.published, schedule::Activity::publish, {&id, 1});
@@ -271,7 +258,7 @@ void Runtime::release(schedule::ParameterId weight, schedule::Pass pass) {
   const schedule::ParameterId id = read_in(pass, weight);
   Entry& entry = this->entry(id, "release");
   TESSERA_CHECK(entry.users > 0, "'{}' is released more often than consumed", entry.name());
-  happens(event_of(schedule::EventKind::release, pass, id));
+  happens(numbers_.next(schedule::EventKind::release, pass, id));
   if (--entry.users == 0) on_demand_.release(entry);
   passed();
 }
@@ -285,10 +272,10 @@ GradientBuffer Runtime::grad_buffer(schedule::ParameterId id) {
 }
 
 std::byte* Runtime::staging_of(Entry& entry, schedule::ParameterId id) {
-  TESSERA_CHECK(in_microbatch_ && is_training(), "the gradient of '{}' is asked for outside a training microbatch",
+  TESSERA_CHECK(numbers_.in_microbatch() && is_training(), "the gradient of '{}' is asked for outside a training microbatch",
                 entry.name());
   TESSERA_CHECK(entry.parameter.spec.trainable, "'{}' is frozen and has no gradient", entry.name());
-  if (replay_ && !replay_->is_next(event_of(schedule::EventKind::produce, schedule::Pass::backward, id))) depart();
+  if (replay_ && !replay_->is_next(numbers_.next(schedule::EventKind::produce, schedule::Pass::backward, id))) depart();
   if (!entry.staging) entry.staging = replay_ ? replay_->staging(id) : on_demand_.staging(entry);
   return entry.staging;
 }
@@ -296,7 +283,7 @@ std::byte* Runtime::staging_of(Entry& entry, schedule::ParameterId id) {
 void Runtime::produce(schedule::ParameterId id) {
   Entry& entry = this->entry(id, "produce");
   TESSERA_CHECK(entry.staging, "'{}' is produced without grad_buffer", entry.name());
-  happens(event_of(schedule::EventKind::produce, schedule::Pass::backward, id));
+  happens(numbers_.next(schedule::EventKind::produce, schedule::Pass::backward, id));
   entry.produced = true;
   passed();
 }
@@ -322,7 +309,7 @@ void Runtime::publish(std::span<const schedule::ParameterId> weights) {
     if (&entry == early_rows_.table) rows_published(entry);
   }
   for (const schedule::ParameterId id : ids)
-    happens_behind(event_of(schedule::EventKind::publish, schedule::Pass::forward, id));
+    happens_behind(numbers_.next(schedule::EventKind::publish, schedule::Pass::forward, id));
   timeline_.end_event(trace().size());
 }
 
@@ -336,7 +323,7 @@ void Runtime::reduce_amaxes(std::span<float> amaxes) {
   casts.lane().wait(parallel_.compute->record());
   const base::Fence reduced = casts.all_reduce(amaxes.data(), count, quant::DType::fp32, comm::ReduceOp::max);
   const bool is_recorded =
-      happens_behind(comm_event(schedule::EventKind::comm, schedule::kCastGroup, schedule::kAmaxOp,
+      happens_behind(numbers_.other(schedule::EventKind::comm, schedule::kCastGroup, schedule::kAmaxOp,
                                 shard::bytes_of(count, quant::DType::fp32), schedule::Pass::forward));
   timeline_.end_event(trace().size());
   if (is_recorded) return wait(reduced);
@@ -360,6 +347,28 @@ void Runtime::comm(const std::string& group, const std::string& op, std::int64_t
   record_comm(schedule::EventKind::comm, group, op, bytes, pass);
 }
 
+base::Fence Runtime::issue(const Collective& collective) {
+  const CollectiveTraffic traffic = traffic_of(collective, group_rank(), group_size());
+  if (collective.is_recorded) {
+    comm(parallel_.program_name, traffic.op, traffic.given, collective.pass);
+    statistics_.activations_by_format[static_cast<std::size_t>(traffic.format)] += traffic.received;
+  }
+  comm::Communicator& group = *parallel_.program;
+  if (parallel_.is_asynchronous()) group.lane().wait(parallel_.compute->record());
+  const std::vector<std::int64_t> counts(collective.counts.begin(), collective.counts.end());
+  switch (collective.kind) {
+    case CollectiveKind::all_gather:
+      return group.all_gather(collective.in, collective.out, counts, collective.type);
+    case CollectiveKind::reduce_scatter:
+      return group.reduce_scatter(collective.in, collective.out, counts, collective.type);
+    case CollectiveKind::all_reduce_sum:
+      return group.all_reduce(collective.out, counts.front(), collective.type, comm::ReduceOp::sum);
+    case CollectiveKind::all_reduce_max:
+      return group.all_reduce(collective.out, counts.front(), collective.type, comm::ReduceOp::max);
+  }
+  throw Error("a collective of an unknown kind");
+}
+
 void Runtime::stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) {
   record_comm(schedule::EventKind::stash, {}, std::string(way), bytes, pass);
 }
@@ -368,30 +377,16 @@ void Runtime::fetch(std::int64_t bytes, schedule::Pass pass, std::string_view wa
   record_comm(schedule::EventKind::fetch, {}, std::string(way), bytes, pass);
 }
 
-schedule::Event Runtime::comm_event(schedule::EventKind kind, const std::string& group, const std::string& op,
-                                    std::int64_t bytes, schedule::Pass pass) {
-  std::string key(name_of(kind));
-  key.append("/").append(group).append("/").append(op).append("/").append(name_of(pass));
-  return {.kind = kind,
-          .step = kind_,
-          .microbatch = in_microbatch_ ? microbatch_ : -1,
-          .pass = pass,
-          .ordinal = comm_ordinals_[key]++,
-          .group = group,
-          .op = op,
-          .bytes = bytes};
-}
-
 void Runtime::record_comm(schedule::EventKind kind, const std::string& group, const std::string& op, std::int64_t bytes,
                           schedule::Pass pass) {
-  happens(comm_event(kind, group, op, bytes, pass));
+  happens(numbers_.other(kind, group, op, bytes, pass));
   passed();
 }
 
 // The step and the publishes behind it are over: plan it if it has no schedule that it follows.
 void Runtime::end_trace() {
   if (!std::exchange(trace_open_, false) || !options_.scheduled) return;
-  Plan& plan = plans_[{kind_, microbatches_}];
+  Plan& plan = plans_[{numbers_.kind(), microbatches_}];
   if (plan.replay && !statistics_.departed) plan.departures = 0;
   // Classes of ranks plan their steps together: one alone does not plan again.
   if (plan.replay && (plan.departures < options_.patience || parallel_.has_classes())) return;

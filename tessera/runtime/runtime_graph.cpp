@@ -7,7 +7,7 @@
 namespace tessera::runtime {
 
 bool Runtime::can_be_graph() const {
-  return in_step_ && microbatch_ < 0 && replay_ && starts_prepared_ && is_training() && !timeline_.is_on() &&
+  return in_step_ && numbers_.microbatch() < 0 && replay_ && starts_prepared_ && is_training() && !timeline_.is_on() &&
          options_.replay.delay_seed == 0;
 }
 

@@ -59,7 +59,7 @@ void Runtime::make_schedule() {
   schedule::Schedule schedule = plan_within(
       trace(), sizes, choice, [&](const schedule::Schedule& tried) { return measure_.costs(trace(), tried, sizes); });
   const std::vector<std::string> faults = prove(sizes, schedule);
-  TESSERA_CHECK(faults.empty(), "the schedule of a {} step is wrong: {}", name_of(kind_), faults.front());
+  TESSERA_CHECK(faults.empty(), "the schedule of a {} step is wrong: {}", name_of(numbers_.kind()), faults.front());
   const std::uint64_t gathers = gather_hash(schedule), reductions = reduce_hash(schedule);
   for (const shard::Via via : {shard::Via::gather, shard::Via::gather_compute})
     for (comm::Communicator* group : parallel_.made(via))
@@ -69,7 +69,7 @@ void Runtime::make_schedule() {
       if (via != shard::Via::replicas || !parallel_.has_classes())  // else proved together
         agreement_.compare(*group, reductions, "the schedule of the reductions", entries_);
   totals_.indirect = arenas_.grow(schedule, parallel_, options_.pushes);
-  Plan& plan = plans_[{kind_, microbatches_}];
+  Plan& plan = plans_[{numbers_.kind(), microbatches_}];
   plan.departures = 0;
   plan.replay = std::make_unique<Replay>(trace(), std::move(schedule), entries_, parallel_, arenas_, waits_,
                                          statistics_, timeline_, options_.replay);

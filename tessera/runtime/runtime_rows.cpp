@@ -16,19 +16,19 @@ void check_count(const Entry& entry, const shard::RowIds& ids) {
 void Runtime::gather_rows(schedule::ParameterId id, const shard::RowIds& ids, void* out, schedule::Pass pass,
                           const std::optional<base::Fence>& written) {
   Entry& entry = this->entry(id, "gather_rows");
-  TESSERA_CHECK(in_microbatch_, "rows of '{}' are read outside a microbatch", entry.name());
+  TESSERA_CHECK(numbers_.in_microbatch(), "rows of '{}' are read outside a microbatch", entry.name());
   TESSERA_CHECK(entry.rows, "'{}' is gathered whole: consume", entry.name());
   check_count(entry, ids);
-  schedule::Event event = event_of(schedule::EventKind::comm, pass, id);
+  schedule::Event event = numbers_.next(schedule::EventKind::comm, pass, id);
   event.group = schedule::role_name(schedule::kRowGroup, entry.parameter.spec.domain);
-  event.op = "gather_rows";
+  event.op = schedule::kRowOp;
   event.bytes = entry.rows->received_bytes();  // messages have one size: as many as are given
   happens(event);
   passed();
   statistics_.count_gathered(entry.format, entry.rows->received_bytes());
   comm::Communicator& group = parallel_.of(entry.parameter.spec.domain, shard::Via::rows);
   const base::Fence compute = parallel_.compute->record();
-  const bool is_first = microbatch_ == 0 && pass == schedule::Pass::forward && event.ordinal == 0;
+  const bool is_first = numbers_.microbatch() == 0 && pass == schedule::Pass::forward && event.ordinal == 0;
   if (is_first && written && parallel_.compute->is_captured() && entry.parameter.spec.trainable) {
     TESSERA_CHECK(early_rows_.table == nullptr || early_rows_.table == &entry,
                   "rows of '{}' and of '{}' are read in one step, which cannot be a graph", early_rows_.table->name(),

@@ -4,6 +4,21 @@
 
 namespace tessera::schedule {
 
+std::vector<ParameterId> order_of_first_uses(const Trace& trace, int weights) {
+  std::vector<ParameterId> order;
+  std::vector<bool> seen(static_cast<std::size_t>(weights), false);
+  const auto add = [&](ParameterId id) {
+    if (id >= weights || seen[static_cast<std::size_t>(id)]) return;
+    seen[static_cast<std::size_t>(id)] = true;
+    order.push_back(id);
+  };
+  for (const Event& event : trace)
+    if (event.kind == EventKind::consume || (event.kind == EventKind::comm && event.parameter >= 0))
+      add(event.parameter);
+  for (ParameterId id = 0; id < weights; ++id) add(id);
+  return order;
+}
+
 std::vector<std::vector<ParameterId>> optimizer_buckets(std::span<const ParameterId> order,
                                                         const std::function<std::int64_t(ParameterId)>& elements) {
   std::int64_t total = 0;

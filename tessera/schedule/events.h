@@ -48,8 +48,9 @@ using Trace = std::vector<Event>;
 inline constexpr const char* kCastGroup = "casts";
 inline constexpr const char* kAmaxOp = "all_reduce max";
 
-// Group of rows that are read by index, in the first domain (check/together.h).
+// Group and op of rows that are read by index, in the first domain (check/together.h).
 inline constexpr const char* kRowGroup = "rows";
+inline constexpr const char* kRowOp = "gather_rows";
 
 // Whether two events are the same one of their step: all but the bytes, which differ between ranks that uneven cuts
 // leave with more or less.

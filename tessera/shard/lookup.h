@@ -25,6 +25,7 @@ constexpr std::string_view name_of(Lookup lookup) {
 struct RowReads {
   std::int64_t per_microbatch = 0;  // rows at most, the same on every rank; 0: no such table, an ordinary weight
   Lookup lookup = Lookup::automatic;
+  bool operator==(const RowReads&) const = default;
 };
 
 }  // namespace tessera::shard

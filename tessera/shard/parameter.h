@@ -31,6 +31,7 @@ struct ParameterTypes {
   quant::DType accumulator = quant::DType::fp32;
   quant::DType wire = quant::DType::fp32;
 
+  bool operator==(const ParameterTypes&) const = default;
   std::int64_t accumulator_bytes(std::int64_t elements) const { return bytes_of(elements, accumulator); }
   std::int64_t wire_bytes(std::int64_t elements) const { return bytes_of(elements, wire); }
 };
@@ -38,6 +39,7 @@ struct ParameterTypes {
 // The number format in which backward passes read a weight; bf16 without an encoding.
 struct BackwardFormat {
   std::optional<quant::Encoding> encoding;
+  bool operator==(const BackwardFormat&) const = default;
 };
 
 // What a model says about a parameter.
@@ -73,6 +75,8 @@ struct ParameterSpec {
   int domain = 0;                  // what it is cut over: of Parallel::domains
   bool is_copy = false;            // it is such a copy, which is written by the cast of its weight's master
   std::int64_t rows_together = 1;  // storage is cut after a multiple of so many rows; tiles may ask for more
+
+  bool operator==(const ParameterSpec&) const = default;
 };
 // Whether users see an encoded weight unpacked to bf16.
 bool is_unpacked(const ParameterSpec& spec);

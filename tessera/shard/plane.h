@@ -23,6 +23,7 @@ struct PlaneSpec {
   quant::DType type = quant::DType::fp32;
   layout::Tile tile;  // the part of the weight that one element of the plane stands for
 
+  bool operator==(const PlaneSpec&) const = default;
   std::int64_t bytes(std::int64_t elements) const { return bytes_of(elements, type); }
 };
 

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "tessera/models/llama.h"
+#include "tessera/models/model.h"
 #include "tessera/ops/graph.h"
 #include "tessera/runtime/runtime.h"
 

@@ -42,13 +42,13 @@ Trainer::Trainer(comm::World& world, const TrainerOptions& options)
       parallel_(parallel_of(world, options)),
       runtime_(parallel_, options.types, runtime_options(options)),
       scales_(options.products, parallel_.device),
-      context_{.runtime = runtime_,
+      context_{.program = runtime_,
                .sequence_parallel = options.sequence_parallel && parallel_.program->size() > 1,
                .recompute = options.recompute,
                .products = options.products,
                .scales = options.products.scaling == nn::Fp8Scaling::delayed ? &scales_ : nullptr,
                .split = options.split},
-      model_(options.model, context_, options.seq_len, options.embedding, options.parts),
+      model_(options.model(context_)),
       optimizer_(runtime_, options.adamw, options.cast_order),
       norm_(runtime_) {
   for (Pending& pending : steps_)
@@ -103,7 +103,7 @@ std::vector<at::Tensor> Trainer::run_microbatches(int microbatches, const StepGr
   std::vector<at::Tensor> losses;
   for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
     runtime_.begin_microbatch();
-    const nn::Loss loss = model_.forward(batches(microbatch), scale);
+    const nn::Loss loss = model_->forward(batches(microbatch), scale);
     losses.push_back(loss.sum);
     loss.objective.backward();
     runtime_.end_microbatch();
@@ -216,7 +216,7 @@ double Trainer::evaluate(const StepInput& input) {
     runtime_.begin_step(schedule::StepKind::evaluate, end - first);
     for (int microbatch = first; microbatch < end; ++microbatch) {
       runtime_.begin_microbatch();
-      losses.push_back(model_.forward(on_device(input.batch(microbatch)), 0).sum);
+      losses.push_back(model_->forward(on_device(input.batch(microbatch)), 0).sum);
       runtime_.end_microbatch();
     }
     runtime_.end_step();

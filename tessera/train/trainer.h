@@ -12,7 +12,8 @@
 #include <vector>
 
 #include "tessera/comm/world.h"
-#include "tessera/models/llama.h"
+#include "tessera/models/model.h"
+#include "tessera/nn/context.h"
 #include "tessera/ops/cached_memory.h"
 #include "tessera/runtime/runtime.h"
 #include "tessera/train/gradient_norm.h"
@@ -30,16 +31,13 @@ struct RankLayout {
 };
 
 struct TrainerOptions {
-  models::LlamaConfig model;
+  models::BuildModel model;
   int tp = 1, gtp = 1, dp = 1;      // of nn::dense_mesh
   std::optional<RankLayout> ranks;  // instead of it
   shard::ParameterTypes types;
   bool sequence_parallel = false;
-  nn::TokenSplit split;                     // of tokens over tp, under sequence parallelism
-  std::optional<models::LlamaParts> parts;  // of the ranks of this rank's tp group; without, all is even
+  nn::TokenSplit split;  // of tokens over tp, under sequence parallelism
   nn::BlockRecompute recompute;
-  std::int64_t seq_len = 0;
-  shard::RowReads embedding;  // tokens of a microbatch at most; by default its table is gathered
   ops::AdamW adamw;
   double clip = 1.0;
   CastOrder cast_order = CastOrder::fused;
@@ -146,7 +144,7 @@ class Trainer {
   runtime::Runtime runtime_;
   nn::DelayedScales scales_;
   nn::Context context_;
-  models::Llama model_;
+  std::unique_ptr<models::Model> model_;
   Optimizer optimizer_;
   GradientNorm norm_;
 };

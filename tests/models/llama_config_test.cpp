@@ -1,4 +1,4 @@
-#include "tessera/models/llama_config.h"
+#include "tessera/models/llama.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "tessera/base/error.h"
+#include "tessera/models/registry.h"
 
 namespace tessera::models {
 namespace {
@@ -21,29 +22,33 @@ json small() {
     "initializer_range": 0.01, "tie_word_embeddings": true, "hidden_act": "silu", "torch_dtype": "bfloat16"})");
 }
 
+DecoderConfig parse(const json& config, const std::string& where) {
+  return decoder_of(*parse_model_config(config, where));
+}
+
 TEST(LlamaConfig, ReadsEveryField) {
-  const LlamaConfig expected{.vocab_size = 131,
-                             .hidden_size = 60,
-                             .intermediate_size = 77,
-                             .num_layers = 3,
-                             .num_heads = 6,
-                             .num_kv_heads = 3,
-                             .head_dim = 10,
-                             .max_position_embeddings = 256,
-                             .rope_theta = 500000.0,
-                             .rope_scaling = std::nullopt,
-                             .rms_norm_eps = 1e-5,
-                             .initializer_range = 0.01,
-                             .tie_word_embeddings = true};
-  EXPECT_EQ(parse_llama_config(small(), "f"), expected);
+  const DecoderConfig expected{.vocab_size = 131,
+                               .hidden_size = 60,
+                               .intermediate_size = 77,
+                               .num_layers = 3,
+                               .num_heads = 6,
+                               .num_kv_heads = 3,
+                               .head_dim = 10,
+                               .max_position_embeddings = 256,
+                               .rope_theta = 500000.0,
+                               .rope_scaling = std::nullopt,
+                               .rms_norm_eps = 1e-5,
+                               .initializer_range = 0.01,
+                               .tie_word_embeddings = true};
+  EXPECT_EQ(parse(small(), "f"), expected);
 }
 
 TEST(LlamaConfig, AbsentAndNullFieldsTakeTheDefaults) {
-  const auto config = parse_llama_config(
-      json::parse(R"({"model_type": "llama", "vocab_size": 10, "hidden_size": 16, "intermediate_size": 8,
+  const auto config =
+      parse(json::parse(R"({"model_type": "llama", "vocab_size": 10, "hidden_size": 16, "intermediate_size": 8,
                       "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": null,
                       "head_dim": null, "rope_scaling": null})"),
-      "f");
+            "f");
   EXPECT_EQ(config.num_kv_heads, 4);
   EXPECT_EQ(config.head_dim, 4);
   EXPECT_EQ(config.rope_theta, 10000.0);
@@ -59,7 +64,7 @@ TEST(LlamaConfig, HeadDimNeedNotBeHiddenOverHeads) {
   file["head_dim"] = 32;
   file["num_attention_heads"] = 7;
   file["num_key_value_heads"] = 7;
-  EXPECT_EQ(parse_llama_config(file, "f").head_dim, 32);
+  EXPECT_EQ(parse(file, "f").head_dim, 32);
 }
 
 TEST(LlamaConfig, ReadsLlama3ScalingInBothPlaces) {
@@ -68,30 +73,30 @@ TEST(LlamaConfig, ReadsLlama3ScalingInBothPlaces) {
                         {"low_freq_factor", 1.0},
                         {"high_freq_factor", 4.0},
                         {"original_max_position_embeddings", 4096}};
-  const LlamaRopeScaling expected{.factor = 32, .original_max_position_embeddings = 4096};
+  const RopeStretch expected{.factor = 32, .original_max_position_embeddings = 4096};
   json older = small();
   older["rope_scaling"] = scaling;
-  EXPECT_EQ(parse_llama_config(older, "f").rope_scaling, expected);
+  EXPECT_EQ(parse(older, "f").rope_scaling, expected);
   older["rope_scaling"].erase("rope_type");
   older["rope_scaling"]["type"] = "llama3";
-  EXPECT_EQ(parse_llama_config(older, "f").rope_scaling, expected);
+  EXPECT_EQ(parse(older, "f").rope_scaling, expected);
   json newer = small();
   newer.erase("rope_theta");
   newer["rope_parameters"] = scaling;
   newer["rope_parameters"]["rope_theta"] = 1234.0;
-  EXPECT_EQ(parse_llama_config(newer, "f").rope_scaling, expected);
-  EXPECT_EQ(parse_llama_config(newer, "f").rope_theta, 1234.0);
+  EXPECT_EQ(parse(newer, "f").rope_scaling, expected);
+  EXPECT_EQ(parse(newer, "f").rope_theta, 1234.0);
   newer["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 77.0}};
-  EXPECT_FALSE(parse_llama_config(newer, "f").rope_scaling);
-  EXPECT_EQ(parse_llama_config(newer, "f").rope_theta, 77.0);
+  EXPECT_FALSE(parse(newer, "f").rope_scaling);
+  EXPECT_EQ(parse(newer, "f").rope_theta, 77.0);
 }
 
 TEST(LlamaConfig, RoundTripsThroughHuggingFaceForm) {
-  LlamaConfig config = parse_llama_config(small(), "f");
-  EXPECT_EQ(parse_llama_config(to_json(config), "f"), config);
-  config.rope_scaling = LlamaRopeScaling{.factor = 2.5, .original_max_position_embeddings = 99};
+  DecoderConfig config = parse(small(), "f");
+  EXPECT_EQ(parse(LlamaConfig(config).to_json(), "f"), config);
+  config.rope_scaling = RopeStretch{.factor = 2.5, .original_max_position_embeddings = 99};
   config.head_dim = 14;
-  EXPECT_EQ(parse_llama_config(json::parse(to_json(config).dump()), "f"), config);
+  EXPECT_EQ(parse(json::parse(LlamaConfig(config).to_json().dump()), "f"), config);
 }
 
 struct BadField {
@@ -115,7 +120,7 @@ TEST_P(LlamaConfigErrors, NameFileFieldAndValue) {
   else
     file[at] = json::parse(bad.value);
   try {
-    parse_llama_config(file, "some/config.json");
+    parse(file, "some/config.json");
     FAIL() << "accepted " << file;
   } catch (const InputError& error) {
     EXPECT_THAT(error.what(), HasSubstr("some/config.json"));
@@ -159,7 +164,7 @@ TEST(LlamaConfig, RefusesAHeadDimThatFollowsFromNothing) {
   file["num_attention_heads"] = 7;
   file["num_key_value_heads"] = 7;
   try {
-    parse_llama_config(file, "f");
+    parse(file, "f");
     FAIL();
   } catch (const InputError& error) {
     EXPECT_THAT(error.what(), HasSubstr("'head_dim' is missing"));
@@ -171,20 +176,20 @@ TEST(LlamaConfig, RefusesASizeThatOverflows) {
   for (const char* name : {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"})
     file[name] = 2147483647;
   file["head_dim"] = 2;
-  EXPECT_THROW(parse_llama_config(file, "f"), InputError);
+  EXPECT_THROW(parse(file, "f"), InputError);
 }
 
 TEST(LlamaConfig, CountsParameters) {
   // By hand: embedding 131*60 = 7860; a layer: q 60*60, k and v 60*30 each, output 60*60, gate, up and down 3*60*77,
   // two norms 2*60 = 10800 + 13860 + 120 = 24780; three layers and the last norm 60.
-  EXPECT_EQ(num_params(parse_llama_config(small(), "f")), 7860 + 3 * 24780 + 60);
+  EXPECT_EQ(num_params(*parse_model_config(small(), "f")), 7860 + 3 * 24780 + 60);
   json untied = small();
   untied["tie_word_embeddings"] = false;
-  EXPECT_EQ(num_params(parse_llama_config(untied, "f")), 2 * 7860 + 3 * 24780 + 60);
+  EXPECT_EQ(num_params(*parse_model_config(untied, "f")), 2 * 7860 + 3 * 24780 + 60);
   const json llama3 = {{"model_type", "llama"},      {"vocab_size", 128256},    {"hidden_size", 4096},
                        {"intermediate_size", 14336}, {"num_hidden_layers", 32}, {"num_attention_heads", 32},
                        {"num_key_value_heads", 8}};
-  EXPECT_EQ(num_params(parse_llama_config(llama3, "f")), 8030261248);  // the published 8B model
+  EXPECT_EQ(num_params(*parse_model_config(llama3, "f")), 8030261248);  // the published 8B model
 }
 
 class ModelFiles : public ::testing::Test {
@@ -206,7 +211,7 @@ TEST_F(ModelFiles, AreFoundByNameAndByPath) {
   EXPECT_EQ(find_model_config("folder", configs), configs / "folder" / "config.json");
   EXPECT_EQ(find_model_config((configs / "folder").string(), "nowhere"), configs / "folder" / "config.json");
   EXPECT_EQ(find_model_config((configs / "flat.json").string(), "nowhere"), configs / "flat.json");
-  EXPECT_EQ(read_llama_config(configs / "flat.json"), parse_llama_config(small(), "f"));
+  EXPECT_EQ(decoder_of(*read_model_config(configs / "flat.json")), parse(small(), "f"));
 }
 
 TEST_F(ModelFiles, ThatAreMissingAreNamedWithThoseThereAre) {
@@ -224,15 +229,15 @@ TEST_F(ModelFiles, ThatAreNoJsonAreNamed) {
   for (const char* text : {"", "{", "{\"vocab_size\": 1,}", "[1", "\x80\xff", "{\"a\": 1, \"a\": 2}", "[]", "3"}) {
     write(path, text);
     try {
-      read_llama_config(path);
+      read_model_config(path);
       FAIL() << text;
     } catch (const InputError& error) {
       EXPECT_THAT(error.what(), HasSubstr("bad.json"));
       EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
     }
   }
-  EXPECT_THROW(read_llama_config(root_ / "absent.json"), InputError);
-  EXPECT_THROW(read_llama_config(root_), InputError);
+  EXPECT_THROW(read_model_config(root_ / "absent.json"), InputError);
+  EXPECT_THROW(read_model_config(root_), InputError);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // What products in number formats are made of, on tensor-parallel ranks that have parts of one matrix.
 #include "tessera/nn/linear_products.h"
 
+#include "tessera/runtime/runtime.h"
+
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +27,7 @@ void on_two_ranks(Format product, DelayedScales* (*scales_of)(Context& context),
     runtime::Runtime runtime(parallel, {.model = quant::DType::bf16});
     const schedule::ParameterId id =
         runtime.add({.name = "weight", .dims = {32, 16}, .compute = layout::cut_rows({32, 16}, {{"all", 32}}, 2)});
-    Context context{.runtime = runtime, .sequence_parallel = true};
+    Context context{.program = runtime, .sequence_parallel = true};
     context.scales = scales_of(context);
     Weight weight{.id = id, .rows = 16, .cols = 16, .product = product};
     add_scales(context, weight);
@@ -43,7 +45,8 @@ at::Tensor part_of(const Context& context) {
 }
 
 std::size_t messages(const Context& context) {
-  return static_cast<std::size_t>(std::ranges::count(context.runtime.trace(), schedule::EventKind::comm,
+  const schedule::Trace& trace = static_cast<const runtime::Runtime&>(context.program).trace();
+  return static_cast<std::size_t>(std::ranges::count(trace, schedule::EventKind::comm,
                                                      [](const schedule::Event& event) { return event.kind; }));
 }
 

@@ -8,8 +8,9 @@
 #include <map>
 #include <utility>
 
-#include "tessera/predict/llama_trace.h"
-#include "tessera/predict/planned_parameters.h"
+#include "tessera/models/llama.h"
+#include "tessera/models/registry.h"
+#include "tests/predict/dry_options.h"
 #include "tessera/schedule/plan/plan.h"
 
 namespace tessera::predict {
@@ -65,13 +66,16 @@ class PlanArena : public ::testing::TestWithParam<std::tuple<Model, nn::Recomput
   void check(int gtp, int microbatches, std::int64_t coalesce_bytes) {
     const auto [name, recompute] = GetParam();
     const std::filesystem::path configs = TESSERA_CONFIGS;
-    models::LlamaConfig model = models::read_llama_config(models::find_model_config(name.name, configs));
+    models::DecoderConfig model =
+        models::decoder_of(*models::read_model_config(models::find_model_config(name.name, configs)));
     model.tie_word_embeddings = name.tied;
     const shard::ParameterTypes types{.model = quant::DType::bf16, .wire = quant::DType::bf16};
     std::vector<schedule::ParameterSize> sizes;
-    for (const PlannedParameter& each : planned_parameters(model, types, {.gtp = gtp}, false))
-      sizes.push_back(each.size);
-    const schedule::Trace trace = predict::llama_trace(model, {.recompute = recompute, .microbatches = microbatches});
+    DryOptions options = dense_options(std::make_shared<models::LlamaConfig>(model), types, {.gtp = gtp});
+    options.recompute = recompute;
+    const DryStep step = dry_step(options);
+    for (const PlannedParameter& each : planned_of(step, types, {.gtp = gtp})) sizes.push_back(each.size);
+    const schedule::Trace trace = step.trace(microbatches);
     auto plan = [&](std::int64_t gather_budget, std::int64_t reduce_budget) {
       return schedule::plan(trace, sizes, {gather_budget, reduce_budget, coalesce_bytes});
     };
@@ -99,14 +103,17 @@ TEST_P(PlanArena, HoldsLiveBytes) {
 // Number formats: packed bytes are free after the unpacking. Beside each other the same budgets where they stay.
 TEST(PlanArenaFormats, LessIsGatheredInTheSameArenaAndLessIsTakenForAll) {
   const std::filesystem::path configs = TESSERA_CONFIGS;
-  const models::LlamaConfig model = models::read_llama_config(models::find_model_config("llama3-8b", configs));
+  const models::DecoderConfig model =
+      models::decoder_of(*models::read_model_config(models::find_model_config("llama3-8b", configs)));
   const shard::ParameterTypes types{.model = quant::DType::bf16, .wire = quant::DType::bf16};
-  const schedule::Trace trace = predict::llama_trace(model, {.microbatches = 2});
+  DryOptions options = dense_options(std::make_shared<models::LlamaConfig>(model), types, {.gtp = 4});
+  const schedule::Trace trace = dry_step(options).trace(2);
   for (const quant::Format format : {quant::Format::nvfp4, quant::Format::mxfp8, quant::Format::fp8}) {
     std::vector<schedule::ParameterSize> sizes, whole;
     const shard::FormatPolicy wire{.format = format,
                                    .rules = {{"output.*", quant::Format::bf16}, {"embedding.*", quant::Format::bf16}}};
-    for (const PlannedParameter& each : planned_parameters(model, types, {.gtp = 4}, false, {}, wire)) {
+    options.runtime.wire = wire;
+    for (const PlannedParameter& each : planned_of(dry_step(options), types, {.gtp = 4})) {
       sizes.push_back(each.size);
       whole.push_back(each.size);
       whole.back().gathered += std::exchange(whole.back().unpacked, 0);

@@ -1,23 +1,26 @@
 // Number formats in a plan: each layer has the format of its rule, and what is stored and gathered has its size.
 #include <gtest/gtest.h>
 
-#include "tessera/models/llama_parameters.h"
-#include "tessera/predict/planned_parameters.h"
+#include "tessera/models/decoder_parameters.h"
+#include "tessera/models/llama.h"
+#include "tests/predict/dry_options.h"
 
 namespace tessera::predict {
 namespace {
 
 TEST(PlannedFormats, LayersHaveTheFormatsOfTheirRules) {
-  models::LlamaConfig model;
+  models::DecoderConfig model;
   model.vocab_size = 100, model.hidden_size = 64, model.intermediate_size = 96;
   model.num_layers = 3, model.num_heads = 4, model.num_kv_heads = 2, model.head_dim = 16;
   const shard::ParameterTypes types{.model = quant::DType::bf16};
   const shard::FormatPolicy wire{.format = quant::Format::nvfp4,
                                  .rules = {{"layers.1.*", quant::Format::mxfp8}, {"output.*", quant::Format::bf16}}};
-  const std::vector<PlannedParameter> plain = planned_parameters(model, types, {.gtp = 2}, false);
-  const std::vector<PlannedParameter> planned = planned_parameters(model, types, {.gtp = 2}, false, {}, wire);
+  DryOptions options = dense_options(std::make_shared<models::LlamaConfig>(model), types, {.gtp = 2});
+  const std::vector<PlannedParameter> plain = planned_of(dry_step(options), types, {.gtp = 2});
+  options.runtime.wire = wire;
+  const std::vector<PlannedParameter> planned = planned_of(dry_step(options), types, {.gtp = 2});
   ASSERT_EQ(planned.size(), plain.size());
-  const models::LlamaIds ids = models::llama_ids(model);
+  const models::DecoderIds ids = models::decoder_ids(model);
   constexpr std::int64_t kDown = 64 * 96;  // elements of the matrix `down`, of which each rank stores a half
   for (std::size_t layer = 0; layer < 3; ++layer) {
     const auto down = static_cast<std::size_t>(ids.blocks[layer].down);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/models/llama.h"
 #include "tessera/run/config/parse.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/settings.h"
@@ -274,7 +275,7 @@ TEST(Resolve, RefusesWhatIsMissing) {
 }
 
 TEST(Resolve, TakesTheModelsLongestSequence) {
-  const models::LlamaConfig model{.max_position_embeddings = 128};
+  const models::LlamaConfig model({.max_position_embeddings = 128});
   EXPECT_EQ(resolve_model(resolved({}), model).seq_len, 128);
   EXPECT_EQ(resolve_model(resolved({"--seq-len", "64"}), model).seq_len, 64);
   const std::string message = base::refusal([&] { resolve_model(resolved({"--seq-len", "129"}), model); });
@@ -282,7 +283,7 @@ TEST(Resolve, TakesTheModelsLongestSequence) {
 }
 
 TEST(Resolve, RefusesProductsThatNoGpuOfThisBuildMakes) {
-  const models::LlamaConfig model{.max_position_embeddings = 128};
+  const models::LlamaConfig model({.max_position_embeddings = 128});
   for (const char* format : {"mxfp8", "nvfp4"}) {
     const auto refused = [&](const char* flag, const std::string& value) {
       return base::refusal([&] {

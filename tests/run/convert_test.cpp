@@ -10,6 +10,7 @@ using nlohmann::json;
 using quant::DType;
 
 struct Case {
+  const char* type;  // of the model
   bool tied;
   DType dtype;
 };
@@ -17,9 +18,10 @@ class Convert : public ::testing::TestWithParam<Case> {};
 
 // Conversion moves bits: there and back everything is equal.
 TEST_P(Convert, ThereAndBackGivesTheSameBits) {
-  const auto [tied, dtype] = GetParam();
+  const auto [type, tied, dtype] = GetParam();
   const TemporaryFolder root;
-  write_llama(root / "c", odd_llama(tied), dtype);
+  const models::ModelConfigPtr model = odd_decoder(type, tied);
+  write_model(root / "c", *model, dtype);
   for (const std::int64_t shard : {std::int64_t{1} << 30, std::int64_t{6000}}) {
     const std::string hf = "hf" + std::to_string(shard), back = "back" + std::to_string(shard);
     const ConvertReport there = convert(root / "c", root / hf, {.dtype = std::nullopt, .max_shard_bytes = shard});
@@ -30,8 +32,8 @@ TEST_P(Convert, ThereAndBackGivesTheSameBits) {
     EXPECT_EQ(second.step(), 0);
     EXPECT_FALSE(second.has_moments());
     EXPECT_EQ(second.has_master(), dtype == DType::bf16);
-    EXPECT_EQ(models::parse_llama_config(second.state()["model"], "state"), odd_llama(tied));
-    for (const LogicalTensor& tensor : logical_tensors(odd_llama(tied))) {
+    EXPECT_EQ(second.state()["model"], model->to_json());
+    for (const LogicalTensor& tensor : logical_tensors(model->hf_tensors())) {
       const checkpoint::StoredTensor& a = first.tensor(tensor.name, checkpoint::Kind::weight);
       const checkpoint::StoredTensor& b = second.tensor(tensor.name, checkpoint::Kind::weight);
       EXPECT_EQ(b.dtype, dtype);
@@ -41,19 +43,22 @@ TEST_P(Convert, ThereAndBackGivesTheSameBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Convert,
-                         ::testing::Values(Case{false, DType::fp32}, Case{true, DType::fp32}, Case{false, DType::bf16},
-                                           Case{true, DType::bf16}),
+                         ::testing::Values(Case{"llama", false, DType::fp32}, Case{"llama", true, DType::fp32},
+                                           Case{"llama", false, DType::bf16}, Case{"llama", true, DType::bf16},
+                                           Case{"qwen2", false, DType::fp32}, Case{"qwen2", true, DType::bf16},
+                                           Case{"qwen3", false, DType::fp32}, Case{"qwen3", true, DType::bf16}),
                          [](const auto& info) {
-                           return std::string(name_of(info.param.dtype)) + (info.param.tied ? "_tied" : "_untied");
+                           return std::string(info.param.type) + "_" + std::string(name_of(info.param.dtype)) +
+                                  (info.param.tied ? "_tied" : "_untied");
                          });
 
 TEST(ConvertExport, SplitsStackedWeightsByRows) {
   const TemporaryFolder root;
-  const models::LlamaConfig config = odd_llama(false);
+  const models::DecoderConfig config = odd_llama(false);
   write_llama(root / "c", config, DType::fp32);
   convert(root / "c", root / "hf");
   const auto tensors = tensor_bytes(root / "hf");
-  const std::vector<LogicalTensor> logical = logical_tensors(config);
+  const std::vector<LogicalTensor> logical = logical_of(config);
   std::map<std::string, std::vector<float>> ours;
   for (std::size_t i = 0; i < logical.size(); ++i)
     ours[logical[i].name] = numbers_of(i, layout::matrix_shape(logical[i].dims).elements());
@@ -69,7 +74,7 @@ TEST(ConvertExport, SplitsStackedWeightsByRows) {
   EXPECT_EQ(tensors.size(), 3u + 2u * 9u);
 
   const json written = json::parse(slurp(root / "hf/config.json"));
-  EXPECT_EQ(models::parse_llama_config(written, "config.json"), config);
+  EXPECT_EQ(models::decoder_of(*models::parse_model_config(written, "config.json")), config);
   EXPECT_EQ(written["torch_dtype"], "float32");
 }
 
@@ -93,7 +98,7 @@ TEST(ConvertExport, ShardsStayBelowTheLimitAndTheIndexNamesThem) {
   const std::int64_t limit = 12000;  // the embedding has 10480 bytes
   const ConvertReport report = convert(root / "c", root / "hf", {.dtype = std::nullopt, .max_shard_bytes = limit});
   const json index = json::parse(slurp(root / "hf/model.safetensors.index.json"));
-  EXPECT_EQ(index["metadata"]["total_size"], models::num_params(odd_llama(false)) * 4);
+  EXPECT_EQ(index["metadata"]["total_size"], models::num_params(models::LlamaConfig(odd_llama(false))) * 4);
   std::map<std::string, std::int64_t> sizes;
   for (const auto& [name, shard] : index["weight_map"].items()) {
     const checkpoint::SafetensorsFile file(root / "hf" / shard.get<std::string>());
@@ -167,7 +172,7 @@ TEST(ConvertErrors, RefusesCheckpointsThatAreNotThisModel) {
   };
   EXPECT_NE(fault(json::object()).find("'model'"), std::string::npos);
   EXPECT_NE(fault({{"model", 3}}).find("state.model"), std::string::npos);
-  EXPECT_NE(fault({{"model", models::to_json(odd_llama(false))}}).find("layers.0"), std::string::npos);
+  EXPECT_NE(fault({{"model", models::LlamaConfig(odd_llama(false)).to_json()}}).find("layers.0"), std::string::npos);
 }
 
 TEST(ConvertErrors, ADamagedCheckpointIsNotExported) {

@@ -4,22 +4,24 @@
 #include <cmath>
 #include <map>
 
+#include "tessera/models/llama.h"
+#include "tessera/models/registry.h"
 #include "tessera/quant/bfloat16.h"
 #include "tessera/run/convert/convert.h"
 #include "tessera/run/convert/hf_folder.h"
-#include "tessera/run/convert/hf_llama.h"
 #include "tests/checkpoint/checkpoint_testing.h"
 
 namespace tessera::run::testing {
 
 using namespace checkpoint::testing;
+using models::HfTensor, models::LogicalTensor, models::logical_tensors;
 
 // Heads, key/value heads, ffn and vocabulary that divide by nothing.
-inline models::LlamaConfig odd_llama(bool tied) {
-  models::LlamaConfig config;
+inline models::DecoderConfig odd_llama(bool tied) {
+  models::DecoderConfig config;
   config.vocab_size = 131, config.hidden_size = 20, config.intermediate_size = 33;
   config.num_layers = 2, config.num_heads = 6, config.num_kv_heads = 3, config.head_dim = 4;
-  config.rope_scaling = models::LlamaRopeScaling{};
+  config.rope_scaling = models::RopeStretch{};
   config.tie_word_embeddings = tied;
   return config;
 }
@@ -45,15 +47,15 @@ inline std::vector<std::uint16_t> rounded(const std::vector<float>& values) {
 }
 
 // A checkpoint of step 20 on one rank: fp32 weights, or bf16 weights with fp32 masters. Tensor i has the seed i.
-inline void write_llama(const fs::path& folder, const models::LlamaConfig& config, quant::DType dtype) {
+inline void write_model(const fs::path& folder, const models::ModelConfig& config, quant::DType dtype) {
   std::vector<std::vector<float>> masters;
   std::vector<std::vector<std::uint16_t>> weights;
-  const std::vector<LogicalTensor> logical = logical_tensors(config);
+  const std::vector<LogicalTensor> logical = logical_tensors(config.hf_tensors());
   for (std::size_t i = 0; i < logical.size(); ++i) {
     masters.push_back(numbers_of(i, layout::matrix_shape(logical[i].dims).elements()));
     weights.push_back(rounded(masters.back()));
   }
-  checkpoint::CheckpointContents contents{.step = 20, .state = {{"model", models::to_json(config)}}, .tensors = {}};
+  checkpoint::CheckpointContents contents{.step = 20, .state = {{"model", config.to_json()}}, .tensors = {}};
   for (std::size_t i = 0; i < logical.size(); ++i) {
     const layout::LocalLayout all = whole(layout::matrix_shape(logical[i].dims));
     const bool narrow = dtype == quant::DType::bf16;
@@ -64,6 +66,26 @@ inline void write_llama(const fs::path& folder, const models::LlamaConfig& confi
           {logical[i].name, checkpoint::Kind::master, quant::DType::fp32, logical[i].dims, all, masters[i].data()});
   }
   on_ranks(1, [&](comm::Communicator& group) { write_checkpoint(folder, contents, group); });
+}
+
+inline void write_llama(const fs::path& folder, const models::DecoderConfig& config, quant::DType dtype) {
+  write_model(folder, models::LlamaConfig(config), dtype);
+}
+
+// The same sizes as a model of another architecture.
+inline models::ModelConfigPtr odd_decoder(const std::string& model_type, bool tied) {
+  nlohmann::json config = models::LlamaConfig(odd_llama(tied)).to_json();
+  config.erase("architectures");
+  config["model_type"] = model_type;
+  return models::parse_model_config(config, model_type);
+}
+
+inline std::vector<HfTensor> hf_tensors(const models::DecoderConfig& config) {
+  return models::LlamaConfig(config).hf_tensors();
+}
+
+inline std::vector<LogicalTensor> logical_of(const models::DecoderConfig& config) {
+  return logical_tensors(hf_tensors(config));
 }
 
 // The bytes of every tensor of the safetensors files of a folder.

@@ -16,7 +16,7 @@ constexpr const char* kMatrix = "model.layers.1.mlp.gate_proj.weight";
 class HfFormatFaults : public ::testing::TestWithParam<Format> {
  protected:
   void make(std::int64_t max_shard_bytes = 1 << 30) {
-    models::LlamaConfig config = odd_llama(false);
+    models::DecoderConfig config = odd_llama(false);
     config.intermediate_size = 34;
     write_llama(root_ / "c", config, DType::bf16);
     convert(root_ / "c", folder(), {.format = GetParam(), .max_shard_bytes = max_shard_bytes});
@@ -152,7 +152,7 @@ TEST_P(HfFormatFaults, NumbersOf8BitsElsewhereAreRefused) {
 // Reads all that a folder holds.
 void read_all(const fs::path& path) {
   const HfFolder folder(path);
-  for (const HfTensor& tensor : hf_tensors(folder.config())) {
+  for (const HfTensor& tensor : folder.config().hf_tensors()) {
     std::vector<float> values(static_cast<std::size_t>(tensor.box.elements()));
     folder.read(tensor.hf_name, 0, tensor.box.elements(), DType::fp32, values.data());
   }

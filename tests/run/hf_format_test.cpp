@@ -12,8 +12,8 @@ using quant::DType;
 using quant::Format;
 
 // 20 columns, 33 and 24 rows: edge tiles in every format.
-models::LlamaConfig even_llama() {
-  models::LlamaConfig config = odd_llama(false);
+models::DecoderConfig even_llama() {
+  models::DecoderConfig config = odd_llama(false);
   config.intermediate_size = 34;
   return config;
 }
@@ -173,7 +173,7 @@ TEST(HfFormatNotes, SayWhichBlocksTransformersMisreads) {
   EXPECT_TRUE(is_misread(129, 128) && is_misread(256, 288) && is_misread(576, 7168));
   EXPECT_FALSE(is_misread_by_transformers(Format::mxfp8, {129, 288}));
   const TemporaryFolder root;
-  models::LlamaConfig config = even_llama();
+  models::DecoderConfig config = even_llama();
   write_llama(root / "c", config, DType::bf16);
   EXPECT_FALSE(convert(root / "c", root / "a", {.format = Format::fp8_block}).contains("note"));
   config.intermediate_size = 130;

@@ -61,12 +61,12 @@ TEST(Inspect, WithoutHashesItReadsOnlyTheManifestAndVerifyFindsDamage) {
 
 // A checkpoint of a Llama as a run writes it, with these settings.
 void write_run(const fs::path& folder, const nlohmann::json& config) {
-  const models::LlamaConfig model = testing::odd_llama(false);
-  const std::vector<LogicalTensor> logical = logical_tensors(model);
+  const models::LlamaConfig model(testing::odd_llama(false));
+  const std::vector<models::LogicalTensor> logical = logical_tensors(model.hf_tensors());
   std::vector<std::vector<std::uint16_t>> weights;
   for (std::size_t i = 0; i < logical.size(); ++i)
     weights.push_back(testing::rounded(testing::numbers_of(i, layout::matrix_shape(logical[i].dims).elements())));
-  checkpoint::CheckpointContents contents{.step = 20, .state = {{"model", to_json(model)}}, .tensors = {}};
+  checkpoint::CheckpointContents contents{.step = 20, .state = {{"model", model.to_json()}}, .tensors = {}};
   if (!config.is_null()) contents.state["config"] = config;
   for (std::size_t i = 0; i < logical.size(); ++i)
     contents.tensors.push_back({logical[i].name, checkpoint::Kind::weight, quant::DType::bf16, logical[i].dims,

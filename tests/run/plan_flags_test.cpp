@@ -121,7 +121,7 @@ TEST(PlanFlags, RecordedEventsArePlannedInstead) {
 // A run of six steps, of which the first three count nothing.
 void write_run(const base::TempFolder& folder, const std::function<double(int step)>& exposed_ms) {
   const PlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "4"}});
-  const json stored = {{"config", to_json(request.config)}, {"model", models::to_json(even_model())}};
+  const json stored = {{"config", to_json(request.config)}, {"model", models::LlamaConfig(even_model()).to_json()}};
   std::ofstream(folder / "config.json") << stored.dump();
   std::ofstream(folder / "summary.json") << R"({"step": 5, "gather_arena_bytes": 1000000})";
   std::ofstream metrics(folder / "metrics.jsonl");
@@ -139,7 +139,7 @@ TEST(PlanMeasured, PutsARunBesideItsPlan) {
   write_run(folder, [](int step) { return 1.0 * step; });
   const PlanTask task = plan_task({.measured = folder.path().string()}, configs());
   EXPECT_EQ(task.request.config.gtp, 2);
-  EXPECT_EQ(task.request.model, even_model());
+  EXPECT_EQ(models::decoder_of(*task.request.model), even_model());
   const StepPlan step = plan_step(task.request);
   const ordered_json comparison = comparison_json(step, *task.run, "RUN");
   EXPECT_EQ(comparison["steps"], 3);

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "tessera/models/llama.h"
 #include "tessera/run/config/settings.h"
 #include "tessera/run/plan/step_plan.h"
 
@@ -15,8 +16,8 @@ inline std::filesystem::path configs() {
 
 // Elements: tables 16 x 8 = 128 each; a block's qkv 16 x 8 = 128, attention output 8 x 8 = 64, gate and up 24 x 8 =
 // 192, down 8 x 12 = 96, together 480; norms 8 each, five of them. Matrices: 2 * 128 + 2 * 480 = 1216.
-inline models::LlamaConfig even_model() {
-  models::LlamaConfig model;
+inline models::DecoderConfig even_model() {
+  models::DecoderConfig model;
   model.vocab_size = 16;
   model.hidden_size = 8;
   model.intermediate_size = 12;
@@ -39,11 +40,11 @@ inline predict::Machine even_machine() {
 }
 
 inline PlanRequest request_of(const std::map<std::string, std::string>& settings,
-                              const models::LlamaConfig& model = even_model()) {
-  PlanRequest request{.model = model, .machine = even_machine()};
+                              const models::DecoderConfig& model = even_model()) {
+  PlanRequest request{.model = std::make_shared<models::LlamaConfig>(model), .machine = even_machine()};
   request.config.embedding = Lookup::gather;
   for (const auto& [name, value] : settings) set_from_text(request.config, *find_setting(name), {value}, name);
-  request.config = resolve_plan_config(request.config, model);
+  request.config = resolve_plan_config(request.config, *request.model);
   request.coalesce_bytes = 0;  // every parameter by itself
   return request;
 }

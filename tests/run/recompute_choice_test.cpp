@@ -3,7 +3,8 @@
 
 #include <gmock/gmock.h>
 
-#include "tessera/predict/llama_trace.h"
+#include "tessera/models/llama.h"
+#include "tessera/run/trainer_options.h"
 #include "tests/run/config_test_support.h"
 
 namespace tessera::run {
@@ -12,8 +13,8 @@ namespace {
 using ::testing::HasSubstr;
 using Policy = nn::Recompute;
 
-models::LlamaConfig model_of(std::int64_t layers) {
-  models::LlamaConfig model;
+models::DecoderConfig model_of(std::int64_t layers) {
+  models::DecoderConfig model;
   model.vocab_size = 31;
   model.hidden_size = 12;
   model.intermediate_size = 17;
@@ -27,23 +28,22 @@ models::LlamaConfig model_of(std::int64_t layers) {
 
 TrainConfig config_of(std::int64_t tp) {
   TrainConfig config;
-  config.tp = tp;
+  config.tp = config.ranks = tp;
+  config.dp = 1;
+  config.grad_wire = config.dtype;
   config.seq_len = 10;
   config.sequence_parallel = tp > 1;
   config.recompute = Recompute::automatic;
   return config;
 }
 
-std::int64_t kept(const TrainConfig& config, const models::LlamaConfig& model, const std::vector<Policy>& blocks) {
+std::int64_t kept(const TrainConfig& config, const models::DecoderConfig& model, const std::vector<Policy>& blocks) {
   std::int64_t most = 0;
   for (int rank = 0; rank < config.tp; ++rank) {
-    const predict::LlamaTraceOptions options{.tp_size = static_cast<int>(config.tp),
-                                             .tp_rank = rank,
-                                             .sequence_parallel = config.sequence_parallel,
-                                             .recompute = nn::BlockRecompute(blocks),
-                                             .tokens = config.micro_batch * config.seq_len,
-                                             .dtype = config.dtype};
-    most = std::max(most, schedule::peak_stashed(predict::llama_trace(model, options)));
+    const models::LlamaConfig llama(model);
+    predict::DryOptions options = dry_options(config, llama, nn::BlockRecompute(blocks));
+    options.rank = rank;
+    most = std::max(most, schedule::peak_stashed(dry_step(options).microbatch));
   }
   return most;
 }
@@ -59,7 +59,7 @@ TEST(RecomputeChoice, IsTheLeastThatFits) {
   for (const std::int64_t layers : {1, 2, 5})
     for (const std::int64_t tp : {1, 2}) {
       TrainConfig config = config_of(tp);
-      const models::LlamaConfig model = model_of(layers);
+      const models::DecoderConfig model = model_of(layers);
       const std::vector<Policy> none(static_cast<std::size_t>(layers), Policy::none);
       const std::vector<Policy> full(static_cast<std::size_t>(layers), Policy::full);
       const std::int64_t most = kept(config, model, none), least = kept(config, model, full);
@@ -68,7 +68,7 @@ TEST(RecomputeChoice, IsTheLeastThatFits) {
       for (int part = 0; part <= 20; ++part) {
         const std::int64_t budget = least + (most - least) * part / 20;
         config.activation_budget = std::to_string(budget);
-        const std::vector<Policy> chosen = recompute_choice(config, model);
+        const std::vector<Policy> chosen = recompute_choice(config, models::LlamaConfig(model));
         EXPECT_LE(kept(config, model, chosen), budget);
         EXPECT_LE(effort(chosen), before);  // more room never asks for more work
         before = effort(chosen);
@@ -88,14 +88,14 @@ TEST(RecomputeChoice, IsTheLeastThatFits) {
 
 TEST(RecomputeChoice, FollowsAFixedPolicyAndRefusesTheImpossible) {
   TrainConfig config = config_of(1);
-  const models::LlamaConfig model = model_of(3);
+  const models::DecoderConfig model = model_of(3);
   config.activation_budget = "1";
-  EXPECT_THAT(base::refusal([&] { recompute_choice(config, model); }),
+  EXPECT_THAT(base::refusal([&] { recompute_choice(config, models::LlamaConfig(model)); }),
               HasSubstr("--activation-budget: got 1 bytes, expected at least"));
   config.recompute = Recompute::selective;
-  EXPECT_EQ(recompute_choice(config, model), std::vector<Policy>(3, Policy::selective));
+  EXPECT_EQ(recompute_choice(config, models::LlamaConfig(model)), std::vector<Policy>(3, Policy::selective));
   config.recompute = Recompute::none;
-  EXPECT_EQ(recompute_choice(config, model), std::vector<Policy>(3, Policy::none));
+  EXPECT_EQ(recompute_choice(config, models::LlamaConfig(model)), std::vector<Policy>(3, Policy::none));
 }
 
 TEST(RecomputeChoice, IsSaidInAFewWords) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/models/llama.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/settings.h"
 #include "tests/run/config_test_support.h"
@@ -92,17 +93,17 @@ TEST(Resume, RefusesStoredSettingsThatAreNone) {
 }
 
 TEST(Resume, ComparesModelAndData) {
-  models::LlamaConfig model{.vocab_size = 10,
-                            .hidden_size = 8,
-                            .intermediate_size = 4,
-                            .num_layers = 1,
-                            .num_heads = 2,
-                            .num_kv_heads = 1,
-                            .head_dim = 4};
-  const json before = models::to_json(model);
-  EXPECT_NO_THROW(require_same_model(before, model, "c"));
+  models::DecoderConfig model{.vocab_size = 10,
+                              .hidden_size = 8,
+                              .intermediate_size = 4,
+                              .num_layers = 1,
+                              .num_heads = 2,
+                              .num_kv_heads = 1,
+                              .head_dim = 4};
+  const json before = models::LlamaConfig(model).to_json();
+  EXPECT_NO_THROW(require_same_model(before, models::LlamaConfig(model), "c"));
   model.num_layers = 2;
-  EXPECT_THAT(base::refusal([&] { require_same_model(before, model, "c"); }),
+  EXPECT_THAT(base::refusal([&] { require_same_model(before, models::LlamaConfig(model), "c"); }),
               HasSubstr("num_hidden_layers is 2, expected 1"));
   const json data = {{{"share", 1}, {"tokens", 100}}};
   EXPECT_NO_THROW(require_same_data(data, data, "c"));

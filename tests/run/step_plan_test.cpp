@@ -9,7 +9,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
-#include "tessera/models/llama_parameters.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/plan/plan_report.h"
 #include "tessera/run/plan/predicted_timeline.h"
@@ -103,7 +102,9 @@ TEST(PlanTraffic, RowsOfTheEmbeddingTravelWhereTheyAreFewerBytes) {
     const auto at = static_cast<std::size_t>(reads - rows.trace.begin());
     EXPECT_DOUBLE_EQ(rows.costs.costs.comm_seconds[at], 240 / 1e6);
 
-    request.model.max_position_embeddings = 7;
+    models::DecoderConfig longer = even_model();
+    longer.max_position_embeddings = 7;
+    request.model = std::make_shared<models::LlamaConfig>(longer);
     request.config.seq_len = 7;
     EXPECT_EQ(plan_step(request).trace.front().kind, schedule::EventKind::consume);
     request.config.embedding = Lookup::rows;
@@ -112,7 +113,7 @@ TEST(PlanTraffic, RowsOfTheEmbeddingTravelWhereTheyAreFewerBytes) {
 }
 
 TEST(PlanTraffic, RowsOfATiedTableDoNotTravel) {
-  models::LlamaConfig model = even_model();
+  models::DecoderConfig model = even_model();
   model.tie_word_embeddings = true;
   EXPECT_EQ(plan_step(request_of({{"gtp", "2"}, {"embedding", "auto"}}, model)).trace.front().kind,
             schedule::EventKind::consume);
@@ -217,8 +218,8 @@ TEST(PlanTime, OneRankComputesOnly) {
   double counted = 0;
   for (std::size_t i = 0; i < step.trace.size(); ++i)
     for (const char* work : {"fprop", "dgrad", "wgrad"})
-      if (step.costs.work[i].starts_with(work)) counted += step.costs.costs.segment_seconds[i];
-  EXPECT_GT(counted, products);  // with the loss, and products that move more bytes than they have flops
+      if (step.costs.work[i].find(work) != std::string::npos) counted += step.costs.costs.segment_seconds[i];
+  EXPECT_GT(counted, products);  // with SwiGLU, and products that move more bytes than they have flops
   EXPECT_LT(counted, step.prediction.step_seconds);
 }
 
@@ -240,7 +241,7 @@ TEST(PlanTime, LinksAreThoseOfTheRanksThatTalk) {
 }
 
 TEST(PlanTime, EverySizeAndPolicyIsPlanned) {
-  models::LlamaConfig model = even_model();
+  models::DecoderConfig model = even_model();
   model.vocab_size = 67;
   model.hidden_size = 13;
   model.intermediate_size = 7;
@@ -262,7 +263,7 @@ TEST(PlanTime, EverySizeAndPolicyIsPlanned) {
           const StepPlan step = plan_step(request);
           EXPECT_GT(step.prediction.step_seconds, step.prediction.compute_seconds);
           EXPECT_LE(step.prediction.step_seconds, step.on_demand.step_seconds * (1 + 1e-9));
-          EXPECT_EQ(step.parameters.size(), models::llama_parameters(model, 3, false).size());
+          EXPECT_EQ(step.parameters.size(), request.model->parameters({.tp_size = 3}).size());
           EXPECT_EQ(step.of_a_rank.reduced > 0, true);
         }
       }
@@ -270,12 +271,13 @@ TEST(PlanTime, EverySizeAndPolicyIsPlanned) {
 
 // Each block is as if it had been measured itself.
 TEST(PlanSizes, OfAlikeBlocksAreTheFirstOnes) {
-  models::LlamaConfig model = even_model();
+  models::DecoderConfig model = even_model();
   model.num_layers = 3;
   model.num_kv_heads = 1;  // overlaps over tp
   const predict::MeshDegrees mesh{.tp = 3, .gtp = 2, .dp = 2};
-  const std::vector<predict::PlannedParameter> planned = planned_parameters(model, {}, mesh, true);
-  const std::vector<shard::ParameterSpec> specs = models::llama_parameters(model, mesh.tp, true);
+  const std::vector<shard::ParameterSpec> specs =
+      models::LlamaConfig(model).parameters({.tp_size = mesh.tp, .partial_norms = true});
+  const std::vector<predict::PlannedParameter> planned = planned_parameters(specs, {}, {}, mesh);
   ASSERT_EQ(planned.size(), specs.size());
   for (std::size_t i = 0; i < specs.size(); ++i) {
     const predict::PlannedParameter own = planned_parameter(specs[i], {}, mesh);
@@ -297,7 +299,10 @@ Moved run(const PlanRequest& request, const schedule::Trace& planned) {
   std::mutex mutex;
   Moved moved;
   comm::run_local(static_cast<int>(config.ranks), {}, [&](comm::World& world) {
-    train::Trainer trainer(world, {.model = request.model,
+    const auto build = [&](nn::Context& context) {
+      return request.model->build(context, {.max_positions = config.seq_len, .embedding = embedding_reads(config)});
+    };
+    train::Trainer trainer(world, {.model = build,
                                    .tp = static_cast<int>(config.tp),
                                    .gtp = static_cast<int>(config.gtp),
                                    .dp = static_cast<int>(config.dp),
@@ -305,9 +310,7 @@ Moved run(const PlanRequest& request, const schedule::Trace& planned) {
                                              .accumulator = quant::accumulator_of(config.dtype),
                                              .wire = *config.grad_wire},
                                    .sequence_parallel = config.sequence_parallel,
-                                   .recompute = nn::BlockRecompute(recompute_choice(config, request.model)),
-                                   .seq_len = config.seq_len,
-                                   .embedding = embedding_reads(config),
+                                   .recompute = nn::BlockRecompute(recompute_choice(config, *request.model)),
                                    .runtime = {.zero = config.zero,
                                                .gather_budget = request.gather_budget,
                                                .reduce_budget = request.reduce_budget,
@@ -354,7 +357,7 @@ TEST(PlanAgainstARun, EventsBytesAndArenasAreThoseOfTheRun) {
                                         {"wire_format", "mxfp8"},
                                         {"wire_rules", "layers.1.*=fp8,layers.0.mlp.*=bf16"}},
                                Settings{{"dtype", "bf16"}, {"dp", "2"}, {"wire_format", "fp8"}}}) {
-    models::LlamaConfig model = even_model();
+    models::DecoderConfig model = even_model();
     model.tie_word_embeddings = mesh.contains("dp");
     if (!mesh.contains("tp") && !mesh.contains("wire_format")) model.hidden_size = 7;
     PlanRequest request = request_of(mesh, model);

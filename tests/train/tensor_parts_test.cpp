@@ -8,6 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/reader.h"
 #include "tessera/comm/local/world.h"
+#include "tessera/models/decoder_layouts.h"
 #include "tessera/train/trainer_checkpoint.h"
 #include "tests/train/compare_runs.h"
 #include "tests/train/training.h"
@@ -22,7 +23,7 @@ using testing::RunResult;
 
 // Of odd_model: 25 query heads that read 5 key/value heads, 37 feed-forward columns, 67 vocabulary rows. With three
 // ranks one has no heads, one no columns and one no rows; key/value heads are read in an order that falls.
-models::LlamaParts shuffled_parts(int tp) {
+models::TpParts shuffled_parts(int tp) {
   if (tp == 2)
     return {.heads = {{{0, 2}, {5, 6}, {20, 25}}, {{6, 20}, {2, 5}}},
             .ffn = {{{30, 37}, {0, 3}}, {{3, 30}}},
@@ -40,8 +41,9 @@ class ShuffledParts : public ::testing::TestWithParam<int> {};
 
 TEST_P(ShuffledParts, GiveTheNumbersOfEvenOnesInFp64) {
   for (const bool tied : {false, true}) {
-    RunOptions options{.model = odd_model(), .dtype = quant::DType::fp64, .blocks = 4, .steps = 5};
-    options.model.tie_word_embeddings = tied;
+    RunOptions options{
+        .model = tied ? testing::normed_model() : odd_model(), .dtype = quant::DType::fp64, .blocks = 4, .steps = 5};
+    options.model.tie_word_embeddings = options.model.has_qkv_bias = tied;
     const RunResult expected = run(options);
     options.tp = GetParam();
     options.parts = shuffled_parts(options.tp);
@@ -142,18 +144,18 @@ TEST(UnevenParts, OfTheVocabularyMakeTheEmbeddingTravelWhole) {
 
 TEST(UnevenParts, RefuseAUnitThatNoRankHoldsOrTwo) {
   RunOptions options{.model = odd_model(), .tp = 2, .blocks = 2, .steps = 1};
-  const auto refuses = [&](const std::function<void(models::LlamaParts&)>& change) {
+  const auto refuses = [&](const std::function<void(models::TpParts&)>& change) {
     options.parts = shuffled_parts(2);
     change(*options.parts);
     EXPECT_THROW(run(options), Error);
   };
-  refuses([](models::LlamaParts& parts) { parts.heads[0][0].end = 1; });
-  refuses([](models::LlamaParts& parts) { parts.heads[0].push_back({6, 7}); });
-  refuses([](models::LlamaParts& parts) { parts.ffn[1][0].end = 31; });
-  refuses([](models::LlamaParts& parts) { parts.ffn.emplace_back(); });
-  refuses([](models::LlamaParts& parts) { parts.vocabulary[0].pop_back(); });
-  refuses([](models::LlamaParts& parts) { parts.vocabulary[1].push_back({67, 68}); });
-  refuses([](models::LlamaParts& parts) { parts = shuffled_parts(3); });
+  refuses([](models::TpParts& parts) { parts.heads[0][0].end = 1; });
+  refuses([](models::TpParts& parts) { parts.heads[0].push_back({6, 7}); });
+  refuses([](models::TpParts& parts) { parts.ffn[1][0].end = 31; });
+  refuses([](models::TpParts& parts) { parts.ffn.emplace_back(); });
+  refuses([](models::TpParts& parts) { parts.vocabulary[0].pop_back(); });
+  refuses([](models::TpParts& parts) { parts.vocabulary[1].push_back({67, 68}); });
+  refuses([](models::TpParts& parts) { parts = shuffled_parts(3); });
 }
 
 // A checkpoint knows logical rows and columns only: even parts read what uneven ones wrote.

@@ -1,6 +1,7 @@
 // The rule of docs/numerics.md on whole runs: the layout does not change the numbers, or changes them within a bound.
 #include "tessera/train/trainer.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -27,12 +28,19 @@ struct Class {
   bool sequence_parallel;
 };
 
-class SameBits : public ::testing::TestWithParam<std::tuple<Class, quant::DType>> {};
+struct NamedModel {
+  const char* name;
+  models::DecoderConfig (*config)();
+};
+constexpr NamedModel kModels[] = {
+    {"plain", testing::odd_model}, {"biased", testing::biased_model}, {"normed", testing::normed_model}};
+
+class SameBits : public ::testing::TestWithParam<std::tuple<NamedModel, Class, quant::DType>> {};
 
 TEST_P(SameBits, OverGtpDegreesAndRecomputePolicies) {
-  const auto& [cls, dtype] = GetParam();
+  const auto& [model, cls, dtype] = GetParam();
   RunOptions options{
-      .model = odd_model(), .tp = cls.tp, .dp = cls.dp, .dtype = dtype, .sequence_parallel = cls.sequence_parallel};
+      .model = model.config(), .tp = cls.tp, .dp = cls.dp, .dtype = dtype, .sequence_parallel = cls.sequence_parallel};
   const RunResult expected = run(options);
   EXPECT_TRUE(std::isfinite(expected.losses.back()));
   EXPECT_LT(expected.losses.back(), expected.losses.front());
@@ -51,12 +59,13 @@ TEST_P(SameBits, OverGtpDegreesAndRecomputePolicies) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Classes, SameBits,
-                         ::testing::Combine(::testing::Values(Class{"tp1", 1, 1, false}, Class{"tp2sp", 2, 1, true},
+                         ::testing::Combine(::testing::ValuesIn(kModels),
+                                            ::testing::Values(Class{"tp1", 1, 1, false}, Class{"tp2sp", 2, 1, true},
                                                               Class{"tp2", 2, 1, false}, Class{"dp2", 1, 2, false}),
                                             ::testing::Values(quant::DType::fp32, quant::DType::bf16)),
                          [](const auto& info) {
-                           return std::string(std::get<0>(info.param).name) + "_" +
-                                  std::string(name_of(std::get<1>(info.param)));
+                           return fmt::format("{}_{}_{}", std::get<0>(info.param).name, std::get<1>(info.param).name,
+                                              name_of(std::get<2>(info.param)));
                          });
 
 TEST(Trainer, GtpDegreesThatLeaveRanksWithoutRowsGiveTheSameBits) {
@@ -108,9 +117,11 @@ TEST(Trainer, RandomDelaysChangeNoBit) {
 
 // docs/numerics.md: a row-parallel product that tp cuts sums in another order. In fp64, after 20 AdamW steps: loss and
 // norm within 1e-9 relative, each tensor within 1e-9 of its largest element.
-TEST(Trainer, TpDegreesAgreeInFp64) {
+class Fp64Bounds : public ::testing::TestWithParam<NamedModel> {};
+
+TEST_P(Fp64Bounds, HoldOverTpDegrees) {
   for (bool tied : {false, true}) {
-    RunOptions options{.model = odd_model(), .dtype = quant::DType::fp64, .blocks = 4, .steps = 20};
+    RunOptions options{.model = GetParam().config(), .dtype = quant::DType::fp64, .blocks = 4, .steps = 20};
     options.model.tie_word_embeddings = tied;
     const RunResult expected = run(options);
     for (int tp : {2, 3, 4, 7})
@@ -124,6 +135,9 @@ TEST(Trainer, TpDegreesAgreeInFp64) {
       }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Models, Fp64Bounds, ::testing::ValuesIn(kModels),
+                         [](const auto& info) { return info.param.name; });
 
 // fp32: the gradients of one step within 1e-4 of the largest element (depth of the sums times half an ulp, with room).
 TEST(Trainer, TpDegreesAgreeInOneStepOfFp32) {

@@ -9,6 +9,7 @@
 
 #include "tessera/comm/local/world.h"
 #include "tessera/comm/nccl/world.h"
+#include "tessera/models/decoder.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/quant/elementwise.h"
 
@@ -106,7 +107,11 @@ class Spoiled {
 };
 
 TrainerOptions trainer_options(const RunOptions& options) {
-  return {.model = options.model,
+  const models::ModelOptions model{.max_positions = options.seq_len,
+                                   .embedding = {.per_microbatch = options.seq_len, .lookup = options.embedding},
+                                   .parts = options.parts};
+  return {.model = [config = options.model,
+                    model](nn::Context& context) { return std::make_unique<models::Decoder>(config, context, model); },
           .tp = options.tp,
           .gtp = options.gtp,
           .dp = options.dp,
@@ -114,10 +119,7 @@ TrainerOptions trainer_options(const RunOptions& options) {
           .types = {.model = options.dtype, .accumulator = quant::accumulator_of(options.dtype), .wire = options.dtype},
           .sequence_parallel = options.sequence_parallel,
           .split = options.split,
-          .parts = options.parts,
           .recompute = options.recompute,
-          .seq_len = options.seq_len,
-          .embedding = {.per_microbatch = options.seq_len, .lookup = options.embedding},
           .adamw = {.weight_decay = 0.1},
           .cast_order = options.cast_order,
           .runtime = {.zero = options.zero,
@@ -220,8 +222,8 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
 
 }  // namespace
 
-models::LlamaConfig odd_model() {
-  models::LlamaConfig config;
+models::DecoderConfig odd_model() {
+  models::DecoderConfig config;
   config.vocab_size = 67;
   config.hidden_size = 26;
   config.intermediate_size = 37;
@@ -231,6 +233,19 @@ models::LlamaConfig odd_model() {
   config.head_dim = 2;
   config.initializer_range = 0.2;
   config.max_position_embeddings = 64;
+  return config;
+}
+
+models::DecoderConfig biased_model() {
+  models::DecoderConfig config = odd_model();
+  config.has_qkv_bias = true;
+  return config;
+}
+
+models::DecoderConfig normed_model() {
+  models::DecoderConfig config = odd_model();
+  config.has_head_norms = true;
+  config.head_dim = 6;
   return config;
 }
 

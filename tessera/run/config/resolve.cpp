@@ -4,7 +4,6 @@
 #include <iterator>
 
 #include "tessera/base/error.h"
-#include "tessera/models/llama_parameters.h"
 #include "tessera/run/config/byte_size.h"
 #include "tessera/run/config/settings.h"
 #include "tessera/run/config/step_times.h"
@@ -114,7 +113,7 @@ void check_products(const TrainConfig& config, const shard::FormatPolicy& policy
         "--sequence-parallel on");
 }
 
-void check_formats(const TrainConfig& config, const models::LlamaConfig& model) {
+void check_formats(const TrainConfig& config, const models::ModelConfig& model) {
   const shard::FormatPolicy products = product_policy(config);
   check_dtype(config, wire_policy(config), "--wire-format", "--wire-rules");
   check_dtype(config, backward_policy(config), "--wire-format-backward", "--wire-rules-backward");
@@ -185,12 +184,12 @@ TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_
   return config;
 }
 
-std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, const models::LlamaConfig& model) {
+std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, const models::ModelConfig& model) {
   const shard::FormatPolicy wire = wire_policy(config), backward = backward_policy(config);
   const shard::FormatPolicy products = product_policy(config);
   std::map<std::string, WeightFormats> formats;
-  std::vector<shard::ParameterSpec> specs = models::llama_parameters(model, static_cast<int>(config.tp), false);
-  models::set_embedding_reads(specs, model, embedding_reads(config));
+  std::vector<shard::ParameterSpec> specs =
+      model.parameters({.tp_size = static_cast<int>(config.tp), .embedding = embedding_reads(config)});
   for (shard::ParameterSpec& spec : specs) {
     shard::set_encoding(spec, wire, {.model = config.dtype});
     shard::set_product(spec, products, {.model = config.dtype});
@@ -245,12 +244,13 @@ shard::RowReads embedding_reads(const TrainConfig& config) {
   return {.per_microbatch = config.micro_batch * config.seq_len, .lookup = config.embedding};
 }
 
-TrainConfig resolve_model(TrainConfig config, const models::LlamaConfig& model) {
-  if (config.seq_len == 0) config.seq_len = model.max_position_embeddings;
-  if (config.seq_len > model.max_position_embeddings)
+TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model) {
+  const models::ModelSizes sizes = model.sizes();
+  if (config.seq_len == 0) config.seq_len = sizes.max_position_embeddings;
+  if (config.seq_len > sizes.max_position_embeddings)
     throw InputError("--seq-len: got {}, expected at most {} (max_position_embeddings of model '{}')", config.seq_len,
-                     model.max_position_embeddings, config.model);
-  if (config.embedding == Lookup::rows && model.tie_word_embeddings)
+                     sizes.max_position_embeddings, config.model);
+  if (config.embedding == Lookup::rows && sizes.has_tied_embeddings)
     throw InputError("--embedding: got rows, expected auto or gather: model '{}' has its table as output layer too",
                      config.model);
   check_formats(config, model);

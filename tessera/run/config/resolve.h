@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/models/llama_config.h"
+#include "tessera/models/model_config.h"
 #include "tessera/run/config/config.h"
 #include "tessera/shard/format_policy.h"
 
@@ -43,7 +43,7 @@ struct WeightFormats {
 };
 // The number formats of every parameter by name: what the policies say of matrices, else bf16, which stands for the
 // type of --dtype here. tp and seq_len are filled in. Errors (InputError): a format that a parameter cannot have.
-std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, const models::LlamaConfig& model);
+std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, const models::ModelConfig& model);
 // Whether a setting by this name is about fp8 products that these settings do not ask for.
 bool is_of_missing_products(const TrainConfig& config, std::string_view setting);
 // The tokens of a microbatch, seq_len filled in, and how the embedding reads them.
@@ -52,7 +52,7 @@ shard::RowReads embedding_reads(const TrainConfig& config);
 // 3. The model. Fills in seq_len; it is at most the model's longest. Degrees need not divide any size of the model.
 // Rows of a table that is the output layer's weight too cannot be all that is read of it. Rules of number formats name
 // parameters of the model.
-TrainConfig resolve_model(TrainConfig config, const models::LlamaConfig& model);
+TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model);
 
 // What is allowed but deserves a line at the start of the run (one string a line; none: empty).
 std::vector<std::string> warnings_of(const TrainConfig& config);

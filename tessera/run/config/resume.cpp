@@ -2,6 +2,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
+#include "tessera/models/registry.h"
 #include "tessera/run/config/parse.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/settings.h"
@@ -47,11 +48,11 @@ MergedConfig merge_stored(const TrainConfig& command, const json& stored, const 
   return merged;
 }
 
-void require_same_model(const json& stored, const models::LlamaConfig& model, const std::string& where) {
-  const json before = models::to_json(models::parse_llama_config(stored, where)), now = models::to_json(model);
+void require_same_model(const json& stored, const models::ModelConfig& model, const std::string& where) {
+  const json before = models::parse_model_config(stored, where)->to_json(), now = model.to_json();
   for (const auto& [key, value] : before.items())
-    if (now.at(key) != value)
-      throw InputError("--model: {} is {}, expected {}: the run stored in {} has it", key, base::shown(now.at(key)),
+    if (const json other = now.value(key, json()); other != value)
+      throw InputError("--model: {} is {}, expected {}: the run stored in {} has it", key, base::shown(other),
                        base::shown(value), where);
 }
 

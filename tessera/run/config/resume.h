@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/models/llama_config.h"
+#include "tessera/models/model_config.h"
 #include "tessera/run/config/config.h"
 
 namespace tessera::run {
@@ -29,7 +29,7 @@ MergedConfig merge_stored(const TrainConfig& command, const nlohmann::json& stor
 
 // InputErrors that name what differs: the stored run's model and data must be today's, whatever path they have.
 // The fingerprints are TrainingData::fingerprint() (data.h).
-void require_same_model(const nlohmann::json& stored, const models::LlamaConfig& model, const std::string& where);
+void require_same_model(const nlohmann::json& stored, const models::ModelConfig& model, const std::string& where);
 void require_same_data(const nlohmann::json& stored, const nlohmann::json& fingerprint, const std::string& where);
 
 }  // namespace tessera::run

@@ -7,15 +7,16 @@
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/folder.h"
 #include "tessera/checkpoint/reader.h"
+#include "tessera/models/registry.h"
 #include "tessera/run/convert/convert.h"
 #include "tessera/run/convert/hf_format.h"
-#include "tessera/run/convert/hf_llama.h"
 #include "tessera/run/stored_rows.h"
 
 namespace tessera::run {
 namespace {
 
 namespace fs = std::filesystem;
+using models::HfTensor, models::LogicalTensor;
 
 // Consecutive tensors of one file.
 struct Shard {
@@ -28,7 +29,7 @@ struct ExportTypes {
   quant::DType dtype;
   quant::Format format = quant::Format::bf16;  // of quantized ones
 
-  bool quantizes(const HfTensor& tensor) const { return format != quant::Format::bf16 && is_quantized(tensor.hf_name); }
+  bool quantizes(const HfTensor& tensor) const { return format != quant::Format::bf16 && tensor.may_be_quantized; }
   std::vector<checkpoint::SafetensorsTensor> entries(const HfTensor& tensor) const {
     if (quantizes(tensor)) return format_tensors(format, tensor.hf_name, {tensor.box.rows, tensor.box.cols});
     return {{tensor.hf_name, dtype, tensor.dims}};
@@ -114,17 +115,17 @@ std::string_view torch_name(quant::DType dtype) {
   }
 }
 
-models::LlamaConfig config_of(const checkpoint::CheckpointReader& reader) {
+models::ModelConfigPtr config_of(const checkpoint::CheckpointReader& reader) {
   const std::string where = (reader.folder() / checkpoint::kManifestFile).string() + ": state";
   if (!reader.state().is_object() || !reader.state().contains("model"))
     throw InputError("{}: 'model' (the model's configuration) is missing", where);
-  return models::parse_llama_config(reader.state()["model"], where + ".model");
+  return models::parse_model_config(reader.state()["model"], where + ".model");
 }
 
 // The checkpoint holds the weights of this model, and no others.
-void check_weights(const checkpoint::CheckpointReader& reader, const models::LlamaConfig& config) {
+void check_weights(const checkpoint::CheckpointReader& reader, const models::ModelConfig& config) {
   std::size_t expected = 0, stored = 0;
-  for (const LogicalTensor& tensor : logical_tensors(config)) {
+  for (const LogicalTensor& tensor : logical_tensors(config.hf_tensors())) {
     const checkpoint::StoredTensor& weight = reader.tensor(tensor.name, checkpoint::Kind::weight);
     if (weight.dims != tensor.dims)
       throw InputError("{}: weight '{}': the model's configuration makes it [{}], it is [{}]", reader.folder().string(),
@@ -153,9 +154,9 @@ std::string note_of(const std::vector<HfTensor>& tensors, const ExportTypes& typ
 ConvertReport export_hf(const fs::path& checkpoint, const fs::path& target, const ConvertOptions& options) {
   const checkpoint::CheckpointReader reader(checkpoint);
   reader.verify();
-  const models::LlamaConfig config = config_of(reader);
-  check_weights(reader, config);
-  const std::vector<HfTensor> tensors = hf_tensors(config);
+  const models::ModelConfigPtr config = config_of(reader);
+  check_weights(reader, *config);
+  const std::vector<HfTensor> tensors = config->hf_tensors();
   const quant::Format format = options.format.value_or(quant::Format::bf16);
   if (options.format && options.dtype.value_or(quant::DType::bf16) != quant::DType::bf16)
     throw InputError("dtype: got {} with format {}, expected bf16", name_of(*options.dtype), name_of(format));
@@ -171,7 +172,7 @@ ConvertReport export_hf(const fs::path& checkpoint, const fs::path& target, cons
     total += shards[i].bytes;
   }
   if (shards.size() > 1) write_index(shards, types, total, folder.path() / "model.safetensors.index.json");
-  nlohmann::json hf_config = models::to_json(config);
+  nlohmann::json hf_config = config->to_json();
   hf_config["torch_dtype"] = torch_name(types.dtype);
   if (const nlohmann::json quantization = quantization_config(format); !quantization.is_null())
     hf_config["quantization_config"] = quantization;

@@ -12,6 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/checkpoint/typed_json.h"
+#include "tessera/models/registry.h"
 #include "tessera/quant/elementwise.h"
 
 namespace tessera::run {
@@ -22,8 +23,6 @@ namespace fs = std::filesystem;
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kQuantConfig = "hf_quant_config.json";
-constexpr const char* kOutput = "lm_head.weight";
-constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr std::int64_t kChunk = std::int64_t{1} << 20;  // elements compared at a time
 
 bool is_file(const fs::path& path) {
@@ -47,10 +46,10 @@ bool is_floating(const std::string& dtype) {
   return dtype == "F16" || (type && quant::is_floating(*type));
 }
 
-models::LlamaConfig read_config(const fs::path& file) {
+models::ModelConfigPtr read_config(const fs::path& file) {
   nlohmann::json config = base::read_json_file(file);
   remove_quantization_config(config, file.string());
-  return models::parse_llama_config(config, file.string());
+  return models::parse_model_config(config, file.string());
 }
 
 }  // namespace
@@ -128,10 +127,11 @@ void HfFolder::check_tensor(const std::string& hf_name, const std::vector<std::i
 }
 
 // For a tensor that has no scales beside it.
-void HfFolder::check_has_no_format(const std::string& hf_name) const {
+void HfFolder::check_has_no_format(const models::HfTensor& tensor) const {
+  const std::string& hf_name = tensor.hf_name;
   const std::string& type = entry(hf_name).dtype;
   if (type != "F8_E4M3") return;
-  if (is_quantized(hf_name))
+  if (tensor.may_be_quantized)
     throw InputError("{}: tensor '{}' is {}: expected its scales, '{}_scale' or '{}_scale_inv', beside it",
                      folder_.string(), hf_name, type, hf_name, hf_name);
   throw InputError("{}: tensor '{}' is {}: expected F64, F32, F16 or BF16, since only *_proj.weight has scales",
@@ -139,7 +139,7 @@ void HfFolder::check_has_no_format(const std::string& hf_name) const {
 }
 
 // The names of the tensors that stand for the matrix.
-std::vector<std::string> HfFolder::check_quantized(const HfTensor& tensor, quant::Format format) const {
+std::vector<std::string> HfFolder::check_quantized(const models::HfTensor& tensor, quant::Format format) const {
   std::vector<std::string> names;
   for (const checkpoint::SafetensorsTensor& part :
        format_tensors(format, tensor.hf_name, {tensor.box.rows, tensor.box.cols})) {
@@ -154,45 +154,48 @@ std::vector<std::string> HfFolder::check_quantized(const HfTensor& tensor, quant
 
 void HfFolder::check() {
   std::set<std::string> known;
-  for (const HfTensor& tensor : hf_tensors(config_)) {
+  for (const models::HfTensor& tensor : config_->hf_tensors()) {
     known.insert(tensor.hf_name);
-    const auto format = stored_format(tensor.hf_name, [this](const std::string& name) { return find(name); });
+    const auto format = stored_format(tensor, [this](const std::string& name) { return find(name); });
     if (!format) {
-      check_has_no_format(tensor.hf_name);
+      check_has_no_format(tensor);
       check_tensor(tensor.hf_name, tensor.dims, {});
       continue;
     }
     for (std::string& name : check_quantized(tensor, *format)) known.insert(std::move(name));
     quantized_[tensor.hf_name] = {*format, {tensor.box.rows, tensor.box.cols}};
   }
-  for (const auto& [name, file] : where_) {
-    if (known.contains(name) || is_ignored(name)) continue;
-    if (name != kOutput)
-      throw InputError("{}: tensor '{}' is no part of a Llama with this config.json", folder_.string(), name);
-    check_tied_output();
+  for (const models::HfCopy& copy : config_->hf_copies()) {
+    if (find(copy.hf_name) == nullptr) continue;
+    known.insert(copy.hf_name);
+    check_copy(copy);
   }
+  for (const auto& [name, file] : where_)
+    if (!known.contains(name) && !is_ignored(name))
+      throw InputError("{}: tensor '{}' is no part of a model with this config.json", folder_.string(), name);
 }
 
-// config.json ties the output layer to the embedding, and yet it is there: it must say the same.
-void HfFolder::check_tied_output() const {
-  const checkpoint::SafetensorsEntry &embedding = entry(kEmbedding), &output = entry(kOutput);
-  bool same = embedding.dtype == output.dtype && embedding.dims == output.dims;
+// config.json ties the tensor to another one, and yet it is there: it must say the same.
+void HfFolder::check_copy(const models::HfCopy& copy) const {
+  const checkpoint::SafetensorsEntry &original = entry(copy.of), &other = entry(copy.hf_name);
+  bool same = original.dtype == other.dtype && original.dims == other.dims;
   std::vector<char> left, right;
-  for (std::int64_t at = 0; same && at < embedding.bytes; at += kChunk) {
-    const std::int64_t bytes = std::min(kChunk, embedding.bytes - at);
+  for (std::int64_t at = 0; same && at < original.bytes; at += kChunk) {
+    const std::int64_t bytes = std::min(kChunk, original.bytes - at);
     left.resize(static_cast<std::size_t>(bytes));
     right.resize(static_cast<std::size_t>(bytes));
-    where_.at(kEmbedding)->file().read(embedding.offset + at, left.data(), bytes);
-    where_.at(kOutput)->file().read(output.offset + at, right.data(), bytes);
+    where_.at(copy.of)->file().read(original.offset + at, left.data(), bytes);
+    where_.at(copy.hf_name)->file().read(other.offset + at, right.data(), bytes);
     same = left == right;
   }
   if (!same)
     throw InputError("{}: config.json has tie_word_embeddings true, but '{}' differs from '{}'", folder_.string(),
-                     kOutput, kEmbedding);
+                     copy.hf_name, copy.of);
 }
 
 quant::DType HfFolder::dtype() const {
-  return checkpoint::from_safetensors_name(entry(kEmbedding).dtype).value_or(quant::DType::fp32);
+  return checkpoint::from_safetensors_name(entry(config_->hf_tensors().front().hf_name).dtype)
+      .value_or(quant::DType::fp32);
 }
 
 const std::vector<quant::bfloat16>& HfFolder::unpacked(const std::string& hf_name) const {

@@ -1,4 +1,4 @@
-// A folder with a Llama in Hugging Face's form: config.json and model.safetensors, or shards of it with an index.
+// A folder with a model in Hugging Face's form: config.json and model.safetensors, or shards of it with an index.
 #pragma once
 #include <filesystem>
 #include <map>
@@ -6,10 +6,9 @@
 #include <string>
 
 #include "tessera/checkpoint/safetensors.h"
-#include "tessera/models/llama_config.h"
+#include "tessera/models/model_config.h"
 #include "tessera/quant/dtype.h"
 #include "tessera/run/convert/hf_format.h"
-#include "tessera/run/convert/hf_llama.h"
 
 namespace tessera::run {
 
@@ -21,8 +20,8 @@ class HfFolder {
  public:
   explicit HfFolder(const std::filesystem::path& folder);
 
-  const models::LlamaConfig& config() const { return config_; }
-  // Type of the embedding; half precision, which training does not have, counts as fp32.
+  const models::ModelConfig& config() const { return *config_; }
+  // Type of the first tensor, the embedding; half precision, which training does not have, counts as fp32.
   quant::DType dtype() const;
   // Reads elements [first, first + count) of a tensor, row-major, as `type` (fp32 or fp64). Exact for sources that are
   // not wider than `type`, else rounded to nearest even.
@@ -32,16 +31,16 @@ class HfFolder {
   void open_single(const std::filesystem::path& path);
   void open_sharded(const std::filesystem::path& index);
   void check();
-  void check_tied_output() const;
+  void check_copy(const models::HfCopy& copy) const;
   const checkpoint::SafetensorsEntry& entry(const std::string& hf_name) const;
   const checkpoint::SafetensorsEntry* find(const std::string& hf_name) const;
   void check_tensor(const std::string& hf_name, const std::vector<std::int64_t>& dims, std::string_view type) const;
-  void check_has_no_format(const std::string& hf_name) const;
-  std::vector<std::string> check_quantized(const HfTensor& tensor, quant::Format format) const;
+  void check_has_no_format(const models::HfTensor& tensor) const;
+  std::vector<std::string> check_quantized(const models::HfTensor& tensor, quant::Format format) const;
   const std::vector<quant::bfloat16>& unpacked(const std::string& hf_name) const;
 
   std::filesystem::path folder_;
-  models::LlamaConfig config_;
+  models::ModelConfigPtr config_;
   std::map<std::string, std::unique_ptr<checkpoint::SafetensorsFile>> files_;
   std::map<std::string, const checkpoint::SafetensorsFile*> where_;  // by tensor
   // The matrices in a number format. They are read in order, so only the last one is kept unpacked.

@@ -29,10 +29,6 @@ std::vector<std::byte> repeat_rows(const std::vector<std::byte>& scales, quant::
 
 }  // namespace
 
-bool is_quantized(const std::string& hf_name) {
-  return hf_name.ends_with("_proj.weight");
-}
-
 std::vector<checkpoint::SafetensorsTensor> format_tensors(quant::Format format, const std::string& hf_name,
                                                           quant::Extent matrix) {
   const quant::Encoding encoding = quant::weight_encoding(format);
@@ -74,8 +70,10 @@ std::vector<std::vector<std::byte>> format_bytes(quant::Format format, std::span
 }
 
 std::optional<quant::Format> stored_format(
-    const std::string& hf_name, const std::function<const checkpoint::SafetensorsEntry*(const std::string&)>& find) {
-  if (!is_quantized(hf_name)) return {};
+    const models::HfTensor& tensor,
+    const std::function<const checkpoint::SafetensorsEntry*(const std::string&)>& find) {
+  const std::string& hf_name = tensor.hf_name;
+  if (!tensor.may_be_quantized) return {};
   const checkpoint::SafetensorsEntry* data = find(hf_name);
   if (data != nullptr && data->dtype == "U8") return quant::Format::nvfp4;
   if (find(hf_name + "_scale_inv") != nullptr) return quant::Format::fp8_block;

@@ -20,14 +20,11 @@
 #include <vector>
 
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/models/hf_tensor.h"
 #include "tessera/quant/format.h"
 #include "tessera/quant/quantize.h"
 
 namespace tessera::run {
-
-// Returns whether a tensor is one of the matrices of a Llama's layers, which are stored in the format that is asked
-// for.
-bool is_quantized(const std::string& hf_name);
 
 // Returns the tensors that stand for the matrix `hf_name`, in the order of the file. Errors (InputError): one that the
 // format cannot store.
@@ -40,7 +37,7 @@ std::vector<std::vector<std::byte>> format_bytes(quant::Format format, std::span
 // The format of a stored matrix, by its type and the tensors beside it; nothing where it has no scales. find(name): a
 // tensor of the folder or null.
 std::optional<quant::Format> stored_format(
-    const std::string& hf_name, const std::function<const checkpoint::SafetensorsEntry*(const std::string&)>& find);
+    const models::HfTensor& tensor, const std::function<const checkpoint::SafetensorsEntry*(const std::string&)>& find);
 // Errors (InputError, which names `where`): a scale that is negative or not finite. stored: as format_values.
 void check_scales(quant::Format format, const std::vector<std::vector<std::byte>>& stored, const std::string& where);
 // The values of a stored matrix, rounded to bf16. stored: the bytes of each of format_tensors. What an exported nvfp4

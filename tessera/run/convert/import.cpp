@@ -13,12 +13,13 @@ namespace tessera::run {
 namespace {
 
 namespace fs = std::filesystem;
+using models::HfTensor, models::LogicalTensor;
 
 // One logical tensor of ours from its parts, in the type asked for. Always by way of the accumulator's type, so that a
 // bf16 weight is exactly the rounded master.
 class Assembler {
  public:
-  explicit Assembler(const HfFolder& source) : source_(source), parts_(hf_tensors(source.config())) {}
+  explicit Assembler(const HfFolder& source) : source_(source), parts_(source.config().hf_tensors()) {}
 
   const void* operator()(const checkpoint::LocalTensor& tensor) {
     const quant::DType wide = quant::accumulator_of(tensor.dtype);
@@ -63,7 +64,7 @@ ConvertReport import_hf(const fs::path& folder, const fs::path& target, const Co
   const HfFolder source(folder);
   const quant::DType dtype = options.dtype.value_or(source.dtype());
   std::vector<checkpoint::LocalTensor> tensors;
-  const std::vector<LogicalTensor> logical = logical_tensors(source.config());
+  const std::vector<LogicalTensor> logical = logical_tensors(source.config().hf_tensors());
   for (const LogicalTensor& tensor : logical) tensors.push_back(whole(tensor, checkpoint::Kind::weight, dtype));
   if (dtype == quant::DType::bf16)
     for (const LogicalTensor& tensor : logical)
@@ -74,7 +75,7 @@ ConvertReport import_hf(const fs::path& folder, const fs::path& target, const Co
   checkpoint::Manifest manifest = write_part({.folder = aside.path(), .name = "part-00000.safetensors"}, tensors,
                                              [&](std::size_t i) { return assemble(tensors[i]); });
   manifest.step = 0;
-  manifest.state = {{"model", models::to_json(source.config())}, {"imported_from", folder.string()}};
+  manifest.state = {{"model", source.config().to_json()}, {"imported_from", folder.string()}};
   checkpoint::finish_checkpoint(aside.path(), {manifest});
   aside.commit();
   return {{"direction", "import"},

@@ -10,7 +10,7 @@
 
 #include "tessera/checkpoint/folder.h"
 #include "tessera/checkpoint/reader.h"
-#include "tessera/models/llama_config.h"
+#include "tessera/models/registry.h"
 #include "tessera/run/config/parse.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/inspect/quantization_error.h"
@@ -35,7 +35,7 @@ std::map<std::string, WeightFormats> formats_of_run(const checkpoint::Checkpoint
   const std::string where = (reader.folder() / checkpoint::kManifestFile).string() + ": state.";
   TrainConfig config;
   apply_json(config, state["config"], where + "config");
-  return weight_formats(config, models::parse_llama_config(state["model"], where + "model"));
+  return weight_formats(config, *models::parse_model_config(state["model"], where + "model"));
 }
 
 // Adds "wire_format" to weights, and "gemm_format" where products are made in another one than bf16.

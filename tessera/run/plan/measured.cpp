@@ -10,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
+#include "tessera/models/registry.h"
 #include "tessera/run/config/parse.h"
 #include "tessera/run/metrics/metrics.h"
 #include "tessera/run/run_directory.h"
@@ -67,7 +68,7 @@ MeasuredRun read_measured_run(const std::filesystem::path& folder) {
   MeasuredRun run;
   apply_json(run.config, stored["config"], where);
   run.config.given = {"global_batch"};  // the file holds every setting, whether a user gave it or not
-  run.model = models::parse_llama_config(stored["model"], where);
+  run.model = models::parse_model_config(stored["model"], where);
   const std::vector<StepMetrics> steps = read_metrics(directory.metrics());
   run.steps = static_cast<std::int64_t>(steps.size());
   run.step_ms = median(steps, &StepMetrics::step_ms);

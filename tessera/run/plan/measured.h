@@ -12,7 +12,7 @@ namespace tessera::run {
 // A run as its folder tells it.
 struct MeasuredRun {
   TrainConfig config;
-  models::LlamaConfig model;
+  models::ModelConfigPtr model;
   std::int64_t steps = 0;  // that the medians are over: the first ones, in which it warms up, count nothing
   // Medians of steps; bytes of all ranks.
   double step_ms = 0, exposed_comm_ms = 0;

@@ -1,10 +1,11 @@
+#include "tessera/run/trainer_options.h"
 #include "tessera/run/plan/plan_flags.h"
 
 #include <algorithm>
 #include <array>
 
 #include "tessera/base/error.h"
-#include "tessera/models/llama_parameters.h"
+#include "tessera/models/registry.h"
 #include "tessera/run/config/byte_size.h"
 #include "tessera/run/config/settings.h"
 #include "tessera/schedule/events_json.h"
@@ -55,8 +56,7 @@ void apply(TrainConfig& config, const PlanFlags& flags) {
 schedule::Trace load_events(const PlanFlags& flags, const PlanRequest& request) {
   schedule::NamedTrace named = schedule::load_trace(flags.events);
   const TrainConfig& config = request.config;
-  const std::vector<shard::ParameterSpec> specs =
-      models::llama_parameters(request.model, static_cast<int>(config.tp), config.sequence_parallel && config.tp > 1);
+  const std::vector<shard::ParameterSpec> specs = predict::dry_step(dry_options(config, *request.model, {})).parameters;
   if (named.names.size() != specs.size())
     throw InputError("{}: holds {} parameters, expected the {} of model '{}'", flags.events, named.names.size(),
                      specs.size(), config.model);
@@ -108,9 +108,9 @@ PlanTask plan_task(const PlanFlags& flags, const std::filesystem::path& configs)
   } else {
     if (request.config.model.empty())
       throw InputError("--model is missing: expected a name under configs/ or a config.json");
-    request.model = models::read_llama_config(models::find_model_config(request.config.model, configs));
+    request.model = models::read_model_config(models::find_model_config(request.config.model, configs));
   }
-  request.config = resolve_plan_config(std::move(request.config), request.model);
+  request.config = resolve_plan_config(std::move(request.config), *request.model);
   request.machine = predict::find_machine(flags.machine, configs / "machines");
   request.kind = flags.evaluate ? schedule::StepKind::evaluate : schedule::StepKind::train;
   request.gather_budget = parse_budget(request.config.gather_budget, "--gather-budget");

@@ -25,10 +25,6 @@ double tokens_of(const PlanRequest& request) {
   return static_cast<double>(request.config.global_batch * request.config.seq_len);
 }
 
-std::int64_t microbatches_of(const TrainConfig& config) {
-  return config.global_batch / (config.micro_batch * config.gtp * config.dp);
-}
-
 ordered_json traffic_json(const Traffic& traffic) {
   return {{"gathered_bytes", traffic.gathered}, {"reduced_bytes", traffic.reduced}};
 }
@@ -84,11 +80,11 @@ std::string head_text(const PlanRequest& request, const StepPlan& step) {
   std::string text = fmt::format(
       "{}: {:.2f} M parameters, {}, {} ranks (tp {} x gtp {} x dp {}) of machine {}\n"
       "{}: {} microbatches of {} x {} tokens, {} events, {} gathers, {} reductions\n",
-      c.model, static_cast<double>(models::num_params(request.model)) / 1e6, name_of(c.dtype), c.ranks, c.tp, c.gtp,
+      c.model, static_cast<double>(models::num_params(*request.model)) / 1e6, name_of(c.dtype), c.ranks, c.tp, c.gtp,
       c.dp, request.machine.name, request.kind == schedule::StepKind::train ? "training step" : "evaluation",
       microbatches_of(c), c.micro_batch, c.seq_len, step.trace.size(), step.schedule.residencies.size(),
       step.schedule.reductions.size());
-  text += fmt::format("activations computed again: {}\n", recompute_text(recompute_choice(c, request.model)));
+  text += fmt::format("activations computed again: {}\n", recompute_text(recompute_choice(c, *request.model)));
   const MemoryUse& memory = step.memory;
   text += fmt::format(
       "\npeak memory of a rank: {} = weights {} + gathered {} + gradients {} + optimizer {} + "

@@ -3,12 +3,11 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
-#include "tessera/models/llama_parameters.h"
 #include "tessera/nn/dense_mesh.h"
-#include "tessera/predict/llama_trace.h"
 #include "tessera/run/config/byte_size.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/recompute_choice.h"
+#include "tessera/run/trainer_options.h"
 #include "tessera/schedule/check/check_mesh.h"
 
 namespace tessera::run {
@@ -33,51 +32,18 @@ void check_length(std::int64_t microbatches, std::int64_t events) {
                      microbatches, events, kMostEvents);
 }
 
-schedule::Trace trace_of(const PlanRequest& request, const StepPlan& step) {
-  if (request.trace) return *request.trace;
-  const TrainConfig& config = request.config;
-  const std::int64_t microbatches = config.global_batch / (config.micro_batch * config.gtp * config.dp);
-  const auto embedding = static_cast<std::size_t>(models::llama_ids(request.model).embedding);
-  const bool by_rows = step.parameters[embedding].row_buffers > 0;
-  predict::LlamaTraceOptions options{.tp_size = static_cast<int>(config.tp),
-                                     .tp_rank = static_cast<int>(config.tp) - 1,
-                                     .sequence_parallel = config.sequence_parallel,
-                                     .recompute = nn::BlockRecompute(recompute_choice(config, request.model)),
-                                     .kind = request.kind,
-                                     .tokens = config.micro_batch * config.seq_len,
-                                     .row_ranks = by_rows ? static_cast<int>(config.gtp) : 1,
-                                     .dtype = config.dtype};
-  for (const predict::PlannedParameter& parameter : step.parameters) options.products.push_back(parameter.product);
-  options.delayed_scaling = config.fp8_scaling == nn::Fp8Scaling::delayed;
-  if (mesh_of(config).ranks() > 1)
-    for (const predict::PlannedParameter& parameter : step.parameters) options.casts.push_back(parameter.cast);
-  schedule::Trace one = predict::llama_trace(request.model, options);
-  if (microbatches == 1) return one;
-  check_length(microbatches, static_cast<std::int64_t>(one.size()));
-  options.microbatches = static_cast<int>(microbatches);
-  return predict::llama_trace(request.model, options);
+predict::DryStep dry_step_of(const PlanRequest& request) {
+  predict::DryOptions options =
+      dry_options(request.config, *request.model, nn::BlockRecompute(recompute_choice(request.config, *request.model)));
+  options.kind = request.kind;
+  return dry_step(options);
 }
 
-// What a run records of this step where backward passes read copies of weights: they are consumed in their weights'
-// place, and published behind them.
-schedule::Trace with_copies(const schedule::Trace& trace, const StepPlan& step) {
-  schedule::Trace result;
-  for (schedule::Event event : trace) {
-    const bool is_use = event.kind == schedule::EventKind::consume || event.kind == schedule::EventKind::release;
-    const schedule::ParameterId copy =
-        event.parameter < 0 ? schedule::kNoParameter : step.parameters[static_cast<std::size_t>(event.parameter)].copy;
-    if (copy < 0) {
-      result.push_back(std::move(event));
-    } else if (is_use) {
-      if (event.pass == schedule::Pass::backward) event.parameter = copy;
-      result.push_back(std::move(event));
-    } else {
-      result.push_back(event);
-      event.parameter = copy;
-      if (event.kind == schedule::EventKind::publish) result.push_back(std::move(event));
-    }
-  }
-  return result;
+schedule::Trace trace_of(const PlanRequest& request, const predict::DryStep& dry) {
+  if (request.trace) return *request.trace;
+  const std::int64_t microbatches = microbatches_of(request.config);
+  if (microbatches > 1) check_length(microbatches, static_cast<std::int64_t>(dry.microbatch.size()));
+  return dry.trace(static_cast<int>(microbatches));
 }
 
 // Everything but the arenas.
@@ -87,7 +53,7 @@ MemoryUse lasting_memory(const PlanRequest& request, const StepPlan& step) {
   MemoryUse memory{.activations = peak_stashed(step.trace)};
   for (const predict::PlannedParameter& parameter : step.parameters) {
     memory.weights += parameter.stored_bytes;
-    memory.gradients += parameter.shard_elements * accumulator;
+    memory.gradients += parameter.gradient_elements * accumulator;
     memory.optimizer += parameter.state_elements * accumulator * (types.model != types.accumulator ? 3 : 2);
   }
   return memory;
@@ -140,43 +106,28 @@ std::vector<std::string> StepPlan::names() const {
   return all;
 }
 
-TrainConfig resolve_plan_config(TrainConfig config, const models::LlamaConfig& model) {
+std::int64_t microbatches_of(const TrainConfig& config) {
+  return config.global_batch / (config.micro_batch * config.gtp * config.dp);
+}
+
+TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& model) {
   if (!config.grad_wire) config.grad_wire = config.dtype;
   config.backend = Backend::mpi;  // as many ranks as asked for: none is started
   const std::int64_t part = config.tp * config.gtp;
   const std::int64_t replicas = config.dp > 0 ? config.dp : std::max<std::int64_t>(1, config.ranks / part);
   if (!config.given.contains("global_batch")) config.global_batch = config.micro_batch * config.gtp * replicas;
-  config = resolve_model(resolve_ranks(std::move(config), std::nullopt), model);
-  for (const auto& [name, formats] : weight_formats(config, model))
-    if (formats.has_copy && (config.wire_format_backward || !config.wire_rules_backward.empty()))
-      throw InputError(
-          "--wire-format-backward: '{}' is gathered in another format by backward passes: expected one format for both "
-          "passes, no other steps can be planned without a run",
-          name);
-    else if (formats.has_copy)
-      throw InputError(
-          "--gemm-format: '{}' is multiplied in {} as it is stored, and backward passes gather planes of their own: "
-          "expected another format of products or on the wire, such steps cannot be planned without a run",
-          name, name_of(formats.product));
-  return config;
+  return resolve_model(resolve_ranks(std::move(config), std::nullopt), model);
 }
 
 StepPlan plan_step(const PlanRequest& request) {
   const TrainConfig& config = request.config;
   StepPlan step;
-  step.parameters = planned_parameters(request.model, types_of(config), mesh_of(config), config.sequence_parallel,
-                                       embedding_reads(config), wire_policy(config), product_policy(config));
-  step.trace = trace_of(request, step);
+  const predict::DryStep dry = dry_step_of(request);
+  step.parameters = planned_parameters(dry.parameters, dry.copies, types_of(config), mesh_of(config));
+  step.trace = trace_of(request, dry);
   step.memory = lasting_memory(request, step);
-  const predict::CostInput input{.model = request.model,
-                                 .machine = request.machine,
-                                 .mesh = mesh_of(config),
-                                 .types = types_of(config),
-                                 .recompute = nn::BlockRecompute(recompute_choice(config, request.model)),
-                                 .sequence_parallel = config.sequence_parallel,
-                                 .sequences = config.micro_batch,
-                                 .seq_len = config.seq_len};
-  step.costs = event_costs(input, step.trace, step.parameters);
+  const predict::CostInput input{.machine = request.machine, .mesh = mesh_of(config), .types = types_of(config)};
+  step.costs = event_costs(input, dry, step.trace, step.parameters);
   const schedule::BudgetChoice choice{.gather = request.gather_budget,
                                       .reduce = request.reduce_budget,
                                       .coalesce_bytes = request.coalesce_bytes,
@@ -199,17 +150,16 @@ StepPlan plan_step(const PlanRequest& request) {
   return step;
 }
 
-void check_budgets(const TrainConfig& config, const models::LlamaConfig& model) {
+void check_budgets(const TrainConfig& config, const models::ModelConfigPtr& model) {
   PlanRequest request{.config = config, .model = model, .machine = {}};
   request.gather_budget = parse_budget(config.gather_budget, "--gather-budget");
   request.reduce_budget = parse_budget(config.reduce_budget, "--reduce-budget");
   request.coalesce_bytes = parse_byte_size(config.coalesce, "--coalesce");
   if (!request.gather_budget && !request.reduce_budget) return;
+  const predict::DryStep dry = dry_step_of(request);
   StepPlan step;
-  step.parameters =
-      planned_parameters(model, types_of(config), mesh_of(config), config.sequence_parallel, embedding_reads(config),
-                         wire_policy(config), product_policy(config), backward_policy(config));
-  const schedule::Trace trace = with_copies(trace_of(request, step), step);
+  step.parameters = planned_parameters(dry.parameters, dry.copies, types_of(config), mesh_of(config));
+  const schedule::Trace trace = trace_of(request, dry);
   const auto check = [&](const char* flag, const Budget& gather, const Budget& reduce) {
     try {
       schedule::plan(trace, sizes_of(step),

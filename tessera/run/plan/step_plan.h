@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/models/model_config.h"
 #include "tessera/predict/costs.h"
 #include "tessera/run/config/byte_size.h"
 #include "tessera/run/config/config.h"
@@ -14,12 +15,12 @@ namespace tessera::run {
 
 struct PlanRequest {
   TrainConfig config;  // resolved (resolve_plan_config)
-  models::LlamaConfig model;
+  models::ModelConfigPtr model;
   predict::Machine machine;
   schedule::StepKind kind = schedule::StepKind::train;
   Budget gather_budget, reduce_budget;
   std::int64_t coalesce_bytes = std::int64_t{1} << 20;  // --coalesce
-  std::optional<schedule::Trace> trace;                 // recorded by a run; none: nn::llama_trace
+  std::optional<schedule::Trace> trace;                 // recorded by a run; none: of a dry step
 };
 
 // Peak bytes of a rank (of the one that has most).
@@ -50,7 +51,10 @@ struct StepPlan {
 
 // Fills in what follows from other settings: grad_wire, ranks, dp, seq_len; a global batch that is not given is one
 // microbatch. InputError as resolve_ranks and resolve_model.
-TrainConfig resolve_plan_config(TrainConfig config, const models::LlamaConfig& model);
+TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& model);
+
+// Of a step.
+std::int64_t microbatches_of(const TrainConfig& config);
 
 // Events of a step that is planned, at most: some seconds, some hundred megabytes.
 inline constexpr std::int64_t kMostEvents = 4'000'000;
@@ -60,6 +64,6 @@ inline constexpr std::int64_t kMostEvents = 4'000'000;
 StepPlan plan_step(const PlanRequest& request);
 // Whether the steps of a resolved run can be planned, before it begins. Errors (InputError): a budget below the
 // smallest that can run.
-void check_budgets(const TrainConfig& config, const models::LlamaConfig& model);
+void check_budgets(const TrainConfig& config, const models::ModelConfigPtr& model);
 
 }  // namespace tessera::run

@@ -1,4 +1,4 @@
-#include "tessera/models/llama_layouts.h"
+#include "tessera/models/decoder_layouts.h"
 
 #include <algorithm>
 
@@ -39,19 +39,19 @@ UnitRanges scaled(const UnitRanges& units, std::int64_t unit) {
 
 }  // namespace
 
-LlamaParts even_parts(const LlamaConfig& config, int tp_size) {
+TpParts even_parts(const DecoderConfig& config, int tp_size) {
   return {.heads = even_ranges(config.num_heads, tp_size),
           .ffn = even_ranges(config.intermediate_size, tp_size),
           .vocabulary = even_ranges(config.vocab_size, tp_size)};
 }
 
-void check_parts(const LlamaConfig& config, const LlamaParts& parts) {
+void check_parts(const DecoderConfig& config, const TpParts& parts) {
   check_units("query heads", parts.heads, config.num_heads, parts.tp_size());
   check_units("feed-forward columns", parts.ffn, config.intermediate_size, parts.tp_size());
   check_units("vocabulary rows", parts.vocabulary, config.vocab_size, parts.tp_size());
 }
 
-HeadPart head_part(const LlamaConfig& config, const std::vector<layout::Range>& q) {
+HeadPart head_part(const DecoderConfig& config, const std::vector<layout::Range>& q) {
   const std::int64_t group = config.num_heads / config.num_kv_heads;
   HeadPart part{.q = q};
   std::vector<std::int64_t> heads;  // key/value heads in local order
@@ -71,7 +71,14 @@ HeadPart head_part(const LlamaConfig& config, const std::vector<layout::Range>& 
   return part;
 }
 
-layout::Layout qkv_layout(const LlamaConfig& config, const LlamaParts& parts) {
+namespace {
+
+std::int64_t qkv_rows(const DecoderConfig& config) {
+  return (config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
+}
+
+// By tp rank, its rows q | k | v of the stacked projection.
+UnitRanges qkv_ranges(const DecoderConfig& config, const TpParts& parts) {
   const std::int64_t head = config.head_dim;
   const std::int64_t k_begin = config.num_heads * head, v_begin = k_begin + config.num_kv_heads * head;
   UnitRanges ranges;
@@ -82,31 +89,37 @@ layout::Layout qkv_layout(const LlamaConfig& config, const LlamaParts& parts) {
     append(rows, part.kv, head, k_begin);
     append(rows, part.kv, head, v_begin);
   }
-  return layout::rows_by_rank({v_begin + config.num_kv_heads * head, config.hidden_size}, ranges);
+  return ranges;
 }
 
-layout::Layout attention_output_layout(const LlamaConfig& config, const LlamaParts& parts) {
+}  // namespace
+
+layout::Layout qkv_layout(const DecoderConfig& config, const TpParts& parts) {
+  return layout::rows_by_rank({qkv_rows(config), config.hidden_size}, qkv_ranges(config, parts));
+}
+
+layout::Layout qkv_bias_layout(const DecoderConfig& config, const TpParts& parts) {
+  return layout::cols_by_rank({1, qkv_rows(config)}, qkv_ranges(config, parts));
+}
+
+layout::Layout attention_output_layout(const DecoderConfig& config, const TpParts& parts) {
   return layout::cols_by_rank({config.hidden_size, config.num_heads * config.head_dim},
                               scaled(parts.heads, config.head_dim));
 }
 
-layout::Layout gate_up_layout(const LlamaConfig& config, const LlamaParts& parts) {
+layout::Layout gate_up_layout(const DecoderConfig& config, const TpParts& parts) {
   const std::int64_t ffn = config.intermediate_size;
   UnitRanges ranges = scaled(parts.ffn, 1);
   for (std::size_t rank = 0; rank < ranges.size(); ++rank) append(ranges[rank], parts.ffn[rank], 1, ffn);
   return layout::rows_by_rank({2 * ffn, config.hidden_size}, ranges);
 }
 
-layout::Layout down_layout(const LlamaConfig& config, const LlamaParts& parts) {
+layout::Layout down_layout(const DecoderConfig& config, const TpParts& parts) {
   return layout::cols_by_rank({config.hidden_size, config.intermediate_size}, parts.ffn);
 }
 
-layout::Layout vocabulary_layout(const LlamaConfig& config, const LlamaParts& parts) {
+layout::Layout vocabulary_layout(const DecoderConfig& config, const TpParts& parts) {
   return layout::rows_by_rank({config.vocab_size, config.hidden_size}, parts.vocabulary);
-}
-
-layout::Layout norm_layout(const LlamaConfig& config, int tp_size) {
-  return layout::replicated({1, config.hidden_size}, tp_size);
 }
 
 }  // namespace tessera::models

@@ -1,22 +1,24 @@
 // The model's gradient against central differences of its own loss, in fp64; and its parts' bookkeeping.
-#include "tessera/models/llama.h"
+#include "tessera/models/decoder.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "tessera/comm/local/world.h"
 #include "tessera/layout/dense.h"
-#include "tessera/models/llama_layouts.h"
+#include "tessera/models/decoder_layouts.h"
 #include "tessera/nn/dense_mesh.h"
+#include "tessera/runtime/runtime.h"
 
 namespace tessera::models {
 namespace {
 
-LlamaConfig small_model() {
-  LlamaConfig config;
+DecoderConfig small_model() {
+  DecoderConfig config;
   config.vocab_size = 19;
   config.hidden_size = 10;
   config.intermediate_size = 7;
@@ -27,7 +29,7 @@ LlamaConfig small_model() {
   config.max_position_embeddings = 16;
   config.initializer_range = 0.3;
   config.rope_scaling =
-      LlamaRopeScaling{.factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position_embeddings = 8};
+      RopeStretch{.factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position_embeddings = 8};
   return config;
 }
 
@@ -54,7 +56,7 @@ void fill(runtime::Runtime& runtime) {
   }
 }
 
-double loss_of(Llama& model, runtime::Runtime& runtime, const Batch& batch) {
+double loss_of(Model& model, runtime::Runtime& runtime, const Batch& batch) {
   const at::NoGradGuard none;
   runtime.begin_step(schedule::StepKind::evaluate, 1);
   runtime.begin_microbatch();
@@ -64,20 +66,28 @@ double loss_of(Llama& model, runtime::Runtime& runtime, const Batch& batch) {
   return loss;
 }
 
-class Gradient : public ::testing::TestWithParam<std::tuple<bool, nn::Recompute>> {};
+struct Options {
+  const char* name;
+  bool has_qkv_bias, has_head_norms;
+};
+constexpr Options kPlain{"plain", false, false}, kBias{"bias", true, false}, kHeadNorms{"head_norms", false, true};
+
+class Gradient : public ::testing::TestWithParam<std::tuple<Options, bool, nn::Recompute>> {};
 
 // With step h = 1e-5 a central difference of a loss of about 10 has an error of h^2 f''' / 6 + 1e-15 * 10 / h, some
 // 1e-9 against derivatives of about 0.1: 1e-6 of the largest derivative leaves room.
 TEST_P(Gradient, IsTheDerivativeOfTheLoss) {
-  const auto [tied, recompute] = GetParam();
-  comm::run_local(1, {}, [tied = tied, recompute = recompute](comm::World& world) {
+  comm::run_local(1, {}, [](comm::World& world) {
+    const auto [options, tied, recompute] = GetParam();
     shard::Parallel parallel = nn::dense_parallel(world, 1, 1, 1);
     constexpr quant::DType type = quant::DType::fp64;
     runtime::Runtime runtime(parallel, {.model = type, .accumulator = type, .wire = type});
-    nn::Context context{.runtime = runtime, .recompute = recompute};
-    LlamaConfig config = small_model();
+    nn::Context context{.program = runtime, .recompute = recompute};
+    DecoderConfig config = small_model();
     config.tie_word_embeddings = tied;
-    Llama model(config, context, 6);
+    config.has_qkv_bias = options.has_qkv_bias;
+    config.has_head_norms = options.has_head_norms;
+    Decoder model(config, context, {.max_positions = 6});
     fill(runtime);
     const Batch batch = batch_of(2, 6, config.vocab_size);
 
@@ -111,22 +121,23 @@ TEST_P(Gradient, IsTheDerivativeOfTheLoss) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Gradient,
-                         ::testing::Combine(::testing::Bool(),
+                         ::testing::Combine(::testing::Values(kPlain, kBias, kHeadNorms), ::testing::Bool(),
                                             ::testing::Values(nn::Recompute::none, nn::Recompute::selective,
                                                               nn::Recompute::full)),
                          [](const auto& info) {
-                           return std::string(std::get<0>(info.param) ? "tied_" : "untied_") +
-                                  std::string(name_of(std::get<1>(info.param)));
+                           return fmt::format("{}_{}_{}", std::get<0>(info.param).name,
+                                              std::get<1>(info.param) ? "tied" : "untied",
+                                              name_of(std::get<2>(info.param)));
                          });
 
-TEST(LlamaLayouts, EveryWeightIsHeldForEveryTpDegree) {
-  const LlamaConfig config = small_model();
+TEST(DecoderLayouts, EveryWeightIsHeldForEveryTpDegree) {
+  const DecoderConfig config = small_model();
   for (int tp = 1; tp <= 8; ++tp) {
-    const LlamaParts parts = even_parts(config, tp);
+    const TpParts parts = even_parts(config, tp);
     EXPECT_NO_THROW(check_parts(config, parts));
     for (const layout::Layout& layout :
          {qkv_layout(config, parts), attention_output_layout(config, parts), gate_up_layout(config, parts),
-          down_layout(config, parts), vocabulary_layout(config, parts), norm_layout(config, tp)})
+          qkv_bias_layout(config, parts), down_layout(config, parts), vocabulary_layout(config, parts)})
       EXPECT_NO_THROW(layout::validate(layout, layout::Cover::all)) << "tp " << tp;
     std::int64_t heads = 0;
     for (const std::vector<layout::Range>& q : parts.heads) heads += head_part(config, q).q_heads();
@@ -134,8 +145,8 @@ TEST(LlamaLayouts, EveryWeightIsHeldForEveryTpDegree) {
   }
 }
 
-TEST(LlamaLayouts, AKeyValueHeadIsOnEveryRankThatReadsIt) {
-  const LlamaConfig config = small_model();  // 6 query heads, 2 key/value heads
+TEST(DecoderLayouts, AKeyValueHeadIsOnEveryRankThatReadsIt) {
+  const DecoderConfig config = small_model();  // 6 query heads, 2 key/value heads
   using Ranges = std::vector<layout::Range>;
   const auto part = [&](int rank, int tp) {
     return head_part(config, even_parts(config, tp).heads[static_cast<std::size_t>(rank)]);
@@ -150,8 +161,8 @@ TEST(LlamaLayouts, AKeyValueHeadIsOnEveryRankThatReadsIt) {
   EXPECT_EQ(part(0, 8).kv_heads, 0);
 }
 
-TEST(LlamaLayouts, QueryHeadsOfSeveralRangesReadTheirKeyValueHeads) {
-  LlamaConfig config = small_model();
+TEST(DecoderLayouts, QueryHeadsOfSeveralRangesReadTheirKeyValueHeads) {
+  DecoderConfig config = small_model();
   config.num_heads = 10;
   config.num_kv_heads = 5;
   const HeadPart part = head_part(config, {{7, 9}, {6, 7}, {1, 4}});
@@ -169,9 +180,9 @@ TEST(LlamaLayouts, QueryHeadsOfSeveralRangesReadTheirKeyValueHeads) {
 }
 
 // One rank's gate and up have the same columns in the same order, those of its rows of down.
-TEST(LlamaLayouts, AdoptedColumnsFollowTheOwnOnesInGateAndUp) {
-  const LlamaConfig config = small_model();  // 7 columns
-  const LlamaParts parts{.heads = {{}, {}}, .ffn = {{{0, 3}, {6, 7}}, {{3, 6}}}, .vocabulary = {}};
+TEST(DecoderLayouts, AdoptedColumnsFollowTheOwnOnesInGateAndUp) {
+  const DecoderConfig config = small_model();  // 7 columns
+  const TpParts parts{.heads = {{}, {}}, .ffn = {{{0, 3}, {6, 7}}, {{3, 6}}}, .vocabulary = {}};
   EXPECT_EQ(gate_up_layout(config, parts),
             layout::rows_by_rank({14, 10}, {{{0, 3}, {6, 7}, {7, 10}, {13, 14}}, {{3, 6}, {10, 13}}}));
   EXPECT_EQ(down_layout(config, parts), layout::cols_by_rank({10, 7}, {{{0, 3}, {6, 7}}, {{3, 6}}}));

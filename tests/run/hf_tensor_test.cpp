@@ -1,4 +1,4 @@
-#include "tessera/run/convert/hf_llama.h"
+#include "tessera/models/hf_tensor.h"
 
 #include <set>
 
@@ -16,8 +16,8 @@ std::map<std::string, std::vector<std::int64_t>> shapes(const std::vector<Logica
   return map;
 }
 
-TEST(HfLlama, LogicalTensorsHaveTheModelsShapes) {
-  const auto tensors = shapes(logical_tensors(odd_llama(false)));
+TEST(HfTensors, LogicalTensorsHaveTheModelsShapes) {
+  const auto tensors = shapes(logical_of(odd_llama(false)));
   EXPECT_EQ(tensors.size(), 3u + 2u * 6u);
   using Dims = std::vector<std::int64_t>;
   EXPECT_EQ(tensors.at("embedding.weight"), (Dims{131, 20}));
@@ -31,18 +31,18 @@ TEST(HfLlama, LogicalTensorsHaveTheModelsShapes) {
   EXPECT_EQ(tensors.at("output.weight"), (Dims{131, 20}));
 }
 
-TEST(HfLlama, TheLogicalTensorsHoldAllParameters) {
+TEST(HfTensors, TheLogicalTensorsHoldAllParameters) {
   for (const bool tied : {false, true}) {
     std::int64_t elements = 0;
-    for (const LogicalTensor& tensor : logical_tensors(odd_llama(tied)))
+    for (const LogicalTensor& tensor : logical_of(odd_llama(tied)))
       elements += layout::matrix_shape(tensor.dims).elements();
-    EXPECT_EQ(elements, models::num_params(odd_llama(tied)));
-    EXPECT_EQ(shapes(logical_tensors(odd_llama(tied))).contains("output.weight"), !tied);
+    EXPECT_EQ(elements, models::num_params(models::LlamaConfig(odd_llama(tied))));
+    EXPECT_EQ(shapes(logical_of(odd_llama(tied))).contains("output.weight"), !tied);
   }
 }
 
-TEST(HfLlama, PartsTileEachTensorAndHaveUniqueNames) {
-  const models::LlamaConfig config = odd_llama(false);
+TEST(HfTensors, PartsTileEachTensorAndHaveUniqueNames) {
+  const models::DecoderConfig config = odd_llama(false);
   std::map<std::string, std::vector<layout::Box>> boxes;
   std::set<std::string> names;
   for (const HfTensor& part : hf_tensors(config)) {
@@ -50,7 +50,7 @@ TEST(HfLlama, PartsTileEachTensorAndHaveUniqueNames) {
     EXPECT_TRUE(names.insert(part.hf_name).second) << part.hf_name;
     EXPECT_EQ(layout::matrix_shape(part.dims).elements(), part.box.elements());
   }
-  for (const LogicalTensor& tensor : logical_tensors(config))
+  for (const LogicalTensor& tensor : logical_of(config))
     EXPECT_FALSE(checkpoint::cover_fault(layout::matrix_shape(tensor.dims), boxes.at(tensor.name))) << tensor.name;
   for (const char* name :
        {"model.embed_tokens.weight", "model.layers.1.input_layernorm.weight", "model.layers.1.self_attn.q_proj.weight",

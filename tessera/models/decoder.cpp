@@ -1,0 +1,100 @@
+#include "tessera/models/decoder.h"
+
+#include <ATen/ops/zeros.h>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/linear_products.h"
+#include "tessera/ops/aten_types.h"
+
+namespace tessera::models {
+namespace {
+
+std::optional<ops::RopeScaling> rope_scaling(const DecoderConfig& config) {
+  if (!config.rope_scaling) return std::nullopt;
+  const auto& scaling = *config.rope_scaling;
+  return ops::RopeScaling{.factor = scaling.factor,
+                          .low_freq_factor = scaling.low_freq_factor,
+                          .high_freq_factor = scaling.high_freq_factor,
+                          .original_max_position = scaling.original_max_position_embeddings};
+}
+
+}  // namespace
+
+Decoder::Decoder(const DecoderConfig& config, nn::Context& context, const ModelOptions& options)
+    : config_(config), context_(context) {
+  const int size = context.tp_size();
+  const TpParts parts = options.parts ? *options.parts : even_parts(config, size);
+  for (shard::ParameterSpec& spec : decoder_parameters(config, {.tp_size = size,
+                                                               .partial_norms = context.sequence_parallel && size > 1,
+                                                               .embedding = options.embedding,
+                                                               .parts = parts}))
+    context.program.add(std::move(spec));
+  const DecoderIds ids = decoder_ids(config);
+  const HeadPart heads = head_part(config, parts.heads[static_cast<std::size_t>(context.tp_rank())]);
+
+  embedding_ = {weight(ids.embedding, Cut::rows), ids_of(ids.embedding)};
+  blocks_.reserve(ids.blocks.size());
+  for (const DecoderBlockIds& block : ids.blocks) {
+    blocks_.push_back(make_block(block, heads));
+    blocks_.back().recompute = context.recompute.of(blocks_.size() - 1);
+  }
+  norm_ = norm(ids.norm);
+  output_ = {weight(ids.output, Cut::rows), ids_of(ids.output)};
+
+  const at::ScalarType type = ops::to_scalar_type(context.program.types().model);
+  rope_ = ops::make_rope_table(options.max_positions, config.head_dim, config.rope_theta, rope_scaling(config), type);
+  const at::Device device = ops::to_device(context.program.device());
+  rope_ = {rope_.cosine.to(device), rope_.sine.to(device)};
+  anchor_ = at::zeros({}).requires_grad_();
+  context.program.add_backward_copies();
+}
+
+nn::Block Decoder::make_block(const DecoderBlockIds& ids, const HeadPart& heads) {
+  nn::Block block;
+  block.qkv = {.weight = weight(ids.qkv, Cut::rows), .norm = norm(ids.attention_norm), .bias = {}};
+  if (config_.has_qkv_bias) block.qkv.bias = vector(ids.qkv_bias);
+  if (config_.has_head_norms) block.head_norms = nn::HeadNorms{.q = norm(ids.q_norm), .k = norm(ids.k_norm)};
+  block.attention_output = {.weight = weight(ids.attention_output, Cut::cols)};
+  block.feed_forward.gate_up = {.weight = weight(ids.gate_up, Cut::rows), .norm = norm(ids.mlp_norm), .bias = {}};
+  block.feed_forward.down = {.weight = weight(ids.down, Cut::cols)};
+
+  block.heads = {
+      .q_heads = heads.q_heads(), .kv_heads = heads.kv_heads, .head_dim = config_.head_dim, .kv_of_q = heads.kv_of_q};
+  return block;
+}
+
+ops::IdRanges Decoder::ids_of(schedule::ParameterId id) const {
+  ops::IdRanges ids;
+  for (const layout::Piece& piece : context_.program.local_compute(id).pieces)
+    ids.add(piece.box.row, piece.box.rows);
+  return ids;
+}
+
+// The weight's local extent along the cut follows from what the rank holds; the other one is the logical tensor's.
+nn::Weight Decoder::weight(schedule::ParameterId id, Cut cut) const {
+  const shard::ParameterSpec& spec = context_.program.spec(id);
+  const std::int64_t local = context_.program.local_compute(id).size;
+  const layout::Shape shape = spec.compute.shape;
+  nn::Weight weight{.id = id, .product = spec.product};
+  weight.rows = cut == Cut::cols ? shape.rows : local / shape.cols;
+  weight.cols = cut == Cut::cols ? local / shape.rows : shape.cols;
+  add_scales(context_, weight);
+  return weight;
+}
+
+nn::Weight Decoder::vector(schedule::ParameterId id) const {
+  return {.id = id, .cols = context_.program.local_compute(id).size, .is_vector = true};
+}
+
+nn::Norm Decoder::norm(schedule::ParameterId id) const {
+  return {.weight = vector(id), .eps = config_.rms_norm_eps};
+}
+
+nn::Loss Decoder::forward(const Batch& batch, double scale) {
+  nn::Stream stream{embed(context_, embedding_, batch.tokens, batch.early_tokens, anchor_), {}};
+  for (const nn::Block& block : blocks_) stream = block_forward(context_, block, stream, batch.layout, rope_);
+  const at::Tensor hidden = rms_norm(context_, norm_, stream.h, stream.residual);
+  return output_loss(context_, output_, hidden, batch.targets, scale);
+}
+
+}  // namespace tessera::models

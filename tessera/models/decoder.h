@@ -1,0 +1,43 @@
+// A dense decoder from parallel parts: token embedding, blocks, final norm, output layer and loss.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "tessera/models/decoder_config.h"
+#include "tessera/models/decoder_parameters.h"
+#include "tessera/models/model.h"
+#include "tessera/models/model_config.h"
+#include "tessera/nn/block.h"
+#include "tessera/nn/embedding.h"
+#include "tessera/nn/output_loss.h"
+
+namespace tessera::models {
+
+class Decoder final : public Model {
+ public:
+  // Registers its parameters with the context's program. `context` outlives it. Errors: those of decoder_parameters.
+  Decoder(const DecoderConfig& config, nn::Context& context, const ModelOptions& options);
+
+  nn::Loss forward(const Batch& batch, double scale) override;
+
+ private:
+  enum class Cut { rows, cols };
+  nn::Weight weight(schedule::ParameterId id, Cut cut) const;
+  nn::Weight vector(schedule::ParameterId id) const;
+  nn::Norm norm(schedule::ParameterId id) const;
+  nn::Block make_block(const DecoderBlockIds& ids, const HeadPart& heads);
+  // The ids of a weight's local rows.
+  ops::IdRanges ids_of(schedule::ParameterId id) const;
+
+  DecoderConfig config_;
+  nn::Context& context_;
+  nn::VocabEmbedding embedding_;
+  std::vector<nn::Block> blocks_;
+  nn::Norm norm_;
+  nn::VocabOutput output_;
+  ops::RopeTable rope_;
+  at::Tensor anchor_;  // see nn::embed
+};
+
+}  // namespace tessera::models

@@ -1,0 +1,142 @@
+#include "tessera/models/decoder_config.h"
+
+#include <string>
+
+#include "tessera/base/error.h"
+
+namespace tessera::models {
+namespace {
+using nlohmann::json;
+
+constexpr double kMostParams = 1e18;  // stays inside int64
+
+void refuse_unknown_arithmetic(const Fields& fields) {
+  if (const json* act = fields.find("hidden_act"); act && *act != "silu") fields.fail("hidden_act", "\"silu\"");
+  if (fields.number_or("attention_dropout", 0, true) != 0) fields.fail("attention_dropout", "0: there is no dropout");
+  if (fields.find("quantization_config"))
+    fields.fail("quantization_config", "no such field: weights are not quantized");
+}
+
+struct Rope {
+  double theta;
+  std::optional<RopeStretch> scaling;
+};
+
+// `rope` is null, or the object of "rope_scaling" or "rope_parameters".
+std::optional<RopeStretch> parse_scaling(const Fields& rope) {
+  const char* type_name = rope.find("rope_type") || !rope.find("type") ? "rope_type" : "type";
+  const json* type = rope.find(type_name);
+  if (type && *type == "default") return std::nullopt;
+  if (!type || *type != "llama3") rope.fail(type_name, "\"llama3\" or \"default\"");
+  RopeStretch scaling{.factor = rope.number("factor"),
+                      .low_freq_factor = rope.number("low_freq_factor"),
+                      .high_freq_factor = rope.number("high_freq_factor"),
+                      .original_max_position_embeddings = rope.size("original_max_position_embeddings")};
+  if (scaling.high_freq_factor <= scaling.low_freq_factor)
+    rope.fail("high_freq_factor", "more than low_freq_factor " + std::to_string(scaling.low_freq_factor));
+  return scaling;
+}
+
+Rope parse_rope(const Fields& fields) {
+  Rope rope{.theta = fields.number_or("rope_theta", 10000.0), .scaling = std::nullopt};
+  for (const char* name : {"rope_scaling", "rope_parameters"}) {
+    const json* object = fields.object(name);
+    if (!object) continue;
+    const Fields inner(*object, fields.where(), std::string(name) + ".");
+    rope.theta = inner.number_or("rope_theta", rope.theta);
+    const bool only_theta = !inner.find("rope_type") && !inner.find("type") && inner.find("rope_theta");
+    const auto scaling = only_theta ? std::nullopt : parse_scaling(inner);
+    if (rope.scaling && scaling && *rope.scaling != *scaling) fields.fail(name, "the same as in rope_scaling");
+    if (scaling) rope.scaling = scaling;
+  }
+  return rope;
+}
+
+std::int64_t quotient_head_dim(const Fields& fields, std::int64_t hidden, std::int64_t heads) {
+  if (!fields.find("head_dim") && hidden % heads != 0)
+    fields.fail("head_dim", "to be given when num_attention_heads " + std::to_string(heads) +
+                                " does not divide hidden_size " + std::to_string(hidden));
+  return hidden / heads;
+}
+
+std::int64_t kv_heads(const Fields& fields, const DecoderDefaults& defaults, std::int64_t heads) {
+  if (fields.is_null("num_key_value_heads")) return heads;
+  return fields.size_or("num_key_value_heads", defaults.num_kv_heads.value_or(heads));
+}
+
+std::int64_t head_dim(const Fields& fields, const DecoderDefaults& defaults, const DecoderConfig& c) {
+  if (fields.find("head_dim")) return fields.size("head_dim");
+  return defaults.head_dim ? *defaults.head_dim : quotient_head_dim(fields, c.hidden_size, c.num_heads);
+}
+
+double estimate_params(const DecoderConfig& c) {
+  const double attention = 2.0 * c.hidden_size * c.head_dim * (c.num_heads + c.num_kv_heads);
+  const double layer = attention + 3.0 * c.hidden_size * c.intermediate_size + 2.0 * c.hidden_size;
+  return c.num_layers * layer + 2.0 * c.vocab_size * c.hidden_size + c.hidden_size;
+}
+
+}  // namespace
+
+DecoderConfig parse_decoder(const Fields& fields, const DecoderDefaults& defaults) {
+  refuse_unknown_arithmetic(fields);
+  DecoderConfig c;
+  c.vocab_size = fields.size("vocab_size");
+  c.hidden_size = fields.size("hidden_size");
+  c.intermediate_size = fields.size("intermediate_size");
+  c.num_layers = fields.size("num_hidden_layers");
+  c.num_heads = fields.size("num_attention_heads");
+  c.num_kv_heads = kv_heads(fields, defaults, c.num_heads);
+  c.head_dim = head_dim(fields, defaults, c);
+  c.max_position_embeddings = fields.size_or("max_position_embeddings", defaults.max_position_embeddings);
+  const Rope rope = parse_rope(fields);
+  c.rope_theta = rope.theta;
+  c.rope_scaling = rope.scaling;
+  c.rms_norm_eps = fields.number_or("rms_norm_eps", 1e-6);
+  c.initializer_range = fields.number_or("initializer_range", 0.02, true);
+  c.tie_word_embeddings = fields.flag_or("tie_word_embeddings", false);
+  if (c.num_heads % c.num_kv_heads != 0)
+    fields.fail("num_key_value_heads", "a divisor of num_attention_heads " + std::to_string(c.num_heads));
+  if (c.head_dim % 2 != 0)
+    fields.fail("head_dim", "an even number (RoPE turns pairs; it is " + std::to_string(c.head_dim) + ")");
+  if (estimate_params(c) > kMostParams)
+    throw InputError("{}: the model would have {:.3g} parameters, expected at most {:.0g}", fields.where(),
+                     estimate_params(c), kMostParams);
+  return c;
+}
+
+void refuse_sliding_windows(const Fields& fields) {
+  fields.require_false("use_sliding_window", "sliding windows are not supported");
+  const json* layers = fields.find("layer_types");
+  if (!layers) return;
+  const auto expected = "\"full_attention\" for each layer: sliding windows are not supported";
+  if (!layers->is_array()) fields.fail("layer_types", expected);
+  for (const json& layer : *layers)
+    if (layer != "full_attention") fields.fail("layer_types", expected);
+}
+
+json decoder_json(const DecoderConfig& c) {
+  json out{{"vocab_size", c.vocab_size},
+           {"hidden_size", c.hidden_size},
+           {"intermediate_size", c.intermediate_size},
+           {"num_hidden_layers", c.num_layers},
+           {"num_attention_heads", c.num_heads},
+           {"num_key_value_heads", c.num_kv_heads},
+           {"head_dim", c.head_dim},
+           {"max_position_embeddings", c.max_position_embeddings},
+           {"rope_theta", c.rope_theta},
+           {"rope_scaling", nullptr},
+           {"rms_norm_eps", c.rms_norm_eps},
+           {"initializer_range", c.initializer_range},
+           {"tie_word_embeddings", c.tie_word_embeddings},
+           {"hidden_act", "silu"},
+           {"attention_dropout", 0.0}};
+  if (c.rope_scaling)
+    out["rope_scaling"] = {{"rope_type", "llama3"},
+                           {"factor", c.rope_scaling->factor},
+                           {"low_freq_factor", c.rope_scaling->low_freq_factor},
+                           {"high_freq_factor", c.rope_scaling->high_freq_factor},
+                           {"original_max_position_embeddings", c.rope_scaling->original_max_position_embeddings}};
+  return out;
+}
+
+}  // namespace tessera::models

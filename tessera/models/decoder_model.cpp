@@ -1,0 +1,41 @@
+#include "tessera/models/decoder_model.h"
+
+#include "tessera/base/error.h"
+#include "tessera/models/decoder.h"
+#include "tessera/models/decoder_names.h"
+#include "tessera/models/decoder_parameters.h"
+
+namespace tessera::models {
+
+ModelSizes DecoderModelConfig::sizes() const {
+  return {.vocab_size = config_.vocab_size,
+          .hidden_size = config_.hidden_size,
+          .num_layers = config_.num_layers,
+          .max_position_embeddings = config_.max_position_embeddings,
+          .has_tied_embeddings = config_.tie_word_embeddings};
+}
+
+std::vector<shard::ParameterSpec> DecoderModelConfig::parameters(const ParameterOptions& options) const {
+  return decoder_parameters(config_, options);
+}
+
+std::vector<HfTensor> DecoderModelConfig::hf_tensors() const {
+  return decoder_tensors(config_);
+}
+
+std::vector<HfCopy> DecoderModelConfig::hf_copies() const {
+  return decoder_copies(config_);
+}
+
+std::unique_ptr<Model> DecoderModelConfig::build(nn::Context& context, const ModelOptions& options) const {
+  return std::make_unique<Decoder>(config_, context, options);
+}
+
+const DecoderConfig& decoder_of(const ModelConfig& config) {
+  const auto* decoder = dynamic_cast<const DecoderModelConfig*>(&config);
+  if (decoder == nullptr)
+    throw InputError("model_type {}: expected a dense decoder", config.to_json().value("model_type", ""));
+  return decoder->decoder();
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,26 @@
+// A dense decoder as a model's configuration: all that its architectures share.
+#pragma once
+#include "tessera/models/decoder_config.h"
+#include "tessera/models/model_config.h"
+
+namespace tessera::models {
+
+class DecoderModelConfig : public ModelConfig {
+ public:
+  explicit DecoderModelConfig(const DecoderConfig& config) : config_(config) {}
+  const DecoderConfig& decoder() const { return config_; }
+
+  ModelSizes sizes() const override;
+  std::vector<shard::ParameterSpec> parameters(const ParameterOptions& options) const override;
+  std::vector<HfTensor> hf_tensors() const override;
+  std::vector<HfCopy> hf_copies() const override;
+  std::unique_ptr<Model> build(nn::Context& context, const ModelOptions& options) const override;
+
+ private:
+  DecoderConfig config_;
+};
+
+// For what knows dense decoders only. InputError: the model is none.
+const DecoderConfig& decoder_of(const ModelConfig& config);
+
+}  // namespace tessera::models

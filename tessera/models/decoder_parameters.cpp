@@ -1,0 +1,115 @@
+#include "tessera/models/decoder_parameters.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+
+namespace tessera::models {
+namespace {
+
+using shard::ParameterSpec;
+
+ParameterSpec matrix(const DecoderConfig& config, std::string name, layout::Layout compute) {
+  return {.name = std::move(name),
+          .dims = {compute.shape.rows, compute.shape.cols},
+          .compute = std::move(compute),
+          .initial_deviation = config.initializer_range};
+}
+
+// Of a linear layer: used in one place.
+ParameterSpec linear(const DecoderConfig& config, std::string name, layout::Layout compute) {
+  ParameterSpec spec = matrix(config, std::move(name), std::move(compute));
+  spec.produced_once = true;
+  return spec;
+}
+
+// Of a linear layer: a vector, cut over tp as the rows of its weight. It has one row, so one rank stores it.
+ParameterSpec bias(std::string name, layout::Layout compute) {
+  return {.name = std::move(name),
+          .dims = {compute.shape.cols},
+          .compute = std::move(compute),
+          .produced_once = true,
+          .decay = false,
+          .initial_deviation = 0};
+}
+
+// partial: each tp rank computes a part of the gradient.
+ParameterSpec norm(std::string name, std::int64_t size, int tp_size, bool partial) {
+  return {.name = std::move(name),
+          .dims = {size},
+          .compute = layout::replicated({1, size}, tp_size),
+          .sharded = false,
+          .partial_gradient = partial,
+          .decay = false,
+          .initial_deviation = 0,
+          .initial_value = 1};
+}
+
+void add_block(std::vector<ParameterSpec>& specs, const DecoderConfig& config, const TpParts& parts, bool partial_norms,
+               const std::string& prefix) {
+  const int tp_size = parts.tp_size();
+  specs.push_back(norm(prefix + "attention_norm.weight", config.hidden_size, tp_size, partial_norms));
+  specs.push_back(linear(config, prefix + "attention.qkv.weight", qkv_layout(config, parts)));
+  if (config.has_qkv_bias) specs.push_back(bias(prefix + "attention.qkv.bias", qkv_bias_layout(config, parts)));
+  if (config.has_head_norms)  // each tp rank norms its own heads
+    for (const char* name : {"attention.q_norm.weight", "attention.k_norm.weight"})
+      specs.push_back(norm(prefix + name, config.head_dim, tp_size, /*partial=*/true));
+  specs.push_back(linear(config, prefix + "attention.output.weight", attention_output_layout(config, parts)));
+  specs.push_back(norm(prefix + "mlp_norm.weight", config.hidden_size, tp_size, partial_norms));
+  specs.push_back(linear(config, prefix + "mlp.gate_up.weight", gate_up_layout(config, parts)));
+  specs.push_back(linear(config, prefix + "mlp.down.weight", down_layout(config, parts)));
+}
+
+void set_reads(ParameterSpec& table, const shard::RowReads& reads) {
+  table.reads = reads;
+  const auto in_ranges = [](const layout::LocalLayout& local) { return local.pieces.size() > 1; };
+  if (std::ranges::none_of(table.compute.ranks, in_ranges)) return;
+  TESSERA_CHECK(reads.lookup != shard::Lookup::rows,
+                "parameter '{}': rows travel by index only where each tp rank holds one range of the vocabulary, and a "
+                "tp rank holds several; expected the table to be gathered",
+                table.name);
+  table.reads.lookup = shard::Lookup::gather;
+}
+
+}  // namespace
+
+DecoderIds decoder_ids(const DecoderConfig& config) {
+  schedule::ParameterId next = 0;
+  DecoderIds ids{.embedding = next++, .blocks = {}, .norm = 0, .output = 0};
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    DecoderBlockIds block{};
+    block.attention_norm = next++;
+    block.qkv = next++;
+    if (config.has_qkv_bias) block.qkv_bias = next++;
+    if (config.has_head_norms) block.q_norm = next++;
+    if (config.has_head_norms) block.k_norm = next++;
+    block.attention_output = next++;
+    block.mlp_norm = next++;
+    block.gate_up = next++;
+    block.down = next++;
+    ids.blocks.push_back(block);
+  }
+  ids.norm = next++;
+  ids.output = config.tie_word_embeddings ? ids.embedding : next;
+  return ids;
+}
+
+std::vector<ParameterSpec> decoder_parameters(const DecoderConfig& config, const ParameterOptions& options) {
+  const TpParts parts = options.parts ? *options.parts : even_parts(config, options.tp_size);
+  TESSERA_CHECK(parts.tp_size() == options.tp_size, "the model's parts are those of {} tp ranks, expected {}",
+                parts.tp_size(), options.tp_size);
+  check_parts(config, parts);
+  std::vector<ParameterSpec> specs;
+  specs.push_back(matrix(config, "embedding.weight", vocabulary_layout(config, parts)));
+  specs.back().looked_up = true;
+  if (!config.tie_word_embeddings) set_reads(specs.back(), options.embedding);
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer)
+    add_block(specs, config, parts, options.partial_norms, fmt::format("layers.{}.", layer));
+  specs.push_back(norm("norm.weight", config.hidden_size, options.tp_size, options.partial_norms));
+  if (!config.tie_word_embeddings) specs.push_back(linear(config, "output.weight", vocabulary_layout(config, parts)));
+  return specs;
+}
+
+}  // namespace tessera::models

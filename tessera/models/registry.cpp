@@ -1,0 +1,90 @@
+#include "tessera/models/registry.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/base/json_file.h"
+#include "tessera/models/llama.h"
+#include "tessera/models/qwen2.h"
+#include "tessera/models/qwen3.h"
+
+namespace tessera::models {
+namespace {
+using nlohmann::json;
+
+constexpr std::array kArchitectures{kLlama, kQwen2, kQwen3};
+
+std::string known_architectures() {
+  std::vector<std::string> known;
+  for (const Architecture& architecture : kArchitectures)
+    known.push_back(fmt::format("\"{}\" ({})", architecture.model_type, architecture.class_name));
+  return fmt::format("{}", fmt::join(known, ", "));
+}
+
+bool names(const json& architectures, std::string_view class_name) {
+  return std::ranges::any_of(architectures, [&](const json& name) { return name == class_name; });
+}
+
+const Architecture& architecture_of(const Fields& fields) {
+  const json* type = fields.find("model_type");
+  const json* listed = fields.find("architectures");
+  if (listed && !listed->is_array()) fields.fail("architectures", "a list of names");
+  if (!type && !listed) fields.fail("model_type", "one of " + known_architectures());
+  for (const Architecture& architecture : kArchitectures) {
+    if (type ? *type != architecture.model_type : !names(*listed, architecture.class_name)) continue;
+    if (listed && !names(*listed, architecture.class_name))
+      fields.fail("architectures",
+                  fmt::format("[\"{}\"] for model_type \"{}\"", architecture.class_name, architecture.model_type));
+    return architecture;
+  }
+  fields.fail(type ? "model_type" : "architectures", "one of " + known_architectures());
+}
+
+std::string list_models(const std::filesystem::path& configs) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(configs, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().extension() == ".json") names.push_back(it->path().stem().string());
+    if (std::filesystem::exists(it->path() / "config.json")) names.push_back(it->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
+}
+
+}  // namespace
+
+std::span<const Architecture> architectures() {
+  return kArchitectures;
+}
+
+ModelConfigPtr parse_model_config(const json& config, const std::string& where) {
+  if (!config.is_object()) throw InputError("{}: is {}, expected a JSON object", where, base::shown(config));
+  const Fields fields(config, where);
+  return architecture_of(fields).parse(fields);
+}
+
+ModelConfigPtr read_model_config(const std::filesystem::path& file) {
+  return parse_model_config(base::read_json_file(file), file.string());
+}
+
+std::filesystem::path find_model_config(const std::string& name, const std::filesystem::path& configs) {
+  namespace fs = std::filesystem;
+  if (name.empty()) throw InputError("--model: is empty, expected a name or a path to a config.json");
+  std::vector<fs::path> candidates;
+  if (name.find('/') == std::string::npos) candidates = {configs / (name + ".json"), configs / name / "config.json"};
+  candidates.push_back(fs::path(name) / "config.json");
+  candidates.emplace_back(name);
+  std::error_code ignored;
+  for (const fs::path& path : candidates)
+    if (fs::exists(path, ignored) && !fs::is_directory(path, ignored)) return path;
+  throw InputError(
+      "--model: '{}' not found: expected a config.json, a folder that holds one, or a name under {} (there: {})", name,
+      configs.string(), list_models(configs));
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,56 @@
+#include "tessera/nn/head_norms.h"
+
+#include <ATen/ops/cat.h>
+
+namespace tessera::nn {
+namespace {
+
+// q | k | v, or their gradients, as they lie side by side; each head of q and k one row.
+struct HeadRows {
+  at::Tensor q, k;  // [tokens * heads, head_dim], contiguous
+  at::Tensor v;     // [tokens, kv_heads * head_dim]
+};
+
+HeadRows rows_of(const AttentionHeads& heads, const at::Tensor& qkv) {
+  const std::int64_t q = heads.q_heads * heads.head_dim, kv = heads.kv_heads * heads.head_dim;
+  const auto rows = [&](std::int64_t first, std::int64_t columns) {
+    return qkv.narrow(1, first, columns).contiguous().view({qkv.size(0) * columns / heads.head_dim, heads.head_dim});
+  };
+  return {.q = rows(0, q), .k = rows(q, kv), .v = qkv.narrow(1, q + kv, kv)};
+}
+
+at::Tensor stacked(const AttentionHeads& heads, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  const std::int64_t tokens = v.size(0), kv = heads.kv_heads * heads.head_dim;
+  return at::cat({q.view({tokens, heads.q_heads * heads.head_dim}), k.view({tokens, kv}), v.reshape({tokens, kv})}, 1);
+}
+
+at::Tensor again(Context& context, const Norm& norm, const at::Tensor& rows, const at::Tensor& rstd) {
+  ConsumedWeight weight(context, norm.weight, schedule::Pass::recompute);
+  return ops::rms_norm_apply(rows, rstd, weight.tensor());
+}
+
+}  // namespace
+
+NormedQkv head_norms_forward(Context& context, const HeadNorms& norms, const AttentionHeads& heads,
+                             const at::Tensor& qkv) {
+  const HeadRows rows = rows_of(heads, qkv);
+  const ops::RmsNorm q = norm_forward(context, norms.q, rows.q, {}), k = norm_forward(context, norms.k, rows.k, {});
+  return {.qkv = stacked(heads, q.y, k.y, rows.v),
+          .statistics = {.q = rows.q, .k = rows.k, .q_rstd = q.rstd, .k_rstd = k.rstd}};
+}
+
+at::Tensor head_norms_again(Context& context, const HeadNorms& norms, const AttentionHeads& heads,
+                            const HeadStatistics& kept, const at::Tensor& v) {
+  const at::Tensor q = again(context, norms.q, kept.q, kept.q_rstd);
+  return stacked(heads, q, again(context, norms.k, kept.k, kept.k_rstd), v);
+}
+
+at::Tensor head_norms_backward(Context& context, const HeadNorms& norms, const AttentionHeads& heads,
+                               const HeadStatistics& kept, const at::Tensor& gradient) {
+  const HeadRows rows = rows_of(heads, gradient);
+  const at::Tensor q = norm_backward(context, norms.q, rows.q, {}, kept.q, kept.q_rstd);
+  const at::Tensor k = norm_backward(context, norms.k, rows.k, {}, kept.k, kept.k_rstd);
+  return stacked(heads, q, k, rows.v);
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,119 @@
+// What a model's layers call while a step runs, and no more. Runtime implements it for steps that run; DryRun for steps
+// that only say what they would do.
+//
+//   begin_step
+//     begin_microbatch
+//       consume / release of each weight in each pass, grad_buffer / produce of each gradient,
+//       issue / wait of the program's own collectives, stash / fetch of activations
+//     end_microbatch
+//   end_step
+//
+// A weight may be read from its consume to the release that matches it; its memory is somebody else's before and after.
+// A gradient is written between grad_buffer and produce, and belongs to the program's implementation from then on: it
+// travels while later layers compute, and is complete when end_step returns. One thread.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "tessera/base/fence.h"
+#include "tessera/schedule/events.h"
+#include "tessera/shard/parameter.h"
+#include "tessera/shard/row_kernels.h"
+
+namespace tessera::runtime {
+
+// A compute part of a weight, valid from consume to the matching release. Null pointers in a dry run.
+struct WeightView {
+  struct Plane {
+    const void* data = nullptr;  // dense, the plane's local_compute.size elements
+    quant::DType type = quant::DType::fp32;
+  };
+  std::array<Plane, shard::kMostPlanes> planes;  // as many as the parameter has; one for an encoded weight, unpacked
+  // The stored matrix of an encoded weight that its products read as it is, and its encoding. Else none.
+  std::optional<quant::Quantized> encoded;
+  quant::Encoding encoding;
+  const Plane& weight() const { return planes.front(); }
+};
+
+// Where the weight-gradient product writes: dense, compute layout. When `accumulate`, an earlier use in this microbatch
+// has written there and this one adds to it. Ask for it directly before the product and its produce.
+struct GradientBuffer {
+  void* data = nullptr;
+  quant::DType dtype = quant::DType::fp32;
+  bool accumulate = false;
+};
+
+// Where the gradient of read rows is written: [ids, columns], dense. The token at t adds to row slots[t], nowhere where
+// that is -1; equal rows share the slot of the first. Slots, memory of the device too, are valid until produce.
+struct RowGradient {
+  void* data = nullptr;
+  quant::DType dtype = quant::DType::fp32;
+  const std::int64_t* slots = nullptr;
+};
+
+enum class CollectiveKind : std::uint8_t { all_gather, reduce_scatter, all_reduce_sum, all_reduce_max };
+
+// A collective of the program over the compute ranks of the first domain; every one of them issues it.
+struct Collective {
+  CollectiveKind kind = CollectiveKind::all_reduce_sum;
+  const void* in = nullptr;              // not of an all_reduce, which is in place
+  void* out = nullptr;                   // memory of the device; both stay until the wait
+  std::span<const std::int64_t> counts;  // elements of each rank's part; of an all_reduce one number, the whole's
+  quant::DType type = quant::DType::fp32;
+  schedule::Pass pass = schedule::Pass::forward;
+  bool is_recorded = true;  // false: of a step that does once what no schedule foresees
+};
+
+class Program {
+ public:
+  virtual ~Program() = default;
+
+  // Before the first step, the same on every rank in the same order. Errors: a name twice.
+  virtual schedule::ParameterId add(shard::ParameterSpec spec) = 0;
+  // After the last add: registers the copies of weights that backward passes read in another number format. Who uses a
+  // weight never sees its copy: consume and release in the backward pass mean the copy.
+  virtual void add_backward_copies() = 0;
+  virtual const shard::ParameterSpec& spec(schedule::ParameterId weight) const = 0;  // formats and domain filled in
+  virtual const layout::LocalLayout& local_compute(schedule::ParameterId weight) const = 0;  // what this rank reads
+  // Whether its rows travel by index: gather_rows and grad_rows instead of consume and grad_buffer.
+  virtual bool by_rows(schedule::ParameterId weight) const = 0;
+  virtual const shard::ParameterTypes& types() const = 0;
+  virtual base::Device device() const = 0;  // where weights and activations lie; kNoDevice in a dry run
+  // Of the collectives: this rank's number, and how many ranks there are.
+  virtual int group_rank() const = 0;
+  virtual int group_size() const = 0;
+  virtual bool is_training() const = 0;  // the step under way
+
+  // microbatches: how many this step has, the same on every rank. Errors: calls out of order, weights not released, a
+  // rank that did other things than this one.
+  virtual void begin_step(schedule::StepKind kind, int microbatches) = 0;
+  virtual void begin_microbatch() = 0;
+  virtual void end_microbatch() = 0;
+  virtual void end_step() = 0;
+  // Outside a step: new weights have been written; and the greatest of all ranks' amaxes replace these before that.
+  virtual void publish(std::span<const schedule::ParameterId> weights) = 0;
+  virtual void reduce_amaxes(std::span<float> amaxes) = 0;
+
+  virtual WeightView consume(schedule::ParameterId weight, schedule::Pass pass) = 0;
+  virtual void release(schedule::ParameterId weight, schedule::Pass pass) = 0;
+  virtual GradientBuffer grad_buffer(schedule::ParameterId weight) = 0;
+  virtual void produce(schedule::ParameterId weight) = 0;
+  // ids: rows of the compute part or none, in memory that the device reads, written when `written` is done, by compute
+  // where there is none. Compute then has out [ids, columns] (the model's type), zeros for none. Once a pass.
+  virtual void gather_rows(schedule::ParameterId weight, const shard::RowIds& ids, void* out, schedule::Pass pass,
+                           const std::optional<base::Fence>& written) = 0;
+  virtual RowGradient grad_rows(schedule::ParameterId weight, const shard::RowIds& ids) = 0;
+
+  // Begins behind what compute has enqueued; compute may use `out` after the wait. The wait counts as exposed time.
+  virtual base::Fence issue(const Collective& collective) = 0;
+  virtual void wait(const base::Fence& issued) = 0;
+  // Bytes of activations are kept from here (stash) until backward takes them back (fetch). way: "keep" or "shard".
+  virtual void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) = 0;
+  virtual void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way) = 0;
+  virtual void count_product(quant::Format format, std::int64_t flops) = 0;  // with a weight, enqueued
+};
+
+}  // namespace tessera::runtime

@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""Every architecture against Hugging Face transformers, from a folder that transformers made: loss, all gradients, ten steps, and
+the way back to a folder.
+
+Bounds: in fp64 both sides compute the same sums of at most some 1e4 terms in other orders, so loss and gradients agree to 1e-9 of the
+largest element. In fp32 a step's loss differs by some 1e-7, and AdamW, which divides by the root of tiny second moments, amplifies
+differences of gradients from step to step: 2e-4 after ten. $TRANSFORMERS_PYTHON: see test_transformers.py.
+"""
+import array
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import unittest
+
+from program import metrics, scratch, tessera, write_tokens
+from summary import run_cases
+
+PYTHON = os.environ.get("TRANSFORMERS_PYTHON", sys.executable)
+if subprocess.run([PYTHON, "-c", "import numpy, safetensors, torch, transformers"], capture_output=True, check=False).returncode != 0:
+    print(f"skipped: {PYTHON} has no transformers, torch, safetensors and numpy")
+    sys.exit(77)
+
+STEPS, FP64, FP32 = 10, 1e-9, 2e-4
+REGULAR = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+           "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64, "initializer_range": 0.1}
+# Divides by nothing, and the heads are not the hidden size. transformers refuses such a hidden size for Llama alone.
+ODD = REGULAR | {"vocab_size": 91, "hidden_size": 33, "intermediate_size": 29, "num_attention_heads": 15, "num_key_value_heads": 5,
+                 "head_dim": 6}
+STRETCHED = {"rope_parameters": {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0,
+                                 "high_freq_factor": 4.0, "original_max_position_embeddings": 16}}
+MESHES = [[], ["--tp", "2", "--gtp", "2", "--sequence-parallel", "on"], ["--tp", "3", "--recompute", "selective"]]
+# By our name: the names in a folder whose rows (of a vector: elements) it stacks. N is the number of the layer.
+PARTS = {"embedding.weight": ["model.embed_tokens.weight"],
+         "layers.N.attention_norm.weight": ["model.layers.N.input_layernorm.weight"],
+         "layers.N.attention.qkv.weight": [f"model.layers.N.self_attn.{x}_proj.weight" for x in "qkv"],
+         "layers.N.attention.qkv.bias": [f"model.layers.N.self_attn.{x}_proj.bias" for x in "qkv"],
+         "layers.N.attention.q_norm.weight": ["model.layers.N.self_attn.q_norm.weight"],
+         "layers.N.attention.k_norm.weight": ["model.layers.N.self_attn.k_norm.weight"],
+         "layers.N.attention.output.weight": ["model.layers.N.self_attn.o_proj.weight"],
+         "layers.N.mlp_norm.weight": ["model.layers.N.post_attention_layernorm.weight"],
+         "layers.N.mlp.gate_up.weight": ["model.layers.N.mlp.gate_proj.weight", "model.layers.N.mlp.up_proj.weight"],
+         "layers.N.mlp.down.weight": ["model.layers.N.mlp.down_proj.weight"],
+         "norm.weight": ["model.norm.weight"],
+         "output.weight": ["lm_head.weight"]}
+
+
+def tensors(path):
+    """The bytes of each tensor of a safetensors file."""
+    data = path.read_bytes()
+    begin = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:begin])
+    header.pop("__metadata__", None)
+    return {name: data[begin + entry["data_offsets"][0]:begin + entry["data_offsets"][1]] for name, entry in header.items()}
+
+
+def numbers(data):
+    return array.array("d", data)
+
+
+def stored(checkpoint, kind):
+    """The logical tensors of a kind in a checkpoint in fp64, row by row."""
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    files = [tensors(checkpoint / file["name"]) for file in manifest["files"]]
+    result = {}
+    for tensor in manifest["tensors"]:
+        if tensor["kind"] != kind:
+            continue
+        columns = tensor["shape"][-1]
+        rows = tensor["shape"][0] if len(tensor["shape"]) > 1 else 1
+        whole = array.array("d", bytes(8 * rows * columns))
+        for file, index, row, height, col, width in tensor["pieces"]:
+            piece = numbers(files[file][f"{kind}/{tensor['name']}/{index}"])
+            for i in range(height):
+                at = (row + i) * columns + col
+                whole[at:at + width] = piece[i * width:(i + 1) * width]
+        result[tensor["name"]] = whole
+    return result
+
+
+def parts_of(name):
+    words = name.split(".")
+    layer = words[1] if words[0] == "layers" else ""
+    return [part.replace(".N.", f".{layer}.") for part in PARTS[name.replace(f".{layer}.", ".N.") if layer else name]]
+
+
+class Architectures(unittest.TestCase):
+    def check(self, name, config):
+        folder = scratch(f"architectures-{name}")
+        flags = ["--data", str(write_tokens(folder / "tokens", config["vocab_size"])), "--seq-len", "24", "--global-batch", "4",
+                 "--seed", "7", "--lr", "2e-3"]
+        spec = {"config": config, "folder": str(folder / "hf"), "gradients": str(folder / "gradients.safetensors"),
+                "flags": [*flags, "--steps", str(STEPS)]}
+        result = subprocess.run([PYTHON, pathlib.Path(__file__).with_name("transformers_training.py"), json.dumps(spec)],
+                                capture_output=True, text=True, check=False, timeout=600,
+                                env={**os.environ, "HF_HUB_OFFLINE": "1"})
+        self.assertEqual(0, result.returncode, result.stderr[-3000:])
+        expected = json.loads(result.stdout.splitlines()[-1])
+        self.check_folder(folder)
+        self.check_gradients(name, folder, flags, expected["loss"])
+        self.check_steps(name, folder, flags, expected["losses"])
+
+    def check_folder(self, folder):
+        """Folder -> checkpoint -> folder: the same tensors, and from then on the same files."""
+        source = folder / "hf"
+        for turn in ("first", "second"):
+            tessera("convert", source, folder / f"{turn}-checkpoint")
+            tessera("convert", folder / f"{turn}-checkpoint", folder / turn)
+            source = folder / turn
+        self.assertEqual(tensors(folder / "hf" / "model.safetensors"), tensors(folder / "first" / "model.safetensors"))
+        files = sorted(path.name for path in (folder / "first").iterdir())
+        self.assertEqual(files, sorted(path.name for path in (folder / "second").iterdir()))
+        for file in files:
+            self.assertEqual((folder / "first" / file).read_bytes(), (folder / "second" / file).read_bytes(), file)
+
+    def train(self, folder, out, dtype, flags):
+        start = folder / f"checkpoint-{dtype}"
+        if not start.exists():
+            tessera("convert", folder / "hf", start, "--dtype", dtype)
+        tessera("train", "--resume", start, "--model", folder / "hf", "--dtype", dtype, "--micro-batch", 1, "--out", out, *flags)
+        return [line["loss"] for line in metrics(out)]
+
+    def check_gradients(self, name, folder, flags, loss):
+        """After one step the first moment is 1 - beta1 times the gradient, which is not clipped here."""
+        expected = {key: numbers(value) for key, value in tensors(folder / "gradients.safetensors").items()}
+        worst = 0
+        for mesh in MESHES:
+            out = folder / ("gradients" + "".join(mesh))
+            [found] = self.train(folder, out, "fp64", [*flags, "--steps", 1, "--clip", 0, "--beta1", 0.5, *mesh])
+            self.assertAlmostEqual(found, loss, delta=FP64 * loss, msg=mesh)
+            moments = stored(out / "checkpoints" / "step-00000001", "exp_avg")
+            seen = set()
+            for ours, values in moments.items():
+                stacked = array.array("d")
+                for part in parts_of(ours):
+                    stacked.extend(expected[part])
+                    seen.add(part)
+                self.assertEqual(len(values), len(stacked), ours)
+                largest = max(map(abs, stacked))
+                self.assertGreater(largest, 0, ours)
+                difference = max(abs(2 * a - b) for a, b in zip(values, stacked)) / largest
+                self.assertLessEqual(difference, FP64, (ours, mesh))
+                worst = max(worst, difference)
+            self.assertEqual(seen, set(expected))
+        print(f"{name}: loss and {len(moments)} gradients in fp64 within {worst:.1e}", flush=True)
+
+    def check_steps(self, name, folder, flags, expected):
+        worst = 0
+        for mesh in MESHES[:2]:
+            found = self.train(folder, folder / ("steps" + "".join(mesh)), "fp32", [*flags, "--steps", STEPS, *mesh])
+            self.assertEqual(len(found), STEPS)
+            differences = [abs(a - b) / b for a, b in zip(found, expected)]
+            worst = max([worst, *differences])
+            self.assertLessEqual(worst, FP32, (mesh, differences))
+        self.assertLess(expected[-1], expected[0])
+        print(f"{name}: {STEPS} steps in fp32 within {worst:.1e}", flush=True)
+
+    def test_llama(self):
+        self.check("llama", REGULAR | STRETCHED | {"model_type": "llama"})
+
+    def test_llama_of_odd_sizes(self):
+        self.check("llama-odd", ODD | {"model_type": "llama", "hidden_size": 45, "tie_word_embeddings": True})
+
+    def test_qwen2(self):
+        self.check("qwen2", REGULAR | {"model_type": "qwen2", "tie_word_embeddings": True})
+
+    def test_qwen2_of_odd_sizes(self):
+        self.check("qwen2-odd", ODD | STRETCHED | {"model_type": "qwen2"})
+
+    def test_qwen3(self):
+        self.check("qwen3", REGULAR | {"model_type": "qwen3"})
+
+    def test_qwen3_of_odd_sizes(self):
+        self.check("qwen3-odd", ODD | {"model_type": "qwen3", "tie_word_embeddings": True})
+
+
+if __name__ == "__main__":
+    run_cases()

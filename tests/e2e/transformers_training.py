@@ -1,0 +1,86 @@
+"""Trains a model in Hugging Face transformers as Tessera does: `transformers_training.py SPEC` with a JSON object.
+
+`config`: fields of a config.json. `folder`: where the initial model in fp64 goes. `gradients`: a safetensors file for the gradients of
+the first step, in fp64. `flags`: of `tessera train`, which both share. Prints one JSON object: the loss of the first step in fp64 and
+the losses of all steps in fp32.
+"""
+import contextlib
+import json
+import pathlib
+import sys
+
+import numpy as np
+import safetensors.torch
+import torch
+import transformers
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "reference"))
+from samples import Samples  # noqa: E402
+from train_reference import learning_rate, parse_arguments  # noqa: E402
+
+
+@contextlib.contextmanager
+def everything_in_fp64():
+    """Models compute norms, RoPE and softmax in fp32 by name, whatever type their weights have: here the names mean fp64."""
+    names = torch.float32, torch.float, torch.Tensor.float
+    torch.float32 = torch.float = torch.float64
+    torch.Tensor.float = torch.Tensor.double
+    try:
+        yield
+    finally:
+        torch.float32, torch.float, torch.Tensor.float = names
+
+
+def make(config, folder):
+    """Random numbers for biases and norms too, where a model begins with zeros and ones."""
+    torch.manual_seed(3)
+    config = transformers.AutoConfig.for_model(**config)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float64, attn_implementation="eager")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter += 0.1 * torch.randn_like(parameter)
+    model.save_pretrained(folder)
+    return model
+
+
+def loss_of(model, batch):
+    tokens = torch.tensor(np.stack([sample["tokens"] for sample in batch]).astype("int64"))
+    targets = torch.tensor(np.stack([sample["targets"] for sample in batch]).astype("int64"))
+    logits = model(tokens).logits
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def train(model, options, samples):
+    decays = [parameter for parameter in model.parameters() if parameter.ndim == 2]
+    others = [parameter for parameter in model.parameters() if parameter.ndim == 1]
+    optimizer = torch.optim.AdamW([{"params": decays, "weight_decay": options.weight_decay}, {"params": others, "weight_decay": 0}],
+                                  betas=(options.beta1, options.beta2), eps=options.eps)
+    losses = []
+    for step in range(1, options.steps + 1):
+        loss = loss_of(model, samples.of_step(step, options.global_batch))
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), options.clip)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, options)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def main():
+    spec = json.loads(sys.argv[1])
+    options = parse_arguments(["--model", spec["folder"], *spec["flags"]])
+    samples = Samples(options.data, options.seq_len, options.seed, False)
+    with everything_in_fp64():
+        model = make(spec["config"], spec["folder"])
+        loss = loss_of(model, samples.of_step(1, options.global_batch))
+        loss.backward()
+    safetensors.torch.save_file({name: parameter.grad for name, parameter in model.named_parameters()}, spec["gradients"])
+    narrow = transformers.AutoModelForCausalLM.from_pretrained(spec["folder"], dtype=torch.float32, attn_implementation="eager")
+    print(json.dumps({"loss": loss.item(), "losses": train(narrow, options, samples)}))
+
+
+if __name__ == "__main__":
+    main()

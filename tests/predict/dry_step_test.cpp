@@ -1,0 +1,306 @@
+// Dry steps against those that a runtime records, event by event on every rank.
+#include "tessera/predict/dry_step.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <tuple>
+
+#include "tessera/comm/local/world.h"
+#include "tessera/models/decoder.h"
+#include "tessera/nn/dense_mesh.h"
+#include "tessera/runtime/runtime.h"
+
+namespace tessera::predict {
+namespace {
+
+constexpr std::int64_t kSequences = 2, kLength = 7;  // 14 tokens: 3 tp ranks have unequal parts
+
+// Nothing divides by 2 or 3; with 3 tp ranks key/value heads overlap.
+models::DecoderConfig odd_model(bool tied) {
+  models::DecoderConfig config;
+  config.vocab_size = 19;
+  config.hidden_size = 11;
+  config.intermediate_size = 7;
+  config.num_layers = 2;
+  config.num_heads = 10;
+  config.num_kv_heads = 5;
+  config.head_dim = 4;
+  config.max_position_embeddings = 16;
+  config.tie_word_embeddings = tied;
+  return config;
+}
+
+models::Batch make_batch() {
+  models::Batch batch;
+  batch.tokens = at::zeros({kSequences * kLength}, at::kLong);
+  batch.targets = at::zeros({kSequences * kLength}, at::kLong);
+  batch.layout = {.batch = kSequences,
+                  .seq_len = kLength,
+                  .positions = at::arange(kLength, at::kLong).repeat({kSequences}),
+                  .cu_seqlens = {0, 3, kLength, 2 * kLength}};
+  return batch;
+}
+
+// A step, on a mesh of tp and gtp.
+struct Case {
+  models::DecoderConfig config;
+  int tp = 1, gtp = 1;
+  int microbatches = 1;
+  quant::DType dtype = quant::DType::fp32;
+  quant::Format product = quant::Format::bf16;  // of the blocks' matrices
+  nn::Fp8Scaling scaling = nn::Fp8Scaling::current;
+  shard::Lookup lookup = shard::Lookup::gather;
+  std::optional<models::TpParts> parts = std::nullopt;
+  nn::Recompute recompute = nn::Recompute::none;
+  bool sequence_parallel = false;
+  nn::TokenSplit split = {};
+  schedule::StepKind kind = schedule::StepKind::train;
+  std::optional<shard::FormatPolicy> backward = std::nullopt;
+};
+
+DryOptions options_of(const Case& it, int rank) {
+  runtime::RuntimeOptions options;
+  if (it.product != quant::Format::bf16) options.products.rules = {{"layers.*", it.product}};
+  options.wire_backward = it.backward;
+  const shard::RowReads reads{.per_microbatch = kSequences * kLength, .lookup = it.lookup};
+  return {.model = [&it, reads](nn::Context& context) -> std::unique_ptr<models::Model> {
+            return std::make_unique<models::Decoder>(
+                it.config, context, models::ModelOptions{.max_positions = kLength, .embedding = reads, .parts = it.parts});
+          },
+          .mesh = nn::dense_mesh(it.tp, it.gtp, 1),
+          .domains = {nn::dense_domain()},
+          .rank = rank,
+          .types = {.model = it.dtype, .accumulator = quant::accumulator_of(it.dtype), .wire = it.dtype},
+          .sequence_parallel = it.sequence_parallel,
+          .split = it.split,
+          .recompute = it.recompute,
+          .runtime = options,
+          .products = {.scaling = it.scaling},
+          .kind = it.kind,
+          .sequences = kSequences,
+          .seq_len = kLength};
+}
+
+// What a runtime records, up to the optimizer, and its statistics.
+struct Recorded {
+  schedule::Trace trace;
+  runtime::StepStatistics statistics;
+};
+Recorded recorded(comm::World& world, const Case& it) {
+  const DryOptions options = options_of(it, world.rank());
+  shard::Parallel parallel = nn::dense_parallel(world, it.tp, it.gtp, 1);
+  runtime::Runtime runtime(parallel, options.types, options.runtime);
+  nn::Context context{.program = runtime,
+                      .sequence_parallel = it.sequence_parallel,
+                      .recompute = it.recompute,
+                      .products = options.products,
+                      .split = it.split};
+  const std::unique_ptr<models::Model> model = options.model(context);
+  const bool train = it.kind == schedule::StepKind::train;
+  const at::AutoGradMode gradients(train);
+  runtime.begin_step(it.kind, it.microbatches);
+  for (int microbatch = 0; microbatch < it.microbatches; ++microbatch) {
+    runtime.begin_microbatch();
+    const nn::Loss loss = model->forward(make_batch(), train ? 1.0 : 0.0);
+    if (train) loss.objective.backward();
+    runtime.end_microbatch();
+  }
+  runtime.end_step();
+  return {runtime.trace(), runtime.statistics()};
+}
+
+void expect_same(const schedule::Trace& recorded, const schedule::Trace& written) {
+  for (std::size_t i = 0; i < std::min(recorded.size(), written.size()); ++i)
+    ASSERT_EQ(recorded[i], written[i]) << "event " << i << ": recorded " << to_string(recorded[i]) << ", written "
+                                       << to_string(written[i]);
+  ASSERT_EQ(recorded.size(), written.size());
+}
+
+void compare(const Case& it) {
+  comm::run_local(it.tp * it.gtp, {}, [&it](comm::World& world) {
+    const Recorded real = recorded(world, it);
+    DryStep dry = dry_step(options_of(it, world.rank()));
+    dry.optimizer.clear();
+    expect_same(real.trace, dry.trace(it.microbatches));
+    for (std::size_t format = 0; format < quant::kFormats; ++format) {
+      EXPECT_EQ(real.statistics.flops_by_format[format], it.microbatches * dry.flops[format]);
+      EXPECT_EQ(real.statistics.activations_by_format[format], it.microbatches * dry.activations[format]);
+    }
+  });
+}
+
+class DrySteps : public ::testing::TestWithParam<std::tuple<nn::Recompute, bool, int, bool>> {
+ protected:
+  static Case base() {
+    const auto [recompute, tied, tp, sequence_parallel] = GetParam();
+    return {.config = odd_model(tied), .tp = tp, .recompute = recompute, .sequence_parallel = sequence_parallel};
+  }
+};
+
+TEST_P(DrySteps, AreWhatTheRuntimeRecords) {
+  Case it = base();
+  compare(it);
+  it.microbatches = 3;
+  it.dtype = quant::DType::bf16;
+  compare(it);
+}
+
+TEST_P(DrySteps, OfEvaluationsKeepNothing) {
+  Case it = base();
+  it.kind = schedule::StepKind::evaluate;
+  it.microbatches = 2;
+  compare(it);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, DrySteps,
+    ::testing::Combine(::testing::Values(nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full),
+                       ::testing::Bool(), ::testing::Values(1, 2, 3), ::testing::Bool()),
+    [](const auto& info) {
+      return std::string(name_of(std::get<0>(info.param))) + (std::get<1>(info.param) ? "_tied" : "_untied") + "_tp" +
+             std::to_string(std::get<2>(info.param)) + (std::get<3>(info.param) ? "_sequence" : "");
+    });
+
+// Biases of q, k and v; norms of heads, of which a tp rank may have none.
+TEST(DryStepArchitectures, AreWhatTheRuntimeRecords) {
+  for (const bool has_norms : {false, true})
+    for (const nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full})
+      for (const auto& [tp, gtp, sequence_parallel] : {std::tuple{1, 2, false}, {3, 1, false}, {3, 1, true}})
+        for (const quant::Format product : {quant::Format::bf16, quant::Format::fp8}) {
+          Case it{.config = odd_model(has_norms),
+                  .tp = tp,
+                  .gtp = gtp,
+                  .microbatches = 3,
+                  .dtype = quant::DType::bf16,
+                  .product = product,
+                  .recompute = recompute,
+                  .sequence_parallel = sequence_parallel};
+          it.config.has_qkv_bias = !has_norms;
+          it.config.has_head_norms = has_norms;
+          compare(it);
+          it.kind = schedule::StepKind::evaluate;
+          compare(it);
+        }
+}
+
+TEST(DryStepRows, AreWhatTheRuntimeRecords) {
+  for (const nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::full})
+    for (const int tp : {1, 3})
+      for (const bool sequence_parallel : {false, true})
+        for (const schedule::StepKind kind : {schedule::StepKind::train, schedule::StepKind::evaluate})
+          compare({.config = odd_model(false),
+                   .tp = tp,
+                   .gtp = 2,
+                   .microbatches = 2,
+                   .dtype = quant::DType::bf16,
+                   .lookup = shard::Lookup::rows,
+                   .recompute = recompute,
+                   .sequence_parallel = sequence_parallel,
+                   .kind = kind});
+}
+
+TEST(DryStepParts, OfUnevenRanksAreWhatTheRuntimeRecords) {
+  const models::TpParts parts{.heads = {{{0, 1}, {9, 10}}, {}, {{1, 9}}},
+                                 .ffn = {{}, {{6, 7}, {0, 2}}, {{2, 6}}},
+                                 .vocabulary = {{{0, 3}, {18, 19}}, {{3, 18}}, {}}};
+  for (const nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::full})
+    for (const bool sequence_parallel : {false, true})
+      compare({.config = odd_model(true),
+               .tp = 3,
+               .parts = parts,
+               .recompute = recompute,
+               .sequence_parallel = sequence_parallel,
+               .split = {{0, 3, 1}}});
+}
+
+// Of one scale a matrix, and of tiles; scales that the tp ranks share take messages.
+TEST(DryStepProducts, KeepTheOperandsOfBackward) {
+  for (const quant::Format format : {quant::Format::fp8, quant::Format::fp8_block, quant::Format::mxfp8})
+    for (const int tp : {1, 2})
+      for (const bool sequence_parallel : {false, true})
+        for (const nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full})
+          compare({.config = odd_model(false),
+                   .tp = tp,
+                   .dtype = quant::DType::bf16,
+                   .product = format,
+                   .recompute = recompute,
+                   .sequence_parallel = sequence_parallel});
+}
+
+TEST(DryStepCopies, AreReadByBackwardPasses) {
+  models::DecoderConfig even = odd_model(false);
+  even.hidden_size = 12;
+  const shard::FormatPolicy backward{.rules = {{"layers.*", quant::Format::mxfp8}}};
+  for (const int gtp : {1, 2})
+    compare({.config = even, .gtp = gtp, .dtype = quant::DType::bf16, .backward = backward});
+}
+
+// 2 x 7 tokens, hidden 11, fp64: a block keeps its norm's result and input (11 + 11 a token) and statistics (1), q, k,
+// v and softmax (10 + 5 + 5 heads of 4, and 10), the attention's result (40), the second norm the same 23, SwiGLU's
+// input and result (14 + 7).
+TEST(DryStepStashes, CountWhatABlockKeeps) {
+  const auto stashed = [&](nn::Recompute recompute) {
+    std::vector<std::int64_t> values;  // fp64 values a token, of the first block and what follows the blocks
+    const Case it{.config = odd_model(false), .dtype = quant::DType::fp64, .recompute = recompute};
+    for (const schedule::Event& event : dry_step(options_of(it, 0)).microbatch)
+      if (event.kind == schedule::EventKind::stash) values.push_back(event.bytes / 8 / 14);
+    return values;
+  };
+  EXPECT_EQ(stashed(nn::Recompute::none),
+            (std::vector<std::int64_t>{23, 90, 40, 23, 21, 23, 90, 40, 23, 21, 12, 19 + 11}));
+  EXPECT_EQ(stashed(nn::Recompute::selective),
+            (std::vector<std::int64_t>{12, 90, 40, 12, 14, 12, 90, 40, 12, 14, 12, 30}));
+  // The blocks' inputs (h; h and residual), then in backward each block again, the last first.
+  EXPECT_EQ(stashed(nn::Recompute::full),
+            (std::vector<std::int64_t>{11, 22, 12, 30, 23, 90, 40, 23, 21, 23, 90, 40, 23, 21}));
+}
+
+TEST(DryStepPublishes, FollowTheOrderOfFirstUse) {
+  for (const int gtp : {1, 2}) {
+    const Case it{.config = odd_model(gtp == 1),
+                  .gtp = gtp,
+                  .lookup = gtp == 2 ? shard::Lookup::rows : shard::Lookup::gather};
+    std::vector<schedule::ParameterId> published;
+    for (const schedule::Event& event : dry_step(options_of(it, 0)).optimizer) {
+      EXPECT_EQ(event.kind, schedule::EventKind::publish);
+      EXPECT_EQ(event.microbatch, -1);
+      published.push_back(event.parameter);
+    }
+    std::vector<schedule::ParameterId> all(gtp == 1 ? 14 : 15);  // embedding, 2 x 6, norm, output unless tied
+    for (std::size_t id = 0; id < all.size(); ++id) all[id] = static_cast<schedule::ParameterId>(id);
+    EXPECT_EQ(published, all);
+  }
+}
+
+// Products by hand, of one rank: 2 tokens x rows x columns of each weight, forward once and backward twice.
+TEST(DryStepWork, CountsEachProductOnce) {
+  const Case it{.config = odd_model(false)};
+  const DryStep dry = dry_step(options_of(it, 0));
+  double flops = 0;
+  int products = 0;
+  for (const std::vector<ops::Work>& works : dry.work)
+    for (const ops::Work& work : works)
+      if (work.kind == ops::WorkKind::product) flops += work.flops, ++products;
+  const double block = (40 + 2 * 20) * 11 + 11 * 40 + 2 * 7 * 11 + 11 * 7;
+  EXPECT_EQ(products, 3 * (2 * 4 + 1));
+  EXPECT_EQ(flops, 3 * 2 * 14 * (2 * block + 19 * 11));
+}
+
+TEST(DryStepSizes, OfAHugeModelTakeNoMemory) {
+  Case it{.config = odd_model(false), .tp = 1, .dtype = quant::DType::bf16};
+  it.config.vocab_size = 1'000'000;
+  it.config.hidden_size = 40 * 4096;
+  it.config.intermediate_size = 1'000'000;
+  it.config.num_heads = 4096, it.config.num_kv_heads = 4096, it.config.head_dim = 40;
+  const DryStep dry = dry_step(options_of(it, 0));
+  EXPECT_GT(dry.flops.front(), std::int64_t{1} << 40);
+}
+
+}  // namespace
+}  // namespace tessera::predict
