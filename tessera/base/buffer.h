@@ -35,8 +35,8 @@ Memory allocate_pinned(std::size_t bytes);
 void fill_device(void* memory, std::uint8_t value, std::size_t bytes, Device device, CudaStream stream);
 }  // namespace detail
 
-// Move-only owner (but of borrowed memory). data() is never null, even for 0 bytes, but on no device, where it always is.
-// Throws Error when memory is short.
+// Move-only owner (but of borrowed memory). data() is never null, even for 0 bytes, but on no device, where it always
+// is. Throws Error when memory is short.
 class Buffer {
  public:
   Buffer() : Buffer(0) {}

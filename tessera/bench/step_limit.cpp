@@ -103,8 +103,8 @@ class RandomAttention {
   ops::Attention forward_;
 };
 
-// The works of a microbatch as calls, in its order; copies stand for what only reads and writes. Equal works share their
-// tensors.
+// The works of a microbatch as calls, in its order; copies stand for what only reads and writes. Equal works share
+// their tensors.
 class Calls {
  public:
   struct Part {
@@ -136,7 +136,8 @@ class Calls {
     const double moved = bytes / static_cast<double>(shares) / 2;
     each_ = static_cast<std::int64_t>(std::ceil(moved / kCopyBytes));
     copies_ = each_ * shares;
-    const std::int64_t copied = each_ == 0 ? 0 : static_cast<std::int64_t>(std::ceil(moved / static_cast<double>(each_)));
+    const std::int64_t copied =
+        each_ == 0 ? 0 : static_cast<std::int64_t>(std::ceil(moved / static_cast<double>(each_)));
     from_ = ops::make({copied}, at::kByte, device);
     to_ = ops::make({copied}, at::kByte, device);
   }

@@ -65,8 +65,7 @@ nn::Block Decoder::make_block(const DecoderBlockIds& ids, const HeadPart& heads)
 
 ops::IdRanges Decoder::ids_of(schedule::ParameterId id) const {
   ops::IdRanges ids;
-  for (const layout::Piece& piece : context_.program.local_compute(id).pieces)
-    ids.add(piece.box.row, piece.box.rows);
+  for (const layout::Piece& piece : context_.program.local_compute(id).pieces) ids.add(piece.box.row, piece.box.rows);
   return ids;
 }
 

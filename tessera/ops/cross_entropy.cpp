@@ -39,8 +39,8 @@ at::Tensor checked_targets(const at::Tensor& targets, std::int64_t tokens) {
 at::Tensor cross_entropy_maximum(const at::Tensor& logits) {
   const at::Tensor input = dense(logits, 2, "cross_entropy logits");
   at::Tensor maximum = make({input.size(0)}, accumulator_type(input.scalar_type()), input.device());
-  run_kernel(memory_work("loss", bytes_of({input})), input, cpu::cross_entropy_maximum, cuda::cross_entropy_maximum, shape_of(input),
-             {.logits = input.const_data_ptr(), .maximum = maximum.mutable_data_ptr()});
+  run_kernel(memory_work("loss", bytes_of({input})), input, cpu::cross_entropy_maximum, cuda::cross_entropy_maximum,
+             shape_of(input), {.logits = input.const_data_ptr(), .maximum = maximum.mutable_data_ptr()});
   return maximum;
 }
 
@@ -52,7 +52,8 @@ at::Tensor cross_entropy_sums(const at::Tensor& logits, const at::Tensor& maximu
   const at::Tensor largest = dense_like(maximum, {input.size(0)}, type, "cross_entropy maximum");
   const at::Tensor ids = checked_targets(targets, input.size(0));
   at::Tensor sums = make({2, input.size(0)}, type, input.device());
-  run_kernel(memory_work("loss", bytes_of({input})), input, cpu::cross_entropy_sums, cuda::cross_entropy_sums, shape_of(input, part),
+  run_kernel(memory_work("loss", bytes_of({input})), input, cpu::cross_entropy_sums, cuda::cross_entropy_sums,
+             shape_of(input, part),
              {.logits = input.const_data_ptr(),
               .maximum = largest.const_data_ptr(),
               .targets = ids_of(ids),
@@ -71,7 +72,8 @@ at::Tensor cross_entropy_finish(at::Tensor& logits, const at::Tensor& maximum, c
   const at::Tensor ids = checked_targets(targets, tokens);
   at::Tensor losses = make({tokens}, type, logits.device());
   const at::Tensor gradient = scale != 0 ? logits : at::Tensor();
-  run_kernel(memory_work("loss", bytes_of({logits, gradient})), logits, cpu::cross_entropy_finish, cuda::cross_entropy_finish, shape_of(logits, part),
+  run_kernel(memory_work("loss", bytes_of({logits, gradient})), logits, cpu::cross_entropy_finish,
+             cuda::cross_entropy_finish, shape_of(logits, part),
              {.maximum = largest.const_data_ptr(),
               .sums = reduced.const_data_ptr(),
               .targets = ids_of(ids),

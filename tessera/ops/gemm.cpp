@@ -99,7 +99,9 @@ at::Tensor gemm_dgrad(const at::Tensor& dy, const at::Tensor& w) {
   TESSERA_CHECK(it.left.size(1) == it.right.size(0), "gemm_dgrad: dy has {} features, w gives {}", it.left.size(1),
                 it.right.size(0));
   if (is_dry(dy))
-    return dry_product("dgrad", dy, {.rows = dy.size(0), .cols = w.size(1), .inner = dy.size(1), .call = ProductCall::dgrad}, dy.scalar_type());
+    return dry_product("dgrad", dy,
+                       {.rows = dy.size(0), .cols = w.size(1), .inner = dy.size(1), .call = ProductCall::dgrad},
+                       dy.scalar_type());
   if (on_cuda(dy)) return product(it, false, false, dy.scalar_type());
   return rounded_to(at::mm(it.left, it.right), dy.scalar_type());
 }
@@ -114,12 +116,10 @@ void gemm_wgrad(const at::Tensor& dy, const at::Tensor& x, at::Tensor& dw, bool 
   require_writable(dw, shape, is_rounded ? dw.scalar_type() : type, "gemm_wgrad dw");
   require_one_device({dy, dw}, "gemm_wgrad");
   if (is_dry(dy)) {
-    dry_product("wgrad", dy,
-                {.rows = shape[0],
-                 .cols = shape[1],
-                 .inner = dy.size(0),
-                 .call = ProductCall::wgrad,
-                 .accumulate = accumulate}, dw.scalar_type());
+    dry_product(
+        "wgrad", dy,
+        {.rows = shape[0], .cols = shape[1], .inner = dy.size(0), .call = ProductCall::wgrad, .accumulate = accumulate},
+        dw.scalar_type());
     return;
   }
   // The GPU's library rounds to the inputs' type by itself.

@@ -69,7 +69,8 @@ at::Tensor rms_norm_apply(const at::Tensor& sum, const at::Tensor& rstd, const a
   const at::Tensor statistics =
       dense_like(rstd, {input.size(0)}, accumulator_type(input.scalar_type()), "rms_norm rstd");
   at::Tensor y = make(input.sizes(), input.scalar_type(), input.device());
-  run_kernel(memory_work("norm again", bytes_of({input, y})), input, cpu::rms_norm_apply, cuda::rms_norm_apply, shape_of(input),
+  run_kernel(memory_work("norm again", bytes_of({input, y})), input, cpu::rms_norm_apply, cuda::rms_norm_apply,
+             shape_of(input),
              {.sum = input.const_data_ptr(),
               .rstd = statistics.const_data_ptr(),
               .weight = scale.const_data_ptr(),

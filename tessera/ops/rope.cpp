@@ -109,7 +109,8 @@ at::Tensor split_rope_backward(const Qkv& gradient, const at::Tensor& positions,
   check_table(table, head_dim, type);
   const at::Tensor rows = checked_positions(positions, tokens, table);
   at::Tensor stacked = make({tokens, (q.size(1) + 2 * k.size(1)) * head_dim}, type, q.device());
-  run_kernel(memory_work("rope backward", 2 * bytes_of({stacked})), q, cpu::split_rope_backward, cuda::split_rope_backward,
+  run_kernel(memory_work("rope backward", 2 * bytes_of({stacked})), q, cpu::split_rope_backward,
+             cuda::split_rope_backward,
              {.type = to_dtype(type),
               .tokens = tokens,
               .q_heads = q.size(1),

@@ -15,7 +15,8 @@ bool is_fp8_with_one_scale(const Quantization& as) {
 
 // Whether a kernel casts what it makes of gate_up.
 bool has_cast(const at::Tensor& gate_up, const Quantization& as) {
-  return (on_cuda(gate_up) || is_dry(gate_up)) && gate_up.scalar_type() == at::kBFloat16 && gate_up.dim() == 2 && is_fp8_with_one_scale(as);
+  return (on_cuda(gate_up) || is_dry(gate_up)) && gate_up.scalar_type() == at::kBFloat16 && gate_up.dim() == 2 &&
+         is_fp8_with_one_scale(as);
 }
 bool has_backward_cast(const at::Tensor& gate_up, const Quantization& as, const Quantization* again) {
   if (!has_cast(gate_up, as) || gate_up.size(1) % (2 * kCastFeatures) != 0) return false;
@@ -64,8 +65,8 @@ SwigluOperands swiglu_backward_operands(const at::Tensor& dout, const at::Tensor
   if (again != nullptr) out = whole_cast({.rows = tokens, .cols = features}, by_columns(*again), input.device());
   if (is_dry(input)) {
     const Operands& made = result.operands;
-    report(memory_work("swiglu backward", bytes_of({input, gradient, made.rows.codes, made.columns.codes,
-                                                    out.operands.columns.codes})));
+    report(memory_work("swiglu backward",
+                       bytes_of({input, gradient, made.rows.codes, made.columns.codes, out.operands.columns.codes})));
     return {.gradient = std::move(result.operands), .out = std::move(out.operands.columns)};
   }
   cuda::swiglu_backward_cast({.features = features,

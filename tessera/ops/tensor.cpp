@@ -19,9 +19,8 @@ std::string shape_text(at::IntArrayRef shape) {
 
 void require_device(const at::Tensor& tensor, std::string_view what) {
   const at::Device device = tensor.device();
-  TESSERA_CHECK(device.is_cpu() || device.is_cuda() || device.is_meta(),
-                "{}: on {}, expected the CPU or a CUDA device", what,
-                device.str());
+  TESSERA_CHECK(device.is_cpu() || device.is_cuda() || device.is_meta(), "{}: on {}, expected the CPU or a CUDA device",
+                what, device.str());
 }
 
 void require(const at::Tensor& tensor, at::IntArrayRef shape, at::ScalarType type, std::string_view what) {

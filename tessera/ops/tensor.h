@@ -1,6 +1,6 @@
 // What the operators' front files share: checks with one wording, new tensors, the choice between the CPU's and the
-// GPU's kernel. Internal to ops. Tensors are on the CPU, on a CUDA device or, in a dry run, on none (work.h), all operands
-// of an operator on one.
+// GPU's kernel. Internal to ops. Tensors are on the CPU, on a CUDA device or, in a dry run, on none (work.h), all
+// operands of an operator on one.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -43,8 +43,8 @@ inline const std::int64_t* ids_of(const at::Tensor& tensor) {
   return static_cast<const std::int64_t*>(tensor.const_data_ptr());
 }
 
-// Calls the kernel of the device of `where` with `arguments`; on CUDA it is put on the current stream. A dry run reports
-// the work instead.
+// Calls the kernel of the device of `where` with `arguments`; on CUDA it is put on the current stream. A dry run
+// reports the work instead.
 template <typename Arguments>
 void run_kernel(const Work& work, const at::Tensor& where, void (*cpu)(const Arguments&),
                 void (*cuda)(const Arguments&, base::CudaStream), const std::type_identity_t<Arguments>& arguments) {

@@ -1,5 +1,5 @@
-// What an operator does, in numbers: each says it itself, at the one place where it goes to a kernel. A dry run collects
-// it. In a dry run tensors have shapes and no memory (ATen's meta device), and no kernel runs.
+// What an operator does, in numbers: each says it itself, at the one place where it goes to a kernel. A dry run
+// collects it. In a dry run tensors have shapes and no memory (ATen's meta device), and no kernel runs.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -44,9 +44,9 @@ struct AttentionSizes {
 struct Work {
   const char* name = "";
   WorkKind kind = WorkKind::memory;
-  double flops = 0;          // additions and multiplications
-  double bytes = 0;          // each operand read once, each result written once
-  ProductSizes product = {};      // of a product
+  double flops = 0;           // additions and multiplications
+  double bytes = 0;           // each operand read once, each result written once
+  ProductSizes product = {};  // of a product
   AttentionSizes sizes = {};  // of attention
 };
 

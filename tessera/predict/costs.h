@@ -22,8 +22,8 @@ struct StepCosts {
   std::vector<std::string> work;  // by event: what the compute before it does; empty: nothing
 };
 
-// Of segments and the program's collectives. trace: dry's, of any number of microbatches, or one that a run recorded; an
-// event that dry has not takes no time. Errors: InputError for a machine without flops for the type.
+// Of segments and the program's collectives. trace: dry's, of any number of microbatches, or one that a run recorded;
+// an event that dry has not takes no time. Errors: InputError for a machine without flops for the type.
 StepCosts event_costs(const CostInput& input, const DryStep& dry, const schedule::Trace& trace,
                       const std::vector<PlannedParameter>& parameters);
 // Replaces those of the schedule's units and of publishes.

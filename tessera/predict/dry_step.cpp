@@ -18,8 +18,7 @@ models::Batch dry_batch(std::int64_t sequences, std::int64_t seq_len) {
   const at::TensorOptions ids = at::TensorOptions().device(at::kMeta).dtype(at::kLong);
   const std::int64_t tokens = sequences * seq_len;
   models::Batch batch{.tokens = at::empty({tokens}, ids), .targets = at::empty({tokens}, ids)};
-  batch.layout = {
-      .batch = sequences, .seq_len = seq_len, .positions = at::empty({tokens}, ids), .cu_seqlens = {}};
+  batch.layout = {.batch = sequences, .seq_len = seq_len, .positions = at::empty({tokens}, ids), .cu_seqlens = {}};
   return batch;
 }
 
@@ -34,7 +33,8 @@ void update_weights(runtime::DryRun& program, nn::DelayedScales& scales, const s
     for (const ParameterId id : bucket)
       if (const ParameterId copy = copies[static_cast<std::size_t>(id)]; copy != schedule::kNoParameter)
         cast.push_back(copy);
-    const auto encoded = std::ranges::count_if(cast, [&](ParameterId id) { return program.spec(id).encoding.has_value(); });
+    const auto encoded =
+        std::ranges::count_if(cast, [&](ParameterId id) { return program.spec(id).encoding.has_value(); });
     const bool has_whole = std::ranges::any_of(cast, [&](ParameterId id) {
       const std::optional<quant::Encoding>& encoding = program.spec(id).encoding;
       return encoding && shard::has_tensor_scale(*encoding);

@@ -15,12 +15,12 @@ struct MeshDegrees {
 };
 
 struct PlannedParameter {
-  schedule::ParameterSize size;       // of the rank that has most
-  std::int64_t shard_elements = 0;    // the greatest of all ranks
-  std::int64_t stored_bytes = 0;      // of all planes; the greatest of all ranks
+  schedule::ParameterSize size;     // of the rank that has most
+  std::int64_t shard_elements = 0;  // the greatest of all ranks
+  std::int64_t stored_bytes = 0;    // of all planes; the greatest of all ranks
   // Of what is trained, else 0: whose gradient a rank sums, and that it updates; the greatest of all.
   std::int64_t gradient_elements = 0, state_elements = 0;
-  std::int64_t compute_elements = 0;  // the greatest of the tp ranks
+  std::int64_t compute_elements = 0;                    // the greatest of the tp ranks
   quant::Format product = quant::Format::bf16;          // format of its products
   schedule::ParameterId copy = schedule::kNoParameter;  // what backward passes read instead, if anything
   // Of a table whose rows travel by index (shard/rows.h), else 0: bytes of buffers; elements that a microbatch reads.
@@ -31,8 +31,8 @@ struct PlannedParameter {
 
 PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard::ParameterTypes& types,
                                    const MeshDegrees& mesh);
-// Of the parameters of a model (dry_step.h), by id. Parameters that differ in nothing but their names are measured once.
-// copies: by weight.
+// Of the parameters of a model (dry_step.h), by id. Parameters that differ in nothing but their names are measured
+// once. copies: by weight.
 std::vector<PlannedParameter> planned_parameters(const std::vector<shard::ParameterSpec>& specs,
                                                  const std::vector<schedule::ParameterId>& copies,
                                                  const shard::ParameterTypes& types, const MeshDegrees& mesh);

@@ -29,7 +29,8 @@ std::vector<int> kinds_of_ranks(const predict::DryOptions& options, std::int64_t
   std::map<std::vector<std::int64_t>, int> kinds;
   for (int rank = 0; rank < tp; ++rank) {
     std::vector<std::int64_t> sizes;
-    for (const shard::ParameterSpec& spec : specs) sizes.push_back(spec.compute.ranks[static_cast<std::size_t>(rank)].size);
+    for (const shard::ParameterSpec& spec : specs)
+      sizes.push_back(spec.compute.ranks[static_cast<std::size_t>(rank)].size);
     sizes.push_back(options.split.part(options.sequences * options.seq_len, rank, static_cast<int>(tp)).size());
     kinds.emplace(std::move(sizes), rank);
   }
@@ -53,8 +54,7 @@ std::vector<Policy> smallest_effort(const TrainConfig& config, const models::Mod
   };
   const auto fits = [&](std::int64_t effort) { return kept_bytes(effort) <= budget; };
   if (!fits(most))
-    throw InputError("got {} bytes, expected at least {}: what full recomputation keeps", budget,
-                     kept_bytes(most));
+    throw InputError("got {} bytes, expected at least {}: what full recomputation keeps", budget, kept_bytes(most));
   std::int64_t below = -1, enough = most;  // more effort never keeps more
   while (enough - below > 1) {
     const std::int64_t middle = (below + enough) / 2;

@@ -48,21 +48,22 @@ shard::ParameterTypes types_of(const TrainConfig& config) {
 
 predict::DryOptions dry_options(const TrainConfig& config, const models::ModelConfig& model,
                                 nn::BlockRecompute recompute) {
-  return {.model = builder_of(config, model),
-          .mesh = nn::dense_mesh(static_cast<int>(config.tp), static_cast<int>(config.gtp), static_cast<int>(config.dp)),
-          .domains = {nn::dense_domain()},
-          .rank = static_cast<int>(config.tp) - 1,
-          .types = types_of(config),
-          .sequence_parallel = config.sequence_parallel,
-          .recompute = std::move(recompute),
-          .runtime = {.zero = config.zero,
-                      .node = gtp_ranks_of_node(config),
-                      .wire = wire_policy(config),
-                      .products = product_policy(config),
-                      .wire_backward = backward_policy(config)},
-          .products = product_options(config),
-          .sequences = config.micro_batch,
-          .seq_len = config.seq_len};
+  return {
+      .model = builder_of(config, model),
+      .mesh = nn::dense_mesh(static_cast<int>(config.tp), static_cast<int>(config.gtp), static_cast<int>(config.dp)),
+      .domains = {nn::dense_domain()},
+      .rank = static_cast<int>(config.tp) - 1,
+      .types = types_of(config),
+      .sequence_parallel = config.sequence_parallel,
+      .recompute = std::move(recompute),
+      .runtime = {.zero = config.zero,
+                  .node = gtp_ranks_of_node(config),
+                  .wire = wire_policy(config),
+                  .products = product_policy(config),
+                  .wire_backward = backward_policy(config)},
+      .products = product_options(config),
+      .sequences = config.micro_batch,
+      .seq_len = config.seq_len};
 }
 
 train::TrainerOptions trainer_options(const TrainConfig& config, const models::ModelConfig& model) {

@@ -1,7 +1,7 @@
 // A run's settings as what a trainer is made of.
 #pragma once
-#include "tessera/predict/dry_step.h"
 #include "tessera/models/model_config.h"
+#include "tessera/predict/dry_step.h"
 #include "tessera/run/config/config.h"
 #include "tessera/train/lr_schedule.h"
 #include "tessera/train/trainer.h"

@@ -11,8 +11,8 @@ using schedule::EventKind;
 using schedule::ParameterId;
 using schedule::Pass;
 
-DryRun::DryRun(const mesh::Mesh& mesh, const std::vector<shard::Domain>& domains, int rank,
-               shard::ParameterTypes types, const RuntimeOptions& options)
+DryRun::DryRun(const mesh::Mesh& mesh, const std::vector<shard::Domain>& domains, int rank, shard::ParameterTypes types,
+               const RuntimeOptions& options)
     : world_size_(mesh.world_size()), types_(types), options_(options) {
   TESSERA_CHECK(!domains.empty(), "a mesh without a domain");
   for (const shard::Domain& domain : domains) {
@@ -160,7 +160,9 @@ RowGradient DryRun::grad_rows(ParameterId id, const shard::RowIds& /*ids*/) {
 }
 
 void DryRun::publish(std::span<const ParameterId> weights) {
-  const auto published = [&](ParameterId id) { trace_.push_back(numbers_.next(EventKind::publish, Pass::forward, id)); };
+  const auto published = [&](ParameterId id) {
+    trace_.push_back(numbers_.next(EventKind::publish, Pass::forward, id));
+  };
   for (const ParameterId id : weights) {
     published(id);
     if (known(id).copy != schedule::kNoParameter) published(known(id).copy);

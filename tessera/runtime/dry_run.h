@@ -25,7 +25,7 @@ class DryRun final : public Program {
   // By format of weights, operations of the products of that step, and bytes that its collectives bring this rank.
   const std::array<std::int64_t, quant::kFormats>& flops() const { return flops_; }
   const std::array<std::int64_t, quant::kFormats>& activations() const { return activations_; }
-  int weights() const { return weights_; }  // ids from here on are copies
+  int weights() const { return weights_; }                                   // ids from here on are copies
   const std::vector<shard::ParameterSpec>& specs() const { return specs_; }  // by id, copies behind the weights
   std::vector<schedule::ParameterId> copies() const;  // by weight: what backward passes read instead, or kNoParameter
   shard::Cuts cuts(int domain) const { return cuts_.at(static_cast<std::size_t>(domain)); }

@@ -42,10 +42,10 @@ struct Entry {
   const std::byte* view = nullptr;  // the gathered weight while there are users
   base::Buffer demand_weight;       // it, where no schedule foresaw it
 
-  std::byte* staging = nullptr;    // of this microbatch's gradient; null: not asked for, or on its way
-  base::Buffer demand_staging;     // it, where no schedule foresaw it
-  bool produced = false;           // in this microbatch, and not yet on its way
-  bool replicas_summed = false;    // in this step: main_grad holds the sum over replicas, or it is on its way
+  std::byte* staging = nullptr;  // of this microbatch's gradient; null: not asked for, or on its way
+  base::Buffer demand_staging;   // it, where no schedule foresaw it
+  bool produced = false;         // in this microbatch, and not yet on its way
+  bool replicas_summed = false;  // in this step: main_grad holds the sum over replicas, or it is on its way
 };
 
 using Entries = std::vector<std::unique_ptr<Entry>>;

@@ -6,9 +6,8 @@
 namespace tessera::runtime {
 
 CollectiveTraffic traffic_of(const Collective& collective, int rank, int ranks) {
-  const std::int64_t all =
-      shard::bytes_of(std::accumulate(collective.counts.begin(), collective.counts.end(), std::int64_t{0}),
-                      collective.type);
+  const std::int64_t all = shard::bytes_of(
+      std::accumulate(collective.counts.begin(), collective.counts.end(), std::int64_t{0}), collective.type);
   const auto own = [&] { return shard::bytes_of(collective.counts[static_cast<std::size_t>(rank)], collective.type); };
   switch (collective.kind) {
     case CollectiveKind::all_gather:

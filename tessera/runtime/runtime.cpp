@@ -133,8 +133,8 @@ void Runtime::begin_microbatch() {
 void Runtime::end_microbatch() {
   TESSERA_CHECK(numbers_.in_microbatch(), "end_microbatch without begin_microbatch");
   for (const auto& entry : entries_)
-    TESSERA_CHECK(entry->users == 0, "end of microbatch {}: '{}' is consumed and not released",
-                  numbers_.microbatch(), entry->name());
+    TESSERA_CHECK(entry->users == 0, "end of microbatch {}: '{}' is consumed and not released", numbers_.microbatch(),
+                  entry->name());
   if (replay_ && !replay_->ends_microbatch(numbers_.microbatch())) depart();
   agreement_.post();
   if (is_training() && !replay_) {
@@ -272,8 +272,8 @@ GradientBuffer Runtime::grad_buffer(schedule::ParameterId id) {
 }
 
 std::byte* Runtime::staging_of(Entry& entry, schedule::ParameterId id) {
-  TESSERA_CHECK(numbers_.in_microbatch() && is_training(), "the gradient of '{}' is asked for outside a training microbatch",
-                entry.name());
+  TESSERA_CHECK(numbers_.in_microbatch() && is_training(),
+                "the gradient of '{}' is asked for outside a training microbatch", entry.name());
   TESSERA_CHECK(entry.parameter.spec.trainable, "'{}' is frozen and has no gradient", entry.name());
   if (replay_ && !replay_->is_next(numbers_.next(schedule::EventKind::produce, schedule::Pass::backward, id))) depart();
   if (!entry.staging) entry.staging = replay_ ? replay_->staging(id) : on_demand_.staging(entry);
@@ -324,7 +324,7 @@ void Runtime::reduce_amaxes(std::span<float> amaxes) {
   const base::Fence reduced = casts.all_reduce(amaxes.data(), count, quant::DType::fp32, comm::ReduceOp::max);
   const bool is_recorded =
       happens_behind(numbers_.other(schedule::EventKind::comm, schedule::kCastGroup, schedule::kAmaxOp,
-                                shard::bytes_of(count, quant::DType::fp32), schedule::Pass::forward));
+                                    shard::bytes_of(count, quant::DType::fp32), schedule::Pass::forward));
   timeline_.end_event(trace().size());
   if (is_recorded) return wait(reduced);
   waits_.until(reduced, schedule::Activity::comm);

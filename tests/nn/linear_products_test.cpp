@@ -46,8 +46,8 @@ at::Tensor part_of(const Context& context) {
 
 std::size_t messages(const Context& context) {
   const schedule::Trace& trace = static_cast<const runtime::Runtime&>(context.program).trace();
-  return static_cast<std::size_t>(std::ranges::count(trace, schedule::EventKind::comm,
-                                                     [](const schedule::Event& event) { return event.kind; }));
+  return static_cast<std::size_t>(
+      std::ranges::count(trace, schedule::EventKind::comm, [](const schedule::Event& event) { return event.kind; }));
 }
 
 // 1/3 of the greatest E4M3 number would be another code if the first rank scaled by its own amax.

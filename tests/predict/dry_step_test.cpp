@@ -71,7 +71,8 @@ DryOptions options_of(const Case& it, int rank) {
   const shard::RowReads reads{.per_microbatch = kSequences * kLength, .lookup = it.lookup};
   return {.model = [&it, reads](nn::Context& context) -> std::unique_ptr<models::Model> {
             return std::make_unique<models::Decoder>(
-                it.config, context, models::ModelOptions{.max_positions = kLength, .embedding = reads, .parts = it.parts});
+                it.config, context,
+                models::ModelOptions{.max_positions = kLength, .embedding = reads, .parts = it.parts});
           },
           .mesh = nn::dense_mesh(it.tp, it.gtp, 1),
           .domains = {nn::dense_domain()},
@@ -207,8 +208,8 @@ TEST(DryStepRows, AreWhatTheRuntimeRecords) {
 
 TEST(DryStepParts, OfUnevenRanksAreWhatTheRuntimeRecords) {
   const models::TpParts parts{.heads = {{{0, 1}, {9, 10}}, {}, {{1, 9}}},
-                                 .ffn = {{}, {{6, 7}, {0, 2}}, {{2, 6}}},
-                                 .vocabulary = {{{0, 3}, {18, 19}}, {{3, 18}}, {}}};
+                              .ffn = {{}, {{6, 7}, {0, 2}}, {{2, 6}}},
+                              .vocabulary = {{{0, 3}, {18, 19}}, {{3, 18}}, {}}};
   for (const nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::full})
     for (const bool sequence_parallel : {false, true})
       compare({.config = odd_model(true),
@@ -237,8 +238,7 @@ TEST(DryStepCopies, AreReadByBackwardPasses) {
   models::DecoderConfig even = odd_model(false);
   even.hidden_size = 12;
   const shard::FormatPolicy backward{.rules = {{"layers.*", quant::Format::mxfp8}}};
-  for (const int gtp : {1, 2})
-    compare({.config = even, .gtp = gtp, .dtype = quant::DType::bf16, .backward = backward});
+  for (const int gtp : {1, 2}) compare({.config = even, .gtp = gtp, .dtype = quant::DType::bf16, .backward = backward});
 }
 
 // 2 x 7 tokens, hidden 11, fp64: a block keeps its norm's result and input (11 + 11 a token) and statistics (1), q, k,
@@ -263,9 +263,8 @@ TEST(DryStepStashes, CountWhatABlockKeeps) {
 
 TEST(DryStepPublishes, FollowTheOrderOfFirstUse) {
   for (const int gtp : {1, 2}) {
-    const Case it{.config = odd_model(gtp == 1),
-                  .gtp = gtp,
-                  .lookup = gtp == 2 ? shard::Lookup::rows : shard::Lookup::gather};
+    const Case it{
+        .config = odd_model(gtp == 1), .gtp = gtp, .lookup = gtp == 2 ? shard::Lookup::rows : shard::Lookup::gather};
     std::vector<schedule::ParameterId> published;
     for (const schedule::Event& event : dry_step(options_of(it, 0)).optimizer) {
       EXPECT_EQ(event.kind, schedule::EventKind::publish);

@@ -10,8 +10,8 @@
 
 #include "tessera/models/llama.h"
 #include "tessera/models/registry.h"
-#include "tests/predict/dry_options.h"
 #include "tessera/schedule/plan/plan.h"
+#include "tests/predict/dry_options.h"
 
 namespace tessera::predict {
 namespace {

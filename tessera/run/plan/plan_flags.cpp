@@ -1,5 +1,5 @@
-#include "tessera/run/trainer_options.h"
 #include "tessera/run/plan/plan_flags.h"
+#include "tessera/run/trainer_options.h"
 
 #include <algorithm>
 #include <array>
