@@ -105,16 +105,18 @@ LayerWeight whole_vector(const std::string& name, std::int64_t size, int tp, boo
 
 namespace {
 
-at::Tensor rounded(const at::Tensor& values, quant::DType type) {
-  return values.to(ops::to_scalar_type(type));
+// As the model's type has them.
+at::Tensor rounded(const at::Tensor& values, const LayerCase& how) {
+  const at::Tensor numbers = how.product == quant::Format::bf16 ? values : values.mul(7.49).round();
+  return numbers.to(ops::to_scalar_type(how.type));
 }
 
 // Logical tensors of one sample, as the model's type has them, in fp64.
 std::vector<at::Tensor> inputs_of(const Layer& layer, const LayerCase& how, int sample) {
   std::vector<at::Tensor> inputs;
   for (std::size_t i = 0; i < layer.inputs.size(); ++i)
-    inputs.push_back(rounded(arbitrary_values({layer.tokens, layer.inputs[i].width}, 5.0 * sample + 0.7 * i), how.type)
-                         .to(at::kDouble));
+    inputs.push_back(
+        rounded(arbitrary_values({layer.tokens, layer.inputs[i].width}, 5.0 * sample + 0.7 * i), how).to(at::kDouble));
   return inputs;
 }
 
@@ -152,7 +154,7 @@ at::Tensor part_of(const at::Tensor& logical, const Held& held, const LayerCase&
 
 // A rank's part of the gradient of an output. Ranks that hold the same column have other gradients of it.
 at::Tensor cotangent(const at::Tensor& output, const Held& held, const LayerCase& how, int tp_rank, int number) {
-  const at::Tensor logical = rounded(arbitrary_values(output.sizes(), 77.0 + 3 * number), how.type).to(at::kDouble);
+  const at::Tensor logical = rounded(arbitrary_values(output.sizes(), 77.0 + 3 * number), how).to(at::kDouble);
   const at::Tensor part = part_of(logical, held, how, tp_rank);
   return held.kind == Held::Kind::columns ? part * static_cast<double>(1 << tp_rank) : part;
 }
@@ -179,7 +181,7 @@ Reference reference_of(const Layer& layer, const LayerCase& how) {
   Reference reference;
   LogicalWeights weights;
   for (const LayerWeight& weight : layer.weights)
-    weights[weight.name] = rounded(weight.value, how.type).to(at::kDouble).detach().requires_grad_();
+    weights[weight.name] = rounded(weight.value, how).to(at::kDouble).detach().requires_grad_();
   at::Tensor sum = at::zeros({}, at::kDouble);
   for (int number = 0; number < samples_of(how); ++number) {
     Sample sample{.number = number, .inputs = inputs_of(layer, how, number)};
@@ -227,9 +229,10 @@ LayerRank register_weights(const Layer& layer, const LayerCase& how, Context& co
     shard::ShardedParameter& parameter = runtime.parameter(id);
     at::Tensor stored = ops::view_of(parameter.weight().data(), {parameter.local_storage.size}, how.type);
     const Places places = places_of(parameter.local_storage, shape.cols);
-    stored.index_copy_(0, places.buffer, rounded(weight.value, how.type).flatten().index_select(0, places.logical));
+    stored.index_copy_(0, places.buffer, rounded(weight.value, how).flatten().index_select(0, places.logical));
     runtime.publish(id);
     weights[weight.name] = weight_of(weight, runtime, id);
+    if (weight.cut != WeightCut::vector) weights[weight.name].product = how.product;
   }
   return {context, std::move(weights)};
 }
@@ -245,7 +248,8 @@ void run_microbatch(const Layer& layer, const LayerCase& how, LayerRank& rank, i
     Sample sample{.number = number, .inputs = {}};
     for (std::size_t i = 0; i < layer.inputs.size(); ++i) {
       const at::Tensor logical = expected.inputs.at(number)[i].detach();
-      sample.inputs.push_back(rounded(part_of(logical, layer.inputs[i].held, how, record.tp_rank), how.type)
+      sample.inputs.push_back(part_of(logical, layer.inputs[i].held, how, record.tp_rank)
+                                  .to(ops::to_scalar_type(how.type))
                                   .clone()
                                   .requires_grad_(trains));
     }

@@ -39,6 +39,9 @@ struct LayerCase {
   // only.
   double tolerance = 1e-12;
   std::string frozen = {};  // the name of a weight that is not trained
+  // Of matrices. Then all numbers are integers up to 7 in magnitude, and each matrix has a 7: fp8 holds them, scaled by
+  // a power of two, and sums of few products are exact.
+  quant::Format product = quant::Format::bf16;
 };
 // tp 1 to 3, gtp 1 and 2, sequence parallelism on and off; at tp 3 rank 0 has no tokens.
 std::vector<LayerCase> layer_cases();

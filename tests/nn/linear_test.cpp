@@ -125,6 +125,18 @@ TEST(Linear, InOtherTypesErrsByTheirRoundings) {
     }
 }
 
+// The numbers of these cases are exact in fp8 once they are scaled, and so are their products and sums; only results
+// are rounded to bf16, by 2^-9, and over tp their parts before them. A code of fp8 errs by up to 2^-4.
+TEST(Linear, InFp8MultipliesTheScaledNumbers) {
+  for (LayerCase how : layer_cases()) {
+    how.type = quant::DType::bf16;
+    how.product = quant::Format::fp8;
+    how.tolerance = 0x1p-7;
+    check_layer(column_layer({}, how), how);
+    check_layer(row_layer(how), how);
+  }
+}
+
 TEST(ColumnLinear, RecordsEachUseOfItsWeights) {
   LayerCase how{.tp = 2, .sequence_parallel = true, .microbatches = 1, .uses = 1};
   // 7 tokens: 3 on this rank, of 6 numbers. Kept: the norm's result, the sum and one statistic a token.
