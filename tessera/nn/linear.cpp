@@ -36,6 +36,7 @@ class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
     ctx->saved_data["tokens"] = tokens;
     save_pointer(ctx, "context", context);
     save_pointer(ctx, "linear", linear);
+    if (!linear->norm) return {column.result.y};  // autograd takes no undefined result
     return {column.result.y, column.result.sum};
   }
 
@@ -47,7 +48,8 @@ class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
     if (linear.bias) produce_bias(context, *linear.bias, gradients[0]);
     const Factor dy = factor_of_columns(context, linear.weight, Role::gradient, gradients[0], schedule::Pass::backward,
                                         ops::Sides::both);
-    at::Tensor dx = column_backward(context, linear, {dy, gradients[1]}, saved, ctx->saved_data["tokens"].toInt());
+    const at::Tensor dsum = linear.norm ? gradients[1] : at::Tensor();
+    at::Tensor dx = column_backward(context, linear, {dy, dsum}, saved, ctx->saved_data["tokens"].toInt());
     return {dx, ctx->saved_data["residual"].toBool() ? dx : at::Tensor(), {}, {}, {}, {}};
   }
 };
@@ -139,7 +141,7 @@ at::Tensor linear_backward(Context& context, const Weight& weight, const Factor&
 NormedLinear column_linear(Context& context, const ColumnLinear& linear, const at::Tensor& x,
                            const at::Tensor& residual, std::int64_t tokens) {
   const variable_list outputs = ColumnFunction::apply(x, optional_of(residual), &context, &linear, tokens, is_kept(x));
-  return {outputs[0], outputs[1]};
+  return {outputs[0], linear.norm ? outputs[1] : at::Tensor()};
 }
 
 at::Tensor row_linear(Context& context, const RowLinear& linear, const at::Tensor& x) {

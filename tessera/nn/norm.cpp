@@ -1,5 +1,7 @@
 #include "tessera/nn/norm.h"
 
+#include <ATen/ops/empty.h>
+
 #include "tessera/nn/stash.h"
 
 namespace tessera::nn {
@@ -38,9 +40,11 @@ ops::RmsNorm norm_forward(Context& context, const Norm& norm, const at::Tensor& 
 at::Tensor norm_backward(Context& context, const Norm& norm, const at::Tensor& dy, const at::Tensor& dsum,
                          const at::Tensor& sum, const at::Tensor& rstd) {
   ConsumedWeight weight(context, norm.weight, schedule::Pass::backward);
-  at::Tensor dx, no_gradient;
-  if (!is_trainable(context, norm.weight))
-    return ops::rms_norm_backward(dy, dsum, sum, rstd, weight.tensor(), no_gradient, false);
+  at::Tensor dx;
+  if (!is_trainable(context, norm.weight)) {
+    at::Tensor dropped = at::empty({norm.weight.cols}, rstd.options());  // the operator always makes it
+    return ops::rms_norm_backward(dy, dsum, sum, rstd, weight.tensor(), dropped, false);
+  }
   produce_gradient(context, norm.weight, [&](at::Tensor& gradient, bool accumulate) {
     dx = ops::rms_norm_backward(dy, dsum, sum, rstd, weight.tensor(), gradient, accumulate);
   });

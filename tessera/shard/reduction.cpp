@@ -20,6 +20,7 @@ Reducer::Reducer(const ShardedParameter& parameter, const Parallel& parallel, co
       staging_type_(parameter.types.accumulator),
       tree_(tree_of(parameter.storage, cuts, parameter.place)),
       way_(std::move(way)) {
+  if (parameter.by_rows && !parameter.spec.trainable) return;  // nothing goes this way, nor is there a group for it
   if (parameter.by_rows) {
     const RowMessages& messages = rows_.emplace(parameter, parallel).messages();
     home_elements_ = messages.rows * messages.columns;

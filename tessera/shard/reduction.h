@@ -45,7 +45,7 @@ class Reducer {
   // the node's sums.
   std::size_t scratch_bytes() const { return rounded_bytes_ + (additions_ ? additions_->scratch_bytes() : 0); }
   quant::DType staging_type() const { return staging_type_; }
-  // Null unless the table exchanges rows.
+  // Null unless a trained table exchanges rows.
   const RowReducer* rows() const { return rows_ ? &*rows_ : nullptr; }
 
  private:

@@ -76,7 +76,8 @@ class BadInput(unittest.TestCase):
         self.refused("--model", "no-such-model", expect=["no-such-model", "llama-demo"])
         self.refused("--model", self.model(hidden_size=None), expect=["model.json", "hidden_size"])
         self.refused("--model", self.model(hidden_size="big"), expect=["hidden_size", "big"])
-        self.refused("--model", self.model(architectures=["GPT2LMHeadModel"], model_type="gpt2"), expect=["GPT2LMHeadModel"])
+        self.refused("--model", self.model(architectures=["GPT2LMHeadModel"], model_type="gpt2"),
+                     expect=["model_type", "gpt2", "llama", "qwen3"])
         self.refused("--model", self.model(vocab_size=100), expect=["tokens.bin", "vocab_size 100"])
 
     def test_data(self):

@@ -137,14 +137,19 @@ class Formats(FormatRuns, unittest.TestCase):
         self.refused("--wire-rules-backward", "embedding.*=fp8", expect=["embedding.weight", "bf16"])
         self.refused("--wire-rules-backward", "layers.0.mlp.down.weight=nvfp4", wire="bf16", mesh=(4, 1, 1),
                      expect=["layers.0.mlp.down.weight (backward)", "even", "83"])
-        planned = run("plan", "--model", self.model, "--gtp", 2, "--dtype", "bf16", "--wire-format-backward", "mxfp8")
-        self.assertEqual(2, planned.returncode)
-        self.assertIn("--wire-format-backward: 'layers.0.attention.output.weight'", planned.stderr)
         # Two key/value heads on four tp ranks; 332 columns cut in four.
         for wire in ("fp8_block", "nvfp4"):
             self.refused(wire=wire, mesh=(4, 1, 1), expect=["layers.0.attention.qkv.weight", "overlap"])
         self.refused("--wire-rules", "layers.0.mlp.down.weight=nvfp4", wire="bf16", mesh=(4, 1, 1),
                      expect=["layers.0.mlp.down.weight", "even", "83"])
+
+    def test_plans_know_the_copies_of_backward_passes(self):
+        self.train("copies", (1, 2, 1), "nvfp4", "--wire-format-backward", "mxfp8", "--gather-budget", "min", "--reduce-budget", "min",
+                   steps=6)
+        report = json.loads(tessera("plan", "--measured", self.folder / "copies", "--json"))
+        rows = {row["name"]: row for row in report["measured"]["rows"]}
+        for name in ("gathered_bytes", "reduced_bytes", "gather_arena_bytes", "reduce_arena_bytes"):
+            self.assertEqual(rows[name]["measured"], rows[name]["predicted"], name)
 
     def test_rules_choose_layers(self):
         self.train("rules", (1, 2, 1), "nvfp4", "--wire-rules", "layers.0.*=mxfp8,layers.1.mlp.*=fp8,output.*=fp8_block")

@@ -105,7 +105,7 @@ def run_units(build, names):
                "--output-junit", str(report), "--quiet", "-O", str(report.with_suffix(".log"))]
     if names:
         command += ["-R", "^(" + "|".join(re.escape(name) for name in names) + ")"]
-    code = subprocess.run(command, env=sanitizer_environment(build), check=False).returncode
+    code = subprocess.run(command, env=unit_environment(), check=False).returncode
     if not report.exists():
         return Count(failed=int(code != 0))
     count = count_junit(report)
@@ -124,9 +124,10 @@ def print_failures(log):
     print(f"  (the whole output: {log})")
 
 
-def sanitizer_environment(build):
-    """libtorch and Open MPI leave memory to the end of the process: tools/run/leaks.txt names them."""
-    environment = dict(os.environ)
+def unit_environment():
+    """Ranks are threads, and two binaries run at once: OpenMP's own threads would only wait for each other. libtorch and Open MPI
+    leave memory to the end of the process: tools/run/leaks.txt names them."""
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
     folder = ROOT / "tools" / "run"
     environment["LSAN_OPTIONS"] = f"suppressions={folder / 'leaks.txt'}:print_suppressions=0"
     environment["ASAN_OPTIONS"] = "detect_stack_use_after_return=1"

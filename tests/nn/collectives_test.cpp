@@ -1,0 +1,156 @@
+// Activations between tp ranks: what each rank has afterwards, bit by bit, and the events.
+#include "tessera/nn/collectives.h"
+
+#include <ATen/TensorOperators.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "tessera/comm/local/world.h"
+#include "tessera/nn/dense_mesh.h"
+#include "tessera/runtime/runtime.h"
+#include "tests/nn/layer_check.h"
+
+namespace tessera::nn {
+namespace {
+
+constexpr std::int64_t kTokens = 7, kWidth = 5;
+
+struct TpRanks {
+  int tp = 1;
+  bool sequence_parallel = false;
+  std::vector<std::int64_t> weights = {};  // of the split of tokens
+};
+std::vector<TpRanks> tp_cases() {
+  return {{1, false}, {1, true}, {2, false}, {2, true}, {3, false}, {3, true}, {3, true, {0, 2, 1}}};
+}
+
+// Calls use(context) in a microbatch on each rank; returns the events of collectives as "pass op bytes".
+std::vector<std::string> on_tp_ranks(const TpRanks& ranks, const std::function<void(Context& context)>& use) {
+  std::vector<std::string> events;
+  comm::run_local(ranks.tp, {}, [&](comm::World& world) {
+    shard::Parallel parallel = dense_parallel(world, ranks.tp, 1, 1);
+    runtime::Runtime runtime(parallel, {});
+    Context context{.program = runtime, .sequence_parallel = ranks.sequence_parallel};
+    context.split.weights = ranks.weights;
+    runtime.begin_step(schedule::StepKind::train, 1);
+    runtime.begin_microbatch();
+    use(context);
+    runtime.end_microbatch();
+    runtime.end_step();
+    if (world.rank() != 0) return;
+    for (const schedule::Event& event : runtime.trace())
+      events.push_back(std::string(name_of(event.pass)) + " " + event.op + " " + std::to_string(event.bytes));
+  });
+  return events;
+}
+
+at::Tensor part_of_sum(int rank, at::ScalarType type) {
+  return arbitrary_values({kTokens, kWidth}, 3.0 * rank).to(type);
+}
+
+// Of the ranks' parts, in rank order in the accumulator type, rounded once.
+at::Tensor ordered_sum(int tp, at::ScalarType type) {
+  const at::ScalarType accumulator = type == at::kDouble ? at::kDouble : at::kFloat;
+  at::Tensor sum = part_of_sum(0, type).to(accumulator);
+  for (int rank = 1; rank < tp; ++rank) sum = sum + part_of_sum(rank, type).to(accumulator);
+  return sum.to(type);
+}
+
+at::Tensor own_rows(const Context& context, const at::Tensor& whole) {
+  if (!context.sequence_parallel) return whole;
+  const layout::Range rows = context.split.part(kTokens, context.tp_rank(), context.tp_size());
+  return whole.narrow(0, rows.begin, rows.size());
+}
+
+TEST(LeaveTp, GivesEachRankItsTokensOfTheSumInRankOrder) {
+  for (const TpRanks& ranks : tp_cases())
+    for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16})
+      on_tp_ranks(ranks, [&](Context& context) {
+        const at::Tensor part = part_of_sum(context.tp_rank(), type);
+        const at::Tensor own = leave_tp(context, part, schedule::Pass::forward);
+        EXPECT_TRUE(own.equal(own_rows(context, ordered_sum(ranks.tp, type))))
+            << "tp " << ranks.tp << ", " << ranks.sequence_parallel;
+      });
+}
+
+// Else the order could not be seen.
+TEST(LeaveTp, AnotherOrderWouldGiveOtherBits) {
+  const at::Tensor parts[] = {part_of_sum(0, at::kFloat), part_of_sum(1, at::kFloat), part_of_sum(2, at::kFloat)};
+  EXPECT_FALSE(ordered_sum(3, at::kFloat).equal(parts[0] + (parts[1] + parts[2])));
+  const at::Tensor twice =
+      (part_of_sum(0, at::kBFloat16) + part_of_sum(1, at::kBFloat16)) + part_of_sum(2, at::kBFloat16);
+  EXPECT_FALSE(ordered_sum(3, at::kBFloat16).equal(twice));
+}
+
+TEST(EnterTp, BringsTheRanksTokensTogether) {
+  for (const TpRanks& ranks : tp_cases())
+    for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16})
+      on_tp_ranks(ranks, [&](Context& context) {
+        const at::Tensor whole = part_of_sum(9, type);
+        const at::Tensor own = own_rows(context, whole);
+        EXPECT_TRUE(enter_tp(context, own, kTokens, schedule::Pass::backward).equal(whole));
+      });
+}
+
+// Rows that lie apart in memory are read as the matrix says.
+TEST(EnterTp, TakesAMatrixThatIsNotContiguous) {
+  on_tp_ranks({2, true}, [&](Context& context) {
+    const at::Tensor whole = arbitrary_values({kWidth, kTokens}, 1).t();
+    EXPECT_TRUE(enter_tp(context, own_rows(context, whole), kTokens, schedule::Pass::forward).equal(whole));
+  });
+}
+
+TEST(EnterAndLeaveTp, ReturnTheirArgumentWhereThereIsNothingToDo) {
+  on_tp_ranks({1, true}, [&](Context& context) {
+    const at::Tensor x = part_of_sum(0, at::kFloat);
+    EXPECT_TRUE(enter_tp(context, x, kTokens, schedule::Pass::forward).is_same(x));
+    EXPECT_TRUE(leave_tp(context, x, schedule::Pass::forward).is_same(x));
+  });
+  on_tp_ranks({2, false}, [&](Context& context) {
+    const at::Tensor x = part_of_sum(0, at::kFloat);
+    EXPECT_TRUE(enter_tp(context, x, kTokens, schedule::Pass::forward).is_same(x));
+  });
+}
+
+TEST(AllReduceTp, TakesTheSumOrTheGreatestInPlace) {
+  for (const TpRanks& ranks : tp_cases())
+    for (const bool is_recorded : {true, false}) {
+      const auto reduce = [&](Context& context, at::Tensor& x, comm::ReduceOp op) {
+        if (is_recorded)
+          all_reduce_tp(context, x, op, schedule::Pass::forward);
+        else
+          reduce_unrecorded(context, x, op);
+      };
+      on_tp_ranks(ranks, [&](Context& context) {
+        at::Tensor sum = part_of_sum(context.tp_rank(), at::kFloat);
+        reduce(context, sum, comm::ReduceOp::sum);
+        EXPECT_TRUE(sum.equal(ordered_sum(ranks.tp, at::kFloat)));
+        at::Tensor greatest = part_of_sum(context.tp_rank(), at::kFloat), expected = part_of_sum(0, at::kFloat);
+        reduce(context, greatest, comm::ReduceOp::max);
+        for (int rank = 1; rank < ranks.tp; ++rank) expected = expected.maximum(part_of_sum(rank, at::kFloat));
+        EXPECT_TRUE(greatest.equal(expected));
+      });
+    }
+}
+
+// Of what this rank gives: with sequence parallelism 3 of 7 tokens on the way in and all 7 on the way out.
+TEST(TpCollectives, RecordWhatTheyMoveInTheirPass) {
+  const auto all = [](Context& context) {
+    const at::Tensor whole = part_of_sum(0, at::kFloat);
+    enter_tp(context, own_rows(context, whole), kTokens, schedule::Pass::backward);
+    leave_tp(context, whole, schedule::Pass::recompute);
+    at::Tensor x = part_of_sum(0, at::kFloat);
+    all_reduce_tp(context, x, comm::ReduceOp::max, schedule::Pass::forward);
+    reduce_unrecorded(context, x, comm::ReduceOp::max);
+  };
+  using Events = std::vector<std::string>;
+  EXPECT_EQ(on_tp_ranks({1, true}, all), Events{});
+  EXPECT_EQ(on_tp_ranks({2, false}, all), (Events{"recompute all_reduce sum 140", "forward all_reduce max 140"}));
+  EXPECT_EQ(on_tp_ranks({2, true}, all),
+            (Events{"backward all_gather 60", "recompute reduce_scatter 140", "forward all_reduce max 140"}));
+}
+
+}  // namespace
+}  // namespace tessera::nn

@@ -1,0 +1,31 @@
+#include "tests/nn/expect_paired.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <utility>
+
+namespace tessera::nn {
+
+void expect_paired(const schedule::Trace& trace, const std::vector<std::string>& names) {
+  std::map<std::pair<schedule::ParameterId, schedule::Pass>, int> consumed;
+  std::vector<schedule::Event> kept;
+  for (const schedule::Event& event : trace) {
+    SCOPED_TRACE(to_string(event, names));
+    int& uses = consumed[{event.parameter, event.pass}];
+    if (event.kind == schedule::EventKind::consume) ++uses;
+    if (event.kind == schedule::EventKind::release) {
+      EXPECT_GT(uses--, 0);
+    }
+    if (event.kind == schedule::EventKind::stash) kept.push_back(event);
+    if (event.kind != schedule::EventKind::fetch) continue;
+    ASSERT_FALSE(kept.empty());
+    EXPECT_EQ(event.bytes, kept.back().bytes);
+    EXPECT_EQ(event.op, kept.back().op);
+    kept.pop_back();
+  }
+  EXPECT_TRUE(kept.empty());
+  for (const auto& [use, count] : consumed) EXPECT_EQ(count, 0) << names[static_cast<std::size_t>(use.first)];
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,29 @@
+// Attention's heads dealt out to tp ranks, for tests: a key/value head is on every rank that reads it.
+#pragma once
+#include <string>
+
+#include "tessera/nn/attention.h"
+#include "tests/nn/layer_check.h"
+
+namespace tessera::nn {
+
+struct HeadCut {
+  static constexpr std::int64_t kQ = 6, kKv = 3, kDim = 4, kGroup = kQ / kKv;
+  static constexpr std::int64_t kWidth = (kQ + 2 * kKv) * kDim;  // of q | k | v
+  // By tp rank: at tp 2 both read key/value head 1; at tp 3 rank 1 has no head.
+  RankRanges q_columns, qkv_columns;
+  std::vector<AttentionHeads> heads;
+};
+HeadCut head_cut(int tp);
+
+// 8 tokens: two sequences of 4, or several documents in one of 8.
+enum class Documents : std::uint8_t { sequences, packed };
+TokenLayout token_layout(Documents documents);
+inline constexpr std::int64_t kAttentionTokens = 8;
+inline constexpr double kTheta = 100;
+
+// The formulas over the logical [tokens, q | k | v]. Norms may be undefined.
+at::Tensor plain_attention(const at::Tensor& qkv, const at::Tensor& q_norm, const at::Tensor& k_norm,
+                           Documents documents);
+
+}  // namespace tessera::nn

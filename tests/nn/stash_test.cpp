@@ -1,0 +1,86 @@
+// The events of what autograd functions keep: when they are recorded, with which bytes and way.
+#include "tessera/nn/stash.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <gtest/gtest.h>
+
+#include "tessera/comm/local/world.h"
+#include "tessera/nn/dense_mesh.h"
+#include "tessera/nn/recompute.h"
+#include "tessera/runtime/runtime.h"
+
+namespace tessera::nn {
+namespace {
+
+using Events = std::vector<std::string>;
+
+// Stashes twice in forward and fetches in the other order.
+class TwoStashes : public torch::autograd::Function<TwoStashes> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, Context* context, bool kept) {
+    stash(ctx, *context, kept, {x, at::Tensor(), x.to(at::kDouble)}, Tokens::own);
+    stash(ctx, *context, kept, 5, Tokens::all);
+    save_pointer(ctx, "context", context);
+    return x.clone();
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    auto& context = *saved_pointer<Context>(ctx, "context");
+    fetch(ctx, context, 1);
+    fetch(ctx, context, 0);
+    return {gradients[0], {}, {}};
+  }
+};
+
+Events events_of_two_stashes(int tp, bool sequence_parallel, bool requires_grad) {
+  Events events;
+  comm::run_local(tp, {}, [&](comm::World& world) {
+    shard::Parallel parallel = dense_parallel(world, tp, 1, 1);
+    runtime::Runtime runtime(parallel, {});
+    Context context{.program = runtime, .sequence_parallel = sequence_parallel};
+    runtime.begin_step(schedule::StepKind::train, 1);
+    runtime.begin_microbatch();
+    const at::Tensor x = at::empty({3}, at::kFloat).fill_(1).requires_grad_(requires_grad);
+    const at::Tensor y = TwoStashes::apply(x, &context, is_kept(x));
+    if (requires_grad) y.sum().backward();
+    runtime.end_microbatch();
+    runtime.end_step();
+    if (world.rank() != 0) return;
+    for (const schedule::Event& event : runtime.trace())
+      events.push_back(std::string(name_of(event.pass)) + " " + std::string(name_of(event.kind)) + " " + event.op +
+                       " " + std::to_string(event.bytes));
+  });
+  return events;
+}
+
+TEST(Stash, SaysWhetherTheTokensAreTheRanksOwn) {
+  const Events whole{"forward stash keep 36", "forward stash keep 5", "backward fetch keep 5",
+                     "backward fetch keep 36"};
+  const Events split{"forward stash shard 36", "forward stash keep 5", "backward fetch keep 5",
+                     "backward fetch shard 36"};
+  EXPECT_EQ(events_of_two_stashes(1, true, true), whole);
+  EXPECT_EQ(events_of_two_stashes(2, false, true), whole);
+  EXPECT_EQ(events_of_two_stashes(2, true, true), split);
+  EXPECT_EQ(events_of_two_stashes(2, true, false), Events{});
+}
+
+TEST(Stash, IsOfWhatAGradientWillBeAskedFor) {
+  const at::Tensor plain = at::empty({1}), leaf = at::empty({1}).requires_grad_();
+  EXPECT_FALSE(is_kept(plain));
+  EXPECT_TRUE(is_kept(leaf));
+  const at::NoGradGuard none;
+  EXPECT_FALSE(is_kept(leaf));
+}
+
+TEST(BlockRecompute, IsOneForAllOrOneByOne) {
+  EXPECT_EQ(BlockRecompute().of(3), Recompute::none);
+  EXPECT_EQ(BlockRecompute(Recompute::full).of(3), Recompute::full);
+  const BlockRecompute listed(std::vector<Recompute>{Recompute::selective, Recompute::full});
+  EXPECT_EQ(listed.of(0), Recompute::selective);
+  EXPECT_EQ(listed.of(1), Recompute::full);
+  EXPECT_EQ(listed.of(2), Recompute::none);
+  EXPECT_EQ(name_of(Recompute::selective), "selective");
+}
+
+}  // namespace
+}  // namespace tessera::nn

@@ -1,0 +1,95 @@
+// The ways of a weight, by themselves: to the ranks that use it, and from replica to replica.
+#include <gtest/gtest.h>
+
+#include "tessera/shard/materialize.h"
+#include "tessera/shard/replicas.h"
+#include "tests/shard/way_ranks.h"
+
+namespace tessera::shard {
+namespace {
+
+using quant::DType;
+using schedule::Activity;
+
+// Below 256, so that bf16 holds it; with another one in each version.
+float weight_at(std::int64_t index, int version = 0) {
+  return static_cast<float>(index + 1 + 100 * version);
+}
+
+void write_weight(ShardedParameter& parameter, const layout::LocalLayout& local, std::byte* memory, int version) {
+  runtime::for_each_element(local, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t index) {
+    put(memory, parameter.types.model, at, weight_at(index, version));
+  });
+}
+
+void expect_weight(const ShardedParameter& parameter, const layout::LocalLayout& local, const std::byte* memory,
+                   int version) {
+  runtime::for_each_element(local, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t index) {
+    ASSERT_EQ(get(memory, parameter.types.model, at), weight_at(index, version)) << "element " << index;
+  });
+}
+
+// What this rank lacks of its home part, then of its compute part.
+void expect_gathered_bytes(const WayRank& rank) {
+  const ShardedParameter& parameter = rank.parameter;
+  const std::int64_t cols = parameter.storage.shape.cols;
+  const auto lacking = [&](const layout::LocalLayout& wanted, const layout::LocalLayout& held) {
+    std::int64_t elements = 0;
+    for (const std::int64_t index : indices_of(wanted, cols)) elements += has_index(held, cols, index) ? 0 : 1;
+    return bytes_of(elements, parameter.types.model);
+  };
+  EXPECT_EQ(bytes_over(rank.ways.gather, Activity::gather), lacking(parameter.local_home, parameter.local_storage));
+  EXPECT_EQ(bytes_over(rank.ways.gather, Activity::gather_compute),
+            lacking(parameter.local_compute, parameter.local_home));
+}
+
+void gather(WayRank& rank) {
+  ShardedParameter& parameter = rank.parameter;
+  write_weight(parameter, parameter.local_storage, parameter.weight().data(), 0);
+  const Materializer materializer(parameter, rank.parallel, rank.ways.gather);
+  expect_gathered_bytes(rank);
+  EXPECT_EQ(materializer.has_last_hop(), schedule::has_hop(rank.ways.gather, Activity::gather_compute));
+  EXPECT_EQ(materializer.is_resident(), rank.ways.gather.empty());
+  if (materializer.is_resident())
+    return expect_weight(parameter, parameter.local_compute, parameter.weight().data(), 0);
+  Guarded buffer(materializer.bytes());
+  comm::Communicator* compute = materializer.has_last_hop() ? &rank.parallel.of(0, Via::gather_compute) : nullptr;
+  materializer.start(parameter, {rank.parallel.of(0, Via::gather), compute}, buffer.data(), {}).wait();
+  expect_weight(parameter, parameter.local_compute, buffer.data() + materializer.offset_of(0), 0);
+  expect_weight(parameter, parameter.local_storage, parameter.weight().data(), 0);
+  EXPECT_TRUE(buffer.is_guard_whole());
+}
+
+TEST(GatherWay, BringsEachRankItsComputePart) {
+  for (const int compute : {1, 2, 3})
+    for (const int parts : {1, 2, 3})
+      for (const ParameterSpec& spec : way_specs(compute))
+        for (const DType type : {DType::fp32, DType::bf16}) {
+          SCOPED_TRACE(spec.name + ", compute " + std::to_string(compute) + ", parts " + std::to_string(parts));
+          on_way_ranks({.compute = compute, .parts = parts}, spec, {.model = type}, gather);
+        }
+}
+
+// Each replica has written its part of version 1; the rest of what it stores is still version 0.
+TEST(PublishWay, GivesEachReplicaTheOthersParts) {
+  for (const int compute : {1, 2})
+    for (const int replicas : {1, 2, 3})
+      for (const ParameterSpec& spec : way_specs(compute)) {
+        SCOPED_TRACE(spec.name + ", replicas " + std::to_string(replicas));
+        on_way_ranks({.compute = compute, .parts = 2, .replicas = replicas, .zero = true}, spec, {.model = DType::bf16},
+                     [](WayRank& rank) {
+                       ShardedParameter& parameter = rank.parameter;
+                       write_weight(parameter, parameter.local_storage, parameter.weight().data(), 0);
+                       EXPECT_EQ(parameter.splits_state(), schedule::has_hop(rank.ways.publish, Activity::publish));
+                       if (!parameter.splits_state()) return;
+                       write_weight(parameter, parameter.local_state, parameter.state_weight(), 1);
+                       Replicas(parameter, rank.parallel).gather_updates(parameter, rank.parallel, {}).wait();
+                       expect_weight(parameter, parameter.local_storage, parameter.weight().data(), 1);
+                       EXPECT_EQ(total_bytes(rank.ways.publish),
+                                 bytes_of(parameter.shard_elements() - parameter.state_elements(), DType::bf16));
+                     });
+      }
+}
+
+}  // namespace
+}  // namespace tessera::shard
