@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <chrono>
+
 #include "tessera/ops/aten_types.h"
 
 namespace tessera::nn {
@@ -15,6 +17,11 @@ std::vector<std::int64_t> token_counts(const Context& context, std::int64_t toke
 }
 
 }  // namespace
+
+Arriving::~Arriving() {
+  if (context_ == nullptr) return;
+  while (!issued_.done.wait_for(std::chrono::seconds(1))) continue;  // every operation has a time limit of its own
+}
 
 at::Tensor Arriving::take() {
   if (Context* context = std::exchange(context_, nullptr)) context->program.wait(issued_);

@@ -20,8 +20,16 @@ class Arriving {
   explicit Arriving(at::Tensor known) : out_(std::move(known)) {}  // without a collective
   Arriving(Context& context, runtime::Issued issued, at::Tensor in, at::Tensor out)
       : context_(&context), issued_(std::move(issued)), in_(std::move(in)), out_(std::move(out)) {}
+  // Where an error has come before take(): the memory stays until the collective is over, done or failed.
+  ~Arriving();
+  Arriving(Arriving&& other) noexcept
+      : context_(std::exchange(other.context_, nullptr)),
+        issued_(std::move(other.issued_)),
+        in_(std::move(other.in_)),
+        out_(std::move(other.out_)) {}
+  Arriving& operator=(Arriving&&) = delete;
 
-  // Waits, once. Every rank that has issued waits before it reads the result or gives it up.
+  // Waits, and returns the result. Called once.
   at::Tensor take();
 
  private:
@@ -30,6 +38,7 @@ class Arriving {
   at::Tensor in_, out_;
 };
 Arriving start_enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass);
+// part is given up: where its memory is dense and tokens are not split, the sum takes its place.
 Arriving start_leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass);
 
 // [own tokens, width] -> [tokens, width].

@@ -1,5 +1,7 @@
 #include "tessera/nn/linear_products.h"
 
+#include <memory>
+
 #include "tessera/base/error.h"
 #include "tessera/nn/collectives.h"
 #include "tessera/ops/gemm.h"
@@ -75,8 +77,9 @@ std::function<Factor()> start_codes(Context& context, const Weight& weight, Role
   const Encoding encoding = encoding_of(context, weight, role);
   const ops::WholeScale scale = scale_of(context, weight, role, own, /*shared=*/true, pass);
   const at::Tensor codes = ops::fp8_codes(own, encoding, scale, place_of_amax(context, weight, role));
-  return [arriving = start_enter_tp(context, codes, tokens, pass), encoding, scale, sides]() mutable -> Factor {
-    return {.matrix = {}, .operands = operands_of_codes(arriving.take(), encoding, sides, scale)};
+  auto arriving = std::make_shared<Arriving>(start_enter_tp(context, codes, tokens, pass));
+  return [arriving, encoding, scale, sides]() -> Factor {
+    return {.matrix = {}, .operands = operands_of_codes(arriving->take(), encoding, sides, scale)};
   };
 }
 
@@ -97,9 +100,9 @@ void add_scales(Context& context, Weight& weight) {
 std::function<Factor()> start_factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own,
                                                std::int64_t tokens, schedule::Pass pass, ops::Sides sides) {
   if (travels_quantized(context, weight)) return start_codes(context, weight, role, own, tokens, pass, sides);
-  return [arriving = start_enter_tp(context, own, tokens, pass), &context, &weight, role, pass,
-          sides]() mutable -> Factor {
-    const at::Tensor whole = arriving.take();
+  auto arriving = std::make_shared<Arriving>(start_enter_tp(context, own, tokens, pass));
+  return [arriving, &context, &weight, role, pass, sides]() -> Factor {
+    const at::Tensor whole = arriving->take();
     if (weight.product == Format::bf16) return {.matrix = whole, .operands = {}};
     return quantized(context, weight, role, whole, /*shared=*/false, pass, sides);
   };
