@@ -88,10 +88,11 @@ void SyntheticProgram::multiply(std::size_t layer, Pass pass) {
 
 void SyntheticProgram::sum_over_tp(Pass pass) {
   if (parallel_.program->size() == 1 || model_.activation_bytes == 0) return;
-  runtime_.comm(parallel_.program_name, "all_reduce sum", model_.activation_bytes, pass);
+  const int event = runtime_.comm(parallel_.program_name, "all_reduce sum", model_.activation_bytes, pass);
   happened();
   runtime_.wait(
-      parallel_.program->all_reduce(activations_.data(), model_.activation_bytes / kElement, quant::DType::fp32));
+      {parallel_.program->all_reduce(activations_.data(), model_.activation_bytes / kElement, quant::DType::fp32),
+       event});
 }
 
 void SyntheticProgram::compute(double seconds) {

@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <chrono>
+
 #include "tessera/ops/aten_types.h"
 
 namespace tessera::nn {
@@ -14,68 +16,81 @@ std::vector<std::int64_t> token_counts(const Context& context, std::int64_t toke
   return counts;
 }
 
-// Carries it out, and waits.
-void complete(Context& context, const runtime::Collective& collective) {
-  context.program.wait(context.program.issue(collective));
-}
-
 }  // namespace
 
-at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass) {
-  if (context.tp_size() == 1 || !context.sequence_parallel) return x;
+Arriving::~Arriving() {
+  if (context_ == nullptr) return;
+  while (!issued_.done.wait_for(std::chrono::seconds(1))) continue;  // every operation has a time limit of its own
+}
+
+at::Tensor Arriving::take() {
+  if (Context* context = std::exchange(context_, nullptr)) context->program.wait(issued_);
+  return out_;
+}
+
+Arriving start_enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass) {
+  if (context.tp_size() == 1 || !context.sequence_parallel) return Arriving(x);
   const at::Tensor own = x.contiguous();
   at::Tensor whole = at::empty({tokens, x.size(1)}, x.options());
   const std::vector<std::int64_t> counts = token_counts(context, tokens, x.size(1));
-  complete(context, {.kind = runtime::CollectiveKind::all_gather,
-                     .in = own.const_data_ptr(),
-                     .out = whole.mutable_data_ptr(),
-                     .counts = counts,
-                     .type = ops::to_dtype(x.scalar_type()),
-                     .pass = pass});
-  return whole;
-}
-
-at::Tensor leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass) {
-  if (context.tp_size() == 1) return part;
-  at::Tensor whole = part.contiguous();
-  if (!context.sequence_parallel) {
-    all_reduce_tp(context, whole, comm::ReduceOp::sum, pass);
-    return whole;
-  }
-  const std::int64_t tokens = part.size(0), width = part.size(1);
-  at::Tensor own = at::empty({context.tokens_of(context.tp_rank(), tokens), width}, part.options());
-  const std::vector<std::int64_t> counts = token_counts(context, tokens, width);
-  complete(context, {.kind = runtime::CollectiveKind::reduce_scatter,
-                     .in = whole.const_data_ptr(),
-                     .out = own.mutable_data_ptr(),
-                     .counts = counts,
-                     .type = ops::to_dtype(part.scalar_type()),
-                     .pass = pass});
-  return own;
+  runtime::Issued issued = context.program.issue({.kind = runtime::CollectiveKind::all_gather,
+                                                  .in = own.const_data_ptr(),
+                                                  .out = whole.mutable_data_ptr(),
+                                                  .counts = counts,
+                                                  .type = ops::to_dtype(x.scalar_type()),
+                                                  .pass = pass});
+  return {context, std::move(issued), own, whole};
 }
 
 namespace {
 
-void all_reduce(Context& context, at::Tensor& x, comm::ReduceOp op, schedule::Pass pass, bool is_recorded) {
-  if (context.tp_size() == 1) return;
+// In place.
+Arriving start_all_reduce(Context& context, const at::Tensor& x, comm::ReduceOp op, schedule::Pass pass,
+                          bool is_recorded) {
   const std::int64_t elements = x.numel();
-  complete(context, {.kind = op == comm::ReduceOp::sum ? runtime::CollectiveKind::all_reduce_sum
-                                                       : runtime::CollectiveKind::all_reduce_max,
-                     .out = x.mutable_data_ptr(),
-                     .counts = {&elements, 1},
-                     .type = ops::to_dtype(x.scalar_type()),
-                     .pass = pass,
-                     .is_recorded = is_recorded});
+  const auto kind =
+      op == comm::ReduceOp::sum ? runtime::CollectiveKind::all_reduce_sum : runtime::CollectiveKind::all_reduce_max;
+  runtime::Issued issued = context.program.issue({.kind = kind,
+                                                  .out = x.mutable_data_ptr(),
+                                                  .counts = {&elements, 1},
+                                                  .type = ops::to_dtype(x.scalar_type()),
+                                                  .pass = pass,
+                                                  .is_recorded = is_recorded});
+  return {context, std::move(issued), {}, x};
 }
 
 }  // namespace
 
+Arriving start_leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass) {
+  if (context.tp_size() == 1) return Arriving(part);
+  const at::Tensor whole = part.contiguous();
+  if (!context.sequence_parallel) return start_all_reduce(context, whole, comm::ReduceOp::sum, pass, true);
+  const std::int64_t tokens = part.size(0), width = part.size(1);
+  at::Tensor own = at::empty({context.tokens_of(context.tp_rank(), tokens), width}, part.options());
+  const std::vector<std::int64_t> counts = token_counts(context, tokens, width);
+  runtime::Issued issued = context.program.issue({.kind = runtime::CollectiveKind::reduce_scatter,
+                                                  .in = whole.const_data_ptr(),
+                                                  .out = own.mutable_data_ptr(),
+                                                  .counts = counts,
+                                                  .type = ops::to_dtype(part.scalar_type()),
+                                                  .pass = pass});
+  return {context, std::move(issued), whole, own};
+}
+
+at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass) {
+  return start_enter_tp(context, x, tokens, pass).take();
+}
+
+at::Tensor leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass) {
+  return start_leave_tp(context, part, pass).take();
+}
+
 void all_reduce_tp(Context& context, at::Tensor& x, comm::ReduceOp op, schedule::Pass pass) {
-  all_reduce(context, x, op, pass, true);
+  if (context.tp_size() > 1) start_all_reduce(context, x, op, pass, true).take();
 }
 
 void reduce_unrecorded(Context& context, at::Tensor& x, comm::ReduceOp op) {
-  all_reduce(context, x, op, schedule::Pass::forward, false);
+  if (context.tp_size() > 1) start_all_reduce(context, x, op, schedule::Pass::forward, false).take();
 }
 
 }  // namespace tessera::nn

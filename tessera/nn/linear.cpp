@@ -95,13 +95,15 @@ at::Tensor normed_again(Context& context, const Norm& norm, const at::Tensor& su
 // What column_forward saves.
 enum Saved : std::uint8_t { kInput, kSum, kRstd, kData, kScales };
 
-Factor input_of(Context& context, const ColumnLinear& linear, const std::vector<at::Tensor>& saved,
-                std::int64_t tokens) {
-  if (saved[kData].defined()) return factor_of_kept(context, linear.weight, {saved[kData], saved[kScales]}, tokens);
+// What other ranks have of it is on its way when this returns.
+std::function<Factor()> start_input_of(Context& context, const ColumnLinear& linear,
+                                       const std::vector<at::Tensor>& saved, std::int64_t tokens) {
+  if (saved[kData].defined())
+    return [&, tokens] { return factor_of_kept(context, linear.weight, {saved[kData], saved[kScales]}, tokens); };
   const at::Tensor own =
       saved[kInput].defined() ? saved[kInput] : normed_again(context, *linear.norm, saved[kSum], saved[kRstd]);
-  return factor_of_tokens(context, linear.weight, Role::input, own, tokens, schedule::Pass::backward,
-                          ops::Sides::columns);
+  return start_factor_of_tokens(context, linear.weight, Role::input, own, tokens, schedule::Pass::backward,
+                                ops::Sides::columns);
 }
 
 }  // namespace
@@ -124,17 +126,16 @@ ColumnForward column_forward(Context& context, const ColumnLinear& linear, const
 
 at::Tensor column_backward(Context& context, const ColumnLinear& linear, const ColumnGradients& gradients,
                            const std::vector<at::Tensor>& saved, std::int64_t tokens) {
-  const at::Tensor part =
-      linear_backward(context, linear.weight, gradients.y, input_of(context, linear, saved, tokens));
-  at::Tensor dx = leave_tp(context, part, schedule::Pass::backward);
+  at::Tensor dx = linear_backward(context, linear.weight, gradients.y, start_input_of(context, linear, saved, tokens));
   if (!linear.norm) return dx;
   return norm_backward(context, *linear.norm, dx, gradients.sum, saved[kSum], saved[kRstd]);
 }
 
-at::Tensor linear_backward(Context& context, const Weight& weight, const Factor& gradient, const Factor& input) {
-  at::Tensor dx = dgrad(context, weight, gradient);
-  wgrad(context, weight, gradient, input);
-  return dx;
+at::Tensor linear_backward(Context& context, const Weight& weight, const Factor& gradient,
+                           const std::function<Factor()>& input) {
+  Arriving dx = start_leave_tp(context, dgrad(context, weight, gradient), schedule::Pass::backward);
+  wgrad(context, weight, gradient, input());
+  return dx.take();
 }
 
 NormedLinear column_linear(Context& context, const ColumnLinear& linear, const at::Tensor& x,

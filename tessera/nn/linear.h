@@ -14,6 +14,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -60,8 +61,10 @@ struct ColumnGradients {
 at::Tensor column_backward(Context& context, const ColumnLinear& linear, const ColumnGradients& gradients,
                            const std::vector<at::Tensor>& saved, std::int64_t tokens);
 
-// The backward products of a weight without autograd. gradient: of y [tokens, local out]; input: [tokens, in], by its
-// columns -> this rank's part of the gradient of the whole input [tokens, in]. Produces the weight's gradient.
-at::Tensor linear_backward(Context& context, const Weight& weight, const Factor& gradient, const Factor& input);
+// The backward products of a column-parallel weight without autograd. gradient: of y [tokens, local out]; input: gives
+// x [tokens, in] by its columns, and is asked when dx is known. dx leaves tp while the weight's gradient is made and
+// produced. Returns it: [own tokens, in].
+at::Tensor linear_backward(Context& context, const Weight& weight, const Factor& gradient,
+                           const std::function<Factor()>& input);
 
 }  // namespace tessera::nn

@@ -1,5 +1,7 @@
 #include "tessera/nn/linear_products.h"
 
+#include <memory>
+
 #include "tessera/base/error.h"
 #include "tessera/nn/collectives.h"
 #include "tessera/ops/gemm.h"
@@ -70,12 +72,15 @@ std::optional<ops::Quantization> known_quantization(Context& context, const Weig
 }
 
 // Codes travel: the tokens of each rank are quantized before they are brought together.
-Factor gathered_codes(Context& context, const Weight& weight, Role role, const at::Tensor& own, std::int64_t tokens,
-                      schedule::Pass pass, ops::Sides sides) {
+std::function<Factor()> start_codes(Context& context, const Weight& weight, Role role, const at::Tensor& own,
+                                    std::int64_t tokens, schedule::Pass pass, ops::Sides sides) {
   const Encoding encoding = encoding_of(context, weight, role);
   const ops::WholeScale scale = scale_of(context, weight, role, own, /*shared=*/true, pass);
   const at::Tensor codes = ops::fp8_codes(own, encoding, scale, place_of_amax(context, weight, role));
-  return {.matrix = {}, .operands = operands_of_codes(enter_tp(context, codes, tokens, pass), encoding, sides, scale)};
+  auto arriving = std::make_shared<Arriving>(start_enter_tp(context, codes, tokens, pass));
+  return [arriving, encoding, scale, sides]() -> Factor {
+    return {.matrix = {}, .operands = operands_of_codes(arriving->take(), encoding, sides, scale)};
+  };
 }
 
 bool travels_quantized(const Context& context, const Weight& weight) {
@@ -92,12 +97,20 @@ void add_scales(Context& context, Weight& weight) {
   weight.gradient_scale = context.scales->add(name + " gradient", encoding_of(context, weight, Role::gradient).element);
 }
 
+std::function<Factor()> start_factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own,
+                                               std::int64_t tokens, schedule::Pass pass, ops::Sides sides) {
+  if (travels_quantized(context, weight)) return start_codes(context, weight, role, own, tokens, pass, sides);
+  auto arriving = std::make_shared<Arriving>(start_enter_tp(context, own, tokens, pass));
+  return [arriving, &context, &weight, role, pass, sides]() -> Factor {
+    const at::Tensor whole = arriving->take();
+    if (weight.product == Format::bf16) return {.matrix = whole, .operands = {}};
+    return quantized(context, weight, role, whole, /*shared=*/false, pass, sides);
+  };
+}
+
 Factor factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own, std::int64_t tokens,
                         schedule::Pass pass, ops::Sides sides) {
-  if (travels_quantized(context, weight)) return gathered_codes(context, weight, role, own, tokens, pass, sides);
-  const at::Tensor whole = enter_tp(context, own, tokens, pass);
-  if (weight.product == Format::bf16) return {.matrix = whole, .operands = {}};
-  return quantized(context, weight, role, whole, /*shared=*/false, pass, sides);
+  return start_factor_of_tokens(context, weight, role, own, tokens, pass, sides)();
 }
 
 Factor factor_of_columns(Context& context, const Weight& weight, Role role, const at::Tensor& part, schedule::Pass pass,

@@ -3,6 +3,8 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <functional>
+
 #include "tessera/nn/weight.h"
 #include "tessera/ops/operand.h"
 
@@ -24,6 +26,9 @@ void add_scales(Context& context, Weight& weight);
 // of the whole. Collective over tp.
 Factor factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own, std::int64_t tokens,
                         schedule::Pass pass, ops::Sides sides);
+// The same in two halves: it begins what other ranks bring, and the result, called once, waits for that.
+std::function<Factor()> start_factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own,
+                                               std::int64_t tokens, schedule::Pass pass, ops::Sides sides);
 // part: this rank's columns of a matrix that has others on the other tp ranks. All of them share a scale.
 Factor factor_of_columns(Context& context, const Weight& weight, Role role, const at::Tensor& part, schedule::Pass pass,
                          ops::Sides sides);

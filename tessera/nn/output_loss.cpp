@@ -3,6 +3,7 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/scalar_tensor.h>
 
+#include <functional>
 #include <limits>
 
 #include "tessera/nn/collectives.h"
@@ -45,10 +46,10 @@ class OutputLossFunction : public torch::autograd::Function<OutputLossFunction> 
     at::Tensor dlogits = saved[0];
     if (const double factor = gradients[0].item<double>(); factor != 1.0) dlogits = at::mul(dlogits, factor);
     constexpr auto kPass = schedule::Pass::backward;
-    const Factor hidden =
-        factor_of_tokens(context, output.weight, Role::input, saved[1], dlogits.size(0), kPass, ops::Sides::columns);
+    const std::function<Factor()> hidden = start_factor_of_tokens(context, output.weight, Role::input, saved[1],
+                                                                  dlogits.size(0), kPass, ops::Sides::columns);
     const Factor gradient = factor_of_columns(context, output.weight, Role::gradient, dlogits, kPass, ops::Sides::both);
-    return {leave_tp(context, linear_backward(context, output.weight, gradient, hidden), kPass), {}, {}, {}, {}, {}};
+    return {linear_backward(context, output.weight, gradient, hidden), {}, {}, {}, {}, {}};
   }
 };
 

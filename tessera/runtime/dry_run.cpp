@@ -175,12 +175,12 @@ void DryRun::reduce_amaxes(std::span<float> amaxes) {
                          shard::bytes_of(static_cast<std::int64_t>(amaxes.size()), quant::DType::fp32), Pass::forward));
 }
 
-base::Fence DryRun::issue(const Collective& collective) {
+Issued DryRun::issue(const Collective& collective) {
   if (!collective.is_recorded) return {};
   const CollectiveTraffic traffic = traffic_of(collective, group_rank(), group_size());
   happens(numbers_.other(EventKind::comm, group_name_, traffic.op, traffic.given, collective.pass));
   activations_[static_cast<std::size_t>(traffic.format)] += traffic.received;
-  return {};
+  return {.done = {}, .event = static_cast<int>(trace_.size()) - 1};
 }
 
 void DryRun::stash(std::int64_t bytes, Pass pass, std::string_view way) {

@@ -55,8 +55,8 @@ class DryRun final : public Program {
   void gather_rows(schedule::ParameterId id, const shard::RowIds& ids, void* out, schedule::Pass pass,
                    const std::optional<base::Fence>& written) override;
   RowGradient grad_rows(schedule::ParameterId id, const shard::RowIds& ids) override;
-  base::Fence issue(const Collective& collective) override;
-  void wait(const base::Fence&) override {}
+  Issued issue(const Collective& collective) override;
+  void wait(const Issued&) override {}
   void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
   void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
   void count_product(quant::Format format, std::int64_t flops) override {

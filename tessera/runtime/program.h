@@ -18,7 +18,7 @@
 #include <span>
 #include <string_view>
 
-#include "tessera/base/fence.h"
+#include "tessera/runtime/collective.h"
 #include "tessera/schedule/events.h"
 #include "tessera/shard/parameter.h"
 #include "tessera/shard/row_kernels.h"
@@ -52,19 +52,6 @@ struct RowGradient {
   void* data = nullptr;
   quant::DType dtype = quant::DType::fp32;
   const std::int64_t* slots = nullptr;
-};
-
-enum class CollectiveKind : std::uint8_t { all_gather, reduce_scatter, all_reduce_sum, all_reduce_max };
-
-// A collective of the program over the compute ranks of the first domain; every one of them issues it.
-struct Collective {
-  CollectiveKind kind = CollectiveKind::all_reduce_sum;
-  const void* in = nullptr;              // not of an all_reduce, which is in place
-  void* out = nullptr;                   // memory of the device; both stay until the wait
-  std::span<const std::int64_t> counts;  // elements of each rank's part; of an all_reduce one number, the whole's
-  quant::DType type = quant::DType::fp32;
-  schedule::Pass pass = schedule::Pass::forward;
-  bool is_recorded = true;  // false: of a step that does once what no schedule foresees
 };
 
 class Program {
@@ -107,9 +94,10 @@ class Program {
                            const std::optional<base::Fence>& written) = 0;
   virtual RowGradient grad_rows(schedule::ParameterId weight, const shard::RowIds& ids) = 0;
 
-  // Begins behind what compute has enqueued; compute may use `out` after the wait. The wait counts as exposed time.
-  virtual base::Fence issue(const Collective& collective) = 0;
-  virtual void wait(const base::Fence& issued) = 0;
+  // Begins behind what compute has enqueued; compute may use `out` after the wait, which comes as late as that. Waits
+  // count as exposed time.
+  virtual Issued issue(const Collective& collective) = 0;
+  virtual void wait(const Issued& issued) = 0;
   // Bytes of activations are kept from here (stash) until backward takes them back (fetch). way: "keep" or "shard".
   virtual void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) = 0;
   virtual void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way) = 0;

@@ -249,9 +249,9 @@ WeightView Runtime::consume(schedule::ParameterId weight, schedule::Pass pass) {
   return view;
 }
 
-void Runtime::wait(const base::Fence& fence) {
-  waits_.until(fence, schedule::Activity::comm);
-  if (!trace().empty() && trace().back().kind == schedule::EventKind::comm) timeline_.finished(trace().back());
+void Runtime::wait(const Issued& issued) {
+  waits_.until(issued.done, schedule::Activity::comm);
+  if (issued.event >= 0) timeline_.finished(issued.event, trace()[static_cast<std::size_t>(issued.event)]);
 }
 
 void Runtime::release(schedule::ParameterId weight, schedule::Pass pass) {
@@ -326,7 +326,8 @@ void Runtime::reduce_amaxes(std::span<float> amaxes) {
       happens_behind(numbers_.other(schedule::EventKind::comm, schedule::kCastGroup, schedule::kAmaxOp,
                                     shard::bytes_of(count, quant::DType::fp32), schedule::Pass::forward));
   timeline_.end_event(trace().size());
-  if (is_recorded) return wait(reduced);
+  if (is_recorded) timeline_.began(static_cast<int>(trace().size()) - 1);
+  if (is_recorded) return wait({reduced, static_cast<int>(trace().size()) - 1});
   waits_.until(reduced, schedule::Activity::comm);
 }
 
@@ -343,14 +344,17 @@ bool Runtime::happens_behind(const schedule::Event& event) {
   return true;
 }
 
-void Runtime::comm(const std::string& group, const std::string& op, std::int64_t bytes, schedule::Pass pass) {
+int Runtime::comm(const std::string& group, const std::string& op, std::int64_t bytes, schedule::Pass pass) {
   record_comm(schedule::EventKind::comm, group, op, bytes, pass);
+  timeline_.began(static_cast<int>(trace().size()) - 1);
+  return static_cast<int>(trace().size()) - 1;
 }
 
-base::Fence Runtime::issue(const Collective& collective) {
+Issued Runtime::issue(const Collective& collective) {
   const CollectiveTraffic traffic = traffic_of(collective, group_rank(), group_size());
+  int event = -1;
   if (collective.is_recorded) {
-    comm(parallel_.program_name, traffic.op, traffic.given, collective.pass);
+    event = comm(parallel_.program_name, traffic.op, traffic.given, collective.pass);
     statistics_.activations_by_format[static_cast<std::size_t>(traffic.format)] += traffic.received;
   }
   comm::Communicator& group = *parallel_.program;
@@ -358,13 +362,13 @@ base::Fence Runtime::issue(const Collective& collective) {
   const std::vector<std::int64_t> counts(collective.counts.begin(), collective.counts.end());
   switch (collective.kind) {
     case CollectiveKind::all_gather:
-      return group.all_gather(collective.in, collective.out, counts, collective.type);
+      return {group.all_gather(collective.in, collective.out, counts, collective.type), event};
     case CollectiveKind::reduce_scatter:
-      return group.reduce_scatter(collective.in, collective.out, counts, collective.type);
+      return {group.reduce_scatter(collective.in, collective.out, counts, collective.type), event};
     case CollectiveKind::all_reduce_sum:
-      return group.all_reduce(collective.out, counts.front(), collective.type, comm::ReduceOp::sum);
+      return {group.all_reduce(collective.out, counts.front(), collective.type, comm::ReduceOp::sum), event};
     case CollectiveKind::all_reduce_max:
-      return group.all_reduce(collective.out, counts.front(), collective.type, comm::ReduceOp::max);
+      return {group.all_reduce(collective.out, counts.front(), collective.type, comm::ReduceOp::max), event};
   }
   throw Error("a collective of an unknown kind");
 }

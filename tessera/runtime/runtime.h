@@ -135,10 +135,10 @@ class Runtime final : public Program {
   // by compute, replaces them before compute goes on. An event of the optimizer's part. Collective over
   // Parallel::casts.
   void reduce_amaxes(std::span<float> amaxes) override;
-  base::Fence issue(const Collective& collective) override;
-  void wait(const base::Fence& fence) override;
-  // An event of a collective that somebody else carries out.
-  void comm(const std::string& group, const std::string& op, std::int64_t bytes, schedule::Pass pass);
+  Issued issue(const Collective& collective) override;
+  void wait(const Issued& issued) override;
+  // The event of a collective that somebody else carries out. Returns its place.
+  int comm(const std::string& group, const std::string& op, std::int64_t bytes, schedule::Pass pass);
   void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
   void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
   void count_product(quant::Format format, std::int64_t flops) override {

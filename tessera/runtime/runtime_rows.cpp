@@ -25,6 +25,8 @@ void Runtime::gather_rows(schedule::ParameterId id, const shard::RowIds& ids, vo
   event.bytes = entry.rows->received_bytes();  // messages have one size: as many as are given
   happens(event);
   passed();
+  const int place = static_cast<int>(trace().size()) - 1;
+  timeline_.began(place);
   statistics_.count_gathered(entry.format, entry.rows->received_bytes());
   comm::Communicator& group = parallel_.of(entry.parameter.spec.domain, shard::Via::rows);
   const base::Fence compute = parallel_.compute->record();
@@ -35,9 +37,9 @@ void Runtime::gather_rows(schedule::ParameterId id, const shard::RowIds& ids, vo
                   entry.name());
     early_rows_.table = &entry;
     early_rows_.ids = ids;
-    return wait(entry.rows->place(entry.parameter, group, ids.count, out, compute));
+    return wait({entry.rows->place(entry.parameter, group, ids.count, out, compute), place});
   }
-  wait(entry.rows->start(entry.parameter, group, ids, written.value_or(compute), out, compute));
+  wait({entry.rows->start(entry.parameter, group, ids, written.value_or(compute), out, compute), place});
 }
 
 void Runtime::bring_rows(const std::int64_t* ids) {

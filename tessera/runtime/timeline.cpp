@@ -24,7 +24,8 @@ void Timeline::begin_step() {
   for (Marked& marked : marked_) marked.is_ahead = false;
   event_ = 0;
   in_event_ = false;
-  begin_ = computes_since_ = last_event_ = compute_now(parallel_);
+  collectives_.clear();
+  begin_ = computes_since_ = compute_now(parallel_);
 }
 
 void Timeline::compute_until(const Moment& now) {
@@ -47,7 +48,7 @@ void Timeline::end_event(std::size_t next) {
   if (!on_) return;
   in_event_ = false;
   event_ = static_cast<int>(next);
-  computes_since_ = last_event_ = compute_now(parallel_);
+  computes_since_ = compute_now(parallel_);
 }
 
 void Timeline::waited(const Moment& begin, const Moment& end, schedule::Activity activity,
@@ -62,15 +63,20 @@ void Timeline::waited(const Moment& begin, const Moment& end, schedule::Activity
        .end = end});
 }
 
-void Timeline::finished(const schedule::Event& comm) {
-  if (!on_) return;
+void Timeline::began(int event) {
+  if (on_) collectives_[event] = compute_now(parallel_);
+}
+
+void Timeline::finished(int event, const schedule::Event& comm) {
+  const auto begun = collectives_.find(event);
+  if (!on_ || begun == collectives_.end()) return;
   TimelineSpan span{.activity = schedule::Activity::comm,
-                    .event = event_ - 1,
+                    .event = event,
                     .microbatch = comm.microbatch,
                     .pass = comm.pass,
                     .bytes = comm.bytes};
   if (comm.parameter >= 0) span.weights.push_back(comm.parameter);
-  marked_.push_back({.span = std::move(span), .times = nullptr, .begin = last_event_, .end = compute_now(parallel_)});
+  marked_.push_back({.span = std::move(span), .times = nullptr, .begin = begun->second, .end = compute_now(parallel_)});
 }
 
 base::LaneMark Timeline::mark(TimelineSpan what, bool is_ahead) {

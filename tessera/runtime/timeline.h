@@ -2,6 +2,7 @@
 // Off until asked for; then the host notes its own times, and lanes mark theirs between their work.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -52,8 +53,9 @@ class Timeline {
   void end_event(std::size_t next);     // ... and goes on
   void waited(const Moment& begin, const Moment& end, schedule::Activity activity,
               std::span<const schedule::ParameterId> weights);
-  // The event just over is a collective that has now been waited for.
-  void finished(const schedule::Event& comm);
+  // The event just over is a collective; and it has now been waited for. event: its place.
+  void began(int event);
+  void finished(int event, const schedule::Event& comm);
 
   // What is about to be enqueued; `what` without times. is_ahead: it is for the next step.
   base::LaneMark mark(TimelineSpan what, bool is_ahead = false);
@@ -74,7 +76,8 @@ class Timeline {
   const shard::Parallel& parallel_;
   bool on_ = false, in_event_ = false;
   int event_ = 0;  // the next
-  Moment begin_, computes_since_, last_event_;
+  Moment begin_, computes_since_;
+  std::map<int, Moment> collectives_;  // that have begun
   std::vector<Marked> marked_;
 };
 

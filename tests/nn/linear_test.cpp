@@ -153,7 +153,7 @@ TEST(ColumnLinear, RecordsEachUseOfItsWeights) {
                                    "backward produce bias"};
     if (again) lines.insert(lines.end(), {"recompute consume norm", "recompute release norm"});
     lines.insert(lines.end(), {"backward comm all_gather 144", "backward consume w", "backward release w",
-                               "backward produce w", "backward comm reduce_scatter 336", "backward consume norm",
+                               "backward comm reduce_scatter 336", "backward produce w", "backward consume norm",
                                "backward produce norm", "backward release norm"});
     return lines;
   };

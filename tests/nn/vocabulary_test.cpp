@@ -149,8 +149,8 @@ TEST(OutputLoss, RecordsItsPhases) {
                                       "forward comm all_reduce max 56", "forward comm all_reduce sum 112",
                                       "forward stash keep " + std::to_string(kept),
                                       "backward fetch keep " + std::to_string(kept), "backward comm all_gather 144",
-                                      "backward consume output", "backward release output", "backward produce output",
-                                      "backward comm reduce_scatter 336"}));
+                                      "backward consume output", "backward release output",
+                                      "backward comm reduce_scatter 336", "backward produce output"}));
 }
 
 // The table is the output layer's weight too: both gradients are added in one buffer.
