@@ -5,6 +5,7 @@ messages travel by sockets; pushes go by the host's name, and ranks of one GPU p
 """
 import contextlib
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -26,9 +27,12 @@ def hosts_can_be_named():
 
 
 def free_port():
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        return reserved.getsockname()[1]
+    """Below those that the system gives to connections, one of which could take the port before the store listens."""
+    for port in random.sample(range(20000, 32000), 100):
+        with socket.socket() as reserved, contextlib.suppress(OSError):
+            reserved.bind(("127.0.0.1", port))
+            return port
+    raise OSError("none of 100 ports from 20000 to 32000 is free")
 
 
 class Ranks:

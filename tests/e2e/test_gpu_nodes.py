@@ -41,12 +41,12 @@ class Nodes(unittest.TestCase):
         gpu_ranks.train(tp * gtp * dp, *self.arguments(name, mesh, model), "--steps", steps, *flags, nodes=nodes)
         return bits(self.folder / name), json.loads((self.folder / name / "summary.json").read_text())
 
-    def check(self, mesh, alone, *flags, nodes=0, steps=STEPS):
+    def check(self, mesh, alone, *flags, nodes=0, steps=STEPS, model="llama-tiny-odd"):
         """Beside ranks that gather less: with delays, and by a graph."""
-        name = "-".join(map(str, [*mesh, nodes, len(flags)]))
-        expected, _ = self.train(f"{name}-alone", alone, *flags, steps=steps)
+        name = "-".join(map(str, [model, *mesh, nodes, len(flags)]))
+        expected, _ = self.train(f"{name}-alone", alone, *flags, steps=steps, model=model)
         for kind, more in (("steps", ["--debug-delays", 3]), ("graph", ["--cuda-graph", "on", "--debug-poison", "on"])):
-            got, summary = self.train(f"{name}-{kind}", mesh, *flags, *more, nodes=nodes, steps=steps)
+            got, summary = self.train(f"{name}-{kind}", mesh, *flags, *more, nodes=nodes, steps=steps, model=model)
             self.assertEqual(expected, got, kind)
             self.assertEqual("nccl" if nodes else "push", summary["transport"])
             self.assertEqual(steps - RECORDED if kind == "graph" else None, summary.get("graph_steps"))
@@ -58,6 +58,12 @@ class Nodes(unittest.TestCase):
     def test_gtp_beside_tp_and_dp(self):
         self.check((2, 2, 1), (2, 1, 1))
         self.check((1, 2, 2), (1, 1, 2))
+
+    def test_other_architectures(self):
+        """Biases of q, k and v; norms of every head."""
+        for model in ("qwen2-tiny-odd", "qwen3-tiny-odd"):
+            self.check((1, 3, 1), (1, 1, 1), model=model)
+            self.check((2, 2, 1), (2, 1, 1), model=model)
 
     def even_model(self):
         """Of even widths, as 4-bit numbers need them."""
