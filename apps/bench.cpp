@@ -27,27 +27,45 @@
 namespace tessera::apps {
 namespace {
 
+// InputError where that makes no model.
+models::ModelConfigPtr with_layers(const models::ModelConfig& model, std::int64_t layers) {
+  nlohmann::json config = model.to_json();
+  config["num_hidden_layers"] = layers;
+  return models::parse_model_config(config, fmt::format("--layers {}", layers));
+}
+
+// The settings that a plan depends on, but for those in `but`.
+void add_settings(CLI::App& app, run::PlanFlags& flags, std::initializer_list<std::string_view> but) {
+  for (const std::string_view name : run::plan_settings())
+    if (std::ranges::find(but, name) == but.end())
+      app.add_option(run::flag_of(name), flags.settings[std::string(name)], std::string(run::find_setting(name)->help))
+          ->expected(1);
+}
+
 int bench_schedule(const Arguments& arguments) {
   CLI::App app(
-      "How much communication the schedule hides: a synthetic step over links of several speeds, with several budgets",
+      "How much communication the schedule hides: a model's step over links of several speeds, with several budgets; "
+      "its "
+      "weights travel, its compute is time that passes",
       "tessera bench schedule");
+  run::PlanFlags flags;
   bench::ScheduleBench bench;
-  double forward_ms = bench.layer.forward_seconds * 1e3;
+  std::optional<std::int64_t> layers;
   bool json = false;
-  app.add_option("--layers", bench.layers, "weights of the model, all alike")->capture_default_str();
-  app.add_option("--weight-bytes", bench.layer.weight_bytes, "of a layer")->capture_default_str();
-  app.add_option("--compute-ms", forward_ms, "of a layer's forward; backward takes twice, the update a quarter of it")
+  flags.settings["model"] = {"llama-tiny"};
+  flags.settings["gtp"] = {"2"};
+  add_settings(app, flags, {"gather_budget", "reduce_budget"});
+  app.add_option("--layers", layers, "of the model, instead of its own");
+  app.add_option("--machine", flags.machine, "whose compute it is: NAME under configs/machines or a file")
       ->capture_default_str();
-  app.add_option("--tp", bench.degrees.tp)->capture_default_str();
-  app.add_option("--gtp", bench.degrees.gtp)->capture_default_str();
-  app.add_option("--dp", bench.degrees.dp)->capture_default_str();
-  app.add_option("--microbatches", bench.microbatches)->capture_default_str();
-  app.add_flag("--tied", bench.tied, "the last layer uses the weight of the first");
   app.add_flag("--real", bench.real, "sleep instead of counting time");
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;
-  bench.layer.forward_seconds = forward_ms * 1e-3;
-  bench.layer.update_seconds = bench.layer.forward_seconds / 4;
+  const run::PlanTask task = run::plan_task(flags, base::read_environment().configs.value_or(TESSERA_CONFIGS));
+  bench.config = task.request.config;
+  bench.model = layers ? with_layers(*task.request.model, *layers) : task.request.model;
+  bench.machine = task.request.machine;
+  bench.coalesce_bytes = task.request.coalesce_bytes;
   const std::vector<bench::ScheduleRow> rows = bench::schedule_rows(bench);
   if (json)
     fmt::print("{}\n", bench::schedule_json(bench, rows).dump(2));
@@ -89,13 +107,6 @@ int bench_kernels(const Arguments& arguments) {
   return 0;
 }
 
-// InputError where that makes no model.
-models::ModelConfigPtr with_layers(const models::ModelConfig& model, std::int64_t layers) {
-  nlohmann::json config = model.to_json();
-  config["num_hidden_layers"] = layers;
-  return models::parse_model_config(config, fmt::format("--layers {}", layers));
-}
-
 // InputError where a launcher started other processes than the ranks.
 void check_processes(const run::TrainConfig& config) {
   run::check_launcher(config.backend, "nccl");
@@ -111,9 +122,7 @@ int bench_step(const Arguments& arguments) {
   bench::StepBench bench;
   std::string backend = base::cuda_device_count() > 0 ? "nccl" : "local";
   bool json = false, pushes = true, graph = false;
-  for (const std::string_view name : run::plan_settings())
-    app.add_option(run::flag_of(name), flags.settings[std::string(name)], std::string(run::find_setting(name)->help))
-        ->expected(1);
+  add_settings(app, flags, {});
   std::optional<std::int64_t> layers;
   app.add_option("--layers", layers, "of the model, instead of its own");
   app.add_option("--backend", backend)->capture_default_str()->check(CLI::IsMember({"nccl", "local"}));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tessera/schedule/collectives_in_time.h"
 #include "tessera/schedule/way_costs.h"
 
 namespace tessera::bench {
@@ -18,8 +19,12 @@ double compare_seconds(const comm::Link& link, int ranks) {
   return ranks == 1 ? 0 : link.seconds(static_cast<std::int64_t>(sizeof(std::uint64_t)) * (ranks - 1));
 }
 
-double all_reduce_seconds(const comm::Link& link, int ranks, std::int64_t bytes) {
-  return ranks == 1 ? 0 : link.seconds(2 * (ranks - 1) * bytes / ranks);
+// Of a collective of the program whose parts are even.
+double collective_seconds(const comm::Link& link, int ranks, const Event& event) {
+  if (ranks == 1) return 0;
+  if (event.op == "all_gather") return link.seconds((ranks - 1) * event.bytes);
+  const std::int64_t others = (ranks - 1) * event.bytes / ranks;
+  return link.seconds(event.op == "reduce_scatter" ? others : 2 * others);
 }
 
 std::vector<int> unit_by_parameter(const std::vector<schedule::Unit>& units, std::size_t events) {
@@ -38,8 +43,7 @@ schedule::Costs exact_costs(const comm::Link& link, const Degrees& degrees, cons
   const double compare_gtp = on_demand ? compare_seconds(link, degrees.gtp) : 0;
   for (std::size_t i = 0; i < trace.size(); ++i) {
     const int ranks = trace[i].group == schedule::kCastGroup ? degrees.ranks() : degrees.tp;
-    costs.comm_seconds.push_back(trace[i].kind == EventKind::comm ? all_reduce_seconds(link, ranks, trace[i].bytes)
-                                                                  : 0);
+    costs.comm_seconds.push_back(trace[i].kind == EventKind::comm ? collective_seconds(link, ranks, trace[i]) : 0);
     if (i > 0 && trace[i].microbatch != trace[i - 1].microbatch) costs.comm_seconds[i - 1] += compare_gtp;
   }
   costs.end_seconds = compare_seconds(link, degrees.ranks());
@@ -58,10 +62,11 @@ double longest_path(const schedule::Trace& trace, const schedule::Schedule& sche
   for (const schedule::Reduction& reduction : schedule.reductions)
     produced[static_cast<std::size_t>(reduction.issue)].push_back(&reduction);
 
+  schedule::CollectivesInTime collectives(costs, schedule.events);
   double program = 0, gathers = 0, reductions = 0, replicas = 0, late = 0;
   for (std::size_t i = body; i < trace.size(); ++i) {
     if (i > body) program += costs.segment_seconds[i];
-    program += costs.comm_seconds[i];
+    program = collectives.happened(static_cast<int>(i), program);
     if (trace[i].kind != EventKind::publish) continue;
     double whole = program;
     if (costs.publish_seconds[i] > 0) whole = replicas = std::max(replicas, program) + costs.publish_seconds[i];
@@ -87,7 +92,7 @@ double longest_path(const schedule::Trace& trace, const schedule::Schedule& sche
       else
         late += costs.replica_seconds[u];
     }
-    program += costs.comm_seconds[i];
+    program = collectives.happened(static_cast<int>(i), program);
   }
   program = std::max(program, reductions);
   program = late > 0 ? std::max(program, replicas) + late : std::max(program, replicas);

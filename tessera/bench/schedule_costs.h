@@ -1,4 +1,4 @@
-// What a synthetic step costs on a `local` link, exactly; and the shortest that such a step can be. Pure.
+// What a timed step costs on a `local` link, exactly; and the shortest that such a step can be. Pure.
 #pragma once
 #include <vector>
 

@@ -18,9 +18,10 @@ constexpr int kRealSteps = 3;
 struct Seen {
   double step_seconds = 0, exposed_seconds = 0;
   std::vector<double> segments;
+  std::vector<int> comm_waits;
 };
 
-Seen measure_steps(SyntheticProgram& program, const shard::Parallel& parallel, const ScheduleRun& run) {
+Seen measure_steps(TimedSteps& program, const shard::Parallel& parallel, const ScheduleRun& run) {
   for (int i = 0; i < kWarmUp; ++i) program.step(run.microbatches);
   const int steps = run.real ? kRealSteps : 1;
   const double begin = shard::host_seconds(parallel);
@@ -31,6 +32,7 @@ Seen measure_steps(SyntheticProgram& program, const shard::Parallel& parallel, c
   }
   seen.step_seconds = (shard::host_seconds(parallel) - begin) / steps;
   seen.segments = program.segments();
+  seen.comm_waits = program.comm_waits();
   return seen;
 }
 
@@ -38,30 +40,33 @@ Seen measure_steps(SyntheticProgram& program, const shard::Parallel& parallel, c
 
 ScheduleTimes measure_schedule(const ScheduleRun& run) {
   ScheduleTimes times;
-  std::vector<double> segments;
+  Seen first;
   std::mutex mutex;
   comm::LocalOptions options;
   options.link = run.link;
   options.virtual_clock = !run.real;
   comm::run_local(run.degrees.ranks(), options, [&](comm::World& world) {
-    shard::Parallel parallel = nn::dense_parallel(world, run.degrees.tp, run.degrees.gtp, run.degrees.dp);
-    SyntheticProgram program(parallel, run.model, run.options);
-    const Seen seen = measure_steps(program, parallel, run);
+    shard::Parallel parallel = nn::dense_parallel(world, run.degrees.tp, run.degrees.gtp, run.degrees.dp, true);
+    const std::unique_ptr<TimedSteps> program = run.steps(parallel, run.options);
+    Seen seen = measure_steps(*program, parallel, run);
     std::lock_guard lock(mutex);
     times.step_seconds = std::max(times.step_seconds, seen.step_seconds);
     times.exposed_seconds = std::max(times.exposed_seconds, seen.exposed_seconds);
     if (world.rank() != 0) return;
-    times.trace = program.runtime().trace();
-    times.sizes = program.runtime().sizes();
-    segments = seen.segments;
+    times.trace = program->runtime().trace();
+    times.sizes = program->runtime().sizes();
+    first = std::move(seen);
     if (!run.options.scheduled) return;
-    const schedule::Schedule* schedule = program.runtime().schedule(schedule::StepKind::train, run.microbatches);
-    TESSERA_CHECK(schedule && !program.runtime().statistics().departed, "a synthetic step left its schedule");
+    const schedule::Schedule* schedule = program->runtime().schedule(schedule::StepKind::train, run.microbatches);
+    TESSERA_CHECK(schedule && !program->runtime().statistics().departed, "a timed step left its schedule");
     times.schedule = *schedule;
   });
   if (!run.options.scheduled) times.schedule = schedule::plan(times.trace, times.sizes, {});
   const auto costs = [&](bool on_demand) {
-    return exact_costs(run.link, run.degrees, times.trace, times.sizes, times.schedule, segments, on_demand);
+    schedule::Costs exact =
+        exact_costs(run.link, run.degrees, times.trace, times.sizes, times.schedule, first.segments, on_demand);
+    exact.comm_waits = first.comm_waits;
+    return exact;
   };
   times.predicted = run.options.scheduled ? schedule::simulate(times.trace, times.schedule, costs(false))
                                           : schedule::simulate_on_demand(times.trace, times.schedule, costs(true));

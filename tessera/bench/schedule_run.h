@@ -1,17 +1,17 @@
-// A synthetic program under the runtime between ranks of `local`, beside what the simulator says of the same schedule.
+// Timed steps under the runtime between ranks of `local`, beside what the simulator says of the same schedule.
 #pragma once
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "tessera/bench/schedule_costs.h"
-#include "tessera/bench/synthetic.h"
+#include "tessera/bench/timed_steps.h"
 #include "tessera/comm/local/link.h"
 
 namespace tessera::bench {
 
 struct ScheduleRun {
-  SyntheticModel model;
+  MakeTimedSteps steps;
   Degrees degrees;
   int microbatches = 1;
   comm::Link link;
@@ -31,7 +31,7 @@ struct ScheduleTimes {
   std::int64_t arena_bytes() const { return schedule.gather_arena + schedule.reduce_arena + schedule.scratch; }
 };
 
-// Runs degrees.ranks() threads. Errors: as SyntheticProgram, Runtime and run_local.
+// Runs degrees.ranks() threads. Errors: as those of the steps, Runtime and run_local.
 ScheduleTimes measure_schedule(const ScheduleRun& run);
 
 // As RuntimeOptions has them.

@@ -5,33 +5,31 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/run/plan/step_plan.h"
 
 namespace tessera::bench {
 namespace {
 
-std::vector<comm::Link> links_of(const ScheduleBench& bench) {
-  const auto bytes = static_cast<double>(bench.layer.weight_bytes) / bench.degrees.tp;
-  const double received = bytes * (bench.degrees.gtp - 1) / bench.degrees.gtp, forward = bench.layer.forward_seconds;
+std::vector<comm::Link> links_of(const TimedModel& model) {
+  double received = 0, gathers = 0;
+  for (const schedule::Event& event : model.step.microbatch) {
+    if (event.kind != schedule::EventKind::consume || event.pass != schedule::Pass::forward) continue;
+    const std::int64_t bytes = total_bytes(model.parameters[static_cast<std::size_t>(event.parameter)].size.gather);
+    received += static_cast<double>(bytes);
+    gathers += bytes > 0 ? 1 : 0;
+  }
+  const double forward = model.forward_seconds();
   std::vector<comm::Link> links;
   for (const double share : {0.1, 0.5, 1.0, 2.0}) links.push_back({.bytes_per_second = received / (share * forward)});
-  links.push_back({.latency_s = 0.5 * forward, .bytes_per_second = received / (0.5 * forward)});
+  links.push_back({.latency_s = 0.5 * forward / gathers, .bytes_per_second = received / (0.5 * forward)});
   return links;
 }
 
 void check(const ScheduleBench& bench) {
-  const auto at_least_one = [](const char* what, int value) {
-    if (value < 1) throw InputError("{}: expected 1 or more, got {}", what, value);
-  };
-  at_least_one("layers", bench.layers);
-  at_least_one("microbatches", bench.microbatches);
-  at_least_one("tp", bench.degrees.tp);
-  at_least_one("dp", bench.degrees.dp);
-  if (bench.degrees.gtp < 2)
-    throw InputError("gtp: expected 2 or more, else no weight moves, got {}", bench.degrees.gtp);
-  if (bench.layer.weight_bytes < 1)
-    throw InputError("weight bytes: expected 1 or more, got {}", bench.layer.weight_bytes);
-  if (!(bench.layer.forward_seconds > 0))
-    throw InputError("forward: expected more than 0 s, got {}", bench.layer.forward_seconds);
+  if (bench.config.gtp < 2)
+    throw InputError("--gtp: got {}, expected 2 or more: else no weight moves", bench.config.gtp);
+  if (bench.config.embedding == shard::Lookup::rows)
+    throw InputError("--embedding: got rows, expected auto or gather: which rows are read is not known without tokens");
 }
 
 std::string link_text(const comm::Link& link) {
@@ -43,11 +41,19 @@ std::string link_text(const comm::Link& link) {
 
 std::vector<ScheduleRow> schedule_rows(const ScheduleBench& bench) {
   check(bench);
-  ScheduleRun run{.degrees = bench.degrees, .microbatches = bench.microbatches, .real = bench.real};
-  run.model.layers.assign(static_cast<std::size_t>(bench.layers), bench.layer);
-  run.model.tied = bench.tied;
+  run::TrainConfig config = bench.config;
+  config.embedding = shard::Lookup::gather;
+  const TimedModel model = timed_model(config, *bench.model, bench.machine);
+  ScheduleRun run{.steps = steps_of(model),
+                  .degrees = {.tp = static_cast<int>(config.tp),
+                              .gtp = static_cast<int>(config.gtp),
+                              .dp = static_cast<int>(config.dp)},
+                  .microbatches = model.microbatches,
+                  .real = bench.real};
+  run.options = model.options.runtime;
+  run.options.coalesce_bytes = bench.coalesce_bytes;
   std::vector<ScheduleRow> rows;
-  for (const comm::Link& link : links_of(bench)) {
+  for (const comm::Link& link : links_of(model)) {
     run.link = link;
     run.options.scheduled = false;
     const ScheduleTimes on_demand = measure_schedule(run);
@@ -71,14 +77,14 @@ std::vector<ScheduleRow> schedule_rows(const ScheduleBench& bench) {
 }
 
 std::string schedule_text(const ScheduleBench& bench, const std::vector<ScheduleRow>& rows) {
+  const run::TrainConfig& config = bench.config;
   std::string text = fmt::format(
-      "{} layers of {} bytes and {:.3f} ms forward, {} microbatches, tp {} x gtp {} x dp {}, {} time; ms\n\n"
+      "{}, {} microbatches of {} x {} tokens a rank, tp {} x gtp {} x dp {}, compute of '{}', {} time; ms\n\n"
       "{:>20} {:12} {:>10} {:>18} {:>18} {:>10} {:>8} {:>6}\n{:>20} {:12} {:>10} {:>9}{:>9} {:>9}{:>9} {:>10} {:>8} "
       "{:>6}\n",
-      bench.layers, bench.layer.weight_bytes, bench.layer.forward_seconds * 1e3, bench.microbatches, bench.degrees.tp,
-      bench.degrees.gtp, bench.degrees.dp, bench.real ? "real" : "virtual", "", "", "arenas", "step", "exposed",
-      "step on", "longest", "step /", "link", "budget", "KiB", "predicted", "measured", "predicted", "measured",
-      "demand", "path", "path");
+      config.model, run::microbatches_of(config), config.micro_batch, config.seq_len, config.tp, config.gtp, config.dp,
+      bench.machine.name, bench.real ? "real" : "virtual", "", "", "arenas", "step", "exposed", "step on", "longest",
+      "step /", "link", "budget", "KiB", "predicted", "measured", "predicted", "measured", "demand", "path", "path");
   for (const ScheduleRow& row : rows)
     text += fmt::format("{:>20} {:12} {:>10} {:>9.3f}{:>9.3f} {:>9.3f}{:>9.3f} {:>10.3f} {:>8.3f} {:>6.3f}\n",
                         link_text(row.link), row.budget, row.arena_bytes / 1024, row.step_predicted * 1e3,
@@ -101,17 +107,18 @@ nlohmann::ordered_json schedule_json(const ScheduleBench& bench, const std::vect
                      {"on_demand_measured_s", row.on_demand},
                      {"longest_path_s", row.longest_path},
                      {"step_over_longest_path", row.ratio()}});
+  const run::TrainConfig& config = bench.config;
   return {{"benchmark", "schedule"},
           {"time", bench.real ? "real" : "virtual"},
-          {"layers", bench.layers},
-          {"weight_bytes", bench.layer.weight_bytes},
-          {"forward_s", bench.layer.forward_seconds},
-          {"update_s", bench.layer.update_seconds},
-          {"tied", bench.tied},
-          {"tp", bench.degrees.tp},
-          {"gtp", bench.degrees.gtp},
-          {"dp", bench.degrees.dp},
-          {"microbatches", bench.microbatches},
+          {"model", config.model},
+          {"layers", bench.model->sizes().num_layers},
+          {"machine", bench.machine.name},
+          {"tp", config.tp},
+          {"gtp", config.gtp},
+          {"dp", config.dp},
+          {"microbatches", run::microbatches_of(config)},
+          {"micro_batch", config.micro_batch},
+          {"seq_len", config.seq_len},
           {"rows", table}};
 }
 

@@ -4,17 +4,17 @@
 #include <string>
 #include <vector>
 
+#include "tessera/bench/model_steps.h"
 #include "tessera/bench/schedule_run.h"
 
 namespace tessera::bench {
 
 struct ScheduleBench {
-  int layers = 8;
-  SyntheticLayer layer;  // all alike
-  bool tied = false;
-  Degrees degrees;
-  int microbatches = 1;
-  bool real = false;
+  run::TrainConfig config;  // resolved for a plan
+  models::ModelConfigPtr model;
+  predict::Machine machine;  // its operators' times; its links are not used
+  std::int64_t coalesce_bytes = std::int64_t{1} << 20;
+  bool real = false;  // sleep instead of counting time
 };
 
 struct ScheduleRow {
@@ -29,9 +29,8 @@ struct ScheduleRow {
   double ratio() const { return step_measured / longest_path; }
 };
 
-// Links with which a weight takes 0.1, 0.5, 1 and 2 times as long to gather as a layer's forward, and one with half of
-// forward as latency and half for the bytes. Errors (InputError): counts or bytes below 1, a gtp below 2,
-// forward_seconds of 0.
+// Links with which the weights of a microbatch's forward take 0.1, 0.5, 1 and 2 times as long to gather as it computes,
+// and one with half of that as latency and half for the bytes. Errors (InputError): a gtp below 2, rows by index.
 std::vector<ScheduleRow> schedule_rows(const ScheduleBench& bench);
 
 std::string schedule_text(const ScheduleBench& bench, const std::vector<ScheduleRow>& rows);

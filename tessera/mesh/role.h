@@ -13,7 +13,7 @@ namespace tessera::mesh {
 enum class Purpose : std::uint8_t {
   program,    // the program's own collectives
   gather,     // scheduled weights travel here ...
-  reduce,     // ... gradients here: neither waits for the other
+  reduce,     // ... gradients here, so that they do not queue behind each other
   demand,     // weights that no schedule foresaw
   rows,       // rows of tables that the program reads by index
   replicas,   // sums of gradients over replicas, and the weights that each has updated

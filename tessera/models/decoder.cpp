@@ -89,11 +89,14 @@ nn::Norm Decoder::norm(schedule::ParameterId id) const {
   return {.weight = vector(id), .eps = config_.rms_norm_eps};
 }
 
-nn::Loss Decoder::forward(const Batch& batch, double scale) {
+at::Tensor Decoder::hidden(const Batch& batch) {
   nn::Stream stream{embed(context_, embedding_, batch.tokens, batch.early_tokens, anchor_), {}};
   for (const nn::Block& block : blocks_) stream = block_forward(context_, block, stream, batch.layout, rope_);
-  const at::Tensor hidden = rms_norm(context_, norm_, stream.h, stream.residual);
-  return output_loss(context_, output_, hidden, batch.targets, scale);
+  return rms_norm(context_, norm_, stream.h, stream.residual);
+}
+
+nn::Loss Decoder::forward(const Batch& batch, double scale) {
+  return output_loss(context_, output_, hidden(batch), batch.targets, scale);
 }
 
 }  // namespace tessera::models

@@ -20,6 +20,9 @@ class Decoder final : public Model {
   Decoder(const DecoderConfig& config, nn::Context& context, const ModelOptions& options);
 
   nn::Loss forward(const Batch& batch, double scale) override;
+  // What the output layer reads: [own tokens, hidden].
+  at::Tensor hidden(const Batch& batch);
+  const nn::VocabOutput& output() const { return output_; }
 
  private:
   enum class Cut { rows, cols };

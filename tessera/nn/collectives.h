@@ -1,8 +1,9 @@
 // Activations entering and leaving the region in which the tp ranks work on the same tokens with different weights.
 //
 // Outside, with sequence parallelism each rank holds its part of the tokens by the context's split; without it each
-// holds all of them, equal. Both calls are each other's backward. At tp 1 they return their argument. They block until
-// done; start_enter_tp and start_leave_tp only begin, so that something else is computed meanwhile.
+// holds all of them, equal. Both calls are each other's backward. At tp 1 they return their argument. What compute does
+// next comes behind their result, and a CPU's host blocks until then; start_enter_tp and start_leave_tp only begin, so
+// that something else is computed meanwhile.
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -16,7 +16,7 @@ struct Context {
   bool sequence_parallel = false;  // activations between blocks are split by tokens over tp
   BlockRecompute recompute;
   Recompute policy = Recompute::none;             // of the block that runs
-  schedule::Pass pass = schedule::Pass::forward;  // recompute while a block's forward runs again
+  schedule::Pass pass = schedule::Pass::forward;  // recompute: a block's forward runs again
   ProductOptions products;                        // of those in number formats
   DelayedScales* scales = nullptr;                // null: scales are those of the matrices themselves
   TokenSplit split = {};                          // of tokens over tp, under sequence parallelism

@@ -62,8 +62,8 @@ at::Tensor column_backward(Context& context, const ColumnLinear& linear, const C
                            const std::vector<at::Tensor>& saved, std::int64_t tokens);
 
 // The backward products of a column-parallel weight without autograd. gradient: of y [tokens, local out]; input: gives
-// x [tokens, in] by its columns, and is asked when dx is known. dx leaves tp while the weight's gradient is made and
-// produced. Returns it: [own tokens, in].
+// x [tokens, in] by its columns, and is asked when the product that gives dx has been enqueued. dx leaves tp while the
+// weight's gradient is made and produced. Returns it: [own tokens, in].
 at::Tensor linear_backward(Context& context, const Weight& weight, const Factor& gradient,
                            const std::function<Factor()>& input);
 

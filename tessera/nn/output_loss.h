@@ -12,8 +12,8 @@ struct VocabOutput {
   ops::IdRanges part;  // the ids of its rows
 };
 struct Loss {
-  // scale * sum, a scalar on the CPU: the root of backward. On a GPU its value is NaN, for which the host would have to
-  // wait; its gradient is right.
+  // scale * sum, a scalar on the CPU: the root of backward. Without gradients its value is 0. On a GPU it is NaN, for
+  // which the host would have to wait; its gradient is right.
   at::Tensor objective;
   // Of this microbatch's token losses, fp32 in token order (fp64 for fp64): a scalar in fp64 on the model's device.
   at::Tensor sum;

@@ -1,5 +1,6 @@
 // The events of activations that an autograd function keeps for its backward. Token ids and positions belong to the
-// batch and count nowhere; a tensor that the next function reads and saves counts there.
+// batch and count nowhere; of a tensor that two functions save, the one that reads it counts it, not the one that made
+// it.
 #pragma once
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/context.h"

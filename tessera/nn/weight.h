@@ -20,8 +20,9 @@ struct Weight {
   int input_scale = -1, gradient_scale = -1;    // of delayed scaling: numbers of a DelayedScales; -1: none
 };
 
-// Consumes in the constructor, releases in the destructor; the tensor is a view that is valid between the two. Both may
-// wait for communication and throw its errors; while an error is under way already, nothing is released any more.
+// Consumes in the constructor, releases in the destructor; the tensor is a view that is valid between the two.
+// Consuming may wait for a gather; releasing what was gathered on demand waits for compute. Both throw errors of
+// communication; while an error is under way already, nothing is released any more.
 class ConsumedWeight {
  public:
   ConsumedWeight(Context& context, const Weight& weight, schedule::Pass pass);
@@ -51,7 +52,7 @@ template <typename Write>
 void produce_gradient(Context& context, const Weight& weight, Write write);
 
 bool is_trainable(const Context& context, const Weight& weight);
-// The staging as a tensor of the weight's shape in the accumulator type.
+// The staging as a tensor of the weight's shape, in the buffer's type.
 at::Tensor gradient_tensor(Context& context, const runtime::GradientBuffer& buffer, const Weight& weight);
 
 template <typename Write>

@@ -80,6 +80,7 @@ class Placer {
       : input_(input), operators_(input), dry_(dry), trace_(trace), parameters_(parameters) {
     result.costs.segment_seconds.resize(trace.size());
     result.costs.comm_seconds.resize(trace.size());
+    result.costs.comm_waits.resize(trace.size());
     result.work.resize(trace.size());
     result.costs.shared_link = input.machine.shared_link;
   }
@@ -90,11 +91,16 @@ class Placer {
     for (std::size_t at = 0; at < trace_.size(); ++at) {
       const Event& event = trace_[at];
       if (event.kind == EventKind::comm) result.costs.comm_seconds[at] = collective(event);
+      result.costs.comm_waits[at] = static_cast<int>(at);
       // What is behind the last event of a microbatch.
       if (at > 0 && trace_[at - 1].microbatch >= 0 && trace_[at - 1].microbatch != event.microbatch)
         compute(at, dry_.work.size() - 1);
       const auto place = places.find(key_of(event));
-      if (event.microbatch >= 0 && place != places.end()) compute(at, place->second);
+      if (event.microbatch < 0 || place == places.end()) continue;
+      compute(at, place->second);
+      const auto last = at + static_cast<std::size_t>(dry_.waits[place->second]) - place->second;
+      if (last < trace_.size() && trace_[last].microbatch == event.microbatch)
+        result.costs.comm_waits[at] = static_cast<int>(last);
     }
     update();
   }

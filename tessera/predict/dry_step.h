@@ -34,6 +34,7 @@ struct DryStep {
   std::vector<schedule::ParameterId> copies;     // by weight: its copy, or kNoParameter
   // Microbatches are alike, so one stands for all; and the optimizer's events behind the last.
   schedule::Trace microbatch, optimizer;
+  std::vector<int> waits;  // by event of the microbatch, as runtime::DryRun has them
   // By event of the microbatch: what is computed before it. One more: behind the last.
   std::vector<std::vector<ops::Work>> work;
   // Of a microbatch: operations of its products with weights, and bytes that the program's collectives bring this rank.

@@ -19,9 +19,9 @@ namespace tessera::runtime {
 // Steps that a rank remembers and posts, the one under way included.
 inline constexpr std::size_t kKeptSteps = 4;
 
-// One rank's record of its last steps. One thread. Whoever is told of a difference by an Error may give up the memory
-// of collectives at once, those of other waits too: the rank has given up all its groups then, and its lanes are
-// drained. Of comparisons begun and not looked at the owner drains the lanes before this object goes.
+// One rank's record of its last steps. One thread. When it throws because of a difference, all groups of the rank have
+// been given up and its lanes are drained, so the memory of every collective may go. Of comparisons begun and not
+// looked at the owner drains the lanes before this object goes.
 class Agreement {
  public:
   explicit Agreement(shard::Parallel& parallel) : parallel_(parallel), steps_(1) { steps_.reserve(kKeptSteps); }
@@ -33,8 +33,8 @@ class Agreement {
   std::uint64_t hash() const { return steps_.back().hash(); }
   void post();  // where this rank is
 
-  // Compute goes on when the fence is done; blocks until then. Errors: Error with the first differing event when a
-  // second passed and another rank did other things; whatever the fence carries.
+  // Blocks the host until the fence is done; then compute waits for it too. Errors: Error with the first differing
+  // event when a second passed and another rank did other things; whatever the fence carries.
   void wait(const base::Fence& fence, const Entries& entries);
   // The same for the host alone. patience: after so long others are looked at.
   void wait_on_host(const base::Fence& fence, const Entries& entries, std::chrono::milliseconds patience = kPatience);
@@ -44,8 +44,8 @@ class Agreement {
   // Collective over the world, blocking: what the ranks of each class call in a cycle of steps, by class. `own`: what
   // this rank does, the same for all of its class.
   std::vector<schedule::CallOrder> orders_of_classes(const schedule::CallOrder& own, const Entries& entries);
-  // Collective over the class: begins to compare what ranks did in the step so far. Blocks only for a comparison that
-  // began kKeptSteps steps ago. Errors: that one's, as settle.
+  // Collective over the class: begins to compare what ranks did in the step so far. Blocks only for the oldest of
+  // kKeptSteps comparisons. Errors: that one's, as settle.
   void compare_later(const Entries& entries);
   // Blocks until the comparisons begun in the steps up to number `step` are known. Errors: as compare.
   void settle(std::int64_t step, const Entries& entries);

@@ -87,6 +87,7 @@ ParameterId DryRun::read_in(Pass pass, ParameterId id) const {
 void DryRun::begin_step(schedule::StepKind kind, int /*microbatches*/) {
   numbers_.begin_step(kind);
   trace_.clear();
+  waits_.clear();
   flops_ = activations_ = {};
 }
 
@@ -106,8 +107,13 @@ void DryRun::end_step() {
   numbers_.end_step();
 }
 
-void DryRun::happens(const schedule::Event& event) {
+void DryRun::record(const schedule::Event& event) {
+  waits_.push_back(static_cast<int>(trace_.size()));
   trace_.push_back(event);
+}
+
+void DryRun::happens(const schedule::Event& event) {
+  record(event);
   numbers_.happened(event);
 }
 
@@ -160,9 +166,7 @@ RowGradient DryRun::grad_rows(ParameterId id, const shard::RowIds& /*ids*/) {
 }
 
 void DryRun::publish(std::span<const ParameterId> weights) {
-  const auto published = [&](ParameterId id) {
-    trace_.push_back(numbers_.next(EventKind::publish, Pass::forward, id));
-  };
+  const auto published = [&](ParameterId id) { record(numbers_.next(EventKind::publish, Pass::forward, id)); };
   for (const ParameterId id : weights) {
     published(id);
     if (known(id).copy != schedule::kNoParameter) published(known(id).copy);
@@ -181,6 +185,10 @@ Issued DryRun::issue(const Collective& collective) {
   happens(numbers_.other(EventKind::comm, group_name_, traffic.op, traffic.given, collective.pass));
   activations_[static_cast<std::size_t>(traffic.format)] += traffic.received;
   return {.done = {}, .event = static_cast<int>(trace_.size()) - 1};
+}
+
+void DryRun::wait(const Issued& issued) {
+  if (issued.event >= 0) waits_[static_cast<std::size_t>(issued.event)] = static_cast<int>(trace_.size()) - 1;
 }
 
 void DryRun::stash(std::int64_t bytes, Pass pass, std::string_view way) {

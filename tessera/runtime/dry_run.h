@@ -1,5 +1,6 @@
 // Steps that only say what they would do: a program without memory, without groups, and without other ranks. Its trace
-// is what Runtime records of the same step of the same rank; views and buffers are null.
+// is what Runtime records of the same step of the same rank; views and buffers are null. That calls come in order is
+// checked by Runtime alone.
 #pragma once
 #include <array>
 #include <string>
@@ -22,6 +23,9 @@ class DryRun final : public Program {
          const RuntimeOptions& options);
 
   const schedule::Trace& trace() const { return trace_; }  // of the last step begun
+  // By event of that step: of a collective, the last event before the program waits for it; of others, the event
+  // itself.
+  const std::vector<int>& waits() const { return waits_; }
   // By format of weights, operations of the products of that step, and bytes that its collectives bring this rank.
   const std::array<std::int64_t, quant::kFormats>& flops() const { return flops_; }
   const std::array<std::int64_t, quant::kFormats>& activations() const { return activations_; }
@@ -56,7 +60,7 @@ class DryRun final : public Program {
                    const std::optional<base::Fence>& written) override;
   RowGradient grad_rows(schedule::ParameterId id, const shard::RowIds& ids) override;
   Issued issue(const Collective& collective) override;
-  void wait(const Issued&) override {}
+  void wait(const Issued& issued) override;
   void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
   void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
   void count_product(quant::Format format, std::int64_t flops) override {
@@ -75,6 +79,7 @@ class DryRun final : public Program {
   schedule::ParameterId register_parameter(shard::ParameterSpec spec);
   Known& known(schedule::ParameterId id);
   schedule::ParameterId read_in(schedule::Pass pass, schedule::ParameterId id) const;
+  void record(const schedule::Event& event);
   void happens(const schedule::Event& event);
 
   std::vector<shard::Cuts> cuts_;     // by domain
@@ -89,6 +94,7 @@ class DryRun final : public Program {
   int weights_ = -1;  // the parameters before the copies, once these are added
   EventNumbers numbers_;
   schedule::Trace trace_;
+  std::vector<int> waits_;
   std::array<std::int64_t, quant::kFormats> flops_{}, activations_{};
 };
 

@@ -1,5 +1,6 @@
-// The trivial schedule: a weight is gathered at its first consume and freed at its last release, compute waiting;
-// gradients are reduced at the end of the microbatch. What a step does that has no schedule, or has left it.
+// The trivial schedule: a weight is gathered at its first consume and freed at its last release; gradients are reduced
+// at the end of the microbatch. The host waits for all of it, also where compute is a GPU's. What a step does that has
+// no schedule, or has left it.
 #pragma once
 #include "tessera/runtime/agreement.h"
 #include "tessera/runtime/buffer_pool.h"

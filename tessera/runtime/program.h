@@ -9,8 +9,11 @@
 //   end_step
 //
 // A weight may be read from its consume to the release that matches it; its memory is somebody else's before and after.
-// A gradient is written between grad_buffer and produce, and belongs to the program's implementation from then on: it
-// travels while later layers compute, and is complete when end_step returns. One thread.
+// A gradient is written between grad_buffer and produce; then the layer must not touch it any more: it travels while
+// later layers compute, and is complete, for what compute is given from then on, when end_step returns. One thread.
+//
+// What a layer does must not depend on the values of tensors: dry ones have none. It takes memory on the device of its
+// operands or of the program, and computes by operators of ops/, which a dry run understands.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -74,13 +77,14 @@ class Program {
   virtual int group_size() const = 0;
   virtual bool is_training() const = 0;  // the step under way
 
-  // microbatches: how many this step has, the same on every rank. Errors: calls out of order, weights not released, a
-  // rank that did other things than this one.
+  // microbatches: how many this step has, the same on every rank. Errors: calls out of order, weights not released.
+  // That another rank did other things is an error of any later call that waits, of end_step at the latest on a CPU.
   virtual void begin_step(schedule::StepKind kind, int microbatches) = 0;
   virtual void begin_microbatch() = 0;
   virtual void end_microbatch() = 0;
   virtual void end_step() = 0;
-  // Outside a step: new weights have been written; and the greatest of all ranks' amaxes replace these before that.
+  // Outside a step. publish: new weights are in storage. reduce_amaxes, before it where a format needs them: the
+  // greatest of all ranks' amaxes replace these.
   virtual void publish(std::span<const schedule::ParameterId> weights) = 0;
   virtual void reduce_amaxes(std::span<float> amaxes) = 0;
 
@@ -88,20 +92,20 @@ class Program {
   virtual void release(schedule::ParameterId weight, schedule::Pass pass) = 0;
   virtual GradientBuffer grad_buffer(schedule::ParameterId weight) = 0;
   virtual void produce(schedule::ParameterId weight) = 0;
-  // ids: rows of the compute part or none, in memory that the device reads, written when `written` is done, by compute
-  // where there is none. Compute then has out [ids, columns] (the model's type), zeros for none. Once a pass.
+  // ids: in memory that the device reads; one outside the compute part's rows gives zeros. written: when they can be
+  // read; absent: behind what compute has. Compute then has out [ids, columns] (the model's type). Once a microbatch
+  // and pass.
   virtual void gather_rows(schedule::ParameterId weight, const shard::RowIds& ids, void* out, schedule::Pass pass,
                            const std::optional<base::Fence>& written) = 0;
   virtual RowGradient grad_rows(schedule::ParameterId weight, const shard::RowIds& ids) = 0;
 
-  // Begins behind what compute has enqueued; compute may use `out` after the wait, which comes as late as that. Waits
-  // count as exposed time.
+  // Begins behind what compute has been given. Wait directly before compute first uses `out`: what it waits is exposed.
   virtual Issued issue(const Collective& collective) = 0;
   virtual void wait(const Issued& issued) = 0;
-  // Bytes of activations are kept from here (stash) until backward takes them back (fetch). way: "keep" or "shard".
+  // Only recorded: autograd keeps so many bytes from stash to fetch. way: "shard" (own tokens only) or "keep".
   virtual void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) = 0;
   virtual void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way) = 0;
-  virtual void count_product(quant::Format format, std::int64_t flops) = 0;  // with a weight, enqueued
+  virtual void count_product(quant::Format format, std::int64_t flops) = 0;  // of one product with a weight
 };
 
 }  // namespace tessera::runtime

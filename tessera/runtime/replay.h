@@ -59,15 +59,16 @@ class Replay {
   std::byte* staging(schedule::ParameterId id);         // before a produce: where the gradient is written
   void passed();                                        // the event has happened: what follows from it
 
-  // Every gradient is in main_grad, replicas included.
+  // Issues the sums over replicas that are left and makes compute wait for all: every gradient is then in main_grad.
   void finish();
-  // The whole step, publishes included, happens by a graph: the versions that the step before left are followed
-  // through it, and each consume is compared as ever, without any work. After begin_step.
+  // The whole step, publishes included, happens by a graph. Here only the weights' version numbers are played through
+  // it, and compared at each consume as ever. After begin_step.
   void repeat();
   // A graph of the whole step has been launched, and `end` is its end. Gathers for the next step are no part of it and
   // are issued now, each behind the point of the graph from which on it may begin.
   void launched(const base::Fence& end);
-  // Waits for all that is under way and forgets it; views and stagings handed out stay readable.
+  // Makes compute wait for all that is under way, and forgets it. Views and stagings handed out stay usable, since what
+  // is gathered later waits for compute.
   void drain();
 
  private:

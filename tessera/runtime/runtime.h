@@ -3,8 +3,10 @@
 //
 // The first step of a kind runs on demand and is recorded; then it is planned, the plan is checked, and later steps
 // follow it (docs/schedule.md). A step that leaves its schedule in the same way on every rank goes on on demand and is
-// counted; after some such steps in a row a new schedule is made. A rank that leaves it alone ends the run, and so does
-// a training step of one class of ranks (shard/domain.h) where there are several.
+// counted; after some such steps in a row a new schedule is made. Where only some ranks leave it the run ends with an
+// error, and so it does where a class of ranks leaves that of a training step and there are several classes
+// (shard/domain.h), or where a gradient is produced after its sum over replicas has been issued. Optimizers' events
+// that the schedule has not cost what was gathered ahead, and nothing else.
 //
 // One object a model and rank; not thread-safe; nothing is global.
 #pragma once
@@ -86,9 +88,10 @@ class Runtime final : public Program {
   void begin_step(schedule::StepKind kind, int microbatches) override;
   void begin_microbatch() override;
   void end_microbatch() override;
-  // main_grad is complete (the sum over replicas included) when it returns, for compute. Errors: microbatches missing,
-  // weights not released; a rank that did other things than this one (the first differing event of both), which is seen
-  // here where compute is the host, else by finish, or kKeptSteps steps later.
+  // main_grad is complete (the sum over replicas included) for what compute is given from then on; so are weights that
+  // were published before the step and not used in it. A gradient that nobody produced is zero. Errors: microbatches
+  // missing, weights not released; a rank that did other things than this one (the first differing event of both),
+  // which is seen here where compute is the host, else by finish, or kKeptSteps steps later.
   void end_step() override;
 
   // Of the last step begun, after its last publish.
@@ -107,8 +110,8 @@ class Runtime final : public Program {
   // Collective over the ranks that store the table.
   void bring_rows(const std::int64_t* ids);
   // After begin_step of a step that can be a graph, instead of all that happens in it up to its last publish, all of
-  // which is in a graph made of such a step. Compute goes on behind what that graph does not wait for itself. Errors: a
-  // weight would be used in another version than the stored one.
+  // which is in a graph made of such a step. Compute first waits for what that graph does not wait for itself. Errors:
+  // a weight would be used in another version than the stored one.
   void repeat_step();
   // After repeat_step, or after the step from which the graph was made, whose statistics these are: a launch of it is
   // done with `end`. Collective.

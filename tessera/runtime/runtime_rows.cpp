@@ -65,6 +65,7 @@ void Runtime::rows_published(const Entry& entry) {
 
 RowGradient Runtime::grad_rows(schedule::ParameterId id, const shard::RowIds& ids) {
   Entry& entry = this->entry(id, "grad_rows");
+  TESSERA_CHECK(entry.parameter.spec.trainable, "'{}' is frozen and has no gradient", entry.name());
   const shard::RowReducer* rows = entry.reducer.rows();
   TESSERA_CHECK(rows, "'{}' has a gradient of the whole: grad_buffer", entry.name());
   TESSERA_CHECK(!entry.produced, "'{}': rows are produced twice in a microbatch", entry.name());

@@ -16,7 +16,7 @@ enum class Pass : std::uint8_t { forward, recompute, backward };
 enum class EventKind : std::uint8_t {
   consume,  // the compute part of a weight is needed from here ...
   release,  // ... to here
-  produce,  // a weight gradient of this microbatch is complete
+  produce,  // a use of a weight has written its gradient; the last of a microbatch completes it
   publish,  // the stored weight has a new version
   comm,     // another collective of the program: opaque, but in the order. With a parameter: its rows,
             // read by index. Outside the microbatches: the optimizer's (kCastGroup)

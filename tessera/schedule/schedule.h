@@ -51,8 +51,8 @@ using Unit = std::vector<ParameterId>;
 struct Residency {
   int unit = 0;   // of gather_units
   int issue = 0;  // position where the gather is enqueued
-  int free = 0;   // the gather lane waits for compute to have passed this position (<= issue): the last release, or the
-                  // unpacking, of every earlier tenant of the bytes it writes, and the publish of the newest member
+  int free = 0;   // the gather lane waits until compute has passed this position (<= issue), the latest of: the last
+                  // release, or the unpacking, of every earlier tenant of these bytes; the newest member's publish
   int wait = 0;   // index of the consume before which compute waits for the gather, and unpacks; the first use
   int last = 0;   // index of the last release
   std::int64_t offset = 0;           // bytes, in the gather arena: of what arrives

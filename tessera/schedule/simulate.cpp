@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tessera/schedule/collectives_in_time.h"
+
 namespace tessera::schedule {
 namespace {
 
@@ -17,6 +19,7 @@ class Player {
       : trace_(trace),
         schedule_(schedule),
         costs_(costs),
+        collectives_(costs, schedule.events),
         arrived_(schedule.residencies.size()),
         summed_(schedule.reductions.size()) {
     const auto positions = static_cast<std::size_t>(schedule.events) + 1;
@@ -95,7 +98,7 @@ class Player {
   }
 
   void event(int index, Prediction& prediction) {
-    const double segment = value(costs_.segment_seconds, index), comm = value(costs_.comm_seconds, index);
+    const double segment = value(costs_.segment_seconds, index);
     double& waited = prediction.waits[static_cast<std::size_t>(index)];
     if (segment > 0)
       prediction.spans.push_back({Activity::compute, index, compute_ - begin_, compute_ + segment - begin_});
@@ -117,8 +120,8 @@ class Player {
       gather(i, passed_[slot(residency(i).free)], position < 0 ? ahead_ : prediction.spans);
     for (const int i : finishes_[at])
       wait(summed_[static_cast<std::size_t>(i)], prediction.reduce_exposed_seconds, &waited);
-    // It is issued at its event; the program waits for it after all that happens there.
-    wait(compute_ + comm, prediction.comm_exposed_seconds, &waited);
+    // A collective is issued at its event; the program waits for those that it needs after all that happens there.
+    wait(collectives_.happened(index, compute_), prediction.comm_exposed_seconds, &waited);
   }
 
   void gather(int i, double free, std::vector<Span>& spans) {
@@ -176,6 +179,7 @@ class Player {
   const Trace& trace_;
   const Schedule& schedule_;
   const Costs& costs_;
+  CollectivesInTime collectives_;
   std::vector<bool> moves_;                                        // by parameter: it is gathered
   std::vector<double> published_;                                  // by parameter: its newest version is written
   std::vector<std::vector<int>> gathers_, reductions_, finishes_;  // by slot
@@ -203,7 +207,11 @@ namespace {
 class OnDemandPlayer {
  public:
   OnDemandPlayer(const Trace& trace, const Schedule& schedule, const Costs& costs)
-      : trace_(trace), schedule_(schedule), costs_(costs), users_(schedule.gather_units.size(), 0) {
+      : trace_(trace),
+        schedule_(schedule),
+        costs_(costs),
+        collectives_(costs, schedule.events),
+        users_(schedule.gather_units.size(), 0) {
     for (const Event& event : trace)
       unit_of_.resize(std::max(unit_of_.size(), static_cast<std::size_t>(event.parameter + 1)), -1);
     for (std::size_t unit = 0; unit < schedule.gather_units.size(); ++unit)
@@ -255,7 +263,7 @@ class OnDemandPlayer {
     if (event.kind == EventKind::comm && event.parameter >= 0)
       spend(std::max(0.0, published_[static_cast<std::size_t>(event.parameter)] - now_),
             prediction.gather_exposed_seconds);
-    spend(value(costs_.comm_seconds, index), prediction.comm_exposed_seconds);
+    spend(collectives_.happened(index, now_) - now_, prediction.comm_exposed_seconds);
   }
 
   void consume(const Event& event, double& exposed) {
@@ -276,6 +284,7 @@ class OnDemandPlayer {
   const Trace& trace_;
   const Schedule& schedule_;
   const Costs& costs_;
+  CollectivesInTime collectives_;
   std::vector<int> unit_of_, users_;                       // by parameter; by unit: consumes not yet released
   std::vector<double> published_;                          // by parameter
   std::vector<std::vector<const Reduction*>> reductions_;  // by microbatch

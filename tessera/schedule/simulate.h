@@ -11,7 +11,9 @@ namespace tessera::schedule {
 // Seconds. Vectors shorter than asked for count as zeros.
 struct Costs {
   std::vector<double> segment_seconds;  // by event: compute before it
-  std::vector<double> comm_seconds;     // by event: a collective of the program, which compute waits for
+  std::vector<double> comm_seconds;     // by event: a collective of the program, one after the other
+  // By event of a collective: the last event that happens before compute waits for it. What is not given: its own.
+  std::vector<int> comm_waits;
   bool shared_link = false;             // a rank's transfers take turns, in the order of their beginning; else lanes do
   double end_seconds = 0;               // behind the body: what ranks compare there, which compute waits for
   std::vector<double> publish_seconds;  // by event: replicas give each other the weight that was published (ZeRO-1)

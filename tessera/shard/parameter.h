@@ -110,7 +110,7 @@ struct ShardedParameter : RankParts {
   base::Buffer main_grad;     // local_storage.size of the accumulator type; empty for a frozen parameter
   std::int64_t version = 0;
   base::Fence published;           // the newest version is written when this is done
-  bool main_grad_written = false;  // in this step: the first produced block writes, later ones add
+  bool main_grad_written = false;  // in this step: its first microbatch's sum overwrites, later ones add
   // Where the step's last sum of this rank's part leaves the squares of its rows (quant/device_kernels.h), if somebody
   // asks for them by giving a place, local_storage's rows long; whether it has done so in this step.
   double* row_squares = nullptr;

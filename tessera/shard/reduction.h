@@ -1,8 +1,8 @@
-// The way of a gradient from its staging (compute layout, accumulator type) to main_grad (storage layout).
+// The way of a gradient from its staging (compute layout, staging_type) to main_grad (storage layout).
 //
 // For each microbatch and parameter, as docs/numerics.md says: parts on several compute ranks are added in rank order
 // in the accumulator type; the result is rounded once to the wire type; it travels to the ranks that store it; an owner
-// adds the ranks' parts in the order of reduction_tree.h to main_grad, which the first block of a step writes. Of a
+// adds the ranks' parts in the order of reduction_tree.h to main_grad, which a step's first sum overwrites. Of a
 // table that exchanges rows (rows.h), the rows read travel, to every rank, and give the same sums.
 #pragma once
 #include <cstdint>

@@ -24,8 +24,8 @@ struct Stop {
 // Squares of main_grad are summed in fp64 by row of each rank's part; these sums, those of all ranks and parameters,
 // are added exactly, and the total is rounded once (docs/numerics.md). Frozen parameters do not count; a replicated one
 // counts once. Planned once. Collective at every call: one all-reduce of integers over the world, of the same few
-// hundred bytes for every model and mesh. On a GPU the runtime's sums leave squares here: neither of the two may go
-// while steps run. One thread.
+// hundred bytes for every model and mesh. On a GPU the runtime's sums leave squares here, so the runtime and this
+// object both stay while steps run. One thread.
 class GradientNorm {
  public:
   explicit GradientNorm(runtime::Runtime& runtime);

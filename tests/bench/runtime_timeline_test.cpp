@@ -9,9 +9,9 @@
 #include <tuple>
 
 #include "tessera/bench/schedule_costs.h"
-#include "tessera/bench/synthetic.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/nn/dense_mesh.h"
+#include "tests/bench/synthetic.h"
 
 namespace tessera::bench {
 namespace {

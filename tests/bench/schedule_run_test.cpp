@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tests/bench/synthetic.h"
 
 namespace tessera::bench {
 namespace {
@@ -76,7 +77,7 @@ TEST(ScheduleRun, TakesWhatIsPredicted) {
       for (const int gtp : {2, 3}) {
         SCOPED_TRACE(
             fmt::format("share {}, latency {} s, {} microbatches, gtp {}", share, latency_s, microbatches, gtp));
-        expect_all_predicted({.model = model,
+        expect_all_predicted({.steps = steps_of(model),
                               .degrees = {.gtp = gtp},
                               .microbatches = microbatches,
                               .link = link_of(model, share, latency_s)});
@@ -86,7 +87,8 @@ TEST(ScheduleRun, TakesWhatIsPredicted) {
 TEST(ScheduleRun, TakesWhatIsPredictedWithReplicas) {
   SyntheticModel model = uneven_layers();
   model.layers[1].once = true;  // its sum over the replicas comes last
-  ScheduleRun run{.model = model, .degrees = {.dp = 2}, .microbatches = 2, .link = link_of(model, 0.8, 0.0001)};
+  ScheduleRun run{
+      .steps = steps_of(model), .degrees = {.dp = 2}, .microbatches = 2, .link = link_of(model, 0.8, 0.0001)};
   expect_all_predicted(run);
 }
 
@@ -95,8 +97,10 @@ TEST(ScheduleRun, TakesWhatIsPredictedWithSplitStates) {
   const SyntheticModel model = uneven_layers();
   for (const int gtp : {1, 2}) {
     SCOPED_TRACE(gtp);
-    ScheduleRun run{
-        .model = model, .degrees = {.gtp = gtp, .dp = 2}, .microbatches = 2, .link = link_of(model, 0.8, 0.0001)};
+    ScheduleRun run{.steps = steps_of(model),
+                    .degrees = {.gtp = gtp, .dp = 2},
+                    .microbatches = 2,
+                    .link = link_of(model, 0.8, 0.0001)};
     run.options.zero = true;
     expect_all_predicted(run);
   }
@@ -106,18 +110,19 @@ TEST(ScheduleRun, TakesWhatIsPredictedWithCollectivesOfTheProgram) {
   SyntheticModel model = uneven_layers();
   model.activation_bytes = 10'000;
   for (const double share : {0.3, 2.0})
-    expect_all_predicted({.model = model, .degrees = {.tp = 2}, .microbatches = 2, .link = link_of(model, share)});
+    expect_all_predicted(
+        {.steps = steps_of(model), .degrees = {.tp = 2}, .microbatches = 2, .link = link_of(model, share)});
 }
 
 TEST(ScheduleRun, TakesWhatIsPredictedWithATie) {
   SyntheticModel model = uneven_layers();
   model.tied = true;
-  expect_all_predicted({.model = model, .microbatches = 2, .link = link_of(model, 1)});
+  expect_all_predicted({.steps = steps_of(model), .microbatches = 2, .link = link_of(model, 1)});
 }
 
 TEST(ScheduleRun, TakesWhatIsPredictedWithNeighboursTogether) {
   const SyntheticModel model = uneven_layers();
-  ScheduleRun run{.model = model, .microbatches = 2, .link = link_of(model, 0.5, 0.001)};
+  ScheduleRun run{.steps = steps_of(model), .microbatches = 2, .link = link_of(model, 0.5, 0.001)};
   run.options.coalesce_bytes = 64 << 10;
   const ScheduleTimes together = measure_schedule(run);
   ASSERT_LT(together.schedule.gather_units.size(), model.layers.size());
@@ -127,7 +132,8 @@ TEST(ScheduleRun, TakesWhatIsPredictedWithNeighboursTogether) {
 // Nothing overlaps: the step is the sum of all that the program computes and all that it receives.
 TEST(ScheduleRun, OnDemandNothingIsHidden) {
   const SyntheticModel model = uneven_layers();
-  ScheduleRun run{.model = model, .microbatches = 3, .link = link_of(model, 1)};  // no latency: seconds follow bytes
+  ScheduleRun run{
+      .steps = steps_of(model), .microbatches = 3, .link = link_of(model, 1)};  // no latency: seconds follow bytes
   run.options.scheduled = false;
   const ScheduleTimes times = measure_schedule(run);
   double bytes = 8 + 3 * 8;  // compared at the end of the step, and of each microbatch
@@ -140,7 +146,7 @@ TEST(ScheduleRun, OnDemandNothingIsHidden) {
 // With a fast link compute waits for the last reduction alone.
 TEST(ScheduleRun, AFastLinkIsHidden) {
   const SyntheticModel model = uneven_layers();
-  ScheduleRun run{.model = model, .microbatches = 3, .link = link_of(model, 0.01)};
+  ScheduleRun run{.steps = steps_of(model), .microbatches = 3, .link = link_of(model, 0.01)};
   run.options.gather_budget = run.options.reduce_budget = schedule::kUnlimited;
   const ScheduleTimes times = measure_schedule(run);
   EXPECT_EQ(times.predicted.gather_exposed_seconds, 0);
@@ -151,7 +157,8 @@ TEST(ScheduleRun, AFastLinkIsHidden) {
 
 TEST(ScheduleRun, GivesTheSameTimesInEveryRun) {
   const SyntheticModel model = uneven_layers();
-  const ScheduleRun run{.model = model, .degrees = {.gtp = 3}, .microbatches = 2, .link = link_of(model, 1, 0.0003)};
+  const ScheduleRun run{
+      .steps = steps_of(model), .degrees = {.gtp = 3}, .microbatches = 2, .link = link_of(model, 1, 0.0003)};
   const ScheduleTimes once = measure_schedule(run), again = measure_schedule(run);
   EXPECT_EQ(once.step_seconds, again.step_seconds);
   EXPECT_EQ(once.exposed_seconds, again.exposed_seconds);
@@ -161,7 +168,7 @@ TEST(ScheduleRun, GivesTheSameTimesInEveryRun) {
 // Sleeps end late, never early, so only the time on demand has a bound that holds on every machine.
 TEST(ScheduleRun, RealTimeIsNeverBelowThePredictionOnDemand) {
   const SyntheticModel model = uneven_layers();
-  ScheduleRun run{.model = model, .link = link_of(model, 2), .real = true};
+  ScheduleRun run{.steps = steps_of(model), .link = link_of(model, 2), .real = true};
   const ScheduleTimes scheduled = measure_schedule(run);
   run.options.scheduled = false;
   const ScheduleTimes on_demand = measure_schedule(run);
@@ -172,8 +179,8 @@ TEST(ScheduleRun, RealTimeIsNeverBelowThePredictionOnDemand) {
 }
 
 TEST(ScheduleRun, RefusesAModelOfNothing) {
-  EXPECT_THROW(measure_schedule({}), InputError);
-  EXPECT_THROW(measure_schedule({.model = {.layers = {{.weight_bytes = 0}}}}), InputError);
+  EXPECT_THROW(measure_schedule({.steps = steps_of(SyntheticModel())}), InputError);
+  EXPECT_THROW(measure_schedule({.steps = steps_of({.layers = {{.weight_bytes = 0}}})}), InputError);
 }
 
 }  // namespace

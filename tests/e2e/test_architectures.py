@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Every architecture against Hugging Face transformers, from a folder that transformers made: loss, all gradients, ten steps, and
-the way back to a folder.
+"""Every architecture against Hugging Face transformers, from a folder that transformers made: logits, loss, all gradients, ten steps,
+and the way back to a folder.
 
-Bounds: in fp64 both sides compute the same sums of at most some 1e4 terms in other orders, so loss and gradients agree to 1e-9 of the
-largest element. In fp32 a step's loss differs by some 1e-7, and AdamW, which divides by the root of tiny second moments, amplifies
+Bounds: in fp64 both sides compute the same sums of at most some 1e4 terms in other orders, so logits, loss and gradients agree to
+1e-9 of the largest element. In fp32 a step's loss differs by some 1e-7, and AdamW, which divides by the root of tiny second moments, amplifies
 differences of gradients from step to step: 2e-4 after ten. $TRANSFORMERS_PYTHON: see test_transformers.py.
 """
 import array
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import unittest
 
-from program import metrics, scratch, tessera, write_tokens
+from program import TESSERA, metrics, scratch, tessera, write_tokens
 from summary import run_cases
 
 PYTHON = os.environ.get("TRANSFORMERS_PYTHON", sys.executable)
@@ -22,6 +22,7 @@ if subprocess.run([PYTHON, "-c", "import numpy, safetensors, torch, transformers
     print(f"skipped: {PYTHON} has no transformers, torch, safetensors and numpy")
     sys.exit(77)
 
+LOGITS = pathlib.Path(TESSERA).parents[1] / "tests" / "print_logits"
 STEPS, FP64, FP32 = 10, 1e-9, 2e-4
 REGULAR = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
            "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64, "initializer_range": 0.1}
@@ -90,7 +91,8 @@ class Architectures(unittest.TestCase):
         folder = scratch(f"architectures-{name}")
         flags = ["--data", str(write_tokens(folder / "tokens", config["vocab_size"])), "--seq-len", "24", "--global-batch", "4",
                  "--seed", "7", "--lr", "2e-3"]
-        spec = {"config": config, "folder": str(folder / "hf"), "gradients": str(folder / "gradients.safetensors"),
+        tokens = [(7 * i * i + 3) % config["vocab_size"] for i in range(23)]
+        spec = {"config": config, "tokens": tokens, "folder": str(folder / "hf"), "gradients": str(folder / "gradients.safetensors"),
                 "flags": [*flags, "--steps", str(STEPS)]}
         result = subprocess.run([PYTHON, pathlib.Path(__file__).with_name("transformers_training.py"), json.dumps(spec)],
                                 capture_output=True, text=True, check=False, timeout=600,
@@ -98,6 +100,7 @@ class Architectures(unittest.TestCase):
         self.assertEqual(0, result.returncode, result.stderr[-3000:])
         expected = json.loads(result.stdout.splitlines()[-1])
         self.check_folder(folder)
+        self.check_logits(name, folder, tokens, expected["logits"])
         self.check_gradients(name, folder, flags, expected["loss"])
         self.check_steps(name, folder, flags, expected["losses"])
 
@@ -114,11 +117,26 @@ class Architectures(unittest.TestCase):
         for file in files:
             self.assertEqual((folder / "first" / file).read_bytes(), (folder / "second" / file).read_bytes(), file)
 
+    def checkpoint(self, folder, dtype):
+        path = folder / f"checkpoint-{dtype}"
+        if not path.exists():
+            tessera("convert", folder / "hf", path, "--dtype", dtype)
+        return path
+
+    def check_logits(self, name, folder, tokens, expected):
+        largest, worst = max(abs(value) for row in expected for value in row), 0
+        for tp in (1, 2, 3):
+            arguments = [folder / "hf" / "config.json", self.checkpoint(folder, "fp64"), tp, *tokens]
+            result = subprocess.run([LOGITS, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=300)
+            self.assertEqual(0, result.returncode, result.stderr)
+            found = [list(map(float, line.split())) for line in result.stdout.splitlines()]
+            self.assertEqual([len(row) for row in expected], [len(row) for row in found])
+            worst = max([worst, *(abs(a - b) / largest for row, other in zip(expected, found) for a, b in zip(row, other))])
+            self.assertLessEqual(worst, FP64, tp)
+        print(f"{name}: logits in fp64 within {worst:.1e}", flush=True)
+
     def train(self, folder, out, dtype, flags):
-        start = folder / f"checkpoint-{dtype}"
-        if not start.exists():
-            tessera("convert", folder / "hf", start, "--dtype", dtype)
-        tessera("train", "--resume", start, "--model", folder / "hf", "--dtype", dtype, "--micro-batch", 1, "--out", out, *flags)
+        tessera("train", "--resume", self.checkpoint(folder, dtype), "--model", folder / "hf", "--dtype", dtype, "--micro-batch", 1, "--out", out, *flags)
         return [line["loss"] for line in metrics(out)]
 
     def check_gradients(self, name, folder, flags, loss):

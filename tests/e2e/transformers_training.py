@@ -1,8 +1,8 @@
 """Trains a model in Hugging Face transformers as Tessera does: `transformers_training.py SPEC` with a JSON object.
 
 `config`: fields of a config.json. `folder`: where the initial model in fp64 goes. `gradients`: a safetensors file for the gradients of
-the first step, in fp64. `flags`: of `tessera train`, which both share. Prints one JSON object: the loss of the first step in fp64 and
-the losses of all steps in fp32.
+the first step, in fp64. `tokens`: of a sequence. `flags`: of `tessera train`, which both share. Prints one JSON object: the loss of
+the first step and the logits of the sequence in fp64, and the losses of all steps in fp32.
 """
 import contextlib
 import json
@@ -75,11 +75,13 @@ def main():
     samples = Samples(options.data, options.seq_len, options.seed, False)
     with everything_in_fp64():
         model = make(spec["config"], spec["folder"])
+        with torch.no_grad():
+            logits = model(torch.tensor([spec["tokens"]])).logits[0].tolist()
         loss = loss_of(model, samples.of_step(1, options.global_batch))
         loss.backward()
     safetensors.torch.save_file({name: parameter.grad for name, parameter in model.named_parameters()}, spec["gradients"])
     narrow = transformers.AutoModelForCausalLM.from_pretrained(spec["folder"], dtype=torch.float32, attn_implementation="eager")
-    print(json.dumps({"loss": loss.item(), "losses": train(narrow, options, samples)}))
+    print(json.dumps({"loss": loss.item(), "logits": logits, "losses": train(narrow, options, samples)}))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -134,6 +135,27 @@ void compare(const Case& it) {
       EXPECT_EQ(real.statistics.activations_by_format[format], it.microbatches * dry.activations[format]);
     }
   });
+}
+
+// Of a step over two tp ranks: the collectives that are waited for behind other events than their own.
+std::vector<std::string> waited_late(bool sequence_parallel) {
+  const Case it{.config = odd_model(false), .tp = 2, .sequence_parallel = sequence_parallel};
+  const DryStep dry = dry_step(options_of(it, 0));
+  EXPECT_EQ(dry.waits.size(), dry.microbatch.size());
+  std::vector<std::string> late;
+  for (std::size_t i = 0; i < dry.waits.size(); ++i) {
+    const auto last = static_cast<std::size_t>(dry.waits[i]);
+    EXPECT_GE(last, i);
+    EXPECT_LT(last, dry.waits.size());
+    if (last > i) late.push_back(std::string(name_of(dry.microbatch[i].pass)) + " " + dry.microbatch[i].op);
+  }
+  return late;
+}
+
+// While the gradient of an input leaves tp, that of the weight is made; an input arrives while that of its gradient is.
+TEST(DryStep, CollectivesOfTheProgramAreWaitedForBehindTheComputeThatDoesNotNeedThem) {
+  EXPECT_THAT(waited_late(false), ::testing::Contains("backward all_reduce sum"));
+  EXPECT_THAT(waited_late(true), ::testing::IsSupersetOf({"backward reduce_scatter", "backward all_gather"}));
 }
 
 class DrySteps : public ::testing::TestWithParam<std::tuple<nn::Recompute, bool, int, bool>> {

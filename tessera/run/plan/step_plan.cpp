@@ -17,14 +17,6 @@ shard::ParameterTypes types_of(const TrainConfig& config) {
   return {.model = config.dtype, .accumulator = quant::accumulator_of(config.dtype), .wire = *config.grad_wire};
 }
 
-predict::MeshDegrees mesh_of(const TrainConfig& config) {
-  return {.tp = static_cast<int>(config.tp),
-          .gtp = static_cast<int>(config.gtp),
-          .dp = static_cast<int>(config.dp),
-          .zero = config.zero,
-          .node = gtp_ranks_of_node(config)};
-}
-
 // Refuses a step that has too many events: each microbatch has `events`.
 void check_length(std::int64_t microbatches, std::int64_t events) {
   if (microbatches > kMostEvents / std::max<std::int64_t>(events, 1))
@@ -104,6 +96,14 @@ std::vector<std::string> StepPlan::names() const {
   std::vector<std::string> all;
   for (const predict::PlannedParameter& parameter : parameters) all.push_back(parameter.size.name);
   return all;
+}
+
+predict::MeshDegrees mesh_of(const TrainConfig& config) {
+  return {.tp = static_cast<int>(config.tp),
+          .gtp = static_cast<int>(config.gtp),
+          .dp = static_cast<int>(config.dp),
+          .zero = config.zero,
+          .node = gtp_ranks_of_node(config)};
 }
 
 std::int64_t microbatches_of(const TrainConfig& config) {

@@ -53,6 +53,7 @@ struct StepPlan {
 // microbatch. InputError as resolve_ranks and resolve_model.
 TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& model);
 
+predict::MeshDegrees mesh_of(const TrainConfig& config);
 // Of a step.
 std::int64_t microbatches_of(const TrainConfig& config);
 

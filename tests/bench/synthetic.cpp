@@ -1,8 +1,6 @@
-#include "tessera/bench/synthetic.h"
+#include "tests/bench/synthetic.h"
 
-#include <chrono>
 #include <cstring>
-#include <thread>
 
 #include "tessera/base/error.h"
 #include "tessera/shard/host_time.h"
@@ -97,15 +95,18 @@ void SyntheticProgram::sum_over_tp(Pass pass) {
 
 void SyntheticProgram::compute(double seconds) {
   pending_ += seconds;
-  if (parallel_.clock)
-    parallel_.clock->advance(seconds);
-  else
-    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  pass_time(parallel_, seconds);
 }
 
 void SyntheticProgram::happened() {
   segments_.push_back(pending_);
   pending_ = 0;
+}
+
+MakeTimedSteps steps_of(const SyntheticModel& model) {
+  return [model](shard::Parallel& parallel, const runtime::RuntimeOptions& options) {
+    return std::make_unique<SyntheticProgram>(parallel, model, options);
+  };
 }
 
 }  // namespace tessera::bench

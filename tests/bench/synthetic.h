@@ -1,10 +1,10 @@
-// A training program without tensors: weights of so many bytes, operators that take so many seconds. Weights and
-// gradients really travel; what they hold is zeros.
+// A training program without a model: weights of so many bytes, operators that take so many seconds, layers that take
+// part in some microbatches only.
 #pragma once
 #include <cstdint>
 #include <vector>
 
-#include "tessera/runtime/runtime.h"
+#include "tessera/bench/timed_steps.h"
 
 namespace tessera::bench {
 
@@ -22,18 +22,15 @@ struct SyntheticModel {
   std::int64_t activation_bytes = 0;  // behind each product of input and weight, summed over the tp ranks; 0: none
 };
 
-// One rank's. Where time is virtual it passes on the host's clock, else the thread sleeps.
-class SyntheticProgram {
+class SyntheticProgram final : public TimedSteps {
  public:
   // `parallel` outlives the program. Errors (InputError): no layers, bytes below 1, seconds below 0.
   SyntheticProgram(shard::Parallel& parallel, SyntheticModel model, const runtime::RuntimeOptions& options);
 
-  // A training step with all its publishes. Collective.
-  void step(int microbatches);
-
-  runtime::Runtime& runtime() { return runtime_; }
-  // Of the last step, by event: how long the program computed before it.
-  const std::vector<double>& segments() const { return segments_; }
+  void step(int microbatches) override;
+  runtime::Runtime& runtime() override { return runtime_; }
+  const std::vector<double>& segments() const override { return segments_; }
+  const std::vector<int>& comm_waits() const override { return no_waits_; }  // all at once
 
  private:
   schedule::ParameterId weight_of(std::size_t layer) const;
@@ -48,7 +45,10 @@ class SyntheticProgram {
   runtime::Runtime runtime_;
   base::Buffer activations_;
   std::vector<double> segments_;
+  const std::vector<int> no_waits_;
   double pending_ = 0;  // computed since the last event
 };
+
+MakeTimedSteps steps_of(const SyntheticModel& model);
 
 }  // namespace tessera::bench

@@ -1,0 +1,76 @@
+#include "tessera/bench/model_steps.h"
+
+#include "tessera/base/error.h"
+#include "tessera/bench/timed_program.h"
+#include "tessera/predict/dry_model.h"
+#include "tessera/run/config/resolve.h"
+#include "tessera/run/plan/step_plan.h"
+#include "tessera/run/recompute_choice.h"
+#include "tessera/run/trainer_options.h"
+
+namespace tessera::bench {
+namespace {
+
+predict::DryOptions of_rank(predict::DryOptions options, int rank) {
+  options.rank = rank;
+  return options;
+}
+
+class ModelSteps final : public TimedSteps {
+ public:
+  ModelSteps(shard::Parallel& parallel, const TimedModel& model, const runtime::RuntimeOptions& options)
+      : model_(model),
+        runtime_(parallel, model.options.types, options),
+        dry_(model.options.mesh, model.options.domains, parallel.rank, model.options.types, options),
+        program_(parallel, runtime_, dry_, model.costs.segment_seconds),
+        module_(program_, of_rank(model.options, parallel.rank)) {}
+
+  void step(int microbatches) override {
+    TESSERA_CHECK(microbatches == model_.microbatches, "a step of {} microbatches, expected {}", microbatches,
+                  model_.microbatches);
+    program_.begin_step(schedule::StepKind::train, microbatches);
+    for (int microbatch = 0; microbatch < microbatches; ++microbatch) module_.microbatch(true);
+    program_.end_step();
+    module_.update(dry_.trace(), dry_.copies());
+  }
+
+  runtime::Runtime& runtime() override { return runtime_; }
+  const std::vector<double>& segments() const override { return model_.costs.segment_seconds; }
+  const std::vector<int>& comm_waits() const override { return dry_.waits(); }
+
+ private:
+  const TimedModel& model_;
+  runtime::Runtime runtime_;
+  runtime::DryRun dry_;
+  TimedProgram program_;
+  predict::DryModel module_;
+};
+
+}  // namespace
+
+double TimedModel::forward_seconds() const {
+  double seconds = 0;
+  for (std::size_t i = 0; i < step.microbatch.size(); ++i)
+    if (step.microbatch[i].pass == schedule::Pass::forward) seconds += costs.segment_seconds[i];
+  return seconds;
+}
+
+TimedModel timed_model(const run::TrainConfig& config, const models::ModelConfig& model,
+                       const predict::Machine& machine) {
+  TimedModel timed{.options = run::dry_options(config, model, nn::BlockRecompute(run::recompute_choice(config, model))),
+                   .microbatches = static_cast<int>(run::microbatches_of(config))};
+  const predict::MeshDegrees mesh = run::mesh_of(config);
+  timed.step = predict::dry_step(timed.options);
+  timed.parameters = planned_parameters(timed.step.parameters, timed.step.copies, timed.options.types, mesh);
+  const predict::CostInput input{.machine = machine, .mesh = mesh, .types = timed.options.types};
+  timed.costs = event_costs(input, timed.step, timed.step.trace(timed.microbatches), timed.parameters).costs;
+  return timed;
+}
+
+MakeTimedSteps steps_of(const TimedModel& model) {
+  return [&model](shard::Parallel& parallel, const runtime::RuntimeOptions& options) {
+    return std::make_unique<ModelSteps>(parallel, model, options);
+  };
+}
+
+}  // namespace tessera::bench

@@ -1,0 +1,71 @@
+#include "tessera/predict/dry_model.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "tessera/schedule/buckets.h"
+#include "tessera/shard/encoded.h"
+
+namespace tessera::predict {
+namespace {
+
+using schedule::ParameterId;
+
+models::Batch dry_batch(std::int64_t sequences, std::int64_t seq_len) {
+  const at::TensorOptions ids = at::TensorOptions().device(at::kMeta).dtype(at::kLong);
+  const std::int64_t tokens = sequences * seq_len;
+  models::Batch batch{.tokens = at::empty({tokens}, ids), .targets = at::empty({tokens}, ids)};
+  batch.layout = {.batch = sequences, .seq_len = seq_len, .positions = at::empty({tokens}, ids), .cu_seqlens = {}};
+  return batch;
+}
+
+}  // namespace
+
+DryModel::DryModel(runtime::Program& program, const DryOptions& options)
+    : program_(program),
+      scales_(options.products, program.device()),
+      context_{.program = program,
+               .sequence_parallel = options.sequence_parallel && program.group_size() > 1,
+               .recompute = options.recompute,
+               .products = options.products,
+               .scales = options.products.scaling == nn::Fp8Scaling::delayed ? &scales_ : nullptr,
+               .split = options.split},
+      model_(options.model(context_)),
+      sequences_(options.sequences),
+      seq_len_(options.seq_len) {
+  scales_.set_known();
+}
+
+void DryModel::microbatch(bool trains) {
+  const at::AutoGradMode gradients(trains);
+  program_.begin_microbatch();
+  const nn::Loss loss = model_->forward(dry_batch(sequences_, seq_len_), trains ? 1.0 : 0.0);
+  if (trains) loss.objective.backward();
+  program_.end_microbatch();
+}
+
+void DryModel::update(const schedule::Trace& trace, const std::vector<ParameterId>& copies) {
+  if (scales_.size() > 0) program_.reduce_amaxes(scales_.found());
+  std::vector<ParameterId> order = schedule::order_of_first_uses(trace, static_cast<int>(copies.size()));
+  std::erase_if(order, [&](ParameterId id) { return !program_.spec(id).trainable; });
+  const auto elements = [&](ParameterId id) { return program_.spec(id).compute.shape.elements(); };
+  for (const std::vector<ParameterId>& bucket : schedule::optimizer_buckets(order, elements)) {
+    std::vector<ParameterId> cast = bucket;
+    for (const ParameterId id : bucket)
+      if (const ParameterId copy = copies[static_cast<std::size_t>(id)]; copy != schedule::kNoParameter)
+        cast.push_back(copy);
+    const auto encoded =
+        std::ranges::count_if(cast, [&](ParameterId id) { return program_.spec(id).encoding.has_value(); });
+    const bool has_whole = std::ranges::any_of(cast, [&](ParameterId id) {
+      const std::optional<quant::Encoding>& encoding = program_.spec(id).encoding;
+      return encoding && shard::has_tensor_scale(*encoding);
+    });
+    std::vector<float> amaxes(static_cast<std::size_t>(encoded));
+    if (has_whole) program_.reduce_amaxes(amaxes);
+    program_.publish(bucket);
+  }
+}
+
+}  // namespace tessera::predict
