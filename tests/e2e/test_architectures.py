@@ -136,7 +136,8 @@ class Architectures(unittest.TestCase):
         print(f"{name}: logits in fp64 within {worst:.1e}", flush=True)
 
     def train(self, folder, out, dtype, flags):
-        tessera("train", "--resume", self.checkpoint(folder, dtype), "--model", folder / "hf", "--dtype", dtype, "--micro-batch", 1, "--out", out, *flags)
+        tessera("train", "--resume", self.checkpoint(folder, dtype), "--model", folder / "hf", "--dtype", dtype, "--micro-batch", 1,
+                "--out", out, *flags)
         return [line["loss"] for line in metrics(out)]
 
     def check_gradients(self, name, folder, flags, loss):
