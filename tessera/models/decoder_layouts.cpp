@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/layout/dense.h"
+#include "tessera/ops/id_ranges.h"
 
 namespace tessera::models {
 namespace {
@@ -49,6 +50,9 @@ void check_parts(const DecoderConfig& config, const TpParts& parts) {
   check_units("query heads", parts.heads, config.num_heads, parts.tp_size());
   check_units("feed-forward columns", parts.ffn, config.intermediate_size, parts.tp_size());
   check_units("vocabulary rows", parts.vocabulary, config.vocab_size, parts.tp_size());
+  for (const std::vector<layout::Range>& ranges : parts.vocabulary)
+    TESSERA_CHECK(ranges.size() <= static_cast<std::size_t>(ops::IdRanges::kMost),
+                  "vocabulary rows of a rank in {} ranges, expected at most {}", ranges.size(), ops::IdRanges::kMost);
 }
 
 HeadPart head_part(const DecoderConfig& config, const std::vector<layout::Range>& q) {

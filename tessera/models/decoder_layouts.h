@@ -11,7 +11,8 @@ namespace tessera::models {
 
 // Everything as evenly as it goes.
 TpParts even_parts(const DecoderConfig& config, int tp_size);
-// Errors: lists for different numbers of ranks; a unit that no rank holds, or two.
+// Errors: lists for different numbers of ranks; a unit that no rank holds, or two; more ranges of a vocabulary than
+// ops::IdRanges has room for.
 void check_parts(const DecoderConfig& config, const TpParts& parts);
 
 // Query heads of a tp rank, and the key/value heads that they read (which may be needed on several ranks) in the order

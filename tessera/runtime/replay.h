@@ -53,6 +53,8 @@ class Replay {
   bool ends_microbatch(int microbatch) const;  // nothing of it is left
   bool is_at_end_of_body() const { return next_ == schedule_.body; }
   int next() const { return next_; }
+  // For messages: the event that is next, or that nothing is.
+  std::string next_event() const { return next_ < schedule_.events ? to_string(at(trace_, next_)) : "its end"; }
 
   // Of the event next in turn; each is followed by passed().
   void arrive(Entry& entry, schedule::ParameterId id);  // a consume: sets the entry's view

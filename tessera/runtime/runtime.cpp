@@ -207,9 +207,9 @@ void Runtime::passed() {
 void Runtime::depart() {
   TESSERA_CHECK(
       !in_step_ || !is_training() || !parallel_.has_classes(),
-      "a training step leaves its schedule before event {}: ranks of other classes, which follow theirs, would "
-      "add other gradients",
-      trace().size());
+      "a training step leaves its schedule at event {}, where that has {}: ranks of other classes, which follow "
+      "theirs, would add other gradients",
+      trace().size(), replay_->next_event());
   if (in_step_) {
     statistics_.departed = true;
     ++totals_.departed_steps;

@@ -8,6 +8,7 @@
 
 #include <cmath>
 
+#include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/layout/dense.h"
 #include "tessera/models/decoder_layouts.h"
@@ -129,6 +130,20 @@ INSTANTIATE_TEST_SUITE_P(Models, Gradient,
                                               std::get<1>(info.param) ? "tied" : "untied",
                                               name_of(std::get<2>(info.param)));
                          });
+
+TEST(DecoderLayouts, RefusesMoreRangesOfTheVocabularyThanIdsHaveRoomFor) {
+  DecoderConfig config = small_model();
+  config.vocab_size = 9;
+  TpParts parts = even_parts(config, 1);
+  std::vector<layout::Range>& rows = parts.vocabulary.front();
+  rows.clear();
+  for (std::int64_t row = 8; row >= 1; --row) rows.push_back({row, row + 1});
+  parts.vocabulary.front().back() = {0, 2};
+  EXPECT_NO_THROW(check_parts(config, parts));
+  rows.back() = {1, 2};
+  rows.push_back({0, 1});
+  EXPECT_THROW(check_parts(config, parts), Error);
+}
 
 TEST(DecoderLayouts, EveryWeightIsHeldForEveryTpDegree) {
   const DecoderConfig config = small_model();

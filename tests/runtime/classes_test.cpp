@@ -105,7 +105,7 @@ TEST(Classes, OneThatLeavesItsScheduleEndsTheRun) {
       run_classes(reversed);
       FAIL() << "no error";
     } catch (const Error& error) {
-      EXPECT_THAT(error.what(), ::testing::HasSubstr("leaves its schedule"));
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("where that has train mb"));
     }
   }
 }

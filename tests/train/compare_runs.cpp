@@ -3,17 +3,30 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 
 namespace tessera::train::testing {
 
+namespace {
+
+// NaN equals itself here, and 0 is not -0.
+std::vector<std::uint64_t> bits_of(const std::vector<double>& values) {
+  std::vector<std::uint64_t> bits;
+  for (const double value : values) bits.push_back(std::bit_cast<std::uint64_t>(value));
+  return bits;
+}
+
+}  // namespace
+
 void expect_same_bits(const RunResult& expected, const RunResult& actual, const std::string& what) {
-  EXPECT_EQ(expected.losses, actual.losses) << what;
-  EXPECT_EQ(expected.norms, actual.norms) << what;
+  EXPECT_EQ(bits_of(expected.losses), bits_of(actual.losses)) << what;
+  EXPECT_EQ(bits_of(expected.norms), bits_of(actual.norms)) << what;
   ASSERT_EQ(expected.tensors.size(), actual.tensors.size()) << what;
   for (const auto& [name, values] : expected.tensors)
-    EXPECT_EQ(values, actual.tensors.at(name)) << what << ": " << name;
+    EXPECT_EQ(bits_of(values), bits_of(actual.tensors.at(name))) << what << ": " << name;
 }
 
 void expect_within_fp64_bounds(const RunResult& expected, const RunResult& actual, const std::string& what) {
