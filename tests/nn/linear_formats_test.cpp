@@ -5,6 +5,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/pow.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -36,6 +37,7 @@ struct FormatCase {
   ProductOptions products = {.history = 2};
   std::int64_t tokens = 7, in = 6, out = 5;
   std::int64_t tile = 1;  // ranks' parts are cut after a multiple of so many
+  int exponent = 0;       // of 2: by what numbers of neighbouring tiles differ
 };
 
 std::string name_of(const FormatCase& how) {
@@ -81,20 +83,31 @@ at::Tensor narrowed(const at::Tensor& matrix, int dim, const layout::Range& rang
   return matrix.narrow(dim, range.begin, range.size()).contiguous();
 }
 
-// A bf16 matrix whose rows and columns differ in magnitude, as the amaxes of ranks' parts then do.
-at::Tensor graded_matrix(std::int64_t rows, std::int64_t cols, double seed) {
+// 1, and in every second tile 2^-exponent.
+at::Tensor tile_grades(std::int64_t extent, std::int64_t tile, int exponent) {
+  const at::Tensor is_odd = at::arange(extent, at::kLong).div(tile, "floor").remainder(2);
+  return at::pow(2.0, is_odd.to(at::kDouble) * -exponent);
+}
+// Rows and columns differ in magnitude, as the amaxes of ranks' parts then do, and with an exponent from tile to tile.
+at::Tensor graded_matrix(const FormatCase& how, std::int64_t rows, std::int64_t cols, int row_sign, int col_sign,
+                         double seed) {
   const at::Tensor grades = at::arange(1, rows + 1, at::kDouble).view({rows, 1}) + at::arange(cols, at::kDouble);
-  return (arbitrary_values({rows, cols}, seed) * grades).to(at::kBFloat16);
+  const at::Tensor matrix = arbitrary_values({rows, cols}, seed) * grades *
+                            tile_grades(rows, how.tile, row_sign * how.exponent).view({rows, 1}) *
+                            tile_grades(cols, how.tile, col_sign * how.exponent);
+  return matrix.to(at::kBFloat16);
 }
 
 struct LinearMatrices {
   at::Tensor x, dy;  // logical
 };
+// What is small in one factor of a product is great in the other, so that it counts in the sum.
 LinearMatrices linear_matrices(const FormatCase& how, int number) {
-  return {.x = graded_matrix(how.tokens, how.in, number), .dy = graded_matrix(how.tokens, how.out, number + 0.5)};
+  return {.x = graded_matrix(how, how.tokens, how.in, 1, 1, number),
+          .dy = graded_matrix(how, how.tokens, how.out, -1, 1, number + 0.5)};
 }
 at::Tensor weight_matrix(const FormatCase& how) {
-  return graded_matrix(how.out, how.in, 0.3);
+  return graded_matrix(how, how.out, how.in, -1, -1, 0.3);
 }
 
 struct LinearProducts {
@@ -350,11 +363,16 @@ TEST(LinearInFormats, ScalesFp8ByTheMatricesAmaxes) {
 }
 
 // Ranks' parts are cut between tiles. The last tile of tokens is short, and so are those of the features that are not
-// cut.
+// cut. In a tile with its neighbour's scale numbers would be zero or out of range.
 TEST(LinearInFormats, MultipliesTheTilesOfItsMatrices) {
-  for (const auto& [format, tile] :
-       {std::pair{Format::fp8_block, 128}, std::pair{Format::mxfp8, 32}, std::pair{Format::nvfp4, 16}})
-    for (FormatCase how : cases_of({.product = format, .tokens = tile + 6, .tile = tile})) {
+  struct Tiles {
+    Format format;
+    std::int64_t tile;
+    int exponent;
+  };
+  for (const auto& [format, tile, exponent] :
+       {Tiles{Format::fp8_block, 128, 20}, Tiles{Format::mxfp8, 32, 20}, Tiles{Format::nvfp4, 16, 6}})
+    for (FormatCase how : cases_of({.product = format, .tokens = tile + 6, .tile = tile, .exponent = exponent})) {
       how.in = 3 * tile + (how.is_column ? 10 : 0);
       how.out = 3 * tile + (how.is_column ? 0 : 10);
       on_format_ranks(how, /*is_delayed=*/false, [&](FormatLinear& linear) { expect_products(linear, how, {}, 1); });
