@@ -1,5 +1,7 @@
 // Groups of ranks as dense weights have them, by names of axes that no code knows.
 #pragma once
+#include <vector>
+
 #include "tessera/shard/parallel.h"
 
 namespace tessera::shard {
@@ -8,12 +10,15 @@ inline Domain dense_domain() {
   return {.compute = {"users"}, .storage = {"keepers"}, .copies = {}, .replicas = {"replicas"}};
 }
 
-inline mesh::Mesh dense_mesh(int compute, int parts, int replicas) {
-  return mesh::Mesh({{"users", compute}, {"keepers", parts}, {"replicas", replicas}});
+// dead: places without a rank.
+inline mesh::Mesh dense_mesh(int compute, int parts, int replicas, const std::vector<int>& dead = {}) {
+  const mesh::Grid grid{{"users", compute}, {"keepers", parts}, {"replicas", replicas}};
+  return {{grid}, mesh::live_places(grid, dead)};
 }
 
-inline Parallel dense_parallel(comm::World& world, int compute, int parts, int replicas, bool with_casts = false) {
-  return make_parallel(world, dense_mesh(compute, parts, replicas), {dense_domain()}, with_casts);
+inline Parallel dense_parallel(comm::World& world, int compute, int parts, int replicas, bool with_casts = false,
+                               const std::vector<int>& dead = {}) {
+  return make_parallel(world, dense_mesh(compute, parts, replicas, dead), {dense_domain()}, with_casts);
 }
 
 }  // namespace tessera::shard

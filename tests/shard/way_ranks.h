@@ -19,11 +19,13 @@ struct WayMesh {
   int compute = 1, parts = 1, replicas = 1;
   bool zero = false;
   int node = 1;
+  std::vector<int> dead = {};  // places without a rank
 };
 
 struct WayRank {
   WayRank(comm::World& world, const WayMesh& mesh, const ParameterSpec& spec, const ParameterTypes& types)
-      : parallel(dense_parallel(world, mesh.compute, mesh.parts, mesh.replicas)), cuts(parallel.cuts()) {
+      : parallel(dense_parallel(world, mesh.compute, mesh.parts, mesh.replicas, /*with_casts=*/false, mesh.dead)),
+        cuts(parallel.cuts()) {
     cuts.zero = mesh.zero;
     cuts.node = mesh.node;
     parameter = make_parameter(spec, types, cuts, parallel.place());
@@ -38,7 +40,8 @@ struct WayRank {
 
 inline void on_way_ranks(const WayMesh& mesh, const ParameterSpec& spec, const ParameterTypes& types,
                          const std::function<void(WayRank& rank)>& body) {
-  comm::run_local(mesh.compute * mesh.parts * mesh.replicas, {}, [&](comm::World& world) {
+  const int ranks = mesh.compute * mesh.parts * mesh.replicas - static_cast<int>(mesh.dead.size());
+  comm::run_local(ranks, {}, [&](comm::World& world) {
     WayRank rank(world, mesh, spec, types);
     body(rank);
   });

@@ -1,0 +1,383 @@
+// Linear layers whose products are in number formats, bit for bit: their results are products of operands that ops/
+// makes of the logical matrices on one rank, cut as the ranks have them.
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/pow.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <optional>
+
+#include "tessera/comm/local/world.h"
+#include "tessera/nn/dense_mesh.h"
+#include "tessera/nn/linear.h"
+#include "tessera/nn/linear_products.h"
+#include "tessera/ops/aten_types.h"
+#include "tessera/runtime/runtime.h"
+#include "tests/nn/layer_check.h"
+
+namespace tessera::nn {
+namespace {
+
+using quant::Format;
+
+struct FormatCase {
+  bool is_column = true;  // column-parallel, or else row-parallel
+  int tp = 1;
+  bool sequence_parallel = false;
+  Recompute policy = Recompute::none;
+  Format product = Format::fp8;
+  ProductOptions products = {.history = 2};
+  std::int64_t tokens = 7, in = 6, out = 5;
+  std::int64_t tile = 1;  // ranks' parts are cut after a multiple of so many
+  int exponent = 0;       // of 2: by what numbers of neighbouring tiles differ
+};
+
+std::string name_of(const FormatCase& how) {
+  return fmt::format("{} {} tp{}{}{} {} {}", name_of(how.product), how.is_column ? "column" : "row", how.tp,
+                     how.sequence_parallel ? " sequence_parallel" : "",
+                     how.products.tp_wire == Format::fp8 ? " fp8 wire" : "", name_of(how.policy),
+                     how.products.recipe == quant::Fp8Recipe::hybrid ? "hybrid" : "e4m3");
+}
+
+// By every way to cut the layer. At tp 3 rank 1 has no part of the weight.
+std::vector<FormatCase> cases_of(const FormatCase& base) {
+  std::vector<FormatCase> cases;
+  for (const bool is_column : {true, false})
+    for (const int tp : {1, 2, 3})
+      for (const bool sequence_parallel : {false, true})
+        for (const Recompute policy : {Recompute::none, Recompute::selective}) {
+          if (tp == 1 && sequence_parallel) continue;
+          FormatCase how = base;
+          how.is_column = is_column, how.tp = tp, how.sequence_parallel = sequence_parallel, how.policy = policy;
+          cases.push_back(how);
+        }
+  return cases;
+}
+
+// With other types of gradients too, and with codes that travel in place of tokens.
+std::vector<FormatCase> fp8_cases() {
+  std::vector<FormatCase> cases;
+  for (const quant::Fp8Recipe recipe : {quant::Fp8Recipe::hybrid, quant::Fp8Recipe::e4m3})
+    for (const Format wire : {Format::bf16, Format::fp8})
+      for (const FormatCase& how : cases_of({.products = {.recipe = recipe, .history = 2, .tp_wire = wire}}))
+        if (wire == Format::bf16 || how.sequence_parallel) cases.push_back(how);
+  return cases;
+}
+
+// The rows or columns of a weight that a rank has.
+layout::Range part_of_weight(const FormatCase& how, int rank) {
+  const RankRanges parts = uneven_parts((how.is_column ? how.out : how.in) / how.tile, how.tp);
+  const std::vector<layout::Range>& ranges = parts[static_cast<std::size_t>(rank)];
+  if (ranges.empty()) return {0, 0};
+  return {ranges.front().begin * how.tile, std::min(ranges.front().end * how.tile, how.is_column ? how.out : how.in)};
+}
+at::Tensor narrowed(const at::Tensor& matrix, int dim, const layout::Range& range) {
+  return matrix.narrow(dim, range.begin, range.size()).contiguous();
+}
+
+// 1, and in every second tile 2^-exponent.
+at::Tensor tile_grades(std::int64_t extent, std::int64_t tile, int exponent) {
+  const at::Tensor is_odd = at::arange(extent, at::kLong).div(tile, "floor").remainder(2);
+  return at::pow(2.0, is_odd.to(at::kDouble) * -exponent);
+}
+// Rows and columns differ in magnitude, as the amaxes of ranks' parts then do, and with an exponent from tile to tile.
+at::Tensor graded_matrix(const FormatCase& how, std::int64_t rows, std::int64_t cols, int row_sign, int col_sign,
+                         double seed) {
+  const at::Tensor grades = at::arange(1, rows + 1, at::kDouble).view({rows, 1}) + at::arange(cols, at::kDouble);
+  const at::Tensor matrix = arbitrary_values({rows, cols}, seed) * grades *
+                            tile_grades(rows, how.tile, row_sign * how.exponent).view({rows, 1}) *
+                            tile_grades(cols, how.tile, col_sign * how.exponent);
+  return matrix.to(at::kBFloat16);
+}
+
+struct LinearMatrices {
+  at::Tensor x, dy;  // logical
+};
+// What is small in one factor of a product is great in the other, so that it counts in the sum.
+LinearMatrices linear_matrices(const FormatCase& how, int number) {
+  return {.x = graded_matrix(how, how.tokens, how.in, 1, 1, number),
+          .dy = graded_matrix(how, how.tokens, how.out, -1, 1, number + 0.5)};
+}
+at::Tensor weight_matrix(const FormatCase& how) {
+  return graded_matrix(how, how.out, how.in, -1, -1, 0.3);
+}
+
+struct LinearProducts {
+  at::Tensor y, dx, dw;
+};
+
+// What x (input) and dy (gradient) are multiplied by. None: what their own amaxes give.
+using Multipliers = std::optional<std::array<float, 2>>;
+
+ops::Operands operands_of(const FormatCase& how, Role role, const at::Tensor& matrix, const Multipliers& multipliers) {
+  const quant::Encoding encoding = role == Role::input ? quant::input_encoding(how.product)
+                                                       : quant::gradient_encoding(how.product, how.products.recipe);
+  if (!multipliers)
+    return quantize(matrix, encoding, ops::Sides::both, ops::whole_scale(encoding, ops::amax_of(matrix)));
+  const float multiplier = (*multipliers)[role == Role::input ? 0 : 1];
+  const ops::WholeScale scale{.multiplier = at::full({1}, multiplier, at::kFloat),
+                              .inverse = at::full({1}, 1.0F / multiplier, at::kFloat),
+                              .amax = {}};
+  return quantize(matrix, encoding, ops::Sides::both, scale);
+}
+
+ops::Operands weight_operands(const FormatCase& how) {
+  const at::Tensor matrix = weight_matrix(how);
+  const ops::WholeScale scale = ops::whole_scale(quant::weight_encoding(how.product), ops::amax_of(matrix));
+  return {.rows = weight_operand(matrix, how.product, ops::Sides::rows, scale),
+          .columns = weight_operand(matrix, how.product, ops::Sides::columns, scale)};
+}
+
+// Of a part of a matrix, without other codes than those of the whole.
+ops::Operands narrowed(const ops::Operands& whole, int dim, const layout::Range& range) {
+  ops::Operands part = whole;
+  part.rows.values = narrowed(whole.rows.values, dim, range);
+  part.columns.values = narrowed(whole.columns.values, 1 - dim, range);
+  part.rows.extent = {.rows = part.rows.values.size(0), .cols = part.rows.values.size(1)};
+  part.columns.extent = {.rows = part.columns.values.size(0), .cols = part.columns.values.size(1)};
+  return part;
+}
+
+// Ranks' parts in rank order, rounded once.
+at::Tensor sum_of_parts(const std::vector<LinearProducts>& ranks, at::Tensor LinearProducts::*part) {
+  at::Tensor sum = (ranks.front().*part).to(at::kFloat);
+  for (std::size_t rank = 1; rank < ranks.size(); ++rank) sum = sum + (ranks[rank].*part).to(at::kFloat);
+  return sum.to(at::kBFloat16);
+}
+
+// By rank, of all tokens.
+std::vector<LinearProducts> expected_products(const FormatCase& how, const LinearMatrices& matrices,
+                                              const Multipliers& multipliers) {
+  const ops::Operands x = operands_of(how, Role::input, matrices.x, multipliers), weight = weight_operands(how),
+                      dy = operands_of(how, Role::gradient, matrices.dy, multipliers);
+  std::vector<LinearProducts> ranks;
+  for (int rank = 0; rank < how.tp; ++rank) {
+    const layout::Range part = part_of_weight(how, rank);
+    const ops::Operands own_x = how.is_column ? x : narrowed(x, 1, part),
+                        own_dy = how.is_column ? narrowed(dy, 1, part) : dy,
+                        own_weight = narrowed(weight, how.is_column ? 0 : 1, part);
+    at::Tensor dw = at::empty({own_weight.rows.extent.rows, own_weight.rows.extent.cols}, at::kFloat);
+    multiply_into(own_dy.columns, own_x.columns, dw, /*accumulate=*/false);
+    ranks.push_back(
+        {.y = multiply(own_x.rows, own_weight.rows), .dx = multiply(own_dy.rows, own_weight.columns), .dw = dw});
+  }
+  const auto summed = how.is_column ? &LinearProducts::dx : &LinearProducts::y;
+  const at::Tensor sum = sum_of_parts(ranks, summed);
+  for (LinearProducts& rank : ranks) rank.*summed = sum;
+  return ranks;
+}
+
+// The layer on one rank.
+class FormatLinear {
+ public:
+  FormatLinear(comm::World& world, const FormatCase& how, bool is_delayed)
+      : how_(how),
+        parallel_(nn::dense_parallel(world, how.tp, 1, 1, /*with_casts=*/true)),
+        runtime_(parallel_, {.model = quant::DType::bf16}),
+        scales_(how.products, base::Device{}),
+        context_{.program = runtime_, .sequence_parallel = how.sequence_parallel, .products = how.products} {
+    context_.policy = how.policy;
+    context_.scales = is_delayed ? &scales_ : nullptr;
+    const layout::Range part = part_of_weight(how, context_.tp_rank());
+    const auto parts = uneven_parts_of_weight();
+    const layout::Shape shape{how.out, how.in};
+    Weight& weight = column_.weight;
+    weight.id = runtime_.add(
+        {.name = "weight",
+         .dims = {how.out, how.in},
+         .compute = how.is_column ? layout::rows_by_rank(shape, parts) : layout::cols_by_rank(shape, parts)});
+    weight.rows = how.is_column ? part.size() : how.out;
+    weight.cols = how.is_column ? how.in : part.size();
+    weight.product = how.product;
+    add_scales(context_, weight);
+    row_.weight = weight;
+    ops::view_of(parameter().weight().data(), {weight.rows, weight.cols}, quant::DType::bf16)
+        .copy_(narrowed(weight_matrix(how), how.is_column ? 0 : 1, part));
+    runtime_.publish(weight.id);
+  }
+
+  DelayedScales& scales() { return scales_; }
+  runtime::Runtime& runtime() { return runtime_; }
+  int rank() const { return context_.tp_rank(); }
+
+  // This rank's part of a logical x or dy.
+  at::Tensor own_x(const at::Tensor& x) const { return how_.is_column ? own_tokens_of(x) : own_columns_of(x); }
+  at::Tensor own_dy(const at::Tensor& dy) const { return how_.is_column ? own_columns_of(dy) : own_tokens_of(dy); }
+  at::Tensor own_tokens_of(const at::Tensor& matrix) const {
+    if (!how_.sequence_parallel) return matrix;
+    return narrowed(matrix, 0, context_.split.part(how_.tokens, rank(), how_.tp));
+  }
+
+  at::Tensor evaluate(const LinearMatrices& matrices) {
+    const at::AutoGradMode mode(false);
+    runtime_.begin_step(schedule::StepKind::evaluate, 1);
+    runtime_.begin_microbatch();
+    const at::Tensor y = forward(own_x(matrices.x)).clone();
+    end_step();
+    return y;
+  }
+
+  // One microbatch with a use of each. y and dx by use; dw of all together is that of the first.
+  std::vector<LinearProducts> train(const std::vector<LinearMatrices>& uses) {
+    const at::AutoGradMode mode(true);
+    runtime_.begin_step(schedule::StepKind::train, 1);
+    runtime_.begin_microbatch();
+    std::vector<at::Tensor> inputs, outputs, gradients;
+    for (const LinearMatrices& matrices : uses) {
+      inputs.push_back(own_x(matrices.x).clone().requires_grad_());
+      outputs.push_back(forward(inputs.back()));
+      gradients.push_back(own_dy(matrices.dy));
+    }
+    torch::autograd::backward(outputs, gradients);
+    end_step();
+    std::vector<LinearProducts> result;
+    for (std::size_t use = 0; use < uses.size(); ++use)
+      result.push_back({.y = outputs[use].detach().clone(), .dx = inputs[use].grad(), .dw = {}});
+    const Weight& weight = column_.weight;
+    result.front().dw =
+        ops::view_of(parameter().main_grad.data(), {weight.rows, weight.cols}, quant::DType::fp32).clone();
+    return result;
+  }
+
+ private:
+  RankRanges uneven_parts_of_weight() const {
+    RankRanges parts;
+    for (int rank = 0; rank < how_.tp; ++rank) {
+      const layout::Range part = part_of_weight(how_, rank);
+      parts.push_back(part.size() > 0 ? std::vector{part} : std::vector<layout::Range>{});
+    }
+    return parts;
+  }
+  at::Tensor own_columns_of(const at::Tensor& matrix) const {
+    return narrowed(matrix, 1, part_of_weight(how_, rank()));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return how_.is_column ? column_linear(context_, column_, x, {}, how_.tokens).y : row_linear(context_, row_, x);
+  }
+  shard::ShardedParameter& parameter() { return runtime_.parameter(column_.weight.id); }
+  void end_step() {
+    runtime_.end_microbatch();
+    runtime_.end_step();
+  }
+
+  const FormatCase& how_;
+  shard::Parallel parallel_;
+  runtime::Runtime runtime_;
+  DelayedScales scales_;
+  Context context_;
+  ColumnLinear column_;
+  RowLinear row_;
+};
+
+void on_format_ranks(const FormatCase& how, bool is_delayed, const std::function<void(FormatLinear& linear)>& body) {
+  comm::run_local(how.tp, {}, [&](comm::World& world) {
+    SCOPED_TRACE(name_of(how));
+    FormatLinear linear(world, how, is_delayed);
+    body(linear);
+  });
+}
+
+// A training step of two uses, behind an evaluation of the second.
+void expect_products(FormatLinear& linear, const FormatCase& how, const Multipliers& multipliers, int first_number) {
+  const std::vector<LinearMatrices> uses{linear_matrices(how, first_number), linear_matrices(how, first_number + 1)};
+  std::vector<LinearProducts> expected;
+  for (const LinearMatrices& use : uses)
+    expected.push_back(expected_products(how, use, multipliers)[static_cast<std::size_t>(linear.rank())]);
+  const auto own_y = [&](const LinearProducts& of) { return how.is_column ? of.y : linear.own_tokens_of(of.y); };
+  const auto own_dx = [&](const LinearProducts& of) { return how.is_column ? linear.own_tokens_of(of.dx) : of.dx; };
+  EXPECT_TRUE(linear.evaluate(uses[1]).equal(own_y(expected[1])));
+  const std::vector<LinearProducts> actual = linear.train(uses);
+  for (std::size_t use = 0; use < uses.size(); ++use) {
+    EXPECT_TRUE(actual[use].y.equal(own_y(expected[use]))) << "use " << use;
+    EXPECT_TRUE(actual[use].dx.equal(own_dx(expected[use]))) << "use " << use;
+  }
+  EXPECT_TRUE(actual.front().dw.equal(expected[0].dw + expected[1].dw));
+}
+
+// Of what this rank quantized in a step of two uses: all that it multiplies, or only its own tokens where codes travel.
+std::array<float, 2> amaxes_of_step(const FormatLinear& linear, const FormatCase& how, int first_number) {
+  const bool is_whole = how.products.tp_wire == Format::bf16;
+  std::array<float, 2> amaxes{0, 0};
+  for (const int number : {first_number, first_number + 1}) {
+    const auto [x, dy] = linear_matrices(how, number);
+    const at::Tensor input = how.is_column && is_whole ? x : linear.own_x(x),
+                     gradient = !how.is_column && is_whole ? dy : linear.own_dy(dy);
+    if (input.numel() > 0) amaxes[0] = std::max(amaxes[0], input.abs().max().item<float>());
+    if (gradient.numel() > 0) amaxes[1] = std::max(amaxes[1], gradient.abs().max().item<float>());
+  }
+  return amaxes;
+}
+std::array<float, 2> found_by(FormatLinear& linear) {
+  const std::span<float> found = linear.scales().found();
+  return {found[0], found[1]};
+}
+
+// Other multipliers than any amax gives, with which some numbers are out of range.
+TEST(LinearOfDelayedScales, MultipliesNumbersScaledByKnownOnes) {
+  constexpr std::array<float, 2> kMultipliers{93.0F, 0.3F};
+  for (const FormatCase& how : fp8_cases())
+    on_format_ranks(how, /*is_delayed=*/true, [&](FormatLinear& linear) {
+      linear.scales().set_state(std::vector<float>{0, 0, 0, 0, kMultipliers[0], kMultipliers[1]});
+      linear.evaluate(linear_matrices(how, 1));
+      EXPECT_EQ(found_by(linear), (std::array<float, 2>{0, 0}));
+      expect_products(linear, how, kMultipliers, 1);
+      EXPECT_EQ(found_by(linear), amaxes_of_step(linear, how, 1));
+    });
+}
+
+TEST(LinearOfDelayedScales, ScalesByTheMatricesAmaxesWhileNoneAreKnown) {
+  for (const FormatCase& how : fp8_cases())
+    on_format_ranks(how, /*is_delayed=*/true, [&](FormatLinear& linear) {
+      expect_products(linear, how, {}, 1);
+      EXPECT_EQ(found_by(linear), amaxes_of_step(linear, how, 1));
+    });
+}
+
+// As a training loop goes from step to step.
+TEST(LinearOfDelayedScales, ScalesByTheAmaxesOfTheStepBefore) {
+  for (const FormatCase& how : fp8_cases())
+    on_format_ranks(how, /*is_delayed=*/true, [&](FormatLinear& linear) {
+      linear.train({linear_matrices(how, 3)});
+      linear.runtime().reduce_amaxes(linear.scales().found());
+      linear.scales().update(nullptr, nullptr);
+      linear.scales().set_known();
+      const auto [x, dy] = linear_matrices(how, 3);
+      const quant::Element of_gradient = quant::gradient_encoding(how.product, how.products.recipe).element;
+      const float input = quant::greatest_of(quant::Element::e4m3) / x.abs().max().item<float>(),
+                  gradient = quant::greatest_of(of_gradient) / dy.abs().max().item<float>();
+      expect_products(linear, how, std::array{input, gradient}, 1);
+    });
+}
+
+TEST(LinearInFormats, ScalesFp8ByTheMatricesAmaxes) {
+  for (const FormatCase& how : fp8_cases())
+    on_format_ranks(how, /*is_delayed=*/false, [&](FormatLinear& linear) { expect_products(linear, how, {}, 1); });
+}
+
+// Ranks' parts are cut between tiles. The last tile of tokens is short, and so are those of the features that are not
+// cut. In a tile with its neighbour's scale numbers would be zero or out of range.
+TEST(LinearInFormats, MultipliesTheTilesOfItsMatrices) {
+  struct Tiles {
+    Format format;
+    std::int64_t tile;
+    int exponent;
+  };
+  for (const auto& [format, tile, exponent] :
+       {Tiles{Format::fp8_block, 128, 20}, Tiles{Format::mxfp8, 32, 20}, Tiles{Format::nvfp4, 16, 6}})
+    for (FormatCase how : cases_of({.product = format, .tokens = tile + 6, .tile = tile, .exponent = exponent})) {
+      how.in = 3 * tile + (how.is_column ? 10 : 0);
+      how.out = 3 * tile + (how.is_column ? 0 : 10);
+      on_format_ranks(how, /*is_delayed=*/false, [&](FormatLinear& linear) { expect_products(linear, how, {}, 1); });
+    }
+}
+
+}  // namespace
+}  // namespace tessera::nn
