@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <mutex>
 
 #include "tessera/base/error.h"
@@ -13,6 +14,7 @@
 #include "tessera/run/plan/plan_report.h"
 #include "tessera/run/plan/predicted_timeline.h"
 #include "tessera/run/recompute_choice.h"
+#include "tessera/run/trainer_options.h"
 #include "tessera/train/trainer.h"
 #include "tests/run/plan_testing.h"
 
@@ -136,6 +138,19 @@ TEST(PlanMemory, IsWhatTheBuffersHold) {
   PlanRequest evaluation = request;
   evaluation.kind = schedule::StepKind::evaluate;
   EXPECT_EQ(plan_step(evaluation).memory.activations, 0);
+}
+
+// Of 5 tp ranks with 3 query heads each, two read 2 of the 3 key/value heads, and the last one reads 1.
+TEST(PlanMemory, ActivationsAreThoseOfTheRankThatKeepsMost) {
+  models::DecoderConfig model = even_model();
+  model.num_heads = 15;
+  model.num_kv_heads = 3;
+  const PlanRequest request = request_of({{"tp", "5"}}, model);
+  predict::DryOptions options = dry_options(request.config, *request.model, {});
+  std::vector<std::int64_t> kept;
+  for (options.rank = 0; options.rank < 5; ++options.rank) kept.push_back(peak_stashed(dry_step(options).microbatch));
+  ASSERT_LT(kept.back(), kept[1]);
+  EXPECT_EQ(plan_step(request).memory.activations, *std::ranges::max_element(kept));
 }
 
 // At 4096 bytes a microsecond everything is hidden and the smallest arenas do; links as slow as those of even_machine()
