@@ -314,23 +314,11 @@ Moved run(const PlanRequest& request, const schedule::Trace& planned) {
   std::mutex mutex;
   Moved moved;
   comm::run_local(static_cast<int>(config.ranks), {}, [&](comm::World& world) {
-    const auto build = [&](nn::Context& context) {
-      return request.model->build(context, {.max_positions = config.seq_len, .embedding = embedding_reads(config)});
-    };
-    train::Trainer trainer(world, {.model = build,
-                                   .tp = static_cast<int>(config.tp),
-                                   .gtp = static_cast<int>(config.gtp),
-                                   .dp = static_cast<int>(config.dp),
-                                   .types = {.model = config.dtype,
-                                             .accumulator = quant::accumulator_of(config.dtype),
-                                             .wire = *config.grad_wire},
-                                   .sequence_parallel = config.sequence_parallel,
-                                   .recompute = nn::BlockRecompute(recompute_choice(config, *request.model)),
-                                   .runtime = {.zero = config.zero,
-                                               .gather_budget = request.gather_budget,
-                                               .reduce_budget = request.reduce_budget,
-                                               .coalesce_bytes = request.coalesce_bytes,
-                                               .wire = wire_policy(config)}});
+    train::TrainerOptions options = trainer_options(config, *request.model);
+    options.runtime.gather_budget = request.gather_budget;
+    options.runtime.reduce_budget = request.reduce_budget;
+    options.runtime.coalesce_bytes = request.coalesce_bytes;
+    train::Trainer trainer(world, options);
     train::set_initial_values(trainer.runtime(), 1);
     const std::int64_t tokens = config.seq_len, blocks = config.gtp * config.dp;
     const auto batch = [&](int) {
@@ -371,7 +359,14 @@ TEST(PlanAgainstARun, EventsBytesAndArenasAreThoseOfTheRun) {
                                         {"gtp", "2"},
                                         {"wire_format", "mxfp8"},
                                         {"wire_rules", "layers.1.*=fp8,layers.0.mlp.*=bf16"}},
-                               Settings{{"dtype", "bf16"}, {"dp", "2"}, {"wire_format", "fp8"}}}) {
+                               Settings{{"dtype", "bf16"}, {"dp", "2"}, {"wire_format", "fp8"}},
+                               Settings{{"dtype", "bf16"},
+                                        {"tp", "2"},
+                                        {"gtp", "2"},
+                                        {"sequence_parallel", "on"},
+                                        {"gemm_format", "fp8"},
+                                        {"tp_wire_format", "fp8"},
+                                        {"wire_format_backward", "fp8"}}}) {
     models::DecoderConfig model = even_model();
     model.tie_word_embeddings = mesh.contains("dp");
     if (!mesh.contains("tp") && !mesh.contains("wire_format")) model.hidden_size = 7;
