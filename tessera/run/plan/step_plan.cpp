@@ -13,10 +13,6 @@
 namespace tessera::run {
 namespace {
 
-shard::ParameterTypes types_of(const TrainConfig& config) {
-  return {.model = config.dtype, .accumulator = quant::accumulator_of(config.dtype), .wire = *config.grad_wire};
-}
-
 // Refuses a step that has too many events: each microbatch has `events`.
 void check_length(std::int64_t microbatches, std::int64_t events) {
   if (microbatches > kMostEvents / std::max<std::int64_t>(events, 1))
