@@ -24,11 +24,6 @@ at::Tensor stacked(const AttentionHeads& heads, const at::Tensor& q, const at::T
   return at::cat({q.view({tokens, heads.q_heads * heads.head_dim}), k.view({tokens, kv}), v.reshape({tokens, kv})}, 1);
 }
 
-at::Tensor again(Context& context, const Norm& norm, const at::Tensor& rows, const at::Tensor& rstd) {
-  ConsumedWeight weight(context, norm.weight, schedule::Pass::recompute);
-  return ops::rms_norm_apply(rows, rstd, weight.tensor());
-}
-
 }  // namespace
 
 NormedQkv head_norms_forward(Context& context, const HeadNorms& norms, const AttentionHeads& heads,
@@ -41,8 +36,8 @@ NormedQkv head_norms_forward(Context& context, const HeadNorms& norms, const Att
 
 at::Tensor head_norms_again(Context& context, const HeadNorms& norms, const AttentionHeads& heads,
                             const HeadStatistics& kept, const at::Tensor& v) {
-  const at::Tensor q = again(context, norms.q, kept.q, kept.q_rstd);
-  return stacked(heads, q, again(context, norms.k, kept.k, kept.k_rstd), v);
+  const at::Tensor q = norm_again(context, norms.q, kept.q, kept.q_rstd);
+  return stacked(heads, q, norm_again(context, norms.k, kept.k, kept.k_rstd), v);
 }
 
 at::Tensor head_norms_backward(Context& context, const HeadNorms& norms, const AttentionHeads& heads,

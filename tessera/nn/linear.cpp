@@ -87,11 +87,6 @@ class RowFunction : public torch::autograd::Function<RowFunction> {
   }
 };
 
-at::Tensor normed_again(Context& context, const Norm& norm, const at::Tensor& sum, const at::Tensor& rstd) {
-  ConsumedWeight weight(context, norm.weight, schedule::Pass::recompute);
-  return ops::rms_norm_apply(sum, rstd, weight.tensor());
-}
-
 // What column_forward saves.
 enum Saved : std::uint8_t { kInput, kSum, kRstd, kData, kScales };
 
@@ -101,7 +96,7 @@ std::function<Factor()> start_input_of(Context& context, const ColumnLinear& lin
   if (saved[kData].defined())
     return [&, tokens] { return factor_of_kept(context, linear.weight, {saved[kData], saved[kScales]}, tokens); };
   const at::Tensor own =
-      saved[kInput].defined() ? saved[kInput] : normed_again(context, *linear.norm, saved[kSum], saved[kRstd]);
+      saved[kInput].defined() ? saved[kInput] : norm_again(context, *linear.norm, saved[kSum], saved[kRstd]);
   return start_factor_of_tokens(context, linear.weight, Role::input, own, tokens, schedule::Pass::backward,
                                 ops::Sides::columns);
 }

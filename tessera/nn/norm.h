@@ -15,6 +15,8 @@ struct Norm {
 // The two halves without autograd, for the functions that fuse a norm. x, residual: [own tokens, hidden]; residual may
 // be undefined.
 ops::RmsNorm norm_forward(Context& context, const Norm& norm, const at::Tensor& x, const at::Tensor& residual);
+// y again, the same bits, from what forward left.
+at::Tensor norm_again(Context& context, const Norm& norm, const at::Tensor& sum, const at::Tensor& rstd);
 // Produces the weight's gradient; returns the gradient of x + residual. dsum may be undefined.
 at::Tensor norm_backward(Context& context, const Norm& norm, const at::Tensor& dy, const at::Tensor& dsum,
                          const at::Tensor& sum, const at::Tensor& rstd);

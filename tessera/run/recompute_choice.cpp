@@ -23,7 +23,27 @@ std::vector<Policy> blocks_at(std::int64_t effort, std::int64_t blocks) {
   return policies;
 }
 
-// One tp rank of each kind: those whose parts of all weights are as large keep as much.
+std::vector<Policy> smallest_effort(const TrainConfig& config, const models::ModelConfig& model, std::int64_t budget) {
+  const std::int64_t blocks = model.sizes().num_layers, most = 2 * blocks;
+  predict::DryOptions options = dry_options(config, model, {});
+  const std::vector<int> ranks = kinds_of_ranks(options, config.tp);
+  const auto kept_bytes = [&](std::int64_t effort) {
+    options.recompute = nn::BlockRecompute(blocks_at(effort, blocks));
+    return most_stashed(options, ranks);
+  };
+  const auto fits = [&](std::int64_t effort) { return kept_bytes(effort) <= budget; };
+  if (!fits(most))
+    throw InputError("got {} bytes, expected at least {}: what full recomputation keeps", budget, kept_bytes(most));
+  std::int64_t below = -1, enough = most;  // more effort never keeps more
+  while (enough - below > 1) {
+    const std::int64_t middle = (below + enough) / 2;
+    (fits(middle) ? enough : below) = middle;
+  }
+  return blocks_at(enough, blocks);
+}
+
+}  // namespace
+
 std::vector<int> kinds_of_ranks(const predict::DryOptions& options, std::int64_t tp) {
   const std::vector<shard::ParameterSpec> specs = dry_step(options).parameters;
   std::map<std::vector<std::int64_t>, int> kinds;
@@ -39,31 +59,14 @@ std::vector<int> kinds_of_ranks(const predict::DryOptions& options, std::int64_t
   return ranks;
 }
 
-std::vector<Policy> smallest_effort(const TrainConfig& config, const models::ModelConfig& model, std::int64_t budget) {
-  const std::int64_t blocks = model.sizes().num_layers, most = 2 * blocks;
-  predict::DryOptions options = dry_options(config, model, {});
-  const std::vector<int> ranks = kinds_of_ranks(options, config.tp);
-  const auto kept_bytes = [&](std::int64_t effort) {
-    options.recompute = nn::BlockRecompute(blocks_at(effort, blocks));
-    std::int64_t bytes = 0;
-    for (const int rank : ranks) {
-      options.rank = rank;
-      bytes = std::max(bytes, peak_stashed(dry_step(options).microbatch));
-    }
-    return bytes;
-  };
-  const auto fits = [&](std::int64_t effort) { return kept_bytes(effort) <= budget; };
-  if (!fits(most))
-    throw InputError("got {} bytes, expected at least {}: what full recomputation keeps", budget, kept_bytes(most));
-  std::int64_t below = -1, enough = most;  // more effort never keeps more
-  while (enough - below > 1) {
-    const std::int64_t middle = (below + enough) / 2;
-    (fits(middle) ? enough : below) = middle;
+std::int64_t most_stashed(predict::DryOptions options, const std::vector<int>& ranks) {
+  std::int64_t bytes = 0;
+  for (const int rank : ranks) {
+    options.rank = rank;
+    bytes = std::max(bytes, peak_stashed(dry_step(options).microbatch));
   }
-  return blocks_at(enough, blocks);
+  return bytes;
 }
-
-}  // namespace
 
 std::vector<Policy> recompute_choice(const TrainConfig& config, const models::ModelConfig& model) {
   const auto every = [&](Policy policy) {

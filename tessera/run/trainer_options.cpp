@@ -40,11 +40,11 @@ models::BuildModel builder_of(const TrainConfig& config, const models::ModelConf
   };
 }
 
+}  // namespace
+
 shard::ParameterTypes types_of(const TrainConfig& config) {
   return {.model = config.dtype, .accumulator = quant::accumulator_of(config.dtype), .wire = *config.grad_wire};
 }
-
-}  // namespace
 
 predict::DryOptions dry_options(const TrainConfig& config, const models::ModelConfig& model,
                                 nn::BlockRecompute recompute) {

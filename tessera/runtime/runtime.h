@@ -2,9 +2,9 @@
 // records what happens as events. Layers see program.h; the training loop and the optimizer see this.
 //
 // The first step of a kind runs on demand and is recorded; then it is planned, the plan is checked, and later steps
-// follow it (docs/schedule.md). A step that leaves its schedule in the same way on every rank goes on on demand and is
-// counted; after some such steps in a row a new schedule is made. Where only some ranks leave it the run ends with an
-// error, and so it does where a class of ranks leaves that of a training step and there are several classes
+// follow it (docs/schedule.md). A step that leaves its schedule in the same way on every rank continues on demand and
+// is counted; after some such steps in a row a new schedule is made. Where only some ranks leave it the run ends with
+// an error, and so it does where a class of ranks leaves that of a training step and there are several classes
 // (shard/domain.h), or where a gradient is produced after its sum over replicas has been issued. Optimizers' events
 // that the schedule has not cost what was gathered ahead, and nothing else.
 //

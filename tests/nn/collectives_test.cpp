@@ -5,7 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <functional>
+#include <thread>
 
 #include "tessera/comm/local/world.h"
 #include "tessera/nn/dense_mesh.h"
@@ -150,6 +153,21 @@ TEST(TpCollectives, RecordWhatTheyMoveInTheirPass) {
   EXPECT_EQ(on_tp_ranks({2, false}, all), (Events{"recompute all_reduce sum 140", "forward all_reduce max 140"}));
   EXPECT_EQ(on_tp_ranks({2, true}, all),
             (Events{"backward all_gather 60", "recompute reduce_scatter 140", "forward all_reduce max 140"}));
+}
+
+// What a collective reads and writes must stay while other ranks still send, whatever ends the call that began it.
+TEST(Arriving, ThatIsNeverTakenKeepsItsMemoryUntilTheCollectiveIsOver) {
+  for (const bool sequence_parallel : {false, true}) {
+    std::atomic<bool> others_began = false;
+    on_tp_ranks({2, sequence_parallel}, [&](Context& context) {
+      if (context.tp_rank() == 1) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        others_began = true;
+      }
+      { const Arriving dropped = start_leave_tp(context, part_of_sum(0, at::kFloat), schedule::Pass::backward); }
+      EXPECT_TRUE(others_began);
+    });
+  }
 }
 
 }  // namespace

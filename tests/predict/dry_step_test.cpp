@@ -56,6 +56,7 @@ struct Case {
   quant::DType dtype = quant::DType::fp32;
   quant::Format product = quant::Format::bf16;  // of the blocks' matrices
   nn::Fp8Scaling scaling = nn::Fp8Scaling::current;
+  quant::Format tp_wire = quant::Format::bf16;
   shard::Lookup lookup = shard::Lookup::gather;
   std::optional<models::TpParts> parts = std::nullopt;
   nn::Recompute recompute = nn::Recompute::none;
@@ -83,7 +84,7 @@ DryOptions options_of(const Case& it, int rank) {
           .split = it.split,
           .recompute = it.recompute,
           .runtime = options,
-          .products = {.scaling = it.scaling},
+          .products = {.scaling = it.scaling, .tp_wire = it.tp_wire},
           .kind = it.kind,
           .sequences = kSequences,
           .seq_len = kLength};
@@ -98,10 +99,12 @@ Recorded recorded(comm::World& world, const Case& it) {
   const DryOptions options = options_of(it, world.rank());
   shard::Parallel parallel = nn::dense_parallel(world, it.tp, it.gtp, 1);
   runtime::Runtime runtime(parallel, options.types, options.runtime);
+  nn::DelayedScales scales(options.products, runtime.device());
   nn::Context context{.program = runtime,
                       .sequence_parallel = it.sequence_parallel,
                       .recompute = it.recompute,
                       .products = options.products,
+                      .scales = it.scaling == nn::Fp8Scaling::delayed ? &scales : nullptr,
                       .split = it.split};
   const std::unique_ptr<models::Model> model = options.model(context);
   const bool train = it.kind == schedule::StepKind::train;
@@ -254,6 +257,24 @@ TEST(DryStepProducts, KeepTheOperandsOfBackward) {
                    .product = format,
                    .recompute = recompute,
                    .sequence_parallel = sequence_parallel});
+}
+
+// The first step takes scales that no later step takes, and leaves no event of it.
+TEST(DryStepProducts, OfDelayedScalesAndCodesOverTpAreWhatTheRuntimeRecords) {
+  for (const nn::Fp8Scaling scaling : {nn::Fp8Scaling::delayed, nn::Fp8Scaling::current})
+    for (const quant::Format tp_wire : {quant::Format::bf16, quant::Format::fp8})
+      for (const nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full})
+        for (const schedule::StepKind kind : {schedule::StepKind::train, schedule::StepKind::evaluate})
+          compare({.config = odd_model(false),
+                   .tp = 3,
+                   .microbatches = 3,
+                   .dtype = quant::DType::bf16,
+                   .product = quant::Format::fp8,
+                   .scaling = scaling,
+                   .tp_wire = tp_wire,
+                   .recompute = recompute,
+                   .sequence_parallel = true,
+                   .kind = kind});
 }
 
 TEST(DryStepCopies, AreReadByBackwardPasses) {

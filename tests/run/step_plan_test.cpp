@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <mutex>
 
 #include "tessera/base/error.h"
@@ -13,6 +14,7 @@
 #include "tessera/run/plan/plan_report.h"
 #include "tessera/run/plan/predicted_timeline.h"
 #include "tessera/run/recompute_choice.h"
+#include "tessera/run/trainer_options.h"
 #include "tessera/train/trainer.h"
 #include "tests/run/plan_testing.h"
 
@@ -136,6 +138,19 @@ TEST(PlanMemory, IsWhatTheBuffersHold) {
   PlanRequest evaluation = request;
   evaluation.kind = schedule::StepKind::evaluate;
   EXPECT_EQ(plan_step(evaluation).memory.activations, 0);
+}
+
+// Of 5 tp ranks with 3 query heads each, two read 2 of the 3 key/value heads, and the last one reads 1.
+TEST(PlanMemory, ActivationsAreThoseOfTheRankThatKeepsMost) {
+  models::DecoderConfig model = even_model();
+  model.num_heads = 15;
+  model.num_kv_heads = 3;
+  const PlanRequest request = request_of({{"tp", "5"}}, model);
+  predict::DryOptions options = dry_options(request.config, *request.model, {});
+  std::vector<std::int64_t> kept;
+  for (options.rank = 0; options.rank < 5; ++options.rank) kept.push_back(peak_stashed(dry_step(options).microbatch));
+  ASSERT_LT(kept.back(), kept[1]);
+  EXPECT_EQ(plan_step(request).memory.activations, *std::ranges::max_element(kept));
 }
 
 // At 4096 bytes a microsecond everything is hidden and the smallest arenas do; links as slow as those of even_machine()
@@ -299,23 +314,11 @@ Moved run(const PlanRequest& request, const schedule::Trace& planned) {
   std::mutex mutex;
   Moved moved;
   comm::run_local(static_cast<int>(config.ranks), {}, [&](comm::World& world) {
-    const auto build = [&](nn::Context& context) {
-      return request.model->build(context, {.max_positions = config.seq_len, .embedding = embedding_reads(config)});
-    };
-    train::Trainer trainer(world, {.model = build,
-                                   .tp = static_cast<int>(config.tp),
-                                   .gtp = static_cast<int>(config.gtp),
-                                   .dp = static_cast<int>(config.dp),
-                                   .types = {.model = config.dtype,
-                                             .accumulator = quant::accumulator_of(config.dtype),
-                                             .wire = *config.grad_wire},
-                                   .sequence_parallel = config.sequence_parallel,
-                                   .recompute = nn::BlockRecompute(recompute_choice(config, *request.model)),
-                                   .runtime = {.zero = config.zero,
-                                               .gather_budget = request.gather_budget,
-                                               .reduce_budget = request.reduce_budget,
-                                               .coalesce_bytes = request.coalesce_bytes,
-                                               .wire = wire_policy(config)}});
+    train::TrainerOptions options = trainer_options(config, *request.model);
+    options.runtime.gather_budget = request.gather_budget;
+    options.runtime.reduce_budget = request.reduce_budget;
+    options.runtime.coalesce_bytes = request.coalesce_bytes;
+    train::Trainer trainer(world, options);
     train::set_initial_values(trainer.runtime(), 1);
     const std::int64_t tokens = config.seq_len, blocks = config.gtp * config.dp;
     const auto batch = [&](int) {
@@ -356,7 +359,14 @@ TEST(PlanAgainstARun, EventsBytesAndArenasAreThoseOfTheRun) {
                                         {"gtp", "2"},
                                         {"wire_format", "mxfp8"},
                                         {"wire_rules", "layers.1.*=fp8,layers.0.mlp.*=bf16"}},
-                               Settings{{"dtype", "bf16"}, {"dp", "2"}, {"wire_format", "fp8"}}}) {
+                               Settings{{"dtype", "bf16"}, {"dp", "2"}, {"wire_format", "fp8"}},
+                               Settings{{"dtype", "bf16"},
+                                        {"tp", "2"},
+                                        {"gtp", "2"},
+                                        {"sequence_parallel", "on"},
+                                        {"gemm_format", "fp8"},
+                                        {"tp_wire_format", "fp8"},
+                                        {"wire_format_backward", "fp8"}}}) {
     models::DecoderConfig model = even_model();
     model.tie_word_embeddings = mesh.contains("dp");
     if (!mesh.contains("tp") && !mesh.contains("wire_format")) model.hidden_size = 7;

@@ -13,10 +13,6 @@
 namespace tessera::run {
 namespace {
 
-shard::ParameterTypes types_of(const TrainConfig& config) {
-  return {.model = config.dtype, .accumulator = quant::accumulator_of(config.dtype), .wire = *config.grad_wire};
-}
-
 // Refuses a step that has too many events: each microbatch has `events`.
 void check_length(std::int64_t microbatches, std::int64_t events) {
   if (microbatches > kMostEvents / std::max<std::int64_t>(events, 1))
@@ -24,11 +20,11 @@ void check_length(std::int64_t microbatches, std::int64_t events) {
                      microbatches, events, kMostEvents);
 }
 
-predict::DryStep dry_step_of(const PlanRequest& request) {
+predict::DryOptions dry_options_of(const PlanRequest& request) {
   predict::DryOptions options =
       dry_options(request.config, *request.model, nn::BlockRecompute(recompute_choice(request.config, *request.model)));
   options.kind = request.kind;
-  return dry_step(options);
+  return options;
 }
 
 schedule::Trace trace_of(const PlanRequest& request, const predict::DryStep& dry) {
@@ -38,11 +34,17 @@ schedule::Trace trace_of(const PlanRequest& request, const predict::DryStep& dry
   return dry.trace(static_cast<int>(microbatches));
 }
 
+// Of a recorded trace only its own rank is known.
+std::int64_t activations_of(const PlanRequest& request, const predict::DryOptions& options) {
+  if (request.trace) return peak_stashed(*request.trace);
+  return most_stashed(options, kinds_of_ranks(options, request.config.tp));
+}
+
 // Everything but the arenas.
-MemoryUse lasting_memory(const PlanRequest& request, const StepPlan& step) {
+MemoryUse lasting_memory(const PlanRequest& request, const predict::DryOptions& options, const StepPlan& step) {
   const shard::ParameterTypes types = types_of(request.config);
   const auto accumulator = static_cast<std::int64_t>(quant::size_of(types.accumulator));
-  MemoryUse memory{.activations = peak_stashed(step.trace)};
+  MemoryUse memory{.activations = activations_of(request, options)};
   for (const predict::PlannedParameter& parameter : step.parameters) {
     memory.weights += parameter.stored_bytes;
     memory.gradients += parameter.gradient_elements * accumulator;
@@ -122,10 +124,11 @@ TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& m
 StepPlan plan_step(const PlanRequest& request) {
   const TrainConfig& config = request.config;
   StepPlan step;
-  const predict::DryStep dry = dry_step_of(request);
+  const predict::DryOptions options = dry_options_of(request);
+  const predict::DryStep dry = dry_step(options);
   step.parameters = planned_parameters(dry.parameters, dry.copies, types_of(config), mesh_of(config));
   step.trace = trace_of(request, dry);
-  step.memory = lasting_memory(request, step);
+  step.memory = lasting_memory(request, options, step);
   const predict::CostInput input{.machine = request.machine, .mesh = mesh_of(config), .types = types_of(config)};
   step.costs = event_costs(input, dry, step.trace, step.parameters);
   const schedule::BudgetChoice choice{.gather = request.gather_budget,
@@ -156,7 +159,7 @@ void check_budgets(const TrainConfig& config, const models::ModelConfigPtr& mode
   request.reduce_budget = parse_budget(config.reduce_budget, "--reduce-budget");
   request.coalesce_bytes = parse_byte_size(config.coalesce, "--coalesce");
   if (!request.gather_budget && !request.reduce_budget) return;
-  const predict::DryStep dry = dry_step_of(request);
+  const predict::DryStep dry = dry_step(dry_options_of(request));
   StepPlan step;
   step.parameters = planned_parameters(dry.parameters, dry.copies, types_of(config), mesh_of(config));
   const schedule::Trace trace = trace_of(request, dry);
