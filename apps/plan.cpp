@@ -33,7 +33,7 @@ void add_options(CLI::App& app, run::PlanFlags& flags, Output& output) {
   app.add_option("--events", flags.events, "plan the events of this file (as --save-events writes) instead");
   app.add_option("--save-events", output.events, "write the step's events to this file, as JSON");
   app.add_option("--trace", output.timeline, "write the predicted step to this file, for Perfetto");
-  app.add_option("--rows", output.rows, "lines of the tables (20); 0: all");
+  app.add_option("--rows", output.rows, "lines of the tables (20); 0: all")->check(CLI::Range(0, 1'000'000'000));
   app.add_flag("--json", output.json, "print as JSON");
 }
 

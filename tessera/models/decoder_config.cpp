@@ -10,9 +10,15 @@ using nlohmann::json;
 
 constexpr double kMostParams = 1e18;  // stays inside int64
 
+void refuse_partial_rotation(const Fields& fields) {
+  if (fields.number_or("partial_rotary_factor", 1) != 1)
+    fields.fail("partial_rotary_factor", "1: RoPE turns whole heads");
+}
+
 void refuse_unknown_arithmetic(const Fields& fields) {
   if (const json* act = fields.find("hidden_act"); act && *act != "silu") fields.fail("hidden_act", "\"silu\"");
   if (fields.number_or("attention_dropout", 0, true) != 0) fields.fail("attention_dropout", "0: there is no dropout");
+  refuse_partial_rotation(fields);
   if (fields.find("quantization_config"))
     fields.fail("quantization_config", "no such field: weights are not quantized");
 }
@@ -43,6 +49,7 @@ Rope parse_rope(const Fields& fields) {
     const json* object = fields.object(name);
     if (!object) continue;
     const Fields inner(*object, fields.where(), std::string(name) + ".");
+    refuse_partial_rotation(inner);
     rope.theta = inner.number_or("rope_theta", rope.theta);
     const bool only_theta = !inner.find("rope_type") && !inner.find("type") && inner.find("rope_theta");
     const auto scaling = only_theta ? std::nullopt : parse_scaling(inner);
@@ -112,6 +119,8 @@ void refuse_sliding_windows(const Fields& fields) {
   if (!layers->is_array()) fields.fail("layer_types", expected);
   for (const json& layer : *layers)
     if (layer != "full_attention") fields.fail("layer_types", expected);
+  if (static_cast<std::int64_t>(layers->size()) != fields.size("num_hidden_layers"))
+    fields.fail("layer_types", "as many entries as num_hidden_layers says");
 }
 
 json decoder_json(const DecoderConfig& c) {

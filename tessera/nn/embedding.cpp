@@ -49,6 +49,12 @@ void produce_rows(Context& context, const VocabEmbedding& embedding, const at::T
   context.program.produce(weight.id);
 }
 
+// The table is given back while its rows leave tp.
+Arriving start_whole(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens) {
+  const ConsumedWeight weight(context, embedding.weight, context.pass);
+  return start_leave_tp(context, ops::embedding_forward(tokens, weight.tensor(), embedding.part), context.pass);
+}
+
 // early_tokens by pointer: a tensor, undefined at that, would be a variable of autograd's.
 class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
  public:
@@ -59,8 +65,7 @@ class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
     save_pointer(ctx, "embedding", embedding);
     if (travels_by_rows(*context, *embedding))
       return leave_tp(*context, gather_rows(*context, *embedding, tokens, *early_tokens), context->pass);
-    ConsumedWeight weight(*context, embedding->weight, context->pass);
-    return leave_tp(*context, ops::embedding_forward(tokens, weight.tensor(), embedding->part), context->pass);
+    return start_whole(*context, *embedding, tokens).take();
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {

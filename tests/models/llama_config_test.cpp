@@ -149,6 +149,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadField{"/tie_word_embeddings", "1", "tie_word_embeddings"},
         BadField{"/attention_bias", "true", "attention_bias"}, BadField{"/mlp_bias", "true", "mlp_bias"},
         BadField{"/hidden_act", R"("gelu")", "hidden_act"}, BadField{"/attention_dropout", "0.1", "attention_dropout"},
+        BadField{"/partial_rotary_factor", "0.5", "partial_rotary_factor"},
+        BadField{"/rope_scaling/partial_rotary_factor", "0.5", "rope_scaling.partial_rotary_factor"},
         BadField{"/quantization_config", R"({"bits":4})", "quantization_config"},
         BadField{"/rope_scaling", "8", "rope_scaling"},
         BadField{"/rope_scaling/rope_type", R"("yarn")", "rope_scaling.rope_type"},

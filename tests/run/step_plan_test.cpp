@@ -167,6 +167,23 @@ TEST(PlanMemory, AutomaticBudgetsAreAsSmallAsTimeAllows) {
 }
 
 // Lanes that each have the link to themselves overlap; on one link they take turns, and nothing moves for longer.
+TEST(PlanMemory, ABudgetThatIsTooSmallIsNamedByItsFlag) {
+  const auto message = [](const Budget& gather, const Budget& reduce) -> std::string {
+    PlanRequest request = request_of({{"gtp", "2"}});
+    request.gather_budget = gather;
+    request.reduce_budget = reduce;
+    try {
+      plan_step(request);
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_THAT(message(1, {}), ::testing::StartsWith("--gather-budget: "));
+  EXPECT_THAT(message({}, 1), ::testing::StartsWith("--reduce-budget: "));
+  EXPECT_EQ(message(schedule::kMinimum, schedule::kMinimum), "no error");
+}
+
 TEST(PlanTime, TransfersOfASharedLinkTakeTurns) {
   const auto overlaps = [](const StepPlan& step) {
     std::vector<schedule::Span> transfers;

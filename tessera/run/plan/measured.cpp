@@ -32,7 +32,7 @@ std::vector<StepMetrics> read_metrics(const std::filesystem::path& path) {
     if (!file.eof())  // else cut short: the run is writing it
       steps.push_back(parse_metrics_line(line, fmt::format("{}:{}", path.string(), steps.size() + 1)));
   if (steps.empty()) throw InputError("{}: holds no step, expected at least one", path.string());
-  steps.erase(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(std::min(kWarmUp, steps.size() / 2)));
+  steps.erase(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(std::min(kWarmUp, steps.size() - 1)));
   return steps;
 }
 

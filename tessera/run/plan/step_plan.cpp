@@ -16,8 +16,25 @@ namespace {
 // Refuses a step that has too many events: each microbatch has `events`.
 void check_length(std::int64_t microbatches, std::int64_t events) {
   if (microbatches > kMostEvents / std::max<std::int64_t>(events, 1))
-    throw InputError("--global-batch: a step of {} microbatches with {} events each, expected at most {} events",
-                     microbatches, events, kMostEvents);
+    throw InputError("{}: a step of {} microbatches with {} events each, expected at most {} events",
+                     microbatches > 1 ? "--global-batch" : "--model", microbatches, events, kMostEvents);
+}
+
+// Errors: a budget that the step does not fit, with its flag.
+void check_budgets_of(const PlanRequest& request, const schedule::Trace& trace,
+                      const std::vector<schedule::ParameterSize>& sizes) {
+  const auto check = [&](const char* flag, const Budget& gather, const Budget& reduce) {
+    try {
+      schedule::plan(trace, sizes,
+                     {.gather_budget = gather.value_or(schedule::kUnlimited),
+                      .reduce_budget = reduce.value_or(schedule::kUnlimited),
+                      .coalesce_bytes = request.coalesce_bytes});
+    } catch (const InputError& error) {
+      throw InputError("{}: {}", flag, error.what());
+    }
+  };
+  if (request.gather_budget) check("--gather-budget", request.gather_budget, {});
+  if (request.reduce_budget) check("--reduce-budget", {}, request.reduce_budget);
 }
 
 predict::DryOptions dry_options_of(const PlanRequest& request) {
@@ -30,7 +47,7 @@ predict::DryOptions dry_options_of(const PlanRequest& request) {
 schedule::Trace trace_of(const PlanRequest& request, const predict::DryStep& dry) {
   if (request.trace) return *request.trace;
   const std::int64_t microbatches = microbatches_of(request.config);
-  if (microbatches > 1) check_length(microbatches, static_cast<std::int64_t>(dry.microbatch.size()));
+  check_length(microbatches, static_cast<std::int64_t>(dry.microbatch.size()));
   return dry.trace(static_cast<int>(microbatches));
 }
 
@@ -131,6 +148,7 @@ StepPlan plan_step(const PlanRequest& request) {
   step.memory = lasting_memory(request, options, step);
   const predict::CostInput input{.machine = request.machine, .mesh = mesh_of(config), .types = types_of(config)};
   step.costs = event_costs(input, dry, step.trace, step.parameters);
+  check_budgets_of(request, step.trace, sizes_of(step));
   const schedule::BudgetChoice choice{.gather = request.gather_budget,
                                       .reduce = request.reduce_budget,
                                       .coalesce_bytes = request.coalesce_bytes,
@@ -162,19 +180,7 @@ void check_budgets(const TrainConfig& config, const models::ModelConfigPtr& mode
   const predict::DryStep dry = dry_step(dry_options_of(request));
   StepPlan step;
   step.parameters = planned_parameters(dry.parameters, dry.copies, types_of(config), mesh_of(config));
-  const schedule::Trace trace = trace_of(request, dry);
-  const auto check = [&](const char* flag, const Budget& gather, const Budget& reduce) {
-    try {
-      schedule::plan(trace, sizes_of(step),
-                     {.gather_budget = gather.value_or(schedule::kUnlimited),
-                      .reduce_budget = reduce.value_or(schedule::kUnlimited),
-                      .coalesce_bytes = request.coalesce_bytes});
-    } catch (const InputError& error) {
-      throw InputError("{}: {}", flag, error.what());
-    }
-  };
-  check("--gather-budget", request.gather_budget, {});
-  check("--reduce-budget", {}, request.reduce_budget);
+  check_budgets_of(request, trace_of(request, dry), sizes_of(step));
 }
 
 }  // namespace tessera::run
