@@ -213,8 +213,8 @@ std::int64_t Plan::elements_sent(int rank) const {
 
 std::int64_t Plan::elements_received(int rank) const {
   std::int64_t elements = 0;
-  for (const Transfer& transfer : transfers) {
-    if (transfer.target == rank && transfer.source != rank) elements += transfer.box.elements();
+  for (const Transfer& transfer : std::ranges::equal_range(transfers, rank, {}, &Transfer::target)) {
+    if (transfer.source != rank) elements += transfer.box.elements();
   }
   return elements;
 }

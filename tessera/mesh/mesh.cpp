@@ -156,10 +156,11 @@ std::vector<int> Mesh::group_of(int rank, const Axes& axes) const {
 
 std::vector<std::vector<int>> Mesh::groups(const Axes& axes) const {
   std::vector<std::vector<int>> result;
+  std::vector<bool> is_in_one(places_.size());  // by rank
   for (const int rank : ranks_) {
-    if (rank < 0) continue;
-    std::vector<int> group = group_of(rank, axes);
-    if (group.front() == rank) result.push_back(std::move(group));
+    if (rank < 0 || is_in_one[static_cast<std::size_t>(rank)]) continue;
+    result.push_back(group_of(rank, axes));
+    for (const int member : result.back()) is_in_one[static_cast<std::size_t>(member)] = true;
   }
   return result;
 }
