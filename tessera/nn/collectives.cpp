@@ -28,18 +28,27 @@ at::Tensor Arriving::take() {
   return out_;
 }
 
+namespace {
+
+// Between the tp ranks' tokens and all of them: in and out are contiguous, and one of them has all `tokens`.
+Arriving start_with_tokens(Context& context, runtime::CollectiveKind kind, const at::Tensor& in, const at::Tensor& out,
+                           std::int64_t tokens, schedule::Pass pass) {
+  const std::vector<std::int64_t> counts = token_counts(context, tokens, in.size(1));
+  runtime::Issued issued = context.program.issue({.kind = kind,
+                                                  .in = in.const_data_ptr(),
+                                                  .out = out.mutable_data_ptr(),
+                                                  .counts = counts,
+                                                  .type = ops::to_dtype(in.scalar_type()),
+                                                  .pass = pass});
+  return {context, std::move(issued), in, out};
+}
+
+}  // namespace
+
 Arriving start_enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass) {
   if (context.tp_size() == 1 || !context.sequence_parallel) return Arriving(x);
-  const at::Tensor own = x.contiguous();
-  at::Tensor whole = at::empty({tokens, x.size(1)}, x.options());
-  const std::vector<std::int64_t> counts = token_counts(context, tokens, x.size(1));
-  runtime::Issued issued = context.program.issue({.kind = runtime::CollectiveKind::all_gather,
-                                                  .in = own.const_data_ptr(),
-                                                  .out = whole.mutable_data_ptr(),
-                                                  .counts = counts,
-                                                  .type = ops::to_dtype(x.scalar_type()),
-                                                  .pass = pass});
-  return {context, std::move(issued), own, whole};
+  const at::Tensor whole = at::empty({tokens, x.size(1)}, x.options());
+  return start_with_tokens(context, runtime::CollectiveKind::all_gather, x.contiguous(), whole, tokens, pass);
 }
 
 namespace {
@@ -66,15 +75,8 @@ Arriving start_leave_tp(Context& context, const at::Tensor& part, schedule::Pass
   const at::Tensor whole = part.contiguous();
   if (!context.sequence_parallel) return start_all_reduce(context, whole, comm::ReduceOp::sum, pass, true);
   const std::int64_t tokens = part.size(0), width = part.size(1);
-  at::Tensor own = at::empty({context.tokens_of(context.tp_rank(), tokens), width}, part.options());
-  const std::vector<std::int64_t> counts = token_counts(context, tokens, width);
-  runtime::Issued issued = context.program.issue({.kind = runtime::CollectiveKind::reduce_scatter,
-                                                  .in = whole.const_data_ptr(),
-                                                  .out = own.mutable_data_ptr(),
-                                                  .counts = counts,
-                                                  .type = ops::to_dtype(part.scalar_type()),
-                                                  .pass = pass});
-  return {context, std::move(issued), whole, own};
+  const at::Tensor own = at::empty({context.tokens_of(context.tp_rank(), tokens), width}, part.options());
+  return start_with_tokens(context, runtime::CollectiveKind::reduce_scatter, whole, own, tokens, pass);
 }
 
 at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass) {
