@@ -21,8 +21,8 @@ class ModelSteps final : public TimedSteps {
   ModelSteps(shard::Parallel& parallel, const TimedModel& model, const runtime::RuntimeOptions& options)
       : model_(model),
         runtime_(parallel, model.options.types, options),
-        dry_(model.options.mesh, model.options.domains, parallel.rank, model.options.types, options),
-        program_(parallel, runtime_, dry_, model.costs.segment_seconds),
+        program_({model.options.mesh, model.options.domains, parallel.rank, model.options.types, options}, runtime_,
+                 model.costs.segment_seconds),
         module_(program_, of_rank(model.options, parallel.rank)) {}
 
   void step(int microbatches) override {
@@ -31,17 +31,16 @@ class ModelSteps final : public TimedSteps {
     program_.begin_step(schedule::StepKind::train, microbatches);
     for (int microbatch = 0; microbatch < microbatches; ++microbatch) module_.microbatch(true);
     program_.end_step();
-    module_.update(dry_.trace(), dry_.copies());
+    module_.update(program_.trace(), program_.copies());
   }
 
   runtime::Runtime& runtime() override { return runtime_; }
   const std::vector<double>& segments() const override { return model_.costs.segment_seconds; }
-  const std::vector<int>& comm_waits() const override { return dry_.waits(); }
+  const std::vector<int>& comm_waits() const override { return program_.waits(); }
 
  private:
   const TimedModel& model_;
   runtime::Runtime runtime_;
-  runtime::DryRun dry_;
   TimedProgram program_;
   predict::DryModel module_;
 };

@@ -23,39 +23,39 @@ base::Buffer zeros(std::int64_t bytes) {
 
 // The compute before the next event of the step.
 void TimedProgram::compute() {
-  const std::size_t event = dry_.trace().size();
+  const std::size_t event = trace().size();
   TESSERA_CHECK(event < segments_.size(), "event {} of a step of {}", event, segments_.size());
-  pass_time(parallel_, segments_[event]);
+  pass_time(runtime_.parallel(), segments_[event]);
 }
 
 ParameterId TimedProgram::add(shard::ParameterSpec spec) {
   runtime_.add(spec);
-  return dry_.add(std::move(spec));
+  return DryRun::add(std::move(spec));
 }
 
 void TimedProgram::add_backward_copies() {
   runtime_.add_backward_copies();
-  dry_.add_backward_copies();
+  DryRun::add_backward_copies();
 }
 
 void TimedProgram::begin_step(schedule::StepKind kind, int microbatches) {
   runtime_.begin_step(kind, microbatches);
-  dry_.begin_step(kind, microbatches);
+  DryRun::begin_step(kind, microbatches);
 }
 
 void TimedProgram::begin_microbatch() {
   runtime_.begin_microbatch();
-  dry_.begin_microbatch();
+  DryRun::begin_microbatch();
 }
 
 void TimedProgram::end_microbatch() {
   runtime_.end_microbatch();
-  dry_.end_microbatch();
+  DryRun::end_microbatch();
 }
 
 void TimedProgram::end_step() {
   runtime_.end_step();
-  dry_.end_step();
+  DryRun::end_step();
   travelling_.clear();
 }
 
@@ -64,48 +64,44 @@ void TimedProgram::publish(std::span<const ParameterId> weights) {
   for (const ParameterId id : weights) {
     compute();
     runtime_.publish(id);
-    dry_.publish({&id, 1});
+    DryRun::publish({&id, 1});
   }
 }
 
 void TimedProgram::reduce_amaxes(std::span<float> amaxes) {
   compute();
   runtime_.reduce_amaxes(amaxes);
-  dry_.reduce_amaxes(amaxes);
+  DryRun::reduce_amaxes(amaxes);
 }
 
 runtime::WeightView TimedProgram::consume(ParameterId weight, Pass pass) {
   compute();
   runtime_.consume(weight, pass);
-  return dry_.consume(weight, pass);
+  return DryRun::consume(weight, pass);
 }
 
 void TimedProgram::release(ParameterId weight, Pass pass) {
   compute();
   runtime_.release(weight, pass);
-  dry_.release(weight, pass);
+  DryRun::release(weight, pass);
 }
 
 runtime::GradientBuffer TimedProgram::grad_buffer(ParameterId weight) {
   const runtime::GradientBuffer gradient = runtime_.grad_buffer(weight);
   const auto elements = static_cast<std::size_t>(local_compute(weight).size);
   if (!gradient.accumulate) std::memset(gradient.data, 0, elements * quant::size_of(gradient.dtype));
-  return dry_.grad_buffer(weight);
+  return DryRun::grad_buffer(weight);
 }
 
 void TimedProgram::produce(ParameterId weight) {
   compute();
   runtime_.produce(weight);
-  dry_.produce(weight);
+  DryRun::produce(weight);
 }
 
 void TimedProgram::gather_rows(ParameterId weight, const shard::RowIds& /*ids*/, void* /*out*/, Pass /*pass*/,
                                const std::optional<base::Fence>& /*written*/) {
   TESSERA_CHECK(false, "rows of '{}' are read by index", spec(weight).name);
-}
-
-runtime::RowGradient TimedProgram::grad_rows(ParameterId weight, const shard::RowIds& ids) {
-  return dry_.grad_rows(weight, ids);
 }
 
 Issued TimedProgram::issue(const Collective& collective) {
@@ -124,7 +120,7 @@ Issued TimedProgram::issue(const Collective& collective) {
   real.in = memory.first.data();
   real.out = memory.second.data();
   const Issued issued = runtime_.issue(real);
-  const int event = dry_.issue(collective).event;
+  const int event = DryRun::issue(collective).event;
   TESSERA_CHECK(issued.event == event, "a collective is event {} of the step and {} of its dry run", issued.event,
                 event);
   travelling_.emplace(event, std::move(memory));
@@ -134,25 +130,25 @@ Issued TimedProgram::issue(const Collective& collective) {
 void TimedProgram::wait(const Issued& issued) {
   if (issued.event < 0) return;
   runtime_.wait(issued);
-  dry_.wait(issued);
+  DryRun::wait(issued);
   travelling_.erase(issued.event);
 }
 
 void TimedProgram::stash(std::int64_t bytes, Pass pass, std::string_view way) {
   compute();
   runtime_.stash(bytes, pass, way);
-  dry_.stash(bytes, pass, way);
+  DryRun::stash(bytes, pass, way);
 }
 
 void TimedProgram::fetch(std::int64_t bytes, Pass pass, std::string_view way) {
   compute();
   runtime_.fetch(bytes, pass, way);
-  dry_.fetch(bytes, pass, way);
+  DryRun::fetch(bytes, pass, way);
 }
 
 void TimedProgram::count_product(quant::Format format, std::int64_t flops) {
   runtime_.count_product(format, flops);
-  dry_.count_product(format, flops);
+  DryRun::count_product(format, flops);
 }
 
 }  // namespace tessera::bench

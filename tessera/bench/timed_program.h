@@ -1,5 +1,5 @@
-// A program between a module that runs dry and a runtime: every call happens in the runtime, with weights that travel,
-// and in a dry run, whose empty views the module gets. Before each event the time passes that its compute takes.
+// A dry run whose calls happen in a runtime too, with weights that travel: the module gets the dry run's empty views.
+// Before each event the time passes that its compute takes.
 #pragma once
 #include <map>
 #include <utility>
@@ -11,24 +11,15 @@
 namespace tessera::bench {
 
 // One rank's; one thread. Rows do not travel by index: their ids are not known.
-class TimedProgram final : public runtime::Program {
+class TimedProgram final : public runtime::DryRun {
  public:
-  // segments: by event of a step, in seconds. All outlive the program.
-  TimedProgram(shard::Parallel& parallel, runtime::Runtime& runtime, runtime::DryRun& dry,
-               const std::vector<double>& segments)
-      : parallel_(parallel), runtime_(runtime), dry_(dry), segments_(segments) {}
+  // dry: how the runtime cuts parameters, on this rank. segments: by event of a step, in seconds; it, the runtime and
+  // its groups outlive the program.
+  TimedProgram(runtime::DryRun dry, runtime::Runtime& runtime, const std::vector<double>& segments)
+      : DryRun(std::move(dry)), runtime_(runtime), segments_(segments) {}
 
   schedule::ParameterId add(shard::ParameterSpec spec) override;
   void add_backward_copies() override;
-  const shard::ParameterSpec& spec(schedule::ParameterId id) const override { return dry_.spec(id); }
-  const layout::LocalLayout& local_compute(schedule::ParameterId id) const override { return dry_.local_compute(id); }
-  bool by_rows(schedule::ParameterId id) const override { return runtime_.by_rows(id); }
-  const shard::ParameterTypes& types() const override { return dry_.types(); }
-  base::Device device() const override { return dry_.device(); }
-  int group_rank() const override { return dry_.group_rank(); }
-  int group_size() const override { return dry_.group_size(); }
-  bool is_training() const override { return dry_.is_training(); }
-
   void begin_step(schedule::StepKind kind, int microbatches) override;
   void begin_microbatch() override;
   void end_microbatch() override;
@@ -42,7 +33,6 @@ class TimedProgram final : public runtime::Program {
   void produce(schedule::ParameterId weight) override;
   void gather_rows(schedule::ParameterId weight, const shard::RowIds& ids, void* out, schedule::Pass pass,
                    const std::optional<base::Fence>& written) override;
-  runtime::RowGradient grad_rows(schedule::ParameterId weight, const shard::RowIds& ids) override;
   runtime::Issued issue(const runtime::Collective& collective) override;
   void wait(const runtime::Issued& issued) override;
   void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
@@ -52,9 +42,7 @@ class TimedProgram final : public runtime::Program {
  private:
   void compute();
 
-  shard::Parallel& parallel_;
   runtime::Runtime& runtime_;
-  runtime::DryRun& dry_;
   const std::vector<double>& segments_;
   std::map<int, std::pair<base::Buffer, base::Buffer>> travelling_;  // by event: what a collective reads and writes
 };

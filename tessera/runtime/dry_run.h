@@ -16,7 +16,7 @@
 namespace tessera::runtime {
 
 // One rank's; one thread. Ranks that are not asked about cost nothing.
-class DryRun final : public Program {
+class DryRun : public Program {
  public:
   // Of `rank` of the mesh. types, options: as Runtime's.
   DryRun(const mesh::Mesh& mesh, const std::vector<shard::Domain>& domains, int rank, shard::ParameterTypes types,
