@@ -19,7 +19,7 @@ double compare_seconds(const comm::Link& link, int ranks) {
   return ranks == 1 ? 0 : link.seconds(static_cast<std::int64_t>(sizeof(std::uint64_t)) * (ranks - 1));
 }
 
-// Of a collective of the program whose parts are even.
+// Returns how long a collective of the program takes whose ranks have equal parts.
 double collective_seconds(const comm::Link& link, int ranks, const Event& event) {
   if (ranks == 1) return 0;
   if (event.op == "all_gather") return link.seconds((ranks - 1) * event.bytes);

@@ -136,7 +136,7 @@ ops::Operands weight_operands(const FormatCase& how) {
           .columns = weight_operand(matrix, how.product, ops::Sides::columns, scale)};
 }
 
-// Of a part of a matrix, without other codes than those of the whole.
+// Returns a part of a matrix. It keeps the codes of the whole and quantizes nothing again.
 ops::Operands narrowed(const ops::Operands& whole, int dim, const layout::Range& range) {
   ops::Operands part = whole;
   part.rows.values = narrowed(whole.rows.values, dim, range);
@@ -302,7 +302,8 @@ void expect_products(FormatLinear& linear, const FormatCase& how, const Multipli
   EXPECT_TRUE(actual.front().dw.equal(expected[0].dw + expected[1].dw));
 }
 
-// Of what this rank quantized in a step of two uses: all that it multiplies, or only its own tokens where codes travel.
+// Returns the greatest magnitudes of what this rank quantized in a step with two uses of the layer: of all that it
+// multiplies, or of its own tokens alone where codes travel.
 std::array<float, 2> amaxes_of_step(const FormatLinear& linear, const FormatCase& how, int first_number) {
   const bool is_whole = how.products.tp_wire == Format::bf16;
   std::array<float, 2> amaxes{0, 0};

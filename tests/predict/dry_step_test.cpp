@@ -140,7 +140,7 @@ void compare(const Case& it) {
   });
 }
 
-// Of a step over two tp ranks: the collectives that are waited for behind other events than their own.
+// Returns the collectives of a step over two tp ranks that are waited for later than at their own event.
 std::vector<std::string> waited_late(bool sequence_parallel) {
   const Case it{.config = odd_model(false), .tp = 2, .sequence_parallel = sequence_parallel};
   const DryStep dry = dry_step(options_of(it, 0));
@@ -259,7 +259,7 @@ TEST(DryStepProducts, KeepTheOperandsOfBackward) {
                    .sequence_parallel = sequence_parallel});
 }
 
-// The first step takes scales that no later step takes, and leaves no event of it.
+// A run's first step takes its scales from the matrices themselves; that adds no event to its trace.
 TEST(DryStepProducts, OfDelayedScalesAndCodesOverTpAreWhatTheRuntimeRecords) {
   for (const nn::Fp8Scaling scaling : {nn::Fp8Scaling::delayed, nn::Fp8Scaling::current})
     for (const quant::Format tp_wire : {quant::Format::bf16, quant::Format::fp8})

@@ -51,7 +51,7 @@ schedule::Trace trace_of(const PlanRequest& request, const predict::DryStep& dry
   return dry.trace(static_cast<int>(microbatches));
 }
 
-// Of a recorded trace only its own rank is known.
+// A recorded trace tells only what its own rank keeps.
 std::int64_t activations_of(const PlanRequest& request, const predict::DryOptions& options) {
   if (request.trace) return peak_stashed(*request.trace);
   return most_stashed(options, kinds_of_ranks(options, request.config.tp));
