@@ -272,6 +272,20 @@ TEST(PlanTime, LinksAreThoseOfTheRanksThatTalk) {
   EXPECT_LT(near.prediction.step_seconds, near.on_demand.step_seconds);
 }
 
+// In each microbatch alike.
+TEST(PlanTime, CollectivesAreWaitedForBehindTheComputeThatDoesNotNeedThem) {
+  const StepPlan step = plan_step(request_of({{"tp", "2"}, {"global_batch", "2"}}));
+  const std::vector<int>& waits = step.costs.costs.comm_waits;
+  ASSERT_EQ(waits.size(), step.trace.size());
+  const int events = static_cast<int>(std::ranges::count(step.trace, 0, &schedule::Event::microbatch));
+  int late = 0;
+  for (int i = 0; i < events; ++i) {
+    EXPECT_EQ(waits[static_cast<std::size_t>(i + events)], waits[static_cast<std::size_t>(i)] + events) << i;
+    if (waits[static_cast<std::size_t>(i)] > i) ++late;
+  }
+  EXPECT_GT(late, 0);
+}
+
 TEST(PlanTime, EverySizeAndPolicyIsPlanned) {
   models::DecoderConfig model = even_model();
   model.vocab_size = 67;
