@@ -96,8 +96,9 @@ Redistribution::Redistribution(const layout::Layout& from, const layout::Layout&
 }
 
 std::int64_t Redistribution::received_bytes(DType type) const {
-  const std::int64_t bytes = received_ * static_cast<std::int64_t>(quant::size_of(type));
-  return collective_.kind == layout::CollectiveKind::all_reduce ? 2 * bytes / ranks_ : bytes;
+  const auto bytes = [type](std::int64_t elements) { return static_cast<std::int64_t>(bytes_of(elements, type)); };
+  if (collective_.kind != layout::CollectiveKind::all_reduce) return bytes(received_);
+  return all_reduce_received(bytes(collective_.counts.front()), ranks_);
 }
 
 void Redistribution::check_group(const Communicator& group) const {

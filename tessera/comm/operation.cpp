@@ -172,7 +172,7 @@ std::int64_t received_bytes(const Operation& operation, const GroupIdentity& gro
     case OperationKind::reduce_scatter:
       return bytes(operation.send_counts[own]) * others;
     case OperationKind::all_reduce:
-      return 2 * others * bytes(operation.recv_counts[0]) / group.size();
+      return all_reduce_received(bytes(operation.recv_counts[0]), group.size());
     case OperationKind::broadcast:
       return group.rank == operation.root ? 0 : bytes(operation.recv_counts[0]);
     case OperationKind::barrier:
@@ -185,6 +185,10 @@ std::int64_t received_bytes(const Operation& operation, const GroupIdentity& gro
     }
   }
   return 0;
+}
+
+std::int64_t all_reduce_received(std::int64_t bytes, std::int64_t ranks) {
+  return 2 * (ranks - 1) * bytes / ranks;
 }
 
 std::string describe(const Operation& operation) {

@@ -1,5 +1,6 @@
 #include "tessera/shard/way_bytes.h"
 
+#include "tessera/comm/operation.h"
 #include "tessera/shard/reduction_tree.h"
 #include "tessera/shard/rows.h"
 
@@ -89,7 +90,8 @@ Way WayBytes::sum_replicas(const Place& place) const {
     const std::int64_t givers = layouts_.is_cut || place.part == 0 ? others : cuts_.replicas;
     return {{Activity::replicas, types_.accumulator_bytes(givers * own.size)}};
   }
-  if (!splits()) return {{Activity::replicas, 2 * types_.accumulator_bytes(others * own.size) / cuts_.replicas}};
+  if (!splits())
+    return {{Activity::replicas, comm::all_reduce_received(types_.accumulator_bytes(own.size), cuts_.replicas)}};
   const std::int64_t state = layouts_.updated(own, cuts_.replicas)[static_cast<std::size_t>(place.replica)].size;
   return {{Activity::replicas, types_.accumulator_bytes(others * state)}};
 }
@@ -138,23 +140,24 @@ Ways WayBytes::most() const {
 Ways WayBytes::of_all_ranks() const {
   Ways all;
   const std::int64_t copies = std::int64_t{cuts_.replicas} * cuts_.copies;
+  std::int64_t stored = 0, planes = 0;  // of a replica
   for (int compute = 0; compute < layouts_.home.size(); ++compute)
     for (int part = 0; part < cuts_.parts; ++part) {
       const Place place{.compute = compute, .part = part};
+      const auto size_in = [&](const std::vector<layout::Layout>& layouts) {
+        return layouts[static_cast<std::size_t>(compute)].ranks[static_cast<std::size_t>(part)].size;
+      };
       add_to(all.gather, gather(place), copies);
       add_to(all.reduce, reduce(place), copies);
+      if (!splits()) add_to(all.replicas, sum_replicas(place), copies);
+      stored += size_in(stored_);
+      for (const Moved& plane : planes_) planes += plane.spec.bytes(size_in(plane.stored));
     }
-  // Replicas receive together what each stores from all but one, and of a plain sum give it back.
+  if (!splits()) return all;
+  // Replicas receive together what each stores from all but one. There may be too many to ask them one by one.
   const std::int64_t others = std::int64_t{cuts_.copies} * (cuts_.replicas - 1);
-  std::int64_t stored = 0, planes = 0;
-  for (const layout::Layout& parts : stored_)
-    for (const layout::LocalLayout& local : parts.ranks) stored += local.size;
-  for (const Moved& plane : planes_)
-    for (const layout::Layout& parts : plane.stored)
-      for (const layout::LocalLayout& local : parts.ranks) planes += plane.spec.bytes(local.size);
-  if (spec_.trainable && others > 0)
-    all.replicas = {{Activity::replicas, (splits() ? 1 : 2) * others * types_.accumulator_bytes(stored)}};
-  if (splits()) all.publish = {{Activity::publish, others * planes}};
+  if (spec_.trainable) all.replicas = {{Activity::replicas, others * types_.accumulator_bytes(stored)}};
+  all.publish = {{Activity::publish, others * planes}};
   return all;
 }
 

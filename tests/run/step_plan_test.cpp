@@ -68,7 +68,9 @@ TEST(PlanTraffic, SplitStatesAreSummedToTheirOwnersAndGathered) {
   EXPECT_NEAR(split.of_a_rank.gathered - whole.of_a_rank.gathered, 2 * matrices / 3 * 2,
               split.parameters.size() * rows * 2);
   EXPECT_EQ(split.of_all_ranks.gathered - whole.of_all_ranks.gathered, 2 * 1216 * 2);
-  EXPECT_EQ(whole.of_all_ranks.reduced - split.of_all_ranks.reduced, 2 * 1216 * 4);
+  // Each of 6 ranks receives whole bytes of each whole sum.
+  EXPECT_LE(whole.of_all_ranks.reduced - split.of_all_ranks.reduced, 2 * 1216 * 4);
+  EXPECT_NEAR(whole.of_all_ranks.reduced - split.of_all_ranks.reduced, 2 * 1216 * 4, 6 * split.parameters.size());
   EXPECT_LT(split.memory.optimizer, whole.memory.optimizer / 2);
   EXPECT_EQ(split.memory.weights, whole.memory.weights);
 }
@@ -381,6 +383,8 @@ TEST(PlanAgainstARun, EventsBytesAndArenasAreThoseOfTheRun) {
   using Settings = std::map<std::string, std::string>;
   for (const Settings& mesh : {Settings{{"gtp", "3"}, {"global_batch", "6"}, {"recompute", "selective"}},
                                Settings{{"gtp", "2"}, {"dp", "2"}, {"global_batch", "8"}, {"recompute", "full"}},
+                               Settings{{"gtp", "2"}, {"dp", "3"}, {"global_batch", "6"}},  // norms do not divide by 3
+                               Settings{{"tp", "2"}, {"dp", "7"}, {"global_batch", "7"}, {"zero", "off"}},
                                Settings{{"gtp", "2"}, {"recompute", "auto"}, {"activation_budget", "4000"}},
                                Settings{{"tp", "2"}, {"gtp", "2"}, {"sequence_parallel", "on"}},
                                Settings{{"tp", "2"}, {"gtp", "3"}, {"global_batch", "6"}, {"embedding", "rows"}},
