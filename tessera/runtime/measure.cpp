@@ -1,6 +1,8 @@
 #include "tessera/runtime/measure.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "tessera/schedule/plan/plan.h"
 #include "tessera/schedule/way_costs.h"
@@ -10,10 +12,10 @@ namespace tessera::runtime {
 
 void Measure::begin_step() {
   segments_.clear();
-  waits_.clear();
   std::ranges::fill(gathers_, 0.0);
   reduce_seconds_ = reduce_bytes_ = waited_ = 0;
   stretches_.clear();
+  collective_waits_.clear();
   begin_ = {};
   waits_seen_ = 0;
   last_ = host_seconds(parallel_);
@@ -21,9 +23,7 @@ void Measure::begin_step() {
 
 void Measure::add(std::size_t event, double seconds, double waited) {
   segments_.resize(event + 1);
-  waits_.resize(event + 1);
   segments_[event] = std::max(0.0, seconds - waited);
-  waits_[event] = waited;
 }
 
 void Measure::event(std::size_t index, const StepStatistics& statistics, const FencePairs& waits) {
@@ -39,6 +39,10 @@ void Measure::event(std::size_t index, const StepStatistics& statistics, const F
   add(index, now - last_, statistics.exposed_seconds - waited_);
   last_ = now;
   waited_ = statistics.exposed_seconds;
+}
+
+void Measure::waited(int collective, int behind, double seconds, FencePairs waits) {
+  collective_waits_.push_back({collective, behind, seconds, std::move(waits)});
 }
 
 void Measure::passed(const FencePairs& waits) {
@@ -63,10 +67,16 @@ std::int64_t Measure::agree(const schedule::Trace& trace, std::size_t parameters
                             Agreement& agreement, const Entries& entries) {
   read_stretches();
   segments_.resize(trace.size());
-  waits_.resize(trace.size());
   gathers_.resize(parameters);
+  std::vector<double> waited(trace.size());  // by collective
+  agreed_.comm_waits.resize(trace.size());
+  std::iota(agreed_.comm_waits.begin(), agreed_.comm_waits.end(), 0);
+  for (const CollectiveWait& it : collective_waits_) {
+    waited[static_cast<std::size_t>(it.collective)] = it.seconds + seconds_of(it.waits);
+    agreed_.comm_waits[static_cast<std::size_t>(it.collective)] = it.behind;
+  }
   std::vector<double> all = segments_;
-  all.insert(all.end(), waits_.begin(), waits_.end());
+  all.insert(all.end(), waited.begin(), waited.end());
   all.insert(all.end(), gathers_.begin(), gathers_.end());
   all.push_back(reduce_bytes_ > 0 ? reduce_seconds_ / reduce_bytes_ : 0);
   all.push_back(-static_cast<double>(room));
@@ -76,12 +86,14 @@ std::int64_t Measure::agree(const schedule::Trace& trace, std::size_t parameters
   auto at = all.begin();
   agreed_.segment_seconds.assign(at, at + static_cast<std::ptrdiff_t>(trace.size()));
   at += static_cast<std::ptrdiff_t>(trace.size());
-  // The wait before an event is for the collective that is the event before it; other waits are the schedule's matter.
-  agreed_.comm_seconds.assign(trace.size(), 0.0);
-  for (std::size_t i = 1; i < trace.size(); ++i)
-    if (trace[i - 1].kind == schedule::EventKind::comm)
-      agreed_.comm_seconds[i - 1] = at[static_cast<std::ptrdiff_t>(i)];
+  agreed_.comm_seconds.assign(at, at + static_cast<std::ptrdiff_t>(trace.size()));
   at += static_cast<std::ptrdiff_t>(trace.size());
+  // What compute waited for took what compute did meanwhile, too. Of others only that they did not take longer is
+  // known.
+  for (std::size_t i = 0; i < trace.size(); ++i)
+    if (double& seconds = agreed_.comm_seconds[i]; seconds > 0)
+      for (int meanwhile = static_cast<int>(i) + 1; meanwhile <= agreed_.comm_waits[i]; ++meanwhile)
+        seconds += agreed_.segment_seconds[static_cast<std::size_t>(meanwhile)];
   gathers_.assign(at, at + static_cast<std::ptrdiff_t>(parameters));
   seconds_per_byte_ = all[all.size() - 2];
   return room == schedule::kUnlimited ? room : static_cast<std::int64_t>(-all.back());

@@ -20,6 +20,9 @@ class Measure {
   void begin_step();
   // The one at this index of the trace has happened. waits: of compute's lane since the step began.
   void event(std::size_t index, const StepStatistics& statistics, const FencePairs& waits);
+  // Compute has waited behind the event `behind`, the last so far, for the collective that is `collective`: so many
+  // seconds on the host, or these of its lane's waits.
+  void waited(int collective, int behind, double seconds, FencePairs waits);
   // Compute goes on, after what followed from an event or was done between two.
   void passed(const FencePairs& waits);
   void gathered(schedule::ParameterId id, double seconds);
@@ -43,13 +46,19 @@ class Measure {
     base::Fence begin, end;
     FencePairs waits;
   };
+  struct CollectiveWait {
+    int collective = 0, behind = 0;
+    double seconds = 0;
+    FencePairs waits;
+  };
   void add(std::size_t event, double seconds, double waited);
   void read_stretches();
 
   const shard::Parallel& parallel_;
   double last_ = 0, waited_ = 0;
-  std::vector<double> segments_, waits_;  // by event, before it
+  std::vector<double> segments_;  // by event, before it
   std::vector<Stretch> stretches_;
+  std::vector<CollectiveWait> collective_waits_;
   base::Fence begin_;            // of the next; default-made before the first
   std::size_t waits_seen_ = 0;   // before it
   std::vector<double> gathers_;  // by parameter

@@ -250,8 +250,15 @@ WeightView Runtime::consume(schedule::ParameterId weight, schedule::Pass pass) {
 }
 
 void Runtime::wait(const Issued& issued) {
+  const double before = statistics_.exposed_seconds;
+  const auto first = static_cast<std::ptrdiff_t>(waits_.on_device().size());
   waits_.until(issued.done, schedule::Activity::comm);
-  if (issued.event >= 0) timeline_.finished(issued.event, trace()[static_cast<std::size_t>(issued.event)]);
+  if (issued.event < 0) return;
+  const FencePairs& waits = waits_.on_device();
+  if (!replay_)
+    measure_.waited(issued.event, static_cast<int>(trace().size()) - 1, statistics_.exposed_seconds - before,
+                    {waits.begin() + first, waits.end()});
+  timeline_.finished(issued.event, trace()[static_cast<std::size_t>(issued.event)]);
 }
 
 void Runtime::release(schedule::ParameterId weight, schedule::Pass pass) {

@@ -8,6 +8,7 @@
 
 #include "tessera/comm/local/world.h"
 #include "tessera/comm/nccl/world.h"
+#include "tessera/runtime/runtime.h"
 #include "tessera/schedule/plan/plan.h"
 #include "tests/shard/dense_parallel.h"
 
@@ -49,12 +50,79 @@ TEST(Measures, OnACpuTheLongestOfAllRanksCounts) {
     measure.event(1, statistics, {});
     parallel.clock->advance(2);  // half of it a wait
     statistics.exposed_seconds = 1;
+    measure.waited(1, 1, 1, {});
     measure.event(2, statistics, {});
     const schedule::Costs costs = costs_of(parallel, measure, trace);
     EXPECT_EQ(costs.segment_seconds, (std::vector<double>{0.5, 1, 1}));
     EXPECT_EQ(costs.comm_seconds, (std::vector<double>{0, 1, 0}));
+    EXPECT_EQ(costs.comm_waits, (std::vector<int>{0, 1, 2}));
     EXPECT_FALSE(costs.shared_link);
   });
+}
+
+// It lasts from its event until compute goes on: the work meanwhile, and the longest wait of a rank. Another wait, say
+// for a weight that is gathered on demand, is none of its time.
+TEST(Measures, ACollectiveThatIsWaitedForLater) {
+  comm::LocalOptions options;
+  options.virtual_clock = true;
+  comm::run_local(2, options, [&](comm::World& world) {
+    shard::Parallel parallel = shard::dense_parallel(world, 1, 2, 1);
+    schedule::Trace trace = trace_of_three();
+    trace.push_back(trace[1]);  // nobody waits for it
+    trace.push_back(trace[2]);
+    Measure measure(parallel);
+    StepStatistics statistics;
+    measure.begin_step();
+    measure.event(0, statistics, {});
+    measure.event(1, statistics, {});
+    parallel.clock->advance(2);
+    measure.event(2, statistics, {});
+    const double wait = world.rank() == 0 ? 0.5 : 0.25;
+    parallel.clock->advance(wait + 4);
+    statistics.exposed_seconds = wait + 4;
+    measure.waited(1, 2, wait, {});
+    measure.event(3, statistics, {});
+    measure.event(4, statistics, {});
+    const schedule::Costs costs = costs_of(parallel, measure, trace);
+    EXPECT_EQ(costs.segment_seconds, (std::vector<double>{0, 0, 2, 0, 0}));
+    EXPECT_EQ(costs.comm_seconds, (std::vector<double>{0, 2.5, 0, 0, 0}));
+    EXPECT_EQ(costs.comm_waits, (std::vector<int>{0, 2, 2, 3, 4}));
+  });
+}
+
+// Compute waits for a collective while it holds one weight, then needs another. The other comes meanwhile where both
+// have room, and that is worth it only where the collective is known to take time, although an event comes before the
+// wait.
+TEST(Measures, ChosenBudgetsLetGathersHideBehindCollectives) {
+  comm::LocalOptions options;
+  options.link = comm::Link{.latency_s = 0, .bytes_per_second = 1e6};
+  options.virtual_clock = true;
+  for (const std::size_t elements : {std::size_t{1}, std::size_t{4096}})
+    comm::run_local(4, options, [&](comm::World& world) {
+      shard::Parallel parallel = shard::dense_parallel(world, 2, 2, 1);
+      Runtime runtime(parallel, {});
+      for (const char* name : {"first", "second"})
+        runtime.add({.name = name, .dims = {64, 16}, .compute = layout::cut_cols({64, 16}, 2), .trainable = false});
+      std::vector<float> numbers(elements);
+      const auto count = static_cast<std::int64_t>(elements);
+      const auto step = [&] {
+        runtime.begin_step(schedule::StepKind::evaluate, 1);
+        runtime.begin_microbatch();
+        runtime.consume(0, schedule::Pass::forward);
+        const Issued issued = runtime.issue({.out = numbers.data(), .counts = {&count, 1}});
+        runtime.stash(8, schedule::Pass::forward, "keep");
+        runtime.wait(issued);
+        runtime.release(0, schedule::Pass::forward);
+        runtime.consume(1, schedule::Pass::forward);
+        runtime.release(1, schedule::Pass::forward);
+        runtime.end_microbatch();
+        runtime.end_step();
+      };
+      step();
+      step();
+      const std::int64_t weight = 64 * 8 * 4;
+      EXPECT_EQ(runtime.schedule_statistics().gather_arena_bytes, elements == 1 ? weight : 2 * weight);
+    });
 }
 
 // 20 ms of work beside 600 ms in which the host carries out what follows from an event.
@@ -81,6 +149,7 @@ TEST(Measures, OnAGpuTheHostsWayDoesNotCount) {
   const base::Fence begin = parallel.compute->record_timed();
   parallel.compute->delay(0.03);
   waits.emplace_back(begin, parallel.compute->record_timed());
+  measure.waited(1, 1, 0, waits);
   parallel.compute->delay(0.02);
   measure.event(2, {}, waits);
   pass();
