@@ -1,5 +1,8 @@
 #include "tessera/models/decoder_config.h"
 
+#include <fmt/format.h>
+
+#include <optional>
 #include <string>
 
 #include "tessera/base/error.h"
@@ -43,20 +46,32 @@ std::optional<RopeStretch> parse_scaling(const Fields& rope) {
   return scaling;
 }
 
+// A file may say RoPE in three places. They say the same, or it is refused: one of them would be wrong.
 Rope parse_rope(const Fields& fields) {
-  Rope rope{.theta = fields.number_or("rope_theta", 10000.0), .scaling = std::nullopt};
+  std::optional<double> theta;
+  const auto read_theta = [&theta](const Fields& from) {
+    if (!from.find("rope_theta")) return false;
+    const double own = from.number("rope_theta");
+    if (theta && *theta != own) from.fail("rope_theta", fmt::format("{}, as elsewhere in the file", *theta));
+    theta = own;
+    return true;
+  };
+  read_theta(fields);
+  std::optional<RopeStretch> scaling;
+  const char* typed = nullptr;  // the object that says the type
   for (const char* name : {"rope_scaling", "rope_parameters"}) {
     const json* object = fields.object(name);
     if (!object) continue;
     const Fields inner(*object, fields.where(), std::string(name) + ".");
     refuse_partial_rotation(inner);
-    rope.theta = inner.number_or("rope_theta", rope.theta);
-    const bool only_theta = !inner.find("rope_type") && !inner.find("type") && inner.find("rope_theta");
-    const auto scaling = only_theta ? std::nullopt : parse_scaling(inner);
-    if (rope.scaling && scaling && *rope.scaling != *scaling) fields.fail(name, "the same as in rope_scaling");
-    if (scaling) rope.scaling = scaling;
+    const bool has_theta = read_theta(inner);
+    if (has_theta && !inner.find("rope_type") && !inner.find("type")) continue;
+    const std::optional<RopeStretch> own = parse_scaling(inner);
+    if (typed && own != scaling) fields.fail(name, std::string("the same as in ") + typed);
+    typed = name;
+    scaling = own;
   }
-  return rope;
+  return {.theta = theta.value_or(10000.0), .scaling = scaling};
 }
 
 std::int64_t quotient_head_dim(const Fields& fields, std::int64_t hidden, std::int64_t heads) {

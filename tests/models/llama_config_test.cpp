@@ -89,6 +89,11 @@ TEST(LlamaConfig, ReadsLlama3ScalingInBothPlaces) {
   newer["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 77.0}};
   EXPECT_FALSE(parse(newer, "f").rope_scaling);
   EXPECT_EQ(parse(newer, "f").rope_theta, 77.0);
+  json both = older;
+  both["rope_parameters"] = scaling;
+  both["rope_parameters"]["rope_theta"] = both["rope_theta"];
+  EXPECT_EQ(parse(both, "f").rope_scaling, expected);
+  EXPECT_EQ(parse(both, "f").rope_theta, 500000.0);
 }
 
 TEST(LlamaConfig, RoundTripsThroughHuggingFaceForm) {
@@ -160,6 +165,32 @@ INSTANTIATE_TEST_SUITE_P(
         BadField{"/rope_scaling/high_freq_factor", "0.5", "rope_scaling.high_freq_factor"},
         BadField{"/rope_scaling/original_max_position_embeddings", "0.5",
                  "rope_scaling.original_max_position_embeddings"}));
+
+TEST(LlamaConfig, RefusesContradictoryRope) {
+  json file = small();
+  file["rope_scaling"] = {{"rope_type", "llama3"},
+                          {"factor", 8.0},
+                          {"low_freq_factor", 1.0},
+                          {"high_freq_factor", 4.0},
+                          {"original_max_position_embeddings", 4096}};
+  json other_factor = file["rope_scaling"], other_theta = file["rope_scaling"];
+  other_factor["factor"] = 7.0;
+  other_theta["rope_theta"] = 3.0;
+  const auto expect_refused = [&](const char* name, const json& value, const char* field) {
+    json bad = file;
+    bad[name] = value;
+    try {
+      parse(bad, "f");
+      ADD_FAILURE() << "accepted " << bad;
+    } catch (const InputError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(std::string("'") + field + "'"));
+    }
+  };
+  expect_refused("rope_scaling", other_theta, "rope_scaling.rope_theta");
+  expect_refused("rope_parameters", {{"rope_theta", 3.0}}, "rope_parameters.rope_theta");
+  expect_refused("rope_parameters", {{"rope_type", "default"}}, "rope_parameters");
+  expect_refused("rope_parameters", other_factor, "rope_parameters");
+}
 
 TEST(LlamaConfig, RefusesAHeadDimThatFollowsFromNothing) {
   json file = small();
