@@ -23,7 +23,9 @@ TEST(ByteSize, ErrorsNameTheFlag) {
     parse_byte_size("much", "--x");
     FAIL();
   } catch (const InputError& error) {
-    EXPECT_STREQ(error.what(), "--x: 'much': expected a size as 5GB, 300MB, 2GiB or a number of bytes");
+    EXPECT_STREQ(error.what(),
+                 "--x: 'much': expected a size of at least 1 byte and less than 8 EiB, as 5GB, 300MB, 2GiB or a number "
+                 "of bytes");
   }
 }
 

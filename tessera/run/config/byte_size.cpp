@@ -25,7 +25,8 @@ std::int64_t parse_byte_size(std::string_view text) {
   const auto known = std::find_if(units.begin(), units.end(), [&](const auto& entry) { return entry.first == unit; });
   if (error != std::errc{} || count <= 0 || known == units.end() ||
       __builtin_mul_overflow(count, known->second, &bytes))
-    throw InputError("'{}': expected a size as 5GB, 300MB, 2GiB or a number of bytes", text);
+    throw InputError(
+        "'{}': expected a size of at least 1 byte and less than 8 EiB, as 5GB, 300MB, 2GiB or a number of bytes", text);
   return bytes;
 }
 
@@ -43,7 +44,7 @@ Budget parse_budget(const std::string& text, const std::string& flag) {
   try {
     return parse_byte_size(text);
   } catch (const InputError&) {
-    throw InputError("{}: got '{}', expected min, auto, or bytes as 5GB, 300MB, 2GiB", flag, text);
+    throw InputError("{}: got '{}', expected min, auto, or bytes as 5GB, 300MB, 2GiB, less than 8 EiB", flag, text);
   }
 }
 

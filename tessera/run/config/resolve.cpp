@@ -48,7 +48,9 @@ void check_dependants(const TrainConfig& config) {
 
 void check_reduce_order(const TrainConfig& config) {
   const bool in_nodes = config.reduce_order == ReduceOrder::hierarchical;
-  if (in_nodes && (config.ranks_per_node == 0 || config.ranks_per_node % config.tp != 0))
+  if (in_nodes && config.ranks_per_node == 0)
+    throw InputError("--reduce-order hierarchical needs --ranks-per-node, a multiple of --tp {}", config.tp);
+  if (in_nodes && config.ranks_per_node % config.tp != 0)
     throw InputError("--ranks-per-node: got {} with --reduce-order hierarchical, expected a multiple of --tp {}",
                      config.ranks_per_node, config.tp);
   if (!in_nodes && config.ranks_per_node != 0)
