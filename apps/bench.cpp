@@ -16,7 +16,6 @@
 #include "tessera/bench/step.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/meet/launcher.h"
-#include "tessera/models/decoder_model.h"
 #include "tessera/models/registry.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/settings.h"
@@ -165,7 +164,9 @@ int bench_products(const Arguments& arguments) {
   bench::ProductBench bench;
   std::string model = "llama3-8b";
   app.add_option("--model", model, "NAME of a configuration or its file")->capture_default_str();
-  app.add_option("--tokens", bench.tokens, "of a rank and microbatch")->capture_default_str();
+  app.add_option("--tokens", bench.tokens, "of a rank and microbatch")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   app.add_option("--tp", bench.tp)->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--only", bench.only, "products whose name holds this, as 'gate_up'");
   app.add_option("--candidates", bench.candidates)->capture_default_str()->check(CLI::Range(1, 64));
@@ -174,8 +175,8 @@ int bench_products(const Arguments& arguments) {
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   if (!parse(app, arguments)) return 0;
-  bench.model = models::decoder_of(*models::read_model_config(
-      models::find_model_config(model, base::read_environment().configs.value_or(TESSERA_CONFIGS))));
+  bench.model = models::read_model_config(
+      models::find_model_config(model, base::read_environment().configs.value_or(TESSERA_CONFIGS)));
   fmt::print("{}", bench::product_text(bench::product_rows(bench)));
   return 0;
 }

@@ -27,9 +27,7 @@ int run_convert(const Arguments& arguments) {
   if (!dtype.empty()) options.dtype = quant::parse_dtype(dtype);
   if (!format.empty()) options.format = quant::parse_format(format);
   const run::ConvertReport report = run::convert(source, target, options);
-  if (json) return fmt::print("{}\n", report.dump(2)), 0;
-  for (const auto& [key, value] : report.items())
-    fmt::print("{:10} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+  fmt::print("{}", json ? report.dump(2) + "\n" : run::convert_text(report));
   return 0;
 }
 

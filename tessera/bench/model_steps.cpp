@@ -1,5 +1,7 @@
 #include "tessera/bench/model_steps.h"
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 #include "tessera/bench/timed_program.h"
 #include "tessera/predict/dry_model.h"
@@ -14,6 +16,12 @@ namespace {
 predict::DryOptions of_rank(predict::DryOptions options, int rank) {
   options.rank = rank;
   return options;
+}
+
+// Whether the tp ranks have equal parts of all weights and of the tokens, without overlaps.
+bool are_ranks_alike(const predict::DryOptions& options, const predict::DryStep& step, std::int64_t tp) {
+  const auto overlaps = [](const shard::ParameterSpec& spec) { return shard::layouts_of(spec).home != spec.compute; };
+  return std::ranges::none_of(step.parameters, overlaps) && run::kinds_of_ranks(options, tp).size() == 1;
 }
 
 class ModelSteps final : public TimedSteps {
@@ -63,6 +71,7 @@ TimedModel timed_model(const run::TrainConfig& config, const models::ModelConfig
   timed.parameters = planned_parameters(timed.step.parameters, timed.step.copies, timed.options.types, mesh);
   const predict::CostInput input{.machine = machine, .mesh = mesh, .types = timed.options.types};
   timed.costs = event_costs(input, timed.step, timed.step.trace(timed.microbatches), timed.parameters).costs;
+  timed.alike = are_ranks_alike(timed.options, timed.step, config.tp);
   return timed;
 }
 

@@ -17,6 +17,7 @@ struct TimedModel {
   predict::DryStep step;
   std::vector<predict::PlannedParameter> parameters;  // by id
   schedule::Costs costs;                              // of the program alone; by event of the whole step
+  bool alike = true;  // the tp ranks have equal parts of everything, and none is held twice: one stands for all
 
   double forward_seconds() const;  // of one microbatch, computing
 };

@@ -5,15 +5,15 @@
 #include <string>
 #include <vector>
 
-#include "tessera/models/decoder_config.h"
+#include "tessera/models/model_config.h"
 
 namespace tessera::bench {
 
 struct ProductBench {
-  models::DecoderConfig model;
-  std::int64_t tp = 1;  // divides what it cuts
-  std::vector<std::int64_t> tokens{8192, 2048, 1024};
-  std::string only;  // products whose name holds this
+  models::ModelConfigPtr model;
+  std::int64_t tp = 1;
+  std::vector<std::int64_t> tokens{8192, 2048, 1024};  // of a rank and microbatch
+  std::string only;                                    // products whose name holds this
   int candidates = 8, repetitions = 20;
   // Above 0: each candidate runs for so long, twice, behind as much that does not count, as in steps that keep a GPU at
   // its power limit; what saves energy is then faster. 0: short runs, as on a GPU that has rested.
@@ -21,7 +21,7 @@ struct ProductBench {
 };
 
 struct ProductRow {
-  std::string name;  // "gate_up fprop"
+  std::string name;  // "mlp.gate_up fprop"
   std::int64_t rows = 0, cols = 0, inner = 0;
   bool left_transposed = false, right_transposed = false;
   std::vector<double> seconds;  // by candidate, bf16; the shortest of several rounds, or the mean of long ones
@@ -32,7 +32,12 @@ struct ProductRow {
   }
 };
 
-// On the current GPU. Errors: a build without CUDA (InputError).
+// The products with weights that a step of the model calls in bf16, by tokens and in the order of the weights' first
+// uses; of all ranks whose parts differ, and each only once where several weights, blocks or ranks have it. No seconds.
+// Pure. Errors (InputError): `only` leaves none.
+std::vector<ProductRow> products_of(const ProductBench& bench);
+
+// The same with their seconds, on the current GPU. Errors: as products_of; a build without CUDA (InputError).
 std::vector<ProductRow> product_rows(const ProductBench& bench);
 
 // With the lines for the table, of those that win by more than `least` of the time.

@@ -13,29 +13,6 @@
 namespace tessera::bench {
 namespace {
 
-struct Weight {
-  std::string name;
-  std::int64_t out = 0, in = 0;
-};
-std::vector<Weight> weights_of(const ProductBench& bench) {
-  const models::DecoderConfig& model = bench.model;
-  const std::int64_t q = model.num_heads * model.head_dim / bench.tp,
-                     kv = model.num_kv_heads * model.head_dim / bench.tp;
-  const std::int64_t ffn = model.intermediate_size / bench.tp;
-  return {{"qkv", q + 2 * kv, model.hidden_size},
-          {"attention out", model.hidden_size, q},
-          {"gate_up", 2 * ffn, model.hidden_size},
-          {"down", model.hidden_size, ffn},
-          {"output", model.vocab_size / bench.tp, model.hidden_size}};
-}
-
-// y = x w^T, dx = dy w, dw = dy^T x: as ops/gemm.cpp makes them.
-std::vector<ProductRow> products_of(const Weight& weight, std::int64_t tokens) {
-  return {{weight.name + " fprop", tokens, weight.out, weight.in, false, true, {}},
-          {weight.name + " dgrad", tokens, weight.in, weight.out, false, false, {}},
-          {weight.name + " wgrad", weight.out, weight.in, tokens, true, false, {}}};
-}
-
 class Measurement {
  public:
   explicit Measurement(const ProductBench& bench)
@@ -112,16 +89,9 @@ class Measurement {
 }  // namespace
 
 std::vector<ProductRow> product_rows(const ProductBench& bench) {
+  std::vector<ProductRow> rows = products_of(bench);
   Measurement measurement(bench);
-  std::vector<ProductRow> rows;
-  for (const std::int64_t tokens : bench.tokens)
-    for (const Weight& weight : weights_of(bench))
-      for (ProductRow& row : products_of(weight, tokens)) {
-        if (row.name.find(bench.only) == std::string::npos) continue;
-        row.seconds = measurement.seconds(row);
-        rows.push_back(std::move(row));
-      }
-  if (rows.empty()) throw InputError("--only {}: no product's name holds that", bench.only);
+  for (ProductRow& row : rows) row.seconds = measurement.seconds(row);
   return rows;
 }
 

@@ -37,6 +37,13 @@ std::string link_text(const comm::Link& link) {
   return link.latency_s > 0 ? text + fmt::format(" + {:.2f} ms", link.latency_s * 1e3) : text;
 }
 
+std::string number_text(const std::optional<double>& number, double scale = 1) {
+  return number ? fmt::format("{:.3f}", *number * scale) : "-";
+}
+nlohmann::ordered_json number_json(const std::optional<double>& number) {
+  return number ? nlohmann::ordered_json(*number) : nlohmann::ordered_json();
+}
+
 }  // namespace
 
 std::vector<ScheduleRow> schedule_rows(const ScheduleBench& bench) {
@@ -70,7 +77,7 @@ std::vector<ScheduleRow> schedule_rows(const ScheduleBench& bench) {
                       .exposed_predicted = times.predicted.exposed_seconds(),
                       .exposed_measured = times.exposed_seconds,
                       .on_demand = on_demand.step_seconds,
-                      .longest_path = times.longest_path_seconds});
+                      .longest_path = model.alike ? std::optional(times.longest_path_seconds) : std::nullopt});
     }
   }
   return rows;
@@ -86,10 +93,10 @@ std::string schedule_text(const ScheduleBench& bench, const std::vector<Schedule
       bench.machine.name, bench.real ? "real" : "virtual", "", "", "arenas", "step", "exposed", "step on", "longest",
       "step /", "link", "budget", "KiB", "predicted", "measured", "predicted", "measured", "demand", "path", "path");
   for (const ScheduleRow& row : rows)
-    text += fmt::format("{:>20} {:12} {:>10} {:>9.3f}{:>9.3f} {:>9.3f}{:>9.3f} {:>10.3f} {:>8.3f} {:>6.3f}\n",
+    text += fmt::format("{:>20} {:12} {:>10} {:>9.3f}{:>9.3f} {:>9.3f}{:>9.3f} {:>10.3f} {:>8} {:>6}\n",
                         link_text(row.link), row.budget, row.arena_bytes / 1024, row.step_predicted * 1e3,
                         row.step_measured * 1e3, row.exposed_predicted * 1e3, row.exposed_measured * 1e3,
-                        row.on_demand * 1e3, row.longest_path * 1e3, row.ratio());
+                        row.on_demand * 1e3, number_text(row.longest_path, 1e3), number_text(row.ratio()));
   return text;
 }
 
@@ -105,8 +112,8 @@ nlohmann::ordered_json schedule_json(const ScheduleBench& bench, const std::vect
                      {"exposed_predicted_s", row.exposed_predicted},
                      {"exposed_measured_s", row.exposed_measured},
                      {"on_demand_measured_s", row.on_demand},
-                     {"longest_path_s", row.longest_path},
-                     {"step_over_longest_path", row.ratio()}});
+                     {"longest_path_s", number_json(row.longest_path)},
+                     {"step_over_longest_path", number_json(row.ratio())}});
   const run::TrainConfig& config = bench.config;
   return {{"benchmark", "schedule"},
           {"time", bench.real ? "real" : "virtual"},

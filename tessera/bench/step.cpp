@@ -137,18 +137,18 @@ void note_tensors(base::Device device, StepReport& report) {
 
 // Collective.
 StepLimit longest_limit(const StepLimit& own, comm::Communicator& all) {
-  constexpr std::size_t each = 4;
+  constexpr std::size_t each = 5;
   std::vector<double> numbers(each * static_cast<std::size_t>(all.size()));
-  std::ranges::copy(std::array{own.products, own.attention, own.copy_rate, static_cast<double>(own.rounds)},
+  std::ranges::copy(std::array{own.products, own.attention, own.bytes, own.copy_rate, static_cast<double>(own.rounds)},
                     numbers.begin() + static_cast<std::ptrdiff_t>(each) * all.rank());
   all.all_reduce(numbers.data(), static_cast<std::int64_t>(numbers.size()), quant::DType::fp64).synchronize();
   StepLimit longest = own;
   for (std::size_t at = 0; at < numbers.size(); at += each) {
     const StepLimit limit{.products = numbers[at],
                           .attention = numbers[at + 1],
-                          .bytes = own.bytes,
-                          .copy_rate = numbers[at + 2],
-                          .rounds = static_cast<int>(numbers[at + 3])};
+                          .bytes = numbers[at + 2],
+                          .copy_rate = numbers[at + 3],
+                          .rounds = static_cast<int>(numbers[at + 4])};
     if (at == 0 || limit.seconds() > longest.seconds()) longest = limit;
   }
   return longest;
@@ -162,7 +162,7 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
   ops::set_deterministic(bench.deterministic);
   StepReport report{.ranks = world.size()};
   const base::Device device = device_of(world);
-  report.limit = measure_limit(bench, device);
+  report.limit = measure_limit(bench, world.rank(), device);
   if (device.kind == base::DeviceKind::cuda)
     at::accelerator::resetPeakStats(static_cast<c10::DeviceIndex>(device.index));
   train::Trainer trainer(world, run::trainer_options(config, *bench.model));

@@ -56,8 +56,8 @@ struct StepReport {
 // Collective over the world; the same result on every rank.
 StepReport measure_step(comm::World& world, const StepBench& bench);
 
-// step_limit.cpp. Gives the memory that it needs back.
-StepLimit measure_limit(const StepBench& bench, base::Device device);
+// step_limit.cpp. Of the rank's own part of a step. Gives the memory that it needs back.
+StepLimit measure_limit(const StepBench& bench, int rank, base::Device device);
 double step_flops(const StepBench& bench);
 
 std::string step_text(const StepBench& bench, const StepReport& report);

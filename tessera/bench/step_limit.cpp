@@ -15,6 +15,8 @@
 #include "tessera/ops/gemm.h"
 #include "tessera/ops/operand.h"
 #include "tessera/ops/tensor.h"
+#include "tessera/predict/planned_parameters.h"
+#include "tessera/predict/update_bytes.h"
 #include "tessera/run/plan/step_plan.h"
 #include "tessera/run/trainer_options.h"
 
@@ -23,9 +25,11 @@ namespace {
 
 using ops::ProductCall, ops::ProductSizes, ops::Work, ops::WorkKind;
 
-// What a rank's step is made of where nothing is computed again.
-predict::DryStep dry_step_of(const StepBench& bench) {
-  return dry_step(run::dry_options(bench.config, *bench.model, {}));
+// Of a rank whose step is made of the least: nothing is computed again.
+predict::DryOptions limit_options(const StepBench& bench, int rank) {
+  predict::DryOptions options = run::dry_options(bench.config, *bench.model, {});
+  options.rank = rank;
+  return options;
 }
 
 double microbatches_of(const StepBench& bench) {
@@ -169,42 +173,50 @@ class Calls {
   std::int64_t each_ = 0, copies_ = 0;  // copies in a share, in all
 };
 
-// What the operators of a microbatch read and write, and what a step adds to them: AdamW, squares of the gradient, and
-// the ordered sum of the parts of a gradient that gtp ranks send.
-double bytes_beside(const StepBench& bench, const predict::DryStep& dry) {
+// What a rank does at the end of a step and of its microbatches: AdamW, the gradient's norm, and the ordered sums of
+// the parts of a gradient that gtp ranks send.
+std::int64_t update_bytes(const predict::DryOptions& options, const predict::DryStep& dry, std::int64_t microbatches) {
+  std::int64_t bytes = 0;
+  for (const shard::ParameterSpec& spec : dry.parameters) {
+    const shard::Domain& domain = options.domains[static_cast<std::size_t>(spec.domain)];
+    shard::Cuts cuts = cuts_of(options.mesh, domain, options.rank);
+    cuts.zero = options.runtime.zero;
+    const shard::Place place = place_of(options.mesh, domain, options.rank);
+    const shard::ParameterTypes& types = shard::types_of(spec, options.types);
+    const auto [summed, updated] = predict::elements_of_rank(spec, options.types, cuts, place);
+    bytes += predict::adamw_bytes(updated, types) + predict::gradient_norm_bytes(updated, types);
+    if (cuts.parts == 1) continue;
+    bytes += predict::ordered_sum_bytes(summed, cuts.parts, types, /*is_first=*/true);
+    bytes += (microbatches - 1) * predict::ordered_sum_bytes(summed, cuts.parts, types);
+  }
+  return bytes;
+}
+
+// What the operators of a step read and write beside products and attention, and what is no operator of its passes.
+double bytes_beside(const StepBench& bench, const predict::DryOptions& options, const predict::DryStep& dry) {
   double operators = 0;
   for (const std::vector<Work>& works : dry.work)
     for (const Work& work : works) operators += work.kind == WorkKind::memory ? work.bytes : 0;
-  const auto model = static_cast<double>(quant::size_of(bench.config.dtype));
-  const auto wire = static_cast<double>(quant::size_of(*bench.config.grad_wire));
-  const auto master = static_cast<double>(quant::size_of(quant::accumulator_of(bench.config.dtype)));
-  const auto gtp = static_cast<double>(bench.config.gtp);
-  double own = 0;  // elements that a rank updates
-  for (const shard::ParameterSpec& spec : dry.parameters)
-    if (spec.trainable) own += static_cast<double>(spec.compute.shape.elements());
-  own /= static_cast<double>(bench.config.tp) * gtp;
-  const double microbatches = microbatches_of(bench);
-  const bool has_master = bench.config.dtype != quant::accumulator_of(bench.config.dtype);
-  const double adamw = own * (7 * master + (has_master ? model : 0)), squares = own * master;
-  const double sums = gtp == 1 ? 0 : own * (gtp * wire + (2 - 1 / microbatches) * master);
-  return microbatches * (operators + sums) + adamw + squares;
+  const std::int64_t microbatches = run::microbatches_of(bench.config);
+  return static_cast<double>(microbatches) * operators + static_cast<double>(update_bytes(options, dry, microbatches));
 }
 
 }  // namespace
 
 double step_flops(const StepBench& bench) {
   double flops = 0;
-  for (const std::vector<Work>& works : dry_step_of(bench).work)
+  for (const std::vector<Work>& works : dry_step(run::dry_options(bench.config, *bench.model, {})).work)
     for (const Work& work : works) flops += work.flops;
   return microbatches_of(bench) * flops;
 }
 
 // Again and again, as steps come: a GPU that has rested runs faster than it can go on, until its power limit slows it.
-StepLimit measure_limit(const StepBench& bench, base::Device device) {
-  const predict::DryStep dry = dry_step_of(bench);
+StepLimit measure_limit(const StepBench& bench, int rank, base::Device device) {
+  const predict::DryOptions options = limit_options(bench, rank);
+  const predict::DryStep dry = dry_step(options);
   const double microbatches = microbatches_of(bench);
   const bool is_gpu = device.kind == base::DeviceKind::cuda;
-  StepLimit limit{.bytes = bytes_beside(bench, dry)};
+  StepLimit limit{.bytes = bytes_beside(bench, options, dry)};
   const ops::CachedMemoryScope cached_memory(device);  // the steps need it
   {
     const std::unique_ptr<KernelClock> clock = is_gpu ? make_event_clock() : make_wall_clock();

@@ -85,11 +85,6 @@ __device__ __forceinline__ void store_pack(T* data, std::int64_t first, std::int
 }
 // The same for flat ranges, whose last pack may be cut.
 template <bool kAligned, int N, typename T>
-__device__ __forceinline__ Pack<T, N> load_flat(const T* data, std::int64_t first, std::int64_t count) {
-  return kAligned && first + N <= count ? load_pack<true, N>(data, first, count)
-                                        : load_pack<false, N>(data, first, count);
-}
-template <bool kAligned, int N, typename T>
 __device__ __forceinline__ void store_flat(T* data, std::int64_t first, std::int64_t count, const Pack<T, N>& pack) {
   if (kAligned && first + N <= count)
     store_pack<true>(data, first, count, pack);

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "tessera/base/error.h"
+#include "tessera/predict/update_bytes.h"
 #include "tessera/schedule/way_costs.h"
 
 namespace tessera::predict {
@@ -14,10 +15,6 @@ using ops::Work, ops::WorkKind;
 using schedule::Event;
 using schedule::EventKind;
 using schedule::ParameterId;
-
-double element_bytes(quant::DType type) {
-  return static_cast<double>(quant::size_of(type));
-}
 
 // Seconds of operators on one rank.
 class Operators {
@@ -35,20 +32,15 @@ class Operators {
   }
 
   double seconds(const Work& work) const { return std::max(work.flops / rate(work), moves(work.bytes)); }
-  double gradient_norm(double elements) const { return moves(elements * accumulator()); }
-  // Reads and writes master and both moments, reads the gradient, writes the weight where it is another buffer.
-  double adamw(double elements) const {
-    const bool has_master = input_.types.model != input_.types.accumulator;
-    return moves(elements * (7 * accumulator() + (has_master ? element_bytes(input_.types.model) : 0)));
-  }
-  // The owner's sum of all ranks' parts.
-  double ordered_sum(double shard) const {
-    return moves(shard * (input_.mesh.gtp * element_bytes(input_.types.wire) + 2 * accumulator()));
+  double gradient_norm(std::int64_t elements) const { return moves(gradient_norm_bytes(elements, input_.types)); }
+  double adamw(std::int64_t elements) const { return moves(adamw_bytes(elements, input_.types)); }
+  double ordered_sum(std::int64_t elements) const {
+    return moves(ordered_sum_bytes(elements, input_.mesh.gtp, input_.types));
   }
 
  private:
   double moves(double moved) const { return moved / memory_; }
-  double accumulator() const { return element_bytes(input_.types.accumulator); }
+  double moves(std::int64_t moved) const { return moves(static_cast<double>(moved)); }
   double rate(const Work& work) const {
     switch (work.kind) {
       case WorkKind::attention_forward:
@@ -131,7 +123,7 @@ class Placer {
       published = true;
       const PlannedParameter& parameter = parameters_[static_cast<std::size_t>(event.parameter)];
       if (parameter.state_elements == 0) continue;  // a copy
-      add(updated, operators_.adamw(static_cast<double>(parameter.state_elements)), "adamw " + parameter.size.name);
+      add(updated, operators_.adamw(parameter.state_elements), "adamw " + parameter.size.name);
     }
   }
 
@@ -148,9 +140,9 @@ class Placer {
     return link.latency_s + (event.op.starts_with("all_reduce") ? 2 : 1) * received / link.bytes_per_second;
   }
 
-  double all_shards() const {
-    double elements = 0;
-    for (const PlannedParameter& parameter : parameters_) elements += static_cast<double>(parameter.state_elements);
+  std::int64_t all_shards() const {
+    std::int64_t elements = 0;
+    for (const PlannedParameter& parameter : parameters_) elements += parameter.state_elements;
     return elements;
   }
 
@@ -201,11 +193,9 @@ void set_unit_costs(const CostInput& input, const schedule::Trace& trace,
       costs);
   const Operators operators(input);
   for (std::size_t unit = 0; unit < schedule.reduce_units.size(); ++unit) {
-    double shards = 0;
-    for (const ParameterId id : schedule.reduce_units[unit]) {
-      const PlannedParameter& p = parameters[static_cast<std::size_t>(id)];
-      shards += static_cast<double>(p.row_buffers > 0 ? std::min(p.shard_elements, p.rows_read) : p.shard_elements);
-    }
+    std::int64_t shards = 0;
+    for (const ParameterId id : schedule.reduce_units[unit])
+      shards += parameters[static_cast<std::size_t>(id)].summed_elements();
     costs.reduce_seconds[unit] += operators.ordered_sum(shards);
   }
 }

@@ -16,12 +16,6 @@ bool are_alike(shard::ParameterSpec a, const shard::ParameterSpec& b) {
   return a == b;
 }
 
-std::int64_t greatest(const layout::Layout& layout) {
-  std::int64_t size = 0;
-  for (const layout::LocalLayout& local : layout.ranks) size = std::max(size, local.size);
-  return size;
-}
-
 // Elements that a rank of a replica stores at most, and updates at most.
 struct Stored {
   std::int64_t shard = 0, state = 0;
@@ -50,9 +44,7 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
   PlannedParameter planned{.size = shard::parameter_size(spec, layouts, types, cuts),
                            .shard_elements = stored(layouts, cuts).shard,
                            .gradient_elements = spec.trainable ? stored(layouts, cuts).shard : 0,
-                           .state_elements = spec.trainable ? stored(layouts, cuts).state : 0,
-                           .compute_elements = greatest(spec.compute),
-                           .product = spec.product};
+                           .state_elements = spec.trainable ? stored(layouts, cuts).state : 0};
   const bool by_rows = shard::exchanges_rows(spec, layouts, types, cuts);
   if (by_rows) {
     planned.row_buffers = shard::messages_of(spec, layouts, mesh.gtp).buffers(types.model);
@@ -66,6 +58,18 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
   planned.replica_total = total_bytes(all.replicas);
   planned.publish_total = total_bytes(all.publish);
   return planned;
+}
+
+RankElements elements_of_rank(const shard::ParameterSpec& spec, const shard::ParameterTypes& run_types,
+                              const shard::Cuts& cuts, const shard::Place& place) {
+  if (!spec.trainable) return {};
+  const shard::ParameterLayouts layouts = shard::layouts_of(spec);
+  const layout::LocalLayout own = layouts.stored(place.compute, cuts.parts).ranks[static_cast<std::size_t>(place.part)];
+  RankElements elements{.summed = own.size, .updated = own.size};
+  if (shard::exchanges_rows(spec, layouts, shard::types_of(spec, run_types), cuts)) elements.summed = 0;
+  if (layouts.is_cut && cuts.splits_state())
+    elements.updated = layouts.updated(own, cuts.replicas)[static_cast<std::size_t>(place.replica)].size;
+  return elements;
 }
 
 std::vector<PlannedParameter> planned_parameters(const std::vector<shard::ParameterSpec>& specs,

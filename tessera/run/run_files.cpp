@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstring>
 #include <iostream>
-#include <numeric>
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/folder.h"
@@ -49,19 +48,6 @@ std::filesystem::path make_ready(const RunPlan& plan, const RunDirectory& direct
 std::string mesh_text(const TrainConfig& config) {
   return fmt::format("{} ranks (tp {} x gtp {} x dp {}), backend {}", config.ranks, config.tp, config.gtp, config.dp,
                      name_of(config.backend));
-}
-
-// "12.3 TFLOP (87.5 % fp8, 12.5 % bf16)", of what is not 0.
-template <typename T>
-std::string shares(const std::array<T, quant::kFormats>& by_format, double unit, std::string_view name) {
-  const auto total = static_cast<double>(std::accumulate(by_format.begin(), by_format.end(), T{}));
-  std::string text;
-  for (std::size_t format = 0; format < quant::kFormats; ++format)
-    if (by_format[format] != 0)
-      text +=
-          fmt::format("{}{:.1f} % {}", text.empty() ? "" : ", ", 100 * static_cast<double>(by_format[format]) / total,
-                      name_of(static_cast<quant::Format>(format)));
-  return fmt::format("{:.4g} {}{}", total * unit, name, text.empty() ? "" : " (" + text + ")");
 }
 
 std::int64_t suppressed_steps(const RunSummary& summary) {
@@ -166,9 +152,10 @@ void RunFiles::finish(const RunSummary& summary) {
   if (schedules.departed_steps > 0)
     note(fmt::format("{} steps left their schedule: {} weights were gathered on demand", schedules.departed_steps,
                      schedules.demand_gathers));
-  note("multiplied: " + shares(summary.flops_by_format, 1e-12, "TFLOP"));
-  note("gathered: " + shares(summary.gathered_by_format, 1e-6, "MB"));
-  if (config.tp > 1) note("activations over tp: " + shares(summary.activations_by_format, 1e-6, "MB"));
+  note("multiplied: " + format_shares(summary.flops_by_format, 1e-12, "TFLOP", config.dtype));
+  note("gathered: " + format_shares(summary.gathered_by_format, 1e-6, "MB", config.dtype));
+  if (config.tp > 1)
+    note("activations over tp: " + format_shares(summary.activations_by_format, 1e-6, "MB", config.dtype));
   if (summary.valid_loss) note(fmt::format("held-out loss {:.4f}", *summary.valid_loss));
   note(fmt::format("checkpoint: {}", summary.checkpoint.string()));
 }

@@ -24,14 +24,20 @@ ScheduleBench bench_of(Settings settings) {
           .coalesce_bytes = task.request.coalesce_bytes};
 }
 
-// A model's step on the virtual clock takes what the simulator says, to the rounding of its sums; with tp nearly so,
-// since what is cut over tp and gtp travels over two groups, which exact_costs takes for one.
+// Whether the tp ranks' parts are alike, by the model's sizes: those of llama-tiny are even.
+bool are_alike(const ScheduleBench& bench) {
+  return bench.config.tp == 1 || bench.config.model == "llama-tiny";
+}
+
+// A model's step on the virtual clock takes what the simulator says, to the rounding of its sums, where the tp ranks'
+// parts are alike; else nearly so, since a prediction takes the greatest part for all, and one group for weights whose
+// parts overlap. Which of the ranks is the slowest it does not know, so no longest path is given.
 class ScheduleTable : public ::testing::TestWithParam<std::pair<const char*, Settings>> {};
 
 TEST_P(ScheduleTable, HoldsEveryLinkAndBudget) {
   const ScheduleBench bench = bench_of(GetParam().second);
   const std::vector<ScheduleRow> rows = schedule_rows(bench);
-  const double near = bench.config.tp == 1 ? 1e-9 : 0.01;
+  const double near = are_alike(bench) ? 1e-9 : 0.05;
   std::set<std::string> budgets;
   std::set<std::pair<double, double>> links;
   for (const ScheduleRow& row : rows) {
@@ -39,7 +45,8 @@ TEST_P(ScheduleTable, HoldsEveryLinkAndBudget) {
     links.emplace(row.link.latency_s, row.link.bytes_per_second);
     EXPECT_NEAR(row.step_measured, row.step_predicted, near * row.step_measured) << row.budget;
     EXPECT_NEAR(row.exposed_measured, row.exposed_predicted, near * row.step_measured) << row.budget;
-    EXPECT_GE(row.ratio(), 1 - near);
+    EXPECT_EQ(row.longest_path.has_value(), are_alike(bench));
+    EXPECT_GE(row.ratio().value_or(1), 1 - near);
     EXPECT_LT(row.step_measured, row.on_demand);
     EXPECT_GT(row.arena_bytes, 0);
   }
@@ -49,20 +56,30 @@ TEST_P(ScheduleTable, HoldsEveryLinkAndBudget) {
   const nlohmann::ordered_json json = schedule_json(bench, rows);
   ASSERT_EQ(json.at("rows").size(), rows.size());
   EXPECT_EQ(json.at("rows").back().at("step_measured_s"), rows.back().step_measured);
+  EXPECT_EQ(json.at("rows").back().at("step_over_longest_path").is_null(), !are_alike(bench));
   const std::string text = schedule_text(bench, rows);
+  EXPECT_EQ(text.ends_with("       -      -\n"), !are_alike(bench));
   EXPECT_EQ(static_cast<std::size_t>(std::ranges::count(text, '\n')), rows.size() + 4);  // a line on top, two of heads
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, ScheduleTable,
-                         ::testing::Values(std::pair("one_microbatch", Settings{}),
-                                           std::pair("microbatches", Settings{{"global_batch", {"6"}}}),
-                                           std::pair("gtp3", Settings{{"gtp", {"3"}}}),
-                                           std::pair("replicas", Settings{{"dp", {"2"}}, {"zero", {"off"}}}),
-                                           std::pair("split_states", Settings{{"dp", {"2"}}, {"zero", {"on"}}}),
-                                           std::pair("recompute", Settings{{"recompute", {"full"}}}),
-                                           std::pair("heads", Settings{{"model", {"qwen3-tiny-odd"}}}),
-                                           std::pair("tp", Settings{{"tp", {"2"}}})),
-                         [](const auto& info) { return std::string(info.param.first); });
+INSTANTIATE_TEST_SUITE_P(
+    Models, ScheduleTable,
+    ::testing::Values(
+        std::pair("one_microbatch", Settings{}), std::pair("microbatches", Settings{{"global_batch", {"6"}}}),
+        std::pair("gtp3", Settings{{"gtp", {"3"}}}), std::pair("replicas", Settings{{"dp", {"2"}}, {"zero", {"off"}}}),
+        std::pair("split_states", Settings{{"dp", {"2"}}, {"zero", {"on"}}}),
+        std::pair("recompute", Settings{{"recompute", {"full"}}}),
+        std::pair("heads", Settings{{"model", {"qwen3-tiny-odd"}}}), std::pair("tp", Settings{{"tp", {"2"}}}),
+        std::pair("even_tp", Settings{{"model", {"llama-tiny"}}, {"tp", {"2"}}}),
+        std::pair("even_tokens",
+                  Settings{{"model", {"llama-tiny"}}, {"tp", {"2"}}, {"gtp", {"4"}}, {"sequence_parallel", {"on"}}}),
+        std::pair("overlaps", Settings{{"model", {"qwen3-tiny-odd"}},
+                                       {"seq_len", {"32"}},
+                                       {"tp", {"2"}},
+                                       {"gtp", {"3"}},
+                                       {"sequence_parallel", {"on"}},
+                                       {"recompute", {"full"}}})),
+    [](const auto& info) { return std::string(info.param.first); });
 
 TEST(ScheduleTable, RefusesWhatCannotRun) {
   EXPECT_THROW(schedule_rows(bench_of({{"gtp", {"1"}}})), InputError);

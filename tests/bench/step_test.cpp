@@ -8,12 +8,13 @@
 
 #include "tessera/comm/local/world.h"
 #include "tessera/models/llama.h"
+#include "tessera/run/trainer_options.h"
 
 namespace tessera::bench {
 namespace {
 
 // 2 layers of 120 x 16 weights each, an output layer of 32 x 16; the embedding is no product.
-StepBench small_bench(int tp, int gtp) {
+StepBench small_bench(int tp, int gtp, int dp = 1) {
   StepBench bench;
   bench.model = std::make_shared<models::LlamaConfig>(models::DecoderConfig{.vocab_size = 32,
                                                                             .hidden_size = 16,
@@ -26,10 +27,10 @@ StepBench small_bench(int tp, int gtp) {
   bench.config.model = "small";
   bench.config.tp = tp;
   bench.config.gtp = gtp;
-  bench.config.dp = 1;
-  bench.config.ranks = std::int64_t{tp} * gtp;
+  bench.config.dp = dp;
+  bench.config.ranks = std::int64_t{tp} * gtp * dp;
   bench.config.seq_len = 8;
-  bench.config.global_batch = std::int64_t{2} * gtp;  // two microbatches
+  bench.config.global_batch = std::int64_t{2} * gtp * dp;  // two microbatches
   bench.config.grad_wire = bench.config.dtype;
   bench.warmup = 2;
   bench.steps = 5;
@@ -89,21 +90,61 @@ TEST(StepBenchmark, CountsTheFlopsOfARank) {
   EXPECT_EQ(step_flops(small_bench(2, 1)), microbatch);
 }
 
+double bytes_of(StepBench bench, int microbatches, int rank = 0) {
+  bench.config.global_batch = std::int64_t{microbatches} * bench.config.gtp * bench.config.dp;
+  bench.config.embedding = run::Lookup::gather;  // rows that travel are not looked up
+  return measure_limit(bench, rank, {}).bytes;
+}
+
 // fp32, one microbatch a step: AdamW reads four numbers of each weight and writes three, and the weight is its own
 // master; squares read one.
 TEST(StepBenchmark, CountsTheBytesBesideProducts) {
-  const auto bytes_of = [](StepBench bench, int microbatches) {
-    bench.config.global_batch = std::int64_t{microbatches} * bench.config.gtp;
-    bench.config.embedding = run::Lookup::gather;  // rows that travel are not looked up
-    return measure_limit(bench, {}).bytes;
-  };
   constexpr double parameters = 2 * 120 * 16 + 2 * 32 * 16 + 5 * 16;
   const double one = bytes_of(small_bench(1, 1), 1), three = bytes_of(small_bench(1, 1), 3);
   // What does not grow with the microbatches; gtp 1 adds no parts.
   EXPECT_NEAR(one - (three - one) / 2, parameters * (4 + 3 + 1) * 4, 1e-6);
   // With gtp a rank updates its part, and adds up to two parts of it, reading the sum but in the first microbatch.
   const double two_ranks = bytes_of(small_bench(1, 2), 1);
-  EXPECT_NEAR(two_ranks - one, parameters * 4 * (-8 / 2.0 + (2 + 1) / 2.0), 1e-6);
+  constexpr double norms = 5 * 16, matrices = parameters - norms;  // norms are whole on both ranks
+  EXPECT_NEAR(two_ranks - one, matrices * 4 * (-8 / 2.0 + (2 + 1) / 2.0) + norms * 4 * (2 + 1), 1e-6);
+}
+
+// Elements that each rank's runtime stores of what is trained, and that it updates.
+struct Held {
+  double stored = 0, updated = 0;
+};
+std::vector<Held> held_by_rank(const StepBench& bench) {
+  std::vector<Held> held(static_cast<std::size_t>(bench.config.ranks));
+  comm::run_local(static_cast<int>(bench.config.ranks), {}, [&](comm::World& world) {
+    train::Trainer trainer(world, run::trainer_options(bench.config, *bench.model));
+    Held& own = held[static_cast<std::size_t>(world.rank())];
+    for (schedule::ParameterId id = 0; id < trainer.runtime().weights(); ++id) {
+      own.stored += static_cast<double>(trainer.runtime().parameter(id).shard_elements());
+      own.updated += static_cast<double>(trainer.runtime().parameter(id).state_elements());
+    }
+  });
+  return held;
+}
+
+// A rank's limit holds what that rank updates and no more, else a step could beat it.
+TEST(StepBenchmark, LimitsARankByWhatItUpdates) {
+  for (const auto& [tp, gtp, dp] : {std::array{1, 1, 2}, {1, 2, 2}, {1, 1, 4}, {3, 2, 4}, {2, 3, 1}, {2, 3, 4}})
+    for (const bool zero : {false, true}) {
+      SCOPED_TRACE(testing::Message() << "tp " << tp << " gtp " << gtp << " dp " << dp << " zero " << zero);
+      StepBench bench = small_bench(tp, gtp, dp);
+      bench.config.zero = zero;
+      bench.config.embedding = run::Lookup::gather;
+      const std::vector<Held> held = held_by_rank(bench);
+      for (int rank = 0; rank < bench.config.ranks; ++rank) {
+        const auto [stored, updated] = held[static_cast<std::size_t>(rank)];
+        const double one = bytes_of(bench, 1, rank), three = bytes_of(bench, 3, rank);
+        // The first sum of a step does not read what it adds to.
+        const double first_sum = gtp == 1 ? 0 : stored;
+        EXPECT_NEAR(one - (three - one) / 2, 4 * (updated * (4 + 3 + 1) - first_sum), 1e-6) << rank;
+      }
+      // With ZeRO each replica updates a part of the matrices.
+      EXPECT_EQ(held.front().updated < held.front().stored, zero && dp > 1);
+    }
 }
 
 TEST(StepBenchmark, PrintsWhatItMeasured) {

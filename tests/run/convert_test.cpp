@@ -83,13 +83,15 @@ TEST(ConvertExport, ANarrowerTypeIsRoundedAndAWiderOneComesFromTheMasters) {
   write_llama(root / "wide", odd_llama(false), DType::fp32);
   write_llama(root / "narrow", odd_llama(false), DType::bf16);
   convert(root / "wide", root / "a", {.dtype = DType::bf16});
-  convert(root / "narrow", root / "b", {.dtype = DType::fp32});
+  const ConvertReport wider = convert(root / "narrow", root / "b", {.dtype = DType::fp32});
   convert(root / "narrow", root / "c", {.dtype = DType::bf16});
   const std::vector<float> embedding = numbers_of(0, std::int64_t{131} * 20);  // tensor 0
   const std::string name = "model.embed_tokens.weight";
   EXPECT_EQ(tensor_bytes(root / "a").at(name), bytes_of(rounded(embedding), 0, embedding.size()));
   EXPECT_EQ(tensor_bytes(root / "b").at(name), bytes_of(embedding, 0, embedding.size()));
   EXPECT_EQ(tensor_bytes(root / "c").at(name), bytes_of(rounded(embedding), 0, embedding.size()));
+  EXPECT_EQ(wider.at("format"), "bf16");  // no number format; a person reads the type
+  EXPECT_NE(convert_text(wider).find("format     fp32\n"), std::string::npos);
 }
 
 TEST(ConvertExport, ShardsStayBelowTheLimitAndTheIndexNamesThem) {

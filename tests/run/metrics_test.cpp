@@ -53,6 +53,14 @@ TEST(Metrics, SayWhatTravelledInNumberFormats) {
   EXPECT_THAT(line, HasSubstr(", \"gathered_by_format\": {\"bf16\":1000,\"mxfp8\":1152921504606845976}}"));
   EXPECT_EQ(parse_metrics_line(line, "m").gathered_by_format, metrics.gathered_by_format);
   EXPECT_EQ(parse_metrics_line(metrics_line(example(2)), "m").gathered_by_format, example(2).gathered_by_format);
+  // For a person, what has no number format has the run's type.
+  using quant::DType;
+  const std::array<std::int64_t, quant::kFormats> bytes{1'000'000, 0, 0, 3'000'000};
+  EXPECT_EQ(format_shares(bytes, 1e-6, "MB", DType::bf16), "4 MB (25.0 % bf16, 75.0 % mxfp8)");
+  const std::array<double, quant::kFormats> flops{2.5e12};
+  EXPECT_EQ(format_shares(flops, 1e-12, "TFLOP", DType::fp32), "2.5 TFLOP (100.0 % fp32)");
+  EXPECT_EQ(format_shares(flops, 1e-12, "TFLOP", DType::fp64), "2.5 TFLOP (100.0 % fp64)");
+  EXPECT_EQ(format_shares(std::array<double, quant::kFormats>{}, 1e-12, "TFLOP", DType::fp32), "0 TFLOP");
 }
 
 TEST(Metrics, NumbersReadBackToTheSameBits) {

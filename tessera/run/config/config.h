@@ -2,7 +2,7 @@
 // The way from a command line to settings that are in force, each step a pure function:
 //   parse_train_flags (parse.h)          flags over file over defaults
 //   merge_stored (resume.h)              with --resume: what a checkpoint's run was, under the new flags
-//   resolve_settings, resolve_ranks, resolve_model (check.h)
+//   resolve_settings, resolve_ranks, resolve_model (resolve.h)
 //                                        ranges, defaults that follow from others, and what must fit together
 #pragma once
 #include <cstdint>

@@ -1,5 +1,7 @@
 #include "tessera/run/convert/convert.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -22,6 +24,15 @@ ConvertReport convert(const fs::path& source, const fs::path& target, const Conv
   if (fs::is_regular_file(source / "config.json", code) && !fs::is_directory(source / "checkpoints", code))
     return import_hf(source, target, options);
   return export_hf(checkpoint::resolve_checkpoint(source), target, options);
+}
+
+std::string convert_text(const ConvertReport& report) {
+  std::string text;
+  for (const auto& [key, value] : report.items()) {
+    const nlohmann::json& shown = key == "format" && value == name_of(quant::Format::bf16) ? report.at("dtype") : value;
+    text += fmt::format("{:10} {}\n", key, shown.is_string() ? shown.get<std::string>() : shown.dump());
+  }
+  return text;
 }
 
 }  // namespace tessera::run

@@ -25,6 +25,8 @@ struct ConvertOptions {
 // What was done, for a report: {"direction", "source", "target", "dtype", "tensors", "bytes", "files"}; of an export
 // also "format", and "note" where a program for inference is known not to read it.
 using ConvertReport = nlohmann::json;
+// A line for each of these. Without a number format, the matrices' format is the type of all.
+std::string convert_text(const ConvertReport& report);
 
 // SOURCE is a checkpoint (or a folder with some: the latest) or a Hugging Face folder; TARGET gets the other. TARGET is
 // made aside and renamed: complete or absent. Errors: InputError when SOURCE is neither, is damaged, or TARGET exists

@@ -1,11 +1,14 @@
 #include "tessera/run/metrics/metrics.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <charconv>
 #include <cmath>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <sstream>
 
 #include "tessera/base/error.h"
@@ -65,6 +68,20 @@ nlohmann::ordered_json not_zero_by_format(const std::array<T, quant::kFormats>& 
     if (values[format] != 0) result[std::string(name_of(static_cast<quant::Format>(format)))] = values[format];
   return result;
 }
+
+template <typename T>
+std::string shares_of(const std::array<T, quant::kFormats>& values, double unit, std::string_view name,
+                      quant::DType dtype) {
+  const auto total = static_cast<double>(std::accumulate(values.begin(), values.end(), T{}));
+  std::string text;
+  for (std::size_t at = 0; at < quant::kFormats; ++at) {
+    if (values[at] == 0) continue;
+    const auto format = static_cast<quant::Format>(at);
+    text += fmt::format("{}{:.1f} % {}", text.empty() ? "" : ", ", 100 * static_cast<double>(values[at]) / total,
+                        format == quant::Format::bf16 ? name_of(dtype) : name_of(format));
+  }
+  return fmt::format("{:.4g} {}{}", total * unit, name, text.empty() ? "" : " (" + text + ")");
+}
 }  // namespace
 
 nlohmann::ordered_json by_format(const std::array<std::int64_t, quant::kFormats>& bytes) {
@@ -72,6 +89,15 @@ nlohmann::ordered_json by_format(const std::array<std::int64_t, quant::kFormats>
 }
 nlohmann::ordered_json by_format(const std::array<double, quant::kFormats>& flops) {
   return not_zero_by_format(flops);
+}
+
+std::string format_shares(const std::array<std::int64_t, quant::kFormats>& bytes, double unit, std::string_view name,
+                          quant::DType dtype) {
+  return shares_of(bytes, unit, name, dtype);
+}
+std::string format_shares(const std::array<double, quant::kFormats>& flops, double unit, std::string_view name,
+                          quant::DType dtype) {
+  return shares_of(flops, unit, name, dtype);
 }
 
 std::string json_number(double value) {

@@ -38,6 +38,13 @@ struct StepMetrics {
 nlohmann::ordered_json by_format(const std::array<std::int64_t, quant::kFormats>& bytes);
 nlohmann::ordered_json by_format(const std::array<double, quant::kFormats>& flops);
 
+// "12.3 TFLOP (87.5 % fp8, 12.5 % fp32)": the total in a unit, and the shares of what is not 0. dtype: of the run,
+// whose name stands for numbers without a number format.
+std::string format_shares(const std::array<std::int64_t, quant::kFormats>& bytes, double unit, std::string_view name,
+                          quant::DType dtype);
+std::string format_shares(const std::array<double, quant::kFormats>& flops, double unit, std::string_view name,
+                          quant::DType dtype);
+
 // A number as JSON that reads back to the same bits: shortest form, always with a point or an exponent. JSON has no
 // infinities: they become the texts "NaN", "Infinity", "-Infinity" (quoted).
 std::string json_number(double value);

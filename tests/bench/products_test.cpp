@@ -1,0 +1,105 @@
+// The list of products of `bench products`: of models run dry, every size once.
+#include "tessera/bench/products.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include "tessera/base/error.h"
+#include "tessera/models/registry.h"
+
+namespace tessera::bench {
+namespace {
+
+using testing::ElementsAre, testing::ElementsAreArray;
+
+ProductBench products_bench(const std::string& model, std::int64_t tp) {
+  return {.model = models::read_model_config(models::find_model_config(model, TESSERA_CONFIGS)),
+          .tp = tp,
+          .tokens = {10},
+          .only = {}};
+}
+
+std::vector<std::string> lines_of(const ProductBench& bench) {
+  std::vector<std::string> lines;
+  for (const ProductRow& row : products_of(bench)) {
+    EXPECT_TRUE(row.seconds.empty());
+    lines.push_back(fmt::format("{} {} {} {} {}{}", row.name, row.rows, row.cols, row.inner,
+                                row.left_transposed ? "t" : "n", row.right_transposed ? "t" : "n"));
+  }
+  return lines;
+}
+
+// y = x w^T, dx = dy w and dw = dy^T x of a weight with 10 tokens.
+void add_products(std::vector<std::string>& lines, const std::string& name,
+                  const std::vector<std::pair<int, int>>& weights) {
+  for (const auto& [out, in] : weights) lines.push_back(fmt::format("{} fprop 10 {} {} nt", name, out, in));
+  for (const auto& [out, in] : weights) lines.push_back(fmt::format("{} dgrad 10 {} {} nn", name, in, out));
+  for (const auto& [out, in] : weights) lines.push_back(fmt::format("{} wgrad {} {} 10 tn", name, out, in));
+}
+
+// Every block has them alike, so they stand there once; the embedding is the output layer's weight.
+TEST(Products, AreThoseOfAModel) {
+  std::vector<std::string> expected;
+  add_products(expected, "attention.qkv", {{8 * 32 + 2 * 4 * 32, 256}});
+  add_products(expected, "attention.output", {{256, 8 * 32}});
+  add_products(expected, "mlp.gate_up", {{2 * 688, 256}});
+  add_products(expected, "mlp.down", {{256, 688}});
+  add_products(expected, "embedding", {{4096, 256}});
+  EXPECT_THAT(lines_of(products_bench("llama-demo", 1)), ElementsAreArray(expected));
+}
+
+// 8 heads, 4 of keys and values, 688 columns and 4096 rows over 3 ranks: each kind of part stands there.
+TEST(Products, AreThoseOfUnevenParts) {
+  std::vector<std::string> expected;
+  add_products(expected, "attention.qkv", {{2 * 32 + 2 * 32, 256}, {3 * 32 + 4 * 32, 256}});
+  add_products(expected, "attention.output", {{256, 2 * 32}, {256, 3 * 32}});
+  add_products(expected, "mlp.gate_up", {{2 * 229, 256}, {2 * 230, 256}});
+  add_products(expected, "mlp.down", {{256, 229}, {256, 230}});
+  add_products(expected, "embedding", {{1365, 256}, {1366, 256}});
+  EXPECT_THAT(lines_of(products_bench("llama-demo", 3)), testing::UnorderedElementsAreArray(expected));
+}
+
+TEST(Products, AreThoseOfAnotherArchitecture) {
+  std::vector<std::string> whole, parts;
+  add_products(whole, "attention.qkv", {{15 * 14 + 2 * 3 * 14, 59}});
+  add_products(whole, "attention.output", {{59, 15 * 14}});
+  add_products(whole, "mlp.gate_up", {{2 * 71, 59}});
+  add_products(whole, "mlp.down", {{59, 71}});
+  add_products(whole, "output", {{131, 59}});
+  EXPECT_THAT(lines_of(products_bench("qwen3-tiny-odd", 1)), ElementsAreArray(whole));
+  add_products(parts, "attention.qkv", {{5 * 14 + 2 * 14, 59}});
+  add_products(parts, "attention.output", {{59, 5 * 14}});
+  add_products(parts, "mlp.gate_up", {{2 * 23, 59}, {2 * 24, 59}});
+  add_products(parts, "mlp.down", {{59, 23}, {59, 24}});
+  add_products(parts, "output", {{43, 59}, {44, 59}});
+  EXPECT_THAT(lines_of(products_bench("qwen3-tiny-odd", 3)), testing::UnorderedElementsAreArray(parts));
+}
+
+// A bias is added, and its gradient is a sum: no product of a matrix.
+TEST(Products, HaveNoBiases) {
+  for (const std::string& line : lines_of(products_bench("qwen2-tiny-odd", 2)))
+    EXPECT_THAT(line, testing::Not(testing::HasSubstr("bias")));
+}
+
+TEST(Products, AreThoseAskedFor) {
+  ProductBench bench = products_bench("llama-demo", 1);
+  bench.only = "down wgrad";
+  bench.tokens = {7, 3000};  // more than the model's longest sequence
+  EXPECT_THAT(lines_of(bench), ElementsAre("mlp.down wgrad 256 688 7 tn", "mlp.down wgrad 256 688 3000 tn"));
+  bench.only = "router";
+  EXPECT_THROW(products_of(bench), InputError);
+}
+
+// The text that ends in lines for the table: of what wins.
+TEST(Products, ArePrintedForTheTable) {
+  std::vector<ProductRow> rows = products_of(products_bench("llama-demo", 1));
+  rows.resize(2);
+  rows[0].seconds = {2e-3, 1e-3};
+  rows[1].seconds = {1e-3, 2e-3};
+  const std::string text = product_text(rows);
+  EXPECT_THAT(text, testing::HasSubstr("attention.qkv fprop    [    10,    512] x    256    2.000 ms"));
+  EXPECT_THAT(text, testing::EndsWith("for ops/gemm_table.h:\n    GemmChoice{10, 512, 256, false, true, 1},\n"));
+}
+
+}  // namespace
+}  // namespace tessera::bench
