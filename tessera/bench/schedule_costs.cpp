@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tessera/comm/operation.h"
 #include "tessera/schedule/collectives_in_time.h"
 #include "tessera/schedule/way_costs.h"
 
@@ -23,8 +24,8 @@ double compare_seconds(const comm::Link& link, int ranks) {
 double collective_seconds(const comm::Link& link, int ranks, const Event& event) {
   if (ranks == 1) return 0;
   if (event.op == "all_gather") return link.seconds((ranks - 1) * event.bytes);
-  const std::int64_t others = (ranks - 1) * event.bytes / ranks;
-  return link.seconds(event.op == "reduce_scatter" ? others : 2 * others);
+  if (event.op == "reduce_scatter") return link.seconds((ranks - 1) * event.bytes / ranks);
+  return link.seconds(comm::all_reduce_received(event.bytes, ranks));
 }
 
 std::vector<int> unit_by_parameter(const std::vector<schedule::Unit>& units, std::size_t events) {
