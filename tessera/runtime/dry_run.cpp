@@ -47,7 +47,7 @@ ParameterId DryRun::register_parameter(shard::ParameterSpec spec) {
   if (exchanges_rows(spec, layouts, types, cuts))
     known.row_bytes = messages_of(spec, layouts, cuts.parts).exchanged(types.model);
   else
-    known.staging = staging_type(spec, types, sums_compute(spec, layouts.home != spec.compute));
+    known.staging = staging_type(spec, types, sums_compute(spec, layouts));
   specs_.push_back(std::move(spec));
   known_.push_back(known);
   return id;

@@ -33,7 +33,7 @@ Materializer::Materializer(const ShardedParameter& parameter, const Parallel& pa
           layout::repeat(layout::select(plane.layouts.home, {place.compute}), plane.storage.size());
       plane_way.over_storage.emplace(plane.storage, home, place.part);
     }
-    if (plane.layouts.home != plane.layouts.compute) {
+    if (plane.layouts.overlaps()) {
       plane_way.over_compute.emplace(plane.layouts.home, plane.layouts.compute, place.compute);
     }
     if (plane_way.over_storage || plane_way.over_compute)

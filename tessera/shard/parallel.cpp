@@ -79,14 +79,14 @@ void Parallel::provide(const ShardedParameter& parameter, const Cuts& cuts) {
   const auto need = [&](Via via) {
     placed.made[static_cast<std::size_t>(via)] = &roles->make(role_of(mesh, domain, via), traffic_of(via));
   };
-  const bool overlaps = parameter.layouts.home != spec.compute;
+  const bool overlaps = parameter.layouts.overlaps();
   const bool is_gathered = (spec.sharded && cuts.most_parts() > 1) || overlaps || is_unpacked(spec);
   need(Via::demand);  // ranks compare what they do there, too
   if (is_gathered) need(Via::gather);
   if (overlaps) need(Via::gather_compute);
   if (parameter.by_rows) need(Via::rows);
   if (spec.trainable) need(Via::reduce);
-  if (sums_compute(spec, overlaps)) need(Via::reduce_compute);
+  if (sums_compute(spec, parameter.layouts)) need(Via::reduce_compute);
   // A copy that backward passes read is published as its weight is.
   if (cuts.replicas > 1 && (spec.trainable || cuts.zero)) need(Via::replicas);
 }

@@ -114,7 +114,7 @@ ParameterLayouts plane_layouts(const ParameterSpec& spec, const PlaneSpec& plane
   if (plane.tile.is_element()) return layouts;
   ParameterLayouts grid{.is_cut = layouts.is_cut, .together = layouts.together / plane.tile.rows};
   grid.compute = grid.home = layout::tile_grid(layouts.home, plane.tile);
-  if (layouts.home == layouts.compute) return grid;
+  if (!layouts.overlaps()) return grid;
   std::optional<layout::Layout> overlapping = layout::overlapping_tile_grid(layouts.compute, layouts.home, plane.tile);
   TESSERA_CHECK(overlapping,
                 "parameter '{}': compute ranks' parts overlap and begin or end inside a tile of {} x {} of plane '{}'",

@@ -90,10 +90,9 @@ inline const ParameterTypes& types_of(const ParameterSpec& spec, const Parameter
 // Returns the planes of a parameter: its own, those of its encoding, or else one of the model's type.
 std::vector<PlaneSpec> planes_of(const ParameterSpec& spec, const ParameterTypes& types);
 
-// Whether compute ranks hold parts of one gradient, which are added before it travels further. overlaps: home is not
-// the compute layout.
-inline bool sums_compute(const ParameterSpec& spec, bool overlaps) {
-  return spec.trainable && (overlaps || (spec.partial_gradient && spec.compute.size() > 1));
+// Whether compute ranks hold parts of one gradient, which are added before it travels further.
+inline bool sums_compute(const ParameterSpec& spec, const ParameterLayouts& layouts) {
+  return spec.trainable && (layouts.overlaps() || (spec.partial_gradient && spec.compute.size() > 1));
 }
 // Returns the type of a gradient as it is produced. sums_compute: what the function above returns.
 inline quant::DType staging_type(const ParameterSpec& spec, const ParameterTypes& types, bool sums_compute) {

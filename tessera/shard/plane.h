@@ -33,6 +33,8 @@ struct ParameterLayouts {
   bool is_cut = true;            // false: every rank stores the whole
   std::int64_t together = 1;     // storage is cut after a multiple of so many rows
 
+  // Whether several compute ranks use an element, which one of them stores.
+  bool overlaps() const { return home != compute; }
   // The storage layout of one compute rank's part, over `parts` ranks.
   layout::Layout stored(int compute_rank, int parts) const;
   // What each of `replicas` ranks that store the same updates of it (ZeRO-1).

@@ -29,7 +29,7 @@ Reducer::Reducer(const ShardedParameter& parameter, const Parallel& parallel, co
     return;
   }
   home_elements_ = parameter.local_home.size;
-  if (sums_compute(parameter.spec, parameter.layouts.home != parameter.spec.compute)) {
+  if (sums_compute(parameter.spec, parameter.layouts)) {
     layout::Layout parts = parameter.spec.compute;
     parts.state = layout::State::partial;
     over_compute_.emplace(parts, parameter.layouts.home, parameter.place.compute);

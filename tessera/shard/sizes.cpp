@@ -13,7 +13,7 @@ namespace {
 
 // Each row whole, on one compute rank, which computes all of its gradient.
 bool has_whole_rows(const ParameterSpec& spec, const ParameterLayouts& layouts) {
-  if (!spec.sharded || spec.partial_gradient || layouts.home != spec.compute) return false;
+  if (!spec.sharded || spec.partial_gradient || layouts.overlaps()) return false;
   for (const layout::LocalLayout& local : spec.compute.ranks)
     for (const layout::Piece& piece : local.pieces)
       if (piece.box.cols != spec.compute.shape.cols) return false;
@@ -27,7 +27,7 @@ void add_gather_buffers(const ParameterSpec& spec, const ParameterLayouts& layou
   std::vector<PlaneSpec> planes = planes_of(spec, types);
   std::vector<ParameterLayouts> plane_of;
   for (const PlaneSpec& plane : planes) plane_of.push_back(plane_layouts(spec, plane, layouts));
-  const bool gathers = layouts.is_cut && cuts.parts > 1, overlaps = layouts.home != layouts.compute;
+  const bool gathers = layouts.is_cut && cuts.parts > 1, overlaps = layouts.overlaps();
   for (std::size_t rank = 0; rank < layouts.compute.ranks.size(); ++rank) {
     if (is_unpacked(spec))
       size.unpacked = std::max(size.unpacked, base::align_up(bytes_of(layouts.compute.ranks[rank].size, types.model)));
@@ -43,7 +43,7 @@ void add_gather_buffers(const ParameterSpec& spec, const ParameterLayouts& layou
 // The same of a gradient and of its exchange.
 void add_reduce_buffers(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                         const Cuts& cuts, schedule::ParameterSize& size) {
-  const bool sums = sums_compute(spec, layouts.home != spec.compute);
+  const bool sums = sums_compute(spec, layouts);
   const quant::DType staged = staging_type(spec, types, sums);
   for (int rank = 0; rank < spec.compute.size(); ++rank) {
     const auto at = static_cast<std::size_t>(rank);

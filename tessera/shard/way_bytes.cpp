@@ -29,8 +29,8 @@ WayBytes::WayBytes(const ParameterSpec& spec, const ParameterLayouts& layouts, c
       types_(types),
       cuts_(cuts),
       by_rows_(by_rows),
-      overlaps_(layouts.home != spec.compute),
-      sums_compute_(sums_compute(spec, overlaps_)),
+      overlaps_(layouts.overlaps()),
+      sums_compute_(sums_compute(spec, layouts)),
       stored_(stored_by_compute(layouts, cuts.parts)) {
   for (PlaneSpec& plane : planes_of(spec, types)) {
     Moved moved;

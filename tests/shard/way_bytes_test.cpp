@@ -77,7 +77,7 @@ void expect_reduce(const ShardedParameter& parameter, const Cuts& cuts, const Wa
             !parameter.spec.trainable || (cuts.reducing() == 1 && !has_hop(way, Activity::reduce_compute)));
   if (!parameter.spec.trainable) return;
   std::int64_t compute = 0;
-  if (sums_compute(parameter.spec, parameter.layouts.home != parameter.spec.compute)) {
+  if (sums_compute(parameter.spec, parameter.layouts)) {
     Layout parts = parameter.spec.compute;
     parts.state = layout::State::partial;
     compute = kTypes.accumulator_bytes(received(parts, parameter.layouts.home, parameter.place.compute));
