@@ -119,7 +119,7 @@ Issued TimedProgram::issue(const Collective& collective) {
   Collective real = collective;
   real.in = memory.first.data();
   real.out = memory.second.data();
-  const Issued issued = runtime_.issue(real);
+  Issued issued = runtime_.issue(real);
   const int event = DryRun::issue(collective).event;
   TESSERA_CHECK(issued.event == event, "a collective is event {} of the step and {} of its dry run", issued.event,
                 event);

@@ -25,7 +25,7 @@ std::string group_label(const std::string& name, std::span<const int> members) {
 std::string answers_text(std::span<const std::pair<int, std::string>> answers) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;
   for (const auto& [rank, answer] : answers) {
-    const auto same = [&](const auto& group) { return group.first == answer; };
+    const auto same = [&text = answer](const auto& group) { return group.first == text; };
     auto group = std::ranges::find_if(groups, same);
     if (group == groups.end()) group = groups.insert(group, {answer, {}});
     group->second.push_back(rank);

@@ -57,7 +57,7 @@ std::vector<int> all_places(const Grid& grid) {
 
 }  // namespace
 
-Mesh::Mesh(Grid grid) : Mesh({grid}, all_places(grid)) {}
+Mesh::Mesh(const Grid& grid) : Mesh({grid}, all_places(grid)) {}
 
 Mesh::Mesh(std::vector<Grid> grids, std::vector<int> places) : grids_(std::move(grids)), places_(std::move(places)) {
   if (grids_.empty()) throw InputError("mesh: no axes");

@@ -24,7 +24,7 @@ using Axes = std::vector<std::string>;  // names of axes, in any order
 class Mesh {
  public:
   // Every place has the rank of its number. Errors (InputError): a size below 1, a name twice, too many ranks.
-  explicit Mesh(Grid grid);
+  explicit Mesh(const Grid& grid);
   // places[r]: where rank r is; a place that is not listed is dead. Errors (InputError): as above; no grid; grids of
   // different numbers of places; an axis of two grids along which a rank's coordinate differs; a place outside the
   // grids or listed twice; no rank.

@@ -12,8 +12,9 @@ namespace {
 using shard::ParameterSpec;
 
 ParameterSpec matrix(const DecoderConfig& config, std::string name, layout::Layout compute) {
+  const auto [rows, cols] = compute.shape;
   return {.name = std::move(name),
-          .dims = {compute.shape.rows, compute.shape.cols},
+          .dims = {rows, cols},
           .compute = std::move(compute),
           .initial_deviation = config.initializer_range};
 }
@@ -27,8 +28,9 @@ ParameterSpec linear(const DecoderConfig& config, std::string name, layout::Layo
 
 // Of a linear layer: a vector, cut over tp as the rows of its weight. It has one row, so one rank stores it.
 ParameterSpec bias(std::string name, layout::Layout compute) {
+  const std::int64_t size = compute.shape.cols;
   return {.name = std::move(name),
-          .dims = {compute.shape.cols},
+          .dims = {size},
           .compute = std::move(compute),
           .produced_once = true,
           .decay = false,

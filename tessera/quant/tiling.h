@@ -13,8 +13,8 @@ namespace tessera::quant {
 inline constexpr int kPieceThreads = 256;
 inline constexpr int kVector = 8;
 inline constexpr int kWarpRows = 16;
-inline constexpr std::int64_t kPieceRows = kPieceThreads / 32 * kWarpRows;
-inline constexpr std::int64_t kPieceCols = 32 * kVector;
+inline constexpr std::int64_t kPieceRows = std::int64_t{kPieceThreads / 32} * kWarpRows;
+inline constexpr std::int64_t kPieceCols = std::int64_t{32} * kVector;
 
 // What a lane's elements, kWarpRows x kVector, have in common.
 enum class Walk : std::uint8_t {

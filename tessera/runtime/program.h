@@ -23,6 +23,7 @@
 #include <span>
 #include <string_view>
 
+#include "tessera/quant/quantize.h"
 #include "tessera/runtime/collective.h"
 #include "tessera/schedule/events.h"
 #include "tessera/shard/parameter.h"

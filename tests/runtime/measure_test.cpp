@@ -120,7 +120,7 @@ TEST(Measures, ChosenBudgetsLetGathersHideBehindCollectives) {
       };
       step();
       step();
-      const std::int64_t weight = 64 * 8 * 4;
+      const std::int64_t weight = std::int64_t{64} * 8 * 4;
       EXPECT_EQ(runtime.schedule_statistics().gather_arena_bytes, elements == 1 ? weight : 2 * weight);
     });
 }

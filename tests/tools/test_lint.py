@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """The lint checks find what they are for, at the right line, and leave good code alone."""
+import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -212,12 +214,34 @@ class Format(Checkout):
         self.assertEqual(self.found(formatting.check, "a.cpp", "int a = 1;\nint b = 2;\n"), [])
 
 
-class Tidy(unittest.TestCase):
+class Tidy(Checkout):
     def test_findings_of_our_files_are_kept_and_parser_errors_are_not(self):
         output = ("/r/tessera/a.cpp:3:5: warning: bad name [readability-identifier-naming]\n"
                   "/r/tessera/a.cpp:4:5: error: no member [clang-diagnostic-error]\n"
                   "/usr/include/x.h:5:5: warning: other [bugprone-x]\n")
         self.assertEqual([(f.path, f.line) for f in tidy.parse(output, pathlib.Path("/r"))], [("tessera/a.cpp", 3)])
+        self.assertEqual(tidy.parser_error(output), "no member")
+        self.assertIsNone(tidy.parser_error(output.replace("diagnostic-error", "diagnostic-warning")))
+
+    def test_precompiled_headers_are_left_out(self):
+        command = "c++ -O1 -Winvalid-pch -include /r/build/cmake_pch.hxx -include own.h -o a.o -c /r/a.cpp"
+        self.assertEqual(tidy.one_file_each([{"file": "/r/a.cpp", "command": command}]),
+                         [{"file": "/r/a.cpp", "command": "c++ -O1 -include own.h -o a.o -c /r/a.cpp"}])
+
+    @unittest.skipUnless(shutil.which("clang-tidy"), "no clang-tidy here")
+    def test_a_file_that_clang_reads_is_looked_at_and_another_is_not_said_to_have_passed(self):
+        subprocess.run(["git", "init", "-q", str(self.root)], check=True)
+        self.write(".clang-tidy", (ROOT / ".clang-tidy").read_text())
+        self.write("build/cpu/cmake_pch.hxx", "")
+        self.write("build/cpu/cmake_pch.hxx.gch", "what another compiler wrote")
+        name = "tessera/a.cpp"
+        command = f"c++ -Winvalid-pch -include {self.root}/build/cpu/cmake_pch.hxx -c {self.root / name}"
+        entry = {"directory": str(self.root), "file": str(self.root / name), "command": command}
+        self.write("build/cpu/compile_commands.json", json.dumps([entry]))
+        self.assertEqual([line for line, _ in self.found(tidy.check, name, "int good = 1;\nint Bad = 2;\n")], [2])
+        self.assertEqual(self.found(tidy.check, name, "int good = 1;\n"), [])
+        with self.assertRaises(sources.Skip):
+            self.found(tidy.check, name, '#include "nowhere.h"\n')
 
 
 class ThisRepository(unittest.TestCase):

@@ -24,7 +24,7 @@ def changed_files(root):
 
 
 def parse(output, root):
-    """Findings of clang-tidy's output. Errors of the parser itself are the compiler's business."""
+    """Findings of clang-tidy's output. Errors of its parser are none: the compiler decides what is C++."""
     findings = []
     for path, line, text in re.findall(r"^(/\S+?):(\d+):\d+: (?:warning|error): (.*)$", output, re.M):
         if path.startswith(f"{root}/") and "[clang-diagnostic" not in text:
@@ -32,10 +32,18 @@ def parse(output, root):
     return findings
 
 
+def parser_error(output):
+    """The first error of clang's parser, which then has not looked at all of the file; None where it has."""
+    error = re.search(r"error: (.*) \[clang-diagnostic-error\]$", output, re.M)
+    return error and error[1]
+
+
 def one_file_each(entries):
-    """Compile commands with an entry for each source of a file that CMake made to compile several at once."""
+    """Compile commands with an entry for each source of a file that CMake made to compile several at once, and without
+    precompiled headers, which only the compiler that made them can read."""
     result = []
     for entry in entries:
+        entry = dict(entry, command=re.sub(r" (-include \S*cmake_pch\.hxx|-Winvalid-pch)(?=\s|$)", "", entry["command"]))
         path = Path(entry["file"])
         if path.name.startswith("unity_"):
             sources = re.findall(r'^#include "(.*\.cpp)"$', path.read_text(), re.M)
@@ -65,7 +73,7 @@ def check(root, _files, options):
     memory = root / MEMORY
     passed = set(json.loads(memory.read_text())) if memory.exists() else set()
     deadline = time.monotonic() + BUDGET_S
-    left_out = []
+    left_out, unread = [], {}
 
     def look_at(path):
         mark = fingerprint(root, path)
@@ -75,8 +83,11 @@ def check(root, _files, options):
             left_out.append(path)
             return []
         command = [tool, "-p", str(commands), "--quiet", str(root / path)]
-        found = parse(subprocess.run(command, capture_output=True, text=True, check=False).stdout, root)
-        if not found:
+        output = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        found = parse(output, root)
+        if error := parser_error(output):
+            unread[path] = error
+        elif not found:
             passed.add(mark)
         return found
 
@@ -86,4 +97,8 @@ def check(root, _files, options):
     memory.write_text(json.dumps(sorted(passed)))
     if left_out:
         print(f"  tidy: {len(left_out)} of {len(paths)} changed files not looked at after {BUDGET_S} s; run lint again")
+    for path, error in sorted(unread.items()):
+        print(f"  tidy: clang cannot read all of {path}: {error}")
+    if len(unread) == len(paths) and not findings:
+        raise Skip("clang can read no changed file")
     return sorted(set(findings), key=str)

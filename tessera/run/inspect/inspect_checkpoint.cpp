@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "tessera/base/error.h"
 #include "tessera/checkpoint/folder.h"
 #include "tessera/checkpoint/reader.h"
 #include "tessera/models/registry.h"

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/quant/dtype.h"
 #include "tessera/quant/format.h"
 #include "tessera/run/metrics/append_file.h"
 
