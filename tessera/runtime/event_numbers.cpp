@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tessera/comm/operation.h"
+
 namespace tessera::runtime {
 
 CollectiveTraffic traffic_of(const Collective& collective, int rank, int ranks) {
@@ -19,9 +21,9 @@ CollectiveTraffic traffic_of(const Collective& collective, int rank, int ranks) 
     case CollectiveKind::reduce_scatter:
       return {.op = "reduce_scatter", .given = all, .received = (ranks - 1) * own()};
     case CollectiveKind::all_reduce_sum:
-      return {.op = "all_reduce sum", .given = all, .received = 2 * (ranks - 1) * all / ranks};
+      return {.op = "all_reduce sum", .given = all, .received = comm::all_reduce_received(all, ranks)};
     case CollectiveKind::all_reduce_max:
-      return {.op = "all_reduce max", .given = all, .received = 2 * (ranks - 1) * all / ranks};
+      return {.op = "all_reduce max", .given = all, .received = comm::all_reduce_received(all, ranks)};
   }
   return {};
 }
