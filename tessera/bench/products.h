@@ -33,8 +33,8 @@ struct ProductRow {
 };
 
 // The products with weights that a step of the model calls in bf16, by tokens and in the order of the weights' first
-// uses; of all ranks whose parts differ, and each only once where several weights, blocks or ranks have it. No seconds.
-// Pure. Errors (InputError): `only` leaves none.
+// uses. A size that several weights, blocks or ranks have stands there once. Their seconds are not set. Pure. Errors
+// (InputError): `only` leaves none.
 std::vector<ProductRow> products_of(const ProductBench& bench);
 
 // The same with their seconds, on the current GPU. Errors: as products_of; a build without CUDA (InputError).

@@ -28,7 +28,7 @@ struct ScheduleRow {
   // No step with this link is shorter. Known where the tp ranks' parts are alike (TimedModel).
   std::optional<double> longest_path;
 
-  // Of the measured step to it.
+  // The measured step divided by it.
   std::optional<double> ratio() const {
     return longest_path ? std::optional(step_measured / *longest_path) : std::nullopt;
   }

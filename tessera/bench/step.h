@@ -56,7 +56,7 @@ struct StepReport {
 // Collective over the world; the same result on every rank.
 StepReport measure_step(comm::World& world, const StepBench& bench);
 
-// step_limit.cpp. Of the rank's own part of a step. Gives the memory that it needs back.
+// step_limit.cpp. The limit is that of the rank's own part of a step. Gives the memory that it needs back.
 StepLimit measure_limit(const StepBench& bench, int rank, base::Device device);
 double step_flops(const StepBench& bench);
 

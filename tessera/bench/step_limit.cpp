@@ -25,7 +25,7 @@ namespace {
 
 using ops::ProductCall, ops::ProductSizes, ops::Work, ops::WorkKind;
 
-// Of a rank whose step is made of the least: nothing is computed again.
+// The limit is of a step that computes nothing again.
 predict::DryOptions limit_options(const StepBench& bench, int rank) {
   predict::DryOptions options = run::dry_options(bench.config, *bench.model, {});
   options.rank = rank;

@@ -61,8 +61,8 @@ std::string describe(const Operation& operation);
 // Bytes that `group`'s rank receives from the others in its `operation`, in the fewest that the collective needs: every
 // part once; all_reduce as reduce_scatter and all_gather.
 std::int64_t received_bytes(const Operation& operation, const GroupIdentity& group);
-// What a rank of so many receives of an all_reduce of so many bytes, to add the parts and added: 2 (n - 1) / n of them,
-// rounded down.
+// Returns how many bytes each of `ranks` ranks receives in an all_reduce of `bytes`, rounded down. A reduce_scatter and
+// an all_gather bring it (ranks - 1) / ranks of the bytes each.
 std::int64_t all_reduce_received(std::int64_t bytes, std::int64_t ranks);
 
 // What does not fit between the calls of two members `a` and `b` (group ranks), naming both by world rank; empty when

@@ -46,7 +46,7 @@ std::optional<RopeStretch> parse_scaling(const Fields& rope) {
   return scaling;
 }
 
-// A file may say RoPE in three places. They say the same, or it is refused: one of them would be wrong.
+// A file may describe RoPE in three places. A file whose places disagree is refused, since one of them must be wrong.
 Rope parse_rope(const Fields& fields) {
   std::optional<double> theta;
   const auto read_theta = [&theta](const Fields& from) {
@@ -58,7 +58,7 @@ Rope parse_rope(const Fields& fields) {
   };
   read_theta(fields);
   std::optional<RopeStretch> scaling;
-  const char* typed = nullptr;  // the object that says the type
+  const char* typed = nullptr;  // the object that gave the type
   for (const char* name : {"rope_scaling", "rope_parameters"}) {
     const json* object = fields.object(name);
     if (!object) continue;

@@ -27,7 +27,7 @@ struct PlannedParameter {
   // Bytes received by all ranks together: in one gather, one exchange, one sum over replicas, one publish.
   std::int64_t gather_total = 0, reduce_total = 0, replica_total = 0, publish_total = 0;
 
-  // Of a microbatch's gradient, that a rank sums.
+  // How many elements of a microbatch's gradient a rank sums.
   std::int64_t summed_elements() const {
     return row_buffers > 0 ? std::min(shard_elements, rows_read) : shard_elements;
   }

@@ -6,7 +6,8 @@
 
 namespace tessera::predict {
 
-// The owner's sum of as many ranks' parts of a gradient. is_first: in its step; later ones read what is there and add.
+// The owner adds up `parts` ranks' parts of a gradient. is_first: the first sum of a step, which overwrites; later ones
+// read what stands there and add to it.
 inline std::int64_t ordered_sum_bytes(std::int64_t elements, int parts, const shard::ParameterTypes& types,
                                       bool is_first = false) {
   return parts * types.wire_bytes(elements) + (is_first ? 1 : 2) * types.accumulator_bytes(elements);

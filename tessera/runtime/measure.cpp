@@ -88,8 +88,8 @@ std::int64_t Measure::agree(const schedule::Trace& trace, std::size_t parameters
   at += static_cast<std::ptrdiff_t>(trace.size());
   agreed_.comm_seconds.assign(at, at + static_cast<std::ptrdiff_t>(trace.size()));
   at += static_cast<std::ptrdiff_t>(trace.size());
-  // What compute waited for took what compute did meanwhile, too. Of others only that they did not take longer is
-  // known.
+  // A collective that compute waited for lasted through the work before the wait, and through the wait. How long others
+  // lasted is not known: they were done when compute asked, and count as 0.
   for (std::size_t i = 0; i < trace.size(); ++i)
     if (double& seconds = agreed_.comm_seconds[i]; seconds > 0)
       for (int meanwhile = static_cast<int>(i) + 1; meanwhile <= agreed_.comm_waits[i]; ++meanwhile)

@@ -20,8 +20,8 @@ class Measure {
   void begin_step();
   // The one at this index of the trace has happened. waits: of compute's lane since the step began.
   void event(std::size_t index, const StepStatistics& statistics, const FencePairs& waits);
-  // Compute has waited behind the event `behind`, the last so far, for the collective that is `collective`: so many
-  // seconds on the host, or these of its lane's waits.
+  // Compute has waited for a collective of the program. collective: the index of its event. behind: that of the last
+  // event before the wait. seconds: how long the host waited; waits: how long compute's lane did, where it is a queue.
   void waited(int collective, int behind, double seconds, FencePairs waits);
   // Compute goes on, after what followed from an event or was done between two.
   void passed(const FencePairs& waits);

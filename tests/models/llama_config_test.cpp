@@ -104,6 +104,17 @@ TEST(LlamaConfig, RoundTripsThroughHuggingFaceForm) {
   EXPECT_EQ(parse(json::parse(LlamaConfig(config).to_json().dump()), "f"), config);
 }
 
+// With RoPE that is stretched as in Llama 3.
+json stretched() {
+  json file = small();
+  file["rope_scaling"] = {{"rope_type", "llama3"},
+                          {"factor", 8.0},
+                          {"low_freq_factor", 1.0},
+                          {"high_freq_factor", 4.0},
+                          {"original_max_position_embeddings", 4096}};
+  return file;
+}
+
 struct BadField {
   const char* pointer;  // JSON pointer of what is replaced
   const char* value;    // JSON, or "" to remove it
@@ -113,12 +124,7 @@ class LlamaConfigErrors : public ::testing::TestWithParam<BadField> {};
 
 TEST_P(LlamaConfigErrors, NameFileFieldAndValue) {
   const BadField& bad = GetParam();
-  json file = small();
-  file["rope_scaling"] = {{"rope_type", "llama3"},
-                          {"factor", 8.0},
-                          {"low_freq_factor", 1.0},
-                          {"high_freq_factor", 4.0},
-                          {"original_max_position_embeddings", 4096}};
+  json file = stretched();
   const json::json_pointer at(bad.pointer);
   if (std::string(bad.value).empty())
     file[at.parent_pointer()].erase(at.back());
@@ -167,12 +173,7 @@ INSTANTIATE_TEST_SUITE_P(
                  "rope_scaling.original_max_position_embeddings"}));
 
 TEST(LlamaConfig, RefusesContradictoryRope) {
-  json file = small();
-  file["rope_scaling"] = {{"rope_type", "llama3"},
-                          {"factor", 8.0},
-                          {"low_freq_factor", 1.0},
-                          {"high_freq_factor", 4.0},
-                          {"original_max_position_embeddings", 4096}};
+  json file = stretched();
   json other_factor = file["rope_scaling"], other_theta = file["rope_scaling"];
   other_factor["factor"] = 7.0;
   other_theta["rope_theta"] = 3.0;

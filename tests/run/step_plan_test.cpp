@@ -68,7 +68,7 @@ TEST(PlanTraffic, SplitStatesAreSummedToTheirOwnersAndGathered) {
   EXPECT_NEAR(split.of_a_rank.gathered - whole.of_a_rank.gathered, 2 * matrices / 3 * 2,
               split.parameters.size() * rows * 2);
   EXPECT_EQ(split.of_all_ranks.gathered - whole.of_all_ranks.gathered, 2 * 1216 * 2);
-  // Each of 6 ranks receives whole bytes of each whole sum.
+  // What each of the 6 ranks receives in a sum of a whole parameter is rounded down to bytes.
   EXPECT_LE(whole.of_all_ranks.reduced - split.of_all_ranks.reduced, 2 * 1216 * 4);
   EXPECT_NEAR(whole.of_all_ranks.reduced - split.of_all_ranks.reduced, 2 * 1216 * 4, 6 * split.parameters.size());
   EXPECT_LT(split.memory.optimizer, whole.memory.optimizer / 2);

@@ -60,8 +60,8 @@ TEST(Measures, OnACpuTheLongestOfAllRanksCounts) {
   });
 }
 
-// It lasts from its event until compute goes on: the work meanwhile, and the longest wait of a rank. Another wait, say
-// for a weight that is gathered on demand, is none of its time.
+// A collective lasts from its event until compute goes on: the work meanwhile, and the longest wait of a rank. Another
+// wait, say for a weight that is gathered on demand, is none of its time.
 TEST(Measures, ACollectiveThatIsWaitedForLater) {
   comm::LocalOptions options;
   options.virtual_clock = true;
