@@ -77,6 +77,12 @@ class Sums {
 
 }  // namespace
 
+std::int64_t received_bytes(const layout::Collective& collective, int ranks, std::int64_t elements, DType type) {
+  const auto bytes = [type](std::int64_t count) { return static_cast<std::int64_t>(bytes_of(count, type)); };
+  if (collective.kind != layout::CollectiveKind::all_reduce) return bytes(elements);
+  return all_reduce_received(bytes(collective.counts.front()), ranks);
+}
+
 Redistribution::Redistribution(const layout::Layout& from, const layout::Layout& to, int rank) : rank_(rank) {
   const layout::Plan plan = layout::redistribute(from, to);
   TESSERA_CHECK(rank >= 0 && rank < plan.ranks, "redistribution: expected a rank in [0, {}), got {}", plan.ranks, rank);
@@ -93,12 +99,6 @@ Redistribution::Redistribution(const layout::Layout& from, const layout::Layout&
     if (message.run && !adds_ && message.peer != rank) message.transfers = {};
   sends_ = std::move(messages.sends);
   receives_ = std::move(messages.receives);
-}
-
-std::int64_t Redistribution::received_bytes(DType type) const {
-  const auto bytes = [type](std::int64_t elements) { return static_cast<std::int64_t>(bytes_of(elements, type)); };
-  if (collective_.kind != layout::CollectiveKind::all_reduce) return bytes(received_);
-  return all_reduce_received(bytes(collective_.counts.front()), ranks_);
 }
 
 void Redistribution::check_group(const Communicator& group) const {

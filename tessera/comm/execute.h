@@ -16,6 +16,10 @@ namespace tessera::comm {
 
 struct Movement;
 
+// Bytes that a rank receives from others when a plan over `ranks` ranks, recognised as `collective`, is carried out.
+// `elements`: those that the plan brings the rank. An all_reduce sends parts of sums, not every rank's whole part.
+std::int64_t received_bytes(const layout::Collective& collective, int ranks, std::int64_t elements, quant::DType type);
+
 // A plan made ready for one rank: what to pack, send, receive, unpack. Build once, run often. Data only; it must live
 // until the fences of its runs are done.
 class Redistribution {
@@ -25,8 +29,9 @@ class Redistribution {
 
   const layout::Collective& collective() const { return collective_; }
   std::int64_t elements_received() const { return received_; }  // by this rank, from others
-  // What run() brings from other ranks. An all_reduce sends parts of sums, not every rank's whole part.
-  std::int64_t received_bytes(quant::DType type) const;
+  std::int64_t received_bytes(quant::DType type) const {
+    return comm::received_bytes(collective_, ranks_, received_, type);
+  }
   // Whether nothing needs packing: the plan only copies, and what any rank sends another is one run on both sides. The
   // same on every rank.
   bool is_contiguous() const { return contiguous_; }

@@ -51,7 +51,8 @@ std::vector<int> kinds_of_ranks(const predict::DryOptions& options, std::int64_t
     std::vector<std::int64_t> sizes;
     for (const shard::ParameterSpec& spec : specs)
       sizes.push_back(spec.compute.ranks[static_cast<std::size_t>(rank)].size);
-    sizes.push_back(options.split.part(options.sequences * options.seq_len, rank, static_cast<int>(tp)).size());
+    if (options.sequence_parallel)
+      sizes.push_back(options.split.part(options.sequences * options.seq_len, rank, static_cast<int>(tp)).size());
     kinds.emplace(std::move(sizes), rank);
   }
   std::vector<int> ranks;

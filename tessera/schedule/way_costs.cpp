@@ -31,11 +31,14 @@ void set_way_costs(const Trace& trace, const std::vector<ParameterSize>& sizes, 
   costs.reduce_compute_seconds.clear(), costs.reduce_seconds.clear(), costs.replica_seconds.clear();
   for (const Unit& unit : schedule.reduce_units) {
     const Way way = way_of_unit(unit, sizes, &ParameterSize::reduce);
-    costs.reduce_compute_seconds.push_back(seconds_over(way, Activity::reduce_compute, seconds));
     costs.reduce_seconds.push_back(seconds_over(way, Activity::reduce, seconds));
-    double replicas = 0;
-    for (const ParameterId id : unit)
-      replicas += seconds_over(sizes[static_cast<std::size_t>(id)].replicas, Activity::replicas, seconds);
+    double over_compute = 0, replicas = 0;
+    for (const ParameterId id : unit) {
+      const ParameterSize& size = sizes[static_cast<std::size_t>(id)];
+      over_compute += seconds_over(size.reduce, Activity::reduce_compute, seconds);
+      replicas += seconds_over(size.replicas, Activity::replicas, seconds);
+    }
+    costs.reduce_compute_seconds.push_back(over_compute);
     costs.replica_seconds.push_back(replicas);
   }
 }

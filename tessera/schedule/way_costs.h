@@ -10,7 +10,7 @@ namespace tessera::schedule {
 using HopSeconds = std::function<double(Activity activity, std::int64_t bytes)>;
 
 // Writes gather, reduce, replica and publish seconds of `costs`. Members of a unit travel as one message a hop; sums
-// over replicas and publishes travel one by one.
+// over compute ranks and over replicas, and publishes, travel one by one.
 void set_way_costs(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
                    const HopSeconds& seconds, Costs& costs);
 

@@ -1,5 +1,6 @@
 #include "tessera/shard/way_bytes.h"
 
+#include "tessera/comm/execute.h"
 #include "tessera/comm/operation.h"
 #include "tessera/shard/reduction_tree.h"
 #include "tessera/shard/rows.h"
@@ -44,6 +45,7 @@ WayBytes::WayBytes(const ParameterSpec& spec, const ParameterLayouts& layouts, c
   layout::Layout parts = spec.compute;
   parts.state = layout::State::partial;
   compute_sum_ = layout::redistribute(parts, layouts.home);
+  compute_collective_ = layout::recognise(compute_sum_, parts, layouts.home);
 }
 
 // All planes. From each other rank its part, then from compute ranks what overlaps.
@@ -70,7 +72,9 @@ Way WayBytes::reduce(const Place& place) const {
     return {{Activity::reduce, bytes}};
   }
   if (sums_compute_)
-    way.push_back({Activity::reduce_compute, types_.accumulator_bytes(compute_sum_.elements_received(place.compute))});
+    way.push_back({Activity::reduce_compute,
+                   comm::received_bytes(compute_collective_, compute_sum_.ranks,
+                                        compute_sum_.elements_received(place.compute), types_.accumulator)});
   if (cuts_.reducing() == 1) return way;
   const ReductionTree::Bytes bytes =
       tree_of(stored_[static_cast<std::size_t>(place.compute)], cuts_, place).bytes(types_.wire, types_.accumulator);

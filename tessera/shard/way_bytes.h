@@ -50,7 +50,8 @@ class WayBytes {
   Cuts cuts_;
   bool by_rows_, overlaps_, sums_compute_;
   std::vector<Moved> planes_;
-  layout::Plan compute_sum_;
+  layout::Plan compute_sum_;  // of the gradient, where compute ranks add it up
+  layout::Collective compute_collective_;
   std::vector<layout::Layout> stored_;  // of the weight, by compute rank
 };
 

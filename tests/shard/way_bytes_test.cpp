@@ -33,6 +33,11 @@ std::vector<ParameterSpec> specs() {
                  .compute = layout::replicated({1, 9}, 2),
                  .sharded = false,
                  .partial_gradient = true});
+  all.push_back({.name = "vector of 5 ranks",
+                 .dims = {7},
+                 .compute = layout::replicated({1, 7}, 5),
+                 .sharded = false,
+                 .partial_gradient = true});
   all.push_back({.name = "frozen", .dims = {8, 4}, .compute = layout::replicated({8, 4}, 2), .trainable = false});
   all.push_back({.name = "planes", .dims = {26, 10}, .compute = layout::replicated({26, 10}, 2), .planes = planes});
   all.push_back({.name = "small", .dims = {2, 3}, .compute = layout::cut_rows({2, 3}, {{"a", 2}}, 2)});
@@ -80,7 +85,8 @@ void expect_reduce(const ShardedParameter& parameter, const Cuts& cuts, const Wa
   if (sums_compute(parameter.spec, parameter.layouts)) {
     Layout parts = parameter.spec.compute;
     parts.state = layout::State::partial;
-    compute = kTypes.accumulator_bytes(received(parts, parameter.layouts.home, parameter.place.compute));
+    compute =
+        comm::Redistribution(parts, parameter.layouts.home, parameter.place.compute).received_bytes(kTypes.accumulator);
   }
   std::vector<LocalLayout> owned;
   for (int copy = 0; copy < cuts.copies; ++copy)
@@ -132,7 +138,7 @@ TEST(WayBytes, AreWhatIsReceived) {
       Ways most, all;
       for (int replica = 0; replica < cut.replicas; ++replica)
         for (int copy = 0; copy < cut.copies; ++copy)
-          for (int compute = 0; compute < 2; ++compute)
+          for (int compute = 0; compute < spec.compute.size(); ++compute)
             for (int part = 0; part < cut.parts_of(replica); ++part) {
               Cuts own = cut;
               own.parts = cut.parts_of(replica);
