@@ -287,7 +287,7 @@ void Replay::start_gather(int index, const base::Fence& free) {
   }
   const base::LaneMark mark = recording.mark(schedule::Activity::gather, bytes);
   mark.begin(storage.lane());
-  stay.arrived = mark.end(storage.lane(), comm::run_together(storage, movements));
+  stay.arrived = mark.end(storage.lane(), shard::run_all(storage, movements));
   if (is_ahead(index)) note_arrival(storage.lane(), stay);
 }
 

@@ -37,7 +37,7 @@ struct ParameterSize {
   Way replicas;               // the sum over replicas, once a step
   Way publish;                // new weights, of what other replicas have updated
 
-  // Whether it may travel together with others: one hop, no packing.
+  // Whether it may travel together with others: one hop.
   bool joins() const { return !has_hop(gather, Activity::gather_compute); }
 };
 

@@ -6,16 +6,23 @@
 #include "tessera/shard/encoded.h"
 
 namespace tessera::shard {
-namespace {
 
-// Runs them as one exchange where none needs packing, else one after the other. Returns the fence of the last.
 base::Fence run_all(comm::Communicator& group, const std::vector<comm::Movement>& movements) {
   const auto is_contiguous = [](const comm::Movement& each) { return each.redistribution->is_contiguous(); };
-  if (movements.size() > 1 && std::ranges::all_of(movements, is_contiguous)) return run_together(group, movements);
+  if (std::ranges::all_of(movements, is_contiguous)) return run_together(group, movements);
   base::Fence done;
   for (const comm::Movement& each : movements)
     done = each.redistribution->run(group, each.source, each.target, each.type);
   return done;
+}
+
+namespace {
+
+// One alone may be a collective.
+base::Fence run_planes(comm::Communicator& group, const std::vector<comm::Movement>& planes) {
+  const comm::Movement& first = planes.front();
+  return planes.size() == 1 ? first.redistribution->run(group, first.source, first.target, first.type)
+                            : run_all(group, planes);
 }
 
 }  // namespace
@@ -90,13 +97,13 @@ base::Fence Materializer::start(const ShardedParameter& parameter, Groups groups
   if (!over_storage.empty()) {
     const base::LaneMark mark = mark_of(recording, way_, schedule::Activity::gather);
     mark.begin(groups.storage.lane());
-    done = mark.end(groups.storage.lane(), run_all(groups.storage, over_storage));
+    done = mark.end(groups.storage.lane(), run_planes(groups.storage, over_storage));
   }
   if (!over_compute.empty()) {
     groups.compute->lane().wait(done);
     const base::LaneMark mark = mark_of(recording, way_, schedule::Activity::gather_compute);
     mark.begin(groups.compute->lane());
-    done = mark.end(groups.compute->lane(), run_all(*groups.compute, over_compute));
+    done = mark.end(groups.compute->lane(), run_planes(*groups.compute, over_compute));
   }
   return done;
 }

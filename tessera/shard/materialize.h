@@ -15,6 +15,10 @@
 
 namespace tessera::shard {
 
+// Runs them as one exchange where none needs packing, else one after the other. Returns the fence of the last; of none,
+// one behind what the group's lane was given before.
+base::Fence run_all(comm::Communicator& group, const std::vector<comm::Movement>& movements);
+
 // Made ready once a parameter; the same steps every time. Data only; lives until its gathers are done.
 class Materializer {
  public:

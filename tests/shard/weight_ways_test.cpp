@@ -1,6 +1,8 @@
 // The ways of a weight, by themselves: to the ranks that use it, and from replica to replica.
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "tessera/shard/materialize.h"
 #include "tessera/shard/replicas.h"
 #include "tests/shard/way_ranks.h"
@@ -89,6 +91,19 @@ TEST(PublishWay, GivesEachReplicaTheOthersParts) {
                                  bytes_of(parameter.shard_elements() - parameter.state_elements(), DType::bf16));
                      });
       }
+}
+
+// Whoever reads weights that stay where they are waits for what the lane waits for.
+TEST(RunAll, OfNothingIsDoneBehindTheLane) {
+  comm::run_local(1, {}, [](comm::World& world) {
+    const auto group = world.make_group("alone", {{0}});
+    std::promise<void> published;
+    group->lane().run([&] { published.get_future().wait(); });
+    const base::Fence done = run_all(*group, {});
+    EXPECT_FALSE(done.done());
+    published.set_value();
+    done.wait();
+  });
 }
 
 }  // namespace

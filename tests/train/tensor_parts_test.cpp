@@ -146,6 +146,20 @@ TEST(UnevenParts, AreHeeded) {
   }
 }
 
+// Ranges of columns side by side are packed to travel, with neighbours that need no packing too.
+TEST(UnevenParts, OfColumnsTravelWithTheirNeighbours) {
+  RunOptions options{.model = odd_model(), .tp = 2, .blocks = 6, .steps = 2};
+  options.model.vocab_size = 670;  // what travels together is small beside the greatest weight
+  options.parts = models::even_parts(options.model, 2);
+  options.parts->ffn = {{{10, 20}}, {{0, 10}, {20, 37}}};
+  const RunResult expected = run(options);
+  options.coalesce_bytes = 1 << 20;
+  for (const int gtp : {2, 3}) {
+    options.gtp = gtp;
+    EXPECT_EQ(run(options), expected) << "gtp " << gtp;
+  }
+}
+
 TEST(UnevenParts, OfTheVocabularyMakeTheEmbeddingTravelWhole) {
   RunOptions options{.model = odd_model(), .tp = 2, .gtp = 2, .blocks = 2, .steps = 2};
   options.parts = shuffled_parts(2);
