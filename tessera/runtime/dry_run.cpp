@@ -44,7 +44,8 @@ ParameterId DryRun::register_parameter(shard::ParameterSpec spec) {
   const shard::Cuts cuts = this->cuts(spec.domain);
   const shard::ParameterLayouts layouts = layouts_of(spec);
   Known known{.staging = types.accumulator};
-  if (exchanges_rows(spec, layouts, types, cuts))
+  known.by_rows = exchanges_rows(spec, layouts, types, cuts);
+  if (known.by_rows)
     known.row_bytes = messages_of(spec, layouts, cuts.parts).exchanged(types.model);
   else
     known.staging = staging_type(spec, types, sums_compute(spec, layouts));
@@ -76,7 +77,7 @@ const layout::LocalLayout& DryRun::local_compute(ParameterId id) const {
 }
 
 bool DryRun::by_rows(ParameterId id) const {
-  return const_cast<DryRun*>(this)->known(id).row_bytes > 0;
+  return const_cast<DryRun*>(this)->known(id).by_rows;
 }
 
 ParameterId DryRun::read_in(Pass pass, ParameterId id) const {

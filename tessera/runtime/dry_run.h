@@ -71,7 +71,8 @@ class DryRun : public Program {
   // What a parameter is beside its spec.
   struct Known {
     quant::DType staging = quant::DType::fp32;  // of its gradient
-    std::int64_t row_bytes = 0;                 // that a read of rows brings; 0: its rows do not travel
+    bool by_rows = false;                       // its rows travel, not the whole
+    std::int64_t row_bytes = 0;                 // that a read of rows brings
     schedule::ParameterId copy = schedule::kNoParameter;
     int users = 0;
     bool produced = false;  // in this microbatch

@@ -48,10 +48,10 @@ models::Batch make_batch() {
   return batch;
 }
 
-// A step, on a mesh of tp and gtp.
+// A step, on a mesh of tp, gtp and dp, some of whose places may be dead.
 struct Case {
   models::DecoderConfig config;
-  int tp = 1, gtp = 1;
+  int tp = 1, gtp = 1, dp = 1;
   int microbatches = 1;
   quant::DType dtype = quant::DType::fp32;
   quant::Format product = quant::Format::bf16;  // of the blocks' matrices
@@ -64,7 +64,13 @@ struct Case {
   nn::TokenSplit split = {};
   schedule::StepKind kind = schedule::StepKind::train;
   std::optional<shard::FormatPolicy> backward = std::nullopt;
+  std::vector<int> dead = {};
 };
+
+mesh::Mesh mesh_of(const Case& it) {
+  const mesh::Mesh whole = nn::dense_mesh(it.tp, it.gtp, it.dp);
+  return mesh::Mesh(whole.grids(), mesh::live_places(whole.grids().front(), it.dead));
+}
 
 DryOptions options_of(const Case& it, int rank) {
   runtime::RuntimeOptions options;
@@ -76,7 +82,7 @@ DryOptions options_of(const Case& it, int rank) {
                 it.config, context,
                 models::ModelOptions{.max_positions = kLength, .embedding = reads, .parts = it.parts});
           },
-          .mesh = nn::dense_mesh(it.tp, it.gtp, 1),
+          .mesh = mesh_of(it),
           .domains = {nn::dense_domain()},
           .rank = rank,
           .types = {.model = it.dtype, .accumulator = quant::accumulator_of(it.dtype), .wire = it.dtype},
@@ -97,7 +103,7 @@ struct Recorded {
 };
 Recorded recorded(comm::World& world, const Case& it) {
   const DryOptions options = options_of(it, world.rank());
-  shard::Parallel parallel = nn::dense_parallel(world, it.tp, it.gtp, 1);
+  shard::Parallel parallel = shard::make_parallel(world, options.mesh, options.domains);
   runtime::Runtime runtime(parallel, options.types, options.runtime);
   nn::DelayedScales scales(options.products, runtime.device());
   nn::Context context{.program = runtime,
@@ -128,7 +134,7 @@ void expect_same(const schedule::Trace& recorded, const schedule::Trace& written
 }
 
 void compare(const Case& it) {
-  comm::run_local(it.tp * it.gtp, {}, [&it](comm::World& world) {
+  comm::run_local(mesh_of(it).world_size(), {}, [&it](comm::World& world) {
     const Recorded real = recorded(world, it);
     DryStep dry = dry_step(options_of(it, world.rank()));
     dry.optimizer.clear();
@@ -229,6 +235,24 @@ TEST(DryStepRows, AreWhatTheRuntimeRecords) {
                    .recompute = recompute,
                    .sequence_parallel = sequence_parallel,
                    .kind = kind});
+}
+
+// Of as many storage ranks; of 3 and 2; of 1 and 3, where rows travel on both though the one rank has them all.
+TEST(DryStepReplicas, AreWhatTheRuntimeRecords) {
+  struct Cut {
+    int tp, gtp;
+    std::vector<int> dead;
+  };
+  for (const auto& [tp, gtp, dead] : {Cut{1, 2, {}}, {1, 3, {4}}, {1, 3, {0, 2}}, {2, 3, {0, 1, 4, 5}}})
+    for (const shard::Lookup lookup : {shard::Lookup::gather, shard::Lookup::rows})
+      compare({.config = odd_model(false),
+               .tp = tp,
+               .gtp = gtp,
+               .dp = 2,
+               .microbatches = 2,
+               .lookup = lookup,
+               .sequence_parallel = tp > 1,
+               .dead = dead});
 }
 
 TEST(DryStepParts, OfUnevenRanksAreWhatTheRuntimeRecords) {
