@@ -79,8 +79,7 @@ void Agreement::post() {
 }
 
 std::string Agreement::difference(const Entries& entries) {
-  std::vector<std::string> names;
-  for (const auto& entry : entries) names.push_back(entry->name());
+  const std::vector<std::string> names = names_of(entries);
   if (trace().empty() && steps_.size() == 1) return {};
   std::optional<Stage> wanted;
   const int own_class = parallel_.class_of[static_cast<std::size_t>(parallel_.rank)];

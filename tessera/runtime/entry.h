@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "tessera/base/buffer.h"
@@ -49,5 +50,12 @@ struct Entry {
 };
 
 using Entries = std::vector<std::unique_ptr<Entry>>;
+
+// For messages, by parameter.
+inline std::vector<std::string> names_of(const Entries& entries) {
+  std::vector<std::string> names;
+  for (const auto& entry : entries) names.push_back(entry->name());
+  return names;
+}
 
 }  // namespace tessera::runtime

@@ -54,7 +54,9 @@ class Replay {
   bool is_at_end_of_body() const { return next_ == schedule_.body; }
   int next() const { return next_; }
   // For messages: the event that is next, or that nothing is.
-  std::string next_event() const { return next_ < schedule_.events ? to_string(at(trace_, next_)) : "its end"; }
+  std::string next_event(const std::vector<std::string>& names) const {
+    return next_ < schedule_.events ? to_string(at(trace_, next_), names) : "the end of the step";
+  }
 
   // Of the event next in turn; each is followed by passed().
   void arrive(Entry& entry, schedule::ParameterId id);  // a consume: sets the entry's view

@@ -135,7 +135,7 @@ void Runtime::end_microbatch() {
   for (const auto& entry : entries_)
     TESSERA_CHECK(entry->users == 0, "end of microbatch {}: '{}' is consumed and not released", numbers_.microbatch(),
                   entry->name());
-  if (replay_ && !replay_->ends_microbatch(numbers_.microbatch())) depart();
+  if (replay_ && !replay_->ends_microbatch(numbers_.microbatch())) depart(nullptr);
   agreement_.post();
   if (is_training() && !replay_) {
     on_demand_.reduce_microbatch();
@@ -154,6 +154,7 @@ void Runtime::end_step() {
     replay_->finish();
   }
   if (is_training()) {
+    if (!replay_) check_produced();
     fill_unproduced();
     if (!replay_) {
       on_demand_.reduce_replicas();
@@ -175,6 +176,26 @@ void Runtime::end_step() {
   in_step_ = false;
 }
 
+// Collective over the world where ranks are of several classes. Within a class events are compared; between classes
+// only this tells that each has gradients of the same weights, before they are added up over replicas.
+void Runtime::check_produced() {
+  if (!parallel_.has_classes()) return;
+  std::vector<double> some, none;
+  for (const auto& entry : entries_) {
+    some.push_back(entry->parameter.main_grad_written ? 1 : 0);
+    none.push_back(1 - some.back());
+  }
+  std::vector<double> all = some;
+  all.insert(all.end(), none.begin(), none.end());
+  agreement_.wait(parallel_.world->all_reduce(all.data(), static_cast<std::int64_t>(all.size()), quant::DType::fp64,
+                                              comm::ReduceOp::max),
+                  entries_);
+  for (std::size_t i = 0; i < entries_.size(); ++i)
+    TESSERA_CHECK(all[i] + all[entries_.size() + i] < 2,
+                  "the microbatches of a step give '{}' a gradient on some ranks and none on others",
+                  entries_[i]->name());
+}
+
 // A parameter without a gradient in any microbatch has gradient zero, on every rank alike.
 void Runtime::fill_unproduced() {
   for (auto& entry : entries_) {
@@ -189,7 +210,7 @@ void Runtime::fill_unproduced() {
 // The event is recorded; where it is not the next of the schedule, the step leaves it.
 void Runtime::happens(const schedule::Event& event) {
   timeline_.begin_event(trace().size());
-  if (replay_ && !replay_->is_next(event)) depart();
+  if (replay_ && !replay_->is_next(event)) depart(&event);
   agreement_.add(event);
   if (!replay_) measure_.event(trace().size() - 1, statistics_, waits_.on_device());
   numbers_.happened(event);
@@ -203,13 +224,17 @@ void Runtime::passed() {
 }
 
 // From here to the end of the step everything is on demand. Nothing that the schedule had under way is lost: what is
-// consumed stays readable in its arena, what is produced is reduced with the microbatch.
-void Runtime::depart() {
-  TESSERA_CHECK(
-      !in_step_ || !is_training() || !parallel_.has_classes(),
-      "a training step leaves its schedule at event {}, where that has {}: ranks of other classes, which follow "
-      "theirs, would add other gradients",
-      trace().size(), replay_->next_event());
+// consumed stays readable in its arena, what is produced is reduced with the microbatch. happens: absent at the end of
+// a microbatch.
+void Runtime::depart(const schedule::Event* happens) {
+  if (in_step_ && is_training() && parallel_.has_classes()) {
+    const std::vector<std::string> names = names_of(entries_);
+    throw Error(
+        "a training step leaves its schedule at event {}: got '{}', expected '{}': ranks of other classes, which "
+        "follow "
+        "theirs, would add other gradients",
+        trace().size(), happens ? to_string(*happens, names) : "the end of the microbatch", replay_->next_event(names));
+  }
   if (in_step_) {
     statistics_.departed = true;
     ++totals_.departed_steps;
@@ -282,7 +307,8 @@ std::byte* Runtime::staging_of(Entry& entry, schedule::ParameterId id) {
   TESSERA_CHECK(numbers_.in_microbatch() && is_training(),
                 "the gradient of '{}' is asked for outside a training microbatch", entry.name());
   TESSERA_CHECK(entry.parameter.spec.trainable, "'{}' is frozen and has no gradient", entry.name());
-  if (replay_ && !replay_->is_next(numbers_.next(schedule::EventKind::produce, schedule::Pass::backward, id))) depart();
+  const schedule::Event produce = numbers_.next(schedule::EventKind::produce, schedule::Pass::backward, id);
+  if (replay_ && !replay_->is_next(produce)) depart(&produce);
   if (!entry.staging) entry.staging = replay_ ? replay_->staging(id) : on_demand_.staging(entry);
   return entry.staging;
 }

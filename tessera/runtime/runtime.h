@@ -194,13 +194,14 @@ class Runtime final : public Program {
   bool happens_behind(const schedule::Event& event);
   void happens(const schedule::Event& event);
   void passed();
-  void depart();
+  void depart(const schedule::Event* happens);
   void end_trace();
   bool is_worth_planning();
   std::int64_t room() const;
   void make_schedule();
   std::vector<std::string> prove(const std::vector<schedule::ParameterSize>& sizes, const schedule::Schedule& schedule);
   bool waits_are_known() const;
+  void check_produced();
   void fill_unproduced();
 
   shard::Parallel& parallel_;

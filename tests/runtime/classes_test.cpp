@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
@@ -15,8 +16,9 @@ using schedule::Pass;
 
 constexpr int kWeights = 3, kBlocks = 6;
 
-// Every block's gradient of weight i is i + 1. reversed: weights are used in another order.
-void step(Runtime& runtime, bool reversed) {
+// Every block's gradient of weight i is i + 1. reversed: weights are used in another order. skipped: a weight whose
+// gradient is not made.
+void step(Runtime& runtime, bool reversed, int skipped = -1) {
   const int microbatches = kBlocks / runtime.parallel().cuts().parts;
   runtime.begin_step(schedule::StepKind::train, microbatches);
   for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
@@ -29,6 +31,7 @@ void step(Runtime& runtime, bool reversed) {
     for (int id = kWeights - 1; id >= 0; --id) {
       runtime.consume(id, Pass::backward);
       runtime.release(id, Pass::backward);
+      if (id == skipped) continue;
       std::ranges::fill_n(static_cast<float*>(runtime.grad_buffer(id).data), runtime.parameter(id).local_compute.size,
                           static_cast<float>(id + 1));
       runtime.produce(id);
@@ -44,8 +47,8 @@ void add_weight(Runtime& runtime, int id) {
   runtime.add({.name = "w" + std::to_string(id), .dims = {rows, 4}, .compute = layout::replicated({rows, 4}, 1)});
 }
 
-// In step 3 ranks of class `reversed` leave their schedule. Gradients of class `joined` travel together.
-void run_classes(int reversed, int joined = -1) {
+// Calls body on every rank of replicas of 3 and 2. Gradients of class `joined` travel together.
+void on_classes(const std::function<void(Runtime& runtime, int its_class)>& body, int joined = -1) {
   const mesh::Grid grid{{"a", 1}, {"b", 3}, {"c", 2}};
   const shard::Domain domain{.compute = {"a"}, .storage = {"b"}, .copies = {}, .replicas = {"c"}};
   comm::LocalOptions options;
@@ -53,20 +56,29 @@ void run_classes(int reversed, int joined = -1) {
   comm::run_local(5, options, [&](comm::World& world) {
     shard::Parallel parallel = shard::make_parallel(world, mesh::Mesh({grid}, mesh::live_places(grid, {4})), {domain});
     ASSERT_TRUE(parallel.has_classes());
-    const bool joins = parallel.class_of[static_cast<std::size_t>(world.rank())] == joined;
-    Runtime runtime(parallel, {}, {.coalesce_bytes = joins ? 1 << 20 : 0});
+    const int its_class = parallel.class_of[static_cast<std::size_t>(world.rank())];
+    Runtime runtime(parallel, {}, {.coalesce_bytes = its_class == joined ? 1 << 20 : 0});
     for (int id = 0; id < kWeights; ++id) add_weight(runtime, id);
+    body(runtime, its_class);
+  });
+}
+
+// In step 3 ranks of class `reversed` leave their schedule.
+void run_classes(int reversed, int joined = -1) {
+  const auto body = [&](Runtime& runtime, int its_class) {
     for (int i = 0; i < 5; ++i) {
-      step(runtime, i == 3 && parallel.class_of[static_cast<std::size_t>(world.rank())] == reversed);
+      step(runtime, i == 3 && its_class == reversed);
       for (int id = 0; id < kWeights; ++id)
         for (const float sum : runtime.parameter(id).main_grad.as<float>()) ASSERT_EQ(sum, 2 * kBlocks * (id + 1));
       for (int id = 0; id < kWeights; ++id) runtime.publish(id);
       runtime.finish(runtime.pending());
     }
     EXPECT_EQ(runtime.schedule_statistics().planned, 1);
-    const int microbatches = kBlocks / parallel.cuts().parts;
-    EXPECT_EQ(runtime.schedule(schedule::StepKind::train, microbatches)->reduce_units.size(), joins ? 2u : 3u);
-  });
+    const int microbatches = kBlocks / runtime.parallel().cuts().parts;
+    EXPECT_EQ(runtime.schedule(schedule::StepKind::train, microbatches)->reduce_units.size(),
+              its_class == joined ? 2u : 3u);
+  };
+  on_classes(body, joined);
 }
 
 // Ranks may be numbered in another order than their places lie in.
@@ -105,9 +117,25 @@ TEST(Classes, OneThatLeavesItsScheduleEndsTheRun) {
       run_classes(reversed);
       FAIL() << "no error";
     } catch (const Error& error) {
-      EXPECT_THAT(error.what(), ::testing::HasSubstr("where that has train mb"));
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("event 0: got 'train mb 0 forward consume w2 (0)', expected "
+                                                     "'train mb 0 forward consume w0 (0)'"));
     }
   }
+}
+
+TEST(Classes, OneWithoutAGradientThatOthersHaveEndsTheRun) {
+  for (const int odd : {0, 1}) {
+    try {
+      on_classes([odd](Runtime& runtime, int its_class) { step(runtime, false, its_class == odd ? 1 : -1); });
+      FAIL() << "no error";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("give 'w1' a gradient on some ranks and none on others"));
+    }
+  }
+  on_classes([](Runtime& runtime, int) {
+    step(runtime, false, 1);
+    EXPECT_EQ(runtime.statistics().unproduced, 1);
+  });
 }
 
 }  // namespace
