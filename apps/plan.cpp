@@ -7,7 +7,7 @@
 #include "subcommands.h"
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
-#include "tessera/run/config/settings.h"
+#include "tessera/run/config/flags.h"
 #include "tessera/run/plan/plan_flags.h"
 #include "tessera/run/plan/plan_report.h"
 #include "tessera/run/plan/predicted_timeline.h"
@@ -25,8 +25,7 @@ struct Output {
 
 void add_options(CLI::App& app, run::PlanFlags& flags, Output& output) {
   for (const std::string_view name : run::plan_settings())
-    app.add_option(run::flag_of(name), flags.settings[std::string(name)], std::string(run::find_setting(name)->help))
-        ->expected(1);
+    run::add_flag(app, *run::find_setting(name), flags.settings[std::string(name)]);
   app.add_option("--machine", flags.machine, "a name under configs/machines, or a JSON file (laptop)");
   app.add_flag("--evaluate", flags.evaluate, "plan an evaluation instead of a training step");
   app.add_option("--measured", flags.measured, "a run's folder: plan that run and compare what it measured");

@@ -122,11 +122,21 @@ INSTANTIATE_TEST_SUITE_P(
         BadFlags{{"--recompute", "some"}, {"--recompute", "some", "selective"}},
         BadFlags{{"--lr-schedule", "linear"}, {"--lr-schedule", "linear", "cosine"}},
         BadFlags{{"--mask-documents", "yes"}, {"--mask-documents", "yes", "on or off"}},
-        BadFlags{{"--cp", "2"}, {"--cp", "\"2\"", "not built yet"}}, BadFlags{{"--pp", "4"}, {"--pp", "not built yet"}},
-        BadFlags{{"--etp", "2"}, {"--etp", "not built yet"}}, BadFlags{{"--ep", "2"}, {"--ep", "not built yet"}},
-        BadFlags{{"--egtp", "2"}, {"--egtp", "not built yet"}},
+        BadFlags{{"--zero", "word"}, {"--zero", "word", "on or off"}}, BadFlags{{"--zero", ""}, {"--zero"}},
+        BadFlags{{"--zero", "--zero"}, {"--zero"}}, BadFlags{{"--cp", "2"}, {"--cp", "\"2\"", "not built yet"}},
+        BadFlags{{"--pp", "4"}, {"--pp", "not built yet"}}, BadFlags{{"--etp", "2"}, {"--etp", "not built yet"}},
+        BadFlags{{"--ep", "2"}, {"--ep", "not built yet"}}, BadFlags{{"--egtp", "2"}, {"--egtp", "not built yet"}},
         BadFlags{{"--reduce-order", "tree"}, {"--reduce-order", "tree", "sequential, hierarchical"}},
         BadFlags{{"--config", "/nowhere/x.json"}, {"/nowhere/x.json"}}));
+
+TEST(TrainFlags, OfOnAndOffMayStandAlone) {
+  const TrainConfig config =
+      parse_train_flags({"--debug-poison", "--zero", "off", "--sequence-parallel", "--tp", "2", "--cuda-graph"}).config;
+  EXPECT_TRUE(config.debug_poison && config.sequence_parallel && config.cuda_graph);
+  EXPECT_FALSE(config.zero);
+  EXPECT_EQ(config.tp, 2);
+  EXPECT_TRUE(config.given.contains("cuda_graph"));
+}
 
 TEST(TrainFlags, OfFeaturesThatAreNotBuiltMayAskForTheNeutralValue) {
   EXPECT_NO_THROW(parse({"--cp", "1", "--pp", "1", "--ep", "1", "--etp", "1", "--egtp", "1"}));

@@ -5,6 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
+#include "tessera/run/config/flags.h"
 #include "tessera/run/config/settings.h"
 
 namespace tessera::run {
@@ -13,17 +14,8 @@ using nlohmann::json;
 
 using Words = std::map<std::string, std::vector<std::string>, std::less<>>;  // by setting name
 
-bool takes_list(const Setting& setting) {
-  return std::holds_alternative<std::vector<std::string> TrainConfig::*>(setting.field);
-}
-
 void add_flags(CLI::App& app, Words& words) {
-  for (const Setting& setting : settings()) {
-    const std::string name(setting.name);
-    auto* option = app.add_option(flag_of(name), words[name]);
-    option->expected(takes_list(setting) ? CLI::detail::expected_max_vector_size : 1);
-    if (takes_list(setting)) option->expected(1, CLI::detail::expected_max_vector_size);
-  }
+  for (const Setting& setting : settings()) add_flag(app, setting, words[std::string(setting.name)]);
   for (const ReservedSetting& setting : reserved_settings()) {
     const std::string name(setting.name);
     app.add_option(flag_of(name), words[name])->expected(1);
@@ -115,7 +107,7 @@ std::string train_help() {
                       "the same settings as JSON, underscores for dashes (micro_batch); flags win");
   text +=
       "\nWithout a default, --model, --data, --steps and --out must be given; on --resume all but --out may come from\n"
-      "the checkpoint. Not built yet:";
+      "the checkpoint. A flag of on|off may stand alone and means on. Not built yet:";
   for (const ReservedSetting& setting : reserved_settings()) text += " " + flag_of(setting.name);
   return text + ".\n";
 }
