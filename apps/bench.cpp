@@ -17,8 +17,8 @@
 #include "tessera/comm/local/world.h"
 #include "tessera/meet/launcher.h"
 #include "tessera/models/registry.h"
+#include "tessera/run/config/flags.h"
 #include "tessera/run/config/resolve.h"
-#include "tessera/run/config/settings.h"
 #include "tessera/run/gpu_launch.h"
 #include "tessera/run/launch.h"
 #include "tessera/run/plan/plan_flags.h"
@@ -37,8 +37,7 @@ models::ModelConfigPtr with_layers(const models::ModelConfig& model, std::int64_
 void add_settings(CLI::App& app, run::PlanFlags& flags, std::initializer_list<std::string_view> but) {
   for (const std::string_view name : run::plan_settings())
     if (std::ranges::find(but, name) == but.end())
-      app.add_option(run::flag_of(name), flags.settings[std::string(name)], std::string(run::find_setting(name)->help))
-          ->expected(1);
+      run::add_flag(app, *run::find_setting(name), flags.settings[std::string(name)]);
 }
 
 int bench_schedule(const Arguments& arguments) {
@@ -166,11 +165,11 @@ int bench_products(const Arguments& arguments) {
   app.add_option("--model", model, "NAME of a configuration or its file")->capture_default_str();
   app.add_option("--tokens", bench.tokens, "of a rank and microbatch")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  app.add_option("--tp", bench.tp)->capture_default_str()->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1'000'000'000));
+  app.add_option("--tp", bench.tp)->capture_default_str()->check(CLI::Range(1, 1'000'000));
   app.add_option("--only", bench.only, "products whose name holds this, as 'gate_up'");
   app.add_option("--candidates", bench.candidates)->capture_default_str()->check(CLI::Range(1, 64));
-  app.add_option("--repetitions", bench.repetitions)->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--repetitions", bench.repetitions)->capture_default_str()->check(CLI::Range(1, 1'000'000));
   app.add_option("--seconds", bench.seconds, "of each candidate, as in long steps; 0: short runs")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
@@ -190,7 +189,7 @@ int bench_links(const Arguments& arguments) {
   int ranks = 0;
   app.add_option("--ranks", ranks, "GPUs; 0: all")->capture_default_str();
   app.add_option("--megabytes", megabytes, "from a rank to each peer");
-  app.add_option("--rounds", bench.rounds)->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--rounds", bench.rounds)->capture_default_str()->check(CLI::Range(1, 1'000'000));
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;
   if (!megabytes.empty()) bench.bytes.clear();

@@ -46,6 +46,13 @@ std::optional<RopeStretch> parse_scaling(const Fields& rope) {
   return scaling;
 }
 
+// Whether an object that gives theta asks for something else too, which then needs a type.
+bool has_more_than_theta(const json& rope) {
+  for (const auto& [name, value] : rope.items())
+    if (!value.is_null() && name != "rope_theta" && name != "partial_rotary_factor") return true;
+  return false;
+}
+
 // A file may describe RoPE in three places. A file whose places disagree is refused, since one of them must be wrong.
 Rope parse_rope(const Fields& fields) {
   std::optional<double> theta;
@@ -65,7 +72,7 @@ Rope parse_rope(const Fields& fields) {
     const Fields inner(*object, fields.where(), std::string(name) + ".");
     refuse_partial_rotation(inner);
     const bool has_theta = read_theta(inner);
-    if (has_theta && !inner.find("rope_type") && !inner.find("type")) continue;
+    if (has_theta && !has_more_than_theta(*object)) continue;
     const std::optional<RopeStretch> own = parse_scaling(inner);
     if (typed && own != scaling) fields.fail(name, std::string("the same as in ") + typed);
     typed = name;

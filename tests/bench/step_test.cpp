@@ -103,15 +103,16 @@ TEST(StepBenchmark, CountsTheBytesBesideProducts) {
   const double one = bytes_of(small_bench(1, 1), 1), three = bytes_of(small_bench(1, 1), 3);
   // What does not grow with the microbatches; gtp 1 adds no parts.
   EXPECT_NEAR(one - (three - one) / 2, parameters * (4 + 3 + 1) * 4, 1e-6);
-  // With gtp a rank updates its part, and adds up to two parts of it, reading the sum but in the first microbatch.
+  // With gtp a rank updates its part, and adds up two ranks' gradients of it, reading the sum but in the first
+  // microbatch. The sums of matrices give the squares.
   const double two_ranks = bytes_of(small_bench(1, 2), 1);
   constexpr double norms = 5 * 16, matrices = parameters - norms;  // norms are whole on both ranks
-  EXPECT_NEAR(two_ranks - one, matrices * 4 * (-8 / 2.0 + (2 + 1) / 2.0) + norms * 4 * (2 + 1), 1e-6);
+  EXPECT_NEAR(two_ranks - one, matrices * 4 * (-8 + 7 / 2.0 + (2 + 1) / 2.0) + norms * 4 * (2 + 1), 1e-6);
 }
 
-// Elements that each rank's runtime stores of what is trained, and that it updates.
+// Elements that each rank's runtime stores of what is trained, that it updates, and whose squares it must read.
 struct Held {
-  double stored = 0, updated = 0;
+  double stored = 0, updated = 0, squared = 0;
 };
 std::vector<Held> held_by_rank(const StepBench& bench) {
   std::vector<Held> held(static_cast<std::size_t>(bench.config.ranks));
@@ -119,8 +120,11 @@ std::vector<Held> held_by_rank(const StepBench& bench) {
     train::Trainer trainer(world, run::trainer_options(bench.config, *bench.model));
     Held& own = held[static_cast<std::size_t>(world.rank())];
     for (schedule::ParameterId id = 0; id < trainer.runtime().weights(); ++id) {
-      own.stored += static_cast<double>(trainer.runtime().parameter(id).shard_elements());
-      own.updated += static_cast<double>(trainer.runtime().parameter(id).state_elements());
+      const shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
+      own.stored += static_cast<double>(parameter.shard_elements());
+      own.updated += static_cast<double>(parameter.state_elements());
+      if (bench.config.gtp == 1 || parameter.columns_of_sum(static_cast<int>(bench.config.dp)) == 0)
+        own.squared += static_cast<double>(parameter.state_elements());
     }
   });
   return held;
@@ -136,11 +140,11 @@ TEST(StepBenchmark, LimitsARankByWhatItUpdates) {
       bench.config.embedding = run::Lookup::gather;
       const std::vector<Held> held = held_by_rank(bench);
       for (int rank = 0; rank < bench.config.ranks; ++rank) {
-        const auto [stored, updated] = held[static_cast<std::size_t>(rank)];
+        const auto [stored, updated, squared] = held[static_cast<std::size_t>(rank)];
         const double one = bytes_of(bench, 1, rank), three = bytes_of(bench, 3, rank);
         // The first sum of a step does not read what it adds to.
         const double first_sum = gtp == 1 ? 0 : stored;
-        EXPECT_NEAR(one - (three - one) / 2, 4 * (updated * (4 + 3 + 1) - first_sum), 1e-6) << rank;
+        EXPECT_NEAR(one - (three - one) / 2, 4 * (updated * (4 + 3) + squared - first_sum), 1e-6) << rank;
       }
       // With ZeRO each replica updates a part of the matrices.
       EXPECT_EQ(held.front().updated < held.front().stored, zero && dp > 1);

@@ -189,6 +189,7 @@ TEST(LlamaConfig, RefusesContradictoryRope) {
   };
   expect_refused("rope_scaling", other_theta, "rope_scaling.rope_theta");
   expect_refused("rope_parameters", {{"rope_theta", 3.0}}, "rope_parameters.rope_theta");
+  expect_refused("rope_parameters", {{"rope_theta", file["rope_theta"]}, {"factor", 7.0}}, "rope_parameters.rope_type");
   expect_refused("rope_parameters", {{"rope_type", "default"}}, "rope_parameters");
   expect_refused("rope_parameters", other_factor, "rope_parameters");
 }

@@ -44,7 +44,9 @@ Budget parse_budget(const std::string& text, const std::string& flag) {
   try {
     return parse_byte_size(text);
   } catch (const InputError&) {
-    throw InputError("{}: got '{}', expected min, auto, or bytes as 5GB, 300MB, 2GiB, less than 8 EiB", flag, text);
+    throw InputError(
+        "{}: got '{}', expected min, auto, or bytes as 5GB, 300MB, 2GiB, at least 1 byte and less than 8 EiB", flag,
+        text);
   }
 }
 
