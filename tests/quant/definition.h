@@ -1,4 +1,4 @@
-// Number formats a second time, for tests: from the text of shared/spec/formats.md, in doubles and by search, one
+// Number formats a second time, for tests: from the definitions in docs/formats.md, in doubles and by search, one
 // element at a time. Shares no code with tessera/quant. Every operation of the text that is one of fp32 is one of
 // doubles here, exact or correctly rounded to 53 bits, and one rounding to fp32, which gives the same (a double has
 // more than twice fp32's bits).
