@@ -37,15 +37,30 @@ void add_products(std::vector<std::string>& lines, const std::string& name,
   for (const auto& [out, in] : weights) lines.push_back(fmt::format("{} wgrad {} {} 10 tn", name, out, in));
 }
 
+// Rows of q, k and v together, columns of the attention's output, feed-forward columns, vocabulary rows.
+struct Decoder {
+  int hidden, qkv, attention, ffn, vocabulary;
+  std::string output;  // the name of the output layer's weight
+};
+std::vector<std::string> products_of_whole(const Decoder& it) {
+  std::vector<std::string> lines;
+  add_products(lines, "attention.qkv", {{it.qkv, it.hidden}});
+  add_products(lines, "attention.output", {{it.hidden, it.attention}});
+  add_products(lines, "mlp.gate_up", {{2 * it.ffn, it.hidden}});
+  add_products(lines, "mlp.down", {{it.hidden, it.ffn}});
+  add_products(lines, it.output, {{it.vocabulary, it.hidden}});
+  return lines;
+}
+
 // Every block has them alike, so they stand there once; the embedding is the output layer's weight.
 TEST(Products, AreThoseOfAModel) {
-  std::vector<std::string> expected;
-  add_products(expected, "attention.qkv", {{8 * 32 + 2 * 4 * 32, 256}});
-  add_products(expected, "attention.output", {{256, 8 * 32}});
-  add_products(expected, "mlp.gate_up", {{2 * 688, 256}});
-  add_products(expected, "mlp.down", {{256, 688}});
-  add_products(expected, "embedding", {{4096, 256}});
-  EXPECT_THAT(lines_of(products_bench("llama-demo", 1)), ElementsAreArray(expected));
+  const Decoder decoder{.hidden = 256,
+                        .qkv = 8 * 32 + 2 * 4 * 32,
+                        .attention = 8 * 32,
+                        .ffn = 688,
+                        .vocabulary = 4096,
+                        .output = "embedding"};
+  EXPECT_THAT(lines_of(products_bench("llama-demo", 1)), ElementsAreArray(products_of_whole(decoder)));
 }
 
 // 8 heads, 4 of keys and values, 688 columns and 4096 rows over 3 ranks: each kind of part stands there.
@@ -60,13 +75,14 @@ TEST(Products, AreThoseOfUnevenParts) {
 }
 
 TEST(Products, AreThoseOfAnotherArchitecture) {
-  std::vector<std::string> whole, parts;
-  add_products(whole, "attention.qkv", {{15 * 14 + 2 * 3 * 14, 59}});
-  add_products(whole, "attention.output", {{59, 15 * 14}});
-  add_products(whole, "mlp.gate_up", {{2 * 71, 59}});
-  add_products(whole, "mlp.down", {{59, 71}});
-  add_products(whole, "output", {{131, 59}});
-  EXPECT_THAT(lines_of(products_bench("qwen3-tiny-odd", 1)), ElementsAreArray(whole));
+  const Decoder decoder{.hidden = 59,
+                        .qkv = 15 * 14 + 2 * 3 * 14,
+                        .attention = 15 * 14,
+                        .ffn = 71,
+                        .vocabulary = 131,
+                        .output = "output"};
+  EXPECT_THAT(lines_of(products_bench("qwen3-tiny-odd", 1)), ElementsAreArray(products_of_whole(decoder)));
+  std::vector<std::string> parts;
   add_products(parts, "attention.qkv", {{5 * 14 + 2 * 14, 59}});
   add_products(parts, "attention.output", {{59, 5 * 14}});
   add_products(parts, "mlp.gate_up", {{2 * 23, 59}, {2 * 24, 59}});
@@ -77,13 +93,13 @@ TEST(Products, AreThoseOfAnotherArchitecture) {
 
 // A bias is added, and its gradient is a sum: no product of a matrix.
 TEST(Products, HaveNoBiases) {
-  std::vector<std::string> expected;
-  add_products(expected, "attention.qkv", {{21 * 6 + 2 * 7 * 6, 57}});
-  add_products(expected, "attention.output", {{57, 21 * 6}});
-  add_products(expected, "mlp.gate_up", {{2 * 83, 57}});
-  add_products(expected, "mlp.down", {{57, 83}});
-  add_products(expected, "embedding", {{131, 57}});
-  EXPECT_THAT(lines_of(products_bench("qwen2-tiny-odd", 1)), ElementsAreArray(expected));
+  const Decoder decoder{.hidden = 57,
+                        .qkv = 21 * 6 + 2 * 7 * 6,
+                        .attention = 21 * 6,
+                        .ffn = 83,
+                        .vocabulary = 131,
+                        .output = "embedding"};
+  EXPECT_THAT(lines_of(products_bench("qwen2-tiny-odd", 1)), ElementsAreArray(products_of_whole(decoder)));
 }
 
 TEST(Products, AreThoseAskedFor) {
