@@ -32,8 +32,8 @@ struct ProductRow {
   }
 };
 
-// The products with weights that a step of the model calls in bf16, by tokens, those of a weight side by side. A
-// size that several weights, blocks or ranks have stands there once. Their seconds are not set. Pure. Errors
+// The products with weights that a step of the model calls in bf16, ordered by tokens; those of one weight stand side
+// by side. A size that several weights, blocks or ranks have stands there once. Their seconds are not set. Pure. Errors
 // (InputError): `only` leaves none.
 std::vector<ProductRow> products_of(const ProductBench& bench);
 

@@ -185,7 +185,8 @@ std::int64_t update_bytes(const predict::DryOptions& options, const predict::Dry
     const shard::ParameterTypes& types = shard::types_of(spec, options.types);
     const auto [summed, updated] = predict::elements_of_rank(spec, options.types, cuts, place);
     bytes += predict::adamw_bytes(updated, types);
-    // Where one sum adds up all of a matrix's part, it can give the squares as well (ShardedParameter::columns_of_sum).
+    // Where one sum adds up all of a matrix's part, it can give the norm's squares too
+    // (ShardedParameter::columns_of_sum).
     const bool sum_squares = spec.sharded && cuts.parts > 1 && cuts.replicas == 1 && summed > 0;
     if (!sum_squares) bytes += predict::gradient_norm_bytes(updated, types);
     if (cuts.parts == 1) continue;

@@ -12,9 +12,9 @@
 // A gradient is written between grad_buffer and produce; then the layer must not touch it any more: it travels while
 // later layers compute, and is complete, for what compute is given from then on, when end_step returns. One thread.
 //
-// Steps may differ from each other as long as all ranks differ alike: one that is not as planned is only slower, but
-// where replicas have unequal numbers of ranks, a training step that is not as planned is an error. A rank that does
-// other things than the rest ends the run with an error. What a layer does must not depend on the values of
+// Steps may differ from each other as long as all ranks differ alike: one that is not as planned is only slower. Where
+// replicas have unequal numbers of ranks, a training step that is not as planned is an error. A rank that does other
+// things than the rest ends the run with an error. What a layer does must not depend on the values of
 // tensors: dry ones have none. It takes memory on the device of its operands or of the program, and computes by
 // operators of ops/, which a dry run understands.
 #pragma once

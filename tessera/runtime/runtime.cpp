@@ -231,8 +231,7 @@ void Runtime::depart(const schedule::Event* happens) {
     const std::vector<std::string> names = names_of(entries_);
     throw Error(
         "a training step leaves its schedule at event {}: got '{}', expected '{}': ranks of other classes, which "
-        "follow "
-        "theirs, would add other gradients",
+        "follow theirs, would add other gradients",
         trace().size(), happens ? to_string(*happens, names) : "the end of the microbatch", replay_->next_event(names));
   }
   if (in_step_) {
