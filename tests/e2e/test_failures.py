@@ -136,7 +136,12 @@ class BadInput(unittest.TestCase):
         for flags, word in (([*step, "local", "--cuda-graph"], "--cuda-graph"), ([*step, "local", "--layers", 0], "--layers"),
                             ([*step, "local", "--layers", 10**15], "--layers"), ([*step, "local", "--gtp", 2000], "--ranks"),
                             ([*step, "mpi"], "--backend"), (["kernels", "--dtype", "i32"], "--dtype"),
-                            (["kernels", "--only", "no-such-kernel"], "no-such-kernel")):
+                            (["kernels", "--only", "no-such-kernel"], "no-such-kernel"),
+                            (["products", "--tp", 0], "--tp"), (["products", "--tokens", -1], "--tokens"),
+                            (["products", "--candidates", 65], "--candidates"),
+                            (["products", "--repetitions", 0], "--repetitions"), (["products", "--seconds", -1], "--seconds"),
+                            (["links", "--rounds", 0], "--rounds"), ([*step, "local", "--steps", 0], "--steps"),
+                            ([*step, "local", "--warmup", -1], "--warmup")):
             with self.subTest(flags):
                 self.refused_line(run("bench", *flags, timeout=60), word)
         report = json.loads(tessera("bench", *step, "local", "--layers", 1, "--steps", 1, "--json"))
