@@ -24,7 +24,7 @@ ConsumedWeight::ConsumedWeight(Context& context, const Weight& weight, schedule:
 
 ops::Operand ConsumedWeight::operand(ops::Sides side) const {
   const at::Device device = ops::to_device(context_.program.device());
-  if (encoded_) return ops::weight_operand(*encoded_, {weight_.rows, weight_.cols}, encoding_, side, device);
+  if (encoded_) return ops::borrowed_weight(*encoded_, {weight_.rows, weight_.cols}, encoding_, side, device);
   const quant::Encoding encoding = quant::weight_encoding(weight_.product);
   if (!ops::needs_whole(encoding)) return ops::weight_operand(tensor_, weight_.product, side, {});
   at::Tensor amax = ops::amax_of(tensor_);

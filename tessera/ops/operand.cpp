@@ -67,6 +67,14 @@ float number(const at::Tensor& one) {
   return one.defined() ? *one.const_data_ptr<float>() : 0.0F;
 }
 
+// CPU: makes the values NaN that a 4-bit type, which has no NaN, turns into numbers.
+void show_nans(const at::Tensor& source, at::Tensor& values) {
+  const auto* from = static_cast<const quant::bfloat16*>(source.const_data_ptr());
+  auto* to = data_of<float>(values);
+  for (std::int64_t i = 0; i < values.numel(); ++i)
+    if (std::isnan(static_cast<float>(from[i]))) to[i] = std::numeric_limits<float>::quiet_NaN();
+}
+
 // CPU: the values of a bf16 matrix after it went through the encoding.
 at::Tensor rounded_values(const at::Tensor& matrix, const Encoding& encoding, const WholeScale& whole) {
   const at::Tensor source = with_whole_bytes(matrix, encoding);
@@ -83,11 +91,12 @@ at::Tensor rounded_values(const at::Tensor& matrix, const Encoding& encoding, co
   } else {
     std::vector<float> amaxes(tiles);
     take_amaxes(from, extent, encoding.tile, all, amaxes);
-    make_scales(encoding, amaxes, amax, multipliers, scales.data());
+    make_operand_scales(encoding, amaxes, amax, multipliers, scales.data());
   }
   cast(from, extent, encoding, all, multipliers, codes.data());
   at::Tensor values = make_like(extent, at::kFloat);
   dequantize(Quantized{codes.data(), scales.data(), &amax}, extent, encoding, data_of<float>(values));
+  if (encoding.element == quant::Element::e2m1) show_nans(source, values);
   return values.narrow(1, 0, matrix.size(1)).contiguous();
 }
 
@@ -254,10 +263,9 @@ WholeScale whole_scale(const Encoding& encoding, const at::Tensor& amax) {
     kernels().scale_of_amax(encoding, data_of<float>(amax), multiplier, inverse, stream_of(amax));
     return result;
   }
-  const quant::TileScale scale = tile_scale(encoding, number(amax), 0);
+  const quant::TileScale scale = operand_scale(encoding, number(amax), 0);
   *multiplier = scale.multiplier;
-  // Saturation would hide an infinite element; not a number, the products show it.
-  *inverse = std::isinf(number(amax)) ? std::numeric_limits<float>::quiet_NaN() : std::bit_cast<float>(scale.stored);
+  *inverse = std::bit_cast<float>(scale.stored);
   return result;
 }
 
@@ -291,17 +299,6 @@ at::Tensor fp8_codes(const at::Tensor& matrix, const Encoding& encoding, const W
   return codes;
 }
 
-Operands operands_of_codes(const at::Tensor& codes, const Encoding& encoding, Sides sides, const WholeScale& whole) {
-  const Extent extent = extent_of(codes);
-  Quantized planes{data_of<std::uint8_t>(codes), data_of<float>(whole.inverse), nullptr};
-  Operands result;
-  if (has(sides, Sides::rows)) result.rows = weight_operand(planes, extent, encoding, Sides::rows, codes.device());
-  if (has(sides, Sides::columns))
-    result.columns = weight_operand(planes, extent, encoding, Sides::columns, codes.device());
-  if (on_cuda(codes)) result.rows.scales = result.columns.scales = whole.inverse;
-  return result;
-}
-
 Operand weight_operand(const at::Tensor& weight, quant::Format format, Sides side, const WholeScale& whole) {
   const Encoding encoding = weight_encoding(format);
   Operands both = quantize(weight, encoding, side, whole);
@@ -316,6 +313,7 @@ at::Tensor padded_scales(const at::Tensor& scales, std::int64_t stride) {
   return at::constant_pad_nd(scales, {0, stride - scales.size(1)}, 0);
 }
 
+// Codes with padding: `codes` itself where none is needed.
 at::Tensor padded_codes(const at::Tensor& codes) {
   const Extent extent = extent_of(codes), wide = padded(extent);
   if (wide == extent) return codes;
@@ -373,8 +371,8 @@ bool serves(const Encoding& encoding, Sides side) {
 
 }  // namespace
 
-Operand weight_operand(const Quantized& planes, Extent extent, const Encoding& encoding, Sides side,
-                       at::Device device) {
+Operand borrowed_weight(const Quantized& planes, Extent extent, const Encoding& encoding, Sides side,
+                        at::Device device) {
   TESSERA_CHECK(serves(encoding, side),
                 "operands of products: tiles of {} x {} do not serve sums over the other dimension", encoding.tile.rows,
                 encoding.tile.cols);
@@ -385,6 +383,23 @@ Operand weight_operand(const Quantized& planes, Extent extent, const Encoding& e
                 encoding.tile.cols);
   return side == Sides::rows ? stored_rows(planes, extent, encoding, device)
                              : stored_columns(planes, extent, encoding, device);
+}
+
+Operands operands_of_codes(const at::Tensor& codes, const Encoding& encoding, Sides sides, const WholeScale& whole) {
+  const Extent extent = extent_of(codes);
+  const Quantized planes{data_of<std::uint8_t>(codes), data_of<float>(whole.inverse), nullptr};
+  Operands result;
+  if (has(sides, Sides::rows)) {
+    if (on_cuda(codes))
+      result.rows = {.extent = extent, .encoding = encoding, .codes = padded_codes(codes), .scales = whole.inverse};
+    else
+      result.rows = borrowed_weight(planes, extent, encoding, Sides::rows, codes.device());
+  }
+  if (has(sides, Sides::columns)) {
+    result.columns = borrowed_weight(planes, extent, encoding, Sides::columns, codes.device());
+    if (on_cuda(codes)) result.columns.scales = whole.inverse;
+  }
+  return result;
 }
 
 }  // namespace tessera::ops

@@ -19,6 +19,7 @@
 
 namespace tessera::ops {
 
+// Its tensors share the ownership of their memory, unless borrowed_weight made it.
 struct Operand {
   quant::Extent extent;  // without padding
   quant::Encoding encoding;
@@ -38,8 +39,8 @@ bool needs_whole(const quant::Encoding& encoding);
 
 // The greatest magnitude of a bf16 matrix: one fp32 number on its device. NaNs are left out.
 at::Tensor amax_of(const at::Tensor& matrix);
-// What an encoding takes from the amax of a whole matrix. Nothing for one that needs none. Of an infinite amax the
-// inverse scale is not a number, so that products show what saturation would hide.
+// What an encoding takes from the amax of a whole matrix; nothing for an encoding that needs none. An infinite amax
+// gives the inverse scale NaN (quant::operand_scale).
 WholeScale whole_scale(const quant::Encoding& encoding, const at::Tensor& amax);
 
 enum class Sides : std::uint8_t { rows, columns, both };
@@ -56,7 +57,9 @@ struct Quantization {
   WholeScale whole;
   float* amax = nullptr;
 };
-// A bf16 matrix [rows, cols] of activations or gradients. Errors: a device that has no kernels for the encoding.
+// A bf16 matrix [rows, cols] of activations or gradients. Products of the operands are not finite where a value of the
+// matrix is not: saturation hides nothing. The one exception is a known scale (delayed scaling): there an infinite
+// value saturates, and `amax` becomes infinite. Errors: a device that has no kernels for the encoding.
 Operands quantize(const at::Tensor& matrix, const Quantization& as);
 inline Operands quantize(const at::Tensor& matrix, const quant::Encoding& encoding, Sides sides,
                          const WholeScale& whole, float* amax = nullptr) {
@@ -64,17 +67,18 @@ inline Operands quantize(const at::Tensor& matrix, const quant::Encoding& encodi
 }
 
 // E4M3 or E5M2 codes of a matrix with one scale, dense [rows, cols], so that parts of a matrix can travel; and the
-// operands of a matrix of such codes.
+// operands of a matrix of such codes, which share the ownership of `codes` where they do not copy them.
 at::Tensor fp8_codes(const at::Tensor& matrix, const quant::Encoding& encoding, const WholeScale& whole,
                      float* amax = nullptr);
 Operands operands_of_codes(const at::Tensor& codes, const quant::Encoding& encoding, Sides sides,
                            const WholeScale& whole);
 
-// A weight [out, in] for products: by its rows, or by its columns. From bf16; or from its stored planes, `extent`
-// large.
+// A bf16 weight [out, in] for products: by its rows, or by its columns.
 Operand weight_operand(const at::Tensor& weight, quant::Format format, Sides side, const WholeScale& whole);
-Operand weight_operand(const quant::Quantized& planes, quant::Extent extent, const quant::Encoding& encoding,
-                       Sides side, at::Device device);
+// The same from the weight's stored planes, of a matrix of this extent. On a GPU the operand by rows may be a view of
+// the planes: use it only while they stay where they are and as they are. By columns it is a copy.
+Operand borrowed_weight(const quant::Quantized& planes, quant::Extent extent, const quant::Encoding& encoding,
+                        Sides side, at::Device device);
 
 // left right^T in bf16. fast: sums of fewer bits where the device offers them, which it does for encodings with one
 // scale.

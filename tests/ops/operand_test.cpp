@@ -156,7 +156,7 @@ TEST_P(OperandTest, AStoredWeightIsTheSameAsOneOfBf16) {
       for (const Sides side : {Sides::rows, Sides::columns}) {
         const at::Tensor& x = side == Sides::rows ? other_rows : other_columns;
         const Operands left = quantize(x, of_x, Sides::rows, scale_for(x, of_x));
-        EXPECT_TRUE(same_bits(multiply(left.rows, weight_operand(planes, extent, encoding, side, w.device())),
+        EXPECT_TRUE(same_bits(multiply(left.rows, borrowed_weight(planes, extent, encoding, side, w.device())),
                               multiply(left.rows, weight_operand(w, format, side, scale_for(w, encoding)))))
             << name_of(format) << " " << rows << " x " << cols;
       }
@@ -167,12 +167,12 @@ TEST_P(OperandTest, AStoredWeightIsTheSameAsOneOfBf16) {
 TEST(OperandOfTiles, ServesTheSideAlongWhichTheyLie) {
   EXPECT_THAT(
       [&] {
-        weight_operand(quant::Quantized{}, {32, 32}, weight_encoding(Format::mxfp8), Sides::columns, at::kCPU);
+        borrowed_weight(quant::Quantized{}, {32, 32}, weight_encoding(Format::mxfp8), Sides::columns, at::kCPU);
       },
       ThrowsMessage<Error>(HasSubstr("tiles of 1 x 32")));
   EXPECT_THAT(
       [&] {
-        weight_operand(quant::Quantized{}, {32, 32}, columnwise_encoding(Format::mxfp8), Sides::rows, at::kCPU);
+        borrowed_weight(quant::Quantized{}, {32, 32}, columnwise_encoding(Format::mxfp8), Sides::rows, at::kCPU);
       },
       ThrowsMessage<Error>(HasSubstr("tiles of 32 x 1")));
 }
@@ -187,7 +187,7 @@ TEST(OperandOfTiles, StoredColumnsAreTheColumnsOfABf16Weight) {
     const quant::Quantized planes{codes.data(), scales.data(), nullptr};
     quantize({w.const_data_ptr(), quant::DType::bf16}, extent, encoding, planes);
     const Operand left = quantize(x, input_encoding(Format::mxfp8), Sides::rows, {}).rows;
-    EXPECT_TRUE(same_bits(multiply(left, weight_operand(planes, extent, encoding, Sides::columns, at::kCPU)),
+    EXPECT_TRUE(same_bits(multiply(left, borrowed_weight(planes, extent, encoding, Sides::columns, at::kCPU)),
                           multiply(left, weight_operand(w, Format::mxfp8, Sides::columns, {}))))
         << rows << " x " << cols;
   }
@@ -195,17 +195,24 @@ TEST(OperandOfTiles, StoredColumnsAreTheColumnsOfABf16Weight) {
 
 TEST_P(OperandTest, CodesThatTravelledGiveTheSameProducts) {
   for (const quant::Element element : {quant::Element::e4m3, quant::Element::e5m2}) {
-    const Encoding encoding{.element = element};
-    const at::Tensor x = uneven({37, 50}, 1, bf16()), w = uneven({50, 37}, 2, bf16());
-    const WholeScale scale = scale_for(x, encoding);
-    const Operands whole = quantize(x, encoding, Sides::both, scale);
-    const at::Tensor parts =
-        at::cat({fp8_codes(x.narrow(0, 0, 20), encoding, scale), fp8_codes(x.narrow(0, 20, 17), encoding, scale)});
-    const Operands joined = operands_of_codes(parts, encoding, Sides::both, scale);
-    const Operand by_rows = quantize(w.t().contiguous(), {}, Sides::rows, scale_for(w, {})).rows;
-    EXPECT_TRUE(same_bits(multiply(whole.rows, by_rows), multiply(joined.rows, by_rows)));
-    const Operand by_columns = quantize(w, {}, Sides::rows, scale_for(w, {})).rows;
-    EXPECT_TRUE(same_bits(multiply(whole.columns, by_columns), multiply(joined.columns, by_columns)));
+    for (const auto& [rows, cols] : {std::pair<std::int64_t, std::int64_t>{37, 50}, {48, 64}}) {
+      SCOPED_TRACE(testing::Message() << rows << " x " << cols);
+      const Encoding encoding{.element = element};
+      const at::Tensor x = uneven({rows, cols}, 1, bf16()), w = uneven({cols, rows}, 2, bf16());
+      const WholeScale scale = scale_for(x, encoding);
+      const Operands whole = quantize(x, encoding, Sides::both, scale);
+      at::Tensor parts = at::cat(
+          {fp8_codes(x.narrow(0, 0, 20), encoding, scale), fp8_codes(x.narrow(0, 20, rows - 20), encoding, scale)});
+      const Operands joined = operands_of_codes(parts, encoding, Sides::both, scale);
+      // The codes end before the product. The allocator gives their memory to the next tensor of this size.
+      const at::TensorOptions bytes = parts.options();
+      parts.reset();
+      const at::Tensor others = at::full({rows, cols}, 0x7F, bytes);
+      const Operand by_rows = quantize(w.t().contiguous(), {}, Sides::rows, scale_for(w, {})).rows;
+      EXPECT_TRUE(same_bits(multiply(whole.rows, by_rows), multiply(joined.rows, by_rows)));
+      const Operand by_columns = quantize(w, {}, Sides::rows, scale_for(w, {})).rows;
+      EXPECT_TRUE(same_bits(multiply(whole.columns, by_columns), multiply(joined.columns, by_columns)));
+    }
   }
 }
 
@@ -312,13 +319,50 @@ TEST_P(OperandTest, AnAmaxIsTakenAndNotANumbers) {
   EXPECT_EQ(448.0F / greatest, whole_scale({}, amax_of(x)).multiplier.item<float>());
 }
 
-// Saturation would hide an infinite element: the step is skipped since its norm is not finite.
-TEST_P(OperandTest, AnInfiniteAmaxShowsInTheProduct) {
-  at::Tensor x = uneven({20, 40}, 1, bf16()), w = uneven({8, 40}, 2, bf16());
-  x[2][3] = std::numeric_limits<float>::infinity();
-  const Operands left = quantize(x, {}, Sides::rows, whole_scale({}, amax_of(x)));
-  const Operands right = quantize(w, {}, Sides::rows, whole_scale({}, amax_of(w)));
-  EXPECT_TRUE(multiply(left.rows, right.rows).isnan().all().item<bool>());
+// Whether every row of a product of `matrix`, by rows or by columns, shows its element that is not finite.
+void expect_shown(const Operand& operand, const Operand& other, std::int64_t row) {
+  const at::Tensor product = multiply(operand, other);
+  EXPECT_FALSE(product[row].isfinite().any().item<bool>());
+  at::Tensor added = at::zeros({operand.extent.rows, other.extent.rows}, product.options().dtype(at::kFloat));
+  multiply_into(operand, other, added, /*accumulate=*/true);
+  EXPECT_FALSE(added[row].isfinite().any().item<bool>());
+}
+
+// Saturation would hide such an element. Shown in both products of inputs and gradients, and in those of weights.
+TEST_P(OperandTest, AnElementThatIsNotFiniteShowsInItsProducts) {
+  const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  for (const Format format : formats())
+    for (const float special : {infinity, -infinity, nan})
+      for (const auto& [rows, cols] : {std::pair<std::int64_t, std::int64_t>{20, 41}, {144, 272}, {256, 128}}) {
+        SCOPED_TRACE(testing::Message() << name_of(format) << " " << special << " " << rows << " x " << cols);
+        at::Tensor x = uneven({rows, cols}, 1, bf16());
+        const std::int64_t row = rows - 3, col = cols - 6;
+        x[row][col] = special;
+        const auto other_of = [&](std::int64_t inner) {
+          const at::Tensor w = uneven({8, inner}, 2, bf16());
+          return quantize(w, input_encoding(format), Sides::rows, scale_for(w, input_encoding(format))).rows;
+        };
+        for (const Encoding& encoding : {input_encoding(format), gradient_encoding(format, Fp8Recipe::hybrid)}) {
+          const Operands operands = quantize(x, encoding, Sides::both, scale_for(x, encoding));
+          expect_shown(operands.rows, other_of(cols), row);
+          expect_shown(operands.columns, other_of(rows), col);
+        }
+        const WholeScale of_weight = scale_for(x, weight_encoding(format));
+        expect_shown(weight_operand(x, format, Sides::rows, of_weight), other_of(cols), row);
+        expect_shown(weight_operand(x, format, Sides::columns, of_weight), other_of(rows), col);
+      }
+}
+
+// Where the scale is known before the matrix is, its amax shows what codes do not.
+TEST_P(OperandTest, AnInfiniteElementUnderAKnownScaleShowsInTheAmax) {
+  at::Tensor x = uneven({20, 40}, 1, bf16());
+  const WholeScale known = whole_scale({}, amax_of(x));
+  x[2][3] = -std::numeric_limits<float>::infinity();
+  const at::Tensor amaxes = at::zeros({2}, bf16().dtype(at::kFloat));
+  auto* place = static_cast<float*>(amaxes.mutable_data_ptr());
+  quantize(x, {}, Sides::both, known, place);
+  fp8_codes(x, {}, known, place + 1);
+  EXPECT_TRUE(amaxes.isinf().all().item<bool>());
 }
 
 TEST_P(OperandTest, WhatDoesNotFitIsRefused) {
