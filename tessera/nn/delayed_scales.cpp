@@ -35,6 +35,7 @@ void DelayedScales::prepare() {
   std::fill(start.end() - size(), start.end(), 1.0F);
   numbers_ = buffer_of(start, memory_);
   inverses_ = buffer_of(std::vector<float>(elements_.size() * kInverseStride, 1.0F), memory_);
+  evaluated_ = buffer_of(std::vector<float>(elements_.size()), memory_);
 }
 
 ops::WholeScale DelayedScales::scale(int number) {
@@ -50,12 +51,27 @@ float* DelayedScales::amax(int number) {
   return history() + number;
 }
 
+float* DelayedScales::evaluated_amax(int number) {
+  prepare();
+  return evaluated_.as<float>().data() + number;
+}
+
+std::span<const float> DelayedScales::evaluated() {
+  prepare();
+  return {evaluated_.as<float>().data(), static_cast<std::size_t>(size())};
+}
+
+void DelayedScales::clear_evaluated(const quant::Kernels& kernels) {
+  prepare();
+  kernels.fill(evaluated_.data(), quant::DType::fp32, 0, size());
+}
+
 std::span<float> DelayedScales::found() {
   prepare();
   return {history(), static_cast<std::size_t>(size())};
 }
 
-void DelayedScales::update(std::int32_t* counts, base::CudaStream stream) {
+void DelayedScales::update(const std::int32_t* counts, base::CudaStream stream) {
   prepare();
   const quant::DelayedScaling scaling{.history = history(),
                                       .elements = element_codes_.as<quant::Element>().data(),

@@ -9,6 +9,7 @@
 #include "tessera/base/cuda_stream.h"
 #include "tessera/ops/operand.h"
 #include "tessera/quant/delayed_scaling.h"
+#include "tessera/quant/device_kernels.h"
 
 namespace tessera::nn {
 
@@ -46,15 +47,21 @@ class DelayedScales {
   // The host has seen that a step has counted.
   void set_known() { known_ = size() > 0; }
 
+  // Views of this object's memory.
   ops::WholeScale scale(int number);
   // Takes a matrix's greatest magnitude in this step.
   float* amax(int number);
+  // The same in an evaluation: no scale follows from it, but an infinite one shows what saturation hides. Evaluations
+  // begin with clear_evaluated(), enqueued on compute's lane.
+  float* evaluated_amax(int number);
+  std::span<const float> evaluated();
+  void clear_evaluated(const quant::Kernels& kernels);
 
   // After a step: the amaxes that it found, to be taken together over all ranks; then the multipliers of the next one.
-  // counts: of the device; 0: the step does not count. It becomes 0 where an amax is infinite. Null: the step counts.
+  // counts: of the device; 0: the step does not count, as one with an infinite amax must not. Null: the step counts.
   // Enqueued on `stream` if the device is a GPU.
   std::span<float> found();
-  void update(std::int32_t* counts, base::CudaStream stream);
+  void update(const std::int32_t* counts, base::CudaStream stream);
 
   // The state between steps: amaxes of the steps before, [history, size()], then multipliers [size()]. From and to host
   // memory; waits for the device.
@@ -78,6 +85,7 @@ class DelayedScales {
   base::Buffer element_codes_;
   base::Buffer numbers_;  // history, multipliers
   base::Buffer inverses_;
+  base::Buffer evaluated_;  // amaxes of an evaluation
   bool known_ = false;
 };
 

@@ -26,10 +26,11 @@ bool is_delayed(const Context& context, const Weight& weight, Role role) {
   return context.scales != nullptr && scale_number(weight, role) >= 0;
 }
 
-// Where the matrix's amax goes, for the scales of later steps. Evaluation leaves nothing behind.
+// Where the matrix's amax goes. In training, scales of later steps follow from it.
 float* place_of_amax(Context& context, const Weight& weight, Role role) {
-  if (!is_delayed(context, weight, role) || !context.program.is_training()) return nullptr;
-  return context.scales->amax(scale_number(weight, role));
+  if (!is_delayed(context, weight, role)) return nullptr;
+  const int number = scale_number(weight, role);
+  return context.program.is_training() ? context.scales->amax(number) : context.scales->evaluated_amax(number);
 }
 
 // The ranks' greatest. The steps before delayed scales are known leave no event of it: later ones do the same without.

@@ -69,14 +69,9 @@ std::int64_t blocks_of(const Item& item) {
 }
 
 __global__ void make_scale(Encoding encoding, const float* amax, float* multiplier, float* inverse) {
-  const TileScale scale = tile_scale(encoding, *amax, 0);
+  const TileScale scale = operand_scale(encoding, *amax, 0);
   *multiplier = scale.multiplier;
-  *inverse = isinf(*amax) ? __uint_as_float(0x7FC00000U) : __uint_as_float(scale.stored);
-}
-
-__global__ void __launch_bounds__(kThreads) refuse_infinities(const __grid_constant__ DelayedScaling scaling) {
-  const std::int64_t tensor = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (tensor < scaling.tensors && found_infinity(scaling, tensor)) *scaling.counts = 0;
+  *inverse = __uint_as_float(scale.stored);
 }
 
 __global__ void __launch_bounds__(kThreads) update_all(const __grid_constant__ DelayedScaling scaling) {
@@ -100,7 +95,6 @@ void scale_of_amax(const Encoding& encoding, const float* amax, float* multiplie
 void update_multipliers(const DelayedScaling& scaling, base::CudaStream stream) {
   if (scaling.tensors == 0) return;
   const unsigned blocks = checked_blocks(pieces_of(scaling.tensors, kThreads));
-  if (scaling.counts != nullptr) refuse_infinities<<<blocks, kThreads, 0, stream>>>(scaling);
   update_all<<<blocks, kThreads, 0, stream>>>(scaling);
   TESSERA_CUDA_CHECK(cudaGetLastError());
 }

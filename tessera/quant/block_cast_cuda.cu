@@ -66,7 +66,7 @@ __device__ void join_amaxes(Shared& shared) {
 // The scale of a square, for its rows and its columns.
 __device__ void make_square_scale(const BlockCast& cast, const Square& square, Shared& shared) {
   const Encoding encoding{.element = cast.element, .powers_of_two = cast.powers_of_two};
-  const TileScale scale = tile_scale(encoding, shared.square_amax, 0);
+  const TileScale scale = operand_scale(encoding, shared.square_amax, 0);
   const int number = static_cast<int>(threadIdx.x) % kSide;
   (static_cast<int>(threadIdx.x) < kSide ? shared.row_multipliers : shared.column_multipliers)[number] =
       scale.multiplier;
@@ -83,7 +83,7 @@ __device__ void make_block_scales(const BlockCast& cast, const Square& square, S
   const Encoding encoding{.element = cast.element, .powers_of_two = cast.powers_of_two};
   const int number = static_cast<int>(threadIdx.x) % kSide;
   if (static_cast<int>(threadIdx.x) < kSide) {
-    const TileScale scale = tile_scale(encoding, shared.row_amaxes[number], 0);
+    const TileScale scale = operand_scale(encoding, shared.row_amaxes[number], 0);
     shared.row_multipliers[number] = scale.multiplier;
     const std::int64_t row = square.row + number;
     if (cast.rowwise != nullptr && row < cast.padded.rows && square.col < cast.matrix.cols)
@@ -92,7 +92,7 @@ __device__ void make_block_scales(const BlockCast& cast, const Square& square, S
     std::uint32_t pair = 0;
 #pragma unroll
     for (int warp = 0; warp < kWarps; ++warp) pair = greater_magnitudes(pair, shared.column_amaxes[warp][number / 2]);
-    const TileScale scale = tile_scale(encoding, number % 2 == 0 ? low_half(pair) : high_half(pair), 0);
+    const TileScale scale = operand_scale(encoding, number % 2 == 0 ? low_half(pair) : high_half(pair), 0);
     shared.column_multipliers[number] = scale.multiplier;
     const std::int64_t col = square.col + number;
     if (cast.columnwise != nullptr && col < cast.padded.cols && square.row < cast.matrix.rows)

@@ -35,8 +35,7 @@ struct CudaTable {
   void (*take_amaxes)(std::span<const AmaxTask> matrices, base::CudaStream stream) = nullptr;
   void (*cast_fp8)(const Fp8Cast& cast, base::CudaStream stream) = nullptr;
   void (*cast_blocks)(const BlockCast& cast, base::CudaStream stream) = nullptr;
-  // *multiplier and *inverse (1 / multiplier) of a matrix with an fp32 scale for all of it, from its amax. Of an
-  // infinite amax the inverse is not a number.
+  // operand_scale of a matrix with one fp32 scale, from its amax: *multiplier, and *inverse, the stored scale.
   void (*scale_of_amax)(const Encoding& encoding, const float* amax, float* multiplier, float* inverse,
                         base::CudaStream stream) = nullptr;
   void (*update_multipliers)(const DelayedScaling& scaling, base::CudaStream stream) = nullptr;

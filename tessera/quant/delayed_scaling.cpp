@@ -3,8 +3,6 @@
 namespace tessera::quant {
 
 void update_multipliers(const DelayedScaling& scaling) {
-  for (std::int64_t tensor = 0; tensor < scaling.tensors; ++tensor)
-    if (scaling.counts != nullptr && found_infinity(scaling, tensor)) *scaling.counts = 0;
   for (std::int64_t tensor = 0; tensor < scaling.tensors; ++tensor) update_multiplier(scaling, tensor);
 }
 

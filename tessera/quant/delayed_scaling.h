@@ -20,9 +20,9 @@ struct DelayedScaling {
   std::int64_t length = 0, tensors = 0;
   AmaxChoice choice = AmaxChoice::greatest;
   int margin = 0;  // multipliers are smaller by 2^margin; from -126 to 126
-  // 0: the step does not count, and its amaxes are forgotten. It becomes 0 where one of them is infinite: codes
-  // saturate and would hide that. Null: the step counts.
-  std::int32_t* counts = nullptr;
+  // 0: the step does not count, and its amaxes are forgotten. Null: the step counts. A step with an infinite amax must
+  // not count.
+  const std::int32_t* counts = nullptr;
   std::int64_t inverse_stride = 1;  // numbers from one inverse to the next
 };
 
@@ -55,11 +55,6 @@ TESSERA_HOST_DEVICE inline void update_multiplier(const DelayedScaling& scaling,
       delayed_multiplier(scaling.multipliers[tensor], amax, scaling.elements[tensor], scaling.margin);
   scaling.multipliers[tensor] = multiplier;
   if (scaling.inverses != nullptr) scaling.inverses[tensor * scaling.inverse_stride] = 1.0F / multiplier;
-}
-
-// Whether the step under way found an infinite amax of a tensor.
-TESSERA_HOST_DEVICE inline bool found_infinity(const DelayedScaling& scaling, std::int64_t tensor) {
-  return scaling.history[tensor] > FLT_MAX;
 }
 
 // All tensors, in memory of the host. CudaTable::update_multipliers does the same on a GPU.

@@ -47,6 +47,8 @@ class Kernels {
   virtual void ordered_extreme(void* out, Parts parts, DType type, std::int64_t count, bool maximum) const = 0;
   // add of exact_sum.h: *sum is normalised before and after.
   virtual void add_exactly(const double* values, std::int64_t count, ExactSum* sum) const = 0;
+  // Adds to *counter how many of the values are infinite or NaN.
+  virtual void count_not_finite(const float* values, std::int64_t count, std::int64_t* counter) const = 0;
   // *total = rounded(*sum) of exact_sum.h.
   virtual void round_exactly(const ExactSum* sum, double* total) const = 0;
 };

@@ -111,11 +111,28 @@ TESSERA_HOST_DEVICE inline TileScale tile_scale(const Encoding& encoding, float 
   return result;
 }
 
+// The stored bits of a scale that is not a number.
+TESSERA_HOST_DEVICE inline std::uint32_t nan_scale(Scale scale) {
+  return scale == Scale::fp32 ? 0x7FC00000U : scale == Scale::e8m0 ? 0xFFU : 0x7FU;
+}
+
+// The scale of a tile of an operand of a product: tile_scale, except that an infinite amax gives a stored scale that is
+// not a number. Its elements saturate, and the product shows what that would hide. A stored weight has the scales of
+// tile_scale; its cast reports values that are not finite (master_cast.h).
+TESSERA_HOST_DEVICE inline TileScale operand_scale(const Encoding& encoding, float amax, float tensor_amax) {
+  TileScale result = tile_scale(encoding, amax, tensor_amax);
+  if (amax > FLT_MAX) result.stored = nan_scale(encoding.scale);
+  return result;
+}
+
 // Returns the number that an element of a tile is multiplied by to give its value.
 TESSERA_HOST_DEVICE inline float decode_scale(Scale scale, std::uint32_t stored, float tensor_amax) {
   if (scale == Scale::fp32) return std::bit_cast<float>(stored);
   if (scale == Scale::e8m0) return E8M0::decode(static_cast<std::uint8_t>(stored));
-  return (E4M3::decode(static_cast<std::uint8_t>(stored)) * tensor_amax) * (1.0F / 2688.0F);
+  const float tile = E4M3::decode(static_cast<std::uint8_t>(stored));
+  // The product of both may be greater than all floats though the scale is not. A power of two changes no other bit.
+  if (tensor_amax > 0x1p118F) return ((tile * (tensor_amax * 0x1p-10F)) * (1.0F / 2688.0F)) * 0x1p10F;
+  return (tile * tensor_amax) * (1.0F / 2688.0F);
 }
 
 }  // namespace tessera::quant

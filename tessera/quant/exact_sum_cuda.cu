@@ -11,6 +11,7 @@ namespace {
 // threads do not wait for each other, nor for a memory bank, whatever the exponents of their values are.
 constexpr int kAdders = 64;
 constexpr std::int64_t kValuesOfAdder = 32, kMostBlocks = 1024;
+constexpr int kCounters = 256;  // threads of a block that counts
 
 __device__ void add_to_memory(std::int64_t& target, std::int64_t value) {
   static_assert(sizeof(unsigned long long) == sizeof(std::int64_t));
@@ -41,6 +42,14 @@ __global__ void __launch_bounds__(kAdders) add_all(const double* values, std::in
   }
 }
 
+__global__ void __launch_bounds__(kCounters) count_all(const float* values, std::int64_t count, std::int64_t* counter) {
+  std::int64_t own = 0;
+  for (std::int64_t at = std::int64_t{blockIdx.x} * kCounters + threadIdx.x; at < count;
+       at += std::int64_t{gridDim.x} * kCounters)
+    own += std::isfinite(values[at]) ? 0 : 1;
+  if (own > 0) add_to_memory(*counter, own);
+}
+
 __global__ void normalise_one(ExactSum* sum) {
   ExactSum copy = *sum;  // all loads under way at a time
   normalise(copy);
@@ -62,6 +71,13 @@ void add_exactly(const double* values, std::int64_t count, ExactSum* sum, base::
     normalise_one<<<1, 1, 0, stream>>>(sum);
     TESSERA_CUDA_CHECK(cudaGetLastError());
   }
+}
+
+void count_not_finite(const float* values, std::int64_t count, std::int64_t* counter, base::CudaStream stream) {
+  if (count == 0) return;
+  const std::int64_t blocks = std::min<std::int64_t>((count + kCounters - 1) / kCounters, kMostBlocks);
+  count_all<<<static_cast<unsigned>(blocks), kCounters, 0, stream>>>(values, count, counter);
+  TESSERA_CUDA_CHECK(cudaGetLastError());
 }
 
 void round_exactly(const ExactSum* sum, double* total, base::CudaStream stream) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 
 #include "tessera/base/error.h"
@@ -111,6 +112,9 @@ class HostKernels final : public Kernels {
   }
   void add_exactly(const double* values, std::int64_t count, ExactSum* sum) const override {
     add(*sum, {values, static_cast<std::size_t>(count)});
+  }
+  void count_not_finite(const float* values, std::int64_t count, std::int64_t* counter) const override {
+    *counter += std::count_if(values, values + count, [](float value) { return !std::isfinite(value); });
   }
   void round_exactly(const ExactSum* sum, double* total) const override { *total = rounded(*sum); }
 };

@@ -1,10 +1,24 @@
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include "tessera/quant/master_plan.h"
 
 namespace tessera::quant {
 namespace {
+
+// The sum of 0 * value over a slice's elements, rounded to bf16: 0, or NaN where one is not finite.
+float sum_of_zeros(const Source& source, std::int64_t count) {
+  float sum = 0;
+  if (source.type == DType::bf16)
+    for (std::int64_t i = 0; i < count; ++i)
+      sum += 0 * static_cast<float>(static_cast<const bfloat16*>(source.data)[i]);
+  else
+    for (std::int64_t i = 0; i < count; ++i)
+      sum += 0 * static_cast<float>(bfloat16(static_cast<const float*>(source.data)[i]));
+  return std::isfinite(sum) ? 0 : std::numeric_limits<float>::quiet_NaN();
+}
 
 class HostMasterCast final : public MasterCast {
  public:
@@ -43,6 +57,7 @@ class HostMasterCast final : public MasterCast {
       if (slice.encoding.tile == ScaleTile{}) tiles_of(s, amaxes_).front() = tensor_amaxes()[s];
       make_scales_of(s, slice.tiles, slice.scales);
       make_scales_of(s, touched_tiles(slice.encoding.tile, slice.matrix, slice.slice), nullptr);
+      if (slice.not_finite != nullptr) *slice.not_finite = sum_of_zeros(slice.source, slice.slice.size());
       quant::cast(slice.source, slice.matrix, slice.encoding, slice.slice, tiles_of(s, multipliers_), slice.data);
     }
   }

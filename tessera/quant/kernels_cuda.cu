@@ -224,6 +224,10 @@ class CudaKernels final : public Kernels {
     const base::DeviceGuard guard(device_);
     cuda::add_exactly(values, count, sum, stream_);
   }
+  void count_not_finite(const float* values, std::int64_t count, std::int64_t* counter) const override {
+    const base::DeviceGuard guard(device_);
+    cuda::count_not_finite(values, count, counter, stream_);
+  }
   void round_exactly(const ExactSum* sum, double* total) const override {
     const base::DeviceGuard guard(device_);
     cuda::round_exactly(sum, total, stream_);

@@ -23,6 +23,9 @@ struct MasterSlice {
   Slice tiles;
   void* scales = nullptr;
   float* tensor_amax = nullptr;  // where to leave it; null: nowhere
+  // Where cast() leaves 0 if all elements of the slice are finite when rounded to bf16, and NaN otherwise. Codes
+  // saturate and amaxes leave NaNs out, so data and scales may not show such elements. Null: nowhere.
+  float* not_finite = nullptr;
 };
 
 // Owns the amaxes. All memory is of one device. The slices' addresses stay what they were when it was made; what they
@@ -45,7 +48,7 @@ class MasterCast {
   // In its place, for who takes the amaxes in another pass: sets all of them to 0. Of weights that are one tile each
   // tensor_amaxes() are enough.
   virtual void clear_amaxes() = 0;
-  // Second phase: from the amaxes as they are then, scales and elements.
+  // Second phase: from the amaxes as they are then, scales and elements; and the slices' not_finite.
   virtual void cast() = 0;
 };
 

@@ -157,7 +157,10 @@ __global__ void __launch_bounds__(kScalePiece)
   const MasterItem& item = items[number];
   const std::int64_t piece = blockIdx.x - item.first_scale_piece;
   const float tensor_amax = tensors[number];
-  if (piece == 0 && threadIdx.x == 0 && item.slice.tensor_amax != nullptr) *item.slice.tensor_amax = tensor_amax;
+  if (piece == 0 && threadIdx.x == 0) {
+    if (item.slice.tensor_amax != nullptr) *item.slice.tensor_amax = tensor_amax;
+    if (item.slice.not_finite != nullptr) *item.slice.not_finite = 0;
+  }
   const std::int64_t tile = item.made_tiles.begin + piece * kScalePiece + threadIdx.x;
   if (tile >= item.made_tiles.end) return;
   const float amax = item.is_one_tile ? tensor_amax : tiles[item.first_tile + tile];
@@ -195,12 +198,15 @@ __device__ void store_codes(std::uint8_t* data, bool at_once, const std::uint32_
   }
 }
 
+// The casts below return `zeros` + 0 * value for every value that they cast: NaN where one is not finite.
+
 // The part of a row's vector that is of the slice. One element at a time.
 template <Element kElement, typename T>
-__device__ void cast_scattered(const Part<T>& part, int r, const Tiling& tiling, const float* multipliers,
-                               std::uint8_t* data) {
+__device__ float cast_scattered(const Part<T>& part, int r, const Tiling& tiling, const float* multipliers,
+                                std::uint8_t* data, float zeros) {
   const auto code = [&](int i) {
     const float value = rounded_to_bfloat16(static_cast<float>(part.source[part.index(r) + i]));
+    zeros = fmaf(value, 0.0F, zeros);
     const float product = value * multipliers[tiling.tile_of(part.row + r, part.col + i)];
     if constexpr (kElement == Element::e2m1)
       return encode_e2m1(product);
@@ -222,19 +228,20 @@ __device__ void cast_scattered(const Part<T>& part, int r, const Tiling& tiling,
       if (high) data[at + 1] = static_cast<std::uint8_t>(code(i + 1));
     }
   }
+  return zeros;
 }
 
 // Whole vectors. kByColumn: the columns of the part have multipliers of their own.
 template <Element kElement, bool kByColumn, typename T>
-__device__ void cast_whole(const Tiling& tiling, const Part<T>& part, const float* multipliers, std::uint8_t* data,
-                           bool at_once) {
+__device__ float cast_whole(const Tiling& tiling, const Part<T>& part, const float* multipliers, std::uint8_t* data,
+                            bool at_once) {
   constexpr int kElementsInByte = kElement == Element::e2m1 ? 2 : 1;
   const bool by_row = tiling.walk == Walk::row;
   const std::int64_t across = tiling.across, stride = part.cols;
   const float* multiplier = multipliers + tiling.tile_of(part.row, part.col);
   const T* from = part.source + part.index(0);
   std::uint8_t* to = data + part.index(0) / kElementsInByte;
-  float first[kByColumn ? kVector : 1];
+  float first[kByColumn ? kVector : 1], zeros = 0;
 #pragma unroll
   for (int i = 0; i < (kByColumn ? kVector : 1); ++i) first[i] = multiplier[i];
 #pragma unroll 1
@@ -253,7 +260,10 @@ __device__ void cast_whole(const Tiling& tiling, const Part<T>& part, const floa
     for (int k = 0; k < kRowsAtOnce; ++k) {
       round_vector<T>(values[k]);
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) values[k][i] *= kByColumn ? first[kByColumn ? i : 0] : of_row[k];
+      for (int i = 0; i < kVector; ++i) {
+        zeros = fmaf(values[k][i], 0.0F, zeros);
+        values[k][i] *= kByColumn ? first[kByColumn ? i : 0] : of_row[k];
+      }
       std::uint32_t words[kCodeWords<kElement>];
       encode_vector<kElement>(values[k], words);
       store_codes<kElement>(to, at_once, words);
@@ -261,24 +271,27 @@ __device__ void cast_whole(const Tiling& tiling, const Part<T>& part, const floa
     }
     from += kRowsAtOnce * stride;
   }
+  return zeros;
 }
 
 template <Element kElement, typename T>
-__device__ void cast_part(const MasterItem& item, const Part<T>& part, const float* __restrict__ multipliers) {
+__device__ float cast_part(const MasterItem& item, const Part<T>& part, const float* __restrict__ multipliers) {
   std::uint8_t* data = item.slice.data - part.begin / (kElement == Element::e2m1 ? 2 : 1);
   if (item.whole_loads && part.is_whole() && item.tiling.walk != Walk::any) {
     if (item.tiling.walk == Walk::column)
       return cast_whole<kElement, true>(item.tiling, part, multipliers, data, item.whole_stores);
     return cast_whole<kElement, false>(item.tiling, part, multipliers, data, item.whole_stores);
   }
+  float zeros = 0;
 #pragma unroll 1
-  for (int r = 0; r < kWarpRows; ++r) cast_scattered<kElement>(part, r, item.tiling, multipliers, data);
+  for (int r = 0; r < kWarpRows; ++r) zeros = cast_scattered<kElement>(part, r, item.tiling, multipliers, data, zeros);
+  return zeros;
 }
 
 template <typename T>
-__device__ void cast_piece(const MasterItem& item, std::int64_t piece, const float* multipliers) {
+__device__ float cast_piece(const MasterItem& item, std::int64_t piece, const float* multipliers) {
   const Part<T> part(item, piece);
-  if (!part.is_touched()) return;
+  if (!part.is_touched()) return 0;
   switch (item.slice.encoding.element) {
     case Element::e4m3:
       return cast_part<Element::e4m3>(item, part, multipliers);
@@ -287,6 +300,7 @@ __device__ void cast_piece(const MasterItem& item, std::int64_t piece, const flo
     case Element::e2m1:
       return cast_part<Element::e2m1>(item, part, multipliers);
   }
+  return 0;
 }
 
 __global__ void __launch_bounds__(kPieceThreads)
@@ -294,10 +308,10 @@ __global__ void __launch_bounds__(kPieceThreads)
                 const float* __restrict__ multipliers) {
   const MasterItem& item = items[item_of_piece[blockIdx.x]];
   const std::int64_t piece = blockIdx.x - item.first_piece;
-  if (item.slice.source.type == DType::fp32)
-    cast_piece<float>(item, piece, multipliers + item.first_tile);
-  else
-    cast_piece<bfloat16>(item, piece, multipliers + item.first_tile);
+  const float zeros = item.slice.source.type == DType::fp32
+                          ? cast_piece<float>(item, piece, multipliers + item.first_tile)
+                          : cast_piece<bfloat16>(item, piece, multipliers + item.first_tile);
+  if (isnan(zeros) && item.slice.not_finite != nullptr) *item.slice.not_finite = zeros;
 }
 
 template <typename T>

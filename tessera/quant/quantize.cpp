@@ -214,13 +214,25 @@ void take_amaxes(const Source& source, Extent matrix, const ScaleTile& tile, Sli
   });
 }
 
-void make_scales(const Encoding& encoding, std::span<const float> amaxes, float tensor_amax,
-                 std::span<float> multipliers, void* scales) {
+namespace {
+void make_scales_by(TileScale (*scale_of)(const Encoding&, float, float), const Encoding& encoding,
+                    std::span<const float> amaxes, float tensor_amax, std::span<float> multipliers, void* scales) {
   for (std::size_t tile = 0; tile < amaxes.size(); ++tile) {
-    const TileScale scale = tile_scale(encoding, amaxes[tile], tensor_amax);
+    const TileScale scale = scale_of(encoding, amaxes[tile], tensor_amax);
     multipliers[tile] = scale.multiplier;
     if (scales != nullptr) store_scale(encoding.scale, scale.stored, scales, static_cast<std::int64_t>(tile));
   }
+}
+}  // namespace
+
+void make_scales(const Encoding& encoding, std::span<const float> amaxes, float tensor_amax,
+                 std::span<float> multipliers, void* scales) {
+  make_scales_by(tile_scale, encoding, amaxes, tensor_amax, multipliers, scales);
+}
+
+void make_operand_scales(const Encoding& encoding, std::span<const float> amaxes, float tensor_amax,
+                         std::span<float> multipliers, void* scales) {
+  make_scales_by(operand_scale, encoding, amaxes, tensor_amax, multipliers, scales);
 }
 
 void cast(const Source& source, Extent matrix, const Encoding& encoding, Slice slice,

@@ -59,10 +59,13 @@ Slice touched_tiles(const ScaleTile& tile, Extent matrix, Slice slice);
 // Takes the amaxes of the slice into `tiles`, one for each tile of the matrix, which hold amaxes already: the greater
 // one stays.
 void take_amaxes(const Source& source, Extent matrix, const ScaleTile& tile, Slice slice, std::span<float> tiles);
-// Writes multipliers and scales of consecutive tiles from their amaxes. `scales`: that of the first of these tiles
-// first; null: they are not stored.
+// Writes multipliers and scales of consecutive tiles from their amaxes, by tile_scale. `scales`: that of the first of
+// these tiles first; null: they are not stored.
 void make_scales(const Encoding& encoding, std::span<const float> amaxes, float tensor_amax,
                  std::span<float> multipliers, void* scales);
+// The same by operand_scale.
+void make_operand_scales(const Encoding& encoding, std::span<const float> amaxes, float tensor_amax,
+                         std::span<float> multipliers, void* scales);
 // Writes the elements of a slice. multipliers: of all tiles of the matrix. data: the byte that holds the slice's first
 // element. Halves of bytes that belong to elements outside the slice keep what they are.
 void cast(const Source& source, Extent matrix, const Encoding& encoding, Slice slice,

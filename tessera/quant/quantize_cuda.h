@@ -9,8 +9,9 @@
 
 namespace tessera::quant::cuda {
 
-// Kernels::add_exactly and Kernels::round_exactly.
+// Kernels::add_exactly, Kernels::count_not_finite and Kernels::round_exactly.
 void add_exactly(const double* values, std::int64_t count, ExactSum* sum, base::CudaStream stream);
+void count_not_finite(const float* values, std::int64_t count, std::int64_t* counter, base::CudaStream stream);
 void round_exactly(const ExactSum* sum, double* total, base::CudaStream stream);
 
 std::unique_ptr<MasterCast> make_master_cast(std::span<const MasterSlice> slices, base::Device device,

@@ -32,7 +32,7 @@ std::vector<quant::MasterSlice> master_slices(std::span<const QuantizedWeight> w
   const std::int64_t elements_in_byte = encoding.element == quant::Element::e2m1 ? 2 : 1;
   std::vector<quant::MasterSlice> slices;
   for (std::size_t w = 0; w < weights.size(); ++w) {
-    const auto& [matrix, arrays] = weights[w];
+    const auto& [matrix, arrays, not_finite] = weights[w];
     check_arrays(weights[w], shards[w], encoding, w);
     const bool has_scales = arrays.scales != nullptr;
     slices.push_back(
@@ -43,7 +43,8 @@ std::vector<quant::MasterSlice> master_slices(std::span<const QuantizedWeight> w
          .data = arrays.data == nullptr ? nullptr : arrays.data + shards[w].elements.begin / elements_in_byte,
          .tiles = {.end = has_scales ? quant::scale_extent(encoding, matrix).elements() : 0},
          .scales = arrays.scales,
-         .tensor_amax = arrays.tensor_amax});
+         .tensor_amax = arrays.tensor_amax,
+         .not_finite = not_finite});
   }
   return slices;
 }
@@ -63,7 +64,8 @@ quant::MasterSlice master_slice(ShardedParameter& parameter, const ShardedParame
           .data = target.data,
           .tiles = {.end = quant::scale_extent(encoding, rows).elements()},
           .scales = target.scales,
-          .tensor_amax = target.tensor_amax};
+          .tensor_amax = target.tensor_amax,
+          .not_finite = parameter.not_finite};
 }
 
 DistributedCast::DistributedCast(std::span<const quant::MasterSlice> slices, base::Device device, base::Lane& lane,

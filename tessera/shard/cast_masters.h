@@ -29,6 +29,7 @@ namespace tessera::shard {
 struct QuantizedWeight {
   quant::Extent matrix;     // M, K
   quant::Quantized arrays;  // data [M, K], of 4-bit elements [M, K / 2]; scales quant::scale_extent(); tensor_amax [1]
+  float* not_finite = nullptr;  // [1]; quant::MasterSlice's, for this rank's slice; null: not wanted
 };
 
 // This rank's slice of a weight's master, the caller's memory, which outlives the cast. What it holds is read at each

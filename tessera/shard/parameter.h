@@ -114,6 +114,9 @@ struct ShardedParameter : RankParts {
   // asks for them by giving a place, local_storage's rows long; whether it has done so in this step.
   double* row_squares = nullptr;
   bool row_squares_written = false;
+  // Where a cast of the master to an encoding leaves whether this rank's part of it is finite (quant::MasterSlice);
+  // memory of the device. Null: nowhere.
+  float* not_finite = nullptr;
 
   bool by_rows = false;     // exchanges_rows(): its rows travel by index, never the whole
   base::Buffer row_states;  // by_rows: a byte a stored row of main_grad, what is known of it (row_kernels.h)

@@ -31,7 +31,7 @@ void append_row_sums(shard::ShardedParameter& parameter, const layout::LocalLayo
 
 }  // namespace
 
-GradientNorm::GradientNorm(runtime::Runtime& runtime) : runtime_(runtime) {
+GradientNorm::GradientNorm(runtime::Runtime& runtime, const FiniteCheck* check) : runtime_(runtime), check_(check) {
   const shard::Parallel& parallel = runtime.parallel();
   for (schedule::ParameterId id = 0; id < runtime.weights(); ++id) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
@@ -103,6 +103,7 @@ void GradientNorm::compute(double clip) {
   Message* const message = message_.as<Message>().data();
   double* const total = total_.as<double>().data();
   kernels.fill(&message->squares, quant::DType::i64, 0, quant::kExactSumWords);
+  if (check_ != nullptr) check_->count_after_step(&message->squares.nans);
   kernels.add_exactly(row_sums_.as<double>().data(), rows_, &message->squares);
   parallel.norm->lane().wait(parallel.compute->record());
   parallel.compute->wait(parallel.norm->all_reduce(message, kMessageWords, quant::DType::i64));

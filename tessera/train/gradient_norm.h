@@ -11,6 +11,7 @@
 #include "tessera/ops/adamw.h"
 #include "tessera/quant/exact_sum.h"
 #include "tessera/runtime/runtime.h"
+#include "tessera/train/finite_check.h"
 
 namespace tessera::train {
 
@@ -28,7 +29,8 @@ struct Stop {
 // object both stay while steps run. One thread.
 class GradientNorm {
  public:
-  explicit GradientNorm(runtime::Runtime& runtime);
+  // check: makes the norm NaN where it finds a value that is not finite; it outlives the norm. Null: none.
+  explicit GradientNorm(runtime::Runtime& runtime, const FiniteCheck* check = nullptr);
   ~GradientNorm();
   GradientNorm(const GradientNorm&) = delete;
   GradientNorm& operator=(const GradientNorm&) = delete;
@@ -58,6 +60,7 @@ class GradientNorm {
   void write_row_sums();
 
   runtime::Runtime& runtime_;
+  const FiniteCheck* check_;
   std::vector<Part> parts_;
   std::int64_t rows_ = 0;
   std::vector<std::string> stop_counters_;  // names, in the order of Message::stops

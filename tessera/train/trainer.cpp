@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -50,7 +51,8 @@ Trainer::Trainer(comm::World& world, const TrainerOptions& options)
                .split = options.split},
       model_(options.model(context_)),
       optimizer_(runtime_, options.adamw, options.cast_order),
-      norm_(runtime_) {
+      finite_check_(runtime_, scales_),
+      norm_(runtime_, &finite_check_) {
   for (Pending& pending : steps_)
     pending.clip =
         parallel_.is_asynchronous() ? base::Buffer::pinned(sizeof(ops::Clip)) : base::Buffer(sizeof(ops::Clip));
@@ -207,9 +209,22 @@ StepResult Trainer::finish_oldest() {
           .host_seconds = pending.host_seconds};
 }
 
+bool Trainer::evaluation_hid_a_value() {
+  if (!finite_check_.is_needed()) return false;
+  base::Buffer counter(sizeof(std::int64_t), parallel_.device);
+  counter.fill_zero();
+  finite_check_.count_after_evaluation(counter.as<std::int64_t>().data());
+  parallel_.compute->synchronize();
+  std::int64_t found = 0;
+  base::copy_bytes(&found, counter.data(), sizeof found);
+  parallel_.world->all_reduce(&found, 1, quant::DType::i64).synchronize();
+  return found > 0;
+}
+
 double Trainer::evaluate(const StepInput& input) {
   const ops::StreamScope scope(parallel_.device, parallel_.compute->stream());
   const at::NoGradGuard no_gradients;
+  scales_.clear_evaluated(parallel_.kernels());
   std::vector<at::Tensor> losses;
   for (int first = 0; first < input.microbatches; first += kEvaluatedTogether) {
     const int end = std::min(first + kEvaluatedTogether, input.microbatches);
@@ -223,6 +238,7 @@ double Trainer::evaluate(const StepInput& input) {
   }
   parallel_.compute->wait(evaluated_.start(losses, parallel_));
   runtime_.finish(runtime_.pending());
+  if (evaluation_hid_a_value()) return std::numeric_limits<double>::quiet_NaN();
   return evaluated_.result() / static_cast<double>(std::max<std::int64_t>(input.tokens, 1));
 }
 

@@ -93,7 +93,8 @@ class Trainer {
   // How many steps a loop may leave pending when it goes on to the next, so that its device does not stand still.
   int steps_ahead() const { return parallel_.is_asynchronous() && !waits_for_scales() ? 1 : 0; }
 
-  // Mean loss over the input's tokens; changes nothing. Collective.
+  // Mean loss over the input's tokens; changes nothing. NaN where a number format hid a value that is not finite.
+  // Collective.
   double evaluate(const StepInput& input);
 
   runtime::Runtime& runtime() { return runtime_; }
@@ -124,6 +125,8 @@ class Trainer {
   StepResult finish_oldest();
   void update_weights();
   void update_scales();
+  // Whether an evaluation hid a value that is not finite, on any rank. Collective.
+  bool evaluation_hid_a_value();
   // Whether delayed scaling has seen no step yet. Then the host must see whether a step counts before it enqueues the
   // next.
   bool waits_for_scales() const { return scales_.size() > 0 && !scales_.are_known(); }
@@ -146,6 +149,7 @@ class Trainer {
   nn::Context context_;
   std::unique_ptr<models::Model> model_;
   Optimizer optimizer_;
+  FiniteCheck finite_check_;
   GradientNorm norm_;
 };
 

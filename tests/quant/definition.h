@@ -114,8 +114,11 @@ inline Scales nvfp4_scales(double amax, double tensor_amax) {
   const std::uint8_t code = definition::encode(Element::e4m3, rounded(amax * whole_sixth));
   const double tile = definition::decode(Element::e4m3, code), whole_inverse = rounded(1 / whole);
   const double product = rounded(tile * whole_inverse);
-  // s * amax_t keeps an infinity and is the one product that may become one.
-  const auto tile_amax = static_cast<double>(static_cast<float>(tile) * static_cast<float>(tensor_amax));
+  // s * amax_t has 24 bits, and may be greater than all floats.
+  const double exact = tile * tensor_amax;
+  const double tile_amax = exact > static_cast<double>(FLT_MAX)
+                               ? std::ldexp(static_cast<double>(static_cast<float>(std::ldexp(exact, -10))), 10)
+                               : static_cast<double>(static_cast<float>(exact));
   return {.multiplier = product == 0 ? static_cast<double>(FLT_MAX) : rounded(1 / product),
           .decode = static_cast<double>(static_cast<float>(tile_amax * kOneOver2688)),
           .stored = code};

@@ -40,13 +40,12 @@ TEST(DelayedScaling, MovesTheHistoryAndClearsTheFirstSlot) {
   EXPECT_EQ(short_one.multiplier, 112);
 }
 
-// The amaxes of two tensors, of which the second found an infinity.
+// The amaxes of two tensors, of which the second may be infinite.
 TEST(DelayedScaling, AStepThatDoesNotCountLeavesNothing) {
-  const float infinity = std::numeric_limits<float>::infinity();
   const std::vector<Element> elements(2, Element::e4m3);
-  for (const bool is_infinite : {false, true}) {
-    std::vector<float> history{4, is_infinite ? infinity : 5, 1, 2}, multipliers{5, 6}, inverses{7, 8};
-    std::int32_t counts = is_infinite ? 1 : 0;
+  for (const float amax : {5.0F, std::numeric_limits<float>::infinity()}) {
+    std::vector<float> history{4, amax, 1, 2}, multipliers{5, 6}, inverses{7, 8};
+    const std::int32_t counts = 0;
     update_multipliers({.history = history.data(),
                         .elements = elements.data(),
                         .multipliers = multipliers.data(),
@@ -54,7 +53,6 @@ TEST(DelayedScaling, AStepThatDoesNotCountLeavesNothing) {
                         .length = 2,
                         .tensors = 2,
                         .counts = &counts});
-    EXPECT_EQ(0, counts);
     EXPECT_EQ(history, (std::vector<float>{0, 0, 1, 2}));
     EXPECT_EQ(multipliers, (std::vector<float>{5, 6}));
     EXPECT_EQ(inverses, (std::vector<float>{7, 8}));
@@ -64,7 +62,7 @@ TEST(DelayedScaling, AStepThatDoesNotCountLeavesNothing) {
 TEST(DelayedScaling, InversesMayLieApart) {
   std::vector<float> history{4, 2}, multipliers{1, 1}, inverses(5, -1);
   const std::vector<Element> elements(2, Element::e4m3);
-  std::int32_t counts = 1;
+  const std::int32_t counts = 1;
   update_multipliers({.history = history.data(),
                       .elements = elements.data(),
                       .multipliers = multipliers.data(),
@@ -73,7 +71,6 @@ TEST(DelayedScaling, InversesMayLieApart) {
                       .tensors = 2,
                       .counts = &counts,
                       .inverse_stride = 4});
-  EXPECT_EQ(1, counts);
   EXPECT_EQ(inverses, (std::vector<float>{1.0F / 112, -1, -1, -1, 1.0F / 224}));
 }
 

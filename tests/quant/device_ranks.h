@@ -29,17 +29,18 @@ inline std::vector<bfloat16> master_of(bfloat16 /*type*/, std::int64_t count, un
 // written outside of the slices shows.
 template <typename T>
 struct DeviceParts {
-  DeviceParts(const DeviceWeight<T>& weight, std::size_t shift)
+  DeviceParts(const DeviceWeight<T>& weight, std::size_t slices, std::size_t shift)
       : master(weight.master, shift * sizeof(T)),
         room(room_for(weight.encoding, weight.matrix)),
         codes(room.data, shift),
         scales(room.scales),
-        tensor_amax(std::vector<float>{-1}) {}
+        tensor_amax(std::vector<float>{-1}),
+        not_finite(std::vector<float>(slices, -1.0F)) {}
 
   DeviceArray<T> master;
   Stored room;
   DeviceArray<std::uint8_t> codes, scales;
-  DeviceArray<float> tensor_amax;
+  DeviceArray<float> tensor_amax, not_finite;  // not_finite: by slice
 };
 
 // A cast of slices of all weights: slices[w] are those of weight w.
@@ -51,8 +52,8 @@ class DeviceRank {
       : weights_(weights), slices_(std::move(slices)) {
     std::vector<MasterSlice> list;
     for (std::size_t w = 0; w < weights.size(); ++w) {
-      parts_.push_back(std::make_unique<DeviceParts<T>>(weights[w], shift));
-      for (const Slice& slice : slices_[w]) list.push_back(master_slice(w, slice));
+      parts_.push_back(std::make_unique<DeviceParts<T>>(weights[w], slices_[w].size(), shift));
+      for (std::size_t number = 0; number < slices_[w].size(); ++number) list.push_back(master_slice(w, number));
     }
     cast_ = make_master_cast(list, kTestDevice, stream);
   }
@@ -69,8 +70,9 @@ class DeviceRank {
   }
 
  private:
-  MasterSlice master_slice(std::size_t w, const Slice& slice) {
+  MasterSlice master_slice(std::size_t w, std::size_t number) {
     const DeviceWeight<T>& weight = weights_[w];
+    const Slice& slice = slices_[w][number];
     DeviceParts<T>& parts = *parts_[w];
     const std::int64_t in_byte = weight.encoding.element == Element::e2m1 ? 2 : 1;
     const std::size_t scale_bytes = size_of(scale_type(weight.encoding.scale));
@@ -83,7 +85,8 @@ class DeviceRank {
             .data = parts.codes.data() + slice.begin / in_byte,
             .tiles = tiles,
             .scales = parts.scales.data() + static_cast<std::size_t>(tiles.begin) * scale_bytes,
-            .tensor_amax = parts.tensor_amax.data()};
+            .tensor_amax = parts.tensor_amax.data(),
+            .not_finite = parts.not_finite.data() + number};
   }
 
   const std::vector<DeviceWeight<T>>& weights_;
@@ -114,6 +117,9 @@ void expect_slices_of_whole(DeviceRank<T>& rank, const std::vector<DeviceWeight<
     }
     EXPECT_TRUE(same_bytes(rank.parts(w).codes.values(), expected.data)) << "codes of weight " << w;
     EXPECT_TRUE(same_bytes(rank.parts(w).scales.values(), expected.scales)) << "scales of weight " << w;
+    const std::vector<float> marks = rank.parts(w).not_finite.values();
+    for (std::size_t number = 0; number < marks.size(); ++number)
+      EXPECT_TRUE(is_mark_of(marks[number], weights[w].master, rank.slices()[w][number])) << "mark of weight " << w;
     EXPECT_EQ(rank.parts(w).tensor_amax.values()[0], rank.slices()[w].empty() ? -1 : whole.tensor_amax);
   }
 }

@@ -2,6 +2,9 @@
 // weights that one rank quantizes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
 #include <memory>
 #include <random>
 
@@ -26,7 +29,7 @@ struct Part {
       : data(weight.encoding.element, weight.slices[rank], random),
         scales(weight.encoding.scale == Scale::fp32 ? 32 : 8, weight.tiles[rank], random) {}
   GuardedBits data, scales;
-  float tensor_amax = -1;
+  float tensor_amax = -1, not_finite = -1;
 };
 
 class Rank {
@@ -43,7 +46,8 @@ class Rank {
                         .data = part.data.data(),
                         .tiles = weight.tiles[rank],
                         .scales = part.scales.data(),
-                        .tensor_amax = &part.tensor_amax});
+                        .tensor_amax = &part.tensor_amax,
+                        .not_finite = &part.not_finite});
     }
     cast_ = make_host_master_cast(slices);
   }
@@ -77,7 +81,9 @@ void expect_whole(const std::vector<Weight>& weights, const std::vector<Rank>& r
     const Weight& weight = weights[w];
     Stored got = room_for(weight.encoding, weight.matrix);
     const Stored expected = quantized(weight.master, weight.matrix, weight.encoding);
-    for (const Rank& rank : ranks) {
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      const Rank& rank = ranks[r];
+      EXPECT_TRUE(is_mark_of(rank.part(w).not_finite, weight.master, weight.slices[r])) << "mark of weight " << w;
       EXPECT_TRUE(rank.part(w).data.is_kept()) << "data of weight " << w;
       EXPECT_TRUE(rank.part(w).scales.is_kept()) << "scales of weight " << w;
       rank.part(w).data.merge_into(got.data);
@@ -122,6 +128,28 @@ TEST(HostMasterCast, OfSlicesCutAnywhereGivesTheBytesOfTheWhole) {
 }
 
 // Where cuts are between rows of tiles, no tile lies on two ranks: only numbers of whole matrices are brought together.
+// The elements that codes and amaxes may hide. The greatest float rounds to infinity in bf16.
+TEST(HostMasterCast, MarksSlicesThatAreNotFiniteUntilTheyAreFiniteAgain) {
+  std::mt19937 random(43);
+  for (const float special : {INFINITY, -INFINITY, NAN, FLT_MAX, 3e38F})
+    for (int ranks = 1; ranks <= 3; ++ranks) {
+      std::vector<Weight> weights = weights_cut_anywhere(ranks, random);
+      const std::vector<Weight> finite = weights;
+      std::vector<Rank> all = make_ranks(weights, static_cast<std::size_t>(ranks), random);
+      for (Weight& weight : weights)
+        if (!weight.master.empty()) weight.master[random() % weight.master.size()] = special;
+      for (const bool again : {false, true}) {
+        if (again)
+          for (std::size_t w = 0; w < weights.size(); ++w)
+            std::ranges::copy(finite[w].master, weights[w].master.begin());
+        for (Rank& rank : all) rank.cast().compute_amaxes();
+        reduce_amaxes(all, 0);
+        for (Rank& rank : all) rank.cast().cast();
+        expect_whole(weights, all);
+      }
+    }
+}
+
 TEST(HostMasterCast, OfWholeRowsOfTilesNeedsTheAmaxesOfTheMatricesOnly) {
   std::mt19937 random(42);
   for (int ranks = 1; ranks <= 8; ++ranks) {

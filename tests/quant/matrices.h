@@ -90,6 +90,15 @@ Stored quantized(const std::vector<T>& values, Extent matrix, const Encoding& en
   return stored;
 }
 
+// Whether `mark` is that of a MasterSlice: 0 if all elements of the slice are finite in bf16, else NaN.
+template <typename T>
+bool is_mark_of(float mark, const std::vector<T>& master, Slice slice) {
+  const bool finite = std::all_of(master.begin() + slice.begin, master.begin() + slice.end, [](T element) {
+    return std::isfinite(static_cast<float>(bfloat16(static_cast<float>(element))));
+  });
+  return finite ? mark == 0 : std::isnan(mark);
+}
+
 constexpr Extent flip(Extent matrix) {
   return {.rows = matrix.cols, .cols = matrix.rows};
 }

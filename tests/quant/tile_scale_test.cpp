@@ -55,6 +55,34 @@ TEST(TileScale, OfFp8IsFiniteForTheLeastAmax) {
   EXPECT_EQ(tile_scale(kBlock128, least, 0).multiplier, 0x1p127F);
 }
 
+// Of the greatest bf16 number down. What fp8_block and mxfp8 round up to 2^128 is infinite.
+TEST(TileScale, OfAFiniteAmaxDecodesToNoNaN) {
+  for (const Encoding& encoding : {kTensorE4M3, kTensorE5M2, kBlock128, kMxfp8, kNvfp4})
+    for (std::uint32_t bits = 0x7F7F; bits > 0x7A00; --bits) {
+      const auto amax = std::bit_cast<float>(bits << 16);
+      const TileScale scale = tile_scale(encoding, amax, amax);
+      const float decoded = decode_scale(encoding.scale, scale.stored, amax);
+      const float value = decoded * decode(encoding.element, encode(encoding.element, amax * scale.multiplier));
+      ASSERT_TRUE(std::isfinite(decoded)) << std::hexfloat << amax;
+      ASSERT_FALSE(std::isnan(value)) << std::hexfloat << amax;
+      if (!encoding.powers_of_two && encoding.scale != Scale::e8m0) {
+        // Half a unit of the element, and of nvfp4's scale.
+        EXPECT_NEAR(value / amax, 1, 0x1p-4 + 0x1p-10) << std::hexfloat << amax;
+      }
+    }
+}
+
+TEST(TileScale, OfAnOperandIsNotANumberForAnInfiniteAmax) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const Encoding& encoding : {kTensorE4M3, kTensorE5M2, kBlock128, kMxfp8, kNvfp4}) {
+    const TileScale scale = operand_scale(encoding, infinity, infinity);
+    EXPECT_EQ(scale.multiplier, tile_scale(encoding, infinity, infinity).multiplier);
+    EXPECT_TRUE(std::isnan(decode_scale(encoding.scale, scale.stored, infinity)));
+    for (const float amax : {0.0F, 1.0F, 3e38F, FLT_MAX})
+      EXPECT_EQ(operand_scale(encoding, amax, amax).stored, tile_scale(encoding, amax, amax).stored);
+  }
+}
+
 TEST(TileScale, OfFp8RoundsDownToPowersOfTwo) {
   EXPECT_EQ(tile_scale(kBlock128, 1.0F, 0).multiplier, 256);
   EXPECT_EQ(tile_scale(kBlock128, 1.75F, 0).multiplier, 256);

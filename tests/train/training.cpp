@@ -110,6 +110,8 @@ TrainerOptions trainer_options(const RunOptions& options) {
   const models::ModelOptions model{.max_positions = options.seq_len,
                                    .embedding = {.per_microbatch = options.seq_len, .lookup = options.embedding},
                                    .parts = options.parts};
+  std::optional<shard::FormatPolicy> backward;
+  if (options.wire_backward) backward = shard::FormatPolicy{.format = *options.wire_backward, .rules = {}};
   return {.model = [config = options.model,
                     model](nn::Context& context) { return std::make_unique<models::Decoder>(config, context, model); },
           .tp = options.tp,
@@ -125,7 +127,9 @@ TrainerOptions trainer_options(const RunOptions& options) {
           .runtime = {.zero = options.zero,
                       .coalesce_bytes = options.coalesce_bytes,
                       .wire = {.format = options.wire},
-                      .products = {.format = options.products}},
+                      .products = {.format = options.products},
+                      .wire_backward = backward},
+          .products = options.product_options,
           .graph = options.graph};
 }
 
@@ -205,7 +209,7 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
   if (world.rank() == 0) result.graph_steps = trainer.graph_steps();
   if (world.rank() == 0 && trainer.scales().size() > 0) result.scales = trainer.scales().state();
   trainer.runtime().settle();  // replicas have each other's weights
-  for (schedule::ParameterId id = 0; id < trainer.runtime().size(); ++id) {
+  for (schedule::ParameterId id = 0; id < trainer.runtime().weights(); ++id) {
     shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
     Optimizer::Moments& moments = trainer.optimizer().moments(id);
     const std::string& name = parameter.spec.name;
@@ -221,6 +225,10 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
 }
 
 }  // namespace
+
+models::Batch sample(const RunOptions& options, std::int64_t number) {
+  return make_batch(options, number);
+}
 
 models::DecoderConfig odd_model() {
   models::DecoderConfig config;
@@ -265,6 +273,27 @@ RunResult run(const RunOptions& options) {
   }
   result.tensors = std::move(collector.tensors);
   return result;
+}
+
+void set_elements(Trainer& trainer, const std::string& name,
+                  const std::function<float(std::int64_t row, std::int64_t col, float old)>& value) {
+  runtime::Runtime& runtime = trainer.runtime();
+  schedule::ParameterId id = 0;
+  while (runtime.parameter(id).spec.name != name) ++id;
+  shard::ShardedParameter& parameter = runtime.parameter(id);
+  ASSERT_EQ(parameter.types.accumulator, quant::DType::fp32);
+  base::Buffer host(static_cast<std::size_t>(parameter.state_elements()) * sizeof(float));
+  trainer.parallel().compute->synchronize();
+  base::copy_bytes(host.data(), parameter.state_master(), host.size());
+  for (const layout::Piece& piece : parameter.local_state.pieces)
+    for (std::int64_t r = 0; r < piece.box.rows; ++r)
+      for (std::int64_t c = 0; c < piece.box.cols; ++c) {
+        float& element = host.as<float>()[static_cast<std::size_t>(piece.offset + r * piece.stride + c)];
+        element = value(piece.box.row + r, piece.box.col + c, element);
+      }
+  base::copy_bytes(parameter.state_master(), host.data(), host.size());
+  WeightCast(runtime).cast({&id, 1});
+  runtime.publish(id);
 }
 
 }  // namespace tessera::train::testing

@@ -37,6 +37,8 @@ struct RunOptions {
   CastOrder cast_order = CastOrder::fused;
   quant::Format wire = quant::Format::bf16;      // of a bf16 model's matrices
   quant::Format products = quant::Format::bf16;  // of their products, those of the output layer too
+  std::optional<quant::Format> wire_backward;    // of what backward passes read; absent: wire
+  nn::ProductOptions product_options;
   // Steps left pending when the next is enqueued, from when delayed scaling knows its scales; without: whole steps.
   std::optional<int> ahead;
   double lr_growth = 0;             // of the rate, 1e-2 at first, from step to step
@@ -70,5 +72,12 @@ models::DecoderConfig odd_model();
 models::DecoderConfig biased_model();
 models::DecoderConfig normed_model();
 RunResult run(const RunOptions& options);
+// A sample of the text that runs train on, as a batch of one sequence.
+models::Batch sample(const RunOptions& options, std::int64_t number);
+
+// Sets elements of a parameter's master, by their logical row and column, casts and publishes the weight: on every
+// rank, before its first step or between two. Collective.
+void set_elements(Trainer& trainer, const std::string& name,
+                  const std::function<float(std::int64_t row, std::int64_t col, float old)>& value);
 
 }  // namespace tessera::train::testing

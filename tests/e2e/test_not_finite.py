@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""A weight that is not finite, imported from a Hugging Face folder, skips every step in every format, as in bf16: on CPUs, and on
+GPUs where there are some."""
+import json
+import struct
+import unittest
+
+import gpu_ranks
+from program import metrics, scratch, tessera, write_tokens
+from summary import run_cases
+
+MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 131, "hidden_size": 16, "intermediate_size": 48,
+         "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 64,
+         "rope_theta": 10000.0, "rms_norm_eps": 1e-6, "initializer_range": 0.02, "hidden_act": "silu", "tie_word_embeddings": False}
+STEPS = 3
+INFINITY, NAN = 0x7F80, 0x7FC0  # bf16
+FORMATS = (["--wire-format", "bf16"], ["--wire-format", "fp8"], ["--wire-format", "fp8_block"], ["--wire-format", "mxfp8"],
+           ["--wire-format", "nvfp4"], ["--gemm-format", "fp8"], ["--gemm-format", "fp8_block"],
+           ["--wire-format", "fp8", "--gemm-format", "fp8"], ["--wire-format", "fp8_block", "--gemm-format", "fp8_block"],
+           ["--gemm-format", "fp8", "--fp8-scaling", "current"], ["--wire-format-backward", "fp8"])
+ON_CPUS = (["--gemm-format", "mxfp8"], ["--gemm-format", "nvfp4"], ["--wire-format", "nvfp4", "--gemm-format", "nvfp4"])
+
+
+def set_element(path, name, code):
+    """Sets the eighth element of a bf16 tensor of a safetensors file."""
+    data = bytearray(path.read_bytes())
+    size = struct.unpack("<Q", data[:8])[0]
+    tensor = json.loads(data[8:8 + size])[name]
+    assert tensor["dtype"] == "BF16", tensor
+    begin = 8 + size + tensor["data_offsets"][0] + 2 * 7
+    data[begin:begin + 2] = struct.pack("<H", code)
+    path.write_bytes(data)
+
+
+class NotFinite(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch("not-finite")
+        cls.model = cls.folder / "model.json"
+        cls.model.write_text(json.dumps(MODEL))
+        cls.data = write_tokens(cls.folder / "tokens", 131)
+        tessera("train", "--model", cls.model, *cls.flags(), "--steps", 0, "--out", cls.folder / "start")
+        cls.checkpoint = {}
+
+    @classmethod
+    def flags(cls):
+        return ["--data", cls.data, "--global-batch", 12, "--seq-len", 32, "--dtype", "bf16"]
+
+    def imported(self, name, code):
+        """A checkpoint of the model with one element replaced."""
+        if (name, code) not in self.checkpoint:
+            folder = self.folder / f"hf-{len(self.checkpoint)}"
+            tessera("convert", self.folder / "start" / "checkpoints" / "step-00000000", folder, "--dtype", "bf16")
+            set_element(folder / "model.safetensors", f"model.layers.0.{name}.weight", code)
+            self.checkpoint[name, code] = folder.with_suffix(".checkpoint")
+            tessera("convert", folder, self.checkpoint[name, code], "--dtype", "bf16")
+        return self.checkpoint[name, code]
+
+    def check(self, backend, checkpoint, gtp, flags):
+        out = self.folder / "_".join([backend, checkpoint.stem, str(gtp), *flags])
+        arguments = ["--model", self.model, *self.flags(), "--resume", checkpoint, "--gtp", gtp, "--steps", STEPS, "--out", out, *flags]
+        if backend == "local":
+            tessera("train", "--backend", backend, *arguments)
+        else:
+            gpu_ranks.train(gtp, *arguments)
+        with self.subTest(out.name):
+            self.assertEqual([True] * STEPS, [line.get("skipped", False) for line in metrics(out)])
+            self.assertEqual(STEPS, json.loads((out / "summary.json").read_text())["skipped_steps"])
+            self.assertEqual(self.weights(checkpoint), self.weights(out))
+
+    @staticmethod
+    def weights(path):
+        tensors = json.loads(tessera("inspect", path, "--json"))["tensors"]
+        return {tensor["name"]: tensor["hash"] for tensor in tensors if tensor["kind"] == "weight"}
+
+    def check_formats(self, backend, formats, meshes):
+        for gtp in meshes:
+            for flags in formats:
+                self.check(backend, self.imported("mlp.down_proj", INFINITY), gtp, flags)
+                self.check(backend, self.imported("self_attn.q_proj", NAN), gtp, flags)
+
+    def test_every_step_is_skipped_on_cpus(self):
+        self.check_formats("local", [*FORMATS, *ON_CPUS], (1, 3))
+
+    @unittest.skipIf(gpu_ranks.GPUS == 0, "no GPU that the program can use")
+    def test_every_step_is_skipped_on_gpus(self):
+        self.check_formats("nccl", FORMATS, (1,))
+        self.check_formats("nccl", [["--wire-format", "fp8"], ["--wire-format", "nvfp4", "--gemm-format", "fp8"]], (3,))
+
+
+if __name__ == "__main__":
+    run_cases()
