@@ -108,6 +108,36 @@ AttentionOperands operands_of(const Qkv& qkv, const AttentionShape& shape) {
           .v = expanded(dense_like(qkv.v, kv_shape, type, "attention v"), shape.kv_of_q)};
 }
 
+// Calls visit(head) for each query head of each sequence that is not finite. libtorch's kernel loses NaN and infinities
+// in some of them: its softmax drops NaN in rows shorter than a vector, and infinite scores at any length.
+template <typename Visit>
+void for_each_not_finite(const AttentionOperands& operands, const at::Tensor* dout, const std::vector<Span>& spans,
+                         double scale, Visit&& visit) {
+  const std::int64_t heads = operands.q.size(1), head_dim = operands.q.size(2);
+  const std::int64_t size = static_cast<std::int64_t>(operands.q.element_size());
+  for (const Span& span : spans) {
+    for (std::int64_t i = 0; i < span.sequences * heads; ++i) {
+      const std::int64_t first = ((span.begin + i / heads * span.length) * heads + i % heads) * head_dim * size;
+      const auto from = [&](const at::Tensor& tensor) {
+        return static_cast<const std::byte*>(tensor.const_data_ptr()) + first;
+      };
+      const PlainArguments head{.type = to_dtype(operands.q.scalar_type()),
+                                .length = span.length,
+                                .stride = heads * head_dim,
+                                .head_dim = head_dim,
+                                .scale = scale,
+                                .q = from(operands.q),
+                                .k = from(operands.k),
+                                .v = from(operands.v),
+                                .dout = dout == nullptr ? nullptr : from(*dout)};
+      if (!cpu::is_finite(head)) visit(head, first);
+    }
+  }
+}
+void* at_byte(at::Tensor& tensor, std::int64_t offset) {
+  return static_cast<std::byte*>(tensor.mutable_data_ptr()) + offset;
+}
+
 // Causal: half of two products of seq_len x seq_len x head_dim a head; backward has five of them.
 void report_attention(const Qkv& qkv, const AttentionShape& shape, bool backward) {
   const auto tokens = static_cast<double>(qkv.q.size(0)), width = static_cast<double>(qkv.q.size(1) * qkv.q.size(2));
@@ -187,7 +217,12 @@ Attention attention_forward(const Qkv& qkv, const AttentionShape& shape) {
     out.push_back(values);
     result.softmax.push_back(log_sum_exp);
   }
-  result.out = rounded_to(joined(out, spans, operands.q), type).view(flat);
+  at::Tensor values = joined(out, spans, operands.q);
+  for_each_not_finite(operands, nullptr, spans, shape.scale, [&](PlainArguments head, std::int64_t first) {
+    head.out = at_byte(values, first);
+    cpu::plain_forward(head);
+  });
+  result.out = rounded_to(values, type).view(flat);
   return result;
 }
 
@@ -218,9 +253,16 @@ Qkv attention_backward(const at::Tensor& dout, const Qkv& qkv, const Attention& 
     dk.push_back(k_part);
     dv.push_back(v_part);
   }
-  return {.q = rounded_to(joined(dq, spans, operands.q), type),
-          .k = reduced(joined(dk, spans, operands.q), shape.kv_of_q, qkv.k.size(1), type),
-          .v = reduced(joined(dv, spans, operands.q), shape.kv_of_q, qkv.k.size(1), type)};
+  Qkv result{joined(dq, spans, operands.q), joined(dk, spans, operands.q), joined(dv, spans, operands.q)};
+  for_each_not_finite(operands, &gradient, spans, shape.scale, [&](PlainArguments head, std::int64_t first) {
+    head.dq = at_byte(result.q, first);
+    head.dk = at_byte(result.k, first);
+    head.dv = at_byte(result.v, first);
+    cpu::plain_backward(head);
+  });
+  return {.q = rounded_to(result.q, type),
+          .k = reduced(result.k, shape.kv_of_q, qkv.k.size(1), type),
+          .v = reduced(result.v, shape.kv_of_q, qkv.k.size(1), type)};
 }
 
 }  // namespace tessera::ops

@@ -25,6 +25,8 @@ struct Attention {
   at::Tensor out;                   // [tokens, q_heads * head_dim]
   std::vector<at::Tensor> softmax;  // what backward needs besides q, k, v, out (log-sum-exp of each call)
 };
+// On a CPU NaN and infinities in q, k, v and dout spread as in softmax(scale q k^T) v and its derivative over the
+// tokens that a token sees.
 Attention attention_forward(const Qkv& qkv, const AttentionShape& shape);
 // Gradients of a key/value head from its query heads are added in fp32 (fp64) in head order, rounded once. On CUDA in
 // bf16 the library may round each query head's to bf16 first.
