@@ -37,6 +37,10 @@ def ours(options):
                         str(options.global_batch), "--steps", str(options.steps), "--out", str(out)],
                        check=True, stdout=subprocess.DEVNULL)
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line.get("skipped") or line["loss"] is None or line["grad_norm"] is None:  # null: not finite
+            sys.exit(f"tessera train: step {line['step']} was skipped or is not finite (loss {line['loss']}, norm "
+                     f"{line['grad_norm']}): no figure is reported")
     return statistics.median(line["tokens_per_second"] for line in lines[2:])
 
 

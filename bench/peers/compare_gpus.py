@@ -7,6 +7,7 @@ shown with its error and stops nothing else; exit code 1 if it was Tessera. Exam
 """
 import argparse
 import json
+import math
 import pathlib
 import re
 import signal
@@ -128,6 +129,9 @@ def result_of(command, options):
     empty = [key for key in NEEDED if not result[key] > 0]
     if empty:
         raise Failure(f"measured nothing: {', '.join(f'{key} is {result[key]}' for key in empty)}")
+    loss = result.get("loss")
+    if not isinstance(loss, (int, float)) or not math.isfinite(loss):
+        raise Failure(f"measured steps whose loss is not finite: loss is {loss}")
     tokens = result["tokens_per_second_per_gpu"] * result["median_ms"] / 1e3
     expected = options.seq_len * options.micro_batch
     if not 0.7 < tokens / expected < 1.4:  # a rate from the mean differs a little from one from the median

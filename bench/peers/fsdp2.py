@@ -130,18 +130,18 @@ def mark():
 
 
 def measure(step, options):
-    """Sorted milliseconds of the timed steps, the most of this GPU's memory in use after a step, the last loss."""
-    marks, memory = [mark()], 0
+    """Sorted milliseconds of the timed steps, the most of this GPU's memory in use after a step, all steps' losses."""
+    marks, memory, losses = [mark()], 0, []
     for index in range(options.warmup + options.steps):
         if index == options.warmup:
             gc.collect()
             gc.disable()
-        loss = step()
+        losses.append(step())
         marks.append(mark())
         free, total = torch.cuda.mem_get_info()
         memory = max(memory, total - free)
     torch.cuda.synchronize()
-    return sorted(begin.elapsed_time(end) for begin, end in itertools.pairwise(marks[options.warmup:])), memory, loss
+    return sorted(begin.elapsed_time(end) for begin, end in itertools.pairwise(marks[options.warmup:])), memory, torch.stack(losses)
 
 
 def read_config(options):
@@ -173,19 +173,20 @@ def main():
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl")
     torch.manual_seed(dist.get_rank())
-    times, memory, loss = measure(training_step(config, options), options)
+    times, memory, losses = measure(training_step(config, options), options)
     most = torch.tensor(memory, device="cuda")
     dist.all_reduce(most, dist.ReduceOp.MAX)
-    dist.all_reduce(loss)
-    loss = loss.item() / dist.get_world_size()
-    if not math.isfinite(loss):
-        sys.exit(f"error: the loss is {loss}")
+    dist.all_reduce(losses)
+    losses = [loss / dist.get_world_size() for loss in losses.tolist()]
+    for step, loss in enumerate(losses, 1):
+        if not math.isfinite(loss):
+            sys.exit(f"error: the loss of step {step} of {len(losses)} is {loss}: no figure is reported")
     if dist.get_rank() == 0:
         p10, median, p90 = (quantile(times, part) for part in (0.1, 0.5, 0.9))
         print(json.dumps({"peer": "fsdp2", "torch": torch.__version__, "median_ms": median, "p10_ms": p10,
                           "p90_ms": p90, "peak_memory_bytes": most.item(), "steps": options.steps,
                           "tokens_per_second_per_gpu": options.micro_batch * options.seq_len / median * 1e3,
-                          "gpus": dist.get_world_size(), "reshard": options.reshard, "loss": loss}), flush=True)
+                          "gpus": dist.get_world_size(), "reshard": options.reshard, "loss": losses[-1]}), flush=True)
     dist.destroy_process_group()
 
 

@@ -6,6 +6,7 @@ over the steps after the warm-up. Example, beside the demo's configuration:
 """
 import argparse
 import json
+import math
 import pathlib
 import sys
 import time
@@ -137,6 +138,8 @@ def main():
         start = time.perf_counter()
         losses.append(train_step(model, optimizer, batch, options))
         times.append(time.perf_counter() - start)
+        if not math.isfinite(losses[-1]):
+            sys.exit(f"error: the loss of step {len(losses)} is {losses[-1]}: no figure is reported")
     seconds = sorted(times[options.warmup:])
     tokens = options.global_batch * options.seq_len
     print(json.dumps({"peer": "plain_torch", "torch": torch.__version__, "dtype": options.dtype, "threads": options.threads,

@@ -12,6 +12,7 @@
 #include <random>
 
 #include "tessera/base/device.h"
+#include "tessera/base/error.h"
 #include "tessera/bench/profile.h"
 #include "tessera/ops/attention.h"
 #include "tessera/run/trainer_options.h"
@@ -73,6 +74,17 @@ struct Times {
   }
 };
 
+// Every rank has the same result and throws the same error. Finishes the steps that are pending first, so that no rank
+// waits for another.
+void check_step(const train::StepResult& result, int step, int count, train::Trainer& trainer) {
+  const bool is_updated = !result.skipped && !result.suppressed;
+  if (is_updated && std::isfinite(result.loss) && std::isfinite(result.grad_norm)) return;
+  while (trainer.pending_steps() > 0) trainer.finish_step();
+  throw Error(
+      "bench step: step {} of {} {} (loss {}, norm {}), expected finite numbers and an update: no figure is reported",
+      step, count, is_updated ? "is not finite" : "was skipped", result.loss, result.grad_norm);
+}
+
 // As a training loop takes them. A step's time is from the end of the one before, of the first from its beginning.
 Times take_steps(train::Trainer& trainer, const train::StepInput& input, int count) {
   Times times;
@@ -81,6 +93,7 @@ Times take_steps(train::Trainer& trainer, const train::StepInput& input, int cou
     while (trainer.pending_steps() > pending) {
       const train::StepResult result = trainer.finish_step();
       const auto now = Clock::now();
+      check_step(result, static_cast<int>(times.steps.size()) + 1, count, trainer);
       times.steps.push_back(std::chrono::duration<double>(now - last).count());
       times.exposed.push_back(result.statistics.exposed_seconds);
       times.host.push_back(result.host_seconds);

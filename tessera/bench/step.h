@@ -53,7 +53,8 @@ struct StepReport {
   int ranks = 1;
 };
 
-// Collective over the world; the same result on every rank.
+// Collective over the world; the same result on every rank. Errors: a step was skipped, or its loss or norm is not
+// finite; the same one on every rank.
 StepReport measure_step(comm::World& world, const StepBench& bench);
 
 // step_limit.cpp. The limit is that of the rank's own part of a step. Gives the memory that it needs back.

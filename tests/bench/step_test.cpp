@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 
+#include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/models/llama.h"
 #include "tessera/run/trainer_options.h"
@@ -14,16 +15,19 @@ namespace tessera::bench {
 namespace {
 
 // 2 layers of 120 x 16 weights each, an output layer of 32 x 16; the embedding is no product.
+models::DecoderConfig small_sizes() {
+  return {.vocab_size = 32,
+          .hidden_size = 16,
+          .intermediate_size = 24,
+          .num_layers = 2,
+          .num_heads = 4,
+          .num_kv_heads = 2,
+          .head_dim = 4,
+          .max_position_embeddings = 8};
+}
 StepBench small_bench(int tp, int gtp, int dp = 1) {
   StepBench bench;
-  bench.model = std::make_shared<models::LlamaConfig>(models::DecoderConfig{.vocab_size = 32,
-                                                                            .hidden_size = 16,
-                                                                            .intermediate_size = 24,
-                                                                            .num_layers = 2,
-                                                                            .num_heads = 4,
-                                                                            .num_kv_heads = 2,
-                                                                            .head_dim = 4,
-                                                                            .max_position_embeddings = 8});
+  bench.model = std::make_shared<models::LlamaConfig>(small_sizes());
   bench.config.model = "small";
   bench.config.tp = tp;
   bench.config.gtp = gtp;
@@ -79,6 +83,51 @@ TEST(StepBenchmark, AllRanksReportTheSameSteps) {
     EXPECT_EQ(report.limit.seconds(), reports[0].limit.seconds());
     EXPECT_EQ(report.loss, reports[0].loss);
   }
+}
+
+std::string error_of(const StepBench& bench) {
+  try {
+    reports_of(bench);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+StepBench bench_without_finite_gradient(int tp, int gtp) {
+  StepBench bench = small_bench(tp, gtp);
+  models::DecoderConfig sizes = small_sizes();
+  sizes.initializer_range = 1e37;
+  bench.model = std::make_shared<models::LlamaConfig>(sizes);
+  return bench;
+}
+
+TEST(StepBenchmark, FailsWhereAStepIsSkipped) {
+  for (const auto& [tp, gtp] : {std::array{1, 1}, {2, 1}, {1, 2}})
+    EXPECT_THAT(error_of(bench_without_finite_gradient(tp, gtp)),
+                testing::AllOf(testing::HasSubstr("step 1 of 7"), testing::HasSubstr("skipped"),
+                               testing::ContainsRegex("loss .*, norm -?nan"), testing::HasSubstr("no figure")));
+}
+
+TEST(StepBenchmark, FailsOnEveryRankAlike) {
+  const StepBench bench = bench_without_finite_gradient(1, 3);
+  std::array<std::string, 3> errors;
+  comm::run_local(3, {}, [&](comm::World& world) {
+    try {
+      measure_step(world, bench);
+    } catch (const Error& error) {
+      errors[static_cast<std::size_t>(world.rank())] = error.what();
+    }
+  });
+  EXPECT_THAT(errors[0], testing::HasSubstr("no figure"));
+  EXPECT_THAT(errors, testing::Each(errors[0]));
+}
+
+// The gradient of the first step is finite, the weights that AdamW makes of it are not.
+TEST(StepBenchmark, NamesTheStepThatIsNotFinite) {
+  StepBench bench = small_bench(1, 2);
+  bench.config.weight_decay = 1e43;
+  EXPECT_THAT(error_of(bench), testing::AllOf(testing::HasSubstr("step 2 of 7"), testing::HasSubstr("no figure")));
 }
 
 // 6 a weight and token, and two products of half the scores in forward, five in backward.

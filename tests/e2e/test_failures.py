@@ -154,6 +154,13 @@ class BadInput(unittest.TestCase):
         self.refused_line(subprocess.run(command("bench", *step, "nccl", "--gtp", 2), capture_output=True, text=True, check=False,
                                          env=started, timeout=60), "--tp 1 --gtp 2 --dp 1: 2 ranks, expected 4")
 
+    def test_a_benchmark_of_skipped_steps_reports_no_figure(self):
+        model = self.folder / "huge-weights.json"
+        model.write_text(json.dumps(self.config | {"initializer_range": 1e37}))
+        result = run("bench", "step", "--model", model, "--seq-len", 16, "--gtp", 2, "--backend", "local", "--json", timeout=60)
+        self.assertEqual((1, "", 1), (result.returncode, result.stdout, len(result.stderr.splitlines())), result.stderr)
+        self.assertIn("step 1 of 13 was skipped", result.stderr)
+
     def refused_line(self, result, word):
         self.assertEqual((2, 1), (result.returncode, len(result.stderr.splitlines())), result.stderr)
         self.assertIn(word, result.stderr)

@@ -171,7 +171,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, AttentionNaN, testing::ValuesIn(cpu_kinds()), na
 TEST_P(AttentionNaN, SpreadsAsInTheFormulaAtEveryLength) {
   for (const std::int64_t length : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 33, 70}) {
     std::vector<std::int64_t> tokens{0, length / 2, length - 1};
-    tokens.erase(std::ranges::unique(tokens).begin(), tokens.end());
+    tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
     expect_formula_for_each_fault(Heads().shape(1, length), tokens, type());
   }
 }

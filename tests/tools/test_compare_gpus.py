@@ -40,7 +40,7 @@ PROGRAM = textwrap.dedent("""\
 
 def result(ms, memory=10**9, **others):
     return {"median_ms": ms, "p10_ms": ms * 0.99, "p90_ms": ms * 1.01, "peak_memory_bytes": memory,
-            "tokens_per_second_per_gpu": SEQ_LEN * MICRO_BATCH / ms * 1e3, **others}
+            "tokens_per_second_per_gpu": SEQ_LEN * MICRO_BATCH / ms * 1e3, "loss": 11.5, **others}
 
 
 class Compare(unittest.TestCase):
@@ -140,6 +140,13 @@ class Compare(unittest.TestCase):
         code, lines, summary, _ = self.compare([result(10, memory=0)], [result(20)], [result(20)])
         self.assertEqual((1, 2), (code, len(summary["programs"])))
         self.assert_said(lines, "tessera: failed 1 times", "measured nothing: peak_memory_bytes is 0")
+
+    def test_a_loss_that_is_not_finite_has_failed(self):
+        code, lines, summary, _ = self.compare([result(10, loss=None)], [result(20, loss=float("nan"))],
+                                               [result(20, loss=float("inf"))])
+        self.assertEqual((code, summary["programs"]), (1, {}))
+        for name, loss in (("tessera", None), ("FSDP2, resharding on", float("nan")), ("FSDP2, resharding off", float("inf"))):
+            self.assert_said(lines, f"{name}: failed 1 times", f"loss is not finite: loss is {loss}")
 
     def test_numbers_that_mean_nothing_are_refused(self):
         for flag, value in (("gpus", 0), ("gpus", -1), ("layers", 0), ("limit", 0), ("rounds", 0), ("steps", 0),
