@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <random>
 
@@ -22,7 +21,6 @@
 namespace tessera::bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr double kPeakFlops = 989e12;  // bf16, dense, of a Hopper GPU
 constexpr int kMeasuredSteps = 5;      // behind the others, of a GPU: measuring what it waits for takes it time
 
@@ -85,20 +83,17 @@ void check_step(const train::StepResult& result, int step, int count, train::Tra
       step, count, is_updated ? "is not finite" : "was skipped", result.loss, result.grad_norm);
 }
 
-// As a training loop takes them. A step's time is from the end of the one before, of the first from its beginning.
+// As a training loop takes them.
 Times take_steps(train::Trainer& trainer, const train::StepInput& input, int count) {
   Times times;
-  auto last = Clock::now();
   const auto finish_down_to = [&](int pending) {
     while (trainer.pending_steps() > pending) {
       const train::StepResult result = trainer.finish_step();
-      const auto now = Clock::now();
       check_step(result, static_cast<int>(times.steps.size()) + 1, count, trainer);
-      times.steps.push_back(std::chrono::duration<double>(now - last).count());
+      times.steps.push_back(result.seconds);
       times.exposed.push_back(result.statistics.exposed_seconds);
       times.host.push_back(result.host_seconds);
       times.loss = result.loss;
-      last = now;
     }
   };
   for (int step = 0; step < count; ++step) {

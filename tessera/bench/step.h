@@ -1,8 +1,8 @@
 // The benchmark `step`: whole training steps on random tokens, beside what the hardware allows at best.
 //
 // Steps are taken as a training loop takes them: on a GPU the next one is enqueued before the host waits for the last.
-// A step's time is from the end of the step before it to its own, as the host sees them: it has its loss and norm, and
-// compute has done all of it. Ranks meet between steps only as steps make them; of each step the slowest rank's time
+// A step's time is from the end of the step before it to its own, as compute comes to them (train::StepResult). Ranks
+// meet between steps only as steps make them; of each step the slowest rank's time
 // counts, gathered after all of them. The batches are made before.
 #pragma once
 #include <filesystem>

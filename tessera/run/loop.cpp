@@ -3,11 +3,9 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <chrono>
 #include <deque>
 #include <functional>
 #include <optional>
-#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/host_waits.h"
@@ -25,13 +23,8 @@
 namespace tessera::run {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr int kMostSkipped = 10;    // steps in a row
 constexpr int kMeasuredEvery = 16;  // steps, of which a GPU measures the waits of one
-
-double milliseconds_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
 
 // One rank's run: what the steps share.
 class Loop {
@@ -90,7 +83,6 @@ class Loop {
 
   void enqueue(std::int64_t step) {
     trainer_.runtime().measure_waits((step - plan_.first_step) % kMeasuredEvery == kMeasuredEvery / 4);
-    if (trainer_.pending_steps() == 0 && !suppressions_.is_repeating()) last_finish_ = Clock::now();
     const train::StepInput input = training_input(plan_, trainer_.parallel(), step);
     const double lr = learning_rate(rates_, step);
     inject_stop(step);
@@ -123,7 +115,7 @@ class Loop {
       metrics.loss = result.loss;
       metrics.grad_norm = result.grad_norm;
       metrics.skipped = result.skipped;
-      metrics.step_ms = milliseconds_since(std::exchange(last_finish_, Clock::now()));
+      metrics.step_ms = result.seconds * 1e3;
       metrics.tokens_per_second = static_cast<double>(metrics.tokens) / metrics.step_ms * 1e3;
       count(result, metrics);
       write_line();
@@ -237,7 +229,6 @@ class Loop {
   std::vector<double> rates_of_tokens_;
   std::deque<StepMetrics> enqueued_;      // of the steps that are pending: what is known of their lines
   std::optional<StepMetrics> unwritten_;  // the last one finished, but for its traffic
-  Clock::time_point last_finish_;         // where none is pending, when the next began
   int skipped_in_a_row_ = 0;
   std::optional<StepMetrics> last_skipped_;  // of as many as are too many
 };

@@ -30,8 +30,6 @@ class Suppressions {
   void saw_suppressed(std::int64_t step, const train::Stop& stop);
   // The oldest step that was pending counts. Returns how many of its attempts were suppressed.
   int saw_counted();
-  // Whether the step that is enqueued next has been enqueued before.
-  bool is_repeating() const { return in_a_row_ > 0; }
   // Suppressed attempts so far, by the counter that stopped them.
   const std::map<std::string, std::int64_t>& by_counter() const { return by_counter_; }
 

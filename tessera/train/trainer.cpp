@@ -156,6 +156,7 @@ void Trainer::enqueue_step(const StepInput& input, double lr) {
   const auto start = std::chrono::steady_clock::now();
   const ops::StreamScope scope(parallel_.device, parallel_.compute->stream());
   Pending& pending = steps_[static_cast<std::size_t>((oldest_ + pending_) % kMostPending)];
+  if (pending_ == 0 && !is_repeating_) counted_from_ = parallel_.compute->record_timed();
   // Without an unmasked target in the whole step there is nothing to divide: losses and gradients are zero.
   pending.tokens = static_cast<double>(std::max<std::int64_t>(input.tokens, 1));
   const double scale = 1.0 / pending.tokens;
@@ -178,6 +179,7 @@ void Trainer::enqueue_step(const StepInput& input, double lr) {
     update_weights();
   }
   parallel_.kernels().copy(norm_.result(), pending.clip.data(), sizeof(ops::Clip));
+  pending.end = parallel_.compute->record_timed();
   pending.step = runtime_.pending();
   pending.host_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   ++pending_;
@@ -185,8 +187,14 @@ void Trainer::enqueue_step(const StepInput& input, double lr) {
 
 StepResult Trainer::finish_step() {
   TESSERA_CHECK(pending_ > 0, "no step is pending");
+  const base::Fence end = steps_[static_cast<std::size_t>(oldest_)].end;
   StepResult result = finish_oldest();
-  if (!result.suppressed) return result;
+  result.seconds = end.seconds_since(counted_from_);
+  is_repeating_ = result.suppressed.has_value();
+  if (!is_repeating_) {
+    counted_from_ = end;
+    return result;
+  }
   for (; pending_ > 0; ++result.discarded) finish_oldest();
   norm_.clear_suppression();
   return result;

@@ -62,6 +62,9 @@ struct StepResult {
   std::optional<Stop> suppressed;
   int discarded = 0;  // with suppressed: how many were pending behind it
   runtime::StepStatistics statistics;
+  // From the end of the step before to its own, as compute came to them; where none was pending when it was enqueued,
+  // from its beginning. Attempts that were suppressed or discarded enter the time of the step that is repeated.
+  double seconds = 0;
   double host_seconds = 0;  // of enqueueing it; on a CPU, the step
 };
 
@@ -115,6 +118,7 @@ class Trainer {
     std::vector<base::Buffer> pinned;
     std::vector<models::Batch> samples;
     runtime::PendingStep step;
+    base::Fence end;  // timed: compute has come to the step's end
     double host_seconds = 0;
   };
   // What the host has of a microbatch, where a GPU can read it while the host goes on.
@@ -139,6 +143,8 @@ class Trainer {
   std::int64_t graph_steps_ = 0;
   LossSum evaluated_;
   int oldest_ = 0, pending_ = 0;
+  base::Fence counted_from_;                           // timed: where the time of the oldest pending step begins
+  bool is_repeating_ = false;                          // the last step finished was suppressed
   const int exceptions_ = std::uncaught_exceptions();  // under way when this was made
 
   TrainerOptions options_;

@@ -171,6 +171,7 @@ class Steps {
   void finish(const StepResult& done) {
     const int step = enqueued_.front();
     enqueued_.pop_front();
+    if (options_.on_result && world_.rank() == 0) options_.on_result(done);
     if (done.suppressed) return repeat(step, done);
     if (world_.rank() != 0) return;
     result_.losses.push_back(done.loss);

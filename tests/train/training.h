@@ -48,7 +48,8 @@ struct RunOptions {
   std::set<int> evaluated;  // steps before which their samples are evaluated
   // Around each step from 0 on, as it is given to the trainer, on every rank's thread.
   std::function<void(Trainer&trainer, int step)> before_step, after_step;
-  std::function<void(Trainer& trainer)> at_end;  // behind all steps, on every rank's thread
+  std::function<void(const StepResult& result)> on_result;  // of each step and attempt in order, of rank 0
+  std::function<void(Trainer& trainer)> at_end;             // behind all steps, on every rank's thread
 };
 
 struct RunResult {
