@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 
 #include "command_line.h"
@@ -33,11 +34,13 @@ models::ModelConfigPtr with_layers(const models::ModelConfig& model, std::int64_
   return models::parse_model_config(config, fmt::format("--layers {}", layers));
 }
 
-// The settings that a plan depends on, but for those in `but`.
-void add_settings(CLI::App& app, run::PlanFlags& flags, std::initializer_list<std::string_view> but) {
-  for (const std::string_view name : run::plan_settings())
-    if (std::ranges::find(but, name) == but.end())
-      run::add_flag(app, *run::find_setting(name), flags.settings[std::string(name)]);
+// Replaces the table's help for the setting.
+void describe(CLI::App& app, std::string_view setting, const std::string& help) {
+  app.get_option(run::flag_of(setting))->description(help);
+}
+
+std::filesystem::path configs() {
+  return base::read_environment().configs.value_or(TESSERA_CONFIGS);
 }
 
 int bench_schedule(const Arguments& arguments) {
@@ -52,14 +55,15 @@ int bench_schedule(const Arguments& arguments) {
   bool json = false;
   flags.settings["model"] = {"llama-tiny"};
   flags.settings["gtp"] = {"2"};
-  add_settings(app, flags, {"gather_budget", "reduce_budget"});
+  run::add_flags(app, run::Command::bench_schedule, flags.settings);
   app.add_option("--layers", layers, "of the model, instead of its own");
   app.add_option("--machine", flags.machine, "whose compute it is: NAME under configs/machines or a file")
       ->capture_default_str();
   app.add_flag("--real", bench.real, "sleep instead of counting time");
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;
-  const run::PlanTask task = run::plan_task(flags, base::read_environment().configs.value_or(TESSERA_CONFIGS));
+  flags.settings["backend"] = {"local"};
+  const run::PlanTask task = run::plan_task(flags, configs());
   bench.config = task.request.config;
   bench.model = layers ? with_layers(*task.request.model, *layers) : task.request.model;
   bench.machine = task.request.machine;
@@ -78,10 +82,11 @@ int bench_kernels(const Arguments& arguments) {
   // The device decides the defaults of the rest.
   const bool cuda = std::ranges::find(arguments, "--cuda") != arguments.end();
   bench::KernelBench bench = cuda ? bench::kernel_bench_on_cuda() : bench::KernelBench();
-  std::string dtype(name_of(bench.type));
+  run::SettingWords words{{"dtype", {std::string(name_of(bench.type))}}, {"threads", {std::to_string(bench.threads)}}};
   bool json = false;
   app.add_flag("--cuda", bench.cuda, "on the GPU, with the sizes of Llama-3-8B; else on the CPU with small ones");
-  app.add_option("--dtype", dtype)->capture_default_str()->check(CLI::IsMember({"bf16", "fp32", "fp64"}));
+  run::add_flags(app, run::Command::bench_kernels, words);
+  describe(app, "threads", fmt::format("of the CPU's products, attention and copies [{}]", bench.threads));
   app.add_option("--tokens", bench.tokens)->capture_default_str();
   app.add_option("--hidden", bench.hidden)->capture_default_str();
   app.add_option("--ffn", bench.ffn)->capture_default_str();
@@ -91,12 +96,14 @@ int bench_kernels(const Arguments& arguments) {
   app.add_option("--vocabulary", bench.vocabulary)->capture_default_str();
   app.add_option("--parameters", bench.parameters, "of the optimizer's kernels, and elements of a sum")
       ->capture_default_str();
-  app.add_option("--threads", bench.threads, "of the CPU's products, attention and copies")->capture_default_str();
   app.add_option("--repetitions", bench.repetitions)->capture_default_str();
   app.add_option("--only", bench.only, "kernels whose name holds this");
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;
-  bench.type = quant::parse_dtype(dtype);
+  run::TrainConfig config;
+  run::set_from_words(config, words);
+  bench.type = config.dtype;
+  bench.threads = static_cast<int>(config.threads);
   const std::vector<bench::KernelRow> rows = bench::kernel_rows(bench);
   if (json)
     fmt::print("{}\n", bench::kernel_json(bench, rows).dump(2));
@@ -118,31 +125,29 @@ int bench_step(const Arguments& arguments) {
   CLI::App app("Whole training steps on random tokens, beside what the hardware allows", "tessera bench step");
   run::PlanFlags flags;
   bench::StepBench bench;
-  std::string backend = base::cuda_device_count() > 0 ? "nccl" : "local";
-  bool json = false, pushes = true, graph = false;
-  add_settings(app, flags, {});
+  bool json = false;
+  const std::string backend = base::cuda_device_count() > 0 ? "nccl" : "local";
+  flags.settings["backend"] = {backend};
+  flags.settings["steps"] = {std::to_string(bench.steps)};
+  run::add_flags(app, run::Command::bench_step, flags.settings);
+  describe(app, "backend", fmt::format("ranks are threads or GPUs [{}]", backend));
+  app.get_option("--backend")->option_text("local|nccl");
+  describe(app, "steps", fmt::format("steps that count [{}]", bench.steps));
   std::optional<std::int64_t> layers;
   app.add_option("--layers", layers, "of the model, instead of its own");
-  app.add_option("--backend", backend)->capture_default_str()->check(CLI::IsMember({"nccl", "local"}));
   app.add_option("--warmup", bench.warmup, "steps before those that count")->capture_default_str();
-  app.add_option("--steps", bench.steps, "steps that count")->capture_default_str();
-  app.add_flag("!--no-pushes", pushes, "NCCL moves weights and gradients between the GPUs of a host too");
-  app.add_flag("--cuda-graph", graph, "steps are launches of a graph");
-  app.add_flag("--deterministic", bench.deterministic, "GPU: attention without atomics");
   app.add_option("--profile", bench.profile, "write every kernel of two more steps to this file, for Perfetto");
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;
   check_output("--profile", bench.profile);
-  if (bench.steps < 1 || bench.warmup < 0)
-    throw InputError("--steps, --warmup: got {} and {}, expected 1 and 0 or more", bench.steps, bench.warmup);
-  const run::PlanTask task = run::plan_task(flags, base::read_environment().configs.value_or(TESSERA_CONFIGS));
+  const run::PlanTask task = run::plan_task(flags, configs());
   bench.model = layers ? with_layers(*task.request.model, *layers) : task.request.model;
   bench.config = task.request.config;
-  bench.config.backend = backend == "nccl" ? run::Backend::nccl : run::Backend::local;
-  bench.config.pushes = pushes;
-  bench.config.cuda_graph = graph;
+  bench.steps = static_cast<int>(bench.config.steps);
+  if (bench.steps < 1 || bench.warmup < 0)
+    throw InputError("--steps, --warmup: got {} and {}, expected 1 and 0 or more", bench.steps, bench.warmup);
+  if (bench.config.backend == run::Backend::mpi) throw InputError("--backend: got mpi, expected local or nccl");
   run::check_graph(bench.config);
-  run::check_local_ranks(bench.config);
   check_processes(bench.config);
   const auto body = [&](comm::World& world) {
     const bench::StepReport report = bench::measure_step(world, bench);
@@ -153,7 +158,7 @@ int bench_step(const Arguments& arguments) {
       fmt::print("{}", bench::step_text(bench, report));
   };
   const auto ranks = static_cast<int>(bench.config.ranks);
-  if (backend == "nccl") return run::run_with_nccl({.ranks = ranks}, body);
+  if (bench.config.backend == run::Backend::nccl) return run::run_with_nccl({.ranks = ranks}, body);
   comm::run_local(ranks, {}, body);
   return 0;
 }
@@ -161,12 +166,11 @@ int bench_step(const Arguments& arguments) {
 int bench_products(const Arguments& arguments) {
   CLI::App app("Every algorithm that cuBLASLt offers for the matrix products of a model", "tessera bench products");
   bench::ProductBench bench;
-  std::string model = "llama3-8b";
-  app.add_option("--model", model, "NAME of a configuration or its file")->capture_default_str();
+  run::SettingWords words{{"model", {"llama3-8b"}}};
+  run::add_flags(app, run::Command::bench_products, words);
   app.add_option("--tokens", bench.tokens, "of a rank and microbatch")
       ->capture_default_str()
       ->check(CLI::Range(1, 1'000'000'000));
-  app.add_option("--tp", bench.tp)->capture_default_str()->check(CLI::Range(1, 1'000'000));
   app.add_option("--only", bench.only, "products whose name holds this, as 'gate_up'");
   app.add_option("--candidates", bench.candidates)->capture_default_str()->check(CLI::Range(1, 64));
   app.add_option("--repetitions", bench.repetitions)->capture_default_str()->check(CLI::Range(1, 1'000'000));
@@ -174,8 +178,10 @@ int bench_products(const Arguments& arguments) {
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   if (!parse(app, arguments)) return 0;
-  bench.model = models::read_model_config(
-      models::find_model_config(model, base::read_environment().configs.value_or(TESSERA_CONFIGS)));
+  run::TrainConfig config;
+  run::set_from_words(config, words);
+  bench.tp = config.tp;
+  bench.model = models::read_model_config(models::find_model_config(config.model, configs()));
   fmt::print("{}", bench::product_text(bench::product_rows(bench)));
   return 0;
 }
@@ -186,15 +192,18 @@ int bench_links(const Arguments& arguments) {
   bench::LinkBench bench;
   std::vector<std::int64_t> megabytes;
   bool json = false;
-  int ranks = 0;
-  app.add_option("--ranks", ranks, "GPUs; 0: all")->capture_default_str();
+  run::SettingWords words;
+  run::add_flags(app, run::Command::bench_links, words);
+  describe(app, "ranks", "number of GPUs (default: all)");
   app.add_option("--megabytes", megabytes, "from a rank to each peer");
   app.add_option("--rounds", bench.rounds)->capture_default_str()->check(CLI::Range(1, 1'000'000));
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;
   if (!megabytes.empty()) bench.bytes.clear();
   for (const std::int64_t size : megabytes) bench.bytes.push_back(size << 20);
-  return run::run_with_nccl({.ranks = ranks}, [&](comm::World& world) {
+  run::TrainConfig config;
+  run::set_from_words(config, words);
+  return run::run_with_nccl({.ranks = static_cast<int>(config.ranks)}, [&](comm::World& world) {
     const std::vector<bench::LinkRow> rows = bench::link_rows(world, bench);
     if (world.rank() == 0) fmt::print("{}", json ? bench::link_json(rows).dump(2) + "\n" : bench::link_text(rows));
   });

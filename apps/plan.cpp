@@ -24,8 +24,7 @@ struct Output {
 };
 
 void add_options(CLI::App& app, run::PlanFlags& flags, Output& output) {
-  for (const std::string_view name : run::plan_settings())
-    run::add_flag(app, *run::find_setting(name), flags.settings[std::string(name)]);
+  run::add_flags(app, run::Command::plan, flags.settings);
   app.add_option("--machine", flags.machine, "a name under configs/machines, or a JSON file (laptop)");
   app.add_flag("--evaluate", flags.evaluate, "plan an evaluation instead of a training step");
   app.add_option("--measured", flags.measured, "a run's folder: plan that run and compare what it measured");

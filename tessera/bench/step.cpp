@@ -167,7 +167,7 @@ StepLimit longest_limit(const StepLimit& own, comm::Communicator& all) {
 StepReport measure_step(comm::World& world, const StepBench& bench) {
   const run::TrainConfig& config = bench.config;
   at::set_num_threads(static_cast<int>(config.threads));
-  ops::set_deterministic(bench.deterministic);
+  ops::set_deterministic(config.deterministic);
   StepReport report{.ranks = world.size()};
   const base::Device device = device_of(world);
   report.limit = measure_limit(bench, world.rank(), device);

@@ -17,10 +17,9 @@
 namespace tessera::bench {
 
 struct StepBench {
-  run::TrainConfig config;  // resolved; threads: of ATen
+  run::TrainConfig config;  // resolved; its steps are not used
   models::ModelConfigPtr model;
   int warmup = 3, steps = 10;     // the first of the warm-up is recorded and planned
-  bool deterministic = false;     // GPU: attention without atomics
   std::filesystem::path profile;  // where rank 0 writes what two more steps ran; empty: nowhere
 };
 
@@ -47,7 +46,7 @@ struct StepReport {
   std::int64_t tensor_cache_bytes = 0;  // activations and small things; arenas, weights and their states are outside it
   std::int64_t gather_arena_bytes = 0, reduce_arena_bytes = 0, scratch_bytes = 0;  // as the schedule has them
   double loss = 0;
-  std::string transport;  // train::transport_of, and why it is none of pushes
+  std::string transport;  // run::transport_of, and why no pushes move the weights
   std::string indirect;
   StepLimit limit;  // of the rank for which it is the longest: the others wait for it
   int ranks = 1;

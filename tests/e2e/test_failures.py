@@ -1,7 +1,9 @@
-#!/usr/bin/env python3
+#!/ usr / bin / env python3
 """What goes wrong ends soon, on every rank, with one clear line; what the user got wrong leaves nothing behind."""
+import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -48,7 +50,8 @@ class BadInput(unittest.TestCase):
 
     def model(self, **changes):
         path = self.folder / "model.json"
-        path.write_text(json.dumps({key: value for key, value in {**self.config, **changes}.items() if value is not None}))
+        path.write_text(json.dumps({
+  key: value for key, value in {**self.config, **changes}.items() if value is not None}))
         return path
 
     def test_flags(self):
@@ -115,7 +118,8 @@ class BadInput(unittest.TestCase):
         part.write_bytes(content)
         before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
         self.refused("--resume", first, expect=[part.name], out=out)
-        self.assertEqual(before, {path: path.read_bytes() for path in out.rglob("*") if path.is_file()})
+        self.assertEqual(before, {
+  path: path.read_bytes() for path in out.rglob("*") if path.is_file()})
         self.refused("--resume", first, expect=[part.name])
 
     def test_two_runs_in_one_folder(self):
@@ -160,6 +164,24 @@ class BadInput(unittest.TestCase):
         result = run("bench", "step", "--model", model, "--seq-len", 16, "--gtp", 2, "--backend", "local", "--json", timeout=60)
         self.assertEqual((1, "", 1), (result.returncode, result.stdout, len(result.stderr.splitlines())), result.stderr)
         self.assertIn("step 1 of 13 was skipped", result.stderr)
+
+    def test_flags_are_the_same_in_every_subcommand(self):
+        commands = [["plan"], *(["bench", name] for name in ("step", "schedule", "products", "links", "kernels"))]
+        listed = {" ".join(words): set(re.findall(r"^ +(--[a-z0-9-]+)", tessera(*words, "--help"), re.M))
+                  for words in (["train"], *commands)}
+#-- steps of a run and of `bench step` differ in what they count, and have the same words.
+        self.assertLessEqual({"--cuda-graph", "--deterministic", "--pushes", "--coalesce", "--backend", "--steps"},
+                             listed["bench step"])
+        refused_by_train = functools.cache(lambda flag: run("train", flag, "").stderr)
+        for words in commands:
+            for flag in sorted(listed[" ".join(words)] & listed["train"] - {"--help"}):
+                if "-rules" in flag:
+                    continue  # takes an empty text
+                with self.subTest(command=words, flag=flag):
+                    got = run(*words, flag, "", timeout=60)
+                    self.assertEqual((2, refused_by_train(flag)), (got.returncode, got.stderr))
+                    self.assertIn(flag, got.stderr)
+        self.refused_line(run("bench", "step", "--model", "llama-tiny-odd", "--no-pushes"), "--no-pushes")
 
     def refused_line(self, result, word):
         self.assertEqual((2, 1), (result.returncode, len(result.stderr.splitlines())), result.stderr)

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/ usr / bin / env python3
 """The program on GPUs, one process each: the bits of every layout, what a step may not do, CPUs beside it, a dead rank.
 
 TESSERA names a program that was built with CUDA. Skipped where there are fewer than two GPUs.
@@ -104,7 +104,7 @@ class Gpus(unittest.TestCase):
             name = "-".join(map(str, mesh))
             graph = self.train(f"graph{name}", 2, *flags, "--cuda-graph", "on", "--debug-poison", "on")
             self.assertEqual(bits(self.train(f"steps{name}", 2, *flags)), bits(graph), name)
-            # Where no weight travels there is nothing to be issued ahead, and none is enqueued behind those recorded.
+#Where no weight travels there is nothing to be issued ahead, and none is enqueued behind those recorded.
             enqueued = RECORDED if "--tp" in mesh else RECORDED - 1
             self.assertEqual(STEPS - enqueued, json.loads((graph / "summary.json").read_text())["graph_steps"], name)
 
@@ -115,7 +115,7 @@ class Gpus(unittest.TestCase):
         self.assertEqual(bits(expected), bits(graph))
         self.assertEqual([line.get("valid_loss") for line in metrics(expected)],
                          [line.get("valid_loss") for line in metrics(graph)])
-        # One behind each evaluation but the last is enqueued too.
+#One behind each evaluation but the last is enqueued too.
         self.assertEqual(STEPS - RECORDED - 4, json.loads((graph / "summary.json").read_text())["graph_steps"])
 
     def counts(self, steps, *flags):
@@ -145,8 +145,8 @@ class Gpus(unittest.TestCase):
     def test_bench_step_says_what_moved_the_weights(self):
         step = ["bench", "step", "--model", "llama-tiny-odd", "--seq-len", 64, "--gtp", 2, "--dtype", "bf16", "--steps", 4]
         profile = self.folder / "profile.json"
-        for flags, moved in ((["--profile", profile], ("push", False)), (["--no-pushes"], ("nccl", False)),
-                             (["--cuda-graph"], ("push", True))):
+        for flags, moved in ((["--profile", profile], ("push", False)), (["--pushes", "off"], ("nccl", False)),
+                             (["--cuda-graph", "on", "--deterministic"], ("push", True))):
             report = json.loads(tessera(*step, "--json", *flags).splitlines()[-1])
             self.assertEqual(moved, (report["transport"], report["cuda_graph"]))
             self.assertLessEqual(report["p10_ms"], report["median_ms"])

@@ -2,13 +2,16 @@
 #pragma once
 #include <CLI/CLI.hpp>
 #include <string>
-#include <vector>
 
 #include "tessera/run/config/settings.h"
 
 namespace tessera::run {
 
-// Adds the flag, whose words go to `words`, which outlives `app`. A flag of on|off may stand alone, and means on then.
-CLI::Option* add_flag(CLI::App& app, const Setting& setting, std::vector<std::string>& words);
+// Adds the flags of all settings that the command takes. Their words go to `words`, which outlives `app`; words that
+// stand there before are defaults. A flag of on|off may stand alone and then means on.
+void add_flags(CLI::App& app, Command command, SettingWords& words);
+
+// The setting's default as --help shows it, " [1]"; "" where it is empty or follows from other settings.
+std::string default_text(const Setting& setting);
 
 }  // namespace tessera::run

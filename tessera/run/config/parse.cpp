@@ -1,7 +1,6 @@
 #include "tessera/run/config/parse.h"
 
 #include <CLI/CLI.hpp>
-#include <map>
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
@@ -12,10 +11,7 @@ namespace tessera::run {
 namespace {
 using nlohmann::json;
 
-using Words = std::map<std::string, std::vector<std::string>, std::less<>>;  // by setting name
-
-void add_flags(CLI::App& app, Words& words) {
-  for (const Setting& setting : settings()) add_flag(app, setting, words[std::string(setting.name)]);
+void add_reserved_flags(CLI::App& app, SettingWords& words) {
   for (const ReservedSetting& setting : reserved_settings()) {
     const std::string name(setting.name);
     app.add_option(flag_of(name), words[name])->expected(1);
@@ -39,20 +35,9 @@ void refuse_extras(const std::vector<std::string>& extras) {
   throw InputError("unknown flag {}{}", flag, suggestion(flag, all_flags()));
 }
 
-void apply_flags(TrainConfig& config, const CLI::App& app, const Words& words) {
-  for (const Setting& setting : settings())
-    if (const std::string flag = flag_of(setting.name); app.count(flag) > 0)
-      set_from_text(config, setting, words.find(setting.name)->second, flag);
-  for (const ReservedSetting& setting : reserved_settings())
-    if (const std::string flag = flag_of(setting.name); app.count(flag) > 0)
-      check_reserved(setting, words.find(setting.name)->second.front(), flag);
-}
-
-std::string default_text(const Setting& setting) {
-  const json value = value_of(TrainConfig{}, setting);
-  if (value.is_null()) return "";
-  if (value.is_boolean()) return value == true ? " [on]" : " [off]";
-  return fmt::format(" [{}]", value.is_string() ? value.get<std::string>() : value.dump());
+void check_reserved_flags(const SettingWords& words) {
+  for (const auto& [name, given] : words)
+    if (!given.empty()) check_reserved(*find_reserved(name), given.front(), flag_of(name));
 }
 
 }  // namespace
@@ -79,12 +64,13 @@ TrainCommand parse_train_flags(const std::vector<std::string>& flags) {
   CLI::App app;
   app.set_help_flag();
   app.allow_extras();
-  Words words;
+  SettingWords words, reserved;
   std::string file;
   bool help = false;
   app.add_flag("--help,-h", help);
   auto* file_option = app.add_option("--config", file);
-  add_flags(app, words);
+  add_flags(app, Command::train, words);
+  add_reserved_flags(app, reserved);
   try {
     app.parse(std::vector<std::string>(flags.rbegin(), flags.rend()));
   } catch (const CLI::ParseError& error) {
@@ -94,7 +80,8 @@ TrainCommand parse_train_flags(const std::vector<std::string>& flags) {
   if (help) return command;
   refuse_extras(app.remaining());
   if (file_option->count() > 0) apply_json(command.config, base::read_json_file(file), file);
-  apply_flags(command.config, app, words);
+  set_from_words(command.config, words);
+  check_reserved_flags(reserved);
   return command;
 }
 

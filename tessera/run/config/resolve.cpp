@@ -46,6 +46,12 @@ void check_dependants(const TrainConfig& config) {
                      config.steps);
 }
 
+void check_local_ranks(const TrainConfig& config) {
+  if (config.backend == Backend::local && config.ranks > kMostLocalRanks)
+    throw InputError("--ranks: got {} with --backend local, expected at most {} (threads of one process)", config.ranks,
+                     kMostLocalRanks);
+}
+
 void check_reduce_order(const TrainConfig& config) {
   const bool in_nodes = config.reduce_order == ReduceOrder::hierarchical;
   if (in_nodes && config.ranks_per_node == 0)
@@ -141,12 +147,6 @@ void check_graph(const TrainConfig& config) {
   if (config.debug_delays != 0)
     throw InputError("--cuda-graph: got on with --debug-delays {}: delays differ from step to step",
                      config.debug_delays);
-}
-
-void check_local_ranks(const TrainConfig& config) {
-  if (config.backend == Backend::local && config.ranks > kMostLocalRanks)
-    throw InputError("--ranks: got {} with --backend local, expected at most {} (threads of one process)", config.ranks,
-                     kMostLocalRanks);
 }
 
 TrainConfig resolve_settings(TrainConfig config) {

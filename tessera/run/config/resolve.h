@@ -18,10 +18,8 @@ namespace tessera::run {
 // in schedule_steps and grad_wire.
 TrainConfig resolve_settings(TrainConfig config);
 
-// Parts of 1 and 2 for who needs no more; InputError as they. What --cuda-graph needs of other settings:
+// The part of 1 that benchmarks need: refuses --cuda-graph with settings that a graph cannot follow.
 void check_graph(const TrainConfig& config);
-// --backend local: no more ranks than threads that a process may have.
-void check_local_ranks(const TrainConfig& config);
 
 // 2. The mesh. `world_size`: ranks that a launcher started (mpi), absent for `local`. Fills in ranks and dp, so that
 // tp * gtp * dp == ranks, and checks that the global batch divides into blocks: global_batch is a multiple of

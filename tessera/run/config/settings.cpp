@@ -25,54 +25,73 @@ constexpr Range kPositive{.low = 0, .open_low = true};
 constexpr Range kBeta{.low = 0, .high = 1, .open_high = true};
 constexpr OnResume kRun = OnResume::command_line, kKept = OnResume::kept, kFixed = OnResume::fixed;
 using C = TrainConfig;
+constexpr Commands kSteps = Commands(Command::train) | Command::bench_step;
+constexpr Commands kPlans = kSteps | Command::plan | Command::bench_schedule;
+constexpr Commands kBudgets = kSteps | Command::plan;  // bench schedule tries several
 
 constexpr std::array kSettings{
-    Setting{"model", &C::model, kAny, kKept, "NAME|PATH", "a name under configs/, or a Hugging Face config.json"},
+    Setting{"model", &C::model, kAny, kKept, "NAME|PATH", "a name under configs/, or a Hugging Face config.json",
+            kPlans | Command::bench_products},
     Setting{"data", &C::data, kAny, kKept, "[W] PREFIX ...", "PREFIX.bin and PREFIX.idx, or W1 PREFIX1 W2 PREFIX2 ..."},
     Setting{"valid", &C::valid, kAny, kKept, "[W] PREFIX ...", "held-out data, as --data"},
-    Setting{"backend", &C::backend, kAny, kRun, "local|mpi|nccl", "ranks are threads, MPI processes, or GPUs"},
-    Setting{"ranks", &C::ranks, kRanks, kRun, "N", "number of ranks (default: tp * gtp * dp, or the launcher's)"},
-    Setting{"threads", &C::threads, {.low = 1, .high = 4096}, kRun, "N", "intra-op threads of a rank"},
-    Setting{"tp", &C::tp, kRanks, kRun, "N", "tensor parallel ranks"},
-    Setting{"gtp", &C::gtp, kRanks, kRun, "N", "ranks that share out the weights of a tensor-parallel part"},
-    Setting{"dp", &C::dp, kRanks, kRun, "N", "replicas (default: ranks / (tp * gtp))"},
-    Setting{"micro_batch", &C::micro_batch, kCount, kKept, "N", "sequences computed at once"},
-    Setting{"global_batch", &C::global_batch, kCount, kFixed, "N", "sequences of a step"},
-    Setting{"seq_len", &C::seq_len, kCount, kFixed, "N", "tokens of a sequence (default: the model's longest)"},
-    Setting{"steps", &C::steps, kCountOrZero, kKept, "N", "where to stop; 0 writes the initial checkpoint"},
+    Setting{"backend", &C::backend, kAny, kRun, "local|mpi|nccl", "ranks are threads, MPI processes, or GPUs", kSteps},
+    Setting{"ranks", &C::ranks, kRanks, kRun, "N", "number of ranks (default: tp * gtp * dp, or the launcher's)",
+            kPlans | Command::bench_links},
+    Setting{"threads",
+            &C::threads,
+            {.low = 1, .high = 4096},
+            kRun,
+            "N",
+            "intra-op threads of a rank",
+            kSteps | Command::bench_kernels},
+    Setting{"tp", &C::tp, kRanks, kRun, "N", "tensor parallel ranks", kPlans | Command::bench_products},
+    Setting{"gtp", &C::gtp, kRanks, kRun, "N", "ranks that share out the weights of a tensor-parallel part", kPlans},
+    Setting{"dp", &C::dp, kRanks, kRun, "N", "replicas (default: ranks / (tp * gtp))", kPlans},
+    Setting{"micro_batch", &C::micro_batch, kCount, kKept, "N", "sequences computed at once", kPlans},
+    Setting{"global_batch", &C::global_batch, kCount, kFixed, "N", "sequences of a step", kPlans},
+    Setting{"seq_len", &C::seq_len, kCount, kFixed, "N", "tokens of a sequence (default: the model's longest)", kPlans},
+    Setting{"steps", &C::steps, kCountOrZero, kKept, "N", "where to stop; 0 writes the initial checkpoint", kSteps},
     Setting{"schedule_steps", &C::schedule_steps, kCountOrZero, kKept, "N",
             "length of the rate schedule (default: --steps)"},
     Setting{"seed", &C::seed, kAny, kFixed, "N", "of the initial weights and the order of samples"},
-    Setting{"dtype", &C::dtype, kAny, kFixed, "fp32|bf16|fp64", "of weights and activations"},
-    Setting{"grad_wire", &C::grad_wire, kAny, kKept, "fp32|bf16|fp64",
-            "gradients travel in this type (default: dtype)"},
+    Setting{"dtype", &C::dtype, kAny, kFixed, "fp32|bf16|fp64", "of weights and activations",
+            kPlans | Command::bench_kernels},
+    Setting{"grad_wire", &C::grad_wire, kAny, kKept, "fp32|bf16|fp64", "gradients travel in this type (default: dtype)",
+            kPlans},
     Setting{"wire_format", &C::wire_format, kAny, kKept, "bf16|fp8|fp8_block|mxfp8|nvfp4",
-            "matrices are stored and gathered in this number format (docs/formats.md)"},
+            "matrices are stored and gathered in this number format (docs/formats.md)", kPlans},
     Setting{"wire_rules", &C::wire_rules, kAny, kKept, "NAME=FORMAT,...",
-            "other formats by matrices' names, as a shell matches names of files; the last that matches"},
+            "other formats by matrices' names, as a shell matches names of files; the last that matches", kPlans},
     Setting{"wire_format_backward", &C::wire_format_backward, kAny, kKept, "bf16|fp8|fp8_block|mxfp8|nvfp4",
-            "backward passes gather matrices in this number format (default: as forward)"},
+            "backward passes gather matrices in this number format (default: as forward)", kPlans},
     Setting{"wire_rules_backward", &C::wire_rules_backward, kAny, kKept, "NAME=FORMAT,...",
-            "other formats of backward passes by parameters' names, as above"},
+            "other formats of backward passes by parameters' names, as above", kPlans},
     Setting{"gemm_format", &C::gemm_format, kAny, kKept, "bf16|fp8|fp8_block|mxfp8|nvfp4",
-            "matrices are multiplied in this number format; GPUs: bf16, fp8, fp8_block"},
+            "matrices are multiplied in this number format; GPUs: bf16, fp8, fp8_block", kPlans},
     Setting{"gemm_rules", &C::gemm_rules, kAny, kKept, "NAME=FORMAT,...",
-            "other formats by parameters' names, as above"},
+            "other formats by parameters' names, as above", kPlans},
     Setting{"fp8_scaling", &C::fp8_scaling, kAny, kKept, "delayed|current",
-            "of fp8 products: scales from the amaxes of earlier steps, or from a matrix's own"},
+            "of fp8 products: scales from the amaxes of earlier steps, or from a matrix's own", kPlans},
     Setting{"fp8_recipe", &C::fp8_recipe, kAny, kKept, "hybrid|e4m3",
-            "of fp8 products: gradients are E5M2, or all is E4M3"},
-    Setting{
-        "fp8_history", &C::fp8_history, {.low = 1, .high = 65536}, kKept, "N", "delayed scaling: steps it looks at"},
-    Setting{"fp8_amax", &C::fp8_amax, kAny, kKept, "newest|greatest", "delayed scaling: which of their amaxes counts"},
+            "of fp8 products: gradients are E5M2, or all is E4M3", kPlans},
+    Setting{"fp8_history",
+            &C::fp8_history,
+            {.low = 1, .high = 65536},
+            kKept,
+            "N",
+            "delayed scaling: steps it looks at",
+            kSteps},
+    Setting{"fp8_amax", &C::fp8_amax, kAny, kKept, "newest|greatest", "delayed scaling: which of their amaxes counts",
+            kSteps},
     Setting{"fp8_margin",
             &C::fp8_margin,
             {.low = -64, .high = 64},
             kKept,
             "N",
-            "delayed scaling: scales leave room for 2^N times the amax"},
+            "delayed scaling: scales leave room for 2^N times the amax",
+            kSteps},
     Setting{"tp_wire_format", &C::tp_wire_format, kAny, kKept, "bf16|fp8",
-            "activations that sequence parallelism brings together for fp8 products travel in this format"},
+            "activations that sequence parallelism brings together for fp8 products travel in this format", kPlans},
     Setting{"lr", &C::lr, kNotNegative, kKept, "X", "highest learning rate"},
     Setting{"min_lr", &C::min_lr, kNotNegative, kKept, "X", "learning rate at the end of a cosine schedule"},
     Setting{"warmup_steps", &C::warmup_steps, kCountOrZero, kKept, "N", "steps of linear warm-up"},
@@ -85,26 +104,28 @@ constexpr std::array kSettings{
     Setting{"mask_documents", &C::mask_documents, kAny, kKept, "on|off",
             "attention and positions restart at documents"},
     Setting{"recompute", &C::recompute, kAny, kRun, "none|selective|full|auto",
-            "activations computed again in backward"},
+            "activations computed again in backward", kPlans},
     Setting{"activation_budget", &C::activation_budget, kAny, kRun, "BYTES",
-            "--recompute auto computes again what exceeds it"},
+            "--recompute auto computes again what exceeds it", kPlans},
     Setting{"sequence_parallel", &C::sequence_parallel, kAny, kRun, "on|off",
-            "cut activations outside tp by tokens too"},
+            "cut activations outside tp by tokens too", kPlans},
     Setting{"reduce_order", &C::reduce_order, kAny, kKept, "sequential|hierarchical",
-            "gradients add up in rank order, or within nodes first"},
-    Setting{"ranks_per_node", &C::ranks_per_node, kCountOrZero, kKept, "N", "of --reduce-order hierarchical"},
-    Setting{"zero", &C::zero, kAny, kRun, "on|off", "cut the optimizer's state over replicas (ZeRO-1)"},
+            "gradients add up in rank order, or within nodes first", kPlans},
+    Setting{"ranks_per_node", &C::ranks_per_node, kCountOrZero, kKept, "N", "of --reduce-order hierarchical", kPlans},
+    Setting{"zero", &C::zero, kAny, kRun, "on|off", "cut the optimizer's state over replicas (ZeRO-1)", kPlans},
     Setting{"embedding", &C::embedding, kAny, kRun, "auto|gather|rows",
-            "gather the table over gtp, or exchange the rows of the tokens; auto: by bytes"},
-    Setting{"gather_budget", &C::gather_budget, kAny, kRun, "BYTES|min|auto", "memory for gathered weights, as 2GB"},
-    Setting{"reduce_budget", &C::reduce_budget, kAny, kRun, "BYTES|min|auto", "memory for gradients on their way"},
-    Setting{"coalesce", &C::coalesce, kAny, kRun, "BYTES", "neighbouring weights travel together up to this"},
+            "gather the table over gtp, or exchange the rows of the tokens; auto: by bytes", kPlans},
+    Setting{"gather_budget", &C::gather_budget, kAny, kRun, "BYTES|min|auto", "memory for gathered weights, as 2GB",
+            kBudgets},
+    Setting{"reduce_budget", &C::reduce_budget, kAny, kRun, "BYTES|min|auto", "memory for gradients on their way",
+            kBudgets},
+    Setting{"coalesce", &C::coalesce, kAny, kRun, "BYTES", "neighbouring weights travel together up to this", kPlans},
     Setting{"deterministic", &C::deterministic, kAny, kRun, "on|off",
-            "on GPUs: sums without atomics, the same bits at every repetition and gtp degree (slower)"},
+            "on GPUs: sums without atomics, the same bits at every repetition and gtp degree (slower)", kSteps},
     Setting{"pushes", &C::pushes, kAny, kRun, "on|off",
-            "GPUs of a host copy weights and gradients into each other's memory; off: NCCL moves them"},
+            "GPUs of a host copy weights and gradients into each other's memory; off: NCCL moves them", kSteps},
     Setting{"cuda_graph", &C::cuda_graph, kAny, kRun, "on|off",
-            "on GPUs: a step that follows its schedule is one launch, of a graph made of the first such step"},
+            "on GPUs: a step that follows its schedule is one launch, of a graph made of the first such step", kSteps},
     Setting{"debug_poison", &C::debug_poison, kAny, kRun, "on|off", "fill buffers with NaN when they are free"},
     Setting{"debug_delays", &C::debug_delays, kCountOrZero, kRun, "SEED", "delay communication at random; 0: not"},
     Setting{"debug_suppress", &C::debug_suppress, kAny, kRun, "STEP[:TIMES],...",
@@ -346,6 +367,12 @@ std::string_view name_of(train::RateShape value) {
 std::span<const Setting> settings() {
   return kSettings;
 }
+std::vector<const Setting*> settings_of(Command command) {
+  std::vector<const Setting*> taken;
+  for (const Setting& setting : kSettings)
+    if (setting.takers.contains(command)) taken.push_back(&setting);
+  return taken;
+}
 std::span<const ReservedSetting> reserved_settings() {
   return kReserved;
 }
@@ -388,6 +415,11 @@ void set_from_text(TrainConfig& config, const Setting& setting, const std::vecto
     value = json_of_text<std::uint64_t>(words[0]);
   if (std::holds_alternative<double TrainConfig::*>(setting.field)) value = json_of_text<double>(words[0]);
   set_from_json(config, setting, value, where);
+}
+
+void set_from_words(TrainConfig& config, const SettingWords& words) {
+  for (const auto& [name, given] : words)
+    if (!given.empty()) set_from_text(config, *find_setting(name), given, flag_of(name));
 }
 
 void check_reserved(const ReservedSetting& setting, const json& value, const std::string& where) {

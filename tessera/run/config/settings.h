@@ -1,11 +1,13 @@
 // The one table of settings that the command line, the --config file, their checks and config.json are made from.
 #pragma once
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "tessera/run/config/config.h"
 
@@ -33,15 +35,33 @@ enum class OnResume {
   fixed,         // what the samples and weights are: the stored value; a flag that differs is refused
 };
 
+// A subcommand, or a benchmark of `tessera bench`, that takes settings as flags. `train` takes every setting.
+enum class Command { train, plan, bench_step, bench_schedule, bench_products, bench_links, bench_kernels };
+
+// A set of commands.
+struct Commands {
+  unsigned bits = 0;
+  constexpr Commands() = default;
+  constexpr Commands(Command one) : bits(1U << static_cast<unsigned>(one)) {}  // NOLINT(google-explicit-constructor)
+  constexpr bool contains(Command command) const { return (bits & Commands(command).bits) != 0; }
+};
+constexpr Commands operator|(Commands a, Commands b) {
+  a.bits |= b.bits;
+  return a;
+}
+
 struct Setting {
   std::string_view name;  // key in JSON; the flag has dashes for underscores
   Field field;
   Range range;
   OnResume on_resume;
   std::string_view placeholder, help;
+  Commands takers = Command::train;
 };
 
 std::span<const Setting> settings();
+// The settings that the command takes as flags, in the order of the table.
+std::vector<const Setting*> settings_of(Command command);
 
 // Flags of features that do not exist yet, with the only value accepted.
 struct ReservedSetting {
@@ -58,6 +78,10 @@ const ReservedSetting* find_reserved(std::string_view name);
 void set_from_json(TrainConfig& config, const Setting& setting, const nlohmann::json& value, const std::string& where);
 void set_from_text(TrainConfig& config, const Setting& setting, const std::vector<std::string>& words,
                    const std::string& where);
+// The words of a command line by setting's name; a setting that is not given has no words.
+using SettingWords = std::map<std::string, std::vector<std::string>, std::less<>>;
+// Puts all of them in, named by their flags.
+void set_from_words(TrainConfig& config, const SettingWords& words);
 // As set_from_*, for a reserved setting: nothing happens when it is the accepted value. InputError otherwise.
 void check_reserved(const ReservedSetting& setting, const nlohmann::json& value, const std::string& where);
 

@@ -2,7 +2,6 @@
 #include "tessera/run/trainer_options.h"
 
 #include <algorithm>
-#include <array>
 
 #include "tessera/base/error.h"
 #include "tessera/models/registry.h"
@@ -13,43 +12,11 @@
 namespace tessera::run {
 namespace {
 
-constexpr std::array<std::string_view, 29> kSettings{"model",
-                                                     "ranks",
-                                                     "tp",
-                                                     "gtp",
-                                                     "dp",
-                                                     "micro_batch",
-                                                     "global_batch",
-                                                     "seq_len",
-                                                     "dtype",
-                                                     "grad_wire",
-                                                     "wire_format",
-                                                     "wire_rules",
-                                                     "wire_format_backward",
-                                                     "wire_rules_backward",
-                                                     "gemm_format",
-                                                     "gemm_rules",
-                                                     "fp8_scaling",
-                                                     "fp8_recipe",
-                                                     "tp_wire_format",
-                                                     "recompute",
-                                                     "activation_budget",
-                                                     "sequence_parallel",
-                                                     "reduce_order",
-                                                     "ranks_per_node",
-                                                     "zero",
-                                                     "embedding",
-                                                     "gather_budget",
-                                                     "reduce_budget",
-                                                     "coalesce"};
-
 void apply(TrainConfig& config, const PlanFlags& flags) {
-  for (const auto& [name, words] : flags.settings) {
-    if (words.empty()) continue;
-    if (!flags.measured.empty())
+  for (const auto& [name, words] : flags.settings)
+    if (!words.empty() && !flags.measured.empty())
       throw InputError("{}: got {} with --measured, expected none: the run says it", flag_of(name), words.front());
-    set_from_text(config, *find_setting(name), words, flag_of(name));
-  }
+  set_from_words(config, flags.settings);
 }
 
 // Made by a run of this model, mesh and number of microbatches?
@@ -87,10 +54,6 @@ void keep_arenas(const MeasuredRun& run, PlanRequest& request) {
 }
 
 }  // namespace
-
-std::span<const std::string_view> plan_settings() {
-  return kSettings;
-}
 
 PlanTask plan_task(const PlanFlags& flags, const std::filesystem::path& configs) {
   PlanTask task;

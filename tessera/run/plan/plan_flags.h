@@ -1,23 +1,17 @@
 // The flags of `tessera plan` as what is to be planned.
 #pragma once
 #include <filesystem>
-#include <map>
 #include <optional>
-#include <span>
 #include <string>
-#include <string_view>
-#include <vector>
 
+#include "tessera/run/config/settings.h"
 #include "tessera/run/plan/measured.h"
 #include "tessera/run/plan/step_plan.h"
 
 namespace tessera::run {
 
-// Settings of a run (config/settings.h) that a plan depends on; each is a flag of the same name.
-std::span<const std::string_view> plan_settings();
-
 struct PlanFlags {
-  std::map<std::string, std::vector<std::string>, std::less<>> settings;  // by name, as given
+  SettingWords settings;
   std::string machine = "laptop";
   std::string measured;  // folder of a run; empty: none
   std::string events;    // file of a recorded trace; empty: none

@@ -131,7 +131,8 @@ std::int64_t microbatches_of(const TrainConfig& config) {
 
 TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& model) {
   if (!config.grad_wire) config.grad_wire = config.dtype;
-  config.backend = Backend::mpi;  // as many ranks as asked for: none is started
+  // A plan starts no ranks, so it may have as many as asked for; a benchmark that starts them names its backend.
+  if (!config.given.contains("backend")) config.backend = Backend::mpi;
   const std::int64_t part = config.tp * config.gtp;
   const std::int64_t replicas = config.dp > 0 ? config.dp : std::max<std::int64_t>(1, config.ranks / part);
   if (!config.given.contains("global_batch")) config.global_batch = config.micro_batch * config.gtp * replicas;
