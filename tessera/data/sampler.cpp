@@ -52,22 +52,22 @@ std::int64_t sample_at(std::uint64_t seed, std::int64_t set, std::int64_t size, 
 }
 
 std::int64_t microbatches_per_step(const BatchShape& shape) {
-  const std::int64_t blocks = shape.micro_batch * shape.gtp * shape.dp;
+  const std::int64_t blocks = shape.micro_batch * shape.readers * shape.replicas;
   TESSERA_CHECK(blocks > 0 && shape.global_batch > 0 && shape.global_batch % blocks == 0,
-                "global batch {} does not divide into micro-batches of {} on {} x {} ranks", shape.global_batch,
-                shape.micro_batch, shape.gtp, shape.dp);
+                "global batch {} does not divide into micro-batches of {} for {} readers of {} replicas",
+                shape.global_batch, shape.micro_batch, shape.readers, shape.replicas);
   return shape.global_batch / blocks;
 }
 
 std::int64_t first_position(const BatchShape& shape, const Block& block) {
-  const std::int64_t share = shape.global_batch / shape.dp;
-  const bool inside = block.step >= 1 && block.dp_rank >= 0 && block.dp_rank < shape.dp && block.gtp_rank >= 0 &&
-                      block.gtp_rank < shape.gtp && block.microbatch >= 0 &&
+  const std::int64_t share = shape.global_batch / shape.replicas;
+  const bool inside = block.step >= 1 && block.replica >= 0 && block.replica < shape.replicas && block.reader >= 0 &&
+                      block.reader < shape.readers && block.microbatch >= 0 &&
                       block.microbatch < microbatches_per_step(shape);
-  TESSERA_CHECK(inside, "no block (step {}, dp rank {}, gtp rank {}, microbatch {})", block.step, block.dp_rank,
-                block.gtp_rank, block.microbatch);
-  const std::int64_t k = block.microbatch * shape.gtp + block.gtp_rank;
-  return (block.step - 1) * shape.global_batch + block.dp_rank * share + k * shape.micro_batch;
+  TESSERA_CHECK(inside, "no block (step {}, replica {}, reader {}, microbatch {})", block.step, block.replica,
+                block.reader, block.microbatch);
+  const std::int64_t k = block.microbatch * shape.readers + block.reader;
+  return (block.step - 1) * shape.global_batch + block.replica * share + k * shape.micro_batch;
 }
 
 }  // namespace tessera::data

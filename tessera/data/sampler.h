@@ -41,18 +41,19 @@ class Permutation {
 // Sample number visited at `position` (from 0, counted over all epochs) of a set of `size` samples.
 std::int64_t sample_at(std::uint64_t seed, std::int64_t set, std::int64_t size, std::int64_t position);
 
-// How the global batch is cut. global_batch is a multiple of micro_batch * gtp * dp; all in sequences.
+// How the global batch is cut: over the replicas of the model, and over the readers of a replica, which compute
+// different samples. global_batch is a multiple of micro_batch * readers * replicas; both batches count sequences.
 struct BatchShape {
-  std::int64_t micro_batch = 1, global_batch = 1, gtp = 1, dp = 1;
+  std::int64_t micro_batch = 1, global_batch = 1, readers = 1, replicas = 1;
 };
-// A block: what one rank computes in one microbatch. All ranks of a tp group have the same.
+// The samples that one reader computes in one microbatch. Ranks that share out one matrix are one reader.
 struct Block {
   std::int64_t step = 1;  // from 1
-  std::int64_t dp_rank = 0, gtp_rank = 0, microbatch = 0;
+  std::int64_t replica = 0, reader = 0, microbatch = 0;
 };
 std::int64_t microbatches_per_step(const BatchShape& shape);
 // Position, counted over all steps, of the first of the block's micro_batch samples; the others follow. Replica d takes
-// the d-th consecutive share of the global batch; in it block k = microbatch * gtp + gtp_rank.
+// the d-th consecutive share of the global batch; in it block k = microbatch * readers + reader.
 std::int64_t first_position(const BatchShape& shape, const Block& block);
 
 }  // namespace tessera::data

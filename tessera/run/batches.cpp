@@ -42,9 +42,11 @@ data::Batch held_out_block(const RunPlan& plan, std::int64_t first, std::int64_t
 
 train::StepInput training_input(const RunPlan& plan, const shard::Parallel& parallel, std::int64_t step) {
   const TrainConfig& config = plan.config;
-  const data::BatchShape shape{
-      .micro_batch = config.micro_batch, .global_batch = config.global_batch, .gtp = config.gtp, .dp = config.dp};
-  const data::Block block{.step = step, .dp_rank = parallel.place().replica, .gtp_rank = parallel.place().part};
+  const data::BatchShape shape{.micro_batch = config.micro_batch,
+                               .global_batch = config.global_batch,
+                               .readers = config.gtp,
+                               .replicas = config.dp};
+  const data::Block block{.step = step, .replica = parallel.place().replica, .reader = parallel.place().part};
   return {.microbatches = static_cast<int>(microbatches_per_step(shape)),
           .tokens = plan.data->step_loss_tokens(shape, step),
           .batch = [&plan, shape, block](int microbatch) {

@@ -14,6 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
 using Tokens = std::vector<std::int64_t>;
 
 std::string write_set(const std::filesystem::path& prefix, const std::vector<Tokens>& documents) {
@@ -78,13 +79,13 @@ TEST(LossTokens, AreKnownBeforeTheStep) {
         {.blend = {"0.7", a, "0.3", b}, .seq_len = 7, .vocab_size = 100, .seed = 5, .mask_documents = mask});
     for (const std::int64_t gtp : {1, 2, 3})
       for (std::int64_t step = 1; step <= 6; ++step) {
-        const BatchShape shape{.micro_batch = 2, .global_batch = 24, .gtp = gtp, .dp = 2};
+        const BatchShape shape{.micro_batch = 2, .global_batch = 24, .readers = gtp, .replicas = 2};
         std::int64_t sum = 0;
         for (std::int64_t d = 0; d < 2; ++d)
           for (std::int64_t g = 0; g < gtp; ++g)
             for (std::int64_t m = 0; m < microbatches_per_step(shape); ++m) {
               const Batch batch =
-                  data.assemble(data.samples_of(shape, {.step = step, .dp_rank = d, .gtp_rank = g, .microbatch = m}));
+                  data.assemble(data.samples_of(shape, {.step = step, .replica = d, .reader = g, .microbatch = m}));
               sum += std::count_if(batch.targets.begin(), batch.targets.end(), [](auto t) { return t >= 0; });
             }
         EXPECT_EQ(data.step_loss_tokens(shape, step), sum);
@@ -115,7 +116,7 @@ TEST(TrainingData, VisitsEverySetOnceAnEpochInItsShare) {
   EXPECT_EQ(data.sample_in_order(14), (SampleId{.set = 0, .index = 14}));
   EXPECT_EQ(data.sample_in_order(15), (SampleId{.set = 1, .index = 0}));
   EXPECT_EQ(data.sample_in_order(24), (SampleId{.set = 1, .index = 9}));
-  EXPECT_THROW(data.sample_in_order(25), Error);
+  EXPECT_THAT([&] { data.sample_in_order(25); }, ThrowsMessage<Error>(HasSubstr("sample 25 of 25 asked for")));
 }
 
 TEST(TrainingData, OneSetFollowsThePermutationOfItsSeed) {
@@ -143,7 +144,8 @@ TEST(TrainingData, RefusesIdsOutsideTheVocabulary) {
   EXPECT_THAT(base::refusal([&] { data.check_vocabulary(); }),
               HasSubstr("b.bin: token at byte 14 is 10, expected 0 to 9"));
   EXPECT_NO_THROW(data.assemble({{.set = 1, .index = 0}}));
-  EXPECT_THROW(TrainingData({.blend = {b}, .seq_len = 7, .vocab_size = 10}).assemble({{.index = 0}}), Error);
+  EXPECT_THAT([&] { TrainingData({.blend = {b}, .seq_len = 7, .vocab_size = 10}).assemble({{.index = 0}}); },
+              ThrowsMessage<Error>(HasSubstr("expected 0 to 9: the file has changed")));
 }
 
 TEST(TrainingData, FingerprintTellsDataFromOtherData) {

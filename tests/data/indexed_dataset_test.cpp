@@ -14,6 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
 using Tokens = std::vector<std::int64_t>;
 
 void write_bytes(const std::filesystem::path& path, const std::string& bytes) {
@@ -86,8 +87,8 @@ TEST(IndexedDataset, AnUnfinishedWriterLeavesNothing) {
   {
     IndexedDatasetWriter writer((folder / "w").string(), TokenType::u8);
     writer.add_sequence({1, 2});
-    EXPECT_THROW(writer.add_sequence({256}), Error);
-    EXPECT_THROW(writer.add_sequence({-1}), Error);
+    EXPECT_THAT([&] { writer.add_sequence({256}); }, ThrowsMessage<Error>(HasSubstr("256")));
+    EXPECT_THAT([&] { writer.add_sequence({-1}); }, ThrowsMessage<Error>(HasSubstr("-1")));
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
@@ -144,7 +145,8 @@ TEST(IndexedDataset, RefusesTokensThatAreNoIds) {
     EXPECT_THAT(message, HasSubstr("d.bin"));
     EXPECT_THAT(message, HasSubstr(fmt::format("byte {} is {}", item, c.shown)));
     EXPECT_NO_THROW(data.check_vocabulary(1000, 0, 2));  // the first half is fine
-    EXPECT_THROW(data.check_vocabulary(1000, 1, 2), InputError);
+    EXPECT_THAT([&] { data.check_vocabulary(1000, 1, 2); },
+                ThrowsMessage<InputError>(HasSubstr(fmt::format("byte {} is {}", item, c.shown))));
   }
 }
 
@@ -355,12 +357,13 @@ TEST(IndexedDataset, RefusesAStretchOutsideTheStream) {
   const base::TempFolder folder;
   const IndexedDataset data(Files{}.write(folder));
   Tokens room(10);
-  EXPECT_THROW(data.read(0, 7, room.data()), Error);
-  EXPECT_THROW(data.read(-1, 2, room.data()), Error);
-  EXPECT_THROW(data.read(7, 0, room.data()), Error);
-  EXPECT_THROW(data.read(3, INT64_MAX, room.data()), Error);
+  EXPECT_THAT([&] { data.read(0, 7, room.data()); }, ThrowsMessage<Error>(HasSubstr("7 tokens from 0 of")));
+  EXPECT_THAT([&] { data.read(-1, 2, room.data()); }, ThrowsMessage<Error>(HasSubstr("2 tokens from -1 of")));
+  EXPECT_THAT([&] { data.read(7, 0, room.data()); }, ThrowsMessage<Error>(HasSubstr("0 tokens from 7 of")));
+  EXPECT_THAT([&] { data.read(3, INT64_MAX, room.data()); },
+              ThrowsMessage<Error>(HasSubstr("9223372036854775807 tokens from 3 of")));
   EXPECT_NO_THROW(data.read(6, 0, room.data()));
-  EXPECT_THROW(data.document_starts(2, 7), Error);
+  EXPECT_THAT([&] { data.document_starts(2, 7); }, ThrowsMessage<Error>(HasSubstr("tokens [2, 7) of")));
 }
 
 TEST(IndexedDataset, AnEmptySetHasNoTokens) {

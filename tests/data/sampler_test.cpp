@@ -13,6 +13,8 @@
 namespace tessera::data {
 namespace {
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 std::vector<std::int64_t> visit(const PermutationKey& key, std::int64_t size) {
   const Permutation permutation(key, size);
@@ -101,40 +103,45 @@ TEST(Samples, RunOnAcrossEpochs) {
 }
 
 TEST(Blocks, ShareOutTheGlobalBatch) {
-  // 2 replicas x 3 gtp ranks, micro-batch 2, global batch 24: 12 sequences a replica, 6 blocks, 2 microbatches.
-  const BatchShape shape{.micro_batch = 2, .global_batch = 24, .gtp = 3, .dp = 2};
+  // 2 replicas x 3 readers, micro-batch 2, global batch 24: 12 sequences a replica, 6 blocks, 2 microbatches.
+  const BatchShape shape{.micro_batch = 2, .global_batch = 24, .readers = 3, .replicas = 2};
   EXPECT_EQ(microbatches_per_step(shape), 2);
   EXPECT_EQ(first_position(shape, {.step = 1}), 0);
-  EXPECT_EQ(first_position(shape, {.step = 1, .gtp_rank = 2}), 4);
-  EXPECT_EQ(first_position(shape, {.step = 1, .gtp_rank = 1, .microbatch = 1}), 8);
-  EXPECT_EQ(first_position(shape, {.step = 1, .dp_rank = 1}), 12);
-  EXPECT_EQ(first_position(shape, {.step = 3, .dp_rank = 1, .gtp_rank = 2, .microbatch = 1}), 48 + 12 + 10);
+  EXPECT_EQ(first_position(shape, {.step = 1, .reader = 2}), 4);
+  EXPECT_EQ(first_position(shape, {.step = 1, .reader = 1, .microbatch = 1}), 8);
+  EXPECT_EQ(first_position(shape, {.step = 1, .replica = 1}), 12);
+  EXPECT_EQ(first_position(shape, {.step = 3, .replica = 1, .reader = 2, .microbatch = 1}), 48 + 12 + 10);
 }
 
 TEST(Blocks, CoverEveryStepOnceForEveryMesh) {
   for (const std::int64_t micro : {1, 2})
-    for (const std::int64_t gtp : {1, 2, 3, 4, 6})
-      for (const std::int64_t dp : {1, 2}) {
-        const BatchShape shape{.micro_batch = micro, .global_batch = 24, .gtp = gtp, .dp = dp};
-        if (24 % (micro * gtp * dp) != 0) continue;
+    for (const std::int64_t readers : {1, 2, 3, 4, 6})
+      for (const std::int64_t replicas : {1, 2}) {
+        const BatchShape shape{.micro_batch = micro, .global_batch = 24, .readers = readers, .replicas = replicas};
+        if (24 % (micro * readers * replicas) != 0) continue;
         std::vector<std::int64_t> positions;
-        for (std::int64_t d = 0; d < dp; ++d)
+        for (std::int64_t d = 0; d < replicas; ++d)
           for (std::int64_t m = 0; m < microbatches_per_step(shape); ++m)
-            for (std::int64_t g = 0; g < gtp; ++g)  // block order, so positions rise
+            for (std::int64_t g = 0; g < readers; ++g)  // block order, so positions rise
               for (std::int64_t i = 0; i < micro; ++i)
-                positions.push_back(i +
-                                    first_position(shape, {.step = 2, .dp_rank = d, .gtp_rank = g, .microbatch = m}));
+                positions.push_back(i + first_position(shape, {.step = 2, .replica = d, .reader = g, .microbatch = m}));
         for (std::int64_t i = 0; i < 24; ++i) ASSERT_EQ(positions[static_cast<std::size_t>(i)], 24 + i);
       }
 }
 
-TEST(Blocks, OutsideTheMeshAreErrors) {
-  const BatchShape shape{.micro_batch = 2, .global_batch = 24, .gtp = 3, .dp = 2};
-  EXPECT_THROW(first_position(shape, {.step = 0}), Error);
-  EXPECT_THROW(first_position(shape, {.step = 1, .dp_rank = 2}), Error);
-  EXPECT_THROW(first_position(shape, {.step = 1, .gtp_rank = 3}), Error);
-  EXPECT_THROW(first_position(shape, {.step = 1, .microbatch = 2}), Error);
-  EXPECT_THROW(microbatches_per_step({.micro_batch = 5, .global_batch = 24}), Error);
+TEST(Blocks, OutsideTheBatchAreErrors) {
+  const BatchShape shape{.micro_batch = 2, .global_batch = 24, .readers = 3, .replicas = 2};
+  const auto refusal_of = [&](const Block& block) { return [&shape, block] { first_position(shape, block); }; };
+  EXPECT_THAT(refusal_of({.step = 0}),
+              ThrowsMessage<Error>(HasSubstr("no block (step 0, replica 0, reader 0, microbatch 0)")));
+  EXPECT_THAT(refusal_of({.replica = 2}),
+              ThrowsMessage<Error>(HasSubstr("no block (step 1, replica 2, reader 0, microbatch 0)")));
+  EXPECT_THAT(refusal_of({.reader = 3}),
+              ThrowsMessage<Error>(HasSubstr("no block (step 1, replica 0, reader 3, microbatch 0)")));
+  EXPECT_THAT(refusal_of({.microbatch = 2}),
+              ThrowsMessage<Error>(HasSubstr("no block (step 1, replica 0, reader 0, microbatch 2)")));
+  EXPECT_THAT([] { microbatches_per_step({.micro_batch = 5, .global_batch = 24}); },
+              ThrowsMessage<Error>(HasSubstr("global batch 24 does not divide into micro-batches of 5 for 1 readers")));
 }
 
 }  // namespace
