@@ -1,4 +1,4 @@
-// Layouts and plans as JSON, for `tessera inspect layout --json` and for tools.
+// Layouts, plans and recognised collectives as JSON, for tests and debugging. The program prints none of them.
 #pragma once
 #include <nlohmann/json.hpp>
 

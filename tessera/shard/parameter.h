@@ -143,7 +143,7 @@ struct ShardedParameter : RankParts {
 // a first plane by tile. Errors of an encoding: check_encoding (encoded.h).
 ParameterLayouts layouts_of(const ParameterSpec& spec);
 // Returns the layouts of a plane. A compute rank's part has the grid of tiles; storage and state are cut between tiles.
-// Errors: a plane by tile of a parameter whose parts overlap between compute ranks.
+// Errors: a plane by tile where compute ranks' parts overlap and begin or end inside a tile.
 ParameterLayouts plane_layouts(const ParameterSpec& spec, const PlaneSpec& plane, const ParameterLayouts& layouts);
 
 // Builds layouts and buffers (zero) for the rank at `place`. Errors: a compute layout whose size is not the number of
