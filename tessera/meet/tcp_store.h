@@ -1,4 +1,4 @@
-// The store of a run of processes: libtorch's TCPStore. In the target tessera_comm_store, which needs libtorch.
+// The store of a run of processes: libtorch's TCPStore. In the target tessera_meet_store, which needs libtorch.
 #pragma once
 #include <memory>
 

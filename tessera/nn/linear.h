@@ -10,7 +10,7 @@
 // The norm in front of a column-parallel layer is part of the function, so that what it makes needs not be kept for
 // backward (Recompute::selective): it is made again from what is kept anyway. Saved for backward: activations and
 // handles, never a gathered weight. Of an input that is kept for a product in a number format, what is kept is the
-// operand that backward multiplies (products.h, keeps_columns).
+// operand that backward multiplies (linear_products.h, keeps_columns).
 #pragma once
 #include <ATen/core/Tensor.h>
 

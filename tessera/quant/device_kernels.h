@@ -1,5 +1,5 @@
-// The kernels of kernels.h where the memory lies: on the host at once, on a CUDA device as work of a stream. The same
-// bits on both, except in what kind of NaN a sum or a rounding gives.
+// The kernels of elementwise.h where the memory lies: on the host at once, on a CUDA device as work of a stream. The
+// same bits on both, except in what kind of NaN a sum or a rounding gives.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace tessera::quant {
 
-// Pointers are memory of device(). Of a lane's communicator: called by work on that lane. Errors as in kernels.h, and
-// CUDA's.
+// Pointers are memory of device(). Of a lane's communicator: called by work on that lane. Errors as in elementwise.h,
+// and CUDA's.
 class Kernels {
  public:
   using Parts = std::span<const void* const>;

@@ -12,9 +12,9 @@ std::int64_t parse_byte_size(std::string_view text);
 // Its errors name `flag`.
 std::int64_t parse_byte_size(const std::string& text, const std::string& flag);
 
-// Bytes of an arena; none: shard::plan_within chooses.
+// Bytes of an arena; none: schedule::plan_within chooses.
 using Budget = std::optional<std::int64_t>;
-// min: shard::kMinimum; auto: none; else parse_byte_size. InputError naming `flag`.
+// min: schedule::kMinimum; auto: none; else parse_byte_size. InputError naming `flag`.
 Budget parse_budget(const std::string& text, const std::string& flag);
 
 }  // namespace tessera::run

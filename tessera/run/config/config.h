@@ -23,7 +23,7 @@ namespace tessera::run {
 enum class Backend { local, mpi, nccl };
 enum class ReduceOrder { sequential, hierarchical };
 using shard::Lookup;
-enum class Recompute { none, selective, full, automatic };  // as nn::Recompute; automatic: recompute_choice.h
+enum class Recompute { none, selective, full, automatic };  // as nn::Recompute; automatic: run/recompute_choice.h
 
 std::string_view name_of(Backend value);
 std::string_view name_of(train::RateShape value);
@@ -34,7 +34,7 @@ std::string_view name_of(Recompute value);
 // Defaults are the command line's. A member's name is its key in JSON; its flag has dashes for underscores
 // (micro_batch, --micro-batch).
 struct TrainConfig {
-  std::string model;               // a name under configs/, or a path (nn::find_model_config)
+  std::string model;               // a name under configs/, or a path (models::find_model_config)
   std::vector<std::string> data;   // PREFIX, or W1 PREFIX1 W2 PREFIX2 ...
   std::vector<std::string> valid;  // the same, held out; empty: none
 
