@@ -1,6 +1,7 @@
 // The table of the benchmark `kernels` holds every kernel, and what it prints is what it measured.
 #include "tessera/bench/kernels.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,6 +16,9 @@
 
 namespace tessera::bench {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 KernelBench small() {
   return {.tokens = 3,
@@ -81,16 +85,17 @@ TEST(Kernels, CountWhatTheyDo) {
 TEST(Kernels, RefuseSizesThatAreNone) {
   KernelBench bench = small();
   bench.tokens = 0;
-  EXPECT_THROW(kernel_rows(bench), InputError);
+  EXPECT_THAT([&] { kernel_rows(bench); }, ThrowsMessage<InputError>(HasSubstr("tokens: expected 1 or more, got 0")));
   bench = small();
   bench.threads = 0;
-  EXPECT_THROW(kernel_rows(bench), InputError);
+  EXPECT_THAT([&] { kernel_rows(bench); }, ThrowsMessage<InputError>(HasSubstr("threads: expected 1 or more, got 0")));
   bench = small();
   bench.head_dim = 5;
-  EXPECT_THROW(kernel_rows(bench), InputError);
+  EXPECT_THAT([&] { kernel_rows(bench); },
+              ThrowsMessage<InputError>(HasSubstr("head-dim: expected an even number, got 5")));
   bench = small();
   bench.type = quant::DType::i32;
-  EXPECT_THROW(kernel_rows(bench), InputError);
+  EXPECT_THAT([&] { kernel_rows(bench); }, ThrowsMessage<InputError>(HasSubstr("dtype: expected bf16, fp32 or fp64")));
 }
 
 // Four copies take four times as long as one, nothing takes no time, and the parts make up the whole.

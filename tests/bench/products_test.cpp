@@ -10,6 +10,9 @@
 namespace tessera::bench {
 namespace {
 
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
 using testing::ElementsAre, testing::ElementsAreArray;
 
 ProductBench products_bench(const std::string& model, std::int64_t tp) {
@@ -108,7 +111,7 @@ TEST(Products, AreThoseAskedFor) {
   bench.tokens = {7, 3000};  // more than the model's longest sequence
   EXPECT_THAT(lines_of(bench), ElementsAre("mlp.down wgrad 256 688 7 tn", "mlp.down wgrad 256 688 3000 tn"));
   bench.only = "router";
-  EXPECT_THROW(products_of(bench), InputError);
+  EXPECT_THAT([&] { products_of(bench); }, ThrowsMessage<InputError>(HasSubstr("--only router: no product")));
 }
 
 // The text that ends in lines for the table: of what wins.

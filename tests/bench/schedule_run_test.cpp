@@ -3,6 +3,7 @@
 #include "tessera/bench/schedule_run.h"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
@@ -10,6 +11,9 @@
 
 namespace tessera::bench {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 constexpr double kSumRounding = 1e-9;  // relative; sums of some thousand terms in another order
 
@@ -179,8 +183,10 @@ TEST(ScheduleRun, RealTimeIsNeverBelowThePredictionOnDemand) {
 }
 
 TEST(ScheduleRun, RefusesAModelOfNothing) {
-  EXPECT_THROW(measure_schedule({.steps = steps_of(SyntheticModel())}), InputError);
-  EXPECT_THROW(measure_schedule({.steps = steps_of({.layers = {{.weight_bytes = 0}}})}), InputError);
+  EXPECT_THAT([&] { measure_schedule({.steps = steps_of(SyntheticModel())}); },
+              ThrowsMessage<InputError>(HasSubstr("a model without layers")));
+  EXPECT_THAT([&] { measure_schedule({.steps = steps_of({.layers = {{.weight_bytes = 0}}})}); },
+              ThrowsMessage<InputError>(HasSubstr("a layer of 0 bytes")));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // The table of the benchmark `schedule` holds every link and budget, and what it prints is what it measured.
 #include "tessera/bench/schedule_table.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +13,9 @@
 
 namespace tessera::bench {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 using Settings = std::map<std::string, std::vector<std::string>, std::less<>>;
 
@@ -88,8 +92,16 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.first); });
 
 TEST(ScheduleTable, RefusesWhatCannotRun) {
-  EXPECT_THROW(schedule_rows(bench_of({{"gtp", {"1"}}})), InputError);
-  EXPECT_THROW(schedule_rows(bench_of({{"embedding", {"rows"}}})), InputError);
+  EXPECT_THAT(
+      [&] {
+        schedule_rows(bench_of({{"gtp", {"1"}}}));
+      },
+      ThrowsMessage<InputError>(HasSubstr("--gtp: got 1, expected 2 or more")));
+  EXPECT_THAT(
+      [&] {
+        schedule_rows(bench_of({{"embedding", {"rows"}}}));
+      },
+      ThrowsMessage<InputError>(HasSubstr("--embedding: got rows, expected auto or gather")));
 }
 
 }  // namespace

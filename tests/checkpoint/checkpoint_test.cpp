@@ -6,6 +6,9 @@
 namespace tessera::checkpoint {
 namespace {
 
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
 using namespace testing;
 using quant::DType;
 
@@ -163,8 +166,16 @@ TEST(Checkpoint, ReadingSomethingElseThanIsThereIsAnInputError) {
   const auto read = [&](const layout::LocalLayout& local) {
     reader.read({good.name, good.kind, good.dtype, good.dims, local, data.data()});
   };
-  EXPECT_THROW(read({.pieces = {{{30, 8, 0, 24}, 0, 24}}, .size = 1000}), Error);  // beyond the last row
-  EXPECT_THROW(read({.pieces = {{{0, 2, 0, 24}, 0, 24}}, .size = 47}), Error);     // beyond the buffer
+  EXPECT_THAT(
+      [&] {
+        read({.pieces = {{{30, 8, 0, 24}, 0, 24}}, .size = 1000});
+      },
+      ThrowsMessage<Error>(HasSubstr("rows [30, 38)")));  // beyond the last row
+  EXPECT_THAT(
+      [&] {
+        read({.pieces = {{{0, 2, 0, 24}, 0, 24}}, .size = 47});
+      },
+      ThrowsMessage<Error>(HasSubstr("of a local buffer of 47 elements")));  // beyond the buffer
 }
 
 TEST(Checkpoint, SaysWhetherItHoldsMomentsAndMasters) {
@@ -179,8 +190,16 @@ TEST(Checkpoint, SaysWhetherItHoldsMomentsAndMasters) {
   EXPECT_FALSE(reader_of({weight}).has_master());
   EXPECT_TRUE(reader_of({weight, avg, sq}).has_moments());
   EXPECT_TRUE(reader_of({weight, tensor("a", Kind::master)}).has_master());
-  EXPECT_THROW(reader_of({weight, avg}).has_moments(), InputError);
-  EXPECT_THROW(reader_of({weight, sq}).has_moments(), InputError);
+  EXPECT_THAT(
+      [&] {
+        reader_of({weight, avg}).has_moments();
+      },
+      ThrowsMessage<InputError>(HasSubstr("expected both moments or none")));
+  EXPECT_THAT(
+      [&] {
+        reader_of({weight, sq}).has_moments();
+      },
+      ThrowsMessage<InputError>(HasSubstr("expected both moments or none")));
   EXPECT_TRUE(reader_of({weight, avg, sq, tensor("frozen", Kind::weight)}).has_moments());
 }
 

@@ -1,6 +1,7 @@
 // Redistribution plans run over real ranks, against what each rank can compute from the layouts alone.
 #include "tessera/comm/execute.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,6 +16,9 @@
 
 namespace tessera::comm {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 using layout::CollectiveKind;
 using layout::cut_cols;
@@ -164,14 +168,20 @@ TEST(Redistribute, RefusesTheWrongGroupAndIntegerSums) {
   if (!has_ranks(2)) GTEST_SKIP() << "fewer than 2 processes";
   on_ranks(2, [&](Communicator& group) {
     float data[60] = {};
-    EXPECT_THROW(Redistribution(cut(3), replicated(kShape, 3), 0).run(group, data, data, DType::fp32), Error);
-    EXPECT_THROW(Redistribution(cut(2), replicated(kShape, 2), 1 - group.rank()).run(group, data, data, DType::fp32),
-                 Error);
+    EXPECT_THAT([&] { Redistribution(cut(3), replicated(kShape, 3), 0).run(group, data, data, DType::fp32); },
+                ThrowsMessage<Error>(HasSubstr("made for rank 0 of 3")));
+    EXPECT_THAT(
+        [&] { Redistribution(cut(2), replicated(kShape, 2), 1 - group.rank()).run(group, data, data, DType::fp32); },
+        ThrowsMessage<Error>(HasSubstr(
+            fmt::format("made for rank {} of 2, the group has rank {} of 2", 1 - group.rank(), group.rank()))));
     const Redistribution adding(partial(replicated(kShape, 2)), cut(2), group.rank());
-    EXPECT_THROW(adding.run(group, data, data, DType::i32), Error);
+    EXPECT_THAT([&] { adding.run(group, data, data, DType::i32); },
+                ThrowsMessage<Error>(HasSubstr("expected a floating type for a plan that adds, got i32")));
   });
-  EXPECT_THROW(Redistribution(cut(2), replicated(kShape, 2), 2), Error);
-  EXPECT_THROW(Redistribution(cut(2), replicated(kShape, 3), 0), Error);
+  EXPECT_THAT([&] { Redistribution(cut(2), replicated(kShape, 2), 2); },
+              ThrowsMessage<Error>(HasSubstr("expected a rank in [0, 2), got 2")));
+  EXPECT_THAT([&] { Redistribution(cut(2), replicated(kShape, 3), 0); },
+              ThrowsMessage<Error>(HasSubstr("redistribute: from 2 ranks to 3, expected the same ranks")));
 }
 
 }  // namespace

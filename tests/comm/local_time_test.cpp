@@ -1,4 +1,5 @@
 // Injected links: how long collectives take, in virtual and in real time.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -161,15 +162,15 @@ TEST(RealLink, AFailureEndsItsSleep) {
   LocalOptions options;
   options.link = Link{.latency_s = 1000};
   const auto begin = std::chrono::steady_clock::now();
-  EXPECT_THROW(run_local(3, options,
-                         [](World& world) {
-                           const auto group = make_whole_group(world, 3);
-                           const Fence fence = group->barrier();
-                           std::this_thread::sleep_for(std::chrono::milliseconds(50));
-                           if (world.rank() == 1) throw InputError("no such file");
-                           fence.synchronize();
-                         }),
-               InputError);
+  const auto body = [](World& world) {
+    const auto group = make_whole_group(world, 3);
+    const Fence fence = group->barrier();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    if (world.rank() == 1) throw InputError("no such file");
+    fence.synchronize();
+  };
+  EXPECT_THAT([&] { run_local(3, options, body); },
+              ::testing::ThrowsMessage<InputError>(::testing::StrEq("no such file")));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
 }
 
@@ -177,7 +178,9 @@ TEST(RealLink, ImpossibleOnesAreRefused) {
   LocalOptions options;
   for (const Link& link : {Link{.latency_s = -1}, Link{.bytes_per_second = 0}}) {
     options.link = link;
-    EXPECT_THROW(run_local(1, options, [](World&) {}), InputError);
+    EXPECT_THAT(
+        [&] { run_local(1, options, [](World&) {}); },
+        ::testing::ThrowsMessage<InputError>(::testing::HasSubstr("expected a link of 0 s or more and above 0")));
   }
 }
 

@@ -1,5 +1,6 @@
 #include "tessera/layout/dense.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "dense_reference.h"
@@ -10,6 +11,9 @@
 
 namespace tessera::layout {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 TEST(ColumnRanges, LieSideBySideInTheOrderGiven) {
   const Layout layout = cols_by_rank({3, 10}, {{{6, 9}, {0, 2}}, {}, {{2, 4}, {4, 6}, {9, 10}}});
@@ -59,11 +63,23 @@ TEST(ColumnRanges, HaveOneGridOfTiles) {
 }
 
 TEST(ColumnRanges, RefuseWhatDoesNotFit) {
-  EXPECT_THROW(cols_by_rank({3, 4}, {{{0, 5}}}), Error);
-  EXPECT_THROW(cols_by_rank({3, 4}, {{{-1, 2}}}), Error);
-  EXPECT_THROW(cols_by_rank({3, 4}, {{{3, 2}}}), Error);
-  EXPECT_THROW(cols_by_rank({3, 4}, {{{0, 2}, {1, 3}}}), Error);
-  EXPECT_THROW(cols_by_rank({-3, 4}, {{{0, 2}}}), Error);
+  EXPECT_THAT(
+      [&] {
+        cols_by_rank({3, 4}, {{{0, 5}}});
+      },
+      ThrowsMessage<Error>(HasSubstr("rank 0 columns [0, 5), expected a range within [0, 4)")));
+  EXPECT_THAT([&] { cols_by_rank({3, 4}, {{{-1, 2}}}); }, ThrowsMessage<Error>(HasSubstr("rank 0 columns [-1, 2)")));
+  EXPECT_THAT([&] { cols_by_rank({3, 4}, {{{3, 2}}}); }, ThrowsMessage<Error>(HasSubstr("rank 0 columns [3, 2)")));
+  EXPECT_THAT(
+      [&] {
+        cols_by_rank({3, 4}, {{{0, 2}, {1, 3}}});
+      },
+      ThrowsMessage<Error>(HasSubstr("rank 0 pieces 0 and 1 both hold rows [0, 3) cols [1, 2)")));
+  EXPECT_THAT(
+      [&] {
+        cols_by_rank({-3, 4}, {{{0, 2}}});
+      },
+      ThrowsMessage<Error>(HasSubstr("shape -3 x 4, expected no negative extent")));
 }
 
 TEST(DenseMatrix, IsWhatAGemmReads) {

@@ -1,5 +1,6 @@
 #include "tessera/layout/tiles.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
@@ -7,6 +8,9 @@
 
 namespace tessera::layout {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 TEST(TileGrid, OfOneElementIsTheLayoutItself) {
   const Layout layout = cut_rows({7, 5}, {{"a", 3}, {"b", 4}}, 2);
@@ -98,13 +102,22 @@ TEST(OverlappingTileGrid, AlwaysExistsForTilesOfOneRow) {
 }
 
 TEST(TileGrid, RefusesWhatIsNoTileOrNoMatrix) {
-  EXPECT_THROW(tile_grid(replicated({4, 4}, 1), {.rows = 0, .cols = 1}), Error);
-  EXPECT_THROW(tile_grid(replicated({4, 4}, 1), {.rows = 1, .cols = -1}), Error);
+  EXPECT_THAT(
+      [&] {
+        tile_grid(replicated({4, 4}, 1), {.rows = 0, .cols = 1});
+      },
+      ThrowsMessage<Error>(HasSubstr("a tile of 0 x 1, expected 1 x 1 or more")));
+  EXPECT_THAT(
+      [&] {
+        tile_grid(replicated({4, 4}, 1), {.rows = 1, .cols = -1});
+      },
+      ThrowsMessage<Error>(HasSubstr("a tile of 1 x -1")));
   Layout ragged{.shape = {4, 4}};
   ragged.ranks.push_back(
       {.pieces = {{.box = {0, 1, 0, 2}, .offset = 0, .stride = 2}, {.box = {1, 1, 0, 3}, .offset = 2, .stride = 3}},
        .size = 5});
-  EXPECT_THROW(tile_grid(ragged, {.rows = 2, .cols = 2}), Error);
+  EXPECT_THAT([&] { tile_grid(ragged, {.rows = 2, .cols = 2}); },
+              ThrowsMessage<Error>(HasSubstr("columns wide, expected")));
 }
 
 }  // namespace

@@ -11,6 +11,9 @@
 namespace tessera::meet {
 namespace {
 
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
 std::string refusal(const Variables& variables) {
   try {
     read_launch(variables);
@@ -105,7 +108,8 @@ TEST(Launcher, SrunsStoreIsOnTheFirstNode) {
   EXPECT_EQ(address("gpu[07-12,20],other"), "gpu07");
   EXPECT_EQ(address("gpu[3,9]"), "gpu3");
   EXPECT_EQ(address("rack[1-2]-node,other"), "rack1-node");
-  EXPECT_THROW(address("gpu["), InputError);
+  EXPECT_THAT([&] { address("gpu["); },
+              ThrowsMessage<InputError>(HasSubstr("SLURM_JOB_NODELIST: expected a list of nodes, got 'gpu['")));
 }
 
 TEST(Launcher, BatchScriptsAndShellsOfSlurmsAreNoRanks) {
@@ -146,7 +150,11 @@ TEST(Launcher, RanksAloneNeedNeitherAddressNorLocalRank) {
   const Launch launch = read_ranks({{"RANK", "1"}, {"WORLD_SIZE", "2"}});
   EXPECT_EQ(launch.rank, 1);
   EXPECT_EQ(launch.size, 2);
-  EXPECT_THROW(read_ranks({{"RANK", "2"}, {"WORLD_SIZE", "2"}}), InputError);
+  EXPECT_THAT(
+      [&] {
+        read_ranks({{"RANK", "2"}, {"WORLD_SIZE", "2"}});
+      },
+      ThrowsMessage<InputError>(HasSubstr("RANK: expected a number in [0, 1], got '2'")));
   EXPECT_EQ(read_ranks({}).size, 1);
 }
 
@@ -162,10 +170,12 @@ TEST(Launcher, RefusalsSayWhatWasExpectedAndWhatIsThere) {
 TEST(Launcher, EveryLocalRankHasADevice) {
   Launch launch{.launcher = "torchrun", .rank = 5, .size = 8, .local_rank = 1};
   EXPECT_EQ(device_of(launch, 4), 1);
-  EXPECT_THROW(device_of(launch, 1), InputError);
+  EXPECT_THAT([&] { device_of(launch, 1); },
+              ThrowsMessage<InputError>(
+                  HasSubstr("CUDA devices: expected one for each rank of a node, got 1 for local rank 1")));
   launch.launcher = "srun";  // which may show each task its own device only
   EXPECT_EQ(device_of(launch, 1), 0);
-  EXPECT_THROW(device_of(launch, 0), InputError);
+  EXPECT_THAT([&] { device_of(launch, 0); }, ThrowsMessage<InputError>(HasSubstr("got 0 for local rank 1")));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "tessera/mesh/mesh.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -9,6 +10,9 @@
 
 namespace tessera::mesh {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 using Groups = std::vector<std::vector<int>>;
 
@@ -54,20 +58,45 @@ TEST(Mesh, EachRankIsInTheOneGroupItIsGiven) {
 }
 
 TEST(Mesh, RefusesWhatIsNoMesh) {
-  EXPECT_THROW(Mesh(Grid{{"tp", 0}}), InputError);
-  EXPECT_THROW(Mesh(Grid{{"tp", 2}, {"tp", 2}}), InputError);
-  EXPECT_THROW(Mesh(Grid{{"tp", 1 << 20}, {"dp", 1 << 20}}), InputError);
+  EXPECT_THAT(
+      [&] {
+        Mesh(Grid{{"tp", 0}});
+      },
+      ThrowsMessage<InputError>(HasSubstr("mesh axis 'tp': expected a size of at least 1, got 0")));
+  EXPECT_THAT(
+      [&] {
+        Mesh(Grid{{"tp", 2}, {"tp", 2}});
+      },
+      ThrowsMessage<InputError>(HasSubstr("axis 'tp' is given twice")));
+  EXPECT_THAT(
+      [&] {
+        Mesh(Grid{{"tp", 1 << 20}, {"dp", 1 << 20}});
+      },
+      ThrowsMessage<InputError>(HasSubstr("more than 2147483647 ranks with axis 'dp'")));
   const Grid two{{"tp", 2}};
-  EXPECT_THROW(Mesh({}, {0}), InputError);
-  EXPECT_THROW(Mesh({two}, {}), InputError);
-  EXPECT_THROW(Mesh({two}, {0, 2}), InputError);
-  EXPECT_THROW(Mesh({two}, {-1}), InputError);
-  EXPECT_THROW(Mesh({two}, {1, 1}), InputError);
-  EXPECT_THROW(Mesh({two, Grid{{"ep", 3}}}, {0, 1}), InputError);
-  EXPECT_THROW(Mesh({{{"tp", 2}, {"dp", 2}}, {{"dp", 2}, {"ep", 2}}}, {0, 1, 2, 3}), InputError);  // dp is another
+  EXPECT_THAT([&] { Mesh({}, {0}); }, ThrowsMessage<InputError>(HasSubstr("mesh: no axes")));
+  EXPECT_THAT([&] { Mesh({two}, {}); }, ThrowsMessage<InputError>(HasSubstr("mesh: no rank")));
+  EXPECT_THAT(
+      [&] {
+        Mesh({two}, {0, 2});
+      },
+      ThrowsMessage<InputError>(HasSubstr("rank 1 is at place 2, expected one in [0, 2)")));
+  EXPECT_THAT([&] { Mesh({two}, {-1}); },
+              ThrowsMessage<InputError>(HasSubstr("rank 0 is at place -1, expected one in [0, 2)")));
+  EXPECT_THAT([&] { Mesh({two}, {1, 1}); }, ThrowsMessage<InputError>(HasSubstr("ranks 0 and 1 are both at place 1")));
+  EXPECT_THAT(
+      [&] {
+        Mesh({two, Grid{{"ep", 3}}}, {0, 1});
+      },
+      ThrowsMessage<InputError>(HasSubstr("the axes of one grid have 2 places, those of another 3")));
+  EXPECT_THAT(
+      [&] {
+        Mesh({{{"tp", 2}, {"dp", 2}}, {{"dp", 2}, {"ep", 2}}}, {0, 1, 2, 3});
+      },
+      ThrowsMessage<InputError>(HasSubstr("axis 'dp' is another one in another grid")));  // dp is another
   const Mesh mesh(two);
-  EXPECT_THROW(mesh.coordinate(2, "tp"), Error);
-  EXPECT_THROW(mesh.group_of(-1, {"tp"}), Error);
+  EXPECT_THAT([&] { mesh.coordinate(2, "tp"); }, ThrowsMessage<Error>(HasSubstr("expected a rank in [0, 2), got 2")));
+  EXPECT_THAT([&] { mesh.group_of(-1, {"tp"}); }, ThrowsMessage<Error>(HasSubstr("expected a rank in [0, 2), got -1")));
   for (const auto& refused :
        {std::function<void()>([&] { mesh.size("pp"); }), {[&] { mesh.coordinate(1, "pp"); }}, {[&] {
           mesh.groups({"tp", "pp"});
@@ -91,8 +120,9 @@ TEST(Mesh, DeadPlacesAreInNoGroup) {
   EXPECT_EQ(mesh.groups({"dp"}), (Groups{{0, 3}, {1}, {2, 4}}));
   EXPECT_EQ(mesh.groups({"gtp", "dp"}), (Groups{{0, 1, 2, 3, 4}}));
   EXPECT_EQ(mesh.coordinate(4, "gtp"), 2);  // its place is where it was
-  EXPECT_THROW(live_places(grid, {6}), InputError);
-  EXPECT_THROW(live_places(grid, {1, 1}), InputError);
+  EXPECT_THAT([&] { live_places(grid, {6}); },
+              ThrowsMessage<InputError>(HasSubstr("place 6 is dead, expected one in [0, 6)")));
+  EXPECT_THAT([&] { live_places(grid, {1, 1}); }, ThrowsMessage<InputError>(HasSubstr("place 1 is dead twice")));
 }
 
 TEST(Mesh, GivenRankByRank) {
@@ -107,7 +137,11 @@ TEST(Mesh, SeveralGridsOfTheSameRanks) {
   EXPECT_EQ(mesh.groups({"edp"}), mesh.groups({"gtp"}));
   EXPECT_EQ(mesh.groups({"ep", "dp"}), (Groups{{0, 1, 4, 5}, {2, 3, 6, 7}}));
   EXPECT_EQ(mesh.size("dp"), 2);
-  EXPECT_THROW(mesh.groups({"tp", "ep"}), Error);  // of two grids
+  EXPECT_THAT(
+      [&] {
+        mesh.groups({"tp", "ep"});
+      },
+      ThrowsMessage<Error>(HasSubstr("no grid has the axes tp, ep")));  // of two grids
   // Along an axis of one place every rank has coordinate 0, wherever the axis stands in a grid.
   const Mesh single({{{"tp", 2}, {"cp", 1}, {"gtp", 2}}, {{"ep", 4}, {"cp", 1}}}, {0, 1, 2, 3});
   EXPECT_EQ(single.groups({"tp", "cp"}), (Groups{{0, 1}, {2, 3}}));
@@ -118,8 +152,16 @@ TEST(Role, ItsGroupsLieAlongItsAxes) {
   const Mesh mesh({{"tp", 2}, {"dp", 2}});
   EXPECT_EQ(groups_of(mesh, {Purpose::reduce, {"dp"}}), mesh.groups({"dp"}));
   EXPECT_EQ(to_string({Purpose::reduce, {"dp", "tp"}}), "reduce over dp, tp");
-  EXPECT_THROW(groups_of(mesh, {Purpose::reduce, {}}), Error);
-  EXPECT_THROW(groups_of(mesh, {Purpose::reduce, {"gtp"}}), Error);
+  EXPECT_THAT(
+      [&] {
+        groups_of(mesh, {Purpose::reduce, {}});
+      },
+      ThrowsMessage<Error>(HasSubstr("the role 'reduce' names no axis")));
+  EXPECT_THAT(
+      [&] {
+        groups_of(mesh, {Purpose::reduce, {"gtp"}});
+      },
+      ThrowsMessage<Error>(HasSubstr("no grid has the axes gtp, expected some of 'tp', 'dp'")));
 }
 
 }  // namespace

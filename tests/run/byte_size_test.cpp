@@ -1,5 +1,6 @@
 #include "tessera/run/config/byte_size.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
@@ -8,13 +9,18 @@
 namespace tessera::run {
 namespace {
 
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
 TEST(ByteSize, IsReadWithItsUnit) {
   EXPECT_EQ(parse_byte_size("5GB"), 5'000'000'000);
   EXPECT_EQ(parse_byte_size("300MB"), 300'000'000);
   EXPECT_EQ(parse_byte_size("2GiB"), std::int64_t{2} << 30);
   EXPECT_EQ(parse_byte_size("17"), 17);
   for (const char* bad : {"", "GB", "5gb", "5 GB", "-1", "0", "1.5GB", "99999999999GB", "1GBx"})
-    EXPECT_THROW(parse_byte_size(bad), InputError) << bad;
+    EXPECT_THAT([&] { parse_byte_size(bad); },
+                ThrowsMessage<InputError>(HasSubstr("expected a size of at least 1 byte")))
+        << bad;
 }
 
 TEST(ByteSize, ErrorsNameTheFlag) {
@@ -33,7 +39,8 @@ TEST(ByteSize, OrAWordForABudget) {
   EXPECT_EQ(parse_budget("min", "--x"), schedule::kMinimum);
   EXPECT_EQ(parse_budget("3KiB", "--x"), 3072);
   EXPECT_EQ(parse_budget("auto", "--x"), std::nullopt);
-  EXPECT_THROW(parse_budget("much", "--x"), InputError);
+  EXPECT_THAT([&] { parse_budget("much", "--x"); },
+              ThrowsMessage<InputError>(HasSubstr("--x: got 'much', expected min, auto, or bytes")));
 }
 
 }  // namespace

@@ -6,6 +6,9 @@
 namespace tessera::run {
 namespace {
 
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
 using namespace checkpoint::testing;
 
 TEST(Inspect, ListsWhatACheckpointHolds) {
@@ -55,8 +58,9 @@ TEST(Inspect, WithoutHashesItReadsOnlyTheManifestAndVerifyFindsDamage) {
   spill(file, std::string(fs::file_size(file), 'x'));
   EXPECT_FALSE(inspect_checkpoint(root / "c", {.hash = false})["tensors"][0].contains("hash"));
   EXPECT_NE(checkpoint_table(inspect_checkpoint(root / "c", {.hash = false})).find(" -\n"), std::string::npos);
-  EXPECT_THROW(inspect_checkpoint(root / "c", {.hash = false, .verify = true}), InputError);
-  EXPECT_THROW(inspect_checkpoint(root / "absent"), InputError);
+  EXPECT_THAT([&] { inspect_checkpoint(root / "c", {.hash = false, .verify = true}); },
+              ThrowsMessage<InputError>(HasSubstr("damaged")));
+  EXPECT_THAT([&] { inspect_checkpoint(root / "absent"); }, ThrowsMessage<InputError>(HasSubstr("absent")));
 }
 
 // A checkpoint of a Llama as a run writes it, with these settings.

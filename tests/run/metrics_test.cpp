@@ -16,6 +16,7 @@ namespace tessera::run {
 namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 StepMetrics example(std::int64_t step) {
   return {.step = step,
@@ -179,7 +180,8 @@ TEST(MetricsFile, AFullDiskIsAnErrorWithTheCause) {
 }
 
 TEST(MetricsFile, InAMissingFolderIsAnError) {
-  EXPECT_THROW(MetricsWriter("/nowhere/metrics.jsonl", 0), Error);
+  EXPECT_THAT([&] { MetricsWriter("/nowhere/metrics.jsonl", 0); },
+              ThrowsMessage<Error>(HasSubstr("/nowhere/metrics.jsonl")));
 }
 
 TEST(Progress, WritesPlainLinesIntoAPipe) {

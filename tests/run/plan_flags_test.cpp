@@ -19,6 +19,7 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 TEST(PlanMachine, FilesSayWhatAMachineCanDo) {
   for (const char* name : {"laptop", "h200"}) {
@@ -78,7 +79,7 @@ TEST(PlanFlags, WhatDoesNotFitTogetherIsRefused) {
 TEST(PlanFlags, ABudgetThatIsTooSmallIsRefused) {
   PlanRequest request = request_of({{"gtp", "2"}});
   request.gather_budget = 100;
-  EXPECT_THROW(plan_step(request), InputError);
+  EXPECT_THAT([&] { plan_step(request); }, ThrowsMessage<InputError>(HasSubstr("--gather-budget")));
 }
 
 TEST(PlanFlags, AStepOfTooManyEventsIsRefused) {

@@ -10,6 +10,7 @@ namespace tessera::run {
 namespace fs = std::filesystem;
 namespace {
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 TEST(RunDirectory, IsMadeWithItsParents) {
   const base::TempFolder folder;
@@ -41,8 +42,10 @@ TEST(RunDirectory, ThatHoldsAnotherRunIsRefusedUnlessResuming) {
     EXPECT_NO_THROW(check_run_directory(out, "latest"));
     EXPECT_NO_THROW(check_run_directory(out, (out / "checkpoints/step-00000020").string()));
     EXPECT_NO_THROW(check_run_directory(out, (out / "../run/checkpoints/step-00000020/").string()));
-    EXPECT_THROW(check_run_directory(out, (folder / "other/checkpoints/step-00000020").string()), InputError);
-    EXPECT_THROW(check_run_directory(out, (folder / "run2/checkpoints/step-00000020").string()), InputError);
+    EXPECT_THAT([&] { check_run_directory(out, (folder / "other/checkpoints/step-00000020").string()); },
+                ThrowsMessage<InputError>(HasSubstr("holds another run")));
+    EXPECT_THAT([&] { check_run_directory(out, (folder / "run2/checkpoints/step-00000020").string()); },
+                ThrowsMessage<InputError>(HasSubstr("holds another run")));
   }
 }
 
@@ -56,7 +59,8 @@ TEST(RunDirectory, ThatCannotBeMadeIsRefusedAndNothingIsLeft) {
     EXPECT_THAT(message, HasSubstr(out.string()));
   }
   const std::string long_name(300, 'n');  // longer than file systems allow
-  EXPECT_THROW(create_run_directory(folder / ("a/" + long_name), ""), InputError);
+  EXPECT_THAT([&] { create_run_directory(folder / ("a/" + long_name), ""); },
+              ThrowsMessage<InputError>(HasSubstr("File name too long")));
   EXPECT_FALSE(fs::exists(folder / "a"));
 }
 
@@ -64,8 +68,10 @@ TEST(RunDirectory, WithoutPermissionIsRefused) {
   if (::geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
   const base::TempFolder folder;
   fs::permissions(folder.path(), fs::perms::owner_read | fs::perms::owner_exec);
-  EXPECT_THROW(create_run_directory(folder / "run", ""), InputError);
-  EXPECT_THROW(create_run_directory(folder.path(), ""), InputError);
+  EXPECT_THAT([&] { create_run_directory(folder / "run", ""); },
+              ThrowsMessage<InputError>(HasSubstr("Permission denied")));
+  EXPECT_THAT([&] { create_run_directory(folder.path(), ""); },
+              ThrowsMessage<InputError>(HasSubstr("Permission denied")));
   fs::permissions(folder.path(), fs::perms::owner_all);
 }
 
@@ -89,7 +95,8 @@ TEST(AtomicWrite, FailsWithTheCauseAndLeavesTheOldFile) {
   }
   EXPECT_TRUE(fs::exists(folder / "taken/inside"));
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 1);
-  EXPECT_THROW(write_file_atomically("/nowhere/f", "x"), Error);
+  EXPECT_THAT([&] { write_file_atomically("/nowhere/f", "x"); },
+              ThrowsMessage<Error>(HasSubstr("/nowhere/f: cannot be written: No such file or directory")));
 }
 
 }  // namespace

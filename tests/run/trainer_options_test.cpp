@@ -1,11 +1,15 @@
 #include "tessera/run/trainer_options.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
 
 namespace tessera::run {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 TEST(TrainerOptions, TakeTheRateScheduleFromTheSettings) {
   TrainConfig config{
@@ -15,7 +19,7 @@ TEST(TrainerOptions, TakeTheRateScheduleFromTheSettings) {
   EXPECT_EQ(learning_rate(lr_schedule_of(config), 20), 0.01);
   EXPECT_DOUBLE_EQ(learning_rate(lr_schedule_of(config), 1), 0.1 / 3);
   config.schedule_steps = -1;
-  EXPECT_THROW(lr_schedule_of(config), Error);
+  EXPECT_THAT([&] { lr_schedule_of(config); }, ThrowsMessage<Error>(HasSubstr("schedule_steps -1 is not resolved")));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // docs/numerics.md, on every mesh.
 #include "tessera/runtime/runtime.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -315,7 +316,9 @@ TEST(Runtime, EventsHaveIdentities) {
 }
 
 TEST(Parallel, ARunMustFillTheMesh) {
-  EXPECT_THROW(comm::run_local(3, {}, [](comm::World& world) { shard::dense_parallel(world, 2, 1, 1); }), InputError);
+  const auto too_many = [](comm::World& world) { shard::dense_parallel(world, 2, 1, 1); };
+  EXPECT_THAT([&] { comm::run_local(3, {}, too_many); },
+              ::testing::ThrowsMessage<InputError>(::testing::HasSubstr("the mesh has 2 ranks, but the run has 3")));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "tessera/schedule/events_json.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -10,6 +11,9 @@
 
 namespace tessera::schedule {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 using nlohmann::json;
 
@@ -58,8 +62,10 @@ TEST(EventsJson, AFileComesBack) {
   save_trace(path, named);
   EXPECT_EQ(load_trace(path), named);
   std::filesystem::remove(path);
-  EXPECT_THROW(load_trace(path), InputError);
-  EXPECT_THROW(save_trace("/nowhere/at/all.json", named), Error);
+  EXPECT_THAT([&] { load_trace(path); },
+              ThrowsMessage<InputError>(HasSubstr("cannot be read: No such file or directory")));
+  EXPECT_THAT([&] { save_trace("/nowhere/at/all.json", named); },
+              ThrowsMessage<Error>(HasSubstr("/nowhere/at/all.json: the trace cannot be written")));
 }
 
 TEST(EventsJson, HoldsAnEventALine) {
@@ -82,9 +88,10 @@ TEST(EventsJson, HoldsAnEventALine) {
 
 TEST(EventsJson, WhatCannotBeReadBackIsNotWritten) {
   NamedTrace named{.names = {"w"}, .trace = {{.parameter = 1}}};
-  EXPECT_THROW(trace_to_json(named), Error);
+  EXPECT_THAT([&] { trace_to_json(named); }, ThrowsMessage<Error>(HasSubstr("event 0 is of parameter 1 of 1 names")));
   named.trace = {{.parameter = 0}, {.step = StepKind::evaluate, .parameter = 0}};
-  EXPECT_THROW(trace_to_json(named), Error);
+  EXPECT_THAT([&] { trace_to_json(named); },
+              ThrowsMessage<Error>(HasSubstr("event 1 is of another kind of step than the first")));
 }
 
 // The message for a good trace with the value at `pointer` replaced.
@@ -117,8 +124,9 @@ TEST(EventsJson, BadFilesAreRefusedByPlace) {
             "FILE: event 2: bytes: got -1, expected an integer from 0 to 9223372036854775807");
   EXPECT_EQ(refusal("/events/2/1", -2), "FILE: event 2: microbatch: got -2, expected an integer from -1 to 2147483647");
   EXPECT_EQ(refusal("/parameters/0", 3), "FILE: parameters: got 3, expected a text");
-  EXPECT_THROW(trace_from_json(json::parse(R"({"format": "tessera trace", "version": 1})"), "FILE"), InputError);
-  EXPECT_THROW(trace_from_json(json::array(), "FILE"), InputError);
+  EXPECT_THAT([&] { trace_from_json(json::parse(R"({"format": "tessera trace", "version": 1})"), "FILE"); },
+              ThrowsMessage<InputError>(HasSubstr("FILE: key")));
+  EXPECT_THAT([&] { trace_from_json(json::array(), "FILE"); }, ThrowsMessage<InputError>(HasSubstr("FILE: ")));
 }
 
 // Whatever a damaged text holds, it is read as some trace or refused as input.

@@ -1,12 +1,16 @@
 // What the places of a mesh make of a domain.
 #include "tessera/shard/domain.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
 
 namespace tessera::shard {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 using mesh::Grid, mesh::Mesh;
 
@@ -35,20 +39,25 @@ TEST(Domain, CutsAreThoseOfARanksReplica) {
 
 // A rank that alone refused a mesh would leave the others waiting for it.
 TEST(Domain, EveryRankRefusesWhatNoRunCanBeOn) {
-  const auto is_refused = [](const Mesh& mesh, const Domain& domain) {
-    for (int rank = 0; rank < mesh.world_size(); ++rank) EXPECT_THROW(cuts_of(mesh, domain, rank), Error) << rank;
+  const auto is_refused = [](const Mesh& mesh, const Domain& domain, const char* refusal) {
+    for (int rank = 0; rank < mesh.world_size(); ++rank)
+      EXPECT_THAT([&] { cuts_of(mesh, domain, rank); }, ThrowsMessage<Error>(HasSubstr(refusal))) << rank;
   };
-  is_refused(without(kPlain, {7}), kDense);                   // a rank that shares a matrix out
-  is_refused(without(kPlain, {6, 7, 8, 9, 10, 11}), kDense);  // a whole replica
-  is_refused(without(kCopied, {6, 7}), kCopies);              // the second copy of the second replica
-  is_refused(without(kCopied, {5}), kCopies);                 // a part of one copy
-  is_refused(without(kPlain, {}), kCopies);                   // axes of another grid
+  is_refused(without(kPlain, {7}), kDense, "dead places among them are not supported");
+  is_refused(without(kPlain, {6, 7, 8, 9, 10, 11}), kDense, "all ranks of replica 1 are dead");
+  is_refused(without(kCopied, {6, 7}), kCopies, "2 ranks add gradients of a part, expected 2 parts in 2 copies");
+  is_refused(without(kCopied, {5}), kCopies, "in one replica 1 ranks store a part of a weight and 2 another");
+  is_refused(without(kPlain, {}), kCopies, "a domain names the axes ");
 }
 
 TEST(Domain, NamesOfAxesAndOfRolesAreDifferent) {
   EXPECT_TRUE(role_groups(without(kPlain, {}), {kDense}).contains("a"));
   const Grid grid{{"gather", 2}, {"b", 1}, {"c", 1}};
-  EXPECT_THROW(role_groups(without(grid, {}), {{{"gather"}, {"b"}, {}, {"c"}}}), Error);
+  EXPECT_THAT(
+      [&] {
+        role_groups(without(grid, {}), {{{"gather"}, {"b"}, {}, {"c"}}});
+      },
+      ThrowsMessage<Error>(HasSubstr("the compute axes of a domain are named 'gather', as a role of its schedules")));
 }
 
 TEST(Domain, ReplicasMeetPartByPartUnlessPlacesAreDead) {

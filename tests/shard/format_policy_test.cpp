@@ -110,7 +110,8 @@ TEST(FormatPolicies, RefuseWhatAFormatCannotStore) {
               ThrowsMessage<InputError>(HasSubstr("'odd': numbers of 4 bits need an even number of columns")));
   EXPECT_TRUE(encoding_of(odd, {.format = Format::mxfp8}));
   ParameterSpec wide = matrix_of("wide", 8, 8);
-  EXPECT_THROW(set_encoding(wide, {.format = Format::fp8}, {}), InputError);  // fp32
+  EXPECT_THAT([&] { set_encoding(wide, {.format = Format::fp8}, {}); },
+              ThrowsMessage<InputError>(HasSubstr("'wide': number formats need the type bf16, got fp32")));  // fp32
 }
 
 TEST(FormatPolicies, RulesThatAreNoneAreRefused) {

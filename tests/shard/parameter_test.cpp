@@ -1,6 +1,7 @@
 // Planes and types of a parameter.
 #include "tessera/shard/parameter.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
@@ -8,6 +9,9 @@
 
 namespace tessera::shard {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 using quant::DType;
 
@@ -53,30 +57,44 @@ TEST(Planes, CountAllBytesOfAGatherAndAPublish) {
 
 TEST(Planes, ByTileNeedPartsThatDoNotOverlap) {
   const layout::Layout overlap = layout::rows_by_rank({6, 8}, {{{0, 4}}, {{2, 6}}});
-  EXPECT_THROW(make_parameter(spec_of(overlap, {kData, kScales}), {}, {}, {}), Error);
+  EXPECT_THAT(
+      [&] {
+        make_parameter(spec_of(overlap, {kData, kScales}), {}, {}, {});
+      },
+      ThrowsMessage<Error>(HasSubstr("parts overlap and begin or end inside a tile")));
   EXPECT_NO_THROW(make_parameter(spec_of(overlap, {kData}), {}, {}, {}));
 }
 
 TEST(Planes, AreNotReadByRows) {
   ParameterSpec spec = spec_of(layout::replicated({64, 8}, 1), {kData, kScales});
   spec.reads = {.per_microbatch = 1, .lookup = Lookup::rows};
-  EXPECT_THROW(make_parameter(spec, {}, {.parts = 2}, {}), Error);
+  EXPECT_THAT([&] { make_parameter(spec, {}, {.parts = 2}, {}); },
+              ThrowsMessage<Error>(HasSubstr("rows travel by index only where each is on one compute rank")));
   spec.reads.lookup = Lookup::automatic;
   EXPECT_FALSE(make_parameter(spec, {}, {.parts = 2}, {}).by_rows);
 }
 
 TEST(Planes, AreNotTooMany) {
   const ParameterSpec spec = spec_of(layout::replicated({4, 8}, 1), std::vector<PlaneSpec>(kMostPlanes + 1, kData));
-  EXPECT_THROW(make_parameter(spec, {}, {}, {}), Error);
+  EXPECT_THAT([&] { make_parameter(spec, {}, {}, {}); },
+              ThrowsMessage<Error>(HasSubstr("5 planes, expected 4 at most")));
 }
 
 TEST(Planes, BeginWithOneThatHasAllElements) {
-  EXPECT_THROW(make_parameter(spec_of(layout::replicated({4, 8}, 1), {kScales, kData}), {}, {}, {}), Error);
+  EXPECT_THAT(
+      [&] {
+        make_parameter(spec_of(layout::replicated({4, 8}, 1), {kScales, kData}), {}, {}, {});
+      },
+      ThrowsMessage<Error>(HasSubstr("the first plane has tiles of")));
 }
 
 TEST(Planes, RefuseTilesBelowOneElement) {
   const PlaneSpec none{.name = "none", .tile = {.rows = 0, .cols = 4}};
-  EXPECT_THROW(make_parameter(spec_of(layout::replicated({4, 8}, 1), {kData, none}), {}, {}, {}), Error);
+  EXPECT_THAT(
+      [&] {
+        make_parameter(spec_of(layout::replicated({4, 8}, 1), {kData, none}), {}, {}, {});
+      },
+      ThrowsMessage<Error>(HasSubstr("expected 1 x 1 or more")));
 }
 
 // 8-bit data in one plane is no master, whatever the type of the model.
