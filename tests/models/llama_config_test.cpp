@@ -14,6 +14,7 @@ namespace tessera::models {
 namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 json small() {
   return json::parse(R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 131,
@@ -211,7 +212,7 @@ TEST(LlamaConfig, RefusesASizeThatOverflows) {
   for (const char* name : {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"})
     file[name] = 2147483647;
   file["head_dim"] = 2;
-  EXPECT_THROW(parse(file, "f"), InputError);
+  EXPECT_THAT([&] { parse(file, "f"); }, ThrowsMessage<InputError>(HasSubstr("f: the model would have")));
 }
 
 TEST(LlamaConfig, CountsParameters) {
@@ -271,8 +272,10 @@ TEST_F(ModelFiles, ThatAreNoJsonAreNamed) {
       EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
     }
   }
-  EXPECT_THROW(read_model_config(root_ / "absent.json"), InputError);
-  EXPECT_THROW(read_model_config(root_), InputError);
+  EXPECT_THAT([&] { read_model_config(root_ / "absent.json"); },
+              ThrowsMessage<InputError>(HasSubstr("absent.json: cannot be read: No such file or directory")));
+  EXPECT_THAT([&] { read_model_config(root_); },
+              ThrowsMessage<InputError>(HasSubstr("is a folder, expected a JSON file")));
 }
 
 }  // namespace

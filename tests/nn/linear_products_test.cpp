@@ -4,6 +4,7 @@
 #include "tessera/runtime/runtime.h"
 
 #include <ATen/ops/full.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +18,10 @@
 
 namespace tessera::nn {
 namespace {
+
 using quant::Format;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 // Calls use(context, weight) inside a microbatch of a step on each of two tp ranks.
 void on_two_ranks(Format product, DelayedScales* (*scales_of)(Context& context),
@@ -98,16 +102,20 @@ TEST(DelayedScales, GoOnFromTheirState) {
   EXPECT_EQ(second.state(), first.state());
   EXPECT_EQ(second.scale(0).multiplier.item<float>(), 64);
   EXPECT_EQ(second.scale(0).inverse.item<float>(), 1.0F / 64);
-  EXPECT_THROW(second.set_state(std::vector<float>(5)), InputError);
+  EXPECT_THAT([&] { second.set_state(std::vector<float>(5)); },
+              ThrowsMessage<InputError>(HasSubstr("got a state of 5 numbers, expected 4")));
   for (const float bad : {-1.0F, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
     for (std::size_t at = 0; at < 4; ++at) {
       std::vector<float> state = first.state();
       state[at] = bad;
-      EXPECT_THROW(second.set_state(state), InputError) << at;
+      EXPECT_THAT([&] { second.set_state(state); },
+                  ThrowsMessage<InputError>(HasSubstr(at < 3 ? "got an amax of " : "got a multiplier of ")))
+          << at;
     }
   std::vector<float> zero = first.state();
   zero.back() = 0;
-  EXPECT_THROW(second.set_state(zero), InputError);
+  EXPECT_THAT([&] { second.set_state(zero); },
+              ThrowsMessage<InputError>(HasSubstr("got a multiplier of 0, expected a positive finite one")));
 }
 
 }  // namespace

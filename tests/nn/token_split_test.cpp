@@ -1,5 +1,6 @@
 #include "tessera/nn/token_split.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -8,6 +9,9 @@
 
 namespace tessera::nn {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 TEST(TokenSplit, IsEvenWithoutWeightsOrWithEqualOnes) {
   for (int rank = 0; rank < 5; ++rank) {
@@ -39,11 +43,27 @@ TEST(TokenSplit, IsExactForNumbersWhoseProductOverflows) {
 }
 
 TEST(TokenSplit, RefusesWeightsThatAreNone) {
-  EXPECT_THROW((TokenSplit{{1, 1}}).part(4, 0, 3), Error);
-  EXPECT_THROW((TokenSplit{{1, -1}}).part(4, 0, 2), Error);
-  EXPECT_THROW((TokenSplit{{0, 0}}).part(4, 0, 2), Error);
-  EXPECT_THROW((TokenSplit{{std::int64_t{1} << 31, 1}}).part(4, 0, 2), Error);
-  EXPECT_THROW((TokenSplit{{1, 1}}).part(4, 2, 2), Error);
+  EXPECT_THAT(
+      [&] {
+        (TokenSplit{{1, 1}}).part(4, 0, 3);
+      },
+      ThrowsMessage<Error>(HasSubstr("has weights for 2 tp ranks, expected 3")));
+  EXPECT_THAT(
+      [&] {
+        (TokenSplit{{1, -1}}).part(4, 0, 2);
+      },
+      ThrowsMessage<Error>(HasSubstr("has weight -1 for tp rank 1")));
+  EXPECT_THAT(
+      [&] {
+        (TokenSplit{{0, 0}}).part(4, 0, 2);
+      },
+      ThrowsMessage<Error>(HasSubstr("sum to 0, expected [1, 2147483648]")));
+  EXPECT_THAT(
+      [&] {
+        (TokenSplit{{std::int64_t{1} << 31, 1}}).part(4, 0, 2);
+      },
+      ThrowsMessage<Error>(HasSubstr("sum to 2147483649")));
+  EXPECT_THAT([&] { (TokenSplit{{1, 1}}).part(4, 2, 2); }, ThrowsMessage<Error>(HasSubstr("part 2, expected [0, 2)")));
 }
 
 }  // namespace

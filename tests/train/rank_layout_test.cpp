@@ -1,4 +1,5 @@
 // Meshes that are not tp x gtp x dp: whole runs have the bits of those that are.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,10 +15,12 @@ namespace tessera::train {
 namespace {
 
 using testing::expect_same_bits;
+using ::testing::HasSubstr;
 using testing::odd_model;
 using testing::run;
 using testing::RunOptions;
 using testing::RunResult;
+using ::testing::ThrowsMessage;
 
 shard::Domain dense() {
   return {.compute = {"a"}, .storage = {"b"}, .copies = {}, .replicas = {"c"}};
@@ -108,29 +111,34 @@ INSTANTIATE_TEST_SUITE_P(Types, UnequalReplicas, ::testing::Values(quant::DType:
 TEST(UnequalReplicasRefuse, AStateThatIsSplitOverThem) {
   RunOptions options{.model = odd_model(), .zero = true};
   options.ranks = with_dead(1, 3, 2, {4});
-  EXPECT_THROW(run(options), Error);
+  EXPECT_THAT(
+      [&] { run(options); },
+      ThrowsMessage<Error>(HasSubstr("the optimizer's state cannot be split (ZeRO-1) over replicas with dead ranks")));
 }
 
 TEST(UnequalReplicasRefuse, BlocksThatTheirRanksDoNotDivide) {
   RunOptions options{.model = odd_model(), .blocks = 8};
   options.ranks = with_dead(1, 3, 2, {4});
-  EXPECT_THROW(run(options), Error);
+  EXPECT_THAT([&] { run(options); },
+              ThrowsMessage<Error>(HasSubstr("4 blocks of a replica for 3 ranks, expected a multiple")));
 }
 
 TEST(UnequalReplicasRefuse, DeadPlacesThatShareAMatrixOut) {
   RunOptions options{.model = odd_model()};
   options.ranks = with_dead(2, 2, 1, {3});
-  EXPECT_THROW(run(options), Error);
+  EXPECT_THAT([&] { run(options); }, ThrowsMessage<Error>(HasSubstr("dead places among them are not supported")));
 }
 
 TEST(DomainRefuse, AxesThatAreNotThoseOfAGridInItsOrder) {
-  for (const shard::Domain& domain :
-       {shard::Domain{{"a"}, {"c"}, {}, {"b"}}, shard::Domain{{"a"}, {"b"}, {}, {}},
-        shard::Domain{{"a"}, {"b"}, {}, {"b"}}, shard::Domain{{"a"}, {"b"}, {"c"}, {"d"}}}) {
+  for (const auto& [domain, refusal] :
+       {std::pair{shard::Domain{{"a"}, {"c"}, {}, {"b"}}, "a domain names the axes a, c, b ("},
+        {shard::Domain{{"a"}, {"b"}, {}, {}}, "a domain names 1 compute, 1 storage and 0 replica axes, expected one"},
+        {shard::Domain{{"a"}, {"b"}, {}, {"b"}}, "a domain names the axes a, b, b ("},
+        {shard::Domain{{"a"}, {"b"}, {"c"}, {"d"}}, "a domain names the axes a, b, c, d ("}}) {
     RunOptions options{.model = odd_model()};
     options.ranks = with_dead(1, 2, 2, {});
     options.ranks->domains = {domain};
-    EXPECT_THROW(run(options), Error);
+    EXPECT_THAT([&] { run(options); }, ThrowsMessage<Error>(HasSubstr(refusal)));
   }
 }
 

@@ -1,4 +1,5 @@
 // Parts of the tp ranks that are uneven, shuffled and in several ranges: whole runs have the numbers of even parts.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,10 +19,12 @@
 namespace tessera::train {
 namespace {
 
+using ::testing::HasSubstr;
 using testing::odd_model;
 using testing::run;
 using testing::RunOptions;
 using testing::RunResult;
+using ::testing::ThrowsMessage;
 
 // Of odd_model: 25 query heads that read 5 key/value heads, 37 feed-forward columns, 67 vocabulary rows. With three
 // ranks one has no heads, one no columns and one no rows; key/value heads are read in an order that falls.
@@ -167,7 +170,9 @@ TEST(UnevenParts, OfTheVocabularyMakeTheEmbeddingTravelWhole) {
   options.embedding = shard::Lookup::automatic;
   EXPECT_EQ(run(options), expected);
   options.embedding = shard::Lookup::rows;
-  EXPECT_THROW(run(options), Error);
+  EXPECT_THAT([&] { run(options); },
+              ThrowsMessage<Error>(
+                  HasSubstr("rows travel by index only where each tp rank holds one range of the vocabulary")));
   // One range a rank, of unequal lengths and in another order, may travel by rows.
   options.parts->vocabulary = {{{10, 67}}, {{0, 10}}};
   const RunResult by_rows = run(options);
@@ -177,18 +182,28 @@ TEST(UnevenParts, OfTheVocabularyMakeTheEmbeddingTravelWhole) {
 
 TEST(UnevenParts, RefuseAUnitThatNoRankHoldsOrTwo) {
   RunOptions options{.model = odd_model(), .tp = 2, .blocks = 2, .steps = 1};
-  const auto refuses = [&](const std::function<void(models::TpParts&)>& change) {
+  const auto refuses = [&](const char* refusal, const std::function<void(models::TpParts&)>& change) {
     options.parts = shuffled_parts(2);
     change(*options.parts);
-    EXPECT_THROW(run(options), Error);
+    EXPECT_THAT([&] { run(options); }, ThrowsMessage<Error>(HasSubstr(refusal)));
   };
-  refuses([](models::TpParts& parts) { parts.heads[0][0].end = 1; });
-  refuses([](models::TpParts& parts) { parts.heads[0].push_back({6, 7}); });
-  refuses([](models::TpParts& parts) { parts.ffn[1][0].end = 31; });
-  refuses([](models::TpParts& parts) { parts.ffn.emplace_back(); });
-  refuses([](models::TpParts& parts) { parts.vocabulary[0].pop_back(); });
-  refuses([](models::TpParts& parts) { parts.vocabulary[1].push_back({67, 68}); });
-  refuses([](models::TpParts& parts) { parts = shuffled_parts(3); });
+  refuses("query heads: each of 25 must be on one tp rank: layout: rows [1, 2)",
+          [](models::TpParts& parts) { parts.heads[0][0].end = 1; });
+  refuses("query heads: each of 25 must be on one tp rank: layout: rows [6, 7)", [](models::TpParts& parts) {
+    parts.heads[0].push_back({6, 7});
+  });
+  refuses("feed-forward columns: each of 37 must be on one tp rank: layout: rows [30, 31)",
+          [](models::TpParts& parts) { parts.ffn[1][0].end = 31; });
+  refuses("feed-forward columns: parts of 3 tp ranks, expected 2",
+          [](models::TpParts& parts) { parts.ffn.emplace_back(); });
+  refuses("vocabulary rows: each of 67 must be on one tp rank: layout: rows [20, 21)",
+          [](models::TpParts& parts) { parts.vocabulary[0].pop_back(); });
+  refuses("vocabulary rows: each of 67 must be on one tp rank: rows_by_rank: rank 1 rows [67, 68)",
+          [](models::TpParts& parts) {
+            parts.vocabulary[1].push_back({67, 68});
+          });
+  refuses("the model's parts are those of 3 tp ranks, expected 2",
+          [](models::TpParts& parts) { parts = shuffled_parts(3); });
 }
 
 // A checkpoint knows logical rows and columns only: even parts read what uneven ones wrote.
