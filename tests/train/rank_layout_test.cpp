@@ -14,6 +14,7 @@
 namespace tessera::train {
 namespace {
 
+using ::testing::AnyOf;
 using testing::expect_same_bits;
 using ::testing::HasSubstr;
 using testing::odd_model;
@@ -119,8 +120,10 @@ TEST(UnequalReplicasRefuse, AStateThatIsSplitOverThem) {
 TEST(UnequalReplicasRefuse, BlocksThatTheirRanksDoNotDivide) {
   RunOptions options{.model = odd_model(), .blocks = 8};
   options.ranks = with_dead(1, 3, 2, {4});
+  // Each rank counts the blocks of its own replica; the first rank that refuses is the one that is heard.
   EXPECT_THAT([&] { run(options); },
-              ThrowsMessage<Error>(HasSubstr("4 blocks of a replica for 3 ranks, expected a multiple")));
+              ThrowsMessage<Error>(AnyOf(HasSubstr("4 blocks of a replica for 3 ranks, expected a multiple"),
+                                         HasSubstr("3 blocks of a replica for 2 ranks, expected a multiple"))));
 }
 
 TEST(UnequalReplicasRefuse, DeadPlacesThatShareAMatrixOut) {
