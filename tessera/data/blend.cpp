@@ -10,7 +10,11 @@
 namespace tessera::data {
 namespace {
 
-constexpr std::int64_t kLongestPeriod = 65536;
+constexpr std::int64_t kShortPeriod = 65536;  // one whose turns are held in a table
+constexpr std::int64_t kLongestPeriod = std::int64_t{1} << 53;
+constexpr std::size_t kMostSets = 65536;
+// Shares of long periods that are rounded down: of this many parts, at least so many of them.
+constexpr double kRoundedWhole = 0x1p52, kSmallestRounded = 2 / kLargestShareError;
 
 double parse_weight(const std::string& word, const std::string& where) {
   double weight = 0;
@@ -21,15 +25,16 @@ double parse_weight(const std::string& word, const std::string& where) {
   return weight;
 }
 
-// Integers in the proportion of the weights, when multiplying by a small power of ten makes such; else empty.
-std::vector<std::int64_t> exact_shares(const std::vector<double>& weights) {
-  for (double scale = 1; scale <= 10000; scale *= 10) {
+// Integers in the proportion of the weights, when multiplying by a power of ten up to `largest_scale` makes such with a
+// sum of at most `largest_sum`; else empty.
+std::vector<std::int64_t> exact_shares(const std::vector<double>& weights, double largest_scale, double largest_sum) {
+  for (double scale = 1; scale <= largest_scale; scale *= 10) {
     std::vector<std::int64_t> shares;
     double sum = 0;
     for (const double weight : weights) {
       const double share = std::round(weight * scale);
       if (share < 1 || std::abs(weight * scale - share) > 1e-9 * share) break;
-      if ((sum += share) > static_cast<double>(kLongestPeriod)) return {};
+      if ((sum += share) > largest_sum) return {};
       shares.push_back(static_cast<std::int64_t>(share));
     }
     if (shares.size() == weights.size()) return shares;
@@ -37,18 +42,41 @@ std::vector<std::int64_t> exact_shares(const std::vector<double>& weights) {
   return {};
 }
 
-// Shares of kLongestPeriod: rounded down, at least 1, what is missing given to those that lost most.
-std::vector<std::int64_t> rounded_shares(const std::vector<double>& weights) {
+// The part of the whole that each weight is.
+std::vector<double> parts_of(const std::vector<double>& weights) {
   const double largest = *std::max_element(weights.begin(), weights.end());
   double sum = 0;
   for (const double weight : weights) sum += weight / largest;
+  std::vector<double> parts;
+  for (const double weight : weights) parts.push_back(weight / largest / sum);
+  return parts;
+}
+
+// The relative error of each share.
+std::vector<double> errors_of(const std::vector<std::int64_t>& shares, const std::vector<double>& weights) {
+  std::vector<double> errors = parts_of(weights);
+  const auto sum = static_cast<double>(std::accumulate(shares.begin(), shares.end(), std::int64_t{0}));
+  for (std::size_t i = 0; i < shares.size(); ++i)
+    errors[i] = std::abs(static_cast<double>(shares[i]) / sum / errors[i] - 1);
+  return errors;
+}
+
+std::vector<std::int64_t> in_lowest_terms(std::vector<std::int64_t> shares) {
+  std::int64_t divisor = 0;
+  for (const std::int64_t share : shares) divisor = std::gcd(divisor, share);
+  for (std::int64_t& share : shares) share /= divisor;
+  return shares;
+}
+
+// Shares of kShortPeriod: rounded down, at least 1, what is missing given to those that lost most.
+std::vector<std::int64_t> rounded_shares(const std::vector<double>& weights) {
   std::vector<std::int64_t> shares;
   std::vector<double> ideal;
-  for (const double weight : weights) {
-    ideal.push_back(weight / largest / sum * static_cast<double>(kLongestPeriod));
+  for (const double part : parts_of(weights)) {
+    ideal.push_back(part * static_cast<double>(kShortPeriod));
     shares.push_back(std::max<std::int64_t>(1, static_cast<std::int64_t>(ideal.back())));
   }
-  std::int64_t missing = kLongestPeriod - std::accumulate(shares.begin(), shares.end(), std::int64_t{0});
+  std::int64_t missing = kShortPeriod - std::accumulate(shares.begin(), shares.end(), std::int64_t{0});
   const auto loss = [&](std::size_t i) { return ideal[i] - static_cast<double>(shares[i]); };
   std::vector<std::size_t> order(weights.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -70,27 +98,71 @@ std::vector<WeightedPrefix> parse_blend(const std::vector<std::string>& words, c
   if (words.size() % 2 != 0)
     throw InputError("{}: got {} words ('{}' ...), expected PREFIX, or pairs W1 PREFIX1 W2 PREFIX2 ...", where,
                      words.size(), words[0]);
-  if (words.size() / 2 > static_cast<std::size_t>(kLongestPeriod))
-    throw InputError("{}: got {} sets, expected at most {}", where, words.size() / 2, kLongestPeriod);
+  if (words.size() / 2 > kMostSets)
+    throw InputError("{}: got {} sets, expected at most {}", where, words.size() / 2, kMostSets);
   std::vector<WeightedPrefix> sets;
   for (std::size_t i = 0; i < words.size(); i += 2)
     sets.push_back({.weight = parse_weight(words[i], where), .prefix = words[i + 1]});
   return sets;
 }
 
-BlendOrder::BlendOrder(const std::vector<double>& weights) {
-  TESSERA_CHECK(!weights.empty() && weights.size() <= static_cast<std::size_t>(kLongestPeriod),
-                "a blend of {} sets, expected 1 to {}", weights.size(), kLongestPeriod);
+std::vector<std::int64_t> coarse_shares(const std::vector<double>& weights) {
+  std::vector<std::int64_t> shares = exact_shares(weights, 1e4, static_cast<double>(kShortPeriod));
+  return in_lowest_terms(shares.empty() ? rounded_shares(weights) : std::move(shares));
+}
+
+double share_error(const std::vector<std::int64_t>& shares, const std::vector<double>& weights, std::size_t set) {
+  return errors_of(shares, weights)[set];
+}
+
+std::size_t worst_share(const std::vector<std::int64_t>& shares, const std::vector<double>& weights) {
+  const std::vector<double> errors = errors_of(shares, weights);
+  return static_cast<std::size_t>(std::max_element(errors.begin(), errors.end()) - errors.begin());
+}
+
+std::vector<std::int64_t> shares_of(const std::vector<double>& weights, const std::string& where) {
+  TESSERA_CHECK(!weights.empty() && weights.size() <= kMostSets, "a blend of {} sets, expected 1 to {}", weights.size(),
+                kMostSets);
   for (const double weight : weights) TESSERA_CHECK(weight > 0, "weight {} of a blend is not above 0", weight);
-  shares_ = exact_shares(weights);
-  if (shares_.empty()) shares_ = rounded_shares(weights);
-  std::int64_t divisor = 0, period = 0;
-  for (const std::int64_t share : shares_) divisor = std::gcd(divisor, share);
-  for (std::int64_t& share : shares_) period += share /= divisor;
+  std::vector<std::int64_t> shares = coarse_shares(weights);
+  if (share_error(shares, weights, worst_share(shares, weights)) < kLargestShareError) return shares;
+  shares = exact_shares(weights, 1e15, static_cast<double>(kLongestPeriod));
+  if (!shares.empty()) return in_lowest_terms(std::move(shares));
+  const std::vector<double> parts = parts_of(weights);
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const double share = std::floor(parts[i] * kRoundedWhole);
+    if (share < kSmallestRounded)
+      throw InputError("{}: weight {}: is {:.3g} of the sum of the weights, expected at least {:.3g}", where,
+                       weights[i], parts[i], kSmallestRounded / kRoundedWhole);
+    shares.push_back(static_cast<std::int64_t>(share));
+  }
+  return in_lowest_terms(std::move(shares));
+}
+
+BlendOrder::BlendOrder(const std::vector<double>& weights, const std::string& where) {
+  take(shares_of(weights, where));
+}
+
+BlendOrder BlendOrder::of_shares(std::vector<std::int64_t> shares) {
+  BlendOrder order;
+  order.take(std::move(shares));
+  return order;
+}
+
+void BlendOrder::take(std::vector<std::int64_t> shares) {
+  shares_ = std::move(shares);
+  before_ = {0};
+  for (const std::int64_t share : shares_) {
+    TESSERA_CHECK(share > 0 && share <= kLongestPeriod - before_.back(), "share {} of a blend, expected 1 to {}", share,
+                  kLongestPeriod - before_.back());
+    before_.push_back(before_.back() + share);
+  }
+  TESSERA_CHECK(!shares_.empty(), "a blend of no sets");
+  if (period() > kShortPeriod) return;
   std::vector<std::int64_t> taken(shares_.size());
-  turns_.reserve(static_cast<std::size_t>(period));
-  for (std::int64_t p = 0; p < period; ++p) {
-    const auto deficit = [&](std::size_t i) { return shares_[i] * (p + 1) - taken[i] * period; };
+  turns_.reserve(static_cast<std::size_t>(period()));
+  for (std::int64_t p = 0; p < period(); ++p) {
+    const auto deficit = [&](std::size_t i) { return shares_[i] * (p + 1) - taken[i] * period(); };
     std::size_t chosen = 0;
     for (std::size_t i = 1; i < shares_.size(); ++i)
       if (deficit(i) > deficit(chosen)) chosen = i;
@@ -98,9 +170,34 @@ BlendOrder::BlendOrder(const std::vector<double>& weights) {
   }
 }
 
+BlendOrder::Turn BlendOrder::turn_by_halves(std::int64_t position) const {
+  __extension__ using Wide = __int128;
+  std::size_t first = 0, last = shares_.size();
+  while (last - first > 1) {
+    const std::size_t middle = (first + last) / 2;
+    const std::int64_t left = before_[middle] - before_[first], both = before_[last] - before_[first];
+    // The deficits of two sets add up to `both` before each turn, so the left one has had n * left / both turns,
+    // rounded to the nearest and up from the middle.
+    const auto turns_of_left = [&](std::int64_t n) {
+      return static_cast<std::int64_t>((Wide{2} * n * left + both) / (Wide{2} * both));
+    };
+    const std::int64_t taken = turns_of_left(position);
+    if (turns_of_left(position + 1) > taken) {
+      last = middle;
+      position = taken;
+    } else {
+      first = middle;
+      position -= taken;
+    }
+  }
+  return {.set = static_cast<std::int64_t>(first), .index = position};
+}
+
 BlendOrder::Turn BlendOrder::at(std::int64_t position) const {
-  const Turn turn = turns_[static_cast<std::size_t>(position % period())];
-  return {.set = turn.set, .index = position / period() * shares_[static_cast<std::size_t>(turn.set)] + turn.index};
+  const std::int64_t within = position % period();
+  Turn turn = turns_.empty() ? turn_by_halves(within) : turns_[static_cast<std::size_t>(within)];
+  turn.index += position / period() * shares_[static_cast<std::size_t>(turn.set)];
+  return turn;
 }
 
 }  // namespace tessera::data

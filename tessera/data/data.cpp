@@ -25,10 +25,28 @@ std::vector<double> weights_of(const TrainingDataOptions& options) {
   return weights;
 }
 
+// The shares that the checkpoint's fingerprint holds; none where it is not of that form.
+std::vector<std::int64_t> stored_shares(const nlohmann::json& stored) {
+  std::vector<std::int64_t> shares;
+  if (!stored.is_array()) return shares;
+  for (const nlohmann::json& set : stored)
+    if (set.is_object() && set.contains("share") && set["share"].is_number_integer())
+      shares.push_back(set["share"].get<std::int64_t>());
+  return shares;
+}
+
+// A resumed run keeps the order of the run that it continues.
+BlendOrder make_order(const TrainingDataOptions& options) {
+  const std::vector<double> weights = weights_of(options);
+  if (std::vector<std::int64_t> coarse = coarse_shares(weights); stored_shares(options.stored) == coarse)
+    return BlendOrder::of_shares(std::move(coarse));
+  return BlendOrder(weights, options.flag);
+}
+
 }  // namespace
 
 TrainingData::TrainingData(const TrainingDataOptions& options)
-    : options_(options), sets_(open_sets(options)), order_(weights_of(options)) {
+    : options_(options), sets_(open_sets(options)), order_(make_order(options)) {
   TESSERA_CHECK(options.seq_len > 0 && options.vocab_size > 0, "seq_len {} and vocab_size {} are not resolved",
                 options.seq_len, options.vocab_size);
 }
@@ -57,6 +75,18 @@ nlohmann::json TrainingData::fingerprint() const {
                    {"tokens", sets_[i].num_tokens()},
                    {"index_hash", fmt::format("{:016x}", sets_[i].index_hash())}});
   return all;
+}
+
+std::string TrainingData::note() const {
+  const std::vector<double> weights = weights_of(options_);
+  const std::vector<std::int64_t>& shares = order_.shares();
+  const std::size_t worst = worst_share(shares, weights);
+  if (share_error(shares, weights, worst) < kLargestShareError) return {};
+  return fmt::format(
+      "{}: the run keeps the shares of its checkpoint: set {} has {} of {} samples, {:.3g} times what its weight {} "
+      "says",
+      options_.flag, worst + 1, shares[worst], order_.period(), share_error(shares, weights, worst) + 1,
+      weights[worst]);
 }
 
 SampleId TrainingData::sample(std::int64_t position) const {

@@ -18,6 +18,8 @@ struct TrainingDataOptions {
   std::int64_t vocab_size = 0;
   std::uint64_t seed = 0;
   bool mask_documents = false;
+  // state.data of the checkpoint that the run resumes, whose order of samples it keeps; null: a new run.
+  nlohmann::json stored = {};
 };
 
 struct SampleId {
@@ -48,6 +50,10 @@ class TrainingData {
   std::int64_t num_tokens() const;   // of all sets
   std::int64_t num_samples() const;  // of all sets in one epoch each
   const std::vector<IndexedDataset>& sets() const { return sets_; }
+
+  const BlendOrder& order() const { return order_; }
+  // A line about shares that a checkpoint holds and that are far from the weights; empty: they are not.
+  std::string note() const;
 
   // What tells this data from other data, independent of paths: by set its share, sequences, tokens, and a hash of the
   // index. Stored in checkpoints, compared by require_same_data.

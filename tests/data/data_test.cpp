@@ -61,6 +61,32 @@ TEST(Batch, MaskedDocumentsRestartAndLoseTheTargetThatCrosses) {
   EXPECT_EQ(data.loss_tokens({.index = 2}), 4);
 }
 
+// A checkpoint holds the shares that its run was trained with: a resumed run follows them, and says so where the
+// weights ask for others.
+TEST(Blends, AResumedRunKeepsTheSharesOfItsCheckpoint) {
+  const base::TempFolder folder;
+  const std::string a = write_set(folder / "a", {counting(0, 13)}), b = write_set(folder / "b", {counting(0, 50)});
+  const auto blend = [&](const char* weight, nlohmann::json stored) {
+    return TrainingData({.blend = {weight, a, "1", b}, .seq_len = 4, .vocab_size = 100, .stored = std::move(stored)});
+  };
+  const TrainingData fresh = blend("1e-9", nullptr);
+  EXPECT_EQ(fresh.fingerprint()[0]["share"], 1);
+  EXPECT_EQ(fresh.fingerprint()[1]["share"], 1000000000);
+  EXPECT_EQ(fresh.note(), "");
+  nlohmann::json stored = fresh.fingerprint();
+  stored[1]["share"] = 65535;
+  const TrainingData resumed = blend("1e-9", stored);
+  EXPECT_EQ(resumed.fingerprint(), stored);
+  EXPECT_THAT(resumed.note(), HasSubstr("set 1 has 1 of 65536 samples, 1.53e+04 times what its weight 1e-09 says"));
+  EXPECT_EQ(resumed.sample(32767).set, 0);  // the middle of the period, by the rule of the largest deficit
+  EXPECT_EQ(fresh.sample(32767).set, 1);
+  EXPECT_EQ(blend("1e-20", stored).fingerprint(), stored);  // refused where no checkpoint holds it
+  EXPECT_THAT(base::refusal([&] { blend("1.3e-20", nullptr); }), HasSubstr("--data: weight 1.3e-20"));
+  // Shares of other weights than the run's are not taken over, and then differ from the checkpoint's.
+  EXPECT_EQ(blend("0.5", stored).fingerprint()[1]["share"], 2);
+  EXPECT_EQ(blend("0.5", {{{"share", "x"}}, 3}).fingerprint()[1]["share"], 2);
+}
+
 std::vector<Tokens> random_documents(std::mt19937_64& random, int count) {
   std::vector<Tokens> documents;
   for (int d = 0; d < count; ++d)
