@@ -9,6 +9,7 @@
 #include "subcommands.h"
 #include "tessera/base/bus_error.h"
 #include "tessera/base/error.h"
+#include "tessera/base/printable.h"
 
 namespace {
 
@@ -51,10 +52,10 @@ int run_reporting_errors(const Arguments& words) {
   try {
     return run(words);
   } catch (const tessera::InputError& error) {
-    fmt::print(stderr, "tessera: {}\n", first_line(error.what()));
+    fmt::print(stderr, "tessera: {}\n", tessera::base::printable(first_line(error.what())));
     return 2;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "tessera: {}\n", first_line(error.what()));
+    fmt::print(stderr, "tessera: {}\n", tessera::base::printable(first_line(error.what())));
     return 1;
   }
 }

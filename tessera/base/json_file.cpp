@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/base/printable.h"
 
 namespace tessera::base {
 namespace {
@@ -45,9 +46,7 @@ nlohmann::json read_json_file(const std::filesystem::path& path) {
   } catch (const json::exception& error) {
     std::string reason = error.what();
     if (const auto end = reason.find("] "); end != std::string::npos) reason.erase(0, end + 2);
-    for (char& c : reason)
-      if (c == '\n' || c == '\r') c = ' ';
-    throw InputError("{}: not valid JSON: {}", path.string(), reason);
+    throw InputError("{}: not valid JSON: {}", path.string(), printable(reason));
   }
 }
 

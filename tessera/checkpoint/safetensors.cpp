@@ -8,6 +8,7 @@
 
 #include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
+#include "tessera/base/printable.h"
 #include "tessera/checkpoint/typed_json.h"
 
 namespace tessera::checkpoint {
@@ -70,7 +71,8 @@ SafetensorsEntry parse_entry(const nlohmann::json& json, const std::string& wher
   entry.dtype = string_member(json, "dtype", where);
   const TypeEntry* type = find_type(entry.dtype);
   if (type == nullptr)
-    throw InputError("{}: dtype: expected F64, F32, F16, BF16, I64, I32, U8 or F8_E4M3, got '{}'", where, entry.dtype);
+    throw InputError("{}: dtype: expected F64, F32, F16, BF16, I64, I32, U8 or F8_E4M3, got '{}'", where,
+                     base::printable(entry.dtype));
   entry.dims = integers(array_member(json, "shape", where), "shape", where);
   const auto offsets = integers(array_member(json, "data_offsets", where), "data_offsets", where);
   if (offsets.size() != 2 || offsets[0] > offsets[1])
@@ -95,8 +97,8 @@ void check_tiling(const std::map<std::string, SafetensorsEntry>& entries, std::i
   std::int64_t at = 0;
   for (const auto& [entry, name] : order) {
     if (entry->offset != at)
-      throw InputError("{}: tensor '{}' starts at byte {} of the data, expected {} (no gap, no overlap)", path, *name,
-                       entry->offset, at);
+      throw InputError("{}: tensor '{}' starts at byte {} of the data, expected {} (no gap, no overlap)", path,
+                       base::printable(*name), entry->offset, at);
     at += entry->bytes;
   }
   if (at != data_bytes)
@@ -149,7 +151,8 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
   const nlohmann::json header = parse_json(text, name + ": header");
   if (!header.is_object()) throw InputError("{}: header: expected an object", name);
   for (const auto& [key, value] : header.items())
-    if (key != "__metadata__") entries_.emplace(key, parse_entry(value, fmt::format("{}: tensor '{}'", name, key)));
+    if (key != "__metadata__")
+      entries_.emplace(key, parse_entry(value, fmt::format("{}: tensor '{}'", name, base::printable(key))));
   const std::int64_t data_start = kLengthBytes + static_cast<std::int64_t>(length);
   check_tiling(entries_, file_.size() - data_start, name);
   for (auto& [key, entry] : entries_) entry.offset += data_start;

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/base/printable.h"
 
 namespace tessera::checkpoint {
 namespace {
@@ -37,9 +38,9 @@ json parse_json(std::string_view text, const std::string& where) {
   try {
     result = json::parse(text, watch);
   } catch (const json::exception& error) {
-    throw InputError("{}: expected JSON: {}", where, error.what());
+    throw InputError("{}: expected JSON: {}", where, base::printable(error.what()));
   }
-  if (!twice.empty()) throw InputError("{}: the key '{}' appears twice in one object", where, twice);
+  if (!twice.empty()) throw InputError("{}: the key '{}' appears twice in one object", where, base::printable(twice));
   return result;
 }
 

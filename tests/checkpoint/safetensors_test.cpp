@@ -3,6 +3,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "tessera/base/printable.h"
 #include "tests/checkpoint/checkpoint_testing.h"
 
 namespace tessera::checkpoint {
@@ -99,6 +100,22 @@ TEST(Safetensors, RefusesGapsOverlapsAndNamesGivenTwice) {
   EXPECT_NE(fault(with_header("{" + a + "," + b(5, 9) + "}", 9)).find("'b'"), std::string::npos);
   EXPECT_NE(fault(with_header("{" + a + "," + b(3, 7) + "}", 7)).find("'b'"), std::string::npos);
   EXPECT_NE(fault(with_header("{" + a + "," + a + "}", 4)).find("twice"), std::string::npos);
+}
+
+TEST(Safetensors, ErrorsQuoteTheHeaderInPrintableCharacters) {
+  const std::string rest = R"(":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+  const std::vector<std::string> headers{
+      "{\"a\xff" + rest,                           // not UTF-8
+      "\x80\xfe",                                  // no JSON either
+      "{\"a\\n\\u001b[2J\":{\"dtype\":\"F32\"}}",  // control characters, as JSON writes them
+      "{\"a\":{\"dtype\":\"F\\n32\"}}",
+      "{\"a\\n\":1,\"a\\n\":1}",
+      std::string("{\"a\\n") + R"(":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})"};
+  for (const std::string& header : headers) {
+    const std::string message = fault(with_header(header, 12));
+    EXPECT_EQ(message, base::printable(message));
+    EXPECT_NE(message.find("\\x"), std::string::npos) << message;
+  }
 }
 
 TEST(Safetensors, ChangedBytesInTheHeaderNeverDoMoreThanAnInputError) {

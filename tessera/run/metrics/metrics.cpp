@@ -13,6 +13,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
+#include "tessera/base/printable.h"
 #include "tessera/run/run_directory.h"
 
 namespace tessera::run {
@@ -151,7 +152,7 @@ StepMetrics parse_metrics_line(std::string_view line, const std::string& where) 
     if (all.contains("valid_loss")) m.valid_loss = number_of(all.at("valid_loss"));
     return m;
   } catch (const std::exception& error) {
-    throw InputError("{}: no line of metrics: {}", where, error.what());
+    throw InputError("{}: no line of metrics: {}", where, base::printable(error.what()));
   }
 }
 
