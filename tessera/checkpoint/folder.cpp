@@ -148,13 +148,20 @@ std::vector<StepFolder> list_checkpoints(const fs::path& folder) {
 
 std::optional<StepFolder> latest_checkpoint(const fs::path& folder) {
   const std::vector<StepFolder> all = list_checkpoints(folder);
+  if (all.size() > 1 && all[all.size() - 2].step == all.back().step)
+    throw InputError("{}: {} and {} are both of step {}: expected one", folder.string(),
+                     all[all.size() - 2].path.filename().string(), all.back().path.filename().string(),
+                     all.back().step);
   return all.empty() ? std::nullopt : std::optional(all.back());
 }
 
 fs::path resolve_checkpoint(const fs::path& path) {
   if (holds_manifest(path)) return path;
-  for (const fs::path& folder : {path, path / "checkpoints"})
-    if (const auto latest = latest_checkpoint(folder)) return latest->path;
+  const auto above = latest_checkpoint(path), below = latest_checkpoint(path / "checkpoints");
+  if (above && below)
+    throw InputError("{}: holds {} and checkpoints/{}: expected checkpoints in one of the two", path.string(),
+                     above->path.filename().string(), below->path.filename().string());
+  if (above || below) return above ? above->path : below->path;
   throw InputError("{}: no checkpoint: expected a folder with {}, or with folders step-N that hold one", path.string(),
                    kManifestFile);
 }

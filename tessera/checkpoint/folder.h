@@ -41,11 +41,11 @@ struct StepFolder {
 
 // Complete checkpoints below `folder`, by step. A folder that is not there holds none.
 std::vector<StepFolder> list_checkpoints(const std::filesystem::path& folder);
-// The one with the highest step.
+// The one with the highest step. Errors: InputError if two have it.
 std::optional<StepFolder> latest_checkpoint(const std::filesystem::path& folder);
 
 // The checkpoint that a user means by `path`: itself if it holds a manifest, else the latest one below it or below its
-// folder checkpoints/. Errors: InputError if there is none.
+// folder checkpoints/. Errors: InputError if there is none, or if both have some.
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& path);
 
 // Removes all but the `keep` (at least 1) latest; removes those after `step` (of a run that is resumed from `step`).

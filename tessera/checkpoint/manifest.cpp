@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/base/printable.h"
 #include "tessera/checkpoint/cover.h"
 #include "tessera/checkpoint/io.h"
 #include "tessera/checkpoint/typed_json.h"
@@ -52,23 +53,26 @@ StoredFile parse_file(const json& value, const std::string& where) {
                   string_member(value, "xxh3_128", where)};
   const bool plain = !file.name.empty() && file.name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos &&
                      file.name != "." && file.name != "..";
-  if (!plain) throw InputError("{}: '{}' is not the name of a file in the checkpoint's folder", where, file.name);
+  if (!plain)
+    throw InputError("{}: '{}' is not the name of a file in the checkpoint's folder", where,
+                     base::printable(file.name));
   const bool hex =
       file.checksum.size() == 32 && file.checksum.find_first_not_of("0123456789abcdef") == std::string::npos;
-  if (!hex) throw InputError("{}: xxh3_128: expected 32 hexadecimal digits, got '{}'", where, file.checksum);
+  if (!hex)
+    throw InputError("{}: xxh3_128: expected 32 hexadecimal digits, got '{}'", where, base::printable(file.checksum));
   return file;
 }
 
 StoredTensor parse_tensor(const json& value, std::size_t files, const std::string& file) {
   StoredTensor tensor;
   tensor.name = string_member(value, "name", file + ": tensors");
-  const std::string where = file + ": tensor '" + tensor.name + "'";
+  const std::string where = file + ": tensor '" + base::printable(tensor.name) + "'";
   tensor.kind = parse_kind(string_member(value, "kind", where), where);
   const std::string dtype = string_member(value, "dtype", where);
   try {
     tensor.dtype = quant::parse_dtype(dtype);
   } catch (const InputError& error) {
-    throw InputError("{}: {}", where, error.what());
+    throw InputError("{}: {}", where, base::printable(error.what()));
   }
   tensor.dims = integers(member(value, "shape", where), "shape", where);
   checked_product(tensor.dims, static_cast<std::int64_t>(quant::size_of(tensor.dtype)), where);
@@ -94,7 +98,7 @@ std::string_view name_of(Kind kind) {
 Kind parse_kind(std::string_view name, const std::string& where) {
   for (const auto& [value, known] : kKinds)
     if (known == name) return value;
-  throw InputError("{}: kind: expected weight, master, exp_avg or exp_avg_sq, got '{}'", where, name);
+  throw InputError("{}: kind: expected weight, master, exp_avg or exp_avg_sq, got '{}'", where, base::printable(name));
 }
 
 std::string piece_key(Kind kind, std::string_view name, std::int64_t index) {
@@ -115,7 +119,7 @@ std::string to_text(const Manifest& manifest) {
 Manifest parse_manifest(std::string_view text, const std::string& where) {
   const json root = parse_json(text, where);
   if (const std::string format = string_member(root, "format", where); format != kFormat)
-    throw InputError("{}: format: expected '{}', got '{}'", where, kFormat, format);
+    throw InputError("{}: format: expected '{}', got '{}'", where, kFormat, base::printable(format));
   if (const auto version = integer_member(root, "version", where); version != kCheckpointVersion)
     throw InputError("{}: version: this program reads {}, got {}", where, kCheckpointVersion, version);
   Manifest manifest;
@@ -131,14 +135,20 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
 void validate(const Manifest& manifest, const std::string& where) {
   std::set<std::string> files;
   for (const StoredFile& file : manifest.files)
-    if (!files.insert(file.name).second) throw InputError("{}: the file '{}' is listed twice", where, file.name);
+    if (!files.insert(file.name).second)
+      throw InputError("{}: the file '{}' is listed twice", where, base::printable(file.name));
   std::set<std::pair<Kind, std::string>> seen;
   std::vector<layout::Box> boxes;
   for (const StoredTensor& tensor : manifest.tensors) {
-    const std::string name = fmt::format("{}: {} '{}'", where, name_of(tensor.kind), tensor.name);
+    const std::string name = fmt::format("{}: {} '{}'", where, name_of(tensor.kind), base::printable(tensor.name));
     if (!seen.emplace(tensor.kind, tensor.name).second) throw InputError("{}: listed twice", name);
     boxes.clear();
-    for (const StoredPiece& piece : tensor.pieces) boxes.push_back(piece.box);
+    std::set<std::pair<std::int64_t, std::int64_t>> places;
+    for (const StoredPiece& piece : tensor.pieces) {
+      boxes.push_back(piece.box);
+      if (!places.emplace(piece.file, piece.index).second)
+        throw InputError("{}: piece {} of file {} is listed twice", name, piece.index, piece.file);
+    }
     if (const auto fault = cover_fault(layout::matrix_shape(tensor.dims), boxes))
       throw InputError("{}: {}", name, *fault);
   }
@@ -181,7 +191,7 @@ Manifest load_manifest(const std::filesystem::path& folder) {
   expected.erase(expected.find_last_not_of("\r\n ") + 1);
   if (const std::string got = hash_of(text.data(), text.size()); got != expected)
     throw InputError("{}: damaged: its xxh3_128 is {}, {} says '{}'", path.string(), got, kManifestChecksumFile,
-                     expected);
+                     base::printable(expected));
   Manifest manifest = parse_manifest(text, path.string());
   validate(manifest, path.string());
   return manifest;

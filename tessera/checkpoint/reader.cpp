@@ -165,7 +165,8 @@ void CheckpointReader::read(const LoadTensor& request) const {
     throw InputError("{}: expected shape [{}], it has [{}]", what, fmt::join(request.dims, ", "),
                      fmt::join(stored.dims, ", "));
   if (stored.dtype != request.dtype)
-    throw InputError("{}: expected {}, it is {}", what, name_of(request.dtype), name_of(stored.dtype));
+    throw InputError("{}: expected {}, it is {}{}", what, name_of(request.dtype), name_of(stored.dtype),
+                     request.kind == Kind::weight ? fmt::format(" (--dtype {} reads it)", name_of(stored.dtype)) : "");
   check_buffer(request, layout::matrix_shape(stored.dims));
   for (const layout::Piece& piece : request.local.pieces)
     read_piece(stored, piece, static_cast<std::byte*>(request.data));

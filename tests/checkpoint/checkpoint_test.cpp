@@ -158,7 +158,7 @@ TEST(Checkpoint, ReadingSomethingElseThanIsThereIsAnInputError) {
   bad = good, bad.kind = Kind::exp_avg, bad.name = "norm.weight";
   EXPECT_NE(fault(bad).find("exp_avg"), std::string::npos);
   bad = good, bad.dtype = DType::fp32;
-  EXPECT_NE(fault(bad).find("expected fp32, it is bf16"), std::string::npos);
+  EXPECT_NE(fault(bad).find("expected fp32, it is bf16 (--dtype bf16 reads it)"), std::string::npos);
   bad = good, bad.dims = {24, 37};
   EXPECT_NE(fault(bad).find("expected shape [24, 37], it has [37, 24]"), std::string::npos);
 

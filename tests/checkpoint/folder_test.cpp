@@ -37,6 +37,20 @@ TEST(CheckpointFolder, AppearsOnlyWhenCommitted) {
   EXPECT_EQ(names(parent), Names{"step-00000020"});
 }
 
+TEST(CheckpointFolder, WhichOneIsMeantIsNeverGuessed) {
+  const TemporaryFolder root;
+  make_step(root.path(), 20);
+  EXPECT_EQ(resolve_checkpoint(root.path()), root / "step-00000020");
+  fs::create_directory(root / "step-020");
+  spill(root / "step-020" / "manifest.json", "x");
+  EXPECT_NE(input_error([&] { resolve_checkpoint(root.path()); }).find("are both of step 20"), std::string::npos);
+  make_step(root.path(), 30);
+  EXPECT_EQ(resolve_checkpoint(root.path()), root / "step-00000030");
+  make_step(root / "checkpoints", 40);
+  const std::string message = input_error([&] { resolve_checkpoint(root.path()); });
+  EXPECT_NE(message.find("holds step-00000030 and checkpoints/step-00000040"), std::string::npos) << message;
+}
+
 TEST(CheckpointFolder, CommitReplacesWhatStoodThere) {
   const TemporaryFolder root;
   make_step(root.path(), 20, "old");

@@ -1,5 +1,6 @@
 #include "tessera/checkpoint/manifest.h"
 
+#include "tessera/base/printable.h"
 #include "tests/checkpoint/checkpoint_testing.h"
 
 namespace tessera::checkpoint {
@@ -36,6 +37,31 @@ TEST(CheckpointManifest, TextReadsBackTheSame) {
   EXPECT_EQ(back.state, sample().state);
   EXPECT_EQ(back.tensors[0].pieces[1].box, (layout::Box{0, 4, 3, 3}));
   EXPECT_EQ(back.tensors[1].kind, Kind::exp_avg);
+}
+
+TEST(CheckpointManifest, APieceStandsForOnePartOfATensor) {
+  Manifest manifest = sample();
+  manifest.tensors[0].pieces[1].file = 0;
+  EXPECT_NE(input_error([&] { validate(manifest, "M"); }).find("piece 0 of file 0 is listed twice"), std::string::npos);
+}
+
+TEST(CheckpointManifest, ErrorsQuoteItInPrintableCharacters) {
+  const std::string good = to_text(sample());
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{{"tessera-checkpoint", "a\\u001b"},
+                                                                                 {"part-00001.", "/\\n"},
+                                                                                 {"aaaa", "\\n"},
+                                                                                 {"exp_avg", "\\t"},
+                                                                                 {"bf16", "\\u0007"},
+                                                                                 {"lr", "\xff"}}) {
+    const std::string message = input_error([&, f = from, t = to] { check(replaced(good, f, t)); });
+    EXPECT_EQ(message, base::printable(message)) << message;
+    EXPECT_NE(message.find("\\x"), std::string::npos) << message;
+  }
+  const TemporaryFolder folder;
+  save_manifest(folder.path(), sample());
+  spill(folder / std::string(kManifestChecksumFile), "\xff\x1b[2J\n");
+  const std::string message = input_error([&] { load_manifest(folder.path()); });
+  EXPECT_NE(message.find("says '\\xff\\x1b[2J'"), std::string::npos) << message;
 }
 
 TEST(CheckpointManifest, EachWrongFieldIsNamed) {
