@@ -35,6 +35,8 @@ struct Rope {
 std::optional<RopeStretch> parse_scaling(const Fields& rope) {
   const char* type_name = rope.find("rope_type") || !rope.find("type") ? "rope_type" : "type";
   const json* type = rope.find(type_name);
+  if (const json* older = rope.find("type"); older && type && *older != *type)
+    rope.fail("type", type->dump() + ", as rope_type");
   if (type && *type == "default") return std::nullopt;
   if (!type || *type != "llama3") rope.fail(type_name, "\"llama3\" or \"default\"");
   RopeStretch scaling{.factor = rope.number("factor"),

@@ -34,6 +34,9 @@ const Architecture& architecture_of(const Fields& fields) {
   const json* listed = fields.find("architectures");
   if (listed && !listed->is_array()) fields.fail("architectures", "a list of names");
   if (!type && !listed) fields.fail("model_type", "one of " + known_architectures());
+  const auto is_listed = [&](const Architecture& architecture) { return names(*listed, architecture.class_name); };
+  if (!type && std::ranges::count_if(kArchitectures, is_listed) > 1)
+    fields.fail("architectures", "one of " + known_architectures());
   for (const Architecture& architecture : kArchitectures) {
     if (type ? *type != architecture.model_type : !names(*listed, architecture.class_name)) continue;
     if (listed && !names(*listed, architecture.class_name))
@@ -80,8 +83,15 @@ std::filesystem::path find_model_config(const std::string& name, const std::file
   candidates.push_back(fs::path(name) / "config.json");
   candidates.emplace_back(name);
   std::error_code ignored;
+  std::vector<fs::path> found;
   for (const fs::path& path : candidates)
-    if (fs::exists(path, ignored) && !fs::is_directory(path, ignored)) return path;
+    if (fs::exists(path, ignored) && !fs::is_directory(path, ignored)) found.push_back(path);
+  for (const fs::path& other : found)
+    if (!fs::equivalent(found.front(), other, ignored))
+      throw InputError(
+          "--model: '{}' is {} and {}: expected a name of one, or a path (./{} for a place in this folder)", name,
+          found.front().string(), other.string(), name);
+  if (!found.empty()) return found.front();
   throw InputError(
       "--model: '{}' not found: expected a config.json, a folder that holds one, or a name under {} (there: {})", name,
       configs.string(), list_models(configs));

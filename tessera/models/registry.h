@@ -20,7 +20,7 @@ ModelConfigPtr read_model_config(const std::filesystem::path& file);
 
 // The config.json that `--model NAME` means: CONFIGS/NAME.json or CONFIGS/NAME/config.json for a plain name, else a
 // path to such a file or to a folder that holds a config.json. InputError lists where it looked and the names there
-// are.
+// are, or the files where several are meant.
 std::filesystem::path find_model_config(const std::string& name, const std::filesystem::path& configs);
 
 }  // namespace tessera::models

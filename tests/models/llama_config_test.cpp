@@ -215,6 +215,28 @@ TEST(LlamaConfig, RefusesASizeThatOverflows) {
   EXPECT_THAT([&] { parse(file, "f"); }, ThrowsMessage<InputError>(HasSubstr("f: the model would have")));
 }
 
+TEST(LlamaConfig, DescriptionsThatDisagreeAreRefused) {
+  const auto refused = [](const json& config) {
+    try {
+      parse_model_config(config, "f");
+      return std::string();
+    } catch (const InputError& error) {
+      return std::string(error.what());
+    }
+  };
+  json config = small();
+  config.erase("model_type");
+  config["architectures"] = {"LlamaForCausalLM", "Qwen2ForCausalLM"};
+  EXPECT_THAT(refused(config), HasSubstr("architectures"));
+  config["architectures"] = {"LlamaForCausalLM", "LlamaForSequenceClassification"};
+  EXPECT_EQ(refused(config), "");
+  config = small();
+  config["rope_scaling"] = {{"type", "linear"}, {"rope_type", "default"}};
+  EXPECT_THAT(refused(config), HasSubstr("rope_scaling.type"));
+  config["rope_scaling"] = {{"type", "default"}, {"rope_type", "default"}};
+  EXPECT_EQ(refused(config), "");
+}
+
 TEST(LlamaConfig, CountsParameters) {
   // By hand: embedding 131*60 = 7860; a layer: q 60*60, k and v 60*30 each, output 60*60, gate, up and down 3*60*77,
   // two norms 2*60 = 10800 + 13860 + 120 = 24780; three layers and the last norm 60.
@@ -248,6 +270,22 @@ TEST_F(ModelFiles, AreFoundByNameAndByPath) {
   EXPECT_EQ(find_model_config((configs / "folder").string(), "nowhere"), configs / "folder" / "config.json");
   EXPECT_EQ(find_model_config((configs / "flat.json").string(), "nowhere"), configs / "flat.json");
   EXPECT_EQ(decoder_of(*read_model_config(configs / "flat.json")), parse(small(), "f"));
+}
+
+TEST_F(ModelFiles, WithOneNameAreBothNamed) {
+  const auto configs = root_ / "configs";
+  std::filesystem::create_directories(configs / "flat");
+  write(configs / "flat" / "config.json", small().dump());
+  try {
+    find_model_config("flat", configs);
+    FAIL();
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(), HasSubstr((configs / "flat.json").string()));
+    EXPECT_THAT(error.what(), HasSubstr((configs / "flat" / "config.json").string()));
+  }
+  std::filesystem::remove(configs / "flat.json");
+  std::filesystem::create_hard_link(configs / "flat" / "config.json", configs / "flat.json");
+  EXPECT_EQ(find_model_config("flat", configs), configs / "flat.json");  // the same file twice
 }
 
 TEST_F(ModelFiles, ThatAreMissingAreNamedWithThoseThereAre) {
