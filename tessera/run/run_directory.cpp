@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -118,8 +119,19 @@ void write_file_atomically(const fs::path& path, std::string_view text) {
   sync_folder(path.has_parent_path() ? path.parent_path() : fs::path("."));
 }
 
+nlohmann::ordered_json finite_json(nlohmann::ordered_json value) {
+  if (value.is_structured())
+    for (auto& item : value) item = finite_json(std::move(item));
+  if (!value.is_number_float()) return value;
+  const auto number = value.get<double>();
+  if (std::isnan(number)) return "NaN";
+  if (std::isinf(number)) return number > 0 ? "Infinity" : "-Infinity";
+  return value;
+}
+
 void write_json_atomically(const fs::path& path, const nlohmann::ordered_json& value) {
-  write_file_atomically(path, value.dump(2) + "\n");
+  constexpr auto replace = nlohmann::ordered_json::error_handler_t::replace;  // of paths that are not UTF-8
+  write_file_atomically(path, finite_json(value).dump(2, ' ', false, replace) + "\n");
 }
 
 }  // namespace tessera::run

@@ -37,6 +37,11 @@ RunDirectory create_run_directory(const std::filesystem::path& out, const std::s
 // Whole or not at all: written aside, synced, renamed over `path`, the folder synced. Error names the file and the
 // cause.
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);
-void write_json_atomically(const std::filesystem::path& path, const nlohmann::ordered_json& value);  // indented
+// Indented; numbers as finite_json.
+void write_json_atomically(const std::filesystem::path& path, const nlohmann::ordered_json& value);
+
+// JSON has no infinities: numbers that are not finite become the texts "NaN", "Infinity" and "-Infinity", as in
+// metrics.jsonl.
+nlohmann::ordered_json finite_json(nlohmann::ordered_json value);
 
 }  // namespace tessera::run

@@ -99,5 +99,21 @@ TEST(AtomicWrite, FailsWithTheCauseAndLeavesTheOldFile) {
               ThrowsMessage<Error>(HasSubstr("/nowhere/f: cannot be written: No such file or directory")));
 }
 
+TEST(RunDirectory, JsonFilesSayNumbersThatAreNotFiniteAsMetricsDo) {
+  const base::TempFolder folder;
+  const double infinity = std::numeric_limits<double>::infinity();
+  nlohmann::ordered_json value = {{"loss", std::nan("")}, {"lr", 0.1}, {"step", 3}};
+  value["flops"] = {{"bf16", infinity}, {"fp8", nlohmann::json::array({-infinity, 2.5})}};
+  value["data"] = "\xe4";  // a path in Latin-1
+  write_json_atomically(folder / "summary.json", value);
+  const auto read = nlohmann::json::parse(base::read_text(folder / "summary.json"));
+  EXPECT_EQ(read["loss"], "NaN");
+  EXPECT_EQ(read["lr"], 0.1);
+  EXPECT_EQ(read["step"], 3);
+  EXPECT_EQ(read["flops"]["bf16"], "Infinity");
+  EXPECT_EQ(read["flops"]["fp8"], nlohmann::json::array({"-Infinity", 2.5}));
+  EXPECT_EQ(read["data"], "\uFFFD");
+}
+
 }  // namespace
 }  // namespace tessera::run

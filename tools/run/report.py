@@ -8,13 +8,13 @@ def main():
     out, meta_path = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
     summary = json.loads((out / "summary.json").read_text())
     unigram = json.loads(meta_path.read_text())["unigram_loss"]
-    valid = summary.get("valid_loss")
+    valid = summary.get("valid_loss")  # a number, or the text "NaN" or "Infinity"
     checkpoints = sorted((out / "checkpoints").glob("step-*"))
     print()
     if valid is not None:
-        verdict = "below it: the model has learnt the text's order, not only its words" if valid < unigram else \
+        verdict = "below it: the model has learnt the text's order, not only its words" if float(valid) < unigram else \
             "not below it: train for longer"
-        print(f"held-out loss     {valid:.4f} nats a token")
+        print(f"held-out loss     {float(valid):.4f} nats a token")
         print(f"unigram baseline  {unigram:.4f} nats a token ({verdict})")
     if not checkpoints:
         print(f"no checkpoint in {out / 'checkpoints'}")
