@@ -26,18 +26,58 @@ std::optional<std::filesystem::path> checkpoint_of(const TrainConfig& command, s
   return std::nullopt;
 }
 
+// stored: state.data of the checkpoint; null: none.
 std::shared_ptr<const data::TrainingData> open_data(const TrainConfig& config, const models::ModelConfig& model,
-                                                    bool held_out, const RunPlaces& places) {
-  const std::string flag = held_out ? "--valid" : "--data";
-  auto data =
-      std::make_shared<data::TrainingData>(data::TrainingDataOptions{.blend = held_out ? config.valid : config.data,
-                                                                     .flag = flag,
-                                                                     .seq_len = config.seq_len,
-                                                                     .vocab_size = model.sizes().vocab_size,
-                                                                     .seed = config.seed,
-                                                                     .mask_documents = config.mask_documents});
+                                                    const json& stored, const RunPlaces& places) {
+  auto data = std::make_shared<data::TrainingData>(data::TrainingDataOptions{.blend = config.data,
+                                                                             .seq_len = config.seq_len,
+                                                                             .vocab_size = model.sizes().vocab_size,
+                                                                             .seed = config.seed,
+                                                                             .mask_documents = config.mask_documents,
+                                                                             .stored = stored});
   data->check_vocabulary(places.part, places.parts);
   return data;
+}
+
+std::shared_ptr<const data::TrainingData> open_valid(const TrainConfig& config, const models::ModelConfig& model,
+                                                     const RunPlaces& places) {
+  auto data = std::make_shared<data::TrainingData>(data::TrainingDataOptions{.blend = config.valid,
+                                                                             .flag = "--valid",
+                                                                             .seq_len = config.seq_len,
+                                                                             .vocab_size = model.sizes().vocab_size,
+                                                                             .seed = config.seed,
+                                                                             .mask_documents = config.mask_documents});
+  data->check_vocabulary(places.part, places.parts);
+  return data;
+}
+
+// The model that --model names, or else the checkpoint's, even where the file that described it is gone.
+models::ModelConfigPtr model_of(const TrainConfig& config, const json& state, const std::string& checkpoint,
+                                const RunPlaces& places) {
+  if (config.given.contains("model") || !state.contains("model"))
+    return models::read_model_config(models::find_model_config(config.model, places.configs));
+  return models::parse_model_config(state["model"], checkpoint + ": state.model");
+}
+
+// What the settings call the checkpoint's model where no run has named it.
+std::string name_of_model(const json& state, const std::string& checkpoint) {
+  const auto source = state.find("imported_from");
+  return source != state.end() && source->is_string() ? source->get<std::string>() : checkpoint;
+}
+
+// Weights are read in the type in which they are stored.
+void check_stored_types(const checkpoint::CheckpointReader& reader, const TrainConfig& config,
+                        const models::ModelConfig& model) {
+  const shard::ParameterTypes run{.model = config.dtype, .accumulator = quant::accumulator_of(config.dtype)};
+  for (const shard::ParameterSpec& spec :
+       model.parameters({.tp_size = static_cast<int>(config.tp), .embedding = embedding_reads(config)})) {
+    const checkpoint::StoredTensor* stored = reader.find(spec.name, checkpoint::Kind::weight);
+    const quant::DType asked = shard::types_of(spec, run).model;
+    if (stored != nullptr && stored->dtype != asked)
+      throw InputError(
+          "--dtype: got {}, expected {}: weight '{}' of {} is stored in it (tessera convert --dtype makes {})",
+          name_of(config.dtype), name_of(stored->dtype), spec.name, reader.folder().string(), name_of(config.dtype));
+  }
 }
 
 void check_stored(const RunPlan& plan, const json& state, const std::string& where) {
@@ -56,29 +96,33 @@ void check_stored(const RunPlan& plan, const json& state, const std::string& whe
 RunPlan plan_run(const TrainConfig& command, const RunPlaces& places) {
   RunPlan plan{.config = command};
   plan.checkpoint = checkpoint_of(command, plan.notes);
-  json state;
+  json state = json::object();
   std::string where;
+  std::optional<checkpoint::CheckpointReader> reader;
   if (plan.checkpoint) {
-    const checkpoint::CheckpointReader reader(*plan.checkpoint);
-    reader.verify(static_cast<int>(places.part), static_cast<int>(places.parts));
+    reader.emplace(*plan.checkpoint);
+    reader->verify(static_cast<int>(places.part), static_cast<int>(places.parts));
     where = plan.checkpoint->string();
-    state = reader.state();
-    plan.first_step = reader.step() + 1;
+    if (reader->state().is_object()) state = reader->state();
+    plan.first_step = reader->step() + 1;
     if (state.contains("config")) {
       MergedConfig merged = merge_stored(command, state["config"], where);
       plan.config = std::move(merged.config);
       for (const std::string& change : merged.changes) plan.notes.push_back("changed on resume: " + change);
     }
+    if (plan.config.model.empty() && state.contains("model")) plan.config.model = name_of_model(state, where);
   }
   plan.config = resolve_ranks(resolve_settings(plan.config), places.world_size);
-  plan.model = models::read_model_config(models::find_model_config(plan.config.model, places.configs));
+  plan.model = model_of(plan.config, state, where, places);
   plan.config = resolve_model(plan.config, *plan.model);
   check_budgets(plan.config, plan.model);
   if (plan.config.recompute == Recompute::automatic)
     plan.notes.push_back("computed again: " + recompute_text(recompute_choice(plan.config, *plan.model)));
-  plan.data = open_data(plan.config, *plan.model, false, places);
-  if (!plan.config.valid.empty()) plan.valid = open_data(plan.config, *plan.model, true, places);
+  plan.data = open_data(plan.config, *plan.model, state.value("data", json()), places);
+  if (!plan.config.valid.empty()) plan.valid = open_valid(plan.config, *plan.model, places);
   if (plan.checkpoint) check_stored(plan, state, where);
+  if (reader) check_stored_types(*reader, plan.config, *plan.model);
+  if (const std::string note = plan.data->note(); !note.empty()) plan.notes.push_back(note);
   for (const std::string& warning : warnings_of(plan.config)) plan.notes.push_back(warning);
   return plan;
 }

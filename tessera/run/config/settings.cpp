@@ -30,7 +30,8 @@ constexpr Commands kPlans = kSteps | Command::plan | Command::bench_schedule;
 constexpr Commands kBudgets = kSteps | Command::plan;  // bench schedule tries several
 
 constexpr std::array kSettings{
-    Setting{"model", &C::model, kAny, kKept, "NAME|PATH", "a name under configs/, or a Hugging Face config.json",
+    Setting{"model", &C::model, kAny, kKept, "NAME|PATH",
+            "a name under configs/, or a Hugging Face config.json (with --resume: the checkpoint's)",
             kPlans | Command::bench_products},
     Setting{"data", &C::data, kAny, kKept, "[W] PREFIX ...", "PREFIX.bin and PREFIX.idx, or W1 PREFIX1 W2 PREFIX2 ..."},
     Setting{"valid", &C::valid, kAny, kKept, "[W] PREFIX ...", "held-out data, as --data"},

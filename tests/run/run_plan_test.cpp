@@ -1,0 +1,111 @@
+#include "tessera/run/run_plan.h"
+
+#include <gmock/gmock.h>
+
+#include "tessera/data/indexed_dataset.h"
+#include "tests/run/config_test_support.h"
+#include "tests/run/convert_testing.h"
+
+namespace tessera::run {
+namespace {
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using namespace testing;
+using quant::DType;
+
+// A checkpoint of step 0 that was imported from the folder `hf`, and data for it.
+class ImportedCheckpoint : public ::testing::Test {
+ protected:
+  void SetUp() override { import(DType::fp32); }
+  void import(DType dtype) {
+    for (const char* name : {"c", "hf", "imported"}) fs::remove_all(root_ / name);
+    write_llama(root_ / "c", odd_llama(false), dtype);
+    convert(root_ / "c", root_ / "hf");
+    convert(root_ / "hf", root_ / "imported");
+    data::IndexedDatasetWriter writer((root_ / "tokens").string(), data::TokenType::u16);
+    writer.add_sequence(std::vector<std::int64_t>(200, 5));
+    writer.end_document();
+    writer.finish();
+  }
+  RunPlan plan(std::vector<std::string> more = {}) {
+    std::vector<std::string> flags{"--resume",  (root_ / "imported").string(),
+                                   "--data",    (root_ / "tokens").string(),
+                                   "--seq-len", "16",
+                                   "--out",     (root_ / "out").string(),
+                                   "--steps",   "1"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    return plan_run(parse(flags), {.configs = root_ / "configs"});
+  }
+  // Gives the checkpoint another state.
+  void restate(const nlohmann::json& state) {
+    checkpoint::Manifest manifest = checkpoint::load_manifest(root_ / "imported");
+    manifest.state = state;
+    fs::remove(root_ / "imported" / std::string(checkpoint::kManifestFile));
+    fs::remove(root_ / "imported" / std::string(checkpoint::kManifestChecksumFile));
+    checkpoint::save_manifest(root_ / "imported", manifest);
+  }
+  TemporaryFolder root_;
+};
+
+TEST_F(ImportedCheckpoint, NeedsNoModel) {
+  const RunPlan named = plan({"--model", (root_ / "hf").string()}), unnamed = plan();
+  EXPECT_EQ(unnamed.model->to_json(), named.model->to_json());
+  EXPECT_EQ(unnamed.config.model, (root_ / "hf").string());
+  EXPECT_EQ(unnamed.first_step, 1);
+  fs::rename(root_ / "hf", root_ / "elsewhere");
+  EXPECT_EQ(plan().model->to_json(), named.model->to_json());
+  EXPECT_EQ(stored_state(plan())["model"], named.model->to_json());
+}
+
+TEST_F(ImportedCheckpoint, AModelThatIsNamedMustBeItsOwn) {
+  nlohmann::json other = models::LlamaConfig(odd_llama(false)).to_json();
+  other["num_hidden_layers"] = 3;
+  spill(root_ / "other.json", other.dump());
+  EXPECT_THAT(base::refusal([&] {
+                plan({"--model", (root_ / "other.json").string()});
+              }),
+              HasSubstr("num_hidden_layers is 3, expected 2"));
+  EXPECT_THAT(base::refusal([&] { plan({"--model", "absent"}); }), HasSubstr("'absent' not found"));
+}
+
+TEST_F(ImportedCheckpoint, OfAnotherTypeThanTheRunNamesTheFlag) {
+  EXPECT_THAT(base::refusal([&] {
+                plan({"--dtype", "bf16"});
+              }),
+              HasSubstr("--dtype: got bf16, expected fp32: weight '"));
+  import(DType::bf16);
+  EXPECT_THAT(base::refusal([&] { plan(); }), HasSubstr("--dtype: got fp32, expected bf16: weight '"));
+  EXPECT_EQ(plan({"--dtype", "bf16"}).config.dtype, DType::bf16);
+}
+
+TEST_F(ImportedCheckpoint, OfARunKeepsItsModelWhereTheFileIsGone) {
+  const RunPlan first = plan({"--model", (root_ / "hf").string()});
+  restate(stored_state(first));
+  fs::remove_all(root_ / "hf");
+  const RunPlan resumed = plan();
+  EXPECT_EQ(resumed.model->to_json(), first.model->to_json());
+  EXPECT_EQ(resumed.config.model, (root_ / "hf").string());
+}
+
+// The shares that a checkpoint holds are the run's, and a note says where its weights ask for others.
+TEST_F(ImportedCheckpoint, OfARunKeepsItsShares) {
+  const std::string tokens = (root_ / "tokens").string();
+  const auto blended = [&] {
+    return plan_run(parse({"--resume", (root_ / "imported").string(), "--data", "1e-9", tokens, "1", tokens,
+                           "--seq-len", "16", "--out", (root_ / "out").string(), "--steps", "1"}),
+                    {.configs = root_.path()});
+  };
+  nlohmann::json state = stored_state(blended());
+  EXPECT_EQ(state["data"][1]["share"], 1000000000);
+  state["data"][1]["share"] = 65535;
+  restate(state);
+  const RunPlan resumed = blended();
+  EXPECT_EQ(stored_state(resumed)["data"], state["data"]);
+  EXPECT_THAT(resumed.notes, Contains(HasSubstr("keeps the shares of its checkpoint")));
+  state["data"][1]["share"] = 65534;  // of no weights like these
+  restate(state);
+  EXPECT_THAT(base::refusal([&] { blended(); }), HasSubstr("--data: set 2 is"));
+}
+
+}  // namespace
+}  // namespace tessera::run
