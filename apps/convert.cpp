@@ -10,6 +10,15 @@
 
 namespace tessera::apps {
 
+namespace {
+
+// Paths may hold bytes that are not UTF-8.
+std::string dumped(const run::ConvertReport& report) {
+  return report.dump(2, ' ', false, run::ConvertReport::error_handler_t::replace);
+}
+
+}  // namespace
+
 int run_convert(const Arguments& arguments) {
   CLI::App app("A checkpoint to a Hugging Face folder, or such a folder to a checkpoint", "tessera convert");
   std::string source, target, dtype, format, shard_size = "5GB";
@@ -27,7 +36,9 @@ int run_convert(const Arguments& arguments) {
   if (!dtype.empty()) options.dtype = quant::parse_dtype(dtype);
   if (!format.empty()) options.format = quant::parse_format(format);
   const run::ConvertReport report = run::convert(source, target, options);
-  fmt::print("{}", json ? report.dump(2) + "\n" : run::convert_text(report));
+  for (const std::string& warning : run::convert_warnings(report))
+    fmt::print(stderr, "tessera: warning: {}\n", warning);
+  fmt::print("{}", json ? dumped(report) + "\n" : run::convert_text(report));
   return 0;
 }
 

@@ -162,6 +162,73 @@ TEST(ConvertErrors, RefusesBadSourcesAndTargets) {
   EXPECT_TRUE(fs::exists(root / "empty/model.safetensors"));
 }
 
+TEST(ConvertErrors, RefusesSourcesThatAreBoth) {
+  const TemporaryFolder root;
+  write_llama(root / "c", odd_llama(false), DType::fp32);
+  convert(root / "c", root / "hf");
+  const auto fault = [&] { return input_error([&] { convert(root / "hf", root / "x"); }); };
+  const auto copy = [&](const std::string& where) {
+    fs::create_directories((root / "hf" / where).parent_path());
+    fs::copy(root / "c", root / "hf" / where);
+  };
+  copy("checkpoints/step-00000020");
+  EXPECT_NE(fault().find("holds checkpoints/step-00000020 and a model in Hugging Face's form"), std::string::npos);
+  fs::remove_all(root / "hf/checkpoints/step-00000020");
+  convert(root / "hf", root / "empty-checkpoints");
+  copy("step-00000020");
+  EXPECT_NE(fault().find("holds step-00000020 and"), std::string::npos);
+  fs::remove_all(root / "hf/step-00000020");
+  fs::copy(root / "c", root / "hf", fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  EXPECT_NE(fault().find("holds manifest.json and"), std::string::npos);
+  fs::remove(root / "hf/model.safetensors");
+  EXPECT_EQ(convert(root / "hf", root / "exported")["direction"], "export");
+}
+
+// NaN and infinities are converted as they are, and counted by tensor.
+class ConvertNonFinite : public ::testing::Test {
+ protected:
+  // A Hugging Face folder with these values in front of a tensor's.
+  void put(const std::string& name, const std::vector<float>& values) {
+    const fs::path path = root_ / "hf/model.safetensors";
+    std::string text = slurp(path);
+    const std::int64_t offset = checkpoint::SafetensorsFile(path).entry(name).offset;
+    text.replace(static_cast<std::size_t>(offset), values.size() * sizeof(float), bytes_of(values, 0, values.size()));
+    spill(path, text);
+  }
+  void SetUp() override {
+    write_llama(root_ / "c", odd_llama(false), DType::fp32);
+    convert(root_ / "c", root_ / "hf");
+  }
+  TemporaryFolder root_;
+  const float nan_ = std::numeric_limits<float>::quiet_NaN(), infinity_ = std::numeric_limits<float>::infinity();
+};
+
+TEST_F(ConvertNonFinite, FiniteValuesAreNotReported) {
+  const ConvertReport report = convert(root_ / "hf", root_ / "back");
+  EXPECT_FALSE(report.contains("non_finite"));
+  EXPECT_TRUE(convert_warnings(report).empty());
+}
+
+TEST_F(ConvertNonFinite, OthersAreCountedByTensorInBothDirections) {
+  put("model.layers.1.self_attn.k_proj.weight", {nan_, infinity_, 1, -infinity_, 1, nan_, nan_});
+  put("model.norm.weight", {1, -infinity_});
+  put("lm_head.weight", {3.4e38F});  // beyond bf16
+  const json expected = {{{"tensor", "model.layers.1.self_attn.k_proj.weight"}, {"nan", 3}, {"infinite", 2}},
+                         {{"tensor", "model.norm.weight"}, {"nan", 0}, {"infinite", 1}}};
+  const ConvertReport there = convert(root_ / "hf", root_ / "back");
+  EXPECT_EQ(there["non_finite"], expected);
+  EXPECT_EQ(convert_warnings(there)[0],
+            "tensor 'model.layers.1.self_attn.k_proj.weight': 3 values are NaN, 2 are infinite");
+  EXPECT_EQ(convert_text(there).find("non_finite"), std::string::npos);
+  EXPECT_EQ(convert(root_ / "back", root_ / "again")["non_finite"], expected);
+  EXPECT_EQ(tensor_bytes(root_ / "again"), tensor_bytes(root_ / "hf"));
+  // Rounding to bf16 may give infinities, and masters are not counted again.
+  json rounded_too = expected;
+  rounded_too.push_back({{"tensor", "lm_head.weight"}, {"nan", 0}, {"infinite", 1}});
+  EXPECT_EQ(convert(root_ / "hf", root_ / "bf16", {.dtype = DType::bf16})["non_finite"], rounded_too);
+  EXPECT_EQ(convert(root_ / "back", root_ / "rounded", {.dtype = DType::bf16})["non_finite"], rounded_too);
+}
+
 TEST(ConvertErrors, RefusesCheckpointsThatAreNotThisModel) {
   const TemporaryFolder root;
   const auto fault = [&](const json& state) {

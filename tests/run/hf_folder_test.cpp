@@ -76,46 +76,170 @@ TEST_F(HfFolderTest, RefusesTypesThatAreNoWeights) {
   EXPECT_TRUE(says(fault(), "'model.norm.weight': expected a floating type, got I32"));
 }
 
+// The hash of each weight that a folder is imported as.
+std::map<std::string, std::string> imported_hashes(const fs::path& hf_folder, const fs::path& target) {
+  convert(hf_folder, target);
+  const checkpoint::CheckpointReader reader(target);
+  std::map<std::string, std::string> hashes;
+  for (const checkpoint::StoredTensor& tensor : reader.manifest().tensors) hashes[tensor.name] = reader.hash(tensor);
+  return hashes;
+}
+
 TEST_F(HfFolderTest, IgnoresStoredFrequencies) {
   make(false);
-  rewrite([](auto& entries, auto& bytes) {
-    entries.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", DType::fp32, {2}});
-    bytes[entries.back().name] = std::string(8, 'x');
-  });
-  HfFolder opened(folder());
-}
-
-TEST_F(HfFolderTest, ATiedOutputLayerMustEqualTheEmbedding) {
-  make(true);
-  const auto add_output = [&](char change) {
+  const auto without = imported_hashes(folder(), root_ / "without");
+  const auto add = [&](const std::string& name) {
     rewrite([&](auto& entries, auto& bytes) {
-      std::erase_if(entries, [](const checkpoint::SafetensorsTensor& entry) { return entry.name == "lm_head.weight"; });
-      entries.push_back({"lm_head.weight", DType::fp32, {131, 20}});
-      bytes["lm_head.weight"] = bytes["model.embed_tokens.weight"];
-      bytes["lm_head.weight"].back() ^= change;
+      entries.insert(entries.begin(), {name, DType::fp32, {2}});
+      bytes[name] = std::string(8, 'x');
     });
   };
-  add_output(0);
-  HfFolder opened(folder());
-  add_output(1);
-  EXPECT_TRUE(says(fault(), "differs from"));
+  add("model.layers.0.self_attn.rotary_emb.inv_freq");
+  EXPECT_EQ(imported_hashes(folder(), root_ / "with"), without);
+  add("model.layers.0.self_attn.rotary_emb.inv_freqs");
+  EXPECT_TRUE(says(fault(), "'model.layers.0.self_attn.rotary_emb.inv_freqs' is no part of a model"));
 }
 
-TEST_F(HfFolderTest, ChecksTheIndexOfShards) {
-  make(false, 5000);
-  const std::string index = "model.safetensors.index.json";
-  ASSERT_TRUE(fs::exists(folder() / index));
-  const std::string good = slurp(folder() / index);
-  HfFolder opened(folder());
-  edit(index, [](json& content) { content["weight_map"].erase("model.norm.weight"); });
+// Writes the folder again with an output layer of this type and these bytes.
+class TiedOutputLayer : public HfFolderTest {
+ protected:
+  void SetUp() override { make(true); }
+  void add_output(DType dtype, const std::string& values, std::vector<std::int64_t> dims = {131, 20}) {
+    rewrite([&](auto& entries, auto& bytes) {
+      std::erase_if(entries, [](const checkpoint::SafetensorsTensor& entry) { return entry.name == "lm_head.weight"; });
+      entries.push_back({"lm_head.weight", dtype, std::move(dims)});
+      bytes["lm_head.weight"] = values;
+    });
+  }
+  // The embedding's values in another type.
+  template <typename T>
+  std::string embedding_as(const std::function<T(float)>& cast) const {
+    const std::string bytes = tensor_bytes(folder()).at("model.embed_tokens.weight");
+    std::vector<T> values;
+    for (std::size_t at = 0; at < bytes.size(); at += sizeof(float)) {
+      float value = 0;
+      std::memcpy(&value, bytes.data() + at, sizeof value);
+      values.push_back(cast(value));
+    }
+    return bytes_of(values, 0, values.size());
+  }
+};
+
+TEST_F(TiedOutputLayer, MustEqualTheEmbedding) {
+  const auto without = imported_hashes(folder(), root_ / "without");
+  std::string values = tensor_bytes(folder()).at("model.embed_tokens.weight");
+  add_output(DType::fp32, values);
+  EXPECT_EQ(imported_hashes(folder(), root_ / "with"), without);
+  values.back() ^= 1;
+  add_output(DType::fp32, values);
+  EXPECT_TRUE(says(fault(), "'lm_head.weight' (F32) differs from 'model.embed_tokens.weight' (F32): element 2619 is"));
+  add_output(DType::fp32, values, {20, 131});
+  EXPECT_TRUE(says(fault(), "'lm_head.weight': expected [131, 20], it is [20, 131]"));
+  add_output(DType::i32, values);
+  EXPECT_TRUE(says(fault(), "'lm_head.weight': expected a floating type, got I32"));
+}
+
+TEST_F(TiedOutputLayer, MayHaveAnotherTypeWithEqualValues) {
+  const auto without = imported_hashes(folder(), root_ / "without");
+  add_output(DType::fp64, embedding_as<double>([](float value) { return static_cast<double>(value); }));
+  EXPECT_EQ(imported_hashes(folder(), root_ / "with"), without);
+  // Values with a full mantissa are not equal to themselves in bf16.
+  add_output(DType::bf16, embedding_as<std::uint16_t>([](float value) { return quant::bfloat16(value).bits; }));
+  EXPECT_TRUE(says(fault(), "'lm_head.weight' (BF16) differs from 'model.embed_tokens.weight' (F32): element 0 is"));
+}
+
+class HfShards : public HfFolderTest {
+ protected:
+  static constexpr const char* kIndex = "model.safetensors.index.json";
+  void SetUp() override {
+    make(false, 5000);
+    good_ = json::parse(slurp(folder() / kIndex));
+    shard_ = good_["weight_map"]["model.norm.weight"];
+  }
+  // The fault of the folder with another file for a tensor.
+  std::string fault_with(const std::string& tensor, const json& file) const {
+    json index = good_;
+    index["weight_map"][tensor] = file;
+    spill(folder() / kIndex, index.dump());
+    std::string message = fault();
+    spill(folder() / kIndex, good_.dump());
+    return message;
+  }
+  json good_;
+  std::string shard_;  // that holds model.norm.weight
+};
+
+TEST_F(HfShards, AreOpenedByTheIndex) {
+  EXPECT_EQ(imported_hashes(folder(), root_ / "back").size(), logical_of(odd_llama(false)).size());
+  EXPECT_TRUE(says(fault_with("model.norm.weight", "../x"), "name of a file in the same folder"));
+  EXPECT_TRUE(says(fault_with("model.norm.weight", "absent.safetensors"),
+                   "'model.norm.weight': names absent.safetensors, which is no file of the folder"));
+  const std::string other = good_["weight_map"]["model.embed_tokens.weight"];
+  EXPECT_TRUE(says(fault_with("model.norm.weight", other),
+                   ("'model.norm.weight': names " + other + ", which holds no such tensor").c_str()));
+  edit(kIndex, [](json& content) { content["weight_map"].erase("model.norm.weight"); });
   EXPECT_TRUE(says(fault(), "'model.norm.weight' of"));
-  spill(folder() / index, good);
-  edit(index, [](json& content) { content["weight_map"]["model.norm.weight"] = "../x"; });
-  EXPECT_TRUE(says(fault(), "name of a file in the same folder"));
-  edit(index, [](json& content) { content["weight_map"]["model.norm.weight"] = "absent.safetensors"; });
-  EXPECT_TRUE(says(fault(), "absent.safetensors"));
-  edit(index, [](json& content) { content["weight_map"] = 3; });
+  edit(kIndex, [](json& content) { content["weight_map"] = 3; });
   EXPECT_TRUE(says(fault(), "weight_map"));
+  std::string twice = good_.dump();
+  twice.insert(twice.find("\"weight_map\":{") + 14, "\"model.norm.weight\":\"" + shard_ + "\",");
+  spill(folder() / kIndex, twice);
+  EXPECT_TRUE(says(fault(), "\"model.norm.weight\" is given twice"));
+}
+
+TEST_F(HfShards, BesideASingleFileAreRefused) {
+  fs::copy_file(folder() / shard_, folder() / "model.safetensors");
+  EXPECT_TRUE(says(fault(), "holds model.safetensors, and model.safetensors.index.json that names model-000"));
+  fs::remove(folder() / kIndex);
+  EXPECT_TRUE(says(fault(), "model-00001-of-"));
+  EXPECT_TRUE(says(fault(), "no index names"));
+}
+
+TEST_F(HfShards, AnIndexOfTheSingleFileIsRead) {
+  make(false);
+  const auto without = imported_hashes(folder(), root_ / "without");
+  json index;
+  for (const auto& [name, bytes] : tensor_bytes(folder())) index["weight_map"][name] = "model.safetensors";
+  spill(folder() / kIndex, index.dump());
+  EXPECT_EQ(imported_hashes(folder(), root_ / "with"), without);
+}
+
+TEST_F(HfShards, OfAnotherModelAreRefused) {
+  fs::copy_file(folder() / shard_, folder() / "model-00009-of-00009.safetensors");
+  EXPECT_TRUE(says(fault(), "holds model-00009-of-00009.safetensors, which the index does not name"));
+  fs::remove(folder() / kIndex);
+  EXPECT_TRUE(says(fault(), "no weights"));
+}
+
+TEST_F(HfShards, HoldEachTensorOnce) {
+  // A shard of its own for a tensor that another one holds too.
+  const std::string values = tensor_bytes(folder()).at("model.norm.weight");
+  std::vector<checkpoint::SafetensorsTensor> entries;
+  std::string bytes;
+  const std::string other = good_["weight_map"]["lm_head.weight"];
+  {
+    const checkpoint::SafetensorsFile file(folder() / other);
+    ASSERT_FALSE(file.entries().contains("model.norm.weight"));
+    for (const auto& [name, entry] : file.entries()) {
+      entries.push_back({name, DType::fp32, entry.dims});
+      bytes += tensor_bytes(folder()).at(name);
+    }
+  }
+  entries.push_back({"model.norm.weight", DType::fp32, {20}});
+  fs::remove(folder() / other);
+  checkpoint::SafetensorsWriter writer(folder() / other, entries);
+  writer.write(bytes.data(), static_cast<std::int64_t>(bytes.size()));
+  writer.write(values.data(), static_cast<std::int64_t>(values.size()));
+  writer.finish();
+  EXPECT_TRUE(says(fault(), ("'model.norm.weight' is in " + shard_ + " and in " + other).c_str())) << fault();
+}
+
+TEST_F(HfFolderTest, RefusesTwoDescriptionsOfFormats) {
+  make(false);
+  edit("config.json",
+       [](json& config) { config["quantization_config"] = quantization_config(quant::Format::fp8_block); });
+  spill(folder() / "hf_quant_config.json", hf_quant_config(quant::Format::nvfp4).dump());
+  EXPECT_TRUE(says(fault(), "config.json: has quantization_config, and hf_quant_config.json stands beside it"));
 }
 
 // All finite values by the definition of the format: sign, 5 bits of exponent with bias 15, 10 bits of mantissa.

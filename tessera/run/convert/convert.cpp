@@ -9,10 +9,38 @@
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/folder.h"
+#include "tessera/checkpoint/manifest.h"
+#include "tessera/run/convert/hf_folder.h"
 
 namespace tessera::run {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+// The checkpoint that a folder holds, by its name in there; empty: none.
+std::string checkpoint_in(const fs::path& folder) {
+  std::error_code code;
+  if (fs::is_regular_file(folder / checkpoint::kManifestFile, code)) return std::string(checkpoint::kManifestFile);
+  for (const char* below : {"", "checkpoints"})
+    if (const auto all = checkpoint::list_checkpoints(folder / below); !all.empty())
+      return (fs::path(below) / all.back().path.filename()).string();
+  return "";
+}
+
+// Whether the source is a Hugging Face folder. Errors: it is a checkpoint too.
+bool is_hf_folder(const fs::path& source) {
+  std::error_code code;
+  if (!fs::is_regular_file(source / "config.json", code)) return false;
+  const std::string found = checkpoint_in(source);
+  if (!holds_hf_weights(source)) return found.empty() && !fs::is_directory(source / "checkpoints", code);
+  if (!found.empty())
+    throw InputError("{}: holds {} and a model in Hugging Face's form (config.json): expected one of them",
+                     source.string(), found);
+  return true;
+}
+
+}  // namespace
 
 ConvertReport convert(const fs::path& source, const fs::path& target, const ConvertOptions& options) {
   std::error_code code;
@@ -21,18 +49,26 @@ ConvertReport convert(const fs::path& source, const fs::path& target, const Conv
     throw InputError("{}: exists: expected a new or empty folder", target.string());
   if (options.dtype && !quant::is_floating(*options.dtype))
     throw InputError("dtype: expected fp32, bf16 or fp64, got {}", name_of(*options.dtype));
-  if (fs::is_regular_file(source / "config.json", code) && !fs::is_directory(source / "checkpoints", code))
-    return import_hf(source, target, options);
+  if (is_hf_folder(source)) return import_hf(source, target, options);
   return export_hf(checkpoint::resolve_checkpoint(source), target, options);
 }
 
 std::string convert_text(const ConvertReport& report) {
   std::string text;
   for (const auto& [key, value] : report.items()) {
+    if (key == "non_finite") continue;
     const nlohmann::json& shown = key == "format" && value == name_of(quant::Format::bf16) ? report.at("dtype") : value;
     text += fmt::format("{:10} {}\n", key, shown.is_string() ? shown.get<std::string>() : shown.dump());
   }
   return text;
+}
+
+std::vector<std::string> convert_warnings(const ConvertReport& report) {
+  std::vector<std::string> lines;
+  for (const nlohmann::json& counts : report.value("non_finite", nlohmann::json::array()))
+    lines.push_back(fmt::format("tensor '{}': {} values are NaN, {} are infinite", counts["tensor"].get<std::string>(),
+                                counts["nan"].get<std::int64_t>(), counts["infinite"].get<std::int64_t>()));
+  return lines;
 }
 
 }  // namespace tessera::run

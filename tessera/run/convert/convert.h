@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tessera/quant/dtype.h"
 #include "tessera/quant/format.h"
@@ -23,14 +24,17 @@ struct ConvertOptions {
 };
 
 // What was done, for a report: {"direction", "source", "target", "dtype", "tensors", "bytes", "files"}; of an export
-// also "format", and "note" where a program for inference is known not to read it.
+// also "format", and "note" where a program for inference is known not to read it. "non_finite" where values of the
+// result are NaN or infinite: [{"tensor", "nan", "infinite"}, ...] by the Hugging Face name.
 using ConvertReport = nlohmann::json;
-// A line for each of these. Without a number format, the matrices' format is the type of all.
+// A line for each of these but non_finite. Without a number format, the matrices' format is the type of all.
 std::string convert_text(const ConvertReport& report);
+// A line for each tensor of non_finite.
+std::vector<std::string> convert_warnings(const ConvertReport& report);
 
 // SOURCE is a checkpoint (or a folder with some: the latest) or a Hugging Face folder; TARGET gets the other. TARGET is
-// made aside and renamed: complete or absent. Errors: InputError when SOURCE is neither, is damaged, or TARGET exists
-// and is not an empty folder; Error when writing fails.
+// made aside and renamed: complete or absent. Errors: InputError when SOURCE is neither or both, is damaged, or TARGET
+// exists and is not an empty folder; Error when writing fails.
 ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& target,
                       const ConvertOptions& options = {});
 

@@ -10,6 +10,7 @@
 #include "tessera/models/registry.h"
 #include "tessera/run/convert/convert.h"
 #include "tessera/run/convert/hf_format.h"
+#include "tessera/run/convert/non_finite.h"
 #include "tessera/run/stored_rows.h"
 
 namespace tessera::run {
@@ -69,15 +70,17 @@ const checkpoint::StoredTensor& source_of(const checkpoint::CheckpointReader& re
 }
 
 void write_tensor(const checkpoint::CheckpointReader& reader, const HfTensor& tensor, const ExportTypes& types,
-                  checkpoint::SafetensorsWriter& writer) {
+                  checkpoint::SafetensorsWriter& writer, NonFiniteCounts& non_finite) {
   if (!types.quantizes(tensor))
     return read_rows(reader, source_of(reader, tensor.name, types.dtype), tensor.box, types.dtype,
                      [&](const std::byte* data, std::int64_t elements) {
+                       non_finite.count(tensor.hf_name, data, types.dtype, elements);
                        writer.write(data, elements * static_cast<std::int64_t>(quant::size_of(types.dtype)));
                      });
   std::vector<quant::bfloat16> values;
   read_rows(reader, source_of(reader, tensor.name, quant::DType::bf16), tensor.box, quant::DType::bf16,
             [&](const std::byte* data, std::int64_t elements) {
+              non_finite.count(tensor.hf_name, data, quant::DType::bf16, elements);
               const auto* first = reinterpret_cast<const quant::bfloat16*>(data);
               values.insert(values.end(), first, first + elements);
             });
@@ -86,11 +89,11 @@ void write_tensor(const checkpoint::CheckpointReader& reader, const HfTensor& te
 }
 
 void write_shard(const checkpoint::CheckpointReader& reader, const Shard& shard, const ExportTypes& types,
-                 const fs::path& path) {
+                 const fs::path& path, NonFiniteCounts& non_finite) {
   std::vector<checkpoint::SafetensorsTensor> entries;
   for (const HfTensor& tensor : shard.tensors) std::ranges::move(types.entries(tensor), std::back_inserter(entries));
   checkpoint::SafetensorsWriter writer(path, entries);
-  for (const HfTensor& tensor : shard.tensors) write_tensor(reader, tensor, types, writer);
+  for (const HfTensor& tensor : shard.tensors) write_tensor(reader, tensor, types, writer, non_finite);
   writer.finish();
 }
 
@@ -167,8 +170,9 @@ ConvertReport export_hf(const fs::path& checkpoint, const fs::path& target, cons
 
   checkpoint::PartialFolder folder(target);
   std::int64_t total = 0;
+  NonFiniteCounts non_finite;
   for (std::size_t i = 0; i < shards.size(); ++i) {
-    write_shard(reader, shards[i], types, folder.path() / shard_name(i, shards.size()));
+    write_shard(reader, shards[i], types, folder.path() / shard_name(i, shards.size()), non_finite);
     total += shards[i].bytes;
   }
   if (shards.size() > 1) write_index(shards, types, total, folder.path() / "model.safetensors.index.json");
@@ -189,6 +193,7 @@ ConvertReport export_hf(const fs::path& checkpoint, const fs::path& target, cons
                        {"bytes", total},
                        {"files", shards.size()}};
   if (const std::string note = note_of(tensors, types); !note.empty()) report["note"] = note;
+  if (nlohmann::json found = non_finite.to_json(); !found.empty()) report["non_finite"] = std::move(found);
   return report;
 }
 

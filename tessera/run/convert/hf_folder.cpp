@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <set>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
+#include "tessera/base/printable.h"
 #include "tessera/checkpoint/typed_json.h"
 #include "tessera/models/registry.h"
 #include "tessera/quant/elementwise.h"
@@ -23,7 +25,7 @@ namespace fs = std::filesystem;
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kQuantConfig = "hf_quant_config.json";
-constexpr std::int64_t kChunk = std::int64_t{1} << 20;  // elements compared at a time
+constexpr std::int64_t kChunk = std::int64_t{1} << 18;  // elements compared at a time
 
 bool is_file(const fs::path& path) {
   std::error_code code;
@@ -46,13 +48,35 @@ bool is_floating(const std::string& dtype) {
   return dtype == "F16" || (type && quant::is_floating(*type));
 }
 
-models::ModelConfigPtr read_config(const fs::path& file) {
+models::ModelConfigPtr read_config(const fs::path& folder) {
+  const fs::path file = folder / "config.json";
   nlohmann::json config = base::read_json_file(file);
+  const bool has_format =
+      config.is_object() && config.contains("quantization_config") && !config["quantization_config"].is_null();
+  if (has_format && is_file(folder / kQuantConfig))
+    throw InputError("{}: has quantization_config, and {} stands beside it: expected one of them", file.string(),
+                     kQuantConfig);
   remove_quantization_config(config, file.string());
   return models::parse_model_config(config, file.string());
 }
 
+// Whether a file is a part of a model by its name, "model-00001-of-00002.safetensors".
+bool is_shard(const std::string& name) {
+  return name.starts_with("model-") && name.ends_with(".safetensors") && name.find("-of-") != std::string::npos;
+}
+
+std::set<std::string> shards_in(const fs::path& folder) {
+  std::set<std::string> shards;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+    if (const std::string name = entry.path().filename().string(); is_shard(name)) shards.insert(name);
+  return shards;
+}
+
 }  // namespace
+
+bool holds_hf_weights(const fs::path& folder) {
+  return is_file(folder / kSingle) || is_file(folder / kIndex);
+}
 
 float half_to_float(std::uint16_t bits) {
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
@@ -65,7 +89,7 @@ float half_to_float(std::uint16_t bits) {
   return std::bit_cast<float>(sign | (wide << 23) | (mantissa << 13));
 }
 
-HfFolder::HfFolder(const fs::path& folder) : folder_(folder), config_(read_config(folder / "config.json")) {
+HfFolder::HfFolder(const fs::path& folder) : folder_(folder), config_(read_config(folder)) {
   if (is_file(folder / kIndex)) {
     open_sharded(folder / kIndex);
   } else if (is_file(folder / kSingle)) {
@@ -73,6 +97,7 @@ HfFolder::HfFolder(const fs::path& folder) : folder_(folder), config_(read_confi
   } else {
     throw InputError("{}: no weights: expected {} or {}", folder.string(), kSingle, kIndex);
   }
+  check_shards();
   if (is_file(folder / kQuantConfig))
     check_hf_quant_config(base::read_json_file(folder / kQuantConfig), (folder / kQuantConfig).string());
   check();
@@ -91,16 +116,45 @@ void HfFolder::open_sharded(const fs::path& index) {
   for (const auto& [name, value] : map.items()) {
     const std::string shard = value.is_string() ? value.get<std::string>() : "";
     if (shard.empty() || shard != fs::path(shard).filename().string())
-      throw InputError("{}: weight_map: '{}': expected the name of a file in the same folder, got {}", where, name,
-                       base::shown(value));
-    auto& file = files_[shard];
-    if (!file) file = std::make_unique<checkpoint::SafetensorsFile>(folder_ / shard);
-    file->entry(name);
-    where_.emplace(name, file.get());
+      throw InputError("{}: weight_map: '{}': expected the name of a file in the same folder, got {}", where,
+                       base::printable(name), base::shown(value));
+    if (shard != kSingle && is_file(folder_ / kSingle))
+      throw InputError(
+          "{}: holds {}, and {} that names {}: expected one of them, since programs differ in which they read",
+          folder_.string(), kSingle, kIndex, base::printable(shard));
+    where_.emplace(name, &open_shard(shard, name, where));
   }
   for (const auto& [shard, file] : files_)
-    for (const auto& [name, entry] : file->entries())
-      if (!map.contains(name)) throw InputError("{}: tensor '{}' of {} is not in weight_map", where, name, shard);
+    for (const auto& [name, entry] : file->entries()) {
+      if (!map.contains(name))
+        throw InputError("{}: tensor '{}' of {} is not in weight_map", where, base::printable(name), shard);
+      if (map[name] != shard)
+        throw InputError("{}: tensor '{}' is in {} and in {}: expected it once", where, base::printable(name),
+                         map[name].get<std::string>(), shard);
+    }
+}
+
+// The shard, which holds the tensor. where: the index that says so.
+const checkpoint::SafetensorsFile& HfFolder::open_shard(const std::string& shard, const std::string& tensor,
+                                                        const std::string& where) {
+  auto& file = files_[shard];
+  if (!file && !is_file(folder_ / shard))
+    throw InputError("{}: weight_map: '{}': names {}, which is no file of the folder", where, base::printable(tensor),
+                     base::printable(shard));
+  if (!file) file = std::make_unique<checkpoint::SafetensorsFile>(folder_ / shard);
+  if (!file->entries().contains(tensor))
+    throw InputError("{}: weight_map: '{}': names {}, which holds no such tensor", where, base::printable(tensor),
+                     base::printable(shard));
+  return *file;
+}
+
+// Every file that is a shard by its name is read.
+void HfFolder::check_shards() const {
+  for (const std::string& shard : shards_in(folder_))
+    if (!files_.contains(shard))
+      throw InputError("{}: holds {}, which {}: expected only files of the model", folder_.string(),
+                       base::printable(shard),
+                       is_file(folder_ / kIndex) ? "the index does not name" : "no index names");
 }
 
 const checkpoint::SafetensorsEntry& HfFolder::entry(const std::string& hf_name) const {
@@ -172,25 +226,31 @@ void HfFolder::check() {
   }
   for (const auto& [name, file] : where_)
     if (!known.contains(name) && !is_ignored(name))
-      throw InputError("{}: tensor '{}' is no part of a model with this config.json", folder_.string(), name);
+      throw InputError("{}: tensor '{}' is no part of a model with this config.json", folder_.string(),
+                       base::printable(name));
 }
 
-// config.json ties the tensor to another one, and yet it is there: it must say the same.
+// config.json ties the tensor to another one, and yet it is there: it must have the same values, in whatever type.
 void HfFolder::check_copy(const models::HfCopy& copy) const {
   const checkpoint::SafetensorsEntry &original = entry(copy.of), &other = entry(copy.hf_name);
-  bool same = original.dtype == other.dtype && original.dims == other.dims;
-  std::vector<char> left, right;
-  for (std::int64_t at = 0; same && at < original.bytes; at += kChunk) {
-    const std::int64_t bytes = std::min(kChunk, original.bytes - at);
-    left.resize(static_cast<std::size_t>(bytes));
-    right.resize(static_cast<std::size_t>(bytes));
-    where_.at(copy.of)->file().read(original.offset + at, left.data(), bytes);
-    where_.at(copy.hf_name)->file().read(other.offset + at, right.data(), bytes);
-    same = left == right;
+  check_tensor(copy.hf_name, original.dims, {});
+  const std::int64_t elements = original.bytes / element_bytes(original);
+  std::vector<double> left, right;
+  for (std::int64_t at = 0; at < elements; at += kChunk) {
+    const std::int64_t count = std::min(kChunk, elements - at);
+    left.resize(static_cast<std::size_t>(count));
+    right.resize(static_cast<std::size_t>(count));
+    read(copy.of, at, count, quant::DType::fp64, left.data());
+    read(copy.hf_name, at, count, quant::DType::fp64, right.data());
+    const auto differs = [](double a, double b) { return a != b && !(std::isnan(a) && std::isnan(b)); };
+    for (std::size_t i = 0; i < left.size(); ++i)
+      if (differs(left[i], right[i]))
+        throw InputError(
+            "{}: config.json has tie_word_embeddings true, but '{}' ({}) differs from '{}' ({}): element {} is {}, "
+            "expected {}",
+            folder_.string(), copy.hf_name, other.dtype, copy.of, original.dtype, at + static_cast<std::int64_t>(i),
+            right[i], left[i]);
   }
-  if (!same)
-    throw InputError("{}: config.json has tie_word_embeddings true, but '{}' differs from '{}'", folder_.string(),
-                     copy.hf_name, copy.of);
 }
 
 quant::DType HfFolder::dtype() const {

@@ -12,10 +12,10 @@
 
 namespace tessera::run {
 
-// Opened and checked in full before anything is read: the architecture, every tensor there with its shape and a
-// floating type, none that the model would not use. Matrices of layers may be in a number format (hf_format.h): they
-// are read as the values that they stand for. Every fault is an InputError that names the file and the tensor. One
-// thread at a time.
+// Opened and checked in full before anything is read: the architecture, every tensor there once with its shape and a
+// floating type, none that the model would not use. A folder that programs may read in different ways is refused.
+// Matrices of layers may be in a number format (hf_format.h): they are read as the values that they stand for. Every
+// fault is an InputError that names the file and the tensor. One thread at a time.
 class HfFolder {
  public:
   explicit HfFolder(const std::filesystem::path& folder);
@@ -30,7 +30,10 @@ class HfFolder {
  private:
   void open_single(const std::filesystem::path& path);
   void open_sharded(const std::filesystem::path& index);
+  const checkpoint::SafetensorsFile& open_shard(const std::string& shard, const std::string& tensor,
+                                                const std::string& where);
   void check();
+  void check_shards() const;
   void check_copy(const models::HfCopy& copy) const;
   const checkpoint::SafetensorsEntry& entry(const std::string& hf_name) const;
   const checkpoint::SafetensorsEntry* find(const std::string& hf_name) const;
@@ -52,6 +55,9 @@ class HfFolder {
   mutable std::string unpacked_name_;
   mutable std::vector<quant::bfloat16> unpacked_;
 };
+
+// Whether the folder holds weights in this form: model.safetensors or an index of shards.
+bool holds_hf_weights(const std::filesystem::path& folder);
 
 // The float of an IEEE half-precision number; exact.
 float half_to_float(std::uint16_t bits);

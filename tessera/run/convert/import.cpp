@@ -7,6 +7,7 @@
 #include "tessera/quant/elementwise.h"
 #include "tessera/run/convert/convert.h"
 #include "tessera/run/convert/hf_folder.h"
+#include "tessera/run/convert/non_finite.h"
 #include "tessera/run/stored_rows.h"
 
 namespace tessera::run {
@@ -33,16 +34,20 @@ class Assembler {
         base::Buffer chunk(static_cast<std::size_t>(count) * quant::size_of(wide));
         source_.read(part.hf_name, first, count, wide, chunk.data());
         quant::cast(chunk.data(), wide, target, tensor.dtype, count);
+        if (tensor.kind == checkpoint::Kind::weight) non_finite_.count(part.hf_name, target, tensor.dtype, count);
         target += static_cast<std::size_t>(count) * element;
       }
     }
     return result_.data();
   }
 
+  const NonFiniteCounts& non_finite() const { return non_finite_; }  // of the weights so far
+
  private:
   const HfFolder& source_;
   std::vector<HfTensor> parts_;
   base::Buffer result_;
+  NonFiniteCounts non_finite_;
 };
 
 checkpoint::LocalTensor whole(const LogicalTensor& tensor, checkpoint::Kind kind, quant::DType dtype) {
@@ -78,13 +83,15 @@ ConvertReport import_hf(const fs::path& folder, const fs::path& target, const Co
   manifest.state = {{"model", source.config().to_json()}, {"imported_from", folder.string()}};
   checkpoint::finish_checkpoint(aside.path(), {manifest});
   aside.commit();
-  return {{"direction", "import"},
-          {"source", folder.string()},
-          {"target", target.string()},
-          {"dtype", name_of(dtype)},
-          {"tensors", tensors.size()},
-          {"bytes", manifest.files.front().bytes},
-          {"files", 1}};
+  ConvertReport report{{"direction", "import"},
+                       {"source", folder.string()},
+                       {"target", target.string()},
+                       {"dtype", name_of(dtype)},
+                       {"tensors", tensors.size()},
+                       {"bytes", manifest.files.front().bytes},
+                       {"files", 1}};
+  if (nlohmann::json found = assemble.non_finite().to_json(); !found.empty()) report["non_finite"] = std::move(found);
+  return report;
 }
 
 }  // namespace tessera::run

@@ -1,0 +1,59 @@
+#include "tessera/run/convert/non_finite.h"
+
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+
+#include "tessera/base/error.h"
+#include "tessera/quant/bfloat16.h"
+
+namespace tessera::run {
+namespace {
+
+template <typename T>
+void count_in(const std::byte* data, std::int64_t elements, std::int64_t& nan, std::int64_t& infinite) {
+  for (std::int64_t i = 0; i < elements; ++i) {
+    T value;
+    std::memcpy(&value, data + static_cast<std::size_t>(i) * sizeof value, sizeof value);
+    if constexpr (std::is_same_v<T, quant::bfloat16>) {
+      nan += std::isnan(static_cast<float>(value));
+      infinite += std::isinf(static_cast<float>(value));
+    } else {
+      nan += std::isnan(value);
+      infinite += std::isinf(value);
+    }
+  }
+}
+
+}  // namespace
+
+void NonFiniteCounts::count(const std::string& tensor, const std::byte* data, quant::DType dtype,
+                            std::int64_t elements) {
+  std::int64_t nan = 0, infinite = 0;
+  switch (dtype) {
+    case quant::DType::fp64:
+      count_in<double>(data, elements, nan, infinite);
+      break;
+    case quant::DType::fp32:
+      count_in<float>(data, elements, nan, infinite);
+      break;
+    case quant::DType::bf16:
+      count_in<quant::bfloat16>(data, elements, nan, infinite);
+      break;
+    default:
+      throw Error("non-finite values of '{}': {} is no floating type", tensor, name_of(dtype));
+  }
+  if (nan + infinite == 0) return;
+  if (counts_.empty() || counts_.back().tensor != tensor) counts_.push_back({.tensor = tensor});
+  counts_.back().nan += nan;
+  counts_.back().infinite += infinite;
+}
+
+nlohmann::json NonFiniteCounts::to_json() const {
+  nlohmann::json all = nlohmann::json::array();
+  for (const Counts& counts : counts_)
+    all.push_back({{"tensor", counts.tensor}, {"nan", counts.nan}, {"infinite", counts.infinite}});
+  return all;
+}
+
+}  // namespace tessera::run
