@@ -38,8 +38,8 @@ std::vector<std::int64_t> stored_shares(const nlohmann::json& stored) {
 // A resumed run keeps the order of the run that it continues.
 BlendOrder make_order(const TrainingDataOptions& options) {
   const std::vector<double> weights = weights_of(options);
-  if (std::vector<std::int64_t> coarse = coarse_shares(weights); stored_shares(options.stored) == coarse)
-    return BlendOrder::of_shares(std::move(coarse));
+  std::vector<std::int64_t> coarse = coarse_shares(weights);
+  if (!options.takes_turns || stored_shares(options.stored) == coarse) return BlendOrder::of_shares(std::move(coarse));
   return BlendOrder(weights, options.flag);
 }
 

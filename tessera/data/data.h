@@ -18,6 +18,8 @@ struct TrainingDataOptions {
   std::int64_t vocab_size = 0;
   std::uint64_t seed = 0;
   bool mask_documents = false;
+  // Whether sets take turns by their weights. Held-out data is read in order instead: any weight above 0 will do.
+  bool takes_turns = true;
   // state.data of the checkpoint that the run resumes, whose order of samples it keeps; null: a new run.
   nlohmann::json stored = {};
 };

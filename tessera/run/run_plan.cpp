@@ -46,7 +46,8 @@ std::shared_ptr<const data::TrainingData> open_valid(const TrainConfig& config, 
                                                                              .seq_len = config.seq_len,
                                                                              .vocab_size = model.sizes().vocab_size,
                                                                              .seed = config.seed,
-                                                                             .mask_documents = config.mask_documents});
+                                                                             .mask_documents = config.mask_documents,
+                                                                             .takes_turns = false});
   data->check_vocabulary(places.part, places.parts);
   return data;
 }

@@ -82,6 +82,9 @@ TEST(Blends, AResumedRunKeepsTheSharesOfItsCheckpoint) {
   EXPECT_EQ(fresh.sample(32767).set, 1);
   EXPECT_EQ(blend("1e-20", stored).fingerprint(), stored);  // refused where no checkpoint holds it
   EXPECT_THAT(base::refusal([&] { blend("1.3e-20", nullptr); }), HasSubstr("--data: weight 1.3e-20"));
+  const TrainingData held_out(
+      {.blend = {"1.3e-20", a, "1", b}, .flag = "--valid", .seq_len = 4, .vocab_size = 100, .takes_turns = false});
+  EXPECT_EQ(held_out.sample_in_order(0).set, 0);
   // Shares of other weights than the run's are not taken over, and then differ from the checkpoint's.
   EXPECT_EQ(blend("0.5", stored).fingerprint()[1]["share"], 2);
   EXPECT_EQ(blend("0.5", {{{"share", "x"}}, 3}).fingerprint()[1]["share"], 2);
