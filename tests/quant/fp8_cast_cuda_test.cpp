@@ -110,6 +110,14 @@ std::vector<float> laid_out_scales(const Stored& stored, Extent scales, std::int
                     1.0F);
 }
 
+// The scales of operands of products: NaN where a tile has an infinite element (operand_scale).
+Stored as_operand(Stored stored, const std::vector<bfloat16>& values, Extent matrix, const Encoding& encoding) {
+  std::vector<float> amaxes(static_cast<std::size_t>(scale_extent(encoding, matrix).elements())), multipliers(amaxes);
+  take_amaxes(source_of(values), matrix, encoding.tile, {.end = matrix.elements()}, amaxes);
+  make_operand_scales(encoding, amaxes, 0, multipliers, stored.scales.data());
+  return stored;
+}
+
 void check_block_cast(const CudaTable& kernels, const std::vector<bfloat16>& values, Extent matrix, Extent padded,
                       Element element, bool powers_of_two, std::size_t shift) {
   const Encoding rows{.element = element, .tile = {1, 128}, .powers_of_two = powers_of_two};
@@ -128,7 +136,8 @@ void check_block_cast(const CudaTable& kernels, const std::vector<bfloat16>& val
                        .columnwise = columnwise.data(),
                        .columnwise_scales = columnwise_scales.data()},
                       nullptr);
-  const Stored by_rows = quantized(values, matrix, rows), by_cols = quantized(values, matrix, cols);
+  const Stored by_rows = as_operand(quantized(values, matrix, rows), values, matrix, rows);
+  const Stored by_cols = as_operand(quantized(values, matrix, cols), values, matrix, cols);
   EXPECT_TRUE(same_bytes(rowwise.values(), in_padding(by_rows.data, matrix, padded, std::uint8_t{0})));
   EXPECT_TRUE(same_bytes(rowwise_scales.values(), laid_out_scales(by_rows, row_scales, padded.rows)));
   EXPECT_TRUE(same_bytes(columnwise.values(), in_padding(transposed_values(by_cols.data, matrix), flip(matrix),
