@@ -37,19 +37,19 @@ def free_port():
 
 class Ranks:
     """A process each, by torchrun's variables. nodes > 0: that many hosts, each of ranks that follow each other. They run
-    tessera, or `program`."""
+    tessera, or `program`. environment: what else the processes get, instead of this one's."""
 
-    def __init__(self, ranks, *arguments, nodes=0, program=None):
+    def __init__(self, ranks, *arguments, nodes=0, program=None, environment=None):
         port, self.programs = free_port(), []
         self.errors = [tempfile.TemporaryFile("w+") for _ in range(ranks)]
         line = [str(program), *map(str, arguments)] if program else command(*arguments)
         for rank, errors in enumerate(self.errors):
             host = [*OWN_NAMES, f"node{rank * nodes // ranks}"] if nodes else []
-            environment = {**ENVIRONMENT, "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank % GPUS),
-                           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NCCL_HOSTID": f"{port}-{rank}",
-                           "NCCL_SOCKET_IFNAME": "lo"}
+            variables = {**(environment or ENVIRONMENT), "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank % GPUS),
+                         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NCCL_HOSTID": f"{port}-{rank}",
+                         "NCCL_SOCKET_IFNAME": "lo"}
             output = errors if program else subprocess.DEVNULL
-            self.programs.append(subprocess.Popen([*host, *line], stdout=output, stderr=errors, env=environment))
+            self.programs.append(subprocess.Popen([*host, *line], stdout=output, stderr=errors, env=variables))
 
     def all_run(self):
         return all(program.poll() is None for program in self.programs)

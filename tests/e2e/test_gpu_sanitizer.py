@@ -4,6 +4,7 @@
 TESSERA names a program that was built with CUDA. Skipped where there is no GPU or no compute-sanitizer that can use it.
 """
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -13,12 +14,13 @@ import subprocess
 import sys
 import unittest
 
-from program import TESSERA, WITHOUT_SEGMENTS, command, gpus, metrics, scratch, write_tokens
+import gpu_ranks
+from program import ROOT, TESSERA, WITHOUT_SEGMENTS, command, metrics, scratch, write_tokens
 from summary import run_cases
 
 SANITIZER = shutil.which("compute-sanitizer", path=os.environ.get("PATH", "") + ":/usr/local/cuda/bin")
 # By program: its tests of kernels, and how many there are at least.
-KERNELS = {"test_comm": ("DeviceKernels*", 9), "test_ops": ("OnCuda*:*_cuda", 80), "test_shard": ("*RowKernelsOn*/cuda", 4)}
+KERNELS = {"test_comm": ("DeviceKernels*", 9), "test_ops": ("OnCuda*:*_cuda:*/Cuda", 90), "test_quant": ("Device*", 20), "test_shard": ("*RowKernelsOn*/cuda", 4)}
 MEMCHECK = ["--tool", "memcheck"]
 # It reports kernels of cuDNN's attention and of cuBLASLt's products, at some of the tests' shapes.
 RACECHECK = ["--tool", "racecheck", "--kernel-name-exclude", "kernel_substring=cudnn_generated", "--kernel-name-exclude",
@@ -53,7 +55,7 @@ def output_under(tool, arguments, environment):
             return program.communicate()[0], f"none after {LIMIT_S} s"
 
 
-if SANITIZER is None or gpus() == 0:
+if SANITIZER is None or gpu_ranks.GPUS == 0:
     print("skipped: no GPU that the program can use" if SANITIZER else "skipped: no compute-sanitizer")
     sys.exit(77)
 
@@ -94,6 +96,45 @@ class Sanitizer(unittest.TestCase):
                     arguments = command("train", *flags, "--dtype", dtype, "--cuda-graph", graph, "--out", out)
                     self.check(MEMCHECK, *arguments, environment=WITHOUT_CACHE if graph == "off" else None)
                     self.assertEqual(5, len(metrics(out)))
+
+    def format_flags(self, folder):
+        """Of a model whose products read stored bytes as they are: all extents are multiples of 128."""
+        model = folder / "whole.json"
+        model.write_text(json.dumps(json.loads((ROOT / "configs" / "llama-tiny-odd" / "config.json").read_text()) | {
+            "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2,
+            "head_dim": 64, "vocab_size": 256}))
+        return ["--model", model, "--data", write_tokens(folder / "tokens", 131), "--global-batch", 2, "--seq-len", 64, "--backend",
+                "nccl", "--dtype", "bf16", "--steps", 2]
+
+    def test_products_in_formats_stay_within_bounds(self):
+        folder = scratch("sanitizer-formats")
+        flags = self.format_flags(folder)
+        for product, wire in (("fp8", "fp8"), ("fp8_block", "fp8_block"), ("fp8", "nvfp4")):
+            with self.subTest(product=product, wire=wire):
+                out = folder / f"{product}-{wire}"
+                self.check(MEMCHECK, *command("train", *flags, "--gemm-format", product, "--wire-format", wire, "--out", out),
+                           environment=WITHOUT_CACHE)
+                self.assertEqual(2, len(metrics(out)))
+
+    def test_tokens_split_over_tp_stay_within_bounds(self):
+        """bf16, and codes of fp8 that travel, by recipe and scaling. Tensors that have ended are seen, since libtorch gives each one
+        memory of its own."""
+        folder = scratch("sanitizer-tp")
+        flags = [*self.format_flags(folder), "--tp", 2, "--sequence-parallel", "on"]
+        codes = ["--gemm-format", "fp8", "--wire-format", "fp8", "--tp-wire-format", "fp8"]
+        cases = {"bf16": []} | {f"{recipe}-{scaling}": [*codes, "--fp8-recipe", recipe, "--fp8-scaling", scaling]
+                                for recipe in ("hybrid", "e4m3") for scaling in ("delayed", "current")}
+        for name, more in cases.items():
+            with self.subTest(name):
+                arguments = [*MEMCHECK, "--error-exitcode", 9, *command("train", *flags, *more, "--out", folder / name)]
+                ranks = gpu_ranks.Ranks(2, *arguments, program=SANITIZER, environment={**WITHOUT_SEGMENTS, **WITHOUT_CACHE})
+                codes_of_exit, outputs = ranks.finish(LIMIT_S)
+                if any(re.search(r"(?m)^=========.*Device not supported", output) for output in outputs):
+                    self.skipTest("compute-sanitizer does not support this device")
+                self.assertEqual([0, 0], codes_of_exit, "".join(outputs)[-6000:])
+                for output in outputs:
+                    self.assertRegex(output, NOTHING_SEEN)
+                self.assertEqual(2, len(metrics(folder / name)))
 
 
 if __name__ == "__main__":

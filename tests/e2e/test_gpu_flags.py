@@ -1,0 +1,248 @@
+#!/usr/bin/env python3
+"""Flags that change what a GPU computes, on GPUs: beside runs that must have the same bits, and beside CPUs. The table in
+tests/README.md says which test runs which flag.
+
+One GPU is enough: ranks share it where there are more of them. TESSERA_E2E_JOBS runs of one rank at a time (4).
+"""
+import concurrent.futures
+import dataclasses
+import json
+import os
+import sys
+import unittest
+
+import gpu_ranks
+from program import ROOT, bits, metrics, scratch, tessera, write_tokens
+from summary import run_cases
+
+if gpu_ranks.GPUS < 1:
+    print("skipped: no GPU that the program can use")
+    sys.exit(77)
+
+JOBS = int(os.environ.get("TESSERA_E2E_JOBS", "4"))
+STEPS = 6
+GRAPH = ("--cuda-graph", "on")
+POISON = ("--debug-poison", "on", "--gather-budget", "min", "--reduce-budget", "min")
+SPLIT = ("--sequence-parallel", "on")  # tokens are split over tp
+FP8 = ("--gemm-format", "fp8", "--wire-format", "fp8")
+CURRENT = ("--fp8-scaling", "current")
+CODES = ("--tp-wire-format", "fp8")
+# whole: products read stored bytes as they are, since all extents are multiples of 128. odd: operands are padded copies.
+SIZES = {
+    "whole": {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+              "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 256},
+    "odd": {"hidden_size": 72, "intermediate_size": 332, "num_hidden_layers": 2, "num_attention_heads": 6,
+            "num_key_value_heads": 2, "head_dim": 12}}
+# How far a step's values may be from those of CPUs, relative: products add in another order, in fp8 with fewer bits.
+LIKE = {"loss": 2e-3, "grad_norm": 3e-2}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A training run. mesh: tp, gtp, dp."""
+    mesh: tuple
+    flags: tuple = ()
+    model: str = "whole"
+    nodes: int = 0
+    backend: str = "nccl"
+    steps: int = STEPS
+
+    def plus(self, *flags, **changes):
+        return dataclasses.replace(self, flags=(*self.flags, *flags), **changes)
+
+    def ranks(self):
+        return self.mesh[0] * self.mesh[1] * self.mesh[2]
+
+    def name(self):
+        words = [self.backend, self.model, *self.mesh, self.steps, self.nodes, *self.flags]
+        return "_".join(str(word).strip("-") for word in words).translate(str.maketrans("/*=,", "+x--"))
+
+
+class GpuFlags(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch("gpu-flags")
+        tokens = write_tokens(cls.folder / "tokens", 131)
+        cls.flags = ["--data", tokens, "--global-batch", 12, "--seq-len", 64, "--seed", 7, "--dtype", "bf16"]
+        tiny = json.loads((ROOT / "configs" / "llama-tiny-odd" / "config.json").read_text())
+        for name, sizes in SIZES.items():
+            (cls.folder / f"{name}.json").write_text(json.dumps(tiny | sizes))
+        cls.done, cls.valid = {}, ["--valid", tokens, "--eval-every", 2]
+
+    def model(self, run):
+        return self.folder / f"{run.model}.json" if run.model in SIZES else run.model
+
+    def train(self, run):
+        tp, gtp, dp = run.mesh
+        flags = ["--model", self.model(run), *self.flags, "--tp", tp, "--gtp", gtp, "--dp", dp, "--steps", run.steps,
+                 "--out", self.folder / run.name(), *run.flags]
+        if run.backend == "local":
+            tessera("train", "--backend", "local", *flags)
+        else:
+            gpu_ranks.train(tp * gtp * dp, "--deterministic", "on", *flags, nodes=run.nodes)
+
+    def take(self, runs):
+        """Takes those that no test has taken yet. Ranks that share a GPU are slow: their runs come one by one."""
+        new = [run for run in dict.fromkeys(runs) if run not in self.done]
+        alone = [run for run in new if run.ranks() == 1 or run.backend == "local"]
+        for group, jobs in ((alone, JOBS), ([run for run in new if run not in alone], 1)):
+            with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+                for run, _ in zip(group, pool.map(self.train, group)):
+                    self.done[run] = bits(self.folder / run.name())
+
+    def summary(self, run):
+        return json.loads((self.folder / run.name() / "summary.json").read_text())
+
+    def check_same(self, *groups):
+        """The runs of a group have the same bits; every step counts, and graphs are launched where they are asked for."""
+        self.take([run for group in groups for run in group])
+        for first, *others in groups:
+            for run in (first, *others):
+                with self.subTest(run.name()):
+                    self.assertEqual(self.done[first], self.done[run])
+                    summary = self.summary(run)
+                    self.assertEqual(0, summary["skipped_steps"])
+                    self.assertEqual(GRAPH[0] in run.flags, summary.get("graph_steps", 0) > 0)
+
+    def check_like_cpus(self, *runs):
+        """Losses and norms of a run are near those of the same flags on CPUs."""
+        on_cpus = [dataclasses.replace(run, backend="local") for run in runs]
+        self.take([*runs, *on_cpus])
+        for run, other in zip(runs, on_cpus):
+            for ours, theirs in zip(self.lines(run), self.lines(other), strict=True):
+                for value, apart in LIKE.items():
+                    with self.subTest(run.name(), step=ours["step"], value=value):
+                        self.assertAlmostEqual(ours[value], theirs[value], delta=apart * theirs[value])
+
+    def lines(self, run):
+        return metrics(self.folder / run.name())
+
+    def test_activations_that_travel_as_codes(self):
+        """The bits of a gather in bf16 that is quantized afterwards, for every recipe and scaling."""
+        for recipe in ("hybrid", "e4m3"):
+            for scaling in ("delayed", "current"):
+                plain = Run((2, 1, 1), (*FP8, *SPLIT, "--fp8-recipe", recipe, "--fp8-scaling", scaling))
+                self.check_same([plain, plain.plus(*CODES), plain.plus(*CODES, *GRAPH)])
+                odd = dataclasses.replace(plain, model="odd")
+                self.check_same([odd, odd.plus(*CODES)])
+        codes = Run((2, 1, 1), (*FP8, *SPLIT, "--fp8-recipe", "hybrid", "--fp8-scaling", "delayed", *CODES))
+        self.check_same([codes, codes.plus(*POISON, mesh=(2, 2, 1))])
+        self.check_like_cpus(codes)
+
+    def test_products_over_tp(self):
+        """Every format that a GPU multiplies, with tokens split and whole."""
+        for product, wire in (("fp8", "fp8"), ("fp8_block", "fp8_block"), ("fp8_block", "bf16"), ("fp8", "nvfp4")):
+            one = Run((2, 1, 1), ("--gemm-format", product, "--wire-format", wire))
+            split = one.plus(*SPLIT)
+            self.check_same([split, split.plus(*GRAPH, *POISON)])
+            self.check_like_cpus(one, split, dataclasses.replace(split, model="odd"))
+
+    def test_wires_over_tp(self):
+        for wire in ("mxfp8", "nvfp4"):
+            one = Run((2, 1, 1), ("--wire-format", wire, *SPLIT))
+            self.check_same([one, one.plus(*GRAPH, *POISON)])
+            self.check_like_cpus(one)
+
+    def test_recomputation(self):
+        """Every policy has the bits of none, in bf16 and fp8 and with norms of heads, enqueued and by graph."""
+        policies = [("--recompute", policy) for policy in ("none", "selective", "full")]
+        policies += [("--recompute", "auto", "--activation-budget", budget) for budget in ("300KB", "10MB")]
+        for one in (Run((1, 1, 1)), Run((1, 1, 1), FP8), Run((1, 1, 1), model="qwen3-tiny-odd")):
+            self.check_same([one.plus(*policy, *graph) for policy in policies for graph in ((), GRAPH)])
+        one = Run((2, 1, 1), (*FP8, *SPLIT, *CODES))
+        self.check_same([one.plus(*policies[0]), one.plus(*policies[1]), one.plus(*policies[2], *GRAPH)])
+
+    def test_settings_of_fp8(self):
+        """Recipes, amaxes, histories and margins: the same bits over gtp and by graph, and like CPUs."""
+        runs = [Run((1, 1, 1), (*FP8, *more)) for more in
+                (("--fp8-recipe", "e4m3"), ("--fp8-amax", "newest"), ("--fp8-margin", 2), ("--fp8-history", 2),
+                 (*CURRENT, "--fp8-recipe", "e4m3"))]
+        self.check_same(*([run, run.plus(*GRAPH), run.plus(*GRAPH, *POISON, mesh=(1, 2, 1))] for run in runs))
+        self.check_like_cpus(*runs)
+        self.assertEqual(len(runs), len({str(self.done[run]) for run in runs}), "a setting changes nothing")
+
+    def test_rules_of_formats(self):
+        """Some layers in other formats, by passes and products."""
+        runs = [Run((1, 1, 1), flags) for flags in
+                (("--wire-format", "nvfp4", "--wire-rules", "layers.0.*=mxfp8,layers.1.mlp.*=bf16"),
+                 ("--wire-format", "nvfp4", "--wire-rules-backward", "layers.0.*=mxfp8"),
+                 ("--gemm-format", "fp8", "--gemm-rules", "layers.0.*=fp8_block,output.weight=fp8,layers.1.mlp.down.weight=bf16"),
+                 ("--wire-format", "nvfp4", "--wire-format-backward", "mxfp8"),
+                 ("--wire-format-backward", "fp8"))]
+        self.check_same(*([run, run.plus(*GRAPH), run.plus(*POISON, *GRAPH, mesh=(1, 2, 1))] for run in runs))
+        copies = runs[3].plus(mesh=(1, 1, 2))
+        self.check_same([copies, copies.plus("--zero", "off", *GRAPH)])
+        self.check_like_cpus(*runs)
+
+    def test_formats_over_replicas(self):
+        for flags in (FP8, ("--wire-format", "nvfp4", "--gemm-format", "fp8_block")):
+            one = Run((1, 1, 2), flags)
+            self.check_same([one, one.plus("--zero", "off"), one.plus(*GRAPH, *POISON)])
+
+    def test_transports_of_formats(self):
+        """Without pushes, with delays, with large messages, and between two nodes."""
+        for flags, ways in (((), (("--coalesce", "128MB"),)),
+                            (FP8, (("--pushes", "off"), ("--debug-delays", 3), ("--coalesce", "128MB"))),
+                            (("--wire-format", "mxfp8"), (("--coalesce", "128MB", "--pushes", "off", *GRAPH),))):
+            one, two = Run((1, 1, 1), flags), Run((1, 2, 1), flags)
+            runs = [one, *(two.plus(*way) for way in ways)]
+            if flags and gpu_ranks.hosts_can_be_named():
+                runs.append(two.plus(nodes=2))
+            self.check_same(runs)
+
+    def test_types_of_gradients_that_travel(self):
+        one = Run((1, 1, 1), ("--grad-wire", "fp32"))
+        self.check_same([one, one.plus(*GRAPH, *POISON, mesh=(1, 2, 1))])
+        self.check_same([one.plus(mesh=(1, 1, 2)), one.plus("--zero", "off", *GRAPH, mesh=(1, 1, 2))])
+        self.check_like_cpus(one)
+        self.take([Run((1, 1, 1))])
+        self.assertNotEqual(self.done[one], self.done[Run((1, 1, 1))], "--grad-wire changes nothing")
+
+    def test_documents(self):
+        for flags in ((), FP8):
+            one = Run((1, 1, 1), ("--mask-documents", "on", *flags))
+            self.check_same([one, one.plus(mesh=(1, 2, 1))])
+            self.check_like_cpus(one)
+
+    def test_settings_of_the_optimizer(self):
+        one = Run((1, 1, 1), ("--clip", 0.5, "--weight-decay", 0.3, "--beta1", 0.8, "--beta2", 0.9, "--eps", 1e-6, "--lr", 3e-3,
+                              "--min-lr", 1e-3, "--warmup-steps", 2, "--lr-schedule", "cosine", "--micro-batch", 2))
+        self.check_same([one, one.plus(*GRAPH), one.plus(*GRAPH, mesh=(1, 2, 1))])
+        self.check_like_cpus(one)
+
+    def test_evaluations_between_steps(self):
+        for flags in ((), FP8):
+            one = Run((1, 1, 1), (*flags, *self.valid))
+            runs = [one, one.plus(*GRAPH), one.plus(*GRAPH, mesh=(1, 2, 1))]
+            self.check_same(runs)
+            losses = [[line.get("valid_loss") for line in self.lines(run)] for run in runs]
+            self.assertEqual([losses[0]] * len(runs), losses)
+            self.assertEqual(3, sum(loss is not None for loss in losses[0]))
+
+    def test_a_timeline_changes_no_bit_of_a_graph(self):
+        for one in (Run((1, 1, 1), GRAPH), Run((1, 2, 1), (*FP8, *GRAPH))):
+            self.check_same([one, one.plus("--trace-step", 5)])
+
+    def test_resumed_runs(self):
+        """Of fp8 with its history, and by graph: the bits of the whole run, on another mesh."""
+        for flags, gtp in (((), 1), (FP8, 2), ((*FP8, "--fp8-history", 3), 1)):
+            whole = Run((1, 1, 1), flags)
+            part = Run((1, 1, 1), (*flags, "--schedule-steps", STEPS, *GRAPH), steps=STEPS // 2)
+            self.take([whole, part])
+            for graph in ((), GRAPH):
+                out = self.folder / f"resumed_{part.name()}_{len(graph)}"
+                checkpoint = self.folder / part.name() / "checkpoints" / f"step-{STEPS // 2:08}"
+                gpu_ranks.train(gtp, "--deterministic", "on", "--resume", checkpoint, "--ranks", gtp, "--gtp", gtp, "--steps", STEPS,
+                                "--out", out, *graph)
+                rest = bits(out)
+                self.assertEqual(self.done[whole]["tensors"], rest["tensors"], out.name)
+                self.assertEqual(self.done[whole]["steps"][STEPS // 2:], rest["steps"], out.name)
+
+    def test_suppressed_steps_over_tp(self):
+        for flags in ((), (*FP8, *SPLIT, *CODES)):
+            one = Run((2, 1, 1), flags)
+            self.check_same([one, *(one.plus("--debug-suppress", "2,4", *graph) for graph in ((), GRAPH))])
+
+
+if __name__ == "__main__":
+    run_cases()
