@@ -19,6 +19,13 @@ base::Buffer buffer_of(const std::vector<T>& values, base::Device device) {
   return buffer;
 }
 
+// No amaxes, and multipliers of 1.
+std::vector<float> state_at_start(std::int64_t values, std::int64_t matrices) {
+  std::vector<float> start(static_cast<std::size_t>(values), 0);
+  std::fill(start.end() - matrices, start.end(), 1.0F);
+  return start;
+}
+
 }  // namespace
 
 int DelayedScales::add(std::string name, quant::Element element) {
@@ -31,11 +38,18 @@ int DelayedScales::add(std::string name, quant::Element element) {
 void DelayedScales::prepare() {
   if (numbers_.size() > 0 || size() == 0) return;
   element_codes_ = buffer_of(elements_, memory_);
-  std::vector<float> start(static_cast<std::size_t>(values()), 0);
-  std::fill(start.end() - size(), start.end(), 1.0F);
-  numbers_ = buffer_of(start, memory_);
-  inverses_ = buffer_of(std::vector<float>(elements_.size() * kInverseStride, 1.0F), memory_);
+  numbers_ = base::Buffer(static_cast<std::size_t>(values()) * sizeof(float), memory_);
+  inverses_ = base::Buffer(elements_.size() * kInverseStride * sizeof(float), memory_);
   evaluated_ = buffer_of(std::vector<float>(elements_.size()), memory_);
+  write(state_at_start(values(), size()));
+}
+
+void DelayedScales::write(std::span<const float> values) {
+  const auto multipliers = values.last(elements_.size());
+  std::vector<float> inverses(elements_.size() * kInverseStride, 1.0F);
+  for (std::size_t i = 0; i < elements_.size(); ++i) inverses[i * kInverseStride] = 1.0F / multipliers[i];
+  base::copy_bytes(numbers_.data(), values.data(), numbers_.size());
+  base::copy_bytes(inverses_.data(), inverses.data(), inverses_.size());
 }
 
 ops::WholeScale DelayedScales::scale(int number) {
@@ -87,14 +101,15 @@ void DelayedScales::update(const std::int32_t* counts, base::CudaStream stream) 
   quant::require_cuda("delayed scaling").update_multipliers(scaling, stream);
 }
 
-std::vector<float> DelayedScales::state() {
+std::vector<float> DelayedScales::state(base::Lane& compute) {
   prepare();
+  compute.synchronize();
   std::vector<float> result(static_cast<std::size_t>(values()));
   base::copy_bytes(result.data(), numbers_.data(), numbers_.size());
   return result;
 }
 
-void DelayedScales::set_state(std::span<const float> state) {
+void DelayedScales::set_state(std::span<const float> state, base::Lane& compute) {
   if (static_cast<std::int64_t>(state.size()) != values())
     throw InputError("delayed scaling: got a state of {} numbers, expected {} for {} matrices and {} steps",
                      state.size(), values(), size(), options_.history);
@@ -106,13 +121,16 @@ void DelayedScales::set_state(std::span<const float> state) {
     if (!(multiplier > 0 && std::isfinite(multiplier)))
       throw InputError("delayed scaling: got a multiplier of {}, expected a positive finite one", multiplier);
   prepare();
-  if (size() > 0) {
-    std::vector<float> inverses(elements_.size() * kInverseStride, 1.0F);
-    for (std::size_t i = 0; i < elements_.size(); ++i) inverses[i * kInverseStride] = 1.0F / multipliers[i];
-    base::copy_bytes(numbers_.data(), state.data(), numbers_.size());
-    base::copy_bytes(inverses_.data(), inverses.data(), inverses_.size());
-  }
+  compute.synchronize();
+  if (size() > 0) write(state);
   set_known();
+}
+
+void DelayedScales::forget(base::Lane& compute) {
+  prepare();
+  compute.synchronize();
+  if (size() > 0) write(state_at_start(values(), size()));
+  known_ = false;
 }
 
 }  // namespace tessera::nn

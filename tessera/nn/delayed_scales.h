@@ -7,6 +7,7 @@
 
 #include "tessera/base/buffer.h"
 #include "tessera/base/cuda_stream.h"
+#include "tessera/base/lane.h"
 #include "tessera/ops/operand.h"
 #include "tessera/quant/delayed_scaling.h"
 #include "tessera/quant/device_kernels.h"
@@ -64,13 +65,16 @@ class DelayedScales {
   void update(const std::int32_t* counts, base::CudaStream stream);
 
   // The state between steps: amaxes of the steps before, [history, size()], then multipliers [size()]. From and to host
-  // memory; waits for the device.
-  std::vector<float> state();
+  // memory. Both wait for compute's lane first.
+  std::vector<float> state(base::Lane& compute);
   // Errors (InputError): another number of values; amaxes or multipliers that no step leaves.
-  void set_state(std::span<const float> values);
+  void set_state(std::span<const float> values, base::Lane& compute);
+  // As before the first step: no amax is known. Waits for compute's lane.
+  void forget(base::Lane& compute);
 
  private:
   void prepare();
+  void write(std::span<const float> values);
   std::int64_t values() const { return (options_.history + 1) * size(); }
   float* history() { return numbers_.as<float>().data(); }
   float* multipliers() { return history() + options_.history * size(); }

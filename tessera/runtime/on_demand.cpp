@@ -78,7 +78,8 @@ void OnDemand::reduce_replicas() {
     Entry& entry = *entries_[static_cast<std::size_t>(id)];
     if (!entry.parameter.spec.trainable || entry.replicas_summed) continue;
     const base::LaneMark mark = record_last(id).mark(schedule::Activity::replicas, total_bytes(entry.ways.replicas));
-    sums.emplace_back(id, sum_entry(entry, parallel_, {}, statistics_, mark));
+    // Compute has waited for the sums that a schedule issued before the step left it.
+    sums.emplace_back(id, sum_entry(entry, parallel_, parallel_.compute->record(), statistics_, mark));
   }
   for (const auto& [id, summed] : sums) waits_.until_done(summed, schedule::Activity::replicas, {&id, 1});
   measure_.reduced(host_seconds(parallel_) - start, statistics_.reduced_bytes - before);

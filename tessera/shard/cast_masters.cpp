@@ -1,6 +1,7 @@
 #include "tessera/shard/cast_masters.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "tessera/base/error.h"
 #include "tessera/shard/encoded.h"
@@ -79,6 +80,12 @@ DistributedCast::DistributedCast(std::span<const quant::MasterSlice> slices, bas
     reduced_ = encoder_->amax_count();
   else if (std::ranges::any_of(slices, [](const quant::MasterSlice& one) { return has_tensor_scale(one.encoding); }))
     reduced_ = encoder_->slices();
+}
+
+DistributedCast::~DistributedCast() {
+  if (!encoder_) return;
+  const base::Fence last = lane_.record();
+  while (!last.wait_for(std::chrono::seconds(1))) continue;  // a lane's work has time limits of its own
 }
 
 void DistributedCast::compute_amax() {

@@ -64,6 +64,10 @@ class DistributedCast {
   // as quant::make_master_cast.
   DistributedCast(std::span<const quant::MasterSlice> slices, base::Device device, base::Lane& lane,
                   Slices cut = Slices::anywhere);
+  // Waits for the lane: casts that are in flight use this object's memory.
+  ~DistributedCast();
+  DistributedCast(const DistributedCast&) = delete;
+  DistributedCast& operator=(const DistributedCast&) = delete;
 
   // Whether the amaxes of this rank alone are not enough: then reduce_amax stands between the two other steps. The same
   // on every rank.

@@ -92,16 +92,17 @@ nlohmann::json scaling_of(const nn::DelayedScales& scales) {
 }
 
 // Delayed scaling's state, numbers as their bits.
-nlohmann::json scales_state(nn::DelayedScales& scales) {
+nlohmann::json scales_state(nn::DelayedScales& scales, base::Lane& compute) {
   std::vector<std::uint32_t> bits;
-  for (const float value : scales.state()) bits.push_back(std::bit_cast<std::uint32_t>(value));
+  for (const float value : scales.state(compute)) bits.push_back(std::bit_cast<std::uint32_t>(value));
   nlohmann::json state = scaling_of(scales);
   state["values"] = bits;
   return state;
 }
 
 // Nothing where the run that wrote it scaled other matrices or in another way: the next step begins a history.
-void load_scales(nn::DelayedScales& scales, nlohmann::json state, const std::string& where) {
+void load_scales(nn::DelayedScales& scales, nlohmann::json state, base::Lane& compute, const std::string& where) {
+  scales.forget(compute);
   if (scales.size() == 0 || !state.contains("delayed_scaling")) return;
   nlohmann::json stored = std::move(state["delayed_scaling"]);
   std::vector<float> values;
@@ -112,7 +113,7 @@ void load_scales(nn::DelayedScales& scales, nlohmann::json state, const std::str
     values.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
   }
   stored.erase("values");
-  if (stored == scaling_of(scales)) scales.set_state(values);
+  if (stored == scaling_of(scales)) scales.set_state(values, compute);
 }
 
 }  // namespace
@@ -121,15 +122,18 @@ void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::in
   TESSERA_CHECK(trainer.pending_steps() == 0, "a checkpoint is asked for while {} steps are pending",
                 trainer.pending_steps());
   state["updates"] = trainer.optimizer().updates();
-  if (trainer.scales().are_known()) state["delayed_scaling"] = scales_state(trainer.scales());
-  std::vector<HostView> views;        // until all is written
-  std::vector<base::Buffer> weights;  // of encoded parameters
+  if (trainer.scales().are_known())
+    state["delayed_scaling"] = scales_state(trainer.scales(), *trainer.parallel().compute);
+  // Until all is written. weights: of encoded parameters, where the views are of them.
+  std::vector<HostView> views;
+  std::vector<base::Buffer> weights;
   checkpoint::CheckpointContents contents{.step = step, .state = std::move(state), .tensors = {}};
   for (schedule::ParameterId id : trainer.runtime().by_name()) {
     const shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
     const layout::LocalLayout part = shard::counted_part(parameter);
-    if (parameter.spec.encoding) weights.push_back(weight_of_master(parameter, trainer.parallel()));
-    void* weight = parameter.spec.encoding ? weights.back().data() : trainer.runtime().parameter(id).state_weight();
+    base::Buffer rounded;
+    if (parameter.spec.encoding) rounded = weight_of_master(parameter, trainer.parallel());
+    void* weight = parameter.spec.encoding ? rounded.data() : trainer.runtime().parameter(id).state_weight();
     for_each_buffer(trainer, id, weight, [&](checkpoint::Kind kind, quant::DType type, const void* data) {
       const std::int64_t elements = part.pieces.empty() ? 0 : parameter.state_elements();
       views.emplace_back(data, static_cast<std::size_t>(elements) * quant::size_of(type), trainer.parallel());
@@ -140,6 +144,7 @@ void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::in
                                   .local = part,
                                   .data = views.back().data()});
     });
+    if (!trainer.parallel().is_asynchronous()) weights.push_back(std::move(rounded));
   }
   write_checkpoint(folder, contents, *trainer.parallel().world);
 }
@@ -148,7 +153,7 @@ void load_trainer(Trainer& trainer, const checkpoint::CheckpointReader& reader) 
   trainer.runtime().settle();
   for (schedule::ParameterId id = 0; id < trainer.runtime().weights(); ++id) load_parameter(trainer, id, reader);
   const nlohmann::json& state = reader.state();
-  load_scales(trainer.scales(), state, reader.folder().string() + ": delayed_scaling");
+  load_scales(trainer.scales(), state, *trainer.parallel().compute, reader.folder().string() + ": delayed_scaling");
   trainer.optimizer().set_updates(
       reader.has_moments() && state.contains("updates") ? state.at("updates").get<std::int64_t>() : 0);
 }

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/peer_queues.h"
 
 namespace tessera::comm {
 namespace {
@@ -55,6 +56,71 @@ TEST(PeerMailbox, CarriesManyBetweenThreads) {
   });
   for (std::int64_t i = 0; i < messages; ++i)
     while (!own->try_post(0, {.offset = i, .bytes = -i})) std::this_thread::yield();
+}
+
+struct Message {
+  int peer = 0;
+  std::int64_t number = 0;
+};
+
+// A rank of three that exchanges messages with the other two, more than a mailbox holds: numbers of what it took.
+std::vector<std::vector<std::int64_t>> exchange(int rank, std::vector<std::unique_ptr<PeerMailbox>>& mailboxes,
+                                                std::int64_t messages) {
+  std::vector<Message> all;
+  for (std::int64_t i = 0; i < messages; ++i)
+    for (const int peer : {(rank + 1) % 3, (rank + 2) % 3}) all.push_back({peer, i});
+  PeerQueues<Message> receives(all, 3), sends(all, 3);
+  std::vector<std::vector<std::int64_t>> taken(3);
+  const auto mailbox = [&](int peer) -> PeerMailbox& { return *mailboxes[static_cast<std::size_t>(peer)]; };
+  in_turns(
+      receives, sends,
+      [&](const Message& one) { return mailbox(rank).try_post(one.peer, {.offset = one.number, .bytes = rank}); },
+      [&](const Message& one) {
+        const auto target = mailbox(one.peer).try_take(rank);
+        if (!target) return false;
+        EXPECT_EQ(target->bytes, one.peer);
+        taken[static_cast<std::size_t>(one.peer)].push_back(target->offset);
+        return true;
+      },
+      [] { std::this_thread::yield(); });
+  return taken;
+}
+
+TEST(PeerQueues, MoreMessagesThanMailboxesHoldGoBothWays) {
+  constexpr auto kMessages = static_cast<std::int64_t>(3 * PeerMailbox::kPending);
+  std::vector<std::unique_ptr<PeerMailbox>> mailboxes;
+  for (int rank = 0; rank < 3; ++rank) mailboxes.push_back(PeerMailbox::create("tessera-test", 3));
+  std::vector<std::vector<std::vector<std::int64_t>>> taken(3);
+  {
+    std::vector<std::jthread> ranks;
+    for (int rank = 0; rank < 3; ++rank)
+      ranks.emplace_back([&, rank] { taken[static_cast<std::size_t>(rank)] = exchange(rank, mailboxes, kMessages); });
+  }
+  for (std::size_t rank = 0; rank < 3; ++rank)
+    for (std::size_t peer = 0; peer < 3; ++peer) {
+      const std::vector<std::int64_t>& numbers = taken[rank][peer];
+      ASSERT_EQ(static_cast<std::int64_t>(numbers.size()), rank == peer ? 0 : kMessages);
+      for (std::size_t i = 0; i < numbers.size(); ++i) ASSERT_EQ(numbers[i], static_cast<std::int64_t>(i));
+    }
+}
+
+TEST(PeerQueues, APeerThatIsNotReadyHoldsUpNoOther) {
+  PeerQueues<Message> queues({{0, 1}, {1, 2}, {0, 3}, {1, 4}}, 2);
+  std::vector<std::int64_t> handled;
+  const auto handle = [&](const Message& one) {
+    if (one.peer == 0) return false;
+    handled.push_back(one.number);
+    return true;
+  };
+  EXPECT_TRUE(queues.advance(handle));
+  EXPECT_FALSE(queues.advance(handle));
+  EXPECT_EQ(handled, (std::vector<std::int64_t>{2, 4}));
+  EXPECT_FALSE(queues.empty());
+  std::vector<Message> others;
+  queues.move_out([](int peer) { return peer == 1; }, others);
+  EXPECT_TRUE(queues.empty());
+  ASSERT_EQ(others.size(), 2U);
+  EXPECT_EQ(others[1].number, 3);
 }
 
 TEST(PeerMailbox, IsNotFoundOnceUnlinkedAndRefusesOtherSizes) {

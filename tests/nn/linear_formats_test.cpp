@@ -326,7 +326,8 @@ TEST(LinearOfDelayedScales, MultipliesNumbersScaledByKnownOnes) {
   constexpr std::array<float, 2> kMultipliers{93.0F, 0.3F};
   for (const FormatCase& how : fp8_cases())
     on_format_ranks(how, /*is_delayed=*/true, [&](FormatLinear& linear) {
-      linear.scales().set_state(std::vector<float>{0, 0, 0, 0, kMultipliers[0], kMultipliers[1]});
+      linear.scales().set_state(std::vector<float>{0, 0, 0, 0, kMultipliers[0], kMultipliers[1]},
+                                *linear.runtime().parallel().compute);
       linear.evaluate(linear_matrices(how, 1));
       EXPECT_EQ(found_by(linear), (std::array<float, 2>{0, 0}));
       expect_products(linear, how, kMultipliers, 1);

@@ -94,27 +94,28 @@ TEST(DelayedScales, GoOnFromTheirState) {
   DelayedScales first(options, {}), second(options, {});
   for (DelayedScales* scales : {&first, &second}) scales->add("a", quant::Element::e4m3);
   EXPECT_FALSE(first.are_known());
+  const auto lane = base::make_inline_lane();
   *first.amax(0) = 7;
   first.update(nullptr, nullptr);
   first.set_known();
-  second.set_state(first.state());
+  second.set_state(first.state(*lane), *lane);
   EXPECT_TRUE(second.are_known());
-  EXPECT_EQ(second.state(), first.state());
+  EXPECT_EQ(second.state(*lane), first.state(*lane));
   EXPECT_EQ(second.scale(0).multiplier.item<float>(), 64);
   EXPECT_EQ(second.scale(0).inverse.item<float>(), 1.0F / 64);
-  EXPECT_THAT([&] { second.set_state(std::vector<float>(5)); },
+  EXPECT_THAT([&] { second.set_state(std::vector<float>(5), *lane); },
               ThrowsMessage<InputError>(HasSubstr("got a state of 5 numbers, expected 4")));
   for (const float bad : {-1.0F, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
     for (std::size_t at = 0; at < 4; ++at) {
-      std::vector<float> state = first.state();
+      std::vector<float> state = first.state(*lane);
       state[at] = bad;
-      EXPECT_THAT([&] { second.set_state(state); },
+      EXPECT_THAT([&] { second.set_state(state, *lane); },
                   ThrowsMessage<InputError>(HasSubstr(at < 3 ? "got an amax of " : "got a multiplier of ")))
           << at;
     }
-  std::vector<float> zero = first.state();
+  std::vector<float> zero = first.state(*lane);
   zero.back() = 0;
-  EXPECT_THAT([&] { second.set_state(zero); },
+  EXPECT_THAT([&] { second.set_state(zero, *lane); },
               ThrowsMessage<InputError>(HasSubstr("got a multiplier of 0, expected a positive finite one")));
 }
 

@@ -208,7 +208,8 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
   if (options.at_end) options.at_end(trainer);
   if (world.rank() == 0) result.updates = trainer.optimizer().updates();
   if (world.rank() == 0) result.graph_steps = trainer.graph_steps();
-  if (world.rank() == 0 && trainer.scales().size() > 0) result.scales = trainer.scales().state();
+  if (world.rank() == 0 && trainer.scales().size() > 0)
+    result.scales = trainer.scales().state(*trainer.parallel().compute);
   trainer.runtime().settle();  // replicas have each other's weights
   for (schedule::ParameterId id = 0; id < trainer.runtime().weights(); ++id) {
     shard::ShardedParameter& parameter = trainer.runtime().parameter(id);

@@ -8,6 +8,7 @@
 
 #include "tessera/base/device_guard.h"
 #include "tessera/base/error.h"
+#include "tessera/comm/peer_queues.h"
 
 namespace tessera::comm {
 namespace {
@@ -163,56 +164,56 @@ Destination PeerPushes::target_of(const Receive& receive) const {
           .bytes = static_cast<std::int64_t>(receive.bytes)};
 }
 
-// Tells every sender where its message goes; by sender, whether one comes this way.
-std::vector<bool> PeerPushes::post(std::vector<Receive>& receives, const Patience& patience) {
-  std::vector<bool> comes_from(group_.members.size());
-  std::vector<Receive> others;
-  for (const Receive& receive : receives) {
-    const std::size_t peer = index(receive.peer);
-    if (!pushes_[peer]) {
-      others.push_back(receive);
-      continue;
-    }
-    const Destination target = target_of(receive);
-    while (!own_mailbox_->try_post(receive.peer, target)) patience();
-    if (target.offset == Destination::kNowhere)
-      others.push_back(receive);
-    else
-      comes_from[peer] = true;
-  }
-  receives = std::move(others);
-  return comes_from;
+// Tells a sender where its message goes. Returns false while the sender has taken too few of the earlier ones. others:
+// gets what does not go this way.
+bool PeerPushes::post(const Receive& receive, Agreed& agreed, std::vector<Receive>& others) {
+  const Destination target = target_of(receive);
+  if (!own_mailbox_->try_post(receive.peer, target)) return false;
+  if (target.offset == Destination::kNowhere)
+    others.push_back(receive);
+  else
+    agreed.comes_from[index(receive.peer)] = true;
+  return true;
 }
 
-// Where this rank's messages go, by receiver.
-std::vector<std::vector<Copy>> PeerPushes::take(std::vector<Send>& sends, const Patience& patience) {
-  std::vector<std::vector<Copy>> copies(group_.members.size());
-  std::vector<Send> others;
-  for (const Send& send : sends) {
-    const std::size_t peer = index(send.peer);
-    if (!pushes_[peer]) {
-      others.push_back(send);
-      continue;
-    }
-    std::optional<Destination> target = mailboxes_[peer]->try_take(group_.rank);
-    for (; !target; target = mailboxes_[peer]->try_take(group_.rank)) patience();
-    if (target->bytes != static_cast<std::int64_t>(send.bytes))
-      throw Error("rank {} sends {} bytes to rank {}, which expects {}", group_.world_rank(), send.bytes,
-                  group_.members[peer], target->bytes);
-    if (target->offset == Destination::kNowhere)
-      others.push_back(send);
-    else
-      copies[peer].push_back({send.data, shared_->of(send.peer) + target->offset, send.bytes});
-  }
-  sends = std::move(others);
-  return copies;
+// Learns where a message goes. Returns false while its receiver has not said so.
+bool PeerPushes::take(const Send& send, Agreed& agreed, std::vector<Send>& others) {
+  const std::size_t peer = index(send.peer);
+  const std::optional<Destination> target = mailboxes_[peer]->try_take(group_.rank);
+  if (!target) return false;
+  if (target->bytes != static_cast<std::int64_t>(send.bytes))
+    throw Error("rank {} sends {} bytes to rank {}, which expects {}", group_.world_rank(), send.bytes,
+                group_.members[peer], target->bytes);
+  if (target->offset == Destination::kNowhere)
+    others.push_back(send);
+  else
+    agreed.copies[peer].push_back({send.data, shared_->of(send.peer) + target->offset, send.bytes});
+  return true;
+}
+
+// Posts and takes by turns, since a mailbox has room for a limited number of messages. Leaves in `messages` those that
+// do not go this way.
+PeerPushes::Agreed PeerPushes::agree(Messages& messages, const Patience& patience) {
+  Agreed agreed{.copies = std::vector<std::vector<Copy>>(group_.members.size()),
+                .comes_from = std::vector<bool>(group_.members.size())};
+  Messages others;
+  PeerQueues<Receive> receives(messages.receives, group_.members.size());
+  PeerQueues<Send> sends(messages.sends, group_.members.size());
+  const auto goes_this_way = [&](int peer) { return static_cast<bool>(pushes_[index(peer)]); };
+  receives.move_out(goes_this_way, others.receives);
+  sends.move_out(goes_this_way, others.sends);
+  in_turns(
+      receives, sends, [&](const Receive& one) { return post(one, agreed, others.receives); },
+      [&](const Send& one) { return take(one, agreed, others.sends); }, patience);
+  messages.receives = std::move(others.receives);
+  messages.sends = std::move(others.sends);
+  return agreed;
 }
 
 void PeerPushes::run(Messages& messages, const Patience& patience) {
-  const std::vector<bool> comes_from = post(messages.receives, patience);
-  std::vector<std::vector<Copy>> copies = take(messages.sends, patience);
-  copies[index(group_.rank)] = std::exchange(messages.own, {});
-  enqueue(copies, comes_from);
+  Agreed agreed = agree(messages, patience);
+  agreed.copies[index(group_.rank)] = std::exchange(messages.own, {});
+  enqueue(agreed.copies, agreed.comes_from);
 }
 
 void PeerPushes::enqueue_copies(std::size_t rank, const std::vector<Copy>& copies) {

@@ -50,9 +50,15 @@ class PeerPushes {
   enum class Flag { free, arrived };
 
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
+  // What the hosts have told each other of one operation.
+  struct Agreed {
+    std::vector<std::vector<Copy>> copies;  // of this rank's messages, by receiver
+    std::vector<bool> comes_from;           // by sender: whether a message comes this way
+  };
   Destination target_of(const Receive& receive) const;
-  std::vector<bool> post(std::vector<Receive>& receives, const Patience& patience);
-  std::vector<std::vector<Copy>> take(std::vector<Send>& sends, const Patience& patience);
+  Agreed agree(Messages& messages, const Patience& patience);
+  bool post(const Receive& receive, Agreed& agreed, std::vector<Receive>& others);
+  bool take(const Send& send, Agreed& agreed, std::vector<Send>& others);
   void enqueue(const std::vector<std::vector<Copy>>& copies, const std::vector<bool>& comes_from);
   // On the rank's stream, after what the lane's stream has come to.
   void enqueue_copies(std::size_t rank, const std::vector<Copy>& copies);
