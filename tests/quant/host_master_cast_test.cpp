@@ -127,11 +127,10 @@ TEST(HostMasterCast, OfSlicesCutAnywhereGivesTheBytesOfTheWhole) {
     }
 }
 
-// Where cuts are between rows of tiles, no tile lies on two ranks: only numbers of whole matrices are brought together.
-// The elements that codes and amaxes may hide. The greatest float rounds to infinity in bf16.
+// The elements that codes and amaxes may hide, and the two floats around the least one that bf16 rounds to infinity.
 TEST(HostMasterCast, MarksSlicesThatAreNotFiniteUntilTheyAreFiniteAgain) {
   std::mt19937 random(43);
-  for (const float special : {INFINITY, -INFINITY, NAN, FLT_MAX, 3e38F})
+  for (const float special : {INFINITY, -INFINITY, NAN, -NAN, FLT_MAX, 3e38F, 0x1.FEFFFEp127F, 0x1.FFp127F})
     for (int ranks = 1; ranks <= 3; ++ranks) {
       std::vector<Weight> weights = weights_cut_anywhere(ranks, random);
       const std::vector<Weight> finite = weights;
@@ -150,6 +149,7 @@ TEST(HostMasterCast, MarksSlicesThatAreNotFiniteUntilTheyAreFiniteAgain) {
     }
 }
 
+// Where cuts are between rows of tiles, no tile lies on two ranks: only numbers of whole matrices are brought together.
 TEST(HostMasterCast, OfWholeRowsOfTilesNeedsTheAmaxesOfTheMatricesOnly) {
   std::mt19937 random(42);
   for (int ranks = 1; ranks <= 8; ++ranks) {
