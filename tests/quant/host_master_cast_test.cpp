@@ -227,9 +227,10 @@ TEST(HostMasterCast, RefusesWhatIsOutsideTheMatrix) {
     const MasterSlice master{.matrix = matrix, .encoding = encoding, .slice = slice, .tiles = tiles};
     make_host_master_cast({&master, 1});
   };
-  EXPECT_NO_THROW(make({17, 80}, {0, 17 * 80}, {0, 10}));
+  const std::int64_t elements = Extent{17, 80}.elements();
+  EXPECT_NO_THROW(make({17, 80}, {0, elements}, {0, 10}));
   EXPECT_THROW(make({17, 81}, {0, 1}, {0, 1}), Error);
-  EXPECT_THROW(make({17, 80}, {0, 17 * 80 + 1}, {0, 1}), Error);
+  EXPECT_THROW(make({17, 80}, {0, elements + 1}, {0, 1}), Error);
   EXPECT_THROW(make({17, 80}, {-1, 1}, {0, 1}), Error);
   EXPECT_THROW(make({17, 80}, {2, 1}, {0, 1}), Error);
   EXPECT_THROW(make({17, 80}, {0, 1}, {0, 11}), Error);
