@@ -52,15 +52,6 @@ std::vector<double> parts_of(const std::vector<double>& weights) {
   return parts;
 }
 
-// The relative error of each share.
-std::vector<double> errors_of(const std::vector<std::int64_t>& shares, const std::vector<double>& weights) {
-  std::vector<double> errors = parts_of(weights);
-  const auto sum = static_cast<double>(std::accumulate(shares.begin(), shares.end(), std::int64_t{0}));
-  for (std::size_t i = 0; i < shares.size(); ++i)
-    errors[i] = std::abs(static_cast<double>(shares[i]) / sum / errors[i] - 1);
-  return errors;
-}
-
 std::vector<std::int64_t> in_lowest_terms(std::vector<std::int64_t> shares) {
   std::int64_t divisor = 0;
   for (const std::int64_t share : shares) divisor = std::gcd(divisor, share);
@@ -111,13 +102,15 @@ std::vector<std::int64_t> coarse_shares(const std::vector<double>& weights) {
   return in_lowest_terms(shares.empty() ? rounded_shares(weights) : std::move(shares));
 }
 
-double share_error(const std::vector<std::int64_t>& shares, const std::vector<double>& weights, std::size_t set) {
-  return errors_of(shares, weights)[set];
-}
-
-std::size_t worst_share(const std::vector<std::int64_t>& shares, const std::vector<double>& weights) {
-  const std::vector<double> errors = errors_of(shares, weights);
-  return static_cast<std::size_t>(std::max_element(errors.begin(), errors.end()) - errors.begin());
+WorstShare worst_share(const std::vector<std::int64_t>& shares, const std::vector<double>& weights) {
+  const std::vector<double> parts = parts_of(weights);
+  const auto sum = static_cast<double>(std::accumulate(shares.begin(), shares.end(), std::int64_t{0}));
+  WorstShare worst;
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    const double ratio = static_cast<double>(shares[i]) / sum / parts[i];
+    if (std::abs(ratio - 1) > std::abs(worst.ratio - 1)) worst = {.set = i, .ratio = ratio};
+  }
+  return worst;
 }
 
 std::vector<std::int64_t> shares_of(const std::vector<double>& weights, const std::string& where) {
@@ -125,15 +118,15 @@ std::vector<std::int64_t> shares_of(const std::vector<double>& weights, const st
                 kMostSets);
   for (const double weight : weights) TESSERA_CHECK(weight > 0, "weight {} of a blend is not above 0", weight);
   std::vector<std::int64_t> shares = coarse_shares(weights);
-  if (share_error(shares, weights, worst_share(shares, weights)) < kLargestShareError) return shares;
+  if (worst_share(shares, weights).is_near()) return shares;
   shares = exact_shares(weights, 1e15, static_cast<double>(kLongestPeriod));
   if (!shares.empty()) return in_lowest_terms(std::move(shares));
   const std::vector<double> parts = parts_of(weights);
   for (std::size_t i = 0; i < weights.size(); ++i) {
     const double share = std::floor(parts[i] * kRoundedWhole);
     if (share < kSmallestRounded)
-      throw InputError("{}: weight {}: is {:.3g} of the sum of the weights, expected at least {:.3g}", where,
-                       weights[i], parts[i], kSmallestRounded / kRoundedWhole);
+      throw InputError("{}: weight {} is {:.3g} of the sum of the weights, expected at least {:.3g}", where, weights[i],
+                       parts[i], kSmallestRounded / kRoundedWhole);
     shares.push_back(static_cast<std::int64_t>(share));
   }
   return in_lowest_terms(std::move(shares));

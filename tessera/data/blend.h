@@ -1,5 +1,6 @@
 // Several data sets by weight.
 #pragma once
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -24,9 +25,14 @@ std::vector<std::int64_t> shares_of(const std::vector<double>& weights, const st
 // checkpoints hold them.
 std::vector<std::int64_t> coarse_shares(const std::vector<double>& weights);
 inline constexpr double kLargestShareError = 1e-3;
-// The relative error of a share, and the set whose share has the largest.
-double share_error(const std::vector<std::int64_t>& shares, const std::vector<double>& weights, std::size_t set);
-std::size_t worst_share(const std::vector<std::int64_t>& shares, const std::vector<double>& weights);
+// The share that is farthest from its weight: its set, and its part of all shares over its weight's part of all
+// weights.
+struct WorstShare {
+  std::size_t set = 0;
+  double ratio = 1;
+  bool is_near() const { return std::abs(ratio - 1) < kLargestShareError; }
+};
+WorstShare worst_share(const std::vector<std::int64_t>& shares, const std::vector<double>& weights);
 
 // Whose turn it is at each position of the blended stream of samples. The turns repeat after `period` positions, the
 // sum of the shares, in which set i has exactly its share, so any position is found at once.

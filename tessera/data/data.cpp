@@ -80,13 +80,12 @@ nlohmann::json TrainingData::fingerprint() const {
 std::string TrainingData::note() const {
   const std::vector<double> weights = weights_of(options_);
   const std::vector<std::int64_t>& shares = order_.shares();
-  const std::size_t worst = worst_share(shares, weights);
-  if (share_error(shares, weights, worst) < kLargestShareError) return {};
+  const WorstShare worst = worst_share(shares, weights);
+  if (worst.is_near()) return {};
   return fmt::format(
       "{}: the run keeps the shares of its checkpoint: set {} has {} of {} samples, {:.3g} times what its weight {} "
       "says",
-      options_.flag, worst + 1, shares[worst], order_.period(), share_error(shares, weights, worst) + 1,
-      weights[worst]);
+      options_.flag, worst.set + 1, shares[worst.set], order_.period(), worst.ratio, weights[worst.set]);
 }
 
 SampleId TrainingData::sample(std::int64_t position) const {

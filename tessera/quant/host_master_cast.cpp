@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <vector>
 
@@ -8,16 +10,26 @@
 namespace tessera::quant {
 namespace {
 
-// The sum of 0 * value over a slice's elements, rounded to bf16: 0, or NaN where one is not finite.
-float sum_of_zeros(const Source& source, std::int64_t count) {
-  float sum = 0;
-  if (source.type == DType::bf16)
-    for (std::int64_t i = 0; i < count; ++i)
-      sum += 0 * static_cast<float>(static_cast<const bfloat16*>(source.data)[i]);
-  else
-    for (std::int64_t i = 0; i < count; ++i)
-      sum += 0 * static_cast<float>(bfloat16(static_cast<const float*>(source.data)[i]));
-  return std::isfinite(sum) ? 0 : std::numeric_limits<float>::quiet_NaN();
+// The largest magnitude of a slice's elements; NaN counts as larger than infinity. Bits of magnitudes are ordered as
+// numbers are, and their greatest is found several at a time.
+template <typename Bits, typename T>
+T largest_magnitude(const void* data, std::int64_t count) {
+  static_assert(sizeof(Bits) == sizeof(T));
+  const T* elements = static_cast<const T*>(data);
+  Bits largest = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const int magnitude = std::bit_cast<Bits>(elements[i]) & std::numeric_limits<Bits>::max();
+    largest = std::max(largest, static_cast<Bits>(magnitude));
+  }
+  return std::bit_cast<T>(largest);
+}
+
+// 0 if all elements of a slice are finite when rounded to bf16, NaN otherwise. Rounding keeps the order of magnitudes.
+float mark_of(const Source& source, std::int64_t count) {
+  const bfloat16 largest = source.type == DType::bf16
+                               ? largest_magnitude<std::int16_t, bfloat16>(source.data, count)
+                               : bfloat16(largest_magnitude<std::int32_t, float>(source.data, count));
+  return std::isfinite(static_cast<float>(largest)) ? 0 : std::numeric_limits<float>::quiet_NaN();
 }
 
 class HostMasterCast final : public MasterCast {
@@ -57,7 +69,7 @@ class HostMasterCast final : public MasterCast {
       if (slice.encoding.tile == ScaleTile{}) tiles_of(s, amaxes_).front() = tensor_amaxes()[s];
       make_scales_of(s, slice.tiles, slice.scales);
       make_scales_of(s, touched_tiles(slice.encoding.tile, slice.matrix, slice.slice), nullptr);
-      if (slice.not_finite != nullptr) *slice.not_finite = sum_of_zeros(slice.source, slice.slice.size());
+      if (slice.not_finite != nullptr) *slice.not_finite = mark_of(slice.source, slice.slice.size());
       quant::cast(slice.source, slice.matrix, slice.encoding, slice.slice, tiles_of(s, multipliers_), slice.data);
     }
   }

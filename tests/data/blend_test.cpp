@@ -163,7 +163,7 @@ TEST(Blend, EveryShareIsNearItsWeightOrTheWeightIsNamed) {
   EXPECT_THAT(base::refusal([] {
                 BlendOrder({1.0 / 3 * 1e-20, 1}, "--data");
               }),
-              HasSubstr("--data: weight 3.333333333333333e-21: is 3.33e-21 of the sum"));
+              HasSubstr("--data: weight 3.333333333333333e-21 is 3.33e-21 of the sum"));
   EXPECT_THAT(base::refusal([] {
                 BlendOrder({1e308, 1e-308, 1e308}, "--valid");
               }),

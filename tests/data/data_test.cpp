@@ -85,6 +85,9 @@ TEST(Blends, AResumedRunKeepsTheSharesOfItsCheckpoint) {
   const TrainingData held_out(
       {.blend = {"1.3e-20", a, "1", b}, .flag = "--valid", .seq_len = 4, .vocab_size = 100, .takes_turns = false});
   EXPECT_EQ(held_out.sample_in_order(0).set, 0);
+  stored[1]["share"] = 65535;  // of weights 1.4 and 65534.6
+  const TrainingData fewer({.blend = {"1.4", a, "65534.6", b}, .seq_len = 4, .vocab_size = 100, .stored = stored});
+  EXPECT_THAT(fewer.note(), HasSubstr("set 1 has 1 of 65536 samples, 0.714 times what its weight 1.4 says"));
   // Shares of other weights than the run's are not taken over, and then differ from the checkpoint's.
   EXPECT_EQ(blend("0.5", stored).fingerprint()[1]["share"], 2);
   EXPECT_EQ(blend("0.5", {{{"share", "x"}}, 3}).fingerprint()[1]["share"], 2);

@@ -127,11 +127,10 @@ TEST(HostMasterCast, OfSlicesCutAnywhereGivesTheBytesOfTheWhole) {
     }
 }
 
-// Where cuts are between rows of tiles, no tile lies on two ranks: only numbers of whole matrices are brought together.
-// The elements that codes and amaxes may hide. The greatest float rounds to infinity in bf16.
+// The elements that codes and amaxes may hide, and the two floats around the least one that bf16 rounds to infinity.
 TEST(HostMasterCast, MarksSlicesThatAreNotFiniteUntilTheyAreFiniteAgain) {
   std::mt19937 random(43);
-  for (const float special : {INFINITY, -INFINITY, NAN, FLT_MAX, 3e38F})
+  for (const float special : {INFINITY, -INFINITY, NAN, -NAN, FLT_MAX, 3e38F, 0x1.FEFFFEp127F, 0x1.FFp127F})
     for (int ranks = 1; ranks <= 3; ++ranks) {
       std::vector<Weight> weights = weights_cut_anywhere(ranks, random);
       const std::vector<Weight> finite = weights;
@@ -150,6 +149,7 @@ TEST(HostMasterCast, MarksSlicesThatAreNotFiniteUntilTheyAreFiniteAgain) {
     }
 }
 
+// Where cuts are between rows of tiles, no tile lies on two ranks: only numbers of whole matrices are brought together.
 TEST(HostMasterCast, OfWholeRowsOfTilesNeedsTheAmaxesOfTheMatricesOnly) {
   std::mt19937 random(42);
   for (int ranks = 1; ranks <= 8; ++ranks) {
@@ -227,9 +227,10 @@ TEST(HostMasterCast, RefusesWhatIsOutsideTheMatrix) {
     const MasterSlice master{.matrix = matrix, .encoding = encoding, .slice = slice, .tiles = tiles};
     make_host_master_cast({&master, 1});
   };
-  EXPECT_NO_THROW(make({17, 80}, {0, 17 * 80}, {0, 10}));
+  const std::int64_t elements = Extent{17, 80}.elements();
+  EXPECT_NO_THROW(make({17, 80}, {0, elements}, {0, 10}));
   EXPECT_THROW(make({17, 81}, {0, 1}, {0, 1}), Error);
-  EXPECT_THROW(make({17, 80}, {0, 17 * 80 + 1}, {0, 1}), Error);
+  EXPECT_THROW(make({17, 80}, {0, elements + 1}, {0, 1}), Error);
   EXPECT_THROW(make({17, 80}, {-1, 1}, {0, 1}), Error);
   EXPECT_THROW(make({17, 80}, {2, 1}, {0, 1}), Error);
   EXPECT_THROW(make({17, 80}, {0, 1}, {0, 11}), Error);
