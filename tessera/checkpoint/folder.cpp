@@ -19,34 +19,24 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPartial = ".partial-";
+constexpr std::string_view kPartial = ".partial-", kAside = ".aside-";
 constexpr std::size_t kTokenDigits = 16;
 
 // A name no other writer uses: a slow writer of a crashed run must not write into a new run's folder.
-fs::path aside_name(const fs::path& final_path) {
+fs::path unique_name(const fs::path& final_path, std::string_view kind = kPartial) {
   const auto now = std::chrono::system_clock::now().time_since_epoch().count();
   const auto token = static_cast<std::uint64_t>(now) * 0x9E3779B97F4A7C15u + static_cast<std::uint64_t>(::getpid());
-  return fs::path(final_path).concat(fmt::format("{}{:016x}", kPartial, token));
+  return fs::path(final_path).concat(fmt::format("{}{:016x}", kind, token));
 }
 
 // "step-00000020" of "step-00000020.partial-0123456789abcdef"; empty for any other name.
-std::string_view final_name_of(std::string_view name) {
-  if (name.size() <= kPartial.size() + kTokenDigits) return {};
+std::string_view final_name_of(std::string_view name, std::string_view kind = kPartial) {
+  if (name.size() <= kind.size() + kTokenDigits) return {};
   const std::string_view token = name.substr(name.size() - kTokenDigits);
   name.remove_suffix(kTokenDigits);
-  if (!name.ends_with(kPartial) || token.find_first_not_of("0123456789abcdef") != std::string_view::npos) return {};
-  name.remove_suffix(kPartial.size());
+  if (!name.ends_with(kind) || token.find_first_not_of("0123456789abcdef") != std::string_view::npos) return {};
+  name.remove_suffix(kind.size());
   return name;
-}
-
-std::optional<std::int64_t> step_of(std::string_view name) {
-  constexpr std::string_view prefix = "step-";
-  if (!name.starts_with(prefix)) return std::nullopt;
-  name.remove_prefix(prefix.size());
-  std::int64_t step = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
-  if (error != std::errc{} || end != name.data() + name.size() || step < 0) return std::nullopt;
-  return step;
 }
 
 bool holds_manifest(const fs::path& folder) {
@@ -60,7 +50,7 @@ void remove_stale(const fs::path& final_path) {
   for (const fs::directory_entry& entry : fs::directory_iterator(final_path.parent_path())) {
     const std::string name = entry.path().filename().string();
     const std::string_view final_name = final_name_of(name);
-    if (final_name == wanted || (step_of(wanted) && step_of(final_name))) stale.push_back(entry.path());
+    if (final_name == wanted || (step_of_folder(wanted) && step_of_folder(final_name))) stale.push_back(entry.path());
   }
   for (const fs::path& path : stale) fs::remove_all(path);
 }
@@ -79,7 +69,7 @@ void put_in_place(const fs::path& fresh, const fs::path& final_path) {
   if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0) return;
   if (errno != EINVAL && errno != ENOSYS) fail_rename(fresh, final_path, errno);
   // This file system cannot exchange two names: the old one is out of sight between two renames.
-  const fs::path old = aside_name(final_path);
+  const fs::path old = unique_name(final_path);
   rename_or_fail(final_path, old);
   rename_or_fail(fresh, final_path);
   rename_or_fail(old, fresh);
@@ -88,7 +78,7 @@ void put_in_place(const fs::path& fresh, const fs::path& final_path) {
 std::vector<std::int64_t> remove_all_of(const std::vector<StepFolder>& folders) {
   std::vector<std::int64_t> removed;
   for (const StepFolder& folder : folders) {
-    const fs::path aside = aside_name(folder.path);
+    const fs::path aside = unique_name(folder.path.parent_path() / step_folder_name(folder.step));
     rename_or_fail(folder.path, aside);
     sync_folder(folder.path.parent_path());
     std::error_code code;
@@ -99,6 +89,21 @@ std::vector<std::int64_t> remove_all_of(const std::vector<StepFolder>& folders) 
   return removed;
 }
 
+// Complete checkpoints below `folder`, by step. step_of: of a folder's name; none for a folder that does not count.
+template <typename StepOf>
+std::vector<StepFolder> list_folders(const fs::path& folder, StepOf step_of) {
+  std::vector<StepFolder> found;
+  std::error_code code;
+  if (!fs::exists(folder, code)) return found;
+  for (fs::directory_iterator entry(folder, code), end; !code && entry != end; entry.increment(code)) {
+    const std::optional<std::int64_t> step = step_of(entry->path().filename().string());
+    if (step && holds_manifest(entry->path())) found.push_back({*step, entry->path()});
+  }
+  if (code) throw InputError("cannot read the folder {}: {}", folder.string(), code.message());
+  std::sort(found.begin(), found.end(), [](const StepFolder& a, const StepFolder& b) { return a.step < b.step; });
+  return found;
+}
+
 }  // namespace
 
 PartialFolder::PartialFolder(const fs::path& final_path) {
@@ -107,7 +112,7 @@ PartialFolder::PartialFolder(const fs::path& final_path) {
     if (!final_.has_filename()) final_ = final_.parent_path();
     fs::create_directories(final_.parent_path());
     remove_stale(final_);
-    const fs::path aside = aside_name(final_);
+    const fs::path aside = unique_name(final_);
     if (!fs::create_directory(aside)) throw Error("cannot create {}: it exists", aside.string());
     path_ = aside;
   } catch (const fs::filesystem_error& error) {
@@ -133,17 +138,18 @@ std::string step_folder_name(std::int64_t step) {
   return fmt::format("step-{:08}", step);
 }
 
+std::optional<std::int64_t> step_of_folder(std::string_view name) {
+  constexpr std::string_view prefix = "step-";
+  if (!name.starts_with(prefix)) return std::nullopt;
+  name.remove_prefix(prefix.size());
+  std::int64_t step = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+  if (error != std::errc{} || end != name.data() + name.size() || step < 0) return std::nullopt;
+  return step;
+}
+
 std::vector<StepFolder> list_checkpoints(const fs::path& folder) {
-  std::vector<StepFolder> found;
-  std::error_code code;
-  if (!fs::exists(folder, code)) return found;
-  for (fs::directory_iterator entry(folder, code), end; !code && entry != end; entry.increment(code)) {
-    const auto step = step_of(entry->path().filename().string());
-    if (step && holds_manifest(entry->path())) found.push_back({*step, entry->path()});
-  }
-  if (code) throw InputError("cannot read the folder {}: {}", folder.string(), code.message());
-  std::sort(found.begin(), found.end(), [](const StepFolder& a, const StepFolder& b) { return a.step < b.step; });
-  return found;
+  return list_folders(folder, step_of_folder);
 }
 
 std::optional<StepFolder> latest_checkpoint(const fs::path& folder) {
@@ -162,8 +168,11 @@ fs::path resolve_checkpoint(const fs::path& path) {
     throw InputError("{}: holds {} and checkpoints/{}: expected checkpoints in one of the two", path.string(),
                      above->path.filename().string(), below->path.filename().string());
   if (above || below) return above ? above->path : below->path;
-  throw InputError("{}: no checkpoint: expected a folder with {}, or with folders step-N that hold one", path.string(),
-                   kManifestFile);
+  std::vector<StepFolder> aside = list_set_aside(path);
+  if (aside.empty()) aside = list_set_aside(path / "checkpoints");
+  throw InputError("{}: no checkpoint: expected a folder with {}, or with folders step-N that hold one{}",
+                   path.string(), kManifestFile,
+                   aside.empty() ? "" : fmt::format(" (a resumed run set {} aside)", aside.back().path.string()));
 }
 
 std::vector<std::int64_t> prune_checkpoints(const fs::path& folder, int keep) {
@@ -173,10 +182,36 @@ std::vector<std::int64_t> prune_checkpoints(const fs::path& folder, int keep) {
   return remove_all_of(all);
 }
 
-std::vector<std::int64_t> remove_checkpoints_after(const fs::path& folder, std::int64_t step) {
+std::vector<std::int64_t> set_aside_after(const fs::path& folder, std::int64_t step) {
   std::vector<StepFolder> all = list_checkpoints(folder);
-  std::erase_if(all, [&](const StepFolder& candidate) { return candidate.step <= step; });
-  return remove_all_of(all);
+  std::reverse(all.begin(), all.end());
+  std::vector<std::int64_t> steps;
+  for (const StepFolder& checkpoint : all) {
+    if (checkpoint.step <= step) break;
+    rename_or_fail(checkpoint.path, unique_name(folder / step_folder_name(checkpoint.step), kAside));
+    steps.push_back(checkpoint.step);
+  }
+  if (!steps.empty()) sync_folder(folder);
+  return steps;
+}
+
+std::vector<StepFolder> list_set_aside(const fs::path& folder) {
+  return list_folders(folder, [](std::string_view name) { return step_of_folder(final_name_of(name, kAside)); });
+}
+
+void restore_set_aside(const fs::path& path) {
+  const fs::path aside = fs::weakly_canonical(path);
+  const std::string name = aside.filename().string();
+  const auto step = step_of_folder(final_name_of(name, kAside));
+  if (!step) return;
+  const fs::path final_path = aside.parent_path() / step_folder_name(*step);
+  if (fs::exists(fs::symlink_status(final_path))) rename_or_fail(final_path, unique_name(final_path, kAside));
+  rename_or_fail(aside, final_path);
+  sync_folder(aside.parent_path());
+}
+
+std::vector<std::int64_t> remove_set_aside(const fs::path& folder) {
+  return remove_all_of(list_set_aside(folder));
 }
 
 }  // namespace tessera::checkpoint

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera::checkpoint {
@@ -31,8 +32,9 @@ class PartialFolder {
   bool committed_ = false;
 };
 
-// "step-00000020"
+// "step-00000020", and back; none for any other name.
 std::string step_folder_name(std::int64_t step);
+std::optional<std::int64_t> step_of_folder(std::string_view name);
 
 struct StepFolder {
   std::int64_t step = 0;
@@ -48,9 +50,21 @@ std::optional<StepFolder> latest_checkpoint(const std::filesystem::path& folder)
 // folder checkpoints/. Errors: InputError if there is none, or if both have some.
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& path);
 
-// Removes all but the `keep` (at least 1) latest; removes those after `step` (of a run that is resumed from `step`).
-// Each disappears in one rename before its files are removed. One caller at a time. They return the removed steps.
+// Removes all but the `keep` (at least 1) latest. Each disappears in one rename before its files are removed. One
+// caller at a time. Returns the removed steps.
 std::vector<std::int64_t> prune_checkpoints(const std::filesystem::path& folder, int keep);
-std::vector<std::int64_t> remove_checkpoints_after(const std::filesystem::path& folder, std::int64_t step);
+
+// A run that is resumed from an earlier step sets the checkpoints behind that step aside until its first new one is
+// complete: a rename to step-00000030.aside-TOKEN. They stay whole and may be read by their path, but the functions
+// above do not see them. One caller at a time.
+
+// Sets aside the checkpoints after `step`, the latest first. Returns their steps.
+std::vector<std::int64_t> set_aside_after(const std::filesystem::path& folder, std::int64_t step);
+// By step.
+std::vector<StepFolder> list_set_aside(const std::filesystem::path& folder);
+// Gives `path` its name back if it is set aside. A checkpoint that has this name is set aside first.
+void restore_set_aside(const std::filesystem::path& path);
+// Removes all of them. Returns their steps.
+std::vector<std::int64_t> remove_set_aside(const std::filesystem::path& folder);
 
 }  // namespace tessera::checkpoint

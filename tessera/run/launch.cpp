@@ -14,6 +14,7 @@
 #include "tessera/run/gpu_launch.h"
 #include "tessera/run/loop.h"
 #include "tessera/run/run_plan.h"
+#include "tessera/run/stored_run.h"
 
 namespace tessera::run {
 namespace {
@@ -27,8 +28,12 @@ int launch_local(const TrainConfig& command, const std::filesystem::path& config
   RunFiles files(plan);
   comm::LocalOptions options;
   options.timeout = timeout_of(plan.config);
-  comm::run_local(static_cast<int>(plan.config.ranks), options,
-                  [&](comm::World& world) { run_training(world, plan, world.rank() == 0 ? &files : nullptr); });
+  try {
+    comm::run_local(static_cast<int>(plan.config.ranks), options,
+                    [&](comm::World& world) { run_training(world, plan, world.rank() == 0 ? &files : nullptr); });
+  } catch (const checkpoint::AgreedInputError& error) {
+    throw InputError(error.what());  // of any rank: there is one process to say it
+  }
   return 0;
 }
 
@@ -71,18 +76,19 @@ int ranks_asked_for(const TrainConfig& command) {
   return static_cast<int>(base::cuda_device_count() / part * part);
 }
 
-int launch_nccl(const TrainConfig& command, const std::filesystem::path& configs, bool check_mismatch) {
-  return run_with_nccl(
-      {.timeout = timeout_of(command), .check_mismatch = check_mismatch, .ranks = ranks_asked_for(command)},
-      [&](comm::World& world) { train_with_processes(world, command, configs); });
+int launch_nccl(const TrainConfig& command, const std::filesystem::path& configs, bool check_mismatch, int ranks) {
+  return run_with_nccl({.timeout = timeout_of(command), .check_mismatch = check_mismatch, .ranks = ranks},
+                       [&](comm::World& world) { train_with_processes(world, command, configs); });
 }
 
 }  // namespace
 
 int launch(const TrainConfig& command, const std::filesystem::path& configs, const base::Environment& environment) {
-  check_launcher(command.backend);
-  if (command.backend == Backend::mpi) return launch_mpi(command, configs, environment.check_collectives);
-  if (command.backend == Backend::nccl) return launch_nccl(command, configs, environment.check_collectives);
+  const TrainConfig known = with_stored_ranks(command);
+  check_launcher(known.backend);
+  if (known.backend == Backend::mpi) return launch_mpi(command, configs, environment.check_collectives);
+  if (known.backend == Backend::nccl)
+    return launch_nccl(command, configs, environment.check_collectives, ranks_asked_for(known));
   return launch_local(command, configs);
 }
 

@@ -8,10 +8,10 @@
 
 namespace tessera::run {
 
-// Plans the run, starts its ranks (`local`) or joins them (`mpi`), trains, and returns the exit code. Errors of the
-// user's making are thrown as InputError before anything is written, the same on every rank.
-// What fails while running is thrown as Error; under MPI it ends the process on every rank that can be reached, with
-// one line each.
+// Takes the backend and the mesh from the checkpoint that is resumed where no flag names them, plans the run, starts
+// its ranks (`local`) or joins them (`mpi`), trains, and returns the exit code. Errors of the user's making are thrown
+// as InputError before anything is written, the same on every rank. What fails while running is thrown as Error; under
+// MPI it ends the process on every rank that can be reached, with one line each.
 int launch(const TrainConfig& command, const std::filesystem::path& configs, const base::Environment& environment);
 
 // A launcher that started several processes needs a backend of processes, named in `expected`: anything else is an

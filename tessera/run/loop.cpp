@@ -40,6 +40,7 @@ class Loop {
 
   void run() {
     start();
+    on_first_rank("opening the folder of the run", [&] { files_->open(); });
     const TrainConfig& config = plan_.config;
     summary_.last_step = plan_.first_step - 1;
     if (summary_.last_step == config.steps) {
@@ -206,9 +207,13 @@ class Loop {
     summary_.checkpoint = checkpoints / checkpoint::step_folder_name(step);
     if (step == plan_.first_step - 1 && plan_.checkpoint && exists(summary_.checkpoint)) return;
     save_trainer(trainer_, summary_.checkpoint, step, stored_state(plan_));
-    if (plan_.config.keep > 0)
-      on_first_rank("removing old checkpoints",
-                    [&] { checkpoint::prune_checkpoints(checkpoints, static_cast<int>(plan_.config.keep)); });
+    const bool ends_resumption = plan_.checkpoint && !has_saved_;
+    has_saved_ = true;
+    if (!ends_resumption && plan_.config.keep == 0) return;
+    on_first_rank("removing old checkpoints", [&] {
+      if (ends_resumption) files_->remove_set_aside();
+      if (plan_.config.keep > 0) checkpoint::prune_checkpoints(checkpoints, static_cast<int>(plan_.config.keep));
+    });
   }
 
   // The others wait, for longer than the time limit of an operation where a file system is slow.
@@ -224,6 +229,7 @@ class Loop {
   train::Trainer trainer_;
   train::LrSchedule rates_;
   Suppressions suppressions_;
+  bool has_saved_ = false;                 // a checkpoint
   std::int64_t* injected_stop_ = nullptr;  // the device's; null: nothing is injected
   RunSummary summary_;
   std::vector<double> rates_of_tokens_;

@@ -49,6 +49,20 @@ void make_folders(const fs::path& folder, std::vector<fs::path>& made) {
     if (fs::create_directory(*at)) made.push_back(*at);
 }
 
+// A run that goes on reads and replaces its files.
+void check_files(const RunDirectory& run) {
+  std::error_code error;
+  for (const fs::path& path : {run.config(), run.metrics(), run.summary()}) {
+    if (!fs::exists(path, error) && !error) continue;
+    if (fs::is_directory(path, error)) throw InputError("--out: '{}' is a folder, expected a file", path.string());
+    if (error || ::access(path.c_str(), R_OK | W_OK) != 0)
+      throw InputError("--out: '{}' cannot be read and written: {}", path.string(),
+                       error ? error.message() : std::strerror(errno));
+  }
+  if (fs::exists(run.checkpoints(), error) && !fs::is_directory(run.checkpoints(), error))
+    throw InputError("--out: '{}' is a file, expected a folder", run.checkpoints().string());
+}
+
 void probe_write(const fs::path& folder) {
   const fs::path probe = folder / fmt::format(".write-test.{}", ::getpid());
   const int file = ::open(probe.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
@@ -87,6 +101,7 @@ void check_run_directory(const fs::path& out, const std::string& resume) {
   if (RunDirectory(out).holds_run() && !continues_in(out, resume))
     throw InputError("--out: '{}' holds another run, expected a new folder (or --resume latest to go on with that run)",
                      out.string());
+  check_files(RunDirectory(out));
 }
 
 RunDirectory create_run_directory(const fs::path& out, const std::string& resume) {

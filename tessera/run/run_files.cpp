@@ -38,16 +38,13 @@ checkpoint::FileDescriptor lock_folder(const std::filesystem::path& folder) {
   }
 }
 
-// What a resumed run leaves behind goes, now that the checkpoint it starts from has been read through.
-std::filesystem::path make_ready(const RunPlan& plan, const RunDirectory& directory) {
-  checkpoint::remove_checkpoints_after(directory.checkpoints(), plan.first_step - 1);
-  write_json_atomically(directory.config(), ordered_json(stored_state(plan)));
-  return directory.metrics();
-}
-
-std::string mesh_text(const TrainConfig& config) {
-  return fmt::format("{} ranks (tp {} x gtp {} x dp {}), backend {}", config.ranks, config.tp, config.gtp, config.dp,
-                     name_of(config.backend));
+// Without a folder there is nothing to lock, nor a file to read.
+checkpoint::FileDescriptor check_and_lock(const RunDirectory& directory, const std::string& resume) {
+  check_run_directory(directory.root(), resume);
+  if (!std::filesystem::exists(directory.root())) return {};
+  checkpoint::FileDescriptor lock = lock_folder(directory.root());
+  check_metrics(directory.metrics());
+  return lock;
 }
 
 std::int64_t suppressed_steps(const RunSummary& summary) {
@@ -78,25 +75,39 @@ void add_formats(const TrainConfig& config, const RunSummary& summary, ordered_j
 
 RunFiles::RunFiles(const RunPlan& plan)
     : plan_(plan),
-      directory_(create_run_directory(plan.config.out, plan.config.resume)),
-      lock_(lock_folder(directory_.root())),
-      metrics_(make_ready(plan, directory_), plan.first_step - 1),
-      tensorboard_(directory_.root(), plan.first_step > 1 ? std::optional(plan.first_step) : std::nullopt),
+      directory_(plan.config.out),
+      lock_(check_and_lock(directory_, plan.config.resume)),
       progress_(std::cout, ::isatty(STDOUT_FILENO) == 1, plan.config.steps) {
   const TrainConfig& config = plan.config;
-  note(fmt::format("model {}: {:.2f} M parameters, {}, {}", config.model,
-                   static_cast<double>(models::num_params(*plan.model)) / 1e6, name_of(config.dtype),
-                   mesh_text(config)));
+  note(fmt::format("model {}: {:.2f} M parameters, {}, {}, backend {}", config.model,
+                   static_cast<double>(models::num_params(*plan.model)) / 1e6, name_of(config.dtype), mesh_text(config),
+                   name_of(config.backend)));
   note(fmt::format("data: {} tokens, {} samples of {} tokens an epoch; {} sequences a step", plan.data->num_tokens(),
                    plan.data->num_samples(), config.seq_len, config.global_batch));
   if (plan.checkpoint) note(fmt::format("going on from {} with step {}", plan.checkpoint->string(), plan.first_step));
-  if (lock_.get() < 0) note("the file system of --out has no locks: nothing keeps another run out of this folder");
   for (const std::string& line : plan.notes) note(line);
 }
 
+void RunFiles::open() {
+  create_run_directory(plan_.config.out, plan_.config.resume);
+  if (lock_.get() < 0) lock_ = lock_folder(directory_.root());
+  if (lock_.get() < 0) note("the file system of --out has no locks: nothing keeps another run out of this folder");
+  if (plan_.checkpoint) {
+    checkpoint::restore_set_aside(*plan_.checkpoint);
+    checkpoint::set_aside_after(directory_.checkpoints(), plan_.first_step - 1);
+  }
+  write_json_atomically(directory_.config(), ordered_json(stored_state(plan_)));
+  metrics_.emplace(directory_.metrics(), plan_.first_step - 1);
+  tensorboard_.emplace(directory_.root(), plan_.first_step > 1 ? std::optional(plan_.first_step) : std::nullopt);
+}
+
+void RunFiles::remove_set_aside() const {
+  checkpoint::remove_set_aside(directory_.checkpoints());
+}
+
 void RunFiles::step(const StepMetrics& metrics) {
-  metrics_.write(metrics);
-  tensorboard_.write(metrics.step, scalars_of(metrics));
+  metrics_->write(metrics);
+  tensorboard_->write(metrics.step, scalars_of(metrics));
   progress_.step(metrics);
 }
 

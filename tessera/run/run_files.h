@@ -34,9 +34,15 @@ struct RunSummary {
 
 class RunFiles {
  public:
-  // Makes and locks the folder, writes config.json, opens the rest; says on the screen what the run is. Errors:
-  // InputError as create_run_directory, or when another process trains there.
+  // Looks only: checks the folder, locks it if it is there, and says on the screen what the run is. Errors: InputError
+  // as check_run_directory and check_metrics, or when another process trains there.
   explicit RunFiles(const RunPlan& plan);
+
+  // Makes the folder, sets aside what a resumed run leaves behind, writes config.json, opens the rest. Called once,
+  // when nothing can refuse the run any more. Errors: InputError as create_run_directory.
+  void open();
+  // The run has saved its first checkpoint: removes what open() and runs that crashed have set aside.
+  void remove_set_aside() const;
 
   void step(const StepMetrics& metrics);
   void step_trace(std::int64_t step, const nlohmann::ordered_json& trace);
@@ -46,9 +52,9 @@ class RunFiles {
  private:
   const RunPlan& plan_;
   RunDirectory directory_;
-  checkpoint::FileDescriptor lock_;  // on the folder, while this object lives: one run at a time
-  MetricsWriter metrics_;
-  TensorBoardWriter tensorboard_;
+  checkpoint::FileDescriptor lock_;       // on the folder, while this object lives: one run at a time
+  std::optional<MetricsWriter> metrics_;  // once it is open
+  std::optional<TensorBoardWriter> tensorboard_;
   Progress progress_;
 };
 

@@ -9,22 +9,12 @@
 #include "tessera/run/config/settings.h"
 #include "tessera/run/plan/step_plan.h"
 #include "tessera/run/recompute_choice.h"
+#include "tessera/run/stored_run.h"
 
 namespace tessera::run {
 namespace {
 
 using nlohmann::json;
-
-// The checkpoint that --resume means; none for `latest` where there is none yet.
-std::optional<std::filesystem::path> checkpoint_of(const TrainConfig& command, std::vector<std::string>& notes) {
-  if (command.resume.empty()) return std::nullopt;
-  if (command.resume != "latest") return checkpoint::resolve_checkpoint(command.resume);
-  if (command.out.empty()) throw InputError("--out is missing: --resume latest looks for checkpoints there");
-  const auto latest = checkpoint::latest_checkpoint(std::filesystem::path(command.out) / "checkpoints");
-  if (latest) return latest->path;
-  notes.push_back(fmt::format("--resume latest: no checkpoint in {}, starting at step 0", command.out));
-  return std::nullopt;
-}
 
 // stored: state.data of the checkpoint; null: none.
 std::shared_ptr<const data::TrainingData> open_data(const TrainConfig& config, const models::ModelConfig& model,
@@ -92,28 +82,42 @@ void check_stored(const RunPlan& plan, const json& state, const std::string& whe
                      plan.first_step, where);
 }
 
+// The stored mesh is the checkpoint's own, and not what the launcher started.
+void check_kept_mesh(const TrainConfig& kept, const RunPlaces& places, const std::string& where) {
+  if (!places.world_size || kept.ranks == *places.world_size) return;
+  throw InputError(
+      "--resume: the launcher started {} ranks, expected the mesh of {}, {} (--tp, --gtp or --dp choose another)",
+      *places.world_size, where, mesh_text(kept));
+}
+
 }  // namespace
 
 RunPlan plan_run(const TrainConfig& command, const RunPlaces& places) {
   RunPlan plan{.config = command};
-  plan.checkpoint = checkpoint_of(command, plan.notes);
+  plan.checkpoint = checkpoint_to_resume(command);
+  if (!command.resume.empty() && !plan.checkpoint)
+    plan.notes.push_back(fmt::format("--resume latest: no checkpoint in {}, starting at step 0", command.out));
   json state = json::object();
   std::string where;
+  MergedConfig merged;
   std::optional<checkpoint::CheckpointReader> reader;
   if (plan.checkpoint) {
     reader.emplace(*plan.checkpoint);
     reader->verify(static_cast<int>(places.part), static_cast<int>(places.parts));
     where = plan.checkpoint->string();
-    if (reader->state().is_object()) state = reader->state();
+    state = stored_state_of(*reader);
+    check_name(*reader, command.out);
     plan.first_step = reader->step() + 1;
     if (state.contains("config")) {
-      MergedConfig merged = merge_stored(command, state["config"], where);
-      plan.config = std::move(merged.config);
+      merged = merge_stored(command, state["config"], where);
+      plan.config = merged.config;
+      if (merged.keeps_mesh) check_kept_mesh(plan.config, places, where);
       for (const std::string& change : merged.changes) plan.notes.push_back("changed on resume: " + change);
     }
     if (plan.config.model.empty() && state.contains("model")) plan.config.model = name_of_model(state, where);
   }
   plan.config = resolve_ranks(resolve_settings(plan.config), places.world_size);
+  if (plan.checkpoint) plan.notes.push_back(mesh_note(merged, plan.config));
   plan.model = model_of(plan.config, state, where, places);
   plan.config = resolve_model(plan.config, *plan.model);
   check_budgets(plan.config, plan.model);

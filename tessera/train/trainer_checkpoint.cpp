@@ -1,9 +1,11 @@
 #include "tessera/train/trainer_checkpoint.h"
 
 #include <bit>
+#include <optional>
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_file.h"
 #include "tessera/checkpoint/typed_json.h"
 
 namespace tessera::train {
@@ -100,20 +102,59 @@ nlohmann::json scales_state(nn::DelayedScales& scales, base::Lane& compute) {
   return state;
 }
 
-// Nothing where the run that wrote it scaled other matrices or in another way: the next step begins a history.
-void load_scales(nn::DelayedScales& scales, nlohmann::json state, base::Lane& compute, const std::string& where) {
-  scales.forget(compute);
-  if (scales.size() == 0 || !state.contains("delayed_scaling")) return;
-  nlohmann::json stored = std::move(state["delayed_scaling"]);
+std::string state_of(const checkpoint::CheckpointReader& reader) {
+  return (reader.folder() / checkpoint::kManifestFile).string() + ": state";
+}
+
+struct StoredScales {
+  nlohmann::json scaling;  // scaling_of the trainer that stored it
   std::vector<float> values;
+};
+
+// None where the state has none. Errors (InputError): a member of another type.
+std::optional<StoredScales> stored_scales(const checkpoint::CheckpointReader& reader) {
+  const nlohmann::json& state = reader.state();
+  if (!state.is_object() || !state.contains("delayed_scaling")) return std::nullopt;
+  const std::string where = state_of(reader) + ": delayed_scaling";
+  StoredScales stored{.scaling = state["delayed_scaling"], .values = {}};
   for (const std::int64_t bits :
-       checkpoint::integers(checkpoint::array_member(stored, "values", where), "values", where)) {
+       checkpoint::integers(checkpoint::array_member(stored.scaling, "values", where), "values", where)) {
     if (bits > std::int64_t{0xFFFFFFFF})
       throw InputError("{}: values: got {}, expected 32 bits of a number", where, bits);
-    values.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
+    stored.values.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
   }
-  stored.erase("values");
-  if (stored == scaling_of(scales)) scales.set_state(values, compute);
+  for (const nlohmann::json& name : checkpoint::array_member(stored.scaling, "matrices", where))
+    if (!name.is_string()) throw InputError("{}: matrices: got {}, expected names", where, base::shown(name));
+  checkpoint::integers(checkpoint::member(stored.scaling, "greatest", where), "greatest", where);
+  checkpoint::integer_member(stored.scaling, "history", where);
+  if (const auto& margin = checkpoint::member(stored.scaling, "margin", where); !margin.is_number_integer())
+    throw InputError("{}: margin: got {}, expected an integer", where, base::shown(margin));
+  if (const auto& newest = checkpoint::member(stored.scaling, "newest", where); !newest.is_boolean())
+    throw InputError("{}: newest: got {}, expected true or false", where, base::shown(newest));
+  stored.scaling.erase("values");
+  return stored;
+}
+
+// Nothing where the run that wrote it scaled other matrices or in another way: the next step begins a history.
+void load_scales(nn::DelayedScales& scales, base::Lane& compute, const checkpoint::CheckpointReader& reader) {
+  scales.forget(compute);
+  const std::optional<StoredScales> stored = stored_scales(reader);
+  if (scales.size() == 0 || !stored || stored->scaling != scaling_of(scales)) return;
+  try {
+    scales.set_state(stored->values, compute);
+  } catch (const InputError& error) {
+    throw InputError("{}: delayed_scaling: values: {}", state_of(reader), error.what());
+  }
+}
+
+// Of the optimizer, whose moments hold the gradients of so many steps.
+std::int64_t stored_updates(const checkpoint::CheckpointReader& reader) {
+  if (!reader.has_moments()) return 0;
+  const std::int64_t updates = checkpoint::integer_member(reader.state(), "updates", state_of(reader));
+  if (updates > reader.step())
+    throw InputError("{}: updates: got {}, expected at most {}, the steps of the checkpoint", state_of(reader), updates,
+                     reader.step());
+  return updates;
 }
 
 }  // namespace
@@ -149,13 +190,16 @@ void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::in
   write_checkpoint(folder, contents, *trainer.parallel().world);
 }
 
+void check_state(const checkpoint::CheckpointReader& reader) {
+  stored_scales(reader);
+  stored_updates(reader);
+}
+
 void load_trainer(Trainer& trainer, const checkpoint::CheckpointReader& reader) {
   trainer.runtime().settle();
   for (schedule::ParameterId id = 0; id < trainer.runtime().weights(); ++id) load_parameter(trainer, id, reader);
-  const nlohmann::json& state = reader.state();
-  load_scales(trainer.scales(), state, *trainer.parallel().compute, reader.folder().string() + ": delayed_scaling");
-  trainer.optimizer().set_updates(
-      reader.has_moments() && state.contains("updates") ? state.at("updates").get<std::int64_t>() : 0);
+  load_scales(trainer.scales(), *trainer.parallel().compute, reader);
+  trainer.optimizer().set_updates(stored_updates(reader));
 }
 
 }  // namespace tessera::train

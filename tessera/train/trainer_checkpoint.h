@@ -12,6 +12,9 @@ namespace tessera::train {
 // Collective over the world. `state` is stored as it is, with the optimizer's update count added as "updates".
 void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::int64_t step, nlohmann::json state);
 
+// Checks all that load_trainer reads of a checkpoint's state, whatever the trainer. Errors: InputError.
+void check_state(const checkpoint::CheckpointReader& reader);
+
 // Weights, masters and moments of this rank from a checkpoint of any layout. A checkpoint without moments (one that was
 // imported) leaves them zero; one without masters takes them from the weights. Errors: InputError.
 void load_trainer(Trainer& trainer, const checkpoint::CheckpointReader& reader);

@@ -105,6 +105,34 @@ TEST(CheckpointCrash, AtAnyInstantOneWholeCheckpointIsThere) {
   }
 }
 
+// Killed at any instant while a run resumes from step 10 again and again and writes step 20.
+TEST(CheckpointCrash, AtAnyInstantOfAResumptionTheLastGoodOneIsThere) {
+  Random random(2);
+  for (int round = 0; round < 12; ++round) {
+    const TemporaryFolder root;
+    ASSERT_EQ(in_child([&] { write_version(root / "step-00000010", 1); }), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      for (;;) {
+        set_aside_after(root.path(), 10);
+        write_version(root / "step-00000020", 2);
+        remove_set_aside(root.path());
+      }
+    }
+    ::usleep(static_cast<useconds_t>(pick(random, 0, 150'000)));
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    expect_intact(root / "step-00000010", tensors_of(1));
+    for (const auto& folders : {list_checkpoints(root.path()), list_set_aside(root.path())})
+      for (const StepFolder& folder : folders)
+        if (folder.step == 20) expect_intact(folder.path, tensors_of(2));
+    EXPECT_LE(list_set_aside(root.path()).size(), 1u);
+    ASSERT_EQ(in_child([&] { write_version(root / "step-00000030", 3); }), 0);
+    remove_set_aside(root.path());
+    EXPECT_EQ(entries(root.path()), list_checkpoints(root.path()).size());
+  }
+}
+
 // A limit on the size of files stands in for a full disk: write() fails in the middle of a file.
 TEST(CheckpointCrash, AFullDiskIsOneErrorOnEveryRankAndLeavesNothing) {
   const TemporaryFolder root;

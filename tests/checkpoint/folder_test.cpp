@@ -98,14 +98,74 @@ TEST(CheckpointFolder, ResolvesWhatAUserMayMean) {
   EXPECT_NE(input_error([&] { resolve_checkpoint(root / "absent"); }).find("absent"), std::string::npos);
 }
 
-TEST(CheckpointFolder, PrunesTheOldestAndDropsTheLater) {
+TEST(CheckpointFolder, PrunesTheOldest) {
   const TemporaryFolder root;
   for (const std::int64_t step : {10, 20, 30, 40}) make_step(root.path(), step);
   EXPECT_EQ(prune_checkpoints(root.path(), 3), (std::vector<std::int64_t>{10}));
   EXPECT_EQ(prune_checkpoints(root.path(), 9), (std::vector<std::int64_t>{}));
-  EXPECT_EQ(remove_checkpoints_after(root.path(), 25), (std::vector<std::int64_t>{30, 40}));
-  EXPECT_EQ(names(root.path()), Names{"step-00000020"});
+  EXPECT_EQ(names(root.path()), (Names{"step-00000020", "step-00000030", "step-00000040"}));
   EXPECT_THROW(prune_checkpoints(root.path(), 0), Error);
+}
+
+using Steps = std::vector<std::int64_t>;
+
+Steps steps_of(const std::vector<StepFolder>& folders) {
+  Steps steps;
+  for (const StepFolder& folder : folders) steps.push_back(folder.step);
+  return steps;
+}
+
+TEST(CheckpointFolder, SetAsideOnesAreWholeAndUnseen) {
+  const TemporaryFolder root;
+  for (const std::int64_t step : {10, 20, 30, 40}) make_step(root.path(), step, std::to_string(step));
+  EXPECT_EQ(set_aside_after(root.path(), 25), (Steps{40, 30}));
+  EXPECT_EQ(steps_of(list_checkpoints(root.path())), (Steps{10, 20}));
+  EXPECT_EQ(latest_checkpoint(root.path())->step, 20);
+  const std::vector<StepFolder> aside = list_set_aside(root.path());
+  EXPECT_EQ(steps_of(aside), (Steps{30, 40}));
+  EXPECT_EQ(slurp(aside[1].path / "manifest.json"), "40");
+  EXPECT_EQ(resolve_checkpoint(aside[0].path), aside[0].path);
+  EXPECT_EQ(set_aside_after(root.path(), 25), Steps{});
+  EXPECT_EQ(prune_checkpoints(root.path(), 1), Steps{10});
+  make_step(root.path(), 25);  // a writer leaves them alone
+  EXPECT_EQ(steps_of(list_set_aside(root.path())), (Steps{30, 40}));
+  EXPECT_EQ(remove_set_aside(root.path()), (Steps{30, 40}));
+  EXPECT_EQ(names(root.path()), (Names{"step-00000020", "step-00000025"}));
+}
+
+// Two runs that resumed one after the other, and crashed, have set aside the same step.
+TEST(CheckpointFolder, OneStepMayBeSetAsideTwice) {
+  const TemporaryFolder root;
+  for (const char* text : {"old", "new"}) {
+    make_step(root.path(), 20, text);
+    EXPECT_EQ(set_aside_after(root.path(), 10), Steps{20});
+  }
+  EXPECT_EQ(steps_of(list_set_aside(root.path())), (Steps{20, 20}));
+  EXPECT_EQ(remove_set_aside(root.path()), (Steps{20, 20}));
+  EXPECT_EQ(names(root.path()), Names{});
+}
+
+TEST(CheckpointFolder, SetAsideOnesCanHaveTheirNamesBack) {
+  const TemporaryFolder root;
+  make_step(root.path(), 20, "old");
+  set_aside_after(root.path(), 10);
+  make_step(root.path(), 20, "new");
+  restore_set_aside(root / "step-00000020");  // is not set aside
+  EXPECT_EQ(slurp(root / "step-00000020/manifest.json"), "new");
+  restore_set_aside(list_set_aside(root.path())[0].path);
+  EXPECT_EQ(slurp(root / "step-00000020/manifest.json"), "old");
+  const std::vector<StepFolder> aside = list_set_aside(root.path());
+  ASSERT_EQ(steps_of(aside), Steps{20});
+  EXPECT_EQ(slurp(aside[0].path / "manifest.json"), "new");
+}
+
+TEST(CheckpointFolder, ThatHoldsOnlySetAsideOnesNamesOne) {
+  const TemporaryFolder root;
+  make_step(root / "checkpoints", 20);
+  set_aside_after(root / "checkpoints", 10);
+  const std::string path = list_set_aside(root / "checkpoints")[0].path;
+  for (const fs::path& folder : {root.path(), root / "checkpoints"})
+    EXPECT_NE(input_error([&] { resolve_checkpoint(folder); }).find(path), std::string::npos);
 }
 
 TEST(CheckpointFolder, AnImpossiblePlaceIsAnErrorThatNamesIt) {

@@ -1,4 +1,4 @@
-#!/ usr / bin / env python3
+#!/usr/bin/env python3
 """What goes wrong ends soon, on every rank, with one clear line; what the user got wrong leaves nothing behind."""
 import functools
 import json
@@ -50,8 +50,7 @@ class BadInput(unittest.TestCase):
 
     def model(self, **changes):
         path = self.folder / "model.json"
-        path.write_text(json.dumps({
-  key: value for key, value in {**self.config, **changes}.items() if value is not None}))
+        path.write_text(json.dumps({key: value for key, value in {**self.config, **changes}.items() if value is not None}))
         return path
 
     def test_flags(self):
@@ -118,8 +117,7 @@ class BadInput(unittest.TestCase):
         part.write_bytes(content)
         before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
         self.refused("--resume", first, expect=[part.name], out=out)
-        self.assertEqual(before, {
-  path: path.read_bytes() for path in out.rglob("*") if path.is_file()})
+        self.assertEqual(before, {path: path.read_bytes() for path in out.rglob("*") if path.is_file()})
         self.refused("--resume", first, expect=[part.name])
 
     def test_two_runs_in_one_folder(self):
@@ -169,7 +167,7 @@ class BadInput(unittest.TestCase):
         commands = [["plan"], *(["bench", name] for name in ("step", "schedule", "products", "links", "kernels"))]
         listed = {" ".join(words): set(re.findall(r"^ +(--[a-z0-9-]+)", tessera(*words, "--help"), re.M))
                   for words in (["train"], *commands)}
-#-- steps of a run and of `bench step` differ in what they count, and have the same words.
+        # --steps of a run and of `bench step` differ in what they count, and have the same words.
         self.assertLessEqual({"--cuda-graph", "--deterministic", "--pushes", "--coalesce", "--backend", "--steps"},
                              listed["bench step"])
         refused_by_train = functools.cache(lambda flag: run("train", flag, "").stderr)

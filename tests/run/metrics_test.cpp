@@ -152,6 +152,8 @@ TEST(MetricsFile, DropsALineThatACrashCutShort) {
   const std::string whole = lines(1, 3), last = lines(4, 4);
   for (std::size_t size = 0; size < last.size(); ++size) {  // without its newline the line does not count
     std::ofstream(path) << whole + last.substr(0, size);
+    EXPECT_NO_THROW(check_metrics(path));
+    EXPECT_EQ(base::read_text(path), whole + last.substr(0, size)) << "it only looks";
     MetricsWriter writer(path, 9);
     EXPECT_EQ(base::read_text(path), whole) << size;
   }
@@ -162,6 +164,7 @@ TEST(MetricsFile, RefusesAForeignFile) {
   const auto path = folder / "metrics.jsonl";
   std::ofstream(path) << lines(1, 1) << "something else\n" << lines(2, 2);
   EXPECT_THAT(base::refusal([&] { MetricsWriter writer(path, 5); }), HasSubstr("metrics.jsonl:2"));
+  EXPECT_THAT(base::refusal([&] { check_metrics(path); }), HasSubstr("metrics.jsonl:2"));
   EXPECT_EQ(base::read_text(path), lines(1, 1) + "something else\n" + lines(2, 2));
 }
 

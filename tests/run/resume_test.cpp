@@ -46,6 +46,68 @@ TEST(Resume, KeepsWhatIsComputedAndTakesTheMeshFromTheCommandLine) {
   EXPECT_EQ(resolve_ranks(resolve_settings(merged.config), std::nullopt).ranks, 3);
 }
 
+TEST(Resume, KeepsTheMeshWholeUnlessAFlagOfItIsGiven) {
+  const json before = stored({"--dp", "3"});
+  const MergedConfig kept = merge_stored(parse({"--steps", "40", "--out", "o"}), before, "c");
+  EXPECT_TRUE(kept.keeps_mesh);
+  const TrainConfig config = resolve_ranks(resolve_settings(kept.config), std::nullopt);
+  EXPECT_EQ(mesh_text(config), "12 ranks (tp 2 x gtp 2 x dp 3)");
+  EXPECT_EQ(mesh_note(kept, config), "mesh of the checkpoint: 12 ranks (tp 2 x gtp 2 x dp 3)");
+  for (const char* flag : {"--ranks", "--tp", "--gtp", "--dp"}) {
+    const MergedConfig given = merge_stored(parse({flag, "2", "--out", "o"}), before, "c");
+    EXPECT_FALSE(given.keeps_mesh);
+    const TrainConfig resolved = resolve_ranks(resolve_settings(given.config), std::nullopt);
+    EXPECT_EQ(resolved.ranks, 2) << flag;
+    EXPECT_EQ(mesh_note(given, resolved), "mesh of the command line: " + mesh_text(resolved) +
+                                              "; the checkpoint's was 12 ranks (tp 2 x gtp 2 x dp 3)");
+  }
+}
+
+TEST(Resume, KeepsHowTheRunIsComputed) {
+  const std::vector<std::string> flags{
+      "--zero",    "off", "--sequence-parallel", "on",  "--recompute",  "auto", "--embedding", "gather",
+      "--backend", "mpi", "--activation-budget", "1GB", "--save-every", "5"};
+  const json before = stored(flags), kept = to_json(merge_stored(parse({}), before, "c").config);
+  for (const char* key :
+       {"zero", "sequence_parallel", "recompute", "embedding", "backend", "activation_budget", "save_every"})
+    EXPECT_EQ(kept[key], before[key]) << key;
+  const TrainConfig given =
+      merge_stored(parse({"--zero", "on", "--backend", "local", "--recompute", "full"}), before, "c").config;
+  EXPECT_TRUE(given.zero);
+  EXPECT_EQ(given.backend, Backend::local);
+  EXPECT_EQ(given.recompute, Recompute::full);
+}
+
+// What a stored run could not ask for without another setting goes with that setting.
+TEST(Resume, DropsWhatHasNoMeaningAnyMore) {
+  const auto resolved = [](const std::vector<std::string>& before, std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--out", "o"});
+    const TrainConfig config = merge_stored(parse(flags), stored(before), "c").config;
+    return resolve_ranks(resolve_settings(config), std::nullopt);
+  };
+  const std::vector<std::string> nodes{"--reduce-order", "hierarchical", "--ranks-per-node", "2"};
+  EXPECT_EQ(resolved(nodes, {}).ranks_per_node, 2);
+  EXPECT_EQ(resolved(nodes, {"--reduce-order", "sequential"}).ranks_per_node, 0);
+  const std::vector<std::string> budget{"--recompute", "auto", "--activation-budget", "1GB"};
+  EXPECT_EQ(resolved(budget, {}).activation_budget, "1GB");
+  EXPECT_EQ(resolved(budget, {"--recompute", "none"}).activation_budget, "");
+  const std::vector<std::string> wire{"--gemm-format", "fp8", "--sequence-parallel", "on", "--tp-wire-format", "fp8"};
+  EXPECT_EQ(resolved(wire, {}).tp_wire_format, quant::Format::fp8);
+  EXPECT_EQ(resolved(wire, {"--gtp", "2"}).tp_wire_format, quant::Format::bf16);
+  EXPECT_EQ(resolved(wire, {"--sequence-parallel", "off"}).tp_wire_format, quant::Format::bf16);
+}
+
+TEST(Resume, TakesSettingsThatAreNotStoredFromTheCommandLine) {
+  json before = stored();
+  for (const char* key : {"ranks", "tp", "gtp", "dp", "backend", "zero", "recompute", "save_every"}) before.erase(key);
+  const MergedConfig merged = merge_stored(parse({"--zero", "off", "--out", "o"}), before, "c");
+  EXPECT_FALSE(merged.keeps_mesh);
+  EXPECT_FALSE(merged.config.zero);
+  const TrainConfig config = resolve_ranks(resolve_settings(merged.config), 6);
+  EXPECT_EQ(mesh_note(merged, config),
+            "mesh of the command line: 6 ranks (tp 1 x gtp 1 x dp 6); the checkpoint names none");
+}
+
 TEST(Resume, FlagsChangeTheRateSchedule) {
   const MergedConfig merged =
       merge_stored(parse({"--lr", "0.02", "--schedule-steps", "60", "--lr-schedule", "constant"}), stored(), "c");

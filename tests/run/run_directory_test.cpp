@@ -33,7 +33,10 @@ TEST(RunDirectory, ThatHoldsAnotherRunIsRefusedUnlessResuming) {
     const base::TempFolder folder;
     const fs::path out = folder / "run";
     fs::create_directories(out);
-    std::ofstream(out / name) << "{}";
+    if (std::string(name) == "checkpoints")
+      fs::create_directory(out / name);
+    else
+      std::ofstream(out / name) << "{}";
     const std::string message = base::refusal([&] { create_run_directory(out, ""); });
     EXPECT_THAT(message, HasSubstr("--out"));
     EXPECT_THAT(message, HasSubstr(out.string()));
@@ -47,6 +50,19 @@ TEST(RunDirectory, ThatHoldsAnotherRunIsRefusedUnlessResuming) {
     EXPECT_THAT([&] { check_run_directory(out, (folder / "run2/checkpoints/step-00000020").string()); },
                 ThrowsMessage<InputError>(HasSubstr("holds another run")));
   }
+}
+
+TEST(RunDirectory, WhoseFilesCannotBeReplacedIsRefused) {
+  for (const char* name : {"config.json", "metrics.jsonl", "summary.json"}) {
+    const base::TempFolder folder;
+    fs::create_directories(folder / name);
+    EXPECT_THAT(base::refusal([&] { check_run_directory(folder.path(), "latest"); }),
+                HasSubstr((folder / name).string() + "' is a folder"));
+  }
+  const base::TempFolder folder;
+  std::ofstream(folder / "checkpoints") << "x";
+  EXPECT_THAT(base::refusal([&] { check_run_directory(folder.path(), "latest"); }),
+              HasSubstr((folder / "checkpoints").string() + "' is a file"));
 }
 
 TEST(RunDirectory, ThatCannotBeMadeIsRefusedAndNothingIsLeft) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 
 #include "tessera/data/indexed_dataset.h"
+#include "tessera/run/config/resolve.h"
+#include "tessera/run/stored_run.h"
 #include "tests/run/config_test_support.h"
 #include "tests/run/convert_testing.h"
 
@@ -85,6 +87,26 @@ TEST_F(ImportedCheckpoint, OfARunKeepsItsModelWhereTheFileIsGone) {
   const RunPlan resumed = plan();
   EXPECT_EQ(resumed.model->to_json(), first.model->to_json());
   EXPECT_EQ(resumed.config.model, (root_ / "hf").string());
+}
+
+TEST_F(ImportedCheckpoint, OfARunHasRanksBeforeThereIsAPlan) {
+  restate(stored_state(plan({"--gtp", "2", "--dp", "3"})));
+  const std::string path = (root_ / "imported").string();
+  const TrainConfig kept = with_stored_ranks(parse({"--resume", path, "--out", "o"}));
+  EXPECT_EQ(mesh_text(kept), "6 ranks (tp 1 x gtp 2 x dp 3)");
+  const TrainConfig given = with_stored_ranks(parse({"--resume", path, "--out", "o", "--gtp", "4"}));
+  EXPECT_EQ(std::pair(given.gtp, given.dp), std::pair(std::int64_t{4}, std::int64_t{0}));
+  const std::vector<std::string> flags{"--resume", path, "--out", (root_ / "out").string()};
+  EXPECT_THAT(base::refusal([&] { plan_run(parse(flags), {.configs = root_.path(), .world_size = 4}); }),
+              HasSubstr("--resume: the launcher started 4 ranks, expected the mesh of"));
+  EXPECT_EQ(plan_run(parse(flags), {.configs = root_.path(), .world_size = 6}).config.ranks, 6);
+}
+
+TEST_F(ImportedCheckpoint, OfABackendRunsOnIt) {
+  restate(stored_state(plan({"--backend", "mpi"})));
+  const std::string path = (root_ / "imported").string();
+  EXPECT_EQ(with_stored_ranks(parse({"--resume", path})).backend, Backend::mpi);
+  EXPECT_EQ(with_stored_ranks(parse({"--resume", path, "--backend", "local"})).backend, Backend::local);
 }
 
 // The shares that a checkpoint holds are the run's, and a note says where its weights ask for others.

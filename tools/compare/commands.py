@@ -6,6 +6,9 @@ from inputs import MODELS
 
 # What a training that goes on from a checkpoint takes from the command line; it finds the rest in the checkpoint.
 ON_RESUME = ("--steps", "--gather-budget", "--reduce-budget", "--backend", "--deterministic")
+# What some programs take from the checkpoint and others from the command line: given, so that both sides run alike.
+GIVEN_ON_RESUME = {"--backend": "local", "--tp": 1, "--gtp": 1, "--dp": 1, "--zero": "on", "--sequence-parallel": "off",
+                   "--recompute": "none", "--embedding": "auto", "--save-every": 0}
 
 
 def flags_of(text):
@@ -47,7 +50,7 @@ def training(run, text, common, inputs, out):
 def resumed(run, common, checkpoint, out):
     """Flags of a training that goes on from a checkpoint."""
     kept = {name: value for name, value in flags_of(common).items() if name in ON_RESUME}
-    return {"--resume": checkpoint, **kept, **flags_of(run.flags), "--out": out}
+    return {"--resume": checkpoint, **GIVEN_ON_RESUME, **kept, **flags_of(run.flags), "--out": out}
 
 
 def plan(run, inputs):

@@ -94,7 +94,9 @@ std::string train_help() {
                       "the same settings as JSON, underscores for dashes (micro_batch); flags win");
   text +=
       "\nWithout a default, --model, --data, --steps and --out must be given; on --resume all but --out may come from\n"
-      "the checkpoint. A flag of on|off may stand alone and means on. Not built yet:";
+      "the checkpoint. --ranks, --tp, --gtp and --dp are the checkpoint's unless one of them is given: then flags "
+      "alone\n"
+      "decide. A flag of on|off may stand alone and means on. Not built yet:";
   for (const ReservedSetting& setting : reserved_settings()) text += " " + flag_of(setting.name);
   return text + ".\n";
 }

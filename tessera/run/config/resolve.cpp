@@ -231,9 +231,14 @@ shard::FormatPolicy product_policy(const TrainConfig& config) {
   return policy_of(config.gemm_format, config.gemm_rules, "--gemm-rules");
 }
 
+std::string mesh_text(const TrainConfig& config) {
+  return fmt::format("{} ranks (tp {} x gtp {} x dp {})", config.ranks, config.tp, config.gtp, config.dp);
+}
+
 bool is_of_missing_products(const TrainConfig& config, std::string_view setting) {
   const bool of_fp8 = setting.starts_with("fp8_") || setting == "tp_wire_format";
   if (of_fp8 && !has_format(product_policy(config), quant::Format::fp8)) return true;
+  if (setting == "tp_wire_format") return config.tp == 1 || !config.sequence_parallel;
   return is_of_delayed_scaling(setting) && config.fp8_scaling != nn::Fp8Scaling::delayed;
 }
 

@@ -25,6 +25,8 @@ void check_graph(const TrainConfig& config);
 // tp * gtp * dp == ranks, and checks that the global batch divides into blocks: global_batch is a multiple of
 // micro_batch * gtp * dp.
 TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_size);
+// "4 ranks (tp 2 x gtp 2 x dp 1)" of resolved settings.
+std::string mesh_text(const TrainConfig& config);
 // Consecutive gtp ranks whose gradients are added first; 1: in rank order.
 int gtp_ranks_of_node(const TrainConfig& config);
 // The number formats of weights as they travel. Embedding and output layer are bf16 unless a rule says otherwise.
@@ -42,7 +44,8 @@ struct WeightFormats {
 // The number formats of every parameter by name: what the policies say of matrices, else bf16, which stands for the
 // type of --dtype here. tp and seq_len are filled in. Errors (InputError): a format that a parameter cannot have.
 std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, const models::ModelConfig& model);
-// Whether a setting by this name is about fp8 products that these settings do not ask for.
+// Whether a setting by this name is about fp8 products, or their activations over tp, that these settings do not ask
+// for.
 bool is_of_missing_products(const TrainConfig& config, std::string_view setting);
 // The tokens of a microbatch, seq_len filled in, and how the embedding reads them.
 shard::RowReads embedding_reads(const TrainConfig& config);

@@ -1,5 +1,7 @@
 #include "tessera/run/config/resume.h"
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/models/registry.h"
@@ -17,26 +19,48 @@ void refuse_other_value(const Setting& setting, const json& before, const json& 
                      flag_of(setting.name), base::shown(asked), base::shown(before), where);
 }
 
+bool is_given(const TrainConfig& command, const Setting& setting) {
+  return command.given.contains(std::string(setting.name));
+}
+
+bool is_mesh_given(const TrainConfig& command) {
+  return std::ranges::any_of(settings(), [&](const Setting& setting) {
+    return setting.on_resume == OnResume::mesh && is_given(command, setting);
+  });
+}
+
+bool is_kept(const Setting& setting, const TrainConfig& command, bool keeps_mesh) {
+  if (setting.on_resume == OnResume::command_line || is_given(command, setting)) return false;
+  return setting.on_resume != OnResume::mesh || keeps_mesh;
+}
+
+// Whether the settings have nothing that a setting by this name is about: another value than the default is refused.
+bool is_without_meaning(const TrainConfig& config, std::string_view setting) {
+  if (setting == "ranks_per_node") return config.reduce_order != ReduceOrder::hierarchical;
+  if (setting == "activation_budget") return config.recompute != Recompute::automatic;
+  return is_of_missing_products(config, setting);
+}
+
 }  // namespace
 
 MergedConfig merge_stored(const TrainConfig& command, const json& stored, const std::string& where) {
   TrainConfig before;
   apply_json(before, stored, where);
-  MergedConfig merged{.config = command, .changes = {}};
+  MergedConfig merged{.config = command, .changes = {}, .keeps_mesh = !is_mesh_given(command), .stored_mesh = {}};
+  if (before.given.contains("ranks")) merged.stored_mesh = mesh_text(before);
+  merged.keeps_mesh = merged.keeps_mesh && !merged.stored_mesh.empty();
   for (const Setting& setting : settings()) {
     const json old_value = value_of(before, setting);
-    const bool given = command.given.count(std::string(setting.name)) > 0;
-    if (setting.on_resume == OnResume::fixed && given)
+    if (setting.on_resume == OnResume::fixed && is_given(command, setting))
       refuse_other_value(setting, old_value, value_of(command, setting), where);
-    if (setting.on_resume == OnResume::command_line || given || old_value.is_null()) continue;
+    if (!is_kept(setting, command, merged.keeps_mesh) || old_value.is_null()) continue;
     if (setting.name == "schedule_steps" && old_value == 0) continue;
     set_from_json(merged.config, setting, old_value, where);
   }
-  // What was asked of fp8 products goes with them.
   for (const Setting& setting : settings())
-    if (setting.on_resume == OnResume::kept && command.given.count(std::string(setting.name)) == 0 &&
-        is_of_missing_products(merged.config, setting.name))
-      set_from_json(merged.config, setting, value_of(command, setting), where);
+    if (setting.on_resume == OnResume::kept && !is_given(command, setting) &&
+        is_without_meaning(merged.config, setting.name))
+      std::visit([&](auto member) { merged.config.*member = command.*member; }, setting.field);
   merged.config.given = command.given;
   for (const Setting& setting : settings()) {
     if (setting.name == "resume" || setting.name == "out") continue;
@@ -46,6 +70,13 @@ MergedConfig merge_stored(const TrainConfig& command, const json& stored, const 
           fmt::format("{}: {} -> {}", flag_of(setting.name), base::shown(old_value), base::shown(new_value)));
   }
   return merged;
+}
+
+std::string mesh_note(const MergedConfig& merged, const TrainConfig& config) {
+  if (merged.keeps_mesh) return "mesh of the checkpoint: " + mesh_text(config);
+  const std::string stored =
+      merged.stored_mesh.empty() ? "the checkpoint names none" : "the checkpoint's was " + merged.stored_mesh;
+  return fmt::format("mesh of the command line: {}; {}", mesh_text(config), stored);
 }
 
 void require_same_model(const json& stored, const models::ModelConfig& model, const std::string& where) {

@@ -12,20 +12,28 @@ namespace tessera::run {
 struct MergedConfig {
   TrainConfig config;                // not resolved yet
   std::vector<std::string> changes;  // what differs from the stored run, one line each: "--gtp: 2 -> 3"
+  bool keeps_mesh = false;           // the mesh is the stored one
+  std::string stored_mesh;           // mesh_text of the stored run; empty: it names no ranks
 };
 
 // `command`: what parse_train_flags gave, nothing resolved. `stored`: to_json of the resolved settings of the run that
 // wrote the checkpoint. By setting (Setting::on_resume):
-//   what is computed (rate schedule, optimizer, micro_batch, wire, model, data, steps ...) keeps the stored value
-//   unless
-//     the command line gives it;
-//   where and how (backend, ranks, threads, tp, gtp, dp, recompute, sequence_parallel, saving, out ...) is the command
-//     line's, defaults included;
+//   what is computed and how (rate schedule, optimizer, model, data, steps, backend, zero, recompute, save_every ...)
+//     keeps the stored value unless the command line gives it;
+//   the mesh (ranks, tp, gtp, dp) keeps all stored values, unless the command line gives one of them: then it is the
+//     command line's, defaults included;
+//   what belongs to one call (threads, budgets, keep, trace_step, timeout_s, out ...) is the command line's, defaults
+//     included;
 //   dtype, seed, seq_len and global_batch keep the stored value: another one is an InputError, since the weights or the
 //     order of samples would no longer be those of one run.
-// A stored schedule_steps of 0 (a run of --steps 0) follows the new --steps. InputError, naming `where`, when `stored`
-// is no such object.
+// A stored schedule_steps of 0 (a run of --steps 0) follows the new --steps. A kept value without meaning under the new
+// settings (ranks_per_node of a run that is no longer hierarchical) becomes the default. InputError, naming `where`,
+// when `stored` is no such object.
 MergedConfig merge_stored(const TrainConfig& command, const nlohmann::json& stored, const std::string& where);
+
+// "mesh of the checkpoint: 4 ranks (tp 2 x gtp 2 x dp 1)", or the command line's beside the checkpoint's. `config`:
+// with its ranks resolved.
+std::string mesh_note(const MergedConfig& merged, const TrainConfig& config);
 
 // InputErrors that name what differs: the stored run's model and data must be today's, whatever path they have.
 // The fingerprints are TrainingData::fingerprint() (data.h).

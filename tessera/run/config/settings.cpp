@@ -23,7 +23,8 @@ constexpr Range kRanks{.low = 1, .high = kMaxRanks};
 constexpr Range kNotNegative{.low = 0};
 constexpr Range kPositive{.low = 0, .open_low = true};
 constexpr Range kBeta{.low = 0, .high = 1, .open_high = true};
-constexpr OnResume kRun = OnResume::command_line, kKept = OnResume::kept, kFixed = OnResume::fixed;
+constexpr OnResume kRun = OnResume::command_line, kKept = OnResume::kept, kMesh = OnResume::mesh,
+                   kFixed = OnResume::fixed;
 using C = TrainConfig;
 constexpr Commands kSteps = Commands(Command::train) | Command::bench_step;
 constexpr Commands kPlans = kSteps | Command::plan | Command::bench_schedule;
@@ -35,8 +36,8 @@ constexpr std::array kSettings{
             kPlans | Command::bench_products},
     Setting{"data", &C::data, kAny, kKept, "[W] PREFIX ...", "PREFIX.bin and PREFIX.idx, or W1 PREFIX1 W2 PREFIX2 ..."},
     Setting{"valid", &C::valid, kAny, kKept, "[W] PREFIX ...", "held-out data, as --data"},
-    Setting{"backend", &C::backend, kAny, kRun, "local|mpi|nccl", "ranks are threads, MPI processes, or GPUs", kSteps},
-    Setting{"ranks", &C::ranks, kRanks, kRun, "N", "number of ranks (default: tp * gtp * dp, or the launcher's)",
+    Setting{"backend", &C::backend, kAny, kKept, "local|mpi|nccl", "ranks are threads, MPI processes, or GPUs", kSteps},
+    Setting{"ranks", &C::ranks, kRanks, kMesh, "N", "number of ranks (default: tp * gtp * dp, or the launcher's)",
             kPlans | Command::bench_links},
     Setting{"threads",
             &C::threads,
@@ -45,9 +46,9 @@ constexpr std::array kSettings{
             "N",
             "intra-op threads of a rank",
             kSteps | Command::bench_kernels},
-    Setting{"tp", &C::tp, kRanks, kRun, "N", "tensor parallel ranks", kPlans | Command::bench_products},
-    Setting{"gtp", &C::gtp, kRanks, kRun, "N", "ranks that share out the weights of a tensor-parallel part", kPlans},
-    Setting{"dp", &C::dp, kRanks, kRun, "N", "replicas (default: ranks / (tp * gtp))", kPlans},
+    Setting{"tp", &C::tp, kRanks, kMesh, "N", "tensor parallel ranks", kPlans | Command::bench_products},
+    Setting{"gtp", &C::gtp, kRanks, kMesh, "N", "ranks that share out the weights of a tensor-parallel part", kPlans},
+    Setting{"dp", &C::dp, kRanks, kMesh, "N", "replicas (default: ranks / (tp * gtp))", kPlans},
     Setting{"micro_batch", &C::micro_batch, kCount, kKept, "N", "sequences computed at once", kPlans},
     Setting{"global_batch", &C::global_batch, kCount, kFixed, "N", "sequences of a step", kPlans},
     Setting{"seq_len", &C::seq_len, kCount, kFixed, "N", "tokens of a sequence (default: the model's longest)", kPlans},
@@ -104,17 +105,17 @@ constexpr std::array kSettings{
     Setting{"clip", &C::clip, kNotNegative, kKept, "X", "largest norm of the gradient; 0: no clipping"},
     Setting{"mask_documents", &C::mask_documents, kAny, kKept, "on|off",
             "attention and positions restart at documents"},
-    Setting{"recompute", &C::recompute, kAny, kRun, "none|selective|full|auto",
+    Setting{"recompute", &C::recompute, kAny, kKept, "none|selective|full|auto",
             "activations computed again in backward", kPlans},
-    Setting{"activation_budget", &C::activation_budget, kAny, kRun, "BYTES",
+    Setting{"activation_budget", &C::activation_budget, kAny, kKept, "BYTES",
             "--recompute auto computes again what exceeds it", kPlans},
-    Setting{"sequence_parallel", &C::sequence_parallel, kAny, kRun, "on|off",
+    Setting{"sequence_parallel", &C::sequence_parallel, kAny, kKept, "on|off",
             "cut activations outside tp by tokens too", kPlans},
     Setting{"reduce_order", &C::reduce_order, kAny, kKept, "sequential|hierarchical",
             "gradients add up in rank order, or within nodes first", kPlans},
     Setting{"ranks_per_node", &C::ranks_per_node, kCountOrZero, kKept, "N", "of --reduce-order hierarchical", kPlans},
-    Setting{"zero", &C::zero, kAny, kRun, "on|off", "cut the optimizer's state over replicas (ZeRO-1)", kPlans},
-    Setting{"embedding", &C::embedding, kAny, kRun, "auto|gather|rows",
+    Setting{"zero", &C::zero, kAny, kKept, "on|off", "cut the optimizer's state over replicas (ZeRO-1)", kPlans},
+    Setting{"embedding", &C::embedding, kAny, kKept, "auto|gather|rows",
             "gather the table over gtp, or exchange the rows of the tokens; auto: by bytes", kPlans},
     Setting{"gather_budget", &C::gather_budget, kAny, kRun, "BYTES|min|auto", "memory for gathered weights, as 2GB",
             kBudgets},
@@ -132,7 +133,7 @@ constexpr std::array kSettings{
     Setting{"debug_suppress", &C::debug_suppress, kAny, kRun, "STEP[:TIMES],...",
             "suppress the update of these steps, whose next attempt counts (default: once each)"},
     Setting{"trace_step", &C::trace_step, kCountOrZero, kRun, "N", "write the timeline of this step; 0: none"},
-    Setting{"save_every", &C::save_every, kCountOrZero, kRun, "N", "steps between checkpoints; 0: only the last step"},
+    Setting{"save_every", &C::save_every, kCountOrZero, kKept, "N", "steps between checkpoints; 0: only the last step"},
     Setting{"keep", &C::keep, kCountOrZero, kRun, "N", "newest checkpoints that are kept; 0: all"},
     Setting{"resume", &C::resume, kAny, kRun, "PATH|latest", "go on from a checkpoint"},
     Setting{"eval_every", &C::eval_every, kCountOrZero, kRun, "N", "steps between evaluations; 0: only at the end"},

@@ -30,8 +30,9 @@ struct Range {
 
 // Where a value comes from on --resume when no flag gives it.
 enum class OnResume {
-  command_line,  // where and how a run runs: the default
-  kept,          // what is computed: the stored value; a flag may change it
+  command_line,  // what belongs to one call of the program: the default
+  kept,          // what is computed, and how: the stored value; a flag may change it
+  mesh,          // the stored value, unless a flag of any of these settings is given: then the command line's
   fixed,         // what the samples and weights are: the stored value; a flag that differs is refused
 };
 

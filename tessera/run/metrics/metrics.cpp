@@ -28,19 +28,27 @@ double number_of(const json& value) {
   throw Error("{} is no number", base::shown(value));
 }
 
-std::filesystem::path keep_up_to(const std::filesystem::path& path, std::int64_t last_step) {
+struct KeptLines {
+  std::string text;
+  bool dropped = false;  // the file has others
+};
+
+KeptLines lines_up_to(const std::filesystem::path& path, std::int64_t last_step) {
+  KeptLines lines;
   std::ifstream file(path, std::ios::binary);
-  if (!file) return path;
-  std::string kept, line;
-  bool dropped = false;
+  std::string line;
   for (std::int64_t number = 1; std::getline(file, line); ++number) {
     const bool cut_short = file.eof();  // every whole line ends with a newline
     const bool keep =
         !cut_short && parse_metrics_line(line, fmt::format("{}:{}", path.string(), number)).step <= last_step;
-    if (keep) kept += line + "\n";
-    dropped |= !keep;
+    if (keep) lines.text += line + "\n";
+    lines.dropped |= !keep;
   }
-  if (dropped) write_file_atomically(path, kept);
+  return lines;
+}
+
+std::filesystem::path keep_up_to(const std::filesystem::path& path, std::int64_t last_step) {
+  if (const KeptLines lines = lines_up_to(path, last_step); lines.dropped) write_file_atomically(path, lines.text);
   return path;
 }
 
@@ -154,6 +162,10 @@ StepMetrics parse_metrics_line(std::string_view line, const std::string& where) 
   } catch (const std::exception& error) {
     throw InputError("{}: no line of metrics: {}", where, base::printable(error.what()));
   }
+}
+
+void check_metrics(const std::filesystem::path& path) {
+  lines_up_to(path, 0);
 }
 
 MetricsWriter::MetricsWriter(const std::filesystem::path& path, std::int64_t last_step)

@@ -57,6 +57,9 @@ std::string metrics_line(const StepMetrics& metrics);
 // The line read back, the same bits. InputError, naming `where`, when it is none.
 StepMetrics parse_metrics_line(std::string_view line, const std::string& where);
 
+// Looks only. InputError when a whole line of the file is no metrics line. A file that is not there has none.
+void check_metrics(const std::filesystem::path& path);
+
 // Appends lines to the file; each is with the system before the call returns. One thread at a time.
 class MetricsWriter {
  public:

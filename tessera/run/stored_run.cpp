@@ -1,0 +1,62 @@
+#include "tessera/run/stored_run.h"
+
+#include "tessera/base/error.h"
+#include "tessera/base/json_file.h"
+#include "tessera/checkpoint/folder.h"
+#include "tessera/run/config/resume.h"
+#include "tessera/run/config/settings.h"
+#include "tessera/run/run_directory.h"
+#include "tessera/train/trainer_checkpoint.h"
+
+namespace tessera::run {
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+std::optional<fs::path> checkpoint_to_resume(const TrainConfig& command) {
+  if (command.resume.empty()) return std::nullopt;
+  if (command.resume != "latest") return checkpoint::resolve_checkpoint(command.resume);
+  if (command.out.empty()) throw InputError("--out is missing: --resume latest looks for checkpoints there");
+  const fs::path folder = RunDirectory(command.out).checkpoints();
+  if (const auto latest = checkpoint::latest_checkpoint(folder)) return latest->path;
+  if (const auto aside = checkpoint::list_set_aside(folder); !aside.empty())
+    throw InputError(
+        "--resume: got latest, but a resumed run set all checkpoints of {} aside, expected the path of one, as {}",
+        command.out, aside.back().path.string());
+  return std::nullopt;
+}
+
+json stored_state_of(const checkpoint::CheckpointReader& reader) {
+  const std::string where = (reader.folder() / checkpoint::kManifestFile).string();
+  const double last = find_setting("steps")->range.high;
+  if (static_cast<double>(reader.step()) > last)
+    throw InputError("{}: step: got {}, expected at most {:.0f}", where, reader.step(), last);
+  if (!reader.state().is_null() && !reader.state().is_object())
+    throw InputError("{}: state: got {}, expected an object", where, base::shown(reader.state()));
+  train::check_state(reader);
+  return reader.state().is_null() ? json::object() : reader.state();
+}
+
+TrainConfig with_stored_ranks(const TrainConfig& command) {
+  // A launcher, or the plan, says how many ranks there are.
+  if (command.given.contains("backend") && command.backend != Backend::nccl) return command;
+  const auto path = checkpoint_to_resume(command);
+  if (!path) return command;
+  const json state = checkpoint::load_manifest(*path).state;
+  if (!state.is_object() || !state.contains("config")) return command;
+  const TrainConfig stored = merge_stored(command, state["config"], path->string()).config;
+  TrainConfig known = command;
+  known.backend = stored.backend;
+  known.ranks = stored.ranks, known.tp = stored.tp, known.gtp = stored.gtp, known.dp = stored.dp;
+  return known;
+}
+
+void check_name(const checkpoint::CheckpointReader& reader, const fs::path& out) {
+  std::error_code ignored;
+  if (!fs::equivalent(reader.folder() / "..", RunDirectory(out).checkpoints(), ignored)) return;
+  const auto named = checkpoint::step_of_folder(fs::weakly_canonical(reader.folder()).filename().string());
+  if (named && *named != reader.step())
+    throw InputError("{}: is of step {}, expected the step of its name: its folder must have its name back",
+                     reader.folder().string(), reader.step());
+}
+
+}  // namespace tessera::run

@@ -1,0 +1,45 @@
+"""What refused runs must leave alone: the content of folders; and checkpoints with faults that their checksums allow."""
+import copy
+import hashlib
+import json
+import pathlib
+import re
+
+from program import run
+
+
+def content(*folders):
+    """{path: the hash of a file, the target of a link, "folder"} of the folders and all below them."""
+    found = {}
+    for folder in map(pathlib.Path, folders):
+        for path in [folder, *folder.rglob("*")] if folder.exists() else []:
+            if path.is_symlink():
+                found[path] = str(path.readlink())
+            else:
+                found[path] = "folder" if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def read_manifest(checkpoint):
+    return json.loads((checkpoint / "manifest.json").read_text())
+
+
+def write_manifest(checkpoint, manifest):
+    """With the checksum that the program asks for, since Python has no XXH3."""
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    (checkpoint / "manifest.xxh3").write_text("unknown\n")
+    said = run("inspect", checkpoint).stderr
+    (checkpoint / "manifest.xxh3").write_text(re.search(r"its xxh3_128 is ([0-9a-f]{32})", said)[1] + "\n")
+
+
+def changed(manifest, path, value):
+    """A copy with another value at a path of keys; None: without the last of them."""
+    result = copy.deepcopy(manifest)
+    at = result
+    for key in path[:-1]:
+        at = at[key]
+    if value is None:
+        del at[path[-1]]
+    else:
+        at[path[-1]] = value
+    return result

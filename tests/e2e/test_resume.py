@@ -1,0 +1,326 @@
+#!/usr/bin/env python3
+"""A resumed run keeps what its checkpoint says; a refused one changes nothing; no checkpoint is lost before a newer one."""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+from program import ENVIRONMENT, MPIRUN, command, metrics, run, scratch, tessera, write_tokens
+from refusals import changed, content, read_manifest, write_manifest
+from summary import run_cases
+
+MODEL = "llama-tiny-odd"
+
+
+class Resume(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch("resume")
+        cls.data = write_tokens(cls.folder / "tokens", 131)
+        cls.start = ["--model", MODEL, "--data", cls.data, "--seq-len", 32]
+        cls.saved = cls.folder / "saved"  # steps 1 to 3
+        tessera("train", *cls.start, "--steps", 3, "--save-every", 1, "--gtp", 2, "--out", cls.saved)
+
+    def copy(self, name):
+        shutil.rmtree(self.folder / name, ignore_errors=True)
+        return shutil.copytree(self.saved, self.folder / name)
+
+    def step(self, out, number):
+        return out / "checkpoints" / f"step-{number:08}"
+
+    def steps(self, out):
+        return sorted(path.name for path in (out / "checkpoints").iterdir())
+
+    def refused(self, out, *flags, expect=(), mpi_ranks=None):
+        """Exit code 2, one line with the words, and no folder changed."""
+        before = content(self.folder)
+        result = run("train", *flags, "--out", out, mpi_ranks=mpi_ranks, timeout=120)
+        self.assertEqual(2, result.returncode, (flags, result.stderr))
+        lines = [line for line in result.stderr.splitlines() if line.startswith("tessera:")]
+        self.assertEqual(1, len(lines), (flags, result.stderr))
+        for word in expect:
+            self.assertIn(str(word), lines[0])
+        after = content(self.folder)
+        self.assertEqual(before, after, (flags, set(before.items()) ^ set(after.items())))
+
+    def settings(self, out):
+        return json.loads((out / "config.json").read_text())["config"]
+
+
+class Refused(Resume):
+    def test_a_resume_with_a_bad_line_of_metrics(self):
+        out = self.copy("bad-line")
+        lines = (out / "metrics.jsonl").read_text().splitlines()
+        (out / "metrics.jsonl").write_text("\n".join([lines[0], "{", *lines[2:]]) + "\n")
+        self.refused(out, "--resume", self.step(out, 1), "--steps", 4, expect=["metrics.jsonl:2"])
+        self.refused(out, "--resume", "latest", "--steps", 4, expect=["metrics.jsonl:2"])
+
+    def test_a_resume_of_another_type_into_a_new_folder(self):
+        tessera("convert", self.saved, self.folder / "hf")
+        tessera("convert", self.folder / "hf", self.folder / "bf16", "--dtype", "bf16")
+        start = ["--data", self.data, "--seq-len", 32, "--steps", 2]
+        self.refused(self.folder / "new", "--resume", self.folder / "bf16", *start, expect=["--dtype"])
+        tessera("train", "--resume", self.folder / "bf16", *start, "--dtype", "bf16", "--out", self.folder / "new")
+
+    def test_a_resume_whose_folder_holds_other_things_than_files(self):
+        for name in ("metrics.jsonl", "config.json", "summary.json"):
+            out = self.copy("odd")
+            (out / name).unlink()
+            (out / name).mkdir()
+            self.refused(out, "--resume", self.step(out, 1), "--steps", 4, expect=[name])
+        out = self.copy("odd")
+        shutil.move(out / "checkpoints", self.folder / "odd-checkpoints")
+        (out / "checkpoints").write_text("")
+        self.refused(out, "--resume", "latest", "--steps", 4)
+        self.refused(out, "--resume", self.step(self.saved, 1), "--steps", 4, expect=["another run"])
+
+    def test_a_renamed_checkpoint(self):
+        """Names decide which checkpoints are behind the resumed one."""
+        out = self.copy("renamed")
+        self.step(out, 1).rename(self.step(out, 7))
+        self.refused(out, "--resume", "latest", "--steps", 9, expect=["step-00000007", "of step 1"])
+
+    def test_every_refusal_of_a_new_run(self):
+        model = self.folder / "model.json"
+        model.write_text(json.dumps(json.loads((self.saved / "config.json").read_text())["model"] | {"hidden_size": 30}))
+        (self.folder / "file").write_text("")
+        for flags in (["--frobnicate", 1], ["--steps", "x"], ["--pp", 2], ["--lr", -1], ["--min-lr", 1], ["--ranks", 3, "--gtp", 2],
+                      ["--ranks", 2000], ["--global-batch", 7, "--gtp", 2], ["--warmup-steps", 9], ["--grad-wire", "fp64"],
+                      ["--eval-every", 1], ["--trace-step", 9], ["--debug-suppress", "9"], ["--debug-suppress", "x"],
+                      ["--gather-budget", "x"], ["--gtp", 2, "--gather-budget", "1KB"], ["--gtp", 2, "--reduce-budget", "1KB"], ["--coalesce", "x"],
+                      ["--reduce-order", "hierarchical"], ["--ranks-per-node", 2], ["--recompute", "auto"],
+                      ["--reduce-order", "hierarchical", "--ranks-per-node", 3, "--tp", 2], ["--activation-budget", "1GB"],
+                      ["--recompute", "auto", "--activation-budget", "1KB"], ["--seq-len", 10**6], ["--model", "absent"],
+                      ["--model", model], ["--data", self.folder / "absent"], ["--valid", self.folder / "absent"],
+                      ["--data", "x", self.data], ["--cuda-graph", "on"], ["--wire-format", "fp8"],
+                      ["--dtype", "bf16", "--wire-format", "fp8", "--wire-rules", "absent=bf16"], ["--fp8-margin", 1],
+                      ["--dtype", "bf16", "--wire-format", "nvfp4", "--tp", 3], ["--tp-wire-format", "fp8"],
+                      ["--dtype", "bf16", "--gemm-format", "mxfp8", "--backend", "nccl"], ["--backend", "nccl", "--ranks", 10**5],
+                      ["--config", self.folder / "file"], ["--config", self.folder / "absent"],
+                      ["--resume", self.folder / "absent"], ["--resume", self.folder]):
+            self.refused(self.folder / "refused", *self.start, "--steps", 4, *flags)
+        for out in (self.saved, self.folder / "file", self.folder / "file" / "below", "/proc/run"):
+            self.refused(out, *self.start, "--steps", 4, expect=["--out"])
+        self.refused(self.folder / "refused", *self.start, expect=["--steps"])
+
+    def test_every_refusal_of_a_resumed_run(self):
+        out = self.copy("resumed")
+        tessera("train", "--model", "llama-tiny", *self.start[2:], "--steps", 0, "--out", self.folder / "other-model")
+        other = write_tokens(self.folder / "other", 131, documents=61)
+        for flags in (["--seed", 8], ["--seq-len", 16], ["--dtype", "bf16"], ["--global-batch", 12], ["--model", "llama-tiny"],
+                      ["--data", other], ["--steps", 0], ["--trace-step", 1], ["--valid", self.folder / "absent"], ["--ranks", 5, "--gtp", 2],
+                      ["--activation-budget", "1GB"], ["--ranks-per-node", 2], ["--gather-budget", "1KB"], ["--gtp", 5],
+                      ["--backend", "nccl", "--ranks", 10**5], ["--save-every", -1]):
+            for resume in (self.step(out, 1), "latest"):
+                self.refused(out, "--resume", resume, *flags)
+            self.refused(self.folder / "refused", "--resume", self.step(out, 1), *flags)
+        self.refused(out, "--resume", self.step(self.folder / "other-model", 0), expect=["another run"])
+        self.refused("", "--resume", "latest", expect=["--out"])
+
+    def test_every_fault_of_a_checkpoint(self):
+        """Ranks see it alike: whichever of them fails first, one line comes."""
+        out = self.copy("faults")
+        manifest = read_manifest(self.step(out, 1))
+        faults = [(["state", "updates"], value) for value in (1.5, -1, "1", [], 2**63, 2, None)]
+        faults += [(["step"], value) for value in (1.5, -1, "1", 2**31, 2**63 - 1, 2**63, None)]
+        faults += [(["state"], value) for value in (3, "x", [], [1])]
+        for key, values in {"config": (3, [], "x", {"lr": "x"}, {"what": 1}), "model": (3, [], {}, "x"), "data": (3, [], {}, "x")}.items():
+            faults += [(["state", key], value) for value in values]
+        for key, values in {"ranks": (0, "x", 10**9), "tp": (0, 1.5, "x"), "gtp": (0, -1), "dp": (0, []), "backend": ("x", 3, []),
+                            "zero": (3, "x"), "recompute": ("x", 1), "embedding": ("x", 1), "save_every": (-1, "x"),
+                            "activation_budget": (3, ""), "sequence_parallel": ("x", 1), "steps": ("x", -5)}.items():
+            faults += [(["state", "config", key], value) for value in values]
+        faults += [(["state", "config", "ranks"], 7), (["state", "data", 0, "share"], "x"), (["state", "data", 0, "tokens"], [])]
+        faults += [(["state", "model", "hidden_size"], value) for value in (0, "x", 10**12, None)]
+        faults += [(["format"], "x"), (["version"], 2), (["files"], {}), (["tensors"], 3), (["tensors"], []), (["files", 0, "bytes"], 3)]
+        for key, value in (("name", 3), ("name", "x"), ("kind", "x"), ("dtype", "x"), ("dtype", "bf16"), ("shape", [3]), ("shape", 3),
+                           ("pieces", []), ("pieces", [[0, 0, 0, 2**62, 2**62, 2**62]]), ("pieces", 3)):
+            faults.append((["tensors", 0, key], value))
+        for path, value in faults:
+            for step in (1, 3):
+                write_manifest(self.step(out, step), changed(manifest, path, value))
+            with self.subTest(path=path, value=value):
+                self.refused(out, "--resume", self.step(out, 1), "--steps", 4)
+                self.refused(self.folder / "refused", "--resume", self.step(out, 1), "--steps", 4)
+
+    def test_every_fault_of_delayed_scaling(self):
+        out = self.folder / "scales"
+        tessera("train", *self.start, "--steps", 1, "--gtp", 2, "--dtype", "bf16", "--gemm-format", "fp8", "--out", out)
+        manifest = read_manifest(self.step(out, 1))
+        values = manifest["state"]["delayed_scaling"]["values"]
+        for key, value in (("values", None), ("values", 3), ("values", values[1:]), ("values", [-1, *values[1:]]),
+                           ("values", [2**32, *values[1:]]), ("values", [1.5, *values[1:]]), ("values", [0x7FC00000, *values[1:]]),
+                           ("matrices", 3), ("matrices", [1]), ("matrices", None), ("history", "x"), ("history", None), ("newest", 3),
+                           ("margin", "x"), ("greatest", "x"), ("greatest", ["x"])):
+            write_manifest(self.step(out, 1), changed(manifest, ["state", "delayed_scaling", key], value))
+            with self.subTest(key=key, value=str(value)[:40]):
+                self.refused(out, "--resume", "latest", "--steps", 2, expect=["delayed_scaling"])
+                self.refused(self.folder / "refused", "--resume", out, "--steps", 2)
+        write_manifest(self.step(out, 1), changed(manifest, ["state", "delayed_scaling"], 3))
+        self.refused(out, "--resume", "latest", "--steps", 2, expect=["delayed_scaling"])
+
+    @unittest.skipUnless(MPIRUN, "no mpirun")
+    def test_refusals_of_processes(self):
+        out = self.copy("processes")
+        mpi = ["--backend", "mpi"]
+        manifest = read_manifest(self.step(out, 1))
+        self.refused(out, "--resume", self.step(out, 1), *mpi, mpi_ranks=3, expect=["--resume", "2 ranks", "started 3"])
+        self.refused(out, "--resume", self.step(out, 1), *mpi, "--seed", 8, mpi_ranks=2, expect=["--seed"])
+        self.refused(self.folder / "refused", *self.start, "--steps", 1, *mpi, "--gtp", 2, mpi_ranks=3, expect=["--ranks"])
+        self.refused(self.saved, *self.start, "--steps", 1, *mpi, mpi_ranks=2, expect=["another run"])
+        write_manifest(self.step(out, 1), changed(manifest, ["state", "updates"], 1.5))
+        self.refused(out, "--resume", self.step(out, 1), *mpi, mpi_ranks=2, expect=["updates"])
+        write_manifest(self.step(out, 1), manifest)
+        part = sorted(self.step(out, 1).glob("part-*"))[-1]  # which rank 1 reads
+        part.write_bytes(part.read_bytes()[:-1] + b"\x55")
+        self.refused(out, "--resume", self.step(out, 1), *mpi, mpi_ranks=2, expect=[part.name])
+        out = self.copy("processes")
+        (out / "metrics.jsonl").write_text("x\n")
+        self.refused(out, "--resume", self.step(out, 1), *mpi, mpi_ranks=2, expect=["metrics.jsonl:1"])
+
+
+class Kept(Resume):
+    def test_the_mesh_is_kept_whole_unless_a_flag_of_it_is_given(self):
+        out = self.folder / "mesh"
+        tessera("train", *self.start, "--tp", 2, "--gtp", 1, "--dp", 2, "--steps", 1, "--out", out)
+        for name, flags, mesh, said in (
+                ("same", [], (4, 2, 1, 2), "mesh of the checkpoint: 4 ranks (tp 2 x gtp 1 x dp 2)"),
+                ("gtp", ["--gtp", 3], (3, 1, 3, 1), "mesh of the command line: 3 ranks (tp 1 x gtp 3 x dp 1)"),
+                ("ranks", ["--ranks", 2], (2, 1, 1, 2), "the checkpoint's was 4 ranks (tp 2 x gtp 1 x dp 2)"),
+                ("alike", ["--tp", 2, "--dp", 2], (4, 2, 1, 2), "mesh of the command line: 4 ranks (tp 2 x gtp 1 x dp 2)")):
+            target = self.folder / f"mesh-{name}"
+            lines = tessera("train", "--resume", out, *flags, "--steps", 2, "--out", target).splitlines()
+            settings = self.settings(target)
+            self.assertEqual(mesh, tuple(settings[key] for key in ("ranks", "tp", "gtp", "dp")), name)
+            self.assertEqual(1, sum(said in line for line in lines), (name, lines))
+
+    def test_how_the_run_is_computed_is_kept(self):
+        flags = {"zero": "off", "sequence_parallel": "on", "recompute": "auto", "activation_budget": "1GB", "embedding": "gather",
+                 "save_every": 1}
+        words = [word for key, value in flags.items() for word in (f"--{key.replace('_', '-')}", value)]
+        out = self.folder / "how"
+        tessera("train", *self.start, "--tp", 2, "--steps", 1, *words, "--out", out)
+        expected = {key: self.settings(out)[key] for key in flags}
+        tessera("train", "--resume", "latest", "--steps", 3, "--out", out)
+        self.assertEqual(expected, {key: self.settings(out)[key] for key in flags})
+        self.assertEqual(["step-00000001", "step-00000002", "step-00000003"], self.steps(out))
+        tessera("train", "--resume", "latest", "--steps", 5, "--save-every", 0, "--recompute", "none", "--zero", "on",
+                "--sequence-parallel", "off", "--embedding", "auto", "--out", out)
+        settings = self.settings(out)
+        self.assertEqual((True, False, "none", None, "auto", 0), tuple(settings[key] for key in flags))
+        self.assertEqual("step-00000005", self.steps(out)[-1])
+        self.assertNotIn("step-00000004", self.steps(out))
+
+    def test_what_a_changed_setting_leaves_without_meaning_is_dropped(self):
+        out = self.folder / "nodes"
+        tessera("train", *self.start, "--tp", 2, "--gtp", 2, "--reduce-order", "hierarchical", "--ranks-per-node", 2, "--dtype", "bf16",
+                "--gemm-format", "fp8", "--sequence-parallel", "on", "--tp-wire-format", "fp8", "--steps", 1, "--out", out)
+        tessera("train", "--resume", "latest", "--steps", 2, "--reduce-order", "sequential", "--out", out)
+        self.assertEqual(("sequential", 0), tuple(self.settings(out)[key] for key in ("reduce_order", "ranks_per_node")))
+        for name, flags in (("tp", ["--tp", 1]), ("split", ["--sequence-parallel", "off"])):
+            target = self.folder / f"nodes-{name}"
+            tessera("train", "--resume", out, "--steps", 3, *flags, "--out", target)
+            self.assertEqual("bf16", self.settings(target)["tp_wire_format"])
+
+    def test_a_checkpoint_without_these_settings_resumes(self):
+        out = self.copy("older")
+        manifest = read_manifest(self.step(out, 3))
+        for key in ("ranks", "tp", "gtp", "dp", "backend", "zero", "sequence_parallel", "recompute", "activation_budget", "embedding",
+                    "save_every"):
+            del manifest["state"]["config"][key]
+        write_manifest(self.step(out, 3), manifest)
+        lines = tessera("train", "--resume", "latest", "--steps", 4, "--out", out)
+        self.assertIn("mesh of the command line: 1 ranks (tp 1 x gtp 1 x dp 1); the checkpoint names none", lines)
+        self.assertEqual((1, 0), (self.settings(out)["ranks"], self.settings(out)["save_every"]))
+
+    def test_a_converted_checkpoint_takes_its_mesh_from_the_command_line(self):
+        tessera("convert", self.saved, self.folder / "kept-hf")
+        tessera("convert", self.folder / "kept-hf", self.folder / "kept-converted")
+        out = self.folder / "from-converted"
+        lines = tessera("train", "--resume", self.folder / "kept-converted", *self.start[2:], "--steps", 1, "--gtp", 3, "--out", out)
+        self.assertIn("mesh of the command line: 3 ranks (tp 1 x gtp 3 x dp 1); the checkpoint names none", lines)
+        self.assertEqual(json.loads((self.saved / "config.json").read_text())["model"],
+                         json.loads((out / "config.json").read_text())["model"])
+
+    @unittest.skipUnless(MPIRUN, "no mpirun")
+    def test_the_backend_is_kept(self):
+        out = self.folder / "backend"
+        tessera("train", *self.start, "--backend", "mpi", "--gtp", 2, "--steps", 1, "--out", out, mpi_ranks=2)
+        tessera("train", "--resume", "latest", "--steps", 2, "--out", out, mpi_ranks=2)
+        self.assertEqual("mpi", self.settings(out)["backend"])
+        self.refused(out, "--resume", "latest", "--steps", 3)
+        tessera("train", "--resume", "latest", "--steps", 3, "--backend", "local", "--out", out)
+        self.assertEqual(("local", 2), (self.settings(out)["backend"], self.settings(out)["ranks"]))
+
+
+class Aside(Resume):
+    def interrupted(self, name):
+        """A run that resumed from step 1 and was killed before it saved anything."""
+        out = self.copy(name)
+        with subprocess.Popen(command("train", "--resume", self.step(out, 1), "--steps", 10**6, "--save-every", 0, "--lr", "1e-4",
+                                      "--out", out), stdout=subprocess.DEVNULL, env=ENVIRONMENT) as job:
+            try:
+                for _ in range(600):
+                    if len((out / "metrics.jsonl").read_text().splitlines()) > 3 or job.poll() is not None:
+                        break
+                    time.sleep(0.05)
+            finally:
+                job.kill()
+        return out
+
+    def aside(self, out):
+        return [name for name in self.steps(out) if "aside" in name]
+
+    def test_checkpoints_behind_the_resumed_step_are_kept_until_a_new_one_is_complete(self):
+        out = self.interrupted("killed")
+        aside = self.aside(out)
+        self.assertEqual(["step-00000002", "step-00000003"], [name.split(".")[0] for name in aside])
+        self.assertEqual(1, json.loads(tessera("inspect", out, "--json"))["step"])
+        for name in aside:  # each is whole
+            found = json.loads(tessera("inspect", out / "checkpoints" / name, "--json"))
+            self.assertEqual(json.loads(tessera("inspect", self.step(self.saved, found["step"]), "--json"))["tensors"], found["tensors"])
+        tessera("train", "--resume", "latest", "--steps", 1, "--out", out)  # nothing new is saved
+        self.assertEqual(aside, self.aside(out))
+        tessera("train", "--resume", "latest", "--steps", 2, "--keep", 1, "--out", out)
+        self.assertEqual(["step-00000002"], self.steps(out))
+        self.assertEqual([1, 2], [line["step"] for line in metrics(out)])
+
+    def test_one_that_was_set_aside_can_be_resumed(self):
+        out = self.interrupted("regretted")
+        third = out / "checkpoints" / self.aside(out)[1]
+        tessera("train", "--resume", third, "--steps", 3, "--out", out)
+        self.assertEqual(["step-00000001", "step-00000003"], [name for name in self.steps(out) if "aside" not in name])
+        tessera("train", "--resume", "latest", "--steps", 4, "--out", out)
+        straight = self.copy("straight")
+        tessera("train", "--resume", "latest", "--steps", 4, "--out", straight)
+        self.assertEqual(metrics(straight)[-1]["loss"], metrics(out)[-1]["loss"])
+        self.assertEqual([], self.aside(out))
+
+    def test_latest_never_means_none_while_some_are_set_aside(self):
+        out = self.interrupted("only-aside")
+        shutil.rmtree(self.step(out, 1))
+        self.refused(out, *self.start, "--resume", "latest", "--steps", 4, expect=["latest", self.aside(out)[1]])
+        self.assertIn(self.aside(out)[1], run("inspect", out).stderr)
+
+    def test_a_crash_at_any_instant_leaves_a_checkpoint(self):
+        """The run resumes from step 1 and saves step 2; killed ever later, until it ends by itself."""
+        ended, delay = False, 0.05
+        while not ended:
+            out = self.copy("crashed")
+            with subprocess.Popen(command("train", "--resume", self.step(out, 1), "--steps", 2, "--out", out),
+                                  stdout=subprocess.DEVNULL, env=ENVIRONMENT) as job:
+                try:
+                    ended = job.wait(timeout=delay) == 0
+                except subprocess.TimeoutExpired:
+                    os.kill(job.pid, signal.SIGKILL)
+            delay += 0.03
+            tessera("train", "--resume", "latest", "--steps", 4, "--out", out)
+            self.assertEqual([1, 2, 3, 4], [line["step"] for line in metrics(out)])
+            self.assertEqual([], self.aside(out))
+
+
+if __name__ == "__main__":
+    run_cases()
