@@ -22,18 +22,21 @@ std::chrono::milliseconds timeout_of(const TrainConfig& config) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(config.timeout_s * 1000));
 }
 
-int launch_local(const TrainConfig& command, const std::filesystem::path& configs) {
+int launch_local(const TrainConfig& command, const std::filesystem::path& configs,
+                 const StopRequested& stop_requested) {
   const RunPlan plan = plan_run(command, {.configs = configs});
   RunFiles files(plan);
   comm::LocalOptions options;
   options.timeout = timeout_of(plan.config);
-  comm::run_local(static_cast<int>(plan.config.ranks), options,
-                  [&](comm::World& world) { run_training(world, plan, world.rank() == 0 ? &files : nullptr); });
+  comm::run_local(static_cast<int>(plan.config.ranks), options, [&](comm::World& world) {
+    run_training(world, plan, world.rank() == 0 ? &files : nullptr, stop_requested);
+  });
   return 0;
 }
 
 // All ranks, or none, get past this point. Rank 0 alone looks at the folder of the run.
-void train_with_processes(comm::World& world, const TrainConfig& command, const std::filesystem::path& configs) {
+void train_with_processes(comm::World& world, const TrainConfig& command, const std::filesystem::path& configs,
+                          const StopRequested& stop_requested) {
   RunPlan plan;
   std::unique_ptr<RunFiles> files;
   std::vector<int> everyone;
@@ -46,13 +49,14 @@ void train_with_processes(comm::World& world, const TrainConfig& command, const 
   checkpoint::run_together(*group, "--out", [&](const std::stop_token&) {
     if (world.rank() == 0) files = std::make_unique<RunFiles>(plan);
   });
-  run_training(world, plan, files.get());
+  run_training(world, plan, files.get(), stop_requested);
 }
 
-int launch_mpi(const TrainConfig& command, const std::filesystem::path& configs, bool check_mismatch) {
+int launch_mpi(const TrainConfig& command, const std::filesystem::path& configs, bool check_mismatch,
+               const StopRequested& stop_requested) {
   const auto world = comm::make_mpi_world({.timeout = timeout_of(command), .check_mismatch = check_mismatch});
   try {
-    train_with_processes(*world, command, configs);
+    train_with_processes(*world, command, configs, stop_requested);
     return 0;
   } catch (const InputError&) {
     throw;
@@ -71,19 +75,24 @@ int ranks_asked_for(const TrainConfig& command) {
   return static_cast<int>(base::cuda_device_count() / part * part);
 }
 
-int launch_nccl(const TrainConfig& command, const std::filesystem::path& configs, bool check_mismatch) {
-  return run_with_nccl(
-      {.timeout = timeout_of(command), .check_mismatch = check_mismatch, .ranks = ranks_asked_for(command)},
-      [&](comm::World& world) { train_with_processes(world, command, configs); });
+int launch_nccl(const TrainConfig& command, const std::filesystem::path& configs, bool check_mismatch,
+                const StopRequested& stop_requested) {
+  return run_with_nccl({.timeout = timeout_of(command),
+                        .check_mismatch = check_mismatch,
+                        .stop_requested = stop_requested,
+                        .ranks = ranks_asked_for(command)},
+                       [&](comm::World& world) { train_with_processes(world, command, configs, stop_requested); });
 }
 
 }  // namespace
 
-int launch(const TrainConfig& command, const std::filesystem::path& configs, const base::Environment& environment) {
+int launch(const TrainConfig& command, const std::filesystem::path& configs, const base::Environment& environment,
+           const StopRequested& stop_requested) {
+  const bool check = environment.check_collectives;
   check_launcher(command.backend);
-  if (command.backend == Backend::mpi) return launch_mpi(command, configs, environment.check_collectives);
-  if (command.backend == Backend::nccl) return launch_nccl(command, configs, environment.check_collectives);
-  return launch_local(command, configs);
+  if (command.backend == Backend::mpi) return launch_mpi(command, configs, check, stop_requested);
+  if (command.backend == Backend::nccl) return launch_nccl(command, configs, check, stop_requested);
+  return launch_local(command, configs, stop_requested);
 }
 
 void check_launcher(Backend backend, std::string_view expected) {

@@ -12,8 +12,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/folder.h"
+#include "tessera/meet/launcher.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/settings.h"
+#include "tessera/run/resume_command.h"
 #include "tessera/run/transport.h"
 
 namespace tessera::run {
@@ -43,6 +45,11 @@ std::filesystem::path make_ready(const RunPlan& plan, const RunDirectory& direct
   checkpoint::remove_checkpoints_after(directory.checkpoints(), plan.first_step - 1);
   write_json_atomically(directory.config(), ordered_json(stored_state(plan)));
   return directory.metrics();
+}
+
+// Open MPI gives each rank a terminal of its own, from which it forwards the output to a file or pipe.
+bool is_terminal() {
+  return ::isatty(STDOUT_FILENO) == 1 && meet::read_ranks(meet::own_variables()).launcher != "mpirun";
 }
 
 std::string mesh_text(const TrainConfig& config) {
@@ -82,7 +89,7 @@ RunFiles::RunFiles(const RunPlan& plan)
       lock_(lock_folder(directory_.root())),
       metrics_(make_ready(plan, directory_), plan.first_step - 1),
       tensorboard_(directory_.root(), plan.first_step > 1 ? std::optional(plan.first_step) : std::nullopt),
-      progress_(std::cout, ::isatty(STDOUT_FILENO) == 1, plan.config.steps) {
+      progress_(std::cout, is_terminal(), plan.config.steps) {
   const TrainConfig& config = plan.config;
   note(fmt::format("model {}: {:.2f} M parameters, {}, {}", config.model,
                    static_cast<double>(models::num_params(*plan.model)) / 1e6, name_of(config.dtype),
@@ -109,6 +116,7 @@ void RunFiles::step_trace(std::int64_t step, const ordered_json& trace) {
 void RunFiles::finish(const RunSummary& summary) {
   const TrainConfig& config = plan_.config;
   ordered_json json = {{"step", summary.last_step},
+                       {"interrupted", summary.interrupted},
                        {"trained_steps", summary.trained_steps},
                        {"skipped_steps", summary.skipped_steps},
                        {"suppressed_steps", suppressed_steps(summary)},
@@ -158,6 +166,12 @@ void RunFiles::finish(const RunSummary& summary) {
     note("activations over tp: " + format_shares(summary.activations_by_format, 1e-6, "MB", config.dtype));
   if (summary.valid_loss) note(fmt::format("held-out loss {:.4f}", *summary.valid_loss));
   note(fmt::format("checkpoint: {}", summary.checkpoint.string()));
+  if (!summary.interrupted) return;
+  const meet::Launch launch = meet::read_ranks(meet::own_variables());
+  const std::string options =
+      calls_launcher(launch) ? fmt::format(" (add the other options of {})", launch.launcher) : "";
+  note(fmt::format("interrupted after step {} of {}; to resume{}:", summary.last_step, config.steps, options));
+  note("  " + resume_command(config, program_invocation_name, launch));
 }
 
 }  // namespace tessera::run
