@@ -24,6 +24,11 @@ PLACES = {**ENVIRONMENT, "OMPI_MCA_rmaps_base_oversubscribe": "1"}
 RANKS = 2
 
 
+def setUpModule():
+    """What a shell starts in the background ignores SIGINT, and so would all that is started here."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def wait_until(what, limit_s=60):
     end = time.monotonic() + limit_s
     while not (found := what()):
