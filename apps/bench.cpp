@@ -17,6 +17,7 @@
 #include "tessera/bench/step.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/meet/launcher.h"
+#include "tessera/meet/stop_requests.h"
 #include "tessera/models/registry.h"
 #include "tessera/run/config/flags.h"
 #include "tessera/run/config/resolve.h"
@@ -225,6 +226,7 @@ constexpr Benchmark kBenchmarks[] = {
 }  // namespace
 
 int run_bench(const Arguments& arguments) {
+  meet::accept_stop_signals();
   if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h") {
     fmt::print("usage: tessera bench BENCHMARK [ARGUMENTS]; tessera bench BENCHMARK --help says more\n\n");
     for (const Benchmark& benchmark : kBenchmarks) fmt::print("  {:10} {}\n", benchmark.name, benchmark.summary);

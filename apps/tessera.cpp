@@ -10,6 +10,7 @@
 #include "tessera/base/bus_error.h"
 #include "tessera/base/error.h"
 #include "tessera/base/printable.h"
+#include "tessera/run/version_text.h"
 
 namespace {
 
@@ -29,7 +30,7 @@ constexpr Subcommand kSubcommands[] = {
 };
 
 void print_usage(std::FILE* to) {
-  fmt::print(to, "usage: tessera SUBCOMMAND [ARGUMENTS]; tessera SUBCOMMAND --help says more\n\n");
+  fmt::print(to, "usage: tessera SUBCOMMAND [ARGUMENTS]; tessera SUBCOMMAND --help says more; tessera --version\n\n");
   for (const Subcommand& subcommand : kSubcommands) fmt::print(to, "  {:10} {}\n", subcommand.name, subcommand.summary);
 }
 
@@ -38,9 +39,10 @@ std::string_view first_line(std::string_view text) {
   return text.substr(0, text.find('\n'));
 }
 
-int run(const Arguments& words) {
+int run_subcommand(const Arguments& words) {
   if (words.empty()) return print_usage(stderr), 2;
   if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") return print_usage(stdout), 0;
+  if (words[0] == "--version") return fmt::print("{}", tessera::run::version_text()), 0;
   for (const Subcommand& subcommand : kSubcommands)
     if (words[0] == subcommand.name) return subcommand.run({words.begin() + 1, words.end()});
   throw tessera::InputError(
@@ -50,7 +52,7 @@ int run(const Arguments& words) {
 // The exit code of the command line; errors become one line.
 int run_reporting_errors(const Arguments& words) {
   try {
-    return run(words);
+    return run_subcommand(words);
   } catch (const tessera::InputError& error) {
     fmt::print(stderr, "tessera: {}\n", tessera::base::printable(first_line(error.what())));
     return 2;

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <thread>
 
+#include "stop_signals.h"
 #include "subcommands.h"
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
@@ -17,7 +18,8 @@ namespace {
 int train(const Arguments& arguments, const base::Environment& environment) {
   const run::TrainCommand command = run::parse_train_flags(arguments);
   if (command.help) return fmt::print("{}", run::train_help()), 0;
-  return run::launch(command.config, environment.configs.value_or(TESSERA_CONFIGS), environment);
+  return run::launch(command.config, environment.configs.value_or(TESSERA_CONFIGS), environment,
+                     StopSignals::is_stop_requested);
 }
 
 // The first rank says what is wrong on all, and a launcher kills every rank as soon as one ends with an error: the
@@ -36,6 +38,7 @@ int launched_rank() {
 }  // namespace
 
 int run_train(const Arguments& arguments) {
+  const StopSignals signals(launched_rank() == 0);
   try {
     return train(arguments, base::read_environment());
   } catch (const checkpoint::AgreedInputError& error) {

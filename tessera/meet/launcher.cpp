@@ -86,6 +86,7 @@ Launch read_ranks(const Reader& reader, const Names* names) {
   Launch launch;
   if (names == nullptr) return launch;
   launch.launcher = names->launcher;
+  launch.is_self_started = reader.text("TESSERA_SELF_STARTED").has_value();
   launch.size = reader.number(names->size, 1, kMostRanks);
   launch.rank = reader.number(names->rank, 0, launch.size - 1);
   return launch;

@@ -12,6 +12,7 @@ Variables own_variables();
 
 struct Launch {
   std::string launcher;               // "torchrun", "mpirun", "srun"; "" for a process on its own
+  bool is_self_started = false;       // run_processes has set torchrun's variables; no launcher was called
   int rank = 0, size = 1;             // in the world
   int local_rank = 0;                 // on this node
   std::string address = "127.0.0.1";  // where the store is, or comes to be
@@ -25,10 +26,11 @@ struct Launch {
 // TORCHELASTIC_RESTART_COUNT is Launch::attempt), OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK (Open MPI's mpirun),
 // PMI_RANK, PMI_SIZE, MPI_LOCALRANKID (MPICH's), SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID (srun with several
 // tasks), PMI_RANK, PMI_SIZE, PMI_LOCAL_RANK. MASTER_ADDR and MASTER_PORT where they are set; else this node, where all
-// ranks are on it, or the first node of Slurm's step, and 29500. TESSERA_STORE_SOCKET: Launch::socket. Errors
-// (InputError): a variable missing or no such number, with what was expected and what is there.
+// ranks are on it, or the first node of Slurm's step, and 29500. TESSERA_STORE_SOCKET: Launch::socket.
+// TESSERA_SELF_STARTED: Launch::is_self_started. Errors (InputError): a variable missing or no such number, with what
+// was expected and what is there.
 Launch read_launch(const Variables& variables);
-// The launcher, rank and size alone, which need no more than these variables. Errors as above.
+// launcher, is_self_started, rank and size alone, which need no more than these variables. Errors as above.
 Launch read_ranks(const Variables& variables);
 
 // The CUDA device of a process: its local rank, or the only one where a launcher shows each process one. Errors

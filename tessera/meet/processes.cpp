@@ -17,6 +17,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/meet/launcher.h"
+#include "tessera/meet/stop_requests.h"
 
 namespace tessera::meet {
 namespace {
@@ -32,6 +33,9 @@ std::vector<std::string> own_arguments() {
   return arguments;
 }
 
+// The time that ranks have to end after a second request to stop.
+constexpr auto kEndAtOnce = std::chrono::milliseconds(1000);
+
 // Owns the signals that ask to end while ranks run: they are waited for, not handled. Ends of ranks are kept until
 // they are asked for, also where whoever started this process ignores those of its own.
 class EndSignals {
@@ -41,7 +45,9 @@ class EndSignals {
     keep.sa_handler = SIG_DFL;
     sigaction(SIGCHLD, &keep, &ends_before_);
     sigemptyset(&set_);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set_, signal);
+    for (const int signal : kStopSignals) sigaddset(&set_, signal);
+    ranks_ = set_;
+    sigaddset(&set_, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &set_, &before_);
   }
   ~EndSignals() {
@@ -51,7 +57,11 @@ class EndSignals {
   EndSignals(const EndSignals&) = delete;
   EndSignals& operator=(const EndSignals&) = delete;
 
-  const sigset_t& before() const { return before_; }
+  // In a rank: until it calls accept_stop_signals it keeps what arrives.
+  void set_mask_of_rank() const {
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    pthread_sigmask(SIG_BLOCK, &ranks_, nullptr);
+  }
   // 0: none has come.
   int next(std::chrono::milliseconds limit) const {
     const timespec time{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(limit).count()};
@@ -60,20 +70,21 @@ class EndSignals {
   }
 
  private:
-  sigset_t set_{}, before_{};
+  sigset_t set_{}, ranks_{}, before_{};
   struct sigaction ends_before_ {};
 };
 
 // In the child: never returns.
 [[noreturn]] void become_rank(const std::vector<std::string>& arguments, int rank, int ranks, const ReservedPort& port,
-                              pid_t parent, const sigset_t& signals) {
-  pthread_sigmask(SIG_SETMASK, &signals, nullptr);
+                              pid_t parent, const EndSignals& signals) {
+  signals.set_mask_of_rank();
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
   const auto set = [](const char* name, const std::string& value) { setenv(name, value.c_str(), 1); };
   set("RANK", std::to_string(rank));
   set("LOCAL_RANK", std::to_string(rank));
   set("WORLD_SIZE", std::to_string(ranks));
+  set("TESSERA_SELF_STARTED", "1");
   set("MASTER_ADDR", "127.0.0.1");
   set("MASTER_PORT", std::to_string(port.port()));
   unsetenv("TORCHELASTIC_USE_AGENT_STORE");  // left over in a shell: nobody else hosts the store
@@ -96,10 +107,21 @@ int code_of(int status) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-void tell_end(int rank, int signal, bool is_late, std::chrono::milliseconds grace) {
-  if (is_late)
-    fmt::print(stderr, "tessera: rank {}: still ran {} ms after another rank had failed: killed\n", rank,
-               grace.count());
+// When the ranks that are left are killed, and why.
+struct Limit {
+  Clock::time_point end = Clock::time_point::max();
+  std::string reason;
+  void bring_forward(std::chrono::milliseconds time, const std::string& why) {
+    if (Clock::now() + time >= end) return;
+    end = Clock::now() + time;
+    reason = fmt::format("still ran {} ms after {}", time.count(), why);
+  }
+  bool is_over() const { return Clock::now() > end; }
+};
+
+void tell_end(int rank, int signal, const Limit& limit) {
+  if (signal == SIGKILL && limit.is_over())
+    fmt::print(stderr, "tessera: rank {}: {}: killed\n", rank, limit.reason);
   else
     fmt::print(stderr, "tessera: rank {}: ended by signal {} ({})\n", rank, signal, strsignal(signal));
 }
@@ -112,7 +134,7 @@ std::vector<pid_t> start_all(int ranks, const EndSignals& signals) {
   std::vector<pid_t> processes;
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t process = fork();
-    if (process == 0) become_rank(arguments, rank, ranks, port, parent, signals.before());
+    if (process == 0) become_rank(arguments, rank, ranks, port, parent, signals);
     if (process < 0) {
       const int error = errno;
       tell(processes, SIGKILL);
@@ -125,25 +147,29 @@ std::vector<pid_t> start_all(int ranks, const EndSignals& signals) {
 
 }  // namespace
 
-int run_processes(int ranks, std::chrono::milliseconds grace) {
+int run_processes(int ranks, std::chrono::milliseconds grace, const std::function<bool()>& stop_requested) {
   const EndSignals signals;
   std::vector<pid_t> processes = start_all(ranks, signals);
+  StopRequests requests;
+  Limit limit;
   int code = 0, alive = ranks;
-  Clock::time_point end = Clock::time_point::max();
   while (alive > 0) {
-    if (const int signal = signals.next(kLook)) tell(processes, signal);
-    const bool is_late = Clock::now() > end;
-    if (is_late) tell(processes, SIGKILL);
+    int signal = signals.next(kLook);
+    if (signal == 0 && !requests.any() && stop_requested && stop_requested()) signal = SIGTERM;
+    if (signal != 0) tell(processes, signal);
+    if (signal != 0 && signal != SIGHUP && requests.add(steady_now()) > 1)
+      limit.bring_forward(kEndAtOnce, "a second request to stop");
+    if (limit.is_over()) tell(processes, SIGKILL);
     for (int rank = 0; rank < ranks; ++rank) {
       pid_t& process = processes[static_cast<std::size_t>(rank)];
       int status = 0;
       if (process <= 0 || waitpid(process, &status, WNOHANG) != process) continue;
       process = -1;
       --alive;
-      if (WIFSIGNALED(status)) tell_end(rank, WTERMSIG(status), is_late, grace);
+      if (WIFSIGNALED(status)) tell_end(rank, WTERMSIG(status), limit);
       if (code_of(status) == 0 || code != 0) continue;
       code = code_of(status);
-      end = Clock::now() + grace;
+      limit.bring_forward(grace, "another rank had failed");
     }
   }
   return code;

@@ -84,7 +84,7 @@ int run_with_nccl(const NcclRun& run, const std::function<void(comm::World&)>& b
   const int devices = base::cuda_device_count(), ranks = run.ranks > 0 ? run.ranks : devices;
   if (ranks > devices || ranks == 0)
     throw InputError("--ranks: {} with --backend nccl, expected 1 to {}: the GPUs that are visible", ranks, devices);
-  return meet::run_processes(ranks, run.timeout + kFarewell);
+  return meet::run_processes(ranks, run.timeout + kFarewell, run.stop_requested);
 }
 
 }  // namespace tessera::run

@@ -10,7 +10,8 @@ namespace tessera::run {
 struct NcclRun {
   std::chrono::milliseconds timeout{60000};
   bool check_mismatch = false;
-  int ranks = 0;  // to be started where no launcher has; 0: as many as GPUs are visible
+  std::function<bool()> stop_requested = {};  // run_processes' argument
+  int ranks = 0;                              // to be started where no launcher has; 0: as many as GPUs are visible
 };
 
 // Under torchrun, mpirun or srun this process is one of the ranks: joins the others and calls `body`. Otherwise starts

@@ -23,14 +23,16 @@ std::chrono::milliseconds timeout_of(const TrainConfig& config) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(config.timeout_s * 1000));
 }
 
-int launch_local(const TrainConfig& command, const std::filesystem::path& configs) {
+int launch_local(const TrainConfig& command, const std::filesystem::path& configs,
+                 const StopRequested& stop_requested) {
   const RunPlan plan = plan_run(command, {.configs = configs});
   RunFiles files(plan);
   comm::LocalOptions options;
   options.timeout = timeout_of(plan.config);
   try {
-    comm::run_local(static_cast<int>(plan.config.ranks), options,
-                    [&](comm::World& world) { run_training(world, plan, world.rank() == 0 ? &files : nullptr); });
+    comm::run_local(static_cast<int>(plan.config.ranks), options, [&](comm::World& world) {
+      run_training(world, plan, world.rank() == 0 ? &files : nullptr, stop_requested);
+    });
   } catch (const checkpoint::AgreedInputError& error) {
     throw InputError(error.what());  // of any rank: there is one process to say it
   }
@@ -38,7 +40,8 @@ int launch_local(const TrainConfig& command, const std::filesystem::path& config
 }
 
 // All ranks, or none, get past this point. Rank 0 alone looks at the folder of the run.
-void train_with_processes(comm::World& world, const TrainConfig& command, const std::filesystem::path& configs) {
+void train_with_processes(comm::World& world, const TrainConfig& command, const std::filesystem::path& configs,
+                          const StopRequested& stop_requested) {
   RunPlan plan;
   std::unique_ptr<RunFiles> files;
   std::vector<int> everyone;
@@ -51,13 +54,14 @@ void train_with_processes(comm::World& world, const TrainConfig& command, const 
   checkpoint::run_together(*group, "--out", [&](const std::stop_token&) {
     if (world.rank() == 0) files = std::make_unique<RunFiles>(plan);
   });
-  run_training(world, plan, files.get());
+  run_training(world, plan, files.get(), stop_requested);
 }
 
-int launch_mpi(const TrainConfig& command, const std::filesystem::path& configs, bool check_mismatch) {
+int launch_mpi(const TrainConfig& command, const std::filesystem::path& configs, bool check_mismatch,
+               const StopRequested& stop_requested) {
   const auto world = comm::make_mpi_world({.timeout = timeout_of(command), .check_mismatch = check_mismatch});
   try {
-    train_with_processes(*world, command, configs);
+    train_with_processes(*world, command, configs, stop_requested);
     return 0;
   } catch (const InputError&) {
     throw;
@@ -76,20 +80,26 @@ int ranks_asked_for(const TrainConfig& command) {
   return static_cast<int>(base::cuda_device_count() / part * part);
 }
 
-int launch_nccl(const TrainConfig& command, const std::filesystem::path& configs, bool check_mismatch, int ranks) {
-  return run_with_nccl({.timeout = timeout_of(command), .check_mismatch = check_mismatch, .ranks = ranks},
-                       [&](comm::World& world) { train_with_processes(world, command, configs); });
+int launch_nccl(const TrainConfig& command, const std::filesystem::path& configs, bool check_mismatch, int ranks,
+                const StopRequested& stop_requested) {
+  return run_with_nccl({.timeout = timeout_of(command),
+                        .check_mismatch = check_mismatch,
+                        .stop_requested = stop_requested,
+                        .ranks = ranks},
+                       [&](comm::World& world) { train_with_processes(world, command, configs, stop_requested); });
 }
 
 }  // namespace
 
-int launch(const TrainConfig& command, const std::filesystem::path& configs, const base::Environment& environment) {
+int launch(const TrainConfig& command, const std::filesystem::path& configs, const base::Environment& environment,
+           const StopRequested& stop_requested) {
   const TrainConfig known = with_stored_ranks(command);
+  const bool check = environment.check_collectives;
   check_launcher(known.backend);
-  if (known.backend == Backend::mpi) return launch_mpi(command, configs, environment.check_collectives);
+  if (known.backend == Backend::mpi) return launch_mpi(command, configs, check, stop_requested);
   if (known.backend == Backend::nccl)
-    return launch_nccl(command, configs, environment.check_collectives, ranks_asked_for(known));
-  return launch_local(command, configs);
+    return launch_nccl(command, configs, check, ranks_asked_for(known), stop_requested);
+  return launch_local(command, configs, stop_requested);
 }
 
 void check_launcher(Backend backend, std::string_view expected) {

@@ -29,9 +29,10 @@ constexpr int kMeasuredEvery = 16;  // steps, of which a GPU measures the waits 
 // One rank's run: what the steps share.
 class Loop {
  public:
-  Loop(comm::World& world, const RunPlan& plan, RunFiles* files)
+  Loop(comm::World& world, const RunPlan& plan, RunFiles* files, const StopRequested& stop_requested)
       : plan_(plan),
         files_(files),
+        stop_requested_(stop_requested),
         trainer_(world, trainer_options(plan.config, *plan.model)),
         rates_(lr_schedule_of(plan.config)),
         suppressions_(parse_step_times(plan.config.debug_suppress, "--debug-suppress")) {
@@ -46,8 +47,10 @@ class Loop {
     if (summary_.last_step == config.steps) {
       summary_.valid_loss = evaluate_if_due(config.steps);
       save_if_due(config.steps);
+    } else {
+      vote_to_stop();
     }
-    for (std::int64_t step = plan_.first_step; step <= config.steps;) {
+    for (std::int64_t step = plan_.first_step; step <= config.steps && !stopping_;) {
       // The step's first gathers begin in the one before.
       if (step + 1 == config.trace_step || step == config.trace_step) trainer_.runtime().record_timeline(true);
       const std::int64_t waits_before = base::host_waits();
@@ -58,8 +61,11 @@ class Loop {
       if (is_settled) settle(step);
       stop_if_skipping();
       if (is_settled) save_if_due(step);
+      // An evaluation or a checkpoint takes time: a request that arrives meanwhile shall not cost one more step.
+      if (is_settled && step < config.steps && is_waited_for(step)) vote_to_stop();
       step = suppressed.value_or(step + 1);
     }
+    if (stopping_) stop_early();
     std::ranges::sort(rates_of_tokens_);
     if (!rates_of_tokens_.empty()) summary_.tokens_per_second = rates_of_tokens_[rates_of_tokens_.size() / 2];
     summary_.schedules = trainer_.runtime().schedule_statistics();
@@ -75,6 +81,18 @@ class Loop {
     checkpoint::run_together(world, "loading " + plan_.checkpoint->string(), [&](const std::stop_token&) {
       load_trainer(trainer_, checkpoint::CheckpointReader(*plan_.checkpoint));
     });
+  }
+
+  void vote_to_stop() { stopping_ = stopping_ || stop_vote_.any(stop_requested_(), *trainer_.parallel().world); }
+
+  // All ranks stop after the same step: they learn of a request at the same point of their loops.
+  void stop_early() {
+    finish_down_to(0);
+    write_line();
+    stop_if_skipping();
+    const std::int64_t step = summary_.last_step;
+    summary_.interrupted = step < plan_.config.steps;
+    if (step < plan_.first_step || !is_saved_after(step)) save(step);
   }
 
   // Whether something needs what the step left before the next may begin.
@@ -120,7 +138,7 @@ class Loop {
       metrics.tokens_per_second = static_cast<double>(metrics.tokens) / metrics.step_ms * 1e3;
       count(result, metrics);
       write_line();
-      traffic_.start(result.statistics, *trainer_.parallel().world);
+      traffic_.start(result.statistics, stop_requested_(), *trainer_.parallel().world);
       unwritten_ = metrics;
     }
     return std::nullopt;
@@ -137,6 +155,7 @@ class Loop {
   void write_line() {
     if (!unwritten_) return;
     traffic_.finish(*unwritten_);
+    stopping_ = stopping_ || traffic_.any_asked_to_stop();
     for (std::size_t format = 0; format < quant::kFormats; ++format) {
       summary_.gathered_by_format[format] += unwritten_->gathered_by_format[format];
       summary_.flops_by_format[format] += unwritten_->flops_by_format[format];
@@ -225,7 +244,11 @@ class Loop {
 
   const RunPlan& plan_;
   RunFiles* files_;
-  TrafficSum traffic_;  // of the line that is not written yet; the trainer's lanes write there, and end first
+  const StopRequested& stop_requested_;
+  // The trainer's lanes write there, and end first.
+  TrafficSum traffic_;  // of the line that is not written yet
+  StopVote stop_vote_;
+  bool stopping_ = false;  // the same on every rank
   train::Trainer trainer_;
   train::LrSchedule rates_;
   Suppressions suppressions_;
@@ -241,10 +264,10 @@ class Loop {
 
 }  // namespace
 
-void run_training(comm::World& world, const RunPlan& plan, RunFiles* files) {
+void run_training(comm::World& world, const RunPlan& plan, RunFiles* files, const StopRequested& stop_requested) {
   at::set_num_threads(static_cast<int>(plan.config.threads));
   ops::set_deterministic(plan.config.deterministic);
-  Loop(world, plan, files).run();
+  Loop(world, plan, files, stop_requested).run();
 }
 
 }  // namespace tessera::run

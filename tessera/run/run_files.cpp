@@ -12,8 +12,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/folder.h"
+#include "tessera/meet/launcher.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/settings.h"
+#include "tessera/run/resume_command.h"
 #include "tessera/run/transport.h"
 
 namespace tessera::run {
@@ -45,6 +47,10 @@ checkpoint::FileDescriptor check_and_lock(const RunDirectory& directory, const s
   checkpoint::FileDescriptor lock = lock_folder(directory.root());
   check_metrics(directory.metrics());
   return lock;
+
+// Open MPI gives each rank a terminal of its own, from which it forwards the output to a file or pipe.
+bool is_terminal() {
+  return ::isatty(STDOUT_FILENO) == 1 && meet::read_ranks(meet::own_variables()).launcher != "mpirun";
 }
 
 std::int64_t suppressed_steps(const RunSummary& summary) {
@@ -77,7 +83,7 @@ RunFiles::RunFiles(const RunPlan& plan)
     : plan_(plan),
       directory_(plan.config.out),
       lock_(check_and_lock(directory_, plan.config.resume)),
-      progress_(std::cout, ::isatty(STDOUT_FILENO) == 1, plan.config.steps) {
+      progress_(std::cout, is_terminal(), plan.config.steps) {
   const TrainConfig& config = plan.config;
   note(fmt::format("model {}: {:.2f} M parameters, {}, {}, backend {}", config.model,
                    static_cast<double>(models::num_params(*plan.model)) / 1e6, name_of(config.dtype), mesh_text(config),
@@ -120,6 +126,7 @@ void RunFiles::step_trace(std::int64_t step, const ordered_json& trace) {
 void RunFiles::finish(const RunSummary& summary) {
   const TrainConfig& config = plan_.config;
   ordered_json json = {{"step", summary.last_step},
+                       {"interrupted", summary.interrupted},
                        {"trained_steps", summary.trained_steps},
                        {"skipped_steps", summary.skipped_steps},
                        {"suppressed_steps", suppressed_steps(summary)},
@@ -169,6 +176,12 @@ void RunFiles::finish(const RunSummary& summary) {
     note("activations over tp: " + format_shares(summary.activations_by_format, 1e-6, "MB", config.dtype));
   if (summary.valid_loss) note(fmt::format("held-out loss {:.4f}", *summary.valid_loss));
   note(fmt::format("checkpoint: {}", summary.checkpoint.string()));
+  if (!summary.interrupted) return;
+  const meet::Launch launch = meet::read_ranks(meet::own_variables());
+  const std::string options =
+      calls_launcher(launch) ? fmt::format(" (add the other options of {})", launch.launcher) : "";
+  note(fmt::format("interrupted after step {} of {}; to resume{}:", summary.last_step, config.steps, options));
+  note("  " + resume_command(config, program_invocation_name, launch));
 }
 
 }  // namespace tessera::run

@@ -27,6 +27,7 @@ struct RunSummary {
   std::array<double, quant::kFormats> flops_by_format{};              // of their products with weights
   std::array<std::int64_t, quant::kFormats> activations_by_format{};  // bytes of their activations over tp
   std::filesystem::path checkpoint;
+  bool interrupted = false;               // the run was asked to stop before its last step
   runtime::ScheduleStatistics schedules;  // of rank 0
   std::int64_t graph_steps = 0;           // that were launches of a graph
   std::int64_t host_waits = 0;            // of rank 0 within steps (base/host_waits.h)

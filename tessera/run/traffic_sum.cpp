@@ -7,11 +7,12 @@ namespace {
 constexpr std::size_t kTotals = 3;  // of all formats together
 }  // namespace
 
-void TrafficSum::start(const runtime::StepStatistics& own, comm::Communicator& world) {
+void TrafficSum::start(const runtime::StepStatistics& own, bool asked_to_stop, comm::Communicator& world) {
   sums_ = {own.exposed_seconds * 1e3, static_cast<double>(own.gathered_bytes), static_cast<double>(own.reduced_bytes)};
   std::ranges::copy(own.gathered_by_format, sums_.begin() + kTotals);
   std::ranges::copy(own.flops_by_format, sums_.begin() + kTotals + quant::kFormats);
   std::ranges::copy(own.activations_by_format, sums_.begin() + kTotals + 2 * quant::kFormats);
+  sums_.back() = asked_to_stop ? 1 : 0;
   ranks_ = world.size();
   summed_ = world.all_reduce(sums_.data(), sums_.size(), quant::DType::fp64);
 }

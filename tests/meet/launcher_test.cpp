@@ -43,6 +43,13 @@ TEST(Launcher, OnlyRankZeroHasTheStoresSocket) {
   EXPECT_THAT(refusal(variables), testing::HasSubstr("TESSERA_STORE_SOCKET"));
 }
 
+TEST(Launcher, RanksThatTheProgramStartedItselfHaveNoLauncherToCallAgain) {
+  Variables variables{{"RANK", "1"}, {"WORLD_SIZE", "2"}};
+  EXPECT_FALSE(read_ranks(variables).is_self_started);
+  variables["TESSERA_SELF_STARTED"] = "1";
+  EXPECT_TRUE(read_ranks(variables).is_self_started);
+}
+
 TEST(Launcher, APortIsReservedWhileItsOwnerLives) {
   const ReservedPort first, second;
   EXPECT_NE(first.port(), second.port());

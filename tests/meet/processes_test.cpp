@@ -2,13 +2,16 @@
 #include "tessera/meet/processes.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <string>
 #include <thread>
 
 #include "tessera/meet/launcher.h"
+#include "tessera/meet/stop_requests.h"
 
 namespace tessera::meet {
 namespace {
@@ -26,10 +29,10 @@ int rank() {
   return std::atoi(std::getenv("RANK"));
 }
 // Ranks run this test alone.
-int run(int ranks, std::chrono::milliseconds grace = 10s) {
+int run(int ranks, std::chrono::milliseconds grace = 10s, const std::function<bool()>& stop_requested = {}) {
   setenv("TESSERA_TEST_STARTER", current_test().c_str(), 1);
   setenv("GTEST_FILTER", current_test().c_str(), 1);
-  const int code = run_processes(ranks, grace);
+  const int code = run_processes(ranks, grace, stop_requested);
   unsetenv("TESSERA_TEST_STARTER");
   unsetenv("GTEST_FILTER");
   return code;
@@ -87,6 +90,50 @@ TEST(Processes, WhoIsLeftAfterAFailureIsKilled) {
   const std::string lines = testing::internal::GetCapturedStderr();
   EXPECT_NE(lines.find("rank 1: ended by signal 9"), std::string::npos) << lines;
   EXPECT_NE(lines.find("rank 0: still ran 300 ms after another rank had failed"), std::string::npos) << lines;
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 30s);
+}
+
+// Sends this process the signal when so much time has passed.
+std::jthread send_later(std::chrono::milliseconds time, int signal) {
+  return std::jthread([=, parent = getpid()] {
+    std::this_thread::sleep_for(time);
+    kill(parent, signal);
+  });
+}
+// In a rank: what a program does that ends well when it is asked to stop.
+std::atomic<bool> asked{false};
+int end_well() {
+  std::signal(SIGTERM, [](int) { asked = true; });
+  std::this_thread::sleep_for(300ms);  // what arrives meanwhile must not end the rank
+  accept_stop_signals();
+  for (int turn = 0; turn < 1000 && !asked; ++turn) std::this_thread::sleep_for(10ms);
+  return asked ? 0 : 9;
+}
+
+TEST(Processes, ARequestToStopReachesRanksThatAreNotReadyForIt) {
+  AS_A_RANK(end_well);
+  const std::jthread sender = send_later(20ms, SIGTERM);
+  EXPECT_EQ(run(2), 0);
+}
+
+TEST(Processes, ARequestThatArrivedBeforeIsPassedOn) {
+  AS_A_RANK(end_well);
+  EXPECT_EQ(run(2, 10s, [] { return true; }), 0);
+}
+
+TEST(Processes, ASecondRequestEndsRanksThatDoNotEndThemselves) {
+  AS_A_RANK([] {
+    std::signal(SIGTERM, SIG_IGN);
+    accept_stop_signals();
+    std::this_thread::sleep_for(60s);
+    return 0;
+  });
+  const auto start = std::chrono::steady_clock::now();
+  const std::jthread first = send_later(100ms, SIGTERM), second = send_later(1000ms, SIGTERM);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(run(2), 128 + SIGKILL);
+  const std::string lines = testing::internal::GetCapturedStderr();
+  EXPECT_NE(lines.find("rank 1: still ran 1000 ms after a second request to stop: killed"), std::string::npos) << lines;
   EXPECT_LT(std::chrono::steady_clock::now() - start, 30s);
 }
 

@@ -1,5 +1,6 @@
 // Preloaded (LD_PRELOAD), makes file systems as awkward as some are: TESSERA_TEST_UNLINK_MS, how long it takes to
-// remove a part of a checkpoint; TESSERA_TEST_NO_LOCKS, there are no locks.
+// remove a part of a checkpoint; TESSERA_TEST_FSYNC_MS, how long it takes to bring a file to the disk;
+// TESSERA_TEST_NO_LOCKS, there are no locks.
 #include <dlfcn.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -38,6 +39,11 @@ int unlink(const char* path) noexcept {
 int remove(const char* path) noexcept {
   take_time(path);
   return real<int (*)(const char*)>("remove")(path);
+}
+int fsync(int file) {
+  if (const char* milliseconds = std::getenv("TESSERA_TEST_FSYNC_MS"))
+    std::this_thread::sleep_for(std::chrono::milliseconds(std::atoi(milliseconds)));
+  return real<int (*)(int)>("fsync")(file);
 }
 int flock(int file, int operation) noexcept {
   if (std::getenv("TESSERA_TEST_NO_LOCKS") == nullptr) return real<int (*)(int, int)>("flock")(file, operation);

@@ -1,4 +1,12 @@
 # build PRESET [TARGET...]: set-up, configure when needed, compile; without a target all of it, tests included.
+# build_quietly PRESET TARGET...: the same for what another command needs; on stderr, and silent when nothing is to be done.
+build_quietly() { IS_QUIET=1 build "$@" >&2; }
+
+# work_alone TITLE: passes on what a build prints, under the title; nothing of a build that finds nothing to do.
+work_alone() {
+  awk -v title="[run] $1" '/Re-checking globbed directories\.\.\.$/ || /^ninja: (no work to do|Entering directory)/ {next}
+    !shown++ {print title} {print; fflush()}'
+}
 
 build() {
   local preset="$1"
@@ -19,10 +27,21 @@ build() {
     fi
     echo "$inputs" >"$folder/configured-from"
   fi
-  say "building $preset${*:+: $*}"
-  "$CMAKE" --build "$folder" ${*:+--target "$@"} || fail "building $preset failed"
+  compile "$folder" "building $preset${*:+: $*}" "$@" || fail "building $preset failed"
   unlock_checkout
   if [[ "$preset" == cuda ]]; then say_missing_libraries "$folder/apps/tessera"; fi
+}
+
+# compile FOLDER TITLE [TARGET...]
+compile() {
+  local folder="$1" title="$2"
+  shift 2
+  if [[ -n "${IS_QUIET:-}" ]]; then
+    "$CMAKE" --build "$folder" ${*:+--target "$@"} 2>&1 | work_alone "$title"
+  else
+    say "$title"
+    "$CMAKE" --build "$folder" ${*:+--target "$@"}
+  fi
 }
 
 # A libtorch in its small form has what linking needs, and not what running on GPUs does.

@@ -8,13 +8,32 @@ fail() {
   exit "${2:-1}"
 }
 
-# Runs a command of ./run with its output on stderr, so that stdout stays the program's own.
-say_to_stderr() { "$@" >&2; }
-
 # Prints a command, then runs it.
 echo_run() {
   say "$*"
   "$@"
+}
+
+# Runs a program that ends well when it is asked to stop. Signals that reach this script are passed on, and it waits for
+# the program's own end; the program may then get one signal twice, from a terminal too.
+run_stoppable() {
+  local signal program code=0 is_passed_on=1
+  # What runs beside a script ignores SIGINT, unless a trap was set before.
+  (
+    trap : INT
+    exec "$@"
+  ) <&0 &
+  program=$!
+  for signal in INT TERM USR1; do
+    # shellcheck disable=SC2064
+    trap "is_passed_on=1; kill -$signal $program 2>/dev/null || true" "$signal"
+  done
+  while ((is_passed_on)); do
+    is_passed_on=0
+    wait "$program" && code=0 || code=$?
+  done
+  trap - INT TERM USR1
+  return "$code"
 }
 
 # Two ./run at once in one checkout take turns to set up and build.

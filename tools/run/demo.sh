@@ -29,33 +29,89 @@ next_run_folder() {
   echo "$folder"
 }
 
-# train_demo ARGS: a flag among ARGS replaces the demo's own value of it.
-train_demo() {
-  build cpu tessera
-  prepare_demo_data
-  local -a defaults=(--model llama-demo --data data/demo/train --valid data/demo/valid --backend local
-    --ranks 4 --tp 2 --gtp 2 --seq-len 128 --micro-batch 4 --global-batch 16 --steps 300 --lr 2e-3 --warmup-steps 30)
+# The last of runs/demo, runs/demo-2, ...; empty: none.
+last_run_folder() {
+  local folder=runs/demo last="" n=2
+  while [[ -e "$folder" ]]; do
+    last="$folder"
+    folder="runs/demo-$n"
+    n=$((n + 1))
+  done
+  echo "$last"
+}
+
+# The demo's flags. A run of so few steps that its warm-up would not fit has a shorter one.
+demo_flags() {
+  local steps warmup=30
+  steps="$(value_of_flag --schedule-steps "$@")"
+  [[ -n "$steps" ]] || steps="$(value_of_flag --steps "$@")"
+  if [[ "$steps" =~ ^[0-9]{1,9}$ ]] && ((steps < 10 * warmup)); then warmup=$((steps / 10)); fi
+  echo --model llama-demo --data data/demo/train --valid data/demo/valid --backend local \
+    --ranks 4 --tp 2 --gtp 2 --seq-len 128 --micro-batch 4 --global-batch 16 --steps 300 --lr 2e-3 --warmup-steps $warmup
+}
+
+train_help() {
+  cat <<'HELP'
+usage: ./run train [ARGS]
+
+Builds, prepares the demo's text once and calls `tessera train` with ARGS and these flags, unless ARGS have them:
+HELP
+  demo_flags | fold -s -w 110 | sed 's/^/  /; s/ *$//'
+  cat <<'HELP'
+A new run is stored in the first free folder of runs/demo, runs/demo-2, ... With --resume none of these flags is passed;
+`--resume latest` without --out resumes the last of these folders. Ctrl-C saves a checkpoint and ends the run.
+
+HELP
+  build_quietly cpu tessera
+  exec build/cpu/apps/tessera train --help
+}
+
+# demo_arguments ARGS: sets `arguments`, what `tessera train` is called with, and `out`, its folder. A flag among ARGS
+# replaces the demo's own value of it; a resumed run has its settings from the checkpoint.
+demo_arguments() {
+  local argument i
+  local -a defaults=()
   local -A given=()
-  local argument i out=""
   for argument in "$@"; do
     [[ "$argument" == --* ]] && given["${argument%%=*}"]=1
   done
-  # Without --out: the first free folder. Another mesh brings its own number of ranks.
+  [[ -n "${given[--resume]:-}" ]] || read -ra defaults <<<"$(demo_flags "$@")"
+  # Another mesh brings its own number of ranks.
   for argument in --tp --gtp --dp; do
     [[ -n "${given[$argument]:-}" ]] && given[--ranks]=1
   done
-  local -a arguments=()
+  arguments=()
   for ((i = 0; i < ${#defaults[@]}; i += 2)); do
     [[ -n "${given[${defaults[i]}]:-}" ]] || arguments+=("${defaults[@]:i:2}")
   done
   arguments+=("$@")
-  if [[ -z "${given[--out]:-}" ]]; then
-    out="$(next_run_folder)"
-    arguments+=(--out "$out")
+  out="$(value_of_flag --out "$@")"
+  [[ -z "$out" ]] || return 0
+  if [[ "$(value_of_flag --resume "$@")" == latest ]]; then
+    out="$(last_run_folder)"
+    [[ -n "$out" ]] || fail "--resume latest: there is no runs/demo; --out names the folder of the run to resume" 2
   else
-    out="$(value_of_flag --out "$@")"
+    out="$(next_run_folder)"
   fi
-  echo_run build/cpu/apps/tessera train "${arguments[@]}" || fail "training failed; what it wrote is in $out"
+  arguments+=(--out "$out")
+}
+
+# train_demo ARGS
+train_demo() {
+  local argument out code=0
+  local -a arguments
+  for argument in "$@"; do
+    case "$argument" in --help | -h) train_help ;; esac
+  done
+  demo_arguments "$@"
+  build_quietly cpu tessera
+  prepare_demo_data
+  say "build/cpu/apps/tessera train ${arguments[*]}"
+  run_stoppable build/cpu/apps/tessera train "${arguments[@]}" || code=$?
+  if [[ "$code" != 0 ]]; then
+    if [[ -e "$out" ]]; then fail "training failed; what it wrote is in $out" "$code"; fi
+    fail "training failed; it wrote nothing" "$code"
+  fi
   "$PYTHON" tools/run/report.py "$out" data/demo/meta.json
 }
 
@@ -69,4 +125,5 @@ value_of_flag() {
     [[ "$argument" == "$flag="* ]] && echo "${argument#*=}"
     previous="$argument"
   done
+  return 0
 }

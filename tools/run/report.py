@@ -7,6 +7,8 @@ import sys
 def main():
     out, meta_path = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
     summary = json.loads((out / "summary.json").read_text())
+    if summary["interrupted"]:
+        return 0  # the program has printed how to resume
     unigram = json.loads(meta_path.read_text())["unigram_loss"]
     valid = summary.get("valid_loss")  # a number, or the text "NaN" or "Infinity"
     checkpoints = sorted((out / "checkpoints").glob("step-*"))
@@ -21,11 +23,13 @@ def main():
         return 1
     last = checkpoints[-1]
     print(f"checkpoint        {last}")
+    config = json.loads((out / "config.json").read_text())["config"]
+    mesh = f"--tp {config['tp']} --gtp {config['gtp']}"
     print(f"""
 What to type next:
   ./run tessera inspect {last}                   what a checkpoint holds
   ./run tessera convert {last} {out}/hf          the model as a Hugging Face folder
-  ./run train --resume latest --out {out} --steps 600 --schedule-steps 600    go on
+  ./run train --resume latest --out {out} {mesh} --steps 600 --schedule-steps 600    resume and train longer
   ./run train --tp 1 --gtp 4                     the same model, cut another way""")
     return 0
 

@@ -145,12 +145,17 @@ find_cmake() {
   fail "no cmake of 3.25 or newer (looked for cmake on PATH and in .venv/bin)"
 }
 
+# torch's own commands need Python packages that .venv does not have.
+remove_broken_commands() { rm -f .venv/bin/torchrun .venv/bin/torchfrtrace; }
+
 setup() {
   lock_checkout
+  remove_broken_commands
   find_torch
   setup_packages
   if [[ -z "$TORCH_DIR" ]]; then
     setup_venv
+    remove_broken_commands
     find_torch
     [[ -n "$TORCH_DIR" ]] || fail "the torch wheel was installed but lib/libtorch_cpu.so is not in .venv"
   fi

@@ -11,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/meet/processes.h"
+#include "tessera/meet/stop_requests.h"
 #include "tests/comm/failure_printer.h"
 #include "tests/comm/nccl/run.h"
 #include "tests/comm/ranks.h"
@@ -51,6 +52,7 @@ int run_ranks() {
 }
 
 int run_tests(const meet::Launch& launch) {
+  meet::accept_stop_signals();
   auto& run = comm::nccl_run_of_tests();
   run.launch = launch;
   run.store = meet::make_tcp_store(launch, {.connect = std::chrono::seconds(60), .answer = std::chrono::seconds(60)});

@@ -1,0 +1,68 @@
+#include "stop_signals.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <string_view>
+
+#include "tessera/meet/stop_requests.h"
+
+namespace tessera::apps {
+namespace {
+
+using namespace std::string_view_literals;
+
+constexpr auto kLine = "tessera: stopping after this step and saving; a second signal ends the run at once\n"sv;
+// Starts a new line behind a progress line and the terminal's own "^C".
+constexpr auto kTerminalLine =
+    "\ntessera: stopping after this step and saving; a second signal ends the run at once\n"sv;
+
+// A signal handler can reach nothing else.
+meet::StopRequests requests;
+std::atomic<const std::string_view*> acknowledgement{nullptr};
+
+void note(int signal) {
+  const int before = errno;
+  const bool is_first = !requests.any();
+  if (requests.add(meet::steady_now()) > 1) {
+    std::signal(signal, SIG_DFL);
+    raise(signal);
+  }
+  const std::string_view* const line = acknowledgement;
+  // The request counts even where nobody can read of it.
+  if (is_first && line != nullptr && ::write(STDERR_FILENO, line->data(), line->size()) < 0) errno = before;
+  errno = before;
+}
+
+void set_handlers(void (*handler)(int)) {
+  for (const int signal : meet::kStopSignals) {
+    struct sigaction action {};
+    sigaction(signal, nullptr, &action);
+    if (action.sa_handler == SIG_IGN) continue;
+    action = {};
+    action.sa_handler = handler;
+    action.sa_flags = SA_RESTART;
+    sigemptyset(&action.sa_mask);
+    sigaction(signal, &action, nullptr);
+  }
+}
+
+}  // namespace
+
+StopSignals::StopSignals(bool acknowledges) {
+  if (acknowledges) acknowledgement = ::isatty(STDERR_FILENO) == 1 ? &kTerminalLine : &kLine;
+  set_handlers(note);
+  meet::accept_stop_signals();
+}
+
+StopSignals::~StopSignals() {
+  set_handlers(SIG_DFL);
+}
+
+bool StopSignals::is_stop_requested() {
+  return requests.any();
+}
+
+}  // namespace tessera::apps

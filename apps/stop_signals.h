@@ -1,0 +1,21 @@
+// Signals that ask a training run to stop.
+#pragma once
+
+namespace tessera::apps {
+
+// While an object exists, the first request (meet/stop_requests.h) is only noted, and a line on stderr acknowledges it;
+// a second request ends the process at once, as the signal does by default. A signal that this process was started to
+// ignore stays ignored. At most one object at a time.
+class StopSignals {
+ public:
+  // acknowledges: whether this process prints the line.
+  explicit StopSignals(bool acknowledges);
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  // Whether a request has arrived since the process began.
+  static bool is_stop_requested();
+};
+
+}  // namespace tessera::apps

@@ -1,0 +1,56 @@
+#include "tessera/run/resume_command.h"
+
+#include <fmt/format.h>
+
+#include <set>
+
+#include "tessera/run/config/settings.h"
+
+namespace tessera::run {
+namespace {
+
+using nlohmann::json;
+
+std::string words_of(const json& value) {
+  if (value.is_boolean()) return value.get<bool>() ? " on" : " off";
+  if (value.is_string()) return " " + shell_word(value.get<std::string>());
+  if (!value.is_array()) return " " + value.dump();
+  std::string words;
+  for (const json& word : value) words += words_of(word);
+  return words;
+}
+
+std::string call_of(const meet::Launch& launch) {
+  if (!calls_launcher(launch)) return "";
+  if (launch.launcher == "torchrun") return fmt::format("torchrun --no-python --nproc-per-node {} ", launch.size);
+  return fmt::format("{} -n {} ", launch.launcher, launch.size);
+}
+
+}  // namespace
+
+bool calls_launcher(const meet::Launch& launch) {
+  return !launch.launcher.empty() && !launch.is_self_started;
+}
+
+std::string shell_word(const std::string& text) {
+  constexpr std::string_view plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
+  if (!text.empty() && text.find_first_not_of(plain) == std::string::npos) return text;
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+std::string resume_command(const TrainConfig& config, std::string_view program, const meet::Launch& launch) {
+  const std::set<std::string_view> named{"resume", "out", "trace_step"};
+  std::string command =
+      call_of(launch) + shell_word(std::string(program)) + " train --resume latest --out " + shell_word(config.out);
+  for (const Setting& setting : settings()) {
+    if (setting.on_resume != OnResume::command_line || named.contains(setting.name)) continue;
+    if (!config.given.contains(std::string(setting.name))) continue;
+    const json value = value_of(config, setting);
+    if (!value.is_null()) command += " " + flag_of(setting.name) + words_of(value);
+  }
+  return command;
+}
+
+}  // namespace tessera::run

@@ -1,0 +1,396 @@
+#!/usr/bin/env python3
+"""A run that is asked to stop saves its state, and the command that it prints resumes it with the bits of a whole run."""
+import contextlib
+import json
+import os
+import pathlib
+import random
+import shlex
+import signal
+import subprocess
+import time
+import unittest
+
+from program import ENVIRONMENT, MPIRUN, TESSERA, gpus, metrics, scratch, tessera, write_tokens
+from summary import run_cases
+
+FULL = os.environ.get("TESSERA_E2E") == "full"
+SEED = int(os.environ.get("TESSERA_E2E_SEED") or time.time_ns() % 10**6)
+MOMENTS = 20 if FULL else 12
+STEPS = 12
+AWKWARD_FILES = pathlib.Path(TESSERA).parents[1] / "tests" / "libawkward_files.so"
+# The printed command starts as many ranks as there were, on machines with fewer cores too.
+PLACES = {**ENVIRONMENT, "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+RANKS = 2
+
+
+def setUpModule():
+    """What a shell starts in the background ignores SIGINT, and so would all that is started here."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def wait_until(what, limit_s=60):
+    end = time.monotonic() + limit_s
+    while not (found := what()):
+        if time.monotonic() > end:
+            raise AssertionError(f"{what} did not come true within {limit_s} s")
+        time.sleep(0.002)
+    return found
+
+
+def programs_with(word):
+    """Processes of tessera whose command line has the word."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = pathlib.Path("/proc", pid, "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if str(word).encode() in words and words[0].endswith(b"tessera"):
+            found.append(int(pid))
+    return sorted(found)
+
+
+def changed(flags, *changes):
+    """The flags, with other values of those that are named again."""
+    named = {str(name) for name in changes[::2]}
+    kept = [word for pair in zip(flags[::2], flags[1::2]) if str(pair[0]) not in named for word in pair]
+    return [*kept, *changes]
+
+
+def catches_signals(pid):
+    try:
+        status = pathlib.Path("/proc", str(pid), "status").read_text()
+    except OSError:
+        return False
+    caught = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt"))
+    return caught >> (signal.SIGTERM - 1) & 1
+
+
+def lines(out):
+    keys = ("step", "loss", "grad_norm", "lr", "tokens", "valid_loss", "skipped")
+    return [{key: line.get(key) for key in keys} for line in metrics(out)] if (out / "metrics.jsonl").exists() else []
+
+
+def summary(out):
+    return json.loads((out / "summary.json").read_text())
+
+
+def parts(out, step):
+    return {path.name: path.read_bytes() for path in sorted((out / "checkpoints" / f"step-{step:08}").glob("*.safetensors"))}
+
+
+class Job:
+    """A run in progress. Ends with the block."""
+
+    def __init__(self, out, *arguments, mpi=False, **environment):
+        self.out, self.mpi = out, mpi
+        launcher = [MPIRUN, "-n", str(RANKS)] if mpi else []
+        self.program = subprocess.Popen([*launcher, TESSERA, "train", *map(str, arguments), "--out", str(out)], text=True,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**PLACES, **environment})
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.program.poll() is None:
+            self.program.kill()
+        for pid in programs_with(self.out):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.program.communicate()
+
+    def wait_until(self, what):
+        def look():
+            if self.program.poll() is not None:
+                raise AssertionError(f"it ended with {self.end()}: {self.errors}")
+            return what()
+        return wait_until(look)
+
+    def ranks(self):
+        """Once all of them are ready for signals."""
+        count = RANKS if self.mpi else 1
+        return self.wait_until(
+            lambda: len(found := programs_with(self.out)) == count and all(map(catches_signals, found)) and found)
+
+    def has_trained(self, steps):
+        self.wait_until(lambda: len(lines(self.out)) >= steps)
+
+    def has_begun(self):
+        """It is about to train, or to load what it trains from."""
+        self.wait_until((self.out / "metrics.jsonl").exists)
+
+    def end(self, timeout=60):
+        self.output, self.errors = self.program.communicate(timeout=timeout)
+        return self.program.returncode
+
+
+class Signals(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch("signals")
+        cls.flags = ["--model", "llama-tiny-odd", "--data", write_tokens(cls.folder / "tokens", 131), "--valid",
+                     write_tokens(cls.folder / "valid", 131, documents=15), "--global-batch", 16, "--seq-len", 64, "--steps",
+                     STEPS, "--warmup-steps", 3, "--seed", 5, "--gtp", RANKS, "--eval-every", 3, "--save-every", 4]
+        cls.whole = cls.folder / "whole"
+        start = time.monotonic()
+        tessera("train", *cls.flags, "--out", cls.whole)
+        cls.seconds = time.monotonic() - start
+        cls.expected = lines(cls.whole), parts(cls.whole, STEPS)
+
+    def resume_and_compare(self, job):
+        """Checks what the stopped run left, resumes it with its own command, and returns the step after which it stopped."""
+        said = f"seed {SEED}: {job.output}{job.errors}"
+        stopped = summary(job.out)
+        step = stopped["step"]
+        self.assertEqual(step, len(lines(job.out)), said)
+        self.assertEqual(step < STEPS, stopped["interrupted"], said)
+        self.assertEqual(f"step-{step:08}", max(path.name for path in (job.out / "checkpoints").iterdir()), said)
+        if step < STEPS:
+            command = job.output.splitlines()[-1]
+            resumed = subprocess.run(shlex.split(command), capture_output=True, text=True, env=PLACES, check=False, timeout=120)
+            self.assertEqual(0, resumed.returncode, said + command + resumed.stdout + resumed.stderr)
+            self.assertFalse(summary(job.out)["interrupted"])
+            self.assertEqual(STEPS, step + summary(job.out)["trained_steps"], said)
+        self.assertEqual(self.expected[0], lines(job.out), said)
+        self.assertEqual(self.expected[1], parts(job.out, STEPS), said)
+        return step
+
+    def stop_at_random_moments(self, moments, name, targets, **how):
+        chosen = random.Random(f"{SEED} {name}")
+        stops = []
+        for moment in range(moments):
+            with Job(self.folder / f"{name}-{moment}", *self.flags, *(["--backend", "mpi"] if how else []), **how) as job:
+                ranks = job.ranks()
+                time.sleep(chosen.uniform(0, self.seconds))
+                for pid, sent in targets(chosen, job, ranks):
+                    try:
+                        os.kill(pid, sent)
+                    except ProcessLookupError:
+                        self.assertEqual(STEPS, len(lines(job.out)))  # the run was faster
+                self.assertEqual(0, job.end(), f"seed {SEED}: {job.output}{job.errors}")
+                stops.append(self.resume_and_compare(job))
+        print(f"{name}: stopped after steps {sorted(stops)}, seed {SEED}")
+        self.assertTrue(any(step < STEPS for step in stops), stops)
+
+    def test_threads_at_random_moments(self):
+        self.stop_at_random_moments(MOMENTS, "local", lambda chosen, _, ranks: [
+            (ranks[0], chosen.choice((signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)))])
+
+    @unittest.skipUnless(MPIRUN, "no mpirun")
+    def test_mpi_processes_at_random_moments(self):
+        """One rank, all of them, or mpirun with the signal that it forwards."""
+        def targets(chosen, job, ranks):
+            sent = chosen.choice((signal.SIGTERM, signal.SIGINT))
+            return chosen.choice(([(chosen.choice(ranks), sent)], [(rank, sent) for rank in ranks],
+                                  [(job.program.pid, signal.SIGUSR1)]))
+        self.stop_at_random_moments(MOMENTS * 2 // 3, "mpi", targets, mpi=True)
+
+    @unittest.skipUnless(MPIRUN, "no mpirun")
+    def test_mpirun_that_gives_its_ranks_time(self):
+        """On SIGTERM it sends SIGTERM to the ranks, and kills them after so many seconds. Its own code is not 0."""
+        with Job(self.folder / "mpirun", *self.flags, "--backend", "mpi", mpi=True,
+                 OMPI_MCA_odls_base_sigkill_timeout="6") as job:
+            job.ranks()
+            job.has_trained(1)
+            job.program.terminate()
+            job.end()
+            wait_until(lambda: not programs_with(job.out), 10)
+            out = job.out
+        with Job(out, "--resume", "latest", "--backend", "mpi", "--gtp", RANKS, "--eval-every", 3, "--save-every", 4,
+                 mpi=True) as job:
+            self.assertEqual(0, job.end(), job.errors)
+        self.assertEqual(self.expected[0], lines(out))
+        self.assertEqual(self.expected[1], parts(out, STEPS))
+
+    @unittest.skipUnless(MPIRUN, "no mpirun")
+    def test_output_under_mpirun_has_no_control_codes(self):
+        with Job(self.folder / "codes", *changed(self.flags, "--steps", 2, "--warmup-steps", 1), "--backend", "mpi", mpi=True) as job:
+            self.assertEqual(0, job.end(), job.errors)
+        self.assertIn("step 1/2", job.output)
+        self.assertNotIn("\x1b", job.output)
+
+    def test_while_a_checkpoint_is_written(self):
+        """That step is the last; bringing a file to the disk takes 0.3 s here."""
+        with Job(self.folder / "saving", *self.flags, LD_PRELOAD=str(AWKWARD_FILES), TESSERA_TEST_FSYNC_MS="300") as job:
+            job.ranks()
+            job.wait_until(lambda: list((job.out / "checkpoints").glob("*partial*")) if job.out.exists() else [])
+            job.program.terminate()
+            self.assertEqual(0, job.end())
+            self.assertEqual(4, self.resume_and_compare(job))
+
+    def test_while_it_evaluates(self):
+        """The evaluation is finished, and no other step begins. It takes much longer than the step before it."""
+        flags = changed(self.flags, "--valid", write_tokens(self.folder / "long", 131, documents=600))
+        with Job(self.folder / "evaluating", *flags) as job:
+            job.ranks()
+            job.has_trained(2)
+            time.sleep(0.5)
+            job.program.terminate()
+            self.assertEqual(0, job.end())
+            self.assertEqual(3, summary(job.out)["step"], job.output)
+        self.assertIsNotNone(lines(job.out)[2]["valid_loss"])
+        self.assertIn("valid_loss", summary(job.out))
+
+    def test_in_the_first_step_and_before_it(self):
+        for delay in (0, 0.02, 0.05, 0.1, 0.2):
+            with self.subTest(delay), Job(self.folder / f"first-{delay}", *self.flags) as job:
+                job.ranks()
+                job.has_begun()
+                time.sleep(delay)
+                job.program.send_signal(signal.SIGINT)
+                self.assertEqual(0, job.end())
+                self.assertLess(self.resume_and_compare(job), STEPS)
+
+    def test_a_run_that_had_not_begun_saves_what_it_would_begin_with(self):
+        with Job(self.folder / "early", *self.flags) as job:
+            job.ranks()
+            job.program.terminate()
+            self.assertEqual(0, job.end())
+            self.assertEqual(0, self.resume_and_compare(job))
+
+    def test_a_request_that_arrives_twice_is_one(self):
+        """As that of `timeout`, which signals its child and then the group."""
+        with Job(self.folder / "twice", *self.flags) as job:
+            job.ranks()
+            job.has_trained(1)
+            for _ in range(5):
+                job.program.terminate()
+                time.sleep(0.03)
+            self.assertEqual(0, job.end())
+            self.assertEqual(1, job.errors.count("a second signal ends the run at once"), job.errors)
+            self.assertLess(self.resume_and_compare(job), STEPS)
+
+    def test_a_second_request_ends_at_once(self):
+        """In a step that takes long."""
+        for sent in (signal.SIGTERM, signal.SIGINT):
+            with Job(self.folder / f"second-{sent}", *changed(self.flags, "--global-batch", 800)) as job:
+                job.ranks()
+                job.has_trained(1)
+                job.program.send_signal(sent)
+                time.sleep(0.7)
+                self.assertIsNone(job.program.poll())
+                job.program.send_signal(sent)
+                self.assertEqual(-sent, job.end(timeout=2))
+
+    @unittest.skipUnless(MPIRUN, "no mpirun")
+    def test_a_second_request_ends_all_ranks_at_once(self):
+        with Job(self.folder / "second-mpi", *changed(self.flags, "--global-batch", 800), "--backend", "mpi", mpi=True) as job:
+            ranks = job.ranks()
+            job.has_trained(1)
+            for wait in (0.7, 0):
+                os.kill(ranks[0], signal.SIGTERM)
+                time.sleep(wait)
+            self.assertNotEqual(0, job.end(timeout=5))
+            wait_until(lambda: not programs_with(job.out), 3)
+
+    def test_a_signal_that_is_ignored_stays_ignored(self):
+        """As SIGINT in what a shell's script starts in the background."""
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            with Job(self.folder / "ignored", *changed(self.flags, "--steps", 4)) as job:
+                job.has_begun()
+                job.program.send_signal(signal.SIGINT)
+                self.assertEqual(0, job.end())
+        finally:
+            signal.signal(signal.SIGINT, before)
+        self.assertEqual((4, False), (summary(job.out)["step"], summary(job.out)["interrupted"]))
+
+    def test_a_run_resumes_where_another_run_was_stopped_before_its_first_step(self):
+        """A run of its own that starts from another's checkpoint has a checkpoint in its own folder then."""
+        with Job(self.folder / "branch", "--resume", self.whole / "checkpoints" / "step-00000004", "--gtp", RANKS,
+                 "--eval-every", 3, "--save-every", 4) as job:
+            job.ranks()
+            job.program.terminate()
+            self.assertEqual(0, job.end())
+            self.assertEqual(4, summary(job.out)["step"])
+            resumed = subprocess.run(shlex.split(job.output.splitlines()[-1]), capture_output=True, text=True, check=False,
+                                     env=PLACES, timeout=120)
+            self.assertEqual(0, resumed.returncode, resumed.stderr)
+        self.assertEqual(self.expected[0][4:], lines(job.out))
+        self.assertEqual(self.expected[1], parts(job.out, STEPS))
+
+
+@unittest.skipUnless(gpus(), "no GPU")
+class GpuRanks(unittest.TestCase):
+    """One step is enqueued ahead there. Ranks may share a GPU."""
+    STEPS = 400
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch("gpu-signals")
+        cls.flags = ["--model", "llama-tiny-odd", "--data", write_tokens(cls.folder / "tokens", 131), "--valid",
+                     write_tokens(cls.folder / "valid", 131, documents=15), "--global-batch", 12, "--seq-len", 64, "--steps",
+                     cls.STEPS, "--warmup-steps", 3, "--deterministic", "on", "--backend", "nccl", "--eval-every", 30,
+                     "--save-every", 40]
+
+    def start(self, out, ranks, *flags):
+        from gpu_ranks import Ranks
+        return Ranks(ranks, "train", *self.flags, "--gtp", ranks, *flags, "--out", out)
+
+    def finish(self, job, timeout=300):
+        codes, errors = job.finish(timeout)
+        self.assertEqual({0}, set(codes), f"seed {SEED}: {errors}")
+
+    def test_ranks_that_share_a_gpu_stop_after_the_same_step(self):
+        chosen = random.Random(f"{SEED} gpu")
+        for name, *flags in (("plain",), ("graph", "--cuda-graph", "on"), ("suppressed", "--debug-suppress", "50,51,120:2")):
+            whole = self.folder / f"{name}-whole"
+            start = time.monotonic()
+            self.finish(self.start(whole, 2, *flags))
+            seconds, expected = time.monotonic() - start, (lines(whole), parts(whole, self.STEPS))
+            stops = []
+            for moment in range(4):
+                out = self.folder / f"{name}-{moment}"
+                job = self.start(out, 2, *flags)
+                wait_until(lambda: all(catches_signals(program.pid) for program in job.programs))
+                time.sleep(chosen.uniform(0.2, 0.9) * seconds)
+                for program in chosen.choice((job.programs, job.programs[1:])):
+                    program.terminate()
+                self.finish(job)
+                step = summary(out)["step"]
+                stops.append(step)
+                self.assertEqual(step, len(lines(out)), f"seed {SEED}")
+                self.finish(self.start(out, 2, *flags, "--resume", "latest"))
+                self.assertEqual(expected, (lines(out), parts(out, self.STEPS)), f"seed {SEED}, {name}, step {step}")
+            print(f"{name}: stopped after steps {sorted(stops)}, seed {SEED}")
+            self.assertTrue(any(0 < step < self.STEPS for step in stops), stops)
+
+    def test_a_program_that_started_its_rank_itself(self):
+        """The terminal sends the signal to the whole group, and the first process forwards it: one request."""
+        out = self.folder / "group"
+        with Job(out, *self.flags) as job:
+            job.has_trained(20)
+            for pid in programs_with(out):
+                os.kill(pid, signal.SIGINT)
+            self.assertEqual(0, job.end(), job.errors)
+            step = summary(out)["step"]
+            self.assertTrue(0 < step < self.STEPS and summary(out)["interrupted"], job.output)
+            resumed = subprocess.run(shlex.split(job.output.splitlines()[-1]), capture_output=True, text=True, check=False,
+                                     env=PLACES, timeout=120)
+            self.assertEqual(0, resumed.returncode, resumed.stderr)
+            self.assertEqual(list(range(1, self.STEPS + 1)), [line["step"] for line in lines(out)])
+
+    def test_a_program_that_starts_its_rank_is_signalled_as_it_begins(self):
+        for delay in (0, 0.1, 0.3, 0.6, 1, 1.5):
+            out = self.folder / f"begins-{delay}"
+            with self.subTest(delay), Job(out, *self.flags) as job:
+                job.wait_until(lambda: catches_signals(job.program.pid))
+                time.sleep(delay)
+                job.program.terminate()
+                self.assertEqual(0, job.end(), job.errors)
+                self.assertTrue(summary(out)["interrupted"])
+
+    def test_a_second_request_ends_the_ranks_too(self):
+        out = self.folder / "second"
+        with Job(out, *changed(self.flags, "--global-batch", 20000)) as job:
+            job.has_trained(1)
+            for wait in (0.7, 0):
+                job.program.send_signal(signal.SIGINT)
+                time.sleep(wait)
+            self.assertEqual(128 + signal.SIGINT, job.end(timeout=5))
+            wait_until(lambda: not programs_with(out), 1)
+
+
+if __name__ == "__main__":
+    run_cases()

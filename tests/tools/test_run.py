@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""`./run train` and `./run tessera`: what they call, what they print, and what signals do to them. The program is played."""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from summary import run_cases
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Writes its arguments and, when it is told to, runs until it is asked to stop, or asked twice.
+PROGRAM = """#!/usr/bin/env python3
+import json, os, pathlib, signal, sys, time
+root = pathlib.Path(__file__).resolve().parents[3]
+(root / "arguments").write_text(json.dumps(sys.argv[1:]))
+if "--help" in sys.argv:
+    print("the program's help")
+    sys.exit(0)
+asked = []
+if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: asked.append(number))
+(root / "is-running").write_text("")
+for _ in range(1000 if (root / "wait").exists() else 0):
+    if asked:
+        break
+    time.sleep(0.01)
+if asked:
+    time.sleep(0.3)
+code = int((root / "code").read_text()) if (root / "code").exists() else 0
+if code == 0:
+    out = pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "summary.json").write_text(json.dumps({"interrupted": bool(asked)}))
+sys.exit(code)
+"""
+CMAKE = """#!/usr/bin/env python3
+import pathlib, sys
+print("[0/2] Re-checking globbed directories...")
+if pathlib.Path("work").exists():
+    print("[1/1] Building everything")
+else:
+    print("ninja: no work to do.")
+"""
+
+
+def setUpModule():
+    """What a shell starts in the background ignores SIGINT, and so would all that is started here."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class Checkout(unittest.TestCase):
+    """A checkout with the real scripts, and a program and a cmake that are played."""
+
+    def setUp(self):
+        self.root = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.root)
+        shutil.copytree(ROOT / "tools" / "run", self.root / "tools" / "run")
+        shutil.copy(ROOT / "run", self.root / "run")
+        shutil.copy(ROOT / "CMakePresets.json", self.root / "CMakePresets.json")
+        self.put("build/cpu/apps/tessera", PROGRAM)
+        self.put("cmake", CMAKE)
+        self.put("tools/run/setup.sh", f'setup() {{ PYTHON={sys.executable} CMAKE="$ROOT/cmake" TESSERA_TORCH=none; }}\n')
+        self.put("tools/run/report.py", 'import sys\nprint("report of", sys.argv[1])\n')
+        self.put("data/demo/meta.json", "{}")
+        self.put("build/cpu/build.ninja", "")
+        self.call("build")  # so that it is configured
+        (self.root / "arguments").unlink(missing_ok=True)
+
+    def put(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def call(self, *arguments):
+        return subprocess.run([str(self.root / "run"), *arguments], capture_output=True, text=True, check=False, timeout=60)
+
+    def arguments(self):
+        return json.loads((self.root / "arguments").read_text())
+
+    def value(self, flag):
+        words = self.arguments()
+        return words[words.index(flag) + 1] if flag in words else None
+
+
+class Train(Checkout):
+    def train(self, *arguments, code=0):
+        result = self.call("train", *arguments)
+        self.assertEqual(code, result.returncode, result.stdout + result.stderr)
+        return result
+
+    def test_a_new_run_has_the_demos_flags_and_a_free_folder(self):
+        self.assertIn("report of runs/demo\n", self.train().stdout)
+        self.assertEqual(("llama-demo", "4", "300", "30", "runs/demo"),
+                         tuple(map(self.value, ("--model", "--ranks", "--steps", "--warmup-steps", "--out"))))
+        self.train("--tp", "1", "--lr=1e-3")
+        self.assertEqual((None, "2", "1", "runs/demo-2"), tuple(map(self.value, ("--ranks", "--gtp", "--tp", "--out"))))
+        self.assertEqual(1, sum(word.startswith("--lr") for word in self.arguments()))
+
+    def test_help_is_that_of_the_program_and_names_the_demos_flags(self):
+        for flag in ("--help", "-h"):
+            result = self.train(flag)
+            self.assertIn("the program's help", result.stdout)
+            self.assertIn("--model llama-demo", result.stdout)
+            self.assertEqual("", result.stderr)
+            self.assertFalse((self.root / "runs").exists())
+
+    def test_a_short_run_has_a_short_warm_up(self):
+        for flags, warmup in ((("--steps", "3"), "0"), (("--steps=40",), "4"), (("--steps", "3", "--schedule-steps", "600"), "30"),
+                              (("--steps", "3", "--warmup-steps", "2"), "2"), (("--steps", "x"), "30")):
+            self.train(*flags)
+            self.assertEqual(warmup, self.value("--warmup-steps"), flags)
+
+    def test_a_resumed_run_has_its_settings_from_the_checkpoint(self):
+        self.train("--resume", "runs/a/checkpoints/step-00000003", "--out", "runs/b", "--steps", "40")
+        self.assertEqual(["train", "--resume", "runs/a/checkpoints/step-00000003", "--out", "runs/b", "--steps", "40"],
+                         self.arguments())
+
+    def test_resume_latest_resumes_the_last_folder(self):
+        result = self.train("--resume", "latest", code=2)
+        self.assertIn("--out", result.stderr)
+        self.assertFalse((self.root / "arguments").exists())
+        for _ in range(2):
+            self.train()
+        for flags in (("--resume", "latest", "--steps", "400"), ("--resume=latest", "--steps", "400")):
+            self.train(*flags)
+            self.assertEqual(["train", *flags, "--out", "runs/demo-2"], self.arguments())
+        self.assertFalse((self.root / "runs/demo-3").exists())
+
+    def test_a_refused_run_names_no_folder_that_does_not_exist(self):
+        (self.root / "code").write_text("2")
+        result = self.train(code=2)
+        self.assertNotIn("runs/demo", result.stderr)
+        self.assertNotIn("report", result.stdout)
+        (self.root / "runs/demo").mkdir(parents=True)
+        self.assertIn("runs/demo", self.train("--out", "runs/demo", code=2).stderr)
+
+
+class SignalledTrain(Checkout):
+    def start(self, **how):
+        (self.root / "wait").write_text("")
+        program = subprocess.Popen([str(self.root / "run"), "train"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   start_new_session=True, **how)
+        self.addCleanup(lambda: program.poll() is None and os.killpg(program.pid, signal.SIGKILL))
+        end = time.monotonic() + 60
+        while not (self.root / "is-running").exists():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.01)
+        return program
+
+    def test_a_signal_to_the_script_alone_reaches_the_program(self):
+        for sent in (signal.SIGTERM, signal.SIGINT):
+            program = self.start()
+            program.send_signal(sent)
+            output, errors = program.communicate(timeout=60)
+            self.assertEqual((0, ""), (program.returncode, errors))
+            self.assertTrue(output.endswith("report of " + self.value("--out") + "\n"), output)
+            self.assertIn("true", (self.root / self.value("--out") / "summary.json").read_text())
+            (self.root / "is-running").unlink()
+
+    def test_a_signal_to_the_whole_group_as_a_terminal_sends_it(self):
+        program = self.start()
+        os.killpg(program.pid, signal.SIGINT)
+        output, errors = program.communicate(timeout=60)
+        self.assertEqual((0, ""), (program.returncode, errors))
+        self.assertIn("report of runs/demo", output)
+        self.assertIn("true", (self.root / "runs/demo/summary.json").read_text())
+
+
+class Program(Checkout):
+    def test_nothing_is_printed_where_nothing_is_to_be_built(self):
+        result = self.call("tessera", "--help")
+        self.assertEqual((0, "the program's help\n", ""), (result.returncode, result.stdout, result.stderr))
+
+    def test_work_is_printed_on_stderr(self):
+        (self.root / "work").write_text("")
+        result = self.call("tessera", "--help")
+        self.assertEqual((0, "the program's help\n"), (result.returncode, result.stdout))
+        self.assertEqual("[run] building cpu: tessera\n[1/1] Building everything\n", result.stderr)
+
+    def test_a_build_that_fails_is_the_end(self):
+        self.put("cmake", "#!/bin/sh\necho 'error: no such thing'\nexit 1\n")
+        result = self.call("tessera", "--help")
+        self.assertEqual((1, ""), (result.returncode, result.stdout))
+        self.assertIn("error: no such thing", result.stderr)
+        self.assertIn("building cpu failed", result.stderr)
+
+
+if __name__ == "__main__":
+    run_cases()
