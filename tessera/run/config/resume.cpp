@@ -19,14 +19,14 @@ void refuse_other_value(const Setting& setting, const json& before, const json& 
 
 }  // namespace
 
-MergedConfig merge_stored(const TrainConfig& command, const json& stored, const std::string& where) {
+MergedConfig merge_stored(const TrainConfig& command, const json& stored, const std::string& where, bool has_trained) {
   TrainConfig before;
   apply_json(before, stored, where);
   MergedConfig merged{.config = command, .changes = {}};
   for (const Setting& setting : settings()) {
     const json old_value = value_of(before, setting);
     const bool given = command.given.count(std::string(setting.name)) > 0;
-    if (setting.on_resume == OnResume::fixed && given)
+    if (setting.on_resume == OnResume::fixed && given && has_trained)
       refuse_other_value(setting, old_value, value_of(command, setting), where);
     if (setting.on_resume == OnResume::command_line || given || old_value.is_null()) continue;
     if (setting.name == "schedule_steps" && old_value == 0) continue;

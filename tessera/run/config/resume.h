@@ -24,8 +24,10 @@ struct MergedConfig {
 //   dtype, seed, seq_len and global_batch keep the stored value: another one is an InputError, since the weights or the
 //     order of samples would no longer be those of one run.
 // A stored schedule_steps of 0 (a run of --steps 0) follows the new --steps. InputError, naming `where`, when `stored`
-// is no such object.
-MergedConfig merge_stored(const TrainConfig& command, const nlohmann::json& stored, const std::string& where);
+// is no such object. has_trained: false for a run that ended before its first checkpoint: the command line may change
+// every setting then.
+MergedConfig merge_stored(const TrainConfig& command, const nlohmann::json& stored, const std::string& where,
+                          bool has_trained = true);
 
 // InputErrors that name what differs: the stored run's model and data must be today's, whatever path they have.
 // The fingerprints are TrainingData::fingerprint() (data.h).

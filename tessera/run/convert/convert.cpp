@@ -11,14 +11,12 @@
 #include "tessera/checkpoint/folder.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/run/convert/hf_folder.h"
+#include "tessera/run/convert/non_finite.h"
 
 namespace tessera::run {
 
 namespace fs = std::filesystem;
 
-namespace {
-
-// The checkpoint that a folder holds, by its name in there; empty: none.
 std::string checkpoint_in(const fs::path& folder) {
   std::error_code code;
   if (fs::is_regular_file(folder / checkpoint::kManifestFile, code)) return std::string(checkpoint::kManifestFile);
@@ -28,7 +26,6 @@ std::string checkpoint_in(const fs::path& folder) {
   return "";
 }
 
-// Whether the source is a Hugging Face folder. Errors: it is a checkpoint too.
 bool is_hf_folder(const fs::path& source) {
   std::error_code code;
   if (!fs::is_regular_file(source / "config.json", code)) return false;
@@ -39,8 +36,6 @@ bool is_hf_folder(const fs::path& source) {
                      source.string(), found);
   return true;
 }
-
-}  // namespace
 
 ConvertReport convert(const fs::path& source, const fs::path& target, const ConvertOptions& options) {
   std::error_code code;
@@ -64,11 +59,7 @@ std::string convert_text(const ConvertReport& report) {
 }
 
 std::vector<std::string> convert_warnings(const ConvertReport& report) {
-  std::vector<std::string> lines;
-  for (const nlohmann::json& counts : report.value("non_finite", nlohmann::json::array()))
-    lines.push_back(fmt::format("tensor '{}': {} values are NaN, {} are infinite", counts["tensor"].get<std::string>(),
-                                counts["nan"].get<std::int64_t>(), counts["infinite"].get<std::int64_t>()));
-  return lines;
+  return non_finite_lines(report.value("non_finite", nlohmann::json::array()));
 }
 
 }  // namespace tessera::run
