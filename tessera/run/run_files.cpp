@@ -58,20 +58,21 @@ std::int64_t suppressed_steps(const RunSummary& summary) {
 
 // What travelled and multiplied in which format, and what was asked for.
 void add_formats(const TrainConfig& config, const RunSummary& summary, ordered_json& json) {
-  json["wire_format"] = name_of(config.wire_format);
+  json["wire_format"] = name_in_run(config.wire_format, config.dtype);
   if (!config.wire_rules.empty()) json["wire_rules"] = config.wire_rules;
-  if (config.wire_format_backward) json["wire_format_backward"] = name_of(*config.wire_format_backward);
+  if (config.wire_format_backward)
+    json["wire_format_backward"] = name_in_run(*config.wire_format_backward, config.dtype);
   if (!config.wire_rules_backward.empty()) json["wire_rules_backward"] = config.wire_rules_backward;
-  json["gathered_bytes"] = by_format(summary.gathered_by_format);
-  json["gemm_format"] = name_of(config.gemm_format);
+  json["gathered_bytes"] = by_format(summary.gathered_by_format, config.dtype);
+  json["gemm_format"] = name_in_run(config.gemm_format, config.dtype);
   if (!config.gemm_rules.empty()) json["gemm_rules"] = config.gemm_rules;
   for (const Setting& setting : settings())
     if (setting.name.starts_with("fp8_") && !is_of_missing_products(config, setting.name))
       json[std::string(setting.name)] = value_of(config, setting);
-  json["flops"] = by_format(summary.flops_by_format);
+  json["flops"] = by_format(summary.flops_by_format, config.dtype);
   if (config.tp == 1) return;
-  json["tp_wire_format"] = name_of(config.tp_wire_format);
-  json["activation_bytes"] = by_format(summary.activations_by_format);
+  json["tp_wire_format"] = name_in_run(config.tp_wire_format, config.dtype);
+  json["activation_bytes"] = by_format(summary.activations_by_format, config.dtype);
 }
 
 }  // namespace
@@ -80,7 +81,7 @@ RunFiles::RunFiles(const RunPlan& plan)
     : plan_(plan),
       directory_(create_run_directory(plan.config.out, plan.config.resume)),
       lock_(lock_folder(directory_.root())),
-      metrics_(make_ready(plan, directory_), plan.first_step - 1),
+      metrics_(make_ready(plan, directory_), plan.first_step - 1, plan.config.dtype),
       tensorboard_(directory_.root(), plan.first_step > 1 ? std::optional(plan.first_step) : std::nullopt),
       progress_(std::cout, ::isatty(STDOUT_FILENO) == 1, plan.config.steps) {
   const TrainConfig& config = plan.config;
