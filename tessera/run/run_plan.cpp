@@ -8,6 +8,7 @@
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/resume.h"
 #include "tessera/run/config/settings.h"
+#include "tessera/run/find_checkpoint.h"
 #include "tessera/run/initial_weights.h"
 #include "tessera/run/plan/step_plan.h"
 #include "tessera/run/recompute_choice.h"
@@ -21,12 +22,25 @@ using nlohmann::json;
 // The checkpoint that --resume means; none for `latest` where there is none yet.
 std::optional<std::filesystem::path> checkpoint_of(const TrainConfig& command, std::vector<std::string>& notes) {
   if (command.resume.empty()) return std::nullopt;
-  if (command.resume != "latest") return checkpoint::resolve_checkpoint(command.resume);
+  if (command.resume != "latest") return find_checkpoint(command.resume, CheckpointUse::resume);
   if (command.out.empty()) throw InputError("--out is missing: --resume latest looks for checkpoints there");
   const auto latest = checkpoint::latest_checkpoint(std::filesystem::path(command.out) / "checkpoints");
   if (latest) return latest->path;
   notes.push_back(fmt::format("--resume latest: no checkpoint in {}, starting at step 0", command.out));
   return std::nullopt;
+}
+
+// Opens the checkpoint and compares this process's share of the checksums. Errors name the checkpoint before it.
+checkpoint::CheckpointReader open_checkpoint(const std::filesystem::path& folder, const RunPlaces& places) {
+  try {
+    checkpoint::CheckpointReader reader(folder);
+    reader.verify(static_cast<int>(places.part), static_cast<int>(places.parts));
+    return reader;
+  } catch (const InputError& error) {
+    const std::filesystem::path before = checkpoint_before(folder);
+    if (before.empty()) throw;
+    throw InputError("{} (--resume {} takes the checkpoint before it)", error.what(), before.string());
+  }
 }
 
 // The state of the run that is resumed, and where it is stored.
@@ -165,8 +179,7 @@ RunPlan plan_run(const TrainConfig& command, const RunPlaces& places) {
   plan.checkpoint = checkpoint_of(command, plan.notes);
   std::optional<checkpoint::CheckpointReader> reader;
   if (plan.checkpoint) {
-    reader.emplace(*plan.checkpoint);
-    reader->verify(static_cast<int>(places.part), static_cast<int>(places.parts));
+    reader.emplace(open_checkpoint(*plan.checkpoint, places));
     plan.first_step = reader->step() + 1;
   }
   const Stored stored = reader ? stored_in(*reader) : stored_before_first_checkpoint(command);

@@ -12,6 +12,7 @@
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/run/convert/hf_folder.h"
 #include "tessera/run/convert/non_finite.h"
+#include "tessera/run/find_checkpoint.h"
 
 namespace tessera::run {
 
@@ -41,11 +42,11 @@ ConvertReport convert(const fs::path& source, const fs::path& target, const Conv
   std::error_code code;
   const auto status = fs::symlink_status(target, code);
   if (fs::exists(status) && !(fs::is_directory(status) && fs::is_empty(target, code)))
-    throw InputError("{}: exists: expected a new or empty folder", target.string());
+    throw InputError("target '{}' exists: expected a new or empty folder", target.string());
   if (options.dtype && !quant::is_floating(*options.dtype))
     throw InputError("dtype: expected fp32, bf16 or fp64, got {}", name_of(*options.dtype));
   if (is_hf_folder(source)) return import_hf(source, target, options);
-  return export_hf(checkpoint::resolve_checkpoint(source), target, options);
+  return export_hf(find_checkpoint(source, CheckpointUse::convert), target, options);
 }
 
 std::string convert_text(const ConvertReport& report) {
