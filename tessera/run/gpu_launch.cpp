@@ -17,6 +17,7 @@
 #include "tessera/meet/launcher.h"
 #include "tessera/meet/processes.h"
 #include "tessera/meet/tcp_store.h"
+#include "tessera/run/failure_line.h"
 
 namespace tessera::run {
 namespace {
@@ -33,7 +34,7 @@ class LastWords {
   // The first to come has the line.
   [[noreturn]] void say(const std::string& error) {
     if (!said_.test_and_set()) {
-      fmt::print(stderr, "tessera: rank {}: {}\n", rank_, error);
+      fmt::print(stderr, "{}\n", failure_line(rank_, error));
       std::fflush(nullptr);
       std::_Exit(1);
     }

@@ -11,6 +11,7 @@
 #include "tessera/comm/local/world.h"
 #include "tessera/comm/mpi/world.h"
 #include "tessera/meet/launcher.h"
+#include "tessera/run/failure_line.h"
 #include "tessera/run/gpu_launch.h"
 #include "tessera/run/loop.h"
 #include "tessera/run/run_plan.h"
@@ -69,7 +70,7 @@ int launch_mpi(const TrainConfig& command, const std::filesystem::path& configs,
   } catch (const InputError&) {
     throw;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "tessera: rank {}: {}\n", world->rank(), error.what());
+    fmt::print(stderr, "{}\n", failure_line(world->rank(), error.what()));
     std::fflush(nullptr);
     comm::abort_mpi(1);
   }

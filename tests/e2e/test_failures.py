@@ -243,6 +243,8 @@ class LostRank(unittest.TestCase):
         self.assertTrue(lines, text)
         for line in lines:
             self.assertIn("time limit", line)
+            self.assertIn("--timeout-s", line)
+            self.assertIn("--resume latest", line)
 
     def test_a_killed_rank(self):
         seconds, code, _ = self.lose("killed", signal.SIGKILL)

@@ -123,7 +123,7 @@ class Messages(unittest.TestCase):
         self.check("train", "--config", config, expect=["--config", config, "'config'", "--resume"])
         self.check("train", "--config", self.hf / "config.json", expect=["--config", "describes a model", "--model"])
         self.check("train", "--config", self.folder / "absent.json", expect=["--config", "absent.json", "No such file"])
-        self.check("train", "--model", config, "--data", self.data, "--steps", 1, expect=[config, "expected a model", "'model'"])
+        self.check("train", "--model", config, "--data", self.data, "--steps", 1, expect=[config, "config.json of a run", "'model'"])
         self.check("plan", "--measured", self.folder / "absent", expect=["--measured", "absent", "holds no run"])
         self.check("plan", "--model", "llama-tiny-odd", "--machine", "b300", expect=["--machine", "b300", "h200", "laptop"])
 

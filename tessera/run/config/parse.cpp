@@ -35,8 +35,8 @@ void refuse_other_kinds(const json& content, const std::string& file) {
   if (!content.is_object()) return;
   if (content.contains("config") && content.contains("model"))
     throw InputError(
-        "{}: is what a run says of itself, expected a file of settings: they are the object under its key 'config' "
-        "(--resume goes on with that run)",
+        "{}: is the config.json of a run, expected a file of settings, as its key 'config' holds (--resume "
+        "continues that run)",
         file);
   if (content.contains("model_type") || content.contains("architectures"))
     throw InputError("{}: describes a model, expected a file of settings (--model {} trains it)", file, file);

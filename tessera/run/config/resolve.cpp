@@ -14,7 +14,8 @@ namespace {
 constexpr std::int64_t kMostLocalRanks = 1024;  // threads of one process
 
 void require_given(const TrainConfig& config) {
-  if (config.model.empty()) throw InputError("--model is missing: expected a name under configs/ or a config.json");
+  if (config.model.empty())
+    throw InputError("--model is missing: expected a name under configs/ or a config.json (or --init FOLDER)");
   if (config.data.empty()) throw InputError("--data is missing: expected the prefix of PREFIX.bin and PREFIX.idx");
   if (config.steps < 0) throw InputError("--steps is missing: expected the number of steps to train");
   if (config.out.empty()) throw InputError("--out is missing: expected the folder of the run");
