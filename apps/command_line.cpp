@@ -5,18 +5,24 @@
 #include <filesystem>
 
 #include "tessera/base/error.h"
+#include "tessera/run/config/flags.h"
 
 namespace tessera::apps {
 
 bool parse(CLI::App& app, const std::vector<std::string>& arguments) {
+  app.allow_extras();
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::CallForHelp&) {
     fmt::print("{}", app.help());
     return false;
   } catch (const CLI::ParseError& error) {
-    throw InputError("{}: {}", app.get_name(), error.what());
+    throw InputError("{} (see {} --help)", run::parse_error_text(error), app.get_name());
   }
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+  run::refuse_extras(app.remaining(), flags, app.get_name());
   return true;
 }
 

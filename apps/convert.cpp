@@ -6,6 +6,7 @@
 
 #include "command_line.h"
 #include "subcommands.h"
+#include "tessera/base/error.h"
 #include "tessera/run/config/byte_size.h"
 
 namespace tessera::apps {
@@ -15,6 +16,20 @@ namespace {
 // Paths may hold bytes that are not UTF-8.
 std::string dumped(const run::ConvertReport& report) {
   return report.dump(2, ' ', false, run::ConvertReport::error_handler_t::replace);
+}
+
+quant::DType parse_weight_type(const std::string& name) {
+  for (const quant::DType type : {quant::DType::fp32, quant::DType::bf16, quant::DType::fp64})
+    if (name == name_of(type)) return type;
+  throw InputError("--dtype: got '{}', expected fp32, bf16 or fp64", name);
+}
+
+quant::Format parse_weight_format(const std::string& name) {
+  try {
+    return quant::parse_format(name);
+  } catch (const InputError& error) {
+    throw InputError("--format: {}", error.what());
+  }
 }
 
 }  // namespace
@@ -32,9 +47,9 @@ int run_convert(const Arguments& arguments) {
   app.add_flag("--json", json, "print the report as JSON");
   if (!parse(app, arguments)) return 0;
 
-  run::ConvertOptions options{.max_shard_bytes = run::parse_byte_size(shard_size)};
-  if (!dtype.empty()) options.dtype = quant::parse_dtype(dtype);
-  if (!format.empty()) options.format = quant::parse_format(format);
+  run::ConvertOptions options{.max_shard_bytes = run::parse_byte_size(shard_size, "--max-shard-size")};
+  if (!dtype.empty()) options.dtype = parse_weight_type(dtype);
+  if (!format.empty()) options.format = parse_weight_format(format);
   const run::ConvertReport report = run::convert(source, target, options);
   for (const std::string& warning : run::convert_warnings(report))
     fmt::print(stderr, "tessera: warning: {}\n", warning);

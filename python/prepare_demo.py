@@ -44,7 +44,11 @@ def main():
     documents = entries(data.decode("utf-8", errors="replace"))
     source = {"source": arguments.source.name, "source_bytes": len(data), "source_sha256": sha256(data)}
     print(f"{len(documents)} documents; training a tokenizer of {VOCAB_SIZE} entries, then encoding", flush=True)
-    meta = write_aside(output, lambda folder: source | write_corpus(folder, documents, VOCAB_SIZE, HELD_OUT))
+    try:
+        meta = write_aside(output, lambda folder: source | write_corpus(folder, documents, VOCAB_SIZE, HELD_OUT))
+    except (OSError, ValueError) as error:
+        print(f"error: {output}: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
+        return 2
     print(f"{output}: {meta['train_tokens']} training tokens, {meta['valid_tokens']} held out, "
           f"unigram loss {meta['unigram_loss']:.4f}")
     return 0

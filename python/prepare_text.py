@@ -9,15 +9,36 @@ import sys
 
 import tokenizers
 
-from text_corpus import split_blank_lines, write_aside, write_corpus
+from text_corpus import END_OF_TEXT, split_blank_lines, write_aside, write_corpus
 
 
 def read_documents(path, split):
     """A .jsonl file holds one document a line, in the field "text"; any other file is UTF-8 text, cut as --split says."""
-    text = path.read_text(encoding="utf-8")
+    data = path.read_bytes()
+    if data.startswith(b"\x1f\x8b"):
+        raise ValueError(f"--input {path}: is compressed by gzip, expected UTF-8 text (gunzip it first)")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"--input {path}: byte {error.start} is not UTF-8, expected a text file "
+                         "(iconv -t UTF-8 converts text of another encoding)") from None
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if "\0" in text:
+        raise ValueError(f"--input {path}: byte {data.index(0)} is 0, expected a text file")
     if path.suffix == ".jsonl":
-        return [json.loads(line)["text"] for line in text.splitlines() if line.strip()]
+        return [document_of_line(line, f"--input {path}: line {number}")
+                for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     return split_blank_lines(text) if split == "blank-lines" else [text]
+
+
+def document_of_line(line, where):
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f'{where}: is not JSON ({error}), expected {{"text": ...}} on each line') from None
+    if not isinstance(value, dict) or not isinstance(value.get("text"), str):
+        raise ValueError(f'{where}: has no text in the field "text", expected {{"text": ...}} on each line')
+    return value["text"]
 
 
 def load_tokenizer(path):
@@ -33,7 +54,9 @@ def parse_arguments():
     parser.add_argument("--output", type=pathlib.Path, required=True, metavar="FOLDER", help="must not exist yet")
     parser.add_argument("--vocab-size", type=int, default=4096, help="entries of the byte-level BPE to train (at least 257)")
     parser.add_argument("--tokenizer", type=pathlib.Path, help="use this tokenizer.json and train none")
-    parser.add_argument("--split", choices=("file", "blank-lines"), default="file", help="what one document is")
+    parser.add_argument("--eod-token", default=END_OF_TEXT, metavar="NAME",
+                        help="token of --tokenizer that ends a document (default: %(default)s)")
+    parser.add_argument("--split", choices=("file", "blank-lines"), default="file", help="what one document is; of a single document the end of its text is held out")
     parser.add_argument("--held-out", type=float, default=0.02, help="share of the text, at its end, kept for --valid")
     return parser.parse_args()
 
@@ -44,16 +67,22 @@ def prepare(arguments):
     if not 0 <= arguments.held_out < 1:
         raise ValueError(f"--held-out {arguments.held_out}: expected a share from 0 to below 1")
     documents = [document for path in arguments.input for document in read_documents(path, arguments.split)]
+    if not arguments.tokenizer and arguments.eod_token != END_OF_TEXT:
+        raise ValueError(f"--eod-token {arguments.eod_token}: expected it with --tokenizer (a tokenizer that is trained here has {END_OF_TEXT})")
     tokenizer = load_tokenizer(arguments.tokenizer) if arguments.tokenizer else None
     vocab_size = 0 if tokenizer else arguments.vocab_size
-    return write_aside(arguments.output, lambda folder: write_corpus(folder, documents, vocab_size, arguments.held_out, tokenizer))
+    return write_aside(arguments.output, lambda folder: write_corpus(
+        folder, documents, vocab_size, arguments.held_out, tokenizer, arguments.eod_token))
 
 
 def main():
     arguments = parse_arguments()
     try:
         print(json.dumps(prepare(arguments), indent=2))
-    except (OSError, ValueError, KeyError) as error:
+    except OSError as error:
+        print(f"error: {error.filename or arguments.output}: {error.strerror or error}", file=sys.stderr)
+        return 2
+    except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0

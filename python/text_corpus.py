@@ -33,11 +33,18 @@ def train_tokenizer(documents, vocab_size):
     return tokenizer
 
 
-def encode(tokenizer, documents):
-    """Token ids of each document, ended by the end-of-text token."""
-    end = tokenizer.token_to_id(END_OF_TEXT)
-    if end is None:
-        raise ValueError(f"the tokenizer has no token {END_OF_TEXT}")
+def end_token(tokenizer, name):
+    """The id of the token that ends a document. Errors: the tokenizer has no such token."""
+    end = tokenizer.token_to_id(name)
+    if end is not None:
+        return end
+    special = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
+    raise ValueError(f"--eod-token: the tokenizer has no token '{name}' to end documents with, expected the name of one of its "
+                     f"tokens (special ones: {', '.join(special[:20]) or 'none'})")
+
+
+def encode(tokenizer, documents, end):
+    """Token ids of each document, ended by the token `end`."""
     for start in range(0, len(documents), BATCH):
         for encoding in tokenizer.encode_batch_fast(documents[start:start + BATCH], add_special_tokens=False):
             yield encoding.ids + [end]
@@ -61,18 +68,34 @@ def unigram_loss(train_counts, valid_counts):
     return float(-(valid_counts * log_probability).sum() / valid_counts.sum())
 
 
-def write_corpus(folder, documents, vocab_size, held_out, tokenizer=None):
+def cut_held_out(documents, fraction):
+    """As split_held_out, and of a single document the end of its text, from a line or a word on."""
+    if len(documents) != 1 or fraction == 0:
+        return split_held_out(documents, fraction)
+    text = documents[0]
+    held = max(1, round(fraction * len(text)))
+    cut = max(len(text) - held, 0)
+    for separator in ("\n", " "):
+        found = text.rfind(separator, max(cut - held, 1), cut)
+        if found >= 0:
+            return [text[:found + 1]], [text[found + 1:]]
+    return [text[:cut]], [text[cut:]]
+
+
+def write_corpus(folder, documents, vocab_size, held_out, tokenizer=None, eod_token=END_OF_TEXT):
     """Writes train.{bin,idx}, valid.{bin,idx}, tokenizer.json into `folder`; returns what meta.json says of them."""
-    train, valid = split_held_out(documents, held_out)
-    if not train or (held_out > 0 and not valid):
-        raise ValueError(f"{len(documents)} documents are too few to hold out {held_out:.0%} of the text")
+    train, valid = cut_held_out(documents, held_out)
+    if not train or not any(train):
+        raise ValueError(f"--held-out {held_out}: expected more text: {len(documents)} documents with "
+                         f"{sum(map(len, documents))} characters leave none to train on")
     tokenizer = tokenizer or train_tokenizer(train, vocab_size)
-    tokenizer.save(str(folder / "tokenizer.json"))
+    end = end_token(tokenizer, eod_token)
+    (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     vocab_size = max(vocab_size, tokenizer.get_vocab_size())
-    train_counts = write_dataset(folder / "train", encode(tokenizer, train), vocab_size)
+    train_counts = write_dataset(folder / "train", encode(tokenizer, train, end), vocab_size)
     meta = {"vocab_size": vocab_size, "train_documents": len(train), "train_tokens": int(train_counts.sum())}
     if valid:
-        valid_counts = write_dataset(folder / "valid", encode(tokenizer, valid), vocab_size)
+        valid_counts = write_dataset(folder / "valid", encode(tokenizer, valid, end), vocab_size)
         meta |= {"valid_documents": len(valid), "valid_tokens": int(valid_counts.sum()),
                  "unigram_loss": unigram_loss(train_counts, valid_counts)}
     return meta
@@ -84,9 +107,13 @@ def write_aside(folder, fill):
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    meta = fill(partial)
-    (partial / "meta.json").write_text(json.dumps(meta, indent=2) + "\n")
-    partial.rename(folder)
+    try:
+        meta = fill(partial)
+        (partial / "meta.json").write_text(json.dumps(meta, indent=2) + "\n")
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     return meta
 
 

@@ -59,8 +59,10 @@ void agree(comm::Communicator& group, const std::string& what, const Result& own
   message.resize(static_cast<std::size_t>(lengths[static_cast<std::size_t>(rank)]));
   group.broadcast(message.data(), static_cast<std::int64_t>(message.size()), quant::DType::u8, rank).synchronize();
   const auto others = std::count_if(first + 1, outcomes.end(), [](std::int32_t outcome) { return outcome != 0; });
-  std::string line = fmt::format("{}: rank {}: {}", what, rank, message);
-  if (others > 0) line += fmt::format(" (and {} more ranks failed)", others);
+  // Without a name the message stands for itself: only the rank of one that others need not have seen is added.
+  std::string line = what.empty() ? message : fmt::format("{}: rank {}: {}", what, rank, message);
+  if (what.empty() && rank > 0) line = fmt::format("rank {}: {}", rank, message);
+  if (others > 0 && !what.empty()) line += fmt::format(" (and {} more ranks failed)", others);
   if (static_cast<Outcome>(*first) == Outcome::input_error) throw AgreedInputError(line, group.rank());
   throw Error(line);
 }

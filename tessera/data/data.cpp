@@ -7,10 +7,18 @@
 namespace tessera::data {
 namespace {
 
+IndexedDataset open_set(const std::string& prefix, const std::string& flag) {
+  try {
+    return IndexedDataset(prefix);
+  } catch (const InputError& error) {
+    throw InputError("{}: {}", flag, error.what());
+  }
+}
+
 std::vector<IndexedDataset> open_sets(const TrainingDataOptions& options) {
   std::vector<IndexedDataset> sets;
   for (const WeightedPrefix& set : parse_blend(options.blend, options.flag)) {
-    const IndexedDataset& opened = sets.emplace_back(set.prefix);
+    const IndexedDataset& opened = sets.emplace_back(open_set(set.prefix, options.flag));
     if (opened.num_tokens() <= options.seq_len)
       throw InputError(
           "--seq-len: got {}, but {} '{}' holds {} tokens, expected at least {} (a sample is --seq-len + 1)",

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <limits>
+#include <string_view>
 #include <type_traits>
 
 #include "tessera/base/error.h"
@@ -48,12 +50,36 @@ decltype(auto) with_type(TokenType type, Body body) {
   throw Error("token type {} has no size", static_cast<int>(type));
 }
 
+namespace fs = std::filesystem;
+
+// "; there: FOLDER/train, FOLDER/valid", or "" for a folder without data sets.
+std::string prefixes_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code code;
+  for (fs::directory_iterator entry(folder, code), end; !code && entry != end; entry.increment(code))
+    if (entry->path().extension() == ".idx") names.push_back(fs::path(entry->path()).replace_extension().string());
+  std::ranges::sort(names);
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "; there: " : ", ") + name;
+  return text;
+}
+
 std::string checked_prefix(const std::string& prefix) {
   for (const char* suffix : {".bin", ".idx"})
     if (prefix.size() >= 4 && prefix.compare(prefix.size() - 4, 4, suffix) == 0)
       throw InputError("data prefix '{}': expected it without {} (PREFIX of PREFIX.bin and PREFIX.idx)", prefix,
                        suffix);
-  return prefix;
+  std::error_code ignored;
+  if (fs::exists(prefix + ".idx", ignored)) return prefix;
+  constexpr std::string_view kExpected = "PREFIX of PREFIX.bin and PREFIX.idx";
+  constexpr std::string_view kMaker = "python/prepare_text.py --input";
+  if (fs::is_regular_file(prefix, ignored))
+    throw InputError("data prefix '{}' is a file, expected {}: {} {} --output FOLDER makes FOLDER/train.bin and .idx",
+                     prefix, kExpected, kMaker, prefix);
+  if (fs::is_directory(prefix, ignored))
+    throw InputError("data prefix '{}' is a folder, expected {}{}", prefix, kExpected, prefixes_in(prefix));
+  throw InputError("data prefix '{}': there is no {}.idx, expected {} ({} TEXT --output FOLDER makes them)", prefix,
+                   prefix, kExpected, kMaker);
 }
 
 // A token of a floating type as an integer; -1 for one that is none. What cannot be an id (>= 2^62) becomes 2^62.

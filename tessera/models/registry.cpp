@@ -67,6 +67,8 @@ std::span<const Architecture> architectures() {
 
 ModelConfigPtr parse_model_config(const json& config, const std::string& where) {
   if (!config.is_object()) throw InputError("{}: is {}, expected a JSON object", where, base::shown(config));
+  if (config.contains("config") && config.contains("model") && config["model"].is_object())
+    throw InputError("{}: is the config.json of a run, expected that of a model, as its key 'model' holds", where);
   const Fields fields(config, where);
   return architecture_of(fields).parse(fields);
 }

@@ -17,6 +17,7 @@
 #include "tessera/meet/launcher.h"
 #include "tessera/meet/processes.h"
 #include "tessera/meet/tcp_store.h"
+#include "tessera/run/failure_line.h"
 
 namespace tessera::run {
 namespace {
@@ -33,7 +34,7 @@ class LastWords {
   // The first to come has the line.
   [[noreturn]] void say(const std::string& error) {
     if (!said_.test_and_set()) {
-      fmt::print(stderr, "tessera: rank {}: {}\n", rank_, error);
+      fmt::print(stderr, "{}\n", failure_line(rank_, error));
       std::fflush(nullptr);
       std::_Exit(1);
     }
@@ -75,7 +76,10 @@ void join(const NcclRun& run, const meet::Launch& place, const std::function<voi
 }  // namespace
 
 int run_with_nccl(const NcclRun& run, const std::function<void(comm::World&)>& body) {
-  if (!comm::nccl_available()) throw InputError("ranks on GPUs (--backend nccl): this build has no CUDA, expected --backend local or mpi");
+  if (!comm::nccl_available())
+    throw InputError(
+        "ranks on GPUs (--backend nccl): this build has no CUDA, expected --backend local or mpi, or a build by ./run "
+        "build cuda");
   const meet::Launch place = meet::read_launch(meet::own_variables());
   if (!place.launcher.empty()) {
     join(run, place, body);

@@ -11,6 +11,7 @@
 #include "tessera/comm/local/world.h"
 #include "tessera/comm/mpi/world.h"
 #include "tessera/meet/launcher.h"
+#include "tessera/run/failure_line.h"
 #include "tessera/run/gpu_launch.h"
 #include "tessera/run/loop.h"
 #include "tessera/run/run_plan.h"
@@ -47,26 +48,38 @@ void train_with_processes(comm::World& world, const TrainConfig& command, const 
   std::vector<int> everyone;
   for (int rank = 0; rank < world.size(); ++rank) everyone.push_back(rank);
   const auto group = world.make_group("launch", {everyone});
-  checkpoint::run_together(*group, "settings", [&](const std::stop_token&) {
+  checkpoint::run_together(*group, "", [&](const std::stop_token&) {
     plan = plan_run(command,
                     {.configs = configs, .world_size = world.size(), .part = world.rank(), .parts = world.size()});
   });
-  checkpoint::run_together(*group, "--out", [&](const std::stop_token&) {
+  checkpoint::run_together(*group, "", [&](const std::stop_token&) {
     if (world.rank() == 0) files = std::make_unique<RunFiles>(plan);
   });
   run_training(world, plan, files.get(), stop_requested);
 }
 
+// Refuses processes that something else than MPI has started: each would train alone.
+void check_mpi_processes(const comm::World& world) {
+  const meet::Launch launch = meet::read_ranks(meet::own_variables());
+  if (world.size() > 1 || launch.size == 1) return;
+  const bool by_srun = launch.launcher == "srun";
+  throw InputError(
+      "--backend: got mpi, but MPI sees 1 process where {} started {}: expected `{} tessera train ...` for ranks on "
+      "CPUs, or --backend nccl for ranks on GPUs",
+      launch.launcher, launch.size, by_srun ? "srun --mpi=pmix" : fmt::format("mpirun -n {}", launch.size));
+}
+
 int launch_mpi(const TrainConfig& command, const std::filesystem::path& configs, bool check_mismatch,
                const StopRequested& stop_requested) {
   const auto world = comm::make_mpi_world({.timeout = timeout_of(command), .check_mismatch = check_mismatch});
+  check_mpi_processes(*world);
   try {
     train_with_processes(*world, command, configs, stop_requested);
     return 0;
   } catch (const InputError&) {
     throw;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "tessera: rank {}: {}\n", world->rank(), error.what());
+    fmt::print(stderr, "{}\n", failure_line(world->rank(), error.what()));
     std::fflush(nullptr);
     comm::abort_mpi(1);
   }
@@ -105,9 +118,11 @@ int launch(const TrainConfig& command, const std::filesystem::path& configs, con
 void check_launcher(Backend backend, std::string_view expected) {
   if (backend != Backend::local) return;
   const meet::Launch launch = meet::read_ranks(meet::own_variables());
-  if (launch.size > 1)
-    throw InputError("--backend: got {}, expected {}: {} started {} processes", name_of(backend), expected,
-                     launch.launcher, launch.size);
+  if (launch.size == 1) return;
+  const bool has_mpi = launch.launcher != "torchrun" && expected != "nccl";
+  throw InputError("--backend: got {}, expected {}: {} started {} processes{}", name_of(backend),
+                   has_mpi ? "mpi (ranks on CPUs) or nccl (on GPUs)" : "nccl (ranks on GPUs)", launch.launcher,
+                   launch.size, " (without a launcher, local's ranks are threads of one process)");
 }
 
 }  // namespace tessera::run

@@ -13,6 +13,7 @@
 #include "tessera/ops/attention.h"
 #include "tessera/run/batches.h"
 #include "tessera/run/config/step_times.h"
+#include "tessera/run/initial_weights.h"
 #include "tessera/run/step_timeline.h"
 #include "tessera/run/suppressions.h"
 #include "tessera/run/traffic_sum.h"
@@ -76,7 +77,13 @@ class Loop {
 
  private:
   void start() {
-    if (!plan_.checkpoint) return train::set_initial_values(trainer_.runtime(), plan_.config.seed);
+    if (!plan_.checkpoint && plan_.config.init.empty())
+      return train::set_initial_values(trainer_.runtime(), plan_.config.seed);
+    if (!plan_.checkpoint) {
+      for (const std::string& line : load_initial_weights(trainer_, plan_.config.init))
+        if (files_ != nullptr) files_->note("warning: " + line);
+      return;
+    }
     comm::Communicator& world = *trainer_.parallel().world;
     checkpoint::run_together(world, "loading " + plan_.checkpoint->string(), [&](const std::stop_token&) {
       load_trainer(trainer_, checkpoint::CheckpointReader(*plan_.checkpoint));

@@ -47,6 +47,7 @@ checkpoint::FileDescriptor check_and_lock(const RunDirectory& directory, const s
   checkpoint::FileDescriptor lock = lock_folder(directory.root());
   check_metrics(directory.metrics());
   return lock;
+}
 
 // Open MPI gives each rank a terminal of its own, from which it forwards the output to a file or pipe.
 bool is_terminal() {
@@ -61,20 +62,21 @@ std::int64_t suppressed_steps(const RunSummary& summary) {
 
 // What travelled and multiplied in which format, and what was asked for.
 void add_formats(const TrainConfig& config, const RunSummary& summary, ordered_json& json) {
-  json["wire_format"] = name_of(config.wire_format);
+  json["wire_format"] = name_in_run(config.wire_format, config.dtype);
   if (!config.wire_rules.empty()) json["wire_rules"] = config.wire_rules;
-  if (config.wire_format_backward) json["wire_format_backward"] = name_of(*config.wire_format_backward);
+  if (config.wire_format_backward)
+    json["wire_format_backward"] = name_in_run(*config.wire_format_backward, config.dtype);
   if (!config.wire_rules_backward.empty()) json["wire_rules_backward"] = config.wire_rules_backward;
-  json["gathered_bytes"] = by_format(summary.gathered_by_format);
-  json["gemm_format"] = name_of(config.gemm_format);
+  json["gathered_bytes"] = by_format(summary.gathered_by_format, config.dtype);
+  json["gemm_format"] = name_in_run(config.gemm_format, config.dtype);
   if (!config.gemm_rules.empty()) json["gemm_rules"] = config.gemm_rules;
   for (const Setting& setting : settings())
     if (setting.name.starts_with("fp8_") && !is_of_missing_products(config, setting.name))
       json[std::string(setting.name)] = value_of(config, setting);
-  json["flops"] = by_format(summary.flops_by_format);
+  json["flops"] = by_format(summary.flops_by_format, config.dtype);
   if (config.tp == 1) return;
-  json["tp_wire_format"] = name_of(config.tp_wire_format);
-  json["activation_bytes"] = by_format(summary.activations_by_format);
+  json["tp_wire_format"] = name_in_run(config.tp_wire_format, config.dtype);
+  json["activation_bytes"] = by_format(summary.activations_by_format, config.dtype);
 }
 
 }  // namespace
@@ -103,7 +105,7 @@ void RunFiles::open() {
     checkpoint::set_aside_after(directory_.checkpoints(), plan_.first_step - 1);
   }
   write_json_atomically(directory_.config(), ordered_json(stored_state(plan_)));
-  metrics_.emplace(directory_.metrics(), plan_.first_step - 1);
+  metrics_.emplace(directory_.metrics(), plan_.first_step - 1, plan_.config.dtype);
   tensorboard_.emplace(directory_.root(), plan_.first_step > 1 ? std::optional(plan_.first_step) : std::nullopt);
 }
 
@@ -138,6 +140,7 @@ void RunFiles::finish(const RunSummary& summary) {
   if (summary.loss) json["loss"] = *summary.loss;
   if (summary.valid_loss) json["valid_loss"] = *summary.valid_loss;
   json["tokens_per_second"] = summary.tokens_per_second;
+  if (!config.init.empty()) json["init"] = config.init;
   json["dtype"] = name_of(config.dtype);
   json["grad_wire"] = name_of(*config.grad_wire);
   add_formats(config, summary, json);

@@ -1,12 +1,15 @@
 #include "tessera/run/run_plan.h"
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_file.h"
 #include "tessera/base/version.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/models/registry.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/resume.h"
 #include "tessera/run/config/settings.h"
+#include "tessera/run/find_checkpoint.h"
+#include "tessera/run/initial_weights.h"
 #include "tessera/run/plan/step_plan.h"
 #include "tessera/run/recompute_choice.h"
 #include "tessera/run/stored_run.h"
@@ -15,6 +18,12 @@ namespace tessera::run {
 namespace {
 
 using nlohmann::json;
+
+void refuse_init_with_resume(const TrainConfig& command) {
+  if (command.given.contains("init") && !command.resume.empty())
+    throw InputError("--init {} and --resume {}: expected one of them: a run that is resumed has its own weights",
+                     command.init, command.resume);
+}
 
 // stored: state.data of the checkpoint; null: none.
 std::shared_ptr<const data::TrainingData> open_data(const TrainConfig& config, const models::ModelConfig& model,
@@ -48,6 +57,33 @@ models::ModelConfigPtr model_of(const TrainConfig& config, const json& state, co
   if (config.given.contains("model") || !state.contains("model"))
     return models::read_model_config(models::find_model_config(config.model, places.configs));
   return models::parse_model_config(state["model"], checkpoint + ": state.model");
+}
+
+// Of a run that starts from the weights of --init: their model, which --model may only repeat.
+models::ModelConfigPtr model_of_init(const TrainConfig& config, const json& state, const std::string& where,
+                                     const RunPlaces& places) {
+  models::ModelConfigPtr of_init = read_init_model(config.init);
+  if (!config.given.contains("model") && !state.contains("model")) return of_init;
+  const std::filesystem::path file = models::find_model_config(config.model, places.configs);
+  std::error_code ignored;
+  // A folder of quantized weights has a config.json that only --init reads.
+  if (std::filesystem::equivalent(file, std::filesystem::path(config.init) / "config.json", ignored)) return of_init;
+  require_model_of_init(*model_of(config, state, where, places), *of_init, config);
+  return of_init;
+}
+
+// The model of a run that starts at step 0, and a note about weights that are not read.
+models::ModelConfigPtr model_to_start(RunPlan& plan, const json& state, const std::string& where,
+                                      const RunPlaces& places) {
+  if (!plan.config.init.empty()) {
+    plan.notes.push_back(fmt::format("weights of {} (--init)", plan.config.init));
+    return model_of_init(plan.config, state, where, places);
+  }
+  models::ModelConfigPtr model = model_of(plan.config, state, where, places);
+  const std::filesystem::path file = models::find_model_config(plan.config.model, places.configs);
+  if (std::string warning = unread_weights_warning(file, plan.config.model); !warning.empty())
+    plan.notes.push_back(std::move(warning));
+  return model;
 }
 
 // What the settings call the checkpoint's model where no run has named it.
@@ -94,36 +130,37 @@ void check_kept_mesh(const TrainConfig& kept, const RunPlaces& places, const std
 
 RunPlan plan_run(const TrainConfig& command, const RunPlaces& places) {
   RunPlan plan{.config = command};
+  refuse_init_with_resume(command);
   plan.checkpoint = checkpoint_to_resume(command);
   if (!command.resume.empty() && !plan.checkpoint)
     plan.notes.push_back(fmt::format("--resume latest: no checkpoint in {}, starting at step 0", command.out));
-  json state = json::object();
-  std::string where;
-  MergedConfig merged;
   std::optional<checkpoint::CheckpointReader> reader;
   if (plan.checkpoint) {
-    reader.emplace(*plan.checkpoint);
-    reader->verify(static_cast<int>(places.part), static_cast<int>(places.parts));
-    where = plan.checkpoint->string();
-    state = stored_state_of(*reader);
+    reader.emplace(open_checkpoint(*plan.checkpoint, places.part, places.parts));
     check_name(*reader, command.out);
     plan.first_step = reader->step() + 1;
-    if (state.contains("config")) {
-      merged = merge_stored(command, state["config"], where);
-      plan.config = merged.config;
-      if (merged.keeps_mesh) check_kept_mesh(plan.config, places, where);
-      for (const std::string& change : merged.changes) plan.notes.push_back("changed on resume: " + change);
-    }
-    if (plan.config.model.empty() && state.contains("model")) plan.config.model = name_of_model(state, where);
   }
+  const StoredRun stored = reader ? StoredRun{.state = stored_state_of(*reader), .where = plan.checkpoint->string()}
+                                  : stored_before_first_checkpoint(command);
+  const auto& [state, where] = stored;
+  MergedConfig merged;
+  if (state.contains("config")) {
+    merged = merge_stored(command, state["config"], where, reader.has_value());
+    plan.config = merged.config;
+    if (merged.keeps_mesh) check_kept_mesh(plan.config, places, where);
+    for (const std::string& change : merged.changes) plan.notes.push_back("changed on resume: " + change);
+  }
+  if (plan.config.model.empty() && state.contains("model")) plan.config.model = name_of_model(state, where);
+  if (plan.config.model.empty()) plan.config.model = plan.config.init;
   plan.config = resolve_ranks(resolve_settings(plan.config), places.world_size);
-  if (plan.checkpoint) plan.notes.push_back(mesh_note(merged, plan.config));
-  plan.model = model_of(plan.config, state, where, places);
+  if (plan.checkpoint || state.contains("config")) plan.notes.push_back(mesh_note(merged, plan.config));
+  plan.model =
+      plan.checkpoint ? model_of(plan.config, state, where, places) : model_to_start(plan, state, where, places);
   plan.config = resolve_model(plan.config, *plan.model);
   check_budgets(plan.config, plan.model);
   if (plan.config.recompute == Recompute::automatic)
     plan.notes.push_back("computed again: " + recompute_text(recompute_choice(plan.config, *plan.model)));
-  plan.data = open_data(plan.config, *plan.model, state.value("data", json()), places);
+  plan.data = open_data(plan.config, *plan.model, reader ? state.value("data", json()) : json(), places);
   if (!plan.config.valid.empty()) plan.valid = open_valid(plan.config, *plan.model, places);
   if (plan.checkpoint) check_stored(plan, state, where);
   if (reader) check_stored_types(*reader, plan.config, *plan.model);

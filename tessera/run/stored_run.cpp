@@ -5,6 +5,7 @@
 #include "tessera/checkpoint/folder.h"
 #include "tessera/run/config/resume.h"
 #include "tessera/run/config/settings.h"
+#include "tessera/run/find_checkpoint.h"
 #include "tessera/run/run_directory.h"
 #include "tessera/train/trainer_checkpoint.h"
 
@@ -14,7 +15,7 @@ using nlohmann::json;
 
 std::optional<fs::path> checkpoint_to_resume(const TrainConfig& command) {
   if (command.resume.empty()) return std::nullopt;
-  if (command.resume != "latest") return checkpoint::resolve_checkpoint(command.resume);
+  if (command.resume != "latest") return find_checkpoint(command.resume, CheckpointUse::resume);
   if (command.out.empty()) throw InputError("--out is missing: --resume latest looks for checkpoints there");
   const fs::path folder = RunDirectory(command.out).checkpoints();
   if (const auto latest = checkpoint::latest_checkpoint(folder)) return latest->path;
@@ -23,6 +24,34 @@ std::optional<fs::path> checkpoint_to_resume(const TrainConfig& command) {
         "--resume: got latest, but a resumed run set all checkpoints of {} aside, expected the path of one, as {}",
         command.out, aside.back().path.string());
   return std::nullopt;
+}
+
+checkpoint::CheckpointReader open_checkpoint(const fs::path& folder, std::int64_t part, std::int64_t parts) {
+  try {
+    checkpoint::CheckpointReader reader(folder);
+    reader.verify(static_cast<int>(part), static_cast<int>(parts));
+    return reader;
+  } catch (const InputError& error) {
+    const fs::path before = checkpoint_before(folder);
+    if (before.empty()) throw;
+    throw InputError("{} (--resume {} takes the checkpoint before it)", error.what(), before.string());
+  }
+}
+
+StoredRun stored_before_first_checkpoint(const TrainConfig& command) {
+  if (command.resume.empty()) return {};
+  const fs::path file = RunDirectory(command.out).config();
+  std::error_code ignored;
+  if (fs::is_regular_file(file, ignored)) {
+    StoredRun stored{.state = base::read_json_file(file), .where = file.string()};
+    if (stored.state.is_object() && stored.state.contains("config")) return stored;
+  }
+  if (command.model.empty())
+    throw InputError(
+        "--resume latest: {} holds no run: expected the folder of one, or the flags of a new one (--model, --data, "
+        "--steps)",
+        command.out);
+  return {};
 }
 
 json stored_state_of(const checkpoint::CheckpointReader& reader) {
@@ -40,10 +69,10 @@ TrainConfig with_stored_ranks(const TrainConfig& command) {
   // A launcher, or the plan, says how many ranks there are.
   if (command.given.contains("backend") && command.backend != Backend::nccl) return command;
   const auto path = checkpoint_to_resume(command);
-  if (!path) return command;
-  const json state = checkpoint::load_manifest(*path).state;
-  if (!state.is_object() || !state.contains("config")) return command;
-  const TrainConfig stored = merge_stored(command, state["config"], path->string()).config;
+  const StoredRun run = path ? StoredRun{.state = checkpoint::load_manifest(*path).state, .where = path->string()}
+                             : stored_before_first_checkpoint(command);
+  if (!run.state.is_object() || !run.state.contains("config")) return command;
+  const TrainConfig stored = merge_stored(command, run.state["config"], run.where, path.has_value()).config;
   TrainConfig known = command;
   known.backend = stored.backend;
   known.ranks = stored.ranks, known.tp = stored.tp, known.gtp = stored.gtp, known.dp = stored.dp;

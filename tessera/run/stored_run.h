@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 
 #include "tessera/checkpoint/reader.h"
 #include "tessera/run/config/config.h"
@@ -12,6 +13,21 @@ namespace tessera::run {
 // The checkpoint that --resume means; none without --resume, or for `latest` where there is none yet. Errors
 // (InputError): it is not there; `latest` where a resumed run has set all checkpoints aside.
 std::optional<std::filesystem::path> checkpoint_to_resume(const TrainConfig& command);
+
+// Opens a checkpoint and compares this process's share, `part` of `parts`, of the checksums. Errors name the checkpoint
+// before it.
+checkpoint::CheckpointReader open_checkpoint(const std::filesystem::path& folder, std::int64_t part,
+                                             std::int64_t parts);
+
+// What a run has stored of itself, and where.
+struct StoredRun {
+  nlohmann::json state = nlohmann::json::object();  // run_plan.h, stored_state
+  std::string where;
+};
+
+// Of a run that `--resume latest` means and that ended before its first checkpoint, as its config.json says. An empty
+// state without --resume, and where there is no such file. Errors (InputError): neither a run nor the flags of one.
+StoredRun stored_before_first_checkpoint(const TrainConfig& command);
 
 // The state that a run stored, an object; an empty one where the checkpoint has none (null). Errors (InputError): a
 // state of another type; a step beyond those that --steps can ask for; faults that train::check_state finds.

@@ -1,5 +1,6 @@
 #include "tessera/shard/format_policy.h"
 
+#include <fmt/ranges.h>
 #include <fnmatch.h>
 
 #include <algorithm>
@@ -38,6 +39,22 @@ std::int64_t rows_of_tiles(const std::optional<quant::Encoding>& encoding) {
   if (!encoding) return rows;
   for (const PlaneSpec& plane : encoded_planes(*encoding)) rows = std::lcm(rows, plane.tile.rows);
   return rows;
+}
+
+// "layers.*.mlp.down.weight, output.weight": the names, with numbers of layers as one pattern.
+std::string patterns_of(std::span<const std::string> names) {
+  std::vector<std::string> patterns;
+  for (const std::string& name : names) {
+    std::string pattern;
+    for (std::size_t at = 0; at <= name.size();) {
+      const std::string part = name.substr(at, std::min(name.find('.', at), name.size()) - at);
+      const bool is_number = !part.empty() && part.find_first_not_of("0123456789") == std::string::npos;
+      pattern += (at == 0 ? "" : ".") + (is_number ? "*" : part);
+      at += part.size() + 1;
+    }
+    if (std::ranges::find(patterns, pattern) == patterns.end()) patterns.push_back(pattern);
+  }
+  return fmt::format("{}", fmt::join(patterns, ", "));
 }
 
 }  // namespace
@@ -103,7 +120,8 @@ void set_backward(ParameterSpec& spec, const FormatPolicy& policy, const Paramet
 void check_rules(std::span<const FormatRule> rules, std::span<const std::string> names, std::string_view where) {
   for (const FormatRule& rule : rules)
     if (std::ranges::none_of(names, [&](const std::string& name) { return matches(rule, name); }))
-      throw InputError("{}: got {}={}, expected the name of a matrix", where, rule.pattern, name_of(rule.format));
+      throw InputError("{}: got {}={}, expected the name of a matrix: {}", where, rule.pattern, name_of(rule.format),
+                       patterns_of(names));
 }
 
 }  // namespace tessera::shard

@@ -55,26 +55,27 @@ base::Buffer weight_of_master(const shard::ShardedParameter& parameter, const sh
   return weight;
 }
 
-void load_parameter(Trainer& trainer, schedule::ParameterId id, const checkpoint::CheckpointReader& reader) {
+void load_parameter(Trainer& trainer, schedule::ParameterId id, const TensorSource& source) {
   shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
-  const bool moments = reader.has_moments(), master = reader.has_master();
+  const bool is_counted = !shard::counted_part(parameter).pieces.empty();
   base::Buffer rounded;
   if (parameter.spec.encoding) rounded = weight_of_master(parameter, trainer.parallel());
   void* weight = parameter.spec.encoding ? rounded.data() : parameter.state_weight();
   for_each_buffer(trainer, id, weight, [&](checkpoint::Kind kind, quant::DType type, void* data) {
-    if ((kind == checkpoint::Kind::exp_avg || kind == checkpoint::Kind::exp_avg_sq) && !moments) return;
+    if ((kind == checkpoint::Kind::exp_avg || kind == checkpoint::Kind::exp_avg_sq) && !source.has_moments) return;
     const std::int64_t elements = parameter.state_elements();
-    if (kind == checkpoint::Kind::master && !master) {
+    if (kind == checkpoint::Kind::master && !source.has_masters) {
       trainer.parallel().kernels().cast(weight, parameter.types.model, data, type, elements);
       return;
     }
     HostView host(data, static_cast<std::size_t>(elements) * quant::size_of(type), trainer.parallel());
-    reader.read({.name = parameter.spec.name,
+    source.read({.name = parameter.spec.name,
                  .kind = kind,
                  .dtype = type,
                  .dims = parameter.spec.dims,
                  .local = parameter.local_state,
-                 .data = host.data()});
+                 .data = host.data()},
+                is_counted);
     host.write_back();
   });
   if (parameter.spec.encoding || parameter.spec.backward) WeightCast(trainer.runtime()).cast({&id, 1});
@@ -195,9 +196,15 @@ void check_state(const checkpoint::CheckpointReader& reader) {
   stored_updates(reader);
 }
 
-void load_trainer(Trainer& trainer, const checkpoint::CheckpointReader& reader) {
+void load_tensors(Trainer& trainer, const TensorSource& source) {
   trainer.runtime().settle();
-  for (schedule::ParameterId id = 0; id < trainer.runtime().weights(); ++id) load_parameter(trainer, id, reader);
+  for (schedule::ParameterId id = 0; id < trainer.runtime().weights(); ++id) load_parameter(trainer, id, source);
+}
+
+void load_trainer(Trainer& trainer, const checkpoint::CheckpointReader& reader) {
+  load_tensors(trainer, {.has_masters = reader.has_master(),
+                         .has_moments = reader.has_moments(),
+                         .read = [&](const checkpoint::LoadTensor& request, bool) { reader.read(request); }});
   load_scales(trainer.scales(), *trainer.parallel().compute, reader);
   trainer.optimizer().set_updates(stored_updates(reader));
 }

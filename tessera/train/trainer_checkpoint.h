@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "tessera/checkpoint/checkpoint.h"
@@ -18,5 +19,15 @@ void check_state(const checkpoint::CheckpointReader& reader);
 // Weights, masters and moments of this rank from a checkpoint of any layout. A checkpoint without moments (one that was
 // imported) leaves them zero; one without masters takes them from the weights. Errors: InputError.
 void load_trainer(Trainer& trainer, const checkpoint::CheckpointReader& reader);
+
+// A source of a trainer's tensors.
+struct TensorSource {
+  bool has_masters = false, has_moments = false;
+  // Fills the boxes of the request. is_counted: true on one of the ranks that ask for the same boxes.
+  std::function<void(const checkpoint::LoadTensor& request, bool is_counted)> read;
+};
+// Reads this rank's part of every weight, master and moment. Moments that the source lacks stay as they are; masters
+// that it lacks are made from the weights. Errors: those of source.read.
+void load_tensors(Trainer& trainer, const TensorSource& source);
 
 }  // namespace tessera::train

@@ -49,6 +49,23 @@ TEST(CheckpointTogether, TheLowestRankSpeaksForAllAndItsTypeIsKept) {
   EXPECT_EQ(input_errors, 3);
 }
 
+TEST(CheckpointTogether, WithoutANameTheMessageStandsForItself) {
+  for (const int first : {0, 1}) {
+    std::vector<std::string> messages(3);
+    on_ranks(3, [&](comm::Communicator& group) {
+      try {
+        run_together(group, "", [&](const std::stop_token&) {
+          if (group.rank() >= first) throw InputError("--out: is a file");
+        });
+      } catch (const InputError& error) {
+        messages[static_cast<std::size_t>(group.rank())] = error.what();
+      }
+    });
+    for (const std::string& message : messages)
+      EXPECT_EQ(message, first == 0 ? "--out: is a file" : "rank 1: --out: is a file");
+  }
+}
+
 TEST(CheckpointTogether, ARankMayWorkForLongerThanTheGroupsTimeLimit) {
   comm::LocalOptions options;
   options.timeout = 1000ms;

@@ -192,7 +192,7 @@ class BadInput(unittest.TestCase):
         self.assertEqual(result.returncode, 2)
         self.assertIn("--backend", result.stderr)
         self.assertFalse((self.folder / "mpi").exists())
-        for flags, word in ((["--frobnicate", 1], "--frobnicate"), (["--gtp", 2], "--ranks")):
+        for flags, word in ((["--frobnicate", 1], "--frobnicate"), (["--gtp", 2], "3 processes were started, expected a multiple of --tp 1 * --gtp 2 = 2")):
             result = run("train", "--model", "llama-tiny-odd", "--data", self.data, "--seq-len", 32, "--steps", 1, "--backend",
                          "mpi", *flags, "--out", self.folder / "mpi", mpi_ranks=3)
             self.assertEqual(result.returncode, 2)
@@ -241,6 +241,8 @@ class LostRank(unittest.TestCase):
         self.assertTrue(lines, text)
         for line in lines:
             self.assertIn("time limit", line)
+            self.assertIn("--timeout-s", line)
+            self.assertIn("--resume latest", line)
 
     def test_a_killed_rank(self):
         seconds, code, _ = self.lose("killed", signal.SIGKILL)

@@ -270,7 +270,15 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(Resolve, RefusesAWorldOfAnotherSize) {
   const std::string message = base::refusal([] { resolved({"--backend", "mpi", "--ranks", "4"}, 6); });
-  EXPECT_THAT(message, HasSubstr("--ranks: got 4, expected 6"));
+  EXPECT_THAT(message, HasSubstr("--ranks: got 4, expected 6: 6 processes were started (mpirun -n 4 "));
+  EXPECT_THAT(base::refusal([] {
+                resolved({"--backend", "mpi", "--tp", "2"}, 1);
+              }),
+              HasSubstr("1 process was started, expected a multiple of --tp 2 * --gtp 1 = 2 (mpirun -n 2 "));
+  EXPECT_THAT(base::refusal([] {
+                resolved({"--backend", "mpi", "--gtp", "2", "--dp", "2"}, 3);
+              }),
+              HasSubstr("3 processes were started, expected --tp 1 * --gtp 2 * --dp 2 = 4 (mpirun -n 4 "));
 }
 
 TEST(Resolve, RefusesWhatIsMissing) {

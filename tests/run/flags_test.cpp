@@ -42,7 +42,7 @@ Outcome in_command(Command command, const Setting& setting, const Words& line) {
   } catch (const InputError& error) {
     return {.value = "", .refusal = error.what()};
   } catch (const CLI::ParseError& error) {
-    return {.value = "", .refusal = fmt::format("command line: {} (see tessera train --help)", error.what())};
+    return {.value = "", .refusal = fmt::format("{} (see tessera train --help)", parse_error_text(error))};
   }
 }
 

@@ -53,6 +53,11 @@ TEST(Metrics, SayWhatTravelledInNumberFormats) {
   const std::string line = metrics_line(metrics);
   EXPECT_THAT(line, HasSubstr(", \"gathered_by_format\": {\"bf16\":1000,\"mxfp8\":1152921504606845976}}"));
   EXPECT_EQ(parse_metrics_line(line, "m").gathered_by_format, metrics.gathered_by_format);
+  for (const quant::DType dtype : {quant::DType::fp32, quant::DType::fp64}) {
+    const std::string of_type = metrics_line(metrics, dtype);
+    EXPECT_THAT(of_type, HasSubstr(fmt::format("\"gathered_by_format\": {{\"{}\":1000,", name_of(dtype))));
+    EXPECT_EQ(parse_metrics_line(of_type, "m").gathered_by_format, metrics.gathered_by_format);
+  }
   EXPECT_EQ(parse_metrics_line(metrics_line(example(2)), "m").gathered_by_format, example(2).gathered_by_format);
   // For a person, what has no number format has the run's type.
   using quant::DType;

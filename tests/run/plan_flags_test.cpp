@@ -70,7 +70,7 @@ TEST(PlanFlags, WhatDoesNotFitTogetherIsRefused) {
                 task({.settings = {{"model", {"llama-tiny"}}}, .measured = "nowhere"});
               }),
               HasSubstr("--model: got llama-tiny with --measured"));
-  EXPECT_THAT(base::refusal([&] { task({.measured = "/nowhere"}); }), HasSubstr("/nowhere/config.json"));
+  EXPECT_THAT(base::refusal([&] { task({.measured = "/nowhere"}); }), HasSubstr("--measured: '/nowhere' holds no run"));
   const PlanTask good = task({.settings = {{"model", {"llama-tiny"}}, {"ranks", {"4096"}}, {"gtp", {"8"}}}});
   EXPECT_EQ(good.request.config.dp, 512);
   EXPECT_EQ(good.request.config.global_batch, 4096);  // one microbatch

@@ -4,6 +4,8 @@ import gzip
 import json
 import math
 import pathlib
+import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,9 +36,9 @@ class Prepare(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
         self.root = pathlib.Path(self.folder.name)
 
-    def run_tool(self, name, *arguments):
+    def run_tool(self, name, *arguments, **options):
         command = [sys.executable, str(ROOT / "python" / name), *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, cwd=self.root, check=False)
+        return subprocess.run(command, capture_output=True, text=True, cwd=self.root, check=False, **options)
 
     def prepare_text(self, *arguments, output="out"):
         (self.root / "in.txt").write_text(text(300))
@@ -74,6 +76,61 @@ class Prepare(unittest.TestCase):
         self.prepare_text(output="a")
         self.assertEqual(self.prepare_text("--tokenizer", "a/tokenizer.json", output="b").returncode, 0)
         self.assertEqual((self.root / "a/train.bin").read_bytes(), (self.root / "b/train.bin").read_bytes())
+
+    def decoded(self, part):
+        tokens, _ = read_dataset(self.root / "out" / part)
+        return tokenizers.Tokenizer.from_file(str(self.root / "out/tokenizer.json")).decode(tokens[:-1].tolist())
+
+    def test_one_plain_file_is_one_document_whose_end_is_held_out(self):
+        for name, content in (("lines", "".join(f"line {i} of the text\n" for i in range(400))),
+                              ("words", " ".join(f"word{i}" for i in range(2000))), ("letters", "abcdefgh" * 800)):
+            (self.root / "in.txt").write_text(content)
+            result = self.run_tool("prepare_text.py", "--input", "in.txt", "--output", "out", "--vocab-size", 300)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            train, valid = self.decoded("train"), self.decoded("valid")
+            self.assertEqual(train + valid, content, name)
+            self.assertLessEqual(0.02 * len(content), len(valid) + 1, name)
+            self.assertLessEqual(len(valid), 0.05 * len(content), name)
+            self.assertEqual(train[-1], {"lines": "\n", "words": " ", "letters": train[-1]}[name])
+            shutil.rmtree(self.root / "out")
+
+    def test_a_tokenizer_names_the_token_that_ends_documents(self):
+        self.prepare_text(output="a")
+        stored = (self.root / "a/tokenizer.json").read_text()
+        (self.root / "t.json").write_text(stored.replace("<|endoftext|>", "</s>"))
+        result = self.prepare_text("--tokenizer", "t.json", output="b")
+        self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
+        for word in ("--eod-token", "<|endoftext|>", "</s>"):
+            self.assertIn(word, result.stderr)
+        self.assertEqual(self.prepare_text("--tokenizer", "t.json", "--eod-token", "</s>", output="b").returncode, 0)
+        self.assertEqual((self.root / "a/train.bin").read_bytes(), (self.root / "b/train.bin").read_bytes())
+        result = self.prepare_text("--eod-token", "</s>", output="c")
+        self.assertIn("--eod-token </s>: expected it with --tokenizer", result.stderr)
+
+    def test_files_that_are_no_text_are_named(self):
+        for name, content, words in (("a.txt", bytes(range(256)), ("a.txt", "byte 128 is not UTF-8")),
+                                     ("b.txt", b"text\0text", ("b.txt", "byte 4 is 0")),
+                                     ("c.gz", gzip.compress(b"text"), ("c.gz", "gzip")),
+                                     ("d.jsonl", b'{"text": "a"}\nno json', ("d.jsonl: line 2", "JSON")),
+                                     ("e.jsonl", b'{"content": "a"}', ("e.jsonl: line 1", '"text"')),
+                                     ("f.txt", b"", ("--held-out", "text"))):
+            (self.root / name).write_bytes(content)
+            result = self.run_tool("prepare_text.py", "--input", name, "--output", "out")
+            self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
+            for word in words:
+                self.assertIn(word, result.stderr)
+            self.assertEqual([], list(self.root.glob("out*")), name)
+
+    def test_a_full_disk_leaves_nothing(self):
+        (self.root / "in.txt").write_text(text(3000))
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+        result = self.run_tool("prepare_text.py", "--input", "in.txt", "--output", "out", "--vocab-size", 300,
+                               "--split", "blank-lines", preexec_fn=limit)
+        self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
+        self.assertIn("out", result.stderr)
+        self.assertIn("File too large", result.stderr)
+        self.assertEqual([], list(self.root.glob("out*")))
 
     def test_jsonl_holds_one_document_a_line(self):
         (self.root / "in.jsonl").write_text("".join(json.dumps({"text": f"line {i}\n\nmore"}) + "\n" for i in range(50)))

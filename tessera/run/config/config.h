@@ -35,6 +35,7 @@ std::string_view name_of(Recompute value);
 // (micro_batch, --micro-batch).
 struct TrainConfig {
   std::string model;               // a name under configs/, or a path (models::find_model_config)
+  std::string init;                // Hugging Face folder whose weights the run starts from; empty: random weights
   std::vector<std::string> data;   // PREFIX, or W1 PREFIX1 W2 PREFIX2 ...
   std::vector<std::string> valid;  // the same, held out; empty: none
 

@@ -2,14 +2,18 @@
 
 #include <variant>
 
+#include "tessera/base/error.h"
+
 namespace tessera::run {
 namespace {
 
 void add_flag(CLI::App& app, const Setting& setting, std::vector<std::string>& words, const std::string& help) {
   CLI::Option* option = app.add_option(flag_of(setting.name), words, help);
   option->option_text(std::string(setting.placeholder))->expected(1);
-  if (std::holds_alternative<std::vector<std::string> TrainConfig::*>(setting.field))
-    option->expected(1, CLI::detail::expected_max_vector_size);
+  const bool is_list = std::holds_alternative<std::vector<std::string> TrainConfig::*>(setting.field);
+  if (is_list) option->expected(1, CLI::detail::expected_max_vector_size);
+  // Another word is no value of the flag; a flag that is given again is refused with its name (set_from_text).
+  option->allow_extra_args(is_list)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   if (std::holds_alternative<bool TrainConfig::*>(setting.field)) option->expected(0, 1)->default_str("on");
 }
 
@@ -27,6 +31,24 @@ void add_flags(CLI::App& app, Command command, SettingWords& words) {
     std::vector<std::string>& own = words[std::string(setting->name)];
     add_flag(app, *setting, own, std::string(setting->help) + default_for(command, *setting, own));
   }
+}
+
+std::string parse_error_text(const CLI::ParseError& error) {
+  const std::string text = error.what();
+  if (error.get_name() != "ArgumentMismatch") return text;
+  const std::string flag = text.substr(0, text.find(':'));
+  return flag + (text.find("At Most") != std::string::npos ? ": expected one value; it is given more than once"
+                                                           : ": expected a value behind it");
+}
+
+void refuse_extras(const std::vector<std::string>& extras, const std::vector<std::string>& flags,
+                   std::string_view command) {
+  if (extras.empty()) return;
+  const std::string& word = extras.front();
+  if (!word.starts_with('-')) throw InputError("unexpected word '{}': expected a flag (see {} --help)", word, command);
+  const std::string flag = word.substr(0, word.find('='));
+  const std::string meant = suggestion(flag, flags);
+  throw InputError("unknown flag {}{}", flag, meant.empty() ? fmt::format(" (see {} --help)", command) : meant);
 }
 
 std::string default_text(const Setting& setting) {

@@ -25,19 +25,31 @@ std::vector<std::string> all_flags() {
   return flags;
 }
 
-// Reports the first word that is no flag and no value of one.
-void refuse_extras(const std::vector<std::string>& extras) {
-  if (extras.empty()) return;
-  const std::string& word = extras.front();
-  if (!word.starts_with('-'))
-    throw InputError("unexpected word '{}': expected a flag (see tessera train --help)", word);
-  const std::string flag = word.substr(0, word.find('='));
-  throw InputError("unknown flag {}{}", flag, suggestion(flag, all_flags()));
-}
-
 void check_reserved_flags(const SettingWords& words) {
   for (const auto& [name, given] : words)
     if (!given.empty()) check_reserved(*find_reserved(name), given.front(), flag_of(name));
+}
+
+// Refuses JSON files of other kinds that a user may have at hand.
+void refuse_other_kinds(const json& content, const std::string& file) {
+  if (!content.is_object()) return;
+  if (content.contains("config") && content.contains("model"))
+    throw InputError(
+        "{}: is the config.json of a run, expected a file of settings, as its key 'config' holds (--resume "
+        "continues that run)",
+        file);
+  if (content.contains("model_type") || content.contains("architectures"))
+    throw InputError("{}: describes a model, expected a file of settings (--model {} trains it)", file, file);
+}
+
+void apply_file(TrainConfig& config, const std::string& file) {
+  try {
+    const json content = base::read_json_file(file);
+    refuse_other_kinds(content, file);
+    apply_json(config, content, file);
+  } catch (const InputError& error) {
+    throw InputError("--config: {}", error.what());
+  }
 }
 
 }  // namespace
@@ -74,12 +86,12 @@ TrainCommand parse_train_flags(const std::vector<std::string>& flags) {
   try {
     app.parse(std::vector<std::string>(flags.rbegin(), flags.rend()));
   } catch (const CLI::ParseError& error) {
-    throw InputError("command line: {} (see tessera train --help)", error.what());
+    throw InputError("{} (see tessera train --help)", parse_error_text(error));
   }
   TrainCommand command{.help = help, .config = {}};
   if (help) return command;
-  refuse_extras(app.remaining());
-  if (file_option->count() > 0) apply_json(command.config, base::read_json_file(file), file);
+  refuse_extras(app.remaining(), all_flags(), "tessera train");
+  if (file_option->count() > 0) apply_file(command.config, file);
   set_from_words(command.config, words);
   check_reserved_flags(reserved);
   return command;

@@ -14,7 +14,8 @@ namespace {
 constexpr std::int64_t kMostLocalRanks = 1024;  // threads of one process
 
 void require_given(const TrainConfig& config) {
-  if (config.model.empty()) throw InputError("--model is missing: expected a name under configs/ or a config.json");
+  if (config.model.empty())
+    throw InputError("--model is missing: expected a name under configs/ or a config.json (or --init FOLDER)");
   if (config.data.empty()) throw InputError("--data is missing: expected the prefix of PREFIX.bin and PREFIX.idx");
   if (config.steps < 0) throw InputError("--steps is missing: expected the number of steps to train");
   if (config.out.empty()) throw InputError("--out is missing: expected the folder of the run");
@@ -163,19 +164,37 @@ TrainConfig resolve_settings(TrainConfig config) {
   return config;
 }
 
+namespace {
+
+// What says the number of ranks: --ranks, or the processes that were started.
+std::string ranks_text(const TrainConfig& config, bool is_given) {
+  if (is_given) return fmt::format("--ranks: got {}", config.ranks);
+  return config.ranks == 1 ? "1 process was started" : fmt::format("{} processes were started", config.ranks);
+}
+
+// How as many processes are started.
+std::string start_text(const TrainConfig& config, std::int64_t ranks) {
+  return config.backend == Backend::mpi ? fmt::format(" (mpirun -n {} tessera train ...)", ranks) : "";
+}
+
+}  // namespace
+
 TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_size) {
   const std::int64_t part = config.tp * config.gtp;
   if (world_size && config.ranks > 0 && config.ranks != *world_size)
-    throw InputError("--ranks: got {}, expected {}: the launcher started that many", config.ranks, *world_size);
+    throw InputError("--ranks: got {}, expected {}: {} started{}", config.ranks, *world_size,
+                     *world_size == 1 ? "1 process was" : fmt::format("{} processes were", *world_size),
+                     start_text(config, config.ranks));
+  const bool is_given = config.ranks > 0;
   if (world_size) config.ranks = *world_size;
   if (config.ranks == 0) config.ranks = part * (config.dp > 0 ? config.dp : 1);
   if (config.dp == 0 && config.ranks % part == 0) config.dp = config.ranks / part;
   if (config.dp == 0)
-    throw InputError("--ranks: got {}, expected a multiple of --tp {} * --gtp {} = {}", config.ranks, config.tp,
-                     config.gtp, part);
+    throw InputError("{}, expected a multiple of --tp {} * --gtp {} = {}{}", ranks_text(config, is_given), config.tp,
+                     config.gtp, part, start_text(config, part * ((config.ranks + part - 1) / part)));
   if (part * config.dp != config.ranks)
-    throw InputError("--ranks: got {}, expected --tp {} * --gtp {} * --dp {} = {}", config.ranks, config.tp, config.gtp,
-                     config.dp, part * config.dp);
+    throw InputError("{}, expected --tp {} * --gtp {} * --dp {} = {}{}", ranks_text(config, is_given), config.tp,
+                     config.gtp, config.dp, part * config.dp, start_text(config, part * config.dp));
   check_local_ranks(config);
   check_reduce_order(config);
   check_recompute(config);

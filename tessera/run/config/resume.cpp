@@ -43,7 +43,7 @@ bool is_without_meaning(const TrainConfig& config, std::string_view setting) {
 
 }  // namespace
 
-MergedConfig merge_stored(const TrainConfig& command, const json& stored, const std::string& where) {
+MergedConfig merge_stored(const TrainConfig& command, const json& stored, const std::string& where, bool has_trained) {
   TrainConfig before;
   apply_json(before, stored, where);
   MergedConfig merged{.config = command, .changes = {}, .keeps_mesh = !is_mesh_given(command), .stored_mesh = {}};
@@ -51,7 +51,7 @@ MergedConfig merge_stored(const TrainConfig& command, const json& stored, const 
   merged.keeps_mesh = merged.keeps_mesh && !merged.stored_mesh.empty();
   for (const Setting& setting : settings()) {
     const json old_value = value_of(before, setting);
-    if (setting.on_resume == OnResume::fixed && is_given(command, setting))
+    if (setting.on_resume == OnResume::fixed && is_given(command, setting) && has_trained)
       refuse_other_value(setting, old_value, value_of(command, setting), where);
     if (!is_kept(setting, command, merged.keeps_mesh) || old_value.is_null()) continue;
     if (setting.name == "schedule_steps" && old_value == 0) continue;

@@ -27,9 +27,11 @@ struct MergedConfig {
 //   dtype, seed, seq_len and global_batch keep the stored value: another one is an InputError, since the weights or the
 //     order of samples would no longer be those of one run.
 // A stored schedule_steps of 0 (a run of --steps 0) follows the new --steps. A kept value without meaning under the new
-// settings (ranks_per_node of a run that is no longer hierarchical) becomes the default. InputError, naming `where`,
+// settings (ranks_per_node of a run that is no longer hierarchical) becomes the default. has_trained: false for a run
+// that ended before its first checkpoint: the command line may change every setting then. InputError, naming `where`,
 // when `stored` is no such object.
-MergedConfig merge_stored(const TrainConfig& command, const nlohmann::json& stored, const std::string& where);
+MergedConfig merge_stored(const TrainConfig& command, const nlohmann::json& stored, const std::string& where,
+                          bool has_trained = true);
 
 // "mesh of the checkpoint: 4 ranks (tp 2 x gtp 2 x dp 1)", or the command line's beside the checkpoint's. `config`:
 // with its ranks resolved.

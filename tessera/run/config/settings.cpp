@@ -31,9 +31,12 @@ constexpr Commands kPlans = kSteps | Command::plan | Command::bench_schedule;
 constexpr Commands kBudgets = kSteps | Command::plan;  // bench schedule tries several
 
 constexpr std::array kSettings{
-    Setting{"model", &C::model, kAny, kKept, "NAME|PATH",
-            "a name under configs/, or a Hugging Face config.json (with --resume: the checkpoint's)",
-            kPlans | Command::bench_products},
+    Setting{
+        "model", &C::model, kAny, kKept, "NAME|PATH",
+        "a name under configs/, or a Hugging Face config.json (with --resume: the checkpoint's; with --init: its own)",
+        kPlans | Command::bench_products},
+    Setting{"init", &C::init, kAny, kKept, "FOLDER",
+            "start from the weights of this Hugging Face folder (without it: from random ones)"},
     Setting{"data", &C::data, kAny, kKept, "[W] PREFIX ...", "PREFIX.bin and PREFIX.idx, or W1 PREFIX1 W2 PREFIX2 ..."},
     Setting{"valid", &C::valid, kAny, kKept, "[W] PREFIX ...", "held-out data, as --data"},
     Setting{"backend", &C::backend, kAny, kKept, "local|mpi|nccl", "ranks are threads, MPI processes, or GPUs", kSteps},

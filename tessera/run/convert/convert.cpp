@@ -11,14 +11,13 @@
 #include "tessera/checkpoint/folder.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/run/convert/hf_folder.h"
+#include "tessera/run/convert/non_finite.h"
+#include "tessera/run/find_checkpoint.h"
 
 namespace tessera::run {
 
 namespace fs = std::filesystem;
 
-namespace {
-
-// The checkpoint that a folder holds, by its name in there; empty: none.
 std::string checkpoint_in(const fs::path& folder) {
   std::error_code code;
   if (fs::is_regular_file(folder / checkpoint::kManifestFile, code)) return std::string(checkpoint::kManifestFile);
@@ -28,7 +27,6 @@ std::string checkpoint_in(const fs::path& folder) {
   return "";
 }
 
-// Whether the source is a Hugging Face folder. Errors: it is a checkpoint too.
 bool is_hf_folder(const fs::path& source) {
   std::error_code code;
   if (!fs::is_regular_file(source / "config.json", code)) return false;
@@ -40,17 +38,15 @@ bool is_hf_folder(const fs::path& source) {
   return true;
 }
 
-}  // namespace
-
 ConvertReport convert(const fs::path& source, const fs::path& target, const ConvertOptions& options) {
   std::error_code code;
   const auto status = fs::symlink_status(target, code);
   if (fs::exists(status) && !(fs::is_directory(status) && fs::is_empty(target, code)))
-    throw InputError("{}: exists: expected a new or empty folder", target.string());
+    throw InputError("target '{}' exists: expected a new or empty folder", target.string());
   if (options.dtype && !quant::is_floating(*options.dtype))
     throw InputError("dtype: expected fp32, bf16 or fp64, got {}", name_of(*options.dtype));
   if (is_hf_folder(source)) return import_hf(source, target, options);
-  return export_hf(checkpoint::resolve_checkpoint(source), target, options);
+  return export_hf(find_checkpoint(source, CheckpointUse::convert), target, options);
 }
 
 std::string convert_text(const ConvertReport& report) {
@@ -64,11 +60,7 @@ std::string convert_text(const ConvertReport& report) {
 }
 
 std::vector<std::string> convert_warnings(const ConvertReport& report) {
-  std::vector<std::string> lines;
-  for (const nlohmann::json& counts : report.value("non_finite", nlohmann::json::array()))
-    lines.push_back(fmt::format("tensor '{}': {} values are NaN, {} are infinite", counts["tensor"].get<std::string>(),
-                                counts["nan"].get<std::int64_t>(), counts["infinite"].get<std::int64_t>()));
-  return lines;
+  return non_finite_lines(report.value("non_finite", nlohmann::json::array()));
 }
 
 }  // namespace tessera::run

@@ -32,6 +32,11 @@ std::string convert_text(const ConvertReport& report);
 // A line for each tensor of non_finite.
 std::vector<std::string> convert_warnings(const ConvertReport& report);
 
+// The checkpoint that a folder holds, by its name in there; empty: none.
+std::string checkpoint_in(const std::filesystem::path& folder);
+// Whether the folder is one in Hugging Face's form. Errors (InputError): it holds a checkpoint too.
+bool is_hf_folder(const std::filesystem::path& folder);
+
 // SOURCE is a checkpoint (or a folder with some: the latest) or a Hugging Face folder; TARGET gets the other. TARGET is
 // made aside and renamed: complete or absent. Errors: InputError when SOURCE is neither or both, is damaged, or TARGET
 // exists and is not an empty folder; Error when writing fails.

@@ -48,6 +48,10 @@ bool is_floating(const std::string& dtype) {
   return dtype == "F16" || (type && quant::is_floating(*type));
 }
 
+bool holds_pickled_weights(const fs::path& folder) {
+  return is_file(folder / "pytorch_model.bin") || is_file(folder / "pytorch_model.bin.index.json");
+}
+
 models::ModelConfigPtr read_config(const fs::path& folder) {
   const fs::path file = folder / "config.json";
   nlohmann::json config = base::read_json_file(file);
@@ -95,7 +99,9 @@ HfFolder::HfFolder(const fs::path& folder) : folder_(folder), config_(read_confi
   } else if (is_file(folder / kSingle)) {
     open_single(folder / kSingle);
   } else {
-    throw InputError("{}: no weights: expected {} or {}", folder.string(), kSingle, kIndex);
+    throw InputError(
+        "{}: no weights: expected {} or {}{}", folder.string(), kSingle, kIndex,
+        holds_pickled_weights(folder) ? " (pytorch_model.bin is not read: save the model as safetensors)" : "");
   }
   check_shards();
   if (is_file(folder / kQuantConfig))

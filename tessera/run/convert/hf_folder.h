@@ -21,6 +21,7 @@ class HfFolder {
   explicit HfFolder(const std::filesystem::path& folder);
 
   const models::ModelConfig& config() const { return *config_; }
+  models::ModelConfigPtr shared_config() const { return config_; }
   // Type of the first tensor, the embedding; half precision, which training does not have, counts as fp32.
   quant::DType dtype() const;
   // Reads elements [first, first + count) of a tensor, row-major, as `type` (fp32 or fp64). Exact for sources that are

@@ -1,4 +1,5 @@
 #include "tessera/run/inspect/inspect_checkpoint.h"
+#include "tessera/run/find_checkpoint.h"
 
 #include <fmt/ranges.h>
 
@@ -60,7 +61,7 @@ void add_wire_formats(const checkpoint::CheckpointReader& reader, nlohmann::json
 }  // namespace
 
 nlohmann::json inspect_checkpoint(const std::filesystem::path& path, const InspectOptions& options) {
-  const checkpoint::CheckpointReader reader(checkpoint::resolve_checkpoint(path));
+  const checkpoint::CheckpointReader reader(find_checkpoint(path, CheckpointUse::inspect));
   if (options.verify) reader.verify();
   nlohmann::json result = {{"checkpoint", reader.folder().string()},
                            {"step", reader.step()},

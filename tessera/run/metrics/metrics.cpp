@@ -52,13 +52,19 @@ std::filesystem::path keep_up_to(const std::filesystem::path& path, std::int64_t
   return path;
 }
 
+// The other way of name_in_run, whatever the run's type.
+quant::Format format_in_run(std::string_view name) {
+  const bool is_type = name == name_of(quant::DType::fp32) || name == name_of(quant::DType::fp64);
+  return is_type ? quant::Format::bf16 : quant::parse_format(name);
+}
+
 // Returns the numbers by format that a line says under this key; zeros where it has none.
 template <typename T>
 std::array<T, quant::kFormats> numbers_of_line(const json& line, const char* key) {
   std::array<T, quant::kFormats> numbers{};
   if (!line.contains(key)) return numbers;
   for (const auto& [name, value] : line.at(key).items())
-    numbers[static_cast<std::size_t>(quant::parse_format(name))] = value.template get<T>();
+    numbers[static_cast<std::size_t>(format_in_run(name))] = value.template get<T>();
   return numbers;
 }
 
@@ -71,10 +77,11 @@ std::array<std::int64_t, quant::kFormats> gathered_of_line(const json& line) {
 }
 
 template <typename T>
-nlohmann::ordered_json not_zero_by_format(const std::array<T, quant::kFormats>& values) {
+nlohmann::ordered_json not_zero_by_format(const std::array<T, quant::kFormats>& values, quant::DType dtype) {
   nlohmann::ordered_json result = nlohmann::ordered_json::object();
   for (std::size_t format = 0; format < quant::kFormats; ++format)
-    if (values[format] != 0) result[std::string(name_of(static_cast<quant::Format>(format)))] = values[format];
+    if (values[format] != 0)
+      result[std::string(name_in_run(static_cast<quant::Format>(format), dtype))] = values[format];
   return result;
 }
 
@@ -85,19 +92,22 @@ std::string shares_of(const std::array<T, quant::kFormats>& values, double unit,
   std::string text;
   for (std::size_t at = 0; at < quant::kFormats; ++at) {
     if (values[at] == 0) continue;
-    const auto format = static_cast<quant::Format>(at);
     text += fmt::format("{}{:.1f} % {}", text.empty() ? "" : ", ", 100 * static_cast<double>(values[at]) / total,
-                        format == quant::Format::bf16 ? name_of(dtype) : name_of(format));
+                        name_in_run(static_cast<quant::Format>(at), dtype));
   }
   return fmt::format("{:.4g} {}{}", total * unit, name, text.empty() ? "" : " (" + text + ")");
 }
 }  // namespace
 
-nlohmann::ordered_json by_format(const std::array<std::int64_t, quant::kFormats>& bytes) {
-  return not_zero_by_format(bytes);
+std::string_view name_in_run(quant::Format format, quant::DType dtype) {
+  return format == quant::Format::bf16 ? name_of(dtype) : name_of(format);
 }
-nlohmann::ordered_json by_format(const std::array<double, quant::kFormats>& flops) {
-  return not_zero_by_format(flops);
+
+nlohmann::ordered_json by_format(const std::array<std::int64_t, quant::kFormats>& bytes, quant::DType dtype) {
+  return not_zero_by_format(bytes, dtype);
+}
+nlohmann::ordered_json by_format(const std::array<double, quant::kFormats>& flops, quant::DType dtype) {
+  return not_zero_by_format(flops, dtype);
 }
 
 std::string format_shares(const std::array<std::int64_t, quant::kFormats>& bytes, double unit, std::string_view name,
@@ -119,7 +129,7 @@ std::string json_number(double value) {
   return out;
 }
 
-std::string metrics_line(const StepMetrics& m) {
+std::string metrics_line(const StepMetrics& m, quant::DType dtype) {
   std::string line = fmt::format(
       R"({{"step": {}, "loss": {}, "grad_norm": {}, "lr": {}, "tokens": {}, "tokens_per_second": {}, "step_ms": {}, )"
       R"("exposed_comm_ms": {}, "gathered_bytes": {}, "reduced_bytes": {})",
@@ -130,10 +140,10 @@ std::string metrics_line(const StepMetrics& m) {
   if (m.skipped) line += ", \"skipped\": true";
   if (m.suppressed > 0) line += fmt::format(", \"suppressed\": {}", m.suppressed);
   if (m.gathered_by_format[0] != m.gathered_bytes)
-    line += ", \"gathered_by_format\": " + by_format(m.gathered_by_format).dump();
+    line += ", \"gathered_by_format\": " + by_format(m.gathered_by_format, dtype).dump();
   if (std::any_of(m.flops_by_format.begin() + 1, m.flops_by_format.end(), [](double flops) { return flops != 0; }))
-    line += ", \"flops_by_format\": " + by_format(m.flops_by_format).dump();
-  if (const auto activations = by_format(m.activations_by_format); !activations.empty())
+    line += ", \"flops_by_format\": " + by_format(m.flops_by_format, dtype).dump();
+  if (const auto activations = by_format(m.activations_by_format, dtype); !activations.empty())
     line += ", \"activations_by_format\": " + activations.dump();
   return line + "}\n";
 }
@@ -168,7 +178,7 @@ void check_metrics(const std::filesystem::path& path) {
   lines_up_to(path, 0);
 }
 
-MetricsWriter::MetricsWriter(const std::filesystem::path& path, std::int64_t last_step)
-    : file_(keep_up_to(path, last_step), AppendFile::Open::create_or_append) {}
+MetricsWriter::MetricsWriter(const std::filesystem::path& path, std::int64_t last_step, quant::DType dtype)
+    : dtype_(dtype), file_(keep_up_to(path, last_step), AppendFile::Open::create_or_append) {}
 
 }  // namespace tessera::run

@@ -35,9 +35,12 @@ struct StepMetrics {
   int suppressed = 0;                // attempts whose update a stop counter suppressed, before the one that counts
 };
 
-// Returns {"bf16": bytes, ...} with the formats that moved something.
-nlohmann::ordered_json by_format(const std::array<std::int64_t, quant::kFormats>& bytes);
-nlohmann::ordered_json by_format(const std::array<double, quant::kFormats>& flops);
+// The name of a number format in a run of this type: bf16, which stands for numbers without a format, is the type.
+std::string_view name_in_run(quant::Format format, quant::DType dtype);
+
+// Returns {"bf16": bytes, ...} with the formats that moved something, by name_in_run.
+nlohmann::ordered_json by_format(const std::array<std::int64_t, quant::kFormats>& bytes, quant::DType dtype);
+nlohmann::ordered_json by_format(const std::array<double, quant::kFormats>& flops, quant::DType dtype);
 
 // "12.3 TFLOP (87.5 % fp8, 12.5 % fp32)": the total in a unit, and the shares of what is not 0. dtype: of the run,
 // whose name stands for numbers without a number format.
@@ -52,8 +55,8 @@ std::string json_number(double value);
 
 // One line, with its newline. Keys in the order of StepMetrics; valid_loss, skipped, suppressed, gathered_by_format,
 // flops_by_format and activations_by_format (of formats that moved or multiplied something) only where they say
-// something more than the rest.
-std::string metrics_line(const StepMetrics& metrics);
+// something more than the rest. dtype: of the run.
+std::string metrics_line(const StepMetrics& metrics, quant::DType dtype = quant::DType::bf16);
 // The line read back, the same bits. InputError, naming `where`, when it is none.
 StepMetrics parse_metrics_line(std::string_view line, const std::string& where);
 
@@ -66,10 +69,11 @@ class MetricsWriter {
   // Keeps the lines of the steps up to `last_step`, which the run goes on from (0: a new run), and drops later ones and
   // a last line that a crash cut short. InputError when another line is no metrics line; Error when it cannot be
   // written.
-  MetricsWriter(const std::filesystem::path& path, std::int64_t last_step);
-  void write(const StepMetrics& metrics) { file_.append(metrics_line(metrics)); }
+  MetricsWriter(const std::filesystem::path& path, std::int64_t last_step, quant::DType dtype = quant::DType::bf16);
+  void write(const StepMetrics& metrics) { file_.append(metrics_line(metrics, dtype_)); }
 
  private:
+  quant::DType dtype_;  // of the run
   AppendFile file_;
 };
 

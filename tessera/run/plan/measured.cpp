@@ -62,6 +62,8 @@ void add_row(ordered_json& rows, const char* name, const json& predicted, const 
 MeasuredRun read_measured_run(const std::filesystem::path& folder) {
   const RunDirectory directory(folder);
   const std::string where = directory.config().string();
+  if (std::error_code code; !std::filesystem::exists(directory.config(), code))
+    throw InputError("--measured: '{}' holds no run, expected the folder that train --out made", folder.string());
   const json stored = base::read_json_file(directory.config());
   if (!stored.is_object() || !stored.contains("config") || !stored.contains("model"))
     throw InputError("{}: expected the settings of a run, with keys 'config' and 'model'", where);

@@ -1,0 +1,44 @@
+// The weights of a Hugging Face folder as the logical tensors of a model: any boxes of them, in the type asked for.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tessera/checkpoint/reader.h"
+#include "tessera/models/hf_tensor.h"
+#include "tessera/run/convert/hf_folder.h"
+#include "tessera/run/convert/non_finite.h"
+
+namespace tessera::run {
+
+// Reads only the elements of the boxes, and neighbours of theirs in the same rows. A matrix in a number format is read
+// whole. One thread at a time; ranks open their own.
+class HfWeights {
+ public:
+  // Errors: those of HfFolder.
+  explicit HfWeights(const std::filesystem::path& folder);
+
+  const HfFolder& folder() const { return folder_; }
+  // Fills the boxes of request.local. Weights are rounded from the accumulator's type, so that a bf16 weight is exactly
+  // the rounded master. is_counted: non_finite() counts the values of weights. Errors: Error for a tensor that the
+  // model does not have, or of another shape.
+  void read(const checkpoint::LoadTensor& request, bool is_counted = true);
+  // By the names of Hugging Face's tensors, in the order of the model.
+  const NonFiniteCounts& non_finite() const { return non_finite_; }
+
+ private:
+  struct Logical {
+    std::vector<std::int64_t> dims;
+    std::vector<models::HfTensor> parts;
+  };
+  void read_part(const models::HfTensor& part, const layout::Box& box, const layout::Piece& piece,
+                 const checkpoint::LoadTensor& request, bool is_counted);
+
+  HfFolder folder_;
+  std::map<std::string, Logical> tensors_;
+  NonFiniteCounts non_finite_;
+};
+
+}  // namespace tessera::run

@@ -1,0 +1,16 @@
+// The checkpoint that a user means by a path.
+#pragma once
+#include <filesystem>
+
+namespace tessera::run {
+
+enum class CheckpointUse { resume, convert, inspect };
+
+// As checkpoint::resolve_checkpoint. Errors (InputError) also say what the path is instead of a checkpoint, and which
+// command or flag takes it.
+std::filesystem::path find_checkpoint(const std::filesystem::path& path, CheckpointUse use);
+
+// Of the checkpoints beside one that cannot be read, the last before it; empty: none.
+std::filesystem::path checkpoint_before(const std::filesystem::path& checkpoint);
+
+}  // namespace tessera::run
