@@ -75,7 +75,8 @@ void join(const NcclRun& run, const meet::Launch& place, const std::function<voi
 }  // namespace
 
 int run_with_nccl(const NcclRun& run, const std::function<void(comm::World&)>& body) {
-  if (!comm::nccl_available()) throw InputError("ranks on GPUs (--backend nccl): this build has no CUDA, expected --backend local or mpi");
+  if (!comm::nccl_available())
+    throw InputError("ranks on GPUs (--backend nccl): this build has no CUDA, expected --backend local or mpi");
   const meet::Launch place = meet::read_launch(meet::own_variables());
   if (!place.launcher.empty()) {
     join(run, place, body);
