@@ -316,7 +316,7 @@ class Aside(Resume):
                     ended = job.wait(timeout=delay) == 0
                 except subprocess.TimeoutExpired:
                     os.kill(job.pid, signal.SIGKILL)
-            delay += 0.03
+            delay += 0.08
             tessera("train", "--resume", "latest", "--steps", 4, "--out", out)
             self.assertEqual([1, 2, 3, 4], [line["step"] for line in metrics(out)])
             self.assertEqual([], self.aside(out))
