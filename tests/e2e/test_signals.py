@@ -7,6 +7,7 @@ import pathlib
 import random
 import shlex
 import signal
+import statistics
 import subprocess
 import time
 import unittest
@@ -133,9 +134,8 @@ class Signals(unittest.TestCase):
                      write_tokens(cls.folder / "valid", 131, documents=15), "--global-batch", 16, "--seq-len", 64, "--steps",
                      STEPS, "--warmup-steps", 3, "--seed", 5, "--gtp", RANKS, "--eval-every", 3, "--save-every", 4]
         cls.whole = cls.folder / "whole"
-        start = time.monotonic()
         tessera("train", *cls.flags, "--out", cls.whole)
-        cls.seconds = time.monotonic() - start
+        cls.step_seconds = statistics.median(line["step_ms"] for line in metrics(cls.whole)) / 1000
         cls.expected = lines(cls.whole), parts(cls.whole, STEPS)
 
     def resume_and_compare(self, job):
@@ -162,7 +162,8 @@ class Signals(unittest.TestCase):
         for moment in range(moments):
             with Job(self.folder / f"{name}-{moment}", *self.flags, *(["--backend", "mpi"] if how else []), **how) as job:
                 ranks = job.ranks()
-                time.sleep(chosen.uniform(0, self.seconds))
+                job.has_trained(chosen.randrange(STEPS - 1))
+                time.sleep(chosen.uniform(0, 1.5 * self.step_seconds))
                 for pid, sent in targets(chosen, job, ranks):
                     try:
                         os.kill(pid, sent)
