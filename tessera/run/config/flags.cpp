@@ -34,7 +34,7 @@ void add_flags(CLI::App& app, Command command, SettingWords& words) {
 }
 
 std::string parse_error_text(const CLI::ParseError& error) {
-  const std::string text = error.what();
+  std::string text = error.what();
   if (error.get_name() != "ArgumentMismatch") return text;
   const std::string flag = text.substr(0, text.find(':'));
   return flag + (text.find("At Most") != std::string::npos ? ": expected one value; it is given more than once"
