@@ -170,18 +170,20 @@ TEST(Blend, EveryShareIsNearItsWeightOrTheWeightIsNamed) {
               HasSubstr("--valid: weight 1e-308"));
 }
 
+// In even periods both deficits are equal once.
 TEST(Blend, TwoSetsOfALongPeriodFollowTheLargestDeficit) {
-  const std::vector<std::int64_t> shares{3, 100004};
-  const BlendOrder order = BlendOrder::of_shares(shares);
-  ASSERT_EQ(order.period(), 100007);
-  std::vector<std::int64_t> taken(2);
-  for (std::int64_t p = 0; p < 2 * order.period() + 9; ++p) {
-    const std::int64_t in_period = p + 1;
-    const bool second =
-        shares[1] * in_period - taken[1] * order.period() > shares[0] * in_period - taken[0] * order.period();
-    const auto turn = order.at(p);
-    ASSERT_EQ(turn.set, second ? 1 : 0) << p;
-    ASSERT_EQ(turn.index, taken[static_cast<std::size_t>(turn.set)]++) << p;
+  for (const auto& shares : std::vector<std::vector<std::int64_t>>{{3, 100004}, {1, 99999}, {99999, 1}}) {
+    const BlendOrder order = BlendOrder::of_shares(shares);
+    ASSERT_EQ(order.period(), shares[0] + shares[1]);
+    std::vector<std::int64_t> taken(2);
+    for (std::int64_t p = 0; p < 2 * order.period() + 9; ++p) {
+      const std::int64_t in_period = p + 1;
+      const bool second =
+          shares[1] * in_period - taken[1] * order.period() > shares[0] * in_period - taken[0] * order.period();
+      const auto turn = order.at(p);
+      ASSERT_EQ(turn.set, second ? 1 : 0) << p << " of " << shares[0] << " and " << shares[1];
+      ASSERT_EQ(turn.index, taken[static_cast<std::size_t>(turn.set)]++) << p;
+    }
   }
 }
 

@@ -145,11 +145,11 @@ const checkpoint::SafetensorsFile& HfFolder::open_shard(const std::string& shard
                                                         const std::string& where) {
   auto& file = files_[shard];
   if (!file && !is_file(folder_ / shard))
-    throw InputError("{}: weight_map: '{}': names {}, which is no file of the folder", where, base::printable(tensor),
+    throw InputError("{}: weight_map: '{}': names {}, which is not in the folder", where, base::printable(tensor),
                      base::printable(shard));
   if (!file) file = std::make_unique<checkpoint::SafetensorsFile>(folder_ / shard);
   if (!file->entries().contains(tensor))
-    throw InputError("{}: weight_map: '{}': names {}, which holds no such tensor", where, base::printable(tensor),
+    throw InputError("{}: weight_map: '{}': names {}, which does not hold it", where, base::printable(tensor),
                      base::printable(shard));
   return *file;
 }
