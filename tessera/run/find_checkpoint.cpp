@@ -48,7 +48,7 @@ void refuse_run_without_checkpoint(const fs::path& path, const Words& words) {
   std::error_code ignored;
   const RunDirectory run(path);
   if (fs::is_regular_file(run.config(), ignored) && fs::is_directory(run.checkpoints(), ignored) &&
-      checkpoint_in(path).empty())
+      checkpoint_in(path).empty() && checkpoint::list_set_aside(run.checkpoints()).empty())
     throw InputError(
         "{}'{}' holds a run that ended before its first checkpoint: train --resume latest --out {} starts it again",
         words.flag, path.string(), path.string());

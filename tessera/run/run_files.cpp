@@ -179,12 +179,15 @@ void RunFiles::finish(const RunSummary& summary) {
     note("activations over tp: " + format_shares(summary.activations_by_format, 1e-6, "MB", config.dtype));
   if (summary.valid_loss) note(fmt::format("held-out loss {:.4f}", *summary.valid_loss));
   note(fmt::format("checkpoint: {}", summary.checkpoint.string()));
-  if (!summary.interrupted) return;
+  if (summary.interrupted) note_how_to_resume(summary);
+}
+
+void RunFiles::note_how_to_resume(const RunSummary& summary) {
   const meet::Launch launch = meet::read_ranks(meet::own_variables());
   const std::string options =
       calls_launcher(launch) ? fmt::format(" (add the other options of {})", launch.launcher) : "";
-  note(fmt::format("interrupted after step {} of {}; to resume{}:", summary.last_step, config.steps, options));
-  note("  " + resume_command(config, program_invocation_name, launch));
+  note(fmt::format("interrupted after step {} of {}; to resume{}:", summary.last_step, plan_.config.steps, options));
+  note("  " + resume_command(plan_.config, program_invocation_name, launch));
 }
 
 }  // namespace tessera::run

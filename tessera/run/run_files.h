@@ -51,6 +51,8 @@ class RunFiles {
   void finish(const RunSummary& summary);
 
  private:
+  void note_how_to_resume(const RunSummary& summary);
+
   const RunPlan& plan_;
   RunDirectory directory_;
   checkpoint::FileDescriptor lock_;       // on the folder, while this object lives: one run at a time

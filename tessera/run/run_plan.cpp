@@ -19,12 +19,6 @@ namespace {
 
 using nlohmann::json;
 
-void refuse_init_with_resume(const TrainConfig& command) {
-  if (command.given.contains("init") && !command.resume.empty())
-    throw InputError("--init {} and --resume {}: expected one of them: a run that is resumed has its own weights",
-                     command.init, command.resume);
-}
-
 // stored: state.data of the checkpoint; null: none.
 std::shared_ptr<const data::TrainingData> open_data(const TrainConfig& config, const models::ModelConfig& model,
                                                     const json& stored, const RunPlaces& places) {
@@ -130,7 +124,6 @@ void check_kept_mesh(const TrainConfig& kept, const RunPlaces& places, const std
 
 RunPlan plan_run(const TrainConfig& command, const RunPlaces& places) {
   RunPlan plan{.config = command};
-  refuse_init_with_resume(command);
   plan.checkpoint = checkpoint_to_resume(command);
   if (!command.resume.empty() && !plan.checkpoint)
     plan.notes.push_back(fmt::format("--resume latest: no checkpoint in {}, starting at step 0", command.out));

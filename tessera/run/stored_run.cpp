@@ -13,8 +13,31 @@ namespace tessera::run {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
+namespace {
+
+void refuse_init_with_resume(const TrainConfig& command) {
+  if (command.given.contains("init") && !command.resume.empty())
+    throw InputError("--init {} and --resume {}: expected one of them: a run that is resumed has its own weights",
+                     command.init, command.resume);
+}
+
+// What read() returns. Errors of the checkpoint name the one before it.
+template <typename Read>
+auto read_naming_the_one_before(const fs::path& checkpoint, Read read) {
+  try {
+    return read();
+  } catch (const InputError& error) {
+    const fs::path before = checkpoint_before(checkpoint);
+    if (before.empty()) throw;
+    throw InputError("{} (--resume {} takes the checkpoint before it)", error.what(), before.string());
+  }
+}
+
+}  // namespace
+
 std::optional<fs::path> checkpoint_to_resume(const TrainConfig& command) {
   if (command.resume.empty()) return std::nullopt;
+  refuse_init_with_resume(command);
   if (command.resume != "latest") return find_checkpoint(command.resume, CheckpointUse::resume);
   if (command.out.empty()) throw InputError("--out is missing: --resume latest looks for checkpoints there");
   const fs::path folder = RunDirectory(command.out).checkpoints();
@@ -27,15 +50,11 @@ std::optional<fs::path> checkpoint_to_resume(const TrainConfig& command) {
 }
 
 checkpoint::CheckpointReader open_checkpoint(const fs::path& folder, std::int64_t part, std::int64_t parts) {
-  try {
+  return read_naming_the_one_before(folder, [&] {
     checkpoint::CheckpointReader reader(folder);
     reader.verify(static_cast<int>(part), static_cast<int>(parts));
     return reader;
-  } catch (const InputError& error) {
-    const fs::path before = checkpoint_before(folder);
-    if (before.empty()) throw;
-    throw InputError("{} (--resume {} takes the checkpoint before it)", error.what(), before.string());
-  }
+  });
 }
 
 StoredRun stored_before_first_checkpoint(const TrainConfig& command) {
@@ -65,12 +84,18 @@ json stored_state_of(const checkpoint::CheckpointReader& reader) {
   return reader.state().is_null() ? json::object() : reader.state();
 }
 
+namespace {
+StoredRun stored_in(const fs::path& checkpoint) {
+  return {.state = read_naming_the_one_before(checkpoint, [&] { return checkpoint::load_manifest(checkpoint).state; }),
+          .where = checkpoint.string()};
+}
+}  // namespace
+
 TrainConfig with_stored_ranks(const TrainConfig& command) {
   // A launcher, or the plan, says how many ranks there are.
   if (command.given.contains("backend") && command.backend != Backend::nccl) return command;
   const auto path = checkpoint_to_resume(command);
-  const StoredRun run = path ? StoredRun{.state = checkpoint::load_manifest(*path).state, .where = path->string()}
-                             : stored_before_first_checkpoint(command);
+  const StoredRun run = path ? stored_in(*path) : stored_before_first_checkpoint(command);
   if (!run.state.is_object() || !run.state.contains("config")) return command;
   const TrainConfig stored = merge_stored(command, run.state["config"], run.where, path.has_value()).config;
   TrainConfig known = command;

@@ -11,7 +11,7 @@
 namespace tessera::run {
 
 // The checkpoint that --resume means; none without --resume, or for `latest` where there is none yet. Errors
-// (InputError): it is not there; `latest` where a resumed run has set all checkpoints aside.
+// (InputError): --init beside --resume; it is not there; `latest` where a resumed run has set all checkpoints aside.
 std::optional<std::filesystem::path> checkpoint_to_resume(const TrainConfig& command);
 
 // Opens a checkpoint and compares this process's share, `part` of `parts`, of the checksums. Errors name the checkpoint

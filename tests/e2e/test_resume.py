@@ -169,7 +169,7 @@ class Refused(Resume):
         manifest = read_manifest(self.step(out, 1))
         self.refused(out, "--resume", self.step(out, 1), *mpi, mpi_ranks=3, expect=["--resume", "2 ranks", "started 3"])
         self.refused(out, "--resume", self.step(out, 1), *mpi, "--seed", 8, mpi_ranks=2, expect=["--seed"])
-        self.refused(self.folder / "refused", *self.start, "--steps", 1, *mpi, "--gtp", 2, mpi_ranks=3, expect=["--ranks"])
+        self.refused(self.folder / "refused", *self.start, "--steps", 1, *mpi, "--gtp", 2, mpi_ranks=3, expect=["--gtp 2"])
         self.refused(self.saved, *self.start, "--steps", 1, *mpi, mpi_ranks=2, expect=["another run"])
         write_manifest(self.step(out, 1), changed(manifest, ["state", "updates"], 1.5))
         self.refused(out, "--resume", self.step(out, 1), *mpi, mpi_ranks=2, expect=["updates"])
