@@ -384,7 +384,7 @@ class GpuRanks(unittest.TestCase):
 
     def test_a_second_request_ends_the_ranks_too(self):
         out = self.folder / "second"
-        with Job(out, *changed(self.flags, "--global-batch", 20000)) as job:
+        with Job(out, *changed(self.flags, "--global-batch", 1000)) as job:
             job.has_trained(1)
             for wait in (0.7, 0):
                 job.program.send_signal(signal.SIGINT)
