@@ -25,8 +25,9 @@ struct StoredRun {
   std::string where;
 };
 
-// Of a run that `--resume latest` means and that ended before its first checkpoint, as its config.json says. An empty
-// state without --resume, and where there is no such file. Errors (InputError): neither a run nor the flags of one.
+// Returns what config.json says of the run that `--resume latest` means, which ended before its first checkpoint. An
+// empty state without --resume, and where there is no such file. Errors (InputError): neither a run nor the flags of
+// one.
 StoredRun stored_before_first_checkpoint(const TrainConfig& command);
 
 // The state that a run stored, an object; an empty one where the checkpoint has none (null). Errors (InputError): a

@@ -1,4 +1,4 @@
-// What a step moved and waited for, and how many ranks were asked to stop, summed over all ranks while they go on.
+// What a step moved and waited for, and how many ranks were asked to stop, summed over all ranks while they continue.
 #pragma once
 #include <array>
 
