@@ -42,8 +42,8 @@ class PeerQueues {
 };
 
 // Posts receives and takes sends by turns until all are done; post and take return false where a peer is not ready.
-// Both must go on: a rank that only posts fills the mailbox of a peer that only posts, too. patience: called when no
-// message moved.
+// It must alternate: two ranks that only post fill each other's mailboxes and then wait forever. patience: called when
+// no message moved.
 template <typename Receive, typename Send, typename Post, typename Take, typename Patience>
 void in_turns(PeerQueues<Receive>& receives, PeerQueues<Send>& sends, Post post, Take take, const Patience& patience) {
   while (!receives.empty() || !sends.empty()) {

@@ -10,7 +10,7 @@ enum class CheckpointUse { resume, convert, inspect };
 // command or flag takes it.
 std::filesystem::path find_checkpoint(const std::filesystem::path& path, CheckpointUse use);
 
-// Of the checkpoints beside one that cannot be read, the last before it; empty: none.
+// Returns the last checkpoint before one that cannot be read, in the same folder; an empty path if there is none.
 std::filesystem::path checkpoint_before(const std::filesystem::path& checkpoint);
 
 }  // namespace tessera::run

@@ -49,7 +49,7 @@ void make_folders(const fs::path& folder, std::vector<fs::path>& made) {
     if (fs::create_directory(*at)) made.push_back(*at);
 }
 
-// A run that goes on reads and replaces its files.
+// A resumed run reads and replaces its files.
 void check_files(const RunDirectory& run) {
   std::error_code error;
   for (const fs::path& path : {run.config(), run.metrics(), run.summary()}) {

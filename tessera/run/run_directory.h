@@ -27,7 +27,7 @@ class RunDirectory {
 // Whether a run with this --resume goes on in `out`: "latest", or a checkpoint that lies in `out`.
 bool continues_in(const std::filesystem::path& out, const std::string& resume);
 
-// Looks only. InputError when `out` is no folder, holds another run than the one that goes on, or holds files of a run
+// Looks only. InputError when `out` is no folder, holds another run than the resumed one, or holds files of a run
 // that cannot be read and replaced.
 void check_run_directory(const std::filesystem::path& out, const std::string& resume);
 

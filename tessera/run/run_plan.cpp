@@ -53,7 +53,7 @@ models::ModelConfigPtr model_of(const TrainConfig& config, const json& state, co
   return models::parse_model_config(state["model"], checkpoint + ": state.model");
 }
 
-// Of a run that starts from the weights of --init: their model, which --model may only repeat.
+// Returns the model of the weights of --init. If --model is given too, it must be the same.
 models::ModelConfigPtr model_of_init(const TrainConfig& config, const json& state, const std::string& where,
                                      const RunPlaces& places) {
   models::ModelConfigPtr of_init = read_init_model(config.init);

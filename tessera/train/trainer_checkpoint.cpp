@@ -148,7 +148,7 @@ void load_scales(nn::DelayedScales& scales, base::Lane& compute, const checkpoin
   }
 }
 
-// Of the optimizer, whose moments hold the gradients of so many steps.
+// Returns how many steps the optimizer's moments hold the gradients of.
 std::int64_t stored_updates(const checkpoint::CheckpointReader& reader) {
   if (!reader.has_moments()) return 0;
   const std::int64_t updates = checkpoint::integer_member(reader.state(), "updates", state_of(reader));

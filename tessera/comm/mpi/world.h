@@ -9,7 +9,7 @@
 
 namespace tessera::comm {
 
-// False where the library was built without MPI (no_mpi.cpp: make_mpi_world then throws InputError that says so).
+// False where the library was built without MPI (no_mpi.cpp: make_mpi_world then throws InputError).
 bool mpi_available();
 // Initialises MPI; one world a process. Its destructor finalises MPI after a clean run; after an error it leaves MPI
 // alone and the caller ends the process with abort_mpi. Both wait for all ranks, for the longer of options.timeout and

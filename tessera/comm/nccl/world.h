@@ -24,7 +24,7 @@ struct NcclOptions : WorldOptions {
   std::function<void(const std::string& error)> on_failure;
 };
 
-// False where the library was built without CUDA (make_nccl_world then throws InputError that says so).
+// False where the library was built without CUDA (make_nccl_world then throws InputError).
 bool nccl_available();
 // Collective: all ranks make their worlds. Groups of one rank use no NCCL. Every communicator has a stream of high
 // priority, and calls return when the work is enqueued; the first exchange with a peer waits for that peer. Operands in

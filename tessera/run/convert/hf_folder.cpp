@@ -140,7 +140,7 @@ void HfFolder::open_sharded(const fs::path& index) {
     }
 }
 
-// The shard, which holds the tensor. where: the index that says so.
+// Returns the shard that holds the tensor. where: the index that names it.
 const checkpoint::SafetensorsFile& HfFolder::open_shard(const std::string& shard, const std::string& tensor,
                                                         const std::string& where) {
   auto& file = files_[shard];
