@@ -341,7 +341,7 @@ class GpuRanks(unittest.TestCase):
             self.finish(self.start(whole, 2, *flags))
             seconds, expected = time.monotonic() - start, (lines(whole), parts(whole, self.STEPS))
             stops = []
-            for moment in range(4):
+            for moment in range(3):
                 out = self.folder / f"{name}-{moment}"
                 job = self.start(out, 2, *flags)
                 wait_until(lambda: all(catches_signals(program.pid) for program in job.programs))
@@ -384,7 +384,7 @@ class GpuRanks(unittest.TestCase):
 
     def test_a_second_request_ends_the_ranks_too(self):
         out = self.folder / "second"
-        with Job(out, *changed(self.flags, "--global-batch", 1000)) as job:
+        with Job(out, *changed(self.flags, "--global-batch", 2000)) as job:
             job.has_trained(1)
             for wait in (0.7, 0):
                 job.program.send_signal(signal.SIGINT)
