@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -19,6 +20,10 @@ namespace tessera::base {
 // work before it. What watches a lane (a time limit of collectives) makes it fail here. Any thread.
 class LaneFaults {
  public:
+  // How long fences wait for a device after a failure.
+  static constexpr std::chrono::milliseconds kGrace{10000};
+  explicit LaneFaults(std::chrono::milliseconds grace = kGrace) : grace_(grace) {}
+
   std::int64_t begin_work();      // the next position, which is then the lane's
   std::int64_t position() const;  // of the lane
   // Work at `position` and after has failed. The earliest position counts.
@@ -29,16 +34,23 @@ class LaneFaults {
   std::exception_ptr at(std::int64_t position);
   // The work up to `position` failed so long ago that nobody should wait for the device any more.
   bool given_up(std::int64_t position) const;
+  // Calls `work`, which reads or writes memory of the lane's callers, unless the work at `position` was given up.
+  // given_up() returns only after `work` has: a caller may free the memory when it returns true. For callbacks that a
+  // stream runs; `work` is short and calls no function of this object.
+  void unless_given_up(std::int64_t position, const std::function<void()>& work) const;
   // Work from the lane's position on waits for `fence`, of another lane.
   void follow(const Fence& fence);
 
  private:
+  bool is_given_up(std::int64_t position) const;  // with the lock
+
   struct Followed {
     std::int64_t position = 0;
     Fence fence;
   };
   void forget_finished(std::int64_t position);  // of what work up to there waits for
 
+  const std::chrono::milliseconds grace_;
   mutable std::mutex mutex_;
   std::int64_t position_ = 0;
   std::int64_t broken_at_ = std::numeric_limits<std::int64_t>::max();

@@ -3,13 +3,6 @@
 #include <vector>
 
 namespace tessera::base {
-namespace {
-
-// A device that a failure has not freed by then will not be free soon.
-constexpr std::chrono::seconds kGrace{10};
-
-}  // namespace
-
 std::int64_t LaneFaults::begin_work() {
   std::lock_guard lock(mutex_);
   return ++position_;
@@ -50,9 +43,18 @@ std::exception_ptr LaneFaults::at(std::int64_t position) {
   return nullptr;
 }
 
+bool LaneFaults::is_given_up(std::int64_t position) const {
+  return position >= broken_at_ && std::chrono::steady_clock::now() - broken_since_ > grace_;
+}
+
 bool LaneFaults::given_up(std::int64_t position) const {
   std::lock_guard lock(mutex_);
-  return position >= broken_at_ && std::chrono::steady_clock::now() - broken_since_ > kGrace;
+  return is_given_up(position);
+}
+
+void LaneFaults::unless_given_up(std::int64_t position, const std::function<void()>& work) const {
+  std::lock_guard lock(mutex_);
+  if (!is_given_up(position)) work();
 }
 
 void LaneFaults::follow(const Fence& fence) {

@@ -1,5 +1,6 @@
 // What a backend implements, and the communicator in front of it: argument checks, the lane, the order of operations.
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -23,7 +24,7 @@ class Backend {
   virtual void cancel() = 0;
   virtual const quant::Kernels& kernels() const { return quant::host_kernels(); }
   // Communicator::launch, on the lane.
-  virtual void launch(const std::function<void(base::CudaStream)>&);
+  virtual void launch(const std::function<void(base::CudaStream)>&, std::chrono::milliseconds expected);
   // Communicator::share, with the lane's work done.
   virtual std::string share(std::span<std::byte>) { return {}; }
 };

@@ -72,8 +72,8 @@ class LaneCommunicator final : public Communicator {
     lane_->record().synchronize();
     return backend_->share(memory);
   }
-  Fence launch(std::function<void(base::CudaStream)> graph) override {
-    lane_->run([backend = backend_.get(), graph = std::move(graph)] { backend->launch(graph); });
+  Fence launch(std::function<void(base::CudaStream)> graph, std::chrono::milliseconds expected) override {
+    lane_->run([backend = backend_.get(), graph = std::move(graph), expected] { backend->launch(graph, expected); });
     return lane_->record();
   }
   void cancel() override { backend_->cancel(); }
@@ -95,7 +95,7 @@ class LaneCommunicator final : public Communicator {
 
 }  // namespace
 
-void Backend::launch(const std::function<void(base::CudaStream)>&) {
+void Backend::launch(const std::function<void(base::CudaStream)>&, std::chrono::milliseconds) {
   throw Error("a graph is launched: expected GPUs");
 }
 

@@ -12,6 +12,7 @@
 // Sums are exact in order: all_reduce and reduce_scatter add the ranks' parts in rank order in the accumulator type of
 // the element type (bf16 sums in fp32, rounded once), on every backend with the same bits.
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -77,9 +78,11 @@ class Communicator {
   // to.
   virtual std::string share(std::span<std::byte>) { return {}; }
   // Launches a graph of this rank on the lane. It may hold operations of any groups, recorded once while their lanes
-  // were captured, none with an operand in host memory. All ranks launch graphs of the same operations. The time limit
-  // is that of the whole graph. Errors: no GPUs.
-  virtual base::Fence launch(std::function<void(base::CudaStream)> graph) = 0;
+  // were captured, none with an operand in host memory. All ranks launch graphs of the same operations. `expected`: how
+  // long the graph takes, about. Its time limit is that of an operation plus kGraphSlack times `expected`. Errors: no
+  // GPUs.
+  static constexpr int kGraphSlack = 4;
+  virtual base::Fence launch(std::function<void(base::CudaStream)> graph, std::chrono::milliseconds expected) = 0;
 
   // For an owner that gives up: pending and later operations of this rank fail at once. Its destructor does the same
   // when an exception is the reason for it.

@@ -64,7 +64,7 @@ bool StepGraph::fits(std::span<const models::Batch> batches, double scale) const
   return true;
 }
 
-void StepGraph::launch(std::span<const models::Batch> batches, bool repeats) {
+void StepGraph::launch(std::span<const models::Batch> batches, bool repeats, std::chrono::milliseconds expected) {
   if (repeats) runtime_.repeat_step();
   runtime_.bring_rows(batches.front().tokens.const_data_ptr<std::int64_t>());
   for (std::size_t i = 0; i < batches.size(); ++i) {
@@ -78,7 +78,7 @@ void StepGraph::launch(std::span<const models::Batch> batches, bool repeats) {
   group.lane().wait(parallel.compute->record());
   const auto lanes_ahead = parallel.lanes_ahead();
   for (std::size_t i = 0; i < ahead_.size(); ++i) group.lane().follow(lanes_ahead[i]->record(ahead_[i]));
-  runtime_.launched(group.launch([this](base::CudaStream stream) { graph_.launch(stream); }), statistics_);
+  runtime_.launched(group.launch([this](base::CudaStream stream) { graph_.launch(stream); }, expected), statistics_);
 }
 
 }  // namespace tessera::train

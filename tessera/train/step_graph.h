@@ -6,6 +6,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <functional>
 #include <span>
 #include <vector>
@@ -31,8 +32,9 @@ class StepGraph {
   // Whether a step with these samples is a launch of it.
   bool fits(std::span<const models::Batch> batches, double scale) const;
   // The runtime's step is one that fits. Enqueues it: samples first, which are pinned and stay until it is over. With
-  // repeats the runtime has not seen its events. Collective.
-  void launch(std::span<const models::Batch> batches, bool repeats);
+  // repeats the runtime has not seen its events. expected: how long a step takes, about; the graph's time limit follows
+  // from it. Collective.
+  void launch(std::span<const models::Batch> batches, bool repeats, std::chrono::milliseconds expected);
   // Of the last launch, by microbatch.
   const std::vector<at::Tensor>& losses() const { return losses_; }
 

@@ -139,9 +139,21 @@ const std::vector<at::Tensor>& Trainer::launch_graph(std::span<const models::Bat
                                            return losses;
                                          });
   }
-  graph_->launch(batches, repeats);
+  graph_->launch(batches, repeats, longest_step());
   ++graph_steps_;
   return graph_->losses();
+}
+
+std::chrono::milliseconds Trainer::longest_step() const {
+  double longest = longest_seconds_;
+  base::Fence from = counted_from_;
+  for (int i = 0; i < pending_; ++i) {
+    const base::Fence& end = steps_[static_cast<std::size_t>((oldest_ + i) % kMostPending)].end;
+    if (!end.done()) break;
+    longest = std::max(longest, end.seconds_since(from));
+    from = end;
+  }
+  return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(longest));
 }
 
 StepResult Trainer::train_step(const StepInput& input, double lr) {
@@ -190,6 +202,7 @@ StepResult Trainer::finish_step() {
   const base::Fence end = steps_[static_cast<std::size_t>(oldest_)].end;
   StepResult result = finish_oldest();
   result.seconds = end.seconds_since(counted_from_);
+  longest_seconds_ = std::max(longest_seconds_, result.seconds);
   is_repeating_ = result.suppressed.has_value();
   if (!is_repeating_) {
     counted_from_ = end;

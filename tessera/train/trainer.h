@@ -134,6 +134,8 @@ class Trainer {
   // Whether delayed scaling has seen no step yet. Then the host must see whether a step counts before it enqueues the
   // next.
   bool waits_for_scales() const { return scales_.size() > 0 && !scales_.are_known(); }
+  // The longest time of the steps that are known to have ended.
+  std::chrono::milliseconds longest_step() const;
   // The step that has begun, as a launch of a graph, made where there is none that fits. Returns its losses.
   const std::vector<at::Tensor>& launch_graph(std::span<const models::Batch> batches, double scale);
 
@@ -144,6 +146,7 @@ class Trainer {
   LossSum evaluated_;
   int oldest_ = 0, pending_ = 0;
   base::Fence counted_from_;                           // timed: where the time of the oldest pending step begins
+  double longest_seconds_ = 0;                         // of the steps that finish_step returned
   bool is_repeating_ = false;                          // the last step finished was suppressed
   const int exceptions_ = std::uncaught_exceptions();  // under way when this was made
 

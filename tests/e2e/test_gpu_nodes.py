@@ -149,10 +149,10 @@ class Nodes(unittest.TestCase):
             self.assertEqual({gtp: losses[1] for gtp in losses}, losses, name)
             self.assertEqual(3, len(set(losses[1])), name)
 
-    def test_weights_of_planes_that_ranks_push(self):
+    def test_planes_that_ranks_push_and_departed_steps(self):
         program = pathlib.Path(TESSERA).parents[1] / "tests" / "test_comm_nccl"
         for ranks in (2, 3):
-            codes, errors = gpu_ranks.Ranks(ranks, "--gtest_filter=PlanePushes.*", program=program).finish(300)
+            codes, errors = gpu_ranks.Ranks(ranks, "--gtest_filter=PlanePushes.*:DepartedStep.*", program=program).finish(300)
             self.assertEqual([0] * ranks, codes, "".join(errors)[-4000:])
 
     @NAMED

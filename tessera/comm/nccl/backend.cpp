@@ -41,7 +41,7 @@ class NcclBackend final : public Backend {
         options_(options),
         watch_(std::make_shared<NcclWatch>(member.group, member.key, member.device, member.channel, member.faults)),
         kernels_(quant::make_cuda_kernels(member.device, member.stream)),
-        staging_(member.device, member.stream),
+        staging_(member.device, member.stream, member.faults),
         calls_(member.store, member.watchdog, "call/" + member.key, group_.rank, group_.size()),
         meetings_(member.store, member.watchdog, "meeting/" + member.key, group_.rank, group_.size()) {
     member_.watchdog->add(watch_);
@@ -55,13 +55,14 @@ class NcclBackend final : public Backend {
     watch_->abort();
   }
   const quant::Kernels& kernels() const override { return *kernels_; }
-  void launch(const std::function<void(base::CudaStream)>& graph) override;
+  void launch(const std::function<void(base::CudaStream)>& graph, std::chrono::milliseconds expected) override;
   std::string share(std::span<std::byte> memory) override;
 
  private:
-  // Calls before() and then, watched, body(), which enqueues. Errors: theirs, reported.
+  // Calls before() and then, watched, body(), which enqueues. The watch's time limit is options_.timeout plus `extra`.
+  // Errors: theirs, reported.
   template <typename Before, typename Body>
-  void enqueue(std::string_view what, std::int64_t number, Before before, Body body);
+  void enqueue(std::string_view what, std::int64_t number, std::chrono::milliseconds extra, Before before, Body body);
   std::vector<std::string> meet(const std::string& own);
   void wait_for_hosts() const;
   void check(const Operation& operation);
@@ -92,10 +93,11 @@ class NcclBackend final : public Backend {
 };
 
 template <typename Before, typename Body>
-void NcclBackend::enqueue(std::string_view what, std::int64_t number, Before before, Body body) {
+void NcclBackend::enqueue(std::string_view what, std::int64_t number, std::chrono::milliseconds extra, Before before,
+                          Body body) {
   try {
     before();
-    watch_->begin(what, number, member_.stream);
+    watch_->begin(what, number, member_.stream, extra);
     body();
     watch_->end(member_.stream);
   } catch (const std::exception& error) {
@@ -113,12 +115,12 @@ void NcclBackend::perform(const Operation& operation, base::VirtualClock*) {
     carry_out(staging_.to_device(operation, group_));
     staging_.to_host();
   };
-  enqueue(name_of(operation.kind), sequence_++, before, body);
+  enqueue(name_of(operation.kind), sequence_++, {}, before, body);
 }
 
-void NcclBackend::launch(const std::function<void(base::CudaStream)>& graph) {
+void NcclBackend::launch(const std::function<void(base::CudaStream)>& graph, std::chrono::milliseconds expected) {
   enqueue(
-      "graph", launches_++, [] {}, [&] { graph(member_.stream); });
+      "graph", launches_++, Communicator::kGraphSlack * expected, [] {}, [&] { graph(member_.stream); });
 }
 
 // All members' calls, compared by way of the store before anything moves.

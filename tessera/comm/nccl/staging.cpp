@@ -16,6 +16,13 @@ std::int64_t sum_of(const std::vector<std::int64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
 }
 
+// What a callback of the stream copies, and the work of the lane that it belongs to.
+struct HostCopies {
+  std::vector<Copy> copies;
+  std::shared_ptr<const base::LaneFaults> faults;
+  std::int64_t position = 0;
+};
+
 bool is_host(const void* pointer, std::size_t bytes) {
   return bytes > 0 && !base::is_device_memory(pointer);
 }
@@ -31,8 +38,17 @@ std::byte* GrowingBuffer::of(std::size_t bytes) {
   return buffers_.back().data();
 }
 
-NcclStaging::NcclStaging(base::Device device, base::CudaStream stream)
-    : device_(device), stream_(stream), pinned_(base::Device{}), on_device_(device) {}
+NcclStaging::NcclStaging(base::Device device, base::CudaStream stream, std::shared_ptr<const base::LaneFaults> faults)
+    : device_(device), stream_(stream), faults_(std::move(faults)), pinned_(base::Device{}), on_device_(device) {}
+
+NcclStaging::~NcclStaging() {
+  const cudaError_t status = cudaStreamQuery(stream_);
+  (void)cudaGetLastError();
+  if (status != cudaErrorNotReady) return;
+  // The stream may still use both buffers, and nobody can tell when it ends.
+  (void)new GrowingBuffer(std::move(pinned_));
+  (void)new GrowingBuffer(std::move(on_device_));
+}
 
 void NcclStaging::add(const void* source, void* target, std::size_t bytes) {
   if (!is_host(source != nullptr ? source : target, bytes)) return;
@@ -117,10 +133,12 @@ void NcclStaging::to_host() {
 
 void NcclStaging::copy_on_host(std::vector<Copy> copies) {
   if (copies.empty()) return;
-  auto work = std::make_unique<std::vector<Copy>>(std::move(copies));
+  auto work = std::make_unique<HostCopies>(std::move(copies), faults_, faults_->position());
   const auto carry_out = [](void* data) {
-    const std::unique_ptr<std::vector<Copy>> list(static_cast<std::vector<Copy>*>(data));
-    for (const Copy& one : *list) std::memcpy(one.target, one.source, one.bytes);
+    const std::unique_ptr<HostCopies> own(static_cast<HostCopies*>(data));
+    own->faults->unless_given_up(own->position, [&] {
+      for (const Copy& one : own->copies) std::memcpy(one.target, one.source, one.bytes);
+    });
   };
   TESSERA_CUDA_CHECK(cudaLaunchHostFunc(stream_, carry_out, work.get()));
   (void)work.release();  // the callback's

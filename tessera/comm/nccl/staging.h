@@ -1,9 +1,11 @@
 // Operands in host memory, on their way through pinned memory and the device.
 #pragma once
 #include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "tessera/base/buffer.h"
+#include "tessera/base/cuda_lane.h"
 #include "tessera/base/cuda_stream.h"
 #include "tessera/comm/messages.h"
 
@@ -18,13 +20,19 @@ class GrowingBuffer {
   std::byte* of(std::size_t bytes);
 
  private:
-  const base::Device device_;
+  base::Device device_;
   std::vector<base::Buffer> buffers_;  // the last one counts
 };
 
 class NcclStaging {
  public:
-  NcclStaging(base::Device device, base::CudaStream stream);
+  // `faults`: of the stream's lane. Its stream copies nothing from or to operands that a failure has given up, so their
+  // owner may free them.
+  NcclStaging(base::Device device, base::CudaStream stream, std::shared_ptr<const base::LaneFaults> faults);
+  // Where the stream has not ended its work, the staging memory stays allocated.
+  ~NcclStaging();
+  NcclStaging(const NcclStaging&) = delete;
+  NcclStaging& operator=(const NcclStaging&) = delete;
 
   // `operation` with device memory for each operand in host memory, which the stream fills before. Its counts are
   // checked. Error: such an operand where the stream is recorded into a graph.
@@ -44,6 +52,7 @@ class NcclStaging {
 
   const base::Device device_;
   const base::CudaStream stream_;
+  const std::shared_ptr<const base::LaneFaults> faults_;
   GrowingBuffer pinned_, on_device_;
   std::vector<Piece> pieces_;
   std::size_t bytes_ = 0;

@@ -49,13 +49,14 @@ CUevent_st* NcclWatch::take_event() {
   return event;
 }
 
-void NcclWatch::begin(std::string_view what, std::int64_t sequence, base::CudaStream stream) {
+void NcclWatch::begin(std::string_view what, std::int64_t sequence, base::CudaStream stream,
+                      std::chrono::milliseconds extra) {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   TESSERA_CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
   if (capture != cudaStreamCaptureStatusNone) return;
   std::lock_guard lock(mutex_);
   forget_ended();
-  pending_.push_back({.what = what, .sequence = sequence, .position = faults_->position()});
+  pending_.push_back({.what = what, .sequence = sequence, .position = faults_->position(), .extra = extra});
   Pending& one = pending_.back();
   one.began = take_event();
   one.ended = take_event();
@@ -91,8 +92,8 @@ std::string NcclWatch::look(std::chrono::milliseconds timeout) {
   if (!first.is_running) {
     first.is_running = has_passed(first.began, device_error_);
     first.running_since = steady_clock::now();
-  } else if (steady_clock::now() - first.running_since > timeout) {
-    return fmt::format("time limit of {} ms passed", timeout.count());
+  } else if (const auto limit = timeout + first.extra; steady_clock::now() - first.running_since > limit) {
+    return fmt::format("time limit of {} ms passed", limit.count());
   }
   return device_error_;
 }

@@ -34,8 +34,10 @@ class NcclWatch {
   NcclWatch(const NcclWatch&) = delete;
   NcclWatch& operator=(const NcclWatch&) = delete;
 
-  // Around the enqueueing of an operation; a capturing stream is not watched. what: outlives the watch.
-  void begin(std::string_view what, std::int64_t sequence, base::CudaStream stream);
+  // Around the enqueueing of an operation; a capturing stream is not watched. what: outlives the watch. extra: added to
+  // the time limit.
+  void begin(std::string_view what, std::int64_t sequence, base::CudaStream stream,
+             std::chrono::milliseconds extra = {});
   void end(base::CudaStream stream);
 
   // For the watchdog. What is wrong, as the end of a sentence; empty where all is well.
@@ -60,6 +62,7 @@ class NcclWatch {
   struct Pending {
     std::string_view what;
     std::int64_t sequence = 0, position = 0;
+    std::chrono::milliseconds extra{};  // beyond the usual time limit
     CUevent_st *began = nullptr, *ended = nullptr;
     bool is_enqueued = false, is_running = false;
     std::chrono::steady_clock::time_point running_since;

@@ -1,0 +1,94 @@
+// A step that departs from its schedule on GPUs, over replicas.
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <vector>
+
+#include "tessera/runtime/runtime.h"
+#include "tests/comm/nccl/run.h"
+#include "tests/shard/dense_parallel.h"
+
+namespace tessera::runtime {
+namespace {
+
+constexpr std::int64_t kRows = 5, kCols = 3;
+
+// The value of every element of a gradient: an integer, so sums are exact.
+float gradient_of(int step, int microbatch, int replica, schedule::ParameterId id) {
+  return static_cast<float>(1 + step * 1000 + microbatch * 100 + replica * 10 + id);
+}
+
+class DepartedStep : public comm::NcclTest {
+ protected:
+  void SetUp() override {
+    NcclTest::SetUp();
+    if (IsSkipped()) return;
+    world_ = make_world({});
+    parallel_.emplace(shard::dense_parallel(*world_, 1, 1, ranks()));
+    runtime_.emplace(*parallel_, shard::ParameterTypes{}, RuntimeOptions{});
+    for (const char* name : {"first", "second"})
+      runtime_->add({.name = name, .dims = {kRows, kCols}, .compute = layout::replicated({kRows, kCols}, 1)});
+    for (schedule::ParameterId id = 0; id < runtime_->size(); ++id) {
+      runtime_->parameter(id).planes.front().data.fill_zero();
+      runtime_->publish(id);
+    }
+  }
+
+  // Compute is slow: what reads the gradient too early finds its memory without it.
+  void use(int step, int microbatch, schedule::ParameterId id) {
+    runtime_->consume(id, schedule::Pass::backward);
+    runtime_->release(id, schedule::Pass::backward);
+    const GradientBuffer buffer = runtime_->grad_buffer(id);
+    ASSERT_FALSE(buffer.accumulate);
+    const std::vector<float> values(kRows * kCols, gradient_of(step, microbatch, rank(), id));
+    sources_.emplace_back(values.size() * sizeof(float), device());
+    base::copy_bytes(sources_.back().data(), values.data(), sources_.back().size());
+    parallel_->compute->delay(0.2);
+    parallel_->compute->run(
+        [&] { parallel_->kernels().copy(sources_.back().data(), buffer.data, sources_.back().size()); });
+    runtime_->produce(id);
+  }
+
+  // uses_second: whether the last of the two microbatches uses the second weight.
+  void train(int step, bool uses_second) {
+    runtime_->begin_step(schedule::StepKind::train, 2);
+    for (int microbatch = 0; microbatch < 2; ++microbatch) {
+      runtime_->begin_microbatch();
+      use(step, microbatch, 0);
+      if (microbatch == 0 || uses_second) use(step, microbatch, 1);
+      runtime_->end_microbatch();
+    }
+    runtime_->end_step();
+    runtime_->finish(runtime_->pending());
+  }
+
+  void expect_sums(int step, bool uses_second) {
+    for (schedule::ParameterId id = 0; id < runtime_->size(); ++id) {
+      float expected = 0;
+      for (int replica = 0; replica < ranks(); ++replica)
+        for (int microbatch = 0; microbatch < (id == 0 || uses_second ? 2 : 1); ++microbatch)
+          expected += gradient_of(step, microbatch, replica, id);
+      std::vector<float> sums(kRows * kCols);
+      parallel_->compute->synchronize();
+      base::copy_bytes(sums.data(), runtime_->parameter(id).state_gradient(), sums.size() * sizeof(float));
+      EXPECT_EQ(sums, std::vector<float>(sums.size(), expected)) << "step " << step << ", weight " << id;
+    }
+  }
+
+  std::unique_ptr<comm::World> world_;
+  std::optional<shard::Parallel> parallel_;
+  std::optional<Runtime> runtime_;
+  std::vector<base::Buffer> sources_;
+};
+
+TEST_F(DepartedStep, SumsOverReplicasWhatComputeHasWritten) {
+  for (int step = 0; step < 4; ++step) {
+    const bool departs = step == 2;
+    train(step, /*uses_second=*/!departs);
+    EXPECT_EQ(runtime_->statistics().departed, departs) << "step " << step;
+    expect_sums(step, !departs);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::runtime
