@@ -238,6 +238,37 @@ class GpuFlags(unittest.TestCase):
                 self.assertEqual(self.done[whole]["tensors"], rest["tensors"], out.name)
                 self.assertEqual(self.done[whole]["steps"][STEPS // 2:], rest["steps"], out.name)
 
+    def test_graphs_of_steps_longer_than_the_time_limit(self):
+        """--timeout-s bounds a wait for other ranks; a graph holds a whole step, whose limit grows with the step's time."""
+        tiny = json.loads((ROOT / "configs" / "llama-tiny-odd" / "config.json").read_text())
+        (self.folder / "large.json").write_text(json.dumps(tiny | SIZES["whole"] | {
+            "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 8, "num_attention_heads": 16, "head_dim": 128}))
+        found = []
+        for name, *flags in (("enqueued",), ("graph", *GRAPH)):
+            out = self.folder / f"large-{name}"
+            gpu_ranks.train(1, "--model", self.folder / "large.json", "--data", self.folder / "tokens", "--global-batch", 3072,
+                            "--micro-batch", 32, "--seq-len", 64, "--seed", 7, "--dtype", "bf16", "--steps", 4, "--timeout-s",
+                            0.3, "--deterministic", "on", "--out", out, *flags)
+            found.append([(line["loss"], line["grad_norm"]) for line in metrics(out)])
+            self.assertGreater(metrics(out)[-1]["step_ms"], 400, "the step is too short for this test")
+        self.assertEqual(*found)
+        self.assertGreater(json.loads((self.folder / "large-graph" / "summary.json").read_text())["graph_steps"], 0)
+
+    def test_weights_of_a_folder(self):
+        """--init gives a GPU the weights that a resumed run of the converted folder gives it."""
+        initial, folder, checkpoint = (self.folder / name for name in ("initial", "weights", "converted"))
+        tessera("train", "--model", "qwen2-tiny-odd", *self.flags, "--steps", 0, "--out", initial)
+        tessera("convert", initial, folder)
+        tessera("convert", folder, checkpoint, "--dtype", "bf16")
+        flags = ["--data", self.folder / "tokens", "--global-batch", 12, "--seq-len", 64, "--steps", 3, "--deterministic", "on"]
+        found = []
+        for name, ranks, *start in (("init", 1, "--init", folder), ("resumed", 1, "--resume", checkpoint),
+                                    ("init-gtp2", 2, "--init", folder, "--gtp", 2)):
+            gpu_ranks.train(ranks, *start, *flags, "--dtype", "bf16", "--out", self.folder / name)
+            found.append(bits(self.folder / name))
+        self.assertEqual(found[0], found[1])
+        self.assertEqual(found[0], found[2])
+
     def test_suppressed_steps_over_tp(self):
         for flags in ((), (*FP8, *SPLIT, *CODES)):
             one = Run((2, 1, 1), flags)
