@@ -79,8 +79,8 @@ class Communicator {
   virtual std::string share(std::span<std::byte>) { return {}; }
   // Launches a graph of this rank on the lane. It may hold operations of any groups, recorded once while their lanes
   // were captured, none with an operand in host memory. All ranks launch graphs of the same operations. `expected`: how
-  // long the graph takes, about. Its time limit is that of an operation plus kGraphSlack times `expected`. Errors: no
-  // GPUs.
+  // long the graph takes, about. Its time limit is that of an operation plus kGraphSlack times `expected`; operations
+  // beside it have theirs from its end on. Errors: no GPUs.
   static constexpr int kGraphSlack = 4;
   virtual base::Fence launch(std::function<void(base::CudaStream)> graph, std::chrono::milliseconds expected) = 0;
 

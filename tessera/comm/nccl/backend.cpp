@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include "tessera/base/error.h"
@@ -59,10 +60,10 @@ class NcclBackend final : public Backend {
   std::string share(std::span<std::byte> memory) override;
 
  private:
-  // Calls before() and then, watched, body(), which enqueues. The watch's time limit is options_.timeout plus `extra`.
-  // Errors: theirs, reported.
+  // Calls before() and then, watched, body(), which enqueues. graph: NcclWatch::begin's. Errors: theirs, reported.
   template <typename Before, typename Body>
-  void enqueue(std::string_view what, std::int64_t number, std::chrono::milliseconds extra, Before before, Body body);
+  void enqueue(std::string_view what, std::int64_t number, std::optional<std::chrono::milliseconds> graph,
+               Before before, Body body);
   std::vector<std::string> meet(const std::string& own);
   void wait_for_hosts() const;
   void check(const Operation& operation);
@@ -93,11 +94,11 @@ class NcclBackend final : public Backend {
 };
 
 template <typename Before, typename Body>
-void NcclBackend::enqueue(std::string_view what, std::int64_t number, std::chrono::milliseconds extra, Before before,
-                          Body body) {
+void NcclBackend::enqueue(std::string_view what, std::int64_t number, std::optional<std::chrono::milliseconds> graph,
+                          Before before, Body body) {
   try {
     before();
-    watch_->begin(what, number, member_.stream, extra);
+    watch_->begin(what, number, member_.stream, graph);
     body();
     watch_->end(member_.stream);
   } catch (const std::exception& error) {
@@ -115,7 +116,7 @@ void NcclBackend::perform(const Operation& operation, base::VirtualClock*) {
     carry_out(staging_.to_device(operation, group_));
     staging_.to_host();
   };
-  enqueue(name_of(operation.kind), sequence_++, {}, before, body);
+  enqueue(name_of(operation.kind), sequence_++, std::nullopt, before, body);
 }
 
 void NcclBackend::launch(const std::function<void(base::CudaStream)>& graph, std::chrono::milliseconds expected) {

@@ -50,13 +50,13 @@ CUevent_st* NcclWatch::take_event() {
 }
 
 void NcclWatch::begin(std::string_view what, std::int64_t sequence, base::CudaStream stream,
-                      std::chrono::milliseconds extra) {
+                      std::optional<std::chrono::milliseconds> graph) {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   TESSERA_CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
   if (capture != cudaStreamCaptureStatusNone) return;
   std::lock_guard lock(mutex_);
   forget_ended();
-  pending_.push_back({.what = what, .sequence = sequence, .position = faults_->position(), .extra = extra});
+  pending_.push_back({.what = what, .sequence = sequence, .position = faults_->position(), .graph = graph});
   Pending& one = pending_.back();
   one.began = take_event();
   one.ended = take_event();
@@ -80,7 +80,13 @@ void NcclWatch::forget_ended() {
   }
 }
 
-std::string NcclWatch::look(std::chrono::milliseconds timeout) {
+bool NcclWatch::runs_graph() {
+  std::lock_guard lock(mutex_);
+  forget_ended();
+  return !pending_.empty() && pending_.front().graph.has_value() && pending_.front().is_running;
+}
+
+std::string NcclWatch::look(std::chrono::milliseconds timeout, bool beside_graph) {
   std::lock_guard lock(mutex_);
   if (failed_) return {};
   forget_ended();
@@ -89,10 +95,11 @@ std::string NcclWatch::look(std::chrono::milliseconds timeout) {
     if (auto error = channel_->async_error(); !error.empty()) return error;
   if (pending_.empty()) return {};
   Pending& first = pending_.front();
-  if (!first.is_running) {
+  if (!first.is_running || (beside_graph && !first.graph)) {
     first.is_running = has_passed(first.began, device_error_);
     first.running_since = steady_clock::now();
-  } else if (const auto limit = timeout + first.extra; steady_clock::now() - first.running_since > limit) {
+  } else if (const auto limit = timeout + first.graph.value_or(std::chrono::milliseconds(0));
+             steady_clock::now() - first.running_since > limit) {
     return fmt::format("time limit of {} ms passed", limit.count());
   }
   return device_error_;

@@ -2,6 +2,8 @@
 
 #include <pthread.h>
 
+#include <algorithm>
+
 #include "tessera/base/device.h"
 #include "tessera/base/error.h"
 
@@ -106,8 +108,10 @@ void NcclWatchdog::serve() {
 }
 
 void NcclWatchdog::look() {
-  for (const auto& watch : watches()) {
-    const std::string problem = watch->look(timeout_);
+  const auto all = watches();
+  const bool beside_graph = std::ranges::any_of(all, [](const auto& watch) { return watch->runs_graph(); });
+  for (const auto& watch : all) {
+    const std::string problem = watch->look(timeout_, beside_graph);
     if (problem.empty()) continue;
     const std::string label = watch->label();
     fail_all(watch, fmt::format("{}: {}", label.empty() ? watch->group().name : label, problem));

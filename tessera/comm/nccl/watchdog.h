@@ -9,6 +9,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -34,14 +35,17 @@ class NcclWatch {
   NcclWatch(const NcclWatch&) = delete;
   NcclWatch& operator=(const NcclWatch&) = delete;
 
-  // Around the enqueueing of an operation; a capturing stream is not watched. what: outlives the watch. extra: added to
-  // the time limit.
+  // Around the enqueueing of an operation; a capturing stream is not watched. what: outlives the watch. graph: of a
+  // graph, what is added to its time limit.
   void begin(std::string_view what, std::int64_t sequence, base::CudaStream stream,
-             std::chrono::milliseconds extra = {});
+             std::optional<std::chrono::milliseconds> graph = {});
   void end(base::CudaStream stream);
 
-  // For the watchdog. What is wrong, as the end of a sentence; empty where all is well.
-  std::string look(std::chrono::milliseconds timeout);
+  // For the watchdog. What is wrong, as the end of a sentence; empty where all is well. beside_graph: the device runs a
+  // graph of this process. It may run other operations only after the graph, so their time begins then.
+  std::string look(std::chrono::milliseconds timeout, bool beside_graph);
+  // Whether the device is known to run a graph of this group, which has a time limit of its own.
+  bool runs_graph();
   // "all_gather #12 on gtp[0,1], rank 0", of the first operation that has not ended; without one, empty.
   std::string label() const;
   // What this rank does in the group, for its peers.
@@ -62,7 +66,7 @@ class NcclWatch {
   struct Pending {
     std::string_view what;
     std::int64_t sequence = 0, position = 0;
-    std::chrono::milliseconds extra{};  // beyond the usual time limit
+    std::optional<std::chrono::milliseconds> graph;
     CUevent_st *began = nullptr, *ended = nullptr;
     bool is_enqueued = false, is_running = false;
     std::chrono::steady_clock::time_point running_since;

@@ -25,7 +25,8 @@ class DepartedStep : public comm::NcclTest {
     if (IsSkipped()) return;
     world_ = make_world({});
     parallel_.emplace(shard::dense_parallel(*world_, 1, 1, ranks()));
-    runtime_.emplace(*parallel_, shard::ParameterTypes{}, RuntimeOptions{});
+    const RuntimeOptions budgets{.gather_budget = schedule::kMinimum, .reduce_budget = schedule::kMinimum};
+    runtime_.emplace(*parallel_, shard::ParameterTypes{}, budgets);
     for (const char* name : {"first", "second"})
       runtime_->add({.name = name, .dims = {kRows, kCols}, .compute = layout::replicated({kRows, kCols}, 1)});
     for (schedule::ParameterId id = 0; id < runtime_->size(); ++id) {
@@ -59,6 +60,7 @@ class DepartedStep : public comm::NcclTest {
       runtime_->end_microbatch();
     }
     runtime_->end_step();
+    for (schedule::ParameterId id = 0; id < runtime_->size(); ++id) runtime_->publish(id);
     runtime_->finish(runtime_->pending());
   }
 
@@ -85,6 +87,7 @@ TEST_F(DepartedStep, SumsOverReplicasWhatComputeHasWritten) {
   for (int step = 0; step < 4; ++step) {
     const bool departs = step == 2;
     train(step, /*uses_second=*/!departs);
+    EXPECT_EQ(runtime_->statistics().recorded, step == 0);
     EXPECT_EQ(runtime_->statistics().departed, departs) << "step " << step;
     expect_sums(step, !departs);
   }
