@@ -12,6 +12,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "lint"))
 
+import english  # noqa: E402
 import formatting  # noqa: E402
 import layers  # noqa: E402
 import limits  # noqa: E402
@@ -44,6 +45,49 @@ class Checkout(unittest.TestCase):
     def found(self, check, name, content):
         return [(finding.line, finding.what) for finding in self.findings(check, **{name: content})
                 if finding.path == name]
+
+
+class English(Checkout):
+    TABLE = json.loads((ROOT / "tools" / "lint" / "english_patterns.json").read_text())
+
+    def lines(self, name, content):
+        return [line for line, _ in self.found(english.check, name, content)]
+
+    def test_every_pattern_finds_its_example_and_says_what_to_write(self):
+        self.assertGreater(len(self.TABLE), 40)
+        for row in self.TABLE:
+            code = row.get("at") == "code"
+            content = f"int a;\n{row['example']}\n" if code else f"int a;\n// {row['example']}\nint b;\n"
+            with self.subTest(row["example"]):
+                found = self.found(english.check, "tessera/base/a.h", content)
+                self.assertIn(2, [line for line, _ in found])
+                self.assertTrue(any(row["instead"] in what for _, what in found), found)
+
+    def test_comments_docs_messages_and_scripts_are_read(self):
+        bad = "A rank that has work goes on with it."
+        for name, content in (("a.cpp", f"int a; // {bad}\n"), ("a.cu", f"/* {bad} */\n"), ("a.h", f'say("{bad}");\n'),
+                              ("a.h", 'say(R"(' + bad + ')");\n'), ("a.md", bad + "\n"), ("a.py", f"# {bad}\n"),
+                              ("a.py", f'"""{bad}"""\n'), ("a.py", f'say(f"{{x}} {bad}")\n'), ("a.sh", f"true # {bad}\n"),
+                              ("CMakeLists.txt", f"# {bad}\n")):
+            with self.subTest(content):
+                self.assertEqual([1], self.lines(name, content))
+            (self.root / name).unlink()
+
+    def test_a_phrase_may_break_across_lines(self):
+        self.assertEqual([2], self.lines("a.h", "// A transfer\n// that is under\n// way ends.\n"))
+        self.assertEqual([1], self.lines("b.h", 'say("it is under "\n    "way");\n'))
+        self.assertEqual([1], self.lines("c.md", "A transfer that is under\nway ends.\n"))
+        self.assertEqual([], self.lines("d.h", "int a;  // it is under\nint b;  // way below\n"))
+
+    def test_some_patterns_match_at_the_start_of_a_sentence_alone(self):
+        self.assertEqual([2], self.lines("a.h", "// The sum of all ranks.\n// Ends. Of these the first counts.\n"))
+        self.assertEqual([], self.lines("b.h", "// Stores the sum. The rest of it stays.\n"))
+
+    def test_code_names_and_quotations_are_left_alone(self):
+        self.assertEqual([], self.lines("a.md", "Text.\n\n    what goes on here\n\n```\nwhoever goes on\n```\nThe value `none of` is kept.\n"))
+        self.assertEqual([], self.lines("b.cpp", "int whoever = under_way;\n"))
+        self.assertEqual([1], self.lines("c.cpp", "struct LastWords {};\n"))
+        self.assertEqual([], self.lines("d.json", '{"a": "whoever"}\n'))
 
 
 class Layers(Checkout):
