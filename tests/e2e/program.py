@@ -4,8 +4,12 @@ import os
 import pathlib
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / "tests" / "tools"), str(ROOT / "python")]
@@ -32,9 +36,57 @@ def command(*arguments, mpi_ranks=None):
     return [*launcher, TESSERA, *map(str, arguments)]
 
 
+class ForkServer:
+    """Runs of the program that share one start (tests/preload/fork_server.cpp says how)."""
+    LIBRARY = pathlib.Path(TESSERA).parents[1] / "tests" / "libfork_server.so"
+
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = f"{self.folder.name}/socket"
+        variables = {**ENVIRONMENT, "LD_PRELOAD": str(self.LIBRARY), "TESSERA_TEST_SERVER": self.path}
+        self.program = subprocess.Popen([TESSERA], env=variables, stdin=subprocess.PIPE)
+
+    def connect(self):
+        while True:
+            try:
+                connection = socket.socket(socket.AF_UNIX)
+                connection.connect(self.path)
+                return connection
+            except (FileNotFoundError, ConnectionRefusedError):
+                connection.close()
+                if self.program.poll() is not None:
+                    raise
+                time.sleep(0.01)
+
+    def run(self, line, timeout):
+        strings = [os.getcwd(), str(len(line)), *line, *(f"{name}={value}" for name, value in ENVIRONMENT.items())]
+        text = b"".join(os.fsencode(string) + b"\0" for string in strings)
+        with self.connect() as connection, open(os.devnull, "rb") as nothing, tempfile.TemporaryFile() as output, \
+                tempfile.TemporaryFile() as errors:
+            socket.send_fds(connection, [len(text).to_bytes(4, sys.byteorder)], [file.fileno() for file in (nothing, output, errors)])
+            connection.sendall(text)
+            process = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), sys.byteorder)
+            connection.settimeout(timeout)
+            try:
+                status = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), sys.byteorder)
+            except TimeoutError:
+                os.kill(process, signal.SIGKILL)
+                raise subprocess.TimeoutExpired(line, timeout) from None
+            texts = []
+            for file in (output, errors):
+                file.seek(0)
+                texts.append(file.read().decode())
+        return subprocess.CompletedProcess(line, os.waitstatus_to_exitcode(status), *texts)
+
+
+SERVER = ForkServer() if ForkServer.LIBRARY.exists() else None
+
+
 def run(*arguments, mpi_ranks=None, timeout=1200):
-    return subprocess.run(command(*arguments, mpi_ranks=mpi_ranks), capture_output=True, text=True, check=False,
-                          env=ENVIRONMENT, timeout=timeout)
+    line = command(*arguments, mpi_ranks=mpi_ranks)
+    if mpi_ranks is None and "nccl" not in line and SERVER:  # a program that starts ranks on GPUs runs itself again
+        return SERVER.run(line, timeout)
+    return subprocess.run(line, capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=timeout)
 
 
 def tessera(*arguments, mpi_ranks=None):

@@ -1,0 +1,140 @@
+// Preloaded (LD_PRELOAD) into a program, starts it many times for the price of one: libtorch takes 0.2 s to load. With
+// TESSERA_TEST_SERVER=SOCKET the program waits at the beginning of main() for requests on that socket. Each request
+// runs main() in a fork, with the arguments, environment, folder and files of the request. The server ends when its
+// standard input closes. tests/e2e/program.py is the client.
+//
+// A request is one message with three files (standard input, output and error) and the 4-byte length of its text, then
+// the text: strings, each with a zero behind it: the folder, the number of arguments, the arguments, the environment.
+// The answer: the process id, 4 bytes, and when the process has ended its wait status, 4 bytes.
+#include <dlfcn.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace {
+
+using Main = int (*)(int, char**, char**);
+
+Main program_main = nullptr;  // of the program that this library is loaded into
+
+struct Request {
+  std::array<int, 3> files{};
+  std::string text;
+};
+
+bool read_all(int socket, char* data, std::size_t bytes) {
+  while (bytes > 0) {
+    const ssize_t got = read(socket, data, bytes);
+    if (got <= 0) return false;
+    data += got;
+    bytes -= static_cast<std::size_t>(got);
+  }
+  return true;
+}
+
+std::optional<Request> receive(int socket) {
+  Request request;
+  std::uint32_t bytes = 0;
+  iovec part{.iov_base = &bytes, .iov_len = sizeof bytes};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof request.files)> control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != sizeof bytes) return std::nullopt;
+  const cmsghdr* files = CMSG_FIRSTHDR(&message);
+  if (files == nullptr || files->cmsg_type != SCM_RIGHTS) return std::nullopt;
+  std::memcpy(request.files.data(), CMSG_DATA(files), sizeof request.files);
+  request.text.resize(bytes);
+  if (!read_all(socket, request.text.data(), bytes)) return std::nullopt;
+  return request;
+}
+
+// The request's strings, which live as long as `text`.
+std::vector<char*> strings_of(std::string& text) {
+  std::vector<char*> strings;
+  for (std::size_t at = 0; at < text.size(); at += std::strlen(&text[at]) + 1) strings.push_back(&text[at]);
+  return strings;
+}
+
+int run_main(Request& request) {
+  for (int file = 0; file < 3; ++file) dup2(request.files[static_cast<std::size_t>(file)], file);
+  const std::vector<char*> strings = strings_of(request.text);
+  const int count = std::atoi(strings.at(1));
+  std::vector<char*> arguments(strings.begin() + 2, strings.begin() + 2 + count);
+  std::vector<char*> variables(strings.begin() + 2 + count, strings.end());
+  arguments.push_back(nullptr);
+  variables.push_back(nullptr);
+  if (chdir(strings.at(0)) != 0) return 127;
+  environ = variables.data();
+  const int code = program_main(count, arguments.data(), variables.data());
+  std::exit(code);  // while the strings live
+}
+
+// In a process of its own: one request, from its first byte to its answer.
+[[noreturn]] void serve_one(int socket) {
+  std::optional<Request> request = receive(socket);
+  if (!request) _exit(1);
+  const pid_t process = fork();
+  if (process == 0) {
+    close(socket);
+    _exit(run_main(*request));
+  }
+  const auto number = static_cast<std::int32_t>(process);
+  int status = 0;
+  if (write(socket, &number, sizeof number) != sizeof number) _exit(1);
+  while (waitpid(process, &status, 0) < 0) continue;
+  _exit(write(socket, &status, sizeof status) == sizeof status ? 0 : 1);
+}
+
+int serve(const char* path) {
+  const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, path, sizeof address.sun_path - 1);
+  if (bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 || listen(listener, 64) != 0)
+    return 1;
+  std::array<pollfd, 2> waited{
+      {{.fd = listener, .events = POLLIN, .revents = 0}, {.fd = 0, .events = POLLIN, .revents = 0}}};
+  for (;;) {
+    if (poll(waited.data(), waited.size(), 1000) < 0) continue;
+    while (waitpid(-1, nullptr, WNOHANG) > 0) continue;
+    if (waited[1].revents != 0) return 0;
+    if ((waited[0].revents & POLLIN) == 0) continue;
+    const int connection = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    if (connection < 0) continue;
+    if (fork() == 0) {
+      close(listener);
+      serve_one(connection);
+    }
+    close(connection);
+  }
+}
+
+int serve_or_run(int count, char** arguments, char** variables) {
+  const char* path = std::getenv("TESSERA_TEST_SERVER");
+  return path != nullptr ? serve(path) : program_main(count, arguments, variables);
+}
+
+}  // namespace
+
+// Called by the program's first code, with its main().
+extern "C" int __libc_start_main(Main main, int count, char** arguments, void (*init)(), void (*fini)(),
+                                 void (*rtld_fini)(), void* stack_end) {
+  program_main = main;
+  using Start = int (*)(Main, int, char**, void (*)(), void (*)(), void (*)(), void*);
+  const auto start = reinterpret_cast<Start>(dlsym(RTLD_NEXT, "__libc_start_main"));
+  return start(serve_or_run, count, arguments, init, fini, rtld_fini, stack_end);
+}
