@@ -59,8 +59,7 @@ class ForkServer:
                 time.sleep(0.01)
 
     def run(self, line, timeout):
-        strings = [os.getcwd(), str(len(line)), *line, *(f"{name}={value}" for name, value in ENVIRONMENT.items())]
-        text = b"".join(os.fsencode(string) + b"\0" for string in strings)
+        text = b"".join(os.fsencode(string) + b"\0" for string in (os.getcwd(), *line))
         with self.connect() as connection, open(os.devnull, "rb") as nothing, tempfile.TemporaryFile() as output, \
                 tempfile.TemporaryFile() as errors:
             socket.send_fds(connection, [len(text).to_bytes(4, sys.byteorder)], [file.fileno() for file in (nothing, output, errors)])

@@ -1,11 +1,11 @@
 // Preloaded (LD_PRELOAD) into a program, starts it many times for the price of one: libtorch takes 0.2 s to load. With
 // TESSERA_TEST_SERVER=SOCKET the program waits at the beginning of main() for requests on that socket. Each request
-// runs main() in a fork, with the arguments, environment, folder and files of the request. The server ends when its
-// standard input closes. tests/e2e/program.py is the client.
+// runs main() in a fork, with the arguments, the folder and the files of the request and the server's environment. The
+// server ends when its standard input closes. tests/e2e/program.py is the client.
 //
 // A request is one message with three files (standard input, output and error) and the 4-byte length of its text, then
-// the text: strings, each with a zero behind it: the folder, the number of arguments, the arguments, the environment.
-// The answer: the process id, 4 bytes, and when the process has ended its wait status, 4 bytes.
+// the text: strings, each with a zero behind it: the folder, then the arguments. The answer is the process id, 4 bytes,
+// and when the process has ended its wait status, 4 bytes.
 #include <dlfcn.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -71,15 +71,14 @@ std::vector<char*> strings_of(std::string& text) {
 
 int run_main(Request& request) {
   for (int file = 0; file < 3; ++file) dup2(request.files[static_cast<std::size_t>(file)], file);
-  const std::vector<char*> strings = strings_of(request.text);
-  const int count = std::atoi(strings.at(1));
-  std::vector<char*> arguments(strings.begin() + 2, strings.begin() + 2 + count);
-  std::vector<char*> variables(strings.begin() + 2 + count, strings.end());
+  std::vector<char*> arguments = strings_of(request.text);
+  if (arguments.empty() || chdir(arguments.front()) != 0) return 127;
+  arguments.erase(arguments.begin());
   arguments.push_back(nullptr);
-  variables.push_back(nullptr);
-  if (chdir(strings.at(0)) != 0) return 127;
-  environ = variables.data();
-  const int code = program_main(count, arguments.data(), variables.data());
+  // What libraries have set since the start stays.
+  unsetenv("LD_PRELOAD");
+  unsetenv("TESSERA_TEST_SERVER");
+  const int code = program_main(static_cast<int>(arguments.size()) - 1, arguments.data(), environ);
   std::exit(code);  // while the strings live
 }
 
