@@ -2,7 +2,7 @@
 """The commands of the documents run as they are written, and the links and file names in the documents exist.
 
 A command is a line of a code block (indented or fenced) in README, CONTRIBUTING, docs/ and the READMEs of folders, or a quoted
-text in a sentence, that begins with a program. Each command has one of these treatments; a command with none is a failure:
+text in a sentence, that begins with a program. Each command has one of these treatments. A command without a treatment fails:
 
   run      in a folder that stands for the checkout: configs/, tools/ and tests/ are links, data/ holds generated tokens, and
            the commands of README run first, so that later ones find its runs. Two things differ from the text: `./run tessera`
@@ -215,7 +215,7 @@ class Commands(unittest.TestCase):
                 print(f"not run ({reason}): {command}")
             if kind == "exists":
                 script = next((word for word in command.words() if word.endswith(".py")), None)
-                wrong += [f"{command}: no such file"] if script and not (ROOT / script).is_file() else []
+                wrong += [f"{command}: the script does not exist"] if script and not (ROOT / script).is_file() else []
             if kind == "flags":
                 wrong += [f"{command}: {part}" for part in unknown_parts(command)]
         self.assertEqual(wrong, [])
