@@ -16,6 +16,8 @@ FULL = os.environ.get("TESSERA_E2E") == "full"
 MODEL = os.environ.get("TESSERA_E2E_MODEL", "llama-tiny-odd")
 JOBS = int(os.environ.get("TESSERA_E2E_JOBS", "1"))
 STEPS, SEQUENCE = (20, 128) if FULL else (4, 32)
+# Other values than the defaults, which a resumed run would take if it did not keep these.
+OPTIMIZER = ["--beta1", 0.8, "--beta2", 0.9, "--eps", 1e-4, "--weight-decay", 0.3, "--clip", 0.5, "--min-lr", 1e-4]
 CLASSES = {"tp1": (1, 1, "off"), "tp2-sp": (2, 1, "on"), "tp2": (2, 1, "off"), "dp2": (1, 2, "off")}
 
 
@@ -133,7 +135,7 @@ class Layouts(unittest.TestCase):
 
     def test_a_checkpoint_goes_on_in_other_layouts(self):
         half, whole = (20, 40) if FULL else (3, 6)
-        flags = self.common("--schedule-steps", whole)
+        flags = self.common("--schedule-steps", whole, *OPTIMIZER, "--mask-documents", "on", "--grad-wire", "bf16")
         self.train("half", (2, 2, 1), *flags, "--steps", half)
         uninterrupted = self.train("whole", (2, 2, 1), *flags, "--steps", whole)
         resume = ["--resume", self.folder / "half" / "checkpoints" / f"step-{half:08d}", "--steps", whole]

@@ -74,7 +74,7 @@ class ReferenceTraining(unittest.TestCase):
 
     def test_masked_documents_with_warmup_and_clipping(self):
         self.compare("llama-tiny-odd", 131, [["--tp", "4", "--gtp", "2"]], "--mask-documents", "on", "--warmup-steps", "2",
-                     "--clip", "0.5", "--weight-decay", "0.3", "--min-lr", "1e-4")
+                     "--clip", "0.5", "--weight-decay", "0.3", "--min-lr", "1e-4", "--beta1", "0.8", "--beta2", "0.9", "--eps", "1e-4")
 
     def test_held_out_losses(self):
         """A replica evaluates more than the 64 micro-batches of one schedule. 403 samples fill no mesh evenly."""
