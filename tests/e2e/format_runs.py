@@ -1,5 +1,6 @@
 """Small runs in number formats, of a model of which no tile divides anything."""
 import json
+import math
 
 from program import ROOT, bits, run, scratch, tessera, write_tokens
 
@@ -26,8 +27,9 @@ class FormatRuns:
                 "--dtype", dtype, "--wire-format", wire, "--tp", tp, "--gtp", gtp, "--dp", dp, "--out", self.folder / name,
                 *more]
 
-    def train(self, name, mesh, wire, *more, steps=STEPS):
-        tessera(*self.flags(name, mesh, wire, "--steps", steps, *more))
+    def train(self, name, mesh, wire, *more, steps=STEPS, backend="local"):
+        tessera(*self.flags(name, mesh, wire, "--steps", steps, "--backend", backend, *more),
+                mpi_ranks=math.prod(mesh) if backend == "mpi" else None)
         return bits(self.folder / name)
 
     def check_resumed(self, name, wire, *flags):

@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -121,8 +122,7 @@ def bits(out):
 
 
 def write_tokens(prefix, vocab_size, documents=60):
-    """Documents of tokens that partly follow from each other, so that there is something to learn. No numpy needed."""
-    import struct
+    """Documents of tokens that partly follow from each other, so that there is something to learn."""
     state, texts = 12345, []
     for document in range(documents):
         token, text = document % vocab_size, []
@@ -131,6 +131,11 @@ def write_tokens(prefix, vocab_size, documents=60):
             token = (token * 7 + 3) % vocab_size if state >> 62 else (state >> 33) % vocab_size
             text.append(token)
         texts.append(text)
+    return write_documents(prefix, texts)
+
+
+def write_documents(prefix, texts):
+    """A data set of 16-bit tokens. No numpy needed."""
     lengths = [len(text) for text in texts]
     offsets = [2 * sum(lengths[:i]) for i in range(len(texts))]
     count = len(texts)

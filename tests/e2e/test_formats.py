@@ -5,7 +5,7 @@ import json
 import unittest
 
 from format_runs import FORMATS, POISON, STEPS, FormatRuns
-from program import metrics, run, tessera
+from program import MPIRUN, metrics, run, tessera
 from summary import run_cases
 
 # Of one element on the wire, scales of edge tiles and the number of a whole matrix included.
@@ -24,6 +24,16 @@ class Formats(FormatRuns, unittest.TestCase):
                     self.assertEqual(found[0], got, (wire, one))
                 losses.append(found[0]["steps"][-1][1])
             self.assertLess(max(losses) - min(losses), 0.02, wire)
+
+    @unittest.skipUnless(MPIRUN, "no mpirun")
+    def test_processes_give_the_bits_of_threads(self):
+        """The transports differ: shared memory, and messages of encoded bytes, amaxes and activations."""
+        split = ("--sequence-parallel", "on", "--gemm-format", "fp8", "--tp-wire-format", "fp8")
+        for wire, mesh, *flags in (("fp8", (2, 2, 1), *split), ("fp8_block", (1, 3, 1)), ("mxfp8", (1, 1, 2)),
+                                   ("nvfp4", (1, 2, 1), "--wire-format-backward", "mxfp8")):
+            threads, processes = (self.train("-".join([backend, wire, *map(str, mesh), *flags]), mesh, wire, *flags, steps=2,
+                                             backend=backend) for backend in ("local", "mpi"))
+            self.assertEqual(threads, processes, (wire, mesh, *flags))
 
     def test_parts_that_overlap(self):
         """One scale a matrix, and tiles of one row; larger ones would begin inside others (see the refusals)."""

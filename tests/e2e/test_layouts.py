@@ -16,6 +16,8 @@ FULL = os.environ.get("TESSERA_E2E") == "full"
 MODEL = os.environ.get("TESSERA_E2E_MODEL", "llama-tiny-odd")
 JOBS = int(os.environ.get("TESSERA_E2E_JOBS", "1"))
 STEPS, SEQUENCE = (20, 128) if FULL else (4, 32)
+# Other values than the defaults, which a resumed run would take if it did not keep these.
+OPTIMIZER = ["--beta1", 0.8, "--beta2", 0.9, "--eps", 1e-4, "--weight-decay", 0.3, "--clip", 0.5, "--min-lr", 1e-4]
 CLASSES = {"tp1": (1, 1, "off"), "tp2-sp": (2, 1, "on"), "tp2": (2, 1, "off"), "dp2": (1, 2, "off")}
 
 
@@ -39,7 +41,7 @@ class Layouts(unittest.TestCase):
         return json.loads(plan)["memory_bytes"]["activations"]
 
     def common(self, *flags, model=MODEL):
-        return ["--model", model, "--data", self.data, "--micro-batch", 1, "--global-batch", 24, "--seq-len", SEQUENCE,
+        return ["--model", model, "--data", self.data, "--global-batch", 24, "--seq-len", SEQUENCE,
                 "--seed", 7, *flags]
 
     def check_class(self, name):
@@ -79,6 +81,26 @@ class Layouts(unittest.TestCase):
     def test_dp2(self):
         self.check_class("dp2")
 
+    def check_same(self, name, runs, *flags):
+        """Runs of a mesh, flags and a backend each."""
+        found = [(mesh, backend, self.train(f"{name}-{'-'.join(map(str, mesh))}-{backend}", mesh, *flags, *more, backend=backend))
+                 for mesh, backend, *more in runs if backend == "local" or MPIRUN]
+        for mesh, backend, actual in found[1:]:
+            self.assertEqual(found[0][2], actual, (name, mesh, backend))
+        return found[0][2]
+
+    def test_micro_batches_of_several_sequences(self):
+        flags = self.common("--steps", 2, "--micro-batch", 2)
+        self.check_same("micro-tp1", [((1, 1, 1), "local"), ((1, 2, 1), "mpi", "--recompute", "full")], *flags)
+        self.check_same("micro-tp2", [((2, 1, 1), "local"), ((2, 3, 1), "local", "--recompute", "selective")], *flags,
+                        "--sequence-parallel", "on", "--dtype", "bf16", "--mask-documents", "on")
+        self.check_same("micro-dp2", [((1, 1, 2), "local"), ((1, 3, 2), "local", "--zero", "off")], *flags, "--mask-documents", "on")
+
+    def test_fp64(self):
+        flags = self.common("--steps", 2, "--dtype", "fp64")
+        self.check_same("fp64-tp1", [((1, 1, 1), "local"), ((1, 3, 1), "local", "--recompute", "full")], *flags)
+        self.check_same("fp64-dp2", [((1, 1, 2), "local"), ((1, 2, 2), "mpi")], *flags)
+
     def test_a_bf16_wire_is_rounded_at_every_gtp_degree(self):
         flags = self.common("--steps", 3, "--grad-wire", "bf16")
         expected = self.train("wire-1", (1, 1, 1), *flags)
@@ -113,7 +135,7 @@ class Layouts(unittest.TestCase):
 
     def test_a_checkpoint_goes_on_in_other_layouts(self):
         half, whole = (20, 40) if FULL else (3, 6)
-        flags = self.common("--schedule-steps", whole)
+        flags = self.common("--schedule-steps", whole, *OPTIMIZER, "--mask-documents", "on", "--grad-wire", "bf16")
         self.train("half", (2, 2, 1), *flags, "--steps", half)
         uninterrupted = self.train("whole", (2, 2, 1), *flags, "--steps", whole)
         resume = ["--resume", self.folder / "half" / "checkpoints" / f"step-{half:08d}", "--steps", whole]

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """A weight that is not finite, imported from a Hugging Face folder, skips every step in every format, as in bf16: on CPUs, and on
-GPUs where there are some."""
+GPUs where there are some. Steps whose samples are not finite end a run where ten of them come in a row."""
+import itertools
 import json
+import random
 import struct
 import unittest
 
 import gpu_ranks
-from program import metrics, scratch, tessera, write_tokens
+from program import metrics, run, scratch, tessera, write_documents, write_tokens
 from summary import run_cases
 
 MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 131, "hidden_size": 16, "intermediate_size": 48,
@@ -86,6 +88,35 @@ class NotFinite(unittest.TestCase):
     def test_every_step_is_skipped_on_gpus(self):
         self.check_formats("nccl", FORMATS, (1,))
         self.check("nccl", self.imported("self_attn.q_proj", NAN), 3, ["--wire-format", "nvfp4", "--gemm-format", "fp8"])
+
+    def train_on(self, name, spoiled_in_100):
+        """Steps of one sample each. As many samples in 100 as said hold token 0, whose row of the embedding has a NaN. Returns the
+        result and the numbers of steps in each stretch of skipped ones."""
+        folder, out = self.folder / f"{name}-hf", self.folder / name
+        tessera("convert", self.folder / "start" / "checkpoints" / "step-00000000", folder, "--dtype", "bf16")
+        set_element(folder / "model.safetensors", "model.embed_tokens.weight", NAN)
+        generator = random.Random(3)
+        samples = [[generator.randrange(1, 131) for _ in range(8)] for _ in range(100)]
+        for sample in samples[:spoiled_in_100]:
+            sample[3] = 0
+        data = write_documents(self.folder / f"{name}-tokens", [list(itertools.chain(*samples, [1]))])
+        result = run("train", "--init", folder, "--data", data, "--seq-len", 8, "--global-batch", 1, "--steps", 40, "--out", out)
+        skipped = [line.get("skipped", False) for line in metrics(out)]
+        return result, skipped, [len(list(steps)) for is_skipped, steps in itertools.groupby(skipped) if is_skipped]
+
+    def test_many_skipped_steps_that_are_not_in_a_row_do_not_end_a_run(self):
+        result, skipped, stretches = self.train_on("alternating", 60)
+        self.assertEqual((0, 40), (result.returncode, len(skipped)), result.stderr)
+        self.assertGreater(sum(stretches), 20)
+        self.assertLess(max(stretches), 10)
+
+    def test_ten_skipped_steps_in_a_row_end_a_run(self):
+        result, skipped, stretches = self.train_on("in-a-row", 90)
+        self.assertEqual(1, result.returncode, result.stderr)
+        self.assertIn(f"step {len(skipped)}: the gradient was not finite for 10 steps in a row", result.stderr)
+        self.assertGreater(len(stretches), 1)
+        self.assertEqual((10, True), (stretches[-1], skipped[-1]))
+        self.assertLess(max(stretches[:-1]), 10)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@
 #include "tessera/comm/local/world.h"
 #include "tessera/layout/dense.h"
 #include "tessera/models/decoder_layouts.h"
+#include "tessera/models/decoder_parameters.h"
 #include "tessera/nn/dense_mesh.h"
 #include "tessera/runtime/runtime.h"
 
@@ -205,6 +206,18 @@ TEST(DecoderLayouts, AdoptedColumnsFollowTheOwnOnesInGateAndUp) {
   EXPECT_EQ(gate_up_layout(config, parts),
             layout::rows_by_rank({14, 10}, {{{0, 3}, {6, 7}, {7, 10}, {13, 14}}, {{3, 6}, {10, 13}}}));
   EXPECT_EQ(down_layout(config, parts), layout::cols_by_rank({10, 7}, {{{0, 3}, {6, 7}}, {{3, 6}}}));
+}
+
+// docs/numerics.md: only matrices decay.
+TEST(Parameters, DecayWhereTheyAreMatrices) {
+  DecoderConfig config = small_model();
+  config.has_qkv_bias = config.has_head_norms = true;
+  int vectors = 0;
+  for (const shard::ParameterSpec& spec : decoder_parameters(config, {.tp_size = 2})) {
+    EXPECT_EQ(spec.decay, spec.dims.size() == 2) << spec.name;
+    vectors += spec.decay ? 0 : 1;
+  }
+  EXPECT_EQ(vectors, 2 * 5 + 1);  // a block's bias, two norms and two norms of heads; the last norm
 }
 
 }  // namespace

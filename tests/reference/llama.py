@@ -104,15 +104,24 @@ class Llama:
         self.frequencies = rope_frequencies(config)
         self.output = "model.embed_tokens.weight" if config.get("tie_word_embeddings") else "lm_head.weight"
 
-    def loss_and_gradient(self, sample, gradient, scale):
-        """Sum of the token losses; adds scale * its gradient to `gradient`. Targets of -1 do not count."""
-        tokens, targets = sample["tokens"], sample["targets"]
+    def forward(self, sample):
+        """The last block's output, the same normed and the norm's scale, the angles of positions, and what backward reads."""
         angle = sample["positions"][:, None] * self.frequencies
-        x, tape = self.w["model.embed_tokens.weight"][tokens], []
+        x, tape = self.w["model.embed_tokens.weight"][sample["tokens"]], []
         for layer in range(self.config["num_hidden_layers"]):
             x, saved = self.block(f"model.layers.{layer}.", x, angle, sample["mask"])
             tape.append(saved)
         normed, norm_scale = rms_norm(x, self.w["model.norm.weight"], self.eps)
+        return x, normed, norm_scale, angle, tape
+
+    def loss(self, sample):
+        """Sum of the token losses. Targets of -1 do not count."""
+        return self.cross_entropy(self.forward(sample)[1] @ self.w[self.output].T, sample["targets"])[0]
+
+    def loss_and_gradient(self, sample, gradient, scale):
+        """Sum of the token losses; adds scale * its gradient to `gradient`. Targets of -1 do not count."""
+        tokens, targets = sample["tokens"], sample["targets"]
+        x, normed, norm_scale, angle, tape = self.forward(sample)
         loss, dlogits = self.cross_entropy(normed @ self.w[self.output].T, targets)
         dlogits *= scale
         gradient[self.output] += dlogits.T @ normed

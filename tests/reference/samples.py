@@ -47,6 +47,10 @@ class Samples:
         return [self.sample(permuted(self.seed, position // self.count, self.count, position % self.count))
                 for position in range(first, first + global_batch)]
 
+    def in_order(self):
+        """Every sample once, in file order."""
+        return [self.sample(number) for number in range(self.count)]
+
     def sample(self, number):
         first, length = number * self.seq_len, self.seq_len
         tokens, targets = self.tokens[first:first + length], self.tokens[first + 1:first + length + 1].copy()

@@ -1,4 +1,5 @@
 """Trains a Hugging Face Llama folder for some steps in numpy, fp64, and prints one JSON line a step: step, loss, grad_norm.
+A step that is evaluated has valid_loss too.
 
 It shares nothing with the C++ code but the definitions in docs/numerics.md; flags are those of `tessera train`.
 """
@@ -36,11 +37,23 @@ def adamw(weights, gradient, moments, step, scale, options):
         weight -= rate / (1 - options.beta1 ** step) * first / denominator
 
 
+def held_out_loss(model, samples):
+    """Mean over the targets that count."""
+    tokens = sum(int((sample["targets"] >= 0).sum()) for sample in samples)
+    return sum(model.loss(sample) for sample in samples) / tokens
+
+
+def is_evaluated(step, options):
+    return options.valid and (step == options.steps or (options.eval_every > 0 and step % options.eval_every == 0))
+
+
 def train(options):
-    """Yields (step, loss, grad_norm), both before the step's update."""
+    """Yields the line of each step: loss and grad_norm are before the step's update, valid_loss is after it."""
     config, weights = load_folder(options.model)
     model = Llama(config, weights)
-    samples = Samples(options.data, options.seq_len, options.seed, options.mask_documents == "on")
+    masks = options.mask_documents == "on"
+    samples = Samples(options.data, options.seq_len, options.seed, masks)
+    held_out = Samples(options.valid, options.seq_len, options.seed, masks).in_order() if options.valid else []
     moments = {name: (np.zeros_like(weight), np.zeros_like(weight)) for name, weight in weights.items()}
     for step in range(1, options.steps + 1):
         batch = samples.of_step(step, options.global_batch)
@@ -48,14 +61,19 @@ def train(options):
         gradient = {name: np.zeros_like(weight) for name, weight in weights.items()}
         loss = sum(model.loss_and_gradient(sample, gradient, 1.0 / tokens) for sample in batch) / tokens
         norm = math.sqrt(sum(float((g * g).sum()) for g in gradient.values()))
-        yield step, loss, norm
+        line = {"step": step, "loss": loss, "grad_norm": norm}
         adamw(weights, gradient, moments, step, min(1.0, options.clip / (norm + 1e-6)), options)
+        if is_evaluated(step, options):
+            line["valid_loss"] = held_out_loss(model, held_out)
+        yield line
 
 
 def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="Hugging Face folder")
     parser.add_argument("--data", required=True, help="PREFIX of PREFIX.bin and PREFIX.idx")
+    parser.add_argument("--valid", help="PREFIX of held-out data")
+    parser.add_argument("--eval-every", type=int, default=0)
     for name, kind, default in (("seq-len", int, 128), ("global-batch", int, 8), ("steps", int, 5), ("seed", int, 0),
                                 ("schedule-steps", int, 0), ("warmup-steps", int, 0), ("lr", float, 3e-4),
                                 ("min-lr", float, 0.0), ("beta1", float, 0.9), ("beta2", float, 0.95),
@@ -69,8 +87,8 @@ def parse_arguments(arguments):
 
 
 def main():
-    for step, loss, norm in train(parse_arguments(sys.argv[1:])):
-        print(json.dumps({"step": step, "loss": loss, "grad_norm": norm}), flush=True)
+    for line in train(parse_arguments(sys.argv[1:])):
+        print(json.dumps(line), flush=True)
     return 0
 
 

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tessera/models/llama.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/settings.h"
@@ -76,6 +78,77 @@ TEST(Resume, KeepsHowTheRunIsComputed) {
   EXPECT_TRUE(given.zero);
   EXPECT_EQ(given.backend, Backend::local);
   EXPECT_EQ(given.recompute, Recompute::full);
+}
+
+// A value that is not the default, for every setting but those of one call of the program.
+json other_values() {
+  return {{"model", "m"},
+          {"init", "i"},
+          {"data", {"d"}},
+          {"valid", {"v"}},
+          {"backend", "mpi"},
+          {"ranks", 8},
+          {"tp", 2},
+          {"gtp", 2},
+          {"dp", 2},
+          {"micro_batch", 3},
+          {"global_batch", 36},
+          {"seq_len", 64},
+          {"steps", 9},
+          {"schedule_steps", 11},
+          {"seed", 5},
+          {"dtype", "bf16"},
+          {"grad_wire", "fp32"},
+          {"wire_format", "nvfp4"},
+          {"wire_rules", "a=fp8"},
+          {"wire_format_backward", "mxfp8"},
+          {"wire_rules_backward", "b=fp8"},
+          {"gemm_format", "fp8"},
+          {"gemm_rules", "c=fp8"},
+          {"fp8_scaling", "delayed"},  // the settings of delayed scaling depend on it: "current" is tested below
+          {"fp8_recipe", "e4m3"},
+          {"fp8_history", 7},
+          {"fp8_amax", "newest"},
+          {"fp8_margin", 2},
+          {"tp_wire_format", "fp8"},
+          {"lr", 0.5},
+          {"min_lr", 0.25},
+          {"warmup_steps", 4},
+          {"lr_schedule", "constant"},
+          {"beta1", 0.5},
+          {"beta2", 0.75},
+          {"eps", 0.125},
+          {"weight_decay", 0.375},
+          {"clip", 0.625},
+          {"mask_documents", true},
+          {"recompute", "auto"},
+          {"activation_budget", "1GB"},
+          {"sequence_parallel", true},
+          {"reduce_order", "hierarchical"},
+          {"ranks_per_node", 4},
+          {"zero", false},
+          {"embedding", "rows"},
+          {"save_every", 6}};
+}
+
+const std::set<std::string_view> kOfOneCall{
+    "threads",      "gather_budget", "reduce_budget",  "coalesce",   "deterministic", "pushes",     "cuda_graph",
+    "debug_poison", "debug_delays",  "debug_suppress", "trace_step", "keep",          "eval_every", "timeout_s"};
+
+TEST(Resume, KeepsEverySettingButThoseOfOneCall) {
+  const json before = other_values(), usual = to_json(TrainConfig{});
+  json after = to_json(merge_stored(parse({}), before, "c").config);
+  for (const Setting& setting : settings()) {
+    const std::string name(setting.name);
+    if (name == "resume" || name == "out") continue;
+    EXPECT_NE(before.contains(name), kOfOneCall.contains(setting.name)) << name << " is in neither list, or in both";
+    EXPECT_EQ(after[name], before.contains(name) ? before[name] : usual[name]) << name;
+    if (before.contains(name) && name != "fp8_scaling") EXPECT_NE(before[name], usual[name]) << name;
+  }
+  json current = before;
+  for (const char* name : {"fp8_history", "fp8_amax", "fp8_margin"}) current.erase(name);
+  current["fp8_scaling"] = "current";
+  EXPECT_EQ(merge_stored(parse({}), current, "c").config.fp8_scaling, nn::Fp8Scaling::current);
 }
 
 // What a stored run could not ask for without another setting goes with that setting.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <latch>
 #include <thread>
@@ -81,6 +82,28 @@ TEST(Agreement, ADifferenceIsNamedWhenItIsSeenAStepLater) {
     EXPECT_NE(error.find("mb 1 forward stash keep"), std::string::npos) << late << ": " << error;
     EXPECT_NE(error.find("mb 1 forward stash shard"), std::string::npos) << late << ": " << error;
     EXPECT_NE(error.find("rank 1"), std::string::npos) << late << ": " << error;
+  }
+}
+
+// Weights of one size: nothing else tells the events from each other.
+TEST(Agreement, TwoWeightsThatOneRankSwapsAreADifference) {
+  const auto swapped = [](comm::World& world) {
+    shard::Parallel parallel = shard::dense_parallel(world, 1, 3, 1);
+    Agreement agreement(parallel);
+    agreement.begin_step();
+    for (const schedule::ParameterId id : world.rank() == 1 ? std::array{0, 2, 1} : std::array{0, 1, 2})
+      agreement.add({.kind = schedule::EventKind::consume, .microbatch = 0, .parameter = id});
+    agreement.post();
+    agreement.compare_later(kNoEntries);
+    agreement.settle(1, kNoEntries);
+  };
+  try {
+    comm::run_local(3, {}, swapped);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("event 1 is"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("consume #1 (0)"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("consume #2 (0)"), std::string::npos) << error.what();
   }
 }
 

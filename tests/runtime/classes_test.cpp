@@ -17,8 +17,8 @@ using schedule::Pass;
 constexpr int kWeights = 3, kBlocks = 6;
 
 // Every block's gradient of weight i is i + 1. reversed: weights are used in another order. skipped: a weight whose
-// gradient is not made.
-void step(Runtime& runtime, bool reversed, int skipped = -1) {
+// gradient is not made. backward_reversed: gradients are made in another order.
+void step(Runtime& runtime, bool reversed, int skipped = -1, bool backward_reversed = false) {
   const int microbatches = kBlocks / runtime.parallel().cuts().parts;
   runtime.begin_step(schedule::StepKind::train, microbatches);
   for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
@@ -28,7 +28,8 @@ void step(Runtime& runtime, bool reversed, int skipped = -1) {
       runtime.consume(id, Pass::forward);
       runtime.release(id, Pass::forward);
     }
-    for (int id = kWeights - 1; id >= 0; --id) {
+    for (int k = 0; k < kWeights; ++k) {
+      const int id = backward_reversed ? k : kWeights - 1 - k;
       runtime.consume(id, Pass::backward);
       runtime.release(id, Pass::backward);
       if (id == skipped) continue;
@@ -119,6 +120,23 @@ TEST(Classes, OneThatLeavesItsScheduleEndsTheRun) {
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), ::testing::HasSubstr("event 0: got 'train mb 0 forward consume w2 (0)', expected "
                                                      "'train mb 0 forward consume w0 (0)'"));
+    }
+  }
+}
+
+// Both follow schedules that are right by themselves, whose sums over replicas come in other orders.
+TEST(Classes, SchedulesThatDoNotMatchAreRefused) {
+  for (const int reversed : {0, 1}) {
+    try {
+      on_classes([&](Runtime& runtime, int its_class) {
+        for (int i = 0; i < 2; ++i) {
+          step(runtime, false, -1, its_class == reversed);
+          for (int id = 0; id < kWeights; ++id) runtime.publish(id);
+        }
+      });
+      FAIL() << "no error";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("the schedule of a train step is wrong: "));
     }
   }
 }

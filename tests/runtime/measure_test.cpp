@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
 #include <thread>
 
@@ -87,6 +88,19 @@ TEST(Measures, ACollectiveThatIsWaitedForLater) {
     EXPECT_EQ(costs.segment_seconds, (std::vector<double>{0, 0, 2, 0, 0}));
     EXPECT_EQ(costs.comm_seconds, (std::vector<double>{0, 2.5, 0, 0, 0}));
     EXPECT_EQ(costs.comm_waits, (std::vector<int>{0, 2, 2, 3, 4}));
+  });
+}
+
+// Arenas fit into what the fullest GPU has free.
+TEST(Measures, TheRoomOfTheFullestRankCounts) {
+  comm::run_local(3, {}, [&](comm::World& world) {
+    shard::Parallel parallel = shard::dense_parallel(world, 1, 3, 1);
+    const schedule::Trace trace = trace_of_three();
+    Measure measure(parallel);
+    measure.begin_step();
+    Agreement agreement(parallel);
+    const std::int64_t room = std::array{7000, 5000, 6000}[static_cast<std::size_t>(world.rank())];
+    EXPECT_EQ(measure.agree(trace, 0, room, agreement, kNothingPending), 5000);
   });
 }
 

@@ -114,7 +114,7 @@ class Reference(unittest.TestCase):
         prefix = self.write_tokens(config["vocab_size"])
         options = parse_arguments(["--model", str(self.root), "--data", str(prefix), "--seq-len", "27", "--global-batch", "4",
                                    "--steps", "8", "--lr", "3e-3", "--lr-schedule", "constant"])
-        losses = [loss for _, loss, _ in train(options)]
+        losses = [line["loss"] for line in train(options)]
         self.assertLess(losses[-1], 0.8 * losses[0])
 
     def test_a_folder_reads_back_to_the_same_weights(self):

@@ -1,0 +1,191 @@
+// The order of system calls that keeps a complete checkpoint on the disk whenever the machine stops. The functions
+// below stand in for those of the C library in this binary.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <mutex>
+#include <regex>
+
+#include "tests/checkpoint/checkpoint_testing.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+using namespace testing;
+using Calls = std::vector<std::string>;
+
+// What is called while one lives, in order: "sync FILE", "rename FROM TO", "exchange FROM TO", "remove FILE", by names
+// without folders and without the digits that make a name unique.
+class Recorder {
+ public:
+  explicit Recorder(bool can_exchange = true) : can_exchange_(can_exchange) { current() = this; }
+  ~Recorder() { current() = nullptr; }
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  static std::atomic<Recorder*>& current() {
+    static std::atomic<Recorder*> recorder = nullptr;
+    return recorder;
+  }
+  void add(const std::string& what, const fs::path& from, const fs::path& to = {}) {
+    const std::lock_guard lock(mutex_);
+    calls_.push_back(what + " " + name_of(from) + (to.empty() ? "" : " " + name_of(to)));
+  }
+  bool can_exchange() const { return can_exchange_; }
+  const Calls& calls() const { return calls_; }
+
+  // The place of a call that is made once.
+  std::size_t place_of(const std::string& call) const {
+    EXPECT_EQ(std::ranges::count(calls_, call), 1) << call << " in " << ::testing::PrintToString(calls_);
+    return static_cast<std::size_t>(std::ranges::find(calls_, call) - calls_.begin());
+  }
+
+ private:
+  static std::string name_of(const fs::path& path) {
+    static const std::regex unique("-[0-9a-f]{16}$");
+    return std::regex_replace(path.filename().string(), unique, "");
+  }
+
+  const bool can_exchange_;
+  std::mutex mutex_;
+  Calls calls_;
+};
+
+template <typename Call>
+Call real(const char* name) {
+  return reinterpret_cast<Call>(::dlsym(RTLD_NEXT, name));
+}
+
+void record(const std::string& what, const fs::path& from, const fs::path& to = {}) {
+  if (Recorder* recorder = Recorder::current()) recorder->add(what, from, to);
+}
+
+}  // namespace
+}  // namespace tessera::checkpoint
+
+extern "C" {
+
+int fsync(int file) {
+  using namespace tessera::checkpoint;
+  if (Recorder::current() != nullptr) record("sync", fs::read_symlink("/proc/self/fd/" + std::to_string(file)));
+  return real<int (*)(int)>("fsync")(file);
+}
+int rename(const char* from, const char* to) noexcept {
+  using namespace tessera::checkpoint;
+  record("rename", from, to);
+  return real<int (*)(const char*, const char*)>("rename")(from, to);
+}
+int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) noexcept {
+  using namespace tessera::checkpoint;
+  if (const Recorder* recorder = Recorder::current(); recorder != nullptr && !recorder->can_exchange()) {
+    errno = EINVAL;
+    return -1;
+  }
+  record("exchange", from, to);
+  return real<int (*)(int, const char*, int, const char*, unsigned)>("renameat2")(from_folder, from, to_folder, to,
+                                                                                  flags);
+}
+int unlinkat(int folder, const char* path, int flags) noexcept {
+  using namespace tessera::checkpoint;
+  record("remove", path);
+  return real<int (*)(int, const char*, int)>("unlinkat")(folder, path, flags);
+}
+
+}  // extern "C"
+
+namespace tessera::checkpoint {
+namespace {
+
+void write(const fs::path& folder) {
+  Random random(1);
+  const std::vector<TestTensor> tensors = sample_tensors();
+  const Layouts layouts = random_layouts(random, tensors, 2);
+  on_ranks(2, [&](comm::Communicator& group) { write_as(group, folder, tensors, layouts); });
+}
+
+// Every file, then the folder that lists them, then the name, then the folder that lists the name.
+TEST(Durability, EveryFileIsOnTheDiskBeforeTheCheckpointHasItsName) {
+  const TemporaryFolder root;
+  const fs::path step = root / "checkpoints" / "step-00000010";
+  const Recorder recorder;
+  write(step);
+  const std::size_t listed = recorder.place_of("sync step-00000010.partial");
+  std::size_t files = 0;
+  for (const auto& entry : fs::directory_iterator(step)) {
+    EXPECT_LT(recorder.place_of("sync " + entry.path().filename().string()), listed) << entry.path();
+    ++files;
+  }
+  EXPECT_EQ(files, 4u);  // two ranks' parts, the manifest and its checksum
+  const std::size_t named = recorder.place_of("rename step-00000010.partial step-00000010");
+  EXPECT_LT(listed, named);
+  EXPECT_LT(named, recorder.place_of("sync checkpoints"));
+}
+
+// The old one is whole until the new one has its name, and is removed last.
+TEST(Durability, ANewCheckpointTakesThePlaceOfAnOldOneAtOnce) {
+  const TemporaryFolder root;
+  const fs::path step = root / "checkpoints" / "step-00000010";
+  write(step);
+  for (const bool can_exchange : {true, false}) {
+    SCOPED_TRACE(can_exchange);
+    const Recorder recorder(can_exchange);
+    write(step);
+    const std::size_t listed = recorder.place_of("sync step-00000010.partial");
+    std::size_t named = 0;
+    if (can_exchange) {
+      named = recorder.place_of("exchange step-00000010.partial step-00000010");
+    } else {
+      const std::size_t first = recorder.place_of("rename step-00000010 step-00000010.partial");
+      EXPECT_EQ(recorder.calls().at(first + 1), "rename step-00000010.partial step-00000010");
+      named = first + 1;
+      EXPECT_LT(listed, first);
+    }
+    EXPECT_LT(listed, named);
+    const std::size_t synced = recorder.place_of("sync checkpoints");
+    EXPECT_LT(named, synced);
+    EXPECT_LT(synced, recorder.place_of("remove manifest.json"));
+  }
+}
+
+// A checkpoint that is removed in place is damaged under its own name when the machine stops meanwhile.
+TEST(Durability, ACheckpointLosesItsNameBeforeItsFiles) {
+  const TemporaryFolder root;
+  const fs::path checkpoints = root / "checkpoints";
+  for (const char* name : {"step-00000010", "step-00000020", "step-00000030"}) write(checkpoints / name);
+  set_aside_after(checkpoints, 20);
+  for (const bool prunes : {true, false}) {
+    const Recorder recorder;
+    if (prunes)
+      prune_checkpoints(checkpoints, 1);
+    else
+      remove_set_aside(checkpoints);
+    const std::size_t renamed = recorder.place_of(prunes ? "rename step-00000010 step-00000010.partial"
+                                                         : "rename step-00000030.aside step-00000030.partial");
+    const std::size_t synced = recorder.place_of("sync checkpoints");
+    EXPECT_LT(renamed, synced);
+    EXPECT_LT(synced, recorder.place_of("remove manifest.json"));
+  }
+}
+
+TEST(Durability, CheckpointsThatAreSetAsideKeepTheirNewNames) {
+  const TemporaryFolder root;
+  const fs::path checkpoints = root / "checkpoints";
+  for (const char* name : {"step-00000010", "step-00000020", "step-00000030"}) write(checkpoints / name);
+  {
+    const Recorder recorder;
+    set_aside_after(checkpoints, 10);
+    EXPECT_EQ(recorder.calls(), (Calls{"rename step-00000030 step-00000030.aside",
+                                       "rename step-00000020 step-00000020.aside", "sync checkpoints"}));
+  }
+  const Recorder recorder;
+  restore_set_aside(list_set_aside(checkpoints).front().path);
+  EXPECT_EQ(recorder.calls(), (Calls{"rename step-00000020.aside step-00000020", "sync checkpoints"}));
+}
+
+}  // namespace
+}  // namespace tessera::checkpoint

@@ -1,0 +1,157 @@
+// Every sample reaches the ranks of a step once, on every mesh.
+#include "tessera/run/batches.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "tessera/comm/local/world.h"
+#include "tessera/nn/dense_mesh.h"
+#include "tests/base/files.h"
+
+namespace tessera::run {
+namespace {
+using Tokens = std::set<std::int64_t>;
+
+constexpr std::int64_t kLength = 4;
+
+struct Mesh {
+  std::int64_t gtp, dp, micro_batch;
+};
+
+// A data set of the tokens 0, 1, 2, ..., so that a token names its place, in documents of 1 to 9 tokens.
+struct Counting {
+  std::string prefix;
+  std::int64_t samples;
+  Tokens starts;  // the first token of each document
+
+  Counting(const std::filesystem::path& path, std::int64_t samples) : prefix(path.string()), samples(samples) {
+    const std::int64_t tokens = samples * kLength + 1;
+    data::IndexedDatasetWriter writer(prefix, data::TokenType::u16);
+    for (std::int64_t first = 0, size = 1; first < tokens; first += size, size = size % 9 + 1) {
+      std::vector<std::int64_t> document;
+      for (std::int64_t token = first; token < std::min(tokens, first + size); ++token) document.push_back(token);
+      starts.insert(first);
+      writer.add_sequence(document);
+      writer.end_document();
+    }
+    writer.finish();
+  }
+
+  // The targets that count in these samples.
+  Tokens targets_of(const Tokens& chosen, bool mask_documents) const {
+    Tokens targets;
+    for (const std::int64_t sample : chosen)
+      for (std::int64_t token = sample * kLength + 1; token <= (sample + 1) * kLength; ++token)
+        if (!mask_documents || !starts.contains(token)) targets.insert(token);
+    return targets;
+  }
+};
+
+RunPlan plan_of(const Counting& tokens, const Mesh& mesh, bool mask_documents) {
+  RunPlan plan;
+  plan.config.gtp = mesh.gtp;
+  plan.config.dp = mesh.dp;
+  plan.config.micro_batch = mesh.micro_batch;
+  plan.config.seq_len = kLength;
+  plan.config.global_batch = mesh.gtp * mesh.dp * mesh.micro_batch * 2;
+  plan.config.mask_documents = mask_documents;
+  plan.data = plan.valid = std::make_shared<data::TrainingData>(data::TrainingDataOptions{
+      .blend = {tokens.prefix}, .seq_len = kLength, .vocab_size = 1000, .seed = 3, .mask_documents = mask_documents});
+  return plan;
+}
+
+// What the ranks of a mesh read together.
+struct Read {
+  std::map<std::int64_t, int> times;             // by target that counts: how often it is read
+  std::map<std::int64_t, Tokens> replicas;       // by sample: which replicas read targets of it
+  Tokens token_counts, numbers_of_microbatches;  // of the ranks' inputs
+};
+
+void add_batch(Read& read, const models::Batch& batch, int replica) {
+  const auto *tokens = batch.tokens.data_ptr<std::int64_t>(), *targets = batch.targets.data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < batch.tokens.numel(); ++i) {
+    if (targets[i] < 0) continue;
+    EXPECT_EQ(targets[i], tokens[i] + 1);
+    ++read.times[targets[i]];
+    read.replicas[tokens[i] / kLength].insert(replica);
+  }
+}
+
+Read read_all(const RunPlan& plan, const std::function<train::StepInput(const shard::Parallel&)>& input_of) {
+  Read read;
+  std::mutex mutex;
+  comm::run_local(static_cast<int>(plan.config.gtp * plan.config.dp), {}, [&](comm::World& world) {
+    const shard::Parallel parallel =
+        nn::dense_parallel(world, 1, static_cast<int>(plan.config.gtp), static_cast<int>(plan.config.dp));
+    const train::StepInput input = input_of(parallel);
+    const std::lock_guard lock(mutex);
+    read.token_counts.insert(input.tokens);
+    read.numbers_of_microbatches.insert(input.microbatches);
+    for (int microbatch = 0; microbatch < input.microbatches; ++microbatch) {
+      const models::Batch batch = input.batch(microbatch);
+      EXPECT_EQ(batch.layout.batch, plan.config.micro_batch);
+      ASSERT_EQ(batch.tokens.numel(), plan.config.micro_batch * kLength);
+      add_batch(read, batch, parallel.place().replica);
+    }
+  });
+  return read;
+}
+
+void expect_read_once(const Read& read, const Tokens& targets) {
+  Tokens found;
+  for (const auto& [target, times] : read.times) {
+    EXPECT_EQ(times, 1) << "target " << target;
+    found.insert(target);
+  }
+  EXPECT_EQ(found, targets);
+  EXPECT_EQ(read.token_counts, Tokens{static_cast<std::int64_t>(targets.size())});
+  EXPECT_EQ(read.numbers_of_microbatches.size(), 1u);
+}
+
+using Check = std::function<void(const Counting& tokens, const RunPlan& plan)>;
+
+void on_every_mesh(const Counting& tokens, const Check& check) {
+  for (const Mesh& mesh : {Mesh{1, 1, 1}, Mesh{1, 1, 2}, Mesh{3, 1, 2}, Mesh{1, 2, 1}, Mesh{2, 2, 3}, Mesh{2, 4, 2}})
+    for (const bool mask_documents : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} samples, gtp {}, dp {}, micro-batch {}{}", tokens.samples, mesh.gtp, mesh.dp,
+                               mesh.micro_batch, mask_documents ? ", masked documents" : ""));
+      check(tokens, plan_of(tokens, mesh, mask_documents));
+    }
+}
+
+TEST(EvaluationInput, HoldsEveryTargetOnce) {
+  const base::TempFolder folder;
+  for (const std::int64_t samples : {1, 2, 13, 16})
+    on_every_mesh({folder / std::to_string(samples), samples}, [&](const Counting& tokens, const RunPlan& plan) {
+      const Read read = read_all(plan, [&](const auto& parallel) { return evaluation_input(plan, parallel); });
+      Tokens all;
+      for (std::int64_t sample = 0; sample < samples; ++sample) all.insert(sample);
+      expect_read_once(read, tokens.targets_of(all, plan.config.mask_documents));
+      std::int64_t last = 0;
+      for (const auto& [sample, replicas] : read.replicas) {
+        EXPECT_EQ(replicas.size(), 1u) << "sample " << sample;
+        EXPECT_GE(*replicas.begin(), last) << "shares of replicas are not consecutive";
+        last = *replicas.begin();
+      }
+    });
+}
+
+TEST(TrainingInput, HoldsTheSamplesOfTheStepOnce) {
+  const base::TempFolder folder;
+  on_every_mesh({folder / "tokens", 100}, [&](const Counting& tokens, const RunPlan& plan) {
+    for (const std::int64_t step : {1, 2}) {
+      const Read read = read_all(plan, [&](const auto& parallel) { return training_input(plan, parallel, step); });
+      Tokens samples;
+      for (std::int64_t i = 0; i < plan.config.global_batch; ++i)
+        samples.insert(plan.data->sample((step - 1) * plan.config.global_batch + i).index);
+      EXPECT_EQ(samples.size(), static_cast<std::size_t>(plan.config.global_batch));
+      expect_read_once(read, tokens.targets_of(samples, plan.config.mask_documents));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tessera::run

@@ -1,0 +1,41 @@
+// The loss of held-out samples.
+#include <gtest/gtest.h>
+
+#include "tests/train/training.h"
+
+namespace tessera::train::testing {
+namespace {
+
+// Samples first, first + 1, ... of the text, one a microbatch of this rank.
+StepInput samples(const RunOptions& options, const shard::Parallel& parallel, std::int64_t first, int microbatches) {
+  const std::int64_t parts = parallel.cuts().parts;
+  return {.microbatches = microbatches,
+          .tokens = microbatches * parts * options.seq_len,
+          .batch = [&options, &parallel, parts, first](int microbatch) {
+            return sample(options, first + microbatch * parts + parallel.place().part);
+          }};
+}
+
+// A schedule holds 64 microbatches: a longer evaluation runs several.
+TEST(Evaluation, IsTheMeanOverAnyNumberOfMicrobatches) {
+  RunOptions options{.model = odd_model(), .gtp = 2, .dtype = quant::DType::fp64, .seq_len = 4, .steps = 1};
+  options.blocks = 2;
+  options.at_end = [&](Trainer& trainer) {
+    const shard::Parallel& parallel = trainer.parallel();
+    constexpr int kEach = 10;
+    std::vector<double> means;
+    for (int first = 0; first < 150; first += kEach)
+      means.push_back(trainer.evaluate(samples(options, parallel, std::int64_t{first} * options.gtp, kEach)));
+    EXPECT_NE(means.front(), means.back());
+    for (const int microbatches : {60, 70, 130, 150}) {
+      double sum = 0;
+      for (int i = 0; i < microbatches / kEach; ++i) sum += means[static_cast<std::size_t>(i)];
+      const double mean = sum * kEach / microbatches;
+      EXPECT_NEAR(trainer.evaluate(samples(options, parallel, 0, microbatches)), mean, 1e-12 * mean) << microbatches;
+    }
+  };
+  run(options);
+}
+
+}  // namespace
+}  // namespace tessera::train::testing
