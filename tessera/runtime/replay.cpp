@@ -28,7 +28,6 @@ std::string Arenas::grow(const schedule::Schedule& schedule, shard::Parallel& pa
   grown(gather, schedule.gather_arena);
   grown(reduce, schedule.reduce_arena);
   grown(scratch, schedule.scratch);
-  scratch_turns.reset();
   if (!pushes) return "not asked for";
   std::string first_problem;
   const auto share = [&](shard::Via via, const base::Buffer& memory) {
@@ -297,9 +296,8 @@ void Replay::issue_reduction(int index) {
   std::byte* staging = arenas_.reduce.data() + reduction.offset;
   const schedule::Unit& unit = at(schedule_.reduce_units, reduction.unit);
   base::Lane& lane = parallel_.of(entry(unit.front()).parameter.spec.domain, shard::Via::reduce).lane();
-  std::size_t scratch_bytes = 0;
-  for (const schedule::ParameterId id : unit) scratch_bytes += entry(id).reducer.scratch_bytes();
-  std::byte* scratch = arenas_.scratch.data() + arenas_.scratch_turns.take(scratch_bytes, arenas_.scratch.size(), lane);
+  for (const int earlier : reduction.scratch_waits) lane.wait(at(summed_, earlier));
+  std::byte* scratch = arenas_.scratch.data() + reduction.scratch;
   arenas_.reduce_peak = std::max(arenas_.reduce_peak, reduction.offset + bytes);
   std::vector<shard::Reducing> members;
   for (const schedule::ParameterId id : unit) {
@@ -319,7 +317,6 @@ void Replay::issue_reduction(int index) {
   const shard::Recording recording = record(timeline_, trace_, static_cast<std::size_t>(reduction.issue), unit);
   const bool is_last = reduction.microbatch + 1 == schedule_.microbatches;
   at(summed_, index) = reduce(members, parallel_, is_last, recording, poisoned);
-  arenas_.scratch_turns.give_back(at(summed_, index));
   if (reduction.replicas && is_last) issue_replicas(index);
 }
 
@@ -360,7 +357,6 @@ void Replay::launched(const base::Fence& end) {
   for (auto& entry : entries_) entry->parameter.published = end;
   std::ranges::fill(passed_, end);
   std::ranges::fill(summed_, end);
-  arenas_.scratch_turns.ends_with(end);
 }
 
 // What is issued from now on is for the next step.

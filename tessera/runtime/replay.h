@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "tessera/runtime/entry.h"
-#include "tessera/runtime/scratch_turns.h"
 #include "tessera/runtime/statistics.h"
 #include "tessera/runtime/timeline.h"
 #include "tessera/runtime/waits.h"
@@ -18,7 +17,6 @@ namespace tessera::runtime {
 // The memory of all schedules of a runtime: they take turns. Addresses last as long as no schedule needs more.
 struct Arenas {
   base::Buffer gather, reduce, scratch;
-  ScratchTurns scratch_turns;
   // What schedules have really used of them, bytes.
   std::int64_t gather_peak = 0, reduce_peak = 0;
 

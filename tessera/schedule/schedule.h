@@ -9,10 +9,12 @@
 // beginning of a step. "At position p" means directly after the event at p; what is written in segment p lies between
 // the events p - 1 and p.
 //
-// Lanes. compute: the program itself, in its order. gather: gathers, in the order of `residencies`. reduce: exchanges
-// and sums, in the order of `reductions`. replicas: sums over replicas, in the same order but those of units that the
-// last microbatch does not reduce, which come at the end of the body; then exchanges of new weights. At each position
-// the host does, in this order: fences of compute, reductions issued, gathers issued, finishes.
+// Lanes. compute: the program itself, in its order. Each domain has a gather, a reduce and a replicas lane of its own,
+// which wait for each other only where this schedule says so. gather: gathers, in the order of `residencies`. reduce:
+// exchanges and sums, in the order of `reductions`; on GPUs the sums have a lane of their own. replicas: sums over
+// replicas, in the same order, except that sums of units that the last microbatch does not reduce come at the end of
+// the body; then exchanges of new weights. At each position the host does, in this order: fences of compute, reductions
+// issued, gathers issued, finishes.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -52,7 +54,8 @@ struct Residency {
   int unit = 0;   // of gather_units
   int issue = 0;  // position where the gather is enqueued
   int free = 0;   // the gather lane waits until compute has passed this position (<= issue), the latest of: the last
-                  // release, or the unpacking, of every earlier tenant of these bytes; the newest member's publish
+                  // release, or the unpacking, of every earlier tenant of these bytes, of any domain and however long
+                  // ago; the newest member's publish
   int wait = 0;   // index of the consume before which compute waits for the gather, and unpacks; the first use
   int last = 0;   // index of the last release
   std::int64_t offset = 0;           // bytes, in the gather arena: of what arrives
@@ -69,7 +72,10 @@ struct Reduction {
   int issue = 0;          // index of the last produce: the exchange is enqueued there and waits for compute to be there
   int finish = 0;         // compute waits for the sum at this position (>= issue); the staging is free after it
   bool replicas = false;  // the unit's last of the step: the sum over replicas follows, on their lane
-  std::int64_t offset = 0;  // bytes, in the reduce arena
+  std::int64_t offset = 0;         // bytes, in the reduce arena
+  std::int64_t scratch = 0;        // bytes, in the scratch
+  std::vector<int> scratch_waits;  // reductions of this step that had these bytes of the scratch: the exchange begins
+                                   // after their sums
 
   bool operator==(const Reduction&) const = default;
 };
@@ -81,14 +87,15 @@ struct Schedule {
   int body = 0;                  // of these up to the last of a microbatch
   std::uint64_t trace_hash = 0;  // of the trace it is for
   std::vector<Unit> gather_units, reduce_units;
+  std::vector<int> gather_domains, reduce_domains;  // by unit: the domain of its members
   // By unit: what a residency takes in its arena as it arrives, and unpacked (0: used as it arrives; the members of a
-  // unit are alike); what a reduction takes in its arena.
-  std::vector<std::int64_t> gather_bytes, unpacked_bytes, reduce_bytes;
+  // unit are alike); what a reduction takes in its arena and in the scratch.
+  std::vector<std::int64_t> gather_bytes, unpacked_bytes, reduce_bytes, scratch_bytes;
   std::vector<Residency> residencies;  // in the order of issue
   std::vector<Reduction> reductions;   // in the order of issue
   std::int64_t gather_arena = 0;       // bytes: the greatest end of a residency
   std::int64_t reduce_arena = 0;       // bytes: the greatest end of a reduction
-  std::int64_t scratch = 0;            // bytes of the exchanges' own buffer, of the largest one
+  std::int64_t scratch = 0;            // bytes of the exchanges' own buffer: what the largest exchange takes
 
   bool unpacks(int unit) const { return unpacked_bytes[static_cast<std::size_t>(unit)] > 0; }
   int optimizer_events() const { return events - body; }

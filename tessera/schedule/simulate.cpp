@@ -12,6 +12,11 @@ double value(const std::vector<double>& values, int index) {
   return at < values.size() ? values[at] : 0;
 }
 
+// When each lane of a domain is free again.
+struct DomainTimes {
+  double gather = 0, gather_compute = 0, reduce_compute = 0, reduce = 0, replicas = 0;
+};
+
 // The lanes through some steps one after another.
 class Player {
  public:
@@ -41,6 +46,7 @@ class Player {
       reductions_[slot(reduction(i).issue)].push_back(i);
       finishes_[slot(reduction(i).finish)].push_back(i);
     }
+    place_domains();
   }
 
   // One step: the body, then the publishes. The last call's result is of the steady state.
@@ -70,6 +76,21 @@ class Player {
   }
 
  private:
+  void place_domains() {
+    domain_of_.resize(published_.size());
+    const auto place = [&](const std::vector<Unit>& units, const std::vector<int>& domains) {
+      for (std::size_t unit = 0; unit < units.size(); ++unit)
+        for (const ParameterId id : units[unit]) domain_of_[static_cast<std::size_t>(id)] = domains[unit];
+      for (const int domain : domains) times_.resize(std::max(times_.size(), static_cast<std::size_t>(domain) + 1));
+    };
+    times_.resize(1);
+    place(schedule_.gather_units, schedule_.gather_domains);
+    place(schedule_.reduce_units, schedule_.reduce_domains);
+  }
+  DomainTimes& times_of(const std::vector<int>& domains, int unit) {
+    return times_[static_cast<std::size_t>(domains[static_cast<std::size_t>(unit)])];
+  }
+
   const Residency& residency(int i) const { return schedule_.residencies[static_cast<std::size_t>(i)]; }
   const Reduction& reduction(int i) const { return schedule_.reductions[static_cast<std::size_t>(i)]; }
   // Positions from -publishes to body - 1, and -1 where there are no publishes.
@@ -127,53 +148,60 @@ class Player {
   void gather(int i, double free, std::vector<Span>& spans) {
     const double origin = &spans == &ahead_ ? 0 : begin_;
     const int unit = residency(i).unit;
-    double begin = std::max({gather_, free, compute_});
+    DomainTimes& lanes = times_of(schedule_.gather_domains, unit);
+    double begin = std::max({lanes.gather, free, compute_});
     for (const ParameterId id : schedule_.gather_units[static_cast<std::size_t>(unit)])
       begin = std::max(begin, published_[static_cast<std::size_t>(id)]);
     begin = take_link(begin, value(costs_.gather_seconds, unit));
-    gather_ = begin + value(costs_.gather_seconds, unit);
-    arrived_[static_cast<std::size_t>(i)] = gather_;
-    spans.push_back({Activity::gather, i, begin - origin, gather_ - origin});
+    lanes.gather = begin + value(costs_.gather_seconds, unit);
+    arrived_[static_cast<std::size_t>(i)] = lanes.gather;
+    spans.push_back({Activity::gather, i, begin - origin, lanes.gather - origin});
     const double over_compute = value(costs_.gather_compute_seconds, unit);
     if (over_compute == 0) return;
-    const double from = take_link(std::max(gather_compute_, gather_), over_compute);
-    arrived_[static_cast<std::size_t>(i)] = gather_compute_ = from + over_compute;
-    spans.push_back({Activity::gather_compute, i, from - origin, gather_compute_ - origin});
+    const double from = take_link(std::max(lanes.gather_compute, lanes.gather), over_compute);
+    arrived_[static_cast<std::size_t>(i)] = lanes.gather_compute = from + over_compute;
+    spans.push_back({Activity::gather_compute, i, from - origin, lanes.gather_compute - origin});
   }
 
   void publish(int index, std::vector<Span>& spans) {
-    double& published = published_[static_cast<std::size_t>(trace_[static_cast<std::size_t>(index)].parameter)];
+    const auto parameter = static_cast<std::size_t>(trace_[static_cast<std::size_t>(index)].parameter);
+    double& published = published_[parameter];
+    double& replicas = times_[static_cast<std::size_t>(domain_of_[parameter])].replicas;
     published = compute_;
     const double seconds = value(costs_.publish_seconds, index);
     if (seconds == 0) return;
-    const double from = take_link(std::max(replicas_, compute_), seconds);
-    published = replicas_ = from + seconds;
-    spans.push_back({Activity::publish, index, from - begin_, replicas_ - begin_});
+    const double from = take_link(std::max(replicas, compute_), seconds);
+    published = replicas = from + seconds;
+    spans.push_back({Activity::publish, index, from - begin_, replicas - begin_});
   }
 
   void reduce(int i, std::vector<Span>& spans) {
     const double over_compute = value(costs_.reduce_compute_seconds, reduction(i).unit);
-    double begin = std::max(reduce_, compute_);
+    DomainTimes& lanes = times_of(schedule_.reduce_domains, reduction(i).unit);
+    double begin = std::max(lanes.reduce, compute_);
+    for (const int earlier : reduction(i).scratch_waits)
+      begin = std::max(begin, summed_[static_cast<std::size_t>(earlier)]);
     if (over_compute > 0) {
-      const double from = take_link(std::max(reduce_compute_, compute_), over_compute);
-      reduce_compute_ = from + over_compute;
-      spans.push_back({Activity::reduce_compute, i, from - begin_, reduce_compute_ - begin_});
-      begin = std::max(begin, reduce_compute_);
+      const double from = take_link(std::max(lanes.reduce_compute, compute_), over_compute);
+      lanes.reduce_compute = from + over_compute;
+      spans.push_back({Activity::reduce_compute, i, from - begin_, lanes.reduce_compute - begin_});
+      begin = std::max(begin, lanes.reduce_compute);
     }
     begin = take_link(begin, value(costs_.reduce_seconds, reduction(i).unit));
-    reduce_ = begin + value(costs_.reduce_seconds, reduction(i).unit);
-    summed_[static_cast<std::size_t>(i)] = reduce_;
-    spans.push_back({Activity::reduce, i, begin - begin_, reduce_ - begin_});
+    lanes.reduce = begin + value(costs_.reduce_seconds, reduction(i).unit);
+    summed_[static_cast<std::size_t>(i)] = lanes.reduce;
+    spans.push_back({Activity::reduce, i, begin - begin_, lanes.reduce - begin_});
     if (reduction(i).replicas && reduction(i).microbatch + 1 == schedule_.microbatches) sum_replicas(i, spans);
   }
 
   void sum_replicas(int i, std::vector<Span>& spans) {
     const double replica = value(costs_.replica_seconds, reduction(i).unit);
     if (replica == 0) return;
-    const double from = take_link(std::max({replicas_, summed_[static_cast<std::size_t>(i)], compute_}), replica);
-    replicas_ = from + replica;
-    summed_replicas_.push_back(replicas_);
-    spans.push_back({Activity::replicas, i, from - begin_, replicas_ - begin_});
+    double& replicas = times_of(schedule_.reduce_domains, reduction(i).unit).replicas;
+    const double from = take_link(std::max({replicas, summed_[static_cast<std::size_t>(i)], compute_}), replica);
+    replicas = from + replica;
+    summed_replicas_.push_back(replicas);
+    spans.push_back({Activity::replicas, i, from - begin_, replicas - begin_});
   }
 
   const Trace& trace_;
@@ -187,9 +215,10 @@ class Player {
   std::vector<double> passed_;                                     // by slot: when compute last was there
   std::vector<double> arrived_, summed_;
   std::vector<double> summed_replicas_;
-  std::vector<Span> ahead_;  // for the next step; absolute times
-  double compute_ = 0, gather_ = 0, gather_compute_ = 0, reduce_compute_ = 0, reduce_ = 0, replicas_ = 0, begin_ = 0;
-  double link_ = 0;
+  std::vector<Span> ahead_;         // for the next step; absolute times
+  std::vector<DomainTimes> times_;  // by domain
+  std::vector<int> domain_of_;      // by parameter
+  double compute_ = 0, begin_ = 0, link_ = 0;
 };
 
 }  // namespace

@@ -41,12 +41,13 @@ void compare_mutations(const oracle::Case& made, const Schedule& schedule, std::
 }
 
 // The unmutated schedules are right by both.
-std::array<Tally, oracle::kMutations> compare_all(auto make_schedule, int rounds) {
+std::array<Tally, oracle::kMutations> compare_all(const std::vector<oracle::Case>& cases, auto make_schedule,
+                                                  int rounds) {
   std::array<Tally, oracle::kMutations> tallies{};
   std::mt19937_64 random(7);
   int accepted = 0, exhaustive = 0;
   std::size_t most = 0;
-  for (const oracle::Case& made : oracle::cases())
+  for (const oracle::Case& made : cases)
     for (int round = 0; round < rounds; ++round) {
       const Schedule schedule = make_schedule(made, random);
       const oracle::Outcome truth = oracle::execute(made.trace, made.sizes, schedule, kMostStates, random());
@@ -71,6 +72,7 @@ std::array<Tally, oracle::kMutations> compare_all(auto make_schedule, int rounds
 
 TEST(CheckMutations, RefusesWhatSomeOrderSpoilsInRandomSchedules) {
   const auto tallies = compare_all(
+      oracle::cases(),
       [](const oracle::Case& made, std::mt19937_64& random) { return oracle::random_schedule(made, random); }, 20);
   for (int kind = 0; kind < oracle::kMutations; ++kind)
     EXPECT_GT(tallies[static_cast<std::size_t>(kind)].wrong, 0) << name_of(static_cast<oracle::Mutation>(kind));
@@ -78,6 +80,7 @@ TEST(CheckMutations, RefusesWhatSomeOrderSpoilsInRandomSchedules) {
 
 TEST(CheckMutations, RefusesWhatSomeOrderSpoilsInPlannedSchedules) {
   compare_all(
+      oracle::cases(),
       [](const oracle::Case& made, std::mt19937_64& random) {
         return plan(made.trace, made.sizes,
                     {.gather_budget = random() % 2 ? kMinimum : kUnlimited,
@@ -85,6 +88,24 @@ TEST(CheckMutations, RefusesWhatSomeOrderSpoilsInPlannedSchedules) {
                      .coalesce_bytes = random() % 2 ? 4 : 0});
       },
       10);
+}
+
+TEST(CheckMutations, RefusesWhatSomeOrderSpoilsInSchedulesOfSeveralDomains) {
+  const auto random_ones = [](const oracle::Case& made, std::mt19937_64& random) {
+    return oracle::random_schedule(made, random);
+  };
+  const auto planned = [](const oracle::Case& made, std::mt19937_64& random) {
+    const Schedule least = plan(made.trace, made.sizes, {.gather_budget = kMinimum, .reduce_budget = kMinimum});
+    return plan(made.trace, made.sizes,
+                {.gather_budget = least.gather_arena + static_cast<std::int64_t>(random() % 8),
+                 .reduce_budget = random() % 2 ? kMinimum : kUnlimited,
+                 .coalesce_bytes = random() % 2 ? 4 : 0});
+  };
+  const auto tallies = compare_all(oracle::cases_of_domains(), random_ones, 12);
+  for (const auto mutation : {oracle::Mutation::shorten_wait_for_free, oracle::Mutation::lose_scratch_wait,
+                              oracle::Mutation::reuse_scratch_early, oracle::Mutation::finish_later})
+    EXPECT_GT(tallies[static_cast<std::size_t>(mutation)].wrong, 0) << name_of(mutation);
+  compare_all(oracle::cases_of_domains(), planned, 12);
 }
 
 }  // namespace

@@ -37,9 +37,12 @@ class Check : public ::testing::Test {
                  .trace_hash = hash_trace(made_.trace),
                  .gather_units = {{0}, {1}},
                  .reduce_units = {{0}, {1}},
+                 .gather_domains = {0, 0},
+                 .reduce_domains = {0, 0},
                  .gather_bytes = {2, 3},
                  .unpacked_bytes = {0, 0},
                  .reduce_bytes = {2, 1},
+                 .scratch_bytes = {2, 1},
                  .gather_arena = 5,
                  .reduce_arena = 3,
                  .scratch = 2};
@@ -56,6 +59,9 @@ class Check : public ::testing::Test {
         {.unit = 1, .microbatch = 1, .first = 15, .issue = 15, .finish = 19, .replicas = true, .offset = 2},
         {.unit = 0, .microbatch = 1, .first = 18, .issue = 18, .finish = 19, .replicas = true, .offset = 0},
     };
+    schedule_.reductions[1].scratch_waits = {0};
+    schedule_.reductions[2].scratch_waits = {1};
+    schedule_.reductions[3].scratch_waits = {1, 2};
   }
 
   std::vector<std::string> faults() const { return check(made_.trace, made_.sizes, schedule_); }
@@ -87,6 +93,7 @@ TEST_F(Check, AReductionWithoutItsFinishBeforeThePublishes) {
 
 TEST_F(Check, AGradientThatNobodyReduces) {
   schedule_.reductions.erase(schedule_.reductions.begin() + 1);
+  for (Reduction& it : schedule_.reductions) it.scratch_waits.clear();
   EXPECT_THAT(faults(),
               Contains(HasSubstr("event 8 (train mb 0 backward produce a (0)): expected one reduction of this "
                                  "gradient, got none")));
@@ -151,6 +158,7 @@ TEST(CheckSteps, AReductionBeforeTheSecondUseHasProduced) {
   ASSERT_NE(tied, schedule.reductions.end());
   tied->issue = tied->first;
   std::ranges::sort(schedule.reductions, {}, &Reduction::issue);
+  for (Reduction& it : schedule.reductions) it.scratch_waits.clear();
   EXPECT_THAT(check(made.trace, made.sizes, schedule), Contains(HasSubstr("produce embedding (1)): outside of")));
 }
 
@@ -246,6 +254,47 @@ TEST_F(Check, SizesThatDoNotHoldTheirMembers) {
   schedule_.gather_bytes[1] = 3;
   schedule_.scratch = 1;
   EXPECT_THAT(faults(), Contains("the exchange of ['a'] needs 2 bytes of scratch, got 1"));
+}
+
+TEST_F(Check, ScratchThatAnEarlierSumStillReads) {
+  schedule_.reductions[1].scratch_waits = {};
+  EXPECT_THAT(faults(), Contains(HasSubstr("its exchange may write the scratch of reduction 0 of ['b']")));
+  schedule_.reductions[1].scratch_waits = {2};
+  EXPECT_THAT(faults(), Contains(HasSubstr("waits for the sum of reduction 2, expected an earlier one")));
+  schedule_.reductions[1].scratch_waits = {0};
+  schedule_.reductions[1].scratch = 1;
+  EXPECT_THAT(faults(), Contains(HasSubstr("its 2 bytes do not fit in the scratch of 2 bytes at 1")));
+}
+
+TEST_F(Check, AWeightOfAnotherDomainDoesNotOrderAGather) {
+  // Residency 3 of b takes the bytes of residency 1 of b, so nothing of another domain is in its way.
+  made_.sizes[1].domain = schedule_.gather_domains[1] = schedule_.reduce_domains[1] = 1;
+  EXPECT_THAT(faults(), IsEmpty());
+  // Bytes of a, whose last release is event 11: with one domain the gather of residency 4 would wait for it.
+  schedule_.residencies.insert(schedule_.residencies.begin() + 4,
+                               {.unit = 1, .issue = 11, .free = 6, .wait = 12, .last = 16, .offset = 0});
+  schedule_.residencies.erase(schedule_.residencies.begin() + 3);
+  schedule_.residencies[4].offset = 3;
+  EXPECT_THAT(faults(), Contains(HasSubstr("its gather may overwrite the end of residency 2 of ['a']")));
+  schedule_.residencies[3].free = 11;
+  EXPECT_THAT(faults(), IsEmpty());
+}
+
+TEST_F(Check, AFinishOfAnotherDomainVouchesForNothing) {
+  made_.sizes[1].domain = schedule_.gather_domains[1] = schedule_.reduce_domains[1] = 1;
+  schedule_.reductions[2].offset = 0;  // of b, in the bytes of a's, which is finished later
+  EXPECT_THAT(faults(), Contains(HasSubstr("its staging is written in segment 15 while reduction 1 of ['a']")));
+  schedule_.reductions[1].finish = 14;
+  schedule_.reductions[3].offset = 1;
+  EXPECT_THAT(faults(), IsEmpty());
+}
+
+TEST_F(Check, DomainsThatAreUnknownOrTooMany) {
+  schedule_.gather_domains = {0};
+  EXPECT_THAT(faults(), Contains("gather units: expected one domain each (2), got 1"));
+  schedule_.gather_domains = {0, 9};
+  made_.sizes[1].domain = 9;
+  EXPECT_THAT(faults(), Contains("gather unit 1 ['b']: expected a domain from 0 to 4, got 9"));
 }
 
 TEST_F(Check, UnitsThatShareAParameterOrHoldNone) {

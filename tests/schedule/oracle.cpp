@@ -1,7 +1,7 @@
 #include "tests/schedule/oracle.h"
 
 #include <algorithm>
-#include <array>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <unordered_set>
@@ -21,20 +21,22 @@ struct MainGrad {
 
 // Everything that an order of operations can change.
 struct State {
-  std::array<int, kLanes> done{};
+  std::vector<int> done;                 // by lane
   std::vector<int> shards;               // by parameter: its version, kPoison while written
   std::vector<int> weights;              // by byte of the gather arena: parameter * 1000 + version
   std::vector<std::uint64_t> staging;    // by byte of the reduce arena: contributions
   std::vector<MainGrad> main_grads;      // by parameter
-  std::vector<std::uint64_t> exchanged;  // by parameter: between exchange and add
-  std::vector<MainGrad> read;            // by parameter: between read and write of main_grad, reduce's; then dp's
+  std::vector<std::uint64_t> exchanged;  // by reduction and parameter: between exchange and add
+  std::vector<int> scratch;              // by byte: the reduction whose exchange wrote it, -1: none did
+  std::vector<MainGrad> read;            // by parameter: between read and write of main_grad, the sum's; then dp's
 
   std::string key() const {
     std::string bytes;
     auto append = [&](const auto& values) {
       bytes.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(values[0]));
     };
-    append(done), append(shards), append(weights), append(staging), append(main_grads), append(exchanged), append(read);
+    append(done), append(shards), append(weights), append(staging), append(main_grads), append(exchanged),
+        append(scratch), append(read);
     return bytes;
   }
 };
@@ -46,17 +48,19 @@ class Machine {
 
   State initial() const {
     State state;
+    state.done.assign(program_.lanes.size(), 0);
     state.shards.assign(sizes_.size(), 0);
     state.weights.assign(static_cast<std::size_t>(schedule_.gather_arena), kPoison);
     state.staging.assign(static_cast<std::size_t>(schedule_.reduce_arena), kPoisonBits);
     state.main_grads.resize(sizes_.size());
-    state.exchanged.assign(sizes_.size(), 0);
+    state.exchanged.assign(schedule_.reductions.size() * sizes_.size(), 0);
+    state.scratch.assign(static_cast<std::size_t>(schedule_.scratch), -1);
     state.read.resize(2 * sizes_.size());
     return state;
   }
 
   bool is_done(const State& state) const {
-    for (std::size_t lane = 0; lane < kLanes; ++lane)
+    for (std::size_t lane = 0; lane < program_.lanes.size(); ++lane)
       if (next(state, lane)) return false;
     return true;
   }
@@ -135,6 +139,17 @@ class Machine {
     return each_byte(schedule_.reduce_units[at(it.unit)], sizes_, &ParameterSize::staging, it.offset,
                      schedule_.reduce_bytes[at(it.unit)], state.staging.size(), visit);
   }
+  template <typename Visit>
+  bool each_scratch(int item, Visit visit) const {
+    const Reduction& it = schedule_.reductions[at(item)];
+    const std::int64_t bytes = schedule_.scratch_bytes[at(it.unit)];
+    if (it.scratch < 0 || it.scratch + bytes > schedule_.scratch) return false;
+    for (std::int64_t byte = it.scratch; byte < it.scratch + bytes; ++byte) visit(at(byte));
+    return true;
+  }
+  std::uint64_t& exchanged(State& state, int item, int id) const {
+    return state.exchanged[at(item) * sizes_.size() + at(id)];
+  }
   const Unit& reduced(int item) const { return schedule_.reduce_units[at(schedule_.reductions[at(item)].unit)]; }
 
   int stored(const State& state, int id) const {
@@ -186,15 +201,16 @@ class Machine {
       inside = each_gradient(state, it.item, [&](int id, std::size_t byte) {
         if (id == it.parameter) state.staging[byte] |= std::uint64_t{1} << (it.version - 1);
       });
-    if (it.action == Action::exchange || it.action == Action::read_sum)
+    if (it.action == Action::read_grad || it.action == Action::read_sum)
       for (const ParameterId id : reduced(it.item)) state.read[half + at(id)] = state.main_grads[at(id)];
     if (it.action == Action::exchange) {
-      for (const ParameterId id : reduced(it.item)) state.exchanged[at(id)] = 0;
+      inside = each_scratch(it.item, [&](std::size_t byte) { state.scratch[byte] = it.item; });
+      for (const ParameterId id : reduced(it.item)) exchanged(state, it.item, id) = 0;
       // Bytes of one gradient that differ are as wrong as poison.
       std::vector<bool> seen(sizes_.size(), false);
-      inside = each_gradient(state, it.item, [&](int id, std::size_t byte) {
+      inside &= each_gradient(state, it.item, [&](int id, std::size_t byte) {
         if (id < 0) return;
-        std::uint64_t& sum = state.exchanged[at(id)];
+        std::uint64_t& sum = exchanged(state, it.item, id);
         if (seen[at(id)] && sum != state.staging[byte])
           sum = kPoisonBits;
         else
@@ -203,9 +219,11 @@ class Machine {
       });
     }
     if (it.action == Action::add)
+      inside = each_scratch(it.item, [&](std::size_t byte) { right &= state.scratch[byte] == it.item; });
+    if (it.action == Action::add)
       for (const ParameterId id : reduced(it.item)) {
         const MainGrad& before = state.read[at(id)];
-        const std::uint64_t bits = state.exchanged[at(id)];
+        const std::uint64_t bits = exchanged(state, it.item, id);
         state.main_grads[at(id)] = {before.once | bits, before.again | (before.once & bits), before.over_replicas};
       }
     if (it.action == Action::sum_replicas)
@@ -220,7 +238,7 @@ class Machine {
         right &= state.main_grads[id] == MainGrad{all, 0, all};
         state.main_grads[id] = {};
       }
-    if (!inside) return "outside of the reduce arena";
+    if (!inside) return "outside of the reduce arena or of the scratch";
     return right ? "" : "a gradient is lost, doubled, or not what was produced";
   }
 
@@ -238,7 +256,7 @@ Outcome run_all(const Machine& machine, std::size_t most_states) {
     const State state = std::move(open.back());
     open.pop_back();
     bool moved = false;
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    for (std::size_t lane = 0; lane < state.done.size(); ++lane) {
       if (!machine.can_run(state, lane)) continue;
       moved = true;
       State after = state;
@@ -260,7 +278,8 @@ Outcome run_all(const Machine& machine, std::size_t most_states) {
 // Lanes run by priorities that change a few times in a run: a lane that is far behind or far ahead is likely.
 std::string run_random(const Machine& machine, std::mt19937_64& random) {
   State state = machine.initial();
-  std::array<std::size_t, kLanes> order = {0, 1, 2, 3};
+  std::vector<std::size_t> order(state.done.size());
+  std::iota(order.begin(), order.end(), 0);
   for (int until_change = 0; !machine.is_done(state); --until_change) {
     if (until_change <= 0) {
       std::ranges::shuffle(order, random);

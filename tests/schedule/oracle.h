@@ -11,8 +11,12 @@
 
 namespace tessera::schedule::oracle {
 
-enum class Lane : std::uint8_t { compute, gather, reduce, dp };
-inline constexpr std::size_t kLanes = 4;
+// Lane 0 is compute; each domain has one lane of each kind.
+enum class LaneKind : std::uint8_t { gather, exchange, sum, dp };
+inline constexpr int kCompute = 0;
+inline int lane_of(LaneKind kind, int domain) {
+  return 1 + 4 * domain + static_cast<int>(kind);
+}
 
 enum class Action : std::uint8_t {
   none,          // a place to wait at
@@ -27,8 +31,9 @@ enum class Action : std::uint8_t {
   updated,       // ... and has `version`
   clear,         // compute: the staging of the reduction `item` is written anew
   produce,       // compute: contribution `version` of `parameter` is added in the staging of `item`
-  exchange,      // reduce: staging of `item` is read ...
-  add,           // ... and added to main_grad
+  exchange,      // exchange: staging of `item` is read, and what arrives is in its scratch
+  read_grad,     // sum: main_grad of the members of `item` is read ...
+  add,           // ... and what is in the scratch is added
   read_sum,      // dp: main_grad of the members of `item` is read ...
   sum_replicas,  // ... and summed over replicas
   end_staging,   // compute: poison over the staging of `item`
@@ -39,13 +44,13 @@ enum class Action : std::uint8_t {
 struct Operation {
   Action action = Action::none;
   int item = -1, parameter = -1, version = 0;
-  std::vector<std::pair<Lane, int>> waits;  // a lane has done this many operations
+  std::vector<std::pair<int, int>> waits;  // a lane has done this many operations
   std::string why;
 };
 
 // By lane, in its order.
 struct Program {
-  std::vector<Operation> lanes[kLanes];
+  std::vector<std::vector<Operation>> lanes;
   std::vector<std::uint64_t> contributions;  // by parameter: bits of its produces in a step
 };
 

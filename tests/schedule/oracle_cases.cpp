@@ -268,6 +268,21 @@ void place_reductions(const Case& made, Schedule& schedule, std::mt19937_64& ran
   schedule.reductions = std::move(placed);
 }
 
+// Anywhere; who had the bytes earlier is waited for.
+void place_scratch(Schedule& schedule, std::mt19937_64& random) {
+  schedule.scratch += between(0, 4, random);
+  for (std::size_t i = 0; i < schedule.reductions.size(); ++i) {
+    Reduction& next = schedule.reductions[i];
+    const std::int64_t bytes = schedule.scratch_bytes[at(next.unit)];
+    next.scratch = between(0, static_cast<int>(schedule.scratch - bytes), random);
+    for (std::size_t k = 0; k < i; ++k) {
+      const Reduction& other = schedule.reductions[k];
+      if (overlap(next.scratch, bytes, other.scratch, schedule.scratch_bytes[at(other.unit)]))
+        next.scratch_waits.push_back(static_cast<int>(k));
+    }
+  }
+}
+
 }  // namespace
 
 Recorder::Recorder(std::string name, const std::vector<Parameter>& parameters, StepKind kind) : kind_(kind) {
@@ -321,6 +336,18 @@ Case Recorder::take(std::vector<Unit> units) {
   return std::move(made_);
 }
 
+std::vector<Case> cases_of_domains() {
+  std::vector<Case> all;
+  for (const Case& made : {two_layers(), recompute(), delayed_gradients(), unpacked_weights()})
+    for (const int domains : {2, 3}) {
+      all.push_back(made);
+      all.back().name += fmt::format(" over {} domains", domains);
+      for (std::size_t id = 0; id < made.sizes.size(); ++id)
+        all.back().sizes[id].domain = static_cast<int>(id) % domains;
+    }
+  return all;
+}
+
 std::vector<Case> cases() {
   return {two_layers(),       tied_embedding(),    layer_twice(),       frozen(),
           recompute(),        coalesced(),         delayed_gradients(), buckets(),
@@ -335,6 +362,7 @@ Schedule random_schedule(const Case& made, std::mt19937_64& random) {
   schedule.gather_units = made.gather_units;
   schedule.reduce_units = made.reduce_units;
   for (const Unit& unit : made.gather_units) {
+    schedule.gather_domains.push_back(made.sizes[at(unit.front())].domain);
     schedule.gather_bytes.push_back(0);
     schedule.unpacked_bytes.push_back(0);
     for (const int id : unit) {
@@ -343,14 +371,17 @@ Schedule random_schedule(const Case& made, std::mt19937_64& random) {
     }
   }
   for (const Unit& unit : made.reduce_units) {
+    schedule.reduce_domains.push_back(made.sizes[at(unit.front())].domain);
     schedule.reduce_bytes.push_back(0);
     std::int64_t scratch = 0;
     for (const int id : unit) schedule.reduce_bytes.back() += made.sizes[at(id)].staging;
     for (const int id : unit) scratch += made.sizes[at(id)].scratch;
+    schedule.scratch_bytes.push_back(scratch);
     schedule.scratch = std::max(schedule.scratch, scratch);
   }
   place_gathers(made, schedule, random);
   place_reductions(made, schedule, random);
+  place_scratch(schedule, random);
   return schedule;
 }
 

@@ -54,6 +54,8 @@ class Recorder {
 // Several microbatches, ties, a layer used twice, a frozen weight, recompute, coalesced neighbours, one microbatch's
 // backward inside the next one's forward, delayed weight gradients, weights that are unpacked, an evaluation.
 std::vector<Case> cases();
+// Some of them with weights of 2 and 3 domains by turns; a domain may have no weight.
+std::vector<Case> cases_of_domains();
 
 // Layers of these sizes in turn, forward and backward in each microbatch.
 Case mirrored_layers(int layers, int microbatches, const std::vector<std::int64_t>& bytes);
@@ -86,8 +88,10 @@ enum class Mutation {
   swap_stages,
   swap_unpacked_offsets,
   reuse_unpacked_early,
+  lose_scratch_wait,
+  reuse_scratch_early,
 };
-inline constexpr int kMutations = static_cast<int>(Mutation::reuse_unpacked_early) + 1;
+inline constexpr int kMutations = static_cast<int>(Mutation::reuse_scratch_early) + 1;
 std::string name_of(Mutation mutation);
 
 // The schedule with one random mutation of this kind; none where it has nothing to mutate or nothing changed.

@@ -32,7 +32,9 @@ constexpr std::array<const char*, kMutations> kNames = {"drop a wait for free",
                                                         "wait earlier",
                                                         "swap the two stages",
                                                         "swap unpacked offsets",
-                                                        "reuse unpacked early"};
+                                                        "reuse unpacked early",
+                                                        "lose a wait for scratch",
+                                                        "reuse scratch early"};
 
 std::size_t pick(std::size_t count, Random& random) {
   return random() % count;
@@ -162,6 +164,12 @@ void mutate_reductions(const Case& made, Schedule& schedule, Mutation mutation, 
       break;
     case Mutation::lose_reduction:
       all.erase(all.begin() + (&it - all.data()));
+      break;
+    case Mutation::lose_scratch_wait:
+      if (!it.scratch_waits.empty()) it.scratch_waits.pop_back();
+      break;
+    case Mutation::reuse_scratch_early:
+      move_offset(it.scratch, schedule.scratch_bytes[static_cast<std::size_t>(it.unit)], schedule.scratch, random);
       break;
     case Mutation::repeat_reduction:
       all.insert(all.begin() + (&it - all.data()), Reduction(it));

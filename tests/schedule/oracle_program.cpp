@@ -14,6 +14,9 @@ class Compiler {
   Compiler(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule)
       : trace_(trace), sizes_(sizes), schedule_(schedule) {
     program_.contributions.assign(sizes.size(), 0);
+    int domains = 1;
+    for (const ParameterSize& size : sizes) domains = std::max(domains, size.domain + 1);
+    program_.lanes.resize(static_cast<std::size_t>(lane_of(LaneKind::gather, domains)));
     std::uint64_t bit = 1;
     for (const Event& event : trace)
       if (event.kind == EventKind::produce) program_.contributions[at(event.parameter)] |= std::exchange(bit, bit << 1);
@@ -28,7 +31,7 @@ class Compiler {
     serving_.assign(schedule_.gather_units.size(), -1);
     bit_ = 1;
     for (int index = 0; index < schedule_.body; ++index) body_event(index);
-    push(Lane::compute, {.action = Action::optimize});
+    push(kCompute, {.action = Action::optimize});
     next_gather_ = 0;
     gathered_.clear();
     warm_ = publishes;
@@ -43,28 +46,32 @@ class Compiler {
  private:
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }
   const Residency& residency(int item) const { return schedule_.residencies[at(item)]; }
-  int push(Lane lane, Operation operation) {
-    auto& operations = program_.lanes[static_cast<std::size_t>(lane)];
+  int push(int lane, Operation operation) {
+    auto& operations = program_.lanes[at(lane)];
     operations.push_back(std::move(operation));
     return static_cast<int>(operations.size());
   }
+  int domain_of(const Unit& unit) const { return sizes_[at(unit.front())].domain; }
+  int gather_lane(int item) const {
+    return lane_of(LaneKind::gather, domain_of(schedule_.gather_units[at(residency(item).unit)]));
+  }
   void wait_for_compute(Operation& operation, int position) {
     if (const auto found = passed_.find(position); found != passed_.end())
-      operation.waits.emplace_back(Lane::compute, static_cast<int>(found->second));
+      operation.waits.emplace_back(kCompute, static_cast<int>(found->second));
   }
 
   void body_event(int index) {
     const Event& event = trace_[at(index)];
     for (int item = 0; item < static_cast<int>(schedule_.reductions.size()); ++item)
-      if (schedule_.reductions[at(item)].first == index) push(Lane::compute, {.action = Action::clear, .item = item});
+      if (schedule_.reductions[at(item)].first == index) push(kCompute, {.action = Action::clear, .item = item});
     for (int item = 0; item < static_cast<int>(schedule_.residencies.size()); ++item)
       if (residency(item).wait == index) {
         Operation wait;
-        if (gathered_.contains(item)) wait.waits.emplace_back(Lane::gather, gathered_[item]);
-        push(Lane::compute, wait);
+        if (gathered_.contains(item)) wait.waits.emplace_back(gather_lane(item), gathered_[item]);
+        push(kCompute, wait);
         if (schedule_.unpacks(residency(item).unit)) {
-          push(Lane::compute, {.action = Action::unpack, .item = item});
-          push(Lane::compute, {.action = Action::unpacked, .item = item});
+          push(kCompute, {.action = Action::unpack, .item = item});
+          push(kCompute, {.action = Action::unpacked, .item = item});
         }
         serving_[at(residency(item).unit)] = item;
       }
@@ -72,9 +79,9 @@ class Compiler {
     if (event.kind == EventKind::produce) produce(event);
     for (int item = 0; item < static_cast<int>(schedule_.residencies.size()); ++item)
       if (residency(item).wait == index && schedule_.unpacks(residency(item).unit))
-        push(Lane::compute, {.action = Action::end_packed, .item = item});
+        push(kCompute, {.action = Action::end_packed, .item = item});
     for (int item = 0; item < static_cast<int>(schedule_.residencies.size()); ++item)
-      if (residency(item).last == index) push(Lane::compute, {.action = Action::end_weights, .item = item});
+      if (residency(item).last == index) push(kCompute, {.action = Action::end_weights, .item = item});
     passed_[index] = program_.lanes[0].size();
     for (int item = 0; item < static_cast<int>(schedule_.reductions.size()); ++item)
       if (schedule_.reductions[at(item)].issue == index) reduce(item);
@@ -84,8 +91,8 @@ class Compiler {
   }
 
   void publish(int parameter) {
-    push(Lane::compute, {.action = Action::update, .parameter = parameter});
-    push(Lane::compute, {.action = Action::updated, .parameter = parameter, .version = ++versions_[at(parameter)]});
+    push(kCompute, {.action = Action::update, .parameter = parameter});
+    push(kCompute, {.action = Action::updated, .parameter = parameter, .version = ++versions_[at(parameter)]});
   }
 
   void use(int index) {
@@ -100,14 +107,14 @@ class Compiler {
     auto& held = held_[event.parameter];
     if (is_consume) {
       if (serving < 0 || residency(serving).last < index)
-        push(Lane::compute, {.action = Action::fail, .why = to_string(event) + ": no weights"});
+        push(kCompute, {.action = Action::fail, .why = to_string(event) + ": no weights"});
       held.push_back(serving);
     }
     if (held.empty()) return;
-    push(Lane::compute, {.action = Action::read_weight,
-                         .item = held.back(),
-                         .parameter = event.parameter,
-                         .version = versions_[at(event.parameter)]});
+    push(kCompute, {.action = Action::read_weight,
+                    .item = held.back(),
+                    .parameter = event.parameter,
+                    .version = versions_[at(event.parameter)]});
     if (!is_consume) held.pop_back();
   }
 
@@ -119,24 +126,30 @@ class Compiler {
       if (it.microbatch == event.microbatch && std::ranges::find(members, event.parameter) != members.end())
         operation.item = item;
     }
-    if (operation.item >= 0) push(Lane::compute, operation);
+    if (operation.item >= 0) push(kCompute, operation);
   }
 
   void reduce(int item) {
     const Reduction& it = schedule_.reductions[at(item)];
+    const int domain = domain_of(schedule_.reduce_units[at(it.unit)]);
+    const int exchanges = lane_of(LaneKind::exchange, domain), sums = lane_of(LaneKind::sum, domain);
+    const int dp = lane_of(LaneKind::dp, domain);
     Operation exchange{.action = Action::exchange, .item = item};
     wait_for_compute(exchange, it.issue);
-    push(Lane::reduce, exchange);
-    summed_[item] = {Lane::reduce, push(Lane::reduce, {.action = Action::add, .item = item})};
+    for (const int earlier : it.scratch_waits)
+      if (added_.contains(earlier)) exchange.waits.push_back(added_[earlier]);
+    const int exchanged = push(exchanges, exchange);
+    push(sums, {.action = Action::read_grad, .item = item, .waits = {{exchanges, exchanged}}});
+    summed_[item] = added_[item] = {sums, push(sums, {.action = Action::add, .item = item})};
     if (!it.replicas) return;
-    push(Lane::dp, {.action = Action::read_sum, .item = item, .waits = {summed_[item]}});
-    summed_[item] = {Lane::dp, push(Lane::dp, {.action = Action::sum_replicas, .item = item})};
+    push(dp, {.action = Action::read_sum, .item = item, .waits = {summed_[item]}});
+    summed_[item] = {dp, push(dp, {.action = Action::sum_replicas, .item = item})};
   }
 
   void finish(int item) {
     Operation end{.action = Action::end_staging, .item = item};
     if (summed_.contains(item)) end.waits.push_back(summed_[item]);
-    push(Lane::compute, end);
+    push(kCompute, end);
   }
 
   void gathers_until(int position) {
@@ -145,8 +158,8 @@ class Compiler {
       const auto item = static_cast<int>(next_gather_);
       Operation fill{.action = Action::fill, .item = item};
       wait_for_compute(fill, residency(item).free);
-      push(Lane::gather, fill);
-      gathered_[item] = push(Lane::gather, {.action = Action::filled, .item = item});
+      push(gather_lane(item), fill);
+      gathered_[item] = push(gather_lane(item), {.action = Action::filled, .item = item});
     }
   }
 
@@ -156,9 +169,9 @@ class Compiler {
   Program program_;
   std::map<int, std::size_t> passed_;  // by position: operations of compute before it, the newest time
   std::map<int, int> gathered_;        // by residency of this step: operations of the gather lane until it is filled
-  std::map<int, std::pair<Lane, int>> summed_;
-  std::map<int, std::vector<int>> held_;  // by parameter
-  std::vector<int> serving_;              // by unit
+  std::map<int, std::pair<int, int>> added_, summed_;  // by reduction: its sum; with the one over replicas
+  std::map<int, std::vector<int>> held_;               // by parameter
+  std::vector<int> serving_;                           // by unit
   std::vector<int> versions_;
   std::size_t next_gather_ = 0;
   std::uint64_t bit_ = 1;  // number of the produce in the step, from 1

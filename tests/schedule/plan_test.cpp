@@ -337,11 +337,12 @@ TEST(PlanUnits, HaveMembersOfOneDomain) {
   EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
   EXPECT_EQ(schedule.gather_units, (std::vector<Unit>{{0}, {1}, {2, 3}, {4, 5}}));
   EXPECT_EQ(schedule.reduce_units, (std::vector<Unit>{{5, 4}, {3, 2}, {1}, {0}}));
-  for (const std::size_t id : {2, 3}) made.sizes[id].domain = 0;
+  EXPECT_EQ(schedule.gather_domains, (std::vector<int>{0, 0, 1, 0}));
+  EXPECT_EQ(schedule.reduce_domains, (std::vector<int>{0, 1, 0, 0}));
   made.sizes[5].domain = 1;
   EXPECT_THAT(check(made.trace, made.sizes, schedule),
               ElementsAre(HasSubstr("gather unit 3 ['w4', 'w5']: expected members of domain 0, got 'w5' of domain 1"),
-                          HasSubstr("reduce unit 0 ['w5', 'w4']: expected members of domain 1, got 'w4' of domain 0")));
+                          HasSubstr("reduce unit 0 ['w5', 'w4']: expected members of domain 0, got 'w5' of domain 1")));
 }
 
 // 100,000 events, of few weights used often and of many used once; sizes as unlike as those of a block.

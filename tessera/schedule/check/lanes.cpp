@@ -47,6 +47,7 @@ CheckedLanes::CheckedLanes(const Trace& trace, const std::vector<ParameterSize>&
   held_.assign(sizes.size(), -1);
   published_.assign(sizes.size(), 0);
   summed_.resize(schedule.reductions.size());
+  finished_.resize(schedule.reductions.size());
 }
 
 void CheckedLanes::run_step(bool publishes) {
@@ -68,7 +69,7 @@ void CheckedLanes::run_step(bool publishes) {
 void CheckedLanes::begin_step() {
   for (Agenda* agenda : {&waits_, &unpacked_, &ends_, &stagings_, &reductions_, &finishes_}) agenda->restart();
   std::ranges::fill(current_, -1);
-  step_begin_ = on(CheckedLane::compute).clock;
+  step_begin_ = on(kCompute).clock;
   issue_gathers(-1);
 }
 
@@ -81,8 +82,8 @@ void CheckedLanes::run_event(int index) {
     const Reduction& it = schedule_.reductions[static_cast<std::size_t>(reduction)];
     const std::int64_t bytes = schedule_.reduce_bytes[static_cast<std::size_t>(it.unit)];
     if (bytes == 0) continue;
-    const auto conflict = reduce_arena_.write(
-        {it.offset, it.offset + bytes}, tenant_of(reduction, schedule_.reductions.size()), on(CheckedLane::compute));
+    const auto conflict = reduce_arena_.write({it.offset, it.offset + bytes},
+                                              tenant_of(reduction, schedule_.reductions.size()), on(kCompute));
     if (conflict)
       faults_.add("{}: its staging is written in segment {} while {} may be in use, expected its finish before",
                   faults_.reduction(reduction), index, reduce_tenant(*conflict));
@@ -99,7 +100,7 @@ void CheckedLanes::after_event(int index) {
   for (int residency = 0; in_body && (residency = unpacked_.next(index)) >= 0;)
     if (unpacks(residency)) end_bytes(residency, /*packed=*/true);
   for (int residency = 0; in_body && (residency = ends_.next(index)) >= 0;) end_bytes(residency, /*packed=*/false);
-  fences_[static_cast<std::size_t>(index)] = on(CheckedLane::compute).clock;
+  fences_[static_cast<std::size_t>(index)] = on(kCompute).clock;
   for (int reduction = 0; in_body && (reduction = reductions_.next(index)) >= 0;) issue_reduction(reduction);
   issue_gathers(schedule_.position_of(index));
   for (int reduction = 0; in_body && (reduction = finishes_.next(index)) >= 0;) finish(reduction);
@@ -109,8 +110,8 @@ void CheckedLanes::after_event(int index) {
 void CheckedLanes::end_bytes(int residency, bool packed) {
   const CheckedArena::Range range = packed ? arrived(residency) : used(residency);
   if (range.begin == range.end) return;
-  const auto conflict = gather_arena_.write(range, gather_tenant_of(residency, !packed && unpacks(residency)),
-                                            on(CheckedLane::compute), true);
+  const auto conflict =
+      gather_arena_.write(range, gather_tenant_of(residency, !packed && unpacks(residency)), on(kCompute), true);
   if (conflict)
     faults_.add("{}: ends while the gather of {} may be writing there", faults_.residency(residency),
                 gather_tenant(*conflict));
@@ -118,7 +119,7 @@ void CheckedLanes::end_bytes(int residency, bool packed) {
 
 // Before the first publish the optimizer reads every main_grad.
 void CheckedLanes::end_body() {
-  const ClockedAccess access = on(CheckedLane::compute);
+  const ClockedAccess access = on(kCompute);
   for (std::size_t unit = 0; unit < main_grads_.size(); ++unit) {
     if (!main_grads_[unit].ready_to_read(access.clock))
       faults_.add("{}: its sums may be incomplete at the end of the body, expected a finish of each reduction",
@@ -139,13 +140,13 @@ void CheckedLanes::wait_for(int residency, int index) {
   if (current >= 0 && schedule_.residencies[static_cast<std::size_t>(current)].last >= index)
     faults_.add("{}: begins before the end of {}", faults_.residency(residency), faults_.residency(current));
   current = residency;
-  join(clocks_[static_cast<std::size_t>(CheckedLane::compute)], gathered.done);
+  join(clocks_[kCompute], gathered.done);
   if (unpacks(residency)) unpack(residency, index);
 }
 
 // Compute reads what has arrived, or the shards where nothing is gathered, and writes the bytes that are used.
 void CheckedLanes::unpack(int residency, int index) {
-  const ClockedAccess reads = on(CheckedLane::compute);
+  const ClockedAccess reads = on(kCompute);
   const Residency& it = schedule_.residencies[static_cast<std::size_t>(residency)];
   for (const ParameterId member : schedule_.gather_units[static_cast<std::size_t>(it.unit)])
     if (sizes_[static_cast<std::size_t>(member)].gathered == 0) read_shard(member, residency, reads);
@@ -154,7 +155,7 @@ void CheckedLanes::unpack(int residency, int index) {
       faults_.add("{}: expected its packed bytes where they are unpacked, before {}, got {}{}",
                   faults_.residency(residency), faults_.event(index), gather_tenant(*conflict),
                   conflict->unordered ? ", which may be under way" : "");
-  const ClockedAccess writes = on(CheckedLane::compute);
+  const ClockedAccess writes = on(kCompute);
   if (const auto conflict = gather_arena_.write(used(residency), gather_tenant_of(residency, true), writes))
     faults_.add("{}: its unpacked bytes are written before {} while the gather of {} may be writing there",
                 faults_.residency(residency), faults_.event(index), gather_tenant(*conflict));
@@ -188,8 +189,7 @@ void CheckedLanes::release(int index) {
 void CheckedLanes::read_weights(int residency, int index) {
   const CheckedArena::Range range = used(residency);
   if (range.begin == range.end) return;
-  const auto conflict =
-      gather_arena_.read(range, gather_tenant_of(residency, unpacks(residency)), on(CheckedLane::compute));
+  const auto conflict = gather_arena_.read(range, gather_tenant_of(residency, unpacks(residency)), on(kCompute));
   if (!conflict) return;
   if (conflict->unordered)
     faults_.add("{}: may run before the gather of {} is complete", faults_.event(index), gather_tenant(*conflict));
@@ -205,16 +205,16 @@ void CheckedLanes::produce(int index) {
   if (bytes == 0) return;
   const int tenant = tenant_of(reduction, schedule_.reductions.size());
   const CheckedArena::Range range{it.offset, it.offset + bytes};
-  if (const auto conflict = reduce_arena_.read(range, tenant, on(CheckedLane::compute)))
+  if (const auto conflict = reduce_arena_.read(range, tenant, on(kCompute)))
     faults_.add("{}: expected the staging of {}, got {} in its bytes", faults_.event(index),
                 faults_.reduction(reduction), reduce_tenant(*conflict));
-  reduce_arena_.write(range, tenant, on(CheckedLane::compute));
+  reduce_arena_.write(range, tenant, on(kCompute));
 }
 
 // The optimizer has written the shard in the segment before.
 void CheckedLanes::publish(int index) {
   const auto id = static_cast<std::size_t>(trace_[static_cast<std::size_t>(index)].parameter);
-  const ClockedAccess access = on(CheckedLane::compute);
+  const ClockedAccess access = on(kCompute);
   if (users_[id] != 0) faults_.add("{}: published while it is consumed", faults_.event(index));
   if (!shards_[id].ready_to_write(access.clock))
     faults_.add("{}: the optimizer writes the shard while {} may be reading it", faults_.event(index),
@@ -229,8 +229,9 @@ void CheckedLanes::issue_gathers(int position) {
     const Residency& it = schedule_.residencies[next_gather_];
     if (it.issue > position) return;
     const auto unit = static_cast<std::size_t>(it.unit);
-    join(clocks_[static_cast<std::size_t>(CheckedLane::gather)], fence(it.free));
-    const ClockedAccess access = on(CheckedLane::gather);
+    const CheckedLane lane = lane_of(DomainLane::gather, schedule_.gather_domains[unit]);
+    join(clocks_[lane], fence(it.free));
+    const ClockedAccess access = on(lane);
     for (const ParameterId member : schedule_.gather_units[unit])
       if (const ParameterSize& size = sizes_[static_cast<std::size_t>(member)]; size.gathered > 0 || size.unpacked == 0)
         read_shard(member, index, access);
@@ -271,41 +272,76 @@ CheckedArena::Range CheckedLanes::used(int residency) const {
 void CheckedLanes::issue_reduction(int reduction) {
   const Reduction& it = schedule_.reductions[static_cast<std::size_t>(reduction)];
   const auto unit = static_cast<std::size_t>(it.unit);
-  join(clocks_[static_cast<std::size_t>(CheckedLane::reduce)], fence(it.issue));
-  const ClockedAccess access = on(CheckedLane::reduce);
-  if (const std::int64_t bytes = schedule_.reduce_bytes[unit]; bytes > 0)
-    if (const auto conflict = reduce_arena_.read({it.offset, it.offset + bytes},
-                                                 tenant_of(reduction, schedule_.reductions.size()), access))
-      faults_.add("{}: expected its staging, got {} in its bytes", faults_.reduction(reduction),
-                  reduce_tenant(*conflict));
+  const int domain = schedule_.reduce_domains[unit];
+  const CheckedLane exchange = lane_of(DomainLane::exchange, domain), sum = lane_of(DomainLane::sum, domain);
+  join(clocks_[exchange], fence(it.issue));
+  for (const int earlier : it.scratch_waits) join(clocks_[exchange], summed_[static_cast<std::size_t>(earlier)]);
+  const ClockedAccess exchanges = on(exchange);
+  take_scratch(reduction, exchanges);
+  join(clocks_[sum], exchanges.clock);
+  const ClockedAccess sums = on(sum);
+  read_staging(reduction, exchanges);
+  read_staging(reduction, sums);
+  read_scratch(reduction, sums);
   AccessHistory& main_grad = main_grads_[unit];
-  if (!main_grad.ready_to_write(access.clock))
+  if (!main_grad.ready_to_write(sums.clock))
     faults_.add("{}: adds to main_grad while it may be in use", faults_.reduction(reduction));
-  main_grad.set_write(access);
-  summed_[static_cast<std::size_t>(reduction)] = access.clock;
+  main_grad.set_write(sums);
+  summed_[static_cast<std::size_t>(reduction)] = finished_[static_cast<std::size_t>(reduction)] = sums.clock;
   if (!it.replicas) return;
-  join(clocks_[static_cast<std::size_t>(CheckedLane::replicas)], access.clock);
-  const ClockedAccess over_replicas = on(CheckedLane::replicas);
+  const CheckedLane replicas = lane_of(DomainLane::replicas, domain);
+  join(clocks_[replicas], sums.clock);
+  const ClockedAccess over_replicas = on(replicas);
   main_grad.set_write(over_replicas);
-  summed_[static_cast<std::size_t>(reduction)] = over_replicas.clock;
+  finished_[static_cast<std::size_t>(reduction)] = over_replicas.clock;
+}
+
+void CheckedLanes::read_staging(int reduction, const ClockedAccess& access) {
+  const Reduction& it = schedule_.reductions[static_cast<std::size_t>(reduction)];
+  const std::int64_t bytes = schedule_.reduce_bytes[static_cast<std::size_t>(it.unit)];
+  if (bytes == 0) return;
+  const int tenant = tenant_of(reduction, schedule_.reductions.size());
+  if (const auto conflict = reduce_arena_.read({it.offset, it.offset + bytes}, tenant, access))
+    faults_.add("{}: expected its staging, got {} in its bytes", faults_.reduction(reduction),
+                reduce_tenant(*conflict));
+}
+
+// The exchange writes what it receives.
+void CheckedLanes::take_scratch(int reduction, const ClockedAccess& access) {
+  const Reduction& it = schedule_.reductions[static_cast<std::size_t>(reduction)];
+  const std::int64_t bytes = schedule_.scratch_bytes[static_cast<std::size_t>(it.unit)];
+  if (bytes == 0) return;
+  const int tenant = tenant_of(reduction, schedule_.reductions.size());
+  if (const auto conflict = scratch_.write({it.scratch, it.scratch + bytes}, tenant, access))
+    faults_.add("{}: its exchange may write the scratch of {} before that is summed, expected a wait for it",
+                faults_.reduction(reduction), reduce_tenant(*conflict));
+}
+
+void CheckedLanes::read_scratch(int reduction, const ClockedAccess& access) {
+  const Reduction& it = schedule_.reductions[static_cast<std::size_t>(reduction)];
+  const std::int64_t bytes = schedule_.scratch_bytes[static_cast<std::size_t>(it.unit)];
+  if (bytes == 0) return;
+  const int tenant = tenant_of(reduction, schedule_.reductions.size());
+  if (const auto conflict = scratch_.read({it.scratch, it.scratch + bytes}, tenant, access))
+    faults_.add("{}: expected what it received in the scratch, got {}", faults_.reduction(reduction),
+                reduce_tenant(*conflict));
 }
 
 void CheckedLanes::finish(int reduction) {
   const Reduction& it = schedule_.reductions[static_cast<std::size_t>(reduction)];
   const std::int64_t bytes = schedule_.reduce_bytes[static_cast<std::size_t>(it.unit)];
-  join(clocks_[static_cast<std::size_t>(CheckedLane::compute)], summed_[static_cast<std::size_t>(reduction)]);
+  join(clocks_[kCompute], finished_[static_cast<std::size_t>(reduction)]);
   if (bytes == 0) return;
-  const auto conflict =
-      reduce_arena_.write({it.offset, it.offset + bytes}, tenant_of(reduction, schedule_.reductions.size()),
-                          on(CheckedLane::compute), true);
+  const auto conflict = reduce_arena_.write({it.offset, it.offset + bytes},
+                                            tenant_of(reduction, schedule_.reductions.size()), on(kCompute), true);
   if (conflict)
     faults_.add("{}: ends while {} may be in use in its bytes", faults_.reduction(reduction), reduce_tenant(*conflict));
 }
 
 // The lane's next operation.
 ClockedAccess CheckedLanes::on(CheckedLane lane) {
-  VectorClock& clock = clocks_[static_cast<std::size_t>(lane)];
-  ++time_of(clock, lane);
+  VectorClock& clock = clocks_[lane];
+  ++clock[lane];
   return {lane, clock};
 }
 

@@ -58,6 +58,9 @@ class CheckedLanes {
   void publish(int index);
   void issue_gathers(int position);
   void issue_reduction(int reduction);
+  void read_staging(int reduction, const ClockedAccess& access);
+  void take_scratch(int reduction, const ClockedAccess& access);
+  void read_scratch(int reduction, const ClockedAccess& access);
   void finish(int reduction);
 
   ClockedAccess on(CheckedLane lane);
@@ -90,7 +93,7 @@ class CheckedLanes {
   std::size_t next_gather_ = 0;
 
   Agenda waits_, unpacked_, ends_, stagings_, reductions_, finishes_;
-  CheckedArena gather_arena_, reduce_arena_;
+  CheckedArena gather_arena_, reduce_arena_, scratch_;
   std::vector<AccessHistory> shards_, main_grads_;  // by parameter, by reduce unit
   std::vector<int> shard_readers_;                  // by parameter: the residency that was gathered from it last
   std::vector<int> gather_unit_;                    // by parameter
@@ -100,7 +103,8 @@ class CheckedLanes {
   std::vector<int> users_, held_;        // by parameter: consumes not released, the residency they use
   std::vector<std::int64_t> published_;  // by parameter: when it was published last, in publishes of all
   std::int64_t publishes_ = 0;           // of all parameters
-  std::vector<VectorClock> summed_;      // by reduction: its newest sum is in main_grad
+  // By reduction, the newest: its sum is in main_grad; the sum over replicas is, too.
+  std::vector<VectorClock> summed_, finished_;
 };
 
 }  // namespace tessera::schedule

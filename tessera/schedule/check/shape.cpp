@@ -5,6 +5,8 @@
 #include <string>
 #include <unordered_map>
 
+#include "tessera/schedule/check/vector_clock.h"
+
 namespace tessera::schedule {
 namespace {
 
@@ -72,14 +74,19 @@ void check_bytes(const UnitBytes& all, const std::vector<ParameterSize>& sizes, 
 }
 
 // The members of a unit travel as one message, over the ranks of one domain.
-void check_domains(const char* kind, const std::vector<Unit>& units, const std::vector<ParameterSize>& sizes,
-                   CheckFaults& faults) {
-  const auto domain_of = [&](ParameterId id) { return sizes[static_cast<std::size_t>(id)].domain; };
-  for (std::size_t unit = 0; unit < units.size(); ++unit)
+void check_domains(const char* kind, const std::vector<Unit>& units, const std::vector<int>& domains,
+                   const std::vector<ParameterSize>& sizes, CheckFaults& faults) {
+  if (domains.size() != units.size())
+    return faults.add("{} units: expected one domain each ({}), got {}", kind, units.size(), domains.size());
+  for (std::size_t unit = 0; unit < units.size(); ++unit) {
+    if (domains[unit] < 0 || domains[unit] >= kMostCheckedDomains)
+      faults.add("{} unit {} {}: expected a domain from 0 to {}, got {}", kind, unit, faults.unit(units[unit]),
+                 kMostCheckedDomains - 1, domains[unit]);
     for (const ParameterId id : units[unit])
-      if (domain_of(id) != domain_of(units[unit].front()))
+      if (const int domain = sizes[static_cast<std::size_t>(id)].domain; domain != domains[unit])
         faults.add("{} unit {} {}: expected members of domain {}, got {} of domain {}", kind, unit,
-                   faults.unit(units[unit]), domain_of(units[unit].front()), faults.parameter(id), domain_of(id));
+                   faults.unit(units[unit]), domains[unit], faults.parameter(id), domain);
+  }
 }
 
 // The members of a unit are all unpacked, or all used as they arrive.
@@ -138,18 +145,17 @@ void check_units(const std::vector<ParameterSize>& sizes, const Schedule& schedu
        {UnitBytes{"gather", "members", schedule.gather_units, schedule.gather_bytes, &ParameterSize::gathered},
         UnitBytes{"gather", "members unpacked", schedule.gather_units, schedule.unpacked_bytes,
                   &ParameterSize::unpacked},
-        UnitBytes{"reduce", "members", schedule.reduce_units, schedule.reduce_bytes, &ParameterSize::staging}})
+        UnitBytes{"reduce", "members", schedule.reduce_units, schedule.reduce_bytes, &ParameterSize::staging},
+        UnitBytes{"reduce", "exchanges", schedule.reduce_units, schedule.scratch_bytes, &ParameterSize::scratch}})
     check_bytes(bytes, sizes, faults);
   if (!faults.none()) return;
   check_stages(sizes, schedule, faults);
-  check_domains("gather", schedule.gather_units, sizes, faults);
-  check_domains("reduce", schedule.reduce_units, sizes, faults);
-  for (const Unit& unit : schedule.reduce_units) {
-    std::int64_t scratch = 0;
-    for (const ParameterId id : unit) scratch += sizes[static_cast<std::size_t>(id)].scratch;
-    if (schedule.scratch < scratch)
-      faults.add("the exchange of {} needs {} bytes of scratch, got {}", faults.unit(unit), scratch, schedule.scratch);
-  }
+  check_domains("gather", schedule.gather_units, schedule.gather_domains, sizes, faults);
+  check_domains("reduce", schedule.reduce_units, schedule.reduce_domains, sizes, faults);
+  for (std::size_t unit = 0; unit < schedule.reduce_units.size(); ++unit)
+    if (const std::int64_t bytes = schedule.scratch_bytes[unit]; schedule.scratch < bytes)
+      faults.add("the exchange of {} needs {} bytes of scratch, got {}", faults.unit(schedule.reduce_units[unit]),
+                 bytes, schedule.scratch);
 }
 
 void check_residencies(const Trace& trace, const Schedule& schedule, CheckFaults& faults) {
@@ -214,6 +220,12 @@ void check_reductions(const Trace& trace, const Schedule& schedule, CheckFaults&
     if (!fits(it.offset, schedule.reduce_bytes[unit], schedule.reduce_arena))
       faults.add("{}: its {} bytes do not lie in the reduce arena of {} bytes", name, schedule.reduce_bytes[unit],
                  schedule.reduce_arena);
+    if (!fits(it.scratch, schedule.scratch_bytes[unit], schedule.scratch))
+      faults.add("{}: its {} bytes do not fit in the scratch of {} bytes at {}", name, schedule.scratch_bytes[unit],
+                 schedule.scratch, it.scratch);
+    for (const int earlier : it.scratch_waits)
+      if (earlier < 0 || earlier >= index)
+        faults.add("{}: waits for the sum of reduction {}, expected an earlier one", name, earlier);
     if (newest[unit] >= 0 && it.first <= schedule.reductions[static_cast<std::size_t>(newest[unit])].issue)
       faults.add("{}: begins before the issue of {}, the unit's before it", name, faults.reduction(newest[unit]));
     newest[unit] = index;

@@ -2,19 +2,25 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace tessera::schedule {
 
-enum class CheckedLane : std::uint8_t { compute, gather, reduce, replicas };
-inline constexpr std::size_t kCheckedLanes = 4;
+// Compute, and of each domain: gathers, exchanges of gradients, their sums, sums over replicas. Where the sums of all
+// domains share a lane, they are ordered by more than is assumed here.
+inline constexpr int kMostCheckedDomains = 5;
+inline constexpr std::size_t kCheckedLanes = 1 + 4 * kMostCheckedDomains;
+enum class DomainLane : std::uint8_t { gather, exchange, sum, replicas };
+
+using CheckedLane = std::size_t;  // below kCheckedLanes
+inline constexpr CheckedLane kCompute = 0;
+inline constexpr CheckedLane lane_of(DomainLane lane, int domain) {
+  return 1 + 4 * static_cast<std::size_t>(domain) + static_cast<std::size_t>(lane);
+}
 
 // By lane: how many of its operations have certainly happened.
 using VectorClock = std::array<std::int64_t, kCheckedLanes>;
-
-inline std::int64_t& time_of(VectorClock& clock, CheckedLane lane) {
-  return clock[static_cast<std::size_t>(lane)];
-}
 
 inline void join(VectorClock& clock, const VectorClock& other) {
   for (std::size_t lane = 0; lane < kCheckedLanes; ++lane) clock[lane] = std::max(clock[lane], other[lane]);
@@ -29,7 +35,7 @@ inline bool happened_before(const VectorClock& earlier, const VectorClock& now) 
 
 // An operation that is on its lane now, with the clock it runs at (its own time included).
 struct ClockedAccess {
-  CheckedLane lane = CheckedLane::compute;
+  CheckedLane lane = kCompute;
   VectorClock clock{};
 };
 
@@ -39,16 +45,12 @@ struct AccessHistory {
 
   bool ready_to_read(const VectorClock& now) const { return happened_before(write, now); }
   bool ready_to_write(const VectorClock& now) const { return ready_to_read(now) && happened_before(reads, now); }
-  void set_read(const ClockedAccess& access) {
-    const auto lane = static_cast<std::size_t>(access.lane);
-    reads[lane] = access.clock[lane];
-  }
+  void set_read(const ClockedAccess& access) { reads[access.lane] = access.clock[access.lane]; }
   // Only the writer's own time is kept: who has seen it has seen everything that the writer had seen.
   void set_write(const ClockedAccess& access) {
-    const auto lane = static_cast<std::size_t>(access.lane);
     write = {};
     reads = {};
-    write[lane] = access.clock[lane];
+    write[access.lane] = access.clock[access.lane];
   }
 };
 

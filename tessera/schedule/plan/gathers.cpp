@@ -57,40 +57,41 @@ struct Spots {
   std::int64_t gathered = 0, unpacked = 0;
 };
 
-// Bytes that compute has taken over by unpacking into them, with the last use that they had before. The gather lane has
-// not waited for that use, so the next gather into these bytes does.
-class TakenOver {
+// The last event at which each byte of the arena was in use by a weight that has left. Gathers of other domains, and
+// gathers into bytes that compute took over by unpacking, are ordered behind it by nothing else.
+class LastUses {
  public:
-  // Later additions are of later uses.
+  // The tenant has left. Its last use is later than every earlier use of its bytes.
   void add(const Tenant& gone) {
-    take(gone.offset, gone.offset + gone.bytes);
-    last_uses_[gone.offset] = {gone.offset + gone.bytes, gone.last};
-  }
-  // Returns the last use of the bytes, and forgets it: gathers follow each other, so later ones come after it too.
-  std::optional<int> take(std::int64_t begin, std::int64_t end) {
+    const std::int64_t begin = gone.offset, end = gone.offset + gone.bytes;
     cut(begin);
     cut(end);
-    std::optional<int> last;
-    const auto first = last_uses_.lower_bound(begin), behind = last_uses_.lower_bound(end);
-    for (auto at = first; at != behind; ++at) last = std::max(last.value_or(at->second.last), at->second.last);
-    last_uses_.erase(first, behind);
-    return last;
+    uses_.erase(uses_.lower_bound(begin), uses_.lower_bound(end));
+    uses_[begin] = {end, gone.last};
+  }
+  // The latest in [begin, end); `otherwise` where no weight has left these bytes.
+  int latest(std::int64_t begin, std::int64_t end, int otherwise) const {
+    auto at = uses_.upper_bound(begin);
+    if (at != uses_.begin() && std::prev(at)->second.end > begin) --at;
+    int latest = otherwise;
+    for (; at != uses_.end() && at->first < end; ++at) latest = std::max(latest, at->second.last);
+    return latest;
   }
 
  private:
-  struct LastUse {
+  struct Use {
     std::int64_t end = 0;
     int last = 0;
   };
   void cut(std::int64_t at) {
-    const auto above = last_uses_.lower_bound(at);
-    if (above == last_uses_.begin() || std::prev(above)->second.end <= at) return;
-    LastUse& below = std::prev(above)->second;
-    last_uses_[at] = below;
+    const auto above = uses_.lower_bound(at);
+    if (above == uses_.begin() || std::prev(above)->second.end <= at) return;
+    Use& below = std::prev(above)->second;
+    uses_[at] = below;
     below.end = at;
   }
 
-  std::map<std::int64_t, LastUse> last_uses_;  // by begin; disjoint
+  std::map<std::int64_t, Use> uses_;  // by begin; disjoint
 };
 
 // How weights that are unpacked are placed: each stage by itself; or both side by side, and kept together, which leaves
@@ -116,7 +117,9 @@ class Placer {
         arena_.use_again(offset, use.last, use.next);
         return true;
       }
-      free = std::max(free, arena_.remove(offset).last);
+      const Tenant moved = arena_.remove(offset);
+      last_uses_.add(moved);
+      free = std::max(free, moved.last);
     }
     Residency next{.unit = use.unit, .free = free, .wait = use.first, .last = use.last};
     const bool placed = unpacks && stages_ == Stages::together
@@ -133,7 +136,7 @@ class Placer {
  private:
   static constexpr int kPacked = -1;  // owner of packed bytes, which no later use finds
 
-  // What the gather lane writes: it waits for those whose bytes these were. Packed bytes are in use until `first`.
+  // What the gather lane writes, behind every earlier use of these bytes. Packed bytes are in use until `first`.
   bool put_gathered(const Use& use, const Spots* given, Residency& next) {
     const std::int64_t bytes = schedule_.gather_bytes[static_cast<std::size_t>(use.unit)];
     if (bytes == 0) return true;
@@ -143,11 +146,8 @@ class Placer {
     if (!found) return false;
     next.offset = *found;
     const Tenant packed{*found, bytes, kPacked, use.first}, whole{*found, bytes, use.unit, use.last, use.next};
-    for (const Tenant& gone : arena_.put(schedule_.unpacks(use.unit) ? packed : whole)) {
-      next.free = std::max(next.free, gone.last);
-      leave(gone);
-    }
-    next.free = std::max(next.free, taken_over_.take(*found, *found + bytes).value_or(next.free));
+    put(schedule_.unpacks(use.unit) ? packed : whole);
+    next.free = last_uses_.latest(*found, *found + bytes, next.free);
     return true;
   }
 
@@ -158,10 +158,8 @@ class Placer {
     if (!found) return false;
     next.unpacked_offset = *found;
     next.offset = *found + unpacked;
-    for (const Tenant& gone : arena_.put({*found, bytes, use.unit, use.last, use.next})) {
-      next.free = std::max(next.free, gone.last);
-      leave(gone);
-    }
+    put({*found, bytes, use.unit, use.last, use.next});
+    next.free = last_uses_.latest(*found, *found + bytes, next.free);
     return true;
   }
 
@@ -171,22 +169,23 @@ class Placer {
     const auto found = given ? given->unpacked : arena_.find(bytes, use.first);
     if (!found) return false;
     next.unpacked_offset = *found;
-    for (const Tenant& gone : arena_.put({*found, bytes, use.unit, use.last, use.next})) {
-      taken_over_.add(gone);
-      leave(gone);
-    }
+    put({*found, bytes, use.unit, use.last, use.next});
     return true;
   }
 
-  void leave(const Tenant& gone) {
-    if (gone.owner != kPacked) stays_[static_cast<std::size_t>(gone.owner)] = -1;
+  // The tenants whose bytes it takes leave the arena.
+  void put(const Tenant& tenant) {
+    for (const Tenant& gone : arena_.put(tenant)) {
+      last_uses_.add(gone);
+      if (gone.owner != kPacked) stays_[static_cast<std::size_t>(gone.owner)] = -1;
+    }
   }
 
   const Schedule& schedule_;
   const std::vector<int>& published_;  // by unit
   Stages stages_;
   Arena arena_;
-  TakenOver taken_over_;
+  LastUses last_uses_;
   std::vector<int> stays_;  // by unit: its residency while it is in the arena
   std::vector<Residency> residencies_;
 };

@@ -55,6 +55,36 @@ bool place(std::vector<Reduction>& reductions, const std::vector<int>& order, co
   return true;
 }
 
+// Exchanges take the scratch by turns: each behind the one before it, or at the beginning again. The next one so begins
+// while earlier ones are still summed.
+void place_scratch(Schedule& schedule) {
+  // The bytes of a reduction that no later one has taken. domain: whose lane took the rest, and waits for its sum.
+  struct Turn {
+    std::int64_t begin = 0, end = 0;
+    int reduction = 0, domain = -1;
+  };
+  std::vector<Turn> turns;
+  std::int64_t next = 0;
+  for (int i = 0; i < static_cast<int>(schedule.reductions.size()); ++i) {
+    Reduction& reduction = schedule.reductions[static_cast<std::size_t>(i)];
+    const auto unit = static_cast<std::size_t>(reduction.unit);
+    const std::int64_t bytes = schedule.scratch_bytes[unit];
+    if (bytes == 0) continue;
+    if (next + bytes > schedule.scratch) next = 0;
+    const std::int64_t begin = next, end = begin + bytes;
+    for (Turn& turn : turns) {
+      if (turn.end <= begin || end <= turn.begin) continue;
+      if (turn.domain != schedule.reduce_domains[unit]) reduction.scratch_waits.push_back(turn.reduction);
+      turn.domain = schedule.reduce_domains[unit];
+      turn.begin = std::min(end, turn.end);  // no turn begins before these bytes and reaches into them
+    }
+    std::erase_if(turns, [](const Turn& turn) { return turn.begin == turn.end; });
+    turns.push_back({begin, end, i});
+    reduction.scratch = begin;
+    next = end;
+  }
+}
+
 std::int64_t end_of(const std::vector<Reduction>& reductions, const std::vector<std::int64_t>& bytes) {
   std::int64_t end = 0;
   for (const Reduction& reduction : reductions)
@@ -85,6 +115,7 @@ void plan_reductions(const Trace& trace, std::int64_t budget, Schedule& schedule
   const bool roomy = budget > minimum && place(best, order, schedule, budget - schedule.scratch);
   schedule.reductions = roomy ? std::move(best) : std::move(smallest);
   schedule.reduce_arena = end_of(schedule.reductions, bytes);
+  place_scratch(schedule);
 }
 
 }  // namespace tessera::schedule

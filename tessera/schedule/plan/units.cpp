@@ -63,6 +63,12 @@ std::vector<std::int64_t> bytes_by_unit(const std::vector<Unit>& units, const st
   return by_unit;
 }
 
+std::vector<int> domains_of(const std::vector<Unit>& units, const std::vector<ParameterSize>& sizes) {
+  std::vector<int> domains;
+  for (const Unit& unit : units) domains.push_back(sizes[static_cast<std::size_t>(unit.front())].domain);
+  return domains;
+}
+
 }  // namespace
 
 void plan_units(const Trace& trace, const std::vector<ParameterSize>& sizes, std::int64_t coalesce_bytes,
@@ -87,11 +93,10 @@ void plan_units(const Trace& trace, const std::vector<ParameterSize>& sizes, std
   schedule.reduce_units =
       join(meetings(trace, EventKind::produce), std::min(coalesce_bytes, largest_staging), staging, of_one_domain);
   schedule.reduce_bytes = bytes_by_unit(schedule.reduce_units, sizes, &ParameterSize::staging);
-  for (const Unit& unit : schedule.reduce_units) {
-    std::int64_t scratch = 0;
-    for (const ParameterId id : unit) scratch += aligned(size(id).scratch);
-    schedule.scratch = std::max(schedule.scratch, scratch);
-  }
+  schedule.scratch_bytes = bytes_by_unit(schedule.reduce_units, sizes, &ParameterSize::scratch);
+  for (const std::int64_t bytes : schedule.scratch_bytes) schedule.scratch = std::max(schedule.scratch, bytes);
+  schedule.gather_domains = domains_of(schedule.gather_units, sizes);
+  schedule.reduce_domains = domains_of(schedule.reduce_units, sizes);
 }
 
 }  // namespace tessera::schedule

@@ -1,0 +1,42 @@
+// Schedules of several domains, whose gathers have lanes of their own and share an arena: which of them may overwrite
+// bytes that another domain still reads.
+#pragma once
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tessera/schedule/schedule.h"
+
+namespace tessera::schedule::domain_orders {
+
+struct Step {
+  Trace trace;
+  std::vector<ParameterSize> sizes;
+};
+
+struct LayerOptions {
+  int layers = 2, domains = 2, microbatches = 2;
+  bool unpacked = false;  // weights are unpacked to twice their bytes
+  bool odd = false;       // sizes are random instead of those of a decoder's projections
+};
+
+// Layers of four weights, the later ones of the domains 1, 2, ...; with more than four domains some have no weight.
+Step layers(const LayerOptions& options, std::mt19937& random);
+
+// A gather and a residency before it whose bytes it takes, which no wait orders. Empty: every gather is ordered on its
+// own lane behind every earlier use of its bytes.
+struct UnorderedPair {
+  int gather = 0, earlier = 0;  // of Schedule::residencies
+};
+std::vector<UnorderedPair> unordered_pairs(const Schedule& schedule);
+std::string to_string(const UnorderedPair& pair, const Schedule& schedule, const std::vector<ParameterSize>& sizes);
+
+// The schedule with the waits of a planner that knows one gather lane: a gather waits for the weights that it
+// displaces, and not for weights that left some of its bytes earlier.
+Schedule with_waits_of_one_lane(const Step& step, Schedule schedule);
+
+// Plans of the step with so many gather budgets, from the smallest to the largest arena.
+std::vector<Schedule> plans(const Step& step, int budgets);
+
+}  // namespace tessera::schedule::domain_orders
