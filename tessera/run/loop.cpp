@@ -10,7 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/host_waits.h"
 #include "tessera/checkpoint/collective_files.h"
-#include "tessera/ops/attention.h"
+#include "tessera/ops/attention/attention.h"
 #include "tessera/run/batches.h"
 #include "tessera/run/config/step_times.h"
 #include "tessera/run/initial_weights.h"

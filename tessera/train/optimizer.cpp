@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/initialise.h"
+#include "tessera/ops/initialise/initialise.h"
 #include "tessera/schedule/buckets.h"
 
 namespace tessera::train {

@@ -10,7 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/dense_mesh.h"
 #include "tessera/ops/aten_types.h"
-#include "tessera/ops/stream_scope.h"
+#include "tessera/ops/device/stream_scope.h"
 
 namespace tessera::train {
 namespace {

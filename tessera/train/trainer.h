@@ -14,7 +14,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/models/model.h"
 #include "tessera/nn/context.h"
-#include "tessera/ops/cached_memory.h"
+#include "tessera/ops/device/cached_memory.h"
 #include "tessera/runtime/runtime.h"
 #include "tessera/train/gradient_norm.h"
 #include "tessera/train/loss_sum.h"

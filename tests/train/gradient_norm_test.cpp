@@ -19,7 +19,7 @@
 #include "tessera/comm/local/world.h"
 #include "tessera/comm/nccl/world.h"
 #include "tessera/nn/dense_mesh.h"
-#include "tessera/ops/adamw.h"
+#include "tessera/ops/optimizer/adamw.h"
 #include "tessera/quant/device_kernels.h"
 #include "tests/quant/wide_integer.h"
 #include "tests/runtime/elements.h"
