@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tessera/base/buffer.h"
-#include "tessera/quant/format.h"
+#include "tessera/quant/formats/format.h"
 #include "tessera/schedule/events.h"
 #include "tessera/shard/materialize.h"
 #include "tessera/shard/reduction.h"

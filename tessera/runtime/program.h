@@ -24,7 +24,7 @@
 #include <span>
 #include <string_view>
 
-#include "tessera/quant/quantize.h"
+#include "tessera/quant/formats/quantize.h"
 #include "tessera/runtime/collective.h"
 #include "tessera/schedule/events.h"
 #include "tessera/shard/parameter.h"

@@ -17,8 +17,8 @@
 
 #include "tessera/base/lane.h"
 #include "tessera/comm/communicator.h"
-#include "tessera/quant/format.h"
-#include "tessera/quant/master_cast.h"
+#include "tessera/quant/formats/format.h"
+#include "tessera/quant/masters/master_cast.h"
 #include "tessera/shard/parameter.h"
 
 namespace tessera::shard {

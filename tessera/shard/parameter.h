@@ -17,7 +17,7 @@
 #include "tessera/base/fence.h"
 #include "tessera/layout/layout.h"
 #include "tessera/quant/dtype.h"
-#include "tessera/quant/format.h"
+#include "tessera/quant/formats/format.h"
 #include "tessera/shard/domain.h"
 #include "tessera/shard/lookup.h"
 #include "tessera/shard/plane.h"

@@ -16,7 +16,7 @@
 #include "tessera/ops/rope/rope.h"
 #include "tessera/ops/swiglu/swiglu.h"
 #include "tessera/ops/tensor.h"
-#include "tessera/quant/quantize.h"
+#include "tessera/quant/formats/quantize.h"
 #include "tests/ops/values.h"
 
 namespace tessera::ops::test {

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "tessera/base/error.h"
-#include "tessera/quant/format.h"
+#include "tessera/quant/formats/format.h"
 
 namespace tessera::shard {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/execute.h"
-#include "tessera/quant/format.h"
+#include "tessera/quant/formats/format.h"
 #include "tessera/shard/gradient_additions.h"
 #include "tessera/shard/reduction_tree.h"
 #include "tessera/shard/sizes.h"

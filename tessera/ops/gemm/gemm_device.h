@@ -4,7 +4,7 @@
 
 #include "tessera/base/cuda_stream.h"
 #include "tessera/quant/dtype.h"
-#include "tessera/quant/encoding.h"
+#include "tessera/quant/formats/encoding.h"
 
 namespace tessera::ops {
 
@@ -27,7 +27,7 @@ struct ScaledSide {
   quant::Encoding encoding;
   // As the library reads them. Tile of the whole matrix: one fp32 number. {1, 128}: scales[block of columns * rows +
   // row]. {128, 128}: scales[block of rows * stride + block of columns], where stride is the number of blocks, rounded
-  // up to a multiple of 4. {1, 32} of E8M0 and {1, 16} of E4M3: padded and swizzled (quant/swizzle.h).
+  // up to a multiple of 4. {1, 32} of E8M0 and {1, 16} of E4M3: padded and swizzled (quant/formats/swizzle.h).
   const void* scales = nullptr;
 };
 

@@ -6,16 +6,17 @@
 //   dx = dy w     rows of dy, columns of w
 //   dw = dy^T x   columns of dy, columns of x
 //
-// Numbers are those of quant/quantize.h. On a CPU an operand holds the values that its codes stand for, in fp32; on a
-// GPU the codes, padded with zeros to multiples of 16, and the scales as the library reads them (gemm_device.h).
+// Numbers are those of quant/formats/quantize.h. On a CPU an operand holds the values that its codes stand for, in
+// fp32; on a GPU the codes, padded with zeros to multiples of 16, and the scales as the library reads them
+// (gemm_device.h).
 #pragma once
 #include <ATen/core/Tensor.h>
 
 #include <optional>
 
 #include "tessera/ops/gemm/operand_bytes.h"
-#include "tessera/quant/format.h"
-#include "tessera/quant/quantize.h"
+#include "tessera/quant/formats/format.h"
+#include "tessera/quant/formats/quantize.h"
 
 namespace tessera::ops {
 

@@ -2,8 +2,8 @@
 #pragma once
 #include <cstdint>
 
-#include "tessera/quant/encoding.h"
-#include "tessera/quant/quantize.h"
+#include "tessera/quant/formats/encoding.h"
+#include "tessera/quant/formats/quantize.h"
 
 namespace tessera::ops {
 

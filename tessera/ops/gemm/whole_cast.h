@@ -1,7 +1,7 @@
 // Operands with one fp32 scale as a kernel writes them on a GPU. Internal to ops.
 #pragma once
 #include "tessera/ops/gemm/operand.h"
-#include "tessera/quant/device_quantize.h"
+#include "tessera/quant/cuda/device_quantize.h"
 
 namespace tessera::ops {
 

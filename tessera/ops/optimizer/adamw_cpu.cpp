@@ -5,7 +5,7 @@
 #include "tessera/ops/optimizer/adamw.h"
 #include "tessera/ops/optimizer/adamw_element.h"
 #include "tessera/quant/elementwise.h"
-#include "tessera/quant/quantize.h"
+#include "tessera/quant/formats/quantize.h"
 
 namespace tessera::ops {
 namespace {

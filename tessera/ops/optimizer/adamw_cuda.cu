@@ -1,6 +1,6 @@
 #include "tessera/ops/optimizer/adamw_element.h"
 #include "tessera/ops/packs.cuh"
-#include "tessera/quant/vectors.cuh"
+#include "tessera/quant/cuda/vectors.cuh"
 
 namespace tessera::ops::cuda {
 namespace {

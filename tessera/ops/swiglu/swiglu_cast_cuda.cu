@@ -2,7 +2,7 @@
 // rounded to bf16 between the two stays in registers.
 #include "tessera/ops/swiglu/swiglu_kernels.h"
 #include "tessera/ops/swiglu/swiglu_packs.cuh"
-#include "tessera/quant/square.cuh"
+#include "tessera/quant/cuda/square.cuh"
 
 namespace tessera::ops::cuda {
 namespace {

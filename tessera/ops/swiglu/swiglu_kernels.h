@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #include "tessera/base/cuda_stream.h"
-#include "tessera/quant/device_quantize.h"
+#include "tessera/quant/cuda/device_quantize.h"
 #include "tessera/quant/dtype.h"
 
 namespace tessera::ops {

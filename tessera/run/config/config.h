@@ -14,7 +14,7 @@
 
 #include "tessera/nn/delayed_scales.h"
 #include "tessera/quant/dtype.h"
-#include "tessera/quant/format.h"
+#include "tessera/quant/formats/format.h"
 #include "tessera/shard/lookup.h"
 #include "tessera/train/lr_schedule.h"
 

@@ -1,4 +1,4 @@
-#include "tessera/quant/format.h"
+#include "tessera/quant/formats/format.h"
 
 #include <fmt/ranges.h>
 

@@ -1,4 +1,4 @@
-#include "tessera/quant/swizzle.h"
+#include "tessera/quant/formats/swizzle.h"
 
 #include <algorithm>
 

@@ -1,8 +1,8 @@
 // Unpacks weights to bf16.
 #include <type_traits>
 
-#include "tessera/quant/quantize_cuda.h"
-#include "tessera/quant/weight_list.cuh"
+#include "tessera/quant/cuda/quantize_cuda.h"
+#include "tessera/quant/cuda/weight_list.cuh"
 
 namespace tessera::quant::cuda {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "tessera/quant/encoding.h"
+#include "tessera/quant/formats/encoding.h"
 
 namespace tessera::quant {
 

@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include "tessera/quant/master_plan.h"
+#include "tessera/quant/masters/master_plan.h"
 
 namespace tessera::quant {
 namespace {

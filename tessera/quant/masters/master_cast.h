@@ -8,7 +8,7 @@
 
 #include "tessera/base/cuda_stream.h"
 #include "tessera/base/device.h"
-#include "tessera/quant/quantize.h"
+#include "tessera/quant/formats/quantize.h"
 
 namespace tessera::quant {
 

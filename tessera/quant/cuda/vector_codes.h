@@ -7,7 +7,7 @@
 
 #include "tessera/base/host_device.h"
 #include "tessera/quant/bfloat16.h"
-#include "tessera/quant/encoding.h"
+#include "tessera/quant/formats/encoding.h"
 
 namespace tessera::quant {
 

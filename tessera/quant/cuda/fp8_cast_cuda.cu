@@ -1,8 +1,8 @@
 // A bf16 matrix to fp8 in one pass: by rows, transposed, and its amax.
 #include <string>
 
-#include "tessera/quant/quantize_cuda.h"
-#include "tessera/quant/square.cuh"
+#include "tessera/quant/cuda/quantize_cuda.h"
+#include "tessera/quant/cuda/square.cuh"
 
 namespace tessera::quant::cuda {
 namespace {

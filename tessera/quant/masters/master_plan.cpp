@@ -1,4 +1,4 @@
-#include "tessera/quant/master_plan.h"
+#include "tessera/quant/masters/master_plan.h"
 
 #include <algorithm>
 

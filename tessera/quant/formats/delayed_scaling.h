@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "tessera/base/host_device.h"
-#include "tessera/quant/encoding.h"
+#include "tessera/quant/formats/encoding.h"
 
 namespace tessera::quant {
 

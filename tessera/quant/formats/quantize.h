@@ -14,7 +14,7 @@
 
 #include "tessera/quant/bfloat16.h"
 #include "tessera/quant/dtype.h"
-#include "tessera/quant/encoding.h"
+#include "tessera/quant/formats/encoding.h"
 
 namespace tessera::quant {
 

@@ -1,7 +1,7 @@
 // A square of a bf16 matrix in the registers of a block, and its fp8 codes by rows and by columns.
 #pragma once
-#include "tessera/quant/byte_tile.cuh"
-#include "tessera/quant/vectors.cuh"
+#include "tessera/quant/cuda/byte_tile.cuh"
+#include "tessera/quant/cuda/vectors.cuh"
 
 namespace tessera::quant::cuda {
 

@@ -1,4 +1,4 @@
-#include "tessera/quant/master_cast.h"
+#include "tessera/quant/masters/master_cast.h"
 
 #include "tessera/quant/cuda_table.h"
 

@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
-#include "tessera/quant/master_cast.h"
-#include "tessera/quant/tiling.h"
+#include "tessera/quant/cuda/tiling.h"
+#include "tessera/quant/masters/master_cast.h"
 
 namespace tessera::quant {
 

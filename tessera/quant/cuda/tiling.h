@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "tessera/base/host_device.h"
-#include "tessera/quant/quantize.h"
+#include "tessera/quant/formats/quantize.h"
 
 namespace tessera::quant {
 

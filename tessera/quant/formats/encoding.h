@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "tessera/base/host_device.h"
-#include "tessera/quant/e8m0.h"
-#include "tessera/quant/minifloat.h"
+#include "tessera/quant/formats/e8m0.h"
+#include "tessera/quant/formats/minifloat.h"
 
 namespace tessera::quant {
 

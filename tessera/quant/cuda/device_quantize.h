@@ -3,7 +3,7 @@
 #pragma once
 #include <cstdint>
 
-#include "tessera/quant/quantize.h"
+#include "tessera/quant/formats/quantize.h"
 
 namespace tessera::quant {
 

@@ -1,7 +1,7 @@
 // pad_scales and swizzle_scales of swizzle.h on a stream.
-#include "tessera/quant/quantize_cuda.h"
-#include "tessera/quant/swizzle.h"
-#include "tessera/quant/vectors.cuh"
+#include "tessera/quant/cuda/quantize_cuda.h"
+#include "tessera/quant/cuda/vectors.cuh"
+#include "tessera/quant/formats/swizzle.h"
 
 namespace tessera::quant::cuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "tessera/quant/delayed_scaling.h"
+#include "tessera/quant/formats/delayed_scaling.h"
 
 namespace tessera::quant {
 

@@ -1,7 +1,7 @@
 // A bf16 matrix to fp8 in blocks of 128 elements, along its rows and along its columns, in one pass: a square of the
 // matrix stays in registers from its amaxes to its codes.
-#include "tessera/quant/quantize_cuda.h"
-#include "tessera/quant/square.cuh"
+#include "tessera/quant/cuda/quantize_cuda.h"
+#include "tessera/quant/cuda/square.cuh"
 
 namespace tessera::quant::cuda {
 namespace {

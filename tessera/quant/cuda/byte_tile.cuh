@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "tessera/quant/vector_codes.h"
+#include "tessera/quant/cuda/vector_codes.h"
 
 namespace tessera::quant::cuda {
 

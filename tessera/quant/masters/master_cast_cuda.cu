@@ -4,9 +4,9 @@
 
 #include "tessera/base/buffer.h"
 #include "tessera/base/device_guard.h"
-#include "tessera/quant/master_plan.h"
-#include "tessera/quant/quantize_cuda.h"
-#include "tessera/quant/vectors.cuh"
+#include "tessera/quant/cuda/quantize_cuda.h"
+#include "tessera/quant/cuda/vectors.cuh"
+#include "tessera/quant/masters/master_plan.h"
 
 namespace tessera::quant {
 namespace cuda {

@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "tessera/base/cuda_check.h"
-#include "tessera/quant/tiling.h"
-#include "tessera/quant/vector_codes.h"
+#include "tessera/quant/cuda/tiling.h"
+#include "tessera/quant/cuda/vector_codes.h"
 
 namespace tessera::quant::cuda {
 

@@ -1,6 +1,6 @@
 // The amaxes of matrices, and the multipliers that delayed scaling makes of them.
-#include "tessera/quant/quantize_cuda.h"
-#include "tessera/quant/weight_list.cuh"
+#include "tessera/quant/cuda/quantize_cuda.h"
+#include "tessera/quant/cuda/weight_list.cuh"
 
 namespace tessera::quant::cuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "tessera/quant/quantize.h"
+#include "tessera/quant/formats/quantize.h"
 
 #include <algorithm>
 #include <array>

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <span>
 
+#include "tessera/quant/cuda/vectors.cuh"
 #include "tessera/quant/cuda_table.h"
-#include "tessera/quant/vectors.cuh"
 
 namespace tessera::quant::cuda {
 

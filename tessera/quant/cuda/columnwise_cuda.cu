@@ -3,9 +3,9 @@
 #include <type_traits>
 
 #include "tessera/base/cuda_word.cuh"
-#include "tessera/quant/byte_tile.cuh"
-#include "tessera/quant/quantize_cuda.h"
-#include "tessera/quant/weight_list.cuh"
+#include "tessera/quant/cuda/byte_tile.cuh"
+#include "tessera/quant/cuda/quantize_cuda.h"
+#include "tessera/quant/cuda/weight_list.cuh"
 
 namespace tessera::quant::cuda {
 namespace {
