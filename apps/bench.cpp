@@ -21,8 +21,8 @@
 #include "tessera/models/registry.h"
 #include "tessera/run/config/flags.h"
 #include "tessera/run/config/resolve.h"
-#include "tessera/run/gpu_launch.h"
-#include "tessera/run/launch.h"
+#include "tessera/run/launch/gpu_launch.h"
+#include "tessera/run/launch/launch.h"
 #include "tessera/run/plan/plan_flags.h"
 
 namespace tessera::apps {

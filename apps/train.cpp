@@ -10,7 +10,7 @@
 #include "tessera/checkpoint/collective_files.h"
 #include "tessera/meet/launcher.h"
 #include "tessera/run/config/parse.h"
-#include "tessera/run/launch.h"
+#include "tessera/run/launch/launch.h"
 
 namespace tessera::apps {
 namespace {

@@ -1,4 +1,4 @@
-#include "tessera/run/failure_line.h"
+#include "tessera/run/launch/failure_line.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "tessera/run/launch.h"
+#include "tessera/run/launch/launch.h"
 
 #include <fmt/format.h>
 
@@ -11,8 +11,8 @@
 #include "tessera/comm/local/world.h"
 #include "tessera/comm/mpi/world.h"
 #include "tessera/meet/launcher.h"
-#include "tessera/run/failure_line.h"
-#include "tessera/run/gpu_launch.h"
+#include "tessera/run/launch/failure_line.h"
+#include "tessera/run/launch/gpu_launch.h"
 #include "tessera/run/loop.h"
 #include "tessera/run/run_plan.h"
 #include "tessera/run/stored_run.h"

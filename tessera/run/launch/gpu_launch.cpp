@@ -1,4 +1,4 @@
-#include "tessera/run/gpu_launch.h"
+#include "tessera/run/launch/gpu_launch.h"
 
 #include <fmt/format.h>
 
@@ -17,7 +17,7 @@
 #include "tessera/meet/launcher.h"
 #include "tessera/meet/processes.h"
 #include "tessera/meet/tcp_store.h"
-#include "tessera/run/failure_line.h"
+#include "tessera/run/launch/failure_line.h"
 
 namespace tessera::run {
 namespace {
