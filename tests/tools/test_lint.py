@@ -136,6 +136,15 @@ class Limits(Checkout):
         self.assertEqual(self.found(limits.check, "b.sh", "\nf() {\n" + "  x=1\n" * 59 + "}\n")[0][0], 2)
 
 
+    def test_a_folder_of_41_source_files_is_too_large(self):
+        files = {f"tessera/a/{number}.h": "" for number in range(40)}
+        files |= {"tessera/a/README.md": "", "tessera/a/b/1.cpp": ""}
+        self.assertEqual(self.findings(limits.check, **files), [])
+        found = self.findings(limits.check, **{"tessera/a/40.cpp": ""})
+        self.assertEqual([(finding.path, finding.what) for finding in found],
+                         [("tessera/a", "the folder has 41 source files, limit 40")])
+
+
 class Repository(Checkout):
     def test_large_generated_and_machine_bound_files_are_found(self):
         self.write("fine.txt", "/usr/share/x and $HOME/home/x\n")
