@@ -13,6 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "lint"))
 
 import formatting  # noqa: E402
+import headers  # noqa: E402
 import layers  # noqa: E402
 import limits  # noqa: E402
 import repository  # noqa: E402
@@ -38,7 +39,7 @@ class Checkout(unittest.TestCase):
     def findings(self, check, **files):
         for name, content in files.items():
             self.write(name, content)
-        options = types.SimpleNamespace(build="build/cpu")
+        options = types.SimpleNamespace(build="build/cpu", all=True)
         return check(self.root, sources.repository_files(self.root), options)
 
     def found(self, check, name, content):
@@ -251,6 +252,68 @@ class Tidy(Checkout):
         self.assertEqual(self.found(tidy.check, name, "int good = 1;\n"), [])
         with self.assertRaises(sources.Skip):
             self.found(tidy.check, name, '#include "nowhere.h"\n')
+
+
+class Headers(Checkout):
+    """Each header is compiled alone, with the flags of a source file beside it."""
+
+    NEEDS_FLAG = "#include <vector>\nstd::vector<int> v{TWO};\n"
+
+    def build(self, *extra):
+        command = f"c++ -I{self.root} -std=c++20 -DTWO=2 -Winvalid-pch -include cmake_pch.hxx -o a.o -c"
+        entries = [("tessera/base/a.cpp", f"{command} {self.root}/tessera/base/a.cpp"), *extra]
+        self.write("tessera/base/a.cpp", "")
+        self.write(".gitignore", "build\n")
+        database = [{"directory": str(self.root), "file": f"{self.root}/{file}", "command": command}
+                    for file, command in entries]
+        self.write("build/cpu/compile_commands.json", json.dumps(database))
+
+    def commit(self):
+        git = ["git", "-C", str(self.root), "-c", "user.name=a", "-c", "user.email=a"]
+        for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "a"]):
+            subprocess.run(git + command, check=True)
+
+    def test_a_header_that_does_not_include_what_it_uses_is_found(self):
+        self.build()
+        self.write("tessera/base/good.h", self.NEEDS_FLAG)
+        self.assertEqual(self.findings(headers.check), [])
+        found = self.found(headers.check, "tessera/base/bad.h", "#include <string>\nstd::vector<int> v;\n")
+        self.assertEqual([line for line, _ in found], [2])
+        self.write("tessera/base/outer.h", '#include "tessera/base/bad.h"\n')
+        found = {finding.path: finding.what for finding in self.findings(headers.check)}
+        self.assertEqual(set(found), {"tessera/base/bad.h", "tessera/base/outer.h"})
+        self.assertIn("tessera/base/bad.h:2: ", found["tessera/base/outer.h"])
+
+    def test_headers_for_cuda_are_left_out_without_it(self):
+        self.build()
+        self.write("tessera/base/kernel.cuh", "not C++\n")
+        self.write("tessera/base/stream.h", "#include <cuda_of_no_machine.h>\n")
+        self.write("tessera/base/uses.h", '#include "tessera/base/stream.h"\n')
+        self.write("tessera/base/good.h", "")
+        self.assertEqual(self.findings(headers.check), [])
+
+    def test_a_cuda_header_is_compiled_by_the_compiler_of_cuda_files(self):
+        self.build(("tessera/base/k.cu", "false -x cu -c k.cu -o k.o"))
+        self.assertEqual(len(self.found(headers.check, "tessera/base/kernel.cuh", "")), 1)
+
+    def test_without_all_only_changed_headers_are_compiled(self):
+        self.build()
+        self.write("tessera/base/old.h", "old;\n")
+        self.commit()
+        options = types.SimpleNamespace(build="build/cpu", all=False)
+
+        def paths():
+            return [finding.path for finding in headers.check(self.root, sources.repository_files(self.root), options)]
+
+        self.assertEqual(paths(), ["tessera/base/old.h"])
+        self.write("tessera/base/new.h", "new;\n")
+        self.assertEqual(paths(), ["tessera/base/new.h"])
+        self.commit()
+        self.assertEqual(paths(), ["tessera/base/new.h"])
+
+    def test_without_compile_commands_it_is_skipped(self):
+        with self.assertRaises(sources.Skip):
+            self.findings(headers.check)
 
 
 class ThisRepository(unittest.TestCase):
