@@ -11,7 +11,7 @@
 #include "tessera/shard/materialize.h"
 #include "tessera/shard/reduction.h"
 #include "tessera/shard/replicas.h"
-#include "tessera/shard/rows.h"
+#include "tessera/shard/rows/rows.h"
 #include "tessera/shard/way_bytes.h"
 
 namespace tessera::runtime {

@@ -28,7 +28,7 @@
 #include "tessera/runtime/collective.h"
 #include "tessera/schedule/events.h"
 #include "tessera/shard/parameter.h"
-#include "tessera/shard/row_kernels.h"
+#include "tessera/shard/rows/row_kernels.h"
 
 namespace tessera::runtime {
 

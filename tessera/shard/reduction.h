@@ -18,7 +18,7 @@
 #include "tessera/shard/parameter.h"
 #include "tessera/shard/recording.h"
 #include "tessera/shard/reduction_tree.h"
-#include "tessera/shard/rows.h"
+#include "tessera/shard/rows/rows.h"
 
 namespace tessera::shard {
 

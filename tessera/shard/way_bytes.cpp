@@ -3,7 +3,7 @@
 #include "tessera/comm/execute.h"
 #include "tessera/comm/operation.h"
 #include "tessera/shard/reduction_tree.h"
-#include "tessera/shard/rows.h"
+#include "tessera/shard/rows/rows.h"
 
 namespace tessera::shard {
 namespace {

@@ -1,5 +1,5 @@
 // Tables whose rows travel by index: when they do, and that nothing but the bytes moved tells it from gathering them.
-#include "tessera/shard/rows.h"
+#include "tessera/shard/rows/rows.h"
 
 #include <gtest/gtest.h>
 

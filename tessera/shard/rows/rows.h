@@ -11,7 +11,7 @@
 #include "tessera/shard/parallel.h"
 #include "tessera/shard/parameter.h"
 #include "tessera/shard/reduction_tree.h"
-#include "tessera/shard/row_kernels.h"
+#include "tessera/shard/rows/row_kernels.h"
 
 namespace tessera::shard {
 

@@ -5,7 +5,7 @@
 
 #include "tessera/base/device_guard.h"
 #include "tessera/quant/combine.cuh"
-#include "tessera/shard/row_kernels.h"
+#include "tessera/shard/rows/row_kernels.h"
 
 namespace tessera::shard {
 namespace {

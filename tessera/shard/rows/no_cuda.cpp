@@ -1,6 +1,6 @@
 // What stands in for CUDA where the library is built without it.
 #include "tessera/base/error.h"
-#include "tessera/shard/row_kernels.h"
+#include "tessera/shard/rows/row_kernels.h"
 
 namespace tessera::shard::detail {
 

@@ -1,4 +1,4 @@
-#include "tessera/shard/row_kernels.h"
+#include "tessera/shard/rows/row_kernels.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "tessera/shard/rows.h"
+#include "tessera/shard/rows/rows.h"
 
 #include <algorithm>
 
