@@ -9,6 +9,7 @@
 #include "tessera/run/plan/step_plan.h"
 #include "tessera/run/recompute_choice.h"
 #include "tessera/run/trainer_options.h"
+#include "tessera/shard/parameter_layouts.h"
 
 namespace tessera::bench {
 namespace {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tessera/shard/parameter_layouts.h"
 #include "tessera/shard/rows/rows.h"
 #include "tessera/shard/way_bytes.h"
 

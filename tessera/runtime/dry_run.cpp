@@ -2,6 +2,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/schedule/check/together.h"
+#include "tessera/shard/parameter_layouts.h"
 #include "tessera/shard/rows/rows.h"
 #include "tessera/shard/sizes.h"
 

@@ -7,6 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/schedule/buckets.h"
 #include "tessera/shard/encoded.h"
+#include "tessera/shard/make_parameter.h"
 #include "tessera/shard/sizes.h"
 
 namespace tessera::runtime {

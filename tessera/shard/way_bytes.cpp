@@ -2,6 +2,7 @@
 
 #include "tessera/comm/execute.h"
 #include "tessera/comm/operation.h"
+#include "tessera/shard/parameter_layouts.h"
 #include "tessera/shard/reduction_tree.h"
 #include "tessera/shard/rows/rows.h"
 

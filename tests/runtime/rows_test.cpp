@@ -15,6 +15,7 @@
 #include "tessera/quant/bfloat16.h"
 #include "tessera/quant/elementwise.h"
 #include "tessera/runtime/runtime.h"
+#include "tessera/shard/parameter_layouts.h"
 #include "tessera/shard/sizes.h"
 #include "tests/shard/dense_parallel.h"
 

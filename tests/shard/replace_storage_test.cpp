@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/quant/formats/format.h"
+#include "tessera/shard/make_parameter.h"
 
 namespace tessera::shard {
 namespace {

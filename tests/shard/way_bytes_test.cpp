@@ -8,6 +8,8 @@
 #include "tessera/comm/execute.h"
 #include "tessera/quant/formats/format.h"
 #include "tessera/shard/gradient_additions.h"
+#include "tessera/shard/make_parameter.h"
+#include "tessera/shard/parameter_layouts.h"
 #include "tessera/shard/reduction_tree.h"
 #include "tessera/shard/sizes.h"
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "tessera/shard/make_parameter.h"
 #include "tessera/shard/materialize.h"
 #include "tests/comm/nccl/run.h"
 #include "tests/shard/dense_parallel.h"
