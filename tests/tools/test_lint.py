@@ -76,6 +76,18 @@ class Layers(Checkout):
         fine = {"tessera/ops/gemm/gemm.h": "", "tessera/nn/gemm.h": "", "tessera/comm/world.h": "", "tessera/comm/mpi/world.h": ""}
         self.assertEqual(self.findings(layers.check, **fine), [])
 
+    def test_a_circle_of_three_files_is_found(self):
+        def include(name):
+            return f'#include "tessera/base/{name}.h"\n'
+
+        self.write("tessera/base/a.h", "")
+        self.write("tessera/base/b.h", include("a"))
+        self.assertEqual(self.findings(layers.check, **{"tessera/base/a.cpp": include("a") + include("b")}), [])
+        self.write("tessera/base/b.h", include("c"))
+        found = self.findings(layers.check, **{"tessera/base/c.h": include("a")})
+        self.assertEqual([(finding.path, finding.what) for finding in found],
+                         [("tessera/base/a.cpp", "a circle of includes: tessera/base/a, tessera/base/b, tessera/base/c")])
+
     def test_third_party_headers_stay_in_their_room(self):
         self.refused("tessera/shard/a.h", "<ATen/core/Tensor.h>")
         self.refused("tessera/comm/a.h", "<c10/util/BFloat16.h>")

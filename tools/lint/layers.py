@@ -1,6 +1,7 @@
-"""The layer table: what each folder may include, of ours and of others."""
+"""The layer table: what each folder may include, of ours and of others; circles of includes within a layer."""
 import re
 
+import circles
 from sources import CPP, Finding, read
 
 # What a layer may include besides itself (docs/architecture.md draws the same table).
@@ -100,7 +101,7 @@ def shared_stems(files):
 
 
 def check(root, files, _options):
-    findings = shared_stems(files)
+    findings = shared_stems(files) + circles.check(root, files)
     for path in files:
         if path.suffix not in CPP or folder_of(path) is None:
             continue
