@@ -29,11 +29,11 @@ at::Tensor operand(const at::Tensor& tensor, const std::string& what) {
   return is_aligned(result) ? result : result.clone();
 }
 
-struct Operands {
+struct GemmOperands {
   at::Tensor left, right;
 };
-Operands operands(const at::Tensor& left, const at::Tensor& right, const std::string& product, const char* left_name,
-                  const char* right_name) {
+GemmOperands operands(const at::Tensor& left, const at::Tensor& right, const std::string& product,
+                      const char* left_name, const char* right_name) {
   TESSERA_CHECK(left.defined() && right.defined(), "{}: undefined tensor", product);
   TESSERA_CHECK(left.scalar_type() == right.scalar_type(), "{}: operands of types {} and {}, expected one type",
                 product, c10::toString(left.scalar_type()), c10::toString(right.scalar_type()));
@@ -48,7 +48,7 @@ at::Tensor dry_product(const char* name, const at::Tensor& operand, const Produc
 }
 
 // On a GPU: left (transposed) times right (transposed), into `result`.
-void multiply(const Operands& it, bool left_transposed, bool right_transposed, at::Tensor& result) {
+void multiply(const GemmOperands& it, bool left_transposed, bool right_transposed, at::Tensor& result) {
   const std::int64_t inner = it.left.size(left_transposed ? 0 : 1);
   if (inner == 0) {
     result.zero_();
@@ -67,7 +67,7 @@ void multiply(const Operands& it, bool left_transposed, bool right_transposed, a
                   .result = result.mutable_data_ptr()},
                  scratch.mutable_data_ptr(), stream_of(result));
 }
-at::Tensor product(const Operands& it, bool left_transposed, bool right_transposed, at::ScalarType type) {
+at::Tensor product(const GemmOperands& it, bool left_transposed, bool right_transposed, at::ScalarType type) {
   at::Tensor result =
       make({it.left.size(left_transposed ? 1 : 0), it.right.size(right_transposed ? 0 : 1)}, type, it.left.device());
   multiply(it, left_transposed, right_transposed, result);
@@ -75,7 +75,7 @@ at::Tensor product(const Operands& it, bool left_transposed, bool right_transpos
 }
 
 // result = left^T right
-void transposed_product(const Operands& it, at::Tensor& result) {
+void transposed_product(const GemmOperands& it, at::Tensor& result) {
   if (on_cuda(result))
     multiply(it, true, false, result);
   else
@@ -85,7 +85,7 @@ void transposed_product(const Operands& it, at::Tensor& result) {
 }  // namespace
 
 at::Tensor gemm_fprop(const at::Tensor& x, const at::Tensor& w) {
-  const Operands it = operands(x, w, "gemm_fprop", "x", "w");
+  const GemmOperands it = operands(x, w, "gemm_fprop", "x", "w");
   TESSERA_CHECK(it.left.size(1) == it.right.size(1), "gemm_fprop: x has {} features, w takes {}", it.left.size(1),
                 it.right.size(1));
   if (is_dry(x))
@@ -95,7 +95,7 @@ at::Tensor gemm_fprop(const at::Tensor& x, const at::Tensor& w) {
 }
 
 at::Tensor gemm_dgrad(const at::Tensor& dy, const at::Tensor& w) {
-  const Operands it = operands(dy, w, "gemm_dgrad", "dy", "w");
+  const GemmOperands it = operands(dy, w, "gemm_dgrad", "dy", "w");
   TESSERA_CHECK(it.left.size(1) == it.right.size(0), "gemm_dgrad: dy has {} features, w gives {}", it.left.size(1),
                 it.right.size(0));
   if (is_dry(dy))
@@ -107,7 +107,7 @@ at::Tensor gemm_dgrad(const at::Tensor& dy, const at::Tensor& w) {
 }
 
 void gemm_wgrad(const at::Tensor& dy, const at::Tensor& x, at::Tensor& dw, bool accumulate) {
-  const Operands it = operands(dy, x, "gemm_wgrad", "dy", "x");
+  const GemmOperands it = operands(dy, x, "gemm_wgrad", "dy", "x");
   const at::ScalarType type = accumulator_type(dy.scalar_type());
   TESSERA_CHECK(it.left.size(0) == it.right.size(0), "gemm_wgrad: dy has {} tokens, x {}", it.left.size(0),
                 it.right.size(0));
