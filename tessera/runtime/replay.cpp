@@ -7,12 +7,6 @@
 
 namespace tessera::runtime {
 
-bool Arenas::holds(const schedule::Schedule& schedule) const {
-  return static_cast<std::int64_t>(gather.size()) >= schedule.gather_arena &&
-         static_cast<std::int64_t>(reduce.size()) >= schedule.reduce_arena &&
-         static_cast<std::int64_t>(scratch.size()) >= schedule.scratch;
-}
-
 void Arenas::withdraw(shard::Parallel& parallel) {
   for (const shard::Via via : {shard::Via::gather, shard::Via::reduce})
     for (comm::Communicator* group : parallel.made(via)) group->share({});

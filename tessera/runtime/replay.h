@@ -22,7 +22,6 @@ struct Arenas {
   // What schedules have really used of them, bytes.
   std::int64_t gather_peak = 0, reduce_peak = 0;
 
-  bool holds(const schedule::Schedule& schedule) const;
   // Collective over the groups of gathers and reductions; nothing may be under way. With `pushes` the groups share the
   // memory that they receive into. Returns why some peers cannot write to it themselves (Communicator::share).
   std::string grow(const schedule::Schedule& schedule, shard::Parallel& parallel, bool pushes);

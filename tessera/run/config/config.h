@@ -26,7 +26,6 @@ using shard::Lookup;
 enum class Recompute { none, selective, full, automatic };  // as nn::Recompute; automatic: run/recompute_choice.h
 
 std::string_view name_of(Backend value);
-std::string_view name_of(train::RateShape value);
 std::string_view name_of(ReduceOrder value);
 using shard::name_of;
 std::string_view name_of(Recompute value);

@@ -365,9 +365,6 @@ std::string_view name_of(ReduceOrder value) {
 std::string_view name_of(Recompute value) {
   return word_of(value);
 }
-std::string_view name_of(train::RateShape value) {
-  return word_of(value);
-}
 
 std::span<const Setting> settings() {
   return kSettings;
