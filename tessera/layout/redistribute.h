@@ -26,7 +26,7 @@ struct Plan {
   bool adds = false;
   std::vector<Transfer> transfers = {};
 
-  std::int64_t elements_sent(int rank) const;      // to others, not to itself
+  std::int64_t elements_sent(int rank) const;      // to others, not to itself; only tests call it
   std::int64_t elements_received(int rank) const;  // from others
 };
 

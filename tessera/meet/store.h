@@ -26,11 +26,11 @@ class Store {
 
   // The value of `key`, waited for up to `limit` and the last answer; nothing when it does not come.
   std::optional<std::string> wait_for(const std::string& key, std::chrono::milliseconds limit);
-  // The same. Errors: it does not come.
+  // The same. Errors: it does not come. Only tests call it.
   std::string get(const std::string& key, std::chrono::milliseconds limit);
 };
 
-// In this process's memory: for ranks that are threads.
+// In this process's memory: for ranks that are threads. Only tests call it.
 std::shared_ptr<Store> make_memory_store();
 // `store` with every key under `prefix`.
 std::shared_ptr<Store> make_prefix_store(std::shared_ptr<Store> store, const std::string& prefix);

@@ -81,7 +81,7 @@ class Trainer {
   // Steps that are enqueued and not finished, at most.
   static constexpr int kMostPending = Optimizer::kMostUnseen;
 
-  // Forward and backward of every microbatch, reduction, norm, clipping, AdamW. Collective.
+  // Forward and backward of every microbatch, reduction, norm, clipping, AdamW. Collective. Only tests call it.
   StepResult train_step(const StepInput& input, double lr);
   // The same in two halves, so that a GPU has its next step while the host waits for the last. Enqueues a step; waits
   // for no device while steps of its kind have a schedule and, with options.graph, a graph that fits. On a CPU it is

@@ -79,7 +79,8 @@ void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding
 void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, float* target);
 
 // The transposed matrix [cols, rows]: its elements and its scales are those of the source, so it has the encoding with
-// the transposed tile. Errors: as check_extent, of either matrix.
+// the transposed tile. Errors: as check_extent, of either matrix. Only tests call it: the definition of the CUDA
+// kernel.
 void transpose(const Quantized& source, Extent matrix, const Encoding& encoding, const Quantized& target);
 
 }  // namespace tessera::quant

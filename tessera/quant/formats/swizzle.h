@@ -17,7 +17,8 @@ namespace tessera::quant {
 Extent padded_scale_extent(const Encoding& encoding, Extent matrix);
 
 // Writes the padded scales from the compact ones. The scale of a tile of several rows and columns stands once for each
-// of its rows. Padding is zero. Errors: as padded_scale_extent.
+// of its rows. Padding is zero. Errors: as padded_scale_extent. Only tests call it: the definition of
+// the CUDA kernel.
 void pad_scales(const std::uint8_t* scales, Extent matrix, const Encoding& encoding, std::uint8_t* padded);
 
 // Where the scale of a block lies among swizzled ones, in bytes. line: of the dimension that is padded to 128. blocks:
@@ -28,7 +29,8 @@ constexpr std::int64_t swizzled_offset(std::int64_t line, std::int64_t block, st
   return tile * 512 + line % 32 * 16 + line % 128 / 32 * 4 + block % 4;
 }
 
-// Writes padded scales in swizzled order, as many bytes. Errors: as padded_scale_extent.
+// Writes padded scales in swizzled order, as many bytes. Errors: as padded_scale_extent. Only tests call it: the
+// definition of the CUDA kernel.
 void swizzle_scales(const std::uint8_t* padded, Extent matrix, const Encoding& encoding, std::uint8_t* swizzled);
 
 }  // namespace tessera::quant
