@@ -4,12 +4,12 @@
 #include <cstring>
 
 #include "tessera/base/error.h"
-#include "tessera/meet/board.h"
+#include "tessera/rendezvous/board.h"
 
 namespace tessera::runtime {
 namespace {
 
-constexpr std::size_t kNoticeBytes = meet::kLongestNotice;
+constexpr std::size_t kNoticeBytes = rendezvous::kLongestNotice;
 constexpr std::size_t kLongestEvent = 600;  // bytes, its texts included
 // Ranks are at most one collective apart, so the newest hashes of a step are enough.
 constexpr std::size_t kPostedStages = 256;

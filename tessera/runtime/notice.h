@@ -62,7 +62,7 @@ struct Notice {
   const Step* find(std::int64_t number) const;
 };
 
-// At most meet::kLongestNotice bytes: of many events the first. `dumped` may be no stage of the steps.
+// At most rendezvous::kLongestNotice bytes: of many events the first. `dumped` may be no stage of the steps.
 std::string notice_of(std::span<const StepRecord> steps, Stage dumped);
 // An empty text is an empty notice. Errors: it ends too early.
 Notice parse_notice(const std::string& bytes);

@@ -31,7 +31,7 @@ struct Parallel {
   std::vector<int> class_of;                  // by rank (domain.h)
   comm::Communicator* alike = nullptr;        // the ranks of this one's class, which compare what they do
   comm::Communicator* casts = nullptr;        // all ranks: amaxes of whole weights; null where no format asks for them
-  std::unique_ptr<meet::Board> board;         // what each rank last did, for whoever waits too long
+  std::unique_ptr<rendezvous::Board> board;   // what each rank last did, for whoever waits too long
   std::shared_ptr<base::VirtualClock> clock;  // null where time is real
 
   // How a domain cuts parameters, and where this rank is in it. What the run's options say of cuts is not set: zero,

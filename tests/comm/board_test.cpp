@@ -1,5 +1,5 @@
 // Notices between ranks, on both backends.
-#include "tessera/meet/board.h"
+#include "tessera/rendezvous/board.h"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-bool comes(const meet::Board& board, int rank, const std::string& text) {
+bool comes(const rendezvous::Board& board, int rank, const std::string& text) {
   const auto limit = steady_clock::now() + std::chrono::seconds(30);
   while (board.read(rank) != text) {
     if (steady_clock::now() > limit) return false;
@@ -114,12 +114,12 @@ TEST(Boards, AreSeveralAndComeAndGo) {
 TEST(Boards, RefuseLongNoticesAndUnknownRanks) {
   on_worlds([](World& world) {
     const auto board = world.make_board();
-    EXPECT_THROW(board->post(std::string(meet::kLongestNotice + 1, 'x')), Error);
+    EXPECT_THROW(board->post(std::string(rendezvous::kLongestNotice + 1, 'x')), Error);
     EXPECT_THROW(board->read(world.size()), Error);
     EXPECT_THROW(board->read(-1), Error);
     EXPECT_EQ(board->read(world.rank()), "");
-    board->post(std::string(meet::kLongestNotice, 'x'));
-    EXPECT_EQ(board->read(world.rank()).size(), meet::kLongestNotice);
+    board->post(std::string(rendezvous::kLongestNotice, 'x'));
+    EXPECT_EQ(board->read(world.rank()).size(), rendezvous::kLongestNotice);
   });
 }
 

@@ -10,7 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
-#include "tessera/meet/board.h"
+#include "tessera/rendezvous/board.h"
 #include "tessera/runtime/measure.h"
 #include "tessera/schedule/plan/plan.h"
 #include "tests/shard/dense_parallel.h"
@@ -186,7 +186,7 @@ TEST(Notice, HasABoundedSize) {
   steps[0].begin(1);
   for (int i = 0; i < 20'000; ++i) steps[0].add(stash(0, i, "keep"));
   const std::string bytes = notice_of(steps, {.step = 1, .index = 0});
-  EXPECT_LE(bytes.size(), meet::kLongestNotice);
+  EXPECT_LE(bytes.size(), rendezvous::kLongestNotice);
   const Notice notice = parse_notice(bytes);
   EXPECT_FALSE(notice.is_whole);
   EXPECT_GT(notice.events.size(), 1000u);

@@ -129,7 +129,7 @@ TEST(Measures, ChosenBudgetsLetGathersHideBehindCollectives) {
 TEST(Measures, OnAGpuTheHostsWayDoesNotCount) {
   if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
   comm::NcclOptions options;
-  options.store = meet::make_memory_store();
+  options.store = rendezvous::make_memory_store();
   base::set_device(options.device);
   const auto world = comm::make_nccl_world(options);
   shard::Parallel parallel = shard::dense_parallel(*world, 1, 1, 1);

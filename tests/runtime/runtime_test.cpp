@@ -10,8 +10,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
-#include "tessera/meet/board.h"
 #include "tessera/quant/bfloat16.h"
+#include "tessera/rendezvous/board.h"
 #include "tests/runtime/elements.h"
 #include "tests/shard/dense_parallel.h"
 
@@ -214,7 +214,7 @@ TEST(Runtime, RefusesCallsOutOfOrder) {
 // What ranks post of a step has a bounded size.
 TEST(Runtime, AStepMayHaveManyMicrobatches) {
   constexpr int many = 20'000;  // their hashes alone are more than a notice holds
-  static_assert(many * sizeof(std::uint64_t) > meet::kLongestNotice);
+  static_assert(many * sizeof(std::uint64_t) > rendezvous::kLongestNotice);
   comm::run_local(2, {}, [](comm::World& world) {
     shard::Parallel parallel = shard::dense_parallel(world, 1, 1, 2);
     Runtime runtime(parallel, {});

@@ -101,7 +101,7 @@ class Layers(Checkout):
         self.refused("tessera/ops/a.cu", "<ATen/core/Tensor.h>")
         self.accepted("tessera/comm/mpi/a.cpp", "<mpi.h>")
         self.accepted("tessera/comm/nccl/a.h", "<nccl.h>")
-        self.accepted("tessera/meet/store/a.cpp", "<torch/csrc/distributed/c10d/TCPStore.hpp>")
+        self.accepted("tessera/rendezvous/store/a.cpp", "<torch/csrc/distributed/c10d/TCPStore.hpp>")
         self.accepted("tessera/ops/a.cpp", "<ATen/ops/mm_ops.h>")
         self.accepted("tessera/nn/a.cpp", "<torch/csrc/autograd/custom_function.h>")
 

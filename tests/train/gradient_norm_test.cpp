@@ -214,7 +214,7 @@ class GradientNormOnCuda : public ::testing::Test {
   }
   static double norm_of(quant::DType type, const Gradient& gradient) {
     comm::NcclOptions options;
-    options.store = meet::make_memory_store();
+    options.store = rendezvous::make_memory_store();
     base::set_device(options.device);
     const ops::Clip clip = clip_of_rank(*comm::make_nccl_world(options), {}, type, gradient);
     EXPECT_EQ(clip.applies, std::isfinite(clip.norm) ? 1 : 0);

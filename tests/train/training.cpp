@@ -264,7 +264,7 @@ RunResult run(const RunOptions& options) {
   Collector collector;
   if (options.on_gpu) {
     comm::NcclOptions nccl;
-    nccl.store = meet::make_memory_store();
+    nccl.store = rendezvous::make_memory_store();
     base::set_device(nccl.device);
     run_rank(*comm::make_nccl_world(nccl), options, collector, result);
   } else {

@@ -10,11 +10,11 @@ LAYERS = {
     "layout": ["base"],
     "mesh": ["base"],
     "quant": ["base"],
-    "meet": ["base"],
-    "comm": ["base", "layout", "mesh", "quant", "meet"],
+    "rendezvous": ["base"],
+    "comm": ["base", "layout", "mesh", "quant", "rendezvous"],
     "schedule": ["base", "mesh"],
     "shard": ["base", "layout", "mesh", "quant", "comm", "schedule"],
-    "runtime": ["base", "layout", "mesh", "quant", "meet", "comm", "schedule", "shard"],
+    "runtime": ["base", "layout", "mesh", "quant", "rendezvous", "comm", "schedule", "shard"],
     "ops": ["base", "quant"],
     "data": ["base"],
     "checkpoint": ["base", "layout", "quant", "comm"],
@@ -30,7 +30,7 @@ TENSOR_LAYERS = ("ops", "apps", *UPPER)
 # Third-party headers and the rooms they stay in, layers or folders of one; the first pattern that matches decides.
 ROOMS = [
     (r"torch/torch\.h|torch/all\.h|torch/extension\.h", (), "all of torch costs minutes of compile time"),
-    (r"torch/csrc/distributed/|c10/util/Logging\.h", ("meet/store",), "c10d"),
+    (r"torch/csrc/distributed/|c10/util/Logging\.h", ("rendezvous/store",), "c10d"),
     (r"torch/csrc/autograd/|torch/autograd\.h", ("nn",), "autograd"),
     (r"ATen/|c10/|torch/", TENSOR_LAYERS, "the tensor library"),
     (r"mpi\.h$|mpi/", ("comm/mpi",), "MPI"),

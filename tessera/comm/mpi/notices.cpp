@@ -16,17 +16,17 @@ bool is_complete(MPI_Request& request) {
   return done != 0;
 }
 
-class MpiBoard final : public meet::Board {
+class MpiBoard final : public rendezvous::Board {
  public:
   explicit MpiBoard(std::shared_ptr<MpiNotices> notices) : notices_(std::move(notices)), number_(notices_->open()) {}
   ~MpiBoard() override { notices_->close(number_); }
 
   void post(std::string notice) override {
-    meet::check_notice(notice, notices_->rank());
+    rendezvous::check_notice(notice, notices_->rank());
     notices_->post(number_, std::move(notice));
   }
   std::string read(int rank) const override {
-    meet::check_reader(rank, notices_->size());
+    rendezvous::check_reader(rank, notices_->size());
     return notices_->read(number_, rank);
   }
 
@@ -150,7 +150,7 @@ bool MpiNotices::complete_receives() {
          }) > 0;
 }
 
-std::unique_ptr<meet::Board> make_mpi_board(std::shared_ptr<MpiNotices> notices) {
+std::unique_ptr<rendezvous::Board> make_mpi_board(std::shared_ptr<MpiNotices> notices) {
   return std::make_unique<MpiBoard>(std::move(notices));
 }
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/meet/board.h"
+#include "tessera/rendezvous/board.h"
 
 namespace tessera::comm {
 
@@ -69,6 +69,6 @@ class MpiNotices {
   std::int64_t received_ = 0;
 };
 
-std::unique_ptr<meet::Board> make_mpi_board(std::shared_ptr<MpiNotices> notices);
+std::unique_ptr<rendezvous::Board> make_mpi_board(std::shared_ptr<MpiNotices> notices);
 
 }  // namespace tessera::comm

@@ -11,7 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/mpi/task.h"
-#include "tessera/meet/launcher.h"
+#include "tessera/rendezvous/launcher.h"
 
 namespace tessera::comm {
 namespace {
@@ -33,7 +33,7 @@ microseconds pause_after(Clock::duration idle) {
 // Before MPI knows the rank.
 std::string launched_as() {
   try {
-    const meet::Launch launch = meet::read_ranks(meet::own_variables());
+    const rendezvous::Launch launch = rendezvous::read_ranks(rendezvous::own_variables());
     if (!launch.launcher.empty()) return fmt::format("rank {}", launch.rank);
   } catch (const InputError&) {
     // the process is named instead

@@ -9,7 +9,7 @@
 #include "tessera/comm/mpi/notices.h"
 #include "tessera/comm/mpi/progress_thread.h"
 #include "tessera/comm/mpi/world.h"
-#include "tessera/meet/rank_text.h"
+#include "tessera/rendezvous/rank_text.h"
 
 namespace tessera::comm {
 namespace {
@@ -44,12 +44,13 @@ class MpiWorld final : public World {
     if (index < 0) return nullptr;
     const auto& members = groups[static_cast<std::size_t>(index)];
     const auto at = std::find(members.begin(), members.end(), rank()) - members.begin();
-    GroupIdentity identity{.name = meet::group_label(name, members), .rank = static_cast<int>(at), .members = members};
+    GroupIdentity identity{
+        .name = rendezvous::group_label(name, members), .rank = static_cast<int>(at), .members = members};
     auto backend = make_mpi_backend(progress_, context, identity, options_);
     return make_communicator(std::move(identity), std::move(backend));
   }
 
-  std::unique_ptr<meet::Board> make_board() override {
+  std::unique_ptr<rendezvous::Board> make_board() override {
     if (notices_ == nullptr) {
       const std::string label = fmt::format("make_board, rank {}", rank());
       const auto deadline = std::chrono::steady_clock::now() + options_.timeout;

@@ -10,7 +10,7 @@
 #include "tessera/comm/nccl/meeting.h"
 #include "tessera/comm/nccl/staging.h"
 #include "tessera/comm/reduce.h"
-#include "tessera/meet/connecting.h"
+#include "tessera/rendezvous/connecting.h"
 
 namespace tessera::comm {
 namespace {
@@ -185,7 +185,7 @@ std::vector<std::string> NcclBackend::meet(const std::string& own) {
 
 std::string NcclBackend::share(std::span<std::byte> memory) {
   if (group_.size() == 1) return {};
-  deadline_ = steady_clock::now() + std::max(options_.timeout, meet::kConnecting);
+  deadline_ = steady_clock::now() + std::max(options_.timeout, rendezvous::kConnecting);
   const MeetFunction meeting = [this](const std::string& own) { return meet(own); };
   try {
     if (!pushes_) {

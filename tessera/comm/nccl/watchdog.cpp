@@ -28,8 +28,8 @@ std::exception_ptr make_error(const std::string& text) {
 
 }  // namespace
 
-NcclWatchdog::NcclWatchdog(std::shared_ptr<meet::Store> store, int rank, base::Device device, milliseconds timeout,
-                           OnFailure on_failure)
+NcclWatchdog::NcclWatchdog(std::shared_ptr<rendezvous::Store> store, int rank, base::Device device,
+                           milliseconds timeout, OnFailure on_failure)
     : rank_(rank),
       timeout_(timeout),
       on_failure_(std::move(on_failure)),
@@ -73,7 +73,7 @@ std::exception_ptr NcclWatchdog::report(const std::shared_ptr<NcclWatch>& watch,
   return fail_all(watch, label + ": " + problem);
 }
 
-std::string NcclWatchdog::await(meet::Store& store, const std::string& key, NcclDeadline deadline) const {
+std::string NcclWatchdog::await(rendezvous::Store& store, const std::string& key, NcclDeadline deadline) const {
   for (;;) {
     if (auto value = store.wait_for(key, kSlice)) return *value;
     if (auto error = failure()) std::rethrow_exception(error);
@@ -117,7 +117,7 @@ void NcclWatchdog::look() {
 // What the peers answer, as the end of a sentence.
 std::string NcclWatchdog::tell(const std::vector<std::shared_ptr<NcclWatch>>& all, const NcclWatch* culprit,
                                std::string cause) {
-  meet::FailureReport report;
+  rendezvous::FailureReport report;
   for (const auto& watch : all) report.states.push_back({watch->key(), watch->state()});
   if (culprit != nullptr) {
     report.cause = std::move(cause);

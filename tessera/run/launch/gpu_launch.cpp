@@ -13,10 +13,10 @@
 #include "tessera/base/device.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/nccl/world.h"
-#include "tessera/meet/connecting.h"
-#include "tessera/meet/launcher.h"
-#include "tessera/meet/processes.h"
-#include "tessera/meet/tcp_store.h"
+#include "tessera/rendezvous/connecting.h"
+#include "tessera/rendezvous/launcher.h"
+#include "tessera/rendezvous/processes.h"
+#include "tessera/rendezvous/tcp_store.h"
 #include "tessera/run/launch/failure_line.h"
 
 namespace tessera::run {
@@ -46,19 +46,20 @@ class LastWords {
   std::atomic_flag said_;
 };
 
-void join(const NcclRun& run, const meet::Launch& place, const std::function<void(comm::World&)>& body) {
+void join(const NcclRun& run, const rendezvous::Launch& place, const std::function<void(comm::World&)>& body) {
   comm::NcclOptions options;
   options.timeout = run.timeout;
   options.check_mismatch = run.check_mismatch;
   options.rank = place.rank;
   options.size = place.size;
-  options.device = base::cuda_device(meet::device_of(place, base::cuda_device_count()));
+  options.device = base::cuda_device(rendezvous::device_of(place, base::cuda_device_count()));
   base::set_device(options.device);
-  meet::quieten_store();
-  const meet::StoreLimits limits{.connect = std::max(run.timeout, meet::kConnecting), .answer = run.timeout};
+  rendezvous::quieten_store();
+  const rendezvous::StoreLimits limits{.connect = std::max(run.timeout, rendezvous::kConnecting),
+                                       .answer = run.timeout};
   // Ranks that torchrun starts again find what those before them have left.
-  options.store = meet::make_prefix_store(meet::make_tcp_store(place, limits),
-                                          fmt::format("attempt {} of {} ranks/", place.attempt, place.size));
+  options.store = rendezvous::make_prefix_store(rendezvous::make_tcp_store(place, limits),
+                                                fmt::format("attempt {} of {} ranks/", place.attempt, place.size));
   const auto last_words = std::make_shared<LastWords>(place.rank);
   options.on_failure = [last_words](const std::string& error) {
     std::this_thread::sleep_for(kLastWords);
@@ -80,7 +81,7 @@ int run_with_nccl(const NcclRun& run, const std::function<void(comm::World&)>& b
     throw InputError(
         "ranks on GPUs (--backend nccl): this build has no CUDA, expected --backend local or mpi, or a build by ./run "
         "build cuda");
-  const meet::Launch place = meet::read_launch(meet::own_variables());
+  const rendezvous::Launch place = rendezvous::read_launch(rendezvous::own_variables());
   if (!place.launcher.empty()) {
     join(run, place, body);
     return 0;
@@ -88,7 +89,7 @@ int run_with_nccl(const NcclRun& run, const std::function<void(comm::World&)>& b
   const int devices = base::cuda_device_count(), ranks = run.ranks > 0 ? run.ranks : devices;
   if (ranks > devices || ranks == 0)
     throw InputError("--ranks: {} with --backend nccl, expected 1 to {}: the GPUs that are visible", ranks, devices);
-  return meet::run_processes(ranks, run.timeout + kFarewell, run.stop_requested);
+  return rendezvous::run_processes(ranks, run.timeout + kFarewell, run.stop_requested);
 }
 
 }  // namespace tessera::run

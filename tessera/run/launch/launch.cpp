@@ -10,7 +10,7 @@
 #include "tessera/checkpoint/collective_files.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/comm/mpi/world.h"
-#include "tessera/meet/launcher.h"
+#include "tessera/rendezvous/launcher.h"
 #include "tessera/run/launch/failure_line.h"
 #include "tessera/run/launch/gpu_launch.h"
 #include "tessera/run/loop.h"
@@ -60,7 +60,7 @@ void train_with_processes(comm::World& world, const TrainConfig& command, const 
 
 // Refuses processes that something else than MPI has started: each would train alone.
 void check_mpi_processes(const comm::World& world) {
-  const meet::Launch launch = meet::read_ranks(meet::own_variables());
+  const rendezvous::Launch launch = rendezvous::read_ranks(rendezvous::own_variables());
   if (world.size() > 1 || launch.size == 1) return;
   const bool by_srun = launch.launcher == "srun";
   throw InputError(
@@ -117,7 +117,7 @@ int launch(const TrainConfig& command, const std::filesystem::path& configs, con
 
 void check_launcher(Backend backend, std::string_view expected) {
   if (backend != Backend::local) return;
-  const meet::Launch launch = meet::read_ranks(meet::own_variables());
+  const rendezvous::Launch launch = rendezvous::read_ranks(rendezvous::own_variables());
   if (launch.size == 1) return;
   const bool has_mpi = launch.launcher != "torchrun" && expected != "nccl";
   throw InputError("--backend: got {}, expected {}: {} started {} processes{}", name_of(backend),

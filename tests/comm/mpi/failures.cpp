@@ -80,7 +80,7 @@ void stop(comm::World& world, Communicator& group) {
 }
 
 // Rank 1 has stopped; the others post notices that it does not take, and read each other's.
-void exchange_notices(comm::World& world, meet::Board& board) {
+void exchange_notices(comm::World& world, rendezvous::Board& board) {
   const auto notice = [](int rank, int number) {
     return std::string(100'000, static_cast<char>('a' + rank)) + std::to_string(number);
   };
