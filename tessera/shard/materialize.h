@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tessera/base/fence.h"
-#include "tessera/comm/execute.h"
+#include "tessera/comm/redistribution.h"
 #include "tessera/schedule/way.h"
 #include "tessera/shard/parallel.h"
 #include "tessera/shard/parameter.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tessera/base/fence.h"
-#include "tessera/comm/execute.h"
+#include "tessera/comm/redistribution.h"
 #include "tessera/schedule/way.h"
 #include "tessera/shard/gradient_additions.h"
 #include "tessera/shard/parallel.h"

@@ -10,7 +10,7 @@ if(NOT TESSERA_CUDA)
   return()
 endif()
 add_executable(test_comm_nccl comm/nccl/main.cpp comm/nccl/pushes_test.cpp comm/nccl/failures_test.cpp comm/nccl/graphs_test.cpp comm/ranks.cpp comm/collectives_test.cpp
-  comm/execute_test.cpp comm/ordered_addition_test.cpp comm/run_together_test.cpp comm/board_test.cpp shard/nccl/plane_pushes_test.cpp
+  comm/redistribution_test.cpp comm/ordered_addition_test.cpp comm/run_together_test.cpp comm/board_test.cpp shard/nccl/plane_pushes_test.cpp
   shard/cast_masters_test.cpp)
 target_link_libraries(test_comm_nccl PRIVATE tessera_shard tessera_rendezvous_store GTest::gtest GTest::gmock)
 add_test(NAME comm_nccl COMMAND test_comm_nccl)

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/execute.h"
+#include "tessera/comm/redistribution.h"
 #include "tessera/quant/formats/format.h"
 #include "tessera/shard/gradient_additions.h"
 #include "tessera/shard/make_parameter.h"

@@ -1,4 +1,4 @@
-#include "tessera/comm/execute.h"
+#include "tessera/comm/redistribution.h"
 
 #include <algorithm>
 #include <memory>

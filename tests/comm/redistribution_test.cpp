@@ -1,5 +1,5 @@
 // Redistribution plans run over real ranks, against what each rank can compute from the layouts alone.
-#include "tessera/comm/execute.h"
+#include "tessera/comm/redistribution.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
