@@ -78,7 +78,7 @@ void Agreement::post() {
   parallel_.board->post(notice_of(steps_, {}));
 }
 
-std::string Agreement::difference(const Entries& entries) {
+std::string Agreement::difference(const ParameterEntries& entries) {
   const std::vector<std::string> names = names_of(entries);
   if (trace().empty() && steps_.size() == 1) return {};
   std::optional<Stage> wanted;
@@ -105,7 +105,7 @@ std::string Agreement::difference(const Entries& entries) {
   return {};
 }
 
-void Agreement::look(const Entries& entries) {
+void Agreement::look(const ParameterEntries& entries) {
   try {
     const std::string found = difference(entries);
     if (found.empty()) return;
@@ -119,7 +119,8 @@ void Agreement::look(const Entries& entries) {
   }
 }
 
-void Agreement::look_until(const base::Fence& fence, const Entries& entries, std::chrono::milliseconds patience) {
+void Agreement::look_until(const base::Fence& fence, const ParameterEntries& entries,
+                           std::chrono::milliseconds patience) {
   for (auto limit = patience; !fence.wait_for(limit); limit = kPatience) look(entries);
   // A collective that the peers called otherwise, or not at all, may have failed because of such a difference.
   for (int tries = 0; fence.error() && tries < 10; ++tries) {
@@ -128,12 +129,13 @@ void Agreement::look_until(const base::Fence& fence, const Entries& entries, std
   }
 }
 
-void Agreement::wait(const base::Fence& fence, const Entries& entries) {
+void Agreement::wait(const base::Fence& fence, const ParameterEntries& entries) {
   look_until(fence, entries, kPatience);
   parallel_.compute->wait(fence);
 }
 
-void Agreement::wait_on_host(const base::Fence& fence, const Entries& entries, std::chrono::milliseconds patience) {
+void Agreement::wait_on_host(const base::Fence& fence, const ParameterEntries& entries,
+                             std::chrono::milliseconds patience) {
   look_until(fence, entries, patience);
   fence.synchronize();
 }
@@ -146,7 +148,7 @@ void Agreement::begin(Comparison& comparison) const {
       group.all_gather(&comparison.own, comparison.all.data(), comm::equal_counts(group.size(), 1), quant::DType::i64);
 }
 
-void Agreement::finish(const Comparison& comparison, const Entries& entries) {
+void Agreement::finish(const Comparison& comparison, const ParameterEntries& entries) {
   wait_on_host(comparison.done, entries);
   const auto is_own = [&](std::uint64_t number) { return number == comparison.own; };
   const auto other = std::ranges::find_if_not(comparison.all, is_own);
@@ -161,14 +163,15 @@ void Agreement::finish(const Comparison& comparison, const Entries& entries) {
 }
 
 void Agreement::compare(comm::Communicator& group, std::uint64_t number, const std::string& what,
-                        const Entries& entries) {
+                        const ParameterEntries& entries) {
   if (group.size() == 1) return;
   Comparison comparison{.step = step(), .group = &group, .what = what, .own = number, .all = {}, .done = {}};
   begin(comparison);
   finish(comparison, entries);
 }
 
-std::vector<schedule::CallOrder> Agreement::orders_of_classes(const schedule::CallOrder& own, const Entries& entries) {
+std::vector<schedule::CallOrder> Agreement::orders_of_classes(const schedule::CallOrder& own,
+                                                              const ParameterEntries& entries) {
   const std::vector<int>& class_of = parallel_.class_of;
   const int own_class = class_of[static_cast<std::size_t>(parallel_.rank)];
   const bool speaks = std::ranges::find(class_of, own_class) - class_of.begin() == parallel_.rank;
@@ -193,7 +196,7 @@ std::vector<schedule::CallOrder> Agreement::orders_of_classes(const schedule::Ca
   return orders;
 }
 
-void Agreement::compare_later(const Entries& entries) {
+void Agreement::compare_later(const ParameterEntries& entries) {
   if (parallel_.alike->size() == 1) return;
   settle(step() - static_cast<std::int64_t>(kKeptSteps) + 1, entries);  // while the step is still remembered
   // Devices come there together; hosts do not, and a device would stand by for the last of them.
@@ -202,7 +205,7 @@ void Agreement::compare_later(const Entries& entries) {
       .step = step(), .group = parallel_.alike, .what = "what a step did", .own = hash(), .all = {}, .done = {}}));
 }
 
-void Agreement::settle(std::int64_t step, const Entries& entries) {
+void Agreement::settle(std::int64_t step, const ParameterEntries& entries) {
   for (; !open_.empty() && open_.front().step <= step; open_.pop_front()) finish(open_.front(), entries);
 }
 

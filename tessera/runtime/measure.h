@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "tessera/runtime/agreement.h"
-#include "tessera/runtime/entry.h"
 #include "tessera/runtime/fence_pairs.h"
+#include "tessera/runtime/parameter_entry.h"
 #include "tessera/runtime/statistics.h"
 #include "tessera/schedule/simulate.h"
 
@@ -34,7 +34,7 @@ class Measure {
   // Collective over the class: the longest of its ranks. The traces must have been compared. Returns the smallest
   // `room`.
   std::int64_t agree(const schedule::Trace& trace, std::size_t parameters, std::int64_t room, Agreement& agreement,
-                     const Entries& entries);
+                     const ParameterEntries& entries);
   // Of a schedule for the trace that was agreed on.
   schedule::Costs costs(const schedule::Trace& trace, const schedule::Schedule& schedule,
                         const std::vector<schedule::ParameterSize>& sizes) const;

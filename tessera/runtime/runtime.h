@@ -22,10 +22,10 @@
 #include <vector>
 
 #include "tessera/runtime/agreement.h"
-#include "tessera/runtime/entry.h"
 #include "tessera/runtime/event_numbers.h"
 #include "tessera/runtime/measure.h"
 #include "tessera/runtime/on_demand.h"
+#include "tessera/runtime/parameter_entry.h"
 #include "tessera/runtime/pending_step.h"
 #include "tessera/runtime/program.h"
 #include "tessera/runtime/replay.h"
@@ -170,7 +170,7 @@ class Runtime final : public Program {
  private:
   // The first rows of a graph's step: they travel before the graph is launched.
   struct EarlyRows {
-    Entry* table = nullptr;
+    ParameterEntry* table = nullptr;
     shard::RowIds ids;  // in the recorded step
     base::Signal beginning;
     base::Fence may_begin;  // in the graph: the table is published, and what arrived for its own step has been read
@@ -185,10 +185,10 @@ class Runtime final : public Program {
   schedule::ParameterId read_in(schedule::Pass pass, schedule::ParameterId id) const;
   std::vector<schedule::ParameterId> with_copies(std::span<const schedule::ParameterId> ids) const;
   void check_copies() const;
-  Entry& entry(schedule::ParameterId id, const char* call);
-  const Entry& entry(schedule::ParameterId id, const char* call) const;
-  std::byte* staging_of(Entry& entry, schedule::ParameterId id);
-  void rows_published(const Entry& entry);
+  ParameterEntry& entry(schedule::ParameterId id, const char* call);
+  const ParameterEntry& entry(schedule::ParameterId id, const char* call) const;
+  std::byte* staging_of(ParameterEntry& entry, schedule::ParameterId id);
+  void rows_published(const ParameterEntry& entry);
   void record_comm(schedule::EventKind kind, const std::string& group, const std::string& op, std::int64_t bytes,
                    schedule::Pass pass);
   bool happens_behind(const schedule::Event& event);
@@ -208,7 +208,7 @@ class Runtime final : public Program {
   shard::ParameterTypes types_;
   RuntimeOptions options_;
   int exceptions_;  // under way when this was made
-  Entries entries_;
+  ParameterEntries entries_;
   int weights_ = -1;  // the entries before the copies, once these are added
   std::unordered_map<std::string, schedule::ParameterId> ids_;
   Agreement agreement_;

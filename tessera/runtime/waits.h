@@ -10,8 +10,8 @@ namespace tessera::runtime {
 // One rank's. One thread.
 class Waits {
  public:
-  Waits(const shard::Parallel& parallel, const Entries& entries, Agreement& agreement, StepStatistics& statistics,
-        Timeline& timeline)
+  Waits(const shard::Parallel& parallel, const ParameterEntries& entries, Agreement& agreement,
+        StepStatistics& statistics, Timeline& timeline)
       : parallel_(parallel), entries_(entries), agreement_(agreement), statistics_(statistics), timeline_(timeline) {}
 
   // What compute does next comes after the fence. Where compute is the host, it waits here and the time counts as
@@ -51,7 +51,7 @@ class Waits {
 
  private:
   const shard::Parallel& parallel_;
-  const Entries& entries_;
+  const ParameterEntries& entries_;
   Agreement& agreement_;
   StepStatistics& statistics_;
   Timeline& timeline_;

@@ -18,7 +18,7 @@
 namespace tessera::runtime {
 namespace {
 
-const Entries kNoEntries;
+const ParameterEntries kNoEntries;
 
 schedule::Event stash(int microbatch, std::int64_t ordinal, const std::string& way) {
   return {.kind = schedule::EventKind::stash,

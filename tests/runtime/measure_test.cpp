@@ -15,7 +15,7 @@
 namespace tessera::runtime {
 namespace {
 
-const Entries kNothingPending;
+const ParameterEntries kNothingPending;
 
 // A stash, a collective of the program that compute then waits for, and a fetch.
 schedule::Trace trace_of_three() {

@@ -16,8 +16,8 @@
 
 namespace tessera::runtime {
 
-struct Entry {
-  Entry(shard::ShardedParameter made, const shard::Parallel& parallel, const shard::Cuts& cuts)
+struct ParameterEntry {
+  ParameterEntry(shard::ShardedParameter made, const shard::Parallel& parallel, const shard::Cuts& cuts)
       : parameter(std::move(made)),
         ways(shard::WayBytes(parameter.spec, parameter.layouts, parameter.types, cuts, parameter.by_rows)
                  .at(parameter.place)),
@@ -49,10 +49,10 @@ struct Entry {
   bool replicas_summed = false;  // in this step: main_grad holds the sum over replicas, or it is on its way
 };
 
-using Entries = std::vector<std::unique_ptr<Entry>>;
+using ParameterEntries = std::vector<std::unique_ptr<ParameterEntry>>;
 
 // For messages, by parameter.
-inline std::vector<std::string> names_of(const Entries& entries) {
+inline std::vector<std::string> names_of(const ParameterEntries& entries) {
   std::vector<std::string> names;
   for (const auto& entry : entries) names.push_back(entry->name());
   return names;
