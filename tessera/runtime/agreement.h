@@ -12,7 +12,7 @@
 #include "tessera/runtime/notice.h"
 #include "tessera/runtime/parameter_entry.h"
 #include "tessera/schedule/check/together.h"
-#include "tessera/shard/parallel.h"
+#include "tessera/shard/parallel_groups.h"
 
 namespace tessera::runtime {
 
@@ -24,7 +24,7 @@ inline constexpr std::size_t kKeptSteps = 4;
 // looked at the owner drains the lanes before this object goes.
 class Agreement {
  public:
-  explicit Agreement(shard::Parallel& parallel) : parallel_(parallel), steps_(1) { steps_.reserve(kKeptSteps); }
+  explicit Agreement(shard::ParallelGroups& parallel) : parallel_(parallel), steps_(1) { steps_.reserve(kKeptSteps); }
 
   void begin_step();
   void add(const schedule::Event& event) { steps_.back().add(event); }
@@ -72,7 +72,7 @@ class Agreement {
   // The first event in which some rank differs from this one; empty while none is known.
   std::string difference(const ParameterEntries& entries);
 
-  shard::Parallel& parallel_;
+  shard::ParallelGroups& parallel_;
   std::vector<StepRecord> steps_;  // the oldest first
   std::deque<Comparison> open_;    // the oldest first
 };

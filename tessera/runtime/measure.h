@@ -15,7 +15,7 @@ namespace tessera::runtime {
 // follows from an event is none of them.
 class Measure {
  public:
-  explicit Measure(const shard::Parallel& parallel) : parallel_(parallel) {}
+  explicit Measure(const shard::ParallelGroups& parallel) : parallel_(parallel) {}
 
   void begin_step();
   // The one at this index of the trace has happened. waits: of compute's lane since the step began.
@@ -54,7 +54,7 @@ class Measure {
   void add(std::size_t event, double seconds, double waited);
   void read_stretches();
 
-  const shard::Parallel& parallel_;
+  const shard::ParallelGroups& parallel_;
   double last_ = 0, waited_ = 0;
   std::vector<double> segments_;  // by event, before it
   std::vector<Stretch> stretches_;

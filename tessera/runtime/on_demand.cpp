@@ -85,7 +85,7 @@ void OnDemand::reduce_replicas() {
   measure_.reduced(host_seconds(parallel_) - start, statistics_.reduced_bytes - before);
 }
 
-base::Fence sum_entry(ParameterEntry& entry, shard::Parallel& parallel, const base::Fence& written,
+base::Fence sum_entry(ParameterEntry& entry, shard::ParallelGroups& parallel, const base::Fence& written,
                       StepStatistics& statistics, const base::LaneMark& mark) {
   entry.replicas_summed = true;
   statistics.reduced_bytes += total_bytes(entry.ways.replicas);

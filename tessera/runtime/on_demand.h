@@ -15,7 +15,7 @@ namespace tessera::runtime {
 // One rank's. Every call but release and staging is collective.
 class OnDemand {
  public:
-  OnDemand(shard::Parallel& parallel, ParameterEntries& entries, Agreement& agreement, Waits& waits,
+  OnDemand(shard::ParallelGroups& parallel, ParameterEntries& entries, Agreement& agreement, Waits& waits,
            StepStatistics& statistics, Measure& measure, Timeline& timeline)
       : parallel_(parallel),
         entries_(entries),
@@ -43,7 +43,7 @@ class OnDemand {
     base::Buffer staging, scratch;
   };
   shard::Recording record_last(schedule::ParameterId id);  // what follows from the last event
-  shard::Parallel& parallel_;
+  shard::ParallelGroups& parallel_;
   ParameterEntries& entries_;
   Agreement& agreement_;
   Waits& waits_;
@@ -55,7 +55,7 @@ class OnDemand {
 };
 
 // The sum over replicas, marked in the entry and counted.
-base::Fence sum_entry(ParameterEntry& entry, shard::Parallel& parallel, const base::Fence& written,
+base::Fence sum_entry(ParameterEntry& entry, shard::ParallelGroups& parallel, const base::Fence& written,
                       StepStatistics& statistics, const base::LaneMark& mark = {});
 
 }  // namespace tessera::runtime

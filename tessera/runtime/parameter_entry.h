@@ -17,7 +17,7 @@
 namespace tessera::runtime {
 
 struct ParameterEntry {
-  ParameterEntry(shard::ShardedParameter made, const shard::Parallel& parallel, const shard::Cuts& cuts)
+  ParameterEntry(shard::ShardedParameter made, const shard::ParallelGroups& parallel, const shard::Cuts& cuts)
       : parameter(std::move(made)),
         ways(shard::WayBytes(parameter.spec, parameter.layouts, parameter.types, cuts, parameter.by_rows)
                  .at(parameter.place)),

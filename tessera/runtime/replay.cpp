@@ -7,12 +7,12 @@
 
 namespace tessera::runtime {
 
-void Arenas::withdraw(shard::Parallel& parallel) {
+void Arenas::withdraw(shard::ParallelGroups& parallel) {
   for (const shard::Via via : {shard::Via::gather, shard::Via::reduce})
     for (comm::Communicator* group : parallel.made(via)) group->share({});
 }
 
-std::string Arenas::grow(const schedule::Schedule& schedule, shard::Parallel& parallel, bool pushes) {
+std::string Arenas::grow(const schedule::Schedule& schedule, shard::ParallelGroups& parallel, bool pushes) {
   if (pushes) withdraw(parallel);
   auto grown = [&parallel](base::Buffer& buffer, std::int64_t bytes) {
     if (static_cast<std::int64_t>(buffer.size()) >= bytes) return;
@@ -36,9 +36,9 @@ std::string Arenas::grow(const schedule::Schedule& schedule, shard::Parallel& pa
   return first_problem;
 }
 
-Replay::Replay(schedule::Trace trace, schedule::Schedule schedule, ParameterEntries& entries, shard::Parallel& parallel,
-               Arenas& arenas, Waits& waits, StepStatistics& statistics, Timeline& timeline,
-               const ReplayOptions& options)
+Replay::Replay(schedule::Trace trace, schedule::Schedule schedule, ParameterEntries& entries,
+               shard::ParallelGroups& parallel, Arenas& arenas, Waits& waits, StepStatistics& statistics,
+               Timeline& timeline, const ReplayOptions& options)
     : trace_(std::move(trace)),
       schedule_(std::move(schedule)),
       entries_(entries),

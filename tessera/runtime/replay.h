@@ -24,9 +24,9 @@ struct Arenas {
 
   // Collective over the groups of gathers and reductions; nothing may be under way. With `pushes` the groups share the
   // memory that they receive into. Returns why some peers cannot write to it themselves (Communicator::share).
-  std::string grow(const schedule::Schedule& schedule, shard::Parallel& parallel, bool pushes);
+  std::string grow(const schedule::Schedule& schedule, shard::ParallelGroups& parallel, bool pushes);
   // Before the memory goes: no peer writes to it any more. Collective.
-  static void withdraw(shard::Parallel& parallel);
+  static void withdraw(shard::ParallelGroups& parallel);
 };
 
 struct ReplayOptions {
@@ -38,7 +38,7 @@ struct ReplayOptions {
 // One schedule carried out, step after step. One thread; nothing refers to it once drain() has returned.
 class Replay {
  public:
-  Replay(schedule::Trace trace, schedule::Schedule schedule, ParameterEntries& entries, shard::Parallel& parallel,
+  Replay(schedule::Trace trace, schedule::Schedule schedule, ParameterEntries& entries, shard::ParallelGroups& parallel,
          Arenas& arenas, Waits& waits, StepStatistics& statistics, Timeline& timeline, const ReplayOptions& options);
 
   const schedule::Trace& trace() const { return trace_; }
@@ -126,7 +126,7 @@ class Replay {
   schedule::Trace trace_;
   schedule::Schedule schedule_;
   ParameterEntries& entries_;
-  shard::Parallel& parallel_;
+  shard::ParallelGroups& parallel_;
   Arenas& arenas_;
   Waits& waits_;
   StepStatistics& statistics_;

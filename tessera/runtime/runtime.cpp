@@ -11,7 +11,7 @@
 #include "tessera/shard/sizes.h"
 
 namespace tessera::runtime {
-Runtime::Runtime(shard::Parallel& parallel, shard::ParameterTypes types, const RuntimeOptions& options)
+Runtime::Runtime(shard::ParallelGroups& parallel, shard::ParameterTypes types, const RuntimeOptions& options)
     : parallel_(parallel),
       types_(types),
       options_(options),

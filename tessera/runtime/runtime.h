@@ -34,7 +34,7 @@
 #include "tessera/runtime/timeline.h"
 #include "tessera/runtime/waits.h"
 #include "tessera/schedule/plan/auto.h"
-#include "tessera/shard/parallel.h"
+#include "tessera/shard/parallel_groups.h"
 
 namespace tessera::runtime {
 
@@ -51,7 +51,7 @@ struct ScheduleStatistics {
 class Runtime final : public Program {
  public:
   // `parallel` outlives the runtime.
-  Runtime(shard::Parallel& parallel, shard::ParameterTypes types, const RuntimeOptions& options = {});
+  Runtime(shard::ParallelGroups& parallel, shard::ParameterTypes types, const RuntimeOptions& options = {});
   // Waits until nothing is under way; collective, unless a rank has failed.
   ~Runtime() override;
   // All that is under way and comes later fails at once: for who owns the runtime and gives up.
@@ -136,7 +136,7 @@ class Runtime final : public Program {
   void publish(schedule::ParameterId id) { publish({&id, 1}); }
   // Outside a step, before the publish of a bucket whose cast needs them: the greatest of all ranks' numbers, written
   // by compute, replaces them before compute goes on. An event of the optimizer's part. Collective over
-  // Parallel::casts.
+  // ParallelGroups::casts.
   void reduce_amaxes(std::span<float> amaxes) override;
   Issued issue(const Collective& collective) override;
   void wait(const Issued& issued) override;
@@ -148,7 +148,7 @@ class Runtime final : public Program {
     statistics_.flops_by_format[static_cast<std::size_t>(format)] += flops;
   }
 
-  shard::Parallel& parallel() { return parallel_; }
+  shard::ParallelGroups& parallel() { return parallel_; }
   // Where compute is a queue of a GPU it must have come to the step's end.
   StepStatistics statistics() const;
   const schedule::Trace& trace() const { return agreement_.trace(); }  // of the last step begun
@@ -204,7 +204,7 @@ class Runtime final : public Program {
   void check_produced();
   void fill_unproduced();
 
-  shard::Parallel& parallel_;
+  shard::ParallelGroups& parallel_;
   shard::ParameterTypes types_;
   RuntimeOptions options_;
   int exceptions_;  // under way when this was made

@@ -10,7 +10,7 @@ namespace tessera::runtime {
 // One rank's. One thread.
 class Waits {
  public:
-  Waits(const shard::Parallel& parallel, const ParameterEntries& entries, Agreement& agreement,
+  Waits(const shard::ParallelGroups& parallel, const ParameterEntries& entries, Agreement& agreement,
         StepStatistics& statistics, Timeline& timeline)
       : parallel_(parallel), entries_(entries), agreement_(agreement), statistics_(statistics), timeline_(timeline) {}
 
@@ -50,7 +50,7 @@ class Waits {
   const FencePairs& on_device() const { return on_device_; }
 
  private:
-  const shard::Parallel& parallel_;
+  const shard::ParallelGroups& parallel_;
   const ParameterEntries& entries_;
   Agreement& agreement_;
   StepStatistics& statistics_;

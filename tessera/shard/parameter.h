@@ -72,7 +72,7 @@ struct ParameterSpec {
   bool looked_up = false;  // its rows are read by index too, in bf16
   // Backward passes read a copy in another number format, a parameter of its own (backward_copy).
   std::optional<BackwardFormat> backward;
-  int domain = 0;                  // what it is cut over: of Parallel::domains
+  int domain = 0;                  // what it is cut over: of ParallelGroups::domains
   bool is_copy = false;            // it is such a copy, which is written by the cast of its weight's master
   std::int64_t rows_together = 1;  // storage is cut after a multiple of so many rows; tiles may ask for more
 

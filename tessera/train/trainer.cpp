@@ -25,9 +25,9 @@ bool needs_casts(const TrainerOptions& options) {
          (runtime.wire_backward && !runtime.wire_backward->is_bf16());
 }
 
-shard::Parallel parallel_of(comm::World& world, const TrainerOptions& options) {
+shard::ParallelGroups parallel_of(comm::World& world, const TrainerOptions& options) {
   if (!options.ranks) return nn::dense_parallel(world, options.tp, options.gtp, options.dp, needs_casts(options));
-  return shard::make_parallel(world, options.ranks->mesh, options.ranks->domains, needs_casts(options));
+  return shard::make_parallel_groups(world, options.ranks->mesh, options.ranks->domains, needs_casts(options));
 }
 
 runtime::RuntimeOptions runtime_options(const TrainerOptions& options) {

@@ -102,7 +102,7 @@ class Trainer {
 
   runtime::Runtime& runtime() { return runtime_; }
   Optimizer& optimizer() { return optimizer_; }
-  shard::Parallel& parallel() { return parallel_; }
+  shard::ParallelGroups& parallel() { return parallel_; }
   nn::DelayedScales& scales() { return scales_; }
   // GradientNorm's: a counter that suppresses the step in which it is above 0.
   std::int64_t* stop_counter(std::string name) { return norm_.stop_counter(std::move(name)); }
@@ -148,7 +148,7 @@ class Trainer {
   const int exceptions_ = std::uncaught_exceptions();  // under way when this was made
 
   TrainerOptions options_;
-  shard::Parallel parallel_;
+  shard::ParallelGroups parallel_;
   ops::CachedMemoryScope cached_memory_{parallel_.device};  // ends after all tensors
   runtime::Runtime runtime_;
   nn::DelayedScales scales_;

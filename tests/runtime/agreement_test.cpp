@@ -53,7 +53,7 @@ void do_step(Agreement& agreement, int rank, int step, const Difference& differe
 std::string error_of(int steps, int late, const Difference& difference) {
   try {
     comm::run_local(3, {}, [&](comm::World& world) {
-      shard::Parallel parallel = shard::dense_parallel(world, 1, 3, 1);
+      shard::ParallelGroups parallel = shard::dense_parallel(world, 1, 3, 1);
       Agreement agreement(parallel);
       for (int step = 1; step <= steps; ++step) {
         do_step(agreement, world.rank(), step, difference);
@@ -101,7 +101,7 @@ TEST(Agreement, ADifferenceThatNobodyAsksForIsSeenWhileItsStepIsRemembered) {
 TEST(Agreement, ARankThatWaitsInALaterStepFindsTheDifferenceInTheEarlierOne) {
   try {
     comm::run_local(2, {}, [](comm::World& world) {
-      shard::Parallel parallel = shard::dense_parallel(world, 1, 2, 1);
+      shard::ParallelGroups parallel = shard::dense_parallel(world, 1, 2, 1);
       Agreement agreement(parallel);
       const Difference difference{.rank = 1, .step = 1, .what = Difference::What::other};
       const int steps = world.rank() == 0 ? 3 : 1;
@@ -117,10 +117,10 @@ TEST(Agreement, ARankThatWaitsInALaterStepFindsTheDifferenceInTheEarlierOne) {
 
 // Ranks 0 and 2 differ and wait in `collective` for rank 1, which comes when they have left: what it reads of them, and
 // their lanes write, may be gone by then.
-void leave_with_a_difference(const std::function<void(shard::Parallel&, Agreement&)>& collective) {
+void leave_with_a_difference(const std::function<void(shard::ParallelGroups&, Agreement&)>& collective) {
   std::latch left(2);
   const auto leave = [&](comm::World& world) {
-    shard::Parallel parallel = shard::dense_parallel(world, 1, 3, 1);
+    shard::ParallelGroups parallel = shard::dense_parallel(world, 1, 3, 1);
     Agreement agreement(parallel);
     do_step(agreement, world.rank(), 1, {.rank = 2, .step = 1, .what = Difference::What::other});
     if (world.rank() == 1) left.wait();
@@ -139,19 +139,19 @@ void leave_with_a_difference(const std::function<void(shard::Parallel&, Agreemen
 }
 
 TEST(Agreement, NoComparisonIsUnderWayOnceADifferenceIsThrown) {
-  leave_with_a_difference([](shard::Parallel& parallel, Agreement& agreement) {
+  leave_with_a_difference([](shard::ParallelGroups& parallel, Agreement& agreement) {
     agreement.compare(*parallel.world, agreement.hash(), "what a step did", kNoEntries);
   });
 }
 
 TEST(Agreement, NoMeasureIsUnderWayOnceADifferenceIsThrown) {
-  leave_with_a_difference([](shard::Parallel& parallel, Agreement& agreement) {
+  leave_with_a_difference([](shard::ParallelGroups& parallel, Agreement& agreement) {
     Measure(parallel).agree(agreement.trace(), 0, schedule::kUnlimited, agreement, kNoEntries);
   });
 }
 
 TEST(Agreement, NoCollectiveOfACallerIsUnderWayOnceADifferenceIsThrown) {
-  leave_with_a_difference([](shard::Parallel& parallel, Agreement& agreement) {
+  leave_with_a_difference([](shard::ParallelGroups& parallel, Agreement& agreement) {
     std::vector<double> values(1000, parallel.rank);
     const auto count = static_cast<std::int64_t>(values.size());
     agreement.wait_on_host(parallel.world->all_reduce(values.data(), count, quant::DType::fp64), kNoEntries,

@@ -33,7 +33,7 @@ struct WayRank {
     parallel.provide(parameter, cuts);
     ways = WayBytes(spec, parameter.layouts, types, cuts, parameter.by_rows).at(parallel.place());
   }
-  Parallel parallel;
+  ParallelGroups parallel;
   Cuts cuts;
   ShardedParameter parameter;
   Ways ways;

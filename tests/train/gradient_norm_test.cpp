@@ -112,7 +112,7 @@ void write_gradient(shard::ShardedParameter& parameter, const Gradient& gradient
 }
 
 ops::Clip clip_of_rank(comm::World& world, const Mesh& mesh, quant::DType type, const Gradient& gradient) {
-  shard::Parallel parallel = nn::dense_parallel(world, mesh.tp, mesh.gtp, mesh.dp);
+  shard::ParallelGroups parallel = nn::dense_parallel(world, mesh.tp, mesh.gtp, mesh.dp);
   runtime::Runtime runtime(parallel, {.model = type, .accumulator = type, .wire = type}, {.zero = mesh.zero});
   std::vector<shard::ParameterSpec> specs = specs_of(mesh.tp);
   if (mesh.backwards) std::ranges::reverse(specs);

@@ -52,7 +52,7 @@ struct StoppedRank {
     return clip;
   }
 
-  shard::Parallel parallel;
+  shard::ParallelGroups parallel;
   runtime::Runtime runtime;
 };
 

@@ -50,7 +50,7 @@ layout::Range RowOwners::owned() const {
   return {begins_[at], begins_[at + 1]};
 }
 
-RowGather::RowGather(const ShardedParameter& parameter, const Parallel& parallel)
+RowGather::RowGather(const ShardedParameter& parameter, const ParallelGroups& parallel)
     : messages_(messages_of(parameter.spec, parameter.layouts, parameter.storage.size())),
       owners_(parameter),
       type_(parameter.types.model),
@@ -115,7 +115,7 @@ base::Fence RowGather::start(const ShardedParameter& parameter, comm::Communicat
   return place(parameter, group, ids.count, out, free);
 }
 
-RowReducer::RowReducer(const ShardedParameter& parameter, const Parallel& parallel)
+RowReducer::RowReducer(const ShardedParameter& parameter, const ParallelGroups& parallel)
     : messages_(messages_of(parameter.spec, parameter.layouts, parameter.storage.size())),
       owners_(parameter),
       types_(parameter.types),

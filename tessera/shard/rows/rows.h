@@ -8,7 +8,7 @@
 
 #include "tessera/base/buffer.h"
 #include "tessera/comm/communicator.h"
-#include "tessera/shard/parallel.h"
+#include "tessera/shard/parallel_groups.h"
 #include "tessera/shard/parameter.h"
 #include "tessera/shard/reduction_tree.h"
 #include "tessera/shard/rows/row_kernels.h"
@@ -62,7 +62,7 @@ class RowOwners {
 // Reads rows. Its buffers, of fixed size, are allocated at the first start and kept.
 class RowGather {
  public:
-  RowGather(const ShardedParameter& parameter, const Parallel& parallel);
+  RowGather(const ShardedParameter& parameter, const ParallelGroups& parallel);
 
   std::int64_t received_bytes() const { return messages_.exchanged(type_); }
   // Enqueues the reading of rows of the compute part into out [ids.count, columns], of the model's type: exact copies;
@@ -90,7 +90,7 @@ class RowGather {
 // Adds rows to main_grad.
 class RowReducer {
  public:
-  RowReducer(const ShardedParameter& parameter, const Parallel& parallel);
+  RowReducer(const ShardedParameter& parameter, const ParallelGroups& parallel);
 
   const RowMessages& messages() const { return messages_; }
   // On compute: which rows of the staging the ids add to, and the indices of these rows. In the staging. At most

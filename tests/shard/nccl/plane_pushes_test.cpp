@@ -77,7 +77,7 @@ class PlanePushes : public comm::NcclTest {
   }
 
   std::unique_ptr<comm::World> world_;
-  std::optional<Parallel> parallel_;
+  std::optional<ParallelGroups> parallel_;
   std::vector<ShardedParameter> weights_;
   std::vector<Materializer> ways_;
   std::vector<std::size_t> places_;  // of each weight in the memory that gathers fill

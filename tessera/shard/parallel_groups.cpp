@@ -1,4 +1,4 @@
-#include "tessera/shard/parallel.h"
+#include "tessera/shard/parallel_groups.h"
 
 #include <algorithm>
 #include <chrono>
@@ -29,11 +29,11 @@ comm::Traffic traffic_of(Via via) {
 
 }  // namespace
 
-Parallel make_parallel(comm::World& world, mesh::Mesh mesh, std::vector<Domain> domains, bool with_casts) {
+ParallelGroups make_parallel_groups(comm::World& world, mesh::Mesh mesh, std::vector<Domain> domains, bool with_casts) {
   if (mesh.world_size() != world.size())
     throw InputError("the mesh has {} ranks, but the run has {}", mesh.world_size(), world.size());
   TESSERA_CHECK(!domains.empty(), "a mesh without a domain");
-  Parallel parallel{.mesh = std::move(mesh), .domains = std::move(domains), .rank = world.rank()};
+  ParallelGroups parallel{.mesh = std::move(mesh), .domains = std::move(domains), .rank = world.rank()};
   for (const Domain& domain : parallel.domains)
     parallel.all_placed.push_back({.cuts = cuts_of(parallel.mesh, domain, parallel.rank),
                                    .place = place_of(parallel.mesh, domain, parallel.rank)});
@@ -58,7 +58,7 @@ Parallel make_parallel(comm::World& world, mesh::Mesh mesh, std::vector<Domain> 
   parallel.alike = &parallel.roles->make(agreement, "class", ranks_by_class(parallel.class_of), comm::Traffic::small);
   if (with_casts) parallel.casts = make(casts, all, comm::Traffic::small);
   parallel.device = parallel.world->kernels().device();
-  for (Parallel::Placed& placed : parallel.all_placed) placed.place.device = parallel.device;
+  for (ParallelGroups::Placed& placed : parallel.all_placed) placed.place.device = parallel.device;
   if (parallel.device.kind == base::DeviceKind::cuda) {
     parallel.compute = base::make_cuda_lane("compute", parallel.device);
     parallel.own_kernels = quant::make_cuda_kernels(parallel.device, parallel.compute->stream());
@@ -71,7 +71,7 @@ Parallel make_parallel(comm::World& world, mesh::Mesh mesh, std::vector<Domain> 
   return parallel;
 }
 
-void Parallel::provide(const ShardedParameter& parameter, const Cuts& cuts) {
+void ParallelGroups::provide(const ShardedParameter& parameter, const Cuts& cuts) {
   const ParameterSpec& spec = parameter.spec;
   placed(spec.domain);  // it is there
   const Domain& domain = domains[static_cast<std::size_t>(spec.domain)];
@@ -91,20 +91,20 @@ void Parallel::provide(const ShardedParameter& parameter, const Cuts& cuts) {
   if (cuts.replicas > 1 && (spec.trainable || cuts.zero)) need(Via::replicas);
 }
 
-const Parallel::Placed& Parallel::placed(int domain) const {
+const ParallelGroups::Placed& ParallelGroups::placed(int domain) const {
   TESSERA_CHECK(domain >= 0 && static_cast<std::size_t>(domain) < all_placed.size(), "domain {} of {}", domain,
                 all_placed.size());
   return all_placed[static_cast<std::size_t>(domain)];
 }
 
-comm::Communicator* Parallel::at(int domain, Via via) const {
+comm::Communicator* ParallelGroups::at(int domain, Via via) const {
   comm::Communicator* const made = placed(domain).made[static_cast<std::size_t>(via)];
   TESSERA_CHECK(made, "no parameter of domain {} was to travel so: {}", domain,
                 to_string(role_of(mesh, domains[static_cast<std::size_t>(domain)], via)));
   return made;
 }
 
-std::vector<comm::Communicator*> Parallel::made(Via via) const {
+std::vector<comm::Communicator*> ParallelGroups::made(Via via) const {
   std::vector<comm::Communicator*> all;
   for (const Placed& placed : all_placed) {
     comm::Communicator* const one = placed.made[static_cast<std::size_t>(via)];
@@ -113,7 +113,7 @@ std::vector<comm::Communicator*> Parallel::made(Via via) const {
   return all;
 }
 
-std::vector<base::Lane*> Parallel::lanes_ahead() const {
+std::vector<base::Lane*> ParallelGroups::lanes_ahead() const {
   std::vector<base::Lane*> lanes;
   for (const Via via : {Via::gather, Via::gather_compute, Via::rows})
     for (comm::Communicator* group : made(via))
@@ -121,18 +121,18 @@ std::vector<base::Lane*> Parallel::lanes_ahead() const {
   return lanes;
 }
 
-std::vector<base::Lane*> Parallel::lanes() const {
+std::vector<base::Lane*> ParallelGroups::lanes() const {
   std::vector<base::Lane*> lanes;
   for (comm::Communicator* group : groups()) lanes.push_back(&group->lane());
   if (sums) lanes.push_back(sums.get());
   return lanes;
 }
 
-void Parallel::cancel() const {
+void ParallelGroups::cancel() const {
   for (comm::Communicator* group : groups()) group->cancel();
 }
 
-void Parallel::drain() const {
+void ParallelGroups::drain() const {
   for (base::Lane* lane : lanes()) {
     const base::Fence last = lane->record();
     while (!last.wait_for(std::chrono::seconds(1))) continue;  // every operation has a time limit of its own

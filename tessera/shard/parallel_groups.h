@@ -15,7 +15,7 @@ namespace tessera::shard {
 
 struct ShardedParameter;
 
-struct Parallel {
+struct ParallelGroups {
   mesh::Mesh mesh;
   std::vector<Domain> domains;                // by number; the first is that of activations and samples
   int rank = 0;                               // in the world
@@ -83,6 +83,7 @@ struct Parallel {
 
 // Collective over the world, which outlives the result; `casts` only if it is asked for. Every rank has the same mesh
 // and domains. Errors (InputError): a mesh of another number of ranks than the run; those of cuts_of.
-Parallel make_parallel(comm::World& world, mesh::Mesh mesh, std::vector<Domain> domains, bool with_casts = false);
+ParallelGroups make_parallel_groups(comm::World& world, mesh::Mesh mesh, std::vector<Domain> domains,
+                                    bool with_casts = false);
 
 }  // namespace tessera::shard
