@@ -4,9 +4,9 @@
 
 namespace tessera::rendezvous {
 
-void check_notice(const std::string& notice, int rank) {
-  if (notice.size() > kLongestNotice)
-    throw Error("board, rank {}: expected a notice of at most {} bytes, got {}", rank, kLongestNotice, notice.size());
+void check_status(const std::string& status, int rank) {
+  if (status.size() > kLongestStatus)
+    throw Error("board, rank {}: expected a status of at most {} bytes, got {}", rank, kLongestStatus, status.size());
 }
 
 void check_reader(int rank, int ranks) {

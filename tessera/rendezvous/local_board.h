@@ -9,19 +9,19 @@
 
 namespace tessera::rendezvous {
 
-class LocalNotices {
+class LocalStatuses {
  public:
-  explicit LocalNotices(int ranks) : notices_(static_cast<std::size_t>(ranks)) {}
+  explicit LocalStatuses(int ranks) : statuses_(static_cast<std::size_t>(ranks)) {}
 
-  int ranks() const { return static_cast<int>(notices_.size()); }
-  void post(int rank, std::string notice);
+  int ranks() const { return static_cast<int>(statuses_.size()); }
+  void post(int rank, std::string status);
   std::string read(int rank) const;
 
  private:
   mutable std::mutex mutex_;
-  std::vector<std::string> notices_;  // by rank
+  std::vector<std::string> statuses_;  // by rank
 };
 
-std::unique_ptr<Board> make_local_board(std::shared_ptr<LocalNotices> notices, int rank);
+std::unique_ptr<Board> make_local_board(std::shared_ptr<LocalStatuses> statuses, int rank);
 
 }  // namespace tessera::rendezvous

@@ -31,12 +31,12 @@ class StoreBoard final : public Board {
     thread_.join();
   }
 
-  void post(std::string notice) override {
-    check_notice(notice, rank_);
+  void post(std::string status) override {
+    check_status(status, rank_);
     {
       std::lock_guard lock(mutex_);
-      peer(rank_).notice = notice;
-      posted_ = std::move(notice);
+      peer(rank_).status = status;
+      posted_ = std::move(status);
     }
     changed_.notify_one();
   }
@@ -49,18 +49,18 @@ class StoreBoard final : public Board {
       from.wanted_until = steady_clock::now() + kInterest;
       changed_.notify_one();
     }
-    return from.notice;
+    return from.status;
   }
 
  private:
   struct Peer {
-    std::string notice;
+    std::string status;
     std::string version;  // what the store said of it
     mutable steady_clock::time_point wanted_until;
   };
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
   static std::string version_key(int rank) { return "version/" + std::to_string(rank); }
-  static std::string notice_key(int rank) { return "notice/" + std::to_string(rank); }
+  static std::string status_key(int rank) { return "status/" + std::to_string(rank); }
 
   void serve() {
     try {
@@ -71,7 +71,7 @@ class StoreBoard final : public Board {
     }
   }
 
-  // One round: gives the newest notice away, fetches what is wanted. False at the end.
+  // One round: gives the newest status away, fetches what is wanted. False at the end.
   bool look() {
     std::optional<std::string> posted;
     std::vector<int> wanted;
@@ -83,7 +83,7 @@ class StoreBoard final : public Board {
       wanted = wanted_ranks();
     }
     if (posted) {
-      store_->set(notice_key(rank_), *posted);
+      store_->set(status_key(rank_), *posted);
       store_->set(version_key(rank_), std::to_string(++version_));
     }
     for (const int rank : wanted) fetch(rank);
@@ -94,11 +94,11 @@ class StoreBoard final : public Board {
   void fetch(int rank) {
     const auto version = store_->find(version_key(rank));
     if (!version || *version == peer(rank).version) return;
-    const auto notice = store_->find(notice_key(rank));
-    if (!notice) return;
+    const auto status = store_->find(status_key(rank));
+    if (!status) return;
     std::lock_guard lock(mutex_);
     peer(rank).version = *version;
-    peer(rank).notice = *notice;
+    peer(rank).status = *status;
   }
 
   void pause() {

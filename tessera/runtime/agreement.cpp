@@ -19,7 +19,7 @@ constexpr auto kSearch = 10s;  // how long others may take to say what they did
 
 // The last stage before which both ranks have done the same, where they may differ. Nothing when the step is over and
 // went alike, or they parted before what the other still posts.
-std::optional<std::size_t> last_alike(const StepRecord& own, const Notice::Step& theirs) {
+std::optional<std::size_t> last_alike(const StepRecord& own, const PostedSteps::Step& theirs) {
   std::size_t alike = theirs.first;
   while (alike < own.hashes() && alike < theirs.end() && own.hash_before(alike) == theirs.hashes[alike - theirs.first])
     ++alike;
@@ -33,8 +33,8 @@ std::optional<std::size_t> last_alike(const StepRecord& own, const Notice::Step&
 struct Pair {
   const StepRecord& own;
   int own_rank = 0;
-  const Notice& theirs;
-  const Notice::Step& their_step;
+  const PostedSteps& theirs;
+  const PostedSteps::Step& their_step;
   int their_rank = 0;
   std::size_t stage = 0;
 };
@@ -75,7 +75,7 @@ void Agreement::begin_step() {
 }
 
 void Agreement::post() {
-  parallel_.board->post(notice_of(steps_, {}));
+  parallel_.board->post(encode_posted_steps(steps_, {}));
 }
 
 std::string Agreement::difference(const ParameterEntries& entries) {
@@ -85,23 +85,23 @@ std::string Agreement::difference(const ParameterEntries& entries) {
   const int own_class = parallel_.class_of[static_cast<std::size_t>(parallel_.rank)];
   for (int rank = 0; rank < parallel_.world->size(); ++rank) {
     if (rank == parallel_.rank || parallel_.class_of[static_cast<std::size_t>(rank)] != own_class) continue;
-    const Notice notice = parse_notice(parallel_.board->read(rank));
+    const PostedSteps posted = parse_posted_steps(parallel_.board->read(rank));
     for (const StepRecord& own : steps_) {
-      const Notice::Step* theirs = notice.find(own.number());
+      const PostedSteps::Step* theirs = posted.find(own.number());
       const auto stage = theirs ? last_alike(own, *theirs) : std::nullopt;
       if (!stage) continue;
       const Stage place{.step = own.number(), .index = static_cast<std::int64_t>(*stage)};
       wanted = wanted ? std::min(*wanted, place) : place;
       std::string found;
-      if (notice.dumped == place) found = difference_in({own, parallel_.rank, notice, *theirs, rank, *stage}, names);
+      if (posted.dumped == place) found = difference_in({own, parallel_.rank, posted, *theirs, rank, *stage}, names);
       if (!found.empty()) {
-        parallel_.board->post(notice_of(steps_, place));  // so that the other sees it too
+        parallel_.board->post(encode_posted_steps(steps_, place));  // so that the other sees it too
         return found;
       }
       break;
     }
   }
-  parallel_.board->post(notice_of(steps_, wanted.value_or(Stage{})));
+  parallel_.board->post(encode_posted_steps(steps_, wanted.value_or(Stage{})));
   return {};
 }
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "tessera/base/fence.h"
-#include "tessera/runtime/notice.h"
 #include "tessera/runtime/parameter_entry.h"
+#include "tessera/runtime/step_record.h"
 #include "tessera/schedule/check/together.h"
 #include "tessera/shard/parallel_groups.h"
 

@@ -27,7 +27,7 @@ bool comes(const Board& board, int rank, const std::string& text) {
   return true;
 }
 
-TEST(StoreBoards, EveryRankReadsTheNewestNotices) {
+TEST(StoreBoards, EveryRankReadsTheNewestStatuses) {
   const auto store = make_memory_store();
   std::vector<std::unique_ptr<Board>> boards;
   for (int rank = 0; rank < 3; ++rank) boards.push_back(make_store_board(store->connect(), rank, 3));

@@ -159,7 +159,7 @@ TEST(Agreement, NoCollectiveOfACallerIsUnderWayOnceADifferenceIsThrown) {
   });
 }
 
-TEST(Notice, ReadsBackWhatWasPosted) {
+TEST(PostedSteps, ReadsBackWhatWasPosted) {
   std::vector<StepRecord> steps(2);
   for (int number = 1; number <= 2; ++number) {
     StepRecord& step = steps[static_cast<std::size_t>(number - 1)];
@@ -167,29 +167,29 @@ TEST(Notice, ReadsBackWhatWasPosted) {
     for (int microbatch = 0; microbatch < 300; ++microbatch) step.add(stash(microbatch, number, "keep"));
   }
   steps[0].end();
-  const Notice notice = parse_notice(notice_of(steps, {.step = 1, .index = 299}));
-  ASSERT_EQ(notice.steps.size(), 2u);
-  EXPECT_EQ(notice.find(3), nullptr);
-  EXPECT_EQ(notice.find(1)->end(), 301u);  // of a step that is over, its end too
-  EXPECT_EQ(notice.find(1)->hashes.back(), steps[0].hash());
-  EXPECT_EQ(notice.find(2)->end(), 300u);
-  EXPECT_GT(notice.find(2)->first, 0u);  // the newest alone
-  EXPECT_EQ(notice.dumped, (Stage{.step = 1, .index = 299}));
-  EXPECT_TRUE(notice.is_whole);
-  EXPECT_EQ(notice.events, schedule::Trace{steps[0].trace().back()});
-  EXPECT_TRUE(parse_notice("").steps.empty());
-  EXPECT_THROW(parse_notice("short"), Error);
+  const PostedSteps posted = parse_posted_steps(encode_posted_steps(steps, {.step = 1, .index = 299}));
+  ASSERT_EQ(posted.steps.size(), 2u);
+  EXPECT_EQ(posted.find(3), nullptr);
+  EXPECT_EQ(posted.find(1)->end(), 301u);  // of a step that is over, its end too
+  EXPECT_EQ(posted.find(1)->hashes.back(), steps[0].hash());
+  EXPECT_EQ(posted.find(2)->end(), 300u);
+  EXPECT_GT(posted.find(2)->first, 0u);  // the newest alone
+  EXPECT_EQ(posted.dumped, (Stage{.step = 1, .index = 299}));
+  EXPECT_TRUE(posted.is_whole);
+  EXPECT_EQ(posted.events, schedule::Trace{steps[0].trace().back()});
+  EXPECT_TRUE(parse_posted_steps("").steps.empty());
+  EXPECT_THROW(parse_posted_steps("short"), Error);
 }
 
-TEST(Notice, HasABoundedSize) {
+TEST(PostedSteps, HasABoundedSize) {
   std::vector<StepRecord> steps(1);
   steps[0].begin(1);
   for (int i = 0; i < 20'000; ++i) steps[0].add(stash(0, i, "keep"));
-  const std::string bytes = notice_of(steps, {.step = 1, .index = 0});
-  EXPECT_LE(bytes.size(), rendezvous::kLongestNotice);
-  const Notice notice = parse_notice(bytes);
-  EXPECT_FALSE(notice.is_whole);
-  EXPECT_GT(notice.events.size(), 1000u);
+  const std::string bytes = encode_posted_steps(steps, {.step = 1, .index = 0});
+  EXPECT_LE(bytes.size(), rendezvous::kLongestStatus);
+  const PostedSteps posted = parse_posted_steps(bytes);
+  EXPECT_FALSE(posted.is_whole);
+  EXPECT_GT(posted.events.size(), 1000u);
 }
 
 }  // namespace

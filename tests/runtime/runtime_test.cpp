@@ -213,8 +213,8 @@ TEST(Runtime, RefusesCallsOutOfOrder) {
 
 // What ranks post of a step has a bounded size.
 TEST(Runtime, AStepMayHaveManyMicrobatches) {
-  constexpr int many = 20'000;  // their hashes alone are more than a notice holds
-  static_assert(many * sizeof(std::uint64_t) > rendezvous::kLongestNotice);
+  constexpr int many = 20'000;  // their hashes alone are more than a posted status holds
+  static_assert(many * sizeof(std::uint64_t) > rendezvous::kLongestStatus);
   comm::run_local(2, {}, [](comm::World& world) {
     shard::ParallelGroups parallel = shard::dense_parallel(world, 1, 1, 2);
     Runtime runtime(parallel, {});

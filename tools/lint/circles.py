@@ -12,7 +12,7 @@ BACKEND = re.compile(r"_(cpu|no_cuda|cuda)$")
 # The first units, by name, of circles that stay, with what closes them.
 ALLOWED = {
     "tessera/comm/backend": "communicator.cpp calls its backend, whose operations hold buffers of communicator.h",
-    "tessera/comm/mpi/notices": "the progress thread runs tasks and sends notices",
+    "tessera/comm/mpi/board_messages": "the progress thread runs tasks and sends statuses",
     "tessera/layout/dense": "layout.cpp stacks dense parts, and dense.cpp merges their pieces",
     "tessera/ops/attention/attention": "its internal headers use its types",
     "tessera/quant/cuda/quantize": "quantize_cuda.h declares what the units of the table implement",

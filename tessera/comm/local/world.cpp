@@ -77,19 +77,19 @@ class LocalJob {
   }
 
   // The rank's next call of make_board.
-  std::shared_ptr<rendezvous::LocalNotices> join_board(int rank) {
+  std::shared_ptr<rendezvous::LocalStatuses> join_board(int rank) {
     std::lock_guard lock(mutex_);
     const std::int64_t call = board_calls_[static_cast<std::size_t>(rank)]++;
-    auto& [notices, joined] = boards_[call];
-    if (notices == nullptr) notices = std::make_shared<rendezvous::LocalNotices>(ranks_);
-    std::shared_ptr<rendezvous::LocalNotices> result = notices;
+    auto& [statuses, joined] = boards_[call];
+    if (statuses == nullptr) statuses = std::make_shared<rendezvous::LocalStatuses>(ranks_);
+    std::shared_ptr<rendezvous::LocalStatuses> result = statuses;
     if (++joined == ranks_) boards_.erase(call);
     return result;
   }
 
  private:
   struct MadeBoard {
-    std::shared_ptr<rendezvous::LocalNotices> notices;
+    std::shared_ptr<rendezvous::LocalStatuses> statuses;
     int joined = 0;
   };
   struct Made {

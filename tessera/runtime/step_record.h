@@ -46,7 +46,7 @@ struct Stage {
 };
 
 // What is posted: of each step the newest hashes, and the events of one stage.
-struct Notice {
+struct PostedSteps {
   struct Step {
     std::int64_t number = 0;
     bool is_over = false;
@@ -62,9 +62,9 @@ struct Notice {
   const Step* find(std::int64_t number) const;
 };
 
-// At most rendezvous::kLongestNotice bytes: of many events the first. `dumped` may be no stage of the steps.
-std::string notice_of(std::span<const StepRecord> steps, Stage dumped);
-// An empty text is an empty notice. Errors: it ends too early.
-Notice parse_notice(const std::string& bytes);
+// At most rendezvous::kLongestStatus bytes: of many events the first. `dumped` may be no stage of the steps.
+std::string encode_posted_steps(std::span<const StepRecord> steps, Stage dumped);
+// An empty text gives no steps. Errors: it ends too early.
+PostedSteps parse_posted_steps(const std::string& bytes);
 
 }  // namespace tessera::runtime

@@ -1,4 +1,4 @@
-// The notices of a process's boards, on their way between MPI processes.
+// The statuses of a process's boards, on their way between MPI processes.
 #pragma once
 #include <mpi.h>
 
@@ -14,16 +14,16 @@
 
 namespace tessera::comm {
 
-// All boards share one MPI communicator; a board's number is the tag. At most one notice of a board is under way to
+// All boards share one MPI communicator; a board's number is the tag. At most one status of a board is under way to
 // each peer, and the next one starts when the peer has taken it: what no one takes does not pile up.
-class MpiNotices {
+class MpiBoardMessages {
  public:
-  MpiNotices(int rank, int size) : rank_(rank), size_(size) {}
+  MpiBoardMessages(int rank, int size) : rank_(rank), size_(size) {}
 
   // Any thread. Boards are opened in the same order on every rank.
   int open();
   void close(int board);  // what is not under way yet is not sent
-  void post(int board, std::string notice);
+  void post(int board, std::string status);
   std::string read(int board, int rank) const;
   bool is_idle() const;  // nothing is under way from or to this rank, as far as was seen
 
@@ -35,15 +35,15 @@ class MpiNotices {
   int size() const { return size_; }
 
  private:
-  using Notice = std::shared_ptr<const std::string>;
+  using Status = std::shared_ptr<const std::string>;
   struct Slot {
-    Notice newest = nullptr;      // of a peer: that has arrived
+    Status newest = nullptr;      // of a peer: that has arrived
     std::int64_t arrived_as = 0;  // number of that message
-    std::int64_t sent = 0;        // to a peer: version of this rank's notice
+    std::int64_t sent = 0;        // to a peer: version of this rank's status
     bool under_way = false;       // to a peer
   };
   struct Notes {
-    std::int64_t version = 0;  // of this rank's notice
+    std::int64_t version = 0;  // of this rank's status
     std::vector<Slot> slots;   // by rank
   };
   struct Message {
@@ -69,6 +69,6 @@ class MpiNotices {
   std::int64_t received_ = 0;
 };
 
-std::unique_ptr<rendezvous::Board> make_mpi_board(std::shared_ptr<MpiNotices> notices);
+std::unique_ptr<rendezvous::Board> make_mpi_board(std::shared_ptr<MpiBoardMessages> board_messages);
 
 }  // namespace tessera::comm

@@ -1,4 +1,4 @@
-#include "tessera/comm/mpi/notices.h"
+#include "tessera/comm/mpi/board_messages.h"
 
 #include <utility>
 
@@ -18,65 +18,66 @@ bool is_complete(MPI_Request& request) {
 
 class MpiBoard final : public rendezvous::Board {
  public:
-  explicit MpiBoard(std::shared_ptr<MpiNotices> notices) : notices_(std::move(notices)), number_(notices_->open()) {}
-  ~MpiBoard() override { notices_->close(number_); }
+  explicit MpiBoard(std::shared_ptr<MpiBoardMessages> board_messages)
+      : board_messages_(std::move(board_messages)), number_(board_messages_->open()) {}
+  ~MpiBoard() override { board_messages_->close(number_); }
 
-  void post(std::string notice) override {
-    rendezvous::check_notice(notice, notices_->rank());
-    notices_->post(number_, std::move(notice));
+  void post(std::string status) override {
+    rendezvous::check_status(status, board_messages_->rank());
+    board_messages_->post(number_, std::move(status));
   }
   std::string read(int rank) const override {
-    rendezvous::check_reader(rank, notices_->size());
-    return notices_->read(number_, rank);
+    rendezvous::check_reader(rank, board_messages_->size());
+    return board_messages_->read(number_, rank);
   }
 
  private:
-  const std::shared_ptr<MpiNotices> notices_;
+  const std::shared_ptr<MpiBoardMessages> board_messages_;
   const int number_;
 };
 
 }  // namespace
 
-int MpiNotices::open() {
+int MpiBoardMessages::open() {
   std::lock_guard lock(mutex_);
   TESSERA_CHECK(opened_ < kMostBoards, "boards: expected at most {} in one run", kMostBoards);
   notes_of(opened_);
   return opened_++;
 }
 
-void MpiNotices::close(int board) {
+void MpiBoardMessages::close(int board) {
   std::lock_guard lock(mutex_);
   boards_.erase(board);
 }
 
-MpiNotices::Notes& MpiNotices::notes_of(int board) {
+MpiBoardMessages::Notes& MpiBoardMessages::notes_of(int board) {
   Notes& notes = boards_[board];
   notes.slots.resize(static_cast<std::size_t>(size_));
   return notes;
 }
 
-void MpiNotices::post(int board, std::string notice) {
+void MpiBoardMessages::post(int board, std::string status) {
   std::lock_guard lock(mutex_);
   Notes& notes = notes_of(board);
   ++notes.version;
-  notes.slots[static_cast<std::size_t>(rank_)].newest = std::make_shared<const std::string>(std::move(notice));
+  notes.slots[static_cast<std::size_t>(rank_)].newest = std::make_shared<const std::string>(std::move(status));
 }
 
-std::string MpiNotices::read(int board, int rank) const {
-  Notice notice;
+std::string MpiBoardMessages::read(int board, int rank) const {
+  Status status;
   {
     std::lock_guard lock(mutex_);
-    notice = boards_.at(board).slots[static_cast<std::size_t>(rank)].newest;
+    status = boards_.at(board).slots[static_cast<std::size_t>(rank)].newest;
   }
-  return notice == nullptr ? std::string() : *notice;
+  return status == nullptr ? std::string() : *status;
 }
 
-bool MpiNotices::is_idle() const {
+bool MpiBoardMessages::is_idle() const {
   std::lock_guard lock(mutex_);
   return under_way_ == 0;
 }
 
-bool MpiNotices::look(MPI_Comm comm) {
+bool MpiBoardMessages::look(MPI_Comm comm) {
   bool moved = complete_sends();
   moved = start_sends(comm) || moved;
   moved = start_receives(comm) || moved;
@@ -86,7 +87,7 @@ bool MpiNotices::look(MPI_Comm comm) {
   return moved;
 }
 
-bool MpiNotices::complete_sends() {
+bool MpiBoardMessages::complete_sends() {
   return std::erase_if(sends_, [this](Message& message) {
            if (!is_complete(message.request)) return false;
            std::lock_guard lock(mutex_);
@@ -96,7 +97,7 @@ bool MpiNotices::complete_sends() {
          }) > 0;
 }
 
-bool MpiNotices::start_sends(MPI_Comm comm) {
+bool MpiBoardMessages::start_sends(MPI_Comm comm) {
   std::list<Message> fresh;
   {
     std::lock_guard lock(mutex_);
@@ -119,7 +120,7 @@ bool MpiNotices::start_sends(MPI_Comm comm) {
   return any;
 }
 
-bool MpiNotices::start_receives(MPI_Comm comm) {
+bool MpiBoardMessages::start_receives(MPI_Comm comm) {
   bool any = false;
   for (int looks = 0; looks < size_; ++looks) {
     int found = 0, bytes = 0;
@@ -137,7 +138,7 @@ bool MpiNotices::start_receives(MPI_Comm comm) {
   return any;
 }
 
-bool MpiNotices::complete_receives() {
+bool MpiBoardMessages::complete_receives() {
   return std::erase_if(receives_, [this](Message& message) {
            if (!is_complete(message.request)) return false;
            std::lock_guard lock(mutex_);
@@ -150,8 +151,8 @@ bool MpiNotices::complete_receives() {
          }) > 0;
 }
 
-std::unique_ptr<rendezvous::Board> make_mpi_board(std::shared_ptr<MpiNotices> notices) {
-  return std::make_unique<MpiBoard>(std::move(notices));
+std::unique_ptr<rendezvous::Board> make_mpi_board(std::shared_ptr<MpiBoardMessages> board_messages) {
+  return std::make_unique<MpiBoard>(std::move(board_messages));
 }
 
 }  // namespace tessera::comm

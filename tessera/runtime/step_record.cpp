@@ -1,4 +1,4 @@
-#include "tessera/runtime/notice.h"
+#include "tessera/runtime/step_record.h"
 
 #include <algorithm>
 #include <cstring>
@@ -9,7 +9,7 @@
 namespace tessera::runtime {
 namespace {
 
-constexpr std::size_t kNoticeBytes = rendezvous::kLongestNotice;
+constexpr std::size_t kStatusBytes = rendezvous::kLongestStatus;
 constexpr std::size_t kLongestEvent = 600;  // bytes, its texts included
 // Ranks are at most one collective apart, so the newest hashes of a step are enough.
 constexpr std::size_t kPostedStages = 256;
@@ -26,14 +26,14 @@ class Reader {
   template <typename T>
   T get() {
     T value{};
-    TESSERA_CHECK(at_ + sizeof value <= bytes_.size(), "a notice of {} bytes ends too early", bytes_.size());
+    TESSERA_CHECK(at_ + sizeof value <= bytes_.size(), "posted steps of {} bytes end too early", bytes_.size());
     std::memcpy(&value, bytes_.data() + at_, sizeof value);
     at_ += sizeof value;
     return value;
   }
   std::string text() {
     const auto size = get<std::uint8_t>();
-    TESSERA_CHECK(at_ + size <= bytes_.size(), "a notice of {} bytes ends too early", bytes_.size());
+    TESSERA_CHECK(at_ + size <= bytes_.size(), "posted steps of {} bytes end too early", bytes_.size());
     at_ += size;
     return bytes_.substr(at_ - size, size);
   }
@@ -84,8 +84,8 @@ void put_step(std::string& bytes, const StepRecord& step) {
   for (std::size_t stage = first; stage < step.hashes(); ++stage) put(bytes, step.hash_before(stage));
 }
 
-Notice::Step get_step(Reader& reader) {
-  Notice::Step step;
+PostedSteps::Step get_step(Reader& reader) {
+  PostedSteps::Step step;
   step.number = reader.get<std::int64_t>();
   step.is_over = reader.get<std::uint8_t>() != 0;
   step.first = reader.get<std::uint32_t>();
@@ -115,12 +115,12 @@ void StepRecord::add(const schedule::Event& event) {
   trace_.push_back(event);
 }
 
-const Notice::Step* Notice::find(std::int64_t number) const {
+const PostedSteps::Step* PostedSteps::find(std::int64_t number) const {
   const auto found = std::ranges::find(steps, number, &Step::number);
   return found == steps.end() ? nullptr : &*found;
 }
 
-std::string notice_of(std::span<const StepRecord> steps, Stage dumped) {
+std::string encode_posted_steps(std::span<const StepRecord> steps, Stage dumped) {
   std::string bytes;
   put(bytes, static_cast<std::uint32_t>(steps.size()));
   for (const StepRecord& step : steps) put_step(bytes, step);
@@ -132,7 +132,7 @@ std::string notice_of(std::span<const StepRecord> steps, Stage dumped) {
     if (step.number() != dumped.step || dumped.index < 0) continue;
     const auto stage = static_cast<std::size_t>(dumped.index);
     for (std::size_t i = step.begin_of(stage); i < step.end_of(stage) && is_whole; ++i) {
-      is_whole = bytes.size() + events.size() + kLongestEvent < kNoticeBytes;
+      is_whole = bytes.size() + events.size() + kLongestEvent < kStatusBytes;
       if (is_whole) put_event(events, step.trace()[i]);
     }
   }
@@ -140,17 +140,17 @@ std::string notice_of(std::span<const StepRecord> steps, Stage dumped) {
   return bytes + events;
 }
 
-Notice parse_notice(const std::string& bytes) {
-  Notice notice;
-  if (bytes.empty()) return notice;
+PostedSteps parse_posted_steps(const std::string& bytes) {
+  PostedSteps posted;
+  if (bytes.empty()) return posted;
   Reader reader(bytes);
   const auto steps = reader.get<std::uint32_t>();
-  for (std::uint32_t i = 0; i < steps; ++i) notice.steps.push_back(get_step(reader));
-  notice.dumped.step = reader.get<std::int64_t>();
-  notice.dumped.index = reader.get<std::int64_t>();
-  notice.is_whole = reader.get<std::uint8_t>() != 0;
-  while (!reader.at_end()) notice.events.push_back(get_event(reader));
-  return notice;
+  for (std::uint32_t i = 0; i < steps; ++i) posted.steps.push_back(get_step(reader));
+  posted.dumped.step = reader.get<std::int64_t>();
+  posted.dumped.index = reader.get<std::int64_t>();
+  posted.is_whole = reader.get<std::uint8_t>() != 0;
+  while (!reader.at_end()) posted.events.push_back(get_event(reader));
+  return posted;
 }
 
 }  // namespace tessera::runtime
