@@ -33,7 +33,7 @@ NcclWatchdog::NcclWatchdog(std::shared_ptr<rendezvous::Store> store, int rank, b
     : rank_(rank),
       timeout_(timeout),
       on_failure_(std::move(on_failure)),
-      news_(std::move(store), rank),
+      failures_(std::move(store), rank),
       thread_([this, device] {
         base::set_device(device);  // a thread begins with GPU 0, and would keep a context there
         serve();
@@ -101,7 +101,7 @@ void NcclWatchdog::serve() {
       if (closing_) return;
     }
     look();
-    if (const auto cause = news_.heard()) fail_all(nullptr, *cause);
+    if (const auto cause = failures_.received()) fail_all(nullptr, *cause);
   }
 }
 
@@ -125,7 +125,7 @@ std::string NcclWatchdog::tell(const std::vector<std::shared_ptr<NcclWatch>>& al
     for (const int peer : culprit->group().members)
       if (peer != rank_) report.peers.push_back(peer);
   }
-  const std::string answers = news_.tell(std::move(report));
+  const std::string answers = failures_.report(std::move(report));
   return answers.empty() ? answers : "; " + answers;
 }
 

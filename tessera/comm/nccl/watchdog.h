@@ -18,7 +18,7 @@
 #include "tessera/base/cuda_stream.h"
 #include "tessera/comm/nccl/channel.h"
 #include "tessera/comm/operation.h"
-#include "tessera/rendezvous/store_news.h"
+#include "tessera/rendezvous/failure_exchange.h"
 
 struct CUevent_st;
 
@@ -120,7 +120,7 @@ class NcclWatchdog {
   std::mutex failing_;  // one failure at a time
   std::exception_ptr failure_;
   bool closing_ = false;
-  rendezvous::FailureNews news_;
+  rendezvous::FailureExchange failures_;
   std::thread thread_;  // last: starts when all else is ready
 };
 

@@ -26,33 +26,33 @@ struct FailureReport {
 };
 
 // Any thread. One of its own talks to the store, so that nobody waits for a store that does not answer.
-class FailureNews {
+class FailureExchange {
  public:
   // `store`: a connection of its own, under a prefix of the run's.
-  explicit FailureNews(std::shared_ptr<Store> store, int rank);
+  explicit FailureExchange(std::shared_ptr<Store> store, int rank);
   // Waits for a call under way, to its limit.
-  ~FailureNews();
-  FailureNews(const FailureNews&) = delete;
-  FailureNews& operator=(const FailureNews&) = delete;
+  ~FailureExchange();
+  FailureExchange(const FailureExchange&) = delete;
+  FailureExchange& operator=(const FailureExchange&) = delete;
 
   // The cause that a rank has told of, asked for every 200 ms. Touches memory only.
-  std::optional<std::string> heard() const;
+  std::optional<std::string> received() const;
   // Tells, and asks the peers, who have a second. What they say ("ranks 0,3: at graph #12; rank 2: no answer"), empty
   // where none was asked, or that the store is gone; within 2 s. The first cause that a rank tells stays. One call at a
   // time.
-  std::string tell(FailureReport report);
+  std::string report(FailureReport failure);
 
  private:
   void serve();
   bool listen();
-  std::string talk(const FailureReport& report);
+  std::string exchange(const FailureReport& report);
 
   const std::shared_ptr<Store> store_;
   const int rank_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<std::packaged_task<std::string()>> talk_;  // to be done
-  std::optional<std::string> heard_;
+  std::optional<std::packaged_task<std::string()>> pending_;  // to be done
+  std::optional<std::string> received_;
   bool closing_ = false;
   std::thread thread_;  // last: starts when all else is ready
 };

@@ -1,4 +1,4 @@
-#include "tessera/rendezvous/store_news.h"
+#include "tessera/rendezvous/failure_exchange.h"
 
 #include <pthread.h>
 
@@ -27,12 +27,12 @@ std::string state_key(const std::string& group, int rank) {
 
 }  // namespace
 
-FailureNews::FailureNews(std::shared_ptr<Store> store, int rank)
+FailureExchange::FailureExchange(std::shared_ptr<Store> store, int rank)
     : store_(std::move(store)), rank_(rank), thread_([this] { serve(); }) {
-  pthread_setname_np(thread_.native_handle(), "failure news");
+  pthread_setname_np(thread_.native_handle(), "failures");
 }
 
-FailureNews::~FailureNews() {
+FailureExchange::~FailureExchange() {
   {
     std::lock_guard lock(mutex_);
     closing_ = true;
@@ -41,31 +41,31 @@ FailureNews::~FailureNews() {
   thread_.join();
 }
 
-std::optional<std::string> FailureNews::heard() const {
+std::optional<std::string> FailureExchange::received() const {
   std::lock_guard lock(mutex_);
-  return heard_;
+  return received_;
 }
 
-std::string FailureNews::tell(FailureReport report) {
-  std::packaged_task<std::string()> task([this, report = std::move(report)] { return talk(report); });
+std::string FailureExchange::report(FailureReport failure) {
+  std::packaged_task<std::string()> task([this, failure = std::move(failure)] { return exchange(failure); });
   std::future<std::string> said = task.get_future();
   {
     std::lock_guard lock(mutex_);
-    talk_ = std::move(task);
+    pending_ = std::move(task);
   }
   changed_.notify_one();
   if (said.wait_for(kTelling) != std::future_status::ready) return "the store does not answer";
   return said.get();
 }
 
-void FailureNews::serve() {
+void FailureExchange::serve() {
   for (bool listens = true;;) {
     std::optional<std::packaged_task<std::string()>> task;
     {
       std::unique_lock lock(mutex_);
-      changed_.wait_for(lock, kAskEvery, [this] { return closing_ || talk_; });
+      changed_.wait_for(lock, kAskEvery, [this] { return closing_ || pending_; });
       if (closing_) return;
-      task = std::exchange(talk_, std::nullopt);
+      task = std::exchange(pending_, std::nullopt);
     }
     if (task)
       (*task)();
@@ -75,19 +75,19 @@ void FailureNews::serve() {
 }
 
 // False where there is nothing more to hear.
-bool FailureNews::listen() {
+bool FailureExchange::listen() {
   try {
     const auto cause = store_->find(kFailed);
     if (!cause) return true;
     std::lock_guard lock(mutex_);
-    heard_ = cause;
+    received_ = cause;
   } catch (const std::exception&) {
     // The store's host has ended: what is under way has its time limit.
   }
   return false;
 }
 
-std::string FailureNews::talk(const FailureReport& report) {
+std::string FailureExchange::exchange(const FailureReport& report) {
   try {
     for (const auto& state : report.states) store_->set(state_key(state.group, rank_), state.text);
     if (!report.cause.empty() && !store_->find(kFailed)) store_->set(kFailed, report.cause);
