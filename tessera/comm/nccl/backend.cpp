@@ -20,7 +20,7 @@ using std::chrono::steady_clock;
 // Up to this many bytes every rank takes everything and sums it alone: one round less.
 constexpr std::size_t kSmallAllReduce = 65536;
 // How long a device that waits for failed peers is helped on.
-constexpr std::chrono::seconds kBackendFarewell{20};
+constexpr std::chrono::seconds kBackendShutdownLimit{20};
 
 std::string to_text(const std::vector<std::int64_t>& numbers) {
   std::string text(numbers.size() * sizeof(std::int64_t), '\0');
@@ -191,7 +191,7 @@ std::string NcclBackend::share(std::span<std::byte> memory) {
     if (!pushes_) {
       pushes_ = std::make_shared<PeerPushes>(group_, member_.device, member_.stream, meeting);
       watch_->at_abort([weak = std::weak_ptr(pushes_)] {
-        const auto end = steady_clock::now() + kBackendFarewell;
+        const auto end = steady_clock::now() + kBackendShutdownLimit;
         if (const auto pushes = weak.lock())
           pushes->release([&] { return pushes.use_count() > 1 && steady_clock::now() < end; });
       });

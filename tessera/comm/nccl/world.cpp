@@ -19,7 +19,7 @@ namespace {
 using std::chrono::steady_clock;
 using Groups = std::vector<std::vector<int>>;
 
-constexpr std::chrono::seconds kWorldFarewell{10};
+constexpr std::chrono::seconds kWorldShutdownLimit{10};
 
 class NcclWorld final : public World {
  public:
@@ -106,7 +106,7 @@ class NcclWorld final : public World {
   void leave() {
     try {
       store_->add("left", 1);
-      const auto end = steady_clock::now() + kWorldFarewell;
+      const auto end = steady_clock::now() + kWorldShutdownLimit;
       while (rank() == 0 && store_->add("left", 0) < size() && steady_clock::now() < end)
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
     } catch (const std::exception&) {

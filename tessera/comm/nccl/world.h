@@ -19,7 +19,7 @@ struct NcclOptions : WorldOptions {
   // The NCCL to load where the process holds none yet; empty: the one the build names, then the system's.
   std::string nccl_file;
   // Called once, by a thread of its own, when an operation has failed and everything that follows will: for a program
-  // that ends then, since work that waits for a dead peer may keep the device, and with it this process's farewell, for
+  // that ends then, since work that waits for a dead peer may keep the device, and with it this process's exit, for
   // ever.
   std::function<void(const std::string& error)> on_failure;
 };

@@ -23,27 +23,27 @@ namespace tessera::run {
 namespace {
 
 // Beyond the time limit, for ranks to see a failure and end.
-constexpr std::chrono::seconds kFarewell{10};
+constexpr std::chrono::seconds kExitGrace{10};
 // For the rank's own thread to say what the failure means to it.
-constexpr std::chrono::seconds kLastWords{3};
+constexpr std::chrono::seconds kReportDelay{3};
 
 // A rank's end. What is under way on the device has no end: nothing is given back.
-class LastWords {
+class FailureExit {
  public:
-  explicit LastWords(int rank) : rank_(rank) {}
+  explicit FailureExit(int rank) : rank_(rank) {}
   // The first to come has the line.
-  [[noreturn]] void say(const std::string& error) {
-    if (!said_.test_and_set()) {
+  [[noreturn]] void report_and_exit(const std::string& error) {
+    if (!reported_.test_and_set()) {
       fmt::print(stderr, "{}\n", failure_line(rank_, error));
       std::fflush(nullptr);
       std::_Exit(1);
     }
-    for (;;) std::this_thread::sleep_for(kLastWords);
+    for (;;) std::this_thread::sleep_for(kReportDelay);
   }
 
  private:
   const int rank_;
-  std::atomic_flag said_;
+  std::atomic_flag reported_;
 };
 
 void join(const NcclRun& run, const rendezvous::Launch& place, const std::function<void(comm::World&)>& body) {
@@ -60,17 +60,17 @@ void join(const NcclRun& run, const rendezvous::Launch& place, const std::functi
   // Ranks that torchrun starts again find what those before them have left.
   options.store = rendezvous::make_prefix_store(rendezvous::make_tcp_store(place, limits),
                                                 fmt::format("attempt {} of {} ranks/", place.attempt, place.size));
-  const auto last_words = std::make_shared<LastWords>(place.rank);
-  options.on_failure = [last_words](const std::string& error) {
-    std::this_thread::sleep_for(kLastWords);
-    last_words->say(error);
+  const auto failure_exit = std::make_shared<FailureExit>(place.rank);
+  options.on_failure = [failure_exit](const std::string& error) {
+    std::this_thread::sleep_for(kReportDelay);
+    failure_exit->report_and_exit(error);
   };
   try {
     body(*comm::make_nccl_world(options));
   } catch (const InputError&) {
     throw;
   } catch (const std::exception& error) {
-    last_words->say(error.what());
+    failure_exit->report_and_exit(error.what());
   }
 }
 
@@ -89,7 +89,7 @@ int run_with_nccl(const NcclRun& run, const std::function<void(comm::World&)>& b
   const int devices = base::cuda_device_count(), ranks = run.ranks > 0 ? run.ranks : devices;
   if (ranks > devices || ranks == 0)
     throw InputError("--ranks: {} with --backend nccl, expected 1 to {}: the GPUs that are visible", ranks, devices);
-  return rendezvous::run_processes(ranks, run.timeout + kFarewell, run.stop_requested);
+  return rendezvous::run_processes(ranks, run.timeout + kExitGrace, run.stop_requested);
 }
 
 }  // namespace tessera::run
