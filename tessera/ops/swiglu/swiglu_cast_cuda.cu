@@ -2,13 +2,13 @@
 // rounded to bf16 between the two stays in registers.
 #include "tessera/ops/swiglu/swiglu_kernels.h"
 #include "tessera/ops/swiglu/swiglu_packs.cuh"
-#include "tessera/quant/cuda/square.cuh"
+#include "tessera/quant/cuda/square_tile.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
 
 using quant::Element, quant::Extent, quant::Fp8Cast;
-using quant::cuda::Square, quant::cuda::SquarePlace;
+using quant::cuda::SquareTile, quant::cuda::SquarePlace;
 
 constexpr int kSide = SquarePlace::kSide, kRows = SquarePlace::kRows, kWarps = SquarePlace::kThreads / 32;
 using Tile = quant::cuda::ByteTile<kSide>;
@@ -22,13 +22,13 @@ __device__ __forceinline__ uint4 bits_of(const Words& words) {
 }
 
 // A square of a matrix and of one of its halves: gate or up, which have a row's first and last features.
-__device__ __forceinline__ uint4 load_half(const SwigluCast& cast, const Square& square, int part, int r, int half,
+__device__ __forceinline__ uint4 load_half(const SwigluCast& cast, const SquareTile& square, int part, int r, int half,
                                            bool whole) {
   return load_row(cast.gate_up + half * cast.features, 2 * cast.features, square, part, r, whole);
 }
 
 // What a thread has put into a tile, to the transposed result, in which the square's first column is row `first`.
-__device__ __forceinline__ void store_columns(const Tile& tile, const Fp8Cast& cast, const Square& square,
+__device__ __forceinline__ void store_columns(const Tile& tile, const Fp8Cast& cast, const SquareTile& square,
                                               std::int64_t first, std::int64_t end) {
   quant::cuda::store_tile<kSide, SquarePlace::kThreads, true>(tile, cast.columnwise, first, square.row, end,
                                                               cast.padded.rows);
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(SquarePlace::kThreads)
   __shared__ Tile tile;
   __shared__ float scratch[kWarps];
   const Fp8Cast& result = cast.result;
-  const Square square(result.matrix, result.padded, blockIdx.x);
+  const SquareTile square(result.matrix, result.padded, blockIdx.x);
   const float multiplier = *result.multiplier;
   std::uint32_t amaxes = 0;
 #pragma unroll
@@ -75,8 +75,8 @@ __global__ void __launch_bounds__(SquarePlace::kThreads)
   const std::int64_t features = cast.features;
   // This block's square of the gate's gradient; the same square of up's lies `features` columns further. The number of
   // features is a multiple of 16, so columns need no padding.
-  const Square square({.rows = result.matrix.rows, .cols = features}, {.rows = result.padded.rows, .cols = features},
-                      blockIdx.x);
+  const SquareTile square({.rows = result.matrix.rows, .cols = features},
+                          {.rows = result.padded.rows, .cols = features}, blockIdx.x);
   const float multiplier = *result.multiplier;
   const float again_multiplier = kAgain ? *cast.again.multiplier : 0;
   std::uint32_t amaxes = 0, unused = 0;
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(SquarePlace::kThreads)
 }
 
 void check_cast(const char* what, const Fp8Cast& cast) {
-  quant::cuda::check_square(what, cast.matrix, cast.padded, cast.rowwise, cast.columnwise);
+  quant::cuda::check_square_tile(what, cast.matrix, cast.padded, cast.rowwise, cast.columnwise);
   if (cast.element == Element::e2m1) base::fail(std::string(what) + ": expected an fp8 type, got E2M1");
 }
 

@@ -1,7 +1,7 @@
 // A bf16 matrix to fp8 in blocks of 128 elements, along its rows and along its columns, in one pass: a square of the
 // matrix stays in registers from its amaxes to its codes.
 #include "tessera/quant/cuda/quantize_cuda.h"
-#include "tessera/quant/cuda/square.cuh"
+#include "tessera/quant/cuda/square_tile.cuh"
 
 namespace tessera::quant::cuda {
 namespace {
@@ -64,7 +64,7 @@ __device__ void join_amaxes(Shared& shared) {
 }
 
 // The scale of a square, for its rows and its columns.
-__device__ void make_square_scale(const BlockCast& cast, const Square& square, Shared& shared) {
+__device__ void make_square_scale(const BlockCast& cast, const SquareTile& square, Shared& shared) {
   const Encoding encoding{.element = cast.element, .powers_of_two = cast.powers_of_two};
   const TileScale scale = operand_scale(encoding, shared.square_amax, 0);
   const int number = static_cast<int>(threadIdx.x) % kSide;
@@ -79,7 +79,7 @@ __device__ void make_square_scale(const BlockCast& cast, const Square& square, S
 }
 
 // The first half of the threads makes the scales of the rows, the other half those of the columns.
-__device__ void make_block_scales(const BlockCast& cast, const Square& square, Shared& shared) {
+__device__ void make_block_scales(const BlockCast& cast, const SquareTile& square, Shared& shared) {
   const Encoding encoding{.element = cast.element, .powers_of_two = cast.powers_of_two};
   const int number = static_cast<int>(threadIdx.x) % kSide;
   if (static_cast<int>(threadIdx.x) < kSide) {
@@ -104,7 +104,7 @@ template <Element kElement>
 __global__ void __launch_bounds__(SquarePlace::kThreads)
     cast_block_squares(const __grid_constant__ BlockCast cast, bool whole) {
   __shared__ Shared shared;
-  const Square square(cast.matrix, cast.padded, blockIdx.x);
+  const SquareTile square(cast.matrix, cast.padded, blockIdx.x);
   SquareVectors vectors;
   load_square(cast.source, square, whole, vectors);
   share_amaxes(vectors, shared);
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(SquarePlace::kThreads)
 }  // namespace
 
 void cast_blocks(const BlockCast& cast, base::CudaStream stream) {
-  check_square("cast_blocks", cast.matrix, cast.padded, cast.rowwise, cast.columnwise);
+  check_square_tile("cast_blocks", cast.matrix, cast.padded, cast.rowwise, cast.columnwise);
   if (cast.element == Element::e2m1) base::fail("cast_blocks: expected an fp8 type, got E2M1");
   const unsigned squares = squares_of(cast.padded);
   if (squares == 0) return;

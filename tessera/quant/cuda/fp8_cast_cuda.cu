@@ -2,7 +2,7 @@
 #include <string>
 
 #include "tessera/quant/cuda/quantize_cuda.h"
-#include "tessera/quant/cuda/square.cuh"
+#include "tessera/quant/cuda/square_tile.cuh"
 
 namespace tessera::quant::cuda {
 namespace {
@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(SquarePlace::kThreads)
     cast_squares(const __grid_constant__ Fp8Cast cast, bool whole) {
   __shared__ ByteTile<SquarePlace::kSide> tile;
   __shared__ float scratch[SquarePlace::kThreads / 32];
-  const Square square(cast.matrix, cast.padded, blockIdx.x);
+  const SquareTile square(cast.matrix, cast.padded, blockIdx.x);
   SquareVectors vectors;
   load_square(cast.source, square, whole, vectors);
   const float multiplier = *cast.multiplier;
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(SquarePlace::kThreads)
 
 }  // namespace
 
-void check_square(const char* what, Extent matrix, Extent padded, const void* rowwise, const void* columnwise) {
+void check_square_tile(const char* what, Extent matrix, Extent padded, const void* rowwise, const void* columnwise) {
   if (padded.rows < matrix.rows || padded.cols < matrix.cols || padded.rows % 16 != 0 || padded.cols % 16 != 0)
     base::fail(std::string(what) + ": expected a padded extent of multiples of 16 for " + std::to_string(matrix.rows) +
                " x " + std::to_string(matrix.cols) + ", got " + std::to_string(padded.rows) + " x " +
@@ -46,7 +46,7 @@ void check_square(const char* what, Extent matrix, Extent padded, const void* ro
 }
 
 void cast_fp8(const Fp8Cast& cast, base::CudaStream stream) {
-  check_square("cast_fp8", cast.matrix, cast.padded, cast.rowwise, cast.columnwise);
+  check_square_tile("cast_fp8", cast.matrix, cast.padded, cast.rowwise, cast.columnwise);
   if (cast.element == Element::e2m1) base::fail("cast_fp8: expected an fp8 type, got E2M1");
   const unsigned squares = squares_of(cast.padded);
   if (squares == 0) return;

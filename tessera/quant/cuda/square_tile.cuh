@@ -6,11 +6,11 @@
 namespace tessera::quant::cuda {
 
 // Where a square begins, of a matrix and of the padded results.
-struct Square {
+struct SquareTile {
   Extent matrix, padded;
   std::int64_t row, col;
 
-  __device__ Square(Extent matrix, Extent padded, unsigned number) : matrix(matrix), padded(padded) {
+  __device__ SquareTile(Extent matrix, Extent padded, unsigned number) : matrix(matrix), padded(padded) {
     const auto across = static_cast<unsigned>(pieces_of(padded.cols, SquarePlace::kSide));
     row = static_cast<std::int64_t>(number / across) * SquarePlace::kSide;
     col = static_cast<std::int64_t>(number % across) * SquarePlace::kSide;
@@ -26,7 +26,7 @@ using SquareVectors = uint4[SquarePlace::kParts][SquarePlace::kRows];
 
 // Eight elements of a row; those behind the matrix are 0. stride: elements from row to row of the source. whole: rows
 // begin at multiples of 16 bytes.
-__device__ inline uint4 load_row(const bfloat16* source, std::int64_t stride, const Square& square, int part, int r,
+__device__ inline uint4 load_row(const bfloat16* source, std::int64_t stride, const SquareTile& square, int part, int r,
                                  bool whole) {
   const std::int64_t row = square.row + SquarePlace::row(part) + r, col = square.col + SquarePlace::col();
   const std::int64_t rest = square.matrix.cols - col;
@@ -34,7 +34,8 @@ __device__ inline uint4 load_row(const bfloat16* source, std::int64_t stride, co
   if (row >= square.matrix.rows || rest <= 0) return {0, 0, 0, 0};
   return whole ? *reinterpret_cast<const uint4*>(from) : load_part(from, rest);
 }
-__device__ inline void load_square(const bfloat16* source, const Square& square, bool whole, SquareVectors& vectors) {
+__device__ inline void load_square(const bfloat16* source, const SquareTile& square, bool whole,
+                                   SquareVectors& vectors) {
 #pragma unroll
   for (int part = 0; part < SquarePlace::kParts; ++part)
 #pragma unroll
@@ -62,7 +63,7 @@ __device__ inline void raise_amax(float* amax, std::uint32_t amaxes, float* scra
 }
 
 // Writes eight codes of a row. stride: bytes from row to row of the result.
-__device__ inline void store_row(std::uint8_t* rowwise, std::int64_t stride, const Square& square, int part, int r,
+__device__ inline void store_row(std::uint8_t* rowwise, std::int64_t stride, const SquareTile& square, int part, int r,
                                  const std::uint32_t (&codes)[2]) {
   const std::int64_t row = square.row + SquarePlace::row(part) + r, col = square.col + SquarePlace::col();
   if (row < square.padded.rows && col < square.padded.cols)
@@ -70,6 +71,6 @@ __device__ inline void store_row(std::uint8_t* rowwise, std::int64_t stride, con
 }
 
 // Errors: a padded extent that is no multiple of 16 or less than the matrix; results that begin at no multiple of 16.
-void check_square(const char* what, Extent matrix, Extent padded, const void* rowwise, const void* columnwise);
+void check_square_tile(const char* what, Extent matrix, Extent padded, const void* rowwise, const void* columnwise);
 
 }  // namespace tessera::quant::cuda
