@@ -181,7 +181,7 @@ void DryRun::reduce_amaxes(std::span<float> amaxes) {
                          shard::bytes_of(static_cast<std::int64_t>(amaxes.size()), quant::DType::fp32), Pass::forward));
 }
 
-Issued DryRun::issue(const Collective& collective) {
+Issued DryRun::issue(const ProgramCollective& collective) {
   if (!collective.is_recorded) return {};
   const CollectiveTraffic traffic = traffic_of(collective, group_rank(), group_size());
   happens(numbers_.other(EventKind::comm, group_name_, traffic.op, traffic.given, collective.pass));

@@ -383,7 +383,7 @@ int Runtime::comm(const std::string& group, const std::string& op, std::int64_t 
   return static_cast<int>(trace().size()) - 1;
 }
 
-Issued Runtime::issue(const Collective& collective) {
+Issued Runtime::issue(const ProgramCollective& collective) {
   const CollectiveTraffic traffic = traffic_of(collective, group_rank(), group_size());
   int event = -1;
   if (collective.is_recorded) {
@@ -394,13 +394,13 @@ Issued Runtime::issue(const Collective& collective) {
   if (parallel_.is_asynchronous()) group.lane().wait(parallel_.compute->record());
   const std::vector<std::int64_t> counts(collective.counts.begin(), collective.counts.end());
   switch (collective.kind) {
-    case CollectiveKind::all_gather:
+    case ProgramCollectiveKind::all_gather:
       return {group.all_gather(collective.in, collective.out, counts, collective.type), event};
-    case CollectiveKind::reduce_scatter:
+    case ProgramCollectiveKind::reduce_scatter:
       return {group.reduce_scatter(collective.in, collective.out, counts, collective.type), event};
-    case CollectiveKind::all_reduce_sum:
+    case ProgramCollectiveKind::all_reduce_sum:
       return {group.all_reduce(collective.out, counts.front(), collective.type, comm::ReduceOp::sum), event};
-    case CollectiveKind::all_reduce_max:
+    case ProgramCollectiveKind::all_reduce_max:
       return {group.all_reduce(collective.out, counts.front(), collective.type, comm::ReduceOp::max), event};
   }
   throw Error("a collective of an unknown kind");

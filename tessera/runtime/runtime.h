@@ -138,7 +138,7 @@ class Runtime final : public Program {
   // by compute, replaces them before compute goes on. An event of the optimizer's part. Collective over
   // ParallelGroups::casts.
   void reduce_amaxes(std::span<float> amaxes) override;
-  Issued issue(const Collective& collective) override;
+  Issued issue(const ProgramCollective& collective) override;
   void wait(const Issued& issued) override;
   // The event of a collective that somebody else carries out. Returns its place.
   int comm(const std::string& group, const std::string& op, std::int64_t bytes, schedule::Pass pass);
