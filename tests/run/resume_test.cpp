@@ -75,7 +75,7 @@ TEST(Resume, KeepsHowTheRunIsComputed) {
       merge_stored(parse({"--zero", "on", "--backend", "local", "--recompute", "full"}), before, "c").config;
   EXPECT_TRUE(given.zero);
   EXPECT_EQ(given.backend, Backend::local);
-  EXPECT_EQ(given.recompute, Recompute::full);
+  EXPECT_EQ(given.recompute, RecomputeSetting::full);
 }
 
 // What a stored run could not ask for without another setting goes with that setting.
