@@ -16,7 +16,7 @@ using layout::Transfer;
 using quant::DType;
 
 // Of all messages of all ranks.
-bool needs_no_packing(const layout::Plan& plan) {
+bool needs_no_packing(const layout::TransferPlan& plan) {
   if (plan.adds) return false;
   struct Runs {
     Run from, to;
@@ -84,7 +84,7 @@ std::int64_t received_bytes(const layout::Collective& collective, int ranks, std
 }
 
 Redistribution::Redistribution(const layout::Layout& from, const layout::Layout& to, int rank) : rank_(rank) {
-  const layout::Plan plan = layout::redistribute(from, to);
+  const layout::TransferPlan plan = layout::redistribute(from, to);
   TESSERA_CHECK(rank >= 0 && rank < plan.ranks, "redistribution: expected a rank in [0, {}), got {}", plan.ranks, rank);
   collective_ = layout::recognise(plan, from, to);
   ranks_ = plan.ranks;
