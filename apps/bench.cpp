@@ -16,13 +16,13 @@
 #include "tessera/bench/schedule_table.h"
 #include "tessera/bench/step.h"
 #include "tessera/comm/local/world.h"
-#include "tessera/meet/launcher.h"
-#include "tessera/meet/stop_requests.h"
 #include "tessera/models/registry.h"
+#include "tessera/rendezvous/launcher.h"
+#include "tessera/rendezvous/stop_requests.h"
 #include "tessera/run/config/flags.h"
 #include "tessera/run/config/resolve.h"
-#include "tessera/run/gpu_launch.h"
-#include "tessera/run/launch.h"
+#include "tessera/run/launch/gpu_launch.h"
+#include "tessera/run/launch/launch.h"
 #include "tessera/run/plan/plan_flags.h"
 
 namespace tessera::apps {
@@ -116,7 +116,7 @@ int bench_kernels(const Arguments& arguments) {
 // InputError where a launcher started other processes than the ranks.
 void check_processes(const run::TrainConfig& config) {
   run::check_launcher(config.backend, "nccl");
-  const meet::Launch launch = meet::read_ranks(meet::own_variables());
+  const rendezvous::Launch launch = rendezvous::read_ranks(rendezvous::own_variables());
   if (config.backend == run::Backend::nccl && !launch.launcher.empty() && launch.size != config.ranks)
     throw InputError("--tp {} --gtp {} --dp {}: {} ranks, expected {}: so many processes {} has started", config.tp,
                      config.gtp, config.dp, config.ranks, launch.size, launch.launcher);
@@ -226,7 +226,7 @@ constexpr Benchmark kBenchmarks[] = {
 }  // namespace
 
 int run_bench(const Arguments& arguments) {
-  meet::accept_stop_signals();
+  rendezvous::accept_stop_signals();
   if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h") {
     fmt::print("usage: tessera bench BENCHMARK [ARGUMENTS]; tessera bench BENCHMARK --help says more\n\n");
     for (const Benchmark& benchmark : kBenchmarks) fmt::print("  {:10} {}\n", benchmark.name, benchmark.summary);

@@ -7,7 +7,7 @@
 #include <csignal>
 #include <string_view>
 
-#include "tessera/meet/stop_requests.h"
+#include "tessera/rendezvous/stop_requests.h"
 
 namespace tessera::apps {
 namespace {
@@ -20,13 +20,13 @@ constexpr auto kTerminalLine =
     "\ntessera: stopping after this step and saving; a second signal ends the run at once\n"sv;
 
 // A signal handler can reach nothing else.
-meet::StopRequests requests;
+rendezvous::StopRequests requests;
 std::atomic<const std::string_view*> acknowledgement{nullptr};
 
 void note(int signal) {
   const int before = errno;
   const bool is_first = !requests.any();
-  if (requests.add(meet::steady_now()) > 1) {
+  if (requests.add(rendezvous::steady_now()) > 1) {
     std::signal(signal, SIG_DFL);
     raise(signal);
   }
@@ -37,7 +37,7 @@ void note(int signal) {
 }
 
 void set_handlers(void (*handler)(int)) {
-  for (const int signal : meet::kStopSignals) {
+  for (const int signal : rendezvous::kStopSignals) {
     struct sigaction action {};
     sigaction(signal, nullptr, &action);
     if (action.sa_handler == SIG_IGN) continue;
@@ -54,7 +54,7 @@ void set_handlers(void (*handler)(int)) {
 StopSignals::StopSignals(bool acknowledges) {
   if (acknowledges) acknowledgement = ::isatty(STDERR_FILENO) == 1 ? &kTerminalLine : &kLine;
   set_handlers(note);
-  meet::accept_stop_signals();
+  rendezvous::accept_stop_signals();
 }
 
 StopSignals::~StopSignals() {

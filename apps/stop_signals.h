@@ -3,9 +3,9 @@
 
 namespace tessera::apps {
 
-// While an object exists, the first request (meet/stop_requests.h) is only noted, and a line on stderr acknowledges it;
-// a second request ends the process at once, as the signal does by default. A signal that this process was started to
-// ignore stays ignored. At most one object at a time.
+// While an object exists, the first request (rendezvous/stop_requests.h) is only noted, and a line on stderr
+// acknowledges it; a second request ends the process at once, as the signal does by default. A signal that this process
+// was started to ignore stays ignored. At most one object at a time.
 class StopSignals {
  public:
   // acknowledges: whether this process prints the line.

@@ -8,9 +8,9 @@
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/collective_files.h"
-#include "tessera/meet/launcher.h"
+#include "tessera/rendezvous/launcher.h"
 #include "tessera/run/config/parse.h"
-#include "tessera/run/launch.h"
+#include "tessera/run/launch/launch.h"
 
 namespace tessera::apps {
 namespace {
@@ -29,7 +29,7 @@ constexpr std::chrono::seconds kFirstRankSpeaks{1}, kOthersEnd{5};
 // 0: on its own, or by a launcher whose variables say nothing sensible.
 int launched_rank() {
   try {
-    return meet::read_ranks(meet::own_variables()).rank;
+    return rendezvous::read_ranks(rendezvous::own_variables()).rank;
   } catch (const InputError&) {
     return 0;
   }

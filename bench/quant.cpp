@@ -19,8 +19,8 @@
 #include "tessera/base/cuda_check.h"
 #include "tessera/base/error.h"
 #include "tessera/quant/cuda_table.h"
-#include "tessera/quant/format.h"
-#include "tessera/quant/swizzle.h"
+#include "tessera/quant/formats/format.h"
+#include "tessera/quant/formats/swizzle.h"
 
 namespace {
 

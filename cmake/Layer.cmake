@@ -1,21 +1,25 @@
-# tessera_layer(NAME [FOLDERS ...] [DEPENDS ...] [PRECOMPILED KIND ...]): one static library a layer, made of every .cpp
-# file in its folder and in these folders within. no_mpi.cpp is compiled where MPI is not found; *.cu and *_cuda.cpp with
-# TESSERA_CUDA, no_cuda.cpp and *_no_cuda.cpp without it. KIND: as tessera_precompile has it; core unless given.
+# tessera_layer(NAME [FOLDERS ...] [DEPENDS ...] [PRECOMPILED KIND ...]): one static library for each layer. It is compiled
+# from the .cpp files of the layer's folder and of the named subfolders. no_mpi.cpp is compiled where MPI is not found; *.cu
+# and *_cuda.cpp with TESSERA_CUDA, no_cuda.cpp and *_no_cuda.cpp without it. KIND is an argument of tessera_precompile; its
+# default is core.
 function(tessera_layer NAME)
   cmake_parse_arguments(ARG "" "" "FOLDERS;DEPENDS;PRECOMPILED" ${ARGN})
-  list(TRANSFORM ARG_FOLDERS APPEND "/*.cpp" OUTPUT_VARIABLE within)
-  file(GLOB sources CONFIGURE_DEPENDS *.cpp ${within})
+  list(TRANSFORM ARG_FOLDERS APPEND "/" OUTPUT_VARIABLE folders)
+  list(TRANSFORM folders APPEND "*.cpp" OUTPUT_VARIABLE cpp_files)
+  list(TRANSFORM folders APPEND "*.cu" OUTPUT_VARIABLE cuda_files)
+  list(TRANSFORM folders APPEND "*no_cuda.cpp" OUTPUT_VARIABLE no_cuda_files)
+  file(GLOB sources CONFIGURE_DEPENDS *.cpp ${cpp_files})
   if(MPI_CXX_FOUND)
     list(FILTER sources EXCLUDE REGEX "/no_mpi\\.cpp$")
   endif()
   if(TESSERA_CUDA)
     list(FILTER sources EXCLUDE REGEX "no_cuda\\.cpp$")
-    file(GLOB kernels CONFIGURE_DEPENDS *.cu)
+    file(GLOB kernels CONFIGURE_DEPENDS *.cu ${cuda_files})
     set_source_files_properties(${kernels} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
     list(APPEND sources ${kernels})
   else()
     list(FILTER sources EXCLUDE REGEX "[a-z]_cuda\\.cpp$")
-    file(GLOB without CONFIGURE_DEPENDS *no_cuda.cpp)
+    file(GLOB without CONFIGURE_DEPENDS *no_cuda.cpp ${no_cuda_files})
     list(APPEND sources ${without})
     list(REMOVE_DUPLICATES sources)
   endif()

@@ -63,7 +63,7 @@ class Buffer {
   }
   // Returns when it is done.
   void fill_zero();
-  // Every byte, as work on `stream`. Device memory only.
+  // Every byte, as work on `stream`. Device memory only. Only tests call it.
   void fill(std::uint8_t value, CudaStream stream);
 
  private:

@@ -1,4 +1,4 @@
-// Environment variables of the program, read in one place; those of launchers: meet/launcher.h.
+// Environment variables of the program, read in one place; those of launchers: rendezvous/launcher.h.
 #pragma once
 #include <optional>
 #include <string>

@@ -2,16 +2,16 @@
 
 #include <cmath>
 
-#include "tessera/ops/adamw.h"
 #include "tessera/ops/aten_types.h"
-#include "tessera/ops/attention.h"
-#include "tessera/ops/cross_entropy.h"
-#include "tessera/ops/embedding.h"
-#include "tessera/ops/gemm.h"
-#include "tessera/ops/initialise.h"
-#include "tessera/ops/rms_norm.h"
-#include "tessera/ops/rope.h"
-#include "tessera/ops/swiglu.h"
+#include "tessera/ops/attention/attention.h"
+#include "tessera/ops/cross_entropy/cross_entropy.h"
+#include "tessera/ops/embedding/embedding.h"
+#include "tessera/ops/gemm/gemm.h"
+#include "tessera/ops/initialise/initialise.h"
+#include "tessera/ops/norm/rms_norm.h"
+#include "tessera/ops/optimizer/adamw.h"
+#include "tessera/ops/rope/rope.h"
+#include "tessera/ops/swiglu/swiglu.h"
 #include "tessera/ops/tensor.h"
 #include "tessera/quant/device_kernels.h"
 

@@ -10,8 +10,8 @@
 #include "tessera/base/cuda_lane.h"
 #include "tessera/base/error.h"
 #include "tessera/ops/aten_types.h"
-#include "tessera/ops/gemm.h"
-#include "tessera/ops/stream_scope.h"
+#include "tessera/ops/device/stream_scope.h"
+#include "tessera/ops/gemm/gemm.h"
 
 namespace tessera::bench {
 namespace {

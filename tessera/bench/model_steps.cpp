@@ -9,6 +9,7 @@
 #include "tessera/run/plan/step_plan.h"
 #include "tessera/run/recompute_choice.h"
 #include "tessera/run/trainer_options.h"
+#include "tessera/shard/parameter_layouts.h"
 
 namespace tessera::bench {
 namespace {
@@ -26,7 +27,7 @@ bool are_ranks_alike(const predict::DryOptions& options, const predict::DryStep&
 
 class ModelSteps final : public TimedSteps {
  public:
-  ModelSteps(shard::Parallel& parallel, const TimedModel& model, const runtime::RuntimeOptions& options)
+  ModelSteps(shard::ParallelGroups& parallel, const TimedModel& model, const runtime::RuntimeOptions& options)
       : model_(model),
         runtime_(parallel, model.options.types, options),
         program_({model.options.mesh, model.options.domains, parallel.rank, model.options.types, options}, runtime_,
@@ -76,7 +77,7 @@ TimedModel timed_model(const run::TrainConfig& config, const models::ModelConfig
 }
 
 MakeTimedSteps steps_of(const TimedModel& model) {
-  return [&model](shard::Parallel& parallel, const runtime::RuntimeOptions& options) {
+  return [&model](shard::ParallelGroups& parallel, const runtime::RuntimeOptions& options) {
     return std::make_unique<ModelSteps>(parallel, model, options);
   };
 }

@@ -126,7 +126,7 @@ std::string product_text(const std::vector<ProductRow>& rows, double least) {
       table += fmt::format("    GemmChoice{{{}, {}, {}, {}, {}, {}}},\n", row.rows, row.cols, row.inner,
                            row.left_transposed, row.right_transposed, best);
   }
-  return text + "for ops/gemm_table.h:\n" + table;
+  return text + "for ops/gemm/gemm_table.h:\n" + table;
 }
 
 }  // namespace tessera::bench

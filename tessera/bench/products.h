@@ -1,5 +1,5 @@
 // The benchmark `products`: what every algorithm that cuBLASLt offers takes for the matrix products of a model. Where
-// another than its first is faster, its line belongs into ops/gemm_table.h.
+// another than its first is faster, its line belongs into ops/gemm/gemm_table.h.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -8,7 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/bench/kernels_clock.h"
 #include "tessera/bench/products.h"
-#include "tessera/ops/gemm_device.h"
+#include "tessera/ops/gemm/gemm_device.h"
 
 namespace tessera::bench {
 namespace {

@@ -21,7 +21,7 @@ struct Seen {
   std::vector<int> comm_waits;
 };
 
-Seen measure_steps(TimedSteps& program, const shard::Parallel& parallel, const ScheduleRun& run) {
+Seen measure_steps(TimedSteps& program, const shard::ParallelGroups& parallel, const ScheduleRun& run) {
   for (int i = 0; i < kWarmUp; ++i) program.step(run.microbatches);
   const int steps = run.real ? kRealSteps : 1;
   const double begin = shard::host_seconds(parallel);
@@ -46,7 +46,7 @@ ScheduleTimes measure_schedule(const ScheduleRun& run) {
   options.link = run.link;
   options.virtual_clock = !run.real;
   comm::run_local(run.degrees.ranks(), options, [&](comm::World& world) {
-    shard::Parallel parallel = nn::dense_parallel(world, run.degrees.tp, run.degrees.gtp, run.degrees.dp, true);
+    shard::ParallelGroups parallel = nn::dense_parallel(world, run.degrees.tp, run.degrees.gtp, run.degrees.dp, true);
     const std::unique_ptr<TimedSteps> program = run.steps(parallel, run.options);
     Seen seen = measure_steps(*program, parallel, run);
     std::lock_guard lock(mutex);

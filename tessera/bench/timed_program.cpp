@@ -8,7 +8,7 @@
 
 namespace tessera::bench {
 
-using runtime::Collective, runtime::CollectiveKind, runtime::Issued;
+using runtime::ProgramCollective, runtime::ProgramCollectiveKind, runtime::Issued;
 using schedule::ParameterId, schedule::Pass;
 
 namespace {
@@ -104,19 +104,19 @@ void TimedProgram::gather_rows(ParameterId weight, const shard::RowIds& /*ids*/,
   TESSERA_CHECK(false, "rows of '{}' are read by index", spec(weight).name);
 }
 
-Issued TimedProgram::issue(const Collective& collective) {
+Issued TimedProgram::issue(const ProgramCollective& collective) {
   if (!collective.is_recorded) return {};
   compute();
   const std::span<const std::int64_t> counts = collective.counts;
   const auto size = static_cast<std::int64_t>(quant::size_of(collective.type));
   const std::int64_t all = size * std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
   const bool is_cut =
-      collective.kind == CollectiveKind::all_gather || collective.kind == CollectiveKind::reduce_scatter;
+      collective.kind == ProgramCollectiveKind::all_gather || collective.kind == ProgramCollectiveKind::reduce_scatter;
   const std::int64_t own = is_cut ? size * counts[static_cast<std::size_t>(group_rank())] : 0;
-  const bool gathers = collective.kind == CollectiveKind::all_gather;
+  const bool gathers = collective.kind == ProgramCollectiveKind::all_gather;
   std::pair<base::Buffer, base::Buffer> memory(zeros(gathers || !is_cut ? own : all),
                                                zeros(gathers || !is_cut ? all : own));
-  Collective real = collective;
+  ProgramCollective real = collective;
   real.in = memory.first.data();
   real.out = memory.second.data();
   Issued issued = runtime_.issue(real);

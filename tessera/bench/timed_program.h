@@ -33,7 +33,7 @@ class TimedProgram final : public runtime::DryRun {
   void produce(schedule::ParameterId weight) override;
   void gather_rows(schedule::ParameterId weight, const shard::RowIds& ids, void* out, schedule::Pass pass,
                    const std::optional<base::Fence>& written) override;
-  runtime::Issued issue(const runtime::Collective& collective) override;
+  runtime::Issued issue(const runtime::ProgramCollective& collective) override;
   void wait(const runtime::Issued& issued) override;
   void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
   void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;

@@ -5,7 +5,7 @@
 
 namespace tessera::bench {
 
-void pass_time(const shard::Parallel& parallel, double seconds) {
+void pass_time(const shard::ParallelGroups& parallel, double seconds) {
   if (parallel.clock)
     parallel.clock->advance(seconds);
   else

@@ -23,9 +23,9 @@ class TimedSteps {
 
 // `parallel` outlives what is made.
 using MakeTimedSteps =
-    std::function<std::unique_ptr<TimedSteps>(shard::Parallel& parallel, const runtime::RuntimeOptions& options)>;
+    std::function<std::unique_ptr<TimedSteps>(shard::ParallelGroups& parallel, const runtime::RuntimeOptions& options)>;
 
 // Lets the time pass: on the host's clock where time is virtual, else the thread sleeps.
-void pass_time(const shard::Parallel& parallel, double seconds);
+void pass_time(const shard::ParallelGroups& parallel, double seconds);
 
 }  // namespace tessera::bench

@@ -42,12 +42,12 @@ OrderedAddition::OrderedAddition(const layout::Layout& from, const layout::Layou
                 "addition: expected members and types of {} ranks, got {} and {}", ranks, addends_.members.size(),
                 addends_.types.size());
   TESSERA_CHECK(rank >= 0 && rank < from.size(), "addition: expected a rank in [0, {}), got {}", ranks, rank);
-  const layout::Plan plan = layout::redistribute_add(from, to);
+  const layout::TransferPlan plan = layout::redistribute_add(from, to);
   make_messages(plan);
   make_cells(plan, to.ranks[static_cast<std::size_t>(rank)]);
 }
 
-void OrderedAddition::make_messages(const layout::Plan& plan) {
+void OrderedAddition::make_messages(const layout::TransferPlan& plan) {
   BoxMessages messages = box_messages(plan, rank_);
   for (BoxMessage& message : messages.sends) sends_.push_back({std::move(message)});
   for (BoxMessage& message : messages.receives)
@@ -68,7 +68,7 @@ void OrderedAddition::make_messages(const layout::Plan& plan) {
   }
 }
 
-void OrderedAddition::make_cells(const layout::Plan& plan, const layout::LocalLayout& target) {
+void OrderedAddition::make_cells(const layout::TransferPlan& plan, const layout::LocalLayout& target) {
   // By number of the transfer: its part of the source, where this rank finds it.
   std::vector<Term> terms(plan.transfers.size());
   std::map<int, std::size_t> places;

@@ -68,8 +68,8 @@ class OrderedAddition {
     bool is_dense() const;
   };
 
-  void make_messages(const layout::Plan& plan);
-  void make_cells(const layout::Plan& plan, const layout::LocalLayout& target);
+  void make_messages(const layout::TransferPlan& plan);
+  void make_cells(const layout::TransferPlan& plan, const layout::LocalLayout& target);
   static bool join(Cell& cell, const Cell& next);
   void add_rows(const quant::Kernels& kernels, const Cell& cell, std::int64_t row, std::int64_t rows,
                 const std::byte* source, const std::byte* scratch, std::byte* target, Start start,

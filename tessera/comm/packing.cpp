@@ -22,7 +22,7 @@ std::optional<std::int64_t> run_of(const std::vector<layout::Transfer>& transfer
   return run.begin();
 }
 
-BoxMessages box_messages(const layout::Plan& plan, int rank) {
+BoxMessages box_messages(const layout::TransferPlan& plan, int rank) {
   std::map<int, BoxMessage> sends, receives;
   const auto add = [](std::map<int, BoxMessage>& messages, int peer, const layout::Transfer& transfer) {
     BoxMessage& message = messages[peer];

@@ -46,7 +46,7 @@ struct BoxMessage {
 struct BoxMessages {
   std::vector<BoxMessage> sends, receives;
 };
-BoxMessages box_messages(const layout::Plan& plan, int rank);
+BoxMessages box_messages(const layout::TransferPlan& plan, int rank);
 
 // Copies the box of a transfer between two places.
 void copy_box(const quant::Kernels& kernels, const layout::Transfer& transfer, const void* source, Side from,

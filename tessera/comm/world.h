@@ -8,7 +8,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/comm/communicator.h"
-#include "tessera/meet/board.h"
+#include "tessera/rendezvous/board.h"
 
 namespace tessera::comm {
 
@@ -33,7 +33,7 @@ class World {
   virtual std::unique_ptr<Communicator> make_group(const std::string& name, const std::vector<std::vector<int>>& groups,
                                                    Traffic traffic = Traffic::any) = 0;
   // Collective over the world. Must not outlive the world.
-  virtual std::unique_ptr<meet::Board> make_board() = 0;
+  virtual std::unique_ptr<rendezvous::Board> make_board() = 0;
 
   // This rank's host clock where time is virtual (comm/local/world.h), else null. Computation that should take time
   // advances it.

@@ -70,6 +70,7 @@ class IndexedDataset {
 };
 
 // Writes a dataset: add_sequence and end_document in order, then finish. Files appear under their names only in finish.
+// Only tests use it.
 class IndexedDatasetWriter {
  public:
   IndexedDatasetWriter(std::string prefix, TokenType type);

@@ -66,10 +66,11 @@ Range ceil_part(std::int64_t n, int index, int count, std::int64_t align = 1);
 // Every rank holds everything.
 Layout replicated(Shape shape, int ranks);
 // Rank r holds, of each block in order, even_part of the block's units; its rows stacked densely. One block with unit 1
-// is the plain even cut by rows. Errors: blocks that do not tile the rows, a unit that does not divide its block.
+// is the plain even cut by rows. Errors: blocks that do not tile the rows, a unit that does not divide its block. Only
+// tests call it.
 Layout cut_rows(Shape shape, const std::vector<Block>& blocks, int ranks);
 // Rank r holds all rows of the columns even_part(cols / unit, r) * unit. Errors: a unit that does not divide the
-// columns.
+// columns. Only tests call it.
 Layout cut_cols(Shape shape, int ranks, std::int64_t unit = 1);
 // Given rank by rank: rank r holds these row ranges of all columns (in this order, stacked densely). Ranks may overlap.
 // Errors: a range outside the shape, a rank that asks for a row twice.
@@ -93,7 +94,7 @@ enum class Cover { any, all, exact };
 // safe to pass.
 void validate(const Layout& layout, Cover cover = Cover::any);
 
-// One line a rank: "rank 0: rows [0, 4) cols [0, 8) at 0; ... of 32".
+// One line a rank: "rank 0: rows [0, 4) cols [0, 8) at 0; ... of 32". Only tests call it.
 std::string to_string(const Layout& layout);
 
 }  // namespace tessera::layout

@@ -26,7 +26,7 @@ void to_json(nlohmann::json& json, const Layout& layout) {
           {"ranks", std::move(ranks)}};
 }
 
-void to_json(nlohmann::json& json, const Plan& plan) {
+void to_json(nlohmann::json& json, const TransferPlan& plan) {
   nlohmann::json transfers = nlohmann::json::array();
   for (const Transfer& transfer : plan.transfers) {
     transfers.push_back({{"source", transfer.source},

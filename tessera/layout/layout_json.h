@@ -11,7 +11,7 @@ namespace tessera::layout {
 void to_json(nlohmann::json& json, const Layout& layout);
 // {"ranks": n, "adds": bool, "transfers": [{"source": r, "target": r, "rows": [begin, end], "cols": [begin, end],
 // "source_offset": n, "source_stride": n, "target_offset": n, "target_stride": n}]}
-void to_json(nlohmann::json& json, const Plan& plan);
+void to_json(nlohmann::json& json, const TransferPlan& plan);
 // {"kind": "all_gather", "counts": [...], "uniform": bool}
 void to_json(nlohmann::json& json, const Collective& collective);
 

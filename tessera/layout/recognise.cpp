@@ -53,7 +53,7 @@ struct Runs {
   std::vector<Run> runs;
 };
 
-Runs collect_runs(const Plan& plan) {
+Runs collect_runs(const TransferPlan& plan) {
   Runs result;
   result.runs.reserve(plan.transfers.size());
   std::vector<RunBuilder> builders(static_cast<std::size_t>(plan.ranks));
@@ -143,7 +143,7 @@ bool is_all_to_all(const Runs& runs, int ranks) {
 }
 
 // Whether each element is sent to a target once only, so that a sum is a copy.
-bool has_single_sources(const Plan& plan, const Layout& to) {
+bool has_single_sources(const TransferPlan& plan, const Layout& to) {
   if (!plan.adds) return true;
   Counts received(to.ranks.size());
   for (const Transfer& transfer : plan.transfers) received[transfer.target] += transfer.box.elements();
@@ -180,7 +180,7 @@ std::string_view name_of(CollectiveKind kind) {
   return "unknown";
 }
 
-Collective recognise(const Plan& plan, const Layout& from, const Layout& to) {
+Collective recognise(const TransferPlan& plan, const Layout& from, const Layout& to) {
   TESSERA_CHECK(plan.ranks == from.size() && plan.ranks == to.size(),
                 "recognise: a plan over {} ranks with layouts over {} and {}", plan.ranks, from.size(), to.size());
   const Runs runs = collect_runs(plan);

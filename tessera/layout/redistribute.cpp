@@ -26,8 +26,8 @@ class Planner {
   Planner(const Layout& from, const Layout& to)
       : from_(merged(from)), to_(merged(to)), index_(index_of(from_)), sent_(from_.ranks.size()) {}
 
-  Plan copies();
-  Plan sums();
+  TransferPlan copies();
+  TransferPlan sums();
 
  private:
   void copy_piece(int target, const Piece& piece, const BoxIndex& own);
@@ -142,7 +142,7 @@ void Planner::copy_piece(int target, const Piece& piece, const BoxIndex& own) {
   for (const Holding& part : open) append(target, piece, part);
 }
 
-Plan Planner::copies() {
+TransferPlan Planner::copies() {
   for (int target = 0; target < to_.size(); ++target) {
     const std::size_t first = transfers_.size();
     const BoxIndex own = index_of({.shape = from_.shape, .ranks = {from_.ranks[target]}});
@@ -152,7 +152,7 @@ Plan Planner::copies() {
   return {.ranks = to_.size(), .adds = false, .transfers = std::move(transfers_)};
 }
 
-Plan Planner::sums() {
+TransferPlan Planner::sums() {
   for (int target = 0; target < to_.size(); ++target) {
     const std::size_t first = transfers_.size();
     for (const Piece& piece : to_.ranks[target].pieces) {
@@ -185,8 +185,8 @@ void require_same_tensor(const char* function, const Layout& from, const Layout&
 }
 
 // Parts to be summed stay such only where every rank keeps just its own.
-Plan keep_parts(const Layout& from, const Layout& to) {
-  Plan plan = redistribute({.shape = from.shape, .ranks = from.ranks}, {.shape = to.shape, .ranks = to.ranks});
+TransferPlan keep_parts(const Layout& from, const Layout& to) {
+  TransferPlan plan = redistribute({.shape = from.shape, .ranks = from.ranks}, {.shape = to.shape, .ranks = to.ranks});
   for (const Transfer& transfer : plan.transfers) {
     if (transfer.source == transfer.target) continue;
     throw Error("redistribute: rank {} of a partial layout needs elements it does not hold, rank {} does",
@@ -203,7 +203,7 @@ Plan keep_parts(const Layout& from, const Layout& to) {
 
 }  // namespace
 
-std::int64_t Plan::elements_sent(int rank) const {
+std::int64_t TransferPlan::elements_sent(int rank) const {
   std::int64_t elements = 0;
   for (const Transfer& transfer : transfers) {
     if (transfer.source == rank && transfer.target != rank) elements += transfer.box.elements();
@@ -211,7 +211,7 @@ std::int64_t Plan::elements_sent(int rank) const {
   return elements;
 }
 
-std::int64_t Plan::elements_received(int rank) const {
+std::int64_t TransferPlan::elements_received(int rank) const {
   std::int64_t elements = 0;
   for (const Transfer& transfer : std::ranges::equal_range(transfers, rank, {}, &Transfer::target)) {
     if (transfer.source != rank) elements += transfer.box.elements();
@@ -219,7 +219,7 @@ std::int64_t Plan::elements_received(int rank) const {
   return elements;
 }
 
-Plan redistribute(const Layout& from, const Layout& to) {
+TransferPlan redistribute(const Layout& from, const Layout& to) {
   if (from.state == State::partial) {
     if (to.state != State::partial) return redistribute_add(from, to);
     require_same_tensor("redistribute", from, to);
@@ -230,7 +230,7 @@ Plan redistribute(const Layout& from, const Layout& to) {
   return Planner(from, to).copies();
 }
 
-Plan redistribute_add(const Layout& compute, const Layout& storage) {
+TransferPlan redistribute_add(const Layout& compute, const Layout& storage) {
   if (storage.state == State::partial) throw Error("redistribute_add: the storage layout is partial, expected sums");
   require_same_tensor("redistribute_add", compute, storage);
   return Planner(compute, storage).sums();

@@ -21,12 +21,12 @@ struct Transfer {
 // Ordered by (target, target_offset, source). When `adds`, a target element is the sum over its sources in rank order
 // (every source that holds it sends it, the target itself included); else it has exactly one source. Transfers of one
 // source need not be neighbours in the list, so an adding plan is carried out source by source, not in list order.
-struct Plan {
+struct TransferPlan {
   int ranks = 0;
   bool adds = false;
   std::vector<Transfer> transfers = {};
 
-  std::int64_t elements_sent(int rank) const;      // to others, not to itself
+  std::int64_t elements_sent(int rank) const;      // to others, not to itself; only tests call it
   std::int64_t elements_received(int rank) const;  // from others
 };
 
@@ -37,10 +37,10 @@ struct Plan {
 // shapes or rank counts differ, a layout that validate() refuses, an element of `to` that no rank of `from` holds, `to`
 // is partial while `from` is not, both are partial and some rank would not keep exactly its own elements. Cost:
 // O(transfers) with a logarithm, for 1024 ranks and a million transfers some 70 ms.
-Plan redistribute(const Layout& from, const Layout& to);
+TransferPlan redistribute(const Layout& from, const Layout& to);
 // The gradient's way back: every holder in `compute` contributes; each holder in `storage` receives the sum. Always an
 // adding plan. Errors: as redistribute; `storage` is partial.
-Plan redistribute_add(const Layout& compute, const Layout& storage);
+TransferPlan redistribute_add(const Layout& compute, const Layout& storage);
 
 // Each kind is recognised exactly when the plain collective over buffers that start at the local buffers' first
 // elements, with dense counts, writes what the plan writes and nothing else. So padding behind a shard is fine (it is
@@ -65,6 +65,6 @@ struct Collective {
   bool uniform = false;
 };
 // `plan` is the one from `from` to `to`. An adding plan whose elements have one source each moves like a copying one.
-Collective recognise(const Plan& plan, const Layout& from, const Layout& to);
+Collective recognise(const TransferPlan& plan, const Layout& from, const Layout& to);
 
 }  // namespace tessera::layout

@@ -33,7 +33,7 @@ class Mesh {
   int world_size() const { return static_cast<int>(places_.size()); }  // ranks
   const std::vector<Grid>& grids() const { return grids_; }
   // Places along an axis, dead ones included. Errors here and below (Error): an axis that no grid has, a rank that the
-  // mesh does not have.
+  // mesh does not have. Only tests call size() of one axis.
   int size(std::string_view axis) const;
   int coordinate(int rank, std::string_view axis) const;
   // The same along several axes of one grid together, of which the grid's fastest counts fastest. 1 and 0 without axes.
@@ -60,7 +60,7 @@ class Mesh {
 };
 
 // The places of a grid but `dead` ones, in order: those of ranks that are numbered so. Errors (InputError): a dead
-// place that the grid does not have, or given twice.
+// place that the grid does not have, or given twice. Only tests call it.
 std::vector<int> live_places(const Grid& grid, std::vector<int> dead);
 
 }  // namespace tessera::mesh

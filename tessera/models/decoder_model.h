@@ -20,7 +20,7 @@ class DecoderModelConfig : public ModelConfig {
   DecoderConfig config_;
 };
 
-// For what knows dense decoders only. InputError: the model is none.
+// For what knows dense decoders only. InputError: the model is none. Only tests call it.
 const DecoderConfig& decoder_of(const ModelConfig& config);
 
 }  // namespace tessera::models

@@ -9,6 +9,7 @@
 
 namespace tessera::models {
 
+// All of them. Only tests call it.
 std::span<const Architecture> architectures();
 
 // From the JSON of a config.json; `where` names it in errors. "model_type" chooses the architecture, or "architectures"

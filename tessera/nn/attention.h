@@ -8,8 +8,8 @@
 
 #include "tessera/nn/context.h"
 #include "tessera/nn/norm.h"
-#include "tessera/ops/attention.h"
-#include "tessera/ops/rope.h"
+#include "tessera/ops/attention/attention.h"
+#include "tessera/ops/rope/rope.h"
 
 namespace tessera::nn {
 

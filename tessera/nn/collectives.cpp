@@ -31,8 +31,8 @@ at::Tensor Arriving::take() {
 namespace {
 
 // Between the tp ranks' tokens and all of them: in and out are contiguous, and one of them has all `tokens`.
-Arriving start_with_tokens(Context& context, runtime::CollectiveKind kind, const at::Tensor& in, const at::Tensor& out,
-                           std::int64_t tokens, schedule::Pass pass) {
+Arriving start_with_tokens(Context& context, runtime::ProgramCollectiveKind kind, const at::Tensor& in,
+                           const at::Tensor& out, std::int64_t tokens, schedule::Pass pass) {
   const std::vector<std::int64_t> counts = token_counts(context, tokens, in.size(1));
   runtime::Issued issued = context.program.issue({.kind = kind,
                                                   .in = in.const_data_ptr(),
@@ -48,7 +48,7 @@ Arriving start_with_tokens(Context& context, runtime::CollectiveKind kind, const
 Arriving start_enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass) {
   if (context.tp_size() == 1 || !context.sequence_parallel) return Arriving(x);
   const at::Tensor whole = at::empty({tokens, x.size(1)}, x.options());
-  return start_with_tokens(context, runtime::CollectiveKind::all_gather, x.contiguous(), whole, tokens, pass);
+  return start_with_tokens(context, runtime::ProgramCollectiveKind::all_gather, x.contiguous(), whole, tokens, pass);
 }
 
 namespace {
@@ -57,8 +57,8 @@ namespace {
 Arriving start_all_reduce(Context& context, const at::Tensor& x, comm::ReduceOp op, schedule::Pass pass,
                           bool is_recorded) {
   const std::int64_t elements = x.numel();
-  const auto kind =
-      op == comm::ReduceOp::sum ? runtime::CollectiveKind::all_reduce_sum : runtime::CollectiveKind::all_reduce_max;
+  const auto kind = op == comm::ReduceOp::sum ? runtime::ProgramCollectiveKind::all_reduce_sum
+                                              : runtime::ProgramCollectiveKind::all_reduce_max;
   runtime::Issued issued = context.program.issue({.kind = kind,
                                                   .out = x.mutable_data_ptr(),
                                                   .counts = {&elements, 1},
@@ -76,7 +76,7 @@ Arriving start_leave_tp(Context& context, const at::Tensor& part, schedule::Pass
   if (!context.sequence_parallel) return start_all_reduce(context, whole, comm::ReduceOp::sum, pass, true);
   const std::int64_t tokens = part.size(0), width = part.size(1);
   const at::Tensor own = at::empty({context.tokens_of(context.tp_rank(), tokens), width}, part.options());
-  return start_with_tokens(context, runtime::CollectiveKind::reduce_scatter, whole, own, tokens, pass);
+  return start_with_tokens(context, runtime::ProgramCollectiveKind::reduce_scatter, whole, own, tokens, pass);
 }
 
 at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass) {

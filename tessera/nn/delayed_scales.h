@@ -8,9 +8,9 @@
 #include "tessera/base/buffer.h"
 #include "tessera/base/cuda_stream.h"
 #include "tessera/base/lane.h"
-#include "tessera/ops/operand.h"
-#include "tessera/quant/delayed_scaling.h"
+#include "tessera/ops/gemm/operand.h"
 #include "tessera/quant/device_kernels.h"
+#include "tessera/quant/formats/delayed_scaling.h"
 
 namespace tessera::nn {
 

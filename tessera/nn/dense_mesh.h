@@ -1,6 +1,6 @@
 // The mesh of dense weights, and what they are cut over.
 #pragma once
-#include "tessera/shard/parallel.h"
+#include "tessera/shard/parallel_groups.h"
 
 namespace tessera::nn {
 
@@ -9,7 +9,7 @@ namespace tessera::nn {
 mesh::Mesh dense_mesh(int tp, int gtp, int dp);
 shard::Domain dense_domain();
 
-// shard::make_parallel with them. Errors (InputError): tp * gtp * dp is not the world's size.
-shard::Parallel dense_parallel(comm::World& world, int tp, int gtp, int dp, bool with_casts = false);
+// shard::make_parallel_groups with them. Errors (InputError): tp * gtp * dp is not the world's size.
+shard::ParallelGroups dense_parallel(comm::World& world, int tp, int gtp, int dp, bool with_casts = false);
 
 }  // namespace tessera::nn

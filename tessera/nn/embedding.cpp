@@ -6,7 +6,7 @@
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/collectives.h"
 #include "tessera/ops/aten_types.h"
-#include "tessera/ops/embedding.h"
+#include "tessera/ops/embedding/embedding.h"
 
 namespace tessera::nn {
 namespace {

@@ -1,5 +1,5 @@
 // The embedding table cut by vocabulary rows over tp. Over gtp it is gathered, or the rows of the microbatch's tokens
-// are exchanged (shard/rows.h).
+// are exchanged (shard/rows/rows.h).
 #pragma once
 #include <ATen/core/Tensor.h>
 

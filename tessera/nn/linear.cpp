@@ -5,7 +5,7 @@
 #include "tessera/nn/collectives.h"
 #include "tessera/nn/linear_products.h"
 #include "tessera/nn/stash.h"
-#include "tessera/ops/gemm.h"
+#include "tessera/ops/gemm/gemm.h"
 
 namespace tessera::nn {
 namespace {

@@ -4,9 +4,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/collectives.h"
-#include "tessera/ops/gemm.h"
-#include "tessera/ops/swiglu.h"
-#include "tessera/ops/swiglu_operand.h"
+#include "tessera/ops/gemm/gemm.h"
+#include "tessera/ops/swiglu/swiglu.h"
+#include "tessera/ops/swiglu/swiglu_operand.h"
 
 namespace tessera::nn {
 namespace {

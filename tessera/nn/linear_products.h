@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "tessera/nn/weight.h"
-#include "tessera/ops/operand.h"
+#include "tessera/ops/gemm/operand.h"
 
 namespace tessera::nn {
 

@@ -3,7 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/nn/weight.h"
-#include "tessera/ops/rms_norm.h"
+#include "tessera/ops/norm/rms_norm.h"
 
 namespace tessera::nn {
 

@@ -10,7 +10,7 @@
 #include "tessera/nn/linear.h"
 #include "tessera/nn/linear_products.h"
 #include "tessera/nn/stash.h"
-#include "tessera/ops/cross_entropy.h"
+#include "tessera/ops/cross_entropy/cross_entropy.h"
 
 namespace tessera::nn {
 namespace {

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "tessera/nn/context.h"
-#include "tessera/ops/operand.h"
+#include "tessera/ops/gemm/operand.h"
 
 namespace tessera::nn {
 

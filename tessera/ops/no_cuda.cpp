@@ -1,12 +1,12 @@
 // What stands in for the CUDA kernels in a build without CUDA.
 #include "tessera/base/error.h"
-#include "tessera/ops/adamw.h"
-#include "tessera/ops/cross_entropy_kernels.h"
-#include "tessera/ops/embedding_kernels.h"
-#include "tessera/ops/initialise.h"
-#include "tessera/ops/rms_norm_kernels.h"
-#include "tessera/ops/rope_kernels.h"
-#include "tessera/ops/swiglu_kernels.h"
+#include "tessera/ops/cross_entropy/cross_entropy_kernels.h"
+#include "tessera/ops/embedding/embedding_kernels.h"
+#include "tessera/ops/initialise/initialise.h"
+#include "tessera/ops/norm/rms_norm_kernels.h"
+#include "tessera/ops/optimizer/adamw.h"
+#include "tessera/ops/rope/rope_kernels.h"
+#include "tessera/ops/swiglu/swiglu_kernels.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {

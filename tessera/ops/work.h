@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "tessera/quant/dtype.h"
-#include "tessera/quant/format.h"
+#include "tessera/quant/formats/format.h"
 
 namespace tessera::ops {
 

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "tessera/shard/rows.h"
+#include "tessera/shard/parameter_layouts.h"
+#include "tessera/shard/rows/rows.h"
 #include "tessera/shard/way_bytes.h"
 
 namespace tessera::predict {

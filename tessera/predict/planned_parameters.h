@@ -22,7 +22,8 @@ struct PlannedParameter {
   // Of what is trained, else 0: whose gradient a rank sums, and that it updates; the greatest of all.
   std::int64_t gradient_elements = 0, state_elements = 0;
   schedule::ParameterId copy = schedule::kNoParameter;  // what backward passes read instead, if anything
-  // Of a table whose rows travel by index (shard/rows.h), else 0: bytes of buffers; elements that a microbatch reads.
+  // Of a table whose rows travel by index (shard/rows/rows.h), else 0: bytes of buffers; elements that a microbatch
+  // reads.
   std::int64_t row_buffers = 0, rows_read = 0;
   // Bytes received by all ranks together: in one gather, one exchange, one sum over replicas, one publish.
   std::int64_t gather_total = 0, reduce_total = 0, replica_total = 0, publish_total = 0;

@@ -7,10 +7,10 @@
 
 #include "tessera/base/cuda_stream.h"
 #include "tessera/base/device.h"
-#include "tessera/quant/delayed_scaling.h"
+#include "tessera/quant/cuda/device_quantize.h"
 #include "tessera/quant/device_kernels.h"
-#include "tessera/quant/device_quantize.h"
-#include "tessera/quant/master_cast.h"
+#include "tessera/quant/formats/delayed_scaling.h"
+#include "tessera/quant/masters/master_cast.h"
 
 namespace tessera::quant {
 

@@ -12,7 +12,7 @@
 #include "tessera/quant/bfloat16.h"
 #include "tessera/quant/dtype.h"
 #include "tessera/quant/exact_sum.h"
-#include "tessera/quant/quantize.h"
+#include "tessera/quant/formats/quantize.h"
 
 namespace tessera::quant {
 

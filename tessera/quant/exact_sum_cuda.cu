@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "tessera/base/cuda_check.h"
+#include "tessera/quant/cuda/quantize_cuda.h"
 #include "tessera/quant/exact_sum.h"
-#include "tessera/quant/quantize_cuda.h"
 
 namespace tessera::quant::cuda {
 namespace {

@@ -5,10 +5,10 @@
 
 #include "tessera/base/device_guard.h"
 #include "tessera/quant/combine.cuh"
+#include "tessera/quant/cuda/quantize_cuda.h"
 #include "tessera/quant/cuda_table.h"
 #include "tessera/quant/device_kernels.h"
 #include "tessera/quant/floating.h"
-#include "tessera/quant/quantize_cuda.h"
 
 namespace tessera::quant {
 namespace {

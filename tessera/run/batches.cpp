@@ -40,7 +40,7 @@ data::Batch held_out_block(const RunPlan& plan, std::int64_t first, std::int64_t
 
 }  // namespace
 
-train::StepInput training_input(const RunPlan& plan, const shard::Parallel& parallel, std::int64_t step) {
+train::StepInput training_input(const RunPlan& plan, const shard::ParallelGroups& parallel, std::int64_t step) {
   const TrainConfig& config = plan.config;
   const data::BatchShape shape{.micro_batch = config.micro_batch,
                                .global_batch = config.global_batch,
@@ -57,7 +57,7 @@ train::StepInput training_input(const RunPlan& plan, const shard::Parallel& para
           }};
 }
 
-train::StepInput evaluation_input(const RunPlan& plan, const shard::Parallel& parallel) {
+train::StepInput evaluation_input(const RunPlan& plan, const shard::ParallelGroups& parallel) {
   const TrainConfig& config = plan.config;
   const std::int64_t samples = plan.valid->num_samples();
   const std::int64_t share = ceil_div(ceil_div(samples, config.micro_batch), config.dp);  // blocks of a replica

@@ -10,7 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/host_waits.h"
 #include "tessera/checkpoint/collective_files.h"
-#include "tessera/ops/attention.h"
+#include "tessera/ops/attention/attention.h"
 #include "tessera/run/batches.h"
 #include "tessera/run/config/step_times.h"
 #include "tessera/run/initial_weights.h"
@@ -119,7 +119,7 @@ class Loop {
   // As work of compute ahead of the step, which is the same as one that is not injected. One rank counts, as experts of
   // one rank may; the others learn it with the norm.
   void inject_stop(std::int64_t step) {
-    const shard::Parallel& parallel = trainer_.parallel();
+    const shard::ParallelGroups& parallel = trainer_.parallel();
     if (suppressions_.is_injected(step) && parallel.rank + 1 == parallel.world->size())
       parallel.kernels().fill(injected_stop_, quant::DType::i64, 1, 1);
   }

@@ -74,13 +74,13 @@ std::vector<Policy> recompute_choice(const TrainConfig& config, const models::Mo
     return std::vector<Policy>(static_cast<std::size_t>(model.sizes().num_layers), policy);
   };
   switch (config.recompute) {
-    case Recompute::none:
+    case RecomputeSetting::none:
       return every(Policy::none);
-    case Recompute::selective:
+    case RecomputeSetting::selective:
       return every(Policy::selective);
-    case Recompute::full:
+    case RecomputeSetting::full:
       return every(Policy::full);
-    case Recompute::automatic:
+    case RecomputeSetting::automatic:
       break;
   }
   try {

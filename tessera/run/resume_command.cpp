@@ -20,7 +20,7 @@ std::string words_of(const json& value) {
   return words;
 }
 
-std::string call_of(const meet::Launch& launch) {
+std::string call_of(const rendezvous::Launch& launch) {
   if (!calls_launcher(launch)) return "";
   if (launch.launcher == "torchrun") return fmt::format("torchrun --no-python --nproc-per-node {} ", launch.size);
   return fmt::format("{} -n {} ", launch.launcher, launch.size);
@@ -28,7 +28,7 @@ std::string call_of(const meet::Launch& launch) {
 
 }  // namespace
 
-bool calls_launcher(const meet::Launch& launch) {
+bool calls_launcher(const rendezvous::Launch& launch) {
   return !launch.launcher.empty() && !launch.is_self_started;
 }
 
@@ -40,7 +40,7 @@ std::string shell_word(const std::string& text) {
   return quoted + "'";
 }
 
-std::string resume_command(const TrainConfig& config, std::string_view program, const meet::Launch& launch) {
+std::string resume_command(const TrainConfig& config, std::string_view program, const rendezvous::Launch& launch) {
   const std::set<std::string_view> named{"resume", "out", "trace_step"};
   std::string command =
       call_of(launch) + shell_word(std::string(program)) + " train --resume latest --out " + shell_word(config.out);

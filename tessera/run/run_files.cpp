@@ -12,7 +12,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/folder.h"
-#include "tessera/meet/launcher.h"
+#include "tessera/rendezvous/launcher.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/settings.h"
 #include "tessera/run/resume_command.h"
@@ -51,7 +51,7 @@ checkpoint::FileDescriptor check_and_lock(const RunDirectory& directory, const s
 
 // Open MPI gives each rank a terminal of its own, from which it forwards the output to a file or pipe.
 bool is_terminal() {
-  return ::isatty(STDOUT_FILENO) == 1 && meet::read_ranks(meet::own_variables()).launcher != "mpirun";
+  return ::isatty(STDOUT_FILENO) == 1 && rendezvous::read_ranks(rendezvous::own_variables()).launcher != "mpirun";
 }
 
 std::int64_t suppressed_steps(const RunSummary& summary) {
@@ -183,7 +183,7 @@ void RunFiles::finish(const RunSummary& summary) {
 }
 
 void RunFiles::note_how_to_resume(const RunSummary& summary) {
-  const meet::Launch launch = meet::read_ranks(meet::own_variables());
+  const rendezvous::Launch launch = rendezvous::read_ranks(rendezvous::own_variables());
   const std::string options =
       calls_launcher(launch) ? fmt::format(" (add the other options of {})", launch.launcher) : "";
   note(fmt::format("interrupted after step {} of {}; to resume{}:", summary.last_step, plan_.config.steps, options));

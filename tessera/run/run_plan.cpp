@@ -151,7 +151,7 @@ RunPlan plan_run(const TrainConfig& command, const RunPlaces& places) {
       plan.checkpoint ? model_of(plan.config, state, where, places) : model_to_start(plan, state, where, places);
   plan.config = resolve_model(plan.config, *plan.model);
   check_budgets(plan.config, plan.model);
-  if (plan.config.recompute == Recompute::automatic)
+  if (plan.config.recompute == RecomputeSetting::automatic)
     plan.notes.push_back("computed again: " + recompute_text(recompute_choice(plan.config, *plan.model)));
   plan.data = open_data(plan.config, *plan.model, reader ? state.value("data", json()) : json(), places);
   if (!plan.config.valid.empty()) plan.valid = open_valid(plan.config, *plan.model, places);

@@ -4,7 +4,6 @@
 #include "tessera/nn/dense_mesh.h"
 #include "tessera/run/config/byte_size.h"
 #include "tessera/run/config/resolve.h"
-#include "tessera/run/plan/step_plan.h"
 #include "tessera/run/recompute_choice.h"
 
 namespace tessera::run {

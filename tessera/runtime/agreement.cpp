@@ -19,7 +19,7 @@ constexpr auto kSearch = 10s;  // how long others may take to say what they did
 
 // The last stage before which both ranks have done the same, where they may differ. Nothing when the step is over and
 // went alike, or they parted before what the other still posts.
-std::optional<std::size_t> last_alike(const StepRecord& own, const Notice::Step& theirs) {
+std::optional<std::size_t> last_alike(const StepRecord& own, const PostedSteps::Step& theirs) {
   std::size_t alike = theirs.first;
   while (alike < own.hashes() && alike < theirs.end() && own.hash_before(alike) == theirs.hashes[alike - theirs.first])
     ++alike;
@@ -33,8 +33,8 @@ std::optional<std::size_t> last_alike(const StepRecord& own, const Notice::Step&
 struct Pair {
   const StepRecord& own;
   int own_rank = 0;
-  const Notice& theirs;
-  const Notice::Step& their_step;
+  const PostedSteps& theirs;
+  const PostedSteps::Step& their_step;
   int their_rank = 0;
   std::size_t stage = 0;
 };
@@ -75,37 +75,37 @@ void Agreement::begin_step() {
 }
 
 void Agreement::post() {
-  parallel_.board->post(notice_of(steps_, {}));
+  parallel_.board->post(encode_posted_steps(steps_, {}));
 }
 
-std::string Agreement::difference(const Entries& entries) {
+std::string Agreement::difference(const ParameterEntries& entries) {
   const std::vector<std::string> names = names_of(entries);
   if (trace().empty() && steps_.size() == 1) return {};
   std::optional<Stage> wanted;
   const int own_class = parallel_.class_of[static_cast<std::size_t>(parallel_.rank)];
   for (int rank = 0; rank < parallel_.world->size(); ++rank) {
     if (rank == parallel_.rank || parallel_.class_of[static_cast<std::size_t>(rank)] != own_class) continue;
-    const Notice notice = parse_notice(parallel_.board->read(rank));
+    const PostedSteps posted = parse_posted_steps(parallel_.board->read(rank));
     for (const StepRecord& own : steps_) {
-      const Notice::Step* theirs = notice.find(own.number());
+      const PostedSteps::Step* theirs = posted.find(own.number());
       const auto stage = theirs ? last_alike(own, *theirs) : std::nullopt;
       if (!stage) continue;
       const Stage place{.step = own.number(), .index = static_cast<std::int64_t>(*stage)};
       wanted = wanted ? std::min(*wanted, place) : place;
       std::string found;
-      if (notice.dumped == place) found = difference_in({own, parallel_.rank, notice, *theirs, rank, *stage}, names);
+      if (posted.dumped == place) found = difference_in({own, parallel_.rank, posted, *theirs, rank, *stage}, names);
       if (!found.empty()) {
-        parallel_.board->post(notice_of(steps_, place));  // so that the other sees it too
+        parallel_.board->post(encode_posted_steps(steps_, place));  // so that the other sees it too
         return found;
       }
       break;
     }
   }
-  parallel_.board->post(notice_of(steps_, wanted.value_or(Stage{})));
+  parallel_.board->post(encode_posted_steps(steps_, wanted.value_or(Stage{})));
   return {};
 }
 
-void Agreement::look(const Entries& entries) {
+void Agreement::look(const ParameterEntries& entries) {
   try {
     const std::string found = difference(entries);
     if (found.empty()) return;
@@ -119,7 +119,8 @@ void Agreement::look(const Entries& entries) {
   }
 }
 
-void Agreement::look_until(const base::Fence& fence, const Entries& entries, std::chrono::milliseconds patience) {
+void Agreement::look_until(const base::Fence& fence, const ParameterEntries& entries,
+                           std::chrono::milliseconds patience) {
   for (auto limit = patience; !fence.wait_for(limit); limit = kPatience) look(entries);
   // A collective that the peers called otherwise, or not at all, may have failed because of such a difference.
   for (int tries = 0; fence.error() && tries < 10; ++tries) {
@@ -128,12 +129,13 @@ void Agreement::look_until(const base::Fence& fence, const Entries& entries, std
   }
 }
 
-void Agreement::wait(const base::Fence& fence, const Entries& entries) {
+void Agreement::wait(const base::Fence& fence, const ParameterEntries& entries) {
   look_until(fence, entries, kPatience);
   parallel_.compute->wait(fence);
 }
 
-void Agreement::wait_on_host(const base::Fence& fence, const Entries& entries, std::chrono::milliseconds patience) {
+void Agreement::wait_on_host(const base::Fence& fence, const ParameterEntries& entries,
+                             std::chrono::milliseconds patience) {
   look_until(fence, entries, patience);
   fence.synchronize();
 }
@@ -146,7 +148,7 @@ void Agreement::begin(Comparison& comparison) const {
       group.all_gather(&comparison.own, comparison.all.data(), comm::equal_counts(group.size(), 1), quant::DType::i64);
 }
 
-void Agreement::finish(const Comparison& comparison, const Entries& entries) {
+void Agreement::finish(const Comparison& comparison, const ParameterEntries& entries) {
   wait_on_host(comparison.done, entries);
   const auto is_own = [&](std::uint64_t number) { return number == comparison.own; };
   const auto other = std::ranges::find_if_not(comparison.all, is_own);
@@ -161,14 +163,15 @@ void Agreement::finish(const Comparison& comparison, const Entries& entries) {
 }
 
 void Agreement::compare(comm::Communicator& group, std::uint64_t number, const std::string& what,
-                        const Entries& entries) {
+                        const ParameterEntries& entries) {
   if (group.size() == 1) return;
   Comparison comparison{.step = step(), .group = &group, .what = what, .own = number, .all = {}, .done = {}};
   begin(comparison);
   finish(comparison, entries);
 }
 
-std::vector<schedule::CallOrder> Agreement::orders_of_classes(const schedule::CallOrder& own, const Entries& entries) {
+std::vector<schedule::CallOrder> Agreement::orders_of_classes(const schedule::CallOrder& own,
+                                                              const ParameterEntries& entries) {
   const std::vector<int>& class_of = parallel_.class_of;
   const int own_class = class_of[static_cast<std::size_t>(parallel_.rank)];
   const bool speaks = std::ranges::find(class_of, own_class) - class_of.begin() == parallel_.rank;
@@ -193,7 +196,7 @@ std::vector<schedule::CallOrder> Agreement::orders_of_classes(const schedule::Ca
   return orders;
 }
 
-void Agreement::compare_later(const Entries& entries) {
+void Agreement::compare_later(const ParameterEntries& entries) {
   if (parallel_.alike->size() == 1) return;
   settle(step() - static_cast<std::int64_t>(kKeptSteps) + 1, entries);  // while the step is still remembered
   // Devices come there together; hosts do not, and a device would stand by for the last of them.
@@ -202,7 +205,7 @@ void Agreement::compare_later(const Entries& entries) {
       .step = step(), .group = parallel_.alike, .what = "what a step did", .own = hash(), .all = {}, .done = {}}));
 }
 
-void Agreement::settle(std::int64_t step, const Entries& entries) {
+void Agreement::settle(std::int64_t step, const ParameterEntries& entries) {
   for (; !open_.empty() && open_.front().step <= step; open_.pop_front()) finish(open_.front(), entries);
 }
 

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "tessera/base/fence.h"
-#include "tessera/runtime/entry.h"
-#include "tessera/runtime/notice.h"
+#include "tessera/runtime/parameter_entry.h"
+#include "tessera/runtime/step_record.h"
 #include "tessera/schedule/check/together.h"
-#include "tessera/shard/parallel.h"
+#include "tessera/shard/parallel_groups.h"
 
 namespace tessera::runtime {
 
@@ -24,7 +24,7 @@ inline constexpr std::size_t kKeptSteps = 4;
 // looked at the owner drains the lanes before this object goes.
 class Agreement {
  public:
-  explicit Agreement(shard::Parallel& parallel) : parallel_(parallel), steps_(1) { steps_.reserve(kKeptSteps); }
+  explicit Agreement(shard::ParallelGroups& parallel) : parallel_(parallel), steps_(1) { steps_.reserve(kKeptSteps); }
 
   void begin_step();
   void add(const schedule::Event& event) { steps_.back().add(event); }
@@ -35,20 +35,22 @@ class Agreement {
 
   // Blocks the host until the fence is done; then compute waits for it too. Errors: Error with the first differing
   // event when a second passed and another rank did other things; whatever the fence carries.
-  void wait(const base::Fence& fence, const Entries& entries);
+  void wait(const base::Fence& fence, const ParameterEntries& entries);
   // The same for the host alone. patience: after so long others are looked at.
-  void wait_on_host(const base::Fence& fence, const Entries& entries, std::chrono::milliseconds patience = kPatience);
+  void wait_on_host(const base::Fence& fence, const ParameterEntries& entries,
+                    std::chrono::milliseconds patience = kPatience);
   // Collective over `group`, blocking: every rank brings `number`. Errors: Error with the first differing event, or
   // naming `what`, when one brings another.
-  void compare(comm::Communicator& group, std::uint64_t number, const std::string& what, const Entries& entries);
+  void compare(comm::Communicator& group, std::uint64_t number, const std::string& what,
+               const ParameterEntries& entries);
   // Collective over the world, blocking: what the ranks of each class call in a cycle of steps, by class. `own`: what
   // this rank does, the same for all of its class.
-  std::vector<schedule::CallOrder> orders_of_classes(const schedule::CallOrder& own, const Entries& entries);
+  std::vector<schedule::CallOrder> orders_of_classes(const schedule::CallOrder& own, const ParameterEntries& entries);
   // Collective over the class: begins to compare what ranks did in the step so far. Blocks only for the oldest of
   // kKeptSteps comparisons. Errors: that one's, as settle.
-  void compare_later(const Entries& entries);
+  void compare_later(const ParameterEntries& entries);
   // Blocks until the comparisons begun in the steps up to number `step` are known. Errors: as compare.
-  void settle(std::int64_t step, const Entries& entries);
+  void settle(std::int64_t step, const ParameterEntries& entries);
 
  private:
   static constexpr std::chrono::milliseconds kPatience{1000};
@@ -63,14 +65,14 @@ class Agreement {
     base::Fence done;
   };
   void begin(Comparison& comparison) const;
-  void finish(const Comparison& comparison, const Entries& entries);
-  void look_until(const base::Fence& fence, const Entries& entries, std::chrono::milliseconds patience);
+  void finish(const Comparison& comparison, const ParameterEntries& entries);
+  void look_until(const base::Fence& fence, const ParameterEntries& entries, std::chrono::milliseconds patience);
   // Throws when a difference is known, with nothing under way.
-  void look(const Entries& entries);
+  void look(const ParameterEntries& entries);
   // The first event in which some rank differs from this one; empty while none is known.
-  std::string difference(const Entries& entries);
+  std::string difference(const ParameterEntries& entries);
 
-  shard::Parallel& parallel_;
+  shard::ParallelGroups& parallel_;
   std::vector<StepRecord> steps_;  // the oldest first
   std::deque<Comparison> open_;    // the oldest first
 };

@@ -2,7 +2,7 @@
 
 namespace tessera::runtime {
 
-CapturedLanes::CapturedLanes(shard::Parallel& parallel) : parallel_(parallel) {
+CapturedLanes::CapturedLanes(shard::ParallelGroups& parallel) : parallel_(parallel) {
   const auto capture = std::make_shared<const base::Capture>();
   parallel_.compute->capture(capture);
   const base::Fence begin = parallel_.compute->record();

@@ -3,7 +3,7 @@
 #include <functional>
 #include <memory>
 
-#include "tessera/shard/parallel.h"
+#include "tessera/shard/parallel_groups.h"
 
 namespace tessera::runtime {
 
@@ -11,7 +11,7 @@ namespace tessera::runtime {
 // and compute from every lane at join().
 class CapturedLanes {
  public:
-  explicit CapturedLanes(shard::Parallel& parallel);
+  explicit CapturedLanes(shard::ParallelGroups& parallel);
   ~CapturedLanes();
   CapturedLanes(const CapturedLanes&) = delete;
   CapturedLanes& operator=(const CapturedLanes&) = delete;
@@ -20,7 +20,7 @@ class CapturedLanes {
  private:
   void for_each(const std::function<void(base::Lane&)>& visit);
 
-  shard::Parallel& parallel_;
+  shard::ParallelGroups& parallel_;
 };
 
 }  // namespace tessera::runtime

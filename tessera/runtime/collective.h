@@ -9,11 +9,11 @@
 
 namespace tessera::runtime {
 
-enum class CollectiveKind : std::uint8_t { all_gather, reduce_scatter, all_reduce_sum, all_reduce_max };
+enum class ProgramCollectiveKind : std::uint8_t { all_gather, reduce_scatter, all_reduce_sum, all_reduce_max };
 
 // A collective of the program over the compute ranks of the first domain; every one of them issues it.
-struct Collective {
-  CollectiveKind kind = CollectiveKind::all_reduce_sum;
+struct ProgramCollective {
+  ProgramCollectiveKind kind = ProgramCollectiveKind::all_reduce_sum;
   const void* in = nullptr;              // not of an all_reduce, which is in place
   void* out = nullptr;                   // memory of the device; both stay until the wait
   std::span<const std::int64_t> counts;  // elements of each rank's part; of an all_reduce one number, the whole's

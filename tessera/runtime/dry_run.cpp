@@ -2,7 +2,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/schedule/check/together.h"
-#include "tessera/shard/rows.h"
+#include "tessera/shard/parameter_layouts.h"
+#include "tessera/shard/rows/rows.h"
 #include "tessera/shard/sizes.h"
 
 namespace tessera::runtime {
@@ -180,7 +181,7 @@ void DryRun::reduce_amaxes(std::span<float> amaxes) {
                          shard::bytes_of(static_cast<std::int64_t>(amaxes.size()), quant::DType::fp32), Pass::forward));
 }
 
-Issued DryRun::issue(const Collective& collective) {
+Issued DryRun::issue(const ProgramCollective& collective) {
   if (!collective.is_recorded) return {};
   const CollectiveTraffic traffic = traffic_of(collective, group_rank(), group_size());
   happens(numbers_.other(EventKind::comm, group_name_, traffic.op, traffic.given, collective.pass));

@@ -59,7 +59,7 @@ class DryRun : public Program {
   void gather_rows(schedule::ParameterId id, const shard::RowIds& ids, void* out, schedule::Pass pass,
                    const std::optional<base::Fence>& written) override;
   RowGradient grad_rows(schedule::ParameterId id, const shard::RowIds& ids) override;
-  Issued issue(const Collective& collective) override;
+  Issued issue(const ProgramCollective& collective) override;
   void wait(const Issued& issued) override;
   void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
   void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;

@@ -18,7 +18,7 @@ struct CollectiveTraffic {
   std::int64_t received = 0;  // bytes that this rank receives
   quant::Format format = quant::Format::bf16;
 };
-CollectiveTraffic traffic_of(const Collective& collective, int rank, int ranks);
+CollectiveTraffic traffic_of(const ProgramCollective& collective, int rank, int ranks);
 
 class EventNumbers {
  public:

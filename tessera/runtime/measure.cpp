@@ -64,7 +64,7 @@ void Measure::gathered(schedule::ParameterId id, double seconds) {
 }
 
 std::int64_t Measure::agree(const schedule::Trace& trace, std::size_t parameters, std::int64_t room,
-                            Agreement& agreement, const Entries& entries) {
+                            Agreement& agreement, const ParameterEntries& entries) {
   read_stretches();
   segments_.resize(trace.size());
   gathers_.resize(parameters);

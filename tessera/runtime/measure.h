@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "tessera/runtime/agreement.h"
-#include "tessera/runtime/entry.h"
 #include "tessera/runtime/fence_pairs.h"
+#include "tessera/runtime/parameter_entry.h"
 #include "tessera/runtime/statistics.h"
 #include "tessera/schedule/simulate.h"
 
@@ -15,7 +15,7 @@ namespace tessera::runtime {
 // follows from an event is none of them.
 class Measure {
  public:
-  explicit Measure(const shard::Parallel& parallel) : parallel_(parallel) {}
+  explicit Measure(const shard::ParallelGroups& parallel) : parallel_(parallel) {}
 
   void begin_step();
   // The one at this index of the trace has happened. waits: of compute's lane since the step began.
@@ -34,7 +34,7 @@ class Measure {
   // Collective over the class: the longest of its ranks. The traces must have been compared. Returns the smallest
   // `room`.
   std::int64_t agree(const schedule::Trace& trace, std::size_t parameters, std::int64_t room, Agreement& agreement,
-                     const Entries& entries);
+                     const ParameterEntries& entries);
   // Of a schedule for the trace that was agreed on.
   schedule::Costs costs(const schedule::Trace& trace, const schedule::Schedule& schedule,
                         const std::vector<schedule::ParameterSize>& sizes) const;
@@ -54,7 +54,7 @@ class Measure {
   void add(std::size_t event, double seconds, double waited);
   void read_stretches();
 
-  const shard::Parallel& parallel_;
+  const shard::ParallelGroups& parallel_;
   double last_ = 0, waited_ = 0;
   std::vector<double> segments_;  // by event, before it
   std::vector<Stretch> stretches_;

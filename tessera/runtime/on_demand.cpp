@@ -12,7 +12,7 @@ shard::Recording OnDemand::record_last(schedule::ParameterId id) {
   return record(timeline_, trace, trace.size() - 1, {&id, 1});
 }
 
-void OnDemand::gather(Entry& entry, schedule::ParameterId id) {
+void OnDemand::gather(ParameterEntry& entry, schedule::ParameterId id) {
   const int domain = entry.parameter.spec.domain;
   comm::Communicator& demand = parallel_.of(domain, shard::Via::demand);
   waits_.for_agreement(demand);
@@ -33,13 +33,13 @@ void OnDemand::gather(Entry& entry, schedule::ParameterId id) {
 }
 
 // Whoever takes the buffer next may write at once.
-void OnDemand::release(Entry& entry) {
+void OnDemand::release(ParameterEntry& entry) {
   if (entry.demand_weight.size() == 0) return;
   parallel_.compute->synchronize();
   pool_.give_back(std::exchange(entry.demand_weight, {}));
 }
 
-std::byte* OnDemand::staging(Entry& entry) {
+std::byte* OnDemand::staging(ParameterEntry& entry) {
   entry.demand_staging = pool_.take(entry.reducer.staging_bytes());
   return entry.demand_staging.data();
 }
@@ -49,7 +49,7 @@ void OnDemand::reduce_microbatch() {
   const double start = host_seconds(parallel_);
   const std::int64_t before = statistics_.reduced_bytes;
   for (schedule::ParameterId id = 0; id < static_cast<schedule::ParameterId>(entries_.size()); ++id) {
-    Entry& entry = *entries_[static_cast<std::size_t>(id)];
+    ParameterEntry& entry = *entries_[static_cast<std::size_t>(id)];
     if (!entry.produced) continue;
     TESSERA_CHECK(!entry.replicas_summed, "'{}': a gradient is produced after the last was summed over the replicas",
                   entry.name());
@@ -75,7 +75,7 @@ void OnDemand::reduce_replicas() {
   const std::int64_t before = statistics_.reduced_bytes;
   std::vector<std::pair<schedule::ParameterId, base::Fence>> sums;
   for (schedule::ParameterId id = 0; id < static_cast<schedule::ParameterId>(entries_.size()); ++id) {
-    Entry& entry = *entries_[static_cast<std::size_t>(id)];
+    ParameterEntry& entry = *entries_[static_cast<std::size_t>(id)];
     if (!entry.parameter.spec.trainable || entry.replicas_summed) continue;
     const base::LaneMark mark = record_last(id).mark(schedule::Activity::replicas, total_bytes(entry.ways.replicas));
     // Compute has waited for the sums that a schedule issued before the step left it.
@@ -85,8 +85,8 @@ void OnDemand::reduce_replicas() {
   measure_.reduced(host_seconds(parallel_) - start, statistics_.reduced_bytes - before);
 }
 
-base::Fence sum_entry(Entry& entry, shard::Parallel& parallel, const base::Fence& written, StepStatistics& statistics,
-                      const base::LaneMark& mark) {
+base::Fence sum_entry(ParameterEntry& entry, shard::ParallelGroups& parallel, const base::Fence& written,
+                      StepStatistics& statistics, const base::LaneMark& mark) {
   entry.replicas_summed = true;
   statistics.reduced_bytes += total_bytes(entry.ways.replicas);
   return entry.replicas.sum(entry.parameter, parallel, written, mark);

@@ -4,8 +4,8 @@
 #pragma once
 #include "tessera/runtime/agreement.h"
 #include "tessera/runtime/buffer_pool.h"
-#include "tessera/runtime/entry.h"
 #include "tessera/runtime/measure.h"
+#include "tessera/runtime/parameter_entry.h"
 #include "tessera/runtime/statistics.h"
 #include "tessera/runtime/timeline.h"
 #include "tessera/runtime/waits.h"
@@ -15,8 +15,8 @@ namespace tessera::runtime {
 // One rank's. Every call but release and staging is collective.
 class OnDemand {
  public:
-  OnDemand(shard::Parallel& parallel, Entries& entries, Agreement& agreement, Waits& waits, StepStatistics& statistics,
-           Measure& measure, Timeline& timeline)
+  OnDemand(shard::ParallelGroups& parallel, ParameterEntries& entries, Agreement& agreement, Waits& waits,
+           StepStatistics& statistics, Measure& measure, Timeline& timeline)
       : parallel_(parallel),
         entries_(entries),
         agreement_(agreement),
@@ -26,9 +26,9 @@ class OnDemand {
         timeline_(timeline),
         pool_(parallel.device) {}
 
-  void gather(Entry& entry, schedule::ParameterId id);  // sets its view
-  void release(Entry& entry);
-  std::byte* staging(Entry& entry);
+  void gather(ParameterEntry& entry, schedule::ParameterId id);  // sets its view
+  void release(ParameterEntry& entry);
+  std::byte* staging(ParameterEntry& entry);
   void reduce_microbatch();  // what is produced and not yet on its way
   void reduce_replicas();    // what is not yet summed over the replicas
 
@@ -43,8 +43,8 @@ class OnDemand {
     base::Buffer staging, scratch;
   };
   shard::Recording record_last(schedule::ParameterId id);  // what follows from the last event
-  shard::Parallel& parallel_;
-  Entries& entries_;
+  shard::ParallelGroups& parallel_;
+  ParameterEntries& entries_;
   Agreement& agreement_;
   Waits& waits_;
   StepStatistics& statistics_;
@@ -55,7 +55,7 @@ class OnDemand {
 };
 
 // The sum over replicas, marked in the entry and counted.
-base::Fence sum_entry(Entry& entry, shard::Parallel& parallel, const base::Fence& written, StepStatistics& statistics,
-                      const base::LaneMark& mark = {});
+base::Fence sum_entry(ParameterEntry& entry, shard::ParallelGroups& parallel, const base::Fence& written,
+                      StepStatistics& statistics, const base::LaneMark& mark = {});
 
 }  // namespace tessera::runtime

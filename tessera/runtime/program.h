@@ -24,11 +24,11 @@
 #include <span>
 #include <string_view>
 
-#include "tessera/quant/quantize.h"
+#include "tessera/quant/formats/quantize.h"
 #include "tessera/runtime/collective.h"
 #include "tessera/schedule/events.h"
 #include "tessera/shard/parameter.h"
-#include "tessera/shard/row_kernels.h"
+#include "tessera/shard/rows/row_kernels.h"
 
 namespace tessera::runtime {
 
@@ -104,7 +104,7 @@ class Program {
   virtual RowGradient grad_rows(schedule::ParameterId weight, const shard::RowIds& ids) = 0;
 
   // Begins behind what compute has been given. Wait directly before compute first uses `out`: what it waits is exposed.
-  virtual Issued issue(const Collective& collective) = 0;
+  virtual Issued issue(const ProgramCollective& collective) = 0;
   virtual void wait(const Issued& issued) = 0;
   // Only recorded: autograd keeps so many bytes from stash to fetch. way: "shard" (own tokens only) or "keep".
   virtual void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) = 0;

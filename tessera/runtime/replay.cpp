@@ -7,18 +7,12 @@
 
 namespace tessera::runtime {
 
-bool Arenas::holds(const schedule::Schedule& schedule) const {
-  return static_cast<std::int64_t>(gather.size()) >= schedule.gather_arena &&
-         static_cast<std::int64_t>(reduce.size()) >= schedule.reduce_arena &&
-         static_cast<std::int64_t>(scratch.size()) >= schedule.scratch;
-}
-
-void Arenas::withdraw(shard::Parallel& parallel) {
+void Arenas::withdraw(shard::ParallelGroups& parallel) {
   for (const shard::Via via : {shard::Via::gather, shard::Via::reduce})
     for (comm::Communicator* group : parallel.made(via)) group->share({});
 }
 
-std::string Arenas::grow(const schedule::Schedule& schedule, shard::Parallel& parallel, bool pushes) {
+std::string Arenas::grow(const schedule::Schedule& schedule, shard::ParallelGroups& parallel, bool pushes) {
   if (pushes) withdraw(parallel);
   auto grown = [&parallel](base::Buffer& buffer, std::int64_t bytes) {
     if (static_cast<std::int64_t>(buffer.size()) >= bytes) return;
@@ -41,9 +35,9 @@ std::string Arenas::grow(const schedule::Schedule& schedule, shard::Parallel& pa
   return first_problem;
 }
 
-Replay::Replay(schedule::Trace trace, schedule::Schedule schedule, Entries& entries, shard::Parallel& parallel,
-               Arenas& arenas, Waits& waits, StepStatistics& statistics, Timeline& timeline,
-               const ReplayOptions& options)
+Replay::Replay(schedule::Trace trace, schedule::Schedule schedule, ParameterEntries& entries,
+               shard::ParallelGroups& parallel, Arenas& arenas, Waits& waits, StepStatistics& statistics,
+               Timeline& timeline, const ReplayOptions& options)
     : trace_(std::move(trace)),
       schedule_(std::move(schedule)),
       entries_(entries),
@@ -170,7 +164,7 @@ void Replay::delay(base::Lane& lane) {
   lane.delay(std::uniform_real_distribution<double>(0, options_.longest_delay)(random_));
 }
 
-int Replay::residency_of_next(const Entry& entry) {
+int Replay::residency_of_next(const ParameterEntry& entry) {
   const int index = at(residency_of_, next_);
   TESSERA_CHECK(index >= 0, "event {}: '{}' has no place in the schedule", next_, entry.name());
   const Stay& stay = at(stays_, index);
@@ -180,7 +174,7 @@ int Replay::residency_of_next(const Entry& entry) {
   return index;
 }
 
-void Replay::arrive(Entry& entry, schedule::ParameterId id) {
+void Replay::arrive(ParameterEntry& entry, schedule::ParameterId id) {
   const int index = residency_of_next(entry);
   const schedule::Residency& residency = at(schedule_.residencies, index);
   Stay& stay = at(stays_, index);
@@ -272,7 +266,7 @@ void Replay::start_gather(int index, const base::Fence& free) {
   const shard::Recording recording =
       record(timeline_, trace_, static_cast<std::size_t>(residency.wait), unit, next_ > schedule_.body);
   if (unit.size() == 1) {
-    const Entry& only = entry(unit.front());
+    const ParameterEntry& only = entry(unit.front());
     stay.arrived = only.materializer.start(only.parameter, {storage, compute}, buffer, free, recording);
     if (is_ahead(index)) note_arrival((only.materializer.has_last_hop() ? *compute : storage).lane(), stay);
     return;
@@ -280,7 +274,7 @@ void Replay::start_gather(int index, const base::Fence& free) {
   std::int64_t bytes = 0;
   std::vector<comm::Movement> movements;
   for (const schedule::ParameterId id : unit) {
-    const Entry& member = entry(id);
+    const ParameterEntry& member = entry(id);
     member.materializer.add_first_hops(member.parameter, buffer + at(gathered_, id).offset, movements);
     bytes += total_bytes(member.ways.gather);
   }
@@ -301,7 +295,7 @@ void Replay::issue_reduction(int index) {
   arenas_.reduce_peak = std::max(arenas_.reduce_peak, reduction.offset + bytes);
   std::vector<shard::Reducing> members;
   for (const schedule::ParameterId id : unit) {
-    Entry& member = entry(id);
+    ParameterEntry& member = entry(id);
     TESSERA_CHECK(member.produced, "event {}: the gradient of '{}' leaves before it is produced", next_ - 1,
                   member.name());
     members.push_back({&member.parameter, &member.reducer, staging + at(reduced_, id).offset, scratch});

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/runtime/entry.h"
+#include "tessera/runtime/parameter_entry.h"
 #include "tessera/runtime/statistics.h"
 #include "tessera/runtime/timeline.h"
 #include "tessera/runtime/waits.h"
@@ -20,12 +20,11 @@ struct Arenas {
   // What schedules have really used of them, bytes.
   std::int64_t gather_peak = 0, reduce_peak = 0;
 
-  bool holds(const schedule::Schedule& schedule) const;
   // Collective over the groups of gathers and reductions; nothing may be under way. With `pushes` the groups share the
   // memory that they receive into. Returns why some peers cannot write to it themselves (Communicator::share).
-  std::string grow(const schedule::Schedule& schedule, shard::Parallel& parallel, bool pushes);
+  std::string grow(const schedule::Schedule& schedule, shard::ParallelGroups& parallel, bool pushes);
   // Before the memory goes: no peer writes to it any more. Collective.
-  static void withdraw(shard::Parallel& parallel);
+  static void withdraw(shard::ParallelGroups& parallel);
 };
 
 struct ReplayOptions {
@@ -37,7 +36,7 @@ struct ReplayOptions {
 // One schedule carried out, step after step. One thread; nothing refers to it once drain() has returned.
 class Replay {
  public:
-  Replay(schedule::Trace trace, schedule::Schedule schedule, Entries& entries, shard::Parallel& parallel,
+  Replay(schedule::Trace trace, schedule::Schedule schedule, ParameterEntries& entries, shard::ParallelGroups& parallel,
          Arenas& arenas, Waits& waits, StepStatistics& statistics, Timeline& timeline, const ReplayOptions& options);
 
   const schedule::Trace& trace() const { return trace_; }
@@ -57,9 +56,9 @@ class Replay {
   }
 
   // Of the event next in turn; each is followed by passed().
-  void arrive(Entry& entry, schedule::ParameterId id);  // a consume: sets the entry's view
-  std::byte* staging(schedule::ParameterId id);         // before a produce: where the gradient is written
-  void passed();                                        // the event has happened: what follows from it
+  void arrive(ParameterEntry& entry, schedule::ParameterId id);  // a consume: sets the entry's view
+  std::byte* staging(schedule::ParameterId id);                  // before a produce: where the gradient is written
+  void passed();                                                 // the event has happened: what follows from it
 
   // Issues the sums over replicas that are left and makes compute wait for all: every gradient is then in main_grad.
   void finish();
@@ -101,13 +100,13 @@ class Replay {
     return values[static_cast<std::size_t>(index)];
   }
   int slot(int position) const { return position < 0 ? position + schedule_.events + 1 : position; }
-  Entry& entry(schedule::ParameterId id) { return *at(entries_, id); }
+  ParameterEntry& entry(schedule::ParameterId id) { return *at(entries_, id); }
   void index_events();
   void index_poison(const schedule::Residency& residency);
   void place_members();
   bool is_current(const Stay& stay, const schedule::Residency& residency);
   // Of the consume that is next. Errors: its weights are not there, or of another version than the stored ones.
-  int residency_of_next(const Entry& entry);
+  int residency_of_next(const ParameterEntry& entry);
   void note_versions(int index);  // of a residency that is issued now
   void forget_issued();
   bool is_ahead(int index) const { return at(schedule_.residencies, index).issue < 0; }  // for the next step
@@ -124,8 +123,8 @@ class Replay {
 
   schedule::Trace trace_;
   schedule::Schedule schedule_;
-  Entries& entries_;
-  shard::Parallel& parallel_;
+  ParameterEntries& entries_;
+  shard::ParallelGroups& parallel_;
   Arenas& arenas_;
   Waits& waits_;
   StepStatistics& statistics_;

@@ -7,10 +7,11 @@
 #include "tessera/base/error.h"
 #include "tessera/schedule/buckets.h"
 #include "tessera/shard/encoded.h"
+#include "tessera/shard/make_parameter.h"
 #include "tessera/shard/sizes.h"
 
 namespace tessera::runtime {
-Runtime::Runtime(shard::Parallel& parallel, shard::ParameterTypes types, const RuntimeOptions& options)
+Runtime::Runtime(shard::ParallelGroups& parallel, shard::ParameterTypes types, const RuntimeOptions& options)
     : parallel_(parallel),
       types_(types),
       options_(options),
@@ -56,7 +57,7 @@ schedule::ParameterId Runtime::register_parameter(shard::ParameterSpec spec) {
   const shard::Cuts cuts = this->cuts(domain);
   shard::ShardedParameter parameter = make_parameter(std::move(spec), types, cuts, parallel_.place(domain));
   parallel_.provide(parameter, cuts);
-  entries_.push_back(std::make_unique<Entry>(std::move(parameter), parallel_, cuts));
+  entries_.push_back(std::make_unique<ParameterEntry>(std::move(parameter), parallel_, cuts));
   return id;
 }
 
@@ -77,13 +78,13 @@ std::vector<schedule::ParameterId> Runtime::by_first_use() const {
   return schedule::order_of_first_uses(is_training() ? trace() : schedule::Trace{}, weights());
 }
 
-const Entry& Runtime::entry(schedule::ParameterId id, const char* call) const {
+const ParameterEntry& Runtime::entry(schedule::ParameterId id, const char* call) const {
   TESSERA_CHECK(id >= 0 && id < size(), "{}: parameter {} of {}", call, id, size());
   return *entries_[static_cast<std::size_t>(id)];
 }
 
-Entry& Runtime::entry(schedule::ParameterId id, const char* call) {
-  return const_cast<Entry&>(std::as_const(*this).entry(id, call));
+ParameterEntry& Runtime::entry(schedule::ParameterId id, const char* call) {
+  return const_cast<ParameterEntry&>(std::as_const(*this).entry(id, call));
 }
 
 const shard::ParameterSpec& Runtime::spec(schedule::ParameterId id) const {
@@ -166,7 +167,7 @@ void Runtime::end_step() {
   else if (!parallel_.compute->is_captured())
     agreement_.compare_later(entries_);
   for (schedule::ParameterId id = 0; id < size(); ++id) {
-    const Entry& entry = *entries_[static_cast<std::size_t>(id)];
+    const ParameterEntry& entry = *entries_[static_cast<std::size_t>(id)];
     TESSERA_CHECK(!entry.produced, "'{}': a gradient was produced and not reduced", entry.name());
     // Of weights that this step did not use: they are written next.
     waits_.until(entry.parameter.published, schedule::Activity::publish, {&id, 1});
@@ -245,7 +246,7 @@ void Runtime::depart(const schedule::Event* happens) {
 
 WeightView Runtime::consume(schedule::ParameterId weight, schedule::Pass pass) {
   const schedule::ParameterId id = read_in(pass, weight);
-  Entry& entry = this->entry(id, "consume");
+  ParameterEntry& entry = this->entry(id, "consume");
   TESSERA_CHECK(numbers_.in_microbatch(), "'{}' is consumed outside a microbatch", entry.name());
   TESSERA_CHECK(!entry.parameter.by_rows, "'{}' is never whole: gather_rows", entry.name());
   happens(numbers_.next(schedule::EventKind::consume, pass, id));
@@ -287,7 +288,7 @@ void Runtime::wait(const Issued& issued) {
 
 void Runtime::release(schedule::ParameterId weight, schedule::Pass pass) {
   const schedule::ParameterId id = read_in(pass, weight);
-  Entry& entry = this->entry(id, "release");
+  ParameterEntry& entry = this->entry(id, "release");
   TESSERA_CHECK(entry.users > 0, "'{}' is released more often than consumed", entry.name());
   happens(numbers_.next(schedule::EventKind::release, pass, id));
   if (--entry.users == 0) on_demand_.release(entry);
@@ -295,14 +296,14 @@ void Runtime::release(schedule::ParameterId weight, schedule::Pass pass) {
 }
 
 GradientBuffer Runtime::grad_buffer(schedule::ParameterId id) {
-  Entry& entry = this->entry(id, "grad_buffer");
+  ParameterEntry& entry = this->entry(id, "grad_buffer");
   TESSERA_CHECK(!entry.parameter.by_rows, "'{}' has gradients of rows: grad_rows", entry.name());
   TESSERA_CHECK(!entry.produced || !entry.parameter.spec.produced_once,
                 "'{}' is said to be produced once a microbatch, and is produced again", entry.name());
   return {staging_of(entry, id), entry.reducer.staging_type(), entry.produced};
 }
 
-std::byte* Runtime::staging_of(Entry& entry, schedule::ParameterId id) {
+std::byte* Runtime::staging_of(ParameterEntry& entry, schedule::ParameterId id) {
   TESSERA_CHECK(numbers_.in_microbatch() && is_training(),
                 "the gradient of '{}' is asked for outside a training microbatch", entry.name());
   TESSERA_CHECK(entry.parameter.spec.trainable, "'{}' is frozen and has no gradient", entry.name());
@@ -313,7 +314,7 @@ std::byte* Runtime::staging_of(Entry& entry, schedule::ParameterId id) {
 }
 
 void Runtime::produce(schedule::ParameterId id) {
-  Entry& entry = this->entry(id, "produce");
+  ParameterEntry& entry = this->entry(id, "produce");
   TESSERA_CHECK(entry.staging, "'{}' is produced without grad_buffer", entry.name());
   happens(numbers_.next(schedule::EventKind::produce, schedule::Pass::backward, id));
   entry.produced = true;
@@ -324,13 +325,13 @@ void Runtime::publish(std::span<const schedule::ParameterId> weights) {
   const std::vector<schedule::ParameterId> published = with_copies(weights);
   const std::span<const schedule::ParameterId> ids(published);
   for (const schedule::ParameterId id : ids) {
-    const Entry& entry = this->entry(id, "publish");
+    const ParameterEntry& entry = this->entry(id, "publish");
     TESSERA_CHECK(entry.users == 0, "'{}' is published while it is consumed", entry.name());
   }
   timeline_.begin_event(trace().size());
   const base::Fence written = parallel_.compute->record();
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    Entry& entry = this->entry(ids[i], "publish");
+    ParameterEntry& entry = this->entry(ids[i], "publish");
     shard::ShardedParameter& parameter = entry.parameter;
     const shard::Recording recording = record(timeline_, trace(), trace().size() + i, ids.subspan(i, 1));
     const base::LaneMark mark = recording.mark(schedule::Activity::publish, total_bytes(entry.ways.publish));
@@ -382,7 +383,7 @@ int Runtime::comm(const std::string& group, const std::string& op, std::int64_t 
   return static_cast<int>(trace().size()) - 1;
 }
 
-Issued Runtime::issue(const Collective& collective) {
+Issued Runtime::issue(const ProgramCollective& collective) {
   const CollectiveTraffic traffic = traffic_of(collective, group_rank(), group_size());
   int event = -1;
   if (collective.is_recorded) {
@@ -393,13 +394,13 @@ Issued Runtime::issue(const Collective& collective) {
   if (parallel_.is_asynchronous()) group.lane().wait(parallel_.compute->record());
   const std::vector<std::int64_t> counts(collective.counts.begin(), collective.counts.end());
   switch (collective.kind) {
-    case CollectiveKind::all_gather:
+    case ProgramCollectiveKind::all_gather:
       return {group.all_gather(collective.in, collective.out, counts, collective.type), event};
-    case CollectiveKind::reduce_scatter:
+    case ProgramCollectiveKind::reduce_scatter:
       return {group.reduce_scatter(collective.in, collective.out, counts, collective.type), event};
-    case CollectiveKind::all_reduce_sum:
+    case ProgramCollectiveKind::all_reduce_sum:
       return {group.all_reduce(collective.out, counts.front(), collective.type, comm::ReduceOp::sum), event};
-    case CollectiveKind::all_reduce_max:
+    case ProgramCollectiveKind::all_reduce_max:
       return {group.all_reduce(collective.out, counts.front(), collective.type, comm::ReduceOp::max), event};
   }
   throw Error("a collective of an unknown kind");

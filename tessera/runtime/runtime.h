@@ -22,10 +22,10 @@
 #include <vector>
 
 #include "tessera/runtime/agreement.h"
-#include "tessera/runtime/entry.h"
 #include "tessera/runtime/event_numbers.h"
 #include "tessera/runtime/measure.h"
 #include "tessera/runtime/on_demand.h"
+#include "tessera/runtime/parameter_entry.h"
 #include "tessera/runtime/pending_step.h"
 #include "tessera/runtime/program.h"
 #include "tessera/runtime/replay.h"
@@ -34,7 +34,7 @@
 #include "tessera/runtime/timeline.h"
 #include "tessera/runtime/waits.h"
 #include "tessera/schedule/plan/auto.h"
-#include "tessera/shard/parallel.h"
+#include "tessera/shard/parallel_groups.h"
 
 namespace tessera::runtime {
 
@@ -51,7 +51,7 @@ struct ScheduleStatistics {
 class Runtime final : public Program {
  public:
   // `parallel` outlives the runtime.
-  Runtime(shard::Parallel& parallel, shard::ParameterTypes types, const RuntimeOptions& options = {});
+  Runtime(shard::ParallelGroups& parallel, shard::ParameterTypes types, const RuntimeOptions& options = {});
   // Waits until nothing is under way; collective, unless a rank has failed.
   ~Runtime() override;
   // All that is under way and comes later fails at once: for who owns the runtime and gives up.
@@ -136,9 +136,9 @@ class Runtime final : public Program {
   void publish(schedule::ParameterId id) { publish({&id, 1}); }
   // Outside a step, before the publish of a bucket whose cast needs them: the greatest of all ranks' numbers, written
   // by compute, replaces them before compute goes on. An event of the optimizer's part. Collective over
-  // Parallel::casts.
+  // ParallelGroups::casts.
   void reduce_amaxes(std::span<float> amaxes) override;
-  Issued issue(const Collective& collective) override;
+  Issued issue(const ProgramCollective& collective) override;
   void wait(const Issued& issued) override;
   // The event of a collective that somebody else carries out. Returns its place.
   int comm(const std::string& group, const std::string& op, std::int64_t bytes, schedule::Pass pass);
@@ -148,7 +148,7 @@ class Runtime final : public Program {
     statistics_.flops_by_format[static_cast<std::size_t>(format)] += flops;
   }
 
-  shard::Parallel& parallel() { return parallel_; }
+  shard::ParallelGroups& parallel() { return parallel_; }
   // Where compute is a queue of a GPU it must have come to the step's end.
   StepStatistics statistics() const;
   const schedule::Trace& trace() const { return agreement_.trace(); }  // of the last step begun
@@ -170,7 +170,7 @@ class Runtime final : public Program {
  private:
   // The first rows of a graph's step: they travel before the graph is launched.
   struct EarlyRows {
-    Entry* table = nullptr;
+    ParameterEntry* table = nullptr;
     shard::RowIds ids;  // in the recorded step
     base::Signal beginning;
     base::Fence may_begin;  // in the graph: the table is published, and what arrived for its own step has been read
@@ -185,10 +185,10 @@ class Runtime final : public Program {
   schedule::ParameterId read_in(schedule::Pass pass, schedule::ParameterId id) const;
   std::vector<schedule::ParameterId> with_copies(std::span<const schedule::ParameterId> ids) const;
   void check_copies() const;
-  Entry& entry(schedule::ParameterId id, const char* call);
-  const Entry& entry(schedule::ParameterId id, const char* call) const;
-  std::byte* staging_of(Entry& entry, schedule::ParameterId id);
-  void rows_published(const Entry& entry);
+  ParameterEntry& entry(schedule::ParameterId id, const char* call);
+  const ParameterEntry& entry(schedule::ParameterId id, const char* call) const;
+  std::byte* staging_of(ParameterEntry& entry, schedule::ParameterId id);
+  void rows_published(const ParameterEntry& entry);
   void record_comm(schedule::EventKind kind, const std::string& group, const std::string& op, std::int64_t bytes,
                    schedule::Pass pass);
   bool happens_behind(const schedule::Event& event);
@@ -204,11 +204,11 @@ class Runtime final : public Program {
   void check_produced();
   void fill_unproduced();
 
-  shard::Parallel& parallel_;
+  shard::ParallelGroups& parallel_;
   shard::ParameterTypes types_;
   RuntimeOptions options_;
   int exceptions_;  // under way when this was made
-  Entries entries_;
+  ParameterEntries entries_;
   int weights_ = -1;  // the entries before the copies, once these are added
   std::unordered_map<std::string, schedule::ParameterId> ids_;
   Agreement agreement_;

@@ -9,7 +9,7 @@ void Runtime::add_backward_copies() {
   TESSERA_CHECK(weights_ < 0, "backward copies are added twice");
   weights_ = size();
   for (schedule::ParameterId id = 0; id < weights_; ++id) {
-    Entry& weight = entry(id, "add_backward_copies");
+    ParameterEntry& weight = entry(id, "add_backward_copies");
     if (weight.parameter.spec.backward) weight.copy = register_parameter(shard::backward_copy(weight.parameter.spec));
   }
 }

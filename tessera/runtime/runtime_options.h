@@ -22,7 +22,7 @@ struct RuntimeOptions {
   shard::FormatPolicy wire;      // number formats of matrices as they are stored and sent ...
   shard::FormatPolicy products;  // ... and as they are multiplied
   std::optional<shard::FormatPolicy> wire_backward;  // as `wire`, of what backward passes read; absent: `wire`
-  // What a parameter is cut over, by number in Parallel::domains; null: as its spec says.
+  // What a parameter is cut over, by number in ParallelGroups::domains; null: as its spec says.
   std::function<int(const shard::ParameterSpec& spec)> domain_of;
   bool pushes = true;  // GPUs of a host write to each other's arenas
 };

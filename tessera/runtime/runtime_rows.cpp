@@ -6,7 +6,7 @@
 namespace tessera::runtime {
 namespace {
 
-void check_count(const Entry& entry, const shard::RowIds& ids) {
+void check_count(const ParameterEntry& entry, const shard::RowIds& ids) {
   const std::int64_t most = entry.parameter.spec.reads.per_microbatch;
   TESSERA_CHECK(ids.count <= most, "'{}': {} rows of at most {} a microbatch", entry.name(), ids.count, most);
 }
@@ -15,7 +15,7 @@ void check_count(const Entry& entry, const shard::RowIds& ids) {
 
 void Runtime::gather_rows(schedule::ParameterId id, const shard::RowIds& ids, void* out, schedule::Pass pass,
                           const std::optional<base::Fence>& written) {
-  Entry& entry = this->entry(id, "gather_rows");
+  ParameterEntry& entry = this->entry(id, "gather_rows");
   TESSERA_CHECK(numbers_.in_microbatch(), "rows of '{}' are read outside a microbatch", entry.name());
   TESSERA_CHECK(entry.rows, "'{}' is gathered whole: consume", entry.name());
   check_count(entry, ids);
@@ -44,7 +44,7 @@ void Runtime::gather_rows(schedule::ParameterId id, const shard::RowIds& ids, vo
 
 void Runtime::bring_rows(const std::int64_t* ids) {
   if (early_rows_.table == nullptr) return;
-  Entry& table = *early_rows_.table;
+  ParameterEntry& table = *early_rows_.table;
   shard::RowIds own = early_rows_.ids;
   own.data = ids;
   table.rows->bring(table.parameter, parallel_.of(table.parameter.spec.domain, shard::Via::rows), own,
@@ -52,7 +52,7 @@ void Runtime::bring_rows(const std::int64_t* ids) {
 }
 
 // Of early_rows_'s table.
-void Runtime::rows_published(const Entry& entry) {
+void Runtime::rows_published(const ParameterEntry& entry) {
   if (!parallel_.compute->is_captured()) {
     early_rows_.after = entry.parameter.published;
     return;
@@ -64,7 +64,7 @@ void Runtime::rows_published(const Entry& entry) {
 }
 
 RowGradient Runtime::grad_rows(schedule::ParameterId id, const shard::RowIds& ids) {
-  Entry& entry = this->entry(id, "grad_rows");
+  ParameterEntry& entry = this->entry(id, "grad_rows");
   TESSERA_CHECK(entry.parameter.spec.trainable, "'{}' is frozen and has no gradient", entry.name());
   const shard::RowReducer* rows = entry.reducer.rows();
   TESSERA_CHECK(rows, "'{}' has a gradient of the whole: grad_buffer", entry.name());

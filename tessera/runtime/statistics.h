@@ -3,7 +3,7 @@
 #include <array>
 #include <cstdint>
 
-#include "tessera/quant/format.h"
+#include "tessera/quant/formats/format.h"
 
 namespace tessera::runtime {
 

@@ -8,7 +8,7 @@
 
 namespace tessera::runtime {
 
-Moment compute_now(const shard::Parallel& parallel) {
+Moment compute_now(const shard::ParallelGroups& parallel) {
   if (parallel.is_asynchronous()) return {.fence = parallel.compute->record_timed()};
   return {.seconds = host_seconds(parallel), .fence = {}};
 }
@@ -123,8 +123,8 @@ shard::Recording record(Timeline& timeline, const schedule::Trace& trace, std::s
       });
 }
 
-Waiting::Waiting(const shard::Parallel& parallel, double& seconds, Timeline& timeline, schedule::Activity activity,
-                 std::span<const schedule::ParameterId> weights)
+Waiting::Waiting(const shard::ParallelGroups& parallel, double& seconds, Timeline& timeline,
+                 schedule::Activity activity, std::span<const schedule::ParameterId> weights)
     : parallel_(parallel),
       seconds_(seconds),
       timeline_(timeline),

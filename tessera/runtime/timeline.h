@@ -12,7 +12,7 @@
 #include "tessera/schedule/activity.h"
 #include "tessera/schedule/events.h"
 #include "tessera/schedule/schedule.h"
-#include "tessera/shard/parallel.h"
+#include "tessera/shard/parallel_groups.h"
 #include "tessera/shard/recording.h"
 
 namespace tessera::runtime {
@@ -35,13 +35,13 @@ struct Moment {
   double seconds = 0;
   base::Fence fence;
 };
-Moment compute_now(const shard::Parallel& parallel);
+Moment compute_now(const shard::ParallelGroups& parallel);
 
 // One rank's. Used by one thread; only the marks run on lanes.
 class Timeline {
  public:
   // `parallel` outlives the timeline; marks under way do not need it.
-  explicit Timeline(const shard::Parallel& parallel) : parallel_(parallel) {}
+  explicit Timeline(const shard::ParallelGroups& parallel) : parallel_(parallel) {}
 
   // Turned on, it is complete from the next begin_step on, and includes gathers for that step that are issued before;
   // turned off, it forgets.
@@ -73,7 +73,7 @@ class Timeline {
   void compute_until(const Moment& now);
   double seconds(const Moment& moment) const;  // since the beginning of the step
 
-  const shard::Parallel& parallel_;
+  const shard::ParallelGroups& parallel_;
   bool on_ = false, in_event_ = false;
   int event_ = 0;  // the next
   Moment begin_, computes_since_;
@@ -88,14 +88,14 @@ shard::Recording record(Timeline& timeline, const schedule::Trace& trace, std::s
 // The host waits while this lives: the time is added to `seconds` and is a span.
 class Waiting {
  public:
-  Waiting(const shard::Parallel& parallel, double& seconds, Timeline& timeline, schedule::Activity activity,
+  Waiting(const shard::ParallelGroups& parallel, double& seconds, Timeline& timeline, schedule::Activity activity,
           std::span<const schedule::ParameterId> weights = {});
   ~Waiting();
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
 
  private:
-  const shard::Parallel& parallel_;
+  const shard::ParallelGroups& parallel_;
   double& seconds_;
   Timeline& timeline_;
   schedule::Activity activity_;

@@ -10,8 +10,8 @@ namespace tessera::runtime {
 // One rank's. One thread.
 class Waits {
  public:
-  Waits(const shard::Parallel& parallel, const Entries& entries, Agreement& agreement, StepStatistics& statistics,
-        Timeline& timeline)
+  Waits(const shard::ParallelGroups& parallel, const ParameterEntries& entries, Agreement& agreement,
+        StepStatistics& statistics, Timeline& timeline)
       : parallel_(parallel), entries_(entries), agreement_(agreement), statistics_(statistics), timeline_(timeline) {}
 
   // What compute does next comes after the fence. Where compute is the host, it waits here and the time counts as
@@ -50,8 +50,8 @@ class Waits {
   const FencePairs& on_device() const { return on_device_; }
 
  private:
-  const shard::Parallel& parallel_;
-  const Entries& entries_;
+  const shard::ParallelGroups& parallel_;
+  const ParameterEntries& entries_;
   Agreement& agreement_;
   StepStatistics& statistics_;
   Timeline& timeline_;

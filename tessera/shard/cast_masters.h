@@ -17,8 +17,8 @@
 
 #include "tessera/base/lane.h"
 #include "tessera/comm/communicator.h"
-#include "tessera/quant/format.h"
-#include "tessera/quant/master_cast.h"
+#include "tessera/quant/formats/format.h"
+#include "tessera/quant/masters/master_cast.h"
 #include "tessera/shard/parameter.h"
 
 namespace tessera::shard {
@@ -102,7 +102,7 @@ class DistributedCast {
 
 // Casts weights once, on the group's device. Collective over the group: every rank calls it with the same weights; a
 // rank without elements too. Returns the cast, which stays alive until the lane has come to its end, and can run again.
-// Errors: as master_slices and DistributedCast.
+// Errors: as master_slices and DistributedCast. Only tests call it: an optimizer uses DistributedCast.
 std::unique_ptr<DistributedCast> cast_master_weights(std::span<const QuantizedWeight> weights,
                                                      std::span<const MasterShard> shards, comm::Communicator& group,
                                                      quant::Format format, base::Lane& lane);

@@ -1,11 +1,11 @@
-// Weights that are stored and sent in a number format (quant/encoding.h): their planes.
+// Weights that are stored and sent in a number format (quant/formats/encoding.h): their planes.
 //
 // One plane has the data, one the scales by tile. A number of the whole matrix (the scale of an fp8 matrix, the amax of
 // an nvfp4 one) is no plane: the cast leaves it on every rank, so it never travels.
 #pragma once
 #include <vector>
 
-#include "tessera/quant/quantize.h"
+#include "tessera/quant/formats/quantize.h"
 #include "tessera/shard/parameter.h"
 
 namespace tessera::shard {

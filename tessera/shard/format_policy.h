@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/quant/format.h"
+#include "tessera/quant/formats/format.h"
 #include "tessera/shard/parameter.h"
 
 namespace tessera::shard {

@@ -1,11 +1,11 @@
 // What time it is for a rank: the steady clock, or a virtual one.
 #pragma once
 #include "tessera/base/clock.h"
-#include "tessera/shard/parallel.h"
+#include "tessera/shard/parallel_groups.h"
 
 namespace tessera::shard {
 
-inline double host_seconds(const Parallel& parallel) {
+inline double host_seconds(const ParallelGroups& parallel) {
   return base::seconds_on(parallel.clock.get());
 }
 

@@ -27,7 +27,7 @@ base::Fence run_planes(comm::Communicator& group, const std::vector<comm::Moveme
 
 }  // namespace
 
-Materializer::Materializer(const ShardedParameter& parameter, const Parallel& parallel, schedule::Way way)
+Materializer::Materializer(const ShardedParameter& parameter, const ParallelGroups& parallel, schedule::Way way)
     : way_(std::move(way)) {
   const Place& place = parallel.place(parameter.spec.domain);
   if (is_unpacked(parameter.spec))

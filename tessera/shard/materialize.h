@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "tessera/base/fence.h"
-#include "tessera/comm/execute.h"
+#include "tessera/comm/redistribution.h"
 #include "tessera/schedule/way.h"
-#include "tessera/shard/parallel.h"
+#include "tessera/shard/parallel_groups.h"
 #include "tessera/shard/parameter.h"
 #include "tessera/shard/recording.h"
 
@@ -23,7 +23,7 @@ base::Fence run_all(comm::Communicator& group, const std::vector<comm::Movement>
 class Materializer {
  public:
   // way: WayBytes' of a gather on this rank.
-  Materializer(const ShardedParameter& parameter, const Parallel& parallel, schedule::Way way);
+  Materializer(const ShardedParameter& parameter, const ParallelGroups& parallel, schedule::Way way);
 
   // True when the shard is the compute part already: nothing moves and no buffer is needed.
   bool is_resident() const { return !moves() && unpacked_bytes_ == 0; }

@@ -17,7 +17,7 @@
 #include "tessera/base/fence.h"
 #include "tessera/layout/layout.h"
 #include "tessera/quant/dtype.h"
-#include "tessera/quant/format.h"
+#include "tessera/quant/formats/format.h"
 #include "tessera/shard/domain.h"
 #include "tessera/shard/lookup.h"
 #include "tessera/shard/plane.h"
@@ -72,7 +72,7 @@ struct ParameterSpec {
   bool looked_up = false;  // its rows are read by index too, in bf16
   // Backward passes read a copy in another number format, a parameter of its own (backward_copy).
   std::optional<BackwardFormat> backward;
-  int domain = 0;                  // what it is cut over: of Parallel::domains
+  int domain = 0;                  // what it is cut over: of ParallelGroups::domains
   bool is_copy = false;            // it is such a copy, which is written by the cast of its weight's master
   std::int64_t rows_together = 1;  // storage is cut after a multiple of so many rows; tiles may ask for more
 
@@ -87,8 +87,6 @@ ParameterSpec backward_copy(const ParameterSpec& spec);
 inline const ParameterTypes& types_of(const ParameterSpec& spec, const ParameterTypes& run) {
   return spec.types ? *spec.types : run;
 }
-// Returns the planes of a parameter: its own, those of its encoding, or else one of the model's type.
-std::vector<PlaneSpec> planes_of(const ParameterSpec& spec, const ParameterTypes& types);
 
 // Whether compute ranks hold parts of one gradient, which are added before it travels further.
 inline bool sums_compute(const ParameterSpec& spec, const ParameterLayouts& layouts) {
@@ -138,18 +136,6 @@ struct ShardedParameter : RankParts {
   std::byte* state_gradient() { return main_grad.data() + types.accumulator_bytes(state_offset); }
   std::byte* state_master() { return has_master() ? master.data() : state_weight(); }
 };
-
-// Errors: a layout of another shape than dims, or one that leaves an element out; too many planes, a tile below 1 x 1,
-// a first plane by tile. Errors of an encoding: check_encoding (encoded.h).
-ParameterLayouts layouts_of(const ParameterSpec& spec);
-// Returns the layouts of a plane. A compute rank's part has the grid of tiles; storage and state are cut between tiles.
-// Errors: a plane by tile where compute ranks' parts overlap and begin or end inside a tile.
-ParameterLayouts plane_layouts(const ParameterSpec& spec, const PlaneSpec& plane, const ParameterLayouts& layouts);
-
-// Builds layouts and buffers (zero) for the rank at `place`. Errors: a compute layout whose size is not the number of
-// compute ranks, whose local parts are no dense matrices, or that leaves an element out; a state split over replicas
-// where places of the mesh are dead.
-ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types, const Cuts& cuts, const Place& place);
 
 // The rows of a rank's state that it stands for where every element of the run counts once: in a sum over all ranks, in
 // a checkpoint. Of the ranks that keep the same part one has it and the others have nothing.

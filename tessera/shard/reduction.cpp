@@ -15,7 +15,7 @@ std::size_t size_in_bytes(std::int64_t elements, quant::DType type) {
 
 }  // namespace
 
-Reducer::Reducer(const ShardedParameter& parameter, const Parallel& parallel, const Cuts& cuts, schedule::Way way)
+Reducer::Reducer(const ShardedParameter& parameter, const ParallelGroups& parallel, const Cuts& cuts, schedule::Way way)
     : types_(parameter.types),
       staging_type_(parameter.types.accumulator),
       tree_(tree_of(parameter.storage, cuts, parameter.place)),
@@ -71,7 +71,7 @@ void Reducer::round(const quant::Kernels& kernels, const Reducing& member) const
   kernels.cast(exact, types_.accumulator, wire_of(member), types_.wire, home_elements_);
 }
 
-base::Fence Reducer::round_on_compute(std::span<const Reducing> members, Parallel& parallel) {
+base::Fence Reducer::round_on_compute(std::span<const Reducing> members, ParallelGroups& parallel) {
   for (const Reducing& member : members)
     if (member.reducer->rounds_on_compute())
       parallel.compute->run([&, member] { member.reducer->round(parallel.kernels(), member); });
@@ -111,7 +111,7 @@ void Reducer::exchange(const std::vector<Sum>& sums, comm::Communicator& group) 
   if (tree.nodes() > 1 || !between.sends.empty()) group.exchange(std::move(between.sends), std::move(between.receives));
 }
 
-base::Fence reduce(std::span<Reducing> members, Parallel& parallel, bool is_last, const Recording& recording,
+base::Fence reduce(std::span<Reducing> members, ParallelGroups& parallel, bool is_last, const Recording& recording,
                    std::span<std::byte> poisoned) {
   const int domain = members.front().parameter->spec.domain;
   comm::Communicator& group = parallel.of(domain, Via::reduce);

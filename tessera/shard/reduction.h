@@ -11,14 +11,14 @@
 #include <vector>
 
 #include "tessera/base/fence.h"
-#include "tessera/comm/execute.h"
+#include "tessera/comm/redistribution.h"
 #include "tessera/schedule/way.h"
 #include "tessera/shard/gradient_additions.h"
-#include "tessera/shard/parallel.h"
+#include "tessera/shard/parallel_groups.h"
 #include "tessera/shard/parameter.h"
 #include "tessera/shard/recording.h"
 #include "tessera/shard/reduction_tree.h"
-#include "tessera/shard/rows.h"
+#include "tessera/shard/rows/rows.h"
 
 namespace tessera::shard {
 
@@ -36,7 +36,7 @@ struct Reducing {
 class Reducer {
  public:
   // cuts: those of the parameter. way: WayBytes' of a reduction on this rank.
-  Reducer(const ShardedParameter& parameter, const Parallel& parallel, const Cuts& cuts, schedule::Way way);
+  Reducer(const ShardedParameter& parameter, const ParallelGroups& parallel, const Cuts& cuts, schedule::Way way);
 
   // The gradient at the beginning of its buffer, behind it its sum over compute ranks where there is one, or else what
   // it is rounded to where that is another type.
@@ -49,8 +49,8 @@ class Reducer {
   const RowReducer* rows() const { return rows_ ? &*rows_ : nullptr; }
 
  private:
-  friend base::Fence reduce(std::span<Reducing> members, Parallel& parallel, bool is_last, const Recording& recording,
-                            std::span<std::byte> poisoned);
+  friend base::Fence reduce(std::span<Reducing> members, ParallelGroups& parallel, bool is_last,
+                            const Recording& recording, std::span<std::byte> poisoned);
   // What the last lane adds to main_grad: wire as wire_of, squares of rows or null.
   struct Sum {
     Reducing member;
@@ -69,7 +69,7 @@ class Reducer {
   void round(const quant::Kernels& kernels, const Reducing& member) const;
   bool rounds_on_compute() const { return staged_rounded_bytes_ > 0; }
   // Enqueues it where it is due. Done: compute has written and rounded all.
-  static base::Fence round_on_compute(std::span<const Reducing> members, Parallel& parallel);
+  static base::Fence round_on_compute(std::span<const Reducing> members, ParallelGroups& parallel);
   // squares: of rows, null for none.
   void add_to_main_grad(const quant::Kernels& kernels, const Reducing& member, const std::byte* wire, bool accumulate,
                         double* squares) const;
@@ -91,7 +91,7 @@ class Reducer {
 // sum when the fence is done; `poisoned` is overwritten with NaN just before. is_last: nothing is added to these parts
 // of main_grad any more in this step, so row_squares can be written. One thread: marks main_grad, and row_squares, as
 // written.
-base::Fence reduce(std::span<Reducing> members, Parallel& parallel, bool is_last, const Recording& recording = {},
+base::Fence reduce(std::span<Reducing> members, ParallelGroups& parallel, bool is_last, const Recording& recording = {},
                    std::span<std::byte> poisoned = {});
 
 }  // namespace tessera::shard

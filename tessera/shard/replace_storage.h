@@ -30,7 +30,7 @@ std::size_t storage_bytes(const ShardedParameter& parameter);
 // graphs keep addresses. Local: the ranks need not do it alike. It returns when the bytes are there.
 //
 // Errors, with which nothing has changed: memory that is too short, on another device than the parameter, not aligned,
-// or that overlaps the planes' present place.
+// or that overlaps the planes' present place. Only tests call it.
 void replace_storage(ShardedParameter& parameter, const FlatMemory& memory);
 
 }  // namespace tessera::shard

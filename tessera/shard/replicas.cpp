@@ -23,7 +23,7 @@ void give_once(std::vector<layout::LocalLayout>& given, const ShardedParameter& 
 
 }  // namespace
 
-Replicas::Replicas(const ShardedParameter& parameter, const Parallel& parallel) {
+Replicas::Replicas(const ShardedParameter& parameter, const ParallelGroups& parallel) {
   const int replicas = parallel.cuts(parameter.spec.domain).replicas;
   const Place& place = parallel.place(parameter.spec.domain);
   if (replicas == 1) return;
@@ -54,7 +54,7 @@ Replicas::Replicas(const ShardedParameter& parameter, const Parallel& parallel) 
   }
 }
 
-base::Fence Replicas::sum(ShardedParameter& parameter, Parallel& parallel, const base::Fence& written,
+base::Fence Replicas::sum(ShardedParameter& parameter, ParallelGroups& parallel, const base::Fence& written,
                           const base::LaneMark& mark) const {
   if (!sum_) return written;
   comm::Communicator& group = parallel.of(parameter.spec.domain, Via::replicas);
@@ -65,7 +65,7 @@ base::Fence Replicas::sum(ShardedParameter& parameter, Parallel& parallel, const
       lane, sum_->run(group, parameter.main_grad.data(), parameter.state_gradient(), parameter.types.accumulator));
 }
 
-base::Fence Replicas::gather_updates(ShardedParameter& parameter, Parallel& parallel, const base::Fence& written,
+base::Fence Replicas::gather_updates(ShardedParameter& parameter, ParallelGroups& parallel, const base::Fence& written,
                                      const base::LaneMark& mark) const {
   comm::Communicator& group = parallel.of(parameter.spec.domain, Via::replicas);
   base::Lane& lane = group.lane();

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "tessera/base/fence.h"
-#include "tessera/comm/execute.h"
-#include "tessera/shard/parallel.h"
+#include "tessera/comm/redistribution.h"
+#include "tessera/shard/parallel_groups.h"
 #include "tessera/shard/parameter.h"
 #include "tessera/shard/recording.h"
 
@@ -17,16 +17,16 @@ namespace tessera::shard {
 // Made ready once a parameter. Data only; it must live until what it has enqueued is done.
 class Replicas {
  public:
-  Replicas(const ShardedParameter& parameter, const Parallel& parallel);
+  Replicas(const ShardedParameter& parameter, const ParallelGroups& parallel);
 
   // Enqueues the sum of main_grad over the replicas, in replica order and in place, after `written`. Collective over
   // the replicas' group. When the fence is done main_grad holds the sum, where the state is split only its state part.
-  base::Fence sum(ShardedParameter& parameter, Parallel& parallel, const base::Fence& written,
+  base::Fence sum(ShardedParameter& parameter, ParallelGroups& parallel, const base::Fence& written,
                   const base::LaneMark& mark = {}) const;
 
   // Enqueues the gathering of the state parts of a weight that splits its state, in place, after `written`. Collective
   // as above. When the fence is done the weight is whole.
-  base::Fence gather_updates(ShardedParameter& parameter, Parallel& parallel, const base::Fence& written,
+  base::Fence gather_updates(ShardedParameter& parameter, ParallelGroups& parallel, const base::Fence& written,
                              const base::LaneMark& mark = {}) const;
 
  private:

@@ -4,8 +4,9 @@
 
 #include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
+#include "tessera/shard/parameter_layouts.h"
 #include "tessera/shard/reduction_tree.h"
-#include "tessera/shard/rows.h"
+#include "tessera/shard/rows/rows.h"
 #include "tessera/shard/way_bytes.h"
 
 namespace tessera::shard {

@@ -1,9 +1,10 @@
 #include "tessera/shard/way_bytes.h"
 
-#include "tessera/comm/execute.h"
 #include "tessera/comm/operation.h"
+#include "tessera/comm/redistribution.h"
+#include "tessera/shard/parameter_layouts.h"
 #include "tessera/shard/reduction_tree.h"
-#include "tessera/shard/rows.h"
+#include "tessera/shard/rows/rows.h"
 
 namespace tessera::shard {
 namespace {

@@ -35,7 +35,7 @@ class WayBytes {
   struct Moved {
     PlaneSpec spec;
     ParameterLayouts layouts;
-    layout::Plan over_compute;
+    layout::TransferPlan over_compute;
     std::vector<layout::Layout> stored;  // by compute rank
   };
   schedule::Way gather(const Place& place) const;
@@ -50,7 +50,7 @@ class WayBytes {
   Cuts cuts_;
   bool by_rows_, overlaps_, sums_compute_;
   std::vector<Moved> planes_;
-  layout::Plan compute_sum_;  // of the gradient, where compute ranks add it up
+  layout::TransferPlan compute_sum_;  // of the gradient, where compute ranks add it up
   layout::Collective compute_collective_;
   std::vector<layout::Layout> stored_;  // of the weight, by compute rank
 };

@@ -32,7 +32,7 @@ void append_row_sums(shard::ShardedParameter& parameter, const layout::LocalLayo
 }  // namespace
 
 GradientNorm::GradientNorm(runtime::Runtime& runtime, const FiniteCheck* check) : runtime_(runtime), check_(check) {
-  const shard::Parallel& parallel = runtime.parallel();
+  const shard::ParallelGroups& parallel = runtime.parallel();
   for (schedule::ParameterId id = 0; id < runtime.weights(); ++id) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
     if (!parameter.spec.trainable) continue;
@@ -98,7 +98,7 @@ void GradientNorm::clear_suppression() {
 
 void GradientNorm::compute(double clip) {
   write_row_sums();
-  shard::Parallel& parallel = runtime_.parallel();
+  shard::ParallelGroups& parallel = runtime_.parallel();
   const quant::Kernels& kernels = parallel.kernels();
   Message* const message = message_.as<Message>().data();
   double* const total = total_.as<double>().data();

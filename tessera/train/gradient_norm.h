@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tessera/base/buffer.h"
-#include "tessera/ops/adamw.h"
+#include "tessera/ops/optimizer/adamw.h"
 #include "tessera/quant/exact_sum.h"
 #include "tessera/runtime/runtime.h"
 #include "tessera/train/finite_check.h"

@@ -7,7 +7,7 @@
 
 namespace tessera::train {
 
-base::Fence LossSum::start(const std::vector<at::Tensor>& losses, shard::Parallel& parallel) {
+base::Fence LossSum::start(const std::vector<at::Tensor>& losses, shard::ParallelGroups& parallel) {
   const shard::Cuts& cuts = parallel.cuts();
   const std::size_t microbatches = losses.size();
   blocks_ = microbatches * static_cast<std::size_t>(cuts.parts);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tessera/base/buffer.h"
-#include "tessera/shard/parallel.h"
+#include "tessera/shard/parallel_groups.h"
 
 namespace tessera::train {
 
@@ -16,7 +16,7 @@ class LossSum {
   // losses: of this rank's microbatches, work of compute: scalars in fp64 on its device. Collective over ranks with
   // different samples; each replica has as many blocks. Enqueues; done with the fence. Errors: blocks that a replica's
   // ranks do not divide.
-  base::Fence start(const std::vector<at::Tensor>& losses, shard::Parallel& parallel);
+  base::Fence start(const std::vector<at::Tensor>& losses, shard::ParallelGroups& parallel);
   // Replicas in order, their blocks in order, in fp64. Of the sum that is done.
   double result() const;
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/initialise.h"
+#include "tessera/ops/initialise/initialise.h"
 #include "tessera/schedule/buckets.h"
 
 namespace tessera::train {
@@ -148,7 +148,7 @@ void fill_part(const shard::ParameterSpec& spec, const layout::Piece& piece, std
 }  // namespace
 
 void set_initial_values(runtime::Runtime& runtime, std::uint64_t seed) {
-  const shard::Parallel& parallel = runtime.parallel();
+  const shard::ParallelGroups& parallel = runtime.parallel();
   WeightCast cast(runtime);
   for (schedule::ParameterId id = 0; id < runtime.weights(); ++id) {
     shard::ShardedParameter& parameter = runtime.parameter(id);

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tessera/base/buffer.h"
-#include "tessera/ops/adamw.h"
+#include "tessera/ops/optimizer/adamw.h"
 #include "tessera/runtime/runtime.h"
 #include "tessera/train/weight_cast.h"
 

@@ -35,7 +35,7 @@ StepGraph::StepGraph(runtime::Runtime& runtime, std::vector<models::Batch> batch
       inputs_(room_for(std::move(batches), ops::to_device(runtime.parallel().device))) {
   for (const models::Batch& batch : inputs_)
     TESSERA_CHECK(batch.layout.cu_seqlens.empty(), "a graph of a step with document boundaries, which differ by step");
-  shard::Parallel& parallel = runtime.parallel();
+  shard::ParallelGroups& parallel = runtime.parallel();
   for (base::Lane* lane : parallel.lanes()) lane->synchronize();
   const auto lanes_ahead = parallel.lanes_ahead();
   ahead_.resize(lanes_ahead.size());
@@ -71,7 +71,7 @@ void StepGraph::launch(std::span<const models::Batch> batches, bool repeats, std
     const auto from = tensors_of(batches[i]), to = tensors_of(inputs_[i]);
     for (std::size_t k = 0; k < to.size(); ++k) to[k].copy_(from[k], /*non_blocking=*/true);
   }
-  shard::Parallel& parallel = runtime_.parallel();
+  shard::ParallelGroups& parallel = runtime_.parallel();
   // All ranks are asked when it does not end. Not world's lane: there the last step's comparison waits for the other
   // ranks.
   comm::Communicator& group = *parallel.norm;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tessera/models/model.h"
-#include "tessera/ops/graph.h"
+#include "tessera/ops/device/graph.h"
 #include "tessera/runtime/runtime.h"
 
 namespace tessera::train {

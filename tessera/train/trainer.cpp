@@ -10,7 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/dense_mesh.h"
 #include "tessera/ops/aten_types.h"
-#include "tessera/ops/stream_scope.h"
+#include "tessera/ops/device/stream_scope.h"
 
 namespace tessera::train {
 namespace {
@@ -25,9 +25,9 @@ bool needs_casts(const TrainerOptions& options) {
          (runtime.wire_backward && !runtime.wire_backward->is_bf16());
 }
 
-shard::Parallel parallel_of(comm::World& world, const TrainerOptions& options) {
+shard::ParallelGroups parallel_of(comm::World& world, const TrainerOptions& options) {
   if (!options.ranks) return nn::dense_parallel(world, options.tp, options.gtp, options.dp, needs_casts(options));
-  return shard::make_parallel(world, options.ranks->mesh, options.ranks->domains, needs_casts(options));
+  return shard::make_parallel_groups(world, options.ranks->mesh, options.ranks->domains, needs_casts(options));
 }
 
 runtime::RuntimeOptions runtime_options(const TrainerOptions& options) {

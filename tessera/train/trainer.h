@@ -14,7 +14,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/models/model.h"
 #include "tessera/nn/context.h"
-#include "tessera/ops/cached_memory.h"
+#include "tessera/ops/device/cached_memory.h"
 #include "tessera/runtime/runtime.h"
 #include "tessera/train/gradient_norm.h"
 #include "tessera/train/loss_sum.h"
@@ -81,7 +81,7 @@ class Trainer {
   // Steps that are enqueued and not finished, at most.
   static constexpr int kMostPending = Optimizer::kMostUnseen;
 
-  // Forward and backward of every microbatch, reduction, norm, clipping, AdamW. Collective.
+  // Forward and backward of every microbatch, reduction, norm, clipping, AdamW. Collective. Only tests call it.
   StepResult train_step(const StepInput& input, double lr);
   // The same in two halves, so that a GPU has its next step while the host waits for the last. Enqueues a step; waits
   // for no device while steps of its kind have a schedule and, with options.graph, a graph that fits. On a CPU it is
@@ -102,7 +102,7 @@ class Trainer {
 
   runtime::Runtime& runtime() { return runtime_; }
   Optimizer& optimizer() { return optimizer_; }
-  shard::Parallel& parallel() { return parallel_; }
+  shard::ParallelGroups& parallel() { return parallel_; }
   nn::DelayedScales& scales() { return scales_; }
   // GradientNorm's: a counter that suppresses the step in which it is above 0.
   std::int64_t* stop_counter(std::string name) { return norm_.stop_counter(std::move(name)); }
@@ -151,7 +151,7 @@ class Trainer {
   const int exceptions_ = std::uncaught_exceptions();  // under way when this was made
 
   TrainerOptions options_;
-  shard::Parallel parallel_;
+  shard::ParallelGroups parallel_;
   ops::CachedMemoryScope cached_memory_{parallel_.device};  // ends after all tensors
   runtime::Runtime runtime_;
   nn::DelayedScales scales_;

@@ -27,7 +27,7 @@ void for_each_buffer(Trainer& trainer, schedule::ParameterId id, void* weight, V
 // Memory of a parameter where files are read and written: itself on a CPU, a copy on a GPU.
 class HostView {
  public:
-  HostView(const void* data, std::size_t bytes, shard::Parallel& parallel) : data_(const_cast<void*>(data)) {
+  HostView(const void* data, std::size_t bytes, shard::ParallelGroups& parallel) : data_(const_cast<void*>(data)) {
     if (!parallel.is_asynchronous()) return;
     copy_ = base::Buffer(bytes);
     parallel.compute->synchronize();
@@ -47,7 +47,7 @@ class HostView {
 
 // A checkpoint is the same for every number format: it holds the weight that an encoded one stands for, its rounded
 // master.
-base::Buffer weight_of_master(const shard::ShardedParameter& parameter, const shard::Parallel& parallel) {
+base::Buffer weight_of_master(const shard::ShardedParameter& parameter, const shard::ParallelGroups& parallel) {
   base::Buffer weight(static_cast<std::size_t>(shard::bytes_of(parameter.state_elements(), parameter.types.model)),
                       parallel.device);
   parallel.kernels().cast(parameter.master.data(), parameter.types.accumulator, weight.data(), parameter.types.model,

@@ -122,7 +122,7 @@ TEST(Products, ArePrintedForTheTable) {
   rows[1].seconds = {1e-3, 2e-3};
   const std::string text = product_text(rows);
   EXPECT_THAT(text, testing::HasSubstr("attention.qkv fprop    [    10,    512] x    256    2.000 ms"));
-  EXPECT_THAT(text, testing::EndsWith("for ops/gemm_table.h:\n    GemmChoice{10, 512, 256, false, true, 1},\n"));
+  EXPECT_THAT(text, testing::EndsWith("for ops/gemm/gemm_table.h:\n    GemmChoice{10, 512, 256, false, true, 1},\n"));
 }
 
 }  // namespace

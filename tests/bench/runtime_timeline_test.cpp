@@ -42,12 +42,12 @@ SyntheticModel uneven_model() {
   return model;
 }
 
-void run(const Case& test, const std::function<void(SyntheticProgram&, shard::Parallel&)>& body) {
+void run(const Case& test, const std::function<void(SyntheticProgram&, shard::ParallelGroups&)>& body) {
   comm::LocalOptions options;
   options.link = kLink;
   options.virtual_clock = true;
   comm::run_local(test.degrees.ranks(), options, [&](comm::World& world) {
-    shard::Parallel parallel = nn::dense_parallel(world, test.degrees.tp, test.degrees.gtp, test.degrees.dp);
+    shard::ParallelGroups parallel = nn::dense_parallel(world, test.degrees.tp, test.degrees.gtp, test.degrees.dp);
     SyntheticProgram program(parallel, uneven_model(), test.options);
     body(program, parallel);
   });
@@ -116,7 +116,7 @@ class TimelineOf : public ::testing::TestWithParam<Case> {};
 
 TEST_P(TimelineOf, AScheduledStepIsThePredictedOne) {
   const Case& test = GetParam();
-  run(test, [&](SyntheticProgram& program, shard::Parallel&) {
+  run(test, [&](SyntheticProgram& program, shard::ParallelGroups&) {
     runtime::Runtime& runtime = program.runtime();
     program.step(test.microbatches);
     runtime.record_timeline(true);
@@ -134,7 +134,7 @@ TEST_P(TimelineOf, AScheduledStepIsThePredictedOne) {
 
 TEST_P(TimelineOf, ACollectiveOfTheProgramLastsFromItsEventToTheEndOfItsWait) {
   const Case& test = GetParam();
-  run(test, [&](SyntheticProgram& program, shard::Parallel& parallel) {
+  run(test, [&](SyntheticProgram& program, shard::ParallelGroups& parallel) {
     program.runtime().record_timeline(true);
     program.step(test.microbatches);
     const schedule::Trace& trace = program.runtime().trace();
@@ -155,7 +155,7 @@ TEST_P(TimelineOf, ACollectiveOfTheProgramLastsFromItsEventToTheEndOfItsWait) {
 TEST_P(TimelineOf, OnDemandEachGatherIsWaitedForAtItsConsume) {
   Case test = GetParam();
   test.options.scheduled = false;
-  run(test, [&](SyntheticProgram& program, shard::Parallel& parallel) {
+  run(test, [&](SyntheticProgram& program, shard::ParallelGroups& parallel) {
     runtime::Runtime& runtime = program.runtime();
     runtime.record_timeline(true);
     program.step(test.microbatches);
@@ -187,7 +187,7 @@ TEST_P(TimelineOf, OnDemandEachGatherIsWaitedForAtItsConsume) {
 
 TEST_P(TimelineOf, AStepThatIsNotRecordedIsEmpty) {
   const Case& test = GetParam();
-  run(test, [&](SyntheticProgram& program, shard::Parallel&) {
+  run(test, [&](SyntheticProgram& program, shard::ParallelGroups&) {
     program.step(test.microbatches);
     EXPECT_TRUE(program.runtime().timeline().empty());
     program.runtime().record_timeline(true);

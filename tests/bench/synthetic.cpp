@@ -22,7 +22,7 @@ void check_layer(const SyntheticLayer& layer) {
 
 }  // namespace
 
-SyntheticProgram::SyntheticProgram(shard::Parallel& parallel, SyntheticModel model,
+SyntheticProgram::SyntheticProgram(shard::ParallelGroups& parallel, SyntheticModel model,
                                    const runtime::RuntimeOptions& options)
     : parallel_(parallel),
       model_(std::move(model)),
@@ -104,7 +104,7 @@ void SyntheticProgram::happened() {
 }
 
 MakeTimedSteps steps_of(const SyntheticModel& model) {
-  return [model](shard::Parallel& parallel, const runtime::RuntimeOptions& options) {
+  return [model](shard::ParallelGroups& parallel, const runtime::RuntimeOptions& options) {
     return std::make_unique<SyntheticProgram>(parallel, model, options);
   };
 }

@@ -25,7 +25,7 @@ struct SyntheticModel {
 class SyntheticProgram final : public TimedSteps {
  public:
   // `parallel` outlives the program. Errors (InputError): no layers, bytes below 1, seconds below 0.
-  SyntheticProgram(shard::Parallel& parallel, SyntheticModel model, const runtime::RuntimeOptions& options);
+  SyntheticProgram(shard::ParallelGroups& parallel, SyntheticModel model, const runtime::RuntimeOptions& options);
 
   void step(int microbatches) override;
   runtime::Runtime& runtime() override { return runtime_; }
@@ -40,7 +40,7 @@ class SyntheticProgram final : public TimedSteps {
   void compute(double seconds);
   void happened();  // an event
 
-  shard::Parallel& parallel_;
+  shard::ParallelGroups& parallel_;
   const SyntheticModel model_;
   runtime::Runtime runtime_;
   base::Buffer activations_;

@@ -1,5 +1,5 @@
-// Notices between ranks, on both backends.
-#include "tessera/meet/board.h"
+// Statuses between ranks, on both backends.
+#include "tessera/rendezvous/board.h"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-bool comes(const meet::Board& board, int rank, const std::string& text) {
+bool comes(const rendezvous::Board& board, int rank, const std::string& text) {
   const auto limit = steady_clock::now() + std::chrono::seconds(30);
   while (board.read(rank) != text) {
     if (steady_clock::now() > limit) return false;
@@ -24,7 +24,7 @@ bool comes(const meet::Board& board, int rank, const std::string& text) {
   return true;
 }
 
-std::string notice_of(int rank, std::size_t bytes) {
+std::string status_of(int rank, std::size_t bytes) {
   std::string text = std::to_string(rank) + ":";
   while (text.size() < bytes) text += static_cast<char>('a' + (text.size() * 7 + static_cast<std::size_t>(rank)) % 26);
   return text;
@@ -37,8 +37,8 @@ TEST(Boards, EveryRankReadsWhatEveryRankPosted) {
     for (int rank = 0; rank < world.size(); ++rank) EXPECT_EQ(board->read(rank), "");
     group->barrier().synchronize();
     for (const std::size_t bytes : {10, 100'000}) {
-      board->post(notice_of(world.rank(), bytes));
-      for (int rank = 0; rank < world.size(); ++rank) EXPECT_TRUE(comes(*board, rank, notice_of(rank, bytes)));
+      board->post(status_of(world.rank(), bytes));
+      for (int rank = 0; rank < world.size(); ++rank) EXPECT_TRUE(comes(*board, rank, status_of(rank, bytes)));
       group->barrier().synchronize();
     }
     board->post("");
@@ -47,7 +47,7 @@ TEST(Boards, EveryRankReadsWhatEveryRankPosted) {
   });
 }
 
-TEST(Boards, NewerNoticesReplaceOlderOnesAndNeverTheOtherWay) {
+TEST(Boards, NewerStatusesReplaceOlderOnesAndNeverTheOtherWay) {
   on_worlds([](World& world) {
     const auto group = make_whole_group(world, world.size());
     const auto board = world.make_board();
@@ -100,10 +100,10 @@ TEST(Boards, AreSeveralAndComeAndGo) {
     kept->post("kept " + std::to_string(world.rank()));
     for (int round = 0; round < 20; ++round) {
       const auto board = world.make_board();
-      board->post(notice_of(world.rank() + round, 5000));
-      // Others may be gone with their notices; every second time all are waited for.
+      board->post(status_of(world.rank() + round, 5000));
+      // Others may be gone with their statuses; every second time all are waited for.
       if (round % 2 == 1) continue;
-      for (int rank = 0; rank < world.size(); ++rank) EXPECT_TRUE(comes(*board, rank, notice_of(rank + round, 5000)));
+      for (int rank = 0; rank < world.size(); ++rank) EXPECT_TRUE(comes(*board, rank, status_of(rank + round, 5000)));
       group->barrier().synchronize();
     }
     for (int rank = 0; rank < world.size(); ++rank) EXPECT_TRUE(comes(*kept, rank, "kept " + std::to_string(rank)));
@@ -111,15 +111,15 @@ TEST(Boards, AreSeveralAndComeAndGo) {
   });
 }
 
-TEST(Boards, RefuseLongNoticesAndUnknownRanks) {
+TEST(Boards, RefuseLongStatusesAndUnknownRanks) {
   on_worlds([](World& world) {
     const auto board = world.make_board();
-    EXPECT_THROW(board->post(std::string(meet::kLongestNotice + 1, 'x')), Error);
+    EXPECT_THROW(board->post(std::string(rendezvous::kLongestStatus + 1, 'x')), Error);
     EXPECT_THROW(board->read(world.size()), Error);
     EXPECT_THROW(board->read(-1), Error);
     EXPECT_EQ(board->read(world.rank()), "");
-    board->post(std::string(meet::kLongestNotice, 'x'));
-    EXPECT_EQ(board->read(world.rank()).size(), meet::kLongestNotice);
+    board->post(std::string(rendezvous::kLongestStatus, 'x'));
+    EXPECT_EQ(board->read(world.rank()).size(), rendezvous::kLongestStatus);
   });
 }
 

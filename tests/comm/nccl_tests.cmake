@@ -1,18 +1,18 @@
 # Stores of processes; the test bodies of comm with one process a GPU.
-if(NOT TARGET tessera_meet_store)
+if(NOT TARGET tessera_rendezvous_store)
   return()
 endif()
-add_executable(test_meet_store meet/store/tcp_store_test.cpp)
-target_link_libraries(test_meet_store PRIVATE tessera_meet_store torch_test_main GTest::gmock)
-add_test(NAME meet_store COMMAND test_meet_store)
+add_executable(test_rendezvous_store rendezvous/store/tcp_store_test.cpp)
+target_link_libraries(test_rendezvous_store PRIVATE tessera_rendezvous_store torch_test_main GTest::gmock)
+add_test(NAME rendezvous_store COMMAND test_rendezvous_store)
 
 if(NOT TESSERA_CUDA)
   return()
 endif()
 add_executable(test_comm_nccl comm/nccl/main.cpp comm/nccl/pushes_test.cpp comm/nccl/failures_test.cpp comm/nccl/graphs_test.cpp comm/ranks.cpp comm/collectives_test.cpp
-  comm/execute_test.cpp comm/ordered_addition_test.cpp comm/run_together_test.cpp comm/board_test.cpp shard/nccl/plane_pushes_test.cpp
+  comm/redistribution_test.cpp comm/ordered_addition_test.cpp comm/run_together_test.cpp comm/board_test.cpp shard/nccl/plane_pushes_test.cpp
   shard/cast_masters_test.cpp comm/nccl/staging_test.cpp runtime/nccl/departed_step_test.cpp)
-target_link_libraries(test_comm_nccl PRIVATE tessera_runtime tessera_meet_store GTest::gtest GTest::gmock)
+target_link_libraries(test_comm_nccl PRIVATE tessera_runtime tessera_rendezvous_store GTest::gtest GTest::gmock)
 add_test(NAME comm_nccl COMMAND test_comm_nccl)
 add_test(NAME comm_nccl_host_memory COMMAND test_comm_nccl --gtest_filter=Collectives/*:CollectiveOrder.Operations*)
 set_tests_properties(comm_nccl_host_memory PROPERTIES ENVIRONMENT TESSERA_TEST_MEMORY=host)

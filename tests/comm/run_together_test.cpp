@@ -3,7 +3,7 @@
 
 #include <array>
 #include "tessera/base/error.h"
-#include "tessera/comm/execute.h"
+#include "tessera/comm/redistribution.h"
 #include "tests/comm/placed.h"
 #include "tests/comm/ranks.h"
 #include "tests/comm/values.h"

@@ -18,7 +18,7 @@ constexpr const char* kNames[] = {
     "cudaFreeHost", "cudaMemcpy", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize"};
 constexpr std::size_t kCalls = std::size(kNames), kLine = 64;
 
-// The file itself, mapped: what a process that ends without a farewell has counted is there too.
+// The file itself, mapped: what a process that ends without cleaning up has counted is there too.
 class Counts {
  public:
   Counts() {

@@ -102,7 +102,7 @@ std::vector<std::vector<int>> holders(const Layout& layout) {
   return ranks;
 }
 
-Origins origins(const Plan& plan) {
+Origins origins(const TransferPlan& plan) {
   Origins all(static_cast<std::size_t>(plan.ranks));
   for (const Transfer& t : plan.transfers) {
     for (std::int64_t r = 0; r < t.box.rows; ++r) {
@@ -121,7 +121,7 @@ Origins origins(const Plan& plan) {
   return all;
 }
 
-Collective recognise_slowly(const Plan& plan) {
+Collective recognise_slowly(const TransferPlan& plan) {
   const Origins all = origins(plan);
   bool in_place = true, inside = true, single = true;
   for (std::size_t t = 0; t < all.size(); ++t) {

@@ -49,11 +49,11 @@ struct Origin {
 };
 // For each target, for each element that the plan writes, its origins by ascending source.
 using Origins = std::vector<std::map<std::int64_t, std::vector<Origin>>>;
-Origins origins(const Plan& plan);
+Origins origins(const TransferPlan& plan);
 
 // Carries a plan out. Sums are taken in the order of ranks, in T.
 template <typename T>
-void run_plan(const Plan& plan, const Buffers<T>& source, Buffers<T>& target) {
+void run_plan(const TransferPlan& plan, const Buffers<T>& source, Buffers<T>& target) {
   const Origins all = origins(plan);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     for (const auto& [at, parts] : all[rank]) {
@@ -70,10 +70,11 @@ void run_plan(const Plan& plan, const Buffers<T>& source, Buffers<T>& target) {
 // Carries a recognised collective out as a communicator would: dense counts from the start of each buffer. The plan is
 // looked at only for the moves inside ranks and for the counts of all_to_all.
 template <typename T>
-void run_collective(const Collective& collective, const Plan& plan, const Buffers<T>& source, Buffers<T>& target);
+void run_collective(const Collective& collective, const TransferPlan& plan, const Buffers<T>& source,
+                    Buffers<T>& target);
 
 // What `recognise` should say, from the meaning of each collective, element by element.
-Collective recognise_slowly(const Plan& plan);
+Collective recognise_slowly(const TransferPlan& plan);
 
 template <typename T>
 T sum_over_ranks(const Buffers<T>& source, std::size_t at) {
@@ -83,7 +84,8 @@ T sum_over_ranks(const Buffers<T>& source, std::size_t at) {
 }
 
 template <typename T>
-void run_collective(const Collective& collective, const Plan& plan, const Buffers<T>& source, Buffers<T>& target) {
+void run_collective(const Collective& collective, const TransferPlan& plan, const Buffers<T>& source,
+                    Buffers<T>& target) {
   const std::size_t ranks = source.size();
   const auto& counts = collective.counts;
   std::size_t start = 0;

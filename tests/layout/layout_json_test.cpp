@@ -20,7 +20,7 @@ TEST(Json, LayoutSaysWhichRankHoldsWhat) {
 
 TEST(Json, PlanAndCollective) {
   const Layout from = cut_rows({2, 3}, {{"all", 2}}, 2), to = replicated({2, 3}, 2);
-  const Plan plan = redistribute(from, to);
+  const TransferPlan plan = redistribute(from, to);
   const json written = plan;
   EXPECT_EQ(written["ranks"], 2);
   EXPECT_EQ(written["adds"], false);

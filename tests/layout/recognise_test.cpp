@@ -142,7 +142,7 @@ TEST(Recognise, AgreesWithTheDefinitionAndWithRunningIt) {
     const bool adds = random.one_in(2);
     const Layout& from = adds ? compute : storage;
     const Layout& to = adds ? storage : compute;
-    Plan plan;
+    TransferPlan plan;
     try {
       plan = adds ? redistribute_add(from, to) : redistribute(from, to);
     } catch (const Error&) {

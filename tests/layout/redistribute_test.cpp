@@ -29,7 +29,7 @@ Buffers<std::int64_t> empty_buffers(const Layout& layout) {
   return testing::fill<std::int64_t>(layout, kUntouched, [](int, std::int64_t, std::int64_t) { return kUntouched; });
 }
 
-Buffers<std::int64_t> moved(const Plan& plan, const Buffers<std::int64_t>& source, const Layout& to) {
+Buffers<std::int64_t> moved(const TransferPlan& plan, const Buffers<std::int64_t>& source, const Layout& to) {
   Buffers<std::int64_t> target = empty_buffers(to);
   testing::run_plan(plan, source, target);
   return target;
@@ -44,7 +44,7 @@ std::string error_of(const std::function<void()>& body) {
   }
 }
 
-bool is_ordered(const Plan& plan) {
+bool is_ordered(const TransferPlan& plan) {
   const auto key = [](const Transfer& t) { return std::tuple(t.target, t.target_offset, t.source); };
   return std::adjacent_find(plan.transfers.begin(), plan.transfers.end(), [&](const Transfer& a, const Transfer& b) {
            return key(a) >= key(b);
@@ -57,7 +57,7 @@ TEST(Redistribute, WritesEveryElementOnceAndNothingElse) {
     const Shape shape = testing::random_shape(random);
     const int ranks = random.small(1, 9);
     const Layout from = testing::random_cover(random, shape, ranks), to = testing::random_any(random, shape, ranks);
-    const Plan plan = redistribute(from, to);
+    const TransferPlan plan = redistribute(from, to);
     ASSERT_FALSE(plan.adds);
     ASSERT_EQ(moved(plan, numbered(from, kPadding), to), numbered(to, kUntouched)) << i << "\n"
                                                                                    << to_string(from) << to_string(to);
@@ -80,7 +80,7 @@ TEST(Redistribute, KeepsWhatTheRankHolds) {
       const auto& own = holders[static_cast<std::size_t>(row * shape.cols + col)];
       needed[rank] += std::find(own.begin(), own.end(), rank) == own.end();
     });
-    const Plan plan = redistribute(from, to);
+    const TransferPlan plan = redistribute(from, to);
     std::int64_t sent = 0, received = 0;
     for (int rank = 0; rank < ranks; ++rank) {
       ASSERT_EQ(plan.elements_received(rank), needed[rank]) << i;
@@ -112,7 +112,7 @@ TEST(Redistribute, EveryRankAndEveryCallGiveTheSamePlan) {
       const Layout from = testing::random_cover(r, shape, ranks);
       return redistribute(from, testing::random_any(r, shape, ranks));
     };
-    const Plan plan = plan_of(random);
+    const TransferPlan plan = plan_of(random);
     ASSERT_EQ(plan.transfers, plan_of(again).transfers) << i;
   }
 }
@@ -136,7 +136,7 @@ TEST(Redistribute, HoldersAreUsedEvenly) {
   for (int first = 0; first < 12; ++first) {
     Layout from{.shape = {6, 2}, .ranks = std::vector<LocalLayout>(16)};
     for (int holder = 0; holder < 4; ++holder) from.ranks[first + holder] = replicated({6, 2}, 1).ranks[0];
-    const Plan plan = redistribute(from, replicated({6, 2}, 16));
+    const TransferPlan plan = redistribute(from, replicated({6, 2}, 16));
     EXPECT_EQ(plan.transfers.size(), 16u);
     for (int holder = 0; holder < 4; ++holder) EXPECT_EQ(plan.elements_sent(first + holder), 3 * 12);
   }
@@ -156,7 +156,7 @@ TEST(Redistribute, LoadsOfHoldersDifferByAtMostOnePiece) {
     }
     Layout from = replicated(shape, group);
     from.ranks.resize(wanted.size());
-    const Plan plan = redistribute(from, rows_by_rank(shape, wanted));
+    const TransferPlan plan = redistribute(from, rows_by_rank(shape, wanted));
     std::int64_t least = shape.elements() * others, most = 0, largest = 0;
     for (int rank = 0; rank < group; ++rank) {
       least = std::min(least, plan.elements_sent(rank));
@@ -202,7 +202,7 @@ TEST(Redistribute, NeighboursWithOtherStridesAreNotJoined) {
 
 TEST(Redistribute, TransferHasOffsetsAndStridesOfBothBuffers) {
   const Layout from = cut_rows({4, 6}, {{"all", 4}}, 2), to = cut_cols({4, 6}, 2);
-  const Plan plan = redistribute(from, to);
+  const TransferPlan plan = redistribute(from, to);
   const Transfer expected{.source = 0,
                           .target = 1,
                           .box = {0, 2, 3, 3},
@@ -262,7 +262,7 @@ TEST(Redistribute, PartialLayoutMovesWithinRanksOnly) {
     Layout from = testing::random_cover(random, testing::random_shape(random), random.small(1, 5));
     from.state = State::partial;
     const Layout to = testing::move_pieces(random, from);
-    const Plan plan = redistribute(from, to);
+    const TransferPlan plan = redistribute(from, to);
     ASSERT_FALSE(plan.adds);
     for (const Transfer& transfer : plan.transfers) ASSERT_EQ(transfer.source, transfer.target) << i;
     ASSERT_EQ(moved(plan, numbered(from, kPadding), to), numbered(to, kUntouched)) << i;
@@ -287,7 +287,7 @@ TEST(RedistributeAdd, EqualsTheDenseSumInRankOrder) {
     const int ranks = random.small(1, 8);
     Layout compute = testing::random_cover(random, shape, ranks);
     const Layout storage = testing::random_any(random, shape, ranks);
-    const Plan plan = redistribute_add(compute, storage);
+    const TransferPlan plan = redistribute_add(compute, storage);
     ASSERT_TRUE(plan.adds);
     ASSERT_TRUE(is_ordered(plan)) << i;
     const auto holders = testing::holders(compute);
@@ -349,7 +349,7 @@ TEST(Chains, SurvivorsTakeOverTheRowsOfALostRank) {
   Layout after = cut_rows(shape, {{"all", 23}}, 3);
   after.ranks.insert(after.ranks.begin() + 2, LocalLayout{});
   after.ranks.insert(after.ranks.end(), before.ranks.begin() + 4, before.ranks.end());
-  const Plan plan = redistribute(left, after);
+  const TransferPlan plan = redistribute(left, after);
   EXPECT_EQ(moved(plan, numbered(left, kPadding), after), numbered(after, kUntouched));
   EXPECT_EQ(plan.elements_sent(2), 0);
   EXPECT_EQ(plan.elements_received(5), 0) << "a healthy replica receives nothing";
@@ -368,7 +368,7 @@ TEST(Scale, ThousandsOfRanks) {
     return ranks;
   }();
   const Layout shards = select(storage, group), whole = select(everywhere, group);
-  const Plan gather = redistribute(shards, whole), reduce = redistribute_add(whole, shards);
+  const TransferPlan gather = redistribute(shards, whole), reduce = redistribute_add(whole, shards);
   EXPECT_EQ(gather.transfers.size(), 512u * 512u);
   EXPECT_EQ(reduce.transfers.size(), 512u * 512u);
   EXPECT_EQ(recognise(gather, shards, whole).kind, CollectiveKind::all_gather);

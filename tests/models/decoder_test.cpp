@@ -85,7 +85,7 @@ class Gradient : public ::testing::TestWithParam<std::tuple<Options, bool, nn::R
 TEST_P(Gradient, IsTheDerivativeOfTheLoss) {
   comm::run_local(1, {}, [](comm::World& world) {
     const auto [options, tied, recompute] = GetParam();
-    shard::Parallel parallel = nn::dense_parallel(world, 1, 1, 1);
+    shard::ParallelGroups parallel = nn::dense_parallel(world, 1, 1, 1);
     constexpr quant::DType type = quant::DType::fp64;
     runtime::Runtime runtime(parallel, {.model = type, .accumulator = type, .wire = type});
     nn::Context context{.program = runtime, .recompute = recompute};

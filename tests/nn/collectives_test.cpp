@@ -33,7 +33,7 @@ std::vector<TpRanks> tp_cases() {
 std::vector<std::string> on_tp_ranks(const TpRanks& ranks, const std::function<void(Context& context)>& use) {
   std::vector<std::string> events;
   comm::run_local(ranks.tp, {}, [&](comm::World& world) {
-    shard::Parallel parallel = dense_parallel(world, ranks.tp, 1, 1);
+    shard::ParallelGroups parallel = dense_parallel(world, ranks.tp, 1, 1);
     runtime::Runtime runtime(parallel, {});
     Context context{.program = runtime, .sequence_parallel = ranks.sequence_parallel};
     context.split.weights = ranks.weights;

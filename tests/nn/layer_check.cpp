@@ -393,7 +393,7 @@ LayerEvents check_layer(const Layer& layer, const LayerCase& how) {
   std::mutex mutex;
   std::vector<RankRecord> records;
   comm::run_local(how.tp * how.gtp, {}, [&](comm::World& world) {
-    shard::Parallel parallel = dense_parallel(world, how.tp, how.gtp, 1);
+    shard::ParallelGroups parallel = dense_parallel(world, how.tp, how.gtp, 1);
     const quant::DType accumulator = quant::accumulator_of(how.type);
     runtime::Runtime runtime(parallel, {.model = how.type, .accumulator = accumulator, .wire = accumulator});
     Context context{.program = runtime, .sequence_parallel = how.sequence_parallel};

@@ -269,7 +269,7 @@ class FormatLinear {
   }
 
   const FormatCase& how_;
-  shard::Parallel parallel_;
+  shard::ParallelGroups parallel_;
   runtime::Runtime runtime_;
   DelayedScales scales_;
   Context context_;

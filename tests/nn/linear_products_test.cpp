@@ -27,7 +27,7 @@ using ::testing::ThrowsMessage;
 void on_two_ranks(Format product, DelayedScales* (*scales_of)(Context& context),
                   const std::function<void(Context& context, const Weight& weight)>& use) {
   comm::run_local(2, {}, [&](comm::World& world) {
-    shard::Parallel parallel = nn::dense_parallel(world, 2, 1, 1, /*with_casts=*/true);
+    shard::ParallelGroups parallel = nn::dense_parallel(world, 2, 1, 1, /*with_casts=*/true);
     runtime::Runtime runtime(parallel, {.model = quant::DType::bf16});
     const schedule::ParameterId id =
         runtime.add({.name = "weight", .dims = {32, 16}, .compute = layout::cut_rows({32, 16}, {{"all", 32}}, 2)});

@@ -35,7 +35,7 @@ class TwoStashes : public torch::autograd::Function<TwoStashes> {
 Events events_of_two_stashes(int tp, bool sequence_parallel, bool requires_grad) {
   Events events;
   comm::run_local(tp, {}, [&](comm::World& world) {
-    shard::Parallel parallel = dense_parallel(world, tp, 1, 1);
+    shard::ParallelGroups parallel = dense_parallel(world, tp, 1, 1);
     runtime::Runtime runtime(parallel, {});
     Context context{.program = runtime, .sequence_parallel = sequence_parallel};
     runtime.begin_step(schedule::StepKind::train, 1);

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tessera/ops/attention.h"
+#include "tessera/ops/attention/attention.h"
 #include "tests/ops/values.h"
 
 namespace tessera::ops::test {

@@ -1,5 +1,5 @@
 // What libtorch keeps of freed tensors.
-#include "tessera/ops/cached_memory.h"
+#include "tessera/ops/device/cached_memory.h"
 
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
@@ -10,7 +10,7 @@
 
 #include "tessera/base/cuda_lane.h"
 #include "tessera/ops/aten_types.h"
-#include "tessera/ops/stream_scope.h"
+#include "tessera/ops/device/stream_scope.h"
 #include "tests/ops/allocator_settings.h"
 
 namespace tessera::ops::test {

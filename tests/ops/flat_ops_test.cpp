@@ -10,10 +10,10 @@
 #include <numeric>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/adamw.h"
 #include "tessera/ops/arithmetic.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/exponential.h"
+#include "tessera/ops/optimizer/adamw.h"
 #include "tests/ops/values.h"
 
 namespace tessera::ops::test {

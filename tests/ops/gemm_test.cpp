@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/gemm.h"
+#include "tessera/ops/gemm/gemm.h"
 #include "tests/ops/values.h"
 
 namespace tessera::ops::test {

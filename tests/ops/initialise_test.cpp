@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/initialise.h"
-#include "tessera/ops/normal.h"
-#include "tessera/ops/philox.h"
+#include "tessera/ops/initialise/initialise.h"
+#include "tessera/ops/initialise/normal.h"
+#include "tessera/ops/initialise/philox.h"
 #include "tessera/quant/bfloat16.h"
 
 namespace tessera::ops {

@@ -1,5 +1,5 @@
 // Products in number formats, on a CPU and on a GPU, against products of the values that the codes stand for.
-#include "tessera/ops/operand.h"
+#include "tessera/ops/gemm/operand.h"
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
@@ -13,8 +13,8 @@
 #include <limits>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/swiglu.h"
-#include "tessera/ops/swiglu_operand.h"
+#include "tessera/ops/swiglu/swiglu.h"
+#include "tessera/ops/swiglu/swiglu_operand.h"
 #include "tests/ops/values.h"
 
 namespace tessera::ops::test {

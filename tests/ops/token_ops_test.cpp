@@ -5,9 +5,9 @@
 #include <numbers>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/rms_norm.h"
-#include "tessera/ops/rope.h"
-#include "tessera/ops/swiglu.h"
+#include "tessera/ops/norm/rms_norm.h"
+#include "tessera/ops/rope/rope.h"
+#include "tessera/ops/swiglu/swiglu.h"
 #include "tests/ops/values.h"
 
 namespace tessera::ops::test {

@@ -7,7 +7,7 @@
 #include <bit>
 #include <cmath>
 
-#include "tessera/quant/encoding.h"
+#include "tessera/quant/formats/encoding.h"
 
 namespace tessera::ops {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/arithmetic.h"
-#include "tessera/ops/cross_entropy.h"
-#include "tessera/ops/embedding.h"
+#include "tessera/ops/cross_entropy/cross_entropy.h"
+#include "tessera/ops/embedding/embedding.h"
 #include "tests/ops/values.h"
 
 namespace tessera::ops::test {

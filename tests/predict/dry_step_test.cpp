@@ -103,7 +103,7 @@ struct Recorded {
 };
 Recorded recorded(comm::World& world, const Case& it) {
   const DryOptions options = options_of(it, world.rank());
-  shard::Parallel parallel = shard::make_parallel(world, options.mesh, options.domains);
+  shard::ParallelGroups parallel = shard::make_parallel_groups(world, options.mesh, options.domains);
   runtime::Runtime runtime(parallel, options.types, options.runtime);
   nn::DelayedScales scales(options.products, runtime.device());
   nn::Context context{.program = runtime,

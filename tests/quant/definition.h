@@ -11,7 +11,7 @@
 #include <limits>
 #include <vector>
 
-#include "tessera/quant/encoding.h"
+#include "tessera/quant/formats/encoding.h"
 
 namespace tessera::quant::definition {
 

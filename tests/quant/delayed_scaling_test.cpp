@@ -1,5 +1,5 @@
 // Delayed scaling on the host.
-#include "tessera/quant/delayed_scaling.h"
+#include "tessera/quant/formats/delayed_scaling.h"
 
 #include <gtest/gtest.h>
 

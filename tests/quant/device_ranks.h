@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/quant/master_cast.h"
+#include "tessera/quant/masters/master_cast.h"
 #include "tests/quant/on_device.h"
 
 namespace tessera::quant {

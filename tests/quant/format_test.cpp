@@ -1,5 +1,5 @@
 // The formats that a user can name.
-#include "tessera/quant/format.h"
+#include "tessera/quant/formats/format.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

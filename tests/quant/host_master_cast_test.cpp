@@ -9,7 +9,7 @@
 #include <random>
 
 #include "tessera/base/error.h"
-#include "tessera/quant/master_cast.h"
+#include "tessera/quant/masters/master_cast.h"
 #include "tests/quant/matrices.h"
 #include "tests/quant/slices.h"
 

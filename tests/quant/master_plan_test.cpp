@@ -1,5 +1,5 @@
 // How the work of a MasterCast is cut for a GPU, and what a thread may assume of its part.
-#include "tessera/quant/master_plan.h"
+#include "tessera/quant/masters/master_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/quant/quantize.h"
+#include "tessera/quant/formats/quantize.h"
 #include "tests/quant/definition.h"
 
 namespace tessera::quant {

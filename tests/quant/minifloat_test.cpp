@@ -1,6 +1,6 @@
 // Elements and E8M0 against the values of their codes: every bf16 number, every tie, and fp32 patterns of all
 // exponents.
-#include "tessera/quant/minifloat.h"
+#include "tessera/quant/formats/minifloat.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <cmath>
 #include <limits>
 
-#include "tessera/quant/e8m0.h"
-#include "tessera/quant/encoding.h"
+#include "tessera/quant/formats/e8m0.h"
+#include "tessera/quant/formats/encoding.h"
 #include "tests/quant/definition.h"
 
 namespace tessera::quant {

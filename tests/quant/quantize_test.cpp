@@ -1,5 +1,5 @@
 // Whole matrices of every encoding against the definition, in extents that tiles do not divide.
-#include "tessera/quant/quantize.h"
+#include "tessera/quant/formats/quantize.h"
 
 #include <gtest/gtest.h>
 

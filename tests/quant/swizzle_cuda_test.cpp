@@ -1,5 +1,5 @@
 // Padding and swizzling of scales on a GPU against the host's.
-#include "tessera/quant/swizzle.h"
+#include "tessera/quant/formats/swizzle.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The arrays of scales that a GEMM reads: extents, padding and order.
-#include "tessera/quant/swizzle.h"
+#include "tessera/quant/formats/swizzle.h"
 
 #include <gtest/gtest.h>
 

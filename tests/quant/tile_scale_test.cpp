@@ -5,7 +5,7 @@
 #include <cmath>
 #include <random>
 
-#include "tessera/quant/encoding.h"
+#include "tessera/quant/formats/encoding.h"
 #include "tests/quant/definition.h"
 
 namespace tessera::quant {

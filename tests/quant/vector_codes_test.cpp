@@ -1,5 +1,5 @@
 // The arithmetic of whole vectors on the host: the same bits as of single elements.
-#include "tessera/quant/vector_codes.h"
+#include "tessera/quant/cuda/vector_codes.h"
 
 #include <gtest/gtest.h>
 

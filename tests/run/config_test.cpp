@@ -50,7 +50,7 @@ TEST(TrainFlags, SetWhatTheySayAndLeaveTheDefaults) {
   EXPECT_EQ(config.lr, 1e-3);
   EXPECT_EQ(config.seed, 18446744073709551615u);
   EXPECT_TRUE(config.sequence_parallel);
-  EXPECT_EQ(config.recompute, Recompute::full);
+  EXPECT_EQ(config.recompute, RecomputeSetting::full);
   EXPECT_EQ(config.lr_schedule, train::RateShape::constant);
   EXPECT_EQ(config.dtype, quant::DType::bf16);
   EXPECT_EQ(config.grad_wire, quant::DType::fp32);

@@ -33,7 +33,7 @@ TrainConfig config_of(std::int64_t tp) {
   config.grad_wire = config.dtype;
   config.seq_len = 10;
   config.sequence_parallel = tp > 1;
-  config.recompute = Recompute::automatic;
+  config.recompute = RecomputeSetting::automatic;
   return config;
 }
 
@@ -92,9 +92,9 @@ TEST(RecomputeChoice, FollowsAFixedPolicyAndRefusesTheImpossible) {
   config.activation_budget = "1";
   EXPECT_THAT(base::refusal([&] { recompute_choice(config, models::LlamaConfig(model)); }),
               HasSubstr("--activation-budget: got 1 bytes, expected at least"));
-  config.recompute = Recompute::selective;
+  config.recompute = RecomputeSetting::selective;
   EXPECT_EQ(recompute_choice(config, models::LlamaConfig(model)), std::vector<Policy>(3, Policy::selective));
-  config.recompute = Recompute::none;
+  config.recompute = RecomputeSetting::none;
   EXPECT_EQ(recompute_choice(config, models::LlamaConfig(model)), std::vector<Policy>(3, Policy::none));
 }
 

@@ -11,7 +11,7 @@
 namespace tessera::run {
 namespace {
 
-const meet::Launch kAlone;
+const rendezvous::Launch kAlone;
 
 TrainConfig parsed(const std::vector<std::string>& flags) {
   return parse_train_flags(flags).config;

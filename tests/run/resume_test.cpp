@@ -77,7 +77,7 @@ TEST(Resume, KeepsHowTheRunIsComputed) {
       merge_stored(parse({"--zero", "on", "--backend", "local", "--recompute", "full"}), before, "c").config;
   EXPECT_TRUE(given.zero);
   EXPECT_EQ(given.backend, Backend::local);
-  EXPECT_EQ(given.recompute, Recompute::full);
+  EXPECT_EQ(given.recompute, RecomputeSetting::full);
 }
 
 // A value that is not the default, for every setting but those of one call of the program.

@@ -11,7 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
-#include "tessera/meet/board.h"
+#include "tessera/rendezvous/board.h"
 #include "tessera/runtime/measure.h"
 #include "tessera/schedule/plan/plan.h"
 #include "tests/shard/dense_parallel.h"
@@ -19,7 +19,7 @@
 namespace tessera::runtime {
 namespace {
 
-const Entries kNoEntries;
+const ParameterEntries kNoEntries;
 
 schedule::Event stash(int microbatch, std::int64_t ordinal, const std::string& way) {
   return {.kind = schedule::EventKind::stash,
@@ -54,7 +54,7 @@ void do_step(Agreement& agreement, int rank, int step, const Difference& differe
 std::string error_of(int steps, int late, const Difference& difference) {
   try {
     comm::run_local(3, {}, [&](comm::World& world) {
-      shard::Parallel parallel = shard::dense_parallel(world, 1, 3, 1);
+      shard::ParallelGroups parallel = shard::dense_parallel(world, 1, 3, 1);
       Agreement agreement(parallel);
       for (int step = 1; step <= steps; ++step) {
         do_step(agreement, world.rank(), step, difference);
@@ -124,7 +124,7 @@ TEST(Agreement, ADifferenceThatNobodyAsksForIsSeenWhileItsStepIsRemembered) {
 TEST(Agreement, ARankThatWaitsInALaterStepFindsTheDifferenceInTheEarlierOne) {
   try {
     comm::run_local(2, {}, [](comm::World& world) {
-      shard::Parallel parallel = shard::dense_parallel(world, 1, 2, 1);
+      shard::ParallelGroups parallel = shard::dense_parallel(world, 1, 2, 1);
       Agreement agreement(parallel);
       const Difference difference{.rank = 1, .step = 1, .what = Difference::What::other};
       const int steps = world.rank() == 0 ? 3 : 1;
@@ -140,10 +140,10 @@ TEST(Agreement, ARankThatWaitsInALaterStepFindsTheDifferenceInTheEarlierOne) {
 
 // Ranks 0 and 2 differ and wait in `collective` for rank 1, which comes when they have left: what it reads of them, and
 // their lanes write, may be gone by then.
-void leave_with_a_difference(const std::function<void(shard::Parallel&, Agreement&)>& collective) {
+void leave_with_a_difference(const std::function<void(shard::ParallelGroups&, Agreement&)>& collective) {
   std::latch left(2);
   const auto leave = [&](comm::World& world) {
-    shard::Parallel parallel = shard::dense_parallel(world, 1, 3, 1);
+    shard::ParallelGroups parallel = shard::dense_parallel(world, 1, 3, 1);
     Agreement agreement(parallel);
     do_step(agreement, world.rank(), 1, {.rank = 2, .step = 1, .what = Difference::What::other});
     if (world.rank() == 1) left.wait();
@@ -162,19 +162,19 @@ void leave_with_a_difference(const std::function<void(shard::Parallel&, Agreemen
 }
 
 TEST(Agreement, NoComparisonIsUnderWayOnceADifferenceIsThrown) {
-  leave_with_a_difference([](shard::Parallel& parallel, Agreement& agreement) {
+  leave_with_a_difference([](shard::ParallelGroups& parallel, Agreement& agreement) {
     agreement.compare(*parallel.world, agreement.hash(), "what a step did", kNoEntries);
   });
 }
 
 TEST(Agreement, NoMeasureIsUnderWayOnceADifferenceIsThrown) {
-  leave_with_a_difference([](shard::Parallel& parallel, Agreement& agreement) {
+  leave_with_a_difference([](shard::ParallelGroups& parallel, Agreement& agreement) {
     Measure(parallel).agree(agreement.trace(), 0, schedule::kUnlimited, agreement, kNoEntries);
   });
 }
 
 TEST(Agreement, NoCollectiveOfACallerIsUnderWayOnceADifferenceIsThrown) {
-  leave_with_a_difference([](shard::Parallel& parallel, Agreement& agreement) {
+  leave_with_a_difference([](shard::ParallelGroups& parallel, Agreement& agreement) {
     std::vector<double> values(1000, parallel.rank);
     const auto count = static_cast<std::int64_t>(values.size());
     agreement.wait_on_host(parallel.world->all_reduce(values.data(), count, quant::DType::fp64), kNoEntries,
@@ -182,7 +182,7 @@ TEST(Agreement, NoCollectiveOfACallerIsUnderWayOnceADifferenceIsThrown) {
   });
 }
 
-TEST(Notice, ReadsBackWhatWasPosted) {
+TEST(PostedSteps, ReadsBackWhatWasPosted) {
   std::vector<StepRecord> steps(2);
   for (int number = 1; number <= 2; ++number) {
     StepRecord& step = steps[static_cast<std::size_t>(number - 1)];
@@ -190,29 +190,29 @@ TEST(Notice, ReadsBackWhatWasPosted) {
     for (int microbatch = 0; microbatch < 300; ++microbatch) step.add(stash(microbatch, number, "keep"));
   }
   steps[0].end();
-  const Notice notice = parse_notice(notice_of(steps, {.step = 1, .index = 299}));
-  ASSERT_EQ(notice.steps.size(), 2u);
-  EXPECT_EQ(notice.find(3), nullptr);
-  EXPECT_EQ(notice.find(1)->end(), 301u);  // of a step that is over, its end too
-  EXPECT_EQ(notice.find(1)->hashes.back(), steps[0].hash());
-  EXPECT_EQ(notice.find(2)->end(), 300u);
-  EXPECT_GT(notice.find(2)->first, 0u);  // the newest alone
-  EXPECT_EQ(notice.dumped, (Stage{.step = 1, .index = 299}));
-  EXPECT_TRUE(notice.is_whole);
-  EXPECT_EQ(notice.events, schedule::Trace{steps[0].trace().back()});
-  EXPECT_TRUE(parse_notice("").steps.empty());
-  EXPECT_THROW(parse_notice("short"), Error);
+  const PostedSteps posted = parse_posted_steps(encode_posted_steps(steps, {.step = 1, .index = 299}));
+  ASSERT_EQ(posted.steps.size(), 2u);
+  EXPECT_EQ(posted.find(3), nullptr);
+  EXPECT_EQ(posted.find(1)->end(), 301u);  // of a step that is over, its end too
+  EXPECT_EQ(posted.find(1)->hashes.back(), steps[0].hash());
+  EXPECT_EQ(posted.find(2)->end(), 300u);
+  EXPECT_GT(posted.find(2)->first, 0u);  // the newest alone
+  EXPECT_EQ(posted.dumped, (Stage{.step = 1, .index = 299}));
+  EXPECT_TRUE(posted.is_whole);
+  EXPECT_EQ(posted.events, schedule::Trace{steps[0].trace().back()});
+  EXPECT_TRUE(parse_posted_steps("").steps.empty());
+  EXPECT_THROW(parse_posted_steps("short"), Error);
 }
 
-TEST(Notice, HasABoundedSize) {
+TEST(PostedSteps, HasABoundedSize) {
   std::vector<StepRecord> steps(1);
   steps[0].begin(1);
   for (int i = 0; i < 20'000; ++i) steps[0].add(stash(0, i, "keep"));
-  const std::string bytes = notice_of(steps, {.step = 1, .index = 0});
-  EXPECT_LE(bytes.size(), meet::kLongestNotice);
-  const Notice notice = parse_notice(bytes);
-  EXPECT_FALSE(notice.is_whole);
-  EXPECT_GT(notice.events.size(), 1000u);
+  const std::string bytes = encode_posted_steps(steps, {.step = 1, .index = 0});
+  EXPECT_LE(bytes.size(), rendezvous::kLongestStatus);
+  const PostedSteps posted = parse_posted_steps(bytes);
+  EXPECT_FALSE(posted.is_whole);
+  EXPECT_GT(posted.events.size(), 1000u);
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ RuntimeOptions forward_and_backward(Format forward, Format backward) {
 template <typename Body>
 void with_runtime(const RuntimeOptions& options, Body body) {
   comm::run_local(3, {}, [&](comm::World& world) {
-    shard::Parallel parallel = shard::dense_parallel(world, 1, 3, 1, /*with_casts=*/true);
+    shard::ParallelGroups parallel = shard::dense_parallel(world, 1, 3, 1, /*with_casts=*/true);
     Runtime runtime(parallel, {.model = quant::DType::bf16}, options);
     for (const char* name : {"second", "plain", "first"}) runtime.add(matrix_named(name));
     body(runtime);

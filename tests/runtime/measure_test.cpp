@@ -16,7 +16,7 @@
 namespace tessera::runtime {
 namespace {
 
-const Entries kNothingPending;
+const ParameterEntries kNothingPending;
 
 // A stash, a collective of the program that compute then waits for, and a fetch.
 schedule::Trace trace_of_three() {
@@ -29,7 +29,7 @@ schedule::Trace trace_of_three() {
            .bytes = 8}};
 }
 
-schedule::Costs costs_of(shard::Parallel& parallel, Measure& measure, const schedule::Trace& trace) {
+schedule::Costs costs_of(shard::ParallelGroups& parallel, Measure& measure, const schedule::Trace& trace) {
   Agreement agreement(parallel);
   EXPECT_EQ(measure.agree(trace, 0, schedule::kUnlimited, agreement, kNothingPending), schedule::kUnlimited);
   return measure.costs(trace, {}, {});
@@ -39,7 +39,7 @@ TEST(Measures, OnACpuTheLongestOfAllRanksCounts) {
   comm::LocalOptions options;
   options.virtual_clock = true;
   comm::run_local(2, options, [&](comm::World& world) {
-    shard::Parallel parallel = shard::dense_parallel(world, 1, 2, 1);
+    shard::ParallelGroups parallel = shard::dense_parallel(world, 1, 2, 1);
     const schedule::Trace trace = trace_of_three();
     Measure measure(parallel);
     StepStatistics statistics;
@@ -67,7 +67,7 @@ TEST(Measures, ACollectiveThatIsWaitedForLater) {
   comm::LocalOptions options;
   options.virtual_clock = true;
   comm::run_local(2, options, [&](comm::World& world) {
-    shard::Parallel parallel = shard::dense_parallel(world, 1, 2, 1);
+    shard::ParallelGroups parallel = shard::dense_parallel(world, 1, 2, 1);
     schedule::Trace trace = trace_of_three();
     trace.push_back(trace[1]);  // nobody waits for it
     trace.push_back(trace[2]);
@@ -113,7 +113,7 @@ TEST(Measures, ChosenBudgetsLetGathersHideBehindCollectives) {
   options.virtual_clock = true;
   for (const std::size_t elements : {std::size_t{1}, std::size_t{4096}})
     comm::run_local(4, options, [&](comm::World& world) {
-      shard::Parallel parallel = shard::dense_parallel(world, 2, 2, 1);
+      shard::ParallelGroups parallel = shard::dense_parallel(world, 2, 2, 1);
       Runtime runtime(parallel, {});
       for (const char* name : {"first", "second"})
         runtime.add({.name = name, .dims = {64, 16}, .compute = layout::cut_cols({64, 16}, 2), .trainable = false});
@@ -143,10 +143,10 @@ TEST(Measures, ChosenBudgetsLetGathersHideBehindCollectives) {
 TEST(Measures, OnAGpuTheHostsWayDoesNotCount) {
   if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
   comm::NcclOptions options;
-  options.store = meet::make_memory_store();
+  options.store = rendezvous::make_memory_store();
   base::set_device(options.device);
   const auto world = comm::make_nccl_world(options);
-  shard::Parallel parallel = shard::dense_parallel(*world, 1, 1, 1);
+  shard::ParallelGroups parallel = shard::dense_parallel(*world, 1, 1, 1);
   const schedule::Trace trace = trace_of_three();
   Measure measure(parallel);
   FencePairs waits;

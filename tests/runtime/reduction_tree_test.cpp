@@ -82,7 +82,7 @@ void reduce_once(int ranks, int node, DType wire, bool sharded, std::int64_t row
   found.assign(static_cast<std::size_t>(rows * cols), NAN);
   std::mutex mutex;
   comm::run_local(ranks, {}, [&](comm::World& world) {
-    Parallel parallel = shard::dense_parallel(world, 1, ranks, 1);
+    ParallelGroups parallel = shard::dense_parallel(world, 1, ranks, 1);
     runtime::Runtime runtime(parallel, {.wire = wire}, {.node = node});
     const schedule::ParameterId id = runtime.add(
         {.name = "w", .dims = {rows, cols}, .compute = layout::replicated({rows, cols}, 1), .sharded = sharded});

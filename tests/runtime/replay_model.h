@@ -56,7 +56,7 @@ struct Flags {
 // A model that touches its parameters in every way there is, and checks each weight it sees.
 class Model {
  public:
-  Model(shard::Parallel& parallel, const RuntimeOptions& options)
+  Model(shard::ParallelGroups& parallel, const RuntimeOptions& options)
       : parallel_(parallel), runtime(parallel, {}, options) {
     const int tp = parallel.program->size();
     const std::int64_t overlapping = std::int64_t{2} * tp + 3;
@@ -283,7 +283,7 @@ class Model {
     }
   }
 
-  shard::Parallel& parallel_;
+  shard::ParallelGroups& parallel_;
   std::int64_t step_ = 0, block_ = 0;
   std::vector<std::int64_t> updates_;
 
@@ -297,7 +297,7 @@ class Model {
 inline void run(const Mesh& mesh, const RuntimeOptions& options, const std::function<void(Model&)>& body,
                 bool sums_apart = false) {
   comm::run_local(mesh.ranks(), {}, [&](comm::World& world) {
-    shard::Parallel parallel = shard::dense_parallel(world, mesh.tp, mesh.gtp, mesh.dp, /*with_casts=*/true);
+    shard::ParallelGroups parallel = shard::dense_parallel(world, mesh.tp, mesh.gtp, mesh.dp, /*with_casts=*/true);
     if (sums_apart) parallel.sums = base::make_thread_lane("sums", parallel.clock);
     Model model(parallel, options);
     body(model);

@@ -227,7 +227,8 @@ TEST(Replay, ARankWithoutAmaxesEndsTheRunWithTheFirstDifferingEvent) {
 
 TEST(Replay, TwoModelsTrainInOneProcess) {
   comm::run_local(4, {}, [](comm::World& world) {
-    shard::Parallel a = shard::dense_parallel(world, 2, 2, 1, true), b = shard::dense_parallel(world, 1, 4, 1, true);
+    shard::ParallelGroups a = shard::dense_parallel(world, 2, 2, 1, true),
+                          b = shard::dense_parallel(world, 1, 4, 1, true);
     Model first(a, {}), second(b, {});
     for (int step = 0; step < 3; ++step) {
       first.train(2);

@@ -1,5 +1,5 @@
 // Tables whose rows travel by index: when they do, and that nothing but the bytes moved tells it from gathering them.
-#include "tessera/shard/rows.h"
+#include "tessera/shard/rows/rows.h"
 
 #include <gtest/gtest.h>
 
@@ -15,6 +15,7 @@
 #include "tessera/quant/bfloat16.h"
 #include "tessera/quant/elementwise.h"
 #include "tessera/runtime/runtime.h"
+#include "tessera/shard/parameter_layouts.h"
 #include "tessera/shard/sizes.h"
 #include "tests/shard/dense_parallel.h"
 
@@ -99,7 +100,7 @@ float gradient_value(int step, int block, std::int64_t at, std::int64_t row, std
 
 class Rank {
  public:
-  Rank(Parallel& parallel, const Case& chosen)
+  Rank(ParallelGroups& parallel, const Case& chosen)
       : case_(chosen), parallel_(parallel), runtime_(parallel, types(), options(chosen)) {
     table_ = runtime_.add({.name = "table",
                            .dims = {kRows, kColumns},
@@ -240,7 +241,7 @@ class Rank {
   }
 
   Case case_;
-  Parallel& parallel_;
+  ParallelGroups& parallel_;
   runtime::Runtime runtime_;
   schedule::ParameterId table_ = 0, other_ = 0;
   layout::Range part_;
@@ -251,7 +252,7 @@ std::vector<std::vector<std::uint32_t>> run(const Case& chosen) {
   std::vector<std::vector<std::uint32_t>> sums(kSteps, std::vector<std::uint32_t>(kRows * kColumns, 0xFFFFFFFF));
   std::mutex mutex;
   comm::run_local(chosen.tp * chosen.gtp * chosen.dp, {}, [&](comm::World& world) {
-    Parallel parallel = shard::dense_parallel(world, chosen.tp, chosen.gtp, chosen.dp);
+    ParallelGroups parallel = shard::dense_parallel(world, chosen.tp, chosen.gtp, chosen.dp);
     Rank rank(parallel, chosen);
     EXPECT_EQ(rank.runtime().parameter(rank.table()).by_rows, chosen.lookup == Lookup::rows && chosen.gtp > 1);
     for (int step = 0; step < kSteps; ++step) {
@@ -316,7 +317,7 @@ TEST(RowsOrder, OfNodesIsThatOfTheWholeTable) {
 // A microbatch receives rows and indices of six tokens from each of two ranks, there and back.
 TEST(RowsTraffic, IsStaticAndCounted) {
   comm::run_local(3, {}, [](comm::World& world) {
-    Parallel parallel = shard::dense_parallel(world, 1, 3, 1);
+    ParallelGroups parallel = shard::dense_parallel(world, 1, 3, 1);
     Rank rank(parallel, {.gtp = 3, .lookup = Lookup::rows});
     for (int step = 0; step < 2; ++step) {
       rank.step(step);
@@ -361,7 +362,7 @@ const std::vector<float> kUntouched(kTokens* kColumns, -7);
 template <typename Visit>
 void with_row_gather(Visit visit) {
   comm::run_local(2, {}, [&](comm::World& world) {
-    Parallel parallel = shard::dense_parallel(world, 1, 2, 1);
+    ParallelGroups parallel = shard::dense_parallel(world, 1, 2, 1);
     Rank rank(parallel, {.gtp = 2, .lookup = Lookup::rows});
     const ShardedParameter& table = rank.runtime().parameter(rank.table());
     RowGather gather(table, parallel);
@@ -417,7 +418,7 @@ TEST(RowGathers, BringRowsLongBeforeTheyArePlaced) {
 
 TEST(RowsCalls, AreRefusedForOtherTables) {
   comm::run_local(2, {}, [](comm::World& world) {
-    Parallel parallel = shard::dense_parallel(world, 1, 2, 1);
+    ParallelGroups parallel = shard::dense_parallel(world, 1, 2, 1);
     Rank rank(parallel, {.gtp = 2, .lookup = Lookup::rows});
     runtime::Runtime& runtime = rank.runtime();
     const schedule::ParameterId table = rank.table(), other = table + 1;

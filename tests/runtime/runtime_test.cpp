@@ -10,8 +10,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
-#include "tessera/meet/board.h"
 #include "tessera/quant/bfloat16.h"
+#include "tessera/rendezvous/board.h"
 #include "tests/runtime/elements.h"
 #include "tests/shard/dense_parallel.h"
 
@@ -133,7 +133,7 @@ TEST_P(RuntimeOnMesh, GathersWeightsAndReducesGradientsAsADenseReference) {
   const auto [tp, gtp, dp] = GetParam();
   for (bool partial : {false, true}) {
     comm::run_local(tp * gtp * dp, {}, [&, tp = tp, gtp = gtp, dp = dp](comm::World& world) {
-      shard::Parallel parallel = shard::dense_parallel(world, tp, gtp, dp);
+      shard::ParallelGroups parallel = shard::dense_parallel(world, tp, gtp, dp);
       Runtime runtime(parallel, {});
       for (shard::ParameterSpec& spec : specs(tp, partial)) runtime.add(std::move(spec));
       fill_weights(runtime);
@@ -153,7 +153,7 @@ TEST_P(RuntimeOnMesh, GathersWeightsAndReducesGradientsAsADenseReference) {
 TEST_P(RuntimeOnMesh, AParameterWithoutAGradientHasGradientZero) {
   const auto [tp, gtp, dp] = GetParam();
   comm::run_local(tp * gtp * dp, {}, [tp = tp, gtp = gtp, dp = dp](comm::World& world) {
-    shard::Parallel parallel = shard::dense_parallel(world, tp, gtp, dp);
+    shard::ParallelGroups parallel = shard::dense_parallel(world, tp, gtp, dp);
     Runtime runtime(parallel, {});
     for (shard::ParameterSpec& spec : specs(tp, true)) runtime.add(std::move(spec));
     fill_weights(runtime);
@@ -181,7 +181,7 @@ struct Single {
   explicit Single(comm::World& world) : parallel(shard::dense_parallel(world, 1, 1, 1)), runtime(parallel, {}) {
     id = runtime.add({.name = "w", .dims = {2, 3}, .compute = layout::replicated({2, 3}, 1)});
   }
-  shard::Parallel parallel;
+  shard::ParallelGroups parallel;
   Runtime runtime;
   schedule::ParameterId id = 0;
 };
@@ -213,10 +213,10 @@ TEST(Runtime, RefusesCallsOutOfOrder) {
 
 // What ranks post of a step has a bounded size.
 TEST(Runtime, AStepMayHaveManyMicrobatches) {
-  constexpr int many = 20'000;  // their hashes alone are more than a notice holds
-  static_assert(many * sizeof(std::uint64_t) > meet::kLongestNotice);
+  constexpr int many = 20'000;  // their hashes alone are more than a posted status holds
+  static_assert(many * sizeof(std::uint64_t) > rendezvous::kLongestStatus);
   comm::run_local(2, {}, [](comm::World& world) {
-    shard::Parallel parallel = shard::dense_parallel(world, 1, 1, 2);
+    shard::ParallelGroups parallel = shard::dense_parallel(world, 1, 1, 2);
     Runtime runtime(parallel, {});
     const schedule::ParameterId id =
         runtime.add({.name = "w", .dims = {2, 3}, .compute = layout::replicated({2, 3}, 1)});
@@ -260,7 +260,7 @@ TEST(Runtime, AGradientProducedOnceIsStagedInTheWireType) {
   std::vector<std::vector<float>> sums;
   for (const bool once : {false, true}) {
     comm::run_local(3, {}, [&](comm::World& world) {
-      shard::Parallel parallel = shard::dense_parallel(world, 1, 3, 1);
+      shard::ParallelGroups parallel = shard::dense_parallel(world, 1, 3, 1);
       Runtime runtime(parallel, types);
       const schedule::ParameterId id =
           runtime.add({.name = "w", .dims = {5, 40}, .compute = layout::replicated({5, 40}, 1), .produced_once = once});
@@ -315,7 +315,7 @@ TEST(Runtime, EventsHaveIdentities) {
   });
 }
 
-TEST(Parallel, ARunMustFillTheMesh) {
+TEST(ParallelGroups, ARunMustFillTheMesh) {
   const auto too_many = [](comm::World& world) { shard::dense_parallel(world, 2, 1, 1); };
   EXPECT_THAT([&] { comm::run_local(3, {}, too_many); },
               ::testing::ThrowsMessage<InputError>(::testing::HasSubstr("the mesh has 2 ranks, but the run has 3")));

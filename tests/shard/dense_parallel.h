@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "tessera/shard/parallel.h"
+#include "tessera/shard/parallel_groups.h"
 
 namespace tessera::shard {
 
@@ -16,9 +16,9 @@ inline mesh::Mesh dense_mesh(int compute, int parts, int replicas, const std::ve
   return {{grid}, mesh::live_places(grid, dead)};
 }
 
-inline Parallel dense_parallel(comm::World& world, int compute, int parts, int replicas, bool with_casts = false,
-                               const std::vector<int>& dead = {}) {
-  return make_parallel(world, dense_mesh(compute, parts, replicas, dead), {dense_domain()}, with_casts);
+inline ParallelGroups dense_parallel(comm::World& world, int compute, int parts, int replicas, bool with_casts = false,
+                                     const std::vector<int>& dead = {}) {
+  return make_parallel_groups(world, dense_mesh(compute, parts, replicas, dead), {dense_domain()}, with_casts);
 }
 
 }  // namespace tessera::shard

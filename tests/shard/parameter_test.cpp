@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/shard/make_parameter.h"
+#include "tessera/shard/parameter_layouts.h"
 #include "tessera/shard/sizes.h"
 
 namespace tessera::shard {

@@ -6,7 +6,8 @@
 #include <cstring>
 
 #include "tessera/base/error.h"
-#include "tessera/quant/format.h"
+#include "tessera/quant/formats/format.h"
+#include "tessera/shard/make_parameter.h"
 
 namespace tessera::shard {
 namespace {

@@ -1,5 +1,5 @@
 // The kernels of rows against plain loops, bit by bit, on the host and on a device.
-#include "tessera/shard/row_kernels.h"
+#include "tessera/shard/rows/row_kernels.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "tessera/shard/reduction.h"
-#include "tessera/shard/rows.h"
+#include "tessera/shard/rows/rows.h"
 #include "tests/shard/way_ranks.h"
 
 namespace tessera::shard {

@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/execute.h"
-#include "tessera/quant/format.h"
+#include "tessera/comm/redistribution.h"
+#include "tessera/quant/formats/format.h"
 #include "tessera/shard/gradient_additions.h"
+#include "tessera/shard/make_parameter.h"
+#include "tessera/shard/parameter_layouts.h"
 #include "tessera/shard/reduction_tree.h"
 #include "tessera/shard/sizes.h"
 

@@ -9,6 +9,7 @@
 #include "tessera/comm/local/world.h"
 #include "tessera/layout/dense.h"
 #include "tessera/quant/bfloat16.h"
+#include "tessera/shard/make_parameter.h"
 #include "tessera/shard/way_bytes.h"
 #include "tests/runtime/elements.h"
 #include "tests/shard/dense_parallel.h"
@@ -32,7 +33,7 @@ struct WayRank {
     parallel.provide(parameter, cuts);
     ways = WayBytes(spec, parameter.layouts, types, cuts, parameter.by_rows).at(parallel.place());
   }
-  Parallel parallel;
+  ParallelGroups parallel;
   Cuts cuts;
   ShardedParameter parameter;
   Ways ways;

@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "tools" / "lint"))
 
 import english  # noqa: E402
 import formatting  # noqa: E402
+import headers  # noqa: E402
 import layers  # noqa: E402
 import limits  # noqa: E402
 import repository  # noqa: E402
@@ -39,7 +40,7 @@ class Checkout(unittest.TestCase):
     def findings(self, check, **files):
         for name, content in files.items():
             self.write(name, content)
-        options = types.SimpleNamespace(build="build/cpu")
+        options = types.SimpleNamespace(build="build/cpu", all=True)
         return check(self.root, sources.repository_files(self.root), options)
 
     def found(self, check, name, content):
@@ -116,8 +117,20 @@ class Layers(Checkout):
         two = self.findings(layers.check, **{"tessera/base/plan.h": "", "tessera/layout/plan.h": ""})
         self.assertEqual([finding.path for finding in two], ["tessera/base/plan.h"])
         (self.root / "tessera/layout/plan.h").unlink()
-        fine = {"tessera/ops/gemm.h": "", "tessera/nn/gemm.h": "", "tessera/comm/world.h": "", "tessera/comm/mpi/world.h": ""}
+        fine = {"tessera/ops/gemm/gemm.h": "", "tessera/nn/gemm.h": "", "tessera/comm/world.h": "", "tessera/comm/mpi/world.h": ""}
         self.assertEqual(self.findings(layers.check, **fine), [])
+
+    def test_a_circle_of_three_files_is_found(self):
+        def include(name):
+            return f'#include "tessera/base/{name}.h"\n'
+
+        self.write("tessera/base/a.h", "")
+        self.write("tessera/base/b.h", include("a"))
+        self.assertEqual(self.findings(layers.check, **{"tessera/base/a.cpp": include("a") + include("b")}), [])
+        self.write("tessera/base/b.h", include("c"))
+        found = self.findings(layers.check, **{"tessera/base/c.h": include("a")})
+        self.assertEqual([(finding.path, finding.what) for finding in found],
+                         [("tessera/base/a.cpp", "a circle of includes: tessera/base/a, tessera/base/b, tessera/base/c")])
 
     def test_third_party_headers_stay_in_their_room(self):
         self.refused("tessera/shard/a.h", "<ATen/core/Tensor.h>")
@@ -132,7 +145,7 @@ class Layers(Checkout):
         self.refused("tessera/ops/a.cu", "<ATen/core/Tensor.h>")
         self.accepted("tessera/comm/mpi/a.cpp", "<mpi.h>")
         self.accepted("tessera/comm/nccl/a.h", "<nccl.h>")
-        self.accepted("tessera/meet/store/a.cpp", "<torch/csrc/distributed/c10d/TCPStore.hpp>")
+        self.accepted("tessera/rendezvous/store/a.cpp", "<torch/csrc/distributed/c10d/TCPStore.hpp>")
         self.accepted("tessera/ops/a.cpp", "<ATen/ops/mm_ops.h>")
         self.accepted("tessera/nn/a.cpp", "<torch/csrc/autograd/custom_function.h>")
 
@@ -178,6 +191,15 @@ class Limits(Checkout):
         self.assertEqual(self.found(limits.check, "a.py", "def f():\n" + "    x = 1\n" * 60)[0][0], 1)
         self.assertEqual(self.found(limits.check, "a.py", "def f():\n" + "    x = 1\n" * 59), [])
         self.assertEqual(self.found(limits.check, "b.sh", "\nf() {\n" + "  x=1\n" * 59 + "}\n")[0][0], 2)
+
+
+    def test_a_folder_of_41_source_files_is_too_large(self):
+        files = {f"tessera/a/{number}.h": "" for number in range(40)}
+        files |= {"tessera/a/README.md": "", "tessera/a/b/1.cpp": ""}
+        self.assertEqual(self.findings(limits.check, **files), [])
+        found = self.findings(limits.check, **{"tessera/a/40.cpp": ""})
+        self.assertEqual([(finding.path, finding.what) for finding in found],
+                         [("tessera/a", "the folder has 41 source files, limit 40")])
 
 
 class Repository(Checkout):
@@ -286,6 +308,68 @@ class Tidy(Checkout):
         self.assertEqual(self.found(tidy.check, name, "int good = 1;\n"), [])
         with self.assertRaises(sources.Skip):
             self.found(tidy.check, name, '#include "nowhere.h"\n')
+
+
+class Headers(Checkout):
+    """Each header is compiled alone, with the flags of a source file beside it."""
+
+    NEEDS_FLAG = "#include <vector>\nstd::vector<int> v{TWO};\n"
+
+    def build(self, *extra):
+        command = f"c++ -I{self.root} -std=c++20 -DTWO=2 -Winvalid-pch -include cmake_pch.hxx -o a.o -c"
+        entries = [("tessera/base/a.cpp", f"{command} {self.root}/tessera/base/a.cpp"), *extra]
+        self.write("tessera/base/a.cpp", "")
+        self.write(".gitignore", "build\n")
+        database = [{"directory": str(self.root), "file": f"{self.root}/{file}", "command": command}
+                    for file, command in entries]
+        self.write("build/cpu/compile_commands.json", json.dumps(database))
+
+    def commit(self):
+        git = ["git", "-C", str(self.root), "-c", "user.name=a", "-c", "user.email=a"]
+        for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "a"]):
+            subprocess.run(git + command, check=True)
+
+    def test_a_header_that_does_not_include_what_it_uses_is_found(self):
+        self.build()
+        self.write("tessera/base/good.h", self.NEEDS_FLAG)
+        self.assertEqual(self.findings(headers.check), [])
+        found = self.found(headers.check, "tessera/base/bad.h", "#include <string>\nstd::vector<int> v;\n")
+        self.assertEqual([line for line, _ in found], [2])
+        self.write("tessera/base/outer.h", '#include "tessera/base/bad.h"\n')
+        found = {finding.path: finding.what for finding in self.findings(headers.check)}
+        self.assertEqual(set(found), {"tessera/base/bad.h", "tessera/base/outer.h"})
+        self.assertIn("tessera/base/bad.h:2: ", found["tessera/base/outer.h"])
+
+    def test_headers_for_cuda_are_left_out_without_it(self):
+        self.build()
+        self.write("tessera/base/kernel.cuh", "not C++\n")
+        self.write("tessera/base/stream.h", "#include <cuda_of_no_machine.h>\n")
+        self.write("tessera/base/uses.h", '#include "tessera/base/stream.h"\n')
+        self.write("tessera/base/good.h", "")
+        self.assertEqual(self.findings(headers.check), [])
+
+    def test_a_cuda_header_is_compiled_by_the_compiler_of_cuda_files(self):
+        self.build(("tessera/base/k.cu", "false -x cu -c k.cu -o k.o"))
+        self.assertEqual(len(self.found(headers.check, "tessera/base/kernel.cuh", "")), 1)
+
+    def test_without_all_only_changed_headers_are_compiled(self):
+        self.build()
+        self.write("tessera/base/old.h", "old;\n")
+        self.commit()
+        options = types.SimpleNamespace(build="build/cpu", all=False)
+
+        def paths():
+            return [finding.path for finding in headers.check(self.root, sources.repository_files(self.root), options)]
+
+        self.assertEqual(paths(), ["tessera/base/old.h"])
+        self.write("tessera/base/new.h", "new;\n")
+        self.assertEqual(paths(), ["tessera/base/new.h"])
+        self.commit()
+        self.assertEqual(paths(), ["tessera/base/new.h"])
+
+    def test_without_compile_commands_it_is_skipped(self):
+        with self.assertRaises(sources.Skip):
+            self.findings(headers.check)
 
 
 class ThisRepository(unittest.TestCase):

@@ -19,7 +19,7 @@
 #include "tessera/comm/local/world.h"
 #include "tessera/comm/nccl/world.h"
 #include "tessera/nn/dense_mesh.h"
-#include "tessera/ops/adamw.h"
+#include "tessera/ops/optimizer/adamw.h"
 #include "tessera/quant/device_kernels.h"
 #include "tests/quant/wide_integer.h"
 #include "tests/runtime/elements.h"
@@ -112,7 +112,7 @@ void write_gradient(shard::ShardedParameter& parameter, const Gradient& gradient
 }
 
 ops::Clip clip_of_rank(comm::World& world, const Mesh& mesh, quant::DType type, const Gradient& gradient) {
-  shard::Parallel parallel = nn::dense_parallel(world, mesh.tp, mesh.gtp, mesh.dp);
+  shard::ParallelGroups parallel = nn::dense_parallel(world, mesh.tp, mesh.gtp, mesh.dp);
   runtime::Runtime runtime(parallel, {.model = type, .accumulator = type, .wire = type}, {.zero = mesh.zero});
   std::vector<shard::ParameterSpec> specs = specs_of(mesh.tp);
   if (mesh.backwards) std::ranges::reverse(specs);
@@ -214,7 +214,7 @@ class GradientNormOnCuda : public ::testing::Test {
   }
   static double norm_of(quant::DType type, const Gradient& gradient) {
     comm::NcclOptions options;
-    options.store = meet::make_memory_store();
+    options.store = rendezvous::make_memory_store();
     base::set_device(options.device);
     const ops::Clip clip = clip_of_rank(*comm::make_nccl_world(options), {}, type, gradient);
     EXPECT_EQ(clip.applies, std::isfinite(clip.norm) ? 1 : 0);

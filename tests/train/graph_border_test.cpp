@@ -8,8 +8,8 @@
 #include "tessera/base/cuda_lane.h"
 #include "tessera/base/device.h"
 #include "tessera/base/error.h"
-#include "tessera/ops/graph.h"
-#include "tessera/ops/stream_scope.h"
+#include "tessera/ops/device/graph.h"
+#include "tessera/ops/device/stream_scope.h"
 #include "tessera/quant/device_kernels.h"
 
 namespace tessera::train {

@@ -25,7 +25,7 @@ void expect_block_order(const std::vector<int>& places) {
   const shard::Domain domain{.compute = {"a"}, .storage = {"b"}, .copies = {}, .replicas = {"c"}};
   comm::run_local(static_cast<int>(places.size()), {}, [&](comm::World& world) {
     LossSum sum;
-    shard::Parallel parallel = shard::make_parallel(world, mesh::Mesh({grid}, places), {domain});
+    shard::ParallelGroups parallel = shard::make_parallel_groups(world, mesh::Mesh({grid}, places), {domain});
     const shard::Place& place = parallel.place();
     std::vector<at::Tensor> losses;
     for (int block = place.part; block < kBlocks; block += parallel.cuts().parts)

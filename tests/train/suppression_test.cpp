@@ -52,7 +52,7 @@ struct StoppedRank {
     return clip;
   }
 
-  shard::Parallel parallel;
+  shard::ParallelGroups parallel;
   runtime::Runtime runtime;
 };
 
@@ -131,7 +131,7 @@ class Suppression : public ::testing::TestWithParam<base::DeviceKind> {
   static void run_one(const std::function<void(comm::World&)>& body) {
     if (GetParam() == base::DeviceKind::cpu) return comm::run_local(1, {}, body);
     comm::NcclOptions options;
-    options.store = meet::make_memory_store();
+    options.store = rendezvous::make_memory_store();
     base::set_device(options.device);
     body(*comm::make_nccl_world(options));
   }

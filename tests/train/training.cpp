@@ -68,7 +68,7 @@ class Collector {
   std::mutex mutex_;
 };
 
-StepInput input_of(const RunOptions& options, const shard::Parallel& parallel, int step) {
+StepInput input_of(const RunOptions& options, const shard::ParallelGroups& parallel, int step) {
   const shard::Cuts& cuts = parallel.cuts();
   const std::int64_t share = options.blocks / cuts.replicas, gtp = cuts.parts;
   const std::int64_t first = static_cast<std::int64_t>(step) * options.blocks + parallel.place().replica * share;
@@ -264,7 +264,7 @@ RunResult run(const RunOptions& options) {
   Collector collector;
   if (options.on_gpu) {
     comm::NcclOptions nccl;
-    nccl.store = meet::make_memory_store();
+    nccl.store = rendezvous::make_memory_store();
     base::set_device(nccl.device);
     run_rank(*comm::make_nccl_world(nccl), options, collector, result);
   } else {

@@ -134,7 +134,7 @@ TEST_P(CastOnMesh, GivesTheBytesOfTheWhole) {
     for (const bool zero : {false, true})
       comm::run_local(mesh.tp * mesh.gtp * mesh.dp, {}, [&](comm::World& world) {
         SCOPED_TRACE(name_of(format));
-        shard::Parallel parallel = nn::dense_parallel(world, mesh.tp, mesh.gtp, mesh.dp, /*with_casts=*/true);
+        shard::ParallelGroups parallel = nn::dense_parallel(world, mesh.tp, mesh.gtp, mesh.dp, /*with_casts=*/true);
         runtime::Runtime runtime(parallel, {.model = quant::DType::bf16},
                                  {.zero = zero,
                                   .gather_budget = schedule::kMinimum,
@@ -191,7 +191,7 @@ TEST_P(CastOnMesh, WritesCopiesForBackwardPassesToo) {
     for (const bool zero : {false, true})
       comm::run_local(mesh.tp * mesh.gtp * mesh.dp, {}, [&](comm::World& world) {
         SCOPED_TRACE(fmt::format("{} and {}", name_of(formats.forward), name_of(formats.backward)));
-        shard::Parallel parallel = nn::dense_parallel(world, mesh.tp, mesh.gtp, mesh.dp, /*with_casts=*/true);
+        shard::ParallelGroups parallel = nn::dense_parallel(world, mesh.tp, mesh.gtp, mesh.dp, /*with_casts=*/true);
         runtime::Runtime runtime(parallel, {.model = quant::DType::bf16},
                                  {.zero = zero,
                                   .gather_budget = schedule::kMinimum,

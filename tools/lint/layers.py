@@ -1,6 +1,7 @@
-"""The layer table: what each folder may include, of ours and of others."""
+"""The layer table: what each folder may include, of ours and of others; circles of includes within a layer."""
 import re
 
+import circles
 from sources import CPP, Finding, read
 
 # What a layer may include besides itself (docs/architecture.md draws the same table).
@@ -9,11 +10,11 @@ LAYERS = {
     "layout": ["base"],
     "mesh": ["base"],
     "quant": ["base"],
-    "meet": ["base"],
-    "comm": ["base", "layout", "mesh", "quant", "meet"],
+    "rendezvous": ["base"],
+    "comm": ["base", "layout", "mesh", "quant", "rendezvous"],
     "schedule": ["base", "mesh"],
     "shard": ["base", "layout", "mesh", "quant", "comm", "schedule"],
-    "runtime": ["base", "layout", "mesh", "quant", "meet", "comm", "schedule", "shard"],
+    "runtime": ["base", "layout", "mesh", "quant", "rendezvous", "comm", "schedule", "shard"],
     "ops": ["base", "quant"],
     "data": ["base"],
     "checkpoint": ["base", "layout", "quant", "comm"],
@@ -29,7 +30,7 @@ TENSOR_LAYERS = ("ops", "apps", *UPPER)
 # Third-party headers and the rooms they stay in, layers or folders of one; the first pattern that matches decides.
 ROOMS = [
     (r"torch/torch\.h|torch/all\.h|torch/extension\.h", (), "all of torch costs minutes of compile time"),
-    (r"torch/csrc/distributed/|c10/util/Logging\.h", ("meet/store",), "c10d"),
+    (r"torch/csrc/distributed/|c10/util/Logging\.h", ("rendezvous/store",), "c10d"),
     (r"torch/csrc/autograd/|torch/autograd\.h", ("nn",), "autograd"),
     (r"ATen/|c10/|torch/", TENSOR_LAYERS, "the tensor library"),
     (r"mpi\.h$|mpi/", ("comm/mpi",), "MPI"),
@@ -100,7 +101,7 @@ def shared_stems(files):
 
 
 def check(root, files, _options):
-    findings = shared_stems(files)
+    findings = shared_stems(files) + circles.check(root, files)
     for path in files:
         if path.suffix not in CPP or folder_of(path) is None:
             continue

@@ -1,19 +1,28 @@
-"""Length of files and functions. CUDA kernels may be longer; everything else has one limit."""
+"""Length of files and functions, and files in a folder. CUDA kernels may be longer; everything else has one limit."""
 import ast
+import collections
 import re
 
 from sources import CPP, Finding, read, strip_cpp
 
 FILE_LIMIT = 500
 FUNCTION_LIMIT = 60
+FOLDER_LIMIT = 40
 SOURCES = CPP + (".py", ".sh", ".cmake")
 NOT_A_FUNCTION = re.compile(r"\b(namespace|class|struct|union|enum|concept)\b[^()]*$")
 ACCESS = re.compile(r"(\s*\b(public|protected|private)\s*:)*")
 PREPROCESSOR = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.M)
 
 
+def large_folders(files):
+    """Folders with too many source files; those of subfolders do not count."""
+    counts = collections.Counter(path.parent for path in files if path.suffix in SOURCES)
+    return [Finding(str(folder), 1, f"the folder has {count} source files, limit {FOLDER_LIMIT}")
+            for folder, count in sorted(counts.items()) if count > FOLDER_LIMIT]
+
+
 def check(root, files, _options):
-    findings = []
+    findings = large_folders(files)
     for path in files:
         if path.suffix not in SOURCES and path.name != "run":
             continue

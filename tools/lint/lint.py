@@ -9,6 +9,7 @@ import time
 
 import english
 import formatting
+import headers
 import layers
 import limits
 import repository
@@ -19,6 +20,7 @@ from sources import Skip, repository_files
 CHECKS = {
     "english": english.check,
     "format": formatting.check,
+    "headers": headers.check,
     "layers": layers.check,
     "limits": limits.check,
     "repository": repository.check,
@@ -46,6 +48,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[2])
     parser.add_argument("--build", default="build/cpu", help="build folder, relative to the root")
+    parser.add_argument("--all", action="store_true", help="headers: every header, not only changed ones")
     parser.add_argument("checks", nargs="*", metavar="CHECK", help=" ".join(CHECKS))
     options = parser.parse_args()
     unknown = [name for name in options.checks if name not in CHECKS]

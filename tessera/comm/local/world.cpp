@@ -12,8 +12,8 @@
 #include "tessera/comm/backend.h"
 #include "tessera/comm/local/group.h"
 #include "tessera/comm/local/local_collectives.h"
-#include "tessera/meet/local_board.h"
-#include "tessera/meet/rank_text.h"
+#include "tessera/rendezvous/local_board.h"
+#include "tessera/rendezvous/rank_text.h"
 
 namespace tessera::comm {
 namespace {
@@ -77,19 +77,19 @@ class LocalJob {
   }
 
   // The rank's next call of make_board.
-  std::shared_ptr<meet::LocalNotices> join_board(int rank) {
+  std::shared_ptr<rendezvous::LocalStatuses> join_board(int rank) {
     std::lock_guard lock(mutex_);
     const std::int64_t call = board_calls_[static_cast<std::size_t>(rank)]++;
-    auto& [notices, joined] = boards_[call];
-    if (notices == nullptr) notices = std::make_shared<meet::LocalNotices>(ranks_);
-    std::shared_ptr<meet::LocalNotices> result = notices;
+    auto& [statuses, joined] = boards_[call];
+    if (statuses == nullptr) statuses = std::make_shared<rendezvous::LocalStatuses>(ranks_);
+    std::shared_ptr<rendezvous::LocalStatuses> result = statuses;
     if (++joined == ranks_) boards_.erase(call);
     return result;
   }
 
  private:
   struct MadeBoard {
-    std::shared_ptr<meet::LocalNotices> notices;
+    std::shared_ptr<rendezvous::LocalStatuses> statuses;
     int joined = 0;
   };
   struct Made {
@@ -106,7 +106,7 @@ class LocalJob {
   }
 
   std::shared_ptr<LocalGroup> make(const std::string& name, const std::vector<int>& members) {
-    auto group = std::make_shared<LocalGroup>(meet::group_label(name, members), members, options_.timeout);
+    auto group = std::make_shared<LocalGroup>(rendezvous::group_label(name, members), members, options_.timeout);
     if (failure_ != nullptr) group->fail(failure_);
     std::erase_if(groups_, [](const auto& weak) { return weak.expired(); });
     groups_.push_back(group);
@@ -217,7 +217,7 @@ class LocalWorld final : public World {
     auto backend = std::make_unique<LocalBackend>(job_, group, identity);
     return make_communicator(std::move(identity), std::move(backend), clock_);
   }
-  std::unique_ptr<meet::Board> make_board() override { return make_local_board(job_->join_board(rank_), rank_); }
+  std::unique_ptr<rendezvous::Board> make_board() override { return make_local_board(job_->join_board(rank_), rank_); }
   std::shared_ptr<base::VirtualClock> clock() const override { return clock_; }
 
  private:

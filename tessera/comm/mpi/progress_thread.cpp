@@ -11,7 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/mpi/task.h"
-#include "tessera/meet/launcher.h"
+#include "tessera/rendezvous/launcher.h"
 
 namespace tessera::comm {
 namespace {
@@ -23,8 +23,8 @@ using Clock = std::chrono::steady_clock;
 // wait.
 constexpr microseconds kShortestPause{10}, kLongestPause{300};
 constexpr int kPauseShare = 8;
-// Notices are looked at less often: nothing waits for them that has not waited for long.
-constexpr microseconds kNoticePause{4000};
+// Statuses are looked at less often: nothing waits for them that has not waited for long.
+constexpr microseconds kBoardPause{4000};
 
 microseconds pause_after(Clock::duration idle) {
   return std::clamp(std::chrono::duration_cast<microseconds>(idle) / kPauseShare, kShortestPause, kLongestPause);
@@ -33,7 +33,7 @@ microseconds pause_after(Clock::duration idle) {
 // Before MPI knows the rank.
 std::string launched_as() {
   try {
-    const meet::Launch launch = meet::read_ranks(meet::own_variables());
+    const rendezvous::Launch launch = rendezvous::read_ranks(rendezvous::own_variables());
     if (!launch.launcher.empty()) return fmt::format("rank {}", launch.rank);
   } catch (const InputError&) {
     // the process is named instead
@@ -87,9 +87,9 @@ MpiProgress::~MpiProgress() {
       round.receives.push_back({.peer = peer});
     }
     // Peers take what is on its way to them until they have come here too.
-    while (notices_ != nullptr && !notices_->is_idle() && !is_over() && Clock::now() < round.deadline)
+    while (board_messages_ != nullptr && !board_messages_->is_idle() && !is_over() && Clock::now() < round.deadline)
       std::this_thread::sleep_for(kShortestPause);
-    if (notices_ != nullptr && !notices_->is_idle()) fail(round.label, "notices are not taken");
+    if (board_messages_ != nullptr && !board_messages_->is_idle()) fail(round.label, "statuses are not taken");
     if (!is_over()) exchange(std::move(round));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "rank %d: MPI is not finalised: %s\n", rank_, error.what());
@@ -157,11 +157,11 @@ MpiContext MpiProgress::duplicate_world(const std::string& label, MpiDeadline de
   return context;
 }
 
-void MpiProgress::serve_notices(std::shared_ptr<MpiNotices> notices, MpiContext context) {
+void MpiProgress::serve_boards(std::shared_ptr<MpiBoardMessages> board_messages, MpiContext context) {
   {
     std::lock_guard lock(mutex_);
-    notices_ = std::move(notices);
-    notices_context_ = context;
+    board_messages_ = std::move(board_messages);
+    boards_context_ = context;
   }
   changed_.notify_one();
 }
@@ -208,12 +208,12 @@ void MpiProgress::fail(Task& task, const std::string& what) {
 // New tasks, after waiting for them: without limit when there is nothing else to do, else for `pause`.
 MpiProgress::Tasks MpiProgress::take(microseconds pause, bool idle) {
   std::unique_lock lock(mutex_);
-  const bool had_notices = notices_ != nullptr;
-  const auto woken = [&] { return closing_ || !queue_.empty() || had_notices != (notices_ != nullptr); };
-  if (idle && (!had_notices || failed_ || given_up_))
+  const bool had_boards = board_messages_ != nullptr;
+  const auto woken = [&] { return closing_ || !queue_.empty() || had_boards != (board_messages_ != nullptr); };
+  if (idle && (!had_boards || failed_ || given_up_))
     changed_.wait(lock, woken);
   else if (idle)
-    changed_.wait_for(lock, kNoticePause, woken);
+    changed_.wait_for(lock, kBoardPause, woken);
   else if (pause.count() > 0)
     changed_.wait_for(lock, pause, woken);
   return std::exchange(queue_, {});
@@ -273,21 +273,21 @@ void MpiProgress::answer_all(Tasks& active) {
   }
 }
 
-bool MpiProgress::look_at_notices(MpiDeadline now) {
-  std::shared_ptr<MpiNotices> notices;
+bool MpiProgress::look_at_boards(MpiDeadline now) {
+  std::shared_ptr<MpiBoardMessages> board_messages;
   MpiContext context = 0;
   {
     std::lock_guard lock(mutex_);
     if (failed_ || given_up_) return false;
-    notices = notices_;
-    context = notices_context_;
+    board_messages = board_messages_;
+    context = boards_context_;
   }
-  if (notices == nullptr || now < next_look_) return false;
+  if (board_messages == nullptr || now < next_look_) return false;
   try {
-    if (notices->look(contexts_[static_cast<std::size_t>(context)])) return true;
-    next_look_ = now + kNoticePause;
+    if (board_messages->look(contexts_[static_cast<std::size_t>(context)])) return true;
+    next_look_ = now + kBoardPause;
   } catch (const std::exception& error) {
-    fail("notices", error.what());
+    fail("statuses", error.what());
   }
   return false;
 }
@@ -295,7 +295,8 @@ bool MpiProgress::look_at_notices(MpiDeadline now) {
 bool MpiProgress::is_finished(const Tasks& active) {
   std::lock_guard lock(mutex_);
   const bool over = failed_ || given_up_;
-  return closing_ && active.empty() && queue_.empty() && (over || notices_ == nullptr || notices_->is_idle());
+  return closing_ && active.empty() && queue_.empty() &&
+         (over || board_messages_ == nullptr || board_messages_->is_idle());
 }
 
 void MpiProgress::serve() {
@@ -308,7 +309,7 @@ void MpiProgress::serve() {
     bool progressed = !fresh.empty();
     start(std::move(fresh), active);
     progressed = advance(active) || progressed;
-    progressed = look_at_notices(Clock::now()) || progressed;
+    progressed = look_at_boards(Clock::now()) || progressed;
     check_limits(active);
     if (is_over()) answer_all(active);
     if (progressed) last = Clock::now();

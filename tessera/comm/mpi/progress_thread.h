@@ -16,7 +16,7 @@
 
 #include "tessera/base/fence.h"
 #include "tessera/comm/communicator.h"
-#include "tessera/comm/mpi/notices.h"
+#include "tessera/comm/mpi/board_messages.h"
 
 namespace tessera::comm {
 
@@ -57,8 +57,8 @@ class MpiProgress {
   // Collective over the world, one call at a time.
   MpiContext duplicate_world(const std::string& label, MpiDeadline deadline, std::chrono::milliseconds timeout);
 
-  // From now on the thread also moves these notices, in a context of their own. Once a process.
-  void serve_notices(std::shared_ptr<MpiNotices> notices, MpiContext context);
+  // From now on the thread also moves these statuses, in a context of their own. Once a process.
+  void serve_boards(std::shared_ptr<MpiBoardMessages> board_messages, MpiContext context);
 
   // What is under way in `context` fails, and with it all else; later rounds of it fail without harm to others.
   void cancel(MpiContext context);
@@ -80,7 +80,7 @@ class MpiProgress {
   void start(Tasks fresh, Tasks& active);
   bool advance(Tasks& active);
   void check_limits(const Tasks& active);
-  bool look_at_notices(MpiDeadline now);
+  bool look_at_boards(MpiDeadline now);
   void fail(Task& task, const std::string& what);
   void fail(const std::string& label, const std::string& what);
   void answer_all(Tasks& active);
@@ -94,8 +94,8 @@ class MpiProgress {
   std::set<MpiContext> cancelled_;
   std::string failure_;  // empty while all is well
   bool failed_ = false, closing_ = false, given_up_ = false;
-  std::shared_ptr<MpiNotices> notices_;  // null until there are boards
-  MpiContext notices_context_ = 0;
+  std::shared_ptr<MpiBoardMessages> board_messages_;  // null until there are boards
+  MpiContext boards_context_ = 0;
   MpiDeadline next_look_{};         // at them; only the thread touches it
   std::vector<MPI_Comm> contexts_;  // likewise
   base::Fence ended_;               // the thread

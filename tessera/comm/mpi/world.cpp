@@ -6,10 +6,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/mpi/backend.h"
-#include "tessera/comm/mpi/notices.h"
+#include "tessera/comm/mpi/board_messages.h"
 #include "tessera/comm/mpi/progress_thread.h"
 #include "tessera/comm/mpi/world.h"
-#include "tessera/meet/rank_text.h"
+#include "tessera/rendezvous/rank_text.h"
 
 namespace tessera::comm {
 namespace {
@@ -44,23 +44,24 @@ class MpiWorld final : public World {
     if (index < 0) return nullptr;
     const auto& members = groups[static_cast<std::size_t>(index)];
     const auto at = std::find(members.begin(), members.end(), rank()) - members.begin();
-    GroupIdentity identity{.name = meet::group_label(name, members), .rank = static_cast<int>(at), .members = members};
+    GroupIdentity identity{
+        .name = rendezvous::group_label(name, members), .rank = static_cast<int>(at), .members = members};
     auto backend = make_mpi_backend(progress_, context, identity, options_);
     return make_communicator(std::move(identity), std::move(backend));
   }
 
-  std::unique_ptr<meet::Board> make_board() override {
-    if (notices_ == nullptr) {
+  std::unique_ptr<rendezvous::Board> make_board() override {
+    if (board_messages_ == nullptr) {
       const std::string label = fmt::format("make_board, rank {}", rank());
       const auto deadline = std::chrono::steady_clock::now() + options_.timeout;
-      notices_ = std::make_shared<MpiNotices>(rank(), size());
+      board_messages_ = std::make_shared<MpiBoardMessages>(rank(), size());
       try {
-        progress_->serve_notices(notices_, progress_->duplicate_world(label, deadline, options_.timeout));
+        progress_->serve_boards(board_messages_, progress_->duplicate_world(label, deadline, options_.timeout));
       } catch (const std::exception& error) {
         throw Error("{}: {}", label, error.what());
       }
     }
-    return make_mpi_board(notices_);
+    return make_mpi_board(board_messages_);
   }
 
  private:
@@ -83,7 +84,7 @@ class MpiWorld final : public World {
   const WorldOptions options_;
   const int exceptions_;
   std::shared_ptr<MpiProgress> progress_;
-  std::shared_ptr<MpiNotices> notices_;  // from the first make_board on
+  std::shared_ptr<MpiBoardMessages> board_messages_;  // from the first make_board on
   std::int64_t made_ = 0;
 };
 

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "tessera/comm/world.h"
-#include "tessera/meet/connecting.h"
+#include "tessera/rendezvous/connecting.h"
 
 namespace tessera::comm {
 
@@ -16,7 +16,7 @@ bool mpi_available();
 // `connecting` each. When that has passed (a rank has stopped, or never came) a line on stderr says so and the process
 // ends with exit code 1: MPI cannot be left then. What the process has printed is flushed.
 std::unique_ptr<World> make_mpi_world(const WorldOptions& options,
-                                      std::chrono::milliseconds connecting = meet::kConnecting);
+                                      std::chrono::milliseconds connecting = rendezvous::kConnecting);
 // Ends all ranks of the job that can be reached: MPI_Abort with this exit code. Does not return.
 [[noreturn]] void abort_mpi(int exit_code);
 

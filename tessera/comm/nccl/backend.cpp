@@ -11,7 +11,7 @@
 #include "tessera/comm/nccl/meeting.h"
 #include "tessera/comm/nccl/staging.h"
 #include "tessera/comm/reduce.h"
-#include "tessera/meet/connecting.h"
+#include "tessera/rendezvous/connecting.h"
 
 namespace tessera::comm {
 namespace {
@@ -21,7 +21,7 @@ using std::chrono::steady_clock;
 // Up to this many bytes every rank takes everything and sums it alone: one round less.
 constexpr std::size_t kSmallAllReduce = 65536;
 // How long a device that waits for failed peers is helped on.
-constexpr std::chrono::seconds kBackendFarewell{20};
+constexpr std::chrono::seconds kBackendShutdownLimit{20};
 
 std::string to_text(const std::vector<std::int64_t>& numbers) {
   std::string text(numbers.size() * sizeof(std::int64_t), '\0');
@@ -188,13 +188,13 @@ std::vector<std::string> NcclBackend::meet(const std::string& own) {
 
 std::string NcclBackend::share(std::span<std::byte> memory) {
   if (group_.size() == 1) return {};
-  deadline_ = steady_clock::now() + std::max(options_.timeout, meet::kConnecting);
+  deadline_ = steady_clock::now() + std::max(options_.timeout, rendezvous::kConnecting);
   const MeetFunction meeting = [this](const std::string& own) { return meet(own); };
   try {
     if (!pushes_) {
       pushes_ = std::make_shared<PeerPushes>(group_, member_.device, member_.stream, meeting);
       watch_->at_abort([weak = std::weak_ptr(pushes_)] {
-        const auto end = steady_clock::now() + kBackendFarewell;
+        const auto end = steady_clock::now() + kBackendShutdownLimit;
         if (const auto pushes = weak.lock())
           pushes->release([&] { return pushes.use_count() > 1 && steady_clock::now() < end; });
       });

@@ -18,7 +18,7 @@ struct NcclMember {
   std::shared_ptr<base::LaneFaults> faults;  // of the stream's lane
   std::shared_ptr<NcclChannel> channel;      // null in a group of one
   std::shared_ptr<NcclWatchdog> watchdog;
-  std::shared_ptr<meet::Store> store;
+  std::shared_ptr<rendezvous::Store> store;
 };
 
 std::unique_ptr<Backend> make_nccl_backend(const NcclMember& member, const WorldOptions& options);

@@ -10,7 +10,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kChannelFarewell{10};
+constexpr std::chrono::seconds kChannelShutdownLimit{10};
 constexpr int kFewChannels = 4;
 
 void rest(steady_clock::time_point begin) {
@@ -49,7 +49,7 @@ NcclChannel::~NcclChannel() {
       const base::DeviceGuard guard(device_);
       check(library_->comm_finalize(comm_), "ncclCommFinalize");
     }
-    await_ready("ncclCommFinalize", steady_clock::now() + kChannelFarewell);
+    await_ready("ncclCommFinalize", steady_clock::now() + kChannelShutdownLimit);
     std::lock_guard lock(mutex_);
     if (comm_ != nullptr) check(library_->comm_destroy(std::exchange(comm_, nullptr)), "ncclCommDestroy");
   } catch (const std::exception&) {

@@ -6,7 +6,7 @@
 
 namespace tessera::comm {
 
-NcclMeeting::NcclMeeting(std::shared_ptr<meet::Store> store, std::shared_ptr<const NcclWatchdog> watchdog,
+NcclMeeting::NcclMeeting(std::shared_ptr<rendezvous::Store> store, std::shared_ptr<const NcclWatchdog> watchdog,
                          std::string name, int rank, int ranks)
     : store_(std::move(store)), watchdog_(std::move(watchdog)), name_(std::move(name)), rank_(rank), ranks_(ranks) {}
 

@@ -30,12 +30,12 @@ std::exception_ptr make_error(const std::string& text) {
 
 }  // namespace
 
-NcclWatchdog::NcclWatchdog(std::shared_ptr<meet::Store> store, int rank, base::Device device, milliseconds timeout,
-                           OnFailure on_failure)
+NcclWatchdog::NcclWatchdog(std::shared_ptr<rendezvous::Store> store, int rank, base::Device device,
+                           milliseconds timeout, OnFailure on_failure)
     : rank_(rank),
       timeout_(timeout),
       on_failure_(std::move(on_failure)),
-      news_(std::move(store), rank),
+      failures_(std::move(store), rank),
       thread_([this, device] {
         base::set_device(device);  // a thread begins with GPU 0, and would keep a context there
         serve();
@@ -75,7 +75,7 @@ std::exception_ptr NcclWatchdog::report(const std::shared_ptr<NcclWatch>& watch,
   return fail_all(watch, label + ": " + problem);
 }
 
-std::string NcclWatchdog::await(meet::Store& store, const std::string& key, NcclDeadline deadline) const {
+std::string NcclWatchdog::await(rendezvous::Store& store, const std::string& key, NcclDeadline deadline) const {
   for (;;) {
     if (auto value = store.wait_for(key, kSlice)) return *value;
     if (auto error = failure()) std::rethrow_exception(error);
@@ -103,7 +103,7 @@ void NcclWatchdog::serve() {
       if (closing_) return;
     }
     look();
-    if (const auto cause = news_.heard()) fail_all(nullptr, *cause);
+    if (const auto cause = failures_.received()) fail_all(nullptr, *cause);
   }
 }
 
@@ -121,7 +121,7 @@ void NcclWatchdog::look() {
 // What the peers answer, as the end of a sentence.
 std::string NcclWatchdog::tell(const std::vector<std::shared_ptr<NcclWatch>>& all, const NcclWatch* culprit,
                                std::string cause) {
-  meet::FailureReport report;
+  rendezvous::FailureReport report;
   for (const auto& watch : all) report.states.push_back({watch->key(), watch->state()});
   if (culprit != nullptr) {
     report.cause = std::move(cause);
@@ -129,7 +129,7 @@ std::string NcclWatchdog::tell(const std::vector<std::shared_ptr<NcclWatch>>& al
     for (const int peer : culprit->group().members)
       if (peer != rank_) report.peers.push_back(peer);
   }
-  const std::string answers = news_.tell(std::move(report));
+  const std::string answers = failures_.report(std::move(report));
   return answers.empty() ? answers : "; " + answers;
 }
 

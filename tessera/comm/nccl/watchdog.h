@@ -19,7 +19,7 @@
 #include "tessera/base/cuda_stream.h"
 #include "tessera/comm/nccl/channel.h"
 #include "tessera/comm/operation.h"
-#include "tessera/meet/store_news.h"
+#include "tessera/rendezvous/failure_exchange.h"
 
 struct CUevent_st;
 
@@ -94,8 +94,8 @@ class NcclWatchdog {
   using OnFailure = std::function<void(const std::string&)>;
   // `store`: a connection of its own; one that does not answer delays a failure by 2 s. device: whose events
   // its thread looks at. on_failure: NcclOptions'.
-  NcclWatchdog(std::shared_ptr<meet::Store> store, int rank, base::Device device, std::chrono::milliseconds timeout,
-               OnFailure on_failure);
+  NcclWatchdog(std::shared_ptr<rendezvous::Store> store, int rank, base::Device device,
+               std::chrono::milliseconds timeout, OnFailure on_failure);
   ~NcclWatchdog();
   NcclWatchdog(const NcclWatchdog&) = delete;
   NcclWatchdog& operator=(const NcclWatchdog&) = delete;
@@ -108,7 +108,7 @@ class NcclWatchdog {
   // Null while all is well.
   std::exception_ptr failure() const;
   // The value of `key`, waited for. Errors: the deadline, a failure meanwhile.
-  std::string await(meet::Store& store, const std::string& key, NcclDeadline deadline) const;
+  std::string await(rendezvous::Store& store, const std::string& key, NcclDeadline deadline) const;
 
  private:
   void serve();
@@ -127,7 +127,7 @@ class NcclWatchdog {
   std::mutex failing_;  // one failure at a time
   std::exception_ptr failure_;
   bool closing_ = false;
-  meet::FailureNews news_;
+  rendezvous::FailureExchange failures_;
   std::thread thread_;  // last: starts when all else is ready
 };
 

@@ -9,9 +9,9 @@
 #include "tessera/comm/nccl/backend.h"
 #include "tessera/comm/nccl/meeting.h"
 #include "tessera/comm/nccl/world.h"
-#include "tessera/meet/connecting.h"
-#include "tessera/meet/rank_text.h"
-#include "tessera/meet/store_board.h"
+#include "tessera/rendezvous/connecting.h"
+#include "tessera/rendezvous/rank_text.h"
+#include "tessera/rendezvous/store_board.h"
 
 namespace tessera::comm {
 namespace {
@@ -19,7 +19,7 @@ namespace {
 using std::chrono::steady_clock;
 using Groups = std::vector<std::vector<int>>;
 
-constexpr std::chrono::seconds kWorldFarewell{10};
+constexpr std::chrono::seconds kWorldShutdownLimit{10};
 
 class NcclWorld final : public World {
  public:
@@ -43,7 +43,7 @@ class NcclWorld final : public World {
     const int index = find_group(name, groups, size(), rank());
     const std::int64_t number = made_++;
     const std::string label = fmt::format("make_group {} #{}, rank {}", name, number, rank());
-    const auto deadline = steady_clock::now() + std::max(options_.timeout, meet::kConnecting);
+    const auto deadline = steady_clock::now() + std::max(options_.timeout, rendezvous::kConnecting);
     try {
       if (auto error = watchdog_->failure()) std::rethrow_exception(error);
       if (options_.check_mismatch) check(fmt::format("{} {}", name, groups), deadline);
@@ -55,7 +55,7 @@ class NcclWorld final : public World {
     }
   }
 
-  std::unique_ptr<meet::Board> make_board() override {
+  std::unique_ptr<rendezvous::Board> make_board() override {
     return make_store_board(make_prefix_store(store_->connect(), fmt::format("board/{}/", boards_++)), rank(), size());
   }
 
@@ -63,7 +63,8 @@ class NcclWorld final : public World {
   std::unique_ptr<Communicator> make_member(const std::string& name, const std::vector<int>& members,
                                             const std::string& key, Traffic traffic, NcclDeadline deadline) {
     const auto at = std::find(members.begin(), members.end(), rank()) - members.begin();
-    GroupIdentity identity{.name = meet::group_label(name, members), .rank = static_cast<int>(at), .members = members};
+    GroupIdentity identity{
+        .name = rendezvous::group_label(name, members), .rank = static_cast<int>(at), .members = members};
     auto faults = std::make_shared<base::LaneFaults>();
     auto lane = base::make_cuda_lane(identity.name, options_.device, base::LanePriority::high, faults);
     NcclMember member{.group = identity,
@@ -105,7 +106,7 @@ class NcclWorld final : public World {
   void leave() {
     try {
       store_->add("left", 1);
-      const auto end = steady_clock::now() + kWorldFarewell;
+      const auto end = steady_clock::now() + kWorldShutdownLimit;
       while (rank() == 0 && store_->add("left", 0) < size() && steady_clock::now() < end)
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
     } catch (const std::exception&) {
@@ -115,7 +116,7 @@ class NcclWorld final : public World {
 
   const NcclOptions options_;
   const int exceptions_;
-  const std::shared_ptr<meet::Store> store_;
+  const std::shared_ptr<rendezvous::Store> store_;
   const std::shared_ptr<const NcclLibrary> library_;
   const std::shared_ptr<NcclWatchdog> watchdog_;
   NcclMeeting arguments_;

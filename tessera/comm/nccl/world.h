@@ -6,7 +6,7 @@
 
 #include "tessera/base/device.h"
 #include "tessera/comm/world.h"
-#include "tessera/meet/store.h"
+#include "tessera/rendezvous/store.h"
 
 namespace tessera::comm {
 
@@ -15,11 +15,11 @@ struct NcclOptions : WorldOptions {
   base::Device device = base::cuda_device(0);
   // Of the run; the world takes connections of its own, and keys under "nccl/". Worlds made one after the other over
   // one store need a prefix each.
-  std::shared_ptr<meet::Store> store;
+  std::shared_ptr<rendezvous::Store> store;
   // The NCCL to load where the process holds none yet; empty: the one the build names, then the system's.
   std::string nccl_file;
   // Called once, by a thread of its own, when an operation has failed and everything that follows will: for a program
-  // that ends then, since work that waits for a dead peer may keep the device, and with it this process's farewell, for
+  // that ends then, since work that waits for a dead peer may keep the device, and with it this process's exit, for
   // ever.
   std::function<void(const std::string& error)> on_failure;
 };

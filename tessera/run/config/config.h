@@ -14,7 +14,7 @@
 
 #include "tessera/nn/delayed_scales.h"
 #include "tessera/quant/dtype.h"
-#include "tessera/quant/format.h"
+#include "tessera/quant/formats/format.h"
 #include "tessera/shard/lookup.h"
 #include "tessera/train/lr_schedule.h"
 
@@ -23,13 +23,13 @@ namespace tessera::run {
 enum class Backend { local, mpi, nccl };
 enum class ReduceOrder { sequential, hierarchical };
 using shard::Lookup;
-enum class Recompute { none, selective, full, automatic };  // as nn::Recompute; automatic: run/recompute_choice.h
+// As nn::Recompute; automatic: run/recompute_choice.h.
+enum class RecomputeSetting { none, selective, full, automatic };
 
 std::string_view name_of(Backend value);
-std::string_view name_of(train::RateShape value);
 std::string_view name_of(ReduceOrder value);
 using shard::name_of;
-std::string_view name_of(Recompute value);
+std::string_view name_of(RecomputeSetting value);
 
 // Defaults are the command line's. A member's name is its key in JSON; its flag has dashes for underscores
 // (micro_batch, --micro-batch).
@@ -78,7 +78,7 @@ struct TrainConfig {
   double clip = 1.0;  // largest norm of the gradient
 
   bool mask_documents = false;
-  Recompute recompute = Recompute::none;
+  RecomputeSetting recompute = RecomputeSetting::none;
   std::string activation_budget;  // bytes, as 20GB: what recompute automatic keeps to
   bool sequence_parallel = false;
 

@@ -65,7 +65,7 @@ void check_reduce_order(const TrainConfig& config) {
 }
 
 void check_recompute(const TrainConfig& config) {
-  const bool chooses = config.recompute == Recompute::automatic;
+  const bool chooses = config.recompute == RecomputeSetting::automatic;
   if (chooses && config.activation_budget.empty())
     throw InputError("--activation-budget is missing: --recompute auto keeps to it, as 20GB");
   if (!chooses && !config.activation_budget.empty())

@@ -37,7 +37,7 @@ bool is_kept(const Setting& setting, const TrainConfig& command, bool keeps_mesh
 // Whether the settings have nothing that a setting by this name is about: another value than the default is refused.
 bool is_without_meaning(const TrainConfig& config, std::string_view setting) {
   if (setting == "ranks_per_node") return config.reduce_order != ReduceOrder::hierarchical;
-  if (setting == "activation_budget") return config.recompute != Recompute::automatic;
+  if (setting == "activation_budget") return config.recompute != RecomputeSetting::automatic;
   return is_of_missing_products(config, setting);
 }
 

@@ -163,9 +163,10 @@ constexpr std::array kRateShapes{Word<train::RateShape>{train::RateShape::consta
                                  Word<train::RateShape>{train::RateShape::cosine, "cosine"}};
 constexpr std::array kReduceOrders{Word<ReduceOrder>{ReduceOrder::sequential, "sequential"},
                                    Word<ReduceOrder>{ReduceOrder::hierarchical, "hierarchical"}};
-constexpr std::array kRecomputes{
-    Word<Recompute>{Recompute::none, "none"}, Word<Recompute>{Recompute::selective, "selective"},
-    Word<Recompute>{Recompute::full, "full"}, Word<Recompute>{Recompute::automatic, "auto"}};
+constexpr std::array kRecomputes{Word<RecomputeSetting>{RecomputeSetting::none, "none"},
+                                 Word<RecomputeSetting>{RecomputeSetting::selective, "selective"},
+                                 Word<RecomputeSetting>{RecomputeSetting::full, "full"},
+                                 Word<RecomputeSetting>{RecomputeSetting::automatic, "auto"}};
 constexpr std::array kLookups{Word<Lookup>{Lookup::automatic, name_of(Lookup::automatic)},
                               Word<Lookup>{Lookup::gather, name_of(Lookup::gather)},
                               Word<Lookup>{Lookup::rows, name_of(Lookup::rows)}};
@@ -204,7 +205,7 @@ constexpr const auto& words_of(train::RateShape) {
 constexpr const auto& words_of(ReduceOrder) {
   return kReduceOrders;
 }
-constexpr const auto& words_of(Recompute) {
+constexpr const auto& words_of(RecomputeSetting) {
   return kRecomputes;
 }
 constexpr const auto& words_of(Lookup) {
@@ -362,10 +363,7 @@ std::string_view name_of(Backend value) {
 std::string_view name_of(ReduceOrder value) {
   return word_of(value);
 }
-std::string_view name_of(Recompute value) {
-  return word_of(value);
-}
-std::string_view name_of(train::RateShape value) {
+std::string_view name_of(RecomputeSetting value) {
   return word_of(value);
 }
 

@@ -16,7 +16,7 @@ namespace tessera::run {
 using Field = std::variant<std::string TrainConfig::*, std::vector<std::string> TrainConfig::*, bool TrainConfig::*,
                            std::int64_t TrainConfig::*, std::uint64_t TrainConfig::*, double TrainConfig::*,
                            Backend TrainConfig::*, train::RateShape TrainConfig::*, ReduceOrder TrainConfig::*,
-                           Recompute TrainConfig::*, Lookup TrainConfig::*, quant::DType TrainConfig::*,
+                           RecomputeSetting TrainConfig::*, Lookup TrainConfig::*, quant::DType TrainConfig::*,
                            std::optional<quant::DType> TrainConfig::*, quant::Format TrainConfig::*,
                            std::optional<quant::Format> TrainConfig::*, quant::Fp8Recipe TrainConfig::*,
                            quant::AmaxChoice TrainConfig::*, nn::Fp8Scaling TrainConfig::*>;

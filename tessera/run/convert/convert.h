@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tessera/quant/dtype.h"
-#include "tessera/quant/format.h"
+#include "tessera/quant/formats/format.h"
 
 namespace tessera::run {
 

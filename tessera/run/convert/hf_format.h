@@ -21,8 +21,8 @@
 
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/models/hf_tensor.h"
-#include "tessera/quant/format.h"
-#include "tessera/quant/quantize.h"
+#include "tessera/quant/formats/format.h"
+#include "tessera/quant/formats/quantize.h"
 
 namespace tessera::run {
 

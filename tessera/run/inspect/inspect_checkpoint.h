@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/quant/format.h"
+#include "tessera/quant/formats/format.h"
 
 namespace tessera::run {
 

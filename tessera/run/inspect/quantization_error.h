@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "tessera/checkpoint/reader.h"
-#include "tessera/quant/format.h"
-#include "tessera/quant/quantize.h"
+#include "tessera/quant/formats/format.h"
+#include "tessera/quant/formats/quantize.h"
 
 namespace tessera::run {
 
@@ -22,8 +22,8 @@ struct QuantizationError {
   std::int64_t not_finite = 0;   // infinities and NaNs
 };
 
-// Quantizes by the definition of quant/quantize.h, as one matrix. Takes 10 bytes an element beside `values`. Errors: as
-// quant::check_extent; bf16.
+// Quantizes by the definition of quant/formats/quantize.h, as one matrix. Takes 10 bytes an element beside `values`.
+// Errors: as quant::check_extent; bf16.
 QuantizationError quantization_error(std::span<const quant::bfloat16> values, quant::Extent matrix,
                                      quant::Format format);
 

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "tessera/quant/dtype.h"
-#include "tessera/quant/format.h"
+#include "tessera/quant/formats/format.h"
 #include "tessera/run/metrics/append_file.h"
 
 namespace tessera::run {

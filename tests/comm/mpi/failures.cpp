@@ -79,17 +79,17 @@ void stop(comm::World& world, Communicator& group) {
   }
 }
 
-// Rank 1 has stopped; the others post notices that it does not take, and read each other's.
-void exchange_notices(comm::World& world, meet::Board& board) {
-  const auto notice = [](int rank, int number) {
+// Rank 1 has stopped; the others post statuses that it does not take, and read each other's.
+void exchange_statuses(comm::World& world, rendezvous::Board& board) {
+  const auto status = [](int rank, int number) {
     return std::string(100'000, static_cast<char>('a' + rank)) + std::to_string(number);
   };
   constexpr int last = 50;
-  for (int i = 0; i <= last; ++i) board.post(notice(world.rank(), i));
+  for (int i = 0; i <= last; ++i) board.post(status(world.rank(), i));
   const int other = 2 - world.rank();
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (board.read(other) != notice(other, last)) {
-    if (std::chrono::steady_clock::now() > limit) throw Error("no notice from rank {}", other);
+  while (board.read(other) != status(other, last)) {
+    if (std::chrono::steady_clock::now() > limit) throw Error("no status from rank {}", other);
     std::this_thread::sleep_for(milliseconds(1));
   }
 }
@@ -102,7 +102,7 @@ void drain(comm::World& world, Communicator& group) {
     raise(SIGSTOP);
     std::this_thread::sleep_for(std::chrono::seconds(30));
   }
-  exchange_notices(world, *board);
+  exchange_statuses(world, *board);
   const auto lane = base::make_thread_lane("after");
   float value = 1;
   bool ran = false;

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/execute.h"
+#include "tessera/comm/redistribution.h"
 #include "tests/comm/nccl/recorded.h"
 #include "tests/comm/nccl/run.h"
 #include "tests/comm/placed.h"

@@ -10,8 +10,8 @@
 #include <string_view>
 
 #include "tessera/base/error.h"
-#include "tessera/meet/processes.h"
-#include "tessera/meet/stop_requests.h"
+#include "tessera/rendezvous/processes.h"
+#include "tessera/rendezvous/stop_requests.h"
 #include "tests/comm/failure_printer.h"
 #include "tests/comm/nccl/run.h"
 #include "tests/comm/ranks.h"
@@ -46,17 +46,18 @@ int run_ranks() {
     std::cout << "SKIPPED: " << devices << " CUDA devices, " << ranks << " ranks asked for\n";
     return kSkipped;
   }
-  const int result = meet::run_processes(ranks, std::chrono::seconds(20));
+  const int result = rendezvous::run_processes(ranks, std::chrono::seconds(20));
   std::cout << ranks << " ranks: " << (result == 0 ? "all passed" : "FAILED") << "\n";
   return result;
 }
 
-int run_tests(const meet::Launch& launch) {
-  meet::accept_stop_signals();
+int run_tests(const rendezvous::Launch& launch) {
+  rendezvous::accept_stop_signals();
   auto& run = comm::nccl_run_of_tests();
   run.launch = launch;
-  run.store = meet::make_tcp_store(launch, {.connect = std::chrono::seconds(60), .answer = std::chrono::seconds(60)});
-  run.device = base::cuda_device(meet::device_of(launch, base::cuda_device_count()));
+  run.store =
+      rendezvous::make_tcp_store(launch, {.connect = std::chrono::seconds(60), .answer = std::chrono::seconds(60)});
+  run.device = base::cuda_device(rendezvous::device_of(launch, base::cuda_device_count()));
   auto& world = comm::world_of_tests();
   world = comm::make_nccl_world(comm::nccl_options("world", {}));
   const char* memory = std::getenv("TESSERA_TEST_MEMORY");
@@ -71,7 +72,7 @@ int run_tests(const meet::Launch& launch) {
 
 int main(int argc, char** argv) {
   try {
-    const meet::Launch launch = meet::read_launch(meet::own_variables());
+    const rendezvous::Launch launch = rendezvous::read_launch(rendezvous::own_variables());
     if (launch.launcher.empty()) leave(run_ranks());
     testing::InitGoogleTest(&argc, argv);
     return run_tests(launch);

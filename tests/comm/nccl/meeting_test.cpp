@@ -15,13 +15,13 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
-std::shared_ptr<NcclWatchdog> make_watchdog(meet::Store& store, int rank) {
+std::shared_ptr<NcclWatchdog> make_watchdog(rendezvous::Store& store, int rank) {
   return std::make_shared<NcclWatchdog>(store.connect(), rank, base::Device{}, seconds(60), nullptr);
 }
 
 TEST(NcclMeeting, ShowsEveryRankWhatTheOthersLeftAndLeavesTheLastOnly) {
   constexpr int ranks = 3, rounds = 4;
-  const auto store = meet::make_memory_store();
+  const auto store = rendezvous::make_memory_store();
   const auto text_of = [](int round, int rank) { return round == 1 ? "" : std::to_string(10 * round + rank); };
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank)
@@ -43,7 +43,7 @@ TEST(NcclMeeting, ShowsEveryRankWhatTheOthersLeftAndLeavesTheLastOnly) {
 }
 
 TEST(NcclMeeting, EndsWithItsDeadlineAndWithWhatIsSeen) {
-  const auto store = meet::make_memory_store();
+  const auto store = rendezvous::make_memory_store();
   NcclMeeting meeting(store, make_watchdog(*store, 0), "name", 0, 2);
   const auto ignore = [](int, const std::string&) {};
   EXPECT_THROW(meeting.meet("own", steady_clock::now() + milliseconds(20), ignore), Error);

@@ -6,13 +6,13 @@
 #include <string>
 
 #include "tessera/comm/nccl/world.h"
-#include "tessera/meet/tcp_store.h"
+#include "tessera/rendezvous/tcp_store.h"
 
 namespace tessera::comm {
 
 struct NcclRun {
-  meet::Launch launch;
-  std::shared_ptr<meet::Store> store;
+  rendezvous::Launch launch;
+  std::shared_ptr<rendezvous::Store> store;
   base::Device device;
 };
 

@@ -6,7 +6,7 @@
 #include <future>
 #include <thread>
 
-#include "tests/meet/silent_store.h"
+#include "tests/rendezvous/silent_store.h"
 
 namespace tessera::comm {
 namespace {
@@ -16,7 +16,7 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 
 TEST(NcclWatchdog, FailsEverythingInTimeBesideAStoreThatDoesNotAnswer) {
-  const auto silence = std::make_shared<meet::Silence>();
+  const auto silence = std::make_shared<rendezvous::Silence>();
   const auto faults = std::make_shared<base::LaneFaults>(), other_faults = std::make_shared<base::LaneFaults>();
   const GroupIdentity group{.name = "gtp[0,1]", .rank = 1, .members = {0, 1}};
   const auto watch = std::make_shared<NcclWatch>(group, "0.0", base::Device{}, nullptr, faults);
@@ -24,8 +24,8 @@ TEST(NcclWatchdog, FailsEverythingInTimeBesideAStoreThatDoesNotAnswer) {
   std::promise<void> aborted;
   watch->at_abort([&] { aborted.set_value(); });
   std::promise<std::string> failed;
-  NcclWatchdog watchdog(std::make_shared<meet::SilentStore>(meet::make_memory_store(), silence), 1, base::Device{},
-                        seconds(60), [&](const std::string& error) { failed.set_value(error); });
+  NcclWatchdog watchdog(std::make_shared<rendezvous::SilentStore>(rendezvous::make_memory_store(), silence), 1,
+                        base::Device{}, seconds(60), [&](const std::string& error) { failed.set_value(error); });
   watchdog.add(watch);
   watchdog.add(other);
   silence->begin();
@@ -49,7 +49,7 @@ TEST(NcclWatchdog, FailsEverythingInTimeBesideAStoreThatDoesNotAnswer) {
 
 // A failure that the watchdog's own thread sees, here another rank's.
 TEST(NcclWatchdog, HearsOfFailuresElsewhere) {
-  const auto store = meet::make_memory_store();
+  const auto store = rendezvous::make_memory_store();
   const auto faults = std::make_shared<base::LaneFaults>();
   const GroupIdentity group{.name = "gtp[0,1]", .rank = 1, .members = {0, 1}};
   const auto watch = std::make_shared<NcclWatch>(group, "0.0", base::Device{}, nullptr, faults);

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/quant/e8m0.h"
-#include "tessera/quant/encoding.h"
+#include "tessera/quant/formats/e8m0.h"
+#include "tessera/quant/formats/encoding.h"
 
 namespace {
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "tessera/shard/make_parameter.h"
 #include "tessera/shard/materialize.h"
 #include "tests/comm/nccl/run.h"
 #include "tests/shard/dense_parallel.h"
@@ -76,7 +77,7 @@ class PlanePushes : public comm::NcclTest {
   }
 
   std::unique_ptr<comm::World> world_;
-  std::optional<Parallel> parallel_;
+  std::optional<ParallelGroups> parallel_;
   std::vector<ShardedParameter> weights_;
   std::vector<Materializer> ways_;
   std::vector<std::size_t> places_;  // of each weight in the memory that gathers fill

@@ -16,7 +16,7 @@
 #include "tessera/models/decoder.h"
 #include "tessera/models/registry.h"
 #include "tessera/nn/weight.h"
-#include "tessera/ops/gemm.h"
+#include "tessera/ops/gemm/gemm.h"
 #include "tessera/train/trainer.h"
 #include "tessera/train/trainer_checkpoint.h"
 

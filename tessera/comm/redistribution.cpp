@@ -1,0 +1,270 @@
+#include "tessera/comm/redistribution.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/operation.h"
+#include "tessera/comm/packing.h"
+#include "tessera/quant/device_kernels.h"
+
+namespace tessera::comm {
+namespace {
+
+using layout::Transfer;
+using quant::DType;
+
+// Of all messages of all ranks.
+bool needs_no_packing(const layout::TransferPlan& plan) {
+  if (plan.adds) return false;
+  struct Runs {
+    Run from, to;
+  };
+  std::vector<Runs> by_source;
+  int target = -1;
+  for (const Transfer& transfer : plan.transfers) {  // ordered by target
+    if (transfer.target != target) by_source.assign(static_cast<std::size_t>(plan.ranks), {});
+    target = transfer.target;
+    if (transfer.source == target) continue;
+    Runs& runs = by_source[static_cast<std::size_t>(transfer.source)];
+    runs.from.add(transfer, source_of(transfer));
+    runs.to.add(transfer, target_of(transfer));
+    if (!runs.from.begin() || !runs.to.begin()) return false;
+  }
+  return true;
+}
+
+// sum of every target element from -0.0, which added to x gives x for every x, -0.0 too.
+class Sums {
+ public:
+  Sums(const quant::Kernels& kernels, std::int64_t size, DType type)
+      : kernels_(kernels),
+        type_(type),
+        accumulator_(quant::accumulator_of(type)),
+        values_(kernels.scratch(bytes_of(size, accumulator_))) {
+    kernels.fill(values_.data(), accumulator_, -0.0, size);
+  }
+  void add(const Transfer& transfer, const void* data, Side from) {
+    const Side to = target_of(transfer);
+    for_each_run(transfer, from.stride, [&](std::int64_t row, std::int64_t count) {
+      const void* part = advance(data, from.offset + row * from.stride, type_);
+      kernels_.ordered_sum(advance(values_.data(), to.offset + row * to.stride, accumulator_), accumulator_, true,
+                           std::span(&part, 1), type_, count);
+    });
+  }
+  void write(const Transfer& transfer, void* target) const {
+    const Side to = target_of(transfer);
+    for_each_run(transfer, to.stride, [&](std::int64_t row, std::int64_t count) {
+      const std::int64_t at = to.offset + row * to.stride;
+      kernels_.cast(advance(values_.data(), at, accumulator_), accumulator_, advance(target, at, type_), type_, count);
+    });
+  }
+
+ private:
+  // visit(first row, elements): rows one by one, or all at once where they are dense on both sides.
+  template <typename Visit>
+  static void for_each_run(const Transfer& transfer, std::int64_t stride, Visit visit) {
+    const auto& box = transfer.box;
+    if (stride == box.cols && transfer.target_stride == box.cols) return visit(0, box.elements());
+    for (std::int64_t row = 0; row < box.rows; ++row) visit(row, box.cols);
+  }
+
+  const quant::Kernels& kernels_;
+  DType type_, accumulator_;
+  base::Scratch values_;
+};
+
+}  // namespace
+
+std::int64_t received_bytes(const layout::Collective& collective, int ranks, std::int64_t elements, DType type) {
+  const auto bytes = [type](std::int64_t count) { return static_cast<std::int64_t>(bytes_of(count, type)); };
+  if (collective.kind != layout::CollectiveKind::all_reduce) return bytes(elements);
+  return all_reduce_received(bytes(collective.counts.front()), ranks);
+}
+
+Redistribution::Redistribution(const layout::Layout& from, const layout::Layout& to, int rank) : rank_(rank) {
+  const layout::TransferPlan plan = layout::redistribute(from, to);
+  TESSERA_CHECK(rank >= 0 && rank < plan.ranks, "redistribution: expected a rank in [0, {}), got {}", plan.ranks, rank);
+  collective_ = layout::recognise(plan, from, to);
+  ranks_ = plan.ranks;
+  adds_ = plan.adds;
+  contiguous_ = needs_no_packing(plan);
+  target_size_ = to.ranks[static_cast<std::size_t>(rank)].size;
+  received_ = plan.elements_received(rank);
+  BoxMessages messages = box_messages(plan, rank);
+  for (BoxMessage& message : messages.sends)
+    if (message.run) message.transfers = {};
+  for (BoxMessage& message : messages.receives)
+    if (message.run && !adds_ && message.peer != rank) message.transfers = {};
+  sends_ = std::move(messages.sends);
+  receives_ = std::move(messages.receives);
+}
+
+void Redistribution::check_group(const Communicator& group) const {
+  TESSERA_CHECK(group.size() == ranks_ && group.rank() == rank_,
+                "redistribution on {}: made for rank {} of {}, the group has rank {} of {}", group.name(), rank_,
+                ranks_, group.rank(), group.size());
+}
+
+base::Fence Redistribution::run(Communicator& group, const void* source, void* target, DType type) const {
+  check_group(group);
+  if (adds_ && !quant::is_floating(type))
+    throw Error("redistribution on {}: expected a floating type for a plan that adds, got {}", group.name(),
+                name_of(type));
+  using enum layout::CollectiveKind;
+  switch (collective_.kind) {
+    case none:
+    case local:
+      return run_local(group, source, target, type);
+    case all_gather:
+      return group.all_gather(source, target, collective_.counts, type);
+    case reduce_scatter:
+      return group.reduce_scatter(source, target, collective_.counts, type);
+    case all_reduce: {
+      const std::int64_t count = collective_.counts.front();
+      if (source != target)
+        group.lane().run([=, &kernels = group.kernels()] { kernels.copy(source, target, bytes_of(count, type)); });
+      return group.all_reduce(target, count, type);
+    }
+    case all_to_all:
+    case transfers:
+      return adds_ ? run_sums(group, source, target, type) : run_copies(group, source, target, type);
+  }
+  throw Error("redistribution on {}: no such collective", group.name());
+}
+
+// The part that stays on this rank, box by box.
+void Redistribution::copy_own(const quant::Kernels& kernels, const void* source, void* target, DType type) const {
+  for (const BoxMessage& message : receives_) {
+    if (message.peer != rank_) continue;
+    for (const Transfer& transfer : message.transfers)
+      copy_box(kernels, transfer, source, source_of(transfer), target, target_of(transfer), type);
+  }
+}
+
+base::Fence Redistribution::run_local(Communicator& group, const void* source, void* target, DType type) const {
+  group.lane().run(
+      [this, &kernels = group.kernels(), source, target, type] { copy_own(kernels, source, target, type); });
+  return group.lane().record();
+}
+
+// A message leaves from, and arrives in, the tensor itself where it is one run of it; else a packed buffer, here by
+// the message's index.
+struct Redistribution::Staging {
+  std::vector<std::optional<base::Scratch>> packed, arrived;
+};
+
+std::vector<Send> Redistribution::pack(Communicator& group, const std::shared_ptr<Staging>& staging, const void* source,
+                                       DType type) const {
+  std::vector<Send> sends;
+  for (std::size_t i = 0; i < sends_.size(); ++i) {
+    const BoxMessage& message = sends_[i];
+    const std::size_t bytes = bytes_of(message.elements, type);
+    const void* data = nullptr;
+    if (message.run) {
+      data = advance(source, *message.run, type);
+    } else {
+      std::byte* packed = staging->packed[i].emplace(group.kernels().scratch(bytes)).data();
+      data = packed;
+      group.lane().run([&message, &kernels = group.kernels(), staging, packed, source, type] {
+        pack_boxes(kernels, message.transfers, source, packed, type);
+      });
+    }
+    sends.push_back({.peer = message.peer, .data = data, .bytes = bytes});
+  }
+  return sends;
+}
+
+std::vector<Receive> Redistribution::arrivals(const quant::Kernels& kernels, Staging& staging, void* target,
+                                              DType type) const {
+  std::vector<Receive> receives;
+  for (std::size_t i = 0; i < receives_.size(); ++i) {
+    const BoxMessage& message = receives_[i];
+    if (message.peer == rank_) continue;
+    const std::size_t bytes = bytes_of(message.elements, type);
+    const bool direct = message.run && !adds_;
+    void* data =
+        direct ? advance(target, *message.run, type) : staging.arrived[i].emplace(kernels.scratch(bytes)).data();
+    receives.push_back({.peer = message.peer, .data = data, .bytes = bytes});
+  }
+  return receives;
+}
+
+base::Fence Redistribution::run_copies(Communicator& group, const void* source, void* target, DType type) const {
+  const auto staging = make_staging();
+  auto sends = pack(group, staging, source, type);
+  auto receives = arrivals(group.kernels(), *staging, target, type);
+  run_local(group, source, target, type);
+  group.exchange(std::move(sends), std::move(receives));
+  group.lane().run([this, &kernels = group.kernels(), staging, target, type] {
+    for (std::size_t i = 0; i < receives_.size(); ++i) {
+      if (!staging->arrived[i]) continue;
+      std::int64_t at = 0;
+      for (const Transfer& transfer : receives_[i].transfers) {
+        copy_box(kernels, transfer, staging->arrived[i]->data(), {at, transfer.box.cols}, target, target_of(transfer),
+                 type);
+        at += transfer.box.elements();
+      }
+    }
+  });
+  return group.lane().record();
+}
+
+base::Fence Redistribution::run_sums(Communicator& group, const void* source, void* target, DType type) const {
+  const auto staging = make_staging();
+  auto sends = pack(group, staging, source, type);
+  auto receives = arrivals(group.kernels(), *staging, target, type);
+  group.exchange(std::move(sends), std::move(receives));
+  group.lane().run([this, &kernels = group.kernels(), staging, source, target, type] {
+    Sums sums(kernels, target_size_, type);
+    for (std::size_t i = 0; i < receives_.size(); ++i) {
+      std::int64_t at = 0;
+      for (const Transfer& transfer : receives_[i].transfers) {
+        if (receives_[i].peer == rank_)
+          sums.add(transfer, source, source_of(transfer));
+        else
+          sums.add(transfer, staging->arrived[i]->data(), {at, transfer.box.cols});
+        at += transfer.box.elements();
+      }
+    }
+    for (const BoxMessage& message : receives_)
+      for (const Transfer& transfer : message.transfers) sums.write(transfer, target);
+  });
+  return group.lane().record();
+}
+
+std::shared_ptr<Redistribution::Staging> Redistribution::make_staging() const {
+  auto staging = std::make_shared<Staging>();
+  staging->packed.resize(sends_.size());
+  staging->arrived.resize(receives_.size());
+  return staging;
+}
+
+base::Fence run_together(Communicator& group, std::span<const Movement> movements) {
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (std::size_t m = 0; m < movements.size(); ++m) {
+    const Movement& movement = movements[m];
+    const Redistribution& how = *movement.redistribution;
+    how.check_group(group);
+    if (!how.is_contiguous())
+      throw Error("redistributions on {}: expected contiguous ones, got number {} which adds or needs packing ({})",
+                  group.name(), m, layout::name_of(how.collective().kind));
+    for (const auto& message : how.sends_)
+      sends.push_back({.peer = message.peer,
+                       .data = advance(movement.source, *message.run, movement.type),
+                       .bytes = bytes_of(message.elements, movement.type)});
+    for (const auto& message : how.receives_)
+      if (message.peer != how.rank_)
+        receives.push_back({.peer = message.peer,
+                            .data = advance(movement.target, *message.run, movement.type),
+                            .bytes = bytes_of(message.elements, movement.type)});
+  }
+  group.lane().run([&kernels = group.kernels(), all = std::vector(movements.begin(), movements.end())] {
+    for (const Movement& each : all) each.redistribution->copy_own(kernels, each.source, each.target, each.type);
+  });
+  return group.exchange(std::move(sends), std::move(receives));
+}
+
+}  // namespace tessera::comm

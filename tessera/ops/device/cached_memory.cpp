@@ -1,0 +1,16 @@
+#include "tessera/ops/device/cached_memory.h"
+
+#include <ATen/DeviceAccelerator.h>
+
+namespace tessera::ops {
+
+CachedMemoryScope::~CachedMemoryScope() {
+  if (device_.kind != base::DeviceKind::cuda || std::uncaught_exceptions() > exceptions_) return;
+  try {
+    at::accelerator::emptyCache();
+  } catch (const c10::Error&) {
+    // The device's error, which whoever waited for its work has reported.
+  }
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,236 @@
+#include <ATen/cuda/CUDAContextLight.h>
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/gemm/gemm_device.h"
+#include "tessera/ops/gemm/gemm_table.h"
+
+namespace tessera::ops::cuda {
+namespace {
+
+constexpr int kMostCandidates = 64;
+
+void check(cublasStatus_t status, const char* what) {
+  if (status != CUBLAS_STATUS_SUCCESS) throw Error("gemm: {}: {}", what, cublasLtGetStatusString(status));
+}
+
+template <typename T, cublasStatus_t (*kDestroy)(T)>
+struct Destroy {
+  void operator()(T handle) const { kDestroy(handle); }
+};
+template <typename T, cublasStatus_t (*kDestroy)(T)>
+using Owner = std::unique_ptr<std::remove_pointer_t<T>, Destroy<T, kDestroy>>;
+using Description = Owner<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
+using Matrix = Owner<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+using Preference = Owner<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
+
+cudaDataType_t type_of(quant::DType type) {
+  switch (type) {
+    case quant::DType::bf16:
+      return CUDA_R_16BF;
+    case quant::DType::fp32:
+      return CUDA_R_32F;
+    case quant::DType::fp64:
+      return CUDA_R_64F;
+    default:
+      throw Error("gemm: element type {}: expected bf16, fp32 or fp64", name_of(type));
+  }
+}
+
+cudaDataType_t type_of(quant::Element element) {
+  switch (element) {
+    case quant::Element::e4m3:
+      return CUDA_R_8F_E4M3;
+    case quant::Element::e5m2:
+      return CUDA_R_8F_E5M2;
+    case quant::Element::e2m1:
+      return CUDA_R_4F_E2M1;
+  }
+  throw Error("gemm: an unknown element type");
+}
+
+// How cuBLASLt names an encoding's scales. The last two exist from sm_100 on.
+cublasLtMatmulMatrixScale_t scale_mode(const quant::Encoding& encoding) {
+  using quant::Scale, quant::ScaleTile;
+  if (encoding.scale == Scale::fp32 && encoding.tile == ScaleTile{}) return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  if (encoding.scale == Scale::fp32 && encoding.tile == ScaleTile{1, 128})
+    return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+  if (encoding.scale == Scale::fp32 && encoding.tile == ScaleTile{128, 128})
+    return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+  if (encoding.scale == Scale::e8m0 && encoding.tile == ScaleTile{1, 32})
+    return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+  if (encoding.scale == Scale::e4m3 && encoding.tile == ScaleTile{1, 16})
+    return CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
+  throw Error("gemm: no product takes scales for tiles of {} x {}", encoding.tile.rows, encoding.tile.cols);
+}
+
+// A row-major [rows, cols] matrix as cuBLASLt sees it: its transpose, column by column.
+Matrix matrix(std::int64_t rows, std::int64_t cols, cudaDataType_t type) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  check(cublasLtMatrixLayoutCreate(&layout, type, static_cast<std::uint64_t>(cols), static_cast<std::uint64_t>(rows),
+                                   cols),
+        "matrix layout");
+  return Matrix(layout);
+}
+Matrix matrix(std::int64_t rows, std::int64_t cols, quant::DType type) {
+  return matrix(rows, cols, type_of(type));
+}
+
+Description description(const Product& product) {
+  const bool is_double = product.type == quant::DType::fp64;
+  cublasLtMatmulDesc_t handle = nullptr;
+  check(cublasLtMatmulDescCreate(&handle, is_double ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                                 is_double ? CUDA_R_64F : CUDA_R_32F),
+        "description");
+  Description result(handle);
+  // The transposes are multiplied in the other order: right^T comes first.
+  const cublasOperation_t first = product.right_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+  const cublasOperation_t second = product.left_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+  check(cublasLtMatmulDescSetAttribute(handle, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first), "transpose");
+  check(cublasLtMatmulDescSetAttribute(handle, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second), "transpose");
+  return result;
+}
+
+template <typename T>
+void set(const Description& description, cublasLtMatmulDescAttributes_t attribute, const T& value, const char* what) {
+  check(cublasLtMatmulDescSetAttribute(description.get(), attribute, &value, sizeof value), what);
+}
+
+// Right comes first, transposed: codes of a row lie one behind the other on both sides.
+Description description(const ScaledProduct& product) {
+  cublasLtMatmulDesc_t handle = nullptr;
+  check(cublasLtMatmulDescCreate(&handle, CUBLAS_COMPUTE_32F, CUDA_R_32F), "description");
+  Description result(handle);
+  set(result, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T, "transpose");
+  set(result, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N, "transpose");
+  set(result, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(product.right.encoding), "scales of right");
+  set(result, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(product.left.encoding), "scales of left");
+  set(result, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, product.right.scales, "scales of right");
+  set(result, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, product.left.scales, "scales of left");
+  set(result, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(product.fast), "accumulation");
+  return result;
+}
+
+Preference preference() {
+  cublasLtMatmulPreference_t handle = nullptr;
+  check(cublasLtMatmulPreferenceCreate(&handle), "preference");
+  Preference result(handle);
+  const std::size_t scratch = kProductScratch;
+  check(
+      cublasLtMatmulPreferenceSetAttribute(handle, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &scratch, sizeof scratch),
+      "scratch");
+  // How parts of a sum are added, where there are any: in other ways each is first rounded to the result's type.
+  const std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  check(cublasLtMatmulPreferenceSetAttribute(handle, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
+                                             sizeof schemes),
+        "reduction schemes");
+  return result;
+}
+
+// What an algorithm is chosen by: extents, types, transposes, kinds of scales.
+using Key = std::array<std::int64_t, 10>;
+
+struct Algorithms {
+  std::array<cublasLtMatmulHeuristicResult_t, kMostCandidates> found;
+  int count = 0;
+};
+struct Task {
+  Key key;
+  const Description& work;
+  const Matrix &first, &second, &result;
+};
+// The first `wanted` algorithms for first * second.
+Algorithms algorithms(cublasLtHandle_t handle, const Task& task, int wanted) {
+  TESSERA_CHECK(wanted <= kMostCandidates, "gemm: candidate {} of at most {}", wanted - 1, kMostCandidates);
+  const Preference limits = preference();
+  Algorithms all;
+  check(cublasLtMatmulAlgoGetHeuristic(handle, task.work.get(), task.first.get(), task.second.get(), task.result.get(),
+                                       task.result.get(), limits.get(), wanted, all.found.data(), &all.count),
+        "no algorithm");
+  return all;
+}
+
+// The library takes up to a millisecond to choose; it chooses once. or_first: the first one where there are fewer.
+cublasLtMatmulAlgo_t algorithm(cublasLtHandle_t handle, const Task& task, int candidate, bool or_first) {
+  static std::mutex mutex;
+  static std::map<std::pair<Key, int>, cublasLtMatmulAlgo_t> chosen;
+  const std::scoped_lock lock(mutex);
+  const auto known = chosen.find({task.key, candidate});
+  if (known != chosen.end()) return known->second;
+  const auto [found, count] = algorithms(handle, task, candidate + 1);
+  const int taken = or_first && candidate >= count ? 0 : candidate;
+  if (taken >= count)
+    throw Error("gemm [{}, {}] x [{}, {}]: candidate {} of {}", task.key[0], task.key[2], task.key[2], task.key[1],
+                taken, count);
+  return chosen[{task.key, candidate}] = found[static_cast<std::size_t>(taken)].algo;
+}
+
+}  // namespace
+
+void multiply(const Product& product, void* scratch, base::CudaStream stream, int candidate) {
+  if (product.rows == 0 || product.cols == 0) return;
+  const cublasLtHandle_t handle = at::cuda::getCurrentCUDABlasLtHandle();
+  const Description work = description(product);
+  const Matrix left = product.left_transposed ? matrix(product.inner, product.rows, product.type)
+                                              : matrix(product.rows, product.inner, product.type);
+  const Matrix right = product.right_transposed ? matrix(product.cols, product.inner, product.type)
+                                                : matrix(product.inner, product.cols, product.type);
+  const Matrix result = matrix(product.rows, product.cols, product.result_type);
+  const bool from_table = candidate < 0;
+  if (from_table)
+    candidate = product.result_type == quant::DType::bf16
+                    ? gemm_candidate(product.rows, product.cols, product.inner, product.left_transposed,
+                                     product.right_transposed)
+                    : 0;
+  const Key key{product.rows,
+                product.cols,
+                product.inner,
+                product.left_transposed,
+                product.right_transposed,
+                static_cast<std::int64_t>(product.type),
+                static_cast<std::int64_t>(product.result_type)};
+  const cublasLtMatmulAlgo_t algo = algorithm(handle, {key, work, right, left, result}, candidate, from_table);
+  const float one = 1, zero = 0;
+  const double one_double = 1, zero_double = 0;
+  const bool is_double = product.type == quant::DType::fp64;
+  check(cublasLtMatmul(handle, work.get(), is_double ? static_cast<const void*>(&one_double) : &one, product.right,
+                       right.get(), product.left, left.get(),
+                       is_double ? static_cast<const void*>(&zero_double) : &zero, product.result, result.get(),
+                       product.result, result.get(), &algo, scratch, kProductScratch, stream),
+        "multiply");
+}
+
+void multiply(const ScaledProduct& product, void* scratch, base::CudaStream stream, int candidate) {
+  if (product.rows == 0 || product.cols == 0) return;
+  const cublasLtHandle_t handle = at::cuda::getCurrentCUDABlasLtHandle();
+  const Description work = description(product);
+  const Matrix left = matrix(product.rows, product.inner, type_of(product.left.encoding.element));
+  const Matrix right = matrix(product.cols, product.inner, type_of(product.right.encoding.element));
+  const Matrix result = matrix(product.rows, product.cols, product.result_type);
+  const Key key{product.rows,
+                product.cols,
+                product.inner,
+                static_cast<std::int64_t>(product.left.encoding.element),
+                static_cast<std::int64_t>(product.right.encoding.element),
+                scale_mode(product.left.encoding),
+                scale_mode(product.right.encoding),
+                product.fast,
+                static_cast<std::int64_t>(product.result_type),
+                1};
+  const cublasLtMatmulAlgo_t algo =
+      algorithm(handle, {key, work, right, left, result}, std::max(candidate, 0), /*or_first=*/false);
+  const float one = 1, zero = 0;
+  check(cublasLtMatmul(handle, work.get(), &one, product.right.codes, right.get(), product.left.codes, left.get(),
+                       &zero, product.result, result.get(), product.result, result.get(), &algo, scratch,
+                       kProductScratch, stream),
+        "multiply");
+}
+
+}  // namespace tessera::ops::cuda

@@ -1,0 +1,405 @@
+#include "tessera/ops/gemm/operand.h"
+
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/aten_types.h"
+#include "tessera/ops/gemm/whole_cast.h"
+#include "tessera/ops/tensor.h"
+#include "tessera/quant/cuda_table.h"
+
+namespace tessera::ops {
+namespace {
+
+using quant::Encoding, quant::Extent, quant::Quantized, quant::Scale, quant::ScaleTile;
+
+constexpr std::int64_t kPadding = 16;
+
+std::int64_t padded(std::int64_t extent) {
+  return (extent + kPadding - 1) / kPadding * kPadding;
+}
+Extent padded(Extent extent) {
+  return {.rows = padded(extent.rows), .cols = padded(extent.cols)};
+}
+Extent transposed(Extent extent) {
+  return {.rows = extent.cols, .cols = extent.rows};
+}
+
+Extent extent_of(const at::Tensor& matrix) {
+  return {.rows = matrix.size(0), .cols = matrix.size(1)};
+}
+
+at::Tensor make_like(const Extent& extent, at::ScalarType type, at::Device device = at::kCPU) {
+  return make({extent.rows, extent.cols}, type, device);
+}
+
+template <typename T>
+T* data_of(const at::Tensor& tensor) {
+  return static_cast<T*>(tensor.mutable_data_ptr());
+}
+
+bool has(Sides asked, Sides side) {
+  return asked == side || asked == Sides::both;
+}
+
+at::Tensor bf16_matrix(const at::Tensor& matrix, const char* what) {
+  at::Tensor result = dense(matrix, 2, what);
+  TESSERA_CHECK(result.scalar_type() == at::kBFloat16, "{}: element type {}, expected bf16", what,
+                c10::toString(result.scalar_type()));
+  return result;
+}
+
+// A matrix of 4-bit elements has an even number of columns: a column of zeros is added, and left out again.
+at::Tensor with_whole_bytes(const at::Tensor& matrix, const Encoding& encoding) {
+  if (encoding.element != quant::Element::e2m1 || matrix.size(1) % 2 == 0) return matrix;
+  return at::constant_pad_nd(matrix, {0, 1}, 0);
+}
+
+float number(const at::Tensor& one) {
+  return one.defined() ? *one.const_data_ptr<float>() : 0.0F;
+}
+
+// CPU: makes the values NaN that a 4-bit type, which has no NaN, turns into numbers.
+void show_nans(const at::Tensor& source, at::Tensor& values) {
+  const auto* from = static_cast<const quant::bfloat16*>(source.const_data_ptr());
+  auto* to = data_of<float>(values);
+  for (std::int64_t i = 0; i < values.numel(); ++i)
+    if (std::isnan(static_cast<float>(from[i]))) to[i] = std::numeric_limits<float>::quiet_NaN();
+}
+
+// CPU: the values of a bf16 matrix after it went through the encoding.
+at::Tensor rounded_values(const at::Tensor& matrix, const Encoding& encoding, const WholeScale& whole) {
+  const at::Tensor source = with_whole_bytes(matrix, encoding);
+  const Extent extent = extent_of(source);
+  const quant::Source from{source.const_data_ptr(), quant::DType::bf16};
+  const quant::Slice all{.end = extent.elements()};
+  const auto tiles = static_cast<std::size_t>(scale_extent(encoding, extent).elements());
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(data_bytes(encoding.element, extent.elements())));
+  std::vector<float> scales(tiles), multipliers(tiles);  // scales: room for the largest type
+  float amax = number(whole.amax);
+  if (whole.multiplier.defined()) {
+    multipliers.assign(1, number(whole.multiplier));
+    scales.assign(1, number(whole.inverse));
+  } else {
+    std::vector<float> amaxes(tiles);
+    take_amaxes(from, extent, encoding.tile, all, amaxes);
+    make_operand_scales(encoding, amaxes, amax, multipliers, scales.data());
+  }
+  cast(from, extent, encoding, all, multipliers, codes.data());
+  at::Tensor values = make_like(extent, at::kFloat);
+  dequantize(Quantized{codes.data(), scales.data(), &amax}, extent, encoding, data_of<float>(values));
+  if (encoding.element == quant::Element::e2m1) show_nans(source, values);
+  return values.narrow(1, 0, matrix.size(1)).contiguous();
+}
+
+Operand host_operand(const at::Tensor& matrix, const Encoding& encoding, const WholeScale& whole) {
+  return {.extent = extent_of(matrix), .encoding = encoding, .values = rounded_values(matrix, encoding, whole)};
+}
+
+const quant::CudaTable& kernels() {
+  return quant::require_cuda("operands of products");
+}
+
+const quant::bfloat16* bf16_data(const at::Tensor& matrix) {
+  return static_cast<const quant::bfloat16*>(matrix.const_data_ptr());
+}
+
+Operand device_operand(Extent extent, const Encoding& encoding, at::Device device) {
+  return {.extent = extent, .encoding = encoding, .codes = make_like(padded(extent), at::kByte, device)};
+}
+
+std::uint8_t* codes_of(const Operand& operand) {
+  return operand.codes.defined() ? data_of<std::uint8_t>(operand.codes) : nullptr;
+}
+float* scales_of(const Operand& operand) {
+  return operand.scales.defined() ? data_of<float>(operand.scales) : nullptr;
+}
+
+// GPU: the operands' memory. A matrix by its columns has the transposed extent.
+Operands device_operands(Extent matrix, const Encoding& encoding, Sides sides, at::Device device) {
+  Operands result;
+  if (has(sides, Sides::rows)) result.rows = device_operand(matrix, encoding, device);
+  if (has(sides, Sides::columns)) result.columns = device_operand(transposed(matrix), encoding, device);
+  return result;
+}
+
+// A dry run's, without memory. `read`: what is quantized.
+Operands dry_operands(const at::Tensor& read, const Quantization& as) {
+  Operands result = device_operands(extent_of(read), as.encoding, as.sides, read.device());
+  std::int64_t bytes = bytes_of({read});
+  for (const Operand* operand : {&result.rows, &result.columns})
+    if (operand->defined()) bytes += stored_bytes(operand->extent, operand->encoding);
+  report(memory_work("quantize", bytes));
+  return result;
+}
+
+Operands quantize_whole(const at::Tensor& matrix, const Quantization& as) {
+  WholeCast result = whole_cast(extent_of(matrix), as, matrix.device());
+  result.cast.source = bf16_data(matrix);
+  kernels().cast_fp8(result.cast, stream_of(matrix));
+  return std::move(result.operands);
+}
+
+std::int64_t blocks_of(std::int64_t elements) {
+  return (elements + quant::kBlockCast - 1) / quant::kBlockCast;
+}
+
+// Zeros stand where no scale is: products read whole rows of scales.
+at::Tensor block_scales(const Operand& operand, bool squares) {
+  const Extent& extent = operand.extent;
+  const Extent scales = squares ? Extent{blocks_of(extent.rows), quant::scale_stride(extent.cols)}
+                                : Extent{blocks_of(extent.cols), padded(extent.rows)};
+  return at::zeros({scales.rows, scales.cols}, operand.codes.options().dtype(at::kFloat));
+}
+
+Operands quantize_blocks(const at::Tensor& matrix, const Encoding& encoding, Sides sides) {
+  const bool squares = encoding.tile.rows > 1;
+  const Extent extent = extent_of(matrix);
+  Operands result = device_operands(extent, encoding, sides, matrix.device());
+  for (Operand* operand : {&result.rows, &result.columns})
+    if (operand->codes.defined()) operand->scales = block_scales(*operand, squares);
+  kernels().cast_blocks({.source = bf16_data(matrix),
+                         .matrix = extent,
+                         .padded = padded(extent),
+                         .element = encoding.element,
+                         .powers_of_two = encoding.powers_of_two,
+                         .squares = squares,
+                         .rowwise = codes_of(result.rows),
+                         .rowwise_scales = scales_of(result.rows),
+                         .columnwise = codes_of(result.columns),
+                         .columnwise_scales = scales_of(result.columns)},
+                        stream_of(matrix));
+  return result;
+}
+
+bool is_block(const Encoding& encoding) {
+  return encoding.scale == Scale::fp32 && encoding.tile.cols == quant::kBlockCast &&
+         (encoding.tile.rows == 1 || encoding.tile.rows == quant::kBlockCast);
+}
+
+Operands quantize_on_device(const at::Tensor& matrix, const Quantization& as) {
+  if (has_one_scale(as.encoding)) return quantize_whole(matrix, as);
+  TESSERA_CHECK(is_block(as.encoding), "operands of products: no GPU of this build multiplies tiles of {} x {}",
+                as.encoding.tile.rows, as.encoding.tile.cols);
+  return quantize_blocks(matrix, as.encoding, as.sides);
+}
+
+void raise_amax(const at::Tensor& matrix, float& amax) {
+  quant::take_amaxes({matrix.const_data_ptr(), quant::DType::bf16}, extent_of(matrix), {}, {.end = matrix.numel()},
+                     {&amax, 1});
+}
+
+Operand rows_operand(const at::Tensor& matrix, const Encoding& encoding, const WholeScale& whole) {
+  return host_operand(matrix, encoding, whole);
+}
+Operand columns_operand(const at::Tensor& matrix, const Encoding& encoding, const WholeScale& whole) {
+  return host_operand(matrix.t().contiguous(), encoding, whole);
+}
+
+}  // namespace
+
+bool has_one_scale(const Encoding& encoding) {
+  return encoding.scale == Scale::fp32 && encoding.tile == ScaleTile{};
+}
+
+WholeCast whole_cast(Extent matrix, const Quantization& as, at::Device device) {
+  WholeCast result{.operands = device_operands(matrix, as.encoding, as.sides, device), .cast = {}};
+  Operands& operands = result.operands;
+  operands.rows.scales = operands.columns.scales = as.whole.inverse;
+  result.cast = {.source = nullptr,
+                 .matrix = matrix,
+                 .padded = padded(matrix),
+                 .element = as.encoding.element,
+                 .multiplier = data_of<float>(as.whole.multiplier),
+                 .rowwise = codes_of(operands.rows),
+                 .columnwise = codes_of(operands.columns),
+                 .amax = as.amax};
+  return result;
+}
+
+bool needs_whole(const Encoding& encoding) {
+  return encoding.scale == Scale::e4m3 || has_one_scale(encoding);
+}
+
+std::int64_t stored_bytes(Extent extent, const Encoding& encoding) {
+  const std::int64_t data = data_bytes(encoding.element, padded(extent).elements());
+  if (has_one_scale(encoding)) return data;
+  const auto scale_bytes = static_cast<std::int64_t>(encoding.scale == Scale::fp32 ? sizeof(float) : 1);
+  return data + scale_bytes * scale_extent(encoding, padded(extent)).elements();
+}
+
+at::Tensor amax_of(const at::Tensor& matrix) {
+  const at::Tensor source = bf16_matrix(matrix, "amax_of matrix");
+  at::Tensor amax = at::zeros({1}, source.options().dtype(at::kFloat));
+  if (is_dry(source)) {
+    report(memory_work("amax", bytes_of({source})));
+    return amax;
+  }
+  if (!on_cuda(source)) {
+    raise_amax(source, *amax.mutable_data_ptr<float>());
+    return amax;
+  }
+  const quant::AmaxTask task{{source.const_data_ptr(), quant::DType::bf16}, source.numel(), data_of<float>(amax)};
+  kernels().take_amaxes({&task, 1}, stream_of(source));
+  return amax;
+}
+
+WholeScale whole_scale(const Encoding& encoding, const at::Tensor& amax) {
+  if (encoding.scale == Scale::e4m3) return {.amax = amax};
+  if (!has_one_scale(encoding)) return {};
+  WholeScale result{.multiplier = at::empty({1}, amax.options()), .inverse = at::empty({1}, amax.options())};
+  if (is_dry(amax)) return result;
+  auto* multiplier = data_of<float>(result.multiplier);
+  auto* inverse = data_of<float>(result.inverse);
+  if (on_cuda(amax)) {
+    kernels().scale_of_amax(encoding, data_of<float>(amax), multiplier, inverse, stream_of(amax));
+    return result;
+  }
+  const quant::TileScale scale = operand_scale(encoding, number(amax), 0);
+  *multiplier = scale.multiplier;
+  *inverse = std::bit_cast<float>(scale.stored);
+  return result;
+}
+
+Operands quantize(const at::Tensor& matrix, const Quantization& as) {
+  const at::Tensor source = bf16_matrix(matrix, "quantize matrix");
+  if (is_dry(source)) return dry_operands(source, as);
+  if (on_cuda(source)) return quantize_on_device(source, as);
+  if (as.amax != nullptr) raise_amax(source, *as.amax);
+  Operands result;
+  if (has(as.sides, Sides::rows)) result.rows = rows_operand(source, as.encoding, as.whole);
+  if (has(as.sides, Sides::columns)) result.columns = columns_operand(source, as.encoding, as.whole);
+  return result;
+}
+
+at::Tensor fp8_codes(const at::Tensor& matrix, const Encoding& encoding, const WholeScale& whole, float* amax) {
+  const at::Tensor source = bf16_matrix(matrix, "fp8_codes matrix");
+  const Extent extent = extent_of(source);
+  if (is_dry(source)) {
+    report(memory_work("quantize", source.numel() * 3));
+    return make_like(extent, at::kByte, source.device());
+  }
+  if (on_cuda(source)) {
+    const Operand rows = quantize_whole(source, {encoding, Sides::rows, whole, amax}).rows;
+    return rows.codes.narrow(0, 0, extent.rows).narrow(1, 0, extent.cols).contiguous();
+  }
+  if (amax != nullptr) raise_amax(source, *amax);
+  at::Tensor codes = make_like(extent, at::kByte);
+  const float multiplier = number(whole.multiplier);
+  cast({source.const_data_ptr(), quant::DType::bf16}, extent, encoding, {.end = extent.elements()}, {&multiplier, 1},
+       data_of<std::uint8_t>(codes));
+  return codes;
+}
+
+Operand weight_operand(const at::Tensor& weight, quant::Format format, Sides side, const WholeScale& whole) {
+  const Encoding encoding = weight_encoding(format);
+  Operands both = quantize(weight, encoding, side, whole);
+  return side == Sides::rows ? std::move(both.rows) : std::move(both.columns);
+}
+
+namespace {
+
+// The weight's own scales, each row of tiles as long as products read it.
+at::Tensor padded_scales(const at::Tensor& scales, std::int64_t stride) {
+  if (scales.size(1) == stride) return scales;
+  return at::constant_pad_nd(scales, {0, stride - scales.size(1)}, 0);
+}
+
+// Codes with padding: `codes` itself where none is needed.
+at::Tensor padded_codes(const at::Tensor& codes) {
+  const Extent extent = extent_of(codes), wide = padded(extent);
+  if (wide == extent) return codes;
+  return at::constant_pad_nd(codes, {0, wide.cols - extent.cols, 0, wide.rows - extent.rows}, 0);
+}
+
+Operand stored_rows(const Quantized& planes, Extent extent, const Encoding& encoding, at::Device device) {
+  const Extent tiles = scale_extent(encoding, extent);
+  const at::Tensor codes = view_of(planes.data, {extent.rows, extent.cols}, quant::DType::u8, device);
+  const at::Tensor scales = view_of(planes.scales, {tiles.rows, tiles.cols}, quant::DType::fp32, device);
+  return {.extent = extent,
+          .encoding = encoding,
+          .codes = padded_codes(codes),
+          .scales = has_one_scale(encoding) ? scales : padded_scales(scales, quant::scale_stride(extent.cols))};
+}
+
+Operand stored_columns(const Quantized& planes, Extent extent, const Encoding& encoding, at::Device device) {
+  const Extent across = transposed(extent), tiles = scale_extent(encoding, across);
+  Operand result{.extent = across,
+                 .encoding = encoding,
+                 .codes = make_like(padded(across), at::kByte, device),
+                 .scales = make_like(tiles, at::kFloat, device)};
+  const quant::Transposition work{.source = planes,
+                                  .matrix = extent,
+                                  .encoding = encoding,
+                                  .target = {codes_of(result), result.scales.mutable_data_ptr(), nullptr},
+                                  .padded = padded(across)};
+  kernels().create_columnwise({&work, 1}, stream_of(result.codes));
+  if (!has_one_scale(encoding)) result.scales = padded_scales(result.scales, quant::scale_stride(across.cols));
+  return result;
+}
+
+// The values of stored codes; each stands for one number, so those of the transposed weight are the transposed ones.
+Operand stored_values(const Quantized& planes, Extent extent, const Encoding& encoding, Sides side) {
+  at::Tensor values = make_like(extent, at::kFloat);
+  dequantize(planes, extent, encoding, data_of<float>(values));
+  if (side == Sides::rows) return {.extent = extent, .encoding = encoding, .values = values};
+  Encoding across = encoding;
+  std::swap(across.tile.rows, across.tile.cols);
+  return {.extent = transposed(extent), .encoding = across, .values = values.t().contiguous()};
+}
+
+// By its rows a stored weight is read as it is; by its columns it is transposed first.
+Operand stored_dry(Extent extent, const Encoding& encoding, Sides side) {
+  if (side == Sides::rows) return device_operand(extent, encoding, at::kMeta);
+  report(memory_work("transpose", 2 * stored_bytes(extent, encoding)));
+  return device_operand(transposed(extent), encoding, at::kMeta);
+}
+
+// Square tiles serve both sides; others lie along the rows or along the columns.
+bool serves(const Encoding& encoding, Sides side) {
+  const ScaleTile& tile = encoding.tile;
+  return tile.rows == tile.cols || (side == Sides::rows ? tile.rows : tile.cols) == 1;
+}
+
+}  // namespace
+
+Operand borrowed_weight(const Quantized& planes, Extent extent, const Encoding& encoding, Sides side,
+                        at::Device device) {
+  TESSERA_CHECK(serves(encoding, side),
+                "operands of products: tiles of {} x {} do not serve sums over the other dimension", encoding.tile.rows,
+                encoding.tile.cols);
+  if (device.is_cpu()) return stored_values(planes, extent, encoding, side);
+  if (device.is_meta()) return stored_dry(extent, encoding, side);
+  TESSERA_CHECK(has_one_scale(encoding) || is_block(encoding),
+                "operands of products: no GPU of this build multiplies tiles of {} x {}", encoding.tile.rows,
+                encoding.tile.cols);
+  return side == Sides::rows ? stored_rows(planes, extent, encoding, device)
+                             : stored_columns(planes, extent, encoding, device);
+}
+
+Operands operands_of_codes(const at::Tensor& codes, const Encoding& encoding, Sides sides, const WholeScale& whole) {
+  const Extent extent = extent_of(codes);
+  const Quantized planes{data_of<std::uint8_t>(codes), data_of<float>(whole.inverse), nullptr};
+  Operands result;
+  if (has(sides, Sides::rows)) {
+    if (on_cuda(codes))
+      result.rows = {.extent = extent, .encoding = encoding, .codes = padded_codes(codes), .scales = whole.inverse};
+    else
+      result.rows = borrowed_weight(planes, extent, encoding, Sides::rows, codes.device());
+  }
+  if (has(sides, Sides::columns)) {
+    result.columns = borrowed_weight(planes, extent, encoding, Sides::columns, codes.device());
+    if (on_cuda(codes)) result.columns.scales = whole.inverse;
+  }
+  return result;
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,104 @@
+// Products of operands in number formats.
+#include <ATen/ops/mm.h>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/aten_types.h"
+#include "tessera/ops/gemm/gemm_device.h"
+#include "tessera/ops/gemm/operand.h"
+#include "tessera/ops/tensor.h"
+
+namespace tessera::ops {
+namespace {
+
+void require_pair(const Operand& left, const Operand& right) {
+  TESSERA_CHECK(left.defined() && right.defined(), "product of operands: one is undefined");
+  TESSERA_CHECK(left.extent.cols == right.extent.cols, "product of operands: rows of {} and of {} elements",
+                left.extent.cols, right.extent.cols);
+  TESSERA_CHECK(left.values.defined() == right.values.defined(), "product of operands on different devices");
+}
+
+ScaledSide side_of(const Operand& operand) {
+  return {
+      .codes = operand.codes.const_data_ptr(), .encoding = operand.encoding, .scales = operand.scales.const_data_ptr()};
+}
+
+// GPU: the product with padding, in `result` where that has none and the right type.
+at::Tensor padded_product(const Operand& left, const Operand& right, at::ScalarType type, bool fast,
+                          const at::Tensor& result) {
+  const std::int64_t rows = left.codes.size(0), cols = right.codes.size(0);
+  const bool fits = result.defined() && result.size(0) == rows && result.size(1) == cols &&
+                    result.scalar_type() == type &&
+                    reinterpret_cast<std::uintptr_t>(result.const_data_ptr()) % 256 == 0;
+  at::Tensor whole = fits ? result : make({rows, cols}, type, left.codes.device());
+  const at::Tensor scratch = make({kProductScratch}, at::kByte, whole.device());
+  cuda::multiply({.rows = rows,
+                  .cols = cols,
+                  .inner = left.codes.size(1),
+                  .left = side_of(left),
+                  .right = side_of(right),
+                  .fast = fast,
+                  .result_type = to_dtype(type),
+                  .result = whole.mutable_data_ptr()},
+                 scratch.mutable_data_ptr(), stream_of(whole));
+  return whole;
+}
+
+// Inputs and gradients of a format may have other elements and tiles than its weights.
+quant::Format format_of_codes(const quant::Encoding& encoding) {
+  if (encoding.element == quant::Element::e2m1) return quant::Format::nvfp4;
+  if (encoding.scale == quant::Scale::e8m0) return quant::Format::mxfp8;
+  return encoding.tile == quant::ScaleTile{} ? quant::Format::fp8 : quant::Format::fp8_block;
+}
+
+at::Tensor without_padding(const at::Tensor& product, std::int64_t rows, std::int64_t cols) {
+  return product.narrow(0, 0, rows).narrow(1, 0, cols).contiguous();
+}
+
+bool is_empty(const Operand& left, const Operand& right) {
+  return left.extent.rows == 0 || right.extent.rows == 0 || left.extent.cols == 0;
+}
+
+at::Tensor product_in(const Operand& left, const Operand& right, at::ScalarType type, bool fast,
+                      const at::Tensor& result) {
+  const std::int64_t rows = left.extent.rows, cols = right.extent.rows;
+  if (left.codes.defined() && is_dry(left.codes)) {
+    const ProductSizes extents{.rows = rows,
+                               .cols = cols,
+                               .inner = left.extent.cols,
+                               .call = ProductCall::operands,
+                               .format = format_of_codes(left.encoding),
+                               .left = left.encoding,
+                               .right = right.encoding,
+                               .fast = fast};
+    report(product_work("product", extents, quant::DType::u8, to_dtype(type)));
+    return make({rows, cols}, type, left.codes.device());
+  }
+  if (left.values.defined()) return rounded_to(at::mm(left.values, right.values.t()), type);
+  if (is_empty(left, right)) return make({rows, cols}, type, left.codes.device()).zero_();
+  return without_padding(padded_product(left, right, type, fast, result), rows, cols);
+}
+
+}  // namespace
+
+at::Tensor multiply(const Operand& left, const Operand& right, bool fast) {
+  require_pair(left, right);
+  const bool has_one_scale = left.encoding.tile == quant::ScaleTile{} && right.encoding.tile == quant::ScaleTile{};
+  return product_in(left, right, at::kBFloat16, fast && has_one_scale, {});
+}
+
+void multiply_into(const Operand& left, const Operand& right, at::Tensor& result, bool accumulate) {
+  require_pair(left, right);
+  TESSERA_CHECK(result.defined() && at::isFloatingType(result.scalar_type()),
+                "product of operands: expected a result of a floating type");
+  require_writable(result, {left.extent.rows, right.extent.rows}, accumulate ? at::kFloat : result.scalar_type(),
+                   "product of operands result");
+  // The GPU's library rounds to bf16 by itself.
+  const bool rounds = result.scalar_type() == at::kBFloat16 && !left.values.defined();
+  const at::ScalarType type = rounds ? at::kBFloat16 : at::kFloat;
+  const at::Tensor alone = product_in(left, right, type, /*fast=*/false, accumulate ? at::Tensor() : result);
+  if (accumulate) return add_to(result, alone);
+  if (!alone.is_same(result) && alone.const_data_ptr() != result.const_data_ptr())
+    result.copy_(rounded_to(alone, result.scalar_type()));
+}
+
+}  // namespace tessera::ops

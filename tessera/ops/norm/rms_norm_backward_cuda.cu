@@ -1,0 +1,223 @@
+// A fixed number of blocks walk the rows; each keeps its part of dweight, and a second kernel adds the parts in order.
+#include "tessera/ops/norm/rms_norm_kernels.h"
+#include "tessera/ops/packs.cuh"
+
+namespace tessera::ops::cuda {
+namespace {
+
+// Twice the multiprocessors of an H200. The order of dweight's sums depends on it.
+constexpr std::int64_t kBlocks = 264;
+constexpr int kPacks = 2, kThreads = 512;  // most packs a thread keeps of a row, most threads of a block that keeps one
+constexpr int kLongThreads = 1024;
+constexpr int kColumns = 32, kGroups = 32;  // of a block that adds parts
+
+template <typename T>
+struct Rows {
+  const T* dy;
+  const T* dsum;  // may be null
+  const T* sum;
+  const T* weight;
+  const Accumulator<T>* rstd;
+  T* dx;
+  Accumulator<T>* parts;  // [blocks, hidden]
+  std::int64_t tokens, hidden;
+};
+
+// What a thread holds of a row ahead of time.
+template <typename T>
+struct Part {
+  Pack<T, kPack<T>> dy[kPacks], sum[kPacks];
+  Accumulator<T> rstd;
+};
+
+template <bool kWhole, typename T>
+__device__ __forceinline__ void fetch(const Rows<T>& rows, std::int64_t token, Part<T>& part) {
+  constexpr int N = kPack<T>;
+  const std::int64_t row = token * rows.hidden;
+  const int first = threadIdx.x * N, step = blockDim.x * N;
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) {
+    part.dy[i] = load_pack<kWhole, N>(rows.dy + row, first + i * step, rows.hidden);
+    part.sum[i] = load_pack<kWhole, N>(rows.sum + row, first + i * step, rows.hidden);
+  }
+  part.rstd = rows.rstd[token];
+}
+
+template <typename T, int N>
+__device__ __forceinline__ Pack<T, N> gradient(const Pack<T, N>& dy, const Pack<T, N>& sum, const Pack<T, N>& weight,
+                                               Accumulator<T> rstd, Accumulator<T> factor) {
+  Accumulator<T> values[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) values[i] = dy[i] * weight[i] * rstd - sum[i] * factor;
+  return rounded<T>(values);
+}
+template <typename T, int N>
+__device__ __forceinline__ Pack<T, N> gradient(const Pack<T, N>& dy, const Pack<T, N>& sum, const Pack<T, N>& weight,
+                                               Accumulator<T> rstd, Accumulator<T> factor, const Pack<T, N>& dsum) {
+  Accumulator<T> values[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) values[i] = (dy[i] * weight[i] * rstd - sum[i] * factor) + dsum[i];
+  return rounded<T>(values);
+}
+
+template <typename T, int N>
+__device__ __forceinline__ void add_products(const Pack<T, N>& dy, const Pack<T, N>& weight, const Pack<T, N>& sum,
+                                             Accumulator<T>& product) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) product += dy[i] * weight[i] * sum[i];
+}
+
+// Rows of at most kPacks packs a thread. The next row is on its way while a row is worked on.
+template <bool kWhole, typename T>
+__global__ void __launch_bounds__(kThreads) backward_kept(const Rows<T> rows) {
+  constexpr int N = kPack<T>;
+  using A = Accumulator<T>;
+  __shared__ A scratch[2][kWarp];
+  const int first = threadIdx.x * N, step = blockDim.x * N;
+  Pack<T, N> weight[kPacks];
+  A dweight[kPacks][N] = {};
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) weight[i] = load_pack<kWhole, N>(rows.weight, first + i * step, rows.hidden);
+  Part<T> part;
+  fetch<kWhole>(rows, blockIdx.x, part);
+  int turn = 0;
+  for (std::int64_t token = blockIdx.x; token < rows.tokens; token += gridDim.x) {
+    Part<T> next;
+    Pack<T, N> dsum[kPacks];
+    if (rows.dsum != nullptr) {
+#pragma unroll
+      for (int i = 0; i < kPacks; ++i)
+        dsum[i] = load_pack<kWhole, N>(rows.dsum + token * rows.hidden, first + i * step, rows.hidden);
+    }
+    if (token + gridDim.x < rows.tokens) fetch<kWhole>(rows, token + gridDim.x, next);
+    A product = 0;
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) add_products(part.dy[i], weight[i], part.sum[i], product);
+    product = block_sum(product, scratch[turn]);
+    turn ^= 1;
+    const A rstd = part.rstd, factor = product * rstd * rstd * rstd / static_cast<A>(rows.hidden);
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+#pragma unroll
+      for (int k = 0; k < N; ++k) dweight[i][k] += part.dy[i][k] * (part.sum[i][k] * rstd);
+      const auto dx = rows.dsum == nullptr ? gradient(part.dy[i], part.sum[i], weight[i], rstd, factor)
+                                           : gradient(part.dy[i], part.sum[i], weight[i], rstd, factor, dsum[i]);
+      store_pack<kWhole>(rows.dx + token * rows.hidden, first + i * step, rows.hidden, dx);
+    }
+    part = next;
+  }
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i)
+#pragma unroll
+    for (int k = 0; k < N; ++k)
+      if (first + i * step + k < rows.hidden)
+        rows.parts[blockIdx.x * rows.hidden + first + i * step + k] = dweight[i][k];
+}
+
+// Rows of any length: dx alone.
+template <bool kWhole, typename T>
+__global__ void __launch_bounds__(kLongThreads) backward_long(const Rows<T> rows) {
+  constexpr int N = kPack<T>;
+  using A = Accumulator<T>;
+  __shared__ A scratch[kWarp];
+  const std::int64_t row = blockIdx.x * rows.hidden, hidden = rows.hidden;
+  A product = 0;
+  for (std::int64_t i = threadIdx.x * N; i < hidden; i += blockDim.x * N)
+    add_products(load_pack<kWhole, N>(rows.dy + row, i, hidden), load_pack<kWhole, N>(rows.weight, i, hidden),
+                 load_pack<kWhole, N>(rows.sum + row, i, hidden), product);
+  const A rstd = rows.rstd[blockIdx.x];
+  const A factor = block_sum(product, scratch) * rstd * rstd * rstd / static_cast<A>(hidden);
+  for (std::int64_t i = threadIdx.x * N; i < hidden; i += blockDim.x * N) {
+    const auto dy = load_pack<kWhole, N>(rows.dy + row, i, hidden),
+               sum = load_pack<kWhole, N>(rows.sum + row, i, hidden);
+    const auto weight = load_pack<kWhole, N>(rows.weight, i, hidden);
+    const auto dx = rows.dsum == nullptr
+                        ? gradient(dy, sum, weight, rstd, factor)
+                        : gradient(dy, sum, weight, rstd, factor, load_pack<kWhole, N>(rows.dsum + row, i, hidden));
+    store_pack<kWhole>(rows.dx + row, i, hidden, dx);
+  }
+}
+// ... and dweight: part blockIdx.y of the columns of a block, a column a thread.
+template <typename T>
+__global__ void __launch_bounds__(kLongThreads) dweight_long(const Rows<T> rows) {
+  const std::int64_t column = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (column >= rows.hidden) return;
+  Accumulator<T> total = 0;
+#pragma unroll 4
+  for (std::int64_t token = blockIdx.y; token < rows.tokens; token += gridDim.y) {
+    const std::int64_t at = token * rows.hidden + column;
+    total += load(rows.dy[at]) * (load(rows.sum[at]) * rows.rstd[token]);
+  }
+  rows.parts[blockIdx.y * rows.hidden + column] = total;
+}
+
+// dweight = the parts of a column: each of kGroups threads adds every kGroups-th in order, then the groups in order.
+template <typename A>
+__global__ void __launch_bounds__(kColumns* kGroups)
+    add_parts(const A* parts, int blocks, std::int64_t hidden, A* __restrict__ dweight, bool accumulate) {
+  __shared__ A groups[kGroups][kColumns];
+  const std::int64_t column = std::int64_t{blockIdx.x} * kColumns + threadIdx.x;
+  A total = 0;
+  cudaGridDependencySynchronize();
+  if (column < hidden) {
+#pragma unroll 8
+    for (int block = threadIdx.y; block < blocks; block += kGroups) total += parts[block * hidden + column];
+  }
+  groups[threadIdx.y][threadIdx.x] = total;
+  __syncthreads();
+  if (threadIdx.y != 0 || column >= hidden) return;
+  for (int group = 1; group < kGroups; ++group) total += groups[group][threadIdx.x];
+  dweight[column] = accumulate ? dweight[column] + total : total;
+}
+
+std::int64_t blocks_of(std::int64_t tokens) {
+  return std::min(tokens, kBlocks);
+}
+
+template <typename T>
+void backward(const RmsNormShape& shape, const Rows<T>& rows, bool whole, base::CudaStream stream) {
+  const std::int64_t packs = ceil_div(shape.hidden, kPack<T>);
+  const auto blocks = static_cast<unsigned>(blocks_of(shape.tokens));
+  dispatch_bool(whole, [&](auto is_whole) {
+    constexpr bool kWhole = decltype(is_whole)::value;
+    if (packs <= kPacks * kThreads) {
+      backward_kept<kWhole><<<blocks, row_threads(packs, kPacks, kThreads), 0, stream>>>(rows);
+      return;
+    }
+    backward_long<kWhole><<<blocks_for(shape.tokens, 1), kLongThreads, 0, stream>>>(rows);
+    const dim3 grid(blocks_for(shape.hidden, kLongThreads), blocks);
+    dweight_long<<<grid, kLongThreads, 0, stream>>>(rows);
+  });
+  check_launch("rms_norm_backward");
+}
+
+}  // namespace
+
+std::int64_t rms_norm_backward_scratch(const RmsNormShape& shape) {
+  return blocks_of(shape.tokens) * shape.hidden;
+}
+
+void rms_norm_backward(const RmsNormShape& shape, const RmsNormBackward& a, const RmsNormParts& parts,
+                       base::CudaStream stream) {
+  if (shape.hidden == 0) return;
+  dispatch_floating(shape.type, [&](auto element) {
+    using T = decltype(element);
+    using A = Accumulator<T>;
+    const Rows<T> rows{.dy = static_cast<const T*>(a.dy),
+                       .dsum = static_cast<const T*>(a.dsum),
+                       .sum = static_cast<const T*>(a.sum),
+                       .weight = static_cast<const T*>(a.weight),
+                       .rstd = static_cast<const A*>(a.rstd),
+                       .dx = static_cast<T*>(a.dx),
+                       .parts = static_cast<A*>(parts.scratch),
+                       .tokens = shape.tokens,
+                       .hidden = shape.hidden};
+    if (shape.tokens > 0)
+      backward(shape, rows, rows_whole<T>(shape.hidden, a.dy, a.dsum, a.sum, a.weight, a.dx), stream);
+    launch_early(add_parts<A>, dim3(blocks_for(shape.hidden, kColumns)), dim3(kColumns, kGroups), stream, rows.parts,
+                 static_cast<int>(blocks_of(shape.tokens)), shape.hidden, static_cast<A*>(a.dweight), parts.accumulate);
+  });
+  check_launch("rms_norm_backward");
+}
+
+}  // namespace tessera::ops::cuda

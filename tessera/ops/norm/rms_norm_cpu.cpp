@@ -1,0 +1,113 @@
+#include <algorithm>
+#include <cmath>
+
+#include "tessera/ops/arithmetic.h"
+#include "tessera/ops/norm/rms_norm_kernels.h"
+
+namespace tessera::ops::cpu {
+namespace {
+
+template <typename T>
+Accumulator<T> reciprocal_rms(const T* row, std::int64_t hidden, double eps) {
+  using A = Accumulator<T>;
+  const A squares = lane_sum<A>(hidden, [row](std::int64_t i) {
+    const A value = load(row[i]);
+    return value * value;
+  });
+  return A{1} / std::sqrt(squares / static_cast<A>(hidden) + static_cast<A>(eps));
+}
+
+template <typename T>
+void add_rows(const T* __restrict x, const T* __restrict residual, T* __restrict sum, std::int64_t hidden) {
+  for (std::int64_t i = 0; i < hidden; ++i) sum[i] = round_to<T>(load(x[i]) + load(residual[i]));
+}
+
+template <typename T>
+struct NormBackwardRow {
+  const T* __restrict dy;
+  const T* __restrict dsum;
+  const T* __restrict sum;
+  const T* __restrict weight;
+  T* __restrict dx;
+  Accumulator<T>* __restrict dweight;
+  Accumulator<T> rstd;
+  std::int64_t hidden;
+};
+
+// y_i = x_i r w_i with r = rstd(x), so dx_i = r w_i dy_i - x_i r^3 / hidden * sum_j(w_j dy_j x_j).
+template <typename T>
+void backward_row(const NormBackwardRow<T>& row) {
+  using A = Accumulator<T>;
+  const T* __restrict dy = row.dy;
+  const T* __restrict sum = row.sum;
+  const T* __restrict weight = row.weight;
+  const T* __restrict dsum = row.dsum;
+  T* __restrict dx = row.dx;
+  A* __restrict dweight = row.dweight;
+  const A rstd = row.rstd;
+  const A product =
+      lane_sum<A>(row.hidden, [&](std::int64_t i) { return load(dy[i]) * load(weight[i]) * load(sum[i]); });
+  const A factor = product * rstd * rstd * rstd / static_cast<A>(row.hidden);
+  for (std::int64_t i = 0; i < row.hidden; ++i) dweight[i] += load(dy[i]) * (load(sum[i]) * rstd);
+  if (dsum == nullptr) {
+    for (std::int64_t i = 0; i < row.hidden; ++i)
+      dx[i] = round_to<T>(load(dy[i]) * load(weight[i]) * rstd - load(sum[i]) * factor);
+  } else {
+    for (std::int64_t i = 0; i < row.hidden; ++i)
+      dx[i] = round_to<T>((load(dy[i]) * load(weight[i]) * rstd - load(sum[i]) * factor) + load(dsum[i]));
+  }
+}
+
+template <typename T>
+void backward(const RmsNormShape& shape, const RmsNormBackward& a) {
+  using A = Accumulator<T>;
+  A* dweight = static_cast<A*>(a.dweight);
+  std::fill_n(dweight, shape.hidden, A{0});
+  for (std::int64_t token = 0; token < shape.tokens; ++token) {
+    const std::int64_t at = token * shape.hidden;
+    backward_row(NormBackwardRow<T>{.dy = static_cast<const T*>(a.dy) + at,
+                                    .dsum = a.dsum == nullptr ? nullptr : static_cast<const T*>(a.dsum) + at,
+                                    .sum = static_cast<const T*>(a.sum) + at,
+                                    .weight = static_cast<const T*>(a.weight),
+                                    .dx = static_cast<T*>(a.dx) + at,
+                                    .dweight = dweight,
+                                    .rstd = static_cast<const A*>(a.rstd)[token],
+                                    .hidden = shape.hidden});
+  }
+}
+
+}  // namespace
+
+void rms_norm_statistics(const RmsNormShape& shape, const RmsNormStatistics& a) {
+  dispatch_floating(shape.type, [&](auto element) {
+    using T = decltype(element);
+    for (std::int64_t token = 0; token < shape.tokens; ++token) {
+      const T* row = static_cast<const T*>(a.x) + token * shape.hidden;
+      if (a.residual != nullptr) {
+        T* sum = static_cast<T*>(a.sum) + token * shape.hidden;
+        add_rows(row, static_cast<const T*>(a.residual) + token * shape.hidden, sum, shape.hidden);
+        row = sum;
+      }
+      static_cast<Accumulator<T>*>(a.rstd)[token] = reciprocal_rms(row, shape.hidden, a.eps);
+    }
+  });
+}
+
+void rms_norm_apply(const RmsNormShape& shape, const RmsNormApply& a) {
+  dispatch_floating(shape.type, [&](auto element) {
+    using T = decltype(element);
+    const T* __restrict weight = static_cast<const T*>(a.weight);
+    for (std::int64_t token = 0; token < shape.tokens; ++token) {
+      const T* __restrict sum = static_cast<const T*>(a.sum) + token * shape.hidden;
+      T* __restrict y = static_cast<T*>(a.y) + token * shape.hidden;
+      const auto rstd = static_cast<const Accumulator<T>*>(a.rstd)[token];
+      for (std::int64_t i = 0; i < shape.hidden; ++i) y[i] = round_to<T>(load(sum[i]) * rstd * load(weight[i]));
+    }
+  });
+}
+
+void rms_norm_backward(const RmsNormShape& shape, const RmsNormBackward& a) {
+  dispatch_floating(shape.type, [&](auto element) { backward<decltype(element)>(shape, a); });
+}
+
+}  // namespace tessera::ops::cpu

@@ -1,0 +1,168 @@
+// Forward: a block a row, which stays in registers where it fits. Backward: in rms_norm_backward_cuda.cu.
+#include "tessera/ops/norm/rms_norm_kernels.h"
+#include "tessera/ops/packs.cuh"
+
+namespace tessera::ops::cuda {
+namespace {
+
+constexpr int kThreads = 1024;  // at most, of a block
+
+template <typename T>
+struct Rows {
+  const T* x;
+  const T* residual;  // may be null
+  const T* weight;
+  T* sum;  // written where there is a residual
+  T* y;
+  Accumulator<T>* rstd;
+  std::int64_t hidden;
+  Accumulator<T> eps;
+};
+
+template <typename T, int N>
+__device__ __forceinline__ Pack<T, N> added(const Pack<T, N>& a, const Pack<T, N>& b) {
+  Accumulator<T> values[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) values[i] = a[i] + b[i];
+  return rounded<T>(values);
+}
+
+template <typename T, int N>
+__device__ __forceinline__ void add_squares(const Pack<T, N>& pack, Accumulator<T>& squares) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) squares += pack[i] * pack[i];
+}
+
+template <typename T, int N>
+__device__ __forceinline__ Pack<T, N> scaled(const Pack<T, N>& sum, Accumulator<T> rstd, const Pack<T, N>& weight) {
+  Accumulator<T> values[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) values[i] = sum[i] * rstd * weight[i];
+  return rounded<T>(values);
+}
+
+template <typename A>
+__device__ __forceinline__ A reciprocal_rms(A squares, std::int64_t hidden, A eps) {
+  return A{1} / sqrt(squares / static_cast<A>(hidden) + eps);
+}
+
+// Rows of at most kPacks packs a thread.
+template <bool kWhole, int kPacks, typename T>
+__global__ void __launch_bounds__(kThreads) forward_kept(const Rows<T> rows) {
+  constexpr int N = kPack<T>;
+  using A = Accumulator<T>;
+  __shared__ A scratch[kWarp];
+  const std::int64_t row = blockIdx.x * rows.hidden;
+  const int first = threadIdx.x * N, step = blockDim.x * N;
+  Pack<T, N> kept[kPacks], weight[kPacks];
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) kept[i] = load_pack<kWhole, N>(rows.x + row, first + i * step, rows.hidden);
+  if (rows.residual != nullptr) {
+    Pack<T, N> other[kPacks];
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i)
+      other[i] = load_pack<kWhole, N>(rows.residual + row, first + i * step, rows.hidden);
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      kept[i] = added(kept[i], other[i]);
+      store_pack<kWhole>(rows.sum + row, first + i * step, rows.hidden, kept[i]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) weight[i] = load_pack<kWhole, N>(rows.weight, first + i * step, rows.hidden);
+  A squares = 0;
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) add_squares(kept[i], squares);
+  const A rstd = reciprocal_rms(block_sum(squares, scratch), rows.hidden, rows.eps);
+  if (threadIdx.x == 0) rows.rstd[blockIdx.x] = rstd;
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i)
+    store_pack<kWhole>(rows.y + row, first + i * step, rows.hidden, scaled(kept[i], rstd, weight[i]));
+}
+
+// Rows of any length: what a thread has written it reads again.
+template <bool kWhole, typename T>
+__global__ void __launch_bounds__(kThreads) forward_long(const Rows<T> rows) {
+  constexpr int N = kPack<T>;
+  using A = Accumulator<T>;
+  __shared__ A scratch[kWarp];
+  const std::int64_t row = blockIdx.x * rows.hidden;
+  A squares = 0;
+  for (std::int64_t i = threadIdx.x * N; i < rows.hidden; i += blockDim.x * N) {
+    Pack<T, N> pack = load_pack<kWhole, N>(rows.x + row, i, rows.hidden);
+    if (rows.residual != nullptr) {
+      pack = added(pack, load_pack<kWhole, N>(rows.residual + row, i, rows.hidden));
+      store_pack<kWhole>(rows.sum + row, i, rows.hidden, pack);
+    }
+    add_squares(pack, squares);
+  }
+  const A rstd = reciprocal_rms(block_sum(squares, scratch), rows.hidden, rows.eps);
+  if (threadIdx.x == 0) rows.rstd[blockIdx.x] = rstd;
+  const T* sum = rows.residual != nullptr ? rows.sum : rows.x;
+  for (std::int64_t i = threadIdx.x * N; i < rows.hidden; i += blockDim.x * N) {
+    const auto weight = load_pack<kWhole, N>(rows.weight, i, rows.hidden);
+    store_pack<kWhole>(rows.y + row, i, rows.hidden,
+                       scaled(load_pack<kWhole, N>(sum + row, i, rows.hidden), rstd, weight));
+  }
+}
+
+template <bool kWhole, typename T>
+__global__ void __launch_bounds__(kThreads) apply_rows(const Rows<T> rows) {
+  constexpr int N = kPack<T>;
+  const std::int64_t row = blockIdx.x * rows.hidden;
+  const Accumulator<T> rstd = rows.rstd[blockIdx.x];
+#pragma unroll 4
+  for (std::int64_t i = threadIdx.x * N; i < rows.hidden; i += blockDim.x * N) {
+    const auto sum = load_pack<kWhole, N>(rows.x + row, i, rows.hidden);
+    const auto weight = load_pack<kWhole, N>(rows.weight, i, rows.hidden);
+    store_pack<kWhole>(rows.y + row, i, rows.hidden, scaled(sum, rstd, weight));
+  }
+}
+
+}  // namespace
+
+void rms_norm_forward(const RmsNormShape& shape, const RmsNormForward& a, base::CudaStream stream) {
+  if (shape.tokens == 0) return;
+  dispatch_floating(shape.type, [&](auto element) {
+    using T = decltype(element);
+    const Rows<T> rows{.x = static_cast<const T*>(a.x),
+                       .residual = static_cast<const T*>(a.residual),
+                       .weight = static_cast<const T*>(a.weight),
+                       .sum = static_cast<T*>(a.sum),
+                       .y = static_cast<T*>(a.y),
+                       .rstd = static_cast<Accumulator<T>*>(a.rstd),
+                       .hidden = shape.hidden,
+                       .eps = static_cast<Accumulator<T>>(a.eps)};
+    const std::int64_t packs = ceil_div(shape.hidden, kPack<T>);
+    const unsigned blocks = blocks_for(shape.tokens, 1), threads = row_threads(packs, 2, kThreads);
+    dispatch_bool(rows_whole<T>(shape.hidden, a.x, a.residual, a.weight, a.sum, a.y), [&](auto whole) {
+      constexpr bool kWhole = decltype(whole)::value;
+      if (packs <= 2 * kThreads)
+        forward_kept<kWhole, 2><<<blocks, threads, 0, stream>>>(rows);
+      else if (packs <= 4 * kThreads)
+        forward_kept<kWhole, 4><<<blocks, kThreads, 0, stream>>>(rows);
+      else
+        forward_long<kWhole><<<blocks, kThreads, 0, stream>>>(rows);
+    });
+  });
+  check_launch("rms_norm_forward");
+}
+
+void rms_norm_apply(const RmsNormShape& shape, const RmsNormApply& a, base::CudaStream stream) {
+  if (shape.tokens == 0) return;
+  dispatch_floating(shape.type, [&](auto element) {
+    using T = decltype(element);
+    const Rows<T> rows{.x = static_cast<const T*>(a.sum),
+                       .weight = static_cast<const T*>(a.weight),
+                       .y = static_cast<T*>(a.y),
+                       .rstd = static_cast<Accumulator<T>*>(const_cast<void*>(a.rstd)),
+                       .hidden = shape.hidden};
+    const unsigned threads = row_threads(ceil_div(shape.hidden, kPack<T>), 2, kThreads);
+    dispatch_bool(rows_whole<T>(shape.hidden, a.sum, a.weight, a.y), [&](auto whole) {
+      apply_rows<decltype(whole)::value><<<blocks_for(shape.tokens, 1), threads, 0, stream>>>(rows);
+    });
+  });
+  check_launch("rms_norm_apply");
+}
+
+}  // namespace tessera::ops::cuda

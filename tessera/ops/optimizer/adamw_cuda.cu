@@ -1,0 +1,231 @@
+#include "tessera/ops/optimizer/adamw_element.h"
+#include "tessera/ops/packs.cuh"
+#include "tessera/quant/cuda/vectors.cuh"
+
+namespace tessera::ops::cuda {
+namespace {
+
+constexpr int kThreads = 256, kSteps = 4;  // packs a thread, two of them on their way at a time
+constexpr int kShards = 56;                // of a launch: what fits into 4 KiB of parameters
+
+struct Shard {
+  void *master, *weight;
+  const void* gradient;
+  void *exp_avg, *exp_avg_sq;
+  float* amax;
+  std::int64_t count;
+  bool decays, aligned;
+};
+struct Launch {
+  Shard shards[kShards];
+  std::uint32_t first_block[kShards];  // of each shard
+  int count = 0;
+  std::uint32_t blocks = 0;
+};
+
+// Elements of a pack: the widest type fills an access.
+constexpr int pack_of(std::size_t master, std::size_t gradient, std::size_t weight) {
+  return kAccessBytes / static_cast<int>(std::max({master, gradient, weight}));
+}
+
+template <typename A, typename G, typename W>
+struct Range {
+  A* __restrict__ master;
+  W* __restrict__ weight;
+  const G* __restrict__ gradient;
+  A* __restrict__ exp_avg, * __restrict__ exp_avg_sq;
+  std::int64_t count;
+};
+
+// NaNs are left out.
+template <typename A>
+__device__ __forceinline__ void take_magnitude(A& greatest, A value) {
+  const A magnitude = std::fabs(value);
+  greatest = magnitude > greatest ? magnitude : greatest;
+}
+
+// Returns the greatest magnitude of the updated masters.
+template <bool kWhole, typename A, typename G, typename W>
+__device__ __forceinline__ A update_packs(const TypedScalars<A>& scalars, const Range<A, G, W>& range,
+                                          std::int64_t start) {
+  constexpr int N = pack_of(sizeof(A), sizeof(G), sizeof(W)), kAtOnce = 2;
+  A greatest = 0;
+#pragma unroll 1
+  for (int step = 0; step < kSteps; step += kAtOnce) {
+    Pack<A, N> master[kAtOnce], exp_avg[kAtOnce], exp_avg_sq[kAtOnce];
+    Pack<G, N> gradient[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const std::int64_t first = start + (step + i) * kThreads * N;
+      gradient[i] = load_pack<kWhole, N>(range.gradient, first, range.count);
+      master[i] = load_pack<kWhole, N>(range.master, first, range.count);
+      exp_avg[i] = load_pack<kWhole, N>(range.exp_avg, first, range.count);
+      exp_avg_sq[i] = load_pack<kWhole, N>(range.exp_avg_sq, first, range.count);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const std::int64_t first = start + (step + i) * kThreads * N;
+      A rounded_master[N];
+#pragma unroll
+      for (int k = 0; k < N; ++k) {
+        const AdamWElement<A> next =
+            updated(scalars, {master[i][k], exp_avg[i][k], exp_avg_sq[i][k]}, static_cast<A>(gradient[i][k]));
+        rounded_master[k] = next.master;
+        take_magnitude(greatest, next.master);
+        master[i].set(k, next.master);
+        exp_avg[i].set(k, next.exp_avg);
+        exp_avg_sq[i].set(k, next.exp_avg_sq);
+      }
+      store_pack<kWhole>(range.master, first, range.count, master[i]);
+      store_pack<kWhole>(range.exp_avg, first, range.count, exp_avg[i]);
+      store_pack<kWhole>(range.exp_avg_sq, first, range.count, exp_avg_sq[i]);
+      if (range.weight != nullptr) store_pack<kWhole>(range.weight, first, range.count, rounded<W>(rounded_master));
+    }
+  }
+  return greatest;
+}
+
+// The same of masters that stay as they are.
+template <int N, typename A>
+__device__ __forceinline__ A greatest_master(const A* master, std::int64_t start, std::int64_t count) {
+  A greatest = 0;
+#pragma unroll 1
+  for (int step = 0; step < kSteps; ++step) {
+    const Pack<A, N> pack = load_pack<false, N>(master, start + step * kThreads * N, count);
+#pragma unroll
+    for (int k = 0; k < N; ++k) take_magnitude(greatest, pack[k]);
+  }
+  return greatest;
+}
+
+template <typename A, typename G, typename W>
+__global__ void __launch_bounds__(kThreads)
+    update_shards(const __grid_constant__ Launch launch, const StepScalars* __restrict__ steps,
+                  const Clip* __restrict__ clip) {
+  __shared__ float scratch[kThreads / kWarp];
+  const bool is_update = clip == nullptr || clip->applies != 0;
+  int low = 0, high = launch.count;  // the last shard that begins at this block or before
+  while (low + 1 < high) {
+    const int middle = (low + high) / 2;
+    (launch.first_block[middle] <= blockIdx.x ? low : high) = middle;
+  }
+  const Shard& shard = launch.shards[low];
+  if (!is_update && shard.amax == nullptr) return;
+  constexpr int N = pack_of(sizeof(A), sizeof(G), sizeof(W)), kTile = kThreads * kSteps * N;
+  const std::int64_t begin = std::int64_t{blockIdx.x - launch.first_block[low]} * kTile;
+  const TypedScalars<A> scalars(*steps, clip == nullptr ? 1.0 : clip->factor, shard.decays);
+  const Range<A, G, W> range{.master = static_cast<A*>(shard.master),
+                             .weight = static_cast<W*>(shard.weight),
+                             .gradient = static_cast<const G*>(shard.gradient),
+                             .exp_avg = static_cast<A*>(shard.exp_avg),
+                             .exp_avg_sq = static_cast<A*>(shard.exp_avg_sq),
+                             .count = shard.count};
+  const std::int64_t start = begin + std::int64_t{threadIdx.x} * N;
+  A greatest = 0;
+  if (!is_update)
+    greatest = greatest_master<N>(range.master, start, range.count);
+  else if (shard.aligned && begin + kTile <= shard.count)
+    greatest = update_packs<true>(scalars, range, start);
+  else
+    greatest = update_packs<false>(scalars, range, start);
+  if (shard.amax == nullptr) return;
+  const float of_block = quant::cuda::block_greatest(static_cast<float>(greatest), scratch);
+  if (threadIdx.x == 0) quant::cuda::raise(shard.amax, quant::cuda::rounded_to_bfloat16(of_block));
+}
+
+struct Types {
+  quant::DType master, gradient, weight;
+  bool operator==(const Types&) const = default;
+};
+// A shard without a weight of its own goes with any.
+Types types_of(const AdamWBuffers& b) {
+  const bool own = b.weight != nullptr && b.weight != b.master;
+  return {b.master_type, b.gradient_type, own ? b.weight_type : b.master_type};
+}
+
+int pack_of(const Types& types) {
+  return pack_of(quant::size_of(types.master), quant::size_of(types.gradient), quant::size_of(types.weight));
+}
+
+bool all_aligned(const AdamWBuffers& b, const void* weight) {
+  const Types types = types_of(b);
+  const auto pack = static_cast<std::size_t>(pack_of(types)), master = pack * quant::size_of(types.master);
+  return is_aligned(b.master, master) && is_aligned(b.exp_avg, master) && is_aligned(b.exp_avg_sq, master) &&
+         is_aligned(b.gradient, pack * quant::size_of(types.gradient)) &&
+         is_aligned(weight, pack * quant::size_of(types.weight));
+}
+
+void append(Launch& launch, const AdamWBuffers& b) {
+  void* weight = b.weight == b.master ? nullptr : b.weight;
+  launch.shards[launch.count] = {.master = b.master,
+                                 .weight = weight,
+                                 .gradient = b.gradient,
+                                 .exp_avg = b.exp_avg,
+                                 .exp_avg_sq = b.exp_avg_sq,
+                                 .amax = b.amax,
+                                 .count = b.count,
+                                 .decays = b.decays,
+                                 .aligned = all_aligned(b, weight)};
+  launch.first_block[launch.count++] = launch.blocks;
+  launch.blocks += blocks_for(b.count, kThreads * kSteps * pack_of(types_of(b)));
+}
+
+void run(const Launch& launch, const Types& types, const StepScalars* scalars, const Clip* clip,
+         base::CudaStream stream) {
+  dispatch_accumulator(types.master, [&](auto master) {
+    dispatch_floating(types.gradient, [&](auto gradient) {
+      dispatch_floating(types.weight, [&](auto weight) {
+        update_shards<decltype(master), decltype(gradient), decltype(weight)>
+            <<<launch.blocks, kThreads, 0, stream>>>(launch, scalars, clip);
+      });
+    });
+  });
+  check_launch("adamw");
+}
+
+__global__ void choose_kernel(const StepChoices* choices, const Clip* clip, std::int64_t* updates,
+                              StepScalars* scalars) {
+  if (clip->applies == 0) return;
+  const std::int64_t number = ++*updates, choice = number - choices->first;
+  if (choice < 0 || choice >= kStepChoices) __trap();
+  *scalars = choices->choices[choice];
+}
+
+__global__ void decide_kernel(const double* sum_of_squares, double limit, std::int64_t* stops, Clip* clip) {
+  ops::decide_update(*sum_of_squares, limit, stops, *clip);
+}
+
+}  // namespace
+
+void adamw(std::span<const AdamWBuffers> shards, const StepScalars* scalars, const Clip* clip,
+           base::CudaStream stream) {
+  Launch launch;
+  Types types{};
+  const auto flush = [&] {
+    if (launch.blocks > 0) run(launch, types, scalars, clip, stream);
+    launch.count = 0;
+    launch.blocks = 0;
+  };
+  for (const AdamWBuffers& shard : shards) {
+    check_adamw(shard);
+    if (shard.count == 0) continue;
+    if (launch.count == kShards || types_of(shard) != types) flush();
+    types = types_of(shard);
+    append(launch, shard);
+  }
+  flush();
+}
+
+void choose_step(const StepChoices* choices, const Clip* clip, std::int64_t* updates, StepScalars* scalars,
+                 base::CudaStream stream) {
+  choose_kernel<<<1, 1, 0, stream>>>(choices, clip, updates, scalars);
+  check_launch("choose_step");
+}
+
+void decide_update(const double* sum_of_squares, double limit, std::int64_t* stops, Clip* clip,
+                   base::CudaStream stream) {
+  decide_kernel<<<1, 1, 0, stream>>>(sum_of_squares, limit, stops, clip);
+  check_launch("decide_update");
+}
+
+}  // namespace tessera::ops::cuda

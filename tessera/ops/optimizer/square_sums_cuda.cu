@@ -1,0 +1,64 @@
+#include "tessera/ops/optimizer/adamw.h"
+#include "tessera/ops/packs.cuh"
+
+namespace tessera::ops::cuda {
+namespace {
+
+constexpr int kThreads = 256, kSteps = 4;  // packs of a thread on their way at a time
+
+// A row to kTeam threads: a warp, or the block, whose warps' sums are added in order: as ordered_sum_squares of
+// quant/device_kernels.h, whose squares may take the place of these.
+template <bool kWhole, int kTeam, typename T>
+__global__ void __launch_bounds__(kThreads) row_sums(const T* __restrict__ values, std::int64_t rows, std::int64_t cols,
+                                                     std::int64_t stride, double* __restrict__ sums) {
+  constexpr int N = kPack<T>, kStep = kTeam * N;
+  __shared__ double scratch[kWarp];
+  const std::int64_t row = std::int64_t{blockIdx.x} * (kThreads / kTeam) + threadIdx.x / kTeam;
+  if (row >= rows) return;
+  const T* data = values + row * stride;
+  double sum = 0;
+  for (std::int64_t start = threadIdx.x % kTeam * N; start < cols; start += kSteps * kStep) {
+    Pack<T, N> packs[kSteps];
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) packs[i] = load_pack<kWhole, N>(data, start + i * kStep, cols);
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+#pragma unroll
+      for (int k = 0; k < N; ++k) {
+        const double value = packs[i][k];
+        sum = fma(value, value, sum);
+      }
+    }
+  }
+  sum = warp_sum(sum);
+  if constexpr (kTeam != kWarp) {
+    if (threadIdx.x % kWarp == 0) scratch[threadIdx.x / kWarp] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0)
+      for (int warp = 1; warp < kTeam / kWarp; ++warp) sum += scratch[warp];
+  }
+  if (threadIdx.x % kTeam == 0) sums[row] = sum;
+}
+
+}  // namespace
+
+void row_square_sums(const void* values, quant::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,
+                     double* sums, base::CudaStream stream) {
+  if (rows == 0) return;
+  dispatch_floating(type, [&](auto element) {
+    using T = decltype(element);
+    const bool whole = rows_whole<T>(cols, values) && (rows == 1 || stride % kPack<T> == 0);
+    dispatch_bool(whole, [&](auto is_whole) {
+      constexpr bool kWhole = decltype(is_whole)::value;
+      const T* data = static_cast<const T*>(values);
+      if (cols <= kThreads * kPack<T>)
+        row_sums<kWhole, kWarp>
+            <<<blocks_for(rows, kThreads / kWarp), kThreads, 0, stream>>>(data, rows, cols, stride, sums);
+      else
+        row_sums<kWhole, kThreads><<<blocks_for(rows, 1), kThreads, 0, stream>>>(data, rows, cols, stride, sums);
+    });
+  });
+  check_launch("row_square_sums");
+}
+
+}  // namespace tessera::ops::cuda

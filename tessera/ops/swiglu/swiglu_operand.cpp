@@ -1,0 +1,81 @@
+#include "tessera/ops/swiglu/swiglu_operand.h"
+
+#include "tessera/base/error.h"
+#include "tessera/ops/gemm/whole_cast.h"
+#include "tessera/ops/swiglu/swiglu.h"
+#include "tessera/ops/swiglu/swiglu_kernels.h"
+#include "tessera/ops/tensor.h"
+
+namespace tessera::ops {
+namespace {
+
+bool is_fp8_with_one_scale(const Quantization& as) {
+  return has_one_scale(as.encoding) && as.encoding.element != quant::Element::e2m1 && as.whole.multiplier.defined();
+}
+
+// Whether a kernel casts what it makes of gate_up.
+bool has_cast(const at::Tensor& gate_up, const Quantization& as) {
+  return (on_cuda(gate_up) || is_dry(gate_up)) && gate_up.scalar_type() == at::kBFloat16 && gate_up.dim() == 2 &&
+         is_fp8_with_one_scale(as);
+}
+bool has_backward_cast(const at::Tensor& gate_up, const Quantization& as, const Quantization* again) {
+  if (!has_cast(gate_up, as) || gate_up.size(1) % (2 * kCastFeatures) != 0) return false;
+  return again == nullptr || (is_fp8_with_one_scale(*again) && again->encoding.element == quant::Element::e4m3);
+}
+
+const quant::bfloat16* bf16_of(const at::Tensor& matrix) {
+  return static_cast<const quant::bfloat16*>(matrix.const_data_ptr());
+}
+
+Quantization by_columns(const Quantization& again) {
+  return {.encoding = again.encoding, .sides = Sides::columns, .whole = again.whole};
+}
+
+SwigluOperands backward_in_steps(const at::Tensor& dout, const at::Tensor& gate_up, const Quantization& as,
+                                 const Quantization* again) {
+  if (again == nullptr) return {.gradient = quantize(swiglu_backward(dout, gate_up), as), .out = {}};
+  const SwigluAgain swiglu = swiglu_backward_again(dout, gate_up);
+  return {.gradient = quantize(swiglu.gradient, as), .out = quantize(swiglu.out, by_columns(*again)).columns};
+}
+
+}  // namespace
+
+Operands swiglu_operands(const at::Tensor& gate_up, const Quantization& as) {
+  if (!has_cast(gate_up, as)) return quantize(swiglu_forward(gate_up), as);
+  const at::Tensor input = dense(gate_up, 2, "swiglu gate_up");
+  TESSERA_CHECK(input.size(1) % 2 == 0, "swiglu gate_up: {} columns, expected an even number", input.size(1));
+  const std::int64_t features = input.size(1) / 2;
+  WholeCast result = whole_cast({.rows = input.size(0), .cols = features}, as, input.device());
+  if (is_dry(input)) {
+    report(memory_work("swiglu", bytes_of({input, result.operands.rows.codes, result.operands.columns.codes})));
+    return std::move(result.operands);
+  }
+  cuda::swiglu_forward_cast({.features = features, .gate_up = bf16_of(input), .result = result.cast}, stream_of(input));
+  return std::move(result.operands);
+}
+
+SwigluOperands swiglu_backward_operands(const at::Tensor& dout, const at::Tensor& gate_up, const Quantization& as,
+                                        const Quantization* again) {
+  if (!has_backward_cast(gate_up, as, again)) return backward_in_steps(dout, gate_up, as, again);
+  require_one_device({dout, gate_up}, "swiglu_backward");
+  const at::Tensor input = dense(gate_up, 2, "swiglu gate_up");
+  const std::int64_t tokens = input.size(0), features = input.size(1) / 2;
+  const at::Tensor gradient = dense_like(dout, {tokens, features}, at::kBFloat16, "swiglu dout");
+  WholeCast result = whole_cast({.rows = tokens, .cols = 2 * features}, as, input.device()), out;
+  if (again != nullptr) out = whole_cast({.rows = tokens, .cols = features}, by_columns(*again), input.device());
+  if (is_dry(input)) {
+    const Operands& made = result.operands;
+    report(memory_work("swiglu backward",
+                       bytes_of({input, gradient, made.rows.codes, made.columns.codes, out.operands.columns.codes})));
+    return {.gradient = std::move(result.operands), .out = std::move(out.operands.columns)};
+  }
+  cuda::swiglu_backward_cast({.features = features,
+                              .gate_up = bf16_of(input),
+                              .dout = bf16_of(gradient),
+                              .result = result.cast,
+                              .again = out.cast},
+                             stream_of(input));
+  return {.gradient = std::move(result.operands), .out = std::move(out.operands.columns)};
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,208 @@
+// Transposed copies of quantized weights: their codes through tiles of shared memory, then their scales.
+#include <cstring>
+#include <type_traits>
+
+#include "tessera/base/cuda_word.cuh"
+#include "tessera/quant/cuda/byte_tile.cuh"
+#include "tessera/quant/cuda/quantize_cuda.h"
+#include "tessera/quant/cuda/weight_list.cuh"
+
+namespace tessera::quant::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kTileRows = 128;  // of the transposed matrix, each of kTileBytes
+
+struct Codes {
+  const std::uint8_t* source;
+  std::uint8_t* target;
+  std::int64_t rows, row_bytes;            // of the source
+  std::int64_t target_rows, target_bytes;  // bytes of a row
+  bool nibbles;
+  bool wide_loads, wide_stores;  // rows begin at multiples of 16, or of 8 for what a thread loads of nibbles
+};
+using CodesList = WeightList<Codes>;
+
+// kBytes of a row of the source, 0 behind the matrix. kBytes: 8 or 16.
+template <int kBytes, bool kWide>
+__device__ void load_row(const Codes& codes, std::int64_t row, std::int64_t byte, std::uint32_t (&words)[kBytes / 4]) {
+#pragma unroll
+  for (std::uint32_t& word : words) word = 0;
+  if (row >= codes.rows || byte >= codes.row_bytes) return;
+  const std::uint8_t* from = codes.source + row * codes.row_bytes + byte;
+  if constexpr (kWide) {
+    using Word = base::CudaWord<kBytes>;
+    const Word word = *reinterpret_cast<const Word*>(from);
+    std::memcpy(words, &word, kBytes);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kBytes; ++i)
+      if (byte + i < codes.row_bytes) words[i / 4] |= static_cast<std::uint32_t>(from[i]) << (8 * (i % 4));
+  }
+}
+
+// 128 rows of 128 bytes: a thread has four rows of 16.
+template <bool kWide>
+__device__ void fill_bytes(const Codes& codes, std::int64_t row, std::int64_t byte, ByteTile<kTileRows>& tile) {
+  const int group = static_cast<int>(threadIdx.x) / 8, first = static_cast<int>(threadIdx.x) % 8 * 16;
+  std::uint32_t words[4][4];
+#pragma unroll
+  for (int r = 0; r < 4; ++r) load_row<16, kWide>(codes, row + group * 4 + r, byte + first, words[r]);
+#pragma unroll
+  for (int part = 0; part < 4; ++part) {
+    std::uint32_t square[4] = {words[0][part], words[1][part], words[2][part], words[3][part]};
+    transpose_bytes(square);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) tile.store(first + part * 4 + i, group, square[i]);
+  }
+}
+
+// 256 rows of 64 bytes, 128 elements: a thread has eight rows of 8 bytes. Of two rows the even columns make one row of
+// bytes, the odd ones another, and these are transposed as bytes.
+template <bool kWide>
+__device__ void fill_nibbles(const Codes& codes, std::int64_t row, std::int64_t byte, ByteTile<kTileRows>& tile) {
+  const int group = static_cast<int>(threadIdx.x) / 8, first = static_cast<int>(threadIdx.x) % 8 * 8;
+  std::uint32_t words[8][2];
+#pragma unroll
+  for (int r = 0; r < 8; ++r) load_row<8, kWide>(codes, row + group * 8 + r, byte + first, words[r]);
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    std::uint32_t even[4], odd[4];
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      const std::uint32_t upper = words[2 * pair][part], lower = words[2 * pair + 1][part];
+      even[pair] = (upper & 0x0F0F0F0FU) | (lower << 4 & 0xF0F0F0F0U);
+      odd[pair] = (upper >> 4 & 0x0F0F0F0FU) | (lower & 0xF0F0F0F0U);
+    }
+    transpose_bytes(even);
+    transpose_bytes(odd);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      tile.store(2 * (first + part * 4 + i), group, even[i]);
+      tile.store(2 * (first + part * 4 + i) + 1, group, odd[i]);
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) transpose_codes(const __grid_constant__ CodesList list) {
+  __shared__ ByteTile<kTileRows> tile;
+  const int number = list.item_of(blockIdx.x);
+  const Codes& codes = list.items[number];
+  const unsigned block = blockIdx.x - list.first_block[number];
+  const auto down = static_cast<unsigned>(pieces_of(codes.target_rows, kTileRows));
+  const std::int64_t target_row = static_cast<std::int64_t>(block % down) * kTileRows;
+  const std::int64_t target_byte = static_cast<std::int64_t>(block / down) * kTileBytes;
+  if (codes.nibbles && codes.wide_loads)
+    fill_nibbles<true>(codes, target_byte * 2, target_row / 2, tile);
+  else if (codes.nibbles)
+    fill_nibbles<false>(codes, target_byte * 2, target_row / 2, tile);
+  else if (codes.wide_loads)
+    fill_bytes<true>(codes, target_byte, target_row, tile);
+  else
+    fill_bytes<false>(codes, target_byte, target_row, tile);
+  __syncthreads();
+  const auto store = [&](auto wide) {
+    store_tile<kTileRows, kThreads, wide.value>(tile, codes.target, target_row, target_byte, codes.target_rows,
+                                                codes.target_bytes);
+  };
+  if (codes.wide_stores)
+    store(std::true_type());
+  else
+    store(std::false_type());
+}
+
+Codes codes_of(const Transposition& weight) {
+  check_extent(weight.encoding, weight.matrix);
+  const Extent transposed{.rows = weight.matrix.cols, .cols = weight.matrix.rows};
+  check_extent(weight.encoding, transposed);
+  const Extent padded = weight.padded == Extent{} ? transposed : weight.padded;
+  check_extent(weight.encoding, padded);
+  if (padded.rows < transposed.rows || padded.cols < transposed.cols)
+    base::fail("create_columnwise: the padded extent is less than that of the matrix");
+  const bool nibbles = weight.encoding.element == Element::e2m1;
+  const std::int64_t in_byte = nibbles ? 2 : 1, load = nibbles ? 8 : 16;
+  Codes codes{.source = weight.source.data,
+              .target = weight.target.data,
+              .rows = weight.matrix.rows,
+              .row_bytes = weight.matrix.cols / in_byte,
+              .target_rows = padded.rows,
+              .target_bytes = padded.cols / in_byte,
+              .nibbles = nibbles};
+  codes.wide_loads = codes.row_bytes % load == 0 && is_aligned(codes.source, static_cast<std::uintptr_t>(load));
+  codes.wide_stores = codes.target_bytes % 16 == 0 && is_aligned(codes.target, 16);
+  return codes;
+}
+
+std::int64_t tiles_of(const Codes& codes) {
+  return pieces_of(codes.target_rows, kTileRows) * pieces_of(codes.target_bytes, kTileBytes);
+}
+
+constexpr int kScaleSide = 32;
+
+struct ScaleMatrix {
+  const void* source;
+  void* target;
+  Extent extent;  // of the source
+  bool wide;      // fp32, not bytes
+  const float* source_amax;
+  float* target_amax;  // null: not written
+};
+using ScaleList = WeightList<ScaleMatrix>;
+
+template <typename T>
+__device__ void transpose_scale_square(const ScaleMatrix& scales, unsigned square) {
+  __shared__ T tile[kScaleSide][kScaleSide + 1];
+  const auto across = static_cast<unsigned>(pieces_of(scales.extent.cols, kScaleSide));
+  const std::int64_t row = static_cast<std::int64_t>(square / across) * kScaleSide;
+  const std::int64_t col = static_cast<std::int64_t>(square % across) * kScaleSide;
+  const int lane = static_cast<int>(threadIdx.x) % kScaleSide, first = static_cast<int>(threadIdx.x) / kScaleSide;
+#pragma unroll
+  for (int r = 0; r < kScaleSide; r += kThreads / kScaleSide)
+    if (row + first + r < scales.extent.rows && col + lane < scales.extent.cols)
+      tile[first + r][lane] = static_cast<const T*>(scales.source)[(row + first + r) * scales.extent.cols + col + lane];
+  __syncthreads();
+#pragma unroll
+  for (int c = 0; c < kScaleSide; c += kThreads / kScaleSide)
+    if (col + first + c < scales.extent.cols && row + lane < scales.extent.rows)
+      static_cast<T*>(scales.target)[(col + first + c) * scales.extent.rows + row + lane] = tile[lane][first + c];
+}
+
+__global__ void __launch_bounds__(kThreads) transpose_scales(const __grid_constant__ ScaleList list) {
+  const int number = list.item_of(blockIdx.x);
+  const ScaleMatrix& scales = list.items[number];
+  const unsigned square = blockIdx.x - list.first_block[number];
+  if (square == 0 && threadIdx.x == 0 && scales.target_amax != nullptr) *scales.target_amax = *scales.source_amax;
+  if (scales.wide)
+    transpose_scale_square<std::uint32_t>(scales, square);
+  else
+    transpose_scale_square<std::uint8_t>(scales, square);
+}
+
+ScaleMatrix scales_of(const Transposition& weight) {
+  const bool has_amaxes = weight.source.tensor_amax != nullptr && weight.target.tensor_amax != nullptr;
+  return {.source = weight.source.scales,
+          .target = weight.target.scales,
+          .extent = scale_extent(weight.encoding, weight.matrix),
+          .wide = weight.encoding.scale == Scale::fp32,
+          .source_amax = weight.source.tensor_amax,
+          .target_amax = has_amaxes ? weight.target.tensor_amax : nullptr};
+}
+
+// At least one: it copies the amax of the weight.
+std::int64_t scale_squares_of(const ScaleMatrix& scales) {
+  return std::max<std::int64_t>(pieces_of(scales.extent.rows, kScaleSide) * pieces_of(scales.extent.cols, kScaleSide),
+                                1);
+}
+
+}  // namespace
+
+void create_columnwise(std::span<const Transposition> weights, base::CudaStream stream) {
+  for_each_list<Codes>(weights, codes_of, tiles_of, [&](const CodesList& list, unsigned blocks) {
+    transpose_codes<<<blocks, kThreads, 0, stream>>>(list);
+  });
+  for_each_list<ScaleMatrix>(weights, scales_of, scale_squares_of, [&](const ScaleList& list, unsigned blocks) {
+    transpose_scales<<<blocks, kThreads, 0, stream>>>(list);
+  });
+}
+
+}  // namespace tessera::quant::cuda

@@ -1,0 +1,178 @@
+// Unpacks weights to bf16.
+#include <type_traits>
+
+#include "tessera/quant/cuda/quantize_cuda.h"
+#include "tessera/quant/cuda/weight_list.cuh"
+
+namespace tessera::quant::cuda {
+namespace {
+
+constexpr int kRowsAtOnce = 8;  // whose loads are under way together
+
+struct Item {
+  const std::uint8_t* codes;
+  const void* scales;
+  const float* tensor_amax;
+  bfloat16* target;
+  Extent matrix;
+  Tiling tiling;
+  Element element;
+  Scale scale;
+  bool vectors;  // each begins at a multiple of its size, in both matrices
+};
+using List = WeightList<Item>;
+
+// A tile's scale, from what is stored of it.
+template <Scale kScale>
+struct Scales {
+  const std::conditional_t<kScale == Scale::fp32, std::uint32_t, std::uint8_t>* stored;
+  float tensor_amax;
+
+  explicit __device__ Scales(const Item& item)
+      : stored(static_cast<decltype(stored)>(item.scales)),
+        tensor_amax(kScale == Scale::e4m3 ? *item.tensor_amax : 0.0F) {}
+  __device__ float operator[](std::int64_t tile) const {
+    return decode_scale(kScale, __ldg(stored + tile), tensor_amax);
+  }
+};
+
+template <Element kElement>
+__device__ void load_codes(const std::uint8_t* from, std::uint32_t (&words)[kCodeWords<kElement>]) {
+  if constexpr (kElement == Element::e2m1) {
+    words[0] = *reinterpret_cast<const std::uint32_t*>(from);
+  } else {
+    const uint2 both = *reinterpret_cast<const uint2*>(from);
+    words[0] = both.x;
+    words[1] = both.y;
+  }
+}
+
+__device__ void store_rounded(bfloat16* to, const float (&values)[kVector]) {
+  *reinterpret_cast<uint4*>(to) = {round_pair(values[0], values[1]), round_pair(values[2], values[3]),
+                                   round_pair(values[4], values[5]), round_pair(values[6], values[7])};
+}
+
+template <Element kElement, bool kByColumn, Scale kScale>
+__device__ void unpack_whole(const Item& item, const Place& place, const Scales<kScale>& scales) {
+  constexpr int kElementsInByte = kElement == Element::e2m1 ? 2 : 1;
+  const Tiling& tiling = item.tiling;
+  const std::int64_t stride = item.matrix.cols, at = place.row * stride + place.col;
+  const bool by_row = tiling.walk == Walk::row;
+  const std::int64_t first_tile = tiling.tile_of(place.row, place.col);
+  const std::uint8_t* from = item.codes + at / kElementsInByte;
+  bfloat16* to = item.target + at;
+  float first[kByColumn ? kVector : 1];
+#pragma unroll
+  for (int i = 0; i < (kByColumn ? kVector : 1); ++i) first[i] = scales[first_tile + i];
+#pragma unroll 1
+  for (int r = 0; r < kWarpRows; r += kRowsAtOnce) {
+    std::uint32_t words[kRowsAtOnce][kCodeWords<kElement>];
+    float of_row[kRowsAtOnce];
+#pragma unroll
+    for (int k = 0; k < kRowsAtOnce; ++k) {
+      load_codes<kElement>(from + k * stride / kElementsInByte, words[k]);
+      of_row[k] = first[0];
+    }
+    if (!kByColumn && by_row) {
+#pragma unroll
+      for (int k = 0; k < kRowsAtOnce; ++k) of_row[k] = scales[first_tile + (r + k) * tiling.across];
+    }
+#pragma unroll
+    for (int k = 0; k < kRowsAtOnce; ++k) {
+      float values[kVector];
+      decode_vector<kElement>(words[k], values);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) values[i] *= kByColumn ? first[kByColumn ? i : 0] : of_row[k];
+      store_rounded(to, values);
+      to += stride;
+    }
+    from += kRowsAtOnce * stride / kElementsInByte;
+  }
+}
+
+// One element at a time.
+template <Element kElement, Scale kScale>
+__device__ void unpack_scattered(const Item& item, const Place& place, const Scales<kScale>& scales) {
+#pragma unroll 1
+  for (std::int64_t row = place.row; row < min(place.row + kWarpRows, item.matrix.rows); ++row)
+#pragma unroll 1
+    for (std::int64_t col = place.col; col < min(place.col + kVector, item.matrix.cols); ++col) {
+      const std::int64_t at = row * item.matrix.cols + col;
+      float value = 0, other = 0;
+      if constexpr (kElement == Element::e2m1)
+        value = decode(kElement, item.codes[at / 2] >> (at % 2 * 4) & 0xF);
+      else
+        detail::decode_pair<kElement>(item.codes[at], value, other);
+      const std::uint32_t pair = round_pair(value * scales[item.tiling.tile_of(row, col)], 0);
+      item.target[at].bits = static_cast<std::uint16_t>(pair);
+    }
+}
+
+template <Element kElement, Scale kScale>
+__device__ void unpack_part(const Item& item, const Place& place) {
+  const Scales<kScale> scales(item);
+  const Walk walk = item.tiling.walk;
+  const bool whole = item.vectors && walk != Walk::any && place.row + kWarpRows <= item.matrix.rows &&
+                     place.col + kVector <= item.matrix.cols;
+  if (!whole)
+    unpack_scattered<kElement>(item, place, scales);
+  else if (walk == Walk::column)
+    unpack_whole<kElement, true>(item, place, scales);
+  else
+    unpack_whole<kElement, false>(item, place, scales);
+}
+
+template <Scale kScale>
+__device__ void unpack_elements(const Item& item, const Place& place) {
+  switch (item.element) {
+    case Element::e4m3:
+      return unpack_part<Element::e4m3, kScale>(item, place);
+    case Element::e5m2:
+      return unpack_part<Element::e5m2, kScale>(item, place);
+    case Element::e2m1:
+      return unpack_part<Element::e2m1, kScale>(item, place);
+  }
+}
+
+__global__ void __launch_bounds__(kPieceThreads) unpack_weights(const __grid_constant__ List list) {
+  const int number = list.item_of(blockIdx.x);
+  const Item& item = list.items[number];
+  const Place place = place_in_piece(blockIdx.x - list.first_block[number], pieces_of(item.matrix.cols, kPieceCols), 0);
+  switch (item.scale) {
+    case Scale::fp32:
+      return unpack_elements<Scale::fp32>(item, place);
+    case Scale::e8m0:
+      return unpack_elements<Scale::e8m0>(item, place);
+    case Scale::e4m3:
+      return unpack_elements<Scale::e4m3>(item, place);
+  }
+}
+
+Item item_of(const Dequantization& weight) {
+  check_extent(weight.encoding, weight.matrix);
+  const std::uintptr_t code_bytes = weight.encoding.element == Element::e2m1 ? kVector / 2 : kVector;
+  return {.codes = weight.source.data,
+          .scales = weight.source.scales,
+          .tensor_amax = weight.source.tensor_amax,
+          .target = weight.target,
+          .matrix = weight.matrix,
+          .tiling = Tiling(weight.encoding.tile, weight.matrix),
+          .element = weight.encoding.element,
+          .scale = weight.encoding.scale,
+          .vectors = weight.matrix.cols % kVector == 0 && is_aligned(weight.source.data, code_bytes) &&
+                     is_aligned(weight.target, 16)};
+}
+
+std::int64_t blocks_of(const Item& item) {
+  return pieces_of(item.matrix.rows, kPieceRows) * pieces_of(item.matrix.cols, kPieceCols);
+}
+
+}  // namespace
+
+void dequantize(std::span<const Dequantization> weights, base::CudaStream stream) {
+  for_each_list<Item>(weights, item_of, blocks_of, [&](const List& list, unsigned blocks) {
+    unpack_weights<<<blocks, kPieceThreads, 0, stream>>>(list);
+  });
+}
+
+}  // namespace tessera::quant::cuda

@@ -1,0 +1,94 @@
+// Device code that the kernels of number formats share: vectors of a matrix's row in memory, amaxes of blocks.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "tessera/base/cuda_check.h"
+#include "tessera/quant/cuda/tiling.h"
+#include "tessera/quant/cuda/vector_codes.h"
+
+namespace tessera::quant::cuda {
+
+inline constexpr unsigned kAllLanes = 0xFFFFFFFFU;
+
+// The first of the elements of this thread in piece number `piece`: kWarpRows rows of kVector columns.
+struct Place {
+  std::int64_t row = 0, col = 0;
+};
+__device__ inline Place place_in_piece(std::int64_t piece, std::int64_t pieces_across, std::int64_t first_row) {
+  return {
+      .row = first_row + piece / pieces_across * kPieceRows + static_cast<std::int64_t>(threadIdx.x / 32) * kWarpRows,
+      .col = piece % pieces_across * kPieceCols + static_cast<std::int64_t>(threadIdx.x % 32) * kVector};
+}
+
+// A vector that begins at a multiple of 16 bytes, of memory that nobody writes meanwhile.
+__device__ inline void load_vector(const float* from, float (&values)[kVector]) {
+  const float4 low = __ldg(reinterpret_cast<const float4*>(from));
+  const float4 high = __ldg(reinterpret_cast<const float4*>(from) + 1);
+  values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
+  values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
+}
+__device__ inline void unpack(const uint4& words, float (&values)[kVector]) {
+  values[0] = low_half(words.x), values[1] = high_half(words.x);
+  values[2] = low_half(words.y), values[3] = high_half(words.y);
+  values[4] = low_half(words.z), values[5] = high_half(words.z);
+  values[6] = low_half(words.w), values[7] = high_half(words.w);
+}
+__device__ inline void load_vector(const bfloat16* from, float (&values)[kVector]) {
+  unpack(__ldg(reinterpret_cast<const uint4*>(from)), values);
+}
+
+// Rounds to bf16 where the source is wider.
+template <typename T>
+__device__ void round_vector(float (&values)[kVector]) {
+  if constexpr (sizeof(T) > sizeof(bfloat16)) {
+#pragma unroll
+    for (int i = 0; i < kVector; i += 2) {
+      const std::uint32_t pair = round_pair(values[i], values[i + 1]);
+      values[i] = low_half(pair);
+      values[i + 1] = high_half(pair);
+    }
+  }
+}
+__device__ inline float rounded_to_bfloat16(float value) {
+  return low_half(round_pair(value, 0));
+}
+
+// `count` elements from an address of any alignment, in a vector that is 0 elsewhere.
+__device__ inline uint4 load_part(const bfloat16* from, std::int64_t count) {
+  std::uint32_t words[4] = {};
+#pragma unroll
+  for (int i = 0; i < kVector; ++i)
+    if (i < count) words[i / 2] |= static_cast<std::uint32_t>(from[i].bits) << (16 * (i % 2));
+  return {words[0], words[1], words[2], words[3]};
+}
+
+// The order of amaxes, which are neither negative nor NaN, is that of their bits.
+__device__ inline void raise(float* amax, float value) {
+  if (value > 0) atomicMax(reinterpret_cast<int*>(amax), __float_as_int(value));
+}
+
+// The greatest value of the block, in its first thread. `scratch`: one float a warp. Contains a barrier.
+__device__ inline float block_greatest(float value, float* scratch) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2)
+    value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, distance));
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
+  __syncthreads();
+  if (threadIdx.x == 0)
+    for (unsigned warp = 1; warp < blockDim.x / 32; ++warp) value = fmaxf(value, scratch[warp]);
+  return value;
+}
+
+inline bool is_aligned(const void* pointer, std::uintptr_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
+}
+
+// Blocks of a launch. Errors: more than a launch takes.
+inline unsigned checked_blocks(std::int64_t blocks) {
+  if (blocks > 0x7FFFFFFF) base::fail("a kernel of number formats: more blocks than a launch takes");
+  return static_cast<unsigned>(blocks);
+}
+
+}  // namespace tessera::quant::cuda

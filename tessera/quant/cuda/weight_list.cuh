@@ -1,0 +1,53 @@
+// Several weights in one launch: each has a run of blocks. The list is a parameter of the kernel.
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "tessera/quant/cuda/vectors.cuh"
+#include "tessera/quant/cuda_table.h"
+
+namespace tessera::quant::cuda {
+
+template <typename Item>
+struct WeightList {
+  Item items[kWeightsOfLaunch];
+  std::uint32_t first_block[kWeightsOfLaunch];
+  int count = 0;
+  std::int64_t blocks = 0;
+
+  // The number of the item whose blocks hold this one.
+  __device__ int item_of(unsigned block) const {
+    int low = 0, high = count;
+    while (low + 1 < high) {
+      const int middle = (low + high) / 2;
+      (first_block[middle] <= block ? low : high) = middle;
+    }
+    return low;
+  }
+};
+
+// Calls launch(list) for lists of at most kWeightsOfLaunch weights. item_of(weight): what the kernel needs of it.
+// blocks_of(item): its blocks; an item without blocks is left out.
+template <typename Item, typename Weight, typename ItemOf, typename BlocksOf, typename Launch>
+void for_each_list(std::span<const Weight> weights, ItemOf item_of, BlocksOf blocks_of, Launch launch) {
+  static_assert(sizeof(WeightList<Item>) <= 4096);
+  WeightList<Item> list;
+  const auto flush = [&] {
+    if (list.blocks > 0) launch(list, checked_blocks(list.blocks));
+    TESSERA_CUDA_CHECK(cudaGetLastError());
+    list.count = 0;
+    list.blocks = 0;
+  };
+  for (const Weight& weight : weights) {
+    const Item item = item_of(weight);
+    const std::int64_t blocks = blocks_of(item);
+    if (blocks == 0) continue;
+    if (list.count == kWeightsOfLaunch) flush();
+    list.items[list.count] = item;
+    list.first_block[list.count++] = checked_blocks(list.blocks);
+    list.blocks += blocks;
+  }
+  flush();
+}
+
+}  // namespace tessera::quant::cuda

@@ -1,0 +1,138 @@
+// How a matrix becomes numbers of 8 or 4 bits: their type, their scales, and the tile that has one scale.
+#pragma once
+#include <cfloat>
+#include <cmath>
+#include <compare>
+#include <cstdint>
+
+#include "tessera/base/host_device.h"
+#include "tessera/quant/formats/e8m0.h"
+#include "tessera/quant/formats/minifloat.h"
+
+namespace tessera::quant {
+
+enum class Element : std::uint8_t { e4m3, e5m2, e2m1 };
+
+// What is stored of a tile's scale.
+//   fp32  the number itself by which an element is multiplied
+//   e8m0  a power of two, in a byte
+//   e4m3  a number of 8 bits beside one fp32 number for the whole matrix, its amax
+enum class Scale : std::uint8_t { fp32, e8m0, e4m3 };
+
+// Rows and columns that share a scale. Tiles at the edges of a matrix are short. 0: all of them.
+struct ScaleTile {
+  std::int64_t rows = 0, cols = 0;
+  auto operator<=>(const ScaleTile&) const = default;
+};
+
+struct Encoding {
+  Element element = Element::e4m3;
+  Scale scale = Scale::fp32;
+  ScaleTile tile;
+  bool powers_of_two = false;  // fp32 scales are rounded down to them
+
+  auto operator<=>(const Encoding&) const = default;
+};
+
+// A tile's scale. stored: the bits that stand in the plane of scales.
+struct TileScale {
+  float multiplier = 1;  // values are multiplied by it and then rounded
+  std::uint32_t stored = 0;
+};
+
+TESSERA_HOST_DEVICE constexpr float greatest_of(Element element) {
+  switch (element) {
+    case Element::e4m3:
+      return E4M3::greatest();
+    case Element::e5m2:
+      return E5M2::greatest();
+    case Element::e2m1:
+      return E2M1::greatest();
+  }
+  return 0;
+}
+
+TESSERA_HOST_DEVICE constexpr std::uint8_t encode(Element element, float value) {
+  switch (element) {
+    case Element::e4m3:
+      return E4M3::encode(value);
+    case Element::e5m2:
+      return E5M2::encode(value);
+    case Element::e2m1:
+      return E2M1::encode(value);
+  }
+  return 0;
+}
+
+TESSERA_HOST_DEVICE constexpr float decode(Element element, std::uint8_t code) {
+  switch (element) {
+    case Element::e4m3:
+      return E4M3::decode(code);
+    case Element::e5m2:
+      return E5M2::decode(code);
+    case Element::e2m1:
+      return E2M1::decode(code);
+  }
+  return 0;
+}
+
+// Returns the multiplier with which values of at most `amax` fill a type whose greatest number is `greatest`; 1 for an
+// amax that says nothing (0, infinite).
+TESSERA_HOST_DEVICE inline float fp8_multiplier(float amax, float greatest, bool powers_of_two) {
+  if (!(amax > 0) || amax > FLT_MAX) return 1;
+  float multiplier = greatest / amax;
+  if (multiplier > FLT_MAX) multiplier = FLT_MAX;
+  if (powers_of_two) multiplier = std::bit_cast<float>(std::bit_cast<std::uint32_t>(multiplier) & 0xFF800000U);
+  return multiplier;
+}
+
+// Returns what NVFP4 multiplies a whole matrix by: with it the scale of the greatest tile is near the greatest E4M3
+// number. 2688 = 6 * 448.
+TESSERA_HOST_DEVICE inline float nvfp4_multiplier(float tensor_amax) {
+  const float quotient = tensor_amax > 0 ? fminf(2688.0F / tensor_amax, FLT_MAX) : 0;
+  return quotient > 0 ? quotient : 1;
+}
+
+// The scale of a tile whose greatest magnitude is `amax`, in a matrix where that is `tensor_amax` (which only e4m3
+// scales ask for). Both leave NaNs out.
+TESSERA_HOST_DEVICE inline TileScale tile_scale(const Encoding& encoding, float amax, float tensor_amax) {
+  TileScale result;
+  if (encoding.scale == Scale::fp32) {
+    result.multiplier = fp8_multiplier(amax, greatest_of(encoding.element), encoding.powers_of_two);
+    result.stored = std::bit_cast<std::uint32_t>(1.0F / result.multiplier);
+  } else if (encoding.scale == Scale::e8m0) {
+    const std::uint8_t code = E8M0::encode_up(amax * (1.0F / 448.0F));
+    result = {.multiplier = E8M0::multiplier(code), .stored = code};
+  } else {
+    const float whole = nvfp4_multiplier(tensor_amax);
+    const std::uint8_t code = E4M3::encode(fminf(amax * (whole * (1.0F / 6.0F)), FLT_MAX));
+    result = {.multiplier = fminf(1.0F / (E4M3::decode(code) * (1.0F / whole)), FLT_MAX), .stored = code};
+  }
+  return result;
+}
+
+// The stored bits of a scale that is not a number.
+TESSERA_HOST_DEVICE inline std::uint32_t nan_scale(Scale scale) {
+  return scale == Scale::fp32 ? 0x7FC00000U : scale == Scale::e8m0 ? 0xFFU : 0x7FU;
+}
+
+// The scale of a tile of an operand of a product: tile_scale, except that an infinite amax gives a stored scale that is
+// not a number. Its elements saturate, and the product shows what that would hide. A stored weight has the scales of
+// tile_scale; its cast reports values that are not finite (master_cast.h).
+TESSERA_HOST_DEVICE inline TileScale operand_scale(const Encoding& encoding, float amax, float tensor_amax) {
+  TileScale result = tile_scale(encoding, amax, tensor_amax);
+  if (amax > FLT_MAX) result.stored = nan_scale(encoding.scale);
+  return result;
+}
+
+// Returns the number that an element of a tile is multiplied by to give its value.
+TESSERA_HOST_DEVICE inline float decode_scale(Scale scale, std::uint32_t stored, float tensor_amax) {
+  if (scale == Scale::fp32) return std::bit_cast<float>(stored);
+  if (scale == Scale::e8m0) return E8M0::decode(static_cast<std::uint8_t>(stored));
+  const float tile = E4M3::decode(static_cast<std::uint8_t>(stored));
+  // The product of both may be greater than all floats though the scale is not. A power of two changes no other bit.
+  if (tensor_amax > 0x1p118F) return ((tile * (tensor_amax * 0x1p-10F)) * (1.0F / 2688.0F)) * 0x1p10F;
+  return (tile * tensor_amax) * (1.0F / 2688.0F);
+}
+
+}  // namespace tessera::quant

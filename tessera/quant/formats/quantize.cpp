@@ -1,0 +1,304 @@
+#include "tessera/quant/formats/quantize.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <type_traits>
+#include <vector>
+
+#include "tessera/base/error.h"
+
+namespace tessera::quant {
+namespace {
+
+// Calls visit(T{}) where T is the C++ type of what is quantized.
+template <typename Visit>
+void dispatch_source(DType type, Visit&& visit) {
+  if (type == DType::bf16) return visit(bfloat16{});
+  if (type == DType::fp32) return visit(float{});
+  throw Error("quantize: expected bf16 or fp32, got {}", name_of(type));
+}
+
+// Calls visit(T{}) where T is E4M3, E5M2 or E2M1.
+template <typename Visit>
+void dispatch_element(Element element, Visit&& visit) {
+  switch (element) {
+    case Element::e4m3:
+      return visit(E4M3{});
+    case Element::e5m2:
+      return visit(E5M2{});
+    case Element::e2m1:
+      return visit(E2M1{});
+  }
+}
+
+// What is quantized of a source's element.
+float value_of(bfloat16 element) {
+  return static_cast<float>(element);
+}
+float value_of(float element) {
+  return static_cast<float>(bfloat16(element));
+}
+
+// The values of all codes of a type, by code.
+template <typename Type>
+constexpr std::array<float, 256> decoded_values() {
+  std::array<float, 256> values{};
+  for (int code = 0; code < 256; ++code)
+    values[static_cast<std::size_t>(code)] = Type::decode(static_cast<std::uint8_t>(code));
+  return values;
+}
+template <typename Type>
+constexpr std::array<float, 256> kValues = decoded_values<Type>();
+
+std::int64_t ceil_div(std::int64_t value, std::int64_t divisor) {
+  return (value + divisor - 1) / divisor;
+}
+
+// A run: elements that follow each other in one row and in one tile. Calls visit(tile, begin, end) for the runs of a
+// slice in order, where elements [begin, end) of the matrix lie in tile number `tile`.
+template <typename Visit>
+void for_each_run(Extent matrix, const ScaleTile& tile, Slice slice, Visit&& visit) {
+  if (slice.size() <= 0) return;
+  const std::int64_t tile_rows = tile.rows == 0 ? matrix.rows : tile.rows;
+  const std::int64_t tile_cols = tile.cols == 0 ? matrix.cols : tile.cols;
+  const std::int64_t tiles_in_row = ceil_div(matrix.cols, tile_cols);
+  std::int64_t row = slice.begin / matrix.cols;
+  for (std::int64_t begin = slice.begin; begin < slice.end; ++row) {
+    const std::int64_t row_begin = row * matrix.cols, row_end = std::min(row_begin + matrix.cols, slice.end);
+    const std::int64_t tile_col = (begin - row_begin) / tile_cols;
+    std::int64_t number = row / tile_rows * tiles_in_row + tile_col;
+    std::int64_t tile_end = row_begin + (tile_col + 1) * tile_cols;
+    for (; begin < row_end; ++number, tile_end += tile_cols) {
+      const std::int64_t end = std::min(tile_end, row_end);
+      visit(number, begin, end);
+      begin = end;
+    }
+  }
+}
+
+// The element's place in its byte, counted in bits.
+int nibble_shift(std::int64_t index) {
+  return index % 2 == 0 ? 0 : 4;
+}
+
+// Writes elements [begin, end) of a matrix. source: element `begin` first. data: the byte of element `origin` first.
+template <typename Type, typename T>
+void cast_run(const T* source, float multiplier, std::int64_t begin, std::int64_t end, std::int64_t origin,
+              std::uint8_t* data) {
+  if constexpr (std::is_same_v<Type, E2M1>) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::uint32_t code = Type::encode(value_of(source[i - begin]) * multiplier);
+      std::uint8_t& byte = data[i / 2 - origin / 2];
+      const int shift = nibble_shift(i);
+      byte = static_cast<std::uint8_t>((byte & (0xF0U >> shift)) | (code << shift));
+    }
+  } else {
+    for (std::int64_t i = begin; i < end; ++i)
+      data[i - origin] = Type::encode(value_of(source[i - begin]) * multiplier);
+  }
+}
+
+// The code of an element of a whole matrix.
+template <typename Type>
+std::uint8_t code_of(const std::uint8_t* data, std::int64_t index) {
+  if constexpr (std::is_same_v<Type, E2M1>)
+    return data[index / 2] >> nibble_shift(index) & 0xF;
+  else
+    return data[index];
+}
+
+// What the transposition reads and writes at a time lies in squares of this many rows, which the first cache holds.
+constexpr std::int64_t kSquare = 64;
+
+// target[col][row] = source[row][col], where `source` has rows of `source_cols` and `target` rows of `target_cols`.
+template <typename T>
+void transpose_square(const T* source, std::int64_t source_cols, T* target, std::int64_t target_cols, Extent square) {
+  for (std::int64_t col = 0; col < square.cols; ++col)
+    for (std::int64_t row = 0; row < square.rows; ++row)
+      target[col * target_cols + row] = source[row * source_cols + col];
+}
+
+// The same for a square of 4-bit elements whose sides are even. source and target: the bytes of its first element.
+void transpose_nibble_square(const std::uint8_t* source, std::int64_t source_cols, std::uint8_t* target,
+                             std::int64_t target_cols, Extent square) {
+  for (std::int64_t col = 0; col < square.cols; col += 2)
+    for (std::int64_t row = 0; row < square.rows; row += 2) {
+      const std::uint32_t upper = source[(row * source_cols + col) / 2];
+      const std::uint32_t lower = source[((row + 1) * source_cols + col) / 2];
+      target[(col * target_cols + row) / 2] = static_cast<std::uint8_t>((upper & 0xF) | (lower & 0xF) << 4);
+      target[((col + 1) * target_cols + row) / 2] = static_cast<std::uint8_t>(upper >> 4 | (lower & 0xF0));
+    }
+}
+
+// Calls visit(row, col, extent) for the squares of a matrix.
+template <typename Visit>
+void for_each_square(Extent matrix, Visit&& visit) {
+  for (std::int64_t row = 0; row < matrix.rows; row += kSquare)
+    for (std::int64_t col = 0; col < matrix.cols; col += kSquare)
+      visit(row, col, Extent{std::min(kSquare, matrix.rows - row), std::min(kSquare, matrix.cols - col)});
+}
+
+template <typename T>
+void transpose_matrix(const void* source, Extent matrix, void* target) {
+  for_each_square(matrix, [&](std::int64_t row, std::int64_t col, Extent square) {
+    transpose_square(static_cast<const T*>(source) + row * matrix.cols + col, matrix.cols,
+                     static_cast<T*>(target) + col * matrix.rows + row, matrix.rows, square);
+  });
+}
+
+void transpose_nibbles(const std::uint8_t* source, Extent matrix, std::uint8_t* target) {
+  for_each_square(matrix, [&](std::int64_t row, std::int64_t col, Extent square) {
+    transpose_nibble_square(source + (row * matrix.cols + col) / 2, matrix.cols, target + (col * matrix.rows + row) / 2,
+                            matrix.rows, square);
+  });
+}
+
+// The stored bits of tile number `tile`.
+std::uint32_t stored_scale(Scale scale, const void* scales, std::int64_t tile) {
+  return scale == Scale::fp32 ? static_cast<const std::uint32_t*>(scales)[tile]
+                              : static_cast<const std::uint8_t*>(scales)[tile];
+}
+
+void store_scale(Scale scale, std::uint32_t stored, void* scales, std::int64_t tile) {
+  if (scale == Scale::fp32)
+    static_cast<float*>(scales)[tile] = std::bit_cast<float>(stored);
+  else
+    static_cast<std::uint8_t*>(scales)[tile] = static_cast<std::uint8_t>(stored);
+}
+
+}  // namespace
+
+Extent scale_extent(const Encoding& encoding, Extent matrix) {
+  const ScaleTile& tile = encoding.tile;
+  return {.rows = tile.rows == 0 ? 1 : ceil_div(matrix.rows, tile.rows),
+          .cols = tile.cols == 0 ? 1 : ceil_div(matrix.cols, tile.cols)};
+}
+
+DType scale_type(Scale scale) {
+  return scale == Scale::fp32 ? DType::fp32 : DType::u8;
+}
+
+std::int64_t data_bytes(Element element, std::int64_t elements) {
+  if (element != Element::e2m1) return elements;
+  if (elements % 2 != 0) throw Error("data_bytes: expected an even number of 4-bit elements, got {}", elements);
+  return elements / 2;
+}
+
+void check_extent(const Encoding& encoding, Extent matrix) {
+  if (encoding.element == Element::e2m1 && matrix.cols % 2 != 0)
+    throw Error("quantize: expected an even number of columns for 4-bit elements, got a matrix of {} x {}", matrix.rows,
+                matrix.cols);
+}
+
+Slice touched_tiles(const ScaleTile& tile, Extent matrix, Slice slice) {
+  if (slice.size() <= 0) return {};
+  const std::int64_t tile_rows = tile.rows == 0 ? matrix.rows : tile.rows;
+  const std::int64_t tiles_in_row = tile.cols == 0 ? 1 : ceil_div(matrix.cols, tile.cols);
+  const std::int64_t first_row = slice.begin / matrix.cols, last_row = (slice.end - 1) / matrix.cols;
+  return {.begin = first_row / tile_rows * tiles_in_row, .end = (last_row / tile_rows + 1) * tiles_in_row};
+}
+
+void take_amaxes(const Source& source, Extent matrix, const ScaleTile& tile, Slice slice, std::span<float> tiles) {
+  dispatch_source(source.type, [&](auto type) {
+    const auto* elements = static_cast<const decltype(type)*>(source.data);
+    for_each_run(matrix, tile, slice, [&](std::int64_t number, std::int64_t begin, std::int64_t end) {
+      float& amax = tiles[static_cast<std::size_t>(number)];
+      float greatest = amax;
+      for (std::int64_t i = begin; i < end; ++i) {
+        const float magnitude = std::fabs(value_of(elements[i - slice.begin]));
+        greatest = magnitude > greatest ? magnitude : greatest;  // not for a NaN
+      }
+      amax = greatest;
+    });
+  });
+}
+
+namespace {
+void make_scales_by(TileScale (*scale_of)(const Encoding&, float, float), const Encoding& encoding,
+                    std::span<const float> amaxes, float tensor_amax, std::span<float> multipliers, void* scales) {
+  for (std::size_t tile = 0; tile < amaxes.size(); ++tile) {
+    const TileScale scale = scale_of(encoding, amaxes[tile], tensor_amax);
+    multipliers[tile] = scale.multiplier;
+    if (scales != nullptr) store_scale(encoding.scale, scale.stored, scales, static_cast<std::int64_t>(tile));
+  }
+}
+}  // namespace
+
+void make_scales(const Encoding& encoding, std::span<const float> amaxes, float tensor_amax,
+                 std::span<float> multipliers, void* scales) {
+  make_scales_by(tile_scale, encoding, amaxes, tensor_amax, multipliers, scales);
+}
+
+void make_operand_scales(const Encoding& encoding, std::span<const float> amaxes, float tensor_amax,
+                         std::span<float> multipliers, void* scales) {
+  make_scales_by(operand_scale, encoding, amaxes, tensor_amax, multipliers, scales);
+}
+
+void cast(const Source& source, Extent matrix, const Encoding& encoding, Slice slice,
+          std::span<const float> multipliers, std::uint8_t* data) {
+  check_extent(encoding, matrix);
+  dispatch_source(source.type, [&](auto type) {
+    const auto* elements = static_cast<const decltype(type)*>(source.data);
+    dispatch_element(encoding.element, [&](auto element) {
+      for_each_run(matrix, encoding.tile, slice, [&](std::int64_t number, std::int64_t begin, std::int64_t end) {
+        cast_run<decltype(element)>(elements + (begin - slice.begin), multipliers[static_cast<std::size_t>(number)],
+                                    begin, end, slice.begin, data);
+      });
+    });
+  });
+}
+
+void quantize(const Source& source, Extent matrix, const Encoding& encoding, const Quantized& target) {
+  const Slice whole{.begin = 0, .end = matrix.elements()};
+  std::vector<float> amaxes(static_cast<std::size_t>(scale_extent(encoding, matrix).elements()));
+  take_amaxes(source, matrix, encoding.tile, whole, amaxes);
+  const float tensor_amax = amaxes.empty() ? 0 : *std::max_element(amaxes.begin(), amaxes.end());
+  if (target.tensor_amax != nullptr) *target.tensor_amax = tensor_amax;
+  std::vector<float> multipliers(amaxes.size());
+  make_scales(encoding, amaxes, tensor_amax, multipliers, target.scales);
+  cast(source, matrix, encoding, whole, multipliers, target.data);
+}
+
+namespace {
+template <typename T>
+void unpack_matrix(const Quantized& source, Extent matrix, const Encoding& encoding, T* target) {
+  check_extent(encoding, matrix);
+  const float tensor_amax = encoding.scale == Scale::e4m3 ? *source.tensor_amax : 0;
+  dispatch_element(encoding.element, [&](auto type) {
+    using Type = decltype(type);
+    for_each_run(matrix, encoding.tile, {.begin = 0, .end = matrix.elements()},
+                 [&](std::int64_t number, std::int64_t begin, std::int64_t end) {
+                   const float scale =
+                       decode_scale(encoding.scale, stored_scale(encoding.scale, source.scales, number), tensor_amax);
+                   for (std::int64_t i = begin; i < end; ++i)
+                     target[i] = T(scale * kValues<Type>[code_of<Type>(source.data, i)]);
+                 });
+  });
+}
+}  // namespace
+
+void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, bfloat16* target) {
+  unpack_matrix(source, matrix, encoding, target);
+}
+
+void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, float* target) {
+  unpack_matrix(source, matrix, encoding, target);
+}
+
+void transpose(const Quantized& source, Extent matrix, const Encoding& encoding, const Quantized& target) {
+  check_extent(encoding, matrix);
+  check_extent(encoding, {.rows = matrix.cols, .cols = matrix.rows});
+  if (encoding.element == Element::e2m1)
+    transpose_nibbles(source.data, matrix, target.data);
+  else
+    transpose_matrix<std::uint8_t>(source.data, matrix, target.data);
+  const Extent tiles = scale_extent(encoding, matrix);
+  if (encoding.scale == Scale::fp32)
+    transpose_matrix<std::uint32_t>(source.scales, tiles, target.scales);
+  else
+    transpose_matrix<std::uint8_t>(source.scales, tiles, target.scales);
+  if (source.tensor_amax != nullptr && target.tensor_amax != nullptr) *target.tensor_amax = *source.tensor_amax;
+}
+
+}  // namespace tessera::quant

@@ -1,0 +1,102 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "tessera/quant/masters/master_plan.h"
+
+namespace tessera::quant {
+namespace {
+
+// The largest magnitude of a slice's elements; NaN counts as larger than infinity. Bits of magnitudes are ordered as
+// numbers are, and their greatest is found several at a time.
+template <typename Bits, typename T>
+T largest_magnitude(const void* data, std::int64_t count) {
+  static_assert(sizeof(Bits) == sizeof(T));
+  const T* elements = static_cast<const T*>(data);
+  Bits largest = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const int magnitude = std::bit_cast<Bits>(elements[i]) & std::numeric_limits<Bits>::max();
+    largest = std::max(largest, static_cast<Bits>(magnitude));
+  }
+  return std::bit_cast<T>(largest);
+}
+
+// 0 if all elements of a slice are finite when rounded to bf16, NaN otherwise. Rounding keeps the order of magnitudes.
+float mark_of(const Source& source, std::int64_t count) {
+  const bfloat16 largest = source.type == DType::bf16
+                               ? largest_magnitude<std::int16_t, bfloat16>(source.data, count)
+                               : bfloat16(largest_magnitude<std::int32_t, float>(source.data, count));
+  return std::isfinite(static_cast<float>(largest)) ? 0 : std::numeric_limits<float>::quiet_NaN();
+}
+
+class HostMasterCast final : public MasterCast {
+ public:
+  explicit HostMasterCast(std::span<const MasterSlice> slices) : slices_(slices.begin(), slices.end()) {
+    std::size_t tiles = 0;
+    for (const MasterSlice& slice : slices_) {
+      check_slice(slice);
+      first_tiles_.push_back(tiles);
+      tiles += static_cast<std::size_t>(scale_extent(slice.encoding, slice.matrix).elements());
+    }
+    first_tiles_.push_back(tiles);
+    amaxes_.resize(tiles + slices_.size());
+    multipliers_.resize(tiles);
+  }
+
+  float* amaxes() override { return amaxes_.data(); }
+  std::int64_t amax_count() const override { return static_cast<std::int64_t>(amaxes_.size()); }
+  std::int64_t slices() const override { return static_cast<std::int64_t>(slices_.size()); }
+
+  void clear_amaxes() override { std::fill(amaxes_.begin(), amaxes_.end(), 0.0F); }
+
+  void compute_amaxes() override {
+    clear_amaxes();
+    for (std::size_t s = 0; s < slices_.size(); ++s) {
+      const MasterSlice& slice = slices_[s];
+      const std::span<float> tiles = tiles_of(s, amaxes_);
+      take_amaxes(slice.source, slice.matrix, slice.encoding.tile, slice.slice, tiles);
+      if (!tiles.empty()) tensor_amaxes()[s] = *std::max_element(tiles.begin(), tiles.end());
+    }
+  }
+
+  void cast() override {
+    for (std::size_t s = 0; s < slices_.size(); ++s) {
+      const MasterSlice& slice = slices_[s];
+      if (slice.tensor_amax != nullptr) *slice.tensor_amax = tensor_amaxes()[s];
+      if (slice.encoding.tile == ScaleTile{}) tiles_of(s, amaxes_).front() = tensor_amaxes()[s];
+      make_scales_of(s, slice.tiles, slice.scales);
+      make_scales_of(s, touched_tiles(slice.encoding.tile, slice.matrix, slice.slice), nullptr);
+      if (slice.not_finite != nullptr) *slice.not_finite = mark_of(slice.source, slice.slice.size());
+      quant::cast(slice.source, slice.matrix, slice.encoding, slice.slice, tiles_of(s, multipliers_), slice.data);
+    }
+  }
+
+ private:
+  // What `values`, which has a number for each tile of all weights, has for those of one.
+  std::span<float> tiles_of(std::size_t s, std::span<float> values) const {
+    return values.subspan(first_tiles_[s], first_tiles_[s + 1] - first_tiles_[s]);
+  }
+
+  // Multipliers and scales of some tiles of one weight.
+  void make_scales_of(std::size_t s, Slice tiles, void* scales) {
+    const auto first = static_cast<std::size_t>(tiles.begin), count = static_cast<std::size_t>(tiles.size());
+    make_scales(slices_[s].encoding, tiles_of(s, amaxes_).subspan(first, count), tensor_amaxes()[s],
+                tiles_of(s, multipliers_).subspan(first, count), scales);
+  }
+
+  const std::vector<MasterSlice> slices_;
+  std::vector<std::size_t> first_tiles_;  // where each weight's tiles begin; behind them, where the last one's end
+  std::vector<float> amaxes_;
+  std::vector<float> multipliers_;
+};
+
+}  // namespace
+
+std::unique_ptr<MasterCast> make_host_master_cast(std::span<const MasterSlice> slices) {
+  return std::make_unique<HostMasterCast>(slices);
+}
+
+}  // namespace tessera::quant

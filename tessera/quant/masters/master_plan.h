@@ -1,0 +1,41 @@
+// The work of a MasterCast on a GPU, cut in pieces for the blocks of its kernels. Made once, on the host.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tessera/quant/cuda/tiling.h"
+#include "tessera/quant/masters/master_cast.h"
+
+namespace tessera::quant {
+
+// Tiles whose scales one block makes.
+inline constexpr std::int64_t kScalePiece = 256;
+
+// A slice as the kernels see it.
+struct MasterItem {
+  MasterSlice slice;
+  Tiling tiling;
+  std::int64_t first_tile = 0;   // among the tiles of all slices
+  std::int64_t first_piece = 0;  // among the pieces of all slices
+  std::int64_t first_row = 0;    // of its first piece
+  std::int64_t pieces_across = 1;
+  // The tiles that need a multiplier or a scale here, and the first block that makes them.
+  Slice made_tiles;
+  std::int64_t first_scale_piece = 0;
+  bool is_one_tile = false;   // whose amax is that of the whole weight
+  bool whole_loads = false;   // every vector of the source can be loaded at once
+  bool whole_stores = false;  // every vector of the codes can be stored at once
+};
+
+struct MasterPlan {
+  std::vector<MasterItem> items;
+  std::vector<std::int32_t> item_of_piece, item_of_scale_piece;
+  std::int64_t tiles = 0;
+};
+
+// Errors: as make_host_master_cast.
+void check_slice(const MasterSlice& slice);
+MasterPlan plan_master_cast(std::span<const MasterSlice> slices);
+
+}  // namespace tessera::quant

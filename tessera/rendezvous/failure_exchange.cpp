@@ -1,0 +1,107 @@
+#include "tessera/rendezvous/failure_exchange.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/rendezvous/rank_text.h"
+
+namespace tessera::rendezvous {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr milliseconds kAskEvery{200};  // for failures of other ranks
+constexpr milliseconds kPeersAnswer{1000};
+constexpr milliseconds kTelling{2000};  // all of it
+constexpr const char* kFailed = "failed";
+
+std::string state_key(const std::string& group, int rank) {
+  return fmt::format("state/{}/{}", group, rank);
+}
+
+}  // namespace
+
+FailureExchange::FailureExchange(std::shared_ptr<Store> store, int rank)
+    : store_(std::move(store)), rank_(rank), thread_([this] { serve(); }) {
+  pthread_setname_np(thread_.native_handle(), "failures");
+}
+
+FailureExchange::~FailureExchange() {
+  {
+    std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+std::optional<std::string> FailureExchange::received() const {
+  std::lock_guard lock(mutex_);
+  return received_;
+}
+
+std::string FailureExchange::report(FailureReport failure) {
+  std::packaged_task<std::string()> task([this, failure = std::move(failure)] { return exchange(failure); });
+  std::future<std::string> said = task.get_future();
+  {
+    std::lock_guard lock(mutex_);
+    pending_ = std::move(task);
+  }
+  changed_.notify_one();
+  if (said.wait_for(kTelling) != std::future_status::ready) return "the store does not answer";
+  return said.get();
+}
+
+void FailureExchange::serve() {
+  for (bool listens = true;;) {
+    std::optional<std::packaged_task<std::string()>> task;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, kAskEvery, [this] { return closing_ || pending_; });
+      if (closing_) return;
+      task = std::exchange(pending_, std::nullopt);
+    }
+    if (task)
+      (*task)();
+    else
+      listens = listens && listen();
+  }
+}
+
+// False where there is nothing more to hear.
+bool FailureExchange::listen() {
+  try {
+    const auto cause = store_->find(kFailed);
+    if (!cause) return true;
+    std::lock_guard lock(mutex_);
+    received_ = cause;
+  } catch (const std::exception&) {
+    // The store's host has ended: what is under way has its time limit.
+  }
+  return false;
+}
+
+std::string FailureExchange::exchange(const FailureReport& report) {
+  try {
+    for (const auto& state : report.states) store_->set(state_key(state.group, rank_), state.text);
+    if (!report.cause.empty() && !store_->find(kFailed)) store_->set(kFailed, report.cause);
+    std::vector<std::pair<int, std::string>> answers;
+    const auto end = steady_clock::now() + kPeersAnswer;
+    for (const int peer : report.peers) {
+      const auto left = std::chrono::duration_cast<milliseconds>(end - steady_clock::now());
+      const auto state = store_->wait_for(state_key(report.group, peer), std::max(left, milliseconds(0)));
+      answers.emplace_back(peer, state.value_or("no answer"));
+    }
+    return answers_text(answers);
+  } catch (const std::exception&) {
+    return "the store is gone";
+  }
+}
+
+}  // namespace tessera::rendezvous

@@ -1,0 +1,138 @@
+#include "tessera/rendezvous/limited_store.h"
+
+#include <condition_variable>
+#include <deque>
+#include <future>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+#include "tessera/base/error.h"
+
+namespace tessera::rendezvous {
+namespace {
+
+using std::chrono::milliseconds;
+using Question = std::function<void(std::shared_ptr<Store>&)>;
+
+// Between those who ask and the thread; the thread's alone where a call does not end.
+struct Line {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<Question> questions;
+  bool closing = false;
+  std::string lost;  // why; empty while all is well
+};
+
+void serve(const std::shared_ptr<Line>& line) {
+  std::shared_ptr<Store> store;
+  for (;;) {
+    Question question;
+    {
+      std::unique_lock lock(line->mutex);
+      line->changed.wait(lock, [&] { return line->closing || !line->questions.empty(); });
+      if (line->closing) return;
+      question = std::move(line->questions.front());
+      line->questions.pop_front();
+    }
+    question(store);
+  }
+}
+
+// Questions may outlive who asks: they own what they need.
+class LimitedStore final : public Store {
+ public:
+  LimitedStore(const StoreLimits& limits, std::string where)
+      : limits_(limits),
+        where_(std::move(where)),
+        line_(std::make_shared<Line>()),
+        thread_([line = line_] { serve(line); }) {}
+  ~LimitedStore() override {
+    bool is_stuck = false;
+    {
+      std::lock_guard lock(line_->mutex);
+      line_->closing = true;
+      is_stuck = !line_->lost.empty();
+    }
+    line_->changed.notify_one();
+    if (is_stuck)
+      thread_.detach();
+    else
+      thread_.join();
+  }
+
+  void open(std::function<std::shared_ptr<Store>()> make) {
+    ask("connect", "", limits_.connect, [make = std::move(make)](std::shared_ptr<Store>& store) { store = make(); });
+  }
+
+  void set(const std::string& key, const std::string& value) override {
+    ask("set", key, limits_.answer, [key, value](std::shared_ptr<Store>& store) { store->set(key, value); });
+  }
+  std::optional<std::string> find(const std::string& key) override {
+    return ask("get", key, limits_.answer, [key](std::shared_ptr<Store>& store) { return store->find(key); });
+  }
+  std::int64_t add(const std::string& key, std::int64_t amount) override {
+    return ask("add", key, limits_.answer,
+               [key, amount](std::shared_ptr<Store>& store) { return store->add(key, amount); });
+  }
+  void erase(const std::string& key) override {
+    ask("erase", key, limits_.answer, [key](std::shared_ptr<Store>& store) { store->erase(key); });
+  }
+  std::shared_ptr<Store> connect() override {
+    auto store = ask("connect", "", limits_.connect, [](std::shared_ptr<Store>& own) { return own->connect(); });
+    return make_limited_store([store = std::move(store)] { return store; }, limits_, where_);
+  }
+
+ private:
+  template <typename Call, typename Answer = std::invoke_result_t<Call, std::shared_ptr<Store>&>>
+  Answer ask(std::string_view what, const std::string& key, milliseconds limit, Call call) {
+    auto task = std::make_shared<std::packaged_task<Answer(std::shared_ptr<Store>&)>>(std::move(call));
+    std::future<Answer> answer = task->get_future();
+    put([task = std::move(task)](std::shared_ptr<Store>& store) { (*task)(store); });
+    if (answer.wait_for(limit) != std::future_status::ready) give_up(what, key, limit);
+    try {
+      return answer.get();
+    } catch (const std::future_error&) {  // dropped when another call was given up
+      std::lock_guard lock(line_->mutex);
+      throw Error("{}", line_->lost);
+    }
+  }
+
+  void put(Question question) {
+    {
+      std::lock_guard lock(line_->mutex);
+      if (!line_->lost.empty()) throw Error("{}", line_->lost);
+      line_->questions.push_back(std::move(question));
+    }
+    line_->changed.notify_one();
+  }
+
+  [[noreturn]] void give_up(std::string_view what, const std::string& key, milliseconds limit) {
+    const std::string name = key.empty() ? std::string(what) : fmt::format("{} '{}'", what, key);
+    std::lock_guard lock(line_->mutex);
+    if (line_->lost.empty())
+      line_->lost = fmt::format("store: {}: {}: no answer within {} ms", where_, name, limit.count());
+    line_->closing = true;
+    line_->questions.clear();
+    throw Error("{}", line_->lost);
+  }
+
+  const StoreLimits limits_;
+  const std::string where_;
+  const std::shared_ptr<Line> line_;
+  std::thread thread_;  // last: starts when all else is ready
+};
+
+}  // namespace
+
+std::shared_ptr<Store> make_limited_store(std::function<std::shared_ptr<Store>()> open, const StoreLimits& limits,
+                                          const std::string& where) {
+  auto store = std::make_shared<LimitedStore>(limits, where);
+  store->open(std::move(open));
+  return store;
+}
+
+}  // namespace tessera::rendezvous

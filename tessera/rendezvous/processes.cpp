@@ -1,0 +1,178 @@
+#include "tessera/rendezvous/processes.h"
+
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/rendezvous/launcher.h"
+#include "tessera/rendezvous/stop_requests.h"
+
+namespace tessera::rendezvous {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kLook = std::chrono::milliseconds(50);
+
+std::vector<std::string> own_arguments() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::vector<std::string> arguments;
+  for (std::size_t at = 0; at < text.size(); at = text.find('\0', at) + 1) arguments.emplace_back(text.c_str() + at);
+  return arguments;
+}
+
+// The time that ranks have to end after a second request to stop.
+constexpr auto kEndAtOnce = std::chrono::milliseconds(1000);
+
+// Owns the signals that ask to end while ranks run: they are waited for, not handled. Ends of ranks are kept until
+// they are asked for, also where whoever started this process ignores those of its own.
+class EndSignals {
+ public:
+  EndSignals() {
+    struct sigaction keep {};
+    keep.sa_handler = SIG_DFL;
+    sigaction(SIGCHLD, &keep, &ends_before_);
+    sigemptyset(&set_);
+    for (const int signal : kStopSignals) sigaddset(&set_, signal);
+    ranks_ = set_;
+    sigaddset(&set_, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, &set_, &before_);
+  }
+  ~EndSignals() {
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    sigaction(SIGCHLD, &ends_before_, nullptr);
+  }
+  EndSignals(const EndSignals&) = delete;
+  EndSignals& operator=(const EndSignals&) = delete;
+
+  // In a rank: until it calls accept_stop_signals it keeps what arrives.
+  void set_mask_of_rank() const {
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    pthread_sigmask(SIG_BLOCK, &ranks_, nullptr);
+  }
+  // 0: none has come.
+  int next(std::chrono::milliseconds limit) const {
+    const timespec time{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(limit).count()};
+    const int signal = sigtimedwait(&set_, nullptr, &time);
+    return signal > 0 ? signal : 0;
+  }
+
+ private:
+  sigset_t set_{}, ranks_{}, before_{};
+  struct sigaction ends_before_ {};
+};
+
+// In the child: never returns.
+[[noreturn]] void become_rank(const std::vector<std::string>& arguments, int rank, int ranks, const ReservedPort& port,
+                              pid_t parent, const EndSignals& signals) {
+  signals.set_mask_of_rank();
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(1);
+  const auto set = [](const char* name, const std::string& value) { setenv(name, value.c_str(), 1); };
+  set("RANK", std::to_string(rank));
+  set("LOCAL_RANK", std::to_string(rank));
+  set("WORLD_SIZE", std::to_string(ranks));
+  set("TESSERA_SELF_STARTED", "1");
+  set("MASTER_ADDR", "127.0.0.1");
+  set("MASTER_PORT", std::to_string(port.port()));
+  unsetenv("TORCHELASTIC_USE_AGENT_STORE");  // left over in a shell: nobody else hosts the store
+  // Rank 0 hosts the store there, without a moment in which somebody else could take the port.
+  if (rank == 0) set("TESSERA_STORE_SOCKET", std::to_string(dup(port.socket())));
+  std::vector<char*> pointers;
+  for (const std::string& argument : arguments) pointers.push_back(const_cast<char*>(argument.c_str()));
+  pointers.push_back(nullptr);
+  execv("/proc/self/exe", pointers.data());
+  fmt::print(stderr, "tessera: rank {}: starting it: {}\n", rank, std::strerror(errno));
+  _exit(1);
+}
+
+void tell(const std::vector<pid_t>& processes, int signal) {
+  for (const pid_t process : processes)
+    if (process > 0) kill(process, signal);
+}
+
+int code_of(int status) {
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// When the ranks that are left are killed, and why.
+struct Limit {
+  Clock::time_point end = Clock::time_point::max();
+  std::string reason;
+  void bring_forward(std::chrono::milliseconds time, const std::string& why) {
+    if (Clock::now() + time >= end) return;
+    end = Clock::now() + time;
+    reason = fmt::format("still ran {} ms after {}", time.count(), why);
+  }
+  bool is_over() const { return Clock::now() > end; }
+};
+
+void tell_end(int rank, int signal, const Limit& limit) {
+  if (signal == SIGKILL && limit.is_over())
+    fmt::print(stderr, "tessera: rank {}: {}: killed\n", rank, limit.reason);
+  else
+    fmt::print(stderr, "tessera: rank {}: ended by signal {} ({})\n", rank, signal, strsignal(signal));
+}
+
+std::vector<pid_t> start_all(int ranks, const EndSignals& signals) {
+  const std::vector<std::string> arguments = own_arguments();
+  const ReservedPort port;
+  const pid_t parent = getpid();
+  std::fflush(nullptr);
+  std::vector<pid_t> processes;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const pid_t process = fork();
+    if (process == 0) become_rank(arguments, rank, ranks, port, parent, signals);
+    if (process < 0) {
+      const int error = errno;
+      tell(processes, SIGKILL);
+      throw Error("starting rank {} of {}: {}", rank, ranks, std::strerror(error));
+    }
+    processes.push_back(process);
+  }
+  return processes;
+}
+
+}  // namespace
+
+int run_processes(int ranks, std::chrono::milliseconds grace, const std::function<bool()>& stop_requested) {
+  const EndSignals signals;
+  std::vector<pid_t> processes = start_all(ranks, signals);
+  StopRequests requests;
+  Limit limit;
+  int code = 0, alive = ranks;
+  while (alive > 0) {
+    int signal = signals.next(kLook);
+    if (signal == 0 && !requests.any() && stop_requested && stop_requested()) signal = SIGTERM;
+    if (signal != 0) tell(processes, signal);
+    if (signal != 0 && signal != SIGHUP && requests.add(steady_now()) > 1)
+      limit.bring_forward(kEndAtOnce, "a second request to stop");
+    if (limit.is_over()) tell(processes, SIGKILL);
+    for (int rank = 0; rank < ranks; ++rank) {
+      pid_t& process = processes[static_cast<std::size_t>(rank)];
+      int status = 0;
+      if (process <= 0 || waitpid(process, &status, WNOHANG) != process) continue;
+      process = -1;
+      --alive;
+      if (WIFSIGNALED(status)) tell_end(rank, WTERMSIG(status), limit);
+      if (code_of(status) == 0 || code != 0) continue;
+      code = code_of(status);
+      limit.bring_forward(grace, "another rank had failed");
+    }
+  }
+  return code;
+}
+
+}  // namespace tessera::rendezvous

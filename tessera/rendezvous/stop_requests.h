@@ -1,0 +1,51 @@
+// Requests to end a run early: the signals that make them, and how they are counted.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <ctime>
+#include <limits>
+
+namespace tessera::rendezvous {
+
+// SIGINT comes from a terminal, SIGTERM from batch systems. mpirun forwards SIGUSR1 and keeps the ranks running.
+inline constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGUSR1};
+
+// Counts requests. One request may arrive several times: a terminal signals all processes of the foreground group, and
+// a launcher forwards the signal to its ranks; `timeout` signals its child and then the group. Signals within
+// kSameRequest of the first are therefore one request. Safe in signal handlers and threads.
+class StopRequests {
+ public:
+  static constexpr std::chrono::nanoseconds kSameRequest = std::chrono::milliseconds(500);
+
+  // now: of a steady clock. Returns the number of this signal's request: 1, or 2 for all later ones.
+  int add(std::chrono::nanoseconds now) {
+    std::int64_t first = kNever;
+    if (first_.compare_exchange_strong(first, now.count())) return 1;
+    return now.count() - first < kSameRequest.count() ? 1 : 2;
+  }
+  bool any() const { return first_ != kNever; }
+
+ private:
+  static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::min();
+  std::atomic<std::int64_t> first_{kNever};
+  static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+};
+
+// A steady clock that signal handlers may read.
+inline std::chrono::nanoseconds steady_now() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+}
+
+// Lets this process receive the stop signals. Ranks that run_processes starts have them blocked until they call this.
+inline void accept_stop_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : kStopSignals) sigaddset(&set, signal);
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+}  // namespace tessera::rendezvous

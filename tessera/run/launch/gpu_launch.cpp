@@ -1,0 +1,95 @@
+#include "tessera/run/launch/gpu_launch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "tessera/base/device.h"
+#include "tessera/base/error.h"
+#include "tessera/comm/nccl/world.h"
+#include "tessera/rendezvous/connecting.h"
+#include "tessera/rendezvous/launcher.h"
+#include "tessera/rendezvous/processes.h"
+#include "tessera/rendezvous/tcp_store.h"
+#include "tessera/run/launch/failure_line.h"
+
+namespace tessera::run {
+namespace {
+
+// Beyond the time limit, for ranks to see a failure and end.
+constexpr std::chrono::seconds kExitGrace{10};
+// For the rank's own thread to say what the failure means to it.
+constexpr std::chrono::seconds kReportDelay{3};
+
+// A rank's end. What is under way on the device has no end: nothing is given back.
+class FailureExit {
+ public:
+  explicit FailureExit(int rank) : rank_(rank) {}
+  // The first to come has the line.
+  [[noreturn]] void report_and_exit(const std::string& error) {
+    if (!reported_.test_and_set()) {
+      fmt::print(stderr, "{}\n", failure_line(rank_, error));
+      std::fflush(nullptr);
+      std::_Exit(1);
+    }
+    for (;;) std::this_thread::sleep_for(kReportDelay);
+  }
+
+ private:
+  const int rank_;
+  std::atomic_flag reported_;
+};
+
+void join(const NcclRun& run, const rendezvous::Launch& place, const std::function<void(comm::World&)>& body) {
+  comm::NcclOptions options;
+  options.timeout = run.timeout;
+  options.check_mismatch = run.check_mismatch;
+  options.rank = place.rank;
+  options.size = place.size;
+  options.device = base::cuda_device(rendezvous::device_of(place, base::cuda_device_count()));
+  base::set_device(options.device);
+  rendezvous::quieten_store();
+  const rendezvous::StoreLimits limits{.connect = std::max(run.timeout, rendezvous::kConnecting),
+                                       .answer = run.timeout};
+  // Ranks that torchrun starts again find what those before them have left.
+  options.store = rendezvous::make_prefix_store(rendezvous::make_tcp_store(place, limits),
+                                                fmt::format("attempt {} of {} ranks/", place.attempt, place.size));
+  const auto failure_exit = std::make_shared<FailureExit>(place.rank);
+  options.on_failure = [failure_exit](const std::string& error) {
+    std::this_thread::sleep_for(kReportDelay);
+    failure_exit->report_and_exit(error);
+  };
+  try {
+    body(*comm::make_nccl_world(options));
+  } catch (const InputError&) {
+    throw;
+  } catch (const std::exception& error) {
+    failure_exit->report_and_exit(error.what());
+  }
+}
+
+}  // namespace
+
+int run_with_nccl(const NcclRun& run, const std::function<void(comm::World&)>& body) {
+  if (!comm::nccl_available())
+    throw InputError(
+        "ranks on GPUs (--backend nccl): this build has no CUDA, expected --backend local or mpi, or a build by ./run "
+        "build cuda");
+  const rendezvous::Launch place = rendezvous::read_launch(rendezvous::own_variables());
+  if (!place.launcher.empty()) {
+    join(run, place, body);
+    return 0;
+  }
+  const int devices = base::cuda_device_count(), ranks = run.ranks > 0 ? run.ranks : devices;
+  if (ranks > devices || ranks == 0)
+    throw InputError("--ranks: {} with --backend nccl, expected 1 to {}: the GPUs that are visible", ranks, devices);
+  return rendezvous::run_processes(ranks, run.timeout + kExitGrace, run.stop_requested);
+}
+
+}  // namespace tessera::run

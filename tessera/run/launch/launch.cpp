@@ -1,0 +1,128 @@
+#include "tessera/run/launch/launch.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include "tessera/base/device.h"
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/collective_files.h"
+#include "tessera/comm/local/world.h"
+#include "tessera/comm/mpi/world.h"
+#include "tessera/rendezvous/launcher.h"
+#include "tessera/run/launch/failure_line.h"
+#include "tessera/run/launch/gpu_launch.h"
+#include "tessera/run/loop.h"
+#include "tessera/run/run_plan.h"
+#include "tessera/run/stored_run.h"
+
+namespace tessera::run {
+namespace {
+
+std::chrono::milliseconds timeout_of(const TrainConfig& config) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(config.timeout_s * 1000));
+}
+
+int launch_local(const TrainConfig& command, const std::filesystem::path& configs,
+                 const StopRequested& stop_requested) {
+  const RunPlan plan = plan_run(command, {.configs = configs});
+  RunFiles files(plan);
+  comm::LocalOptions options;
+  options.timeout = timeout_of(plan.config);
+  try {
+    comm::run_local(static_cast<int>(plan.config.ranks), options, [&](comm::World& world) {
+      run_training(world, plan, world.rank() == 0 ? &files : nullptr, stop_requested);
+    });
+  } catch (const checkpoint::AgreedInputError& error) {
+    throw InputError(error.what());  // of any rank: there is one process to say it
+  }
+  return 0;
+}
+
+// All ranks, or none, get past this point. Rank 0 alone looks at the folder of the run.
+void train_with_processes(comm::World& world, const TrainConfig& command, const std::filesystem::path& configs,
+                          const StopRequested& stop_requested) {
+  RunPlan plan;
+  std::unique_ptr<RunFiles> files;
+  std::vector<int> everyone;
+  for (int rank = 0; rank < world.size(); ++rank) everyone.push_back(rank);
+  const auto group = world.make_group("launch", {everyone});
+  checkpoint::run_together(*group, "", [&](const std::stop_token&) {
+    plan = plan_run(command,
+                    {.configs = configs, .world_size = world.size(), .part = world.rank(), .parts = world.size()});
+  });
+  checkpoint::run_together(*group, "", [&](const std::stop_token&) {
+    if (world.rank() == 0) files = std::make_unique<RunFiles>(plan);
+  });
+  run_training(world, plan, files.get(), stop_requested);
+}
+
+// Refuses processes that something else than MPI has started: each would train alone.
+void check_mpi_processes(const comm::World& world) {
+  const rendezvous::Launch launch = rendezvous::read_ranks(rendezvous::own_variables());
+  if (world.size() > 1 || launch.size == 1) return;
+  const bool by_srun = launch.launcher == "srun";
+  throw InputError(
+      "--backend: got mpi, but MPI sees 1 process where {} started {}: expected `{} tessera train ...` for ranks on "
+      "CPUs, or --backend nccl for ranks on GPUs",
+      launch.launcher, launch.size, by_srun ? "srun --mpi=pmix" : fmt::format("mpirun -n {}", launch.size));
+}
+
+int launch_mpi(const TrainConfig& command, const std::filesystem::path& configs, bool check_mismatch,
+               const StopRequested& stop_requested) {
+  const auto world = comm::make_mpi_world({.timeout = timeout_of(command), .check_mismatch = check_mismatch});
+  check_mpi_processes(*world);
+  try {
+    train_with_processes(*world, command, configs, stop_requested);
+    return 0;
+  } catch (const InputError&) {
+    throw;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", failure_line(world->rank(), error.what()));
+    std::fflush(nullptr);
+    comm::abort_mpi(1);
+  }
+}
+
+// 0: as many as there are GPUs.
+int ranks_asked_for(const TrainConfig& command) {
+  const std::int64_t part = command.tp * command.gtp;
+  if (command.ranks > 0) return static_cast<int>(command.ranks);
+  if (command.dp > 0) return static_cast<int>(part * command.dp);
+  return static_cast<int>(base::cuda_device_count() / part * part);
+}
+
+int launch_nccl(const TrainConfig& command, const std::filesystem::path& configs, bool check_mismatch, int ranks,
+                const StopRequested& stop_requested) {
+  return run_with_nccl({.timeout = timeout_of(command),
+                        .check_mismatch = check_mismatch,
+                        .stop_requested = stop_requested,
+                        .ranks = ranks},
+                       [&](comm::World& world) { train_with_processes(world, command, configs, stop_requested); });
+}
+
+}  // namespace
+
+int launch(const TrainConfig& command, const std::filesystem::path& configs, const base::Environment& environment,
+           const StopRequested& stop_requested) {
+  const TrainConfig known = with_stored_ranks(command);
+  const bool check = environment.check_collectives;
+  check_launcher(known.backend);
+  if (known.backend == Backend::mpi) return launch_mpi(command, configs, check, stop_requested);
+  if (known.backend == Backend::nccl)
+    return launch_nccl(command, configs, check, ranks_asked_for(known), stop_requested);
+  return launch_local(command, configs, stop_requested);
+}
+
+void check_launcher(Backend backend, std::string_view expected) {
+  if (backend != Backend::local) return;
+  const rendezvous::Launch launch = rendezvous::read_ranks(rendezvous::own_variables());
+  if (launch.size == 1) return;
+  const bool has_mpi = launch.launcher != "torchrun" && expected != "nccl";
+  throw InputError("--backend: got {}, expected {}: {} started {} processes{}", name_of(backend),
+                   has_mpi ? "mpi (ranks on CPUs) or nccl (on GPUs)" : "nccl (ranks on GPUs)", launch.launcher,
+                   launch.size, " (without a launcher, local's ranks are threads of one process)");
+}
+
+}  // namespace tessera::run

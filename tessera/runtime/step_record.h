@@ -1,0 +1,70 @@
+// What a rank has done in its last steps, and what it tells the others of it.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tessera/schedule/events.h"
+
+namespace tessera::runtime {
+
+// One step as its rank records it. A stage is a microbatch, or what follows the last.
+class StepRecord {
+ public:
+  void begin(std::int64_t number);
+  void add(const schedule::Event& event);
+  void end() { is_over_ = true; }  // the next step begins
+
+  std::int64_t number() const { return number_; }
+  const schedule::Trace& trace() const { return trace_; }
+  std::uint64_t hash() const { return hash_; }
+  // Before each stage begun, and of a step that is over at its end.
+  std::size_t hashes() const { return ends_.size() + (is_over_ ? 1 : 0); }
+  std::uint64_t hash_before(std::size_t stage) const { return stage < ends_.size() ? ends_[stage] : hash_; }
+  // Of a stage, as indices of the trace; of one that has not begun the trace's end, twice.
+  std::size_t begin_of(std::size_t stage) const { return stage < begins_.size() ? begins_[stage] : trace_.size(); }
+  std::size_t end_of(std::size_t stage) const { return begin_of(stage + 1); }
+  bool is_over() const { return is_over_; }
+
+ private:
+  std::int64_t number_ = 0;
+  bool is_over_ = false;
+  schedule::Trace trace_;
+  std::uint64_t hash_ = 0;
+  std::vector<std::uint64_t> ends_;  // the hash before each stage begun
+  std::vector<std::size_t> begins_;  // where they begin in trace_
+};
+
+// A stage of a step.
+struct Stage {
+  std::int64_t step = -1;
+  std::int64_t index = -1;
+  bool operator==(const Stage&) const = default;
+  bool operator<(const Stage& other) const { return std::tie(step, index) < std::tie(other.step, other.index); }
+};
+
+// What is posted: of each step the newest hashes, and the events of one stage.
+struct PostedSteps {
+  struct Step {
+    std::int64_t number = 0;
+    bool is_over = false;
+    std::size_t first = 0;  // the stage that hashes[0] precedes
+    std::vector<std::uint64_t> hashes;
+    std::size_t end() const { return first + hashes.size(); }
+  };
+  std::vector<Step> steps;
+  Stage dumped;          // whose events follow, if any
+  bool is_whole = true;  // all of them
+  schedule::Trace events;
+
+  const Step* find(std::int64_t number) const;
+};
+
+// At most rendezvous::kLongestStatus bytes: of many events the first. `dumped` may be no stage of the steps.
+std::string encode_posted_steps(std::span<const StepRecord> steps, Stage dumped);
+// An empty text gives no steps. Errors: it ends too early.
+PostedSteps parse_posted_steps(const std::string& bytes);
+
+}  // namespace tessera::runtime

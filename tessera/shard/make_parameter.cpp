@@ -1,0 +1,94 @@
+#include "tessera/shard/make_parameter.h"
+
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/layout/dense.h"
+#include "tessera/shard/encoded.h"
+#include "tessera/shard/parameter_layouts.h"
+#include "tessera/shard/sizes.h"
+
+namespace tessera::shard {
+namespace {
+
+// A GEMM reads the local buffer as one matrix.
+void check_dense(const layout::LocalLayout& local, const std::string& name) {
+  TESSERA_CHECK(layout::is_dense(local),
+                "parameter '{}': the compute layout of a rank must be one dense matrix without padding: rows of one "
+                "width, or ranges of columns side by side; {} of its {} elements are covered",
+                name, local.covered(), local.size);
+}
+
+RankParts parts_of(ParameterLayouts layouts, const Cuts& cuts, const Place& place) {
+  const auto compute = static_cast<std::size_t>(place.compute);
+  RankParts parts{.layouts = std::move(layouts)};
+  const ParameterLayouts& own = parts.layouts;
+  parts.storage = own.stored(place.compute, cuts.parts);
+  for (const int count : cuts.parts_by_replica) parts.storage_by_replica.push_back(own.stored(place.compute, count));
+  parts.local_compute = own.compute.ranks[compute];
+  parts.local_home = own.home.ranks[compute];
+  parts.local_storage = parts.storage.ranks[static_cast<std::size_t>(place.part)];
+  parts.local_state = parts.local_storage;
+  if (!own.is_cut || !cuts.splits_state()) return parts;
+  parts.states = own.updated(parts.local_storage, cuts.replicas);
+  const auto replica = static_cast<std::size_t>(place.replica);
+  for (std::size_t before = 0; before < replica; ++before) parts.state_offset += parts.states[before].size;
+  parts.local_state = parts.states[replica];
+  return parts;
+}
+
+std::vector<Plane> make_planes(const ParameterSpec& spec, const ParameterTypes& types, const ParameterLayouts& layouts,
+                               const Cuts& cuts, const Place& place) {
+  std::vector<Plane> planes;
+  for (PlaneSpec& plane_spec : planes_of(spec, types)) {
+    Plane plane;
+    static_cast<RankParts&>(plane) = parts_of(plane_layouts(spec, plane_spec, layouts), cuts, place);
+    plane.spec = std::move(plane_spec);
+    plane.data = base::Buffer(static_cast<std::size_t>(plane.bytes(plane.local_storage.size)), place.device);
+    plane.data.fill_zero();
+    planes.push_back(std::move(plane));
+  }
+  return planes;
+}
+
+}  // namespace
+
+ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types, const Cuts& cuts, const Place& place) {
+  const layout::Layout& compute = spec.compute;
+  TESSERA_CHECK(place.compute >= 0 && place.compute < compute.size(),
+                "parameter '{}': compute rank {} of a layout over {}", spec.name, place.compute, compute.size());
+  TESSERA_CHECK(!cuts.splits_state() || cuts.parts_by_replica.empty(),
+                "parameter '{}': the optimizer's state cannot be split (ZeRO-1) over replicas with dead ranks",
+                spec.name);
+  check_encoding(spec, types);
+  ShardedParameter parameter;
+  parameter.types = types;
+  parameter.place = place;
+  const ParameterLayouts layouts = layouts_of(spec);
+  parameter.by_rows = exchanges_rows(spec, layouts, types, cuts);
+  static_cast<RankParts&>(parameter) = parts_of(layouts, cuts, place);
+  check_dense(parameter.local_compute, spec.name);
+  parameter.planes = make_planes(spec, types, layouts, cuts, place);
+
+  if (spec.encoding && has_tensor_scale(*spec.encoding)) {
+    parameter.tensor_scale = base::Buffer(sizeof(float), place.device);
+    parameter.tensor_scale.fill_zero();
+  }
+
+  const std::int64_t elements = parameter.local_storage.size;
+  parameter.spec.is_copy = spec.is_copy;
+  if (parameter.has_master())
+    parameter.master =
+        base::Buffer(static_cast<std::size_t>(types.accumulator_bytes(parameter.local_state.size)), place.device);
+  parameter.master.fill_zero();
+  if (spec.trainable)
+    parameter.main_grad = base::Buffer(static_cast<std::size_t>(types.accumulator_bytes(elements)), place.device);
+  parameter.main_grad.fill_zero();
+  if (parameter.by_rows && spec.trainable)
+    parameter.row_states = base::Buffer(static_cast<std::size_t>(elements / compute.shape.cols), place.device);
+  parameter.row_states.fill_zero();
+  parameter.spec = std::move(spec);
+  return parameter;
+}
+
+}  // namespace tessera::shard

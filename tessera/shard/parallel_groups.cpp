@@ -1,0 +1,142 @@
+#include "tessera/shard/parallel_groups.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "tessera/base/cuda_lane.h"
+#include "tessera/base/error.h"
+#include "tessera/shard/parameter.h"
+
+namespace tessera::shard {
+namespace {
+
+mesh::Axes reading(const Domain& domain) {
+  mesh::Axes axes = domain.storage;
+  axes.insert(axes.end(), domain.replicas.begin(), domain.replicas.end());
+  return axes;
+}
+
+std::vector<std::vector<int>> ranks_by_class(const std::vector<int>& class_of) {
+  std::vector<std::vector<int>> ranks(static_cast<std::size_t>(std::ranges::max(class_of)) + 1);
+  for (std::size_t rank = 0; rank < class_of.size(); ++rank)
+    ranks[static_cast<std::size_t>(class_of[rank])].push_back(static_cast<int>(rank));
+  return ranks;
+}
+
+comm::Traffic traffic_of(Via via) {
+  return via == Via::demand || via == Via::rows ? comm::Traffic::small : comm::Traffic::any;
+}
+
+}  // namespace
+
+ParallelGroups make_parallel_groups(comm::World& world, mesh::Mesh mesh, std::vector<Domain> domains, bool with_casts) {
+  if (mesh.world_size() != world.size())
+    throw InputError("the mesh has {} ranks, but the run has {}", mesh.world_size(), world.size());
+  TESSERA_CHECK(!domains.empty(), "a mesh without a domain");
+  ParallelGroups parallel{.mesh = std::move(mesh), .domains = std::move(domains), .rank = world.rank()};
+  for (const Domain& domain : parallel.domains)
+    parallel.all_placed.push_back({.cuts = cuts_of(parallel.mesh, domain, parallel.rank),
+                                   .place = place_of(parallel.mesh, domain, parallel.rank)});
+  TESSERA_CHECK(parallel.all_placed.front().cuts.copies == 1,
+                "the first domain, whose ranks read different samples, stores {} copies in a replica, expected 1",
+                parallel.all_placed.front().cuts.copies);
+  parallel.roles = std::make_unique<comm::RoleGroups>(world, parallel.mesh);
+  parallel.clock = world.clock();
+  parallel.board = world.make_board();
+  using enum mesh::Purpose;
+  const auto make = [&](mesh::Purpose purpose, mesh::Axes axes, comm::Traffic traffic = comm::Traffic::any) {
+    return &parallel.roles->make({purpose, std::move(axes)}, traffic);
+  };
+  const Domain& first = parallel.domains.front();
+  const mesh::Axes all = parallel.mesh.all_axes();
+  parallel.program = make(program, first.compute);
+  parallel.program_name = program_name(first);
+  parallel.losses = make(losses, reading(first), comm::Traffic::small);
+  parallel.norm = make(norm, all, comm::Traffic::small);
+  parallel.world = make(agreement, all, comm::Traffic::small);
+  parallel.class_of = classes_of(parallel.mesh, parallel.domains);
+  parallel.alike = &parallel.roles->make(agreement, "class", ranks_by_class(parallel.class_of), comm::Traffic::small);
+  if (with_casts) parallel.casts = make(casts, all, comm::Traffic::small);
+  parallel.device = parallel.world->kernels().device();
+  for (ParallelGroups::Placed& placed : parallel.all_placed) placed.place.device = parallel.device;
+  if (parallel.device.kind == base::DeviceKind::cuda) {
+    parallel.compute = base::make_cuda_lane("compute", parallel.device);
+    parallel.own_kernels = quant::make_cuda_kernels(parallel.device, parallel.compute->stream());
+    // A sum's kernel waits until products leave multiprocessors to it; the next exchange does not wait for that.
+    parallel.sums = base::make_cuda_lane("sums", parallel.device, base::LanePriority::high);
+    parallel.own_sum_kernels = quant::make_cuda_kernels(parallel.device, parallel.sums->stream());
+  } else {
+    parallel.compute = base::make_inline_lane(parallel.clock);
+  }
+  return parallel;
+}
+
+void ParallelGroups::provide(const ShardedParameter& parameter, const Cuts& cuts) {
+  const ParameterSpec& spec = parameter.spec;
+  placed(spec.domain);  // it is there
+  const Domain& domain = domains[static_cast<std::size_t>(spec.domain)];
+  Placed& placed = all_placed[static_cast<std::size_t>(spec.domain)];
+  const auto need = [&](Via via) {
+    placed.made[static_cast<std::size_t>(via)] = &roles->make(role_of(mesh, domain, via), traffic_of(via));
+  };
+  const bool overlaps = parameter.layouts.overlaps();
+  const bool is_gathered = (spec.sharded && cuts.most_parts() > 1) || overlaps || is_unpacked(spec);
+  need(Via::demand);  // ranks compare what they do there, too
+  if (is_gathered) need(Via::gather);
+  if (overlaps) need(Via::gather_compute);
+  if (parameter.by_rows) need(Via::rows);
+  if (spec.trainable) need(Via::reduce);
+  if (sums_compute(spec, parameter.layouts)) need(Via::reduce_compute);
+  // A copy that backward passes read is published as its weight is.
+  if (cuts.replicas > 1 && (spec.trainable || cuts.zero)) need(Via::replicas);
+}
+
+const ParallelGroups::Placed& ParallelGroups::placed(int domain) const {
+  TESSERA_CHECK(domain >= 0 && static_cast<std::size_t>(domain) < all_placed.size(), "domain {} of {}", domain,
+                all_placed.size());
+  return all_placed[static_cast<std::size_t>(domain)];
+}
+
+comm::Communicator* ParallelGroups::at(int domain, Via via) const {
+  comm::Communicator* const made = placed(domain).made[static_cast<std::size_t>(via)];
+  TESSERA_CHECK(made, "no parameter of domain {} was to travel so: {}", domain,
+                to_string(role_of(mesh, domains[static_cast<std::size_t>(domain)], via)));
+  return made;
+}
+
+std::vector<comm::Communicator*> ParallelGroups::made(Via via) const {
+  std::vector<comm::Communicator*> all;
+  for (const Placed& placed : all_placed) {
+    comm::Communicator* const one = placed.made[static_cast<std::size_t>(via)];
+    if (one != nullptr && std::ranges::find(all, one) == all.end()) all.push_back(one);
+  }
+  return all;
+}
+
+std::vector<base::Lane*> ParallelGroups::lanes_ahead() const {
+  std::vector<base::Lane*> lanes;
+  for (const Via via : {Via::gather, Via::gather_compute, Via::rows})
+    for (comm::Communicator* group : made(via))
+      if (std::ranges::find(lanes, &group->lane()) == lanes.end()) lanes.push_back(&group->lane());
+  return lanes;
+}
+
+std::vector<base::Lane*> ParallelGroups::lanes() const {
+  std::vector<base::Lane*> lanes;
+  for (comm::Communicator* group : groups()) lanes.push_back(&group->lane());
+  if (sums) lanes.push_back(sums.get());
+  return lanes;
+}
+
+void ParallelGroups::cancel() const {
+  for (comm::Communicator* group : groups()) group->cancel();
+}
+
+void ParallelGroups::drain() const {
+  for (base::Lane* lane : lanes()) {
+    const base::Fence last = lane->record();
+    while (!last.wait_for(std::chrono::seconds(1))) continue;  // every operation has a time limit of its own
+  }
+}
+
+}  // namespace tessera::shard

@@ -1,0 +1,72 @@
+// How ranks tell each other of failures, and that no store keeps them from failing.
+#include "tessera/rendezvous/failure_exchange.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <future>
+#include <thread>
+
+#include "tessera/rendezvous/limited_store.h"
+#include "tests/rendezvous/silent_store.h"
+
+namespace tessera::rendezvous {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+std::optional<std::string> await_cause(const FailureExchange& exchange) {
+  const auto limit = steady_clock::now() + std::chrono::seconds(30);
+  while (!exchange.received() && steady_clock::now() < limit) std::this_thread::sleep_for(milliseconds(2));
+  return exchange.received();
+}
+
+TEST(FailureExchange, ReachPeersWhoAnswer) {
+  const auto store = make_memory_store();
+  FailureExchange first(store->connect(), 0), second(store->connect(), 1);
+  EXPECT_EQ(first.received(), std::nullopt);
+  auto told = std::async(std::launch::async, [&] {
+    return first.report({.states = {{"0.0", "at all_reduce #3"}}, .cause = "a cause", .group = "0.0", .peers = {1, 2}});
+  });
+  EXPECT_EQ(await_cause(second), "a cause");
+  EXPECT_EQ(second.report({.states = {{"0.0", "at barrier #4"}, {"1.0", "at rest"}}}), "");
+  EXPECT_EQ(told.get(), "rank 1: at barrier #4; rank 2: no answer");
+  // The first cause stays.
+  EXPECT_EQ(second.report({.states = {}, .cause = "a later cause", .group = "0.0", .peers = {0}}),
+            "rank 0: at all_reduce #3");
+  FailureExchange third(store->connect(), 2);
+  EXPECT_EQ(await_cause(third), "a cause");
+}
+
+TEST(FailureExchange, EndWithAStoreThatDoesNotAnswer) {
+  const auto silence = std::make_shared<Silence>();
+  const auto open = [silence] { return std::make_shared<SilentStore>(make_memory_store(), silence); };
+  const auto begin = steady_clock::now();
+  {
+    // The store's own limit is longer than the exchange's.
+    FailureExchange exchange(
+        make_limited_store(open, {.connect = milliseconds(9000), .answer = milliseconds(3000)}, "here"), 0);
+    silence->begin();
+    EXPECT_EQ(exchange.report({.states = {{"0.0", "at rest"}}, .cause = "a cause", .group = "0.0", .peers = {1}}),
+              "the store does not answer");
+    EXPECT_LT(steady_clock::now() - begin, milliseconds(2900));
+    EXPECT_EQ(exchange.received(), std::nullopt);
+  }
+  EXPECT_LT(steady_clock::now() - begin, milliseconds(6000));
+  silence->end();
+}
+
+TEST(FailureExchange, SayThatTheStoreIsGone) {
+  const auto silence = std::make_shared<Silence>();
+  const auto open = [silence] { return std::make_shared<SilentStore>(make_memory_store(), silence); };
+  FailureExchange exchange(
+      make_limited_store(open, {.connect = milliseconds(9000), .answer = milliseconds(100)}, "here"), 0);
+  silence->begin();
+  EXPECT_EQ(exchange.report({.states = {{"0.0", "at rest"}}, .cause = "a cause", .group = "0.0", .peers = {1}}),
+            "the store is gone");
+  silence->end();
+}
+
+}  // namespace
+}  // namespace tessera::rendezvous

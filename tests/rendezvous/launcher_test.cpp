@@ -1,0 +1,189 @@
+#include "tessera/rendezvous/launcher.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::rendezvous {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+std::string refusal(const Variables& variables) {
+  try {
+    read_launch(variables);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "nothing";
+}
+
+TEST(Launcher, AProcessOnItsOwnIsRankZeroOfOne) {
+  const Launch launch = read_launch({{"PATH", "/bin"}});
+  EXPECT_EQ(launch.launcher, "");
+  EXPECT_EQ(launch.rank, 0);
+  EXPECT_EQ(launch.size, 1);
+  EXPECT_EQ(launch.address, "127.0.0.1");
+  EXPECT_FALSE(launch.hosts_store);
+}
+
+TEST(Launcher, OnlyRankZeroHasTheStoresSocket) {
+  Variables variables{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}, {"TESSERA_STORE_SOCKET", "7"}};
+  variables["MASTER_ADDR"] = "127.0.0.1";
+  EXPECT_EQ(read_launch(variables).socket, 7);
+  variables["RANK"] = "1";
+  EXPECT_EQ(read_launch(variables).socket, -1);
+  variables["RANK"] = "0";
+  variables["TESSERA_STORE_SOCKET"] = "seven";
+  EXPECT_THAT(refusal(variables), testing::HasSubstr("TESSERA_STORE_SOCKET"));
+}
+
+TEST(Launcher, RanksThatTheProgramStartedItselfHaveNoLauncherToCallAgain) {
+  Variables variables{{"RANK", "1"}, {"WORLD_SIZE", "2"}};
+  EXPECT_FALSE(read_ranks(variables).is_self_started);
+  variables["TESSERA_SELF_STARTED"] = "1";
+  EXPECT_TRUE(read_ranks(variables).is_self_started);
+}
+
+TEST(Launcher, APortIsReservedWhileItsOwnerLives) {
+  const ReservedPort first, second;
+  EXPECT_NE(first.port(), second.port());
+  const int other = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<std::uint16_t>(first.port()));
+  EXPECT_NE(::bind(other, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ::close(other);
+}
+
+TEST(Launcher, TorchrunSaysWhoHostsTheStore) {
+  const Variables variables{{"RANK", "3"},
+                            {"WORLD_SIZE", "8"},
+                            {"LOCAL_RANK", "1"},
+                            {"MASTER_ADDR", "node7"},
+                            {"MASTER_PORT", "1234"},
+                            {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                            {"SLURM_PROCID", "0"},  // of the script that called torchrun
+                            {"SLURM_STEP_NUM_TASKS", "2"},
+                            {"TORCHELASTIC_RESTART_COUNT", "2"}};
+  const Launch launch = read_launch(variables);
+  EXPECT_EQ(launch.launcher, "torchrun");
+  EXPECT_EQ(launch.rank, 3);
+  EXPECT_EQ(launch.size, 8);
+  EXPECT_EQ(launch.local_rank, 1);
+  EXPECT_EQ(launch.address, "node7");
+  EXPECT_EQ(launch.port, 1234);
+  EXPECT_TRUE(launch.hosts_store);
+  EXPECT_EQ(launch.attempt, 2);  // whose store holds what the first two left
+  Variables own = variables;
+  own.insert_or_assign("TORCHELASTIC_USE_AGENT_STORE", "False");
+  EXPECT_FALSE(read_launch(own).hosts_store);
+  EXPECT_EQ(read_launch(own).attempt, 0);  // each has its own store
+}
+
+TEST(Launcher, MpirunOnOneNodeNeedsNoAddress) {
+  Variables variables{{"OMPI_COMM_WORLD_RANK", "1"},
+                      {"OMPI_COMM_WORLD_SIZE", "2"},
+                      {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                      {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
+  const Launch launch = read_launch(variables);
+  EXPECT_EQ(launch.launcher, "mpirun");
+  EXPECT_EQ(launch.rank, 1);
+  EXPECT_EQ(launch.address, "127.0.0.1");
+  variables.insert_or_assign("OMPI_COMM_WORLD_LOCAL_SIZE", "1");
+  EXPECT_THAT(refusal(variables), testing::HasSubstr("MASTER_ADDR: expected"));
+}
+
+TEST(Launcher, SrunsStoreIsOnTheFirstNode) {
+  const auto address = [](const std::string& nodes) {
+    return read_launch({{"SLURM_PROCID", "2"},
+                        {"SLURM_NTASKS", "8"},  // of the job
+                        {"SLURM_STEP_NUM_TASKS", "4"},
+                        {"SLURM_LOCALID", "0"},
+                        {"SLURM_STEP_NUM_NODES", "2"},
+                        {"SLURM_JOB_NODELIST", nodes}})
+        .address;
+  };
+  EXPECT_EQ(address("alone"), "alone");
+  EXPECT_EQ(address("a,b"), "a");
+  EXPECT_EQ(address("gpu[07-12,20],other"), "gpu07");
+  EXPECT_EQ(address("gpu[3,9]"), "gpu3");
+  EXPECT_EQ(address("rack[1-2]-node,other"), "rack1-node");
+  EXPECT_THAT([&] { address("gpu["); },
+              ThrowsMessage<InputError>(HasSubstr("SLURM_JOB_NODELIST: expected a list of nodes, got 'gpu['")));
+}
+
+TEST(Launcher, BatchScriptsAndShellsOfSlurmsAreNoRanks) {
+  Variables variables{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "0"}};
+  EXPECT_EQ(read_launch(variables).launcher, "");
+  variables["SLURM_STEP_NUM_TASKS"] = "1";  // an interactive shell, or a step that starts its own ranks
+  EXPECT_EQ(read_launch(variables).launcher, "");
+  EXPECT_EQ(read_launch(variables).size, 1);
+  variables["SLURM_STEP_NUM_TASKS"] = "4";
+  variables["SLURM_STEP_NUM_NODES"] = "1";
+  EXPECT_EQ(read_launch(variables).launcher, "srun");
+  EXPECT_EQ(read_launch(variables).size, 4);
+  EXPECT_EQ(read_launch(variables).address, "127.0.0.1");
+}
+
+TEST(Launcher, MpichsVariablesComeBeforeSruns) {
+  Variables variables{{"PMI_RANK", "3"},        {"PMI_SIZE", "4"},
+                      {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "4"},
+                      {"SLURM_PROCID", "0"},    {"SLURM_STEP_NUM_TASKS", "2"},
+                      {"SLURM_LOCALID", "0"},   {"SLURM_STEP_NODELIST", "head"}};
+  const Launch launch = read_launch(variables);
+  EXPECT_EQ(launch.launcher, "mpirun");
+  EXPECT_EQ(launch.rank, 3);
+  EXPECT_EQ(launch.size, 4);
+  EXPECT_EQ(launch.local_rank, 1);
+  EXPECT_EQ(launch.address, "127.0.0.1");
+  variables["MPI_LOCALNRANKS"] = "2";
+  EXPECT_THAT(refusal(variables), testing::HasSubstr("MASTER_ADDR: expected"));
+  variables.erase("MPI_LOCALRANKID");  // srun --mpi=pmi2 sets PMI_RANK and PMI_SIZE
+  EXPECT_EQ(read_launch(variables).launcher, "srun");
+  const Launch other =
+      read_launch({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"PMI_LOCAL_RANK", "1"}, {"PMI_LOCAL_SIZE", "2"}});
+  EXPECT_EQ(other.rank, 1);
+  EXPECT_EQ(other.local_rank, 1);
+}
+
+TEST(Launcher, RanksAloneNeedNeitherAddressNorLocalRank) {
+  const Launch launch = read_ranks({{"RANK", "1"}, {"WORLD_SIZE", "2"}});
+  EXPECT_EQ(launch.rank, 1);
+  EXPECT_EQ(launch.size, 2);
+  EXPECT_THAT(
+      [&] {
+        read_ranks({{"RANK", "2"}, {"WORLD_SIZE", "2"}});
+      },
+      ThrowsMessage<InputError>(HasSubstr("RANK: expected a number in [0, 1], got '2'")));
+  EXPECT_EQ(read_ranks({}).size, 1);
+}
+
+TEST(Launcher, RefusalsSayWhatWasExpectedAndWhatIsThere) {
+  EXPECT_EQ(refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}}), "LOCAL_RANK: expected a number in [0, 1], got nothing");
+  EXPECT_EQ(refusal({{"RANK", "2"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}}),
+            "RANK: expected a number in [0, 1], got '2'");
+  EXPECT_EQ(refusal({{"RANK", "0"}, {"WORLD_SIZE", "two"}, {"LOCAL_RANK", "0"}}),
+            "WORLD_SIZE: expected a number in [1, 16777216], got 'two'");
+  EXPECT_EQ(refusal({{"MASTER_PORT", "70000"}}), "MASTER_PORT: expected a number in [1, 65535], got '70000'");
+}
+
+TEST(Launcher, EveryLocalRankHasADevice) {
+  Launch launch{.launcher = "torchrun", .rank = 5, .size = 8, .local_rank = 1};
+  EXPECT_EQ(device_of(launch, 4), 1);
+  EXPECT_THAT([&] { device_of(launch, 1); },
+              ThrowsMessage<InputError>(
+                  HasSubstr("CUDA devices: expected one for each rank of a node, got 1 for local rank 1")));
+  launch.launcher = "srun";  // which may show each task its own device only
+  EXPECT_EQ(device_of(launch, 1), 0);
+  EXPECT_THAT([&] { device_of(launch, 0); }, ThrowsMessage<InputError>(HasSubstr("got 0 for local rank 1")));
+}
+
+}  // namespace
+}  // namespace tessera::rendezvous

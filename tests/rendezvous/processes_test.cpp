@@ -1,0 +1,141 @@
+// The program starts its own ranks: this test starts itself.
+#include "tessera/rendezvous/processes.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <string>
+#include <thread>
+
+#include "tessera/rendezvous/launcher.h"
+#include "tessera/rendezvous/stop_requests.h"
+
+namespace tessera::rendezvous {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::string current_test() {
+  return std::string("Processes.") + testing::UnitTest::GetInstance()->current_test_info()->name();
+}
+// The test that started this process as a rank; null in the process that was started by hand.
+const char* starter() {
+  return std::getenv("TESSERA_TEST_STARTER");
+}
+int rank() {
+  return std::atoi(std::getenv("RANK"));
+}
+// Ranks run this test alone.
+int run(int ranks, std::chrono::milliseconds grace = 10s, const std::function<bool()>& stop_requested = {}) {
+  setenv("TESSERA_TEST_STARTER", current_test().c_str(), 1);
+  setenv("GTEST_FILTER", current_test().c_str(), 1);
+  const int code = run_processes(ranks, grace, stop_requested);
+  unsetenv("TESSERA_TEST_STARTER");
+  unsetenv("GTEST_FILTER");
+  return code;
+}
+
+// As a rank: does its part and leaves; nothing in other tests' ranks.
+#define AS_A_RANK(...)                       \
+  if (starter() != nullptr) {                \
+    if (starter() != current_test()) return; \
+    const auto part = __VA_ARGS__;           \
+    std::_Exit(part());                      \
+  }
+
+TEST(Processes, EveryRankKnowsItsPlace) {
+  AS_A_RANK([] {
+    const bool same = std::string(std::getenv("LOCAL_RANK")) == std::getenv("RANK");
+    const bool knows = same && std::getenv("WORLD_SIZE") == std::string("3") && std::getenv("MASTER_PORT") != nullptr;
+    return knows && rank() < 3 ? 0 : 1;
+  });
+  EXPECT_EQ(run(3), 0);
+}
+
+TEST(Processes, HostTheirStoreWhateverIsLeftOverInAShell) {
+  AS_A_RANK([] { return read_launch(own_variables()).hosts_store ? 1 : 0; });
+  setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+  EXPECT_EQ(run(2), 0);
+  unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+}
+
+TEST(Processes, TheFirstFailureIsTheResult) {
+  AS_A_RANK([] {
+    if (rank() == 0) std::this_thread::sleep_for(500ms);
+    return rank() == 0 ? 4 : rank() == 1 ? 3 : 0;
+  });
+  EXPECT_EQ(run(3), 3);
+}
+
+// As nohup's and some daemons' children are: the kernel would forget their ends.
+TEST(Processes, EndAlsoWhereTheEndsOfChildrenAreIgnored) {
+  AS_A_RANK([] { return rank() == 1 ? 3 : 0; });
+  const auto before = std::signal(SIGCHLD, SIG_IGN);
+  EXPECT_EQ(run(2), 3);
+  EXPECT_EQ(std::signal(SIGCHLD, before), SIG_IGN);
+}
+
+TEST(Processes, WhoIsLeftAfterAFailureIsKilled) {
+  AS_A_RANK([] {
+    if (rank() == 1) raise(SIGKILL);
+    std::this_thread::sleep_for(60s);
+    return 0;
+  });
+  const auto start = std::chrono::steady_clock::now();
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(run(2, 300ms), 128 + SIGKILL);
+  const std::string lines = testing::internal::GetCapturedStderr();
+  EXPECT_NE(lines.find("rank 1: ended by signal 9"), std::string::npos) << lines;
+  EXPECT_NE(lines.find("rank 0: still ran 300 ms after another rank had failed"), std::string::npos) << lines;
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 30s);
+}
+
+// Sends this process the signal when so much time has passed.
+std::jthread send_later(std::chrono::milliseconds time, int signal) {
+  return std::jthread([=, parent = getpid()] {
+    std::this_thread::sleep_for(time);
+    kill(parent, signal);
+  });
+}
+// In a rank: what a program does that ends well when it is asked to stop.
+std::atomic<bool> asked{false};
+int end_well() {
+  std::signal(SIGTERM, [](int) { asked = true; });
+  std::this_thread::sleep_for(300ms);  // what arrives meanwhile must not end the rank
+  accept_stop_signals();
+  for (int turn = 0; turn < 1000 && !asked; ++turn) std::this_thread::sleep_for(10ms);
+  return asked ? 0 : 9;
+}
+
+TEST(Processes, ARequestToStopReachesRanksThatAreNotReadyForIt) {
+  AS_A_RANK(end_well);
+  const std::jthread sender = send_later(20ms, SIGTERM);
+  EXPECT_EQ(run(2), 0);
+}
+
+TEST(Processes, ARequestThatArrivedBeforeIsPassedOn) {
+  AS_A_RANK(end_well);
+  EXPECT_EQ(run(2, 10s, [] { return true; }), 0);
+}
+
+TEST(Processes, ASecondRequestEndsRanksThatDoNotEndThemselves) {
+  AS_A_RANK([] {
+    std::signal(SIGTERM, SIG_IGN);
+    accept_stop_signals();
+    std::this_thread::sleep_for(60s);
+    return 0;
+  });
+  const auto start = std::chrono::steady_clock::now();
+  const std::jthread first = send_later(100ms, SIGTERM), second = send_later(1000ms, SIGTERM);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(run(2), 128 + SIGKILL);
+  const std::string lines = testing::internal::GetCapturedStderr();
+  EXPECT_NE(lines.find("rank 1: still ran 1000 ms after a second request to stop: killed"), std::string::npos) << lines;
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 30s);
+}
+
+}  // namespace
+}  // namespace tessera::rendezvous

@@ -1,0 +1,33 @@
+#include "tessera/rendezvous/stop_requests.h"
+
+#include <gtest/gtest.h>
+
+namespace tessera::rendezvous {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(StopRequests, SignalsCloseTogetherAreOneRequest) {
+  StopRequests requests;
+  EXPECT_FALSE(requests.any());
+  EXPECT_EQ(requests.add(7s), 1);
+  EXPECT_TRUE(requests.any());
+  EXPECT_EQ(requests.add(7s), 1);
+  EXPECT_EQ(requests.add(7s + StopRequests::kSameRequest - 1ns), 1);
+}
+
+TEST(StopRequests, ALaterSignalIsTheSecondRequest) {
+  StopRequests requests;
+  EXPECT_EQ(requests.add(0s), 1);
+  EXPECT_EQ(requests.add(StopRequests::kSameRequest), 2);
+  EXPECT_EQ(requests.add(StopRequests::kSameRequest + 1ns), 2);
+}
+
+TEST(StopRequests, AMomentBeforeTheClockOfTheFirstIsTheSameRequest) {
+  StopRequests requests;
+  EXPECT_EQ(requests.add(5s), 1);
+  EXPECT_EQ(requests.add(4s), 1);
+}
+
+}  // namespace
+}  // namespace tessera::rendezvous
