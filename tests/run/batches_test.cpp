@@ -80,11 +80,11 @@ void add_batch(Read& read, const models::Batch& batch, int replica) {
   }
 }
 
-Read read_all(const RunPlan& plan, const std::function<train::StepInput(const shard::Parallel&)>& input_of) {
+Read read_all(const RunPlan& plan, const std::function<train::StepInput(const shard::ParallelGroups&)>& input_of) {
   Read read;
   std::mutex mutex;
   comm::run_local(static_cast<int>(plan.config.gtp * plan.config.dp), {}, [&](comm::World& world) {
-    const shard::Parallel parallel =
+    const shard::ParallelGroups parallel =
         nn::dense_parallel(world, 1, static_cast<int>(plan.config.gtp), static_cast<int>(plan.config.dp));
     const train::StepInput input = input_of(parallel);
     const std::lock_guard lock(mutex);

@@ -88,7 +88,7 @@ TEST(Agreement, ADifferenceIsNamedWhenItIsSeenAStepLater) {
 // Weights of one size: nothing else tells the events from each other.
 TEST(Agreement, TwoWeightsThatOneRankSwapsAreADifference) {
   const auto swapped = [](comm::World& world) {
-    shard::Parallel parallel = shard::dense_parallel(world, 1, 3, 1);
+    shard::ParallelGroups parallel = shard::dense_parallel(world, 1, 3, 1);
     Agreement agreement(parallel);
     agreement.begin_step();
     for (const schedule::ParameterId id : world.rank() == 1 ? std::array{0, 2, 1} : std::array{0, 1, 2})

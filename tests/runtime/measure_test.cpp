@@ -94,7 +94,7 @@ TEST(Measures, ACollectiveThatIsWaitedForLater) {
 // Arenas fit into what the fullest GPU has free.
 TEST(Measures, TheRoomOfTheFullestRankCounts) {
   comm::run_local(3, {}, [&](comm::World& world) {
-    shard::Parallel parallel = shard::dense_parallel(world, 1, 3, 1);
+    shard::ParallelGroups parallel = shard::dense_parallel(world, 1, 3, 1);
     const schedule::Trace trace = trace_of_three();
     Measure measure(parallel);
     measure.begin_step();

@@ -7,7 +7,7 @@ namespace tessera::train::testing {
 namespace {
 
 // Samples first, first + 1, ... of the text, one a microbatch of this rank.
-StepInput samples(const RunOptions& options, const shard::Parallel& parallel, std::int64_t first, int microbatches) {
+StepInput samples(const RunOptions& options, const shard::ParallelGroups& parallel, std::int64_t first, int microbatches) {
   const std::int64_t parts = parallel.cuts().parts;
   return {.microbatches = microbatches,
           .tokens = microbatches * parts * options.seq_len,
@@ -21,7 +21,7 @@ TEST(Evaluation, IsTheMeanOverAnyNumberOfMicrobatches) {
   RunOptions options{.model = odd_model(), .gtp = 2, .dtype = quant::DType::fp64, .seq_len = 4, .steps = 1};
   options.blocks = 2;
   options.at_end = [&](Trainer& trainer) {
-    const shard::Parallel& parallel = trainer.parallel();
+    const shard::ParallelGroups& parallel = trainer.parallel();
     constexpr int kEach = 10;
     std::vector<double> means;
     for (int first = 0; first < 150; first += kEach)

@@ -77,7 +77,7 @@ class DepartedStep : public comm::NcclTest {
   }
 
   std::unique_ptr<comm::World> world_;
-  std::optional<shard::Parallel> parallel_;
+  std::optional<shard::ParallelGroups> parallel_;
   std::optional<Runtime> runtime_;
 };
 
