@@ -177,7 +177,7 @@ class Runtime final : public Program {
     base::Fence after;      // what those of the step to come wait for
   };
   using Key = std::pair<schedule::StepKind, int>;  // kind, microbatches
-  struct Plan {
+  struct StepReplay {
     std::unique_ptr<Replay> replay;
     int departures = 0;  // in a row
   };
@@ -218,7 +218,7 @@ class Runtime final : public Program {
   Waits waits_;
   OnDemand on_demand_;
   Arenas arenas_;
-  std::map<Key, Plan> plans_;
+  std::map<Key, StepReplay> step_replays_;
   Replay* replay_ = nullptr;    // of the step under way, while it follows its schedule
   Replay* prepared_ = nullptr;  // whose gathers for its next step may be under way
   ScheduleStatistics totals_;

@@ -5,7 +5,7 @@
 namespace tessera::runtime {
 
 void Runtime::add_backward_copies() {
-  TESSERA_CHECK(!in_step_ && plans_.empty(), "backward copies are added after the first step began");
+  TESSERA_CHECK(!in_step_ && step_replays_.empty(), "backward copies are added after the first step began");
   TESSERA_CHECK(weights_ < 0, "backward copies are added twice");
   weights_ = size();
   for (schedule::ParameterId id = 0; id < weights_; ++id) {
