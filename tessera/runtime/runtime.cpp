@@ -423,7 +423,7 @@ void Runtime::record_comm(schedule::EventKind kind, const std::string& group, co
 // The step and the publishes behind it are over: plan it if it has no schedule that it follows.
 void Runtime::end_trace() {
   if (!std::exchange(trace_open_, false) || !options_.scheduled) return;
-  StepReplay\& step_replay = step_replays_[{numbers_.kind(), microbatches_}];
+  StepReplay& step_replay = step_replays_[{numbers_.kind(), microbatches_}];
   if (step_replay.replay && !statistics_.departed) step_replay.departures = 0;
   // Classes of ranks plan their steps together: one alone does not plan again.
   if (step_replay.replay && (step_replay.departures < options_.patience || parallel_.has_classes())) return;
