@@ -41,7 +41,7 @@ layout::LocalLayout counted_part(const ShardedParameter& parameter) {
   const Place& place = parameter.place;
   const std::vector<layout::LocalLayout>& used = parameter.layouts.compute.ranks;
   const auto first_of_part = std::ranges::find(used, parameter.local_compute) - used.begin();
-  const bool is_first = place.copy == 0 && (place.replica == 0 || parameter.splits_state()) &&
+  const bool is_first = place.duplicate == 0 && (place.replica == 0 || parameter.splits_state()) &&
                         (parameter.layouts.is_cut || (place.part == 0 && first_of_part == place.compute));
   return is_first ? parameter.local_state : layout::LocalLayout{};
 }
