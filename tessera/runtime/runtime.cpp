@@ -45,7 +45,7 @@ void Runtime::give_up() {
 
 schedule::ParameterId Runtime::add(shard::ParameterSpec spec) {
   TESSERA_CHECK(!in_step_ && step_replays_.empty(), "parameter '{}' is added after the first step began", spec.name);
-  TESSERA_CHECK(weights_ < 0, "parameter '{}' is added after the backward copies", spec.name);
+  TESSERA_CHECK(weights_ < 0, "parameter '{}' is added after the backward weights", spec.name);
   return register_parameter(with_options(std::move(spec), types_, options_));
 }
 
@@ -102,7 +102,7 @@ bool Runtime::by_rows(schedule::ParameterId id) const {
 void Runtime::begin_step(schedule::StepKind kind, int microbatches) {
   TESSERA_CHECK(!in_step_, "begin_step inside a step");
   TESSERA_CHECK(microbatches >= 1, "a step of {} microbatches", microbatches);
-  check_copies();
+  check_backward_weights();
   end_trace();
   numbers_.begin_step(kind);
   microbatches_ = microbatches;
@@ -322,7 +322,7 @@ void Runtime::produce(schedule::ParameterId id) {
 }
 
 void Runtime::publish(std::span<const schedule::ParameterId> weights) {
-  const std::vector<schedule::ParameterId> published = with_copies(weights);
+  const std::vector<schedule::ParameterId> published = with_backward_weights(weights);
   const std::span<const schedule::ParameterId> ids(published);
   for (const schedule::ParameterId id : ids) {
     const ParameterEntry& entry = this->entry(id, "publish");

@@ -144,7 +144,7 @@ StepPlan plan_step(const StepPlanRequest& request) {
   StepPlan step;
   const predict::DryOptions options = dry_options_of(request);
   const predict::DryStep dry = dry_step(options);
-  step.parameters = planned_parameters(dry.parameters, dry.copies, types_of(config), mesh_of(config));
+  step.parameters = planned_parameters(dry.parameters, dry.backward_weights, types_of(config), mesh_of(config));
   step.trace = trace_of(request, dry);
   step.memory = lasting_memory(request, options, step);
   const predict::CostInput input{.machine = request.machine, .mesh = mesh_of(config), .types = types_of(config)};
@@ -180,7 +180,7 @@ void check_budgets(const TrainConfig& config, const models::ModelConfigPtr& mode
   if (!request.gather_budget && !request.reduce_budget) return;
   const predict::DryStep dry = dry_step(dry_options_of(request));
   StepPlan step;
-  step.parameters = planned_parameters(dry.parameters, dry.copies, types_of(config), mesh_of(config));
+  step.parameters = planned_parameters(dry.parameters, dry.backward_weights, types_of(config), mesh_of(config));
   check_budgets_of(request, trace_of(request, dry), sizes_of(step));
 }
 
