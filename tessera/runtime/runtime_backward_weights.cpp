@@ -39,8 +39,7 @@ std::vector<schedule::ParameterId> Runtime::with_backward_weights(std::span<cons
   std::vector<schedule::ParameterId> all;
   for (const schedule::ParameterId id : ids) {
     all.push_back(id);
-    if (const schedule::ParameterId backward_weight = backward_weight(id); backward_weight != schedule::kNoParameter)
-      all.push_back(backward_weight);
+    if (const schedule::ParameterId other = backward_weight(id); other != schedule::kNoParameter) all.push_back(other);
   }
   return all;
 }
