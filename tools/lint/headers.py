@@ -30,7 +30,7 @@ def changed_names(root):
         return {name for name in result.stdout.split("\0") if name}
 
     names = git("diff", "--name-only", "-z", "HEAD") | git("ls-files", "--others", "--exclude-standard", "-z")
-    return names or git("diff-tree", "--no-commit-id", "--name-only", "-r", "-z", "--root", "HEAD")
+    return names or git("show", "-m", "--first-parent", "--format=", "--name-only", "-z", "HEAD")
 
 
 def needs_cuda(root, path, known):
