@@ -50,7 +50,7 @@ int bench_schedule(const Arguments& arguments) {
       "its "
       "weights travel, its compute is time that passes",
       "tessera bench schedule");
-  run::PlanFlags flags;
+  run::PlanCommandFlags flags;
   bench::ScheduleBench bench;
   std::optional<std::int64_t> layers;
   bool json = false;
@@ -64,7 +64,7 @@ int bench_schedule(const Arguments& arguments) {
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;
   flags.settings["backend"] = {"local"};
-  const run::PlanTask task = run::plan_task(flags, configs());
+  const run::PlanCommandInputs task = run::plan_command_inputs(flags, configs());
   bench.config = task.request.config;
   bench.model = layers ? with_layers(*task.request.model, *layers) : task.request.model;
   bench.machine = task.request.machine;
@@ -124,7 +124,7 @@ void check_processes(const run::TrainConfig& config) {
 
 int bench_step(const Arguments& arguments) {
   CLI::App app("Whole training steps on random tokens, beside what the hardware allows", "tessera bench step");
-  run::PlanFlags flags;
+  run::PlanCommandFlags flags;
   bench::StepBench bench;
   bool json = false;
   const std::string backend = base::cuda_device_count() > 0 ? "nccl" : "local";
@@ -141,7 +141,7 @@ int bench_step(const Arguments& arguments) {
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;
   check_output("--profile", bench.profile);
-  const run::PlanTask task = run::plan_task(flags, configs());
+  const run::PlanCommandInputs task = run::plan_command_inputs(flags, configs());
   bench.model = layers ? with_layers(*task.request.model, *layers) : task.request.model;
   bench.config = task.request.config;
   bench.steps = static_cast<int>(bench.config.steps);

@@ -23,7 +23,7 @@ struct Output {
   std::string timeline, events;  // files; empty: none
 };
 
-void add_options(CLI::App& app, run::PlanFlags& flags, Output& output) {
+void add_options(CLI::App& app, run::PlanCommandFlags& flags, Output& output) {
   run::add_flags(app, run::Command::plan, flags.settings);
   app.add_option("--machine", flags.machine, "a name under configs/machines, or a JSON file (laptop)");
   app.add_flag("--evaluate", flags.evaluate, "plan an evaluation instead of a training step");
@@ -36,7 +36,7 @@ void add_options(CLI::App& app, run::PlanFlags& flags, Output& output) {
 }
 
 // A damaged file of events is the user's mistake, whatever notices it.
-run::StepPlan plan_of(const run::PlanTask& task, const std::string& events) {
+run::StepPlan plan_of(const run::PlanCommandInputs& task, const std::string& events) {
   try {
     return run::plan_step(task.request);
   } catch (const InputError&) {
@@ -51,7 +51,7 @@ run::StepPlan plan_of(const run::PlanTask& task, const std::string& events) {
 
 int run_plan(const Arguments& arguments) {
   CLI::App app("Plan a training step without running it: schedule, memory, traffic, time", "tessera plan");
-  run::PlanFlags flags;
+  run::PlanCommandFlags flags;
   Output output;
   add_options(app, flags, output);
   if (!parse(app, arguments)) return 0;
@@ -59,7 +59,8 @@ int run_plan(const Arguments& arguments) {
   check_output("--save-events", output.events);
   if (output.rows == 0) output.rows = std::numeric_limits<std::size_t>::max();
 
-  const run::PlanTask task = run::plan_task(flags, base::read_environment().configs.value_or(TESSERA_CONFIGS));
+  const run::PlanCommandInputs task =
+      run::plan_command_inputs(flags, base::read_environment().configs.value_or(TESSERA_CONFIGS));
   const run::StepPlan step = plan_of(task, flags.events);
   if (!output.events.empty()) schedule::save_trace(output.events, {step.names(), step.trace});
   if (!output.timeline.empty()) run::write_file_atomically(output.timeline, run::timeline_json(step).dump());

@@ -40,7 +40,7 @@ class ModelSteps final : public TimedSteps {
     program_.begin_step(schedule::StepKind::train, microbatches);
     for (int microbatch = 0; microbatch < microbatches; ++microbatch) module_.microbatch(true);
     program_.end_step();
-    module_.update(program_.trace(), program_.copies());
+    module_.update(program_.trace(), program_.backward_weights());
   }
 
   runtime::Runtime& runtime() override { return runtime_; }
@@ -69,7 +69,7 @@ TimedModel timed_model(const run::TrainConfig& config, const models::ModelConfig
                    .microbatches = static_cast<int>(run::microbatches_of(config))};
   const predict::MeshDegrees mesh = run::mesh_of(config);
   timed.step = predict::dry_step(timed.options);
-  timed.parameters = planned_parameters(timed.step.parameters, timed.step.copies, timed.options.types, mesh);
+  timed.parameters = planned_parameters(timed.step.parameters, timed.step.backward_weights, timed.options.types, mesh);
   const predict::CostInput input{.machine = machine, .mesh = mesh, .types = timed.options.types};
   timed.costs = event_costs(input, timed.step, timed.step.trace(timed.microbatches), timed.parameters).costs;
   timed.alike = are_ranks_alike(timed.options, timed.step, config.tp);

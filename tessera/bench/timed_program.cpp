@@ -33,9 +33,9 @@ ParameterId TimedProgram::add(shard::ParameterSpec spec) {
   return DryRun::add(std::move(spec));
 }
 
-void TimedProgram::add_backward_copies() {
-  runtime_.add_backward_copies();
-  DryRun::add_backward_copies();
+void TimedProgram::add_backward_weights() {
+  runtime_.add_backward_weights();
+  DryRun::add_backward_weights();
 }
 
 void TimedProgram::begin_step(schedule::StepKind kind, int microbatches) {

@@ -19,7 +19,7 @@ class TimedProgram final : public runtime::DryRun {
       : DryRun(std::move(dry)), runtime_(runtime), segments_(segments) {}
 
   schedule::ParameterId add(shard::ParameterSpec spec) override;
-  void add_backward_copies() override;
+  void add_backward_weights() override;
   void begin_step(schedule::StepKind kind, int microbatches) override;
   void begin_microbatch() override;
   void end_microbatch() override;

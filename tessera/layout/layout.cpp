@@ -173,10 +173,10 @@ Layout cut_local_rows(const Layout& outer, int inner, std::int64_t align, bool p
   return layout;
 }
 
-Layout repeat(const Layout& layout, int copies) {
-  require_ranks("repeat", copies);
+Layout repeat(const Layout& layout, int groups) {
+  require_ranks("repeat", groups);
   Layout repeated{.shape = layout.shape, .state = layout.state};
-  for (int copy = 0; copy < copies; ++copy) {
+  for (int group = 0; group < groups; ++group) {
     repeated.ranks.insert(repeated.ranks.end(), layout.ranks.begin(), layout.ranks.end());
   }
   return repeated;

@@ -28,9 +28,9 @@ struct LocalLayout {
   bool operator==(const LocalLayout&) const = default;
 };
 
-// What the ranks' copies of one logical element mean when several hold it.
+// What the values of one logical element mean when several ranks hold it.
 enum class State {
-  replicated,  // equal copies
+  replicated,  // equal values
   partial,     // parts to be summed in rank order
 };
 
@@ -81,8 +81,8 @@ Layout rows_by_rank(Shape shape, const std::vector<std::vector<Range>>& ranges);
 // pieces of one rank must have equal width, and the outer layout's padding counts for nothing. Rank (o, i) of the
 // result is o + outer * i (outer fastest, as tp before gtp).
 Layout cut_local_rows(const Layout& outer, int inner, std::int64_t align = 1, bool padded = false);
-// Repeats the layout for `copies` groups: rank (r, c) is r + size * c.
-Layout repeat(const Layout& layout, int copies);
+// Repeats the layout for `groups` groups: rank (r, c) is r + size * c.
+Layout repeat(const Layout& layout, int groups);
 // The layout of a subset of the ranks, in the order given. Errors: a rank that is not there or listed twice.
 Layout select(const Layout& layout, const std::vector<int>& ranks);
 

@@ -46,7 +46,7 @@ Decoder::Decoder(const DecoderConfig& config, nn::Context& context, const ModelO
   const at::Device device = ops::to_device(context.program.device());
   rope_ = {rope_.cosine.to(device), rope_.sine.to(device)};
   anchor_ = at::zeros({}).requires_grad_();
-  context.program.add_backward_copies();
+  context.program.add_backward_weights();
 }
 
 nn::Block Decoder::make_block(const DecoderBlockIds& ids, const HeadPart& heads) {

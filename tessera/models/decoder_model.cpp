@@ -23,8 +23,8 @@ std::vector<HfTensor> DecoderModelConfig::hf_tensors() const {
   return decoder_tensors(config_);
 }
 
-std::vector<HfCopy> DecoderModelConfig::hf_copies() const {
-  return decoder_copies(config_);
+std::vector<HfAlias> DecoderModelConfig::hf_aliases() const {
+  return decoder_aliases(config_);
 }
 
 std::unique_ptr<Model> DecoderModelConfig::build(nn::Context& context, const ModelOptions& options) const {

@@ -68,7 +68,7 @@ std::vector<HfTensor> decoder_tensors(const DecoderConfig& config) {
   return list;
 }
 
-std::vector<HfCopy> decoder_copies(const DecoderConfig& config) {
+std::vector<HfAlias> decoder_aliases(const DecoderConfig& config) {
   if (!config.tie_word_embeddings) return {};
   return {{.hf_name = kOutput, .of = kEmbedding}};
 }

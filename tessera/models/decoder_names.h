@@ -10,6 +10,6 @@ namespace tessera::models {
 // In the order in which the model uses them. The output layer is absent when it is tied to the embedding; a folder may
 // hold it all the same.
 std::vector<HfTensor> decoder_tensors(const DecoderConfig& config);
-std::vector<HfCopy> decoder_copies(const DecoderConfig& config);
+std::vector<HfAlias> decoder_aliases(const DecoderConfig& config);
 
 }  // namespace tessera::models

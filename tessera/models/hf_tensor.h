@@ -20,7 +20,7 @@ struct HfTensor {
 };
 
 // A tensor that a folder may hold besides, and that says what another one says already.
-struct HfCopy {
+struct HfAlias {
   std::string hf_name, of;
 };
 

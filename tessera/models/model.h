@@ -32,7 +32,7 @@ class Model {
   virtual nn::Loss forward(const Batch& batch, double scale) = 0;
 };
 
-// Builds a model: it registers all its parameters with the context's program, then calls add_backward_copies(). The
+// Builds a model: it registers all its parameters with the context's program, then calls add_backward_weights(). The
 // context outlives it.
 using BuildModel = std::function<std::unique_ptr<Model>(nn::Context& context)>;
 

@@ -55,7 +55,7 @@ class ModelConfig {
   virtual std::vector<shard::ParameterSpec> parameters(const ParameterOptions& options) const = 0;
   // All tensors of a folder of this model, in the order in which the model uses them. The first is the embedding.
   virtual std::vector<HfTensor> hf_tensors() const = 0;
-  virtual std::vector<HfCopy> hf_copies() const = 0;
+  virtual std::vector<HfAlias> hf_aliases() const = 0;
   // Registers the parameters with the context's program; their values are the caller's business. `context` outlives the
   // model. Errors: as of parameters().
   virtual std::unique_ptr<Model> build(nn::Context& context, const ModelOptions& options) const = 0;

@@ -9,7 +9,7 @@ mesh::Mesh dense_mesh(int tp, int gtp, int dp) {
 }
 
 shard::Domain dense_domain() {
-  return {.compute = {"tp"}, .storage = {"gtp"}, .copies = {}, .replicas = {"dp"}};
+  return {.compute = {"tp"}, .storage = {"gtp"}, .duplicates = {}, .replicas = {"dp"}};
 }
 
 shard::ParallelGroups dense_parallel(comm::World& world, int tp, int gtp, int dp, bool with_casts) {

@@ -122,7 +122,7 @@ class Placer {
       if (!published) add(updated, operators_.gradient_norm(all_shards()), "gradient norm");
       published = true;
       const PlannedParameter& parameter = parameters_[static_cast<std::size_t>(event.parameter)];
-      if (parameter.state_elements == 0) continue;  // a copy
+      if (parameter.state_elements == 0) continue;  // a backward weight
       add(updated, operators_.adamw(parameter.state_elements), "adamw " + parameter.size.name);
     }
   }

@@ -19,8 +19,8 @@ class DryModel {
   // Between begin_step and end_step, the whole of one. trains: with its backward pass.
   void microbatch(bool trains);
   // After end_step, the optimizer's events: the messages of amaxes and the publishes of an update (train/optimizer.h).
-  // trace: of the step. copies: by weight, as DryStep has them.
-  void update(const schedule::Trace& trace, const std::vector<schedule::ParameterId>& copies);
+  // trace: of the step. backward_weights: by weight, as DryStep has them.
+  void update(const schedule::Trace& trace, const std::vector<schedule::ParameterId>& backward_weights);
 
  private:
   runtime::Program& program_;

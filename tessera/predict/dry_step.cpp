@@ -26,9 +26,9 @@ DryStep dry_step(const DryOptions& options) {
   step.flops = program.flops();
   step.activations = program.activations();
   step.parameters = program.specs();
-  step.copies = program.copies();
+  step.backward_weights = program.backward_weights();
   if (!trains) return step;
-  model.update(step.microbatch, step.copies);
+  model.update(step.microbatch, step.backward_weights);
   step.optimizer.assign(program.trace().begin() + static_cast<std::ptrdiff_t>(step.microbatch.size()),
                         program.trace().end());
   return step;

@@ -30,8 +30,8 @@ struct DryOptions {
 };
 
 struct DryStep {
-  std::vector<shard::ParameterSpec> parameters;  // by id; copies for backward passes behind the weights
-  std::vector<schedule::ParameterId> copies;     // by weight: its copy, or kNoParameter
+  std::vector<shard::ParameterSpec> parameters;         // by id; backward weights behind the weights
+  std::vector<schedule::ParameterId> backward_weights;  // by weight: its backward weight, or kNoParameter
   // Microbatches are alike, so one stands for all; and the optimizer's events behind the last.
   schedule::Trace microbatch, optimizer;
   std::vector<int> waits;  // by event of the microbatch, as runtime::DryRun has them

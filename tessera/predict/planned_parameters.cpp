@@ -74,7 +74,7 @@ RankElements elements_of_rank(const shard::ParameterSpec& spec, const shard::Par
 }
 
 std::vector<PlannedParameter> planned_parameters(const std::vector<shard::ParameterSpec>& specs,
-                                                 const std::vector<ParameterId>& copies,
+                                                 const std::vector<ParameterId>& backward_weights,
                                                  const shard::ParameterTypes& types, const MeshDegrees& mesh) {
   std::vector<PlannedParameter> all;
   std::vector<std::size_t> measured;  // one of each kind
@@ -88,7 +88,7 @@ std::vector<PlannedParameter> planned_parameters(const std::vector<shard::Parame
     all.push_back(all[*like]);
     all.back().size.name = spec.name;
   }
-  for (std::size_t id = 0; id < copies.size(); ++id) all[id].copy = copies[id];
+  for (std::size_t id = 0; id < backward_weights.size(); ++id) all[id].backward_weight = backward_weights[id];
   return all;
 }
 

@@ -21,7 +21,7 @@ struct PlannedParameter {
   std::int64_t stored_bytes = 0;    // of all planes; the greatest of all ranks
   // Of what is trained, else 0: whose gradient a rank sums, and that it updates; the greatest of all.
   std::int64_t gradient_elements = 0, state_elements = 0;
-  schedule::ParameterId copy = schedule::kNoParameter;  // what backward passes read instead, if anything
+  schedule::ParameterId backward_weight = schedule::kNoParameter;  // what backward passes read instead, if anything
   // Of a table whose rows travel by index (shard/rows/rows.h), else 0: bytes of buffers; elements that a microbatch
   // reads.
   std::int64_t row_buffers = 0, rows_read = 0;
@@ -44,9 +44,9 @@ struct RankElements {
 RankElements elements_of_rank(const shard::ParameterSpec& spec, const shard::ParameterTypes& types,
                               const shard::Cuts& cuts, const shard::Place& place);
 // Of the parameters of a model (dry_step.h), by id. Parameters that differ in nothing but their names are measured
-// once. copies: by weight.
+// once. backward_weights: by weight.
 std::vector<PlannedParameter> planned_parameters(const std::vector<shard::ParameterSpec>& specs,
-                                                 const std::vector<schedule::ParameterId>& copies,
+                                                 const std::vector<schedule::ParameterId>& backward_weights,
                                                  const shard::ParameterTypes& types, const MeshDegrees& mesh);
 
 }  // namespace tessera::predict

@@ -14,7 +14,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-struct Shelf {
+struct SharedEntries {
   std::mutex mutex;
   std::map<std::string, std::string> values;
   std::map<std::string, std::int64_t> numbers;
@@ -22,30 +22,30 @@ struct Shelf {
 
 class MemoryStore final : public Store {
  public:
-  explicit MemoryStore(std::shared_ptr<Shelf> shelf) : shelf_(std::move(shelf)) {}
+  explicit MemoryStore(std::shared_ptr<SharedEntries> entries) : entries_(std::move(entries)) {}
 
   void set(const std::string& key, const std::string& value) override {
-    std::lock_guard lock(shelf_->mutex);
-    shelf_->values[key] = value;
+    std::lock_guard lock(entries_->mutex);
+    entries_->values[key] = value;
   }
   std::optional<std::string> find(const std::string& key) override {
-    std::lock_guard lock(shelf_->mutex);
-    const auto found = shelf_->values.find(key);
-    return found == shelf_->values.end() ? std::nullopt : std::optional(found->second);
+    std::lock_guard lock(entries_->mutex);
+    const auto found = entries_->values.find(key);
+    return found == entries_->values.end() ? std::nullopt : std::optional(found->second);
   }
   std::int64_t add(const std::string& key, std::int64_t amount) override {
-    std::lock_guard lock(shelf_->mutex);
-    return shelf_->numbers[key] += amount;
+    std::lock_guard lock(entries_->mutex);
+    return entries_->numbers[key] += amount;
   }
   void erase(const std::string& key) override {
-    std::lock_guard lock(shelf_->mutex);
-    shelf_->values.erase(key);
-    shelf_->numbers.erase(key);
+    std::lock_guard lock(entries_->mutex);
+    entries_->values.erase(key);
+    entries_->numbers.erase(key);
   }
-  std::shared_ptr<Store> connect() override { return std::make_shared<MemoryStore>(shelf_); }
+  std::shared_ptr<Store> connect() override { return std::make_shared<MemoryStore>(entries_); }
 
  private:
-  const std::shared_ptr<Shelf> shelf_;
+  const std::shared_ptr<SharedEntries> entries_;
 };
 
 class PrefixStore final : public Store {
@@ -82,7 +82,7 @@ std::string Store::get(const std::string& key, milliseconds limit) {
 }
 
 std::shared_ptr<Store> make_memory_store() {
-  return std::make_shared<MemoryStore>(std::make_shared<Shelf>());
+  return std::make_shared<MemoryStore>(std::make_shared<SharedEntries>());
 }
 
 std::shared_ptr<Store> make_prefix_store(std::shared_ptr<Store> store, const std::string& prefix) {

@@ -27,51 +27,51 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
 }
 
 // Samples first ... first + micro_batch of the held-out data; those at or beyond `end` are masked.
-data::Batch held_out_block(const RunPlan& plan, std::int64_t first, std::int64_t end) {
-  const std::int64_t length = plan.config.seq_len;
+data::Batch held_out_block(const RunSetup& setup, std::int64_t first, std::int64_t end) {
+  const std::int64_t length = setup.config.seq_len;
   std::vector<data::SampleId> samples;
-  for (std::int64_t i = first; i < first + plan.config.micro_batch; ++i)
-    samples.push_back(plan.valid->sample_in_order(i < end ? i : 0));
-  data::Batch batch = plan.valid->assemble(samples);
-  const std::int64_t kept = std::clamp<std::int64_t>(end - first, 0, plan.config.micro_batch);
+  for (std::int64_t i = first; i < first + setup.config.micro_batch; ++i)
+    samples.push_back(setup.valid->sample_in_order(i < end ? i : 0));
+  data::Batch batch = setup.valid->assemble(samples);
+  const std::int64_t kept = std::clamp<std::int64_t>(end - first, 0, setup.config.micro_batch);
   std::fill(batch.targets.begin() + kept * length, batch.targets.end(), -1);
   return batch;
 }
 
 }  // namespace
 
-train::StepInput training_input(const RunPlan& plan, const shard::ParallelGroups& parallel, std::int64_t step) {
-  const TrainConfig& config = plan.config;
+train::StepInput training_input(const RunSetup& setup, const shard::ParallelGroups& parallel, std::int64_t step) {
+  const TrainConfig& config = setup.config;
   const data::BatchShape shape{.micro_batch = config.micro_batch,
                                .global_batch = config.global_batch,
                                .readers = config.gtp,
                                .replicas = config.dp};
   const data::Block block{.step = step, .replica = parallel.place().replica, .reader = parallel.place().part};
   return {.microbatches = static_cast<int>(microbatches_per_step(shape)),
-          .tokens = plan.data->step_loss_tokens(shape, step),
-          .batch = [&plan, shape, block](int microbatch) {
+          .tokens = setup.data->step_loss_tokens(shape, step),
+          .batch = [&setup, shape, block](int microbatch) {
             data::Block own = block;
             own.microbatch = microbatch;
-            const data::Batch batch = plan.data->assemble(plan.data->samples_of(shape, own));
-            return to_tensors(batch, shape.micro_batch, plan.config.seq_len);
+            const data::Batch batch = setup.data->assemble(setup.data->samples_of(shape, own));
+            return to_tensors(batch, shape.micro_batch, setup.config.seq_len);
           }};
 }
 
-train::StepInput evaluation_input(const RunPlan& plan, const shard::ParallelGroups& parallel) {
-  const TrainConfig& config = plan.config;
-  const std::int64_t samples = plan.valid->num_samples();
+train::StepInput evaluation_input(const RunSetup& setup, const shard::ParallelGroups& parallel) {
+  const TrainConfig& config = setup.config;
+  const std::int64_t samples = setup.valid->num_samples();
   const std::int64_t share = ceil_div(ceil_div(samples, config.micro_batch), config.dp);  // blocks of a replica
   std::int64_t tokens = 0;
-  for (std::int64_t i = 0; i < samples; ++i) tokens += plan.valid->loss_tokens(plan.valid->sample_in_order(i));
+  for (std::int64_t i = 0; i < samples; ++i) tokens += setup.valid->loss_tokens(setup.valid->sample_in_order(i));
   const std::int64_t first_block = share * parallel.place().replica;
   const std::int64_t end = std::min(samples, (first_block + share) * config.micro_batch);
   const std::int64_t gtp_rank = parallel.place().part;
   return {.microbatches = static_cast<int>(ceil_div(share, config.gtp)),
           .tokens = tokens,
-          .batch = [&plan, first_block, end, gtp_rank](int microbatch) {
-            const std::int64_t block = first_block + microbatch * plan.config.gtp + gtp_rank;
-            const data::Batch batch = held_out_block(plan, block * plan.config.micro_batch, end);
-            return to_tensors(batch, plan.config.micro_batch, plan.config.seq_len);
+          .batch = [&setup, first_block, end, gtp_rank](int microbatch) {
+            const std::int64_t block = first_block + microbatch * setup.config.gtp + gtp_rank;
+            const data::Batch batch = held_out_block(setup, block * setup.config.micro_batch, end);
+            return to_tensors(batch, setup.config.micro_batch, setup.config.seq_len);
           }};
 }
 

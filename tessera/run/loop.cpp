@@ -30,28 +30,28 @@ constexpr int kMeasuredEvery = 16;  // steps, of which a GPU measures the waits 
 // One rank's run: what the steps share.
 class Loop {
  public:
-  Loop(comm::World& world, const RunPlan& plan, RunFiles* files, const StopRequested& stop_requested)
-      : plan_(plan),
+  Loop(comm::World& world, const RunSetup& setup, RunFiles* files, const StopRequested& stop_requested)
+      : setup_(setup),
         files_(files),
         stop_requested_(stop_requested),
-        trainer_(world, trainer_options(plan.config, *plan.model)),
-        rates_(lr_schedule_of(plan.config)),
-        suppressions_(parse_step_times(plan.config.debug_suppress, "--debug-suppress")) {
+        trainer_(world, trainer_options(setup.config, *setup.model)),
+        rates_(lr_schedule_of(setup.config)),
+        suppressions_(parse_step_times(setup.config.debug_suppress, "--debug-suppress")) {
     if (suppressions_.has_injections()) injected_stop_ = trainer_.stop_counter(kDebugStop);
   }
 
   void run() {
     start();
     on_first_rank("opening the folder of the run", [&] { files_->open(); });
-    const TrainConfig& config = plan_.config;
-    summary_.last_step = plan_.first_step - 1;
+    const TrainConfig& config = setup_.config;
+    summary_.last_step = setup_.first_step - 1;
     if (summary_.last_step == config.steps) {
       summary_.valid_loss = evaluate_if_due(config.steps);
       save_if_due(config.steps);
     } else {
       vote_to_stop();
     }
-    for (std::int64_t step = plan_.first_step; step <= config.steps && !stopping_;) {
+    for (std::int64_t step = setup_.first_step; step <= config.steps && !stopping_;) {
       // The step's first gathers begin in the one before.
       if (step + 1 == config.trace_step || step == config.trace_step) trainer_.runtime().record_timeline(true);
       const std::int64_t waits_before = base::host_waits();
@@ -77,16 +77,16 @@ class Loop {
 
  private:
   void start() {
-    if (!plan_.checkpoint && plan_.config.init.empty())
-      return train::set_initial_values(trainer_.runtime(), plan_.config.seed);
-    if (!plan_.checkpoint) {
-      for (const std::string& line : load_initial_weights(trainer_, plan_.config.init))
+    if (!setup_.checkpoint && setup_.config.init.empty())
+      return train::set_initial_values(trainer_.runtime(), setup_.config.seed);
+    if (!setup_.checkpoint) {
+      for (const std::string& line : load_initial_weights(trainer_, setup_.config.init))
         if (files_ != nullptr) files_->note("warning: " + line);
       return;
     }
     comm::Communicator& world = *trainer_.parallel().world;
-    checkpoint::run_together(world, "loading " + plan_.checkpoint->string(), [&](const std::stop_token&) {
-      load_trainer(trainer_, checkpoint::CheckpointReader(*plan_.checkpoint));
+    checkpoint::run_together(world, "loading " + setup_.checkpoint->string(), [&](const std::stop_token&) {
+      load_trainer(trainer_, checkpoint::CheckpointReader(*setup_.checkpoint));
     });
   }
 
@@ -98,18 +98,18 @@ class Loop {
     write_line();
     stop_if_skipping();
     const std::int64_t step = summary_.last_step;
-    summary_.interrupted = step < plan_.config.steps;
-    if (step < plan_.first_step || !is_saved_after(step)) save(step);
+    summary_.interrupted = step < setup_.config.steps;
+    if (step < setup_.first_step || !is_saved_after(step)) save(step);
   }
 
   // Whether something needs what the step left before the next may begin.
   bool is_waited_for(std::int64_t step) const {
-    return is_evaluated_after(step) || is_saved_after(step) || step == plan_.config.trace_step;
+    return is_evaluated_after(step) || is_saved_after(step) || step == setup_.config.trace_step;
   }
 
   void enqueue(std::int64_t step) {
-    trainer_.runtime().measure_waits((step - plan_.first_step) % kMeasuredEvery == kMeasuredEvery / 4);
-    const train::StepInput input = training_input(plan_, trainer_.parallel(), step);
+    trainer_.runtime().measure_waits((step - setup_.first_step) % kMeasuredEvery == kMeasuredEvery / 4);
+    const train::StepInput input = training_input(setup_, trainer_.parallel(), step);
     const double lr = learning_rate(rates_, step);
     inject_stop(step);
     trainer_.enqueue_step(input, lr);
@@ -174,7 +174,7 @@ class Loop {
 
   // No step is pending, and `step` was the last.
   void settle(std::int64_t step) {
-    if (step == plan_.config.trace_step) write_timeline(step);
+    if (step == setup_.config.trace_step) write_timeline(step);
     unwritten_->valid_loss = evaluate_if_due(step);
     if (unwritten_->valid_loss) summary_.valid_loss = unwritten_->valid_loss;
     write_line();  // before the checkpoint: none is without its line
@@ -204,18 +204,18 @@ class Loop {
   }
 
   bool is_evaluated_after(std::int64_t step) const {
-    const TrainConfig& config = plan_.config;
-    return plan_.valid && (step == config.steps || (config.eval_every > 0 && step % config.eval_every == 0));
+    const TrainConfig& config = setup_.config;
+    return setup_.valid && (step == config.steps || (config.eval_every > 0 && step % config.eval_every == 0));
   }
 
   bool is_saved_after(std::int64_t step) const {
-    const TrainConfig& config = plan_.config;
+    const TrainConfig& config = setup_.config;
     return step == config.steps || (config.save_every > 0 && step % config.save_every == 0);
   }
 
   std::optional<double> evaluate_if_due(std::int64_t step) {
     if (!is_evaluated_after(step)) return std::nullopt;
-    return trainer_.evaluate(evaluation_input(plan_, trainer_.parallel()));
+    return trainer_.evaluate(evaluation_input(setup_, trainer_.parallel()));
   }
 
   void write_timeline(std::int64_t step) {
@@ -229,16 +229,16 @@ class Loop {
   }
 
   void save(std::int64_t step) {
-    const std::filesystem::path checkpoints = RunDirectory(plan_.config.out).checkpoints();
+    const std::filesystem::path checkpoints = RunDirectory(setup_.config.out).checkpoints();
     summary_.checkpoint = checkpoints / checkpoint::step_folder_name(step);
-    if (step == plan_.first_step - 1 && plan_.checkpoint && exists(summary_.checkpoint)) return;
-    save_trainer(trainer_, summary_.checkpoint, step, stored_state(plan_));
-    const bool ends_resumption = plan_.checkpoint && !has_saved_;
+    if (step == setup_.first_step - 1 && setup_.checkpoint && exists(summary_.checkpoint)) return;
+    save_trainer(trainer_, summary_.checkpoint, step, stored_state(setup_));
+    const bool ends_resumption = setup_.checkpoint && !has_saved_;
     has_saved_ = true;
-    if (!ends_resumption && plan_.config.keep == 0) return;
+    if (!ends_resumption && setup_.config.keep == 0) return;
     on_first_rank("removing old checkpoints", [&] {
       if (ends_resumption) files_->remove_set_aside();
-      if (plan_.config.keep > 0) checkpoint::prune_checkpoints(checkpoints, static_cast<int>(plan_.config.keep));
+      if (setup_.config.keep > 0) checkpoint::prune_checkpoints(checkpoints, static_cast<int>(setup_.config.keep));
     });
   }
 
@@ -249,7 +249,7 @@ class Loop {
     });
   }
 
-  const RunPlan& plan_;
+  const RunSetup& setup_;
   RunFiles* files_;
   const StopRequested& stop_requested_;
   // The trainer's lanes write there, and end first.
@@ -271,10 +271,10 @@ class Loop {
 
 }  // namespace
 
-void run_training(comm::World& world, const RunPlan& plan, RunFiles* files, const StopRequested& stop_requested) {
-  at::set_num_threads(static_cast<int>(plan.config.threads));
-  ops::set_deterministic(plan.config.deterministic);
-  Loop(world, plan, files, stop_requested).run();
+void run_training(comm::World& world, const RunSetup& setup, RunFiles* files, const StopRequested& stop_requested) {
+  at::set_num_threads(static_cast<int>(setup.config.threads));
+  ops::set_deterministic(setup.config.deterministic);
+  Loop(world, setup, files, stop_requested).run();
 }
 
 }  // namespace tessera::run

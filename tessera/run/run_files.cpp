@@ -81,32 +81,33 @@ void add_formats(const TrainConfig& config, const RunSummary& summary, ordered_j
 
 }  // namespace
 
-RunFiles::RunFiles(const RunPlan& plan)
-    : plan_(plan),
-      directory_(plan.config.out),
-      lock_(check_and_lock(directory_, plan.config.resume)),
-      progress_(std::cout, is_terminal(), plan.config.steps) {
-  const TrainConfig& config = plan.config;
+RunFiles::RunFiles(const RunSetup& setup)
+    : setup_(setup),
+      directory_(setup.config.out),
+      lock_(check_and_lock(directory_, setup.config.resume)),
+      progress_(std::cout, is_terminal(), setup.config.steps) {
+  const TrainConfig& config = setup.config;
   note(fmt::format("model {}: {:.2f} M parameters, {}, {}, backend {}", config.model,
-                   static_cast<double>(models::num_params(*plan.model)) / 1e6, name_of(config.dtype), mesh_text(config),
-                   name_of(config.backend)));
-  note(fmt::format("data: {} tokens, {} samples of {} tokens an epoch; {} sequences a step", plan.data->num_tokens(),
-                   plan.data->num_samples(), config.seq_len, config.global_batch));
-  if (plan.checkpoint) note(fmt::format("going on from {} with step {}", plan.checkpoint->string(), plan.first_step));
-  for (const std::string& line : plan.notes) note(line);
+                   static_cast<double>(models::num_params(*setup.model)) / 1e6, name_of(config.dtype),
+                   mesh_text(config), name_of(config.backend)));
+  note(fmt::format("data: {} tokens, {} samples of {} tokens an epoch; {} sequences a step", setup.data->num_tokens(),
+                   setup.data->num_samples(), config.seq_len, config.global_batch));
+  if (setup.checkpoint)
+    note(fmt::format("going on from {} with step {}", setup.checkpoint->string(), setup.first_step));
+  for (const std::string& line : setup.notes) note(line);
 }
 
 void RunFiles::open() {
-  create_run_directory(plan_.config.out, plan_.config.resume);
+  create_run_directory(setup_.config.out, setup_.config.resume);
   if (lock_.get() < 0) lock_ = lock_folder(directory_.root());
   if (lock_.get() < 0) note("the file system of --out has no locks: nothing keeps another run out of this folder");
-  if (plan_.checkpoint) {
-    checkpoint::restore_set_aside(*plan_.checkpoint);
-    checkpoint::set_aside_after(directory_.checkpoints(), plan_.first_step - 1);
+  if (setup_.checkpoint) {
+    checkpoint::restore_set_aside(*setup_.checkpoint);
+    checkpoint::set_aside_after(directory_.checkpoints(), setup_.first_step - 1);
   }
-  write_json_atomically(directory_.config(), ordered_json(stored_state(plan_)));
-  metrics_.emplace(directory_.metrics(), plan_.first_step - 1, plan_.config.dtype);
-  tensorboard_.emplace(directory_.root(), plan_.first_step > 1 ? std::optional(plan_.first_step) : std::nullopt);
+  write_json_atomically(directory_.config(), ordered_json(stored_state(setup_)));
+  metrics_.emplace(directory_.metrics(), setup_.first_step - 1, setup_.config.dtype);
+  tensorboard_.emplace(directory_.root(), setup_.first_step > 1 ? std::optional(setup_.first_step) : std::nullopt);
 }
 
 void RunFiles::remove_set_aside() const {
@@ -126,7 +127,7 @@ void RunFiles::step_trace(std::int64_t step, const ordered_json& trace) {
 }
 
 void RunFiles::finish(const RunSummary& summary) {
-  const TrainConfig& config = plan_.config;
+  const TrainConfig& config = setup_.config;
   ordered_json json = {{"step", summary.last_step},
                        {"interrupted", summary.interrupted},
                        {"trained_steps", summary.trained_steps},
@@ -186,8 +187,8 @@ void RunFiles::note_how_to_resume(const RunSummary& summary) {
   const rendezvous::Launch launch = rendezvous::read_ranks(rendezvous::own_variables());
   const std::string options =
       calls_launcher(launch) ? fmt::format(" (add the other options of {})", launch.launcher) : "";
-  note(fmt::format("interrupted after step {} of {}; to resume{}:", summary.last_step, plan_.config.steps, options));
-  note("  " + resume_command(plan_.config, program_invocation_name, launch));
+  note(fmt::format("interrupted after step {} of {}; to resume{}:", summary.last_step, setup_.config.steps, options));
+  note("  " + resume_command(setup_.config, program_invocation_name, launch));
 }
 
 }  // namespace tessera::run

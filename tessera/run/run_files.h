@@ -11,7 +11,7 @@
 #include "tessera/run/metrics/progress.h"
 #include "tessera/run/metrics/tensorboard.h"
 #include "tessera/run/run_directory.h"
-#include "tessera/run/run_plan.h"
+#include "tessera/run/run_setup.h"
 #include "tessera/runtime/runtime.h"
 
 namespace tessera::run {
@@ -37,7 +37,7 @@ class RunFiles {
  public:
   // Looks only: checks the folder, locks it if it is there, and says on the screen what the run is. Errors: InputError
   // as check_run_directory and check_metrics, or when another process trains there.
-  explicit RunFiles(const RunPlan& plan);
+  explicit RunFiles(const RunSetup& setup);
 
   // Makes the folder, sets aside what a resumed run leaves behind, writes config.json, opens the rest. Called once,
   // when nothing can refuse the run any more. Errors: InputError as create_run_directory.
@@ -53,7 +53,7 @@ class RunFiles {
  private:
   void note_how_to_resume(const RunSummary& summary);
 
-  const RunPlan& plan_;
+  const RunSetup& setup_;
   RunDirectory directory_;
   checkpoint::FileDescriptor lock_;       // on the folder, while this object lives: one run at a time
   std::optional<MetricsWriter> metrics_;  // once it is open

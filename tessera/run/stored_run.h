@@ -21,7 +21,7 @@ checkpoint::CheckpointReader open_checkpoint(const std::filesystem::path& folder
 
 // What a run has stored of itself, and where.
 struct StoredRun {
-  nlohmann::json state = nlohmann::json::object();  // run_plan.h, stored_state
+  nlohmann::json state = nlohmann::json::object();  // run_setup.h, stored_state
   std::string where;
 };
 

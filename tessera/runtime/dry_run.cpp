@@ -27,15 +27,16 @@ DryRun::DryRun(const mesh::Mesh& mesh, const std::vector<shard::Domain>& domains
 }
 
 ParameterId DryRun::add(shard::ParameterSpec spec) {
-  TESSERA_CHECK(weights_ < 0, "parameter '{}' is added after the backward copies", spec.name);
+  TESSERA_CHECK(weights_ < 0, "parameter '{}' is added after the backward weights", spec.name);
   return register_parameter(with_options(std::move(spec), types_, options_));
 }
 
-void DryRun::add_backward_copies() {
-  TESSERA_CHECK(weights_ < 0, "backward copies are added twice");
+void DryRun::add_backward_weights() {
+  TESSERA_CHECK(weights_ < 0, "backward weights are added twice");
   weights_ = static_cast<int>(specs_.size());
   for (ParameterId id = 0; id < weights_; ++id)
-    if (spec(id).backward) known(id).copy = register_parameter(shard::backward_copy(shard::ParameterSpec(spec(id))));
+    if (spec(id).backward)
+      known(id).backward_weight = register_parameter(shard::backward_weight(shard::ParameterSpec(spec(id))));
 }
 
 ParameterId DryRun::register_parameter(shard::ParameterSpec spec) {
@@ -55,10 +56,11 @@ ParameterId DryRun::register_parameter(shard::ParameterSpec spec) {
   return id;
 }
 
-std::vector<ParameterId> DryRun::copies() const {
-  std::vector<ParameterId> copies;
-  for (ParameterId id = 0; id < weights_; ++id) copies.push_back(known_[static_cast<std::size_t>(id)].copy);
-  return copies;
+std::vector<ParameterId> DryRun::backward_weights() const {
+  std::vector<ParameterId> backward_weights;
+  for (ParameterId id = 0; id < weights_; ++id)
+    backward_weights.push_back(known_[static_cast<std::size_t>(id)].backward_weight);
+  return backward_weights;
 }
 
 const shard::ParameterSpec& DryRun::spec(ParameterId id) const {
@@ -82,8 +84,8 @@ bool DryRun::by_rows(ParameterId id) const {
 }
 
 ParameterId DryRun::read_in(Pass pass, ParameterId id) const {
-  const ParameterId copy = known_[static_cast<std::size_t>(id)].copy;
-  return pass == Pass::backward && copy != schedule::kNoParameter ? copy : id;
+  const ParameterId backward_weight = known_[static_cast<std::size_t>(id)].backward_weight;
+  return pass == Pass::backward && backward_weight != schedule::kNoParameter ? backward_weight : id;
 }
 
 void DryRun::begin_step(schedule::StepKind kind, int /*microbatches*/) {
@@ -171,7 +173,7 @@ void DryRun::publish(std::span<const ParameterId> weights) {
   const auto published = [&](ParameterId id) { record(numbers_.next(EventKind::publish, Pass::forward, id)); };
   for (const ParameterId id : weights) {
     published(id);
-    if (known(id).copy != schedule::kNoParameter) published(known(id).copy);
+    if (known(id).backward_weight != schedule::kNoParameter) published(known(id).backward_weight);
   }
 }
 

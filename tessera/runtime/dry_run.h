@@ -29,13 +29,15 @@ class DryRun : public Program {
   // By format of weights, operations of the products of that step, and bytes that its collectives bring this rank.
   const std::array<std::int64_t, quant::kFormats>& flops() const { return flops_; }
   const std::array<std::int64_t, quant::kFormats>& activations() const { return activations_; }
-  int weights() const { return weights_; }                                   // ids from here on are copies
-  const std::vector<shard::ParameterSpec>& specs() const { return specs_; }  // by id, copies behind the weights
-  std::vector<schedule::ParameterId> copies() const;  // by weight: what backward passes read instead, or kNoParameter
+  int weights() const { return weights_; }  // ids from here on are backward weights
+  // By id; backward weights follow the weights.
+  const std::vector<shard::ParameterSpec>& specs() const { return specs_; }
+  // By weight: what backward passes read instead, or kNoParameter.
+  std::vector<schedule::ParameterId> backward_weights() const;
   shard::Cuts cuts(int domain) const { return cuts_.at(static_cast<std::size_t>(domain)); }
 
   schedule::ParameterId add(shard::ParameterSpec spec) override;
-  void add_backward_copies() override;
+  void add_backward_weights() override;
   const shard::ParameterSpec& spec(schedule::ParameterId id) const override;
   const layout::LocalLayout& local_compute(schedule::ParameterId id) const override;
   bool by_rows(schedule::ParameterId id) const override;
@@ -73,7 +75,7 @@ class DryRun : public Program {
     quant::DType staging = quant::DType::fp32;  // of its gradient
     bool by_rows = false;                       // its rows travel, not the whole
     std::int64_t row_bytes = 0;                 // that a read of rows brings
-    schedule::ParameterId copy = schedule::kNoParameter;
+    schedule::ParameterId backward_weight = schedule::kNoParameter;
     int users = 0;
     bool produced = false;  // in this microbatch
   };
@@ -92,7 +94,7 @@ class DryRun : public Program {
   std::vector<shard::ParameterSpec> specs_;
   std::vector<Known> known_;
   std::unordered_set<std::string> names_;
-  int weights_ = -1;  // the parameters before the copies, once these are added
+  int weights_ = -1;  // the parameters before the backward weights, once these are added
   EventNumbers numbers_;
   schedule::Trace trace_;
   std::vector<int> waits_;

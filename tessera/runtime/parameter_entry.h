@@ -31,9 +31,10 @@ struct ParameterEntry {
   const std::string& name() const { return parameter.spec.name; }
 
   shard::ShardedParameter parameter;
-  shard::Ways ways;                                     // what this rank receives by each
-  quant::Format format = quant::Format::bf16;           // of its gathers
-  schedule::ParameterId copy = schedule::kNoParameter;  // of a weight: what backward passes read instead, if anything
+  shard::Ways ways;                            // what this rank receives by each
+  quant::Format format = quant::Format::bf16;  // of its gathers
+  // Of a weight: what backward passes read instead, if anything.
+  schedule::ParameterId backward_weight = schedule::kNoParameter;
   shard::Materializer materializer;
   shard::Reducer reducer;
   shard::Replicas replicas;

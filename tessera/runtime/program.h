@@ -67,9 +67,9 @@ class Program {
 
   // Before the first step, the same on every rank in the same order. Errors: a name twice.
   virtual schedule::ParameterId add(shard::ParameterSpec spec) = 0;
-  // After the last add: registers the copies of weights that backward passes read in another number format. Who uses a
-  // weight never sees its copy: consume and release in the backward pass mean the copy.
-  virtual void add_backward_copies() = 0;
+  // After the last add: registers the weights that backward passes read in another number format. Who uses a
+  // weight never sees its backward weight: consume and release in the backward pass mean the backward weight.
+  virtual void add_backward_weights() = 0;
   virtual const shard::ParameterSpec& spec(schedule::ParameterId weight) const = 0;  // formats and domain filled in
   virtual const layout::LocalLayout& local_compute(schedule::ParameterId weight) const = 0;  // what this rank reads
   // Whether its rows travel by index: gather_rows and grad_rows instead of consume and grad_buffer.

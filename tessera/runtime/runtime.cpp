@@ -44,8 +44,8 @@ void Runtime::give_up() {
 }
 
 schedule::ParameterId Runtime::add(shard::ParameterSpec spec) {
-  TESSERA_CHECK(!in_step_ && plans_.empty(), "parameter '{}' is added after the first step began", spec.name);
-  TESSERA_CHECK(weights_ < 0, "parameter '{}' is added after the backward copies", spec.name);
+  TESSERA_CHECK(!in_step_ && step_replays_.empty(), "parameter '{}' is added after the first step began", spec.name);
+  TESSERA_CHECK(weights_ < 0, "parameter '{}' is added after the backward weights", spec.name);
   return register_parameter(with_options(std::move(spec), types_, options_));
 }
 
@@ -102,7 +102,7 @@ bool Runtime::by_rows(schedule::ParameterId id) const {
 void Runtime::begin_step(schedule::StepKind kind, int microbatches) {
   TESSERA_CHECK(!in_step_, "begin_step inside a step");
   TESSERA_CHECK(microbatches >= 1, "a step of {} microbatches", microbatches);
-  check_copies();
+  check_backward_weights();
   end_trace();
   numbers_.begin_step(kind);
   microbatches_ = microbatches;
@@ -114,8 +114,8 @@ void Runtime::begin_step(schedule::StepKind kind, int microbatches) {
     entry->parameter.main_grad_written = entry->parameter.row_squares_written = false;
     entry->replicas_summed = false;
   }
-  const auto plan = plans_.find({kind, microbatches});
-  replay_ = plan != plans_.end() ? plan->second.replay.get() : nullptr;
+  const auto found = step_replays_.find({kind, microbatches});
+  replay_ = found != step_replays_.end() ? found->second.replay.get() : nullptr;
   statistics_.recorded = replay_ == nullptr;
   measure_.begin_step();
   waits_.begin_step(measures_waits_ || statistics_.recorded);
@@ -238,7 +238,7 @@ void Runtime::depart(const schedule::Event* happens) {
   if (in_step_) {
     statistics_.departed = true;
     ++totals_.departed_steps;
-    ++plans_.at({numbers_.kind(), microbatches_}).departures;
+    ++step_replays_.at({numbers_.kind(), microbatches_}).departures;
   }
   replay_->drain();
   replay_ = nullptr;
@@ -322,7 +322,7 @@ void Runtime::produce(schedule::ParameterId id) {
 }
 
 void Runtime::publish(std::span<const schedule::ParameterId> weights) {
-  const std::vector<schedule::ParameterId> published = with_copies(weights);
+  const std::vector<schedule::ParameterId> published = with_backward_weights(weights);
   const std::span<const schedule::ParameterId> ids(published);
   for (const schedule::ParameterId id : ids) {
     const ParameterEntry& entry = this->entry(id, "publish");
@@ -423,18 +423,18 @@ void Runtime::record_comm(schedule::EventKind kind, const std::string& group, co
 // The step and the publishes behind it are over: plan it if it has no schedule that it follows.
 void Runtime::end_trace() {
   if (!std::exchange(trace_open_, false) || !options_.scheduled) return;
-  Plan& plan = plans_[{numbers_.kind(), microbatches_}];
-  if (plan.replay && !statistics_.departed) plan.departures = 0;
+  StepReplay& step_replay = step_replays_[{numbers_.kind(), microbatches_}];
+  if (step_replay.replay && !statistics_.departed) step_replay.departures = 0;
   // Classes of ranks plan their steps together: one alone does not plan again.
-  if (plan.replay && (plan.departures < options_.patience || parallel_.has_classes())) return;
+  if (step_replay.replay && (step_replay.departures < options_.patience || parallel_.has_classes())) return;
   if (!is_worth_planning()) return;
   agreement_.wait_on_host(parallel_.compute->record(), entries_);  // memory that steps use may be given back
   make_schedule();
 }
 
 const schedule::Schedule* Runtime::schedule(schedule::StepKind kind, int microbatches) const {
-  const auto plan = plans_.find({kind, microbatches});
-  return plan == plans_.end() || !plan->second.replay ? nullptr : &plan->second.replay->schedule();
+  const auto found = step_replays_.find({kind, microbatches});
+  return found == step_replays_.end() || !found->second.replay ? nullptr : &found->second.replay->schedule();
 }
 
 ScheduleStatistics Runtime::schedule_statistics() const {

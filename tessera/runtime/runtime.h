@@ -60,8 +60,9 @@ class Runtime final : public Program {
   Runtime& operator=(const Runtime&) = delete;
 
   schedule::ParameterId add(shard::ParameterSpec spec) override;
-  // The copies are parameters with residencies of their own, behind all weights. A weight's publish publishes its copy.
-  void add_backward_copies() override;
+  // The backward weights are parameters with residencies of their own, behind all weights. A weight's publish publishes
+  // its backward weight.
+  void add_backward_weights() override;
   const shard::ParameterSpec& spec(schedule::ParameterId id) const override;
   const layout::LocalLayout& local_compute(schedule::ParameterId id) const override;
   bool by_rows(schedule::ParameterId id) const override;
@@ -70,11 +71,11 @@ class Runtime final : public Program {
   int group_rank() const override { return parallel_.program->rank(); }
   int group_size() const override { return parallel_.program->size(); }
   bool is_training() const override { return numbers_.kind() == schedule::StepKind::train; }
-  int size() const { return static_cast<int>(entries_.size()); }  // copies included
-  // Ids below are weights; from here to size() they are copies.
+  int size() const { return static_cast<int>(entries_.size()); }  // backward weights included
+  // Ids below are weights; from here to size() they are backward weights.
   int weights() const { return weights_ < 0 ? size() : weights_; }
-  // A weight's copy for backward passes; kNoParameter where these read the weight itself.
-  schedule::ParameterId backward_copy(schedule::ParameterId id) const;
+  // A weight's backward weight; kNoParameter where these read the weight itself.
+  schedule::ParameterId backward_weight(schedule::ParameterId id) const;
   shard::ShardedParameter& parameter(schedule::ParameterId id);
   // Ids of weights in name order: the order of checkpoints.
   std::vector<schedule::ParameterId> by_name() const;
@@ -177,14 +178,14 @@ class Runtime final : public Program {
     base::Fence after;      // what those of the step to come wait for
   };
   using Key = std::pair<schedule::StepKind, int>;  // kind, microbatches
-  struct Plan {
+  struct StepReplay {
     std::unique_ptr<Replay> replay;
     int departures = 0;  // in a row
   };
   schedule::ParameterId register_parameter(shard::ParameterSpec spec);
   schedule::ParameterId read_in(schedule::Pass pass, schedule::ParameterId id) const;
-  std::vector<schedule::ParameterId> with_copies(std::span<const schedule::ParameterId> ids) const;
-  void check_copies() const;
+  std::vector<schedule::ParameterId> with_backward_weights(std::span<const schedule::ParameterId> ids) const;
+  void check_backward_weights() const;
   ParameterEntry& entry(schedule::ParameterId id, const char* call);
   const ParameterEntry& entry(schedule::ParameterId id, const char* call) const;
   std::byte* staging_of(ParameterEntry& entry, schedule::ParameterId id);
@@ -209,7 +210,7 @@ class Runtime final : public Program {
   RuntimeOptions options_;
   int exceptions_;  // under way when this was made
   ParameterEntries entries_;
-  int weights_ = -1;  // the entries before the copies, once these are added
+  int weights_ = -1;  // the entries before the backward weights, once these are added
   std::unordered_map<std::string, schedule::ParameterId> ids_;
   Agreement agreement_;
   StepStatistics statistics_;
@@ -218,7 +219,7 @@ class Runtime final : public Program {
   Waits waits_;
   OnDemand on_demand_;
   Arenas arenas_;
-  std::map<Key, Plan> plans_;
+  std::map<Key, StepReplay> step_replays_;
   Replay* replay_ = nullptr;    // of the step under way, while it follows its schedule
   Replay* prepared_ = nullptr;  // whose gathers for its next step may be under way
   ScheduleStatistics totals_;

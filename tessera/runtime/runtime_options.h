@@ -27,8 +27,8 @@ struct RuntimeOptions {
   bool pushes = true;  // GPUs of a host write to each other's arenas
 };
 
-// A parameter as the options make it of what a model says: with its domain, its number formats and those of its copy
-// for backward passes. types: the run's. Errors (InputError): those of shard/format_policy.h.
+// A parameter as the options make it of what a model says: with its domain, its number formats and those of its
+// backward weight. types: the run's. Errors (InputError): those of shard/format_policy.h.
 shard::ParameterSpec with_options(shard::ParameterSpec spec, const shard::ParameterTypes& types,
                                   const RuntimeOptions& options);
 

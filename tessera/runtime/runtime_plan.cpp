@@ -69,10 +69,10 @@ void Runtime::make_schedule() {
       if (via != shard::Via::replicas || !parallel_.has_classes())  // else proved together
         agreement_.compare(*group, reductions, "the schedule of the reductions", entries_);
   totals_.indirect = arenas_.grow(schedule, parallel_, options_.pushes);
-  Plan& plan = plans_[{numbers_.kind(), microbatches_}];
-  plan.departures = 0;
-  plan.replay = std::make_unique<Replay>(trace(), std::move(schedule), entries_, parallel_, arenas_, waits_,
-                                         statistics_, timeline_, options_.replay);
+  StepReplay& step_replay = step_replays_[{numbers_.kind(), microbatches_}];
+  step_replay.departures = 0;
+  step_replay.replay = std::make_unique<Replay>(trace(), std::move(schedule), entries_, parallel_, arenas_, waits_,
+                                                statistics_, timeline_, options_.replay);
   ++totals_.planned;
 }
 

@@ -44,8 +44,8 @@ struct MasterShard {
 std::vector<quant::MasterSlice> master_slices(std::span<const QuantizedWeight> weights,
                                               std::span<const MasterShard> shards, quant::Format format);
 // The part of a parameter that this rank updates: its rows of whole tiles, which are cast as a matrix by themselves
-// (Slices::of_whole_tiles). The master is that of `weight`: the parameter itself, or the weight whose backward copy it
-// is. The storage of both keeps its place while the cast is used. Errors: no encoding.
+// (Slices::of_whole_tiles). The master is that of `weight`: the parameter itself, or the weight whose backward weight
+// it is. The storage of both keeps its place while the cast is used. Errors: no encoding.
 quant::MasterSlice master_slice(ShardedParameter& parameter, const ShardedParameter& weight);
 
 // How the weights are cut over the ranks, the same on every rank.

@@ -26,15 +26,16 @@ int place_in(const std::vector<int>& group, int rank) {
 
 // What is in one order on all ranks, and counted once, is told apart by axes alone.
 void check_axes(const Mesh& mesh, const Domain& domain) {
-  const Axes named = together(together(together(domain.compute, domain.storage), domain.copies), domain.replicas);
+  const Axes named = together(together(together(domain.compute, domain.storage), domain.duplicates), domain.replicas);
   TESSERA_CHECK(!domain.compute.empty() && !domain.storage.empty() && !domain.replicas.empty(),
                 "a domain names {} compute, {} storage and {} replica axes, expected one of each at least",
                 domain.compute.size(), domain.storage.size(), domain.replicas.size());
   const auto is_named = [&](const mesh::Grid& grid) { return std::ranges::equal(grid, named, {}, &mesh::Axis::name); };
-  TESSERA_CHECK(std::ranges::any_of(mesh.grids(), is_named),
-                "a domain names the axes {} (compute, storage, copies, replicas), expected all axes of one grid in its "
-                "order",
-                fmt::join(named, ", "));
+  TESSERA_CHECK(
+      std::ranges::any_of(mesh.grids(), is_named),
+      "a domain names the axes {} (compute, storage, duplicates, replicas), expected all axes of one grid in its "
+      "order",
+      fmt::join(named, ", "));
 }
 
 // By replica: how many ranks store a compute part. Empty where no place is dead.
@@ -69,13 +70,13 @@ Cuts cuts_of(const Mesh& mesh, const Domain& domain, int rank) {
                   group.size(), group.front(), compute);
   Cuts cuts{.parts = static_cast<int>(mesh.group_of(rank, domain.storage).size()),
             .replicas = mesh.size(domain.replicas),
-            .copies = mesh.size(domain.copies),
+            .duplicates = mesh.size(domain.duplicates),
             .parts_by_replica = parts_by_replica(mesh, domain)};
-  for (const std::vector<int>& group : mesh.groups(together(domain.storage, domain.copies))) {
+  for (const std::vector<int>& group : mesh.groups(together(domain.storage, domain.duplicates))) {
     const int parts = cuts.parts_of(mesh.coordinate(group.front(), domain.replicas));
-    TESSERA_CHECK(static_cast<int>(group.size()) == parts * cuts.copies,
-                  "mesh: {} ranks add gradients of a part, expected {} parts in {} copies", group.size(), parts,
-                  cuts.copies);
+    TESSERA_CHECK(static_cast<int>(group.size()) == parts * cuts.duplicates,
+                  "mesh: {} ranks add gradients of a part, expected {} parts in {} duplicates", group.size(), parts,
+                  cuts.duplicates);
   }
   return cuts;
 }
@@ -84,7 +85,7 @@ Place place_of(const Mesh& mesh, const Domain& domain, int rank) {
   return {.compute = place_in(mesh.group_of(rank, domain.compute), rank),
           .part = place_in(mesh.group_of(rank, domain.storage), rank),
           .replica = mesh.coordinate(rank, domain.replicas),
-          .copy = mesh.coordinate(rank, domain.copies)};
+          .duplicate = mesh.coordinate(rank, domain.duplicates)};
 }
 
 mesh::Role role_of(const Mesh& mesh, const Domain& domain, Via via) {
@@ -101,7 +102,7 @@ mesh::Role role_of(const Mesh& mesh, const Domain& domain, Via via) {
     case Via::reduce_compute:
       return {reduce, domain.compute};
     case Via::reduce:
-      return {reduce, together(domain.storage, domain.copies)};
+      return {reduce, together(domain.storage, domain.duplicates)};
     case Via::replicas:
       if (parts_by_replica(mesh, domain).empty()) return {replicas, domain.replicas};
       return {replicas, together(domain.storage, domain.replicas)};

@@ -11,12 +11,12 @@
 
 namespace tessera::shard {
 
-// Names all axes of one grid of the mesh, in the order of the grid. Only `copies` may be empty.
+// Names all axes of one grid of the mesh, in the order of the grid. Only `duplicates` may be empty.
 struct Domain {
-  mesh::Axes compute;   // ranks that share a matrix out while an operation runs
-  mesh::Axes storage;   // ranks that store one such part between them
-  mesh::Axes copies;    // ranks of one replica that store the same; often none
-  mesh::Axes replicas;  // ranks of copies of the whole model, whose gradients are added once a step
+  mesh::Axes compute;     // ranks that share a matrix out while an operation runs
+  mesh::Axes storage;     // ranks that store one such part between them
+  mesh::Axes duplicates;  // ranks of one replica that store the same; often none
+  mesh::Axes replicas;    // ranks of different replicas of the model, whose gradients are added once a step
 };
 
 // What ranks of a domain talk to each other for.
@@ -26,17 +26,17 @@ enum class Via : std::uint8_t {
   demand,          // the first of these, for weights that no schedule foresaw
   rows,            // rows of tables, likewise
   reduce_compute,  // gradients: the ranks that hold a sum in parts ...
-  reduce,          // ... then those that store a part, and the ones of its copies
+  reduce,          // ... then those that store a part, and the ones of its duplicates
   replicas,        // sums over replicas, and new weights
 };
 
 // Into how many parts the ranks of a domain cut a parameter, as one rank sees it.
 struct Cuts {
-  int parts = 1;      // ranks that store a compute part between them, in this rank's replica
-  int replicas = 1;   // of the whole
-  bool zero = false;  // each replica updates a part of the weights (ZeRO-1)
-  int node = 1;       // consecutive ranks of a reduction that add their gradients first (reduction_tree.h)
-  int copies = 1;     // of each part in a replica
+  int parts = 1;       // ranks that store a compute part between them, in this rank's replica
+  int replicas = 1;    // of the whole
+  bool zero = false;   // each replica updates a part of the weights (ZeRO-1)
+  int node = 1;        // consecutive ranks of a reduction that add their gradients first (reduction_tree.h)
+  int duplicates = 1;  // of each part in a replica
   // Where places are dead, by replica: ranks that store a compute part. Empty: `parts` everywhere.
   std::vector<int> parts_by_replica;
 
@@ -45,15 +45,15 @@ struct Cuts {
   }
   int most_parts() const;
   // Ranks whose gradients are added for each part.
-  int reducing() const { return parts * copies; }
+  int reducing() const { return parts * duplicates; }
   // Whether a replica's ranks hold the optimizer's state only in part.
   bool splits_state() const { return zero && replicas > 1; }
 };
 
-// Where a rank is in a domain: which part of the compute layout it uses, which part of that it stores, in which copy,
-// of which replica.
+// Where a rank is in a domain: which part of the compute layout it uses, which part of that it stores, in which
+// duplicate, of which replica.
 struct Place {
-  int compute = 0, part = 0, replica = 0, copy = 0;
+  int compute = 0, part = 0, replica = 0, duplicate = 0;
   base::Device device = {};
 };
 

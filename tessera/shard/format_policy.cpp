@@ -114,7 +114,7 @@ void set_backward(ParameterSpec& spec, const FormatPolicy& policy, const Paramet
   spec.backward = {encoding};
   // The parts of a master that a rank has are whole tiles of both formats.
   spec.rows_together = std::lcm(rows_of_tiles(spec.encoding), rows_of_tiles(encoding));
-  check_encoding(backward_copy(spec), types);
+  check_encoding(backward_weight(spec), types);
 }
 
 void check_rules(std::span<const FormatRule> rules, std::span<const std::string> names, std::string_view where) {

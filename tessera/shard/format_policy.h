@@ -35,9 +35,10 @@ void set_product(ParameterSpec& spec, const FormatPolicy& policy, const Paramete
 // are. Errors (InputError): a rule with a format other than bf16 for such a table; check_encoding's.
 void set_encoding(ParameterSpec& spec, const FormatPolicy& policy, const ParameterTypes& types);
 
-// What backward passes read: a copy in the format that the policy says, where that is not what forward passes read. A
-// weight whose products are in that format, as mxfp8, is read as it is stored, so that its tiles lie along the columns.
-// Comes after set_product and set_encoding. Errors: as set_encoding, about the weight or its copy.
+// What backward passes read: a backward weight in the format that the policy says, where that is not what forward
+// passes read. A weight whose products are in that format, as mxfp8, is read as it is stored, so that its tiles lie
+// along the columns. Comes after set_product and set_encoding. Errors: as set_encoding, about the weight or its
+// backward weight.
 void set_backward(ParameterSpec& spec, const FormatPolicy& policy, const ParameterTypes& types);
 
 // Errors (InputError, which begins with `where`): a rule that matches none of these names.

@@ -76,7 +76,7 @@ ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types,
   }
 
   const std::int64_t elements = parameter.local_storage.size;
-  parameter.spec.is_copy = spec.is_copy;
+  parameter.spec.is_backward_weight = spec.is_backward_weight;
   if (parameter.has_master())
     parameter.master =
         base::Buffer(static_cast<std::size_t>(types.accumulator_bytes(parameter.local_state.size)), place.device);

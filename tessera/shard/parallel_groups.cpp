@@ -37,9 +37,9 @@ ParallelGroups make_parallel_groups(comm::World& world, mesh::Mesh mesh, std::ve
   for (const Domain& domain : parallel.domains)
     parallel.all_placed.push_back({.cuts = cuts_of(parallel.mesh, domain, parallel.rank),
                                    .place = place_of(parallel.mesh, domain, parallel.rank)});
-  TESSERA_CHECK(parallel.all_placed.front().cuts.copies == 1,
-                "the first domain, whose ranks read different samples, stores {} copies in a replica, expected 1",
-                parallel.all_placed.front().cuts.copies);
+  TESSERA_CHECK(parallel.all_placed.front().cuts.duplicates == 1,
+                "the first domain, whose ranks read different samples, stores {} duplicates in a replica, expected 1",
+                parallel.all_placed.front().cuts.duplicates);
   parallel.roles = std::make_unique<comm::RoleGroups>(world, parallel.mesh);
   parallel.clock = world.clock();
   parallel.board = world.make_board();
@@ -87,7 +87,7 @@ void ParallelGroups::provide(const ShardedParameter& parameter, const Cuts& cuts
   if (parameter.by_rows) need(Via::rows);
   if (spec.trainable) need(Via::reduce);
   if (sums_compute(spec, parameter.layouts)) need(Via::reduce_compute);
-  // A copy that backward passes read is published as its weight is.
+  // A weight that backward passes read is published with the weight that it is made of.
   if (cuts.replicas > 1 && (spec.trainable || cuts.zero)) need(Via::replicas);
 }
 

@@ -10,20 +10,20 @@ bool is_unpacked(const ParameterSpec& spec) {
   if (!spec.encoding) return false;
   if (spec.product == quant::Format::bf16 || spec.looked_up) return true;
   const quant::Encoding as_multiplied =
-      spec.is_copy ? quant::columnwise_encoding(spec.product) : quant::weight_encoding(spec.product);
+      spec.is_backward_weight ? quant::columnwise_encoding(spec.product) : quant::weight_encoding(spec.product);
   return *spec.encoding != as_multiplied;
 }
 
-ParameterSpec backward_copy(const ParameterSpec& spec) {
+ParameterSpec backward_weight(const ParameterSpec& spec) {
   TESSERA_CHECK(spec.backward, "parameter '{}' has the same format in both passes", spec.name);
-  ParameterSpec copy = spec;
-  copy.name += " (backward)";
-  copy.encoding = spec.backward->encoding;
-  copy.backward.reset();
-  copy.reads = {};
-  copy.trainable = false;
-  copy.is_copy = true;
-  return copy;
+  ParameterSpec backward_weight = spec;
+  backward_weight.name += " (backward)";
+  backward_weight.encoding = spec.backward->encoding;
+  backward_weight.backward.reset();
+  backward_weight.reads = {};
+  backward_weight.trainable = false;
+  backward_weight.is_backward_weight = true;
+  return backward_weight;
 }
 
 std::int64_t ShardedParameter::columns_of_sum(int replicas) const {
@@ -41,7 +41,7 @@ layout::LocalLayout counted_part(const ShardedParameter& parameter) {
   const Place& place = parameter.place;
   const std::vector<layout::LocalLayout>& used = parameter.layouts.compute.ranks;
   const auto first_of_part = std::ranges::find(used, parameter.local_compute) - used.begin();
-  const bool is_first = place.copy == 0 && (place.replica == 0 || parameter.splits_state()) &&
+  const bool is_first = place.duplicate == 0 && (place.replica == 0 || parameter.splits_state()) &&
                         (parameter.layouts.is_cut || (place.part == 0 && first_of_part == place.compute));
   return is_first ? parameter.local_state : layout::LocalLayout{};
 }

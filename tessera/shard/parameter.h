@@ -70,19 +70,19 @@ struct ParameterSpec {
   // The number format of its products. Who multiplies in the encoding's own format reads the planes as they are.
   quant::Format product = quant::Format::bf16;
   bool looked_up = false;  // its rows are read by index too, in bf16
-  // Backward passes read a copy in another number format, a parameter of its own (backward_copy).
+  // Backward passes read a weight in another number format, a parameter of its own (backward_weight()).
   std::optional<BackwardFormat> backward;
-  int domain = 0;                  // what it is cut over: of ParallelGroups::domains
-  bool is_copy = false;            // it is such a copy, which is written by the cast of its weight's master
-  std::int64_t rows_together = 1;  // storage is cut after a multiple of so many rows; tiles may ask for more
+  int domain = 0;                   // what it is cut over: of ParallelGroups::domains
+  bool is_backward_weight = false;  // backward passes read it; the cast of its weight's master writes it
+  std::int64_t rows_together = 1;   // storage is cut after a multiple of so many rows; tiles may ask for more
 
   bool operator==(const ParameterSpec&) const = default;
 };
 // Whether users see an encoded weight unpacked to bf16.
 bool is_unpacked(const ParameterSpec& spec);
-// The copy of a weight with `backward` that backward passes read: of the same shape and cut like it, with the name
-// "NAME (backward)". It is not trained, and has no master.
-ParameterSpec backward_copy(const ParameterSpec& spec);
+// What backward passes read instead of a weight with `backward`: of the same shape and cut like it, with
+// the name "NAME (backward)". It is not trained, and has no master.
+ParameterSpec backward_weight(const ParameterSpec& spec);
 // Returns the types of a parameter: its own, or else those of the run.
 inline const ParameterTypes& types_of(const ParameterSpec& spec, const ParameterTypes& run) {
   return spec.types ? *spec.types : run;
@@ -125,9 +125,9 @@ struct ShardedParameter : RankParts {
   // The columns of this rank's rows where they lie one behind the other in local_storage, whole on one replica and
   // added up by one sum: then its last sum in a step can give their squares. Else 0.
   std::int64_t columns_of_sum(int replicas) const;
-  // A copy has none: its weight's master is cast into it.
+  // A backward weight has none: its weight's master is cast into it.
   bool has_master() const {
-    return !spec.is_copy && (planes.size() > 1 || planes.front().spec.type != types.accumulator);
+    return !spec.is_backward_weight && (planes.size() > 1 || planes.front().spec.type != types.accumulator);
   }
   base::Buffer& weight() { return planes.front().data; }
   const base::Buffer& weight() const { return planes.front().data; }

@@ -42,9 +42,9 @@ Reducer::Reducer(const ShardedParameter& parameter, const ParallelGroups& parall
         base::align_up(size_in_bytes(home_elements_, types_.wire));
   // What is exchanged are rows of this compute rank's matrix, runs of the buffers whatever their columns are.
   std::vector<layout::LocalLayout> owned;
-  for (int copy = 0; copy < cuts.copies; ++copy)
+  for (int duplicate = 0; duplicate < cuts.duplicates; ++duplicate)
     std::ranges::transform(parameter.storage.ranks, std::back_inserter(owned), layout::with_local_columns);
-  const int rank = parameter.place.part + parameter.storage.size() * parameter.place.copy;
+  const int rank = parameter.place.part + parameter.storage.size() * parameter.place.duplicate;
   additions_.emplace(parameter.storage.shape, layout::with_local_columns(parameter.local_home), owned, tree_, rank,
                      types_);
 }

@@ -48,9 +48,9 @@ ReductionTree::Bytes ReductionTree::bytes(quant::DType wire, quant::DType accumu
 
 ReductionTree tree_of(const layout::Layout& storage, const Cuts& cuts, const Place& place) {
   std::vector<std::int64_t> owned;
-  for (int copy = 0; copy < cuts.copies; ++copy)
+  for (int duplicate = 0; duplicate < cuts.duplicates; ++duplicate)
     for (const layout::LocalLayout& local : storage.ranks) owned.push_back(local.size);
-  return {std::move(owned), cuts.node, place.part + storage.size() * place.copy};
+  return {std::move(owned), cuts.node, place.part + storage.size() * place.duplicate};
 }
 
 }  // namespace tessera::shard

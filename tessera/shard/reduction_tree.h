@@ -49,8 +49,8 @@ class ReductionTree {
   int node_, rank_;
 };
 
-// Returns the tree of a gradient that these ranks store (parameter.h), in cuts.copies copies, as the rank at `place`
-// sees it.
+// Returns the tree of a gradient that these ranks store (parameter.h), in cuts.duplicates duplicates, as the rank at
+// `place` sees it.
 ReductionTree tree_of(const layout::Layout& storage, const Cuts& cuts, const Place& place);
 
 }  // namespace tessera::shard

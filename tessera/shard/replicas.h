@@ -1,4 +1,4 @@
-// What replicas give each other of a rank's shard, as redistributions between the copies that each stores and the parts
+// What replicas give each other of a rank's shard, as redistributions between the shard that each stores and the parts
 // that each updates: the sum of their gradients once a step, and, where each updates only a part of the weights
 // (ZeRO-1), the new weights. Bits are those of a plain all-reduce and of replicas that update everything.
 #pragma once

@@ -54,7 +54,7 @@ void add_reduce_buffers(const ParameterSpec& spec, const ParameterLayouts& layou
     size.staging = std::max(size.staging, produced + (sums ? base::align_up(types.accumulator_bytes(home)) : rounded));
     const layout::Layout stored = layouts.stored(rank, cuts.parts);
     for (int reducing = 0; reducing < cuts.reducing(); ++reducing) {
-      const Place place{.compute = rank, .part = reducing % cuts.parts, .copy = reducing / cuts.parts};
+      const Place place{.compute = rank, .part = reducing % cuts.parts, .duplicate = reducing / cuts.parts};
       const ReductionTree::Bytes bytes = tree_of(stored, cuts, place).bytes(types.wire, types.accumulator);
       const std::int64_t scratch =
           base::align_up(bytes.within) + base::align_up(bytes.sums) + base::align_up(bytes.between);
@@ -89,7 +89,8 @@ schedule::ParameterSize size_of(const ParameterSpec& spec, const ParameterLayout
 bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                     const Cuts& cuts) {
   if (spec.reads.per_microbatch == 0 || spec.reads.lookup == Lookup::gather || cuts.most_parts() == 1) return false;
-  const bool whole_rows = has_whole_rows(spec, layouts) && spec.planes.empty() && !spec.encoding && cuts.copies == 1;
+  const bool whole_rows =
+      has_whole_rows(spec, layouts) && spec.planes.empty() && !spec.encoding && cuts.duplicates == 1;
   TESSERA_CHECK(whole_rows || spec.reads.lookup != Lookup::rows,
                 "parameter '{}': rows travel by index only where each is on one compute rank and stored once in a "
                 "replica, in one plane of the model's type",

@@ -16,8 +16,8 @@ schedule::ParameterSize parameter_size(const ParameterSpec& spec, const Paramete
 //     (G - 1) R (C size(model) + 8 + C size(wire) + 8)
 // bytes, rows of the type and their int64 indices there and back, are less than gather and reduce of the whole receive
 // (a frozen table has no way back). G is that of the replica that cuts it most. Never where no replica cuts it, or
-// where its parts have copies. Errors: Lookup::rows for a table that compute ranks hold in other parts than whole rows
-// of one rank each.
+// where its parts are duplicated. Errors: Lookup::rows for a table that compute ranks hold in other parts than whole
+// rows of one rank each.
 bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                     const Cuts& cuts);
 

@@ -123,8 +123,8 @@ Ways WayBytes::most() const {
     for (int part = 0; part < cuts_.parts; ++part) {
       const Place place{.compute = compute, .part = part};
       schedule::raise(most.gather, gather(place));
-      for (int copy = 0; copy < cuts_.copies; ++copy)
-        schedule::raise(most.reduce, reduce({.compute = compute, .part = part, .copy = copy}));
+      for (int duplicate = 0; duplicate < cuts_.duplicates; ++duplicate)
+        schedule::raise(most.reduce, reduce({.compute = compute, .part = part, .duplicate = duplicate}));
       // Earlier replicas update no less than later ones.
       schedule::raise(most.replicas, sum_replicas(place));
       schedule::raise(most.publish, publish({.compute = compute, .part = part, .replica = cuts_.replicas - 1}));
@@ -144,7 +144,7 @@ Ways WayBytes::most() const {
 
 Ways WayBytes::of_all_ranks() const {
   Ways all;
-  const std::int64_t copies = std::int64_t{cuts_.replicas} * cuts_.copies;
+  const std::int64_t holders = std::int64_t{cuts_.replicas} * cuts_.duplicates;
   std::int64_t stored = 0, planes = 0;  // of a replica
   for (int compute = 0; compute < layouts_.home.size(); ++compute)
     for (int part = 0; part < cuts_.parts; ++part) {
@@ -152,15 +152,15 @@ Ways WayBytes::of_all_ranks() const {
       const auto size_in = [&](const std::vector<layout::Layout>& layouts) {
         return layouts[static_cast<std::size_t>(compute)].ranks[static_cast<std::size_t>(part)].size;
       };
-      add_to(all.gather, gather(place), copies);
-      add_to(all.reduce, reduce(place), copies);
-      if (!splits()) add_to(all.replicas, sum_replicas(place), copies);
+      add_to(all.gather, gather(place), holders);
+      add_to(all.reduce, reduce(place), holders);
+      if (!splits()) add_to(all.replicas, sum_replicas(place), holders);
       stored += size_in(stored_);
       for (const Moved& plane : planes_) planes += plane.spec.bytes(size_in(plane.stored));
     }
   if (!splits()) return all;
   // Replicas receive together what each stores from all but one. There may be too many to ask them one by one.
-  const std::int64_t others = std::int64_t{cuts_.copies} * (cuts_.replicas - 1);
+  const std::int64_t others = std::int64_t{cuts_.duplicates} * (cuts_.replicas - 1);
   if (spec_.trainable) all.replicas = {{Activity::replicas, others * types_.accumulator_bytes(stored)}};
   all.publish = {{Activity::publish, others * planes}};
   return all;

@@ -41,8 +41,8 @@ void Optimizer::set_updates(std::int64_t updates) {
   if (counter_.size() > 0) base::copy_bytes(counter_.data(), &updates_, sizeof updates_);
 }
 
-// A weight that is its own master is written by the update in either order. One with a copy for backward passes is
-// written by the cast that writes the copy.
+// A weight that is its own master is written by the update in either order. One with a backward weight is written
+// by the cast that writes the backward weight.
 bool Optimizer::is_fused(const shard::ShardedParameter& parameter) const {
   if (parameter.spec.backward) return false;
   return is_rounded_master(parameter) && (order_ == CastOrder::fused || !parameter.has_master());

@@ -37,8 +37,9 @@ std::vector<WeightCast::Target> WeightCast::targets_of(std::span<const schedule:
   std::vector<Target> targets;
   for (const schedule::ParameterId id : ids) {
     targets.push_back({id, id});
-    if (const schedule::ParameterId copy = runtime_.backward_copy(id); copy != schedule::kNoParameter)
-      targets.push_back({copy, id});
+    if (const schedule::ParameterId backward_weight = runtime_.backward_weight(id);
+        backward_weight != schedule::kNoParameter)
+      targets.push_back({backward_weight, id});
   }
   return targets;
 }

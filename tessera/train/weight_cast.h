@@ -21,14 +21,14 @@ class WeightCast {
   explicit WeightCast(runtime::Runtime& runtime) : runtime_(runtime) {}
 
   // Enqueues the casts on the lane of compute. They write this rank's state part of every plane of these parameters and
-  // of their copies for backward passes; a weight that is its own master needs no cast. Where amaxes of whole weights
+  // of their backward weights; a weight that is its own master needs no cast. Where amaxes of whole weights
   // are needed, they are taken together over all ranks in one message (Runtime::reduce_amaxes): every rank calls it
   // with the same parameters. The caller publishes the weights afterwards. Errors: planes whose format is unknown.
   // has_amaxes: the amaxes of whole weights stand where places_of_amaxes(ids) said.
   void cast(std::span<const schedule::ParameterId> ids, bool has_amaxes = false);
   // Before an update of these parameters that can take the amaxes of the new masters: sets them to 0 and returns where
   // each goes, null for a parameter without an encoding. Empty if the cast of these parameters has to take amaxes of
-  // its own: for tiles, or for copies too.
+  // its own: for tiles, or for backward weights too.
   std::vector<float*> places_of_amaxes(std::span<const schedule::ParameterId> ids);
 
  private:

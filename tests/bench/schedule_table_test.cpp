@@ -21,7 +21,7 @@ using Settings = std::map<std::string, std::vector<std::string>, std::less<>>;
 
 ScheduleBench bench_of(Settings settings) {
   settings.merge(Settings{{"model", {"llama-tiny-odd"}}, {"seq_len", {"16"}}, {"gtp", {"2"}}, {"coalesce", {"1"}}});
-  const run::PlanTask task = run::plan_task({.settings = settings}, TESSERA_CONFIGS);
+  const run::PlanCommandInputs task = run::plan_command_inputs({.settings = settings}, TESSERA_CONFIGS);
   return {.config = task.request.config,
           .model = task.request.model,
           .machine = task.request.machine,

@@ -18,6 +18,6 @@ add_test(NAME comm_nccl_host_memory COMMAND test_comm_nccl --gtest_filter=Collec
 set_tests_properties(comm_nccl_host_memory PROPERTIES ENVIRONMENT TESSERA_TEST_MEMORY=host)
 set_tests_properties(comm_nccl comm_nccl_host_memory PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77 RUN_SERIAL ON)
 # Without a device too.
-add_executable(test_comm_watchdog comm/nccl/watchdog_test.cpp comm/nccl/meeting_test.cpp)
+add_executable(test_comm_watchdog comm/nccl/watchdog_test.cpp comm/nccl/store_exchange_test.cpp)
 target_link_libraries(test_comm_watchdog PRIVATE tessera_comm GTest::gtest_main)
 add_test(NAME comm_watchdog COMMAND test_comm_watchdog)

@@ -82,7 +82,7 @@ TEST_P(EachArchitecture, HasParametersAndNamesForAllOfThem) {
       elements += layout::matrix_shape(specs[i].dims).elements();
     }
     EXPECT_EQ(num_params(*config), elements);
-    EXPECT_EQ(config->hf_copies().size(), tied ? 1u : 0u);
+    EXPECT_EQ(config->hf_aliases().size(), tied ? 1u : 0u);
   }
 }
 

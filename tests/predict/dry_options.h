@@ -22,7 +22,7 @@ inline DryOptions dense_options(const models::ModelConfigPtr& model, const shard
 
 inline std::vector<PlannedParameter> planned_of(const DryStep& step, const shard::ParameterTypes& types,
                                                 const MeshDegrees& mesh) {
-  return planned_parameters(step.parameters, step.copies, types, mesh);
+  return planned_parameters(step.parameters, step.backward_weights, types, mesh);
 }
 
 }  // namespace tessera::predict

@@ -1,5 +1,7 @@
 // Matrices and encodings for tests, and the quantization of a whole matrix by the definition of definition.h.
 #pragma once
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -50,8 +50,8 @@ struct Counting {
   }
 };
 
-RunPlan plan_of(const Counting& tokens, const Mesh& mesh, bool mask_documents) {
-  RunPlan plan;
+RunSetup plan_of(const Counting& tokens, const Mesh& mesh, bool mask_documents) {
+  RunSetup plan;
   plan.config.gtp = mesh.gtp;
   plan.config.dp = mesh.dp;
   plan.config.micro_batch = mesh.micro_batch;
@@ -80,7 +80,7 @@ void add_batch(Read& read, const models::Batch& batch, int replica) {
   }
 }
 
-Read read_all(const RunPlan& plan, const std::function<train::StepInput(const shard::ParallelGroups&)>& input_of) {
+Read read_all(const RunSetup& plan, const std::function<train::StepInput(const shard::ParallelGroups&)>& input_of) {
   Read read;
   std::mutex mutex;
   comm::run_local(static_cast<int>(plan.config.gtp * plan.config.dp), {}, [&](comm::World& world) {
@@ -111,7 +111,7 @@ void expect_read_once(const Read& read, const Tokens& targets) {
   EXPECT_EQ(read.numbers_of_microbatches.size(), 1u);
 }
 
-using Check = std::function<void(const Counting& tokens, const RunPlan& plan)>;
+using Check = std::function<void(const Counting& tokens, const RunSetup& plan)>;
 
 void on_every_mesh(const Counting& tokens, const Check& check) {
   for (const Mesh& mesh : {Mesh{1, 1, 1}, Mesh{1, 1, 2}, Mesh{3, 1, 2}, Mesh{1, 2, 1}, Mesh{2, 2, 3}, Mesh{2, 4, 2}})
@@ -125,7 +125,7 @@ void on_every_mesh(const Counting& tokens, const Check& check) {
 TEST(EvaluationInput, HoldsEveryTargetOnce) {
   const base::TempFolder folder;
   for (const std::int64_t samples : {1, 2, 13, 16})
-    on_every_mesh({folder / std::to_string(samples), samples}, [&](const Counting& tokens, const RunPlan& plan) {
+    on_every_mesh({folder / std::to_string(samples), samples}, [&](const Counting& tokens, const RunSetup& plan) {
       const Read read = read_all(plan, [&](const auto& parallel) { return evaluation_input(plan, parallel); });
       Tokens all;
       for (std::int64_t sample = 0; sample < samples; ++sample) all.insert(sample);
@@ -141,7 +141,7 @@ TEST(EvaluationInput, HoldsEveryTargetOnce) {
 
 TEST(TrainingInput, HoldsTheSamplesOfTheStepOnce) {
   const base::TempFolder folder;
-  on_every_mesh({folder / "tokens", 100}, [&](const Counting& tokens, const RunPlan& plan) {
+  on_every_mesh({folder / "tokens", 100}, [&](const Counting& tokens, const RunSetup& plan) {
     for (const std::int64_t step : {1, 2}) {
       const Read read = read_all(plan, [&](const auto& parallel) { return training_input(plan, parallel, step); });
       Tokens samples;

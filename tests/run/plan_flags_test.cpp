@@ -55,8 +55,8 @@ TEST(PlanMachine, BadFilesAreRefusedByPlace) {
               HasSubstr("--machine: 'none' not found"));
 }
 
-TEST(PlanFlags, WhatDoesNotFitTogetherIsRefused) {
-  const auto task = [](const PlanFlags& flags) { return plan_task(flags, configs()); };
+TEST(PlanCommandFlags, WhatDoesNotFitTogetherIsRefused) {
+  const auto task = [](const PlanCommandFlags& flags) { return plan_command_inputs(flags, configs()); };
   EXPECT_THAT(base::refusal([&] { task({}); }), HasSubstr("--model is missing"));
   EXPECT_THAT(base::refusal([&] {
                 task({.settings = {{"model", {"llama-tiny"}}, {"ranks", {"4"}}, {"gtp", {"3"}}}});
@@ -71,18 +71,18 @@ TEST(PlanFlags, WhatDoesNotFitTogetherIsRefused) {
               }),
               HasSubstr("--model: got llama-tiny with --measured"));
   EXPECT_THAT(base::refusal([&] { task({.measured = "/nowhere"}); }), HasSubstr("--measured: '/nowhere' holds no run"));
-  const PlanTask good = task({.settings = {{"model", {"llama-tiny"}}, {"ranks", {"4096"}}, {"gtp", {"8"}}}});
+  const PlanCommandInputs good = task({.settings = {{"model", {"llama-tiny"}}, {"ranks", {"4096"}}, {"gtp", {"8"}}}});
   EXPECT_EQ(good.request.config.dp, 512);
   EXPECT_EQ(good.request.config.global_batch, 4096);  // one microbatch
 }
 
-TEST(PlanFlags, ABudgetThatIsTooSmallIsRefused) {
-  PlanRequest request = request_of({{"gtp", "2"}});
+TEST(PlanCommandFlags, ABudgetThatIsTooSmallIsRefused) {
+  StepPlanRequest request = request_of({{"gtp", "2"}});
   request.gather_budget = 100;
   EXPECT_THAT([&] { plan_step(request); }, ThrowsMessage<InputError>(HasSubstr("--gather-budget")));
 }
 
-TEST(PlanFlags, AStepOfTooManyEventsIsRefused) {
+TEST(PlanCommandFlags, AStepOfTooManyEventsIsRefused) {
   for (const std::string batch : {"1000000", "2147483646"})
     EXPECT_THAT(base::refusal([&] {
                   plan_step(request_of({{"gtp", "2"}, {"global_batch", batch}}));
@@ -90,38 +90,39 @@ TEST(PlanFlags, AStepOfTooManyEventsIsRefused) {
                 HasSubstr("events each, expected at most 4000000"));
 }
 
-TEST(PlanFlags, RecordedEventsArePlannedInstead) {
+TEST(PlanCommandFlags, RecordedEventsArePlannedInstead) {
   const base::TempFolder folder;
-  const PlanFlags flags{.settings = {{"model", {"llama-tiny"}}, {"gtp", {"2"}}},
-                        .events = (folder / "e.json").string()};
-  PlanFlags written = flags;
+  const PlanCommandFlags flags{.settings = {{"model", {"llama-tiny"}}, {"gtp", {"2"}}},
+                               .events = (folder / "e.json").string()};
+  PlanCommandFlags written = flags;
   written.events.clear();
   written.evaluate = true;
-  const PlanRequest request = plan_task(written, configs()).request;
+  const StepPlanRequest request = plan_command_inputs(written, configs()).request;
   const StepPlan step = plan_step(request);
   schedule::save_trace(folder / "e.json", {step.names(), step.trace});
-  const PlanRequest read = plan_task(flags, configs()).request;
+  const StepPlanRequest read = plan_command_inputs(flags, configs()).request;
   EXPECT_EQ(read.kind, schedule::StepKind::evaluate);
   EXPECT_EQ(plan_step(read).schedule, step.schedule);
   EXPECT_EQ(read.config.global_batch, 2);
   // Of three microbatches, which --global-batch may say and must not deny.
   written.settings["global_batch"] = {"6"};
-  const StepPlan three = plan_step(plan_task(written, configs()).request);
+  const StepPlan three = plan_step(plan_command_inputs(written, configs()).request);
   schedule::save_trace(folder / "e.json", {three.names(), three.trace});
-  EXPECT_EQ(plan_task(flags, configs()).request.config.global_batch, 6);
-  PlanFlags with_batch = flags;
+  EXPECT_EQ(plan_command_inputs(flags, configs()).request.config.global_batch, 6);
+  PlanCommandFlags with_batch = flags;
   with_batch.settings["global_batch"] = {"6"};
-  EXPECT_EQ(plan_step(plan_task(with_batch, configs()).request).schedule, three.schedule);
+  EXPECT_EQ(plan_step(plan_command_inputs(with_batch, configs()).request).schedule, three.schedule);
   with_batch.settings["global_batch"] = {"4"};
-  EXPECT_THAT(base::refusal([&] { plan_task(with_batch, configs()); }),
+  EXPECT_THAT(base::refusal([&] { plan_command_inputs(with_batch, configs()); }),
               HasSubstr("--global-batch: is 4, expected 6: " + flags.events + " holds 3 microbatches of 2 sequences"));
   schedule::save_trace(folder / "e.json", {{"w"}, {{.parameter = 0}}});
-  EXPECT_THAT(base::refusal([&] { plan_task(flags, configs()); }), HasSubstr("holds 1 parameters, expected the"));
+  EXPECT_THAT(base::refusal([&] { plan_command_inputs(flags, configs()); }),
+              HasSubstr("holds 1 parameters, expected the"));
 }
 
 // A run of six steps, of which the first three count nothing.
 void write_run(const base::TempFolder& folder, const std::function<double(int step)>& exposed_ms) {
-  const PlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "4"}});
+  const StepPlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "4"}});
   const json stored = {{"config", to_json(request.config)}, {"model", models::LlamaConfig(even_model()).to_json()}};
   std::ofstream(folder / "config.json") << stored.dump();
   std::ofstream(folder / "summary.json") << R"({"step": 5, "gather_arena_bytes": 1000000})";
@@ -138,7 +139,7 @@ void write_run(const base::TempFolder& folder, const std::function<double(int st
 TEST(PlanMeasured, PutsARunBesideItsPlan) {
   const base::TempFolder folder;
   write_run(folder, [](int step) { return 1.0 * step; });
-  const PlanTask task = plan_task({.measured = folder.path().string()}, configs());
+  const PlanCommandInputs task = plan_command_inputs({.measured = folder.path().string()}, configs());
   EXPECT_EQ(task.request.config.gtp, 2);
   EXPECT_EQ(models::decoder_of(*task.request.model), even_model());
   const StepPlan step = plan_step(task.request);
@@ -162,7 +163,7 @@ TEST(PlanMeasured, WhatStepsDoNotMeasureDoesNotCount) {
   write_run(folder, [](int step) { return step == 5 ? std::nan("") : 7.5; });
   EXPECT_EQ(read_measured_run(folder.path()).exposed_comm_ms, 7.5);
   write_run(folder, [](int) { return std::nan(""); });
-  const PlanTask task = plan_task({.measured = folder.path().string()}, configs());
+  const PlanCommandInputs task = plan_command_inputs({.measured = folder.path().string()}, configs());
   EXPECT_TRUE(std::isnan(task.run->exposed_comm_ms));
   EXPECT_EQ(task.run->step_ms, 50);
   const ordered_json comparison = comparison_json(plan_step(task.request), *task.run, "RUN");

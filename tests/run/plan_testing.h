@@ -39,9 +39,9 @@ inline predict::Machine even_machine() {
   return machine;
 }
 
-inline PlanRequest request_of(const std::map<std::string, std::string>& settings,
-                              const models::DecoderConfig& model = even_model()) {
-  PlanRequest request{.model = std::make_shared<models::LlamaConfig>(model), .machine = even_machine()};
+inline StepPlanRequest request_of(const std::map<std::string, std::string>& settings,
+                                  const models::DecoderConfig& model = even_model()) {
+  StepPlanRequest request{.model = std::make_shared<models::LlamaConfig>(model), .machine = even_machine()};
   request.config.embedding = Lookup::gather;
   for (const auto& [name, value] : settings) set_from_text(request.config, *find_setting(name), {value}, name);
   request.config = resolve_plan_config(request.config, *request.model);

@@ -29,7 +29,7 @@ using ::testing::ThrowsMessage;
 // A rank of two holds half of each matrix and receives the other half in fp32. With least memory forward and backward
 // gather each block's weights anew; the output layer is needed twice in a row and the embedding once.
 TEST(PlanTraffic, TwoGathersWithLeastMemoryOneWithEnough) {
-  PlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "6"}});  // 3 microbatches
+  StepPlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "6"}});  // 3 microbatches
   request.gather_budget = schedule::kMinimum;
   request.reduce_budget = schedule::kMinimum;
   const StepPlan least = plan_step(request);
@@ -57,7 +57,7 @@ TEST(PlanTraffic, ReplicasAreSummedOnceAStep) {
 
 // The part that a rank updates comes from the two other replicas, and from it go new weights to them.
 TEST(PlanTraffic, SplitStatesAreSummedToTheirOwnersAndGathered) {
-  PlanRequest request = request_of({{"gtp", "2"}, {"dp", "3"}, {"global_batch", "12"}, {"dtype", "bf16"}});
+  StepPlanRequest request = request_of({{"gtp", "2"}, {"dp", "3"}, {"global_batch", "12"}, {"dtype", "bf16"}});
   request.gather_budget = request.reduce_budget = schedule::kUnlimited;
   const StepPlan split = plan_step(request);
   request.config.zero = false;
@@ -91,7 +91,7 @@ TEST(PlanTraffic, RowsThatDivideUnevenlyCountAsTheyLie) {
 // instead of half a table of 16 rows and as many gradients, 512; of 7 it would be 560.
 TEST(PlanTraffic, RowsOfTheEmbeddingTravelWhereTheyAreFewerBytes) {
   for (const char* recompute : {"none", "full"}) {
-    PlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "2"}, {"recompute", recompute}});
+    StepPlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "2"}, {"recompute", recompute}});
     request.gather_budget = request.reduce_budget = schedule::kMinimum;
     const StepPlan gathered = plan_step(request);
     request.config.embedding = Lookup::automatic;
@@ -130,7 +130,7 @@ TEST(PlanTraffic, RowsOfATiedTableDoNotTravel) {
 }
 
 TEST(PlanMemory, IsWhatTheBuffersHold) {
-  const PlanRequest request = request_of({{"gtp", "2"}});
+  const StepPlanRequest request = request_of({{"gtp", "2"}});
   const StepPlan step = plan_step(request);
   const std::int64_t shard = (std::int64_t{1216} / 2 + 40) * 4;
   EXPECT_EQ(step.memory.weights, shard);
@@ -142,7 +142,7 @@ TEST(PlanMemory, IsWhatTheBuffersHold) {
   const StepPlan bf16 = plan_step(request_of({{"gtp", "2"}, {"dtype", "bf16"}}));
   EXPECT_EQ(bf16.memory.weights, shard / 2);
   EXPECT_EQ(bf16.memory.optimizer, 3 * shard);  // and a master
-  PlanRequest evaluation = request;
+  StepPlanRequest evaluation = request;
   evaluation.kind = schedule::StepKind::evaluate;
   EXPECT_EQ(plan_step(evaluation).memory.activations, 0);
 }
@@ -152,7 +152,7 @@ TEST(PlanMemory, ActivationsAreThoseOfTheRankThatKeepsMost) {
   models::DecoderConfig model = even_model();
   model.num_heads = 15;
   model.num_kv_heads = 3;
-  const PlanRequest request = request_of({{"tp", "5"}}, model);
+  const StepPlanRequest request = request_of({{"tp", "5"}}, model);
   predict::DryOptions options = dry_options(request.config, *request.model, {});
   std::vector<std::int64_t> kept;
   for (options.rank = 0; options.rank < 5; ++options.rank) kept.push_back(peak_stashed(dry_step(options).microbatch));
@@ -163,7 +163,7 @@ TEST(PlanMemory, ActivationsAreThoseOfTheRankThatKeepsMost) {
 // At 4096 bytes a microsecond everything is hidden and the smallest arenas do; links as slow as those of even_machine()
 // leave every byte exposed, and room saves the second gather.
 TEST(PlanMemory, AutomaticBudgetsAreAsSmallAsTimeAllows) {
-  PlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "6"}});
+  StepPlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "6"}});
   const StepPlan slow = plan_step(request);
   request.machine.within_node.bytes_per_second = 4096e6;
   request.machine.flops[quant::DType::fp32] = 1e6;
@@ -176,7 +176,7 @@ TEST(PlanMemory, AutomaticBudgetsAreAsSmallAsTimeAllows) {
 // Lanes that each have the link to themselves overlap; on one link they take turns, and nothing moves for longer.
 TEST(PlanMemory, ABudgetThatIsTooSmallIsNamedByItsFlag) {
   const auto message = [](const Budget& gather, const Budget& reduce) -> std::string {
-    PlanRequest request = request_of({{"gtp", "2"}});
+    StepPlanRequest request = request_of({{"gtp", "2"}});
     request.gather_budget = gather;
     request.reduce_budget = reduce;
     try {
@@ -208,7 +208,7 @@ TEST(PlanTime, TransfersOfASharedLinkTakeTurns) {
     return seconds;
   };
   for (const char* tp : {"1", "2"}) {
-    PlanRequest request = request_of({{"tp", tp}, {"gtp", "2"}, {"dp", "2"}, {"global_batch", "12"}});
+    StepPlanRequest request = request_of({{"tp", tp}, {"gtp", "2"}, {"dp", "2"}, {"global_batch", "12"}});
     request.gather_budget = request.reduce_budget = schedule::kMinimum;
     const StepPlan own = plan_step(request);
     request.machine.shared_link = true;
@@ -222,7 +222,7 @@ TEST(PlanTime, TransfersOfASharedLinkTakeTurns) {
 
 // What is left of the memory bounds what is chosen; given budgets, and what cannot run with less, stand.
 TEST(PlanMemory, AutomaticBudgetsLeaveRoomForTheRest) {
-  PlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "6"}});
+  StepPlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "6"}});
   const StepPlan roomy = plan_step(request);
   const auto arenas = [](const StepPlan& step) {
     return step.schedule.gather_arena + step.schedule.reduce_arena + step.schedule.scratch;
@@ -304,13 +304,13 @@ TEST(PlanTime, EverySizeAndPolicyIsPlanned) {
     for (const char* recompute : {"none", "selective", "full"})
       for (const char* sequence_parallel : {"off", "on"}) {
         model.tie_word_embeddings = tied;
-        PlanRequest request = request_of({{"tp", "3"},
-                                          {"gtp", "5"},
-                                          {"dp", "2"},
-                                          {"global_batch", "20"},
-                                          {"recompute", recompute},
-                                          {"sequence_parallel", sequence_parallel}},
-                                         model);
+        StepPlanRequest request = request_of({{"tp", "3"},
+                                              {"gtp", "5"},
+                                              {"dp", "2"},
+                                              {"global_batch", "20"},
+                                              {"recompute", recompute},
+                                              {"sequence_parallel", sequence_parallel}},
+                                             model);
         for (const std::int64_t budget : {schedule::kMinimum, schedule::kUnlimited}) {
           request.gather_budget = request.reduce_budget = budget;
           const StepPlan step = plan_step(request);
@@ -347,7 +347,7 @@ struct Moved {
 };
 
 // The fourth step of a run of `request`, which has a schedule; bytes of all ranks. Expects the planned events.
-Moved run(const PlanRequest& request, const schedule::Trace& planned) {
+Moved run(const StepPlanRequest& request, const schedule::Trace& planned) {
   const TrainConfig& config = request.config;
   std::mutex mutex;
   Moved moved;
@@ -410,7 +410,7 @@ TEST(PlanAgainstARun, EventsBytesAndArenasAreThoseOfTheRun) {
     models::DecoderConfig model = even_model();
     model.tie_word_embeddings = mesh.contains("dp");
     if (!mesh.contains("tp") && !mesh.contains("wire_format")) model.hidden_size = 7;
-    PlanRequest request = request_of(mesh, model);
+    StepPlanRequest request = request_of(mesh, model);
     for (const std::int64_t budget : {schedule::kMinimum, schedule::kUnlimited})
       for (const std::int64_t coalesced : {0, 1500}) {
         request.gather_budget = request.reduce_budget = budget;
@@ -426,7 +426,7 @@ TEST(PlanAgainstARun, EventsBytesAndArenasAreThoseOfTheRun) {
 }
 
 TEST(PlanReport, HoldsTheWholeScheduleAsJson) {
-  const PlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "4"}});
+  const StepPlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "4"}});
   const StepPlan step = plan_step(request);
   const ordered_json report = plan_json(request, step);
   EXPECT_EQ(report["mesh"], (ordered_json{{"ranks", 2}, {"tp", 1}, {"gtp", 2}, {"dp", 1}}));

@@ -51,7 +51,7 @@ void add_weight(Runtime& runtime, int id) {
 // Calls body on every rank of replicas of 3 and 2. Gradients of class `joined` travel together.
 void on_classes(const std::function<void(Runtime& runtime, int its_class)>& body, int joined = -1) {
   const mesh::Grid grid{{"a", 1}, {"b", 3}, {"c", 2}};
-  const shard::Domain domain{.compute = {"a"}, .storage = {"b"}, .copies = {}, .replicas = {"c"}};
+  const shard::Domain domain{.compute = {"a"}, .storage = {"b"}, .duplicates = {}, .replicas = {"c"}};
   comm::LocalOptions options;
   options.timeout = std::chrono::seconds(20);
   comm::run_local(5, options, [&](comm::World& world) {
@@ -86,7 +86,7 @@ void run_classes(int reversed, int joined = -1) {
 // Ranks may be numbered in another order than their places lie in.
 TEST(Classes, EveryRankKnowsWhatEachClassCalls) {
   const mesh::Grid grid{{"a", 1}, {"b", 3}, {"c", 2}};
-  const shard::Domain domain{.compute = {"a"}, .storage = {"b"}, .copies = {}, .replicas = {"c"}};
+  const shard::Domain domain{.compute = {"a"}, .storage = {"b"}, .duplicates = {}, .replicas = {"c"}};
   for (const std::vector<int>& places : {std::vector<int>{0, 1, 2, 3, 5}, {3, 5, 0, 1, 2}, {1, 5, 0, 3, 2}})
     comm::run_local(5, {}, [&](comm::World& world) {
       shard::ParallelGroups parallel = shard::make_parallel_groups(world, mesh::Mesh({grid}, places), {domain});

@@ -152,7 +152,7 @@ std::map<int, std::vector<int>> stretches(const Trace& trace, const Schedule& sc
   return found;
 }
 
-std::string refusal(const Case& made, const PlanOptions& options) {
+std::string refusal(const Case& made, const ScheduleOptions& options) {
   try {
     plan(made.trace, made.sizes, options);
   } catch (const InputError& error) {
@@ -162,7 +162,7 @@ std::string refusal(const Case& made, const PlanOptions& options) {
 }
 
 // Proved, within the budgets, its arenas as large as what lies in them, gathers in the order of need.
-void expect_sound(const Case& made, const PlanOptions& options, const Schedule& schedule) {
+void expect_sound(const Case& made, const ScheduleOptions& options, const Schedule& schedule) {
   EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
   std::int64_t gather_end = 0, reduce_end = 0;
   for (const Residency& it : schedule.residencies) {
@@ -199,7 +199,7 @@ class PlanRandomSteps : public ::testing::TestWithParam<int> {
       const Case made = RandomStep(static_cast<std::uint64_t>(seed)).make();
       for (const std::int64_t coalesce : {std::int64_t{0}, Random(seed).between(1, 20000)}) {
         SCOPED_TRACE(fmt::format("{}, coalesced up to {}", made.name, coalesce));
-        visit(made, PlanOptions{.gather_budget = kMinimum, .reduce_budget = kMinimum, .coalesce_bytes = coalesce});
+        visit(made, ScheduleOptions{.gather_budget = kMinimum, .reduce_budget = kMinimum, .coalesce_bytes = coalesce});
         if (HasFailure()) return;  // one is enough to look at
       }
     }
@@ -207,16 +207,16 @@ class PlanRandomSteps : public ::testing::TestWithParam<int> {
 };
 
 TEST_P(PlanRandomSteps, AreProvedAndFitEveryBudget) {
-  for_each_program([](const Case& made, const PlanOptions& smallest) {
+  for_each_program([](const Case& made, const ScheduleOptions& smallest) {
     const Schedule least = plan(made.trace, made.sizes, smallest);
     expect_sound(made, smallest, least);
-    PlanOptions unlimited = smallest;
+    ScheduleOptions unlimited = smallest;
     unlimited.gather_budget = unlimited.reduce_budget = kUnlimited;
     const Schedule most = plan(made.trace, made.sizes, unlimited);
     expect_sound(made, unlimited, most);
     Random random(most.trace_hash);
     for (int between = 0; between < 4; ++between) {
-      PlanOptions options = smallest;
+      ScheduleOptions options = smallest;
       options.gather_budget = random.between(least.gather_arena, std::max(least.gather_arena, most.gather_arena));
       options.reduce_budget = least.scratch + random.between(least.reduce_arena, most.reduce_arena);
       SCOPED_TRACE(fmt::format("budgets {} and {}", options.gather_budget, options.reduce_budget));
@@ -229,26 +229,26 @@ TEST_P(PlanRandomSteps, AreProvedAndFitEveryBudget) {
 }
 
 TEST_P(PlanRandomSteps, RefuseABudgetBelowTheSmallestByBothNumbers) {
-  for_each_program([](const Case& made, const PlanOptions& smallest) {
+  for_each_program([](const Case& made, const ScheduleOptions& smallest) {
     const Schedule least = plan(made.trace, made.sizes, smallest);
-    auto expect_limit = [&](std::int64_t PlanOptions::*budget, std::int64_t needed) {
+    auto expect_limit = [&](std::int64_t ScheduleOptions::*budget, std::int64_t needed) {
       for (const std::int64_t below : {needed - kArenaAlignment, needed - 1}) {
         if (below <= kMinimum) continue;
-        PlanOptions options = smallest;
+        ScheduleOptions options = smallest;
         options.*budget = below;
         EXPECT_THAT(refusal(made, options), AllOf(HasSubstr(std::to_string(below)), HasSubstr(std::to_string(needed))));
       }
-      PlanOptions enough = smallest;
+      ScheduleOptions enough = smallest;
       enough.*budget = needed;
       expect_sound(made, enough, plan(made.trace, made.sizes, enough));
     };
-    expect_limit(&PlanOptions::gather_budget, least.gather_arena);
-    expect_limit(&PlanOptions::reduce_budget, least.reduce_arena + least.scratch);
+    expect_limit(&ScheduleOptions::gather_budget, least.gather_arena);
+    expect_limit(&ScheduleOptions::reduce_budget, least.reduce_arena + least.scratch);
   });
 }
 
 TEST_P(PlanRandomSteps, GatherEveryUnitOnceWithRoom) {
-  for_each_program([](const Case& made, PlanOptions options) {
+  for_each_program([](const Case& made, ScheduleOptions options) {
     options.gather_budget = options.reduce_budget = kUnlimited;
     const Schedule schedule = plan(made.trace, made.sizes, options);
     std::vector<int> gathered(schedule.gather_units.size(), 0);
@@ -309,7 +309,7 @@ TEST(PlanStages, InTheSameArenaLessIsGathered) {
   Case made = oracle::mirrored_layers(24, 2, {3 * kArenaAlignment, kArenaAlignment, 2 * kArenaAlignment});
   for (ParameterSize& size : made.sizes) size.unpacked = 2 * size.gathered;
   for (const std::int64_t budget : {40, 60, 80, 120}) {
-    const PlanOptions options{.gather_budget = budget * kArenaAlignment};
+    const ScheduleOptions options{.gather_budget = budget * kArenaAlignment};
     const Schedule schedule = plan(made.trace, made.sizes, options);
     EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
     const std::size_t whole = plan(made.trace, with_one_stage(made.sizes), options).residencies.size();

@@ -7,7 +7,7 @@
 namespace tessera::shard {
 
 inline Domain dense_domain() {
-  return {.compute = {"users"}, .storage = {"keepers"}, .copies = {}, .replicas = {"replicas"}};
+  return {.compute = {"users"}, .storage = {"keepers"}, .duplicates = {}, .replicas = {"replicas"}};
 }
 
 // dead: places without a rank.

@@ -19,9 +19,9 @@ Mesh without(const Grid& grid, std::vector<int> dead) {
 }
 
 const Grid kPlain{{"a", 2}, {"b", 3}, {"c", 2}};
-const Domain kDense{.compute = {"a"}, .storage = {"b"}, .copies = {}, .replicas = {"c"}};
-const Grid kCopied{{"a", 1}, {"b", 2}, {"w", 2}, {"c", 2}};
-const Domain kCopies{.compute = {"a"}, .storage = {"b"}, .copies = {"w"}, .replicas = {"c"}};
+const Domain kDense{.compute = {"a"}, .storage = {"b"}, .duplicates = {}, .replicas = {"c"}};
+const Grid kDuplicated{{"a", 1}, {"b", 2}, {"w", 2}, {"c", 2}};
+const Domain kDuplicates{.compute = {"a"}, .storage = {"b"}, .duplicates = {"w"}, .replicas = {"c"}};
 
 TEST(Domain, CutsAreThoseOfARanksReplica) {
   const Mesh mesh = without(kPlain, {8, 9});  // one part of the second replica
@@ -32,7 +32,7 @@ TEST(Domain, CutsAreThoseOfARanksReplica) {
     EXPECT_EQ(cuts.most_parts(), 3);
   }
   const Place last = place_of(mesh, kDense, 9);
-  EXPECT_EQ(std::vector<int>({last.compute, last.part, last.replica, last.copy}), (std::vector<int>{1, 1, 1, 0}));
+  EXPECT_EQ(std::vector<int>({last.compute, last.part, last.replica, last.duplicate}), (std::vector<int>{1, 1, 1, 0}));
   EXPECT_EQ(classes_of(mesh, {kDense}), (std::vector<int>{0, 0, 0, 0, 0, 0, 1, 1, 1, 1}));
   EXPECT_EQ(classes_of(without(kPlain, {}), {kDense}), std::vector<int>(12, 0));
 }
@@ -45,9 +45,10 @@ TEST(Domain, EveryRankRefusesWhatNoRunCanBeOn) {
   };
   is_refused(without(kPlain, {7}), kDense, "dead places among them are not supported");
   is_refused(without(kPlain, {6, 7, 8, 9, 10, 11}), kDense, "all ranks of replica 1 are dead");
-  is_refused(without(kCopied, {6, 7}), kCopies, "2 ranks add gradients of a part, expected 2 parts in 2 copies");
-  is_refused(without(kCopied, {5}), kCopies, "in one replica 1 ranks store a part of a weight and 2 another");
-  is_refused(without(kPlain, {}), kCopies, "a domain names the axes ");
+  is_refused(without(kDuplicated, {6, 7}), kDuplicates,
+             "2 ranks add gradients of a part, expected 2 parts in 2 duplicates");
+  is_refused(without(kDuplicated, {5}), kDuplicates, "in one replica 1 ranks store a part of a weight and 2 another");
+  is_refused(without(kPlain, {}), kDuplicates, "a domain names the axes ");
 }
 
 TEST(Domain, NamesOfAxesAndOfRolesAreDifferent) {
@@ -63,7 +64,7 @@ TEST(Domain, NamesOfAxesAndOfRolesAreDifferent) {
 TEST(Domain, ReplicasMeetPartByPartUnlessPlacesAreDead) {
   EXPECT_EQ(role_of(without(kPlain, {}), kDense, Via::replicas).axes, (mesh::Axes{"c"}));
   EXPECT_EQ(role_of(without(kPlain, {8, 9}), kDense, Via::replicas).axes, (mesh::Axes{"b", "c"}));
-  EXPECT_EQ(role_of(without(kCopied, {}), kCopies, Via::reduce).axes, (mesh::Axes{"b", "w"}));
+  EXPECT_EQ(role_of(without(kDuplicated, {}), kDuplicates, Via::reduce).axes, (mesh::Axes{"b", "w"}));
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ ParameterSpec with_backward(ParameterSpec spec, Format forward, Format backward,
   return spec;
 }
 
-TEST(FormatPolicies, BackwardPassesReadACopyWhereTheirFormatDiffers) {
+TEST(FormatPolicies, BackwardPassesReadAnotherWeightWhereTheirFormatDiffers) {
   const ParameterSpec matrix = matrix_of("m", 96, 64);
   for (const Format format : {Format::bf16, Format::fp8, Format::fp8_block, Format::mxfp8, Format::nvfp4}) {
     EXPECT_FALSE(with_backward(matrix, format, format).backward) << name_of(format);
@@ -70,22 +70,22 @@ TEST(FormatPolicies, BackwardPassesReadACopyWhereTheirFormatDiffers) {
   }
   const ParameterSpec unpacked = with_backward(matrix, Format::nvfp4, Format::mxfp8);
   EXPECT_EQ(unpacked.rows_together, 16);
-  const ParameterSpec copy = backward_copy(unpacked);
-  EXPECT_EQ(copy.name, "m (backward)");
-  EXPECT_EQ(copy.encoding, quant::weight_encoding(Format::mxfp8));
-  EXPECT_TRUE(copy.is_copy && !copy.trainable && !copy.backward && is_unpacked(copy));
-  EXPECT_EQ(backward_copy(with_backward(matrix, Format::mxfp8, Format::bf16)).encoding, std::nullopt);
+  const ParameterSpec backward = backward_weight(unpacked);
+  EXPECT_EQ(backward.name, "m (backward)");
+  EXPECT_EQ(backward.encoding, quant::weight_encoding(Format::mxfp8));
+  EXPECT_TRUE(backward.is_backward_weight && !backward.trainable && !backward.backward && is_unpacked(backward));
+  EXPECT_EQ(backward_weight(with_backward(matrix, Format::mxfp8, Format::bf16)).encoding, std::nullopt);
 }
 
-TEST(FormatPolicies, ProductsOfMxfp8ReadTheColumnsOfACopy) {
+TEST(FormatPolicies, ProductsOfMxfp8ReadTheColumnsOfABackwardWeight) {
   const ParameterSpec spec = with_backward(matrix_of("m", 96, 64), Format::mxfp8, Format::mxfp8, Format::mxfp8);
-  const ParameterSpec copy = backward_copy(spec);
-  EXPECT_FALSE(is_unpacked(spec) || is_unpacked(copy));
-  EXPECT_EQ(copy.encoding->tile, (quant::ScaleTile{32, 1}));
-  EXPECT_EQ(quant::format_of(*copy.encoding), Format::mxfp8);
-  // The rows of both are cut alike, between tiles of the copy.
+  const ParameterSpec backward = backward_weight(spec);
+  EXPECT_FALSE(is_unpacked(spec) || is_unpacked(backward));
+  EXPECT_EQ(backward.encoding->tile, (quant::ScaleTile{32, 1}));
+  EXPECT_EQ(quant::format_of(*backward.encoding), Format::mxfp8);
+  // The rows of both are cut alike, between tiles of the backward weight.
   const Cuts cuts{.parts = 2, .replicas = 2, .zero = true};
-  EXPECT_EQ(layouts_of(spec).together, layouts_of(copy).together);
+  EXPECT_EQ(layouts_of(spec).together, layouts_of(backward).together);
   EXPECT_EQ(layouts_of(spec).stored(0, cuts.parts).ranks[1].size % (32 * 64), 0);
   ParameterSpec looked_up = matrix_of("m", 96, 64);
   looked_up.looked_up = true;  // in bf16, so both passes unpack

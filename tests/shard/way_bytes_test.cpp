@@ -54,7 +54,7 @@ std::vector<Cuts> cuts() {
           {.replicas = 3},
           {.parts = 2, .replicas = 2, .zero = true},
           {.parts = 3, .replicas = 4, .zero = true},
-          {.parts = 2, .copies = 2},
+          {.parts = 2, .duplicates = 2},
           {.parts = 3, .replicas = 2, .parts_by_replica = {3, 2}}};
 }
 
@@ -91,11 +91,11 @@ void expect_reduce(const ShardedParameter& parameter, const Cuts& cuts, const Wa
         comm::Redistribution(parts, parameter.layouts.home, parameter.place.compute).received_bytes(kTypes.accumulator);
   }
   std::vector<LocalLayout> owned;
-  for (int copy = 0; copy < cuts.copies; ++copy)
+  for (int duplicate = 0; duplicate < cuts.duplicates; ++duplicate)
     owned.insert(owned.end(), parameter.storage.ranks.begin(), parameter.storage.ranks.end());
-  const GradientAdditions additions(parameter.storage.shape, parameter.local_home, owned,
-                                    tree_of(parameter.storage, cuts, parameter.place),
-                                    parameter.place.part + parameter.storage.size() * parameter.place.copy, kTypes);
+  const GradientAdditions additions(
+      parameter.storage.shape, parameter.local_home, owned, tree_of(parameter.storage, cuts, parameter.place),
+      parameter.place.part + parameter.storage.size() * parameter.place.duplicate, kTypes);
   EXPECT_EQ(bytes_over(way, Activity::reduce_compute), compute);
   EXPECT_EQ(bytes_over(way, Activity::reduce), additions.received_bytes());
 }
@@ -139,7 +139,7 @@ TEST(WayBytes, AreWhatIsReceived) {
       const WayBytes bytes(spec, layouts_of(spec), kTypes, cut, /*by_rows=*/false);
       Ways most, all;
       for (int replica = 0; replica < cut.replicas; ++replica)
-        for (int copy = 0; copy < cut.copies; ++copy)
+        for (int duplicate = 0; duplicate < cut.duplicates; ++duplicate)
           for (int compute = 0; compute < spec.compute.size(); ++compute)
             for (int part = 0; part < cut.parts_of(replica); ++part) {
               Cuts own = cut;
@@ -147,7 +147,7 @@ TEST(WayBytes, AreWhatIsReceived) {
               SCOPED_TRACE(spec.name + ", parts " + std::to_string(own.parts) + ", replica " + std::to_string(replica) +
                            ", rank " + std::to_string(compute) + ", part " + std::to_string(part));
               const ShardedParameter parameter = make_parameter(
-                  spec, kTypes, own, {.compute = compute, .part = part, .replica = replica, .copy = copy});
+                  spec, kTypes, own, {.compute = compute, .part = part, .replica = replica, .duplicate = duplicate});
               const Ways ways = WayBytes(spec, parameter.layouts, kTypes, own, /*by_rows=*/false).at(parameter.place);
               expect_gather(parameter, ways.gather);
               expect_reduce(parameter, own, ways.reduce);

@@ -324,10 +324,13 @@ class Headers(Checkout):
                     for file, command in entries]
         self.write("build/cpu/compile_commands.json", json.dumps(database))
 
+    def git(self, *command):
+        subprocess.run(["git", "-C", str(self.root), "-c", "user.name=a", "-c", "user.email=a", *command], check=True)
+
     def commit(self):
-        git = ["git", "-C", str(self.root), "-c", "user.name=a", "-c", "user.email=a"]
-        for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "a"]):
-            subprocess.run(git + command, check=True)
+        self.git("init", "-q")
+        self.git("add", "-A")
+        self.git("commit", "-qm", "a")
 
     def test_a_header_that_does_not_include_what_it_uses_is_found(self):
         self.build()
@@ -366,6 +369,12 @@ class Headers(Checkout):
         self.assertEqual(paths(), ["tessera/base/new.h"])
         self.commit()
         self.assertEqual(paths(), ["tessera/base/new.h"])
+        self.git("checkout", "-qb", "side", "HEAD~1")
+        self.write("tessera/base/side.h", "side;\n")
+        self.commit()
+        self.git("checkout", "-q", "-")
+        self.git("merge", "-q", "-m", "a", "side")
+        self.assertEqual(paths(), ["tessera/base/side.h"])
 
     def test_without_compile_commands_it_is_skipped(self):
         with self.assertRaises(sources.Skip):

@@ -22,7 +22,7 @@ void expect_block_order(const std::vector<int>& places) {
   for (int replica = 0; replica < 2; ++replica)
     for (int block = 0; block < kBlocks; ++block) expected += loss_of(replica, block);
   const mesh::Grid grid{{"a", 1}, {"b", 3}, {"c", 2}};
-  const shard::Domain domain{.compute = {"a"}, .storage = {"b"}, .copies = {}, .replicas = {"c"}};
+  const shard::Domain domain{.compute = {"a"}, .storage = {"b"}, .duplicates = {}, .replicas = {"c"}};
   comm::run_local(static_cast<int>(places.size()), {}, [&](comm::World& world) {
     LossSum sum;
     shard::ParallelGroups parallel = shard::make_parallel_groups(world, mesh::Mesh({grid}, places), {domain});

@@ -24,7 +24,7 @@ using testing::RunResult;
 using ::testing::ThrowsMessage;
 
 shard::Domain dense() {
-  return {.compute = {"a"}, .storage = {"b"}, .copies = {}, .replicas = {"c"}};
+  return {.compute = {"a"}, .storage = {"b"}, .duplicates = {}, .replicas = {"c"}};
 }
 
 // `dead`: places of a grid of so many ranks.
@@ -146,7 +146,7 @@ TEST(DomainRefuse, AxesThatAreNotThoseOfAGridInItsOrder) {
 }
 
 struct Second {
-  int compute, parts, copies, replicas;
+  int compute, parts, duplicates, replicas;
   bool zero = false;
   quant::DType dtype = quant::DType::fp32;
   quant::Format wire = quant::Format::bf16;
@@ -154,12 +154,12 @@ struct Second {
 
 class SecondDomain : public ::testing::TestWithParam<Second> {};
 
-// Matrices of the feed-forward parts are cut over fewer ranks, and stored in copies.
+// Matrices of the feed-forward parts are cut over fewer ranks, and stored in duplicates.
 TEST_P(SecondDomain, HasTheBitsOfTheFirst) {
   const Second& it = GetParam();
   RunOptions options{.model = odd_model(),
                      .tp = it.compute,
-                     .gtp = it.parts * it.copies,
+                     .gtp = it.parts * it.duplicates,
                      .dp = it.replicas,
                      .zero = it.zero,
                      .dtype = it.dtype,
@@ -167,9 +167,9 @@ TEST_P(SecondDomain, HasTheBitsOfTheFirst) {
                      .steps = 3,
                      .wire = it.wire};
   const RunResult expected = run(options);
-  const mesh::Grid first{{"a", it.compute}, {"b", it.parts * it.copies}, {"c", it.replicas}};
-  const mesh::Grid second{{"u", it.compute}, {"v", it.parts}, {"w", it.copies}, {"c", it.replicas}};
-  const shard::Domain other{.compute = {"u"}, .storage = {"v"}, .copies = {"w"}, .replicas = {"c"}};
+  const mesh::Grid first{{"a", it.compute}, {"b", it.parts * it.duplicates}, {"c", it.replicas}};
+  const mesh::Grid second{{"u", it.compute}, {"v", it.parts}, {"w", it.duplicates}, {"c", it.replicas}};
+  const shard::Domain other{.compute = {"u"}, .storage = {"v"}, .duplicates = {"w"}, .replicas = {"c"}};
   options.ranks = {.mesh = mesh::Mesh({first, second}, mesh::live_places(first, {})),
                    .domains = {dense(), other},
                    .domain_of = [](const shard::ParameterSpec& spec) {
@@ -187,15 +187,15 @@ INSTANTIATE_TEST_SUITE_P(Meshes, SecondDomain,
                          [](const auto& info) {
                            const Second& it = info.param;
                            return std::to_string(it.compute) + "x" + std::to_string(it.parts) + "x" +
-                                  std::to_string(it.copies) + "x" + std::to_string(it.replicas) +
+                                  std::to_string(it.duplicates) + "x" + std::to_string(it.replicas) +
                                   (it.zero ? "split" : "") + std::string(name_of(it.dtype));
                          });
 
-// Two parts of each matrix of the feed-forward parts in two copies, beside four parts of the others.
-RankLayout with_copies() {
+// Two parts of each matrix of the feed-forward parts in two duplicates, beside four parts of the others.
+RankLayout with_duplicates() {
   const mesh::Grid first{{"a", 1}, {"b", 4}, {"c", 1}}, second{{"u", 1}, {"v", 2}, {"w", 2}, {"c", 1}};
   return {.mesh = mesh::Mesh({first, second}, mesh::live_places(first, {})),
-          .domains = {dense(), {.compute = {"u"}, .storage = {"v"}, .copies = {"w"}, .replicas = {"c"}}},
+          .domains = {dense(), {.compute = {"u"}, .storage = {"v"}, .duplicates = {"w"}, .replicas = {"c"}}},
           .domain_of = [](const shard::ParameterSpec& spec) {
             return spec.name.find("mlp.") != std::string::npos ? 1 : 0;
           }};
@@ -204,7 +204,7 @@ RankLayout with_copies() {
 // Every element is written once and read by all who keep it, whatever the other run's mesh is.
 TEST(RankLayouts, ReadCheckpointsOfEachOther) {
   const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "tessera_rank_layouts";
-  const RankLayout all[] = {with_dead(1, 1, 1, {}), with_dead(1, 3, 2, {4}), permuted(2), with_copies()};
+  const RankLayout all[] = {with_dead(1, 1, 1, {}), with_dead(1, 3, 2, {4}), permuted(2), with_duplicates()};
   for (const RankLayout& writer : all) {
     std::filesystem::remove_all(folder);
     RunOptions options{.model = odd_model(), .blocks = 12, .steps = 2};
@@ -234,7 +234,7 @@ TEST(SecondDomainOfOtherGroups, HasTheSameBitsWhereNeighboursTravelTogether) {
   RunOptions options{.model = odd_model(), .gtp = 2, .dp = 2, .blocks = 8, .steps = 3};
   const RunResult dense_only = run(options);
   const mesh::Grid first{{"a", 1}, {"b", 2}, {"c", 2}}, second{{"u", 1}, {"v", 4}, {"r", 1}};
-  const shard::Domain other{.compute = {"u"}, .storage = {"v"}, .copies = {}, .replicas = {"r"}};
+  const shard::Domain other{.compute = {"u"}, .storage = {"v"}, .duplicates = {}, .replicas = {"r"}};
   for (const char* part : {"mlp_norm", "attention"}) {
     options.ranks = {.mesh = mesh::Mesh({first, second}, mesh::live_places(first, {})),
                      .domains = {dense(), other},

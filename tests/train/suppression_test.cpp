@@ -33,7 +33,7 @@ struct StoppedRank {
       : parallel(nn::dense_parallel(world, 1, gtp, dp, /*with_casts=*/true)),
         runtime(parallel, {.model = type}, options) {
     for (shard::ParameterSpec& spec : stopped_specs()) runtime.add(std::move(spec));
-    runtime.add_backward_copies();
+    runtime.add_backward_weights();
     set_initial_values(runtime, 5);
   }
   // Every element of the gradient is this number.
@@ -141,7 +141,7 @@ TEST_P(Suppression, IsDecidedAlikeOnEveryDevice) {
   run_one([](comm::World& world) { check_counters(world, 1, 1); });
 }
 
-// Masters, moments and planes of weights and their copies.
+// Masters, moments and planes of weights and their backward weights.
 std::vector<std::vector<std::byte>> lasting_bytes(StoppedRank& rank, Optimizer& optimizer) {
   rank.parallel.compute->synchronize();
   std::vector<std::vector<std::byte>> all;

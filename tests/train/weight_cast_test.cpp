@@ -47,8 +47,8 @@ struct ExpectedWeight {
   std::vector<quant::bfloat16> values;
 };
 
-// The tp-local part of weight `id` in the number format of `parameter`, itself or its copy: of the whole tp-local
-// matrix, with the amax of the logical one.
+// The tp-local part of weight `id` in the number format of `parameter`, itself or its backward_weight: of the whole
+// tp-local matrix, with the amax of the logical one.
 ExpectedWeight expected_weight(const shard::ShardedParameter& parameter, schedule::ParameterId id, int round) {
   const quant::Extent extent = shard::extent_of(parameter.local_compute);
   std::vector<float> values(static_cast<std::size_t>(extent.elements()));
@@ -166,9 +166,9 @@ void check_both_passes(runtime::Runtime& runtime, int round) {
   runtime.begin_microbatch();
   for (const schedule::Pass pass : {schedule::Pass::forward, schedule::Pass::recompute, schedule::Pass::backward})
     for (schedule::ParameterId id = 0; id < runtime.weights(); ++id) {
-      const schedule::ParameterId copy = runtime.backward_copy(id);
-      const bool reads_copy = pass == schedule::Pass::backward && copy != schedule::kNoParameter;
-      const shard::ShardedParameter& read = runtime.parameter(reads_copy ? copy : id);
+      const schedule::ParameterId backward_weight = runtime.backward_weight(id);
+      const bool reads_backward_weight = pass == schedule::Pass::backward && backward_weight != schedule::kNoParameter;
+      const shard::ShardedParameter& read = runtime.parameter(reads_backward_weight ? backward_weight : id);
       const runtime::WeightView view = runtime.consume(id, pass);
       ASSERT_EQ(view.encoded.has_value(), read.spec.product == Format::mxfp8);
       EXPECT_TRUE(!view.encoded || view.encoding == *read.spec.encoding);
@@ -179,7 +179,7 @@ void check_both_passes(runtime::Runtime& runtime, int round) {
   runtime.end_step();
 }
 
-TEST_P(CastOnMesh, WritesCopiesForBackwardPassesToo) {
+TEST_P(CastOnMesh, WritesBackwardWeightsToo) {
   const CastMesh mesh = GetParam();
   struct Formats {
     Format forward, backward, product;
@@ -201,7 +201,7 @@ TEST_P(CastOnMesh, WritesCopiesForBackwardPassesToo) {
                                   .products = {.format = formats.product},
                                   .wire_backward = {{.format = formats.backward}}});
         for (shard::ParameterSpec& spec : specs(mesh.tp)) runtime.add(std::move(spec));
-        runtime.add_backward_copies();
+        runtime.add_backward_weights();
         ASSERT_EQ(runtime.size(), 2 * runtime.weights());
         WeightCast cast(runtime);
         for (int round = 0; round < 5; ++round) {  // on demand first, then by a schedule

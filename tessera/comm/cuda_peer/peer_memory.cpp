@@ -20,7 +20,7 @@ std::string host_identity() {
 }
 
 PeerMemory::PeerMemory(const GroupIdentity& group, base::Device device, std::span<std::byte> memory,
-                       const std::vector<bool>& reachable, const MeetFunction& meet)
+                       const std::vector<bool>& reachable, const ExchangeFunction& exchange)
     : device_(device), own_(memory), mapped_(group.members.size()), reached_(group.members.size()) {
   const base::DeviceGuard guard(device);
   std::string handle;
@@ -29,7 +29,7 @@ PeerMemory::PeerMemory(const GroupIdentity& group, base::Device device, std::spa
     TESSERA_CUDA_CHECK(cudaIpcGetMemHandle(&opaque, memory.data()));
     handle.assign(reinterpret_cast<const char*>(&opaque), sizeof opaque);
   }
-  const std::vector<std::string> handles = meet(handle);
+  const std::vector<std::string> handles = exchange(handle);
   for (int peer = 0; peer < group.size(); ++peer)
     if (peer != group.rank && reachable[static_cast<std::size_t>(peer)])
       open(group, peer, handles[static_cast<std::size_t>(peer)]);

@@ -13,7 +13,7 @@
 namespace tessera::comm {
 
 // A group's members tell each other something, all at the same time: every call returns what each has said.
-using MeetFunction = std::function<std::vector<std::string>(const std::string& own)>;
+using ExchangeFunction = std::function<std::vector<std::string>(const std::string& own)>;
 
 // Two processes with the same one run on one host, as far as they can tell.
 std::string host_identity();
@@ -24,7 +24,7 @@ class PeerMemory {
   // Collective. `memory`: a whole allocation (base::Buffer) of `device`, or empty. Maps what the members of
   // `reachable` (by group rank) give. A piece that cannot be mapped is none: problem() says why.
   PeerMemory(const GroupIdentity& group, base::Device device, std::span<std::byte> memory,
-             const std::vector<bool>& reachable, const MeetFunction& meet);
+             const std::vector<bool>& reachable, const ExchangeFunction& exchange);
   // Takes the mappings away. Memory may be given back when all members have done so.
   ~PeerMemory();
   PeerMemory(const PeerMemory&) = delete;

@@ -69,10 +69,10 @@ class FlagBatch {
 };
 
 // Whether members can do something with each other, as each has said for itself: by pair, both ways.
-std::vector<bool> mutually(const std::vector<bool>& own, int rank, const MeetFunction& meet) {
+std::vector<bool> mutually(const std::vector<bool>& own, int rank, const ExchangeFunction& exchange) {
   std::string text;
   for (const bool can : own) text.push_back(can ? '1' : '0');
-  const std::vector<std::string> all = meet(text);
+  const std::vector<std::string> all = exchange(text);
   std::vector<bool> both = own;
   for (std::size_t peer = 0; peer < both.size(); ++peer)
     both[peer] = both[peer] && all[peer].size() == own.size() && all[peer][static_cast<std::size_t>(rank)] == '1';
@@ -88,7 +88,7 @@ cudaEvent_t make_event() {
 }  // namespace
 
 PeerPushes::PeerPushes(const GroupIdentity& group, base::Device device, base::CudaStream stream,
-                       const MeetFunction& meet)
+                       const ExchangeFunction& exchange)
     : group_(group),
       device_(device),
       stream_(stream),
@@ -98,7 +98,7 @@ PeerPushes::PeerPushes(const GroupIdentity& group, base::Device device, base::Cu
       near_(group.members.size()) {
   const base::DeviceGuard guard(device_);
   const std::string host = host_identity();
-  const std::vector<std::string> hosts = meet(host), names = meet(own_mailbox_->name());
+  const std::vector<std::string> hosts = exchange(host), names = exchange(own_mailbox_->name());
   group_.for_each_peer([&](int rank) {
     const std::size_t peer = index(rank);
     const std::string pair = fmt::format("rank {} and rank {}", group_.world_rank(), group_.members[peer]);
@@ -114,12 +114,12 @@ PeerPushes::PeerPushes(const GroupIdentity& group, base::Device device, base::Cu
     }
   });
   flag_buffer_.fill_zero();
-  flags_ =
-      std::make_unique<PeerMemory>(group_, device_, std::span(flag_buffer_.data(), flag_buffer_.size()), near_, meet);
+  flags_ = std::make_unique<PeerMemory>(group_, device_, std::span(flag_buffer_.data(), flag_buffer_.size()), near_,
+                                        exchange);
   if (!flags_->problem().empty()) problem_ = flags_->problem();
   for (std::size_t peer = 0; peer < near_.size(); ++peer)
     near_[peer] = near_[peer] && flags_->can_reach(static_cast<int>(peer));
-  near_ = mutually(near_, group_.rank, meet);
+  near_ = mutually(near_, group_.rank, exchange);
   own_mailbox_->unlink();
   int least = 0, greatest = 0;
   TESSERA_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
@@ -139,14 +139,14 @@ PeerPushes::~PeerPushes() {
   for (const base::CudaStream stream : streams_) cudaStreamDestroy(stream);
 }
 
-std::string PeerPushes::share(std::span<std::byte> memory, const MeetFunction& meet) {
-  shared_ = nullptr;  // before anybody gives the memory back: the meetings that follow see to it
+std::string PeerPushes::share(std::span<std::byte> memory, const ExchangeFunction& exchange) {
+  shared_ = nullptr;  // before anybody gives the memory back: the exchanges that follow ensure it
   pushes_.assign(near_.size(), false);
-  shared_ = std::make_unique<PeerMemory>(group_, device_, memory, near_, meet);
+  shared_ = std::make_unique<PeerMemory>(group_, device_, memory, near_, exchange);
   std::vector<bool> can = near_;
   for (std::size_t peer = 0; peer < can.size(); ++peer)
     can[peer] = can[peer] && shared_->can_reach(static_cast<int>(peer));
-  pushes_ = mutually(can, group_.rank, meet);
+  pushes_ = mutually(can, group_.rank, exchange);
   pushes_[index(group_.rank)] = true;
   return shared_->problem().empty() ? problem_ : shared_->problem();
 }

@@ -30,14 +30,15 @@ class PeerPushes {
   using Patience = std::function<void()>;
 
   // Collective over the group. `stream`: of the group's lane, which waits and sets flags and copies nothing itself.
-  PeerPushes(const GroupIdentity& group, base::Device device, base::CudaStream stream, const MeetFunction& meet);
+  PeerPushes(const GroupIdentity& group, base::Device device, base::CudaStream stream,
+             const ExchangeFunction& exchange);
   ~PeerPushes();
   PeerPushes(const PeerPushes&) = delete;
   PeerPushes& operator=(const PeerPushes&) = delete;
 
   // Collective, with nothing under way. What peers may write to from now on, instead of what was shared before.
   // Returns why some pair cannot, empty where all can.
-  std::string share(std::span<std::byte> memory, const MeetFunction& meet);
+  std::string share(std::span<std::byte> memory, const ExchangeFunction& exchange);
 
   // Enqueues what of an operation can go this way, copies within this rank's memory included, and takes it from
   // `messages`. Every member of the group calls it with its part of one operation.

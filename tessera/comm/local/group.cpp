@@ -72,7 +72,8 @@ std::string LocalGroup::missing(const Slot& slot, int phase) const {
   return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
 }
 
-Meeting::Meeting(LocalGroup& group, int member, std::int64_t sequence, const Operation& operation, double time)
+MatchedOperation::MatchedOperation(LocalGroup& group, int member, std::int64_t sequence, const Operation& operation,
+                                   double time)
     : group_(group),
       member_(member),
       slot_(group.slots_[static_cast<std::size_t>(sequence % 2)]),
@@ -87,7 +88,7 @@ Meeting::Meeting(LocalGroup& group, int member, std::int64_t sequence, const Ope
   wait_for_all(true);
 }
 
-Meeting::~Meeting() {
+MatchedOperation::~MatchedOperation() {
   if (!active_) return;
   std::unique_lock lock(group_.mutex_);
   group_.broken_ = true;
@@ -96,7 +97,7 @@ Meeting::~Meeting() {
   group_.changed_.wait(lock, [&] { return slot_.active == 0; });
 }
 
-void Meeting::wait_for_all(bool readers_follow) {
+void MatchedOperation::wait_for_all(bool readers_follow) {
   std::unique_lock lock(group_.mutex_);
   const int phase = slot_.phase;
   if (active_) --slot_.active;

@@ -34,9 +34,9 @@ class LocalGroup {
   const std::string& name() const { return name_; }
   const std::vector<int>& members() const { return members_; }
 
-  // Every pending and later meeting fails with it. The first one counts.
+  // Every pending and later operation fails with it. The first one counts.
   void fail(std::shared_ptr<const LocalFailure> failure);
-  // Meetings of this member fail at once with MemberCancelled; the peers go on waiting for the cause.
+  // Operations of this member fail at once with MemberCancelled; the peers go on waiting for the cause.
   void cancel(int member);
   // The member's communicator is gone: whoever waits for it fails at once.
   void leave(int member);
@@ -44,7 +44,7 @@ class LocalGroup {
   void sleep_until(int member, std::chrono::steady_clock::time_point time);
 
  private:
-  friend class Meeting;
+  friend class MatchedOperation;
   using Deadline = std::chrono::steady_clock::time_point;
 
   // One operation. `reached[m]`: phases that member m has come to the end of. A phase is over when all members have.
@@ -80,20 +80,20 @@ class LocalGroup {
 // One member in one operation. Construction posts the operation and waits for all members; between it and finish() the
 // member may read what the others posted. Errors, all thrown: time limit (names the members that did not come), a
 // peer's failure, MemberCancelled. Left by an exception, the group breaks.
-class Meeting {
+class MatchedOperation {
  public:
   // `time` is the virtual time of the member's lane.
-  Meeting(LocalGroup& group, int member, std::int64_t sequence, const Operation& operation, double time);
-  ~Meeting();
-  Meeting(const Meeting&) = delete;
-  Meeting& operator=(const Meeting&) = delete;
+  MatchedOperation(LocalGroup& group, int member, std::int64_t sequence, const Operation& operation, double time);
+  ~MatchedOperation();
+  MatchedOperation(const MatchedOperation&) = delete;
+  MatchedOperation& operator=(const MatchedOperation&) = delete;
 
   const Operation& operation_of(int member) const { return *slot_.operations[static_cast<std::size_t>(member)]; }
   // When the last member has come, in virtual time.
   double begin() const { return *std::max_element(slot_.times.begin(), slot_.times.end()); }
   // Waits until all members are here; what they wrote before may be read after.
   void synchronize() { wait_for_all(true); }
-  // The last meeting: afterwards nobody reads this member's buffers.
+  // The last wait: afterwards nobody reads this member's buffers.
   void finish() { wait_for_all(false); }
 
  private:

@@ -22,7 +22,7 @@ void all_gather(const LocalCall& call) {
   const Operation& own = call.own;
   for_each_member(call.group, [&](int peer) {
     const std::int64_t count = own.recv_counts[static_cast<std::size_t>(peer)];
-    copy(advance(own.recv, offset_of(own.recv_counts, peer), own.type), call.meeting.operation_of(peer).send,
+    copy(advance(own.recv, offset_of(own.recv_counts, peer), own.type), call.matched.operation_of(peer).send,
          bytes_of(count, own.type));
   });
 }
@@ -30,7 +30,7 @@ void all_gather(const LocalCall& call) {
 void all_to_all(const LocalCall& call) {
   const Operation& own = call.own;
   for_each_member(call.group, [&](int peer) {
-    const Operation& theirs = call.meeting.operation_of(peer);
+    const Operation& theirs = call.matched.operation_of(peer);
     copy(advance(own.recv, offset_of(own.recv_counts, peer), own.type),
          advance(theirs.send, offset_of(theirs.send_counts, call.group.rank), own.type),
          bytes_of(own.recv_counts[static_cast<std::size_t>(peer)], own.type));
@@ -42,7 +42,7 @@ template <typename Address>
 std::vector<const void*> parts_from(const LocalCall& call, std::int64_t begin, Address address) {
   std::vector<const void*> parts;
   for (int member = 0; member < call.group.size(); ++member)
-    parts.push_back(advance(address(call.meeting.operation_of(member)), begin, call.own.type));
+    parts.push_back(advance(address(call.matched.operation_of(member)), begin, call.own.type));
   return parts;
 }
 
@@ -57,14 +57,14 @@ const void* received(const Operation& operation) {
   return operation.recv;
 }
 
-// Every member sums everything: one meeting less than in parts.
+// Every member sums everything: one wait less than in parts.
 void all_reduce_small(const LocalCall& call) {
   const Operation& own = call.own;
   const std::int64_t count = own.recv_counts[0];
   const std::size_t bytes = bytes_of(count, own.type);
   if (call.scratch.size() < bytes) call.scratch = base::Buffer(bytes);
   reduce(call.scratch.data(), parts_from(call, 0, received), own.type, own.reduce, count);
-  call.meeting.synchronize();
+  call.matched.synchronize();
   copy(own.recv, call.scratch.data(), bytes);
 }
 
@@ -79,10 +79,10 @@ void all_reduce_in_parts(const LocalCall& call) {
   const std::int64_t begin = begin_of(call.group.rank);
   reduce(advance(own.recv, begin, own.type), parts_from(call, begin, received), own.type, own.reduce,
          size_of_part(call.group.rank));
-  call.meeting.synchronize();
+  call.matched.synchronize();
   for_each_member(call.group, [&](int peer) {
     copy(advance(own.recv, begin_of(peer), own.type),
-         advance(received(call.meeting.operation_of(peer)), begin_of(peer), own.type),
+         advance(received(call.matched.operation_of(peer)), begin_of(peer), own.type),
          bytes_of(size_of_part(peer), own.type));
   });
 }
@@ -98,7 +98,7 @@ void all_reduce(const LocalCall& call) {
 
 void broadcast(const LocalCall& call) {
   const Operation& own = call.own;
-  copy(own.recv, call.meeting.operation_of(own.root).recv, bytes_of(own.recv_counts[0], own.type));
+  copy(own.recv, call.matched.operation_of(own.root).recv, bytes_of(own.recv_counts[0], own.type));
 }
 
 // The k-th message received from a peer is the k-th it sends here; empty ones do not count.
@@ -106,7 +106,7 @@ void exchange(const LocalCall& call) {
   std::vector<std::size_t> next(static_cast<std::size_t>(call.group.size()));
   for (const Receive& receive : call.own.receives) {
     if (receive.bytes == 0) continue;
-    const std::vector<Send>& sends = call.meeting.operation_of(receive.peer).sends;
+    const std::vector<Send>& sends = call.matched.operation_of(receive.peer).sends;
     std::size_t& at = next[static_cast<std::size_t>(receive.peer)];
     while (sends[at].peer != call.group.rank || sends[at].bytes == 0) ++at;
     copy(receive.data, sends[at++].data, receive.bytes);

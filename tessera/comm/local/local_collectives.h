@@ -8,7 +8,7 @@ namespace tessera::comm {
 // One member's side of an operation whose members have all come. `scratch` grows as needed and is kept between
 // operations.
 struct LocalCall {
-  Meeting& meeting;
+  MatchedOperation& matched;
   const Operation& own;
   const GroupIdentity& group;
   base::Buffer& scratch;

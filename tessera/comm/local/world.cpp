@@ -159,16 +159,16 @@ class LocalBackend final : public Backend {
   void meet(const Operation& operation, std::int64_t sequence, base::VirtualClock* clock) {
     const auto& inject = job_->options().inject;
     if (inject) inject(identity_.world_rank(), identity_.name, std::string(name_of(operation.kind)), sequence);
-    Meeting meeting(*group_, identity_.rank, sequence, operation, clock == nullptr ? 0 : clock->now());
+    MatchedOperation matched(*group_, identity_.rank, sequence, operation, clock == nullptr ? 0 : clock->now());
     const auto begin = std::chrono::steady_clock::now();
     for (int peer = 0; peer < identity_.size(); ++peer) {
       if (peer == identity_.rank) continue;
-      const std::string text = mismatch(identity_, identity_.rank, operation, peer, meeting.operation_of(peer));
+      const std::string text = mismatch(identity_, identity_.rank, operation, peer, matched.operation_of(peer));
       if (!text.empty()) throw Error("the calls do not match: {}", text);
     }
-    carry_out({.meeting = meeting, .own = operation, .group = identity_, .scratch = scratch_});
-    const double virtual_begin = meeting.begin(), link = link_seconds(meeting);
-    meeting.finish();
+    carry_out({.matched = matched, .own = operation, .group = identity_, .scratch = scratch_});
+    const double virtual_begin = matched.begin(), link = link_seconds(matched);
+    matched.finish();
     const std::chrono::duration<double> pause(link);
     if (clock != nullptr)
       clock->raise_to(virtual_begin + link);
@@ -177,13 +177,13 @@ class LocalBackend final : public Backend {
                           begin + std::chrono::duration_cast<std::chrono::steady_clock::duration>(pause));
   }
 
-  double link_seconds(const Meeting& meeting) const {
+  double link_seconds(const MatchedOperation& matched) const {
     const auto& link = job_->options().link;
     if (!link || identity_.size() == 1) return 0;
     GroupIdentity member = identity_;
     std::int64_t most = 0;
     for (member.rank = 0; member.rank < member.size(); ++member.rank)
-      most = std::max(most, received_bytes(meeting.operation_of(member.rank), member));
+      most = std::max(most, received_bytes(matched.operation_of(member.rank), member));
     return link->seconds(most);
   }
 

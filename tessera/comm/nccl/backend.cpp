@@ -8,8 +8,8 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/cuda_peer/pushes.h"
 #include "tessera/comm/messages.h"
-#include "tessera/comm/nccl/meeting.h"
 #include "tessera/comm/nccl/staging.h"
+#include "tessera/comm/nccl/store_exchange.h"
 #include "tessera/comm/reduce.h"
 #include "tessera/rendezvous/connecting.h"
 
@@ -44,7 +44,7 @@ class NcclBackend final : public Backend {
         kernels_(quant::make_cuda_kernels(member.device, member.stream)),
         staging_(member.device, member.stream, member.faults),
         calls_(member.store, member.watchdog, "call/" + member.key, group_.rank, group_.size()),
-        meetings_(member.store, member.watchdog, "meeting/" + member.key, group_.rank, group_.size()) {
+        exchanges_(member.store, member.watchdog, "exchange/" + member.key, group_.rank, group_.size()) {
     member_.watchdog->add(watch_);
   }
   ~NcclBackend() override { member_.watchdog->remove(watch_); }
@@ -64,7 +64,7 @@ class NcclBackend final : public Backend {
   template <typename Before, typename Body>
   void enqueue(std::string_view what, std::int64_t number, std::optional<std::chrono::milliseconds> graph,
                Before before, Body body);
-  std::vector<std::string> meet(const std::string& own);
+  std::vector<std::string> exchange(const std::string& own);
   void wait_for_hosts() const;
   void check(const Operation& operation);
   void carry_out(const Operation& operation);
@@ -87,7 +87,7 @@ class NcclBackend final : public Backend {
   const std::shared_ptr<NcclWatch> watch_;
   const std::unique_ptr<quant::Kernels> kernels_;
   NcclStaging staging_;
-  NcclMeeting calls_, meetings_;
+  NcclStoreExchange calls_, exchanges_;
   std::int64_t sequence_ = 0, launches_ = 0;
   NcclDeadline deadline_;               // of the operation under way; only the lane touches it
   std::shared_ptr<PeerPushes> pushes_;  // once something was shared
@@ -126,7 +126,7 @@ void NcclBackend::launch(const std::function<void(base::CudaStream)>& graph, std
 
 // All members' calls, compared by way of the store before anything moves.
 void NcclBackend::check(const Operation& operation) {
-  calls_.meet(to_text(comm::to_numbers(operation)), deadline_, [&](int peer, const std::string& theirs) {
+  calls_.exchange(to_text(comm::to_numbers(operation)), deadline_, [&](int peer, const std::string& theirs) {
     const std::string text = mismatch(group_, group_.rank, operation, peer, from_numbers(to_numbers(theirs)));
     if (!text.empty()) throw Error("the calls do not match: {}", text);
   });
@@ -179,27 +179,27 @@ void NcclBackend::wait_for_hosts() const {
   std::this_thread::yield();
 }
 
-std::vector<std::string> NcclBackend::meet(const std::string& own) {
+std::vector<std::string> NcclBackend::exchange(const std::string& own) {
   std::vector<std::string> all(group_.members.size(), own);
-  meetings_.meet(own, deadline_,
-                 [&](int peer, const std::string& theirs) { all[static_cast<std::size_t>(peer)] = theirs; });
+  exchanges_.exchange(own, deadline_,
+                      [&](int peer, const std::string& theirs) { all[static_cast<std::size_t>(peer)] = theirs; });
   return all;
 }
 
 std::string NcclBackend::share(std::span<std::byte> memory) {
   if (group_.size() == 1) return {};
   deadline_ = steady_clock::now() + std::max(options_.timeout, rendezvous::kConnecting);
-  const MeetFunction meeting = [this](const std::string& own) { return meet(own); };
+  const ExchangeFunction exchange_texts = [this](const std::string& own) { return exchange(own); };
   try {
     if (!pushes_) {
-      pushes_ = std::make_shared<PeerPushes>(group_, member_.device, member_.stream, meeting);
+      pushes_ = std::make_shared<PeerPushes>(group_, member_.device, member_.stream, exchange_texts);
       watch_->at_abort([weak = std::weak_ptr(pushes_)] {
         const auto end = steady_clock::now() + kBackendShutdownLimit;
         if (const auto pushes = weak.lock())
           pushes->release([&] { return pushes.use_count() > 1 && steady_clock::now() < end; });
       });
     }
-    return pushes_->share(memory, meeting);
+    return pushes_->share(memory, exchange_texts);
   } catch (const std::exception& error) {
     throw Error("sharing memory on {}, rank {}: {}", group_.name, group_.world_rank(), error.what());
   }

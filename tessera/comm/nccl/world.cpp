@@ -7,7 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/nccl/backend.h"
-#include "tessera/comm/nccl/meeting.h"
+#include "tessera/comm/nccl/store_exchange.h"
 #include "tessera/comm/nccl/world.h"
 #include "tessera/rendezvous/connecting.h"
 #include "tessera/rendezvous/rank_text.h"
@@ -97,7 +97,7 @@ class NcclWorld final : public World {
 
   // Every rank's arguments must be the same.
   void check(const std::string& arguments, NcclDeadline deadline) {
-    arguments_.meet(arguments, deadline, [&](int peer, const std::string& theirs) {
+    arguments_.exchange(arguments, deadline, [&](int peer, const std::string& theirs) {
       if (theirs != arguments) throw Error("rank {} asked for {}, rank {} for {}", rank(), arguments, peer, theirs);
     });
   }
@@ -119,7 +119,7 @@ class NcclWorld final : public World {
   const std::shared_ptr<rendezvous::Store> store_;
   const std::shared_ptr<const NcclLibrary> library_;
   const std::shared_ptr<NcclWatchdog> watchdog_;
-  NcclMeeting arguments_;
+  NcclStoreExchange arguments_;
   std::int64_t made_ = 0, boards_ = 0;
 };
 

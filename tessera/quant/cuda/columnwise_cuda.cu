@@ -1,4 +1,4 @@
-// Transposed copies of quantized weights: their codes through tiles of shared memory, then their scales.
+// Transposes quantized weights: their codes through tiles of shared memory, then their scales.
 #include <cstring>
 #include <type_traits>
 

@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include "tessera/quant/masters/master_plan.h"
+#include "tessera/quant/masters/master_cast_plan.h"
 
 namespace tessera::quant {
 namespace {

@@ -1,5 +1,5 @@
 // The cast of several weights' masters to an encoding, in two phases, between which the caller takes amaxes together
-// over the ranks that hold the other parts and copies of these weights. With all amaxes known, every rank writes the
+// over the ranks that hold other parts or duplicates of these weights. With all amaxes known, every rank writes the
 // bytes that one rank would write that has the whole matrix.
 #pragma once
 #include <cstdint>

@@ -6,7 +6,7 @@
 #include "tessera/base/device_guard.h"
 #include "tessera/quant/cuda/quantize_cuda.h"
 #include "tessera/quant/cuda/vectors.cuh"
-#include "tessera/quant/masters/master_plan.h"
+#include "tessera/quant/masters/master_cast_plan.h"
 
 namespace tessera::quant {
 namespace cuda {
@@ -323,7 +323,7 @@ base::Buffer uploaded(const std::vector<T>& values, base::Device device) {
 
 class CudaMasterCast final : public MasterCast {
  public:
-  CudaMasterCast(const MasterPlan& plan, base::Device device, base::CudaStream stream)
+  CudaMasterCast(const MasterCastPlan& plan, base::Device device, base::CudaStream stream)
       : device_(device),
         stream_(stream),
         slices_(static_cast<std::int64_t>(plan.items.size())),

@@ -216,7 +216,7 @@ std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, c
     shard::set_product(spec, products, {.model = config.dtype});
     shard::set_backward(spec, backward, {.model = config.dtype});
     formats[spec.name] = {.wire = spec.encoding ? quant::format_of(*spec.encoding) : quant::Format::bf16,
-                          .has_copy = spec.backward.has_value(),
+                          .has_backward_weight = spec.backward.has_value(),
                           .product = spec.product,
                           .is_matrix = spec.dims.size() == 2};
   }

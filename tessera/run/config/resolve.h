@@ -37,7 +37,7 @@ shard::FormatPolicy backward_policy(const TrainConfig& config);
 shard::FormatPolicy product_policy(const TrainConfig& config);
 struct WeightFormats {
   quant::Format wire = quant::Format::bf16;     // as it is stored and sent
-  bool has_copy = false;                        // another copy is stored and sent for backward passes
+  bool has_backward_weight = false;             // backward passes read another weight, which is stored and sent too
   quant::Format product = quant::Format::bf16;  // as it is multiplied
   bool is_matrix = true;                        // vectors have no number formats
 };

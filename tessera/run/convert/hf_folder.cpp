@@ -225,10 +225,10 @@ void HfFolder::check() {
     for (std::string& name : check_quantized(tensor, *format)) known.insert(std::move(name));
     quantized_[tensor.hf_name] = {*format, {tensor.box.rows, tensor.box.cols}};
   }
-  for (const models::HfCopy& copy : config_->hf_copies()) {
-    if (find(copy.hf_name) == nullptr) continue;
-    known.insert(copy.hf_name);
-    check_copy(copy);
+  for (const models::HfAlias& alias : config_->hf_aliases()) {
+    if (find(alias.hf_name) == nullptr) continue;
+    known.insert(alias.hf_name);
+    check_alias(alias);
   }
   for (const auto& [name, file] : where_)
     if (!known.contains(name) && !is_ignored(name))
@@ -237,24 +237,24 @@ void HfFolder::check() {
 }
 
 // config.json ties the tensor to another one, and yet it is there: it must have the same values, in whatever type.
-void HfFolder::check_copy(const models::HfCopy& copy) const {
-  const checkpoint::SafetensorsEntry &original = entry(copy.of), &other = entry(copy.hf_name);
-  check_tensor(copy.hf_name, original.dims, {});
+void HfFolder::check_alias(const models::HfAlias& alias) const {
+  const checkpoint::SafetensorsEntry &original = entry(alias.of), &other = entry(alias.hf_name);
+  check_tensor(alias.hf_name, original.dims, {});
   const std::int64_t elements = original.bytes / element_bytes(original);
   std::vector<double> left, right;
   for (std::int64_t at = 0; at < elements; at += kChunk) {
     const std::int64_t count = std::min(kChunk, elements - at);
     left.resize(static_cast<std::size_t>(count));
     right.resize(static_cast<std::size_t>(count));
-    read(copy.of, at, count, quant::DType::fp64, left.data());
-    read(copy.hf_name, at, count, quant::DType::fp64, right.data());
+    read(alias.of, at, count, quant::DType::fp64, left.data());
+    read(alias.hf_name, at, count, quant::DType::fp64, right.data());
     const auto differs = [](double a, double b) { return a != b && !(std::isnan(a) && std::isnan(b)); };
     for (std::size_t i = 0; i < left.size(); ++i)
       if (differs(left[i], right[i]))
         throw InputError(
             "{}: config.json has tie_word_embeddings true, but '{}' ({}) differs from '{}' ({}): element {} is {}, "
             "expected {}",
-            folder_.string(), copy.hf_name, other.dtype, copy.of, original.dtype, at + static_cast<std::int64_t>(i),
+            folder_.string(), alias.hf_name, other.dtype, alias.of, original.dtype, at + static_cast<std::int64_t>(i),
             right[i], left[i]);
   }
 }

@@ -35,7 +35,7 @@ class HfFolder {
                                                 const std::string& where);
   void check();
   void check_shards() const;
-  void check_copy(const models::HfCopy& copy) const;
+  void check_alias(const models::HfAlias& alias) const;
   const checkpoint::SafetensorsEntry& entry(const std::string& hf_name) const;
   const checkpoint::SafetensorsEntry* find(const std::string& hf_name) const;
   void check_tensor(const std::string& hf_name, const std::vector<std::int64_t>& dims, std::string_view type) const;

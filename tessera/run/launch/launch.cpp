@@ -14,7 +14,7 @@
 #include "tessera/run/launch/failure_line.h"
 #include "tessera/run/launch/gpu_launch.h"
 #include "tessera/run/loop.h"
-#include "tessera/run/run_plan.h"
+#include "tessera/run/run_setup.h"
 #include "tessera/run/stored_run.h"
 
 namespace tessera::run {
@@ -26,13 +26,13 @@ std::chrono::milliseconds timeout_of(const TrainConfig& config) {
 
 int launch_local(const TrainConfig& command, const std::filesystem::path& configs,
                  const StopRequested& stop_requested) {
-  const RunPlan plan = plan_run(command, {.configs = configs});
-  RunFiles files(plan);
+  const RunSetup setup = make_run_setup(command, {.configs = configs});
+  RunFiles files(setup);
   comm::LocalOptions options;
-  options.timeout = timeout_of(plan.config);
+  options.timeout = timeout_of(setup.config);
   try {
-    comm::run_local(static_cast<int>(plan.config.ranks), options, [&](comm::World& world) {
-      run_training(world, plan, world.rank() == 0 ? &files : nullptr, stop_requested);
+    comm::run_local(static_cast<int>(setup.config.ranks), options, [&](comm::World& world) {
+      run_training(world, setup, world.rank() == 0 ? &files : nullptr, stop_requested);
     });
   } catch (const checkpoint::AgreedInputError& error) {
     throw InputError(error.what());  // of any rank: there is one process to say it
@@ -43,19 +43,19 @@ int launch_local(const TrainConfig& command, const std::filesystem::path& config
 // All ranks, or none, get past this point. Rank 0 alone looks at the folder of the run.
 void train_with_processes(comm::World& world, const TrainConfig& command, const std::filesystem::path& configs,
                           const StopRequested& stop_requested) {
-  RunPlan plan;
+  RunSetup setup;
   std::unique_ptr<RunFiles> files;
   std::vector<int> everyone;
   for (int rank = 0; rank < world.size(); ++rank) everyone.push_back(rank);
   const auto group = world.make_group("launch", {everyone});
   checkpoint::run_together(*group, "", [&](const std::stop_token&) {
-    plan = plan_run(command,
-                    {.configs = configs, .world_size = world.size(), .part = world.rank(), .parts = world.size()});
+    setup = make_run_setup(
+        command, {.configs = configs, .world_size = world.size(), .part = world.rank(), .parts = world.size()});
   });
   checkpoint::run_together(*group, "", [&](const std::stop_token&) {
-    if (world.rank() == 0) files = std::make_unique<RunFiles>(plan);
+    if (world.rank() == 0) files = std::make_unique<RunFiles>(setup);
   });
-  run_training(world, plan, files.get(), stop_requested);
+  run_training(world, setup, files.get(), stop_requested);
 }
 
 // Refuses processes that something else than MPI has started: each would train alone.

@@ -12,7 +12,7 @@
 namespace tessera::run {
 namespace {
 
-void apply(TrainConfig& config, const PlanFlags& flags) {
+void apply(TrainConfig& config, const PlanCommandFlags& flags) {
   for (const auto& [name, words] : flags.settings)
     if (!words.empty() && !flags.measured.empty())
       throw InputError("{}: got {} with --measured, expected none: the run says it", flag_of(name), words.front());
@@ -20,7 +20,7 @@ void apply(TrainConfig& config, const PlanFlags& flags) {
 }
 
 // Made by a run of this model, mesh and number of microbatches?
-schedule::Trace load_events(const PlanFlags& flags, const PlanRequest& request) {
+schedule::Trace load_events(const PlanCommandFlags& flags, const StepPlanRequest& request) {
   schedule::NamedTrace named = schedule::load_trace(flags.events);
   const TrainConfig& config = request.config;
   const std::vector<shard::ParameterSpec> specs = predict::dry_step(dry_options(config, *request.model, {})).parameters;
@@ -47,7 +47,7 @@ void take_batch_of(const schedule::Trace& trace, const std::string& events, Trai
 }
 
 // What a run chose by its own times is what is planned for it.
-void keep_arenas(const MeasuredRun& run, PlanRequest& request) {
+void keep_arenas(const MeasuredRun& run, StepPlanRequest& request) {
   if (!request.gather_budget) request.gather_budget = run.gather_arena_bytes;
   if (!request.reduce_budget && run.reduce_arena_bytes && run.scratch_bytes)
     request.reduce_budget = *run.reduce_arena_bytes + *run.scratch_bytes;
@@ -55,9 +55,9 @@ void keep_arenas(const MeasuredRun& run, PlanRequest& request) {
 
 }  // namespace
 
-PlanTask plan_task(const PlanFlags& flags, const std::filesystem::path& configs) {
-  PlanTask task;
-  PlanRequest& request = task.request;
+PlanCommandInputs plan_command_inputs(const PlanCommandFlags& flags, const std::filesystem::path& configs) {
+  PlanCommandInputs task;
+  StepPlanRequest& request = task.request;
   apply(request.config, flags);
   if (flags.evaluate && !(flags.measured.empty() && flags.events.empty()))
     throw InputError("--evaluate: got it with {}, which says the kind of step",

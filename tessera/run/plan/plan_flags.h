@@ -10,7 +10,7 @@
 
 namespace tessera::run {
 
-struct PlanFlags {
+struct PlanCommandFlags {
   SettingWords settings;
   std::string machine = "laptop";
   std::string measured;  // folder of a run; empty: none
@@ -18,12 +18,12 @@ struct PlanFlags {
   bool evaluate = false;
 };
 
-struct PlanTask {
-  PlanRequest request;
+struct PlanCommandInputs {
+  StepPlanRequest request;
   std::optional<MeasuredRun> run;
 };
 
 // configs: folder of models, and of machines in machines/. InputError, naming the flag, for what does not fit together.
-PlanTask plan_task(const PlanFlags& flags, const std::filesystem::path& configs);
+PlanCommandInputs plan_command_inputs(const PlanCommandFlags& flags, const std::filesystem::path& configs);
 
 }  // namespace tessera::run

@@ -21,7 +21,7 @@ const schedule::Unit& unit_of(const std::vector<schedule::Unit>& units, int unit
   return units[static_cast<std::size_t>(unit)];
 }
 
-double tokens_of(const PlanRequest& request) {
+double tokens_of(const StepPlanRequest& request) {
   return static_cast<double>(request.config.global_batch * request.config.seq_len);
 }
 
@@ -34,7 +34,7 @@ ordered_json memory_json(const MemoryUse& memory) {
           {"optimizer", memory.optimizer}, {"activations", memory.activations}, {"total", memory.total()}};
 }
 
-ordered_json predicted_json(const PlanRequest& request, const schedule::Prediction& p) {
+ordered_json predicted_json(const StepPlanRequest& request, const schedule::Prediction& p) {
   return {{"step_ms", p.step_seconds * 1e3},
           {"compute_ms", p.compute_seconds * 1e3},
           {"exposed_comm_ms", p.exposed_seconds() * 1e3},
@@ -75,7 +75,7 @@ ordered_json reductions_json(const StepPlan& step) {
   return reductions;
 }
 
-std::string head_text(const PlanRequest& request, const StepPlan& step) {
+std::string head_text(const StepPlanRequest& request, const StepPlan& step) {
   const TrainConfig& c = request.config;
   std::string text = fmt::format(
       "{}: {:.2f} M parameters, {}, {} ranks (tp {} x gtp {} x dp {}) of machine {}\n"
@@ -158,7 +158,7 @@ std::string bytes_text(std::int64_t bytes) {
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, unit_names.at(unit));
 }
 
-ordered_json plan_json(const PlanRequest& request, const StepPlan& step) {
+ordered_json plan_json(const StepPlanRequest& request, const StepPlan& step) {
   const TrainConfig& c = request.config;
   return {
       {"model", c.model},
@@ -182,7 +182,7 @@ ordered_json plan_json(const PlanRequest& request, const StepPlan& step) {
       {"reductions", reductions_json(step)}};
 }
 
-std::string plan_text(const PlanRequest& request, const StepPlan& step, std::size_t rows) {
+std::string plan_text(const StepPlanRequest& request, const StepPlan& step, std::size_t rows) {
   return head_text(request, step) + gathers_text(step, rows) + reductions_text(step, request.config.dp > 1, rows);
 }
 

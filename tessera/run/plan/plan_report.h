@@ -19,10 +19,10 @@ namespace tessera::run {
 //  "gathers": [{"weights", "issue", "free", "wait", "last", "offset", "bytes"}],
 //  "reductions": [{"weights", "microbatch", "first", "issue", "finish", "replicas", "offset", "bytes"}]}
 // Positions are those of schedule/schedule.h. tokens: of the whole step, all ranks.
-nlohmann::ordered_json plan_json(const PlanRequest& request, const StepPlan& step);
+nlohmann::ordered_json plan_json(const StepPlanRequest& request, const StepPlan& step);
 
 // The same for people; of gathers and reductions the first `rows` each.
-std::string plan_text(const PlanRequest& request, const StepPlan& step, std::size_t rows);
+std::string plan_text(const StepPlanRequest& request, const StepPlan& step, std::size_t rows);
 
 // "1.50 GB".
 std::string bytes_text(std::int64_t bytes);

@@ -21,7 +21,7 @@ void check_length(std::int64_t microbatches, std::int64_t events) {
 }
 
 // Errors: a budget that the step does not fit, with its flag.
-void check_budgets_of(const PlanRequest& request, const schedule::Trace& trace,
+void check_budgets_of(const StepPlanRequest& request, const schedule::Trace& trace,
                       const std::vector<schedule::ParameterSize>& sizes) {
   const auto check = [&](const char* flag, const Budget& gather, const Budget& reduce) {
     try {
@@ -37,14 +37,14 @@ void check_budgets_of(const PlanRequest& request, const schedule::Trace& trace,
   if (request.reduce_budget) check("--reduce-budget", {}, request.reduce_budget);
 }
 
-predict::DryOptions dry_options_of(const PlanRequest& request) {
+predict::DryOptions dry_options_of(const StepPlanRequest& request) {
   predict::DryOptions options =
       dry_options(request.config, *request.model, nn::BlockRecompute(recompute_choice(request.config, *request.model)));
   options.kind = request.kind;
   return options;
 }
 
-schedule::Trace trace_of(const PlanRequest& request, const predict::DryStep& dry) {
+schedule::Trace trace_of(const StepPlanRequest& request, const predict::DryStep& dry) {
   if (request.trace) return *request.trace;
   const std::int64_t microbatches = microbatches_of(request.config);
   check_length(microbatches, static_cast<std::int64_t>(dry.microbatch.size()));
@@ -52,13 +52,13 @@ schedule::Trace trace_of(const PlanRequest& request, const predict::DryStep& dry
 }
 
 // A recorded trace tells only what its own rank keeps.
-std::int64_t activations_of(const PlanRequest& request, const predict::DryOptions& options) {
+std::int64_t activations_of(const StepPlanRequest& request, const predict::DryOptions& options) {
   if (request.trace) return peak_stashed(*request.trace);
   return most_stashed(options, kinds_of_ranks(options, request.config.tp));
 }
 
 // Everything but the arenas.
-MemoryUse lasting_memory(const PlanRequest& request, const predict::DryOptions& options, const StepPlan& step) {
+MemoryUse lasting_memory(const StepPlanRequest& request, const predict::DryOptions& options, const StepPlan& step) {
   const shard::ParameterTypes types = types_of(request.config);
   const auto accumulator = static_cast<std::int64_t>(quant::size_of(types.accumulator));
   MemoryUse memory{.activations = activations_of(request, options)};
@@ -139,12 +139,12 @@ TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& m
   return resolve_model(resolve_ranks(std::move(config), std::nullopt), model);
 }
 
-StepPlan plan_step(const PlanRequest& request) {
+StepPlan plan_step(const StepPlanRequest& request) {
   const TrainConfig& config = request.config;
   StepPlan step;
   const predict::DryOptions options = dry_options_of(request);
   const predict::DryStep dry = dry_step(options);
-  step.parameters = planned_parameters(dry.parameters, dry.copies, types_of(config), mesh_of(config));
+  step.parameters = planned_parameters(dry.parameters, dry.backward_weights, types_of(config), mesh_of(config));
   step.trace = trace_of(request, dry);
   step.memory = lasting_memory(request, options, step);
   const predict::CostInput input{.machine = request.machine, .mesh = mesh_of(config), .types = types_of(config)};
@@ -173,14 +173,14 @@ StepPlan plan_step(const PlanRequest& request) {
 }
 
 void check_budgets(const TrainConfig& config, const models::ModelConfigPtr& model) {
-  PlanRequest request{.config = config, .model = model, .machine = {}};
+  StepPlanRequest request{.config = config, .model = model, .machine = {}};
   request.gather_budget = parse_budget(config.gather_budget, "--gather-budget");
   request.reduce_budget = parse_budget(config.reduce_budget, "--reduce-budget");
   request.coalesce_bytes = parse_byte_size(config.coalesce, "--coalesce");
   if (!request.gather_budget && !request.reduce_budget) return;
   const predict::DryStep dry = dry_step(dry_options_of(request));
   StepPlan step;
-  step.parameters = planned_parameters(dry.parameters, dry.copies, types_of(config), mesh_of(config));
+  step.parameters = planned_parameters(dry.parameters, dry.backward_weights, types_of(config), mesh_of(config));
   check_budgets_of(request, trace_of(request, dry), sizes_of(step));
 }
 

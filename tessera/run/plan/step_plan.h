@@ -13,7 +13,7 @@
 
 namespace tessera::run {
 
-struct PlanRequest {
+struct StepPlanRequest {
   TrainConfig config;  // resolved (resolve_plan_config)
   models::ModelConfigPtr model;
   predict::Machine machine;
@@ -62,7 +62,7 @@ inline constexpr std::int64_t kMostEvents = 4'000'000;
 
 // Errors (InputError): a budget below the smallest that can run, a machine without flops for the type, more than
 // kMostEvents.
-StepPlan plan_step(const PlanRequest& request);
+StepPlan plan_step(const StepPlanRequest& request);
 // Whether the steps of a resolved run can be planned, before it begins. Errors (InputError): a budget below the
 // smallest that can run.
 void check_budgets(const TrainConfig& config, const models::ModelConfigPtr& model);

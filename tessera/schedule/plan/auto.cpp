@@ -33,21 +33,21 @@ class Chooser {
 
  private:
   // Absent budgets as given.
-  PlanOptions with(std::int64_t absent) const {
+  ScheduleOptions with(std::int64_t absent) const {
     return {.gather_budget = choice_.gather.value_or(absent),
             .reduce_budget = choice_.reduce.value_or(absent),
             .coalesce_bytes = choice_.coalesce_bytes};
   }
-  Schedule planned(const PlanOptions& options) const { return plan(trace_, sizes_, options); }
+  Schedule planned(const ScheduleOptions& options) const { return plan(trace_, sizes_, options); }
   double seconds(const Schedule& schedule) const {
     return simulate(trace_, schedule, costs_of_(schedule)).step_seconds;
   }
 
   // As large as the room allows: a quarter of it for gradients, at most what they would take, and the rest for weights.
-  PlanOptions within_room(const Schedule& free) const {
+  ScheduleOptions within_room(const Schedule& free) const {
     const Schedule smallest = planned(with(kMinimum));
     std::int64_t reductions = reduce_bytes(smallest);
-    PlanOptions options = with(kMinimum);
+    ScheduleOptions options = with(kMinimum);
     if (!choice_.reduce) {
       const std::int64_t part = choice_.gather ? choice_.room - gather_bytes(smallest) : choice_.room / 4;
       options.reduce_budget = reductions = std::max(reductions, std::min(reduce_bytes(free), part));
@@ -57,7 +57,7 @@ class Chooser {
   }
 
   // Absent budgets as small as leaves the step short enough.
-  Schedule narrowed(PlanOptions options) const {
+  Schedule narrowed(ScheduleOptions options) const {
     Schedule best = planned(options);
     const double longest = seconds(best) * kTolerance;
     // Narrows one budget; the other keeps its value.

@@ -9,7 +9,7 @@
 namespace tessera::schedule {
 
 struct BudgetChoice {
-  std::optional<std::int64_t> gather, reduce;  // given budgets, as those of PlanOptions; none: chosen
+  std::optional<std::int64_t> gather, reduce;  // given budgets, as those of ScheduleOptions; none: chosen
   std::int64_t coalesce_bytes = 0;
   std::int64_t room =
       kUnlimited;  // bytes that all arenas may take together, unless given budgets or the smallest are more

@@ -19,7 +19,7 @@ int body_of(const Trace& trace) {
 
 }  // namespace
 
-Schedule plan(const Trace& trace, const std::vector<ParameterSize>& sizes, const PlanOptions& options) {
+Schedule plan(const Trace& trace, const std::vector<ParameterSize>& sizes, const ScheduleOptions& options) {
   Schedule schedule;
   schedule.events = static_cast<int>(trace.size());
   schedule.body = body_of(trace);

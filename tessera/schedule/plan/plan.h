@@ -19,7 +19,7 @@ inline constexpr std::int64_t kMinimum = 0;  // as a budget: the smallest that c
 inline constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
 inline constexpr std::int64_t kArenaAlignment = 256;  // bytes; of every offset in an arena
 
-struct PlanOptions {
+struct ScheduleOptions {
   std::int64_t gather_budget = kUnlimited;  // bytes of the gather arena
   std::int64_t reduce_budget = kUnlimited;  // bytes of the reduce arena and its scratch together
   std::int64_t coalesce_bytes = 0;          // neighbours travel together up to this; 0: every parameter by itself
@@ -27,7 +27,7 @@ struct PlanOptions {
 
 // sizes by parameter id. Errors: InputError for a budget below the smallest that can run (the message names both);
 // Error for a trace that cannot be planned: a release without its consume, a publish inside the body.
-Schedule plan(const Trace& trace, const std::vector<ParameterSize>& sizes, const PlanOptions& options);
+Schedule plan(const Trace& trace, const std::vector<ParameterSize>& sizes, const ScheduleOptions& options);
 
 // The parts of plan(): each fills its fields of the schedule, whose units, bytes and trace fields are set.
 void plan_units(const Trace& trace, const std::vector<ParameterSize>& sizes, std::int64_t coalesce_bytes,

@@ -10,13 +10,13 @@ namespace {
 
 // Where a parameter meets one kind of event: parameters of one unit meet it in the same passes of the same
 // microbatches.
-struct Meetings {
+struct Occurrences {
   ParameterId parameter = kNoParameter;
   std::vector<std::pair<int, Pass>> places;
 };
 
-std::vector<Meetings> meetings(const Trace& trace, EventKind kind) {
-  std::vector<Meetings> found;
+std::vector<Occurrences> occurrences(const Trace& trace, EventKind kind) {
+  std::vector<Occurrences> found;
   std::map<ParameterId, std::size_t> index;
   for (const Event& event : trace) {
     if (event.kind != kind) continue;
@@ -33,11 +33,11 @@ std::int64_t aligned(std::int64_t bytes) {
 
 // Joins neighbours up to `limit` bytes; bytes_of(parameter) is 0 for those that need no place.
 template <typename BytesOf, typename Joins>
-std::vector<Unit> join(const std::vector<Meetings>& order, std::int64_t limit, BytesOf bytes_of, Joins join) {
+std::vector<Unit> join(const std::vector<Occurrences>& order, std::int64_t limit, BytesOf bytes_of, Joins join) {
   std::vector<Unit> units;
   std::int64_t unit_bytes = 0;  // of the newest
-  const Meetings* before = nullptr;
-  for (const Meetings& next : order) {
+  const Occurrences* before = nullptr;
+  for (const Occurrences& next : order) {
     const std::int64_t bytes = bytes_of(next.parameter);
     if (bytes == 0) continue;
     const bool together = before && join(before->parameter, next.parameter) && before->places == next.places &&
@@ -87,11 +87,11 @@ void plan_units(const Trace& trace, const std::vector<ParameterSize>& sizes, std
            (size(a).unpacked > 0) == (size(b).unpacked > 0);
   };
   schedule.gather_units =
-      join(meetings(trace, EventKind::consume), std::min(coalesce_bytes, largest_gather), both_stages, join_alike);
+      join(occurrences(trace, EventKind::consume), std::min(coalesce_bytes, largest_gather), both_stages, join_alike);
   schedule.gather_bytes = bytes_by_unit(schedule.gather_units, sizes, &ParameterSize::gathered);
   schedule.unpacked_bytes = bytes_by_unit(schedule.gather_units, sizes, &ParameterSize::unpacked);
   schedule.reduce_units =
-      join(meetings(trace, EventKind::produce), std::min(coalesce_bytes, largest_staging), staging, of_one_domain);
+      join(occurrences(trace, EventKind::produce), std::min(coalesce_bytes, largest_staging), staging, of_one_domain);
   schedule.reduce_bytes = bytes_by_unit(schedule.reduce_units, sizes, &ParameterSize::staging);
   schedule.scratch_bytes = bytes_by_unit(schedule.reduce_units, sizes, &ParameterSize::scratch);
   for (const std::int64_t bytes : schedule.scratch_bytes) schedule.scratch = std::max(schedule.scratch, bytes);

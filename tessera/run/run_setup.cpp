@@ -1,4 +1,4 @@
-#include "tessera/run/run_plan.h"
+#include "tessera/run/run_setup.h"
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
@@ -67,16 +67,16 @@ models::ModelConfigPtr model_of_init(const TrainConfig& config, const json& stat
 }
 
 // The model of a run that starts at step 0, and a note about weights that are not read.
-models::ModelConfigPtr model_to_start(RunPlan& plan, const json& state, const std::string& where,
+models::ModelConfigPtr model_to_start(RunSetup& setup, const json& state, const std::string& where,
                                       const RunPlaces& places) {
-  if (!plan.config.init.empty()) {
-    plan.notes.push_back(fmt::format("weights of {} (--init)", plan.config.init));
-    return model_of_init(plan.config, state, where, places);
+  if (!setup.config.init.empty()) {
+    setup.notes.push_back(fmt::format("weights of {} (--init)", setup.config.init));
+    return model_of_init(setup.config, state, where, places);
   }
-  models::ModelConfigPtr model = model_of(plan.config, state, where, places);
-  const std::filesystem::path file = models::find_model_config(plan.config.model, places.configs);
-  if (std::string warning = unread_weights_warning(file, plan.config.model); !warning.empty())
-    plan.notes.push_back(std::move(warning));
+  models::ModelConfigPtr model = model_of(setup.config, state, where, places);
+  const std::filesystem::path file = models::find_model_config(setup.config.model, places.configs);
+  if (std::string warning = unread_weights_warning(file, setup.config.model); !warning.empty())
+    setup.notes.push_back(std::move(warning));
   return model;
 }
 
@@ -101,15 +101,15 @@ void check_stored_types(const checkpoint::CheckpointReader& reader, const TrainC
   }
 }
 
-void check_stored(const RunPlan& plan, const json& state, const std::string& where) {
-  if (state.contains("model")) require_same_model(state["model"], *plan.model, where);
-  if (state.contains("data")) require_same_data(state["data"], plan.data->fingerprint(), where);
-  if (plan.config.steps < plan.first_step - 1)
-    throw InputError("--steps: got {}, expected at least {}: the checkpoint {} is of that step", plan.config.steps,
-                     plan.first_step - 1, where);
-  if (plan.config.trace_step > 0 && plan.config.trace_step < plan.first_step)
-    throw InputError("--trace-step: got {}, expected at least {}: the run goes on from {}", plan.config.trace_step,
-                     plan.first_step, where);
+void check_stored(const RunSetup& setup, const json& state, const std::string& where) {
+  if (state.contains("model")) require_same_model(state["model"], *setup.model, where);
+  if (state.contains("data")) require_same_data(state["data"], setup.data->fingerprint(), where);
+  if (setup.config.steps < setup.first_step - 1)
+    throw InputError("--steps: got {}, expected at least {}: the checkpoint {} is of that step", setup.config.steps,
+                     setup.first_step - 1, where);
+  if (setup.config.trace_step > 0 && setup.config.trace_step < setup.first_step)
+    throw InputError("--trace-step: got {}, expected at least {}: the run goes on from {}", setup.config.trace_step,
+                     setup.first_step, where);
 }
 
 // The stored mesh is the checkpoint's own, and not what the launcher started.
@@ -122,50 +122,50 @@ void check_kept_mesh(const TrainConfig& kept, const RunPlaces& places, const std
 
 }  // namespace
 
-RunPlan plan_run(const TrainConfig& command, const RunPlaces& places) {
-  RunPlan plan{.config = command};
-  plan.checkpoint = checkpoint_to_resume(command);
-  if (!command.resume.empty() && !plan.checkpoint)
-    plan.notes.push_back(fmt::format("--resume latest: no checkpoint in {}, starting at step 0", command.out));
+RunSetup make_run_setup(const TrainConfig& command, const RunPlaces& places) {
+  RunSetup setup{.config = command};
+  setup.checkpoint = checkpoint_to_resume(command);
+  if (!command.resume.empty() && !setup.checkpoint)
+    setup.notes.push_back(fmt::format("--resume latest: no checkpoint in {}, starting at step 0", command.out));
   std::optional<checkpoint::CheckpointReader> reader;
-  if (plan.checkpoint) {
-    reader.emplace(open_checkpoint(*plan.checkpoint, places.part, places.parts));
+  if (setup.checkpoint) {
+    reader.emplace(open_checkpoint(*setup.checkpoint, places.part, places.parts));
     check_name(*reader, command.out);
-    plan.first_step = reader->step() + 1;
+    setup.first_step = reader->step() + 1;
   }
-  const StoredRun stored = reader ? StoredRun{.state = stored_state_of(*reader), .where = plan.checkpoint->string()}
+  const StoredRun stored = reader ? StoredRun{.state = stored_state_of(*reader), .where = setup.checkpoint->string()}
                                   : stored_before_first_checkpoint(command);
   const auto& [state, where] = stored;
   MergedConfig merged;
   if (state.contains("config")) {
     merged = merge_stored(command, state["config"], where, reader.has_value());
-    plan.config = merged.config;
-    if (merged.keeps_mesh) check_kept_mesh(plan.config, places, where);
-    for (const std::string& change : merged.changes) plan.notes.push_back("changed on resume: " + change);
+    setup.config = merged.config;
+    if (merged.keeps_mesh) check_kept_mesh(setup.config, places, where);
+    for (const std::string& change : merged.changes) setup.notes.push_back("changed on resume: " + change);
   }
-  if (plan.config.model.empty() && state.contains("model")) plan.config.model = name_of_model(state, where);
-  if (plan.config.model.empty()) plan.config.model = plan.config.init;
-  plan.config = resolve_ranks(resolve_settings(plan.config), places.world_size);
-  if (plan.checkpoint || state.contains("config")) plan.notes.push_back(mesh_note(merged, plan.config));
-  plan.model =
-      plan.checkpoint ? model_of(plan.config, state, where, places) : model_to_start(plan, state, where, places);
-  plan.config = resolve_model(plan.config, *plan.model);
-  check_budgets(plan.config, plan.model);
-  if (plan.config.recompute == RecomputeSetting::automatic)
-    plan.notes.push_back("computed again: " + recompute_text(recompute_choice(plan.config, *plan.model)));
-  plan.data = open_data(plan.config, *plan.model, reader ? state.value("data", json()) : json(), places);
-  if (!plan.config.valid.empty()) plan.valid = open_valid(plan.config, *plan.model, places);
-  if (plan.checkpoint) check_stored(plan, state, where);
-  if (reader) check_stored_types(*reader, plan.config, *plan.model);
-  if (const std::string note = plan.data->note(); !note.empty()) plan.notes.push_back(note);
-  for (const std::string& warning : warnings_of(plan.config)) plan.notes.push_back(warning);
-  return plan;
+  if (setup.config.model.empty() && state.contains("model")) setup.config.model = name_of_model(state, where);
+  if (setup.config.model.empty()) setup.config.model = setup.config.init;
+  setup.config = resolve_ranks(resolve_settings(setup.config), places.world_size);
+  if (setup.checkpoint || state.contains("config")) setup.notes.push_back(mesh_note(merged, setup.config));
+  setup.model =
+      setup.checkpoint ? model_of(setup.config, state, where, places) : model_to_start(setup, state, where, places);
+  setup.config = resolve_model(setup.config, *setup.model);
+  check_budgets(setup.config, setup.model);
+  if (setup.config.recompute == RecomputeSetting::automatic)
+    setup.notes.push_back("computed again: " + recompute_text(recompute_choice(setup.config, *setup.model)));
+  setup.data = open_data(setup.config, *setup.model, reader ? state.value("data", json()) : json(), places);
+  if (!setup.config.valid.empty()) setup.valid = open_valid(setup.config, *setup.model, places);
+  if (setup.checkpoint) check_stored(setup, state, where);
+  if (reader) check_stored_types(*reader, setup.config, *setup.model);
+  if (const std::string note = setup.data->note(); !note.empty()) setup.notes.push_back(note);
+  for (const std::string& warning : warnings_of(setup.config)) setup.notes.push_back(warning);
+  return setup;
 }
 
-json stored_state(const RunPlan& plan) {
-  return {{"config", to_json(plan.config)},
-          {"model", plan.model->to_json()},
-          {"data", plan.data->fingerprint()},
+json stored_state(const RunSetup& setup) {
+  return {{"config", to_json(setup.config)},
+          {"model", setup.model->to_json()},
+          {"data", setup.data->fingerprint()},
           {"version", std::string(base::kVersion)}};
 }
 

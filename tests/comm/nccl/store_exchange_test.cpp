@@ -1,5 +1,5 @@
-// Meetings of ranks in the store. Needs no device.
-#include "tessera/comm/nccl/meeting.h"
+// Exchanges of ranks through the store. Needs no device.
+#include "tessera/comm/nccl/store_exchange.h"
 
 #include <gtest/gtest.h>
 
@@ -19,20 +19,21 @@ std::shared_ptr<NcclWatchdog> make_watchdog(rendezvous::Store& store, int rank) 
   return std::make_shared<NcclWatchdog>(store.connect(), rank, base::Device{}, seconds(60), nullptr);
 }
 
-TEST(NcclMeeting, ShowsEveryRankWhatTheOthersLeftAndLeavesTheLastOnly) {
+TEST(NcclStoreExchange, ShowsEveryRankWhatTheOthersLeftAndLeavesTheLastOnly) {
   constexpr int ranks = 3, rounds = 4;
   const auto store = rendezvous::make_memory_store();
   const auto text_of = [](int round, int rank) { return round == 1 ? "" : std::to_string(10 * round + rank); };
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&, rank] {
-      NcclMeeting meeting(store->connect(), make_watchdog(*store, rank), "name", rank, ranks);
+      NcclStoreExchange exchange(store->connect(), make_watchdog(*store, rank), "name", rank, ranks);
       for (int round = 0; round < rounds; ++round) {
         std::vector<int> seen;
-        meeting.meet(text_of(round, rank), steady_clock::now() + seconds(30), [&](int peer, const std::string& theirs) {
-          seen.push_back(peer);
-          EXPECT_EQ(theirs, text_of(round, peer));
-        });
+        exchange.exchange(text_of(round, rank), steady_clock::now() + seconds(30),
+                          [&](int peer, const std::string& theirs) {
+                            seen.push_back(peer);
+                            EXPECT_EQ(theirs, text_of(round, peer));
+                          });
         EXPECT_EQ(seen, (std::vector<int>{(rank + 1) % ranks, (rank + 2) % ranks}));
       }
     });
@@ -42,14 +43,14 @@ TEST(NcclMeeting, ShowsEveryRankWhatTheOthersLeftAndLeavesTheLastOnly) {
       EXPECT_EQ(store->find(fmt::format("name/{}/{}", round, rank)).has_value(), round == rounds - 1);
 }
 
-TEST(NcclMeeting, EndsWithItsDeadlineAndWithWhatIsSeen) {
+TEST(NcclStoreExchange, EndsWithItsDeadlineAndWithWhatIsSeen) {
   const auto store = rendezvous::make_memory_store();
-  NcclMeeting meeting(store, make_watchdog(*store, 0), "name", 0, 2);
+  NcclStoreExchange exchange(store, make_watchdog(*store, 0), "name", 0, 2);
   const auto ignore = [](int, const std::string&) {};
-  EXPECT_THROW(meeting.meet("own", steady_clock::now() + milliseconds(20), ignore), Error);
+  EXPECT_THROW(exchange.exchange("own", steady_clock::now() + milliseconds(20), ignore), Error);
   store->set("name/1/1", "+theirs");
   const auto refuse = [](int, const std::string& theirs) { throw Error("refused {}", theirs); };
-  EXPECT_THROW(meeting.meet("own", steady_clock::now() + seconds(30), refuse), Error);
+  EXPECT_THROW(exchange.exchange("own", steady_clock::now() + seconds(30), refuse), Error);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "tessera/run/run_plan.h"
+#include "tessera/run/run_setup.h"
 
 #include <gmock/gmock.h>
 
@@ -29,14 +29,14 @@ class ImportedCheckpoint : public ::testing::Test {
     writer.end_document();
     writer.finish();
   }
-  RunPlan plan(std::vector<std::string> more = {}) {
+  RunSetup setup(std::vector<std::string> more = {}) {
     std::vector<std::string> flags{"--resume",  (root_ / "imported").string(),
                                    "--data",    (root_ / "tokens").string(),
                                    "--seq-len", "16",
                                    "--out",     (root_ / "out").string(),
                                    "--steps",   "1"};
     flags.insert(flags.end(), more.begin(), more.end());
-    return plan_run(parse(flags), {.configs = root_ / "configs"});
+    return make_run_setup(parse(flags), {.configs = root_ / "configs"});
   }
   // Gives the checkpoint another state.
   void restate(const nlohmann::json& state) {
@@ -50,13 +50,13 @@ class ImportedCheckpoint : public ::testing::Test {
 };
 
 TEST_F(ImportedCheckpoint, NeedsNoModel) {
-  const RunPlan named = plan({"--model", (root_ / "hf").string()}), unnamed = plan();
+  const RunSetup named = setup({"--model", (root_ / "hf").string()}), unnamed = setup();
   EXPECT_EQ(unnamed.model->to_json(), named.model->to_json());
   EXPECT_EQ(unnamed.config.model, (root_ / "hf").string());
   EXPECT_EQ(unnamed.first_step, 1);
   fs::rename(root_ / "hf", root_ / "elsewhere");
-  EXPECT_EQ(plan().model->to_json(), named.model->to_json());
-  EXPECT_EQ(stored_state(plan())["model"], named.model->to_json());
+  EXPECT_EQ(setup().model->to_json(), named.model->to_json());
+  EXPECT_EQ(stored_state(setup())["model"], named.model->to_json());
 }
 
 TEST_F(ImportedCheckpoint, AModelThatIsNamedMustBeItsOwn) {
@@ -64,46 +64,46 @@ TEST_F(ImportedCheckpoint, AModelThatIsNamedMustBeItsOwn) {
   other["num_hidden_layers"] = 3;
   spill(root_ / "other.json", other.dump());
   EXPECT_THAT(base::refusal([&] {
-                plan({"--model", (root_ / "other.json").string()});
+                setup({"--model", (root_ / "other.json").string()});
               }),
               HasSubstr("num_hidden_layers is 3, expected 2"));
-  EXPECT_THAT(base::refusal([&] { plan({"--model", "absent"}); }), HasSubstr("'absent' not found"));
+  EXPECT_THAT(base::refusal([&] { setup({"--model", "absent"}); }), HasSubstr("'absent' not found"));
 }
 
 TEST_F(ImportedCheckpoint, OfAnotherTypeThanTheRunNamesTheFlag) {
   EXPECT_THAT(base::refusal([&] {
-                plan({"--dtype", "bf16"});
+                setup({"--dtype", "bf16"});
               }),
               HasSubstr("--dtype: got bf16, expected fp32: weight '"));
   import(DType::bf16);
-  EXPECT_THAT(base::refusal([&] { plan(); }), HasSubstr("--dtype: got fp32, expected bf16: weight '"));
-  EXPECT_EQ(plan({"--dtype", "bf16"}).config.dtype, DType::bf16);
+  EXPECT_THAT(base::refusal([&] { setup(); }), HasSubstr("--dtype: got fp32, expected bf16: weight '"));
+  EXPECT_EQ(setup({"--dtype", "bf16"}).config.dtype, DType::bf16);
 }
 
 TEST_F(ImportedCheckpoint, OfARunKeepsItsModelWhereTheFileIsGone) {
-  const RunPlan first = plan({"--model", (root_ / "hf").string()});
+  const RunSetup first = setup({"--model", (root_ / "hf").string()});
   restate(stored_state(first));
   fs::remove_all(root_ / "hf");
-  const RunPlan resumed = plan();
+  const RunSetup resumed = setup();
   EXPECT_EQ(resumed.model->to_json(), first.model->to_json());
   EXPECT_EQ(resumed.config.model, (root_ / "hf").string());
 }
 
 TEST_F(ImportedCheckpoint, OfARunHasRanksBeforeThereIsAPlan) {
-  restate(stored_state(plan({"--gtp", "2", "--dp", "3"})));
+  restate(stored_state(setup({"--gtp", "2", "--dp", "3"})));
   const std::string path = (root_ / "imported").string();
   const TrainConfig kept = with_stored_ranks(parse({"--resume", path, "--out", "o"}));
   EXPECT_EQ(mesh_text(kept), "6 ranks (tp 1 x gtp 2 x dp 3)");
   const TrainConfig given = with_stored_ranks(parse({"--resume", path, "--out", "o", "--gtp", "4"}));
   EXPECT_EQ(std::pair(given.gtp, given.dp), std::pair(std::int64_t{4}, std::int64_t{0}));
   const std::vector<std::string> flags{"--resume", path, "--out", (root_ / "out").string()};
-  EXPECT_THAT(base::refusal([&] { plan_run(parse(flags), {.configs = root_.path(), .world_size = 4}); }),
+  EXPECT_THAT(base::refusal([&] { make_run_setup(parse(flags), {.configs = root_.path(), .world_size = 4}); }),
               HasSubstr("--resume: the launcher started 4 ranks, expected the mesh of"));
-  EXPECT_EQ(plan_run(parse(flags), {.configs = root_.path(), .world_size = 6}).config.ranks, 6);
+  EXPECT_EQ(make_run_setup(parse(flags), {.configs = root_.path(), .world_size = 6}).config.ranks, 6);
 }
 
 TEST_F(ImportedCheckpoint, OfABackendRunsOnIt) {
-  restate(stored_state(plan({"--backend", "mpi"})));
+  restate(stored_state(setup({"--backend", "mpi"})));
   const std::string path = (root_ / "imported").string();
   EXPECT_EQ(with_stored_ranks(parse({"--resume", path})).backend, Backend::mpi);
   EXPECT_EQ(with_stored_ranks(parse({"--resume", path, "--backend", "local"})).backend, Backend::local);
@@ -113,15 +113,15 @@ TEST_F(ImportedCheckpoint, OfABackendRunsOnIt) {
 TEST_F(ImportedCheckpoint, OfARunKeepsItsShares) {
   const std::string tokens = (root_ / "tokens").string();
   const auto blended = [&] {
-    return plan_run(parse({"--resume", (root_ / "imported").string(), "--data", "1e-9", tokens, "1", tokens,
-                           "--seq-len", "16", "--out", (root_ / "out").string(), "--steps", "1"}),
-                    {.configs = root_.path()});
+    return make_run_setup(parse({"--resume", (root_ / "imported").string(), "--data", "1e-9", tokens, "1", tokens,
+                                 "--seq-len", "16", "--out", (root_ / "out").string(), "--steps", "1"}),
+                          {.configs = root_.path()});
   };
   nlohmann::json state = stored_state(blended());
   EXPECT_EQ(state["data"][1]["share"], 1000000000);
   state["data"][1]["share"] = 65535;
   restate(state);
-  const RunPlan resumed = blended();
+  const RunSetup resumed = blended();
   EXPECT_EQ(stored_state(resumed)["data"], state["data"]);
   EXPECT_THAT(resumed.notes, Contains(HasSubstr("keeps the shares of its checkpoint")));
   state["data"][1]["share"] = 65534;  // of no weights like these

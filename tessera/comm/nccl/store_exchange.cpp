@@ -1,4 +1,4 @@
-#include "tessera/comm/nccl/meeting.h"
+#include "tessera/comm/nccl/store_exchange.h"
 
 #include <utility>
 
@@ -6,14 +6,15 @@
 
 namespace tessera::comm {
 
-NcclMeeting::NcclMeeting(std::shared_ptr<rendezvous::Store> store, std::shared_ptr<const NcclWatchdog> watchdog,
-                         std::string name, int rank, int ranks)
+NcclStoreExchange::NcclStoreExchange(std::shared_ptr<rendezvous::Store> store,
+                                     std::shared_ptr<const NcclWatchdog> watchdog, std::string name, int rank,
+                                     int ranks)
     : store_(std::move(store)), watchdog_(std::move(watchdog)), name_(std::move(name)), rank_(rank), ranks_(ranks) {}
 
-void NcclMeeting::meet(const std::string& own, NcclDeadline deadline,
-                       const std::function<void(int, const std::string&)>& see) {
+void NcclStoreExchange::exchange(const std::string& own, NcclDeadline deadline,
+                                 const std::function<void(int, const std::string&)>& see) {
   const std::int64_t number = number_++;
-  const auto key = [this](std::int64_t meeting, int rank) { return fmt::format("{}/{}/{}", name_, meeting, rank); };
+  const auto key = [this](std::int64_t exchange, int rank) { return fmt::format("{}/{}/{}", name_, exchange, rank); };
   store_->set(key(number, rank_), "+" + own);  // the store keeps nothing that is empty
   for (int step = 1; step < ranks_; ++step) {
     const int peer = (rank_ + step) % ranks_;

@@ -13,7 +13,7 @@
 
 namespace tessera::run {
 
-struct RunPlan {
+struct RunSetup {
   TrainConfig config;  // resolved
   models::ModelConfigPtr model;
   std::shared_ptr<const data::TrainingData> data, valid;  // valid: null without held-out data
@@ -30,9 +30,9 @@ struct RunPlaces {
 };
 
 // Reads and checks everything, writes nothing. `command`: what parse_train_flags gave. Errors: InputError.
-RunPlan plan_run(const TrainConfig& command, const RunPlaces& places);
+RunSetup make_run_setup(const TrainConfig& command, const RunPlaces& places);
 
 // What a checkpoint of this run stores as its state, and config.json holds: settings, model, data, versions.
-nlohmann::json stored_state(const RunPlan& plan);
+nlohmann::json stored_state(const RunSetup& setup);
 
 }  // namespace tessera::run

@@ -28,7 +28,7 @@ struct MasterItem {
   bool whole_stores = false;  // every vector of the codes can be stored at once
 };
 
-struct MasterPlan {
+struct MasterCastPlan {
   std::vector<MasterItem> items;
   std::vector<std::int32_t> item_of_piece, item_of_scale_piece;
   std::int64_t tiles = 0;
@@ -36,6 +36,6 @@ struct MasterPlan {
 
 // Errors: as make_host_master_cast.
 void check_slice(const MasterSlice& slice);
-MasterPlan plan_master_cast(std::span<const MasterSlice> slices);
+MasterCastPlan plan_master_cast(std::span<const MasterSlice> slices);
 
 }  // namespace tessera::quant

@@ -1,5 +1,5 @@
 // How the work of a MasterCast is cut for a GPU, and what a thread may assume of its part.
-#include "tessera/quant/masters/master_plan.h"
+#include "tessera/quant/masters/master_cast_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -52,7 +52,7 @@ TEST(Tiling, KnownTilesHaveAFastWalk) {
 }
 
 // The elements of a slice that the pieces hold, each as often as it is held.
-std::multiset<std::int64_t> elements_of(const MasterPlan& plan, std::size_t number) {
+std::multiset<std::int64_t> elements_of(const MasterCastPlan& plan, std::size_t number) {
   const MasterItem& item = plan.items[number];
   std::multiset<std::int64_t> elements;
   for (std::size_t piece = 0; piece < plan.item_of_piece.size(); ++piece) {
@@ -69,13 +69,13 @@ std::multiset<std::int64_t> elements_of(const MasterPlan& plan, std::size_t numb
   return elements;
 }
 
-TEST(MasterPlan, PiecesHoldEveryElementOfASliceOnce) {
+TEST(MasterCastPlan, PiecesHoldEveryElementOfASliceOnce) {
   std::mt19937 random(5);
   std::vector<MasterSlice> slices;
   for (const Extent& matrix : kPlanMatrices)
     for (const Slice& slice : random_slices(matrix.elements(), 5, random))
       slices.push_back({.matrix = matrix, .encoding = all_encodings()[2].encoding, .slice = slice});
-  const MasterPlan plan = plan_master_cast(slices);
+  const MasterCastPlan plan = plan_master_cast(slices);
   for (std::size_t i = 0; i < slices.size(); ++i) {
     std::multiset<std::int64_t> expected;
     for (std::int64_t at = slices[i].slice.begin; at < slices[i].slice.end; ++at) expected.insert(at);
@@ -83,7 +83,7 @@ TEST(MasterPlan, PiecesHoldEveryElementOfASliceOnce) {
   }
 }
 
-TEST(MasterPlan, ScalesAreMadeForTouchedAndStoredTiles) {
+TEST(MasterCastPlan, ScalesAreMadeForTouchedAndStoredTiles) {
   const Encoding encoding{.element = Element::e2m1, .scale = Scale::e4m3, .tile = {16, 16}};
   const Extent matrix{.rows = 64, .cols = 64};
   const auto made = [&](Slice slice, Slice tiles) {
@@ -99,7 +99,7 @@ TEST(MasterPlan, ScalesAreMadeForTouchedAndStoredTiles) {
   EXPECT_EQ(made({5, 5}, {}).size(), 0);
 }
 
-TEST(MasterPlan, RefusesWhatLiesOutsideTheMatrix) {
+TEST(MasterCastPlan, RefusesWhatLiesOutsideTheMatrix) {
   const Encoding encoding = all_encodings()[7].encoding;
   const auto plan = [&](Extent matrix, Slice slice, Slice tiles, DType type = DType::fp32) {
     const MasterSlice one{

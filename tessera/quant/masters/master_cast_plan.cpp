@@ -1,4 +1,4 @@
-#include "tessera/quant/masters/master_plan.h"
+#include "tessera/quant/masters/master_cast_plan.h"
 
 #include <algorithm>
 
@@ -59,8 +59,8 @@ void check_slice(const MasterSlice& slice) {
   check_within("tiles", slice.tiles, scale_extent(slice.encoding, slice.matrix).elements());
 }
 
-MasterPlan plan_master_cast(std::span<const MasterSlice> slices) {
-  MasterPlan plan;
+MasterCastPlan plan_master_cast(std::span<const MasterSlice> slices) {
+  MasterCastPlan plan;
   for (const MasterSlice& slice : slices) {
     check_slice(slice);
     const auto number = static_cast<std::int32_t>(plan.items.size());

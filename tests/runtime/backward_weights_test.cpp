@@ -39,25 +39,25 @@ void with_runtime(const RuntimeOptions& options, Body body) {
 
 TEST(BackwardCopies, StandBehindAllWeights) {
   with_runtime(forward_and_backward(Format::nvfp4, Format::mxfp8), [](Runtime& runtime) {
-    runtime.add_backward_copies();
+    runtime.add_backward_weights();
     EXPECT_EQ(runtime.weights(), 3);
     EXPECT_EQ(runtime.size(), 5);
-    EXPECT_EQ(runtime.backward_copy(0), 3);
-    EXPECT_EQ(runtime.backward_copy(1), schedule::kNoParameter);
-    EXPECT_EQ(runtime.backward_copy(2), 4);
+    EXPECT_EQ(runtime.backward_weight(0), 3);
+    EXPECT_EQ(runtime.backward_weight(1), schedule::kNoParameter);
+    EXPECT_EQ(runtime.backward_weight(2), 4);
     EXPECT_EQ(runtime.parameter(4).spec.name, "first (backward)");
     EXPECT_THAT(runtime.by_name(), ElementsAre(2, 1, 0));
     EXPECT_THAT(runtime.by_first_use(), ElementsAre(0, 1, 2));
     EXPECT_EQ(runtime.sizes().size(), 5U);
-    const shard::ShardedParameter& copy = runtime.parameter(3);
-    EXPECT_EQ(copy.master.size() + copy.main_grad.size(), 0U);
-    EXPECT_EQ(copy.local_storage, runtime.parameter(0).local_storage);
+    const shard::ShardedParameter& backward_weight = runtime.parameter(3);
+    EXPECT_EQ(backward_weight.master.size() + backward_weight.main_grad.size(), 0U);
+    EXPECT_EQ(backward_weight.local_storage, runtime.parameter(0).local_storage);
   });
 }
 
 TEST(BackwardCopies, AreReadInBackwardPassesAndPublishedWithTheirWeights) {
   with_runtime(forward_and_backward(Format::mxfp8, Format::fp8), [](Runtime& runtime) {
-    runtime.add_backward_copies();
+    runtime.add_backward_weights();
     for (schedule::ParameterId id = 0; id < runtime.weights(); ++id) runtime.publish(id);
     EXPECT_EQ(runtime.parameter(3).version, 1);
     for (int step = 0; step < 3; ++step) {
@@ -85,10 +85,10 @@ TEST(BackwardCopies, AreAddedOnceAndInTime) {
   with_runtime(forward_and_backward(Format::mxfp8, Format::fp8), [](Runtime& runtime) {
     EXPECT_THAT([&] { runtime.begin_step(schedule::StepKind::train, 1); },
                 ThrowsMessage<Error>(HasSubstr("'second' has another format in backward passes")));
-    runtime.add_backward_copies();
-    EXPECT_THAT([&] { runtime.add_backward_copies(); }, ThrowsMessage<Error>(HasSubstr("added twice")));
+    runtime.add_backward_weights();
+    EXPECT_THAT([&] { runtime.add_backward_weights(); }, ThrowsMessage<Error>(HasSubstr("added twice")));
     EXPECT_THAT([&] { runtime.add(matrix_named("late")); },
-                ThrowsMessage<Error>(HasSubstr("after the backward copies")));
+                ThrowsMessage<Error>(HasSubstr("after the backward weights")));
     EXPECT_THAT([&] { runtime.publish(4); }, ThrowsMessage<Error>(HasSubstr("weight 4 of 3")));
   });
 }
