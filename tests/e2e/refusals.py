@@ -9,14 +9,16 @@ from program import run
 
 
 def content(*folders):
-    """{path: the hash of a file, the target of a link, "folder"} of the folders and all below them."""
+    """{path: the hash of a file, the target of a link, "folder" or "pipe"} of the folders and all below them."""
     found = {}
     for folder in map(pathlib.Path, folders):
         for path in [folder, *folder.rglob("*")] if folder.exists() else []:
             if path.is_symlink():
                 found[path] = str(path.readlink())
+            elif path.is_file():
+                found[path] = hashlib.sha256(path.read_bytes()).hexdigest()
             else:
-                found[path] = "folder" if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
+                found[path] = "folder" if path.is_dir() else "pipe"
     return found
 
 
