@@ -1,15 +1,13 @@
 #!/usr/bin/env python3
 """Runs in places that are awkward: launchers' variables without a launcher, slow file systems, files that shrink."""
 import os
-import pathlib
 import subprocess
 import time
 import unittest
 
-from program import ENVIRONMENT, MPIRUN, TESSERA, command, metrics, scratch, write_tokens
+from program import AWKWARD_FILES, ENVIRONMENT, MPIRUN, command, metrics, scratch, write_tokens
 from summary import run_cases
 
-AWKWARD_FILES = pathlib.Path(TESSERA).parents[1] / "tests" / "libawkward_files.so"
 
 
 class Places(unittest.TestCase):

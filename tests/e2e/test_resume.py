@@ -71,6 +71,10 @@ class Refused(Resume):
             (out / name).unlink()
             (out / name).mkdir()
             self.refused(out, "--resume", self.step(out, 1), "--steps", 4, expect=[name])
+            (out / name).rmdir()
+            os.mkfifo(out / name)  # which nobody writes to
+            self.refused(out, "--resume", self.step(out, 1), "--steps", 4, expect=[name, "pipe"])
+            (out / name).unlink()
         out = self.copy("odd")
         shutil.move(out / "checkpoints", self.folder / "odd-checkpoints")
         (out / "checkpoints").write_text("")
@@ -167,7 +171,7 @@ class Refused(Resume):
         out = self.copy("processes")
         mpi = ["--backend", "mpi"]
         manifest = read_manifest(self.step(out, 1))
-        self.refused(out, "--resume", self.step(out, 1), *mpi, mpi_ranks=3, expect=["--resume", "2 ranks", "started 3"])
+        self.refused(out, "--resume", self.step(out, 1), *mpi, mpi_ranks=3, expect=["--resume", "2 ranks", "3 processes were started"])
         self.refused(out, "--resume", self.step(out, 1), *mpi, "--seed", 8, mpi_ranks=2, expect=["--seed"])
         self.refused(self.folder / "refused", *self.start, "--steps", 1, *mpi, "--gtp", 2, mpi_ranks=3, expect=["--gtp 2"])
         self.refused(self.saved, *self.start, "--steps", 1, *mpi, mpi_ranks=2, expect=["another run"])
@@ -235,6 +239,12 @@ class Kept(Resume):
         lines = tessera("train", "--resume", "latest", "--steps", 4, "--out", out)
         self.assertIn("mesh of the command line: 1 ranks (tp 1 x gtp 1 x dp 1); the checkpoint names none", lines)
         self.assertEqual((1, 0), (self.settings(out)["ranks"], self.settings(out)["save_every"]))
+
+    def test_a_last_line_of_metrics_without_its_newline_is_kept(self):
+        out = self.copy("newline")
+        (out / "metrics.jsonl").write_text((out / "metrics.jsonl").read_text()[:-1])
+        tessera("train", "--resume", "latest", "--steps", 4, "--out", out)
+        self.assertEqual([1, 2, 3, 4], [line["step"] for line in metrics(out)])
 
     def test_a_converted_checkpoint_takes_its_mesh_from_the_command_line(self):
         tessera("convert", self.saved, self.folder / "kept-hf")

@@ -12,14 +12,13 @@ import subprocess
 import time
 import unittest
 
-from program import ENVIRONMENT, MPIRUN, TESSERA, gpus, metrics, scratch, tessera, write_tokens
+from program import AWKWARD_FILES, ENVIRONMENT, MPIRUN, TESSERA, gpus, metrics, scratch, tessera, write_tokens
 from summary import run_cases
 
 FULL = os.environ.get("TESSERA_E2E") == "full"
 SEED = int(os.environ.get("TESSERA_E2E_SEED") or time.time_ns() % 10**6)
 MOMENTS = 20 if FULL else 12
 STEPS = 12
-AWKWARD_FILES = pathlib.Path(TESSERA).parents[1] / "tests" / "libawkward_files.so"
 # The printed command starts as many ranks as there were, on machines with fewer cores too.
 PLACES = {**ENVIRONMENT, "OMPI_MCA_rmaps_base_oversubscribe": "1"}
 RANKS = 2
