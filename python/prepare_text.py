@@ -63,7 +63,7 @@ def parse_arguments():
 
 def prepare(arguments):
     if arguments.output.exists():
-        raise ValueError(f"--output {arguments.output}: exists already")
+        raise ValueError(f"--output {arguments.output}: exists already, expected the name of a new folder")
     if not 0 <= arguments.held_out < 1:
         raise ValueError(f"--held-out {arguments.held_out}: expected a share from 0 to below 1")
     documents = [document for path in arguments.input for document in read_documents(path, arguments.split)]

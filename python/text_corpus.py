@@ -12,6 +12,7 @@ from indexed_dataset import write_dataset
 
 END_OF_TEXT = "<|endoftext|>"
 BATCH = 4096
+MOST_ENTRIES = 10**6  # the trainer reserves memory for all of them
 
 
 def split_blank_lines(text):
@@ -21,6 +22,8 @@ def split_blank_lines(text):
 
 def train_tokenizer(documents, vocab_size):
     """Byte-level BPE: every text can be encoded, whatever its language. Token 0 ends a document."""
+    if vocab_size > MOST_ENTRIES:
+        raise ValueError(f"--vocab-size {vocab_size}: expected at most {MOST_ENTRIES}")
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()

@@ -64,7 +64,7 @@ void agree(comm::Communicator& group, const std::string& what, const Result& own
   if (what.empty() && rank > 0) line = fmt::format("rank {}: {}", rank, message);
   if (others > 0 && !what.empty()) line += fmt::format(" (and {} more ranks failed)", others);
   if (static_cast<Outcome>(*first) == Outcome::input_error) throw AgreedInputError(line, group.rank());
-  throw Error(line);
+  throw AgreedError(line);
 }
 
 }  // namespace

@@ -116,7 +116,7 @@ PartialFolder::PartialFolder(const fs::path& final_path) {
     if (!fs::create_directory(aside)) throw Error("cannot create {}: it exists", aside.string());
     path_ = aside;
   } catch (const fs::filesystem_error& error) {
-    throw Error("cannot create a folder for {}: {}", final_.string(), error.what());
+    throw Error("cannot create a folder for {}: {}", final_.string(), error.code().message());
   }
 }
 

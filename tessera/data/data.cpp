@@ -60,7 +60,11 @@ TrainingData::TrainingData(const TrainingDataOptions& options)
 }
 
 void TrainingData::check_vocabulary(std::int64_t part, std::int64_t parts) const {
-  for (const IndexedDataset& set : sets_) set.check_vocabulary(options_.vocab_size, part, parts);
+  try {
+    for (const IndexedDataset& set : sets_) set.check_vocabulary(options_.vocab_size, part, parts);
+  } catch (const InputError& error) {
+    throw InputError("{}: {}", options_.flag, error.what());
+  }
 }
 
 std::int64_t TrainingData::num_tokens() const {

@@ -93,7 +93,14 @@ std::filesystem::path find_model_config(const std::string& name, const std::file
       throw InputError(
           "--model: '{}' is {} and {}: expected a name of one, or a path (./{} for a place in this folder)", name,
           found.front().string(), other.string(), name);
+  if (!found.empty() && found.front().extension() == ".safetensors")
+    throw InputError("--model: '{}' holds weights, expected a config.json (--init {} reads the weights beside it)",
+                     name, found.front().has_parent_path() ? found.front().parent_path().string() : ".");
   if (!found.empty()) return found.front();
+  if (fs::is_directory(name, ignored))
+    throw InputError(
+        "--model: '{}' is a folder without config.json, expected one with it, or a name under {} (there: {})", name,
+        configs.string(), list_models(configs));
   throw InputError(
       "--model: '{}' not found: expected a config.json, a folder that holds one, or a name under {} (there: {})", name,
       configs.string(), list_models(configs));

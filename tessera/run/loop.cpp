@@ -42,7 +42,7 @@ class Loop {
 
   void run() {
     start();
-    on_first_rank("opening the folder of the run", [&] { files_->open(); });
+    on_first_rank("", [&] { files_->open(); });
     const TrainConfig& config = setup_.config;
     summary_.last_step = setup_.first_step - 1;
     if (summary_.last_step == config.steps) {

@@ -54,7 +54,9 @@ void check_files(const RunDirectory& run) {
   std::error_code error;
   for (const fs::path& path : {run.config(), run.metrics(), run.summary()}) {
     if (!fs::exists(path, error) && !error) continue;
-    if (fs::is_directory(path, error)) throw InputError("--out: '{}' is a folder, expected a file", path.string());
+    if (!error && !fs::is_regular_file(path, error))
+      throw InputError("--out: '{}' is {}, expected a file", path.string(),
+                       fs::is_directory(path, error) ? "a folder" : "a pipe or device");
     if (error || ::access(path.c_str(), R_OK | W_OK) != 0)
       throw InputError("--out: '{}' cannot be read and written: {}", path.string(),
                        error ? error.message() : std::strerror(errno));
@@ -79,9 +81,11 @@ fs::path RunDirectory::step_trace(std::int64_t step) const {
 
 bool RunDirectory::holds_run() const {
   std::error_code ignored;
-  for (const fs::path& path : {config(), metrics(), summary(), checkpoints()})
+  for (const fs::path& path : {config(), metrics(), summary()})
     if (fs::exists(fs::symlink_status(path, ignored))) return true;
-  return false;
+  // A start that failed at once leaves an empty folder.
+  return fs::exists(fs::symlink_status(checkpoints(), ignored)) &&
+         !(fs::is_directory(checkpoints(), ignored) && fs::is_empty(checkpoints(), ignored));
 }
 
 bool continues_in(const fs::path& out, const std::string& resume) {

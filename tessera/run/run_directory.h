@@ -18,7 +18,7 @@ class RunDirectory {
   std::filesystem::path summary() const { return root_ / "summary.json"; }
   std::filesystem::path checkpoints() const { return root_ / "checkpoints"; }
   std::filesystem::path step_trace(std::int64_t step) const;
-  bool holds_run() const;  // any of the above is there, but for traces
+  bool holds_run() const;  // any of the above is there, but for traces and an empty folder of checkpoints
 
  private:
   std::filesystem::path root_;

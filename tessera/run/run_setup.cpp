@@ -115,9 +115,8 @@ void check_stored(const RunSetup& setup, const json& state, const std::string& w
 // The stored mesh is the checkpoint's own, and not what the launcher started.
 void check_kept_mesh(const TrainConfig& kept, const RunPlaces& places, const std::string& where) {
   if (!places.world_size || kept.ranks == *places.world_size) return;
-  throw InputError(
-      "--resume: the launcher started {} ranks, expected the mesh of {}, {} (--tp, --gtp or --dp choose another)",
-      *places.world_size, where, mesh_text(kept));
+  throw InputError("--resume: {}, expected the mesh of {}: {}{} (--tp, --gtp or --dp choose another mesh)",
+                   started_text(*places.world_size), where, mesh_text(kept), start_text(kept.backend, kept.ranks));
 }
 
 }  // namespace

@@ -19,6 +19,8 @@ if not os.path.exists(TESSERA):
     print(f"skipped: {TESSERA} is not built")
     sys.exit(77)
 
+# Preloaded, it makes file systems slow or full, by variables (tests/preload).
+AWKWARD_FILES = pathlib.Path(TESSERA).parents[1] / "tests" / "libawkward_files.so"
 MPIRUN = shutil.which("mpirun")
 ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 # libtorch then takes GPU memory by cudaMalloc alone, and never in ways of which the driver may refuse the first.

@@ -9,14 +9,16 @@ from program import run
 
 
 def content(*folders):
-    """{path: the hash of a file, the target of a link, "folder"} of the folders and all below them."""
+    """{path: the hash of a file, the target of a link, "folder" or "pipe"} of the folders and all below them."""
     found = {}
     for folder in map(pathlib.Path, folders):
         for path in [folder, *folder.rglob("*")] if folder.exists() else []:
             if path.is_symlink():
                 found[path] = str(path.readlink())
+            elif path.is_file():
+                found[path] = hashlib.sha256(path.read_bytes()).hexdigest()
             else:
-                found[path] = "folder" if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
+                found[path] = "folder" if path.is_dir() else "pipe"
     return found
 
 
@@ -24,12 +26,15 @@ def read_manifest(checkpoint):
     return json.loads((checkpoint / "manifest.json").read_text())
 
 
-def write_manifest(checkpoint, manifest):
-    """With the checksum that the program asks for, since Python has no XXH3."""
-    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
-    (checkpoint / "manifest.xxh3").write_text("unknown\n")
-    said = run("inspect", checkpoint).stderr
-    (checkpoint / "manifest.xxh3").write_text(re.search(r"its xxh3_128 is ([0-9a-f]{32})", said)[1] + "\n")
+def write_manifest(manifest, *checkpoints):
+    """Into each of the checkpoints, with the checksum that the program asks for, since Python has no XXH3."""
+    hashed = "unknown"
+    for checkpoint in checkpoints:
+        (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+        (checkpoint / "manifest.xxh3").write_text(f"{hashed}\n")
+        if hashed == "unknown":
+            hashed = re.search(r"its xxh3_128 is ([0-9a-f]{32})", run("inspect", checkpoint).stderr)[1]
+            (checkpoint / "manifest.xxh3").write_text(f"{hashed}\n")
 
 
 def changed(manifest, path, value):

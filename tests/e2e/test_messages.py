@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import unittest
 
-from program import ENVIRONMENT, MPIRUN, ROOT, command, run, scratch, tessera, write_tokens
+from program import AWKWARD_FILES, ENVIRONMENT, MPIRUN, ROOT, command, metrics, run, scratch, tessera, write_tokens
 from summary import run_cases
 
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
@@ -61,6 +61,12 @@ class Messages(unittest.TestCase):
                               (("inspect", "a", "--jsn"), ["unknown flag --jsn", "'--json'"])):
             self.check(*words, expect=expect, without=["tessera: tessera"])
 
+    def test_a_flag_in_place_of_a_value(self):
+        for flag in ("--data", "--model", "--lr", "--out", "--config"):
+            self.check("train", flag, "--steps", 3, "--out", self.folder / "out", expect=[f"{flag}: expected a value", "--steps"])
+        self.check("convert", self.made, self.folder / "x", "--dtype", "--json", expect=["--dtype: expected a value", "--json"])
+        self.check("plan", "--model", "--tp=2", expect=["--model: expected a value", "the flag --tp"], without=["=2"])
+
     def test_a_resume_without_a_checkpoint(self):
         stopped = self.copy_of_run("stopped")
         shutil.rmtree(stopped / "checkpoints")
@@ -111,7 +117,16 @@ class Messages(unittest.TestCase):
         self.check(*flags, self.folder / "absent", expect=["--data", "absent.idx", "PREFIX.bin", "prepare_text.py"])
         self.check(*flags, self.folder, expect=["--data", "is a folder", f"there: {self.folder / 'tokens'}"])
         self.check(*flags, f"{self.data}.bin", expect=["--data", "without .bin"])
+        foreign = write_tokens(self.folder / "foreign", 400)
+        self.check(*flags, foreign, expect=[f"--data: {foreign}.bin", "vocab_size 131"])
+        self.check(*flags, self.data, "--valid", foreign, expect=[f"--valid: {foreign}.bin", "vocab_size 131"])
         self.check(*flags, self.data, "--valid", self.text, expect=["--valid", self.text, "prepare_text.py"])
+
+    def test_a_model_that_is_no_config(self):
+        rest = ("--data", self.data, "--steps", 1)
+        weights = self.hf / "model.safetensors"
+        self.check("train", "--model", weights, *rest, expect=["--model", weights, "config.json", f"--init {self.hf} "])
+        self.check("train", "--model", self.folder, *rest, expect=["--model", self.folder, "without config.json", "llama-tiny"])
 
     def test_inspect_of_something_else(self):
         self.check("inspect", self.text, expect=[self.text, "is a file", "checkpoint", "PREFIX.bin", "prepare_text.py"])
@@ -153,6 +168,10 @@ class Messages(unittest.TestCase):
                        expect=["2 processes were started", "--tp 3", "mpirun -n 3"])
             self.check(*self.train, "--steps", 1, "--backend", "mpi", "--ranks", 4, mpi_ranks=2,
                        expect=["--ranks: got 4, expected 2: 2 processes were started"])
+            stored = self.folder / "mpi"
+            tessera(*self.train, "--steps", 1, "--backend", "mpi", "--gtp", 2, "--out", stored, mpi_ranks=2)
+            self.check("train", "--resume", "latest", "--steps", 2, "--out", stored, without=["launcher"],
+                       expect=["--resume: 1 process was started", "2 ranks (tp 1 x gtp 2 x dp 1)", "mpirun -n 2", "--gtp"])
             self.check(*self.train, "--steps", 1, mpi_ranks=2, expect=["got local, expected mpi", "mpirun started 2 processes"])
 
     @unittest.skipUnless(MPIRUN, "no mpirun")
@@ -195,8 +214,82 @@ class Messages(unittest.TestCase):
             tessera("plan", "--measured", out)
 
     def test_files_that_cannot_be_written(self):
+        below = self.text / "run"
+        for backend in ("local", "mpi"):
+            self.check(*self.train, "--steps", 1, "--backend", backend, "--out", below, expect=[f"tessera: --out: '{below}'"],
+                       without=["rank 0"])
+        self.check("convert", self.made, below, code=1, expect=[below, "Not a directory"], without=["filesystem error"])
         self.check("plan", "--model", "llama-tiny-odd", "--seq-len", 32, "--trace", self.folder / "absent" / "x", code=2,
                    expect=["--trace", "absent"])
+
+
+class FullDisk(unittest.TestCase):
+    """Exit code 1 and one line with the file and the reason. No incomplete file stays, and what was complete can be resumed."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch("full-disk")
+        data = write_tokens(cls.folder / "tokens", 131)
+        cls.train = ["train", "--model", "llama-tiny-odd", "--data", data, "--seq-len", 32, "--global-batch", 4,
+                     "--save-every", 1, "--schedule-steps", 3, "--steps"]
+        cls.made = cls.folder / "run"
+        tessera(*cls.train, 3, "--out", cls.made)
+
+    def fails(self, full, *arguments, expect, mpi_ranks=None):
+        """full: WORD:BYTES; the disk is full when a file with the word in its path holds so many bytes."""
+        result = subprocess.run(command(*arguments, mpi_ranks=mpi_ranks), capture_output=True, text=True, check=False, timeout=120,
+                                env={**ENVIRONMENT, "LD_PRELOAD": str(AWKWARD_FILES), "TESSERA_TEST_FULL": full})
+        lines = [line for line in result.stderr.splitlines() if line.startswith("tessera:")]
+        self.assertEqual((1, 1), (result.returncode, len(lines)), (full, result.stderr))
+        for word in (expect, "No space left on device"):
+            self.assertIn(str(word), lines[0])
+
+    def names(self, folder):
+        return sorted(path.name for path in folder.iterdir() if not path.name.startswith("events."))
+
+    def resume_and_compare(self, out, *flags):
+        tessera("train", "--resume", "latest", *flags, "--out", out)
+        self.assertEqual(*([(line["step"], line["loss"]) for line in metrics(folder)] for folder in (self.made, out)))
+
+    def test_while_a_checkpoint_is_written(self):
+        for number, file in enumerate(("part-00000.safetensors", "manifest.json", "manifest.xxh3")):
+            out = self.folder / f"saving-{number}"
+            tessera(*self.train, 1, "--out", out)
+            self.fails(f"{file}:5", "train", "--resume", "latest", "--steps", 3, "--out", out, expect="step-00000002.partial-")
+            self.assertEqual(["step-00000001"], self.names(out / "checkpoints"))
+            self.resume_and_compare(out, "--steps", 3)
+
+    def test_while_metrics_are_written(self):
+        """The second line does not fit."""
+        out = self.folder / "metrics"
+        self.fails("metrics.jsonl:400", *self.train, 3, "--out", out, expect=out / "metrics.jsonl")
+        self.assertEqual([1], [line["step"] for line in metrics(out)])
+        self.resume_and_compare(out)
+
+    def test_at_the_start_and_at_the_end_of_a_run(self):
+        out = self.folder / "start"
+        self.fails("config.json:5", *self.train, 3, "--out", out, expect=out / "config.json")
+        self.assertEqual(["checkpoints"], self.names(out))
+        self.fails("summary.json:5", *self.train, 3, "--out", out, expect=out / "summary.json")
+        self.assertEqual(["checkpoints", "config.json", "metrics.jsonl"], self.names(out))
+        self.resume_and_compare(out)
+        self.assertTrue((out / "summary.json").exists())
+
+    @unittest.skipUnless(MPIRUN, "no mpirun")
+    def test_processes_print_one_line(self):
+        """Although mpirun sends SIGTERM to the ranks when one of them fails."""
+        self.fails("part-00001:5", *self.train, 3, "--gtp", 2, "--backend", "mpi", "--out", self.folder / "mpi", mpi_ranks=2,
+                  expect="part-00001.safetensors")
+
+    def test_of_convert(self):
+        hf, target = self.folder / "hf", self.folder / "target"
+        tessera("convert", self.made, hf)
+        for source, files in ((self.made, ("model.safetensors", "config.json")), (hf, ("part-00000.safetensors", "manifest.json"))):
+            for file in files:
+                before = self.names(self.folder)
+                self.fails("target.partial-:5", "convert", source, target, expect=target)
+                self.fails(f"{file}:5", "convert", source, target, expect=file)
+                self.assertEqual(before, self.names(self.folder))
 
 
 if __name__ == "__main__":

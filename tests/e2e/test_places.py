@@ -1,26 +1,13 @@
 #!/usr/bin/env python3
 """Runs in places that are awkward: launchers' variables without a launcher, slow file systems, files that shrink."""
-import json
 import os
-import pathlib
 import subprocess
 import time
 import unittest
 
-from program import ENVIRONMENT, MPIRUN, TESSERA, command, metrics, scratch, write_tokens
+from program import AWKWARD_FILES, ENVIRONMENT, MPIRUN, command, metrics, scratch, write_tokens
 from summary import run_cases
 
-# A namespace in which a small file system may be mounted.
-OWN_MOUNTS = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "--mount"]
-AWKWARD_FILES = pathlib.Path(TESSERA).parents[1] / "tests" / "libawkward_files.so"
-
-
-def file_systems_can_be_mounted():
-    try:
-        mount = [*OWN_MOUNTS, "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
-        return subprocess.run(mount, capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        return False
 
 
 class Places(unittest.TestCase):
@@ -89,34 +76,6 @@ class Places(unittest.TestCase):
                 job.kill()
         self.assertEqual((1, 1), (job.returncode, len(said.splitlines())), said)
         self.assertIn(f"tessera: {data}.bin: cannot be reached any more", said)
-
-    def on_a_small_disk(self, *script):
-        """The output of shell commands in a folder `disk` of a file system of its own. $T is the program."""
-        disk = self.folder / "disk"
-        disk.mkdir(exist_ok=True)
-        start = " ".join(map(str, command("train", "--model", "llama-tiny-odd", "--data", self.data, "--seq-len", 32, "--gtp", 2)))
-        lines = [f"mount -t tmpfs -o size=8k tmpfs {disk}", f"cd {disk}",
-                 f"size() {{ mount -o remount,size=$1 {disk}; }}", f"T={TESSERA}", f"train() {{ {start} \"$@\"; }}", *script]
-        result = subprocess.run([*OWN_MOUNTS, "bash", "-c", "\n".join(lines)], capture_output=True, text=True, check=False,
-                                timeout=120, env=ENVIRONMENT)
-        self.assertEqual(0, result.returncode, result.stderr)
-        return result.stdout.splitlines()
-
-    @unittest.skipUnless(file_systems_can_be_mounted(), "no file system can be mounted")
-    def test_a_full_disk_loses_nothing_that_was_complete(self):
-        said = self.on_a_small_disk(
-            "quiet() { \"$@\" 2>&1 >/dev/null | tail -n 1; echo ${PIPESTATUS[0]}; }",
-            "quiet train --steps 3 --save-every 1 --out run", "size 2000k", "rm -r run",
-            "quiet train --steps 3 --save-every 1 --out run", "ls run/checkpoints",
-            "size 9000k", "quiet $T train --resume latest --steps 3 --out run", "ls run/checkpoints",
-            "size $(($(df -k . | tail -n 1 | awk '{print $3}') + 100))k", "quiet $T convert run exported", "ls", "cat run/metrics.jsonl")
-        self.assertIn("metrics.jsonl: cannot be written: No space left on device", said[0])
-        self.assertEqual("1", said[1])
-        self.assertRegex(said[2], r"writing checkpoint .*step-00000002: .*: No space left on device")
-        self.assertEqual(["1", "step-00000001", "0", "step-00000001", "step-00000002", "step-00000003"], said[3:9])
-        self.assertRegex(said[9], r"cannot write .*model.safetensors: No space left on device")
-        self.assertEqual(["1", "run"], said[10:12])
-        self.assertEqual([1, 2, 3], [json.loads(line)["step"] for line in said[12:]])
 
 
 if __name__ == "__main__":

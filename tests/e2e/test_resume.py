@@ -2,18 +2,21 @@
 """A resumed run keeps what its checkpoint says; a refused one changes nothing; no checkpoint is lost before a newer one."""
 import json
 import os
+import queue
 import shutil
 import signal
 import subprocess
 import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
 from program import ENVIRONMENT, MPIRUN, command, metrics, run, scratch, tessera, write_tokens
 from refusals import changed, content, read_manifest, write_manifest
 from summary import run_cases
 
-MODEL = "llama-tiny-odd"
 FULL = os.environ.get("TESSERA_E2E") == "full"
+MODEL = "llama-tiny-odd"
+AT_ONCE = 2
 
 
 class Resume(unittest.TestCase):
@@ -35,24 +38,41 @@ class Resume(unittest.TestCase):
     def steps(self, out):
         return sorted(path.name for path in (out / "checkpoints").iterdir())
 
-    def refused(self, out, *flags, expect=(), mpi_ranks=None):
-        """Exit code 2, one line with the words, and no folder changed."""
-        before = content(self.folder)
+    def for_each(self, cases, check, start=None):
+        """Calls check(folder, number, case) for all cases, AT_ONCE at a time. `folder` / "run" is a copy of `start`, or of the
+        saved run, that no other thread uses; `folder` holds nothing else."""
+        folders = queue.SimpleQueue()
+        for number in range(AT_ONCE):
+            folder = self.folder / f"thread-{number}"
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(start or self.saved, folder / "run")
+            folders.put(folder)
+
+        def check_one(number, case):
+            folder = folders.get()
+            try:
+                check(folder, number, case)
+            finally:
+                folders.put(folder)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            results = [(case, pool.submit(check_one, number, case)) for number, case in enumerate(cases)]
+        for case, result in results:
+            with self.subTest(str(case)[:200]):
+                result.result()
+
+    def refused(self, out, *flags, expect=(), mpi_ranks=None, within=None):
+        """Exit code 2, one line with the words, and nothing changed: neither a folder of this test, or only `within` and the
+        saved run where others are in use."""
+        looked_at = (within, self.saved) if within else (self.folder,)
+        before = content(*looked_at)
         result = run("train", *flags, "--out", out, mpi_ranks=mpi_ranks, timeout=120)
         self.assertEqual(2, result.returncode, (flags, result.stderr))
         lines = [line for line in result.stderr.splitlines() if line.startswith("tessera:")]
         self.assertEqual(1, len(lines), (flags, result.stderr))
         for word in expect:
             self.assertIn(str(word), lines[0])
-        after = content(self.folder)
+        after = content(*looked_at)
         self.assertEqual(before, after, (flags, set(before.items()) ^ set(after.items())))
-
-    def refused_in_turn(self, turn, out, *flags, resume, expect=()):
-        """Into the run's own folder or into a new one, by turns; TESSERA_E2E=full: into both."""
-        if FULL or turn % 2 == 0:
-            self.refused(out, "--resume", resume, *flags, expect=expect)
-        if FULL or turn % 2 == 1:
-            self.refused(self.folder / "refused", "--resume", resume, *flags, expect=expect)
 
     def settings(self, out):
         return json.loads((out / "config.json").read_text())["config"]
@@ -79,6 +99,10 @@ class Refused(Resume):
             (out / name).unlink()
             (out / name).mkdir()
             self.refused(out, "--resume", self.step(out, 1), "--steps", 4, expect=[name])
+            (out / name).rmdir()
+            os.mkfifo(out / name)  # which nobody writes to
+            self.refused(out, "--resume", self.step(out, 1), "--steps", 4, expect=[name, "pipe"])
+            (out / name).unlink()
         out = self.copy("odd")
         shutil.move(out / "checkpoints", self.folder / "odd-checkpoints")
         (out / "checkpoints").write_text("")
@@ -95,95 +119,115 @@ class Refused(Resume):
         model = self.folder / "model.json"
         model.write_text(json.dumps(json.loads((self.saved / "config.json").read_text())["model"] | {"hidden_size": 30}))
         (self.folder / "file").write_text("")
-        for flags in (["--frobnicate", 1], ["--steps", "x"], ["--pp", 2], ["--lr", -1], ["--min-lr", 1], ["--ranks", 3, "--gtp", 2],
-                      ["--ranks", 2000], ["--global-batch", 7, "--gtp", 2], ["--warmup-steps", 9], ["--grad-wire", "fp64"],
-                      ["--eval-every", 1], ["--trace-step", 9], ["--debug-suppress", "9"], ["--debug-suppress", "x"],
-                      ["--gather-budget", "x"], ["--gtp", 2, "--gather-budget", "1KB"], ["--gtp", 2, "--reduce-budget", "1KB"], ["--coalesce", "x"],
-                      ["--reduce-order", "hierarchical"], ["--ranks-per-node", 2], ["--recompute", "auto"],
-                      ["--reduce-order", "hierarchical", "--ranks-per-node", 3, "--tp", 2], ["--activation-budget", "1GB"],
-                      ["--recompute", "auto", "--activation-budget", "1KB"], ["--seq-len", 10**6], ["--model", "absent"],
-                      ["--model", model], ["--data", self.folder / "absent"], ["--valid", self.folder / "absent"],
-                      ["--data", "x", self.data], ["--cuda-graph", "on"], ["--wire-format", "fp8"],
-                      ["--dtype", "bf16", "--wire-format", "fp8", "--wire-rules", "absent=bf16"], ["--fp8-margin", 1],
-                      ["--dtype", "bf16", "--wire-format", "nvfp4", "--tp", 3], ["--tp-wire-format", "fp8"],
-                      ["--dtype", "bf16", "--gemm-format", "mxfp8", "--backend", "nccl"], ["--backend", "nccl", "--ranks", 10**5],
-                      ["--config", self.folder / "file"], ["--config", self.folder / "absent"],
-                      ["--resume", self.folder / "absent"], ["--resume", self.folder]):
-            self.refused(self.folder / "refused", *self.start, "--steps", 4, *flags)
+        cases = [["--frobnicate", 1], ["--steps", "x"], ["--pp", 2], ["--lr", -1], ["--min-lr", 1], ["--ranks", 3, "--gtp", 2],
+                 ["--ranks", 2000], ["--global-batch", 7, "--gtp", 2], ["--warmup-steps", 9], ["--grad-wire", "fp64"],
+                 ["--eval-every", 1], ["--trace-step", 9], ["--debug-suppress", "9"], ["--debug-suppress", "x"],
+                 ["--gather-budget", "x"], ["--gtp", 2, "--gather-budget", "1KB"], ["--gtp", 2, "--reduce-budget", "1KB"], ["--coalesce", "x"],
+                 ["--reduce-order", "hierarchical"], ["--ranks-per-node", 2], ["--recompute", "auto"],
+                 ["--reduce-order", "hierarchical", "--ranks-per-node", 3, "--tp", 2], ["--activation-budget", "1GB"],
+                 ["--recompute", "auto", "--activation-budget", "1KB"], ["--seq-len", 10**6], ["--model", "absent"],
+                 ["--model", model], ["--data", self.folder / "absent"], ["--valid", self.folder / "absent"],
+                 ["--data", "x", self.data], ["--cuda-graph", "on"], ["--wire-format", "fp8"],
+                 ["--dtype", "bf16", "--wire-format", "fp8", "--wire-rules", "absent=bf16"], ["--fp8-margin", 1],
+                 ["--dtype", "bf16", "--wire-format", "nvfp4", "--tp", 3], ["--tp-wire-format", "fp8"],
+                 ["--dtype", "bf16", "--gemm-format", "mxfp8", "--backend", "nccl"], ["--backend", "nccl", "--ranks", 10**5],
+                 ["--config", self.folder / "file"], ["--config", self.folder / "absent"],
+                 ["--resume", self.folder / "absent"], ["--resume", self.folder]]
+        self.for_each(cases, lambda folder, _, flags: self.refused(
+            folder / "refused", *self.start, "--steps", 4, *flags, within=folder))
         for out in (self.saved, self.folder / "file", self.folder / "file" / "below", "/proc/run"):
             self.refused(out, *self.start, "--steps", 4, expect=["--out"])
         self.refused(self.folder / "refused", *self.start, expect=["--steps"])
 
     def test_every_refusal_of_a_resumed_run(self):
-        out = self.copy("resumed")
         tessera("train", "--model", "llama-tiny", *self.start[2:], "--steps", 0, "--out", self.folder / "other-model")
         other = write_tokens(self.folder / "other", 131, documents=61)
-        for turn, flags in enumerate((["--seed", 8], ["--seq-len", 16], ["--dtype", "bf16"], ["--global-batch", 12], ["--model", "llama-tiny"],
-                      ["--data", other], ["--steps", 0], ["--trace-step", 1], ["--valid", self.folder / "absent"], ["--ranks", 5, "--gtp", 2],
-                      ["--activation-budget", "1GB"], ["--ranks-per-node", 2], ["--gather-budget", "1KB"], ["--gtp", 5],
-                      ["--backend", "nccl", "--ranks", 10**5], ["--save-every", -1])):
-            self.refused_in_turn(turn, out, *flags, resume=self.step(out, 1))
-            self.refused(out, "--resume", "latest", *flags)
+        cases = [["--seed", 8], ["--seq-len", 16], ["--dtype", "bf16"], ["--global-batch", 12], ["--model", "llama-tiny"],
+                 ["--data", other], ["--steps", 0], ["--trace-step", 1], ["--valid", self.folder / "absent"], ["--ranks", 5, "--gtp", 2],
+                 ["--activation-budget", "1GB"], ["--ranks-per-node", 2], ["--gather-budget", "1KB"], ["--gtp", 5],
+                 ["--backend", "nccl", "--ranks", 10**5], ["--save-every", -1]]
+
+        def check(folder, number, flags):
+            out = folder / "run"
+            self.refused(out, "--resume", self.step(out, 1), *flags, within=folder)
+            if FULL or number % 2 == 0:
+                self.refused(out, "--resume", "latest", *flags, within=folder)
+            if FULL or number % 2 == 1:
+                self.refused(folder / "refused", "--resume", self.step(out, 1), *flags, within=folder)
+        self.for_each(cases, check)
+        out = self.copy("resumed")
         self.refused(out, "--resume", self.step(self.folder / "other-model", 0), expect=["another run"])
         self.refused("", "--resume", "latest", expect=["--out"])
 
     def test_every_fault_of_a_checkpoint(self):
         """Ranks see it alike: whichever of them fails first, one line comes."""
-        out = self.copy("faults")
-        manifest = read_manifest(self.step(out, 1))
-        faults = [(["state", "updates"], value) for value in (1.5, -1, "1", [], 2**63, 2, None)]
-        faults += [(["step"], value) for value in (1.5, -1, "1", 2**31, 2**63 - 1, 2**63, None)]
-        faults += [(["state"], value) for value in (3, "x", [], [1])]
-        for key, values in {"config": (3, [], "x", {"lr": "x"}, {"what": 1}), "model": (3, [], {}, "x"), "data": (3, [], {}, "x")}.items():
-            faults += [(["state", key], value) for value in values]
-        for key, values in {"ranks": (0, "x", 10**9), "tp": (0, 1.5, "x"), "gtp": (0, -1), "dp": (0, []), "backend": ("x", 3, []),
+        manifest = read_manifest(self.step(self.saved, 1))
+        values_of = {("state", "updates"): (1.5, 2, None, -1, "1", [], 2**63), ("step",): (2**63, "1", None, 1.5, -1, 2**31, 2**63 - 1),
+                     ("state",): (3, [1], "x", []), ("state", "config"): ({"lr": "x"}, {"what": 1}, 3, [], "x"),
+                     ("state", "model"): ({}, 3, [], "x"), ("state", "data"): ({}, 3, "x"),
+                     ("state", "model", "hidden_size"): (10**12, None, 0, "x"), ("format",): ("x",), ("version",): (2,), ("files",): ({},),
+                     ("tensors",): ([], 3), ("files", 0, "bytes"): (3,), ("state", "data", 0, "share"): ("x",),
+                     ("state", "data", 0, "tokens"): ([],)}
+        for key, values in {"ranks": (0, 7, 10**9, "x"), "tp": (1.5, 0, "x"), "gtp": (-1, 0), "dp": ([], 0), "backend": ("x", 3, []),
                             "zero": (3, "x"), "recompute": ("x", 1), "embedding": ("x", 1), "save_every": (-1, "x"),
                             "activation_budget": (3, ""), "sequence_parallel": ("x", 1), "steps": ("x", -5)}.items():
-            faults += [(["state", "config", key], value) for value in values]
-        faults += [(["state", "config", "ranks"], 7), (["state", "data", 0, "share"], "x"), (["state", "data", 0, "tokens"], [])]
-        faults += [(["state", "model", "hidden_size"], value) for value in (0, "x", 10**12, None)]
-        faults += [(["format"], "x"), (["version"], 2), (["files"], {}), (["tensors"], 3), (["tensors"], []), (["files", 0, "bytes"], 3)]
-        for key, value in (("name", 3), ("name", "x"), ("kind", "x"), ("dtype", "x"), ("dtype", "bf16"), ("shape", [3]), ("shape", 3),
-                           ("pieces", []), ("pieces", [[0, 0, 0, 2**62, 2**62, 2**62]]), ("pieces", 3)):
-            faults.append((["tensors", 0, key], value))
-        for turn, (path, value) in enumerate(faults):
-            write_manifest(self.step(out, 1), changed(manifest, path, value))
-            with self.subTest(path=path, value=value):
-                self.refused_in_turn(turn, out, "--steps", 4, resume=self.step(out, 1))
+            values_of["state", "config", key] = values
+        for key, values in {"name": ("x", 3), "kind": ("x",), "dtype": ("bf16", "x"), "shape": ([3], 3),
+                            "pieces": ([[0, 0, 0, 2**62, 2**62, 2**62]], [], 3)}.items():
+            values_of["tensors", 0, key] = values
+
+        def check(folder, number, fault):
+            out = folder / "run"
+            write_manifest(changed(manifest, *fault), self.step(out, 1), self.step(out, 3))
+            if FULL or number % 3 > 0:
+                self.refused(out, "--resume", self.step(out, 1), "--steps", 4, within=folder)
+            if FULL or number % 3 == 0:
+                self.refused(folder / "refused", "--resume", self.step(out, 1), "--steps", 4, within=folder)
+        self.for_each([(path, value) for path, values in values_of.items() for value in values[:None if FULL else 2]], check)
 
     def test_every_fault_of_delayed_scaling(self):
         out = self.folder / "scales"
         tessera("train", *self.start, "--steps", 1, "--gtp", 2, "--dtype", "bf16", "--gemm-format", "fp8", "--out", out)
         manifest = read_manifest(self.step(out, 1))
         values = manifest["state"]["delayed_scaling"]["values"]
-        for turn, (key, value) in enumerate((("values", None), ("values", 3), ("values", values[1:]), ("values", [-1, *values[1:]]),
-                           ("values", [2**32, *values[1:]]), ("values", [1.5, *values[1:]]), ("values", [0x7FC00000, *values[1:]]),
-                           ("matrices", 3), ("matrices", [1]), ("matrices", None), ("history", "x"), ("history", None), ("newest", 3),
-                           ("margin", "x"), ("greatest", "x"), ("greatest", ["x"]))):
-            write_manifest(self.step(out, 1), changed(manifest, ["state", "delayed_scaling", key], value))
-            with self.subTest(key=key, value=str(value)[:40]):
-                self.refused_in_turn(turn, out, "--steps", 2, resume=out, expect=["delayed_scaling"])
-        write_manifest(self.step(out, 1), changed(manifest, ["state", "delayed_scaling"], 3))
-        self.refused(out, "--resume", "latest", "--steps", 2, expect=["delayed_scaling"])
+        faults = [(["state", "delayed_scaling", key], value) for key, value in (
+            ("values", None), ("values", 3), ("values", values[1:]), ("values", [-1, *values[1:]]), ("values", [2**32, *values[1:]]),
+            ("values", [1.5, *values[1:]]), ("values", [0x7FC00000, *values[1:]]), ("matrices", 3), ("matrices", [1]), ("matrices", None),
+            ("history", "x"), ("history", None), ("newest", 3), ("margin", "x"), ("greatest", "x"), ("greatest", ["x"]))]
+
+        def check(folder, number, fault):
+            out = folder / "run"
+            write_manifest(changed(manifest, *fault), self.step(out, 1))
+            if FULL or number % 3 > 0:
+                self.refused(out, "--resume", "latest", "--steps", 2, expect=["delayed_scaling"], within=folder)
+            if FULL or number % 3 == 0:
+                self.refused(folder / "refused", "--resume", out, "--steps", 2, within=folder)
+        self.for_each([*faults, (["state", "delayed_scaling"], 3)], check, start=out)
 
     @unittest.skipUnless(MPIRUN, "no mpirun")
     def test_refusals_of_processes(self):
-        out = self.copy("processes")
-        mpi = ["--backend", "mpi"]
-        manifest = read_manifest(self.step(out, 1))
-        self.refused(out, "--resume", self.step(out, 1), *mpi, mpi_ranks=3, expect=["--resume", "2 ranks", "started 3"])
-        self.refused(out, "--resume", self.step(out, 1), *mpi, "--seed", 8, mpi_ranks=2, expect=["--seed"])
-        self.refused(self.folder / "refused", *self.start, "--steps", 1, *mpi, "--gtp", 2, mpi_ranks=3, expect=["--gtp 2"])
-        self.refused(self.saved, *self.start, "--steps", 1, *mpi, mpi_ranks=2, expect=["another run"])
-        write_manifest(self.step(out, 1), changed(manifest, ["state", "updates"], 1.5))
-        self.refused(out, "--resume", self.step(out, 1), *mpi, mpi_ranks=2, expect=["updates"])
-        write_manifest(self.step(out, 1), manifest)
-        part = sorted(self.step(out, 1).glob("part-*"))[-1]  # which rank 1 reads
-        part.write_bytes(part.read_bytes()[:-1] + b"\x55")
-        self.refused(out, "--resume", self.step(out, 1), *mpi, mpi_ranks=2, expect=[part.name])
-        out = self.copy("processes")
-        (out / "metrics.jsonl").write_text("x\n")
-        self.refused(out, "--resume", self.step(out, 1), *mpi, mpi_ranks=2, expect=["metrics.jsonl:1"])
+        def fault(out):
+            write_manifest(changed(read_manifest(self.step(out, 1)), ["state", "updates"], 1.5), self.step(out, 1))
+
+        def damage(out):
+            part = sorted(self.step(out, 1).glob("part-*"))[-1]  # which rank 1 reads
+            part.write_bytes(part.read_bytes()[:-1] + b"\x55")
+
+        def check(folder, number, case):
+            ranks, change, new, flags, expect = case
+            out = shutil.copytree(self.saved, folder / f"run-{number}")
+            if change:
+                change(out)
+            flags = [*self.start, "--steps", 1, *flags] if new else ["--resume", self.step(out, 1), *flags]
+            target = {None: out, "run": out, "new": folder / "refused"}[new]
+            self.refused(target, *flags, "--backend", "mpi", mpi_ranks=ranks, expect=expect, within=folder)
+        self.for_each([(3, None, None, [], ["--resume", "2 ranks", "3 processes were started"]),
+                       (2, None, None, ["--seed", 8], ["--seed"]),
+                       (3, None, "new", ["--gtp", 2], ["--gtp 2"]),
+                       (2, None, "run", [], ["another run"]),
+                       (2, fault, None, [], ["updates"]),
+                       (2, damage, None, [], ["part-00001"]),
+                       (2, lambda out: (out / "metrics.jsonl").write_text("x\n"), None, [], ["metrics.jsonl:1"])], check)
 
 
 class Kept(Resume):
@@ -235,10 +279,16 @@ class Kept(Resume):
         for key in ("ranks", "tp", "gtp", "dp", "backend", "zero", "sequence_parallel", "recompute", "activation_budget", "embedding",
                     "save_every"):
             del manifest["state"]["config"][key]
-        write_manifest(self.step(out, 3), manifest)
+        write_manifest(manifest, self.step(out, 3))
         lines = tessera("train", "--resume", "latest", "--steps", 4, "--out", out)
         self.assertIn("mesh of the command line: 1 ranks (tp 1 x gtp 1 x dp 1); the checkpoint names none", lines)
         self.assertEqual((1, 0), (self.settings(out)["ranks"], self.settings(out)["save_every"]))
+
+    def test_a_last_line_of_metrics_without_its_newline_is_kept(self):
+        out = self.copy("newline")
+        (out / "metrics.jsonl").write_text((out / "metrics.jsonl").read_text()[:-1])
+        tessera("train", "--resume", "latest", "--steps", 4, "--out", out)
+        self.assertEqual([1, 2, 3, 4], [line["step"] for line in metrics(out)])
 
     def test_a_converted_checkpoint_takes_its_mesh_from_the_command_line(self):
         tessera("convert", self.saved, self.folder / "kept-hf")
@@ -320,7 +370,7 @@ class Aside(Resume):
                     ended = job.wait(timeout=delay) == 0
                 except subprocess.TimeoutExpired:
                     os.kill(job.pid, signal.SIGKILL)
-            delay += 0.08 if FULL else 0.16
+            delay += 0.08
             tessera("train", "--resume", "latest", "--steps", 4, "--out", out)
             self.assertEqual([1, 2, 3, 4], [line["step"] for line in metrics(out)])
             self.assertEqual([], self.aside(out))

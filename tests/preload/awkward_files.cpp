@@ -1,14 +1,19 @@
 // Preloaded (LD_PRELOAD), makes file systems as awkward as some are: TESSERA_TEST_UNLINK_MS, how long it takes to
 // remove a part of a checkpoint; TESSERA_TEST_FSYNC_MS, how long it takes to bring a file to the disk;
-// TESSERA_TEST_NO_LOCKS, there are no locks.
+// TESSERA_TEST_NO_LOCKS, there are no locks; TESSERA_TEST_FULL=WORD:BYTES, the disk is full when a file with WORD in
+// its path holds BYTES.
 #include <dlfcn.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <thread>
 
 namespace {
@@ -22,6 +27,19 @@ void take_time(const char* path) {
   const char* milliseconds = std::getenv("TESSERA_TEST_UNLINK_MS");
   if (milliseconds != nullptr && std::strstr(path, "part-") != nullptr)
     std::this_thread::sleep_for(std::chrono::milliseconds(std::atoi(milliseconds)));
+}
+
+// The bytes that the file may still take, at most `count`.
+std::size_t room_of(int file, std::size_t count) {
+  const char* full = std::getenv("TESSERA_TEST_FULL");
+  const char* bytes = full != nullptr ? std::strchr(full, ':') : nullptr;
+  std::array<char, 4096> path{};
+  struct stat status {};
+  if (bytes == nullptr || ::fstat(file, &status) != 0 ||
+      ::readlink(("/proc/self/fd/" + std::to_string(file)).c_str(), path.data(), path.size() - 1) < 0 ||
+      std::strstr(path.data(), std::string(full, bytes).c_str()) == nullptr)
+    return count;
+  return std::min(count, static_cast<std::size_t>(std::max<off_t>(std::atoi(bytes + 1) - status.st_size, 0)));
 }
 
 }  // namespace
@@ -39,6 +57,12 @@ int unlink(const char* path) noexcept {
 int remove(const char* path) noexcept {
   take_time(path);
   return real<int (*)(const char*)>("remove")(path);
+}
+ssize_t write(int file, const void* data, std::size_t count) {
+  const std::size_t room = room_of(file, count);
+  if (room > 0 || count == 0) return real<ssize_t (*)(int, const void*, std::size_t)>("write")(file, data, room);
+  errno = ENOSPC;
+  return -1;
 }
 int fsync(int file) {
   if (const char* milliseconds = std::getenv("TESSERA_TEST_FSYNC_MS"))

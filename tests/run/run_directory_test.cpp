@@ -26,6 +26,7 @@ TEST(RunDirectory, MayExistWithoutARun) {
   std::ofstream(folder / "notes.txt") << "x";
   EXPECT_NO_THROW(check_run_directory(folder.path(), ""));
   EXPECT_NO_THROW(create_run_directory(folder.path().string() + "/", ""));
+  EXPECT_NO_THROW(create_run_directory(folder.path(), "")) << "the folder of a run that failed as it began";
 }
 
 TEST(RunDirectory, ThatHoldsAnotherRunIsRefusedUnlessResuming) {
@@ -34,7 +35,7 @@ TEST(RunDirectory, ThatHoldsAnotherRunIsRefusedUnlessResuming) {
     const fs::path out = folder / "run";
     fs::create_directories(out);
     if (std::string(name) == "checkpoints")
-      fs::create_directory(out / name);
+      fs::create_directories(out / name / "step-00000020");
     else
       std::ofstream(out / name) << "{}";
     const std::string message = base::refusal([&] { create_run_directory(out, ""); });

@@ -98,7 +98,7 @@ TEST_F(ImportedCheckpoint, OfARunHasRanksBeforeThereIsAPlan) {
   EXPECT_EQ(std::pair(given.gtp, given.dp), std::pair(std::int64_t{4}, std::int64_t{0}));
   const std::vector<std::string> flags{"--resume", path, "--out", (root_ / "out").string()};
   EXPECT_THAT(base::refusal([&] { make_run_setup(parse(flags), {.configs = root_.path(), .world_size = 4}); }),
-              HasSubstr("--resume: the launcher started 4 ranks, expected the mesh of"));
+              HasSubstr("--resume: 4 processes were started, expected the mesh of"));
   EXPECT_EQ(make_run_setup(parse(flags), {.configs = root_.path(), .world_size = 6}).config.ranks, 6);
 }
 

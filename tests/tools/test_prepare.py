@@ -140,7 +140,7 @@ class Prepare(unittest.TestCase):
         self.assertEqual(meta["train_documents"] + meta["valid_documents"], 50)
 
     def test_mistakes_are_one_line_and_leave_nothing(self):
-        for arguments, named in ((["--vocab-size", 100], "--vocab-size 100"), (["--held-out", 1.5], "--held-out 1.5"),
+        for arguments, named in ((["--vocab-size", 100], "--vocab-size 100"), (["--vocab-size", 10**9], "--vocab-size 1000000000"), (["--held-out", 1.5], "--held-out 1.5"),
                                  (["--input", "absent.txt"], "absent.txt"), (["--tokenizer", "in.txt"], "--tokenizer in.txt")):
             result = self.prepare_text(*arguments)
             self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)

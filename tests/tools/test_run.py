@@ -134,6 +134,25 @@ class Train(Checkout):
             self.assertEqual(["train", *flags, "--out", "runs/demo-2"], self.arguments())
         self.assertFalse((self.root / "runs/demo-3").exists())
 
+    def test_resume_latest_is_about_the_newest_run(self):
+        """Not about the highest number: the folder of an earlier run may have been removed."""
+        for _ in range(3):
+            self.train()
+        shutil.rmtree(self.root / "runs/demo")
+        self.train()
+        self.assertEqual("runs/demo", self.value("--out"))
+        self.train("--resume", "latest")
+        self.assertEqual("runs/demo", self.value("--out"))
+        shutil.rmtree(self.root / "runs/demo")
+        self.train("--resume", "latest")
+        self.assertEqual("runs/demo-3", self.value("--out"))
+
+    def test_weights_bring_their_own_model(self):
+        for flags in (("--init", "folder"), ("--init=folder",)):
+            self.train(*flags)
+            self.assertIsNone(self.value("--model"))
+            self.assertEqual("data/demo/train", self.value("--data"))
+
     def test_a_refused_run_names_no_folder_that_does_not_exist(self):
         (self.root / "code").write_text("2")
         result = self.train(code=2)

@@ -29,13 +29,12 @@ next_run_folder() {
   echo "$folder"
 }
 
-# The last of runs/demo, runs/demo-2, ...; empty: none.
+# The newest of runs/demo, runs/demo-2, ...: a run replaces files of its folder when it begins and when it ends. Empty
+# where there is none.
 last_run_folder() {
-  local folder=runs/demo last="" n=2
-  while [[ -e "$folder" ]]; do
-    last="$folder"
-    folder="runs/demo-$n"
-    n=$((n + 1))
+  local folder last=""
+  for folder in runs/demo runs/demo-[0-9]*; do
+    [[ -d "$folder" && (-z "$last" || "$folder" -nt "$last") ]] && last="$folder"
   done
   echo "$last"
 }
@@ -59,7 +58,8 @@ HELP
   demo_flags | fold -s -w 110 | sed 's/^/  /; s/ *$//'
   cat <<'HELP'
 A new run is stored in the first free folder of runs/demo, runs/demo-2, ... With --resume none of these flags is passed;
-`--resume latest` without --out resumes the last of these folders. Ctrl-C saves a checkpoint and ends the run.
+`--resume latest` without --out resumes the newest run of these folders; --init FOLDER replaces --model. Ctrl-C saves
+a checkpoint and ends the run.
 
 HELP
   build_quietly cpu tessera
@@ -80,6 +80,8 @@ demo_arguments() {
   for argument in --tp --gtp --dp; do
     [[ -n "${given[$argument]:-}" ]] && given[--ranks]=1
   done
+  # The folder of --init has its own model.
+  [[ -n "${given[--init]:-}" ]] && given[--model]=1
   arguments=()
   for ((i = 0; i < ${#defaults[@]}; i += 2)); do
     [[ -n "${given[${defaults[i]}]:-}" ]] || arguments+=("${defaults[@]:i:2}")

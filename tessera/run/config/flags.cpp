@@ -41,6 +41,14 @@ std::string parse_error_text(const CLI::ParseError& error) {
                                                            : ": expected a value behind it");
 }
 
+void refuse_flags_as_values(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& word : option->results())
+      if (word.starts_with("--"))
+        throw InputError("{}: expected a value behind it, got the flag {}", option->get_name(),
+                         word.substr(0, word.find('=')));
+}
+
 void refuse_extras(const std::vector<std::string>& extras, const std::vector<std::string>& flags,
                    std::string_view command) {
   if (extras.empty()) return;

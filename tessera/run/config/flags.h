@@ -15,6 +15,8 @@ void add_flags(CLI::App& app, Command command, SettingWords& words);
 
 // What is wrong with a command line, as the parser found it, with the flag's name.
 std::string parse_error_text(const CLI::ParseError& error);
+// Refuses a flag that stands where another flag expects its value.
+void refuse_flags_as_values(const CLI::App& app);
 // Refuses the first of the words that are neither flags nor values of flags. flags: those that the command has;
 // command: "tessera train".
 void refuse_extras(const std::vector<std::string>& extras, const std::vector<std::string>& flags,

@@ -169,32 +169,34 @@ namespace {
 // What says the number of ranks: --ranks, or the processes that were started.
 std::string ranks_text(const TrainConfig& config, bool is_given) {
   if (is_given) return fmt::format("--ranks: got {}", config.ranks);
-  return config.ranks == 1 ? "1 process was started" : fmt::format("{} processes were started", config.ranks);
-}
-
-// How as many processes are started.
-std::string start_text(const TrainConfig& config, std::int64_t ranks) {
-  return config.backend == Backend::mpi ? fmt::format(" (mpirun -n {} tessera train ...)", ranks) : "";
+  return started_text(config.ranks);
 }
 
 }  // namespace
 
+std::string started_text(std::int64_t processes) {
+  return processes == 1 ? "1 process was started" : fmt::format("{} processes were started", processes);
+}
+
+std::string start_text(Backend backend, std::int64_t ranks) {
+  return backend == Backend::mpi ? fmt::format(" (mpirun -n {} tessera train ...)", ranks) : "";
+}
+
 TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_size) {
   const std::int64_t part = config.tp * config.gtp;
   if (world_size && config.ranks > 0 && config.ranks != *world_size)
-    throw InputError("--ranks: got {}, expected {}: {} started{}", config.ranks, *world_size,
-                     *world_size == 1 ? "1 process was" : fmt::format("{} processes were", *world_size),
-                     start_text(config, config.ranks));
+    throw InputError("--ranks: got {}, expected {}: {}{}", config.ranks, *world_size, started_text(*world_size),
+                     start_text(config.backend, config.ranks));
   const bool is_given = config.ranks > 0;
   if (world_size) config.ranks = *world_size;
   if (config.ranks == 0) config.ranks = part * (config.dp > 0 ? config.dp : 1);
   if (config.dp == 0 && config.ranks % part == 0) config.dp = config.ranks / part;
   if (config.dp == 0)
     throw InputError("{}, expected a multiple of --tp {} * --gtp {} = {}{}", ranks_text(config, is_given), config.tp,
-                     config.gtp, part, start_text(config, part * ((config.ranks + part - 1) / part)));
+                     config.gtp, part, start_text(config.backend, part * ((config.ranks + part - 1) / part)));
   if (part * config.dp != config.ranks)
     throw InputError("{}, expected --tp {} * --gtp {} * --dp {} = {}{}", ranks_text(config, is_given), config.tp,
-                     config.gtp, config.dp, part * config.dp, start_text(config, part * config.dp));
+                     config.gtp, config.dp, part * config.dp, start_text(config.backend, part * config.dp));
   check_local_ranks(config);
   check_reduce_order(config);
   check_recompute(config);

@@ -25,6 +25,10 @@ void check_graph(const TrainConfig& config);
 // tp * gtp * dp == ranks, and checks that the global batch divides into blocks: global_batch is a multiple of
 // micro_batch * gtp * dp.
 TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_size);
+// "1 process was started", "3 processes were started".
+std::string started_text(std::int64_t processes);
+// " (mpirun -n 4 tessera train ...)", which starts as many processes; empty for backends that start their own.
+std::string start_text(Backend backend, std::int64_t ranks);
 // "4 ranks (tp 2 x gtp 2 x dp 1)" of resolved settings.
 std::string mesh_text(const TrainConfig& config);
 // Consecutive gtp ranks whose gradients are added first; 1: in rank order.

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdio>
+#include <thread>
 
 #include "tessera/base/device.h"
 #include "tessera/base/error.h"
@@ -11,6 +13,7 @@
 #include "tessera/comm/local/world.h"
 #include "tessera/comm/mpi/world.h"
 #include "tessera/rendezvous/launcher.h"
+#include "tessera/rendezvous/stop_requests.h"
 #include "tessera/run/launch/failure_line.h"
 #include "tessera/run/launch/gpu_launch.h"
 #include "tessera/run/loop.h"
@@ -69,6 +72,22 @@ void check_mpi_processes(const comm::World& world) {
       launch.launcher, launch.size, by_srun ? "srun --mpi=pmix" : fmt::format("mpirun -n {}", launch.size));
 }
 
+// A launcher ends the other ranks with SIGTERM as soon as one aborts: for them it is no request to stop.
+[[noreturn]] void abort_with(const std::string& line) {
+  for (const int signal : meet::kStopSignals) std::signal(signal, SIG_IGN);
+  fmt::print(stderr, "{}", line);
+  std::fflush(nullptr);
+  comm::abort_mpi(1);
+}
+
+// Rank 0 prints the line that all ranks have in common. Another rank that aborted before would end it.
+[[noreturn]] void abort_together(int rank, const std::string& message) {
+  constexpr std::chrono::seconds kFirstRankPrints{1};
+  if (rank == 0) abort_with(fmt::format("tessera: {}\n", message));
+  std::this_thread::sleep_for(kFirstRankPrints);
+  abort_with("");
+}
+
 int launch_mpi(const TrainConfig& command, const std::filesystem::path& configs, bool check_mismatch,
                const StopRequested& stop_requested) {
   const auto world = comm::make_mpi_world({.timeout = timeout_of(command), .check_mismatch = check_mismatch});
@@ -78,10 +97,10 @@ int launch_mpi(const TrainConfig& command, const std::filesystem::path& configs,
     return 0;
   } catch (const InputError&) {
     throw;
+  } catch (const checkpoint::AgreedError& error) {
+    abort_together(world->rank(), error.what());
   } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", failure_line(world->rank(), error.what()));
-    std::fflush(nullptr);
-    comm::abort_mpi(1);
+    abort_with(failure_line(world->rank(), error.what()) + "\n");
   }
 }
 

@@ -30,7 +30,7 @@ double number_of(const json& value) {
 
 struct KeptLines {
   std::string text;
-  bool dropped = false;  // the file has others
+  bool differ = false;  // from what the file holds
 };
 
 KeptLines lines_up_to(const std::filesystem::path& path, std::int64_t last_step) {
@@ -38,17 +38,18 @@ KeptLines lines_up_to(const std::filesystem::path& path, std::int64_t last_step)
   std::ifstream file(path, std::ios::binary);
   std::string line;
   for (std::int64_t number = 1; std::getline(file, line); ++number) {
-    const bool cut_short = file.eof();  // every whole line ends with a newline
+    const bool has_newline = !file.eof();  // a crash cuts the last line short; an editor may drop the newline alone
+    const bool cut_short = !has_newline && !json::accept(line);
     const bool keep =
         !cut_short && parse_metrics_line(line, fmt::format("{}:{}", path.string(), number)).step <= last_step;
     if (keep) lines.text += line + "\n";
-    lines.dropped |= !keep;
+    lines.differ |= !keep || !has_newline;
   }
   return lines;
 }
 
 std::filesystem::path keep_up_to(const std::filesystem::path& path, std::int64_t last_step) {
-  if (const KeptLines lines = lines_up_to(path, last_step); lines.dropped) write_file_atomically(path, lines.text);
+  if (const KeptLines lines = lines_up_to(path, last_step); lines.differ) write_file_atomically(path, lines.text);
   return path;
 }
 
@@ -170,7 +171,10 @@ StepMetrics parse_metrics_line(std::string_view line, const std::string& where) 
     if (all.contains("valid_loss")) m.valid_loss = number_of(all.at("valid_loss"));
     return m;
   } catch (const std::exception& error) {
-    throw InputError("{}: no line of metrics: {}", where, base::printable(error.what()));
+    std::string reason = error.what();
+    if (const auto end = reason.find("] "); reason.starts_with("[json.exception") && end != std::string::npos)
+      reason.erase(0, end + 2);
+    throw InputError("{}: expected a line of metrics (correct or remove it): {}", where, base::printable(reason));
   }
 }
 

@@ -67,8 +67,8 @@ void check_metrics(const std::filesystem::path& path);
 class MetricsWriter {
  public:
   // Keeps the lines of the steps up to `last_step`, which the run goes on from (0: a new run), and drops later ones and
-  // a last line that a crash cut short. InputError when another line is no metrics line; Error when it cannot be
-  // written.
+  // a last line that a crash cut short (one that lacks its newline alone is kept). InputError when another line is no
+  // metrics line; Error when it cannot be written.
   MetricsWriter(const std::filesystem::path& path, std::int64_t last_step, quant::DType dtype = quant::DType::bf16);
   void write(const StepMetrics& metrics) { file_.append(metrics_line(metrics, dtype_)); }
 
