@@ -1,15 +1,22 @@
 """Small runs in number formats, of a model of which no tile divides anything."""
 import json
 import math
+import os
 
 from program import ROOT, bits, run, scratch, tessera, write_tokens
 
 FORMATS = ("fp8", "fp8_block", "mxfp8", "nvfp4")
 STEPS = 4
+FULL = os.environ.get("TESSERA_E2E") == "full"
 # Tiles of 16, 32 and 128 divide none of these; 4-bit numbers need even ones.
 SIZES = {"hidden_size": 72, "intermediate_size": 332, "num_hidden_layers": 2, "num_attention_heads": 6,
          "num_key_value_heads": 2, "head_dim": 12}
 POISON = ("--debug-poison", "on", "--gather-budget", "min", "--reduce-budget", "min")
+
+
+def chosen(runs, turn):
+    """The first of some runs, with which the others are compared, and one of these by turns; all of them in a full test."""
+    return runs if FULL else [runs[0], runs[1 + turn % (len(runs) - 1)]]
 
 
 class FormatRuns:
@@ -17,6 +24,7 @@ class FormatRuns:
     @classmethod
     def setUpClass(cls):
         cls.folder = scratch(cls.__name__.lower())
+        cls.finished = {}  # {flags: (folder, bits)}
         cls.data = write_tokens(cls.folder / "tokens", 131)
         cls.model = cls.folder / "model.json"
         cls.model.write_text(json.dumps(json.loads((ROOT / "configs" / "llama-tiny-odd" / "config.json").read_text()) | SIZES))
@@ -28,9 +36,17 @@ class FormatRuns:
                 *more]
 
     def train(self, name, mesh, wire, *more, steps=STEPS, backend="local"):
+        """Runs of the same flags are made once; the folders of the others are links to its folder."""
+        key = (mesh, wire, more, steps, backend)
+        if key in self.finished:
+            folder, found = self.finished[key]
+            if not (self.folder / name).exists():
+                (self.folder / name).symlink_to(folder)
+            return found
         tessera(*self.flags(name, mesh, wire, "--steps", steps, "--backend", backend, *more),
                 mpi_ranks=math.prod(mesh) if backend == "mpi" else None)
-        return bits(self.folder / name)
+        self.finished[key] = self.folder / name, bits(self.folder / name)
+        return self.finished[key][1]
 
     def check_resumed(self, name, wire, *flags):
         """A run that goes on from its second step on another mesh has the bits of the whole run. Returns its folder and the whole."""

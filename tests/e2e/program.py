@@ -12,6 +12,8 @@ import sys
 import tempfile
 import time
 
+from stored_tensors import tensor_hashes
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / "tests" / "tools"), str(ROOT / "python")]
 TESSERA = os.environ.get("TESSERA", str(ROOT / "build" / "cpu" / "apps" / "tessera"))
@@ -118,9 +120,7 @@ def metrics(out):
 
 def bits(out):
     """What must be equal for two runs to be the same: every loss and norm, and every logical tensor of the checkpoint."""
-    tensors = json.loads(tessera("inspect", out, "--json"))["tensors"]
-    return {"steps": [(line["step"], line["loss"], line["grad_norm"]) for line in metrics(out)],
-            "tensors": {f"{tensor['kind']}/{tensor['name']}": tensor["hash"] for tensor in tensors}}
+    return {"steps": [(line["step"], line["loss"], line["grad_norm"]) for line in metrics(out)], "tensors": tensor_hashes(out)}
 
 
 def write_tokens(prefix, vocab_size, documents=60):

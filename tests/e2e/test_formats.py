@@ -4,7 +4,7 @@ what cannot be done is refused."""
 import json
 import unittest
 
-from format_runs import FORMATS, POISON, STEPS, FormatRuns
+from format_runs import FORMATS, FULL, POISON, STEPS, FormatRuns, chosen
 from program import MPIRUN, metrics, run, tessera
 from summary import run_cases
 
@@ -14,11 +14,12 @@ BYTES = {"fp8": 1.0, "fp8_block": 1.001, "mxfp8": 1.04, "nvfp4": 0.51}
 
 class Formats(FormatRuns, unittest.TestCase):
     def test_layouts_do_not_change_the_result(self):
-        for wire in FORMATS:
+        for turn, wire in enumerate(FORMATS):
             losses = []
-            for same in ([(1, 1, 1), (1, 3, 1), (1, 4, 1, *POISON), (1, 8, 1, "--debug-delays", 3)],
+            for runs in ([(1, 1, 1), (1, 3, 1, *POISON), (1, 8, 1, "--debug-delays", 3), (1, 4, 1)],
                          [(2, 1, 1), (2, 2, 1, "--sequence-parallel", "off"), (2, 3, 1, *POISON)],
-                         [(1, 1, 2), (1, 2, 2), (1, 2, 2, "--zero", "off"), (1, 3, 2, *POISON)]):
+                         [(1, 1, 2), (1, 2, 2, "--zero", "off"), (1, 2, 2), (1, 3, 2, *POISON)]):
+                same = chosen(runs, turn)
                 found = [self.train(f"{wire}-{'-'.join(map(str, one))}", one[:3], wire, *one[3:]) for one in same]
                 for one, got in zip(same, found):
                     self.assertEqual(found[0], got, (wire, one))
@@ -42,11 +43,12 @@ class Formats(FormatRuns, unittest.TestCase):
 
     def test_backward_passes_may_have_a_format_of_their_own(self):
         """The copy that they gather is cast from the same masters in every layout."""
-        for wire, backward in (("nvfp4", "mxfp8"), ("bf16", "fp8"), ("fp8_block", "bf16")):
+        for turn, (wire, backward) in enumerate((("nvfp4", "mxfp8"), ("bf16", "fp8"), ("fp8_block", "bf16"))):
             flags = ("--wire-format-backward", backward)
-            for same in ([(1, 1, 1), (1, 3, 1), (1, 4, 1, *POISON), (1, 8, 1, "--debug-delays", 3)],
+            for runs in ([(1, 1, 1), (1, 4, 1, *POISON), (1, 8, 1, "--debug-delays", 3), (1, 3, 1)],
                          [(2, 1, 1), (2, 3, 1, *POISON)],
                          [(1, 1, 2), (1, 2, 2), (1, 2, 2, "--zero", "off"), (1, 3, 2, *POISON)]):
+                same = chosen(runs, turn)
                 found = [self.train(f"{wire}-{backward}-{'-'.join(map(str, one))}", one[:3], wire, *flags, *one[3:])
                          for one in same]
                 for one, got in zip(same, found):
@@ -62,8 +64,7 @@ class Formats(FormatRuns, unittest.TestCase):
         """Each weight is gathered once a pass, in whichever pass a format is, and a format has the size that it always has."""
         moved = {}
         for wire, backward in (("nvfp4", "mxfp8"), ("mxfp8", "nvfp4"), ("nvfp4", "fp8"), ("bf16", "fp8")):
-            self.train(f"moved-{wire}-{backward}", (1, 2, 1), wire, "--gather-budget", "min", "--embedding", "gather",
-                       "--wire-format-backward", backward)
+            self.train(f"moved-{wire}-{backward}", (1, 2, 1), wire, *self.of_both_passes(backward))
             moved[wire, backward] = metrics(self.folder / f"moved-{wire}-{backward}")[-1]["gathered_by_format"]
         self.assertEqual({"bf16", "nvfp4", "mxfp8"}, set(moved["nvfp4", "mxfp8"]))
         self.assertEqual(moved["nvfp4", "mxfp8"], moved["mxfp8", "nvfp4"])
@@ -76,6 +77,10 @@ class Formats(FormatRuns, unittest.TestCase):
         self.assertEqual(("nvfp4", "mxfp8"), (summary["wire_format"], summary["wire_format_backward"]))
         self.assertEqual(0, summary["demand_gathers"])
 
+    @staticmethod
+    def of_both_passes(backward):
+        return "--gather-budget", "min", "--reduce-budget", "min", "--embedding", "gather", "--wire-format-backward", backward
+
     def test_a_format_changes_the_result_and_training_goes_on(self):
         last = {wire: self.train(f"plain-{wire}", (1, 2, 1), wire)["steps"] for wire in ("bf16", *FORMATS)}
         self.assertEqual(len(last), len({str(steps) for steps in last.values()}))
@@ -84,7 +89,7 @@ class Formats(FormatRuns, unittest.TestCase):
             self.assertLess(abs(steps[-1][1] - last["bf16"][-1][1]), 0.02, wire)
 
     def test_a_resumed_run_and_another_mesh_go_on_alike(self):
-        for wire in FORMATS:
+        for wire in FORMATS if FULL else ("fp8_block",):  # the others: see the run with a backward format
             self.check_resumed(wire, wire)
 
     def test_a_run_goes_on_in_another_format(self):
@@ -119,7 +124,7 @@ class Formats(FormatRuns, unittest.TestCase):
                              summary["gathered_bytes"][wire])
 
     def test_a_plan_of_a_run_is_what_it_measured(self):
-        for wire, mesh in (("nvfp4", (1, 3, 1)), ("mxfp8", (2, 2, 1)), ("fp8_block", (1, 1, 2)), ("fp8", (1, 2, 2))):
+        for wire, mesh in (("nvfp4", (1, 3, 1)), ("mxfp8", (2, 2, 1)), ("fp8", (1, 2, 2))):
             self.train(f"measured-{wire}", mesh, wire, "--wire-rules", "layers.1.mlp.*=bf16", "--gather-budget", "min",
                        "--reduce-budget", "min")
             rows = json.loads(tessera("plan", "--measured", self.folder / f"measured-{wire}", "--json"))["measured"]["rows"]
@@ -132,9 +137,8 @@ class Formats(FormatRuns, unittest.TestCase):
         return metrics(self.folder / f"moved-{wire}")[-1]
 
     def test_what_cannot_be_done_is_refused(self):
-        for dtype in ("fp32", "fp64"):
-            self.refused(dtype=dtype, expect=["--wire-format", "mxfp8", "--dtype bf16"])
-            self.refused("--wire-rules", "layers.0.*=nvfp4", dtype=dtype, wire="bf16", expect=["--wire-rules", "nvfp4"])
+        self.refused(dtype="fp32", expect=["--wire-format", "mxfp8", "--dtype bf16"])
+        self.refused("--wire-rules", "layers.0.*=nvfp4", dtype="fp64", wire="bf16", expect=["--wire-rules", "nvfp4"])
         self.refused(wire="fp16", expect=["--wire-format", "fp16", "mxfp8"])
         self.refused("--wire-rules", "nobody=fp8", expect=["--wire-rules", "nobody"])
         self.refused("--wire-rules", "layers.0.*", expect=["--wire-rules", "PATTERN=FORMAT"])
@@ -154,8 +158,7 @@ class Formats(FormatRuns, unittest.TestCase):
                      expect=["layers.0.mlp.down.weight", "even", "83"])
 
     def test_plans_know_the_copies_of_backward_passes(self):
-        self.train("copies", (1, 2, 1), "nvfp4", "--wire-format-backward", "mxfp8", "--gather-budget", "min", "--reduce-budget", "min",
-                   steps=6)
+        self.train("copies", (1, 2, 1), "nvfp4", *self.of_both_passes("mxfp8"))
         report = json.loads(tessera("plan", "--measured", self.folder / "copies", "--json"))
         rows = {row["name"]: row for row in report["measured"]["rows"]}
         for name in ("gathered_bytes", "reduced_bytes", "gather_arena_bytes", "reduce_arena_bytes"):

@@ -4,7 +4,7 @@ come from earlier steps are part of a checkpoint, and what cannot be done is ref
 import json
 import unittest
 
-from format_runs import FORMATS, POISON, STEPS, FormatRuns
+from format_runs import FORMATS, FULL, POISON, STEPS, FormatRuns, chosen
 from program import metrics, tessera
 from summary import run_cases
 
@@ -28,8 +28,8 @@ class Products(FormatRuns, unittest.TestCase):
         return found[0]
 
     def test_layouts_do_not_change_the_result(self):
-        for product, wire in PAIRS:
-            self.same(product, wire, [(1, 1, 1)], [(1, 3, 1), *POISON], [(1, 4, 1), "--debug-delays", 3])
+        for turn, (product, wire) in enumerate(PAIRS):
+            self.same(product, wire, *chosen([[(1, 1, 1)], [(1, 3, 1), *POISON], [(1, 4, 1), "--debug-delays", 3]], turn))
             self.same(product, wire, [(2, 1, 1), *PARALLEL], [(2, 2, 1), *PARALLEL, *POISON])
         self.same("fp8", "fp8", [(1, 1, 2)], [(1, 2, 2)], [(1, 2, 2), "--zero", "off"])
         self.same("fp8", "fp8", [(1, 1, 1), *CURRENT], [(1, 3, 1), *CURRENT])
@@ -37,7 +37,7 @@ class Products(FormatRuns, unittest.TestCase):
 
     def test_columns_that_travel_are_those_of_the_bf16_weight(self):
         """Backward passes gather mxfp8 weights quantized along their columns: the bits are those of quantizing a bf16 weight."""
-        for mesh in ((1, 3, 1), (2, 2, 1)):
+        for mesh in ((1, 3, 1), (2, 2, 1)) if FULL else ((2, 2, 1),):
             plain = self.products(f"bf16-{mesh[0]}", mesh, "mxfp8", "bf16", *PARALLEL)
             self.assertEqual(plain, self.products(f"columns-{mesh[0]}", mesh, "mxfp8", "mxfp8", *PARALLEL))
             self.assertEqual(plain, self.products(f"one-{mesh[0]}", mesh, "mxfp8", "bf16", "--wire-format-backward", "mxfp8",
@@ -47,8 +47,9 @@ class Products(FormatRuns, unittest.TestCase):
         self.assertEqual(0, moved["demand_gathers"])
 
     def test_recomputation_does_not_change_the_result(self):
-        for product, wire in (("fp8", "fp8"), ("nvfp4", "fp8"), ("mxfp8", "mxfp8")):
-            self.same(product, wire, *([(2, 1, 1), "--recompute", policy] for policy in ("none", "selective", "full")))
+        for turn, (product, wire) in enumerate((("fp8", "fp8"), ("nvfp4", "nvfp4"), ("mxfp8", "mxfp8"))):
+            self.same(product, wire, *chosen([[(2, 1, 1), *PARALLEL], *([(2, 1, 1), *PARALLEL, "--recompute", policy]
+                                                                        for policy in ("full", "selective"))], turn))
 
     def test_training_goes_on_as_in_bf16(self):
         losses = {"bf16": self.train("plain", (1, 2, 1), "bf16")["steps"]}
@@ -69,7 +70,8 @@ class Products(FormatRuns, unittest.TestCase):
             flags = (*PARALLEL, *more)
             name = f"wire{len(more)}"
             plain = self.products(name, (2, 1, 1), "fp8", "fp8", *flags)
-            self.assertEqual(plain, self.products(f"{name}-codes", (2, 1, 1), "fp8", "fp8", *flags, "--tp-wire-format", "fp8"))
+            if FULL or not more:
+                self.assertEqual(plain, self.products(f"{name}-codes", (2, 1, 1), "fp8", "fp8", *flags, "--tp-wire-format", "fp8"))
             self.assertEqual(plain, self.products(f"{name}-codes-3", (2, 3, 1), "fp8", "fp8", *flags, "--tp-wire-format", "fp8",
                                                   *POISON))
         whole, codes = (self.summary(name)["activation_bytes"] for name in ("wire0", "wire0-codes"))
@@ -83,7 +85,8 @@ class Products(FormatRuns, unittest.TestCase):
         return json.loads((self.folder / name / "summary.json").read_text())
 
     def test_a_resumed_run_goes_on_alike(self):
-        for product, wire, more in (("fp8", "fp8", ()), ("fp8", "fp8", CURRENT), ("fp8_block", "fp8", ()), ("mxfp8", "mxfp8", ())):
+        stateless = (("fp8", "fp8", CURRENT), ("fp8_block", "fp8", ())) if FULL else ()
+        for product, wire, more in (("fp8", "fp8", ()), ("mxfp8", "mxfp8", ()), *stateless):
             self.check_resumed(f"{product}-{len(more)}", wire, "--gemm-format", product, *more)
 
     def resumed(self, name, *more):
@@ -126,8 +129,7 @@ class Products(FormatRuns, unittest.TestCase):
 
     def test_what_cannot_be_done_is_refused(self):
         gemm = ("--gemm-format", "fp8")
-        for dtype in ("fp32", "fp64"):
-            self.refused(*gemm, dtype=dtype, wire="bf16", expect=["--gemm-format", "fp8", "--dtype bf16"])
+        self.refused(*gemm, dtype="fp32", wire="bf16", expect=["--gemm-format", "fp8", "--dtype bf16"])
         self.refused("--gemm-format", "int8", wire="bf16", expect=["--gemm-format", "int8", "fp8_block"])
         self.refused("--gemm-rules", "nobody=fp8", wire="bf16", expect=["--gemm-rules", "nobody"])
         self.refused("--gemm-rules", "norm.weight=fp8", wire="bf16", expect=["--gemm-rules", "norm.weight", "matrix"])

@@ -87,7 +87,7 @@ TEST(CheckMutations, RefusesWhatSomeOrderSpoilsInPlannedSchedules) {
                      .reduce_budget = random() % 2 ? kMinimum : kUnlimited,
                      .coalesce_bytes = random() % 2 ? 4 : 0});
       },
-      10);
+      4);
 }
 
 TEST(CheckMutations, RefusesWhatSomeOrderSpoilsInSchedulesOfSeveralDomains) {

@@ -354,7 +354,7 @@ TEST(PlanSpeed, AHundredThousandEvents) {
     for (const auto& [layers, microbatches] : {std::pair(500, 40), {2000, 10}, {16666, 1}}) {
       const Case made = oracle::mirrored_layers(layers, microbatches, bytes);
       const Schedule most = plan(made.trace, made.sizes, {});
-      for (const int part : {1, 2, 10, 1000}) {
+      for (const int part : {1, 10}) {
         const std::int64_t budget = std::max(most.gather_arena / part, 2 * std::ranges::max(bytes));
         const std::clock_t start = std::clock();
         const Schedule schedule = plan(made.trace, made.sizes, {.gather_budget = budget, .reduce_budget = budget});

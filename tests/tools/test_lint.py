@@ -40,7 +40,7 @@ class Checkout(unittest.TestCase):
     def findings(self, check, **files):
         for name, content in files.items():
             self.write(name, content)
-        options = types.SimpleNamespace(build="build/cpu", all=True)
+        options = types.SimpleNamespace(build="build/cpu", all=True, tidy_seconds=60)
         return check(self.root, sources.repository_files(self.root), options)
 
     def found(self, check, name, content):

@@ -146,6 +146,7 @@ TEST_P(PendingSteps, SuppressedStepsAreRepeatedWithTheBitsOfARunWithout) {
     const RunResult expected = run(options);
     for (const std::map<int, int>& suppressed :
          {std::map<int, int>{{0, 1}}, {{2, 1}}, {{3, 1}}, {{2, 1}, {3, 1}}, {{2, 2}}, {{0, 2}, {1, 1}, {5, 3}}}) {
+      if (zero && suppressed.size() == 1) continue;  // the others contain them
       options.suppressed = suppressed;
       expect_same_however_many_are_pending(options, expected);
     }

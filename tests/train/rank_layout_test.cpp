@@ -54,13 +54,14 @@ TEST_P(UnequalReplicas, HaveTheBitsOfReplicasOfOneRank) {
         {"3 and 2 ranks", with_dead(1, 3, replicas, {4})},     {"1 and 3 ranks", with_dead(1, 3, replicas, {0, 2})},
         {"2 and 3 ranks", with_dead(1, 3, replicas, {1})},     {"2 and 2 ranks", with_dead(1, 3, replicas, {2, 5})},
         {"2 and 2 others", with_dead(1, 3, replicas, {0, 5})}, {"permuted places", permuted(replicas)}};
-    for (auto& [what, ranks] : cases)
-      for (const shard::Lookup lookup : {shard::Lookup::gather, shard::Lookup::rows}) {
-        options.ranks = ranks;
-        options.embedding = lookup;
-        options.coalesce_bytes = lookup == shard::Lookup::rows ? 1 << 20 : 0;
-        expect_same_bits(expected, run(options), what + " of " + std::to_string(replicas));
-      }
+    bool with_rows = replicas == 3;  // each case reads rows with one number of replicas, and gathers with the other
+    for (auto& [what, ranks] : cases) {
+      options.ranks = ranks;
+      options.embedding = with_rows ? shard::Lookup::rows : shard::Lookup::gather;
+      options.coalesce_bytes = with_rows ? 1 << 20 : 0;
+      expect_same_bits(expected, run(options), what + " of " + std::to_string(replicas));
+      with_rows = !with_rows;
+    }
   }
 }
 

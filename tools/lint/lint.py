@@ -49,6 +49,7 @@ def main():
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[2])
     parser.add_argument("--build", default="build/cpu", help="build folder, relative to the root")
     parser.add_argument("--all", action="store_true", help="headers: every header, not only changed ones")
+    parser.add_argument("--tidy-seconds", type=int, default=60, help="tidy begins no file after so many seconds")
     parser.add_argument("checks", nargs="*", metavar="CHECK", help=" ".join(CHECKS))
     options = parser.parse_args()
     unknown = [name for name in options.checks if name not in CHECKS]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from sources import Finding, Skip
 
-BUDGET_S = 60
 MEMORY = ".cache/tidy-passed.json"
 COMMANDS = ".cache/tidy"
 
@@ -64,7 +63,8 @@ def check(root, _files, options):
         raise Skip("no clang-tidy here" if not tool else f"no {options.build}/compile_commands.json")
     entries = one_file_each(json.loads(database.read_text()))
     compiled = {entry["file"] for entry in entries}
-    paths = sorted(path for path in changed_files(root) if str(root / path) in compiled)
+    paths = [path for path in changed_files(root) if str(root / path) in compiled and (root / path).exists()]
+    paths.sort(key=lambda path: (root / path).stat().st_mtime, reverse=True)  # the newest first
     if not paths:
         raise Skip("no .cpp file differs from the last commit")
     commands = root / COMMANDS
@@ -72,7 +72,7 @@ def check(root, _files, options):
     (commands / "compile_commands.json").write_text(json.dumps(entries))
     memory = root / MEMORY
     passed = set(json.loads(memory.read_text())) if memory.exists() else set()
-    deadline = time.monotonic() + BUDGET_S
+    deadline = time.monotonic() + options.tidy_seconds
     left_out, unread = [], {}
 
     def look_at(path):
@@ -96,7 +96,7 @@ def check(root, _files, options):
     memory.parent.mkdir(exist_ok=True)
     memory.write_text(json.dumps(sorted(passed)))
     if left_out:
-        print(f"  tidy: {len(left_out)} of {len(paths)} changed files not looked at after {BUDGET_S} s; run lint again")
+        print(f"  tidy: {len(left_out)} of {len(paths)} changed files not looked at after {options.tidy_seconds} s; run lint again")
     for path, error in sorted(unread.items()):
         print(f"  tidy: clang cannot read all of {path}: {error}")
     if len(unread) == len(paths) and not findings:

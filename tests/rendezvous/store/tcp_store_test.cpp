@@ -121,7 +121,7 @@ class StoppedHost : public testing::Test {
     }
     return "no error";
   }
-  static constexpr StoreLimits kLimits{.connect = milliseconds(4000), .answer = milliseconds(1000)};
+  static constexpr StoreLimits kLimits{.connect = milliseconds(1500), .answer = milliseconds(600)};
   const ReservedPort port_;
   Launch launch_;
   pid_t host_ = -1;
