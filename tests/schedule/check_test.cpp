@@ -202,8 +202,10 @@ TEST_F(Check, AGatherThatDoesNotWaitForThePublishOfItsWeight) {
 TEST_F(Check, ReplicasSummedBeforeTheLastMicrobatch) {
   schedule_.reductions[1].replicas = true;
   schedule_.reductions[3].replicas = false;
-  EXPECT_THAT(faults(), Contains(HasSubstr("not the unit's last of the step: expected replicas false, got true")));
-  EXPECT_THAT(faults(), Contains(HasSubstr("the unit's last of the step: expected replicas true, got false")));
+  EXPECT_THAT(faults(),
+              Contains(HasSubstr("not the unit's last reduction of the step: expected replicas false, got true")));
+  EXPECT_THAT(faults(),
+              Contains(HasSubstr("the unit's last reduction of the step: expected replicas true, got false")));
 }
 
 // A gather waits for its bytes and its publish, and for nothing else: both fences lie long before its issue.
@@ -229,15 +231,15 @@ TEST_F(Check, StagingsThatOverlap) {
 TEST_F(Check, IssuesOutOfOrder) {
   std::swap(schedule_.residencies[2], schedule_.residencies[3]);
   std::swap(schedule_.reductions[0], schedule_.reductions[1]);
-  EXPECT_THAT(faults(), Contains(HasSubstr("expected issues in order, the earliest here at 6, got 1")));
-  EXPECT_THAT(faults(), Contains(HasSubstr("expected issues in order, the one before is at 8")));
+  EXPECT_THAT(faults(), Contains(HasSubstr("expected issues in order, here at 6 or later, got 1")));
+  EXPECT_THAT(faults(), Contains(HasSubstr("expected issues in order, but the previous one is at 8")));
 }
 
 TEST_F(Check, ArenasThatAreTooSmall) {
   schedule_.gather_arena = 4;
   schedule_.reduce_arena = 2;
-  EXPECT_THAT(faults(), Contains(HasSubstr("its 3 bytes do not lie in the gather arena of 4 bytes")));
-  EXPECT_THAT(faults(), Contains(HasSubstr("its 1 bytes do not lie in the reduce arena of 2 bytes")));
+  EXPECT_THAT(faults(), Contains(HasSubstr("its 3 bytes do not fit into the gather arena of 4 bytes")));
+  EXPECT_THAT(faults(), Contains(HasSubstr("its 1 bytes do not fit into the reduce arena of 2 bytes")));
 }
 
 TEST_F(Check, SizesThatDoNotHoldTheirMembers) {
@@ -260,9 +262,9 @@ TEST_F(Check, AnotherTrace) {
   schedule_.events = 21;
   schedule_.body = 19;
   schedule_.microbatches = 1;
-  EXPECT_THAT(faults(), Contains("the schedule is for 21 events, the trace has 22"));
-  EXPECT_THAT(faults(), Contains("the schedule's body has 19 events, the trace's 20"));
-  EXPECT_THAT(faults(), Contains("the schedule has 1 microbatches, the trace 2"));
+  EXPECT_THAT(faults(), Contains("the schedule is for 21 events, but the trace has 22"));
+  EXPECT_THAT(faults(), Contains("the schedule's body has 19 events, but the trace's body has 20"));
+  EXPECT_THAT(faults(), Contains("the schedule has 1 microbatches, but the trace has 2"));
 }
 
 // The same step with weights that are unpacked: a arrives in 2 bytes and is used in 3, b in 1 and 4.
@@ -331,7 +333,7 @@ TEST_F(CheckStages, StagesThatOverlapOrLeaveTheArena) {
   schedule_.residencies[1].unpacked_offset = 2;
   EXPECT_THAT(faults(), Contains(HasSubstr("offset 5, unpacked to 2): its packed and its unpacked bytes overlap")));
   schedule_.residencies[1].unpacked_offset = 4;
-  EXPECT_THAT(faults(), Contains(HasSubstr("its 4 unpacked bytes do not lie in the gather arena of 7 bytes")));
+  EXPECT_THAT(faults(), Contains(HasSubstr("its 4 unpacked bytes do not fit into the gather arena of 7 bytes")));
 }
 
 TEST_F(CheckStages, UnitsWhoseMembersDiffer) {
@@ -339,8 +341,8 @@ TEST_F(CheckStages, UnitsWhoseMembersDiffer) {
   EXPECT_THAT(faults(), Contains("gather unit 1 ['b']: expected at least 4 bytes for its members unpacked, got 3"));
   schedule_.unpacked_bytes[1] = 4;
   made_.sizes[1].unpacked = 0;
-  EXPECT_THAT(faults(), Contains("gather unit 1 ['b']: expected members that are all unpacked or all used as they "
-                                 "arrive, got 'b'"));
+  EXPECT_THAT(faults(), Contains("gather unit 1 ['b']: expected members that are all unpacked or all used without "
+                                 "unpacking, got 'b'"));
 }
 
 // Where nothing is gathered the stored weight is unpacked: it waits for the publish, and for no bytes.
@@ -364,11 +366,11 @@ TEST(CheckSteps, EventsOfTheOptimizerFollowEveryMicrobatch) {
   made.trace[30].kind = EventKind::consume;
   made.trace[30].parameter = 0;
   EXPECT_THAT(check(made.trace, made.sizes, schedule),
-              Contains(HasSubstr("expected nothing but publishes and collectives behind the last microbatch")));
+              Contains(HasSubstr("expected only publishes and collectives after the last microbatch")));
   made = case_named("amaxes");
   std::swap(made.trace[29], made.trace[32]);
   EXPECT_THAT(check(made.trace, made.sizes, schedule),
-              Contains(HasSubstr("event 29 (train publish b (0)): expected the optimizer's publishes behind every")));
+              Contains(HasSubstr("event 29 (train publish b (0)): expected the optimizer's publishes after the")));
   EXPECT_THROW(plan(made.trace, made.sizes, {}), Error);
 }
 

@@ -88,10 +88,11 @@ TEST(EventsJson, HoldsAnEventALine) {
 
 TEST(EventsJson, WhatCannotBeReadBackIsNotWritten) {
   NamedTrace named{.names = {"w"}, .trace = {{.parameter = 1}}};
-  EXPECT_THAT([&] { trace_to_json(named); }, ThrowsMessage<Error>(HasSubstr("event 0 is of parameter 1 of 1 names")));
+  EXPECT_THAT([&] { trace_to_json(named); },
+              ThrowsMessage<Error>(HasSubstr("event 0 uses parameter 1, but there are 1 names")));
   named.trace = {{.parameter = 0}, {.step = StepKind::evaluate, .parameter = 0}};
   EXPECT_THAT([&] { trace_to_json(named); },
-              ThrowsMessage<Error>(HasSubstr("event 1 is of another kind of step than the first")));
+              ThrowsMessage<Error>(HasSubstr("event 1 has another step kind than the first event")));
 }
 
 // The message for a good trace with the value at `pointer` replaced.

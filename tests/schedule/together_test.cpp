@@ -143,7 +143,8 @@ TEST(CheckTogether, AmaxesAndAPrefetchInAnotherOrderOnOneRank) {
 TEST(CheckTogether, ACallTheOthersDoNotMake) {
   RankOrders all = everyone(kTwo, 2);
   give(all, 1, {.roles = kTwo.roles, .calls = {kTwo.calls[0]}});
-  EXPECT_THAT(check_together(all), ElementsAre("'tp', call 0: rank 0 makes all_gather of 4 bytes, rank 1 makes none"));
+  EXPECT_THAT(check_together(all),
+              ElementsAre("'tp', call 0: rank 0 makes all_gather of 4 bytes, rank 1 makes no call"));
 }
 
 TEST(CheckTogether, OtherBytes) {
@@ -187,7 +188,7 @@ TEST(CheckTogether, ALineOfRanksAlike) {
 TEST(CheckTogether, RanksAndCommunicatorsThatDoNotFit) {
   RankOrders all = everyone(kTwo, 2);
   all.ranks[1].communicators = {0, 0};
-  EXPECT_THAT(check_together(all), ElementsAre("rank 1: it holds the communicators [0, 0], and is a member of [0, 1]"));
+  EXPECT_THAT(check_together(all), ElementsAre("rank 1: it holds the communicators [0, 0], but is a member of [0, 1]"));
   all = everyone(kTwo, 2);
   all.communicators[1].ranks.push_back(1);
   EXPECT_THAT(check_together(all), ElementsAre("'tp': rank 1 is a member twice"));
