@@ -77,7 +77,7 @@ TEST(Parts, CeilPartsTileAlignedAndTheLastHoldLess) {
 }
 
 TEST(Parts, RefuseWhatIsNoPart) {
-  expect_error([] { even_part(-1, 0, 2); }, "even_part: -1 things");
+  expect_error([] { even_part(-1, 0, 2); }, "even_part: -1 elements");
   expect_error([] { even_part(4, 2, 2); }, "part 2, expected [0, 2)");
   expect_error([] { even_part(4, -1, 2); }, "part -1");
   expect_error([] { even_part(4, 0, 0); }, "0 parts");
@@ -186,7 +186,7 @@ TEST(Cuts, RefuseWhatDoesNotFit) {
   expect_error([] { cut_local_rows(replicated({4, 4}, 1), 0); }, "cut_local_rows: 0 ranks");
   expect_error([] { cut_local_rows(replicated({4, 4}, 1), 2, 0); }, "alignment 0");
   Layout uneven{.shape = {2, 4}, .ranks = {{.pieces = {{{0, 1, 0, 4}, 0, 4}, {{1, 1, 0, 3}, 4, 3}}, .size = 7}}};
-  expect_error([&] { cut_local_rows(uneven, 2); }, "rank 0: the rows from 1 are 3 columns wide, expected 4");
+  expect_error([&] { cut_local_rows(uneven, 2); }, "rank 0: the rows from 1 have 3 columns, expected 4");
 }
 
 TEST(Cuts, TextHasOneLineARank) {

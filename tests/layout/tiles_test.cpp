@@ -106,7 +106,7 @@ TEST(TileGrid, RefusesWhatIsNoTileOrNoMatrix) {
       [&] {
         tile_grid(replicated({4, 4}, 1), {.rows = 0, .cols = 1});
       },
-      ThrowsMessage<Error>(HasSubstr("a tile of 0 x 1, expected 1 x 1 or more")));
+      ThrowsMessage<Error>(HasSubstr("a tile of 0 x 1, expected at least 1 x 1")));
   EXPECT_THAT(
       [&] {
         tile_grid(replicated({4, 4}, 1), {.rows = 1, .cols = -1});
@@ -116,8 +116,7 @@ TEST(TileGrid, RefusesWhatIsNoTileOrNoMatrix) {
   ragged.ranks.push_back(
       {.pieces = {{.box = {0, 1, 0, 2}, .offset = 0, .stride = 2}, {.box = {1, 1, 0, 3}, .offset = 2, .stride = 3}},
        .size = 5});
-  EXPECT_THAT([&] { tile_grid(ragged, {.rows = 2, .cols = 2}); },
-              ThrowsMessage<Error>(HasSubstr("columns wide, expected")));
+  EXPECT_THAT([&] { tile_grid(ragged, {.rows = 2, .cols = 2}); }, ThrowsMessage<Error>(HasSubstr("columns, expected")));
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ TEST(Validate, NamesRankPieceAndWhatIsWrong) {
   EXPECT_THAT(broken([](Layout& l) { l.ranks[0].pieces[1].offset = 15; }),
               HasSubstr("rank 0 pieces 0 and 1 share elements of the local buffer (offsets 0 and 15)"));
   EXPECT_THAT(broken([](Layout& l) { std::swap(l.ranks[0].pieces[0], l.ranks[0].pieces[1]); }),
-              HasSubstr("rank 0 piece 1 at offset 0 comes after a piece at 16"));
+              HasSubstr("rank 0 piece 1 at offset 0 follows a piece at 16"));
   EXPECT_THAT(broken([](Layout& l) { l.ranks[0].pieces[1].box.row = 3; }),
               HasSubstr("rank 0 pieces 0 and 1 both hold rows [3, 4) cols [0, 4)"));
   EXPECT_THAT(broken([](Layout& l) { l.ranks[1].pieces[0].box.row = 3; }),
