@@ -88,12 +88,12 @@ TEST(Mesh, RefusesWhatIsNoMesh) {
       [&] {
         Mesh({two, Grid{{"ep", 3}}}, {0, 1});
       },
-      ThrowsMessage<InputError>(HasSubstr("the axes of one grid have 2 places, those of another 3")));
+      ThrowsMessage<InputError>(HasSubstr("one grid has 2 places, another grid has 3")));
   EXPECT_THAT(
       [&] {
         Mesh({{{"tp", 2}, {"dp", 2}}, {{"dp", 2}, {"ep", 2}}}, {0, 1, 2, 3});
       },
-      ThrowsMessage<InputError>(HasSubstr("axis 'dp' is another one in another grid")));  // dp is another
+      ThrowsMessage<InputError>(HasSubstr("axis 'dp' differs between two grids")));  // dp is another
   const Mesh mesh(two);
   EXPECT_THAT([&] { mesh.coordinate(2, "tp"); }, ThrowsMessage<Error>(HasSubstr("expected a rank in [0, 2), got 2")));
   EXPECT_THAT([&] { mesh.group_of(-1, {"tp"}); }, ThrowsMessage<Error>(HasSubstr("expected a rank in [0, 2), got -1")));
@@ -121,8 +121,8 @@ TEST(Mesh, DeadPlacesAreInNoGroup) {
   EXPECT_EQ(mesh.groups({"gtp", "dp"}), (Groups{{0, 1, 2, 3, 4}}));
   EXPECT_EQ(mesh.coordinate(4, "gtp"), 2);  // its place is where it was
   EXPECT_THAT([&] { live_places(grid, {6}); },
-              ThrowsMessage<InputError>(HasSubstr("place 6 is dead, expected one in [0, 6)")));
-  EXPECT_THAT([&] { live_places(grid, {1, 1}); }, ThrowsMessage<InputError>(HasSubstr("place 1 is dead twice")));
+              ThrowsMessage<InputError>(HasSubstr("got a dead place 6, expected a place in [0, 6)")));
+  EXPECT_THAT([&] { live_places(grid, {1, 1}); }, ThrowsMessage<InputError>(HasSubstr("dead place 1 is given twice")));
 }
 
 TEST(Mesh, GivenRankByRank) {
@@ -141,7 +141,7 @@ TEST(Mesh, SeveralGridsOfTheSameRanks) {
       [&] {
         mesh.groups({"tp", "ep"});
       },
-      ThrowsMessage<Error>(HasSubstr("no grid has the axes tp, ep")));  // of two grids
+      ThrowsMessage<Error>(HasSubstr("no grid has all of the axes tp, ep")));  // of two grids
   // Along an axis of one place every rank has coordinate 0, wherever the axis stands in a grid.
   const Mesh single({{{"tp", 2}, {"cp", 1}, {"gtp", 2}}, {{"ep", 4}, {"cp", 1}}}, {0, 1, 2, 3});
   EXPECT_EQ(single.groups({"tp", "cp"}), (Groups{{0, 1}, {2, 3}}));
@@ -156,12 +156,12 @@ TEST(Role, ItsGroupsLieAlongItsAxes) {
       [&] {
         groups_of(mesh, {Purpose::reduce, {}});
       },
-      ThrowsMessage<Error>(HasSubstr("the role 'reduce' names no axis")));
+      ThrowsMessage<Error>(HasSubstr("the role 'reduce' has no axes")));
   EXPECT_THAT(
       [&] {
         groups_of(mesh, {Purpose::reduce, {"gtp"}});
       },
-      ThrowsMessage<Error>(HasSubstr("no grid has the axes gtp, expected some of 'tp', 'dp'")));
+      ThrowsMessage<Error>(HasSubstr("no grid has all of the axes gtp, the axes are 'tp', 'dp'")));
 }
 
 }  // namespace
