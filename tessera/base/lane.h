@@ -39,8 +39,8 @@ class Lane {
   virtual Fence record(Signal&) { return record(); }
   // Work that is enqueued later starts after `fence`. An error of `fence` breaks this lane.
   virtual void wait(const Fence& fence) = 0;
-  // An error of `fence` breaks this lane, but later work does not wait for `fence`. For work that contains the wait
-  // itself, as a graph does.
+  // An error of `fence` breaks this lane. For work that itself waits for `fence`, as a graph does, so a lane with a
+  // stream does not wait.
   virtual void follow(const Fence& fence) { wait(fence); }
   // Enqueues a delay of this lane: sleeps, or advances the lane's clock if time is virtual. Throws Error for a negative
   // time.

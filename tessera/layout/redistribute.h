@@ -70,8 +70,8 @@ struct Collective {
   std::vector<std::int64_t> counts = {};
   bool uniform = false;
 };
-// Returns the collective that executes `plan`, which must be the plan from `from` to `to`. An adding plan whose
-// elements have one source each counts as a copying plan.
+// Returns the collective that executes `plan`, which must be the plan from `from` to `to`. An adding plan counts as a
+// copying plan if each element has one source.
 Collective recognise(const Plan& plan, const Layout& from, const Layout& to);
 
 }  // namespace tessera::layout

@@ -27,8 +27,9 @@ class Mesh {
   // Rank r is at place r. Throws InputError for a size below 1, a name that is given twice, or too many ranks.
   explicit Mesh(const Grid& grid);
   // Rank r is at places[r]. A place that is not listed is dead. Throws the errors of the other constructor. Also throws
-  // InputError for: no grid; grids with different numbers of places; an axis that is in two grids and gives a place
-  // different coordinates; a place outside the grids or listed twice; no rank.
+  // InputError if there are no grids or no ranks, if grids have different numbers of places, or if a place is outside
+  // the grids or listed twice. An axis of two grids must give each place the same coordinate, otherwise the constructor
+  // throws InputError.
   Mesh(std::vector<Grid> grids, std::vector<int> places);
 
   int world_size() const { return static_cast<int>(places_.size()); }  // number of ranks

@@ -62,10 +62,10 @@ struct RankOrders {
 };
 
 // Returns the calls of a rank that executes `schedule`, in this order:
-// - The optimizer's events of the previous step: the all-reduce of each bucket's amaxes, named after the weights that
-// are published after it, and the prefetches.
-// - For each event of the body: its own collective; the reductions issued there, over compute ranks, storage ranks and
-// replicas; the gathers issued there, with their second hop if they have one.
+// - For the optimizer's events of the previous step: the all-reduce of each bucket's amaxes, and the prefetches. The
+//   all-reduce is named after the weights that are published after it.
+// - For each event of the body: its own collective, then the reductions issued there, then the gathers issued there.
+//   Reductions run over compute ranks, storage ranks and replicas. Gathers include their second hop.
 // - The sums over replicas of units that the last microbatch does not reduce.
 CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule);
 

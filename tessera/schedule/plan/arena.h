@@ -27,9 +27,9 @@ class Arena {
   explicit Arena(std::int64_t limit);
 
   // Returns an offset for `bytes` at event `first`. Takes the smallest free gap that is large enough. If no gap is
-  // large enough, takes the bytes of tenants that are not in use: first those that are needed again last, and among
-  // equals those whose use ended first. Returns nullopt if tenants in use leave too few bytes. `side` selects the end
-  // of the found bytes if they are more than needed.
+  // large enough, takes the bytes of tenants that are not in use. Tenants whose next use is farthest away come first,
+  // and among equals the tenants whose use ended first. Returns nullopt if tenants in use leave too few bytes. `side`
+  // selects the end of the found bytes if they are more than needed.
   enum class Side : std::uint8_t { low, high };
   std::optional<std::int64_t> find(std::int64_t bytes, int first, Side side = Side::low) const;
   // Adds a tenant and evicts the tenants that overlap with it. Returns the evicted tenants in order of offset. Their

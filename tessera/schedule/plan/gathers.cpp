@@ -204,7 +204,7 @@ std::optional<std::vector<Residency>> place(const std::vector<Use>& uses, const 
   return placer.take();
 }
 
-// The lowest spots, by use. Packed bytes are in use at the first event of a use, which unpacks them.
+// Returns the lowest spots of each use. Packed bytes are in use only at the first event of a use, which unpacks them.
 std::vector<Spots> lowest_spots(const std::vector<Use>& uses, const Schedule& schedule) {
   std::vector<Stretch> stretches;
   for (const Use& use : uses) {
@@ -261,8 +261,8 @@ std::int64_t live_peak(const std::vector<Residency>& residencies, const Schedule
   return peak;
 }
 
-// Returns the largest number of bytes that a schedule can use. It limits an unlimited budget, because packed bytes are
-// placed at the high end of the budget.
+// Limits the budget to the bytes of all units, because packed bytes are placed at the high end of the budget. Returns
+// the budget unchanged if no unit is unpacked.
 std::int64_t bound_of(std::int64_t budget, const Schedule& schedule) {
   std::int64_t unpacked = 0, all = 0;
   for (const std::int64_t bytes : schedule.unpacked_bytes) unpacked += bytes;
