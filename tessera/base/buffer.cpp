@@ -10,7 +10,7 @@ namespace {
 
 detail::Memory allocate_host(std::size_t bytes) {
   void* pointer = ::operator new(align_up(bytes == 0 ? 1 : bytes), std::align_val_t(kAlignment), std::nothrow);
-  if (pointer == nullptr) throw Error("out of memory: {} bytes of host memory asked for", bytes);
+  if (pointer == nullptr) throw Error("out of memory: requested {} bytes of host memory", bytes);
   const auto release = [](std::byte* memory) { ::operator delete(memory, std::align_val_t(kAlignment)); };
   return {static_cast<std::byte*>(pointer), {.function = release}};
 }
@@ -31,7 +31,7 @@ Buffer Buffer::pinned(std::size_t bytes) {
 }
 
 Buffer Buffer::borrowed(std::byte* memory, std::size_t bytes, Device device) {
-  TESSERA_CHECK(memory != nullptr, "borrowed: expected memory of {} bytes, got none", bytes);
+  TESSERA_CHECK(memory != nullptr, "borrowed: expected memory of {} bytes, got null", bytes);
   return {bytes, {memory, {.function = [](std::byte*) {}, .device = device}}};
 }
 
@@ -44,7 +44,7 @@ void Buffer::fill_zero() {
 }
 
 void Buffer::fill(std::uint8_t value, CudaStream stream) {
-  TESSERA_CHECK(device().kind == DeviceKind::cuda && stream != nullptr, "fill: expected memory of a device, a stream");
+  TESSERA_CHECK(device().kind == DeviceKind::cuda && stream != nullptr, "fill: expected device memory and a stream");
   detail::fill_device(data_.get(), value, size_, device(), stream);
 }
 

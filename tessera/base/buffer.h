@@ -1,4 +1,4 @@
-// An owned, aligned, uninitialised piece of memory: of the host, pinned, or of a CUDA device.
+// An owner of aligned, uninitialised memory: host memory, pinned host memory, or memory of a CUDA device.
 #pragma once
 #include <concepts>
 #include <cstddef>
@@ -13,7 +13,8 @@
 
 namespace tessera::base {
 
-// GEMM operands start at multiples of this, so that the same shape takes the same path (docs/numerics.md).
+// Bytes. GEMM operands start at multiples of this alignment, so that equal shapes use the same code path
+// (docs/numerics.md).
 inline constexpr std::size_t kAlignment = 256;
 
 template <std::integral Bytes>
@@ -22,7 +23,7 @@ constexpr Bytes align_up(Bytes bytes, std::type_identity_t<Bytes> alignment = kA
 }
 
 namespace detail {
-// How a piece of memory is given back. Never throws.
+// Frees a piece of memory. Never throws.
 struct Release {
   void (*function)(std::byte* memory) = nullptr;
   Device device = {};
@@ -35,17 +36,18 @@ Memory allocate_pinned(std::size_t bytes);
 void fill_device(void* memory, std::uint8_t value, std::size_t bytes, Device device, CudaStream stream);
 }  // namespace detail
 
-// Move-only owner (but of borrowed memory). data() is never null, even for 0 bytes, but on no device, where it always
-// is. Throws Error when memory is short.
+// Move-only. Owns its memory unless the memory is borrowed. data() is never null, even for 0 bytes. An exception is
+// kNoDevice, where data() is always null. Throws Error if there is too little memory.
 class Buffer {
  public:
   Buffer() : Buffer(0) {}
   explicit Buffer(std::size_t bytes);
-  // Giving device memory back may wait for the device's work, and it must not be in use then.
+  // The destructor may wait for the device's work. The device must no longer use the memory then.
   Buffer(std::size_t bytes, Device device);
-  // Host memory that a device reads, and copies from and to, without the host's help.
+  // Returns host memory that a device can access without the host.
   static Buffer pinned(std::size_t bytes);
-  // Memory of somebody else, who gives it back after this object and what it is moved to have gone.
+  // Returns a buffer that refers to memory of another owner. The owner must keep the memory until this object, or the
+  // object that it is moved to, is destroyed.
   static Buffer borrowed(std::byte* memory, std::size_t bytes, Device device);
 
   std::byte* data() { return data_.get(); }
@@ -61,9 +63,9 @@ class Buffer {
   std::span<const T> as() const {
     return {reinterpret_cast<const T*>(data_.get()), size_ / sizeof(T)};
   }
-  // Returns when it is done.
+  // Returns when all bytes are zero.
   void fill_zero();
-  // Every byte, as work on `stream`. Device memory only. Only tests call it.
+  // Sets every byte to `value`, as work on `stream`. For device memory only. Only tests call it.
   void fill(std::uint8_t value, CudaStream stream);
 
  private:

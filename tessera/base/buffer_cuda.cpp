@@ -15,11 +15,12 @@ std::size_t room_of(std::size_t bytes) {
 void check_allocation(cudaError_t status, std::size_t bytes, const std::string& where) {
   if (status == cudaSuccess) return;
   (void)cudaGetLastError();
-  if (status == cudaErrorMemoryAllocation) throw Error("out of memory: {} bytes of {} asked for", bytes, where);
-  throw Error("{} bytes of {}: {} ({})", bytes, where, cudaGetErrorString(status), cudaGetErrorName(status));
+  if (status == cudaErrorMemoryAllocation) throw Error("out of memory: requested {} bytes of {}", bytes, where);
+  throw Error("allocation of {} bytes of {}: {} ({})", bytes, where, cudaGetErrorString(status),
+              cudaGetErrorName(status));
 }
 
-// Errors of giving back are of work before, which its fences report, or the process is ending.
+// An error of a free is an error of earlier work, which its fences report, or the process is ending.
 void forget(cudaError_t status) {
   if (status != cudaSuccess) (void)cudaGetLastError();
 }

@@ -13,9 +13,9 @@
 namespace tessera::base {
 namespace {
 
-// Everything here runs within a signal handler: system calls and arithmetic, no memory from the heap.
+// These functions run in a signal handler. They use system calls and arithmetic, and do not allocate memory.
 
-// Text of a fixed size; what does not fit is cut off.
+// Text of limited length. Longer text is truncated.
 class Line {
  public:
   void append(std::string_view text) {
@@ -30,7 +30,7 @@ class Line {
   std::size_t size_ = 0;
 };
 
-// False at the end.
+// Returns false at the end of the file.
 bool read_line(int file, Line& line) {
   line.clear();
   for (char c = 0; ::read(file, &c, 1) == 1; line.append({&c, 1}))
@@ -38,7 +38,8 @@ bool read_line(int file, Line& line) {
   return false;
 }
 
-// Whether a line of /proc/self/maps, as "7f00-7f20 r--s ... /data/tokens.bin", is of memory that holds `address`.
+// Returns whether the range of a line of /proc/self/maps, like "7f00-7f20 r--s ... /data/tokens.bin", contains
+// `address`.
 bool holds(std::string_view line, std::uintptr_t address) {
   const char* const stop = line.data() + line.size();
   std::uintptr_t begin = 0, end = 0;
@@ -64,13 +65,13 @@ void end(int signal, siginfo_t* info, void*) {
     raise(signal);
     return;
   }
-  static std::atomic_flag ending;  // other threads may touch that file too
+  static std::atomic_flag ending;  // other threads may access the file at the same time
   while (ending.test_and_set()) ::pause();
   Line line;
   line.append("tessera: ");
   append_path_of(reinterpret_cast<std::uintptr_t>(info->si_addr), line);
-  line.append(": cannot be reached any more: the file became shorter, or its disk is full or fails\n");
-  // The process ends either way.
+  line.append(": cannot be accessed: the file became shorter, or its disk is full or fails\n");
+  // The process ends even if the message cannot be written.
   if (::write(STDERR_FILENO, line.text().data(), line.text().size()) < 0) ::_exit(1);
   ::_exit(1);
 }

@@ -1,10 +1,11 @@
-// What becomes of a process whose mapped file fails under it.
+// Reports an access to a memory-mapped file that fails.
 #pragma once
 
 namespace tessera::base {
 
-// From now on this process ends with one line and exit code 1 when it touches a page of a mapped file that is not to
-// be had: the file became shorter, or its disk is full or fails (SIGBUS). The line names the file. Linux.
+// Installs a handler for SIGBUS. The process then ends with one line and exit code 1 if it cannot access a page of a
+// mapped file. Causes are a file that became shorter, and a disk that is full or fails. The line names the file. Linux
+// only.
 void report_bus_errors();
 
 }  // namespace tessera::base

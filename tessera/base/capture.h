@@ -1,16 +1,18 @@
-// Work of lanes that goes into a graph, to be launched later, instead of to the device.
+// Capture of lanes' work into a graph, which is launched later.
 #pragma once
 #include <memory>
 
 namespace tessera::base {
 
-// One such graph while it is made: what its lanes have in common (Lane::capture). Fences recorded meanwhile belong to
-// it: its lanes can wait for them and nobody else can, since the device passes them at every launch. Of fences from
-// before, its lanes take those that are done. Both borders can be crossed by way of a Signal.
+// Identifies one graph during its capture. All lanes that are captured into the graph share the object (Lane::capture).
+// Fences recorded during the capture belong to the graph. Only the graph's lanes can wait for these fences, because the
+// device passes them at every launch. The graph's lanes can wait for an earlier fence only if it is already done. A
+// Signal allows waits between a graph and work outside of the graph.
 struct Capture {};
 
-// A point that a lane passes again and again, which a graph and what runs outside of it both know (Lane::record). What
-// it holds, the lane makes at its first record; it outlives the graphs that know it. One lane's; one thread.
+// A point that a lane passes repeatedly. Both a graph and work outside of the graph can wait for it (Lane::record). The
+// lane sets `kept` at the first record. A signal belongs to one lane, is used by one thread, and must outlive the
+// graphs that use it.
 class Signal {
  public:
   std::shared_ptr<void> kept;

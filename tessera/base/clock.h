@@ -1,23 +1,24 @@
-// Time that is computed instead of measured, seconds from 0 on; and what time it is on either kind of clock.
+// Virtual time, which is computed instead of measured, and a function that reads virtual or real time.
 #pragma once
 #include <chrono>
 #include <mutex>
 
 namespace tessera::base {
 
-// The time that a host, or a lane, has come to. Any thread may use it; it never goes back.
+// The virtual time that a host or a lane has reached, in seconds from 0. Any thread may use it. The time never
+// decreases.
 class VirtualClock {
  public:
   double now() const;
-  void advance(double seconds);  // Errors: less than 0, not finite
-  void raise_to(double time);    // without effect where it is later already
+  void advance(double seconds);  // throws Error if `seconds` is negative or not finite
+  void raise_to(double time);    // no effect if the clock is already later
 
  private:
   mutable std::mutex mutex_;
   double now_ = 0;
 };
 
-// Seconds of `clock`, or of the steady clock where `clock` is null and time is real.
+// Returns the seconds of `clock`, or of the steady clock if `clock` is null and time is real.
 inline double seconds_on(const VirtualClock* clock) {
   if (clock) return clock->now();
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

@@ -1,5 +1,5 @@
-// Errors of the CUDA runtime as Error. For files that are compiled with CUDA only; without the formatting of error.h,
-// which nvcc does not take.
+// Converts errors of the CUDA runtime to Error. Only for files that are compiled with CUDA. The header does not include
+// error.h, because nvcc cannot compile its formatting.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -7,7 +7,7 @@
 
 namespace tessera::base {
 
-// Throws Error: "what: text (name)".
+// Throws Error("WHAT: TEXT (NAME)"), with CUDA's text and name of the status.
 [[noreturn]] void fail_cuda(cudaError_t status, const char* what);
 // Throws Error with this message.
 [[noreturn]] void fail(const std::string& message);

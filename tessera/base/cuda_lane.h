@@ -16,39 +16,41 @@
 
 namespace tessera::base {
 
-// Where the work of a lane failed. Work is numbered from 1 in the order of its calls; a fence's position is that of the
-// work before it. What watches a lane (a time limit of collectives) makes it fail here. Any thread.
+// Records which work of a lane failed. Work has positions from 1, in the order of calls. A fence has the position of
+// the last work before it. A watcher of the lane, such as the time limit of collectives, calls fail(). Any thread may
+// use the object.
 class LaneFaults {
  public:
-  // How long fences wait for a device after a failure.
+  // The time for which fences wait for a device after a failure.
   static constexpr std::chrono::milliseconds kGrace{10000};
   explicit LaneFaults(std::chrono::milliseconds grace = kGrace) : grace_(grace) {}
 
-  std::int64_t begin_work();      // the next position, which is then the lane's
-  std::int64_t position() const;  // of the lane
-  // Work at `position` and after has failed. The earliest position counts.
+  std::int64_t begin_work();      // increments the lane's position and returns it
+  std::int64_t position() const;  // the lane's position: the last work
+  // Records that the work from `position` has failed. The earliest failed position is kept.
   void fail(std::int64_t position, std::exception_ptr error);
   bool broken() const;
-  // What broke the work up to `position`, another lane it waited for included. Null when nothing did, as far as is
-  // known: final once a fence there is done.
+  // Returns the error that broke the work up to `position`. This includes errors of other lanes that the work waits
+  // for. Returns null if no error is known. The result is final once a fence at `position` is done.
   std::exception_ptr at(std::int64_t position);
-  // The work up to `position` failed so long ago that nobody should wait for the device any more.
+  // Returns whether the work up to `position` failed longer ago than the grace time. Callers then stop waiting for the
+  // device.
   bool given_up(std::int64_t position) const;
-  // Calls `work`, which reads or writes memory of the lane's callers, unless the work at `position` was given up.
-  // given_up() returns only after `work` has: a caller may free the memory when it returns true. For callbacks that a
-  // stream runs; `work` is short and calls no function of this object.
+  // Calls `work`, which accesses memory of the lane's callers, unless given_up(position) is true. given_up() waits
+  // while `work` runs, so a caller may free the memory when given_up() returns true. For callbacks that a stream runs.
+  // `work` must be short and must not call functions of this object.
   void unless_given_up(std::int64_t position, const std::function<void()>& work) const;
-  // Work from the lane's position on waits for `fence`, of another lane.
+  // Records that work from the lane's position waits for `fence` of another lane.
   void follow(const Fence& fence);
 
  private:
-  bool is_given_up(std::int64_t position) const;  // with the lock
+  bool is_given_up(std::int64_t position) const;  // needs the lock
 
   struct Followed {
     std::int64_t position = 0;
     Fence fence;
   };
-  void forget_finished(std::int64_t position);  // of what work up to there waits for
+  void forget_finished(std::int64_t position);  // removes fences that are done, for work up to `position`
 
   const std::chrono::milliseconds grace_;
   mutable std::mutex mutex_;
@@ -61,11 +63,12 @@ class LaneFaults {
 
 enum class LanePriority { normal, high };
 
-// A lane with a stream of its own, which waits for no other stream by itself. `faults`: for a watcher; made where null.
-// wait() for a fence of another stream costs the host nothing; for one of a thread lane it blocks until that is done.
-// Work that throws breaks the lane, run() does not throw; what a stream has been given already is not taken back.
-// Fences use events from a pool that grows until there are enough. Destruction finishes the stream's work; the stream
-// stays and is a later lane's. Errors: no such device, built without CUDA.
+// Makes a lane with its own stream. The stream does not wait for other streams implicitly. A watcher passes `faults`;
+// if `faults` is null, the lane makes its own object. wait() does not block the host for a fence of another stream. For
+// a fence of a thread lane, wait() blocks until the fence is done. Work that throws breaks the lane, and run() does not
+// throw. Work that is already on the stream is not cancelled. Fences use events from a pool that grows as needed. The
+// destructor waits for the stream's work. The stream is kept, and a later lane reuses it. Throws Error if the device
+// does not exist or the library was built without CUDA.
 std::unique_ptr<Lane> make_cuda_lane(const std::string& name, Device device,
                                      LanePriority priority = LanePriority::normal,
                                      std::shared_ptr<LaneFaults> faults = nullptr);

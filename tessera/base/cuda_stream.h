@@ -1,4 +1,4 @@
-// A CUDA stream's handle (cudaStream_t) where CUDA's headers are not wanted or not there.
+// The handle of a CUDA stream (cudaStream_t), without CUDA's headers.
 #pragma once
 
 struct CUstream_st;

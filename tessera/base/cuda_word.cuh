@@ -1,4 +1,4 @@
-// The widths in which a thread of a GPU reads and writes memory.
+// Types for the widths in which a thread of a GPU accesses memory.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -31,7 +31,8 @@ struct CudaWord<16> {
 };
 }  // namespace detail
 
-// The type that is loaded and stored at once for so many bytes: 1, 2, 4, 8 or 16. Its address is a multiple of them.
+// The type that a thread loads or stores in one access of kBytes bytes: 1, 2, 4, 8 or 16. Its address must be a
+// multiple of kBytes.
 template <int kBytes>
 using CudaWord = typename detail::CudaWord<kBytes>::type;
 

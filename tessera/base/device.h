@@ -1,5 +1,5 @@
-// Where memory lies and work runs: the CPU, or one CUDA device of this process. Or nowhere: in a dry run buffers have
-// sizes and no memory.
+// A device that holds memory and runs work: the CPU or a CUDA device of this process. In a dry run there is no device,
+// and buffers have sizes but no memory.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -22,18 +22,19 @@ constexpr Device cuda_device(int index) {
 inline constexpr Device kNoDevice{.kind = DeviceKind::none, .index = 0};
 std::string name_of(Device device);  // "cpu", "cuda:1", "none"
 
-// 0 where there is no device or no driver, and where the library was built without CUDA.
+// Returns 0 if there is no device or no driver, or if the library was built without CUDA.
 int cuda_device_count();
-// Makes a CUDA device the calling thread's; nothing for the CPU. Errors: no such device.
+// Sets the CUDA device of the calling thread. Does nothing for the CPU. Throws Error if the device does not exist.
 void set_device(Device device);
-// Whether `pointer` is memory of a CUDA device; pinned memory is not.
+// Returns whether `pointer` is memory of a CUDA device. Pinned memory is not device memory.
 bool is_device_memory(const void* pointer);
-// Bytes of the device that nobody uses, and all of them; both the greatest number for the CPU.
+// Free bytes and total bytes of a device. For the CPU both are the maximum of int64.
 struct DeviceMemory {
   std::int64_t free = std::numeric_limits<std::int64_t>::max(), total = free;
 };
 DeviceMemory memory_of(Device device);
-// Copies between any two places, host or device. Returns when the bytes are there; waits for no stream but its own.
+// Copies bytes; source and target may each be host or device memory. Returns when the copy is complete. Does not wait
+// for the streams of lanes.
 void copy_bytes(void* target, const void* source, std::size_t bytes);
 
 }  // namespace tessera::base

@@ -55,7 +55,7 @@ void copy_bytes(void* target, const void* source, std::size_t bytes) {
     return;
   }
   TESSERA_CUDA_CHECK(cudaMemcpy(target, source, bytes, cudaMemcpyDefault));
-  TESSERA_CUDA_CHECK(cudaStreamSynchronize(cudaStreamLegacy));  // a small copy may return before its end
+  TESSERA_CUDA_CHECK(cudaStreamSynchronize(cudaStreamLegacy));  // cudaMemcpy may return before a small copy is done
 }
 
 }  // namespace tessera::base

@@ -1,11 +1,11 @@
-// For files that are compiled with CUDA only.
+// Only for files that are compiled with CUDA.
 #pragma once
 #include "tessera/base/cuda_check.h"
 #include "tessera/base/device.h"
 
 namespace tessera::base {
 
-// Makes a CUDA device the calling thread's and restores the one before.
+// Sets the CUDA device of the calling thread, and restores the previous device on destruction.
 class DeviceGuard {
  public:
   explicit DeviceGuard(Device device) {

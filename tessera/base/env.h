@@ -1,4 +1,4 @@
-// Environment variables of the program, read in one place; those of launchers: rendezvous/launcher.h.
+// Environment variables of the program. rendezvous/launcher.h reads the variables of launchers.
 #pragma once
 #include <optional>
 #include <string>
@@ -6,10 +6,10 @@
 namespace tessera::base {
 
 struct Environment {
-  // TESSERA_CONFIGS: folder of named models, instead of the one of the source tree.
+  // TESSERA_CONFIGS: the folder of named models. It replaces the folder in the source tree.
   std::optional<std::string> configs;
-  // TESSERA_CHECK_COLLECTIVES=1: `mpi` and `nccl` compare each operation, count and type with the
-  // peers' (`local` always does).
+  // TESSERA_CHECK_COLLECTIVES=1: the backends `mpi` and `nccl` compare the operation, count and type of each collective
+  // between ranks. The backend `local` always compares them.
   bool check_collectives = false;
 };
 Environment read_environment();

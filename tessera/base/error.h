@@ -1,7 +1,8 @@
-// Errors. Two types are all a caller needs to tell apart:
-//   Error       something failed while running; a program ends with exit code 1.
-//   InputError  the user gave something wrong (flag, config, file); exit code 2, nothing written.
-// A message says what, where, expected and got, on one line. A library never ends the process.
+// Errors. There are two types:
+//   Error       A failure at run time. A program ends with exit code 1.
+//   InputError  Invalid input of the user (flag, config, file). A program ends with exit code 2 and writes nothing.
+// A message is one line with the problem, the place, the expected value and the value found. A library never ends the
+// process.
 #pragma once
 #include <fmt/format.h>
 
@@ -24,12 +25,12 @@ class InputError : public Error {
 };
 
 namespace base {
-// Throws Error("file:line: check failed: EXPRESSION: message").
+// Throws Error("MESSAGE (FILE:LINE: EXPRESSION)").
 [[noreturn]] void fail_check(const char* file, int line, const char* expression, const std::string& message);
 }  // namespace base
 }  // namespace tessera
 
-// Always on, in every build. The message is formatted only on failure.
+// Throws Error if the condition is false. Active in every build. The message is formatted only on failure.
 #define TESSERA_CHECK(condition, ...)                                                          \
   do {                                                                                         \
     if (!(condition)) [[unlikely]]                                                             \

@@ -73,7 +73,7 @@ class HostFence final : public FenceState {
   bool done_ = false;
   std::exception_ptr error_;
   double time_ = 0;
-  std::chrono::steady_clock::time_point completed_;  // written once, before done_ is seen
+  std::chrono::steady_clock::time_point completed_;  // written once, before done_ is visible
 };
 
 }  // namespace detail
@@ -113,10 +113,10 @@ double Fence::time() const {
 }
 
 double Fence::seconds_since(const Fence& earlier) const {
-  if (!done() || !earlier.done()) throw Error("fence: expected the time between two fences that are done");
+  if (!done() || !earlier.done()) throw Error("seconds_since: expected two fences that are done");
   const auto seconds =
       state_ == nullptr || earlier.state_ == nullptr ? std::nullopt : state_->seconds_since(*earlier.state_);
-  if (!seconds) throw Error("fence: expected the time between two fences of record_timed() on one kind of device");
+  if (!seconds) throw Error("seconds_since: expected two fences of record_timed() on one kind of device");
   return *seconds;
 }
 

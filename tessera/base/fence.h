@@ -1,4 +1,4 @@
-// A point in a lane's queue: everything enqueued before it is done, or failed.
+// A fence is a point in a lane's queue. It is done when all work enqueued before it is done or has failed.
 #pragma once
 #include <chrono>
 #include <exception>
@@ -13,39 +13,41 @@ class FenceState;
 class HostFence;
 }  // namespace detail
 
-// A cheap copyable handle; any thread may use it. A default-made fence is already complete.
+// A handle that is cheap to copy. Any thread may use it. A default-constructed fence is already done.
 class Fence {
  public:
   Fence() = default;
   explicit Fence(std::shared_ptr<detail::FenceState> state) : state_(std::move(state)) {}
 
-  bool done() const;  // complete or failed; never blocks
-  // Blocks until done. Rethrows the first error of the work before it in its lane. Work that may not finish (a
-  // collective) has its own time limit, so this returns. For the host: where time is virtual, the host's clock is
-  // raised to time().
+  bool done() const;  // whether the work is complete or has failed; never blocks
+  // Blocks until the fence is done. Rethrows the first error of earlier work in its lane. Work that may never finish,
+  // such as a collective, has its own time limit, so this function returns. For the host: if time is virtual, the
+  // host's clock is raised to time().
   void synchronize() const;
-  // As synchronize, without the host's clock: for work on a lane.
+  // Same as synchronize(), but does not change the host's clock. For work on a lane.
   void wait() const;
-  // Blocks until done, `limit` at most, in real time. Whether it is done, failed too; throws nothing, moves no clock.
+  // Blocks until the fence is done, but at most `limit` in real time. Returns whether the fence is done, also if its
+  // work failed. Throws no errors and changes no clock.
   bool wait_for(std::chrono::nanoseconds limit) const;
-  std::exception_ptr error() const;  // null while not done or when all went well
-  // When its lane came to it, in virtual seconds; 0 while not done, and where time is real.
+  std::exception_ptr error() const;  // null while the fence is not done, and if all work succeeded
+  // Returns the virtual seconds when the lane reached the fence. Returns 0 while the fence is not done, and if time is
+  // real.
   double time() const;
-  // Seconds between two fences of record_timed(), which are done: measured by the device on a GPU. Errors: not done,
-  // not timed, lanes of unlike devices.
+  // Returns the seconds between two fences of record_timed(). A GPU measures them itself. Throws Error if a fence is
+  // not done or not timed, or if the lanes have different kinds of devices.
   double seconds_since(const Fence& earlier) const;
 
-  const detail::FenceState* state() const { return state_.get(); }  // null when default-made
+  const detail::FenceState* state() const { return state_.get(); }  // null if default-constructed
 
  private:
   std::shared_ptr<detail::FenceState> state_;
 };
 
-// The side that completes a fence from the host.
+// Completes a fence from the host.
 class Promise {
  public:
   Promise();
-  // `host`: the clock that synchronize() raises; null where time is real.
+  // `host` is the clock that synchronize() raises. It is null if time is real.
   explicit Promise(std::shared_ptr<VirtualClock> host);
   Fence fence() const;
   void complete(std::exception_ptr error = nullptr, double time = 0);

@@ -1,4 +1,4 @@
-// What a fence refers to: for those who make lanes.
+// The state behind a fence. Each kind of lane implements it.
 #pragma once
 #include <chrono>
 #include <exception>
@@ -6,7 +6,7 @@
 
 namespace tessera::base::detail {
 
-// Any thread may use it.
+// Any thread may use the state. The functions have the meaning of those of Fence.
 class FenceState {
  public:
   virtual ~FenceState() = default;
@@ -16,7 +16,7 @@ class FenceState {
   virtual std::exception_ptr error() const = 0;
   virtual double time() const { return 0; }
   virtual void raise_host() const {}
-  // Both done; nothing where the two have no common measure of time.
+  // Both fences are done. Returns nullopt if the two fences have no common measure of time.
   virtual std::optional<double> seconds_since(const FenceState& earlier) const = 0;
 };
 

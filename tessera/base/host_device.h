@@ -1,4 +1,4 @@
-// TESSERA_HOST_DEVICE before a function: compiled for the GPU too where nvcc compiles it, with the same arithmetic.
+// TESSERA_HOST_DEVICE marks a function that nvcc compiles for host and device, with the same arithmetic.
 #pragma once
 
 #ifdef __CUDACC__

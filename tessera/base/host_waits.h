@@ -1,11 +1,12 @@
-// How often the host has waited for lanes.
+// Counts how often the host waits for lanes.
 #pragma once
 #include <cstdint>
 
 namespace tessera::base {
 
-// Calls that blocked until a fence was done (fence.h), or would have: of all threads of this process, since it began.
-// A call that its time limit ended is none, nor is Fence::done(). Ranks that are threads of one process add up.
+// Returns the number of waits for a fence (fence.h), in all threads of the process since its start. Waits for a fence
+// that is already done are counted. Waits that time out and calls of Fence::done() are not counted. Ranks that are
+// threads of one process share the count.
 std::int64_t host_waits();
 
 }  // namespace tessera::base

@@ -1,15 +1,16 @@
-// JSON files that people write.
+// Reads JSON files that people write.
 #pragma once
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 namespace tessera::base {
 
-// The whole file as JSON. InputError, naming the file, when it cannot be read, is not JSON (with line and column), or
-// gives a key twice in one object (of two values one would be dropped silently).
+// Returns the whole file as JSON. Throws InputError if the file cannot be read or is not valid JSON; the message
+// contains the file, and the line and column. Throws InputError if an object has the same key twice, because a JSON
+// parser would silently drop one value.
 nlohmann::json read_json_file(const std::filesystem::path& path);
 
-// A value as it is shown in an error message: compact JSON, at most 80 bytes.
+// Returns a value for an error message: compact JSON, at most 80 bytes.
 std::string shown(const nlohmann::json& value);
 
 }  // namespace tessera::base

@@ -65,7 +65,7 @@ class ThreadLane final : public Lane {
   VirtualClock* clock() override { return host_ == nullptr ? nullptr : &time_; }
 
  private:
-  // Work, or a fence.
+  // Either work or a fence.
   struct Item {
     std::function<void()> work = {};
     std::optional<Promise> fence = {};
@@ -105,13 +105,13 @@ class ThreadLane final : public Lane {
   }
 
   const std::shared_ptr<VirtualClock> host_;
-  VirtualClock time_;  // only the worker thread and its work touch it
+  VirtualClock time_;  // used only by the worker thread and its work
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Item> queue_;
   bool closing_ = false;
-  std::exception_ptr error_;  // only the worker thread touches it
-  std::thread thread_;        // last: starts when all else is ready
+  std::exception_ptr error_;  // used only by the worker thread
+  std::thread thread_;        // last member: the thread starts when the other members are ready
 };
 
 }  // namespace

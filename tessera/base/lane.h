@@ -1,12 +1,13 @@
-// A lane is an ordered asynchronous queue of work: here a worker thread or the calling thread; on a GPU a stream.
-// The runtime is written once against lanes and fences, so overlap is the same on every device.
+// A lane is an ordered asynchronous queue of work. It is a worker thread, the calling thread, or a stream of a GPU. The
+// runtime uses only lanes and fences, so work overlaps in the same way on every device.
 //
-// On a stream (cuda_lane.h) run() calls the work at once on the calling thread, and the work enqueues what it has to do
-// on stream(). What the stream does comes later, as work does elsewhere.
+// On a stream (cuda_lane.h), run() calls the work immediately on the calling thread. The work enqueues kernels and
+// copies on stream(), which executes them later.
 //
-// Virtual time. A lane made with a host's clock has a time of its own, which depends on the program alone and not on
-// how fast threads run: work begins no earlier than the host's time at its run(), and takes none unless it moves the
-// lane's clock; a fence carries the lane's time, and wait() raises it to the fence's.
+// Virtual time. A lane that is made with a host's clock has its own virtual time. The time depends only on the program
+// and not on the speed of threads. Work begins no earlier than the host's time at its run(). It takes no time unless it
+// advances the lane's clock. A fence stores the lane's time, and wait() raises the lane's time to the time of the
+// fence.
 #pragma once
 #include <functional>
 #include <memory>
@@ -19,9 +20,9 @@
 
 namespace tessera::base {
 
-// Work runs in the order of run() calls. When a piece of work throws, the lane is broken: later work is dropped, and
-// every later fence is done as soon as the lane comes to it and carries that first error, so a lane can always be
-// drained. run, record, wait and delay may be called from any thread.
+// Work runs in the order of the run() calls. If work throws, the lane is broken and drops later work. Every later fence
+// is done as soon as the lane reaches it, and stores the first error. A lane can therefore always be drained. Any
+// thread may call run, record, wait and delay.
 class Lane {
  public:
   virtual ~Lane() = default;
@@ -30,25 +31,28 @@ class Lane {
 
   virtual void run(std::function<void()> work) = 0;
   virtual Fence record() = 0;
-  // A fence for seconds_since() too.
+  // Records a fence that also supports seconds_since().
   virtual Fence record_timed() { return record(); }
-  // A fence that may be waited for across a graph's border. Recorded into a graph it is for lanes outside: they wait
-  // for the last launch before. Recorded outside, a graph waits at each launch for the last record of `signal` before
-  // that launch.
+  // Records a fence for waits between a graph and work outside of the graph. If the fence is recorded into a graph,
+  // lanes outside of the graph can wait for it: they wait for the last launch before their wait. If the fence is
+  // recorded outside, a graph can wait for it: each launch waits for the last record of `signal` before the launch.
   virtual Fence record(Signal&) { return record(); }
-  // Work enqueued from now on starts after `fence`; its error, if any, breaks this lane.
+  // Work that is enqueued later starts after `fence`. An error of `fence` breaks this lane.
   virtual void wait(const Fence& fence) = 0;
-  // Only the second: for work that waits for `fence` itself, as a graph does.
+  // An error of `fence` breaks this lane. For work that itself waits for `fence`, as a graph does, so a lane with a
+  // stream does not wait.
   virtual void follow(const Fence& fence) { wait(fence); }
-  // Work that does nothing for so long: sleeps, on this lane alone, or moves the lane's clock. Errors: less than 0.
+  // Enqueues a delay of this lane: sleeps, or advances the lane's clock if time is virtual. Throws Error for a negative
+  // time.
   virtual void delay(double seconds);
   void synchronize() { record().synchronize(); }
 
-  // The time this lane has come to, null where time is real. For work that runs on the lane.
+  // Returns the clock with the time that this lane has reached, or null if time is real. For work that runs on the
+  // lane.
   virtual VirtualClock* clock() { return nullptr; }
-  // Where work enqueues, null on the CPU.
+  // Returns the stream for the lane's work, or null on the CPU.
   virtual CudaStream stream() { return nullptr; }
-  // The stream is being captured, or, with null, is not any more: whoever begins and ends that says so. Errors: no
+  // Pass the capture when the capture of the stream starts, and null when it ends. Throws Error if the lane has no
   // stream.
   virtual void capture(const std::shared_ptr<const Capture>& capture);
   virtual bool is_captured() const { return false; }
@@ -57,10 +61,10 @@ class Lane {
   Lane() = default;
 };
 
-// Runs work at once on the calling thread: run() throws what the work throws and the lane goes on, wait() blocks. Its
-// clock is the host's.
+// Makes a lane that runs work immediately on the calling thread. run() throws the errors of the work, which do not
+// break the lane. wait() blocks. The lane's clock is the host's clock.
 std::unique_ptr<Lane> make_inline_lane(std::shared_ptr<VirtualClock> host = nullptr);
-// One worker thread named `name`. Destruction finishes the queue, then joins.
+// Makes a lane with one worker thread named `name`. The destructor finishes the queue and joins the thread.
 std::unique_ptr<Lane> make_thread_lane(const std::string& name, std::shared_ptr<VirtualClock> host = nullptr);
 
 }  // namespace tessera::base

@@ -16,7 +16,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// The events of one lane, used again and again.
+// A pool of CUDA events that one lane reuses.
 class EventPool {
  public:
   explicit EventPool(Device device) : device_(device) {}
@@ -53,7 +53,7 @@ class EventPool {
   std::array<std::vector<cudaEvent_t>, 2> free_;  // by whether timed
 };
 
-// One of them, while somebody means it.
+// An event of the pool. The destructor returns the event to the pool.
 class Event {
  public:
   Event(std::shared_ptr<EventPool> pool, bool timed)
@@ -71,8 +71,9 @@ class Event {
   const bool timed_;
 };
 
-// Streams of the lanes of this process that have ended, for later ones. None is ever destroyed: with expandable
-// segments libtorch waits for the streams that it keeps memory of, long after the tensors and the lane. Any thread.
+// The streams of destroyed lanes of this process, for reuse by later lanes. Streams are never destroyed: with
+// expandable segments, libtorch waits for the streams for which it keeps memory, long after the tensors and the lane
+// are destroyed. Any thread may use the object.
 class KeptStreams {
  public:
   static KeptStreams& of_process() {
@@ -107,7 +108,7 @@ class KeptStreams {
   std::map<std::pair<int, LanePriority>, std::vector<CudaStream>> free_;
 };
 
-// Waiting for a device: at first eagerly.
+// Polls a device: first with yields, later with sleeps.
 class Patience {
  public:
   void rest() {
@@ -125,8 +126,8 @@ class Patience {
 
 class CudaFence final : public detail::FenceState {
  public:
-  // `signal`: an event that later fences have too, for graphs' borders alone, or null; in a graph `event` itself.
-  // `capture`: of its lane at that point.
+  // `signal` is an event for waits between a graph and other work, or null. Later fences of the same signal share it.
+  // In a graph, `signal` equals `event`. `capture` is the lane's capture when the fence is recorded, or null.
   CudaFence(std::shared_ptr<const Event> event, std::shared_ptr<const Event> signal, std::shared_ptr<LaneFaults> faults,
             std::shared_ptr<const Capture> capture)
       : event_(std::move(event)),
@@ -135,7 +136,7 @@ class CudaFence final : public detail::FenceState {
         position_(faults_->position()),
         capture_(std::move(capture)) {
     if (capture_ == nullptr) return;
-    error_ = std::make_exception_ptr(Error("a fence of a graph is waited for outside of it"));
+    error_ = std::make_exception_ptr(Error("work outside of a graph cannot wait for a fence of the graph"));
     finished_ = true;
   }
   bool done() const override {
@@ -186,7 +187,7 @@ class CudaFence final : public detail::FenceState {
     auto error = faults_->at(position_);
     if (error == nullptr && status != cudaSuccess)
       error = std::make_exception_ptr(
-          Error("a lane's work: {} ({})", cudaGetErrorString(status), cudaGetErrorName(status)));
+          Error("work of a lane failed: {} ({})", cudaGetErrorString(status), cudaGetErrorName(status)));
     std::lock_guard lock(mutex_);
     if (finished_.load(std::memory_order_relaxed)) return;
     error_ = std::move(error);
@@ -220,7 +221,7 @@ class CudaLane final : public Lane {
       status = cudaStreamQuery(stream_);
     }
     (void)cudaGetLastError();
-    // One that may never come to its end, or that failed, is for no other lane.
+    // A stream that failed or may never finish is not reused.
     if (status == cudaSuccess) KeptStreams::of_process().give(stream_, device_, priority_);
   }
 
@@ -281,7 +282,7 @@ class CudaLane final : public Lane {
   const std::shared_ptr<LaneFaults> faults_;
   const std::shared_ptr<EventPool> pool_;
   std::shared_ptr<const Capture> capture_;
-  mutable std::recursive_mutex mutex_;  // calls keep their order on the stream; work may call its own lane
+  mutable std::recursive_mutex mutex_;  // keeps the order of calls on the stream; recursive: work may call its own lane
 };
 
 void CudaLane::wait(const Fence& fence) {
@@ -300,12 +301,12 @@ void CudaLane::wait(const Fence& fence) {
   };
   const bool in_graph = capture_ != nullptr, of_graph = other->capture() != nullptr;
   const Event* signal = other->signal();
-  if (of_graph && signal != nullptr && in_graph) return fail("for a signal of a graph, inside of one");
+  if (of_graph && signal != nullptr && in_graph) return fail("a graph cannot wait for a signal that a graph records");
   if (of_graph && signal == nullptr && other->capture() != capture_.get())
-    return fail("for a fence of a graph, outside of it");
+    return fail("work outside of a graph cannot wait for a fence of the graph");
   const bool enters = in_graph && !of_graph;
   if (enters && signal == nullptr && !other->done())
-    return fail("a graph cannot wait for work from before that is not done");
+    return fail("a graph cannot wait for earlier work that is not done");
   cudaError_t status = cudaSuccess;
   if (!enters)
     status = cudaStreamWaitEvent(stream_, other->event(), cudaEventWaitDefault);
@@ -318,14 +319,14 @@ void CudaLane::wait(const Fence& fence) {
 void CudaLane::delay(double seconds) {
   TESSERA_CHECK(seconds >= 0, "delay: expected 0 seconds or more, got {}", seconds);
   run([this, seconds] {
-    if (capture_ != nullptr) throw Error("lane {}: a graph cannot delay", name_);
+    if (capture_ != nullptr) throw Error("lane {}: a graph cannot contain a delay", name_);
     const auto sleep = [](void* data) {
       const std::unique_ptr<double> duration(static_cast<double*>(data));
       std::this_thread::sleep_for(std::chrono::duration<double>(*duration));
     };
     auto duration = std::make_unique<double>(seconds);
     TESSERA_CUDA_CHECK(cudaLaunchHostFunc(stream_, sleep, duration.get()));
-    (void)duration.release();  // the callback's
+    (void)duration.release();  // the callback owns it
   });
 }
 

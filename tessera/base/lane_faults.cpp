@@ -27,7 +27,7 @@ bool LaneFaults::broken() const {
 }
 
 std::exception_ptr LaneFaults::at(std::int64_t position) {
-  forget_finished(position);  // as a rule all: many fences are asked one after the other
+  forget_finished(position);  // usually removes all fences, because callers check fences in order
   std::vector<Fence> followed;
   {
     std::lock_guard lock(mutex_);
@@ -37,7 +37,7 @@ std::exception_ptr LaneFaults::at(std::int64_t position) {
       followed.push_back(one.fence);
     }
   }
-  // Without the lock: it asks other lanes, which may ask this one, of earlier work.
+  // The lock is not held here: error() may call other lanes, and they may call this lane for earlier work.
   for (const Fence& fence : followed)
     if (auto error = fence.error()) return error;
   return nullptr;

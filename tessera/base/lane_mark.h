@@ -1,4 +1,4 @@
-// Notes when a lane begins and ends an operation. A timeline reads it.
+// Records when a lane begins and ends an operation, for timelines.
 #pragma once
 #include <atomic>
 #include <limits>
@@ -9,25 +9,25 @@
 
 namespace tessera::base {
 
-// When one operation began and ended. A stream fills in the two fences; a lane of the host fills in the two times, in
-// seconds of its clock.
+// The begin and end of one operation. A stream sets the two fences. A lane of the host sets the two times, in seconds
+// of its clock.
 struct LaneTimes {
-  // The lane writes these; until then they are NaN.
+  // The lane writes the times. Before, they are NaN.
   std::atomic<double> begin = std::numeric_limits<double>::quiet_NaN();
   std::atomic<double> end = std::numeric_limits<double>::quiet_NaN();
   Fence begin_fence, end_fence;
 };
 
-// Marks the beginning and the end of one operation on the lane that carries it out. A copy marks the same operation; a
+// Marks the begin and end of one operation on the lane that executes it. A copy marks the same operation. A
 // default-constructed mark does nothing.
 class LaneMark {
  public:
   LaneMark() = default;
   explicit LaneMark(std::shared_ptr<LaneTimes> times) : times_(std::move(times)) {}
-  // Enqueues a note that the operation begins when `lane` reaches this point. Only the first call counts.
+  // Enqueues work on `lane` that records the time as the operation's begin. Only the first call has an effect.
   void begin(Lane& lane) const;
-  // Enqueues a note that the operation ends when `lane` reaches this point. The last call counts. Returns a fence
-  // behind the note; without a note it returns `done`.
+  // Enqueues work on `lane` that records the time as the operation's end. A later call replaces the time. Returns a
+  // fence after this work. A default-constructed mark returns `done`.
   Fence end(Lane& lane, const Fence& done) const;
 
  private:

@@ -1,4 +1,4 @@
-// What stands in for CUDA where the library is built without it.
+// Replaces the CUDA functions in a build without CUDA.
 #include <cstring>
 
 #include "tessera/base/buffer.h"

@@ -8,7 +8,8 @@
 namespace tessera::base {
 namespace {
 
-// The bytes of the character that begins here; 0: none that is UTF-8 (RFC 3629), or a control character.
+// Returns the length of the first character in bytes. Returns 0 for a control character and for bytes that are not
+// valid UTF-8 (RFC 3629).
 std::size_t length_of_character(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<std::uint32_t>(static_cast<unsigned char>(text[i])); };
   const std::uint32_t first = byte(0);

@@ -1,12 +1,12 @@
-// Text from files in messages.
+// Escapes text from files for messages.
 #pragma once
 #include <string>
 #include <string_view>
 
 namespace tessera::base {
 
-// The text with every control character, and every byte that is not part of UTF-8, as \xNN: one line that a terminal
-// shows as it is.
+// Returns the text with every control character, and every byte that is not part of valid UTF-8, replaced by \xNN. The
+// result is one line that a terminal can show.
 std::string printable(std::string_view text);
 
 }  // namespace tessera::base

@@ -8,7 +8,7 @@
 namespace tessera::base {
 namespace {
 
-constexpr std::size_t kMost = std::size_t{1} << 62;  // rounded up, it is a number too
+constexpr std::size_t kMost = std::size_t{1} << 62;  // rounding up does not overflow
 
 }  // namespace
 
@@ -17,7 +17,7 @@ Scratch::~Scratch() {
 }
 
 Scratch ScratchPool::take(std::size_t bytes) {
-  TESSERA_CHECK(bytes <= kMost, "scratch of {} bytes", bytes);
+  TESSERA_CHECK(bytes <= kMost, "scratch: requested {} bytes, expected at most 2^62", bytes);
   const std::size_t room = std::bit_ceil(std::max(bytes, kAlignment));
   std::lock_guard lock(mutex_);
   const auto found = std::ranges::lower_bound(free_, room, {}, &Buffer::size);

@@ -1,4 +1,4 @@
-// Memory for passing work of one stream, taken again and again without asking the device for it.
+// Temporary memory for the work of one stream, reused without allocations on the device.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -12,10 +12,11 @@ namespace tessera::base {
 
 class ScratchPool;
 
-// Move-only. Of a pool: given back to it when the owner goes, after all work that uses it was enqueued.
+// Temporary memory. Move-only. The destructor returns the memory to its pool. All work that uses the memory must be
+// enqueued before.
 class Scratch {
  public:
-  // Of no pool.
+  // Memory without a pool.
   explicit Scratch(Buffer buffer) : buffer_(std::move(buffer)), size_(buffer_.size()) {}
   Scratch(Buffer buffer, std::size_t size, std::shared_ptr<ScratchPool> pool)
       : buffer_(std::move(buffer)), size_(size), pool_(std::move(pool)) {}
@@ -29,18 +30,19 @@ class Scratch {
 
  private:
   Buffer buffer_;
-  std::size_t size_;  // what was asked for
+  std::size_t size_;  // requested bytes
   std::shared_ptr<ScratchPool> pool_;
 };
 
-// Serves one stream: what is given back is taken by work that the stream carries out later. Keeps all memory until it
-// and the last Scratch go, since graphs of the stream's work go on using what they were recorded with; whoever launches
-// one orders it with the stream's other work (docs/schedule.md). Sizes are rounded up to powers of two, so that few
-// different ones are kept. Held by a shared_ptr. Any thread.
+// A pool of temporary memory for one stream. Later work of the stream reuses memory that is returned to the pool. The
+// pool frees its memory only when the pool and the last Scratch are destroyed, because graphs of the stream's work keep
+// using the memory with which they were captured. The code that launches a graph must order the graph with the stream's
+// other work (docs/schedule.md). Sizes are rounded up to powers of two, so that the pool keeps few different sizes. The
+// pool is held by a shared_ptr. Any thread may use it.
 class ScratchPool : public std::enable_shared_from_this<ScratchPool> {
  public:
   explicit ScratchPool(Device device) : device_(device) {}
-  // Error: memory is short.
+  // Throws Error if there is too little memory.
   Scratch take(std::size_t bytes);
 
  private:
@@ -49,7 +51,7 @@ class ScratchPool : public std::enable_shared_from_this<ScratchPool> {
 
   const Device device_;
   std::mutex mutex_;
-  std::vector<Buffer> free_;  // by size, with room for all that were made
+  std::vector<Buffer> free_;  // ordered by size; its capacity is made_, so that returning memory does not allocate
   std::size_t made_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// The version of this source.
+// The version of the source code.
 #pragma once
 #include <string_view>
 

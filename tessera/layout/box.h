@@ -1,5 +1,5 @@
-// Rectangles of a logical tensor. A tensor of any rank is seen as a matrix: the last dimension is columns, all leading
-// ones flatten into rows; a vector is one row.
+// Rectangles of a logical tensor. A tensor with any number of dimensions is viewed as a matrix. The last dimension is
+// columns, and all leading dimensions are flattened into rows. A vector is one row.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -13,10 +13,11 @@ struct Shape {
   bool operator==(const Shape&) const = default;
 };
 
-// The matrix view of a tensor with these dimensions. Errors: a negative dimension.
+// Returns the matrix view of a tensor with these dimensions. Throws Error for a negative dimension, and for more than
+// 2^63 rows or elements.
 Shape matrix_shape(std::span<const std::int64_t> dims);
 
-// Rows [row, row + rows) and columns [col, col + cols) of the logical matrix. Empty when either extent is 0.
+// Rows [row, row + rows) and columns [col, col + cols) of the logical matrix. A box is empty if either extent is 0.
 struct Box {
   std::int64_t row = 0, rows = 0, col = 0, cols = 0;
   std::int64_t elements() const { return rows * cols; }
@@ -24,7 +25,7 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-// The common part, if it is not empty.
+// Returns the intersection, or nullopt if it is empty.
 std::optional<Box> intersect(const Box& a, const Box& b);
 
 }  // namespace tessera::layout

@@ -9,7 +9,7 @@ std::int64_t row_end(const Box& box) {
   return box.row + box.rows;
 }
 
-// Rows of `box` that no part covers. Parts are ordered by first row.
+// Returns the rows of `box` that no part covers. `parts` is ordered by first row.
 std::vector<Range> row_gaps(const Box& box, const std::vector<Holding>& parts) {
   std::vector<Range> gaps;
   std::int64_t covered_to = box.row;
@@ -56,7 +56,7 @@ BoxIndex index_of(const Layout& layout) {
 
 std::vector<Box> uncovered(const Box& box, const std::vector<Holding>& clips) {
   std::vector<Box> result;
-  std::vector<std::size_t> open;  // boxes of result that end at the strip's left edge, top to bottom
+  std::vector<std::size_t> open;  // indices of result boxes that end at the strip's left edge, from top to bottom
   for_each_strip(box, clips, [&](Range cols, const std::vector<Holding>& parts) {
     std::vector<std::size_t> now;
     std::size_t next = 0;

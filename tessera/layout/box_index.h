@@ -1,5 +1,5 @@
-// Which pieces of a layout meet a box, without looking at all of them; and a box cut so that each part has one set of
-// holders. What redistribution, validation and homes are made of.
+// Finds the pieces of a layout that overlap a box without a scan of all pieces, and divides a box into parts that have
+// one set of holders each. Used by redistribute.h, validate() and home.h.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -10,31 +10,31 @@
 
 namespace tessera::layout {
 
-// A box that a rank holds. `piece` is the index of the piece in the list the holding was made from.
+// A box that a rank holds. `piece` is the index of the piece in the list from which the holding was made.
 struct Holding {
   Box box;
   int rank = 0;
   int piece = 0;
 };
 
-// Immutable. A query costs a binary search and the holdings that share rows with the box.
+// Immutable. A query takes a binary search and a scan of the holdings that share rows with the box.
 class BoxIndex {
  public:
   explicit BoxIndex(std::vector<Holding> holdings);
 
-  // The common parts of the holdings and `box`, by ascending first row. Replaces the contents of `found`.
+  // Sets `found` to the intersections of the holdings with `box`, in the order of their first rows.
   void find(const Box& box, std::vector<Holding>& found) const;
 
  private:
   std::vector<Holding> holdings_;    // by (row, rank, col)
-  std::vector<std::int64_t> reach_;  // reach_[i]: the last row end of holdings_[0..i]
+  std::vector<std::int64_t> reach_;  // reach_[i]: the largest row end of holdings_[0..i]
 };
 
 BoxIndex index_of(const Layout& layout);
 
-// Calls visit(columns, parts) for strips of columns, left to right, that together are `box`. `parts` are those of
-// `clips` that span the strip's columns, by ascending first row; none ends inside it. `clips` lie within
-// `box`, in that same order.
+// Divides `box` into strips of columns and calls visit(columns, parts) for each strip, from left to right. `parts`
+// contains the elements of `clips` that span the strip's columns, in the order of their first rows. No clip begins or
+// ends inside a strip. All clips must be within `box`, in the order of their first rows.
 template <typename Visit>
 void for_each_strip(const Box& box, const std::vector<Holding>& clips, Visit visit) {
   const std::int64_t col_end = box.col + box.cols;
@@ -46,7 +46,7 @@ void for_each_strip(const Box& box, const std::vector<Holding>& clips, Visit vis
   std::sort(cuts.begin(), cuts.end());
   cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
 
-  std::vector<std::size_t> by_col(clips.size()), active;  // indices: their order is the order of rows
+  std::vector<std::size_t> by_col(clips.size()), active;  // indices of clips; ascending indices are in row order
   for (std::size_t i = 0; i < clips.size(); ++i) by_col[i] = i;
   std::stable_sort(by_col.begin(), by_col.end(),
                    [&](std::size_t a, std::size_t b) { return clips[a].box.col < clips[b].box.col; });
@@ -62,7 +62,8 @@ void for_each_strip(const Box& box, const std::vector<Holding>& clips, Visit vis
   }
 }
 
-// The parts of `box` that none of `clips` covers, left to right, top to bottom; neighbours in a row of strips joined.
+// Returns the parts of `box` outside all `clips`, from left to right and top to bottom. Joins parts with equal rows in
+// adjacent strips.
 std::vector<Box> uncovered(const Box& box, const std::vector<Holding>& clips);
 
 }  // namespace tessera::layout

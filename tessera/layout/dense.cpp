@@ -46,7 +46,7 @@ Shape dense_shape(const LocalLayout& local, const std::string& what) {
   for (const Band& band : bands_of(local)) {
     if (shape.rows == 0) shape.cols = band.cols();
     if (band.cols() != shape.cols)
-      throw Error("{}: the rows from {} are {} columns wide, expected {} as the first rows of the local matrix", what,
+      throw Error("{}: the rows from {} have {} columns, expected {} as in the first rows of the local matrix", what,
                   band.boxes.front().row, band.cols(), shape.cols);
     shape.rows += band.rows();
   }
@@ -55,7 +55,7 @@ Shape dense_shape(const LocalLayout& local, const std::string& what) {
 
 bool is_dense(const LocalLayout& local) {
   const std::int64_t width = local.pieces.empty() ? 0 : local.pieces.front().stride;
-  std::int64_t at = 0, col = 0;  // of the band's first element; of the piece in the band
+  std::int64_t at = 0, col = 0;  // offset of the band's first element; column of the piece in the band
   const Piece* first = nullptr;  // of the band
   for (const Piece& piece : local.pieces) {
     if (col == 0) first = &piece;
@@ -97,7 +97,7 @@ Layout cols_by_rank(Shape shape, const std::vector<std::vector<Range>>& ranges) 
     }
     layout.ranks.push_back(band.boxes.empty() ? LocalLayout{} : stack_densely({band}));
   }
-  validate(layout);  // a rank that asks for a column twice
+  validate(layout);  // the ranges of one rank may overlap
   return layout;
 }
 

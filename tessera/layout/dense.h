@@ -1,5 +1,5 @@
-// A rank's part as one dense matrix, as a GEMM reads it: rows lie one below the other, and a row may consist of several
-// ranges of columns side by side ([own | adopted]).
+// A rank's part as one dense matrix, as a GEMM reads it. Rows are stored from top to bottom. A row may consist of
+// several column ranges side by side ([own | adopted]).
 #pragma once
 #include <vector>
 
@@ -7,29 +7,30 @@
 
 namespace tessera::layout {
 
-// Boxes of the same rows, side by side in the local matrix.
+// Boxes with the same rows, side by side in the local matrix.
 struct Band {
   std::vector<Box> boxes = {};  // not empty
   std::int64_t rows() const { return boxes.front().rows; }
   std::int64_t cols() const;
 };
 
-// A part as bands, one below the other. A piece stands beside the one before it where both have the same rows and it
-// begins before that band's second row (its stride says where). Padding counts for nothing.
+// Returns the bands of a part from top to bottom. A piece belongs to the band of the previous piece if both have the
+// same rows and the piece begins before the band's second row, which the stride determines. Padding is ignored.
 std::vector<Band> bands_of(const LocalLayout& local);
-// Bands stacked densely: every piece has its band's width as its stride. Empty boxes are left out.
+// Stacks bands without gaps: the stride of every piece is the width of its band. Empty boxes are left out.
 LocalLayout stack_densely(const std::vector<Band>& bands);
-// Rows and columns of a part's local matrix. Errors: bands of different widths; `what` begins the message.
+// Returns the rows and columns of a part's local matrix. Throws Error for bands of different widths; the message begins
+// with `what`.
 Shape dense_shape(const LocalLayout& local, const std::string& what);
-// Whether the buffer is exactly such a matrix, row by row and without padding.
+// Returns whether the buffer is exactly the part's local matrix, row by row and without padding.
 bool is_dense(const LocalLayout& local);
-// The part with each band of several boxes as one box, whose columns count from 0 and whose rows keep their numbers.
-// Ranks that hold rows of one local matrix exchange them so without regard to which columns these are: runs of the
-// buffer.
+// Returns the part with each band of several boxes replaced by one box. Its columns count from 0, and its rows keep
+// their numbers. Ranks that hold rows of one local matrix use this layout to exchange rows as runs of the buffer,
+// independent of the logical columns.
 LocalLayout with_local_columns(const LocalLayout& local);
 
-// Given rank by rank: rank r holds all rows of these column ranges, in this order side by side. Ranks may overlap.
-// Errors: a range outside the shape, a rank that asks for a column twice.
+// Rank r holds all rows of the columns `ranges[r]`, side by side in this order. Ranks may overlap. Throws Error for a
+// range outside the shape, and if the ranges of one rank overlap.
 Layout cols_by_rank(Shape shape, const std::vector<std::vector<Range>>& ranges);
 
 }  // namespace tessera::layout

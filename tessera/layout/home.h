@@ -1,12 +1,12 @@
-// Storage for layouts whose ranks overlap: each element in one place.
+// Layouts for storage that hold each element once, made from layouts whose ranks overlap.
 #pragma once
 #include "tessera/layout/layout.h"
 
 namespace tessera::layout {
 
-// The layout in which each element is kept only by the lowest-ranked of its holders, in the order it had there, stacked
-// densely. The result is replicated (never partial); the ranks hold together what they held before. Errors: as
-// validate.
+// Returns the layout in which only the lowest rank of its holders keeps an element. Each rank keeps its elements in
+// their order, stacked densely. All ranks together hold the same elements as before. The result is replicated, not
+// partial. Throws the errors of validate.
 Layout unique_home(const Layout& layout);
 
 }  // namespace tessera::layout

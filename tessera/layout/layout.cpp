@@ -18,12 +18,12 @@ void require_shape(const char* function, Shape shape) {
 }
 
 void require_part(const char* function, std::int64_t n, int index, int count) {
-  if (n < 0) throw Error("{}: {} things to part, expected 0 or more", function, n);
+  if (n < 0) throw Error("{}: {} elements, expected 0 or more", function, n);
   if (count < 1) throw Error("{}: {} parts, expected 1 or more", function, count);
   if (index < 0 || index >= count) throw Error("{}: part {}, expected [0, {})", function, index, count);
 }
 
-// Boxes of one width, one below the other with nothing between.
+// Stacks boxes of equal width from top to bottom, without gaps.
 LocalLayout stack_boxes(const std::vector<Box>& boxes) {
   std::vector<Band> bands;
   for (const Box& box : boxes) bands.push_back({{box}});
@@ -35,7 +35,7 @@ std::int64_t ceil_part_size(std::int64_t n, int count, std::int64_t align) {
   return (part + align - 1) / align * align;
 }
 
-// These rows of a local matrix.
+// Returns the given rows of a local matrix.
 std::vector<Band> local_rows(const std::vector<Band>& bands, Range rows) {
   std::vector<Band> taken;
   std::int64_t first = 0;  // local row of the band
@@ -71,7 +71,7 @@ std::int64_t LocalLayout::covered() const {
 
 Range even_part(std::int64_t n, int index, int count) {
   require_part("even_part", n, index, count);
-  // n * index / count without a product that could overflow.
+  // Computes n * index / count without overflow.
   const auto bound = [&](std::int64_t i) { return n / count * i + n % count * i / count; };
   return {.begin = bound(index), .end = bound(index + 1)};
 }
@@ -101,7 +101,7 @@ Layout cut_rows(Shape shape, const std::vector<Block>& blocks, int ranks) {
     }
     rows += block.rows;
   }
-  if (rows != shape.rows) throw Error("cut_rows: the blocks have {} rows, expected {} as the shape", rows, shape.rows);
+  if (rows != shape.rows) throw Error("cut_rows: the blocks have {} rows, expected the shape's {}", rows, shape.rows);
 
   Layout layout{.shape = shape};
   for (int rank = 0; rank < ranks; ++rank) {
@@ -147,7 +147,7 @@ Layout rows_by_rank(Shape shape, const std::vector<std::vector<Range>>& ranges) 
     }
     layout.ranks.push_back(stack_boxes(boxes));
   }
-  validate(layout);  // a rank that asks for a row twice
+  validate(layout);  // the ranges of one rank may overlap
   return layout;
 }
 

@@ -1,8 +1,9 @@
-// Which rank keeps which part of a logical tensor, and where in its local buffer. Integers only.
+// A layout describes the part of a logical tensor that each rank holds, and the offsets in its local buffer. It
+// consists of integers only.
 //
-// A layout is a list of pieces a rank. A piece is a box of the logical matrix at an offset of the local buffer, rows
-// `stride` elements apart. Parts of different ranks may overlap (a key/value head needed on several tp ranks). Padding
-// is room in the local buffer that no piece covers: nothing but that buffer knows it.
+// A layout has a list of pieces for each rank. A piece is a box of the logical matrix at an offset of the local buffer.
+// Its rows are `stride` elements apart. Parts of different ranks may overlap, for example if several tp ranks need the
+// same key/value head. Padding is the part of the local buffer that no piece covers. The logical tensor has no padding.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,29 +14,29 @@
 namespace tessera::layout {
 
 struct Piece {
-  Box box;                  // of the logical matrix, not empty
+  Box box;                  // of the logical matrix; not empty
   std::int64_t offset = 0;  // elements from the start of the local buffer to the box's first element
   std::int64_t stride = 0;  // elements between the starts of two rows, >= box.cols
   bool operator==(const Piece&) const = default;
 };
 
-// One rank's part. Pieces are in local order (ascending offset), do not share elements of the buffer, and hold no
+// One rank's part. Pieces are in the order of their offsets. They share no elements of the buffer and contain no
 // logical element twice.
 struct LocalLayout {
   std::vector<Piece> pieces = {};
-  std::int64_t size = 0;         // elements of the local buffer, padding included
-  std::int64_t covered() const;  // elements that belong to pieces
+  std::int64_t size = 0;         // elements of the local buffer, including padding
+  std::int64_t covered() const;  // elements of all pieces
   bool operator==(const LocalLayout&) const = default;
 };
 
-// What the values of one logical element mean when several ranks hold it.
+// The meaning of the values if several ranks hold one logical element.
 enum class State {
   replicated,  // equal values
-  partial,     // parts to be summed in rank order
+  partial,     // summands; the element is their sum in rank order
 };
 
 struct Layout {
-  Shape shape;  // logical, true: no padding
+  Shape shape;  // of the logical tensor, without padding
   std::vector<LocalLayout> ranks = {};
   State state = State::replicated;
 
@@ -43,8 +44,9 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-// A run of rows of the logical matrix that is cut on its own: gate and up of one stacked weight; q, k and v.
-// unit: rows that stay together (a head). Blocks tile the rows in order.
+// A range of rows of the logical matrix that is sharded on its own, such as gate and up of one stacked weight, or q, k
+// and v. `unit` is the number of rows that stay together, such as the rows of a head. The blocks of a matrix cover its
+// rows in order.
 struct Block {
   std::string name;
   std::int64_t rows = 0;
@@ -58,43 +60,48 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-// Part `index` of `count` of n things as evenly as possible: [n*index/count, n*(index+1)/count).
+// Divides n elements into `count` parts as evenly as possible. Returns part `index`: [n*index/count,
+// n*(index+1)/count).
 Range even_part(std::int64_t n, int index, int count);
-// Part `index` of `count` in equal parts of ceil(n/count) rounded up to `align`; the last parts hold less, or nothing.
+// Divides n elements into `count` parts of ceil(n/count) elements, rounded up to a multiple of `align`. The last parts
+// are smaller or empty. Returns part `index`.
 Range ceil_part(std::int64_t n, int index, int count, std::int64_t align = 1);
 
-// Every rank holds everything.
+// Every rank holds the whole tensor.
 Layout replicated(Shape shape, int ranks);
-// Rank r holds, of each block in order, even_part of the block's units; its rows stacked densely. One block with unit 1
-// is the plain even cut by rows. Errors: blocks that do not tile the rows, a unit that does not divide its block. Only
-// tests call it.
+// Rank r holds even_part(units, r, ranks) of the units of each block. Its rows are stacked densely, in the order of the
+// blocks. One block with unit 1 divides the rows evenly. Throws Error if the blocks do not cover the rows exactly, or
+// if a unit does not divide its block. Only tests call it.
 Layout cut_rows(Shape shape, const std::vector<Block>& blocks, int ranks);
-// Rank r holds all rows of the columns even_part(cols / unit, r) * unit. Errors: a unit that does not divide the
-// columns. Only tests call it.
+// Rank r holds all rows of the columns even_part(cols / unit, r, ranks) * unit. Throws Error if the unit does not
+// divide the columns. Only tests call it.
 Layout cut_cols(Shape shape, int ranks, std::int64_t unit = 1);
-// Given rank by rank: rank r holds these row ranges of all columns (in this order, stacked densely). Ranks may overlap.
-// Errors: a range outside the shape, a rank that asks for a row twice.
+// Rank r holds all columns of the rows `ranges[r]`, stacked densely in this order. Ranks may overlap. Throws Error for
+// a range outside the shape, and if the ranges of one rank overlap.
 Layout rows_by_rank(Shape shape, const std::vector<std::vector<Range>>& ranges);
 
-// Cuts every rank's local rows again over `inner` ranks with ceil_part, and stacks them densely in shards of equal size
-// when `padded` (size = ceil rows * width), else of their true size. Local rows are those of the dense local matrix:
-// pieces of one rank must have equal width, and the outer layout's padding counts for nothing. Rank (o, i) of the
-// result is o + outer * i (outer fastest, as tp before gtp).
+// Divides every rank's local rows over `inner` ranks with ceil_part, and stacks them densely. With `padded`, all shards
+// of one outer rank have the same size: ceil(rows / inner) rounded up to a multiple of `align`, times the width.
+// Otherwise they have their true size. Local rows are the rows of the dense local matrix (dense.h), without the padding
+// of `outer`. The rows of one rank must have equal width. Rank (o, i) of the result is o + outer.size() * i: outer
+// varies fastest, as tp does before gtp. Throws Error for rows of different widths.
 Layout cut_local_rows(const Layout& outer, int inner, std::int64_t align = 1, bool padded = false);
-// Repeats the layout for `groups` groups: rank (r, c) is r + size * c.
+// Repeats the layout for `groups` groups of ranks. Rank r of group c is r + size * c.
 Layout repeat(const Layout& layout, int groups);
-// The layout of a subset of the ranks, in the order given. Errors: a rank that is not there or listed twice.
+// Returns the layout of the given ranks, in the given order. Throws Error for a rank that does not exist or is listed
+// twice.
 Layout select(const Layout& layout, const std::vector<int>& ranks);
 
-// What validate asks of the ranks together: nothing; each logical element on some rank; each on one rank.
+// Requirement of validate on all ranks together. any: no requirement. all: each logical element is on at least one
+// rank. exact: each logical element is on exactly one rank.
 enum class Cover { any, all, exact };
-// Errors (thrown as Error with the rank and piece, or the box and its holders): pieces that are empty, outside the
-// shape or the buffer, out of local order, sharing elements of the buffer or holding a logical element twice; for
-// Cover::all and Cover::exact an element that no rank holds, for Cover::exact one that several hold. Any numbers are
-// safe to pass.
+// Throws Error for an invalid layout. The message names the rank and the piece, or the box and its holders. Pieces are
+// invalid if they are empty, outside the shape or the buffer, or not in the order of their offsets. Pieces of one rank
+// must share no element of the buffer and no logical element. With Cover::all and Cover::exact, an element that no rank
+// holds is an error. With Cover::exact, an element that several ranks hold is an error. Any numbers are safe to pass.
 void validate(const Layout& layout, Cover cover = Cover::any);
 
-// One line a rank: "rank 0: rows [0, 4) cols [0, 8) at 0; ... of 32". Only tests call it.
+// Returns one line per rank: "rank 0: rows [0, 4) cols [0, 8) at 0; ... of 32". Only tests call it.
 std::string to_string(const Layout& layout);
 
 }  // namespace tessera::layout

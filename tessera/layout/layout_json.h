@@ -1,4 +1,4 @@
-// Layouts, plans and recognised collectives as JSON, for tests and debugging. The program prints none of them.
+// Converts layouts, plans and recognised collectives to JSON, for tests and debugging. The program does not print them.
 #pragma once
 #include <nlohmann/json.hpp>
 
@@ -7,7 +7,8 @@
 namespace tessera::layout {
 
 // {"shape": [rows, cols], "state": "replicated" | "partial", "ranks": [{"size": n, "pieces": [{"rows": [begin, end],
-// "cols": [begin, end], "offset": n, "stride": n}]}]}. Found by argument: `nlohmann::json json = layout`.
+// "cols": [begin, end], "offset": n, "stride": n}]}]}. nlohmann::json finds it by argument-dependent lookup:
+// `nlohmann::json json = layout`.
 void to_json(nlohmann::json& json, const Layout& layout);
 // {"ranks": n, "adds": bool, "transfers": [{"source": r, "target": r, "rows": [begin, end], "cols": [begin, end],
 // "source_offset": n, "source_stride": n, "target_offset": n, "target_stride": n}]}

@@ -12,14 +12,14 @@ std::optional<Piece> join_beside(const Piece& a, const Piece& b) {
   if (!logical || !local) return std::nullopt;
   Piece joined = a;
   joined.box.cols += b.box.cols;
-  joined.stride = std::max(a.stride, joined.box.cols);  // a single row may have come with any stride
+  joined.stride = std::max(a.stride, joined.box.cols);  // a piece of one row may have any stride
   return joined;
 }
 
 std::optional<Piece> join_below(const Piece& a, const Piece& b) {
   const bool logical = a.box.col == b.box.col && a.box.cols == b.box.cols && b.box.row == a.box.row + a.box.rows;
   if (!logical) return std::nullopt;
-  // The stride of a piece of one row says nothing about where the next row lies.
+  // The stride of a piece of one row does not determine the offset of the next row.
   const std::int64_t gap = b.offset - a.offset;
   const std::int64_t stride = a.box.rows > 1 ? a.stride : b.box.rows > 1 ? b.stride : gap;
   const bool same_stride = a.box.rows == 1 || b.box.rows == 1 || a.stride == b.stride;

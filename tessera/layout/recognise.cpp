@@ -9,14 +9,15 @@
 namespace tessera::layout {
 namespace {
 
-// All that one rank sends to another, where it is one contiguous run of both buffers.
+// The elements that one rank sends to another, if they are contiguous in both buffers.
 struct Run {
   int source = 0, target = 0;
   std::int64_t source_begin = 0, target_begin = 0, count = 0;
 };
 
-// Collects the transfers of one pair. Their elements are a contiguous run in both buffers exactly when all are moved by
-// the same distance and there are as many as lie between the first and the last: no two are at the same place.
+// Collects the transfers of one pair of ranks. Their elements form one contiguous run in both buffers if all elements
+// move by the same distance and the range from the first to the last element has no gaps. Elements are distinct, so the
+// check compares their number with the length of the range.
 class RunBuilder {
  public:
   void add(const Transfer& transfer) {
@@ -45,10 +46,11 @@ class RunBuilder {
   bool one_shift_ = true;
 };
 
-// What recognition looks at: one run a pair, by (target, source); no runs when some pair's elements are not one.
+// The input of the recognition: one run for each pair of ranks, in the order of (target, source). `contiguous` is false
+// if the elements of some pair do not form one run.
 struct Runs {
   bool inside_ranks = true;  // no transfer between two ranks
-  bool in_place = true;      // ... and none that moves
+  bool in_place = true;      // no transfer between two ranks or between two offsets
   bool contiguous = true;
   std::vector<Run> runs;
 };
@@ -81,10 +83,10 @@ Runs collect_runs(const TransferPlan& plan) {
 
 using Counts = std::vector<std::int64_t>;
 
-// Every target has a run from the start of every rank's shard to its place in rank order.
+// Checks that every target receives every rank's shard from its start, at the offset that follows from rank order.
 std::optional<Counts> as_all_gather(const Runs& runs, int ranks) {
   Counts counts(static_cast<std::size_t>(ranks));
-  std::size_t shards = 0;  // that are not empty
+  std::size_t shards = 0;  // number of non-empty shards
   for (; shards < runs.runs.size() && runs.runs[shards].target == 0; ++shards) {
     counts[runs.runs[shards].source] = runs.runs[shards].count;
   }
@@ -101,7 +103,8 @@ std::optional<Counts> as_all_gather(const Runs& runs, int ranks) {
   return counts;
 }
 
-// Every target that receives anything has a run from every rank, all from the same place of the buffer, in rank order.
+// Checks that every target with elements receives a run from every rank. All its runs start at the same source offset,
+// and these offsets follow rank order.
 std::optional<Counts> as_reduce_scatter(const Runs& runs, int ranks) {
   Counts counts(static_cast<std::size_t>(ranks));
   std::int64_t place = 0;
@@ -119,7 +122,7 @@ std::optional<Counts> as_reduce_scatter(const Runs& runs, int ranks) {
   return counts;
 }
 
-// Every target has a run from every rank, all of the same whole buffer.
+// Checks that every target receives the same whole buffer from every rank.
 std::optional<Counts> as_all_reduce(const Runs& runs, int ranks) {
   const std::size_t all = static_cast<std::size_t>(ranks);
   if (runs.runs.size() != all * all) return std::nullopt;
@@ -131,7 +134,8 @@ std::optional<Counts> as_all_reduce(const Runs& runs, int ranks) {
   return Counts{count};
 }
 
-// Runs leave each rank in order of their targets and arrive in order of their sources, with nothing between.
+// Checks that the runs of each source are in the order of targets, and the runs of each target in the order of sources,
+// without gaps.
 bool is_all_to_all(const Runs& runs, int ranks) {
   Counts sent(static_cast<std::size_t>(ranks)), received(static_cast<std::size_t>(ranks));
   for (const Run& run : runs.runs) {
@@ -142,7 +146,7 @@ bool is_all_to_all(const Runs& runs, int ranks) {
   return true;
 }
 
-// Whether each element is sent to a target once only, so that a sum is a copy.
+// Returns whether each target element has one source, so that a sum is a copy.
 bool has_single_sources(const TransferPlan& plan, const Layout& to) {
   if (!plan.adds) return true;
   Counts received(to.ranks.size());
@@ -182,7 +186,7 @@ std::string_view name_of(CollectiveKind kind) {
 
 Collective recognise(const TransferPlan& plan, const Layout& from, const Layout& to) {
   TESSERA_CHECK(plan.ranks == from.size() && plan.ranks == to.size(),
-                "recognise: a plan over {} ranks with layouts over {} and {}", plan.ranks, from.size(), to.size());
+                "recognise: the plan has {} ranks, but the layouts have {} and {}", plan.ranks, from.size(), to.size());
   const Runs runs = collect_runs(plan);
   if (runs.in_place) return {.kind = CollectiveKind::none};
   if (runs.inside_ranks) return {.kind = CollectiveKind::local};

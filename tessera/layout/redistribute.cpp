@@ -20,7 +20,7 @@ Layout merged(Layout layout) {
   return layout;
 }
 
-// What both kinds of plan are built with. Layouts are merged first, so that transfers are as large as possible.
+// Builds both kinds of plans. Merges the pieces of the layouts first, so that transfers are as large as possible.
 class Planner {
  public:
   Planner(const Layout& from, const Layout& to)
@@ -34,12 +34,12 @@ class Planner {
   std::vector<Holding> choose_rows(int target, const Box& strip, const std::vector<Holding>& holders);
   const Holding& choose(int target, const std::vector<const Holding*>& active) const;
   void append(int target, const Piece& piece, const Holding& holding);
-  // Puts the transfers to this target, the last ones from `first` on, in the plan's order.
+  // Sorts the transfers to this target into the plan's order. They are the transfers from index `first`.
   void finish_target(int target, std::size_t first);
 
   Layout from_, to_;
   BoxIndex index_;
-  std::vector<std::int64_t> sent_;  // elements each rank sends to others so far
+  std::vector<std::int64_t> sent_;  // by rank: elements sent to other ranks so far
   std::vector<Holding> found_;
   std::vector<Transfer> transfers_;
 };
@@ -62,11 +62,12 @@ void Planner::finish_target(int target, std::size_t first) {
   };
   const auto begin = transfers_.begin() + static_cast<std::ptrdiff_t>(first);
   if (!std::is_sorted(begin, transfers_.end(), before)) std::sort(begin, transfers_.end(), before);
-  // Targets are mostly alike: room for all at once instead of growing through a million transfers.
+  // Most targets have equally many transfers, so one reservation avoids repeated growth.
   if (target == 0) transfers_.reserve(transfers_.size() * to_.ranks.size());
 }
 
-// The target itself, else the holder that has sent least so far, of these the next rank after the target.
+// Returns the target itself if it is a holder. Otherwise returns the holder that has sent least so far, and among
+// equals the next rank after the target.
 const Holding& Planner::choose(int target, const std::vector<const Holding*>& active) const {
   const int ranks = to_.size();
   const auto key = [&](const Holding* holding) {
@@ -77,14 +78,14 @@ const Holding& Planner::choose(int target, const std::vector<const Holding*>& ac
                             [&](const Holding* a, const Holding* b) { return key(a) < key(b); });
 }
 
-// Parts of the holders, top to bottom, that together are `strip`, which every holder spans in width.
+// Covers `strip` from top to bottom with parts of the holders. Every holder spans the columns of the strip.
 std::vector<Holding> Planner::choose_rows(int target, const Box& strip, const std::vector<Holding>& holders) {
   std::vector<Holding> chosen;
   std::vector<const Holding*> active;
   std::size_t next = 0;
   const std::int64_t end = strip.row + strip.rows;
   const auto end_of = [](const Holding* holding) { return holding->box.row + holding->box.rows; };
-  std::vector<std::int64_t> own_rows;  // first rows of the target's own parts, last one first
+  std::vector<std::int64_t> own_rows;  // first rows of the target's own parts, in descending order
   for (auto holder = holders.rbegin(); holder != holders.rend(); ++holder) {
     if (holder->rank == target) own_rows.push_back(holder->box.row);
   }
@@ -119,7 +120,7 @@ void Planner::copy_piece(int target, const Piece& piece, const BoxIndex& own) {
     return;
   }
   index_.find(piece.box, found_);
-  // Parts that a strip and the one to its right take from the same place are joined.
+  // Joins parts of adjacent strips that come from the same piece and have the same rows.
   std::vector<Holding> open;
   for_each_strip(piece.box, found_, [&](Range cols, const std::vector<Holding>& holders) {
     const Box strip{.row = piece.box.row, .rows = piece.box.rows, .col = cols.begin, .cols = cols.size()};
@@ -174,7 +175,7 @@ TransferPlan Planner::sums() {
 
 void require_same_tensor(const char* function, const Layout& from, const Layout& to) {
   if (from.shape != to.shape) {
-    throw Error("{}: from a tensor of {} x {} to one of {} x {}, expected the same shape", function, from.shape.rows,
+    throw Error("{}: from a tensor of {} x {} to {} x {}, expected the same shape", function, from.shape.rows,
                 from.shape.cols, to.shape.rows, to.shape.cols);
   }
   if (from.size() != to.size()) {
@@ -184,18 +185,18 @@ void require_same_tensor(const char* function, const Layout& from, const Layout&
   validate(to);
 }
 
-// Parts to be summed stay such only where every rank keeps just its own.
+// Summands may move only if every rank keeps exactly its own elements.
 TransferPlan keep_parts(const Layout& from, const Layout& to) {
   TransferPlan plan = redistribute({.shape = from.shape, .ranks = from.ranks}, {.shape = to.shape, .ranks = to.ranks});
   for (const Transfer& transfer : plan.transfers) {
     if (transfer.source == transfer.target) continue;
-    throw Error("redistribute: rank {} of a partial layout needs elements it does not hold, rank {} does",
-                transfer.target, transfer.source);
+    throw Error("redistribute: rank {} of a partial layout needs elements that only rank {} holds", transfer.target,
+                transfer.source);
   }
   for (int rank = 0; rank < from.size(); ++rank) {
     const std::int64_t held = from.ranks[rank].covered(), kept = to.ranks[rank].covered();
     if (held == kept) continue;
-    throw Error("redistribute: rank {} of a partial layout would keep {} of its {} elements, expected all", rank, kept,
+    throw Error("redistribute: rank {} of a partial layout keeps {} of its {} elements, expected all", rank, kept,
                 held);
   }
   return plan;
@@ -225,7 +226,8 @@ TransferPlan redistribute(const Layout& from, const Layout& to) {
     require_same_tensor("redistribute", from, to);
     return keep_parts(from, to);
   }
-  if (to.state == State::partial) throw Error("redistribute: to a partial layout from one that is not partial");
+  if (to.state == State::partial)
+    throw Error("redistribute: the target layout is partial, but the source layout is not");
   require_same_tensor("redistribute", from, to);
   return Planner(from, to).copies();
 }

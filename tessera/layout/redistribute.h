@@ -1,4 +1,4 @@
-// From two layouts the list of transfers that turns one into the other, and its recognition as a collective.
+// Computes the transfers that turn one layout into another, and recognises transfers that are one collective.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace tessera::layout {
 
-// Copy `box` from rank `source` to rank `target`. Offsets and strides are in elements of the two local buffers.
+// A copy of `box` from rank `source` to rank `target`. Offsets and strides are in elements of the two local buffers.
 struct Transfer {
   int source = 0, target = 0;
   Box box;
@@ -18,53 +18,60 @@ struct Transfer {
   bool operator==(const Transfer&) const = default;
 };
 
-// Ordered by (target, target_offset, source). When `adds`, a target element is the sum over its sources in rank order
-// (every source that holds it sends it, the target itself included); else it has exactly one source. Transfers of one
-// source need not be neighbours in the list, so an adding plan is carried out source by source, not in list order.
+// The transfers are ordered by (target, target_offset, source). If `adds` is false, each target element has exactly one
+// source. If `adds` is true, a target element is the sum over its sources in rank order. Then every rank that holds the
+// element is a source, including the target. The transfers of one source need not be adjacent in the list, so an adding
+// plan is executed source by source and not in list order.
 struct TransferPlan {
   int ranks = 0;
   bool adds = false;
   std::vector<Transfer> transfers = {};
 
-  std::int64_t elements_sent(int rank) const;      // to others, not to itself; only tests call it
-  std::int64_t elements_received(int rank) const;  // from others
+  std::int64_t elements_sent(int rank) const;      // to other ranks; only tests call it
+  std::int64_t elements_received(int rank) const;  // from other ranks
 };
 
-// Every element `to` asks for is copied from one holder in `from`: itself if it holds it, else the one that has sent
-// least so far (of these the next rank after the target), so holders are used evenly and every rank computes the same
-// plan. Neighbouring boxes are joined: transfers are as large as the two layouts let them be. `from.state == partial`
-// makes an adding plan, or, where `to` is partial too, moves inside ranks only: parts stay with their ranks. Errors:
-// shapes or rank counts differ, a layout that validate() refuses, an element of `to` that no rank of `from` holds, `to`
-// is partial while `from` is not, both are partial and some rank would not keep exactly its own elements. Cost:
-// O(transfers) with a logarithm, for 1024 ranks and a million transfers some 70 ms.
+// Returns the plan that copies every element of `to` from one holder in `from`. The source is the target itself if it
+// holds the element. Otherwise the source is the holder that has sent least so far, and among equals the next rank
+// after the target. The plan therefore uses holders evenly and is the same on every rank. Adjacent boxes are joined, so
+// transfers are as large as the two layouts allow.
+//
+// If `from` is partial and `to` is not, the result is an adding plan. If both are partial, data moves only within
+// ranks, because the summands stay on their ranks.
+//
+// Throws Error if shapes or rank counts differ, if validate() rejects a layout, or if no rank of `from` holds an
+// element of `to`. Throws Error if `to` is partial and `from` is not, or if both are partial and a rank would not keep
+// exactly its own elements. Takes O(t log t) time for t transfers: about 70 ms for 1024 ranks and a million transfers.
 TransferPlan redistribute(const Layout& from, const Layout& to);
-// The gradient's way back: every holder in `compute` contributes; each holder in `storage` receives the sum. Always an
-// adding plan. Errors: as redistribute; `storage` is partial.
+// Returns the plan that reduces a gradient: every holder in `compute` contributes, and each holder in `storage`
+// receives the sum. The plan always adds. Throws the errors of redistribute, and Error if `storage` is partial.
 TransferPlan redistribute_add(const Layout& compute, const Layout& storage);
 
-// Each kind is recognised exactly when the plain collective over buffers that start at the local buffers' first
-// elements, with dense counts, writes what the plan writes and nothing else. So padding behind a shard is fine (it is
-// not counted), padding between shards in the target is not: there the answer is transfers.
+// A plan is recognised as a collective if and only if the collective writes exactly the elements that the plan writes.
+// The collective runs on the local buffers from their first elements, with dense counts. Padding after a shard is
+// allowed, because it is not counted. If there is padding between shards in the target, the result is `transfers`.
 enum class CollectiveKind {
-  none,            // every element stays at its place in its rank: between two buffers a copy in place
-  local,           // moves inside ranks only
-  all_gather,      // every rank receives every rank's whole contiguous shard, in rank order
+  none,            // every element keeps its rank and its offset
+  local,           // elements move only within ranks
+  all_gather,      // every rank receives the whole contiguous shard of every rank, in rank order
   reduce_scatter,  // adds; rank r receives the r-th contiguous part of every rank's buffer
   all_reduce,      // adds; every rank receives the whole buffer
-  all_to_all,      // one contiguous run a pair of ranks, dense in rank order on both sides
-  transfers,       // anything else
+  all_to_all,      // one contiguous run for each pair of ranks, dense in rank order on both sides
+  transfers,       // any other plan
 };
 std::string_view name_of(CollectiveKind kind);
 
-// counts[r]: elements of rank r's shard (all_gather, reduce_scatter), uneven ones too, 0 for ranks that hold nothing.
-// For all_reduce counts has one entry, the buffer's elements. Empty otherwise: those of all_to_all are sums over the
-// plan's transfers of a pair. `uniform`: all counts (for all_to_all of all pairs) are equal.
+// For all_gather and reduce_scatter, `counts[r]` is the number of elements of rank r's shard. Counts may differ and may
+// be 0. For all_reduce, `counts` has one entry, the elements of the buffer. For the other kinds `counts` is empty. The
+// counts of an all_to_all are the sums of the transfers of each pair. `uniform` is true if all counts are equal; for
+// all_to_all, if the counts of all pairs are equal.
 struct Collective {
   CollectiveKind kind = CollectiveKind::transfers;
   std::vector<std::int64_t> counts = {};
   bool uniform = false;
 };
-// `plan` is the one from `from` to `to`. An adding plan whose elements have one source each moves like a copying one.
+// Returns the collective that executes `plan`, which must be the plan from `from` to `to`. An adding plan counts as a
+// copying plan if each element has one source.
 Collective recognise(const TransferPlan& plan, const Layout& from, const Layout& to);
 
 }  // namespace tessera::layout

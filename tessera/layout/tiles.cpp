@@ -23,7 +23,7 @@ Shape grid_of(const LocalLayout& local, Tile tile) {
 
 Layout tile_grid(const Layout& layout, Tile tile) {
   if (tile.rows < 1 || tile.cols < 1)
-    throw Error("tile_grid: a tile of {} x {}, expected 1 x 1 or more", tile.rows, tile.cols);
+    throw Error("tile_grid: got a tile of {} x {}, expected at least 1 x 1", tile.rows, tile.cols);
   if (tile.is_element()) return layout;
   Layout grid{.shape = {.rows = 0, .cols = 0}, .state = layout.state};
   for (const LocalLayout& local : layout.ranks) {
@@ -42,7 +42,7 @@ Layout tile_grid(const Layout& layout, Tile tile) {
 
 namespace {
 
-// Where a row lies: the rank, and the row of its dense local matrix.
+// The location of a row: the rank, and the row of its dense local matrix.
 struct RowPlace {
   int rank = -1;
   std::int64_t row = 0;
@@ -55,7 +55,7 @@ bool has_whole_rows(const Layout& layout) {
   return true;
 }
 
-// The logical rows of a rank's stacked pieces.
+// Returns the logical rows of a rank's stacked pieces.
 std::vector<std::int64_t> rows_of(const LocalLayout& local) {
   std::vector<std::int64_t> rows;
   for (const Piece& piece : local.pieces)
@@ -63,7 +63,7 @@ std::vector<std::int64_t> rows_of(const LocalLayout& local) {
   return rows;
 }
 
-// The tile of home that consists of exactly these rows; nothing if there is none.
+// Returns the tile of `home` that consists of exactly these rows, or nullopt.
 std::optional<RowPlace> tile_of(std::span<const std::int64_t> rows, const std::vector<RowPlace>& places,
                                 const std::vector<std::int64_t>& home_rows, std::int64_t tile_rows) {
   const RowPlace first = places[static_cast<std::size_t>(rows.front())];

@@ -12,7 +12,7 @@ std::string describe(const Box& box) {
   return fmt::format("rows [{}, {}) cols [{}, {})", box.row, box.row + box.rows, box.col, box.col + box.cols);
 }
 
-// One past the last element of the local buffer that the piece covers.
+// Returns the offset after the piece's last element in the local buffer.
 std::int64_t local_end(const Piece& piece) {
   return piece.offset + (piece.box.rows - 1) * piece.stride + piece.box.cols;
 }
@@ -25,11 +25,11 @@ std::string describe(Place place) {
   return fmt::format("layout: rank {} piece {}", place.rank, place.piece);
 }
 
-// Written so that no sum of hostile numbers overflows.
+// Compares without sums that could overflow, because any numbers may be passed.
 void validate_piece(const Piece& piece, Shape shape, std::int64_t size, Place place) {
   const Box& box = piece.box;
   if (box.rows < 1 || box.cols < 1) {
-    throw Error("{}: {} x {} elements, expected no empty piece", describe(place), box.rows, box.cols);
+    throw Error("{}: {} x {} elements, expected a piece that is not empty", describe(place), box.rows, box.cols);
   }
   const bool rows_inside = box.row >= 0 && box.rows <= shape.rows && box.row <= shape.rows - box.rows;
   const bool cols_inside = box.col >= 0 && box.cols <= shape.cols && box.col <= shape.cols - box.cols;
@@ -47,14 +47,15 @@ void validate_piece(const Piece& piece, Shape shape, std::int64_t size, Place pl
   }
 }
 
-// Whether two pieces share elements of the buffer: rows of the one with fewer rows against the other's nearest rows.
+// Returns whether two pieces share elements of the buffer. Compares each row of the piece with fewer rows with the
+// nearest row of the other piece.
 bool share_buffer(const Piece& a, const Piece& b) {
   if (local_end(a) <= b.offset || local_end(b) <= a.offset) return false;
   const Piece& few = a.box.rows <= b.box.rows ? a : b;
   const Piece& many = a.box.rows <= b.box.rows ? b : a;
   for (std::int64_t row = 0; row < few.box.rows; ++row) {
     const std::int64_t begin = few.offset + row * few.stride, end = begin + few.box.cols;
-    // The last row of `many` that begins before `end` is the only one that can reach furthest into [begin, end).
+    // The last row of `many` that begins before `end` also ends last, so it is enough to compare this row.
     if (many.offset >= end) continue;
     const std::int64_t last = std::min((end - 1 - many.offset) / many.stride, many.box.rows - 1);
     if (many.offset + last * many.stride + many.box.cols > begin) return true;
@@ -64,10 +65,10 @@ bool share_buffer(const Piece& a, const Piece& b) {
 
 void validate_buffer_overlap(const LocalLayout& local, int rank) {
   const auto& pieces = local.pieces;
-  std::vector<std::size_t> open;  // earlier pieces that reach beyond the current one's first element
+  std::vector<std::size_t> open;  // earlier pieces that end after the current piece's first element
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     if (i > 0 && pieces[i].offset < pieces[i - 1].offset) {
-      throw Error("layout: rank {} piece {} at offset {} comes after a piece at {}, expected local order", rank, i,
+      throw Error("layout: rank {} piece {} at offset {} follows a piece at {}, expected ascending offsets", rank, i,
                   pieces[i].offset, pieces[i - 1].offset);
     }
     std::erase_if(open, [&](std::size_t other) { return local_end(pieces[other]) <= pieces[i].offset; });
@@ -80,7 +81,7 @@ void validate_buffer_overlap(const LocalLayout& local, int rank) {
   }
 }
 
-// An element that one rank holds twice would be added twice.
+// Checks that no rank holds an element twice, because such an element would be added twice.
 void validate_held_once(const LocalLayout& local, int rank) {
   if (local.pieces.size() < 2) return;
   const BoxIndex index = index_of({.shape = {}, .ranks = {local}});

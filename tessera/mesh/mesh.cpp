@@ -12,7 +12,7 @@
 namespace tessera::mesh {
 namespace {
 
-// An axis, and how far apart the places of two neighbours along it are.
+// The size of an axis, and the difference between the places of two neighbours along it.
 struct Stride {
   int size = 1, step = 1;
 
@@ -75,18 +75,18 @@ Mesh::Mesh(std::vector<Grid> grids, std::vector<int> places) : grids_(std::move(
   check();
 }
 
-// Grids beside the first number the same places, and an axis of two is the same in both.
+// Checks that all grids have the same number of places, and that an axis of two grids has the same size and step in
+// both.
 void Mesh::check() const {
   for (const Grid& grid : grids_) {
     const int first = places_of(grids_.front()), count = places_of(grid);
     if (count != first)
-      throw InputError("mesh: the axes of one grid have {} places, those of another {}, expected as many", first,
-                       count);
+      throw InputError("mesh: one grid has {} places, another grid has {}, expected the same number", first, count);
     for (const Axis& axis : grid)
       for (const Grid& other : grids_)
         if (const auto theirs = find(other, axis.name);
             theirs && theirs != find(grid, axis.name) && (theirs->size > 1 || axis.size > 1))
-          throw InputError("mesh: axis '{}' is another one in another grid: {} places {} apart, and {} places {} apart",
+          throw InputError("mesh: axis '{}' differs between two grids: size {} with step {}, and size {} with step {}",
                            axis.name, find(grid, axis.name)->size, find(grid, axis.name)->step, theirs->size,
                            theirs->step);
   }
@@ -95,14 +95,14 @@ void Mesh::check() const {
 int Mesh::size(std::string_view axis) const {
   for (const Grid& grid : grids_)
     if (const auto found = find(grid, axis)) return found->size;
-  throw Error("mesh: no axis '{}', expected one of {}", axis, names_of(grids_));
+  throw Error("mesh: unknown axis '{}', expected one of {}", axis, names_of(grids_));
 }
 
 int Mesh::coordinate(int rank, std::string_view axis) const {
   TESSERA_CHECK(rank >= 0 && rank < world_size(), "mesh: expected a rank in [0, {}), got {}", world_size(), rank);
   for (const Grid& grid : grids_)
     if (const auto found = find(grid, axis)) return places_[static_cast<std::size_t>(rank)] / found->step % found->size;
-  throw Error("mesh: no axis '{}', expected one of {}", axis, names_of(grids_));
+  throw Error("mesh: unknown axis '{}', expected one of {}", axis, names_of(grids_));
 }
 
 int Mesh::size(const Axes& axes) const {
@@ -131,7 +131,7 @@ Axes Mesh::all_axes() const {
 const Grid& Mesh::grid_of(const Axes& axes) const {
   for (const Grid& grid : grids_)
     if (std::ranges::all_of(axes, [&](const std::string& axis) { return find(grid, axis).has_value(); })) return grid;
-  throw Error("mesh: no grid has the axes {}, expected some of {}", fmt::join(axes, ", "), names_of(grids_));
+  throw Error("mesh: no grid has all of the axes {}, the axes are {}", fmt::join(axes, ", "), names_of(grids_));
 }
 
 std::vector<int> Mesh::group_of(int rank, const Axes& axes) const {
@@ -170,8 +170,8 @@ std::vector<int> live_places(const Grid& grid, std::vector<int> dead) {
   std::ranges::sort(dead);
   for (std::size_t i = 0; i < dead.size(); ++i) {
     if (dead[i] < 0 || static_cast<std::size_t>(dead[i]) >= all.size())
-      throw InputError("mesh: place {} is dead, expected one in [0, {})", dead[i], all.size());
-    if (i > 0 && dead[i] == dead[i - 1]) throw InputError("mesh: place {} is dead twice", dead[i]);
+      throw InputError("mesh: got a dead place {}, expected a place in [0, {})", dead[i], all.size());
+    if (i > 0 && dead[i] == dead[i - 1]) throw InputError("mesh: dead place {} is given twice", dead[i]);
   }
   std::vector<int> live;
   std::ranges::set_difference(all, dead, std::back_inserter(live));

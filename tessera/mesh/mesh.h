@@ -1,8 +1,9 @@
-// The ranks of a run as places in grids with named axes, fastest first, and their groups.
-// With tp 4 and dp 2: tp groups [0-3], [4-7]; dp groups [0,4], [1,5], [2,6], [3,7].
+// A mesh assigns the ranks of a run to places in grids with named axes, fastest first, and computes groups of ranks.
+// With tp 4 and dp 2, the tp groups are [0-3], [4-7] and the dp groups are [0,4], [1,5], [2,6], [3,7].
 //
-// Several grids may number the same places: dense weights are cut over the axes of one, experts over those of another.
-// A place without a rank is dead. It is in no group, so groups along one axis may have different sizes.
+// Several grids may number the same places. For example, dense weights are sharded over the axes of one grid, and
+// experts over the axes of another. A place without a rank is dead. A dead place is in no group, so groups along one
+// axis may have different sizes.
 #pragma once
 #include <span>
 #include <string>
@@ -20,34 +21,37 @@ struct Axis {
 using Grid = std::vector<Axis>;         // fastest first
 using Axes = std::vector<std::string>;  // names of axes, in any order
 
-// Immutable; the same on every rank.
+// Immutable. Every rank constructs the same mesh.
 class Mesh {
  public:
-  // Every place has the rank of its number. Errors (InputError): a size below 1, a name twice, too many ranks.
+  // Rank r is at place r. Throws InputError for a size below 1, a name that is given twice, or too many ranks.
   explicit Mesh(const Grid& grid);
-  // places[r]: where rank r is; a place that is not listed is dead. Errors (InputError): as above; no grid; grids of
-  // different numbers of places; an axis of two grids along which a rank's coordinate differs; a place outside the
-  // grids or listed twice; no rank.
+  // Rank r is at places[r]. A place that is not listed is dead. Throws the errors of the other constructor. Also throws
+  // InputError if there are no grids or no ranks, if grids have different numbers of places, or if a place is outside
+  // the grids or listed twice. An axis of two grids must give each place the same coordinate, otherwise the constructor
+  // throws InputError.
   Mesh(std::vector<Grid> grids, std::vector<int> places);
 
-  int world_size() const { return static_cast<int>(places_.size()); }  // ranks
+  int world_size() const { return static_cast<int>(places_.size()); }  // number of ranks
   const std::vector<Grid>& grids() const { return grids_; }
-  // Places along an axis, dead ones included. Errors here and below (Error): an axis that no grid has, a rank that the
-  // mesh does not have. Only tests call size() of one axis.
+  // Returns the number of places along an axis, including dead places. This and the following functions throw Error for
+  // an axis that is in no grid and for a rank that does not exist. Only tests call size() of one axis.
   int size(std::string_view axis) const;
   int coordinate(int rank, std::string_view axis) const;
-  // The same along several axes of one grid together, of which the grid's fastest counts fastest. 1 and 0 without axes.
+  // The size and coordinate along several axes of one grid, as one combined axis. The axes keep their order in the
+  // grid, fastest first. Without axes, the size is 1 and the coordinate is 0.
   int size(const Axes& axes) const;
   int coordinate(int rank, const Axes& axes) const;
-  // Names of all axes of the first grid: their group is the world.
+  // Returns the names of all axes of the first grid. The group along them is the world.
   Axes all_axes() const;
   bool has_dead_places() const { return places_.size() < ranks_.size(); }
 
-  // All groups along the given axes of one grid: ranks that differ in no other coordinate there, each group in the
-  // order of its places, groups ordered by the place of their first rank. Every rank makes them in this order. Without
-  // axes every rank is a group of its own. Errors: axes that no grid has together.
+  // Returns all groups along the given axes of one grid. The ranks of a group have equal coordinates along all other
+  // axes of the grid. Each group is in the order of places, and groups are in the order of their first ranks' places.
+  // The order is the same on every rank. Without axes, every rank is a group of its own. Throws Error if no grid
+  // contains all the axes.
   std::vector<std::vector<int>> groups(const Axes& axes) const;
-  // The one of them that holds `rank`.
+  // Returns the group that contains `rank`.
   std::vector<int> group_of(int rank, const Axes& axes) const;
 
  private:
@@ -59,8 +63,8 @@ class Mesh {
   std::vector<int> ranks_;   // by place; -1: dead
 };
 
-// The places of a grid but `dead` ones, in order: those of ranks that are numbered so. Errors (InputError): a dead
-// place that the grid does not have, or given twice. Only tests call it.
+// Returns all places of a grid except `dead`, in order. Mesh accepts the result as the places of its ranks. Throws
+// InputError for a dead place that is outside the grid or given twice. Only tests call it.
 std::vector<int> live_places(const Grid& grid, std::vector<int> dead);
 
 }  // namespace tessera::mesh

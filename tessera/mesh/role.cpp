@@ -37,7 +37,7 @@ std::string to_string(const Role& role) {
 }
 
 std::vector<std::vector<int>> groups_of(const Mesh& mesh, const Role& role) {
-  TESSERA_CHECK(!role.axes.empty(), "the role '{}' names no axis of the mesh", name_of(role.purpose));
+  TESSERA_CHECK(!role.axes.empty(), "the role '{}' has no axes, expected at least one", name_of(role.purpose));
   return mesh.groups(role.axes);
 }
 

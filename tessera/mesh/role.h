@@ -1,4 +1,4 @@
-// What ranks talk to each other for, and along which axes of the mesh.
+// A role is a purpose for which ranks communicate, and the axes of the mesh along which they do.
 #pragma once
 #include <compare>
 #include <cstdint>
@@ -12,28 +12,28 @@ namespace tessera::mesh {
 
 enum class Purpose : std::uint8_t {
   program,    // the program's own collectives
-  gather,     // scheduled weights travel here ...
-  reduce,     // ... gradients here, so that they do not queue behind each other
-  demand,     // weights that no schedule foresaw
+  gather,     // scheduled gathers of weights
+  reduce,     // scheduled reductions of gradients; separate from gathers, so that neither waits for the other
+  demand,     // gathers of weights without a schedule
   rows,       // rows of tables that the program reads by index
-  replicas,   // sums of gradients over replicas, and the weights that each has updated
-  losses,     // of what each rank read
-  norm,       // of the gradient
-  agreement,  // that ranks did the same
+  replicas,   // sums of gradients over replicas, and exchanges of the weights that each replica has updated
+  losses,     // losses of the samples that each rank has read
+  norm,       // norm of the gradient
+  agreement,  // comparison of the events that the ranks executed
   casts,      // amaxes of whole weights
 };
 std::string_view name_of(Purpose purpose);
 
-// Data: a communicator is made for it (comm/role_groups.h).
+// A plain value. comm/role_groups.h makes the communicator for it.
 struct Role {
   Purpose purpose = Purpose::program;
-  Axes axes;  // of one grid, at least one
+  Axes axes;  // at least one; all of one grid
 
   auto operator<=>(const Role&) const = default;
 };
 std::string to_string(const Role& role);  // "gather over gtp"
 
-// Mesh::groups of its axes. Errors: a role without axes, or with axes that no grid has together.
+// Returns Mesh::groups of the role's axes. Throws Error for a role without axes, or if no grid contains all the axes.
 std::vector<std::vector<int>> groups_of(const Mesh& mesh, const Role& role);
 
 }  // namespace tessera::mesh

@@ -16,14 +16,14 @@ using schedule::Event;
 using schedule::EventKind;
 using schedule::ParameterId;
 
-// Seconds of operators on one rank.
+// Computes the seconds of operators on one rank.
 class Operators {
  public:
   explicit Operators(const CostInput& input) : input_(input) {
     const Machine& machine = input.machine;
     const auto flops = machine.flops.find(input.types.model);
     if (flops == machine.flops.end())
-      throw InputError("machine '{}': flops of {} are not given", machine.name, name_of(input.types.model));
+      throw InputError("machine '{}': flops of {} are missing", machine.name, name_of(input.types.model));
     const std::int64_t on_node = std::min<std::int64_t>(input.mesh.ranks(), machine.ranks_per_node);
     const double share = std::min(1.0, static_cast<double>(machine.processors) / static_cast<double>(on_node));
     flops_ = flops->second * share;
@@ -59,12 +59,12 @@ class Operators {
   double flops_ = 0, fp8_flops_ = 0, memory_ = 0;
 };
 
-// An event but for its microbatch.
+// Identifies an event within its microbatch.
 auto key_of(const Event& event) {
   return std::tuple(event.kind, event.pass, event.parameter, event.ordinal, event.group, event.op);
 }
 
-// Puts the work between the events.
+// Assigns the work of the operators to the events of a trace.
 class Placer {
  public:
   Placer(const CostInput& input, const DryStep& dry, const schedule::Trace& trace,
@@ -78,13 +78,13 @@ class Placer {
   }
 
   void place() {
-    std::map<decltype(key_of(Event{})), std::size_t> places;  // in dry's microbatch
+    std::map<decltype(key_of(Event{})), std::size_t> places;  // index in the dry microbatch
     for (std::size_t i = 0; i < dry_.microbatch.size(); ++i) places.emplace(key_of(dry_.microbatch[i]), i);
     for (std::size_t at = 0; at < trace_.size(); ++at) {
       const Event& event = trace_[at];
       if (event.kind == EventKind::comm) result.costs.comm_seconds[at] = collective(event);
       result.costs.comm_waits[at] = static_cast<int>(at);
-      // What is behind the last event of a microbatch.
+      // The work after the last event of a microbatch.
       if (at > 0 && trace_[at - 1].microbatch >= 0 && trace_[at - 1].microbatch != event.microbatch)
         compute(at, dry_.work.size() - 1);
       const auto place = places.find(key_of(event));
@@ -100,7 +100,7 @@ class Placer {
   StepCosts result;
 
  private:
-  // A product is known by the weight that was consumed for it.
+  // A product is named after the weight of the preceding consume.
   void compute(std::size_t at, std::size_t in_microbatch) {
     for (const Work& work : dry_.work[in_microbatch]) {
       const bool is_named = work.kind == WorkKind::product && in_microbatch > 0;
@@ -110,10 +110,10 @@ class Placer {
     }
   }
 
-  // A bucket is updated before its amaxes are taken.
+  // A bucket is updated before the all-reduce of its amaxes.
   void update() {
     bool published = false;
-    std::size_t amaxes = 0;  // of the newest bucket that takes any, 0: none so far
+    std::size_t amaxes = 0;  // event of the last all-reduce of amaxes; 0: no event so far
     for (std::size_t at = 0; at < trace_.size(); ++at) {
       const Event& event = trace_[at];
       if (event.kind == EventKind::comm && event.group == schedule::kCastGroup) amaxes = at;
@@ -128,7 +128,7 @@ class Placer {
   }
 
   double collective(const Event& event) const {
-    if (event.parameter >= 0) {  // indices, then rows
+    if (event.parameter >= 0) {  // two messages: indices, then rows
       const MachineLink& link = input_.machine.link(static_cast<std::int64_t>(input_.mesh.tp) * input_.mesh.gtp);
       return 2 * link.latency_s + static_cast<double>(event.bytes) / link.bytes_per_second;
     }

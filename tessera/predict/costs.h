@@ -1,5 +1,6 @@
-// Predicted durations of a step's events on a machine: products and attention by flops or by bytes, whichever takes
-// longer, everything else by bytes, as the model's operators report them (dry_step.h).
+// Predicts the durations of a step's events on a machine. The model's operators report their flops and bytes
+// (dry_step.h). A product or attention takes the time of its flops or of its bytes, whichever is longer. All other work
+// takes the time of its bytes.
 #pragma once
 #include <string>
 #include <vector>
@@ -19,14 +20,15 @@ struct CostInput {
 
 struct StepCosts {
   schedule::Costs costs;
-  std::vector<std::string> work;  // by event: what the compute before it does; empty: nothing
+  std::vector<std::string> work;  // by event: names of the operators that compute runs before it
 };
 
-// Of segments and the program's collectives. trace: dry's, of any number of microbatches, or one that a run recorded;
-// an event that dry has not takes no time. Errors: InputError for a machine without flops for the type.
+// Returns the durations of segments and of the program's collectives. `trace` is dry.trace() with any number of
+// microbatches, or a trace that a run recorded. An event that is not in `dry` takes no time. Throws InputError if the
+// machine has no flops for the type.
 StepCosts event_costs(const CostInput& input, const DryStep& dry, const schedule::Trace& trace,
                       const std::vector<PlannedParameter>& parameters);
-// Replaces those of the schedule's units and of publishes.
+// Sets the durations of the schedule's units and of publishes in `costs`.
 void set_unit_costs(const CostInput& input, const schedule::Trace& trace,
                     const std::vector<PlannedParameter>& parameters, const schedule::Schedule& schedule,
                     schedule::Costs& costs);

@@ -1,5 +1,5 @@
-// A model whose module runs without memory: its forward and backward passes on tensors that have shapes alone, against
-// any program that takes the calls.
+// A model whose module runs without memory. Its forward and backward passes use tensors that have shapes but no data.
+// Any Program can receive their calls.
 #pragma once
 #include <memory>
 #include <vector>
@@ -10,16 +10,16 @@
 
 namespace tessera::predict {
 
-// One thread. `program` gives no memory (kNoDevice) and outlives this.
+// Used by one thread. `program` has the device kNoDevice and outlives the object.
 class DryModel {
  public:
   // Registers the model's parameters.
   DryModel(runtime::Program& program, const DryOptions& options);
 
-  // Between begin_step and end_step, the whole of one. trains: with its backward pass.
+  // Runs a whole microbatch, with its backward pass if `trains` is true. Call it between begin_step and end_step.
   void microbatch(bool trains);
-  // After end_step, the optimizer's events: the messages of amaxes and the publishes of an update (train/optimizer.h).
-  // trace: of the step. backward_weights: by weight, as DryStep has them.
+  // Makes the calls of an optimizer update: the all-reduces of amaxes and the publishes (train/optimizer.h). Call it
+  // after end_step. `trace` is the trace of the step. `backward_weights` is DryStep::backward_weights.
   void update(const schedule::Trace& trace, const std::vector<schedule::ParameterId>& backward_weights);
 
  private:

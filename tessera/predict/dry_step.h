@@ -1,5 +1,5 @@
-// A step of a model as its module does it dry: the real forward and backward passes, on tensors that have shapes and no
-// memory. The events are those that a run records; the work is what its operators report.
+// A step of a model, run without memory: the real forward and backward passes on tensors that have shapes but no data.
+// The events equal the events that a run records. The operators report their work.
 #pragma once
 #include <array>
 #include <vector>
@@ -13,12 +13,12 @@
 
 namespace tessera::predict {
 
-// Settings are those of a run.
+// The options have the meaning of a run's settings.
 struct DryOptions {
   models::BuildModel model;
   mesh::Mesh mesh;
   std::vector<shard::Domain> domains;
-  int rank = 0;  // whose step it is
+  int rank = 0;  // the rank whose step is run
   shard::ParameterTypes types;
   bool sequence_parallel = false;
   nn::TokenSplit split;
@@ -26,24 +26,26 @@ struct DryOptions {
   runtime::RuntimeOptions runtime;
   nn::ProductOptions products;
   schedule::StepKind kind = schedule::StepKind::train;
-  std::int64_t sequences = 1, seq_len = 1;  // of a microbatch
+  std::int64_t sequences = 1, seq_len = 1;  // of one microbatch
 };
 
 struct DryStep {
-  std::vector<shard::ParameterSpec> parameters;         // by id; backward weights behind the weights
+  std::vector<shard::ParameterSpec> parameters;         // by id; weights first, then backward weights
   std::vector<schedule::ParameterId> backward_weights;  // by weight: its backward weight, or kNoParameter
-  // Microbatches are alike, so one stands for all; and the optimizer's events behind the last.
+  // The events of one microbatch, because all microbatches are equal; and the optimizer's events after the last one.
   schedule::Trace microbatch, optimizer;
-  std::vector<int> waits;  // by event of the microbatch, as runtime::DryRun has them
-  // By event of the microbatch: what is computed before it. One more: behind the last.
+  std::vector<int> waits;  // by event of the microbatch: runtime::DryRun::waits()
+  // By event of the microbatch: the work before it. The last entry is the work after the last event.
   std::vector<std::vector<ops::Work>> work;
-  // Of a microbatch: operations of its products with weights, and bytes that the program's collectives bring this rank.
+  // By number format, of one microbatch: flops of products with weights, and bytes that this rank receives in the
+  // program's collectives.
   std::array<std::int64_t, quant::kFormats> flops{}, activations{};
 
+  // Returns the events of a step with this number of microbatches.
   schedule::Trace trace(int microbatches) const;
 };
 
-// Errors: those of the model and of its parameters; all of whoever runs it later.
+// Throws the errors that the model and its parameters throw in a real run.
 DryStep dry_step(const DryOptions& options);
 
 }  // namespace tessera::predict

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// An object whose keys are known.
+// A JSON object with a fixed set of keys.
 class Object {
  public:
   Object(const json& value, std::string where, std::initializer_list<const char*> keys)
@@ -44,7 +44,7 @@ class Object {
     if (got != std::floor(got)) throw InputError("{}: got {}, expected an integer", place(key), base::shown(at(key)));
     return static_cast<std::int64_t>(got);
   }
-  // false where it is missing.
+  // Returns false if the key is missing.
   bool flag(const char* key) const {
     if (!value_.contains(key)) return false;
     if (!value_[key].is_boolean())

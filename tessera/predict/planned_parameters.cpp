@@ -11,13 +11,13 @@ namespace {
 
 using schedule::ParameterId;
 
-// All but the names.
+// Compares everything except the names.
 bool are_alike(shard::ParameterSpec a, const shard::ParameterSpec& b) {
   a.name = b.name;
   return a == b;
 }
 
-// Elements that a rank of a replica stores at most, and updates at most.
+// The elements that a rank of a replica stores, and the elements that it updates; maximum over the ranks.
 struct Stored {
   std::int64_t shard = 0, state = 0;
 };
@@ -77,7 +77,7 @@ std::vector<PlannedParameter> planned_parameters(const std::vector<shard::Parame
                                                  const std::vector<ParameterId>& backward_weights,
                                                  const shard::ParameterTypes& types, const MeshDegrees& mesh) {
   std::vector<PlannedParameter> all;
-  std::vector<std::size_t> measured;  // one of each kind
+  std::vector<std::size_t> measured;  // one parameter of each kind
   for (const shard::ParameterSpec& spec : specs) {
     const auto like = std::ranges::find_if(measured, [&](std::size_t id) { return are_alike(specs[id], spec); });
     if (like == measured.end()) {

@@ -6,20 +6,21 @@
 
 namespace tessera::schedule {
 
-// Each begins at its event, or behind the one before it where that takes longer, and is waited for behind
-// Costs::comm_waits. Any number of steps one after another.
+// A collective begins at its event, or when the previous collective ends if that is later. Compute waits for the
+// collective after the event that Costs::comm_waits gives. One object computes any number of consecutive steps.
 class CollectivesInTime {
  public:
-  // costs outlives this. events: of a step.
+  // `costs` outlives the object. `events` is the number of events of a step.
   CollectivesInTime(const Costs& costs, int events) : costs_(costs), due_(static_cast<std::size_t>(events)) {}
 
-  // The event `index` has happened at `now`, in seconds. Returns until when compute waits: `now`, or later.
+  // Records that the event `index` happened at `now` seconds. Returns the time until which compute waits, at least
+  // `now`.
   double happened(int index, double now);
 
  private:
   const Costs& costs_;
-  std::vector<std::vector<double>> due_;  // by event: ends of what is waited for behind it
-  double end_ = 0;                        // of the last one
+  std::vector<std::vector<double>> due_;  // by event: end times of the collectives that compute waits for after it
+  double end_ = 0;                        // end time of the last collective
 };
 
 }  // namespace tessera::schedule

@@ -109,11 +109,11 @@ std::string trace_to_json(const NamedTrace& named) {
   text += "],\n\"events\": [";
   for (std::size_t i = 0; i < named.trace.size(); ++i) {
     const Event& event = named.trace[i];
-    TESSERA_CHECK(event.step == step, "event {} is of another kind of step than the first", i);
+    TESSERA_CHECK(event.step == step, "event {} has another step kind than the first event", i);
     const bool may_have_none = event.kind == EventKind::comm && event.parameter == kNoParameter;
     TESSERA_CHECK(may_have_none || is_kept(event.kind) ||
                       (event.parameter >= 0 && static_cast<std::size_t>(event.parameter) < named.names.size()),
-                  "event {} is of parameter {} of {} names", i, event.parameter, named.names.size());
+                  "event {} uses parameter {}, but there are {} names", i, event.parameter, named.names.size());
     text += fmt::format("{}\n {}", i == 0 ? "" : ",", event_text(event));
   }
   return text + "]}\n";

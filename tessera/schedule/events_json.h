@@ -1,11 +1,11 @@
-// A trace as a JSON file that people can read: an event a line.
+// A trace as a readable JSON file, with one event per line.
 //
 //   {"format": "tessera trace", "version": 1, "step": "train",
 //    "parameters": ["embedding.weight", ...],
 //    "events": [
-//     ["consume", microbatch, pass, parameter, ordinal],              release, produce and publish alike
-//     ["comm", microbatch, pass, ordinal, group, op, bytes],          and the parameter whose rows it reads
-//     ["stash", microbatch, pass, ordinal, way, bytes]]}              fetch alike
+//     ["consume", microbatch, pass, parameter, ordinal],       the same for release, produce and publish
+//     ["comm", microbatch, pass, ordinal, group, op, bytes],   then the parameter, if the event reads rows of one
+//     ["stash", microbatch, pass, ordinal, op, bytes]]}        the same for fetch
 #pragma once
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -22,15 +22,15 @@ struct NamedTrace {
   bool operator==(const NamedTrace&) const = default;
 };
 
-// Errors (Error): events of different step kinds, a parameter without a name.
+// Throws Error if the events have different step kinds or a parameter has no name.
 std::string trace_to_json(const NamedTrace& named);
-// InputError, naming `where` (the file) and the event, with what was expected and got, for anything that
-// trace_to_json does not write.
+// Throws InputError for input that trace_to_json does not write. The message names `where` (the file), the event, the
+// expected value and the value found.
 NamedTrace trace_from_json(const nlohmann::json& json, const std::string& where);
 
-// Error when the file cannot be written.
+// Throws Error if the file cannot be written.
 void save_trace(const std::filesystem::path& path, const NamedTrace& named);
-// InputError as read_json_file and trace_from_json.
+// Throws InputError under the conditions of read_json_file and trace_from_json.
 NamedTrace load_trace(const std::filesystem::path& path);
 
 }  // namespace tessera::schedule

@@ -1,20 +1,21 @@
-// The schedule of one kind of step, as data: which weights are brought together when and into which bytes, and how
-// their gradients leave. Written by plan.h, proved by check.h, timed by simulate.h, carried out by Runtime.
+// The schedule of one kind of step, as data: when each weight is gathered, which bytes it occupies, and when its
+// gradients are reduced. plan.h writes a schedule, check.h proves it, simulate.h predicts its time, and Runtime
+// executes it.
 //
-// Positions. A step's trace has a body (every event up to the last of a microbatch) and then the optimizer's events:
-// for each bucket the message of its amaxes, where a format needs one, and its publishes. The cycle of steps is cut
-// behind the body, where no gathered weight is valid any more: the event at index i of the body has position i; the
-// optimizer's events, which come before the *next* step's body, have the positions -P .. -1 (P of them). So an issue at
-// a negative position is a prefetch for the next step under this step's optimizer, and position -1 is also the
-// beginning of a step. "At position p" means directly after the event at p; what is written in segment p lies between
-// the events p - 1 and p.
+// Positions. A step's trace has a body (every event up to the last event of a microbatch), followed by the optimizer's
+// events. The optimizer's events are, for each bucket, the all-reduce of its amaxes if a number format needs one, and
+// the bucket's publishes. A schedule begins after the body of the previous step, because no gathered weight is valid
+// there. The event at index i of the body has position i. The P optimizer events that precede this body have the
+// positions -P .. -1. A gather issued at a negative position is therefore a prefetch: it runs while the previous step's
+// optimizer still updates weights. Position -1 is also the beginning of a step. "At position p" means directly after
+// the event at p. Segment p is the time between the events p - 1 and p.
 //
-// Lanes. compute: the program itself, in its order. Each domain has a gather, a reduce and a replicas lane of its own,
-// which wait for each other only where this schedule says so. gather: gathers, in the order of `residencies`. reduce:
-// exchanges and sums, in the order of `reductions`; on GPUs the sums have a lane of their own. replicas: sums over
-// replicas, in the same order, except that sums of units that the last microbatch does not reduce come at the end of
-// the body; then exchanges of new weights. At each position the host does, in this order: fences of compute, reductions
-// issued, gathers issued, finishes.
+// Lanes. compute runs the program, in program order. Each domain has its own gather, reduce and replicas lanes; they
+// wait for each other only where this schedule says so. gather runs the gathers, in the order of `residencies`. reduce
+// runs exchanges and sums, in the order of `reductions`; on GPUs the sums have their own lane. replicas runs sums over
+// replicas in the same order, then exchanges of new weights. Units that the last microbatch does not reduce are an
+// exception: their sums over replicas run at the end of the body. At each position the host first records the fence of
+// compute. It then issues reductions, issues gathers, and makes compute wait for the reductions that finish there.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -25,57 +26,58 @@
 
 namespace tessera::schedule {
 
-// What the planner needs to know of a parameter: bytes, the same on all ranks that plan together (the greatest over
-// them).
+// The bytes of a parameter, as input for the planner. All ranks that plan together pass equal values: the maximum over
+// these ranks.
 struct ParameterSize {
   std::string name;
-  int domain = 0;             // what it is cut over (shard/domain.h): units hold members of one
-  std::int64_t gathered = 0;  // buffer of the weight as it is gathered; 0: nothing is, the shard is read
-  std::int64_t unpacked = 0;  // buffer of the weight that is unpacked from that; 0: it is used as it arrives
-  std::int64_t staging = 0;   // buffer of one gradient until it is summed; 0: frozen
-  std::int64_t scratch = 0;   // what its exchange needs beside the staging, until its sum is taken
-  Way gather;                 // the weight
-  Way reduce;                 // a microbatch's gradient
-  Way replicas;               // the sum over replicas, once a step
-  Way publish;                // new weights, of what other replicas have updated
+  int domain = 0;             // the ranks that shard it (shard/domain.h); all members of a unit have the same domain
+  std::int64_t gathered = 0;  // bytes of the gathered weight; 0: the weight is not gathered, and its shard is read
+  std::int64_t unpacked = 0;  // bytes of the weight after unpacking; 0: the gathered bytes are used directly
+  std::int64_t staging = 0;   // bytes of one gradient until it is summed; 0: the parameter is frozen
+  std::int64_t scratch = 0;   // bytes that the exchange of its gradient needs besides the staging, until the sum
+  Way gather;                 // of the weight
+  Way reduce;                 // of one microbatch's gradient
+  Way replicas;               // of the sum over replicas, once a step
+  Way publish;                // of the new weights that other replicas have updated
 
-  // Whether it may travel together with others: one hop.
+  // Whether the parameter may share a unit with others: its gather has a single hop.
   bool joins() const { return !has_hop(gather, Activity::gather_compute); }
 };
 
-// Parameters that travel together, one collective for all: neighbours that are small.
+// Parameters that travel together in one collective. They are small and adjacent in the order of first use.
 using Unit = std::vector<ParameterId>;
 
-// One stay of a unit's weights in the gather arena. Weights that are unpacked have two stages there: *arrived*, the
-// packed bytes from the issue of the gather to the unpacking, which is compute's work directly before the event `wait`;
-// and *unpacked*, from there to the last release. Where nothing is gathered the stored bytes are unpacked, and there is
-// no first stage. Weights that are used as they arrive have one stage, from the issue to the last release.
+// The interval in which a unit's weights occupy bytes of the gather arena. A weight that is unpacked has two stages
+// there. Stage *arrived* is the packed bytes, from the issue of the gather to the unpacking. Compute unpacks them
+// directly before the event `wait`. Stage *unpacked* lasts from there to the last release. If the weight is not
+// gathered, compute unpacks the stored bytes and there is no first stage. A weight that is used without unpacking has
+// one stage, from the issue to the last release.
 struct Residency {
   int unit = 0;   // of gather_units
   int issue = 0;  // position where the gather is enqueued
-  int free = 0;   // the gather lane waits until compute has passed this position (<= issue), the latest of: the last
-                  // release, or the unpacking, of every earlier tenant of these bytes, of any domain and however long
-                  // ago; the newest member's publish
-  int wait = 0;   // index of the consume before which compute waits for the gather, and unpacks; the first use
+  int free = 0;   // position (<= issue) that compute must pass before the gather runs. It is the latest of: the last
+                  // release or the unpacking of every earlier tenant of these bytes, of any domain; the last publish
+                  // of a member
+  int wait = 0;   // index of the first consume; before it compute waits for the gather and unpacks
   int last = 0;   // index of the last release
-  std::int64_t offset = 0;           // bytes, in the gather arena: of what arrives
-  std::int64_t unpacked_offset = 0;  // the same of what is unpacked
+  std::int64_t offset = 0;           // bytes, in the gather arena: of the gathered weights
+  std::int64_t unpacked_offset = 0;  // bytes, in the gather arena: of the unpacked weights
 
   bool operator==(const Residency&) const = default;
 };
 
-// The way of a unit's gradients of one microbatch from staging to main_grad.
+// The reduction of a unit's gradients of one microbatch from staging to main_grad.
 struct Reduction {
   int unit = 0;  // of reduce_units
   int microbatch = 0;
-  int first = 0;          // index of the first produce: the staging is written from segment `first` on
-  int issue = 0;          // index of the last produce: the exchange is enqueued there and waits for compute to be there
-  int finish = 0;         // compute waits for the sum at this position (>= issue); the staging is free after it
-  bool replicas = false;  // the unit's last of the step: the sum over replicas follows, on their lane
+  int first = 0;   // index of the first produce; compute writes the staging from segment `first`
+  int issue = 0;   // index of the last produce; the exchange is enqueued there and waits until compute reaches it
+  int finish = 0;  // position (>= issue) where compute waits for the sum; the staging is free after it
+  bool replicas = false;  // the unit's last reduction of the step; the sum over replicas follows, on the replicas lane
   std::int64_t offset = 0;         // bytes, in the reduce arena
   std::int64_t scratch = 0;        // bytes, in the scratch
-  std::vector<int> scratch_waits;  // reductions of this step that had these bytes of the scratch: the exchange begins
-                                   // after their sums
+  std::vector<int> scratch_waits;  // reductions of this step that used these bytes of the scratch before; the exchange
+                                   // waits for their sums
 
   bool operator==(const Reduction&) const = default;
 };
@@ -83,19 +85,20 @@ struct Reduction {
 struct Schedule {
   StepKind kind = StepKind::train;
   int microbatches = 0;
-  int events = 0;                // of the trace
-  int body = 0;                  // of these up to the last of a microbatch
-  std::uint64_t trace_hash = 0;  // of the trace it is for
+  int events = 0;                // number of events in the trace
+  int body = 0;                  // number of events up to the last event of a microbatch
+  std::uint64_t trace_hash = 0;  // of the trace that the schedule is for
   std::vector<Unit> gather_units, reduce_units;
   std::vector<int> gather_domains, reduce_domains;  // by unit: the domain of its members
-  // By unit: what a residency takes in its arena as it arrives, and unpacked (0: used as it arrives; the members of a
-  // unit are alike); what a reduction takes in its arena and in the scratch.
+  // By unit: arena bytes of the gathered weights, of the unpacked weights, and of the gradients' staging; bytes of the
+  // scratch. unpacked_bytes is 0 for a unit that is used without unpacking. The members of a unit are either all
+  // unpacked or all used without unpacking.
   std::vector<std::int64_t> gather_bytes, unpacked_bytes, reduce_bytes, scratch_bytes;
   std::vector<Residency> residencies;  // in the order of issue
   std::vector<Reduction> reductions;   // in the order of issue
-  std::int64_t gather_arena = 0;       // bytes: the greatest end of a residency
-  std::int64_t reduce_arena = 0;       // bytes: the greatest end of a reduction
-  std::int64_t scratch = 0;            // bytes of the exchanges' own buffer: what the largest exchange takes
+  std::int64_t gather_arena = 0;       // bytes: the largest end of a residency
+  std::int64_t reduce_arena = 0;       // bytes: the largest end of a reduction
+  std::int64_t scratch = 0;            // bytes of the exchanges' own buffer: the maximum over the exchanges
 
   bool unpacks(int unit) const { return unpacked_bytes[static_cast<std::size_t>(unit)] > 0; }
   int optimizer_events() const { return events - body; }
@@ -103,7 +106,8 @@ struct Schedule {
   bool operator==(const Schedule&) const = default;
 };
 
-// Of what every rank of a communicator must hold alike: order, members, microbatches (not offsets, not positions).
+// Hashes of the parts of a schedule that must be equal on all ranks of a communicator: order, members and microbatches.
+// Offsets and the positions of issues are not included.
 std::uint64_t gather_hash(const Schedule& schedule);
 std::uint64_t reduce_hash(const Schedule& schedule);
 

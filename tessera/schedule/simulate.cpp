@@ -12,12 +12,12 @@ double value(const std::vector<double>& values, int index) {
   return at < values.size() ? values[at] : 0;
 }
 
-// When each lane of a domain is free again.
+// The time at which each lane of a domain is free.
 struct DomainTimes {
   double gather = 0, gather_compute = 0, reduce_compute = 0, reduce = 0, replicas = 0;
 };
 
-// The lanes through some steps one after another.
+// Simulates the lanes of consecutive steps.
 class Player {
  public:
   Player(const Trace& trace, const Schedule& schedule, const Costs& costs)
@@ -49,7 +49,7 @@ class Player {
     place_domains();
   }
 
-  // One step: the body, then the publishes. The last call's result is of the steady state.
+  // Simulates one step: the body, then the optimizer's events. Later calls approach the steady state.
   Prediction step(bool is_first) {
     Prediction prediction;
     const double begin = compute_;
@@ -63,7 +63,7 @@ class Player {
     begin_ = begin;
     if (is_first || schedule_.optimizer_events() == 0) issue_all_before_begin(prediction);
     for (int index = 0; index < schedule_.body; ++index) event(index, prediction);
-    // What the last microbatch does not reduce might have come there after all: its sums over replicas are last.
+    // If the last microbatch does not reduce a unit, the unit's sum over replicas runs at the end of the body.
     for (int i = 0; i < static_cast<int>(schedule_.reductions.size()); ++i)
       if (reduction(i).replicas && reduction(i).microbatch + 1 < schedule_.microbatches)
         sum_replicas(i, prediction.spans);
@@ -93,7 +93,8 @@ class Player {
 
   const Residency& residency(int i) const { return schedule_.residencies[static_cast<std::size_t>(i)]; }
   const Reduction& reduction(int i) const { return schedule_.reductions[static_cast<std::size_t>(i)]; }
-  // Positions from -publishes to body - 1, and -1 where there are no publishes.
+  // Index into the vectors by slot. Positions go from -optimizer_events to body - 1. Position -1 exists without
+  // optimizer events.
   std::size_t slot(int position) const {
     return static_cast<std::size_t>(position < 0 ? position + schedule_.events + 1 : position);
   }
@@ -103,7 +104,7 @@ class Player {
       for (const int i : gathers_[at]) gather(i, compute_, prediction.spans);
   }
 
-  // From when a transfer that could begin at `begin` moves its bytes.
+  // Returns the time when a transfer that is ready at `begin` gets the link.
   double take_link(double begin, double seconds) {
     if (!costs_.shared_link) return begin;
     const double from = std::max(link_, begin);
@@ -141,7 +142,8 @@ class Player {
       gather(i, passed_[slot(residency(i).free)], position < 0 ? ahead_ : prediction.spans);
     for (const int i : finishes_[at])
       wait(summed_[static_cast<std::size_t>(i)], prediction.reduce_exposed_seconds, &waited);
-    // A collective is issued at its event; the program waits for those that it needs after all that happens there.
+    // The program issues a collective at its event. It waits for the collectives that it needs after all other work
+    // there.
     wait(collectives_.happened(index, compute_), prediction.comm_exposed_seconds, &waited);
   }
 
@@ -208,14 +210,14 @@ class Player {
   const Schedule& schedule_;
   const Costs& costs_;
   CollectivesInTime collectives_;
-  std::vector<bool> moves_;                                        // by parameter: it is gathered
-  std::vector<double> published_;                                  // by parameter: its newest version is written
+  std::vector<bool> moves_;                                        // by parameter: whether it is gathered
+  std::vector<double> published_;                                  // by parameter: when its newest version is written
   std::vector<std::vector<int>> gathers_, reductions_, finishes_;  // by slot
   std::vector<std::vector<int>> arrivals_;                         // by event
-  std::vector<double> passed_;                                     // by slot: when compute last was there
+  std::vector<double> passed_;                                     // by slot: when compute last passed it
   std::vector<double> arrived_, summed_;
   std::vector<double> summed_replicas_;
-  std::vector<Span> ahead_;         // for the next step; absolute times
+  std::vector<Span> ahead_;         // of the next step's prefetches; absolute times
   std::vector<DomainTimes> times_;  // by domain
   std::vector<int> domain_of_;      // by parameter
   double compute_ = 0, begin_ = 0, link_ = 0;
@@ -232,7 +234,7 @@ Prediction simulate(const Trace& trace, const Schedule& schedule, const Costs& c
 
 namespace {
 
-// Everything in the program's order; only new weights travel while compute goes on.
+// Runs all work in program order. Only exchanges of new weights overlap with compute.
 class OnDemandPlayer {
  public:
   OnDemandPlayer(const Trace& trace, const Schedule& schedule, const Costs& costs)

@@ -1,5 +1,5 @@
-// What a schedule takes in time: the lanes played through with agreed durations. Pure; the same semantics that Runtime
-// carries out and check.h proves. Every rank is taken to be as fast as every other.
+// Predicts the time of a schedule from given durations. The functions are pure. They use the semantics that Runtime
+// executes and check.h proves. All ranks are assumed to be equally fast.
 #pragma once
 #include <vector>
 
@@ -8,42 +8,43 @@
 
 namespace tessera::schedule {
 
-// Seconds. Vectors shorter than asked for count as zeros.
+// Durations in seconds. An index beyond the end of a vector has the duration 0.
 struct Costs {
-  std::vector<double> segment_seconds;  // by event: compute before it
-  std::vector<double> comm_seconds;     // by event: a collective of the program, one after the other
-  // By event of a collective: the last event that happens before compute waits for it. What is not given: its own.
+  std::vector<double> segment_seconds;  // by event: compute before the event
+  std::vector<double> comm_seconds;     // by event: a collective of the program; collectives run one at a time
+  // By event of a collective: the last event before compute waits for the collective. Default: the collective's event.
   std::vector<int> comm_waits;
-  bool shared_link = false;             // a rank's transfers take turns, in the order of their beginning; else lanes do
-  double end_seconds = 0;               // behind the body: what ranks compare there, which compute waits for
-  std::vector<double> publish_seconds;  // by event: replicas give each other the weight that was published (ZeRO-1)
-  std::vector<double> gather_seconds, gather_compute_seconds;                   // by gather unit: first hop, second
-  std::vector<double> reduce_compute_seconds, reduce_seconds, replica_seconds;  // by reduce unit: hops, then replicas
+  bool shared_link = false;  // true: one transfer of a rank at a time, in order of start; false: one per lane
+  double end_seconds = 0;    // comparison between ranks at the end of the body; compute waits for it
+  std::vector<double> publish_seconds;  // by event: exchange of the published weight between replicas (ZeRO-1)
+  std::vector<double> gather_seconds, gather_compute_seconds;  // by gather unit: first hop, second hop
+  // By reduce unit: first hop, second hop, sum over replicas.
+  std::vector<double> reduce_compute_seconds, reduce_seconds, replica_seconds;
 };
 
-// Something that takes a lane's time; comm and agreement have no lane. index: an event on compute and publish; a
-// residency on gather and gather_compute; a reduction on the others.
+// An interval in which a lane is busy. The activities comm and agreement do not occur. `index` is an event for compute
+// and publish, a residency for gather and gather_compute, and a reduction for the other lanes.
 struct Span {
   Activity lane = Activity::compute;
   int index = 0;
-  double begin = 0, end = 0;  // seconds from the beginning of the step; gathers for this step may begin before it
+  double begin = 0, end = 0;  // seconds from the beginning of the step; negative for prefetches before it
 };
 
 struct Prediction {
   double step_seconds = 0;
-  double compute_seconds = 0;  // of the segments alone
-  // Compute waited for gathers, reductions, the program's collectives.
+  double compute_seconds = 0;  // sum of the segments
+  // Time that compute waits for gathers, for reductions, and for the program's collectives.
   double gather_exposed_seconds = 0, reduce_exposed_seconds = 0, comm_exposed_seconds = 0;
-  std::vector<Span> spans;    // of one step in the steady state, by lane in order
-  std::vector<double> waits;  // by event: how long compute waited before it
+  std::vector<Span> spans;    // of one step in the steady state; in order of time within each lane
+  std::vector<double> waits;  // by event: how long compute waits there
 
   double exposed_seconds() const { return gather_exposed_seconds + reduce_exposed_seconds + comm_exposed_seconds; }
 };
 
-// The steady state: steps follow each other without a pause.
+// Predicts a step in the steady state, where steps follow each other without a pause.
 Prediction simulate(const Trace& trace, const Schedule& schedule, const Costs& costs);
-// The same work with every gather at its consume and every exchange at the end of its microbatch, compute waiting; only
-// exchanges of new weights travel while the optimizer goes on.
+// Predicts the same work without a schedule: each gather runs at its consume, and each exchange of gradients runs at
+// the end of its microbatch. Compute waits for both. Only exchanges of new weights overlap with the optimizer.
 Prediction simulate_on_demand(const Trace& trace, const Schedule& schedule, const Costs& costs);
 
 }  // namespace tessera::schedule

@@ -27,7 +27,7 @@ void raise(Way& way, const Way& other) {
     return;
   }
   TESSERA_CHECK(std::ranges::equal(way, other, {}, &Hop::activity, &Hop::activity),
-                "ways of {} and of {} hops, expected the same ones", way.size(), other.size());
+                "expected ways with the same hops, got ways of {} and {} hops", way.size(), other.size());
   for (std::size_t i = 0; i < way.size(); ++i) way[i].bytes = std::max(way[i].bytes, other[i].bytes);
 }
 
@@ -59,7 +59,7 @@ std::string_view hop_role(Activity activity) {
     case Activity::agreement:
       break;
   }
-  throw Error("'{}' is no hop of a way", name_of(activity));
+  throw Error("activity '{}' is not a hop of a way", name_of(activity));
 }
 
 }  // namespace tessera::schedule

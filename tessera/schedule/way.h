@@ -1,4 +1,5 @@
-// How something of a parameter travels: hops, one after the other, each over the ranks of a role.
+// A way: the hops over which a parameter's weight or gradient travels, in order. Each hop runs over the ranks of one
+// role.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -11,22 +12,22 @@ namespace tessera::schedule {
 
 struct Hop {
   Activity activity = Activity::gather;
-  std::int64_t bytes = 0;  // that a rank receives from the others
+  std::int64_t bytes = 0;  // received by a rank from the other ranks
 
   bool operator==(const Hop&) const = default;
 };
 using Way = std::vector<Hop>;  // empty: nothing moves
 
 std::int64_t total_bytes(const Way& way);
-// The bytes of one hop; 0 where the way has none.
+// Returns the bytes of the hop with this activity, or 0 if the way does not contain the hop.
 std::int64_t bytes_over(const Way& way, Activity activity);
 bool has_hop(const Way& way, Activity activity);
-// Each hop gets the greater bytes of both. `way` may be empty; else both have the same hops.
+// Sets the bytes of each hop of `way` to the larger value of the two ways. An empty `way` becomes a copy of `other`.
+// Otherwise throws Error if the ways have different hops.
 void raise(Way& way, const Way& other);
-// Adds the bytes of the other way, hop by hop. Hops that `way` lacks come to their places: a way's are in the order of
-// Activity.
+// Adds the bytes of `other` to `way`, hop by hop. Inserts the hops that `way` lacks, in the order of Activity.
 void add_hops(Way& way, const Way& other);
-// The role of a hop's communicators (check/together.h).
+// Returns the role of a hop's communicators (check/together.h). Throws Error if the activity is not a hop.
 std::string_view hop_role(Activity activity);
 
 }  // namespace tessera::schedule

@@ -1,4 +1,4 @@
-// What the ways of a schedule's units take in time, for simulate.h.
+// Times of the transfers of a schedule's units, for simulate.h.
 #pragma once
 #include <functional>
 
@@ -6,11 +6,11 @@
 
 namespace tessera::schedule {
 
-// Seconds of one message over the ranks of a hop, of which one receives so many bytes.
+// Returns the seconds of one message over the ranks of a hop. `bytes` is the number of bytes that one rank receives.
 using HopSeconds = std::function<double(Activity activity, std::int64_t bytes)>;
 
-// Writes gather, reduce, replica and publish seconds of `costs`. Members of a unit travel as one message a hop; sums
-// over compute ranks and over replicas, and publishes, travel one by one.
+// Sets the gather, reduce, replica and publish seconds of `costs`. The members of a unit travel as one message per hop.
+// Sums over compute ranks, sums over replicas, and publishes are one message per parameter.
 void set_way_costs(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
                    const HopSeconds& seconds, Costs& costs);
 

@@ -42,7 +42,7 @@ class Cuda : public testing::Test {
   }
 };
 
-TEST_F(Cuda, BuffersAreAlignedAndHoldWhatIsPutThere) {
+TEST_F(Cuda, BuffersAreAlignedAndKeepTheirContents) {
   for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{1000}, std::size_t{1} << 20}) {
     Buffer buffer(size, kDevice);
     EXPECT_EQ(buffer.device(), kDevice);
@@ -58,7 +58,7 @@ TEST_F(Cuda, BuffersAreAlignedAndHoldWhatIsPutThere) {
   EXPECT_THROW(Buffer(std::size_t{1} << 50, kDevice), Error);
 }
 
-TEST_F(Cuda, ScratchIsOfTheDeviceAndWaitsForNothing) {
+TEST_F(Cuda, ScratchIsDeviceMemoryAndDoesNotWait) {
   const auto lane = make_cuda_lane("order", kDevice);
   const auto pool = std::make_shared<ScratchPool>(kDevice);
   const std::byte* const first = pool->take(1 << 20).data();
@@ -69,7 +69,7 @@ TEST_F(Cuda, ScratchIsOfTheDeviceAndWaitsForNothing) {
   lane->synchronize();
 }
 
-TEST_F(Cuda, ALaneWorksWhileTheHostGoesOn) {
+TEST_F(Cuda, ALaneWorksWhileTheHostContinues) {
   const auto lane = make_cuda_lane("async", kDevice, LanePriority::high);
   bool called = false;
   const auto caller = std::this_thread::get_id();
@@ -132,8 +132,8 @@ TEST_F(Cuda, TheFirstErrorBreaksALane) {
   EXPECT_THROW(third->synchronize(), std::runtime_error);
 }
 
-// As a watchdog does: the work is in the stream already when it turns out to have failed.
-TEST_F(Cuda, AFailureSeenLaterReachesTheFencesBehindIt) {
+// A watchdog reports a failure when the work is already on the stream.
+TEST_F(Cuda, ALateFailureReachesLaterFences) {
   const auto faults = std::make_shared<LaneFaults>();
   const auto lane = make_cuda_lane("watched", kDevice, LanePriority::normal, faults);
   const auto follower = make_cuda_lane("follower", kDevice);
@@ -165,7 +165,7 @@ TEST_F(Cuda, TimedFencesMeasureTheDevice) {
   EXPECT_THROW(untimed.seconds_since(begin), Error);
 }
 
-TEST_F(Cuda, AStreamOutlivesItsLaneAndIsALaterOnes) {
+TEST_F(Cuda, AStreamOutlivesItsLaneAndIsReused) {
   auto lane = make_cuda_lane("first", kDevice);
   const auto other = make_cuda_lane("other", kDevice);
   const CudaStream stream = lane->stream();
@@ -178,7 +178,7 @@ TEST_F(Cuda, AStreamOutlivesItsLaneAndIsALaterOnes) {
   EXPECT_EQ(lane->stream(), stream);
   EXPECT_NE(make_cuda_lane("third", kDevice)->stream(), stream);
   lane->delay(0.01);
-  lane->synchronize();  // the fault was the first one's
+  lane->synchronize();  // the fault belongs to the first lane
 }
 
 TEST_F(Cuda, FencesMayBeUsedByManyThreadsAndOutliveTheirLane) {

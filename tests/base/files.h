@@ -1,4 +1,4 @@
-// What tests of files and of refused input share: folders and files of their own, messages of errors.
+// Helpers for tests of files and of invalid input: temporary folders and files, messages of errors.
 #pragma once
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 
 namespace tessera::base {
 
-// The message of the InputError that `body` throws; a test failure when it throws none.
+// Returns the message of the InputError that `body` throws. Adds a test failure if `body` throws no error.
 template <typename Body>
 std::string refusal(Body body) {
   try {
@@ -23,7 +23,7 @@ std::string refusal(Body body) {
   return "";
 }
 
-// A folder of its own for a test, removed at the end.
+// A temporary folder for one test, removed at the end.
 class TempFolder {
  public:
   TempFolder() {

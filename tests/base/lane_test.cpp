@@ -24,7 +24,7 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
-TEST(Fence, OneMadeByDefaultIsComplete) {
+TEST(Fence, IsDoneIfDefaultConstructed) {
   const Fence fence;
   EXPECT_TRUE(fence.done());
   EXPECT_EQ(fence.error(), nullptr);
@@ -41,7 +41,7 @@ TEST(Fence, IsDoneWhenItsPromiseIsComplete) {
   EXPECT_EQ(fence.error(), nullptr);
 }
 
-TEST(Fence, IsWaitedForUpToALimitWithoutThrowing) {
+TEST(Fence, WaitForHasALimitAndDoesNotThrow) {
   using std::chrono::milliseconds;
   EXPECT_TRUE(Fence().wait_for(milliseconds(0)));
   Promise promise;
@@ -59,7 +59,7 @@ TEST(Fence, WaitsOfAllThreadsAreCounted) {
   Promise promise;
   const Fence fence = promise.fence();
   const std::int64_t before = host_waits();
-  EXPECT_FALSE(fence.wait_for(std::chrono::milliseconds(1)));  // in vain
+  EXPECT_FALSE(fence.wait_for(std::chrono::milliseconds(1)));  // times out
   EXPECT_FALSE(fence.done());
   EXPECT_EQ(host_waits(), before);
   promise.complete();
@@ -94,7 +94,7 @@ TEST(Fence, RethrowsToEveryWaiter) {
   EXPECT_EQ(caught, 4);
 }
 
-TEST(ThreadLane, RunsWorkInOrderOnAThreadOfItsOwn) {
+TEST(ThreadLane, RunsWorkInOrderOnItsOwnThread) {
   const auto lane = make_thread_lane("order");
   std::vector<int> seen;
   std::thread::id thread;
@@ -152,7 +152,7 @@ TEST(ThreadLane, WaitsForAnotherLaneWithoutBlockingTheCaller) {
   EXPECT_EQ(seen, 7);
 }
 
-TEST(ThreadLane, AnAwaitedErrorTravels) {
+TEST(ThreadLane, AnErrorOfAnAwaitedLaneBreaksTheLane) {
   const auto first = make_thread_lane("a"), second = make_thread_lane("b");
   first->run([] { throw std::runtime_error("from the first lane"); });
   second->wait(first->record());
@@ -193,7 +193,7 @@ TEST(ThreadLane, TakesWorkFromSeveralThreads) {
   EXPECT_EQ(sum, 2000);
 }
 
-TEST(InlineLane, RunsAtOnceAndThrowsToTheCaller) {
+TEST(InlineLane, RunsImmediatelyAndThrowsToTheCaller) {
   const auto lane = make_inline_lane();
   std::thread::id thread;
   lane->run([&] { thread = std::this_thread::get_id(); });
@@ -207,7 +207,7 @@ TEST(InlineLane, RunsAtOnceAndThrowsToTheCaller) {
 
 // ---- failures of lanes over streams, without a stream
 
-TEST(LaneFaults, FollowedFencesBreakTheWorkBehindThem) {
+TEST(LaneFaults, FollowedFencesBreakLaterWork) {
   LaneFaults faults;
   std::vector<Promise> promises(4);
   for (const Promise& promise : promises) {
@@ -216,16 +216,16 @@ TEST(LaneFaults, FollowedFencesBreakTheWorkBehindThem) {
   }
   promises[0].complete();
   promises[2].complete(std::make_exception_ptr(std::runtime_error("of another lane")));
-  EXPECT_EQ(faults.at(2), nullptr);  // the second is not done
+  EXPECT_EQ(faults.at(2), nullptr);  // the second fence is not done
   EXPECT_NE(faults.at(3), nullptr);
   promises[1].complete();
   EXPECT_EQ(faults.at(2), nullptr);
   EXPECT_NE(faults.at(4), nullptr);
   EXPECT_TRUE(faults.broken());
-  EXPECT_EQ(faults.at(2), nullptr);  // work before it is not
+  EXPECT_EQ(faults.at(2), nullptr);  // earlier work is not broken
 }
 
-TEST(LaneFaults, OperandsOfWorkThatWasGivenUpAreNotTouched) {
+TEST(LaneFaults, AbandonedWorkDoesNotAccessItsOperands) {
   LaneFaults faults(std::chrono::milliseconds(0));
   const std::int64_t before = faults.begin_work(), failed = faults.begin_work(), behind = faults.begin_work();
   int calls = 0;
@@ -236,11 +236,11 @@ TEST(LaneFaults, OperandsOfWorkThatWasGivenUpAreNotTouched) {
   std::this_thread::sleep_for(std::chrono::milliseconds(2));
   EXPECT_TRUE(faults.given_up(failed));
   for (const std::int64_t position : {before, failed, behind}) faults.unless_given_up(position, count);
-  EXPECT_EQ(calls, 4);  // of the work before the failure alone
+  EXPECT_EQ(calls, 4);  // only calls for the work before the failure
 }
 
 // A caller that sees given_up() may free the operands at once.
-TEST(LaneFaults, GivingUpWaitsForACopyThatHasBegun) {
+TEST(LaneFaults, AbandoningWorkWaitsForACopyThatHasBegun) {
   LaneFaults faults(std::chrono::milliseconds(50));
   const std::int64_t at = faults.begin_work();
   faults.fail(at, std::make_exception_ptr(std::runtime_error("time limit")));
@@ -258,7 +258,7 @@ TEST(LaneFaults, GivingUpWaitsForACopyThatHasBegun) {
   callback.join();
 }
 
-// As a stream's: once it is done it asks what broke its lane.
+// Like the fence of a stream: once it is done, error() calls LaneFaults::at of its lane.
 class AskingFence final : public detail::FenceState {
  public:
   AskingFence(LaneFaults& faults, const bool& passed)
@@ -280,7 +280,7 @@ class AskingFence final : public detail::FenceState {
   mutable std::exception_ptr error_;
 };
 
-TEST(LaneFaults, LanesThatFollowEachOtherAreAskedOfEarlierWorkAlone) {
+TEST(LaneFaults, LanesThatFollowEachOtherCheckOnlyEarlierWork) {
   LaneFaults lanes[2];
   bool passed = false;
   for (int i = 0; i < 100'000; ++i) {

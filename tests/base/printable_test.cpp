@@ -16,7 +16,7 @@ TEST(Printable, KeepsTextAndEscapesTheRest) {
   EXPECT_EQ(printable("\xc2\x85"), "\\xc2\\x85");  // a control character of two bytes
 }
 
-TEST(Printable, EscapesWhatIsNotUtf8) {
+TEST(Printable, EscapesInvalidUtf8) {
   EXPECT_EQ(printable("\x80\xff\xfe"), "\\x80\\xff\\xfe");
   EXPECT_EQ(printable("a\xe4"
                       "b"),

@@ -11,7 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/scratch.h"
 
-// Under a sanitizer, memory that cannot be had gives null as it does elsewhere, and not the end of the program.
+// Under a sanitizer, a failed allocation returns null, as in other builds, and does not end the program.
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): the sanitizers' names
 extern "C" const char* __asan_default_options() {
   return "allocator_may_return_null=1";
@@ -58,7 +58,7 @@ TEST(Buffer, MovesAndFills) {
   EXPECT_EQ(moved.as<double>()[0], 0.0);
 }
 
-TEST(Buffer, SaysHowMuchWasAskedForWhenMemoryIsShort) {
+TEST(Buffer, ReportsTheRequestedBytesIfMemoryIsShort) {
   try {
     const Buffer buffer(std::size_t{1} << 60);
     ADD_FAILURE();
@@ -67,7 +67,7 @@ TEST(Buffer, SaysHowMuchWasAskedForWhenMemoryIsShort) {
   }
 }
 
-TEST(ScratchPool, ServesWhatWasGivenBack) {
+TEST(ScratchPool, ReusesReturnedMemory) {
   auto pool = std::make_shared<ScratchPool>(Device{});
   const std::byte* large = nullptr;
   std::set<const std::byte*> made;

@@ -10,7 +10,7 @@
 namespace tessera::base {
 namespace {
 
-TEST(VirtualClock, NeverGoesBack) {
+TEST(VirtualClock, NeverDecreases) {
   VirtualClock clock;
   clock.advance(2);
   clock.raise_to(1);
@@ -32,7 +32,7 @@ TEST(VirtualTime, WorkBeginsNoEarlierThanTheHostEnqueuedIt) {
   const Fence second = lane->record();
   lane->delay(4);
   const Fence third = lane->record();
-  host->advance(90);  // later than all that is enqueued
+  host->advance(90);  // after all work was enqueued
   gate.set_value();
   third.wait();
   EXPECT_EQ(first.time(), 1);
@@ -41,7 +41,7 @@ TEST(VirtualTime, WorkBeginsNoEarlierThanTheHostEnqueuedIt) {
   EXPECT_EQ(host->now(), 95);
 }
 
-TEST(VirtualTime, OnlyTheHostsWaitRaisesItsClock) {
+TEST(VirtualTime, OnlyAWaitOfTheHostRaisesItsClock) {
   const auto host = std::make_shared<VirtualClock>();
   const auto lane = make_thread_lane("a", host), other = make_thread_lane("b", host);
   lane->delay(3);
@@ -59,7 +59,7 @@ TEST(VirtualTime, OnlyTheHostsWaitRaisesItsClock) {
   EXPECT_EQ(host->now(), 4);
 }
 
-TEST(VirtualTime, AWaitCountsAlsoForAFenceThatIsDone) {
+TEST(VirtualTime, AWaitForADoneFenceRaisesTheClock) {
   const auto host = std::make_shared<VirtualClock>();
   const auto lane = make_thread_lane("a", host), other = make_thread_lane("b", host);
   lane->delay(3);
@@ -72,7 +72,7 @@ TEST(VirtualTime, AWaitCountsAlsoForAFenceThatIsDone) {
   EXPECT_EQ(after.time(), 3);
 }
 
-TEST(VirtualTime, WorkMovesTheClockOfItsLane) {
+TEST(VirtualTime, WorkAdvancesTheClockOfItsLane) {
   const auto host = std::make_shared<VirtualClock>();
   const auto lane = make_thread_lane("virtual", host);
   host->advance(1);
@@ -86,7 +86,7 @@ TEST(VirtualTime, WorkMovesTheClockOfItsLane) {
   EXPECT_EQ(host->now(), 8);
 }
 
-TEST(VirtualTime, ABrokenLaneStillEndsItsFences) {
+TEST(VirtualTime, ABrokenLaneStillCompletesItsFences) {
   const auto host = std::make_shared<VirtualClock>();
   const auto lane = make_thread_lane("virtual", host);
   lane->delay(2);

@@ -75,7 +75,7 @@ class Places(unittest.TestCase):
             finally:
                 job.kill()
         self.assertEqual((1, 1), (job.returncode, len(said.splitlines())), said)
-        self.assertIn(f"tessera: {data}.bin: cannot be reached any more", said)
+        self.assertIn(f"tessera: {data}.bin: cannot be accessed", said)
 
 
 if __name__ == "__main__":

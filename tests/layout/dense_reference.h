@@ -1,4 +1,4 @@
-// The slow, obvious meaning of layouts, plans and collectives: one element at a time in plain vectors.
+// A slow and obvious implementation of layouts, plans and collectives: one element at a time in plain vectors.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -9,11 +9,11 @@
 
 namespace tessera::layout::testing {
 
-// Local buffers, one a rank.
+// Local buffers, one per rank.
 template <typename T>
 using Buffers = std::vector<std::vector<T>>;
 
-// Calls visit(rank, element of the local buffer, logical row, logical column) for all that is held.
+// Calls visit(rank, element of the local buffer, logical row, logical column) for every element of the pieces.
 template <typename Visit>
 void for_each_element(const Layout& layout, Visit visit) {
   for (int rank = 0; rank < layout.size(); ++rank) {
@@ -27,7 +27,7 @@ void for_each_element(const Layout& layout, Visit visit) {
   }
 }
 
-// Buffers of the layout's sizes, full of `padding`, with value(rank, row, col) where an element is held.
+// Returns buffers of the layout's sizes with value(rank, row, col) in the elements of pieces and `padding` elsewhere.
 template <typename T, typename Value>
 Buffers<T> fill(const Layout& layout, T padding, Value value) {
   Buffers<T> buffers;
@@ -38,20 +38,20 @@ Buffers<T> fill(const Layout& layout, T padding, Value value) {
   return buffers;
 }
 
-// The ranks that hold each logical element, ascending; row by row.
+// Returns the ranks that hold each logical element, in ascending order. The elements are in row-major order.
 std::vector<std::vector<int>> holders(const Layout& layout);
 
-// Where an element of a target's buffer comes from.
+// The source of an element of a target's buffer.
 struct Origin {
   int source = 0;
-  std::int64_t at = 0;  // of the source's buffer
+  std::int64_t at = 0;  // element of the source's buffer
   bool operator==(const Origin&) const = default;
 };
-// For each target, for each element that the plan writes, its origins by ascending source.
+// By target, and by element that the plan writes: the origins in the order of their sources.
 using Origins = std::vector<std::map<std::int64_t, std::vector<Origin>>>;
 Origins origins(const TransferPlan& plan);
 
-// Carries a plan out. Sums are taken in the order of ranks, in T.
+// Executes a plan. Sums are in rank order, in type T.
 template <typename T>
 void run_plan(const TransferPlan& plan, const Buffers<T>& source, Buffers<T>& target) {
   const Origins all = origins(plan);
@@ -67,13 +67,13 @@ void run_plan(const TransferPlan& plan, const Buffers<T>& source, Buffers<T>& ta
   }
 }
 
-// Carries a recognised collective out as a communicator would: dense counts from the start of each buffer. The plan is
-// looked at only for the moves inside ranks and for the counts of all_to_all.
+// Executes a recognised collective as a communicator does: dense counts from the start of each buffer. Uses the plan
+// only for moves within ranks and for the counts of all_to_all.
 template <typename T>
 void run_collective(const Collective& collective, const TransferPlan& plan, const Buffers<T>& source,
                     Buffers<T>& target);
 
-// What `recognise` should say, from the meaning of each collective, element by element.
+// Returns the expected result of `recognise`, from the definition of each collective, element by element.
 Collective recognise_slowly(const TransferPlan& plan);
 
 template <typename T>

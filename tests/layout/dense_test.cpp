@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-TEST(ColumnRanges, LieSideBySideInTheOrderGiven) {
+TEST(ColumnRanges, AreStoredSideBySideInTheGivenOrder) {
   const Layout layout = cols_by_rank({3, 10}, {{{6, 9}, {0, 2}}, {}, {{2, 4}, {4, 6}, {9, 10}}});
   EXPECT_EQ(layout.ranks[0].pieces, (std::vector<Piece>{{{0, 3, 6, 3}, 0, 5}, {{0, 3, 0, 2}, 3, 5}}));
   EXPECT_EQ(layout.ranks[0].size, 15);
@@ -26,29 +26,29 @@ TEST(ColumnRanges, LieSideBySideInTheOrderGiven) {
   for (const LocalLayout& local : layout.ranks) EXPECT_TRUE(is_dense(local));
 }
 
-TEST(ColumnRanges, OfOneEachAreTheCutByColumns) {
+TEST(ColumnRanges, WithOneRangePerRankEqualCutCols) {
   EXPECT_EQ(cols_by_rank({3, 10}, {{{0, 4}}, {{4, 10}}}), cut_cols({3, 10}, 2, 2));
 }
 
-TEST(ColumnRanges, AreCutByRowsAsOneMatrix) {
+TEST(ColumnRanges, AreShardedByRowsAsOneMatrix) {
   const Layout storage = cut_local_rows(cols_by_rank({5, 6}, {{{4, 6}, {0, 1}}, {{1, 4}}}), 3);
   EXPECT_EQ(storage.ranks[0].pieces, (std::vector<Piece>{{{0, 2, 4, 2}, 0, 3}, {{0, 2, 0, 1}, 2, 3}}));
   EXPECT_EQ(storage.ranks[4].pieces, (std::vector<Piece>{{{4, 1, 4, 2}, 0, 3}, {{4, 1, 0, 1}, 2, 3}}));
   EXPECT_NO_THROW(validate(storage, Cover::exact));
-  // A shard of one row is cut again: its pieces still lie side by side.
+  // A shard of one row is sharded again. Its pieces are still side by side.
   const Layout again = cut_local_rows(select(storage, {4}), 2);
   EXPECT_EQ(again.ranks[0], storage.ranks[4]);
   EXPECT_EQ(again.ranks[1].size, 0);
 }
 
-TEST(ColumnRanges, GatherOverTheRanksThatCutTheirRows) {
+TEST(ColumnRanges, GatherOverTheRanksThatShardTheirRows) {
   const Layout compute = cols_by_rank({5, 6}, {{{4, 6}, {0, 1}}, {{1, 4}}});
   const Layout storage = select(cut_local_rows(compute, 3), {0, 2, 4}), whole = repeat(select(compute, {0}), 3);
   EXPECT_EQ(recognise(redistribute(storage, whole), storage, whole).kind, CollectiveKind::all_gather);
   EXPECT_EQ(recognise(redistribute_add(whole, storage), whole, storage).kind, CollectiveKind::reduce_scatter);
 }
 
-TEST(ColumnRanges, AreRunsOfTheBufferInLocalColumns) {
+TEST(ColumnRanges, AreOneRunOfLocalColumns) {
   const Layout compute = cols_by_rank({5, 6}, {{{4, 6}, {0, 1}}, {{1, 4}}}), storage = cut_local_rows(compute, 3);
   EXPECT_EQ(with_local_columns(compute.ranks[0]).pieces, (std::vector<Piece>{{{0, 5, 0, 3}, 0, 3}}));
   EXPECT_EQ(with_local_columns(storage.ranks[4]), (LocalLayout{{{{4, 1, 0, 3}, 0, 3}}, 3}));
@@ -62,7 +62,7 @@ TEST(ColumnRanges, HaveOneGridOfTiles) {
   EXPECT_EQ(grid.ranks[1].pieces, (std::vector<Piece>{{{3, 3, 0, 2}, 0, 2}}));
 }
 
-TEST(ColumnRanges, RefuseWhatDoesNotFit) {
+TEST(ColumnRanges, RefuseInvalidRanges) {
   EXPECT_THAT(
       [&] {
         cols_by_rank({3, 4}, {{{0, 5}}});
@@ -82,7 +82,7 @@ TEST(ColumnRanges, RefuseWhatDoesNotFit) {
       ThrowsMessage<Error>(HasSubstr("shape -3 x 4, expected no negative extent")));
 }
 
-TEST(DenseMatrix, IsWhatAGemmReads) {
+TEST(DenseMatrix, HasNoPaddingAndOneWidth) {
   const auto dense = [](std::vector<Piece> pieces, std::int64_t size) {
     return is_dense({.pieces = std::move(pieces), .size = size});
   };
@@ -98,8 +98,8 @@ TEST(DenseMatrix, IsWhatAGemmReads) {
   EXPECT_FALSE(dense({{{0, 2, 0, 3}, 0, 4}, {{0, 2, 7, 2}, 3, 4}}, 8)) << "a row that is too long";
 }
 
-// The rows of local matrices, cut again and again, are those of the whole one.
-TEST(DenseMatrix, CutsOfColumnRangesAreTheRowsOfTheMatrix) {
+// After repeated sharding, the rows of all local matrices are the rows of the whole matrix.
+TEST(DenseMatrix, ShardsOfColumnRangesAreRowsOfTheMatrix) {
   for (int i = 0; i < testing::iterations(500); ++i) {
     testing::Random random(static_cast<std::uint64_t>(i));
     const Shape shape{.rows = random.between(1, 9), .cols = random.between(1, 9)};

@@ -30,7 +30,7 @@ TEST(UniqueHome, KeepsTheOrderOfRows) {
   EXPECT_EQ(unique_home(layout), rows_by_rank({10, 2}, {{{4, 6}}, {{8, 10}, {3, 4}, {6, 8}, {0, 2}}}));
 }
 
-TEST(UniqueHome, IsNeverPartialAndRefusesBrokenLayouts) {
+TEST(UniqueHome, IsNeverPartialAndRefusesInvalidLayouts) {
   Layout layout = replicated({3, 2}, 2);
   layout.state = State::partial;
   EXPECT_EQ(unique_home(layout).state, State::replicated);

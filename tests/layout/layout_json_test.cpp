@@ -7,7 +7,7 @@ namespace {
 
 using nlohmann::json;
 
-TEST(Json, LayoutSaysWhichRankHoldsWhat) {
+TEST(Json, LayoutListsThePiecesOfEachRank) {
   Layout layout = cut_rows({3, 2}, {{"all", 3}}, 2);
   const json expected = json::parse(R"({"shape": [3, 2], "state": "replicated", "ranks": [
     {"size": 2, "pieces": [{"rows": [0, 1], "cols": [0, 2], "offset": 0, "stride": 2}]},

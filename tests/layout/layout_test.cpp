@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Runs `body`, which must throw an Error whose message holds `part`.
+// Expects that `body` throws an Error whose message contains `part`.
 void expect_error(const std::function<void()>& body, const std::string& part) {
   try {
     body();
@@ -36,7 +36,7 @@ std::vector<std::int64_t> rows_of(const LocalLayout& local) {
 }
 using Rows = std::vector<std::int64_t>;
 
-TEST(Parts, EvenPartsTileAndDifferByAtMostOne) {
+TEST(Parts, EvenPartsCoverAllAndDifferByAtMostOne) {
   for (std::int64_t n = 0; n < 40; ++n) {
     for (int count = 1; count < 12; ++count) {
       std::int64_t next = 0;
@@ -55,7 +55,7 @@ TEST(Parts, EvenPartsTileAndDifferByAtMostOne) {
   EXPECT_EQ(even_part(large, 4095, 4096).end, large);
 }
 
-TEST(Parts, CeilPartsTileAlignedAndTheLastHoldLess) {
+TEST(Parts, CeilPartsAreAlignedAndTheLastAreSmaller) {
   for (std::int64_t n = 0; n < 40; ++n) {
     for (int count = 1; count < 12; ++count) {
       for (std::int64_t align : {1, 2, 3, 16}) {
@@ -76,8 +76,8 @@ TEST(Parts, CeilPartsTileAlignedAndTheLastHoldLess) {
   }
 }
 
-TEST(Parts, RefuseWhatIsNoPart) {
-  expect_error([] { even_part(-1, 0, 2); }, "even_part: -1 things");
+TEST(Parts, RefuseInvalidArguments) {
+  expect_error([] { even_part(-1, 0, 2); }, "even_part: -1 elements");
   expect_error([] { even_part(4, 2, 2); }, "part 2, expected [0, 2)");
   expect_error([] { even_part(4, -1, 2); }, "part -1");
   expect_error([] { even_part(4, 0, 0); }, "0 parts");
@@ -85,7 +85,7 @@ TEST(Parts, RefuseWhatIsNoPart) {
   expect_error([] { ceil_part(4, 3, 3); }, "ceil_part: part 3");
 }
 
-TEST(Cuts, GateAndUpAreCutEachOnItsOwn) {
+TEST(Cuts, GateAndUpAreShardedSeparately) {
   const Layout layout = cut_rows({16, 3}, {{"gate", 8}, {"up", 8}}, 2);
   EXPECT_EQ(rows_of(layout.ranks[0]), (Rows{0, 1, 2, 3, 8, 9, 10, 11}));
   EXPECT_EQ(rows_of(layout.ranks[1]), (Rows{4, 5, 6, 7, 12, 13, 14, 15}));
@@ -93,15 +93,15 @@ TEST(Cuts, GateAndUpAreCutEachOnItsOwn) {
   EXPECT_EQ(layout.ranks[0].pieces.size(), 2u);
 }
 
-TEST(Cuts, HeadsStayWholeWhereTheyDoNotDivide) {
+TEST(Cuts, HeadsStayWholeIfTheyDoNotDivideEvenly) {
   // Three heads of two rows over two ranks: one, then two.
   const Layout layout = cut_rows({10, 1}, {{"q", 6, 2}, {"k", 2, 2}, {"v", 2, 2}}, 2);
   EXPECT_EQ(rows_of(layout.ranks[0]), (Rows{0, 1}));
   EXPECT_EQ(rows_of(layout.ranks[1]), (Rows{2, 3, 4, 5, 6, 7, 8, 9}));
-  EXPECT_EQ(layout.ranks[1].pieces.size(), 1u) << "q, k and v of rank 1 lie one below the other";
+  EXPECT_EQ(layout.ranks[1].pieces.size(), 1u) << "q, k and v of rank 1 are stacked without gaps";
 }
 
-TEST(Cuts, MoreRanksThanUnitsLeaveSomeEmpty) {
+TEST(Cuts, WithMoreRanksThanUnitsSomeRanksAreEmpty) {
   const Layout layout = cut_rows({4, 2}, {{"heads", 4, 2}}, 4);
   EXPECT_TRUE(layout.ranks[0].pieces.empty());
   EXPECT_EQ(rows_of(layout.ranks[1]), (Rows{0, 1}));
@@ -166,7 +166,7 @@ TEST(Cuts, RepeatAndSelectKeepTheOrderOfRanks) {
   EXPECT_EQ(select(copies, {3, 0}).ranks, (std::vector<LocalLayout>{tp.ranks[1], tp.ranks[0]}));
 }
 
-TEST(Cuts, RefuseWhatDoesNotFit) {
+TEST(Cuts, RefuseInvalidArguments) {
   expect_error([] { replicated({4, 4}, 0); }, "replicated: 0 ranks");
   expect_error([] { replicated({-4, 4}, 1); }, "shape -4 x 4");
   expect_error([] { cut_rows({4, 4}, {{"a", 3}}, 2); }, "the blocks have 3 rows, expected 4");
@@ -186,10 +186,10 @@ TEST(Cuts, RefuseWhatDoesNotFit) {
   expect_error([] { cut_local_rows(replicated({4, 4}, 1), 0); }, "cut_local_rows: 0 ranks");
   expect_error([] { cut_local_rows(replicated({4, 4}, 1), 2, 0); }, "alignment 0");
   Layout uneven{.shape = {2, 4}, .ranks = {{.pieces = {{{0, 1, 0, 4}, 0, 4}, {{1, 1, 0, 3}, 4, 3}}, .size = 7}}};
-  expect_error([&] { cut_local_rows(uneven, 2); }, "rank 0: the rows from 1 are 3 columns wide, expected 4");
+  expect_error([&] { cut_local_rows(uneven, 2); }, "rank 0: the rows from 1 have 3 columns, expected 4");
 }
 
-TEST(Cuts, TextHasOneLineARank) {
+TEST(Cuts, TextHasOneLinePerRank) {
   const Layout layout = cut_rows({5, 8}, {{"gate", 3}, {"up", 2}}, 2);
   EXPECT_EQ(to_string(layout),
             "rank 0: rows [0, 1) cols [0, 8) at 0; rows [3, 4) cols [0, 8) at 8 of 16\n"

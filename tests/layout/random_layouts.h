@@ -1,4 +1,5 @@
-// Layouts for property tests: every kind the library makes, nested and repeated, and ones no function would make.
+// Random layouts for property tests: every kind that the library makes, nested and repeated, and layouts that no
+// function of the library makes.
 #pragma once
 #include <cstdint>
 #include <random>
@@ -8,10 +9,10 @@
 
 namespace tessera::layout::testing {
 
-// How many random cases a property is tried on: TESSERA_FUZZ_ITERATIONS, or `usual` where it is not set.
+// Returns the number of random cases for a property: TESSERA_FUZZ_ITERATIONS, or `usual` if the variable is not set.
 int iterations(int usual);
 
-// Small numbers from one seed, the same with every standard library.
+// Random small numbers. A seed gives the same numbers with every standard library.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : engine_(seed) {}
@@ -31,27 +32,28 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-// At most 24 x 12, seldom empty.
+// A shape of at most 24 x 12, rarely empty.
 Shape random_shape(Random& random);
-// Named blocks that tile the rows, with units that divide them.
+// Named blocks that cover the rows, with units that divide them.
 std::vector<Block> random_blocks(Random& random, std::int64_t rows);
 
-// Each element on one rank. The kinds: cuts by rows, blocks, columns; nested cuts, padded or not; boxes anywhere.
+// A layout with each element on one rank: sharded by rows, blocks or columns; nested, with or without padding; or with
+// boxes at random places.
 Layout random_exact(Random& random, Shape shape, int ranks);
-// Each element on one rank or on several.
+// A layout with each element on at least one rank.
 Layout random_cover(Random& random, Shape shape, int ranks);
-// Anything valid: elements may be held by no rank.
+// Any valid layout. Some elements may be on no rank.
 Layout random_any(Random& random, Shape shape, int ranks);
 
-// Two layouts over the same ranks that a run would use: storage and compute.
+// The storage layout and the compute layout of a possible run, over the same ranks.
 struct Pair {
   Layout storage, compute;
 };
 Pair random_pair(Random& random);
 
-// The same layout in more pieces: rows of pieces split apart, every element at its old place.
+// Returns the same layout with more pieces: splits pieces by rows, and every element keeps its offset.
 Layout split_pieces(Random& random, const Layout& layout);
-// The same holdings, put elsewhere in the local buffers: other order, gaps, wider strides.
+// Returns a layout with the same elements on each rank at other offsets: another order, gaps, larger strides.
 Layout move_pieces(Random& random, const Layout& layout);
 
 }  // namespace tessera::layout::testing

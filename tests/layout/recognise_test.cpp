@@ -26,7 +26,7 @@ void expect_same(const Collective& actual, const Collective& expected, const std
   ASSERT_EQ(actual.uniform, expected.uniform) << where;
 }
 
-TEST(Recognise, TheSystemsOfTheField) {
+TEST(Recognise, KnownParallelTrainingSystems) {
   const Shape shape{.rows = 8, .cols = 3};
   const Layout whole = replicated(shape, 4), shards = cut_local_rows(replicated(shape, 1), 4);
   EXPECT_EQ(gather(whole, whole).kind, CollectiveKind::none);  // data parallel
@@ -48,14 +48,14 @@ TEST(Recognise, UnevenAndEmptyShards) {
   expect_same(reduce(whole, one_holder), {CollectiveKind::reduce_scatter, {0, 0, 10, 0}, false}, "one part");
 }
 
-TEST(Recognise, PaddingTravelsInNoPlainCollective) {
+TEST(Recognise, PlainCollectivesDoNotMovePadding) {
   const Shape shape{.rows = 5, .cols = 2};
   const Layout padded = cut_local_rows(replicated(shape, 1), 3, 1, true);  // 2, 2, 1 rows and one of padding
   ASSERT_EQ(padded.ranks[2].size, 4);
   const Layout whole = replicated(shape, 3);
-  // The shards without their padding, which lies behind them, are dense in an unpadded target: uneven counts.
+  // The padding is after the shards. Without padding, the shards are dense in the target: uneven counts.
   expect_same(gather(padded, whole), {CollectiveKind::all_gather, {4, 4, 2}, false}, "padding at the end");
-  // Where the target keeps the padding between shards, it must not be written.
+  // If the target has the padding between shards, the plan must not write it.
   Layout spread = whole;
   for (LocalLayout& local : spread.ranks) {
     local = {.pieces = {{{0, 2, 0, 2}, 0, 2}, {{2, 2, 0, 2}, 6, 2}, {{4, 1, 0, 2}, 12, 2}}, .size = 16};
@@ -109,7 +109,7 @@ TEST(Recognise, AllToAll) {
               "two rows each: two runs a pair");
 }
 
-TEST(Recognise, PartOfABufferIsNoAllReduce) {
+TEST(Recognise, PartOfABufferIsNotAnAllReduce) {
   const Layout whole = replicated({4, 2}, 2);
   Layout shifted = whole;
   for (LocalLayout& local : shifted.ranks) local = {.pieces = {{{0, 4, 0, 2}, 1, 2}}, .size = 9};
@@ -118,7 +118,7 @@ TEST(Recognise, PartOfABufferIsNoAllReduce) {
   EXPECT_EQ(reduce(shifted, shifted).kind, CollectiveKind::transfers) << "the element before it is not the tensor's";
 }
 
-TEST(Recognise, ARankThatHoldsLessIsNoFullMember) {
+TEST(Recognise, ARankThatHoldsLessIsNotAFullMember) {
   const Shape shape{.rows = 4, .cols = 2};
   const Layout compute = rows_by_rank(shape, {{{0, 4}}, {{0, 3}}});
   EXPECT_EQ(reduce(compute, rows_by_rank(shape, {{{0, 4}}, {}})).kind, CollectiveKind::transfers);
@@ -133,8 +133,9 @@ TEST(Recognise, RefusesAPlanOfOtherLayouts) {
   EXPECT_THROW(recognise(redistribute(two, two), three, two), Error);
 }
 
-// Exactly the plans are recognised that a collective with contiguous buffers carries out, and running it does the same.
-TEST(Recognise, AgreesWithTheDefinitionAndWithRunningIt) {
+// A plan is recognised if and only if a collective on contiguous buffers executes it. The collective has the same
+// result as the plan.
+TEST(Recognise, AgreesWithTheDefinitionAndWithExecution) {
   std::map<std::string_view, int> seen;
   for (int i = 0; i < testing::iterations(6000); ++i) {
     Random random(static_cast<std::uint64_t>(i));

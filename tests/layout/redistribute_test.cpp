@@ -68,7 +68,7 @@ TEST(Redistribute, WritesEveryElementOnceAndNothingElse) {
   }
 }
 
-TEST(Redistribute, KeepsWhatTheRankHolds) {
+TEST(Redistribute, TakesElementsFromTheRankItselfFirst) {
   for (int i = 0; i < testing::iterations(3000); ++i) {
     Random random(static_cast<std::uint64_t>(i));
     const Shape shape = testing::random_shape(random);
@@ -117,7 +117,7 @@ TEST(Redistribute, EveryRankAndEveryCallGiveTheSamePlan) {
   }
 }
 
-// The plan is a matter of where elements are, not of how the layout was written down.
+// A plan depends on the offsets of elements, and not on the division into pieces.
 TEST(Redistribute, SplitPiecesGiveTheSamePlan) {
   for (int i = 0; i < testing::iterations(1500); ++i) {
     Random random(static_cast<std::uint64_t>(i));
@@ -145,8 +145,8 @@ TEST(Redistribute, HoldersAreUsedEvenly) {
 TEST(Redistribute, LoadsOfHoldersDifferByAtMostOnePiece) {
   for (int i = 0; i < testing::iterations(1000); ++i) {
     Random random(static_cast<std::uint64_t>(i));
-    // A group holds the same tensor; others ask for random rows of it. Whoever has sent least is chosen, so loads never
-    // drift further apart than the largest single transfer.
+    // A group holds the same tensor, and other ranks need random rows of it. The plan chooses the holder that has sent
+    // least, so loads differ by at most the largest transfer.
     const Shape shape{.rows = random.between(1, 20), .cols = random.between(1, 4)};
     const int group = random.small(1, 5), others = random.small(1, 8);
     std::vector<std::vector<Range>> wanted(static_cast<std::size_t>(group));
@@ -188,8 +188,8 @@ TEST(Redistribute, TransfersAreAsLargeAsPossible) {
   EXPECT_EQ(redistribute(mixed, asks).transfers.size(), 3u);
 }
 
-TEST(Redistribute, NeighboursWithOtherStridesAreNotJoined) {
-  // Side by side and one below the other in the matrix and at their first elements, but with rows that lie otherwise.
+TEST(Redistribute, NeighboursWithDifferentStridesAreNotJoined) {
+  // Adjacent in the matrix and at their first elements, but with different strides.
   const Layout beside{.shape = {2, 3}, .ranks = {{.pieces = {{{0, 2, 0, 2}, 0, 4}, {{0, 2, 2, 1}, 2, 5}}, .size = 8}}};
   const Layout below{.shape = {4, 1}, .ranks = {{.pieces = {{{0, 2, 0, 1}, 0, 2}, {{2, 2, 0, 1}, 4, 3}}, .size = 8}}};
   const Layout apart{.shape = {4, 1}, .ranks = {{.pieces = {{{0, 2, 0, 1}, 0, 2}, {{2, 2, 0, 1}, 5, 2}}, .size = 8}}};
@@ -216,12 +216,12 @@ TEST(Redistribute, TransferHasOffsetsAndStridesOfBothBuffers) {
   EXPECT_EQ(plan.elements_received(1), 6);
 }
 
-TEST(Redistribute, RefusesWhatCannotBeMoved) {
+TEST(Redistribute, RefusesInvalidLayouts) {
   const Layout two = replicated({4, 2}, 2);
   EXPECT_THAT(error_of([&] {
                 redistribute(two, replicated({4, 3}, 2));
               }),
-              HasSubstr("from a tensor of 4 x 2 to one of 4 x 3"));
+              HasSubstr("from a tensor of 4 x 2 to 4 x 3"));
   EXPECT_THAT(error_of([&] { redistribute(two, replicated({4, 2}, 3)); }), HasSubstr("from 2 ranks to 3"));
   const Layout holes = rows_by_rank({4, 2}, {{{0, 1}}, {{2, 4}}});
   EXPECT_THAT(error_of([&] { redistribute(holes, two); }),
@@ -231,7 +231,7 @@ TEST(Redistribute, RefusesWhatCannotBeMoved) {
   EXPECT_THAT(error_of([&] { redistribute(rows_by_rank({4, 2}, {{}, {}}), two); }), HasSubstr("rows [0, 4)"));
   Layout partial = two;
   partial.state = State::partial;
-  EXPECT_THAT(error_of([&] { redistribute(two, partial); }), HasSubstr("to a partial layout"));
+  EXPECT_THAT(error_of([&] { redistribute(two, partial); }), HasSubstr("the target layout is partial"));
   EXPECT_THAT(error_of([&] { redistribute_add(two, partial); }), HasSubstr("storage layout is partial"));
   Layout broken = two;
   broken.ranks[1].size = 7;
@@ -239,7 +239,7 @@ TEST(Redistribute, RefusesWhatCannotBeMoved) {
   EXPECT_THAT(error_of([&] { redistribute(broken, two); }), HasSubstr("rank 1 piece 0"));
 }
 
-TEST(Redistribute, MissingElementsAreFoundWhereverTheyAre) {
+TEST(Redistribute, ReportsMissingElementsAnywhere) {
   int refused = 0;
   for (int i = 0; i < testing::iterations(3000); ++i) {
     Random random(static_cast<std::uint64_t>(i));
@@ -269,8 +269,8 @@ TEST(Redistribute, PartialLayoutMovesWithinRanksOnly) {
   }
   Layout from = replicated({4, 2}, 2), to = cut_rows({4, 2}, {{"all", 4}}, 2);
   from.state = to.state = State::partial;
-  EXPECT_THAT(error_of([&] { redistribute(from, to); }), HasSubstr("rank 0 of a partial layout would keep 4 of its 8"));
-  EXPECT_THAT(error_of([&] { redistribute(to, from); }), HasSubstr("needs elements it does not hold"));
+  EXPECT_THAT(error_of([&] { redistribute(from, to); }), HasSubstr("rank 0 of a partial layout keeps 4 of its 8"));
+  EXPECT_THAT(error_of([&] { redistribute(to, from); }), HasSubstr("needs elements that only rank"));
 }
 
 // Each rank's part of an element: numbers whose fp32 sum depends on the order.
@@ -355,7 +355,8 @@ TEST(Chains, SurvivorsTakeOverTheRowsOfALostRank) {
   EXPECT_EQ(plan.elements_received(5), 0) << "a healthy replica receives nothing";
 }
 
-// Thousands of ranks: the count of transfers says that nothing is cut needlessly. Quadratic work would show as minutes.
+// Thousands of ranks: the number of transfers shows that no transfer is split needlessly. Quadratic work would take
+// minutes.
 TEST(Scale, ThousandsOfRanks) {
   const Shape shape{.rows = 57344, .cols = 8192};
   const Layout compute = cut_rows(shape, {{"gate", 28672}, {"up", 28672}}, 8);

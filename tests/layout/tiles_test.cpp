@@ -12,7 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-TEST(TileGrid, OfOneElementIsTheLayoutItself) {
+TEST(TileGrid, WithTilesOfOneElementIsTheLayoutItself) {
   const Layout layout = cut_rows({7, 5}, {{"a", 3}, {"b", 4}}, 2);
   EXPECT_EQ(tile_grid(layout, {}), layout);
 }
@@ -27,7 +27,7 @@ TEST(TileGrid, CountsTilesOfEachRanksDensePart) {
   validate(grid, Cover::exact);
 }
 
-TEST(TileGrid, RanksMayHaveOtherWidthsOrNothing) {
+TEST(TileGrid, RanksMayHaveDifferentWidthsOrBeEmpty) {
   const Layout grid = tile_grid(cut_cols({3, 5}, 8), {.rows = 2, .cols = 2});
   ASSERT_EQ(grid.size(), 8);
   for (const LocalLayout& local : grid.ranks) EXPECT_TRUE(local.size == 0 || local.size == 2);
@@ -36,7 +36,7 @@ TEST(TileGrid, RanksMayHaveOtherWidthsOrNothing) {
 }
 
 // Cutting between tiles and laying a grid commute: data and scales of a shard belong together.
-TEST(TileGrid, OfACutIsACutOfTheGrid) {
+TEST(TileGrid, CommutesWithSharding) {
   for (const std::int64_t rows : {0, 1, 5, 16, 33, 100})
     for (const std::int64_t tile_rows : {1, 2, 3, 16})
       for (const std::int64_t together : {1, 2, 3})
@@ -56,7 +56,7 @@ TEST(TileGrid, OfACutIsACutOfTheGrid) {
 }
 
 // Two ranks with rows of their own and four rows that both have, which the first one keeps.
-TEST(OverlappingTileGrid, FindsTheTilesOfTheHomes) {
+TEST(OverlappingTileGrid, FindsTheTilesOfTheHomeLayout) {
   const Layout layout = rows_by_rank({12, 16}, {{{0, 4}, {8, 12}}, {{4, 8}, {8, 12}}}), home = unique_home(layout);
   const std::optional<Layout> grid = overlapping_tile_grid(layout, home, {.rows = 4, .cols = 8});
   ASSERT_TRUE(grid);
@@ -68,14 +68,14 @@ TEST(OverlappingTileGrid, FindsTheTilesOfTheHomes) {
   validate(*grid);
 }
 
-TEST(OverlappingTileGrid, IsThatOfTheHomesWhereNothingOverlaps) {
+TEST(OverlappingTileGrid, EqualsTheHomeGridWithoutOverlap) {
   const Layout layout = cut_rows({23, 9}, {{"a", 11}, {"b", 12}}, 3);
   for (const std::int64_t rows : {1, 2, 3, 5})
     EXPECT_EQ(overlapping_tile_grid(layout, layout, {.rows = rows, .cols = 4}),
               tile_grid(layout, {.rows = rows, .cols = 4}));
 }
 
-TEST(OverlappingTileGrid, IsNoneWherePartsMeetInsideATile) {
+TEST(OverlappingTileGrid, DoesNotExistIfPartsMeetInsideATile) {
   const Layout layout = rows_by_rank({12, 8}, {{{0, 4}, {8, 12}}, {{4, 8}, {8, 12}}}), home = unique_home(layout);
   EXPECT_FALSE(overlapping_tile_grid(layout, home, {.rows = 3, .cols = 8}));  // begins inside
   EXPECT_FALSE(overlapping_tile_grid(layout, home, {.rows = 8, .cols = 8}));
@@ -101,12 +101,12 @@ TEST(OverlappingTileGrid, AlwaysExistsForTilesOfOneRow) {
   }
 }
 
-TEST(TileGrid, RefusesWhatIsNoTileOrNoMatrix) {
+TEST(TileGrid, RefusesInvalidTilesAndLayouts) {
   EXPECT_THAT(
       [&] {
         tile_grid(replicated({4, 4}, 1), {.rows = 0, .cols = 1});
       },
-      ThrowsMessage<Error>(HasSubstr("a tile of 0 x 1, expected 1 x 1 or more")));
+      ThrowsMessage<Error>(HasSubstr("a tile of 0 x 1, expected at least 1 x 1")));
   EXPECT_THAT(
       [&] {
         tile_grid(replicated({4, 4}, 1), {.rows = 1, .cols = -1});
@@ -116,8 +116,7 @@ TEST(TileGrid, RefusesWhatIsNoTileOrNoMatrix) {
   ragged.ranks.push_back(
       {.pieces = {{.box = {0, 1, 0, 2}, .offset = 0, .stride = 2}, {.box = {1, 1, 0, 3}, .offset = 2, .stride = 3}},
        .size = 5});
-  EXPECT_THAT([&] { tile_grid(ragged, {.rows = 2, .cols = 2}); },
-              ThrowsMessage<Error>(HasSubstr("columns wide, expected")));
+  EXPECT_THAT([&] { tile_grid(ragged, {.rows = 2, .cols = 2}); }, ThrowsMessage<Error>(HasSubstr("columns, expected")));
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The message, or empty where the layout is accepted.
+// Returns the message of the error, or an empty string for a valid layout.
 std::string refusal(const Layout& layout, Cover cover = Cover::any) {
   try {
     validate(layout, cover);
@@ -33,7 +33,7 @@ Layout two_pieces() {
                     {.pieces = {{{4, 2, 0, 4}, 0, 4}}, .size = 8}}};
 }
 
-TEST(Validate, NamesRankPieceAndWhatIsWrong) {
+TEST(Validate, NamesRankPieceAndFault) {
   EXPECT_EQ(refusal(two_pieces(), Cover::exact), "");
   const auto broken = [](auto change) {
     Layout layout = two_pieces();
@@ -52,7 +52,7 @@ TEST(Validate, NamesRankPieceAndWhatIsWrong) {
   EXPECT_THAT(broken([](Layout& l) { l.ranks[0].pieces[1].offset = 15; }),
               HasSubstr("rank 0 pieces 0 and 1 share elements of the local buffer (offsets 0 and 15)"));
   EXPECT_THAT(broken([](Layout& l) { std::swap(l.ranks[0].pieces[0], l.ranks[0].pieces[1]); }),
-              HasSubstr("rank 0 piece 1 at offset 0 comes after a piece at 16"));
+              HasSubstr("rank 0 piece 1 at offset 0 follows a piece at 16"));
   EXPECT_THAT(broken([](Layout& l) { l.ranks[0].pieces[1].box.row = 3; }),
               HasSubstr("rank 0 pieces 0 and 1 both hold rows [3, 4) cols [0, 4)"));
   EXPECT_THAT(broken([](Layout& l) { l.ranks[1].pieces[0].box.row = 3; }),
@@ -130,7 +130,7 @@ TEST(Validate, CoverAgreesWithCountingHolders) {
   EXPECT_GT(none, 0);
 }
 
-// Breaks an exact layout in one of these ways; nothing where this one cannot be broken so.
+// Returns the exact layout with one random fault, or nullopt if the layout cannot have the fault.
 std::optional<Layout> mutate(testing::Random& random, Layout layout, int kind) {
   std::vector<int> holders;
   for (int rank = 0; rank < layout.size(); ++rank) {

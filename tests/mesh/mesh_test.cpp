@@ -37,13 +37,13 @@ TEST(Mesh, CoordinatesOfARank) {
   std::vector<int> found;
   for (const std::string& axis : names) found.push_back(mesh.coordinate(9, axis));
   EXPECT_EQ(found, (std::vector<int>{1, 1, 0, 1}));
-  EXPECT_EQ(mesh.coordinate(9, Axes{"dp", "gtp"}), 1 + 3 * 1);  // gtp is the faster one
+  EXPECT_EQ(mesh.coordinate(9, Axes{"dp", "gtp"}), 1 + 3 * 1);  // gtp varies faster
   EXPECT_EQ(mesh.size(Axes{"dp", "gtp"}), 12);
   EXPECT_EQ(mesh.coordinate(9, Axes{}), 0);
   EXPECT_EQ(mesh.all_axes(), names);
 }
 
-TEST(Mesh, EachRankIsInTheOneGroupItIsGiven) {
+TEST(Mesh, EachRankIsInExactlyOneGroup) {
   const Mesh mesh({{"tp", 3}, {"gtp", 2}, {"dp", 2}});
   const std::vector<std::vector<std::string>> choices{{"tp"}, {"gtp"}, {"dp"}, {"tp", "gtp"}, {"gtp", "dp"}, {}};
   for (const auto& axes : choices) {
@@ -57,7 +57,7 @@ TEST(Mesh, EachRankIsInTheOneGroupItIsGiven) {
   }
 }
 
-TEST(Mesh, RefusesWhatIsNoMesh) {
+TEST(Mesh, RefusesInvalidGrids) {
   EXPECT_THAT(
       [&] {
         Mesh(Grid{{"tp", 0}});
@@ -88,12 +88,12 @@ TEST(Mesh, RefusesWhatIsNoMesh) {
       [&] {
         Mesh({two, Grid{{"ep", 3}}}, {0, 1});
       },
-      ThrowsMessage<InputError>(HasSubstr("the axes of one grid have 2 places, those of another 3")));
+      ThrowsMessage<InputError>(HasSubstr("one grid has 2 places, another grid has 3")));
   EXPECT_THAT(
       [&] {
         Mesh({{{"tp", 2}, {"dp", 2}}, {{"dp", 2}, {"ep", 2}}}, {0, 1, 2, 3});
       },
-      ThrowsMessage<InputError>(HasSubstr("axis 'dp' is another one in another grid")));  // dp is another
+      ThrowsMessage<InputError>(HasSubstr("axis 'dp' differs between two grids")));  // dp is another
   const Mesh mesh(two);
   EXPECT_THAT([&] { mesh.coordinate(2, "tp"); }, ThrowsMessage<Error>(HasSubstr("expected a rank in [0, 2), got 2")));
   EXPECT_THAT([&] { mesh.group_of(-1, {"tp"}); }, ThrowsMessage<Error>(HasSubstr("expected a rank in [0, 2), got -1")));
@@ -119,13 +119,13 @@ TEST(Mesh, DeadPlacesAreInNoGroup) {
   EXPECT_EQ(mesh.groups({"gtp"}), (Groups{{0, 1, 2}, {3, 4}}));
   EXPECT_EQ(mesh.groups({"dp"}), (Groups{{0, 3}, {1}, {2, 4}}));
   EXPECT_EQ(mesh.groups({"gtp", "dp"}), (Groups{{0, 1, 2, 3, 4}}));
-  EXPECT_EQ(mesh.coordinate(4, "gtp"), 2);  // its place is where it was
+  EXPECT_EQ(mesh.coordinate(4, "gtp"), 2);  // the rank keeps its place
   EXPECT_THAT([&] { live_places(grid, {6}); },
-              ThrowsMessage<InputError>(HasSubstr("place 6 is dead, expected one in [0, 6)")));
-  EXPECT_THAT([&] { live_places(grid, {1, 1}); }, ThrowsMessage<InputError>(HasSubstr("place 1 is dead twice")));
+              ThrowsMessage<InputError>(HasSubstr("got a dead place 6, expected a place in [0, 6)")));
+  EXPECT_THAT([&] { live_places(grid, {1, 1}); }, ThrowsMessage<InputError>(HasSubstr("dead place 1 is given twice")));
 }
 
-TEST(Mesh, GivenRankByRank) {
+TEST(Mesh, PlacesMayBeGivenForEachRank) {
   const Mesh mesh({Grid{{"tp", 2}, {"dp", 2}}}, {3, 0, 1, 2});
   EXPECT_EQ(mesh.groups({"tp"}), (Groups{{1, 2}, {3, 0}}));  // in the order of places
   EXPECT_EQ(mesh.group_of(0, {"dp"}), (std::vector<int>{2, 0}));
@@ -141,14 +141,14 @@ TEST(Mesh, SeveralGridsOfTheSameRanks) {
       [&] {
         mesh.groups({"tp", "ep"});
       },
-      ThrowsMessage<Error>(HasSubstr("no grid has the axes tp, ep")));  // of two grids
-  // Along an axis of one place every rank has coordinate 0, wherever the axis stands in a grid.
+      ThrowsMessage<Error>(HasSubstr("no grid has all of the axes tp, ep")));  // of two grids
+  // Along an axis of size 1 every rank has coordinate 0, independent of the axis's position in the grid.
   const Mesh single({{{"tp", 2}, {"cp", 1}, {"gtp", 2}}, {{"ep", 4}, {"cp", 1}}}, {0, 1, 2, 3});
   EXPECT_EQ(single.groups({"tp", "cp"}), (Groups{{0, 1}, {2, 3}}));
   EXPECT_EQ(single.coordinate(3, "cp"), 0);
 }
 
-TEST(Role, ItsGroupsLieAlongItsAxes) {
+TEST(Role, HasTheGroupsAlongItsAxes) {
   const Mesh mesh({{"tp", 2}, {"dp", 2}});
   EXPECT_EQ(groups_of(mesh, {Purpose::reduce, {"dp"}}), mesh.groups({"dp"}));
   EXPECT_EQ(to_string({Purpose::reduce, {"dp", "tp"}}), "reduce over dp, tp");
@@ -156,12 +156,12 @@ TEST(Role, ItsGroupsLieAlongItsAxes) {
       [&] {
         groups_of(mesh, {Purpose::reduce, {}});
       },
-      ThrowsMessage<Error>(HasSubstr("the role 'reduce' names no axis")));
+      ThrowsMessage<Error>(HasSubstr("the role 'reduce' has no axes")));
   EXPECT_THAT(
       [&] {
         groups_of(mesh, {Purpose::reduce, {"gtp"}});
       },
-      ThrowsMessage<Error>(HasSubstr("no grid has the axes gtp, expected some of 'tp', 'dp'")));
+      ThrowsMessage<Error>(HasSubstr("no grid has all of the axes gtp, the axes are 'tp', 'dp'")));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Dry steps of models for tests: of dense weights, one rank.
+// Options of dry steps for tests: dense weights, one rank.
 #pragma once
 #include <memory>
 
@@ -9,7 +9,7 @@
 
 namespace tessera::predict {
 
-// Of a microbatch of one token.
+// Returns the options of a step whose microbatch has one token.
 inline DryOptions dense_options(const models::ModelConfigPtr& model, const shard::ParameterTypes& types,
                                 const MeshDegrees& mesh) {
   return {.model = [model](nn::Context& context) { return model->build(context, {.max_positions = 1}); },

@@ -1,4 +1,4 @@
-// Dry steps against those that a runtime records, event by event on every rank.
+// Compares dry steps with the steps that a runtime records, event by event on every rank.
 #include "tessera/predict/dry_step.h"
 
 #include <ATen/core/grad_mode.h>
@@ -48,7 +48,7 @@ models::Batch make_batch() {
   return batch;
 }
 
-// A step, on a mesh of tp, gtp and dp, some of whose places may be dead.
+// A step on a mesh of tp, gtp and dp, which may have dead places.
 struct Case {
   models::DecoderConfig config;
   int tp = 1, gtp = 1, dp = 1;
@@ -96,7 +96,7 @@ DryOptions options_of(const Case& it, int rank) {
           .seq_len = kLength};
 }
 
-// What a runtime records, up to the optimizer, and its statistics.
+// The trace that a runtime records, up to the optimizer, and its statistics.
 struct Recorded {
   schedule::Trace trace;
   runtime::StepStatistics statistics;
@@ -161,8 +161,9 @@ std::vector<std::string> waited_late(bool sequence_parallel) {
   return late;
 }
 
-// While the gradient of an input leaves tp, that of the weight is made; an input arrives while that of its gradient is.
-TEST(DryStep, CollectivesOfTheProgramAreWaitedForBehindTheComputeThatDoesNotNeedThem) {
+// The gradient of the weight is computed while tp reduces the gradient of the input. An input is gathered while the
+// gradient of the input is computed.
+TEST(DryStep, ProgramCollectivesAreWaitedForAfterIndependentCompute) {
   EXPECT_THAT(waited_late(false), ::testing::Contains("backward all_reduce sum"));
   EXPECT_THAT(waited_late(true), ::testing::IsSupersetOf({"backward reduce_scatter", "backward all_gather"}));
 }
@@ -175,7 +176,7 @@ class DrySteps : public ::testing::TestWithParam<std::tuple<nn::Recompute, bool,
   }
 };
 
-TEST_P(DrySteps, AreWhatTheRuntimeRecords) {
+TEST_P(DrySteps, EqualTheRecordedSteps) {
   Case it = base();
   compare(it);
   it.microbatches = 3;
@@ -183,7 +184,7 @@ TEST_P(DrySteps, AreWhatTheRuntimeRecords) {
   compare(it);
 }
 
-TEST_P(DrySteps, OfEvaluationsKeepNothing) {
+TEST_P(DrySteps, EvaluationsKeepNoActivations) {
   Case it = base();
   it.kind = schedule::StepKind::evaluate;
   it.microbatches = 2;
@@ -200,7 +201,7 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 // Biases of q, k and v; norms of heads, of which a tp rank may have none.
-TEST(DryStepArchitectures, AreWhatTheRuntimeRecords) {
+TEST(DryStepArchitectures, EqualTheRecordedSteps) {
   for (const bool has_norms : {false, true})
     for (const nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full})
       for (const auto& [tp, gtp, sequence_parallel] : {std::tuple{1, 2, false}, {3, 1, false}, {3, 1, true}})
@@ -221,7 +222,7 @@ TEST(DryStepArchitectures, AreWhatTheRuntimeRecords) {
         }
 }
 
-TEST(DryStepRows, AreWhatTheRuntimeRecords) {
+TEST(DryStepRows, EqualTheRecordedSteps) {
   for (const nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::full})
     for (const int tp : {1, 3})
       for (const bool sequence_parallel : {false, true})
@@ -237,8 +238,9 @@ TEST(DryStepRows, AreWhatTheRuntimeRecords) {
                    .kind = kind});
 }
 
-// Of as many storage ranks; of 3 and 2; of 1 and 3, where rows travel on both though the one rank has them all.
-TEST(DryStepReplicas, AreWhatTheRuntimeRecords) {
+// Replicas with equal numbers of storage ranks, with 3 and 2, and with 1 and 3. With 1 and 3, rows travel in both
+// replicas, although one rank has all rows.
+TEST(DryStepReplicas, EqualTheRecordedSteps) {
   struct Cut {
     int tp, gtp;
     std::vector<int> dead;
@@ -255,7 +257,7 @@ TEST(DryStepReplicas, AreWhatTheRuntimeRecords) {
                .dead = dead});
 }
 
-TEST(DryStepParts, OfUnevenRanksAreWhatTheRuntimeRecords) {
+TEST(DryStepParts, WithUnevenRanksEqualTheRecordedSteps) {
   const models::TpParts parts{.heads = {{{0, 1}, {9, 10}}, {}, {{1, 9}}},
                               .ffn = {{}, {{6, 7}, {0, 2}}, {{2, 6}}},
                               .vocabulary = {{{0, 3}, {18, 19}}, {{3, 18}}, {}}};
@@ -269,7 +271,7 @@ TEST(DryStepParts, OfUnevenRanksAreWhatTheRuntimeRecords) {
                .split = {{0, 3, 1}}});
 }
 
-// Of one scale a matrix, and of tiles; scales that the tp ranks share take messages.
+// Formats with one scale per matrix and formats with tiles. Scales that tp ranks share need messages.
 TEST(DryStepProducts, KeepTheOperandsOfBackward) {
   for (const quant::Format format : {quant::Format::fp8, quant::Format::fp8_block, quant::Format::mxfp8})
     for (const int tp : {1, 2})
@@ -284,7 +286,7 @@ TEST(DryStepProducts, KeepTheOperandsOfBackward) {
 }
 
 // A run's first step takes its scales from the matrices themselves; that adds no event to its trace.
-TEST(DryStepProducts, OfDelayedScalesAndCodesOverTpAreWhatTheRuntimeRecords) {
+TEST(DryStepProducts, WithDelayedScalesAndCodesOverTpEqualTheRecordedSteps) {
   for (const nn::Fp8Scaling scaling : {nn::Fp8Scaling::delayed, nn::Fp8Scaling::current})
     for (const quant::Format tp_wire : {quant::Format::bf16, quant::Format::fp8})
       for (const nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full})
@@ -311,7 +313,7 @@ TEST(DryStepCopies, AreReadByBackwardPasses) {
 // 2 x 7 tokens, hidden 11, fp64: a block keeps its norm's result and input (11 + 11 a token) and statistics (1), q, k,
 // v and softmax (10 + 5 + 5 heads of 4, and 10), the attention's result (40), the second norm the same 23, SwiGLU's
 // input and result (14 + 7).
-TEST(DryStepStashes, CountWhatABlockKeeps) {
+TEST(DryStepStashes, CountTheActivationsThatABlockKeeps) {
   const auto stashed = [&](nn::Recompute recompute) {
     std::vector<std::int64_t> values;  // fp64 values a token, of the first block and what follows the blocks
     const Case it{.config = odd_model(false), .dtype = quant::DType::fp64, .recompute = recompute};
@@ -358,7 +360,7 @@ TEST(DryStepWork, CountsEachProductOnce) {
   EXPECT_EQ(flops, 3 * 2 * 14 * (2 * block + 19 * 11));
 }
 
-TEST(DryStepSizes, OfAHugeModelTakeNoMemory) {
+TEST(DryStepSizes, NeedNoMemoryForAHugeModel) {
   Case it{.config = odd_model(false), .tp = 1, .dtype = quant::DType::bf16};
   it.config.vocab_size = 1'000'000;
   it.config.hidden_size = 40 * 4096;

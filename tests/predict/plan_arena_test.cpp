@@ -1,4 +1,4 @@
-// How well the planner's arenas are used, on the steps of real models: memory that holds nothing is memory wasted.
+// Measures how well the planner uses its arenas, on the steps of real models.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -16,14 +16,14 @@
 namespace tessera::predict {
 namespace {
 
-constexpr double kMost = 1.1;  // times the live bytes, for budgets of at least twice the smallest
+constexpr double kMost = 1.1;  // largest arena relative to live bytes, for budgets of at least twice the minimum
 
 struct Model {
   const char* name;
   bool tied;
 };
 
-// The greatest sum of bytes at a time.
+// Computes the largest number of bytes that are live at the same time.
 class Live {
  public:
   // From position `begin` until before `end`.
@@ -41,8 +41,8 @@ class Live {
   std::map<int, std::int64_t> changes_;
 };
 
-// Of weights, from the issue of their gather to their last release; of packed ones to their unpacking, which is a
-// moment before the first use (of twice as many positions).
+// Returns the live bytes of weights, from the issue of the gather to the last release. Packed bytes are live until
+// their unpacking, directly before the first use. Positions are doubled to represent this point.
 std::int64_t live_gathered(const schedule::Schedule& schedule) {
   Live live;
   for (const schedule::Residency& it : schedule.residencies) {
@@ -53,7 +53,7 @@ std::int64_t live_gathered(const schedule::Schedule& schedule) {
   return live.greatest();
 }
 
-// Of gradients, from their first write to the end of their sum.
+// Returns the live bytes of gradients, from the first write to the end of the sum.
 std::int64_t live_reduced(const schedule::Schedule& schedule) {
   Live live;
   for (const schedule::Reduction& it : schedule.reductions)
@@ -101,8 +101,9 @@ TEST_P(PlanArena, HoldsLiveBytes) {
     }
 }
 
-// Number formats: packed bytes are free after the unpacking. Beside each other the same budgets where they stay.
-TEST(PlanArenaFormats, LessIsGatheredInTheSameArenaAndLessIsTakenForAll) {
+// With number formats, packed bytes are free after unpacking. Compares the same budgets with plans that keep packed
+// bytes.
+TEST(PlanArenaFormats, FreeingPackedBytesSavesGathersAndMemory) {
   const std::filesystem::path configs = TESSERA_CONFIGS;
   const models::DecoderConfig model =
       models::decoder_of(*models::read_model_config(models::find_model_config("llama3-8b", configs)));

@@ -251,7 +251,7 @@ TEST(Replay, ABudgetBelowTheSmallestIsRefusedWithBothNumbers) {
     });
     FAIL() << "no error";
   } catch (const InputError& error) {
-    EXPECT_NE(std::string(error.what()).find("100 bytes; the smallest that can run is"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("100 bytes; the smallest budget that can run is"), std::string::npos)
         << error.what();
   }
 }

@@ -1,4 +1,4 @@
-// Ranks of two classes, which have steps and schedules of their own, proved together.
+// Checks ranks of two classes together. Each class has its own steps and schedule.
 #include "tessera/schedule/check/check_mesh.h"
 
 #include <gmock/gmock.h>
@@ -39,11 +39,11 @@ CallOrder order_of(const oracle::Case& made) {
   return call_order(made.trace, made.sizes, plan(made.trace, made.sizes, {}));
 }
 
-TEST(CheckClasses, OfOtherNumbersOfMicrobatchesGoTogether) {
+TEST(CheckClasses, MayHaveDifferentNumbersOfMicrobatches) {
   EXPECT_THAT(check_together(rank_orders(kGroups, {order_of(step_of(2)), order_of(step_of(3))}, kClasses)), IsEmpty());
 }
 
-TEST(CheckClasses, AScheduleOfTheOtherClassIsRefusedByTheFirstCallThatDiffers) {
+TEST(CheckClasses, RefusesAScheduleOfTheOtherClassWithTheFirstDifference) {
   std::vector<int> classes = kClasses;
   classes[4] = 0;
   const auto faults = check_together(rank_orders(kGroups, {order_of(step_of(2)), order_of(step_of(3))}, classes));
@@ -53,13 +53,14 @@ TEST(CheckClasses, AScheduleOfTheOtherClassIsRefusedByTheFirstCallThatDiffers) {
                         "none"));
 }
 
-TEST(CheckClasses, SumsOverReplicasInAnotherOrderAreRefused) {
+TEST(CheckClasses, RefusesReorderedSumsOverReplicas) {
   EXPECT_THAT(check_together(rank_orders(kGroups, {order_of(step_of(2)), order_of(step_of(3, true))}, kClasses)),
               ElementsAre(HasSubstr("'replicas of rank 0', call 0: rank 0 makes sum ['b']")));
 }
 
-// Units join members up to a number of bytes, of which classes have different ones. Sums travel member by member.
-TEST(CheckClasses, WhoseGradientsJoinDifferentlyGoTogether) {
+// Units join members up to a number of bytes. Members have different bytes in each class, so units differ. Sums over
+// replicas run for each member alone.
+TEST(CheckClasses, MayHaveDifferentReduceUnits) {
   oracle::Recorder step("two small weights and a large one", {{"a", 2, 3}, {"b", 4, 5}, {"c", 2, 1000}});
   step.microbatch();
   step.backward(2), step.backward(1), step.backward(0);
@@ -72,7 +73,7 @@ TEST(CheckClasses, WhoseGradientsJoinDifferentlyGoTogether) {
       IsEmpty());
 }
 
-TEST(CheckClasses, ARoleWithoutGroupsIsNamed) {
+TEST(CheckClasses, ReportsARoleWithoutGroups) {
   RoleGroups groups = kGroups;
   groups.erase("reduce");
   try {
@@ -83,7 +84,7 @@ TEST(CheckClasses, ARoleWithoutGroupsIsNamed) {
   }
 }
 
-// Two roles over the same ranks for one purpose have one communicator, on which their calls have one order.
+// Two roles with the same ranks and purpose share a communicator, so their calls need the same order on all ranks.
 TEST(CheckClasses, RolesThatShareACommunicatorHaveOneOrder) {
   const RoleGroups groups{{"x", {"gather", {{0, 1}}}}, {"y", {"gather", {{0, 1}}}}};
   const CallOrder one{.roles = {"x", "y"}, .calls = {{0, "a", 1}, {1, "b", 1}}};
@@ -93,13 +94,13 @@ TEST(CheckClasses, RolesThatShareACommunicatorHaveOneOrder) {
               ElementsAre(HasSubstr("call 0: rank 0 makes a of 1 bytes, rank 1 makes b of 1 bytes")));
 }
 
-TEST(OrderText, IsReadBack) {
+TEST(OrderText, RoundTrips) {
   const CallOrder order = order_of(step_of(2));
   EXPECT_EQ(call_order_of(to_text(order)), order);
   EXPECT_EQ(call_order_of(to_text({})), CallOrder{});
 }
 
-TEST(OrderText, RefusesOthers) {
+TEST(OrderText, RefusesInvalidText) {
   for (const char* text : {"", "{", "[]", "{}", R"({"roles": ["a"], "calls": [[1, "x", 1]]})",
                            R"({"roles": ["a"], "calls": [[0, 1, 1]]})", R"({"roles": ["a"], "calls": [[0, "x"]]})"})
     EXPECT_THROW(call_order_of(text), Error) << text;

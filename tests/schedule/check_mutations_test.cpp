@@ -1,4 +1,5 @@
-// The checker against the truth of small schedules: what some order of the lanes spoils it must refuse.
+// Compares the checker with an oracle on small schedules. The checker must refuse a schedule that is wrong in some
+// order of the lanes.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -22,7 +23,7 @@ struct Tally {
   int made = 0, wrong = 0, refused = 0;
 };
 
-// Every mutation of one schedule against the oracle.
+// Compares the checker and the oracle on every mutation of one schedule.
 void compare_mutations(const oracle::Case& made, const Schedule& schedule, std::mt19937_64& random,
                        std::array<Tally, oracle::kMutations>& tallies) {
   for (int kind = 0; kind < oracle::kMutations; ++kind) {
@@ -40,7 +41,7 @@ void compare_mutations(const oracle::Case& made, const Schedule& schedule, std::
   }
 }
 
-// The unmutated schedules are right by both.
+// The checker and the oracle accept the schedules without mutations.
 std::array<Tally, oracle::kMutations> compare_all(const std::vector<oracle::Case>& cases, auto make_schedule,
                                                   int rounds) {
   std::array<Tally, oracle::kMutations> tallies{};
@@ -70,7 +71,7 @@ std::array<Tally, oracle::kMutations> compare_all(const std::vector<oracle::Case
   return tallies;
 }
 
-TEST(CheckMutations, RefusesWhatSomeOrderSpoilsInRandomSchedules) {
+TEST(CheckMutations, RefusesRandomSchedulesThatSomeOrderBreaks) {
   const auto tallies = compare_all(
       oracle::cases(),
       [](const oracle::Case& made, std::mt19937_64& random) { return oracle::random_schedule(made, random); }, 20);
@@ -78,7 +79,7 @@ TEST(CheckMutations, RefusesWhatSomeOrderSpoilsInRandomSchedules) {
     EXPECT_GT(tallies[static_cast<std::size_t>(kind)].wrong, 0) << name_of(static_cast<oracle::Mutation>(kind));
 }
 
-TEST(CheckMutations, RefusesWhatSomeOrderSpoilsInPlannedSchedules) {
+TEST(CheckMutations, RefusesPlannedSchedulesThatSomeOrderBreaks) {
   compare_all(
       oracle::cases(),
       [](const oracle::Case& made, std::mt19937_64& random) {

@@ -1,6 +1,5 @@
-// The checker on schedules written by hand: one rule a test, each with the fault that names what is wrong. The
-// two-layer step: per microbatch a+ a- b+ b- | b+ b! b- a+ a! a-, then the publishes of a and b at the positions -2 and
-// -1.
+// The checker on handwritten schedules. Each test breaks one rule and expects its fault. The step has two layers: per
+// microbatch a+ a- b+ b- | b+ b! b- a+ a! a-, then the publishes of a and b at the positions -2 and -1.
 #include "tessera/schedule/check/check.h"
 
 #include <gmock/gmock.h>
@@ -70,12 +69,12 @@ class Check : public ::testing::Test {
   Schedule schedule_;
 };
 
-TEST_F(Check, AcceptsTheScheduleByHand) {
+TEST_F(Check, AcceptsAHandwrittenSchedule) {
   EXPECT_THAT(faults(), IsEmpty());
 }
 
-// One slot a weight: a pending gather of the backward would satisfy the forward's consume.
-TEST_F(Check, TwoStaysOfOneUnitAtOnce) {
+// With one slot per weight, a pending gather for backward would satisfy the consume of forward.
+TEST_F(Check, TwoResidenciesOfOneUnitAtOnce) {
   schedule_.residencies[0].last = 9;
   schedule_.residencies[2] = {.unit = 0, .issue = 1, .free = 1, .wait = 7, .last = 11, .offset = 5};
   schedule_.gather_arena = 7;
@@ -83,7 +82,7 @@ TEST_F(Check, TwoStaysOfOneUnitAtOnce) {
                                            "before the end of residency 0 of ['a']")));
 }
 
-// A reduction still pending at the end of the step.
+// A reduction is still pending at the end of the step.
 TEST_F(Check, AReductionWithoutItsFinishBeforeThePublishes) {
   schedule_.reductions[3].finish = 20;
   EXPECT_THAT(faults(),
@@ -91,7 +90,7 @@ TEST_F(Check, AReductionWithoutItsFinishBeforeThePublishes) {
                                  "0): expected 0 <= first <= issue <= finish < 20")));
 }
 
-TEST_F(Check, AGradientThatNobodyReduces) {
+TEST_F(Check, AGradientThatIsNotReduced) {
   schedule_.reductions.erase(schedule_.reductions.begin() + 1);
   for (Reduction& it : schedule_.reductions) it.scratch_waits.clear();
   EXPECT_THAT(faults(),
@@ -105,7 +104,7 @@ TEST_F(Check, AGradientReducedTwice) {
                                            "2): begins before the issue of reduction 0 of ['b']")));
 }
 
-// Delayed weight gradients: the reduction belongs to the produce, wherever it happens.
+// With delayed weight gradients, the reduction belongs to the produce, and not to the release.
 TEST(CheckSteps, DelayedGradientsAreReducedFromTheirProduce) {
   const oracle::Case made = case_named("weight gradients after the backward");
   std::mt19937_64 random(1);
@@ -116,7 +115,7 @@ TEST(CheckSteps, DelayedGradientsAreReducedFromTheirProduce) {
               Contains(HasSubstr("expected a produce of the unit in this microbatch, got event 7")));
 }
 
-// A parameter has one staging at a time: microbatches whose produces of it interleave are refused.
+// A parameter has one staging at a time. The checker refuses microbatches whose produces of one parameter interleave.
 TEST(CheckSteps, StagingsOfOneUnitFollowEachOther) {
   oracle::Recorder step("produces of two microbatches that interleave", {{"a", 2, 2}});
   for (int microbatch = 0; microbatch < 2; ++microbatch) {
@@ -132,12 +131,12 @@ TEST(CheckSteps, StagingsOfOneUnitFollowEachOther) {
       Contains(HasSubstr("begins before the issue of reduction 0 of ['a'] in microbatch 0 (first 1, issue 7,")));
 }
 
-// A recompute consume is an event of its own; the gather for backward alone does not serve it.
+// A consume of the recompute pass is a separate event. A gather for backward alone does not satisfy it.
 TEST(CheckSteps, ARecomputeConsumeNeedsWeightsOfItsOwn) {
   const oracle::Case made = case_named("recompute");
   Schedule schedule = plan(made.trace, made.sizes, {});
   EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
-  // Parameter a: forward 0-1, recompute 9-10, backward 16-18; the stay is cut in two, without the recompute.
+  // Parameter a: forward 0-1, recompute 9-10, backward 16-18. The residency is split in two, without the recompute.
   Residency& whole = schedule.residencies.front();
   ASSERT_EQ(whole.last, 18);
   whole.last = 1;
@@ -149,7 +148,7 @@ TEST(CheckSteps, ARecomputeConsumeNeedsWeightsOfItsOwn) {
                          "it, got none")));
 }
 
-// A layer used twice: gradients accumulate, then are reduced once.
+// A layer is used twice. Its gradients accumulate and are then reduced once.
 TEST(CheckSteps, AReductionBeforeTheSecondUseHasProduced) {
   const oracle::Case made = case_named("tied");
   Schedule schedule = plan(made.trace, made.sizes, {});
@@ -162,7 +161,7 @@ TEST(CheckSteps, AReductionBeforeTheSecondUseHasProduced) {
   EXPECT_THAT(check(made.trace, made.sizes, schedule), Contains(HasSubstr("produce embedding (1)): outside of")));
 }
 
-// Buffers shared by shape and parity.
+// Neighbours that share buffers by shape and parity would overlap.
 TEST_F(Check, NeighboursThatOverlap) {
   schedule_.residencies[2].offset = 1;
   EXPECT_THAT(faults(), Contains("event 2 (train mb 0 forward consume b (0)): expected the weights of residency 1 of "
@@ -170,13 +169,13 @@ TEST_F(Check, NeighboursThatOverlap) {
                                  "1, free 1, wait 7, last 11, offset 1) in its bytes"));
 }
 
-TEST_F(Check, AGatherIntoBytesOfAnEarlierStayThatIsStillRead) {
+TEST_F(Check, AGatherIntoBytesThatAreStillRead) {
   schedule_.residencies[3].free = 5;
   EXPECT_THAT(faults(), Contains(HasSubstr("residency 3 of ['b'] (issue 6, free 5, wait 12, last 16, offset 2): its "
                                            "gather may overwrite the end of residency 1 of ['b']")));
 }
 
-TEST_F(Check, AStayThatEndsBeforeItsLastRelease) {
+TEST_F(Check, AResidencyThatEndsBeforeItsLastRelease) {
   schedule_.residencies[1].last = 3;
   EXPECT_THAT(faults(), Contains(HasSubstr("event 4 (train mb 0 backward consume b (0)): expected a residency of its "
                                            "unit around it, got none")));
@@ -206,15 +205,17 @@ TEST_F(Check, AGatherThatDoesNotWaitForThePublishOfItsWeight) {
   EXPECT_THAT(faults(), Contains(HasSubstr("'b' before its publish is done")));
 }
 
-// The sum over replicas before the last accumulation.
+// The sum over replicas runs before the last accumulation.
 TEST_F(Check, ReplicasSummedBeforeTheLastMicrobatch) {
   schedule_.reductions[1].replicas = true;
   schedule_.reductions[3].replicas = false;
-  EXPECT_THAT(faults(), Contains(HasSubstr("not the unit's last of the step: expected replicas false, got true")));
-  EXPECT_THAT(faults(), Contains(HasSubstr("the unit's last of the step: expected replicas true, got false")));
+  EXPECT_THAT(faults(),
+              Contains(HasSubstr("not the unit's last reduction of the step: expected replicas false, got true")));
+  EXPECT_THAT(faults(),
+              Contains(HasSubstr("the unit's last reduction of the step: expected replicas true, got false")));
 }
 
-// A gather waits for its bytes and its publish, and for nothing else: both fences lie long before its issue.
+// A gather waits only for its bytes and its publish. Both fences are long before its issue.
 TEST_F(Check, AGatherNeedNotWaitForTheComputeBeforeItsIssue) {
   schedule_.residencies[2].issue = 6;
   schedule_.residencies[3].issue = 9;
@@ -237,15 +238,15 @@ TEST_F(Check, StagingsThatOverlap) {
 TEST_F(Check, IssuesOutOfOrder) {
   std::swap(schedule_.residencies[2], schedule_.residencies[3]);
   std::swap(schedule_.reductions[0], schedule_.reductions[1]);
-  EXPECT_THAT(faults(), Contains(HasSubstr("expected issues in order, the earliest here at 6, got 1")));
-  EXPECT_THAT(faults(), Contains(HasSubstr("expected issues in order, the one before is at 8")));
+  EXPECT_THAT(faults(), Contains(HasSubstr("expected issues in order, here at 6 or later, got 1")));
+  EXPECT_THAT(faults(), Contains(HasSubstr("expected issues in order, but the previous one is at 8")));
 }
 
 TEST_F(Check, ArenasThatAreTooSmall) {
   schedule_.gather_arena = 4;
   schedule_.reduce_arena = 2;
-  EXPECT_THAT(faults(), Contains(HasSubstr("its 3 bytes do not lie in the gather arena of 4 bytes")));
-  EXPECT_THAT(faults(), Contains(HasSubstr("its 1 bytes do not lie in the reduce arena of 2 bytes")));
+  EXPECT_THAT(faults(), Contains(HasSubstr("its 3 bytes do not fit into the gather arena of 4 bytes")));
+  EXPECT_THAT(faults(), Contains(HasSubstr("its 1 bytes do not fit into the reduce arena of 2 bytes")));
 }
 
 TEST_F(Check, SizesThatDoNotHoldTheirMembers) {
@@ -297,24 +298,24 @@ TEST_F(Check, DomainsThatAreUnknownOrTooMany) {
   EXPECT_THAT(faults(), Contains("gather unit 1 ['b']: expected a domain from 0 to 4, got 9"));
 }
 
-TEST_F(Check, UnitsThatShareAParameterOrHoldNone) {
+TEST_F(Check, UnitsWithSharedOrUnknownParameters) {
   schedule_.gather_units[1] = {1, 0, 7};
   EXPECT_THAT(faults(), Contains("'a' is a member of the gather units 0 and 1, expected one"));
   EXPECT_THAT(faults(), Contains("gather unit 1: expected parameters below 2, got 7"));
 }
 
-TEST_F(Check, AnotherTrace) {
+TEST_F(Check, AScheduleForAnotherTrace) {
   made_.trace[3].ordinal = 5;
   EXPECT_THAT(faults(), Contains(HasSubstr("the schedule is for a trace of hash")));
   schedule_.events = 21;
   schedule_.body = 19;
   schedule_.microbatches = 1;
-  EXPECT_THAT(faults(), Contains("the schedule is for 21 events, the trace has 22"));
-  EXPECT_THAT(faults(), Contains("the schedule's body has 19 events, the trace's 20"));
-  EXPECT_THAT(faults(), Contains("the schedule has 1 microbatches, the trace 2"));
+  EXPECT_THAT(faults(), Contains("the schedule is for 21 events, but the trace has 22"));
+  EXPECT_THAT(faults(), Contains("the schedule's body has 19 events, but the trace's body has 20"));
+  EXPECT_THAT(faults(), Contains("the schedule has 1 microbatches, but the trace has 2"));
 }
 
-// The same step with weights that are unpacked: a arrives in 2 bytes and is used in 3, b in 1 and 4.
+// The same step with weights that are unpacked: a has 2 packed and 3 unpacked bytes, b has 1 and 4.
 class CheckStages : public Check {
  protected:
   CheckStages() {
@@ -334,7 +335,7 @@ class CheckStages : public Check {
   }
 };
 
-TEST_F(CheckStages, AcceptsTheScheduleByHand) {
+TEST_F(CheckStages, AcceptsAHandwrittenSchedule) {
   EXPECT_THAT(faults(), IsEmpty());
 }
 
@@ -352,7 +353,7 @@ TEST_F(CheckStages, AGatherIntoUnpackedBytesThatAreInUse) {
   EXPECT_THAT(faults(), Contains(HasSubstr("unpacked to 0), got the packed bytes of residency 2 of ['a']")));
 }
 
-TEST_F(CheckStages, UnpackingOverAGatherThatIsUnderWay) {
+TEST_F(CheckStages, UnpackingOverAGatherInFlight) {
   schedule_.residencies[3].unpacked_offset = 2;
   EXPECT_THAT(faults(),
               Contains(HasSubstr("its unpacked bytes are written before event 12 (train mb 1 forward consume b "
@@ -380,20 +381,20 @@ TEST_F(CheckStages, StagesThatOverlapOrLeaveTheArena) {
   schedule_.residencies[1].unpacked_offset = 2;
   EXPECT_THAT(faults(), Contains(HasSubstr("offset 5, unpacked to 2): its packed and its unpacked bytes overlap")));
   schedule_.residencies[1].unpacked_offset = 4;
-  EXPECT_THAT(faults(), Contains(HasSubstr("its 4 unpacked bytes do not lie in the gather arena of 7 bytes")));
+  EXPECT_THAT(faults(), Contains(HasSubstr("its 4 unpacked bytes do not fit into the gather arena of 7 bytes")));
 }
 
-TEST_F(CheckStages, UnitsWhoseMembersDiffer) {
+TEST_F(CheckStages, UnitsWithPackedAndPlainWeights) {
   schedule_.unpacked_bytes[1] = 3;
   EXPECT_THAT(faults(), Contains("gather unit 1 ['b']: expected at least 4 bytes for its members unpacked, got 3"));
   schedule_.unpacked_bytes[1] = 4;
   made_.sizes[1].unpacked = 0;
-  EXPECT_THAT(faults(), Contains("gather unit 1 ['b']: expected members that are all unpacked or all used as they "
-                                 "arrive, got 'b'"));
+  EXPECT_THAT(faults(), Contains("gather unit 1 ['b']: expected members that are all unpacked or all used without "
+                                 "unpacking, got 'b'"));
 }
 
-// Where nothing is gathered the stored weight is unpacked: it waits for the publish, and for no bytes.
-TEST(CheckSteps, AStoredWeightIsUnpackedInPlaceOfAGather) {
+// A weight that is not gathered is unpacked from its shard. The unpacking waits for the publish, but not for bytes.
+TEST(CheckSteps, AStoredWeightIsUnpackedInsteadOfGathered) {
   const oracle::Case made = case_named("one that is not gathered");
   const Schedule schedule = plan(made.trace, made.sizes, {.gather_budget = kMinimum});
   EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
@@ -401,8 +402,8 @@ TEST(CheckSteps, AStoredWeightIsUnpackedInPlaceOfAGather) {
   EXPECT_GT(schedule.unpacked_bytes.back(), 0);
 }
 
-// Behind the last microbatch there are the optimizer's events alone, and they are nowhere else.
-TEST(CheckSteps, EventsOfTheOptimizerFollowEveryMicrobatch) {
+// Only the optimizer's events follow the last microbatch, and they occur only there.
+TEST(CheckSteps, OptimizerEventsFollowTheLastMicrobatch) {
   oracle::Case made = case_named("amaxes");
   const Schedule schedule = plan(made.trace, made.sizes, {});
   EXPECT_EQ(schedule.body, 30);
@@ -413,11 +414,11 @@ TEST(CheckSteps, EventsOfTheOptimizerFollowEveryMicrobatch) {
   made.trace[30].kind = EventKind::consume;
   made.trace[30].parameter = 0;
   EXPECT_THAT(check(made.trace, made.sizes, schedule),
-              Contains(HasSubstr("expected nothing but publishes and collectives behind the last microbatch")));
+              Contains(HasSubstr("expected only publishes and collectives after the last microbatch")));
   made = case_named("amaxes");
   std::swap(made.trace[29], made.trace[32]);
   EXPECT_THAT(check(made.trace, made.sizes, schedule),
-              Contains(HasSubstr("event 29 (train publish b (0)): expected the optimizer's publishes behind every")));
+              Contains(HasSubstr("event 29 (train publish b (0)): expected the optimizer's publishes after the")));
   EXPECT_THROW(plan(made.trace, made.sizes, {}), Error);
 }
 

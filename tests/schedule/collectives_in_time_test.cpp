@@ -1,4 +1,4 @@
-// Collectives of the program that are waited for later than they are issued hide behind the compute between.
+// Collectives of the program overlap with the compute between their issue and their wait.
 #include "tessera/schedule/collectives_in_time.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace tessera::schedule {
 namespace {
 
-TEST(CollectivesInTime, AreWaitedForAtOnceWhereNothingElseIsSaid) {
+TEST(CollectivesInTime, AreWaitedForAtTheirEventByDefault) {
   const Costs costs{.comm_seconds = {3, 0, 2}};
   CollectivesInTime collectives(costs, 4);
   EXPECT_EQ(collectives.happened(0, 1), 4);
@@ -17,7 +17,7 @@ TEST(CollectivesInTime, AreWaitedForAtOnceWhereNothingElseIsSaid) {
   EXPECT_EQ(collectives.happened(3, 8), 8);
 }
 
-TEST(CollectivesInTime, FollowEachOtherAndAreWaitedForBehindTheEventGiven) {
+TEST(CollectivesInTime, RunOneAtATimeAndAreWaitedForAfterTheGivenEvent) {
   const Costs costs{.comm_seconds = {3, 4, 0}, .comm_waits = {2, 2, 2}};
   CollectivesInTime collectives(costs, 3);
   EXPECT_EQ(collectives.happened(0, 1), 1);  // until 4
@@ -28,15 +28,15 @@ TEST(CollectivesInTime, FollowEachOtherAndAreWaitedForBehindTheEventGiven) {
   EXPECT_EQ(collectives.happened(2, 30), 30);
 }
 
-TEST(CollectivesInTime, AWaitBeforeTheCollectiveIsOneAtItsEvent) {
+TEST(CollectivesInTime, AWaitBeforeTheCollectiveCountsAsAtItsEvent) {
   const Costs costs{.comm_seconds = {0, 4}, .comm_waits = {0, 0}};
   CollectivesInTime collectives(costs, 2);
   EXPECT_EQ(collectives.happened(0, 1), 1);
   EXPECT_EQ(collectives.happened(1, 2), 6);
 }
 
-// A collective and one second of compute behind it, which hides that much of it.
-TEST(CollectivesInTime, AStepIsShorterByWhatComputeHides) {
+// A collective is followed by one second of compute, which hides one second of the collective.
+TEST(CollectivesInTime, AStepIsShorterByTheHiddenTime) {
   Trace trace;
   for (int ordinal = 0; ordinal < 2; ++ordinal)
     trace.push_back(

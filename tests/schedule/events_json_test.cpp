@@ -46,7 +46,7 @@ NamedTrace random_trace(std::mt19937_64& random) {
   return named;
 }
 
-TEST(EventsJson, EveryTraceComesBack) {
+TEST(EventsJson, EveryTraceRoundTrips) {
   std::mt19937_64 random(5);
   for (int round = 0; round < 200; ++round) {
     const NamedTrace named = random_trace(random);
@@ -55,20 +55,19 @@ TEST(EventsJson, EveryTraceComesBack) {
   }
 }
 
-TEST(EventsJson, AFileComesBack) {
+TEST(EventsJson, AFileRoundTrips) {
   std::mt19937_64 random(6);
   const NamedTrace named = random_trace(random);
   const auto path = std::filesystem::temp_directory_path() / ("tessera-trace-" + std::to_string(::getpid()) + ".json");
   save_trace(path, named);
   EXPECT_EQ(load_trace(path), named);
   std::filesystem::remove(path);
-  EXPECT_THAT([&] { load_trace(path); },
-              ThrowsMessage<InputError>(HasSubstr("cannot be read: No such file or directory")));
+  EXPECT_THAT([&] { load_trace(path); }, ThrowsMessage<InputError>(HasSubstr("cannot be read: No")));
   EXPECT_THAT([&] { save_trace("/nowhere/at/all.json", named); },
               ThrowsMessage<Error>(HasSubstr("/nowhere/at/all.json: the trace cannot be written")));
 }
 
-TEST(EventsJson, HoldsAnEventALine) {
+TEST(EventsJson, HasOneEventPerLine) {
   const NamedTrace named{
       .names = {"w"},
       .trace = {{.kind = EventKind::consume, .microbatch = 2, .parameter = 0, .ordinal = 1},
@@ -86,15 +85,16 @@ TEST(EventsJson, HoldsAnEventALine) {
 )");
 }
 
-TEST(EventsJson, WhatCannotBeReadBackIsNotWritten) {
+TEST(EventsJson, RefusesToWriteInvalidTraces) {
   NamedTrace named{.names = {"w"}, .trace = {{.parameter = 1}}};
-  EXPECT_THAT([&] { trace_to_json(named); }, ThrowsMessage<Error>(HasSubstr("event 0 is of parameter 1 of 1 names")));
+  EXPECT_THAT([&] { trace_to_json(named); },
+              ThrowsMessage<Error>(HasSubstr("event 0 uses parameter 1, but there are 1 names")));
   named.trace = {{.parameter = 0}, {.step = StepKind::evaluate, .parameter = 0}};
   EXPECT_THAT([&] { trace_to_json(named); },
-              ThrowsMessage<Error>(HasSubstr("event 1 is of another kind of step than the first")));
+              ThrowsMessage<Error>(HasSubstr("event 1 has another step kind than the first event")));
 }
 
-// The message for a good trace with the value at `pointer` replaced.
+// Returns the error message for a valid trace in which the value at `pointer` is replaced.
 std::string refusal(const std::string& pointer, const json& value) {
   json good = json::parse(R"({"format": "tessera trace", "version": 1, "step": "train", "parameters": ["v", "w"],
     "events": [["consume", 0, "forward", 1, 0], ["comm", 0, "forward", 0, "tp", "sum", 4],
@@ -109,7 +109,7 @@ std::string refusal(const std::string& pointer, const json& value) {
   return "accepted";
 }
 
-TEST(EventsJson, BadFilesAreRefusedByPlace) {
+TEST(EventsJson, ErrorsNameThePlaceInTheFile) {
   EXPECT_EQ(refusal("/version", 2), "FILE: version: got 2, expected 1");
   EXPECT_EQ(refusal("/format", "x"), "FILE: format: got \"x\", expected 'tessera trace'");
   EXPECT_EQ(refusal("/step", "train "), "FILE: step: got \"train \", expected one of train, evaluate");
@@ -129,8 +129,8 @@ TEST(EventsJson, BadFilesAreRefusedByPlace) {
   EXPECT_THAT([&] { trace_from_json(json::array(), "FILE"); }, ThrowsMessage<InputError>(HasSubstr("FILE: ")));
 }
 
-// Whatever a damaged text holds, it is read as some trace or refused as input.
-TEST(EventsJson, DamagedTextIsRefusedOrRead) {
+// A damaged text is either read as a trace or refused with an InputError.
+TEST(EventsJson, DamagedTextIsReadOrRefused) {
   std::mt19937_64 random(7);
   int refused = 0;
   for (int round = 0; round < 2000; ++round) {

@@ -11,7 +11,7 @@ namespace tessera::schedule::oracle {
 namespace {
 
 constexpr int kPoison = -1;
-constexpr int kRuns = 300;  // random ones, where all are too many
+constexpr int kRuns = 300;  // number of random orders if there are too many orders
 constexpr std::uint64_t kPoisonBits = std::uint64_t{1} << 63;
 
 struct MainGrad {
@@ -19,7 +19,7 @@ struct MainGrad {
   bool operator==(const MainGrad&) const = default;
 };
 
-// Everything that an order of operations can change.
+// The state that depends on the order of operations.
 struct State {
   std::vector<int> done;                 // by lane
   std::vector<int> shards;               // by parameter: its version, kPoison while written
@@ -75,7 +75,7 @@ class Machine {
            });
   }
 
-  // Runs the lane's next operation; what is wrong, if anything.
+  // Runs the lane's next operation. Returns the error, or an empty string.
   std::string run(State& state, std::size_t lane) const {
     const Operation& it = *next(state, lane);
     ++state.done[lane];
@@ -102,7 +102,8 @@ class Machine {
  private:
   static std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
-  // Calls visit(parameter, byte) for the bytes of each member, padding last with -1; false where they leave the arena.
+  // Calls visit(parameter, byte) for the bytes of each member, then with parameter -1 for the padding. Returns false if
+  // the bytes are outside the arena.
   template <typename Visit>
   static bool each_byte(const Unit& members, const std::vector<ParameterSize>& sizes, std::int64_t ParameterSize::*size,
                         std::int64_t offset, std::int64_t bytes, std::size_t arena, Visit visit) {
@@ -118,14 +119,14 @@ class Machine {
     }
     return true;
   }
-  // The bytes that arrive.
+  // The gathered bytes of a residency.
   template <typename Visit>
   bool each_gathered(const State& state, int item, Visit visit) const {
     const Residency& it = schedule_.residencies[at(item)];
     return each_byte(schedule_.gather_units[at(it.unit)], sizes_, &ParameterSize::gathered, it.offset,
                      schedule_.gather_bytes[at(it.unit)], state.weights.size(), visit);
   }
-  // The bytes that are used.
+  // The bytes of a residency that compute reads.
   template <typename Visit>
   bool each_weight(const State& state, int item, Visit visit) const {
     const Residency& it = schedule_.residencies[at(item)];
@@ -157,7 +158,7 @@ class Machine {
     return version == kPoison ? kPoison : id * 1000 + version;
   }
 
-  // Packed bytes of one weight that differ are as wrong as poison.
+  // All packed bytes of one weight must be equal. Different bytes count as poison.
   bool unpack(State& state, int item) const {
     std::vector<std::optional<int>> found(sizes_.size());
     const bool inside = each_gathered(state, item, [&](int id, std::size_t byte) {
@@ -206,7 +207,7 @@ class Machine {
     if (it.action == Action::exchange) {
       inside = each_scratch(it.item, [&](std::size_t byte) { state.scratch[byte] = it.item; });
       for (const ParameterId id : reduced(it.item)) exchanged(state, it.item, id) = 0;
-      // Bytes of one gradient that differ are as wrong as poison.
+      // All bytes of one gradient must be equal. Different bytes count as poison.
       std::vector<bool> seen(sizes_.size(), false);
       inside &= each_gradient(state, it.item, [&](int id, std::size_t byte) {
         if (id < 0) return;
@@ -247,7 +248,7 @@ class Machine {
   const Program& program_;
 };
 
-// Every reachable state once, depth first.
+// Visits every reachable state once, depth first.
 Outcome run_all(const Machine& machine, std::size_t most_states) {
   Outcome outcome{.exhaustive = true};
   std::unordered_set<std::string> seen;
@@ -275,7 +276,7 @@ Outcome run_all(const Machine& machine, std::size_t most_states) {
   return outcome;
 }
 
-// Lanes run by priorities that change a few times in a run: a lane that is far behind or far ahead is likely.
+// Runs lanes by priorities that change a few times in a run, so that lanes are likely far behind or far ahead.
 std::string run_random(const Machine& machine, std::mt19937_64& random) {
   State state = machine.initial();
   std::vector<std::size_t> order(state.done.size());

@@ -1,6 +1,6 @@
-// What a schedule really does, for tests: small schedules carried out over tagged bytes with the lanes' operations in
-// every order that the waits allow (or, where these are too many, in random ones). It knows schedule.h and nothing of
-// the checker. A wait for what the host has not enqueued yet is no wait, as on a GPU.
+// An oracle for tests: executes small schedules on tagged bytes. It runs the lanes' operations in every order that the
+// waits allow, or in random orders if there are too many. It depends on schedule.h and not on the checker. A wait for
+// work that the host has not yet enqueued has no effect, as on a GPU.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,52 +19,52 @@ inline int lane_of(LaneKind kind, int domain) {
 }
 
 enum class Action : std::uint8_t {
-  none,          // a place to wait at
-  fill,          // gather: its bytes are being written ...
-  filled,        // ... and hold what the shards hold now
-  read_weight,   // compute: a consume or a release of `parameter`, in the bytes of `item`, of `version`
-  unpack,        // compute: the unpacked bytes of `item` are being written ...
-  unpacked,      // ... and hold what its packed bytes hold now, or the shards where nothing is gathered
-  end_packed,    // compute: poison over the packed bytes of the residency `item` ...
-  end_weights,   // ... and over those that were used
-  update,        // compute: the shard of `parameter` is being written ...
-  updated,       // ... and has `version`
-  clear,         // compute: the staging of the reduction `item` is written anew
-  produce,       // compute: contribution `version` of `parameter` is added in the staging of `item`
-  exchange,      // exchange: staging of `item` is read, and what arrives is in its scratch
-  read_grad,     // sum: main_grad of the members of `item` is read ...
-  add,           // ... and what is in the scratch is added
-  read_sum,      // dp: main_grad of the members of `item` is read ...
-  sum_replicas,  // ... and summed over replicas
-  end_staging,   // compute: poison over the staging of `item`
-  optimize,      // compute: every main_grad is read, complete
-  fail,          // the schedule says nothing that can be done: `why`
+  none,          // no action, only waits
+  fill,          // gather: begins to write the bytes of `item` ...
+  filled,        // ... and ends; the bytes equal the shards' current values
+  read_weight,   // compute: a consume or release reads `version` of `parameter` from the bytes of `item`
+  unpack,        // compute: begins to write the unpacked bytes of `item` ...
+  unpacked,      // ... and ends; the bytes equal the packed bytes, or the shards of weights that are not gathered
+  end_packed,    // compute: poisons the packed bytes of the residency `item`
+  end_weights,   // compute: poisons the bytes that the residency `item` used
+  update,        // compute: begins to write the shard of `parameter` ...
+  updated,       // ... and ends; the shard has `version`
+  clear,         // compute: clears the staging of the reduction `item`
+  produce,       // compute: adds contribution `version` of `parameter` to the staging of `item`
+  exchange,      // exchange: reads the staging of `item` and writes what arrives to its scratch
+  read_grad,     // sum: reads main_grad of the members of `item` ...
+  add,           // ... and adds the scratch to it
+  read_sum,      // dp: reads main_grad of the members of `item` ...
+  sum_replicas,  // ... and sums it over replicas
+  end_staging,   // compute: poisons the staging of `item`
+  optimize,      // compute: reads every main_grad, which must be complete
+  fail,          // the schedule cannot be executed; the reason is `why`
 };
 
 struct Operation {
   Action action = Action::none;
   int item = -1, parameter = -1, version = 0;
-  std::vector<std::pair<int, int>> waits;  // a lane has done this many operations
+  std::vector<std::pair<int, int>> waits;  // (lane, number of its operations that must be done)
   std::string why;
 };
 
-// By lane, in its order.
+// The operations of each lane, in order.
 struct Program {
   std::vector<std::vector<Operation>> lanes;
-  std::vector<std::uint64_t> contributions;  // by parameter: bits of its produces in a step
+  std::vector<std::uint64_t> contributions;  // by parameter: one bit for each of its produces in a step
 };
 
-// The steps one after the other; publishes[step]: the optimizer's publishes follow it.
+// Compiles consecutive steps. The optimizer's publishes follow step i if publishes[i] is true.
 Program compile(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
                 const std::vector<bool>& publishes);
 
 struct Outcome {
-  std::string wrong;        // empty: every order tried is right
-  std::size_t states = 0;   // looked at
-  bool exhaustive = false;  // every order was tried, or a wrong one found
+  std::string wrong;        // the error; empty if all tried orders are correct
+  std::size_t states = 0;   // number of visited states
+  bool exhaustive = false;  // every order was tried, or an error was found
 };
 
-// All orders while they have at most `most_states` states, then random ones from `seed`.
+// Tries all orders if they have at most `most_states` states. Otherwise also tries random orders from `seed`.
 Outcome execute(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
                 std::size_t most_states, std::uint64_t seed);
 

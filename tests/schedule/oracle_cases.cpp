@@ -146,7 +146,7 @@ Case evaluation() {
   return step.take();
 }
 
-// A stretch in which a unit is in use.
+// An interval of events in which a unit is in use.
 struct Use {
   int unit = 0, first = 0, last = 0;
 };
@@ -173,20 +173,21 @@ bool overlap(std::int64_t a, std::int64_t a_bytes, std::int64_t b, std::int64_t 
   return a_bytes > 0 && b_bytes > 0 && a < b + b_bytes && b < a + a_bytes;
 }
 
-// Bytes of the gather arena that a residency has to itself until the event `last`.
+// Bytes of the gather arena that one residency occupies until the event `last`.
 struct Stretch {
   std::int64_t offset = 0, bytes = 0;
   int last = 0;
 };
 
-// What its gather writes, then what it is unpacked to.
+// Returns the bytes that the gather writes, then the bytes of the unpacked weights.
 std::array<Stretch, 2> stretches_of(const Schedule& schedule, const Residency& it) {
   const bool unpacks = schedule.unpacks(it.unit);
   return {{{it.offset, schedule.gather_bytes[at(it.unit)], unpacks ? it.wait : it.last},
            {it.unpacked_offset, schedule.unpacked_bytes[at(it.unit)], it.last}}};
 }
 
-// The latest event to which a byte of the stretch belongs to one of `placed`; before all events where none has.
+// Returns the last event at which one of `placed` occupies a byte of the stretch. Returns a position before all events
+// if they do not overlap.
 int in_use_until(const Schedule& schedule, std::span<const Residency> placed, const Stretch& stretch) {
   int last = std::numeric_limits<int>::min();
   for (const Residency& other : placed)
@@ -200,7 +201,7 @@ void place_gathers(const Case& made, Schedule& schedule, std::mt19937_64& random
   std::map<int, std::size_t> newest;  // by unit
   for (const Use& use : uses_of(made)) {
     if (const auto old = newest.find(use.unit); old != newest.end()) {
-      // The unit stays where nobody has taken its bytes, half of the times.
+      // With probability 1/2, the unit keeps its bytes if no other unit has taken them.
       const Stretch kept = stretches_of(schedule, placed[old->second])[schedule.unpacks(use.unit) ? 1 : 0];
       const int taken = in_use_until(schedule, std::span(placed).subspan(old->second + 1), kept);
       if (taken == std::numeric_limits<int>::min() && random() % 2 == 0) {

@@ -1,5 +1,5 @@
-// Small steps and schedules of them for tests, and ways to spoil these. Made here and not by the planner, so that a
-// wrong idea in one place does not hide in the other.
+// Small steps, schedules and mutations of schedules, for tests. They do not use the planner, so that an error of the
+// planner cannot hide here.
 #pragma once
 #include <map>
 #include <optional>
@@ -22,7 +22,7 @@ struct Case {
 // Records a step by hand.
 class Recorder {
  public:
-  // names[i]: parameter i, its gathered and staging bytes; staging 0: frozen. unpacked: bytes that it is unpacked to.
+  // `gathered`, `staging` and `unpacked` are bytes as in ParameterSize. A parameter with staging 0 is frozen.
   struct Parameter {
     std::string name;
     std::int64_t gathered = 0, staging = 0, unpacked = 0;
@@ -33,13 +33,13 @@ class Recorder {
   void consume(int parameter, Pass pass) { add(EventKind::consume, parameter, pass); }
   void release(int parameter, Pass pass) { add(EventKind::release, parameter, pass); }
   void use(int parameter, Pass pass) { consume(parameter, pass), release(parameter, pass); }
-  // Consume, produce unless frozen, release.
+  // Adds a consume, a produce unless the parameter is frozen, and a release.
   void backward(int parameter);
   void produce(int parameter) { add(EventKind::produce, parameter, Pass::backward); }
   void publish(int parameter);
-  // The message of the amaxes of a bucket of so many weights, before its publishes.
+  // Adds the all-reduce of the amaxes of a bucket with this number of weights. Call it before the bucket's publishes.
   void amaxes(int weights);
-  // Each parameter a unit of its own where `units` is empty.
+  // Returns the case. If `units` is empty, each parameter is its own unit.
   Case take(std::vector<Unit> units = {});
 
  private:
@@ -48,19 +48,22 @@ class Recorder {
   Case made_;
   StepKind kind_;
   int microbatch_ = -1;
-  std::map<std::tuple<EventKind, int, Pass, int>, int> happened_;  // how often, by microbatch, pass and parameter
+  std::map<std::tuple<EventKind, int, Pass, int>, int> happened_;  // number of equal events so far
 };
 
-// Several microbatches, ties, a layer used twice, a frozen weight, recompute, coalesced neighbours, one microbatch's
-// backward inside the next one's forward, delayed weight gradients, weights that are unpacked, an evaluation.
+// Returns cases with several microbatches, tied weights, a layer used twice, a frozen weight, recompute, coalesced
+// neighbours, one microbatch's backward inside the next microbatch's forward, delayed weight gradients, unpacked
+// weights, and an evaluation.
 std::vector<Case> cases();
 // Some of them with weights of 2 and 3 domains by turns; a domain may have no weight.
 std::vector<Case> cases_of_domains();
 
-// Layers of these sizes in turn, forward and backward in each microbatch.
+// Returns a step with a forward and a backward pass over `layers` layers in each microbatch. The layers' sizes cycle
+// through `bytes`.
 Case mirrored_layers(int layers, int microbatches, const std::vector<std::int64_t>& bytes);
 
-// A schedule of the case: random stays, prefetches, offsets and finishes, right by construction.
+// Returns a random schedule of the case that is correct by construction. Residencies, prefetches, offsets and finishes
+// are random.
 Schedule random_schedule(const Case& made, std::mt19937_64& random);
 
 enum class Mutation {
@@ -94,7 +97,7 @@ enum class Mutation {
 inline constexpr int kMutations = static_cast<int>(Mutation::reuse_scratch_early) + 1;
 std::string name_of(Mutation mutation);
 
-// The schedule with one random mutation of this kind; none where it has nothing to mutate or nothing changed.
+// Returns the schedule with one random mutation of this kind, or nullopt if the mutation cannot change the schedule.
 std::optional<Schedule> mutate(const Case& made, const Schedule& schedule, Mutation mutation, std::mt19937_64& random);
 
 }  // namespace tessera::schedule::oracle

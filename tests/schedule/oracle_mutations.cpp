@@ -40,17 +40,17 @@ std::size_t pick(std::size_t count, Random& random) {
   return random() % count;
 }
 
-// Uniform from [low, high]; `low` where that is empty.
+// Uniform from [low, high]; `low` if the range is empty.
 int drawn(int low, int high, Random& random) {
   return high <= low ? low : low + static_cast<int>(random() % static_cast<std::uint64_t>(high - low + 1));
 }
 
-// Somewhere else in the arena.
+// Returns another offset in the arena.
 void move_offset(std::int64_t& offset, std::int64_t bytes, std::int64_t arena, Random& random) {
   if (arena > bytes) offset = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(arena - bytes + 1));
 }
 
-// The event of this kind before or after `index` that is of the unit; `index` where there is none.
+// Returns the nearest event of this kind and unit before or after `index`, or `index` if the event does not exist.
 int neighbour(const Case& made, const Unit& unit, EventKind kind, int index, int direction) {
   for (int i = index + direction; i >= 0 && i < static_cast<int>(made.trace.size()); i += direction) {
     const Event& event = made.trace[static_cast<std::size_t>(i)];

@@ -1,4 +1,4 @@
-// From a schedule to the operations of its lanes.
+// Compiles a schedule to the operations of its lanes.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -167,7 +167,7 @@ class Compiler {
   const std::vector<ParameterSize>& sizes_;
   const Schedule& schedule_;
   Program program_;
-  std::map<int, std::size_t> passed_;  // by position: operations of compute before it, the newest time
+  std::map<int, std::size_t> passed_;  // by position: number of compute's operations before its last occurrence
   std::map<int, int> gathered_;        // by residency of this step: operations of the gather lane until it is filled
   std::map<int, std::pair<int, int>> added_, summed_;  // by reduction: its sum; with the one over replicas
   std::map<int, std::vector<int>> held_;               // by parameter

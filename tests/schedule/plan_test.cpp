@@ -1,5 +1,4 @@
-// The planner's promises on random steps: every schedule is proved, fits its budgets and gathers no more than it needs
-// to.
+// The planner on random steps: every schedule is correct, fits its budgets and has no unnecessary gathers.
 #include "tessera/schedule/plan/plan.h"
 
 #include <fmt/format.h>
@@ -136,7 +135,7 @@ class RandomStep {
   std::vector<int> late_;  // produced when the microbatch ends
 };
 
-// First events of the stretches in which some member of a unit is in use, by unit.
+// Returns, by unit, the first events of the intervals in which a member of the unit is in use.
 std::map<int, std::vector<int>> stretches(const Trace& trace, const Schedule& schedule) {
   std::map<int, std::vector<int>> found;
   for (int unit = 0; unit < static_cast<int>(schedule.gather_units.size()); ++unit) {
@@ -161,7 +160,8 @@ std::string refusal(const Case& made, const ScheduleOptions& options) {
   return "";
 }
 
-// Proved, within the budgets, its arenas as large as what lies in them, gathers in the order of need.
+// Expects that the schedule is correct and within the budgets, that its arenas have no unused end, and that gathers are
+// in the order of need.
 void expect_sound(const Case& made, const ScheduleOptions& options, const Schedule& schedule) {
   EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
   std::int64_t gather_end = 0, reduce_end = 0;
@@ -200,13 +200,13 @@ class PlanRandomSteps : public ::testing::TestWithParam<int> {
       for (const std::int64_t coalesce : {std::int64_t{0}, Random(seed).between(1, 20000)}) {
         SCOPED_TRACE(fmt::format("{}, coalesced up to {}", made.name, coalesce));
         visit(made, ScheduleOptions{.gather_budget = kMinimum, .reduce_budget = kMinimum, .coalesce_bytes = coalesce});
-        if (HasFailure()) return;  // one is enough to look at
+        if (HasFailure()) return;  // one failure is enough
       }
     }
   }
 };
 
-TEST_P(PlanRandomSteps, AreProvedAndFitEveryBudget) {
+TEST_P(PlanRandomSteps, AreCorrectAndFitEveryBudget) {
   for_each_program([](const Case& made, const ScheduleOptions& smallest) {
     const Schedule least = plan(made.trace, made.sizes, smallest);
     expect_sound(made, smallest, least);
@@ -228,7 +228,7 @@ TEST_P(PlanRandomSteps, AreProvedAndFitEveryBudget) {
   });
 }
 
-TEST_P(PlanRandomSteps, RefuseABudgetBelowTheSmallestByBothNumbers) {
+TEST_P(PlanRandomSteps, RefuseABudgetBelowTheMinimumAndReportBoth) {
   for_each_program([](const Case& made, const ScheduleOptions& smallest) {
     const Schedule least = plan(made.trace, made.sizes, smallest);
     auto expect_limit = [&](std::int64_t ScheduleOptions::*budget, std::int64_t needed) {
@@ -247,7 +247,7 @@ TEST_P(PlanRandomSteps, RefuseABudgetBelowTheSmallestByBothNumbers) {
   });
 }
 
-TEST_P(PlanRandomSteps, GatherEveryUnitOnceWithRoom) {
+TEST_P(PlanRandomSteps, GatherEveryUnitOnceWithUnlimitedBudgets) {
   for_each_program([](const Case& made, ScheduleOptions options) {
     options.gather_budget = options.reduce_budget = kUnlimited;
     const Schedule schedule = plan(made.trace, made.sizes, options);
@@ -259,8 +259,8 @@ TEST_P(PlanRandomSteps, GatherEveryUnitOnceWithRoom) {
 
 INSTANTIATE_TEST_SUITE_P(Parts, PlanRandomSteps, ::testing::Range(0, 4));
 
-// Every sweep but the first finds the layers of the end of the sweep before it in their places.
-TEST(PlanGathers, WhatIsNeededAgainSoonStays) {
+// In every sweep except the first, the layers of the end of the previous sweep are still in the arena.
+TEST(PlanGathers, WeightsThatAreNeededSoonStay) {
   constexpr int depth = 7, batches = 3;
   const Case made = oracle::mirrored_layers(depth, batches, {kArenaAlignment});
   for (int room = 1; room <= depth; ++room) {
@@ -270,14 +270,14 @@ TEST(PlanGathers, WhatIsNeededAgainSoonStays) {
   }
 }
 
-// Packed bytes that stay as long as the unpacked ones.
+// Returns sizes for which packed bytes stay as long as the unpacked bytes.
 std::vector<ParameterSize> with_one_stage(std::vector<ParameterSize> sizes) {
   for (ParameterSize& size : sizes) size.gathered += std::exchange(size.unpacked, 0);
   return sizes;
 }
 
-// Two weights in use at once: of the packed bytes those of one are enough.
-TEST(PlanStages, PackedBytesAreFreeAfterTheUnpacking) {
+// Two weights are in use at the same time. The packed bytes of one weight are enough.
+TEST(PlanStages, PackedBytesAreFreeAfterUnpacking) {
   constexpr std::int64_t packed = kArenaAlignment, unpacked = 4 * kArenaAlignment;
   Recorder step("two weights at once", {{"a", packed, 1, unpacked}, {"b", packed, 1, unpacked}});
   step.microbatch();
@@ -292,8 +292,8 @@ TEST(PlanStages, PackedBytesAreFreeAfterTheUnpacking) {
             2 * (unpacked + packed));
 }
 
-// Every weight stays: at the end all are unpacked, and no packed bytes are left.
-TEST(PlanStages, WithRoomForAllThePeakIsOfUnpackedWeights) {
+// Every weight stays in the arena. At the end all weights are unpacked, and there are no packed bytes.
+TEST(PlanStages, WithUnlimitedBudgetsOnlyUnpackedWeightsRemain) {
   constexpr int layers = 9;
   Case made = oracle::mirrored_layers(layers, 2, {kArenaAlignment});
   for (ParameterSize& size : made.sizes) size.unpacked = 4 * kArenaAlignment;
@@ -304,8 +304,8 @@ TEST(PlanStages, WithRoomForAllThePeakIsOfUnpackedWeights) {
   EXPECT_LE(schedule.gather_arena, (4 * layers + 2) * kArenaAlignment);
 }
 
-// The same arena holds more of them, and less is gathered again.
-TEST(PlanStages, InTheSameArenaLessIsGathered) {
+// The same arena holds more weights, so fewer weights are gathered again.
+TEST(PlanStages, FreeingPackedBytesSavesGathersInTheSameArena) {
   Case made = oracle::mirrored_layers(24, 2, {3 * kArenaAlignment, kArenaAlignment, 2 * kArenaAlignment});
   for (ParameterSize& size : made.sizes) size.unpacked = 2 * size.gathered;
   for (const std::int64_t budget : {40, 60, 80, 120}) {
@@ -317,8 +317,8 @@ TEST(PlanStages, InTheSameArenaLessIsGathered) {
   }
 }
 
-// A unit has weights of one kind: those that are unpacked, each to its own place, do not travel with others.
-TEST(PlanStages, UnitsAreAllUnpackedOrNotAtAll) {
+// Weights that are unpacked do not share a unit with weights that are used without unpacking.
+TEST(PlanStages, UnitsDoNotMixPackedAndPlainWeights) {
   Case made = oracle::mirrored_layers(6, 1, {kArenaAlignment});
   for (const std::size_t id : {1, 2, 5}) made.sizes[id].unpacked = 2 * kArenaAlignment;
   made.sizes[0].gathered = 16 * kArenaAlignment;
@@ -345,8 +345,9 @@ TEST(PlanUnits, HaveMembersOfOneDomain) {
                           HasSubstr("reduce unit 0 ['w5', 'w4']: expected members of domain 0, got 'w5' of domain 1")));
 }
 
-// 100,000 events, of few weights used often and of many used once; sizes as unlike as those of a block.
-// Printed, not asserted: sizes that repeat and sizes that leave odd gaps.
+// 100,000 events with few weights that are used often, and with many weights that are used once. Sizes differ like the
+// sizes of a block. The times are printed and not checked: for sizes that repeat, and for sizes that leave irregular
+// gaps.
 TEST(PlanSpeed, AHundredThousandEvents) {
   std::vector<std::int64_t> irregular;
   for (std::int64_t i = 0; i < 111; ++i) irregular.push_back(256 * (1 + i * i * 7919 % 251));

@@ -1,4 +1,4 @@
-// The ranks together: who deadlocks is named, and many ranks alike cost what one does.
+// Checks of all ranks together: deadlocks are reported with their ranks, and many equal ranks cost as much as one rank.
 #include "tessera/schedule/check/together.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// `ranks` ranks that call `order`, whose every role is one communicator of all of them.
+// Returns `ranks` ranks that call `order`. Each role has one communicator with all ranks.
 RankOrders everyone(const CallOrder& order, int ranks) {
   RankOrders all{.orders = {order}};
   CheckedRank rank;
@@ -34,13 +34,13 @@ RankOrders everyone(const CallOrder& order, int ranks) {
   return all;
 }
 
-// Rank `rank` gets an order of its own.
+// Gives rank `rank` its own order.
 void give(RankOrders& all, int rank, CallOrder order) {
   all.ranks[static_cast<std::size_t>(rank)].order = static_cast<int>(all.orders.size());
   all.orders.push_back(std::move(order));
 }
 
-// Whether the ranks, each stopping at a call until all members are at it, come to their ends.
+// Returns whether all ranks finish if each rank waits at a call until all members have reached it.
 bool completes(const RankOrders& all) {
   std::vector<std::size_t> done(all.ranks.size(), 0);
   std::vector<std::vector<int>> made(all.ranks.size(), std::vector<int>(all.communicators.size(), 0));
@@ -94,9 +94,8 @@ TEST(CheckTogether, ReversedGathersOnOneRank) {
                           "['b'] of 3 bytes"));
 }
 
-// Buckets take their amaxes together over all ranks, whose order of buckets must be one, though the messages look
-// alike.
-TEST(CheckTogether, AmaxesOfBucketsInAnotherOrderOnOneRank) {
+// All ranks must reduce the amaxes of buckets in the same order, although the messages look equal.
+TEST(CheckTogether, ReorderedBucketAmaxesOnOneRank) {
   oracle::Recorder step("two buckets of one weight", {{"a", 2, 3}, {"b", 4, 5}});
   step.microbatch();
   step.backward(1), step.backward(0);
@@ -128,8 +127,8 @@ TEST(CheckTogether, AmaxesOfBucketsInAnotherOrderOnOneRank) {
   EXPECT_THAT(check_together(all), Contains(HasSubstr("'casts'")));
 }
 
-// A gather between them on one rank: the two communicators would wait for each other.
-TEST(CheckTogether, AmaxesAndAPrefetchInAnotherOrderOnOneRank) {
+// One rank issues a gather between the two messages. The two communicators would wait for each other.
+TEST(CheckTogether, ReorderedAmaxesAndPrefetchOnOneRank) {
   const oracle::Case made = oracle::cases()[7];
   ASSERT_EQ(made.name, "amaxes before the publishes of a bucket");
   Schedule schedule = plan(made.trace, made.sizes, {});
@@ -140,13 +139,14 @@ TEST(CheckTogether, AmaxesAndAPrefetchInAnotherOrderOnOneRank) {
   EXPECT_THAT(check_together(all), ElementsAre(HasSubstr("deadlock: ")));
 }
 
-TEST(CheckTogether, ACallTheOthersDoNotMake) {
+TEST(CheckTogether, ACallThatOtherRanksDoNotMake) {
   RankOrders all = everyone(kTwo, 2);
   give(all, 1, {.roles = kTwo.roles, .calls = {kTwo.calls[0]}});
-  EXPECT_THAT(check_together(all), ElementsAre("'tp', call 0: rank 0 makes all_gather of 4 bytes, rank 1 makes none"));
+  EXPECT_THAT(check_together(all),
+              ElementsAre("'tp', call 0: rank 0 makes all_gather of 4 bytes, rank 1 makes no call"));
 }
 
-TEST(CheckTogether, OtherBytes) {
+TEST(CheckTogether, CallsWithDifferentBytes) {
   RankOrders all = everyone(kTwo, 2);
   CallOrder other = kTwo;
   other.calls[0].bytes = 9;
@@ -154,7 +154,7 @@ TEST(CheckTogether, OtherBytes) {
   EXPECT_THAT(check_together(all), ElementsAre(HasSubstr("of 8 bytes, rank 1 makes gather ['a'] of 9 bytes")));
 }
 
-// Three ranks, each pair with a communicator: no two ranks disagree on any, and yet all wait.
+// Three ranks with a communicator for each pair. Each pair agrees on its order, but all ranks wait.
 TEST(CheckTogether, ACycleOverThreeRanks) {
   RankOrders all{.communicators = {{"ab", {0, 1}}, {"bc", {1, 2}}, {"ca", {2, 0}}}};
   all.orders = {{.roles = {"left", "right"}, .calls = {{1, "send", 1}, {0, "send", 1}}}};
@@ -166,14 +166,14 @@ TEST(CheckTogether, ACycleOverThreeRanks) {
                            "'ab'",
                            "rank 2 calls send on 'ca' before send on 'bc'"})
     EXPECT_THAT(check_together(all), ElementsAre(HasSubstr(part)));
-  // One of them the other way round ends it, though ranks and communicators still look alike in part.
+  // If one rank reverses its order, there is no deadlock, although some ranks and communicators still look equal.
   give(all, 2, {.roles = {"left", "right"}, .calls = {{0, "send", 1}, {1, "send", 1}}});
   EXPECT_TRUE(completes(all));
   EXPECT_THAT(check_together(all), IsEmpty());
 }
 
-// A line of ranks alike whose communicators look alike too: taken for one they would wait for themselves.
-TEST(CheckTogether, ALineOfRanksAlike) {
+// A chain of equal ranks with equal communicators. Merged into one rank, the rank would wait for itself.
+TEST(CheckTogether, AChainOfEqualRanks) {
   RankOrders all{.communicators = {{"ab", {0, 1}}, {"bc", {1, 2}}, {"cd", {2, 3}}}};
   const CollectiveCall left{0, "send", 1}, right{1, "send", 1};
   all.orders = {{.roles = {"left", "right"}, .calls = {left, right}},
@@ -184,16 +184,16 @@ TEST(CheckTogether, ALineOfRanksAlike) {
   EXPECT_THAT(check_together(all), IsEmpty());
 }
 
-TEST(CheckTogether, RanksAndCommunicatorsThatDoNotFit) {
+TEST(CheckTogether, InconsistentRanksAndCommunicators) {
   RankOrders all = everyone(kTwo, 2);
   all.ranks[1].communicators = {0, 0};
-  EXPECT_THAT(check_together(all), ElementsAre("rank 1: it holds the communicators [0, 0], and is a member of [0, 1]"));
+  EXPECT_THAT(check_together(all), ElementsAre("rank 1: it holds the communicators [0, 0], but is a member of [0, 1]"));
   all = everyone(kTwo, 2);
   all.communicators[1].ranks.push_back(1);
   EXPECT_THAT(check_together(all), ElementsAre("'tp': rank 1 is a member twice"));
 }
 
-// Random small groups and orders: refused exactly when the ranks do not come to their ends.
+// Random small groups and orders: the checker refuses them if and only if the ranks do not finish.
 TEST(CheckTogether, AgreesWithRunningTheRanks) {
   std::mt19937_64 random(3);
   int refused = 0, accepted = 0;
@@ -235,8 +235,8 @@ TEST(CheckTogether, AgreesWithRunningTheRanks) {
   EXPECT_GT(accepted, 100);
 }
 
-// Gathers and reductions go over communicators of their own; the sum over replicas follows the last reduction, or the
-// body where the last microbatch has none.
+// Gathers and reductions have separate communicators. The sum over replicas follows the last reduction, or the body if
+// the last microbatch has no reduction.
 TEST(CheckTogether, CallsOfASchedule) {
   oracle::Recorder step("two layers, one in the first microbatch only", {{"a", 2, 3}, {"b", 4, 5}});
   step.microbatch();
@@ -282,7 +282,7 @@ RankOrders mesh(const CallOrder& order) {
   return all;
 }
 
-TEST(CheckTogether, SixtyFourRanksAlike) {
+TEST(CheckTogether, SixtyFourEqualRanks) {
   CallOrder order{.roles = {"gtp", "gtp_reduce", "dp", "tp"}};
   std::mt19937_64 random(5);
   for (int call = 0; call < 100000; ++call)

@@ -105,8 +105,8 @@ TEST_F(GraphBorder, NothingElseCrossesIt) {
   inside.lane->wait(crossing);
   inside.lane->capture(nullptr);
   graph.end();
-  expect_error(*outside, "for a fence of a graph, outside of it");
-  expect_error(*inside.lane, "for a signal of a graph, inside of one");
+  expect_error(*outside, "work outside of a graph cannot wait for a fence of the graph");
+  expect_error(*inside.lane, "a graph cannot wait for a signal that a graph records");
 }
 
 // A signal's fences are points of their own for all who are outside, whatever has been recorded since.

@@ -8,7 +8,7 @@
 namespace tessera::schedule {
 namespace {
 
-// What follows each step: the optimizer, the optimizer, nothing (a skipped step), the optimizer.
+// By step: whether the optimizer updates after it. The third update is skipped.
 constexpr std::array<bool, 4> kPublishes = {true, true, false, true};
 
 }  // namespace

@@ -1,18 +1,22 @@
-// The checker: proves a schedule right for every speed of its lanes. It knows the schedule's meaning (schedule.h) and
-// nothing of the planner; durations are no input.
+// The checker proves that a schedule is correct at every speed of its lanes. It depends on the definition of a schedule
+// (schedule.h) and not on the planner. Durations are not an input.
 //
-// The argument. The steps are enqueued in the host's order with vector clocks over the lanes: compute, and of each
-// domain gathers, exchanges, sums and sums over replicas. Every pair of accesses to the same bytes (arenas, scratch,
-// shards, main_grad) of which one writes must be ordered by waits; then every execution gives what the host's order
-// gives, and in that order every consume and release must find its unit's weights of the newest version, every
-// unpacking its packed bytes, every produce its staging, every main_grad each produced gradient once. The end of an
-// interval counts as a write (poison). Waits refer to what the host has enqueued before, so one rank alone cannot
-// deadlock; together.h does the ranks together.
+// Method. The checker enqueues the steps in the host's order and keeps vector clocks over the lanes: compute, and for
+// each domain gather, exchange, sum and replicas. If two operations access the same bytes (of arenas, scratch, shards or
+// main_grad) and one of them writes, waits must order the two. Then every execution has the result of the host's order.
+// In the host's order the checker requires:
+// - every consume and release finds the newest version of its unit's weights,
+// - every unpacking finds its packed bytes,
+// - every produce finds its staging,
+// - every main_grad receives each produced gradient once.
+// The end of an interval counts as a write, because a debug mode writes NaN there. Every wait is for work that the host
+// has enqueued before, so one rank alone cannot deadlock. together.h checks several ranks.
 //
-// Steps: a first one, whose prefetches are issued at its beginning; one after it; one after that; and one after an
-// optimizer step that was skipped, so that prefetches not yet issued are issued at its beginning. A wait for a negative
-// position that did not come waits for the beginning of the step. More steps add nothing: beyond the cut
-// behind the body only main_grad, shards and prefetches live on, and every step leaves them as the one before.
+// The checker runs four steps. The first step issues its prefetches at its beginning. The second and third follow a
+// step with an optimizer update. The fourth follows a step whose update was skipped, so its prefetches are issued at
+// its beginning. A wait for a negative position that did not occur waits for the beginning of the step. More steps
+// would not find more errors: only main_grad, shards and prefetches outlive a body, and every step leaves them in the
+// same state.
 #pragma once
 #include <string>
 #include <vector>
@@ -21,8 +25,9 @@
 
 namespace tessera::schedule {
 
-// Empty: proved. Otherwise what is wrong, one fault a string (what, where, expected, got), about ten at most.
-// sizes by parameter id. Time n log n of events.
+// Returns an empty vector if the schedule is correct. Otherwise returns about ten faults at most, one per string, each
+// with the place, the expected value and the value found. `sizes` is indexed by parameter id. Takes O(n log n) time for
+// n events.
 std::vector<std::string> check(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule);
 
 }  // namespace tessera::schedule

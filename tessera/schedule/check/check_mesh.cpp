@@ -11,19 +11,19 @@
 namespace tessera::schedule {
 namespace {
 
-// The first role that shares its communicators.
+// Returns the first role that shares the communicators of `role`.
 const std::string& first_alike(const RoleGroups& groups, const std::string& role) {
   const auto own = groups.find(role);
-  TESSERA_CHECK(own != groups.end(), "the schedule has calls of the role '{}', which has no groups", role);
+  TESSERA_CHECK(own != groups.end(), "the schedule calls collectives of the role '{}', which has no groups", role);
   return std::ranges::find_if(groups, [&](const auto& other) { return other.second == own->second; })->first;
 }
 
-// Gives all orders the same roles, one for those that share communicators: who makes no call on a communicator is a
-// member too.
+// Gives all orders the same roles and merges roles that share communicators. An order also gets the roles that it does
+// not call, because its ranks are members of these communicators.
 void merge_roles(const RoleGroups& groups, std::vector<CallOrder>& orders) {
   std::vector<std::string> roles;
   for (CallOrder& order : orders) {
-    std::vector<int> merged;  // by its role
+    std::vector<int> merged;  // by role of this order
     for (const std::string& role : order.roles) {
       const std::string& first = first_alike(groups, role);
       const auto at = std::ranges::find(roles, first);

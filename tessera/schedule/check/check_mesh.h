@@ -1,4 +1,4 @@
-// The checker for the ranks of a mesh: those of one class carry out one schedule.
+// The checker for all ranks of a mesh. The ranks of one class execute the same schedule.
 #pragma once
 #include <map>
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace tessera::schedule {
 
-// The communicators of a role: lists of ranks that talk to each other, which hold every rank. Roles with equal groups
-// and the same purpose share them.
+// The communicators of a role, as lists of ranks. Every rank is in one list. Roles with equal groups and equal purposes
+// share their communicators.
 struct RoleGroup {
   std::string purpose;
   std::vector<std::vector<int>> groups;
@@ -18,10 +18,12 @@ struct RoleGroup {
 };
 using RoleGroups = std::map<std::string, RoleGroup>;  // by role of a call order (together.h)
 
-// class_of: by rank, which of the orders it has. Errors: a role without groups.
+// Combines the call orders of the classes with the communicators. `class_of[rank]` is the rank's index into `orders`.
+// Throws Error if `groups` lacks a role.
 RankOrders rank_orders(const RoleGroups& groups, std::vector<CallOrder> orders, const std::vector<int>& class_of);
 
-// check() of the schedule and check_together() of `ranks` ranks that all carry it out. Empty: proved.
+// Runs check() on the schedule, then check_together() for `ranks` ranks that all execute it. Returns the faults; an
+// empty vector means that the schedule is correct.
 std::vector<std::string> check_mesh(const RoleGroups& groups, int ranks, const Trace& trace,
                                     const std::vector<ParameterSize>& sizes, const Schedule& schedule);
 

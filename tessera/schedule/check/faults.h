@@ -1,4 +1,4 @@
-// What the checker finds, and how it names things.
+// Collects the faults that the checker finds and formats the names of events, units, residencies and reductions.
 #pragma once
 #include <fmt/format.h>
 #include <fmt/ranges.h>

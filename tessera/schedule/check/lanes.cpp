@@ -73,7 +73,7 @@ void CheckedLanes::begin_step() {
   issue_gathers(-1);
 }
 
-// What compute does up to the event, and the event itself.
+// Replays the work of compute before the event, and the event.
 void CheckedLanes::run_event(int index) {
   const Event& event = trace_[static_cast<std::size_t>(index)];
   const bool in_body = index < schedule_.body;
@@ -85,7 +85,7 @@ void CheckedLanes::run_event(int index) {
     const auto conflict = reduce_arena_.write({it.offset, it.offset + bytes},
                                               tenant_of(reduction, schedule_.reductions.size()), on(kCompute));
     if (conflict)
-      faults_.add("{}: its staging is written in segment {} while {} may be in use, expected its finish before",
+      faults_.add("{}: its staging is written in segment {} while {} may be in use, expected that finish before",
                   faults_.reduction(reduction), index, reduce_tenant(*conflict));
   }
   if (event.kind == EventKind::consume) consume(index);
@@ -94,7 +94,7 @@ void CheckedLanes::run_event(int index) {
   if (event.kind == EventKind::publish) publish(index);
 }
 
-// What the host does at the position of the event.
+// Replays the host's work at the position of the event.
 void CheckedLanes::after_event(int index) {
   const bool in_body = index < schedule_.body;
   for (int residency = 0; in_body && (residency = unpacked_.next(index)) >= 0;)
@@ -106,29 +106,29 @@ void CheckedLanes::after_event(int index) {
   for (int reduction = 0; in_body && (reduction = finishes_.next(index)) >= 0;) finish(reduction);
 }
 
-// The packed bytes of a residency are free, or those that were in use.
+// Ends the interval of a residency's packed bytes, or of the bytes that compute used.
 void CheckedLanes::end_bytes(int residency, bool packed) {
   const CheckedArena::Range range = packed ? arrived(residency) : used(residency);
   if (range.begin == range.end) return;
   const auto conflict =
       gather_arena_.write(range, gather_tenant_of(residency, !packed && unpacks(residency)), on(kCompute), true);
   if (conflict)
-    faults_.add("{}: ends while the gather of {} may be writing there", faults_.residency(residency),
+    faults_.add("{}: ends while the gather of {} may write its bytes", faults_.residency(residency),
                 gather_tenant(*conflict));
 }
 
-// Before the first publish the optimizer reads every main_grad.
+// The optimizer reads every main_grad before the first publish.
 void CheckedLanes::end_body() {
   const ClockedAccess access = on(kCompute);
   for (std::size_t unit = 0; unit < main_grads_.size(); ++unit) {
     if (!main_grads_[unit].ready_to_read(access.clock))
-      faults_.add("{}: its sums may be incomplete at the end of the body, expected a finish of each reduction",
+      faults_.add("{}: its sums may be incomplete at the end of the body, expected a finish for each reduction",
                   faults_.unit(schedule_.reduce_units[unit]));
     main_grads_[unit].set_read(access);
   }
   for (std::size_t id = 0; id < users_.size(); ++id)
     if (users_[id] != 0)
-      faults_.add("{}: consumed and not released in the body", faults_.parameter(static_cast<int>(id)));
+      faults_.add("{}: consumed but not released in the body", faults_.parameter(static_cast<int>(id)));
 }
 
 void CheckedLanes::wait_for(int residency, int index) {
@@ -136,7 +136,7 @@ void CheckedLanes::wait_for(int residency, int index) {
   const Gathered& gathered = gathered_[static_cast<std::size_t>(residency)];
   int& current = current_[static_cast<std::size_t>(it.unit)];
   if (gathered.tenant != gather_tenant_of(residency, false))
-    faults_.add("{}: waited for at {} and not issued", faults_.residency(residency), faults_.event(index));
+    faults_.add("{}: waited for at {} but not issued", faults_.residency(residency), faults_.event(index));
   if (current >= 0 && schedule_.residencies[static_cast<std::size_t>(current)].last >= index)
     faults_.add("{}: begins before the end of {}", faults_.residency(residency), faults_.residency(current));
   current = residency;
@@ -144,7 +144,7 @@ void CheckedLanes::wait_for(int residency, int index) {
   if (unpacks(residency)) unpack(residency, index);
 }
 
-// Compute reads what has arrived, or the shards where nothing is gathered, and writes the bytes that are used.
+// Compute reads the gathered bytes, or the shards of weights that are not gathered, and writes the unpacked bytes.
 void CheckedLanes::unpack(int residency, int index) {
   const ClockedAccess reads = on(kCompute);
   const Residency& it = schedule_.residencies[static_cast<std::size_t>(residency)];
@@ -154,10 +154,10 @@ void CheckedLanes::unpack(int residency, int index) {
     if (const auto conflict = gather_arena_.read(packed, gather_tenant_of(residency, false), reads))
       faults_.add("{}: expected its packed bytes where they are unpacked, before {}, got {}{}",
                   faults_.residency(residency), faults_.event(index), gather_tenant(*conflict),
-                  conflict->unordered ? ", which may be under way" : "");
+                  conflict->unordered ? ", which may be in flight" : "");
   const ClockedAccess writes = on(kCompute);
   if (const auto conflict = gather_arena_.write(used(residency), gather_tenant_of(residency, true), writes))
-    faults_.add("{}: its unpacked bytes are written before {} while the gather of {} may be writing there",
+    faults_.add("{}: its unpacked bytes are written before {} while the gather of {} may write the same bytes",
                 faults_.residency(residency), faults_.event(index), gather_tenant(*conflict));
 }
 
@@ -174,14 +174,14 @@ void CheckedLanes::consume(int index) {
     return faults_.add("{}: expected a residency of its unit around it, got none", faults_.event(index));
   const Gathered& gathered = gathered_[static_cast<std::size_t>(current)];
   if (gathered.publishes < published_[id])
-    faults_.add("{}: its weight was gathered before its newest publish, in {}; expected the newest version",
+    faults_.add("{}: its weight was gathered before its last publish, in {}, expected the newest version",
                 faults_.event(index), faults_.residency(current));
   read_weights(current, index);
 }
 
 void CheckedLanes::release(int index) {
   const auto id = static_cast<std::size_t>(trace_[static_cast<std::size_t>(index)].parameter);
-  if (users_[id] == 0) return faults_.add("{}: released and not consumed", faults_.event(index));
+  if (users_[id] == 0) return faults_.add("{}: released but not consumed", faults_.event(index));
   if (held_[id] >= 0) read_weights(held_[id], index);
   if (--users_[id] == 0) held_[id] = -1;
 }
@@ -211,7 +211,7 @@ void CheckedLanes::produce(int index) {
   reduce_arena_.write(range, tenant, on(kCompute));
 }
 
-// The optimizer has written the shard in the segment before.
+// The optimizer writes the shard in the segment before the publish.
 void CheckedLanes::publish(int index) {
   const auto id = static_cast<std::size_t>(trace_[static_cast<std::size_t>(index)].parameter);
   const ClockedAccess access = on(kCompute);
@@ -239,7 +239,7 @@ void CheckedLanes::issue_gathers(int position) {
     if (const CheckedArena::Range range = arrived(index); range.begin < range.end)
       if (const auto conflict = gather_arena_.write(range, tenant, access))
         faults_.add(
-            "{}: its gather may overwrite {} before compute is there; expected free at or after its last release",
+            "{}: its gather may overwrite {} before compute has passed it, expected free at or after its last release",
             faults_.residency(index), gather_tenant(*conflict));
     gathered_[next_gather_] = {tenant, publishes_, access.clock};
   }
@@ -248,7 +248,7 @@ void CheckedLanes::issue_gathers(int position) {
 void CheckedLanes::read_shard(ParameterId id, int residency, const ClockedAccess& access) {
   AccessHistory& shard = shards_[static_cast<std::size_t>(id)];
   if (!shard.ready_to_read(access.clock))
-    faults_.add("{}: may read the shard of {} before its publish is done, expected free at or after that",
+    faults_.add("{}: may read the shard of {} before its publish is done, expected free at or after that publish",
                 faults_.residency(residency), faults_.parameter(id));
   shard.set_read(access);
   shard_readers_[static_cast<std::size_t>(id)] = residency;
@@ -338,7 +338,7 @@ void CheckedLanes::finish(int reduction) {
     faults_.add("{}: ends while {} may be in use in its bytes", faults_.reduction(reduction), reduce_tenant(*conflict));
 }
 
-// The lane's next operation.
+// Starts the next operation of the lane and returns its clock.
 ClockedAccess CheckedLanes::on(CheckedLane lane) {
   VectorClock& clock = clocks_[lane];
   ++clock[lane];

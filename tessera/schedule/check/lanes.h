@@ -1,5 +1,5 @@
-// The lanes of one rank played through in the host's order, every access to shared bytes checked against the accesses
-// before it. The argument is in check.h.
+// Replays the lanes of one rank in the host's order and checks every access to shared bytes against the earlier
+// accesses. check.h explains the method.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,15 +11,15 @@
 
 namespace tessera::schedule {
 
-// Indices of items in the order of the event at which they are due, handed out as the step goes through its events.
+// Returns the indices of items in the order of the events at which they are due.
 class Agenda {
  public:
   Agenda() = default;
-  // due_at[item]: the event; items of one event keep their order.
+  // `due_at[item]` is the item's event. Items of the same event keep their order.
   explicit Agenda(const std::vector<int>& due_at);
 
   void restart() { next_ = 0; }
-  // The next item due at or before `event`, -1 when there is none.
+  // Returns the next item that is due at or before `event`, or -1 if no item is due.
   int next(int event);
 
  private:
@@ -29,18 +29,19 @@ class Agenda {
 
 class CheckedLanes {
  public:
-  // The schedule's shape is right; taken[event]: the reduction of what is produced there. All outlive the object.
+  // The schedule has passed the checks of shape.h. `taken` is the result of match_produces. All arguments outlive the
+  // object.
   CheckedLanes(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
                const std::vector<int>& taken, CheckFaults& faults);
 
-  // One step, and the optimizer's events after it when `publishes`; prefetches are issued with those, or at the
-  // beginning of the step where they were not.
+  // Replays one step, and the optimizer's events after it if `publishes` is true. Prefetches are issued at the
+  // optimizer's events. Without these events, the next step issues the prefetches at its beginning.
   void run_step(bool publishes);
 
  private:
   struct Gathered {
-    int tenant = kNoTenant;      // of what arrives
-    std::int64_t publishes = 0;  // of all parameters, before the gather was enqueued
+    int tenant = kNoTenant;      // of the gathered bytes
+    std::int64_t publishes = 0;  // number of publishes, of all parameters, before the gather was enqueued
     VectorClock done{};
   };
 
@@ -67,11 +68,11 @@ class CheckedLanes {
   const VectorClock& fence(int position) const;
   void read_weights(int residency, int index);
   void read_shard(ParameterId id, int residency, const ClockedAccess& access);
-  // The bytes of a residency as they arrive, and as they are used: the same ones where nothing is unpacked.
+  // The bytes of a residency where the gather writes, and where compute reads. They are equal without unpacking.
   CheckedArena::Range arrived(int residency) const;
   CheckedArena::Range used(int residency) const;
   bool unpacks(int residency) const;
-  // Two for each residency of a step: the even one for what arrives, and for what is used where that is the same.
+  // Each residency of a step has two tenant numbers: even for the gathered bytes, odd for the unpacked bytes.
   int gather_tenant_of(int residency, bool unpacked) const {
     return tenant_of(2 * residency + (unpacked ? 1 : 0), 2 * schedule_.residencies.size());
   }
@@ -85,25 +86,25 @@ class CheckedLanes {
   const std::vector<int>& taken_;
   CheckFaults& faults_;
 
-  int step_ = 0;  // that gathers and reductions enqueued now belong to
+  int step_ = 0;  // the step of the gathers and reductions that are enqueued now
   std::vector<VectorClock> clocks_{kCheckedLanes};
   VectorClock step_begin_{};
-  bool prefetched_ = false;          // this step's prefetches were issued under the publishes before it
-  std::vector<VectorClock> fences_;  // by event: compute has passed it, in the newest step that had it
+  bool prefetched_ = false;          // this step's prefetches were issued at the previous optimizer's events
+  std::vector<VectorClock> fences_;  // by event: when compute passed it, in the newest step with the event
   std::size_t next_gather_ = 0;
 
   Agenda waits_, unpacked_, ends_, stagings_, reductions_, finishes_;
   CheckedArena gather_arena_, reduce_arena_, scratch_;
   std::vector<AccessHistory> shards_, main_grads_;  // by parameter, by reduce unit
-  std::vector<int> shard_readers_;                  // by parameter: the residency that was gathered from it last
+  std::vector<int> shard_readers_;                  // by parameter: the last residency that read its shard
   std::vector<int> gather_unit_;                    // by parameter
 
-  std::vector<Gathered> gathered_;       // by residency: its newest gather
-  std::vector<int> current_;             // by gather unit: the residency waited for last, -1: none in this step
-  std::vector<int> users_, held_;        // by parameter: consumes not released, the residency they use
-  std::vector<std::int64_t> published_;  // by parameter: when it was published last, in publishes of all
-  std::int64_t publishes_ = 0;           // of all parameters
-  // By reduction, the newest: its sum is in main_grad; the sum over replicas is, too.
+  std::vector<Gathered> gathered_;  // by residency: its newest gather
+  std::vector<int> current_;        // by gather unit: the last residency of this step that compute waited for, or -1
+  std::vector<int> users_, held_;   // by parameter: number of open consumes; the residency that they use
+  std::vector<std::int64_t> published_;  // by parameter: value of publishes_ at its last publish
+  std::int64_t publishes_ = 0;           // number of publishes, of all parameters
+  // By reduction, the newest one: when its sum is in main_grad; when its sum over replicas is there.
   std::vector<VectorClock> summed_, finished_;
 };
 

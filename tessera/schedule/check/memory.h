@@ -1,5 +1,6 @@
-// An arena as the checker sees it: which tenant wrote which bytes last, and who has used them since. Accesses come in
-// the order in which the host enqueues them; one that another lane's access may overtake or undercut is a conflict.
+// An arena in the checker: the tenant that last wrote each byte, and the lanes that have read it since. Accesses come
+// in the order in which the host enqueues them. An access conflicts with an earlier access of another lane if the two
+// may execute in the other order.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -17,17 +18,17 @@ class CheckedArena {
   struct Range {
     std::int64_t begin = 0, end = 0;
   };
-  // What an access meets in the bytes it needs.
+  // The state of the bytes that makes an access invalid.
   struct Conflict {
-    int tenant = kNoTenant;  // whose bytes they are
-    bool ended = false;      // and that tenant's interval is over
-    bool unordered = false;  // no wait puts that access before this one; otherwise: the contents are wrong
+    int tenant = kNoTenant;  // the tenant that wrote the bytes last
+    bool ended = false;      // the tenant's interval has ended
+    bool unordered = false;  // true: no wait orders the tenant's access before this access; false: wrong contents
   };
 
-  // The bytes belong to `tenant` from here, or are nobody's when its interval ends. Conflict: an earlier access is not
-  // certainly done.
+  // Records that `tenant` writes the bytes, or, with `ends`, that the tenant's interval ends. Returns a conflict if an
+  // earlier access may still run.
   std::optional<Conflict> write(Range range, int tenant, const ClockedAccess& access, bool ends = false);
-  // Conflict: some bytes are not `tenant`'s, or its write is not certainly done.
+  // Records a read. Returns a conflict if some bytes do not belong to `tenant`, or if its write may still run.
   std::optional<Conflict> read(Range range, int tenant, const ClockedAccess& access);
 
  private:
@@ -39,7 +40,7 @@ class CheckedArena {
   };
   using Segments = std::map<std::int64_t, Segment>;  // by begin; disjoint
 
-  // The first segment that begins at or after `at`, the one around `at` being cut in two there.
+  // Splits the segment that contains `at`, and returns the first segment that begins at or after `at`.
   Segments::iterator cut(std::int64_t at);
 
   Segments segments_;

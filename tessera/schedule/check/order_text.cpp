@@ -21,10 +21,10 @@ CallOrder call_order_of(const std::string& text) {
       order.calls.push_back({call.at(0).get<int>(), call.at(1).get<std::string>(), call.at(2).get<std::int64_t>()});
     for (const CollectiveCall& call : order.calls)
       TESSERA_CHECK(call.role >= 0 && static_cast<std::size_t>(call.role) < order.roles.size(),
-                    "a call order names role {} of {}", call.role, order.roles.size());
+                    "a call order uses role {}, but there are {}", call.role, order.roles.size());
     return order;
   } catch (const nlohmann::json::exception& error) {
-    throw Error("no call order: {}", error.what());
+    throw Error("the text is not a call order: {}", error.what());
   }
 }
 

@@ -1,4 +1,4 @@
-// A call order as text, for ranks of other classes.
+// Converts a call order to text and back, so that ranks of other classes can read it.
 #pragma once
 #include <string>
 
@@ -7,7 +7,7 @@
 namespace tessera::schedule {
 
 std::string to_text(const CallOrder& order);
-// Errors (Error): a text that to_text does not write.
+// Throws Error for a text that to_text does not write.
 CallOrder call_order_of(const std::string& text);
 
 }  // namespace tessera::schedule

@@ -23,13 +23,13 @@ bool is_of_parameter(EventKind kind) {
          kind == EventKind::publish;
 }
 
-// Kind and membership of the event at `index`, which exists.
+// Returns whether the event at `index` has this kind and a parameter of this unit. The event must exist.
 bool is_event_of(const Trace& trace, int index, EventKind kind, const Unit& unit) {
   const Event& event = trace[static_cast<std::size_t>(index)];
   return event.kind == kind && contains(unit, event.parameter);
 }
 
-// True where `bytes` at `offset` fit in an arena of `arena` bytes, for any values.
+// Returns whether `bytes` at `offset` fit into an arena of `arena` bytes. Does not overflow for any values.
 bool fits(std::int64_t offset, std::int64_t bytes, std::int64_t arena) {
   return offset >= 0 && bytes >= 0 && bytes <= arena && offset <= arena - bytes;
 }
@@ -53,13 +53,13 @@ void check_members(const char* kind, const std::vector<Unit>& units, std::size_t
 
 struct UnitBytes {
   const char* kind;
-  const char* of;  // whose bytes
+  const char* of;  // the owner of the bytes, for messages
   const std::vector<Unit>& units;
   const std::vector<std::int64_t>& bytes;
   std::int64_t ParameterSize::*size;
 };
 
-// Of members that exist; others count nothing.
+// Ignores members that do not exist.
 void check_bytes(const UnitBytes& all, const std::vector<ParameterSize>& sizes, CheckFaults& faults) {
   if (all.units.size() != all.bytes.size())
     return faults.add("{} units: expected one size each ({}), got {}", all.kind, all.units.size(), all.bytes.size());
@@ -73,7 +73,7 @@ void check_bytes(const UnitBytes& all, const std::vector<ParameterSize>& sizes, 
   }
 }
 
-// The members of a unit travel as one message, over the ranks of one domain.
+// Checks that all members of a unit have one domain, because they travel as one message over its ranks.
 void check_domains(const char* kind, const std::vector<Unit>& units, const std::vector<int>& domains,
                    const std::vector<ParameterSize>& sizes, CheckFaults& faults) {
   if (domains.size() != units.size())
@@ -89,13 +89,13 @@ void check_domains(const char* kind, const std::vector<Unit>& units, const std::
   }
 }
 
-// The members of a unit are all unpacked, or all used as they arrive.
+// Checks that the members of a unit are all unpacked or all used without unpacking.
 void check_stages(const std::vector<ParameterSize>& sizes, const Schedule& schedule, CheckFaults& faults) {
   for (std::size_t unit = 0; unit < schedule.gather_units.size(); ++unit)
     for (const ParameterId id : schedule.gather_units[unit])
       if ((sizes[static_cast<std::size_t>(id)].unpacked > 0) != schedule.unpacks(static_cast<int>(unit)))
-        faults.add("gather unit {} {}: expected members that are all unpacked or all used as they arrive, got {}", unit,
-                   faults.unit(schedule.gather_units[unit]), faults.parameter(id));
+        faults.add("gather unit {} {}: expected members that are all unpacked or all used without unpacking, got {}",
+                   unit, faults.unit(schedule.gather_units[unit]), faults.parameter(id));
 }
 
 }  // namespace
@@ -113,11 +113,12 @@ void check_trace(const Trace& trace, std::size_t parameters, const Schedule& sch
       std::find_if(trace.rbegin(), trace.rend(), [](const Event& event) { return event.microbatch >= 0; });
   const auto body = static_cast<int>(last.base() - trace.begin());
   if (schedule.events != static_cast<int>(trace.size()))
-    faults.add("the schedule is for {} events, the trace has {}", schedule.events, trace.size());
-  if (schedule.body != body) faults.add("the schedule's body has {} events, the trace's {}", schedule.body, body);
+    faults.add("the schedule is for {} events, but the trace has {}", schedule.events, trace.size());
+  if (schedule.body != body)
+    faults.add("the schedule's body has {} events, but the trace's body has {}", schedule.body, body);
   const std::uint64_t hash = hash_trace(trace);
   if (schedule.trace_hash != hash)
-    faults.add("the schedule is for a trace of hash {:016x}, this one has {:016x}", schedule.trace_hash, hash);
+    faults.add("the schedule is for a trace of hash {:016x}, but this trace has {:016x}", schedule.trace_hash, hash);
 
   int microbatches = 0;
   for (int index = 0; index < static_cast<int>(trace.size()) && !faults.full(); ++index) {
@@ -128,14 +129,14 @@ void check_trace(const Trace& trace, std::size_t parameters, const Schedule& sch
     if (event.step != schedule.kind)
       faults.add("{}: expected only events of kind {}", faults.event(index), name_of(schedule.kind));
     if (index < body && event.kind == EventKind::publish)
-      faults.add("{}: expected the optimizer's publishes behind every microbatch", faults.event(index));
+      faults.add("{}: expected the optimizer's publishes after the last microbatch", faults.event(index));
     if (index >= body && event.kind != EventKind::publish && event.kind != EventKind::comm)
-      faults.add("{}: expected nothing but publishes and collectives behind the last microbatch", faults.event(index));
+      faults.add("{}: expected only publishes and collectives after the last microbatch", faults.event(index));
     if (schedule.kind == StepKind::evaluate && (event.kind == EventKind::publish || event.kind == EventKind::produce))
-      faults.add("{}: expected neither gradients nor new weights in an evaluation", faults.event(index));
+      faults.add("{}: expected no gradients and no new weights in an evaluation", faults.event(index));
   }
   if (schedule.microbatches != microbatches)
-    faults.add("the schedule has {} microbatches, the trace {}", schedule.microbatches, microbatches);
+    faults.add("the schedule has {} microbatches, but the trace has {}", schedule.microbatches, microbatches);
 }
 
 void check_units(const std::vector<ParameterSize>& sizes, const Schedule& schedule, CheckFaults& faults) {
@@ -170,25 +171,25 @@ void check_residencies(const Trace& trace, const Schedule& schedule, CheckFaults
     const auto unit = static_cast<std::size_t>(it.unit);
     const std::string name = faults.residency(index);
     if (it.issue < previous)
-      faults.add("{}: expected issues in order, the earliest here at {}, got {}", name, previous, it.issue);
+      faults.add("{}: expected issues in order, here at {} or later, got {}", name, previous, it.issue);
     previous = std::max(previous, it.issue);
     if (it.free < earliest || it.free > it.issue)
-      faults.add("{}: expected its free position from {} to its issue", name, earliest);
+      faults.add("{}: expected a free position between {} and its issue", name, earliest);
     if (it.issue >= it.wait) faults.add("{}: expected the issue before the consume that waits for it", name);
     if (it.wait < 0 || it.last <= it.wait || it.last >= schedule.body) {
       faults.add("{}: expected 0 <= wait < last < {}", name, schedule.body);
       continue;
     }
     if (!is_event_of(trace, it.wait, EventKind::consume, schedule.gather_units[unit]))
-      faults.add("{}: expected a consume of the unit where it is waited for, got {}", name, faults.event(it.wait));
+      faults.add("{}: expected a consume of the unit at its wait, got {}", name, faults.event(it.wait));
     if (!is_event_of(trace, it.last, EventKind::release, schedule.gather_units[unit]))
-      faults.add("{}: expected a release of the unit at its end, got {}", name, faults.event(it.last));
+      faults.add("{}: expected a release of the unit at its last, got {}", name, faults.event(it.last));
     if (!fits(it.offset, schedule.gather_bytes[unit], schedule.gather_arena))
-      faults.add("{}: its {} bytes do not lie in the gather arena of {} bytes", name, schedule.gather_bytes[unit],
+      faults.add("{}: its {} bytes do not fit into the gather arena of {} bytes", name, schedule.gather_bytes[unit],
                  schedule.gather_arena);
     if (!schedule.unpacks(it.unit)) continue;
     if (!fits(it.unpacked_offset, schedule.unpacked_bytes[unit], schedule.gather_arena))
-      faults.add("{}: its {} unpacked bytes do not lie in the gather arena of {} bytes", name,
+      faults.add("{}: its {} unpacked bytes do not fit into the gather arena of {} bytes", name,
                  schedule.unpacked_bytes[unit], schedule.gather_arena);
     else if (schedule.gather_bytes[unit] > 0 && it.offset < it.unpacked_offset + schedule.unpacked_bytes[unit] &&
              it.unpacked_offset < it.offset + schedule.gather_bytes[unit])
@@ -207,7 +208,7 @@ void check_reductions(const Trace& trace, const Schedule& schedule, CheckFaults&
     }
     const auto unit = static_cast<std::size_t>(it.unit);
     const std::string name = faults.reduction(index);
-    if (it.issue < previous) faults.add("{}: expected issues in order, the one before is at {}", name, previous);
+    if (it.issue < previous) faults.add("{}: expected issues in order, but the previous one is at {}", name, previous);
     previous = std::max(previous, it.issue);
     if (it.first < 0 || it.issue < it.first || it.finish < it.issue || it.finish >= schedule.body) {
       faults.add("{}: expected 0 <= first <= issue <= finish < {}", name, schedule.body);
@@ -218,7 +219,7 @@ void check_reductions(const Trace& trace, const Schedule& schedule, CheckFaults&
           trace[static_cast<std::size_t>(at)].microbatch != it.microbatch)
         faults.add("{}: expected a produce of the unit in this microbatch, got {}", name, faults.event(at));
     if (!fits(it.offset, schedule.reduce_bytes[unit], schedule.reduce_arena))
-      faults.add("{}: its {} bytes do not lie in the reduce arena of {} bytes", name, schedule.reduce_bytes[unit],
+      faults.add("{}: its {} bytes do not fit into the reduce arena of {} bytes", name, schedule.reduce_bytes[unit],
                  schedule.reduce_arena);
     if (!fits(it.scratch, schedule.scratch_bytes[unit], schedule.scratch))
       faults.add("{}: its {} bytes do not fit in the scratch of {} bytes at {}", name, schedule.scratch_bytes[unit],
@@ -227,7 +228,8 @@ void check_reductions(const Trace& trace, const Schedule& schedule, CheckFaults&
       if (earlier < 0 || earlier >= index)
         faults.add("{}: waits for the sum of reduction {}, expected an earlier one", name, earlier);
     if (newest[unit] >= 0 && it.first <= schedule.reductions[static_cast<std::size_t>(newest[unit])].issue)
-      faults.add("{}: begins before the issue of {}, the unit's before it", name, faults.reduction(newest[unit]));
+      faults.add("{}: begins before the issue of {}, the unit's previous reduction", name,
+                 faults.reduction(newest[unit]));
     newest[unit] = index;
   }
   if (!faults.none()) return;
@@ -236,7 +238,8 @@ void check_reductions(const Trace& trace, const Schedule& schedule, CheckFaults&
     const bool is_last = newest[static_cast<std::size_t>(it.unit)] == index;
     if (it.replicas != is_last)
       faults.add("{}, {}: expected replicas {}, got {}", faults.reduction(index),
-                 is_last ? "the unit's last of the step" : "not the unit's last of the step", is_last, it.replicas);
+                 is_last ? "the unit's last reduction of the step" : "not the unit's last reduction of the step",
+                 is_last, it.replicas);
   }
 }
 
@@ -250,7 +253,9 @@ std::vector<int> match_produces(const Trace& trace, const std::vector<ParameterS
   for (int index = 0; index < static_cast<int>(schedule.reductions.size()); ++index) {
     const Reduction& it = schedule.reductions[static_cast<std::size_t>(index)];
     const auto [at, is_new] = by_key.emplace(key(it.unit, it.microbatch), index);
-    if (!is_new) faults.add("{}: the same gradients as {}, expected one", faults.reduction(index), at->second);
+    if (!is_new)
+      faults.add("{}: takes the same gradients as reduction {}, expected one reduction", faults.reduction(index),
+                 at->second);
   }
   std::vector<int> taken(trace.size(), -1);
   for (int index = 0; index < schedule.body && !faults.full(); ++index) {
@@ -264,7 +269,7 @@ std::vector<int> match_produces(const Trace& trace, const std::vector<ParameterS
     }
     const Reduction& it = schedule.reductions[static_cast<std::size_t>(at->second)];
     if (index < it.first || index > it.issue)
-      faults.add("{}: outside of {}, which takes this gradient", faults.event(index), faults.reduction(at->second));
+      faults.add("{}: outside of {}, which takes its gradient", faults.event(index), faults.reduction(at->second));
     taken[static_cast<std::size_t>(index)] = at->second;
   }
   return taken;

@@ -1,5 +1,5 @@
-// What a schedule must be before its lanes can be played through: indices that exist, orders as documented, sizes that
-// hold what lies in them, and for every produce the one reduction that takes it.
+// Checks that a schedule must pass before its lanes are replayed: indices exist, lists are in the documented order,
+// arenas and units are large enough, and exactly one reduction takes each produced gradient.
 #pragma once
 #include <vector>
 
@@ -9,19 +9,19 @@ namespace tessera::schedule {
 
 inline constexpr int kNoUnit = -1;
 
-// unit_of[parameter], kNoUnit where none. Members that do not exist are left out.
+// Returns the unit of each parameter, or kNoUnit. Ignores members that do not exist.
 std::vector<int> units_by_parameter(const std::vector<Unit>& units, std::size_t parameters);
 
-// The trace is the one that the schedule is for, and a step: its body, then the optimizer's events; of parameters that
-// exist.
+// Checks that the schedule is for this trace, that the trace is a body followed by the optimizer's events, and that its
+// parameters exist.
 void check_trace(const Trace& trace, std::size_t parameters, const Schedule& schedule, CheckFaults& faults);
-// Units, their bytes, the scratch.
+// Checks the units, their bytes and the scratch.
 void check_units(const std::vector<ParameterSize>& sizes, const Schedule& schedule, CheckFaults& faults);
-// Each residency and each reduction by itself, their order, the arenas' sizes. Needs units that exist.
+// Checks each residency and each reduction alone, their order, and the sizes of the arenas. The units must exist.
 void check_residencies(const Trace& trace, const Schedule& schedule, CheckFaults& faults);
 void check_reductions(const Trace& trace, const Schedule& schedule, CheckFaults& faults);
-// By event: the reduction that takes what is produced there, -1 elsewhere. Faults: a gradient that no reduction takes
-// or two do. Needs reductions that are right by themselves.
+// Returns, by event, the reduction that takes the gradient produced there, and -1 for other events. Adds a fault for a
+// gradient that no reduction or more than one reduction takes. The reductions must have passed check_reductions.
 std::vector<int> match_produces(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
                                 CheckFaults& faults);
 

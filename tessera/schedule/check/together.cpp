@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kMostFaults = 10;
 
-// calls[role]: indices into order.calls.
+// Returns, by role, the indices of its calls in order.calls.
 std::vector<std::vector<int>> calls_by_role(const CallOrder& order) {
   std::vector<std::vector<int>> by_role(order.roles.size());
   for (std::size_t call = 0; call < order.calls.size(); ++call)
@@ -26,11 +26,12 @@ std::string describe(const CollectiveCall& call) {
   return fmt::format("{} of {} bytes", call.what, call.bytes);
 }
 
-// What a rank contributes to the merge: its order, and by role the node space of the instances.
+// The order of a rank and, by role, the node space of its instances. A node space numbers the instances of a
+// communicator.
 struct Chain {
   int order = 0;
-  std::vector<int> spaces;  // by role: a communicator, or a set of communicators alike
-  int rank = 0;             // one that behaves so
+  std::vector<int> spaces;  // by role: a communicator, or a set of equal communicators
+  int rank = 0;             // an example of the ranks with this order
 
   auto key() const { return std::tie(order, spaces); }
 };
@@ -42,7 +43,7 @@ struct Step {
   const CollectiveCall* after = nullptr;
 };
 
-// The instances of all chains, each after its predecessors.
+// The graph of all instances. Its edges go from each call of a chain to the next call.
 class Merge {
  public:
   Merge(const std::vector<CallOrder>& orders, const std::vector<Chain>& chains, int spaces)
@@ -51,7 +52,7 @@ class Merge {
     link();
   }
 
-  // Empty: acyclic.
+  // Returns the steps of a cycle, or an empty vector if the graph has no cycle.
   std::vector<Step> cycle() const {
     std::vector<int> waiting_for(nodes_.size(), 0);
     for (const auto& node : nodes_)
@@ -70,7 +71,7 @@ class Merge {
 
  private:
   struct Edge {
-    int to = 0, chain = 0, call = 0;  // call: of the chain's order; the next call is at `to`
+    int to = 0, chain = 0, call = 0;  // `call` is an index into the chain's order; the next call is the node `to`
   };
 
   void number_instances() {
@@ -101,7 +102,7 @@ class Merge {
     }
   }
 
-  // Every node that still waits has a predecessor that still waits: following these ends in a cycle.
+  // Every node that still waits has a predecessor that still waits, so walking to predecessors reaches a cycle.
   std::vector<Step> walk_back(const std::vector<int>& waiting_for) const {
     std::vector<std::pair<int, Edge>> before(nodes_.size(), {-1, {}});
     int at = -1;
@@ -163,7 +164,7 @@ class TogetherCheck {
     faults_.push_back(fmt::format(format, std::forward<Args>(args)...));
   }
 
-  // Ranks and communicators refer to each other, each rank once.
+  // Checks that ranks and communicators refer to each other, and that each rank is a member once.
   void check_members() {
     const auto ranks = static_cast<int>(input_.ranks.size());
     const auto communicators = static_cast<int>(input_.communicators.size());
@@ -189,12 +190,12 @@ class TogetherCheck {
       std::ranges::sort(held);
       std::ranges::sort(joined[static_cast<std::size_t>(r)]);
       if (held != joined[static_cast<std::size_t>(r)])
-        return add("rank {}: it holds the communicators {}, and is a member of {}", r, held,
+        return add("rank {}: it holds the communicators {}, but is a member of {}", r, held,
                    joined[static_cast<std::size_t>(r)]);
     }
   }
 
-  // Orders that are equal are one class: the first of them.
+  // Equal orders are one class. Its number is the index of the first of these orders.
   void classify() {
     for (std::size_t order = 0; order < input_.orders.size(); ++order) {
       const auto same = std::ranges::find(input_.orders, input_.orders[order]);
@@ -211,7 +212,7 @@ class TogetherCheck {
     return static_cast<std::size_t>(std::ranges::find(held, communicator) - held.begin());
   }
 
-  // One member of each class and role against the first member.
+  // Compares one member of each class and role with the first member.
   void compare_members(int communicator) {
     const std::vector<int>& members = input_.communicators[static_cast<std::size_t>(communicator)].ranks;
     std::map<std::pair<int, std::size_t>, bool> compared;
@@ -230,14 +231,15 @@ class TogetherCheck {
     for (std::size_t k = 0; k < std::max(of_left.size(), of_right.size()); ++k) {
       const CollectiveCall *a = call(of_left, left, k), *b = call(of_right, right, k);
       if (a && b && a->what == b->what && a->bytes == b->bytes) continue;
-      add("'{}', call {}: rank {} makes {}, rank {} makes {}", name(communicator), k, left, a ? describe(*a) : "none",
-          right, b ? describe(*b) : "none");
+      add("'{}', call {}: rank {} makes {}, rank {} makes {}", name(communicator), k, left,
+          a ? describe(*a) : "no call", right, b ? describe(*b) : "no call");
       return false;
     }
     return true;
   }
 
-  // Communicators of the same classes and roles of members are taken for one.
+  // Returns the node space of each communicator. Communicators share a space if their members have the same classes and
+  // roles.
   std::vector<int> collapsed_spaces() const {
     std::map<std::vector<std::pair<int, std::size_t>>, int> known;
     std::vector<int> spaces;
@@ -273,7 +275,7 @@ class TogetherCheck {
     if (steps.empty()) return;
     const auto turn = std::ranges::adjacent_find(steps, std::not_equal_to{}, &Step::rank);
     if (turn != steps.end()) std::ranges::rotate(steps, turn + 1);
-    std::vector<std::string> parts;  // one a rank: the first and the last collective of its stretch
+    std::vector<std::string> parts;  // per run of steps of one rank: its first and its last collective
     for (auto first = steps.begin(); first != steps.end();) {
       const auto end = std::find_if(first, steps.end(), [&](const Step& step) { return step.rank != first->rank; });
       parts.push_back(fmt::format("rank {} calls {} before {}", first->rank, on(first->rank, *first->before),
@@ -289,11 +291,11 @@ class TogetherCheck {
 
   const RankOrders& input_;
   std::vector<int> class_;                              // by order
-  std::vector<std::vector<std::vector<int>>> by_role_;  // by order, of the first of each class
+  std::vector<std::vector<std::vector<int>>> by_role_;  // by order; set for the first order of each class
   std::vector<std::string> faults_;
 };
 
-// Collects the calls, numbering roles as they are met.
+// Collects calls and numbers the roles in the order of their first call.
 class CallList {
  public:
   CallOrder take() { return std::move(order_); }
@@ -308,7 +310,7 @@ class CallList {
   CallOrder order_;
 };
 
-// The collective at an event behind the body: of the bucket that is published after it.
+// Describes the collective of an optimizer event, with the weights of the bucket that is published after it.
 std::string bucket_call(const Trace& trace, const std::vector<ParameterSize>& sizes, int index) {
   const Event& call = trace[static_cast<std::size_t>(index)];
   std::vector<std::string> names;
@@ -325,7 +327,7 @@ std::string role_name(std::string_view hop, int domain) {
 
 CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule) {
   CallList list;
-  // One call a hop, of all members together.
+  // Adds one call per hop, for all members of the unit together.
   auto add_unit = [&](std::string_view op, const Unit& unit, Way ParameterSize::*way) {
     std::vector<std::string> names;
     Way sum;
@@ -339,7 +341,7 @@ CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes
       list.add(role_name(hop_role(hop.activity), domain), fmt::format("{} [{}]", op, fmt::join(names, ", ")),
                hop.bytes);
   };
-  // Members one by one: replicas of other classes may join others into units.
+  // Adds the sums one member at a time, because replicas of other classes may have other units.
   auto add_sums = [&](const Unit& unit) {
     for (const ParameterId id : unit) add_unit("sum", {id}, &ParameterSize::replicas);
   };
@@ -350,7 +352,7 @@ CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes
       add_unit("gather", unit, &ParameterSize::gather);
     }
   };
-  std::vector<const Unit*> late;  // not reduced in the last microbatch
+  std::vector<const Unit*> late;  // units that the last microbatch does not reduce
   for (int index = schedule.body; index < schedule.events; ++index) {
     const Event& event = trace[static_cast<std::size_t>(index)];
     if (event.kind == EventKind::comm) list.add(event.group, bucket_call(trace, sizes, index), event.bytes);

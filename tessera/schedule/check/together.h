@@ -1,18 +1,19 @@
-// The checker across ranks: proves that the ranks' collectives, taken together, cannot deadlock and pair up as meant.
+// The checker across ranks proves that the collectives of all ranks match and cannot deadlock.
 //
-// Each rank enqueues the collectives of all its lanes in one order, the host's; a lane's order and every wait of a rank
-// that check.h accepts follow it, so what holds for that order holds for the lanes, and for a GPU that may hold back
-// any later work for any earlier. The k-th call on a communicator is one instance for all its members. Proved: on every
-// communicator all members make the same calls in the same order, and the instances, each after the ones before it on
-// any rank, form no cycle.
+// Each rank enqueues the collectives of all its lanes in one order, the order of its host. The order of a lane follows
+// the host's order, and so does every wait that check.h accepts. A proof for the host's order therefore holds for the
+// lanes. It also holds for a GPU that delays any later work until any earlier work is done. The k-th calls of all
+// members of a communicator are one instance. The checker proves two properties. On every communicator, all members
+// make the same calls in the same order. The instances form no cycle, where an instance depends on all earlier
+// instances of its ranks.
 //
-// One cycle of steps (the optimizer's events with the prefetches under them, then the body) is enough: it makes the
-// same number of calls on a communicator for all its members, so the k-th call of one step meets the k-th of the same
-// step everywhere, and no instance waits for one of a later step.
+// It is enough to check one step: the optimizer's events with the prefetches, then the body. All members of a
+// communicator make the same number of calls on it in a step. The k-th calls in a step therefore match on all members,
+// and no instance depends on an instance of a later step.
 //
-// Ranks alike are collapsed: ranks of one call order and, as communicators, ones whose members have the same orders are
-// taken for one. Waiting is kept by that, so no cycle among the collapsed means none among the ranks; where there is
-// one all ranks are looked at.
+// Equal ranks are merged, which keeps the check fast. Ranks with the same call order become one rank. Communicators
+// whose members have the same orders become one communicator. Merging keeps all dependencies, so a cycle among ranks is
+// also a cycle after merging. If the merged ranks have a cycle, the checker examines all ranks.
 #pragma once
 #include <string>
 #include <string_view>
@@ -24,17 +25,17 @@ namespace tessera::schedule {
 
 // One collective as a rank calls it.
 struct CollectiveCall {
-  int role = 0;            // of CallOrder::roles: which of the rank's communicators
-  std::string what;        // alike on all members: "gather ['w1', 'w2']"
-  std::int64_t bytes = 0;  // alike on all members
+  int role = 0;            // index into CallOrder::roles; selects one of the rank's communicators
+  std::string what;        // equal on all members: "gather ['w1', 'w2']"
+  std::int64_t bytes = 0;  // equal on all members
 
   bool operator==(const CollectiveCall&) const = default;
 };
 
-// The role of one hop of a parameter's ways in a domain: "reduce" in the first, "reduce of domain 1" in another.
+// Returns the role of one hop in a domain: "reduce" in the first domain, "reduce of domain 1" in the next domain.
 std::string role_name(std::string_view hop, int domain);
 
-// What ranks that behave alike call in one cycle, in the host's order.
+// The collectives that the ranks of one class call in one step, in the host's order.
 struct CallOrder {
   // role_name() of "gather", "gather_compute", "reduce_compute", "reduce" and "replicas", and the groups of comm
   // events.
@@ -50,8 +51,8 @@ struct CheckedCommunicator {
 };
 
 struct CheckedRank {
-  int order = 0;                   // of RankOrders::orders
-  std::vector<int> communicators;  // by role of that order: of RankOrders::communicators
+  int order = 0;                   // index into RankOrders::orders
+  std::vector<int> communicators;  // by role of its order: index into RankOrders::communicators
 };
 
 struct RankOrders {
@@ -60,15 +61,17 @@ struct RankOrders {
   std::vector<CheckedRank> ranks;
 };
 
-// The calls of a rank that carries out `schedule`. First the optimizer's events of the step before: each bucket's
-// message of amaxes, named with the weights that are published after it, and the prefetches; then at each event of the
-// body its own collective, the reductions issued there (over compute ranks, over the ranks that store, over replicas),
-// the gathers issued there (and their second hop for what does not join); last the sums over replicas of units that the
-// last microbatch does not reduce.
+// Returns the calls of a rank that executes `schedule`, in this order:
+// - For the optimizer's events of the previous step: the all-reduce of each bucket's amaxes, and the prefetches. The
+//   all-reduce is named after the weights that are published after it.
+// - For each event of the body: its own collective, then the reductions issued there, then the gathers issued there.
+//   Reductions run over compute ranks, storage ranks and replicas. Gathers include their second hop.
+// - The sums over replicas of units that the last microbatch does not reduce.
 CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule);
 
-// Empty: proved. Otherwise the first difference of each communicator (both ranks, both calls) or one cycle (each
-// collective with the rank on which it comes before the next).
+// Returns an empty vector if the orders match and cannot deadlock. Otherwise returns the first difference on each
+// communicator (both ranks, both calls) or one cycle (each collective, with the rank that calls it before the next
+// one).
 std::vector<std::string> check_together(const RankOrders& orders);
 
 }  // namespace tessera::schedule

@@ -1,4 +1,4 @@
-// Vector clocks over the lanes of one rank: what must have happened before what, at every speed.
+// Vector clocks over the lanes of one rank. They give the order of operations that holds at every speed of the lanes.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -19,34 +19,34 @@ inline constexpr CheckedLane lane_of(DomainLane lane, int domain) {
   return 1 + 4 * static_cast<std::size_t>(domain) + static_cast<std::size_t>(lane);
 }
 
-// By lane: how many of its operations have certainly happened.
+// By lane: the number of its operations that have happened at every speed.
 using VectorClock = std::array<std::int64_t, kCheckedLanes>;
 
 inline void join(VectorClock& clock, const VectorClock& other) {
   for (std::size_t lane = 0; lane < kCheckedLanes; ++lane) clock[lane] = std::max(clock[lane], other[lane]);
 }
 
-// True when everything counted in `earlier` has happened before what sees `now`.
+// Returns whether all operations counted in `earlier` have happened before an operation with the clock `now`.
 inline bool happened_before(const VectorClock& earlier, const VectorClock& now) {
   for (std::size_t lane = 0; lane < kCheckedLanes; ++lane)
     if (earlier[lane] > now[lane]) return false;
   return true;
 }
 
-// An operation that is on its lane now, with the clock it runs at (its own time included).
+// An operation on a lane, with its clock. The clock counts the operation itself.
 struct ClockedAccess {
   CheckedLane lane = kCompute;
   VectorClock clock{};
 };
 
-// What touched an object: its last write and, by lane, the last read since.
+// The accesses to an object: the last write and, by lane, the last read since that write.
 struct AccessHistory {
   VectorClock write{}, reads{};
 
   bool ready_to_read(const VectorClock& now) const { return happened_before(write, now); }
   bool ready_to_write(const VectorClock& now) const { return ready_to_read(now) && happened_before(reads, now); }
   void set_read(const ClockedAccess& access) { reads[access.lane] = access.clock[access.lane]; }
-  // Only the writer's own time is kept: who has seen it has seen everything that the writer had seen.
+  // The writer's own time is enough: a clock that includes it also includes everything that happened before the write.
   void set_write(const ClockedAccess& access) {
     write = {};
     reads = {};

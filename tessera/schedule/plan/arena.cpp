@@ -12,7 +12,7 @@ std::optional<std::int64_t> Arena::find(std::int64_t bytes, int first, Side side
   const auto within = [&](std::int64_t begin, std::int64_t end) { return side == Side::low ? begin : end - bytes; };
   if (const auto gap = gap_sizes_.lower_bound({bytes, 0}); gap != gap_sizes_.end())
     return within(gap->second, gap->second + gap->first);
-  Gaps opened;  // runs of tenants that may go and of gaps beside them
+  Gaps opened;  // runs of evictable tenants and adjacent gaps
   for (const auto& [next, last, offset] : order_) {
     if (last >= first) continue;  // in use
     const auto [begin, end] = widened(offset, offset + tenants_.at(offset).bytes, opened);
@@ -21,7 +21,7 @@ std::optional<std::int64_t> Arena::find(std::int64_t bytes, int first, Side side
   return std::nullopt;
 }
 
-// Joins the bytes with what is open beside them. An open run holds the gaps at its ends.
+// Extends [begin, end) by the adjacent opened runs and gaps. An opened run includes the gaps at its ends.
 std::pair<std::int64_t, std::int64_t> Arena::widened(std::int64_t begin, std::int64_t end, Gaps& opened) const {
   for (const Gaps* runs : {static_cast<const Gaps*>(&opened), &gaps_}) {
     if (const auto above = runs->find(end); above != runs->end()) end = above->second;
@@ -33,7 +33,7 @@ std::pair<std::int64_t, std::int64_t> Arena::widened(std::int64_t begin, std::in
   return {begin, end};
 }
 
-// The first tenant with a byte at `begin` or behind it.
+// Returns the first tenant with a byte at or after `begin`.
 std::map<std::int64_t, Tenant>::const_iterator Arena::first_above(std::int64_t begin) const {
   const auto at = tenants_.lower_bound(begin);
   if (at == tenants_.begin()) return at;
@@ -45,7 +45,7 @@ std::vector<Tenant> Arena::put(const Tenant& tenant) {
   const std::int64_t begin = tenant.offset, end = begin + tenant.bytes;
   std::vector<Tenant> gone;
   for (auto at = first_above(begin); at != tenants_.end() && at->first < end;) gone.push_back(remove((at++)->first));
-  const auto gap = std::prev(gaps_.upper_bound(begin));  // holds all of them now
+  const auto gap = std::prev(gaps_.upper_bound(begin));  // contains [begin, end)
   const auto [gap_begin, gap_end] = *gap;
   remove_gap(gap);
   if (gap_begin < begin) add_gap(gap_begin, begin);
@@ -72,7 +72,7 @@ void Arena::use_again(std::int64_t offset, int last, int next) {
   order_.insert(order_of(tenant));
 }
 
-// Gaps never touch: neighbours become one.
+// Merges adjacent gaps, so that gaps never touch.
 void Arena::add_gap(std::int64_t begin, std::int64_t end) {
   const auto above = gaps_.find(end);
   if (above != gaps_.end()) {

@@ -5,7 +5,7 @@
 namespace tessera::schedule {
 namespace {
 
-constexpr double kTolerance = 1.0025;  // of the shortest predicted step
+constexpr double kTolerance = 1.0025;  // relative to the shortest predicted step
 
 std::int64_t gather_bytes(const Schedule& schedule) {
   return schedule.gather_arena;
@@ -32,7 +32,7 @@ class Chooser {
   }
 
  private:
-  // Absent budgets as given.
+  // Returns options where the budgets that are not given are `absent`.
   ScheduleOptions with(std::int64_t absent) const {
     return {.gather_budget = choice_.gather.value_or(absent),
             .reduce_budget = choice_.reduce.value_or(absent),
@@ -43,7 +43,8 @@ class Chooser {
     return simulate(trace_, schedule, costs_of_(schedule)).step_seconds;
   }
 
-  // As large as the room allows: a quarter of it for gradients, at most what they would take, and the rest for weights.
+  // Returns the largest budgets that the room allows. Gradients get a quarter of the room, but not more than they would
+  // use. Weights get the rest.
   ScheduleOptions within_room(const Schedule& free) const {
     const Schedule smallest = planned(with(kMinimum));
     std::int64_t reductions = reduce_bytes(smallest);
@@ -56,11 +57,11 @@ class Chooser {
     return options;
   }
 
-  // Absent budgets as small as leaves the step short enough.
+  // Reduces the budgets that are not given while the predicted step stays within the tolerance.
   Schedule narrowed(ScheduleOptions options) const {
     Schedule best = planned(options);
     const double longest = seconds(best) * kTolerance;
-    // Narrows one budget; the other keeps its value.
+    // Reduces one budget and keeps the other.
     auto narrow = [&](std::int64_t& budget, auto used) {
       const std::int64_t most = used(best), widest = budget;
       budget = kMinimum;
@@ -74,7 +75,7 @@ class Chooser {
         }
         budget = bytes;
       }
-      budget = std::max(smallest, used(tried));  // a schedule may take less than the smallest that always runs
+      budget = std::max(smallest, used(tried));  // a schedule may use less than the minimum budget
       best = std::move(tried);
     };
     if (!choice_.reduce) narrow(options.reduce_budget, reduce_bytes);

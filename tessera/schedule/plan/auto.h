@@ -9,14 +9,15 @@
 namespace tessera::schedule {
 
 struct BudgetChoice {
-  std::optional<std::int64_t> gather, reduce;  // given budgets, as those of ScheduleOptions; none: chosen
+  std::optional<std::int64_t> gather, reduce;  // budgets as in ScheduleOptions; nullopt: plan_within chooses the budget
   std::int64_t coalesce_bytes = 0;
-  std::int64_t room =
-      kUnlimited;  // bytes that all arenas may take together, unless given budgets or the smallest are more
+  // Bytes for all arenas together. Given budgets and the smallest arenas may exceed this number.
+  std::int64_t room = kUnlimited;
 };
 
-// plan() with each absent budget the smallest of min, 2 x min, 4 x min ... with which the step is predicted to take at
-// most 0.25 % longer than with all the room. costs_of: seconds of a schedule's units. Pure; errors as plan().
+// Calls plan() with budgets chosen for those that `choice` leaves open. A chosen budget is the smallest of min, 2 x
+// min, 4 x min ... for which the predicted step is at most 0.25 % longer than with the full room. `costs_of` returns
+// the durations of a schedule's units and events. Pure. Throws the errors of plan().
 Schedule plan_within(const Trace& trace, const std::vector<ParameterSize>& sizes, const BudgetChoice& choice,
                      const std::function<Costs(const Schedule&)>& costs_of);
 

@@ -1,4 +1,4 @@
-// Where every gathered weight lies, from when to when.
+// Plans the gathers: the bytes of each gathered weight in the arena, and the interval in which it occupies them.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -12,7 +12,7 @@
 namespace tessera::schedule {
 namespace {
 
-// A stretch in which some member of a unit is consumed and not yet released.
+// An interval in which at least one member of a unit is consumed and not yet released.
 struct Use {
   int unit = 0, first = 0, last = 0;  // event indices of the consume and the release
   int next = kNever;                  // `first` of the unit's next use
@@ -41,27 +41,27 @@ std::vector<Use> uses_of(const Trace& trace, const Schedule& schedule, std::vect
       uses.push_back({unit, index, -1});
     }
     if (event.kind != EventKind::release) continue;
-    TESSERA_CHECK(users[u] > 0, "event {}: parameter {} is released and not consumed", index, event.parameter);
+    TESSERA_CHECK(users[u] > 0, "event {}: parameter {} is released but not consumed", index, event.parameter);
     if (--users[u] == 0) uses[static_cast<std::size_t>(open[u])].last = index;
   }
   std::vector<int> next(units, kNever);
   for (auto use = uses.rbegin(); use != uses.rend(); ++use) {
-    TESSERA_CHECK(use->last >= 0, "event {}: unit {} is consumed and never released", use->first, use->unit);
+    TESSERA_CHECK(use->last >= 0, "event {}: unit {} is consumed but never released", use->first, use->unit);
     use->next = std::exchange(next[static_cast<std::size_t>(use->unit)], use->first);
   }
   return uses;
 }
 
-// Where the two stages of a use lie.
+// Arena offsets of the two stages of a use, in bytes.
 struct Spots {
   std::int64_t gathered = 0, unpacked = 0;
 };
 
-// The last event at which each byte of the arena was in use by a weight that has left. Gathers of other domains, and
-// gathers into bytes that compute took over by unpacking, are ordered behind it by nothing else.
+// For each byte of the arena, the last use by a weight that has left. Gathers of other domains, and gathers into bytes
+// that compute reuses by unpacking, wait for that use. Nothing else orders them after it.
 class LastUses {
  public:
-  // The tenant has left. Its last use is later than every earlier use of its bytes.
+  // The last use of the tenant is later than every earlier use of its bytes.
   void add(const Tenant& gone) {
     const std::int64_t begin = gone.offset, end = gone.offset + gone.bytes;
     cut(begin);
@@ -94,17 +94,18 @@ class LastUses {
   std::map<std::int64_t, Use> uses_;  // by begin; disjoint
 };
 
-// How weights that are unpacked are placed: each stage by itself; or both side by side, and kept together, which leaves
-// fewer gaps in a narrow arena.
+// Placement of weights that are unpacked. apart: each stage has its own bytes. together: both stages are adjacent and
+// are kept and evicted together, which leaves fewer gaps in a small arena.
 enum class Stages : std::uint8_t { apart, together };
 
-// Places uses one after the other in `limit` bytes.
+// Places uses in `limit` bytes, in the order of calls.
 class Placer {
  public:
   Placer(const Schedule& schedule, const std::vector<int>& published, std::int64_t limit, Stages stages)
       : schedule_(schedule), published_(published), stages_(stages), arena_(limit), stays_(published.size(), -1) {}
 
-  // At the given spots, or, without any, where the arena finds a place. Returns false where it finds none.
+  // Places the use at the given spots. If `given` is null, the arena chooses the offsets. Returns false if the arena
+  // finds no space.
   bool add(const Use& use, const Spots* given) {
     const auto unit = static_cast<std::size_t>(use.unit);
     const bool unpacks = schedule_.unpacks(use.unit);
@@ -134,13 +135,14 @@ class Placer {
   std::vector<Residency> take() { return std::move(residencies_); }
 
  private:
-  static constexpr int kPacked = -1;  // owner of packed bytes, which no later use finds
+  static constexpr int kPacked = -1;  // owner of packed bytes, which later uses do not reuse
 
-  // What the gather lane writes, behind every earlier use of these bytes. Packed bytes are in use until `first`.
+  // Places the bytes that the gather lane writes. The gather waits for the last use of every earlier tenant. Packed
+  // bytes are in use until `first`.
   bool put_gathered(const Use& use, const Spots* given, Residency& next) {
     const std::int64_t bytes = schedule_.gather_bytes[static_cast<std::size_t>(use.unit)];
     if (bytes == 0) return true;
-    // Packed bytes gather at the other side, where they soon are one free stretch again.
+    // Packed bytes are placed at the high side, where they soon merge into one free gap.
     const Arena::Side side = schedule_.unpacks(use.unit) ? Arena::Side::high : Arena::Side::low;
     const auto found = given ? given->gathered : arena_.find(bytes, use.first, side);
     if (!found) return false;
@@ -163,7 +165,7 @@ class Placer {
     return true;
   }
 
-  // What compute writes, behind every earlier use.
+  // Places the bytes that compute writes. Compute writes them after all earlier uses, so it needs no wait.
   bool put_unpacked(const Use& use, const Spots* given, Residency& next) {
     const std::int64_t bytes = schedule_.unpacked_bytes[static_cast<std::size_t>(use.unit)];
     const auto found = given ? given->unpacked : arena_.find(bytes, use.first);
@@ -190,8 +192,8 @@ class Placer {
   std::vector<Residency> residencies_;
 };
 
-// Places the uses in `limit` bytes: at the given spots, or, without any, where the arena finds places. Null where it
-// finds none.
+// Places the uses in `limit` bytes, at the given spots. If `spots` is empty, the arena chooses the offsets. Returns
+// nullopt if the arena finds no space.
 std::optional<std::vector<Residency>> place(const std::vector<Use>& uses, const std::vector<int>& published,
                                             const Schedule& schedule, std::int64_t limit,
                                             std::span<const Spots> spots = {}, Stages stages = Stages::apart) {
@@ -201,7 +203,7 @@ std::optional<std::vector<Residency>> place(const std::vector<Use>& uses, const 
   return placer.take();
 }
 
-// The lowest spots, by use. Packed bytes are in use at the first event of a use, which unpacks them.
+// Returns the lowest spots of each use. Packed bytes are in use only at the first event of a use, which unpacks them.
 std::vector<Spots> lowest_spots(const std::vector<Use>& uses, const Schedule& schedule) {
   std::vector<Stretch> stretches;
   for (const Use& use : uses) {
@@ -221,7 +223,8 @@ std::vector<Spots> lowest_spots(const std::vector<Use>& uses, const Schedule& sc
   return spots;
 }
 
-// Places the uses where the arena finds places, in the way that gathers least.
+// Places the uses at offsets that the arena chooses. Tries both kinds of placement and returns the result with fewer
+// gathers.
 std::optional<std::vector<Residency>> place_best(const std::vector<Use>& uses, const std::vector<int>& published,
                                                  const Schedule& schedule, std::int64_t limit) {
   auto apart = place(uses, published, schedule, limit);
@@ -240,9 +243,9 @@ std::int64_t end_of(const std::vector<Residency>& residencies, const Schedule& s
   return end;
 }
 
-// The greatest sum of bytes that hold weights, or wait for them, at a time.
+// Returns the largest number of bytes that hold weights, or are reserved for a gather, at the same time.
 std::int64_t live_peak(const std::vector<Residency>& residencies, const Schedule& schedule) {
-  // By twice the position; one less: in the segment before it, where weights are unpacked.
+  // Key: twice the position. Weights are unpacked in the segment before a position: twice the position minus one.
   std::map<int, std::int64_t> changes;
   for (const Residency& residency : residencies) {
     const auto unit = static_cast<std::size_t>(residency.unit);
@@ -257,7 +260,8 @@ std::int64_t live_peak(const std::vector<Residency>& residencies, const Schedule
   return peak;
 }
 
-// No schedule needs more. It bounds an unlimited budget, in which packed bytes would lie at its far end.
+// Limits the budget to the bytes of all units, because packed bytes are placed at the high end of the budget. Returns
+// the budget unchanged if no unit is unpacked.
 std::int64_t bound_of(std::int64_t budget, const Schedule& schedule) {
   std::int64_t unpacked = 0, all = 0;
   for (const std::int64_t bytes : schedule.unpacked_bytes) unpacked += bytes;
@@ -277,7 +281,8 @@ void plan_gathers(const Trace& trace, std::int64_t budget, Schedule& schedule) {
     smallest = std::move(*tried);
   const std::int64_t minimum = end_of(smallest, schedule);
   if (budget != kMinimum && budget < minimum)
-    throw InputError("the budget for gathered weights is {} bytes; the smallest that can run is {}", budget, minimum);
+    throw InputError("the budget for gathered weights is {} bytes; the smallest budget that can run is {}", budget,
+                     minimum);
   auto best = std::move(smallest);
   auto improve = [&](std::int64_t limit) {
     if (limit <= minimum) return false;
@@ -287,7 +292,7 @@ void plan_gathers(const Trace& trace, std::int64_t budget, Schedule& schedule) {
     return improves;
   };
   improve(bound_of(budget, schedule));
-  // What no gather needs is given back: all, or, where packed bytes leave gaps, as much as a few tries allow.
+  // Shrinks the arena to the bytes that the gathers need. If packed bytes leave gaps, a few tries find a smaller arena.
   const std::int64_t live = live_peak(best, schedule), spare = end_of(best, schedule) - live;
   const int tries = bound_of(kUnlimited, schedule) == kUnlimited ? 1 : 8;
   for (int i = 0; i < tries && spare > 0; ++i)

@@ -13,7 +13,7 @@ int body_of(const Trace& trace) {
     if (trace[static_cast<std::size_t>(index)].microbatch >= 0) body = index + 1;
   const bool ends = std::none_of(trace.begin(), trace.begin() + body,
                                  [](const Event& event) { return event.kind == EventKind::publish; });
-  TESSERA_CHECK(ends, "a schedule needs the optimizer's publishes behind every microbatch, found one before");
+  TESSERA_CHECK(ends, "expected the optimizer's publishes after the last microbatch, got a publish before its end");
   return body;
 }
 
@@ -27,7 +27,7 @@ Schedule plan(const Trace& trace, const std::vector<ParameterSize>& sizes, const
   for (const Event& event : trace) {
     schedule.kind = event.step;
     schedule.microbatches = std::max(schedule.microbatches, event.microbatch + 1);
-    TESSERA_CHECK(event.parameter < static_cast<int>(sizes.size()), "the trace names parameter {} of {}",
+    TESSERA_CHECK(event.parameter < static_cast<int>(sizes.size()), "the trace uses parameter {}, but there are {}",
                   event.parameter, sizes.size());
   }
   plan_units(trace, sizes, options.coalesce_bytes, schedule);

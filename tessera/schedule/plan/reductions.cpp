@@ -1,4 +1,4 @@
-// Where every gradient's staging lies, from its first write to the end of its sum.
+// Plans the reductions: the bytes of each gradient's staging, from its first write to the end of its sum.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -11,7 +11,7 @@
 namespace tessera::schedule {
 namespace {
 
-// In the order of issue: the order of each unit's last produce in a microbatch.
+// Returns the reductions in the order of issue, which is the order of each unit's last produce in a microbatch.
 std::vector<Reduction> reductions_of(const Trace& trace, const Schedule& schedule) {
   std::map<ParameterId, int> unit_of;
   for (int unit = 0; unit < static_cast<int>(schedule.reduce_units.size()); ++unit)
@@ -36,9 +36,9 @@ std::vector<Reduction> reductions_of(const Trace& trace, const Schedule& schedul
   return reductions;
 }
 
-// Places them in the order of first writes (`order`) in `limit` bytes: at the given offsets, or, without any, where the
-// reductions were issued longest ago. Whoever's bytes are taken over must be summed by then. False where one finds
-// none.
+// Places the reductions in `limit` bytes, in the order of first writes (`order`), at the given offsets. If `offsets` is
+// empty, a reduction takes the bytes whose reductions were issued longest ago. A reduction whose bytes are reused must
+// be summed before. Returns false if a reduction finds no space.
 bool place(std::vector<Reduction>& reductions, const std::vector<int>& order, const Schedule& schedule,
            std::int64_t limit, std::span<const std::int64_t> offsets = {}) {
   Arena arena(limit);
@@ -110,7 +110,7 @@ void plan_reductions(const Trace& trace, std::int64_t budget, Schedule& schedule
   if (place(best, order, schedule, end_of(smallest, bytes))) smallest = best;
   const std::int64_t end = end_of(smallest, bytes), minimum = end + schedule.scratch;
   if (budget != kMinimum && budget < minimum)
-    throw InputError("the budget for gradients under way is {} bytes; the smallest that can run is {}", budget,
+    throw InputError("the budget for gradients in flight is {} bytes; the smallest budget that can run is {}", budget,
                      minimum);
   const bool roomy = budget > minimum && place(best, order, schedule, budget - schedule.scratch);
   schedule.reductions = roomy ? std::move(best) : std::move(smallest);

@@ -1,4 +1,5 @@
-// Which parameters travel together: neighbours in the order of their first use that are small and used alike.
+// Groups parameters into units that travel together: small parameters that are adjacent in the order of first use and
+// are used in the same passes.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -8,8 +9,7 @@
 namespace tessera::schedule {
 namespace {
 
-// Where a parameter meets one kind of event: parameters of one unit meet it in the same passes of the same
-// microbatches.
+// The microbatches and passes in which a parameter has events of one kind. They are equal for all parameters of a unit.
 struct Occurrences {
   ParameterId parameter = kNoParameter;
   std::vector<std::pair<int, Pass>> places;
@@ -31,11 +31,12 @@ std::int64_t aligned(std::int64_t bytes) {
   return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
 }
 
-// Joins neighbours up to `limit` bytes; bytes_of(parameter) is 0 for those that need no place.
+// Joins adjacent parameters into units of at most `limit` bytes. Skips parameters for which bytes_of returns 0, because
+// they need no bytes.
 template <typename BytesOf, typename Joins>
 std::vector<Unit> join(const std::vector<Occurrences>& order, std::int64_t limit, BytesOf bytes_of, Joins join) {
   std::vector<Unit> units;
-  std::int64_t unit_bytes = 0;  // of the newest
+  std::int64_t unit_bytes = 0;  // of the newest unit
   const Occurrences* before = nullptr;
   for (const Occurrences& next : order) {
     const std::int64_t bytes = bytes_of(next.parameter);
@@ -76,7 +77,7 @@ void plan_units(const Trace& trace, const std::vector<ParameterSize>& sizes, std
   auto size = [&](ParameterId id) -> const ParameterSize& { return sizes[static_cast<std::size_t>(id)]; };
   const auto both_stages = [&](ParameterId id) { return aligned(size(id).gathered) + aligned(size(id).unpacked); };
   const auto staging = [&](ParameterId id) { return aligned(size(id).staging); };
-  std::int64_t largest_gather = 0, largest_staging = 0;  // a unit is never larger than a parameter that travels alone
+  std::int64_t largest_gather = 0, largest_staging = 0;  // a unit is at most as large as the largest parameter
   for (ParameterId id = 0; id < static_cast<ParameterId>(sizes.size()); ++id) {
     largest_gather = std::max(largest_gather, both_stages(id));
     largest_staging = std::max(largest_staging, staging(id));
