@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-// stored: state.data of the checkpoint; null: none.
+// `stored`: state.data of the checkpoint; null without a checkpoint.
 std::shared_ptr<const data::TrainingData> open_data(const TrainConfig& config, const models::ModelConfig& model,
                                                     const json& stored, const RunPlaces& places) {
   auto data = std::make_shared<data::TrainingData>(data::TrainingDataOptions{.blend = config.data,
@@ -45,7 +45,7 @@ std::shared_ptr<const data::TrainingData> open_valid(const TrainConfig& config, 
   return data;
 }
 
-// The model that --model names, or else the checkpoint's, even where the file that described it is gone.
+// Returns the model that --model names, or else the checkpoint's model, whose original file is not needed.
 models::ModelConfigPtr model_of(const TrainConfig& config, const json& state, const std::string& checkpoint,
                                 const RunPlaces& places) {
   if (config.given.contains("model") || !state.contains("model"))
@@ -53,20 +53,20 @@ models::ModelConfigPtr model_of(const TrainConfig& config, const json& state, co
   return models::parse_model_config(state["model"], checkpoint + ": state.model");
 }
 
-// Returns the model of the weights of --init. If --model is given too, it must be the same.
+// Returns the model of the --init weights. If --model is given too, both models must be the same.
 models::ModelConfigPtr model_of_init(const TrainConfig& config, const json& state, const std::string& where,
                                      const RunPlaces& places) {
   models::ModelConfigPtr of_init = read_init_model(config.init);
   if (!config.given.contains("model") && !state.contains("model")) return of_init;
   const std::filesystem::path file = models::find_model_config(config.model, places.configs);
   std::error_code ignored;
-  // A folder of quantized weights has a config.json that only --init reads.
+  // The config.json of a folder with quantized weights can be read only by --init.
   if (std::filesystem::equivalent(file, std::filesystem::path(config.init) / "config.json", ignored)) return of_init;
   require_model_of_init(*model_of(config, state, where, places), *of_init, config);
   return of_init;
 }
 
-// The model of a run that starts at step 0, and a note about weights that are not read.
+// Returns the model of a run that starts at step 0. Adds a note if the model's folder holds weights that are not read.
 models::ModelConfigPtr model_to_start(RunPlan& plan, const json& state, const std::string& where,
                                       const RunPlaces& places) {
   if (!plan.config.init.empty()) {
@@ -80,13 +80,13 @@ models::ModelConfigPtr model_to_start(RunPlan& plan, const json& state, const st
   return model;
 }
 
-// What the settings call the checkpoint's model where no run has named it.
+// Returns a name for the checkpoint's model if no run has named it.
 std::string name_of_model(const json& state, const std::string& checkpoint) {
   const auto source = state.find("imported_from");
   return source != state.end() && source->is_string() ? source->get<std::string>() : checkpoint;
 }
 
-// Weights are read in the type in which they are stored.
+// Throws InputError if a weight is stored in another type than the run's, because weights are read without conversion.
 void check_stored_types(const checkpoint::CheckpointReader& reader, const TrainConfig& config,
                         const models::ModelConfig& model) {
   const shard::ParameterTypes run{.model = config.dtype, .accumulator = quant::accumulator_of(config.dtype)};
@@ -96,7 +96,8 @@ void check_stored_types(const checkpoint::CheckpointReader& reader, const TrainC
     const quant::DType asked = shard::types_of(spec, run).model;
     if (stored != nullptr && stored->dtype != asked)
       throw InputError(
-          "--dtype: got {}, expected {}: weight '{}' of {} is stored in it (tessera convert --dtype makes {})",
+          "--dtype: got {}, expected {}: weight '{}' of {} is stored in this type (tessera convert --dtype converts to "
+          "{})",
           name_of(config.dtype), name_of(stored->dtype), spec.name, reader.folder().string(), name_of(config.dtype));
   }
 }
@@ -105,18 +106,19 @@ void check_stored(const RunPlan& plan, const json& state, const std::string& whe
   if (state.contains("model")) require_same_model(state["model"], *plan.model, where);
   if (state.contains("data")) require_same_data(state["data"], plan.data->fingerprint(), where);
   if (plan.config.steps < plan.first_step - 1)
-    throw InputError("--steps: got {}, expected at least {}: the checkpoint {} is of that step", plan.config.steps,
+    throw InputError("--steps: got {}, expected at least {}, the step of checkpoint {}", plan.config.steps,
                      plan.first_step - 1, where);
   if (plan.config.trace_step > 0 && plan.config.trace_step < plan.first_step)
-    throw InputError("--trace-step: got {}, expected at least {}: the run goes on from {}", plan.config.trace_step,
+    throw InputError("--trace-step: got {}, expected at least {}: the run resumes from {}", plan.config.trace_step,
                      plan.first_step, where);
 }
 
-// The stored mesh is the checkpoint's own, and not what the launcher started.
+// Throws InputError if the launcher started another number of ranks than the kept mesh has.
 void check_kept_mesh(const TrainConfig& kept, const RunPlaces& places, const std::string& where) {
   if (!places.world_size || kept.ranks == *places.world_size) return;
   throw InputError(
-      "--resume: the launcher started {} ranks, expected the mesh of {}, {} (--tp, --gtp or --dp choose another)",
+      "--resume: the launcher started {} ranks, expected the mesh of {}, {} (choose another mesh with --tp, --gtp or "
+      "--dp)",
       *places.world_size, where, mesh_text(kept));
 }
 
@@ -152,7 +154,7 @@ RunPlan plan_run(const TrainConfig& command, const RunPlaces& places) {
   plan.config = resolve_model(plan.config, *plan.model);
   check_budgets(plan.config, plan.model);
   if (plan.config.recompute == Recompute::automatic)
-    plan.notes.push_back("computed again: " + recompute_text(recompute_choice(plan.config, *plan.model)));
+    plan.notes.push_back("recomputed: " + recompute_text(recompute_choice(plan.config, *plan.model)));
   plan.data = open_data(plan.config, *plan.model, reader ? state.value("data", json()) : json(), places);
   if (!plan.config.valid.empty()) plan.valid = open_valid(plan.config, *plan.model, places);
   if (plan.checkpoint) check_stored(plan, state, where);
