@@ -114,7 +114,7 @@ int bench_kernels(const Arguments& arguments) {
   return 0;
 }
 
-// Throws InputError if a launcher started another number of processes than there are ranks.
+// Throws InputError unless a launcher started as many processes as there are ranks.
 void check_processes(const run::TrainConfig& config) {
   run::check_launcher(config.backend, "nccl");
   const meet::Launch launch = meet::read_ranks(meet::own_variables());

@@ -56,8 +56,8 @@ void join(const NcclRun& run, const meet::Launch& place, const std::function<voi
   base::set_device(options.device);
   meet::quieten_store();
   const meet::StoreLimits limits{.connect = std::max(run.timeout, meet::kConnecting), .answer = run.timeout};
-  // After a restart by torchrun, the store still holds the entries of the ranks before, so each attempt has its own
-  // prefix.
+  // After a restart by torchrun, the store still holds the entries of the previous attempt, so each attempt has its
+  // own prefix.
   options.store = meet::make_prefix_store(meet::make_tcp_store(place, limits),
                                           fmt::format("attempt {} of {} ranks/", place.attempt, place.size));
   const auto last_words = std::make_shared<LastWords>(place.rank);

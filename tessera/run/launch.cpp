@@ -59,7 +59,7 @@ void train_with_processes(comm::World& world, const TrainConfig& command, const 
   run_training(world, plan, files.get(), stop_requested);
 }
 
-// Throws InputError if another launcher than MPI's started the processes, because each process would train alone.
+// Throws InputError if a launcher other than MPI's started the processes, because each process would train alone.
 void check_mpi_processes(const comm::World& world) {
   const meet::Launch launch = meet::read_ranks(meet::own_variables());
   if (world.size() > 1 || launch.size == 1) return;

@@ -9,11 +9,11 @@
 
 namespace tessera::run {
 
-// Plans the run, starts its ranks (`local`) or joins them (`mpi`), trains, and returns the exit code. Backend and mesh
-// come from the resumed checkpoint if no flag gives them. The exit code is 0 also for a run that ends early because
-// `stop_requested` returned true (loop.h). Throws InputError for user errors before anything is written, the same on
-// every rank. Throws Error for failures during the run; under MPI, such a failure instead ends the process on every
-// reachable rank, with one line each.
+// Plans the run, starts its ranks (`local`, and `nccl` without a launcher) or joins them, trains, and returns the exit
+// code. Backend and mesh come from the resumed checkpoint if no flag gives them. The exit code is 0 also for a run that
+// ends early because `stop_requested` returned true (loop.h). Throws InputError for user errors before anything is
+// written, the same on every rank. Throws Error for failures during the run; under MPI, such a failure instead ends the
+// process on every reachable rank, with one line each.
 int launch(const TrainConfig& command, const std::filesystem::path& configs, const base::Environment& environment,
            const StopRequested& stop_requested);
 

@@ -93,7 +93,7 @@ class Loop {
 
   void vote_to_stop() { stopping_ = stopping_ || stop_vote_.any(stop_requested_(), *trainer_.parallel().world); }
 
-  // All ranks learn of a request at the same point of their loops, so they stop after the same step.
+  // All ranks receive a request at the same point of their loops, so they stop after the same step.
   void stop_early() {
     finish_down_to(0);
     write_line();

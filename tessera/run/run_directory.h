@@ -27,7 +27,7 @@ class RunDirectory {
 // Returns whether a run with this --resume continues in `out`: `resume` is "latest" or a checkpoint inside `out`.
 bool continues_in(const std::filesystem::path& out, const std::string& resume);
 
-// Checks without writing. Throws InputError if `out` is not a folder, holds another run than the resumed one, or holds
+// Checks without writing. Throws InputError if `out` is not a folder, holds a run other than the resumed one, or holds
 // files of a run that cannot be read and replaced.
 void check_run_directory(const std::filesystem::path& out, const std::string& resume);
 

@@ -23,8 +23,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Takes an advisory lock on the folder, which ends with the process. Returns an empty descriptor if the file system has
-// no locks.
+// Takes an advisory lock on the folder. The lock ends with the process. Returns an empty descriptor if the file system
+// has no locks.
 checkpoint::FileDescriptor lock_folder(const std::filesystem::path& folder) {
   checkpoint::FileDescriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (descriptor.get() < 0) throw InputError("--out: '{}': {}", folder.string(), std::strerror(errno));

@@ -86,7 +86,8 @@ std::string name_of_model(const json& state, const std::string& checkpoint) {
   return source != state.end() && source->is_string() ? source->get<std::string>() : checkpoint;
 }
 
-// Throws InputError if a weight is stored in another type than the run's, because weights are read without conversion.
+// Throws InputError if the stored type of a weight differs from the run's type, because weights are read without
+// conversion.
 void check_stored_types(const checkpoint::CheckpointReader& reader, const TrainConfig& config,
                         const models::ModelConfig& model) {
   const shard::ParameterTypes run{.model = config.dtype, .accumulator = quant::accumulator_of(config.dtype)};
@@ -113,7 +114,7 @@ void check_stored(const RunPlan& plan, const json& state, const std::string& whe
                      plan.first_step, where);
 }
 
-// Throws InputError if the launcher started another number of ranks than the kept mesh has.
+// Throws InputError unless the launcher started as many ranks as the kept mesh has.
 void check_kept_mesh(const TrainConfig& kept, const RunPlaces& places, const std::string& where) {
   if (!places.world_size || kept.ranks == *places.world_size) return;
   throw InputError(

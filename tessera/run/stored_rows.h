@@ -10,8 +10,7 @@
 
 namespace tessera::run {
 
-inline constexpr std::int64_t kChunkElements = std::int64_t{8}
-                                               << 20;  // elements read at once, if they are at least one row
+inline constexpr std::int64_t kChunkElements = std::int64_t{8} << 20;  // elements read at once, or one row
 
 // Calls take(data, elements) for the elements of a box of the tensor, in order and cast to `dtype`. `data` is valid
 // only during the call. Throws the errors of CheckpointReader::read.

@@ -11,12 +11,12 @@
 namespace tessera::run {
 
 // Returns the checkpoint that --resume names. Returns nullopt without --resume, and for `latest` if there is no
-// checkpoint yet. Throws InputError if --init is given beside --resume, if the checkpoint does not exist, or for
+// checkpoint yet. Throws InputError if --init is given together with --resume, if the checkpoint does not exist, or for
 // `latest` if a resumed run has set all checkpoints aside.
 std::optional<std::filesystem::path> checkpoint_to_resume(const TrainConfig& command);
 
-// Opens a checkpoint and verifies part `part` of `parts` of its checksums. Error messages also name the checkpoint
-// before it.
+// Opens a checkpoint and verifies part `part` of `parts` of its checksums. Error messages also name the previous
+// checkpoint.
 checkpoint::CheckpointReader open_checkpoint(const std::filesystem::path& folder, std::int64_t part,
                                              std::int64_t parts);
 
@@ -36,8 +36,8 @@ StoredRun stored_before_first_checkpoint(const TrainConfig& command);
 // train::check_state finds.
 nlohmann::json stored_state_of(const checkpoint::CheckpointReader& reader);
 
-// Returns the command with the backend and the mesh of the resumed run, unless the command gives them. They are needed
-// before ranks exist. Reads at most the manifest of a checkpoint.
+// Returns the command with the backend and the mesh of the resumed run, unless the command gives them. Called before
+// ranks exist. Reads at most the manifest of a checkpoint.
 TrainConfig with_stored_ranks(const TrainConfig& command);
 
 // Throws InputError if the checkpoint is one of the checkpoints of `out` and the step in its name differs from that in

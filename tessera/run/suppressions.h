@@ -13,7 +13,7 @@ namespace tessera::run {
 inline constexpr const char* kDebugStop = "debug_suppress";
 
 // The state is the same on every rank. An attempt is one enqueue of a step. An attempt that is discarded because an
-// earlier step was suppressed is not counted.
+// earlier step was suppressed is not counted here.
 class Suppressions {
  public:
   // A step fails the run with this number of suppressed attempts in a row.

@@ -94,12 +94,11 @@ struct TrainConfig {
   std::string debug_suppress;                          // steps whose updates are suppressed (step_times.h)
   std::int64_t trace_step = 0;                         // step whose timeline is written; 0: no step
 
-  std::int64_t save_every = 0,
-               keep = 0;        // steps between checkpoints, 0: only the last; number of kept checkpoints, 0: all
-  std::string resume;           // checkpoint path, or "latest"; empty: a new run
-  std::int64_t eval_every = 0;  // steps between evaluations on `valid`, 0: only at the end
-  double timeout_s = 60.0;      // limit of every wait for other ranks, seconds
-  std::string out;              // folder of the run
+  std::int64_t save_every = 0, keep = 0;  // steps between checkpoints, 0: only the last; checkpoints to keep, 0: all
+  std::string resume;                     // checkpoint path, or "latest"; empty: a new run
+  std::int64_t eval_every = 0;            // steps between evaluations on `valid`, 0: only at the end
+  double timeout_s = 60.0;                // limit of every wait for other ranks, seconds
+  std::string out;                        // folder of the run
 
   std::set<std::string> given;  // keys that a flag or the file gave; not a setting itself
 };

@@ -28,9 +28,9 @@ struct MergedConfig {
 //   or
 //     the order of samples would change within a run.
 // A stored schedule_steps of 0 (a run of --steps 0) follows the new --steps. A kept value that has no meaning under the
-// new settings becomes the default, for example ranks_per_node after --reduce-order changes to sequential. `has_trained`
-// is false for a run that ended before its first checkpoint; then the command line may change every setting. Throws
-// InputError, which names `where`, if `stored` is not an object of settings.
+// new settings becomes the default, for example ranks_per_node after --reduce-order changes to sequential.
+// `has_trained` is false for a run that ended before its first checkpoint; then the command line may change every
+// setting. Throws InputError, which names `where`, if `stored` is not an object of settings.
 MergedConfig merge_stored(const TrainConfig& command, const nlohmann::json& stored, const std::string& where,
                           bool has_trained = true);
 

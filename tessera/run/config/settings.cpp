@@ -143,8 +143,7 @@ constexpr std::array kSettings{
     Setting{"keep", &C::keep, kCountOrZero, kRun, "N", "number of newest checkpoints to keep; 0: all"},
     Setting{"resume", &C::resume, kAny, kRun, "PATH|latest", "resume from a checkpoint"},
     Setting{"eval_every", &C::eval_every, kCountOrZero, kRun, "N", "steps between evaluations; 0: only at the end"},
-    Setting{
-        "timeout_s", &C::timeout_s, {.low = 0.001, .high = 1e6}, kRun, "X", "longest wait for other ranks, in seconds"},
+    Setting{"timeout_s", &C::timeout_s, {.low = 0.001, .high = 1e6}, kRun, "X", "longest wait for a rank, seconds"},
     Setting{"out", &C::out, kAny, kRun, "FOLDER", "folder of the run"},
 };
 

@@ -131,7 +131,7 @@ void check_weights(const checkpoint::CheckpointReader& reader, const models::Mod
   for (const LogicalTensor& tensor : logical_tensors(config.hf_tensors())) {
     const checkpoint::StoredTensor& weight = reader.tensor(tensor.name, checkpoint::Kind::weight);
     if (weight.dims != tensor.dims)
-      throw InputError("{}: weight '{}': expected [{}] from the model's configuration, it is [{}]",
+      throw InputError("{}: weight '{}': expected [{}] from the model's configuration, got [{}]",
                        reader.folder().string(), tensor.name, fmt::join(tensor.dims, ", "),
                        fmt::join(weight.dims, ", "));
     ++expected;

@@ -59,7 +59,7 @@ void remove_quantization_config(nlohmann::json& config, const std::string& where
 nlohmann::json quantization_config(quant::Format format);
 // Returns the content of hf_quant_config.json; null for formats without one.
 nlohmann::json hf_quant_config(quant::Format format);
-// Throws InputError, which names `where`, if a hf_quant_config.json describes another format than nvfp4.
+// Throws InputError, which names `where`, if a hf_quant_config.json describes a format other than nvfp4.
 void check_hf_quant_config(const nlohmann::json& config, const std::string& where);
 
 }  // namespace tessera::run

@@ -60,7 +60,8 @@ void HfWeights::read(const checkpoint::LoadTensor& request, bool is_counted) {
   const auto found = tensors_.find(request.name);
   if (found == tensors_.end())
     throw Error("'{}': the model of the Hugging Face folder does not have this tensor", request.name);
-  TESSERA_CHECK(found->second.dims == request.dims, "'{}': the request has another shape than the model", request.name);
+  TESSERA_CHECK(found->second.dims == request.dims, "'{}': the shape of the request differs from that of the model",
+                request.name);
   for (const models::HfTensor& part : found->second.parts)
     for (const layout::Piece& piece : request.local.pieces)
       if (const auto common = layout::intersect(part.box, piece.box))

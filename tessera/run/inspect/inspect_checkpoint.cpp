@@ -40,7 +40,7 @@ std::map<std::string, WeightFormats> formats_of_run(const checkpoint::Checkpoint
   return weight_formats(config, *models::parse_model_config(state["model"], where + "model"));
 }
 
-// Adds "wire_format" to weights, and "gemm_format" if products use another format than bf16.
+// Adds "wire_format" to weights, and "gemm_format" if products use a format other than bf16.
 void add_wire_formats(const checkpoint::CheckpointReader& reader, nlohmann::json& result) {
   try {
     const std::map<std::string, WeightFormats> formats = formats_of_run(reader);

@@ -26,9 +26,8 @@ struct StepMetrics {
   double exposed_comm_ms = 0;       // time that ranks waited for communication, mean over ranks
   std::int64_t gathered_bytes = 0;  // received by gathers of weights, all ranks
   std::int64_t reduced_bytes = 0;   // received by reductions of gradients, all ranks
-  std::array<std::int64_t, quant::kFormats>
-      gathered_by_format{};                               // of these; weights without a number format count as bf16
-  std::array<double, quant::kFormats> flops_by_format{};  // of products with weights, all ranks
+  std::array<std::int64_t, quant::kFormats> gathered_by_format{};  // of these; bf16 without a number format
+  std::array<double, quant::kFormats> flops_by_format{};           // of products with weights, all ranks
   // Bytes received by collectives of the program over tp, all ranks. Activations without a number format count as bf16.
   std::array<std::int64_t, quant::kFormats> activations_by_format{};
   std::optional<double> valid_loss;  // if an evaluation followed the step
