@@ -402,7 +402,7 @@ const ReservedSetting* find_reserved(std::string_view name) {
 }
 
 void set_from_json(TrainConfig& config, const Setting& setting, const json& value, const std::string& where) {
-  const bool is_list = setting.name.find("_rules") != std::string_view::npos;  // which may be an empty text
+  const bool is_list = setting.name.find("_rules") != std::string_view::npos;  // rules may be an empty text
   std::visit(
       [&](auto member) {
         put(config.*member, value, Place{.range = setting.range, .where = where, .may_be_empty = is_list});

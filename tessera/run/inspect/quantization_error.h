@@ -17,7 +17,7 @@ namespace tessera::run {
 struct QuantizationError {
   double relative_rms = 0;       // sqrt(sum of squared differences / sum of squared elements); 0 if all are 0
   double max_error = 0;          // the greatest difference, relative to the greatest magnitude
-  std::int64_t saturated = 0;    // elements stored as the smaller, greatest number of their tile
+  std::int64_t saturated = 0;    // elements above the greatest number of their tile, stored as that number
   std::int64_t underflowed = 0;  // elements other than 0 that are stored as 0
   std::int64_t not_finite = 0;   // infinities and NaNs
 };

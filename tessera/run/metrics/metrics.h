@@ -21,7 +21,7 @@ struct StepMetrics {
   double lr = 0;
   std::int64_t tokens = 0;  // targets that the loss counts, of the whole global batch
   double tokens_per_second = 0;
-  double step_ms = 0;               // since the end of the previous step, or after other work since its own start;
+  double step_ms = 0;               // since the end of the previous step; after other work, since the step's start;
                                     // includes suppressed attempts
   double exposed_comm_ms = 0;       // time that ranks waited for communication, mean over ranks
   std::int64_t gathered_bytes = 0;  // received by gathers of weights, all ranks
@@ -66,7 +66,7 @@ StepMetrics parse_metrics_line(std::string_view line, const std::string& where);
 // absent.
 void check_metrics(const std::filesystem::path& path);
 
-// Appends lines to the file. Each line is with the operating system before write returns. One thread at a time.
+// Appends lines to the file. Each line is passed to the operating system before write returns. One thread at a time.
 class MetricsWriter {
  public:
   // Keeps the lines of steps up to `last_step`, from which the run resumes (0: a new run). Drops later lines, and a

@@ -2,7 +2,7 @@
 //
 // A file is a list of records: u64 length, u32 masked CRC-32C of those 8 bytes, the data, u32 masked CRC-32C of the
 // data, all little-endian; masked(crc) = rotate_right(crc, 15) + 0xA282EAD8. The data is an Event in protobuf's wire
-// format: wall_time (1, double), step (2, varint), and one of file_version (3, text), summary (5), session_log (7); A
+// format: wall_time (1, double), step (2, varint), and one of file_version (3, text), summary (5), session_log (7). A
 // summary has values (1); each value has a tag (1, text) and a simple_value (2, float).
 #pragma once
 #include <cstdint>
