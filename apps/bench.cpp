@@ -28,14 +28,14 @@
 namespace tessera::apps {
 namespace {
 
-// InputError where that makes no model.
+// Returns the model with another number of layers. Throws InputError if the result is not a valid model.
 models::ModelConfigPtr with_layers(const models::ModelConfig& model, std::int64_t layers) {
   nlohmann::json config = model.to_json();
   config["num_hidden_layers"] = layers;
   return models::parse_model_config(config, fmt::format("--layers {}", layers));
 }
 
-// Replaces the table's help for the setting.
+// Replaces the help text that the settings table gives.
 void describe(CLI::App& app, std::string_view setting, const std::string& help) {
   app.get_option(run::flag_of(setting))->description(help);
 }
@@ -46,9 +46,8 @@ std::filesystem::path configs() {
 
 int bench_schedule(const Arguments& arguments) {
   CLI::App app(
-      "How much communication the schedule hides: a model's step over links of several speeds, with several budgets; "
-      "its "
-      "weights travel, its compute is time that passes",
+      "How much communication the schedule hides: runs a model's step over links of several speeds, with several "
+      "budgets. Weights are transferred; compute only takes its predicted time.",
       "tessera bench schedule");
   run::PlanCommandFlags flags;
   bench::ScheduleBench bench;
@@ -57,10 +56,11 @@ int bench_schedule(const Arguments& arguments) {
   flags.settings["model"] = {"llama-tiny"};
   flags.settings["gtp"] = {"2"};
   run::add_flags(app, run::Command::bench_schedule, flags.settings);
-  app.add_option("--layers", layers, "of the model, instead of its own");
-  app.add_option("--machine", flags.machine, "whose compute it is: NAME under configs/machines or a file")
+  app.add_option("--layers", layers, "number of layers (default: the model's)");
+  app.add_option("--machine", flags.machine,
+                 "machine that predicts compute times: NAME under configs/machines or a file")
       ->capture_default_str();
-  app.add_flag("--real", bench.real, "sleep instead of counting time");
+  app.add_flag("--real", bench.real, "sleep in real time instead of using a virtual clock");
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;
   flags.settings["backend"] = {"local"};
@@ -78,16 +78,17 @@ int bench_schedule(const Arguments& arguments) {
 }
 
 int bench_kernels(const Arguments& arguments) {
-  CLI::App app("Time and rate of the operators and of a gradient's sum, beside the device's copy speed",
+  CLI::App app("Measures time and rate of the operators and of a gradient sum, compared with the device's copy speed",
                "tessera bench kernels");
-  // The device decides the defaults of the rest.
+  // The device determines the other defaults.
   const bool cuda = std::ranges::find(arguments, "--cuda") != arguments.end();
   bench::KernelBench bench = cuda ? bench::kernel_bench_on_cuda() : bench::KernelBench();
   run::SettingWords words{{"dtype", {std::string(name_of(bench.type))}}, {"threads", {std::to_string(bench.threads)}}};
   bool json = false;
-  app.add_flag("--cuda", bench.cuda, "on the GPU, with the sizes of Llama-3-8B; else on the CPU with small ones");
+  app.add_flag("--cuda", bench.cuda,
+               "run on the GPU with the sizes of Llama-3-8B (default: on the CPU with small sizes)");
   run::add_flags(app, run::Command::bench_kernels, words);
-  describe(app, "threads", fmt::format("of the CPU's products, attention and copies [{}]", bench.threads));
+  describe(app, "threads", fmt::format("threads of the CPU's products, attention and copies [{}]", bench.threads));
   app.add_option("--tokens", bench.tokens)->capture_default_str();
   app.add_option("--hidden", bench.hidden)->capture_default_str();
   app.add_option("--ffn", bench.ffn)->capture_default_str();
@@ -95,10 +96,10 @@ int bench_kernels(const Arguments& arguments) {
   app.add_option("--kv-heads", bench.kv_heads)->capture_default_str();
   app.add_option("--head-dim", bench.head_dim)->capture_default_str();
   app.add_option("--vocabulary", bench.vocabulary)->capture_default_str();
-  app.add_option("--parameters", bench.parameters, "of the optimizer's kernels, and elements of a sum")
+  app.add_option("--parameters", bench.parameters, "elements of the optimizer's kernels and of a sum")
       ->capture_default_str();
   app.add_option("--repetitions", bench.repetitions)->capture_default_str();
-  app.add_option("--only", bench.only, "kernels whose name holds this");
+  app.add_option("--only", bench.only, "run only kernels whose name contains this");
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;
   run::TrainConfig config;
@@ -113,17 +114,18 @@ int bench_kernels(const Arguments& arguments) {
   return 0;
 }
 
-// InputError where a launcher started other processes than the ranks.
+// Throws InputError unless a launcher started as many processes as there are ranks.
 void check_processes(const run::TrainConfig& config) {
   run::check_launcher(config.backend, "nccl");
   const rendezvous::Launch launch = rendezvous::read_ranks(rendezvous::own_variables());
   if (config.backend == run::Backend::nccl && !launch.launcher.empty() && launch.size != config.ranks)
-    throw InputError("--tp {} --gtp {} --dp {}: {} ranks, expected {}: so many processes {} has started", config.tp,
-                     config.gtp, config.dp, config.ranks, launch.size, launch.launcher);
+    throw InputError("--tp {} --gtp {} --dp {}: {} ranks, expected {}, the number of processes that {} started",
+                     config.tp, config.gtp, config.dp, config.ranks, launch.size, launch.launcher);
 }
 
 int bench_step(const Arguments& arguments) {
-  CLI::App app("Whole training steps on random tokens, beside what the hardware allows", "tessera bench step");
+  CLI::App app("Measures whole training steps on random tokens, compared with the hardware's limits",
+               "tessera bench step");
   run::PlanCommandFlags flags;
   bench::StepBench bench;
   bool json = false;
@@ -131,13 +133,13 @@ int bench_step(const Arguments& arguments) {
   flags.settings["backend"] = {backend};
   flags.settings["steps"] = {std::to_string(bench.steps)};
   run::add_flags(app, run::Command::bench_step, flags.settings);
-  describe(app, "backend", fmt::format("ranks are threads or GPUs [{}]", backend));
+  describe(app, "backend", fmt::format("ranks are threads (local) or GPUs (nccl) [{}]", backend));
   app.get_option("--backend")->option_text("local|nccl");
-  describe(app, "steps", fmt::format("steps that count [{}]", bench.steps));
+  describe(app, "steps", fmt::format("measured steps [{}]", bench.steps));
   std::optional<std::int64_t> layers;
-  app.add_option("--layers", layers, "of the model, instead of its own");
-  app.add_option("--warmup", bench.warmup, "steps before those that count")->capture_default_str();
-  app.add_option("--profile", bench.profile, "write every kernel of two more steps to this file, for Perfetto");
+  app.add_option("--layers", layers, "number of layers (default: the model's)");
+  app.add_option("--warmup", bench.warmup, "steps before the measured ones")->capture_default_str();
+  app.add_option("--profile", bench.profile, "write every kernel of two further steps to this file, for Perfetto");
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;
   check_output("--profile", bench.profile);
@@ -165,17 +167,17 @@ int bench_step(const Arguments& arguments) {
 }
 
 int bench_products(const Arguments& arguments) {
-  CLI::App app("Every algorithm that cuBLASLt offers for the matrix products of a model", "tessera bench products");
+  CLI::App app("Measures every algorithm that cuBLASLt offers for a model's matrix products", "tessera bench products");
   bench::ProductBench bench;
   run::SettingWords words{{"model", {"llama3-8b"}}};
   run::add_flags(app, run::Command::bench_products, words);
-  app.add_option("--tokens", bench.tokens, "of a rank and microbatch")
+  app.add_option("--tokens", bench.tokens, "tokens of a rank's microbatch")
       ->capture_default_str()
       ->check(CLI::Range(1, 1'000'000'000));
-  app.add_option("--only", bench.only, "products whose name holds this, as 'gate_up'");
+  app.add_option("--only", bench.only, "measure only products whose name contains this, for example 'gate_up'");
   app.add_option("--candidates", bench.candidates)->capture_default_str()->check(CLI::Range(1, 64));
   app.add_option("--repetitions", bench.repetitions)->capture_default_str()->check(CLI::Range(1, 1'000'000));
-  app.add_option("--seconds", bench.seconds, "of each candidate, as in long steps; 0: short runs")
+  app.add_option("--seconds", bench.seconds, "seconds that each candidate runs, as in long steps; 0: short runs")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   if (!parse(app, arguments)) return 0;
@@ -188,7 +190,7 @@ int bench_products(const Arguments& arguments) {
 }
 
 int bench_links(const Arguments& arguments) {
-  CLI::App app("All-gathers between the GPUs of a host, by copies and by NCCL, alone and beside products",
+  CLI::App app("Measures all-gathers between the GPUs of a host, by copies and by NCCL, alone and beside products",
                "tessera bench links");
   bench::LinkBench bench;
   std::vector<std::int64_t> megabytes;
@@ -196,7 +198,7 @@ int bench_links(const Arguments& arguments) {
   run::SettingWords words;
   run::add_flags(app, run::Command::bench_links, words);
   describe(app, "ranks", "number of GPUs (default: all)");
-  app.add_option("--megabytes", megabytes, "from a rank to each peer");
+  app.add_option("--megabytes", megabytes, "size that a rank sends to each peer, in MiB");
   app.add_option("--rounds", bench.rounds)->capture_default_str()->check(CLI::Range(1, 1'000'000));
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;
@@ -217,7 +219,7 @@ struct Benchmark {
 
 constexpr Benchmark kBenchmarks[] = {
     {"kernels", "time and rate of the operators", bench_kernels},
-    {"step", "whole training steps beside the hardware's limit, and what of the communication shows", bench_step},
+    {"step", "whole training steps compared with the hardware's limits, and exposed communication", bench_step},
     {"products", "algorithms of the matrix products of a model on a GPU", bench_products},
     {"links", "all-gathers between GPUs, by copies and by NCCL, alone and beside products", bench_links},
     {"schedule", "how much communication the schedule hides, predicted and measured", bench_schedule},
@@ -228,7 +230,7 @@ constexpr Benchmark kBenchmarks[] = {
 int run_bench(const Arguments& arguments) {
   rendezvous::accept_stop_signals();
   if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h") {
-    fmt::print("usage: tessera bench BENCHMARK [ARGUMENTS]; tessera bench BENCHMARK --help says more\n\n");
+    fmt::print("usage: tessera bench BENCHMARK [ARGUMENTS]; tessera bench BENCHMARK --help lists its flags\n\n");
     for (const Benchmark& benchmark : kBenchmarks) fmt::print("  {:10} {}\n", benchmark.name, benchmark.summary);
     return 0;
   }

@@ -31,7 +31,8 @@ void check_output(const std::string& flag, const std::string& file) {
   if (file.empty()) return;
   const std::filesystem::path folder = std::filesystem::absolute(file).parent_path();
   if (!std::filesystem::is_directory(folder))
-    throw InputError("{}: got {}, expected a file in a folder that exists: {} is none", flag, file, folder.string());
+    throw InputError("{}: got {}, expected a file in an existing folder: {} is not a folder", flag, file,
+                     folder.string());
   if (std::filesystem::is_directory(file))
     throw InputError("{}: got {}, which is a folder, expected a file", flag, file);
 }

@@ -1,4 +1,4 @@
-// Parsing a subcommand's arguments with our errors.
+// Parses a subcommand's arguments and reports errors as InputError.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <string>
@@ -6,10 +6,10 @@
 
 namespace tessera::apps {
 
-// False when --help was asked for (and printed). InputError with the parser's reason otherwise.
+// Returns false after printing the help if --help is given. Throws InputError with the parser's reason on errors.
 bool parse(CLI::App& app, const std::vector<std::string>& arguments);
-// Before the work whose result goes into that file; nothing for an empty name. InputError where it cannot be written:
-// no such folder, a folder of that name.
+// Throws InputError if `file` cannot be written because its folder does not exist or a folder has that name. Called
+// before the work whose result goes into the file. Does nothing if `file` is empty.
 void check_output(const std::string& flag, const std::string& file);
 
 }  // namespace tessera::apps

@@ -13,7 +13,7 @@ namespace tessera::apps {
 
 namespace {
 
-// Paths may hold bytes that are not UTF-8.
+// Paths may contain bytes that are not UTF-8.
 std::string dumped(const run::ConvertReport& report) {
   return report.dump(2, ' ', false, run::ConvertReport::error_handler_t::replace);
 }
@@ -35,15 +35,15 @@ quant::Format parse_weight_format(const std::string& name) {
 }  // namespace
 
 int run_convert(const Arguments& arguments) {
-  CLI::App app("A checkpoint to a Hugging Face folder, or such a folder to a checkpoint", "tessera convert");
+  CLI::App app("Converts a checkpoint to a Hugging Face folder, or such a folder to a checkpoint", "tessera convert");
   std::string source, target, dtype, format, shard_size = "5GB";
   bool json = false;
   app.add_option("source", source, "checkpoint, folder with checkpoints, or Hugging Face folder")->required();
-  app.add_option("target", target, "folder to make")->required();
-  app.add_option("--dtype", dtype, "of the weights: fp32, bf16 or fp64 (default: the source's)");
+  app.add_option("target", target, "folder to create")->required();
+  app.add_option("--dtype", dtype, "type of the weights: fp32, bf16 or fp64 (default: the source's)");
   app.add_option("--format", format,
-                 "of exported matrices of layers: fp8, fp8_block, mxfp8 or nvfp4 (docs/formats.md)");
-  app.add_option("--max-shard-size", shard_size, "of one exported file (5GB)");
+                 "number format of exported layer matrices: fp8, fp8_block, mxfp8 or nvfp4 (docs/formats.md)");
+  app.add_option("--max-shard-size", shard_size, "size limit of one exported file (5GB)");
   app.add_flag("--json", json, "print the report as JSON");
   if (!parse(app, arguments)) return 0;
 

@@ -13,7 +13,7 @@
 namespace tessera::apps {
 
 int run_inspect(const Arguments& arguments) {
-  CLI::App app("Show what a checkpoint or a data file holds", "tessera inspect");
+  CLI::App app("Shows the content of a checkpoint or a data file", "tessera inspect");
   std::string path;
   bool json = false;
   std::vector<std::string> formats;
@@ -21,11 +21,12 @@ int run_inspect(const Arguments& arguments) {
   app.add_option("path", path,
                  "a checkpoint, a folder with checkpoints (the latest), or PREFIX of PREFIX.bin and PREFIX.idx")
       ->required();
-  app.add_flag("--json", json, "as JSON");
-  app.add_flag("--verify", options.verify, "compare the files' checksums too");
-  app.add_flag("!--no-hash", options.hash, "do not read the tensors");
-  app.add_option("--quantization-error", formats,
-                 "what weights lose in a number format: fp8, fp8_block, mxfp8, nvfp4 or all (docs/formats.md)")
+  app.add_flag("--json", json, "print as JSON");
+  app.add_flag("--verify", options.verify, "also compare the files' checksums");
+  app.add_flag("!--no-hash", options.hash, "do not read and hash the tensors");
+  app.add_option(
+         "--quantization-error", formats,
+         "quantization error of the weights in a number format: fp8, fp8_block, mxfp8, nvfp4 or all (docs/formats.md)")
       ->allow_extra_args(false);
   if (!parse(app, arguments)) return 0;
   options.quantization_error = run::parse_error_formats(formats);

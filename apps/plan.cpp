@@ -20,22 +20,22 @@ namespace {
 struct Output {
   bool json = false;
   std::size_t rows = 20;
-  std::string timeline, events;  // files; empty: none
+  std::string timeline, events;  // file names; empty: not written
 };
 
 void add_options(CLI::App& app, run::PlanCommandFlags& flags, Output& output) {
   run::add_flags(app, run::Command::plan, flags.settings);
   app.add_option("--machine", flags.machine, "a name under configs/machines, or a JSON file (laptop)");
   app.add_flag("--evaluate", flags.evaluate, "plan an evaluation instead of a training step");
-  app.add_option("--measured", flags.measured, "a run's folder: plan that run and compare what it measured");
-  app.add_option("--events", flags.events, "plan the events of this file (as --save-events writes) instead");
+  app.add_option("--measured", flags.measured, "folder of a run: plan this run and compare with its measurements");
+  app.add_option("--events", flags.events, "plan the events of this file, as --save-events writes them");
   app.add_option("--save-events", output.events, "write the step's events to this file, as JSON");
   app.add_option("--trace", output.timeline, "write the predicted step to this file, for Perfetto");
   app.add_option("--rows", output.rows, "lines of the tables (20); 0: all")->check(CLI::Range(0, 1'000'000'000));
   app.add_flag("--json", output.json, "print as JSON");
 }
 
-// A damaged file of events is the user's mistake, whatever notices it.
+// A damaged file of events is a user error, so every error becomes an InputError.
 run::StepPlan plan_of(const run::PlanCommandInputs& task, const std::string& events) {
   try {
     return run::plan_step(task.request);
@@ -43,14 +43,14 @@ run::StepPlan plan_of(const run::PlanCommandInputs& task, const std::string& eve
     throw;
   } catch (const Error& error) {
     if (events.empty()) throw;
-    throw InputError("--events: {} holds no step that can be planned: {}", events, error.what());
+    throw InputError("--events: the step in {} cannot be planned: {}", events, error.what());
   }
 }
 
 }  // namespace
 
 int run_plan(const Arguments& arguments) {
-  CLI::App app("Plan a training step without running it: schedule, memory, traffic, time", "tessera plan");
+  CLI::App app("Plans a training step without running it: schedule, memory, traffic, time", "tessera plan");
   run::PlanCommandFlags flags;
   Output output;
   add_options(app, flags, output);

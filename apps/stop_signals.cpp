@@ -15,11 +15,11 @@ namespace {
 using namespace std::string_view_literals;
 
 constexpr auto kLine = "tessera: stopping after this step and saving; a second signal ends the run at once\n"sv;
-// Starts a new line behind a progress line and the terminal's own "^C".
+// Starts a new line after a progress line and the terminal's own "^C".
 constexpr auto kTerminalLine =
     "\ntessera: stopping after this step and saving; a second signal ends the run at once\n"sv;
 
-// A signal handler can reach nothing else.
+// Global state, because a signal handler can access nothing else.
 rendezvous::StopRequests requests;
 std::atomic<const std::string_view*> acknowledgement{nullptr};
 
@@ -31,7 +31,7 @@ void note(int signal) {
     raise(signal);
   }
   const std::string_view* const line = acknowledgement;
-  // The request counts even where nobody can read of it.
+  // A failed write does not matter: the request counts anyway.
   if (is_first && line != nullptr && ::write(STDERR_FILENO, line->data(), line->size()) < 0) errno = before;
   errno = before;
 }

@@ -1,4 +1,5 @@
-// One function a subcommand. Arguments are the words after it. Returns the exit code; errors are thrown.
+// One function per subcommand. `arguments` are the words after the subcommand. Each function returns the exit code and
+// throws errors.
 #pragma once
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// The command line: finds the subcommand, turns errors into one line and an exit code.
+// The command line: runs the subcommand and turns errors into one line and an exit code.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -24,17 +24,19 @@ struct Subcommand {
 constexpr Subcommand kSubcommands[] = {
     {"train", "train a model", tessera::apps::run_train},
     {"inspect", "show a checkpoint or a data file", tessera::apps::run_inspect},
-    {"convert", "a checkpoint to a Hugging Face folder, or such a folder to a checkpoint", tessera::apps::run_convert},
+    {"convert", "convert a checkpoint to a Hugging Face folder, or such a folder to a checkpoint",
+     tessera::apps::run_convert},
     {"plan", "plan a training step without running it", tessera::apps::run_plan},
-    {"bench", "measure what this machine and this program do", tessera::apps::run_bench},
+    {"bench", "measure this machine and this program", tessera::apps::run_bench},
 };
 
 void print_usage(std::FILE* to) {
-  fmt::print(to, "usage: tessera SUBCOMMAND [ARGUMENTS]; tessera SUBCOMMAND --help says more; tessera --version\n\n");
+  fmt::print(to,
+             "usage: tessera SUBCOMMAND [ARGUMENTS]; tessera SUBCOMMAND --help lists its flags; tessera --version\n\n");
   for (const Subcommand& subcommand : kSubcommands) fmt::print(to, "  {:10} {}\n", subcommand.name, subcommand.summary);
 }
 
-// Libraries add backtraces; a person gets one line.
+// Libraries add backtraces to their messages; the user gets only the first line.
 std::string_view first_line(std::string_view text) {
   return text.substr(0, text.find('\n'));
 }
@@ -49,7 +51,7 @@ int run_subcommand(const Arguments& words) {
       "unknown subcommand '{}': expected train, inspect, convert, plan or bench (see tessera --help)", words[0]);
 }
 
-// The exit code of the command line; errors become one line.
+// Returns the exit code of the command line. Prints errors as one line.
 int run_reporting_errors(const Arguments& words) {
   try {
     return run_subcommand(words);
@@ -65,14 +67,15 @@ int run_reporting_errors(const Arguments& words) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Streams that share a hardware queue wait for each other: as many as there may be, before CUDA or a thread begins.
+  // Streams that share a hardware queue wait for each other, so this is the maximum number of queues. It must be set
+  // before CUDA or a thread starts.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   tessera::base::report_bus_errors();
   const std::span<char*> words(argv, static_cast<std::size_t>(argc));
   const int code = run_reporting_errors({words.begin() + 1, words.end()});
   std::cout.flush();
   std::fflush(nullptr);
-  // Not exit: libtorch's exit-time destructors were seen to free memory that is not theirs (g++ 13 of a GPU host, all
-  // work done). All that is ours has been destroyed and written by now.
+  // Not std::exit: on a GPU host with g++ 13, libtorch's exit-time destructors freed memory that they did not own,
+  // after all work was done. All objects of this program are destroyed and all output is written by now.
   std::_Exit(code);
 }

@@ -22,11 +22,11 @@ int train(const Arguments& arguments, const base::Environment& environment) {
                      StopSignals::is_stop_requested);
 }
 
-// The first rank says what is wrong on all, and a launcher kills every rank as soon as one ends with an error: the
-// others wait. Who is still here after the longer time may be wrong alone.
+// The first rank reports errors that all ranks share. A launcher kills every rank as soon as one rank exits with an
+// error, so the other ranks wait first. A rank that still runs after the longer time reports its own error.
 constexpr std::chrono::seconds kFirstRankSpeaks{1}, kOthersEnd{5};
 
-// 0: on its own, or by a launcher whose variables say nothing sensible.
+// Returns 0 without a launcher, and if the launcher's variables are invalid.
 int launched_rank() {
   try {
     return rendezvous::read_ranks(rendezvous::own_variables()).rank;

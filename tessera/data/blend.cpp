@@ -10,10 +10,10 @@
 namespace tessera::data {
 namespace {
 
-constexpr std::int64_t kShortPeriod = 65536;  // one whose turns are held in a table
+constexpr std::int64_t kShortPeriod = 65536;  // longest period whose turns are stored in a table
 constexpr std::int64_t kLongestPeriod = std::int64_t{1} << 53;
 constexpr std::size_t kMostSets = 65536;
-// Shares of long periods that are rounded down: of this many parts, at least so many of them.
+// In long periods, rounded shares are fractions of kRoundedWhole, rounded down, and at least kSmallestRounded.
 constexpr double kRoundedWhole = 0x1p52, kSmallestRounded = 2 / kLargestShareError;
 
 double parse_weight(const std::string& word, const std::string& where) {
@@ -25,8 +25,8 @@ double parse_weight(const std::string& word, const std::string& where) {
   return weight;
 }
 
-// Integers in the proportion of the weights, when multiplying by a power of ten up to `largest_scale` makes such with a
-// sum of at most `largest_sum`; else empty.
+// Returns integers in the proportion of the weights: the weights times a power of ten up to `largest_scale`. Their sum
+// is at most `largest_sum`. Returns an empty vector if no power of ten fits.
 std::vector<std::int64_t> exact_shares(const std::vector<double>& weights, double largest_scale, double largest_sum) {
   for (double scale = 1; scale <= largest_scale; scale *= 10) {
     std::vector<std::int64_t> shares;
@@ -42,7 +42,7 @@ std::vector<std::int64_t> exact_shares(const std::vector<double>& weights, doubl
   return {};
 }
 
-// The part of the whole that each weight is.
+// Returns each weight's fraction of the sum.
 std::vector<double> parts_of(const std::vector<double>& weights) {
   const double largest = *std::max_element(weights.begin(), weights.end());
   double sum = 0;
@@ -59,7 +59,8 @@ std::vector<std::int64_t> in_lowest_terms(std::vector<std::int64_t> shares) {
   return shares;
 }
 
-// Shares of kShortPeriod: rounded down, at least 1, what is missing given to those that lost most.
+// Returns shares with a sum of kShortPeriod. Each share is rounded down and at least 1. Missing units go to the shares
+// that rounding reduced most; surplus units are taken from the largest shares.
 std::vector<std::int64_t> rounded_shares(const std::vector<double>& weights) {
   std::vector<std::int64_t> shares;
   std::vector<double> ideal;
@@ -71,7 +72,7 @@ std::vector<std::int64_t> rounded_shares(const std::vector<double>& weights) {
   const auto loss = [&](std::size_t i) { return ideal[i] - static_cast<double>(shares[i]); };
   std::vector<std::size_t> order(weights.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  for (; missing != 0; missing += missing > 0 ? -1 : 1) {  // at most one step a set
+  for (; missing != 0; missing += missing > 0 ? -1 : 1) {  // at most one iteration per set
     const auto by_loss = [&](std::size_t a, std::size_t b) { return loss(a) < loss(b); };
     const auto at = missing > 0 ? std::max_element(order.begin(), order.end(), by_loss)
                                 : std::max_element(order.begin(), order.end(),
@@ -150,7 +151,7 @@ void BlendOrder::take(std::vector<std::int64_t> shares) {
                   kLongestPeriod - before_.back());
     before_.push_back(before_.back() + share);
   }
-  TESSERA_CHECK(!shares_.empty(), "a blend of no sets");
+  TESSERA_CHECK(!shares_.empty(), "a blend without sets");
   if (period() > kShortPeriod) return;
   std::vector<std::int64_t> taken(shares_.size());
   turns_.reserve(static_cast<std::size_t>(period()));
@@ -169,8 +170,8 @@ BlendOrder::Turn BlendOrder::turn_by_halves(std::int64_t position) const {
   while (last - first > 1) {
     const std::size_t middle = (first + last) / 2;
     const std::int64_t left = before_[middle] - before_[first], both = before_[last] - before_[first];
-    // The deficits of two sets add up to `both` before each turn, so the left one has had n * left / both turns,
-    // rounded to the nearest and up from the middle.
+    // The deficits of the two halves sum to `both` before each turn. Therefore the left half has had n * left / both
+    // turns, rounded to the nearest integer, with ties rounded up.
     const auto turns_of_left = [&](std::int64_t n) {
       return static_cast<std::int64_t>((Wide{2} * n * left + both) / (Wide{2} * both));
     };

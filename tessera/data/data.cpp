@@ -33,7 +33,7 @@ std::vector<double> weights_of(const TrainingDataOptions& options) {
   return weights;
 }
 
-// The shares that the checkpoint's fingerprint holds; none where it is not of that form.
+// Returns the shares of the checkpoint's fingerprint; empty if `stored` is not a fingerprint.
 std::vector<std::int64_t> stored_shares(const nlohmann::json& stored) {
   std::vector<std::int64_t> shares;
   if (!stored.is_array()) return shares;
@@ -43,7 +43,7 @@ std::vector<std::int64_t> stored_shares(const nlohmann::json& stored) {
   return shares;
 }
 
-// A resumed run keeps the order of the run that it continues.
+// A resumed run keeps the order of samples of its checkpoint.
 BlendOrder make_order(const TrainingDataOptions& options) {
   const std::vector<double> weights = weights_of(options);
   std::vector<std::int64_t> coarse = coarse_shares(weights);
@@ -95,8 +95,8 @@ std::string TrainingData::note() const {
   const WorstShare worst = worst_share(shares, weights);
   if (worst.is_near()) return {};
   return fmt::format(
-      "{}: the run keeps the shares of its checkpoint: set {} has {} of {} samples, {:.3g} times what its weight {} "
-      "says",
+      "{}: the run keeps the shares of its checkpoint: set {} has {} of {} samples, {:.3g} times the share that its "
+      "weight {} gives",
       options_.flag, worst.set + 1, shares[worst.set], order_.period(), worst.ratio, weights[worst.set]);
 }
 
@@ -114,7 +114,7 @@ std::vector<SampleId> TrainingData::samples_of(const BatchShape& shape, const Bl
 }
 
 SampleId TrainingData::sample_in_order(std::int64_t i) const {
-  TESSERA_CHECK(i >= 0 && i < num_samples(), "sample {} of {} asked for", i, num_samples());
+  TESSERA_CHECK(i >= 0 && i < num_samples(), "requested sample {} of {}", i, num_samples());
   SampleId id{.set = 0, .index = i};
   for (const IndexedDataset& set : sets_) {
     const std::int64_t size = data::num_samples(set.num_tokens(), options_.seq_len);
@@ -137,7 +137,7 @@ Batch TrainingData::assemble(const std::vector<SampleId>& samples) const {
   return batch;
 }
 
-// `stretch`: room for the sample's seq_len + 1 tokens.
+// `stretch` has room for the sample's seq_len + 1 tokens.
 void TrainingData::append(const SampleId& sample, std::vector<std::int64_t>& stretch, Batch& batch) const {
   const IndexedDataset& set = set_of(sample);
   const std::int64_t length = options_.seq_len, first = sample.index * length;
@@ -150,7 +150,7 @@ void TrainingData::append(const SampleId& sample, std::vector<std::int64_t>& str
   batch.tokens.insert(batch.tokens.end(), stretch.begin(), stretch.end() - 1);
   batch.targets.insert(batch.targets.end(), stretch.begin() + 1, stretch.end());
   batch.loss_tokens += length;
-  std::vector<std::int64_t> starts{0};  // of documents in this sample
+  std::vector<std::int64_t> starts{0};  // document starts in this sample
   if (options_.mask_documents) {
     for (const std::int64_t at : set.document_starts(first + 1, first + length + 1)) {
       batch.targets[static_cast<std::size_t>(base + at - first - 1)] = -1;

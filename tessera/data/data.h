@@ -1,4 +1,4 @@
-// The data of a run: data sets, their blend and order, and batches made of them.
+// The data of a run: data sets, their blend, the order of samples, and batches.
 #pragma once
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -12,15 +12,16 @@
 namespace tessera::data {
 
 struct TrainingDataOptions {
-  std::vector<std::string> blend;  // of TrainConfig::data
+  std::vector<std::string> blend;  // as TrainConfig::data
   std::string flag = "--data";     // names the blend in errors
   std::int64_t seq_len = 0;
   std::int64_t vocab_size = 0;
   std::uint64_t seed = 0;
   bool mask_documents = false;
-  // Whether sets take turns by their weights. Held-out data is read in order instead: any weight above 0 will do.
+  // Whether the weights decide how often each set is read. If false (held-out data), samples are read in file order,
+  // and any weight above 0 is valid.
   bool takes_turns = true;
-  // state.data of the checkpoint that the run resumes, whose order of samples it keeps; null: a new run.
+  // state.data of the resumed checkpoint, whose order of samples the run keeps; null for a new run.
   nlohmann::json stored = {};
 };
 
@@ -29,24 +30,25 @@ struct SampleId {
   bool operator==(const SampleId&) const = default;
 };
 
-// Of n samples: n * seq_len tokens, sample after sample.
+// A batch of n samples: n * seq_len tokens, one sample after another.
 struct Batch {
   std::vector<std::int64_t> tokens, targets, positions;
-  // With mask_documents: starts of attention's documents in [0, n * seq_len], first and last included, every multiple
-  // of seq_len among them. Without: empty, a sequence is one document.
+  // With mask_documents: the boundaries of documents for attention in [0, n * seq_len]. They are ascending and include
+  // both ends and every multiple of seq_len. Without mask_documents: empty, because each sequence is one document.
   std::vector<std::int64_t> cu_seqlens;
   std::int64_t loss_tokens = 0;  // targets that are not masked (-1)
 };
 
-// Immutable after construction; const members may be called by several threads at once (the ranks of `local` share
-// one).
+// Immutable after construction. Several threads may call const members at once; the ranks of backend `local` share one
+// object.
 class TrainingData {
  public:
-  // Opens and checks every set. InputErrors: those of parse_blend and IndexedDataset, and a set that holds fewer than
-  // seq_len + 1 tokens. Token values are not read: check_vocabulary does that, before the first step.
+  // Opens and checks every set. Throws InputError as parse_blend and IndexedDataset do, and for a set with fewer than
+  // seq_len + 1 tokens. Does not read token values; check_vocabulary reads them before the first step.
   explicit TrainingData(const TrainingDataOptions& options);
 
-  // InputError as IndexedDataset::check_vocabulary; the work may be shared out as part `part` of `parts`.
+  // Throws InputError as IndexedDataset::check_vocabulary does. Callers may split the work into `parts` calls; this
+  // call checks part `part`.
   void check_vocabulary(std::int64_t part = 0, std::int64_t parts = 1) const;
 
   std::int64_t num_tokens() const;   // of all sets
@@ -54,25 +56,27 @@ class TrainingData {
   const std::vector<IndexedDataset>& sets() const { return sets_; }
 
   const BlendOrder& order() const { return order_; }
-  // A line about shares that a checkpoint holds and that are far from the weights; empty: they are not.
+  // Returns a line if the run keeps its checkpoint's shares and they are far from the weights; else an empty string.
   std::string note() const;
 
-  // What tells this data from other data, independent of paths: by set its share, sequences, tokens, and a hash of the
-  // index. Stored in checkpoints, compared by require_same_data.
+  // Identifies this data independently of paths: the share, sequences, tokens and index hash of each set. Checkpoints
+  // store the fingerprint, and require_same_data compares it.
   nlohmann::json fingerprint() const;
 
-  // The sample at a position of training's order (counted over all steps), and those of a block, in order.
+  // Return the sample at a position of the training order (counted over all steps), and the samples of a block in
+  // order.
   SampleId sample(std::int64_t position) const;
   std::vector<SampleId> samples_of(const BatchShape& shape, const Block& block) const;
-  // The i-th of num_samples() samples in file order, set after set: for evaluation.
+  // Returns sample i of num_samples() in file order, set after set. Used for evaluation.
   SampleId sample_in_order(std::int64_t i) const;
 
-  // With mask_documents, positions restart at 0 where a document begins, and the target that is the first token of the
-  // next document is -1. Error when a token is no id of the vocabulary.
+  // With mask_documents, positions restart at 0 at each document start, and a target that is the first token of the
+  // next document is -1. Throws Error if a token is not a valid id of the vocabulary.
   Batch assemble(const std::vector<SampleId>& samples) const;
 
-  // Targets that are not masked, without reading tokens: of one sample, and of a step's whole global batch, which is
-  // what the loss is divided by. The latter can be 0 only where every document of the batch is a single token.
+  // Return the number of targets that are not masked, for one sample and for the global batch of a step. Neither
+  // function reads tokens. The loss is divided by the number of the step, which is 0 only if every document of the
+  // batch is a single token.
   std::int64_t loss_tokens(const SampleId& sample) const;
   std::int64_t step_loss_tokens(const BatchShape& shape, std::int64_t step) const;
 

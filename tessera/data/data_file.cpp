@@ -14,7 +14,7 @@
 namespace tessera::data {
 
 MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
-  const int file = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // not to wait on a named pipe
+  const int file = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // does not block on a named pipe
   if (file < 0) throw InputError("{}: cannot be opened: {}", path_.string(), std::strerror(errno));
   struct stat status {};
   const int stat_error = ::fstat(file, &status) == 0 ? 0 : errno;
@@ -27,7 +27,7 @@ MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
   ::close(file);
   if (stat_error != 0 || map_error != 0)
     throw InputError("{}: cannot be read: {}", path_.string(), std::strerror(stat_error + map_error));
-  if (!S_ISREG(status.st_mode)) throw InputError("{}: is no regular file, expected a data file", path_.string());
+  if (!S_ISREG(status.st_mode)) throw InputError("{}: is not a regular file, expected a data file", path_.string());
   data_ = static_cast<const std::byte*>(data);
   size_ = static_cast<std::size_t>(status.st_size);
 }

@@ -1,4 +1,4 @@
-// A file in memory, read only.
+// A read-only memory-mapped file.
 #pragma once
 #include <cstddef>
 #include <filesystem>
@@ -6,9 +6,9 @@
 
 namespace tessera::data {
 
-// Maps a whole regular file for reading; pages are loaded as they are touched. Where the file shrinks while it
-// is mapped the process gets SIGBUS (base/bus_error.h). InputError, naming the file, when it is missing, not a regular
-// file or cannot be read. Reading from several threads is fine.
+// Maps a whole regular file for reading; pages are loaded on access. If the file shrinks while it is mapped, the
+// process receives SIGBUS (base/bus_error.h). Throws InputError, which names the file, if the file is missing, is not a
+// regular file or cannot be read. Several threads may read at once.
 class MappedFile {
  public:
   explicit MappedFile(std::filesystem::path path);

@@ -16,8 +16,8 @@ namespace tessera::data {
 namespace {
 
 constexpr char kMagic[9] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', '\0', '\0'};
-constexpr std::int64_t kHeader = 34;  // bytes; what follows is unaligned
-constexpr std::int64_t kStride = 64;  // sequences between two remembered stream positions
+constexpr std::int64_t kHeader = 34;  // bytes; the data after the header is unaligned
+constexpr std::int64_t kStride = 64;  // sequences between two stored stream positions
 
 template <typename T>
 T load(const std::byte* at) {
@@ -52,7 +52,7 @@ decltype(auto) with_type(TokenType type, Body body) {
 
 namespace fs = std::filesystem;
 
-// "; there: FOLDER/train, FOLDER/valid", or "" for a folder without data sets.
+// Returns "; there: FOLDER/train, FOLDER/valid" for an error message, or "" if the folder holds no data sets.
 std::string prefixes_in(const fs::path& folder) {
   std::vector<std::string> names;
   std::error_code code;
@@ -82,7 +82,8 @@ std::string checked_prefix(const std::string& prefix) {
                    prefix, kExpected, kMaker);
 }
 
-// A token of a floating type as an integer; -1 for one that is none. What cannot be an id (>= 2^62) becomes 2^62.
+// Converts a token to an id. A floating-point token that is negative or not an integer becomes -1. A token of 4.6e18 or
+// more, which cannot be an id, becomes 2^62.
 template <typename T>
 std::int64_t to_id(T token) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -94,11 +95,11 @@ std::int64_t to_id(T token) {
   }
 }
 
-// Whether all of count tokens at `at` are ids below `limit`. A loop without exits, for the vectoriser.
+// Returns whether all `count` tokens at `at` are ids below `limit`. The loop has no early exit, so that it vectorizes.
 template <typename T>
 bool all_below(const T* at, std::int64_t count, std::int64_t limit) {
   if constexpr (std::is_integral_v<T>) {
-    using Unsigned = std::make_unsigned_t<T>;  // a negative token becomes a large one, above the type's largest
+    using Unsigned = std::make_unsigned_t<T>;  // a negative token becomes larger than T's maximum
     Unsigned largest = 0;
     for (std::int64_t i = 0; i < count; ++i) largest = std::max(largest, static_cast<Unsigned>(at[i]));
     const auto positive = static_cast<std::uint64_t>(std::numeric_limits<T>::max());
@@ -135,19 +136,19 @@ void IndexedDataset::parse_header() {
   const std::string file = index_.path().string();
   const auto bytes = index_.bytes();
   const auto size = static_cast<std::int64_t>(bytes.size());
-  if (size < kHeader) throw InputError("{}: is cut off: {} bytes, expected a header of {}", file, size, kHeader);
+  if (size < kHeader) throw InputError("{}: is truncated: {} bytes, expected a header of {}", file, size, kHeader);
   if (std::memcmp(bytes.data(), kMagic, sizeof kMagic) != 0)
-    throw InputError("{}: is no index of a tokenized data set: expected it to begin with \"MMIDIDX\"", file);
+    throw InputError("{}: is not an index of a tokenized data set: expected it to begin with \"MMIDIDX\"", file);
   const auto version = load<std::uint64_t>(bytes.data() + 9);
   if (version != 1) throw InputError("{}: version is {}, expected 1", file, version);
   const auto code = load<std::uint8_t>(bytes.data() + 17);
   if (code < 1 || code > 8) throw InputError("{}: token type code is {}, expected 1 to 8", file, code);
   type_ = static_cast<TokenType>(code);
   const auto sequences = load<std::uint64_t>(bytes.data() + 18), bounds = load<std::uint64_t>(bytes.data() + 26);
-  // Compared to the file's size before the products below could overflow.
+  // Compares with the file size first, so that the products below cannot overflow.
   if (sequences > bytes.size() || bounds > bytes.size() ||
       kHeader + static_cast<std::int64_t>(12 * sequences + 8 * bounds) != size)
-    throw InputError("{}: has {} bytes, expected 34 + 12 * {} sequences + 8 * {} document bounds: cut off or not whole",
+    throw InputError("{}: has {} bytes, expected 34 + 12 * {} sequences + 8 * {} document bounds: truncated or damaged",
                      file, size, sequences, bounds);
   num_sequences_ = static_cast<std::int64_t>(sequences);
   num_bounds_ = static_cast<std::int64_t>(bounds);
@@ -181,16 +182,16 @@ void IndexedDataset::check_sequences() {
                        item, name_of(type_));
     if (begin > available || tokens * item > available - begin)
       throw InputError(
-          "{}: has {} bytes, expected at least {} + {} tokens of {} bytes (sequence {} of {}): cut off, or not of "
-          "this index",
+          "{}: has {} bytes, expected at least {} + {} tokens of {} bytes (sequence {} of {}): truncated, or "
+          "the file of another index",
           bin, available, begin, tokens, item, s, file);
     furthest = std::max(furthest, begin + tokens * item);
     num_tokens_ += tokens;
   }
   begins_.push_back(num_tokens_);
   if (furthest != available)
-    throw InputError("{}: has {} bytes, expected {}, where the last sequence of {} ends: not of this index", bin,
-                     available, furthest, file);
+    throw InputError("{}: has {} bytes, expected {}, the end of the last sequence of {}: the file of another index",
+                     bin, available, furthest, file);
 }
 
 std::uint64_t IndexedDataset::index_hash() const {
@@ -218,7 +219,7 @@ IndexedDataset::Place IndexedDataset::find(std::int64_t token) const {
 template <typename Visit>
 void IndexedDataset::for_each_piece(std::int64_t first, std::int64_t count, Visit visit) const {
   TESSERA_CHECK(first >= 0 && count >= 0 && first <= num_tokens_ - count,
-                "{} tokens from {} of '{}' asked for, it has {}", count, first, prefix_, num_tokens_);
+                "requested {} tokens from {} of '{}', which has {}", count, first, prefix_, num_tokens_);
   if (count == 0) return;
   const auto item = static_cast<std::int64_t>(size_of(type_));
   for (Place at = find(first); count > 0; at.begin += length(at.sequence++)) {
@@ -240,11 +241,12 @@ void IndexedDataset::read(std::int64_t first, std::int64_t count, std::int64_t* 
 }
 
 std::vector<std::int64_t> IndexedDataset::document_starts(std::int64_t first, std::int64_t last) const {
-  TESSERA_CHECK(first >= 0 && first <= last && last <= num_tokens_, "tokens [{}, {}) of '{}' asked for, it has {}",
+  TESSERA_CHECK(first >= 0 && first <= last && last <= num_tokens_, "requested tokens [{}, {}) of '{}', which has {}",
                 first, last, prefix_, num_tokens_);
   std::vector<std::int64_t> starts;
   if (first == last) return starts;
-  // The first document bound at or after the sequence that holds `first`, or the empty sequences right before it.
+  // Finds the first document bound at or after the sequence that contains `first`. Empty sequences directly before that
+  // sequence are included.
   Place at = find(first);
   while (at.sequence > 0 && length(at.sequence - 1) == 0) --at.sequence;
   std::int64_t low = 0, high = num_bounds_;
@@ -258,7 +260,7 @@ std::vector<std::int64_t> IndexedDataset::document_starts(std::int64_t first, st
   for (std::int64_t i = low; i < num_bounds_ - 1; ++i) {
     while (at.sequence < bound(i)) at.begin += length(at.sequence++);
     if (at.begin >= last) break;
-    std::int64_t end = at.begin;  // of document i, as far as needed to see that it is not empty
+    std::int64_t end = at.begin;  // end of document i, computed until it is known to be non-empty
     for (std::int64_t s = bound(i); s < bound(i + 1) && end == at.begin; ++s) end += length(s);
     if (end > at.begin && at.begin >= first) starts.push_back(at.begin);
   }
@@ -266,7 +268,7 @@ std::vector<std::int64_t> IndexedDataset::document_starts(std::int64_t first, st
 }
 
 void IndexedDataset::check_vocabulary(std::int64_t vocab_size, std::int64_t part, std::int64_t parts) const {
-  TESSERA_CHECK(parts > 0 && part >= 0 && part < parts, "part {} of {} asked for", part, parts);
+  TESSERA_CHECK(parts > 0 && part >= 0 && part < parts, "requested part {} of {}", part, parts);
   const std::int64_t share = num_tokens_ / parts, rest = num_tokens_ % parts;
   const std::int64_t first = part * share + std::min(part, rest), count = share + (part < rest ? 1 : 0);
   with_type(type_, [&](auto zero) {

@@ -1,8 +1,9 @@
 // Tokenized text in Megatron's indexed format, PREFIX.idx and PREFIX.bin, as one stream of tokens.
 //
 // PREFIX.idx, little-endian: "MMIDIDX\0\0", u64 version 1, u8 token type, u64 sequences S, u64 document bounds D, then
-// i32 lengths[S] (tokens), i64 offsets[S] (bytes in PREFIX.bin), i64 documents[D] (document i is the sequences
-// [documents[i], documents[i + 1]); first 0, last S). PREFIX.bin: the tokens, in whatever order the offsets say.
+// i32 lengths[S] (tokens), i64 offsets[S] (bytes in PREFIX.bin), i64 documents[D]. Document i consists of the sequences
+// [documents[i], documents[i + 1]); the first bound is 0 and the last is S. PREFIX.bin holds the tokens; the offsets
+// may be in any order.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -14,18 +15,18 @@
 
 namespace tessera::data {
 
-// Codes of the format.
+// Token type codes of the file format.
 enum class TokenType : std::uint8_t { u8 = 1, i8 = 2, i16 = 3, i32 = 4, i64 = 5, f64 = 6, f32 = 7, u16 = 8 };
 std::size_t size_of(TokenType type);       // bytes of one token
 std::string_view name_of(TokenType type);  // "u16"
 
-// Immutable after construction; const members may be called by several threads at once.
-// The stream: the sequences in the order of PREFIX.idx, one after another, nothing inserted.
+// Immutable after construction; several threads may call const members at once. The stream is the sequences in the
+// order of PREFIX.idx, concatenated without separators.
 class IndexedDataset {
  public:
-  // Opens and checks everything but the token values; reads PREFIX.idx once. InputError, naming the file, what was
-  // found and what was expected: a missing or foreign file, one that is cut off or has bytes too many, lengths, offsets
-  // or document bounds that contradict each other or PREFIX.bin.
+  // Opens the files and checks everything except token values; reads PREFIX.idx once. Throws InputError, which names
+  // the file, the value found and the expected value, for: a missing file or another file format; a truncated file or
+  // trailing bytes; lengths, offsets or document bounds that contradict each other or PREFIX.bin.
   explicit IndexedDataset(const std::string& prefix);
 
   const std::string& prefix() const { return prefix_; }
@@ -35,30 +36,31 @@ class IndexedDataset {
   std::int64_t num_documents() const { return num_bounds_ - 1; }
   std::uint64_t index_hash() const;  // XXH64 of PREFIX.idx
 
-  // Copies tokens [first, first + count) of the stream to `tokens`. Error when the range is outside the stream.
+  // Copies tokens [first, first + count) of the stream to `tokens`. Throws Error if the range is outside the stream.
   void read(std::int64_t first, std::int64_t count, std::int64_t* tokens) const;
 
-  // Positions in [first, last) of the stream at which a document begins, ascending. Empty documents have none.
+  // Returns the positions in [first, last) of the stream at which a document begins, ascending. Empty documents are
+  // skipped.
   std::vector<std::int64_t> document_starts(std::int64_t first, std::int64_t last) const;
 
-  // Reads part `part` of `parts` of the stream at memory speed and throws an InputError naming file, byte offset and
-  // token when one is below 0, not below vocab_size, or no integer. Together the parts are all tokens.
+  // Reads part `part` of `parts` of the stream at memory speed. Throws InputError, which names the file, byte offset
+  // and token, if a token is negative, not below vocab_size or not an integer. All parts together cover every token.
   void check_vocabulary(std::int64_t vocab_size, std::int64_t part = 0, std::int64_t parts = 1) const;
 
  private:
-  // A place in the stream: sequence, and tokens of the stream before it.
+  // A sequence and the number of stream tokens before it.
   struct Place {
     std::int64_t sequence, begin;
   };
   void parse_header();
   void check_bounds() const;
   void check_sequences();
-  Place find(std::int64_t token) const;  // the sequence that holds it
+  Place find(std::int64_t token) const;  // the sequence that contains the token
   std::int64_t length(std::int64_t sequence) const;
   std::int64_t offset(std::int64_t sequence) const;
   std::int64_t bound(std::int64_t index) const;
-  // Calls visit(pointer to bytes of the first token, number of tokens) for the pieces of [first, first + count) in
-  // order.
+  // Calls visit(pointer to the bytes of the first token, number of tokens) for each contiguous piece of [first, first +
+  // count), in order.
   template <typename Visit>
   void for_each_piece(std::int64_t first, std::int64_t count, Visit visit) const;
 
@@ -66,22 +68,22 @@ class IndexedDataset {
   MappedFile index_, tokens_;
   TokenType type_ = TokenType::u8;
   std::int64_t num_sequences_ = 0, num_bounds_ = 0, num_tokens_ = 0;
-  std::vector<std::int64_t> begins_;  // stream position of every kStride-th sequence, and of the end
+  std::vector<std::int64_t> begins_;  // stream positions of every kStride-th sequence and of the end
 };
 
-// Writes a dataset: add_sequence and end_document in order, then finish. Files appear under their names only in finish.
+// Writes a data set: add_sequence and end_document in order, then finish. The files get their final names in finish.
 // Only tests use it.
 class IndexedDatasetWriter {
  public:
   IndexedDatasetWriter(std::string prefix, TokenType type);
-  ~IndexedDatasetWriter();  // without finish: removes what was written
+  ~IndexedDatasetWriter();  // without finish: removes the partial files
   IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;
   IndexedDatasetWriter& operator=(const IndexedDatasetWriter&) = delete;
 
-  // Error when a token does not fit the type, or the disk is full.
+  // Throws Error if a token does not fit the type, or the file cannot be written (disk full).
   void add_sequence(const std::vector<std::int64_t>& tokens);
-  void end_document();  // after the sequences of a document
-  void finish();        // ends a document that is still open
+  void end_document();  // called after the sequences of a document
+  void finish();        // also ends an open document
 
  private:
   void append(const std::filesystem::path& path, const std::vector<std::byte>& bytes, bool truncate) const;

@@ -41,8 +41,8 @@ std::uint64_t Permutation::encrypt(std::uint64_t x) const {
 
 std::int64_t Permutation::operator()(std::int64_t index) const {
   auto x = static_cast<std::uint64_t>(index);
-  TESSERA_CHECK(x < size_, "sample {} of {} asked for", index, size_);
-  do x = encrypt(x);  // comes back into [0, size) since encrypt is a permutation, after 4 rounds in the mean at most
+  TESSERA_CHECK(x < size_, "requested sample {} of {}", index, size_);
+  do x = encrypt(x);  // ends in [0, size) because encrypt is a permutation; 4 rounds at most on average
   while (x >= size_);
   return static_cast<std::int64_t>(x);
 }
@@ -64,7 +64,7 @@ std::int64_t first_position(const BatchShape& shape, const Block& block) {
   const bool inside = block.step >= 1 && block.replica >= 0 && block.replica < shape.replicas && block.reader >= 0 &&
                       block.reader < shape.readers && block.microbatch >= 0 &&
                       block.microbatch < microbatches_per_step(shape);
-  TESSERA_CHECK(inside, "no block (step {}, replica {}, reader {}, microbatch {})", block.step, block.replica,
+  TESSERA_CHECK(inside, "invalid block (step {}, replica {}, reader {}, microbatch {})", block.step, block.replica,
                 block.reader, block.microbatch);
   const std::int64_t k = block.microbatch * shape.readers + block.reader;
   return (block.step - 1) * shape.global_batch + block.replica * share + k * shape.micro_batch;

@@ -1,17 +1,17 @@
-// Which sample is computed where and when: pure functions of the seed, the step and the place in the mesh.
+// Assigns samples to steps, replicas and ranks: pure functions of the seed, the step and the position in the mesh.
 //
-// Samples. A stream of T tokens holds N = floor((T - 1) / seq_len) samples; sample i is tokens [i * seq_len,
-// i * seq_len + seq_len], seq_len inputs and, shifted by one, their targets.
+// Samples. A stream of T tokens holds N = floor((T - 1) / seq_len) samples. Sample i is the tokens from i * seq_len to
+// i * seq_len + seq_len, both included: seq_len inputs and, shifted by one, their targets.
 //
-// Order. Epoch e of a data set visits its samples in a permutation P of [0, N), made without a table by a Feistel
-// network with cycle walking. All arithmetic is on unsigned 64-bit integers:
+// Order. Epoch e of a data set visits its samples in a permutation P of [0, N). A Feistel network with cycle walking
+// computes P without a table. All arithmetic uses unsigned 64-bit integers:
 //   mix(x)  = x ^= x >> 30, x *= 0xBF58476D1CE4E5B9, x ^= x >> 27, x *= 0x94D049BB133111EB, x ^= x >> 31
 //             (the finalizer of SplitMix64, Steele et al. 2014);  c = 0x9E3779B97F4A7C15
 //   key     = mix(mix(mix(seed + c) + e + c) + set + c)       set: index of the data set in its blend, 0 without one
 //   key_r   = mix(key + (r + 1) * c)                          for rounds r = 0 ... 7
 //   half h  = smallest h >= 1 with 4^h >= N
 //   P(i): x = i; repeat x = E(x) until x < N, where E takes L = x >> h, R = x mod 2^h, does eight times
-//         (L, R) = (R, L ^ (mix(key_r ^ R) mod 2^h)), and gives L << h | R
+//         (L, R) = (R, L ^ (mix(key_r ^ R) mod 2^h)), and returns L << h | R
 #pragma once
 #include <array>
 #include <cstdint>
@@ -25,7 +25,7 @@ struct PermutationKey {
   std::int64_t set = 0, epoch = 0;
 };
 
-// A permutation of [0, size), size >= 1. Cost: below a microsecond a value; no table.
+// A permutation of [0, size), size >= 1, without a table. One value takes less than a microsecond.
 class Permutation {
  public:
   Permutation(const PermutationKey& key, std::int64_t size);
@@ -38,22 +38,25 @@ class Permutation {
   int half_bits_ = 1;
 };
 
-// Sample number visited at `position` (from 0, counted over all epochs) of a set of `size` samples.
+// Returns the number of the sample that is visited at `position` (from 0, counted over all epochs) of a set of `size`
+// samples.
 std::int64_t sample_at(std::uint64_t seed, std::int64_t set, std::int64_t size, std::int64_t position);
 
-// How the global batch is cut: over the replicas of the model, and over the readers of a replica, which compute
-// different samples. global_batch is a multiple of micro_batch * readers * replicas; both batches count sequences.
+// How the global batch is split over the replicas of the model and over the readers of a replica. Readers compute
+// different samples. global_batch is a multiple of micro_batch * readers * replicas; both batch sizes count sequences.
 struct BatchShape {
   std::int64_t micro_batch = 1, global_batch = 1, readers = 1, replicas = 1;
 };
-// The samples that one reader computes in one microbatch. Ranks that share out one matrix are one reader.
+// The samples that one reader computes in one microbatch. The tp ranks that compute with parts of one matrix are one
+// reader.
 struct Block {
   std::int64_t step = 1;  // from 1
   std::int64_t replica = 0, reader = 0, microbatch = 0;
 };
 std::int64_t microbatches_per_step(const BatchShape& shape);
-// Position, counted over all steps, of the first of the block's micro_batch samples; the others follow. Replica d takes
-// the d-th consecutive share of the global batch; in it block k = microbatch * readers + reader.
+// Returns the position, counted over all steps, of the first of the block's micro_batch consecutive samples. Replica d
+// takes the d-th consecutive share of the global batch. The block's index in that share is microbatch * readers +
+// reader.
 std::int64_t first_position(const BatchShape& shape, const Block& block);
 
 }  // namespace tessera::data

@@ -26,7 +26,7 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-// Samples first ... first + micro_batch of the held-out data; those at or beyond `end` are masked.
+// Returns samples first ... first + micro_batch of the held-out data. Samples at or after `end` are masked.
 data::Batch held_out_block(const RunSetup& setup, std::int64_t first, std::int64_t end) {
   const std::int64_t length = setup.config.seq_len;
   std::vector<data::SampleId> samples;

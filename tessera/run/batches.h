@@ -1,4 +1,4 @@
-// The samples of a step as one rank's microbatches.
+// Builds one rank's microbatches from the samples of a step.
 #pragma once
 #include <cstdint>
 
@@ -8,12 +8,13 @@
 
 namespace tessera::run {
 
-// Training step `step` (from 1). The input refers to setup's data.
+// Returns the input of training step `step` (from 1). The input refers to `setup`, which must outlive it.
 train::StepInput training_input(const RunSetup& setup, const shard::ParallelGroups& parallel, std::int64_t step);
 
-// All held-out samples once, in file order, in blocks of micro_batch; replica d takes the d-th consecutive share of the
-// blocks, block k of it is microbatch k / gtp of gtp rank k mod gtp. Where blocks run out, a rank computes one whose
-// targets are all masked, so that every gtp degree sums the same losses.
+// Returns an input with all held-out samples once, in file order, in blocks of micro_batch. Replica d takes the d-th
+// consecutive share of the blocks. Block k of the share is microbatch k / gtp of gtp rank k mod gtp. If no block is
+// left for a microbatch, the rank computes a block with all targets masked, so that every gtp degree sums the same
+// losses. `setup` must outlive the input.
 train::StepInput evaluation_input(const RunSetup& setup, const shard::ParallelGroups& parallel);
 
 }  // namespace tessera::run

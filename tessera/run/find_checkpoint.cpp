@@ -25,9 +25,9 @@ Words words_of(CheckpointUse use) {
       return {"", "the folder of a checkpoint, of a run, or of a model in Hugging Face's form", ""};
     case CheckpointUse::inspect:
       return {"", "the folder of a checkpoint or of a run, or PREFIX of PREFIX.bin and PREFIX.idx",
-              "; python/prepare_text.py makes those of text"};
+              "; python/prepare_text.py makes these files from text"};
   }
-  throw Error("a use of a checkpoint without words");
+  throw Error("unknown use of a checkpoint");
 }
 
 void refuse_hf_folder(const fs::path& path, CheckpointUse use) {
@@ -40,7 +40,7 @@ void refuse_hf_folder(const fs::path& path, CheckpointUse use) {
         "--resume: '{}' is a Hugging Face folder, expected a checkpoint: --init {} starts from its weights",
         path.string(), path.string());
   throw InputError(
-      "'{}' is a Hugging Face folder, expected a checkpoint: tessera convert {} CHECKPOINT makes one of it",
+      "'{}' is a Hugging Face folder, expected a checkpoint: tessera convert {} CHECKPOINT makes one from it",
       path.string(), path.string());
 }
 
@@ -60,7 +60,8 @@ fs::path find_checkpoint(const fs::path& path, CheckpointUse use) {
   const Words words = words_of(use);
   std::error_code ignored;
   if (!fs::exists(path, ignored))
-    throw InputError("{}'{}': no such file or folder, expected {}", words.flag, path.string(), words.expected);
+    throw InputError("{}'{}': the file or folder does not exist, expected {}", words.flag, path.string(),
+                     words.expected);
   if (!fs::is_directory(path, ignored))
     throw InputError("{}'{}' is a file, expected {}{}", words.flag, path.string(), words.expected, words.for_file);
   refuse_hf_folder(path, use);

@@ -1,4 +1,4 @@
-// The checkpoint that a user means by a path.
+// Finds the checkpoint that a user's path refers to.
 #pragma once
 #include <filesystem>
 
@@ -6,11 +6,12 @@ namespace tessera::run {
 
 enum class CheckpointUse { resume, convert, inspect };
 
-// As checkpoint::resolve_checkpoint. Errors (InputError) also say what the path is instead of a checkpoint, and which
-// command or flag takes it.
+// Returns the folder that checkpoint::resolve_checkpoint finds. Throws InputError otherwise; the message also names the
+// kind of file or folder at the path, and the command or flag that takes it.
 std::filesystem::path find_checkpoint(const std::filesystem::path& path, CheckpointUse use);
 
-// Returns the last checkpoint before one that cannot be read, in the same folder; an empty path if there is none.
+// Returns the checkpoint before `checkpoint` in the same folder, or an empty path. `checkpoint` itself need not be
+// readable.
 std::filesystem::path checkpoint_before(const std::filesystem::path& checkpoint);
 
 }  // namespace tessera::run

@@ -43,7 +43,7 @@ std::string unread_weights_warning(const fs::path& file, const std::string& mode
   const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
   if (!holds_hf_weights(folder)) return "";
   return fmt::format(
-      "warning: --model {}: its weights are not read, and training starts from random ones: --init {} reads them",
+      "warning: --model {}: its weights are not read, and training starts from random weights: --init {} reads them",
       model, folder.string());
 }
 

@@ -10,20 +10,21 @@
 
 namespace tessera::run {
 
-// The model of the folder of --init, after a check of its files. Errors (InputError, which names the flag): the folder
-// holds no such weights, or a checkpoint.
+// Returns the model of the --init folder after checking the folder's files. Throws InputError, which names the flag, if
+// the folder does not hold Hugging Face weights, or holds a checkpoint.
 models::ModelConfigPtr read_init_model(const std::filesystem::path& folder);
 
-// Errors (InputError, which names both): a value of the model differs from that of --init's.
+// Throws InputError, which names --model and --init, if a value of `model` differs from that of `of_init`.
 void require_model_of_init(const models::ModelConfig& model, const models::ModelConfig& of_init,
                            const TrainConfig& config);
 
-// A warning where the model's folder holds weights, which --model does not read; else empty. file: the model's
-// config.json.
+// Returns a warning if the model's folder holds weights, because --model does not read them; else an empty string.
+// `file`: the model's config.json.
 std::string unread_weights_warning(const std::filesystem::path& file, const std::string& model);
 
-// Collective. Reads this rank's part of the weights, and of masters in a type wider than that of the weights. Returns
-// lines about values that are not finite, the same on every rank. Errors: InputError, on every rank alike.
+// Collective over the world. Reads this rank's shards of the weights, and of the masters if their type is wider than
+// that of the weights. Returns lines about values that are not finite, the same on every rank. Throws InputError on all
+// ranks alike.
 std::vector<std::string> load_initial_weights(train::Trainer& trainer, const std::filesystem::path& folder);
 
 }  // namespace tessera::run

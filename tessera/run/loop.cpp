@@ -25,9 +25,9 @@ namespace tessera::run {
 namespace {
 
 constexpr int kMostSkipped = 10;    // steps in a row
-constexpr int kMeasuredEvery = 16;  // steps, of which a GPU measures the waits of one
+constexpr int kMeasuredEvery = 16;  // on GPUs, waits are measured in one of this many steps
 
-// One rank's run: what the steps share.
+// One rank's run: the state that its steps share.
 class Loop {
  public:
   Loop(comm::World& world, const RunSetup& setup, RunFiles* files, const StopRequested& stop_requested)
@@ -52,7 +52,7 @@ class Loop {
       vote_to_stop();
     }
     for (std::int64_t step = setup_.first_step; step <= config.steps && !stopping_;) {
-      // The step's first gathers begin in the one before.
+      // The first gathers of the traced step begin in the step before it.
       if (step + 1 == config.trace_step || step == config.trace_step) trainer_.runtime().record_timeline(true);
       const std::int64_t waits_before = base::host_waits();
       enqueue(step);
@@ -62,7 +62,8 @@ class Loop {
       if (is_settled) settle(step);
       stop_if_skipping();
       if (is_settled) save_if_due(step);
-      // An evaluation or a checkpoint takes time: a request that arrives meanwhile shall not cost one more step.
+      // An evaluation or a checkpoint takes time. The vote also catches requests that arrived meanwhile, without
+      // another step.
       if (is_settled && step < config.steps && is_waited_for(step)) vote_to_stop();
       step = suppressed.value_or(step + 1);
     }
@@ -92,7 +93,7 @@ class Loop {
 
   void vote_to_stop() { stopping_ = stopping_ || stop_vote_.any(stop_requested_(), *trainer_.parallel().world); }
 
-  // All ranks stop after the same step: they learn of a request at the same point of their loops.
+  // All ranks receive a request at the same point of their loops, so they stop after the same step.
   void stop_early() {
     finish_down_to(0);
     write_line();
@@ -102,7 +103,7 @@ class Loop {
     if (step < setup_.first_step || !is_saved_after(step)) save(step);
   }
 
-  // Whether something needs what the step left before the next may begin.
+  // Returns whether an evaluation, checkpoint or timeline reads the results of the step before the next step may begin.
   bool is_waited_for(std::int64_t step) const {
     return is_evaluated_after(step) || is_saved_after(step) || step == setup_.config.trace_step;
   }
@@ -116,17 +117,17 @@ class Loop {
     enqueued_.push_back({.step = step, .lr = lr, .tokens = input.tokens});
   }
 
-  // As work of compute ahead of the step, which is the same as one that is not injected. One rank counts, as experts of
-  // one rank may; the others learn it with the norm.
+  // Sets the stop counter as compute work ahead of the step; the step itself is unchanged. Only the last rank sets its
+  // counter, as experts on one rank may do. The other ranks receive the sum with the norm.
   void inject_stop(std::int64_t step) {
     const shard::ParallelGroups& parallel = trainer_.parallel();
     if (suppressions_.is_injected(step) && parallel.rank + 1 == parallel.world->size())
       parallel.kernels().fill(injected_stop_, quant::DType::i64, 1, 1);
   }
 
-  // Lines come one step later than their steps where compute runs ahead: what the ranks' traffic adds up to is seen
-  // when the next step is finished. Returns the step that was suppressed, if one was: no step is pending then, and it
-  // is the next one.
+  // Finishes the oldest steps until `pending` steps are pending. If compute runs ahead, lines are written one step
+  // later: the sum of the ranks' traffic is read when the next step is finished. Returns the suppressed step, if there
+  // is one; then no step is pending, and the suppressed step is the next one.
   std::optional<std::int64_t> finish_down_to(int pending) {
     while (trainer_.pending_steps() > pending) {
       const train::StepResult result = trainer_.finish_step();
@@ -151,11 +152,11 @@ class Loop {
     return std::nullopt;
   }
 
-  // What the attempt moved and computed enters no line and no sum: a line is about the attempt that counts, so that
-  // lines of a run can be compared with each other. Its time enters the step's own, since the run has spent it.
+  // The line of a step and the sums describe only the attempt that counts, so that lines of different runs can be
+  // compared. The time of suppressed attempts is part of the step's time, because the run has spent it.
   void discard(std::int64_t step, const train::StepResult& result) {
     summary_.discarded_steps += result.discarded;
-    write_line();  // of the step before; the run may end now
+    write_line();  // of the step before, since the next call may end the run
     suppressions_.saw_suppressed(step, *result.suppressed);
   }
 
@@ -172,12 +173,12 @@ class Loop {
     unwritten_.reset();
   }
 
-  // No step is pending, and `step` was the last.
+  // Called when no step is pending. `step` is the last finished step.
   void settle(std::int64_t step) {
     if (step == setup_.config.trace_step) write_timeline(step);
     unwritten_->valid_loss = evaluate_if_due(step);
     if (unwritten_->valid_loss) summary_.valid_loss = unwritten_->valid_loss;
-    write_line();  // before the checkpoint: none is without its line
+    write_line();  // before the checkpoint, so that each checkpoint has its line
   }
 
   void count(const train::StepResult& result, const StepMetrics& metrics) {
@@ -194,7 +195,7 @@ class Loop {
     if (++skipped_in_a_row_ == kMostSkipped) last_skipped_ = metrics;
   }
 
-  // Where compute runs ahead, one more step has begun when the last of them is seen: it is finished too.
+  // If compute runs ahead, one more step has begun when the last skipped step is finished. That step is finished too.
   void stop_if_skipping() {
     if (!last_skipped_) return;
     finish_down_to(0);
@@ -242,7 +243,8 @@ class Loop {
     });
   }
 
-  // The others wait, for longer than the time limit of an operation where a file system is slow.
+  // Runs `work` on rank 0 while the other ranks wait. They may wait longer than the time limit of an operation, for
+  // example for a slow file system.
   void on_first_rank(const std::string& what, const std::function<void()>& work) {
     checkpoint::run_together(*trainer_.parallel().world, what, [&](const std::stop_token&) {
       if (files_ != nullptr) work();
@@ -252,21 +254,21 @@ class Loop {
   const RunSetup& setup_;
   RunFiles* files_;
   const StopRequested& stop_requested_;
-  // The trainer's lanes write there, and end first.
-  TrafficSum traffic_;  // of the line that is not written yet
+  // The trainer's lanes write into the next two members, so these are declared before trainer_ and outlive it.
+  TrafficSum traffic_;  // of the line in unwritten_
   StopVote stop_vote_;
   bool stopping_ = false;  // the same on every rank
   train::Trainer trainer_;
   train::LrSchedule rates_;
   Suppressions suppressions_;
-  bool has_saved_ = false;                 // a checkpoint
-  std::int64_t* injected_stop_ = nullptr;  // the device's; null: nothing is injected
+  bool has_saved_ = false;                 // whether this run has saved a checkpoint
+  std::int64_t* injected_stop_ = nullptr;  // in device memory; null without injections
   RunSummary summary_;
   std::vector<double> rates_of_tokens_;
-  std::deque<StepMetrics> enqueued_;      // of the steps that are pending: what is known of their lines
-  std::optional<StepMetrics> unwritten_;  // the last one finished, but for its traffic
+  std::deque<StepMetrics> enqueued_;      // pending steps, with the known part of their lines
+  std::optional<StepMetrics> unwritten_;  // the last finished step, without its traffic
   int skipped_in_a_row_ = 0;
-  std::optional<StepMetrics> last_skipped_;  // of as many as are too many
+  std::optional<StepMetrics> last_skipped_;  // the step that reached kMostSkipped
 };
 
 }  // namespace

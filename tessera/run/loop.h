@@ -7,12 +7,12 @@
 
 namespace tessera::run {
 
-// Collective over the world; every rank has the same setup. `files`: on rank 0, null on the others. Trains from
-// setup.first_step to config.steps, evaluates and saves as the setup says; the last step is always saved.
-// `stop_requested`: once it returns true on any rank, all ranks finish the steps that they have begun and the
-// evaluation or checkpoint that is due, save the last step if that is not done yet, and return. Errors: Error with the
-// rank and the operation; several steps in a row without a finite gradient; a step that was suppressed several times in
-// a row.
+// Collective over the world; every rank passes the same setup. `files` is set on rank 0 and null on the other ranks.
+// Trains from setup.first_step to config.steps, and evaluates and saves as the setup requires; the last step is always
+// saved. Once `stop_requested` returns true on any rank, all ranks finish the steps in flight and a pending evaluation
+// or checkpoint, save the last step if it is not saved yet, and return. Throws Error, which names the rank and the
+// operation, if an operation fails. Throws Error if several steps in a row have no finite gradient, or if one step is
+// suppressed several times in a row.
 void run_training(comm::World& world, const RunSetup& setup, RunFiles* files, const StopRequested& stop_requested);
 
 }  // namespace tessera::run

@@ -15,7 +15,8 @@ namespace {
 
 using Policy = nn::Recompute;
 
-// From 0 (every block keeps all) to twice the blocks (each one computes all again).
+// Returns the policies of an effort from 0 (no block recomputes) to twice the number of blocks (all blocks recompute
+// fully).
 std::vector<Policy> blocks_at(std::int64_t effort, std::int64_t blocks) {
   std::vector<Policy> policies;
   for (std::int64_t i = 0; i < blocks; ++i)
@@ -33,8 +34,9 @@ std::vector<Policy> smallest_effort(const TrainConfig& config, const models::Mod
   };
   const auto fits = [&](std::int64_t effort) { return kept_bytes(effort) <= budget; };
   if (!fits(most))
-    throw InputError("got {} bytes, expected at least {}: what full recomputation keeps", budget, kept_bytes(most));
-  std::int64_t below = -1, enough = most;  // more effort never keeps more
+    throw InputError("got {} bytes, expected at least {}, the bytes that full recomputation keeps", budget,
+                     kept_bytes(most));
+  std::int64_t below = -1, enough = most;  // more effort never keeps more bytes
   while (enough - below > 1) {
     const std::int64_t middle = (below + enough) / 2;
     (fits(middle) ? enough : below) = middle;

@@ -1,4 +1,4 @@
-// Which blocks compute activations again, so that what a rank keeps fits a budget.
+// Chooses the blocks that recompute activations, so that the activations that a rank keeps fit a budget.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,19 +11,21 @@
 
 namespace tessera::run {
 
-// The policy of every block of a resolved run. With automatic: the cheapest policies with which the activations of a
-// microbatch fit the budget on every tp rank, bytes being those of dry steps. Blocks go from none to selective,
-// and where that is not enough from selective to full, from the first one on: selective computation costs less time a
-// byte than full. Pure; the same on every rank. Errors (InputError): the budget is no byte size, or below what full
-// recomputation of every block keeps (the message says both).
+// Returns the recompute policy of every block of a resolved run. For `automatic`, returns the cheapest policies with
+// which the activations of a microbatch fit the budget on every tp rank; dry steps give the bytes. From the first block
+// on, blocks change from none to selective, and then from selective to full if that is not enough: per saved byte,
+// selective recomputation takes less time than full. Pure; the result is the same on every rank. Throws InputError if
+// the budget is not a byte size, or is below the bytes that full recomputation of every block keeps; the message gives
+// both numbers.
 std::vector<nn::Recompute> recompute_choice(const TrainConfig& config, const models::ModelConfig& model);
 
-// One tp rank of each kind: ranks whose parts of all weights and of the tokens are as large keep as much.
+// Returns one tp rank of each kind. Ranks of one kind have equally large parts of all weights and of the tokens, so
+// they keep equally many bytes.
 std::vector<int> kinds_of_ranks(const predict::DryOptions& options, std::int64_t tp);
-// The greatest sum of bytes that one of `ranks` keeps for backward at a time.
+// Returns the peak of the bytes that one of `ranks` keeps for backward.
 std::int64_t most_stashed(predict::DryOptions options, const std::vector<int>& ranks);
 
-// "none", or "3 selective, 5 full of 8 blocks".
+// Returns "none", or for example "3 selective, 5 full of 8 blocks".
 std::string recompute_text(const std::vector<nn::Recompute>& blocks);
 
 }  // namespace tessera::run

@@ -18,7 +18,7 @@ namespace {
   throw Error("{}: cannot be written: {}", path.string(), std::strerror(cause));
 }
 
-// Writes all of `text` and syncs; 0 or the cause of the failure.
+// Writes all of `text` and syncs the file. Returns 0 or the errno of the failure.
 int write_and_sync(int file, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(file, text.data(), text.size());
@@ -32,12 +32,12 @@ int write_and_sync(int file, std::string_view text) {
 void sync_folder(const fs::path& folder) {
   const int file = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (file < 0) fail_write(folder, errno);
-  const int cause = ::fsync(file) == 0 || errno == EINVAL ? 0 : errno;  // EINVAL: a file system without it
+  const int cause = ::fsync(file) == 0 || errno == EINVAL ? 0 : errno;  // EINVAL: the file system does not support it
   ::close(file);
   if (cause) fail_write(folder, cause);
 }
 
-// Makes `folder` and its parents; puts those that were not there in `made`, outermost first.
+// Creates `folder` and its missing parents. Appends each created folder to `made`, outermost first.
 void make_folders(const fs::path& folder, std::vector<fs::path>& made) {
   std::vector<fs::path> missing;
   std::error_code error;
@@ -49,7 +49,7 @@ void make_folders(const fs::path& folder, std::vector<fs::path>& made) {
     if (fs::create_directory(*at)) made.push_back(*at);
 }
 
-// A resumed run reads and replaces its files.
+// A resumed run reads and replaces these files.
 void check_files(const RunDirectory& run) {
   std::error_code error;
   for (const fs::path& path : {run.config(), run.metrics(), run.summary()}) {
@@ -103,7 +103,7 @@ void check_run_directory(const fs::path& out, const std::string& resume) {
   if (!fs::exists(status)) return;
   if (!fs::is_directory(status)) throw InputError("--out: '{}' is a file, expected a folder", out.string());
   if (RunDirectory(out).holds_run() && !continues_in(out, resume))
-    throw InputError("--out: '{}' holds another run, expected a new folder (or --resume latest to go on with that run)",
+    throw InputError("--out: '{}' holds another run, expected a new folder (or --resume latest to continue that run)",
                      out.string());
   check_files(RunDirectory(out));
 }
@@ -149,7 +149,7 @@ nlohmann::ordered_json finite_json(nlohmann::ordered_json value) {
 }
 
 void write_json_atomically(const fs::path& path, const nlohmann::ordered_json& value) {
-  constexpr auto replace = nlohmann::ordered_json::error_handler_t::replace;  // of paths that are not UTF-8
+  constexpr auto replace = nlohmann::ordered_json::error_handler_t::replace;  // for paths that are not UTF-8
   write_file_atomically(path, finite_json(value).dump(2, ' ', false, replace) + "\n");
 }
 

@@ -18,31 +18,31 @@ class RunDirectory {
   std::filesystem::path summary() const { return root_ / "summary.json"; }
   std::filesystem::path checkpoints() const { return root_ / "checkpoints"; }
   std::filesystem::path step_trace(std::int64_t step) const;
-  bool holds_run() const;  // any of the above is there, but for traces and an empty folder of checkpoints
+  bool holds_run() const;  // whether any of these exists, except traces and an empty folder of checkpoints
 
  private:
   std::filesystem::path root_;
 };
 
-// Whether a run with this --resume goes on in `out`: "latest", or a checkpoint that lies in `out`.
+// Returns whether a run with this --resume continues in `out`: `resume` is "latest" or a checkpoint inside `out`.
 bool continues_in(const std::filesystem::path& out, const std::string& resume);
 
-// Looks only. InputError when `out` is no folder, holds another run than the resumed one, or holds files of a run
-// that cannot be read and replaced.
+// Checks without writing. Throws InputError if `out` is not a folder, holds a run other than the resumed one, or holds
+// files of a run that cannot be read and replaced.
 void check_run_directory(const std::filesystem::path& out, const std::string& resume);
 
-// The same check, then makes the folder and checkpoints/ in it. InputError when it cannot be made or written to; then
-// nothing is left behind. By one rank, after everything else of the user's input was checked.
+// Makes the same check, then creates the folder with checkpoints/ in it. Throws InputError if the folder cannot be
+// created or written; then nothing is left behind. Called on one rank, after all other user input was checked.
 RunDirectory create_run_directory(const std::filesystem::path& out, const std::string& resume);
 
-// Whole or not at all: written aside, synced, renamed over `path`, the folder synced. Error names the file and the
-// cause.
+// Writes the whole file or nothing: writes a temporary file, syncs it, renames it to `path`, and syncs the folder.
+// Throws Error, which names the file and the cause.
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);
-// Indented; numbers as finite_json.
+// Writes indented JSON. Numbers that are not finite are written as in finite_json.
 void write_json_atomically(const std::filesystem::path& path, const nlohmann::ordered_json& value);
 
-// JSON has no infinities: numbers that are not finite become the texts "NaN", "Infinity" and "-Infinity", as in
-// metrics.jsonl.
+// Replaces numbers that are not finite by the texts "NaN", "Infinity" and "-Infinity", as in metrics.jsonl, because
+// JSON cannot represent them.
 nlohmann::ordered_json finite_json(nlohmann::ordered_json value);
 
 }  // namespace tessera::run

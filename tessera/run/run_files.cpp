@@ -23,14 +23,16 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// An advisory lock that ends with the process, however it ends. Where the file system has none, none is taken.
+// Takes an advisory lock on the folder. The lock ends with the process. Returns an empty descriptor if the file system
+// has no locks.
 checkpoint::FileDescriptor lock_folder(const std::filesystem::path& folder) {
   checkpoint::FileDescriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (descriptor.get() < 0) throw InputError("--out: '{}': {}", folder.string(), std::strerror(errno));
   if (::flock(descriptor.get(), LOCK_EX | LOCK_NB) == 0) return descriptor;
   switch (errno) {
     case EWOULDBLOCK:
-      throw InputError("--out: another process is training in '{}', expected a folder of its own", folder.string());
+      throw InputError("--out: another process is training in '{}', expected a folder that no other process uses",
+                       folder.string());
     case ENOSYS:
     case EOPNOTSUPP:
     case ENOLCK:
@@ -40,7 +42,7 @@ checkpoint::FileDescriptor lock_folder(const std::filesystem::path& folder) {
   }
 }
 
-// Without a folder there is nothing to lock, nor a file to read.
+// Without a folder there is nothing to lock, and no file to check.
 checkpoint::FileDescriptor check_and_lock(const RunDirectory& directory, const std::string& resume) {
   check_run_directory(directory.root(), resume);
   if (!std::filesystem::exists(directory.root())) return {};
@@ -49,7 +51,7 @@ checkpoint::FileDescriptor check_and_lock(const RunDirectory& directory, const s
   return lock;
 }
 
-// Open MPI gives each rank a terminal of its own, from which it forwards the output to a file or pipe.
+// Open MPI gives each rank a terminal of its own and forwards its output to a file or pipe.
 bool is_terminal() {
   return ::isatty(STDOUT_FILENO) == 1 && rendezvous::read_ranks(rendezvous::own_variables()).launcher != "mpirun";
 }
@@ -60,7 +62,7 @@ std::int64_t suppressed_steps(const RunSummary& summary) {
   return steps;
 }
 
-// What travelled and multiplied in which format, and what was asked for.
+// Adds the bytes and flops of each number format, and the requested formats.
 void add_formats(const TrainConfig& config, const RunSummary& summary, ordered_json& json) {
   json["wire_format"] = name_in_run(config.wire_format, config.dtype);
   if (!config.wire_rules.empty()) json["wire_rules"] = config.wire_rules;
@@ -88,19 +90,18 @@ RunFiles::RunFiles(const RunSetup& setup)
       progress_(std::cout, is_terminal(), setup.config.steps) {
   const TrainConfig& config = setup.config;
   note(fmt::format("model {}: {:.2f} M parameters, {}, {}, backend {}", config.model,
-                   static_cast<double>(models::num_params(*setup.model)) / 1e6, name_of(config.dtype),
-                   mesh_text(config), name_of(config.backend)));
+                   static_cast<double>(models::num_params(*setup.model)) / 1e6, name_of(config.dtype), mesh_text(config),
+                   name_of(config.backend)));
   note(fmt::format("data: {} tokens, {} samples of {} tokens an epoch; {} sequences a step", setup.data->num_tokens(),
                    setup.data->num_samples(), config.seq_len, config.global_batch));
-  if (setup.checkpoint)
-    note(fmt::format("going on from {} with step {}", setup.checkpoint->string(), setup.first_step));
+  if (setup.checkpoint) note(fmt::format("resuming from {} with step {}", setup.checkpoint->string(), setup.first_step));
   for (const std::string& line : setup.notes) note(line);
 }
 
 void RunFiles::open() {
   create_run_directory(setup_.config.out, setup_.config.resume);
   if (lock_.get() < 0) lock_ = lock_folder(directory_.root());
-  if (lock_.get() < 0) note("the file system of --out has no locks: nothing keeps another run out of this folder");
+  if (lock_.get() < 0) note("the file system of --out has no locks: another run can write to the same folder");
   if (setup_.checkpoint) {
     checkpoint::restore_set_aside(*setup_.checkpoint);
     checkpoint::set_aside_after(directory_.checkpoints(), setup_.first_step - 1);
@@ -164,7 +165,7 @@ void RunFiles::finish(const RunSummary& summary) {
   if (const std::string_view transport = transport_of(config, schedules); !transport.empty()) {
     json["transport"] = transport;
     if (config.pushes && !schedules.indirect.empty())
-      note("some weights and gradients travelled by NCCL: " + schedules.indirect);
+      note("NCCL transferred some weights and gradients: " + schedules.indirect);
   }
   write_json_atomically(directory_.summary(), json);
   if (summary.skipped_steps > 0)
@@ -172,8 +173,8 @@ void RunFiles::finish(const RunSummary& summary) {
   for (const auto& [counter, steps] : summary.suppressed_by)
     note(fmt::format("{} steps were suppressed and repeated: stop counter '{}' was above 0", steps, counter));
   if (schedules.departed_steps > 0)
-    note(fmt::format("{} steps left their schedule: {} weights were gathered on demand", schedules.departed_steps,
-                     schedules.demand_gathers));
+    note(fmt::format("{} steps departed from their schedule: {} weights were gathered on demand",
+                     schedules.departed_steps, schedules.demand_gathers));
   note("multiplied: " + format_shares(summary.flops_by_format, 1e-12, "TFLOP", config.dtype));
   note("gathered: " + format_shares(summary.gathered_by_format, 1e-6, "MB", config.dtype));
   if (config.tp > 1)

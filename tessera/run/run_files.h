@@ -1,4 +1,4 @@
-// What a run leaves in its folder and on the screen. Rank 0's business alone.
+// The files that a run writes to its folder, and its output on the screen. Only rank 0 uses them.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -16,33 +16,35 @@
 
 namespace tessera::run {
 
-// What the run's summary states besides what its settings say.
+// The results in the run's summary; the summary also contains settings.
 struct RunSummary {
   std::int64_t last_step = 0, trained_steps = 0, skipped_steps = 0, unproduced_gradients = 0;
-  std::map<std::string, std::int64_t> suppressed_by;  // attempts of steps, by the stop counter that suppressed them
-  std::int64_t discarded_steps = 0;                   // enqueued behind one that was suppressed
+  std::map<std::string, std::int64_t> suppressed_by;  // suppressed attempts of steps, by stop counter
+  std::int64_t discarded_steps = 0;                   // enqueued after a suppressed step
   std::optional<double> loss, valid_loss;
   double tokens_per_second = 0;                                       // median over this run's steps
-  std::array<std::int64_t, quant::kFormats> gathered_by_format{};     // bytes of this run's steps, over all ranks
-  std::array<double, quant::kFormats> flops_by_format{};              // of their products with weights
-  std::array<std::int64_t, quant::kFormats> activations_by_format{};  // bytes of their activations over tp
+  std::array<std::int64_t, quant::kFormats> gathered_by_format{};     // bytes, sum over this run's steps and all ranks
+  std::array<double, quant::kFormats> flops_by_format{};              // of products with weights, likewise
+  std::array<std::int64_t, quant::kFormats> activations_by_format{};  // bytes of activations over tp, likewise
   std::filesystem::path checkpoint;
   bool interrupted = false;               // the run was asked to stop before its last step
   runtime::ScheduleStatistics schedules;  // of rank 0
-  std::int64_t graph_steps = 0;           // that were launches of a graph
-  std::int64_t host_waits = 0;            // of rank 0 within steps (base/host_waits.h)
+  std::int64_t graph_steps = 0;           // steps that were launched as a graph
+  std::int64_t host_waits = 0;            // of rank 0, within steps (base/host_waits.h)
 };
 
 class RunFiles {
  public:
-  // Looks only: checks the folder, locks it if it is there, and says on the screen what the run is. Errors: InputError
-  // as check_run_directory and check_metrics, or when another process trains there.
+  // Checks the folder without writing, locks it if it exists, and prints a description of the run. Throws InputError as
+  // check_run_directory and check_metrics do, and if another process trains in the folder.
   explicit RunFiles(const RunSetup& setup);
 
-  // Makes the folder, sets aside what a resumed run leaves behind, writes config.json, opens the rest. Called once,
-  // when nothing can refuse the run any more. Errors: InputError as create_run_directory.
+  // Creates the folder, sets aside the checkpoints that the resumed run replaces, writes config.json and opens the
+  // other files. Called once, after every check that can refuse the run. Throws InputError as create_run_directory
+  // does.
   void open();
-  // The run has saved its first checkpoint: removes what open() and runs that crashed have set aside.
+  // Removes the checkpoints that open() and crashed runs have set aside. Called after the run has saved its first
+  // checkpoint.
   void remove_set_aside() const;
 
   void step(const StepMetrics& metrics);
@@ -55,8 +57,8 @@ class RunFiles {
 
   const RunSetup& setup_;
   RunDirectory directory_;
-  checkpoint::FileDescriptor lock_;       // on the folder, while this object lives: one run at a time
-  std::optional<MetricsWriter> metrics_;  // once it is open
+  checkpoint::FileDescriptor lock_;       // on the folder, for the lifetime of this object
+  std::optional<MetricsWriter> metrics_;  // set by open()
   std::optional<TensorBoardWriter> tensorboard_;
   Progress progress_;
 };

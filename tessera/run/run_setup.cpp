@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-// stored: state.data of the checkpoint; null: none.
+// `stored`: state.data of the checkpoint; null without a checkpoint.
 std::shared_ptr<const data::TrainingData> open_data(const TrainConfig& config, const models::ModelConfig& model,
                                                     const json& stored, const RunPlaces& places) {
   auto data = std::make_shared<data::TrainingData>(data::TrainingDataOptions{.blend = config.data,
@@ -45,7 +45,7 @@ std::shared_ptr<const data::TrainingData> open_valid(const TrainConfig& config, 
   return data;
 }
 
-// The model that --model names, or else the checkpoint's, even where the file that described it is gone.
+// Returns the model that --model names, or else the checkpoint's model, whose original file is not needed.
 models::ModelConfigPtr model_of(const TrainConfig& config, const json& state, const std::string& checkpoint,
                                 const RunPlaces& places) {
   if (config.given.contains("model") || !state.contains("model"))
@@ -53,20 +53,20 @@ models::ModelConfigPtr model_of(const TrainConfig& config, const json& state, co
   return models::parse_model_config(state["model"], checkpoint + ": state.model");
 }
 
-// Returns the model of the weights of --init. If --model is given too, it must be the same.
+// Returns the model of the --init weights. If --model is given too, both models must be the same.
 models::ModelConfigPtr model_of_init(const TrainConfig& config, const json& state, const std::string& where,
                                      const RunPlaces& places) {
   models::ModelConfigPtr of_init = read_init_model(config.init);
   if (!config.given.contains("model") && !state.contains("model")) return of_init;
   const std::filesystem::path file = models::find_model_config(config.model, places.configs);
   std::error_code ignored;
-  // A folder of quantized weights has a config.json that only --init reads.
+  // The config.json of a folder with quantized weights can be read only by --init.
   if (std::filesystem::equivalent(file, std::filesystem::path(config.init) / "config.json", ignored)) return of_init;
   require_model_of_init(*model_of(config, state, where, places), *of_init, config);
   return of_init;
 }
 
-// The model of a run that starts at step 0, and a note about weights that are not read.
+// Returns the model of a run that starts at step 0. Adds a note if the model's folder holds weights that are not read.
 models::ModelConfigPtr model_to_start(RunSetup& setup, const json& state, const std::string& where,
                                       const RunPlaces& places) {
   if (!setup.config.init.empty()) {
@@ -80,13 +80,14 @@ models::ModelConfigPtr model_to_start(RunSetup& setup, const json& state, const 
   return model;
 }
 
-// What the settings call the checkpoint's model where no run has named it.
+// Returns a name for the checkpoint's model if no run has named it.
 std::string name_of_model(const json& state, const std::string& checkpoint) {
   const auto source = state.find("imported_from");
   return source != state.end() && source->is_string() ? source->get<std::string>() : checkpoint;
 }
 
-// Weights are read in the type in which they are stored.
+// Throws InputError if the stored type of a weight differs from the run's type, because weights are read without
+// conversion.
 void check_stored_types(const checkpoint::CheckpointReader& reader, const TrainConfig& config,
                         const models::ModelConfig& model) {
   const shard::ParameterTypes run{.model = config.dtype, .accumulator = quant::accumulator_of(config.dtype)};
@@ -96,7 +97,8 @@ void check_stored_types(const checkpoint::CheckpointReader& reader, const TrainC
     const quant::DType asked = shard::types_of(spec, run).model;
     if (stored != nullptr && stored->dtype != asked)
       throw InputError(
-          "--dtype: got {}, expected {}: weight '{}' of {} is stored in it (tessera convert --dtype makes {})",
+          "--dtype: got {}, expected {}: weight '{}' of {} is stored in this type (tessera convert --dtype converts to "
+          "{})",
           name_of(config.dtype), name_of(stored->dtype), spec.name, reader.folder().string(), name_of(config.dtype));
   }
 }
@@ -105,17 +107,17 @@ void check_stored(const RunSetup& setup, const json& state, const std::string& w
   if (state.contains("model")) require_same_model(state["model"], *setup.model, where);
   if (state.contains("data")) require_same_data(state["data"], setup.data->fingerprint(), where);
   if (setup.config.steps < setup.first_step - 1)
-    throw InputError("--steps: got {}, expected at least {}: the checkpoint {} is of that step", setup.config.steps,
+    throw InputError("--steps: got {}, expected at least {}, the step of checkpoint {}", setup.config.steps,
                      setup.first_step - 1, where);
   if (setup.config.trace_step > 0 && setup.config.trace_step < setup.first_step)
-    throw InputError("--trace-step: got {}, expected at least {}: the run goes on from {}", setup.config.trace_step,
+    throw InputError("--trace-step: got {}, expected at least {}: the run resumes from {}", setup.config.trace_step,
                      setup.first_step, where);
 }
 
-// The stored mesh is the checkpoint's own, and not what the launcher started.
+// Throws InputError unless the launcher started as many ranks as the kept mesh has.
 void check_kept_mesh(const TrainConfig& kept, const RunPlaces& places, const std::string& where) {
   if (!places.world_size || kept.ranks == *places.world_size) return;
-  throw InputError("--resume: {}, expected the mesh of {}: {}{} (--tp, --gtp or --dp choose another mesh)",
+  throw InputError("--resume: {}, expected the mesh of {}: {}{} (choose another mesh with --tp, --gtp or --dp)",
                    started_text(*places.world_size), where, mesh_text(kept), start_text(kept.backend, kept.ranks));
 }
 
@@ -151,7 +153,7 @@ RunSetup make_run_setup(const TrainConfig& command, const RunPlaces& places) {
   setup.config = resolve_model(setup.config, *setup.model);
   check_budgets(setup.config, setup.model);
   if (setup.config.recompute == RecomputeSetting::automatic)
-    setup.notes.push_back("computed again: " + recompute_text(recompute_choice(setup.config, *setup.model)));
+    setup.notes.push_back("recomputed: " + recompute_text(recompute_choice(setup.config, *setup.model)));
   setup.data = open_data(setup.config, *setup.model, reader ? state.value("data", json()) : json(), places);
   if (!setup.config.valid.empty()) setup.valid = open_valid(setup.config, *setup.model, places);
   if (setup.checkpoint) check_stored(setup, state, where);

@@ -1,4 +1,4 @@
-// All that a run needs to know before its first step, checked: settings in force, model, data, where it goes on.
+// The checked inputs of a run before its first step: settings in force, model, data, and the step to continue with.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -17,22 +17,22 @@ struct RunSetup {
   TrainConfig config;  // resolved
   models::ModelConfigPtr model;
   std::shared_ptr<const data::TrainingData> data, valid;  // valid: null without held-out data
-  std::optional<std::filesystem::path> checkpoint;        // to start from
+  std::optional<std::filesystem::path> checkpoint;        // checkpoint to start from
   std::int64_t first_step = 1;                            // the next step to train
-  std::vector<std::string> notes;                         // what deserves a line at the start
+  std::vector<std::string> notes;                         // lines to print at the start
 };
 
-// Where things are that no flag names.
+// Inputs that no flag sets.
 struct RunPlaces {
   std::filesystem::path configs;           // folder of named models
   std::optional<std::int64_t> world_size;  // ranks that a launcher started; absent for `local`
-  std::int64_t part = 0, parts = 1;        // this process's share of reading the data through
+  std::int64_t part = 0, parts = 1;        // this process's part of the check of all tokens
 };
 
-// Reads and checks everything, writes nothing. `command`: what parse_train_flags gave. Errors: InputError.
+// Reads and checks everything; writes nothing. `command` is the result of parse_train_flags. Throws InputError.
 RunSetup make_run_setup(const TrainConfig& command, const RunPlaces& places);
 
-// What a checkpoint of this run stores as its state, and config.json holds: settings, model, data, versions.
+// Returns the state that checkpoints of this run and its config.json store: settings, model, data, versions.
 nlohmann::json stored_state(const RunSetup& setup);
 
 }  // namespace tessera::run

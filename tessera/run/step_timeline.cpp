@@ -17,7 +17,7 @@ using schedule::Activity;
 using schedule::Event;
 using schedule::EventKind;
 
-// One rank's.
+// Labels the spans of one rank.
 class Writer {
  public:
   explicit Writer(runtime::Runtime& runtime) : trace_(runtime.trace()) {
@@ -51,7 +51,7 @@ class Writer {
     return names;
   }
 
-  // What the program does with weights; of the rest nothing is known.
+  // Returns a name for the work before an event. Work without a weight, other than the update, is named "compute".
   std::string work_before(int index) const {
     const Event* event = event_at(index);
     if (event && event->kind == EventKind::comm && event->microbatch < 0) return "update";

@@ -1,4 +1,4 @@
-// A measured step for Perfetto: what every rank's lanes did in the last step that its runtime recorded.
+// A measured step for Perfetto: the activities of all ranks' lanes in the last step that the runtime recorded.
 #pragma once
 #include <nlohmann/json.hpp>
 
@@ -6,10 +6,11 @@
 
 namespace tessera::run {
 
-// Collective over the world, after a step that was recorded (Runtime::record_timeline). On rank 0 the file's content,
-// on the others null. As trace_events.h has it, the first span of any rank at 0; an instant event says where a rank's
-// step begins, since gathers for it may begin before. Every rank's times are from its own beginning of the step.
-// args: bytes (received), the weights' names, microbatch and pass; of compute and waits the event that comes next.
+// Collective over the world; called after a recorded step (Runtime::record_timeline). Returns the content of the file
+// on rank 0 and null on the other ranks. The format is that of trace_events.h, with the first span of any rank at 0. An
+// instant event marks the start of each rank's step, because gathers for the step may begin earlier. Times of a rank
+// are relative to the start of its own step. args: bytes received, the weights' names, microbatch and pass; for compute
+// and waits, the next event.
 nlohmann::ordered_json gather_step_timeline(runtime::Runtime& runtime);
 
 }  // namespace tessera::run

@@ -1,4 +1,4 @@
-// How the ranks agree to stop a run early, between steps.
+// An agreement of all ranks, between steps, to stop a run early.
 #pragma once
 #include <functional>
 
@@ -6,14 +6,14 @@
 
 namespace tessera::run {
 
-// Whether this process has been asked to stop its run. Called by the threads of all its ranks.
+// Returns whether this process was asked to stop its run. The threads of all its ranks call it.
 using StopRequested = std::function<bool()>;
 
-// For moments outside of steps; within them TrafficSum carries the requests. One vote at a time. It must outlive the
+// Used outside of steps; within steps, TrafficSum carries the requests. One vote at a time. The object must outlive the
 // communicator's lane.
 class StopVote {
  public:
-  // Collective over `world`; waits. Returns whether any rank was asked to stop, the same on every rank.
+  // Collective over `world`; blocks. Returns true on every rank if any rank was asked to stop.
   bool any(bool asked, comm::Communicator& world);
 
  private:

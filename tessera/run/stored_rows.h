@@ -1,4 +1,4 @@
-// A stored tensor's elements in order, some rows at a time, so that memory is bounded.
+// Reads a stored tensor in order, some rows at a time, so that memory is bounded.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace tessera::run {
 
-inline constexpr std::int64_t kChunkElements = std::int64_t{8} << 20;  // of a tensor at once, or one row of it
+inline constexpr std::int64_t kChunkElements = std::int64_t{8} << 20;  // elements read at once, or one row
 
-// Calls take(data, elements) for the elements of a box of the tensor, cast to `dtype`. data: valid during the call.
-// Errors: as CheckpointReader::read.
+// Calls take(data, elements) for the elements of a box of the tensor, in order and cast to `dtype`. `data` is valid
+// only during the call. Throws the errors of CheckpointReader::read.
 void read_rows(const checkpoint::CheckpointReader& reader, const checkpoint::StoredTensor& source,
                const layout::Box& box, quant::DType dtype,
                const std::function<void(const std::byte* data, std::int64_t elements)>& take);

@@ -21,7 +21,8 @@ void refuse_init_with_resume(const TrainConfig& command) {
                      command.init, command.resume);
 }
 
-// What read() returns. Errors of the checkpoint name the one before it.
+// Returns the result of read(). If read() finds a fault of the checkpoint, the message also names the previous
+// checkpoint.
 template <typename Read>
 auto read_naming_the_one_before(const fs::path& checkpoint, Read read) {
   try {
@@ -29,7 +30,7 @@ auto read_naming_the_one_before(const fs::path& checkpoint, Read read) {
   } catch (const InputError& error) {
     const fs::path before = checkpoint_before(checkpoint);
     if (before.empty()) throw;
-    throw InputError("{} (--resume {} takes the checkpoint before it)", error.what(), before.string());
+    throw InputError("{} (--resume {} uses the checkpoint before it)", error.what(), before.string());
   }
 }
 
@@ -44,7 +45,8 @@ std::optional<fs::path> checkpoint_to_resume(const TrainConfig& command) {
   if (const auto latest = checkpoint::latest_checkpoint(folder)) return latest->path;
   if (const auto aside = checkpoint::list_set_aside(folder); !aside.empty())
     throw InputError(
-        "--resume: got latest, but a resumed run set all checkpoints of {} aside, expected the path of one, as {}",
+        "--resume: got latest, but a resumed run set all checkpoints of {} aside, expected the path of a checkpoint, "
+        "for example {}",
         command.out, aside.back().path.string());
   return std::nullopt;
 }
@@ -67,7 +69,7 @@ StoredRun stored_before_first_checkpoint(const TrainConfig& command) {
   }
   if (command.model.empty())
     throw InputError(
-        "--resume latest: {} holds no run: expected the folder of one, or the flags of a new one (--model, --data, "
+        "--resume latest: {} holds no run: expected the folder of a run, or the flags of a new run (--model, --data, "
         "--steps)",
         command.out);
   return {};
@@ -92,7 +94,7 @@ StoredRun stored_in(const fs::path& checkpoint) {
 }  // namespace
 
 TrainConfig with_stored_ranks(const TrainConfig& command) {
-  // A launcher, or the plan, says how many ranks there are.
+  // With other backends, the launcher or the plan determines the number of ranks.
   if (command.given.contains("backend") && command.backend != Backend::nccl) return command;
   const auto path = checkpoint_to_resume(command);
   const StoredRun run = path ? stored_in(*path) : stored_before_first_checkpoint(command);
@@ -109,7 +111,7 @@ void check_name(const checkpoint::CheckpointReader& reader, const fs::path& out)
   if (!fs::equivalent(reader.folder() / "..", RunDirectory(out).checkpoints(), ignored)) return;
   const auto named = checkpoint::step_of_folder(fs::weakly_canonical(reader.folder()).filename().string());
   if (named && *named != reader.step())
-    throw InputError("{}: is of step {}, expected the step of its name: its folder must have its name back",
+    throw InputError("{}: is of step {}, expected the step in its name: give the folder its original name",
                      reader.folder().string(), reader.step());
 }
 

@@ -1,4 +1,4 @@
-// What --resume takes from a checkpoint before a run is planned: which checkpoint, on which backend, how many ranks.
+// The inputs that --resume reads before a run is planned: the checkpoint, the backend and the number of ranks.
 #pragma once
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -10,36 +10,38 @@
 
 namespace tessera::run {
 
-// The checkpoint that --resume means; none without --resume, or for `latest` where there is none yet. Errors
-// (InputError): --init beside --resume; it is not there; `latest` where a resumed run has set all checkpoints aside.
+// Returns the checkpoint that --resume names. Returns nullopt without --resume, and for `latest` if there is no
+// checkpoint yet. Throws InputError if --init is given together with --resume, if the checkpoint does not exist, or for
+// `latest` if a resumed run has set all checkpoints aside.
 std::optional<std::filesystem::path> checkpoint_to_resume(const TrainConfig& command);
 
-// Opens a checkpoint and compares this process's share, `part` of `parts`, of the checksums. Errors name the checkpoint
-// before it.
+// Opens a checkpoint and verifies part `part` of `parts` of its checksums. Error messages also name the previous
+// checkpoint.
 checkpoint::CheckpointReader open_checkpoint(const std::filesystem::path& folder, std::int64_t part,
                                              std::int64_t parts);
 
-// What a run has stored of itself, and where.
+// The stored state of a run, and the file or folder that holds the state.
 struct StoredRun {
-  nlohmann::json state = nlohmann::json::object();  // run_setup.h, stored_state
+  nlohmann::json state = nlohmann::json::object();  // as stored_state (run_setup.h) returns it
   std::string where;
 };
 
-// Returns what config.json says of the run that `--resume latest` means, which ended before its first checkpoint. An
-// empty state without --resume, and where there is no such file. Errors (InputError): neither a run nor the flags of
+// Returns the content of config.json for `--resume latest` of a run that ended before its first checkpoint. The state
+// is empty without --resume, and without the file. Throws InputError if there is neither a run nor the flags of a new
 // one.
 StoredRun stored_before_first_checkpoint(const TrainConfig& command);
 
-// The state that a run stored, an object; an empty one where the checkpoint has none (null). Errors (InputError): a
-// state of another type; a step beyond those that --steps can ask for; faults that train::check_state finds.
+// Returns the state that a run stored, an object. The object is empty if the checkpoint has no state (null). Throws
+// InputError if the state has another type, if the step is above the largest value of --steps, and for faults that
+// train::check_state finds.
 nlohmann::json stored_state_of(const checkpoint::CheckpointReader& reader);
 
-// The command with the backend and the mesh of the run that it resumes, where it leaves them open: what must be known
-// before there are ranks. Reads no more than the manifest.
+// Returns the command with the backend and the mesh of the resumed run, unless the command gives them. Called before
+// ranks exist. Reads at most the manifest of a checkpoint.
 TrainConfig with_stored_ranks(const TrainConfig& command);
 
-// Errors (InputError): the checkpoint lies among those of `out` and its name says another step than its manifest. There
-// names decide which checkpoints are newer.
+// Throws InputError if the checkpoint is one of the checkpoints of `out` and the step in its name differs from that in
+// its manifest. In that folder, names decide which checkpoint is newer.
 void check_name(const checkpoint::CheckpointReader& reader, const std::filesystem::path& out);
 
 }  // namespace tessera::run

@@ -1,5 +1,4 @@
-// The suppressed steps of a run (docs/schedule.md): which are suppressed for debugging, how often each was, and how
-// often one may be.
+// Counts the suppressed steps of a run (docs/schedule.md), limits them, and injects suppressions for debugging.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -13,30 +12,30 @@ namespace tessera::run {
 // The stop counter of --debug-suppress.
 inline constexpr const char* kDebugStop = "debug_suppress";
 
-// The same on every rank. A step's attempt is what is enqueued for it; one that is discarded, since a step before it
-// was suppressed, is no attempt here.
+// The state is the same on every rank. An attempt is one enqueue of a step. An attempt that is discarded because an
+// earlier step was suppressed is not counted here.
 class Suppressions {
  public:
-  // Attempts of a step that may be suppressed in a row.
+  // A step fails the run with this number of suppressed attempts in a row.
   static constexpr int kMost = 10;
 
-  // injected: by step, how many of its attempts are suppressed although nothing is wrong: the first ones.
+  // `injected`: for each step, how many of its first attempts are suppressed for debugging.
   explicit Suppressions(std::map<std::int64_t, int> injected) : injected_(std::move(injected)) {}
 
   bool has_injections() const { return !injected_.empty(); }
-  // Whether an attempt of the step that is enqueued now is to be suppressed.
+  // Returns whether an attempt of `step` that is enqueued now is to be suppressed.
   bool is_injected(std::int64_t step) const;
-  // The oldest step that was pending was suppressed. Errors: its attempt number kMost was.
+  // Called when the oldest pending step was suppressed. Throws Error if that was attempt number kMost.
   void saw_suppressed(std::int64_t step, const train::Stop& stop);
-  // The oldest step that was pending counts. Returns how many of its attempts were suppressed.
+  // Called when the oldest pending step was not suppressed. Returns how many of its attempts were suppressed.
   int saw_counted();
-  // Suppressed attempts so far, by the counter that stopped them.
+  // Suppressed attempts so far, by stop counter.
   const std::map<std::string, std::int64_t>& by_counter() const { return by_counter_; }
 
  private:
-  std::map<std::int64_t, int> injected_;  // what is left of them
+  std::map<std::int64_t, int> injected_;  // injections left, by step
   std::map<std::string, std::int64_t> by_counter_;
-  int in_a_row_ = 0;  // of the oldest step that is not finished
+  int in_a_row_ = 0;  // suppressed attempts of the oldest unfinished step
 };
 
 }  // namespace tessera::run

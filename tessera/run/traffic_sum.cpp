@@ -4,7 +4,7 @@
 
 namespace tessera::run {
 namespace {
-constexpr std::size_t kTotals = 3;  // of all formats together
+constexpr std::size_t kTotals = 3;  // sums over all formats
 }  // namespace
 
 void TrafficSum::start(const runtime::StepStatistics& own, bool asked_to_stop, comm::Communicator& world) {

@@ -1,4 +1,4 @@
-// What a step moved and waited for, and how many ranks were asked to stop, summed over all ranks while they continue.
+// Sums a step's traffic, waits and stop requests over all ranks while the ranks continue.
 #pragma once
 #include <array>
 
@@ -8,18 +8,19 @@
 
 namespace tessera::run {
 
-// One sum at a time. It must outlive the communicator's lane while one is under way.
+// One sum at a time. The object must outlive the communicator's lane while a sum is in flight.
 class TrafficSum {
  public:
-  // Collective over `world`. Enqueues. asked_to_stop: whether this rank was asked to stop the run.
+  // Collective over `world`. Enqueues the sum. `asked_to_stop`: whether this rank was asked to stop the run.
   void start(const runtime::StepStatistics& own, bool asked_to_stop, comm::Communicator& world);
-  // Waits, and writes the sum that start began.
+  // Waits for the sum and writes it to `metrics`.
   void finish(StepMetrics& metrics) const;
-  // After finish: whether any rank was asked to stop, the same on every rank.
+  // Called after finish. Returns true on every rank if any rank was asked to stop.
   bool any_asked_to_stop() const { return sums_.back() > 0; }
 
  private:
-  // Milliseconds exposed, bytes gathered, reduced; by format: gathered, flops, activations; ranks asked to stop.
+  // Exposed milliseconds; bytes gathered; bytes reduced; gathered bytes, flops and activation bytes by format; number
+  // of ranks that were asked to stop.
   std::array<double, 3 + 3 * quant::kFormats + 1> sums_{};
   int ranks_ = 1;
   base::Fence summed_;

@@ -1,4 +1,4 @@
-// A run's settings as what a trainer is made of.
+// Converts a run's settings to a trainer's options.
 #pragma once
 #include "tessera/models/model_config.h"
 #include "tessera/predict/dry_step.h"
@@ -8,16 +8,16 @@
 
 namespace tessera::run {
 
-// config: resolved, of a run or of a plan.
+// `config`: resolved, of a run or of a plan.
 shard::ParameterTypes types_of(const TrainConfig& config);
-// The last tp rank's step: no other has more query heads, columns of the feed-forward part or rows of the vocabulary,
-// but one may read more key/value heads (recompute_choice.h, kinds_of_ranks). config: as above. The model outlives the
-// options and what is made of them.
+// Returns the options of a dry step of the last tp rank. No other tp rank has more query heads, columns of the
+// feed-forward part or rows of the vocabulary, but another rank may read more key/value heads (recompute_choice.h,
+// kinds_of_ranks). `config`: as in types_of. `model` must outlive the options and the objects made from them.
 predict::DryOptions dry_options(const TrainConfig& config, const models::ModelConfig& model,
                                 nn::BlockRecompute recompute);
-// config: resolved (config/resolve.h). The model outlives the trainer. Errors (InputError): recompute_choice's.
+// `config`: resolved (config/resolve.h). `model` must outlive the trainer. Throws InputError as recompute_choice does.
 train::TrainerOptions trainer_options(const TrainConfig& config, const models::ModelConfig& model);
-// config: resolved.
+// `config`: resolved.
 train::LrSchedule lr_schedule_of(const TrainConfig& config);
 
 }  // namespace tessera::run

@@ -1,4 +1,4 @@
-// What moves weights and gradients between GPUs that share them out.
+// The transport of weights and gradients between GPUs over gtp.
 #pragma once
 #include <string_view>
 
@@ -7,8 +7,9 @@
 
 namespace tessera::run {
 
-// "push" where GPUs write into each other's memory, "nccl" where some do not (statistics.indirect says why), "" where
-// nothing is shared out over gtp, or not by GPUs, and before a schedule is planned.
+// Returns "push" if GPUs write into each other's memory, and "nccl" if some GPUs do not (statistics.indirect has the
+// reason). Returns "" if the weights are not sharded over gtp or the ranks are not on GPUs, and before a schedule is
+// planned.
 std::string_view transport_of(const TrainConfig& config, const runtime::ScheduleStatistics& statistics);
 
 }  // namespace tessera::run

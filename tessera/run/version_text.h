@@ -1,10 +1,10 @@
-// What `tessera --version` prints.
+// The output of `tessera --version`.
 #pragma once
 #include <string>
 
 namespace tessera::run {
 
-// The project's version, and what this build was compiled with; several lines.
+// Returns the project's version and the properties of this build, in several lines.
 std::string version_text();
 
 }  // namespace tessera::run

@@ -29,8 +29,8 @@ TEST(Blend, OneSetHasEveryTurn) {
 }
 
 TEST(Blend, FollowsTheLargestDeficit) {
-  // By hand: at position 4, for example, the deficits are 25 - 20, 15 - 10 and 10 - 10, so a has it, the first of
-  // equals.
+  // By hand: at position 4, for example, the deficits are 25 - 20, 15 - 10 and 10 - 10, so the turn goes to a, the
+  // first of the equal ones.
   const BlendOrder order({0.5, 0.3, 0.2});
   EXPECT_THAT(order.shares(), ElementsAre(5, 3, 2));
   EXPECT_EQ(turns(order, 20), "abcaabacbaabcaabacba");
@@ -44,7 +44,7 @@ TEST(Blend, SharesAreExactForDecimals) {
   EXPECT_THAT(BlendOrder({1e9, 3e9}).shares(), ElementsAre(1, 3));
 }
 
-TEST(Blend, EveryShortPeriodHoldsTheSharesAndCountsGoOn) {
+TEST(Blend, EveryShortPeriodHasTheSharesAndCountsContinue) {
   std::mt19937_64 random(5);
   for (int round = 0; round < 40; ++round) {
     std::vector<double> weights(1 + random() % 6);
@@ -64,8 +64,8 @@ TEST(Blend, EveryShortPeriodHoldsTheSharesAndCountsGoOn) {
       }
     }
     for (std::size_t i = 0; i < weights.size(); ++i) {
-      // Rounding to 1/65536 moves a share by less than 1/65536, and by as much again a set where small ones were raised
-      // to 1.
+      // Rounding to 1/65536 changes a share by less than 1/65536. Each set whose small share was raised to 1 changes it
+      // by as much again.
       const double bound = static_cast<double>(1 + weights.size()) / 65536;
       EXPECT_NEAR(static_cast<double>(order.shares()[i]) / static_cast<double>(order.period()), weights[i] / sum,
                   bound);
@@ -73,7 +73,7 @@ TEST(Blend, EveryShortPeriodHoldsTheSharesAndCountsGoOn) {
   }
 }
 
-// Shares and a hash of the turns, made by the program before shares were kept to 1/1000 of the weights.
+// Shares and a hash of the turns, from the program version before shares were within 1/1000 of the weights.
 struct Golden {
   std::vector<double> weights;
   std::vector<std::int64_t> shares;
@@ -141,7 +141,7 @@ double largest_error(const std::vector<std::int64_t>& shares, const std::vector<
   return largest;
 }
 
-TEST(Blend, EveryShareIsNearItsWeightOrTheWeightIsNamed) {
+TEST(Blend, EveryShareIsNearItsWeightOrTheErrorNamesTheWeight) {
   std::mt19937_64 random(11);
   int refused = 0, long_periods = 0;
   for (int round = 0; round < 300; ++round) {
@@ -170,7 +170,7 @@ TEST(Blend, EveryShareIsNearItsWeightOrTheWeightIsNamed) {
               HasSubstr("--valid: weight 1e-308"));
 }
 
-// In even periods both deficits are equal once.
+// In even periods both deficits are equal once per period.
 TEST(Blend, TwoSetsOfALongPeriodFollowTheLargestDeficit) {
   for (const auto& shares : std::vector<std::vector<std::int64_t>>{{3, 100004}, {1, 99999}, {99999, 1}}) {
     const BlendOrder order = BlendOrder::of_shares(shares);
@@ -187,8 +187,9 @@ TEST(Blend, TwoSetsOfALongPeriodFollowTheLargestDeficit) {
   }
 }
 
-// Each halving is at most half a turn away from its part, so a set of n is at most (1 + ceil(log2 n)) / 2 turns away.
-TEST(Blend, SetsOfALongPeriodStayNearTheirPart) {
+// Each halving deviates by at most half a turn from its share, so a set of n deviates by at most (1 + ceil(log2 n)) / 2
+// turns.
+TEST(Blend, SetsOfALongPeriodStayNearTheirShare) {
   const std::vector<std::int64_t> shares{7, 50000, 1, 30001, 12345, 2, 90001};
   const BlendOrder order = BlendOrder::of_shares(shares);
   std::vector<std::int64_t> taken(shares.size());

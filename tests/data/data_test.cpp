@@ -45,7 +45,7 @@ TEST(Batch, HoldsInputsAndTheirNextTokens) {
   EXPECT_EQ(batch.loss_tokens, 8);
 }
 
-TEST(Batch, MaskedDocumentsRestartAndLoseTheTargetThatCrosses) {
+TEST(Batch, MaskedDocumentsRestartPositionsAndMaskTheLastTarget) {
   const base::TempFolder folder;
   // Documents of 2, 3, 3 and 5 tokens; samples of 4: [0 1 2 3 | 4], [4 5 6 7 | 8], [8 9 10 11 | 12].
   const std::string prefix = write_set(folder / "a", {counting(0, 2), counting(2, 3), counting(5, 3), counting(8, 5)});
@@ -61,8 +61,7 @@ TEST(Batch, MaskedDocumentsRestartAndLoseTheTargetThatCrosses) {
   EXPECT_EQ(data.loss_tokens({.index = 2}), 4);
 }
 
-// A checkpoint holds the shares that its run was trained with: a resumed run follows them, and says so where the
-// weights ask for others.
+// A resumed run keeps the shares of its checkpoint. A note reports that the weights give other shares.
 TEST(Blends, AResumedRunKeepsTheSharesOfItsCheckpoint) {
   const base::TempFolder folder;
   const std::string a = write_set(folder / "a", {counting(0, 13)}), b = write_set(folder / "b", {counting(0, 50)});
@@ -77,18 +76,20 @@ TEST(Blends, AResumedRunKeepsTheSharesOfItsCheckpoint) {
   stored[1]["share"] = 65535;
   const TrainingData resumed = blend("1e-9", stored);
   EXPECT_EQ(resumed.fingerprint(), stored);
-  EXPECT_THAT(resumed.note(), HasSubstr("set 1 has 1 of 65536 samples, 1.53e+04 times what its weight 1e-09 says"));
+  EXPECT_THAT(resumed.note(),
+              HasSubstr("set 1 has 1 of 65536 samples, 1.53e+04 times the share that its weight 1e-09 gives"));
   EXPECT_EQ(resumed.sample(32767).set, 0);  // the middle of the period, by the rule of the largest deficit
   EXPECT_EQ(fresh.sample(32767).set, 1);
-  EXPECT_EQ(blend("1e-20", stored).fingerprint(), stored);  // refused where no checkpoint holds it
+  EXPECT_EQ(blend("1e-20", stored).fingerprint(), stored);  // refused without a checkpoint that stores these shares
   EXPECT_THAT(base::refusal([&] { blend("1.3e-20", nullptr); }), HasSubstr("--data: weight 1.3e-20"));
   const TrainingData held_out(
       {.blend = {"1.3e-20", a, "1", b}, .flag = "--valid", .seq_len = 4, .vocab_size = 100, .takes_turns = false});
   EXPECT_EQ(held_out.sample_in_order(0).set, 0);
   stored[1]["share"] = 65535;  // of weights 1.4 and 65534.6
   const TrainingData fewer({.blend = {"1.4", a, "65534.6", b}, .seq_len = 4, .vocab_size = 100, .stored = stored});
-  EXPECT_THAT(fewer.note(), HasSubstr("set 1 has 1 of 65536 samples, 0.714 times what its weight 1.4 says"));
-  // Shares of other weights than the run's are not taken over, and then differ from the checkpoint's.
+  EXPECT_THAT(fewer.note(), HasSubstr("set 1 has 1 of 65536 samples, 0.714 times the share that its weight 1.4 gives"));
+  // If the stored shares do not belong to the run's weights, the run does not keep them and differs from the
+  // checkpoint.
   EXPECT_EQ(blend("0.5", stored).fingerprint()[1]["share"], 2);
   EXPECT_EQ(blend("0.5", {{{"share", "x"}}, 3}).fingerprint()[1]["share"], 2);
 }
@@ -100,8 +101,8 @@ std::vector<Tokens> random_documents(std::mt19937_64& random, int count) {
   return documents;
 }
 
-// What every rank computes alike before a step is what the ranks' batches hold together, on every mesh.
-TEST(LossTokens, AreKnownBeforeTheStep) {
+// On every mesh, the number that each rank computes before a step equals the sum over the ranks' batches.
+TEST(LossTokens, AreCountedBeforeTheStep) {
   const base::TempFolder folder;
   std::mt19937_64 random(2);
   const std::string a = write_set(folder / "a", random_documents(random, 60)),
@@ -131,7 +132,7 @@ TEST(LossTokens, AreKnownBeforeTheStep) {
   }
 }
 
-TEST(TrainingData, VisitsEverySetOnceAnEpochInItsShare) {
+TEST(TrainingData, VisitsEverySetOncePerEpochByItsShare) {
   const base::TempFolder folder;
   const std::string a = write_set(folder / "a", {counting(0, 31)}), b = write_set(folder / "b", {counting(0, 21)});
   const TrainingData data(
@@ -148,7 +149,7 @@ TEST(TrainingData, VisitsEverySetOnceAnEpochInItsShare) {
   EXPECT_EQ(data.sample_in_order(14), (SampleId{.set = 0, .index = 14}));
   EXPECT_EQ(data.sample_in_order(15), (SampleId{.set = 1, .index = 0}));
   EXPECT_EQ(data.sample_in_order(24), (SampleId{.set = 1, .index = 9}));
-  EXPECT_THAT([&] { data.sample_in_order(25); }, ThrowsMessage<Error>(HasSubstr("sample 25 of 25 asked for")));
+  EXPECT_THAT([&] { data.sample_in_order(25); }, ThrowsMessage<Error>(HasSubstr("requested sample 25 of 25")));
 }
 
 TEST(TrainingData, OneSetFollowsThePermutationOfItsSeed) {
@@ -180,7 +181,7 @@ TEST(TrainingData, RefusesIdsOutsideTheVocabulary) {
               ThrowsMessage<Error>(HasSubstr("expected 0 to 9: the file has changed")));
 }
 
-TEST(TrainingData, FingerprintTellsDataFromOtherData) {
+TEST(TrainingData, FingerprintDiffersForOtherData) {
   const base::TempFolder folder;
   const std::string a = write_set(folder / "a", {counting(0, 8), counting(0, 4)}),
                     same = write_set(folder / "same", {counting(0, 8), counting(0, 4)});

@@ -18,7 +18,7 @@ using ::testing::ThrowsMessage;
 using Tokens = std::vector<std::int64_t>;
 
 void write_bytes(const std::filesystem::path& path, const std::string& bytes) {
-  std::filesystem::remove(path);  // a new file is quicker than the same one cut and written again
+  std::filesystem::remove(path);  // writing a new file is faster than truncating and rewriting one
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
@@ -29,7 +29,8 @@ std::string raw(std::initializer_list<T> values) {
   return bytes;
 }
 
-// An index and its tokens, byte by byte, apart from the writer. The sequences lie in the .bin in another order.
+// An index and its tokens, written byte by byte without the writer. The order of the sequences in the .bin file
+// differs.
 struct Files {
   std::string magic{"MMIDIDX\0\0", 9};
   std::uint64_t version = 1;
@@ -115,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(Codes, EveryTokenType,
                          ::testing::Values(TokenType::u8, TokenType::i8, TokenType::i16, TokenType::i32, TokenType::i64,
                                            TokenType::f64, TokenType::f32, TokenType::u16));
 
-TEST(IndexedDataset, RefusesTokensThatAreNoIds) {
+TEST(IndexedDataset, RefusesTokensThatAreNotIds) {
   const base::TempFolder folder;
   struct Case {
     TokenType type;
@@ -144,13 +145,13 @@ TEST(IndexedDataset, RefusesTokensThatAreNoIds) {
     const std::string message = base::refusal([&] { data.check_vocabulary(1000); });
     EXPECT_THAT(message, HasSubstr("d.bin"));
     EXPECT_THAT(message, HasSubstr(fmt::format("byte {} is {}", item, c.shown)));
-    EXPECT_NO_THROW(data.check_vocabulary(1000, 0, 2));  // the first half is fine
+    EXPECT_NO_THROW(data.check_vocabulary(1000, 0, 2));  // the first half has only valid tokens
     EXPECT_THAT([&] { data.check_vocabulary(1000, 1, 2); },
                 ThrowsMessage<InputError>(HasSubstr(fmt::format("byte {} is {}", item, c.shown))));
   }
 }
 
-TEST(IndexedDataset, EveryPartOfTheVocabularyCheckTogetherSeesEveryToken) {
+TEST(IndexedDataset, PartsOfTheVocabularyCheckCoverEveryToken) {
   const base::TempFolder folder;
   const std::string prefix = (folder / "t").string();
   for (std::int64_t bad = 0; bad < 11; ++bad) {
@@ -253,7 +254,7 @@ INSTANTIATE_TEST_SUITE_P(
                  {"d.bin", "12 bytes"}},
         BadFiles{"longer bin", [](Files& f) { f.tokens += "xx"; }, {"d.bin", "14 bytes", "12"}},
         BadFiles{"foreign index",
-                 [](Files& f) { f.magic = "PK\3\4 some other file of any length that is no index at all"; },
+                 [](Files& f) { f.magic = "PK\3\4 some other file of any length without an index"; },
                  {"d.idx"}}));
 
 TEST(IndexedDataset, RefusesEveryTruncationOfTheIndex) {
@@ -289,7 +290,7 @@ TEST(IndexedDataset, RefusesMissingAndOddFiles) {
   EXPECT_THAT(base::refusal([&] { IndexedDataset data(prefix); }), HasSubstr("d.idx"));
 }
 
-// Random damage: the file is refused, or it still reads without touching memory outside (run under the sanitizers).
+// Random damage: the file is refused, or reads stay inside its memory (run under the sanitizers).
 TEST(IndexedDataset, SurvivesRandomDamage) {
   const base::TempFolder folder;
   const Files files;
@@ -315,8 +316,9 @@ TEST(IndexedDataset, SurvivesRandomDamage) {
   EXPECT_GT(accepted, 0);  // a changed length that still fits is a valid file
 }
 
-// Against a dense reference: random documents of random sequences, empty ones among them, enough to cross the strides.
-TEST(IndexedDataset, ReadsAnyStretchAndItsDocuments) {
+// Compares with a dense reference: random documents of random sequences, some of them empty, enough to cross the
+// strides.
+TEST(IndexedDataset, ReadsAnyRangeAndItsDocuments) {
   const base::TempFolder folder;
   const std::string prefix = (folder / "r").string();
   std::mt19937_64 random(3);
@@ -353,7 +355,7 @@ TEST(IndexedDataset, ReadsAnyStretchAndItsDocuments) {
   }
 }
 
-TEST(IndexedDataset, RefusesAStretchOutsideTheStream) {
+TEST(IndexedDataset, RefusesARangeOutsideTheStream) {
   const base::TempFolder folder;
   const IndexedDataset data(Files{}.write(folder));
   Tokens room(10);

@@ -53,7 +53,7 @@ TEST(Permutation, StaysInLargeRangesWithoutRepeats) {
 }
 
 // Computed by an implementation of the header's definition in another language.
-TEST(Permutation, IsTheOneThatIsDocumented) {
+TEST(Permutation, MatchesItsDocumentation) {
   EXPECT_THAT(visit({.seed = 7}, 10), ElementsAre(4, 8, 9, 3, 1, 2, 7, 5, 6, 0));
   EXPECT_THAT(visit({.seed = 7, .epoch = 1}, 10), ElementsAre(0, 8, 3, 5, 6, 9, 7, 2, 4, 1));
   EXPECT_THAT(visit({.seed = 7, .set = 1}, 10), ElementsAre(4, 3, 6, 0, 8, 7, 5, 9, 2, 1));
@@ -61,8 +61,8 @@ TEST(Permutation, IsTheOneThatIsDocumented) {
   EXPECT_EQ(Permutation({.seed = 0}, 1)(0), 0);
 }
 
-// Over many epochs each of the 4! orders of four samples is as likely: chi-square with 23 degrees of freedom is below
-// 64.2 with probability 1 - 1e-5. Seeds are fixed, so the test does not flicker.
+// Over many epochs each of the 4! orders of four samples is equally likely: chi-square with 23 degrees of freedom is
+// below 64.2 with probability 1 - 1e-5. The seeds are fixed, so the result does not vary.
 TEST(Permutation, TakesEveryOrderEquallyOften) {
   std::map<std::vector<std::int64_t>, int> counts;
   constexpr int epoch_count = 24000;
@@ -92,7 +92,7 @@ TEST(Samples, AreCountedWithTheirLastTarget) {
   EXPECT_EQ(num_samples(9, 4), 2);
 }
 
-TEST(Samples, RunOnAcrossEpochs) {
+TEST(Samples, ContinueAcrossEpochs) {
   constexpr std::int64_t set_size = 5;
   std::vector<std::int64_t> got;
   for (std::int64_t p = 0; p < 3 * set_size; ++p) got.push_back(sample_at(9, 0, set_size, p));
@@ -102,7 +102,7 @@ TEST(Samples, RunOnAcrossEpochs) {
   EXPECT_EQ(got, expected);
 }
 
-TEST(Blocks, ShareOutTheGlobalBatch) {
+TEST(Blocks, SplitTheGlobalBatch) {
   // 2 replicas x 3 readers, micro-batch 2, global batch 24: 12 sequences a replica, 6 blocks, 2 microbatches.
   const BatchShape shape{.micro_batch = 2, .global_batch = 24, .readers = 3, .replicas = 2};
   EXPECT_EQ(microbatches_per_step(shape), 2);
@@ -133,13 +133,13 @@ TEST(Blocks, OutsideTheBatchAreErrors) {
   const BatchShape shape{.micro_batch = 2, .global_batch = 24, .readers = 3, .replicas = 2};
   const auto refusal_of = [&](const Block& block) { return [&shape, block] { first_position(shape, block); }; };
   EXPECT_THAT(refusal_of({.step = 0}),
-              ThrowsMessage<Error>(HasSubstr("no block (step 0, replica 0, reader 0, microbatch 0)")));
+              ThrowsMessage<Error>(HasSubstr("invalid block (step 0, replica 0, reader 0, microbatch 0)")));
   EXPECT_THAT(refusal_of({.replica = 2}),
-              ThrowsMessage<Error>(HasSubstr("no block (step 1, replica 2, reader 0, microbatch 0)")));
+              ThrowsMessage<Error>(HasSubstr("invalid block (step 1, replica 2, reader 0, microbatch 0)")));
   EXPECT_THAT(refusal_of({.reader = 3}),
-              ThrowsMessage<Error>(HasSubstr("no block (step 1, replica 0, reader 3, microbatch 0)")));
+              ThrowsMessage<Error>(HasSubstr("invalid block (step 1, replica 0, reader 3, microbatch 0)")));
   EXPECT_THAT(refusal_of({.microbatch = 2}),
-              ThrowsMessage<Error>(HasSubstr("no block (step 1, replica 0, reader 0, microbatch 2)")));
+              ThrowsMessage<Error>(HasSubstr("invalid block (step 1, replica 0, reader 0, microbatch 2)")));
   EXPECT_THAT([] { microbatches_per_step({.micro_batch = 5, .global_batch = 24}); },
               ThrowsMessage<Error>(HasSubstr("global batch 24 does not divide into micro-batches of 5 for 1 readers")));
 }

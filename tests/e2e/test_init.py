@@ -119,7 +119,7 @@ class Init(unittest.TestCase):
         self.assertEqual(bits(self.folder / "complete"), bits(self.folder / "stopped"))
 
     def test_weights_of_model_are_not_read_and_a_line_says_so(self):
-        line = f"warning: --model {self.hf}: its weights are not read, and training starts from random ones: --init {self.hf} reads them"
+        line = f"warning: --model {self.hf}: its weights are not read, and training starts from random weights: --init {self.hf} reads them"
         result = self.trained("random", "--model", self.hf)
         self.assertEqual([line], [text for text in result.stdout.splitlines() if "warning" in text])
         result = self.trained("random-file", "--model", self.hf / "config.json")

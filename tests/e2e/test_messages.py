@@ -73,7 +73,7 @@ class Messages(unittest.TestCase):
         (stopped / "checkpoints").mkdir()
         self.check("train", "--resume", stopped, expect=["--resume", stopped, "before its first checkpoint", "--resume latest --out"])
         absent = self.folder / "absent"
-        self.check("train", "--resume", absent, expect=["--resume", absent, "no such file or folder", "checkpoint"])
+        self.check("train", "--resume", absent, expect=["--resume", absent, "the file or folder does not exist", "checkpoint"])
         self.check("train", "--resume", "latest", expect=["--resume latest", self.folder / "out", "holds no run", "--model"])
         self.check("train", "--resume", self.text, expect=["--resume", self.text, "is a file", "folder of a checkpoint"])
         self.check("train", "--resume", self.hf, expect=["--resume", "Hugging Face folder", "--init", self.hf])
@@ -96,7 +96,7 @@ class Messages(unittest.TestCase):
 
     def test_sources_and_types_of_convert(self):
         x, absent = self.folder / "x", self.folder / "absent"
-        self.check("convert", absent, x, expect=[absent, "no such file or folder", "checkpoint", "Hugging Face"], without=["manifest"])
+        self.check("convert", absent, x, expect=[absent, "the file or folder does not exist", "checkpoint", "Hugging Face"], without=["manifest"])
         self.check("convert", self.text, x, expect=[self.text, "is a file", "folder of a checkpoint", "Hugging Face"])
         for dtype in ("fp16", "i32"):
             self.check("convert", self.made, x, "--dtype", dtype, expect=[f"--dtype: got '{dtype}'", "expected fp32, bf16 or fp64"],
@@ -130,7 +130,7 @@ class Messages(unittest.TestCase):
 
     def test_inspect_of_something_else(self):
         self.check("inspect", self.text, expect=[self.text, "is a file", "checkpoint", "PREFIX.bin", "prepare_text.py"])
-        self.check("inspect", self.folder / "absent", expect=["absent", "no such file or folder"])
+        self.check("inspect", self.folder / "absent", expect=["absent", "the file or folder does not exist"])
         self.check("inspect", self.hf, expect=[self.hf, "Hugging Face folder", "tessera convert"])
 
     def test_json_files_of_other_kinds(self):
@@ -150,7 +150,7 @@ class Messages(unittest.TestCase):
 
     def test_processes_without_their_backend(self):
         self.check(*self.train, "--steps", 1, "--backend", "mpi", **TORCHRUN,
-                   expect=["--backend: got mpi", "MPI sees 1 process", "torchrun started 2", "mpirun -n 2", "--backend nccl"])
+                   expect=["--backend: got mpi", "MPI has 1 process", "torchrun started 2", "mpirun -n 2", "--backend nccl"])
         self.check(*self.train, "--steps", 1, "--backend", "local", **TORCHRUN,
                    expect=["--backend: got local", "nccl", "torchrun started 2 processes", "without a launcher"], without=["mpi"])
         srun = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "3", "SLURM_LOCALID": "0"}

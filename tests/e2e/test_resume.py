@@ -281,7 +281,7 @@ class Kept(Resume):
             del manifest["state"]["config"][key]
         write_manifest(manifest, self.step(out, 3))
         lines = tessera("train", "--resume", "latest", "--steps", 4, "--out", out)
-        self.assertIn("mesh of the command line: 1 ranks (tp 1 x gtp 1 x dp 1); the checkpoint names none", lines)
+        self.assertIn("mesh of the command line: 1 ranks (tp 1 x gtp 1 x dp 1); the checkpoint stores no mesh", lines)
         self.assertEqual((1, 0), (self.settings(out)["ranks"], self.settings(out)["save_every"]))
 
     def test_a_last_line_of_metrics_without_its_newline_is_kept(self):
@@ -295,7 +295,7 @@ class Kept(Resume):
         tessera("convert", self.folder / "kept-hf", self.folder / "kept-converted")
         out = self.folder / "from-converted"
         lines = tessera("train", "--resume", self.folder / "kept-converted", *self.start[2:], "--steps", 1, "--gtp", 3, "--out", out)
-        self.assertIn("mesh of the command line: 3 ranks (tp 1 x gtp 3 x dp 1); the checkpoint names none", lines)
+        self.assertIn("mesh of the command line: 3 ranks (tp 1 x gtp 3 x dp 1); the checkpoint stores no mesh", lines)
         self.assertEqual(json.loads((self.saved / "config.json").read_text())["model"],
                          json.loads((out / "config.json").read_text())["model"])
 

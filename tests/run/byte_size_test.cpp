@@ -12,7 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-TEST(ByteSize, IsReadWithItsUnit) {
+TEST(ByteSize, IsParsedWithItsUnit) {
   EXPECT_EQ(parse_byte_size("5GB"), 5'000'000'000);
   EXPECT_EQ(parse_byte_size("300MB"), 300'000'000);
   EXPECT_EQ(parse_byte_size("2GiB"), std::int64_t{2} << 30);
@@ -29,13 +29,14 @@ TEST(ByteSize, ErrorsNameTheFlag) {
     parse_byte_size("much", "--x");
     FAIL();
   } catch (const InputError& error) {
-    EXPECT_STREQ(error.what(),
-                 "--x: 'much': expected a size of at least 1 byte and less than 8 EiB, as 5GB, 300MB, 2GiB or a number "
-                 "of bytes");
+    EXPECT_STREQ(
+        error.what(),
+        "--x: 'much': expected a size of at least 1 byte and less than 8 EiB, such as 5GB, 300MB, 2GiB or a number "
+        "of bytes");
   }
 }
 
-TEST(ByteSize, OrAWordForABudget) {
+TEST(ByteSize, BudgetsAlsoAcceptWords) {
   EXPECT_EQ(parse_budget("min", "--x"), schedule::kMinimum);
   EXPECT_EQ(parse_budget("3KiB", "--x"), 3072);
   EXPECT_EQ(parse_budget("auto", "--x"), std::nullopt);

@@ -14,7 +14,7 @@ using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(TrainFlags, SetWhatTheySayAndLeaveTheDefaults) {
+TEST(TrainFlags, SetTheirValuesAndKeepOtherDefaults) {
   const TrainConfig config = parse({"--model",
                                     "m",
                                     "--data",
@@ -129,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadFlags{{"--reduce-order", "tree"}, {"--reduce-order", "tree", "sequential, hierarchical"}},
         BadFlags{{"--config", "/nowhere/x.json"}, {"/nowhere/x.json"}}));
 
-TEST(TrainFlags, OfOnAndOffMayStandAlone) {
+TEST(TrainFlags, OfBooleansNeedNoValue) {
   const TrainConfig config =
       parse_train_flags({"--debug-poison", "--zero", "off", "--sequence-parallel", "--tp", "2", "--cuda-graph"}).config;
   EXPECT_TRUE(config.debug_poison && config.sequence_parallel && config.cuda_graph);
@@ -138,11 +138,11 @@ TEST(TrainFlags, OfOnAndOffMayStandAlone) {
   EXPECT_TRUE(config.given.contains("cuda_graph"));
 }
 
-TEST(TrainFlags, OfFeaturesThatAreNotBuiltMayAskForTheNeutralValue) {
+TEST(TrainFlags, OfUnbuiltFeaturesAcceptTheNeutralValue) {
   EXPECT_NO_THROW(parse({"--cp", "1", "--pp", "1", "--ep", "1", "--etp", "1", "--egtp", "1"}));
 }
 
-TEST(ConfigFile, GivesWhatFlagsDoAndFlagsWin) {
+TEST(ConfigFile, HasTheSameEffectAsFlagsAndFlagsOverrideIt) {
   const base::TempFile file(R"({"model": "m", "data": ["1", "a", 2.5, "b"], "valid": "v", "micro_batch": 2, "lr": 1,
                           "mask_documents": true, "sequence_parallel": "on", "dtype": "bf16", "cp": 1, "dp": null})");
   const TrainConfig config = parse({"--config", file.path(), "--micro-batch", "8"});
@@ -226,7 +226,7 @@ TrainConfig resolved(std::vector<std::string> flags, std::optional<std::int64_t>
   return resolve_ranks(resolve_settings(parse(flags)), world);
 }
 
-TEST(Resolve, FillsInWhatFollows) {
+TEST(Resolve, FillsInDependentSettings) {
   EXPECT_EQ(resolved({}).ranks, 1);
   EXPECT_EQ(resolved({"--tp", "2", "--gtp", "3"}).ranks, 6);
   EXPECT_EQ(resolved({"--tp", "2", "--gtp", "3"}).dp, 1);
@@ -281,7 +281,7 @@ TEST(Resolve, RefusesAWorldOfAnotherSize) {
               HasSubstr("3 processes were started, expected --tp 1 * --gtp 2 * --dp 2 = 4 (mpirun -n 4 "));
 }
 
-TEST(Resolve, RefusesWhatIsMissing) {
+TEST(Resolve, RefusesMissingSettings) {
   const std::vector<std::pair<std::string, std::string>> all{
       {"--model", "m"}, {"--data", "d"}, {"--steps", "1"}, {"--out", "o"}};
   for (const auto& [left_out, unused] : all) {
@@ -300,7 +300,7 @@ TEST(Resolve, TakesTheModelsLongestSequence) {
   EXPECT_THAT(message, HasSubstr("--seq-len: got 129, expected at most 128"));
 }
 
-TEST(Resolve, RefusesProductsThatNoGpuOfThisBuildMakes) {
+TEST(Resolve, RefusesProductsThatGpusDoNotSupport) {
   const models::LlamaConfig model({.max_position_embeddings = 128});
   for (const char* format : {"mxfp8", "nvfp4"}) {
     const auto refused = [&](const char* flag, const std::string& value) {
@@ -323,9 +323,9 @@ TEST(Resolve, WarnsOfARateThatHasEnded) {
   EXPECT_TRUE(warnings_of(resolved({"--schedule-steps", "5", "--lr-schedule", "constant"})).empty());
 }
 
-// Products of several threads have other bits; on a GPU they are not the host's.
+// Products on several CPU threads have other bits; on a GPU, products do not run on the host's threads.
 TEST(Resolve, WarnsOfThreadsOnCpus) {
-  EXPECT_THAT(warnings_of(resolved({"--threads", "2"})), ElementsAre(HasSubstr("--threads 2: results are compared")));
+  EXPECT_THAT(warnings_of(resolved({"--threads", "2"})), ElementsAre(HasSubstr("--threads 2: results are comparable")));
   EXPECT_TRUE(warnings_of(resolved({"--threads", "2", "--backend", "nccl"})).empty());
 }
 

@@ -16,8 +16,8 @@ struct Case {
 };
 class Convert : public ::testing::TestWithParam<Case> {};
 
-// Conversion moves bits: there and back everything is equal.
-TEST_P(Convert, ThereAndBackGivesTheSameBits) {
+// A conversion in both directions returns the same bits.
+TEST_P(Convert, ARoundTripGivesTheSameBits) {
   const auto [type, tied, dtype] = GetParam();
   const TemporaryFolder root;
   const models::ModelConfigPtr model = odd_decoder(type, tied);
@@ -90,7 +90,7 @@ TEST(ConvertExport, ANarrowerTypeIsRoundedAndAWiderOneComesFromTheMasters) {
   EXPECT_EQ(tensor_bytes(root / "a").at(name), bytes_of(rounded(embedding), 0, embedding.size()));
   EXPECT_EQ(tensor_bytes(root / "b").at(name), bytes_of(embedding, 0, embedding.size()));
   EXPECT_EQ(tensor_bytes(root / "c").at(name), bytes_of(rounded(embedding), 0, embedding.size()));
-  EXPECT_EQ(wider.at("format"), "bf16");  // no number format; a person reads the type
+  EXPECT_EQ(wider.at("format"), "bf16");  // no number format; the text shows the type
   EXPECT_NE(convert_text(wider).find("format     fp32\n"), std::string::npos);
 }
 
@@ -130,7 +130,7 @@ TEST(ConvertImport, HalfPrecisionBecomesFp32) {
   const TemporaryFolder root;
   write_llama(root / "c", odd_llama(true), DType::bf16);
   convert(root / "c", root / "hf");
-  // The same bytes under another name of a 16-bit type.
+  // The same bytes under the name of another 16-bit type.
   std::string file = slurp(root / "hf/model.safetensors");
   const std::string from = "\"dtype\":\"BF16\"", to = "\"dtype\":\"F16\" ";
   for (std::size_t at = 0; (at = file.find(from, at)) != std::string::npos; at += to.size())
@@ -162,7 +162,7 @@ TEST(ConvertErrors, RefusesBadSourcesAndTargets) {
   EXPECT_TRUE(fs::exists(root / "empty/model.safetensors"));
 }
 
-TEST(ConvertErrors, RefusesSourcesThatAreBoth) {
+TEST(ConvertErrors, RefusesSourcesOfBothForms) {
   const TemporaryFolder root;
   write_llama(root / "c", odd_llama(false), DType::fp32);
   convert(root / "c", root / "hf");
@@ -184,7 +184,7 @@ TEST(ConvertErrors, RefusesSourcesThatAreBoth) {
   EXPECT_EQ(convert(root / "hf", root / "exported")["direction"], "export");
 }
 
-// NaN and infinities are converted as they are, and counted by tensor.
+// NaN and infinities are converted unchanged and counted by tensor.
 class ConvertNonFinite : public ::testing::Test {
  protected:
   // A Hugging Face folder with these values in front of a tensor's.
@@ -209,7 +209,7 @@ TEST_F(ConvertNonFinite, FiniteValuesAreNotReported) {
   EXPECT_TRUE(convert_warnings(report).empty());
 }
 
-TEST_F(ConvertNonFinite, OthersAreCountedByTensorInBothDirections) {
+TEST_F(ConvertNonFinite, OtherValuesAreCountedByTensorInBothDirections) {
   put("model.layers.1.self_attn.k_proj.weight", {nan_, infinity_, 1, -infinity_, 1, nan_, nan_});
   put("model.norm.weight", {1, -infinity_});
   put("lm_head.weight", {3.4e38F});  // beyond bf16

@@ -16,7 +16,7 @@ namespace tessera::run::testing {
 using namespace checkpoint::testing;
 using models::HfTensor, models::LogicalTensor, models::logical_tensors;
 
-// Heads, key/value heads, ffn and vocabulary that divide by nothing.
+// Numbers of heads, key/value heads, ffn columns and vocabulary rows that have no common divisors.
 inline models::DecoderConfig odd_llama(bool tied) {
   models::DecoderConfig config;
   config.vocab_size = 131, config.hidden_size = 20, config.intermediate_size = 33;
@@ -33,7 +33,7 @@ inline float number_of(std::uint64_t seed, std::int64_t index) {
   return static_cast<float>(static_cast<std::int64_t>(bits >> 8)) * 0x1p-55f - 1.0f;
 }
 
-// Numbers of a whole logical tensor.
+// The elements of a whole logical tensor.
 inline std::vector<float> numbers_of(std::uint64_t seed, std::int64_t count) {
   std::vector<float> values(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) values[static_cast<std::size_t>(i)] = number_of(seed, i);

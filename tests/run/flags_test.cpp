@@ -1,4 +1,4 @@
-// Settings as flags: every command takes them from the one table.
+// Settings as flags: every command takes them from the single table.
 #include "tessera/run/config/flags.h"
 
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@ using Words = std::vector<std::string>;
 constexpr Command kOthers[] = {Command::plan,           Command::bench_step,  Command::bench_schedule,
                                Command::bench_products, Command::bench_links, Command::bench_kernels};
 
-// What a command line of one flag gives: the setting's value, or the refusal.
+// The result of a command line with one flag: the setting's value, or the refusal.
 struct Outcome {
   std::string value, refusal;
 };
@@ -46,7 +46,7 @@ Outcome in_command(Command command, const Setting& setting, const Words& line) {
   }
 }
 
-// Lines with words that some setting takes and some refuses.
+// Lines with words that some settings accept and some refuse.
 std::vector<Words> lines_of(const Setting& setting) {
   const std::string flag = flag_of(setting.name);
   std::vector<Words> lines{{flag}, {flag, "on", flag, "on"}, {flag + "=3"}, {flag + "=off"}};
@@ -58,7 +58,7 @@ std::vector<Words> lines_of(const Setting& setting) {
   return lines;
 }
 
-TEST(Flags, ParseTheSameInEveryCommand) {
+TEST(Flags, AreParsedAlikeByEveryCommand) {
   int accepted = 0, refused = 0;
   for (const Command command : kOthers) {
     const std::vector<const Setting*> taken = settings_of(command);
@@ -76,7 +76,7 @@ TEST(Flags, ParseTheSameInEveryCommand) {
   EXPECT_GT(refused, 100);
 }
 
-TEST(Flags, TrainTakesEverySettingAndStepsThoseThatChangeThem) {
+TEST(Flags, TrainTakesAllAndBenchStepThoseThatChangeSteps) {
   EXPECT_EQ(settings_of(Command::train).size(), settings().size());
   for (const char* name : {"cuda_graph", "deterministic", "pushes", "coalesce", "backend", "threads", "gather_budget"})
     EXPECT_TRUE(find_setting(name)->takers.contains(Command::bench_step)) << name;
@@ -85,7 +85,7 @@ TEST(Flags, TrainTakesEverySettingAndStepsThoseThatChangeThem) {
       EXPECT_TRUE(setting->takers.contains(Command::bench_step)) << setting->name;
 }
 
-TEST(Flags, ShowTheirWordsAndDefaults) {
+TEST(Flags, ShowTheirHelpAndDefaults) {
   CLI::App app;
   SettingWords words{{"gtp", {"2"}}};
   add_flags(app, Command::plan, words);
@@ -93,7 +93,8 @@ TEST(Flags, ShowTheirWordsAndDefaults) {
     const CLI::Option* option = app.get_option(flag);
     return option->get_option_text() + ": " + option->get_description();
   };
-  EXPECT_EQ(help_of("--sequence-parallel"), "on|off: cut activations outside tp by tokens too [off]");
+  EXPECT_EQ(help_of("--sequence-parallel"),
+            "on|off: shard activations outside the tensor-parallel parts by tokens [off]");
   EXPECT_EQ(help_of("--tp"), "N: tensor parallel ranks [1]");
   EXPECT_THAT(help_of("--gtp"), HasSubstr(" [2]"));
   EXPECT_EQ(help_of("--global-batch"), "N: sequences of a step (default: one microbatch a step)");

@@ -9,7 +9,7 @@ using namespace testing;
 using nlohmann::json;
 using quant::DType;
 
-// A Hugging Face folder of the odd Llama, exported by us; the tests then spoil it.
+// A Hugging Face folder of the odd Llama, exported by this program and damaged by the tests.
 class HfFolderTest : public ::testing::Test {
  protected:
   void make(bool tied, std::int64_t max_shard_bytes = 1 << 30) {
@@ -57,17 +57,17 @@ TEST_F(HfFolderTest, RefusesFoldersWithoutConfigOrWeights) {
   EXPECT_TRUE(says(fault(), "config.json"));
 }
 
-TEST_F(HfFolderTest, NamesWhatIsMissingMisshapenOrUnknown) {
+TEST_F(HfFolderTest, NamesMissingMisshapenAndUnknownTensors) {
   make(false);
   edit("config.json", [](json& config) { config["num_hidden_layers"] = 3; });
   EXPECT_TRUE(says(fault(), "'model.layers.2.input_layernorm.weight' is missing"));
   edit("config.json", [](json& config) { config["num_hidden_layers"] = 1; });
-  EXPECT_TRUE(says(fault(), "is no part of a model"));
+  EXPECT_TRUE(says(fault(), "is not part of a model"));
   edit("config.json", [](json& config) { config["num_hidden_layers"] = 2, config["vocab_size"] = 130; });
   EXPECT_TRUE(says(fault(), "'model.embed_tokens.weight': expected [130, 20], it is [131, 20]"));
 }
 
-TEST_F(HfFolderTest, RefusesTypesThatAreNoWeights) {
+TEST_F(HfFolderTest, RefusesTypesThatAreNotFloating) {
   make(false);
   rewrite([](auto& entries, auto&) {
     for (checkpoint::SafetensorsTensor& entry : entries)
@@ -76,7 +76,7 @@ TEST_F(HfFolderTest, RefusesTypesThatAreNoWeights) {
   EXPECT_TRUE(says(fault(), "'model.norm.weight': expected a floating type, got I32"));
 }
 
-// The hash of each weight that a folder is imported as.
+// Returns the hash of each weight of the imported folder.
 std::map<std::string, std::string> imported_hashes(const fs::path& hf_folder, const fs::path& target) {
   convert(hf_folder, target);
   const checkpoint::CheckpointReader reader(target);
@@ -97,7 +97,7 @@ TEST_F(HfFolderTest, IgnoresStoredFrequencies) {
   add("model.layers.0.self_attn.rotary_emb.inv_freq");
   EXPECT_EQ(imported_hashes(folder(), root_ / "with"), without);
   add("model.layers.0.self_attn.rotary_emb.inv_freqs");
-  EXPECT_TRUE(says(fault(), "'model.layers.0.self_attn.rotary_emb.inv_freqs' is no part of a model"));
+  EXPECT_TRUE(says(fault(), "'model.layers.0.self_attn.rotary_emb.inv_freqs' is not part of a model"));
 }
 
 // Writes the folder again with an output layer of this type and these bytes.
@@ -162,7 +162,7 @@ class HfShards : public HfFolderTest {
     good_ = json::parse(slurp(folder() / kIndex));
     shard_ = good_["weight_map"]["model.norm.weight"];
   }
-  // The fault of the folder with another file for a tensor.
+  // Returns the error of the folder if the index names another file for a tensor.
   std::string fault_with(const std::string& tensor, const json& file) const {
     json index = good_;
     index["weight_map"][tensor] = file;
@@ -218,7 +218,7 @@ TEST_F(HfShards, OfAnotherModelAreRefused) {
 }
 
 TEST_F(HfShards, HoldEachTensorOnce) {
-  // A shard of its own for a tensor that another one holds too.
+  // A further shard with a tensor that another shard also holds.
   const std::string values = tensor_bytes(folder()).at("model.norm.weight");
   std::vector<checkpoint::SafetensorsTensor> entries;
   std::string bytes;
@@ -245,7 +245,7 @@ TEST_F(HfFolderTest, RefusesTwoDescriptionsOfFormats) {
   edit("config.json",
        [](json& config) { config["quantization_config"] = quantization_config(quant::Format::fp8_block); });
   spill(folder() / "hf_quant_config.json", hf_quant_config(quant::Format::nvfp4).dump());
-  EXPECT_TRUE(says(fault(), "config.json: has quantization_config, and hf_quant_config.json stands beside it"));
+  EXPECT_TRUE(says(fault(), "config.json: has quantization_config, and hf_quant_config.json exists too"));
 }
 
 // All finite values by the definition of the format: sign, 5 bits of exponent with bias 15, 10 bits of mantissa.

@@ -1,4 +1,4 @@
-// Hugging Face folders in number formats that are not whole or were changed: one clear error, and never more than that.
+// Hugging Face folders in number formats that are incomplete or modified: each gives one clear error and nothing worse.
 #include "tests/run/convert_testing.h"
 
 namespace tessera::run {
@@ -22,7 +22,7 @@ class HfFormatFaults : public ::testing::TestWithParam<Format> {
     convert(root_ / "c", folder(), {.format = GetParam(), .max_shard_bytes = max_shard_bytes});
   }
   fs::path folder() const { return root_ / "hf"; }
-  // The error of the folder after a change of its only file of tensors, which is then undone.
+  // Returns the error of the folder after a change of its only safetensors file, and then undoes the change.
   std::string fault(const std::function<void(Entries&, std::map<std::string, std::string>&)>& change) const {
     const fs::path path = folder() / "model.safetensors";
     const std::string before = slurp(path);
@@ -76,7 +76,7 @@ void expect_says(const std::string& message, const std::string& text) {
   EXPECT_NE(message.find(text), std::string::npos) << "expected: " << text << "\ngot: " << message;
 }
 
-TEST_P(HfFormatFaults, AScaleThatIsMissingIsNamed) {
+TEST_P(HfFormatFaults, AMissingScaleIsNamed) {
   make();
   for (const std::string& name : scales()) {
     const std::string message = fault([&](Entries& entries, auto&) {
@@ -106,7 +106,7 @@ TEST_P(HfFormatFaults, AnotherShapeIsNamedWithTheExpectedOne) {
 }
 
 // All bytes set: a NaN in each type of scales.
-TEST_P(HfFormatFaults, AScaleThatNoNumberHasIsNamedWhereItIsRead) {
+TEST_P(HfFormatFaults, AScaleThatIsNotANumberIsNamedOnReading) {
   make();
   for (const std::string& name : scales()) {
     const fs::path path = folder() / "model.safetensors";
@@ -138,7 +138,7 @@ TEST_P(HfFormatFaults, AnotherTypeIsNamedWithTheExpectedOne) {
                 "'" + name + "': expected ");
 }
 
-TEST_P(HfFormatFaults, NumbersOf8BitsElsewhereAreRefused) {
+TEST_P(HfFormatFaults, EightBitNumbersInOtherTensorsAreRefused) {
   make();
   const std::string message =
       fault_of("model.norm.weight", [](checkpoint::SafetensorsTensor& entry, std::string& bytes) {
@@ -149,7 +149,7 @@ TEST_P(HfFormatFaults, NumbersOf8BitsElsewhereAreRefused) {
   expect_says(message, "'model.norm.weight' is F8_E4M3");
 }
 
-// Reads all that a folder holds.
+// Reads the whole content of a folder.
 void read_all(const fs::path& path) {
   const HfFolder folder(path);
   for (const HfTensor& tensor : folder.config().hf_tensors()) {
@@ -158,7 +158,7 @@ void read_all(const fs::path& path) {
   }
 }
 
-// Changes letters, mostly in the first `front` bytes.
+// Changes bytes, mostly in the first `front` bytes.
 std::string changed_text(std::string text, Random& random, std::int64_t front) {
   const std::string alphabet = "{}[]\":,0123456789-.eEx \\u\xff";
   for (std::int64_t i = pick(random, 1, 4); i > 0 && !text.empty(); --i) {
@@ -177,7 +177,7 @@ std::string changed_text(std::string text, Random& random, std::int64_t front) {
   return text;
 }
 
-TEST_P(HfFormatFaults, ChangedBytesNeverDoMoreThanAnInputError) {
+TEST_P(HfFormatFaults, ChangedBytesCauseAtMostAnInputError) {
   make(12000);  // shards with an index
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(folder())) files.push_back(entry.path());

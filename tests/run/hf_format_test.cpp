@@ -1,4 +1,4 @@
-// Hugging Face folders in number formats: names, shapes and bytes of what is exported, and the values that come back.
+// Hugging Face folders in number formats: names, shapes and bytes of exports, and the values of imports.
 #include "tessera/run/convert/hf_format.h"
 
 #include "tests/run/convert_testing.h"
@@ -69,7 +69,7 @@ TEST_P(HfFormats, HoldTheBytesOfEachMatrixAndTheRestInBfloat16) {
   EXPECT_EQ(found.size(), expected);
 }
 
-TEST_P(HfFormats, AreImportedAsTheValuesThatTheyStandFor) {
+TEST_P(HfFormats, AreImportedAsTheirDequantizedValues) {
   make();
   convert(root_ / "c", root_ / "plain");
   convert(folder(), root_ / "back", {.dtype = DType::bf16});
@@ -97,7 +97,7 @@ TEST_P(HfFormats, AreImportedAsTheValuesThatTheyStandFor) {
   EXPECT_TRUE(changed);
 }
 
-TEST_P(HfFormats, HaveTheTypesAndShapesThatProgramsForInferenceRead) {
+TEST_P(HfFormats, HaveTheTypesAndShapesThatInferenceProgramsRead) {
   make();
   std::map<std::string, std::pair<std::string, std::vector<std::int64_t>>> found;
   for (const auto& entry : fs::directory_iterator(folder())) {
@@ -137,7 +137,7 @@ TEST_P(HfFormats, HaveTheTypesAndShapesThatProgramsForInferenceRead) {
   }
 }
 
-TEST_P(HfFormats, SayHowTheyAreQuantized) {
+TEST_P(HfFormats, DescribeTheirQuantization) {
   make();
   const json config = json::parse(slurp(folder() / "config.json"));
   EXPECT_EQ(config["torch_dtype"], "bfloat16");
@@ -165,7 +165,7 @@ TEST_P(HfFormats, SayHowTheyAreQuantized) {
   }
 }
 
-TEST(HfFormatNotes, SayWhichBlocksTransformersMisreads) {
+TEST(HfFormatNotes, NameTheBlocksThatTransformersMisreads) {
   const auto is_misread = [](std::int64_t rows, std::int64_t cols) {
     return is_misread_by_transformers(Format::fp8_block, {rows, cols});
   };

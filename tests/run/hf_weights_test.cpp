@@ -16,8 +16,8 @@ class HfWeightsTest : public ::testing::Test {
   TemporaryFolder root_;
 };
 
-// Boxes that cut every tensor by rows and columns, into a buffer with room between the rows.
-TEST_F(HfWeightsTest, BoxesHoldWhatTheWholeTensorHolds) {
+// Boxes that split every tensor by rows and columns, read into a buffer with gaps between the rows.
+TEST_F(HfWeightsTest, BoxesEqualTheWholeTensor) {
   HfWeights weights(root_ / "hf");
   const checkpoint::CheckpointReader reader(root_ / "c");
   for (const LogicalTensor& tensor : logical_of(odd_llama(false))) {

@@ -11,7 +11,7 @@ using ::testing::ThrowsMessage;
 
 using namespace checkpoint::testing;
 
-TEST(Inspect, ListsWhatACheckpointHolds) {
+TEST(Inspect, ListsTheContentOfACheckpoint) {
   const TemporaryFolder root;
   const std::vector<TestTensor> tensors = sample_tensors();
   write_whole(root / "checkpoints/step-00000020", tensors, 3);
@@ -35,7 +35,7 @@ TEST(Inspect, ListsWhatACheckpointHolds) {
   EXPECT_NE(table.find(first["hash"].get<std::string>()), std::string::npos) << table;
 }
 
-TEST(Inspect, EqualContentsShowEqualHashesAndOtherContentsOthers) {
+TEST(Inspect, HashesDependOnlyOnTheContent) {
   const TemporaryFolder root;
   std::vector<TestTensor> tensors{sample_tensors()[0], sample_tensors()[5]};
   write_whole(root / "a", tensors, 1);

@@ -8,7 +8,7 @@ namespace {
 
 using namespace checkpoint::testing;
 
-TEST(InspectData, CountsWhatAFileHolds) {
+TEST(InspectData, CountsTheContentOfAFile) {
   const TemporaryFolder root;
   data::IndexedDatasetWriter writer((root / "text").string(), data::TokenType::u16);
   writer.add_sequence({5, 4000, 7});
@@ -31,7 +31,7 @@ TEST(InspectData, CountsWhatAFileHolds) {
   }
 }
 
-TEST(InspectData, RefusesAFileThatIsNotWhole) {
+TEST(InspectData, RefusesATruncatedFile) {
   const TemporaryFolder root;
   spill(root / "text.idx", "MMIDIDX");
   spill(root / "text.bin", "");

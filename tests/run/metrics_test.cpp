@@ -47,7 +47,7 @@ TEST(Metrics, LineIsGolden) {
       "\"reduced_bytes\": 7}\n");
 }
 
-TEST(Metrics, SayWhatTravelledInNumberFormats) {
+TEST(Metrics, ListBytesByNumberFormat) {
   StepMetrics metrics = example(2);
   metrics.gathered_by_format = {1000, 0, 0, (std::int64_t{1} << 60) - 1000};
   const std::string line = metrics_line(metrics);
@@ -59,7 +59,7 @@ TEST(Metrics, SayWhatTravelledInNumberFormats) {
     EXPECT_EQ(parse_metrics_line(of_type, "m").gathered_by_format, metrics.gathered_by_format);
   }
   EXPECT_EQ(parse_metrics_line(metrics_line(example(2)), "m").gathered_by_format, example(2).gathered_by_format);
-  // For a person, what has no number format has the run's type.
+  // In text, numbers without a number format have the name of the run's type.
   using quant::DType;
   const std::array<std::int64_t, quant::kFormats> bytes{1'000'000, 0, 0, 3'000'000};
   EXPECT_EQ(format_shares(bytes, 1e-6, "MB", DType::bf16), "4 MB (25.0 % bf16, 75.0 % mxfp8)");
@@ -99,7 +99,7 @@ TEST(Metrics, NumbersReadBackToTheSameBits) {
   }
 }
 
-TEST(Metrics, WhatIsNoNumberStaysVisible) {
+TEST(Metrics, ValuesThatAreNotFiniteStayVisible) {
   StepMetrics metrics = example(3);
   metrics.loss = std::numeric_limits<double>::quiet_NaN();
   metrics.skipped = true;
@@ -114,7 +114,7 @@ TEST(Metrics, WhatIsNoNumberStaysVisible) {
   EXPECT_EQ(again.valid_loss, 4.5);
 }
 
-TEST(Metrics, SayHowOftenAStepWasSuppressed) {
+TEST(Metrics, CountSuppressedAttempts) {
   StepMetrics metrics = example(3);
   metrics.suppressed = 2;
   EXPECT_THAT(metrics_line(metrics), HasSubstr(", \"suppressed\": 2}"));
@@ -122,7 +122,7 @@ TEST(Metrics, SayHowOftenAStepWasSuppressed) {
   EXPECT_EQ(parse_metrics_line(metrics_line(example(3)), "m").suppressed, 0);
 }
 
-TEST(Metrics, LinesThatAreNoneAreRefused) {
+TEST(Metrics, OtherLinesAreRefused) {
   for (const char* line : {"", "{", "[]", "3", "{\"step\": 1}", "{\"step\": \"x\"}"})
     EXPECT_THAT(base::refusal([&] { parse_metrics_line(line, "m.jsonl:4"); }), HasSubstr("m.jsonl:4"));
 }
@@ -133,7 +133,7 @@ std::string lines(std::int64_t first, std::int64_t last) {
   return text;
 }
 
-TEST(MetricsFile, GrowsAndGoesOnFromACheckpoint) {
+TEST(MetricsFile, GrowsAndContinuesFromACheckpoint) {
   const base::TempFolder folder;
   const auto path = folder / "metrics.jsonl";
   {
@@ -219,7 +219,7 @@ TEST(Progress, RewritesOneLineOnATerminal) {
   EXPECT_EQ(out.str(), step2 + "\r\x1b[K" + "hello\n" + step3 + "\n");
 }
 
-TEST(Progress, ShowsWhatIsSpecial) {
+TEST(Progress, ShowsEvaluationsSkipsAndSuppressions) {
   StepMetrics metrics = example(1);
   metrics.skipped = true;
   metrics.valid_loss = 1.5;

@@ -1,4 +1,4 @@
-// What `tessera plan` takes: machines, flags, recorded events and runs.
+// The inputs of `tessera plan`: machines, flags, recorded events and runs.
 #include "tessera/run/plan/plan_flags.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-TEST(PlanMachine, FilesSayWhatAMachineCanDo) {
+TEST(PlanMachine, FilesDescribeAMachine) {
   for (const char* name : {"laptop", "h200"}) {
     const predict::Machine machine = predict::find_machine(name, configs() / "machines");
     EXPECT_EQ(machine.flops.size(), 3u);
@@ -29,7 +29,7 @@ TEST(PlanMachine, FilesSayWhatAMachineCanDo) {
   }
 }
 
-// The refusal of a good machine with the value at `pointer` replaced; a null takes it away.
+// Returns the refusal of a valid machine after replacing the value at `pointer`; a null removes the value.
 std::string machine_refusal(const std::string& pointer, const json& value) {
   json good = json::parse(R"({"description": "", "ranks_per_node": 2, "processors": 2, "flops": {"fp32": 1e9},
     "efficiency": {"gemm": 1, "attention_forward": 0.5, "attention_backward": 0.5}, "memory_bytes_per_second": 1e9,
@@ -55,7 +55,7 @@ TEST(PlanMachine, BadFilesAreRefusedByPlace) {
               HasSubstr("--machine: 'none' not found"));
 }
 
-TEST(PlanCommandFlags, WhatDoesNotFitTogetherIsRefused) {
+TEST(PlanCommandFlags, FlagsThatDoNotFitTogetherAreRefused) {
   const auto task = [](const PlanCommandFlags& flags) { return plan_command_inputs(flags, configs()); };
   EXPECT_THAT(base::refusal([&] { task({}); }), HasSubstr("--model is missing"));
   EXPECT_THAT(base::refusal([&] {
@@ -104,7 +104,7 @@ TEST(PlanCommandFlags, RecordedEventsArePlannedInstead) {
   EXPECT_EQ(read.kind, schedule::StepKind::evaluate);
   EXPECT_EQ(plan_step(read).schedule, step.schedule);
   EXPECT_EQ(read.config.global_batch, 2);
-  // Of three microbatches, which --global-batch may say and must not deny.
+  // The events have three microbatches; --global-batch may repeat this number and must not contradict it.
   written.settings["global_batch"] = {"6"};
   const StepPlan three = plan_step(plan_command_inputs(written, configs()).request);
   schedule::save_trace(folder / "e.json", {three.names(), three.trace});
@@ -120,7 +120,7 @@ TEST(PlanCommandFlags, RecordedEventsArePlannedInstead) {
               HasSubstr("holds 1 parameters, expected the"));
 }
 
-// A run of six steps, of which the first three count nothing.
+// A run of six steps; the first three are warm-up.
 void write_run(const base::TempFolder& folder, const std::function<double(int step)>& exposed_ms) {
   const StepPlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "4"}});
   const json stored = {{"config", to_json(request.config)}, {"model", models::LlamaConfig(even_model()).to_json()}};
@@ -136,7 +136,7 @@ void write_run(const base::TempFolder& folder, const std::function<double(int st
   metrics << R"({"step": 7, "lo)";  // being written
 }
 
-TEST(PlanMeasured, PutsARunBesideItsPlan) {
+TEST(PlanMeasured, ComparesARunWithItsPlan) {
   const base::TempFolder folder;
   write_run(folder, [](int step) { return 1.0 * step; });
   const PlanCommandInputs task = plan_command_inputs({.measured = folder.path().string()}, configs());
@@ -157,8 +157,8 @@ TEST(PlanMeasured, PutsARunBesideItsPlan) {
   EXPECT_THAT(base::refusal([&] { read_measured_run(folder.path()); }), HasSubstr("holds no step"));
 }
 
-// Under a graph nothing is known of waits.
-TEST(PlanMeasured, WhatStepsDoNotMeasureDoesNotCount) {
+// Steps under a graph do not measure waits.
+TEST(PlanMeasured, ValuesThatStepsDoNotMeasureAreIgnored) {
   const base::TempFolder folder;
   write_run(folder, [](int step) { return step == 5 ? std::nan("") : 7.5; });
   EXPECT_EQ(read_measured_run(folder.path()).exposed_comm_ms, 7.5);

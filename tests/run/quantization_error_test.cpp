@@ -1,4 +1,4 @@
-// What a format loses of a matrix, against numbers that follow from the formats' definitions.
+// The quantization error of a matrix, compared with numbers from the formats' definitions.
 #include "tessera/run/inspect/quantization_error.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ std::vector<quant::bfloat16> matrix_of(const std::vector<float>& values) {
   return result;
 }
 
-TEST(QuantizationErrors, AreNothingWhereTheFormatHasTheNumbers) {
+TEST(QuantizationErrors, AreZeroForNumbersOfTheFormat) {
   const std::vector<quant::bfloat16> values = matrix_of({448, -1, 0, 0.5F, 2, -240, 1.125F, 0.25F});
   for (const Format format : {Format::fp8, Format::fp8_block, Format::mxfp8}) {
     const QuantizationError error = quantization_error(values, {2, 4}, format);
@@ -28,9 +28,9 @@ TEST(QuantizationErrors, AreNothingWhereTheFormatHasTheNumbers) {
   }
 }
 
-// 448 gives the scale 1. Between 1 and 1.125 lies 1.0625, whose nearest even element is 1; 2^-11 is below half of the
-// least element, 2^-9.
-TEST(QuantizationErrors, CountDifferencesAndWhatBecomesZero) {
+// 448 gives the scale 1. 1.0625 is halfway between 1 and 1.125 and is rounded to 1, the even one; 2^-11 is below half
+// of the least element, 2^-9.
+TEST(QuantizationErrors, CountDifferencesAndUnderflows) {
   const std::vector<quant::bfloat16> values = matrix_of({448, 1.0625F, 0x1p-11F, 0});
   for (const Format format : {Format::fp8, Format::fp8_block, Format::mxfp8}) {
     const QuantizationError error = quantization_error(values, {1, 4}, format);
@@ -42,9 +42,9 @@ TEST(QuantizationErrors, CountDifferencesAndWhatBecomesZero) {
   }
 }
 
-// Two tiles of nvfp4. With the amax 2688 the multiplier of the whole matrix is 1. The second tile wants the scale
-// 3.0625 / 6 = 0.5104 and gets 0.5, the nearest of E4M3, so that its greatest number is 3.
-TEST(QuantizationErrors, CountWhatIsBeyondTheGreatestElementOfATile) {
+// Two tiles of nvfp4. With the amax 2688 the multiplier of the whole matrix is 1. The exact scale of the second tile is
+// 3.0625 / 6 = 0.5104; its nearest E4M3 number is 0.5, so the greatest number of the tile is 3.
+TEST(QuantizationErrors, CountElementsBeyondTheGreatestOfATile) {
   std::vector<float> values(32, 0.0F);
   values[0] = 2688, values[16] = 3.0625F;
   const QuantizationError error = quantization_error(matrix_of(values), {1, 32}, Format::nvfp4);
@@ -53,7 +53,7 @@ TEST(QuantizationErrors, CountWhatIsBeyondTheGreatestElementOfATile) {
   EXPECT_EQ(error.underflowed, 0);
 }
 
-TEST(QuantizationErrors, LeaveOutWhatIsNotFinite) {
+TEST(QuantizationErrors, IgnoreElementsThatAreNotFinite) {
   const std::vector<quant::bfloat16> values = matrix_of({1, NAN, INFINITY, -0.5F});
   const QuantizationError error = quantization_error(values, {1, 4}, Format::fp8);  // an infinite amax: the scale is 1
   EXPECT_EQ(error.not_finite, 2);

@@ -1,4 +1,4 @@
-// Which blocks compute again for a budget of activations.
+// The blocks that recompute activations for a budget.
 #include "tessera/run/recompute_choice.h"
 
 #include <gmock/gmock.h>
@@ -48,7 +48,7 @@ std::int64_t kept(const TrainConfig& config, const models::DecoderConfig& model,
   return most;
 }
 
-// What a block gives up, in order.
+// Returns the sum over the blocks of 0 for none, 1 for selective and 2 for full.
 int effort(const std::vector<Policy>& blocks) {
   int sum = 0;
   for (const Policy policy : blocks) sum += policy == Policy::full ? 2 : policy == Policy::selective ? 1 : 0;
@@ -70,9 +70,9 @@ TEST(RecomputeChoice, IsTheLeastThatFits) {
         config.activation_budget = std::to_string(budget);
         const std::vector<Policy> chosen = recompute_choice(config, models::LlamaConfig(model));
         EXPECT_LE(kept(config, model, chosen), budget);
-        EXPECT_LE(effort(chosen), before);  // more room never asks for more work
+        EXPECT_LE(effort(chosen), before);  // a larger budget never needs more recomputation
         before = effort(chosen);
-        // One step less, in either way, does not fit.
+        // One step of recomputation less, of either kind, does not fit.
         std::vector<Policy> easier = chosen;
         for (auto block = easier.rbegin(); block != easier.rend(); ++block) {
           if (*block == Policy::none) continue;
@@ -98,7 +98,7 @@ TEST(RecomputeChoice, FollowsAFixedPolicyAndRefusesTheImpossible) {
   EXPECT_EQ(recompute_choice(config, models::LlamaConfig(model)), std::vector<Policy>(3, Policy::none));
 }
 
-TEST(RecomputeChoice, IsSaidInAFewWords) {
+TEST(RecomputeChoice, HasAShortText) {
   EXPECT_EQ(recompute_text({Policy::none, Policy::none}), "none");
   EXPECT_EQ(recompute_text({Policy::full, Policy::selective, Policy::none}), "1 selective, 1 full of 3 blocks");
   EXPECT_EQ(recompute_text({Policy::full, Policy::full}), "2 full of 2 blocks");

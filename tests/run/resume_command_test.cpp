@@ -17,7 +17,7 @@ TrainConfig parsed(const std::vector<std::string>& flags) {
   return parse_train_flags(flags).config;
 }
 
-TEST(ResumeCommand, NamesTheFolderAndWhatACheckpointDoesNotStore) {
+TEST(ResumeCommand, NamesTheFolderAndSettingsThatACheckpointDoesNotStore) {
   const TrainConfig config = parsed(
       {"--model", "m", "--data",       "d",  "--steps", "100", "--schedule-steps", "200", "--lr",  "0.01",  "--tp", "2",
        "--gtp",   "3", "--save-every", "10", "--zero",  "off", "--timeout-s",      "2.5", "--out", "runs/a"});
@@ -25,7 +25,7 @@ TEST(ResumeCommand, NamesTheFolderAndWhatACheckpointDoesNotStore) {
             "build/tessera train --resume latest --out runs/a --timeout-s 2.5");
 }
 
-TEST(ResumeCommand, TakesTheLatestCheckpointWhateverTheRunStartedFrom) {
+TEST(ResumeCommand, TakesTheLatestCheckpointForAnyStart) {
   const TrainConfig config = parsed({"--resume", "runs/a/checkpoints/step-00000004", "--out", "runs/b"});
   EXPECT_EQ(resume_command(config, "tessera", kAlone), "tessera train --resume latest --out runs/b");
 }
@@ -35,7 +35,7 @@ TEST(ResumeCommand, DoesNotTraceAStepAgain) {
             "tessera train --resume latest --out a");
 }
 
-TEST(ResumeCommand, IsReadBackAsTheSameSettings) {
+TEST(ResumeCommand, IsParsedToTheSameSettings) {
   const std::vector<std::string> flags{"--threads",        "2",     "--gather-budget", "300MB", "--coalesce",     "1",
                                        "--debug-suppress", "3:2,4", "--deterministic", "on",    "--debug-delays", "7",
                                        "--timeout-s",      "0.125", "--out",           "a"};

@@ -29,7 +29,7 @@ json stored(std::vector<std::string> more = {}) {
   return to_json(resolve_ranks(resolve_settings(parse(flags)), std::nullopt));
 }
 
-TEST(Resume, KeepsWhatIsComputedAndTakesTheMeshFromTheCommandLine) {
+TEST(Resume, KeepsTheComputationAndTakesTheMeshFromTheCommandLine) {
   const MergedConfig merged =
       merge_stored(parse({"--resume", "latest", "--out", "o", "--steps", "40", "--gtp", "3"}), stored(), "c");
   EXPECT_EQ(merged.config.lr, 0.01);
@@ -48,7 +48,7 @@ TEST(Resume, KeepsWhatIsComputedAndTakesTheMeshFromTheCommandLine) {
   EXPECT_EQ(resolve_ranks(resolve_settings(merged.config), std::nullopt).ranks, 3);
 }
 
-TEST(Resume, KeepsTheMeshWholeUnlessAFlagOfItIsGiven) {
+TEST(Resume, KeepsTheWholeMeshUnlessAMeshFlagIsGiven) {
   const json before = stored({"--dp", "3"});
   const MergedConfig kept = merge_stored(parse({"--steps", "40", "--out", "o"}), before, "c");
   EXPECT_TRUE(kept.keeps_mesh);
@@ -151,8 +151,8 @@ TEST(Resume, KeepsEverySettingButThoseOfOneCall) {
   EXPECT_EQ(merge_stored(parse({}), current, "c").config.fp8_scaling, nn::Fp8Scaling::current);
 }
 
-// What a stored run could not ask for without another setting goes with that setting.
-TEST(Resume, DropsWhatHasNoMeaningAnyMore) {
+// If a flag removes a setting, the settings that depend on it return to their defaults.
+TEST(Resume, DropsSettingsWithoutMeaning) {
   const auto resolved = [](const std::vector<std::string>& before, std::vector<std::string> flags) {
     flags.insert(flags.end(), {"--out", "o"});
     const TrainConfig config = merge_stored(parse(flags), stored(before), "c").config;
@@ -178,7 +178,7 @@ TEST(Resume, TakesSettingsThatAreNotStoredFromTheCommandLine) {
   EXPECT_FALSE(merged.config.zero);
   const TrainConfig config = resolve_ranks(resolve_settings(merged.config), 6);
   EXPECT_EQ(mesh_note(merged, config),
-            "mesh of the command line: 6 ranks (tp 1 x gtp 1 x dp 6); the checkpoint names none");
+            "mesh of the command line: 6 ranks (tp 1 x gtp 1 x dp 6); the checkpoint stores no mesh");
 }
 
 TEST(Resume, FlagsChangeTheRateSchedule) {
@@ -192,7 +192,7 @@ TEST(Resume, FlagsChangeTheRateSchedule) {
   EXPECT_THAT(merged.changes, Contains("--lr-schedule: \"cosine\" -> \"constant\""));
 }
 
-TEST(Resume, SaysNothingWhenNothingChanges) {
+TEST(Resume, ListsNoChangesWithoutChanges) {
   const MergedConfig merged = merge_stored(parse({"--tp", "2", "--gtp", "2", "--seed", "7"}), stored(), "c");
   EXPECT_THAT(merged.changes, IsEmpty());
 }
@@ -206,7 +206,7 @@ TEST(Resume, AScheduleOfNoStepsFollowsTheNewRun) {
   EXPECT_EQ(resolve_settings(merged.config).schedule_steps, 30);
 }
 
-TEST(Resume, RefusesWhatBreaksTheRun) {
+TEST(Resume, RefusesChangesThatBreakTheRun) {
   const std::vector<std::array<std::string, 3>> cases{
       {"--seed", "8", "7"}, {"--seq-len", "64", "128"}, {"--global-batch", "48", "24"}, {"--dtype", "fp32", "bf16"}};
   for (const auto& [flag, asked, kept] : cases) {
@@ -221,7 +221,7 @@ TEST(Resume, RefusesWhatBreaksTheRun) {
   }
 }
 
-TEST(Resume, RefusesStoredSettingsThatAreNone) {
+TEST(Resume, RefusesStoredStateThatIsNotSettings) {
   EXPECT_THAT(base::refusal([] { merge_stored(parse({}), json::array(), "step-20"); }), HasSubstr("step-20"));
   EXPECT_THAT(base::refusal([] { merge_stored(parse({}), {{"lr", "x"}}, "step-20"); }), HasSubstr("'lr'"));
   EXPECT_THAT(base::refusal([] { merge_stored(parse({}), {{"what", 1}}, "step-20"); }), HasSubstr("'what'"));

@@ -116,7 +116,7 @@ TEST(AtomicWrite, FailsWithTheCauseAndLeavesTheOldFile) {
               ThrowsMessage<Error>(HasSubstr("/nowhere/f: cannot be written: No such file or directory")));
 }
 
-TEST(RunDirectory, JsonFilesSayNumbersThatAreNotFiniteAsMetricsDo) {
+TEST(RunDirectory, JsonFilesWriteNumbersThatAreNotFiniteAsMetricsDo) {
   const base::TempFolder folder;
   const double infinity = std::numeric_limits<double>::infinity();
   nlohmann::ordered_json value = {{"loss", std::nan("")}, {"lr", 0.1}, {"step", 3}};

@@ -38,7 +38,7 @@ class ImportedCheckpoint : public ::testing::Test {
     flags.insert(flags.end(), more.begin(), more.end());
     return make_run_setup(parse(flags), {.configs = root_ / "configs"});
   }
-  // Gives the checkpoint another state.
+  // Replaces the checkpoint's state.
   void restate(const nlohmann::json& state) {
     checkpoint::Manifest manifest = checkpoint::load_manifest(root_ / "imported");
     manifest.state = state;
@@ -59,7 +59,7 @@ TEST_F(ImportedCheckpoint, NeedsNoModel) {
   EXPECT_EQ(stored_state(setup())["model"], named.model->to_json());
 }
 
-TEST_F(ImportedCheckpoint, AModelThatIsNamedMustBeItsOwn) {
+TEST_F(ImportedCheckpoint, ANamedModelMustEqualItsOwn) {
   nlohmann::json other = models::LlamaConfig(odd_llama(false)).to_json();
   other["num_hidden_layers"] = 3;
   spill(root_ / "other.json", other.dump());
@@ -80,7 +80,7 @@ TEST_F(ImportedCheckpoint, OfAnotherTypeThanTheRunNamesTheFlag) {
   EXPECT_EQ(setup({"--dtype", "bf16"}).config.dtype, DType::bf16);
 }
 
-TEST_F(ImportedCheckpoint, OfARunKeepsItsModelWhereTheFileIsGone) {
+TEST_F(ImportedCheckpoint, OfARunKeepsItsModelWithoutTheFile) {
   const RunSetup first = setup({"--model", (root_ / "hf").string()});
   restate(stored_state(first));
   fs::remove_all(root_ / "hf");
@@ -89,7 +89,7 @@ TEST_F(ImportedCheckpoint, OfARunKeepsItsModelWhereTheFileIsGone) {
   EXPECT_EQ(resumed.config.model, (root_ / "hf").string());
 }
 
-TEST_F(ImportedCheckpoint, OfARunHasRanksBeforeThereIsAPlan) {
+TEST_F(ImportedCheckpoint, OfARunGivesTheRanksBeforeAPlan) {
   restate(stored_state(setup({"--gtp", "2", "--dp", "3"})));
   const std::string path = (root_ / "imported").string();
   const TrainConfig kept = with_stored_ranks(parse({"--resume", path, "--out", "o"}));
@@ -109,7 +109,7 @@ TEST_F(ImportedCheckpoint, OfABackendRunsOnIt) {
   EXPECT_EQ(with_stored_ranks(parse({"--resume", path, "--backend", "local"})).backend, Backend::local);
 }
 
-// The shares that a checkpoint holds are the run's, and a note says where its weights ask for others.
+// A run keeps the shares of its checkpoint. A note reports that the weights give other shares.
 TEST_F(ImportedCheckpoint, OfARunKeepsItsShares) {
   const std::string tokens = (root_ / "tokens").string();
   const auto blended = [&] {
@@ -124,7 +124,7 @@ TEST_F(ImportedCheckpoint, OfARunKeepsItsShares) {
   const RunSetup resumed = blended();
   EXPECT_EQ(stored_state(resumed)["data"], state["data"]);
   EXPECT_THAT(resumed.notes, Contains(HasSubstr("keeps the shares of its checkpoint")));
-  state["data"][1]["share"] = 65534;  // of no weights like these
+  state["data"][1]["share"] = 65534;  // does not belong to these weights
   restate(state);
   EXPECT_THAT(base::refusal([&] { blended(); }), HasSubstr("--data: set 2 is"));
 }

@@ -1,4 +1,4 @@
-// What `tessera plan` works out, against numbers derived by hand.
+// Plans of `tessera plan`, compared with numbers derived by hand.
 #include "tessera/run/plan/step_plan.h"
 
 #include <ATen/ops/arange.h>
@@ -26,8 +26,8 @@ using nlohmann::ordered_json;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// A rank of two holds half of each matrix and receives the other half in fp32. With least memory forward and backward
-// gather each block's weights anew; the output layer is needed twice in a row and the embedding once.
+// A rank of two holds half of each matrix and receives the other half in fp32. With the least memory, forward and
+// backward each gather the weights of every block; the output layer is needed twice in a row and the embedding once.
 TEST(PlanTraffic, TwoGathersWithLeastMemoryOneWithEnough) {
   StepPlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "6"}});  // 3 microbatches
   request.gather_budget = schedule::kMinimum;
@@ -37,7 +37,7 @@ TEST(PlanTraffic, TwoGathersWithLeastMemoryOneWithEnough) {
   request.gather_budget = request.reduce_budget = schedule::kUnlimited;
   const StepPlan most = plan_step(request);
   EXPECT_EQ(most.of_a_rank.gathered, 1216 * 4 / 2);
-  // A gradient of a microbatch is exchanged once; of a norm each rank receives the other's whole one.
+  // The gradient of a microbatch is exchanged once. For a norm, each rank receives the other rank's whole gradient.
   for (const StepPlan* step : {&least, &most}) {
     EXPECT_EQ(step->of_a_rank.reduced, 3 * (1216 / 2 + 5 * 8) * 4);
     EXPECT_EQ(step->of_all_ranks.gathered, 2 * step->of_a_rank.gathered);
@@ -51,11 +51,12 @@ TEST(PlanTraffic, ReplicasAreSummedOnceAStep) {
   const StepPlan step =
       plan_step(request_of({{"gtp", "2"}, {"dp", "3"}, {"global_batch", "12"}, {"dtype", "bf16"}, {"zero", "off"}}));
   const std::int64_t shard = 1216 / 2 + 5 * 8;
-  // Two microbatches in bf16, then an all_reduce of the fp32 sums: 2 (dp - 1) / dp of them, whole bytes a parameter.
+  // Two microbatches in bf16, then an all_reduce of the fp32 sums: 2 (dp - 1) / dp of their bytes, in whole bytes per
+  // parameter.
   EXPECT_NEAR(step.of_a_rank.reduced, 2 * shard * 2 + 2.0 * 2 * shard * 4 / 3, step.parameters.size());
 }
 
-// The part that a rank updates comes from the two other replicas, and from it go new weights to them.
+// The rows that a rank updates are received from the two other replicas, which then receive the new weights.
 TEST(PlanTraffic, SplitStatesAreSummedToTheirOwnersAndGathered) {
   StepPlanRequest request = request_of({{"gtp", "2"}, {"dp", "3"}, {"global_batch", "12"}, {"dtype", "bf16"}});
   request.gather_budget = request.reduce_budget = schedule::kUnlimited;
@@ -69,27 +70,27 @@ TEST(PlanTraffic, SplitStatesAreSummedToTheirOwnersAndGathered) {
   EXPECT_NEAR(split.of_a_rank.gathered - whole.of_a_rank.gathered, 2 * matrices / 3 * 2,
               split.parameters.size() * rows * 2);
   EXPECT_EQ(split.of_all_ranks.gathered - whole.of_all_ranks.gathered, 2 * 1216 * 2);
-  // What each of the 6 ranks receives in a sum of a whole parameter is rounded down to bytes.
+  // For a sum of a whole parameter, the bytes that each of the 6 ranks receives are rounded down.
   EXPECT_LE(whole.of_all_ranks.reduced - split.of_all_ranks.reduced, 2 * 1216 * 4);
   EXPECT_NEAR(whole.of_all_ranks.reduced - split.of_all_ranks.reduced, 2 * 1216 * 4, 6 * split.parameters.size());
   EXPECT_LT(split.memory.optimizer, whole.memory.optimizer / 2);
   EXPECT_EQ(split.memory.weights, whole.memory.weights);
 }
 
-TEST(PlanTraffic, RowsThatDivideUnevenlyCountAsTheyLie) {
+TEST(PlanTraffic, RowsThatDivideUnevenlyCountByTheirPlacement) {
   const shard::ParameterSpec spec{.name = "w", .dims = {7, 5}, .compute = layout::replicated({7, 5}, 1)};
   const predict::PlannedParameter planned = predict::planned_parameter(
       spec, {.model = quant::DType::bf16, .wire = quant::DType::bf16}, {.tp = 1, .gtp = 3, .dp = 2});
   EXPECT_EQ(planned.shard_elements, 3 * 5);         // rows 3, 3 and 1
-  EXPECT_EQ(planned.gather_total, 2 * 2 * 35 * 2);  // two replicas, each row to the two ranks that have it not
+  EXPECT_EQ(planned.gather_total, 2 * 2 * 35 * 2);  // two replicas, each row to the two ranks that lack it
   EXPECT_EQ(planned.reduce_total, 2 * 2 * 35 * 2);  // each row from two ranks
   EXPECT_EQ(planned.replica_total, 2 * (2 - 1) * 35 * 4);
   EXPECT_EQ(total_bytes(planned.size.gather), (7 - 1) * 5 * 2);  // of the rank with one row
 }
 
-// Of 6 tokens a rank of two receives 6 rows of 32 bytes and their indices there and back, 2 * 6 * (32 + 8) = 480 bytes,
-// instead of half a table of 16 rows and as many gradients, 512; of 7 it would be 560.
-TEST(PlanTraffic, RowsOfTheEmbeddingTravelWhereTheyAreFewerBytes) {
+// For 6 tokens, a rank of two receives 6 rows of 32 bytes and their indices in both directions: 2 * 6 * (32 + 8) = 480
+// bytes. Half a table of 16 rows and its gradients have 512 bytes. For 7 tokens the rows would have 560 bytes.
+TEST(PlanTraffic, RowsOfTheEmbeddingAreSentIfTheyHaveFewerBytes) {
   for (const char* recompute : {"none", "full"}) {
     StepPlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "2"}, {"recompute", recompute}});
     request.gather_budget = request.reduce_budget = schedule::kMinimum;
@@ -117,7 +118,7 @@ TEST(PlanTraffic, RowsOfTheEmbeddingTravelWhereTheyAreFewerBytes) {
   }
 }
 
-TEST(PlanTraffic, RowsOfATiedTableDoNotTravel) {
+TEST(PlanTraffic, RowsOfATiedTableAreNotSent) {
   models::DecoderConfig model = even_model();
   model.tie_word_embeddings = true;
   EXPECT_EQ(plan_step(request_of({{"gtp", "2"}, {"embedding", "auto"}}, model)).trace.front().kind,
@@ -129,15 +130,15 @@ TEST(PlanTraffic, RowsOfATiedTableDoNotTravel) {
       ThrowsMessage<InputError>(HasSubstr("--embedding: got rows, expected auto or gather")));
 }
 
-TEST(PlanMemory, IsWhatTheBuffersHold) {
+TEST(PlanMemory, EqualsTheSizeOfTheBuffers) {
   const StepPlanRequest request = request_of({{"gtp", "2"}});
   const StepPlan step = plan_step(request);
   const std::int64_t shard = (std::int64_t{1216} / 2 + 40) * 4;
   EXPECT_EQ(step.memory.weights, shard);
   EXPECT_EQ(step.memory.gradients, shard + step.schedule.reduce_arena + step.schedule.scratch);
   EXPECT_EQ(step.memory.optimizer, 2 * shard);
-  // A block keeps 2 x (8 + 8 + 1) of its norms, 16 + 4 of attention, 8 before its output layer, 24 + 12 around SwiGLU;
-  // then the last norm 8 + 1 and the loss 16 + 8. Six tokens of fp32.
+  // A block keeps 2 x (8 + 8 + 1) of its norms, 16 + 4 of attention, 8 before its output layer, 24 + 12 around SwiGLU.
+  // The last norm adds 8 + 1 and the loss 16 + 8. There are six tokens of fp32.
   EXPECT_EQ(step.memory.activations, (2 * (34 + 20 + 8 + 36) + 9 + 24) * 6 * 4);
   const StepPlan bf16 = plan_step(request_of({{"gtp", "2"}, {"dtype", "bf16"}}));
   EXPECT_EQ(bf16.memory.weights, shard / 2);
@@ -147,7 +148,7 @@ TEST(PlanMemory, IsWhatTheBuffersHold) {
   EXPECT_EQ(plan_step(evaluation).memory.activations, 0);
 }
 
-// Of 5 tp ranks with 3 query heads each, two read 2 of the 3 key/value heads, and the last one reads 1.
+// With 5 tp ranks of 3 query heads each, two ranks read 2 of the 3 key/value heads, and the last rank reads 1.
 TEST(PlanMemory, ActivationsAreThoseOfTheRankThatKeepsMost) {
   models::DecoderConfig model = even_model();
   model.num_heads = 15;
@@ -160,8 +161,8 @@ TEST(PlanMemory, ActivationsAreThoseOfTheRankThatKeepsMost) {
   EXPECT_EQ(plan_step(request).memory.activations, *std::ranges::max_element(kept));
 }
 
-// At 4096 bytes a microsecond everything is hidden and the smallest arenas do; links as slow as those of even_machine()
-// leave every byte exposed, and room saves the second gather.
+// With 4096 bytes per microsecond all communication is hidden and the smallest arenas are enough. With the slow links
+// of even_machine() every byte is exposed, and more memory saves the second gather.
 TEST(PlanMemory, AutomaticBudgetsAreAsSmallAsTimeAllows) {
   StepPlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "6"}});
   const StepPlan slow = plan_step(request);
@@ -173,7 +174,6 @@ TEST(PlanMemory, AutomaticBudgetsAreAsSmallAsTimeAllows) {
   EXPECT_EQ(fast.schedule, plan_step(request).schedule);
 }
 
-// Lanes that each have the link to themselves overlap; on one link they take turns, and nothing moves for longer.
 TEST(PlanMemory, ABudgetThatIsTooSmallIsNamedByItsFlag) {
   const auto message = [](const Budget& gather, const Budget& reduce) -> std::string {
     StepPlanRequest request = request_of({{"gtp", "2"}});
@@ -191,6 +191,7 @@ TEST(PlanMemory, ABudgetThatIsTooSmallIsNamedByItsFlag) {
   EXPECT_EQ(message(schedule::kMinimum, schedule::kMinimum), "no error");
 }
 
+// Lanes with a link each overlap. Lanes that share a link take turns, and no transfer takes longer.
 TEST(PlanTime, TransfersOfASharedLinkTakeTurns) {
   const auto overlaps = [](const StepPlan& step) {
     std::vector<schedule::Span> transfers;
@@ -220,7 +221,7 @@ TEST(PlanTime, TransfersOfASharedLinkTakeTurns) {
   }
 }
 
-// What is left of the memory bounds what is chosen; given budgets, and what cannot run with less, stand.
+// The remaining memory limits chosen budgets. Given budgets, and smallest possible ones, are not reduced.
 TEST(PlanMemory, AutomaticBudgetsLeaveRoomForTheRest) {
   StepPlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "6"}});
   const StepPlan roomy = plan_step(request);
@@ -246,7 +247,8 @@ TEST(PlanMemory, AutomaticBudgetsLeaveRoomForTheRest) {
   EXPECT_EQ(plan_step(request).schedule.gather_arena, roomy.schedule.gather_arena);
 }
 
-// 6 tokens, one rank: no communication. Every product takes 2 * 6 * elements flops of 1e9; forward, and twice backward.
+// 6 tokens and one rank: no communication. Every product takes 2 * 6 * elements flops at 1e9 flops per second, once in
+// forward and twice in backward.
 TEST(PlanTime, OneRankComputesOnly) {
   const StepPlan step = plan_step(request_of({}));
   const double products = 3 * 2 * 6 * (2 * 480 + 128) / 1e9;
@@ -262,9 +264,9 @@ TEST(PlanTime, OneRankComputesOnly) {
   EXPECT_LT(counted, step.prediction.step_seconds);
 }
 
-// 6 tokens of fp32 and 1e9 bytes a second: in each of 2 blocks two norms read and write their 8 columns again, and the
-// backward of SwiGLU writes its 12.
-TEST(PlanTime, SelectiveRecomputationMovesWhatItMakesAgain) {
+// 6 tokens of fp32 and 1e9 bytes per second: in each of 2 blocks, two norms read and write their 8 columns again, and
+// the backward of SwiGLU writes its 12 columns.
+TEST(PlanTime, SelectiveRecomputationMovesTheRecomputedBytes) {
   const auto seconds = [](const char* recompute) {
     return plan_step(request_of({{"recompute", recompute}})).prediction.compute_seconds;
   };
@@ -279,8 +281,8 @@ TEST(PlanTime, LinksAreThoseOfTheRanksThatTalk) {
   EXPECT_LT(near.prediction.step_seconds, near.on_demand.step_seconds);
 }
 
-// In each microbatch alike.
-TEST(PlanTime, CollectivesAreWaitedForBehindTheComputeThatDoesNotNeedThem) {
+// The same in each microbatch.
+TEST(PlanTime, CollectivesOverlapComputeThatDoesNotNeedThem) {
   const StepPlan step = plan_step(request_of({{"tp", "2"}, {"global_batch", "2"}}));
   const std::vector<int>& waits = step.costs.costs.comm_waits;
   ASSERT_EQ(waits.size(), step.trace.size());
@@ -322,8 +324,8 @@ TEST(PlanTime, EverySizeAndPolicyIsPlanned) {
       }
 }
 
-// Each block is as if it had been measured itself.
-TEST(PlanSizes, OfAlikeBlocksAreTheFirstOnes) {
+// The plan of each block equals that of a block measured alone.
+TEST(PlanSizes, OfEqualBlocksAreThoseOfTheFirst) {
   models::DecoderConfig model = even_model();
   model.num_layers = 3;
   model.num_kv_heads = 1;  // overlaps over tp
@@ -346,7 +348,8 @@ struct Moved {
   std::int64_t gathered = 0, reduced = 0, gather_arena = 0, reduce_arena = 0;
 };
 
-// The fourth step of a run of `request`, which has a schedule; bytes of all ranks. Expects the planned events.
+// Runs `request` up to its fourth step, which has a schedule; bytes are sums over all ranks. Expects the planned
+// events.
 Moved run(const StepPlanRequest& request, const schedule::Trace& planned) {
   const TrainConfig& config = request.config;
   std::mutex mutex;
@@ -450,7 +453,7 @@ TEST(PlanReport, HoldsTheWholeScheduleAsJson) {
   EXPECT_EQ(bytes_text(1'250'000), "1.25 MB");
 }
 
-TEST(PlanTimeline, HasARowALaneAndNamedTransfers) {
+TEST(PlanTimeline, HasARowPerLaneAndNamedTransfers) {
   const StepPlan step = plan_step(request_of({{"gtp", "2"}, {"dp", "2"}}));
   std::map<std::string, int> spans;
   std::map<int, std::string> rows;

@@ -1,4 +1,5 @@
-// The file that a recorded step leaves: everything that its schedule moves, once, on every rank, and the same numbers.
+// The file of a recorded step: every transfer of the schedule, once, on every rank, and the same numbers as without a
+// recording.
 #include "tessera/run/step_timeline.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +17,7 @@ using nlohmann::ordered_json;
 using train::testing::RunOptions;
 using train::testing::RunResult;
 
-// What the schedule of a rank's last step moves: category, weights, microbatch.
+// The transfers of the schedule of a rank's last step: category, weights, microbatch.
 using Transfers = std::multiset<std::tuple<std::string, std::vector<std::string>, int>>;
 
 Transfers scheduled(runtime::Runtime& runtime, int microbatches) {
@@ -44,8 +45,8 @@ struct Recorded {
   std::map<int, std::pair<std::int64_t, std::int64_t>> traffic;  // by rank: gathered and reduced bytes
 };
 
-TEST(StepTimeline, HoldsEveryTransferOfTheStepOnceAndChangesNoBit) {
-  constexpr int traced = 2;  // the second that follows the schedule
+TEST(StepTimeline, HoldsEveryTransferOnceAndChangesNoResult) {
+  constexpr int traced = 2;  // the second step that follows the schedule
   RunOptions options{.model = train::testing::odd_model(), .gtp = 2, .dp = 2, .blocks = 8, .steps = 4};
   const RunResult plain = train::testing::run(options);
   const int microbatches = options.blocks / (options.gtp * options.dp);
@@ -86,7 +87,7 @@ TEST(StepTimeline, HoldsEveryTransferOfTheStepOnceAndChangesNoBit) {
                           event["args"]["microbatch"].get<int>());
   }
   EXPECT_EQ(found, recorded.expected);
-  EXPECT_EQ(traffic, recorded.traffic);  // in the steady state as much is issued ahead as was
+  EXPECT_EQ(traffic, recorded.traffic);  // in the steady state, each step prefetches as much as the step before it
   ASSERT_EQ(found.size(), 4u);
 }
 

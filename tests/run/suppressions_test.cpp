@@ -13,7 +13,7 @@ namespace {
 using ::testing::HasSubstr;
 using Times = std::map<std::int64_t, int>;
 
-TEST(StepTimes, AreReadWithTheirNumbers) {
+TEST(StepTimes, AreParsedWithTheirCounts) {
   EXPECT_EQ(parse_step_times("", "--x"), Times());
   EXPECT_EQ(parse_step_times("5", "--x"), (Times{{5, 1}}));
   EXPECT_EQ(parse_step_times("6:2,5,70:10", "--x"), (Times{{5, 1}, {6, 2}, {70, 10}}));
@@ -22,12 +22,12 @@ TEST(StepTimes, AreReadWithTheirNumbers) {
     EXPECT_THAT(base::refusal([&] { parse_step_times(bad, "--x"); }), HasSubstr("--x")) << bad;
 }
 
-TEST(Suppressions, AnInjectionLastsForAttemptsThatWereSuppressed) {
+TEST(Suppressions, AnInjectionLastsForSuppressedAttempts) {
   Suppressions suppressions({{5, 2}, {6, 1}});
   EXPECT_FALSE(suppressions.is_injected(4));
   for (int attempt = 0; attempt < 2; ++attempt) {
     EXPECT_TRUE(suppressions.is_injected(5));
-    EXPECT_TRUE(suppressions.is_injected(6));  // enqueued behind it, and discarded with it
+    EXPECT_TRUE(suppressions.is_injected(6));  // enqueued after step 5, and discarded with it
     suppressions.saw_suppressed(5, {.counter = kDebugStop, .count = 1});
   }
   EXPECT_FALSE(suppressions.is_injected(5));

@@ -32,7 +32,7 @@ TEST(TensorBoard, EventsAreGolden) {
   EXPECT_EQ(hex(session_start_event(1.0, 5)), "09000000000000f03f10053a020801");
 }
 
-// Takes a file apart by the definition, with checks of both sums; returns the events.
+// Splits a file into records by the definition, checks both checksums, and returns the events.
 std::vector<std::string> parse_records(std::string_view file) {
   const auto masked = [](std::uint32_t crc) { return ((crc >> 15) | (crc << 17)) + 0xA282EAD8u; };
   std::vector<std::string> events;
@@ -68,7 +68,7 @@ TEST(TensorBoard, WritesFilesOfWholeRecords) {
   EXPECT_EQ(events[2].substr(time_at), scalars_event(0, 2, {}).substr(time_at));
 }
 
-TEST(TensorBoard, AResumedRunHasAFileOfItsOwnThatPurgesLaterSteps) {
+TEST(TensorBoard, AResumedRunWritesANewFileThatPurgesLaterSteps) {
   const base::TempFolder folder;
   const TensorBoardWriter first(folder.path());
   const TensorBoardWriter second(folder.path(), 21);

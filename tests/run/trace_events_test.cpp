@@ -1,5 +1,5 @@
-// What Perfetto's reader asks of a file: spans of a row that touch and never overlap in whole nanoseconds, and rows
-// whose numbers belong to one process and are not its main thread.
+// Requirements of Perfetto's reader: adjacent spans of a row do not overlap in whole nanoseconds, and the number of a
+// row belongs to one process and is not that of its main thread.
 #include "tessera/run/metrics/trace_events.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Of a number of microseconds in the file, which holds whole nanoseconds.
+// Converts microseconds in the file to whole nanoseconds.
 std::int64_t nanoseconds(const ordered_json& microseconds) {
   const ordered_json read = ordered_json::parse(microseconds.dump());
   const double value = read.get<double>() * 1000;
@@ -23,7 +23,7 @@ std::int64_t nanoseconds(const ordered_json& microseconds) {
   return std::llround(value);
 }
 
-TEST(TraceEvents, SpansThatTouchStillDo) {
+TEST(TraceEvents, AdjacentSpansStayAdjacent) {
   std::mt19937_64 random(1);
   for (const double origin : {0.0, -0.1, 1.0 / 3, 31'000.0}) {
     std::uniform_real_distribution<double> logarithm(-10.5, 0);
@@ -44,13 +44,13 @@ TEST(TraceEvents, SpansThatTouchStillDo) {
   }
 }
 
-TEST(TraceEvents, NothingForAnEmptySpan) {
+TEST(TraceEvents, AnEmptySpanIsNotAdded) {
   ordered_json events = ordered_json::array();
   add_span(events, 0, 0, {.name = "work", .category = "compute", .begin = 1, .end = 1}, 0);
   EXPECT_TRUE(events.empty());
 }
 
-TEST(TraceEvents, MarksAreFromTheOriginOn) {
+TEST(TraceEvents, MarksAreRelativeToTheOrigin) {
   ordered_json events = ordered_json::array();
   add_mark(events, 0, "begins", 1, -0.5);
   EXPECT_EQ(events[0]["ts"], 1'500'000);

@@ -5,7 +5,7 @@
 namespace tessera::run {
 namespace {
 
-TEST(Transport, IsThatOfWeightsWhichGpusShareOut) {
+TEST(Transport, IsThatOfWeightsThatGpusShard) {
   TrainConfig config;
   config.gtp = 2;
   runtime::ScheduleStatistics statistics;

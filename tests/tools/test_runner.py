@@ -127,7 +127,7 @@ class Commands(unittest.TestCase):
                           ["--units-only", "base", "test_schedule_svg"]):
                 result = subprocess.run([*command, *names], capture_output=True, text=True, check=False)
                 self.assertNotEqual(result.returncode, 0)
-                self.assertIn(f"nothing is named {names[-1]}", result.stderr)
+                self.assertIn(f"there is no test named {names[-1]}", result.stderr)
                 self.assertEqual(result.stdout.splitlines()[-1], "0 passed, 0 failed")
 
     def test_a_build_says_which_libraries_it_cannot_run_without(self):

@@ -1,8 +1,11 @@
-# build PRESET [TARGET...]: set-up, configure when needed, compile; without a target all of it, tests included.
-# build_quietly PRESET TARGET...: the same for what another command needs; on stderr, and silent when nothing is to be done.
+# build PRESET [TARGET...]: sets up, configures if needed and compiles. Without a target it builds everything, tests
+# included.
+#
+# build_quietly PRESET TARGET...: builds the targets for another command. Output goes to stderr; without work to do
+# there is no output.
 build_quietly() { IS_QUIET=1 build "$@" >&2; }
 
-# work_alone TITLE: passes on what a build prints, under the title; nothing of a build that finds nothing to do.
+# work_alone TITLE: passes on a build's output under the title; prints nothing if the build has nothing to do.
 work_alone() {
   awk -v title="[run] $1" '/Re-checking globbed directories\.\.\.$/ || /^ninja: (no work to do|Entering directory)/ {next}
     !shown++ {print title} {print; fflush()}'
@@ -16,7 +19,7 @@ build() {
   setup
   lock_checkout
   local folder="build/$preset" inputs
-  # What the build was configured from; CMake itself notices changes of its own files.
+  # The inputs of the configuration. CMake itself detects changes of its own files.
   inputs="$TESSERA_TORCH $CMAKE $(cksum <CMakePresets.json)"
   if [[ ! -e "$folder/build.ninja" || "$(cat "$folder/configured-from" 2>/dev/null)" != "$inputs" ]]; then
     say "configuring $preset (log: .cache/configure-$preset.log)"
@@ -44,9 +47,9 @@ compile() {
   fi
 }
 
-# A libtorch in its small form has what linking needs, and not what running on GPUs does.
+# The small form of libtorch is enough for linking but not for running on GPUs.
 say_missing_libraries() {
   MISSING_LIBRARIES="$({ ldd "$1" 2>/dev/null || true; } | awk '/not found/ {print $1}' | sort -u | xargs)"
-  [[ -z "$MISSING_LIBRARIES" ]] || say "built, but it cannot run here: $MISSING_LIBRARIES not found (TESSERA_TORCH names the torch" \
-    "folder of a PyTorch 2.11 that was installed with CUDA)"
+  [[ -z "$MISSING_LIBRARIES" ]] || say "built, but it cannot run here: $MISSING_LIBRARIES not found (set TESSERA_TORCH to the torch" \
+    "folder of a PyTorch 2.11 installed with CUDA)"
 }

@@ -2,7 +2,7 @@
 
 say() { printf '[run] %s\n' "$*"; }
 
-# fail MESSAGE [EXIT_CODE]: one line, then the end.
+# fail MESSAGE [EXIT_CODE]: prints one line and exits.
 fail() {
   printf '[run] error: %s\n' "$1" >&2
   exit "${2:-1}"
@@ -14,11 +14,11 @@ echo_run() {
   "$@"
 }
 
-# Runs a program that ends well when it is asked to stop. Signals that reach this script are passed on, and it waits for
-# the program's own end; the program may then get one signal twice, from a terminal too.
+# Runs a program that finishes cleanly when it is asked to stop. The script forwards its signals to the program and
+# waits for the program to end. The program may receive a signal twice, for example one from a terminal.
 run_stoppable() {
   local signal program code=0 is_passed_on=1
-  # What runs beside a script ignores SIGINT, unless a trap was set before.
+  # A background process of a script ignores SIGINT unless a trap was set before.
   (
     trap : INT
     exec "$@"
@@ -36,7 +36,7 @@ run_stoppable() {
   return "$code"
 }
 
-# Two ./run at once in one checkout take turns to set up and build.
+# If two ./run commands run in one checkout, they set up and build one after the other.
 lock_checkout() {
   mkdir -p .cache
   exec 9>.cache/lock

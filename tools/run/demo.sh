@@ -1,4 +1,4 @@
-# The demo: real text, prepared once, and a training run on it.
+# The demo: prepares real text once and trains a model on it.
 
 prepare_demo_data() {
   if [[ -e data/demo/meta.json ]]; then return; fi
@@ -7,7 +7,7 @@ prepare_demo_data() {
   "$PYTHON" python/prepare_demo.py --output data/demo || fail "preparing the demo's text failed"
 }
 
-# On a machine with a torch of its own there may be no tokenizers: these two wheels then go into .venv.
+# A machine with its own torch may lack tokenizers. In that case these two wheels are installed into .venv.
 ensure_data_tools() {
   "$PYTHON" -c 'import numpy, tokenizers' 2>/dev/null && return
   [[ -x .venv/bin/python ]] || echo_run python3 -m venv .venv || fail "could not make .venv for numpy and tokenizers"
@@ -19,7 +19,7 @@ ensure_data_tools() {
     fail "pip install failed: $(tail -n1 .cache/pip.log)"
 }
 
-# The first free name among runs/demo, runs/demo-2, ...: a finished run is never touched.
+# Prints the first free name among runs/demo, runs/demo-2, ... A finished run is never changed.
 next_run_folder() {
   local folder=runs/demo n=2
   while [[ -e "$folder" ]]; do
@@ -29,8 +29,8 @@ next_run_folder() {
   echo "$folder"
 }
 
-# The newest of runs/demo, runs/demo-2, ...: a run replaces files of its folder when it begins and when it ends. Empty
-# where there is none.
+# Prints the newest of runs/demo, runs/demo-2, ...; prints an empty line if there is none. A run replaces files of its
+# folder when it starts and when it ends, so the time of the folder is the time of the run.
 last_run_folder() {
   local folder last=""
   for folder in runs/demo runs/demo-[0-9]*; do
@@ -39,7 +39,7 @@ last_run_folder() {
   echo "$last"
 }
 
-# The demo's flags. A run of so few steps that its warm-up would not fit has a shorter one.
+# Prints the demo's flags. If the run is too short for the usual warm-up, the warm-up is a tenth of the steps.
 demo_flags() {
   local steps warmup=30
   steps="$(value_of_flag --schedule-steps "$@")"
@@ -66,8 +66,8 @@ HELP
   exec build/cpu/apps/tessera train --help
 }
 
-# demo_arguments ARGS: sets `arguments`, what `tessera train` is called with, and `out`, its folder. A flag among ARGS
-# replaces the demo's own value of it; a resumed run has its settings from the checkpoint.
+# demo_arguments ARGS: sets `arguments`, the arguments of `tessera train`, and `out`, the run's folder. A flag in ARGS
+# replaces the demo's value. A resumed run takes its settings from the checkpoint.
 demo_arguments() {
   local argument i
   local -a defaults=()
@@ -76,7 +76,7 @@ demo_arguments() {
     [[ "$argument" == --* ]] && given["${argument%%=*}"]=1
   done
   [[ -n "${given[--resume]:-}" ]] || read -ra defaults <<<"$(demo_flags "$@")"
-  # Another mesh brings its own number of ranks.
+  # Another mesh implies its own number of ranks.
   for argument in --tp --gtp --dp; do
     [[ -n "${given[$argument]:-}" ]] && given[--ranks]=1
   done
@@ -111,7 +111,7 @@ train_demo() {
   say "build/cpu/apps/tessera train ${arguments[*]}"
   run_stoppable build/cpu/apps/tessera train "${arguments[@]}" || code=$?
   if [[ "$code" != 0 ]]; then
-    if [[ -e "$out" ]]; then fail "training failed; what it wrote is in $out" "$code"; fi
+    if [[ -e "$out" ]]; then fail "training failed; its output is in $out" "$code"; fi
     fail "training failed; it wrote nothing" "$code"
   fi
   "$PYTHON" tools/run/report.py "$out" data/demo/meta.json

@@ -1,4 +1,4 @@
-"""The demo's last lines: what the run learnt, where it lies, what to type next. Called by `./run train`."""
+"""Prints the demo's last lines: the held-out loss, the checkpoint and the next commands. Called by `./run train`."""
 import json
 import pathlib
 import sys
@@ -14,7 +14,7 @@ def main():
     checkpoints = sorted((out / "checkpoints").glob("step-*"))
     print()
     if valid is not None:
-        verdict = "below it: the model has learnt the text's order, not only its words" if float(valid) < unigram else \
+        verdict = "below it: the model predicts from context, not only from word frequencies" if float(valid) < unigram else \
             "not below it: train for longer"
         print(f"held-out loss     {float(valid):.4f} nats a token")
         print(f"unigram baseline  {unigram:.4f} nats a token ({verdict})")
@@ -26,11 +26,11 @@ def main():
     config = json.loads((out / "config.json").read_text())["config"]
     mesh = f"--tp {config['tp']} --gtp {config['gtp']}"
     print(f"""
-What to type next:
-  ./run tessera inspect {last}                   what a checkpoint holds
-  ./run tessera convert {last} {out}/hf          the model as a Hugging Face folder
+Next commands:
+  ./run tessera inspect {last}                   show the content of the checkpoint
+  ./run tessera convert {last} {out}/hf          convert the model to a Hugging Face folder
   ./run train --resume latest --out {out} {mesh} --steps 600 --schedule-steps 600    resume and train longer
-  ./run train --tp 1 --gtp 4                     the same model, cut another way""")
+  ./run train --tp 1 --gtp 4                     train the same model with another sharding""")
     return 0
 
 

@@ -1,7 +1,7 @@
-# Set-up: Debian packages when allowed, Python wheels into .venv. Sets PYTHON (an interpreter with what the tools need),
-# CMAKE and TORCH_DIR. On a machine that has everything it costs a few file tests.
+# Set-up: installs Debian packages if allowed, and Python wheels into .venv. Sets PYTHON (an interpreter with the
+# packages of the tools), CMAKE and TORCH_DIR. If nothing is missing, set-up only tests a few files.
 
-# header NAME: whether a header lies where compilers look.
+# header NAME: whether a header is in a folder that compilers search.
 header() {
   local folder include_path="${CPLUS_INCLUDE_PATH:-}"
   for folder in /usr/include /usr/local/include ${include_path//:/ } ${CONDA_PREFIX:+"$CONDA_PREFIX/include"}; do
@@ -15,7 +15,7 @@ library() { [[ "$({ ldconfig -p || /sbin/ldconfig -p; } 2>/dev/null)" == *"$1"* 
 
 tool() { command -v "$1" >/dev/null 2>&1; }
 
-# Debian packages the build needs and this machine lacks.
+# Prints the Debian packages that the build needs and this machine lacks.
 missing_required_packages() {
   tool g++ || echo g++
   tool git || echo git
@@ -31,7 +31,8 @@ missing_required_packages() {
   tool python3 || echo python3
 }
 
-# Packages that some commands use, each with another way or a clear message where it is absent.
+# Prints missing packages that only some commands use. Each of these commands has an alternative or prints a clear
+# message.
 missing_optional_packages() {
   header xxhash.h || echo libxxhash-dev
   header benchmark/benchmark.h || echo libbenchmark-dev
@@ -43,7 +44,7 @@ missing_optional_packages() {
   [[ -e .venv/bin/python ]] || /usr/bin/env python3 -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
 }
 
-# apt_get ARGS: as root, or by sudo without a password; 1 when neither is possible.
+# apt_get ARGS: runs as root or with sudo without a password; returns 1 if neither is possible.
 apt_get() {
   tool apt-get || return 1
   if [[ "$(id -u)" == 0 ]]; then
@@ -55,7 +56,8 @@ apt_get() {
   fi
 }
 
-# install_packages NAME...: all at once, or else one by one, so that one unknown name does not keep the others away.
+# install_packages NAME...: installs all packages at once. If that fails, it installs them one by one, so that one
+# unknown name does not block the others.
 install_packages() {
   local log=.cache/apt.log name
   [[ $# -gt 0 ]] || return 0
@@ -70,7 +72,7 @@ apt_install() { apt_get -o DPkg::Lock::Timeout=120 install -y --no-install-recom
 
 apt_failure() { grep -E '^E:' .cache/apt.log | tail -n1 || echo "no root, and no sudo without a password"; }
 
-# One try a checkout for the optional ones: the stamp holds what was still missing after it.
+# Optional packages are tried once per checkout. The stamp stores the packages that were still missing afterwards.
 setup_packages() {
   local required optional stamp=.cache/optional-packages-missing
   required="$(missing_required_packages | xargs)"
@@ -86,11 +88,11 @@ setup_packages() {
     optional="$(missing_optional_packages | xargs)"
   fi
   [[ -z "$required" ]] || fail "missing on this machine: $required (install these Debian packages, then try again)"
-  if [[ -n "$optional" ]]; then say "not installed, and done without where possible: $optional"; fi
+  if [[ -n "$optional" ]]; then say "not installed (optional): $optional"; fi
   echo "$optional" >"$stamp"
 }
 
-# The folder of an installed torch package whose libtorch fits, or nothing. Imports nothing.
+# Prints the folder of an installed torch package with a matching libtorch, or nothing. Imports nothing.
 find_system_torch() {
   python3 - <<'PY' 2>/dev/null || true
 import importlib.util, pathlib
@@ -101,7 +103,8 @@ if "'2.11." in version and (folder / "lib/libtorch_cpu.so").exists():
 PY
 }
 
-# Where libtorch is: TESSERA_TORCH, then .venv, then the machine's own Python; empty: to be installed into .venv.
+# Finds libtorch: TESSERA_TORCH first, then .venv, then the machine's own Python. If TORCH_DIR stays empty, set-up
+# installs torch into .venv.
 find_torch() {
   if [[ -n "${TESSERA_TORCH:-}" ]]; then
     [[ -e "$TESSERA_TORCH/lib/libtorch_cpu.so" ]] ||
@@ -116,7 +119,8 @@ find_torch() {
 
 wheels_installed() { cmp -s tools/run/requirements.txt .venv/requirements-installed.txt; }
 
-# --no-deps: libtorch's CPU part needs two small libraries of CUDA's runtime, not the several GB that torch asks for.
+# --no-deps: libtorch's CPU part needs two small libraries of the CUDA runtime, not the several GB of torch's
+# dependencies.
 setup_venv() {
   wheels_installed && return
   python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
@@ -129,7 +133,7 @@ setup_venv() {
   cp tools/run/requirements.txt .venv/requirements-installed.txt
 }
 
-# A cmake of 3.25 or newer, the machine's or the wheel's; the answer is kept in .cache.
+# Finds cmake 3.25 or newer, the machine's or the wheel's, and caches the path in .cache.
 find_cmake() {
   CMAKE="$(cat .cache/cmake 2>/dev/null || true)"
   [[ -n "$CMAKE" && -x "$CMAKE" ]] && return
@@ -145,7 +149,7 @@ find_cmake() {
   fail "no cmake of 3.25 or newer (looked for cmake on PATH and in .venv/bin)"
 }
 
-# torch's own commands need Python packages that .venv does not have.
+# torch's own commands need Python packages that are not in .venv.
 remove_broken_commands() { rm -f .venv/bin/torchrun .venv/bin/torchfrtrace; }
 
 setup() {
@@ -167,7 +171,7 @@ setup() {
   fi
   find_cmake
   export TESSERA_TORCH="$TORCH_DIR"
-  # Nothing is written outside the checkout, the compiler's cache included.
+  # Nothing is written outside the checkout, including the compiler's cache.
   export CCACHE_DIR="${CCACHE_DIR:-$ROOT/.cache/ccache}" CCACHE_BASEDIR="$ROOT" CCACHE_NOHASHDIR=1
   unlock_checkout
 }

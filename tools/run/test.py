@@ -1,12 +1,12 @@
-"""Runs every test of a build folder and counts single cases; called by `./run test`.
+"""Runs every test of a build folder and counts the single cases. Called by `./run test`.
 
-Three kinds of parts, each named in what is printed:
-  units   the binaries that CTest knows. A GoogleTest binary counts its cases, any other entry counts one.
-  scripts tests/tools/test_* and tests/e2e/test_* (.py or .sh, executable). Exit code 0 passed, 77 skipped, others failed. It
-          counts one, or, when its last line is `N passed, N failed[, N skipped]`, as many as it says. It finds the program
-          in $TESSERA, the data tools' interpreter in $PYTHON, and an empty folder of its own in $TEST_TMP.
-  lint    tools/lint/lint.py: one a check.
-The last line is `N passed, N failed[, N skipped]`; the exit code is 0 only if something ran and nothing failed.
+There are three kinds of parts; the output names each of them:
+  units   the binaries in CTest's list. A GoogleTest binary counts its cases; any other entry counts one.
+  scripts tests/tools/test_* and tests/e2e/test_* (.py or .sh, executable). Exit code 0: passed, 77: skipped,
+          others: failed. If the last line is `N passed, N failed[, N skipped]`, these numbers count. $TESSERA is
+          the program, $PYTHON the data tools' interpreter, and $TEST_TMP an empty folder of the script's own.
+  lint    tools/lint/lint.py; each check counts one.
+The last line is `N passed, N failed[, N skipped]`; the exit code is 0 only if a test ran and no test failed.
 """
 import argparse
 import contextlib
@@ -47,19 +47,19 @@ class Count:
 
 
 def count_gtest(output, entry_passed):
-    """Cases of one CTest entry from its output; an entry without exactly one GoogleTest summary counts as one case."""
+    """Counts the cases of a CTest entry from its output. Without exactly one GoogleTest summary it counts as one case."""
     totals = re.findall(r"^\[==========\] (\d+) tests? from .* ran\.", output, re.M)
     if len(totals) != 1:
         return Count(passed=int(entry_passed), failed=int(not entry_passed))
     failed = sum(int(n) for n in re.findall(r"^\[  FAILED  \] (\d+) tests?, listed below", output, re.M))
     skipped = sum(int(n) for n in re.findall(r"^\[  SKIPPED \] (\d+) tests?, listed below", output, re.M))
-    if not entry_passed and failed == 0:  # ended badly after its last case (sanitizer report, time limit)
+    if not entry_passed and failed == 0:  # failed after its last case (sanitizer report, time limit)
         failed = 1
     return Count(max(int(totals[0]) - failed - skipped, 0), failed, skipped)
 
 
 def count_case(case):
-    """One entry of CTest's report. Not run is failed (a binary that is not there), unless the test itself asked for it."""
+    """Counts an entry of CTest's report. A test that did not run has failed (no binary), unless it requested the skip."""
     status, skipped = case.get("status"), case.find("skipped")
     message = skipped.get("message", "") if skipped is not None else ""
     if status == "disabled" or "SKIP_" in message:
@@ -89,7 +89,7 @@ def unit_names(build):
 
 
 def find_unknown(arguments):
-    """Those of the names that name nothing."""
+    """Returns the names that match nothing."""
     units = [unit for build in arguments.build for unit in unit_names(build)]
     others = ["lint", *(name for path in script_paths() for name in names_of(path))] if not arguments.units_only else []
     return [name for name in arguments.names if name not in others and not any(unit.startswith(name) for unit in units)]
@@ -117,17 +117,17 @@ def run_units(build, names):
 
 
 def print_failures(log):
-    """The part of CTest's log that matters: the output around each failed case, bounded."""
+    """Prints the lines of CTest's log that describe failures, at most 200."""
     lines = log.read_text(errors="replace").splitlines()
     wanted = re.compile(r"Failure|FAILED|rror|Sanitizer|Timeout|Exception|SegFault|expected|Expected|Which is|actual")
     shown = [line for line in lines if wanted.search(line)]
     print("\n".join(shown[:200]))
-    print(f"  (the whole output: {log})")
+    print(f"  (complete output: {log})")
 
 
 def unit_environment():
-    """Ranks are threads, and two binaries run at once: OpenMP's own threads would only wait for each other. libtorch and Open MPI
-    leave memory to the end of the process: tools/run/leaks.txt names them."""
+    """Returns the environment of unit tests. It sets one OpenMP thread, because ranks are threads and two binaries run at once.
+    libtorch and Open MPI keep memory until the process ends; tools/run/leaks.txt lists them."""
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     folder = ROOT / "tools" / "run"
     environment["LSAN_OPTIONS"] = f"suppressions={folder / 'leaks.txt'}:print_suppressions=0"
@@ -138,7 +138,7 @@ def unit_environment():
 
 
 def run_script(path, build):
-    """Runs one script test and returns its count; prints its output when it did not pass."""
+    """Runs one script test and returns its count; prints its output if it failed."""
     scratch = build.resolve() / "scripts" / path.stem
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
@@ -148,7 +148,7 @@ def run_script(path, build):
     start = time.monotonic()
     log = scratch / "output.log"
     with open(log, "w") as stream:
-        # A session of its own, so that a time limit ends what the script started too.
+        # A session of its own, so that a time limit also ends the processes that the script started.
         process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=ROOT,
                                    env=environment, start_new_session=True)
         UNDER_WAY.add(process)
@@ -166,7 +166,7 @@ def run_script(path, build):
         report += ["    " + line for line in output.splitlines()[-60:]]
     else:
         shutil.rmtree(scratch)
-    print("\n".join(report) + "\n", end="", flush=True)  # in one piece
+    print("\n".join(report) + "\n", end="", flush=True)  # one write, so that lines of scripts do not mix
     return count
 
 
@@ -199,14 +199,14 @@ def run_scripts(build, names):
                  and (not names or any(name in names_of(path) for name in names))]
         if paths:
             print(f"== {folder} ==", flush=True)
-        # Each waits as much as it computes. GPUs, and what fills a machine anyway, are for one at a time.
+        # Each script waits about half of its time. Scripts that use GPUs or fill the machine run one at a time.
         together = 1 if build.name == "cuda" or os.environ.get("TESSERA_E2E") == "full" else 2
         total += run_together([lambda path=path: run_script(path, build) for path in paths], together)
     return total
 
 
 def run_together(calls, together):
-    """The counts of all calls, so many at a time. What ends this program ends the scripts under way."""
+    """Returns the sum of all calls' counts; `together` calls run at a time. An exception ends the running scripts."""
     with ThreadPoolExecutor(together) as pool:
         waiting = [pool.submit(call) for call in calls]
         try:
@@ -221,7 +221,7 @@ def run_together(calls, together):
 
 
 def end_by_signals():
-    """What asks this program to end, a lost terminal too, ends what it started. `nohup` is heeded."""
+    """SIGTERM and SIGHUP (a lost terminal) also end the processes that this program started. `nohup` still works."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
@@ -255,15 +255,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", action="append", type=pathlib.Path, required=True)
     parser.add_argument("--units-only", action="store_true")
-    parser.add_argument("names", nargs="*", help="only these: a layer, a script's name, its folder, or lint")
+    parser.add_argument("names", nargs="*", help="run only these: a layer, a script's name, its folder, or lint")
     arguments = parser.parse_args()
     end_by_signals()
     start = time.monotonic()
     unknown = find_unknown(arguments)
     total = Count() if unknown else run_all(arguments)
     if total == Count():
-        print(f"no test ran: nothing is named {' or '.join(unknown or arguments.names) or 'test_*'}", file=sys.stderr)
-    print(f"all of it took {time.monotonic() - start:.0f} s")
+        print(f"no test ran: there is no test named {' or '.join(unknown or arguments.names) or 'test_*'}", file=sys.stderr)
+    print(f"total time: {time.monotonic() - start:.0f} s")
     print(total)
     return 0 if total.passed > 0 and total.failed == 0 else 1
 

@@ -26,7 +26,8 @@ std::int64_t parse_byte_size(std::string_view text) {
   if (error != std::errc{} || count <= 0 || known == units.end() ||
       __builtin_mul_overflow(count, known->second, &bytes))
     throw InputError(
-        "'{}': expected a size of at least 1 byte and less than 8 EiB, as 5GB, 300MB, 2GiB or a number of bytes", text);
+        "'{}': expected a size of at least 1 byte and less than 8 EiB, such as 5GB, 300MB, 2GiB or a number of bytes",
+        text);
   return bytes;
 }
 
@@ -45,8 +46,8 @@ Budget parse_budget(const std::string& text, const std::string& flag) {
     return parse_byte_size(text);
   } catch (const InputError&) {
     throw InputError(
-        "{}: got '{}', expected min, auto, or bytes as 5GB, 300MB, 2GiB, at least 1 byte and less than 8 EiB", flag,
-        text);
+        "{}: got '{}', expected min, auto, or bytes such as 5GB, 300MB, 2GiB, at least 1 byte and less than 8 EiB",
+        flag, text);
   }
 }
 

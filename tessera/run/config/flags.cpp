@@ -12,12 +12,12 @@ void add_flag(CLI::App& app, const Setting& setting, std::vector<std::string>& w
   option->option_text(std::string(setting.placeholder))->expected(1);
   const bool is_list = std::holds_alternative<std::vector<std::string> TrainConfig::*>(setting.field);
   if (is_list) option->expected(1, CLI::detail::expected_max_vector_size);
-  // Another word is no value of the flag; a flag that is given again is refused with its name (set_from_text).
+  // A further word is not a value of the flag. A repeated flag is refused by its name (set_from_text).
   option->allow_extra_args(is_list)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   if (std::holds_alternative<bool TrainConfig::*>(setting.field)) option->expected(0, 1)->default_str("on");
 }
 
-// Outside of training the batch follows from the mesh (resolve_plan_config).
+// Outside of training, the default batch follows from the mesh (resolve_plan_config).
 std::string default_for(Command command, const Setting& setting, const std::vector<std::string>& words) {
   if (!words.empty()) return " [" + words.front() + "]";
   if (command != Command::train && setting.name == "global_batch") return " (default: one microbatch a step)";
@@ -38,7 +38,7 @@ std::string parse_error_text(const CLI::ParseError& error) {
   if (error.get_name() != "ArgumentMismatch") return text;
   const std::string flag = text.substr(0, text.find(':'));
   return flag + (text.find("At Most") != std::string::npos ? ": expected one value; it is given more than once"
-                                                           : ": expected a value behind it");
+                                                           : ": expected a value after it");
 }
 
 void refuse_flags_as_values(const CLI::App& app) {

@@ -9,20 +9,20 @@
 
 namespace tessera::run {
 
-// Adds the flags of all settings that the command takes. Their words go to `words`, which outlives `app`; words that
-// stand there before are defaults. A flag of on|off may stand alone and then means on.
+// Adds the flags of all settings that the command takes. Parsed words are stored in `words`, which must outlive `app`;
+// words that `words` already holds are defaults. An on|off flag without a value means on.
 void add_flags(CLI::App& app, Command command, SettingWords& words);
 
-// What is wrong with a command line, as the parser found it, with the flag's name.
+// Returns the parser's error as a message with the flag's name.
 std::string parse_error_text(const CLI::ParseError& error);
-// Refuses a flag that stands where another flag expects its value.
+// Throws InputError for a flag that stands in the place of another flag's value.
 void refuse_flags_as_values(const CLI::App& app);
-// Refuses the first of the words that are neither flags nor values of flags. flags: those that the command has;
-// command: "tessera train".
+// Throws InputError for the first word of `extras`, the words that are neither flags nor values of flags. `flags`: the
+// flags that the command has. `command`: for example "tessera train".
 void refuse_extras(const std::vector<std::string>& extras, const std::vector<std::string>& flags,
                    std::string_view command);
 
-// The setting's default as --help shows it, " [1]"; "" where it is empty or follows from other settings.
+// Returns the setting's default for --help, such as " [1]"; "" if the default is empty or follows from other settings.
 std::string default_text(const Setting& setting);
 
 }  // namespace tessera::run

@@ -30,12 +30,12 @@ void check_reserved_flags(const SettingWords& words) {
     if (!given.empty()) check_reserved(*find_reserved(name), given.front(), flag_of(name));
 }
 
-// Refuses JSON files of other kinds that a user may have at hand.
+// Throws InputError for JSON files of other kinds that a user may pass by mistake.
 void refuse_other_kinds(const json& content, const std::string& file) {
   if (!content.is_object()) return;
   if (content.contains("config") && content.contains("model"))
     throw InputError(
-        "{}: is the config.json of a run, expected a file of settings, as its key 'config' holds (--resume "
+        "{}: is the config.json of a run, expected a file of settings, such as its key 'config' (--resume "
         "continues that run)",
         file);
   if (content.contains("model_type") || content.contains("architectures"))
@@ -104,12 +104,11 @@ std::string train_help() {
     text += fmt::format("  {:<44} {}{}\n", fmt::format("{} {}", flag_of(setting.name), setting.placeholder),
                         setting.help, default_text(setting));
   text += fmt::format("  {:<44} {}\n", "--config FILE",
-                      "the same settings as JSON, underscores for dashes (micro_batch); flags win");
+                      "the same settings as JSON, with underscores for dashes (micro_batch); flags override it");
   text +=
-      "\nWithout a default, --model, --data, --steps and --out must be given; on --resume all but --out may come from\n"
-      "the checkpoint. --ranks, --tp, --gtp and --dp are the checkpoint's unless one of them is given: then flags "
-      "alone\n"
-      "decide. A flag of on|off may stand alone and means on. Not built yet:";
+      "\n--model, --data, --steps and --out have no default and must be given; with --resume, all but --out may come\n"
+      "from the checkpoint. --ranks, --tp, --gtp and --dp also come from it; if one of them is given, only flags "
+      "count.\nAn on|off flag without a value means on. Not built yet:";
   for (const ReservedSetting& setting : reserved_settings()) text += " " + flag_of(setting.name);
   return text + ".\n";
 }

@@ -67,13 +67,13 @@ void check_reduce_order(const TrainConfig& config) {
 void check_recompute(const TrainConfig& config) {
   const bool chooses = config.recompute == RecomputeSetting::automatic;
   if (chooses && config.activation_budget.empty())
-    throw InputError("--activation-budget is missing: --recompute auto keeps to it, as 20GB");
+    throw InputError("--activation-budget is missing: --recompute auto needs it, for example 20GB");
   if (!chooses && !config.activation_budget.empty())
     throw InputError("--activation-budget: got {} with --recompute {}, expected it with auto", config.activation_budget,
                      name_of(config.recompute));
 }
 
-// The first format with scales that a policy asks for, and the setting that does.
+// Throws InputError, which names the setting, if a policy uses a format with scales and --dtype is not bf16.
 void check_dtype(const TrainConfig& config, const shard::FormatPolicy& policy, std::string_view format,
                  std::string_view rules) {
   const auto other = std::ranges::find_if(
@@ -93,15 +93,15 @@ bool is_of_delayed_scaling(std::string_view setting) {
   return setting == "fp8_history" || setting == "fp8_amax" || setting == "fp8_margin";
 }
 
-// What depends on the formats of products.
+// Checks the settings that depend on the formats of products.
 void check_products(const TrainConfig& config, const shard::FormatPolicy& policy) {
   for (const quant::Format format : {quant::Format::mxfp8, quant::Format::nvfp4})
     if (config.backend == Backend::nccl && has_format(policy, format))
       throw InputError(
-          "--gemm-format: got {} with --backend nccl: sm_90 GPUs do not multiply it (expected bf16, fp8 or fp8_block)",
+          "--gemm-format: got {} with --backend nccl: sm_90 GPUs do not support it (expected bf16, fp8 or fp8_block)",
           name_of(format));
   const bool has_fp8 = has_format(policy, quant::Format::fp8);
-  // A run's stored settings name all of them: only another value than the default asks for something.
+  // The stored settings of a run contain all of these, so only a value other than the default is a request.
   const TrainConfig usual;
   const std::pair<const char*, bool> asked[] = {{"fp8_scaling", config.fp8_scaling != usual.fp8_scaling},
                                                 {"fp8_recipe", config.fp8_recipe != usual.fp8_recipe},
@@ -166,7 +166,7 @@ TrainConfig resolve_settings(TrainConfig config) {
 
 namespace {
 
-// What says the number of ranks: --ranks, or the processes that were started.
+// Describes the source of the number of ranks: --ranks, or the started processes.
 std::string ranks_text(const TrainConfig& config, bool is_given) {
   if (is_given) return fmt::format("--ranks: got {}", config.ranks);
   return started_text(config.ranks);
@@ -226,7 +226,7 @@ std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, c
 }
 
 namespace {
-// The table and the output layer, one parameter where they are tied, are bf16 unless a rule names them.
+// The table and the output layer (one parameter if they are tied) are bf16 unless a rule names them.
 shard::FormatPolicy policy_of(quant::Format format, const std::string& rules, std::string_view flag) {
   shard::FormatPolicy policy{
       .format = format, .rules = {{"embedding.weight", quant::Format::bf16}, {"output.weight", quant::Format::bf16}}};
@@ -279,7 +279,7 @@ TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model) 
     throw InputError("--seq-len: got {}, expected at most {} (max_position_embeddings of model '{}')", config.seq_len,
                      sizes.max_position_embeddings, config.model);
   if (config.embedding == Lookup::rows && sizes.has_tied_embeddings)
-    throw InputError("--embedding: got rows, expected auto or gather: model '{}' has its table as output layer too",
+    throw InputError("--embedding: got rows, expected auto or gather: model '{}' uses its table as output layer too",
                      config.model);
   check_formats(config, model);
   return config;
@@ -294,7 +294,7 @@ std::vector<std::string> warnings_of(const TrainConfig& config) {
                     "--min-lr {}",
                     config.schedule_steps, config.steps, config.min_lr));
   if (config.threads > 1 && config.backend != Backend::nccl)
-    lines.push_back(fmt::format("--threads {}: results are compared at one thread count", config.threads));
+    lines.push_back(fmt::format("--threads {}: results are comparable only at the same thread count", config.threads));
   return lines;
 }
 

@@ -15,7 +15,7 @@ using nlohmann::json;
 
 void refuse_other_value(const Setting& setting, const json& before, const json& asked, const std::string& where) {
   if (!before.is_null() && before != asked)
-    throw InputError("{}: got {}, expected {}: the run stored in {} has it, and it cannot change on --resume",
+    throw InputError("{}: got {}, expected {}: the run stored in {} has this value, which cannot change on --resume",
                      flag_of(setting.name), base::shown(asked), base::shown(before), where);
 }
 
@@ -34,7 +34,7 @@ bool is_kept(const Setting& setting, const TrainConfig& command, bool keeps_mesh
   return setting.on_resume != OnResume::mesh || keeps_mesh;
 }
 
-// Whether the settings have nothing that a setting by this name is about: another value than the default is refused.
+// Returns whether a setting has no meaning under these settings. Any value other than its default would be refused.
 bool is_without_meaning(const TrainConfig& config, std::string_view setting) {
   if (setting == "ranks_per_node") return config.reduce_order != ReduceOrder::hierarchical;
   if (setting == "activation_budget") return config.recompute != RecomputeSetting::automatic;
@@ -75,7 +75,7 @@ MergedConfig merge_stored(const TrainConfig& command, const json& stored, const 
 std::string mesh_note(const MergedConfig& merged, const TrainConfig& config) {
   if (merged.keeps_mesh) return "mesh of the checkpoint: " + mesh_text(config);
   const std::string stored =
-      merged.stored_mesh.empty() ? "the checkpoint names none" : "the checkpoint's was " + merged.stored_mesh;
+      merged.stored_mesh.empty() ? "the checkpoint stores no mesh" : "the checkpoint's was " + merged.stored_mesh;
   return fmt::format("mesh of the command line: {}; {}", mesh_text(config), stored);
 }
 
@@ -83,7 +83,7 @@ void require_same_model(const json& stored, const models::ModelConfig& model, co
   const json before = models::parse_model_config(stored, where)->to_json(), now = model.to_json();
   for (const auto& [key, value] : before.items())
     if (const json other = now.value(key, json()); other != value)
-      throw InputError("--model: {} is {}, expected {}: the run stored in {} has it", key, base::shown(other),
+      throw InputError("--model: {} is {}, expected {}: the run stored in {} has this value", key, base::shown(other),
                        base::shown(value), where);
 }
 

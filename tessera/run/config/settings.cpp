@@ -36,7 +36,7 @@ constexpr std::array kSettings{
         "a name under configs/, or a Hugging Face config.json (with --resume: the checkpoint's; with --init: its own)",
         kPlans | Command::bench_products},
     Setting{"init", &C::init, kAny, kKept, "FOLDER",
-            "start from the weights of this Hugging Face folder (without it: from random ones)"},
+            "start from the weights of this Hugging Face folder (default: from random weights)"},
     Setting{"data", &C::data, kAny, kKept, "[W] PREFIX ...", "PREFIX.bin and PREFIX.idx, or W1 PREFIX1 W2 PREFIX2 ..."},
     Setting{"valid", &C::valid, kAny, kKept, "[W] PREFIX ...", "held-out data, as --data"},
     Setting{"backend", &C::backend, kAny, kKept, "local|mpi|nccl", "ranks are threads, MPI processes, or GPUs", kSteps},
@@ -50,44 +50,44 @@ constexpr std::array kSettings{
             "intra-op threads of a rank",
             kSteps | Command::bench_kernels},
     Setting{"tp", &C::tp, kRanks, kMesh, "N", "tensor parallel ranks", kPlans | Command::bench_products},
-    Setting{"gtp", &C::gtp, kRanks, kMesh, "N", "ranks that share out the weights of a tensor-parallel part", kPlans},
+    Setting{"gtp", &C::gtp, kRanks, kMesh, "N", "ranks that shard the weights of each tensor-parallel part", kPlans},
     Setting{"dp", &C::dp, kRanks, kMesh, "N", "replicas (default: ranks / (tp * gtp))", kPlans},
     Setting{"micro_batch", &C::micro_batch, kCount, kKept, "N", "sequences computed at once", kPlans},
     Setting{"global_batch", &C::global_batch, kCount, kFixed, "N", "sequences of a step", kPlans},
     Setting{"seq_len", &C::seq_len, kCount, kFixed, "N", "tokens of a sequence (default: the model's longest)", kPlans},
-    Setting{"steps", &C::steps, kCountOrZero, kKept, "N", "where to stop; 0 writes the initial checkpoint", kSteps},
+    Setting{"steps", &C::steps, kCountOrZero, kKept, "N", "last step; 0 writes the initial checkpoint", kSteps},
     Setting{"schedule_steps", &C::schedule_steps, kCountOrZero, kKept, "N",
             "length of the rate schedule (default: --steps)"},
-    Setting{"seed", &C::seed, kAny, kFixed, "N", "of the initial weights and the order of samples"},
-    Setting{"dtype", &C::dtype, kAny, kFixed, "fp32|bf16|fp64", "of weights and activations",
+    Setting{"seed", &C::seed, kAny, kFixed, "N", "seed of the initial weights and of the order of samples"},
+    Setting{"dtype", &C::dtype, kAny, kFixed, "fp32|bf16|fp64", "type of weights and activations",
             kPlans | Command::bench_kernels},
-    Setting{"grad_wire", &C::grad_wire, kAny, kKept, "fp32|bf16|fp64", "gradients travel in this type (default: dtype)",
-            kPlans},
+    Setting{"grad_wire", &C::grad_wire, kAny, kKept, "fp32|bf16|fp64",
+            "type of gradients in transfers (default: dtype)", kPlans},
     Setting{"wire_format", &C::wire_format, kAny, kKept, "bf16|fp8|fp8_block|mxfp8|nvfp4",
             "matrices are stored and gathered in this number format (docs/formats.md)", kPlans},
     Setting{"wire_rules", &C::wire_rules, kAny, kKept, "NAME=FORMAT,...",
-            "other formats by matrices' names, as a shell matches names of files; the last that matches", kPlans},
+            "formats by matrix name, which may be a shell pattern; the last match counts", kPlans},
     Setting{"wire_format_backward", &C::wire_format_backward, kAny, kKept, "bf16|fp8|fp8_block|mxfp8|nvfp4",
             "backward passes gather matrices in this number format (default: as forward)", kPlans},
     Setting{"wire_rules_backward", &C::wire_rules_backward, kAny, kKept, "NAME=FORMAT,...",
-            "other formats of backward passes by parameters' names, as above", kPlans},
+            "formats of backward passes by matrix name, as --wire-rules", kPlans},
     Setting{"gemm_format", &C::gemm_format, kAny, kKept, "bf16|fp8|fp8_block|mxfp8|nvfp4",
-            "matrices are multiplied in this number format; GPUs: bf16, fp8, fp8_block", kPlans},
+            "number format of matrix products; GPUs: bf16, fp8, fp8_block", kPlans},
     Setting{"gemm_rules", &C::gemm_rules, kAny, kKept, "NAME=FORMAT,...",
-            "other formats by parameters' names, as above", kPlans},
+            "formats of products by matrix name, as --wire-rules", kPlans},
     Setting{"fp8_scaling", &C::fp8_scaling, kAny, kKept, "delayed|current",
-            "of fp8 products: scales from the amaxes of earlier steps, or from a matrix's own", kPlans},
+            "fp8 products: scales from the amaxes of earlier steps, or from a matrix's own amax", kPlans},
     Setting{"fp8_recipe", &C::fp8_recipe, kAny, kKept, "hybrid|e4m3",
-            "of fp8 products: gradients are E5M2, or all is E4M3", kPlans},
+            "fp8 products: gradients are E5M2, or all matrices are E4M3", kPlans},
     Setting{"fp8_history",
             &C::fp8_history,
             {.low = 1, .high = 65536},
             kKept,
             "N",
-            "delayed scaling: steps it looks at",
+            "delayed scaling: number of earlier steps that it uses",
             kSteps},
-    Setting{"fp8_amax", &C::fp8_amax, kAny, kKept, "newest|greatest", "delayed scaling: which of their amaxes counts",
-            kSteps},
+    Setting{"fp8_amax", &C::fp8_amax, kAny, kKept, "newest|greatest",
+            "delayed scaling: which amax of these steps counts", kSteps},
     Setting{"fp8_margin",
             &C::fp8_margin,
             {.low = -64, .high = 64},
@@ -96,7 +96,7 @@ constexpr std::array kSettings{
             "delayed scaling: scales leave room for 2^N times the amax",
             kSteps},
     Setting{"tp_wire_format", &C::tp_wire_format, kAny, kKept, "bf16|fp8",
-            "activations that sequence parallelism brings together for fp8 products travel in this format", kPlans},
+            "format of the activations that sequence parallelism gathers for fp8 products", kPlans},
     Setting{"lr", &C::lr, kNotNegative, kKept, "X", "highest learning rate"},
     Setting{"min_lr", &C::min_lr, kNotNegative, kKept, "X", "learning rate at the end of a cosine schedule"},
     Setting{"warmup_steps", &C::warmup_steps, kCountOrZero, kKept, "N", "steps of linear warm-up"},
@@ -108,39 +108,42 @@ constexpr std::array kSettings{
     Setting{"clip", &C::clip, kNotNegative, kKept, "X", "largest norm of the gradient; 0: no clipping"},
     Setting{"mask_documents", &C::mask_documents, kAny, kKept, "on|off",
             "attention and positions restart at documents"},
-    Setting{"recompute", &C::recompute, kAny, kKept, "none|selective|full|auto",
-            "activations computed again in backward", kPlans},
+    Setting{"recompute", &C::recompute, kAny, kKept, "none|selective|full|auto", "activations to recompute in backward",
+            kPlans},
     Setting{"activation_budget", &C::activation_budget, kAny, kKept, "BYTES",
-            "--recompute auto computes again what exceeds it", kPlans},
+            "bytes of activations that --recompute auto may keep", kPlans},
     Setting{"sequence_parallel", &C::sequence_parallel, kAny, kKept, "on|off",
-            "cut activations outside tp by tokens too", kPlans},
+            "shard activations outside the tensor-parallel parts by tokens", kPlans},
     Setting{"reduce_order", &C::reduce_order, kAny, kKept, "sequential|hierarchical",
             "gradients add up in rank order, or within nodes first", kPlans},
-    Setting{"ranks_per_node", &C::ranks_per_node, kCountOrZero, kKept, "N", "of --reduce-order hierarchical", kPlans},
-    Setting{"zero", &C::zero, kAny, kKept, "on|off", "cut the optimizer's state over replicas (ZeRO-1)", kPlans},
+    Setting{"ranks_per_node", &C::ranks_per_node, kCountOrZero, kKept, "N",
+            "ranks of a node, for --reduce-order hierarchical", kPlans},
+    Setting{"zero", &C::zero, kAny, kKept, "on|off", "shard the optimizer state over replicas (ZeRO-1)", kPlans},
     Setting{"embedding", &C::embedding, kAny, kKept, "auto|gather|rows",
             "gather the table over gtp, or exchange the rows of the tokens; auto: by bytes", kPlans},
-    Setting{"gather_budget", &C::gather_budget, kAny, kRun, "BYTES|min|auto", "memory for gathered weights, as 2GB",
+    Setting{"gather_budget", &C::gather_budget, kAny, kRun, "BYTES|min|auto",
+            "memory for gathered weights, such as 2GB", kBudgets},
+    Setting{"reduce_budget", &C::reduce_budget, kAny, kRun, "BYTES|min|auto", "memory for gradients in flight",
             kBudgets},
-    Setting{"reduce_budget", &C::reduce_budget, kAny, kRun, "BYTES|min|auto", "memory for gradients on their way",
-            kBudgets},
-    Setting{"coalesce", &C::coalesce, kAny, kRun, "BYTES", "neighbouring weights travel together up to this", kPlans},
+    Setting{"coalesce", &C::coalesce, kAny, kRun, "BYTES", "neighbouring weights up to this size are one transfer",
+            kPlans},
     Setting{"deterministic", &C::deterministic, kAny, kRun, "on|off",
-            "on GPUs: sums without atomics, the same bits at every repetition and gtp degree (slower)", kSteps},
+            "on GPUs: sums without atomics; every repetition and gtp degree gives the same bits (slower)", kSteps},
     Setting{"pushes", &C::pushes, kAny, kRun, "on|off",
             "GPUs of a host copy weights and gradients into each other's memory; off: NCCL moves them", kSteps},
     Setting{"cuda_graph", &C::cuda_graph, kAny, kRun, "on|off",
-            "on GPUs: a step that follows its schedule is one launch, of a graph made of the first such step", kSteps},
-    Setting{"debug_poison", &C::debug_poison, kAny, kRun, "on|off", "fill buffers with NaN when they are free"},
-    Setting{"debug_delays", &C::debug_delays, kCountOrZero, kRun, "SEED", "delay communication at random; 0: not"},
+            "on GPUs: launch steps that follow their schedule as one graph, captured from the first such step", kSteps},
+    Setting{"debug_poison", &C::debug_poison, kAny, kRun, "on|off", "fill free buffers with NaN"},
+    Setting{"debug_delays", &C::debug_delays, kCountOrZero, kRun, "SEED",
+            "seed of random communication delays; 0: no delays"},
     Setting{"debug_suppress", &C::debug_suppress, kAny, kRun, "STEP[:TIMES],...",
-            "suppress the update of these steps, whose next attempt counts (default: once each)"},
-    Setting{"trace_step", &C::trace_step, kCountOrZero, kRun, "N", "write the timeline of this step; 0: none"},
+            "suppress the update of these steps this many times (default: once); the next attempt counts"},
+    Setting{"trace_step", &C::trace_step, kCountOrZero, kRun, "N", "write the timeline of this step; 0: of no step"},
     Setting{"save_every", &C::save_every, kCountOrZero, kKept, "N", "steps between checkpoints; 0: only the last step"},
-    Setting{"keep", &C::keep, kCountOrZero, kRun, "N", "newest checkpoints that are kept; 0: all"},
-    Setting{"resume", &C::resume, kAny, kRun, "PATH|latest", "go on from a checkpoint"},
+    Setting{"keep", &C::keep, kCountOrZero, kRun, "N", "number of newest checkpoints to keep; 0: all"},
+    Setting{"resume", &C::resume, kAny, kRun, "PATH|latest", "resume from a checkpoint"},
     Setting{"eval_every", &C::eval_every, kCountOrZero, kRun, "N", "steps between evaluations; 0: only at the end"},
-    Setting{"timeout_s", &C::timeout_s, {.low = 0.001, .high = 1e6}, kRun, "X", "longest wait, seconds"},
+    Setting{"timeout_s", &C::timeout_s, {.low = 0.001, .high = 1e6}, kRun, "X", "longest wait for a rank, seconds"},
     Setting{"out", &C::out, kAny, kRun, "FOLDER", "folder of the run"},
 };
 
@@ -245,7 +248,7 @@ void check_range(double value, const Range& range, const json& got, const std::s
   if (!low || !high || !std::isfinite(value)) refuse(where, got, describe(range, kind));
 }
 
-struct Place {  // what the overloads below need besides the value
+struct Place {  // inputs of the overloads below besides the value
   const Range& range;
   const std::string& where;
   bool may_be_empty = false;
@@ -253,7 +256,7 @@ struct Place {  // what the overloads below need besides the value
 
 void put(std::string& to, const json& value, const Place& at) {
   if (!value.is_string() || (value.get_ref<const std::string&>().empty() && !at.may_be_empty))
-    refuse(at.where, value, at.may_be_empty ? "a text" : "a text, not empty");
+    refuse(at.where, value, at.may_be_empty ? "a text" : "a non-empty text");
   to = value.get<std::string>();
 }
 void put(std::vector<std::string>& to, const json& value, const Place& at) {
@@ -302,7 +305,7 @@ void put(std::optional<E>& to, const json& value, const Place& at) {
   put(to.emplace(), value, at);
 }
 
-// A flag's text as the JSON value it stands for; text that is not a number stays text and put() refuses it by type.
+// Returns the JSON value of a flag's text. A text that is not a number stays text, and put() refuses it by its type.
 template <typename T>
 json json_of_text(const std::string& text) {
   T number{};
@@ -339,7 +342,7 @@ json get(const std::optional<E>& value) {
   return value ? json(word_of(*value)) : json();
 }
 
-// Insertions, deletions, replacements and swaps of neighbours between two short names.
+// Returns the number of insertions, deletions, replacements and swaps of neighbours between two short names.
 int edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<int>> cost(a.size() + 1, std::vector<int>(b.size() + 1));
   for (std::size_t i = 0; i <= a.size(); ++i)
@@ -397,7 +400,7 @@ const ReservedSetting* find_reserved(std::string_view name) {
 }
 
 void set_from_json(TrainConfig& config, const Setting& setting, const json& value, const std::string& where) {
-  const bool is_list = setting.name.find("_rules") != std::string_view::npos;  // which may be of no rules
+  const bool is_list = setting.name.find("_rules") != std::string_view::npos;  // rules may be an empty text
   std::visit(
       [&](auto member) {
         put(config.*member, value, Place{.range = setting.range, .where = where, .may_be_empty = is_list});

@@ -1,4 +1,4 @@
-// The one table of settings that the command line, the --config file, their checks and config.json are made from.
+// The single table of settings. The command line, the --config file, their checks and config.json are made from it.
 #pragma once
 #include <limits>
 #include <map>
@@ -21,19 +21,19 @@ using Field = std::variant<std::string TrainConfig::*, std::vector<std::string> 
                            std::optional<quant::Format> TrainConfig::*, quant::Fp8Recipe TrainConfig::*,
                            quant::AmaxChoice TrainConfig::*, nn::Fp8Scaling TrainConfig::*>;
 
-// What may be asked for: low <= value <= high, or low < value < high where `open_*`. A default below the range stands
-// for "follows from other settings".
+// Valid values: low <= value <= high, or low < value < high where `open_*` is set. A default below the range means that
+// the value follows from other settings.
 struct Range {
   double low = -std::numeric_limits<double>::max(), high = std::numeric_limits<double>::max();
   bool open_low = false, open_high = false;
 };
 
-// Where a value comes from on --resume when no flag gives it.
+// The source of a value on --resume if no flag gives one.
 enum class OnResume {
-  command_line,  // what belongs to one call of the program: the default
-  kept,          // what is computed, and how: the stored value; a flag may change it
-  mesh,          // the stored value, unless a flag of any of these settings is given: then the command line's
-  fixed,         // what the samples and weights are: the stored value; a flag that differs is refused
+  command_line,  // for settings of one call of the program: the default
+  kept,          // for settings of the computation: the stored value; a flag may change it
+  mesh,          // the stored value; if a flag of any mesh setting is given, the command line's
+  fixed,         // for settings of samples and weights: the stored value; another value is refused
 };
 
 // A subcommand, or a benchmark of `tessera bench`, that takes settings as flags. `train` takes every setting.
@@ -61,10 +61,10 @@ struct Setting {
 };
 
 std::span<const Setting> settings();
-// The settings that the command takes as flags, in the order of the table.
+// Returns the settings that the command takes as flags, in the order of the table.
 std::vector<const Setting*> settings_of(Command command);
 
-// Flags of features that do not exist yet, with the only value accepted.
+// Flags of features that do not exist yet, with the only valid value.
 struct ReservedSetting {
   std::string_view name, only_value, feature;
 };
@@ -74,24 +74,25 @@ std::string flag_of(std::string_view name);  // "micro_batch" -> "--micro-batch"
 const Setting* find_setting(std::string_view name);
 const ReservedSetting* find_reserved(std::string_view name);
 
-// Puts a value in. `where` names it in errors ("--lr", "FILE: key 'lr'"). InputError: wrong type, word or range.
-// Text (of a flag) takes the same words as JSON, with on/off for booleans; JSON also takes true/false.
+// Set a value. `where` names it in errors ("--lr", "FILE: key 'lr'"). Throw InputError for a wrong type, word or range.
+// The text of a flag has the same words as JSON, with on/off for booleans; JSON also has true/false.
 void set_from_json(TrainConfig& config, const Setting& setting, const nlohmann::json& value, const std::string& where);
 void set_from_text(TrainConfig& config, const Setting& setting, const std::vector<std::string>& words,
                    const std::string& where);
-// The words of a command line by setting's name; a setting that is not given has no words.
+// The words of a command line by setting name; a setting that is not given has an empty list.
 using SettingWords = std::map<std::string, std::vector<std::string>, std::less<>>;
-// Puts all of them in, named by their flags.
+// Sets all of these settings; error messages name their flags.
 void set_from_words(TrainConfig& config, const SettingWords& words);
-// As set_from_*, for a reserved setting: nothing happens when it is the accepted value. InputError otherwise.
+// Checks a value as set_from_* does, for a reserved setting. Throws InputError unless it is the only valid value.
 void check_reserved(const ReservedSetting& setting, const nlohmann::json& value, const std::string& where);
 
-// The value as JSON; null for one that is absent, or is to follow from others and has not been resolved.
+// Returns the value as JSON. Returns null if the value is absent, or follows from other settings and is not resolved
+// yet.
 nlohmann::json value_of(const TrainConfig& config, const Setting& setting);
-// Every setting, by key.
+// Returns every setting by key.
 nlohmann::json to_json(const TrainConfig& config);
 
-// ": did you mean 'X'?" for the candidate nearest to `name` within two edits (three for long names), else "".
+// Returns ": did you mean 'X'?" for the candidate nearest to `name` within two edits (three for long names), else "".
 std::string suggestion(std::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace tessera::run

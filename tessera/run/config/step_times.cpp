@@ -9,7 +9,7 @@
 namespace tessera::run {
 namespace {
 
-// A whole text that is an integer of at least 1.
+// Returns the integer if the whole text is an integer of at least 1.
 template <typename T>
 std::optional<T> positive_integer(std::string_view text) {
   T number = 0;
@@ -29,7 +29,7 @@ std::map<std::int64_t, int> parse_step_times(const std::string& text, const std:
     const auto step = positive_integer<std::int64_t>(entry.substr(0, colon));
     const auto count = colon == entry.npos ? std::optional(1) : positive_integer<int>(entry.substr(colon + 1));
     if (!step || !count || !times.emplace(*step, *count).second)
-      throw InputError("{}: got '{}', expected different steps from 1 as 5 or 5:2 (twice), with commas between them",
+      throw InputError("{}: got '{}', expected different steps from 1 such as 5 or 5:2 (twice), separated by commas",
                        flag, text);
     if (entry.size() == left.size()) break;
     left.remove_prefix(entry.size() + 1);

@@ -1,4 +1,4 @@
-// Steps with a number each, as a user writes them.
+// Steps with a count each, as users write them.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -6,8 +6,8 @@
 
 namespace tessera::run {
 
-// By step, how many times. "5,6:2" is step 5 once and step 6 twice; an empty text is no step. Errors: InputError naming
-// `flag` for anything else, a step or a number below 1, and a step twice.
+// Returns the count of each step. "5,6:2" is step 5 once and step 6 twice; an empty text gives an empty map. Throws
+// InputError, which names `flag`, for other texts, for a step or count below 1, and for a repeated step.
 std::map<std::int64_t, int> parse_step_times(const std::string& text, const std::string& flag);
 
 }  // namespace tessera::run

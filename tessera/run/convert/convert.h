@@ -1,5 +1,5 @@
-// Between our checkpoints and Hugging Face's folders. One process; memory for a part of one
-// tensor at a time, and for all of a matrix in a number format.
+// Converts between checkpoints and Hugging Face folders. One process. Memory holds a part of one tensor at a time, or
+// one whole matrix in a number format.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -15,42 +15,45 @@
 namespace tessera::run {
 
 struct ConvertOptions {
-  // Type of the result's weights; none: that of the source (half precision becomes fp32).
+  // Type of the result's weights; nullopt: the source's type (half precision becomes fp32).
   std::optional<quant::DType> dtype;
-  // An exported folder's matrices of layers are in this number format (hf_format.h), made from their bf16 values; the
-  // rest is bf16.
+  // Number format of the layer matrices of an exported folder (hf_format.h), made from bf16 values; other tensors are
+  // bf16.
   std::optional<quant::Format> format;
-  std::int64_t max_shard_bytes = 5'000'000'000;  // of the tensors of one exported file
+  std::int64_t max_shard_bytes = 5'000'000'000;  // bytes of the tensors in one exported file
 };
 
-// What was done, for a report: {"direction", "source", "target", "dtype", "tensors", "bytes", "files"}; of an export
-// also "format", and "note" where a program for inference is known not to read it. "non_finite" where values of the
-// result are NaN or infinite: [{"tensor", "nan", "infinite"}, ...] by the Hugging Face name.
+// The report of a conversion: {"direction", "source", "target", "dtype", "tensors", "bytes", "files"}. An export also
+// has "format", and "note" if a known inference program does not read the result. "non_finite" is present if values of
+// the result are NaN or infinite: [{"tensor", "nan", "infinite"}, ...] by the Hugging Face name.
 using ConvertReport = nlohmann::json;
-// A line for each of these but non_finite. Without a number format, the matrices' format is the type of all.
+// Returns one line for each key except non_finite. Without a number format, "format" is shown as the type.
 std::string convert_text(const ConvertReport& report);
-// A line for each tensor of non_finite.
+// Returns one line for each tensor of non_finite.
 std::vector<std::string> convert_warnings(const ConvertReport& report);
 
-// The checkpoint that a folder holds, by its name in there; empty: none.
+// Returns the name of the folder's checkpoint, relative to the folder; empty without a checkpoint.
 std::string checkpoint_in(const std::filesystem::path& folder);
-// Whether the folder is one in Hugging Face's form. Errors (InputError): it holds a checkpoint too.
+// Returns whether the folder is a Hugging Face folder. Throws InputError if it also holds a checkpoint.
 bool is_hf_folder(const std::filesystem::path& folder);
 
-// SOURCE is a checkpoint (or a folder with some: the latest) or a Hugging Face folder; TARGET gets the other. TARGET is
-// made aside and renamed: complete or absent. Errors: InputError when SOURCE is neither or both, is damaged, or TARGET
-// exists and is not an empty folder; Error when writing fails.
+// Converts `source`, which is a checkpoint, a folder with checkpoints (the latest is used) or a Hugging Face folder, to
+// the other form. `target` is written under a temporary name and renamed, so it is complete or absent. Throws
+// InputError if `source` is neither form, both or damaged, or if `target` exists and is not an empty folder. Throws
+// Error if writing fails.
 ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& target,
                       const ConvertOptions& options = {});
 
-// A checkpoint to a Hugging Face folder: config.json, and model.safetensors or shards with an index. Weights are
-// rounded to nearest even; a type wider than the run's is taken from the fp32 masters where they exist. Errors beside
-// those of convert: a format with another type than bf16, or one that cannot store a matrix.
+// Exports a checkpoint to a Hugging Face folder: config.json, and model.safetensors or shards with an index. Weights
+// are rounded to nearest even. If the result's type is wider than the run's, values come from the fp32 masters where
+// they exist. Throws as convert does, and InputError for a format with a type other than bf16 or a matrix that the
+// format cannot store.
 ConvertReport export_hf(const std::filesystem::path& checkpoint, const std::filesystem::path& target,
                         const ConvertOptions& options);
 
-// A Hugging Face folder to a checkpoint of step 0, without moments (they start at zero); with dtype bf16 it holds fp32
-// masters with the source's full precision. Values of matrices in number formats are rounded to bf16.
+// Imports a Hugging Face folder as a checkpoint of step 0 without moments (they start at zero). With dtype bf16, the
+// checkpoint also has fp32 masters with the source's full precision. Values of matrices in number formats are rounded
+// to bf16.
 ConvertReport import_hf(const std::filesystem::path& folder, const std::filesystem::path& target,
                         const ConvertOptions& options);
 

@@ -25,10 +25,10 @@ struct Shard {
   std::int64_t bytes = 0;
 };
 
-// The type and the number format that tensors are exported in.
+// The type and the number format of the exported tensors.
 struct ExportTypes {
   quant::DType dtype;
-  quant::Format format = quant::Format::bf16;  // of quantized ones
+  quant::Format format = quant::Format::bf16;  // of quantized tensors
 
   bool quantizes(const HfTensor& tensor) const { return format != quant::Format::bf16 && tensor.may_be_quantized; }
   std::vector<checkpoint::SafetensorsTensor> entries(const HfTensor& tensor) const {
@@ -46,7 +46,7 @@ struct ExportTypes {
   }
 };
 
-// A tensor that is larger than the limit gets a file of its own.
+// A tensor larger than the limit gets a file of its own.
 std::vector<Shard> make_shards(const std::vector<HfTensor>& tensors, const ExportTypes& types, std::int64_t limit) {
   std::vector<Shard> shards(1);
   for (const HfTensor& tensor : tensors) {
@@ -125,29 +125,31 @@ models::ModelConfigPtr config_of(const checkpoint::CheckpointReader& reader) {
   return models::parse_model_config(reader.state()["model"], where + ".model");
 }
 
-// The checkpoint holds the weights of this model, and no others.
+// Throws InputError unless the checkpoint holds exactly the weights of this model.
 void check_weights(const checkpoint::CheckpointReader& reader, const models::ModelConfig& config) {
   std::size_t expected = 0, stored = 0;
   for (const LogicalTensor& tensor : logical_tensors(config.hf_tensors())) {
     const checkpoint::StoredTensor& weight = reader.tensor(tensor.name, checkpoint::Kind::weight);
     if (weight.dims != tensor.dims)
-      throw InputError("{}: weight '{}': the model's configuration makes it [{}], it is [{}]", reader.folder().string(),
-                       tensor.name, fmt::join(tensor.dims, ", "), fmt::join(weight.dims, ", "));
+      throw InputError("{}: weight '{}': expected [{}] from the model's configuration, got [{}]",
+                       reader.folder().string(), tensor.name, fmt::join(tensor.dims, ", "),
+                       fmt::join(weight.dims, ", "));
     ++expected;
   }
   for (const checkpoint::StoredTensor& tensor : reader.manifest().tensors)
     stored += tensor.kind == checkpoint::Kind::weight;
   if (stored != expected)
-    throw InputError("{}: it holds {} weights, the model's configuration makes {}", reader.folder().string(), stored,
-                     expected);
+    throw InputError("{}: it holds {} weights, expected {} from the model's configuration", reader.folder().string(),
+                     stored, expected);
 }
 
-// What the user should know of the folder; empty: nothing.
+// Returns a note for the user about the folder, or an empty string.
 std::string note_of(const std::vector<HfTensor>& tensors, const ExportTypes& types) {
   for (const HfTensor& tensor : tensors)
     if (types.quantizes(tensor) && is_misread_by_transformers(types.format, {tensor.box.rows, tensor.box.cols}))
       return fmt::format(
-          "transformers does not read {} matrices with an extent above 128 that 128 does not divide, as {} of {} x {}",
+          "transformers does not read {} matrices with an extent above 128 that 128 does not divide, for example {} of "
+          "{} x {}",
           name_of(types.format), tensor.hf_name, tensor.box.rows, tensor.box.cols);
   return "";
 }

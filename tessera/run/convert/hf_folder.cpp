@@ -32,8 +32,8 @@ bool is_file(const fs::path& path) {
   return fs::is_regular_file(path, code);
 }
 
-// Old exports store RoPE's frequencies, which follow from the configuration; ModelOpt's store scales of activations,
-// which are inference's.
+// Old exports store RoPE's frequencies, which follow from the configuration. ModelOpt's exports store scales of
+// activations, which only inference uses.
 bool is_ignored(const std::string& name) {
   return name.ends_with(".rotary_emb.inv_freq") || name.ends_with("_proj.input_scale");
 }
@@ -58,13 +58,13 @@ models::ModelConfigPtr read_config(const fs::path& folder) {
   const bool has_format =
       config.is_object() && config.contains("quantization_config") && !config["quantization_config"].is_null();
   if (has_format && is_file(folder / kQuantConfig))
-    throw InputError("{}: has quantization_config, and {} stands beside it: expected one of them", file.string(),
+    throw InputError("{}: has quantization_config, and {} exists too: expected one of them", file.string(),
                      kQuantConfig);
   remove_quantization_config(config, file.string());
   return models::parse_model_config(config, file.string());
 }
 
-// Whether a file is a part of a model by its name, "model-00001-of-00002.safetensors".
+// Returns whether the file name is that of a model's shard, "model-00001-of-00002.safetensors".
 bool is_shard(const std::string& name) {
   return name.starts_with("model-") && name.ends_with(".safetensors") && name.find("-of-") != std::string::npos;
 }
@@ -140,7 +140,7 @@ void HfFolder::open_sharded(const fs::path& index) {
     }
 }
 
-// Returns the shard that holds the tensor. where: the index that names it.
+// Returns the shard that holds the tensor. `where`: the index that names the shard.
 const checkpoint::SafetensorsFile& HfFolder::open_shard(const std::string& shard, const std::string& tensor,
                                                         const std::string& where) {
   auto& file = files_[shard];
@@ -154,7 +154,7 @@ const checkpoint::SafetensorsFile& HfFolder::open_shard(const std::string& shard
   return *file;
 }
 
-// Every file that is a shard by its name is read.
+// Throws InputError for a file that has the name of a shard but is not read.
 void HfFolder::check_shards() const {
   for (const std::string& shard : shards_in(folder_))
     if (!files_.contains(shard))
@@ -174,7 +174,7 @@ const checkpoint::SafetensorsEntry* HfFolder::find(const std::string& hf_name) c
   return found == where_.end() ? nullptr : &found->second->entry(hf_name);
 }
 
-// type: the format's name of the expected one; empty: any floating type.
+// `type`: the expected type's name in safetensors; empty: any floating type.
 void HfFolder::check_tensor(const std::string& hf_name, const std::vector<std::int64_t>& dims,
                             std::string_view type) const {
   const checkpoint::SafetensorsEntry& stored = entry(hf_name);
@@ -186,7 +186,7 @@ void HfFolder::check_tensor(const std::string& hf_name, const std::vector<std::i
                      type.empty() ? "a floating type" : type, stored.dtype);
 }
 
-// For a tensor that has no scales beside it.
+// Checks the type of a tensor without scales.
 void HfFolder::check_has_no_format(const models::HfTensor& tensor) const {
   const std::string& hf_name = tensor.hf_name;
   const std::string& type = entry(hf_name).dtype;
@@ -198,7 +198,7 @@ void HfFolder::check_has_no_format(const models::HfTensor& tensor) const {
                    folder_.string(), hf_name, type);
 }
 
-// The names of the tensors that stand for the matrix.
+// Returns the names of the tensors that store the matrix.
 std::vector<std::string> HfFolder::check_quantized(const models::HfTensor& tensor, quant::Format format) const {
   std::vector<std::string> names;
   for (const checkpoint::SafetensorsTensor& part :
@@ -232,11 +232,12 @@ void HfFolder::check() {
   }
   for (const auto& [name, file] : where_)
     if (!known.contains(name) && !is_ignored(name))
-      throw InputError("{}: tensor '{}' is no part of a model with this config.json", folder_.string(),
+      throw InputError("{}: tensor '{}' is not part of a model with this config.json", folder_.string(),
                        base::printable(name));
 }
 
-// config.json ties the tensor to another one, and yet it is there: it must have the same values, in whatever type.
+// config.json ties the tensor to another one, but the folder also stores it. Throws InputError unless both have the
+// same values; their types may differ.
 void HfFolder::check_alias(const models::HfAlias& alias) const {
   const checkpoint::SafetensorsEntry &original = entry(alias.of), &other = entry(alias.hf_name);
   check_tensor(alias.hf_name, original.dims, {});

@@ -1,4 +1,4 @@
-// A folder with a model in Hugging Face's form: config.json and model.safetensors, or shards of it with an index.
+// A model in a Hugging Face folder: config.json, and model.safetensors or shards with an index.
 #pragma once
 #include <filesystem>
 #include <map>
@@ -12,20 +12,21 @@
 
 namespace tessera::run {
 
-// Opened and checked in full before anything is read: the architecture, every tensor there once with its shape and a
-// floating type, none that the model would not use. A folder that programs may read in different ways is refused.
-// Matrices of layers may be in a number format (hf_format.h): they are read as the values that they stand for. Every
-// fault is an InputError that names the file and the tensor. One thread at a time.
+// The constructor opens and checks the whole folder before any data is read: the architecture, and that each of the
+// model's tensors exists once, with its shape and a floating type. Tensors that the model does not use are refused, and
+// so is a folder that programs may read in different ways. Matrices of layers may be in a number format (hf_format.h);
+// read() returns their dequantized values. Every fault is an InputError that names the file and the tensor. One thread
+// at a time.
 class HfFolder {
  public:
   explicit HfFolder(const std::filesystem::path& folder);
 
   const models::ModelConfig& config() const { return *config_; }
   models::ModelConfigPtr shared_config() const { return config_; }
-  // Type of the first tensor, the embedding; half precision, which training does not have, counts as fp32.
+  // Returns the type of the first tensor, the embedding. Half precision, which training does not have, counts as fp32.
   quant::DType dtype() const;
-  // Reads elements [first, first + count) of a tensor, row-major, as `type` (fp32 or fp64). Exact for sources that are
-  // not wider than `type`, else rounded to nearest even.
+  // Reads elements [first, first + count) of a tensor, row-major, as `type` (fp32 or fp64). The values are exact if the
+  // source is not wider than `type`, else rounded to nearest even.
   void read(const std::string& hf_name, std::int64_t first, std::int64_t count, quant::DType type, void* target) const;
 
  private:
@@ -46,8 +47,8 @@ class HfFolder {
   std::filesystem::path folder_;
   models::ModelConfigPtr config_;
   std::map<std::string, std::unique_ptr<checkpoint::SafetensorsFile>> files_;
-  std::map<std::string, const checkpoint::SafetensorsFile*> where_;  // by tensor
-  // The matrices in a number format. They are read in order, so only the last one is kept unpacked.
+  std::map<std::string, const checkpoint::SafetensorsFile*> where_;  // file of each tensor
+  // The matrices in a number format. They are read in order, so only the last matrix is kept dequantized.
   struct Quantized {
     quant::Format format;
     quant::Extent matrix;
@@ -57,10 +58,10 @@ class HfFolder {
   mutable std::vector<quant::bfloat16> unpacked_;
 };
 
-// Whether the folder holds weights in this form: model.safetensors or an index of shards.
+// Returns whether the folder holds model.safetensors or an index of shards.
 bool holds_hf_weights(const std::filesystem::path& folder);
 
-// The float of an IEEE half-precision number; exact.
+// Converts an IEEE half-precision number to float; exact.
 float half_to_float(std::uint16_t bits);
 
 }  // namespace tessera::run

@@ -18,7 +18,7 @@ std::vector<std::byte> bytes_of_all(const std::vector<T>& values) {
   return bytes;
 }
 
-// The scales of tiles, each row of them once for each row of the matrix.
+// Repeats the scales of each row of tiles for each matrix row of these tiles.
 std::vector<std::byte> repeat_rows(const std::vector<std::byte>& scales, quant::Extent tiles, std::int64_t tile_rows,
                                    std::int64_t rows) {
   std::vector<std::byte> repeated(static_cast<std::size_t>(rows * tiles.cols));
@@ -51,7 +51,7 @@ std::vector<checkpoint::SafetensorsTensor> format_tensors(quant::Format format, 
     case quant::Format::bf16:
       break;
   }
-  throw Error("format_tensors: {} is no format with scales", name_of(format));
+  throw Error("format_tensors: {} is not a format with scales", name_of(format));
 }
 
 std::vector<std::vector<std::byte>> format_bytes(quant::Format format, std::span<const quant::bfloat16> values,
@@ -85,7 +85,7 @@ std::optional<quant::Format> stored_format(
 void check_scales(quant::Format format, const std::vector<std::vector<std::byte>>& stored, const std::string& where) {
   const auto check = [&](float scale) {
     if (!(scale >= 0 && std::isfinite(scale)))
-      throw InputError("{}: got a scale of {}, expected finite ones that are not negative", where, scale);
+      throw InputError("{}: got a scale of {}, expected a finite value that is not negative", where, scale);
   };
   const auto check_floats = [&](const std::vector<std::byte>& bytes) {
     for (std::size_t at = 0; at + sizeof(float) <= bytes.size(); at += sizeof(float)) {
@@ -111,10 +111,10 @@ std::vector<quant::bfloat16> format_values(quant::Format format, const std::vect
   std::vector<std::byte> scales = stored[1];
   float amax = 0;
   if (format == quant::Format::nvfp4) {
-    encoding.tile.rows = 1;  // as the scales are stored
+    encoding.tile.rows = 1;  // each row has scales of its own in the file
     float scale = 0;
     std::memcpy(&scale, stored[2].data(), sizeof scale);
-    // The amax of a bf16 matrix is a bf16 number, so rounding finds it again.
+    // The amax of a bf16 matrix is a bf16 number, so rounding recovers it.
     amax = static_cast<float>(quant::bfloat16(scale * 2688.0F));
     if (amax / 2688.0F != scale) amax = scale * 2688.0F;
   }

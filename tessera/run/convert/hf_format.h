@@ -1,15 +1,15 @@
-// How a matrix in a number format lies in a Hugging Face folder: under the names and in the shapes that programs for
-// inference read.
+// Storage of a matrix in a number format in a Hugging Face folder, with the names and shapes that inference programs
+// read.
 //
 //   fp8        NAME [M, K] E4M3, NAME_scale [1] fp32
 //   fp8_block  NAME [M, K] E4M3, NAME_scale_inv [ceil(M/128), ceil(K/128)] fp32
-//              as DeepSeek's, which transformers reads (but see is_misread_by_transformers)
+//              as in DeepSeek's models; transformers reads it (but see is_misread_by_transformers)
 //   mxfp8      NAME [M, K] E4M3, NAME_scale [M, ceil(K/32)] E8M0 in bytes
 //   nvfp4      NAME [M, K/2] bytes, NAME_scale [M, ceil(K/16)] E4M3, NAME_scale_2 [] fp32, amax / 2688
-//              as ModelOpt's
+//              as in ModelOpt's exports
 //
-// A value is its element times its scale, and in nvfp4 times NAME_scale_2. There each scale of a 16 x 16 tile stands
-// once for each of the tile's rows.
+// A value is its element times its scale; in nvfp4, also times NAME_scale_2. In nvfp4, the scale of a 16 x 16 tile is
+// stored once for each row of the tile.
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -26,40 +26,40 @@
 
 namespace tessera::run {
 
-// Returns the tensors that stand for the matrix `hf_name`, in the order of the file. Errors (InputError): one that the
-// format cannot store.
+// Returns the tensors that store the matrix `hf_name`, in the order of the file. Throws InputError for a matrix that
+// the format cannot store.
 std::vector<checkpoint::SafetensorsTensor> format_tensors(quant::Format format, const std::string& hf_name,
                                                           quant::Extent matrix);
-// The bytes of each of them. values: of the whole matrix.
+// Returns the bytes of each tensor of format_tensors. `values`: the whole matrix.
 std::vector<std::vector<std::byte>> format_bytes(quant::Format format, std::span<const quant::bfloat16> values,
                                                  quant::Extent matrix);
 
-// The format of a stored matrix, by its type and the tensors beside it; nothing where it has no scales. find(name): a
-// tensor of the folder or null.
+// Returns the format of a stored matrix, from its type and the tensors of its scales; nullopt without scales.
+// find(name) returns a tensor of the folder or null.
 std::optional<quant::Format> stored_format(
     const models::HfTensor& tensor, const std::function<const checkpoint::SafetensorsEntry*(const std::string&)>& find);
-// Errors (InputError, which names `where`): a scale that is negative or not finite. stored: as format_values.
+// Throws InputError, which names `where`, for a scale that is negative or not finite. `stored`: as in format_values.
 void check_scales(quant::Format format, const std::vector<std::vector<std::byte>>& stored, const std::string& where);
-// The values of a stored matrix, rounded to bf16. stored: the bytes of each of format_tensors. What an exported nvfp4
-// matrix gives are the values that training sees (quant::dequantize); of another origin, NAME_scale_2 * 2688 takes the
-// amax's place.
+// Returns the values of a stored matrix, rounded to bf16. `stored`: the bytes of each tensor of format_tensors. The
+// values of an nvfp4 matrix exported by this program are those in training (quant::dequantize). For an nvfp4 matrix of
+// another program, NAME_scale_2 * 2688 replaces the amax.
 std::vector<quant::bfloat16> format_values(quant::Format format, const std::vector<std::vector<std::byte>>& stored,
                                            quant::Extent matrix);
 
-// Returns whether transformers (tried: 5.24) does not give a matrix its values. It takes an fp8_block matrix's blocks
-// to be M / ceil(M/128) x K / ceil(K/128): right where an extent is at most 128 or a multiple of it. Other extents it
-// refuses, or applies scales to the wrong elements.
+// Returns whether transformers (tested: 5.24) does not read the correct values of a matrix. transformers assumes that
+// an fp8_block matrix has blocks of M / ceil(M/128) x K / ceil(K/128). That is correct if an extent is at most 128 or a
+// multiple of 128. For other extents, transformers fails or applies scales to the wrong elements.
 bool is_misread_by_transformers(quant::Format format, quant::Extent matrix);
 
-// Takes "quantization_config" out of a config.json. Errors (InputError, which names `where`): one that says another
-// format than fp8_block's.
+// Removes "quantization_config" from a config.json. Throws InputError, which names `where`, if it describes a
+// format other than fp8_block.
 void remove_quantization_config(nlohmann::json& config, const std::string& where);
 
-// "quantization_config" of config.json; null for formats that have none.
+// Returns "quantization_config" for config.json; null for formats without one.
 nlohmann::json quantization_config(quant::Format format);
-// hf_quant_config.json; null for formats that have none.
+// Returns the content of hf_quant_config.json; null for formats without one.
 nlohmann::json hf_quant_config(quant::Format format);
-// Errors (InputError, which names `where`): a hf_quant_config.json that says another format than nvfp4's.
+// Throws InputError, which names `where`, if a hf_quant_config.json describes a format other than nvfp4.
 void check_hf_quant_config(const nlohmann::json& config, const std::string& where);
 
 }  // namespace tessera::run

@@ -12,9 +12,9 @@ namespace {
 
 using layout::Box;
 
-constexpr std::int64_t kSparse = 16;  // rows are read one by one if less than 1/16 of them is wanted
+constexpr std::int64_t kSparse = 16;  // rows are read one by one if less than 1/16 of each row is requested
 
-// How many rows are read at once, with the columns between them.
+// Returns how many rows one read covers, including the columns outside the box.
 std::int64_t rows_at_once(const Box& box, std::int64_t stride) {
   if (stride > kSparse * box.cols) return 1;
   return std::clamp<std::int64_t>(kChunkElements / stride, 1, box.rows);
@@ -31,7 +31,7 @@ HfWeights::HfWeights(const std::filesystem::path& folder) : folder_(folder) {
   }
 }
 
-// box: of the logical tensor, inside the part and the piece.
+// `box`: of the logical tensor, inside `part` and `piece`.
 void HfWeights::read_part(const models::HfTensor& part, const Box& box, const layout::Piece& piece,
                           const checkpoint::LoadTensor& request, bool is_counted) {
   const quant::DType wide = quant::accumulator_of(request.dtype);
@@ -58,8 +58,10 @@ void HfWeights::read_part(const models::HfTensor& part, const Box& box, const la
 
 void HfWeights::read(const checkpoint::LoadTensor& request, bool is_counted) {
   const auto found = tensors_.find(request.name);
-  if (found == tensors_.end()) throw Error("'{}': no such tensor in a model of Hugging Face's form", request.name);
-  TESSERA_CHECK(found->second.dims == request.dims, "'{}': the request has another shape than the model", request.name);
+  if (found == tensors_.end())
+    throw Error("'{}': the model of the Hugging Face folder does not have this tensor", request.name);
+  TESSERA_CHECK(found->second.dims == request.dims, "'{}': the shape of the request differs from that of the model",
+                request.name);
   for (const models::HfTensor& part : found->second.parts)
     for (const layout::Piece& piece : request.local.pieces)
       if (const auto common = layout::intersect(part.box, piece.box))

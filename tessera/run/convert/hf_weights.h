@@ -1,4 +1,4 @@
-// The weights of a Hugging Face folder as the logical tensors of a model: any boxes of them, in the type asked for.
+// The weights of a Hugging Face folder as the logical tensors of a model: any boxes of them, in the requested type.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -13,19 +13,19 @@
 
 namespace tessera::run {
 
-// Reads only the elements of the boxes, and neighbours of theirs in the same rows. A matrix in a number format is read
-// whole. One thread at a time; ranks open their own.
+// Reads only the elements of the boxes, and neighbours in the same rows. A matrix in a number format is read whole. One
+// thread at a time; each rank opens its own object.
 class HfWeights {
  public:
-  // Errors: those of HfFolder.
+  // Throws the errors of HfFolder.
   explicit HfWeights(const std::filesystem::path& folder);
 
   const HfFolder& folder() const { return folder_; }
-  // Fills the boxes of request.local. Weights are rounded from the accumulator's type, so that a bf16 weight is exactly
-  // the rounded master. is_counted: non_finite() counts the values of weights. Errors: Error for a tensor that the
-  // model does not have, or of another shape.
+  // Fills the boxes of request.local. Weights are rounded from the accumulator's type, so a bf16 weight is exactly the
+  // rounded master. If `is_counted`, non_finite() counts the values of weights. Throws Error for a tensor that the
+  // model does not have, or that has another shape.
   void read(const checkpoint::LoadTensor& request, bool is_counted = true);
-  // By the names of Hugging Face's tensors, in the order of the model.
+  // Counts by the names of Hugging Face's tensors, in the order of the model.
   const NonFiniteCounts& non_finite() const { return non_finite_; }
 
  private:

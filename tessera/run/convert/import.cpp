@@ -11,7 +11,7 @@ namespace {
 namespace fs = std::filesystem;
 using models::LogicalTensor;
 
-// One logical tensor of ours as a whole.
+// Assembles one logical tensor as a whole.
 class Assembler {
  public:
   explicit Assembler(HfWeights& source) : source_(source) {}

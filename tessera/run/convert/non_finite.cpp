@@ -41,7 +41,7 @@ void NonFiniteCounts::count(const std::string& tensor, const std::byte* data, qu
       count_in<quant::bfloat16>(data, elements, nan, infinite);
       break;
     default:
-      throw Error("non-finite values of '{}': {} is no floating type", tensor, name_of(dtype));
+      throw Error("non-finite values of '{}': {} is not a floating type", tensor, name_of(dtype));
   }
   if (nan + infinite > 0) add(tensor, nan, infinite);
 }

@@ -1,4 +1,4 @@
-// Values of a conversion that are no finite numbers: they are converted, and named.
+// Values of a conversion that are NaN or infinite: they are converted unchanged and reported.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,16 +11,17 @@
 
 namespace tessera::run {
 
-// Counts by tensor, in the order in which the tensors come first.
+// Counts by tensor, in the order in which tensors are first added.
 class NonFiniteCounts {
  public:
-  // Adds to the numbers of a tensor.
+  // Adds to the counts of a tensor.
   void add(const std::string& tensor, std::int64_t nan, std::int64_t infinite);
-  // Adds elements of a tensor. dtype: a floating type.
+  // Counts the values of elements of a tensor. `dtype`: a floating type.
   void count(const std::string& tensor, const std::byte* data, quant::DType dtype, std::int64_t elements);
-  // [{"tensor": NAME, "nan": COUNT, "infinite": COUNT}, ...]; empty: all values are finite.
+  // Returns [{"tensor": NAME, "nan": COUNT, "infinite": COUNT}, ...]; empty if all values are finite.
   nlohmann::json to_json() const;
-  // The numbers of all tensors, two for each: NaN, infinite. Ranks that have added the same tensors may sum theirs.
+  // Return and set two counts for each tensor: NaN, infinite. Ranks that have added the same tensors may sum these
+  // numbers.
   std::vector<std::int64_t> numbers() const;
   void set_numbers(const std::vector<std::int64_t>& numbers);
 
@@ -33,7 +34,7 @@ class NonFiniteCounts {
   std::unordered_map<std::string, std::size_t> where_;  // in counts_
 };
 
-// A line for each tensor of NonFiniteCounts::to_json.
+// Returns one line for each tensor of NonFiniteCounts::to_json.
 std::vector<std::string> non_finite_lines(const nlohmann::json& counts);
 
 }  // namespace tessera::run

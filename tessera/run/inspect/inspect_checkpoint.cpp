@@ -20,7 +20,7 @@
 namespace tessera::run {
 namespace {
 
-// Which kinds of tensors it holds: without exp_avg and exp_avg_sq a run starts with moments of zero.
+// Returns the kinds of tensors in the checkpoint. Without exp_avg and exp_avg_sq, a run starts with moments of zero.
 std::vector<std::string> kinds_of(const checkpoint::Manifest& manifest) {
   std::set<checkpoint::Kind> kinds;
   for (const checkpoint::StoredTensor& tensor : manifest.tensors) kinds.insert(tensor.kind);
@@ -29,8 +29,8 @@ std::vector<std::string> kinds_of(const checkpoint::Manifest& manifest) {
   return names;
 }
 
-// The formats of weights by name, as the settings of the run say that wrote the checkpoint; none where nothing of a run
-// is stored. Errors: InputError.
+// Returns the weights' formats by name, from the settings of the run that wrote the checkpoint; empty if the checkpoint
+// stores no run. Throws InputError.
 std::map<std::string, WeightFormats> formats_of_run(const checkpoint::CheckpointReader& reader) {
   const nlohmann::json& state = reader.state();
   if (!state.is_object() || !state.contains("config") || !state.contains("model")) return {};
@@ -40,7 +40,7 @@ std::map<std::string, WeightFormats> formats_of_run(const checkpoint::Checkpoint
   return weight_formats(config, *models::parse_model_config(state["model"], where + "model"));
 }
 
-// Adds "wire_format" to weights, and "gemm_format" where products are made in another one than bf16.
+// Adds "wire_format" to weights, and "gemm_format" if products use a format other than bf16.
 void add_wire_formats(const checkpoint::CheckpointReader& reader, nlohmann::json& result) {
   try {
     const std::map<std::string, WeightFormats> formats = formats_of_run(reader);

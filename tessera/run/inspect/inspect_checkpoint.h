@@ -1,4 +1,4 @@
-// What `tessera inspect` shows: a checkpoint as JSON and as text.
+// The output of `tessera inspect` for a checkpoint, as JSON and as text.
 #pragma once
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -10,24 +10,25 @@
 namespace tessera::run {
 
 struct InspectOptions {
-  bool hash = true;                               // of every tensor: reads the whole checkpoint
-  bool verify = false;                            // compare the files' checksums too
-  std::vector<quant::Format> quantization_error;  // of all weights in these formats (quantization_error.h)
+  bool hash = true;                               // hash every tensor, which reads the whole checkpoint
+  bool verify = false;                            // also compare the files' checksums
+  std::vector<quant::Format> quantization_error;  // formats for all weights (quantization_error.h)
 };
 
-// {"checkpoint", "step", "state", "kinds", "files": [{"name", "bytes", "xxh3_128"}],
-//  "tensors": [{"name", "kind", "dtype", "shape", "elements", "pieces", "hash"}]} with the tensors ordered by name,
-//  then
-// kind. "hash" is the xxh3_128 of the logical bytes, the same for every layout the checkpoint was written from.
+// Returns
+//   {"checkpoint", "step", "state", "kinds", "files": [{"name", "bytes", "xxh3_128"}],
+//    "tensors": [{"name", "kind", "dtype", "shape", "elements", "pieces", "hash"}]}
+// with the tensors ordered by name, then kind. "hash" is the xxh3_128 of the logical bytes; it does not depend on the
+// layout that wrote the checkpoint.
 //
-// Weights of a checkpoint that a run wrote also have "wire_format": the number format in which the run's settings
-// stored and sent them. Where those settings cannot be read, "wire_format_error" beside "state" says why. If it is
-// asked for, weights with two or more dimensions have "quantization_error"; one weight is in memory at a time.
+// Weights of a checkpoint that a run wrote also have "wire_format": the number format in which the run stored and sent
+// them. If the run's settings cannot be read, "wire_format_error" beside "state" has the reason. If requested, weights
+// with two or more dimensions have "quantization_error"; one weight is in memory at a time.
 //
-// `path` may be a folder with checkpoints: the latest. Errors: InputError.
+// `path` may be a folder with checkpoints; then the latest is used. Throws InputError.
 nlohmann::json inspect_checkpoint(const std::filesystem::path& path, const InspectOptions& options = {});
 
-// The same as a table for people.
+// Returns the same as a table.
 std::string checkpoint_table(const nlohmann::json& inspected);
 
 }  // namespace tessera::run

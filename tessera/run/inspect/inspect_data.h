@@ -1,4 +1,4 @@
-// What `tessera inspect` shows of a data file: PREFIX.idx and PREFIX.bin.
+// The output of `tessera inspect` for a data file: PREFIX.idx and PREFIX.bin.
 #pragma once
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -6,14 +6,14 @@
 
 namespace tessera::run {
 
-// Whether `path` names a data file: PREFIX, PREFIX.idx or PREFIX.bin of an existing PREFIX.idx.
+// Returns whether `path` names a data file: PREFIX, PREFIX.idx or PREFIX.bin of an existing PREFIX.idx.
 bool is_data_path(const std::filesystem::path& path);
 
-// {"data", "token_type", "tokens", "sequences", "documents", "smallest_token", "largest_token", "index_xxh64"}; the two
-// tokens are null for an empty file. Reads everything once. Errors: InputError for a file that is not whole.
+// Returns {"data", "token_type", "tokens", "sequences", "documents", "smallest_token", "largest_token", "index_xxh64"}.
+// The two tokens are null for an empty file. Reads all tokens once. Throws InputError for a damaged file.
 nlohmann::json inspect_data(const std::filesystem::path& path);
 
-// The same as lines for people.
+// Returns the same as lines of text.
 std::string data_table(const nlohmann::json& inspected);
 
 }  // namespace tessera::run

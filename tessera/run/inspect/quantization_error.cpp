@@ -11,7 +11,7 @@
 namespace tessera::run {
 namespace {
 
-// A matrix as it comes back from a format, and what was multiplied on the way there.
+// A dequantized matrix and its tile multipliers.
 struct RoundTrip {
   std::vector<quant::bfloat16> values;
   std::vector<float> multipliers;  // by tile
@@ -34,13 +34,13 @@ RoundTrip round_trip(std::span<const quant::bfloat16> values, quant::Extent matr
   return result;
 }
 
-// The number of an element's tile.
+// Returns the number of the tile of an element.
 std::size_t tile_of(std::int64_t row, std::int64_t col, const quant::ScaleTile& tile, std::int64_t tiles_in_row) {
   const std::int64_t down = tile.rows == 0 ? 0 : row / tile.rows, across = tile.cols == 0 ? 0 : col / tile.cols;
   return static_cast<std::size_t>(down * tiles_in_row + across);
 }
 
-// The elements of a weight, rounded to bf16.
+// Returns the elements of a weight, rounded to bf16.
 std::vector<quant::bfloat16> read_rounded(const checkpoint::CheckpointReader& reader,
                                           const checkpoint::StoredTensor& source) {
   const layout::Shape shape = layout::matrix_shape(source.dims);
@@ -86,7 +86,7 @@ QuantizationError quantization_error(std::span<const quant::bfloat16> values, qu
       amax = std::max(amax, std::fabs(static_cast<double>(value)));
       error.max_error = std::max(error.max_error, std::fabs(difference));
       const float scaled = value * back.multipliers[tile_of(row, col, encoding.tile, tiles_in_row)];
-      // A product may exceed the greatest element by its rounding alone, and then nothing is lost.
+      // A product may exceed the greatest element only by its rounding, and then nothing is lost.
       error.saturated += std::fabs(scaled) > greatest && std::fabs(stored) < std::fabs(value) ? 1 : 0;
       error.underflowed += value != 0 && stored == 0 ? 1 : 0;
     }

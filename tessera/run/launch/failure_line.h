@@ -1,11 +1,12 @@
-// The line with which a rank ends a run that failed.
+// The line that a rank of a failed run prints before it ends.
 #pragma once
 #include <string>
 #include <string_view>
 
 namespace tessera::run {
 
-// "tessera: rank 2: MESSAGE". Where the rank waited for others until the time limit, also what a user can do.
+// Returns "tessera: rank 2: MESSAGE". If the rank waited for other ranks until the time limit, the line also tells the
+// user what to do.
 std::string failure_line(int rank, std::string_view message);
 
 }  // namespace tessera::run

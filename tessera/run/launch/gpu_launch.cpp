@@ -22,16 +22,16 @@
 namespace tessera::run {
 namespace {
 
-// Beyond the time limit, for ranks to see a failure and end.
+// Time after the time limit in which ranks can detect a failure and end.
 constexpr std::chrono::seconds kExitGrace{10};
-// For the rank's own thread to say what the failure means to it.
+// Time in which the rank's own thread can report the failure with more context.
 constexpr std::chrono::seconds kReportDelay{3};
 
-// A rank's end. What is under way on the device has no end: nothing is given back.
+// Ends the process of a failed rank. Operations on the device may never finish, so no resource is released.
 class FailureExit {
  public:
   explicit FailureExit(int rank) : rank_(rank) {}
-  // The first to come has the line.
+  // The first caller prints the line and ends the process.
   [[noreturn]] void report_and_exit(const std::string& error) {
     if (!reported_.test_and_set()) {
       fmt::print(stderr, "{}\n", failure_line(rank_, error));
@@ -55,11 +55,11 @@ void join(const NcclRun& run, const rendezvous::Launch& place, const std::functi
   options.device = base::cuda_device(rendezvous::device_of(place, base::cuda_device_count()));
   base::set_device(options.device);
   rendezvous::quieten_store();
-  const rendezvous::StoreLimits limits{.connect = std::max(run.timeout, rendezvous::kConnecting),
-                                       .answer = run.timeout};
-  // Ranks that torchrun starts again find what those before them have left.
+  const rendezvous::StoreLimits limits{.connect = std::max(run.timeout, rendezvous::kConnecting), .answer = run.timeout};
+  // After a restart by torchrun, the store still holds the entries of the previous attempt, so each attempt has its
+  // own prefix.
   options.store = rendezvous::make_prefix_store(rendezvous::make_tcp_store(place, limits),
-                                                fmt::format("attempt {} of {} ranks/", place.attempt, place.size));
+                                          fmt::format("attempt {} of {} ranks/", place.attempt, place.size));
   const auto failure_exit = std::make_shared<FailureExit>(place.rank);
   options.on_failure = [failure_exit](const std::string& error) {
     std::this_thread::sleep_for(kReportDelay);
@@ -88,7 +88,7 @@ int run_with_nccl(const NcclRun& run, const std::function<void(comm::World&)>& b
   }
   const int devices = base::cuda_device_count(), ranks = run.ranks > 0 ? run.ranks : devices;
   if (ranks > devices || ranks == 0)
-    throw InputError("--ranks: {} with --backend nccl, expected 1 to {}: the GPUs that are visible", ranks, devices);
+    throw InputError("--ranks: {} with --backend nccl, expected 1 to {}: the number of visible GPUs", ranks, devices);
   return rendezvous::run_processes(ranks, run.timeout + kExitGrace, run.stop_requested);
 }
 

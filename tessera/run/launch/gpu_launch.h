@@ -1,4 +1,4 @@
-// Ranks as processes with a GPU each.
+// Ranks as processes with one GPU each.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -10,14 +10,15 @@ namespace tessera::run {
 struct NcclRun {
   std::chrono::milliseconds timeout{60000};
   bool check_mismatch = false;
-  std::function<bool()> stop_requested = {};  // run_processes' argument
-  int ranks = 0;                              // to be started where no launcher has; 0: as many as GPUs are visible
+  std::function<bool()> stop_requested = {};  // argument of run_processes
+  int ranks = 0;                              // number to start without a launcher; 0: one per visible GPU
 };
 
-// Under torchrun, mpirun or srun this process is one of the ranks: joins the others and calls `body`. Otherwise starts
-// the ranks on this node (processes.h) and returns their exit code; `body` is then called in them alone. Errors
-// (InputError): a build without CUDA, fewer GPUs than ranks, and what `body` throws so. What else fails in a rank is
-// printed as one line with its number, and ends the process with exit code 1.
+// Under torchrun, mpirun or srun, this process is one of the ranks: it joins the other ranks and calls `body`. Without
+// a launcher, this process starts the ranks on this node (processes.h) and returns their exit code; only the started
+// processes call `body`. Throws InputError for a build without CUDA and for fewer GPUs than ranks, and passes on an
+// InputError of `body`. Any other failure of a rank is printed as one line with the rank's number, and ends the process
+// with exit code 1.
 int run_with_nccl(const NcclRun& run, const std::function<void(comm::World&)>& body);
 
 }  // namespace tessera::run

@@ -38,12 +38,13 @@ int launch_local(const TrainConfig& command, const std::filesystem::path& config
       run_training(world, setup, world.rank() == 0 ? &files : nullptr, stop_requested);
     });
   } catch (const checkpoint::AgreedInputError& error) {
-    throw InputError(error.what());  // of any rank: there is one process to say it
+    throw InputError(error.what());  // of any rank: all ranks are in this process
   }
   return 0;
 }
 
-// All ranks, or none, get past this point. Rank 0 alone looks at the folder of the run.
+// All ranks plan the run together: a fault on any rank is an error on every rank. Only rank 0 checks and opens the
+// run's folder.
 void train_with_processes(comm::World& world, const TrainConfig& command, const std::filesystem::path& configs,
                           const StopRequested& stop_requested) {
   RunSetup setup;
@@ -61,13 +62,13 @@ void train_with_processes(comm::World& world, const TrainConfig& command, const 
   run_training(world, setup, files.get(), stop_requested);
 }
 
-// Refuses processes that something else than MPI has started: each would train alone.
+// Throws InputError if a launcher other than MPI's started the processes, because each process would train alone.
 void check_mpi_processes(const comm::World& world) {
   const rendezvous::Launch launch = rendezvous::read_ranks(rendezvous::own_variables());
   if (world.size() > 1 || launch.size == 1) return;
   const bool by_srun = launch.launcher == "srun";
   throw InputError(
-      "--backend: got mpi, but MPI sees 1 process where {} started {}: expected `{} tessera train ...` for ranks on "
+      "--backend: got mpi, but MPI has 1 process where {} started {}: expected `{} tessera train ...` for ranks on "
       "CPUs, or --backend nccl for ranks on GPUs",
       launch.launcher, launch.size, by_srun ? "srun --mpi=pmix" : fmt::format("mpirun -n {}", launch.size));
 }
@@ -104,7 +105,7 @@ int launch_mpi(const TrainConfig& command, const std::filesystem::path& configs,
   }
 }
 
-// 0: as many as there are GPUs.
+// Returns the number of ranks that the command requests, else the largest number for which there are GPUs.
 int ranks_asked_for(const TrainConfig& command) {
   const std::int64_t part = command.tp * command.gtp;
   if (command.ranks > 0) return static_cast<int>(command.ranks);

@@ -1,4 +1,4 @@
-// From a command line's settings to ranks that train.
+// Starts or joins the ranks of a training run, from the settings of a command line.
 #pragma once
 #include <filesystem>
 #include <string_view>
@@ -9,16 +9,16 @@
 
 namespace tessera::run {
 
-// Takes the backend and the mesh from the checkpoint that is resumed where no flag names them, plans the run, starts
-// its ranks (`local`) or joins them (`mpi`), trains, and returns the exit code: 0 also for a run that ends early
-// because `stop_requested` returned true (loop.h). Errors of the user's making are thrown as InputError before anything
-// is written, the same on every rank. What fails while running is thrown as Error; under MPI it ends the process on
-// every rank that can be reached, with one line each.
+// Plans the run, starts its ranks (`local`, and `nccl` without a launcher) or joins them, trains, and returns the exit
+// code. Backend and mesh come from the resumed checkpoint if no flag gives them. The exit code is 0 also for a run that
+// ends early because `stop_requested` returned true (loop.h). Throws InputError for user errors before anything is
+// written, the same on every rank. Throws Error for failures during the run; under MPI, such a failure instead ends the
+// process on every reachable rank, with one line each.
 int launch(const TrainConfig& command, const std::filesystem::path& configs, const base::Environment& environment,
            const StopRequested& stop_requested);
 
-// A launcher that started several processes needs a backend of processes, named in `expected`: anything else is an
-// InputError.
+// Throws InputError if a launcher started several processes but the ranks of `backend` are not processes. The message
+// names the backends in `expected`.
 void check_launcher(Backend backend, std::string_view expected = "mpi or nccl");
 
 }  // namespace tessera::run

@@ -1,4 +1,4 @@
-// A file that only grows, whole records at a time.
+// A file that only grows, by whole records.
 #pragma once
 #include <filesystem>
 #include <string_view>
@@ -8,14 +8,14 @@ namespace tessera::run {
 class AppendFile {
  public:
   enum class Open { create_new, create_or_append };
-  // Error when it cannot be opened (create_new: when it exists).
+  // Throws Error if the file cannot be opened (create_new: also if it exists).
   AppendFile(std::filesystem::path path, Open how);
   ~AppendFile();
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  // Hands all of `record` to the system before it returns. On failure (disk full) the file is cut back to the records
-  // before this one, and an Error names file and cause.
+  // Passes all of `record` to the operating system before it returns. On failure (disk full), truncates the file to the
+  // records before this one and throws Error, which names the file and the cause.
   void append(std::string_view record);
   const std::filesystem::path& path() const { return path_; }
 

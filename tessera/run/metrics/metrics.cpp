@@ -25,12 +25,12 @@ double number_of(const json& value) {
   if (value == "NaN") return std::numeric_limits<double>::quiet_NaN();
   if (value == "Infinity") return std::numeric_limits<double>::infinity();
   if (value == "-Infinity") return -std::numeric_limits<double>::infinity();
-  throw Error("{} is no number", base::shown(value));
+  throw Error("{} is not a number", base::shown(value));
 }
 
 struct KeptLines {
   std::string text;
-  bool differ = false;  // from what the file holds
+  bool differ = false;  // from the content of the file
 };
 
 KeptLines lines_up_to(const std::filesystem::path& path, std::int64_t last_step) {
@@ -53,13 +53,13 @@ std::filesystem::path keep_up_to(const std::filesystem::path& path, std::int64_t
   return path;
 }
 
-// The other way of name_in_run, whatever the run's type.
+// The inverse of name_in_run, for a run of any type.
 quant::Format format_in_run(std::string_view name) {
   const bool is_type = name == name_of(quant::DType::fp32) || name == name_of(quant::DType::fp64);
   return is_type ? quant::Format::bf16 : quant::parse_format(name);
 }
 
-// Returns the numbers by format that a line says under this key; zeros where it has none.
+// Returns the numbers by format that a line has under this key; zeros if the key is absent.
 template <typename T>
 std::array<T, quant::kFormats> numbers_of_line(const json& line, const char* key) {
   std::array<T, quant::kFormats> numbers{};
@@ -69,7 +69,7 @@ std::array<T, quant::kFormats> numbers_of_line(const json& line, const char* key
   return numbers;
 }
 
-// Returns the bytes by format that a line of metrics says. A line without them says that all are bf16.
+// Returns the gathered bytes by format of a line of metrics. Without the key, all bytes are bf16.
 std::array<std::int64_t, quant::kFormats> gathered_of_line(const json& line) {
   if (line.contains("gathered_by_format")) return numbers_of_line<std::int64_t>(line, "gathered_by_format");
   std::array<std::int64_t, quant::kFormats> bytes{};
@@ -126,7 +126,7 @@ std::string json_number(double value) {
   std::array<char, 32> text{};
   const char* end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
   std::string out(text.data(), static_cast<std::size_t>(end - text.data()));
-  if (out.find_first_of(".e") == std::string::npos) out += ".0";  // else -0 would be read as an integer
+  if (out.find_first_of(".e") == std::string::npos) out += ".0";  // without a point, -0 would be read as an integer
   return out;
 }
 

@@ -52,7 +52,7 @@ void Progress::step(const StepMetrics& metrics) {
   out_ << kToLineStart << text << kClearToEnd << std::flush;
   line_open_ = true;
   if (metrics.valid_loss || metrics.skipped || metrics.suppressed > 0 || metrics.step == last_step_)
-    end_line();  // worth keeping
+    end_line();  // keeps the line on the screen
 }
 
 void Progress::note(const std::string& line) {

@@ -1,4 +1,4 @@
-// What a person sees of a run: a line that is rewritten on a terminal, plain lines in a pipe or a file.
+// The progress output of a run: a line that is rewritten on a terminal, plain lines in a pipe or a file.
 #pragma once
 #include <cstdint>
 #include <ostream>
@@ -13,7 +13,7 @@ std::string progress_text(const StepMetrics& metrics, std::int64_t last_step);
 
 class Progress {
  public:
-  // `out` must outlive it. `terminal`: whether it is one (::isatty).
+  // `out` must outlive this object. `terminal`: whether `out` is a terminal (::isatty).
   Progress(std::ostream& out, bool terminal, std::int64_t last_step);
   ~Progress();  // ends an open line
 

@@ -36,7 +36,7 @@ std::uint32_t masked(std::uint32_t crc) {
   return std::rotr(crc, 15) + 0xA282EAD8;
 }
 
-// Protobuf's wire form: key = field << 3 | kind, kinds 0 varint, 1 eight bytes, 2 counted bytes, 5 four bytes.
+// Protobuf's wire format: key = field << 3 | kind, kinds 0 varint, 1 eight bytes, 2 counted bytes, 5 four bytes.
 std::string varint(std::uint64_t value) {
   std::string bytes;
   for (; value >= 0x80; value >>= 7) bytes += static_cast<char>(value | 0x80);
@@ -59,7 +59,8 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// A name no file of the folder has. TensorBoard knows event files by "tfevents" and reads them in the order of names.
+// Returns a file name that is new in the folder. TensorBoard finds event files by "tfevents" and reads them in the
+// order of their names.
 std::filesystem::path new_file(const std::filesystem::path& folder) {
   const auto seconds = static_cast<std::int64_t>(seconds_now());
   for (int n = 0;; ++n) {

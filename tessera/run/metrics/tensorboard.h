@@ -1,9 +1,9 @@
 // TensorBoard event files: scalars by step.
 //
-// A file is records: u64 length, u32 masked CRC-32C of those 8 bytes, the data, u32 masked CRC-32C of the data, all
-// little-endian; masked(crc) = rotate_right(crc, 15) + 0xA282EAD8. The data is an Event in protobuf's wire form:
-// wall_time (1, double), step (2, varint), and one of file_version (3, text), summary (5), session_log (7); a summary
-// is values (1), each a tag (1, text) and a simple_value (2, float).
+// A file is a list of records: u64 length, u32 masked CRC-32C of those 8 bytes, the data, u32 masked CRC-32C of the
+// data, all little-endian; masked(crc) = rotate_right(crc, 15) + 0xA282EAD8. The data is an Event in protobuf's wire
+// format: wall_time (1, double), step (2, varint), and one of file_version (3, text), summary (5), session_log (7). A
+// summary has values (1); each value has a tag (1, text) and a simple_value (2, float).
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -24,13 +24,13 @@ std::string tensorboard_record(std::string_view event);
 using Scalars = std::vector<std::pair<std::string, double>>;  // tag, value; stored as fp32
 std::string version_event(double wall_time);
 std::string scalars_event(double wall_time, std::int64_t step, const Scalars& scalars);
-std::string session_start_event(double wall_time, std::int64_t step);  // TensorBoard forgets `step` and later ones
+std::string session_start_event(double wall_time, std::int64_t step);  // TensorBoard drops `step` and later steps
 
-// The scalars of a step's metrics, under the names of metrics.jsonl.
+// Returns the scalars of a step's metrics, with the names of metrics.jsonl.
 Scalars scalars_of(const StepMetrics& metrics);
 
-// Writes one new file in `folder`, which exists. On resume, `first_step` says with which step the run goes on, and
-// TensorBoard drops what earlier files hold from there. Errors: those of AppendFile. One thread at a time.
+// Writes one new file in `folder`, which exists. On resume, `first_step` is the step with which the run continues, and
+// TensorBoard drops this step and later ones from earlier files. Throws the errors of AppendFile. One thread at a time.
 class TensorBoardWriter {
  public:
   explicit TensorBoardWriter(const std::filesystem::path& folder,

@@ -21,7 +21,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr std::size_t kWarmUp = 3;  // steps: recording, allocation
+constexpr std::size_t kWarmUp = 3;  // steps of recording and allocation
 
 std::vector<StepMetrics> read_metrics(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -29,7 +29,7 @@ std::vector<StepMetrics> read_metrics(const std::filesystem::path& path) {
   std::vector<StepMetrics> steps;
   std::string line;
   while (std::getline(file, line))
-    if (!file.eof())  // else cut short: the run is writing it
+    if (!file.eof())  // else the line is incomplete: the run is writing it
       steps.push_back(parse_metrics_line(line, fmt::format("{}:{}", path.string(), steps.size() + 1)));
   if (steps.empty()) throw InputError("{}: holds no step, expected at least one", path.string());
   steps.erase(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(std::min(kWarmUp, steps.size() - 1)));
@@ -40,7 +40,7 @@ template <typename T>
 T median(const std::vector<StepMetrics>& steps, T StepMetrics::*member) {
   std::vector<T> values;
   for (const StepMetrics& step : steps) values.push_back(step.*member);
-  // Steps under a graph measure nothing of the kind.
+  // Steps under a graph do not measure this number.
   if constexpr (std::is_floating_point_v<T>) std::erase_if(values, [](T value) { return std::isnan(value); });
   if (values.empty()) return std::numeric_limits<T>::quiet_NaN();
   std::ranges::sort(values);

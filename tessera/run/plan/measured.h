@@ -1,4 +1,4 @@
-// What a run measured, beside what its plan predicts.
+// Measurements of a run, compared with the predictions of its plan.
 #pragma once
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -9,21 +9,22 @@
 
 namespace tessera::run {
 
-// A run as its folder tells it.
+// A run, as the files in its folder describe it.
 struct MeasuredRun {
   TrainConfig config;
   models::ModelConfigPtr model;
-  std::int64_t steps = 0;  // that the medians are over: the first ones, in which it warms up, count nothing
-  // Medians of steps; bytes of all ranks.
+  std::int64_t steps = 0;  // number of steps in the medians, without the first steps (warm-up)
+  // Medians over steps; bytes are sums over all ranks.
   double step_ms = 0, exposed_comm_ms = 0;
   std::int64_t gathered_bytes = 0, reduced_bytes = 0;
-  std::optional<std::int64_t> gather_arena_bytes, reduce_arena_bytes, scratch_bytes;  // of a rank; if it says so
+  std::optional<std::int64_t> gather_arena_bytes, reduce_arena_bytes, scratch_bytes;  // of a rank, if stored
 };
 
-// From config.json, metrics.jsonl and, where it is there, summary.json. InputError naming the file: no run, no steps.
+// Reads config.json, metrics.jsonl and, if it exists, summary.json. Throws InputError, which names the file, without a
+// run or without steps.
 MeasuredRun read_measured_run(const std::filesystem::path& folder);
 
-// {"run", "steps", "rows": [{"name", "predicted", "measured"}]}.
+// Returns {"run", "steps", "rows": [{"name", "predicted", "measured"}]}.
 nlohmann::ordered_json comparison_json(const StepPlan& step, const MeasuredRun& run, const std::string& folder);
 std::string comparison_text(const nlohmann::ordered_json& comparison);
 

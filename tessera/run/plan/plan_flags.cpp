@@ -15,11 +15,11 @@ namespace {
 void apply(TrainConfig& config, const PlanCommandFlags& flags) {
   for (const auto& [name, words] : flags.settings)
     if (!words.empty() && !flags.measured.empty())
-      throw InputError("{}: got {} with --measured, expected none: the run says it", flag_of(name), words.front());
+      throw InputError("{}: got {} with --measured, which takes the value from the run", flag_of(name), words.front());
   set_from_words(config, flags.settings);
 }
 
-// Made by a run of this model, mesh and number of microbatches?
+// Reads the events. Throws InputError unless their parameters are those of the model.
 schedule::Trace load_events(const PlanCommandFlags& flags, const StepPlanRequest& request) {
   schedule::NamedTrace named = schedule::load_trace(flags.events);
   const TrainConfig& config = request.config;
@@ -35,7 +35,7 @@ schedule::Trace load_events(const PlanCommandFlags& flags, const StepPlanRequest
   return std::move(named.trace);
 }
 
-// The file says how many microbatches there are: the batch follows from it where no flag says it.
+// The events determine the number of microbatches. Without --global-batch, the batch follows from this number.
 void take_batch_of(const schedule::Trace& trace, const std::string& events, TrainConfig& config) {
   int last = 0;
   for (const schedule::Event& event : trace) last = std::max(last, event.microbatch);
@@ -46,7 +46,7 @@ void take_batch_of(const schedule::Trace& trace, const std::string& events, Trai
   config.global_batch = batch;
 }
 
-// What a run chose by its own times is what is planned for it.
+// Plans with the arenas that the run chose by its own timings.
 void keep_arenas(const MeasuredRun& run, StepPlanRequest& request) {
   if (!request.gather_budget) request.gather_budget = run.gather_arena_bytes;
   if (!request.reduce_budget && run.reduce_arena_bytes && run.scratch_bytes)
@@ -60,7 +60,7 @@ PlanCommandInputs plan_command_inputs(const PlanCommandFlags& flags, const std::
   StepPlanRequest& request = task.request;
   apply(request.config, flags);
   if (flags.evaluate && !(flags.measured.empty() && flags.events.empty()))
-    throw InputError("--evaluate: got it with {}, which says the kind of step",
+    throw InputError("--evaluate: got it with {}, which determines the kind of step",
                      flags.events.empty() ? "--measured" : "--events");
   if (!flags.measured.empty() && !flags.events.empty())
     throw InputError("--events: got {} with --measured, expected one of them", flags.events);

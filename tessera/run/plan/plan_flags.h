@@ -1,4 +1,4 @@
-// The flags of `tessera plan` as what is to be planned.
+// Converts the flags of `tessera plan` to a request.
 #pragma once
 #include <filesystem>
 #include <optional>
@@ -13,8 +13,8 @@ namespace tessera::run {
 struct PlanCommandFlags {
   SettingWords settings;
   std::string machine = "laptop";
-  std::string measured;  // folder of a run; empty: none
-  std::string events;    // file of a recorded trace; empty: none
+  std::string measured;  // folder of a run, or empty
+  std::string events;    // file of a recorded trace, or empty
   bool evaluate = false;
 };
 
@@ -23,7 +23,8 @@ struct PlanCommandInputs {
   std::optional<MeasuredRun> run;
 };
 
-// configs: folder of models, and of machines in machines/. InputError, naming the flag, for what does not fit together.
+// `configs`: folder of models, with machines in machines/. Throws InputError, which names the flag, for flags that do
+// not fit together.
 PlanCommandInputs plan_command_inputs(const PlanCommandFlags& flags, const std::filesystem::path& configs);
 
 }  // namespace tessera::run

@@ -84,7 +84,7 @@ std::string head_text(const StepPlanRequest& request, const StepPlan& step) {
       c.dp, request.machine.name, request.kind == schedule::StepKind::train ? "training step" : "evaluation",
       microbatches_of(c), c.micro_batch, c.seq_len, step.trace.size(), step.schedule.residencies.size(),
       step.schedule.reductions.size());
-  text += fmt::format("activations computed again: {}\n", recompute_text(recompute_choice(c, *request.model)));
+  text += fmt::format("recomputed activations: {}\n", recompute_text(recompute_choice(c, *request.model)));
   const MemoryUse& memory = step.memory;
   text += fmt::format(
       "\npeak memory of a rank: {} = weights {} + gathered {} + gradients {} + optimizer {} + "

@@ -1,4 +1,4 @@
-// What `tessera plan` shows: a planned step as JSON and as text.
+// The output of `tessera plan`: a planned step as JSON and as text.
 #pragma once
 #include <cstddef>
 #include <nlohmann/json.hpp>
@@ -18,13 +18,13 @@ namespace tessera::run {
 //  "on_demand": {"step_ms", "exposed_comm_ms"},                         the same step without a schedule
 //  "gathers": [{"weights", "issue", "free", "wait", "last", "offset", "bytes"}],
 //  "reductions": [{"weights", "microbatch", "first", "issue", "finish", "replicas", "offset", "bytes"}]}
-// Positions are those of schedule/schedule.h. tokens: of the whole step, all ranks.
+// Positions are those of schedule/schedule.h. `tokens` counts the whole step, all ranks.
 nlohmann::ordered_json plan_json(const StepPlanRequest& request, const StepPlan& step);
 
-// The same for people; of gathers and reductions the first `rows` each.
+// Returns the report as text, with the first `rows` gathers and the first `rows` reductions.
 std::string plan_text(const StepPlanRequest& request, const StepPlan& step, std::size_t rows);
 
-// "1.50 GB".
+// Returns for example "1.50 GB".
 std::string bytes_text(std::int64_t bytes);
 
 }  // namespace tessera::run

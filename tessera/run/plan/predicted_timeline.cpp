@@ -12,7 +12,7 @@ using schedule::Activity;
 using schedule::ParameterSize;
 using schedule::Span;
 
-// What members receive over one hop of their ways.
+// Describes the transfer of a unit over one hop of its weights' ways, with the bytes that the weights receive.
 TraceSpan transfer(const StepPlan& step, std::string_view what, const schedule::Unit& unit,
                    schedule::Way ParameterSize::*way, Activity activity) {
   std::vector<std::string> weights;
@@ -54,7 +54,7 @@ TraceSpan labelled(const StepPlan& step, const Span& span, const std::vector<std
       return transfer(step, "publish", {step.trace[index].parameter}, &ParameterSize::publish, span.lane);
     case Activity::comm:
     case Activity::agreement:
-      break;  // no lane's
+      break;  // not on a lane
   }
   return {};
 }

@@ -1,4 +1,4 @@
-// A predicted step in Chrome's trace-event format, which Perfetto opens: one row a lane.
+// A predicted step in Chrome's trace-event format, which Perfetto opens: one row per lane.
 #pragma once
 #include <nlohmann/json.hpp>
 
@@ -6,8 +6,8 @@
 
 namespace tessera::run {
 
-// As trace_events.h has it; process 0 stands for every rank. args: bytes of gathers and reductions, and the weights'
-// names.
+// Returns the content of the file, in the format of trace_events.h. Process 0 stands for every rank. args: bytes of
+// gathers and reductions, and the weights' names.
 nlohmann::ordered_json timeline_json(const StepPlan& step);
 
 }  // namespace tessera::run

@@ -13,14 +13,14 @@
 namespace tessera::run {
 namespace {
 
-// Refuses a step that has too many events: each microbatch has `events`.
+// Throws InputError for a step with too many events. Each microbatch has `events` events.
 void check_length(std::int64_t microbatches, std::int64_t events) {
   if (microbatches > kMostEvents / std::max<std::int64_t>(events, 1))
     throw InputError("{}: a step of {} microbatches with {} events each, expected at most {} events",
                      microbatches > 1 ? "--global-batch" : "--model", microbatches, events, kMostEvents);
 }
 
-// Errors: a budget that the step does not fit, with its flag.
+// Throws InputError, which names the flag, for a budget that the step does not fit.
 void check_budgets_of(const StepPlanRequest& request, const schedule::Trace& trace,
                       const std::vector<schedule::ParameterSize>& sizes) {
   const auto check = [&](const char* flag, const Budget& gather, const Budget& reduce) {
@@ -51,13 +51,13 @@ schedule::Trace trace_of(const StepPlanRequest& request, const predict::DryStep&
   return dry.trace(static_cast<int>(microbatches));
 }
 
-// A recorded trace tells only what its own rank keeps.
+// A recorded trace contains only the activations that its own rank keeps.
 std::int64_t activations_of(const StepPlanRequest& request, const predict::DryOptions& options) {
   if (request.trace) return peak_stashed(*request.trace);
   return most_stashed(options, kinds_of_ranks(options, request.config.tp));
 }
 
-// Everything but the arenas.
+// Returns all memory except the arenas.
 MemoryUse lasting_memory(const StepPlanRequest& request, const predict::DryOptions& options, const StepPlan& step) {
   const shard::ParameterTypes types = types_of(request.config);
   const auto accumulator = static_cast<std::int64_t>(quant::size_of(types.accumulator));
@@ -76,7 +76,7 @@ std::vector<schedule::ParameterSize> sizes_of(const StepPlan& step) {
   return sizes;
 }
 
-// For arenas, as a run on GPUs leaves it.
+// Returns the bytes left for arenas, with the same margin as a run on GPUs.
 std::int64_t room_beside(const MemoryUse& memory, const predict::Machine& machine) {
   if (machine.memory_bytes == 0) return schedule::kUnlimited;
   return std::max<std::int64_t>(0, machine.memory_bytes - machine.memory_bytes / 20 - memory.total());
@@ -90,7 +90,7 @@ void count_traffic(StepPlan& step, std::int64_t ranks) {
       step.of_all_ranks.gathered += parameter.gather_total;
     }
   for (const schedule::Event& event : step.trace) {
-    // Of rows every rank receives as many as it gives.
+    // For rows of a table, every rank receives as many bytes as it sends.
     if (event.kind == schedule::EventKind::comm && event.parameter >= 0) {
       step.of_a_rank.gathered += event.bytes;
       step.of_all_ranks.gathered += ranks * event.bytes;
@@ -131,7 +131,7 @@ std::int64_t microbatches_of(const TrainConfig& config) {
 
 TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& model) {
   if (!config.grad_wire) config.grad_wire = config.dtype;
-  // A plan starts no ranks, so it may have as many as asked for; a benchmark that starts them names its backend.
+  // A plan starts no ranks, so it accepts any number of ranks. A benchmark that starts ranks names its backend.
   if (!config.given.contains("backend")) config.backend = Backend::mpi;
   const std::int64_t part = config.tp * config.gtp;
   const std::int64_t replicas = config.dp > 0 ? config.dp : std::max<std::int64_t>(1, config.ranks / part);

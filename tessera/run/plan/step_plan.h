@@ -1,4 +1,4 @@
-// What `tessera plan` works out about a step, without tensors, ranks or a run.
+// Plans a step without tensors, ranks or a run, for `tessera plan`.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -20,16 +20,16 @@ struct StepPlanRequest {
   schedule::StepKind kind = schedule::StepKind::train;
   Budget gather_budget, reduce_budget;
   std::int64_t coalesce_bytes = std::int64_t{1} << 20;  // --coalesce
-  std::optional<schedule::Trace> trace;                 // recorded by a run; none: of a dry step
+  std::optional<schedule::Trace> trace;                 // recorded by a run; nullopt: the trace of a dry step
 };
 
-// Peak bytes of a rank (of the one that has most).
+// Peak bytes of a rank (of the rank with most).
 struct MemoryUse {
   std::int64_t weights = 0;      // shards in the model's type
   std::int64_t gathered = 0;     // the gather arena, and buffers of rows read by index
   std::int64_t gradients = 0;    // main_grad, the reduce arena and its scratch
   std::int64_t optimizer = 0;    // master and moments
-  std::int64_t activations = 0;  // greatest sum of what is kept for backward at a time
+  std::int64_t activations = 0;  // peak of the bytes that are kept for backward
   std::int64_t total() const { return weights + gathered + gradients + optimizer + activations; }
 };
 
@@ -45,26 +45,26 @@ struct StepPlan {
   predict::StepCosts costs;
   schedule::Prediction prediction, on_demand;  // on_demand: without a schedule
   MemoryUse memory;
-  Traffic of_a_rank, of_all_ranks;  // of_a_rank: of the one that receives most
+  Traffic of_a_rank, of_all_ranks;  // of_a_rank: of the rank that receives most
   std::vector<std::string> names() const;
 };
 
-// Fills in what follows from other settings: grad_wire, ranks, dp, seq_len; a global batch that is not given is one
-// microbatch. InputError as resolve_ranks and resolve_model.
+// Fills in settings that follow from others: grad_wire, ranks, dp, seq_len. A global batch that is not given becomes
+// one microbatch. Throws InputError as resolve_ranks and resolve_model do.
 TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& model);
 
 predict::MeshDegrees mesh_of(const TrainConfig& config);
-// Of a step.
+// Returns the number of microbatches of a step.
 std::int64_t microbatches_of(const TrainConfig& config);
 
-// Events of a step that is planned, at most: some seconds, some hundred megabytes.
+// Largest number of events of a planned step, which takes some seconds and some hundred megabytes.
 inline constexpr std::int64_t kMostEvents = 4'000'000;
 
-// Errors (InputError): a budget below the smallest that can run, a machine without flops for the type, more than
-// kMostEvents.
+// Throws InputError for a budget below the smallest that can run, for a machine without flops for the type, and for
+// more than kMostEvents events.
 StepPlan plan_step(const StepPlanRequest& request);
-// Whether the steps of a resolved run can be planned, before it begins. Errors (InputError): a budget below the
-// smallest that can run.
+// Checks that the steps of a resolved run can be planned, before the run begins. Throws InputError for a budget below
+// the smallest that can run.
 void check_budgets(const TrainConfig& config, const models::ModelConfigPtr& model);
 
 }  // namespace tessera::run
