@@ -75,12 +75,12 @@ INSTANTIATE_TEST_SUITE_P(
                       Refused{"qwen3", "use_sliding_window", "true", "is true, expected false"},
                       Refused{"qwen2", "layer_types", R"(["full_attention","sliding_attention"])", "sliding windows"},
                       Refused{"qwen3", "layer_types", R"("full_attention")", "sliding windows"},
-                      Refused{"qwen3", "layer_types", R"(["full_attention"])", "as many entries as num_hidden_layers"},
+                      Refused{"qwen3", "layer_types", R"(["full_attention"])", "expected num_hidden_layers entries"},
                       Refused{"qwen3", "attention_bias", "true", "biases are not supported"},
                       Refused{"qwen2", "rope_parameters", R"({"rope_type":"yarn","factor":4.0})", "\"llama3\" or"},
                       Refused{"qwen3", "rope_scaling", R"({"type":"dynamic","factor":4.0})", "\"llama3\" or"},
                       Refused{"qwen3", "head_dim", "7", "an even number"},
-                      Refused{"qwen2", "attention_dropout", "0.1", "there is no dropout"},
+                      Refused{"qwen2", "attention_dropout", "0.1", "dropout is not supported"},
                       Refused{"qwen3", "num_key_value_heads", "5", "a divisor of num_attention_heads 32"},
                       Refused{"qwen2", "hidden_act", R"("gelu")", "\"silu\""}));
 

@@ -194,7 +194,7 @@ TEST(UnevenParts, RefuseAUnitThatNoRankHoldsOrTwo) {
   });
   refuses("feed-forward columns: each of 37 must be on one tp rank: layout: rows [30, 31)",
           [](models::TpParts& parts) { parts.ffn[1][0].end = 31; });
-  refuses("feed-forward columns: parts of 3 tp ranks, expected 2",
+  refuses("feed-forward columns: got parts of 3 tp ranks, expected 2",
           [](models::TpParts& parts) { parts.ffn.emplace_back(); });
   refuses("vocabulary rows: each of 67 must be on one tp rank: layout: rows [20, 21)",
           [](models::TpParts& parts) { parts.vocabulary[0].pop_back(); });
@@ -202,7 +202,7 @@ TEST(UnevenParts, RefuseAUnitThatNoRankHoldsOrTwo) {
           [](models::TpParts& parts) {
             parts.vocabulary[1].push_back({67, 68});
           });
-  refuses("the model's parts are those of 3 tp ranks, expected 2",
+  refuses("the model's parts are for 3 tp ranks, expected 2",
           [](models::TpParts& parts) { parts = shuffled_parts(3); });
 }
 
