@@ -158,9 +158,9 @@ TEST(Checkpoint, ReadingSomethingElseThanIsThereIsAnInputError) {
   bad = good, bad.kind = Kind::exp_avg, bad.name = "norm.weight";
   EXPECT_NE(fault(bad).find("exp_avg"), std::string::npos);
   bad = good, bad.dtype = DType::fp32;
-  EXPECT_NE(fault(bad).find("expected fp32, it is bf16 (--dtype bf16 reads it)"), std::string::npos);
+  EXPECT_NE(fault(bad).find("expected fp32, got bf16 (--dtype bf16 reads it)"), std::string::npos);
   bad = good, bad.dims = {24, 37};
-  EXPECT_NE(fault(bad).find("expected shape [24, 37], it has [37, 24]"), std::string::npos);
+  EXPECT_NE(fault(bad).find("expected shape [24, 37], got [37, 24]"), std::string::npos);
 
   std::vector<unsigned char> data(1 << 16);
   const auto read = [&](const layout::LocalLayout& local) {
@@ -194,12 +194,12 @@ TEST(Checkpoint, SaysWhetherItHoldsMomentsAndMasters) {
       [&] {
         reader_of({weight, avg}).has_moments();
       },
-      ThrowsMessage<InputError>(HasSubstr("expected both moments or none")));
+      ThrowsMessage<InputError>(HasSubstr("expected both moments or neither")));
   EXPECT_THAT(
       [&] {
         reader_of({weight, sq}).has_moments();
       },
-      ThrowsMessage<InputError>(HasSubstr("expected both moments or none")));
+      ThrowsMessage<InputError>(HasSubstr("expected both moments or neither")));
   EXPECT_TRUE(reader_of({weight, avg, sq, tensor("frozen", Kind::weight)}).has_moments());
 }
 

@@ -120,10 +120,10 @@ TEST(UnequalReplicasRefuse, AStateThatIsSplitOverThem) {
 TEST(UnequalReplicasRefuse, BlocksThatTheirRanksDoNotDivide) {
   RunOptions options{.model = odd_model(), .blocks = 8};
   options.ranks = with_dead(1, 3, 2, {4});
-  // Each rank counts the blocks of its own replica; the first rank that refuses is the one that is heard.
+  // Each rank counts the blocks of its own replica; the error of the first rank that refuses is thrown.
   EXPECT_THAT([&] { run(options); },
-              ThrowsMessage<Error>(AnyOf(HasSubstr("4 blocks of a replica for 3 ranks, expected a multiple"),
-                                         HasSubstr("3 blocks of a replica for 2 ranks, expected a multiple"))));
+              ThrowsMessage<Error>(AnyOf(HasSubstr("a replica has 4 blocks for 3 ranks, expected a multiple"),
+                                         HasSubstr("a replica has 3 blocks for 2 ranks, expected a multiple"))));
 }
 
 TEST(UnequalReplicasRefuse, DeadPlacesThatShareAMatrixOut) {
