@@ -66,7 +66,7 @@ void GradientNorm::let_sums_give_squares() {
   }
 }
 
-// Computes the row sums that no such kernel has written.
+// Computes the remaining row sums, which those kernels have not written.
 void GradientNorm::write_row_sums() {
   double* next = row_sums_.as<double>().data();
   for (const Part& part : parts_) {
