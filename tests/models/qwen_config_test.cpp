@@ -1,4 +1,4 @@
-// What Qwen2 and Qwen3 read from a config.json, and what they refuse.
+// Tests the fields that Qwen2 and Qwen3 read from a config.json, and the fields that they refuse.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ DecoderConfig parse(const json& file) {
   return decoder_of(*parse_model_config(file, "f"));
 }
 
-TEST(Qwen2Config, TakesItsOwnDefaults) {
+TEST(Qwen2Config, HasItsOwnDefaults) {
   json file = sizes("qwen2");
   const DecoderConfig expected{.vocab_size = 131,
                                .hidden_size = 64,
@@ -37,7 +37,7 @@ TEST(Qwen2Config, TakesItsOwnDefaults) {
   EXPECT_EQ(parse(file).num_kv_heads, 16);
 }
 
-TEST(Qwen3Config, TakesItsOwnDefaults) {
+TEST(Qwen3Config, HasItsOwnDefaults) {
   const DecoderConfig expected{.vocab_size = 131,
                                .hidden_size = 64,
                                .intermediate_size = 77,
@@ -84,7 +84,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Refused{"qwen3", "num_key_value_heads", "5", "a divisor of num_attention_heads 32"},
                       Refused{"qwen2", "hidden_act", R"("gelu")", "\"silu\""}));
 
-TEST(QwenConfigs, OfThePublishedModelsHaveTheirSizes) {
+TEST(QwenConfigs, HaveThePublishedSizes) {
   const std::filesystem::path configs = TESSERA_CONFIGS;
   EXPECT_EQ(num_params(*read_model_config(find_model_config("qwen2.5-0.5b", configs))), 494032768);
   EXPECT_EQ(num_params(*read_model_config(find_model_config("qwen3-0.6b", configs))), 596049920);
