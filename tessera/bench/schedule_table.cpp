@@ -29,7 +29,8 @@ void check(const ScheduleBench& bench) {
   if (bench.config.gtp < 2)
     throw InputError("--gtp: got {}, expected 2 or more, since weights move only over gtp", bench.config.gtp);
   if (bench.config.embedding == shard::Lookup::rows)
-    throw InputError("--embedding: got rows, expected auto or gather, since a step without tokens reads no known rows");
+    throw InputError(
+        "--embedding: got rows, expected auto or gather: without tokens, the rows that a step reads are unknown");
 }
 
 std::string link_text(const comm::Link& link) {

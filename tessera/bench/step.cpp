@@ -112,7 +112,7 @@ Times measured_steps(train::Trainer& trainer, const train::StepInput& input, con
   if (trainer.steps_ahead() == 0) return times;
   trainer.runtime().measure_waits(true);
   Times behind = take_steps(trainer, input, 1 + kMeasuredSteps);
-  behind.drop(1);  // no earlier step was pending before it
+  behind.drop(1);  // the host was not ahead of this step
   times.exposed = std::move(behind.exposed);
   trainer.runtime().measure_waits(false);
   return times;
