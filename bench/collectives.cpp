@@ -1,5 +1,5 @@
-// Collectives against memory copy: every rank's buffer bytes per second, and the ratio to memcpy of as many bytes by as
-// many threads (or processes) at the same time, measured in the same run.
+// Measures collectives and memory copies in the same run. Prints each rank's buffer bytes per second, and the ratio to
+// concurrent memcpy of the same number of bytes by the same number of threads (or processes).
 //
 //   bench_collectives [RANKS]                    ranks are threads (default 2)
 //   mpirun -n RANKS bench_collectives mpi        ranks are processes
@@ -25,7 +25,7 @@ using comm::Communicator;
 
 constexpr std::int64_t kMegabyte = 1 << 20;
 
-// Seconds of one `work` that all ranks begin together.
+// Returns the seconds of one `work`. All ranks start at the same time.
 double seconds(Communicator& group, int repeats, const std::function<void()>& work) {
   group.barrier().synchronize();
   const auto begin = std::chrono::steady_clock::now();
@@ -64,7 +64,7 @@ void measure(Communicator& group, std::int64_t bytes) {
       {"all_reduce", bf16, [&] { group.all_reduce(target.data(), elements(bf16), bf16).synchronize(); }},
   };
   const int repeats = static_cast<int>(std::clamp<std::int64_t>(4 * kMegabyte / bytes, 1, 100));
-  // Rounds over all rows, the best of each: a busy machine slows them alike.
+  // Rounds over all rows; the best round of each row counts. A busy machine slows all rows equally.
   constexpr int rounds = 10;
   for (int round = 0; round < rounds; ++round)
     for (Row& row : rows) row.best = std::min(row.best, seconds(group, repeats, row.work));

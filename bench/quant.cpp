@@ -1,7 +1,7 @@
-// The kernels of number formats on a GPU against a copy on the device of as many bytes, read and written, measured in
-// the same run.
+// Measures the kernels of number formats on a GPU and, in the same run, a copy of the same number of bytes on the
+// device.
 //
-//   bench_quant [ROWS COLS [ONLY]]     a weight of ROWS x COLS (4096 x 14336); kernels whose name holds ONLY
+//   bench_quant [ROWS COLS [ONLY]]     a weight of ROWS x COLS (4096 x 14336); only kernels whose name contains ONLY
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -31,15 +31,15 @@ using quant::Encoding;
 using quant::Extent;
 
 constexpr base::Device kDevice = base::cuda_device(0);
-constexpr double kLeastBytes = 600e6;  // of the buffers that calls go over in turn: ten times the cache
+constexpr double kLeastBytes = 600e6;  // of all buffers that the calls use in turn: ten times the cache
 constexpr int kRepetitions = 21;
-constexpr std::size_t kBusyBytes = std::size_t{1} << 30;  // copied ahead, while the host puts the calls on the stream
+constexpr std::size_t kBusyBytes = std::size_t{1} << 30;  // copied first, while the host enqueues the calls
 
 double bytes_of(std::int64_t count, double each = 1) {
   return static_cast<double>(count) * each;
 }
 
-// A call on buffers of its own.
+// A call with its own buffers.
 using Call = std::function<void()>;
 
 struct Case {
@@ -81,7 +81,7 @@ class Bench {
   static std::shared_ptr<base::Buffer> room(double bytes) {
     return std::make_shared<base::Buffer>(static_cast<std::size_t>(bytes), kDevice);
   }
-  // A copy of the values.
+  // Returns a copy of the values.
   std::shared_ptr<base::Buffer> source(DType type) const {
     const base::Buffer& values = type == DType::fp32 ? values_ : rounded_;
     auto buffer = room(bytes_of(static_cast<std::int64_t>(values.size())));
@@ -94,7 +94,7 @@ class Bench {
     base::copy_bytes(buffer->data(), numbers, sizeof numbers);
     return buffer;
   }
-  // Memory of a quantized weight, and its values, by the kernels under test.
+  // A quantized weight, written by the kernels under test.
   struct Weight {
     std::shared_ptr<base::Buffer> codes, scales, amax;
     quant::Quantized view() const {
@@ -167,9 +167,9 @@ void Bench::master_cast(quant::Format format, DType type) {
       return [=] { (void)data, (void)target, work->compute_amaxes(); };
     };
   };
-  // The memory of the amaxes is cleared and then written.
+  // The amaxes are cleared and then written.
   measure({"master amaxes, " + name, in + 2 * amaxes, prepare(false)});
-  // Amaxes are read and multipliers written, then read.
+  // The amaxes are read; the multipliers are written, then read.
   measure({"master cast, " + name, in + code_bytes(encoding) + scale_bytes(encoding) + 3 * amaxes, prepare(true)});
 }
 
@@ -272,7 +272,7 @@ void Bench::scales(quant::Format format) {
            }});
 }
 
-// Median seconds of a call over the repetitions; each goes over all calls. The device is kept busy before.
+// Returns a call's median seconds over the repetitions. Each repetition runs all calls. The device is kept busy before.
 double Bench::seconds(const std::vector<Call>& calls) {
   cudaEvent_t begin = nullptr, end = nullptr;
   TESSERA_CUDA_CHECK(cudaEventCreate(&begin));
@@ -320,7 +320,7 @@ std::int64_t number_from(const std::string& text) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 1)
-    throw InputError("expected a number of 1 or more, got '{}'", text);
+    throw InputError("expected a number of at least 1, got '{}'", text);
   return value;
 }
 

@@ -1,6 +1,6 @@
-"""Writes and reads the token files that training reads: PREFIX.bin and PREFIX.idx of Megatron's indexed format.
+"""Writes and reads the token files of training: PREFIX.bin and PREFIX.idx in Megatron's indexed format.
 
-PREFIX.bin is the tokens alone. PREFIX.idx, little-endian: 9 bytes `MMIDIDX\\0\\0`, u64 version 1, u8 type code, u64 number of
+PREFIX.bin holds only the tokens. PREFIX.idx, little-endian: 9 bytes `MMIDIDX\\0\\0`, u64 version 1, u8 type code, u64 number of
 sequences S, u64 number of document marks D, i32 length of each sequence, i64 byte offset of each in PREFIX.bin, i64
 document marks (the first 0, the last S). Here every sequence is one document, so D is S + 1.
 """
@@ -13,12 +13,12 @@ TYPE_CODES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8:
 
 
 def token_type(vocab_size):
-    """The smallest type that training reads and that holds every token id."""
+    """Returns the smallest type that training supports and that can hold every token id."""
     return np.uint16 if vocab_size <= 1 << 16 else np.int32
 
 
 def write_dataset(prefix, documents, vocab_size):
-    """documents: an iterable of lists of token ids. Returns the tokens' count of each id, int64 [vocab_size]."""
+    """documents: an iterable of lists of token ids. Returns the number of tokens per id, int64 [vocab_size]."""
     dtype = np.dtype(token_type(vocab_size))
     counts, lengths = np.zeros(vocab_size, np.int64), []
     with open(f"{prefix}.bin", "wb") as stream:
@@ -45,7 +45,7 @@ def write_index(path, lengths, dtype):
 
 
 def read_dataset(prefix):
-    """(tokens int64 [N] of all sequences in index order, first token of each document int64 [D])."""
+    """Returns (tokens of all sequences in index order, int64 [N]; index of each document's first token, int64 [D])."""
     with open(f"{prefix}.idx", "rb") as stream:
         index = stream.read()
     if index[:9] != MAGIC:

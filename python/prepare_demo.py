@@ -1,6 +1,6 @@
-"""Prepares the demo's text: the dictionary of Debian's package dict-gcide (40 MB), one document an entry.
+"""Prepares the demo's text: the dictionary of Debian's package dict-gcide (40 MB), one document per entry.
 
-Writes OUTPUT/{train,valid}.{bin,idx}, tokenizer.json and meta.json; does nothing when OUTPUT is complete.
+Writes OUTPUT/{train,valid}.{bin,idx}, tokenizer.json and meta.json. Does nothing if OUTPUT is complete.
 """
 import argparse
 import gzip
@@ -12,14 +12,14 @@ from text_corpus import sha256, write_aside, write_corpus
 
 VOCAB_SIZE = 4096
 HELD_OUT = 0.02
-# An entry starts with its headword at the margin after a blank line; what belongs to it is indented.
+# An entry starts with its headword at the margin after a blank line; the rest of the entry is indented.
 ENTRY = re.compile(r"\n\n(?=[^\s])")
-# A line break inside a paragraph is only the original's page width.
+# A line break inside a paragraph comes from the page width of the original.
 WRAP = re.compile(r"(?<=\S)\n[ \t]+(?=\S)")
 
 
 def entries(text):
-    """The dictionary's entries, paragraphs unwrapped; the first ones describe the data base and are left out."""
+    """Returns the dictionary's entries with unwrapped paragraphs, without the first ones, which describe the database."""
     parts = [part.strip() for part in ENTRY.split(text)]
     return [re.sub(r"\n\s*\n[ \t]*", "\n", WRAP.sub(" ", part)) for part in parts if part and not part.startswith("00-database")]
 

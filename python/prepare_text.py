@@ -1,6 +1,6 @@
-"""Prepares text of your own for training: OUTPUT/{train,valid}.{bin,idx}, tokenizer.json and meta.json.
+"""Prepares your own text for training: OUTPUT/{train,valid}.{bin,idx}, tokenizer.json and meta.json.
 
-Then: ./run tessera train --data OUTPUT/train --valid OUTPUT/valid ... with a model whose vocab_size is that of meta.json.
+Then run ./run tessera train --data OUTPUT/train --valid OUTPUT/valid ... with a model that has the vocab_size of meta.json.
 """
 import argparse
 import json
@@ -13,7 +13,7 @@ from text_corpus import END_OF_TEXT, split_blank_lines, write_aside, write_corpu
 
 
 def read_documents(path, split):
-    """A .jsonl file holds one document a line, in the field "text"; any other file is UTF-8 text, cut as --split says."""
+    """Reads one document per line from the field "text" of a .jsonl file. Any other file is UTF-8 text, split according to --split."""
     data = path.read_bytes()
     if data.startswith(b"\x1f\x8b"):
         raise ValueError(f"--input {path}: is compressed by gzip, expected UTF-8 text (gunzip it first)")
@@ -44,7 +44,7 @@ def document_of_line(line, where):
 def load_tokenizer(path):
     try:
         return tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing narrower
+    except Exception as error:  # the library raises only Exception
         raise ValueError(f"--tokenizer {path}: {error}") from None
 
 
@@ -53,11 +53,11 @@ def parse_arguments():
     parser.add_argument("--input", type=pathlib.Path, nargs="+", required=True, metavar="FILE")
     parser.add_argument("--output", type=pathlib.Path, required=True, metavar="FOLDER", help="must not exist yet")
     parser.add_argument("--vocab-size", type=int, default=4096, help="entries of the byte-level BPE to train (at least 257)")
-    parser.add_argument("--tokenizer", type=pathlib.Path, help="use this tokenizer.json and train none")
+    parser.add_argument("--tokenizer", type=pathlib.Path, help="use this tokenizer.json instead of training one")
     parser.add_argument("--eod-token", default=END_OF_TEXT, metavar="NAME",
                         help="token of --tokenizer that ends a document (default: %(default)s)")
-    parser.add_argument("--split", choices=("file", "blank-lines"), default="file", help="what one document is; of a single document the end of its text is held out")
-    parser.add_argument("--held-out", type=float, default=0.02, help="share of the text, at its end, kept for --valid")
+    parser.add_argument("--split", choices=("file", "blank-lines"), default="file", help="one document per file or per block between blank lines; of a single document, the end of its text is held out")
+    parser.add_argument("--held-out", type=float, default=0.02, help="fraction at the end of the text that is held out for --valid")
     return parser.parse_args()
 
 
@@ -68,7 +68,7 @@ def prepare(arguments):
         raise ValueError(f"--held-out {arguments.held_out}: expected a share from 0 to below 1")
     documents = [document for path in arguments.input for document in read_documents(path, arguments.split)]
     if not arguments.tokenizer and arguments.eod_token != END_OF_TEXT:
-        raise ValueError(f"--eod-token {arguments.eod_token}: expected it with --tokenizer (a tokenizer that is trained here has {END_OF_TEXT})")
+        raise ValueError(f"--eod-token {arguments.eod_token}: expected it with --tokenizer (a tokenizer that this script trains has {END_OF_TEXT})")
     tokenizer = load_tokenizer(arguments.tokenizer) if arguments.tokenizer else None
     vocab_size = 0 if tokenizer else arguments.vocab_size
     return write_aside(arguments.output, lambda folder: write_corpus(

@@ -1,4 +1,4 @@
-"""From documents (strings) to a tokenizer, token files and the numbers that describe them."""
+"""Turns documents (strings) into a tokenizer, token files and their statistics."""
 import hashlib
 import json
 import pathlib
@@ -16,12 +16,12 @@ MOST_ENTRIES = 10**6  # the trainer reserves memory for all of them
 
 
 def split_blank_lines(text):
-    """Documents are runs of lines between blank lines."""
+    """Returns the documents, which are separated by blank lines."""
     return [part.strip() for part in re.split(r"\n[ \t]*\n", text) if part.strip()]
 
 
 def train_tokenizer(documents, vocab_size):
-    """Byte-level BPE: every text can be encoded, whatever its language. Token 0 ends a document."""
+    """Trains a byte-level BPE, which can encode text in any language. Token 0 ends a document."""
     if vocab_size > MOST_ENTRIES:
         raise ValueError(f"--vocab-size {vocab_size}: expected at most {MOST_ENTRIES}")
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -37,7 +37,7 @@ def train_tokenizer(documents, vocab_size):
 
 
 def end_token(tokenizer, name):
-    """The id of the token that ends a document. Errors: the tokenizer has no such token."""
+    """Returns the id of the token that ends a document. Raises ValueError if the tokenizer does not have the token."""
     end = tokenizer.token_to_id(name)
     if end is not None:
         return end
@@ -47,14 +47,14 @@ def end_token(tokenizer, name):
 
 
 def encode(tokenizer, documents, end):
-    """Token ids of each document, ended by the token `end`."""
+    """Yields the token ids of each document, followed by the token `end`."""
     for start in range(0, len(documents), BATCH):
         for encoding in tokenizer.encode_batch_fast(documents[start:start + BATCH], add_special_tokens=False):
             yield encoding.ids + [end]
 
 
 def split_held_out(documents, fraction):
-    """The last documents that together hold at least `fraction` of the characters are held out."""
+    """Holds out the last documents, which together have at least `fraction` of the characters."""
     wanted, held = fraction * sum(map(len, documents)), 0
     cut = len(documents)
     while cut > 0 and held < wanted:
@@ -64,15 +64,15 @@ def split_held_out(documents, fraction):
 
 
 def unigram_loss(train_counts, valid_counts):
-    """Cross-entropy, in nats a token, of held-out tokens under the training tokens' frequencies (add-one smoothing):
-    what a model that knows no order would reach."""
+    """Returns the cross-entropy, in nats per token, of held-out tokens under the training tokens' frequencies (add-one
+    smoothing). This is the loss of a model that ignores the order of tokens."""
     smoothed = train_counts + 1.0
     log_probability = np.log(smoothed / smoothed.sum())
     return float(-(valid_counts * log_probability).sum() / valid_counts.sum())
 
 
 def cut_held_out(documents, fraction):
-    """As split_held_out, and of a single document the end of its text, from a line or a word on."""
+    """Like split_held_out, but holds out the end of a single document's text, starting at a line or a word."""
     if len(documents) != 1 or fraction == 0:
         return split_held_out(documents, fraction)
     text = documents[0]
@@ -86,7 +86,7 @@ def cut_held_out(documents, fraction):
 
 
 def write_corpus(folder, documents, vocab_size, held_out, tokenizer=None, eod_token=END_OF_TEXT):
-    """Writes train.{bin,idx}, valid.{bin,idx}, tokenizer.json into `folder`; returns what meta.json says of them."""
+    """Writes train.{bin,idx}, valid.{bin,idx}, tokenizer.json into `folder`. Returns the content of meta.json."""
     train, valid = cut_held_out(documents, held_out)
     if not train or not any(train):
         raise ValueError(f"--held-out {held_out}: expected more text: {len(documents)} documents with "
@@ -105,7 +105,7 @@ def write_corpus(folder, documents, vocab_size, held_out, tokenizer=None, eod_to
 
 
 def write_aside(folder, fill):
-    """Calls fill(partial folder), which returns meta, then makes everything appear at once as `folder`."""
+    """Calls fill(partial folder), which returns meta, then renames the partial folder to `folder`."""
     folder = pathlib.Path(folder)
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)

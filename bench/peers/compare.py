@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""tokens/s of `tessera train --backend local --ranks N --gtp N` beside one process of plain PyTorch with N threads.
+"""Compares tokens/s of `tessera train --backend local --ranks N --gtp N` with one process of plain PyTorch with N threads.
 
-Same model, data and global batch, runs alternating; prints each pair and the ratio of the medians. Needs a full PyTorch in the
-interpreter named by --python. Example:
+Both use the same model, data and global batch; their runs alternate. Prints each pair and the ratio of the medians. The
+interpreter of --python needs a full PyTorch. Example:
   python3 bench/peers/compare.py --python python3 --data data/demo/train
 """
 import argparse

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""A step of `tessera bench step` beside the same step of PyTorch's FSDP2 (fsdp2.py), one program at a time on all GPUs.
+"""Compares a step of `tessera bench step` with the same step of PyTorch's FSDP2 (fsdp2.py).
 
-Prints each run, a table of the medians over the rounds, the ratios of the step times and one JSON line. What fails is
-shown with its error and stops nothing else; exit code 1 if it was Tessera. Example:
+The programs run one at a time on all GPUs. Prints each run, a table of the medians over the rounds, the ratios of the
+step times and one JSON line. A program that fails is listed with its error, and the others still run. The exit code is
+1 if Tessera failed. Example:
   bench/compare.sh --gpus 4 --seq-len 8192 --rounds 3 -- FLAGS-FOR-TESSERA-BENCH-STEP
 """
 import argparse
@@ -21,11 +22,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TESSERA, ON, OFF = "tessera", "FSDP2, resharding on", "FSDP2, resharding off"
 NEEDED = ("median_ms", "p10_ms", "p90_ms", "tokens_per_second_per_gpu", "peak_memory_bytes")
 OPTIONAL = ("mfu", "exposed_comm_ms", "least_exposed_comm_ms", "limit_ratio")
-GRACE_S = 60  # between asking a program to end and killing it; torchrun ends its processes in half of it
+GRACE_S = 60  # between SIGTERM and SIGKILL; torchrun ends its processes in half of this time
 
 
 class Failure(Exception):
-    """Why a program gave no result."""
+    """The reason why a program gave no result."""
 
 
 def count_gpus():
@@ -36,24 +37,24 @@ def count_gpus():
 
 
 def at_least(least):
-    """The type of a flag: a whole number of `least` or more."""
+    """Returns the type of a flag: a whole number of at least `least`."""
     def number(text):
         if (value := int(text)) < least:
             raise argparse.ArgumentTypeError(f"is {value}, expected {least} or more")
         return value
-    number.__name__ = "whole number"  # what argparse calls it where `text` is none
+    number.__name__ = "whole number"  # argparse shows this name if `text` is not a number
     return number
 
 
 def parse_arguments(argv):
     parser = argparse.ArgumentParser(prog="bench/compare.sh", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpus", type=at_least(1), help="default: all that nvidia-smi lists")
+    parser.add_argument("--gpus", type=at_least(1), help="default: all GPUs that nvidia-smi lists")
     parser.add_argument("--model", default="llama3-8b")
-    parser.add_argument("--layers", type=at_least(1), help="instead of the model's own number")
-    for name, default, what in (("seq-len", 8192, "tokens"), ("micro-batch", 1, "sequences a GPU"),
-                                ("rounds", 3, "of all programs"), ("steps", 20, "timed ones of a run"),
-                                ("warmup", 5, "steps before them"), ("limit", 300, "seconds a run")):
+    parser.add_argument("--layers", type=at_least(1), help="number of layers (default: the model's)")
+    for name, default, what in (("seq-len", 8192, "tokens"), ("micro-batch", 1, "sequences per GPU"),
+                                ("rounds", 3, "rounds over all programs"), ("steps", 20, "timed steps per run"),
+                                ("warmup", 5, "warm-up steps per run"), ("limit", 300, "time limit of a run in seconds")):
         parser.add_argument(f"--{name}", type=at_least(0 if name == "warmup" else 1), default=default,
                             help=f"{what} (default: {default})")
     parser.add_argument("--tessera", default=str(ROOT / "build" / "cuda" / "apps" / "tessera"))
@@ -65,7 +66,7 @@ def parse_arguments(argv):
 
 
 def commands(options, extra):
-    """The command of each program, by its name in the table."""
+    """Returns the command of each program, by the program's name in the table."""
     task = ["--model", options.model, "--seq-len", options.seq_len, "--micro-batch", options.micro_batch,
             "--steps", options.steps, "--warmup", options.warmup]
     if options.layers:
@@ -77,7 +78,7 @@ def commands(options, extra):
 
 
 def last_object(text):
-    """The last JSON object of a program's output, of one line or several; None when there is none."""
+    """Returns the last JSON object in a program's output, on one line or several; None if the output has no object."""
     found, position = None, 0
     while match := re.compile(r"^\{", re.M).search(text, position):
         try:
@@ -88,23 +89,23 @@ def last_object(text):
 
 
 def last_error(text):
-    """The line that says why: the last that names an exception, but not torchrun's own, else the last with a word."""
+    """Returns the last line with an exception other than torchrun's own; without one, the last line with a word."""
     lines = [line.strip() for line in text.splitlines() if re.search(r"\w", line)]
     named = [line for line in lines if re.match(r"(\[\w+\]:\s*)?([\w.]*(Error|Exception)\b|error:)", line)
              and "ChildFailedError" not in line]
-    return (named or lines or ["no word on stderr"])[-1]
+    return (named or lines or ["stderr is empty"])[-1]
 
 
 def run(command, limit_s):
-    """(exit code, stdout, stderr) of a program; it and all it started end after limit_s, or when this program ends."""
+    """Returns (exit code, stdout, stderr) of a program. The program and its children end after limit_s, or with this script."""
     limited = ["timeout", f"--kill-after={GRACE_S}", str(limit_s), *map(str, command)]
-    # Files, not pipes: a process that outlives the program would keep a pipe open.
+    # Files instead of pipes, since a process that outlives the program would keep a pipe open.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         with subprocess.Popen(limited, stdin=subprocess.DEVNULL, stdout=output, stderr=errors) as process:
             try:
                 process.wait()
             except BaseException:
-                process.terminate()  # `timeout` hands it on
+                process.terminate()  # `timeout` forwards the signal
                 raise
         return process.returncode, *(text_of(stream) for stream in (output, errors))
 
@@ -115,7 +116,7 @@ def text_of(stream):
 
 
 def result_of(command, options):
-    """What a program measured; throws Failure."""
+    """Runs a program and returns its measurements. Raises Failure."""
     start = time.monotonic()
     code, output, errors = run(command, options.limit)
     if code != 0:
@@ -134,13 +135,13 @@ def result_of(command, options):
         raise Failure(f"measured steps whose loss is not finite: loss is {loss}")
     tokens = result["tokens_per_second_per_gpu"] * result["median_ms"] / 1e3
     expected = options.seq_len * options.micro_batch
-    if not 0.7 < tokens / expected < 1.4:  # a rate from the mean differs a little from one from the median
+    if not 0.7 < tokens / expected < 1.4:  # a rate from the mean differs slightly from a rate from the median
         raise Failure(f"did {tokens:.0f} tokens a GPU and step, expected {expected}")
     return result
 
 
 def collect(options, extra):
-    """Results and failures of each program, {name: [...]}. Every second round goes backwards: drift hits all alike."""
+    """Returns the results and failures of each program, {name: [...]}. Every second round runs backwards to balance drift."""
     programs = commands(options, extra)
     results, failures = {name: [] for name in programs}, {name: [] for name in programs}
     for number in range(options.rounds):
@@ -156,7 +157,7 @@ def collect(options, extra):
 
 
 def summarize(results):
-    """Medians over the rounds, memory the most of any round, for each program that has a result."""
+    """Returns each program's medians over the rounds and its maximum memory of any round."""
     summary = {}
     for name, runs in results.items():
         keys = NEEDED + tuple(key for key in OPTIONAL if all(isinstance(one.get(key), (int, float)) for one in runs))
@@ -169,7 +170,7 @@ def summarize(results):
 
 
 def ratios(summary):
-    """speed_to_*: FSDP2's step time over Tessera's, above 1: Tessera is faster; memory_to_*: Tessera's over FSDP2's."""
+    """speed_to_*: FSDP2's step time / Tessera's (above 1: Tessera is faster); memory_to_*: Tessera's memory / FSDP2's."""
     ours, peers = summary.get(TESSERA), [name for name in (ON, OFF) if name in summary]
     if not ours or not peers:
         return {}
@@ -182,7 +183,7 @@ def ratios(summary):
 
 
 def report(summary, failures):
-    """The table, the failures and the ratios, as lines."""
+    """Returns the lines of the table, the failures and the ratios."""
     lines = [f"{'':24}{'median ms':>11}{'p10':>9}{'p90':>9}{'tokens/s/GPU':>14}{'GB a GPU':>10}"]
     for name, row in summary.items():
         lines.append(f"{name:24}{row['median_ms']:11.1f}{row['p10_ms']:9.1f}{row['p90_ms']:9.1f}"
@@ -203,8 +204,8 @@ def report(summary, failures):
 def main():
     options, extra = parse_arguments(sys.argv[1:])
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # as by nohup
-            signal.signal(number, lambda number, _: sys.exit(128 + number))  # so that what runs is ended too
+        if signal.getsignal(number) != signal.SIG_IGN:  # ignored under nohup
+            signal.signal(number, lambda number, _: sys.exit(128 + number))  # so that the running program ends too
     results, failures = collect(options, extra)
     summary = summarize(results)
     print("\n".join(report(summary, failures)))

@@ -1,9 +1,10 @@
-"""PyTorch's FSDP2 with torch.compile, one process a GPU, training a Llama on random tokens: whole steps, one JSON line.
+"""Trains a Llama on random tokens with PyTorch's FSDP2 and torch.compile, one process per GPU, and prints one JSON line.
 
-What `tessera bench step` is compared with on GPUs, so it does all that makes FSDP2 fast: a compiled block is one group
-of parameters, the embedding and the output are groups of their own, gathers and reductions are in bf16 (master weights,
-AdamW's state and its gradients in fp32), attention is cuDNN's with grouped heads, the projections of one input are one
-product, clipping and AdamW are few kernels over many weights, the host never waits for the GPU between steps. Example:
+`tessera bench step` is compared with this program on GPUs, so it uses every option that makes FSDP2 fast. Each compiled
+block is one group of parameters; the embedding and the output are separate groups. Gathers and reductions are in bf16;
+master weights, AdamW's state and its gradients are in fp32. Attention is cuDNN's with grouped heads. Projections of the
+same input are one product. Clipping and AdamW use few kernels over many weights. The host never waits for the GPU
+between steps. Example:
   torchrun --standalone --nproc-per-node 4 bench/peers/fsdp2.py --model llama3-8b --seq-len 8192 --reshard off
 """
 import argparse
@@ -72,15 +73,15 @@ class Llama(nn.Module):
 
 
 def sharded_model(config, reshard):
-    """A Llama on this process's GPU, one group of parameters a block; reshard: they are gathered again in backward."""
+    """Returns a Llama on this process's GPU with one parameter group per block. reshard: gather them again in backward."""
     with torch.device("meta"):
         model = Llama(config)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
     fully_shard(model.embedding, mp_policy=policy, reshard_after_forward=reshard)
-    model.embedding.set_unshard_in_backward(False)  # its gradient does not read it
+    model.embedding.set_unshard_in_backward(False)  # backward does not read the embedding
     for block in model.blocks:
         block.compile()
-        # Backward begins with the last block and the output: these stay whole.
+        # Backward starts with the output and the last block, so they stay gathered.
         fully_shard(block, mp_policy=policy, reshard_after_forward=reshard and block is not model.blocks[-1])
     fully_shard([model.norm, model.output], mp_policy=policy, reshard_after_forward=False)
     fully_shard(model, mp_policy=policy)
@@ -105,7 +106,7 @@ def cross_entropy(logits, targets):
 
 
 def training_step(config, options):
-    """A function that does one whole step and returns its loss, still on the GPU."""
+    """Returns a function that runs one whole step and returns its loss as a tensor on the GPU."""
     model = sharded_model(config, options.reshard == "on")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     tables = rope_tables(config, options.seq_len)
@@ -114,7 +115,7 @@ def training_step(config, options):
         tokens = torch.randint(config["vocab_size"], (options.micro_batch, options.seq_len + 1), device="cuda")
         loss = cross_entropy(model(tokens[:, :-1], *tables), tokens[:, 1:])
         loss.backward()
-        # For DTensors foreach has to be asked for.
+        # DTensors do not use foreach by default.
         nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         optimizer.step()
         optimizer.zero_grad()
@@ -130,7 +131,7 @@ def mark():
 
 
 def measure(step, options):
-    """Sorted milliseconds of the timed steps, the most of this GPU's memory in use after a step, all steps' losses."""
+    """Returns the sorted milliseconds of the timed steps, this GPU's maximum memory after a step, and all steps' losses."""
     marks, memory, losses = [mark()], 0, []
     for index in range(options.warmup + options.steps):
         if index == options.warmup:
@@ -145,12 +146,12 @@ def measure(step, options):
 
 
 def read_config(options):
-    """The config.json that --model names: a file, a folder that holds one, or a name under configs/."""
+    """Reads the config.json of --model: a file, a folder that holds one, or a name under configs/."""
     path = pathlib.Path(options.model)
     path = path if path.exists() else ROOT / "configs" / options.model
     config = json.loads((path / "config.json" if path.is_dir() else path).read_text())
     if config.get("rope_scaling") or config.get("tie_word_embeddings"):
-        sys.exit("error: this peer has no RoPE scaling and no tied embeddings")
+        sys.exit("error: this peer does not support RoPE scaling or tied embeddings")
     config.setdefault("num_key_value_heads", config["num_attention_heads"])
     config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
     config["num_hidden_layers"] = options.layers or config["num_hidden_layers"]
@@ -160,7 +161,7 @@ def read_config(options):
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="llama3-8b", help="a name under configs/, or a config.json")
-    parser.add_argument("--layers", type=int, help="instead of the model's own number")
+    parser.add_argument("--layers", type=int, help="number of layers (default: the model's)")
     parser.add_argument("--reshard", choices=("on", "off"), default="on", help="gather the weights again in backward")
     for name, default in (("seq-len", 8192), ("micro-batch", 1), ("steps", 20), ("warmup", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)

@@ -1,7 +1,7 @@
-"""Plain PyTorch, one process, training the same Llama on the same batch: what `tessera train` is compared with.
+"""Trains a Llama in one process of plain PyTorch. `tessera train` is compared with it on the same model and batch.
 
-Needs a full PyTorch (the small CPU form in .venv has no Python part that imports). Prints one JSON line with tokens_per_second
-over the steps after the warm-up. Example, beside the demo's configuration:
+Needs a full PyTorch (the small CPU build in .venv has no Python package that imports). Prints one JSON line with
+tokens_per_second over the steps after the warm-up. Example with the demo's configuration:
   python3 bench/peers/plain_torch.py --model configs/llama-demo --data data/demo/train --seq-len 128 --global-batch 16 --threads 2
 """
 import argparse
@@ -80,7 +80,7 @@ class Llama(nn.Module):
 
 
 def batches(options, vocab_size):
-    """Batches [global_batch, seq_len + 1] of the data's first tokens, or of random ones."""
+    """Yields batches [global_batch, seq_len + 1] of the data's first tokens, or of random tokens."""
     size = options.global_batch * options.seq_len
     if options.data:
         sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
@@ -95,7 +95,7 @@ def batches(options, vocab_size):
 
 
 def train_step(model, optimizer, batch, options):
-    """One step over the global batch, in micro-batches; returns the loss."""
+    """Runs one step over the global batch in micro-batches. Returns the loss."""
     total = 0.0
     for rows in batch.split(options.micro_batch):
         logits = model(rows[:, :-1])
@@ -112,7 +112,7 @@ def train_step(model, optimizer, batch, options):
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, default=pathlib.Path("configs/llama-demo"))
-    parser.add_argument("--data", help="PREFIX of a token file; random tokens when absent")
+    parser.add_argument("--data", help="PREFIX of a token file; default: random tokens")
     for name, default in (("seq-len", 128), ("global-batch", 16), ("micro-batch", 0), ("steps", 20), ("warmup", 3),
                           ("threads", 2), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
@@ -130,7 +130,7 @@ def main():
     config.setdefault("num_key_value_heads", config["num_attention_heads"])
     config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
     if config.get("rope_scaling"):
-        sys.exit("error: this peer has no RoPE scaling")
+        sys.exit("error: this peer does not support RoPE scaling")
     model = Llama(config).to(torch.bfloat16 if options.dtype == "bf16" else torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     times, losses = [], []

@@ -1,7 +1,7 @@
-"""Quantiles of step times as `tessera bench step` takes them, so that programs beside it are compared by the same."""
+"""Quantiles of step times with the definition of `tessera bench step`, so that all programs are compared equally."""
 import math
 
 
 def quantile(values, part):
-    """Of sorted values the one whose rank is the nearest, the upper of two."""
+    """Returns the nearest-rank quantile of sorted values; of two equally near values, the upper one."""
     return values[math.floor(part * (len(values) - 1) + 0.5)]

@@ -45,7 +45,8 @@ void check(const KernelBench& b) {
   if (b.cuda && !at::hasCUDA()) throw InputError("no CUDA device here");
 }
 
-// Median seconds of a call over the repetitions; each goes over so many sets of buffers.
+// Returns a call's median seconds over the repetitions. Each repetition calls it once on each of `sets` sets of
+// buffers.
 double measure(KernelClock& clock, const KernelCase& one, int sets, int repetitions) {
   std::vector<std::function<void()>> calls;
   for (int set = 0; set < sets; ++set)
@@ -79,7 +80,7 @@ KernelBench kernel_bench_on_cuda() {
 std::vector<KernelRow> kernel_rows(const KernelBench& bench) {
   check(bench);
   at::set_num_threads(bench.threads);
-  // A repetition moves several times what caches hold: 60 MB of an H200, some MB of a CPU's core.
+  // A repetition moves several times the size of the caches: 60 MB on an H200, some MB per CPU core.
   const double least = bench.cuda ? 400e6 : 32e6;
   const std::unique_ptr<KernelClock> clock = bench.cuda ? make_event_clock() : make_wall_clock();
   std::vector<KernelRow> rows;
@@ -94,7 +95,7 @@ std::vector<KernelRow> kernel_rows(const KernelBench& bench) {
     rows.push_back(row);
   }
   if (rows.size() == 1 && rows.front().name.find(bench.only) == std::string::npos)
-    throw InputError("--only: no kernel's name holds '{}'", bench.only);
+    throw InputError("--only: no kernel's name contains '{}'", bench.only);
   return rows;
 }
 

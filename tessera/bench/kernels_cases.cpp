@@ -20,7 +20,7 @@ namespace {
 
 using quant::DType;
 
-// What the cases have in common.
+// Common parts of the cases.
 class Cases {
  public:
   explicit Cases(const KernelBench& bench) : bench_(bench), device_(bench.cuda ? at::kCUDA : at::kCPU) {}
@@ -31,7 +31,7 @@ class Cases {
   at::Device device() const { return device_; }
   DType wide() const { return quant::accumulator_of(bench_.type); }
   double size(DType type) const { return static_cast<double>(quant::size_of(type)); }
-  // Bytes of a matrix of the model's type with a row a token.
+  // Returns the bytes of a matrix of the model's type with one row per token.
   double rows(std::int64_t cols) const { return static_cast<double>(bench_.tokens * cols) * size(bench_.type); }
 
   at::Tensor empty(at::IntArrayRef shape, DType type) const {
@@ -53,14 +53,14 @@ class Cases {
     return tensor;
   }
   at::Tensor normal(at::IntArrayRef shape, std::uint64_t seed) const { return normal(shape, bench_.type, seed); }
-  // Ids all over the vocabulary, some of them twice.
+  // Returns ids from the whole vocabulary, some of them repeated.
   at::Tensor ids(std::uint64_t seed) const {
     at::Tensor ids = ops::make({bench_.tokens}, at::kLong);
     for (std::int64_t i = 0; i < bench_.tokens; ++i)
       ids.mutable_data_ptr<std::int64_t>()[i] = (i * 7919 + static_cast<std::int64_t>(seed)) % bench_.vocabulary;
     return ids.to(device_);
   }
-  // On the stream of a tensor here.
+  // Returns kernels that run on the tensor's stream.
   std::shared_ptr<const quant::Kernels> comm_kernels(const at::Tensor& tensor) const {
     if (!bench_.cuda) return {std::shared_ptr<const quant::Kernels>(), &quant::host_kernels()};
     return quant::make_cuda_kernels(base::cuda_device(tensor.get_device()), ops::stream_of(tensor));
@@ -71,7 +71,7 @@ class Cases {
   at::Device device_;
 };
 
-// Of a feed-forward layer's first weight.
+// Adds the products of a feed-forward layer's first weight.
 void add_products(Cases& c) {
   const std::int64_t tokens = c.bench().tokens, in = c.bench().hidden, out = 2 * c.bench().ffn;
   const double x_bytes = c.rows(in), y_bytes = c.rows(out), weight_count = static_cast<double>(in * out);
@@ -102,7 +102,8 @@ ops::Qkv normal_heads(const Cases& c, std::uint64_t seed) {
           .v = c.normal({b.tokens, b.kv_heads, b.head_dim}, seed + 2)};
 }
 
-// Of one sequence. Half of the scores count. On a GPU other types than bf16 hold all of a layer's scores at once.
+// Adds attention over one sequence. Half of the scores count. On a GPU, types other than bf16 hold all scores of a
+// layer at once.
 void add_attention(Cases& c) {
   const KernelBench& b = c.bench();
   if (b.cuda && b.type != DType::bf16) return;
@@ -227,7 +228,7 @@ void add_embedding(Cases& c) {
                      }});
 }
 
-// One shard with a gradient of this type.
+// Returns AdamW on one shard with a gradient of this type.
 std::function<void()> adamw_call(const Cases& c, DType gradient_type, std::uint64_t seed) {
   const std::int64_t count = c.bench().parameters;
   const at::Tensor master = c.normal({count}, c.wide(), seed), weight = c.normal({count}, seed + 1);
@@ -281,7 +282,7 @@ void add_optimizer(Cases& c) {
                      }});
 }
 
-// Parts of a gradient are added to it, as its owner does.
+// Adds the sums of a gradient's parts, as the gradient's owner computes them.
 void add_sums(Cases& c) {
   constexpr int part_count = 4;
   const std::int64_t cols = c.bench().hidden, rows = std::max<std::int64_t>(1, c.bench().parameters / cols);
@@ -338,7 +339,7 @@ std::vector<KernelCase> kernel_cases(const KernelBench& bench, std::int64_t copy
   add_optimizer(c);
   add_sums(c);
   add_flat(c);
-  for (KernelCase& one : c.cases)  // the calls refer to what they share
+  for (KernelCase& one : c.cases)  // the calls point to shared objects
     one.prepare = [shared, prepare = one.prepare](std::uint64_t seed) { return prepare(seed); };
   return std::move(c.cases);
 }

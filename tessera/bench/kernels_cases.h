@@ -1,4 +1,4 @@
-// The calls that `kernels` measures.
+// The calls that the benchmark `kernels` measures.
 #pragma once
 #include <functional>
 #include <string>
@@ -11,11 +11,11 @@ namespace tessera::bench {
 struct KernelCase {
   std::string name;
   double bytes = 0;  // each input read once, each output written once
-  // Makes a set of buffers, other ones for each seed, and returns the call on them.
+  // Creates a set of buffers, different for each seed, and returns the call on them.
   std::function<std::function<void()>(std::uint64_t seed)> prepare;
-  double operations = 0;  // multiplications and additions, of those that are bound by them
+  double operations = 0;  // multiplications and additions, if they limit the kernel
 };
-// The copy of `copy_bytes` first: the yardstick.
+// Returns the cases. The first is the copy of `copy_bytes`, the reference for the others.
 std::vector<KernelCase> kernel_cases(const KernelBench& bench, std::int64_t copy_bytes);
 
 }  // namespace tessera::bench

@@ -9,7 +9,7 @@
 namespace tessera::bench {
 namespace {
 
-constexpr std::int64_t kBusyBytes = std::int64_t{1} << 30;  // copied ahead of the calls: half a millisecond
+constexpr std::int64_t kBusyBytes = std::int64_t{1} << 30;  // copied before the calls: half a millisecond
 
 class TimedEvent {
  public:
@@ -19,7 +19,7 @@ class TimedEvent {
   TimedEvent& operator=(const TimedEvent&) = delete;
 
   void record(base::CudaStream stream) { TESSERA_CUDA_CHECK(cudaEventRecord(event_, stream)); }
-  // After the other one; waits for both.
+  // Returns the seconds from `begin` to this event, after waiting for both.
   double seconds_since(const TimedEvent& begin) {
     float milliseconds = 0;
     TESSERA_CUDA_CHECK(cudaEventSynchronize(event_));

@@ -16,7 +16,7 @@
 namespace tessera::bench {
 namespace {
 
-// Work that keeps the multiprocessors busy, on a lane of its own.
+// Products that keep the multiprocessors busy, on a separate lane.
 class Products {
  public:
   Products(base::Device device, const LinkBench& bench)
@@ -27,7 +27,7 @@ class Products {
     seconds(3);
     alone_ = seconds(20) / 20;
   }
-  double alone() const { return alone_; }  // seconds a product
+  double alone() const { return alone_; }  // seconds per product
   base::Fence enqueue(int count) {
     const ops::StreamScope scope(device_, lane_->stream());
     for (int i = 0; i < count; ++i) ops::gemm_fprop(x_, w_);
@@ -59,7 +59,7 @@ class Gathers {
         received_(static_cast<std::size_t>(bytes * group.size()), group.kernels().device()) {
     if (pushes)
       if (const std::string problem = group.share({received_.data(), received_.size()}); !problem.empty())
-        throw Error("links: no copies into the memory of peers: {}", problem);
+        throw Error("links: cannot copy into the memory of peers: {}", problem);
     enqueue(3).synchronize();
   }
   ~Gathers() {
@@ -79,7 +79,7 @@ class Gathers {
   base::Buffer sent_, received_;
 };
 
-// Of the slowest rank.
+// Returns the slowest rank's seconds.
 double slowest(comm::Communicator& group, double seconds) {
   std::array<double, 1> value{seconds};
   group.all_reduce(value.data(), 1, quant::DType::fp64, comm::ReduceOp::max).synchronize();
@@ -94,8 +94,9 @@ LinkRow measure(Gathers& gathers, Products& products, int rounds, std::int64_t b
   after.synchronize();
   const double alone = slowest(group, after.seconds_since(before));
 
-  // Products for at least four times as long: they outlast the gathers beside them.
-  const double product = slowest(group, products.alone());  // of all ranks: they must do the same
+  // The products take at least four times as long as the gathers, so they run during all gathers.
+  const double product =
+      slowest(group, products.alone());  // the slowest rank's: all ranks must enqueue the same number
   const auto products_for = [&](double seconds) { return static_cast<int>(seconds / product) + 4; };
   group.barrier().synchronize();
   const base::Fence busy = products.enqueue(products_for(4 * alone));
@@ -105,7 +106,7 @@ LinkRow measure(Gathers& gathers, Products& products, int rounds, std::int64_t b
   const double beside = slowest(group, after.seconds_since(before));
   busy.synchronize();
 
-  // And gathers that outlast the products.
+  // Now the gathers run longer than the products.
   const int count = products_for(alone / 2);
   const double round = alone / rounds;
   const int enough = static_cast<int>(3 * product * count / round) + rounds;
@@ -140,7 +141,7 @@ std::vector<LinkRow> link_rows(comm::World& world, const LinkBench& bench) {
 }
 
 std::string link_text(const std::vector<LinkRow>& rows) {
-  std::string text = "all-gathers, received by each rank; products beside them all the time\n";
+  std::string text = "all-gathers, received by each rank; with products running all the time\n";
   for (const LinkRow& row : rows)
     text += fmt::format("  {:5} {:5} MB a peer  alone {:6.1f} GB/s  beside products {:6.1f} GB/s  products x {:.3f}\n",
                         row.transport, row.bytes >> 20, row.alone / 1e9, row.beside / 1e9, row.products_slower);

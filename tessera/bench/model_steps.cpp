@@ -19,7 +19,7 @@ predict::DryOptions of_rank(predict::DryOptions options, int rank) {
   return options;
 }
 
-// Whether the tp ranks have equal parts of all weights and of the tokens, without overlaps.
+// Returns whether the tp ranks have equal parts of all weights and of the tokens, without overlaps.
 bool are_ranks_alike(const predict::DryOptions& options, const predict::DryStep& step, std::int64_t tp) {
   const auto overlaps = [](const shard::ParameterSpec& spec) { return shard::layouts_of(spec).overlaps(); };
   return std::ranges::none_of(step.parameters, overlaps) && run::kinds_of_ranks(options, tp).size() == 1;

@@ -1,4 +1,4 @@
-// Steps of a model whose module runs dry: they take as long as a machine is predicted to take for its operators.
+// Timed steps of a model whose module runs dry. Each operator takes its predicted time on a machine.
 #pragma once
 #include <memory>
 #include <vector>
@@ -10,23 +10,23 @@
 
 namespace tessera::bench {
 
-// What all ranks share; unchanged while steps run.
+// The state that all ranks share. It does not change while steps run.
 struct TimedModel {
   predict::DryOptions options;
   int microbatches = 1;
   predict::DryStep step;
   std::vector<predict::PlannedParameter> parameters;  // by id
-  schedule::Costs costs;                              // of the program alone; by event of the whole step
-  bool alike = true;  // the tp ranks have equal parts of everything, and none is held twice: one stands for all
+  schedule::Costs costs;                              // of the program alone, by event of the whole step
+  bool alike = true;  // the tp ranks have equal parts without overlaps, so one rank represents all
 
-  double forward_seconds() const;  // of one microbatch, computing
+  double forward_seconds() const;  // compute time of one microbatch
 };
 
-// config: resolved, without rows by index; model outlives what is made. Errors: as predict::event_costs.
+// config: resolved, without rows by index. `model` must outlive the results. Throws the errors of predict::event_costs.
 TimedModel timed_model(const run::TrainConfig& config, const models::ModelConfig& model,
                        const predict::Machine& machine);
 
-// `model` outlives what they make.
+// `model` must outlive the steps.
 MakeTimedSteps steps_of(const TimedModel& model);
 
 }  // namespace tessera::bench

@@ -16,20 +16,22 @@ namespace {
 
 using ops::ProductCall, ops::ProductSizes;
 
-// Every token is a sequence of its own: products know tokens only, and a model has no longest microbatch.
+// Every token is a separate sequence: products depend only on the number of tokens, and a microbatch has no length
+// limit.
 predict::DryOptions product_options(const ProductBench& bench, std::int64_t tokens) {
   run::TrainConfig config{.backend = run::Backend::local, .tp = bench.tp, .micro_batch = tokens, .seq_len = 1};
   config.dtype = quant::DType::bf16;
   return run::dry_options(run::resolve_plan_config(std::move(config), *bench.model), *bench.model, {});
 }
 
-// The weight's name without the block that it is in: "mlp.gate_up" of "layers.1.mlp.gate_up.weight".
+// Returns the weight's name without its block: "mlp.gate_up" for "layers.1.mlp.gate_up.weight".
 std::string name_in_block(std::string_view name) {
   constexpr std::string_view kEnd = ".weight";
   if (name.ends_with(kEnd)) name.remove_suffix(kEnd.size());
   const auto is_digit = [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; };
   for (std::size_t at = name.rfind('.'); at != std::string_view::npos && at > 0; at = name.rfind('.', at - 1)) {
-    const std::size_t begin = name.rfind('.', at - 1) + 1;  // of the part before this point; 0 where none is before it
+    const std::size_t begin =
+        name.rfind('.', at - 1) + 1;  // start of the part before this point; 0 if there is no earlier point
     if (std::ranges::all_of(name.substr(begin, at - begin), is_digit)) return std::string(name.substr(at + 1));
   }
   return std::string(name);
@@ -39,7 +41,7 @@ std::string_view call_name(ProductCall call) {
   return call == ProductCall::fprop ? "fprop" : call == ProductCall::dgrad ? "dgrad" : "wgrad";
 }
 
-// The products of one number of tokens.
+// The products for one number of tokens.
 class ModelProducts {
  public:
   explicit ModelProducts(const std::string& only) : only_(only) {}
@@ -66,11 +68,11 @@ class ModelProducts {
 
  private:
   struct Found {
-    std::size_t weight;  // of weights_
+    std::size_t weight;  // index into weights_
     ProductSizes sizes;
   };
 
-  // It is consumed before its product; its gradient is produced behind it.
+  // A product's weight is consumed before the product; its gradient is produced after the product.
   static const shard::ParameterSpec& weight_of(const predict::DryStep& step, std::size_t at, ProductCall call) {
     const schedule::ParameterId id = step.microbatch.at(call == ProductCall::wgrad ? at : at - 1).parameter;
     return step.parameters.at(static_cast<std::size_t>(id));
@@ -81,7 +83,7 @@ class ModelProducts {
     if (sizes.rows == 0 || sizes.cols == 0 || sizes.inner == 0) return;
     const std::string name = name_in_block(weight.name);
     if (fmt::format("{} {}", name, call_name(sizes.call)).find(only_) == std::string::npos) return;
-    sizes.accumulate = false;  // the product is computed alone in any case
+    sizes.accumulate = false;  // the benchmark computes the product alone
     if (std::ranges::find(found_, sizes, &Found::sizes) != found_.end()) return;
     const auto known = std::ranges::find(weights_, name);
     found_.push_back({.weight = static_cast<std::size_t>(known - weights_.begin()), .sizes = sizes});
@@ -106,7 +108,7 @@ std::vector<ProductRow> products_of(const ProductBench& bench) {
     }
     for (ProductRow& row : products.rows()) rows.push_back(std::move(row));
   }
-  if (rows.empty()) throw InputError("--only {}: no product's name holds that", bench.only);
+  if (rows.empty()) throw InputError("--only {}: no product's name contains it", bench.only);
   return rows;
 }
 

@@ -1,5 +1,5 @@
-// The benchmark `products`: what every algorithm that cuBLASLt offers takes for the matrix products of a model. Where
-// another than its first is faster, its line belongs into ops/gemm/gemm_table.h.
+// The benchmark `products`: times of all cuBLASLt algorithms for a model's matrix products. If another algorithm than
+// the first is faster, the product's line belongs in ops/gemm/gemm_table.h.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -12,11 +12,11 @@ namespace tessera::bench {
 struct ProductBench {
   models::ModelConfigPtr model;
   std::int64_t tp = 1;
-  std::vector<std::int64_t> tokens{8192, 2048, 1024};  // of a rank and microbatch
-  std::string only;                                    // products whose name holds this
+  std::vector<std::int64_t> tokens{8192, 2048, 1024};  // per rank and microbatch
+  std::string only;                                    // only products whose name contains this
   int candidates = 8, repetitions = 20;
-  // Above 0: each candidate runs for so long, twice, behind as much that does not count, as in steps that keep a GPU at
-  // its power limit; what saves energy is then faster. 0: short runs, as on a GPU that has rested.
+  // Above 0: each candidate runs for this time, twice, after a warm-up of the same length. This measures a GPU at its
+  // power limit, as in training, where an algorithm that saves energy is faster. 0: short runs, as on an idle GPU.
   double seconds = 0;
 };
 
@@ -24,7 +24,7 @@ struct ProductRow {
   std::string name;  // "mlp.gate_up fprop"
   std::int64_t rows = 0, cols = 0, inner = 0;
   bool left_transposed = false, right_transposed = false;
-  std::vector<double> seconds;  // by candidate, bf16; the shortest of several rounds, or the mean of long ones
+  std::vector<double> seconds;  // by candidate, bf16; the shortest of several rounds, or the mean of a long one
 
   int best() const;
   double flops() const {
@@ -32,15 +32,16 @@ struct ProductRow {
   }
 };
 
-// The products with weights that a step of the model calls in bf16, ordered by tokens; those of one weight stand side
-// by side. A size that several weights, blocks or ranks have stands there once. Their seconds are not set. Pure. Errors
-// (InputError): `only` leaves none.
+// Returns the bf16 products with weights in a step of the model, ordered by tokens. Products of one weight are
+// adjacent. A size that several weights, blocks or ranks have is listed once. `seconds` is not set. Pure. Throws
+// InputError if `only` matches no product.
 std::vector<ProductRow> products_of(const ProductBench& bench);
 
-// The same with their seconds, on the current GPU. Errors: as products_of; a build without CUDA (InputError).
+// Returns the products with their seconds on the current GPU. Throws the errors of products_of, and InputError in a
+// build without CUDA.
 std::vector<ProductRow> product_rows(const ProductBench& bench);
 
-// With the lines for the table, of those that win by more than `least` of the time.
+// Includes the table's lines for products that gain more than the fraction `least` of their time.
 std::string product_text(const std::vector<ProductRow>& rows, double least = 0.01);
 
 }  // namespace tessera::bench

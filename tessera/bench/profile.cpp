@@ -13,7 +13,7 @@ namespace {
 
 using Rows = std::vector<std::vector<DeviceSpan>>;
 
-// In order of time, each in the first row whose last span has ended.
+// Sorts the spans by time. Each span is in the first row whose last span has ended.
 Rows rows_without_overlap(std::vector<DeviceSpan> spans) {
   Rows rows;
   std::ranges::stable_sort(spans, {}, &DeviceSpan::begin_ns);

@@ -1,4 +1,4 @@
-// What a device did, kernel by kernel.
+// A profile of a device's kernels.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -9,20 +9,21 @@
 
 namespace tessera::bench {
 
-// A kernel, copy or fill of a stream.
+// A kernel, copy or fill on a stream.
 struct DeviceSpan {
   std::string name, kind;
   std::uint32_t stream = 0;
   std::uint64_t begin_ns = 0, end_ns = 0, bytes = 0;
 };
 
-// Chrome trace JSON with one row a stream, in their order, from the first span on. What begins before the span before
-// it in its stream has ended, as branches of a graph may, goes to a further row of that stream.
-// Nothing for a span without length: CUPTI reports 0 and 0 where it has no times.
+// Returns Chrome trace JSON with one row per stream, in stream order. Time starts at the first span. Spans of one
+// stream may overlap, for example in branches of a graph; an overlapping span gets another row of its stream. Spans of
+// length zero are omitted, since CUPTI reports 0 and 0 if it has no times.
 nlohmann::ordered_json trace_of(std::vector<DeviceSpan> spans);
 
-// Does the work and writes every kernel, copy and fill of this process's devices to `file`, by trace_of, which Perfetto
-// opens. The work waits for its device at its end. Errors: no CUDA, no CUPTI, a file that cannot be written (Error).
+// Runs the work and writes every kernel, copy and fill of this process's devices to `file`, in the format of trace_of,
+// which Perfetto opens. The work must wait for its device before it returns. Throws Error without CUDA or CUPTI, or if
+// the file cannot be written.
 void profile(const std::filesystem::path& file, const std::function<void()>& work);
 
 }  // namespace tessera::bench

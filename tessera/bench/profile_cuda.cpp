@@ -19,13 +19,13 @@ namespace {
 constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
                                          CUPTI_ACTIVITY_KIND_MEMCPY2, CUPTI_ACTIVITY_KIND_MEMSET};
 
-// The CUPTI that libtorch brings into the process.
+// The CUPTI library that libtorch loads.
 struct Library {
   template <typename F>
   static F* find(const char* name) {
     static void* const library = dlopen("libcupti.so.13", RTLD_NOW | RTLD_GLOBAL);
     auto* function = library == nullptr ? nullptr : reinterpret_cast<F*>(dlsym(library, name));
-    if (function == nullptr) throw Error("--profile: {} of libcupti.so.13 is not found", name);
+    if (function == nullptr) throw Error("--profile: cannot find {} in libcupti.so.13", name);
     return function;
   }
   decltype(cuptiActivityRegisterCallbacks)* register_callbacks =
@@ -36,7 +36,7 @@ struct Library {
   decltype(cuptiActivityGetNextRecord)* next = find<decltype(cuptiActivityGetNextRecord)>("cuptiActivityGetNextRecord");
 };
 
-// What the callbacks, which take no argument of ours, write to while it lives.
+// The CUPTI callbacks take no user argument, so they write to this object while it exists.
 struct Recorder;
 Recorder* recorder = nullptr;
 struct Recorder {
@@ -115,7 +115,7 @@ void profile(const std::filesystem::path& file, const std::function<void()>& wor
   const nlohmann::ordered_json trace = trace_of(record(work));
   std::ofstream out(file);
   out << trace.dump() << '\n';
-  if (!out.flush()) throw Error("--profile: {} cannot be written", file.string());
+  if (!out.flush()) throw Error("--profile: cannot write {}", file.string());
 }
 
 }  // namespace tessera::bench

@@ -15,12 +15,12 @@ using schedule::EventKind;
 using schedule::ParameterId;
 using schedule::ParameterSize;
 
-// Every rank of a group brings one number and sees all.
+// Returns the time of a comparison, in which every rank of a group sends one number to all others.
 double compare_seconds(const comm::Link& link, int ranks) {
   return ranks == 1 ? 0 : link.seconds(static_cast<std::int64_t>(sizeof(std::uint64_t)) * (ranks - 1));
 }
 
-// Returns how long a collective of the program takes whose ranks have equal parts.
+// Returns the time of a collective of the program whose ranks have equal parts.
 double collective_seconds(const comm::Link& link, int ranks, const Event& event) {
   if (ranks == 1) return 0;
   if (event.op == "all_gather") return link.seconds((ranks - 1) * event.bytes);
@@ -29,7 +29,7 @@ double collective_seconds(const comm::Link& link, int ranks, const Event& event)
 }
 
 std::vector<int> unit_by_parameter(const std::vector<schedule::Unit>& units, std::size_t events) {
-  std::vector<int> unit_of(events, -1);  // more than there are parameters
+  std::vector<int> unit_of(events, -1);  // more than the number of parameters
   for (std::size_t unit = 0; unit < units.size(); ++unit)
     for (const ParameterId id : units[unit]) unit_of[static_cast<std::size_t>(id)] = static_cast<int>(unit);
   return unit_of;

@@ -1,4 +1,4 @@
-// What a timed step costs on a `local` link; and the shortest that such a step can be. Pure.
+// The costs of a timed step on a `local` link, and the shortest time of such a step. Pure.
 #pragma once
 #include <vector>
 
@@ -12,17 +12,18 @@ struct Degrees {
   int ranks() const { return tp * gtp * dp; }
 };
 
-// segments: by event of the trace, how long the program computed before it. What the ranks compare on demand at
-// the end of a microbatch stands with its last event; what they compare before each gather on demand, in the gather.
-// Exact for ranks of equal parts, parameters that move over gtp alone, gradients that are added in rank order, and on
-// demand for units of one.
+// Returns the costs. `segments` holds, by event of the trace, the compute time before it. The comparison between ranks
+// at the end of an on-demand microbatch is added to the microbatch's last event. The comparison before each on-demand
+// gather is added to the gather. Exact if the ranks have equal parts, parameters move over gtp alone, gradients are
+// added in rank order, and on-demand units have one weight.
 schedule::Costs exact_costs(const comm::Link& link, const Degrees& degrees, const schedule::Trace& trace,
                             const std::vector<schedule::ParameterSize>& sizes, const schedule::Schedule& schedule,
                             std::vector<double> segments, bool on_demand);
 
-// The longest chain of things that wait for each other, from one step's first publish to the next one's: the program in
-// its order; each weight gathered once, after its publish, in the order of need; each gradient reduced when it is
-// produced, one after the other. No arena limits it, so no schedule is faster where the costs are each rank's. Seconds.
+// Returns the seconds of the longest chain of dependencies from one step's first publish to the next step's. The
+// program runs in order. Each weight is gathered once, after its publish, in the order of use. Each gradient is reduced
+// when it is produced, one after another. No arena limits the chain. So no schedule is faster if the costs apply to
+// every rank.
 double longest_path(const schedule::Trace& trace, const schedule::Schedule& schedule, const schedule::Costs& costs);
 
 }  // namespace tessera::bench

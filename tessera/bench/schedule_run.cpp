@@ -11,10 +11,10 @@
 namespace tessera::bench {
 namespace {
 
-constexpr int kWarmUp = 2;  // the recorded step, and the first that follows the schedule: nothing was ahead of it
+constexpr int kWarmUp = 2;  // the recorded step, and the first scheduled step, before which nothing is prefetched
 constexpr int kRealSteps = 3;
 
-// What one rank saw.
+// The measurements of one rank.
 struct Seen {
   double step_seconds = 0, exposed_seconds = 0;
   std::vector<double> segments;
@@ -58,7 +58,7 @@ ScheduleTimes measure_schedule(const ScheduleRun& run) {
     first = std::move(seen);
     if (!run.options.scheduled) return;
     const schedule::Schedule* schedule = program->runtime().schedule(schedule::StepKind::train, run.microbatches);
-    TESSERA_CHECK(schedule && !program->runtime().statistics().departed, "a timed step left its schedule");
+    TESSERA_CHECK(schedule && !program->runtime().statistics().departed, "a timed step departed from its schedule");
     times.schedule = *schedule;
   });
   if (!run.options.scheduled) times.schedule = schedule::plan(times.trace, times.sizes, {});

@@ -1,4 +1,4 @@
-// Timed steps under the runtime between ranks of `local`, beside what the simulator says of the same schedule.
+// Timed steps in the runtime between ranks of `local`, compared with the simulator's prediction for the same schedule.
 #pragma once
 #include <optional>
 #include <string>
@@ -16,30 +16,30 @@ struct ScheduleRun {
   int microbatches = 1;
   comm::Link link;
   runtime::RuntimeOptions options;
-  bool real = false;  // the program and the link sleep; else time is virtual and every run gives the same
+  bool real = false;  // the program and the link sleep; otherwise time is virtual and every run gives the same result
 };
 
 struct ScheduleTimes {
-  // Of a step in the steady state, from begin to begin; of the slowest rank; with `real` the mean of some steps.
+  // A step in the steady state, from begin to begin, on the slowest rank. With `real`, the mean of several steps.
   double step_seconds = 0, exposed_seconds = 0;
-  schedule::Prediction predicted;  // with exact costs
+  schedule::Prediction predicted;  // computed from exact costs
   double longest_path_seconds = 0;
-  schedule::Schedule schedule;  // that was followed; on demand: with unlimited budgets
+  schedule::Schedule schedule;  // the schedule that was followed; on demand: the schedule with unlimited budgets
   schedule::Trace trace;
   std::vector<schedule::ParameterSize> sizes;
 
   std::int64_t arena_bytes() const { return schedule.gather_arena + schedule.reduce_arena + schedule.scratch; }
 };
 
-// Runs degrees.ranks() threads. Errors: as those of the steps, Runtime and run_local.
+// Runs degrees.ranks() threads. Throws the errors of the steps, of Runtime and of run_local.
 ScheduleTimes measure_schedule(const ScheduleRun& run);
 
-// As RuntimeOptions has them.
+// Named budgets in the form of RuntimeOptions.
 struct Budgets {
   std::string name;
   std::optional<std::int64_t> gather, reduce;
 };
-// "minimum", "2 x minimum", "chosen" (absent) and "unlimited", for the program that was measured.
+// Returns "minimum", "2 x minimum", "chosen" (absent) and "unlimited" for the measured program.
 std::vector<Budgets> budgets_of(const ScheduleTimes& times);
 
 }  // namespace tessera::bench

@@ -27,9 +27,10 @@ std::vector<comm::Link> links_of(const TimedModel& model) {
 
 void check(const ScheduleBench& bench) {
   if (bench.config.gtp < 2)
-    throw InputError("--gtp: got {}, expected 2 or more: else no weight moves", bench.config.gtp);
+    throw InputError("--gtp: got {}, expected 2 or more, since weights move only over gtp", bench.config.gtp);
   if (bench.config.embedding == shard::Lookup::rows)
-    throw InputError("--embedding: got rows, expected auto or gather: which rows are read is not known without tokens");
+    throw InputError(
+        "--embedding: got rows, expected auto or gather: without tokens, the rows that a step reads are unknown");
 }
 
 std::string link_text(const comm::Link& link) {

@@ -22,7 +22,7 @@ namespace tessera::bench {
 namespace {
 
 constexpr double kPeakFlops = 989e12;  // bf16, dense, of a Hopper GPU
-constexpr int kMeasuredSteps = 5;      // behind the others, of a GPU: measuring what it waits for takes it time
+constexpr int kMeasuredSteps = 5;      // after the other steps, on a GPU, since measuring waits slows a GPU
 
 models::Batch random_batch(const StepBench& bench, std::uint64_t seed) {
   const std::int64_t tokens = bench.config.micro_batch * bench.config.seq_len;
@@ -53,7 +53,7 @@ double quantile(std::vector<double> values, double part) {
   return values[static_cast<std::size_t>(std::lround(part * static_cast<double>(values.size() - 1)))];
 }
 
-// Made beforehand: a step takes the same samples each time.
+// Creates the batches once; each step uses the same samples.
 std::vector<models::Batch> random_batches(const StepBench& bench, int microbatches, int data_rank) {
   std::vector<models::Batch> batches;
   for (int microbatch = 0; microbatch < microbatches; ++microbatch)
@@ -62,18 +62,18 @@ std::vector<models::Batch> random_batches(const StepBench& bench, int microbatch
   return batches;
 }
 
-// Of this rank's steps, in seconds.
+// The times of this rank's steps, in seconds.
 struct Times {
   std::vector<double> steps, exposed, host;
-  double loss = 0;  // of the last
+  double loss = 0;  // of the last step
 
   void drop(int count) {
     for (std::vector<double>* times : {&steps, &exposed, &host}) times->erase(times->begin(), times->begin() + count);
   }
 };
 
-// Every rank has the same result and throws the same error. Finishes the steps that are pending first, so that no rank
-// waits for another.
+// Throws if the step is not updated or not finite. Every rank has the same result and throws the same error. First
+// finishes the pending steps, so that no rank waits for another.
 void check_step(const train::StepResult& result, int step, int count, train::Trainer& trainer) {
   const bool is_updated = !result.skipped && !result.suppressed;
   if (is_updated && std::isfinite(result.loss) && std::isfinite(result.grad_norm)) return;
@@ -83,7 +83,7 @@ void check_step(const train::StepResult& result, int step, int count, train::Tra
       step, count, is_updated ? "is not finite" : "was skipped", result.loss, result.grad_norm);
 }
 
-// As a training loop takes them.
+// Runs the steps as a training loop does.
 Times take_steps(train::Trainer& trainer, const train::StepInput& input, int count) {
   Times times;
   const auto finish_down_to = [&](int pending) {
@@ -104,7 +104,7 @@ Times take_steps(train::Trainer& trainer, const train::StepInput& input, int cou
   return times;
 }
 
-// Those that count, and what they, or those behind them, waited for.
+// Returns the times of the measured steps. On a GPU the exposed times come from additional steps.
 Times measured_steps(train::Trainer& trainer, const train::StepInput& input, const StepBench& bench) {
   trainer.runtime().measure_waits(false);
   Times times = take_steps(trainer, input, bench.warmup + bench.steps);
@@ -112,13 +112,13 @@ Times measured_steps(train::Trainer& trainer, const train::StepInput& input, con
   if (trainer.steps_ahead() == 0) return times;
   trainer.runtime().measure_waits(true);
   Times behind = take_steps(trainer, input, 1 + kMeasuredSteps);
-  behind.drop(1);  // the host was not ahead of it
+  behind.drop(1);  // the host was not ahead of this step
   times.exposed = std::move(behind.exposed);
   trainer.runtime().measure_waits(false);
   return times;
 }
 
-// Collective: a step takes as long as the slowest rank's.
+// A step takes as long as on its slowest rank. Collective.
 void add_times(Times times, comm::Communicator& all, StepReport& report) {
   std::vector<double> least = times.exposed;
   const auto over_ranks = [&](std::vector<double>& values, comm::ReduceOp op) {
@@ -139,11 +139,11 @@ void add_times(Times times, comm::Communicator& all, StepReport& report) {
 void note_tensors(base::Device device, StepReport& report) {
   if (device.kind != base::DeviceKind::cuda) return;
   const auto statistics = at::accelerator::getDeviceStats(static_cast<c10::DeviceIndex>(device.index));
-  report.tensor_bytes = statistics.allocated_bytes[0].peak;  // [0]: of all pools
+  report.tensor_bytes = statistics.allocated_bytes[0].peak;  // [0]: all pools together
   report.tensor_cache_bytes = statistics.reserved_bytes[0].current;
 }
 
-// Collective.
+// Returns the longest limit of all ranks. Collective.
 StepLimit longest_limit(const StepLimit& own, comm::Communicator& all) {
   constexpr std::size_t each = 5;
   std::vector<double> numbers(each * static_cast<std::size_t>(all.size()));
@@ -198,7 +198,7 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
   if (!bench.profile.empty()) {
     const auto two_steps = [&] {
       take_steps(trainer, input, 2);
-      trainer.runtime().settle();  // what has not ended is not in a profile
+      trainer.runtime().settle();  // a profile contains only finished work
     };
     if (world.rank() == 0)
       profile(bench.profile, two_steps);
@@ -263,7 +263,7 @@ std::string transport_line(const StepReport& report) {
   return fmt::format("  transport      {:>9}{}\n", report.transport, why);
 }
 
-// Of a GPU: of nothing else are these measured.
+// Returns an empty line on a CPU, where memory is not measured.
 std::string memory_line(const StepReport& report) {
   if (report.memory_bytes == 0) return "";
   return fmt::format("  memory         {:9.2f} GB: {:.2f} for tensors, which take {:.2f} at most\n",

@@ -1,9 +1,9 @@
-// The benchmark `step`: whole training steps on random tokens, beside what the hardware allows at best.
+// The benchmark `step`: whole training steps on random tokens, compared with the hardware's limit.
 //
-// Steps are taken as a training loop takes them: on a GPU the next one is enqueued before the host waits for the last.
-// A step's time is from the end of the step before it to its own, as compute comes to them (train::StepResult). Ranks
-// meet between steps only as steps make them; of each step the slowest rank's time
-// counts, gathered after all of them. The batches are made before.
+// The steps run as in a training loop: on a GPU the next step is enqueued before the host waits for the last. A step's
+// time is from the end of the previous step to its own end on compute's lane (train::StepResult). Ranks synchronize
+// between steps only as the steps themselves do. The slowest rank's time of each step counts; the times are gathered
+// after all steps. The batches are created beforehand.
 #pragma once
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -17,46 +17,46 @@
 namespace tessera::bench {
 
 struct StepBench {
-  run::TrainConfig config;  // resolved; its steps are not used
+  run::TrainConfig config;  // resolved; its number of steps is not used
   models::ModelConfigPtr model;
-  int warmup = 3, steps = 10;     // the first of the warm-up is recorded and planned
-  std::filesystem::path profile;  // where rank 0 writes what two more steps ran; empty: nowhere
+  int warmup = 3, steps = 10;     // the first warm-up step is recorded and planned
+  std::filesystem::path profile;  // where rank 0 writes a profile of two more steps; empty: no profile
 };
 
-// What a rank's step cannot be faster than where nothing overlaps: its products and attention calls, and copies of as
-// many bytes as all else moves, on its device in the order of a step and for as long as steps run, in seconds.
+// Lower bound of a rank's step time without overlap, in seconds. It consists of the step's products and attention
+// calls, and of copies of as many bytes as all other work moves. They run on the rank's device in the order of a step,
+// and for as long as the steps.
 struct StepLimit {
   double products = 0, attention = 0;  // measured
-  double bytes = 0, copy_rate = 0;  // of all that is not one of them, and of the copies (read + write), bytes a second
-  int rounds = 0;                   // whose mean these are
+  double bytes = 0, copy_rate = 0;     // of all other work; of the copies (read + write), bytes per second
+  int rounds = 0;                      // number of rounds in the mean
   double seconds() const { return products + attention + bytes / copy_rate; }
 };
 
 struct StepReport {
   double median_ms = 0, p10_ms = 0, p90_ms = 0;  // of the slowest rank's steps
   double tokens_per_second_per_rank = 0;
-  double flops = 0;  // of a rank's step: 6 a parameter of the products and token, and causal attention
-  // Compute waited for communication: the mean over the ranks, of the median step, and of the rank that waited least,
-  // for which the others waited too.
+  double flops = 0;  // per rank and step: 6 per parameter of the products and token, and causal attention
+  // Time in which compute waits for communication: the mean over the ranks in the median step, and the time of the rank
+  // that waits least, for which the other ranks also wait.
   double exposed_comm_ms = 0, least_exposed_comm_ms = 0;
-  double host_ms = 0;             // in which this rank's host enqueues a step; where its queue is full, it waits there
-  std::int64_t memory_bytes = 0;  // used on the device, the greatest of any rank; 0 on a CPU
-  std::int64_t tensor_bytes =
-      0;  // of those, this rank's tensors at their peak, and what their allocator holds for them:
-  std::int64_t tensor_cache_bytes = 0;  // activations and small things; arenas, weights and their states are outside it
-  std::int64_t gather_arena_bytes = 0, reduce_arena_bytes = 0, scratch_bytes = 0;  // as the schedule has them
+  double host_ms = 0;                   // this rank's host time to enqueue a step, including waits for a full queue
+  std::int64_t memory_bytes = 0;        // used on the device, the maximum over the ranks; 0 on a CPU
+  std::int64_t tensor_bytes = 0;        // peak bytes of this rank's tensors
+  std::int64_t tensor_cache_bytes = 0;  // bytes that their allocator holds; without arenas, weights and their states
+  std::int64_t gather_arena_bytes = 0, reduce_arena_bytes = 0, scratch_bytes = 0;  // from the schedule
   double loss = 0;
-  std::string transport;  // run::transport_of, and why no pushes move the weights
-  std::string indirect;
-  StepLimit limit;  // of the rank for which it is the longest: the others wait for it
+  std::string transport;  // run::transport_of
+  std::string indirect;   // why pushes do not move the weights
+  StepLimit limit;        // of the rank with the longest limit, for which the others wait
   int ranks = 1;
 };
 
-// Collective over the world; the same result on every rank. Errors: a step was skipped, or its loss or norm is not
-// finite; the same one on every rank.
+// Measures the steps. Collective over the world; returns the same result on every rank. Throws the same error on every
+// rank if a step is skipped or if its loss or norm is not finite.
 StepReport measure_step(comm::World& world, const StepBench& bench);
 
-// step_limit.cpp. The limit is that of the rank's own part of a step. Gives the memory that it needs back.
+// Measures the limit of this rank's part of a step (step_limit.cpp). Frees the memory that it uses.
 StepLimit measure_limit(const StepBench& bench, int rank, base::Device device);
 double step_flops(const StepBench& bench);
 

@@ -25,7 +25,7 @@ namespace {
 
 using ops::ProductCall, ops::ProductSizes, ops::Work, ops::WorkKind;
 
-// The limit is of a step that computes nothing again.
+// The limit is that of a step without recompute.
 predict::DryOptions limit_options(const StepBench& bench, int rank) {
   predict::DryOptions options = run::dry_options(bench.config, *bench.model, {});
   options.rank = rank;
@@ -36,7 +36,7 @@ double microbatches_of(const StepBench& bench) {
   return static_cast<double>(run::microbatches_of(bench.config));
 }
 
-// A product of random matrices: as a layer makes it, or of operands in a number format.
+// A product of random matrices, in the layer's type or with operands in a number format.
 class RandomProduct {
  public:
   RandomProduct(const ProductSizes& sizes, const at::TensorOptions& options, at::ScalarType gradient) : sizes_(sizes) {
@@ -107,8 +107,8 @@ class RandomAttention {
   ops::Attention forward_;
 };
 
-// The works of a microbatch as calls, in its order; copies stand for what only reads and writes. Equal works share
-// their tensors.
+// The operators of a microbatch as calls, in order. Copies represent operators that only read and write memory. Equal
+// operators share their tensors.
 class Calls {
  public:
   struct Part {
@@ -116,7 +116,7 @@ class Calls {
     std::function<void()> call;
   };
 
-  // bytes: of all that is no product and no attention.
+  // bytes: of all work except products and attention.
   Calls(const StepBench& bench, const predict::DryStep& dry, double bytes, at::Device device)
       : options_(at::TensorOptions().device(device).dtype(ops::to_scalar_type(bench.config.dtype))),
         gradient_(ops::to_scalar_type(*bench.config.grad_wire)) {
@@ -133,9 +133,9 @@ class Calls {
   double bytes() const { return 2.0 * static_cast<double>(from_.numel() * copies_); }
 
  private:
-  static constexpr double kCopyBytes = 256 << 20;  // at most, of a copy: far more than caches hold
+  static constexpr double kCopyBytes = 256 << 20;  // most bytes of one copy, far more than caches hold
 
-  // An equal share of the bytes behind each attention's backward, read and written.
+  // Prepares copies that read and write an equal share of the bytes after each attention backward.
   void make_copies(double bytes, std::int64_t shares, at::Device device) {
     const double moved = bytes / static_cast<double>(shares) / 2;
     each_ = static_cast<std::int64_t>(std::ceil(moved / kCopyBytes));
@@ -170,11 +170,11 @@ class Calls {
   std::map<ops::AttentionSizes, RandomAttention> attentions_;
   std::vector<Part> parts_;
   at::Tensor from_, to_;
-  std::int64_t each_ = 0, copies_ = 0;  // copies in a share, in all
+  std::int64_t each_ = 0, copies_ = 0;  // copies per share; copies in total
 };
 
-// What a rank does at the end of a step and of its microbatches: AdamW, the gradient's norm, and the ordered sums of
-// the parts of a gradient that gtp ranks send.
+// Returns the bytes of the work at the end of a step and of its microbatches: AdamW, the gradient's norm, and the
+// ordered sums of the gradient parts that gtp ranks send.
 std::int64_t update_bytes(const predict::DryOptions& options, const predict::DryStep& dry, std::int64_t microbatches) {
   std::int64_t bytes = 0;
   for (const shard::ParameterSpec& spec : dry.parameters) {
@@ -185,7 +185,7 @@ std::int64_t update_bytes(const predict::DryOptions& options, const predict::Dry
     const shard::ParameterTypes& types = shard::types_of(spec, options.types);
     const auto [summed, updated] = predict::elements_of_rank(spec, options.types, cuts, place);
     bytes += predict::adamw_bytes(updated, types);
-    // Where one sum adds up all of a matrix's part, it can give the norm's squares too
+    // If one sum adds up this rank's whole part of a matrix, the sum can also write the norm's squares
     // (ShardedParameter::columns_of_sum).
     const bool sum_squares = spec.sharded && cuts.parts > 1 && cuts.replicas == 1 && summed > 0;
     if (!sum_squares) bytes += predict::gradient_norm_bytes(updated, types);
@@ -196,7 +196,8 @@ std::int64_t update_bytes(const predict::DryOptions& options, const predict::Dry
   return bytes;
 }
 
-// What the operators of a step read and write beside products and attention, and what is no operator of its passes.
+// Returns the bytes that a step's operators move outside products and attention, and those of the work after its
+// passes.
 double bytes_beside(const StepBench& bench, const predict::DryOptions& options, const predict::DryStep& dry) {
   double operators = 0;
   for (const std::vector<Work>& works : dry.work)
@@ -214,21 +215,21 @@ double step_flops(const StepBench& bench) {
   return microbatches_of(bench) * flops;
 }
 
-// Again and again, as steps come: a GPU that has rested runs faster than it can go on, until its power limit slows it.
+// Repeats the calls as steps do. An idle GPU runs faster at first, until its power limit slows it down.
 StepLimit measure_limit(const StepBench& bench, int rank, base::Device device) {
   const predict::DryOptions options = limit_options(bench, rank);
   const predict::DryStep dry = dry_step(options);
   const double microbatches = microbatches_of(bench);
   const bool is_gpu = device.kind == base::DeviceKind::cuda;
   StepLimit limit{.bytes = bytes_beside(bench, options, dry)};
-  const ops::CachedMemoryScope cached_memory(device);  // the steps need it
+  const ops::CachedMemoryScope cached_memory(device);  // the training steps need the memory
   {
     const std::unique_ptr<KernelClock> clock = is_gpu ? make_event_clock() : make_wall_clock();
     const Calls calls(bench, dry, limit.bytes / microbatches, ops::to_device(device));
     std::vector<std::function<void()>> work;
     for (const Calls::Part& part : calls.parts()) work.push_back(part.call);
     std::map<WorkKind, double> seconds;
-    const double settled = is_gpu ? 1.5 : 0;  // seconds before those that count, and of those
+    const double settled = is_gpu ? 1.5 : 0;  // seconds of warm-up, and seconds that count
     double passed = 0, counted = 0;
     for (int rounds = 0; rounds < 2 || counted < settled; ++rounds) {
       const std::vector<double> times = clock->seconds_of_parts(work);

@@ -21,10 +21,11 @@ base::Buffer zeros(std::int64_t bytes) {
 
 }  // namespace
 
-// The compute before the next event of the step.
+// Lets the compute time before the step's next event pass.
 void TimedProgram::compute() {
   const std::size_t event = trace().size();
-  TESSERA_CHECK(event < segments_.size(), "event {} of a step of {}", event, segments_.size());
+  TESSERA_CHECK(event < segments_.size(), "a timed step has event {}, expected at most {} events", event,
+                segments_.size());
   pass_time(runtime_.parallel(), segments_[event]);
 }
 
@@ -59,7 +60,7 @@ void TimedProgram::end_step() {
   travelling_.clear();
 }
 
-// One by one, each behind its own update.
+// Publishes the weights one by one, each after its own update.
 void TimedProgram::publish(std::span<const ParameterId> weights) {
   for (const ParameterId id : weights) {
     compute();
@@ -101,7 +102,7 @@ void TimedProgram::produce(ParameterId weight) {
 
 void TimedProgram::gather_rows(ParameterId weight, const shard::RowIds& /*ids*/, void* /*out*/, Pass /*pass*/,
                                const std::optional<base::Fence>& /*written*/) {
-  TESSERA_CHECK(false, "rows of '{}' are read by index", spec(weight).name);
+  TESSERA_CHECK(false, "rows of '{}' are read by index, which a timed step does not support", spec(weight).name);
 }
 
 Issued TimedProgram::issue(const ProgramCollective& collective) {
@@ -121,7 +122,7 @@ Issued TimedProgram::issue(const ProgramCollective& collective) {
   real.out = memory.second.data();
   Issued issued = runtime_.issue(real);
   const int event = DryRun::issue(collective).event;
-  TESSERA_CHECK(issued.event == event, "a collective is event {} of the step and {} of its dry run", issued.event,
+  TESSERA_CHECK(issued.event == event, "a collective is event {} of the step but event {} of its dry run", issued.event,
                 event);
   travelling_.emplace(event, std::move(memory));
   return issued;

@@ -1,5 +1,5 @@
-// A dry run whose calls happen in a runtime too, with weights that travel: the module gets the dry run's empty views.
-// Before each event the time passes that its compute takes.
+// A dry run whose calls also go to a runtime, which moves real weights. The module gets the dry run's empty views.
+// Before each event, the event's compute time passes.
 #pragma once
 #include <map>
 #include <utility>
@@ -10,11 +10,11 @@
 
 namespace tessera::bench {
 
-// One rank's; one thread. Rows do not travel by index: their ids are not known.
+// One rank's program; used by one thread. Rows by index are not supported, since their ids are unknown.
 class TimedProgram final : public runtime::DryRun {
  public:
-  // dry: how the runtime cuts parameters, on this rank. segments: by event of a step, in seconds; it, the runtime and
-  // its groups outlive the program.
+  // dry: with the runtime's sharding of parameters on this rank. segments: seconds by event of a step. `segments`, the
+  // runtime and its groups must outlive the program.
   TimedProgram(runtime::DryRun dry, runtime::Runtime& runtime, const std::vector<double>& segments)
       : DryRun(std::move(dry)), runtime_(runtime), segments_(segments) {}
 
@@ -44,7 +44,7 @@ class TimedProgram final : public runtime::DryRun {
 
   runtime::Runtime& runtime_;
   const std::vector<double>& segments_;
-  std::map<int, std::pair<base::Buffer, base::Buffer>> travelling_;  // by event: what a collective reads and writes
+  std::map<int, std::pair<base::Buffer, base::Buffer>> travelling_;  // by event: a collective's input and output
 };
 
 }  // namespace tessera::bench

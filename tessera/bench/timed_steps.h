@@ -1,5 +1,5 @@
-// Steps whose computing is only time that passes, under a runtime that really moves weights and gradients. What these
-// hold counts for nothing.
+// Steps whose compute only lets time pass, in a runtime that moves real weights and gradients. The values of weights
+// and gradients have no meaning.
 #pragma once
 #include <functional>
 #include <memory>
@@ -9,23 +9,23 @@
 
 namespace tessera::bench {
 
-// One rank's; one thread.
+// One rank's steps; used by one thread.
 class TimedSteps {
  public:
   virtual ~TimedSteps() = default;
-  // A training step with all its publishes. Collective.
+  // Runs a training step with all its publishes. Collective.
   virtual void step(int microbatches) = 0;
   virtual runtime::Runtime& runtime() = 0;
-  // By event of the last step: seconds computed before it; and as schedule::Costs has them.
+  // By event of the last step: seconds of compute before the event; waits as in schedule::Costs.
   virtual const std::vector<double>& segments() const = 0;
   virtual const std::vector<int>& comm_waits() const = 0;
 };
 
-// `parallel` outlives what is made.
+// `parallel` must outlive the steps.
 using MakeTimedSteps =
     std::function<std::unique_ptr<TimedSteps>(shard::ParallelGroups& parallel, const runtime::RuntimeOptions& options)>;
 
-// Lets the time pass: on the host's clock where time is virtual, else the thread sleeps.
+// Lets the time pass: on the host's clock if time is virtual, otherwise the thread sleeps.
 void pass_time(const shard::ParallelGroups& parallel, double seconds);
 
 }  // namespace tessera::bench

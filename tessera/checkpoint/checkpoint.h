@@ -1,4 +1,4 @@
-// Checkpoints: everything a program needs to write, find and read them. docs/checkpoint.md defines the format.
+// Includes everything that a program needs to write, find and read checkpoints. docs/checkpoint.md defines the format.
 #pragma once
 #include "tessera/checkpoint/collective_files.h"
 #include "tessera/checkpoint/folder.h"

@@ -12,7 +12,7 @@
 namespace tessera::checkpoint {
 namespace {
 
-// Far below any sensible time limit of a group, far above the cost of a small all_reduce.
+// Far below any sensible time limit of a group, and far above the cost of a small all_reduce.
 constexpr std::chrono::milliseconds kSignOfLife{100};
 
 enum class Outcome : std::int32_t { done, input_error, error };
@@ -48,7 +48,7 @@ void wait_for_all(comm::Communicator& group, const std::future<void>& work) {
   }
 }
 
-// Throws on every rank if any failed.
+// Throws on every rank if a rank failed.
 void agree(comm::Communicator& group, const std::string& what, const Result& own) {
   const auto outcomes = all_gather_one(group, static_cast<std::int32_t>(own.outcome), quant::DType::i32);
   const auto first = std::find_if(outcomes.begin(), outcomes.end(), [](std::int32_t outcome) { return outcome != 0; });
@@ -59,7 +59,7 @@ void agree(comm::Communicator& group, const std::string& what, const Result& own
   message.resize(static_cast<std::size_t>(lengths[static_cast<std::size_t>(rank)]));
   group.broadcast(message.data(), static_cast<std::int64_t>(message.size()), quant::DType::u8, rank).synchronize();
   const auto others = std::count_if(first + 1, outcomes.end(), [](std::int32_t outcome) { return outcome != 0; });
-  // Without a name the message stands for itself: only the rank of one that others need not have seen is added.
+  // Without `what`, only a rank above 0 is added to the message.
   std::string line = what.empty() ? message : fmt::format("{}: rank {}: {}", what, rank, message);
   if (what.empty() && rank > 0) line = fmt::format("rank {}: {}", rank, message);
   if (others > 0 && !what.empty()) line += fmt::format(" (and {} more ranks failed)", others);
@@ -73,7 +73,7 @@ void run_together(comm::Communicator& group, const std::string& what,
                   const std::function<void(std::stop_token)>& body) {
   std::stop_source stop;
   std::future<void> work = std::async(std::launch::async, [&] {
-    base::set_device(group.kernels().device());  // a thread begins with GPU 0
+    base::set_device(group.kernels().device());  // a new thread starts with GPU 0
     body(stop.get_token());
   });
   try {

@@ -1,4 +1,4 @@
-// Work on files that all ranks of a group do at the same time, and that succeeds or fails on all of them alike.
+// File operations that all ranks of a group run at the same time. They succeed on all ranks or fail on all ranks.
 #pragma once
 #include <functional>
 #include <stop_token>
@@ -10,33 +10,33 @@
 
 namespace tessera::checkpoint {
 
-// What the user gave was wrong, and every rank of a group throws so in the same words.
+// An error in the user's input. Every rank of the group throws it with the same message.
 class AgreedInputError : public InputError {
  public:
   AgreedInputError(const std::string& message, int rank) : InputError(message), rank_(rank) {}
-  int rank() const { return rank_; }  // who throws this one
+  int rank() const { return rank_; }  // the rank that throws this object
 
  private:
   int rank_;
 };
 
-// A failure that every rank of a group throws in the same words.
+// A failure for which every rank of a group throws the same message.
 class AgreedError : public Error {
  public:
   using Error::Error;
 };
 
-// Collective. Runs `body` on every rank, on a thread of its own, and returns when all have finished. Meanwhile the
-// ranks exchange signs of life, so that one rank may write for longer than the group's time limit while the others
-// wait. If any rank's body throws, every rank throws the same error: the type (AgreedInputError or AgreedError) and
-// message of the lowest failing rank, as "WHAT: rank 3: ...", or without a `what` as "rank 3: ...", of rank 0 as it is.
-// If the group itself fails (a dead rank), the stop token is set, the body is waited for, and the group's error is
-// thrown. One call at a time a communicator.
+// Runs `body` on every rank, on a separate thread, and returns when all ranks have finished. Meanwhile the ranks
+// exchange keep-alive messages, so one rank may write for longer than the group's time limit while the others wait. If
+// a rank's body throws, every rank throws the error of the lowest failing rank, as AgreedInputError or AgreedError. The
+// message is "WHAT: rank 3: ...". If `what` is empty, the message is "rank 3: ...", or the plain message for rank 0. If
+// the group itself fails (a dead rank), the stop token is set, the body is waited for, and the group's error is thrown.
+// One call at a time per communicator. Collective.
 void run_together(comm::Communicator& group, const std::string& what, const std::function<void(std::stop_token)>& body);
 
-// Collective. The text of rank 0, on every rank.
+// Returns rank 0's text on every rank. Collective.
 std::string broadcast_text(comm::Communicator& group, const std::string& text);
-// Collective. On rank 0 every rank's text, in rank order; on the others nothing.
+// Returns every rank's text in rank order on rank 0, and an empty list on the other ranks. Collective.
 std::vector<std::string> gather_text(comm::Communicator& group, const std::string& text);
 
 }  // namespace tessera::checkpoint

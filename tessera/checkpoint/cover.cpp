@@ -23,7 +23,7 @@ bool inside(layout::Shape shape, const Box& box) {
   return fits(box.row, box.rows, shape.rows) && fits(box.col, box.cols, shape.cols);
 }
 
-// A box begins or ends at a row. Ends come first: boxes are half open.
+// The row at which a box begins or ends. Since boxes are half open, ends sort before begins.
 struct Event {
   std::int64_t row;
   bool begins;
@@ -42,7 +42,7 @@ std::vector<Event> events_of(std::span<const Box> boxes) {
   return events;
 }
 
-// Sweeps the rows downwards with the boxes that are open, by first column.
+// Visits the rows in order and keeps the boxes that contain the current row, by first column.
 std::optional<std::string> overlap(std::span<const Box> boxes) {
   std::map<std::int64_t, std::size_t> open;
   for (const Event& event : events_of(boxes)) {

@@ -1,4 +1,4 @@
-// Do boxes cover a matrix exactly once?
+// Checks whether boxes cover a matrix exactly once.
 #pragma once
 #include <optional>
 #include <span>
@@ -8,8 +8,8 @@
 
 namespace tessera::checkpoint {
 
-// Nothing when every element of the matrix lies in exactly one box; else what is wrong, for a message. Boxes may come
-// from a damaged file: any values are allowed. O(n log n) for n boxes.
+// Returns nullopt if every element of the matrix is in exactly one box, otherwise a description of the fault for a
+// message. Any box values are allowed, since boxes may come from a damaged file. O(n log n) for n boxes.
 std::optional<std::string> cover_fault(layout::Shape shape, std::span<const layout::Box> boxes);
 
 }  // namespace tessera::checkpoint

@@ -22,14 +22,15 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPartial = ".partial-", kAside = ".aside-";
 constexpr std::size_t kTokenDigits = 16;
 
-// A name no other writer uses: a slow writer of a crashed run must not write into a new run's folder.
+// Returns a name that no other writer uses, so that a slow writer of a crashed run cannot write into a new run's
+// folder.
 fs::path unique_name(const fs::path& final_path, std::string_view kind = kPartial) {
   const auto now = std::chrono::system_clock::now().time_since_epoch().count();
   const auto token = static_cast<std::uint64_t>(now) * 0x9E3779B97F4A7C15u + static_cast<std::uint64_t>(::getpid());
   return fs::path(final_path).concat(fmt::format("{}{:016x}", kind, token));
 }
 
-// "step-00000020" of "step-00000020.partial-0123456789abcdef"; empty for any other name.
+// Returns "step-00000020" for "step-00000020.partial-0123456789abcdef", and an empty name for any other name.
 std::string_view final_name_of(std::string_view name, std::string_view kind = kPartial) {
   if (name.size() <= kind.size() + kTokenDigits) return {};
   const std::string_view token = name.substr(name.size() - kTokenDigits);
@@ -63,12 +64,12 @@ void rename_or_fail(const fs::path& from, const fs::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) fail_rename(from, to, errno);
 }
 
-// Puts `fresh` at `final_path`; what stood there, if anything, is at `fresh` afterwards.
+// Moves `fresh` to `final_path`. A folder that was at `final_path` is at `fresh` afterwards.
 void put_in_place(const fs::path& fresh, const fs::path& final_path) {
   if (!fs::exists(fs::symlink_status(final_path))) return rename_or_fail(fresh, final_path);
   if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0) return;
   if (errno != EINVAL && errno != ENOSYS) fail_rename(fresh, final_path, errno);
-  // This file system cannot exchange two names: the old one is out of sight between two renames.
+  // This file system cannot exchange two names. Between the next two renames, `final_path` does not exist.
   const fs::path old = unique_name(final_path);
   rename_or_fail(final_path, old);
   rename_or_fail(fresh, final_path);
@@ -89,7 +90,8 @@ std::vector<std::int64_t> remove_all_of(const std::vector<StepFolder>& folders) 
   return removed;
 }
 
-// Complete checkpoints below `folder`, by step. step_of: of a folder's name; none for a folder that does not count.
+// Returns the complete checkpoints in `folder`, by step. step_of returns the step of a folder's name, or nullopt to
+// ignore the folder.
 template <typename StepOf>
 std::vector<StepFolder> list_folders(const fs::path& folder, StepOf step_of) {
   std::vector<StepFolder> found;
@@ -131,7 +133,7 @@ void PartialFolder::commit() {
   committed_ = true;
   sync_folder(final_.parent_path());
   std::error_code ignored;
-  fs::remove_all(path_, ignored);  // what stood there before, if anything
+  fs::remove_all(path_, ignored);  // removes the replaced folder, if there was one
 }
 
 std::string step_folder_name(std::int64_t step) {
@@ -155,7 +157,7 @@ std::vector<StepFolder> list_checkpoints(const fs::path& folder) {
 std::optional<StepFolder> latest_checkpoint(const fs::path& folder) {
   const std::vector<StepFolder> all = list_checkpoints(folder);
   if (all.size() > 1 && all[all.size() - 2].step == all.back().step)
-    throw InputError("{}: {} and {} are both of step {}: expected one", folder.string(),
+    throw InputError("{}: {} and {} are both of step {}: expected one of them", folder.string(),
                      all[all.size() - 2].path.filename().string(), all.back().path.filename().string(),
                      all.back().step);
   return all.empty() ? std::nullopt : std::optional(all.back());

@@ -1,5 +1,5 @@
-// The folders that checkpoints live in: CHECKPOINTS/step-00000020/. A folder with this name is complete: it was made
-// aside, brought to the disk and renamed.
+// The folders of checkpoints: CHECKPOINTS/step-00000020/. A folder with such a name is complete: it is written under
+// another name, synced to disk and then renamed.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -10,20 +10,20 @@
 
 namespace tessera::checkpoint {
 
-// A folder made beside its final place and moved there in one rename. Until commit() nothing is visible at the final
-// place; a crash leaves only a folder FINAL.partial-TOKEN, which readers ignore and the next writer removes.
+// A folder that is created beside its final path and moved there with one rename. Until commit(), nothing is visible at
+// the final path. A crash leaves only a folder FINAL.partial-TOKEN, which readers ignore and the next writer removes.
 class PartialFolder {
  public:
-  // Removes what crashed writers of `final_path` (and, if that is a step folder, of its sibling steps) left, then makes
-  // the aside folder. Errors: Error with the path and the system's reason.
+  // Removes the partial folders that crashed writers left for `final_path`, and for the sibling steps of a step folder.
+  // Then creates the partial folder. Throws Error with the path and the system's reason.
   explicit PartialFolder(const std::filesystem::path& final_path);
   PartialFolder(const PartialFolder&) = delete;
   PartialFolder& operator=(const PartialFolder&) = delete;
-  ~PartialFolder();  // removes the aside folder unless committed
+  ~PartialFolder();  // removes the partial folder unless it was committed
 
   const std::filesystem::path& path() const { return path_; }
-  // Brings the folder to the disk and moves it to its final place. What stood there before is replaced in the same
-  // instant and then removed. The files in it must have been brought to the disk already. Errors: Error.
+  // Syncs the folder to disk and moves it to its final path. A folder at that path is replaced atomically and then
+  // removed. The caller must have synced the files in the folder. Throws Error.
   void commit();
 
  private:
@@ -32,7 +32,7 @@ class PartialFolder {
   bool committed_ = false;
 };
 
-// "step-00000020", and back; none for any other name.
+// Converts between a step and its folder name, "step-00000020". Returns nullopt for any other name.
 std::string step_folder_name(std::int64_t step);
 std::optional<std::int64_t> step_of_folder(std::string_view name);
 
@@ -41,30 +41,31 @@ struct StepFolder {
   std::filesystem::path path;
 };
 
-// Complete checkpoints below `folder`, by step. A folder that is not there holds none.
+// Returns the complete checkpoints in `folder`, by step. Returns an empty list if the folder does not exist.
 std::vector<StepFolder> list_checkpoints(const std::filesystem::path& folder);
-// The one with the highest step. Errors: InputError if two have it.
+// Returns the checkpoint with the highest step. Throws InputError if two checkpoints have that step.
 std::optional<StepFolder> latest_checkpoint(const std::filesystem::path& folder);
 
-// The checkpoint that a user means by `path`: itself if it holds a manifest, else the latest one below it or below its
-// folder checkpoints/. Errors: InputError if there is none, or if both have some.
+// Returns the checkpoint for a path that the user gave. If `path` holds a manifest, that is `path`. Otherwise it is the
+// latest checkpoint in `path` or in its folder checkpoints/. Throws InputError if neither folder has a checkpoint, or
+// if both have one.
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& path);
 
-// Removes all but the `keep` (at least 1) latest. Each disappears in one rename before its files are removed. One
-// caller at a time. Returns the removed steps.
+// Removes all checkpoints but the latest `keep` (at least 1). Each is renamed before its files are removed, so that no
+// partial checkpoint is visible. One caller at a time. Returns the removed steps.
 std::vector<std::int64_t> prune_checkpoints(const std::filesystem::path& folder, int keep);
 
-// A run that is resumed from an earlier step sets the checkpoints behind that step aside until its first new one is
-// complete: a rename to step-00000030.aside-TOKEN. They stay whole and may be read by their path, but the functions
-// above do not see them. One caller at a time.
+// A run that resumes from an earlier step sets aside the checkpoints after that step, until its first new checkpoint is
+// complete. Setting aside is a rename to step-00000030.aside-TOKEN. The checkpoint stays complete and can be read by
+// its path, but the functions above ignore it. One caller at a time.
 
 // Sets aside the checkpoints after `step`, the latest first. Returns their steps.
 std::vector<std::int64_t> set_aside_after(const std::filesystem::path& folder, std::int64_t step);
-// By step.
+// Returns the checkpoints that are set aside, by step.
 std::vector<StepFolder> list_set_aside(const std::filesystem::path& folder);
-// Gives `path` its name back if it is set aside. A checkpoint that has this name is set aside first.
+// Restores the name of `path` if it is set aside. A checkpoint that has this name is set aside first.
 void restore_set_aside(const std::filesystem::path& path);
-// Removes all of them. Returns their steps.
+// Removes all checkpoints that are set aside. Returns their steps.
 std::vector<std::int64_t> remove_set_aside(const std::filesystem::path& folder);
 
 }  // namespace tessera::checkpoint

@@ -1,4 +1,4 @@
-// The checksum of checkpoints: XXH3, 128 bits. It guards against damage, not against an attacker.
+// The checksum of checkpoints: XXH3, 128 bits. It detects damage; it does not protect against an attacker.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -6,13 +6,14 @@
 
 namespace tessera::checkpoint {
 
-// Streaming: the result depends on the bytes alone, not on how they are cut into update() calls. One thread at a time.
+// Streaming hash. The result depends only on the bytes, not on how they are divided into update() calls. Used by one
+// thread at a time.
 class Hasher {
  public:
   Hasher();
   void update(const void* data, std::size_t bytes);
-  // 32 lower-case hexadecimal digits, the canonical (big-endian) form that `xxhsum -H2` prints. More updates may
-  // follow.
+  // Returns 32 lower-case hexadecimal digits, the canonical (big-endian) form that `xxhsum -H2` prints. More updates
+  // may follow.
   std::string hex() const;
 
  private:

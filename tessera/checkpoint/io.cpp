@@ -57,7 +57,8 @@ void InputFile::read(std::int64_t offset, void* data, std::int64_t bytes) const 
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail("read", path_);
     if (got == 0)
-      throw InputError("{}: truncated: expected {} more bytes at {}, got the end", path_.string(), bytes, offset);
+      throw InputError("{}: truncated: expected {} more bytes at offset {}, got the end of the file", path_.string(),
+                       bytes, offset);
     target += got;
     offset += got;
     bytes -= got;

@@ -1,4 +1,4 @@
-// Files as checkpoints need them: exact reads at an offset, writes that are hashed and reach the disk.
+// File access for checkpoints: exact reads at an offset, and writes that are hashed and synced to disk.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace tessera::checkpoint {
 
-// Memory for rows that lie apart in a file, read or written some at a time.
+// Size of the staging memory for rows that are not contiguous in a file. Some rows at a time are read or written.
 inline constexpr std::int64_t kStagingBytes = std::int64_t{4} << 20;
 
 // Move-only owner of a file descriptor.
@@ -29,15 +29,15 @@ class FileDescriptor {
   int value_ = -1;
 };
 
-// A regular file opened for reading. read() may be called from any thread.
+// A regular file that is open for reading. Any thread may call read().
 class InputFile {
  public:
-  // Errors (InputError): missing, unreadable, not a regular file.
+  // Throws InputError if the file is missing, unreadable or not a regular file.
   explicit InputFile(std::filesystem::path path);
 
   const std::filesystem::path& path() const { return path_; }
   std::int64_t size() const { return size_; }
-  // Exactly `bytes` bytes from `offset`. Errors: InputError when the file ends before, Error when the disk fails.
+  // Reads exactly `bytes` bytes from `offset`. Throws InputError if the file is too short, Error if the disk fails.
   void read(std::int64_t offset, void* data, std::int64_t bytes) const;
 
  private:
@@ -47,7 +47,7 @@ class InputFile {
 };
 
 std::string read_text(const std::filesystem::path& path);
-// Hash of the whole file.
+// Returns the hash of the whole file.
 std::string hash_file(const std::filesystem::path& path);
 
 struct WrittenFile {
@@ -55,15 +55,15 @@ struct WrittenFile {
   std::string checksum;  // Hasher::hex of all bytes
 };
 
-// A new file. What is written is hashed on the way. Errors name the path and the system's reason (disk full, ...); also
-// thrown: "stopped" once `stop` is requested.
+// A new file. Its bytes are hashed while they are written. Errors contain the path and the system's reason (disk full,
+// ...). write() throws Error after `stop` is requested.
 class OutputFile {
  public:
   explicit OutputFile(std::filesystem::path path, std::stop_token stop = {});
 
   void write(const void* data, std::int64_t bytes);
   std::int64_t bytes() const { return bytes_; }
-  // Brings the file to the disk and closes it. Without it the file is of no use.
+  // Syncs the file to disk and closes it. Without finish(), the file is incomplete.
   WrittenFile finish();
 
  private:
@@ -75,7 +75,7 @@ class OutputFile {
 };
 
 void write_text(const std::filesystem::path& path, const std::string& text);
-// Brings a folder's entries (names made, renamed, removed) to the disk.
+// Syncs a folder's entries (created, renamed or removed names) to disk.
 void sync_folder(const std::filesystem::path& folder);
 
 }  // namespace tessera::checkpoint

@@ -22,7 +22,7 @@ constexpr std::string_view kFormat = "tessera-checkpoint";
 constexpr std::array<std::pair<Kind, std::string_view>, 4> kKinds{
     {{Kind::weight, "weight"}, {Kind::master, "master"}, {Kind::exp_avg, "exp_avg"}, {Kind::exp_avg_sq, "exp_avg_sq"}}};
 
-// Text from outside may hold bytes that are not UTF-8 (a path in `state`): they become U+FFFD.
+// Text from outside (such as a path in `state`) may contain bytes that are not UTF-8. They become U+FFFD.
 std::string dump(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
@@ -40,7 +40,7 @@ json to_json(const StoredTensor& tensor) {
           {"pieces", std::move(pieces)}};
 }
 
-// One element a line, so that manifests can be read and compared by eye.
+// Writes one element per line, so that people can read and compare manifests.
 template <typename Elements, typename ToJson>
 std::string dump_lines(const Elements& elements, ToJson to) {
   std::string text = "[";
@@ -81,7 +81,7 @@ StoredTensor parse_tensor(const json& value, std::size_t files, const std::strin
     if (n.size() != 6)
       throw InputError("{}: pieces: expected [file, index, row, rows, col, cols], got {}", where, row.dump());
     if (static_cast<std::uint64_t>(n[0]) >= files)
-      throw InputError("{}: pieces: file {} of {} files", where, n[0], files);
+      throw InputError("{}: pieces: got file index {}, expected below {}", where, n[0], files);
     tensor.pieces.push_back({n[0], n[1], {n[2], n[3], n[4], n[5]}});
   }
   return tensor;
@@ -185,12 +185,12 @@ Manifest load_manifest(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / kManifestFile;
   std::error_code code;
   if (!std::filesystem::is_regular_file(path, code))
-    throw InputError("{}: not a checkpoint: it holds no {}", folder.string(), kManifestFile);
+    throw InputError("{}: not a checkpoint: {} is missing", folder.string(), kManifestFile);
   const std::string text = read_text(path);
   std::string expected = read_text(folder / kManifestChecksumFile);
   expected.erase(expected.find_last_not_of("\r\n ") + 1);
   if (const std::string got = hash_of(text.data(), text.size()); got != expected)
-    throw InputError("{}: damaged: its xxh3_128 is {}, {} says '{}'", path.string(), got, kManifestChecksumFile,
+    throw InputError("{}: damaged: its xxh3_128 is {}, but {} contains '{}'", path.string(), got, kManifestChecksumFile,
                      base::printable(expected));
   Manifest manifest = parse_manifest(text, path.string());
   validate(manifest, path.string());

@@ -1,4 +1,4 @@
-// manifest.json: what a checkpoint holds and where. docs/checkpoint.md defines the format.
+// manifest.json: the list of a checkpoint's tensors and files. docs/checkpoint.md defines the format.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -16,21 +16,21 @@ inline constexpr std::int64_t kCheckpointVersion = 1;
 inline constexpr std::string_view kManifestFile = "manifest.json";
 inline constexpr std::string_view kManifestChecksumFile = "manifest.xxh3";
 
-// What a stored tensor is to its parameter.
+// The role of a stored tensor for its parameter.
 enum class Kind { weight, master, exp_avg, exp_avg_sq };
 std::string_view name_of(Kind kind);                               // "exp_avg_sq"
-Kind parse_kind(std::string_view name, const std::string& where);  // InputError on an unknown name
+Kind parse_kind(std::string_view name, const std::string& where);  // throws InputError for an unknown name
 
 struct StoredFile {
-  std::string name;  // in the checkpoint's folder
+  std::string name;  // relative to the checkpoint's folder
   std::int64_t bytes = 0;
   std::string checksum;  // Hasher::hex
 };
 
-// A box of the logical matrix, stored row-major and dense as the tensor piece_key(...) of a file.
+// A box of the logical matrix. It is stored row-major and dense as the tensor piece_key(...) of a file.
 struct StoredPiece {
   std::int64_t file = 0;   // index into Manifest::files
-  std::int64_t index = 0;  // which piece of this tensor in that file
+  std::int64_t index = 0;  // number of this tensor's piece in that file
   layout::Box box;
 };
 
@@ -49,23 +49,24 @@ struct Manifest {
   std::vector<StoredTensor> tensors;
 };
 
-// "weight/layers.0.mlp.down.weight/0": the name of a piece inside its file.
+// Returns a piece's name in its file, such as "weight/layers.0.mlp.down.weight/0".
 std::string piece_key(Kind kind, std::string_view name, std::int64_t index);
 
-// The text of manifest.json, and back. parse_manifest checks types, ranges and names, not that the pieces fit.
+// Convert between a manifest and the text of manifest.json. parse_manifest checks types, ranges and names, but not
+// whether the pieces fit.
 std::string to_text(const Manifest& manifest);
 Manifest parse_manifest(std::string_view text, const std::string& where);
 
-// Errors (InputError): a tensor or file listed twice, pieces that do not cover a tensor exactly once.
+// Throws InputError if a tensor or file is listed twice, or if pieces do not cover a tensor exactly once.
 void validate(const Manifest& manifest, const std::string& where);
 
-// One manifest of what each rank wrote; step and state are the first one's. Errors (Error): two ranks that describe one
-// tensor differently. Validation is the caller's.
+// Merges the ranks' manifests into one. `step` and `state` come from the first. Throws Error if two ranks describe a
+// tensor differently. The caller validates the result.
 Manifest merge(const std::vector<Manifest>& parts);
 
-// Reads manifest.json of a checkpoint folder, compares it with its checksum and validates it. Errors: InputError.
+// Reads a checkpoint folder's manifest.json, compares it with its checksum and validates it. Throws InputError.
 Manifest load_manifest(const std::filesystem::path& folder);
-// Writes manifest.json and its checksum, both brought to the disk.
+// Writes manifest.json and its checksum, and syncs both to disk.
 void save_manifest(const std::filesystem::path& folder, const Manifest& manifest);
 
 }  // namespace tessera::checkpoint

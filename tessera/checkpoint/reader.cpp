@@ -13,11 +13,11 @@ namespace {
 
 using layout::Box;
 
-constexpr std::int64_t kLongRow = std::int64_t{64} << 10;  // bytes from which a row is read by itself
-constexpr std::int64_t kSparse = 16;                       // read rows alone if less than 1/16 of the span is wanted
+constexpr std::int64_t kLongRow = std::int64_t{64} << 10;  // bytes from which a row is read separately
+constexpr std::int64_t kSparse = 16;  // read rows separately if less than 1/16 of the span is requested
 constexpr std::size_t kMaxOpenFiles = 64;
 
-// A matrix in a file and its place in memory; strides and extents in elements.
+// A matrix in a file and its destination in memory. Strides and extents are in elements.
 struct FileMatrix {
   const InputFile& file;
   std::int64_t offset;  // bytes from the start of the file
@@ -34,7 +34,7 @@ void read_rows(const FileMatrix& m) {
                 m.cols * m.element);
 }
 
-// Reads whole spans, unwanted columns included, and copies what is wanted.
+// Reads whole spans of rows, including other columns, and copies the requested columns.
 void read_spans(const FileMatrix& m) {
   const std::int64_t rows = std::clamp<std::int64_t>(kStagingBytes / (m.stride * m.element), 1, m.rows);
   base::Buffer staging(static_cast<std::size_t>(rows * m.stride * m.element));
@@ -61,11 +61,11 @@ bool inside(const Box& box, layout::Shape shape) {
 void check_buffer(const LoadTensor& request, layout::Shape shape) {
   for (const layout::Piece& piece : request.local.pieces) {
     const Box& box = piece.box;
-    TESSERA_CHECK(inside(box, shape), "{}: rows [{}, {}) cols [{}, {}) asked of {} x {}", request.name, box.row,
-                  box.row + box.rows, box.col, box.col + box.cols, shape.rows, shape.cols);
+    TESSERA_CHECK(inside(box, shape), "{}: requested rows [{}, {}) cols [{}, {}), but the tensor is {} x {}",
+                  request.name, box.row, box.row + box.rows, box.col, box.col + box.cols, shape.rows, shape.cols);
     const std::int64_t end = piece.offset + (box.rows - 1) * piece.stride + box.cols;
     TESSERA_CHECK(box.empty() || (piece.offset >= 0 && piece.stride >= box.cols && end <= request.local.size),
-                  "{}: a piece that ends at {} of a local buffer of {} elements", request.name, end,
+                  "{}: a piece ends at {}, but the local buffer has {} elements", request.name, end,
                   request.local.size);
   }
 }
@@ -91,7 +91,7 @@ const StoredTensor* CheckpointReader::find(const std::string& name, Kind kind) c
 
 const StoredTensor& CheckpointReader::tensor(const std::string& name, Kind kind) const {
   const StoredTensor* found = find(name, kind);
-  if (found == nullptr) throw InputError("{}: no {} of a tensor '{}'", folder_.string(), name_of(kind), name);
+  if (found == nullptr) throw InputError("{}: the {} of tensor '{}' is missing", folder_.string(), name_of(kind), name);
   return *found;
 }
 
@@ -101,7 +101,7 @@ bool CheckpointReader::has_moments() const {
     if (tensor.kind != Kind::exp_avg && tensor.kind != Kind::exp_avg_sq) continue;
     const Kind other = tensor.kind == Kind::exp_avg ? Kind::exp_avg_sq : Kind::exp_avg;
     if (find(tensor.name, other) == nullptr)
-      throw InputError("{}: '{}' has {} and no {}: expected both moments or none", folder_.string(), tensor.name,
+      throw InputError("{}: '{}' has {} but not {}: expected both moments or neither", folder_.string(), tensor.name,
                        name_of(tensor.kind), name_of(other));
     any = true;
   }
@@ -114,7 +114,7 @@ bool CheckpointReader::has_master() const {
 }
 
 void CheckpointReader::verify(int part, int parts) const {
-  TESSERA_CHECK(parts >= 1 && part >= 0 && part < parts, "verify: part {} of {}", part, parts);
+  TESSERA_CHECK(parts >= 1 && part >= 0 && part < parts, "verify: got part {} of {} parts", part, parts);
   for (auto i = static_cast<std::size_t>(part); i < manifest_.files.size(); i += static_cast<std::size_t>(parts)) {
     const StoredFile& file = manifest_.files[i];
     if (const std::string got = hash_file(folder_ / file.name); got != file.checksum)
@@ -141,9 +141,9 @@ void CheckpointReader::read_piece(const StoredTensor& tensor, const layout::Piec
     const std::string key = piece_key(tensor.kind, tensor.name, piece.index);
     const SafetensorsEntry& entry = file.entry(key);
     if (from_safetensors_name(entry.dtype) != tensor.dtype || entry.dims != std::vector{piece.box.rows, piece.box.cols})
-      throw InputError("{}: tensor '{}': the manifest says {} [{}, {}], the file {} [{}]", file.file().path().string(),
-                       key, name_of(tensor.dtype), piece.box.rows, piece.box.cols, entry.dtype,
-                       fmt::join(entry.dims, ", "));
+      throw InputError("{}: tensor '{}': the manifest has {} [{}, {}], the file has {} [{}]",
+                       file.file().path().string(), key, name_of(tensor.dtype), piece.box.rows, piece.box.cols,
+                       entry.dtype, fmt::join(entry.dims, ", "));
     const std::int64_t from = (common->row - piece.box.row) * piece.box.cols + (common->col - piece.box.col);
     const std::int64_t to =
         target.offset + (common->row - target.box.row) * target.stride + (common->col - target.box.col);
@@ -162,10 +162,10 @@ void CheckpointReader::read(const LoadTensor& request) const {
   const StoredTensor& stored = tensor(request.name, request.kind);
   const std::string what = fmt::format("{}: {} '{}'", folder_.string(), name_of(request.kind), request.name);
   if (stored.dims != request.dims)
-    throw InputError("{}: expected shape [{}], it has [{}]", what, fmt::join(request.dims, ", "),
+    throw InputError("{}: expected shape [{}], got [{}]", what, fmt::join(request.dims, ", "),
                      fmt::join(stored.dims, ", "));
   if (stored.dtype != request.dtype)
-    throw InputError("{}: expected {}, it is {}{}", what, name_of(request.dtype), name_of(stored.dtype),
+    throw InputError("{}: expected {}, got {}{}", what, name_of(request.dtype), name_of(stored.dtype),
                      request.kind == Kind::weight ? fmt::format(" (--dtype {} reads it)", name_of(stored.dtype)) : "");
   check_buffer(request, layout::matrix_shape(stored.dims));
   for (const layout::Piece& piece : request.local.pieces)

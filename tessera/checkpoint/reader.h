@@ -1,4 +1,4 @@
-// Reading a checkpoint into any layout.
+// Reads a checkpoint into any layout.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -14,22 +14,22 @@
 
 namespace tessera::checkpoint {
 
-// What to read of one logical tensor, and where to.
+// A request for parts of one logical tensor.
 struct LoadTensor {
   std::string name;
   Kind kind = Kind::weight;
   quant::DType dtype = quant::DType::fp32;
   std::vector<std::int64_t> dims;
-  layout::LocalLayout local;  // any boxes, overlapping ones too; the rest of the buffer is left alone
-  void* data = nullptr;       // the local buffer that `local` describes, host memory
+  layout::LocalLayout local;  // any boxes, also overlapping ones; the rest of the buffer stays unchanged
+  void* data = nullptr;       // the local buffer that `local` describes, in host memory
 };
 
-// One checkpoint, opened. Every fault of the files is an InputError that names file and tensor. One thread at a time;
-// ranks open their own.
+// An open checkpoint. Every fault of its files is an InputError with the file and the tensor. Used by one thread at a
+// time; each rank opens its own reader.
 class CheckpointReader {
  public:
-  // Reads the manifest and checks it, that every file is there and that it has the right size. `folder` is the
-  // checkpoint's own (see resolve_checkpoint).
+  // Reads and checks the manifest, and checks that every file exists and has the right size. `folder` is the
+  // checkpoint's own folder (see resolve_checkpoint).
   explicit CheckpointReader(std::filesystem::path folder);
 
   const std::filesystem::path& folder() const { return folder_; }
@@ -37,21 +37,25 @@ class CheckpointReader {
   const nlohmann::json& state() const { return manifest_.state; }
   const Manifest& manifest() const { return manifest_; }
 
-  const StoredTensor* find(const std::string& name, Kind kind) const;  // null if it is not there
+  const StoredTensor* find(const std::string& name, Kind kind) const;  // null if the checkpoint does not have it
   const StoredTensor& tensor(const std::string& name, Kind kind) const;
-  // Whether it holds the optimizer's moments. One made by `tessera convert` does not: a run that starts from it starts
-  // with moments of zero and counts steps from 1. Errors: some weights have both moments and others not.
+  // Returns whether the checkpoint has the optimizer's moments. A checkpoint from `tessera convert` has no moments: a
+  // run that starts from it starts with moments of zero and counts steps from 1. Throws InputError if a weight has only
+  // one of the two moments.
   bool has_moments() const;
-  // The same for fp32 (or fp64) master weights beside the weights.
+  // Returns whether the checkpoint has fp32 (or fp64) master weights besides the weights.
   bool has_master() const;
 
-  // Reads the files i with i % parts == part in full and compares their checksums: over all parts, everything once.
+  // Reads the files i with i % parts == part completely and compares their checksums. Over all parts, each file is read
+  // once.
   void verify(int part = 0, int parts = 1) const;
 
-  // Fills exactly the boxes of `request.local`. Errors: no such tensor, another shape or type, a box outside it.
+  // Fills exactly the boxes of `request.local`. Throws an error if the tensor is missing, has another shape or type, or
+  // does not contain a box.
   void read(const LoadTensor& request) const;
 
-  // Hasher::hex of the tensor's logical bytes (row-major, little-endian): the same for every layout it was stored in.
+  // Returns Hasher::hex of the tensor's logical bytes (row-major, little-endian). The hash does not depend on the
+  // layout of the pieces.
   std::string hash(const StoredTensor& tensor) const;
 
  private:

@@ -48,7 +48,7 @@ std::uint64_t decode_length(const std::array<unsigned char, kLengthBytes>& bytes
   return length;
 }
 
-// The header's JSON, and in `data_bytes` the size of what follows it.
+// Returns the header's JSON. Sets `data_bytes` to the size of the data after the header.
 std::string make_header(const std::vector<SafetensorsTensor>& tensors, std::int64_t& data_bytes) {
   nlohmann::ordered_json header;
   header["__metadata__"] = {{"format", "pt"}};
@@ -86,7 +86,7 @@ SafetensorsEntry parse_entry(const nlohmann::json& json, const std::string& wher
   return entry;
 }
 
-// Entries, still relative to the data's start, fill it exactly.
+// Checks that the entries cover the data exactly. Their offsets are still relative to the start of the data.
 void check_tiling(const std::map<std::string, SafetensorsEntry>& entries, std::int64_t data_bytes,
                   const std::string& path) {
   std::vector<std::pair<const SafetensorsEntry*, const std::string*>> order;
@@ -110,7 +110,7 @@ void check_tiling(const std::map<std::string, SafetensorsEntry>& entries, std::i
 std::string_view safetensors_name(quant::DType type) {
   for (const TypeEntry& entry : kTypes)
     if (entry.type == type) return entry.name;
-  throw Error("safetensors: no name for type {}", name_of(type));
+  throw Error("safetensors: the format has no name for type {}", name_of(type));
 }
 
 std::optional<quant::DType> from_safetensors_name(std::string_view name) {

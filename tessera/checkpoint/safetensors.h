@@ -1,4 +1,4 @@
-// Files of safetensors form: u64 (little-endian) length of the header, a JSON header, the tensors' bytes.
+// Files in safetensors format: u64 (little-endian) length of the header, a JSON header, the tensors' bytes.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -14,7 +14,8 @@
 
 namespace tessera::checkpoint {
 
-// The format's name of a type: "F32". And back: nothing for a type that quant::DType lacks (F16, F8_E4M3).
+// Convert between a type and its name in the format, such as "F32". from_safetensors_name returns nullopt for a type
+// that quant::DType lacks (F16, F8_E4M3).
 std::string_view safetensors_name(quant::DType type);
 std::optional<quant::DType> from_safetensors_name(std::string_view name);
 
@@ -22,18 +23,18 @@ struct SafetensorsTensor {
   std::string name;
   quant::DType dtype = quant::DType::fp32;
   std::vector<std::int64_t> dims;
-  std::string_view stored_as = {};  // a name of the format's for bytes of u8 that are other numbers: "F8_E4M3"
+  std::string_view stored_as = {};  // the format's type name if `u8` bytes stand for other numbers, such as "F8_E4M3"
 };
 
-// Writes one file in a stream: the header at once, then the tensors' bytes (row-major, little-endian) in the given
-// order.
+// Writes one file as a stream: the header in the constructor, then the tensors' bytes (row-major, little-endian) in the
+// given order.
 class SafetensorsWriter {
  public:
-  // Errors: a name twice, a header beyond the format's 100,000,000 bytes, what OutputFile throws.
+  // Throws Error for a repeated name or a header above the format's 100,000,000 bytes, and the errors of OutputFile.
   SafetensorsWriter(const std::filesystem::path& path, const std::vector<SafetensorsTensor>& tensors,
                     std::stop_token stop = {});
   void write(const void* data, std::int64_t bytes) { file_.write(data, bytes); }
-  // Errors: more or fewer bytes written than the tensors have.
+  // Throws Error if the written bytes are more or fewer than the tensors have.
   WrittenFile finish();
 
  private:
@@ -48,15 +49,15 @@ struct SafetensorsEntry {
   std::int64_t bytes = 0;
 };
 
-// A file whose header has been read and checked: known types, sizes that follow from the shapes, entries that tile the
-// data without gap or overlap, no name twice. Every fault is an InputError with the file and the tensor.
+// A file whose header has been read and checked: the types are known, the sizes match the shapes, the entries cover the
+// data without gap or overlap, and no name is repeated. Every fault is an InputError with the file and the tensor.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
 
   const InputFile& file() const { return file_; }
   const std::map<std::string, SafetensorsEntry>& entries() const { return entries_; }
-  const SafetensorsEntry& entry(const std::string& name) const;  // InputError if it is not there
+  const SafetensorsEntry& entry(const std::string& name) const;  // InputError if it is missing
 
  private:
   InputFile file_;

@@ -77,7 +77,7 @@ std::vector<std::int64_t> integers(const json& array, const std::string& what, c
 
 std::int64_t checked_product(const std::vector<std::int64_t>& dims, std::int64_t unit, const std::string& where) {
   std::int64_t product = unit;
-  for (const std::int64_t dim : dims)  // zeros left out: the others must fit by themselves
+  for (const std::int64_t dim : dims)  // zeros are left out, so the other dimensions must fit by themselves
     if (dim < 0 || __builtin_mul_overflow(product, std::max<std::int64_t>(dim, 1), &product))
       throw InputError("{}: the shape [{}] is impossible", where, fmt::join(dims, ", "));
   return std::find(dims.begin(), dims.end(), 0) == dims.end() ? product : 0;

@@ -14,7 +14,7 @@
 namespace tessera::checkpoint {
 namespace {
 
-// Row-major, dense. Rows that lie apart are packed, some at a time.
+// Writes a piece row-major and dense. Rows that are not contiguous are packed, some at a time.
 void write_piece(SafetensorsWriter& writer, const layout::Piece& piece, const void* data, std::size_t element) {
   const auto bytes = static_cast<std::int64_t>(element);
   const auto* source = static_cast<const std::byte*>(data) + piece.offset * bytes;
@@ -45,7 +45,7 @@ void check_file(const std::filesystem::path& path, std::int64_t bytes) {
   const auto found = std::filesystem::file_size(path, code);
   if (code || static_cast<std::int64_t>(found) != bytes)
     throw Error(
-        "{}: another rank wrote {} bytes there, here it is {}: is the folder on a file system that all ranks share?",
+        "{}: another rank wrote {} bytes, but this rank got {}: is the folder on a file system that all ranks share?",
         path.string(), bytes, code ? code.message() : fmt::format("{} bytes", found));
 }
 
@@ -80,7 +80,7 @@ void finish_checkpoint(const std::filesystem::path& folder, const std::vector<Ma
   try {
     validate(whole, "the ranks' parts");
   } catch (const InputError& error) {
-    throw Error(error.what());  // the program's mistake, not the user's
+    throw Error(error.what());  // an error of the program, not of the user
   }
   for (const StoredFile& file : whole.files) check_file(folder / file.name, file.bytes);
   save_manifest(folder, whole);
@@ -93,7 +93,7 @@ void write_checkpoint(const std::filesystem::path& folder, const CheckpointConte
   const auto stage = [&](std::string_view name) {
     if (options.on_stage) options.on_stage(name, group.rank());
   };
-  std::unique_ptr<PartialFolder> aside;  // on rank 0; removes what was written when anything below throws
+  std::unique_ptr<PartialFolder> aside;  // on rank 0; removes the written files if the code below throws
   run_together(group, what, [&](const std::stop_token&) {
     if (leads) aside = std::make_unique<PartialFolder>(folder);
   });

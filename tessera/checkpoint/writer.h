@@ -1,4 +1,4 @@
-// Writing a checkpoint from the storage layouts of a running program.
+// Writes a checkpoint from the storage layouts of a running program.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -17,39 +17,39 @@
 
 namespace tessera::checkpoint {
 
-// What one rank writes of one logical tensor.
+// The part of one logical tensor that one rank writes.
 struct LocalTensor {
   std::string name;
   Kind kind = Kind::weight;
   quant::DType dtype = quant::DType::fp32;
   std::vector<std::int64_t> dims;  // logical: no padding
-  layout::LocalLayout local;       // the pieces that this rank writes; may be none
-  const void* data = nullptr;      // the local buffer that `local` describes, host memory
+  layout::LocalLayout local;       // the pieces that this rank writes; may be empty
+  const void* data = nullptr;      // the local buffer that `local` describes, in host memory
 };
 
 struct CheckpointContents {
   std::int64_t step = 0;
-  nlohmann::json state;  // free-form, rank 0's is written: the run's configuration, rate schedule, tokens seen
+  nlohmann::json state;  // free-form; rank 0's is written: the run's configuration, rate schedule, tokens seen
   std::vector<LocalTensor> tensors;
 };
 
 struct WriteOptions {
-  // For tests that end a process in the middle: called on each rank after "created", "written", "gathered", "manifest"
-  // and "committed".
+  // For tests that end a process during a write. Called on each rank after the stages "created", "written", "gathered",
+  // "manifest" and "committed".
   std::function<void(std::string_view stage, int rank)> on_stage;
 };
 
-// Collective over a group of all ranks that hold parts. Over all ranks the pieces cover every logical element exactly
-// once; a rank may leave out tensors of which it writes nothing. The checkpoint appears at `folder` (.../step-00000020)
-// complete or not at all, and replaces one that stands there. Any rank's failure (disk full, ...) is the same Error on
-// every rank. Costs no copy of dense pieces; others pass through a small buffer.
+// Writes a checkpoint. Collective over a group of all ranks that hold parts. Together the ranks' pieces cover every
+// logical element exactly once; a rank may omit tensors of which it writes nothing. The checkpoint appears at `folder`
+// (.../step-00000020) either complete or not at all, and replaces an existing one. A failure on any rank (disk full,
+// ...) is the same Error on every rank. Dense pieces are not copied; other pieces pass through a small buffer.
 void write_checkpoint(const std::filesystem::path& folder, const CheckpointContents& contents,
                       comm::Communicator& group, const WriteOptions& options = {});
 
-// The parts of which write_checkpoint is made, for one process that converts.
+// The steps of write_checkpoint, for a single process that converts a checkpoint.
 
-// Writes the pieces into one file of `folder` and returns its manifest part. `data_of(i)` gives the local buffer of
-// tensor i and may reuse its memory at the next call. No file is made if there is no piece.
+// Writes the pieces into one file in `folder` and returns its manifest part. `data_of(i)` returns the local buffer of
+// tensor i and may reuse its memory at the next call. Does not create a file if there are no pieces.
 struct PartFile {
   std::filesystem::path folder;
   std::string name;
@@ -58,7 +58,7 @@ struct PartFile {
 Manifest write_part(const PartFile& file, std::span<const LocalTensor> tensors,
                     const std::function<const void*(std::size_t)>& data_of);
 
-// Merges and checks the parts, makes sure that every file is there, and writes the manifest. Errors: Error.
+// Merges and checks the parts, checks that every file exists, and writes the manifest. Throws Error.
 void finish_checkpoint(const std::filesystem::path& folder, const std::vector<Manifest>& parts);
 
 }  // namespace tessera::checkpoint

@@ -1,4 +1,4 @@
-// An entry of the registry: how the models of one architecture are named in a config.json, and who reads it.
+// An entry of the registry: the names of an architecture in a config.json, and the function that parses the file.
 #pragma once
 #include <string_view>
 
@@ -10,7 +10,7 @@ namespace tessera::models {
 struct Architecture {
   std::string_view model_type;  // "model_type" of its config.json
   std::string_view class_name;  // one of "architectures" there
-  // fields: of a config.json of this architecture. InputError: see parse_model_config.
+  // `fields` is a config.json of this architecture. Throws InputError, see parse_model_config.
   ModelConfigPtr (*parse)(const Fields& fields);
 };
 

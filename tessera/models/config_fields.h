@@ -1,4 +1,4 @@
-// Reading a config.json field by field.
+// Reads a config.json field by field.
 #pragma once
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -6,34 +6,34 @@
 
 namespace tessera::models {
 
-// An object of the file whose fields are read with checks. A field that is null counts as absent. The object outlives
-// this. InputError that names file, field, value and expectation.
+// Checked access to the fields of a JSON object. A field that is null counts as absent. The object must outlive this
+// view. Errors are InputError with the file, the field, its value and the expected value.
 class Fields {
  public:
-  // where: the file. path: of the object in it, as "rope_scaling.".
+  // where: name of the file. path: the object's path in the file, such as "rope_scaling.".
   Fields(const nlohmann::json& object, std::string where, std::string path = "")
       : object_(object), where_(std::move(where)), path_(std::move(path)) {}
 
   const std::string& where() const { return where_; }
-  // Null where the field is absent.
+  // Returns null if the field is absent.
   const nlohmann::json* find(const char* name) const;
-  // Returns whether the field is there and null.
+  // Returns whether the field is present and null.
   bool is_null(const char* name) const;
   [[noreturn]] void fail(const char* name, const std::string& expected) const;
 
   // An integer from 1 to 2^31 - 1.
   std::int64_t size(const char* name) const;
   std::int64_t size_or(const char* name, std::int64_t fallback) const { return find(name) ? size(name) : fallback; }
-  // A finite number above 0, or 0 too.
+  // A finite number above 0; with zero_allowed, 0 or above.
   double number(const char* name, bool zero_allowed = false) const;
   double number_or(const char* name, double fallback, bool zero_allowed = false) const {
     return find(name) ? number(name, zero_allowed) : fallback;
   }
   bool flag_or(const char* name, bool fallback) const;
 
-  // For options that the model does not have here: fails where the flag is true.
+  // For options that are not supported: throws if the flag is true. `reason` becomes part of the message.
   void require_false(const char* name, const std::string& reason) const;
-  // An object in the object; null where the field is absent. Fails where it is anything else.
+  // Returns the object in field `name`, or null if the field is absent. Throws if the field is not an object.
   const nlohmann::json* object(const char* name) const;
 
  private:

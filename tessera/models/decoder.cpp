@@ -69,7 +69,8 @@ ops::IdRanges Decoder::ids_of(schedule::ParameterId id) const {
   return ids;
 }
 
-// The weight's local extent along the cut follows from what the rank holds; the other one is the logical tensor's.
+// This rank's shard determines the weight's local extent along the sharded dimension. The other extent is that of the
+// logical tensor.
 nn::Weight Decoder::weight(schedule::ParameterId id, Cut cut) const {
   const shard::ParameterSpec& spec = context_.program.spec(id);
   const std::int64_t local = context_.program.local_compute(id).size;

@@ -1,4 +1,4 @@
-// A dense decoder from parallel parts: token embedding, blocks, final norm, output layer and loss.
+// A dense decoder of parallel parts: token embedding, blocks, final norm, output layer and loss.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -16,11 +16,12 @@ namespace tessera::models {
 
 class Decoder final : public Model {
  public:
-  // Registers its parameters with the context's program. `context` outlives it. Errors: those of decoder_parameters.
+  // Registers the parameters with the context's program. `context` must outlive the decoder. Throws the errors of
+  // decoder_parameters.
   Decoder(const DecoderConfig& config, nn::Context& context, const ModelOptions& options);
 
   nn::Loss forward(const Batch& batch, double scale) override;
-  // What the output layer reads: [own tokens, hidden].
+  // Returns the input of the output layer: [own tokens, hidden].
   at::Tensor hidden(const Batch& batch);
   const nn::VocabOutput& output() const { return output_; }
 
@@ -30,7 +31,7 @@ class Decoder final : public Model {
   nn::Weight vector(schedule::ParameterId id) const;
   nn::Norm norm(schedule::ParameterId id) const;
   nn::Block make_block(const DecoderBlockIds& ids, const HeadPart& heads);
-  // The ids of a weight's local rows.
+  // Returns the ids of a weight's local rows.
   ops::IdRanges ids_of(schedule::ParameterId id) const;
 
   DecoderConfig config_;

@@ -11,19 +11,20 @@ namespace tessera::models {
 namespace {
 using nlohmann::json;
 
-constexpr double kMostParams = 1e18;  // stays inside int64
+constexpr double kMostParams = 1e18;  // fits in int64
 
 void refuse_partial_rotation(const Fields& fields) {
   if (fields.number_or("partial_rotary_factor", 1) != 1)
-    fields.fail("partial_rotary_factor", "1: RoPE turns whole heads");
+    fields.fail("partial_rotary_factor", "1: RoPE rotates whole heads");
 }
 
 void refuse_unknown_arithmetic(const Fields& fields) {
   if (const json* act = fields.find("hidden_act"); act && *act != "silu") fields.fail("hidden_act", "\"silu\"");
-  if (fields.number_or("attention_dropout", 0, true) != 0) fields.fail("attention_dropout", "0: there is no dropout");
+  if (fields.number_or("attention_dropout", 0, true) != 0)
+    fields.fail("attention_dropout", "0: dropout is not supported");
   refuse_partial_rotation(fields);
   if (fields.find("quantization_config"))
-    fields.fail("quantization_config", "no such field: weights are not quantized");
+    fields.fail("quantization_config", "the field to be absent: quantized weights are not supported");
 }
 
 struct Rope {
@@ -48,14 +49,15 @@ std::optional<RopeStretch> parse_scaling(const Fields& rope) {
   return scaling;
 }
 
-// Whether an object that gives theta asks for something else too, which then needs a type.
+// Returns whether the object has options besides theta. Such an object needs a rope type.
 bool has_more_than_theta(const json& rope) {
   for (const auto& [name, value] : rope.items())
     if (!value.is_null() && name != "rope_theta" && name != "partial_rotary_factor") return true;
   return false;
 }
 
-// A file may describe RoPE in three places. A file whose places disagree is refused, since one of them must be wrong.
+// A file may describe RoPE in three places. If the places disagree, the file is refused, since one of them must be
+// wrong.
 Rope parse_rope(const Fields& fields) {
   std::optional<double> theta;
   const auto read_theta = [&theta](const Fields& from) {
@@ -67,7 +69,7 @@ Rope parse_rope(const Fields& fields) {
   };
   read_theta(fields);
   std::optional<RopeStretch> scaling;
-  const char* typed = nullptr;  // the object that gave the type
+  const char* typed = nullptr;  // name of the object that gave the type
   for (const char* name : {"rope_scaling", "rope_parameters"}) {
     const json* object = fields.object(name);
     if (!object) continue;
@@ -85,7 +87,7 @@ Rope parse_rope(const Fields& fields) {
 
 std::int64_t quotient_head_dim(const Fields& fields, std::int64_t hidden, std::int64_t heads) {
   if (!fields.find("head_dim") && hidden % heads != 0)
-    fields.fail("head_dim", "to be given when num_attention_heads " + std::to_string(heads) +
+    fields.fail("head_dim", "a value, since num_attention_heads " + std::to_string(heads) +
                                 " does not divide hidden_size " + std::to_string(hidden));
   return hidden / heads;
 }
@@ -128,7 +130,7 @@ DecoderConfig parse_decoder(const Fields& fields, const DecoderDefaults& default
   if (c.num_heads % c.num_kv_heads != 0)
     fields.fail("num_key_value_heads", "a divisor of num_attention_heads " + std::to_string(c.num_heads));
   if (c.head_dim % 2 != 0)
-    fields.fail("head_dim", "an even number (RoPE turns pairs; it is " + std::to_string(c.head_dim) + ")");
+    fields.fail("head_dim", "an even number (RoPE rotates pairs; head_dim is " + std::to_string(c.head_dim) + ")");
   if (estimate_params(c) > kMostParams)
     throw InputError("{}: the model would have {:.3g} parameters, expected at most {:.0g}", fields.where(),
                      estimate_params(c), kMostParams);
@@ -144,7 +146,7 @@ void refuse_sliding_windows(const Fields& fields) {
   for (const json& layer : *layers)
     if (layer != "full_attention") fields.fail("layer_types", expected);
   if (static_cast<std::int64_t>(layers->size()) != fields.size("num_hidden_layers"))
-    fields.fail("layer_types", "as many entries as num_hidden_layers says");
+    fields.fail("layer_types", "num_hidden_layers entries");
 }
 
 json decoder_json(const DecoderConfig& c) {

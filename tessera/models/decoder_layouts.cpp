@@ -16,7 +16,7 @@ UnitRanges even_ranges(std::int64_t units, int tp_size) {
 }
 
 void check_units(const char* what, const UnitRanges& ranges, std::int64_t units, int tp_size) {
-  TESSERA_CHECK(static_cast<int>(ranges.size()) == tp_size, "{}: parts of {} tp ranks, expected {}", what,
+  TESSERA_CHECK(static_cast<int>(ranges.size()) == tp_size, "{}: got parts of {} tp ranks, expected {}", what,
                 ranges.size(), tp_size);
   try {
     layout::validate(layout::rows_by_rank({units, 1}, ranges), layout::Cover::exact);
@@ -25,13 +25,13 @@ void check_units(const char* what, const UnitRanges& ranges, std::int64_t units,
   }
 }
 
-// Ranges of units as ranges of rows or columns, `unit` each, behind `first`.
+// Appends ranges of units as ranges of rows or columns. Each unit has `unit` rows or columns; unit 0 starts at `first`.
 void append(std::vector<layout::Range>& to, const std::vector<layout::Range>& units, std::int64_t unit,
             std::int64_t first = 0) {
   for (const layout::Range& range : units) to.push_back({first + range.begin * unit, first + range.end * unit});
 }
 
-// Returns the rows that each rank holds.
+// Returns the rows of each rank.
 UnitRanges scaled(const UnitRanges& units, std::int64_t unit) {
   UnitRanges ranges(units.size());
   for (std::size_t rank = 0; rank < units.size(); ++rank) append(ranges[rank], units[rank], unit);
@@ -52,7 +52,7 @@ void check_parts(const DecoderConfig& config, const TpParts& parts) {
   check_units("vocabulary rows", parts.vocabulary, config.vocab_size, parts.tp_size());
   for (const std::vector<layout::Range>& ranges : parts.vocabulary)
     TESSERA_CHECK(ranges.size() <= static_cast<std::size_t>(ops::IdRanges::kMost),
-                  "vocabulary rows of a rank in {} ranges, expected at most {}", ranges.size(), ops::IdRanges::kMost);
+                  "vocabulary rows: a rank has {} ranges, expected at most {}", ranges.size(), ops::IdRanges::kMost);
 }
 
 HeadPart head_part(const DecoderConfig& config, const std::vector<layout::Range>& q) {
@@ -81,7 +81,7 @@ std::int64_t qkv_rows(const DecoderConfig& config) {
   return (config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
 }
 
-// By tp rank, its rows q | k | v of the stacked projection.
+// Returns, by tp rank, its rows q | k | v of the stacked projection.
 UnitRanges qkv_ranges(const DecoderConfig& config, const TpParts& parts) {
   const std::int64_t head = config.head_dim;
   const std::int64_t k_begin = config.num_heads * head, v_begin = k_begin + config.num_kv_heads * head;

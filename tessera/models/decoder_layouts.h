@@ -1,5 +1,6 @@
-// The compute layouts of a dense decoder's weights over tp: what of each logical tensor a tp rank needs. Integers only.
-// tp need divide nothing, and ranks need not hold alike: all follows from the lists of what each rank holds.
+// The compute layouts of a dense decoder's weights over tp: which part of each logical tensor a tp rank needs. Only
+// integer arithmetic. The tp size need not divide any size, and ranks may have different amounts. Every layout follows
+// from the lists of units that each rank has.
 #pragma once
 #include <vector>
 
@@ -9,14 +10,14 @@
 
 namespace tessera::models {
 
-// Everything as evenly as it goes.
+// Returns parts that are as even as possible.
 TpParts even_parts(const DecoderConfig& config, int tp_size);
-// Errors: lists for different numbers of ranks; a unit that no rank holds, or two; more ranges of a vocabulary than
-// ops::IdRanges has room for.
+// Throws Error if the lists have different numbers of ranks, if a unit is on no rank or on two, or if a rank's
+// vocabulary has more ranges than ops::IdRanges::kMost.
 void check_parts(const DecoderConfig& config, const TpParts& parts);
 
-// Query heads of a tp rank, and the key/value heads that they read (which may be needed on several ranks) in the order
-// in which its query heads come to them.
+// A tp rank's query heads, and the key/value heads that they read. Several ranks may need the same key/value head. The
+// key/value heads are in the order in which the query heads first read them.
 struct HeadPart {
   std::vector<layout::Range> q, kv;
   std::vector<int> kv_of_q;  // local key/value head of each local query head
@@ -26,7 +27,7 @@ struct HeadPart {
 HeadPart head_part(const DecoderConfig& config, const std::vector<layout::Range>& q);
 
 layout::Layout qkv_layout(const DecoderConfig& config, const TpParts& parts);       // rows q | k | v by heads
-layout::Layout qkv_bias_layout(const DecoderConfig& config, const TpParts& parts);  // one row, cut as qkv's rows
+layout::Layout qkv_bias_layout(const DecoderConfig& config, const TpParts& parts);  // one row, sharded as qkv's rows
 layout::Layout attention_output_layout(const DecoderConfig& config, const TpParts& parts);  // columns by query heads
 layout::Layout gate_up_layout(const DecoderConfig& config, const TpParts& parts);           // rows gate | up
 layout::Layout down_layout(const DecoderConfig& config, const TpParts& parts);              // columns

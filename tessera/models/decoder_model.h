@@ -1,4 +1,4 @@
-// A dense decoder as a model's configuration: all that its architectures share.
+// A dense decoder as a ModelConfig: the common part of the architectures that are dense decoders.
 #pragma once
 #include "tessera/models/decoder_config.h"
 #include "tessera/models/model_config.h"
@@ -20,7 +20,7 @@ class DecoderModelConfig : public ModelConfig {
   DecoderConfig config_;
 };
 
-// For what knows dense decoders only. InputError: the model is none. Only tests call it.
+// Returns the decoder configuration, for code that supports only dense decoders. Throws InputError for another model. Only tests call it.
 const DecoderConfig& decoder_of(const ModelConfig& config);
 
 }  // namespace tessera::models

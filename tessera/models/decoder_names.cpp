@@ -10,7 +10,7 @@ namespace {
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kOutput = "lm_head.weight";
 
-// Parts of one logical matrix, stacked by rows, or of one vector, one behind the other.
+// Part of a logical matrix, stacked by rows, or of a logical vector.
 struct Part {
   std::string hf_name;
   std::int64_t rows;

@@ -1,4 +1,4 @@
-// The names of a dense decoder's tensors in a Hugging Face folder, as all architectures of this kind have them.
+// The names of a dense decoder's tensors in a Hugging Face folder, which are equal in all dense architectures.
 #pragma once
 #include <vector>
 
@@ -7,8 +7,8 @@
 
 namespace tessera::models {
 
-// In the order in which the model uses them. The output layer is absent when it is tied to the embedding; a folder may
-// hold it all the same.
+// In the order in which the model uses the tensors. If the output layer is tied to the embedding, the list does not
+// contain it, but a folder may.
 std::vector<HfTensor> decoder_tensors(const DecoderConfig& config);
 std::vector<HfAlias> decoder_aliases(const DecoderConfig& config);
 

@@ -19,14 +19,14 @@ ParameterSpec matrix(const DecoderConfig& config, std::string name, layout::Layo
           .initial_deviation = config.initializer_range};
 }
 
-// Of a linear layer: used in one place.
+// The weight of a linear layer. It is used in one place.
 ParameterSpec linear(const DecoderConfig& config, std::string name, layout::Layout compute) {
   ParameterSpec spec = matrix(config, std::move(name), std::move(compute));
   spec.produced_once = true;
   return spec;
 }
 
-// Of a linear layer: a vector, cut over tp as the rows of its weight. It has one row, so one rank stores it.
+// The bias of a linear layer: a vector, sharded over tp as the rows of the layer's weight. One rank stores its one row.
 ParameterSpec bias(std::string name, layout::Layout compute) {
   const std::int64_t size = compute.shape.cols;
   return {.name = std::move(name),
@@ -69,8 +69,8 @@ void set_reads(ParameterSpec& table, const shard::RowReads& reads) {
   const auto in_ranges = [](const layout::LocalLayout& local) { return local.pieces.size() > 1; };
   if (std::ranges::none_of(table.compute.ranks, in_ranges)) return;
   TESSERA_CHECK(reads.lookup != shard::Lookup::rows,
-                "parameter '{}': rows travel by index only where each tp rank holds one range of the vocabulary, and a "
-                "tp rank holds several; expected the table to be gathered",
+                "parameter '{}': rows travel by index only where each tp rank holds one range of the vocabulary, but a "
+                "tp rank holds several; use a gathered table",
                 table.name);
   table.reads.lookup = shard::Lookup::gather;
 }
@@ -100,7 +100,7 @@ DecoderIds decoder_ids(const DecoderConfig& config) {
 
 std::vector<ParameterSpec> decoder_parameters(const DecoderConfig& config, const ParameterOptions& options) {
   const TpParts parts = options.parts ? *options.parts : even_parts(config, options.tp_size);
-  TESSERA_CHECK(parts.tp_size() == options.tp_size, "the model's parts are those of {} tp ranks, expected {}",
+  TESSERA_CHECK(parts.tp_size() == options.tp_size, "the model's parts are for {} tp ranks, expected {}",
                 parts.tp_size(), options.tp_size);
   check_parts(config, parts);
   std::vector<ParameterSpec> specs;

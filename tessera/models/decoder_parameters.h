@@ -1,5 +1,5 @@
-// The parameters of a dense decoder as a list, without building it: names (docs/checkpoint.md), logical shapes, compute
-// layouts.
+// The list of a dense decoder's parameters, without building the model: names (docs/checkpoint.md), logical shapes,
+// compute layouts.
 #pragma once
 #include <vector>
 
@@ -11,7 +11,8 @@
 
 namespace tessera::models {
 
-// Indices into the list, which are the ids in a runtime. kNoParameter: what the model does not have.
+// Indices into the list of parameters, which are also their ids in a runtime. kNoParameter: the model does not have
+// this parameter.
 struct DecoderBlockIds {
   schedule::ParameterId attention_norm, qkv, attention_output, mlp_norm, gate_up, down;
   schedule::ParameterId qkv_bias = schedule::kNoParameter;
@@ -20,13 +21,14 @@ struct DecoderBlockIds {
 struct DecoderIds {
   schedule::ParameterId embedding;
   std::vector<DecoderBlockIds> blocks;
-  schedule::ParameterId norm, output;  // output: the embedding when tied
+  schedule::ParameterId norm, output;  // output: the embedding if tied
 };
 DecoderIds decoder_ids(const DecoderConfig& config);
 
-// In the order in which Decoder registers them. The embedding table is read by rows as the options say; a tied one,
-// which is the output layer's weight too, is not. One of which some rank holds several ranges of rows travels whole.
-// Errors: those of check_parts; Lookup::rows of such a table; parts of another number of tp ranks.
+// Returns the parameters in the order in which Decoder registers them. options.embedding selects how rows of the
+// embedding table are read. Two kinds of table are always gathered: a tied one, since the output layer reads it too,
+// and one with several ranges of rows on some rank. Throws the errors of check_parts, and Error for Lookup::rows of a
+// table with several ranges or for parts of another number of tp ranks.
 std::vector<shard::ParameterSpec> decoder_parameters(const DecoderConfig& config, const ParameterOptions& options);
 
 }  // namespace tessera::models

@@ -1,6 +1,6 @@
-// Our logical tensors and those of a Hugging Face folder: the same numbers under other names. Weights are [out, in] in
-// both; Hugging Face keeps q, k, v and gate, up apart, ours stack them by rows. A model's list of them is used in both
-// directions.
+// Maps our logical tensors to the tensors of a Hugging Face folder. Both hold the same numbers under different names.
+// Weights are [out, in] in both. Hugging Face stores q, k, v and gate, up separately; ours are stacked by rows. Import
+// and export use the same list.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,16 +10,16 @@
 
 namespace tessera::models {
 
-// A tensor of Hugging Face's is a box of one of ours (in the matrix view: a vector is one row).
+// A Hugging Face tensor is a box of one of our tensors, viewed as a matrix. A vector is a matrix with one row.
 struct HfTensor {
   std::string hf_name;
-  std::vector<std::int64_t> dims;  // of Hugging Face's tensor
-  std::string name;                // ours
+  std::vector<std::int64_t> dims;  // of the Hugging Face tensor
+  std::string name;                // of our tensor
   layout::Box box;
   bool may_be_quantized = false;  // a folder may hold it in a number format
 };
 
-// A tensor that a folder may hold besides, and that says what another one says already.
+// An optional tensor of a folder that duplicates another tensor, `of`.
 struct HfAlias {
   std::string hf_name, of;
 };
@@ -28,8 +28,8 @@ struct LogicalTensor {
   std::string name;
   std::vector<std::int64_t> dims;
 };
-// Ours, in the order of the list: the parts of one follow each other from its first row (of a vector: its first
-// element) to the last.
+// Returns our tensors in the order of the list. In the list, the parts of a tensor are consecutive and go from its
+// first row (element, for a vector) to its last.
 std::vector<LogicalTensor> logical_tensors(const std::vector<HfTensor>& tensors);
 
 }  // namespace tessera::models

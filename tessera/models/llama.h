@@ -1,4 +1,4 @@
-// Llama 2 and 3: a dense decoder as it is.
+// Llama 2 and 3: a dense decoder without extensions.
 #pragma once
 #include "tessera/models/architecture.h"
 #include "tessera/models/decoder_model.h"
@@ -7,12 +7,12 @@ namespace tessera::models {
 
 class LlamaConfig final : public DecoderModelConfig {
  public:
-  // config: without options that Llama does not have (bias, norms of heads).
+  // `config` must not have options that Llama lacks (biases, norms of heads).
   explicit LlamaConfig(const DecoderConfig& config) : DecoderModelConfig(config) {}
   nlohmann::json to_json() const override;
 };
 
-// Refuses biases (InputError).
+// Throws InputError for biases.
 ModelConfigPtr parse_llama(const Fields& fields);
 
 inline constexpr Architecture kLlama{.model_type = "llama", .class_name = "LlamaForCausalLM", .parse = parse_llama};

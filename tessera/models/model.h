@@ -1,5 +1,5 @@
-// What trains: a module that makes the loss of one microbatch. It is built from parts of nn and registers its
-// parameters with its context's program.
+// The interface of a trainable model: a module that computes the loss of one microbatch. A model consists of modules of
+// nn and registers its parameters with its context's program.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -11,16 +11,16 @@
 
 namespace tessera::models {
 
-// One microbatch: [batch * seq_len] int64 tensors, sequences one after another.
+// One microbatch: [batch * seq_len] int64 tensors; sequences are consecutive.
 struct Batch {
   at::Tensor tokens, targets;  // targets: -1 masked
-  // The tokens in memory that a GPU reads, its own or the host's, before compute comes to the microbatch: written
-  // already, and unchanged until the step is over. Undefined: as `tokens`.
+  // The same tokens in memory that the GPU can read (device or host), written before compute reaches the microbatch and
+  // unchanged until the step ends. Undefined: use `tokens`.
   at::Tensor early_tokens;
   nn::TokenLayout layout;
 };
 
-// One rank's part of a model. Used by one thread; neither copied nor moved, since graphs point into it.
+// One rank's part of a model. Used by one thread. Neither copied nor moved, since graphs point into it.
 class Model {
  public:
   Model() = default;
@@ -28,12 +28,12 @@ class Model {
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
-  // scale: see nn::output_loss. With gradients enabled, objective.backward() produces every weight's gradient.
+  // scale: see nn::output_loss. With gradients enabled, objective.backward() produces the gradient of every weight.
   virtual nn::Loss forward(const Batch& batch, double scale) = 0;
 };
 
-// Builds a model: it registers all its parameters with the context's program, then calls add_backward_weights(). The
-// context outlives it.
+// Builds a model. The function registers all parameters with the context's program, then calls add_backward_weights().
+// The context must outlive the model.
 using BuildModel = std::function<std::unique_ptr<Model>(nn::Context& context)>;
 
 }  // namespace tessera::models

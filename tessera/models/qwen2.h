@@ -7,12 +7,13 @@ namespace tessera::models {
 
 class Qwen2Config final : public DecoderModelConfig {
  public:
-  // config: with has_qkv_bias, and without norms of heads.
+  // `config` must have has_qkv_bias and no norms of heads.
   explicit Qwen2Config(const DecoderConfig& config) : DecoderModelConfig(config) {}
   nlohmann::json to_json() const override;
 };
 
-// Absent fields: num_key_value_heads 32, max_position_embeddings 32768. Refuses sliding windows (InputError).
+// Defaults of absent fields: num_key_value_heads 32, max_position_embeddings 32768. Throws InputError for sliding
+// windows.
 ModelConfigPtr parse_qwen2(const Fields& fields);
 
 inline constexpr Architecture kQwen2{.model_type = "qwen2", .class_name = "Qwen2ForCausalLM", .parse = parse_qwen2};

@@ -68,7 +68,9 @@ std::span<const Architecture> architectures() {
 ModelConfigPtr parse_model_config(const json& config, const std::string& where) {
   if (!config.is_object()) throw InputError("{}: is {}, expected a JSON object", where, base::shown(config));
   if (config.contains("config") && config.contains("model") && config["model"].is_object())
-    throw InputError("{}: is the config.json of a run, expected that of a model, as its key 'model' holds", where);
+    throw InputError(
+        "{}: is the config.json of a run, expected the config.json of a model, such as the value of its key 'model'",
+        where);
   const Fields fields(config, where);
   return architecture_of(fields).parse(fields);
 }
@@ -91,7 +93,7 @@ std::filesystem::path find_model_config(const std::string& name, const std::file
   for (const fs::path& other : found)
     if (!fs::equivalent(found.front(), other, ignored))
       throw InputError(
-          "--model: '{}' is {} and {}: expected a name of one, or a path (./{} for a place in this folder)", name,
+          "--model: '{}' matches {} and {}: expected an unambiguous name, or a path (./{} in the current folder)", name,
           found.front().string(), other.string(), name);
   if (!found.empty() && found.front().extension() == ".safetensors")
     throw InputError("--model: '{}' holds weights, expected a config.json (--init {} reads the weights beside it)",
@@ -102,8 +104,8 @@ std::filesystem::path find_model_config(const std::string& name, const std::file
         "--model: '{}' is a folder without config.json, expected one with it, or a name under {} (there: {})", name,
         configs.string(), list_models(configs));
   throw InputError(
-      "--model: '{}' not found: expected a config.json, a folder that holds one, or a name under {} (there: {})", name,
-      configs.string(), list_models(configs));
+      "--model: '{}' not found: expected a config.json, a folder that holds one, or a name under {} (known names: {})",
+      name, configs.string(), list_models(configs));
 }
 
 }  // namespace tessera::models

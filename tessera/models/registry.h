@@ -1,4 +1,4 @@
-// The architectures there are, and a model's configuration from its config.json.
+// The table of architectures, and the parser that turns a config.json into a ModelConfig.
 #pragma once
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -12,16 +12,15 @@ namespace tessera::models {
 // All of them. Only tests call it.
 std::span<const Architecture> architectures();
 
-// From the JSON of a config.json; `where` names it in errors. "model_type" chooses the architecture, or "architectures"
-// where there is no type. InputError that names file, field, value and expectation: an architecture that is not
-// known (with the list of those that are), a missing field, a wrong type or range, an option that the architecture does
-// not have here.
+// Parses the JSON of a config.json. `where` names the file in errors. "model_type" selects the architecture; without
+// it, "architectures" does. Throws InputError with file, field, value and expected value for an unknown architecture
+// (lists the known ones), a missing field, a wrong type or range, or an option that is not supported.
 ModelConfigPtr parse_model_config(const nlohmann::json& config, const std::string& where);
 ModelConfigPtr read_model_config(const std::filesystem::path& file);
 
-// The config.json that `--model NAME` means: CONFIGS/NAME.json or CONFIGS/NAME/config.json for a plain name, else a
-// path to such a file or to a folder that holds a config.json. InputError lists where it looked and the names there
-// are, or the files where several are meant.
+// Returns the config.json of `--model NAME`. A plain name means CONFIGS/NAME.json or CONFIGS/NAME/config.json. Any
+// other name is a path to such a file or to a folder that holds a config.json. InputError lists the searched places and
+// the known names, or the matching files if there are several.
 std::filesystem::path find_model_config(const std::string& name, const std::filesystem::path& configs);
 
 }  // namespace tessera::models

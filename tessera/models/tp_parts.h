@@ -1,4 +1,4 @@
-// What each rank of a tp group holds of the things that tensor parallelism deals out.
+// Distributes heads, feed-forward columns and vocabulary rows over the ranks of a tp group.
 #pragma once
 #include <vector>
 
@@ -6,11 +6,11 @@
 
 namespace tessera::models {
 
-// By tp rank, the ranges of units that it holds, in local order: its own first, then adopted ones. Each unit is on one
-// rank.
+// By tp rank, the ranges of units that the rank holds, in local order: first its own, then adopted ones. Each unit is
+// on exactly one rank.
 using UnitRanges = std::vector<std::vector<layout::Range>>;
 
-// The same on all ranks of the group. A rank may have nothing of something.
+// Equal on all ranks of the group. A rank's list may be empty.
 struct TpParts {
   UnitRanges heads;       // query heads
   UnitRanges ffn;         // columns of the feed-forward part

@@ -9,15 +9,16 @@
 namespace tessera::nn {
 namespace {
 
-// All that backward needs besides tensors, kept alive by the graph.
+// Backward's arguments besides tensors. The graph keeps this object alive.
 struct AttentionCall : torch::CustomClassHolder {
   const AttentionHeads* heads = nullptr;
-  const HeadNorms* norms = nullptr;  // null: there are none
+  const HeadNorms* norms = nullptr;  // null: no head norms
   ops::AttentionShape shape;
   ops::RopeTable rope;
 };
 
-// What is kept of q, k and v: as attention reads them, and what their norms' backward reads. Undefined: not kept.
+// Indices of the saved tensors: the inputs of attention, and the inputs of the norms' backward. A tensor that is not
+// kept is undefined.
 enum AttentionSaved : std::uint8_t { kQ, kK, kV, kOut, kPositions, kQRows, kKRows, kQRstd, kKRstd, kSoftmax };
 
 ops::Qkv split_and_rotate(const AttentionCall& call, const at::Tensor& qkv, const at::Tensor& positions) {

@@ -1,5 +1,5 @@
 // The part of attention between the qkv projection and the output projection: rotary embedding and softmax attention
-// over this rank's heads; before them, in some models, a norm of each head of q and of k.
+// over this rank's heads. Some models normalize each head of q and of k before the rotary embedding.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -17,20 +17,20 @@ struct AttentionHeads {
   std::int64_t q_heads = 0, kv_heads = 0, head_dim = 0;  // of this tp rank
   std::vector<int> kv_of_q;                              // local key/value head of each local query head
 };
-// Norms over each head's elements; all heads of q share one weight [head_dim], those of k another.
+// Norms over each head's elements. All heads of q share one weight [head_dim]; all heads of k share another.
 struct HeadNorms {
   Norm q, k;
 };
-// What one microbatch adds: where its tokens stand.
+// The positions and documents of one microbatch's tokens.
 struct TokenLayout {
   std::int64_t batch = 0, seq_len = 0;
   at::Tensor positions;                  // [batch * seq_len] int64
-  std::vector<std::int64_t> cu_seqlens;  // document starts, see ops::AttentionShape; empty: one a sequence
+  std::vector<std::int64_t> cu_seqlens;  // document starts, see ops::AttentionShape; empty: one document per sequence
 };
 
-// qkv: [tokens, (q_heads + 2 kv_heads) * head_dim] -> [tokens, q_heads * head_dim], with autograd. heads and norms
-// outlive the graph. With norms Recompute::selective keeps q and k from before them, and makes the normed and rotated
-// ones again.
+// Returns attention with autograd: qkv [tokens, (q_heads + 2 kv_heads) * head_dim] -> [tokens, q_heads * head_dim].
+// `heads` and `norms` must outlive the graph. With norms, Recompute::selective keeps q and k from before the norms;
+// backward repeats the norms and the rotation.
 at::Tensor attention(Context& context, const at::Tensor& qkv, const AttentionHeads& heads,
                      const std::optional<HeadNorms>& norms, const TokenLayout& tokens, const ops::RopeTable& rope);
 

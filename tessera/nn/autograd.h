@@ -1,4 +1,4 @@
-// Module pointers in an autograd context. Modules outlive the graphs made with them.
+// Stores pointers to modules in an autograd context. A module must outlive the graphs that hold its pointer.
 #pragma once
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -10,7 +10,7 @@ namespace tessera::nn {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// A tensor argument that may be undefined: autograd takes it as an optional.
+// Autograd accepts a tensor argument that may be undefined only as an optional.
 inline std::optional<at::Tensor> optional_of(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }
@@ -22,7 +22,7 @@ void save_pointer(AutogradContext* ctx, const char* name, const T* pointer) {
 
 template <typename T>
 T* saved_pointer(AutogradContext* ctx, const char* name) {
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): save_pointer's own
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): save_pointer stored this integer
   return reinterpret_cast<T*>(static_cast<std::intptr_t>(ctx->saved_data[name].toInt()));
 }
 

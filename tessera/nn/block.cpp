@@ -26,7 +26,7 @@ struct BlockCall : torch::CustomClassHolder {
   ops::RopeTable rope;
 };
 
-// Marks the events of a forward that runs again.
+// Marks the events of a repeated forward as recompute.
 class RecomputePass {
  public:
   explicit RecomputePass(Context& context) : context_(context), before_(context.pass) {
@@ -45,7 +45,7 @@ at::Tensor leaf_of(const at::Tensor& saved) {
   return saved.defined() ? saved.detach().requires_grad_() : at::Tensor();
 }
 
-// Keeps the block's input only; backward runs its forward again and differentiates that.
+// Keeps only the block's input. Backward runs the forward again and differentiates it.
 class RecomputedBlock : public torch::autograd::Function<RecomputedBlock> {
  public:
   static variable_list forward(AutogradContext* ctx, const at::Tensor& h, const std::optional<at::Tensor>& residual,
@@ -80,7 +80,7 @@ class RecomputedBlock : public torch::autograd::Function<RecomputedBlock> {
     variable_list inputs{in.h};
     if (in.residual.defined()) inputs.push_back(in.residual);
     variable_list result = torch::autograd::grad(used, inputs, output_gradients);
-    result.resize(4);  // none for call and kept
+    result.resize(4);  // `call` and `kept` have no gradient
     return result;
   }
 };

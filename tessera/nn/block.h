@@ -11,18 +11,18 @@
 namespace tessera::nn {
 
 struct Block {
-  ColumnLinear qkv;  // with the attention norm
+  ColumnLinear qkv;  // includes the attention norm
   AttentionHeads heads;
   std::optional<HeadNorms> head_norms;
   RowLinear attention_output;
   FeedForward feed_forward;
   Recompute recompute = Recompute::none;
 };
-// The residual stream is carried as (h, residual) with value h + residual: the addition is fused into the next norm.
+// The residual stream as a pair (h, residual) with the value h + residual. The next norm performs the addition.
 struct Stream {
   at::Tensor h, residual;  // [own tokens, hidden]; residual is undefined before the first block
 };
-// With autograd, under the block's recompute policy.
+// Runs the block with autograd, under the block's recompute policy.
 Stream block_forward(Context& context, const Block& block, const Stream& stream, const TokenLayout& tokens,
                      const ops::RopeTable& rope);
 

@@ -9,7 +9,7 @@
 namespace tessera::nn {
 namespace {
 
-// Elements of each tp rank's tokens.
+// Returns the number of elements of each tp rank's tokens.
 std::vector<std::int64_t> token_counts(const Context& context, std::int64_t tokens, std::int64_t width) {
   std::vector<std::int64_t> counts;
   for (int rank = 0; rank < context.tp_size(); ++rank) counts.push_back(context.tokens_of(rank, tokens) * width);
@@ -20,7 +20,7 @@ std::vector<std::int64_t> token_counts(const Context& context, std::int64_t toke
 
 Arriving::~Arriving() {
   if (context_ == nullptr) return;
-  while (!issued_.done.wait_for(std::chrono::seconds(1))) continue;  // every operation has a time limit of its own
+  while (!issued_.done.wait_for(std::chrono::seconds(1))) continue;  // ends: every operation has a time limit
 }
 
 at::Tensor Arriving::take() {
@@ -30,9 +30,10 @@ at::Tensor Arriving::take() {
 
 namespace {
 
-// Between the tp ranks' tokens and all of them: in and out are contiguous, and one of them has all `tokens`.
-Arriving start_with_tokens(Context& context, runtime::ProgramCollectiveKind kind, const at::Tensor& in,
-                           const at::Tensor& out, std::int64_t tokens, schedule::Pass pass) {
+// Starts a collective between the parts of the tokens and all tokens. `in` and `out` are contiguous; one of them has
+// all `tokens`.
+Arriving start_with_tokens(Context& context, runtime::ProgramCollectiveKind kind, const at::Tensor& in, const at::Tensor& out,
+                           std::int64_t tokens, schedule::Pass pass) {
   const std::vector<std::int64_t> counts = token_counts(context, tokens, in.size(1));
   runtime::Issued issued = context.program.issue({.kind = kind,
                                                   .in = in.const_data_ptr(),
@@ -53,7 +54,6 @@ Arriving start_enter_tp(Context& context, const at::Tensor& x, std::int64_t toke
 
 namespace {
 
-// In place.
 Arriving start_all_reduce(Context& context, const at::Tensor& x, comm::ReduceOp op, schedule::Pass pass,
                           bool is_recorded) {
   const std::int64_t elements = x.numel();

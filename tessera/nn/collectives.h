@@ -1,9 +1,11 @@
-// Activations entering and leaving the region in which the tp ranks work on the same tokens with different weights.
+// Collectives at the borders of the tensor-parallel region. Inside the region, the tp ranks apply different weights to
+// the same tokens.
 //
-// Outside, with sequence parallelism each rank holds its part of the tokens by the context's split; without it each
-// holds all of them, equal. Both calls are each other's backward. At tp 1 they return their argument. What compute does
-// next comes behind their result, and a CPU's host blocks until then; start_enter_tp and start_leave_tp only begin, so
-// that something else is computed meanwhile.
+// Outside the region, each rank holds its part of the tokens under sequence parallelism (Context::split). Without
+// sequence parallelism, each rank holds a copy of all tokens. enter_tp and leave_tp are each other's backward; with one
+// tp rank, both return their argument. Work that is enqueued on compute later runs after the result is ready; on a CPU
+// the host blocks until then. start_enter_tp and start_leave_tp only start the collective, so that compute can do other
+// work meanwhile.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -15,13 +17,13 @@
 
 namespace tessera::nn {
 
-// What a collective brings, on its way. It keeps what the collective reads and writes.
+// The result of a collective that may still be running. Keeps the collective's input and output alive.
 class Arriving {
  public:
-  explicit Arriving(at::Tensor known) : out_(std::move(known)) {}  // without a collective
+  explicit Arriving(at::Tensor known) : out_(std::move(known)) {}  // a result that is ready
   Arriving(Context& context, runtime::Issued issued, at::Tensor in, at::Tensor out)
       : context_(&context), issued_(std::move(issued)), in_(std::move(in)), out_(std::move(out)) {}
-  // Where an error has come before take(): the memory stays until the collective is over, done or failed.
+  // If an error occurred before take(), waits until the collective has finished or failed, then frees its memory.
   ~Arriving();
   Arriving(Arriving&& other) noexcept
       : context_(std::exchange(other.context_, nullptr)),
@@ -30,7 +32,7 @@ class Arriving {
         out_(std::move(other.out_)) {}
   Arriving& operator=(Arriving&&) = delete;
 
-  // Waits, and returns the result. Called once.
+  // Waits for the collective and returns the result. Called once.
   at::Tensor take();
 
  private:
@@ -39,17 +41,17 @@ class Arriving {
   at::Tensor in_, out_;
 };
 Arriving start_enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass);
-// part is given up: where its memory is dense and tokens are not split, the sum takes its place.
+// The caller gives up `part`: without sequence parallelism, the sum overwrites a contiguous `part`.
 Arriving start_leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass);
 
-// [own tokens, width] -> [tokens, width].
+// Gathers the tokens: [own tokens, width] -> [tokens, width].
 at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass);
-// Every rank's [tokens, width] are parts of a sum; returns this rank's tokens of it: [own tokens, width]. Parts are
-// added in tp-rank order in the accumulator type, rounded once.
+// Sums every rank's `part` [tokens, width] and returns the sum for this rank's tokens: [own tokens, width]. Adds the
+// parts in tp-rank order in the accumulator type and rounds once.
 at::Tensor leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass);
-// In place over tp; contiguous.
+// Reduces `x` in place over tp. `x` must be contiguous.
 void all_reduce_tp(Context& context, at::Tensor& x, comm::ReduceOp op, schedule::Pass pass);
-// The same without an event: of steps that do once what no schedule foresees.
+// The same without recording an event, for operations that the schedule does not contain because later steps skip them.
 void reduce_unrecorded(Context& context, at::Tensor& x, comm::ReduceOp op);
 
 }  // namespace tessera::nn

@@ -1,4 +1,4 @@
-// What the modules of one model on one rank share.
+// The state that the modules of one model share on one rank.
 #pragma once
 #include "tessera/nn/delayed_scales.h"
 #include "tessera/nn/recompute.h"
@@ -7,23 +7,23 @@
 
 namespace tessera::nn {
 
-// Which tokens the tensors of a call have: all of the microbatch, or the tp rank's own (split by sequence parallelism).
+// The tokens that a call's tensors hold: all tokens of the microbatch, or this tp rank's own (sequence parallelism).
 enum class Tokens : std::uint8_t { all, own };
 
-// One thread. `program` outlives every module and every graph made with it.
+// Used by one thread. `program` must outlive every module and every graph that uses this context.
 struct Context {
   runtime::Program& program;
-  bool sequence_parallel = false;  // activations between blocks are split by tokens over tp
+  bool sequence_parallel = false;  // tp ranks share out the tokens of activations between blocks
   BlockRecompute recompute;
-  Recompute policy = Recompute::none;             // of the block that runs
+  Recompute policy = Recompute::none;             // of the block that is running
   schedule::Pass pass = schedule::Pass::forward;  // recompute: a block's forward runs again
-  ProductOptions products;                        // of those in number formats
-  DelayedScales* scales = nullptr;                // null: scales are those of the matrices themselves
-  TokenSplit split = {};                          // of tokens over tp, under sequence parallelism
+  ProductOptions products;                        // options of products in number formats
+  DelayedScales* scales = nullptr;                // null: each matrix uses its own amax
+  TokenSplit split = {};                          // shares of tokens by tp rank, under sequence parallelism
 
   int tp_rank() const { return program.group_rank(); }
   int tp_size() const { return program.group_size(); }
-  // How many of a microbatch's tokens a tp rank has under sequence parallelism.
+  // Returns the number of a microbatch's tokens that tp rank `rank` holds under sequence parallelism.
   std::int64_t tokens_of(int rank, std::int64_t tokens) const { return split.part(tokens, rank, tp_size()).size(); }
 };
 

@@ -10,7 +10,7 @@
 namespace tessera::nn {
 namespace {
 
-// A buffer of the device with these values.
+// Returns a buffer on the device with these values.
 template <typename T>
 base::Buffer buffer_of(const std::vector<T>& values, base::Device device) {
   const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
@@ -19,7 +19,7 @@ base::Buffer buffer_of(const std::vector<T>& values, base::Device device) {
   return buffer;
 }
 
-// No amaxes, and multipliers of 1.
+// Returns amaxes of 0 and multipliers of 1.
 std::vector<float> state_at_start(std::int64_t values, std::int64_t matrices) {
   std::vector<float> start(static_cast<std::size_t>(values), 0);
   std::fill(start.end() - matrices, start.end(), 1.0F);
@@ -29,7 +29,7 @@ std::vector<float> state_at_start(std::int64_t values, std::int64_t matrices) {
 }  // namespace
 
 int DelayedScales::add(std::string name, quant::Element element) {
-  TESSERA_CHECK(numbers_.size() == 0, "a matrix of delayed scaling is added after one was used");
+  TESSERA_CHECK(numbers_.size() == 0, "delayed scaling: cannot add a matrix after the first use of a scale");
   names_.push_back(std::move(name));
   elements_.push_back(element);
   return static_cast<int>(elements_.size()) - 1;

@@ -15,9 +15,9 @@ bool travels_by_rows(Context& context, const VocabEmbedding& embedding) {
   return context.program.by_rows(embedding.weight.id);
 }
 
-// Tokens as rows of this rank's part of the table; `ids` keeps the memory.
+// Returns the tokens as rows of this rank's part of the table. The result points into `ids`.
 shard::RowIds row_ids(const VocabEmbedding& embedding, const at::Tensor& ids) {
-  TESSERA_CHECK(embedding.part.count <= 1, "rows of an embedding of {} ranges of ids cannot travel by index",
+  TESSERA_CHECK(embedding.part.count <= 1, "embedding: rows travel by index only with one range of ids, got {} ranges",
                 embedding.part.count);
   return {.data = static_cast<const std::int64_t*>(ids.const_data_ptr()),
           .count = ids.numel(),
@@ -31,12 +31,12 @@ at::Tensor gather_rows(Context& context, const VocabEmbedding& embedding, const 
   at::Tensor y =
       at::empty({ids.size(0), weight.cols}, tokens.options().dtype(ops::to_scalar_type(context.program.types().model)));
   std::optional<base::Fence> written;
-  if (early_tokens.defined()) written.emplace();  // long ago
+  if (early_tokens.defined()) written.emplace();  // before the microbatch started: no fence to wait for
   context.program.gather_rows(weight.id, row_ids(embedding, ids), y.mutable_data_ptr(), context.pass, written);
   return y;
 }
 
-// Each row's sum as embedding_backward makes it in a whole gradient.
+// Sums each row's gradients exactly as embedding_backward does in a gradient of the whole table.
 void produce_rows(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens, const at::Tensor& dy) {
   const Weight& weight = embedding.weight;
   if (!is_trainable(context, weight)) return;
@@ -49,13 +49,13 @@ void produce_rows(Context& context, const VocabEmbedding& embedding, const at::T
   context.program.produce(weight.id);
 }
 
-// The table is given back while its rows leave tp.
+// Releases the table before the collective has finished.
 Arriving start_whole(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens) {
   const ConsumedWeight weight(context, embedding.weight, context.pass);
   return start_leave_tp(context, ops::embedding_forward(tokens, weight.tensor(), embedding.part), context.pass);
 }
 
-// early_tokens by pointer: a tensor, undefined at that, would be a variable of autograd's.
+// `early_tokens` is a pointer because autograd would make a variable of a tensor, even of an undefined one.
 class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& /*anchor*/, const at::Tensor& tokens,

@@ -1,5 +1,5 @@
-// The embedding table cut by vocabulary rows over tp. Over gtp it is gathered, or the rows of the microbatch's tokens
-// are exchanged (shard/rows/rows.h).
+// The embedding table, sharded by vocabulary rows over tp. Over gtp, either the table is gathered, or the ranks
+// exchange only the rows of the microbatch's tokens (shard/rows/rows.h).
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -10,11 +10,11 @@ namespace tessera::nn {
 
 struct VocabEmbedding {
   Weight weight;       // [local vocabulary, hidden]
-  ops::IdRanges part;  // the ids of its rows; one range at most where rows travel by index
+  ops::IdRanges part;  // the ids of its rows; at most one range if rows travel by index
 };
-// tokens: [n] int64, the whole microbatch -> [own tokens, hidden], with autograd. early_tokens: see Batch. `anchor`:
-// any tensor that requires a gradient, so that the graph has a root (token ids have none); its gradient stays
-// undefined.
+// Returns the embeddings of a whole microbatch with autograd: tokens [n] int64 -> [own tokens, hidden]. `early_tokens`:
+// see models::Batch. Token ids have no gradient, so `anchor` gives the graph a root: any tensor that requires a
+// gradient. The gradient of `anchor` stays undefined.
 at::Tensor embed(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens,
                  const at::Tensor& early_tokens, const at::Tensor& anchor);
 

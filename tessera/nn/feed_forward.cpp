@@ -8,10 +8,11 @@ namespace tessera::nn {
 namespace {
 
 enum Stash : int { kGateUpStash, kDownStash };
-// What is kept of down: gate_up's result, and SwiGLU's as it is or its operand by columns.
+// Indices of the tensors kept for backward: gate_up's output, and SwiGLU's output as a matrix or as an operand by
+// columns.
 enum Kept : std::uint8_t { kGateUp, kActivated, kColumns, kColumnScales };
 
-// down behind SwiGLU.
+// Returns down(swiglu(gate_up)).
 at::Tensor activated_forward(AutogradContext* ctx, Context& context, const Weight& down, const at::Tensor& gate_up,
                              bool kept) {
   const ops::Sides sides = kept && keeps_columns(context, down, Tokens::all) ? ops::Sides::both : ops::Sides::rows;
@@ -22,12 +23,12 @@ at::Tensor activated_forward(AutogradContext* ctx, Context& context, const Weigh
   stash(ctx, context, kept, kept_bytes(own) + bytes_of_columns(activated), Tokens::all);
   const KeptColumns columns = kept_columns(activated);
   own.insert(own.end(), {columns.data, columns.scales});
-  // Neither arguments nor results of the function. Backward gives them up before it is over.
+  // save_for_backward accepts only arguments and results of the function. Backward frees these tensors early.
   ctx->saved_data["kept"] = own;
   return y;
 }
 
-// Returns the gradient of gate_up's result.
+// Returns the gradient of gate_up's output.
 Factor activated_backward(AutogradContext* ctx, Context& context, const FeedForward& layers, const at::Tensor& dy,
                           std::int64_t tokens) {
   constexpr auto kPass = schedule::Pass::backward;

@@ -5,7 +5,7 @@
 namespace tessera::nn {
 namespace {
 
-// q | k | v, or their gradients, as they lie side by side; each head of q and k one row.
+// The parts of q | k | v, or of their gradients. Each head of q and k is one row.
 struct HeadRows {
   at::Tensor q, k;  // [tokens * heads, head_dim], contiguous
   at::Tensor v;     // [tokens, kv_heads * head_dim]

@@ -1,4 +1,4 @@
-// Norms of each head of q and of k, in front of RoPE, without autograd: for the function of attention.
+// Norms of each head of q and of k before RoPE, without autograd. The autograd function of attention calls them.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -6,23 +6,23 @@
 
 namespace tessera::nn {
 
-// What is kept of the norms for backward. A rank without heads has tensors of no rows.
+// Tensors of the norms that are kept for backward. On a rank without heads they have no rows.
 struct HeadStatistics {
   at::Tensor q, k;            // before the norms: [tokens * heads, head_dim]
   at::Tensor q_rstd, k_rstd;  // [tokens * heads], accumulator type
 };
 struct NormedQkv {
-  at::Tensor qkv;  // as the argument, q and k normed
+  at::Tensor qkv;  // as the argument, with q and k normalized
   HeadStatistics statistics;
 };
 // qkv: [tokens, (q_heads + 2 kv_heads) * head_dim] as q | k | v.
 NormedQkv head_norms_forward(Context& context, const HeadNorms& norms, const AttentionHeads& heads,
                              const at::Tensor& qkv);
-// The same bits again, from what was kept. v: [tokens, kv_heads, head_dim].
+// Computes the same bits again from the kept tensors. v: [tokens, kv_heads, head_dim].
 at::Tensor head_norms_again(Context& context, const HeadNorms& norms, const AttentionHeads& heads,
                             const HeadStatistics& kept, const at::Tensor& v);
-// gradient: of the normed qkv -> of qkv. Produces the weights' gradients, of which each tp rank has a part: that of its
-// own heads.
+// Takes the gradient of the normalized qkv and returns the gradient of qkv. Produces the gradients of the weights; each
+// tp rank contributes the part of its own heads.
 at::Tensor head_norms_backward(Context& context, const HeadNorms& norms, const AttentionHeads& heads,
                                const HeadStatistics& kept, const at::Tensor& gradient);
 

@@ -36,7 +36,7 @@ class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
     ctx->saved_data["tokens"] = tokens;
     save_pointer(ctx, "context", context);
     save_pointer(ctx, "linear", linear);
-    if (!linear->norm) return {column.result.y};  // autograd takes no undefined result
+    if (!linear->norm) return {column.result.y};  // autograd accepts no undefined result
     return {column.result.y, column.result.sum};
   }
 
@@ -87,10 +87,10 @@ class RowFunction : public torch::autograd::Function<RowFunction> {
   }
 };
 
-// What column_forward saves.
+// Indices of the tensors that column_forward saves.
 enum Saved : std::uint8_t { kInput, kSum, kRstd, kData, kScales };
 
-// What other ranks have of it is on its way when this returns.
+// Starts the gather of the other ranks' tokens before it returns.
 std::function<Factor()> start_input_of(Context& context, const ColumnLinear& linear,
                                        const std::vector<at::Tensor>& saved, std::int64_t tokens) {
   if (saved[kData].defined())

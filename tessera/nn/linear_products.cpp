@@ -26,20 +26,20 @@ bool is_delayed(const Context& context, const Weight& weight, Role role) {
   return context.scales != nullptr && scale_number(weight, role) >= 0;
 }
 
-// Where the matrix's amax goes. In training, scales of later steps follow from it.
+// Returns where a product writes the matrix's amax. In training, the scales of later steps are computed from it.
 float* place_of_amax(Context& context, const Weight& weight, Role role) {
   if (!is_delayed(context, weight, role)) return nullptr;
   const int number = scale_number(weight, role);
   return context.program.is_training() ? context.scales->amax(number) : context.scales->evaluated_amax(number);
 }
 
-// The ranks' greatest. The steps before delayed scales are known leave no event of it: later ones do the same without.
+// Reduces the amax over tp. Delayed scaling needs this only in its first steps, so it records no event there.
 void take_greatest(Context& context, at::Tensor& amax, schedule::Pass pass, bool is_event) {
   if (is_event) return all_reduce_tp(context, amax, comm::ReduceOp::max, pass);
   reduce_unrecorded(context, amax, comm::ReduceOp::max);
 }
 
-// shared: tp ranks have other parts of the matrix.
+// shared: the tp ranks hold different parts of the matrix.
 ops::WholeScale scale_of(Context& context, const Weight& weight, Role role, const at::Tensor& matrix, bool shared,
                          schedule::Pass pass) {
   const Encoding encoding = encoding_of(context, weight, role);
@@ -65,14 +65,14 @@ Factor quantized(Context& context, const Weight& weight, Role role, const at::Te
   return {.matrix = {}, .operands = quantize(matrix, quantization(context, weight, role, sides, scale))};
 }
 
-// How a matrix is quantized whose scale is known before the matrix is.
+// Returns how to quantize a matrix whose scale is known before the matrix; nullopt if the scale is not known yet.
 std::optional<ops::Quantization> known_quantization(Context& context, const Weight& weight, Role role,
                                                     ops::Sides sides) {
   if (!is_delayed(context, weight, role) || !context.scales->are_known()) return std::nullopt;
   return quantization(context, weight, role, sides, context.scales->scale(scale_number(weight, role)));
 }
 
-// Codes travel: the tokens of each rank are quantized before they are brought together.
+// Quantizes this rank's tokens and gathers the codes.
 std::function<Factor()> start_codes(Context& context, const Weight& weight, Role role, const at::Tensor& own,
                                     std::int64_t tokens, schedule::Pass pass, ops::Sides sides) {
   const Encoding encoding = encoding_of(context, weight, role);
@@ -179,7 +179,7 @@ Factor factor_of_kept(const Context& context, const Weight& weight, const KeptCo
 }
 
 namespace {
-// Multiplications and additions of a product with as many tokens.
+// Counts the product's multiplications and additions.
 void count(Context& context, const Weight& weight, const Factor& factor, ops::Sides side) {
   const bool by_rows = side == ops::Sides::rows;
   const ops::Operand& operand = by_rows ? factor.operands.rows : factor.operands.columns;

@@ -1,5 +1,5 @@
-// The three products of a linear layer's weight, in the number format that the weight says. In another one than bf16
-// what is multiplied is quantized first; sums and results are as those of bf16 products.
+// The three products of a linear layer's weight, in the number format of the weight. In a format other than bf16, both
+// factors are quantized first. Sums and results have the same types as in bf16 products.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -10,59 +10,60 @@
 
 namespace tessera::nn {
 
-enum class Role : std::uint8_t { input, gradient };  // of a matrix: of the layer's x, or of the gradient of its y
+enum class Role : std::uint8_t { input, gradient };  // of a matrix: the layer's x, or the gradient of its y
 
-// A matrix as products take it: as it is for bf16, else its operands.
+// One factor of a product: the matrix itself for bf16, otherwise its operands.
 struct Factor {
   at::Tensor matrix;
   ops::Operands operands;
 };
 
-// Gives a weight of fp8 products its place among the context's delayed scales, if those are delayed. Before the first
-// step, on every rank in the same order.
+// Adds the weight's matrices to the context's delayed scales, if the weight has fp8 products and scaling is delayed.
+// Call it before the first step, on every rank in the same order.
 void add_scales(Context& context, Weight& weight);
 
-// own: this rank's tokens of a matrix whose rows sequence parallelism has cut; without it, all of the matrix. `tokens`
-// of the whole. Collective over tp.
+// own: this rank's tokens of a matrix whose rows are split by sequence parallelism; otherwise the whole matrix. tokens:
+// rows of the whole matrix. Collective over tp.
 Factor factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own, std::int64_t tokens,
                         schedule::Pass pass, ops::Sides sides);
-// The same in two halves: it begins what other ranks bring, and the result, called once, waits for that.
+// The same in two halves. The call starts the gather; the returned function waits for the gather and is called once.
 std::function<Factor()> start_factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own,
                                                std::int64_t tokens, schedule::Pass pass, ops::Sides sides);
-// part: this rank's columns of a matrix that has others on the other tp ranks. All of them share a scale.
+// part: this rank's columns of a matrix that is split by columns over tp. All parts share one scale. Collective over
+// tp.
 Factor factor_of_columns(Context& context, const Weight& weight, Role role, const at::Tensor& part, schedule::Pass pass,
                          ops::Sides sides);
 
-// The factor of swiglu(gate_up), as factor_of_columns gives it of an input.
+// Returns factor_of_columns(swiglu(gate_up)) for an input.
 Factor factor_of_swiglu(Context& context, const Weight& weight, const at::Tensor& gate_up, schedule::Pass pass,
                         ops::Sides sides);
-// In backward, of dout, the gradient of swiglu(gate_up).
+// The factors that backward makes from dout, the gradient of swiglu(gate_up).
 struct SwigluFactors {
-  Factor gradient;  // of gate_up, for the weight whose product it is
-  Factor out;       // swiglu(gate_up) by its columns, for the weight that reads it
+  Factor gradient;  // gradient of gate_up, a factor of the weight that made gate_up
+  Factor out;       // swiglu(gate_up) by columns, a factor of the weight that reads it
 };
-// reader: null where out is not needed again.
+// reader: the weight that reads swiglu(gate_up); null if `out` is not needed.
 SwigluFactors factors_of_swiglu_backward(Context& context, const Weight& weight, const Weight* reader,
                                          const at::Tensor& dout, const at::Tensor& gate_up);
 
-// Whether forward quantizes an input by its columns too, in the same pass, and keeps that operand for wgrad in place of
-// the input. tokens: which the input has before it is brought together over tp; an operand of all tokens would take
-// more memory than this rank's own.
+// Returns whether forward also quantizes an input by columns, in the same pass, and keeps that operand for wgrad
+// instead of the input. `tokens` are the tokens that the input holds before it is gathered over tp. Returns false if
+// the input is gathered: an operand of all tokens needs more memory than this rank's own tokens.
 bool keeps_columns(const Context& context, const Weight& weight, Tokens tokens);
-// What is kept of an input's operand by its columns: its data and its scales, which a CPU does not have.
+// An input's operand by columns that is kept for backward: its data and its scales. On a CPU the scales are undefined.
 struct KeptColumns {
   at::Tensor data, scales;
 };
 KeptColumns kept_columns(const Factor& input);
 std::int64_t bytes_of_columns(const Factor& input);  // as a GPU stores them
-// The factor of an input of `tokens` rows of which these columns were kept.
+// Returns the factor of an input with `tokens` rows from its kept columns.
 Factor factor_of_kept(const Context& context, const Weight& weight, const KeptColumns& columns, std::int64_t tokens);
 
-// y = x w^T; needs x by its rows. Consumes the weight in the context's pass.
+// Returns y = x w^T. Reads x by rows. Consumes the weight in the context's pass.
 at::Tensor fprop(Context& context, const Weight& weight, const Factor& x);
-// dx = dy w; needs dy by its rows.
+// Returns dx = dy w. Reads dy by rows.
 at::Tensor dgrad(Context& context, const Weight& weight, const Factor& dy);
-// dw = dy^T x; needs both by their columns. Produces the weight's gradient; nothing for a frozen weight.
+// Computes dw = dy^T x. Reads both by columns. Produces the weight's gradient; does nothing for a frozen weight.
 void wgrad(Context& context, const Weight& weight, const Factor& dy, const Factor& x);
 
 }  // namespace tessera::nn

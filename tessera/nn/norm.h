@@ -12,16 +12,16 @@ struct Norm {
   double eps = 1e-5;
 };
 
-// The two halves without autograd, for the functions that fuse a norm. x, residual: [own tokens, hidden]; residual may
-// be undefined.
+// The forward and backward of the norm without autograd, for functions that fuse a norm. x, residual: [own tokens,
+// hidden]; residual may be undefined.
 ops::RmsNorm norm_forward(Context& context, const Norm& norm, const at::Tensor& x, const at::Tensor& residual);
-// y again, the same bits, from what forward left.
+// Returns y again, with the same bits, from the saved sum and rstd.
 at::Tensor norm_again(Context& context, const Norm& norm, const at::Tensor& sum, const at::Tensor& rstd);
-// Produces the weight's gradient; returns the gradient of x + residual. dsum may be undefined.
+// Produces the weight's gradient and returns the gradient of x + residual. dsum may be undefined.
 at::Tensor norm_backward(Context& context, const Norm& norm, const at::Tensor& dy, const at::Tensor& dsum,
                          const at::Tensor& sum, const at::Tensor& rstd);
 
-// y = norm(x + residual), with autograd.
+// Returns y = norm(x + residual), with autograd.
 at::Tensor rms_norm(Context& context, const Norm& norm, const at::Tensor& x, const at::Tensor& residual);
 
 }  // namespace tessera::nn

@@ -17,7 +17,7 @@ namespace {
 
 class OutputLossFunction : public torch::autograd::Function<OutputLossFunction> {
  public:
-  // Returns the sum of the losses through `sum`; `scale` 0: no gradient will be asked for.
+  // Returns the sum of the losses in `sum`. A `scale` of 0 means that no backward follows.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& targets, Context* context,
                             const VocabOutput* output, double scale, at::Tensor* sum) {
     at::Tensor logits = fprop(*context, output->weight,
@@ -33,7 +33,7 @@ class OutputLossFunction : public torch::autograd::Function<OutputLossFunction> 
     stash(ctx, *context, scale != 0, {logits, hidden}, Tokens::all);
     save_pointer(ctx, "context", context);
     save_pointer(ctx, "output", output);
-    // Not read from a GPU: the host would wait for it.
+    // Reading it from a GPU would make the host wait.
     const double value = sum->is_cpu() ? scale * sum->item<double>() : std::numeric_limits<double>::quiet_NaN();
     return at::scalar_tensor(value, at::kDouble);
   }

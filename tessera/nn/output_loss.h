@@ -1,4 +1,4 @@
-// The output layer cut by vocabulary rows over tp, and the cross-entropy of its logits, which never exist outside it.
+// The output layer, sharded by vocabulary rows over tp, and the cross-entropy of its logits. The logits stay internal.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -12,14 +12,15 @@ struct VocabOutput {
   ops::IdRanges part;  // the ids of its rows
 };
 struct Loss {
-  // scale * sum, a scalar on the CPU: the root of backward. Without gradients its value is 0. On a GPU it is NaN, for
-  // which the host would have to wait; its gradient is right.
+  // scale * sum, a scalar on the CPU, from which backward starts. Without gradients its value is 0. On a GPU its value
+  // is NaN, since the host would have to wait for the value; its gradient is correct.
   at::Tensor objective;
-  // Of this microbatch's token losses, fp32 in token order (fp64 for fp64): a scalar in fp64 on the model's device.
+  // The sum of this microbatch's token losses: an fp64 scalar on the model's device. The token losses are fp32 (fp64 in
+  // fp64 runs), added in token order.
   at::Tensor sum;
 };
-// hidden: [own tokens, hidden]; targets: [tokens] int64, -1 masked. scale: 1 / tokens of the whole step. With gradients
-// enabled the logits' gradient takes their place and is kept for backward.
+// hidden: [own tokens, hidden]. targets: [tokens] int64, -1 masked. scale: 1 / tokens of the whole step. With gradients
+// enabled, the gradient of the logits overwrites the logits and is kept for backward.
 Loss output_loss(Context& context, const VocabOutput& output, const at::Tensor& hidden, const at::Tensor& targets,
                  double scale);
 

@@ -1,4 +1,4 @@
-// What is kept from forward to backward.
+// The recompute policies: which activations are kept from forward to backward.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -8,10 +8,9 @@
 namespace tessera::nn {
 
 enum class Recompute : std::uint8_t {
-  none,       // every operator's inputs
-  selective,  // not the outputs of norms and of SwiGLU: cheap, memory-bound, made again without communication of
-              // weights
-  full,       // only the inputs of each block; its forward runs again before its backward
+  none,       // keeps every operator's inputs
+  selective,  // drops the outputs of norms and of SwiGLU, which are cheap to recompute without gathering a weight
+  full,       // keeps only the inputs of each block, and runs its forward again before its backward
 };
 constexpr std::string_view name_of(Recompute policy) {
   switch (policy) {
@@ -25,13 +24,13 @@ constexpr std::string_view name_of(Recompute policy) {
   return "?";
 }
 
-// Each block's policy: one for all, or one by one.
+// Each block's policy: one for all blocks, or a list.
 class BlockRecompute {
  public:
   BlockRecompute(Recompute every = Recompute::none) : every_(every) {}  // NOLINT(google-explicit-constructor)
   explicit BlockRecompute(std::vector<Recompute> by_block) : by_block_(std::move(by_block)) {}
 
-  // Blocks that are not listed keep everything.
+  // Blocks beyond the end of the list keep everything.
   Recompute of(std::size_t block) const { return block < by_block_.size() ? by_block_[block] : every_; }
 
  private:

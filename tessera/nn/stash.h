@@ -1,5 +1,5 @@
-// The events of activations that an autograd function keeps for its backward. Token ids and positions belong to the
-// batch and count nowhere; of a tensor that two functions save, the one that reads it counts it, not the one that made
+// Records the activations that an autograd function keeps for its backward. Token ids and positions belong to the batch
+// and are not counted. If two functions save a tensor, the function that reads it counts it, not the function that made
 // it.
 #pragma once
 #include "tessera/nn/autograd.h"
@@ -7,15 +7,16 @@
 
 namespace tessera::nn {
 
-// Whether what a function of x saves is asked for again. Inside a function gradients are off: ask before apply().
+// Returns whether the saved tensors of a function of `x` will be read by a backward. Call this before apply(), since
+// gradients are disabled inside the function.
 bool is_kept(const at::Tensor& x);
 
-// Undefined tensors count nothing.
+// Returns the bytes of the defined tensors.
 std::int64_t kept_bytes(const variable_list& tensors);
-// In forward, when `kept`: records one stash with these bytes and remembers it in ctx.
+// In forward: if `kept`, records one stash of these bytes and stores it in `ctx`.
 void stash(AutogradContext* ctx, Context& context, bool kept, std::int64_t bytes, Tokens tokens);
 void stash(AutogradContext* ctx, Context& context, bool kept, const variable_list& tensors, Tokens tokens);
-// In backward: records the fetch of what stash() remembered. number: which of the stashes of a function with several.
+// In backward: records the fetch of a stash. `number` selects among several stashes of one function.
 void fetch(AutogradContext* ctx, Context& context, int number = 0);
 
 }  // namespace tessera::nn

@@ -19,7 +19,7 @@ layout::Range TokenSplit::part(std::int64_t tokens, int rank, int size) const {
   }
   TESSERA_CHECK(total >= 1 && total <= most, "the weights of the split of tokens sum to {}, expected [1, {}]", total,
                 most);
-  // tokens * sum / total without a product that could overflow.
+  // Computes tokens * sum / total without an overflow.
   const auto bound = [&](std::int64_t sum) { return tokens / total * sum + tokens % total * sum / total; };
   return {.begin = bound(before), .end = bound(before + weights[static_cast<std::size_t>(rank)])};
 }

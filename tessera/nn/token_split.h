@@ -1,4 +1,4 @@
-// How sequence parallelism deals a microbatch's tokens out to the ranks of a tp group.
+// How sequence parallelism distributes a microbatch's tokens over the ranks of a tp group.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -7,13 +7,13 @@
 
 namespace tessera::nn {
 
-// The ranks' tokens follow each other in rank order. The same on every rank of the group.
+// Consecutive ranks hold consecutive tokens. The weights are equal on every rank of the group.
 struct TokenSplit {
-  std::vector<std::int64_t> weights = {};  // by tp rank, 0 for one without tokens; empty: all alike
+  std::vector<std::int64_t> weights = {};  // by tp rank, 0 for a rank without tokens; empty: equal shares
 
-  // Returns which of `tokens` tokens a rank has: [tokens * a / w, tokens * b / w), where w is the sum of all weights, a
-  // that of the weights before the rank's and b = a + its own. Equal weights give layout::even_part. Errors: weights
-  // for another number of ranks; a negative weight; a sum of 0 or above 2^31.
+  // Returns the tokens of a rank: [tokens * a / w, tokens * b / w). Here w is the sum of all weights, a the sum of the
+  // weights of lower ranks, and b = a + the rank's weight. Equal weights give layout::even_part. Throws Error if the
+  // number of weights is not `size`, if a weight is negative, or if w is 0 or above 2^31.
   layout::Range part(std::int64_t tokens, int rank, int size) const;
 };
 

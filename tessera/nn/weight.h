@@ -1,4 +1,4 @@
-// A weight of a module as a tensor, while it is consumed; and the place of its gradient.
+// Access to a module's weight as a tensor between its consume and its release, and to the buffer of its gradient.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -10,19 +10,19 @@
 
 namespace tessera::nn {
 
-// The compute part of a parameter: what every operation of this rank sees. A matrix [rows, cols], either may be 0, or
-// a vector [cols].
+// The compute part of a parameter, which this rank's operations read: a matrix [rows, cols], of which either may be 0,
+// or a vector [cols].
 struct Weight {
   schedule::ParameterId id = schedule::kNoParameter;
   std::int64_t rows = 0, cols = 0;
   bool is_vector = false;
   quant::Format product = quant::Format::bf16;  // number format of its products
-  int input_scale = -1, gradient_scale = -1;    // of delayed scaling: numbers of a DelayedScales; -1: none
+  int input_scale = -1, gradient_scale = -1;    // numbers in DelayedScales; -1: not delayed
 };
 
-// Consumes in the constructor, releases in the destructor; the tensor is a view that is valid between the two.
-// Consuming may wait for a gather; releasing what was gathered on demand waits for compute. Both throw errors of
-// communication; while an error is under way already, nothing is released any more.
+// Consumes the weight in the constructor and releases it in the destructor. The constructor may wait for a gather. The
+// destructor waits for compute if the weight was gathered on demand. Both throw communication errors. The destructor
+// does not release the weight while another exception propagates.
 class ConsumedWeight {
  public:
   ConsumedWeight(Context& context, const Weight& weight, schedule::Pass pass);
@@ -30,10 +30,10 @@ class ConsumedWeight {
   ConsumedWeight(const ConsumedWeight&) = delete;
   ConsumedWeight& operator=(const ConsumedWeight&) = delete;
 
-  // Undefined for a weight that its products read as it is stored.
+  // A view that is valid until the destructor runs. Undefined if the products read the weight in its stored format.
   const at::Tensor& tensor() const { return tensor_; }
-  // The weight in the format of its products, by its rows or by its columns. Valid as tensor() is. Over tp it may take
-  // the amax of the logical weight together.
+  // Returns the weight in the format of its products, by rows or by columns. Valid as long as tensor(). May be
+  // collective over tp, to reduce the amax of the logical weight.
   ops::Operand operand(ops::Sides side) const;
 
  private:
@@ -42,17 +42,17 @@ class ConsumedWeight {
   schedule::Pass pass_;
   std::optional<quant::Quantized> encoded_;
   quant::Encoding encoding_;                     // of encoded_
-  int exceptions_ = std::uncaught_exceptions();  // under way when this was made
+  int exceptions_ = std::uncaught_exceptions();  // in flight when this object was made
   at::Tensor tensor_;
 };
 
-// Calls write(gradient, accumulate) with the staging of the weight's gradient, then produces it. Nothing for frozen
-// weights.
+// Calls write(gradient, accumulate) with the weight's gradient staging, then produces the gradient. Does nothing for a
+// frozen weight.
 template <typename Write>
 void produce_gradient(Context& context, const Weight& weight, Write write);
 
 bool is_trainable(const Context& context, const Weight& weight);
-// The staging as a tensor of the weight's shape, in the buffer's type.
+// Returns the staging as a tensor with the weight's shape and the buffer's type.
 at::Tensor gradient_tensor(Context& context, const runtime::GradientBuffer& buffer, const Weight& weight);
 
 template <typename Write>

@@ -1,4 +1,4 @@
-// Finds values that are not finite and that no gradient shows, since a number format saturates them.
+// Finds non-finite values that no gradient shows, because a number format saturates them.
 #pragma once
 #include <cstdint>
 
@@ -8,24 +8,26 @@
 
 namespace tessera::train {
 
-// Two kinds of values are hidden by saturation. Elements of a master that is cast to an encoding: each cast marks the
-// weight, and the mark stays until the weight is cast again from finite values. Inputs and gradients of products whose
-// scale is known before they are (delayed scaling): their amaxes are infinite. All other values that are not finite
-// reach the products, and so the loss and the gradients, by themselves.
+// Saturation hides two kinds of values. The first kind is elements of a master that is cast to an encoding. Such a cast
+// marks the weight, and the mark remains until the weight is cast again from finite values. The second kind is inputs
+// and gradients of products whose scale is known before the values (delayed scaling). They make an amax infinite. All
+// other non-finite values reach the products, and thereby the loss and the gradients.
 //
-// One object a runtime. Both the runtime and the scales outlive it. One thread.
+// One object per runtime. The runtime and the scales must outlive it. Used by one thread.
 class FiniteCheck {
  public:
-  // After the runtime has all its parameters, before the first cast. Gives every encoded parameter its mark.
+  // Registers a mark for every encoded parameter. Construct it after the runtime has all its parameters and before the
+  // first cast.
   FiniteCheck(runtime::Runtime& runtime, nn::DelayedScales& scales);
   ~FiniteCheck();
   FiniteCheck(const FiniteCheck&) = delete;
   FiniteCheck& operator=(const FiniteCheck&) = delete;
 
-  // Whether this run has numbers that a format can hide. The same on every rank.
+  // Returns whether this run has values that a format can hide. The same on every rank.
   bool is_needed() const { return encoded_ > 0 || scales_.size() > 0; }
-  // Adds to *counter, an int64 of the device, how many marks and amaxes of this rank are not finite: those of a
-  // training step, after its last backward pass, or those of an evaluation. Enqueued on compute's lane. Local.
+  // Adds this rank's number of non-finite marks and amaxes to *counter, an int64 in device memory. The first function
+  // counts those of a training step, after its last backward pass; the second counts those of an evaluation. Both are
+  // enqueued on compute's lane and are not collective.
   void count_after_step(std::int64_t* counter) const;
   void count_after_evaluation(std::int64_t* counter) const;
 
@@ -35,7 +37,7 @@ class FiniteCheck {
   runtime::Runtime& runtime_;
   nn::DelayedScales& scales_;
   std::int64_t encoded_ = 0;
-  base::Buffer marks_;  // a float for each encoded parameter
+  base::Buffer marks_;  // one float per encoded parameter
 };
 
 }  // namespace tessera::train

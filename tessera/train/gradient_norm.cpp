@@ -14,7 +14,7 @@ std::int64_t rows_of(const layout::LocalLayout& local) {
   return rows;
 }
 
-// The squares' sums of these rows of main_grad, piece by piece.
+// Writes the sums of squares of these rows of main_grad, one piece after another.
 void append_row_sums(shard::ShardedParameter& parameter, const layout::LocalLayout& local, double* sums,
                      base::CudaStream stream) {
   const quant::DType type = parameter.types.accumulator;
@@ -54,7 +54,7 @@ GradientNorm::~GradientNorm() {
   for (const Part& part : parts_) runtime_.parameter(part.id).row_squares = nullptr;
 }
 
-// What reads main_grad anyway leaves its rows' squares where this rank needs them, in the order of row_square_sums.
+// Kernels that read main_grad also write the squares of its rows to row_sums_, in the order of row_square_sums.
 void GradientNorm::let_sums_give_squares() {
   double* next = row_sums_.as<double>().data();
   for (const Part& part : parts_) {
@@ -66,7 +66,7 @@ void GradientNorm::let_sums_give_squares() {
   }
 }
 
-// Those that no sum has left behind.
+// Computes the remaining row sums, which those kernels have not written.
 void GradientNorm::write_row_sums() {
   double* next = row_sums_.as<double>().data();
   for (const Part& part : parts_) {

@@ -1,6 +1,6 @@
-// The norm of the whole model's gradient: one number, the same bits on every rank and for every way in which gtp and
-// ZeRO-1 cut the model. Its message also carries the counters of what must stop an update, so that all ranks take the
-// same decision about it: the commit point of a step (docs/schedule.md).
+// The norm of the whole model's gradient. It has the same bits on every rank and for every sharding over gtp and
+// ZeRO-1. The message that reduces the norm also carries the counters that can suppress an update. So all ranks take
+// the same decision about the update: the commit point of a step (docs/schedule.md).
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -15,42 +15,43 @@
 
 namespace tessera::train {
 
-// Why a step was suppressed.
+// The reason why a step was suppressed.
 struct Stop {
-  std::string counter;     // its name
-  std::int64_t count = 0;  // over all ranks
+  std::string counter;     // name of the counter
+  std::int64_t count = 0;  // sum over all ranks
   bool operator==(const Stop&) const = default;
 };
 
-// Squares of main_grad are summed in fp64 by row of each rank's part; these sums, those of all ranks and parameters,
-// are added exactly, and the total is rounded once (docs/numerics.md). Frozen parameters do not count; a replicated one
-// counts once. Planned once. Collective at every call: one all-reduce of integers over the world, of the same few
-// hundred bytes for every model and mesh. On a GPU the runtime's sums leave squares here, so the runtime and this
-// object both stay while steps run. One thread.
+// The squares of main_grad are summed in fp64 by row of each rank's part. The row sums of all ranks and parameters are
+// then added exactly, and the total is rounded once (docs/numerics.md). Frozen parameters do not count; a replicated
+// parameter counts once. compute() is collective: one all-reduce of integers over the world, of the same few hundred
+// bytes for every model and mesh. On a GPU the runtime's sums write squares into this object, so the runtime and this
+// object must both outlive running steps. Used by one thread.
 class GradientNorm {
  public:
-  // check: makes the norm NaN where it finds a value that is not finite; it outlives the norm. Null: none.
+  // `check` makes the norm NaN if it finds a non-finite value; it must outlive this object. Null: no check.
   explicit GradientNorm(runtime::Runtime& runtime, const FiniteCheck* check = nullptr);
   ~GradientNorm();
   GradientNorm(const GradientNorm&) = delete;
   GradientNorm& operator=(const GradientNorm&) = delete;
-  // Another counter of what must stop an update. Returns its int64 in the device's memory, at least 0, which work of
-  // compute's lane may raise during a training step, on any ranks. A step in which it is above 0 on some rank is
-  // suppressed; then it is 0 again. The memory stays where it is as long as this object. The same names in the same
-  // order on every rank. Errors: a name twice; more than ops::kStopCounters.
+  // Adds a counter that suppresses the steps in which it is above 0 on some rank. Returns the counter, an int64 in
+  // device memory, at least 0. Work on compute's lane may raise it during a training step, on any rank. It is reset to
+  // 0 after a suppressed step. The memory is valid as long as this object. Every rank adds the same names in the same
+  // order. Throws Error for a repeated name or for more than ops::kStopCounters counters.
   std::int64_t* stop_counter(std::string name);
-  // After end_step. On a GPU it is only enqueued. The norm may be infinite or NaN. clip: limit of the norm, 0 for none.
+  // Computes the norm and the decision about the update. Call it after end_step. On a GPU it is only enqueued. The norm
+  // may be infinite or NaN. clip: limit of the norm, 0 for no limit.
   void compute(double clip);
-  // Why the step of this decision was suppressed: the first of its counters above 0; none: it was not, or it stood
-  // behind a suppressed one.
+  // Returns why the step of this decision was suppressed: its first counter above 0. Returns nullopt if the step was
+  // not suppressed, or if it was discarded behind a suppressed step.
   std::optional<Stop> stop_of(const ops::Clip& clip) const;
-  // Updates apply again. Enqueued on compute's lane: those that are enqueued before it see the flag as it was.
+  // Makes updates apply again. Enqueued on compute's lane; updates that were enqueued earlier are still suppressed.
   void clear_suppression();
-  // What compute makes, in the device's memory, for work of compute's lane.
+  // The result of compute, in device memory, for work on compute's lane.
   ops::Clip* result() { return clip_.as<ops::Clip>().data(); }
 
  private:
-  // Rows whose squares this rank contributes.
+  // Rows of which this rank contributes the squares.
   struct Part {
     schedule::ParameterId id = schedule::kNoParameter;
     layout::LocalLayout local;
@@ -66,12 +67,12 @@ class GradientNorm {
   std::vector<std::string> stop_counters_;  // names, in the order of Message::stops
 
   // On the runtime's device.
-  base::Buffer row_sums_;  // a double a row of the parts
+  base::Buffer row_sums_;  // one double per row of the parts
   base::Buffer message_;   // Message
-  base::Buffer total_;     // a double
+  base::Buffer total_;     // one double
   base::Buffer clip_;      // ops::Clip
 
-  // What the ranks add up, word by word.
+  // The integers that the ranks add up.
   struct Message {
     quant::ExactSum squares;
     std::int64_t stops[ops::kStopCounters];

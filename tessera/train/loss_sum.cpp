@@ -15,7 +15,8 @@ base::Fence LossSum::start(const std::vector<at::Tensor>& losses, shard::Paralle
   std::vector<std::int64_t> counts;
   for (int replica = 0; replica < cuts.replicas; ++replica) {
     const auto readers = static_cast<std::size_t>(cuts.parts_of(replica));
-    TESSERA_CHECK(blocks_ % readers == 0, "{} blocks of a replica for {} ranks, expected a multiple", blocks_, readers);
+    TESSERA_CHECK(blocks_ % readers == 0, "a replica has {} blocks for {} ranks, expected a multiple of the ranks",
+                  blocks_, readers);
     readers_.push_back(readers);
     counts.insert(counts.end(), readers, static_cast<std::int64_t>(blocks_ / readers));
   }
@@ -29,7 +30,7 @@ base::Fence LossSum::start(const std::vector<at::Tensor>& losses, shard::Paralle
   return group.all_gather(own_.data(), all_.data(), counts, quant::DType::fp64);
 }
 
-// Block k of a replica was microbatch k / G of its rank k mod G.
+// In a replica of G ranks, block k is microbatch k / G of rank k mod G.
 double LossSum::result() const {
   double sum = 0;
   std::size_t first = 0;  // of the replica

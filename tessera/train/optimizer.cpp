@@ -36,13 +36,13 @@ Optimizer::Optimizer(runtime::Runtime& runtime, const ops::AdamW& options, CastO
 }
 
 void Optimizer::set_updates(std::int64_t updates) {
-  TESSERA_CHECK(unseen_ == 0, "the number of updates is set while {} are under way", unseen_);
+  TESSERA_CHECK(unseen_ == 0, "cannot set the number of updates while {} updates are unseen", unseen_);
   updates_ = updates;
   if (counter_.size() > 0) base::copy_bytes(counter_.data(), &updates_, sizeof updates_);
 }
 
-// A weight that is its own master is written by the update in either order. One with a backward weight is written
-// by the cast that writes the backward weight.
+// In both orders the update writes a weight that is its own master. The cast writes a weight that has a backward
+// weight, together with the backward weight.
 bool Optimizer::is_fused(const shard::ShardedParameter& parameter) const {
   if (parameter.spec.backward) return false;
   return is_rounded_master(parameter) && (order_ == CastOrder::fused || !parameter.has_master());
@@ -83,9 +83,9 @@ void Optimizer::begin_update(double lr) {
   options_.lr = lr;
   options_.step = updates_ + 1;
   if (!runtime_.parallel().is_asynchronous()) return;
-  TESSERA_CHECK(unseen_ < kMostUnseen, "an update is asked for while {} are unseen", unseen_);
+  TESSERA_CHECK(unseen_ < kMostUnseen, "cannot begin an update while {} updates are unseen, the maximum", unseen_);
   ++unseen_;
-  // The last copy from there is over: its update has been seen.
+  // The previous copy from this buffer has finished: its update is seen.
   base::Buffer& upload = uploads_[std::exchange(next_upload_, (next_upload_ + 1) % uploads_.size())];
   upload.as<ops::StepChoices>()[0] = ops::step_choices(options_);
   runtime_.parallel().kernels().copy(upload.data(), choices_.data(), sizeof(ops::StepChoices));
@@ -113,14 +113,14 @@ void Optimizer::update_on_device(const ops::Clip* clip) {
 }
 
 void Optimizer::saw_update(const ops::Clip& clip) {
-  if (unseen_ == 0) return;  // on a CPU it is seen at once
+  if (unseen_ == 0) return;  // a CPU's update is seen at once
   --unseen_;
   if (clip.applies != 0) ++updates_;
 }
 
 namespace {
 
-// Where there is a stream, on it.
+// Runs on the stream if there is one.
 void fill_part(const shard::ParameterSpec& spec, const layout::Piece& piece, std::int64_t logical_cols,
                std::uint64_t seed, void* data, quant::DType type, base::CudaStream stream) {
   if (spec.initial_deviation == 0) {

@@ -1,4 +1,4 @@
-// AdamW over this rank's part of the weights, with clipping; and the values a run starts from.
+// AdamW with clipping over this rank's part of the weights, and the initial values of a run.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -11,17 +11,17 @@
 
 namespace tessera::train {
 
-// The trainable parameters in the order in which the next step uses them first, in the buckets of schedule/buckets.h: a
-// bucket is updated, cast and published, so that its gathers start while later ones update.
+// Returns the trainable parameters in the buckets of schedule/buckets.h, in the order in which the next step first uses
+// them. A bucket is updated, cast and published as a whole. Its gathers can start while later buckets are updated.
 std::vector<std::vector<schedule::ParameterId>> optimizer_buckets(runtime::Runtime& runtime);
 
-// fused: the update writes each weight that is its rounded master, in the same pass over memory. apart: a cast writes
-// all weights after the update. Both give the same bits.
+// fused: the update also writes each weight that is its rounded master, in the same pass over memory. apart: a cast
+// writes all weights after the update. Both give the same bits.
 enum class CastOrder { fused, apart };
 
 class Optimizer {
  public:
-  // options: the constants; lr, step and gradient_scale are set at each update. Moments start at zero.
+  // options: the constants. Each update sets lr, step and gradient_scale. The moments start at zero.
   Optimizer(runtime::Runtime& runtime, const ops::AdamW& options, CastOrder order = CastOrder::fused);
 
   struct Moments {
@@ -29,32 +29,35 @@ class Optimizer {
   };
   Moments& moments(schedule::ParameterId id) { return moments_[static_cast<std::size_t>(id)]; }
 
-  // Of updates on a GPU that the host has not seen.
+  // The most updates on a GPU whose result the host has not read.
   static constexpr int kMostUnseen = ops::kStepChoices;
 
-  // Before update: its learning rate. On a GPU it is brought to the device. Errors: more than kMostUnseen updates
-  // unseen.
+  // Sets the learning rate of the next update. On a GPU the rate is copied to the device. Throws Error if kMostUnseen
+  // updates are unseen.
   void begin_update(double lr);
-  // Updates masters and moments from main_grad, bucket by bucket; a cast writes the planes of the bucket, its publish
-  // follows. clip: memory of the device, with the factor, and whether the update applies: where it does not, no byte of
-  // masters, moments and planes changes and the number of updates stays. On a GPU it is work of compute's lane, the
-  // same for every update, and the host does not know what came of it until saw_update: the weights are cast, published
-  // and gathered for the next step in any case. That is right where the update does not apply, too: the masters are
-  // what they were, so each cast writes the bytes that stand there, and the new version of a weight is equal to the old
-  // one.
+  // Updates masters and moments from main_grad, bucket by bucket. After each bucket, a cast writes its planes and its
+  // weights are published.
+  //
+  // `clip` is in device memory. It holds the factor and whether the update applies. If the update does not apply, no
+  // byte of masters, moments and planes changes, and the number of updates stays the same.
+  //
+  // On a GPU, the work on compute's lane is the same for every update. The host does not know whether the update
+  // applies until saw_update. The weights are cast, published and gathered for the next step in any case. If the update
+  // does not apply, the masters are unchanged, so each cast writes the same bytes as before.
   void update(const ops::Clip* clip);
-  // The host has seen the clip of the oldest update that it had not seen.
+  // Called when the host has read the clip of the oldest unseen update.
   void saw_update(const ops::Clip& clip);
 
-  // Updates applied so far, this run and those before it: AdamW's step number. Exact while there are none unseen.
+  // The number of updates applied so far, including those before a resume: AdamW's step number. Exact if no update is
+  // unseen.
   std::int64_t updates() const { return updates_; }
-  // Errors: some are unseen.
+  // Throws Error if an update is unseen.
   void set_updates(std::int64_t updates);
 
  private:
   ops::AdamWBuffers buffers_of(schedule::ParameterId id);
   bool is_fused(const shard::ShardedParameter& parameter) const;
-  // Calls update(shards) with the buffers of a bucket, casts its weights that the update did not write, then publishes
+  // Calls update(shards) with the buffers of a bucket, casts the weights that the update did not write, then publishes
   // the bucket.
   template <typename Update>
   void update_bucket(std::span<const schedule::ParameterId> bucket, Update&& update);
@@ -64,16 +67,17 @@ class Optimizer {
   ops::AdamW options_;
   CastOrder order_;
   WeightCast cast_;
-  std::vector<Moments> moments_;  // by parameter id; empty buffers for frozen ones
-  std::int64_t updates_ = 0;      // that the host has seen
-  // On a GPU. The number of updates lives there, and advances with those that take place.
+  std::vector<Moments> moments_;  // by parameter id; empty for a frozen parameter
+  std::int64_t updates_ = 0;      // seen by the host
+  // For a GPU. The number of updates is in device memory and advances with each update that applies.
   int unseen_ = 0;
-  std::vector<base::Buffer> uploads_;  // pinned ops::StepChoices, in turn: one for each unseen update
+  std::vector<base::Buffer> uploads_;  // pinned ops::StepChoices, used in turn: one per unseen update
   std::size_t next_upload_ = 0;
   base::Buffer choices_, scalars_, counter_;  // ops::StepChoices, ops::StepScalars, std::int64_t
 };
 
-// Fills master and weight of every parameter from the seed: the same logical values for every mesh (docs/numerics.md).
+// Fills the master and the weight of every parameter from the seed. The logical values are the same for every mesh
+// (docs/numerics.md).
 void set_initial_values(runtime::Runtime& runtime, std::uint64_t seed);
 
 }  // namespace tessera::train

@@ -20,7 +20,7 @@ std::vector<models::Batch> room_for(std::vector<models::Batch> batches, at::Devi
   for (models::Batch& batch : batches) {
     for (at::Tensor* tensor : {&batch.tokens, &batch.targets, &batch.layout.positions})
       *tensor = at::empty_like(*tensor, at::TensorOptions(device).dtype(tensor->scalar_type()));
-    batch.early_tokens = batch.tokens;  // all are there when the graph begins
+    batch.early_tokens = batch.tokens;  // the tokens are copied before the graph starts
   }
   return batches;
 }
@@ -34,7 +34,8 @@ StepGraph::StepGraph(runtime::Runtime& runtime, std::vector<models::Batch> batch
       graph_(runtime.parallel().device),
       inputs_(room_for(std::move(batches), ops::to_device(runtime.parallel().device))) {
   for (const models::Batch& batch : inputs_)
-    TESSERA_CHECK(batch.layout.cu_seqlens.empty(), "a graph of a step with document boundaries, which differ by step");
+    TESSERA_CHECK(batch.layout.cu_seqlens.empty(),
+                  "cannot capture a step with document boundaries, since they differ by step");
   shard::ParallelGroups& parallel = runtime.parallel();
   for (base::Lane* lane : parallel.lanes()) lane->synchronize();
   const auto lanes_ahead = parallel.lanes_ahead();
@@ -49,10 +50,10 @@ StepGraph::StepGraph(runtime::Runtime& runtime, std::vector<models::Batch> batch
     lanes.join();
   }
   graph_.end();
-  for (base::Lane* lane : parallel.lanes()) lane->synchronize();  // what a lane could not record
+  for (base::Lane* lane : parallel.lanes()) lane->synchronize();  // finishes work that a lane cannot record in a graph
   parallel.compute->synchronize();
   statistics_ = runtime.statistics();
-  statistics_.exposed_seconds = std::numeric_limits<double>::quiet_NaN();  // a graph measures nothing
+  statistics_.exposed_seconds = std::numeric_limits<double>::quiet_NaN();  // a graph does not measure it
 }
 
 bool StepGraph::fits(std::span<const models::Batch> batches, double scale) const {
@@ -72,8 +73,8 @@ void StepGraph::launch(std::span<const models::Batch> batches, bool repeats, std
     for (std::size_t k = 0; k < to.size(); ++k) to[k].copy_(from[k], /*non_blocking=*/true);
   }
   shard::ParallelGroups& parallel = runtime_.parallel();
-  // All ranks are asked when it does not end. Not world's lane: there the last step's comparison waits for the other
-  // ranks.
+  // This group has all ranks, so every rank takes part if the graph does not finish in time. World's lane is not used:
+  // there the last step's comparison waits for the other ranks.
   comm::Communicator& group = *parallel.norm;
   group.lane().wait(parallel.compute->record());
   const auto lanes_ahead = parallel.lanes_ahead();

@@ -1,8 +1,10 @@
-// A training step as a CUDA graph: made of one step that follows its schedule, launched for later ones like it.
+// A training step as a CUDA graph. The graph is captured from one step that follows its schedule, and launched for
+// later steps that fit.
 //
-// Its work, addresses and constants are those of that step: the schedule lays memory out once, the learning rate and
-// the number of updates lie in the device's memory, and samples are copied to where the graph reads them. Fits is a
-// step with as many microbatches of the same shape, without document boundaries, and as many tokens.
+// The graph fixes the step's work, addresses and constants. This is possible because the schedule assigns addresses
+// once, and the learning rate and the number of updates are in device memory. Samples are copied to the buffers that
+// the graph reads. A step fits if it has the same number of microbatches of the same shape, no document boundaries, and
+// the same number of tokens.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -21,21 +23,22 @@ class StepGraph {
  public:
   using Batches = std::function<models::Batch(int microbatch)>;
 
-  // Takes the runtime's step, which can be a graph and has begun, to its last publish. record: calls everything between
-  // its argument's begin and that publish, and returns the microbatches' losses. Compute's lane has come to
-  // an end; waits for the others. Nothing is launched. Collective. Errors: what cannot be recorded.
+  // Captures the runtime's current step up to its last publish. The step must have begun and must satisfy
+  // can_be_graph(). record(batches) runs everything between the step's begin and that publish, and returns the
+  // microbatches' losses. Compute's lane must be idle; the constructor waits for the other lanes. Launches nothing.
+  // Collective. Throws Error if the step cannot be captured.
   using Record = std::function<std::vector<at::Tensor>(const Batches& batches)>;
   StepGraph(runtime::Runtime& runtime, std::vector<models::Batch> batches, double scale, const Record& record);
   StepGraph(const StepGraph&) = delete;
   StepGraph& operator=(const StepGraph&) = delete;
 
-  // Whether a step with these samples is a launch of it.
+  // Returns whether a step with these samples can be a launch of this graph.
   bool fits(std::span<const models::Batch> batches, double scale) const;
-  // The runtime's step is one that fits. Enqueues it: samples first, which are pinned and stay until it is over. With
-  // repeats the runtime has not seen its events. expected: how long a step takes, about; the graph's time limit follows
-  // from it. Collective.
+  // Enqueues the runtime's current step, which must fit: first the copies of the samples, then the graph. The samples
+  // are pinned and must stay valid until the step has finished. repeats: the runtime has not recorded the step's
+  // events. expected: about how long a step takes; the graph's time limit is derived from it. Collective.
   void launch(std::span<const models::Batch> batches, bool repeats, std::chrono::milliseconds expected);
-  // Of the last launch, by microbatch.
+  // The losses of the last launch, by microbatch.
   const std::vector<at::Tensor>& losses() const { return losses_; }
 
  private:
@@ -46,7 +49,7 @@ class StepGraph {
   std::vector<models::Batch> inputs_;  // on the device
   std::vector<at::Tensor> losses_;
   runtime::StepStatistics statistics_;
-  std::vector<base::Signal> ahead_;  // of the lanes that work ahead: what they do for a step before it is launched
+  std::vector<base::Signal> ahead_;  // by lane that works ahead: signals its work for the step before the launch
 };
 
 }  // namespace tessera::train

@@ -15,10 +15,10 @@
 namespace tessera::train {
 namespace {
 
-// Microbatches of one step of an evaluation: its trace and its schedule stay small whatever there is to evaluate.
+// Microbatches per step of an evaluation. The limit keeps trace and schedule small.
 constexpr int kEvaluatedTogether = 64;
 
-// Whether amaxes are taken together over all ranks.
+// Returns whether amaxes are reduced over all ranks.
 bool needs_casts(const TrainerOptions& options) {
   const runtime::RuntimeOptions& runtime = options.runtime;
   return !runtime.wire.is_bf16() || !runtime.products.is_bf16() ||
@@ -61,16 +61,16 @@ Trainer::Trainer(comm::World& world, const TrainerOptions& options)
 Trainer::~Trainer() {
   if (std::uncaught_exceptions() > exceptions_) {
     runtime_.give_up();
-    parallel_.drain();  // lanes write to members that end before the runtime
+    parallel_.drain();  // lanes write to members that are destroyed before the runtime
     return;
   }
-  // Before the communicators, which NCCL does not end while there are graphs of theirs.
+  // The graph must end before the communicators: NCCL cannot destroy a communicator that a graph uses.
   const base::Fence last = parallel_.compute->record();
   while (!last.wait_for(std::chrono::seconds(1))) continue;
   graph_ = nullptr;
 }
 
-// In the step's own memory: nothing is allocated for it while batches stay as large.
+// Reuses the pending step's memory, and allocates only if a batch is larger than before.
 const models::Batch& Trainer::pin(const models::Batch& batch, int microbatch, Pending& pending) {
   const auto index = static_cast<std::size_t>(microbatch);
   if (index >= pending.samples.size()) {
@@ -130,7 +130,7 @@ const std::vector<at::Tensor>& Trainer::launch_graph(std::span<const models::Bat
   const bool repeats = graph_ && graph_->fits(batches, scale);
   if (!repeats) {
     parallel_.compute->synchronize();
-    graph_ = nullptr;  // before another takes memory
+    graph_ = nullptr;  // frees its memory before the next capture
     graph_ = std::make_unique<StepGraph>(runtime_, std::vector<models::Batch>(batches.begin(), batches.end()), scale,
                                          [&](const StepGraph::Batches& on_device) {
                                            std::vector<at::Tensor> losses =
@@ -157,19 +157,19 @@ std::chrono::milliseconds Trainer::longest_step() const {
 }
 
 StepResult Trainer::train_step(const StepInput& input, double lr) {
-  TESSERA_CHECK(pending_ == 0, "a whole step is asked for while {} are pending", pending_);
+  TESSERA_CHECK(pending_ == 0, "cannot run a whole step while {} steps are pending", pending_);
   enqueue_step(input, lr);
   return finish_step();
 }
 
 void Trainer::enqueue_step(const StepInput& input, double lr) {
-  TESSERA_CHECK(pending_ < kMostPending, "a step is enqueued while {} are pending", pending_);
-  TESSERA_CHECK(pending_ == 0 || !waits_for_scales(), "a step is enqueued before the first amaxes are known");
+  TESSERA_CHECK(pending_ < kMostPending, "cannot enqueue a step while {} steps are pending, the maximum", pending_);
+  TESSERA_CHECK(pending_ == 0 || !waits_for_scales(), "cannot enqueue a second step before the first amaxes are known");
   const auto start = std::chrono::steady_clock::now();
   const ops::StreamScope scope(parallel_.device, parallel_.compute->stream());
   Pending& pending = steps_[static_cast<std::size_t>((oldest_ + pending_) % kMostPending)];
   if (pending_ == 0 && !is_repeating_) counted_from_ = parallel_.compute->record_timed();
-  // Without an unmasked target in the whole step there is nothing to divide: losses and gradients are zero.
+  // If every target of the step is masked, losses and gradients are zero and the divisor does not matter.
   pending.tokens = static_cast<double>(std::max<std::int64_t>(input.tokens, 1));
   const double scale = 1.0 / pending.tokens;
   optimizer_.begin_update(lr);

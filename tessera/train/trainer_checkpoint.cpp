@@ -11,8 +11,8 @@
 namespace tessera::train {
 namespace {
 
-// This rank's state part of each buffer of a parameter that is stored: calls visit(kind, type, data). weight: of the
-// model's type.
+// Calls visit(kind, type, data) for this rank's state part of each stored buffer of a parameter. weight: in the model's
+// type.
 template <typename Visit>
 void for_each_buffer(Trainer& trainer, schedule::ParameterId id, void* weight, Visit visit) {
   shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
@@ -24,7 +24,7 @@ void for_each_buffer(Trainer& trainer, schedule::ParameterId id, void* weight, V
   visit(checkpoint::Kind::exp_avg_sq, parameter.types.accumulator, moments.exp_avg_sq.data());
 }
 
-// Memory of a parameter where files are read and written: itself on a CPU, a copy on a GPU.
+// A parameter's memory for reading and writing files: the memory itself on a CPU, a host copy on a GPU.
 class HostView {
  public:
   HostView(const void* data, std::size_t bytes, shard::ParallelGroups& parallel) : data_(const_cast<void*>(data)) {
@@ -45,8 +45,7 @@ class HostView {
   bool is_copy_ = false;
 };
 
-// A checkpoint is the same for every number format: it holds the weight that an encoded one stands for, its rounded
-// master.
+// A checkpoint does not depend on the number format: it stores a weight's rounded master instead of the encoded weight.
 base::Buffer weight_of_master(const shard::ShardedParameter& parameter, const shard::ParallelGroups& parallel) {
   base::Buffer weight(static_cast<std::size_t>(shard::bytes_of(parameter.state_elements(), parameter.types.model)),
                       parallel.device);
@@ -82,7 +81,7 @@ void load_parameter(Trainer& trainer, schedule::ParameterId id, const TensorSour
   trainer.runtime().publish(id);
 }
 
-// What the numbers of delayed scaling depend on besides the amaxes.
+// The settings, besides the amaxes, from which delayed scaling computes its scales.
 nlohmann::json scaling_of(const nn::DelayedScales& scales) {
   const nn::ProductOptions& options = scales.options();
   std::vector<int> greatest;  // of each matrix's element type
@@ -94,7 +93,7 @@ nlohmann::json scaling_of(const nn::DelayedScales& scales) {
           {"margin", options.margin}};
 }
 
-// Delayed scaling's state, numbers as their bits.
+// Returns delayed scaling's state, with each number as its bits.
 nlohmann::json scales_state(nn::DelayedScales& scales, base::Lane& compute) {
   std::vector<std::uint32_t> bits;
   for (const float value : scales.state(compute)) bits.push_back(std::bit_cast<std::uint32_t>(value));
@@ -108,11 +107,11 @@ std::string state_of(const checkpoint::CheckpointReader& reader) {
 }
 
 struct StoredScales {
-  nlohmann::json scaling;  // scaling_of the trainer that stored it
+  nlohmann::json scaling;  // scaling_of the trainer that wrote the checkpoint
   std::vector<float> values;
 };
 
-// None where the state has none. Errors (InputError): a member of another type.
+// Returns nullopt if the state has no scales. Throws InputError for a member of a wrong type.
 std::optional<StoredScales> stored_scales(const checkpoint::CheckpointReader& reader) {
   const nlohmann::json& state = reader.state();
   if (!state.is_object() || !state.contains("delayed_scaling")) return std::nullopt;
@@ -125,7 +124,7 @@ std::optional<StoredScales> stored_scales(const checkpoint::CheckpointReader& re
     stored.values.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
   }
   for (const nlohmann::json& name : checkpoint::array_member(stored.scaling, "matrices", where))
-    if (!name.is_string()) throw InputError("{}: matrices: got {}, expected names", where, base::shown(name));
+    if (!name.is_string()) throw InputError("{}: matrices: got {}, expected a name", where, base::shown(name));
   checkpoint::integers(checkpoint::member(stored.scaling, "greatest", where), "greatest", where);
   checkpoint::integer_member(stored.scaling, "history", where);
   if (const auto& margin = checkpoint::member(stored.scaling, "margin", where); !margin.is_number_integer())
@@ -136,7 +135,8 @@ std::optional<StoredScales> stored_scales(const checkpoint::CheckpointReader& re
   return stored;
 }
 
-// Nothing where the run that wrote it scaled other matrices or in another way: the next step begins a history.
+// Loads the scales. If the checkpoint's run scaled other matrices or used other settings, the next step starts a new
+// history.
 void load_scales(nn::DelayedScales& scales, base::Lane& compute, const checkpoint::CheckpointReader& reader) {
   scales.forget(compute);
   const std::optional<StoredScales> stored = stored_scales(reader);
@@ -148,7 +148,7 @@ void load_scales(nn::DelayedScales& scales, base::Lane& compute, const checkpoin
   }
 }
 
-// Returns how many steps the optimizer's moments hold the gradients of.
+// Returns the number of steps whose gradients are in the stored moments.
 std::int64_t stored_updates(const checkpoint::CheckpointReader& reader) {
   if (!reader.has_moments()) return 0;
   const std::int64_t updates = checkpoint::integer_member(reader.state(), "updates", state_of(reader));
@@ -161,12 +161,13 @@ std::int64_t stored_updates(const checkpoint::CheckpointReader& reader) {
 }  // namespace
 
 void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::int64_t step, nlohmann::json state) {
-  TESSERA_CHECK(trainer.pending_steps() == 0, "a checkpoint is asked for while {} steps are pending",
+  TESSERA_CHECK(trainer.pending_steps() == 0, "cannot save a checkpoint while {} steps are pending",
                 trainer.pending_steps());
   state["updates"] = trainer.optimizer().updates();
   if (trainer.scales().are_known())
     state["delayed_scaling"] = scales_state(trainer.scales(), *trainer.parallel().compute);
-  // Until all is written. weights: of encoded parameters, where the views are of them.
+  // Kept until everything is written. `weights` holds the rounded masters of encoded parameters, to which `views`
+  // refers.
   std::vector<HostView> views;
   std::vector<base::Buffer> weights;
   checkpoint::CheckpointContents contents{.step = step, .state = std::move(state), .tensors = {}};

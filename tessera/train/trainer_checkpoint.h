@@ -1,4 +1,4 @@
-// A trainer's state to and from a checkpoint, in whatever layout the trainer has.
+// Saves and loads a trainer's state as a checkpoint, independent of the trainer's layout.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -10,24 +10,27 @@
 
 namespace tessera::train {
 
-// Collective over the world. `state` is stored as it is, with the optimizer's update count added as "updates".
+// Saves the trainer. Collective over the world. `state` is stored unchanged, except for the added key "updates", the
+// optimizer's update count.
 void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::int64_t step, nlohmann::json state);
 
-// Checks all that load_trainer reads of a checkpoint's state, whatever the trainer. Errors: InputError.
+// Checks every field that load_trainer reads from a checkpoint's state. Does not depend on a trainer. Throws
+// InputError.
 void check_state(const checkpoint::CheckpointReader& reader);
 
-// Weights, masters and moments of this rank from a checkpoint of any layout. A checkpoint without moments (one that was
-// imported) leaves them zero; one without masters takes them from the weights. Errors: InputError.
+// Loads this rank's weights, masters and moments from a checkpoint of any layout. Without stored moments (an imported
+// checkpoint), the moments become zero. Without stored masters, the masters are made from the weights. Throws
+// InputError.
 void load_trainer(Trainer& trainer, const checkpoint::CheckpointReader& reader);
 
 // A source of a trainer's tensors.
 struct TensorSource {
   bool has_masters = false, has_moments = false;
-  // Fills the boxes of the request. is_counted: true on one of the ranks that ask for the same boxes.
+  // Fills the boxes of the request. is_counted is true on exactly one of the ranks that request the same boxes.
   std::function<void(const checkpoint::LoadTensor& request, bool is_counted)> read;
 };
-// Reads this rank's part of every weight, master and moment. Moments that the source lacks stay as they are; masters
-// that it lacks are made from the weights. Errors: those of source.read.
+// Reads this rank's part of every weight, master and moment. Moments that the source lacks stay unchanged; masters that
+// the source lacks are made from the weights. Throws the errors of source.read.
 void load_tensors(Trainer& trainer, const TensorSource& source);
 
 }  // namespace tessera::train

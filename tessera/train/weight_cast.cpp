@@ -7,7 +7,7 @@
 namespace tessera::train {
 namespace {
 
-// Where a parameter's planes lie.
+// Appends the addresses of a parameter's planes.
 void add_places(const shard::ShardedParameter& parameter, std::vector<const std::byte*>& places) {
   for (const shard::Plane& plane : parameter.planes) places.push_back(plane.data.data());
 }
@@ -32,7 +32,7 @@ shard::DistributedCast& WeightCast::encoder_of(const std::vector<Target>& target
   return *encoder.cast;
 }
 
-// In the order of the cast.
+// Returns the targets in the order of the cast.
 std::vector<WeightCast::Target> WeightCast::targets_of(std::span<const schedule::ParameterId> ids) const {
   std::vector<Target> targets;
   for (const schedule::ParameterId id : ids) {
@@ -58,11 +58,11 @@ std::vector<float*> WeightCast::places_of_amaxes(std::span<const schedule::Param
   return places;
 }
 
-// Rounds a master to the one plane that is no more than that.
+// Rounds a master to the parameter's only plane.
 void WeightCast::round(const Target& target) {
   shard::ShardedParameter& parameter = runtime_.parameter(target.id);
-  TESSERA_CHECK(is_rounded_master(parameter), "parameter '{}': no cast from a master to its {} planes is known",
-                parameter.spec.name, parameter.planes.size());
+  TESSERA_CHECK(is_rounded_master(parameter), "parameter '{}': cannot cast a master to {} planes", parameter.spec.name,
+                parameter.planes.size());
   const shard::ShardedParameter& weight = runtime_.parameter(target.weight);
   if (!weight.has_master()) return;
   runtime_.parallel().kernels().cast(weight.master.data(), weight.types.accumulator, parameter.state_weight(),

@@ -1,4 +1,4 @@
-// Writes the planes of weights from their masters, after an update of the masters.
+// Writes the planes of weights from their masters after an update of the masters.
 #pragma once
 #include <compare>
 #include <map>
@@ -11,34 +11,34 @@
 
 namespace tessera::train {
 
-// Returns whether the only plane of a parameter is its master, rounded. An update may then write the plane in its own
-// pass over memory, with the same bits.
+// Returns whether a parameter's only plane is its rounded master. An update may then write the plane in its own pass
+// over memory, with the same bits.
 bool is_rounded_master(const shard::ShardedParameter& parameter);
 
-// Casts the weights of a run. One object a runtime, which outlives it.
+// Casts the weights of a run. One object per runtime; the runtime must outlive it.
 class WeightCast {
  public:
   explicit WeightCast(runtime::Runtime& runtime) : runtime_(runtime) {}
 
-  // Enqueues the casts on the lane of compute. They write this rank's state part of every plane of these parameters and
-  // of their backward weights; a weight that is its own master needs no cast. Where amaxes of whole weights
-  // are needed, they are taken together over all ranks in one message (Runtime::reduce_amaxes): every rank calls it
-  // with the same parameters. The caller publishes the weights afterwards. Errors: planes whose format is unknown.
-  // has_amaxes: the amaxes of whole weights stand where places_of_amaxes(ids) said.
+  // Enqueues the casts on compute's lane. They write this rank's state part of every plane of these parameters and of
+  // their backward weights. A weight that is its own master needs no cast. If amaxes of whole weights are
+  // needed, one message reduces them over all ranks (Runtime::reduce_amaxes). Every rank therefore calls this with the
+  // same parameters. The caller publishes the weights afterwards. Throws Error for planes of an unknown format.
+  // has_amaxes: the amaxes of whole weights are already stored where places_of_amaxes(ids) returned.
   void cast(std::span<const schedule::ParameterId> ids, bool has_amaxes = false);
-  // Before an update of these parameters that can take the amaxes of the new masters: sets them to 0 and returns where
-  // each goes, null for a parameter without an encoding. Empty if the cast of these parameters has to take amaxes of
-  // its own: for tiles, or for backward weights too.
+  // Called before an update of these parameters that can compute the amaxes of the new masters. Sets the amaxes to 0
+  // and returns where each is stored, or null for a parameter without an encoding. Returns an empty list if the cast
+  // must compute amaxes itself: for tiles, or also for backward weights.
   std::vector<float*> places_of_amaxes(std::span<const schedule::ParameterId> ids);
 
  private:
-  // A cast knows where the planes lie, so it is made again when they have moved (shard/replace_storage.h).
+  // A cast stores the planes' addresses. It is made again after the planes have moved (shard/replace_storage.h).
   struct Encoder {
     std::vector<const std::byte*> places;
     std::unique_ptr<shard::DistributedCast> cast;
   };
 
-  // What is written, and whose master it is written from.
+  // The parameter that is written, and the parameter whose master is read.
   struct Target {
     schedule::ParameterId id, weight;
     auto operator<=>(const Target&) const = default;
@@ -49,7 +49,7 @@ class WeightCast {
   shard::DistributedCast& encoder_of(const std::vector<Target>& targets);
 
   runtime::Runtime& runtime_;
-  // One for each set of parameters that are cast together. A run has few such sets.
+  // By set of parameters that are cast together. A run has few such sets.
   std::map<std::vector<Target>, Encoder> encoders_;
 };
 

@@ -1,4 +1,4 @@
-// The table of the benchmark `kernels` holds every kernel, and what it prints is what it measured.
+// Checks that the benchmark `kernels` lists every kernel and prints its measurements.
 #include "tessera/bench/kernels.h"
 
 #include <gmock/gmock.h>
@@ -32,7 +32,7 @@ KernelBench small() {
           .repetitions = 2};
 }
 
-TEST(Kernels, AreMeasuredInEveryType) {
+TEST(Kernels, MeasuresEveryType) {
   for (const quant::DType type : {quant::DType::bf16, quant::DType::fp32, quant::DType::fp64}) {
     KernelBench bench = small();
     bench.type = type;
@@ -57,7 +57,7 @@ TEST(Kernels, AreMeasuredInEveryType) {
   }
 }
 
-TEST(Kernels, CanBeChosenByName) {
+TEST(Kernels, OnlySelectsByName) {
   KernelBench bench = small();
   bench.only = "swiglu";
   const std::vector<KernelRow> rows = kernel_rows(bench);
@@ -66,8 +66,8 @@ TEST(Kernels, CanBeChosenByName) {
 }
 
 // A multiplication and an addition are two operations. A gradient's sum reads four parts and the gradient, and writes
-// it.
-TEST(Kernels, CountWhatTheyDo) {
+// the gradient.
+TEST(Kernels, CountsBytesAndOperations) {
   KernelBench bench = small();
   bench.only = "gemm_wgrad";
   EXPECT_EQ(kernel_rows(bench).at(1).operations, 2 * 3 * 10 * 14);
@@ -82,7 +82,7 @@ TEST(Kernels, CountWhatTheyDo) {
   EXPECT_EQ(kernel_rows(bench).at(1).bytes, 1000 * (4 * 2 + 2 * 4));
 }
 
-TEST(Kernels, RefuseSizesThatAreNone) {
+TEST(Kernels, RefusesInvalidSizes) {
   KernelBench bench = small();
   bench.tokens = 0;
   EXPECT_THAT([&] { kernel_rows(bench); }, ThrowsMessage<InputError>(HasSubstr("tokens: expected 1 or more, got 0")));
@@ -98,8 +98,8 @@ TEST(Kernels, RefuseSizesThatAreNone) {
   EXPECT_THAT([&] { kernel_rows(bench); }, ThrowsMessage<InputError>(HasSubstr("dtype: expected bf16, fp32 or fp64")));
 }
 
-// Four copies take four times as long as one, nothing takes no time, and the parts make up the whole.
-TEST(EventClock, PartsMakeUpTheWhole) {
+// Four copies take four times as long as one copy, no copies take no time, and the parts add up to the whole.
+TEST(EventClock, PartsAddUpToTheWhole) {
   if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
   const at::Tensor from = ops::make({1 << 28}, at::kByte, at::kCUDA), to = from.clone();
   const auto copies = [&](int count) {

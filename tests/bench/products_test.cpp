@@ -1,4 +1,4 @@
-// The list of products of `bench products`: of models run dry, every size once.
+// Tests the list of products of `bench products`, from models that run dry, with every size once.
 #include "tessera/bench/products.h"
 
 #include <fmt/format.h>
@@ -40,7 +40,7 @@ void add_products(std::vector<std::string>& lines, const std::string& name,
   for (const auto& [out, in] : weights) lines.push_back(fmt::format("{} wgrad {} {} 10 tn", name, out, in));
 }
 
-// Rows of q, k and v together, columns of the attention's output, feed-forward columns, vocabulary rows.
+// Rows of q, k and v together, columns of the attention output, feed-forward columns, vocabulary rows.
 struct Decoder {
   int hidden, qkv, attention, ffn, vocabulary;
   std::string output;  // the name of the output layer's weight
@@ -55,8 +55,8 @@ std::vector<std::string> products_of_whole(const Decoder& it) {
   return lines;
 }
 
-// Every block has them alike, so they stand there once; the embedding is the output layer's weight.
-TEST(Products, AreThoseOfAModel) {
+// All blocks have the same products, which are listed once. The output layer uses the embedding's weight.
+TEST(Products, ListsTheProductsOfAModel) {
   const Decoder decoder{.hidden = 256,
                         .qkv = 8 * 32 + 2 * 4 * 32,
                         .attention = 8 * 32,
@@ -66,8 +66,8 @@ TEST(Products, AreThoseOfAModel) {
   EXPECT_THAT(lines_of(products_bench("llama-demo", 1)), ElementsAreArray(products_of_whole(decoder)));
 }
 
-// 8 heads, 4 of keys and values, 688 columns and 4096 rows over 3 ranks: each kind of part stands there.
-TEST(Products, AreThoseOfUnevenParts) {
+// 8 query heads, 4 key/value heads, 688 columns and 4096 rows over 3 ranks. Each size of a part is listed.
+TEST(Products, ListsTheProductsOfUnevenParts) {
   std::vector<std::string> expected;
   add_products(expected, "attention.qkv", {{2 * 32 + 2 * 32, 256}, {3 * 32 + 4 * 32, 256}});
   add_products(expected, "attention.output", {{256, 2 * 32}, {256, 3 * 32}});
@@ -77,7 +77,7 @@ TEST(Products, AreThoseOfUnevenParts) {
   EXPECT_THAT(lines_of(products_bench("llama-demo", 3)), testing::UnorderedElementsAreArray(expected));
 }
 
-TEST(Products, AreThoseOfAnotherArchitecture) {
+TEST(Products, ListsTheProductsOfAnotherArchitecture) {
   const Decoder decoder{.hidden = 59,
                         .qkv = 15 * 14 + 2 * 3 * 14,
                         .attention = 15 * 14,
@@ -94,8 +94,8 @@ TEST(Products, AreThoseOfAnotherArchitecture) {
   EXPECT_THAT(lines_of(products_bench("qwen3-tiny-odd", 3)), testing::UnorderedElementsAreArray(parts));
 }
 
-// A bias is added, and its gradient is a sum: no product of a matrix.
-TEST(Products, HaveNoBiases) {
+// A bias is added, and its gradient is a sum. It has no matrix product.
+TEST(Products, OmitsBiases) {
   const Decoder decoder{.hidden = 57,
                         .qkv = 21 * 6 + 2 * 7 * 6,
                         .attention = 21 * 6,
@@ -105,7 +105,7 @@ TEST(Products, HaveNoBiases) {
   EXPECT_THAT(lines_of(products_bench("qwen2-tiny-odd", 1)), ElementsAreArray(products_of_whole(decoder)));
 }
 
-TEST(Products, AreThoseAskedFor) {
+TEST(Products, OnlySelectsByName) {
   ProductBench bench = products_bench("llama-demo", 1);
   bench.only = "down wgrad";
   bench.tokens = {7, 3000};  // more than the model's longest sequence
@@ -114,8 +114,8 @@ TEST(Products, AreThoseAskedFor) {
   EXPECT_THAT([&] { products_of(bench); }, ThrowsMessage<InputError>(HasSubstr("--only router: no product")));
 }
 
-// The text that ends in lines for the table: of what wins.
-TEST(Products, ArePrintedForTheTable) {
+// The text ends with the table's lines for products that gain time.
+TEST(Products, PrintsLinesForTheTable) {
   std::vector<ProductRow> rows = products_of(products_bench("llama-demo", 1));
   rows.resize(2);
   rows[0].seconds = {2e-3, 1e-3};

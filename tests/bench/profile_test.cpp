@@ -1,4 +1,4 @@
-// The file that `--profile` leaves, of spans as CUPTI reports them.
+// Tests the file of `--profile`, with spans as CUPTI reports them.
 #include "tessera/bench/profile.h"
 
 #include <gmock/gmock.h>
@@ -13,7 +13,7 @@ namespace {
 using nlohmann::ordered_json;
 using ::testing::ElementsAre;
 
-// Nanoseconds since 1970, as CUPTI counts: more digits than microseconds as a double have for each nanosecond.
+// Nanoseconds since 1970, as CUPTI counts. In microseconds, a double cannot represent each nanosecond.
 constexpr std::uint64_t kNow = 1'795'375'204'056'892'161;
 
 using Found = std::tuple<std::string, std::string, double, double>;  // row, name, ts, dur
@@ -28,7 +28,7 @@ std::vector<Found> found(const ordered_json& trace) {
   return spans;
 }
 
-TEST(Profile, HasARowAStreamToTheNanosecond) {
+TEST(Profile, HasOneRowPerStreamWithNanoseconds) {
   const ordered_json trace = trace_of({{"c", "copy", 90, kNow + 2003, kNow + 2004, 17},
                                        {"b", "kernel", 7, kNow + 1001, kNow + 2002, 0},
                                        {"a", "kernel", 7, kNow, kNow + 1001, 0}});
@@ -37,7 +37,7 @@ TEST(Profile, HasARowAStreamToTheNanosecond) {
   EXPECT_EQ(trace["traceEvents"].back()["args"], ordered_json({{"stream", 90}, {"bytes", 17}}));
 }
 
-TEST(Profile, WhatOverlapsInAStreamHasFurtherRows) {
+TEST(Profile, OverlappingSpansOfAStreamGetMoreRows) {
   const ordered_json trace = trace_of({{"long", "kernel", 7, kNow, kNow + 5000, 0},
                                        {"within", "kernel", 7, kNow + 1000, kNow + 2000, 0},
                                        {"third", "kernel", 7, kNow + 1500, kNow + 6000, 0},
@@ -48,12 +48,12 @@ TEST(Profile, WhatOverlapsInAStreamHasFurtherRows) {
                                         Found("stream 7 (3)", "third", 1.5, 4.5)));
 }
 
-TEST(Profile, ASpanWithoutTimesIsLeftOut) {
+TEST(Profile, OmitsSpansWithoutTimes) {
   const ordered_json trace = trace_of({{"unknown", "kernel", 7, 0, 0, 0}, {"a", "kernel", 7, kNow, kNow + 1001, 0}});
   EXPECT_THAT(found(trace), ElementsAre(Found("stream 7", "a", 0, 1.001)));
 }
 
-TEST(Profile, OfNothingIsEmpty) {
+TEST(Profile, IsEmptyWithoutSpans) {
   EXPECT_THAT(found(trace_of({})), ElementsAre());
 }
 

@@ -1,4 +1,4 @@
-// On the virtual clock the timeline that a step leaves is the predicted one, span for span.
+// Checks that on the virtual clock a step's timeline equals the predicted timeline, span by span.
 #include "tessera/runtime/timeline.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ using schedule::Activity;
 using schedule::ParameterId;
 
 constexpr comm::Link kLink{.latency_s = 0.0001, .bytes_per_second = 8e6};
-constexpr double kRounding = 1e-9;  // seconds; of sums of some hundred terms below 1
+constexpr double kRounding = 1e-9;  // in seconds, for sums of some hundred terms below 1
 
 struct Case {
   const char* name;
@@ -30,8 +30,8 @@ struct Case {
   int microbatches = 2;
 };
 
-// No two layers alike, of rows that two ranks share evenly, so that groups over other axes keep the same time; the
-// second only in the first microbatch, so that its sum over replicas comes last.
+// No two layers are equal. Two ranks share the rows evenly, so groups over other axes take the same time. The second
+// layer takes part only in the first microbatch, so that its sum over replicas comes last.
 SyntheticModel uneven_model() {
   SyntheticModel model{.layers = {}, .activation_bytes = 3000};
   for (int i = 0; i < 4; ++i)
@@ -53,7 +53,7 @@ void run(const Case& test, const std::function<void(SyntheticProgram&, shard::Pa
   });
 }
 
-// What a span is, apart from its times.
+// A span without its times.
 using Key = std::tuple<std::string, int, std::vector<ParameterId>>;
 using Times = std::map<Key, std::pair<double, double>>;
 
@@ -98,7 +98,7 @@ void expect_times(const Times& actual, const Times& expected) {
   EXPECT_EQ(actual.size(), expected.size());
 }
 
-// Compute and its waits, one behind the other, are the step.
+// Compute and its waits, one after another, fill the step.
 void expect_no_gap(std::vector<TimelineSpan> spans, double step_seconds, double exposed_seconds) {
   std::erase_if(spans, [](const TimelineSpan& span) { return !span.is_wait && span.activity != Activity::compute; });
   std::ranges::sort(spans, {}, &TimelineSpan::begin);
@@ -114,7 +114,7 @@ void expect_no_gap(std::vector<TimelineSpan> spans, double step_seconds, double 
 
 class TimelineOf : public ::testing::TestWithParam<Case> {};
 
-TEST_P(TimelineOf, AScheduledStepIsThePredictedOne) {
+TEST_P(TimelineOf, AScheduledStepEqualsThePrediction) {
   const Case& test = GetParam();
   run(test, [&](SyntheticProgram& program, shard::ParallelGroups&) {
     runtime::Runtime& runtime = program.runtime();
@@ -132,7 +132,7 @@ TEST_P(TimelineOf, AScheduledStepIsThePredictedOne) {
   });
 }
 
-TEST_P(TimelineOf, ACollectiveOfTheProgramLastsFromItsEventToTheEndOfItsWait) {
+TEST_P(TimelineOf, AProgramCollectiveLastsFromItsEventToTheEndOfItsWait) {
   const Case& test = GetParam();
   run(test, [&](SyntheticProgram& program, shard::ParallelGroups& parallel) {
     program.runtime().record_timeline(true);
@@ -152,7 +152,7 @@ TEST_P(TimelineOf, ACollectiveOfTheProgramLastsFromItsEventToTheEndOfItsWait) {
   });
 }
 
-TEST_P(TimelineOf, OnDemandEachGatherIsWaitedForAtItsConsume) {
+TEST_P(TimelineOf, OnDemandEachConsumeWaitsForItsGather) {
   Case test = GetParam();
   test.options.scheduled = false;
   run(test, [&](SyntheticProgram& program, shard::ParallelGroups& parallel) {
@@ -181,11 +181,11 @@ TEST_P(TimelineOf, OnDemandEachGatherIsWaitedForAtItsConsume) {
     EXPECT_EQ(gathers, runtime.statistics().demand_gathers);
     EXPECT_EQ(gathers > 0, parallel.cuts().parts > 1);
     EXPECT_EQ(bytes, runtime.statistics().gathered_bytes);
-    EXPECT_EQ(reductions, 4 * test.microbatches - (test.microbatches - 1));  // one layer takes part once
+    EXPECT_EQ(reductions, 4 * test.microbatches - (test.microbatches - 1));  // one layer takes part only once
   });
 }
 
-TEST_P(TimelineOf, AStepThatIsNotRecordedIsEmpty) {
+TEST_P(TimelineOf, AnUnrecordedStepIsEmpty) {
   const Case& test = GetParam();
   run(test, [&](SyntheticProgram& program, shard::ParallelGroups&) {
     program.step(test.microbatches);

@@ -1,5 +1,5 @@
-// A step takes on the virtual clock what the simulator says, to the rounding of its sums, whatever the link, the
-// budgets and the mesh; with memory enough it takes no longer than its longest chain of dependencies.
+// Checks that a step on the virtual clock takes the simulated time, up to the rounding of sums, for every link, budget
+// and mesh. With enough memory, a step takes no longer than its longest chain of dependencies.
 #include "tessera/bench/schedule_run.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ using ::testing::ThrowsMessage;
 
 constexpr double kSumRounding = 1e-9;  // relative; sums of some thousand terms in another order
 
-// No two layers alike; rows that no gtp degree cuts evenly.
+// No two layers are equal; no gtp degree divides the rows evenly.
 SyntheticModel uneven_layers() {
   SyntheticModel model;
   for (int i = 0; i < 5; ++i)
@@ -34,7 +34,7 @@ double compute_of(const SyntheticModel& model, int microbatches) {
   return seconds;
 }
 
-// Links with which all weights take `share` times as long as all of forward, were they received whole.
+// Returns links on which all whole weights take `share` times as long as the forward.
 comm::Link link_of(const SyntheticModel& model, double share, double latency_s = 0) {
   double bytes = 0, forward = 0;
   for (const SyntheticLayer& layer : model.layers) {
@@ -51,7 +51,7 @@ void expect_predicted(const ScheduleTimes& times) {
   EXPECT_GE(times.step_seconds, times.longest_path_seconds - rounding);
 }
 
-// The program on demand and with every budget.
+// Covers the program on demand and with every budget.
 void expect_all_predicted(ScheduleRun run) {
   run.options.scheduled = false;
   const ScheduleTimes on_demand = measure_schedule(run);
@@ -68,13 +68,13 @@ void expect_all_predicted(ScheduleRun run) {
     expect_predicted(times);
     EXPECT_LT(times.step_seconds, on_demand.step_seconds);
     if (budget.name.ends_with("minimum")) continue;
-    // Chosen budgets cost 1 % of what is measured on demand, where a latency is taken for slower bytes.
+    // Chosen budgets may cost 1 % of the time on demand, since the choice treats latency as lower bandwidth.
     const double slack = budget.gather ? kSumRounding : 0.05;
     EXPECT_LE(times.step_seconds, (1 + slack) * times.longest_path_seconds);
   }
 }
 
-TEST(ScheduleRun, TakesWhatIsPredicted) {
+TEST(ScheduleRun, TakesThePredictedTime) {
   const SyntheticModel model = uneven_layers();
   for (const auto& [share, latency_s] : {std::pair(0.01, 0.0), {1.0, 0.0}, {2.5, 0.0}, {0.5, 0.0007}})
     for (const int microbatches : {1, 3})
@@ -88,7 +88,7 @@ TEST(ScheduleRun, TakesWhatIsPredicted) {
       }
 }
 
-TEST(ScheduleRun, TakesWhatIsPredictedWithReplicas) {
+TEST(ScheduleRun, TakesThePredictedTimeWithReplicas) {
   SyntheticModel model = uneven_layers();
   model.layers[1].once = true;  // its sum over the replicas comes last
   ScheduleRun run{
@@ -96,8 +96,8 @@ TEST(ScheduleRun, TakesWhatIsPredictedWithReplicas) {
   expect_all_predicted(run);
 }
 
-// New weights go from replica to replica before they are gathered; with gtp 1 compute itself waits for them.
-TEST(ScheduleRun, TakesWhatIsPredictedWithSplitStates) {
+// New weights travel between replicas before they are gathered. With gtp 1, compute itself waits for them.
+TEST(ScheduleRun, TakesThePredictedTimeWithShardedStates) {
   const SyntheticModel model = uneven_layers();
   for (const int gtp : {1, 2}) {
     SCOPED_TRACE(gtp);
@@ -110,7 +110,7 @@ TEST(ScheduleRun, TakesWhatIsPredictedWithSplitStates) {
   }
 }
 
-TEST(ScheduleRun, TakesWhatIsPredictedWithCollectivesOfTheProgram) {
+TEST(ScheduleRun, TakesThePredictedTimeWithProgramCollectives) {
   SyntheticModel model = uneven_layers();
   model.activation_bytes = 10'000;
   for (const double share : {0.3, 2.0})
@@ -118,13 +118,13 @@ TEST(ScheduleRun, TakesWhatIsPredictedWithCollectivesOfTheProgram) {
         {.steps = steps_of(model), .degrees = {.tp = 2}, .microbatches = 2, .link = link_of(model, share)});
 }
 
-TEST(ScheduleRun, TakesWhatIsPredictedWithATie) {
+TEST(ScheduleRun, TakesThePredictedTimeWithATiedWeight) {
   SyntheticModel model = uneven_layers();
   model.tied = true;
   expect_all_predicted({.steps = steps_of(model), .microbatches = 2, .link = link_of(model, 1)});
 }
 
-TEST(ScheduleRun, TakesWhatIsPredictedWithNeighboursTogether) {
+TEST(ScheduleRun, TakesThePredictedTimeWithUnitsOfNeighbours) {
   const SyntheticModel model = uneven_layers();
   ScheduleRun run{.steps = steps_of(model), .microbatches = 2, .link = link_of(model, 0.5, 0.001)};
   run.options.coalesce_bytes = 64 << 10;
@@ -133,22 +133,23 @@ TEST(ScheduleRun, TakesWhatIsPredictedWithNeighboursTogether) {
   expect_predicted(together);
 }
 
-// Nothing overlaps: the step is the sum of all that the program computes and all that it receives.
-TEST(ScheduleRun, OnDemandNothingIsHidden) {
+// Without overlap, a step is the sum of the program's compute times and its transfer times.
+TEST(ScheduleRun, OnDemandHasNoOverlap) {
   const SyntheticModel model = uneven_layers();
-  ScheduleRun run{
-      .steps = steps_of(model), .microbatches = 3, .link = link_of(model, 1)};  // no latency: seconds follow bytes
+  ScheduleRun run{.steps = steps_of(model),
+                  .microbatches = 3,
+                  .link = link_of(model, 1)};  // without latency, seconds are proportional to bytes
   run.options.scheduled = false;
   const ScheduleTimes times = measure_schedule(run);
-  double bytes = 8 + 3 * 8;  // compared at the end of the step, and of each microbatch
+  double bytes = 8 + 3 * 8;  // for comparisons at the end of the step and of each microbatch
   for (const schedule::ParameterSize& size : times.sizes)
     bytes += 3 * static_cast<double>(2 * (total_bytes(size.gather) + 8) + total_bytes(size.reduce));
   EXPECT_NEAR(times.step_seconds, compute_of(model, 3) + bytes / run.link.bytes_per_second,
               kSumRounding * times.step_seconds);
 }
 
-// With a fast link compute waits for the last reduction alone.
-TEST(ScheduleRun, AFastLinkIsHidden) {
+// With a fast link, compute waits only for the last reduction.
+TEST(ScheduleRun, HidesAFastLink) {
   const SyntheticModel model = uneven_layers();
   ScheduleRun run{.steps = steps_of(model), .microbatches = 3, .link = link_of(model, 0.01)};
   run.options.gather_budget = run.options.reduce_budget = schedule::kUnlimited;
@@ -169,8 +170,8 @@ TEST(ScheduleRun, GivesTheSameTimesInEveryRun) {
   EXPECT_EQ(once.schedule, again.schedule);
 }
 
-// Sleeps end late, never early, so only the time on demand has a bound that holds on every machine.
-TEST(ScheduleRun, RealTimeIsNeverBelowThePredictionOnDemand) {
+// A sleep may end late, never early, so only the time on demand has a lower bound that holds on every machine.
+TEST(ScheduleRun, OnDemandRealTimeIsAtLeastThePrediction) {
   const SyntheticModel model = uneven_layers();
   ScheduleRun run{.steps = steps_of(model), .link = link_of(model, 2), .real = true};
   const ScheduleTimes scheduled = measure_schedule(run);
@@ -182,7 +183,7 @@ TEST(ScheduleRun, RealTimeIsNeverBelowThePredictionOnDemand) {
              1e3 * scheduled.predicted.step_seconds, 1e3 * scheduled.step_seconds);
 }
 
-TEST(ScheduleRun, RefusesAModelOfNothing) {
+TEST(ScheduleRun, RefusesAnEmptyModel) {
   EXPECT_THAT([&] { measure_schedule({.steps = steps_of(SyntheticModel())}); },
               ThrowsMessage<InputError>(HasSubstr("a model without layers")));
   EXPECT_THAT([&] { measure_schedule({.steps = steps_of({.layers = {{.weight_bytes = 0}}})}); },

@@ -1,4 +1,4 @@
-// The table of the benchmark `schedule` holds every link and budget, and what it prints is what it measured.
+// Checks that the benchmark `schedule` lists every link and budget and prints its measurements.
 #include "tessera/bench/schedule_table.h"
 
 #include <gmock/gmock.h>
@@ -28,17 +28,17 @@ ScheduleBench bench_of(Settings settings) {
           .coalesce_bytes = task.request.coalesce_bytes};
 }
 
-// Whether the tp ranks' parts are alike, by the model's sizes: those of llama-tiny are even.
+// Returns whether the tp ranks' parts are equal. The sizes of llama-tiny give equal parts.
 bool are_alike(const ScheduleBench& bench) {
   return bench.config.tp == 1 || bench.config.model == "llama-tiny";
 }
 
-// A model's step on the virtual clock takes what the simulator says, to the rounding of its sums, where the tp ranks'
-// parts are alike; else nearly so, since a prediction takes the greatest part for all, and one group for weights whose
-// parts overlap. Which of the ranks is the slowest it does not know, so no longest path is given.
+// On the virtual clock, a model's step takes the simulated time, up to the rounding of sums, if the tp ranks' parts are
+// equal. Otherwise the times differ slightly, since the prediction uses the largest part for all ranks, and one group
+// for weights whose parts overlap. The prediction does not determine the slowest rank, so no longest path is given.
 class ScheduleTable : public ::testing::TestWithParam<std::pair<const char*, Settings>> {};
 
-TEST_P(ScheduleTable, HoldsEveryLinkAndBudget) {
+TEST_P(ScheduleTable, ListsEveryLinkAndBudget) {
   const ScheduleBench bench = bench_of(GetParam().second);
   const std::vector<ScheduleRow> rows = schedule_rows(bench);
   const double near = are_alike(bench) ? 1e-9 : 0.05;
@@ -63,7 +63,8 @@ TEST_P(ScheduleTable, HoldsEveryLinkAndBudget) {
   EXPECT_EQ(json.at("rows").back().at("step_over_longest_path").is_null(), !are_alike(bench));
   const std::string text = schedule_text(bench, rows);
   EXPECT_EQ(text.ends_with("       -      -\n"), !are_alike(bench));
-  EXPECT_EQ(static_cast<std::size_t>(std::ranges::count(text, '\n')), rows.size() + 4);  // a line on top, two of heads
+  EXPECT_EQ(static_cast<std::size_t>(std::ranges::count(text, '\n')),
+            rows.size() + 4);  // a title line and two header lines
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -91,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(
                                        {"recompute", {"full"}}})),
     [](const auto& info) { return std::string(info.param.first); });
 
-TEST(ScheduleTable, RefusesWhatCannotRun) {
+TEST(ScheduleTable, RefusesInvalidOptions) {
   EXPECT_THAT(
       [&] {
         schedule_rows(bench_of({{"gtp", {"1"}}}));

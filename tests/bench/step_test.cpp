@@ -1,4 +1,4 @@
-// `bench step` on CPUs: a small model on several ranks.
+// Tests `bench step` on CPUs with a small model on several ranks.
 #include "tessera/bench/step.h"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@
 namespace tessera::bench {
 namespace {
 
-// 2 layers of 120 x 16 weights each, an output layer of 32 x 16; the embedding is no product.
+// 2 layers with 120 x 16 weights each, an output layer of 32 x 16. The embedding is not a product.
 models::DecoderConfig small_sizes() {
   return {.vocab_size = 32,
           .hidden_size = 16,
@@ -102,14 +102,14 @@ StepBench bench_without_finite_gradient(int tp, int gtp) {
   return bench;
 }
 
-TEST(StepBenchmark, FailsWhereAStepIsSkipped) {
+TEST(StepBenchmark, FailsIfAStepIsSkipped) {
   for (const auto& [tp, gtp] : {std::array{1, 1}, {2, 1}, {1, 2}})
     EXPECT_THAT(error_of(bench_without_finite_gradient(tp, gtp)),
                 testing::AllOf(testing::HasSubstr("step 1 of 7"), testing::HasSubstr("skipped"),
                                testing::ContainsRegex("loss .*, norm -?nan"), testing::HasSubstr("no figure")));
 }
 
-TEST(StepBenchmark, FailsOnEveryRankAlike) {
+TEST(StepBenchmark, FailsOnEveryRankWithTheSameError) {
   const StepBench bench = bench_without_finite_gradient(1, 3);
   std::array<std::string, 3> errors;
   comm::run_local(3, {}, [&](comm::World& world) {
@@ -123,14 +123,14 @@ TEST(StepBenchmark, FailsOnEveryRankAlike) {
   EXPECT_THAT(errors, testing::Each(errors[0]));
 }
 
-// The gradient of the first step is finite, the weights that AdamW makes of it are not.
-TEST(StepBenchmark, NamesTheStepThatIsNotFinite) {
+// The gradient of the first step is finite, but the weights that AdamW computes from it are not.
+TEST(StepBenchmark, NamesTheNonFiniteStep) {
   StepBench bench = small_bench(1, 2);
   bench.config.weight_decay = 1e43;
   EXPECT_THAT(error_of(bench), testing::AllOf(testing::HasSubstr("step 2 of 7"), testing::HasSubstr("no figure")));
 }
 
-// 6 a weight and token, and two products of half the scores in forward, five in backward.
+// 6 per weight and token; two products of half the scores in forward, five in backward.
 TEST(StepBenchmark, CountsTheFlopsOfARank) {
   constexpr double weights = 2 * 120 * 16 + 32 * 16, tokens = 8, scores = 8 * 8 / 2.0;
   constexpr double microbatch = 6 * weights * tokens + 2 * 7 * 2 * scores * 16;
@@ -141,25 +141,26 @@ TEST(StepBenchmark, CountsTheFlopsOfARank) {
 
 double bytes_of(StepBench bench, int microbatches, int rank = 0) {
   bench.config.global_batch = std::int64_t{microbatches} * bench.config.gtp * bench.config.dp;
-  bench.config.embedding = run::Lookup::gather;  // rows that travel are not looked up
+  bench.config.embedding = run::Lookup::gather;  // without rows by index
   return measure_limit(bench, rank, {}).bytes;
 }
 
-// fp32, one microbatch a step: AdamW reads four numbers of each weight and writes three, and the weight is its own
-// master; squares read one.
-TEST(StepBenchmark, CountsTheBytesBesideProducts) {
+// fp32, one microbatch per step. AdamW reads four numbers per weight and writes three; the weight is its own master.
+// The norm's squares read one number.
+TEST(StepBenchmark, CountsTheBytesOutsideProducts) {
   constexpr double parameters = 2 * 120 * 16 + 2 * 32 * 16 + 5 * 16;
   const double one = bytes_of(small_bench(1, 1), 1), three = bytes_of(small_bench(1, 1), 3);
-  // What does not grow with the microbatches; gtp 1 adds no parts.
+  // Bytes that do not grow with the number of microbatches. gtp 1 adds no parts.
   EXPECT_NEAR(one - (three - one) / 2, parameters * (4 + 3 + 1) * 4, 1e-6);
-  // With gtp a rank updates its part, and adds up two ranks' gradients of it, reading the sum but in the first
-  // microbatch. The sums of matrices give the squares.
+  // With gtp, a rank updates its part and adds up two ranks' gradients of it. Each sum but the first microbatch's also
+  // reads the previous sum. The sums of matrices give the squares.
   const double two_ranks = bytes_of(small_bench(1, 2), 1);
   constexpr double norms = 5 * 16, matrices = parameters - norms;  // norms are whole on both ranks
   EXPECT_NEAR(two_ranks - one, matrices * 4 * (-8 + 7 / 2.0 + (2 + 1) / 2.0) + norms * 4 * (2 + 1), 1e-6);
 }
 
-// Elements that each rank's runtime stores of what is trained, that it updates, and whose squares it must read.
+// Counts the elements that each rank's runtime stores of trained parameters, the elements that it updates, and those
+// whose squares it must read.
 struct Held {
   double stored = 0, updated = 0, squared = 0;
 };
@@ -179,8 +180,8 @@ std::vector<Held> held_by_rank(const StepBench& bench) {
   return held;
 }
 
-// A rank's limit holds what that rank updates and no more, else a step could beat it.
-TEST(StepBenchmark, LimitsARankByWhatItUpdates) {
+// A rank's limit contains exactly the work of that rank; otherwise a step could be faster than its limit.
+TEST(StepBenchmark, LimitCountsTheElementsThatTheRankUpdates) {
   for (const auto& [tp, gtp, dp] : {std::array{1, 1, 2}, {1, 2, 2}, {1, 1, 4}, {3, 2, 4}, {2, 3, 1}, {2, 3, 4}})
     for (const bool zero : {false, true}) {
       SCOPED_TRACE(testing::Message() << "tp " << tp << " gtp " << gtp << " dp " << dp << " zero " << zero);
@@ -191,7 +192,7 @@ TEST(StepBenchmark, LimitsARankByWhatItUpdates) {
       for (int rank = 0; rank < bench.config.ranks; ++rank) {
         const auto [stored, updated, squared] = held[static_cast<std::size_t>(rank)];
         const double one = bytes_of(bench, 1, rank), three = bytes_of(bench, 3, rank);
-        // The first sum of a step does not read what it adds to.
+        // The first sum of a step does not read its destination.
         const double first_sum = gtp == 1 ? 0 : stored;
         EXPECT_NEAR(one - (three - one) / 2, 4 * (updated * (4 + 3) + squared - first_sum), 1e-6) << rank;
       }
@@ -200,7 +201,7 @@ TEST(StepBenchmark, LimitsARankByWhatItUpdates) {
     }
 }
 
-TEST(StepBenchmark, PrintsWhatItMeasured) {
+TEST(StepBenchmark, PrintsItsMeasurements) {
   const StepBench bench = small_bench(1, 1);
   StepReport report{.median_ms = 8, .p10_ms = 7, .p90_ms = 9, .tokens_per_second_per_rank = 2000, .loss = 3.5};
   report.limit = {.products = 1e-3, .attention = 2e-3, .bytes = 3e9, .copy_rate = 3e12, .rounds = 2};
@@ -218,7 +219,8 @@ TEST(StepBenchmark, PrintsWhatItMeasured) {
   EXPECT_THAT(text, testing::HasSubstr("8.00 ms (p10 7.00, p90 9.00)"));
   EXPECT_THAT(text, testing::HasSubstr("3.75 GB: gathers 2.00, gradients 1.50, scratch 0.25"));
   EXPECT_THAT(text, testing::HasSubstr("products 1.00, attention 2.00, 3.0 GB at 3.00 TB/s"));
-  EXPECT_THAT(text, testing::Not(testing::AnyOf(testing::HasSubstr("memory"), testing::HasSubstr("mfu"))));  // of GPUs
+  EXPECT_THAT(text,
+              testing::Not(testing::AnyOf(testing::HasSubstr("memory"), testing::HasSubstr("mfu"))));  // only for GPUs
   report.memory_bytes = 5'000'000'000;
   report.flops = 989e12 * 8e-3 / 4;
   EXPECT_THAT(step_text(bench, report), testing::HasSubstr("5.00 GB: 0.00 for tensors"));

@@ -1,5 +1,5 @@
-// A training program without a model: weights of so many bytes, operators that take so many seconds, layers that take
-// part in some microbatches only.
+// A training program without a model. Weights have given bytes, operators take given seconds, and layers may take part
+// in some microbatches only.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -10,27 +10,27 @@ namespace tessera::bench {
 
 // One weight. Forward is a product, backward two of the same length: the input's gradient, then the weight's.
 struct SyntheticLayer {
-  std::int64_t weight_bytes = 256 << 10;  // fp32, before any cut; rounded up to whole rows
+  std::int64_t weight_bytes = 256 << 10;  // fp32, before sharding; rounded up to whole rows
   double forward_seconds = 0.002;
-  double update_seconds = 0.0005;  // the optimizer's
-  bool once = false;               // takes part in the first microbatch of a step alone
+  double update_seconds = 0.0005;  // of the optimizer
+  bool once = false;               // takes part only in the first microbatch of a step
 };
 
 struct SyntheticModel {
   std::vector<SyntheticLayer> layers;
   bool tied = false;                  // the last layer uses the weight of the first
-  std::int64_t activation_bytes = 0;  // behind each product of input and weight, summed over the tp ranks; 0: none
+  std::int64_t activation_bytes = 0;  // after each product of input and weight, summed over the tp ranks; 0: none
 };
 
 class SyntheticProgram final : public TimedSteps {
  public:
-  // `parallel` outlives the program. Errors (InputError): no layers, bytes below 1, seconds below 0.
+  // `parallel` must outlive the program. Throws InputError for no layers, bytes below 1 or seconds below 0.
   SyntheticProgram(shard::ParallelGroups& parallel, SyntheticModel model, const runtime::RuntimeOptions& options);
 
   void step(int microbatches) override;
   runtime::Runtime& runtime() override { return runtime_; }
   const std::vector<double>& segments() const override { return segments_; }
-  const std::vector<int>& comm_waits() const override { return no_waits_; }  // all at once
+  const std::vector<int>& comm_waits() const override { return no_waits_; }  // all waits are immediate
 
  private:
   schedule::ParameterId weight_of(std::size_t layer) const;
@@ -38,7 +38,7 @@ class SyntheticProgram final : public TimedSteps {
   void multiply(std::size_t layer, schedule::Pass pass);
   void sum_over_tp(schedule::Pass pass);
   void compute(double seconds);
-  void happened();  // an event
+  void happened();  // records an event
 
   shard::ParallelGroups& parallel_;
   const SyntheticModel model_;
@@ -46,7 +46,7 @@ class SyntheticProgram final : public TimedSteps {
   base::Buffer activations_;
   std::vector<double> segments_;
   const std::vector<int> no_waits_;
-  double pending_ = 0;  // computed since the last event
+  double pending_ = 0;  // seconds computed since the last event
 };
 
 MakeTimedSteps steps_of(const SyntheticModel& model);

@@ -1,4 +1,4 @@
-// Writing and reading whole checkpoints.
+// Tests writing and reading of whole checkpoints.
 #include "tessera/checkpoint/checkpoint.h"
 
 #include "tests/checkpoint/checkpoint_testing.h"
@@ -12,9 +12,9 @@ using ::testing::ThrowsMessage;
 using namespace testing;
 using quant::DType;
 
-// Written by N ranks, read by M others, both with layouts that know nothing of each other: bits only move, so they are
-// compared for equality, and bytes outside the asked boxes must not change.
-TEST(Checkpoint, AnyLayoutReadsWhatAnyOtherWrote) {
+// N ranks write and M other ranks read, with unrelated layouts. Checkpoints only move bits, so values must be equal,
+// and bytes outside the requested boxes must not change.
+TEST(Checkpoint, EveryLayoutReadsEveryOtherLayout) {
   const std::vector<TestTensor> tensors = sample_tensors();
   for (const auto& [writers, readers] : {std::pair{1, 4}, {2, 3}, {4, 1}, {5, 2}, {8, 6}}) {
     Random random(static_cast<std::uint64_t>(100 * writers + readers));
@@ -33,8 +33,8 @@ TEST(Checkpoint, AnyLayoutReadsWhatAnyOtherWrote) {
   }
 }
 
-// The layouts of real runs: rows cut over tp and gtp with padding, columns over tp.
-TEST(Checkpoint, MeshesOfOtherShapesReadIt) {
+// Covers the layouts of real runs: rows sharded over tp and gtp with padding, columns sharded over tp.
+TEST(Checkpoint, OtherMeshesReadIt) {
   const TestTensor rows{"qkv.weight", Kind::weight, DType::bf16, {50, 12}, 1};
   const TestTensor cols{"down.weight", Kind::weight, DType::fp32, {10, 31}, 2};
   const auto of_mesh = [&](int tp, int gtp) {
@@ -55,8 +55,8 @@ TEST(Checkpoint, MeshesOfOtherShapesReadIt) {
   }
 }
 
-// Sizes beyond the staging buffers and the thresholds of the reader: long rows, wide strides, narrow columns.
-TEST(Checkpoint, LargeTensorsInEveryShape) {
+// Covers sizes above the staging buffers and the thresholds of the reader: long rows, wide strides, narrow columns.
+TEST(Checkpoint, ReadsLargeTensorsOfEveryShape) {
   const TestTensor wide{"wide", Kind::weight, DType::fp32, {40, 60000}, 1};
   const TestTensor tall{"tall", Kind::weight, DType::bf16, {200000, 12}, 2};
   const TestTensor line{"line", Kind::weight, DType::fp64, {700000}, 3};
@@ -103,7 +103,7 @@ TEST(Checkpoint, TheHashOfATensorDoesNotDependOnTheLayout) {
   }
 }
 
-TEST(Checkpoint, DamageIsFoundByTheRankThatChecksTheFile) {
+TEST(Checkpoint, TheRankThatVerifiesAFileFindsItsDamage) {
   const TemporaryFolder root;
   write_whole(root / "c", sample_tensors(), 3);
   const CheckpointReader before(root / "c");
@@ -130,7 +130,7 @@ TEST(Checkpoint, MissingTruncatedAndForeignFilesAreInputErrors) {
   EXPECT_NE(fault().find("truncated or foreign"), std::string::npos);
   fs::remove(file);
   EXPECT_NE(fault().find(file.filename().string()), std::string::npos);
-  // The right size, but not what the manifest describes: found when it is read.
+  // The file has the right size but other content than the manifest describes. The read detects it.
   const TestTensor other{"other.weight", Kind::weight, DType::u8, {static_cast<std::int64_t>(bytes.size())}, 1};
   spill(file, std::string(bytes.size(), 'x'));
   const CheckpointReader reader(root / "c");
@@ -141,7 +141,7 @@ TEST(Checkpoint, MissingTruncatedAndForeignFilesAreInputErrors) {
   EXPECT_NE(input_error([&] { CheckpointReader absent(root / "absent"); }).find("not a checkpoint"), std::string::npos);
 }
 
-TEST(Checkpoint, ReadingSomethingElseThanIsThereIsAnInputError) {
+TEST(Checkpoint, AMismatchedRequestIsAnInputError) {
   const TemporaryFolder root;
   write_whole(root / "c", sample_tensors());
   const CheckpointReader reader(root / "c");
@@ -158,9 +158,9 @@ TEST(Checkpoint, ReadingSomethingElseThanIsThereIsAnInputError) {
   bad = good, bad.kind = Kind::exp_avg, bad.name = "norm.weight";
   EXPECT_NE(fault(bad).find("exp_avg"), std::string::npos);
   bad = good, bad.dtype = DType::fp32;
-  EXPECT_NE(fault(bad).find("expected fp32, it is bf16 (--dtype bf16 reads it)"), std::string::npos);
+  EXPECT_NE(fault(bad).find("expected fp32, got bf16 (--dtype bf16 reads it)"), std::string::npos);
   bad = good, bad.dims = {24, 37};
-  EXPECT_NE(fault(bad).find("expected shape [24, 37], it has [37, 24]"), std::string::npos);
+  EXPECT_NE(fault(bad).find("expected shape [24, 37], got [37, 24]"), std::string::npos);
 
   std::vector<unsigned char> data(1 << 16);
   const auto read = [&](const layout::LocalLayout& local) {
@@ -175,10 +175,10 @@ TEST(Checkpoint, ReadingSomethingElseThanIsThereIsAnInputError) {
       [&] {
         read({.pieces = {{{0, 2, 0, 24}, 0, 24}}, .size = 47});
       },
-      ThrowsMessage<Error>(HasSubstr("of a local buffer of 47 elements")));  // beyond the buffer
+      ThrowsMessage<Error>(HasSubstr("but the local buffer has 47 elements")));  // beyond the buffer
 }
 
-TEST(Checkpoint, SaysWhetherItHoldsMomentsAndMasters) {
+TEST(Checkpoint, ReportsMomentsAndMasters) {
   const TemporaryFolder root;
   const auto tensor = [](const char* name, Kind kind) { return TestTensor{name, kind, DType::fp32, {4}, 1}; };
   const auto reader_of = [&](const std::vector<TestTensor>& tensors) {
@@ -194,17 +194,17 @@ TEST(Checkpoint, SaysWhetherItHoldsMomentsAndMasters) {
       [&] {
         reader_of({weight, avg}).has_moments();
       },
-      ThrowsMessage<InputError>(HasSubstr("expected both moments or none")));
+      ThrowsMessage<InputError>(HasSubstr("expected both moments or neither")));
   EXPECT_THAT(
       [&] {
         reader_of({weight, sq}).has_moments();
       },
-      ThrowsMessage<InputError>(HasSubstr("expected both moments or none")));
+      ThrowsMessage<InputError>(HasSubstr("expected both moments or neither")));
   EXPECT_TRUE(reader_of({weight, avg, sq, tensor("frozen", Kind::weight)}).has_moments());
 }
 
-// A program's mistake in the layouts: no rank may believe that there is a checkpoint.
-TEST(Checkpoint, PiecesThatDoNotCoverFailOnEveryRank) {
+// If the program's layouts are wrong, no rank may report a complete checkpoint.
+TEST(Checkpoint, IncompletePiecesFailOnEveryRank) {
   const TestTensor tensor{"w", Kind::weight, DType::fp32, {8, 4}, 1};
   const auto half = [](std::int64_t row, std::int64_t rows) {
     return layout::LocalLayout{.pieces = {{{row, rows, 0, 4}, 0, 4}}, .size = rows * 4};
@@ -227,7 +227,7 @@ TEST(Checkpoint, PiecesThatDoNotCoverFailOnEveryRank) {
   }
 }
 
-TEST(Checkpoint, RanksMayLeaveOutTensorsOfWhichTheyWriteNothing) {
+TEST(Checkpoint, RanksMayOmitTensorsThatTheyDoNotWrite) {
   const TestTensor tensor{"w", Kind::weight, DType::fp32, {8, 4}, 1};
   const TemporaryFolder root;
   on_ranks(3, [&](comm::Communicator& group) {

@@ -1,4 +1,4 @@
-// What the checkpoint tests share: temporary folders, tensors whose values follow from their logical index, random
+// Helpers of the checkpoint tests: temporary folders, tensors whose values follow from their logical index, random
 // layouts.
 #pragma once
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ inline void spill(const fs::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
-// Runs and returns the message of the InputError; fails the test when there is none, or another error.
+// Runs `body` and returns the message of its InputError. Fails the test if it throws nothing or another error.
 inline std::string input_error(const std::function<void()>& run) {
   try {
     run();
@@ -81,7 +81,7 @@ struct TestTensor {
   std::size_t element() const { return quant::size_of(dtype); }
 };
 
-// The bytes of a logical element: any bit pattern, NaNs included, since checkpoints move bits.
+// Returns the bytes of a logical element: any bit pattern, including NaNs, since checkpoints move bits.
 inline std::uint64_t value_of(const TestTensor& tensor, std::int64_t index) {
   std::uint64_t x = tensor.seed * 0x9E3779B97F4A7C15u + static_cast<std::uint64_t>(index) + 1;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -91,7 +91,7 @@ inline std::uint64_t value_of(const TestTensor& tensor, std::int64_t index) {
 
 constexpr unsigned char kUntouched = 0xA5;
 
-// The local buffer of a layout with every covered element filled; the rest holds kUntouched.
+// Returns the local buffer of a layout with every covered element filled; the rest holds kUntouched.
 inline std::vector<unsigned char> filled(const TestTensor& tensor, const layout::LocalLayout& local) {
   const std::size_t element = tensor.element();
   std::vector<unsigned char> data(static_cast<std::size_t>(local.size) * element, kUntouched);
@@ -104,7 +104,7 @@ inline std::vector<unsigned char> filled(const TestTensor& tensor, const layout:
   return data;
 }
 
-// Boxes that tile the shape, made by cutting at random.
+// Returns boxes that tile the shape, divided at random.
 inline std::vector<layout::Box> random_tiling(Random& random, layout::Shape shape, int cuts) {
   std::vector<layout::Box> boxes;
   if (shape.elements() > 0) boxes.push_back({0, shape.rows, 0, shape.cols});
@@ -125,7 +125,7 @@ inline std::vector<layout::Box> random_tiling(Random& random, layout::Shape shap
   return boxes;
 }
 
-// The boxes one after the other in a local buffer, with gaps between them and between their rows.
+// Places the boxes one after another in a local buffer, with gaps between them and between their rows.
 inline layout::LocalLayout place(Random& random, const std::vector<layout::Box>& boxes) {
   layout::LocalLayout local;
   for (const layout::Box& box : boxes) {
@@ -137,7 +137,7 @@ inline layout::LocalLayout place(Random& random, const std::vector<layout::Box>&
   return local;
 }
 
-// Every element on exactly one of the ranks; some ranks may get nothing.
+// Places every element on exactly one rank; some ranks may be empty.
 inline std::vector<layout::LocalLayout> random_storage(Random& random, layout::Shape shape, int ranks) {
   std::vector<std::vector<layout::Box>> boxes(static_cast<std::size_t>(ranks));
   for (const layout::Box& box :
@@ -148,7 +148,7 @@ inline std::vector<layout::LocalLayout> random_storage(Random& random, layout::S
   return locals;
 }
 
-// Any boxes inside the shape, overlapping ones too.
+// Returns any boxes inside the shape, also overlapping ones.
 inline layout::LocalLayout random_request(Random& random, layout::Shape shape) {
   std::vector<layout::Box> boxes;
   for (std::int64_t i = pick(random, 0, 4); i > 0 && shape.elements() > 0; --i) {
@@ -206,7 +206,7 @@ inline void write_as(comm::Communicator& group, const fs::path& folder, const st
   write_checkpoint(folder, contents, group, options);
 }
 
-// One rank, every tensor whole.
+// One rank with every whole tensor.
 inline void write_whole(const fs::path& folder, const std::vector<TestTensor>& tensors, int ranks = 1) {
   Random random(1);
   const Layouts layouts = random_layouts(random, tensors, ranks);
@@ -226,7 +226,7 @@ inline layout::LocalLayout whole(layout::Shape shape) {
   return local;
 }
 
-// The whole checkpoint is there and right.
+// Checks that the checkpoint is complete and correct.
 inline void expect_intact(const fs::path& folder, const std::vector<TestTensor>& tensors) {
   const CheckpointReader reader(folder);
   reader.verify();

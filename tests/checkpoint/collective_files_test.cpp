@@ -12,7 +12,7 @@ namespace {
 using namespace testing;
 using namespace std::chrono_literals;
 
-// What each rank's call threw, "" for nothing.
+// The message that each rank's call threw, "" without an error.
 std::vector<std::string> errors_of(int ranks, const std::function<void(comm::Communicator&, std::stop_token)>& body,
                                    std::atomic<int>* input_errors = nullptr) {
   std::vector<std::string> messages(static_cast<std::size_t>(ranks));
@@ -29,14 +29,14 @@ std::vector<std::string> errors_of(int ranks, const std::function<void(comm::Com
   return messages;
 }
 
-TEST(CheckpointTogether, OneRanksErrorIsTheSameOnEveryRank) {
+TEST(CheckpointTogether, EveryRankThrowsOneRanksError) {
   const auto messages = errors_of(4, [](comm::Communicator& group, const std::stop_token&) {
     if (group.rank() == 2) throw Error("disk full");
   });
   for (const std::string& message : messages) EXPECT_EQ(message, "test: rank 2: disk full");
 }
 
-TEST(CheckpointTogether, TheLowestRankSpeaksForAllAndItsTypeIsKept) {
+TEST(CheckpointTogether, EveryRankThrowsTheLowestRanksErrorAndType) {
   std::atomic<int> input_errors{0};
   const auto messages = errors_of(
       3,
@@ -49,7 +49,7 @@ TEST(CheckpointTogether, TheLowestRankSpeaksForAllAndItsTypeIsKept) {
   EXPECT_EQ(input_errors, 3);
 }
 
-TEST(CheckpointTogether, WithoutANameTheMessageStandsForItself) {
+TEST(CheckpointTogether, WithoutANameTheMessageIsUnchanged) {
   for (const int first : {0, 1}) {
     std::vector<std::string> messages(3);
     on_ranks(3, [&](comm::Communicator& group) {
@@ -66,7 +66,7 @@ TEST(CheckpointTogether, WithoutANameTheMessageStandsForItself) {
   }
 }
 
-TEST(CheckpointTogether, ARankMayWorkForLongerThanTheGroupsTimeLimit) {
+TEST(CheckpointTogether, ARankMayWorkLongerThanTheGroupsTimeLimit) {
   comm::LocalOptions options;
   options.timeout = 1000ms;
   std::atomic<int> finished{0};
@@ -82,7 +82,7 @@ TEST(CheckpointTogether, ARankMayWorkForLongerThanTheGroupsTimeLimit) {
   EXPECT_EQ(finished, 2);
 }
 
-TEST(CheckpointTogether, ADeadRankStopsTheOthersWork) {
+TEST(CheckpointTogether, ADeadRankStopsTheOtherRanks) {
   std::atomic<bool> stopped{false};
   const auto run = [&] {
     on_ranks(2, [&](comm::Communicator& group) {
@@ -97,7 +97,7 @@ TEST(CheckpointTogether, ADeadRankStopsTheOthersWork) {
   EXPECT_TRUE(stopped);
 }
 
-TEST(CheckpointTogether, TextsTravelToAndFromRankZero) {
+TEST(CheckpointTogether, SendsTextsToAndFromRankZero) {
   on_ranks(3, [](comm::Communicator& group) {
     const std::string own(static_cast<std::size_t>(group.rank() * 1000), static_cast<char>('a' + group.rank()));
     EXPECT_EQ(broadcast_text(group, group.rank() == 0 ? "from zero" : "ignored"), "from zero");

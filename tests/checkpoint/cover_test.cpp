@@ -10,7 +10,7 @@ namespace {
 using namespace testing;
 using layout::Box;
 
-// The obvious way: count every element.
+// The reference: counts every element.
 bool covered_once(layout::Shape shape, const std::vector<Box>& boxes) {
   std::vector<int> count(static_cast<std::size_t>(shape.elements()));
   for (const Box& box : boxes)
@@ -19,14 +19,14 @@ bool covered_once(layout::Shape shape, const std::vector<Box>& boxes) {
   return std::all_of(count.begin(), count.end(), [](int n) { return n == 1; });
 }
 
-TEST(CheckpointCover, AgreesWithCountingElements) {
+TEST(CheckpointCover, AgreesWithCountedElements) {
   Random random(3);
   int exact = 0, faulty = 0;
   for (int round = 0; round < 4000; ++round) {
     const layout::Shape shape{pick(random, 0, 12), pick(random, 1, 12)};
     std::vector<Box> boxes = random_tiling(random, shape, static_cast<int>(pick(random, 0, 12)));
     std::shuffle(boxes.begin(), boxes.end(), random);
-    if (!boxes.empty() && pick(random, 0, 2) > 0) {  // spoil it, perhaps
+    if (!boxes.empty() && pick(random, 0, 2) > 0) {  // damages the boxes at random
       Box& box = boxes.front();
       switch (pick(random, 0, 4)) {
         case 0:

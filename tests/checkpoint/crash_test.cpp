@@ -1,4 +1,4 @@
-// What a crash or a full disk leaves behind. Each scenario runs in a forked process.
+// Tests the state after a crash or with a full disk. Each scenario runs in a forked process.
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -47,9 +47,9 @@ std::size_t entries(const fs::path& folder) {
 
 class CheckpointKilled : public ::testing::TestWithParam<const char*> {};
 
-// Killed at a point of the writing, on any rank: step 10 stays loadable, step 20 is there in full or not at all, and
-// the next writer cleans up.
-TEST_P(CheckpointKilled, LeavesTheLastGoodOneLoadable) {
+// A rank is killed at some point of the write. Step 10 stays loadable, step 20 is either complete or absent, and the
+// next writer removes partial folders.
+TEST_P(CheckpointKilled, LeavesTheLastCheckpointLoadable) {
   const std::string stage = GetParam();
   for (const int victim : {0, 2}) {
     const TemporaryFolder root;
@@ -82,8 +82,8 @@ INSTANTIATE_TEST_SUITE_P(Stages, CheckpointKilled,
                          ::testing::Values("created", "written", "gathered", "manifest", "committed"),
                          [](const auto& info) { return std::string(info.param); });
 
-// Killed at any instant while step 20 is written again and again over itself.
-TEST(CheckpointCrash, AtAnyInstantOneWholeCheckpointIsThere) {
+// The process is killed at any time while step 20 is repeatedly overwritten.
+TEST(CheckpointCrash, ACompleteCheckpointExistsAtAnyTime) {
   Random random(1);
   for (int round = 0; round < 12; ++round) {
     const TemporaryFolder root;
@@ -105,8 +105,8 @@ TEST(CheckpointCrash, AtAnyInstantOneWholeCheckpointIsThere) {
   }
 }
 
-// Killed at any instant while a run resumes from step 10 again and again and writes step 20.
-TEST(CheckpointCrash, AtAnyInstantOfAResumptionTheLastGoodOneIsThere) {
+// The process is killed at any time while a run repeatedly resumes from step 10 and writes step 20.
+TEST(CheckpointCrash, TheLastCheckpointExistsAtAnyTimeOfAResume) {
   Random random(2);
   for (int round = 0; round < 12; ++round) {
     const TemporaryFolder root;
@@ -133,8 +133,8 @@ TEST(CheckpointCrash, AtAnyInstantOfAResumptionTheLastGoodOneIsThere) {
   }
 }
 
-// A limit on the size of files stands in for a full disk: write() fails in the middle of a file.
-TEST(CheckpointCrash, AFullDiskIsOneErrorOnEveryRankAndLeavesNothing) {
+// A limit on the size of files simulates a full disk: write() fails in the middle of a file.
+TEST(CheckpointCrash, AFullDiskIsTheSameErrorOnEveryRankAndLeavesNoFolder) {
   const TemporaryFolder root;
   write_whole(root / "step-00000010", sample_tensors());
   const TestTensor large{"large.weight", Kind::weight, quant::DType::fp32, {1024, 1024}, 1};
@@ -164,7 +164,7 @@ TEST(CheckpointCrash, AFullDiskIsOneErrorOnEveryRankAndLeavesNothing) {
   expect_intact(root / "step-00000010", sample_tensors());
 }
 
-TEST(CheckpointCrash, AFolderThatCannotBeMadeIsOneErrorOnEveryRank) {
+TEST(CheckpointCrash, AFailedFolderCreationIsTheSameErrorOnEveryRank) {
   const TemporaryFolder root;
   spill(root / "file", "not a folder");
   std::vector<std::string> messages(2);

@@ -7,7 +7,7 @@ namespace {
 
 using namespace testing;
 
-// A folder that looks complete.
+// Creates a folder that looks complete.
 void make_step(const fs::path& parent, std::int64_t step, const std::string& text = "x") {
   PartialFolder folder(parent / step_folder_name(step));
   spill(folder.path() / "manifest.json", text);
@@ -37,7 +37,7 @@ TEST(CheckpointFolder, AppearsOnlyWhenCommitted) {
   EXPECT_EQ(names(parent), Names{"step-00000020"});
 }
 
-TEST(CheckpointFolder, WhichOneIsMeantIsNeverGuessed) {
+TEST(CheckpointFolder, AmbiguousPathsAreErrors) {
   const TemporaryFolder root;
   make_step(root.path(), 20);
   EXPECT_EQ(resolve_checkpoint(root.path()), root / "step-00000020");
@@ -51,7 +51,7 @@ TEST(CheckpointFolder, WhichOneIsMeantIsNeverGuessed) {
   EXPECT_NE(message.find("holds step-00000030 and checkpoints/step-00000040"), std::string::npos) << message;
 }
 
-TEST(CheckpointFolder, CommitReplacesWhatStoodThere) {
+TEST(CheckpointFolder, CommitReplacesAnExistingFolder) {
   const TemporaryFolder root;
   make_step(root.path(), 20, "old");
   make_step(root.path(), 20, "new");
@@ -59,7 +59,7 @@ TEST(CheckpointFolder, CommitReplacesWhatStoodThere) {
   EXPECT_EQ(names(root.path()), Names{"step-00000020"});
 }
 
-TEST(CheckpointFolder, TheNextWriterRemovesWhatCrashedOnesLeftAndNothingElse) {
+TEST(CheckpointFolder, TheNextWriterRemovesOnlyTheFoldersOfCrashedWriters) {
   const TemporaryFolder root;
   const Names kept{"model.partial-0123456789abcdef", "notes", "step-00000010", "step-00000020.partial-0123"};
   for (const std::string& name : kept) fs::create_directory(root / name);
@@ -75,7 +75,7 @@ TEST(CheckpointFolder, TheNextWriterRemovesWhatCrashedOnesLeftAndNothingElse) {
   EXPECT_FALSE(fs::exists(root / "model.partial-0123456789abcdef"));
 }
 
-TEST(CheckpointFolder, LatestIsByStepAndComplete) {
+TEST(CheckpointFolder, LatestIsTheCompleteOneWithTheHighestStep) {
   const TemporaryFolder root;
   EXPECT_FALSE(latest_checkpoint(root / "absent"));
   for (const std::int64_t step : {5, 100000000, 20}) make_step(root.path(), step);
@@ -88,7 +88,7 @@ TEST(CheckpointFolder, LatestIsByStepAndComplete) {
   EXPECT_EQ(latest_checkpoint(root.path())->path, root / "step-100000000");
 }
 
-TEST(CheckpointFolder, ResolvesWhatAUserMayMean) {
+TEST(CheckpointFolder, ResolvesUserPaths) {
   const TemporaryFolder root;
   make_step(root / "checkpoints", 7);
   const fs::path step = root / "checkpoints/step-00000007";
@@ -115,7 +115,7 @@ Steps steps_of(const std::vector<StepFolder>& folders) {
   return steps;
 }
 
-TEST(CheckpointFolder, SetAsideOnesAreWholeAndUnseen) {
+TEST(CheckpointFolder, SetAsideFoldersAreCompleteAndHidden) {
   const TemporaryFolder root;
   for (const std::int64_t step : {10, 20, 30, 40}) make_step(root.path(), step, std::to_string(step));
   EXPECT_EQ(set_aside_after(root.path(), 25), (Steps{40, 30}));
@@ -127,14 +127,14 @@ TEST(CheckpointFolder, SetAsideOnesAreWholeAndUnseen) {
   EXPECT_EQ(resolve_checkpoint(aside[0].path), aside[0].path);
   EXPECT_EQ(set_aside_after(root.path(), 25), Steps{});
   EXPECT_EQ(prune_checkpoints(root.path(), 1), Steps{10});
-  make_step(root.path(), 25);  // a writer leaves them alone
+  make_step(root.path(), 25);  // a writer ignores the folders that are set aside
   EXPECT_EQ(steps_of(list_set_aside(root.path())), (Steps{30, 40}));
   EXPECT_EQ(remove_set_aside(root.path()), (Steps{30, 40}));
   EXPECT_EQ(names(root.path()), (Names{"step-00000020", "step-00000025"}));
 }
 
-// Two runs that resumed one after the other, and crashed, have set aside the same step.
-TEST(CheckpointFolder, OneStepMayBeSetAsideTwice) {
+// Two consecutive runs resumed, crashed, and set aside the same step.
+TEST(CheckpointFolder, AStepMayBeSetAsideTwice) {
   const TemporaryFolder root;
   for (const char* text : {"old", "new"}) {
     make_step(root.path(), 20, text);
@@ -145,7 +145,7 @@ TEST(CheckpointFolder, OneStepMayBeSetAsideTwice) {
   EXPECT_EQ(names(root.path()), Names{});
 }
 
-TEST(CheckpointFolder, SetAsideOnesCanHaveTheirNamesBack) {
+TEST(CheckpointFolder, RestoresSetAsideFolders) {
   const TemporaryFolder root;
   make_step(root.path(), 20, "old");
   set_aside_after(root.path(), 10);
@@ -159,7 +159,7 @@ TEST(CheckpointFolder, SetAsideOnesCanHaveTheirNamesBack) {
   EXPECT_EQ(slurp(aside[0].path / "manifest.json"), "new");
 }
 
-TEST(CheckpointFolder, ThatHoldsOnlySetAsideOnesNamesOne) {
+TEST(CheckpointFolder, TheErrorNamesASetAsideFolderIfThereIsNoOther) {
   const TemporaryFolder root;
   make_step(root / "checkpoints", 20);
   set_aside_after(root / "checkpoints", 10);
@@ -168,7 +168,7 @@ TEST(CheckpointFolder, ThatHoldsOnlySetAsideOnesNamesOne) {
     EXPECT_NE(input_error([&] { resolve_checkpoint(folder); }).find(path), std::string::npos);
 }
 
-TEST(CheckpointFolder, AnImpossiblePlaceIsAnErrorThatNamesIt) {
+TEST(CheckpointFolder, AnImpossiblePathIsNamedInTheError) {
   const TemporaryFolder root;
   spill(root / "file", "x");
   try {

@@ -7,13 +7,13 @@
 namespace tessera::checkpoint {
 namespace {
 
-// The published value of XXH3-128 of nothing, and what `printf abc | xxhsum -H2` prints.
+// The published XXH3-128 value of empty input, and the output of `printf abc | xxhsum -H2`.
 TEST(Hash, MatchesTheReferenceProgram) {
   EXPECT_EQ(hash_of("", 0), "99aa06d3014798d86001c324468d497f");
   EXPECT_EQ(hash_of("abc", 3), "06b05ab6733a618578af5f94892f3950");
 }
 
-TEST(Hash, DoesNotDependOnHowTheBytesAreCut) {
+TEST(Hash, DoesNotDependOnTheDivisionIntoUpdates) {
   std::string bytes(10007, '\0');
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 31 + i / 256);
   const std::string whole = hash_of(bytes.data(), bytes.size());

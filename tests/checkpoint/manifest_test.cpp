@@ -29,7 +29,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text.replace(at, from.size(), to);
 }
 
-TEST(CheckpointManifest, TextReadsBackTheSame) {
+TEST(CheckpointManifest, TextReadsBackEqual) {
   const std::string text = to_text(sample());
   check(text);
   const Manifest back = parse_manifest(text, "M");
@@ -39,13 +39,13 @@ TEST(CheckpointManifest, TextReadsBackTheSame) {
   EXPECT_EQ(back.tensors[1].kind, Kind::exp_avg);
 }
 
-TEST(CheckpointManifest, APieceStandsForOnePartOfATensor) {
+TEST(CheckpointManifest, RefusesARepeatedPiece) {
   Manifest manifest = sample();
   manifest.tensors[0].pieces[1].file = 0;
   EXPECT_NE(input_error([&] { validate(manifest, "M"); }).find("piece 0 of file 0 is listed twice"), std::string::npos);
 }
 
-TEST(CheckpointManifest, ErrorsQuoteItInPrintableCharacters) {
+TEST(CheckpointManifest, ErrorsQuoteTextInPrintableCharacters) {
   const std::string good = to_text(sample());
   for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{{"tessera-checkpoint", "a\\u001b"},
                                                                                  {"part-00001.", "/\\n"},
@@ -96,7 +96,7 @@ TEST(CheckpointManifest, EachWrongFieldIsNamed) {
   }
 }
 
-TEST(CheckpointManifest, ChangedBytesNeverDoMoreThanAnInputError) {
+TEST(CheckpointManifest, ChangedBytesCauseAtMostAnInputError) {
   const std::string text = to_text(sample());
   Random random(11);
   const std::string alphabet = "{}[]\":,0123456789-.eEx \\n\xff\n";
@@ -136,7 +136,7 @@ TEST(CheckpointManifest, PartsMergeAndDifferentDescriptionsAreRefused) {
   EXPECT_THROW(merge({left, right}), Error);
 }
 
-TEST(CheckpointManifest, AChangedManifestFileIsFoundByItsChecksum) {
+TEST(CheckpointManifest, TheChecksumDetectsAChangedFile) {
   const TemporaryFolder folder;
   save_manifest(folder.path(), sample());
   EXPECT_EQ(load_manifest(folder.path()).step, 20);

@@ -18,7 +18,7 @@ std::string with_header(const std::string& header, std::size_t data_bytes) {
   return text + header + std::string(data_bytes, 'x');
 }
 
-// The fault that reading a file with this content reports.
+// Returns the error message for a file with this content.
 std::string fault(const std::string& content) {
   const TemporaryFolder folder;
   spill(folder / "f.safetensors", content);
@@ -51,13 +51,13 @@ TEST(Safetensors, ReadsBackWhatItWrote) {
   EXPECT_NE(slurp(path).find(R"("__metadata__":{"format":"pt"})"), std::string::npos);
 }
 
-TEST(Safetensors, EveryTypeHasItsName) {
+TEST(Safetensors, EveryTypeHasAName) {
   for (const DType type : {DType::u8, DType::i32, DType::i64, DType::bf16, DType::fp32, DType::fp64})
     EXPECT_EQ(from_safetensors_name(safetensors_name(type)), type);
   EXPECT_EQ(from_safetensors_name("F16"), std::nullopt);
 }
 
-TEST(Safetensors, WriterRefusesTheWrongNumberOfBytesAndNamesGivenTwice) {
+TEST(Safetensors, WriterRefusesAWrongNumberOfBytesAndRepeatedNames) {
   const TemporaryFolder folder;
   SafetensorsWriter writer(folder / "a", {{"t", DType::fp32, {2}}});
   writer.write("1234", 4);
@@ -65,7 +65,7 @@ TEST(Safetensors, WriterRefusesTheWrongNumberOfBytesAndNamesGivenTwice) {
   EXPECT_THROW(SafetensorsWriter(folder / "b", {{"t", DType::u8, {1}}, {"t", DType::u8, {1}}}), Error);
 }
 
-TEST(Safetensors, RefusesFilesThatAreNotWhole) {
+TEST(Safetensors, RefusesIncompleteFiles) {
   EXPECT_NE(fault("1234").find("got 4 bytes"), std::string::npos);
   EXPECT_NE(fault(with_header("{}", 0).substr(0, 9)).find("length"), std::string::npos);
   EXPECT_NE(fault(std::string(16, '\xff')).find("length"), std::string::npos);
@@ -92,7 +92,7 @@ TEST(Safetensors, RefusesMalformedHeadersAndNamesTheTensor) {
     EXPECT_NE(tensor(body).find("tensor 't'"), std::string::npos) << body;
 }
 
-TEST(Safetensors, RefusesGapsOverlapsAndNamesGivenTwice) {
+TEST(Safetensors, RefusesGapsOverlapsAndRepeatedNames) {
   const std::string a = R"("a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]})";
   const auto b = [](int from, int to) {
     return R"("b":{"dtype":"U8","shape":[4],"data_offsets":[)" + std::to_string(from) + "," + std::to_string(to) + "]}";
@@ -106,8 +106,8 @@ TEST(Safetensors, ErrorsQuoteTheHeaderInPrintableCharacters) {
   const std::string rest = R"(":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
   const std::vector<std::string> headers{
       "{\"a\xff" + rest,                           // not UTF-8
-      "\x80\xfe",                                  // no JSON either
-      "{\"a\\n\\u001b[2J\":{\"dtype\":\"F32\"}}",  // control characters, as JSON writes them
+      "\x80\xfe",                                  // also not JSON
+      "{\"a\\n\\u001b[2J\":{\"dtype\":\"F32\"}}",  // control characters, as JSON escapes them
       "{\"a\":{\"dtype\":\"F\\n32\"}}",
       "{\"a\\n\":1,\"a\\n\":1}",
       std::string("{\"a\\n") + R"(":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})"};
@@ -118,7 +118,7 @@ TEST(Safetensors, ErrorsQuoteTheHeaderInPrintableCharacters) {
   }
 }
 
-TEST(Safetensors, ChangedBytesInTheHeaderNeverDoMoreThanAnInputError) {
+TEST(Safetensors, ChangedHeaderBytesCauseAtMostAnInputError) {
   const TemporaryFolder folder;
   const fs::path good = folder / "good", bad = folder / "bad";
   SafetensorsWriter writer(good, {{"x", DType::fp32, {3, 5}}, {"y", DType::bf16, {7}}, {"z", DType::i64, {2, 1, 2}}});

@@ -1,4 +1,4 @@
-// The model's gradient against central differences of its own loss, in fp64; and its parts' bookkeeping.
+// Tests the model's gradient against central differences of its loss in fp64, and the bookkeeping of its parts.
 #include "tessera/models/decoder.h"
 
 #include <ATen/core/grad_mode.h>
@@ -80,8 +80,8 @@ constexpr Options kPlain{"plain", false, false}, kBias{"bias", true, false}, kHe
 
 class Gradient : public ::testing::TestWithParam<std::tuple<Options, bool, nn::Recompute>> {};
 
-// With step h = 1e-5 a central difference of a loss of about 10 has an error of h^2 f''' / 6 + 1e-15 * 10 / h, some
-// 1e-9 against derivatives of about 0.1: 1e-6 of the largest derivative leaves room.
+// With step h = 1e-5, a central difference of a loss of about 10 has an error of h^2 f''' / 6 + 1e-15 * 10 / h. That is
+// some 1e-9, compared with derivatives of about 0.1; the bound is 1e-6 of the largest derivative.
 TEST_P(Gradient, IsTheDerivativeOfTheLoss) {
   comm::run_local(1, {}, [](comm::World& world) {
     const auto [options, tied, recompute] = GetParam();
@@ -136,7 +136,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Gradient,
                                               name_of(std::get<2>(info.param)));
                          });
 
-TEST(DecoderLayouts, RefusesMoreRangesOfTheVocabularyThanIdsHaveRoomFor) {
+TEST(DecoderLayouts, RefusesTooManyRangesOfTheVocabulary) {
   DecoderConfig config = small_model();
   config.vocab_size = 9;
   TpParts parts = even_parts(config, 1);
@@ -150,7 +150,7 @@ TEST(DecoderLayouts, RefusesMoreRangesOfTheVocabularyThanIdsHaveRoomFor) {
   EXPECT_THAT([&] { check_parts(config, parts); }, ThrowsMessage<Error>(HasSubstr("expected at most 8")));
 }
 
-TEST(DecoderLayouts, EveryWeightIsHeldForEveryTpDegree) {
+TEST(DecoderLayouts, CoverEveryWeightForEveryTpDegree) {
   const DecoderConfig config = small_model();
   for (int tp = 1; tp <= 8; ++tp) {
     const TpParts parts = even_parts(config, tp);
@@ -199,8 +199,8 @@ TEST(DecoderLayouts, QueryHeadsOfSeveralRangesReadTheirKeyValueHeads) {
   EXPECT_EQ(heads, (std::vector<std::int64_t>{7, 8, 6, 1, 2, 3, 13, 14, 10, 11, 18, 19, 15, 16}));
 }
 
-// One rank's gate and up have the same columns in the same order, those of its rows of down.
-TEST(DecoderLayouts, AdoptedColumnsFollowTheOwnOnesInGateAndUp) {
+// A rank's gate and up have the same columns in the same order as its rows of down.
+TEST(DecoderLayouts, AdoptedColumnsFollowOwnColumnsInGateAndUp) {
   const DecoderConfig config = small_model();  // 7 columns
   const TpParts parts{.heads = {{}, {}}, .ffn = {{{0, 3}, {6, 7}}, {{3, 6}}}, .vocabulary = {}};
   EXPECT_EQ(gate_up_layout(config, parts),

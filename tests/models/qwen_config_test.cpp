@@ -1,4 +1,4 @@
-// What Qwen2 and Qwen3 read from a config.json, and what they refuse.
+// Tests the fields that Qwen2 and Qwen3 read from a config.json, and the fields that they refuse.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ DecoderConfig parse(const json& file) {
   return decoder_of(*parse_model_config(file, "f"));
 }
 
-TEST(Qwen2Config, TakesItsOwnDefaults) {
+TEST(Qwen2Config, HasItsOwnDefaults) {
   json file = sizes("qwen2");
   const DecoderConfig expected{.vocab_size = 131,
                                .hidden_size = 64,
@@ -37,7 +37,7 @@ TEST(Qwen2Config, TakesItsOwnDefaults) {
   EXPECT_EQ(parse(file).num_kv_heads, 16);
 }
 
-TEST(Qwen3Config, TakesItsOwnDefaults) {
+TEST(Qwen3Config, HasItsOwnDefaults) {
   const DecoderConfig expected{.vocab_size = 131,
                                .hidden_size = 64,
                                .intermediate_size = 77,
@@ -75,16 +75,16 @@ INSTANTIATE_TEST_SUITE_P(
                       Refused{"qwen3", "use_sliding_window", "true", "is true, expected false"},
                       Refused{"qwen2", "layer_types", R"(["full_attention","sliding_attention"])", "sliding windows"},
                       Refused{"qwen3", "layer_types", R"("full_attention")", "sliding windows"},
-                      Refused{"qwen3", "layer_types", R"(["full_attention"])", "as many entries as num_hidden_layers"},
+                      Refused{"qwen3", "layer_types", R"(["full_attention"])", "expected num_hidden_layers entries"},
                       Refused{"qwen3", "attention_bias", "true", "biases are not supported"},
                       Refused{"qwen2", "rope_parameters", R"({"rope_type":"yarn","factor":4.0})", "\"llama3\" or"},
                       Refused{"qwen3", "rope_scaling", R"({"type":"dynamic","factor":4.0})", "\"llama3\" or"},
                       Refused{"qwen3", "head_dim", "7", "an even number"},
-                      Refused{"qwen2", "attention_dropout", "0.1", "there is no dropout"},
+                      Refused{"qwen2", "attention_dropout", "0.1", "dropout is not supported"},
                       Refused{"qwen3", "num_key_value_heads", "5", "a divisor of num_attention_heads 32"},
                       Refused{"qwen2", "hidden_act", R"("gelu")", "\"silu\""}));
 
-TEST(QwenConfigs, OfThePublishedModelsHaveTheirSizes) {
+TEST(QwenConfigs, HaveThePublishedSizes) {
   const std::filesystem::path configs = TESSERA_CONFIGS;
   EXPECT_EQ(num_params(*read_model_config(find_model_config("qwen2.5-0.5b", configs))), 494032768);
   EXPECT_EQ(num_params(*read_model_config(find_model_config("qwen3-0.6b", configs))), 596049920);

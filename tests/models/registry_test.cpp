@@ -46,7 +46,7 @@ TEST_P(EachArchitecture, IsChosenByTypeOrByClass) {
   EXPECT_EQ(parse_model_config(file, "f")->to_json(), expected);
 }
 
-TEST_P(EachArchitecture, RefusesAClassThatIsNotOfItsType) {
+TEST_P(EachArchitecture, RefusesTheClassOfAnotherType) {
   json file = small(GetParam().model_type);
   file["architectures"] = {"OtherForCausalLM"};
   EXPECT_THAT(fault(file), HasSubstr("some/config.json: field 'architectures' is [\"OtherForCausalLM\"], expected"));
@@ -66,8 +66,8 @@ TEST_P(EachArchitecture, RoundTripsThroughHuggingFaceForm) {
   EXPECT_EQ(again->to_json(), config->to_json());
 }
 
-// A parameter, and the tensors of a folder that make it up.
-TEST_P(EachArchitecture, HasParametersAndNamesForAllOfThem) {
+// A parameter consists of the tensors of a folder.
+TEST_P(EachArchitecture, HasANameForEveryParameter) {
   for (const bool tied : {false, true}) {
     json file = small(GetParam().model_type);
     file["tie_word_embeddings"] = tied;
@@ -86,7 +86,7 @@ TEST_P(EachArchitecture, HasParametersAndNamesForAllOfThem) {
   }
 }
 
-TEST(Registry, ListsWhatItKnows) {
+TEST(Registry, ErrorsListTheKnownArchitectures) {
   json file = small("gpt2");
   std::string known;
   for (const Architecture& architecture : architectures())

@@ -1,4 +1,4 @@
-// Attention over a rank's heads, with norms of heads and without, against softmax(q k^T) v of the logical heads.
+// Tests attention over a rank's heads, with and without head norms, against softmax(q k^T) v of the logical heads.
 #include "tessera/nn/attention.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ Layer attention_layer(bool has_norms, Documents documents, const LayerCase& how)
   return layer;
 }
 
-TEST(Attention, OfARanksHeadsIsThatOfTheLogicalOnes) {
+TEST(Attention, MatchesTheLogicalHeads) {
   for (const bool has_norms : {false, true})
     for (const Documents documents : {Documents::sequences, Documents::packed})
       for (LayerCase how : layer_cases())
@@ -51,7 +51,7 @@ TEST(Attention, OfARanksHeadsIsThatOfTheLogicalOnes) {
         }
 }
 
-TEST(Attention, FrozenNormsOfHeadsHaveNoGradient) {
+TEST(Attention, FrozenHeadNormsHaveNoGradient) {
   for (LayerCase how : layer_cases())
     for (const std::string frozen : {"q_norm", "k_norm"}) {
       how.frozen = frozen;
@@ -59,8 +59,8 @@ TEST(Attention, FrozenNormsOfHeadsHaveNoGradient) {
     }
 }
 
-// Sums of 8 tokens and 4 elements in fp32 err by some 2^-24 each.
-TEST(Attention, InFp32ErrsByItsRoundings) {
+// In fp32, sums of 8 tokens and 4 elements have errors of a few 2^-24 each.
+TEST(Attention, InFp32IsWithinRounding) {
   for (LayerCase how : layer_cases()) {
     how.type = quant::DType::fp32;
     how.tolerance = 1e-5;
@@ -68,8 +68,8 @@ TEST(Attention, InFp32ErrsByItsRoundings) {
   }
 }
 
-// 8 tokens; numbers of 8 bytes.
-TEST(Attention, KeepsWhatItsPolicySays) {
+// 8 tokens, 8 bytes per number.
+TEST(Attention, KeepsTheTensorsOfItsPolicy) {
   using Events = std::vector<std::string>;
   LayerCase how{.microbatches = 1, .uses = 1};
   const auto events = [&](bool has_norms) {

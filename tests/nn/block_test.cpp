@@ -1,4 +1,4 @@
-// A transformer block under every recompute policy against its formulas.
+// Tests a transformer block under every recompute policy against its formulas.
 #include "tessera/nn/block.h"
 
 #include <gtest/gtest.h>
@@ -79,7 +79,7 @@ Layer block_layer(const BlockParts& has, const LayerCase& how) {
   return layer;
 }
 
-TEST(Block, IsItsFormulasUnderEveryPolicy) {
+TEST(Block, MatchesItsFormulasUnderEveryPolicy) {
   for (const BlockParts& has : std::vector<BlockParts>{{}, {.residual = true}, {true, true, true}})
     for (LayerCase how : layer_cases())
       for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
@@ -89,8 +89,8 @@ TEST(Block, IsItsFormulasUnderEveryPolicy) {
       }
 }
 
-// The last block's residual may be unused: no gradient comes for it.
-TEST(Block, OneOfItsResultsIsEnough) {
+// The last block's residual may be unused. It then receives no gradient.
+TEST(Block, OneOfItsResultsMayBeUnused) {
   for (const Recompute recompute : {Recompute::none, Recompute::full}) {
     LayerCase how{.tp = 2, .sequence_parallel = true, .recompute = recompute};
     Layer layer = block_layer({.residual = true}, how);
@@ -106,7 +106,8 @@ TEST(Block, OneOfItsResultsIsEnough) {
   }
 }
 
-// Only its input is kept: 4 of 8 tokens, twice 6 numbers. Its forward runs again, with all its events, before backward.
+// The block keeps only its input: 4 of 8 tokens, two tensors of 6 numbers. Its forward runs again, with all its events,
+// before backward.
 TEST(Block, FullRecomputeKeepsTheInputAndRunsForwardAgain) {
   const LayerCase how{.tp = 2, .sequence_parallel = true, .recompute = Recompute::full, .microbatches = 1, .uses = 1};
   const std::vector<std::string> events = check_layer(block_layer({.residual = true}, how), how).first_rank;

@@ -1,4 +1,4 @@
-// Activations between tp ranks: what each rank has afterwards, bit by bit, and the events.
+// Tests activations between tp ranks: the bits that each rank has afterwards, and the events.
 #include "tessera/nn/collectives.h"
 
 #include <ATen/TensorOperators.h>
@@ -23,7 +23,7 @@ constexpr std::int64_t kTokens = 7, kWidth = 5;
 struct TpRanks {
   int tp = 1;
   bool sequence_parallel = false;
-  std::vector<std::int64_t> weights = {};  // of the split of tokens
+  std::vector<std::int64_t> weights = {};  // of the token split
 };
 std::vector<TpRanks> tp_cases() {
   return {{1, false}, {1, true}, {2, false}, {2, true}, {3, false}, {3, true}, {3, true, {0, 2, 1}}};
@@ -53,7 +53,7 @@ at::Tensor part_of_sum(int rank, at::ScalarType type) {
   return arbitrary_values({kTokens, kWidth}, 3.0 * rank).to(type);
 }
 
-// Of the ranks' parts, in rank order in the accumulator type, rounded once.
+// Adds the ranks' parts in rank order in the accumulator type and rounds once.
 at::Tensor ordered_sum(int tp, at::ScalarType type) {
   const at::ScalarType accumulator = type == at::kDouble ? at::kDouble : at::kFloat;
   at::Tensor sum = part_of_sum(0, type).to(accumulator);
@@ -67,7 +67,7 @@ at::Tensor own_rows(const Context& context, const at::Tensor& whole) {
   return whole.narrow(0, rows.begin, rows.size());
 }
 
-TEST(LeaveTp, GivesEachRankItsTokensOfTheSumInRankOrder) {
+TEST(LeaveTp, ReturnsEachRanksTokensOfTheSumInRankOrder) {
   for (const TpRanks& ranks : tp_cases())
     for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16})
       on_tp_ranks(ranks, [&](Context& context) {
@@ -78,8 +78,8 @@ TEST(LeaveTp, GivesEachRankItsTokensOfTheSumInRankOrder) {
       });
 }
 
-// Else the order could not be seen.
-TEST(LeaveTp, AnotherOrderWouldGiveOtherBits) {
+// Checks that the test can detect a different order.
+TEST(LeaveTp, AnotherOrderGivesOtherBits) {
   const at::Tensor parts[] = {part_of_sum(0, at::kFloat), part_of_sum(1, at::kFloat), part_of_sum(2, at::kFloat)};
   EXPECT_FALSE(ordered_sum(3, at::kFloat).equal(parts[0] + (parts[1] + parts[2])));
   const at::Tensor twice =
@@ -87,7 +87,7 @@ TEST(LeaveTp, AnotherOrderWouldGiveOtherBits) {
   EXPECT_FALSE(ordered_sum(3, at::kBFloat16).equal(twice));
 }
 
-TEST(EnterTp, BringsTheRanksTokensTogether) {
+TEST(EnterTp, GathersTheRanksTokens) {
   for (const TpRanks& ranks : tp_cases())
     for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16})
       on_tp_ranks(ranks, [&](Context& context) {
@@ -97,15 +97,15 @@ TEST(EnterTp, BringsTheRanksTokensTogether) {
       });
 }
 
-// Rows that lie apart in memory are read as the matrix says.
-TEST(EnterTp, TakesAMatrixThatIsNotContiguous) {
+// The rows are not contiguous in memory.
+TEST(EnterTp, AcceptsANonContiguousMatrix) {
   on_tp_ranks({2, true}, [&](Context& context) {
     const at::Tensor whole = arbitrary_values({kWidth, kTokens}, 1).t();
     EXPECT_TRUE(enter_tp(context, own_rows(context, whole), kTokens, schedule::Pass::forward).equal(whole));
   });
 }
 
-TEST(EnterAndLeaveTp, ReturnTheirArgumentWhereThereIsNothingToDo) {
+TEST(EnterAndLeaveTp, ReturnTheirArgumentIfNoCollectiveIsNeeded) {
   on_tp_ranks({1, true}, [&](Context& context) {
     const at::Tensor x = part_of_sum(0, at::kFloat);
     EXPECT_TRUE(enter_tp(context, x, kTokens, schedule::Pass::forward).is_same(x));
@@ -117,7 +117,7 @@ TEST(EnterAndLeaveTp, ReturnTheirArgumentWhereThereIsNothingToDo) {
   });
 }
 
-TEST(AllReduceTp, TakesTheSumOrTheGreatestInPlace) {
+TEST(AllReduceTp, ReducesBySumOrMaximumInPlace) {
   for (const TpRanks& ranks : tp_cases())
     for (const bool is_recorded : {true, false}) {
       const auto reduce = [&](Context& context, at::Tensor& x, comm::ReduceOp op) {
@@ -138,8 +138,8 @@ TEST(AllReduceTp, TakesTheSumOrTheGreatestInPlace) {
     }
 }
 
-// Of what this rank gives: with sequence parallelism 3 of 7 tokens on the way in and all 7 on the way out.
-TEST(TpCollectives, RecordWhatTheyMoveInTheirPass) {
+// The bytes are those that this rank sends: with sequence parallelism, 3 of 7 tokens on entry and all 7 on exit.
+TEST(TpCollectives, RecordTheirBytesAndPass) {
   const auto all = [](Context& context) {
     const at::Tensor whole = part_of_sum(0, at::kFloat);
     enter_tp(context, own_rows(context, whole), kTokens, schedule::Pass::backward);
@@ -155,8 +155,8 @@ TEST(TpCollectives, RecordWhatTheyMoveInTheirPass) {
             (Events{"backward all_gather 60", "recompute reduce_scatter 140", "forward all_reduce max 140"}));
 }
 
-// What a collective reads and writes must stay while other ranks still send, whatever ends the call that began it.
-TEST(Arriving, ThatIsNeverTakenKeepsItsMemoryUntilTheCollectiveIsOver) {
+// A collective's memory must stay allocated while other ranks still send, even if the call that started it fails.
+TEST(Arriving, WithoutTakeKeepsItsMemoryUntilTheCollectiveEnds) {
   for (const bool sequence_parallel : {false, true}) {
     std::atomic<bool> others_began = false;
     on_tp_ranks({2, sequence_parallel}, [&](Context& context) {

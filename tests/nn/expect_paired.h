@@ -1,4 +1,4 @@
-// What holds of the events of every step: see expect_paired.
+// Checks that the events of a step are paired: see expect_paired.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,9 +7,9 @@
 
 namespace tessera::nn {
 
-// Expects that each weight that is consumed in a pass is released in it before the step ends and never without, and
-// that each fetch gives back the newest stash that is still kept, with its bytes and its way; and that nothing is kept
-// at the end.
+// Expects that each weight consumed in a pass is released in the same pass before the step ends, and that no weight is
+// released without a consume. Expects that each fetch returns the newest kept stash, with its bytes and its way, and
+// that no stash remains at the end.
 void expect_paired(const schedule::Trace& trace, const std::vector<std::string>& names);
 
 }  // namespace tessera::nn

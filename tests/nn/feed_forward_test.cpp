@@ -1,4 +1,4 @@
-// down(silu(gate) * up) of the normed sum, over parts of the inner columns.
+// Tests down(silu(gate) * up) of the normalized sum, over parts of the inner columns.
 #include "tessera/nn/feed_forward.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ Layer feed_forward_layer(bool has_residual, const LayerCase& how) {
   return layer;
 }
 
-TEST(FeedForward, IsTheFormulaOverAllInnerColumns) {
+TEST(FeedForward, MatchesTheFormulaOverAllInnerColumns) {
   for (const bool has_residual : {false, true})
     for (LayerCase how : layer_cases())
       for (const Recompute recompute : {Recompute::none, Recompute::selective}) {
@@ -44,7 +44,7 @@ TEST(FeedForward, IsTheFormulaOverAllInnerColumns) {
       }
 }
 
-TEST(FeedForward, AFrozenWeightHasNoGradientAndTheOthersDo) {
+TEST(FeedForward, OnlyTheFrozenWeightHasNoGradient) {
   for (LayerCase how : layer_cases())
     for (const std::string frozen : {"gate_up", "down", "norm"}) {
       how.frozen = frozen;
@@ -53,8 +53,9 @@ TEST(FeedForward, AFrozenWeightHasNoGradientAndTheOthersDo) {
     }
 }
 
-// bf16 rounds the norm's result, gate and up, SwiGLU's result and y, each by 2^-9 of it, and the way back as often.
-TEST(FeedForward, InOtherTypesErrsByItsRoundings) {
+// bf16 rounds the norm's result, gate and up, SwiGLU's result and y, each with a relative error of 2^-9. Backward has
+// the same number of roundings.
+TEST(FeedForward, InOtherTypesIsWithinRounding) {
   for (LayerCase how : layer_cases())
     for (const auto& [type, tolerance] : {std::pair{quant::DType::fp32, 1e-5}, std::pair{quant::DType::bf16, 0x1p-5}}) {
       how.type = type;
@@ -63,7 +64,7 @@ TEST(FeedForward, InOtherTypesErrsByItsRoundings) {
     }
 }
 
-TEST(FeedForward, KeepsWhatItsPolicySays) {
+TEST(FeedForward, KeepsTheTensorsOfItsPolicy) {
   LayerCase how{.microbatches = 1, .uses = 1};
   const auto events = [&] { return check_layer(feed_forward_layer(true, how), how).first_rank; };
   // 7 tokens: the norm's result, the sum and a statistic; gate, up and SwiGLU's result.
@@ -75,7 +76,7 @@ TEST(FeedForward, KeepsWhatItsPolicySays) {
           "backward fetch keep 840", "backward consume down", "backward release down", "backward produce down",
           "backward fetch keep 728", "backward consume gate_up", "backward release gate_up", "backward produce gate_up",
           "backward consume norm", "backward produce norm", "backward release norm"}));
-  how.recompute = Recompute::selective;  // without the norm's result and SwiGLU's
+  how.recompute = Recompute::selective;  // without the results of the norm and of SwiGLU
   EXPECT_EQ(events(), (std::vector<std::string>{
                           "forward consume norm",     "forward release norm",     "forward consume gate_up",
                           "forward release gate_up",  "forward stash keep 392",   "forward consume down",

@@ -40,7 +40,7 @@ std::vector<std::int64_t> starts_of(Documents documents) {
   return documents == Documents::packed ? std::vector<std::int64_t>{0, 3, 4, 8} : std::vector<std::int64_t>{0, 4, 8};
 }
 
-// x: [tokens, heads, head_dim]; pairs (i, i + head_dim / 2) turn by position * theta^(-2 i / head_dim).
+// x: [tokens, heads, head_dim]. Pairs (i, i + head_dim / 2) are rotated by position * theta^(-2 i / head_dim).
 at::Tensor turned(const at::Tensor& x, const at::Tensor& positions) {
   const std::int64_t half = x.size(2) / 2;
   const at::Tensor frequencies =
@@ -50,7 +50,7 @@ at::Tensor turned(const at::Tensor& x, const at::Tensor& positions) {
   return at::cat({first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()}, 2);
 }
 
-// 0 where a token may look, else minus infinity: at itself and what is before it in its document.
+// Returns 0 where a token may attend (to itself and to earlier tokens of its document), otherwise minus infinity.
 at::Tensor mask_of(Documents documents) {
   at::Tensor mask = at::zeros({kAttentionTokens, kAttentionTokens}, at::kDouble);
   mask.fill_(-std::numeric_limits<double>::infinity());

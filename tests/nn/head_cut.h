@@ -1,4 +1,4 @@
-// Attention's heads dealt out to tp ranks, for tests: a key/value head is on every rank that reads it.
+// Distributes attention heads over tp ranks for tests. A key/value head is on every rank that reads it.
 #pragma once
 #include <string>
 
@@ -10,13 +10,13 @@ namespace tessera::nn {
 struct HeadCut {
   static constexpr std::int64_t kQ = 6, kKv = 3, kDim = 4, kGroup = kQ / kKv;
   static constexpr std::int64_t kWidth = (kQ + 2 * kKv) * kDim;  // of q | k | v
-  // By tp rank: at tp 2 both read key/value head 1; at tp 3 rank 1 has no head.
+  // By tp rank. At tp 2 both ranks read key/value head 1; at tp 3 rank 1 has no head.
   RankRanges q_columns, qkv_columns;
   std::vector<AttentionHeads> heads;
 };
 HeadCut head_cut(int tp);
 
-// 8 tokens: two sequences of 4, or several documents in one of 8.
+// 8 tokens: two sequences of 4, or one sequence of 8 with several documents.
 enum class Documents : std::uint8_t { sequences, packed };
 TokenLayout token_layout(Documents documents);
 inline constexpr std::int64_t kAttentionTokens = 8;

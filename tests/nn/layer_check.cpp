@@ -105,13 +105,13 @@ LayerWeight whole_vector(const std::string& name, std::int64_t size, int tp, boo
 
 namespace {
 
-// As the model's type has them.
+// In the model's type.
 at::Tensor rounded(const at::Tensor& values, const LayerCase& how) {
   const at::Tensor numbers = how.product == quant::Format::bf16 ? values : values.mul(7.49).round();
   return numbers.to(ops::to_scalar_type(how.type));
 }
 
-// Logical tensors of one sample, as the model's type has them, in fp64.
+// Logical tensors of one sample, rounded to the model's type and widened to fp64.
 std::vector<at::Tensor> inputs_of(const Layer& layer, const LayerCase& how, int sample) {
   std::vector<at::Tensor> inputs;
   for (std::size_t i = 0; i < layer.inputs.size(); ++i)
@@ -120,7 +120,7 @@ std::vector<at::Tensor> inputs_of(const Layer& layer, const LayerCase& how, int 
   return inputs;
 }
 
-// Which elements of the buffer are which ones of the logical tensor.
+// Maps elements of the buffer to elements of the logical tensor.
 struct Places {
   at::Tensor buffer, logical;
 };
@@ -138,7 +138,7 @@ Places places_of(const layout::LocalLayout& local, std::int64_t cols) {
   return {tensor(buffer), tensor(logical)};
 }
 
-// A rank's part of a logical tensor.
+// Returns a rank's part of a logical tensor.
 at::Tensor part_of(const at::Tensor& logical, const Held& held, const LayerCase& how, int tp_rank) {
   if (held.kind == Held::Kind::all) return logical;
   if (held.kind == Held::Kind::columns) {
@@ -152,14 +152,14 @@ at::Tensor part_of(const at::Tensor& logical, const Held& held, const LayerCase&
   return logical.narrow(0, rows.begin, rows.size());
 }
 
-// A rank's part of the gradient of an output. Ranks that hold the same column have other gradients of it.
+// Returns a rank's part of an output's gradient. Ranks that hold the same column have different gradients for it.
 at::Tensor cotangent(const at::Tensor& output, const Held& held, const LayerCase& how, int tp_rank, int number) {
   const at::Tensor logical = rounded(arbitrary_values(output.sizes(), 77.0 + 3 * number), how).to(at::kDouble);
   const at::Tensor part = part_of(logical, held, how, tp_rank);
   return held.kind == Held::Kind::columns ? part * static_cast<double>(1 << tp_rank) : part;
 }
 
-// What one rank found.
+// The results of one rank.
 struct RankRecord {
   int tp_rank = 0, part = 0;
   std::map<int, std::vector<at::Tensor>> outputs, input_gradients;  // by sample
@@ -237,7 +237,7 @@ LayerRank register_weights(const Layer& layer, const LayerCase& how, Context& co
   return {context, std::move(weights)};
 }
 
-// Forward and, in a training step, backward of one microbatch.
+// Runs forward and, in a training step, backward of one microbatch.
 void run_microbatch(const Layer& layer, const LayerCase& how, LayerRank& rank, int microbatch,
                     const Reference& expected, RankRecord& record) {
   const bool trains = at::GradMode::is_enabled();
@@ -315,7 +315,8 @@ void expect_outputs(const Layer& layer, const LayerCase& how, const RankRecord& 
   }
 }
 
-// Gradients that ranks hold together; without sequence parallelism those of all tokens, which each rank has by itself.
+// Gradients that are distributed over the ranks. Without sequence parallelism, each rank has the gradients of all
+// tokens.
 void expect_input_gradients(const Layer& layer, const LayerCase& how, const std::vector<RankRecord>& records,
                             const Reference& expected) {
   for (const auto& [number, gradients] : expected.input_gradients)

@@ -1,12 +1,12 @@
-// Runs one layer on the ranks of a small mesh and compares it with plain formulas that autograd differentiates in fp64
-// on one rank.
+// Runs one layer on the ranks of a small mesh and compares it with plain formulas, which autograd differentiates in
+// fp64 on one rank.
 //
-// A test says what the layer is: its weights, what each rank holds of its inputs and outputs, its forward with the
-// functions of nn, and its formula over the logical tensors. check_layer compares
-//   - every rank's outputs with its part of the formula's,
-//   - the gradients of inputs, put together from the ranks, and every weight's main_grad after the step, put together
-//     from the storage layouts,
-//   - the events: whatever is consumed is released, and what is stashed is fetched in the opposite order,
+// A test describes the layer: its weights, each rank's parts of its inputs and outputs, its forward with the functions
+// of nn, and its formula over the logical tensors. check_layer compares
+//   - every rank's outputs with its part of the formula's outputs,
+//   - the gradients of the inputs, combined from the ranks, and every weight's main_grad after the step, combined from
+//     the storage layouts,
+//   - the events: each consumed weight is released, and stashes are fetched in reverse order,
 //   - an evaluation step, which gives the same outputs and neither stashes nor produces.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -32,24 +32,25 @@ struct LayerCase {
   bool sequence_parallel = false;
   Recompute recompute = Recompute::none;
   quant::DType type = quant::DType::fp64;
-  // A weight is used `uses` times in a microbatch, with other inputs each time; gtp ranks have other inputs too.
+  // A weight is used `uses` times in a microbatch, each time with other inputs. Different gtp ranks also have other
+  // inputs.
   int microbatches = 2, uses = 2;
   TokenSplit split = {};
-  // Of the largest magnitude of the tensor that is compared. In fp64 sums of some hundred terms differ by their order
-  // only.
+  // Relative to the largest magnitude of the compared tensor. In fp64, only the order of sums of some hundred terms
+  // causes differences.
   double tolerance = 1e-12;
   std::string frozen = {};  // the name of a weight that is not trained
-  // Of matrices. Then all numbers are integers up to 7 in magnitude, and each matrix has a 7: fp8 holds them, scaled by
-  // a power of two, and sums of few products are exact.
+  // Number format of matrices. In a number format, all values are integers up to 7 in magnitude, and each matrix
+  // contains a 7. fp8 represents them exactly, scaled by a power of two, and sums of few products are exact.
   quant::Format product = quant::Format::bf16;
 };
 // tp 1 to 3, gtp 1 and 2, sequence parallelism on and off; at tp 3 rank 0 has no tokens.
 std::vector<LayerCase> layer_cases();
 std::string name_of(const LayerCase& how);
 
-// At tp 3 rank 1 has nothing; at tp 2 an odd number is not cut in halves.
+// At tp 3 rank 1 has no elements; at tp 2 an odd number is divided unevenly.
 RankRanges uneven_parts(std::int64_t n, int tp);
-// The parts of several blocks of n behind each other, each cut alike: rows q | k | v, gate | up.
+// Returns the parts of several consecutive blocks of n, all with the same sharding: rows q | k | v, gate | up.
 RankRanges stacked_parts(const RankRanges& parts, std::int64_t n, int blocks);
 
 enum class WeightCut : std::uint8_t { rows, columns, vector };
@@ -61,14 +62,14 @@ struct LayerWeight {
   bool sharded = true, partial_gradient = false;
   shard::RowReads reads = {};
 };
-// Made of numbers that depend on the name.
+// The values depend on the name.
 LayerWeight by_rows(const std::string& name, std::int64_t rows, std::int64_t cols, const RankRanges& parts);
 LayerWeight by_columns(const std::string& name, std::int64_t rows, std::int64_t cols, const RankRanges& parts);
 LayerWeight cut_vector(const std::string& name, std::int64_t size, const RankRanges& parts);
-// As the weight of a norm, around 1.
+// Values around 1, like the weight of a norm.
 LayerWeight whole_vector(const std::string& name, std::int64_t size, int tp, bool partial_gradient);
 
-// What a rank has of a logical tensor [tokens, width].
+// A rank's shard of a logical tensor [tokens, width].
 struct Held {
   enum class Kind : std::uint8_t { own, all, columns };
   Kind kind = Kind::own;
@@ -90,11 +91,11 @@ struct LayerInput {
 };
 struct Sample {
   int number = 0;
-  std::vector<at::Tensor> inputs;  // a rank's parts, or logical ones
+  std::vector<at::Tensor> inputs;  // a rank's parts, or logical tensors
 };
 using LogicalWeights = std::map<std::string, at::Tensor>;
 
-// What a layer's forward sees of its rank.
+// The arguments of a layer's forward on its rank.
 class LayerRank {
  public:
   LayerRank(Context& rank_context, std::map<std::string, Weight> weights)
@@ -103,7 +104,7 @@ class LayerRank {
   Context& context;
   const Weight& weight(const std::string& name) const { return weights_.at(name); }
   Norm norm(const std::string& name) const { return {.weight = weight(name), .eps = 1e-3}; }
-  // Keeps a module until the graph is gone.
+  // Keeps a module alive until the graph is destroyed.
   template <typename T>
   const T& keep(T module) {
     auto kept = std::make_shared<T>(std::move(module));
@@ -125,11 +126,12 @@ struct Layer {
   std::function<std::vector<at::Tensor>(const LogicalWeights& weights, const Sample& sample)> reference;
 };
 
-// Numbers between -1 and 1 that look arbitrary, the same for the same seed.
+// Returns pseudo-random numbers between -1 and 1 that depend only on the seed.
 at::Tensor arbitrary_values(at::IntArrayRef shape, double seed);
 
 struct LayerEvents {
-  // Of the first rank's training step: "forward consume w", "forward stash 96 keep", "backward comm all_gather 48".
+  // The events of the first rank's training step: "forward consume w", "forward stash 96 keep", "backward comm
+  // all_gather 48".
   std::vector<std::string> first_rank;
 };
 LayerEvents check_layer(const Layer& layer, const LayerCase& how);

@@ -1,5 +1,5 @@
-// Linear layers whose products are in number formats, bit for bit: their results are products of operands that ops/
-// makes of the logical matrices on one rank, cut as the ranks have them.
+// Tests linear layers with products in number formats, bit for bit. The expected results are products of operands that
+// ops/ makes of the logical matrices on one rank, sharded like the ranks' matrices.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
@@ -36,8 +36,8 @@ struct FormatCase {
   Format product = Format::fp8;
   ProductOptions products = {.history = 2};
   std::int64_t tokens = 7, in = 6, out = 5;
-  std::int64_t tile = 1;  // ranks' parts are cut after a multiple of so many
-  int exponent = 0;       // of 2: by what numbers of neighbouring tiles differ
+  std::int64_t tile = 1;  // ranks' parts begin at multiples of this
+  int exponent = 0;       // of 2: the ratio between numbers of neighbouring tiles
 };
 
 std::string name_of(const FormatCase& how) {
@@ -47,7 +47,7 @@ std::string name_of(const FormatCase& how) {
                      how.products.recipe == quant::Fp8Recipe::hybrid ? "hybrid" : "e4m3");
 }
 
-// By every way to cut the layer. At tp 3 rank 1 has no part of the weight.
+// Covers every sharding of the layer. At tp 3 rank 1 has no part of the weight.
 std::vector<FormatCase> cases_of(const FormatCase& base) {
   std::vector<FormatCase> cases;
   for (const bool is_column : {true, false})
@@ -62,7 +62,7 @@ std::vector<FormatCase> cases_of(const FormatCase& base) {
   return cases;
 }
 
-// With other types of gradients too, and with codes that travel in place of tokens.
+// Also covers other types of gradients, and codes that travel instead of tokens.
 std::vector<FormatCase> fp8_cases() {
   std::vector<FormatCase> cases;
   for (const quant::Fp8Recipe recipe : {quant::Fp8Recipe::hybrid, quant::Fp8Recipe::e4m3})
@@ -72,7 +72,7 @@ std::vector<FormatCase> fp8_cases() {
   return cases;
 }
 
-// The rows or columns of a weight that a rank has.
+// Returns the rows or columns of a rank's part of a weight.
 layout::Range part_of_weight(const FormatCase& how, int rank) {
   const RankRanges parts = uneven_parts((how.is_column ? how.out : how.in) / how.tile, how.tp);
   const std::vector<layout::Range>& ranges = parts[static_cast<std::size_t>(rank)];
@@ -83,12 +83,13 @@ at::Tensor narrowed(const at::Tensor& matrix, int dim, const layout::Range& rang
   return matrix.narrow(dim, range.begin, range.size()).contiguous();
 }
 
-// 1, and in every second tile 2^-exponent.
+// Returns 1, and 2^-exponent in every second tile.
 at::Tensor tile_grades(std::int64_t extent, std::int64_t tile, int exponent) {
   const at::Tensor is_odd = at::arange(extent, at::kLong).div(tile, "floor").remainder(2);
   return at::pow(2.0, is_odd.to(at::kDouble) * -exponent);
 }
-// Rows and columns differ in magnitude, as the amaxes of ranks' parts then do, and with an exponent from tile to tile.
+// Rows and columns differ in magnitude, so the amaxes of the ranks' parts also differ. With an exponent, tiles differ
+// too.
 at::Tensor graded_matrix(const FormatCase& how, std::int64_t rows, std::int64_t cols, int row_sign, int col_sign,
                          double seed) {
   const at::Tensor grades = at::arange(1, rows + 1, at::kDouble).view({rows, 1}) + at::arange(cols, at::kDouble);
@@ -101,7 +102,7 @@ at::Tensor graded_matrix(const FormatCase& how, std::int64_t rows, std::int64_t 
 struct LinearMatrices {
   at::Tensor x, dy;  // logical
 };
-// What is small in one factor of a product is great in the other, so that it counts in the sum.
+// Values that are small in one factor of a product are large in the other, so that they count in the sum.
 LinearMatrices linear_matrices(const FormatCase& how, int number) {
   return {.x = graded_matrix(how, how.tokens, how.in, 1, 1, number),
           .dy = graded_matrix(how, how.tokens, how.out, -1, 1, number + 0.5)};
@@ -114,7 +115,7 @@ struct LinearProducts {
   at::Tensor y, dx, dw;
 };
 
-// What x (input) and dy (gradient) are multiplied by. None: what their own amaxes give.
+// The multipliers of x (input) and dy (gradient). nullopt: computed from the matrices' own amaxes.
 using Multipliers = std::optional<std::array<float, 2>>;
 
 ops::Operands operands_of(const FormatCase& how, Role role, const at::Tensor& matrix, const Multipliers& multipliers) {
@@ -136,7 +137,7 @@ ops::Operands weight_operands(const FormatCase& how) {
           .columns = weight_operand(matrix, how.product, ops::Sides::columns, scale)};
 }
 
-// Returns a part of a matrix. It keeps the codes of the whole and quantizes nothing again.
+// Returns a part of a matrix. It keeps the codes of the whole matrix and does not quantize again.
 ops::Operands narrowed(const ops::Operands& whole, int dim, const layout::Range& range) {
   ops::Operands part = whole;
   part.rows.values = narrowed(whole.rows.values, dim, range);
@@ -146,14 +147,14 @@ ops::Operands narrowed(const ops::Operands& whole, int dim, const layout::Range&
   return part;
 }
 
-// Ranks' parts in rank order, rounded once.
+// Adds the ranks' parts in rank order and rounds once.
 at::Tensor sum_of_parts(const std::vector<LinearProducts>& ranks, at::Tensor LinearProducts::*part) {
   at::Tensor sum = (ranks.front().*part).to(at::kFloat);
   for (std::size_t rank = 1; rank < ranks.size(); ++rank) sum = sum + (ranks[rank].*part).to(at::kFloat);
   return sum.to(at::kBFloat16);
 }
 
-// By rank, of all tokens.
+// By rank, for all tokens.
 std::vector<LinearProducts> expected_products(const FormatCase& how, const LinearMatrices& matrices,
                                               const Multipliers& multipliers) {
   const ops::Operands x = operands_of(how, Role::input, matrices.x, multipliers), weight = weight_operands(how),
@@ -208,7 +209,7 @@ class FormatLinear {
   runtime::Runtime& runtime() { return runtime_; }
   int rank() const { return context_.tp_rank(); }
 
-  // This rank's part of a logical x or dy.
+  // Returns this rank's part of a logical x or dy.
   at::Tensor own_x(const at::Tensor& x) const { return how_.is_column ? own_tokens_of(x) : own_columns_of(x); }
   at::Tensor own_dy(const at::Tensor& dy) const { return how_.is_column ? own_columns_of(dy) : own_tokens_of(dy); }
   at::Tensor own_tokens_of(const at::Tensor& matrix) const {
@@ -225,7 +226,7 @@ class FormatLinear {
     return y;
   }
 
-  // One microbatch with a use of each. y and dx by use; dw of all together is that of the first.
+  // Runs one microbatch with a use of each. y and dx are by use; dw is the sum and is stored for the first.
   std::vector<LinearProducts> train(const std::vector<LinearMatrices>& uses) {
     const at::AutoGradMode mode(true);
     runtime_.begin_step(schedule::StepKind::train, 1);
@@ -285,7 +286,7 @@ void on_format_ranks(const FormatCase& how, bool is_delayed, const std::function
   });
 }
 
-// A training step of two uses, behind an evaluation of the second.
+// Runs a training step with two uses after an evaluation of the second.
 void expect_products(FormatLinear& linear, const FormatCase& how, const Multipliers& multipliers, int first_number) {
   const std::vector<LinearMatrices> uses{linear_matrices(how, first_number), linear_matrices(how, first_number + 1)};
   std::vector<LinearProducts> expected;
@@ -302,8 +303,8 @@ void expect_products(FormatLinear& linear, const FormatCase& how, const Multipli
   EXPECT_TRUE(actual.front().dw.equal(expected[0].dw + expected[1].dw));
 }
 
-// Returns the greatest magnitudes of what this rank quantized in a step with two uses of the layer: of all that it
-// multiplies, or of its own tokens alone where codes travel.
+// Returns the largest magnitudes that this rank quantized in a step with two uses of the layer. If codes travel, only
+// this rank's own tokens count; otherwise all its factors count.
 std::array<float, 2> amaxes_of_step(const FormatLinear& linear, const FormatCase& how, int first_number) {
   const bool is_whole = how.products.tp_wire == Format::bf16;
   std::array<float, 2> amaxes{0, 0};
@@ -321,8 +322,8 @@ std::array<float, 2> found_by(FormatLinear& linear) {
   return {found[0], found[1]};
 }
 
-// Other multipliers than any amax gives, with which some numbers are out of range.
-TEST(LinearOfDelayedScales, MultipliesNumbersScaledByKnownOnes) {
+// Uses multipliers that no amax gives, with which some numbers are out of range.
+TEST(LinearOfDelayedScales, UsesKnownScales) {
   constexpr std::array<float, 2> kMultipliers{93.0F, 0.3F};
   for (const FormatCase& how : fp8_cases())
     on_format_ranks(how, /*is_delayed=*/true, [&](FormatLinear& linear) {
@@ -335,7 +336,7 @@ TEST(LinearOfDelayedScales, MultipliesNumbersScaledByKnownOnes) {
     });
 }
 
-TEST(LinearOfDelayedScales, ScalesByTheMatricesAmaxesWhileNoneAreKnown) {
+TEST(LinearOfDelayedScales, UsesTheMatricesAmaxesWhileScalesAreUnknown) {
   for (const FormatCase& how : fp8_cases())
     on_format_ranks(how, /*is_delayed=*/true, [&](FormatLinear& linear) {
       expect_products(linear, how, {}, 1);
@@ -343,8 +344,8 @@ TEST(LinearOfDelayedScales, ScalesByTheMatricesAmaxesWhileNoneAreKnown) {
     });
 }
 
-// As a training loop goes from step to step.
-TEST(LinearOfDelayedScales, ScalesByTheAmaxesOfTheStepBefore) {
+// Runs several steps like a training loop.
+TEST(LinearOfDelayedScales, UsesTheAmaxesOfThePreviousStep) {
   for (const FormatCase& how : fp8_cases())
     on_format_ranks(how, /*is_delayed=*/true, [&](FormatLinear& linear) {
       linear.train({linear_matrices(how, 3)});
@@ -364,8 +365,8 @@ TEST(LinearInFormats, ScalesFp8ByTheMatricesAmaxes) {
     on_format_ranks(how, /*is_delayed=*/false, [&](FormatLinear& linear) { expect_products(linear, how, {}, 1); });
 }
 
-// Ranks' parts are cut between tiles. The last tile of tokens is short, and so are those of the features that are not
-// cut. In a tile with its neighbour's scale numbers would be zero or out of range.
+// The ranks' parts begin at tile borders. The last tile of tokens is short, and so is the last tile of the features
+// that are not sharded. With a neighbouring tile's scale, numbers would become zero or out of range.
 TEST(LinearInFormats, MultipliesTheTilesOfItsMatrices) {
   struct Tiles {
     Format format;

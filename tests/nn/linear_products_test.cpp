@@ -1,4 +1,4 @@
-// What products in number formats are made of, on tensor-parallel ranks that have parts of one matrix.
+// Tests the factors of products in number formats on tp ranks that hold parts of one matrix.
 #include "tessera/nn/linear_products.h"
 
 #include "tessera/runtime/runtime.h"
@@ -43,7 +43,7 @@ void on_two_ranks(Format product, DelayedScales* (*scales_of)(Context& context),
   });
 }
 
-// Each rank's own part is constant: 1 on the first, 4 on the second.
+// Each rank's part is constant: 1 on the first rank, 4 on the second.
 at::Tensor part_of(const Context& context) {
   return at::full({16, 16}, context.tp_rank() == 0 ? 1.0 : 4.0, at::TensorOptions(at::kBFloat16));
 }
@@ -54,8 +54,8 @@ std::size_t messages(const Context& context) {
       std::ranges::count(trace, schedule::EventKind::comm, [](const schedule::Event& event) { return event.kind; }));
 }
 
-// 1/3 of the greatest E4M3 number would be another code if the first rank scaled by its own amax.
-TEST(Factors, OfColumnsOfOneMatrixShareAScale) {
+// If the first rank used its own amax, 1/3 of the largest E4M3 number would have another code.
+TEST(Factors, ColumnsOfOneMatrixShareAScale) {
   on_two_ranks(
       Format::fp8, [](Context&) -> DelayedScales* { return nullptr; },
       [](Context& context, const Weight& weight) {
@@ -71,8 +71,8 @@ TEST(Factors, OfColumnsOfOneMatrixShareAScale) {
       });
 }
 
-// Before a step is known, matrices are scaled by their own amaxes, together too, and no later step has such a message.
-TEST(Factors, OfTheFirstStepOfDelayedScalingLeaveNoEvent) {
+// In the first step, matrices use their own amaxes, which the ranks reduce. No later step sends such a message.
+TEST(Factors, TheFirstStepOfDelayedScalingRecordsNoEvent) {
   static thread_local std::unique_ptr<DelayedScales> scales;
   on_two_ranks(
       Format::fp8,
@@ -89,7 +89,7 @@ TEST(Factors, OfTheFirstStepOfDelayedScalingLeaveNoEvent) {
       });
 }
 
-TEST(DelayedScales, GoOnFromTheirState) {
+TEST(DelayedScales, ContinueFromTheirState) {
   const ProductOptions options{.history = 3};
   DelayedScales first(options, {}), second(options, {});
   for (DelayedScales* scales : {&first, &second}) scales->add("a", quant::Element::e4m3);

@@ -1,4 +1,4 @@
-// Column- and row-parallel layers against y = norm(x + residual) w^T + bias.
+// Tests column- and row-parallel layers against y = norm(x + residual) w^T + bias.
 #include "tessera/nn/linear.h"
 
 #include <ATen/ops/matmul.h>
@@ -27,7 +27,7 @@ std::vector<at::Tensor> column_reference(const ColumnParts& has, const LogicalWe
   return {y, sum};
 }
 
-// The sum that the norm makes is an output too.
+// The norm's sum is also an output.
 Layer column_layer(const ColumnParts& has, const LayerCase& how) {
   const RankRanges parts = uneven_parts(kOut, how.tp);
   Layer layer;
@@ -55,7 +55,7 @@ Layer column_layer(const ColumnParts& has, const LayerCase& how) {
   return layer;
 }
 
-TEST(ColumnLinear, IsTheProductOfTheNormedSumPlusTheBias) {
+TEST(ColumnLinear, MatchesTheProductOfTheNormalizedSumPlusTheBias) {
   for (const ColumnParts& has : std::vector<ColumnParts>{{},
                                                          {.bias = true},
                                                          {.norm = true},
@@ -69,8 +69,8 @@ TEST(ColumnLinear, IsTheProductOfTheNormedSumPlusTheBias) {
       }
 }
 
-// Without it the gradient of the residual stream is that of the norm alone.
-TEST(ColumnLinear, TheSumNeedNotBeUsed) {
+// Without the sum, the gradient of the residual stream is that of the norm alone.
+TEST(ColumnLinear, TheSumMayBeUnused) {
   for (const LayerCase& how : layer_cases()) {
     Layer layer = column_layer({.norm = true, .residual = true}, how);
     layer.outputs.resize(1);
@@ -100,11 +100,11 @@ Layer row_layer(const LayerCase& how) {
   return layer;
 }
 
-TEST(RowLinear, IsTheSumOfTheRanksProducts) {
+TEST(RowLinear, MatchesTheSumOfTheRanksProducts) {
   for (const LayerCase& how : layer_cases()) check_layer(row_layer(how), how);
 }
 
-TEST(Linear, AFrozenWeightHasNoGradientAndItsInputDoes) {
+TEST(Linear, AFrozenWeightHasNoGradientButItsInputDoes) {
   for (LayerCase how : layer_cases())
     for (const std::string frozen : {"w", "norm", "bias"}) {
       how.frozen = frozen;
@@ -113,9 +113,10 @@ TEST(Linear, AFrozenWeightHasNoGradientAndItsInputDoes) {
     }
 }
 
-// A bf16 number has 8 bits, so a rounding errs by 2^-9 of it at most. The inputs of a product are rounded once and its
-// result once more, over tp each rank's part too, and gradients of sums of 2 ranks' parts add theirs.
-TEST(Linear, InOtherTypesErrsByTheirRoundings) {
+// A bf16 number has 8 significant bits, so a rounding has a relative error of at most 2^-9. Each input of a product is
+// rounded once, and its result once more. Over tp each rank's part is also rounded, and gradients that sum the parts of
+// 2 ranks add the parts' errors.
+TEST(Linear, InOtherTypesIsWithinRounding) {
   for (LayerCase how : layer_cases())
     for (const auto& [type, tolerance] : {std::pair{quant::DType::fp32, 1e-5}, std::pair{quant::DType::bf16, 0x1p-6}}) {
       how.type = type;
@@ -125,9 +126,9 @@ TEST(Linear, InOtherTypesErrsByTheirRoundings) {
     }
 }
 
-// The numbers of these cases are exact in fp8 once they are scaled, and so are their products and sums; only results
-// are rounded to bf16, by 2^-9, and over tp their parts before them. A code of fp8 errs by up to 2^-4.
-TEST(Linear, InFp8MultipliesTheScaledNumbers) {
+// The numbers of these cases are exact in fp8 after scaling, and so are their products and sums. Only results are
+// rounded to bf16, by 2^-9, and over tp also their parts. An fp8 code would have errors of up to 2^-4.
+TEST(Linear, InFp8MultipliesScaledNumbers) {
   for (LayerCase how : layer_cases()) {
     how.type = quant::DType::bf16;
     how.product = quant::Format::fp8;
@@ -139,7 +140,7 @@ TEST(Linear, InFp8MultipliesTheScaledNumbers) {
 
 TEST(ColumnLinear, RecordsEachUseOfItsWeights) {
   LayerCase how{.tp = 2, .sequence_parallel = true, .microbatches = 1, .uses = 1};
-  // 7 tokens: 3 on this rank, of 6 numbers. Kept: the norm's result, the sum and one statistic a token.
+  // 7 tokens, of which 3 on this rank, of 6 numbers each. Kept: the norm's result, the sum and one statistic per token.
   const auto expected = [](int stashed, bool again) {
     std::vector<std::string> lines{"forward consume norm",
                                    "forward release norm",

@@ -1,4 +1,4 @@
-// The norm by itself against x / sqrt(mean(x^2) + eps) * weight.
+// Tests the norm alone against x / sqrt(mean(x^2) + eps) * weight.
 #include "tessera/nn/norm.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ Layer norm_layer(bool has_residual, const LayerCase& how) {
   return layer;
 }
 
-TEST(RmsNorm, IsTheScaledSum) {
+TEST(RmsNorm, MatchesTheScaledSum) {
   for (const bool has_residual : {false, true})
     for (LayerCase how : layer_cases()) {
       check_layer(norm_layer(has_residual, how), how);
@@ -36,9 +36,9 @@ TEST(RmsNorm, IsTheScaledSum) {
     }
 }
 
-// One rounding of bf16 in the sum and one in the result, 2^-9 each of numbers that the norm keeps near 1; the gradient
-// is of the rounded sum. Statistics and the weight's gradient are fp32.
-TEST(RmsNorm, InOtherTypesErrsByTheirRoundings) {
+// bf16 rounds the sum and the result once each, by 2^-9 of numbers that the norm keeps near 1. The gradient is that of
+// the rounded sum. Statistics and the weight's gradient are fp32.
+TEST(RmsNorm, InOtherTypesIsWithinRounding) {
   for (LayerCase how : layer_cases())
     for (const auto& [type, tolerance] : {std::pair{quant::DType::fp32, 1e-5}, std::pair{quant::DType::bf16, 0x1p-6}}) {
       how.type = type;
@@ -47,7 +47,7 @@ TEST(RmsNorm, InOtherTypesErrsByTheirRoundings) {
     }
 }
 
-TEST(RmsNorm, RecordsItsWeightAndWhatItKeeps) {
+TEST(RmsNorm, RecordsItsWeightAndItsStash) {
   const LayerCase how{.microbatches = 1, .uses = 1};
   EXPECT_EQ(check_layer(norm_layer(true, how), how).first_rank,
             (std::vector<std::string>{"forward consume norm", "forward release norm", "forward stash keep 392",

@@ -1,4 +1,4 @@
-// The formulas of a transformer over logical tensors, as tests compare with them.
+// The formulas of a transformer over logical tensors, with which tests compare.
 #pragma once
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// The events of what autograd functions keep: when they are recorded, with which bytes and way.
+// Tests the events of stashed activations: when they are recorded, and with which bytes and way.
 #include "tessera/nn/stash.h"
 
 #include <ATen/core/grad_mode.h>
@@ -15,7 +15,7 @@ namespace {
 
 using Events = std::vector<std::string>;
 
-// Stashes twice in forward and fetches in the other order.
+// Stashes twice in forward and fetches in reverse order.
 class TwoStashes : public torch::autograd::Function<TwoStashes> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, Context* context, bool kept) {
@@ -53,7 +53,7 @@ Events events_of_two_stashes(int tp, bool sequence_parallel, bool requires_grad)
   return events;
 }
 
-TEST(Stash, SaysWhetherTheTokensAreTheRanksOwn) {
+TEST(Stash, RecordsWhetherTheTokensAreTheRanksOwn) {
   const Events whole{"forward stash keep 36", "forward stash keep 5", "backward fetch keep 5",
                      "backward fetch keep 36"};
   const Events split{"forward stash shard 36", "forward stash keep 5", "backward fetch keep 5",
@@ -64,7 +64,7 @@ TEST(Stash, SaysWhetherTheTokensAreTheRanksOwn) {
   EXPECT_EQ(events_of_two_stashes(2, true, false), Events{});
 }
 
-TEST(Stash, IsOfWhatAGradientWillBeAskedFor) {
+TEST(Stash, KeepsOnlyInputsThatNeedAGradient) {
   const at::Tensor plain = at::empty({1}), leaf = at::empty({1}).requires_grad_();
   EXPECT_FALSE(is_kept(plain));
   EXPECT_TRUE(is_kept(leaf));
@@ -72,7 +72,7 @@ TEST(Stash, IsOfWhatAGradientWillBeAskedFor) {
   EXPECT_FALSE(is_kept(leaf));
 }
 
-TEST(BlockRecompute, IsOneForAllOrOneByOne) {
+TEST(BlockRecompute, IsOnePolicyOrOnePerBlock) {
   EXPECT_EQ(BlockRecompute().of(3), Recompute::none);
   EXPECT_EQ(BlockRecompute(Recompute::full).of(3), Recompute::full);
   const BlockRecompute listed(std::vector<Recompute>{Recompute::selective, Recompute::full});

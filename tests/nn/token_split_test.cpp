@@ -13,14 +13,14 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-TEST(TokenSplit, IsEvenWithoutWeightsOrWithEqualOnes) {
+TEST(TokenSplit, IsEvenWithoutWeightsOrWithEqualWeights) {
   for (int rank = 0; rank < 5; ++rank) {
     EXPECT_EQ(TokenSplit{}.part(23, rank, 5), layout::even_part(23, rank, 5));
     EXPECT_EQ((TokenSplit{{9, 9, 9, 9, 9}}).part(23, rank, 5), layout::even_part(23, rank, 5));
   }
 }
 
-TEST(TokenSplit, PartsFollowEachOtherInProportionToTheWeights) {
+TEST(TokenSplit, PartsAreConsecutiveAndProportionalToTheWeights) {
   for (const std::vector<std::int64_t>& weights :
        std::vector<std::vector<std::int64_t>>{{1}, {3, 1}, {0, 2, 1}, {2, 0, 0}, {5, 0, 7, 1}})
     for (std::int64_t tokens = 0; tokens < 40; ++tokens) {
@@ -37,12 +37,12 @@ TEST(TokenSplit, PartsFollowEachOtherInProportionToTheWeights) {
     }
 }
 
-TEST(TokenSplit, IsExactForNumbersWhoseProductOverflows) {
+TEST(TokenSplit, IsExactIfTheProductWouldOverflow) {
   const std::int64_t many = std::int64_t{1} << 62, heavy = std::int64_t{1} << 30;
   EXPECT_EQ((TokenSplit{{heavy, heavy}}).part(many, 1, 2), (layout::Range{many / 2, many}));
 }
 
-TEST(TokenSplit, RefusesWeightsThatAreNone) {
+TEST(TokenSplit, RefusesInvalidWeights) {
   EXPECT_THAT(
       [&] {
         (TokenSplit{{1, 1}}).part(4, 0, 3);

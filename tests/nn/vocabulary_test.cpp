@@ -1,5 +1,5 @@
-// The layers that are cut by rows of the vocabulary: the embedding, whole and by rows, and the loss of the output
-// layer.
+// Tests the layers that are sharded by rows of the vocabulary: the embedding, gathered and by rows, and the output
+// layer's loss.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/zeros.h>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kVocabulary = 11, kDepth = 6;
 
-// At tp 2 a rank has two ranges of ids, where a case asks for it.
+// At tp 2 a rank has two ranges of ids if the case requires it.
 RankRanges vocabulary_parts(int tp, bool in_ranges) {
   if (tp == 2 && in_ranges) return {{{7, 11}, {0, 2}}, {{2, 7}}};
   return uneven_parts(kVocabulary, tp);
@@ -28,12 +28,12 @@ ops::IdRanges ids_of(const RankRanges& parts, const Context& context) {
   return ids;
 }
 
-// Some ids come several times, some not at all.
+// Some ids are repeated, others are missing.
 at::Tensor tokens_of(const Sample& sample, std::int64_t count) {
   return at::arange(count, at::kLong).mul(3).add(sample.number).square().remainder(kVocabulary);
 }
 
-// Every third one is masked.
+// Every third target is masked.
 at::Tensor targets_of(const Sample& sample, std::int64_t count) {
   at::Tensor targets = at::arange(count, at::kLong).mul(5).add(2 * sample.number).remainder(kVocabulary);
   for (std::int64_t i = 2; i < count; i += 3) targets[i] = -1;
@@ -63,7 +63,7 @@ Layer embedding_layer(const RankRanges& parts, const shard::RowReads& reads, boo
   return layer;
 }
 
-TEST(Embed, GivesEachTokenItsRow) {
+TEST(Embed, ReturnsEachTokensRow) {
   for (const bool in_ranges : {false, true})
     for (LayerCase how : layer_cases()) {
       check_layer(embedding_layer(vocabulary_parts(how.tp, in_ranges), {}, false), how);
@@ -72,12 +72,12 @@ TEST(Embed, GivesEachTokenItsRow) {
     }
 }
 
-// Between the ranks that store the table; where only one does, it is there already.
-TEST(Embed, RowsThatTravelByIndexAreTheSame) {
+// Rows travel between the ranks that store the table. If only one rank stores it, no row travels.
+TEST(Embed, RowsByIndexGiveTheSameResult) {
   for (LayerCase how : layer_cases())
     for (const bool early : {false, true})
       for (const std::string frozen : {"", "table"}) {
-        how.uses = 1;  // rows travel once a pass
+        how.uses = 1;  // rows travel once per pass
         how.frozen = frozen;
         const shard::RowReads reads{.per_microbatch = 7, .lookup = shard::Lookup::rows};
         const LayerEvents events = check_layer(embedding_layer(vocabulary_parts(how.tp, false), reads, early), how);
@@ -120,7 +120,7 @@ Layer loss_layer(const RankRanges& parts) {
   return layer;
 }
 
-TEST(OutputLoss, IsTheCrossEntropyOfTheWholeVocabulary) {
+TEST(OutputLoss, MatchesTheCrossEntropyOfTheWholeVocabulary) {
   for (const bool in_ranges : {false, true})
     for (LayerCase how : layer_cases()) {
       check_layer(loss_layer(vocabulary_parts(how.tp, in_ranges)), how);
@@ -129,9 +129,9 @@ TEST(OutputLoss, IsTheCrossEntropyOfTheWholeVocabulary) {
     }
 }
 
-// fp32 rounds logits and sums by 2^-24. bf16 rounds logits and their gradient by 2^-9 of them, and over tp each rank's
-// part of the gradient of hidden once more.
-TEST(OutputLoss, InOtherTypesErrsByItsRoundings) {
+// fp32 rounds logits and sums by 2^-24. bf16 rounds logits and their gradient by 2^-9 of them. Over tp each rank's part
+// of the gradient of `hidden` is rounded once more.
+TEST(OutputLoss, InOtherTypesIsWithinRounding) {
   for (LayerCase how : layer_cases())
     for (const auto& [type, tolerance] : {std::pair{quant::DType::fp32, 1e-5}, std::pair{quant::DType::bf16, 0x1p-6}}) {
       how.type = type;
@@ -140,7 +140,7 @@ TEST(OutputLoss, InOtherTypesErrsByItsRoundings) {
     }
 }
 
-// 7 tokens of 4 logits and 3 x 6 of hidden; 7 numbers of the greatest and twice as many of the sums.
+// 7 tokens with 4 logits and 3 x 6 numbers of hidden; 7 numbers for the maximum and twice as many for the sums.
 TEST(OutputLoss, RecordsItsPhases) {
   const LayerCase how{.tp = 2, .sequence_parallel = true, .microbatches = 1, .uses = 1};
   const std::int64_t kept = (7 * 6 + 3 * 6) * 8;
@@ -153,8 +153,8 @@ TEST(OutputLoss, RecordsItsPhases) {
                                       "backward comm reduce_scatter 336", "backward produce output"}));
 }
 
-// The table is the output layer's weight too: both gradients are added in one buffer.
-TEST(Embed, ATiedTableHasBothGradients) {
+// The output layer also uses the table. Both gradients are added in one buffer.
+TEST(Embed, ATiedTableSumsBothGradients) {
   for (const LayerCase& how : layer_cases()) {
     const RankRanges parts = vocabulary_parts(how.tp, true);
     Layer layer;

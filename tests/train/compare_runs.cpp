@@ -12,7 +12,7 @@ namespace tessera::train::testing {
 
 namespace {
 
-// NaN equals itself here, and 0 is not -0.
+// Here NaN equals itself, and 0 differs from -0.
 std::vector<std::uint64_t> bits_of(const std::vector<double>& values) {
   std::vector<std::uint64_t> bits;
   for (const double value : values) bits.push_back(std::bit_cast<std::uint64_t>(value));

@@ -1,5 +1,5 @@
-// A value that is not finite skips the step in every number format, as it does in bf16 (docs/formats.md, "Values that
-// are not finite").
+// Checks that a non-finite value skips the step in every number format, as in bf16 (docs/formats.md, "Values that are
+// not finite").
 #include "tessera/train/finite_check.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ using quant::Format;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr int kSteps = 3;  // one that is recorded, two that follow the schedule
+constexpr int kSteps = 3;  // one recorded step, two that follow the schedule
 
 struct Formats {
   Format wire = Format::bf16, products = Format::bf16;
@@ -49,7 +49,7 @@ std::vector<Formats> all_formats() {
   return all;
 }
 
-// Of even widths, which 4-bit elements need.
+// All widths are even, as 4-bit elements require.
 models::DecoderConfig even_model() {
   models::DecoderConfig config = odd_model();
   config.intermediate_size = 38;
@@ -74,7 +74,7 @@ void set_one(Trainer& trainer, const std::string& name, float value) {
                [&](std::int64_t row, std::int64_t col, float old) { return row == 11 && col == 7 ? value : old; });
 }
 
-// An infinite or NaN element of the weight from before the first step on.
+// Sets an element of the weight to infinity or NaN before the first step.
 RunOptions with_element(RunOptions options, const std::string& name, float value) {
   options.before_step = [name, value](Trainer& trainer, int step) {
     if (step == 0) set_one(trainer, name, value);
@@ -114,7 +114,7 @@ TEST(NotFinite, FiniteRunsSkipNothing) {
   }
 }
 
-TEST(NotFinite, AnInputOfProductsSkipsEveryStep) {
+TEST(NotFinite, AProductInputSkipsEveryStep) {
   std::size_t number = 0;
   for (const Formats& formats : all_formats())
     for (const std::string name : {"layers.1.attention_norm.weight", "layers.0.mlp_norm.weight", "norm.weight"}) {
@@ -129,8 +129,9 @@ TEST(NotFinite, AnInputOfProductsSkipsEveryStep) {
     }
 }
 
-// Forward is finite: attention gives 0, which the next weight multiplies. Its product with the gradient is infinite.
-TEST(NotFinite, AGradientOfProductsSkipsEveryStep) {
+// Forward is finite: attention returns 0, which the next weight multiplies. The product of that weight with the
+// gradient is infinite.
+TEST(NotFinite, AProductGradientSkipsEveryStep) {
   std::vector<Formats> cases = all_formats();
   cases.push_back({});
   for (const Formats& formats : cases) {
@@ -196,7 +197,7 @@ TEST(NotFinite, AnEvaluationIsNaN) {
     }
 }
 
-// What GPUs multiply, with weights of all formats on the wire; enqueued one ahead, and by a graph.
+// Covers GPU products, with weights of all formats on the wire, with one step enqueued ahead and with a graph.
 TEST(NotFiniteOnCuda, SkipsEveryStep) {
   if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
   for (const Formats& formats : all_formats()) {

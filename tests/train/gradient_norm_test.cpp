@@ -1,6 +1,6 @@
-// The norm is that of exact integers, whatever the mesh, the cut of the optimizer's state and the order of parameters.
-// Squares of rows come from the last sum of a gradient or, where that cannot give them, from a pass of their own: the
-// same bits, or the norm would depend on how a model is cut.
+// Checks that the norm is that of exact integers for every mesh, sharding of the optimizer's state and order of
+// parameters. Squares of rows come from the last sum of a gradient or from a separate pass. Both must give the same
+// bits, otherwise the norm would depend on the sharding.
 #include "tessera/train/gradient_norm.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ namespace {
 
 struct Mesh {
   int tp = 1, gtp = 1, dp = 1;
-  bool zero = false, backwards = false;  // ZeRO-1; parameters added in the other order
+  bool zero = false, backwards = false;  // ZeRO-1; parameters added in reverse order
 
   std::string name() const {
     return "tp " + std::to_string(tp) + " gtp " + std::to_string(gtp) + " dp " + std::to_string(dp) +
@@ -55,7 +55,7 @@ const std::vector<Mesh>& meshes() {
   return all;
 }
 
-// Cut by rows in blocks and by columns, with parts that overlap, replicated, of one row, and frozen.
+// Parameters with every kind of sharding: rows in blocks, columns, overlapping parts, replicated, a single row, frozen.
 std::vector<shard::ParameterSpec> specs_of(int tp) {
   const auto ranks = static_cast<std::size_t>(tp);
   std::vector<std::vector<layout::Range>> overlap(ranks);
@@ -69,7 +69,7 @@ std::vector<shard::ParameterSpec> specs_of(int tp) {
           {.name = "one row", .dims = {1, 6}, .compute = layout::replicated({1, 6}, tp)}};
 }
 
-// The gradient's element at (row, column) of a parameter.
+// Returns the gradient's element at (row, column) of a parameter.
 using Gradient = std::function<double(const std::string& name, std::int64_t row, std::int64_t column)>;
 
 std::uint64_t hash_of(const std::string& name, std::int64_t row, std::int64_t column) {
@@ -77,7 +77,8 @@ std::uint64_t hash_of(const std::string& name, std::int64_t row, std::int64_t co
   return random();
 }
 
-// Each row has one exponent, from low to high, and integers of 10 bits: the squares of a row add up without rounding.
+// Each row has one exponent, from low to high, and integers of 10 bits, so the squares of a row add up without
+// rounding.
 Gradient exact_rows(int low, int high) {
   return [=](const std::string& name, std::int64_t row, std::int64_t column) {
     const auto exponent = low + static_cast<int>(hash_of(name, row, -1) % static_cast<unsigned>(high - low + 1));
@@ -85,7 +86,7 @@ Gradient exact_rows(int low, int high) {
   };
 }
 
-// Elements whose squares' sums are rounded, fp32 numbers all the same.
+// fp32 elements whose sums of squares are rounded.
 double random_element(const std::string& name, std::int64_t row, std::int64_t column) {
   const std::uint64_t hash = hash_of(name, row, column);
   const float mantissa = static_cast<float>(hash >> 40) * 0x1p-24f - 0.5f;
@@ -127,7 +128,7 @@ ops::Clip clip_of_rank(comm::World& world, const Mesh& mesh, quant::DType type, 
   }
   GradientNorm norm(runtime);
   ops::Clip clip;
-  for (int twice = 0; twice < 2; ++twice) {  // nothing is left behind from one step to the next
+  for (int twice = 0; twice < 2; ++twice) {  // no state is left from one step to the next
     norm.compute(1.0);
     parallel.compute->synchronize();
     base::copy_bytes(&clip, norm.result(), sizeof clip);
@@ -135,7 +136,7 @@ ops::Clip clip_of_rank(comm::World& world, const Mesh& mesh, quant::DType type, 
   return clip;
 }
 
-// The norm, which all ranks have.
+// Returns the norm, which is equal on all ranks.
 double norm_on(const Mesh& mesh, quant::DType type, const Gradient& gradient) {
   std::vector<ops::Clip> clips(static_cast<std::size_t>(mesh.tp * mesh.gtp * mesh.dp));
   comm::run_local(static_cast<int>(clips.size()), {}, [&](comm::World& world) {
@@ -152,15 +153,15 @@ double norm_on(const Mesh& mesh, quant::DType type, const Gradient& gradient) {
 
 constexpr quant::DType kTypes[] = {quant::DType::fp32, quant::DType::fp64};
 
-// From the smallest subnormal numbers of fp32 to 2^120, and of neighbouring exponents, so that a sum that rounds on the
-// way would give other bits.
+// Covers the smallest subnormal fp32 numbers up to 2^120, with neighbouring exponents. A sum with intermediate rounding
+// would give other bits.
 const std::vector<Gradient>& exact_gradients() {
   static const std::vector<Gradient> all{exact_rows(-149, 110), exact_rows(-149, -130), exact_rows(-26, 0),
                                          exact_rows(-20, 20), exact_rows(100, 110)};
   return all;
 }
 
-TEST(GradientNorm, IsThatOfExactIntegersOnEveryMesh) {
+TEST(GradientNorm, MatchesExactIntegersOnEveryMesh) {
   for (const Gradient& gradient : exact_gradients()) {
     const double expected = exact_norm(gradient);
     EXPECT_GT(expected, 0);
@@ -170,7 +171,7 @@ TEST(GradientNorm, IsThatOfExactIntegersOnEveryMesh) {
   }
 }
 
-TEST(GradientNorm, HasTheSameBitsWhereSumsOfRowsAreRounded) {
+TEST(GradientNorm, HasTheSameBitsIfRowSumsAreRounded) {
   for (const quant::DType type : kTypes)
     for (const int tp : {1, 2}) {
       const double expected = norm_on({.tp = tp}, type, random_element);
@@ -181,8 +182,8 @@ TEST(GradientNorm, HasTheSameBitsWhereSumsOfRowsAreRounded) {
     }
 }
 
-// One element of the last row, which another rank keeps on each mesh.
-TEST(GradientNorm, OfANaNIsNaNAndOfAnInfinityInfinite) {
+// The element is in the last row, which another rank stores on each mesh.
+TEST(GradientNorm, PropagatesNaNAndInfinity) {
   const double infinity = std::numeric_limits<double>::infinity(), nan = std::nan("");
   for (const double bad : {infinity, -infinity, nan})
     for (const char* name : {"stacked", "norm", "overlap"}) {
@@ -195,12 +196,12 @@ TEST(GradientNorm, OfANaNIsNaNAndOfAnInfinityInfinite) {
         EXPECT_TRUE(std::isnan(bad) ? std::isnan(norm) : norm == infinity) << mesh.name() << " " << name;
       }
     }
-  // Both: NaN, as in a plain sum.
+  // Both together give NaN, as in a plain sum.
   const auto both = [&](const std::string& name, std::int64_t, std::int64_t column) {
     return name == "norm" ? nan : name == "stacked" && column == 0 ? infinity : 1.0;
   };
   EXPECT_TRUE(std::isnan(norm_on({.gtp = 3}, quant::DType::fp32, both)));
-  // Squares beyond fp64, and a sum of squares beyond it.
+  // Squares above the range of fp64, and a sum of squares above it.
   for (const double large : {0x1p513, 0x1p511})
     EXPECT_EQ(
         norm_on({.gtp = 3}, quant::DType::fp64, [=](const std::string&, std::int64_t, std::int64_t) { return large; }),
@@ -222,7 +223,7 @@ class GradientNormOnCuda : public ::testing::Test {
   }
 };
 
-TEST_F(GradientNormOnCuda, IsThatOfExactIntegers) {
+TEST_F(GradientNormOnCuda, MatchesExactIntegers) {
   for (const quant::DType type : kTypes)
     for (const Gradient& gradient : exact_gradients()) EXPECT_EQ(norm_of(type, gradient), exact_norm(gradient));
   const double infinity = std::numeric_limits<double>::infinity();

@@ -1,4 +1,4 @@
-// A signal is what a graph and the work outside of it wait for of each other.
+// Tests signals, with which a graph and work outside the graph wait for each other.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -15,7 +15,7 @@
 namespace tessera::train {
 namespace {
 
-// A lane with the kernels that it runs.
+// A lane with kernels to run.
 struct Worker {
   Worker(const char* name, base::Device device)
       : lane(base::make_cuda_lane(name, device)),
@@ -40,9 +40,9 @@ class GraphBorder : public ::testing::Test {
   }
 };
 
-// Each launch reads what was given last before it, and lets the next be given when it has read. The host is all the
-// time ahead, so every signal is recorded again before anybody has come to it.
-TEST_F(GraphBorder, SignalsCrossItBothWays) {
+// Each launch reads the last value before it, and permits the next value after the read. The host is always ahead, so
+// every signal is recorded again before a lane reaches it.
+TEST_F(GraphBorder, SignalsWorkInBothDirections) {
   const base::Device device = base::cuda_device(0);
   Worker inside("inside", device), outside("outside", device);
   const ops::StreamScope scope(device, inside.lane->stream());
@@ -60,7 +60,7 @@ TEST_F(GraphBorder, SignalsCrossItBothWays) {
   graph.begin(inside.lane->stream());
   inside.lane->capture(capture);
   inside.lane->wait(first);
-  for (int i = 0; i < 3; ++i) inside.be_slow();  // who would not wait would have given the next by then
+  for (int i = 0; i < 3; ++i) inside.be_slow();  // work that does not wait would have written the next value by then
   inside.kernels->copy(given.data(), seen.data(), sizeof(float));
   const base::Fence has_read = inside.lane->record(may_give);
   inside.be_slow();
@@ -81,7 +81,7 @@ TEST_F(GraphBorder, SignalsCrossItBothWays) {
   for (int i = 0; i < launches; ++i) EXPECT_EQ(read.as<float>()[static_cast<std::size_t>(i)], i) << "launch " << i;
 }
 
-TEST_F(GraphBorder, NothingElseCrossesIt) {
+TEST_F(GraphBorder, RefusesOtherWaitsAcrossTheBorder) {
   const base::Device device = base::cuda_device(0);
   Worker inside("inside", device);
   const auto lane = [&] { return base::make_cuda_lane("outside", device); };
@@ -109,8 +109,8 @@ TEST_F(GraphBorder, NothingElseCrossesIt) {
   expect_error(*inside.lane, "a graph cannot wait for a signal that a graph records");
 }
 
-// A signal's fences are points of their own for all who are outside, whatever has been recorded since.
-TEST_F(GraphBorder, FencesOfASignalAreDoneOneByOne) {
+// Each fence of a signal is a separate point for waiters outside the graph, even if the signal is recorded again.
+TEST_F(GraphBorder, FencesOfASignalCompleteOneByOne) {
   const base::Device device = base::cuda_device(0);
   Worker worker("worker", device);
   base::Signal signal;
@@ -126,8 +126,8 @@ TEST_F(GraphBorder, FencesOfASignalAreDoneOneByOne) {
   EXPECT_FALSE(third.error() == nullptr);
 }
 
-// What waits for other work by itself fails with it.
-TEST_F(GraphBorder, AFollowerHasTheErrors) {
+// A lane that waits for failed work fails with the same error.
+TEST_F(GraphBorder, AFollowerReceivesTheErrors) {
   const base::Device device = base::cuda_device(0);
   const auto one = base::make_cuda_lane("one", device), other = base::make_cuda_lane("other", device);
   base::Signal signal;

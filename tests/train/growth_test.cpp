@@ -1,4 +1,4 @@
-// Models built, trained and destroyed again and again in one process leave nothing behind.
+// Checks that models that are repeatedly built, trained and destroyed in one process leak neither threads nor memory.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kWarmUp = 10, kRounds = 40, kTries = 3;
 
-// A line of /proc/self/status: a count, or KiB.
+// Returns a line of /proc/self/status: a count, or KiB.
 std::int64_t status(const std::string& key) {
   std::ifstream file("/proc/self/status");
   for (std::string word; file >> word;) {
@@ -29,7 +29,8 @@ std::int64_t status(const std::string& key) {
   return -1;
 }
 
-// KiB resident once there are no more than `threads`, or after 5 s: a joined thread leaves the count a moment later.
+// Returns the resident KiB once at most `threads` threads remain, or after 5 s: a joined thread leaves the count
+// slightly later.
 std::int64_t resident_without_threads(std::int64_t threads) {
   for (int tries = 0; tries < 500 && status("Threads") > threads; ++tries)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -37,7 +38,7 @@ std::int64_t resident_without_threads(std::int64_t threads) {
   return status("VmRSS");
 }
 
-// What `kRounds` rounds leave behind at least if one rank of four forgets one copy of its weights in each, KiB.
+// The least leak in KiB after `kRounds` rounds if one of four ranks leaks one copy of its weights per round.
 std::int64_t least_leak(const testing::RunResult& result) {
   std::size_t elements = 0;
   for (const auto& [name, values] : result.tensors)
@@ -45,7 +46,7 @@ std::int64_t least_leak(const testing::RunResult& result) {
   return static_cast<std::int64_t>(elements * sizeof(float) / 4) * kRounds / 1024;
 }
 
-// Builds, trains and destroys models: `rounds` times. Returns the result of the last.
+// Builds, trains and destroys models `rounds` times. Returns the result of the last.
 testing::RunResult rounds_of_trainers(int rounds) {
   const testing::RunOptions options{.model = testing::odd_model(), .tp = 2, .gtp = 2, .blocks = 4, .steps = 3};
   testing::RunResult result;
@@ -53,10 +54,10 @@ testing::RunResult rounds_of_trainers(int rounds) {
   return result;
 }
 
-// What has grown; empty: nothing. What is forgotten grows in every try by more than half of least_leak; the heap and
-// the libraries' own pages may grow in one as well (868 KiB were seen on 16 cores).
+// Returns a description of the growth, empty without growth. A leak grows in every try by more than half of least_leak.
+// The heap and the libraries' own pages may also grow in one try (868 KiB were measured on 16 cores).
 std::string growth() {
-  mallopt(M_ARENA_MAX, 1);  // else the threads' heaps settle only after many rounds
+  mallopt(M_ARENA_MAX, 1);  // otherwise the threads' heaps settle only after many rounds
   rounds_of_trainers(1);
   const std::int64_t threads = status("Threads");
   const std::int64_t leak = least_leak(rounds_of_trainers(kWarmUp));
@@ -75,8 +76,8 @@ std::string growth() {
   return grown;
 }
 
-// In a process of its own, whose memory no other test has used.
-TEST(GrowthDeathTest, TrainersLeaveNeitherThreadsNorMemory) {
+// Runs in a separate process, whose memory no other test has used.
+TEST(GrowthDeathTest, TrainersLeakNeitherThreadsNorMemory) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "the sanitizer keeps what was freed for a while";
 #endif

@@ -1,4 +1,4 @@
-// The order in which losses are added shows where their sizes differ by more than fp64 holds.
+// Tests the order in which losses are added, with sizes that differ by more than the precision of fp64.
 #include "tessera/train/loss_sum.h"
 
 #include <ATen/ops/scalar_tensor.h>
@@ -9,13 +9,13 @@
 namespace tessera::train {
 namespace {
 
-// No two orders of these give one sum.
+// Each order of these values gives a different sum.
 double loss_of(int replica, int block) {
   const double sizes[] = {1, 1e17, -1e17, 3, 1e16, -1e16};
   return sizes[block % 6] * (replica + 1) + block;
 }
 
-// places: of the ranks of a grid of three ranks in each of two replicas.
+// places: those of the ranks, in a grid with three ranks in each of two replicas.
 void expect_block_order(const std::vector<int>& places) {
   constexpr int kBlocks = 6;
   double expected = 0;

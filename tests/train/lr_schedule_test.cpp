@@ -24,7 +24,7 @@ TEST(LearningRate, FollowsWarmUpAndCosine) {
   EXPECT_EQ(learning_rate(schedule, 1000000), 1e-5);
 }
 
-TEST(LearningRate, FallsAllTheWayWithoutWarmUp) {
+TEST(LearningRate, FallsFromTheFirstStepWithoutWarmUp) {
   const LrSchedule schedule{.lr = 3e-4, .schedule_steps = 100};
   double before = 3e-4;
   for (std::int64_t step = 1; step <= 100; ++step) {
@@ -36,7 +36,7 @@ TEST(LearningRate, FallsAllTheWayWithoutWarmUp) {
   EXPECT_EQ(before, 0.0);
 }
 
-TEST(LearningRate, ConstantStaysAfterTheWarmUp) {
+TEST(LearningRate, IsConstantAfterTheWarmUp) {
   const LrSchedule schedule{
       .lr = 0.5, .min_lr = 0.1, .warmup_steps = 2, .schedule_steps = 3, .shape = RateShape::constant};
   EXPECT_EQ(learning_rate(schedule, 1), 0.25);
@@ -49,7 +49,7 @@ TEST(LearningRate, WarmUpMayFillTheSchedule) {
   EXPECT_EQ(learning_rate(schedule, 5), 0.1);
 }
 
-TEST(LearningRate, StartsAtStepOne) {
+TEST(LearningRate, RefusesStepsBelowOne) {
   EXPECT_THROW(learning_rate({}, 0), Error);
 }
 

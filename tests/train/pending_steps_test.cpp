@@ -1,4 +1,4 @@
-// A step in two halves: enqueued, and finished while the next one is under way already.
+// Tests a step in two halves: it is enqueued, and finished while the next step is already pending.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -24,14 +24,14 @@ class PendingSteps : public ::testing::TestWithParam<base::DeviceKind> {
     if (on_gpu() && base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
   }
   static bool on_gpu() { return GetParam() == base::DeviceKind::cuda; }
-  // Rates differ, so that a step that takes another's is seen.
+  // The rates differ, so that a step with another step's rate is detected.
   static RunOptions options() {
     return {
         .model = odd_model(), .gtp = on_gpu() ? 1 : 2, .blocks = 4, .steps = 6, .on_gpu = on_gpu(), .lr_growth = 3e-3};
   }
 };
 
-TEST_P(PendingSteps, MayCastApartFromTheUpdate) {
+TEST_P(PendingSteps, MayCastSeparatelyFromTheUpdate) {
   RunOptions options = this->options();
   options.model = odd_model();
   options.dtype = quant::DType::bf16;
@@ -53,8 +53,8 @@ TEST_P(PendingSteps, GiveTheBitsOfWholeStepsInOrder) {
   }
 }
 
-// Nor do its amaxes count for the scales of those behind it.
-TEST_P(PendingSteps, ASkippedStepEntersNoHistory) {
+// The skipped step's amaxes do not affect the scales of later steps.
+TEST_P(PendingSteps, ASkippedStepDoesNotChangeTheHistory) {
   for (const std::set<int>& bad : {std::set<int>{0}, {2}, {1, 2}}) {
     RunOptions options = this->options();
     options.dtype = quant::DType::bf16;
@@ -69,8 +69,8 @@ TEST_P(PendingSteps, ASkippedStepEntersNoHistory) {
   }
 }
 
-// The host gives updates to a GPU before it knows whether those before took place.
-TEST_P(PendingSteps, ASkippedStepIsNoUpdateForThoseBehindIt) {
+// The host enqueues updates on a GPU before it knows whether earlier updates apply.
+TEST_P(PendingSteps, LaterStepsDoNotCountASkippedStepAsUpdate) {
   for (const std::set<int>& bad : {std::set<int>{0}, {2}, {1, 2}, {0, 3, 4}}) {
     RunOptions options = this->options();
     options.left_out = bad;
@@ -105,7 +105,7 @@ void expect_same(const RunResult& result, const RunResult& expected) {
   for (const auto& [name, values] : expected.tensors) EXPECT_TRUE(result.tensors.at(name) == values) << name;
 }
 
-// Each with as many steps behind it as there may be. With scaling the first step is waited for.
+// Each step has the maximum number of steps behind it. With scaling, the host waits for the first step.
 std::vector<std::pair<int, int>> attempts_of(const RunOptions& options) {
   std::vector<std::pair<int, int>> attempts;
   for (const auto& [step, times] : options.suppressed) {
@@ -123,7 +123,7 @@ std::string trace_of(const RunOptions& options) {
   return text + ", " + std::to_string(options.ahead.value_or(0)) + " pending";
 }
 
-// With as many steps pending as a loop may leave.
+// With as many pending steps as a loop may leave.
 void expect_same_however_many_are_pending(RunOptions options, const RunResult& expected) {
   for (int ahead = 0; ahead < Trainer::kMostPending; ++ahead) {
     options.ahead = ahead;
@@ -134,9 +134,9 @@ void expect_same_however_many_are_pending(RunOptions options, const RunResult& e
   }
 }
 
-// Whatever is pending behind it: nothing of a suppressed step lasts, nor of those that were given to the device before
-// the host knew.
-TEST_P(PendingSteps, SuppressedStepsAreRepeatedWithTheBitsOfARunWithout) {
+// For any number of pending steps: a suppressed step has no effect, and neither do the steps that were enqueued before
+// the host read the decision.
+TEST_P(PendingSteps, RepeatedSuppressedStepsGiveTheBitsOfARunWithoutSuppression) {
   RunOptions options = this->options();
   if (!on_gpu()) options.dp = 2;
   for (const bool zero : {false, true}) {
@@ -153,8 +153,8 @@ TEST_P(PendingSteps, SuppressedStepsAreRepeatedWithTheBitsOfARunWithout) {
   }
 }
 
-// The history of delayed scaling is part of that.
-TEST_P(PendingSteps, SuppressedStepsEnterNoHistory) {
+// This includes the history of delayed scaling.
+TEST_P(PendingSteps, SuppressedStepsDoNotChangeTheHistory) {
   RunOptions options = this->options();
   options.dtype = quant::DType::bf16;
   options.products = quant::Format::fp8;
@@ -166,8 +166,8 @@ TEST_P(PendingSteps, SuppressedStepsEnterNoHistory) {
   }
 }
 
-// A skipped step among them stays skipped.
-TEST_P(PendingSteps, SuppressedStepsMayBeBesideSkippedOnes) {
+// A skipped step between suppressed steps stays skipped.
+TEST_P(PendingSteps, SuppressedAndSkippedStepsMayMix) {
   RunOptions options = this->options();
   options.spoiled = {1, 3};
   options.ahead = 1;
@@ -182,7 +182,7 @@ TEST_P(PendingSteps, SuppressedStepsMayBeBesideSkippedOnes) {
   }
 }
 
-TEST_P(PendingSteps, AreAtMostSoMany) {
+TEST_P(PendingSteps, AreLimitedInNumber) {
   RunOptions options = this->options();
   options.ahead = Trainer::kMostPending - 1;
   options.before_step = [&](Trainer& trainer, int step) {
@@ -201,11 +201,11 @@ TEST_P(PendingSteps, AreAtMostSoMany) {
   EXPECT_EQ(run(options).losses.size(), 6u);
 }
 
-// Steps that follow their schedule are enqueued, and the one before is finished, whatever the device is at.
-TEST(PendingStepsOnGpu, AreEnqueuedWhileTheDeviceStandsStill) {
+// Steps that follow their schedule are enqueued, and the previous step is finished, while the device is blocked.
+TEST(PendingStepsOnGpu, AreEnqueuedWhileTheDeviceIsBlocked) {
   if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
   constexpr double still = 2;  // seconds
-  constexpr int stood_at = 4;  // before which it stands still
+  constexpr int stood_at = 4;  // the step before which the device is blocked
   std::chrono::steady_clock::time_point begin;
   RunOptions options{.model = odd_model(), .blocks = 1, .steps = stood_at + 2, .on_gpu = true, .ahead = 1};
   options.before_step = [&](Trainer& trainer, int step) {
@@ -222,7 +222,7 @@ TEST(PendingStepsOnGpu, AreEnqueuedWhileTheDeviceStandsStill) {
   EXPECT_EQ(run(options).losses.size(), 6u);
 }
 
-// The first two steps are recorded; one rank has nothing to gather, so the others are launches.
+// The first two steps are recorded. One rank has nothing to gather, so the other steps are launches.
 TEST(GraphSteps, GiveTheBitsOfStepsWithoutAGraph) {
   if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
   for (const quant::DType dtype : {quant::DType::fp32, quant::DType::bf16}) {
@@ -240,7 +240,7 @@ TEST(GraphSteps, GiveTheBitsOfStepsWithoutAGraph) {
   }
 }
 
-TEST(GraphSteps, AreRepeatedWhereTheyAreSuppressed) {
+TEST(GraphSteps, AreRepeatedIfSuppressed) {
   if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
   for (const quant::Format products : {quant::Format::bf16, quant::Format::fp8}) {
     RunOptions options{.model = odd_model(),
@@ -265,8 +265,8 @@ TEST(GraphSteps, AreRepeatedWhereTheyAreSuppressed) {
   }
 }
 
-// What libtorch keeps of one trainer's tensors is given back by waiting for that trainer's streams, which are the next
-// one's then.
+// libtorch returns a trainer's cached tensor memory by waiting for that trainer's streams, which the next trainer then
+// uses.
 TEST(GraphSteps, FollowAnotherTrainerWithExpandableSegments) {
   if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
   const AllocatorSettings settings("expandable_segments:True");
@@ -277,8 +277,9 @@ TEST(GraphSteps, FollowAnotherTrainerWithExpandableSegments) {
   expect_same(run(options), expected);
 }
 
-// An evaluation makes a schedule of its own, so another graph is made; other weights lie where the graph reads them.
-TEST(GraphSteps, GoOnAfterOtherWork) {
+// An evaluation makes its own schedule, so another graph is captured. Other weights are at the addresses that the graph
+// reads.
+TEST(GraphSteps, ContinueAfterOtherWork) {
   if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
   RunOptions options{.model = odd_model(), .blocks = 2, .steps = 9, .on_gpu = true, .evaluated = {4}};
   options.before_step = [](Trainer& trainer, int step) {

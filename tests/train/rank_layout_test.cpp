@@ -1,4 +1,4 @@
-// Meshes that are not tp x gtp x dp: whole runs have the bits of those that are.
+// Tests meshes other than tp x gtp x dp: whole runs have the same bits as runs on such a mesh.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,13 +27,13 @@ shard::Domain dense() {
   return {.compute = {"a"}, .storage = {"b"}, .duplicates = {}, .replicas = {"c"}};
 }
 
-// `dead`: places of a grid of so many ranks.
+// `dead`: dead places of a grid with this number of ranks.
 RankLayout with_dead(int compute, int parts, int replicas, std::vector<int> dead) {
   const mesh::Grid grid{{"a", compute}, {"b", parts}, {"c", replicas}};
   return {.mesh = mesh::Mesh({grid}, mesh::live_places(grid, std::move(dead))), .domains = {dense()}, .domain_of = {}};
 }
 
-// 3 and 2 ranks whose numbers are not in the order of their places.
+// 3 and 2 ranks whose numbers do not follow the order of their places.
 RankLayout permuted(int replicas) {
   RankLayout ranks = with_dead(1, 3, replicas, {4});
   std::vector<int> places = mesh::live_places(ranks.mesh.grids().front(), {4});
@@ -44,11 +44,11 @@ RankLayout permuted(int replicas) {
 
 class UnequalReplicas : public ::testing::TestWithParam<quant::DType> {};
 
-// Ranks of a replica with more of them have fewer microbatches, and a schedule of their own.
+// The ranks of the larger replica have fewer microbatches and a different schedule.
 TEST_P(UnequalReplicas, HaveTheBitsOfReplicasOfOneRank) {
   for (const int replicas : {2, 3}) {
     RunOptions options{.model = odd_model(), .dp = replicas, .dtype = GetParam(), .blocks = 6 * replicas, .steps = 4};
-    options.evaluated = {1, 3};  // classes have schedules of their own for these too
+    options.evaluated = {1, 3};  // classes of ranks also have different schedules for these
     const RunResult expected = run(options);
     std::vector<std::pair<std::string, RankLayout>> cases{
         {"3 and 2 ranks", with_dead(1, 3, replicas, {4})},     {"1 and 3 ranks", with_dead(1, 3, replicas, {0, 2})},
@@ -65,7 +65,7 @@ TEST_P(UnequalReplicas, HaveTheBitsOfReplicasOfOneRank) {
   }
 }
 
-TEST_P(UnequalReplicas, WithTensorParallelism) {
+TEST_P(UnequalReplicas, HaveTheSameBitsWithTensorParallelism) {
   RunOptions options{
       .model = odd_model(), .tp = 2, .dp = 2, .dtype = GetParam(), .sequence_parallel = true, .blocks = 12, .steps = 3};
   const RunResult expected = run(options);
@@ -73,7 +73,7 @@ TEST_P(UnequalReplicas, WithTensorParallelism) {
   expect_same_bits(expected, run(options), "3 and 2 ranks store a part");
 }
 
-// Of the step that is planned, of one that is not, and of two in a row; beside a step that is skipped.
+// Suppresses the planned step, a step without a schedule, and two steps in a row, next to a skipped step.
 TEST_P(UnequalReplicas, RepeatSuppressedSteps) {
   RunOptions options{.model = odd_model(), .dp = 2, .dtype = GetParam(), .blocks = 12, .steps = 5, .spoiled = {1}};
   const RunResult expected = run(options);
@@ -87,7 +87,8 @@ TEST_P(UnequalReplicas, RepeatSuppressedSteps) {
   }
 }
 
-// One scale a matrix, which all ranks find together, and one a tile; a table that is read and multiplied.
+// Covers one scale per matrix, which all ranks compute together, one scale per tile, and a table that is both read and
+// multiplied.
 TEST(UnequalReplicasInFormats, HaveTheBitsOfReplicasOfOneRank) {
   using enum quant::Format;
   for (const auto& [wire, products] : {std::pair{fp8, bf16}, {mxfp8, bf16}, {fp8, fp8}}) {
@@ -110,7 +111,7 @@ TEST(UnequalReplicasInFormats, HaveTheBitsOfReplicasOfOneRank) {
 INSTANTIATE_TEST_SUITE_P(Types, UnequalReplicas, ::testing::Values(quant::DType::fp32, quant::DType::bf16),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
-TEST(UnequalReplicasRefuse, AStateThatIsSplitOverThem) {
+TEST(UnequalReplicasRefuse, AStateThatIsShardedOverThem) {
   RunOptions options{.model = odd_model(), .zero = true};
   options.ranks = with_dead(1, 3, 2, {4});
   EXPECT_THAT(
@@ -121,19 +122,19 @@ TEST(UnequalReplicasRefuse, AStateThatIsSplitOverThem) {
 TEST(UnequalReplicasRefuse, BlocksThatTheirRanksDoNotDivide) {
   RunOptions options{.model = odd_model(), .blocks = 8};
   options.ranks = with_dead(1, 3, 2, {4});
-  // Each rank counts the blocks of its own replica; the first rank that refuses is the one that is heard.
+  // Each rank counts the blocks of its own replica; the error of the first rank that refuses is thrown.
   EXPECT_THAT([&] { run(options); },
-              ThrowsMessage<Error>(AnyOf(HasSubstr("4 blocks of a replica for 3 ranks, expected a multiple"),
-                                         HasSubstr("3 blocks of a replica for 2 ranks, expected a multiple"))));
+              ThrowsMessage<Error>(AnyOf(HasSubstr("a replica has 4 blocks for 3 ranks, expected a multiple"),
+                                         HasSubstr("a replica has 3 blocks for 2 ranks, expected a multiple"))));
 }
 
-TEST(UnequalReplicasRefuse, DeadPlacesThatShareAMatrixOut) {
+TEST(UnequalReplicasRefuse, DeadPlacesInTheSharding) {
   RunOptions options{.model = odd_model()};
   options.ranks = with_dead(2, 2, 1, {3});
   EXPECT_THAT([&] { run(options); }, ThrowsMessage<Error>(HasSubstr("dead places among them are not supported")));
 }
 
-TEST(DomainRefuse, AxesThatAreNotThoseOfAGridInItsOrder) {
+TEST(DomainRefuse, AxesThatDoNotMatchTheGridsOrder) {
   for (const auto& [domain, refusal] :
        {std::pair{shard::Domain{{"a"}, {"c"}, {}, {"b"}}, "a domain names the axes a, c, b ("},
         {shard::Domain{{"a"}, {"b"}, {}, {}}, "a domain names 1 compute, 1 storage and 0 replica axes, expected one"},
@@ -155,7 +156,7 @@ struct Second {
 
 class SecondDomain : public ::testing::TestWithParam<Second> {};
 
-// Matrices of the feed-forward parts are cut over fewer ranks, and stored in duplicates.
+// The feed-forward matrices are sharded over fewer ranks and stored in duplicates.
 TEST_P(SecondDomain, HasTheBitsOfTheFirst) {
   const Second& it = GetParam();
   RunOptions options{.model = odd_model(),
@@ -192,7 +193,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, SecondDomain,
                                   (it.zero ? "split" : "") + std::string(name_of(it.dtype));
                          });
 
-// Two parts of each matrix of the feed-forward parts in two duplicates, beside four parts of the others.
+// The feed-forward matrices have two parts in two duplicates; the other matrices have four parts.
 RankLayout with_duplicates() {
   const mesh::Grid first{{"a", 1}, {"b", 4}, {"c", 1}}, second{{"u", 1}, {"v", 2}, {"w", 2}, {"c", 1}};
   return {.mesh = mesh::Mesh({first, second}, mesh::live_places(first, {})),
@@ -202,7 +203,7 @@ RankLayout with_duplicates() {
           }};
 }
 
-// Every element is written once and read by all who keep it, whatever the other run's mesh is.
+// Every element is written once and read by every rank that stores it, for any mesh of the other run.
 TEST(RankLayouts, ReadCheckpointsOfEachOther) {
   const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "tessera_rank_layouts";
   const RankLayout all[] = {with_dead(1, 1, 1, {}), with_dead(1, 3, 2, {4}), permuted(2), with_duplicates()};
@@ -229,9 +230,9 @@ TEST(RankLayouts, ReadCheckpointsOfEachOther) {
   std::filesystem::remove_all(folder);
 }
 
-// Gradients of the one are added over two ranks and then over replicas, those of the other over all four: they travel
-// on lanes of their own, which share the memory of exchanges.
-TEST(SecondDomainOfOtherGroups, HasTheSameBitsWhereNeighboursTravelTogether) {
+// Gradients of one parameter are added over two ranks and then over replicas, those of the other over all four ranks.
+// They travel on separate lanes that share the memory of exchanges.
+TEST(SecondDomainOfOtherGroups, HasTheSameBitsIfNeighboursTravelTogether) {
   RunOptions options{.model = odd_model(), .gtp = 2, .dp = 2, .blocks = 8, .steps = 3};
   const RunResult dense_only = run(options);
   const mesh::Grid first{{"a", 1}, {"b", 2}, {"c", 2}}, second{{"u", 1}, {"v", 4}, {"r", 1}};

@@ -1,4 +1,5 @@
-// Training goes on with the same bits after all stored weights have moved into a flat buffer of each rank.
+// Checks that training continues with the same bits after all stored weights have moved into a flat buffer on each
+// rank.
 #include "tessera/shard/replace_storage.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +12,7 @@
 namespace tessera::train {
 namespace {
 
-// The flat buffers outlive the trainers.
+// The flat buffers must outlive the trainers.
 class FlatBuffers {
  public:
   void take(Trainer& trainer) {
@@ -53,7 +54,7 @@ TEST_P(TrainAfterReplaceStorage, GivesTheSameBits) {
                               .blocks = 4,
                               .steps = 4,
                               .wire = GetParam()};
-  // Of even numbers of columns.
+  // All numbers of columns are even.
   options.model.intermediate_size = 38;
   for (const int gtp : {1, 3}) {
     options.gtp = gtp;
@@ -62,7 +63,8 @@ TEST_P(TrainAfterReplaceStorage, GivesTheSameBits) {
     const testing::RunResult expected = testing::run(options);
     FlatBuffers buffers;
     options.before_step = [&](Trainer& trainer, int step) {
-      if (step == 0 || step == 2) buffers.take(trainer);  // before it is recorded, and while it follows its schedule
+      if (step == 0 || step == 2)
+        buffers.take(trainer);  // before the step is recorded, and while it follows its schedule
     };
     EXPECT_TRUE(testing::run(options) == expected) << "gtp " << gtp;
     EXPECT_NE(expected.losses.front(), expected.losses.back());

@@ -1,4 +1,4 @@
-// How much device memory a save takes beyond the training's.
+// Measures the device memory that a save needs in addition to training.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace tessera::train::testing {
 namespace {
 
-// The smallest free memory of a device while this lives.
+// Tracks the smallest free memory of a device during its lifetime.
 class LeastFree {
  public:
   explicit LeastFree(base::Device device) : device_(device), least_(base::memory_of(device).free) {}
@@ -40,7 +40,7 @@ class LeastFree {
   std::thread thread_{[this] { watch(); }};
 };
 
-// Bytes of device memory that a save takes at its peak.
+// Returns the peak bytes of device memory that a save takes.
 std::int64_t peak_of_save(quant::Format wire) {
   const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "tessera_save_memory";
   std::filesystem::remove_all(folder);
@@ -64,8 +64,8 @@ std::int64_t peak_of_save(quant::Format wire) {
   return peak;
 }
 
-// The 18 large matrices take 144 MiB in bf16, each of them 8 MiB. A rounded weight is freed before the next is made.
-TEST(SaveOnCuda, TakesTheMemoryOfOneWeight) {
+// The 18 large matrices take 144 MiB in bf16, 8 MiB each. A rounded weight is freed before the next one is made.
+TEST(SaveOnCuda, NeedsTheMemoryOfOneWeight) {
   if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
   constexpr std::int64_t mebibyte = 1 << 20;
   const std::int64_t plain = peak_of_save(quant::Format::bf16), encoded = peak_of_save(quant::Format::fp8);

@@ -1,4 +1,4 @@
-// What a loaded checkpoint leaves of a trainer's delayed scales.
+// Tests the delayed scales of a trainer after it loads a checkpoint.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -13,7 +13,7 @@ RunOptions fp8_options() {
   return {.model = odd_model(), .dtype = quant::DType::bf16, .blocks = 3, .steps = 4, .products = quant::Format::fp8};
 }
 
-// A trainer that has run and loads a checkpoint goes on as one that loads it before its first step.
+// A trainer that has run and then loads a checkpoint continues like one that loads it before its first step.
 void expect_no_trace_of_earlier_steps(const std::filesystem::path& checkpoint) {
   RunOptions fresh = fp8_options(), used = fp8_options();
   fresh.left_out = {0, 1};
@@ -28,7 +28,7 @@ void expect_no_trace_of_earlier_steps(const std::filesystem::path& checkpoint) {
   EXPECT_EQ(got.scales, expected.scales);
 }
 
-TEST(ScalesOfACheckpoint, TakeThePlaceOfATrainersOwn) {
+TEST(ScalesOfACheckpoint, ReplaceATrainersScales) {
   const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "tessera_scales_checkpoint";
   for (const quant::Format products : {quant::Format::bf16, quant::Format::fp8}) {
     SCOPED_TRACE(name_of(products));

@@ -1,4 +1,4 @@
-// A step's time is that of compute, whenever the host looks.
+// Checks that a step's time is that of compute, independent of when the host reads it.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -18,8 +18,8 @@ using testing::run;
 using testing::RunOptions;
 using Clock = std::chrono::steady_clock;
 
-constexpr double kDelay = 0.1;  // seconds that compute stands still before a step
-constexpr double kIdle = 0.5;   // seconds that the host takes between two steps
+constexpr double kDelay = 0.1;  // seconds that compute is blocked before a step
+constexpr double kIdle = 0.5;   // seconds that the host pauses between two steps
 
 struct Device {
   bool is_gpu = false, graph = false;
@@ -45,7 +45,7 @@ class StepTimes : public ::testing::TestWithParam<Device> {
   }
 };
 
-// The host finishes the last two steps one right behind the other.
+// The host finishes the last two steps immediately one after the other.
 TEST_P(StepTimes, ArePositiveAndAddUpToTheElapsedTime) {
   RunOptions options = this->options();
   for (const int ahead : {1, Trainer::kMostPending - 1}) {
@@ -73,7 +73,7 @@ TEST_P(StepTimes, ArePositiveAndAddUpToTheElapsedTime) {
   }
 }
 
-TEST_P(StepTimes, BeginWithTheStepWhereNoneIsPending) {
+TEST_P(StepTimes, BeginWithTheStepIfNoStepIsPending) {
   RunOptions options = this->options();
   options.before_step = [](Trainer&, int) { std::this_thread::sleep_for(std::chrono::duration<double>(kIdle)); };
   std::vector<double> seconds;
@@ -85,7 +85,7 @@ TEST_P(StepTimes, BeginWithTheStepWhereNoneIsPending) {
   for (std::size_t step = 3; step < seconds.size(); ++step) EXPECT_LT(seconds[step], kIdle) << "step " << step;
 }
 
-// Step 4 is attempted three times; compute stands still before each of them.
+// Step 4 is attempted three times; compute is blocked before each attempt.
 TEST_P(StepTimes, ContainSuppressedAttempts) {
   RunOptions options = this->options();
   options.suppressed = {{4, 2}};
@@ -102,7 +102,7 @@ TEST_P(StepTimes, ContainSuppressedAttempts) {
     run(options);
     ASSERT_EQ(seconds.size(), 8u);
     for (std::size_t step = 0; step < seconds.size(); ++step) EXPECT_GT(seconds[step], 0) << "step " << step;
-    // Where no step is pending, the first attempt begins behind its delay.
+    // If no step is pending, the time of the first attempt starts after its delay.
     EXPECT_GE(seconds[4], 0.99 * (ahead ? 3 : 2) * kDelay);
   }
 }

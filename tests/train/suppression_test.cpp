@@ -1,5 +1,5 @@
-// Stop counters travel with the norm, all ranks take the same decision, and an update that does not apply leaves every
-// byte as it is until the host clears the flag.
+// Checks that all ranks take the same decision from the stop counters, which travel with the norm. An update that does
+// not apply leaves every byte unchanged until the host clears the flag.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,14 +19,14 @@
 namespace tessera::train {
 namespace {
 
-// Of widths that no tile divides.
+// No tile divides the widths.
 std::vector<shard::ParameterSpec> stopped_specs() {
   return {{.name = "matrix", .dims = {70, 36}, .compute = layout::replicated({70, 36}, 1)},
           {.name = "other", .dims = {34, 50}, .compute = layout::replicated({34, 50}, 1)},
           {.name = "norm", .dims = {9}, .compute = layout::replicated({1, 9}, 1), .sharded = false}};
 }
 
-// One rank's model and what decides about its updates.
+// One rank's model and the counters that decide about its updates.
 struct StoppedRank {
   StoppedRank(comm::World& world, int gtp, int dp, const runtime::RuntimeOptions& options,
               quant::DType type = quant::DType::bf16)
@@ -36,14 +36,14 @@ struct StoppedRank {
     runtime.add_backward_weights();
     set_initial_values(runtime, 5);
   }
-  // Every element of the gradient is this number.
+  // Sets every element of the gradient to this number.
   void set_gradient(double value) {
     for (schedule::ParameterId id = 0; id < runtime.weights(); ++id)
       parallel.kernels().fill(runtime.parameter(id).main_grad.data(), quant::DType::fp32, value,
                               runtime.parameter(id).shard_elements());
   }
   void raise(std::int64_t* counter, double count) { parallel.kernels().fill(counter, quant::DType::i64, count, 1); }
-  // The decision about the next step.
+  // Returns the decision about the next step.
   ops::Clip decide(GradientNorm& norm) {
     norm.compute(1.0);
     parallel.compute->synchronize();
@@ -72,7 +72,7 @@ void check_counters(comm::World& world, int gtp, int dp) {
   const ops::Clip usual = rank.decide(norm);
   expect_decision(usual, true, false, {});
   EXPECT_EQ(norm.stop_of(usual), std::nullopt);
-  // One rank alone.
+  // Only one rank.
   const int last = world.size() - 1;
   if (world.rank() == last) rank.raise(other, 3);
   const ops::Clip first = rank.decide(norm);
@@ -80,13 +80,13 @@ void check_counters(comm::World& world, int gtp, int dp) {
   EXPECT_EQ(norm.stop_of(first), (Stop{.counter = "other", .count = 3}));
   EXPECT_EQ(first.norm, usual.norm);
   EXPECT_EQ(first.factor, usual.factor);
-  // The flag stays, the counters do not.
+  // The flag stays set; the counters are reset.
   const ops::Clip second = rank.decide(norm);
   expect_decision(second, false, true, {});
   EXPECT_EQ(norm.stop_of(second), std::nullopt);
   norm.clear_suppression();
   expect_decision(rank.decide(norm), true, false, {});
-  // All ranks, sums beyond 32 bits.
+  // All ranks, with sums above 32 bits.
   const auto large = std::int64_t{1} << 40;
   rank.raise(room, static_cast<double>(large));
   if (world.rank() == 0) rank.raise(other, 1);
@@ -94,7 +94,7 @@ void check_counters(comm::World& world, int gtp, int dp) {
   expect_decision(third, false, true, {large * world.size(), 1});
   EXPECT_EQ(norm.stop_of(third), (Stop{.counter = "room", .count = large * world.size()}));
   norm.clear_suppression();
-  // A step that is skipped says nothing about the next; one that is both is suppressed.
+  // A skipped step does not affect the next one. A step that is both skipped and suppressed counts as suppressed.
   rank.set_gradient(INFINITY);
   expect_decision(rank.decide(norm), false, false, {});
   rank.raise(room, 1);
@@ -105,13 +105,13 @@ void check_counters(comm::World& world, int gtp, int dp) {
   expect_decision(rank.decide(norm), true, false, {});
 }
 
-TEST(StopCounters, AreSummedOverAllRanksAndKeepTheFlagUntilItIsCleared) {
+TEST(StopCounters, AreSummedOverAllRanksAndSetTheFlagUntilItIsCleared) {
   for (const int gtp : {1, 3})
     for (const int dp : {1, 2})
       comm::run_local(gtp * dp, {}, [&](comm::World& world) { check_counters(world, gtp, dp); });
 }
 
-TEST(StopCounters, HaveDifferentNamesAndRoomForAsMany) {
+TEST(StopCounters, HaveDifferentNamesAndAMaximumNumber) {
   comm::run_local(1, {}, [](comm::World& world) {
     StoppedRank rank(world, 1, 1, {});
     GradientNorm norm(rank.runtime);
@@ -127,7 +127,7 @@ class Suppression : public ::testing::TestWithParam<base::DeviceKind> {
   void SetUp() override {
     if (GetParam() == base::DeviceKind::cuda && base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
   }
-  // As one rank, on the device.
+  // With one rank, on the device.
   static void run_one(const std::function<void(comm::World&)>& body) {
     if (GetParam() == base::DeviceKind::cpu) return comm::run_local(1, {}, body);
     comm::NcclOptions options;
@@ -137,11 +137,11 @@ class Suppression : public ::testing::TestWithParam<base::DeviceKind> {
   }
 };
 
-TEST_P(Suppression, IsDecidedAlikeOnEveryDevice) {
+TEST_P(Suppression, IsDecidedEquallyOnEveryDevice) {
   run_one([](comm::World& world) { check_counters(world, 1, 1); });
 }
 
-// Masters, moments and planes of weights and their backward weights.
+// Returns the masters, moments and planes of weights and their backward weights.
 std::vector<std::vector<std::byte>> lasting_bytes(StoppedRank& rank, Optimizer& optimizer) {
   rank.parallel.compute->synchronize();
   std::vector<std::vector<std::byte>> all;
@@ -183,7 +183,7 @@ void check_bytes(comm::World& world, const runtime::RuntimeOptions& options, qua
   EXPECT_EQ(optimizer.updates(), 2);
 }
 
-TEST_P(Suppression, LeavesEveryByte) {
+TEST_P(Suppression, ChangesNoByte) {
   using quant::Format;
   run_one([](comm::World& world) {
     for (const CastOrder order : {CastOrder::fused, CastOrder::apart}) {

@@ -1,4 +1,4 @@
-// Parts of the tp ranks that are uneven, shuffled and in several ranges: whole runs have the numbers of even parts.
+// Tests tp ranks whose parts are uneven, shuffled and in several ranges: whole runs give the numbers of even parts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,8 +26,8 @@ using testing::RunOptions;
 using testing::RunResult;
 using ::testing::ThrowsMessage;
 
-// Of odd_model: 25 query heads that read 5 key/value heads, 37 feed-forward columns, 67 vocabulary rows. With three
-// ranks one has no heads, one no columns and one no rows; key/value heads are read in an order that falls.
+// Parts of odd_model: 25 query heads that read 5 key/value heads, 37 feed-forward columns, 67 vocabulary rows. With
+// three ranks, one rank has no heads, one no columns and one no rows. Key/value heads are read in descending order.
 models::TpParts shuffled_parts(int tp) {
   if (tp == 2)
     return {.heads = {{{0, 2}, {5, 6}, {20, 25}}, {{6, 20}, {2, 5}}},
@@ -44,7 +44,7 @@ nn::TokenSplit uneven_tokens(int tp) {
 
 class ShuffledParts : public ::testing::TestWithParam<int> {};
 
-TEST_P(ShuffledParts, GiveTheNumbersOfEvenOnesInFp64) {
+TEST_P(ShuffledParts, GiveTheNumbersOfEvenPartsInFp64) {
   for (const bool tied : {false, true}) {
     RunOptions options{
         .model = tied ? testing::normed_model() : odd_model(), .dtype = quant::DType::fp64, .blocks = 4, .steps = 5};
@@ -84,9 +84,9 @@ TEST_P(ShuffledParts, GiveTheSameBitsOverGtpDegrees) {
   }
 }
 
-// The optimizer's state is cut once more, and weights travel and are multiplied in number formats: one scale a matrix,
-// one a tile.
-TEST_P(ShuffledParts, GiveTheSameBitsWithAStateThatIsSplitAndFormatsOnTheWire) {
+// The optimizer's state is also sharded over dp, and weights travel and are multiplied in number formats: one with a
+// scale per matrix, one with a scale per tile.
+TEST_P(ShuffledParts, GiveTheSameBitsWithAShardedStateAndFormatsOnTheWire) {
   const int tp = GetParam();
   RunOptions options{.model = odd_model(),
                      .tp = tp,
@@ -115,7 +115,7 @@ TEST_P(ShuffledParts, GiveTheSameBitsWithAStateThatIsSplitAndFormatsOnTheWire) {
 INSTANTIATE_TEST_SUITE_P(TensorParallel, ShuffledParts, ::testing::Values(2, 3),
                          [](const auto& info) { return "tp" + std::to_string(info.param); });
 
-TEST(EvenParts, AreTheDefaultToTheLastBit) {
+TEST(EvenParts, AreTheDefaultBitForBit) {
   RunOptions options{.model = odd_model(), .tp = 3, .sequence_parallel = true, .blocks = 2, .steps = 2};
   const RunResult expected = run(options);
   options.parts = models::even_parts(options.model, 3);
@@ -123,9 +123,9 @@ TEST(EvenParts, AreTheDefaultToTheLastBit) {
   EXPECT_EQ(run(options), expected);
 }
 
-// Each rank computes with as many elements as its parts say. Losses cannot show that: on some machines the sums of so
-// small a model round alike, however it is cut.
-TEST(UnevenParts, AreHeeded) {
+// Each rank computes with as many elements as its parts contain. Losses cannot show this: on some machines the sums of
+// such a small model round equally for every sharding.
+TEST(UnevenParts, DetermineTheElementsOfEachRank) {
   RunOptions options{.model = odd_model(), .tp = 2, .blocks = 2, .steps = 1};
   options.parts = shuffled_parts(2);
   std::mutex mutex;
@@ -149,10 +149,10 @@ TEST(UnevenParts, AreHeeded) {
   }
 }
 
-// Ranges of columns side by side are packed to travel, with neighbours that need no packing too.
-TEST(UnevenParts, OfColumnsTravelWithTheirNeighbours) {
+// Adjacent ranges of columns are packed to travel, together with neighbours that need no packing.
+TEST(UnevenParts, ColumnsTravelWithTheirNeighbours) {
   RunOptions options{.model = odd_model(), .tp = 2, .blocks = 6, .steps = 2};
-  options.model.vocab_size = 670;  // what travels together is small beside the greatest weight
+  options.model.vocab_size = 670;  // units that travel together are small compared with the largest weight
   options.parts = models::even_parts(options.model, 2);
   options.parts->ffn = {{{10, 20}}, {{0, 10}, {20, 37}}};
   const RunResult expected = run(options);
@@ -163,7 +163,7 @@ TEST(UnevenParts, OfColumnsTravelWithTheirNeighbours) {
   }
 }
 
-TEST(UnevenParts, OfTheVocabularyMakeTheEmbeddingTravelWhole) {
+TEST(UnevenParts, VocabularyRangesMakeTheEmbeddingTravelWhole) {
   RunOptions options{.model = odd_model(), .tp = 2, .gtp = 2, .blocks = 2, .steps = 2};
   options.parts = shuffled_parts(2);
   const RunResult expected = run(options);
@@ -173,14 +173,14 @@ TEST(UnevenParts, OfTheVocabularyMakeTheEmbeddingTravelWhole) {
   EXPECT_THAT([&] { run(options); },
               ThrowsMessage<Error>(
                   HasSubstr("rows travel by index only where each tp rank holds one range of the vocabulary")));
-  // One range a rank, of unequal lengths and in another order, may travel by rows.
+  // With one range per rank, of unequal lengths and in another order, the table may travel by rows.
   options.parts->vocabulary = {{{10, 67}}, {{0, 10}}};
   const RunResult by_rows = run(options);
   options.embedding = shard::Lookup::gather;
   EXPECT_EQ(run(options), by_rows);
 }
 
-TEST(UnevenParts, RefuseAUnitThatNoRankHoldsOrTwo) {
+TEST(UnevenParts, RefuseAUnitOnNoRankOrOnTwo) {
   RunOptions options{.model = odd_model(), .tp = 2, .blocks = 2, .steps = 1};
   const auto refuses = [&](const char* refusal, const std::function<void(models::TpParts&)>& change) {
     options.parts = shuffled_parts(2);
@@ -194,7 +194,7 @@ TEST(UnevenParts, RefuseAUnitThatNoRankHoldsOrTwo) {
   });
   refuses("feed-forward columns: each of 37 must be on one tp rank: layout: rows [30, 31)",
           [](models::TpParts& parts) { parts.ffn[1][0].end = 31; });
-  refuses("feed-forward columns: parts of 3 tp ranks, expected 2",
+  refuses("feed-forward columns: got parts of 3 tp ranks, expected 2",
           [](models::TpParts& parts) { parts.ffn.emplace_back(); });
   refuses("vocabulary rows: each of 67 must be on one tp rank: layout: rows [20, 21)",
           [](models::TpParts& parts) { parts.vocabulary[0].pop_back(); });
@@ -202,12 +202,12 @@ TEST(UnevenParts, RefuseAUnitThatNoRankHoldsOrTwo) {
           [](models::TpParts& parts) {
             parts.vocabulary[1].push_back({67, 68});
           });
-  refuses("the model's parts are those of 3 tp ranks, expected 2",
+  refuses("the model's parts are for 3 tp ranks, expected 2",
           [](models::TpParts& parts) { parts = shuffled_parts(3); });
 }
 
-// A checkpoint knows logical rows and columns only: even parts read what uneven ones wrote.
-TEST(UnevenParts, ResumeAsEvenOnes) {
+// A checkpoint stores only logical rows and columns: even parts read the checkpoint of uneven parts.
+TEST(UnevenParts, ResumeAsEvenParts) {
   const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "tessera_uneven_parts";
   std::filesystem::remove_all(folder);
   RunOptions uneven{.model = odd_model(), .tp = 3, .gtp = 2, .sequence_parallel = true, .blocks = 4, .steps = 2};

@@ -1,4 +1,4 @@
-// The rule of docs/numerics.md on whole runs: the layout does not change the numbers, or changes them within a bound.
+// Tests the rule of docs/numerics.md on whole runs: the layout does not change the numbers, or only within a bound.
 #include "tessera/train/trainer.h"
 
 #include <fmt/format.h>
@@ -88,14 +88,14 @@ TEST(Trainer, DocumentsInsideSequencesGiveTheSameBits) {
   expect_same_bits(expected, run(options), "gtp 2");
 }
 
-TEST(Trainer, AStepWithoutTargetsHasNoLossAndNoGradient) {
+TEST(Trainer, AStepWithoutTargetsHasZeroLossAndGradient) {
   const RunResult result = run({.model = odd_model(), .gtp = 2, .blocks = 4, .steps = 2, .masked = true});
   EXPECT_EQ(result.losses, std::vector<double>(2, 0.0));
   EXPECT_EQ(result.norms, std::vector<double>(2, 0.0));
 }
 
-// A cast that follows the update writes what the update would have written itself.
-TEST(Trainer, ACastApartFromTheUpdateGivesTheSameBits) {
+// A cast after the update writes the same values as the fused update.
+TEST(Trainer, ASeparateCastGivesTheSameBits) {
   for (const quant::DType dtype : {quant::DType::bf16, quant::DType::fp32})
     for (const int dp : {1, 2}) {
       testing::RunOptions options{.model = testing::odd_model(), .gtp = 2, .dp = dp, .dtype = dtype, .steps = 3};
@@ -116,8 +116,8 @@ TEST(Trainer, RandomDelaysChangeNoBit) {
   expect_same_bits(expected, run(options), "with delays");
 }
 
-// docs/numerics.md: a row-parallel product that tp cuts sums in another order. In fp64, after 20 AdamW steps: loss and
-// norm within 1e-9 relative, each tensor within 1e-9 of its largest element.
+// docs/numerics.md: a row-parallel product that is sharded over tp sums in another order. In fp64, after 20 AdamW
+// steps, loss and norm are within 1e-9 relative, and each tensor within 1e-9 of its largest element.
 class Fp64Bounds : public ::testing::TestWithParam<NamedModel> {};
 
 TEST_P(Fp64Bounds, HoldOverTpDegrees) {

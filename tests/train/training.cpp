@@ -43,7 +43,7 @@ models::Batch make_batch(const RunOptions& options, std::int64_t sample) {
 
 class Collector {
  public:
-  // data: this rank's part `own` of a parameter, or of something of its shape.
+  // data: this rank's part `own` of a parameter, or of a tensor with the parameter's shape.
   void add(const std::string& name, const shard::ShardedParameter& parameter, const layout::LocalLayout& own,
            const void* data, quant::DType type) {
     std::int64_t elements = 0;
@@ -79,7 +79,7 @@ StepInput input_of(const RunOptions& options, const shard::ParallelGroups& paral
           }};
 }
 
-// While it lives the weight of the last norm, which every rank has, is infinite for what compute is given.
+// During its lifetime, compute reads an infinite weight of the last norm, which every rank has.
 class Spoiled {
  public:
   explicit Spoiled(Trainer& trainer)
@@ -133,7 +133,7 @@ TrainerOptions trainer_options(const RunOptions& options) {
           .graph = options.graph};
 }
 
-// The steps of one rank, each until it counts.
+// The steps of one rank; each is repeated until it counts.
 class Steps {
  public:
   Steps(comm::World& world, Trainer& trainer, const RunOptions& options, RunResult& result)
@@ -194,9 +194,9 @@ class Steps {
   Trainer& trainer_;
   const RunOptions& options_;
   RunResult& result_;
-  std::map<int, int> suppressed_;  // what is left of them
+  std::map<int, int> suppressed_;  // remaining suppressions
   std::int64_t* const stop_ = trainer_.stop_counter("test");
-  std::deque<int> enqueued_;  // what is pending
+  std::deque<int> enqueued_;  // pending steps
   int next_ = 0;
 };
 
@@ -210,7 +210,7 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
   if (world.rank() == 0) result.graph_steps = trainer.graph_steps();
   if (world.rank() == 0 && trainer.scales().size() > 0)
     result.scales = trainer.scales().state(*trainer.parallel().compute);
-  trainer.runtime().settle();  // replicas have each other's weights
+  trainer.runtime().settle();  // wait until the replicas have exchanged their weights
   for (schedule::ParameterId id = 0; id < trainer.runtime().weights(); ++id) {
     shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
     Optimizer::Moments& moments = trainer.optimizer().moments(id);

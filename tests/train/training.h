@@ -1,4 +1,4 @@
-// Small whole runs inside a test: every rank of a mesh as a thread, synthetic samples, results as logical tensors.
+// Small whole runs inside a test: every rank of a mesh is a thread; samples are synthetic; results are logical tensors.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -18,66 +18,66 @@ namespace tessera::train::testing {
 struct RunOptions {
   models::DecoderConfig model;
   int tp = 1, gtp = 1, dp = 1;
-  std::optional<RankLayout> ranks;  // instead of them
-  bool zero = false;                // the optimizer's state is cut over dp
+  std::optional<RankLayout> ranks;  // replaces tp, gtp and dp
+  bool zero = false;                // the optimizer's state is sharded over dp
   quant::DType dtype = quant::DType::fp32;
   bool sequence_parallel = false;
   nn::TokenSplit split;
   std::optional<models::TpParts> parts;
   nn::Recompute recompute = nn::Recompute::none;
   shard::Lookup embedding = shard::Lookup::gather;
-  int blocks = 12;  // of one sequence each, a step; blocks / (gtp * dp) microbatches
+  int blocks = 12;  // per step, of one sequence each; blocks / (gtp * dp) microbatches
   std::int64_t seq_len = 8;
   int steps = 3;
   bool documents = false;  // attention and positions restart inside sequences
-  bool masked = false;     // every target
+  bool masked = false;     // every target is masked
   bool on_gpu = false;     // one rank, on the first GPU
-  bool graph = false;      // TrainerOptions'
+  bool graph = false;      // TrainerOptions::graph
   std::int64_t coalesce_bytes = 0;
   CastOrder cast_order = CastOrder::fused;
   quant::Format wire = quant::Format::bf16;      // of a bf16 model's matrices
-  quant::Format products = quant::Format::bf16;  // of their products, those of the output layer too
-  std::optional<quant::Format> wire_backward;    // of what backward passes read; absent: wire
+  quant::Format products = quant::Format::bf16;  // of their products, including those of the output layer
+  std::optional<quant::Format> wire_backward;    // of the weights that backward passes read; absent: wire
   nn::ProductOptions product_options;
-  // Steps left pending when the next is enqueued, from when delayed scaling knows its scales; without: whole steps.
+  // Number of steps left pending when the next is enqueued, after delayed scaling has its scales. Absent: whole steps.
   std::optional<int> ahead;
-  double lr_growth = 0;             // of the rate, 1e-2 at first, from step to step
-  std::set<int> spoiled, left_out;  // steps whose gradient is not finite; steps that are not taken
-  std::map<int, int> suppressed;    // by step: so many attempts of it are suppressed, by a counter of the last rank
+  double lr_growth = 0;             // of the rate per step; the first rate is 1e-2
+  std::set<int> spoiled, left_out;  // steps whose gradient is not finite; steps that are left out
+  std::map<int, int> suppressed;    // by step: number of its attempts that a counter of the last rank suppresses
   std::function<void(int rank, const std::string& group, const std::string& op, std::int64_t sequence)> inject;
   std::set<int> evaluated;  // steps before which their samples are evaluated
-  // Around each step from 0 on, as it is given to the trainer, on every rank's thread.
+  // Called around each step from 0, as it is given to the trainer, on every rank's thread.
   std::function<void(Trainer&trainer, int step)> before_step, after_step;
-  std::function<void(const StepResult& result)> on_result;  // of each step and attempt in order, of rank 0
-  std::function<void(Trainer& trainer)> at_end;             // behind all steps, on every rank's thread
+  std::function<void(const StepResult& result)> on_result;  // for each step and attempt in order, on rank 0
+  std::function<void(Trainer& trainer)> at_end;             // after all steps, on every rank's thread
 };
 
 struct RunResult {
-  std::vector<double> losses, norms;  // of rank 0, as the two that follow
+  std::vector<double> losses, norms;  // of rank 0, like the next two members
   std::vector<bool> skipped;
   std::int64_t graph_steps = 0;
   std::int64_t updates = 0;
   std::vector<float> scales;  // delayed scaling's state at the end
-  // "weight/NAME" (of a weight in a number format its master), "exp_avg/NAME", "exp_avg_sq/NAME", "main_grad/NAME":
+  // "weight/NAME" (for a weight in a number format, its master), "exp_avg/NAME", "exp_avg_sq/NAME", "main_grad/NAME":
   // logical elements in row-major order, widened to fp64 (exactly).
   std::map<std::string, std::vector<double>> tensors;
-  // Of suppressed attempts: their steps, and how many stood behind each.
+  // The steps of suppressed attempts, and the number of steps pending behind each.
   std::vector<std::pair<int, int>> suppressed;
   bool operator==(const RunResult&) const = default;
 };
 
-// Sizes that nothing divides. biased: with a bias of q, k and v. normed: with norms of the heads of q and k, which have
-// 6 elements: a norm of 2 is so badly conditioned that one ulp in the initial embedding changes the gradient's norm by
-// 2e-8 after 17 steps on one rank.
+// A model with sizes that no mesh divides. biased: q, k and v have a bias. normed: q and k heads have norms. Heads then
+// have 6 elements: a norm of 2 elements is so badly conditioned that one ulp in the initial embedding changes the
+// gradient's norm by 2e-8 after 17 steps on one rank.
 models::DecoderConfig odd_model();
 models::DecoderConfig biased_model();
 models::DecoderConfig normed_model();
 RunResult run(const RunOptions& options);
-// A sample of the text that runs train on, as a batch of one sequence.
+// Returns a sample of the text that runs train on, as a batch of one sequence.
 models::Batch sample(const RunOptions& options, std::int64_t number);
 
-// Sets elements of a parameter's master, by their logical row and column, casts and publishes the weight: on every
-// rank, before its first step or between two. Collective.
+// Sets elements of a parameter's master by logical row and column, then casts and publishes the weight. Every rank
+// calls it before its first step or between two steps. Collective.
 void set_elements(Trainer& trainer, const std::string& name,
                   const std::function<float(std::int64_t row, std::int64_t col, float old)>& value);
 

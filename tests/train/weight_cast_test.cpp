@@ -1,6 +1,6 @@
-// What the ranks of a mesh cast from their parts of the masters is what one rank casts that has all of it: every rank
-// reads the values of the quantized whole, in every format, on meshes whose cuts fall inside tiles and leave ranks
-// empty.
+// Checks that the ranks of a mesh, which cast from their parts of the masters, write the same bytes as a single rank
+// with whole masters. Every rank reads the values of the quantized whole, in every format. On some meshes, shards begin
+// inside tiles or ranks are empty.
 #include "tessera/train/weight_cast.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ struct CastMesh {
 
 class CastOnMesh : public ::testing::TestWithParam<CastMesh> {};
 
-// The logical element i of a parameter's master: large and small ones, zeros, an infinity, a NaN.
+// Returns element i of a parameter's master: large and small numbers, zeros, an infinity, a NaN.
 float master_value(schedule::ParameterId id, int round, std::int64_t i) {
   if (i % 97 == 5) return 0;
   if (id == 1 && i == 131) return INFINITY;
@@ -34,7 +34,7 @@ float master_value(schedule::ParameterId id, int round, std::int64_t i) {
   return (static_cast<float>(mixed) * 0x1p-23F - 1) * std::exp2(static_cast<float>(i % 13) - 9);
 }
 
-// Rows in two blocks, columns, and a matrix that is smaller than a tile.
+// Rows in two blocks, columns, and a matrix smaller than a tile.
 std::vector<shard::ParameterSpec> specs(int tp) {
   return {{.name = "stacked", .dims = {86, 72}, .compute = layout::cut_rows({86, 72}, {{"a", 43}, {"b", 43}}, tp)},
           {.name = "columns", .dims = {300, 144}, .compute = layout::cut_cols({300, 144}, tp, 2)},
@@ -47,8 +47,8 @@ struct ExpectedWeight {
   std::vector<quant::bfloat16> values;
 };
 
-// The tp-local part of weight `id` in the number format of `parameter`, itself or its backward_weight: of the whole
-// tp-local matrix, with the amax of the logical one.
+// Returns the tp-local part of weight `id` in the number format of `parameter`, which is the weight or its backward_weight. It is
+// quantized from the whole tp-local matrix with the amax of the logical matrix.
 ExpectedWeight expected_weight(const shard::ShardedParameter& parameter, schedule::ParameterId id, int round) {
   const quant::Extent extent = shard::extent_of(parameter.local_compute);
   std::vector<float> values(static_cast<std::size_t>(extent.elements()));
@@ -104,7 +104,7 @@ void check_view(const runtime::WeightView& view, const ExpectedWeight& expected,
       << name << " in round " << round;
 }
 
-// What an update does that finds the amaxes of whole weights in its own pass.
+// Acts like an update that computes the amaxes of whole weights in its own pass.
 bool take_amaxes_before(runtime::Runtime& runtime, WeightCast& cast, std::span<const schedule::ParameterId> bucket) {
   const std::vector<float*> places = cast.places_of_amaxes(bucket);
   for (std::size_t i = 0; i < places.size(); ++i) {
@@ -128,7 +128,7 @@ void check_weights(runtime::Runtime& runtime, int round) {
   runtime.end_step();
 }
 
-TEST_P(CastOnMesh, GivesTheBytesOfTheWhole) {
+TEST_P(CastOnMesh, GivesTheBytesOfTheWholeMatrix) {
   const CastMesh mesh = GetParam();
   for (const Format format : {Format::fp8, Format::fp8_block, Format::mxfp8, Format::nvfp4})
     for (const bool zero : {false, true})
@@ -144,7 +144,7 @@ TEST_P(CastOnMesh, GivesTheBytesOfTheWhole) {
         for (shard::ParameterSpec& spec : specs(mesh.tp)) runtime.add(std::move(spec));
         WeightCast cast(runtime);
         const std::vector<std::vector<schedule::ParameterId>> buckets{{2, 0}, {3, 1}};
-        for (int round = 0; round < 4; ++round) {  // on demand first, then by a schedule
+        for (int round = 0; round < 4; ++round) {  // first on demand, then by a schedule
           write_masters(runtime, round);
           for (const std::vector<schedule::ParameterId>& bucket : buckets) {
             const bool has_amaxes = round % 2 == 1 && take_amaxes_before(runtime, cast, bucket);
@@ -160,7 +160,7 @@ TEST_P(CastOnMesh, GivesTheBytesOfTheWhole) {
       });
 }
 
-// A step in which every weight is read in both passes.
+// Runs a step in which every weight is read in both passes.
 void check_both_passes(runtime::Runtime& runtime, int round) {
   runtime.begin_step(schedule::StepKind::train, 1);
   runtime.begin_microbatch();
@@ -179,7 +179,7 @@ void check_both_passes(runtime::Runtime& runtime, int round) {
   runtime.end_step();
 }
 
-TEST_P(CastOnMesh, WritesBackwardWeightsToo) {
+TEST_P(CastOnMesh, AlsoWritesCopiesForBackwardPasses) {
   const CastMesh mesh = GetParam();
   struct Formats {
     Format forward, backward, product;
@@ -204,7 +204,7 @@ TEST_P(CastOnMesh, WritesBackwardWeightsToo) {
         runtime.add_backward_weights();
         ASSERT_EQ(runtime.size(), 2 * runtime.weights());
         WeightCast cast(runtime);
-        for (int round = 0; round < 4; ++round) {  // on demand first, then by a schedule
+        for (int round = 0; round < 4; ++round) {  // first on demand, then by a schedule
           write_masters(runtime, round);
           for (const std::vector<schedule::ParameterId>& bucket : {std::vector{2, 0}, std::vector{3, 1}}) {
             cast.cast(bucket);

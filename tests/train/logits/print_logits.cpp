@@ -1,5 +1,5 @@
-// print_logits MODEL CHECKPOINT TP TOKEN...: the logits that a dense decoder with a checkpoint's weights has for one
-// sequence, in fp64 over TP ranks; a line a token. For test_architectures.py.
+// print_logits MODEL CHECKPOINT TP TOKEN...: prints a dense decoder's logits for one sequence in fp64 over TP ranks,
+// one line per token. The weights come from the checkpoint. Used by test_architectures.py.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/tensor.h>
