@@ -20,7 +20,8 @@ class DecoderModelConfig : public ModelConfig {
   DecoderConfig config_;
 };
 
-// Returns the decoder configuration, for code that supports only dense decoders. Throws InputError for another model. Only tests call it.
+// Returns the decoder configuration, for code that supports only dense decoders. Throws InputError for another model.
+// Only tests call it.
 const DecoderConfig& decoder_of(const ModelConfig& config);
 
 }  // namespace tessera::models

@@ -32,8 +32,8 @@ namespace {
 
 // Starts a collective between the parts of the tokens and all tokens. `in` and `out` are contiguous; one of them has
 // all `tokens`.
-Arriving start_with_tokens(Context& context, runtime::ProgramCollectiveKind kind, const at::Tensor& in, const at::Tensor& out,
-                           std::int64_t tokens, schedule::Pass pass) {
+Arriving start_with_tokens(Context& context, runtime::ProgramCollectiveKind kind, const at::Tensor& in,
+                           const at::Tensor& out, std::int64_t tokens, schedule::Pass pass) {
   const std::vector<std::int64_t> counts = token_counts(context, tokens, in.size(1));
   runtime::Issued issued = context.program.issue({.kind = kind,
                                                   .in = in.const_data_ptr(),

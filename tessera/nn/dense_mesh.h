@@ -9,7 +9,8 @@ namespace tessera::nn {
 mesh::Mesh dense_mesh(int tp, int gtp, int dp);
 shard::Domain dense_domain();
 
-// Returns shard::make_parallel_groups for this mesh and domain. Throws InputError if tp * gtp * dp is not the world size.
+// Returns shard::make_parallel_groups for this mesh and domain. Throws InputError if tp * gtp * dp is not the world
+// size.
 shard::ParallelGroups dense_parallel(comm::World& world, int tp, int gtp, int dp, bool with_casts = false);
 
 }  // namespace tessera::nn

@@ -90,11 +90,12 @@ RunFiles::RunFiles(const RunSetup& setup)
       progress_(std::cout, is_terminal(), setup.config.steps) {
   const TrainConfig& config = setup.config;
   note(fmt::format("model {}: {:.2f} M parameters, {}, {}, backend {}", config.model,
-                   static_cast<double>(models::num_params(*setup.model)) / 1e6, name_of(config.dtype), mesh_text(config),
-                   name_of(config.backend)));
+                   static_cast<double>(models::num_params(*setup.model)) / 1e6, name_of(config.dtype),
+                   mesh_text(config), name_of(config.backend)));
   note(fmt::format("data: {} tokens, {} samples of {} tokens an epoch; {} sequences a step", setup.data->num_tokens(),
                    setup.data->num_samples(), config.seq_len, config.global_batch));
-  if (setup.checkpoint) note(fmt::format("resuming from {} with step {}", setup.checkpoint->string(), setup.first_step));
+  if (setup.checkpoint)
+    note(fmt::format("resuming from {} with step {}", setup.checkpoint->string(), setup.first_step));
   for (const std::string& line : setup.notes) note(line);
 }
 

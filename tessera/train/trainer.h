@@ -82,7 +82,8 @@ class Trainer {
   // The most steps that are enqueued and not finished.
   static constexpr int kMostPending = Optimizer::kMostUnseen;
 
-  // Runs one step: forward and backward of every microbatch, reduction, norm, clipping, AdamW. Collective. Only tests call it.
+  // Runs one step: forward and backward of every microbatch, reduction, norm, clipping, AdamW. Collective. Only tests
+  // call it.
   StepResult train_step(const StepInput& input, double lr);
   // The first half of train_step: enqueues a step. A GPU can then start the next step while the host waits for the
   // last. Does not wait for the device if steps of this kind have a schedule and, with options.graph, a graph that

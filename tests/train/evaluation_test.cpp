@@ -7,7 +7,8 @@ namespace tessera::train::testing {
 namespace {
 
 // Samples first, first + 1, ... of the text, one a microbatch of this rank.
-StepInput samples(const RunOptions& options, const shard::ParallelGroups& parallel, std::int64_t first, int microbatches) {
+StepInput samples(const RunOptions& options, const shard::ParallelGroups& parallel, std::int64_t first,
+                  int microbatches) {
   const std::int64_t parts = parallel.cuts().parts;
   return {.microbatches = microbatches,
           .tokens = microbatches * parts * options.seq_len,

@@ -47,8 +47,8 @@ struct ExpectedWeight {
   std::vector<quant::bfloat16> values;
 };
 
-// Returns the tp-local part of weight `id` in the number format of `parameter`, which is the weight or its backward_weight. It is
-// quantized from the whole tp-local matrix with the amax of the logical matrix.
+// Returns the tp-local part of weight `id` in the number format of `parameter`, which is the weight or its
+// backward_weight. It is quantized from the whole tp-local matrix with the amax of the logical matrix.
 ExpectedWeight expected_weight(const shard::ShardedParameter& parameter, schedule::ParameterId id, int round) {
   const quant::Extent extent = shard::extent_of(parameter.local_compute);
   std::vector<float> values(static_cast<std::size_t>(extent.elements()));

@@ -22,8 +22,8 @@ struct QuantizationError {
   std::int64_t not_finite = 0;   // infinities and NaNs
 };
 
-// Quantizes `values` as one matrix by the definition of quant/formats/quantize.h. Uses 10 bytes per element beside `values`.
-// Throws as quant::check_extent does, and for format bf16.
+// Quantizes `values` as one matrix by the definition of quant/formats/quantize.h. Uses 10 bytes per element beside
+// `values`. Throws as quant::check_extent does, and for format bf16.
 QuantizationError quantization_error(std::span<const quant::bfloat16> values, quant::Extent matrix,
                                      quant::Format format);
 

@@ -55,11 +55,12 @@ void join(const NcclRun& run, const rendezvous::Launch& place, const std::functi
   options.device = base::cuda_device(rendezvous::device_of(place, base::cuda_device_count()));
   base::set_device(options.device);
   rendezvous::quieten_store();
-  const rendezvous::StoreLimits limits{.connect = std::max(run.timeout, rendezvous::kConnecting), .answer = run.timeout};
+  const rendezvous::StoreLimits limits{.connect = std::max(run.timeout, rendezvous::kConnecting),
+                                       .answer = run.timeout};
   // After a restart by torchrun, the store still holds the entries of the previous attempt, so each attempt has its
   // own prefix.
   options.store = rendezvous::make_prefix_store(rendezvous::make_tcp_store(place, limits),
-                                          fmt::format("attempt {} of {} ranks/", place.attempt, place.size));
+                                                fmt::format("attempt {} of {} ranks/", place.attempt, place.size));
   const auto failure_exit = std::make_shared<FailureExit>(place.rank);
   options.on_failure = [failure_exit](const std::string& error) {
     std::this_thread::sleep_for(kReportDelay);
