@@ -75,7 +75,7 @@ void check_mpi_processes(const comm::World& world) {
 
 // A launcher ends the other ranks with SIGTERM as soon as one aborts: for them it is no request to stop.
 [[noreturn]] void abort_with(const std::string& line) {
-  for (const int signal : meet::kStopSignals) std::signal(signal, SIG_IGN);
+  for (const int signal : rendezvous::kStopSignals) std::signal(signal, SIG_IGN);
   fmt::print(stderr, "{}", line);
   std::fflush(nullptr);
   comm::abort_mpi(1);
