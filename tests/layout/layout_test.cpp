@@ -169,7 +169,7 @@ TEST(Cuts, RepeatAndSelectKeepTheOrderOfRanks) {
 TEST(Cuts, RefuseInvalidArguments) {
   expect_error([] { replicated({4, 4}, 0); }, "replicated: 0 ranks");
   expect_error([] { replicated({-4, 4}, 1); }, "shape -4 x 4");
-  expect_error([] { cut_rows({4, 4}, {{"a", 3}}, 2); }, "the blocks have 3 rows, expected 4");
+  expect_error([] { cut_rows({4, 4}, {{"a", 3}}, 2); }, "the blocks have 3 rows, expected the shape's 4");
   expect_error([] { cut_rows({4, 4}, {{"heads", 4, 3}}, 2); }, "block 'heads' has 4 rows in units of 3");
   expect_error([] { cut_rows({4, 4}, {{"heads", 4, 0}}, 2); }, "units of 0");
   expect_error([] { cut_cols({4, 5}, 2, 2); }, "5 columns in units of 2");

@@ -49,8 +49,7 @@ TEST(CheckClasses, RefusesAScheduleOfTheOtherClassWithTheFirstDifference) {
   const auto faults = check_together(rank_orders(kGroups, {order_of(step_of(2)), order_of(step_of(3))}, classes));
   ASSERT_FALSE(faults.empty());
   EXPECT_THAT(faults.front(),
-              HasSubstr("'reduce of rank 3', call 4: rank 3 makes reduce ['b'] of 5 bytes, rank 4 makes "
-                        "none"));
+              HasSubstr("'reduce of rank 3', call 4: rank 3 makes reduce ['b'] of 5 bytes, rank 4 makes no call"));
 }
 
 TEST(CheckClasses, RefusesReorderedSumsOverReplicas) {
