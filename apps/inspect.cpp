@@ -13,7 +13,12 @@
 namespace tessera::apps {
 
 int run_inspect(const Arguments& arguments) {
-  CLI::App app("Shows the content of a checkpoint or a data file", "tessera inspect");
+  if (!arguments.empty() && arguments.front() == "layout")
+    return run_inspect_layout({arguments.begin() + 1, arguments.end()});
+  CLI::App app(
+      "Shows the content of a checkpoint or a data file. `tessera inspect layout` shows the parts of a model that each "
+      "rank of a mesh holds.",
+      "tessera inspect");
   std::string path;
   bool json = false;
   std::vector<std::string> formats;

@@ -10,6 +10,7 @@ using Arguments = std::vector<std::string>;
 
 int run_train(const Arguments& arguments);
 int run_inspect(const Arguments& arguments);
+int run_inspect_layout(Arguments arguments);  // `inspect layout`: the words after `layout`
 int run_convert(const Arguments& arguments);
 int run_plan(const Arguments& arguments);
 int run_bench(const Arguments& arguments);

@@ -20,9 +20,9 @@ predict::DryOptions of_rank(predict::DryOptions options, int rank) {
 }
 
 // Returns whether the tp ranks have equal parts of all weights and of the tokens, without overlaps.
-bool are_ranks_alike(const predict::DryOptions& options, const predict::DryStep& step, std::int64_t tp) {
+bool are_ranks_alike(const predict::DryOptions& options, const predict::DryStep& step) {
   const auto overlaps = [](const shard::ParameterSpec& spec) { return shard::layouts_of(spec).overlaps(); };
-  return std::ranges::none_of(step.parameters, overlaps) && run::kinds_of_ranks(options, tp).size() == 1;
+  return std::ranges::none_of(step.parameters, overlaps) && run::kinds_of_ranks(options).size() == 1;
 }
 
 class ModelSteps final : public TimedSteps {
@@ -30,7 +30,7 @@ class ModelSteps final : public TimedSteps {
   ModelSteps(shard::ParallelGroups& parallel, const TimedModel& model, const runtime::RuntimeOptions& options)
       : model_(model),
         runtime_(parallel, model.options.types, options),
-        program_({model.options.mesh, model.options.domains, parallel.rank, model.options.types, options}, runtime_,
+        program_({model.options.layout, parallel.rank, model.options.types, options}, runtime_,
                  model.costs.segment_seconds),
         module_(program_, of_rank(model.options, parallel.rank)) {}
 
@@ -67,12 +67,11 @@ TimedModel timed_model(const run::TrainConfig& config, const models::ModelConfig
                        const predict::Machine& machine) {
   TimedModel timed{.options = run::dry_options(config, model, nn::BlockRecompute(run::recompute_choice(config, model))),
                    .microbatches = static_cast<int>(run::microbatches_of(config))};
-  const predict::MeshDegrees mesh = run::mesh_of(config);
   timed.step = predict::dry_step(timed.options);
-  timed.parameters = planned_parameters(timed.step.parameters, timed.step.backward_weights, timed.options.types, mesh);
-  const predict::CostInput input{.machine = machine, .mesh = mesh, .types = timed.options.types};
+  timed.parameters = planned_parameters(timed.step, timed.options.types);
+  const predict::CostInput input{.machine = machine, .layout = timed.options.layout, .types = timed.options.types};
   timed.costs = event_costs(input, timed.step, timed.step.trace(timed.microbatches), timed.parameters).costs;
-  timed.alike = are_ranks_alike(timed.options, timed.step, config.tp);
+  timed.alike = are_ranks_alike(timed.options, timed.step);
   return timed;
 }
 

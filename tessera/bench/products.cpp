@@ -102,7 +102,7 @@ std::vector<ProductRow> products_of(const ProductBench& bench) {
   for (const std::int64_t tokens : bench.tokens) {
     predict::DryOptions options = product_options(bench, tokens);
     ModelProducts products(bench.only);
-    for (const int rank : run::kinds_of_ranks(options, bench.tp)) {
+    for (const int rank : run::kinds_of_ranks(options)) {
       options.rank = rank;
       products.add(predict::dry_step(options));
     }

@@ -37,17 +37,17 @@ std::vector<int> unit_by_parameter(const std::vector<schedule::Unit>& units, std
 
 }  // namespace
 
-schedule::Costs exact_costs(const comm::Link& link, const Degrees& degrees, const schedule::Trace& trace,
+schedule::Costs exact_costs(const comm::Link& link, const nn::MeshDegrees& degrees, const schedule::Trace& trace,
                             const std::vector<ParameterSize>& sizes, const schedule::Schedule& schedule,
                             std::vector<double> segments, bool on_demand) {
   schedule::Costs costs{.segment_seconds = std::move(segments)};
   const double compare_gtp = on_demand ? compare_seconds(link, degrees.gtp) : 0;
   for (std::size_t i = 0; i < trace.size(); ++i) {
-    const int ranks = trace[i].group == schedule::kCastGroup ? degrees.ranks() : degrees.tp;
+    const int ranks = trace[i].group == schedule::kCastGroup ? static_cast<int>(degrees.places()) : degrees.tp;
     costs.comm_seconds.push_back(trace[i].kind == EventKind::comm ? collective_seconds(link, ranks, trace[i]) : 0);
     if (i > 0 && trace[i].microbatch != trace[i - 1].microbatch) costs.comm_seconds[i - 1] += compare_gtp;
   }
-  costs.end_seconds = compare_seconds(link, degrees.ranks());
+  costs.end_seconds = compare_seconds(link, static_cast<int>(degrees.places()));
   set_way_costs(
       trace, sizes, schedule, [&](schedule::Activity, std::int64_t bytes) { return link.seconds(bytes); }, costs);
   for (double& seconds : costs.gather_seconds) seconds += compare_gtp;

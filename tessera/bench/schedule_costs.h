@@ -3,20 +3,16 @@
 #include <vector>
 
 #include "tessera/comm/local/link.h"
+#include "tessera/nn/mesh_degrees.h"
 #include "tessera/schedule/simulate.h"
 
 namespace tessera::bench {
-
-struct Degrees {
-  int tp = 1, gtp = 2, dp = 1;
-  int ranks() const { return tp * gtp * dp; }
-};
 
 // Returns the costs. `segments` holds, by event of the trace, the compute time before it. The comparison between ranks
 // at the end of an on-demand microbatch is added to the microbatch's last event. The comparison before each on-demand
 // gather is added to the gather. Exact if the ranks have equal parts, parameters move over gtp alone, gradients are
 // added in rank order, and on-demand units have one weight.
-schedule::Costs exact_costs(const comm::Link& link, const Degrees& degrees, const schedule::Trace& trace,
+schedule::Costs exact_costs(const comm::Link& link, const nn::MeshDegrees& degrees, const schedule::Trace& trace,
                             const std::vector<schedule::ParameterSize>& sizes, const schedule::Schedule& schedule,
                             std::vector<double> segments, bool on_demand);
 

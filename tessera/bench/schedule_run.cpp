@@ -5,7 +5,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
-#include "tessera/nn/dense_mesh.h"
 #include "tessera/shard/host_time.h"
 
 namespace tessera::bench {
@@ -45,8 +44,9 @@ ScheduleTimes measure_schedule(const ScheduleRun& run) {
   comm::LocalOptions options;
   options.link = run.link;
   options.virtual_clock = !run.real;
-  comm::run_local(run.degrees.ranks(), options, [&](comm::World& world) {
-    shard::ParallelGroups parallel = nn::dense_parallel(world, run.degrees.tp, run.degrees.gtp, run.degrees.dp, true);
+  comm::run_local(static_cast<int>(run.degrees.places()), options, [&](comm::World& world) {
+    shard::ParallelGroups parallel =
+        shard::make_parallel_groups(world, nn::rank_layout(run.degrees), /*with_casts=*/true);
     const std::unique_ptr<TimedSteps> program = run.steps(parallel, run.options);
     Seen seen = measure_steps(*program, parallel, run);
     std::lock_guard lock(mutex);

@@ -12,7 +12,7 @@ namespace tessera::bench {
 
 struct ScheduleRun {
   MakeTimedSteps steps;
-  Degrees degrees;
+  nn::MeshDegrees degrees{.gtp = 2};
   int microbatches = 1;
   comm::Link link;
   runtime::RuntimeOptions options;
@@ -31,7 +31,7 @@ struct ScheduleTimes {
   std::int64_t arena_bytes() const { return schedule.gather_arena + schedule.reduce_arena + schedule.scratch; }
 };
 
-// Runs degrees.ranks() threads. Throws the errors of the steps, of Runtime and of run_local.
+// Runs degrees.places() threads. Throws the errors of the steps, of Runtime and of run_local.
 ScheduleTimes measure_schedule(const ScheduleRun& run);
 
 // Named budgets in the form of RuntimeOptions.

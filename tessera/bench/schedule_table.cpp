@@ -53,9 +53,7 @@ std::vector<ScheduleRow> schedule_rows(const ScheduleBench& bench) {
   config.embedding = shard::Lookup::gather;
   const TimedModel model = timed_model(config, *bench.model, bench.machine);
   ScheduleRun run{.steps = steps_of(model),
-                  .degrees = {.tp = static_cast<int>(config.tp),
-                              .gtp = static_cast<int>(config.gtp),
-                              .dp = static_cast<int>(config.dp)},
+                  .degrees = run::mesh_of(config),
                   .microbatches = model.microbatches,
                   .real = bench.real};
   run.options = model.options.runtime;

@@ -178,10 +178,9 @@ class Calls {
 std::int64_t update_bytes(const predict::DryOptions& options, const predict::DryStep& dry, std::int64_t microbatches) {
   std::int64_t bytes = 0;
   for (const shard::ParameterSpec& spec : dry.parameters) {
-    const shard::Domain& domain = options.domains[static_cast<std::size_t>(spec.domain)];
-    shard::Cuts cuts = cuts_of(options.mesh, domain, options.rank);
-    cuts.zero = options.runtime.zero;
-    const shard::Place place = place_of(options.mesh, domain, options.rank);
+    const shard::Cuts& cuts = dry.cuts[static_cast<std::size_t>(spec.domain)];
+    const shard::Place place =
+        place_of(options.layout.mesh, options.layout.domains[static_cast<std::size_t>(spec.domain)], options.rank);
     const shard::ParameterTypes& types = shard::types_of(spec, options.types);
     const auto [summed, updated] = predict::elements_of_rank(spec, options.types, cuts, place);
     bytes += predict::adamw_bytes(updated, types);

@@ -57,6 +57,12 @@ std::vector<int> all_places(const Grid& grid) {
 
 }  // namespace
 
+std::string to_string(const Grid& grid) {
+  std::vector<std::string> axes;
+  for (const Axis& axis : grid) axes.push_back(fmt::format("{} {}", axis.name, axis.size));
+  return fmt::format("{}", fmt::join(axes, " x "));
+}
+
 Mesh::Mesh(const Grid& grid) : Mesh({grid}, all_places(grid)) {}
 
 Mesh::Mesh(std::vector<Grid> grids, std::vector<int> places) : grids_(std::move(grids)), places_(std::move(places)) {

@@ -18,8 +18,9 @@ struct Axis {
 
   bool operator==(const Axis&) const = default;
 };
-using Grid = std::vector<Axis>;         // fastest first
-using Axes = std::vector<std::string>;  // names of axes, in any order
+using Grid = std::vector<Axis>;           // fastest first
+using Axes = std::vector<std::string>;    // names of axes, in any order
+std::string to_string(const Grid& grid);  // "tp 2 x gtp 4 x dp 1"
 
 // Immutable. Every rank constructs the same mesh.
 class Mesh {

@@ -16,6 +16,18 @@ using schedule::Event;
 using schedule::EventKind;
 using schedule::ParameterId;
 
+// The number of ranks that communicate for the parameters of a domain.
+struct DomainRanks {
+  int compute = 1, parts = 1, replica = 1;
+};
+
+DomainRanks ranks_of(const shard::RankLayout& layout, int domain) {
+  const shard::Domain& axes = layout.domains[static_cast<std::size_t>(domain)];
+  const mesh::Mesh& mesh = layout.mesh;
+  const int compute = mesh.size(axes.compute), parts = mesh.size(axes.storage);
+  return {.compute = compute, .parts = parts, .replica = compute * parts * mesh.size(axes.duplicates)};
+}
+
 // Computes the seconds of operators on one rank.
 class Operators {
  public:
@@ -24,7 +36,7 @@ class Operators {
     const auto flops = machine.flops.find(input.types.model);
     if (flops == machine.flops.end())
       throw InputError("machine '{}': flops of {} are missing", machine.name, name_of(input.types.model));
-    const std::int64_t on_node = std::min<std::int64_t>(input.mesh.ranks(), machine.ranks_per_node);
+    const std::int64_t on_node = std::min<std::int64_t>(input.layout.mesh.world_size(), machine.ranks_per_node);
     const double share = std::min(1.0, static_cast<double>(machine.processors) / static_cast<double>(on_node));
     flops_ = flops->second * share;
     fp8_flops_ = machine.fp8_flops > 0 ? machine.fp8_flops * share : flops_;
@@ -34,8 +46,8 @@ class Operators {
   double seconds(const Work& work) const { return std::max(work.flops / rate(work), moves(work.bytes)); }
   double gradient_norm(std::int64_t elements) const { return moves(gradient_norm_bytes(elements, input_.types)); }
   double adamw(std::int64_t elements) const { return moves(adamw_bytes(elements, input_.types)); }
-  double ordered_sum(std::int64_t elements) const {
-    return moves(ordered_sum_bytes(elements, input_.mesh.gtp, input_.types));
+  double ordered_sum(std::int64_t elements, int parts) const {
+    return moves(ordered_sum_bytes(elements, parts, input_.types));
   }
 
  private:
@@ -129,10 +141,12 @@ class Placer {
 
   double collective(const Event& event) const {
     if (event.parameter >= 0) {  // two messages: indices, then rows
-      const MachineLink& link = input_.machine.link(static_cast<std::int64_t>(input_.mesh.tp) * input_.mesh.gtp);
+      const int domain = parameters_[static_cast<std::size_t>(event.parameter)].size.domain;
+      const MachineLink& link = input_.machine.link(ranks_of(input_.layout, domain).replica);
       return 2 * link.latency_s + static_cast<double>(event.bytes) / link.bytes_per_second;
     }
-    const std::int64_t ranks = event.group == schedule::kCastGroup ? input_.mesh.ranks() : input_.mesh.tp;
+    const int ranks =
+        event.group == schedule::kCastGroup ? input_.layout.mesh.world_size() : ranks_of(input_.layout, 0).compute;
     const MachineLink& link = input_.machine.link(ranks);
     const auto all = static_cast<double>(ranks);
     const double others = all - 1, given = static_cast<double>(event.bytes);
@@ -177,13 +191,13 @@ void set_unit_costs(const CostInput& input, const schedule::Trace& trace,
                     schedule::Costs& costs) {
   std::vector<schedule::ParameterSize> sizes;
   for (const PlannedParameter& parameter : parameters) sizes.push_back(parameter.size);
-  const std::int64_t replica = static_cast<std::int64_t>(input.mesh.tp) * input.mesh.gtp;
-  const MachineLink& inner = input.machine.link(replica);
-  const MachineLink& outer = input.machine.link(input.mesh.ranks());
-  const MachineLink& tp = input.machine.link(input.mesh.tp);
+  const DomainRanks first = ranks_of(input.layout, 0);
+  const MachineLink& inner = input.machine.link(first.replica);
+  const MachineLink& outer = input.machine.link(input.layout.mesh.world_size());
+  const MachineLink& compute = input.machine.link(first.compute);
   const auto link_of = [&](schedule::Activity activity) -> const MachineLink& {
     if (activity == schedule::Activity::gather || activity == schedule::Activity::reduce) return inner;
-    return activity == schedule::Activity::replicas || activity == schedule::Activity::publish ? outer : tp;
+    return activity == schedule::Activity::replicas || activity == schedule::Activity::publish ? outer : compute;
   };
   set_way_costs(
       trace, sizes, schedule,
@@ -196,7 +210,8 @@ void set_unit_costs(const CostInput& input, const schedule::Trace& trace,
     std::int64_t shards = 0;
     for (const ParameterId id : schedule.reduce_units[unit])
       shards += parameters[static_cast<std::size_t>(id)].summed_elements();
-    costs.reduce_seconds[unit] += operators.ordered_sum(shards);
+    const int domain = schedule.reduce_domains[unit];
+    costs.reduce_seconds[unit] += operators.ordered_sum(shards, ranks_of(input.layout, domain).parts);
   }
 }
 

@@ -14,7 +14,7 @@ namespace tessera::predict {
 
 struct CostInput {
   const Machine& machine;
-  MeshDegrees mesh;
+  const shard::RankLayout& layout;
   shard::ParameterTypes types;
 };
 

@@ -7,7 +7,7 @@ namespace tessera::predict {
 
 DryStep dry_step(const DryOptions& options) {
   const bool trains = options.kind == schedule::StepKind::train;
-  runtime::DryRun program(options.mesh, options.domains, options.rank, options.types, options.runtime);
+  runtime::DryRun program(options.layout, options.rank, options.types, options.runtime);
   DryModel model(program, options);
 
   DryStep step;
@@ -26,6 +26,7 @@ DryStep dry_step(const DryOptions& options) {
   step.flops = program.flops();
   step.activations = program.activations();
   step.parameters = program.specs();
+  step.cuts = program.cuts();
   step.backward_weights = program.backward_weights();
   if (!trains) return step;
   model.update(step.microbatch, step.backward_weights);

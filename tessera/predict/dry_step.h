@@ -4,20 +4,18 @@
 #include <array>
 #include <vector>
 
-#include "tessera/mesh/mesh.h"
 #include "tessera/models/model.h"
 #include "tessera/nn/context.h"
 #include "tessera/ops/work.h"
 #include "tessera/runtime/runtime_options.h"
-#include "tessera/shard/domain.h"
+#include "tessera/shard/rank_layout.h"
 
 namespace tessera::predict {
 
 // The options have the meaning of a run's settings.
 struct DryOptions {
   models::BuildModel model;
-  mesh::Mesh mesh;
-  std::vector<shard::Domain> domains;
+  shard::RankLayout layout;
   int rank = 0;  // the rank whose step is run
   shard::ParameterTypes types;
   bool sequence_parallel = false;
@@ -32,6 +30,7 @@ struct DryOptions {
 struct DryStep {
   std::vector<shard::ParameterSpec> parameters;         // by id; weights first, then backward weights
   std::vector<schedule::ParameterId> backward_weights;  // by weight: its backward weight, or kNoParameter
+  std::vector<shard::Cuts> cuts;                        // by domain, of the options' rank
   // The events of one microbatch, because all microbatches are equal; and the optimizer's events after the last one.
   schedule::Trace microbatch, optimizer;
   std::vector<int> waits;  // by event of the microbatch: runtime::DryRun::waits()

@@ -38,9 +38,8 @@ Stored stored(const shard::ParameterLayouts& layouts, const shard::Cuts& cuts) {
 }  // namespace
 
 PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard::ParameterTypes& run_types,
-                                   const MeshDegrees& mesh) {
+                                   const shard::Cuts& cuts) {
   const shard::ParameterTypes& types = shard::types_of(spec, run_types);
-  const shard::Cuts cuts{.parts = mesh.gtp, .replicas = mesh.dp, .zero = mesh.zero, .node = mesh.node};
   const shard::ParameterLayouts layouts = shard::layouts_of(spec);
   PlannedParameter planned{.size = shard::parameter_size(spec, layouts, types, cuts),
                            .shard_elements = stored(layouts, cuts).shard,
@@ -48,7 +47,7 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
                            .state_elements = spec.trainable ? stored(layouts, cuts).state : 0};
   const bool by_rows = shard::exchanges_rows(spec, layouts, types, cuts);
   if (by_rows) {
-    planned.row_buffers = shard::messages_of(spec, layouts, mesh.gtp).buffers(types.model);
+    planned.row_buffers = shard::messages_of(spec, layouts, cuts.parts).buffers(types.model);
     planned.rows_read = spec.reads.per_microbatch * spec.compute.shape.cols;
   }
   for (const shard::PlaneSpec& plane : shard::planes_of(spec, types))
@@ -73,22 +72,21 @@ RankElements elements_of_rank(const shard::ParameterSpec& spec, const shard::Par
   return elements;
 }
 
-std::vector<PlannedParameter> planned_parameters(const std::vector<shard::ParameterSpec>& specs,
-                                                 const std::vector<ParameterId>& backward_weights,
-                                                 const shard::ParameterTypes& types, const MeshDegrees& mesh) {
+std::vector<PlannedParameter> planned_parameters(const DryStep& dry, const shard::ParameterTypes& types) {
+  const std::vector<shard::ParameterSpec>& specs = dry.parameters;
   std::vector<PlannedParameter> all;
   std::vector<std::size_t> measured;  // one parameter of each kind
   for (const shard::ParameterSpec& spec : specs) {
     const auto like = std::ranges::find_if(measured, [&](std::size_t id) { return are_alike(specs[id], spec); });
     if (like == measured.end()) {
       measured.push_back(all.size());
-      all.push_back(planned_parameter(spec, types, mesh));
+      all.push_back(planned_parameter(spec, types, dry.cuts[static_cast<std::size_t>(spec.domain)]));
       continue;
     }
     all.push_back(all[*like]);
     all.back().size.name = spec.name;
   }
-  for (std::size_t id = 0; id < backward_weights.size(); ++id) all[id].backward_weight = backward_weights[id];
+  for (std::size_t id = 0; id < dry.backward_weights.size(); ++id) all[id].backward_weight = dry.backward_weights[id];
   return all;
 }
 

@@ -4,16 +4,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "tessera/predict/dry_step.h"
 #include "tessera/shard/sizes.h"
 
 namespace tessera::predict {
-
-struct MeshDegrees {
-  int tp = 1, gtp = 1, dp = 1;
-  bool zero = false;  // the optimizer's state is sharded over dp
-  int node = 1;       // number of consecutive gtp ranks whose gradients are added first
-  std::int64_t ranks() const { return static_cast<std::int64_t>(tp) * gtp * dp; }
-};
 
 struct PlannedParameter {
   schedule::ParameterSize size;     // maximum over the ranks
@@ -34,8 +28,9 @@ struct PlannedParameter {
   }
 };
 
+// `cuts`: of the parameter's domain, with the options of the run (runtime::with_options).
 PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard::ParameterTypes& types,
-                                   const MeshDegrees& mesh);
+                                   const shard::Cuts& cuts);
 // The elements of a trained parameter that one rank sums in each microbatch, and the elements that it updates. `summed`
 // is 0 for a table whose rows travel by index, because the number depends on the tokens.
 struct RankElements {
@@ -43,10 +38,8 @@ struct RankElements {
 };
 RankElements elements_of_rank(const shard::ParameterSpec& spec, const shard::ParameterTypes& types,
                               const shard::Cuts& cuts, const shard::Place& place);
-// Returns the sizes of a model's parameters (dry_step.h), by id. Parameters that differ only in their names are
-// computed once. `backward_weights` is DryStep::backward_weights.
-std::vector<PlannedParameter> planned_parameters(const std::vector<shard::ParameterSpec>& specs,
-                                                 const std::vector<schedule::ParameterId>& backward_weights,
-                                                 const shard::ParameterTypes& types, const MeshDegrees& mesh);
+// Returns the sizes of the parameters of a dry step, by id. Parameters that differ only in their names are computed
+// once.
+std::vector<PlannedParameter> planned_parameters(const DryStep& dry, const shard::ParameterTypes& types);
 
 }  // namespace tessera::predict

@@ -44,8 +44,8 @@ train::StepInput training_input(const RunSetup& setup, const shard::ParallelGrou
   const TrainConfig& config = setup.config;
   const data::BatchShape shape{.micro_batch = config.micro_batch,
                                .global_batch = config.global_batch,
-                               .readers = config.gtp,
-                               .replicas = config.dp};
+                               .readers = parallel.cuts().parts,
+                               .replicas = parallel.cuts().replicas};
   const data::Block block{.step = step, .replica = parallel.place().replica, .reader = parallel.place().part};
   return {.microbatches = static_cast<int>(microbatches_per_step(shape)),
           .tokens = setup.data->step_loss_tokens(shape, step),
@@ -60,16 +60,17 @@ train::StepInput training_input(const RunSetup& setup, const shard::ParallelGrou
 train::StepInput evaluation_input(const RunSetup& setup, const shard::ParallelGroups& parallel) {
   const TrainConfig& config = setup.config;
   const std::int64_t samples = setup.valid->num_samples();
-  const std::int64_t share = ceil_div(ceil_div(samples, config.micro_batch), config.dp);  // blocks of a replica
+  const std::int64_t share =
+      ceil_div(ceil_div(samples, config.micro_batch), parallel.cuts().replicas);  // blocks of a replica
   std::int64_t tokens = 0;
   for (std::int64_t i = 0; i < samples; ++i) tokens += setup.valid->loss_tokens(setup.valid->sample_in_order(i));
   const std::int64_t first_block = share * parallel.place().replica;
   const std::int64_t end = std::min(samples, (first_block + share) * config.micro_batch);
-  const std::int64_t gtp_rank = parallel.place().part;
-  return {.microbatches = static_cast<int>(ceil_div(share, config.gtp)),
+  const std::int64_t readers = parallel.cuts().parts, reader = parallel.place().part;
+  return {.microbatches = static_cast<int>(ceil_div(share, readers)),
           .tokens = tokens,
-          .batch = [&setup, first_block, end, gtp_rank](int microbatch) {
-            const std::int64_t block = first_block + microbatch * setup.config.gtp + gtp_rank;
+          .batch = [&setup, first_block, end, readers, reader](int microbatch) {
+            const std::int64_t block = first_block + microbatch * readers + reader;
             const data::Batch batch = held_out_block(setup, block * setup.config.micro_batch, end);
             return to_tensors(batch, setup.config.micro_batch, setup.config.seq_len);
           }};

@@ -27,7 +27,7 @@ std::vector<Policy> blocks_at(std::int64_t effort, std::int64_t blocks) {
 std::vector<Policy> smallest_effort(const TrainConfig& config, const models::ModelConfig& model, std::int64_t budget) {
   const std::int64_t blocks = model.sizes().num_layers, most = 2 * blocks;
   predict::DryOptions options = dry_options(config, model, {});
-  const std::vector<int> ranks = kinds_of_ranks(options, config.tp);
+  const std::vector<int> ranks = kinds_of_ranks(options);
   const auto kept_bytes = [&](std::int64_t effort) {
     options.recompute = nn::BlockRecompute(blocks_at(effort, blocks));
     return most_stashed(options, ranks);
@@ -46,7 +46,8 @@ std::vector<Policy> smallest_effort(const TrainConfig& config, const models::Mod
 
 }  // namespace
 
-std::vector<int> kinds_of_ranks(const predict::DryOptions& options, std::int64_t tp) {
+std::vector<int> kinds_of_ranks(const predict::DryOptions& options) {
+  const int tp = options.layout.mesh.size(options.layout.domains.front().compute);
   const std::vector<shard::ParameterSpec> specs = dry_step(options).parameters;
   std::map<std::vector<std::int64_t>, int> kinds;
   for (int rank = 0; rank < tp; ++rank) {
@@ -54,7 +55,7 @@ std::vector<int> kinds_of_ranks(const predict::DryOptions& options, std::int64_t
     for (const shard::ParameterSpec& spec : specs)
       sizes.push_back(spec.compute.ranks[static_cast<std::size_t>(rank)].size);
     if (options.sequence_parallel)
-      sizes.push_back(options.split.part(options.sequences * options.seq_len, rank, static_cast<int>(tp)).size());
+      sizes.push_back(options.split.part(options.sequences * options.seq_len, rank, tp).size());
     kinds.emplace(std::move(sizes), rank);
   }
   std::vector<int> ranks;

@@ -1,7 +1,6 @@
 #include "tessera/run/trainer_options.h"
 
 #include "tessera/base/error.h"
-#include "tessera/nn/dense_mesh.h"
 #include "tessera/run/config/byte_size.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/recompute_choice.h"
@@ -45,32 +44,32 @@ shard::ParameterTypes types_of(const TrainConfig& config) {
   return {.model = config.dtype, .accumulator = quant::accumulator_of(config.dtype), .wire = *config.grad_wire};
 }
 
+nn::MeshDegrees mesh_of(const TrainConfig& config) {
+  return {.tp = static_cast<int>(config.tp), .gtp = static_cast<int>(config.gtp), .dp = static_cast<int>(config.dp)};
+}
+
 predict::DryOptions dry_options(const TrainConfig& config, const models::ModelConfig& model,
                                 nn::BlockRecompute recompute) {
-  return {
-      .model = builder_of(config, model),
-      .mesh = nn::dense_mesh(static_cast<int>(config.tp), static_cast<int>(config.gtp), static_cast<int>(config.dp)),
-      .domains = {nn::dense_domain()},
-      .rank = static_cast<int>(config.tp) - 1,
-      .types = types_of(config),
-      .sequence_parallel = config.sequence_parallel,
-      .recompute = std::move(recompute),
-      .runtime = {.zero = config.zero,
-                  .node = gtp_ranks_of_node(config),
-                  .wire = wire_policy(config),
-                  .products = product_policy(config),
-                  .wire_backward = backward_policy(config)},
-      .products = product_options(config),
-      .sequences = config.micro_batch,
-      .seq_len = config.seq_len};
+  return {.model = builder_of(config, model),
+          .layout = nn::rank_layout(mesh_of(config)),
+          .rank = static_cast<int>(config.tp) - 1,
+          .types = types_of(config),
+          .sequence_parallel = config.sequence_parallel,
+          .recompute = std::move(recompute),
+          .runtime = {.zero = config.zero,
+                      .node = gtp_ranks_of_node(config),
+                      .wire = wire_policy(config),
+                      .products = product_policy(config),
+                      .wire_backward = backward_policy(config)},
+          .products = product_options(config),
+          .sequences = config.micro_batch,
+          .seq_len = config.seq_len};
 }
 
 train::TrainerOptions trainer_options(const TrainConfig& config, const models::ModelConfig& model) {
   return {
       .model = builder_of(config, model),
-      .tp = static_cast<int>(config.tp),
-      .gtp = static_cast<int>(config.gtp),
-      .dp = static_cast<int>(config.dp),
+      .layout = nn::rank_layout(mesh_of(config)),
       .types = types_of(config),
       .sequence_parallel = config.sequence_parallel,
       .recompute = nn::BlockRecompute(recompute_choice(config, model)),

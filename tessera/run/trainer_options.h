@@ -1,6 +1,7 @@
 // Converts a run's settings to a trainer's options.
 #pragma once
 #include "tessera/models/model_config.h"
+#include "tessera/nn/mesh_degrees.h"
 #include "tessera/predict/dry_step.h"
 #include "tessera/run/config/config.h"
 #include "tessera/train/lr_schedule.h"
@@ -10,6 +11,7 @@ namespace tessera::run {
 
 // `config`: resolved, of a run or of a plan.
 shard::ParameterTypes types_of(const TrainConfig& config);
+nn::MeshDegrees mesh_of(const TrainConfig& config);
 // Returns the options of a dry step of the last tp rank. No other tp rank has more query heads, columns of the
 // feed-forward part or rows of the vocabulary, but another rank may read more key/value heads (recompute_choice.h,
 // kinds_of_ranks). `config`: as in types_of. `model` must outlive the options and the objects made from them.

@@ -12,18 +12,15 @@ using schedule::EventKind;
 using schedule::ParameterId;
 using schedule::Pass;
 
-DryRun::DryRun(const mesh::Mesh& mesh, const std::vector<shard::Domain>& domains, int rank, shard::ParameterTypes types,
-               const RuntimeOptions& options)
-    : world_size_(mesh.world_size()), types_(types), options_(options) {
-  TESSERA_CHECK(!domains.empty(), "a mesh without a domain");
-  for (const shard::Domain& domain : domains) {
-    cuts_.push_back(cuts_of(mesh, domain, rank));
-    cuts_.back().zero = options.zero;
-    cuts_.back().node = options.node;
-    places_.push_back(place_of(mesh, domain, rank));
+DryRun::DryRun(const shard::RankLayout& layout, int rank, shard::ParameterTypes types, const RuntimeOptions& options)
+    : world_size_(layout.mesh.world_size()), types_(types), options_(options) {
+  TESSERA_CHECK(!layout.domains.empty(), "a mesh without a domain");
+  for (const shard::Domain& domain : layout.domains) {
+    cuts_.push_back(with_options(cuts_of(layout.mesh, domain, rank), options));
+    places_.push_back(place_of(layout.mesh, domain, rank));
   }
-  group_name_ = program_name(domains.front());
-  group_size_ = mesh.size(domains.front().compute);
+  group_name_ = program_name(layout.domains.front());
+  group_size_ = layout.mesh.size(layout.domains.front().compute);
 }
 
 ParameterId DryRun::add(shard::ParameterSpec spec) {
@@ -43,7 +40,7 @@ ParameterId DryRun::register_parameter(shard::ParameterSpec spec) {
   const auto id = static_cast<ParameterId>(specs_.size());
   TESSERA_CHECK(names_.insert(spec.name).second, "parameter '{}' is added twice", spec.name);
   const shard::ParameterTypes types = types_of(spec, types_);
-  const shard::Cuts cuts = this->cuts(spec.domain);
+  const shard::Cuts cuts = cuts_.at(static_cast<std::size_t>(spec.domain));
   const shard::ParameterLayouts layouts = layouts_of(spec);
   Known known{.staging = types.accumulator};
   known.by_rows = exchanges_rows(spec, layouts, types, cuts);

@@ -7,11 +7,10 @@
 #include <unordered_set>
 #include <vector>
 
-#include "tessera/mesh/mesh.h"
 #include "tessera/runtime/event_numbers.h"
 #include "tessera/runtime/program.h"
 #include "tessera/runtime/runtime_options.h"
-#include "tessera/shard/domain.h"
+#include "tessera/shard/rank_layout.h"
 
 namespace tessera::runtime {
 
@@ -19,8 +18,7 @@ namespace tessera::runtime {
 class DryRun : public Program {
  public:
   // Of `rank` of the mesh. types, options: as Runtime's.
-  DryRun(const mesh::Mesh& mesh, const std::vector<shard::Domain>& domains, int rank, shard::ParameterTypes types,
-         const RuntimeOptions& options);
+  DryRun(const shard::RankLayout& layout, int rank, shard::ParameterTypes types, const RuntimeOptions& options);
 
   const schedule::Trace& trace() const { return trace_; }  // of the last step begun
   // By event of that step: of a collective, the last event before the program waits for it; of others, the event
@@ -34,7 +32,7 @@ class DryRun : public Program {
   const std::vector<shard::ParameterSpec>& specs() const { return specs_; }
   // By weight: what backward passes read instead, or kNoParameter.
   std::vector<schedule::ParameterId> backward_weights() const;
-  shard::Cuts cuts(int domain) const { return cuts_.at(static_cast<std::size_t>(domain)); }
+  const std::vector<shard::Cuts>& cuts() const { return cuts_; }  // by domain
 
   schedule::ParameterId add(shard::ParameterSpec spec) override;
   void add_backward_weights() override;

@@ -161,12 +161,7 @@ class Runtime final : public Program {
   // Of the last step begun and its publishes; empty unless recorded. Waits until replicas have each other's weights.
   std::vector<TimelineSpan> timeline() const;
   std::vector<schedule::ParameterSize> sizes() const;  // by id
-  shard::Cuts cuts(int domain = 0) const {
-    shard::Cuts cuts = parallel_.cuts(domain);
-    cuts.zero = options_.zero;
-    cuts.node = options_.node;
-    return cuts;
-  }
+  shard::Cuts cuts(int domain = 0) const { return with_options(parallel_.cuts(domain), options_); }
 
  private:
   // The first rows of a graph's step: they travel before the graph is launched.

@@ -12,4 +12,10 @@ shard::ParameterSpec with_options(shard::ParameterSpec spec, const shard::Parame
   return spec;
 }
 
+shard::Cuts with_options(shard::Cuts cuts, const RuntimeOptions& options) {
+  cuts.zero = options.zero;
+  cuts.node = options.node;
+  return cuts;
+}
+
 }  // namespace tessera::runtime

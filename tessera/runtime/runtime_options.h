@@ -31,5 +31,7 @@ struct RuntimeOptions {
 // backward weight. types: the run's. Errors (InputError): those of shard/format_policy.h.
 shard::ParameterSpec with_options(shard::ParameterSpec spec, const shard::ParameterTypes& types,
                                   const RuntimeOptions& options);
+// Returns the cuts of a domain (shard::cuts_of) with the fields that depend on options set.
+shard::Cuts with_options(shard::Cuts cuts, const RuntimeOptions& options);
 
 }  // namespace tessera::runtime

@@ -110,6 +110,16 @@ mesh::Role role_of(const Mesh& mesh, const Domain& domain, Via via) {
   return {};
 }
 
+RunRoles run_roles(const Mesh& mesh, const Domain& first) {
+  using enum mesh::Purpose;
+  const Axes all = mesh.all_axes();
+  return {.program = {program, first.compute},
+          .losses = {losses, together(first.storage, first.replicas)},
+          .norm = {norm, all},
+          .world = {agreement, all},
+          .casts = {casts, all}};
+}
+
 std::vector<int> classes_of(const Mesh& mesh, const std::vector<Domain>& domains) {
   std::vector<int> classes(static_cast<std::size_t>(mesh.world_size()), 0);
   if (!mesh.has_dead_places()) return classes;
@@ -143,8 +153,9 @@ schedule::RoleGroups role_groups(const Mesh& mesh, const std::vector<Domain>& do
   for (std::size_t domain = 0; domain < domains.size(); ++domain)
     for (const auto& [hop, via] : hops)
       add(schedule::role_name(hop, static_cast<int>(domain)), role_of(mesh, domains[domain], via));
-  add(program_name(domains.front()), {mesh::Purpose::program, domains.front().compute});
-  add(schedule::kCastGroup, {mesh::Purpose::casts, mesh.all_axes()});
+  const RunRoles roles = run_roles(mesh, domains.front());
+  add(program_name(domains.front()), roles.program);
+  add(schedule::kCastGroup, roles.casts);
   return groups;
 }
 

@@ -64,6 +64,14 @@ Place place_of(const mesh::Mesh& mesh, const Domain& domain, int rank);
 // The ranks that `via` is among. Replicas meet part by part; where places are dead, all that store a compute part meet.
 mesh::Role role_of(const mesh::Mesh& mesh, const Domain& domain, Via via);
 
+// The roles that do not belong to a parameter's ways. `losses`: the ranks that read different samples. `norm`, `world`
+// and `casts`: all ranks.
+struct RunRoles {
+  mesh::Role program, losses, norm, world, casts;
+};
+// `first`: the domain of activations and samples.
+RunRoles run_roles(const mesh::Mesh& mesh, const Domain& first);
+
 // By rank: its class, from 0 in the order of their first ranks. Ranks of a class cut every domain alike: they do the
 // same in a step, and carry out one schedule. Ranks that share a part or a matrix are of one class.
 std::vector<int> classes_of(const mesh::Mesh& mesh, const std::vector<Domain>& domains);

@@ -19,30 +19,12 @@ void check_dense(const layout::LocalLayout& local, const std::string& name) {
                 name, local.covered(), local.size);
 }
 
-RankParts parts_of(ParameterLayouts layouts, const Cuts& cuts, const Place& place) {
-  const auto compute = static_cast<std::size_t>(place.compute);
-  RankParts parts{.layouts = std::move(layouts)};
-  const ParameterLayouts& own = parts.layouts;
-  parts.storage = own.stored(place.compute, cuts.parts);
-  for (const int count : cuts.parts_by_replica) parts.storage_by_replica.push_back(own.stored(place.compute, count));
-  parts.local_compute = own.compute.ranks[compute];
-  parts.local_home = own.home.ranks[compute];
-  parts.local_storage = parts.storage.ranks[static_cast<std::size_t>(place.part)];
-  parts.local_state = parts.local_storage;
-  if (!own.is_cut || !cuts.splits_state()) return parts;
-  parts.states = own.updated(parts.local_storage, cuts.replicas);
-  const auto replica = static_cast<std::size_t>(place.replica);
-  for (std::size_t before = 0; before < replica; ++before) parts.state_offset += parts.states[before].size;
-  parts.local_state = parts.states[replica];
-  return parts;
-}
-
 std::vector<Plane> make_planes(const ParameterSpec& spec, const ParameterTypes& types, const ParameterLayouts& layouts,
                                const Cuts& cuts, const Place& place) {
   std::vector<Plane> planes;
   for (PlaneSpec& plane_spec : planes_of(spec, types)) {
     Plane plane;
-    static_cast<RankParts&>(plane) = parts_of(plane_layouts(spec, plane_spec, layouts), cuts, place);
+    static_cast<RankParts&>(plane) = rank_parts(plane_layouts(spec, plane_spec, layouts), cuts, place);
     plane.spec = std::move(plane_spec);
     plane.data = base::Buffer(static_cast<std::size_t>(plane.bytes(plane.local_storage.size)), place.device);
     plane.data.fill_zero();
@@ -66,7 +48,7 @@ ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types,
   parameter.place = place;
   const ParameterLayouts layouts = layouts_of(spec);
   parameter.by_rows = exchanges_rows(spec, layouts, types, cuts);
-  static_cast<RankParts&>(parameter) = parts_of(layouts, cuts, place);
+  static_cast<RankParts&>(parameter) = rank_parts(layouts, cuts, place);
   check_dense(parameter.local_compute, spec.name);
   parameter.planes = make_planes(spec, types, layouts, cuts, place);
 

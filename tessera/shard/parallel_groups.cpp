@@ -10,12 +10,6 @@
 namespace tessera::shard {
 namespace {
 
-mesh::Axes reading(const Domain& domain) {
-  mesh::Axes axes = domain.storage;
-  axes.insert(axes.end(), domain.replicas.begin(), domain.replicas.end());
-  return axes;
-}
-
 std::vector<std::vector<int>> ranks_by_class(const std::vector<int>& class_of) {
   std::vector<std::vector<int>> ranks(static_cast<std::size_t>(std::ranges::max(class_of)) + 1);
   for (std::size_t rank = 0; rank < class_of.size(); ++rank)
@@ -29,11 +23,12 @@ comm::Traffic traffic_of(Via via) {
 
 }  // namespace
 
-ParallelGroups make_parallel_groups(comm::World& world, mesh::Mesh mesh, std::vector<Domain> domains, bool with_casts) {
-  if (mesh.world_size() != world.size())
-    throw InputError("the mesh has {} ranks, but the run has {}", mesh.world_size(), world.size());
-  TESSERA_CHECK(!domains.empty(), "a mesh without a domain");
-  ParallelGroups parallel{.mesh = std::move(mesh), .domains = std::move(domains), .rank = world.rank()};
+ParallelGroups make_parallel_groups(comm::World& world, RankLayout layout, bool with_casts) {
+  const int ranks = layout.mesh.world_size();
+  if (ranks != world.size())
+    throw InputError("{} = {} ranks, but the run has {}", to_string(layout.mesh.grids().front()), ranks, world.size());
+  TESSERA_CHECK(!layout.domains.empty(), "a mesh without a domain");
+  ParallelGroups parallel{.mesh = std::move(layout.mesh), .domains = std::move(layout.domains), .rank = world.rank()};
   for (const Domain& domain : parallel.domains)
     parallel.all_placed.push_back({.cuts = cuts_of(parallel.mesh, domain, parallel.rank),
                                    .place = place_of(parallel.mesh, domain, parallel.rank)});
@@ -43,20 +38,19 @@ ParallelGroups make_parallel_groups(comm::World& world, mesh::Mesh mesh, std::ve
   parallel.roles = std::make_unique<comm::RoleGroups>(world, parallel.mesh);
   parallel.clock = world.clock();
   parallel.board = world.make_board();
-  using enum mesh::Purpose;
-  const auto make = [&](mesh::Purpose purpose, mesh::Axes axes, comm::Traffic traffic = comm::Traffic::any) {
-    return &parallel.roles->make({purpose, std::move(axes)}, traffic);
+  const RunRoles roles = run_roles(parallel.mesh, parallel.domains.front());
+  const auto make = [&](const mesh::Role& role, comm::Traffic traffic = comm::Traffic::small) {
+    return &parallel.roles->make(role, traffic);
   };
-  const Domain& first = parallel.domains.front();
-  const mesh::Axes all = parallel.mesh.all_axes();
-  parallel.program = make(program, first.compute);
-  parallel.program_name = program_name(first);
-  parallel.losses = make(losses, reading(first), comm::Traffic::small);
-  parallel.norm = make(norm, all, comm::Traffic::small);
-  parallel.world = make(agreement, all, comm::Traffic::small);
+  parallel.program = make(roles.program, comm::Traffic::any);
+  parallel.program_name = program_name(parallel.domains.front());
+  parallel.losses = make(roles.losses);
+  parallel.norm = make(roles.norm);
+  parallel.world = make(roles.world);
   parallel.class_of = classes_of(parallel.mesh, parallel.domains);
-  parallel.alike = &parallel.roles->make(agreement, "class", ranks_by_class(parallel.class_of), comm::Traffic::small);
-  if (with_casts) parallel.casts = make(casts, all, comm::Traffic::small);
+  parallel.alike =
+      &parallel.roles->make(mesh::Purpose::agreement, "class", ranks_by_class(parallel.class_of), comm::Traffic::small);
+  if (with_casts) parallel.casts = make(roles.casts);
   parallel.device = parallel.world->kernels().device();
   for (ParallelGroups::Placed& placed : parallel.all_placed) placed.place.device = parallel.device;
   if (parallel.device.kind == base::DeviceKind::cuda) {

@@ -9,7 +9,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/quant/device_kernels.h"
-#include "tessera/shard/domain.h"
+#include "tessera/shard/rank_layout.h"
 
 namespace tessera::shard {
 
@@ -83,7 +83,6 @@ struct ParallelGroups {
 
 // Collective over the world, which outlives the result; `casts` only if it is asked for. Every rank has the same mesh
 // and domains. Errors (InputError): a mesh of another number of ranks than the run; those of cuts_of.
-ParallelGroups make_parallel_groups(comm::World& world, mesh::Mesh mesh, std::vector<Domain> domains,
-                                    bool with_casts = false);
+ParallelGroups make_parallel_groups(comm::World& world, RankLayout layout, bool with_casts = false);
 
 }  // namespace tessera::shard

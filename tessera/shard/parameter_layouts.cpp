@@ -68,4 +68,22 @@ ParameterLayouts layouts_of(const ParameterSpec& spec) {
   return layouts;
 }
 
+RankParts rank_parts(ParameterLayouts layouts, const Cuts& cuts, const Place& place) {
+  const auto compute = static_cast<std::size_t>(place.compute);
+  RankParts parts{.layouts = std::move(layouts)};
+  const ParameterLayouts& own = parts.layouts;
+  parts.storage = own.stored(place.compute, cuts.parts);
+  for (const int count : cuts.parts_by_replica) parts.storage_by_replica.push_back(own.stored(place.compute, count));
+  parts.local_compute = own.compute.ranks[compute];
+  parts.local_home = own.home.ranks[compute];
+  parts.local_storage = parts.storage.ranks[static_cast<std::size_t>(place.part)];
+  parts.local_state = parts.local_storage;
+  if (!own.is_cut || !cuts.splits_state()) return parts;
+  parts.states = own.updated(parts.local_storage, cuts.replicas);
+  const auto replica = static_cast<std::size_t>(place.replica);
+  for (std::size_t before = 0; before < replica; ++before) parts.state_offset += parts.states[before].size;
+  parts.local_state = parts.states[replica];
+  return parts;
+}
+
 }  // namespace tessera::shard

@@ -18,4 +18,8 @@ ParameterLayouts layouts_of(const ParameterSpec& spec);
 // Errors: a plane by tile where compute ranks' parts overlap and begin or end inside a tile.
 ParameterLayouts plane_layouts(const ParameterSpec& spec, const PlaneSpec& plane, const ParameterLayouts& layouts);
 
+// Returns the parts of one rank. `layouts`: of the parameter or of one of its planes. `cuts` and `place`: of the
+// parameter's domain.
+RankParts rank_parts(ParameterLayouts layouts, const Cuts& cuts, const Place& place);
+
 }  // namespace tessera::shard

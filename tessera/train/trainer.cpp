@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/dense_mesh.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/device/stream_scope.h"
 
@@ -25,23 +24,12 @@ bool needs_casts(const TrainerOptions& options) {
          (runtime.wire_backward && !runtime.wire_backward->is_bf16());
 }
 
-shard::ParallelGroups parallel_of(comm::World& world, const TrainerOptions& options) {
-  if (!options.ranks) return nn::dense_parallel(world, options.tp, options.gtp, options.dp, needs_casts(options));
-  return shard::make_parallel_groups(world, options.ranks->mesh, options.ranks->domains, needs_casts(options));
-}
-
-runtime::RuntimeOptions runtime_options(const TrainerOptions& options) {
-  runtime::RuntimeOptions runtime = options.runtime;
-  if (options.ranks) runtime.domain_of = options.ranks->domain_of;
-  return runtime;
-}
-
 }  // namespace
 
 Trainer::Trainer(comm::World& world, const TrainerOptions& options)
     : options_(options),
-      parallel_(parallel_of(world, options)),
-      runtime_(parallel_, options.types, runtime_options(options)),
+      parallel_(shard::make_parallel_groups(world, options.layout, needs_casts(options))),
+      runtime_(parallel_, options.types, options.runtime),
       scales_(options.products, parallel_.device),
       context_{.program = runtime_,
                .sequence_parallel = options.sequence_parallel && parallel_.program->size() > 1,

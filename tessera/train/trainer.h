@@ -14,6 +14,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/models/model.h"
 #include "tessera/nn/context.h"
+#include "tessera/nn/mesh_degrees.h"
 #include "tessera/ops/device/cached_memory.h"
 #include "tessera/runtime/runtime.h"
 #include "tessera/train/gradient_norm.h"
@@ -23,18 +24,9 @@
 
 namespace tessera::train {
 
-// A mesh other than the plain mesh of dense weights: with dead places, or with several domains.
-struct RankLayout {
-  mesh::Mesh mesh;
-  std::vector<shard::Domain> domains;  // the first is that of samples and activations
-  std::function<int(const shard::ParameterSpec& spec)>
-      domain_of;  // returns the number of the parameter's domain; null: the first
-};
-
 struct TrainerOptions {
   models::BuildModel model;
-  int tp = 1, gtp = 1, dp = 1;      // of nn::dense_mesh
-  std::optional<RankLayout> ranks;  // replaces the mesh of tp, gtp and dp
+  shard::RankLayout layout = nn::rank_layout({});
   shard::ParameterTypes types;
   bool sequence_parallel = false;
   nn::TokenSplit split;  // shares of tokens by tp rank, under sequence parallelism

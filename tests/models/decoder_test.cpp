@@ -14,7 +14,7 @@
 #include "tessera/layout/dense.h"
 #include "tessera/models/decoder_layouts.h"
 #include "tessera/models/decoder_parameters.h"
-#include "tessera/nn/dense_mesh.h"
+#include "tessera/nn/mesh_degrees.h"
 #include "tessera/runtime/runtime.h"
 
 namespace tessera::models {
@@ -85,7 +85,7 @@ class Gradient : public ::testing::TestWithParam<std::tuple<Options, bool, nn::R
 TEST_P(Gradient, IsTheDerivativeOfTheLoss) {
   comm::run_local(1, {}, [](comm::World& world) {
     const auto [options, tied, recompute] = GetParam();
-    shard::ParallelGroups parallel = nn::dense_parallel(world, 1, 1, 1);
+    shard::ParallelGroups parallel = shard::make_parallel_groups(world, nn::rank_layout({}));
     constexpr quant::DType type = quant::DType::fp64;
     runtime::Runtime runtime(parallel, {.model = type, .accumulator = type, .wire = type});
     nn::Context context{.program = runtime, .recompute = recompute};

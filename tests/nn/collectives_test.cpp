@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "tessera/comm/local/world.h"
-#include "tessera/nn/dense_mesh.h"
+#include "tessera/nn/mesh_degrees.h"
 #include "tessera/runtime/runtime.h"
 #include "tests/nn/layer_check.h"
 
@@ -33,7 +33,7 @@ std::vector<TpRanks> tp_cases() {
 std::vector<std::string> on_tp_ranks(const TpRanks& ranks, const std::function<void(Context& context)>& use) {
   std::vector<std::string> events;
   comm::run_local(ranks.tp, {}, [&](comm::World& world) {
-    shard::ParallelGroups parallel = dense_parallel(world, ranks.tp, 1, 1);
+    shard::ParallelGroups parallel = shard::make_parallel_groups(world, rank_layout({.tp = ranks.tp}));
     runtime::Runtime runtime(parallel, {});
     Context context{.program = runtime, .sequence_parallel = ranks.sequence_parallel};
     context.split.weights = ranks.weights;

@@ -16,7 +16,7 @@
 
 #include "tessera/comm/local/world.h"
 #include "tessera/layout/dense.h"
-#include "tessera/nn/dense_mesh.h"
+#include "tessera/nn/mesh_degrees.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/runtime/runtime.h"
 #include "tests/nn/expect_paired.h"
@@ -394,7 +394,7 @@ LayerEvents check_layer(const Layer& layer, const LayerCase& how) {
   std::mutex mutex;
   std::vector<RankRecord> records;
   comm::run_local(how.tp * how.gtp, {}, [&](comm::World& world) {
-    shard::ParallelGroups parallel = dense_parallel(world, how.tp, how.gtp, 1);
+    shard::ParallelGroups parallel = shard::make_parallel_groups(world, rank_layout({.tp = how.tp, .gtp = how.gtp}));
     const quant::DType accumulator = quant::accumulator_of(how.type);
     runtime::Runtime runtime(parallel, {.model = how.type, .accumulator = accumulator, .wire = accumulator});
     Context context{.program = runtime, .sequence_parallel = how.sequence_parallel};

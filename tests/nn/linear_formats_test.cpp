@@ -16,9 +16,9 @@
 #include <optional>
 
 #include "tessera/comm/local/world.h"
-#include "tessera/nn/dense_mesh.h"
 #include "tessera/nn/linear.h"
 #include "tessera/nn/linear_products.h"
+#include "tessera/nn/mesh_degrees.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/runtime/runtime.h"
 #include "tests/nn/layer_check.h"
@@ -181,7 +181,7 @@ class FormatLinear {
  public:
   FormatLinear(comm::World& world, const FormatCase& how, bool is_delayed)
       : how_(how),
-        parallel_(nn::dense_parallel(world, how.tp, 1, 1, /*with_casts=*/true)),
+        parallel_(shard::make_parallel_groups(world, nn::rank_layout({.tp = how.tp}), /*with_casts=*/true)),
         runtime_(parallel_, {.model = quant::DType::bf16}),
         scales_(how.products, base::Device{}),
         context_{.program = runtime_, .sequence_parallel = how.sequence_parallel, .products = how.products} {

@@ -14,7 +14,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
-#include "tessera/nn/dense_mesh.h"
+#include "tessera/nn/mesh_degrees.h"
 
 namespace tessera::nn {
 namespace {
@@ -27,7 +27,8 @@ using ::testing::ThrowsMessage;
 void on_two_ranks(Format product, DelayedScales* (*scales_of)(Context& context),
                   const std::function<void(Context& context, const Weight& weight)>& use) {
   comm::run_local(2, {}, [&](comm::World& world) {
-    shard::ParallelGroups parallel = nn::dense_parallel(world, 2, 1, 1, /*with_casts=*/true);
+    shard::ParallelGroups parallel =
+        shard::make_parallel_groups(world, nn::rank_layout({.tp = 2}), /*with_casts=*/true);
     runtime::Runtime runtime(parallel, {.model = quant::DType::bf16});
     const schedule::ParameterId id =
         runtime.add({.name = "weight", .dims = {32, 16}, .compute = layout::cut_rows({32, 16}, {{"all", 32}}, 2)});

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/comm/local/world.h"
-#include "tessera/nn/dense_mesh.h"
+#include "tessera/nn/mesh_degrees.h"
 #include "tessera/nn/recompute.h"
 #include "tessera/runtime/runtime.h"
 
@@ -35,7 +35,7 @@ class TwoStashes : public torch::autograd::Function<TwoStashes> {
 Events events_of_two_stashes(int tp, bool sequence_parallel, bool requires_grad) {
   Events events;
   comm::run_local(tp, {}, [&](comm::World& world) {
-    shard::ParallelGroups parallel = dense_parallel(world, tp, 1, 1);
+    shard::ParallelGroups parallel = shard::make_parallel_groups(world, rank_layout({.tp = tp}));
     runtime::Runtime runtime(parallel, {});
     Context context{.program = runtime, .sequence_parallel = sequence_parallel};
     runtime.begin_step(schedule::StepKind::train, 1);

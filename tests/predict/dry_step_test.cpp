@@ -14,7 +14,7 @@
 
 #include "tessera/comm/local/world.h"
 #include "tessera/models/decoder.h"
-#include "tessera/nn/dense_mesh.h"
+#include "tessera/nn/mesh_degrees.h"
 #include "tessera/runtime/runtime.h"
 
 namespace tessera::predict {
@@ -67,9 +67,11 @@ struct Case {
   std::vector<int> dead = {};
 };
 
-mesh::Mesh mesh_of(const Case& it) {
-  const mesh::Mesh whole = nn::dense_mesh(it.tp, it.gtp, it.dp);
-  return mesh::Mesh(whole.grids(), mesh::live_places(whole.grids().front(), it.dead));
+shard::RankLayout layout_of(const Case& it) {
+  shard::RankLayout layout = nn::rank_layout({.tp = it.tp, .gtp = it.gtp, .dp = it.dp});
+  const std::vector<mesh::Grid>& grids = layout.mesh.grids();
+  layout.mesh = mesh::Mesh(grids, mesh::live_places(grids.front(), it.dead));
+  return layout;
 }
 
 DryOptions options_of(const Case& it, int rank) {
@@ -82,8 +84,7 @@ DryOptions options_of(const Case& it, int rank) {
                 it.config, context,
                 models::ModelOptions{.max_positions = kLength, .embedding = reads, .parts = it.parts});
           },
-          .mesh = mesh_of(it),
-          .domains = {nn::dense_domain()},
+          .layout = layout_of(it),
           .rank = rank,
           .types = {.model = it.dtype, .accumulator = quant::accumulator_of(it.dtype), .wire = it.dtype},
           .sequence_parallel = it.sequence_parallel,
@@ -103,7 +104,7 @@ struct Recorded {
 };
 Recorded recorded(comm::World& world, const Case& it) {
   const DryOptions options = options_of(it, world.rank());
-  shard::ParallelGroups parallel = shard::make_parallel_groups(world, options.mesh, options.domains);
+  shard::ParallelGroups parallel = shard::make_parallel_groups(world, options.layout);
   runtime::Runtime runtime(parallel, options.types, options.runtime);
   nn::DelayedScales scales(options.products, runtime.device());
   nn::Context context{.program = runtime,
@@ -134,7 +135,7 @@ void expect_same(const schedule::Trace& recorded, const schedule::Trace& written
 }
 
 void compare(const Case& it) {
-  comm::run_local(mesh_of(it).world_size(), {}, [&it](comm::World& world) {
+  comm::run_local(layout_of(it).mesh.world_size(), {}, [&it](comm::World& world) {
     const Recorded real = recorded(world, it);
     DryStep dry = dry_step(options_of(it, world.rank()));
     dry.optimizer.clear();

@@ -74,7 +74,7 @@ class PlanArena : public ::testing::TestWithParam<std::tuple<Model, nn::Recomput
     DryOptions options = dense_options(std::make_shared<models::LlamaConfig>(model), types, {.gtp = gtp});
     options.recompute = recompute;
     const DryStep step = dry_step(options);
-    for (const PlannedParameter& each : planned_of(step, types, {.gtp = gtp})) sizes.push_back(each.size);
+    for (const PlannedParameter& each : planned_parameters(step, types)) sizes.push_back(each.size);
     const schedule::Trace trace = step.trace(microbatches);
     auto plan = [&](std::int64_t gather_budget, std::int64_t reduce_budget) {
       return schedule::plan(trace, sizes, {gather_budget, reduce_budget, coalesce_bytes});
@@ -115,7 +115,7 @@ TEST(PlanArenaFormats, FreeingPackedBytesSavesGathersAndMemory) {
     const shard::FormatPolicy wire{.format = format,
                                    .rules = {{"output.*", quant::Format::bf16}, {"embedding.*", quant::Format::bf16}}};
     options.runtime.wire = wire;
-    for (const PlannedParameter& each : planned_of(dry_step(options), types, {.gtp = 4})) {
+    for (const PlannedParameter& each : planned_parameters(dry_step(options), types)) {
       sizes.push_back(each.size);
       whole.push_back(each.size);
       whole.back().gathered += std::exchange(whole.back().unpacked, 0);

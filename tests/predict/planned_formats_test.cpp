@@ -16,9 +16,9 @@ TEST(PlannedFormats, LayersHaveTheFormatsOfTheirRules) {
   const shard::FormatPolicy wire{.format = quant::Format::nvfp4,
                                  .rules = {{"layers.1.*", quant::Format::mxfp8}, {"output.*", quant::Format::bf16}}};
   DryOptions options = dense_options(std::make_shared<models::LlamaConfig>(model), types, {.gtp = 2});
-  const std::vector<PlannedParameter> plain = planned_of(dry_step(options), types, {.gtp = 2});
+  const std::vector<PlannedParameter> plain = planned_parameters(dry_step(options), types);
   options.runtime.wire = wire;
-  const std::vector<PlannedParameter> planned = planned_of(dry_step(options), types, {.gtp = 2});
+  const std::vector<PlannedParameter> planned = planned_parameters(dry_step(options), types);
   ASSERT_EQ(planned.size(), plain.size());
   const models::DecoderIds ids = models::decoder_ids(model);
   constexpr std::int64_t kDown = 64 * 96;  // elements of the matrix `down`, of which each rank stores a half

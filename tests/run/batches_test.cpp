@@ -8,7 +8,8 @@
 #include <set>
 
 #include "tessera/comm/local/world.h"
-#include "tessera/nn/dense_mesh.h"
+#include "tessera/nn/mesh_degrees.h"
+#include "tessera/run/trainer_options.h"
 #include "tests/base/files.h"
 
 namespace tessera::run {
@@ -84,8 +85,7 @@ Read read_all(const RunSetup& plan, const std::function<train::StepInput(const s
   Read read;
   std::mutex mutex;
   comm::run_local(static_cast<int>(plan.config.gtp * plan.config.dp), {}, [&](comm::World& world) {
-    const shard::ParallelGroups parallel =
-        nn::dense_parallel(world, 1, static_cast<int>(plan.config.gtp), static_cast<int>(plan.config.dp));
+    const shard::ParallelGroups parallel = shard::make_parallel_groups(world, nn::rank_layout(mesh_of(plan.config)));
     const train::StepInput input = input_of(parallel);
     const std::lock_guard lock(mutex);
     read.token_counts.insert(input.tokens);

@@ -80,7 +80,7 @@ TEST(PlanTraffic, SplitStatesAreSummedToTheirOwnersAndGathered) {
 TEST(PlanTraffic, RowsThatDivideUnevenlyCountByTheirPlacement) {
   const shard::ParameterSpec spec{.name = "w", .dims = {7, 5}, .compute = layout::replicated({7, 5}, 1)};
   const predict::PlannedParameter planned = predict::planned_parameter(
-      spec, {.model = quant::DType::bf16, .wire = quant::DType::bf16}, {.tp = 1, .gtp = 3, .dp = 2});
+      spec, {.model = quant::DType::bf16, .wire = quant::DType::bf16}, {.parts = 3, .replicas = 2});
   EXPECT_EQ(planned.shard_elements, 3 * 5);         // rows 3, 3 and 1
   EXPECT_EQ(planned.gather_total, 2 * 2 * 35 * 2);  // two replicas, each row to the two ranks that lack it
   EXPECT_EQ(planned.reduce_total, 2 * 2 * 35 * 2);  // each row from two ranks
@@ -329,13 +329,14 @@ TEST(PlanSizes, OfEqualBlocksAreThoseOfTheFirst) {
   models::DecoderConfig model = even_model();
   model.num_layers = 3;
   model.num_kv_heads = 1;  // overlaps over tp
-  const predict::MeshDegrees mesh{.tp = 3, .gtp = 2, .dp = 2};
-  const std::vector<shard::ParameterSpec> specs =
-      models::LlamaConfig(model).parameters({.tp_size = mesh.tp, .partial_norms = true});
-  const std::vector<predict::PlannedParameter> planned = planned_parameters(specs, {}, {}, mesh);
+  predict::DryStep dry;
+  dry.parameters = models::LlamaConfig(model).parameters({.tp_size = 3, .partial_norms = true});
+  dry.cuts = {{.parts = 2, .replicas = 2}};
+  const std::vector<shard::ParameterSpec>& specs = dry.parameters;
+  const std::vector<predict::PlannedParameter> planned = planned_parameters(dry, {});
   ASSERT_EQ(planned.size(), specs.size());
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    const predict::PlannedParameter own = planned_parameter(specs[i], {}, mesh);
+    const predict::PlannedParameter own = predict::planned_parameter(specs[i], {}, dry.cuts.front());
     EXPECT_EQ(planned[i].size.name, specs[i].name);
     EXPECT_EQ(planned[i].size.gathered, own.size.gathered);
     EXPECT_EQ(planned[i].size.staging, own.size.staging);

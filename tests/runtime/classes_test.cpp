@@ -55,8 +55,8 @@ void on_classes(const std::function<void(Runtime& runtime, int its_class)>& body
   comm::LocalOptions options;
   options.timeout = std::chrono::seconds(20);
   comm::run_local(5, options, [&](comm::World& world) {
-    shard::ParallelGroups parallel =
-        shard::make_parallel_groups(world, mesh::Mesh({grid}, mesh::live_places(grid, {4})), {domain});
+    shard::ParallelGroups parallel = shard::make_parallel_groups(
+        world, {.mesh = mesh::Mesh({grid}, mesh::live_places(grid, {4})), .domains = {domain}});
     ASSERT_TRUE(parallel.has_classes());
     const int its_class = parallel.class_of[static_cast<std::size_t>(world.rank())];
     Runtime runtime(parallel, {}, {.coalesce_bytes = its_class == joined ? 1 << 20 : 0});
@@ -89,7 +89,8 @@ TEST(Classes, EveryRankKnowsWhatEachClassCalls) {
   const shard::Domain domain{.compute = {"a"}, .storage = {"b"}, .duplicates = {}, .replicas = {"c"}};
   for (const std::vector<int>& places : {std::vector<int>{0, 1, 2, 3, 5}, {3, 5, 0, 1, 2}, {1, 5, 0, 3, 2}})
     comm::run_local(5, {}, [&](comm::World& world) {
-      shard::ParallelGroups parallel = shard::make_parallel_groups(world, mesh::Mesh({grid}, places), {domain});
+      shard::ParallelGroups parallel =
+          shard::make_parallel_groups(world, {.mesh = mesh::Mesh({grid}, places), .domains = {domain}});
       Agreement agreement(parallel);
       const auto order_of = [&](int rank) {
         return schedule::CallOrder{

@@ -18,7 +18,8 @@ inline mesh::Mesh dense_mesh(int compute, int parts, int replicas, const std::ve
 
 inline ParallelGroups dense_parallel(comm::World& world, int compute, int parts, int replicas, bool with_casts = false,
                                      const std::vector<int>& dead = {}) {
-  return make_parallel_groups(world, dense_mesh(compute, parts, replicas, dead), {dense_domain()}, with_casts);
+  return make_parallel_groups(world, {.mesh = dense_mesh(compute, parts, replicas, dead), .domains = {dense_domain()}},
+                              with_casts);
 }
 
 }  // namespace tessera::shard

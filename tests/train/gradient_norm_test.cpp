@@ -18,7 +18,7 @@
 #include "tessera/base/device.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/comm/nccl/world.h"
-#include "tessera/nn/dense_mesh.h"
+#include "tessera/nn/mesh_degrees.h"
 #include "tessera/ops/optimizer/adamw.h"
 #include "tessera/quant/device_kernels.h"
 #include "tests/quant/wide_integer.h"
@@ -113,7 +113,8 @@ void write_gradient(shard::ShardedParameter& parameter, const Gradient& gradient
 }
 
 ops::Clip clip_of_rank(comm::World& world, const Mesh& mesh, quant::DType type, const Gradient& gradient) {
-  shard::ParallelGroups parallel = nn::dense_parallel(world, mesh.tp, mesh.gtp, mesh.dp);
+  shard::ParallelGroups parallel =
+      shard::make_parallel_groups(world, nn::rank_layout({.tp = mesh.tp, .gtp = mesh.gtp, .dp = mesh.dp}));
   runtime::Runtime runtime(parallel, {.model = type, .accumulator = type, .wire = type}, {.zero = mesh.zero});
   std::vector<shard::ParameterSpec> specs = specs_of(mesh.tp);
   if (mesh.backwards) std::ranges::reverse(specs);

@@ -25,7 +25,8 @@ void expect_block_order(const std::vector<int>& places) {
   const shard::Domain domain{.compute = {"a"}, .storage = {"b"}, .duplicates = {}, .replicas = {"c"}};
   comm::run_local(static_cast<int>(places.size()), {}, [&](comm::World& world) {
     LossSum sum;
-    shard::ParallelGroups parallel = shard::make_parallel_groups(world, mesh::Mesh({grid}, places), {domain});
+    shard::ParallelGroups parallel =
+        shard::make_parallel_groups(world, {.mesh = mesh::Mesh({grid}, places), .domains = {domain}});
     const shard::Place& place = parallel.place();
     std::vector<at::Tensor> losses;
     for (int block = place.part; block < kBlocks; block += parallel.cuts().parts)

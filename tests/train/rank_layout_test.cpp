@@ -27,15 +27,22 @@ shard::Domain dense() {
   return {.compute = {"a"}, .storage = {"b"}, .duplicates = {}, .replicas = {"c"}};
 }
 
+// Returns a function that places parameters with `part` in their names in the second domain.
+std::function<int(const shard::ParameterSpec&)> second_if_named(std::string part) {
+  return [part = std::move(part)](const shard::ParameterSpec& spec) {
+    return spec.name.find(part) != std::string::npos ? 1 : 0;
+  };
+}
+
 // `dead`: dead places of a grid with this number of ranks.
-RankLayout with_dead(int compute, int parts, int replicas, std::vector<int> dead) {
+shard::RankLayout with_dead(int compute, int parts, int replicas, std::vector<int> dead) {
   const mesh::Grid grid{{"a", compute}, {"b", parts}, {"c", replicas}};
-  return {.mesh = mesh::Mesh({grid}, mesh::live_places(grid, std::move(dead))), .domains = {dense()}, .domain_of = {}};
+  return {.mesh = mesh::Mesh({grid}, mesh::live_places(grid, std::move(dead))), .domains = {dense()}};
 }
 
 // 3 and 2 ranks whose numbers do not follow the order of their places.
-RankLayout permuted(int replicas) {
-  RankLayout ranks = with_dead(1, 3, replicas, {4});
+shard::RankLayout permuted(int replicas) {
+  shard::RankLayout ranks = with_dead(1, 3, replicas, {4});
   std::vector<int> places = mesh::live_places(ranks.mesh.grids().front(), {4});
   std::ranges::rotate(places, places.begin() + 2);
   ranks.mesh = mesh::Mesh(ranks.mesh.grids(), places);
@@ -50,7 +57,7 @@ TEST_P(UnequalReplicas, HaveTheBitsOfReplicasOfOneRank) {
     RunOptions options{.model = odd_model(), .dp = replicas, .dtype = GetParam(), .blocks = 6 * replicas, .steps = 4};
     options.evaluated = {1, 3};  // classes of ranks also have different schedules for these
     const RunResult expected = run(options);
-    std::vector<std::pair<std::string, RankLayout>> cases{
+    std::vector<std::pair<std::string, shard::RankLayout>> cases{
         {"3 and 2 ranks", with_dead(1, 3, replicas, {4})},     {"1 and 3 ranks", with_dead(1, 3, replicas, {0, 2})},
         {"2 and 3 ranks", with_dead(1, 3, replicas, {1})},     {"2 and 2 ranks", with_dead(1, 3, replicas, {2, 5})},
         {"2 and 2 others", with_dead(1, 3, replicas, {0, 5})}, {"permuted places", permuted(replicas)}};
@@ -172,11 +179,8 @@ TEST_P(SecondDomain, HasTheBitsOfTheFirst) {
   const mesh::Grid first{{"a", it.compute}, {"b", it.parts * it.duplicates}, {"c", it.replicas}};
   const mesh::Grid second{{"u", it.compute}, {"v", it.parts}, {"w", it.duplicates}, {"c", it.replicas}};
   const shard::Domain other{.compute = {"u"}, .storage = {"v"}, .duplicates = {"w"}, .replicas = {"c"}};
-  options.ranks = {.mesh = mesh::Mesh({first, second}, mesh::live_places(first, {})),
-                   .domains = {dense(), other},
-                   .domain_of = [](const shard::ParameterSpec& spec) {
-                     return spec.name.find("mlp.") != std::string::npos ? 1 : 0;
-                   }};
+  options.ranks = {.mesh = mesh::Mesh({first, second}, mesh::live_places(first, {})), .domains = {dense(), other}};
+  options.domain_of = second_if_named("mlp.");
   expect_same_bits(expected, run(options), "two domains");
   options.coalesce_bytes = 1 << 20;
   expect_same_bits(expected, run(options), "two domains, of which neighbours travel together");
@@ -194,30 +198,32 @@ INSTANTIATE_TEST_SUITE_P(Meshes, SecondDomain,
                          });
 
 // The feed-forward matrices have two parts in two duplicates; the other matrices have four parts.
-RankLayout with_duplicates() {
+shard::RankLayout with_duplicates() {
   const mesh::Grid first{{"a", 1}, {"b", 4}, {"c", 1}}, second{{"u", 1}, {"v", 2}, {"w", 2}, {"c", 1}};
   return {.mesh = mesh::Mesh({first, second}, mesh::live_places(first, {})),
-          .domains = {dense(), {.compute = {"u"}, .storage = {"v"}, .duplicates = {"w"}, .replicas = {"c"}}},
-          .domain_of = [](const shard::ParameterSpec& spec) {
-            return spec.name.find("mlp.") != std::string::npos ? 1 : 0;
-          }};
+          .domains = {dense(), {.compute = {"u"}, .storage = {"v"}, .duplicates = {"w"}, .replicas = {"c"}}}};
+}
+
+void set_layout(RunOptions& options, const shard::RankLayout& layout) {
+  options.ranks = layout;
+  if (layout.domains.size() > 1) options.domain_of = second_if_named("mlp.");
 }
 
 // Every element is written once and read by every rank that stores it, for any mesh of the other run.
 TEST(RankLayouts, ReadCheckpointsOfEachOther) {
   const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "tessera_rank_layouts";
-  const RankLayout all[] = {with_dead(1, 1, 1, {}), with_dead(1, 3, 2, {4}), permuted(2), with_duplicates()};
-  for (const RankLayout& writer : all) {
+  const shard::RankLayout all[] = {with_dead(1, 1, 1, {}), with_dead(1, 3, 2, {4}), permuted(2), with_duplicates()};
+  for (const shard::RankLayout& writer : all) {
     std::filesystem::remove_all(folder);
     RunOptions options{.model = odd_model(), .blocks = 12, .steps = 2};
-    options.ranks = writer;
+    set_layout(options, writer);
     options.after_step = [&](Trainer& trainer, int step) {
       if (step == 1) save_trainer(trainer, folder, 2, nlohmann::json::object());
     };
     const RunResult written = run(options);
-    for (const RankLayout& reader : all) {
+    for (const shard::RankLayout& reader : all) {
       RunOptions other{.model = odd_model(), .blocks = 12, .steps = 1, .left_out = {0}};
-      other.ranks = reader;
+      set_layout(other, reader);
       other.at_end = [&](Trainer& trainer) { load_trainer(trainer, checkpoint::CheckpointReader(folder)); };
       const RunResult read = run(other);
       EXPECT_EQ(read.updates, 2);
@@ -238,11 +244,8 @@ TEST(SecondDomainOfOtherGroups, HasTheSameBitsIfNeighboursTravelTogether) {
   const mesh::Grid first{{"a", 1}, {"b", 2}, {"c", 2}}, second{{"u", 1}, {"v", 4}, {"r", 1}};
   const shard::Domain other{.compute = {"u"}, .storage = {"v"}, .duplicates = {}, .replicas = {"r"}};
   for (const char* part : {"mlp_norm", "attention"}) {
-    options.ranks = {.mesh = mesh::Mesh({first, second}, mesh::live_places(first, {})),
-                     .domains = {dense(), other},
-                     .domain_of = [part](const shard::ParameterSpec& spec) {
-                       return spec.name.find(part) != std::string::npos ? 1 : 0;
-                     }};
+    options.ranks = {.mesh = mesh::Mesh({first, second}, mesh::live_places(first, {})), .domains = {dense(), other}};
+    options.domain_of = second_if_named(part);
     options.coalesce_bytes = 0;
     const RunResult expected = run(options);
     EXPECT_LE(testing::largest_difference(expected.losses, dense_only.losses), 1e-5) << part;

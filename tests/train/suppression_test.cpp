@@ -12,7 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/comm/nccl/world.h"
-#include "tessera/nn/dense_mesh.h"
+#include "tessera/nn/mesh_degrees.h"
 #include "tessera/train/gradient_norm.h"
 #include "tessera/train/optimizer.h"
 
@@ -30,7 +30,7 @@ std::vector<shard::ParameterSpec> stopped_specs() {
 struct StoppedRank {
   StoppedRank(comm::World& world, int gtp, int dp, const runtime::RuntimeOptions& options,
               quant::DType type = quant::DType::bf16)
-      : parallel(nn::dense_parallel(world, 1, gtp, dp, /*with_casts=*/true)),
+      : parallel(shard::make_parallel_groups(world, nn::rank_layout({.gtp = gtp, .dp = dp}), /*with_casts=*/true)),
         runtime(parallel, {.model = type}, options) {
     for (shard::ParameterSpec& spec : stopped_specs()) runtime.add(std::move(spec));
     runtime.add_backward_weights();

@@ -106,6 +106,10 @@ class Spoiled {
   base::Scratch saved_;
 };
 
+shard::RankLayout layout_of(const RunOptions& options) {
+  return options.ranks.value_or(nn::rank_layout({.tp = options.tp, .gtp = options.gtp, .dp = options.dp}));
+}
+
 TrainerOptions trainer_options(const RunOptions& options) {
   const models::ModelOptions model{.max_positions = options.seq_len,
                                    .embedding = {.per_microbatch = options.seq_len, .lookup = options.embedding},
@@ -114,10 +118,7 @@ TrainerOptions trainer_options(const RunOptions& options) {
   if (options.wire_backward) backward = shard::FormatPolicy{.format = *options.wire_backward, .rules = {}};
   return {.model = [config = options.model,
                     model](nn::Context& context) { return std::make_unique<models::Decoder>(config, context, model); },
-          .tp = options.tp,
-          .gtp = options.gtp,
-          .dp = options.dp,
-          .ranks = options.ranks,
+          .layout = layout_of(options),
           .types = {.model = options.dtype, .accumulator = quant::accumulator_of(options.dtype), .wire = options.dtype},
           .sequence_parallel = options.sequence_parallel,
           .split = options.split,
@@ -128,7 +129,8 @@ TrainerOptions trainer_options(const RunOptions& options) {
                       .coalesce_bytes = options.coalesce_bytes,
                       .wire = {.format = options.wire},
                       .products = {.format = options.products},
-                      .wire_backward = backward},
+                      .wire_backward = backward,
+                      .domain_of = options.domain_of},
           .products = options.product_options,
           .graph = options.graph};
 }

@@ -18,8 +18,9 @@ namespace tessera::train::testing {
 struct RunOptions {
   models::DecoderConfig model;
   int tp = 1, gtp = 1, dp = 1;
-  std::optional<RankLayout> ranks;  // replaces tp, gtp and dp
-  bool zero = false;                // the optimizer's state is sharded over dp
+  std::optional<shard::RankLayout> ranks;                          // replaces tp, gtp and dp
+  std::function<int(const shard::ParameterSpec& spec)> domain_of;  // RuntimeOptions::domain_of
+  bool zero = false;                                               // the optimizer's state is sharded over dp
   quant::DType dtype = quant::DType::fp32;
   bool sequence_parallel = false;
   nn::TokenSplit split;

@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "tessera/comm/local/world.h"
-#include "tessera/nn/dense_mesh.h"
+#include "tessera/nn/mesh_degrees.h"
 #include "tessera/shard/encoded.h"
 #include "tests/runtime/elements.h"
 
@@ -134,7 +134,8 @@ TEST_P(CastOnMesh, GivesTheBytesOfTheWholeMatrix) {
     for (const bool zero : {false, true})
       comm::run_local(mesh.tp * mesh.gtp * mesh.dp, {}, [&](comm::World& world) {
         SCOPED_TRACE(name_of(format));
-        shard::ParallelGroups parallel = nn::dense_parallel(world, mesh.tp, mesh.gtp, mesh.dp, /*with_casts=*/true);
+        shard::ParallelGroups parallel = shard::make_parallel_groups(
+            world, nn::rank_layout({.tp = mesh.tp, .gtp = mesh.gtp, .dp = mesh.dp}), /*with_casts=*/true);
         runtime::Runtime runtime(parallel, {.model = quant::DType::bf16},
                                  {.zero = zero,
                                   .gather_budget = schedule::kMinimum,
@@ -191,7 +192,8 @@ TEST_P(CastOnMesh, AlsoWritesCopiesForBackwardPasses) {
     for (const bool zero : {false, true})
       comm::run_local(mesh.tp * mesh.gtp * mesh.dp, {}, [&](comm::World& world) {
         SCOPED_TRACE(fmt::format("{} and {}", name_of(formats.forward), name_of(formats.backward)));
-        shard::ParallelGroups parallel = nn::dense_parallel(world, mesh.tp, mesh.gtp, mesh.dp, /*with_casts=*/true);
+        shard::ParallelGroups parallel = shard::make_parallel_groups(
+            world, nn::rank_layout({.tp = mesh.tp, .gtp = mesh.gtp, .dp = mesh.dp}), /*with_casts=*/true);
         runtime::Runtime runtime(parallel, {.model = quant::DType::bf16},
                                  {.zero = zero,
                                   .gather_budget = schedule::kMinimum,

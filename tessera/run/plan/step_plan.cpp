@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/dense_mesh.h"
 #include "tessera/run/config/byte_size.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/recompute_choice.h"
@@ -54,7 +53,7 @@ schedule::Trace trace_of(const StepPlanRequest& request, const predict::DryStep&
 // A recorded trace contains only the activations that its own rank keeps.
 std::int64_t activations_of(const StepPlanRequest& request, const predict::DryOptions& options) {
   if (request.trace) return peak_stashed(*request.trace);
-  return most_stashed(options, kinds_of_ranks(options, request.config.tp));
+  return most_stashed(options, kinds_of_ranks(options));
 }
 
 // Returns all memory except the arenas.
@@ -117,14 +116,6 @@ std::vector<std::string> StepPlan::names() const {
   return all;
 }
 
-predict::MeshDegrees mesh_of(const TrainConfig& config) {
-  return {.tp = static_cast<int>(config.tp),
-          .gtp = static_cast<int>(config.gtp),
-          .dp = static_cast<int>(config.dp),
-          .zero = config.zero,
-          .node = gtp_ranks_of_node(config)};
-}
-
 std::int64_t microbatches_of(const TrainConfig& config) {
   return config.global_batch / (config.micro_batch * config.gtp * config.dp);
 }
@@ -144,10 +135,10 @@ StepPlan plan_step(const StepPlanRequest& request) {
   StepPlan step;
   const predict::DryOptions options = dry_options_of(request);
   const predict::DryStep dry = dry_step(options);
-  step.parameters = planned_parameters(dry.parameters, dry.backward_weights, types_of(config), mesh_of(config));
+  step.parameters = planned_parameters(dry, types_of(config));
   step.trace = trace_of(request, dry);
   step.memory = lasting_memory(request, options, step);
-  const predict::CostInput input{.machine = request.machine, .mesh = mesh_of(config), .types = types_of(config)};
+  const predict::CostInput input{.machine = request.machine, .layout = options.layout, .types = types_of(config)};
   step.costs = event_costs(input, dry, step.trace, step.parameters);
   check_budgets_of(request, step.trace, sizes_of(step));
   const schedule::BudgetChoice choice{.gather = request.gather_budget,
@@ -159,16 +150,16 @@ StepPlan plan_step(const StepPlanRequest& request) {
     return step.costs.costs;
   });
   set_unit_costs(input, step.trace, step.parameters, step.schedule, step.costs.costs);
-  const mesh::Mesh mesh = nn::dense_mesh(input.mesh.tp, input.mesh.gtp, input.mesh.dp);
-  const std::vector<std::string> faults = check_mesh(shard::role_groups(mesh, {nn::dense_domain()}), mesh.world_size(),
-                                                     step.trace, sizes_of(step), step.schedule);
+  const mesh::Mesh& mesh = options.layout.mesh;
+  const std::vector<std::string> faults = check_mesh(shard::role_groups(mesh, options.layout.domains),
+                                                     mesh.world_size(), step.trace, sizes_of(step), step.schedule);
   TESSERA_CHECK(faults.empty(), "the planned schedule is wrong: {}", faults.front());
   step.memory.gathered = step.schedule.gather_arena;
   for (const predict::PlannedParameter& parameter : step.parameters) step.memory.gathered += parameter.row_buffers;
   step.memory.gradients += step.schedule.reduce_arena + step.schedule.scratch;
   step.prediction = schedule::simulate(step.trace, step.schedule, step.costs.costs);
   step.on_demand = schedule::simulate_on_demand(step.trace, step.schedule, step.costs.costs);
-  count_traffic(step, input.mesh.ranks());
+  count_traffic(step, mesh.world_size());
   return step;
 }
 
@@ -180,7 +171,7 @@ void check_budgets(const TrainConfig& config, const models::ModelConfigPtr& mode
   if (!request.gather_budget && !request.reduce_budget) return;
   const predict::DryStep dry = dry_step(dry_options_of(request));
   StepPlan step;
-  step.parameters = planned_parameters(dry.parameters, dry.backward_weights, types_of(config), mesh_of(config));
+  step.parameters = planned_parameters(dry, types_of(config));
   check_budgets_of(request, trace_of(request, dry), sizes_of(step));
 }
 

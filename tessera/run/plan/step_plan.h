@@ -53,7 +53,6 @@ struct StepPlan {
 // one microbatch. Throws InputError as resolve_ranks and resolve_model do.
 TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& model);
 
-predict::MeshDegrees mesh_of(const TrainConfig& config);
 // Returns the number of microbatches of a step.
 std::int64_t microbatches_of(const TrainConfig& config);
 

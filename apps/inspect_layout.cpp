@@ -1,0 +1,37 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "subcommands.h"
+#include "tessera/base/env.h"
+#include "tessera/base/error.h"
+#include "tessera/models/registry.h"
+#include "tessera/run/config/parse.h"
+#include "tessera/run/inspect/inspect_layout.h"
+#include "tessera/run/plan/step_plan.h"
+
+namespace tessera::apps {
+
+int run_inspect_layout(Arguments arguments) {
+  const auto json = std::ranges::find(arguments, "--json");
+  const bool prints_json = json != arguments.end();
+  if (prints_json) arguments.erase(json);
+  const run::TrainCommand command = run::parse_train_flags(arguments);
+  if (command.help) {
+    fmt::print(
+        "tessera inspect layout: shows the mesh of a run, its groups of ranks, and the parts of every parameter that "
+        "each rank holds.\n\n  --json     print as JSON, on one line\n\nThe other flags are those of train; only --model is "
+        "required.\n");
+    return 0;
+  }
+  if (command.config.model.empty())
+    throw InputError("--model is missing: expected a name under configs/ or a config.json");
+  const models::ModelConfigPtr model = models::read_model_config(
+      models::find_model_config(command.config.model, base::read_environment().configs.value_or(TESSERA_CONFIGS)));
+  const run::TrainConfig config = run::resolve_plan_config(command.config, *model);
+  const nlohmann::ordered_json inspected = run::inspect_layout(config, *model);
+  fmt::print("{}", prints_json ? inspected.dump() + "\n" : run::layout_text(inspected));
+  return 0;
+}
+
+}  // namespace tessera::apps

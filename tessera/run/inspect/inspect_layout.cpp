@@ -1,0 +1,232 @@
+#include "tessera/run/inspect/inspect_layout.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "tessera/predict/dry_step.h"
+#include "tessera/run/trainer_options.h"
+#include "tessera/shard/parameter_layouts.h"
+
+namespace tessera::run {
+namespace {
+
+using nlohmann::ordered_json;
+using shard::Via;
+
+// The roles of a run without repetitions: those of all ways of all domains, then the others.
+std::vector<mesh::Role> roles_of(const shard::RankLayout& layout) {
+  std::vector<mesh::Role> roles;
+  const auto add = [&](const mesh::Role& role) {
+    if (std::ranges::find(roles, role) == roles.end()) roles.push_back(role);
+  };
+  for (const shard::Domain& domain : layout.domains)
+    for (const Via via :
+         {Via::gather, Via::gather_compute, Via::demand, Via::rows, Via::reduce_compute, Via::reduce, Via::replicas})
+      add(role_of(layout.mesh, domain, via));
+  const shard::RunRoles run = run_roles(layout.mesh, layout.domains.front());
+  for (const mesh::Role& role : {run.program, run.losses, run.norm, run.world, run.casts}) add(role);
+  return roles;
+}
+
+ordered_json boxes_of(const layout::LocalLayout& local) {
+  ordered_json boxes = ordered_json::array();
+  for (const layout::Piece& piece : local.pieces)
+    boxes.push_back({piece.box.row, piece.box.row + piece.box.rows, piece.box.col, piece.box.col + piece.box.cols});
+  return boxes;
+}
+
+// One parameter on all ranks.
+class ParameterRanks {
+ public:
+  ParameterRanks(const shard::ParameterSpec& spec, const shard::ParameterTypes& types)
+      : spec_(spec), types_(types), layouts_(shard::layouts_of(spec)), planes_(shard::planes_of(spec, types)) {
+    for (const shard::PlaneSpec& plane : planes_) plane_layouts_.push_back(plane_layouts(spec, plane, layouts_));
+  }
+
+  // Adds the next rank.
+  void add(const shard::Cuts& cuts, const shard::Place& place) {
+    const auto rank = static_cast<int>(storage_bytes_.size());
+    std::int64_t stored = 0, computed = 0;
+    for (std::size_t i = 0; i < planes_.size(); ++i) {
+      const shard::RankParts parts = rank_parts(plane_layouts_[i], cuts, place);
+      stored += planes_[i].bytes(parts.local_storage.size);
+      computed += planes_[i].bytes(parts.local_compute.size);
+    }
+    storage_bytes_.push_back(stored);
+    compute_bytes_.push_back(computed);
+    const shard::RankParts parts = rank_parts(layouts_, cuts, place);
+    const bool has_state = spec_.trainable;
+    state_bytes_.push_back(has_state ? types_.accumulator_bytes(parts.local_state.size) * (has_master() ? 3 : 2) : 0);
+    ordered_json boxes{{"storage", boxes_of(parts.local_storage)},
+                       {"compute", boxes_of(parts.local_compute)},
+                       {"state", has_state ? boxes_of(parts.local_state) : ordered_json::array()}};
+    std::vector<int>& alike = ranks_[boxes.dump()];
+    alike.push_back(rank);
+    if (alike.size() == 1) parts_.push_back(std::move(boxes));
+  }
+
+  ordered_json json() const {
+    ordered_json types = ordered_json::array(), parts = ordered_json::array();
+    for (const shard::PlaneSpec& plane : planes_) types.push_back(std::string(name_of(plane.type)));
+    for (const ordered_json& boxes : parts_) {
+      ordered_json part{{"ranks", ranks_.at(boxes.dump())}};
+      part.update(boxes);
+      parts.push_back(std::move(part));
+    }
+    return {{"name", ""},
+            {"shape", spec_.dims},
+            {"domain", spec_.domain},
+            {"types", types},
+            {"storage_bytes", storage_bytes_},
+            {"compute_bytes", compute_bytes_},
+            {"state_bytes", state_bytes_},
+            {"parts", parts}};
+  }
+
+ private:
+  // As ShardedParameter::has_master.
+  bool has_master() const { return planes_.size() > 1 || planes_.front().type != types_.accumulator; }
+
+  const shard::ParameterSpec& spec_;
+  shard::ParameterTypes types_;
+  shard::ParameterLayouts layouts_;
+  std::vector<shard::PlaneSpec> planes_;
+  std::vector<shard::ParameterLayouts> plane_layouts_;
+  std::vector<std::int64_t> storage_bytes_, compute_bytes_, state_bytes_;
+  std::vector<ordered_json> parts_;                // without repetitions, in the order of ranks
+  std::map<std::string, std::vector<int>> ranks_;  // by parts
+};
+
+// A domain as one rank sees it.
+struct RankInDomain {
+  shard::Cuts cuts;
+  shard::Place place;
+};
+
+std::vector<RankInDomain> ranks_in(const predict::DryOptions& options, const shard::Domain& domain) {
+  std::vector<RankInDomain> ranks;
+  const mesh::Mesh& mesh = options.layout.mesh;
+  for (int rank = 0; rank < mesh.world_size(); ++rank)
+    ranks.push_back({with_options(cuts_of(mesh, domain, rank), options.runtime), place_of(mesh, domain, rank)});
+  return ranks;
+}
+
+// Parameters that differ only in their names are computed once.
+ordered_json parameters_of(const predict::DryOptions& options) {
+  std::vector<std::vector<RankInDomain>> by_domain;
+  for (const shard::Domain& domain : options.layout.domains) by_domain.push_back(ranks_in(options, domain));
+  std::vector<std::pair<shard::ParameterSpec, std::size_t>> known;  // without a name; place in `parameters`
+  ordered_json parameters = ordered_json::array();
+  for (shard::ParameterSpec spec : dry_step(options).parameters) {
+    const std::string name = std::exchange(spec.name, {});
+    const auto found = std::ranges::find(known, spec, &std::pair<shard::ParameterSpec, std::size_t>::first);
+    if (found != known.end()) {
+      parameters.push_back(parameters[found->second]);
+    } else {
+      known.emplace_back(spec, parameters.size());
+      ParameterRanks ranks(spec, shard::types_of(spec, options.types));
+      for (const RankInDomain& rank : by_domain[static_cast<std::size_t>(spec.domain)])
+        ranks.add(rank.cuts, rank.place);
+      parameters.push_back(ranks.json());
+    }
+    parameters.back()["name"] = name;
+  }
+  return parameters;
+}
+
+ordered_json sum_of(const ordered_json& parameters, const char* key, int ranks) {
+  std::vector<std::int64_t> sums(static_cast<std::size_t>(ranks), 0);
+  for (const ordered_json& parameter : parameters)
+    for (std::size_t rank = 0; rank < sums.size(); ++rank) sums[rank] += parameter[key][rank].get<std::int64_t>();
+  return sums;
+}
+
+std::string box_text(const ordered_json& boxes) {
+  std::vector<std::string> texts;
+  for (const ordered_json& box : boxes)
+    texts.push_back(fmt::format("{}:{} x {}:{}", box[0].get<std::int64_t>(), box[1].get<std::int64_t>(),
+                                box[2].get<std::int64_t>(), box[3].get<std::int64_t>()));
+  return texts.empty() ? "-" : fmt::format("{}", fmt::join(texts, ", "));
+}
+
+std::string role_text(const ordered_json& role, std::size_t most_groups) {
+  const auto groups = role["groups"].get<std::vector<std::vector<int>>>();
+  std::string text = fmt::format("  {:<28}", role["role"].get<std::string>());
+  for (std::size_t i = 0; i < std::min(groups.size(), most_groups); ++i)
+    text += fmt::format(" [{}]", fmt::join(groups[i], " "));
+  if (groups.size() > most_groups) text += fmt::format(" and {} more", groups.size() - most_groups);
+  return text + "\n";
+}
+
+std::string parameter_text(const ordered_json& parameter) {
+  std::string text = fmt::format("\n{} [{}] {}\n", parameter["name"].get<std::string>(),
+                                 fmt::join(parameter["shape"].get<std::vector<std::int64_t>>(), ", "),
+                                 fmt::join(parameter["types"].get<std::vector<std::string>>(), " + "));
+  for (const ordered_json& part : parameter["parts"]) {
+    const auto ranks = part["ranks"].get<std::vector<std::size_t>>();
+    const auto bytes = [&](const char* key) { return parameter[key][ranks.front()].get<std::int64_t>(); };
+    text += fmt::format("  ranks {}\n", fmt::join(ranks, " "));
+    for (const char* kind : {"storage", "compute", "state"})
+      text += fmt::format("    {:<8} {:>14} bytes  {}\n", kind, bytes(fmt::format("{}_bytes", kind).c_str()),
+                          box_text(part[kind]));
+  }
+  return text;
+}
+
+}  // namespace
+
+ordered_json inspect_layout(const TrainConfig& config, const models::ModelConfig& model) {
+  const predict::DryOptions options = dry_options(config, model, {});
+  const shard::RankLayout& layout = options.layout;
+  const int ranks = layout.mesh.world_size();
+  ordered_json grids = ordered_json::array(), domains = ordered_json::array(), roles = ordered_json::array();
+  for (const mesh::Grid& grid : layout.mesh.grids()) {
+    grids.push_back(ordered_json::array());
+    for (const mesh::Axis& axis : grid) grids.back().push_back({{"axis", axis.name}, {"size", axis.size}});
+  }
+  for (const shard::Domain& domain : layout.domains)
+    domains.push_back({{"compute", domain.compute},
+                       {"storage", domain.storage},
+                       {"duplicates", domain.duplicates},
+                       {"replicas", domain.replicas}});
+  for (const mesh::Role& role : roles_of(layout))
+    roles.push_back({{"role", to_string(role)}, {"groups", groups_of(layout.mesh, role)}});
+  const ordered_json parameters = parameters_of(options);
+  return {{"model", config.model},
+          {"ranks", ranks},
+          {"grids", grids},
+          {"domains", domains},
+          {"roles", roles},
+          {"parameters", parameters},
+          {"storage_bytes", sum_of(parameters, "storage_bytes", ranks)},
+          {"compute_bytes", sum_of(parameters, "compute_bytes", ranks)},
+          {"state_bytes", sum_of(parameters, "state_bytes", ranks)}};
+}
+
+std::string layout_text(const ordered_json& inspected, std::size_t most_groups) {
+  std::string text = fmt::format("{}: {} ranks\n\ngrids, fastest axis first\n", inspected["model"].get<std::string>(),
+                                 inspected["ranks"].get<int>());
+  for (const ordered_json& grid : inspected["grids"]) {
+    std::vector<std::string> axes;
+    for (const ordered_json& axis : grid)
+      axes.push_back(fmt::format("{} {}", axis["axis"].get<std::string>(), axis["size"].get<int>()));
+    text += fmt::format("  {}\n", fmt::join(axes, " x "));
+  }
+  text += "\ngroups of ranks\n";
+  for (const ordered_json& role : inspected["roles"]) text += role_text(role, most_groups);
+  text += "\nparts as rows x columns: storage lasts between uses, compute is gathered, state is updated\n";
+  for (const ordered_json& parameter : inspected["parameters"]) text += parameter_text(parameter);
+  text += fmt::format("\nall parameters, bytes\n  {:>6} {:>16} {:>16} {:>16}\n", "rank", "storage", "compute", "state");
+  for (std::size_t rank = 0; rank < inspected["storage_bytes"].size(); ++rank)
+    text += fmt::format("  {:>6} {:>16} {:>16} {:>16}\n", rank, inspected["storage_bytes"][rank].get<std::int64_t>(),
+                        inspected["compute_bytes"][rank].get<std::int64_t>(),
+                        inspected["state_bytes"][rank].get<std::int64_t>());
+  return text;
+}
+
+}  // namespace tessera::run

@@ -1,0 +1,32 @@
+// The output of `tessera inspect layout`: the parts of a model that each rank of a mesh holds.
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tessera/models/model_config.h"
+#include "tessera/run/config/config.h"
+
+namespace tessera::run {
+
+// Computes the layout of a run without memory and without ranks. `config`: resolved (resolve_plan_config). Returns
+//   {"model", "ranks",
+//    "grids": [[{"axis", "size"}]],
+//    "domains": [{"compute", "storage", "duplicates", "replicas"}], each a list of axes
+//    "roles": [{"role", "groups"}], the groups as lists of ranks
+//    "parameters": [{"name", "shape", "domain", "types", "storage_bytes", "compute_bytes", "state_bytes", "parts"}],
+//    "storage_bytes", "compute_bytes", "state_bytes"}, the sums over the parameters
+// Each list of bytes is by rank:
+//   storage_bytes   the stored planes of the weight (bf16: one plane; a number format: data and scales)
+//   compute_bytes   the same planes of the part that the rank computes with, gathered
+//   state_bytes     the optimizer's master and its two moments, of the part that the rank updates; 0 if frozen
+// "types" lists the types of the planes. "parts" lists {"ranks", "storage", "compute", "state"} for each group of ranks
+// with the same parts. A part is a list of boxes [first row, end row, first column, end column] of the logical matrix,
+// which has shape[0] rows.
+//
+// Throws InputError as the parameters of the model do in a run.
+nlohmann::ordered_json inspect_layout(const TrainConfig& config, const models::ModelConfig& model);
+
+// Returns the same as text. It lists at most `most_groups` groups of a role.
+std::string layout_text(const nlohmann::ordered_json& inspected, std::size_t most_groups = 16);
+
+}  // namespace tessera::run

@@ -1,0 +1,15 @@
+// How the ranks of a run hold its parameters. nn/mesh_degrees.h makes it from the flags of a run.
+#pragma once
+#include <vector>
+
+#include "tessera/mesh/mesh.h"
+#include "tessera/shard/domain.h"
+
+namespace tessera::shard {
+
+struct RankLayout {
+  mesh::Mesh mesh;
+  std::vector<Domain> domains;  // at least one; the first is the domain of activations and samples
+};
+
+}  // namespace tessera::shard

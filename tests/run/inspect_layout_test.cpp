@@ -1,0 +1,124 @@
+// `tessera inspect layout` compared with the buffers that a trainer allocates.
+#include "tessera/run/inspect/inspect_layout.h"
+
+#include <gmock/gmock.h>
+
+#include <mutex>
+
+#include "tessera/comm/local/world.h"
+#include "tessera/run/trainer_options.h"
+#include "tessera/train/trainer.h"
+#include "tests/run/plan_testing.h"
+
+namespace tessera::run {
+namespace {
+
+using Words = std::map<std::string, std::string>;
+
+// Bytes by parameter name and rank.
+using Counted = std::map<std::string, std::vector<std::int64_t>>;
+struct CountedBytes {
+  Counted storage, compute, state;
+};
+
+models::DecoderConfig odd_model() {
+  models::DecoderConfig model = even_model();
+  model.vocab_size = 131;
+  model.hidden_size = 36;
+  model.intermediate_size = 77;
+  model.num_heads = 9;
+  model.num_kv_heads = 3;
+  model.head_dim = 4;
+  return model;
+}
+
+CountedBytes count(const StepPlanRequest& request) {
+  CountedBytes counted;
+  std::mutex mutex;
+  comm::run_local(static_cast<int>(request.config.ranks), {}, [&](comm::World& world) {
+    train::Trainer trainer(world, trainer_options(request.config, *request.model));
+    runtime::Runtime& runtime = trainer.runtime();
+    const std::lock_guard lock(mutex);
+    for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+      const shard::ShardedParameter& parameter = runtime.parameter(id);
+      const auto at = [&](Counted& all) -> std::int64_t& {
+        all[parameter.spec.name].resize(static_cast<std::size_t>(world.size()));
+        return all[parameter.spec.name][static_cast<std::size_t>(world.rank())];
+      };
+      std::int64_t& storage = at(counted.storage);
+      std::int64_t& compute = at(counted.compute);
+      for (const shard::Plane& plane : parameter.planes) {
+        storage += static_cast<std::int64_t>(plane.data.size());
+        compute += plane.bytes(plane.local_compute.size);
+      }
+      std::int64_t& state = at(counted.state);
+      state = static_cast<std::int64_t>(parameter.master.size());
+      if (id >= runtime.weights()) continue;
+      const train::Optimizer::Moments& moments = trainer.optimizer().moments(id);
+      state += static_cast<std::int64_t>(moments.exp_avg.size() + moments.exp_avg_sq.size());
+    }
+  });
+  return counted;
+}
+
+class InspectedLayout : public ::testing::TestWithParam<Words> {};
+
+TEST_P(InspectedLayout, HasTheBytesOfATrainersBuffers) {
+  const StepPlanRequest request = request_of(GetParam(), odd_model());
+  const nlohmann::ordered_json inspected = inspect_layout(request.config, *request.model);
+  const CountedBytes counted = count(request);
+  ASSERT_EQ(inspected["parameters"].size(), counted.storage.size());
+  std::vector<std::int64_t> stored(static_cast<std::size_t>(request.config.ranks), 0);
+  for (const nlohmann::ordered_json& parameter : inspected["parameters"]) {
+    const std::string name = parameter["name"];
+    SCOPED_TRACE(name);
+    EXPECT_EQ(parameter["storage_bytes"].get<std::vector<std::int64_t>>(), counted.storage.at(name));
+    EXPECT_EQ(parameter["compute_bytes"].get<std::vector<std::int64_t>>(), counted.compute.at(name));
+    EXPECT_EQ(parameter["state_bytes"].get<std::vector<std::int64_t>>(), counted.state.at(name));
+    for (std::size_t rank = 0; rank < stored.size(); ++rank) stored[rank] += counted.storage.at(name)[rank];
+    std::size_t ranks = 0;
+    for (const nlohmann::ordered_json& part : parameter["parts"]) ranks += part["ranks"].size();
+    EXPECT_EQ(ranks, stored.size());
+  }
+  EXPECT_EQ(inspected["storage_bytes"].get<std::vector<std::int64_t>>(), stored);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Meshes, InspectedLayout,
+    ::testing::Values(
+        Words{}, Words{{"tp", "2"}}, Words{{"gtp", "3"}}, Words{{"dp", "2"}}, Words{{"dp", "3"}, {"zero", "on"}},
+        Words{{"tp", "2"}, {"gtp", "2"}, {"dtype", "bf16"}},
+        Words{{"tp", "3"}, {"gtp", "2"}, {"dp", "2"}, {"zero", "on"}, {"dtype", "bf16"}},
+        Words{{"tp", "2"}, {"gtp", "5"}}, Words{{"gtp", "4"}, {"dtype", "bf16"}, {"wire_format", "fp8"}},
+        Words{{"gtp", "2"}, {"dp", "2"}, {"zero", "on"}, {"dtype", "bf16"}, {"wire_format", "fp8_block"}},
+        Words{{"gtp", "3"}, {"dtype", "bf16"}, {"wire_format", "mxfp8"}, {"wire_format_backward", "fp8_block"}},
+        Words{{"tp", "5"}, {"sequence_parallel", "on"}}));
+
+TEST(InspectedLayouts, ListGroupsAndParts) {
+  const StepPlanRequest request = request_of({{"tp", "2"}, {"gtp", "2"}, {"dp", "2"}});
+  const nlohmann::ordered_json inspected = inspect_layout(request.config, *request.model);
+  EXPECT_EQ(inspected["grids"].dump(), R"([[{"axis":"tp","size":2},{"axis":"gtp","size":2},{"axis":"dp","size":2}]])");
+  std::map<std::string, std::string> groups;
+  for (const nlohmann::ordered_json& role : inspected["roles"]) groups[role["role"]] = role["groups"].dump();
+  EXPECT_EQ(groups.at("gather over gtp"), "[[0,2],[1,3],[4,6],[5,7]]");
+  EXPECT_EQ(groups.at("replicas over dp"), "[[0,4],[1,5],[2,6],[3,7]]");
+  EXPECT_EQ(groups.at("program over tp"), "[[0,1],[2,3],[4,5],[6,7]]");
+  EXPECT_EQ(groups.at("losses over gtp, dp"), "[[0,2,4,6],[1,3,5,7]]");
+  EXPECT_EQ(groups.at("norm over tp, gtp, dp"), "[[0,1,2,3,4,5,6,7]]");
+  // The feed-forward output of hidden size 8 has 12 columns, 6 for each tp rank; each gtp rank stores 4 of the 8 rows,
+  // of which each replica updates 2.
+  for (const nlohmann::ordered_json& parameter : inspected["parameters"]) {
+    if (parameter["name"] != "layers.1.mlp.down.weight") continue;
+    EXPECT_EQ(parameter["parts"][1]["ranks"].dump(), "[1]");
+    EXPECT_EQ(parameter["parts"][1]["storage"].dump(), "[[0,4,6,12]]");
+    EXPECT_EQ(parameter["parts"][1]["compute"].dump(), "[[0,8,6,12]]");
+    EXPECT_EQ(parameter["parts"][1]["state"].dump(), "[[0,2,6,12]]");
+  }
+  const std::string text = layout_text(inspected, /*most_groups=*/3);
+  for (const char* line : {"8 ranks", "  tp 2 x gtp 2 x dp 2\n", "gather over gtp", "[0 2] [1 3] [4 6] and 1 more\n",
+                           "    storage              96 bytes  0:4 x 6:12\n"})
+    EXPECT_THAT(text, ::testing::HasSubstr(line));
+}
+
+}  // namespace
+}  // namespace tessera::run
