@@ -1,11 +1,11 @@
-# Libraries from the system's packages. ./run installs them; nothing is downloaded here.
+# Libraries from packages of the system. ./run installs them; CMake downloads nothing.
 find_package(Threads REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(fmt REQUIRED)
-# xxHash's header alone; where there is none (or with -DXXHASH_INCLUDE=OFF) its shared library, which most systems have for
-# programs of their own, with declarations of ours.
+# Only the header of xxHash is needed. If the header is missing, or with -DXXHASH_INCLUDE=OFF, the build uses the shared
+# library, which most systems install for other programs, with the declarations in cmake/xxhash.
 find_path(XXHASH_INCLUDE xxhash.h)
 add_library(tessera_xxhash INTERFACE)
 if(XXHASH_INCLUDE)

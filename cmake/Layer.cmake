@@ -1,7 +1,7 @@
-# tessera_layer(NAME [FOLDERS ...] [DEPENDS ...] [PRECOMPILED KIND ...]): one static library for each layer. It is compiled
-# from the .cpp files of the layer's folder and of the named subfolders. no_mpi.cpp is compiled where MPI is not found; *.cu
-# and *_cuda.cpp with TESSERA_CUDA, no_cuda.cpp and *_no_cuda.cpp without it. KIND is an argument of tessera_precompile; its
-# default is core.
+# tessera_layer(NAME [FOLDERS ...] [DEPENDS ...] [PRECOMPILED KIND ...]): creates the static library of a layer from the
+# .cpp files of the layer's folder and of the named subfolders. no_mpi.cpp is compiled if MPI is not found. *.cu and
+# *_cuda.cpp are compiled with TESSERA_CUDA; no_cuda.cpp and *_no_cuda.cpp are compiled without it. KIND is an argument of
+# tessera_precompile; its default is core.
 function(tessera_layer NAME)
   cmake_parse_arguments(ARG "" "" "FOLDERS;DEPENDS;PRECOMPILED" ${ARGN})
   list(TRANSFORM ARG_FOLDERS APPEND "/" OUTPUT_VARIABLE folders)

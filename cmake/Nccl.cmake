@@ -1,5 +1,5 @@
-# NCCL, with TESSERA_CUDA: its header only, as the target tessera_nccl. The library is loaded when a program needs it, and
-# must be libtorch's (a process may hold one only): TESSERA_NCCL_LIBRARY says where that lies.
+# NCCL, with TESSERA_CUDA: the target tessera_nccl contains only the header. A program loads the library when it needs
+# NCCL. It must be the library that libtorch uses, because a process may load only one. TESSERA_NCCL_LIBRARY is its path.
 include(TorchFolder)
 cmake_path(SET nccl_wheel NORMALIZE "${torch_dir}/../nvidia/nccl")
 find_path(NCCL_INCLUDE nccl.h HINTS ${nccl_wheel}/include ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)

@@ -1,11 +1,11 @@
-# Language, warnings, sanitizers: what every target is compiled with.
+# Compile options of every target: language, warnings, sanitizers.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
-# Some files in one compilation: what their headers and templates cost is paid once. Turn it off (cmake -DCMAKE_UNITY_BUILD=OFF
-# build/cpu) to wait least after a change of one file.
+# Several files are compiled together, so that their headers and templates are parsed once. To rebuild faster after a
+# change of one file, turn it off: cmake -DCMAKE_UNITY_BUILD=OFF build/cpu.
 set(CMAKE_UNITY_BUILD ON CACHE BOOL "Compile several files at once")
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 12)
 if(NOT CMAKE_BUILD_TYPE)
@@ -14,14 +14,14 @@ endif()
 
 find_program(CCACHE ccache)
 if(CCACHE)
-  # The slackness that ccache asks for to keep files that use a precompiled header.
+  # ccache stores files that use a precompiled header only with these settings.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
   endif()
 endif()
 
-# The CPU kernels rely on the compiler's vectoriser; -ffp-contract=off keeps vector bodies and scalar tails equal
+# The compiler vectorises the CPU kernels. -ffp-contract=off gives vector bodies and scalar tails the same bits
 # (docs/numerics.md: elementwise kernels do not depend on position).
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(TESSERA_ARCH "x86-64-v3" CACHE STRING "-march of the CPU kernels")
@@ -40,7 +40,7 @@ if(TESSERA_SANITIZE)
   target_link_options(tessera_options INTERFACE -fsanitize=${TESSERA_SANITIZE})
 endif()
 
-# For what computes little and holds much JSON, text or test code: a third less time to compile.
+# For targets that compute little and contain much JSON, text or test code. It reduces their compile time by a third.
 function(tessera_optimise_little TARGET)
   target_compile_options(${TARGET} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
 endfunction()

@@ -1,5 +1,6 @@
-# tessera_precompile(TARGET KIND): cmake/precompiled/KIND.h is parsed once and not for every file of TARGET. The first
-# target of a kind makes it, later ones take it: their flags must be the same, or they give OWN.
+# tessera_precompile(TARGET KIND [OWN]): parses cmake/precompiled/KIND.h once instead of for every file of TARGET. The
+# first target of a kind compiles the header, and later targets reuse it. A target with other compile flags passes OWN and
+# compiles its own copy.
 function(tessera_precompile TARGET KIND)
   get_property(owner GLOBAL PROPERTY tessera_precompiled_${KIND})
   if(owner AND NOT "OWN" IN_LIST ARGN)

@@ -1,4 +1,5 @@
-# torch_dir: the folder of an installed torch package, empty where there is none: TESSERA_TORCH says it, else .venv has it.
+# Sets torch_dir to the folder of an installed torch package: TESSERA_TORCH, or else the package in .venv. If both are
+# missing, torch_dir is empty.
 set(torch_dir "${TESSERA_TORCH}")
 if(NOT torch_dir AND DEFINED ENV{TESSERA_TORCH})
   set(torch_dir "$ENV{TESSERA_TORCH}")

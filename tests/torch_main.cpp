@@ -1,5 +1,5 @@
-// main() of the tests that link libtorch: ends without exit-time destructors, as apps/tessera.cpp does and for its
-// reason.
+// The main() of the tests that link libtorch. It exits without running exit-time destructors, for the reason in
+// apps/tessera.cpp.
 #include <gtest/gtest.h>
 
 #include <cstdio>

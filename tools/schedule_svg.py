@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Draws a step from a trace file (Chrome's trace-event format, as `tessera plan --trace FILE` writes it) as an SVG.
 
-A row a lane, a colour a kind of work, time from left to right; behind the rows the passes of the step, where names tell
-them. Neighbours of one kind that are too narrow to be seen are drawn as one. The same trace gives the same bytes. Colours
-are of middle brightness and nothing is painted behind them, so that it can be read on white and on black.
+The drawing has a row for each lane and a colour for each kind of work. Time runs from left to right. The passes of the step
+are shaded behind the rows if the names of the spans contain them. Neighbours of one kind that are too narrow to see are drawn
+as one. The same trace gives the same bytes. The colours have medium brightness and the background is transparent, so that the
+drawing can be read on white and on black.
 """
 import argparse
 import json
@@ -16,8 +17,8 @@ from xml.sax.saxutils import escape
 
 WIDTH, LEFT, RIGHT, TOP = 1000, 76, 12, 58  # pixels
 ROW, BAR = 72, 60
-LETTER, LINE = 5.4, 11  # of a label, about
-NARROW = 1.5  # marks below this join a neighbour less than a pixel away
+LETTER, LINE = 5.4, 11  # approximate width of a letter and height of a line
+NARROW = 1.5  # a narrower mark is joined with a neighbour that is less than a pixel away
 INK = "#808080"
 COLOURS = {"forward": "#4c8dd6", "recompute": "#35a3a8", "backward": "#8f78d8", "optimizer": "#c98a2b", "compute": "#7d93ab",
            "gather": "#3aa65c", "reduce": "#d9603f", "replicas": "#cf5c93", "program": "#5a9e9e", "publish": "#a06a45", "comm": "#5a9e9e",
@@ -34,7 +35,7 @@ class Span:
     begin: float  # ms
     end: float
     name: str
-    before: str  # the event it comes before, where the trace says so
+    before: str  # the event that follows this span, or empty if the trace does not contain it
     weights: list
     kind: str = "other"
 
@@ -65,7 +66,7 @@ def read_span(event, index):
 
 
 def read_rows(text):
-    """The lanes in the order of their numbers. Several processes (ranks) follow each other, each with its lanes."""
+    """Returns the lanes in the order of their numbers. The lanes of each process (rank) follow those of the process before."""
     trace = json.loads(text)
     events = trace.get("traceEvents") if isinstance(trace, dict) else trace
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
@@ -82,7 +83,7 @@ def read_rows(text):
         if event.get("ph") == "X":
             rows.setdefault(place, []).append((str(event.get("cat", "")), read_span(event, index)))
     if not rows:
-        raise BadTrace("holds no complete event ('ph': 'X'), expected the spans of a step")
+        raise BadTrace("contains no complete event ('ph': 'X'), expected the spans of a step")
     several = len({pid for pid, _ in rows}) > 1
     found = []
     for pid, tid in sorted(rows, key=lambda place: [(len(part), part) for part in place]):
@@ -93,12 +94,12 @@ def read_rows(text):
 
 
 def set_kinds(entries):
-    """Compute is told apart by passes; where neither the event nor the name says one, the last one goes on."""
+    """Sets the kind of each span. A compute span has the kind of its pass; if no pass is known, the previous pass continues."""
     told = [pass_of(span) if category == "compute" else "" for category, span in entries]
     current = next((each for each in told if each), "compute")
     for (category, span), each in zip(entries, told):
         current = each or current
-        first = re.split(r"\W|_", category)[0]  # of "gather over compute"
+        first = re.split(r"\W|_", category)[0]  # "gather" for "gather over compute"
         span.kind = current if category == "compute" else first if first in COLOURS else "other"
     return [span for _, span in entries]
 
@@ -119,7 +120,7 @@ def short(weight):
 
 
 def labels(span):
-    """What may stand on a span, the longest first."""
+    """Returns possible labels of a span, the longest first."""
     if span.weights:
         first, others = short(span.weights[0]), len(span.weights) - 1
         return [f"{first} +{others}", f"{first}+"] if others else [first]
@@ -153,7 +154,7 @@ class Drawing:
         self.text(4, bottom + 14, "ms")
 
     def shading(self, row, bottom):
-        """Bands of spans of one pass that follow each other."""
+        """Shades a band behind each run of successive spans of one pass."""
         bands = []
         for span in row.spans:
             if span.kind in PASSES and bands and bands[-1][0] == span.kind:
@@ -197,7 +198,7 @@ def trim(value):
 
 
 def joined(marks):
-    """Narrow marks of one kind and a row become one where less than a pixel is between them."""
+    """Joins narrow marks of one row and one kind that are less than a pixel apart."""
     found = []
     for mark in marks:
         last = found[-1] if found else None
@@ -210,13 +211,13 @@ def joined(marks):
 
 
 def clipped(rows, begin, end):
-    """The rows with what of their spans lies in the window; rows without any stay."""
+    """Returns the rows with their spans cut to the window. Rows without a span in the window are kept."""
     for row in rows:
         row.spans = [span for span in row.spans if span.end > begin and span.begin < end]
         for span in row.spans:
             span.begin, span.end = max(span.begin, begin), min(span.end, end)
     if not any(row.spans for row in rows):
-        raise BadTrace(f"holds nothing between {begin:g} and {end:g} ms")
+        raise BadTrace(f"contains no span between {begin:g} and {end:g} ms")
     return rows
 
 
@@ -243,16 +244,16 @@ def draw(rows, title, begin, end):
 
 class Arguments(argparse.ArgumentParser):
     def error(self, message):
-        raise BadTrace(f"{message} (--help says more)")
+        raise BadTrace(f"{message} (see --help)")
 
 
 def parse(arguments):
     parser = Arguments(prog="schedule_svg.py", description=__doc__.split("\n\n")[0])
     parser.add_argument("trace", help="JSON file, as `tessera plan --trace` writes it")
     parser.add_argument("svg", help="file to write")
-    parser.add_argument("--from-ms", type=float, help="begin of the window (the trace's)")
-    parser.add_argument("--to-ms", type=float, help="its end (the trace's)")
-    parser.add_argument("--title", help="line above the drawing (the trace's file name)")
+    parser.add_argument("--from-ms", type=float, help="begin of the window (default: begin of the trace)")
+    parser.add_argument("--to-ms", type=float, help="end of the window (default: end of the trace)")
+    parser.add_argument("--title", help="line above the drawing (default: file name of the trace)")
     return parser.parse_args(arguments)
 
 
@@ -265,12 +266,12 @@ def main(arguments):
         begin = min(span.begin for row in rows for span in row.spans) if options.from_ms is None else options.from_ms
         end = max(span.end for row in rows for span in row.spans) if options.to_ms is None else options.to_ms
         if not (math.isfinite(begin) and math.isfinite(end) and end - begin >= 1e-6):
-            raise BadTrace(f"a window from {begin:g} to {end:g} ms is none")
+            raise BadTrace(f"the window from {begin:g} to {end:g} ms is empty, expected an end after the begin")
         text = draw(clipped(rows, begin, end), options.title or pathlib.Path(where).stem, begin, end)
         where = options.svg
         pathlib.Path(where).write_text(text, encoding="utf-8")
     except RecursionError:
-        print(f"{where}: is nested too deeply for a trace", file=sys.stderr)
+        print(f"{where}: the JSON is nested too deeply for a trace", file=sys.stderr)
         return 2
     except (BadTrace, OSError, ValueError) as reason:
         words = getattr(reason, "strerror", None) or " ".join(str(reason).split())

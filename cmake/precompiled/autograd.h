@@ -1,4 +1,4 @@
-// The same with autograd functions.
+// The headers of tensors.h, and autograd functions.
 #pragma once
 #include <torch/csrc/autograd/custom_function.h>
 

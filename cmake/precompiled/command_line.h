@@ -1,4 +1,4 @@
-// JSON and the command line.
+// The headers of core.h, JSON and the command line.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// What most files include, parsed once a build. A file still includes what it uses.
+// Headers that most files include, parsed once in a build. Each file still includes the headers that it uses.
 #pragma once
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,4 +1,4 @@
-// For tests without tensors.
+// Headers for tests without tensors.
 #pragma once
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

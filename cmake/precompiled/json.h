@@ -1,4 +1,4 @@
-// The same with JSON.
+// The headers of core.h, and JSON.
 #pragma once
 #include <nlohmann/json.hpp>
 

@@ -1,4 +1,4 @@
-// For tests with tensors.
+// Headers for tests with tensors.
 #pragma once
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// The same with ATen's tensors. Other headers of libtorch stay out: each file pays for the templates that inline
-// functions of a precompiled header use.
+// The headers of core.h, and ATen's tensors. Other headers of libtorch are not included, because every file
+// instantiates the templates that inline functions of a precompiled header use.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>

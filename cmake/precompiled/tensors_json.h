@@ -1,4 +1,4 @@
-// Tensors and JSON.
+// The headers of tensors.h, and JSON.
 #pragma once
 #include <nlohmann/json.hpp>
 

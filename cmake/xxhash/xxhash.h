@@ -1,5 +1,5 @@
-// What Tessera calls of xxHash's shared library (0.8 and later), declared here for machines that have the library and
-// not its header (Dependencies.cmake).
+// Declares the functions of xxHash's shared library (0.8 and later) that Tessera calls, for machines that have the
+// library but not its header (Dependencies.cmake).
 #pragma once
 #include <cstddef>
 #include <cstdint>

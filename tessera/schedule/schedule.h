@@ -11,11 +11,12 @@
 // the event at p. Segment p is the time between the events p - 1 and p.
 //
 // Lanes. compute runs the program, in program order. Each domain has its own gather, reduce and replicas lanes; they
-// wait for each other only where this schedule says so. gather runs the gathers, in the order of `residencies`. reduce
-// runs exchanges and sums, in the order of `reductions`; on GPUs the sums have their own lane. replicas runs sums over
-// replicas in the same order, then exchanges of new weights. Units that the last microbatch does not reduce are an
-// exception: their sums over replicas run at the end of the body. At each position the host first records the fence of
-// compute. It then issues reductions, issues gathers, and makes compute wait for the reductions that finish there.
+// wait for each other only where this schedule requires it. gather runs the gathers, in the order of `residencies`.
+// reduce runs exchanges and sums, in the order of `reductions`; on GPUs the sums have their own lane. replicas runs
+// sums over replicas in the same order, then exchanges of new weights. Units that the last microbatch does not reduce
+// are an exception: their sums over replicas run at the end of the body. At each position the host first records the
+// fence of compute. It then issues reductions, issues gathers, and makes compute wait for the reductions that finish
+// there.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -19,8 +19,8 @@ namespace {
 using namespace testing;
 using Calls = std::vector<std::string>;
 
-// What is called while one lives, in order: "sync FILE", "rename FROM TO", "exchange FROM TO", "remove FILE", by names
-// without folders and without the digits that make a name unique.
+// Records the calls during its lifetime, in order: "sync FILE", "rename FROM TO", "exchange FROM TO", "remove FILE".
+// The names have no folders, and no digits that make a name unique.
 class Recorder {
  public:
   explicit Recorder(bool can_exchange = true) : can_exchange_(can_exchange) { current() = this; }

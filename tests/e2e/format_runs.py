@@ -1,4 +1,4 @@
-"""Small runs in number formats, of a model of which no tile divides anything."""
+"""Small runs in number formats. No size of the model is divisible by a tile size."""
 import json
 import math
 import os
@@ -8,23 +8,23 @@ from program import ROOT, bits, run, scratch, tessera, write_tokens
 FORMATS = ("fp8", "fp8_block", "mxfp8", "nvfp4")
 STEPS = 4
 FULL = os.environ.get("TESSERA_E2E") == "full"
-# Tiles of 16, 32 and 128 divide none of these; 4-bit numbers need even ones.
+# These sizes are not divisible by 16, 32 or 128, the sizes of tiles. 4-bit numbers need even sizes.
 SIZES = {"hidden_size": 72, "intermediate_size": 332, "num_hidden_layers": 2, "num_attention_heads": 6,
          "num_key_value_heads": 2, "head_dim": 12}
 POISON = ("--debug-poison", "on", "--gather-budget", "min", "--reduce-budget", "min")
 
 
 def chosen(runs, turn):
-    """The first of some runs, with which the others are compared, and one of these by turns; all of them in a full test."""
+    """Returns the first run, which is the reference, and one of the others, chosen by `turn`. A full test takes all runs."""
     return runs if FULL else [runs[0], runs[1 + turn % (len(runs) - 1)]]
 
 
 class FormatRuns:
-    """Of a TestCase, whose class names the folder."""
+    """A mixin for a TestCase. The name of the class is the name of the folder."""
     @classmethod
     def setUpClass(cls):
         cls.folder = scratch(cls.__name__.lower())
-        cls.finished = {}  # {flags: (folder, bits)}
+        cls.finished = {}  # {settings: (folder, bits)}
         cls.data = write_tokens(cls.folder / "tokens", 131)
         cls.model = cls.folder / "model.json"
         cls.model.write_text(json.dumps(json.loads((ROOT / "configs" / "llama-tiny-odd" / "config.json").read_text()) | SIZES))
@@ -36,7 +36,7 @@ class FormatRuns:
                 *more]
 
     def train(self, name, mesh, wire, *more, steps=STEPS, backend="local"):
-        """Runs of the same flags are made once; the folders of the others are links to its folder."""
+        """Trains once for each set of flags. Later calls with the same flags create a link to the folder of the first run."""
         key = (mesh, wire, more, steps, backend)
         if key in self.finished:
             folder, found = self.finished[key]
@@ -49,7 +49,8 @@ class FormatRuns:
         return self.finished[key][1]
 
     def check_resumed(self, name, wire, *flags):
-        """A run that goes on from its second step on another mesh has the bits of the whole run. Returns its folder and the whole."""
+        """Checks that a run that resumes after step 2 on another mesh has the bits of the whole run. Returns the folder of the
+        resumed run, and the bits of the whole run."""
         whole = self.train(f"whole-{name}", (1, 2, 1), wire, *flags)
         self.train(f"part-{name}", (1, 3, 1), wire, "--schedule-steps", STEPS, *flags, steps=2)
         out = self.folder / f"rest-{name}"

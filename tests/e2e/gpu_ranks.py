@@ -1,7 +1,7 @@
-"""Ranks on GPUs, which they share where there are more ranks: the program and its bits are the same, only slower.
+"""Starts ranks on GPUs. If there are more ranks than GPUs, ranks share a GPU; they give the same bits, more slowly.
 
-NCCL refuses two ranks of a group on one GPU of a host. So each gets a host of its own in its eyes (NCCL_HOSTID), and NCCL's
-messages travel by sockets; pushes go by the host's name, and ranks of one GPU push too. `nodes` also gives hosts names.
+NCCL refuses two ranks of a group on one GPU of a host. Therefore each rank has its own NCCL_HOSTID, and NCCL sends messages over
+sockets. Pushes depend on the name of the host, so ranks that share a GPU also push. `nodes` > 0 also sets the names of hosts.
 """
 import contextlib
 import os
@@ -27,17 +27,17 @@ def hosts_can_be_named():
 
 
 def free_port():
-    """Below those that the system gives to connections, one of which could take the port before the store listens."""
+    """Returns a free port below the ports that the system assigns to connections, so that no connection takes the port."""
     for port in random.sample(range(20000, 32000), 100):
         with socket.socket() as reserved, contextlib.suppress(OSError):
             reserved.bind(("127.0.0.1", port))
             return port
-    raise OSError("none of 100 ports from 20000 to 32000 is free")
+    raise OSError("found no free port in 100 attempts from 20000 to 32000")
 
 
 class Ranks:
-    """A process each, by torchrun's variables. nodes > 0: that many hosts, each of ranks that follow each other. They run
-    tessera, or `program`. environment: what else the processes get, instead of this one's."""
+    """Starts one process for each rank, with torchrun's variables. The processes run tessera, or `program`. With nodes > 0,
+    they run on that many simulated hosts, each with consecutive ranks. `environment` replaces the environment of this process."""
 
     def __init__(self, ranks, *arguments, nodes=0, program=None, environment=None):
         port, self.programs = free_port(), []
@@ -55,7 +55,7 @@ class Ranks:
         return all(program.poll() is None for program in self.programs)
 
     def finish(self, timeout):
-        """Kills those that have not ended after so many seconds. Exit codes, and what each wrote of errors."""
+        """Waits up to `timeout` seconds and then kills the remaining processes. Returns the exit codes and the stderr of each."""
         end = time.monotonic() + timeout
         try:
             for program in self.programs:
@@ -74,7 +74,7 @@ class Ranks:
 
 
 def train(ranks, *arguments, nodes=0):
-    """`tessera train` by `ranks` processes, which must all end well."""
+    """Runs `tessera train` with `ranks` processes. Raises AssertionError unless all exit with code 0."""
     arguments = ["train", "--backend", "nccl", *arguments]
     codes, errors = Ranks(ranks, *arguments, nodes=nodes).finish(timeout=300)
     if any(codes):

@@ -1,4 +1,4 @@
-"""The program under test, and data for it: shared by the end-to-end tests."""
+"""The program under test and its data, shared by the end-to-end tests."""
 import json
 import os
 import pathlib
@@ -21,11 +21,11 @@ if not os.path.exists(TESSERA):
     print(f"skipped: {TESSERA} is not built")
     sys.exit(77)
 
-# Preloaded, it makes file systems slow or full, by variables (tests/preload).
+# A preloaded library that makes file systems slow or full. Environment variables control it (tests/preload).
 AWKWARD_FILES = pathlib.Path(TESSERA).parents[1] / "tests" / "libawkward_files.so"
 MPIRUN = shutil.which("mpirun")
 ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-# libtorch then takes GPU memory by cudaMalloc alone, and never in ways of which the driver may refuse the first.
+# With this environment libtorch allocates GPU memory with cudaMalloc only. The driver may refuse its other methods.
 WITHOUT_SEGMENTS = {name: value for name, value in ENVIRONMENT.items() if not name.endswith("ALLOC_CONF")}
 
 
@@ -42,7 +42,7 @@ def command(*arguments, mpi_ranks=None):
 
 
 class ForkServer:
-    """Runs of the program that share one start (tests/preload/fork_server.cpp says how)."""
+    """Runs the program in forks of one started process (tests/preload/fork_server.cpp)."""
     LIBRARY = pathlib.Path(TESSERA).parents[1] / "tests" / "libfork_server.so"
 
     def __init__(self):
@@ -88,7 +88,7 @@ SERVER = ForkServer() if ForkServer.LIBRARY.exists() else None
 
 def run(*arguments, mpi_ranks=None, timeout=1200):
     line = command(*arguments, mpi_ranks=mpi_ranks)
-    if mpi_ranks is None and "nccl" not in line and SERVER:  # a program that starts ranks on GPUs runs itself again
+    if mpi_ranks is None and "nccl" not in line and SERVER:  # a program with ranks on GPUs starts itself again
         return SERVER.run(line, timeout)
     return subprocess.run(line, capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=timeout)
 
@@ -101,7 +101,7 @@ def tessera(*arguments, mpi_ranks=None):
 
 
 def gpus():
-    """How many the program can use: it says so when it is asked for more. Ends the script where it says anything else."""
+    """Returns the number of GPUs that the program can use, from the error for too many ranks. Exits on any other error."""
     said = run("train", "--backend", "nccl", "--ranks", 10**6)
     found = re.search(r"expected 1 to (\d+): the GPUs", said.stderr)
     if found:
@@ -111,7 +111,7 @@ def gpus():
     if re.search(r"error while loading shared libraries: lib(cu|nccl|nv|c10_cuda|torch_cuda)", said.stderr):
         print(f"skipped: {said.stderr.strip()}")
         sys.exit(77)
-    sys.exit(f"{TESSERA} ended with {said.returncode}, expected a line that tells how many GPUs there are: {said.stderr}")
+    sys.exit(f"{TESSERA} ended with {said.returncode}, expected a line with the number of GPUs: {said.stderr}")
 
 
 def metrics(out):
@@ -119,12 +119,12 @@ def metrics(out):
 
 
 def bits(out):
-    """What must be equal for two runs to be the same: every loss and norm, and every logical tensor of the checkpoint."""
+    """Returns the results that define equality of two runs: every loss, norm, and logical tensor of the checkpoint."""
     return {"steps": [(line["step"], line["loss"], line["grad_norm"]) for line in metrics(out)], "tensors": tensor_hashes(out)}
 
 
 def write_tokens(prefix, vocab_size, documents=60):
-    """Documents of tokens that partly follow from each other, so that there is something to learn."""
+    """Writes documents of tokens. Most tokens follow from the token before, so that a model can learn them."""
     state, texts = 12345, []
     for document in range(documents):
         token, text = document % vocab_size, []
@@ -137,7 +137,7 @@ def write_tokens(prefix, vocab_size, documents=60):
 
 
 def write_documents(prefix, texts):
-    """A data set of 16-bit tokens. No numpy needed."""
+    """Writes a data set of 16-bit tokens without numpy."""
     lengths = [len(text) for text in texts]
     offsets = [2 * sum(lengths[:i]) for i in range(len(texts))]
     count = len(texts)

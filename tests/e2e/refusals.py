@@ -1,4 +1,4 @@
-"""What refused runs must leave alone: the content of folders; and checkpoints with faults that their checksums allow."""
+"""Compares folders before and after a refused run, and creates faulty checkpoints with valid checksums."""
 import copy
 import hashlib
 import json
@@ -9,7 +9,7 @@ from program import run
 
 
 def content(*folders):
-    """{path: the hash of a file, the target of a link, "folder" or "pipe"} of the folders and all below them."""
+    """Returns {path: hash of a file, target of a link, "folder" or "pipe"} for the folders and everything in them."""
     found = {}
     for folder in map(pathlib.Path, folders):
         for path in [folder, *folder.rglob("*")] if folder.exists() else []:
@@ -27,7 +27,7 @@ def read_manifest(checkpoint):
 
 
 def write_manifest(manifest, *checkpoints):
-    """Into each of the checkpoints, with the checksum that the program asks for, since Python has no XXH3."""
+    """Writes the manifest into each checkpoint. The checksum is read from the program's error, because Python has no XXH3."""
     hashed = "unknown"
     for checkpoint in checkpoints:
         (checkpoint / "manifest.json").write_text(json.dumps(manifest))
@@ -38,7 +38,7 @@ def write_manifest(manifest, *checkpoints):
 
 
 def changed(manifest, path, value):
-    """A copy with another value at a path of keys; None: without the last of them."""
+    """Returns a copy with another value at a path of keys. With the value None, the last key is removed."""
     result = copy.deepcopy(manifest)
     at = result
     for key in path[:-1]:

@@ -1,4 +1,4 @@
-"""Logical tensors of a checkpoint as bytes, read as docs/checkpoint.md describes the format: the program takes no part in it."""
+"""Reads the logical tensors of a checkpoint as docs/checkpoint.md defines the format, without the program."""
 import hashlib
 import json
 import math
@@ -9,7 +9,7 @@ ELEMENT_BYTES = {"u8": 1, "i32": 4, "i64": 8, "bf16": 2, "fp32": 4, "fp64": 8}
 
 
 def newest_checkpoint(folder):
-    """The folder itself if it is a checkpoint, else the newest one of the run in it."""
+    """Returns the folder if it is a checkpoint, or else the newest checkpoint of the run in the folder."""
     folder = pathlib.Path(folder)
     if (folder / "manifest.json").exists():
         return folder
@@ -17,7 +17,7 @@ def newest_checkpoint(folder):
 
 
 def read_part(path):
-    """{name: the bytes of the tensor} of a safetensors file."""
+    """Returns {name: bytes of the tensor} of a safetensors file."""
     data = memoryview(path.read_bytes())
     start = 8 + struct.unpack("<Q", data[:8])[0]
     header = json.loads(bytes(data[8:start]))
@@ -26,7 +26,7 @@ def read_part(path):
 
 
 def logical_bytes(tensor, parts):
-    """The tensor's elements in row-major order."""
+    """Returns the elements of the tensor in row-major order."""
     size = ELEMENT_BYTES[tensor["dtype"]]
     width = tensor["shape"][-1] * size
     result = bytearray(math.prod(tensor["shape"]) * size)
@@ -46,7 +46,7 @@ def logical_bytes(tensor, parts):
 
 
 def tensor_hashes(folder):
-    """{KIND/NAME: type, shape and a hash of the logical bytes} of a checkpoint, or of the newest one of a run."""
+    """Returns {KIND/NAME: (type, shape, hash of the logical bytes)} of a checkpoint or of the newest checkpoint of a run."""
     checkpoint = newest_checkpoint(folder)
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     parts = [read_part(checkpoint / file["name"]) for file in manifest["files"]]

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Every architecture against Hugging Face transformers, from a folder that transformers made: logits, loss, all gradients, ten steps,
-and the way back to a folder.
+"""Compares every architecture with Hugging Face transformers, from a folder that transformers wrote: logits, loss, all gradients,
+ten steps, and the conversion back to a folder.
 
-Bounds: in fp64 both sides compute the same sums of at most some 1e4 terms in other orders, so logits, loss and gradients agree to
-1e-9 of the largest element. In fp32 a step's loss differs by some 1e-7, and AdamW, which divides by the root of tiny second moments, amplifies
-differences of gradients from step to step: 2e-4 after ten. $TRANSFORMERS_PYTHON: see test_transformers.py.
+Bounds: in fp64 both sides compute the same sums of at most about 1e4 terms in different orders, so logits, loss and gradients
+agree to 1e-9 of the largest element. In fp32 the loss of a step differs by about 1e-7. AdamW divides by the root of tiny second
+moments and amplifies differences of gradients at each step, to 2e-4 after ten steps. test_transformers.py explains
+$TRANSFORMERS_PYTHON.
 """
 import array
 import json
@@ -26,13 +27,14 @@ LOGITS = pathlib.Path(TESSERA).parents[1] / "tests" / "print_logits"
 STEPS, FP64, FP32 = 10, 1e-9, 2e-4
 REGULAR = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
            "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64, "initializer_range": 0.1}
-# Divides by nothing, and the heads are not the hidden size. transformers refuses such a hidden size for Llama alone.
+# Few numbers divide these sizes, and the heads do not add up to the hidden size. transformers refuses such a hidden size
+# only for Llama.
 ODD = REGULAR | {"vocab_size": 91, "hidden_size": 33, "intermediate_size": 29, "num_attention_heads": 15, "num_key_value_heads": 5,
                  "head_dim": 6}
 STRETCHED = {"rope_parameters": {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0,
                                  "high_freq_factor": 4.0, "original_max_position_embeddings": 16}}
 MESHES = [[], ["--tp", "2", "--gtp", "2", "--sequence-parallel", "on"], ["--tp", "3", "--recompute", "selective"]]
-# By our name: the names in a folder whose rows (of a vector: elements) it stacks. N is the number of the layer.
+# {Tessera's name: the names in a folder whose rows, or elements of a vector, it stacks}. N is the number of the layer.
 PARTS = {"embedding.weight": ["model.embed_tokens.weight"],
          "layers.N.attention_norm.weight": ["model.layers.N.input_layernorm.weight"],
          "layers.N.attention.qkv.weight": [f"model.layers.N.self_attn.{x}_proj.weight" for x in "qkv"],
@@ -48,7 +50,7 @@ PARTS = {"embedding.weight": ["model.embed_tokens.weight"],
 
 
 def tensors(path):
-    """The bytes of each tensor of a safetensors file."""
+    """Returns the bytes of each tensor of a safetensors file."""
     data = path.read_bytes()
     begin = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:begin])
@@ -61,7 +63,7 @@ def numbers(data):
 
 
 def stored(checkpoint, kind):
-    """The logical tensors of a kind in a checkpoint in fp64, row by row."""
+    """Returns the logical tensors of a kind in an fp64 checkpoint, in row-major order."""
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     files = [tensors(checkpoint / file["name"]) for file in manifest["files"]]
     result = {}
@@ -105,7 +107,7 @@ class Architectures(unittest.TestCase):
         self.check_steps(name, folder, flags, expected["losses"])
 
     def check_folder(self, folder):
-        """Folder -> checkpoint -> folder: the same tensors, and from then on the same files."""
+        """Converts folder -> checkpoint -> folder twice. The tensors stay equal, and both written folders have equal files."""
         source = folder / "hf"
         for turn in ("first", "second"):
             tessera("convert", source, folder / f"{turn}-checkpoint")
@@ -141,7 +143,7 @@ class Architectures(unittest.TestCase):
         return [line["loss"] for line in metrics(out)]
 
     def check_gradients(self, name, folder, flags, loss):
-        """After one step the first moment is 1 - beta1 times the gradient, which is not clipped here."""
+        """After one step the first moment is (1 - beta1) * gradient. The gradient is not clipped here."""
         expected = {key: numbers(value) for key, value in tensors(folder / "gradients.safetensors").items()}
         worst = 0
         for mesh in MESHES:

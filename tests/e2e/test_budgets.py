@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Memory for communication changes when bytes move, never which: the program under every budget, with poisoned buffers and
-delayed communication, evaluations and checkpoints between its steps.
+"""Memory budgets for communication do not change the result. The tests use poisoned buffers, delayed communication, and
+evaluations and checkpoints between the steps.
 
-A few combinations by default; all of them with TESSERA_E2E=full, TESSERA_E2E_JOBS runs at a time.
+By default they run a few combinations. TESSERA_E2E=full runs all of them, TESSERA_E2E_JOBS at a time.
 """
 import functools
 import itertools
@@ -17,13 +17,13 @@ from summary import run_cases
 
 FULL = os.environ.get("TESSERA_E2E") == "full"
 JOBS = int(os.environ.get("TESSERA_E2E_JOBS", "1"))
-BUDGETS = ("min", 0.25, 0.5, 0.75, "auto", "unlimited")  # numbers: that far from the smallest to all that can be used
+BUDGETS = ("min", 0.25, 0.5, 0.75, "auto", "unlimited")  # a number is a fraction of the way from min to unlimited
 UNLIMITED = "900GB"
 RECOMPUTE = ("none", "selective", "full")
 
 
 def everything(out):
-    """Losses, norms and every logical tensor of every checkpoint."""
+    """Returns losses, norms and every logical tensor of every checkpoint."""
     steps = [tuple(line.get(key) for key in ("step", "loss", "grad_norm", "valid_loss")) for line in metrics(out)]
     return steps, {path.name: tensor_hashes(path) for path in sorted((out / "checkpoints").iterdir())}
 
@@ -36,13 +36,13 @@ class Budgets(unittest.TestCase):
         cls.valid = write_tokens(cls.folder / "valid", 131, documents=11)
 
     def shape(self, tp, gtp, recompute):
-        """What a run and its plan have in common."""
+        """Returns the flags that a run and its plan share."""
         return ["--model", "llama-tiny-odd", "--micro-batch", 1, "--global-batch", 24, "--seq-len", 32, "--ranks", tp * gtp,
                 "--tp", tp, "--gtp", gtp, "--sequence-parallel", "on" if tp > 1 else "off", "--recompute", recompute]
 
     @functools.lru_cache(maxsize=None)
     def arenas(self, tp, gtp, recompute, budget):
-        """Bytes that the two arenas take within a budget: of gathers, of gradients."""
+        """Returns the bytes of the arenas for gathers and for gradients within a budget."""
         plan = json.loads(tessera("plan", *self.shape(tp, gtp, recompute), "--gather-budget", budget, "--reduce-budget", budget,
                                   "--json"))
         return plan["arenas"]["gather_bytes"], plan["arenas"]["reduce_bytes"] + plan["arenas"]["scratch_bytes"]
@@ -53,7 +53,7 @@ class Budgets(unittest.TestCase):
         if isinstance(name, str):
             return name
         least, most = (self.arenas(*shape, budget)[which] for budget in ("min", UNLIMITED))
-        return max(1, int(least + name * (most - least)))  # nothing is gathered on one rank
+        return max(1, int(least + name * (most - least)))  # on one rank no weight is gathered
 
     def train(self, name, shape, *flags, backend="local"):
         tp, gtp, _ = shape
@@ -67,7 +67,7 @@ class Budgets(unittest.TestCase):
         return out
 
     def cases(self, tp):
-        """(backend, gtp, budget of gathers, budget of gradients)"""
+        """Returns the cases (backend, gtp, budget of gathers, budget of gradients)."""
         if FULL:
             cases = list(itertools.product(("local",), (1, 2, 3, 4), BUDGETS, BUDGETS))
             return cases + [("mpi", gtp, budget, budget) for gtp in (1, 2, 3, 4) for budget in BUDGETS] * bool(MPIRUN)
@@ -98,7 +98,7 @@ class Budgets(unittest.TestCase):
     def test_tp2(self):
         self.check_tp(2)
 
-    def test_a_plan_of_a_finished_run_is_what_it_measured(self):
+    def test_the_plan_of_a_finished_run_equals_its_measurements(self):
         cases = [((1, 3, "none"), "min"), ((1, 3, "none"), "unlimited"), ((2, 2, "full"), 0.5)]
         if FULL:
             cases = itertools.product(itertools.product((1, 2), (1, 2, 3), RECOMPUTE), ("min", 0.5, "unlimited"))
@@ -109,7 +109,7 @@ class Budgets(unittest.TestCase):
             for key in ("gathered_bytes", "reduced_bytes", "gather_arena_bytes", "reduce_arena_bytes"):
                 self.assertEqual(rows[key]["predicted"], rows[key]["measured"], (*shape, name, key))
 
-    def test_a_budget_below_the_smallest_is_refused_by_name(self):
+    def test_a_budget_below_the_minimum_is_refused(self):
         shape = 2, 2, "none"
         flags = "--gather-budget", "--reduce-budget"
         self.train("smallest", shape, *itertools.chain(*zip(flags, self.arenas(*shape, "min"))))
@@ -124,7 +124,7 @@ class Budgets(unittest.TestCase):
                 self.assertEqual(len(lines), 1, result.stderr)
                 self.assertIn(str(smallest), lines[0])
                 self.assertIn(str(smallest - 1), lines[0])
-                self.assertFalse(out.exists(), "a refused run has written something")
+                self.assertFalse(out.exists(), "a refused run has written files")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What goes wrong ends soon, on every rank, with one clear line; what the user got wrong leaves nothing behind."""
+"""A failure ends all ranks soon, with one clear line. Bad input prints one line and writes nothing."""
 import functools
 import json
 import os
@@ -37,7 +37,7 @@ class BadInput(unittest.TestCase):
         cls.config = json.loads((ROOT / "configs" / "llama-tiny-odd" / "config.json").read_text())
 
     def refused(self, *flags, expect, out=None, given=("--model", "--data", "--steps", "--seq-len")):
-        """Exit code 2, one line that has every expected word, nothing written."""
+        """Checks that the run exits with code 2, prints one line with every expected word, and writes nothing."""
         defaults = {"--model": "llama-tiny-odd", "--data": self.data, "--steps": 2, "--seq-len": 32}
         target = out or self.folder / "refused"
         arguments = [word for flag in given if flag not in flags for word in (flag, defaults[flag])]
@@ -76,7 +76,7 @@ class BadInput(unittest.TestCase):
         self.refused("--tp", 0, expect=["--tp", 0])
 
     def test_model(self):
-        self.refused("--model", "no-such-model", expect=["no-such-model", "llama-demo"])
+        self.refused("--model", "unknown-model", expect=["unknown-model", "llama-demo"])
         self.refused("--model", self.model(hidden_size=None), expect=["model.json", "hidden_size"])
         self.refused("--model", self.model(hidden_size="big"), expect=["hidden_size", "big"])
         self.refused("--model", self.model(architectures=["GPT2LMHeadModel"], model_type="gpt2"),
@@ -139,7 +139,7 @@ class BadInput(unittest.TestCase):
         for flags, word in (([*step, "local", "--cuda-graph"], "--cuda-graph"), ([*step, "local", "--layers", 0], "--layers"),
                             ([*step, "local", "--layers", 10**15], "--layers"), ([*step, "local", "--gtp", 2000], "--ranks"),
                             ([*step, "mpi"], "--backend"), (["kernels", "--dtype", "i32"], "--dtype"),
-                            (["kernels", "--only", "no-such-kernel"], "no-such-kernel"),
+                            (["kernels", "--only", "unknown-kernel"], "unknown-kernel"),
                             (["products", "--tp", 0], "--tp"), (["products", "--tokens", -1], "--tokens"),
                             (["products", "--candidates", 65], "--candidates"),
                             (["products", "--repetitions", 0], "--repetitions"), (["products", "--seconds", -1], "--seconds"),
@@ -168,12 +168,12 @@ class BadInput(unittest.TestCase):
         commands = [["plan"], *(["bench", name] for name in ("step", "schedule", "products", "links", "kernels"))]
         listed = {" ".join(words): set(re.findall(r"^ +(--[a-z0-9-]+)", tessera(*words, "--help"), re.M))
                   for words in (["train"], *commands)}
-        # --steps of a run and of `bench step` differ in what they count, and have the same words.
+        # --steps of `train` and of `bench step` count different steps but have the same name.
         self.assertLessEqual({"--cuda-graph", "--deterministic", "--pushes", "--coalesce", "--backend", "--steps"},
                              listed["bench step"])
         refused_by_train = functools.cache(lambda flag: run("train", flag, "").stderr)
         for words in commands:
-            # Those of rules take an empty text.
+            # Flags of rules accept an empty text.
             flags = [flag for flag in sorted(listed[" ".join(words)] & listed["train"] - {"--help"}) if "-rules" not in flag]
             # The parsers are compared flag by flag in tests/run/flags_test.cpp.
             for flag in flags if FULL else flags[::12]:
@@ -188,7 +188,7 @@ class BadInput(unittest.TestCase):
         self.assertIn(word, result.stderr)
 
     @unittest.skipUnless(MPIRUN, "no mpirun")
-    def test_one_line_under_mpi_too(self):
+    def test_one_line_under_mpi(self):
         result = run("train", "--model", "llama-tiny-odd", "--data", self.data, "--seq-len", 32, "--steps", 1, "--out",
                      self.folder / "mpi", mpi_ranks=2)
         self.assertEqual(result.returncode, 2)
@@ -212,7 +212,8 @@ class LostRank(unittest.TestCase):
         cls.data = write_tokens(cls.folder / "tokens", 131)
 
     def lose(self, name, sent):
-        """Starts three ranks for ever, sends one a signal, returns seconds until the end, exit code and output."""
+        """Starts a long run on three ranks and sends a signal to one rank. Returns the seconds until the end, the exit code and
+        the output."""
         out = self.folder / name
         arguments = ["train", "--model", "llama-tiny-odd", "--data", self.data, "--seq-len", 32, "--steps", 10**6, "--backend",
                      "mpi", "--gtp", 3, "--timeout-s", LIMIT_S, "--out", out]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Weights in number formats: within a format the layout does not change the result, what travels has the format's size, and
-what cannot be done is refused."""
+"""Tests weights in number formats: within a format the layout does not change the result, transferred bytes have the size of the
+format, and impossible settings are refused."""
 import json
 import unittest
 
@@ -8,7 +8,7 @@ from format_runs import FORMATS, FULL, POISON, STEPS, FormatRuns, chosen
 from program import MPIRUN, metrics, run, tessera
 from summary import run_cases
 
-# Of one element on the wire, scales of edge tiles and the number of a whole matrix included.
+# Bytes of one element on the wire, including the scales of edge tiles and the scale of the whole matrix.
 BYTES = {"fp8": 1.0, "fp8_block": 1.001, "mxfp8": 1.04, "nvfp4": 0.51}
 
 
@@ -27,8 +27,8 @@ class Formats(FormatRuns, unittest.TestCase):
             self.assertLess(max(losses) - min(losses), 0.02, wire)
 
     @unittest.skipUnless(MPIRUN, "no mpirun")
-    def test_processes_give_the_bits_of_threads(self):
-        """The transports differ: shared memory, and messages of encoded bytes, amaxes and activations."""
+    def test_processes_and_threads_give_the_same_bits(self):
+        """Threads use shared memory. Processes send messages with encoded bytes, amaxes and activations."""
         split = ("--sequence-parallel", "on", "--gemm-format", "fp8", "--tp-wire-format", "fp8")
         for wire, mesh, *flags in (("fp8", (2, 2, 1), *split), ("fp8_block", (1, 3, 1)), ("mxfp8", (1, 1, 2)),
                                    ("nvfp4", (1, 2, 1), "--wire-format-backward", "mxfp8")):
@@ -36,13 +36,14 @@ class Formats(FormatRuns, unittest.TestCase):
                                              backend=backend) for backend in ("local", "mpi"))
             self.assertEqual(threads, processes, (wire, mesh, *flags))
 
-    def test_parts_that_overlap(self):
-        """One scale a matrix, and tiles of one row; larger ones would begin inside others (see the refusals)."""
+    def test_overlapping_parts(self):
+        """fp8 has one scale for a matrix and mxfp8 has tiles of one row. Formats with larger tiles are refused for overlapping
+        parts, because tiles would overlap."""
         for wire in ("fp8", "mxfp8"):
             self.assertEqual(self.train(f"overlap-1-{wire}", (4, 1, 1), wire), self.train(f"overlap-2-{wire}", (4, 2, 1), wire, *POISON))
 
-    def test_backward_passes_may_have_a_format_of_their_own(self):
-        """The copy that they gather is cast from the same masters in every layout."""
+    def test_backward_passes_may_have_another_format(self):
+        """The copy that backward passes gather is cast from the same masters in every layout."""
         for turn, (wire, backward) in enumerate((("nvfp4", "mxfp8"), ("bf16", "fp8"), ("fp8_block", "bf16"))):
             flags = ("--wire-format-backward", backward)
             for runs in ([(1, 1, 1), (1, 4, 1, *POISON), (1, 8, 1, "--debug-delays", 3), (1, 3, 1)],
@@ -54,21 +55,21 @@ class Formats(FormatRuns, unittest.TestCase):
                 for one, got in zip(same, found):
                     self.assertEqual(found[0], got, (wire, backward, one))
 
-    def test_a_run_with_a_backward_format_resumes_alike(self):
+    def test_a_run_with_a_backward_format_resumes_with_the_same_bits(self):
         flags = ("--wire-format-backward", "mxfp8", "--wire-rules-backward", "layers.1.mlp.*=fp8")
         out, whole = self.check_resumed("backward", "nvfp4", *flags)
         self.assertNotEqual(whole, self.train("whole-forward", (1, 2, 1), "nvfp4"))
         self.assertEqual({"bf16", "fp8", "mxfp8", "nvfp4"}, set(metrics(out)[-1]["gathered_by_format"]))
 
-    def test_bytes_of_both_passes_are_counted_in_their_formats(self):
-        """Each weight is gathered once a pass, in whichever pass a format is, and a format has the size that it always has."""
+    def test_bytes_of_both_passes_are_counted_by_format(self):
+        """Each pass gathers each weight once, so swapping the formats of the passes does not change the bytes of a format."""
         moved = {}
         for wire, backward in (("nvfp4", "mxfp8"), ("mxfp8", "nvfp4"), ("nvfp4", "fp8"), ("bf16", "fp8")):
             self.train(f"moved-{wire}-{backward}", (1, 2, 1), wire, *self.of_both_passes(backward))
             moved[wire, backward] = metrics(self.folder / f"moved-{wire}-{backward}")[-1]["gathered_by_format"]
         self.assertEqual({"bf16", "nvfp4", "mxfp8"}, set(moved["nvfp4", "mxfp8"]))
         self.assertEqual(moved["nvfp4", "mxfp8"], moved["mxfp8", "nvfp4"])
-        elements = moved["nvfp4", "fp8"]["fp8"]  # a byte each, the number of the whole matrix never travels
+        elements = moved["nvfp4", "fp8"]["fp8"]  # one byte for each element; the scale of the whole matrix is not transferred
         self.assertEqual(elements, moved["bf16", "fp8"]["fp8"])
         for wire in ("nvfp4", "mxfp8"):
             self.assertLessEqual(moved["nvfp4", "mxfp8"][wire] / elements, BYTES[wire] * 1.01, wire)
@@ -92,7 +93,7 @@ class Formats(FormatRuns, unittest.TestCase):
         for wire in FORMATS if FULL else ("fp8_block",):  # the others: see the run with a backward format
             self.check_resumed(wire, wire)
 
-    def test_a_run_goes_on_in_another_format(self):
+    def test_a_run_resumes_in_another_format(self):
         self.train("before", (1, 2, 1), "mxfp8", "--schedule-steps", STEPS, steps=2)
         for wire in ("nvfp4", "bf16"):
             out = self.folder / f"after-{wire}"
@@ -102,12 +103,12 @@ class Formats(FormatRuns, unittest.TestCase):
             by_format = {"bf16"} if wire == "bf16" else {"bf16", wire}
             self.assertEqual(by_format, set(json.loads((out / "summary.json").read_text())["gathered_bytes"]))
 
-    def test_a_checkpoint_is_the_same_for_every_format(self):
+    def test_checkpoints_are_equal_for_every_format(self):
         tensors = [self.train(f"first-{wire}", (1, 2, 1), wire, steps=0)["tensors"] for wire in ("bf16", *FORMATS)]
         for other in tensors[1:]:
             self.assertEqual(tensors[0], other)
 
-    def test_what_travels_has_the_size_of_the_format(self):
+    def test_transferred_bytes_have_the_size_of_the_format(self):
         rules = ["--wire-rules", "embedding.*=bf16,output.*=bf16,layers.*=bf16", "--embedding", "gather"]
         moved = {wire: self.last_line(wire, *(rules if wire == "bf16" else ["--embedding", "gather"]))
                  for wire in ("bf16", *FORMATS)}
@@ -123,7 +124,7 @@ class Formats(FormatRuns, unittest.TestCase):
             self.assertEqual(sum(line["gathered_by_format"][wire] for line in metrics(self.folder / f"moved-{wire}")),
                              summary["gathered_bytes"][wire])
 
-    def test_a_plan_of_a_run_is_what_it_measured(self):
+    def test_the_plan_of_a_run_equals_its_measurements(self):
         for wire, mesh in (("nvfp4", (1, 3, 1)), ("mxfp8", (2, 2, 1)), ("fp8", (1, 2, 2))):
             self.train(f"measured-{wire}", mesh, wire, "--wire-rules", "layers.1.mlp.*=bf16", "--gather-budget", "min",
                        "--reduce-budget", "min")
@@ -136,35 +137,35 @@ class Formats(FormatRuns, unittest.TestCase):
         self.train(f"moved-{wire}", (1, 2, 1), wire, "--gather-budget", "min", *more)
         return metrics(self.folder / f"moved-{wire}")[-1]
 
-    def test_what_cannot_be_done_is_refused(self):
+    def test_impossible_settings_are_refused(self):
         self.refused(dtype="fp32", expect=["--wire-format", "mxfp8", "--dtype bf16"])
         self.refused("--wire-rules", "layers.0.*=nvfp4", dtype="fp64", wire="bf16", expect=["--wire-rules", "nvfp4"])
         self.refused(wire="fp16", expect=["--wire-format", "fp16", "mxfp8"])
-        self.refused("--wire-rules", "nobody=fp8", expect=["--wire-rules", "nobody"])
+        self.refused("--wire-rules", "unknown=fp8", expect=["--wire-rules", "unknown"])
         self.refused("--wire-rules", "layers.0.*", expect=["--wire-rules", "PATTERN=FORMAT"])
         self.refused("--wire-rules", "layers.0.*=int8", expect=["--wire-rules", "int8", "nvfp4"])
         self.refused("--wire-rules", "embedding.*=fp8", expect=["embedding.weight", "bf16"])
         self.refused("--wire-format-backward", "mxfp8", dtype="fp32", wire="bf16",
                      expect=["--wire-format-backward", "mxfp8", "--dtype bf16"])
         self.refused("--wire-format-backward", "fp16", expect=["--wire-format-backward", "fp16", "mxfp8"])
-        self.refused("--wire-rules-backward", "nobody=fp8", expect=["--wire-rules-backward", "nobody"])
+        self.refused("--wire-rules-backward", "unknown=fp8", expect=["--wire-rules-backward", "unknown"])
         self.refused("--wire-rules-backward", "embedding.*=fp8", expect=["embedding.weight", "bf16"])
         self.refused("--wire-rules-backward", "layers.0.mlp.down.weight=nvfp4", wire="bf16", mesh=(4, 1, 1),
                      expect=["layers.0.mlp.down.weight (backward)", "even", "83"])
-        # Two key/value heads on four tp ranks; 332 columns cut in four.
+        # Two key/value heads on four tp ranks, and 332 columns in four parts.
         for wire in ("fp8_block", "nvfp4"):
             self.refused(wire=wire, mesh=(4, 1, 1), expect=["layers.0.attention.qkv.weight", "overlap"])
         self.refused("--wire-rules", "layers.0.mlp.down.weight=nvfp4", wire="bf16", mesh=(4, 1, 1),
                      expect=["layers.0.mlp.down.weight", "even", "83"])
 
-    def test_plans_know_the_copies_of_backward_passes(self):
+    def test_plans_include_the_copies_of_backward_passes(self):
         self.train("copies", (1, 2, 1), "nvfp4", *self.of_both_passes("mxfp8"))
         report = json.loads(tessera("plan", "--measured", self.folder / "copies", "--json"))
         rows = {row["name"]: row for row in report["measured"]["rows"]}
         for name in ("gathered_bytes", "reduced_bytes", "gather_arena_bytes", "reduce_arena_bytes"):
             self.assertEqual(rows[name]["measured"], rows[name]["predicted"], name)
 
-    def test_rules_choose_layers(self):
+    def test_rules_select_layers(self):
         self.train("rules", (1, 2, 1), "nvfp4", "--wire-rules", "layers.0.*=mxfp8,layers.1.mlp.*=fp8,output.*=fp8_block")
         self.assertEqual({"bf16", "fp8", "fp8_block", "mxfp8", "nvfp4"},
                          set(metrics(self.folder / "rules")[-1]["gathered_by_format"]))

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Flags that change what a GPU computes, on GPUs: beside runs that must have the same bits, and beside CPUs. The table in
-tests/README.md says which test runs which flag.
+"""Tests flags that change the work of a GPU: against runs that must have the same bits, and against CPUs. The table in
+tests/README.md lists the test of each flag.
 
-One GPU is enough: ranks share it where there are more of them. TESSERA_E2E_JOBS runs of one rank at a time (4).
+One GPU is enough, because ranks may share it. TESSERA_E2E_JOBS is the number of runs of one rank at a time (default 4).
 """
 import concurrent.futures
 import dataclasses
@@ -23,23 +23,23 @@ JOBS = int(os.environ.get("TESSERA_E2E_JOBS", "4"))
 STEPS = 6
 GRAPH = ("--cuda-graph", "on")
 POISON = ("--debug-poison", "on", "--gather-budget", "min", "--reduce-budget", "min")
-SPLIT = ("--sequence-parallel", "on")  # tokens are split over tp
+SPLIT = ("--sequence-parallel", "on")  # shards tokens over tp
 FP8 = ("--gemm-format", "fp8", "--wire-format", "fp8")
 CURRENT = ("--fp8-scaling", "current")
 CODES = ("--tp-wire-format", "fp8")
-# whole: products read stored bytes as they are, since all extents are multiples of 128. odd: operands are padded copies.
+# whole: products read stored bytes directly, because all sizes are multiples of 128. odd: operands are padded copies.
 SIZES = {
     "whole": {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
               "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 256},
     "odd": {"hidden_size": 72, "intermediate_size": 332, "num_hidden_layers": 2, "num_attention_heads": 6,
             "num_key_value_heads": 2, "head_dim": 12}}
-# How far a step's values may be from those of CPUs, relative: products add in another order, in fp8 with fewer bits.
+# Relative bound of the difference to CPUs. Products add in another order, and in fp8 with fewer bits.
 LIKE = {"loss": 2e-3, "grad_norm": 3e-2}
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A training run. mesh: tp, gtp, dp."""
+    """A training run. `mesh` is (tp, gtp, dp)."""
     mesh: tuple
     flags: tuple = ()
     model: str = "whole"
@@ -82,7 +82,7 @@ class GpuFlags(unittest.TestCase):
             gpu_ranks.train(tp * gtp * dp, "--deterministic", "on", *flags, nodes=run.nodes)
 
     def take(self, runs):
-        """Takes those that no test has taken yet. Ranks that share a GPU are slow: their runs come one by one."""
+        """Trains the runs that are not trained yet. Ranks that share a GPU are slow, so their runs follow one by one."""
         new = [run for run in dict.fromkeys(runs) if run not in self.done]
         alone = [run for run in new if run.ranks() == 1 or run.backend == "local"]
         for group, jobs in ((alone, JOBS), ([run for run in new if run not in alone], 1)):
@@ -94,7 +94,7 @@ class GpuFlags(unittest.TestCase):
         return json.loads((self.folder / run.name() / "summary.json").read_text())
 
     def check_same(self, *groups):
-        """The runs of a group have the same bits; every step counts, and graphs are launched where they are asked for."""
+        """Checks that the runs of a group have the same bits, skip no step, and launch graphs if `--cuda-graph` is on."""
         self.take([run for group in groups for run in group])
         for first, *others in groups:
             for run in (first, *others):
@@ -105,7 +105,7 @@ class GpuFlags(unittest.TestCase):
                     self.assertEqual(GRAPH[0] in run.flags, summary.get("graph_steps", 0) > 0)
 
     def check_like_cpus(self, *runs):
-        """Losses and norms of a run are near those of the same flags on CPUs."""
+        """Checks that losses and norms of a run are close to a run on CPUs with the same flags."""
         on_cpus = [dataclasses.replace(run, backend="local") for run in runs]
         self.take([*runs, *on_cpus])
         for run, other in zip(runs, on_cpus):
@@ -117,8 +117,8 @@ class GpuFlags(unittest.TestCase):
     def lines(self, run):
         return metrics(self.folder / run.name())
 
-    def test_activations_that_travel_as_codes(self):
-        """The bits of a gather in bf16 that is quantized afterwards, for every recipe and scaling."""
+    def test_activations_sent_as_fp8_codes(self):
+        """Gathering fp8 codes gives the bits of gathering bf16 and quantizing afterwards, for every recipe and scaling."""
         for recipe in ("hybrid", "e4m3"):
             for scaling in ("delayed", "current"):
                 plain = Run((2, 1, 1), (*FP8, *SPLIT, "--fp8-recipe", recipe, "--fp8-scaling", scaling))
@@ -130,21 +130,21 @@ class GpuFlags(unittest.TestCase):
         self.check_like_cpus(codes)
 
     def test_products_over_tp(self):
-        """Every format that a GPU multiplies, with tokens split and whole."""
+        """Tests every format that a GPU multiplies, with and without sequence parallelism."""
         for product, wire in (("fp8", "fp8"), ("fp8_block", "fp8_block"), ("fp8_block", "bf16"), ("fp8", "nvfp4")):
             one = Run((2, 1, 1), ("--gemm-format", product, "--wire-format", wire))
             split = one.plus(*SPLIT)
             self.check_same([split, split.plus(*GRAPH, *POISON)])
             self.check_like_cpus(one, split, dataclasses.replace(split, model="odd"))
 
-    def test_wires_over_tp(self):
+    def test_wire_formats_over_tp(self):
         for wire in ("mxfp8", "nvfp4"):
             one = Run((2, 1, 1), ("--wire-format", wire, *SPLIT))
             self.check_same([one, one.plus(*GRAPH, *POISON)])
             self.check_like_cpus(one)
 
     def test_recomputation(self):
-        """Every policy has the bits of none, in bf16 and fp8 and with norms of heads, enqueued and by graph."""
+        """Every policy gives the same bits: in bf16, in fp8 and with head norms, with and without a graph."""
         policies = [("--recompute", policy) for policy in ("none", "selective", "full")]
         policies += [("--recompute", "auto", "--activation-budget", budget) for budget in ("300KB", "10MB")]
         for one in (Run((1, 1, 1)), Run((1, 1, 1), FP8), Run((1, 1, 1), model="qwen3-tiny-odd")):
@@ -152,17 +152,17 @@ class GpuFlags(unittest.TestCase):
         one = Run((2, 1, 1), (*FP8, *SPLIT, *CODES))
         self.check_same([one.plus(*policies[0]), one.plus(*policies[1]), one.plus(*policies[2], *GRAPH)])
 
-    def test_settings_of_fp8(self):
-        """Recipes, amaxes, histories and margins: the same bits over gtp and by graph, and like CPUs."""
+    def test_fp8_settings(self):
+        """Recipes, amaxes, histories and margins give the same bits over gtp and with a graph, and are close to CPUs."""
         runs = [Run((1, 1, 1), (*FP8, *more)) for more in
                 (("--fp8-recipe", "e4m3"), ("--fp8-amax", "newest"), ("--fp8-margin", 2), ("--fp8-history", 2),
                  (*CURRENT, "--fp8-recipe", "e4m3"))]
         self.check_same(*([run, run.plus(*GRAPH), run.plus(*GRAPH, *POISON, mesh=(1, 2, 1))] for run in runs))
         self.check_like_cpus(*runs)
-        self.assertEqual(len(runs), len({str(self.done[run]) for run in runs}), "a setting changes nothing")
+        self.assertEqual(len(runs), len({str(self.done[run]) for run in runs}), "a setting does not change the result")
 
-    def test_rules_of_formats(self):
-        """Some layers in other formats, by passes and products."""
+    def test_format_rules(self):
+        """Tests layers with other formats, for each pass and for products."""
         runs = [Run((1, 1, 1), flags) for flags in
                 (("--wire-format", "nvfp4", "--wire-rules", "layers.0.*=mxfp8,layers.1.mlp.*=bf16"),
                  ("--wire-format", "nvfp4", "--wire-rules-backward", "layers.0.*=mxfp8"),
@@ -174,13 +174,13 @@ class GpuFlags(unittest.TestCase):
         self.check_same([copies, copies.plus("--zero", "off", *GRAPH)])
         self.check_like_cpus(*runs)
 
-    def test_formats_over_replicas(self):
+    def test_formats_with_replicas(self):
         for flags in (FP8, ("--wire-format", "nvfp4", "--gemm-format", "fp8_block")):
             one = Run((1, 1, 2), flags)
             self.check_same([one, one.plus("--zero", "off"), one.plus(*GRAPH, *POISON)])
 
-    def test_transports_of_formats(self):
-        """Without pushes, with delays, with large messages, and between two nodes."""
+    def test_formats_over_each_transport(self):
+        """Tests formats without pushes, with delays, with large messages, and between two nodes."""
         for flags, ways in (((), (("--coalesce", "128MB"),)),
                             (FP8, (("--pushes", "off"), ("--debug-delays", 3), ("--coalesce", "128MB"))),
                             (("--wire-format", "mxfp8"), (("--coalesce", "128MB", "--pushes", "off", *GRAPH),))):
@@ -190,21 +190,21 @@ class GpuFlags(unittest.TestCase):
                 runs.append(two.plus(nodes=2))
             self.check_same(runs)
 
-    def test_types_of_gradients_that_travel(self):
+    def test_gradient_wire_types(self):
         one = Run((1, 1, 1), ("--grad-wire", "fp32"))
         self.check_same([one, one.plus(*GRAPH, *POISON, mesh=(1, 2, 1))])
         self.check_same([one.plus(mesh=(1, 1, 2)), one.plus("--zero", "off", *GRAPH, mesh=(1, 1, 2))])
         self.check_like_cpus(one)
         self.take([Run((1, 1, 1))])
-        self.assertNotEqual(self.done[one], self.done[Run((1, 1, 1))], "--grad-wire changes nothing")
+        self.assertNotEqual(self.done[one], self.done[Run((1, 1, 1))], "--grad-wire does not change the result")
 
-    def test_documents(self):
+    def test_masked_documents(self):
         for flags in ((), FP8):
             one = Run((1, 1, 1), ("--mask-documents", "on", *flags))
             self.check_same([one, one.plus(mesh=(1, 2, 1))])
             self.check_like_cpus(one)
 
-    def test_settings_of_the_optimizer(self):
+    def test_optimizer_settings(self):
         one = Run((1, 1, 1), ("--clip", 0.5, "--weight-decay", 0.3, "--beta1", 0.8, "--beta2", 0.9, "--eps", 1e-6, "--lr", 3e-3,
                               "--min-lr", 1e-3, "--warmup-steps", 2, "--lr-schedule", "cosine", "--micro-batch", 2))
         self.check_same([one, one.plus(*GRAPH), one.plus(*GRAPH, mesh=(1, 2, 1))])
@@ -219,12 +219,13 @@ class GpuFlags(unittest.TestCase):
             self.assertEqual([losses[0]] * len(runs), losses)
             self.assertEqual(3, sum(loss is not None for loss in losses[0]))
 
-    def test_a_timeline_changes_no_bit_of_a_graph(self):
+    def test_a_timeline_does_not_change_the_bits_of_a_graph(self):
         for one in (Run((1, 1, 1), GRAPH), Run((1, 2, 1), (*FP8, *GRAPH))):
             self.check_same([one, one.plus("--trace-step", 5)])
 
     def test_resumed_runs(self):
-        """Of fp8 with its history, and by graph: the bits of the whole run, on another mesh."""
+        """A resumed run has the bits of the whole run: in bf16 and in fp8 with its history, with and without a graph, and on
+        another mesh."""
         for flags, gtp in (((), 1), (FP8, 2), ((*FP8, "--fp8-history", 3), 1)):
             whole = Run((1, 1, 1), flags)
             part = Run((1, 1, 1), (*flags, "--schedule-steps", STEPS, *GRAPH), steps=STEPS // 2)
@@ -239,7 +240,7 @@ class GpuFlags(unittest.TestCase):
                 self.assertEqual(self.done[whole]["steps"][STEPS // 2:], rest["steps"], out.name)
 
     def test_graphs_of_steps_longer_than_the_time_limit(self):
-        """--timeout-s bounds a wait for other ranks; a graph holds a whole step, whose limit grows with the step's time."""
+        """--timeout-s limits a wait for other ranks. A graph contains a whole step, so its limit grows with the step time."""
         tiny = json.loads((ROOT / "configs" / "llama-tiny-odd" / "config.json").read_text())
         (self.folder / "large.json").write_text(json.dumps(tiny | SIZES["whole"] | {
             "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 8, "num_attention_heads": 16, "head_dim": 128}))
@@ -254,8 +255,8 @@ class GpuFlags(unittest.TestCase):
         self.assertEqual(*found)
         self.assertGreater(json.loads((self.folder / "large-graph" / "summary.json").read_text())["graph_steps"], 0)
 
-    def test_weights_of_a_folder(self):
-        """--init gives a GPU the weights that a resumed run of the converted folder gives it."""
+    def test_init_from_a_folder(self):
+        """--init loads the same weights as a run that resumes from the converted folder."""
         initial, folder, checkpoint = (self.folder / name for name in ("initial", "weights", "converted"))
         tessera("train", "--model", "qwen2-tiny-odd", *self.flags, "--steps", 0, "--out", initial)
         tessera("convert", initial, folder)

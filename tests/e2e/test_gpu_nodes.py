@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The bits of groups of many sizes on GPUs, and of several nodes: pushes within each, NCCL between them.
+"""Compares the bits of groups of 2 to 8 ranks on GPUs, and of several nodes, with pushes within a node and NCCL between nodes.
 
-One GPU is enough. Nodes are skipped where a user may not name hosts.
+One GPU is enough. Tests with several nodes are skipped if the user may not set the name of a host.
 """
 import json
 import pathlib
@@ -20,8 +20,8 @@ if gpu_ranks.GPUS < 1:
     sys.exit(77)
 
 STEPS = 6
-RECORDED = 3  # two that are recorded, and one behind, before the first graph
-NAMED = unittest.skipUnless(gpu_ranks.hosts_can_be_named(), "hosts cannot be named here: unshare --uts is not allowed")
+RECORDED = 3  # steps before the first graph: two recorded steps and one that is enqueued
+NAMED = unittest.skipUnless(gpu_ranks.hosts_can_be_named(), "the name of a host cannot be set: unshare --uts is not allowed")
 
 
 class Nodes(unittest.TestCase):
@@ -36,13 +36,13 @@ class Nodes(unittest.TestCase):
         return ["--model", model, *self.flags, "--tp", tp, "--gtp", gtp, "--dp", dp, "--out", self.folder / name]
 
     def train(self, name, mesh, *flags, nodes=0, steps=STEPS, model="llama-tiny-odd"):
-        """Its bits and its summary."""
+        """Trains, and returns the bits and the summary of the run."""
         tp, gtp, dp = mesh
         gpu_ranks.train(tp * gtp * dp, *self.arguments(name, mesh, model), "--steps", steps, *flags, nodes=nodes)
         return bits(self.folder / name), json.loads((self.folder / name / "summary.json").read_text())
 
     def check(self, mesh, alone, *flags, nodes=0, steps=STEPS, model="llama-tiny-odd"):
-        """Beside ranks that gather less: with delays, and by a graph."""
+        """Compares the mesh with the mesh `alone`, with delays and with a graph."""
         name = "-".join(map(str, [model, *mesh, nodes, len(flags)]))
         expected, _ = self.train(f"{name}-alone", alone, *flags, steps=steps, model=model)
         for kind, more in (("steps", ["--debug-delays", 3]), ("graph", ["--cuda-graph", "on", "--debug-poison", "on"])):
@@ -60,13 +60,13 @@ class Nodes(unittest.TestCase):
         self.check((1, 2, 2), (1, 1, 2))
 
     def test_other_architectures(self):
-        """Biases of q, k and v; norms of every head."""
+        """Tests a model with biases of q, k and v, and a model with norms of every head."""
         for model in ("qwen2-tiny-odd", "qwen3-tiny-odd"):
             self.check((1, 3, 1), (1, 1, 1), model=model)
             self.check((2, 2, 1), (2, 1, 1), model=model)
 
     def even_model(self):
-        """Of even widths, as 4-bit numbers need them."""
+        """Writes a model with even sizes, which 4-bit numbers need. Returns the path."""
         model = json.loads((ROOT / "configs" / "llama-tiny-odd" / "config.json").read_text())
         model |= {"hidden_size": 72, "intermediate_size": 332, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 12}
         path = self.folder / "even.json"
@@ -74,7 +74,7 @@ class Nodes(unittest.TestCase):
         return path
 
     def check_formats(self, name, *flags):
-        """The bits of one rank, without a schedule, for two and, under a graph, for three."""
+        """Checks that one rank, two ranks, and three ranks with a graph give the same bits."""
         even = self.even_model()
         expected, _ = self.train(f"{name}-alone", (1, 1, 1), *flags, model=even)
         self.assertEqual(expected, self.train(f"{name}-steps", (1, 2, 1), *flags, model=even)[0], name)
@@ -83,19 +83,19 @@ class Nodes(unittest.TestCase):
         self.assertEqual(STEPS - RECORDED, graph[1]["graph_steps"])
 
     def test_number_formats(self):
-        """With a message of amaxes (nvfp4, fp8) and without."""
+        """Tests a format with a message of amaxes (nvfp4) and a format without one."""
         for wire in ("nvfp4", "fp8_block"):
             self.check_formats(wire, "--wire-format", wire)
 
     def test_products_in_number_formats(self):
-        """Of weights as they are stored, and of others that are quantized again."""
+        """Tests products that read the stored weights, and products that quantize the weights again."""
         for product, wire, scaling in (("fp8", "fp8", "delayed"), ("fp8", "nvfp4", "current"), ("fp8_block", "fp8_block", None)):
             more = ["--fp8-scaling", scaling] if scaling else []
             self.check_formats(f"{product}-{wire}", "--gemm-format", product, "--wire-format", wire, *more)
 
     def check_suppressed(self, name, *flags, injections=("3", "4", "3,4", "1,4:2,6"), meshes=((1, 1, 1), (1, 3, 1)), **options):
-        """Enqueued and by a graph, where one more step has begun when the host sees that one was suppressed. Ranks that share a GPU
-        are slow: they take all injections in one run."""
+        """Checks suppressed steps with and without a graph. On GPUs, the next step has already begun when the host reads that a
+        step was suppressed. Ranks that share a GPU are slow, so they run only the last injection."""
         expected, _ = self.train(f"{name}-without", meshes[0], *flags, **options)
         for mesh in meshes:
             for graph in ("off", "on"):
@@ -121,20 +121,20 @@ class Nodes(unittest.TestCase):
         for zero in ("on", "off"):
             self.check_suppressed(f"suppressed-zero-{zero}", "--zero", zero, injections=("3,4",), meshes=((1, 1, 2), (1, 3, 2)))
 
-    def test_suppressed_steps_enter_no_history_of_scales(self):
-        """Planes are cast again from masters that stay, and amaxes of a step that does not count are forgotten."""
+    def test_suppressed_steps_do_not_change_the_history_of_scales(self):
+        """Planes are cast again from unchanged masters, and the amaxes of a suppressed step are discarded."""
         self.check_suppressed("suppressed-fp8", "--gemm-format", "fp8", "--wire-format", "fp8", "--fp8-history", 2,
                               injections=("1:2,3,4", "5"), model=self.even_model())
 
     def losses(self, name, gtp, *flags):
-        """Of three steps that leave the weights as they are, since without --deterministic backward may differ."""
+        """Returns the losses of three steps. --lr 0 keeps the weights, because backward may differ without --deterministic."""
         out = self.folder / f"{name}-{gtp}"
         gpu_ranks.train(gtp, "--gtp", gtp, "--seed", 7, "--dtype", "bf16", "--lr", 0, "--steps", 3, "--out", out, *flags)
         shutil.rmtree(out / "checkpoints")
         return [line["loss"] for line in metrics(out)]
 
-    def test_forward_has_the_bits_of_one_without_deterministic(self):
-        """By each attention that is taken then."""
+    def test_the_forward_pass_has_the_bits_of_one_rank_without_deterministic(self):
+        """Tests each attention kernel that is selected without --deterministic."""
         layer = json.loads((ROOT / "configs" / "llama3-8b" / "config.json").read_text())
         layer |= {"num_hidden_layers": 1, "vocab_size": 16384}
         (self.folder / "layer.json").write_text(json.dumps(layer))
@@ -149,7 +149,7 @@ class Nodes(unittest.TestCase):
             self.assertEqual({gtp: losses[1] for gtp in losses}, losses, name)
             self.assertEqual(3, len(set(losses[1])), name)
 
-    def test_planes_that_ranks_push_and_departed_steps(self):
+    def test_pushed_planes_and_departed_steps(self):
         program = pathlib.Path(TESSERA).parents[1] / "tests" / "test_comm_nccl"
         for ranks in (2, 3):
             codes, errors = gpu_ranks.Ranks(ranks, "--gtest_filter=PlanePushes.*:DepartedStep.*", program=program).finish(300)
@@ -158,16 +158,16 @@ class Nodes(unittest.TestCase):
     @NAMED
     def test_two_nodes(self):
         self.check((1, 4, 1), (1, 1, 1), nodes=2)
-        self.check((1, 3, 1), (1, 1, 1), nodes=2)  # of two ranks and of one
-        self.check((2, 2, 1), (2, 1, 1), nodes=2)  # every weight travels between them
+        self.check((1, 3, 1), (1, 1, 1), nodes=2)  # a node with two ranks and a node with one
+        self.check((2, 2, 1), (2, 1, 1), nodes=2)  # every weight is transferred between nodes
 
     @NAMED
-    def test_sums_within_a_node_first(self):
+    def test_hierarchical_sums(self):
         self.check((1, 4, 1), (1, 2, 1), "--reduce-order", "hierarchical", "--ranks-per-node", 2, nodes=2)
 
     @NAMED
-    def test_a_dead_rank_ends_those_of_other_nodes(self):
-        for victim in (3, 0):  # the last one; the one that holds the store
+    def test_a_dead_rank_ends_ranks_on_other_nodes(self):
+        for victim in (3, 0):  # the last rank, and the rank that runs the store
             self.check_dead_rank(f"dead-{victim}", victim)
 
     def has_steps(self, metrics):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""On GPUs, rows of the embedding that travel by index and the whole table give the same bits; where there are two or more."""
+"""Checks on two or more GPUs that exchanging rows of the embedding and gathering the whole table give the same bits."""
 import json
 import sys
 import unittest
@@ -12,7 +12,7 @@ if GPUS < 2:
     print(f"skipped: the program can use {GPUS} GPUs")
     sys.exit(77)
 
-STEPS = 6  # recorded, then by the schedule
+STEPS = 6  # recorded steps, then scheduled steps
 
 
 class Rows(unittest.TestCase):
@@ -20,13 +20,14 @@ class Rows(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = scratch("gpu-rows")
         cls.data = write_tokens(cls.folder / "tokens", 131)
-        # Its vocabulary does not divide evenly, and its table is not the output layer too.
+        # The vocabulary does not divide evenly, and the embedding is not tied to the output layer.
         config = json.loads((ROOT / "configs" / "llama-tiny" / "config.json").read_text())
         cls.model = cls.folder / "model.json"
         cls.model.write_text(json.dumps({**config, "vocab_size": 131, "tie_word_embeddings": False}))
 
     def train(self, name, mesh, *flags, length=64, steps=STEPS):
-        """Its bits. What is gathered depends on the budget, which would be chosen by measured times."""
+        """Trains and returns the bits. The gather budget is fixed, because measured times would choose it otherwise, and the
+        gathered bytes depend on it."""
         tp, gtp, dp = mesh
         out = self.folder / name
         tessera("train", "--backend", "nccl", "--ranks", tp * gtp * dp, "--tp", tp, "--gtp", gtp, "--dp", dp, "--model",
@@ -54,19 +55,19 @@ class Rows(unittest.TestCase):
             expected = self.check(dtype, (1, 2, 1), "--dtype", dtype)
             self.assertEqual(expected, self.train(f"{dtype}-alone", (1, 1, 1), "--dtype", dtype), dtype)
 
-    def test_by_nccl_alone(self):
+    def test_without_pushes(self):
         self.check("nccl", (1, 2, 1), "--dtype", "bf16", "--pushes", "off")
 
-    def test_evaluations_come_between_the_launches_of_a_graph(self):
+    def test_evaluations_between_graph_launches(self):
         flags = ["--dtype", "bf16", "--embedding", "rows", "--valid", self.data, "--eval-every", 3]
         expected = self.train("evaluated", (1, 2, 1), *flags, steps=12)
         self.assertEqual(expected, self.train("evaluated-graph", (1, 2, 1), *flags, "--cuda-graph", "on", steps=12))
 
-    def test_sums_within_a_node_first(self):
+    def test_hierarchical_sums(self):
         self.check("node", (1, 2, 1), "--dtype", "bf16", "--reduce-order", "hierarchical", "--ranks-per-node", 2)
 
     @unittest.skipIf(GPUS < 4, "fewer than 4 GPUs")
-    def test_meshes_of_four(self):
+    def test_meshes_of_four_gpus(self):
         for mesh in ((1, 4, 1), (2, 2, 1), (1, 2, 2)):
             name = "-".join(map(str, mesh))
             self.check(name, mesh, "--dtype", "bf16")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""NVIDIA's compute-sanitizer: memcheck on all kernels and on whole runs, racecheck on all kernels.
+"""Runs NVIDIA's compute-sanitizer: memcheck on all kernels and on whole runs, racecheck on all kernels.
 
-TESSERA names a program that was built with CUDA. Skipped where there is no GPU or no compute-sanitizer that can use it.
+$TESSERA is a program that was built with CUDA. The tests are skipped without a GPU that compute-sanitizer supports.
 """
 import contextlib
 import json
@@ -19,21 +19,22 @@ from program import ROOT, TESSERA, WITHOUT_SEGMENTS, command, metrics, scratch, 
 from summary import run_cases
 
 SANITIZER = shutil.which("compute-sanitizer", path=os.environ.get("PATH", "") + ":/usr/local/cuda/bin")
-# By program: its tests of kernels, and how many there are at least.
+# {program: (filter of its kernel tests, minimum number of tests)}.
 KERNELS = {"test_comm": ("DeviceKernels*", 9), "test_ops": ("OnCuda*:*_cuda:*/Cuda", 90), "test_quant": ("Device*", 20), "test_shard": ("*RowKernelsOn*/cuda", 4)}
 MEMCHECK = ["--tool", "memcheck"]
-# It reports kernels of cuDNN's attention and of cuBLASLt's products, at some of the tests' shapes.
+# racecheck reports kernels of cuDNN and cuBLASLt for some shapes of the tests, so these kernels are excluded.
 RACECHECK = ["--tool", "racecheck", "--kernel-name-exclude", "kernel_substring=cudnn_generated", "--kernel-name-exclude",
              "kernel_substring=nvjet"]
 NOTHING_SEEN = r"(?m)^========= (ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards)"
 LIMIT_S = 200
-# libtorch gives each tensor memory of its own, so that its end is seen. Graphs keep the memory that they were recorded with.
+# Without its cache libtorch allocates each tensor separately, so that memcheck detects accesses to freed tensors. Runs with
+# graphs need the cache, because a graph keeps the memory of its recording.
 WITHOUT_CACHE = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 
 
 def end_with_children(pid):
-    """Of each before the process itself, so that none loses its parent."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+    """Kills all children before the process itself, so that no child loses its parent."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the process has ended
         os.kill(pid, signal.SIGSTOP)
         for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
             for child in path.read_text().split():
@@ -43,7 +44,7 @@ def end_with_children(pid):
 
 
 def output_under(tool, arguments, environment):
-    """Exit code and output; after LIMIT_S seconds the program and its children are ended."""
+    """Returns (output, exit code). After LIMIT_S seconds it kills the program and its children."""
     with subprocess.Popen([SANITIZER, *tool, "--error-exitcode", "9", *map(str, arguments)], stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, errors="replace",
                           env={**WITHOUT_SEGMENTS, **environment}) as program:
@@ -62,7 +63,7 @@ if SANITIZER is None or gpu_ranks.GPUS == 0:
 
 class Sanitizer(unittest.TestCase):
     def check(self, tool, *arguments, environment=None):
-        """What `arguments` printed; fails unless the program ends well and the tool says that it saw nothing."""
+        """Returns the output of `arguments`. Fails unless the program exits with code 0 and the tool reports no error."""
         output, code = output_under(tool, arguments, environment or {})
         if re.search(r"(?m)^=========.*Device not supported", output) and "[ RUN " not in output:
             self.skipTest("compute-sanitizer does not support this device")
@@ -83,7 +84,7 @@ class Sanitizer(unittest.TestCase):
         self.check_kernels(MEMCHECK)
 
     def test_kernels_have_no_races(self):
-        self.check_kernels(RACECHECK, left_out="-*Gemm*")  # nothing but cuBLASLt's kernels
+        self.check_kernels(RACECHECK, left_out="-*Gemm*")  # these tests run only kernels of cuBLASLt
 
     def test_runs_stay_within_bounds(self):
         folder = scratch("sanitizer")
@@ -98,7 +99,7 @@ class Sanitizer(unittest.TestCase):
                     self.assertEqual(5, len(metrics(out)))
 
     def format_flags(self, folder):
-        """Of a model whose products read stored bytes as they are: all extents are multiples of 128."""
+        """Returns flags for a model whose products read stored bytes directly, because all sizes are multiples of 128."""
         model = folder / "whole.json"
         model.write_text(json.dumps(json.loads((ROOT / "configs" / "llama-tiny-odd" / "config.json").read_text()) | {
             "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2,
@@ -117,8 +118,8 @@ class Sanitizer(unittest.TestCase):
                 self.assertEqual(2, len(metrics(out)))
 
     def test_tokens_split_over_tp_stay_within_bounds(self):
-        """bf16, and codes of fp8 that travel, by recipe and scaling. Tensors that have ended are seen, since libtorch gives each one
-        memory of its own."""
+        """Tests bf16, and activations sent as fp8 codes for each recipe and scaling. Without libtorch's cache, memcheck detects
+        accesses to freed tensors."""
         folder = scratch("sanitizer-tp")
         flags = [*self.format_flags(folder), "--tp", 2, "--sequence-parallel", "on"]
         codes = ["--gemm-format", "fp8", "--wire-format", "fp8", "--tp-wire-format", "fp8"]
@@ -126,7 +127,7 @@ class Sanitizer(unittest.TestCase):
                                 for recipe in ("hybrid", "e4m3") for scaling in ("delayed", "current")}
         for name, more in cases.items():
             with self.subTest(name):
-                # NCCL asks whether it has kernels for this GPU by calls that may fail.
+                # NCCL detects its kernels for this GPU with calls that may fail, so API errors are not reported.
                 arguments = [*MEMCHECK, "--report-api-errors", "no", "--error-exitcode", 9, *command("train", *flags, *more, "--out", folder / name)]
                 ranks = gpu_ranks.Ranks(2, *arguments, program=SANITIZER, environment={**WITHOUT_SEGMENTS, **WITHOUT_CACHE})
                 codes_of_exit, outputs = ranks.finish(LIMIT_S)

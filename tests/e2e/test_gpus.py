@@ -1,7 +1,8 @@
-#!/ usr / bin / env python3
-"""The program on GPUs, one process each: the bits of every layout, what a step may not do, CPUs beside it, a dead rank.
+#!/usr/bin/env python3
+"""Tests the program on GPUs, one process for each GPU: the bits of every layout, calls that a step must not make, comparison with
+CPUs, and a dead rank.
 
-TESSERA names a program that was built with CUDA. Skipped where there are fewer than two GPUs.
+$TESSERA is a program that was built with CUDA. The tests are skipped with fewer than two GPUs.
 """
 import collections
 import itertools
@@ -20,16 +21,16 @@ from program import (ENVIRONMENT, ROOT, TESSERA, WITHOUT_SEGMENTS, bits, command
 from summary import run_cases
 
 STEPS = 20
-RECORDED = 3  # two that are recorded, the first of which is not planned by, and one behind, before the first graph
-LIKE = {"loss": 2**-12, "grad_norm": 2**-6}  # GPUs and CPUs in bf16, whose sums have other orders: parts of each
-WAITS = 6  # of the host for a step before the one it enqueues: its end (two calls), what all did (two), loss, traffic
+RECORDED = 3  # steps before the first graph: two recorded steps, of which the second is planned, and one that is enqueued
+LIKE = {"loss": 2**-12, "grad_norm": 2**-6}  # relative bounds of GPUs and CPUs in bf16, which add in different orders
+WAITS = 6  # waits of the host for the previous step: its end (two calls), the agreement of all ranks (two), loss, traffic
 DEMO = ROOT / "data" / "demo" / "train"
 COUNTER = pathlib.Path(TESSERA).parents[1] / "tests" / "libcount_cuda_calls.so"
 
 
 GPUS = gpus()
 if GPUS < 2:
-    print(f"skipped: {GPUS} GPUs that the program can use, expected 2 or more")
+    print(f"skipped: the program can use {GPUS} GPUs, expected 2 or more")
     sys.exit(77)
 
 
@@ -41,13 +42,13 @@ class Gpus(unittest.TestCase):
                      "--seq-len", 64, "--seed", 7, "--dtype", "bf16"]
 
     def train(self, name, ranks, *flags, steps=STEPS, backend="nccl", text=None):
-        """The folder of a run of the odd model, or of what `text` (flags) names."""
+        """Trains the odd model, or the model and data of the flags in `text`. Returns the folder of the run."""
         out = self.folder / name
         tessera("train", *(text or self.flags), "--backend", backend, "--ranks", ranks, "--steps", steps, "--out", out, *flags)
         return out
 
     def check_bits(self, ranks):
-        """Of every way in which `ranks` GPUs hold a model, beside one GPU."""
+        """Compares every layout and transport on `ranks` GPUs with one GPU."""
         deterministic = ["--deterministic", "on"]
         expected = bits(self.train(f"one-{ranks}", 1, *deterministic))
         poisoned = ["--debug-poison", "on", "--gather-budget", "min"]
@@ -62,23 +63,24 @@ class Gpus(unittest.TestCase):
             summary = json.loads((out / "summary.json").read_text())
             self.assertEqual(STEPS - RECORDED if "--cuda-graph" in flags else None, summary.get("graph_steps"), name)
 
-    def test_two_gpus_give_the_bits_of_one(self):
+    def test_two_gpus_give_the_bits_of_one_gpu(self):
         self.check_bits(2)
 
     @unittest.skipIf(GPUS < 4, "fewer than 4 GPUs")
-    def test_four_gpus_give_the_bits_of_one(self):
+    def test_four_gpus_give_the_bits_of_one_gpu(self):
         self.check_bits(4)
 
-    def test_cpus_see_the_same_losses_and_go_on(self):
+    def test_cpus_have_close_losses_and_resume_gpu_checkpoints(self):
         self.check_cpus("odd", self.flags)
 
     @unittest.skipUnless(DEMO.with_suffix(".bin").exists(), "no data/demo: ./run data prepares it")
-    def test_cpus_see_the_same_losses_of_the_demo(self):
+    def test_cpus_have_close_losses_on_the_demo(self):
         self.check_cpus("demo", ["--model", "llama-demo", "--data", DEMO, "--global-batch", 4, "--seq-len", 128, "--seed", 7,
                                  "--dtype", "bf16"])
 
     def check_cpus(self, name, text):
-        """Beside GPUs: like losses, also where each goes on with the checkpoint of either, cut another way."""
+        """Checks that GPUs and CPUs have close losses, also after either resumes from a checkpoint of the other with another
+        layout."""
         further, runs = STEPS + 2, {}
         for on in ("nccl", "local"):
             flags = ["--gtp", 2, "--save-every", STEPS]
@@ -98,28 +100,28 @@ class Gpus(unittest.TestCase):
         self.assertEqual(last, ours[-1]["step"])
 
     def test_graphs_on_other_meshes(self):
-        """Weights whose compute parts overlap over tp; states that replicas share."""
+        """Tests weights whose compute parts overlap over tp, and states that are sharded over replicas."""
         for mesh in (["--tp", 2], ["--tp", 2, "--sequence-parallel", "on"], ["--dp", 2]):
             flags = [*mesh, "--deterministic", "on"]
             name = "-".join(map(str, mesh))
             graph = self.train(f"graph{name}", 2, *flags, "--cuda-graph", "on", "--debug-poison", "on")
             self.assertEqual(bits(self.train(f"steps{name}", 2, *flags)), bits(graph), name)
-#Where no weight travels there is nothing to be issued ahead, and none is enqueued behind those recorded.
+            # Without gathered weights there is no prefetch, so no step is enqueued between the recorded steps and the graph.
             enqueued = RECORDED if "--tp" in mesh else RECORDED - 1
             self.assertEqual(STEPS - enqueued, json.loads((graph / "summary.json").read_text())["graph_steps"], name)
 
-    def test_evaluations_come_between_the_launches_of_a_graph(self):
+    def test_evaluations_between_graph_launches(self):
         flags = ["--gtp", 2, "--deterministic", "on", "--valid", self.flags[3], "--eval-every", 4]
         expected = self.train("evaluated", 2, *flags)
         graph = self.train("evaluated-graph", 2, *flags, "--cuda-graph", "on")
         self.assertEqual(bits(expected), bits(graph))
         self.assertEqual([line.get("valid_loss") for line in metrics(expected)],
                          [line.get("valid_loss") for line in metrics(graph)])
-#One behind each evaluation but the last is enqueued too.
+        # The step after each evaluation except the last is enqueued without a graph.
         self.assertEqual(STEPS - RECORDED - 4, json.loads((graph / "summary.json").read_text())["graph_steps"])
 
     def counts(self, steps, *flags):
-        """By rank, how often a run called what allocates or waits; and how often the host waited by its own means."""
+        """Returns the counts of calls that allocate or wait, by rank, and the number of waits of the host (`host_waits`)."""
         prefix = self.folder / "-".join(["counts", *map(str, [steps, *flags])])
         out = prefix.with_suffix(".run")
         environment = {**WITHOUT_SEGMENTS, "LD_PRELOAD": str(COUNTER), "TESSERA_COUNTS": str(prefix)}
@@ -131,18 +133,18 @@ class Gpus(unittest.TestCase):
         return (collections.Counter(tuple(sorted(rank.items())) for rank in ranks),
                 json.loads((out / "summary.json").read_text())["host_waits"])
 
-    def test_a_step_allocates_nothing_and_waits_for_nothing(self):
+    def test_a_step_allocates_no_memory_and_does_not_synchronize(self):
         fp8 = ["--wire-format", "fp8", "--gemm-format", "fp8"]
         unpacked = ["--wire-format", "mxfp8", "--gemm-format", "fp8", "--fp8-scaling", "current"]
         for mesh, graph in itertools.product((["--gtp", 2], ["--tp", 2], ["--gtp", 2, *fp8], ["--gtp", 2, *unpacked]),
                                              ([], ["--cuda-graph", "on"])):
             flags = [*mesh, *graph]
             (few, waits_of_few), (many, waits_of_many) = self.counts(24, *flags), self.counts(64, *flags)  # pools are full
-            self.assertGreater(sum(int(count) for rank in few for _, count in rank), 0, "nothing was counted")
+            self.assertGreater(sum(int(count) for rank in few for _, count in rank), 0, "no call was counted")
             self.assertEqual(few, many, flags)
             self.assertEqual(40 * WAITS, waits_of_many - waits_of_few, flags)
 
-    def test_bench_step_says_what_moved_the_weights(self):
+    def test_bench_step_reports_the_transport(self):
         step = ["bench", "step", "--model", "llama-tiny-odd", "--seq-len", 64, "--gtp", 2, "--dtype", "bf16", "--steps", 4]
         profile = self.folder / "profile.json"
         for flags, moved in ((["--profile", profile], ("push", False)), (["--pushes", "off"], ("nccl", False)),
@@ -159,8 +161,8 @@ class Gpus(unittest.TestCase):
     def test_a_dead_rank_ends_the_others_within_the_time_limit(self):
         self.check_dead_rank("dead", "--gtp", 2)
 
-    def test_a_dead_rank_ends_a_graph_too(self):
-        for mesh in ("--gtp", "--tp"):  # by pushes, by NCCL alone
+    def test_a_dead_rank_ends_a_graph(self):
+        for mesh in ("--gtp", "--tp"):  # over pushes, over NCCL only
             self.check_dead_rank(f"dead-graph{mesh}", mesh, 2, "--cuda-graph", "on")
 
     def check_dead_rank(self, name, *flags):
@@ -177,7 +179,7 @@ class Gpus(unittest.TestCase):
                 errors = program.communicate(timeout=60)[1]
                 self.assertLess(time.monotonic() - begin, limit + 10)
             finally:
-                program.kill()  # its ranks end with it
+                program.kill()  # the ranks end with the program
         self.assertEqual(128 + signal.SIGKILL, program.returncode)
         lines = [line for line in errors.splitlines() if line.startswith("tessera:")]
         self.assertEqual(2, len(lines), errors)
@@ -191,12 +193,12 @@ class Gpus(unittest.TestCase):
         end = time.monotonic() + 120
         while not lines.exists() or lines.read_text().count("\n") < 5:
             self.assertIsNone(program.poll())
-            self.assertLess(time.monotonic(), end, "no five steps")
+            self.assertLess(time.monotonic(), end, "fewer than five steps")
             time.sleep(0.2)
 
 
 def work_on_gpus():
-    """By GPU that the program may use, in MiB: the memory that is taken."""
+    """Returns the used memory in MiB of each GPU that the program may use."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     result = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits",
                              *(["--id", visible] if visible else [])], capture_output=True, text=True, check=True)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Hugging Face folders that are imported, trained and exported: values that are not finite, models whose file is gone."""
+"""Tests imported Hugging Face folders: training without the file of the model, values that are not finite, ambiguous folders."""
 import json
 import shutil
 import struct
@@ -40,7 +40,7 @@ class Imports(unittest.TestCase):
             self.assertIn(word, result.stderr)
 
     def test_a_checkpoint_is_trained_without_the_file_of_its_model(self):
-        """Which resumes too; and it says which type it needs."""
+        """The run can also be resumed, and another --dtype is refused with the expected type."""
         hf = self.copy("moved")
         tessera("convert", hf, self.folder / "fp32")
         tessera("convert", hf, self.folder / "bf16", "--dtype", "bf16")
@@ -59,7 +59,7 @@ class Imports(unittest.TestCase):
         self.assertEqual(0, self.train(self.folder / "bf16", self.folder / "trained-bf16", "--dtype", "bf16").returncode)
 
     def test_values_that_are_not_finite(self):
-        """A warning for each tensor, and no failure; what is trained with them says so alike in both files."""
+        """`convert` prints a warning for each tensor and succeeds. A run with such weights reports NaN in both output files."""
         hf = self.copy("not-finite")
         self.put_nan(hf, "model.norm.weight")
         result = run("convert", hf, self.folder / "with-nan")
@@ -77,7 +77,7 @@ class Imports(unittest.TestCase):
         self.assertEqual(("NaN", "NaN"), (last["loss"], last["valid_loss"]))
         self.assertEqual((last["loss"], last["valid_loss"]), (summary["loss"], summary["valid_loss"]))
 
-    def test_folders_that_may_be_read_in_two_ways(self):
+    def test_ambiguous_folders_are_refused(self):
         hf = self.copy("two")
         tessera("convert", self.folder / "initial", self.folder / "shards", "--max-shard-size", "20KB")
         for path in (self.folder / "shards").glob("model*"):
@@ -85,7 +85,7 @@ class Imports(unittest.TestCase):
         self.refused(run("convert", hf, self.folder / "x"), "model.safetensors,", "model.safetensors.index.json")
         self.assertFalse((self.folder / "x").exists())
 
-    def test_bytes_of_files_are_printed_as_text(self):
+    def test_control_bytes_of_files_are_escaped(self):
         hf = self.copy("bytes")
         header = b'{"a\xff\x1b[2J":1}'
         (hf / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
@@ -94,8 +94,8 @@ class Imports(unittest.TestCase):
         (hf / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
         self.refused(run("convert", hf, self.folder / "y"))
 
-    def test_rare_data(self):
-        """A set with a share of a billionth is not seen in a run of a few samples; one that no run would see is refused."""
+    def test_data_with_a_tiny_share(self):
+        """A share of 1e-9 is accepted, although a short run does not read the data set. A share that no run reads is refused."""
         flags = ["train", "--model", "llama-tiny-odd", "--seq-len", 32, "--steps", 0]
         out = self.folder / "rare"
         tessera(*flags, "--data", "1e-9", self.data, "1", self.data, "--out", out)

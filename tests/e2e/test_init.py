@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""--init: a run starts from the weights of a Hugging Face folder, with the bits of `convert` and a resume of what it wrote."""
+"""Tests --init: a run from the weights of a Hugging Face folder has the bits of `convert` and a resume of its checkpoint."""
 import itertools
 import json
 import os
@@ -18,7 +18,7 @@ COMMON = ("--seq-len", 32, "--global-batch", 4)
 
 
 def written(out):
-    """Losses, norms, and the files of tensors: equal bits on one mesh, without a program that reads them."""
+    """Returns losses, norms and the bytes of the tensor files. Equal runs on one mesh write equal files."""
     files = sorted((out / "checkpoints" / "step-00000002").glob("*.safetensors"))
     assert files, out
     return [(line["loss"], line["grad_norm"]) for line in metrics(out)], [(path.name, path.read_bytes()) for path in files]
@@ -33,7 +33,7 @@ class Init(unittest.TestCase):
 
     @classmethod
     def folder_of(cls, name, tied, *flags):
-        """A folder of random weights, as `convert` writes it with these flags."""
+        """Returns a folder of random weights that `convert` wrote with these flags."""
         folder = cls.folder / f"{name}-{'tied' if tied else 'apart'}{''.join(map(str, flags))}"
         if folder.exists():
             return folder
@@ -58,7 +58,7 @@ class Init(unittest.TestCase):
         return result
 
     def refused(self, out, *flags, expect):
-        """Exit code 2, one line with every expected word, nothing written."""
+        """Checks that the run exits with code 2, prints one line with every expected word, and writes nothing."""
         result = self.train(out, *flags)
         self.assertEqual((2, 1), (result.returncode, len(result.stderr.splitlines())), result.stderr)
         for word in expect:
@@ -77,7 +77,7 @@ class Init(unittest.TestCase):
                 job.result()
         self.assertEqual(written(self.folder / f"{name}-resumed"), written(self.folder / f"{name}-init"))
 
-    def test_the_same_bits_as_convert_and_a_resume(self):
+    def test_init_has_the_bits_of_convert_and_a_resume(self):
         for model, tied in itertools.product(MODELS, (False, True)):
             hf = self.folder_of(model, tied)
             for dtype, mesh in itertools.product(("fp32", "bf16"), MESHES):
@@ -118,7 +118,7 @@ class Init(unittest.TestCase):
         tessera("train", "--resume", "latest", "--out", self.folder / "stopped")
         self.assertEqual(bits(self.folder / "complete"), bits(self.folder / "stopped"))
 
-    def test_weights_of_model_are_not_read_and_a_line_says_so(self):
+    def test_a_warning_if_model_is_a_folder_with_weights(self):
         line = f"warning: --model {self.hf}: its weights are not read, and training starts from random weights: --init {self.hf} reads them"
         result = self.trained("random", "--model", self.hf)
         self.assertEqual([line], [text for text in result.stdout.splitlines() if "warning" in text])
@@ -131,7 +131,7 @@ class Init(unittest.TestCase):
         self.assertEqual(bits(self.folder / "init"), bits(self.folder / "both"))
         self.assertNotEqual(bits(self.folder / "init"), bits(self.folder / "random"))
 
-    def test_values_that_are_not_finite_are_named_once(self):
+    def test_values_that_are_not_finite_are_reported_once(self):
         hf = self.copy("not-finite")
         path = hf / "model.safetensors"
         content = bytearray(path.read_bytes())

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The layout does not change the result: the program over gtp degrees, recompute policies, backends and resumed meshes.
+"""The layout does not change the result: the tests vary gtp degrees, recompute policies, backends and the meshes of resumed runs.
 
-A few combinations by default; all of them with TESSERA_E2E=full, TESSERA_E2E_JOBS runs at a time. TESSERA_E2E_MODEL names
-another model (its vocabulary has at least 131 entries).
+By default they run a few combinations. TESSERA_E2E=full runs all of them, TESSERA_E2E_JOBS at a time. TESSERA_E2E_MODEL is
+another model with at least 131 vocabulary entries.
 """
 import json
 import os
@@ -16,7 +16,7 @@ FULL = os.environ.get("TESSERA_E2E") == "full"
 MODEL = os.environ.get("TESSERA_E2E_MODEL", "llama-tiny-odd")
 JOBS = int(os.environ.get("TESSERA_E2E_JOBS", "1"))
 STEPS, SEQUENCE = (20, 128) if FULL else (4, 32)
-# Other values than the defaults, which a resumed run would take if it did not keep these.
+# No value is a default, because a resumed run that lost these settings would use the defaults.
 OPTIMIZER = ["--beta1", 0.8, "--beta2", 0.9, "--eps", 1e-4, "--weight-decay", 0.3, "--clip", 0.5, "--min-lr", 1e-4]
 CLASSES = {"tp1": (1, 1, "off"), "tp2-sp": (2, 1, "on"), "tp2": (2, 1, "off"), "dp2": (1, 2, "off")}
 
@@ -45,7 +45,7 @@ class Layouts(unittest.TestCase):
                 "--seed", 7, *flags]
 
     def cases(self, name, dtype):
-        """(backend, gtp, recompute policy, flags). By default each type takes half of a few cases."""
+        """Returns the cases (backend, gtp, recompute policy, flags). By default each dtype runs half of a few cases."""
         tp, dp, sequence_parallel = CLASSES[name]
         is_wide = dtype == "fp32"
         cases = [("local", gtp, recompute) for gtp in (1, 2, 3, 4, 6) for recompute in ("none", "selective", "full")]
@@ -90,7 +90,7 @@ class Layouts(unittest.TestCase):
         self.check_class("dp2")
 
     def check_same(self, name, runs, *flags):
-        """Runs of a mesh, flags and a backend each."""
+        """Checks that runs, each with a mesh, a backend and flags, have the same bits. Returns the bits."""
         found = [(mesh, backend, self.train(f"{name}-{'-'.join(map(str, mesh))}-{backend}", mesh, *flags, *more, backend=backend))
                  for mesh, backend, *more in runs if backend == "local" or MPIRUN]
         for mesh, backend, actual in found[1:]:
@@ -120,7 +120,7 @@ class Layouts(unittest.TestCase):
         few = (1, (2,)), (1, (3,), "--dtype", "bf16"), (2, (3,)), (2, (2,), *split)
         for tp, gtps, *flags in ((1, (2, 3)), (1, (3,), "--dtype", "bf16"), (2, (2, 3)), (2, (2,), *split)) if FULL else few:
             with_gather = FULL or bool(flags)
-            flags = self.common("--steps", 3, *flags, model="llama-tiny-odd")  # its table is not the output layer too
+            flags = self.common("--steps", 3, *flags, model="llama-tiny-odd")  # its embedding is not tied to the output layer
             name = f"rows-{tp}-{len(flags)}"
             expected = self.train(name, (tp, 1, 1), *flags)
             for gtp in gtps:
@@ -134,7 +134,7 @@ class Layouts(unittest.TestCase):
                                         *more, backend=backend)
                     self.assertEqual(expected, actual, (tp, gtp, backend, embedding, *flags))
 
-    def test_hierarchical_sums_are_one_order_of_their_own(self):
+    def test_hierarchical_sums_have_their_own_bits(self):
         flags = self.common("--steps", 3, "--reduce-order", "hierarchical", "--ranks-per-node")
         expected = self.train("nodes", (2, 4, 1), *flags, 4)  # two gtp ranks a node
         self.assertEqual(expected, self.train("nodes-again", (2, 4, 1), *flags, 4, "--recompute", "full",
@@ -145,7 +145,7 @@ class Layouts(unittest.TestCase):
         if MPIRUN:
             self.assertEqual(expected, self.train("nodes-mpi", (2, 4, 1), *flags, 4, backend="mpi"))
 
-    def test_a_checkpoint_goes_on_in_other_layouts(self):
+    def test_a_checkpoint_resumes_with_other_layouts(self):
         half, whole = (20, 40) if FULL else (3, 6)
         flags = self.common("--schedule-steps", whole, *OPTIMIZER, "--mask-documents", "on", "--grad-wire", "bf16")
         self.train("half", (2, 2, 1), *flags, "--steps", half)
@@ -167,7 +167,7 @@ class Layouts(unittest.TestCase):
         tensors = json.loads(tessera("inspect", self.folder / name, "--json"))["tensors"]
         return {(tensor["kind"], tensor["name"]): tensor["hash"] for tensor in tensors}
 
-    def test_a_run_goes_on_in_its_own_folder(self):
+    def test_a_run_resumes_in_its_own_folder(self):
         flags = self.common("--schedule-steps", 4, "--save-every", 2)
         expected = self.train("straight", (1, 2, 1), *flags, "--steps", 4)
         self.train("continued", (1, 2, 1), *flags, "--steps", 3)  # saved at 2 and 3

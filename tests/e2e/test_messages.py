@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Wrong uses: each is one line that says what is wrong and what to do, and writes nothing."""
+"""Each wrong use prints one line with the problem and the remedy, and writes nothing."""
 import json
 import os
 import shutil
@@ -26,7 +26,8 @@ class Messages(unittest.TestCase):
         cls.text.write_text("some text\n")
 
     def check(self, *arguments, expect, without=(), mpi_ranks=None, code=2, **variables):
-        """The line that the program ends with has every word of `expect`, none of `without`; --out is not made."""
+        """Checks that the program prints one line with every word of `expect`, without the words of `without`, and that it does
+        not create --out."""
         out = self.folder / "out"
         if arguments[0] == "train" and "--out" not in arguments:
             arguments = (*arguments, "--out", out)
@@ -44,7 +45,7 @@ class Messages(unittest.TestCase):
     def copy_of_run(self, name):
         return shutil.copytree(self.made, self.folder / name)
 
-    def test_words_behind_a_flag(self):
+    def test_unexpected_words_and_flags(self):
         for words, expect in ((("--steps", 3, "extra"), ["unexpected word 'extra'", "expected a flag", "tessera train --help"]),
                               (("--steps", 3, "--steps", 4), ["--steps", "given more than once"]),
                               (("--zero", "off", "extra"), ["unexpected word 'extra'"]),
@@ -81,7 +82,7 @@ class Messages(unittest.TestCase):
         tessera("train", "--resume", "latest", "--out", stopped)
         self.assertTrue((stopped / "checkpoints" / "step-00000003").exists())
 
-    def test_a_damaged_checkpoint_names_the_one_before_it(self):
+    def test_the_message_of_a_damaged_checkpoint_names_the_previous_one(self):
         for file, change in (("part-00000.safetensors", lambda content: content[:-1] + bytes([content[-1] ^ 1])),
                              ("part-00000.safetensors", lambda content: content[:-10]),
                              ("manifest.json", lambda content: content[:-3])):
@@ -111,7 +112,7 @@ class Messages(unittest.TestCase):
         self.check("convert", pickled, x, expect=[pickled, "model.safetensors", "pytorch_model.bin is not read"])
         self.assertFalse(x.exists())
 
-    def test_data_that_is_not_prepared(self):
+    def test_data_that_was_not_prepared(self):
         flags = ("train", "--model", "llama-tiny-odd", "--steps", 1, "--seq-len", 32, "--data")
         self.check(*flags, self.text, expect=["--data", self.text, "is a file", "PREFIX.bin", "python/prepare_text.py --input"])
         self.check(*flags, self.folder / "absent", expect=["--data", "absent.idx", "PREFIX.bin", "prepare_text.py"])
@@ -122,13 +123,13 @@ class Messages(unittest.TestCase):
         self.check(*flags, self.data, "--valid", foreign, expect=[f"--valid: {foreign}.bin", "vocab_size 131"])
         self.check(*flags, self.data, "--valid", self.text, expect=["--valid", self.text, "prepare_text.py"])
 
-    def test_a_model_that_is_no_config(self):
+    def test_a_model_without_a_config(self):
         rest = ("--data", self.data, "--steps", 1)
         weights = self.hf / "model.safetensors"
         self.check("train", "--model", weights, *rest, expect=["--model", weights, "config.json", f"--init {self.hf} "])
         self.check("train", "--model", self.folder, *rest, expect=["--model", self.folder, "without config.json", "llama-tiny"])
 
-    def test_inspect_of_something_else(self):
+    def test_inspect_of_other_files(self):
         self.check("inspect", self.text, expect=[self.text, "is a file", "checkpoint", "PREFIX.bin", "prepare_text.py"])
         self.check("inspect", self.folder / "absent", expect=["absent", "the file or folder does not exist"])
         self.check("inspect", self.hf, expect=[self.hf, "Hugging Face folder", "tessera convert"])
@@ -137,7 +138,7 @@ class Messages(unittest.TestCase):
         config = self.made / "config.json"
         self.check("train", "--config", config, expect=["--config", config, "'config'", "--resume"])
         self.check("train", "--config", self.hf / "config.json", expect=["--config", "describes a model", "--model"])
-        self.check("train", "--config", self.folder / "absent.json", expect=["--config", "absent.json", "No such file"])
+        self.check("train", "--config", self.folder / "absent.json", expect=["--config", "absent.json", "No such file or directory"])
         self.check("train", "--model", config, "--data", self.data, "--steps", 1, expect=[config, "config.json of a run", "'model'"])
         self.check("plan", "--measured", self.folder / "absent", expect=["--measured", "absent", "holds no run"])
         self.check("plan", "--model", "llama-tiny-odd", "--machine", "b300", expect=["--machine", "b300", "h200", "laptop"])
@@ -200,7 +201,7 @@ class Messages(unittest.TestCase):
     def is_cpu_build(self):
         return "no CUDA" in run("train", "--backend", "nccl", "--ranks", 10**6).stderr
 
-    def test_numbers_without_a_format_have_the_name_of_the_type(self):
+    def test_counts_without_a_number_format_use_the_name_of_the_dtype(self):
         for dtype in ("fp32", "bf16", "fp64"):
             out = self.folder / f"type-{dtype}"
             tessera(*self.train, "--steps", 1, "--tp", 2, "--gtp", 2, "--dtype", dtype, "--out", out)
@@ -210,7 +211,7 @@ class Messages(unittest.TestCase):
                 self.assertEqual([dtype], list(values))
             for key in ("wire_format", "gemm_format", "tp_wire_format"):
                 self.assertEqual(dtype, summary[key], key)
-            tessera("train", "--resume", "latest", "--out", out, "--tp", 2, "--gtp", 2, "--steps", 2)  # reads its own lines
+            tessera("train", "--resume", "latest", "--out", out, "--tp", 2, "--gtp", 2, "--steps", 2)  # reads the lines of the first run
             tessera("plan", "--measured", out)
 
     def test_files_that_cannot_be_written(self):
@@ -224,7 +225,8 @@ class Messages(unittest.TestCase):
 
 
 class FullDisk(unittest.TestCase):
-    """Exit code 1 and one line with the file and the reason. No incomplete file stays, and what was complete can be resumed."""
+    """A full disk gives exit code 1 and one line with the file and the reason. It leaves no incomplete file, and complete
+    checkpoints can be resumed."""
 
     @classmethod
     def setUpClass(cls):
@@ -236,7 +238,7 @@ class FullDisk(unittest.TestCase):
         tessera(*cls.train, 3, "--out", cls.made)
 
     def fails(self, full, *arguments, expect, mpi_ranks=None):
-        """full: WORD:BYTES; the disk is full when a file with the word in its path holds so many bytes."""
+        """Runs with a full disk. `full` is WORD:BYTES: writes beyond BYTES fail for files with WORD in their path."""
         result = subprocess.run(command(*arguments, mpi_ranks=mpi_ranks), capture_output=True, text=True, check=False, timeout=120,
                                 env={**ENVIRONMENT, "LD_PRELOAD": str(AWKWARD_FILES), "TESSERA_TEST_FULL": full})
         lines = [line for line in result.stderr.splitlines() if line.startswith("tessera:")]
@@ -260,7 +262,7 @@ class FullDisk(unittest.TestCase):
             self.resume_and_compare(out, "--steps", 3)
 
     def test_while_metrics_are_written(self):
-        """The second line does not fit."""
+        """The second line does not fit on the disk."""
         out = self.folder / "metrics"
         self.fails("metrics.jsonl:400", *self.train, 3, "--out", out, expect=out / "metrics.jsonl")
         self.assertEqual([1], [line["step"] for line in metrics(out)])
@@ -277,11 +279,11 @@ class FullDisk(unittest.TestCase):
 
     @unittest.skipUnless(MPIRUN, "no mpirun")
     def test_processes_print_one_line(self):
-        """Although mpirun sends SIGTERM to the ranks when one of them fails."""
+        """Only one line is printed, although mpirun sends SIGTERM to all ranks if one fails."""
         self.fails("part-00001:5", *self.train, 3, "--gtp", 2, "--backend", "mpi", "--out", self.folder / "mpi", mpi_ranks=2,
                   expect="part-00001.safetensors")
 
-    def test_of_convert(self):
+    def test_while_convert_writes(self):
         hf, target = self.folder / "hf", self.folder / "target"
         tessera("convert", self.made, hf)
         for source, files in ((self.made, ("model.safetensors", "config.json")), (hf, ("part-00000.safetensors", "manifest.json"))):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A weight that is not finite, imported from a Hugging Face folder, skips every step in every format, as in bf16: on CPUs, and on
-GPUs where there are some. Steps whose samples are not finite end a run where ten of them come in a row."""
+"""An imported weight that is not finite skips every step in every format, on CPUs and, if there are any, on GPUs. Ten skipped
+steps in a row end a run."""
 import itertools
 import json
 import os
@@ -52,7 +52,7 @@ class NotFinite(unittest.TestCase):
         return ["--data", cls.data, "--global-batch", 12, "--seq-len", 32, "--dtype", "bf16"]
 
     def imported(self, name, code):
-        """A checkpoint of the model with one element replaced."""
+        """Returns a checkpoint of the model in which one element is replaced."""
         if (name, code) not in self.checkpoint:
             folder = self.folder / f"hf-{len(self.checkpoint)}"
             tessera("convert", self.folder / "start" / "checkpoints" / "step-00000000", folder, "--dtype", "bf16")
@@ -86,7 +86,7 @@ class NotFinite(unittest.TestCase):
     def test_every_step_is_skipped_on_cpus(self):
         if FULL:
             return self.check_formats("local", [*FORMATS, *ON_CPUS], (1, 3))
-        # Each format once; tests/train/finite_check_test.cpp has them with more weights and both degrees.
+        # Each format runs once. tests/train/finite_check_test.cpp tests more weights and both degrees.
         for turn, flags in enumerate([*FORMATS, *ON_CPUS]):
             spoiled = ("mlp.down_proj", INFINITY) if turn % 2 else ("self_attn.q_proj", NAN)
             self.check("local", self.imported(*spoiled), (1, 3)[turn // 2 % 2], flags)
@@ -97,8 +97,8 @@ class NotFinite(unittest.TestCase):
         self.check("nccl", self.imported("self_attn.q_proj", NAN), 3, ["--wire-format", "nvfp4", "--gemm-format", "fp8"])
 
     def train_on(self, name, spoiled_in_100):
-        """Steps of one sample each. As many samples in 100 as said hold token 0, whose row of the embedding has a NaN. Returns the
-        result and the numbers of steps in each stretch of skipped ones."""
+        """Trains with one sample for each step. `spoiled_in_100` of 100 samples contain token 0, whose embedding row has a NaN.
+        Returns the result, whether each step was skipped, and the lengths of the runs of skipped steps."""
         folder, out = self.folder / f"{name}-hf", self.folder / name
         tessera("convert", self.folder / "start" / "checkpoints" / "step-00000000", folder, "--dtype", "bf16")
         set_element(folder / "model.safetensors", "model.embed_tokens.weight", NAN)

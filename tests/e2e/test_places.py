@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs in places that are awkward: launchers' variables without a launcher, slow file systems, files that shrink."""
+"""Runs in difficult environments: variables of launchers without a launcher, slow file systems, files that shrink."""
 import os
 import subprocess
 import time
@@ -28,7 +28,7 @@ class Places(unittest.TestCase):
         for word in words:
             self.assertIn(word, lines[0])
 
-    def test_what_one_rank_alone_finds_wrong_is_said(self):
+    def test_an_error_of_one_rank_is_printed(self):
         self.refused(self.train("other", "--bogus-flag", 3, RANK="1", WORLD_SIZE="2"), "tessera: rank 1: ", "--bogus-flag")
         self.refused(self.train("other", RANK="1", WORLD_SIZE="2"), "tessera: rank 1: ", "torchrun started 2 processes")
         self.refused(self.train("other", RANK="5", WORLD_SIZE="4"), "tessera: RANK: expected a number in [0, 3], got '5'")
@@ -36,7 +36,7 @@ class Places(unittest.TestCase):
         self.assertFalse((self.folder / "other").exists())
 
     @unittest.skipUnless(MPIRUN, "no mpirun")
-    def test_variables_left_over_in_a_shell_silence_nobody(self):
+    def test_leftover_variables_of_a_launcher_do_not_hide_errors(self):
         result = subprocess.run(command("train", "--model", "llama-tiny-odd", "--data", "/nonexistent", "--seq-len", 32, "--steps",
                                         2, "--backend", "mpi", "--out", self.folder / "left-over", mpi_ranks=2),
                                 capture_output=True, text=True, check=False, timeout=120,
@@ -49,7 +49,7 @@ class Places(unittest.TestCase):
         result = self.train("batch", SLURM_PROCID="0", SLURM_NTASKS="8", SLURM_LOCALID="0")
         self.assertEqual(0, result.returncode, result.stderr)
 
-    def test_removing_checkpoints_takes_longer_than_the_time_limit(self):
+    def test_removal_of_checkpoints_may_exceed_the_time_limit(self):
         result = self.train("slow", "--gtp", 2, "--save-every", 1, "--keep", 1, "--timeout-s", 1, steps=2,
                             LD_PRELOAD=str(AWKWARD_FILES), TESSERA_TEST_UNLINK_MS="1300")
         self.assertEqual(0, result.returncode, result.stderr)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Products in number formats: within a format the layout does not change the result, training goes on as in bf16, scales that
-come from earlier steps are part of a checkpoint, and what cannot be done is refused."""
+"""Tests products in number formats: within a format the layout does not change the result, losses are close to bf16, scales from
+earlier steps are part of a checkpoint, and impossible settings are refused."""
 import json
 import unittest
 
@@ -8,7 +8,7 @@ from format_runs import FORMATS, FULL, POISON, STEPS, FormatRuns, chosen
 from program import metrics, tessera
 from summary import run_cases
 
-# Formats of products with formats of weights on the wire: the weight as it travels, unpacked and quantized again, or bf16.
+# (product format, wire format). A product reads the gathered weight directly, or quantizes it again after unpacking.
 PAIRS = (("fp8", "fp8"), ("fp8", "nvfp4"), ("fp8_block", "fp8_block"), ("fp8_block", "bf16"), ("mxfp8", "bf16"),
          ("mxfp8", "mxfp8"), ("nvfp4", "nvfp4"))
 PARALLEL = ("--sequence-parallel", "on")
@@ -20,7 +20,7 @@ class Products(FormatRuns, unittest.TestCase):
         return self.train(name, mesh, wire, "--gemm-format", product, *more, steps=steps)
 
     def same(self, product, wire, *runs):
-        """Runs of (mesh, flags) with the same bits."""
+        """Checks that runs of (mesh, flags) have the same bits. Returns the bits."""
         found = [self.products(f"{product}-{wire}-{'-'.join(map(str, (*mesh, *more)))}", mesh, product, wire, *more)
                  for mesh, *more in runs]
         for (mesh, *more), got in zip(runs, found):
@@ -35,8 +35,8 @@ class Products(FormatRuns, unittest.TestCase):
         self.same("fp8", "fp8", [(1, 1, 1), *CURRENT], [(1, 3, 1), *CURRENT])
         self.same("fp8", "bf16", [(2, 1, 1), *CURRENT], [(2, 2, 1), *CURRENT, *POISON])
 
-    def test_columns_that_travel_are_those_of_the_bf16_weight(self):
-        """Backward passes gather mxfp8 weights quantized along their columns: the bits are those of quantizing a bf16 weight."""
+    def test_gathered_columns_equal_quantized_columns_of_the_bf16_weight(self):
+        """Backward passes gather mxfp8 weights quantized along columns. The bits equal those of a quantized bf16 weight."""
         for mesh in ((1, 3, 1), (2, 2, 1)) if FULL else ((2, 2, 1),):
             plain = self.products(f"bf16-{mesh[0]}", mesh, "mxfp8", "bf16", *PARALLEL)
             self.assertEqual(plain, self.products(f"columns-{mesh[0]}", mesh, "mxfp8", "mxfp8", *PARALLEL))
@@ -51,7 +51,7 @@ class Products(FormatRuns, unittest.TestCase):
             self.same(product, wire, *chosen([[(2, 1, 1), *PARALLEL], *([(2, 1, 1), *PARALLEL, "--recompute", policy]
                                                                         for policy in ("full", "selective"))], turn))
 
-    def test_training_goes_on_as_in_bf16(self):
+    def test_losses_are_close_to_bf16(self):
         losses = {"bf16": self.train("plain", (1, 2, 1), "bf16")["steps"]}
         for product in FORMATS:
             losses[product] = self.products(f"plain-{product}", (1, 2, 1), product, "bf16")["steps"]
@@ -60,12 +60,12 @@ class Products(FormatRuns, unittest.TestCase):
         for product, steps in losses.items():
             self.assertLess(steps[-1][1], steps[0][1], product)
             self.assertLess(abs(steps[-1][1] - losses["bf16"][-1][1]), 0.03, product)
-        # With a history of one step the greatest amax is the newest one.
+        # With a history of one step the greatest amax is the newest amax.
         self.assertEqual(losses[("--fp8-history", 1)], losses.pop(("--fp8-amax", "newest")))
         self.assertEqual(len(losses), len({str(steps) for steps in losses.values()}))
 
-    def test_activations_that_travel_quantized_change_no_bit(self):
-        """A gather in bf16 followed by the quantization with the scale of the whole gives what codes give that travelled."""
+    def test_activations_sent_as_codes_do_not_change_the_result(self):
+        """Gathering codes gives the bits of gathering bf16 and quantizing with the scale of the whole matrix."""
         for more in ((), CURRENT):
             flags = (*PARALLEL, *more)
             name = f"wire{len(more)}"
@@ -84,7 +84,7 @@ class Products(FormatRuns, unittest.TestCase):
     def summary(self, name):
         return json.loads((self.folder / name / "summary.json").read_text())
 
-    def test_a_resumed_run_goes_on_alike(self):
+    def test_a_resumed_run_has_the_bits_of_the_whole_run(self):
         stateless = (("fp8", "fp8", CURRENT), ("fp8_block", "fp8", ())) if FULL else ()
         for product, wire, more in (("fp8", "fp8", ()), ("mxfp8", "mxfp8", ()), *stateless):
             self.check_resumed(f"{product}-{len(more)}", wire, "--gemm-format", product, *more)
@@ -94,18 +94,18 @@ class Products(FormatRuns, unittest.TestCase):
         tessera("train", "--resume", self.folder / name / "checkpoints" / "step-00000002", "--steps", STEPS, "--out", out, *more)
         return metrics(out)
 
-    def test_a_history_of_other_matrices_or_settings_begins_again(self):
+    def test_other_matrices_or_settings_restart_the_history(self):
         self.products("before", (1, 2, 1), "fp8", "fp8", "--schedule-steps", STEPS, steps=2)
         on = self.resumed("before")
         for more in (("--fp8-history", 4), ("--gemm-rules", "layers.0.*=bf16"), ("--gemm-format", "bf16"), ("--fp8-recipe", "e4m3"),
                      ("--fp8-margin", 1), ("--fp8-amax", "newest")):
             lines = self.resumed("before", *more)
             self.assertEqual(4, lines[-1]["step"])
-            # Multipliers of another type of numbers or another margin would clip the gradients.
+            # Multipliers for another type or margin would clip the gradients.
             self.assertLess(abs(lines[0]["grad_norm"] / on[0]["grad_norm"] - 1), 0.02, more)
             self.assertNotEqual(lines[0]["grad_norm"], on[0]["grad_norm"], more)
 
-    def test_settings_go_with_the_products_they_are_about(self):
+    def test_settings_without_effect_are_dropped(self):
         self.products("set", (1, 2, 1), "fp8", "fp8", "--fp8-history", 4, "--gemm-rules", "layers.0.*=bf16", "--schedule-steps",
                       STEPS, steps=2)
         self.assertEqual(4, self.resumed("set", "--gemm-format", "bf16")[-1]["step"])
@@ -127,11 +127,11 @@ class Products(FormatRuns, unittest.TestCase):
                          lines[-1]["flops_by_format"])
         self.assertEqual(summary["flops"]["fp8"], sum(line["flops_by_format"]["fp8"] for line in lines))
 
-    def test_what_cannot_be_done_is_refused(self):
+    def test_impossible_settings_are_refused(self):
         gemm = ("--gemm-format", "fp8")
         self.refused(*gemm, dtype="fp32", wire="bf16", expect=["--gemm-format", "fp8", "--dtype bf16"])
         self.refused("--gemm-format", "int8", wire="bf16", expect=["--gemm-format", "int8", "fp8_block"])
-        self.refused("--gemm-rules", "nobody=fp8", wire="bf16", expect=["--gemm-rules", "nobody"])
+        self.refused("--gemm-rules", "unknown=fp8", wire="bf16", expect=["--gemm-rules", "unknown"])
         self.refused("--gemm-rules", "norm.weight=fp8", wire="bf16", expect=["--gemm-rules", "norm.weight", "matrix"])
         self.refused(*gemm, *CURRENT, "--fp8-history", 4, wire="bf16", expect=["--fp8-history", "--fp8-scaling delayed"])
         self.refused("--gemm-rules", "embedding.*=fp8", wire="bf16", expect=["embedding.weight", "no products"])

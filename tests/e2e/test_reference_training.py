@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""`tessera train` in fp64 against the numpy reference: the same loss, grad_norm and held-out loss from the exported initial model.
+"""Compares `tessera train` in fp64 with the numpy reference: loss, grad_norm and held-out loss from the exported initial model.
 
-Bound: 1e-9 relative over 5 steps. Both sides compute in fp64 (epsilon 1.1e-16); sums have at most some 1e5 terms and AdamW's
-first steps amplify differences of tiny gradients by at most about 1e4, which leaves a few 1e-11.
+The bound is 1e-9 relative over 5 steps. Both sides compute in fp64 (epsilon 1.1e-16). Sums have at most about 1e5 terms, and the
+first steps of AdamW amplify differences of tiny gradients by at most about 1e4, so differences are a few 1e-11.
 """
 import json
 import os
@@ -40,7 +40,7 @@ def tessera(*arguments):
 
 class ReferenceTraining(unittest.TestCase):
     def write_tokens(self, prefix, vocab_size, documents=60, seed=5):
-        """Random documents, of a skewed distribution so that there is something to learn."""
+        """Writes random documents with a skewed distribution of tokens, so that a model can learn it."""
         rng = np.random.default_rng(seed)
         lengths = rng.integers(1, 90, documents)
         write_dataset(prefix, [rng.integers(0, vocab_size, n) * rng.integers(0, 2, n) for n in lengths], vocab_size)
@@ -69,7 +69,7 @@ class ReferenceTraining(unittest.TestCase):
     def test_tied_embeddings_and_grouped_heads(self):
         self.compare("llama-tiny", 512, [[], ["--tp", "2", "--gtp", "2"], ["--gtp", "3", "--dp", "2"]])
 
-    def test_sizes_that_divide_by_nothing_and_scaled_rope(self):
+    def test_odd_sizes_and_scaled_rope(self):
         self.compare("llama-tiny-odd", 131, [[], ["--tp", "2", "--gtp", "3"], ["--tp", "3", "--sequence-parallel", "on"]])
 
     def test_masked_documents_with_warmup_and_clipping(self):
@@ -77,7 +77,7 @@ class ReferenceTraining(unittest.TestCase):
                      "--clip", "0.5", "--weight-decay", "0.3", "--min-lr", "1e-4", "--beta1", "0.8", "--beta2", "0.9", "--eps", "1e-4")
 
     def test_held_out_losses(self):
-        """A replica evaluates more than the 64 micro-batches of one schedule. 403 samples fill no mesh evenly."""
+        """A replica evaluates more than the 64 micro-batches of one schedule. 403 samples do not divide evenly on any mesh."""
         held_out = self.write_tokens(SCRATCH / "held-out", 131, documents=69, seed=6)
         self.assertEqual(403, (np.fromfile(held_out + ".bin", "<u2").size - 1) // 8)
         self.compare("llama-tiny-odd", 131, [[], ["--dp", "2", "--micro-batch", "2"], ["--dp", "2", "--gtp", "2", "--micro-batch", "3"],

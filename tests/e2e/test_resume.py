@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A resumed run keeps what its checkpoint says; a refused one changes nothing; no checkpoint is lost before a newer one."""
+"""Tests resumed runs: they keep the settings of the checkpoint, refusals change nothing, and no checkpoint is lost too early."""
 import json
 import os
 import queue
@@ -39,8 +39,8 @@ class Resume(unittest.TestCase):
         return sorted(path.name for path in (out / "checkpoints").iterdir())
 
     def for_each(self, cases, check, start=None):
-        """Calls check(folder, number, case) for all cases, AT_ONCE at a time. `folder` / "run" is a copy of `start`, or of the
-        saved run, that no other thread uses; `folder` holds nothing else."""
+        """Calls check(folder, number, case) for all cases, AT_ONCE at a time. `folder` / "run" is a copy of `start` or of the
+        saved run. No other thread uses `folder` at the same time."""
         folders = queue.SimpleQueue()
         for number in range(AT_ONCE):
             folder = self.folder / f"thread-{number}"
@@ -61,8 +61,8 @@ class Resume(unittest.TestCase):
                 result.result()
 
     def refused(self, out, *flags, expect=(), mpi_ranks=None, within=None):
-        """Exit code 2, one line with the words, and nothing changed: neither a folder of this test, or only `within` and the
-        saved run where others are in use."""
+        """Checks that the run exits with code 2, prints one line with the words, and changes no file of this test. With `within`,
+        it compares only that folder and the saved run, because other threads use the other folders."""
         looked_at = (within, self.saved) if within else (self.folder,)
         before = content(*looked_at)
         result = run("train", *flags, "--out", out, mpi_ranks=mpi_ranks, timeout=120)
@@ -79,7 +79,7 @@ class Resume(unittest.TestCase):
 
 
 class Refused(Resume):
-    def test_a_resume_with_a_bad_line_of_metrics(self):
+    def test_a_resume_with_a_damaged_line_of_metrics(self):
         out = self.copy("bad-line")
         lines = (out / "metrics.jsonl").read_text().splitlines()
         (out / "metrics.jsonl").write_text("\n".join([lines[0], "{", *lines[2:]]) + "\n")
@@ -93,14 +93,14 @@ class Refused(Resume):
         self.refused(self.folder / "new", "--resume", self.folder / "bf16", *start, expect=["--dtype"])
         tessera("train", "--resume", self.folder / "bf16", *start, "--dtype", "bf16", "--out", self.folder / "new")
 
-    def test_a_resume_whose_folder_holds_other_things_than_files(self):
+    def test_a_resume_with_folders_and_pipes_instead_of_files(self):
         for name in ("metrics.jsonl", "config.json", "summary.json"):
             out = self.copy("odd")
             (out / name).unlink()
             (out / name).mkdir()
             self.refused(out, "--resume", self.step(out, 1), "--steps", 4, expect=[name])
             (out / name).rmdir()
-            os.mkfifo(out / name)  # which nobody writes to
+            os.mkfifo(out / name)  # no process writes to it
             self.refused(out, "--resume", self.step(out, 1), "--steps", 4, expect=[name, "pipe"])
             (out / name).unlink()
         out = self.copy("odd")
@@ -110,7 +110,7 @@ class Refused(Resume):
         self.refused(out, "--resume", self.step(self.saved, 1), "--steps", 4, expect=["another run"])
 
     def test_a_renamed_checkpoint(self):
-        """Names decide which checkpoints are behind the resumed one."""
+        """The name of a checkpoint must contain its step, because names define the order of checkpoints."""
         out = self.copy("renamed")
         self.step(out, 1).rename(self.step(out, 7))
         self.refused(out, "--resume", "latest", "--steps", 9, expect=["step-00000007", "of step 1"])
@@ -160,7 +160,7 @@ class Refused(Resume):
         self.refused("", "--resume", "latest", expect=["--out"])
 
     def test_every_fault_of_a_checkpoint(self):
-        """Ranks see it alike: whichever of them fails first, one line comes."""
+        """All ranks find the same fault, and one line is printed."""
         manifest = read_manifest(self.step(self.saved, 1))
         values_of = {("state", "updates"): (1.5, 2, None, -1, "1", [], 2**63), ("step",): (2**63, "1", None, 1.5, -1, 2**31, 2**63 - 1),
                      ("state",): (3, [1], "x", []), ("state", "config"): ({"lr": "x"}, {"what": 1}, 3, [], "x"),
@@ -210,7 +210,7 @@ class Refused(Resume):
             write_manifest(changed(read_manifest(self.step(out, 1)), ["state", "updates"], 1.5), self.step(out, 1))
 
         def damage(out):
-            part = sorted(self.step(out, 1).glob("part-*"))[-1]  # which rank 1 reads
+            part = sorted(self.step(out, 1).glob("part-*"))[-1]  # rank 1 reads this part
             part.write_bytes(part.read_bytes()[:-1] + b"\x55")
 
         def check(folder, number, case):
@@ -231,7 +231,7 @@ class Refused(Resume):
 
 
 class Kept(Resume):
-    def test_the_mesh_is_kept_whole_unless_a_flag_of_it_is_given(self):
+    def test_the_mesh_is_kept_unless_one_of_its_flags_is_given(self):
         out = self.folder / "mesh"
         tessera("train", *self.start, "--tp", 2, "--gtp", 1, "--dp", 2, "--steps", 1, "--out", out)
         for name, flags, mesh, said in (
@@ -245,7 +245,7 @@ class Kept(Resume):
             self.assertEqual(mesh, tuple(settings[key] for key in ("ranks", "tp", "gtp", "dp")), name)
             self.assertEqual(1, sum(said in line for line in lines), (name, lines))
 
-    def test_how_the_run_is_computed_is_kept(self):
+    def test_settings_of_the_computation_are_kept(self):
         flags = {"zero": "off", "sequence_parallel": "on", "recompute": "auto", "activation_budget": "1GB", "embedding": "gather",
                  "save_every": 1}
         words = [word for key, value in flags.items() for word in (f"--{key.replace('_', '-')}", value)]
@@ -262,7 +262,7 @@ class Kept(Resume):
         self.assertEqual("step-00000005", self.steps(out)[-1])
         self.assertNotIn("step-00000004", self.steps(out))
 
-    def test_what_a_changed_setting_leaves_without_meaning_is_dropped(self):
+    def test_settings_without_effect_are_dropped(self):
         out = self.folder / "nodes"
         tessera("train", *self.start, "--tp", 2, "--gtp", 2, "--reduce-order", "hierarchical", "--ranks-per-node", 2, "--dtype", "bf16",
                 "--gemm-format", "fp8", "--sequence-parallel", "on", "--tp-wire-format", "fp8", "--steps", 1, "--out", out)
@@ -273,7 +273,7 @@ class Kept(Resume):
             tessera("train", "--resume", out, "--steps", 3, *flags, "--out", target)
             self.assertEqual("bf16", self.settings(target)["tp_wire_format"])
 
-    def test_a_checkpoint_without_these_settings_resumes(self):
+    def test_an_older_checkpoint_without_these_settings_resumes(self):
         out = self.copy("older")
         manifest = read_manifest(self.step(out, 3))
         for key in ("ranks", "tp", "gtp", "dp", "backend", "zero", "sequence_parallel", "recompute", "activation_budget", "embedding",
@@ -290,7 +290,7 @@ class Kept(Resume):
         tessera("train", "--resume", "latest", "--steps", 4, "--out", out)
         self.assertEqual([1, 2, 3, 4], [line["step"] for line in metrics(out)])
 
-    def test_a_converted_checkpoint_takes_its_mesh_from_the_command_line(self):
+    def test_a_converted_checkpoint_uses_the_mesh_of_the_command_line(self):
         tessera("convert", self.saved, self.folder / "kept-hf")
         tessera("convert", self.folder / "kept-hf", self.folder / "kept-converted")
         out = self.folder / "from-converted"
@@ -312,7 +312,7 @@ class Kept(Resume):
 
 class Aside(Resume):
     def interrupted(self, name):
-        """A run that resumed from step 1 and was killed before it saved anything."""
+        """Returns the folder of a run that resumed from step 1 and was killed before its next checkpoint."""
         out = self.copy(name)
         with subprocess.Popen(command("train", "--resume", self.step(out, 1), "--steps", 10**6, "--save-every", 0, "--lr", "1e-4",
                                       "--out", out), stdout=subprocess.DEVNULL, env=ENVIRONMENT) as job:
@@ -328,22 +328,22 @@ class Aside(Resume):
     def aside(self, out):
         return [name for name in self.steps(out) if "aside" in name]
 
-    def test_checkpoints_behind_the_resumed_step_are_kept_until_a_new_one_is_complete(self):
+    def test_later_checkpoints_are_kept_until_a_new_one_is_complete(self):
         out = self.interrupted("killed")
         aside = self.aside(out)
         self.assertEqual(["step-00000002", "step-00000003"], [name.split(".")[0] for name in aside])
         self.assertEqual(1, json.loads(tessera("inspect", out, "--json"))["step"])
-        for name in aside:  # each is whole
+        for name in aside:  # each is complete
             found = json.loads(tessera("inspect", out / "checkpoints" / name, "--json"))
             self.assertEqual(json.loads(tessera("inspect", self.step(self.saved, found["step"]), "--json"))["tensors"], found["tensors"])
-        tessera("train", "--resume", "latest", "--steps", 1, "--out", out)  # nothing new is saved
+        tessera("train", "--resume", "latest", "--steps", 1, "--out", out)  # no new checkpoint is saved
         self.assertEqual(aside, self.aside(out))
         tessera("train", "--resume", "latest", "--steps", 2, "--keep", 1, "--out", out)
         self.assertEqual(["step-00000002"], self.steps(out))
         self.assertEqual([1, 2], [line["step"] for line in metrics(out)])
 
-    def test_one_that_was_set_aside_can_be_resumed(self):
-        out = self.interrupted("regretted")
+    def test_a_checkpoint_that_was_set_aside_can_be_resumed(self):
+        out = self.interrupted("restored")
         third = out / "checkpoints" / self.aside(out)[1]
         tessera("train", "--resume", third, "--steps", 3, "--out", out)
         self.assertEqual(["step-00000001", "step-00000003"], [name for name in self.steps(out) if "aside" not in name])
@@ -353,14 +353,14 @@ class Aside(Resume):
         self.assertEqual(metrics(straight)[-1]["loss"], metrics(out)[-1]["loss"])
         self.assertEqual([], self.aside(out))
 
-    def test_latest_never_means_none_while_some_are_set_aside(self):
+    def test_latest_is_refused_if_all_checkpoints_are_set_aside(self):
         out = self.interrupted("only-aside")
         shutil.rmtree(self.step(out, 1))
         self.refused(out, *self.start, "--resume", "latest", "--steps", 4, expect=["latest", self.aside(out)[1]])
         self.assertIn(self.aside(out)[1], run("inspect", out).stderr)
 
-    def test_a_crash_at_any_instant_leaves_a_checkpoint(self):
-        """The run resumes from step 1 and saves step 2; killed ever later, until it ends by itself."""
+    def test_a_crash_at_any_time_leaves_a_checkpoint(self):
+        """The run resumes from step 1 and saves step 2. Each attempt is killed later, until the run ends by itself."""
         ended, delay = False, 0.05
         while not ended:
             out = self.copy("crashed")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A run that is asked to stop saves its state, and the command that it prints resumes it with the bits of a whole run."""
+"""A run that receives a stop signal saves its state. The printed command resumes it, with the bits of a whole run."""
 import contextlib
 import json
 import os
@@ -19,13 +19,13 @@ FULL = os.environ.get("TESSERA_E2E") == "full"
 SEED = int(os.environ.get("TESSERA_E2E_SEED") or time.time_ns() % 10**6)
 MOMENTS = 20 if FULL else 10
 STEPS = 12
-# The printed command starts as many ranks as there were, on machines with fewer cores too.
+# The printed command starts the same number of ranks, also on machines with fewer cores.
 PLACES = {**ENVIRONMENT, "OMPI_MCA_rmaps_base_oversubscribe": "1"}
 RANKS = 2
 
 
 def setUpModule():
-    """What a shell starts in the background ignores SIGINT, and so would all that is started here."""
+    """Restores SIGINT. A shell starts background processes with SIGINT ignored, and child processes inherit that."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -33,13 +33,13 @@ def wait_until(what, limit_s=60):
     end = time.monotonic() + limit_s
     while not (found := what()):
         if time.monotonic() > end:
-            raise AssertionError(f"{what} did not come true within {limit_s} s")
+            raise AssertionError(f"{what} was not true within {limit_s} s")
         time.sleep(0.002)
     return found
 
 
 def programs_with(word):
-    """Processes of tessera whose command line has the word."""
+    """Returns the processes of tessera whose command line contains the word."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -52,7 +52,7 @@ def programs_with(word):
 
 
 def changed(flags, *changes):
-    """The flags, with other values of those that are named again."""
+    """Returns the flags with changed values."""
     named = {str(name) for name in changes[::2]}
     kept = [word for pair in zip(flags[::2], flags[1::2]) if str(pair[0]) not in named for word in pair]
     return [*kept, *changes]
@@ -81,7 +81,7 @@ def parts(out, step):
 
 
 class Job:
-    """A run in progress. Ends with the block."""
+    """A run in progress. It is killed at the end of the `with` block."""
 
     def __init__(self, out, *arguments, mpi=False, **environment):
         self.out, self.mpi = out, mpi
@@ -108,7 +108,7 @@ class Job:
         return wait_until(look)
 
     def ranks(self):
-        """Once all of them are ready for signals."""
+        """Waits until all ranks handle signals, and returns their process ids."""
         count = RANKS if self.mpi else 1
         return self.wait_until(
             lambda: len(found := programs_with(self.out)) == count and all(map(catches_signals, found)) and found)
@@ -117,7 +117,7 @@ class Job:
         self.wait_until(lambda: len(lines(self.out)) >= steps)
 
     def has_begun(self):
-        """It is about to train, or to load what it trains from."""
+        """Waits until the run is about to train or to load its checkpoint."""
         self.wait_until((self.out / "metrics.jsonl").exists)
 
     def end(self, timeout=60):
@@ -138,7 +138,7 @@ class Signals(unittest.TestCase):
         cls.expected = lines(cls.whole), parts(cls.whole, STEPS)
 
     def resume_and_compare(self, job):
-        """Checks what the stopped run left, resumes it with its own command, and returns the step after which it stopped."""
+        """Checks the files of the stopped run and resumes it with the printed command. Returns the last step before the stop."""
         said = f"seed {SEED}: {job.output}{job.errors}"
         stopped = summary(job.out)
         step = stopped["step"]
@@ -167,7 +167,7 @@ class Signals(unittest.TestCase):
                     try:
                         os.kill(pid, sent)
                     except ProcessLookupError:
-                        self.assertEqual(STEPS, len(lines(job.out)))  # the run was faster
+                        self.assertEqual(STEPS, len(lines(job.out)))  # the run ended before the signal
                 self.assertEqual(0, job.end(), f"seed {SEED}: {job.output}{job.errors}")
                 stops.append(self.resume_and_compare(job))
         print(f"{name}: stopped after steps {sorted(stops)}, seed {SEED}")
@@ -179,7 +179,7 @@ class Signals(unittest.TestCase):
 
     @unittest.skipUnless(MPIRUN, "no mpirun")
     def test_mpi_processes_at_random_moments(self):
-        """One rank, all of them, or mpirun with the signal that it forwards."""
+        """Signals one rank, all ranks, or mpirun with a signal that it forwards."""
         def targets(chosen, job, ranks):
             sent = chosen.choice((signal.SIGTERM, signal.SIGINT))
             return chosen.choice(([(chosen.choice(ranks), sent)], [(rank, sent) for rank in ranks],
@@ -187,8 +187,8 @@ class Signals(unittest.TestCase):
         self.stop_at_random_moments(MOMENTS * 2 // 3, "mpi", targets, mpi=True)
 
     @unittest.skipUnless(MPIRUN, "no mpirun")
-    def test_mpirun_that_gives_its_ranks_time(self):
-        """On SIGTERM it sends SIGTERM to the ranks, and kills them after so many seconds. Its own code is not 0."""
+    def test_sigterm_to_mpirun(self):
+        """On SIGTERM mpirun sends SIGTERM to the ranks and kills them after 3 seconds. Its exit code is not 0."""
         with Job(self.folder / "mpirun", *self.flags, "--backend", "mpi", mpi=True,
                  OMPI_MCA_odls_base_sigkill_timeout="3") as job:
             job.ranks()
@@ -211,7 +211,7 @@ class Signals(unittest.TestCase):
         self.assertNotIn("\x1b", job.output)
 
     def test_while_a_checkpoint_is_written(self):
-        """That step is the last; bringing a file to the disk takes 0.15 s here."""
+        """The step of the checkpoint is the last step. fsync takes 0.15 s in this test."""
         with Job(self.folder / "saving", *self.flags, LD_PRELOAD=str(AWKWARD_FILES), TESSERA_TEST_FSYNC_MS="150") as job:
             job.ranks()
             job.wait_until(lambda: list((job.out / "checkpoints").glob("*partial*")) if job.out.exists() else [])
@@ -219,8 +219,8 @@ class Signals(unittest.TestCase):
             self.assertEqual(0, job.end())
             self.assertEqual(4, self.resume_and_compare(job))
 
-    def test_while_it_evaluates(self):
-        """The evaluation is finished, and no other step begins. It takes as long as some 60 steps."""
+    def test_while_a_run_evaluates(self):
+        """The evaluation is completed, and no further step starts. The evaluation takes as long as about 60 steps."""
         flags = changed(self.flags, "--valid", write_tokens(self.folder / "long", 131, documents=900))
         with Job(self.folder / "evaluating", *flags) as job:
             job.ranks()
@@ -242,15 +242,15 @@ class Signals(unittest.TestCase):
                 self.assertEqual(0, job.end())
                 self.assertLess(self.resume_and_compare(job), STEPS)
 
-    def test_a_run_that_had_not_begun_saves_what_it_would_begin_with(self):
+    def test_a_run_stopped_before_its_first_step_saves_its_initial_state(self):
         with Job(self.folder / "early", *self.flags) as job:
             job.ranks()
             job.program.terminate()
             self.assertEqual(0, job.end())
             self.assertEqual(0, self.resume_and_compare(job))
 
-    def test_a_request_that_arrives_twice_is_one(self):
-        """As that of `timeout`, which signals its child and then the group."""
+    def test_repeated_signals_within_a_short_time_are_one_request(self):
+        """`timeout`, for example, signals its child and then the group."""
         with Job(self.folder / "twice", *self.flags) as job:
             job.ranks()
             job.has_trained(1)
@@ -271,8 +271,8 @@ class Signals(unittest.TestCase):
             job.program.terminate()
             self.assertEqual(-signal.SIGTERM, job.end(timeout=2))
 
-    def test_a_second_request_ends_a_run_that_saves_at_once(self):
-        """Bringing a file to the disk takes 1.5 s here. What was complete before can be resumed."""
+    def test_a_second_request_ends_a_saving_run_at_once(self):
+        """fsync takes 1.5 s in this test. The checkpoints that were complete before can be resumed."""
         with Job(self.folder / "second-saving", *self.flags) as job:
             job.ranks()
             job.has_trained(5)
@@ -303,8 +303,8 @@ class Signals(unittest.TestCase):
             self.assertNotEqual(0, job.end(timeout=5))
             wait_until(lambda: not programs_with(job.out), 3)
 
-    def test_a_signal_that_is_ignored_stays_ignored(self):
-        """As SIGINT in what a shell's script starts in the background."""
+    def test_an_ignored_signal_stays_ignored(self):
+        """For example, a shell script starts background processes with SIGINT ignored."""
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             with Job(self.folder / "ignored", *changed(self.flags, "--steps", 4)) as job:
@@ -315,8 +315,8 @@ class Signals(unittest.TestCase):
             signal.signal(signal.SIGINT, before)
         self.assertEqual((4, False), (summary(job.out)["step"], summary(job.out)["interrupted"]))
 
-    def test_a_run_resumes_where_another_run_was_stopped_before_its_first_step(self):
-        """A run of its own that starts from another's checkpoint has a checkpoint in its own folder then."""
+    def test_a_branch_that_was_stopped_before_its_first_step_resumes(self):
+        """A run that starts from the checkpoint of another run saves a checkpoint in its own folder."""
         with Job(self.folder / "branch", "--resume", self.whole / "checkpoints" / "step-00000004", "--gtp", RANKS,
                  "--eval-every", 3, "--save-every", 4) as job:
             job.ranks()
@@ -332,7 +332,7 @@ class Signals(unittest.TestCase):
 
 @unittest.skipUnless(gpus(), "no GPU")
 class GpuRanks(unittest.TestCase):
-    """One step is enqueued ahead there. Ranks may share a GPU."""
+    """On GPUs one step is enqueued ahead. Ranks may share a GPU."""
     STEPS = 400
 
     @classmethod
@@ -375,7 +375,7 @@ class GpuRanks(unittest.TestCase):
             print(f"{name}: stopped after steps {sorted(stops)}, seed {SEED}")
             self.assertTrue(any(0 < step < self.STEPS for step in stops), stops)
 
-    def test_a_program_that_started_its_rank_itself(self):
+    def test_a_signal_of_a_terminal_is_one_request(self):
         """The terminal sends the signal to the whole group, and the first process forwards it: one request."""
         out = self.folder / "group"
         with Job(out, *self.flags) as job:
@@ -390,7 +390,7 @@ class GpuRanks(unittest.TestCase):
             self.assertEqual(0, resumed.returncode, resumed.stderr)
             self.assertEqual(list(range(1, self.STEPS + 1)), [line["step"] for line in lines(out)])
 
-    def test_a_program_that_starts_its_rank_is_signalled_as_it_begins(self):
+    def test_a_signal_while_the_program_starts_its_rank(self):
         for delay in (0, 0.1, 0.3, 0.6, 1, 1.5):
             out = self.folder / f"begins-{delay}"
             with self.subTest(delay), Job(out, *self.flags) as job:
@@ -400,7 +400,7 @@ class GpuRanks(unittest.TestCase):
                 self.assertEqual(0, job.end(), job.errors)
                 self.assertTrue(summary(out)["interrupted"])
 
-    def test_a_second_request_ends_the_ranks_too(self):
+    def test_a_second_request_ends_the_ranks(self):
         out = self.folder / "second"
         with Job(out, *changed(self.flags, "--global-batch", 2000)) as job:
             job.has_trained(1)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A suppressed step is repeated, and the run has the bits of one in which nothing was suppressed.
+"""A suppressed step is repeated, and the run has the bits of a run without suppressed steps.
 
-A few injections by default on most meshes; all of them on all meshes with TESSERA_E2E=full.
+By default most meshes run a few injections. TESSERA_E2E=full runs all injections on all meshes.
 """
 import json
 import os
@@ -13,7 +13,7 @@ from summary import run_cases
 
 FULL = os.environ.get("TESSERA_E2E") == "full"
 STEPS = 6
-# N = 3 and N + 1, alone and both; a step twice; the first and the last step; steps with an evaluation and a checkpoint (4).
+# Steps N = 3 and N + 1, alone and together; a step twice; the first and the last step; step 4 has an evaluation and a checkpoint.
 INJECTIONS = ("3", "4", "3,4", "3:2", "1", "6", "1:2,2,3,4:3,5,6")
 FEW = INJECTIONS if FULL else ("3,4", "1:2,2,3,4:3,5,6")
 FP8 = ("--dtype", "bf16", "--gemm-format", "fp8")
@@ -29,7 +29,7 @@ class Suppression(unittest.TestCase):
         cls.references = {}
 
     def train(self, name, mesh, *flags, backend="local"):
-        """What must be equal, of every step and every checkpoint."""
+        """Trains, and returns the values of every step and every checkpoint that must be equal."""
         gtp, dp = mesh
         out = self.folder / name
         tessera("train", *self.flags, "--backend", backend, "--gtp", gtp, "--dp", dp, "--out", out, *flags,
@@ -39,13 +39,13 @@ class Suppression(unittest.TestCase):
         return lines, {path.name: self.checkpoint(path) for path in sorted((out / "checkpoints").iterdir())}
 
     def checkpoint(self, folder):
-        """Its state, but for the settings of its run, and its logical tensors."""
+        """Returns the state of a checkpoint without the settings of the run, and its logical tensors."""
         state = json.loads((folder / "manifest.json").read_text())["state"]
         del state["config"]
         return state, tensor_hashes(folder)
 
     def reference(self, dp, *flags):
-        """The run without gtp in which nothing is suppressed."""
+        """Returns the results of the run with gtp 1 and without suppressed steps."""
         if (dp, *flags) not in self.references:
             self.references[dp, *flags] = self.train(f"without-{len(self.references)}", (1, dp), *flags)
         return self.references[dp, *flags]
@@ -80,7 +80,7 @@ class Suppression(unittest.TestCase):
                 self.check(f"dp2-gtp{gtp}-{zero}", (gtp, 2), "--zero", zero, injections=injections)
 
     def test_delayed_scaling(self):
-        """A history of two steps, so that one that counts twice is seen soon."""
+        """The history has two steps, so that a step that counts twice changes the result soon."""
         for flags in ((*FP8, "--fp8-history", 2), (*FP8, "--fp8-amax", "newest"),
                       (*FP8, "--wire-format", "fp8", "--wire-format-backward", "mxfp8")):
             name = f"fp8-{len(flags)}-{flags[-1]}"
@@ -88,7 +88,7 @@ class Suppression(unittest.TestCase):
             self.check(f"{name}-3", (3, 1), format_flags=flags, injections=("3", *FEW[-2:]) if not FULL else INJECTIONS)
 
     def test_with_small_budgets_poison_and_delays(self):
-        """And with an embedding whose rows are exchanged."""
+        """The run also exchanges rows of the embedding."""
         self.check("poison", (3, 1), "--debug-poison", "on", "--debug-delays", 3, "--gather-budget", "min", "--reduce-budget",
                    "min", "--embedding", "rows", injections=INJECTIONS[-1:])
 
@@ -96,12 +96,12 @@ class Suppression(unittest.TestCase):
     def test_mpi(self):
         self.check("mpi", (3, 1), injections=("3,4",), backend="mpi")
 
-    def test_a_timeline_is_that_of_the_attempt_that_counts(self):
+    def test_the_timeline_shows_the_successful_attempt(self):
         self.check("timeline", (2, 1), "--trace-step", 4, injections=("3,4",))
         self.assertTrue((self.folder / "timeline-3-4" / "trace-step-4.json").exists())
 
     def test_a_resumed_run(self):
-        """From a checkpoint behind a suppressed step. An injection into a step before it does not matter."""
+        """Resumes from a checkpoint after a suppressed step. Injections before the checkpoint have no effect."""
         expected = self.reference(1)
         self.train("resume-part", (1, 1), "--debug-suppress", "4:2")
         out = self.folder / "resume-rest"
@@ -110,7 +110,7 @@ class Suppression(unittest.TestCase):
         self.assertEqual([line["loss"] for line in expected[0][4:]], [line["loss"] for line in metrics(out)])
         self.assertEqual({5: 1}, {line["step"]: line["suppressed"] for line in metrics(out) if "suppressed" in line})
 
-    def test_too_many_in_a_row_end_the_run(self):
+    def test_ten_suppressed_attempts_in_a_row_end_the_run(self):
         for mesh in ((1, 1), (3, 2)):
             name = f"too-many-{mesh[0]}"
             result = run("train", *self.flags, "--gtp", mesh[0], "--dp", mesh[1], "--debug-suppress", "2:9,3:10", "--out",
@@ -120,7 +120,7 @@ class Suppression(unittest.TestCase):
                           result.stderr)
             self.assertEqual([None, 9], [line.get("suppressed") for line in metrics(self.folder / name)])
 
-    def test_other_texts_than_lists_of_steps_are_refused(self):
+    def test_invalid_lists_of_steps_are_refused(self):
         for bad in ("0", "3:0", "3,3", "3:x", "7"):
             result = run("train", *self.flags, "--debug-suppress", bad, "--out", self.folder / "refused")
             self.assertEqual(2, result.returncode, result.stderr)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`--trace-step N` leaves a timeline that Perfetto opens, in which all that was received is accounted for; no bit changes."""
+"""`--trace-step N` writes a timeline for Perfetto that contains all received bytes, and it does not change the result."""
 import decimal
 import json
 import unittest
@@ -8,12 +8,12 @@ from program import bits, gpus, metrics, run, scratch, tessera, write_tokens
 from summary import run_cases
 
 GPUS = gpus()
-STEP = 4  # behind the first that follows a schedule, on GPUs too: gathers for it were issued under the step before
+STEP = 4  # the first scheduled step comes before it, also on GPUs, so its prefetched gathers were issued in the previous step
 GATHERED, REDUCED = {"gather", "gather over compute", "publish"}, {"reduce", "reduce over compute", "replicas"}
 
 
 def is_gathered(span):
-    """Weights, or rows of one that the program itself gathers."""
+    """Returns whether the span gathers weights. Category 'program' contains exchanged rows of an embedding."""
     return span["cat"] in GATHERED or (span["cat"] == "program" and bool(span["args"]["weights"]))
 
 
@@ -56,7 +56,7 @@ class TraceStep(unittest.TestCase):
                 self.assertIn(span["args"]["weights"][0], span["name"])
 
     def check_order(self, spans):
-        """What one lane does it does one after the other: Perfetto, which counts nanoseconds, drops what overlaps."""
+        """Checks that spans of a lane do not overlap in nanoseconds, because Perfetto drops overlapping spans."""
         ends = {}
         for span in sorted(spans, key=lambda span: (span["ts"], span["dur"])):
             row, begin, duration = span["tid"], nanoseconds(span["ts"]), nanoseconds(span["dur"])

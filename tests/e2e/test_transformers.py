@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Hugging Face transformers loads the folders of `tessera convert --format fp8_block` and computes with their values.
+"""Checks that Hugging Face transformers loads the folders of `tessera convert --format fp8_block` and computes with their values.
 
-$TRANSFORMERS_PYTHON is an interpreter with transformers, torch and accelerate (`pip install transformers torch accelerate` in an
-environment of its own); skipped where neither it nor this one has them.
+$TRANSFORMERS_PYTHON is an interpreter with transformers, torch and accelerate (`pip install transformers torch accelerate` in a
+separate environment). The tests are skipped if neither this interpreter nor the current one has them.
 """
 import json
 import os
@@ -19,7 +19,7 @@ if subprocess.run([PYTHON, "-c", "import accelerate, torch, transformers"], capt
     print(f"skipped: {PYTHON} has no transformers, torch and accelerate")
     sys.exit(77)
 
-# Extents that 128 divides, and one below it: 2 * 32 rows of keys and values.
+# Sizes are multiples of 128, except for the 2 * 32 rows of keys and values.
 SIZES = {"hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 2, "num_attention_heads": 8,
          "num_key_value_heads": 2, "head_dim": 32}
 
@@ -33,7 +33,7 @@ def train(folder, sizes):
 
 
 class Transformers(unittest.TestCase):
-    def test_blocks_of_fp8_give_the_logits_of_their_values(self):
+    def test_fp8_blocks_give_the_logits_of_their_values(self):
         folder = scratch("transformers")
         run = train(folder, SIZES)
         self.assertNotIn("note", json.loads(tessera("convert", run, folder / "fp8", "--format", "fp8_block", "--json")))
@@ -49,7 +49,7 @@ class Transformers(unittest.TestCase):
         self.assertEqual([], found["names"])
         self.assertEqual([], found["different"])
         self.assertEqual(0, found["to_values"])
-        self.assertGreater(found["to_plain"], 0)  # or nothing was quantized
+        self.assertGreater(found["to_plain"], 0)  # the model was quantized
         self.assertLess(found["to_plain"], 0.2 * found["greatest"])
 
 

@@ -1,6 +1,6 @@
-"""Compares models in transformers: `transformers_logits.py QUANTIZED VALUES PLAIN` prints one JSON object.
+"""Compares models in transformers. `transformers_logits.py QUANTIZED VALUES PLAIN` prints one JSON object.
 
-QUANTIZED is a folder with fp8 blocks, which is loaded with dequantize=True; VALUES holds in bf16 what its numbers stand for; PLAIN
+QUANTIZED is a folder with fp8 blocks, which is loaded with dequantize=True. VALUES contains its dequantized values in bf16. PLAIN
 is the bf16 model that was quantized.
 """
 import json

@@ -1,8 +1,8 @@
-"""Trains a model in Hugging Face transformers as Tessera does: `transformers_training.py SPEC` with a JSON object.
+"""Trains a model in Hugging Face transformers as Tessera does. The argument is a JSON object: `transformers_training.py SPEC`.
 
-`config`: fields of a config.json. `folder`: where the initial model in fp64 goes. `gradients`: a safetensors file for the gradients of
-the first step, in fp64. `tokens`: of a sequence. `flags`: of `tessera train`, which both share. Prints one JSON object: the loss of
-the first step and the logits of the sequence in fp64, and the losses of all steps in fp32.
+`config` contains the fields of a config.json. The initial fp64 model is written to `folder`, and the fp64 gradients of the first
+step to the safetensors file `gradients`. `tokens` is one sequence. `flags` are flags of `tessera train`. Prints one JSON object:
+the loss of the first step and the logits of the sequence in fp64, and the losses of all steps in fp32.
 """
 import contextlib
 import json
@@ -21,7 +21,7 @@ from train_reference import learning_rate, parse_arguments  # noqa: E402
 
 @contextlib.contextmanager
 def everything_in_fp64():
-    """Models compute norms, RoPE and softmax in fp32 by name, whatever type their weights have: here the names mean fp64."""
+    """Replaces torch's names of fp32 with fp64, because models compute norms, RoPE and softmax in fp32 by name."""
     names = torch.float32, torch.float, torch.Tensor.float
     torch.float32 = torch.float = torch.float64
     torch.Tensor.float = torch.Tensor.double
@@ -32,7 +32,7 @@ def everything_in_fp64():
 
 
 def make(config, folder):
-    """Random numbers for biases and norms too, where a model begins with zeros and ones."""
+    """Writes and returns a model with random weights. Biases and norms are also random, instead of zeros and ones."""
     torch.manual_seed(3)
     config = transformers.AutoConfig.for_model(**config)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float64, attn_implementation="eager")

@@ -1,7 +1,6 @@
-// Preloaded (LD_PRELOAD), makes file systems as awkward as some are: TESSERA_TEST_UNLINK_MS, how long it takes to
-// remove a part of a checkpoint; TESSERA_TEST_FSYNC_MS, how long it takes to bring a file to the disk;
-// TESSERA_TEST_NO_LOCKS, there are no locks; TESSERA_TEST_FULL=WORD:BYTES, the disk is full when a file with WORD in
-// its path holds BYTES.
+// A library for LD_PRELOAD that simulates difficult file systems. TESSERA_TEST_UNLINK_MS is the time to remove a part
+// of a checkpoint. TESSERA_TEST_FSYNC_MS is the time of fsync. With TESSERA_TEST_NO_LOCKS, flock fails. With
+// TESSERA_TEST_FULL=WORD:BYTES, a write fails with a full disk if a file with WORD in its path has BYTES.
 #include <dlfcn.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -29,7 +28,7 @@ void take_time(const char* path) {
     std::this_thread::sleep_for(std::chrono::milliseconds(std::atoi(milliseconds)));
 }
 
-// The bytes that the file may still take, at most `count`.
+// Returns the number of bytes that can still be written to the file, at most `count`.
 std::size_t room_of(int file, std::size_t count) {
   const char* full = std::getenv("TESSERA_TEST_FULL");
   const char* bytes = full != nullptr ? std::strchr(full, ':') : nullptr;

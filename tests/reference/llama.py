@@ -1,6 +1,6 @@
-"""A Llama in numpy, forward and backward written out by hand, in fp64: what the C++ program is compared with.
+"""A Llama in numpy and fp64, with handwritten forward and backward passes. Tests compare the C++ program with it.
 
-Weights are a dict of Hugging Face names. Everything here is for one sequence: tokens [S].
+Weights are a dict with Hugging Face names. All functions process one sequence: tokens [S].
 """
 import json
 import pathlib
@@ -27,7 +27,7 @@ def load_safetensors(path):
 
 
 def load_folder(folder):
-    """(config, weights) of a Hugging Face folder, one file or several."""
+    """Returns (config, weights) of a Hugging Face folder with one or several files."""
     folder = pathlib.Path(folder)
     weights = {}
     for path in sorted(folder.glob("*.safetensors")):
@@ -36,7 +36,8 @@ def load_folder(folder):
 
 
 def rope_frequencies(config):
-    """[head_dim / 2]; with rope_type llama3 the low frequencies are divided by `factor`, those between blended."""
+    """Returns the frequencies [head_dim / 2]. With rope_type llama3, low frequencies are divided by `factor`, and middle
+    frequencies are interpolated."""
     dim = config["head_dim"]
     frequency = config["rope_theta"] ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
     scaling = config.get("rope_scaling")
@@ -51,7 +52,7 @@ def rope_frequencies(config):
 
 
 def rotate(x, angle, sign=1.0):
-    """x [S, heads, dim], pairs (i, i + dim / 2) turned by angle [S, dim / 2]; sign -1 turns back."""
+    """Rotates the pairs (i, i + dim / 2) of x [S, heads, dim] by angle [S, dim / 2]. Sign -1 is the inverse rotation."""
     half = x.shape[-1] // 2
     cosine, sine = np.cos(angle)[:, None, :], sign * np.sin(angle)[:, None, :]
     a, b = x[..., :half], x[..., half:]
@@ -64,7 +65,7 @@ def rms_norm(x, weight, eps):
 
 
 def rms_norm_backward(dy, x, weight, scale):
-    """(dx, dweight)."""
+    """Returns (dx, dweight)."""
     unit = x * scale
     du = dy * weight
     return scale * (du - unit * (du * unit).mean(-1, keepdims=True)), (dy * unit).sum(0)
@@ -105,7 +106,8 @@ class Llama:
         self.output = "model.embed_tokens.weight" if config.get("tie_word_embeddings") else "lm_head.weight"
 
     def forward(self, sample):
-        """The last block's output, the same normed and the norm's scale, the angles of positions, and what backward reads."""
+        """Returns the output of the last block, its norm, the scale of the norm, the angles of positions, and the values that
+        the backward pass reads."""
         angle = sample["positions"][:, None] * self.frequencies
         x, tape = self.w["model.embed_tokens.weight"][sample["tokens"]], []
         for layer in range(self.config["num_hidden_layers"]):
@@ -115,11 +117,11 @@ class Llama:
         return x, normed, norm_scale, angle, tape
 
     def loss(self, sample):
-        """Sum of the token losses. Targets of -1 do not count."""
+        """Returns the sum of the token losses. Targets of -1 do not count."""
         return self.cross_entropy(self.forward(sample)[1] @ self.w[self.output].T, sample["targets"])[0]
 
     def loss_and_gradient(self, sample, gradient, scale):
-        """Sum of the token losses; adds scale * its gradient to `gradient`. Targets of -1 do not count."""
+        """Returns the sum of the token losses and adds scale * its gradient to `gradient`. Targets of -1 do not count."""
         tokens, targets = sample["tokens"], sample["targets"]
         x, normed, norm_scale, angle, tape = self.forward(sample)
         loss, dlogits = self.cross_entropy(normed @ self.w[self.output].T, targets)

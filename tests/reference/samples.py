@@ -1,4 +1,4 @@
-"""The samples of a step, from their definition in docs/numerics.md (the order is a permutation without a table)."""
+"""Returns the samples of a step, as docs/numerics.md defines them. Their order is a permutation without a table."""
 import pathlib
 import sys
 
@@ -18,7 +18,7 @@ def mix(x):
 
 
 def permuted(seed, epoch, size, index, data_set=0):
-    """The sample visited at `index` of an epoch: eight Feistel rounds on 2h bits, repeated until inside [0, size)."""
+    """Returns the sample at `index` of an epoch: eight Feistel rounds, repeated until the result is below `size`."""
     key = mix((seed + GOLDEN) & MASK)
     key = mix((key + epoch + GOLDEN) & MASK)
     key = mix((key + data_set + GOLDEN) & MASK)
@@ -42,13 +42,13 @@ class Samples:
         self.count = (self.tokens.size - 1) // seq_len
 
     def of_step(self, step, global_batch):
-        """The samples of step `step`, from 1, in order."""
+        """Returns the samples of step `step` (1, 2, ...) in order."""
         first = (step - 1) * global_batch
         return [self.sample(permuted(self.seed, position // self.count, self.count, position % self.count))
                 for position in range(first, first + global_batch)]
 
     def in_order(self):
-        """Every sample once, in file order."""
+        """Returns every sample once, in file order."""
         return [self.sample(number) for number in range(self.count)]
 
     def sample(self, number):

@@ -1,7 +1,7 @@
-"""Trains a Hugging Face Llama folder for some steps in numpy, fp64, and prints one JSON line a step: step, loss, grad_norm.
-A step that is evaluated has valid_loss too.
+"""Trains a Hugging Face Llama folder for some steps in numpy and fp64. Prints one JSON line for each step: step, loss and
+grad_norm, and valid_loss if the step is followed by an evaluation.
 
-It shares nothing with the C++ code but the definitions in docs/numerics.md; flags are those of `tessera train`.
+It shares only the definitions in docs/numerics.md with the C++ code. The flags are flags of `tessera train`.
 """
 import argparse
 import json
@@ -38,7 +38,7 @@ def adamw(weights, gradient, moments, step, scale, options):
 
 
 def held_out_loss(model, samples):
-    """Mean over the targets that count."""
+    """Returns the mean loss over the targets that are not -1."""
     tokens = sum(int((sample["targets"] >= 0).sum()) for sample in samples)
     return sum(model.loss(sample) for sample in samples) / tokens
 
@@ -48,7 +48,7 @@ def is_evaluated(step, options):
 
 
 def train(options):
-    """Yields the line of each step: loss and grad_norm are before the step's update, valid_loss is after it."""
+    """Yields the line of each step. loss and grad_norm precede the update of the step, and valid_loss follows it."""
     config, weights = load_folder(options.model)
     model = Llama(config, weights)
     masks = options.mask_documents == "on"

@@ -64,7 +64,7 @@ RunSetup plan_of(const Counting& tokens, const Mesh& mesh, bool mask_documents) 
   return plan;
 }
 
-// What the ranks of a mesh read together.
+// The data that the ranks of a mesh read together.
 struct Read {
   std::map<std::int64_t, int> times;             // by target that counts: how often it is read
   std::map<std::int64_t, Tokens> replicas;       // by sample: which replicas read targets of it

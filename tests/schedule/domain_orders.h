@@ -36,7 +36,7 @@ std::string to_string(const UnorderedPair& pair, const Schedule& schedule, const
 // displaces, and not for weights that left some of its bytes earlier.
 Schedule with_waits_of_one_lane(const Step& step, Schedule schedule);
 
-// Plans of the step with so many gather budgets, from the smallest to the largest arena.
+// Returns plans of the step with `budgets` gather budgets, from the smallest to the largest arena.
 std::vector<Schedule> plans(const Step& step, int budgets);
 
 }  // namespace tessera::schedule::domain_orders

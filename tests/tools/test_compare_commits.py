@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/compare with programs that only write files: what differs is found and named, what does not counts as equal."""
+"""Tests tools/compare with programs that only write files: it reports differences, and accepts equal results."""
 import json
 import os
 import pathlib
@@ -23,7 +23,7 @@ from difference import ABSENT, first_difference, flatten, same  # noqa: E402
 from ignored import CHOSEN_BY_TIMES, IGNORED  # noqa: E402
 from summary import run_cases  # noqa: E402
 
-# Trains, inspects, plans and measures as its file `says` tells it: {key: value} instead of the usual ones.
+# A program that imitates train, inspect, plan and bench. The file `says` contains {key: value} that replace defaults.
 PROGRAM = textwrap.dedent("""\
     #!{python}
     import json, pathlib, sys
@@ -50,7 +50,7 @@ PROGRAM = textwrap.dedent("""\
 
 
 class Values(unittest.TestCase):
-    def test_one_bit_of_a_number_is_a_difference(self):
+    def test_values_that_differ_in_one_bit_differ(self):
         self.assertTrue(same(0.1, 0.1))
         self.assertFalse(same(0.1, 0.10000000000000002))
         self.assertFalse(same(0.0, -0.0))
@@ -58,16 +58,16 @@ class Values(unittest.TestCase):
         self.assertFalse(same(1, True))
         self.assertTrue(same(float("nan"), float("nan")))
 
-    def test_leaves_have_their_path(self):
+    def test_flatten_names_leaves_by_path(self):
         value = {"a": {"b": 1, "c": [2, {"d": 3}]}, "e": [], "f": {}}
         self.assertEqual({"a.b": 1, "a.c[0]": 2, "a.c[1].d": 3, "e": [], "f": {}}, flatten(value))
 
-    def test_the_first_difference_is_named(self):
+    def test_the_first_difference_is_reported(self):
         self.assertIsNone(first_difference({"a": 1, "b": 2.0}, {"b": 2.0, "a": 1}))
         found = first_difference({"a": 1, "b": 2.0, "c": 3}, {"a": 1, "b": 2.5, "c": 4})
         self.assertEqual("b: A 2.0 (0x1.0000000000000p+1), B 2.5 (0x1.4000000000000p+1)", str(found))
 
-    def test_a_key_of_one_side_alone_is_a_difference(self):
+    def test_a_key_that_only_one_side_has_is_a_difference(self):
         self.assertEqual(("b", 2, ABSENT), tuple(vars(first_difference({"a": 1, "b": 2}, {"a": 1})).values()))
         self.assertEqual("b: A absent, B 2", str(first_difference({"a": 1}, {"a": 1, "b": 2})))
 
@@ -76,7 +76,7 @@ class Evidence(unittest.TestCase):
     def lines(self, *lines, ignored=("metrics.step_ms",)):
         return evidence.of_metrics("".join(json.dumps(line) + "\n" for line in lines), ignored)
 
-    def test_times_are_left_out_and_nothing_else(self):
+    def test_only_times_are_ignored(self):
         table = self.lines({"step": 1, "loss": 0.5, "step_ms": 3.0, "gathered_bytes": 7}, {"step": 2, "loss": 0.25})
         self.assertEqual({"step 1: loss": 0.5, "step 1: gathered_bytes": 7, "step 2: loss": 0.25}, table)
 
@@ -85,11 +85,11 @@ class Evidence(unittest.TestCase):
         found = first_difference(self.lines(one, two), self.lines(one))
         self.assertEqual(("step 2: loss", ABSENT), (found.where, found.b))
 
-    def test_a_loss_that_is_no_number_is_compared_too(self):
+    def test_losses_that_are_not_finite_are_compared(self):
         self.assertIsNone(first_difference(self.lines({"step": 1, "loss": "NaN"}), self.lines({"step": 1, "loss": "NaN"})))
         self.assertIsNotNone(first_difference(self.lines({"step": 1, "loss": "NaN"}), self.lines({"step": 1, "loss": 1.0})))
 
-    def test_what_says_nothing_is_a_failure(self):
+    def test_results_without_content_are_a_failure(self):
         for lines in ([], [{"loss": 1}], [{"step": 1}, {"step": 1}]):
             self.assertRaises(evidence.Failure, self.lines, *lines)
         self.assertRaises(evidence.Failure, evidence.of_metrics, "{cut sho", ())
@@ -116,18 +116,18 @@ class Tables(unittest.TestCase):
         self.assertRaises(ValueError, commands.flags_of, "--tp 2 --tp 3")
         self.assertRaises(ValueError, commands.flags_of, "--tp 2 3")
 
-    def test_batches_divide(self):
+    def test_global_batches_are_divisible(self):
         for run in runs.RUNS:
             flags = {**commands.flags_of(runs.COMMON), **commands.flags_of(run.flags)}
             parts = int(flags["--micro-batch"]) * int(flags.get("--gtp", 1)) * int(flags.get("--dp", 1))
             self.assertEqual(0, int(flags["--global-batch"]) % parts, run.name)
 
-    def test_models_are_made_or_named(self):
+    def test_models_are_created_or_in_configs(self):
         for run in [*runs.RUNS, *runs.CUDA_RUNS]:
             named = run.task == "plan" and (ROOT / "configs" / run.model).is_dir()
             self.assertTrue(run.model in inputs.MODELS or named, run.name)
 
-    def test_budgets_are_numbers_where_bytes_are_compared(self):
+    def test_budgets_are_numbers_if_bytes_are_compared(self):
         for run in [*runs.RUNS, *runs.CUDA_RUNS]:
             self.assertEqual("auto" in commands.flags_of(run.flags).values() and "recompute" not in run.name, bool(run.varying))
             self.assertFalse({*run.varying} - {*CHOSEN_BY_TIMES}, run.name)
@@ -150,11 +150,11 @@ class Times(unittest.TestCase):
     def test_sides_take_turns(self):
         self.assertEqual(list("ABBAAB"), times.turns(3))
 
-    def test_the_line_has_medians_ratio_and_spread(self):
+    def test_the_summary_has_medians_ratio_and_range(self):
         line = times.summary({"A": [2.0, 4.0, 3.0], "B": [3.0, 6.0, 3.0]})
         self.assertEqual("A 3 ms (2 to 4), B 3 ms (3 to 6), B/A 1.0000 (rounds 1 to 1.5)", line)
 
-    def test_what_printed_no_time_is_a_failure(self):
+    def test_output_without_a_time_is_a_failure(self):
         for output in ("", "{}", "{broken", '{"median_ms": null}'):
             self.assertRaises(evidence.Failure, times.median_of_steps, output)
 
@@ -176,16 +176,16 @@ class Sides(unittest.TestCase):
             sides.program_of(sides.side_of(str(self.folder)), "cpu", may_build=False)
         program.chmod(0o644)
         self.assertRaises(sides.BadArgument, sides.side_of, str(program))
-        self.assertRaises(sides.BadArgument, sides.side_of, "no such thing")
+        self.assertRaises(sides.BadArgument, sides.side_of, "not a commit")
 
-    def test_a_commit_that_is_built_is_not_built_again(self):
+    def test_a_built_commit_is_not_built_again(self):
         program = sides.program_in(self.folder / "0123456789ab", "cpu")
         program.parent.mkdir(parents=True)
         program.touch(mode=0o755)
         side = sides.Side("commit", self.folder / "0123456789ab", "0123456789ab")
         self.assertEqual(program, sides.program_of(side, "cpu"))
 
-    def test_a_build_elsewhere_downloads_nothing_again(self):
+    def test_a_build_of_another_checkout_shares_the_downloads(self):
         torch = self.folder / ".venv/lib/python3.11/site-packages/torch"
         torch.mkdir(parents=True)
         found = sides.shared_environment(pathlib.Path("/elsewhere"), {"PATH": "/bin"}, root=self.folder)
@@ -208,7 +208,7 @@ class Programs(unittest.TestCase):
             program.chmod(0o755)
 
     def compare(self, *options, a=None, b=None):
-        """Exit code, lines of stdout behind the two that name the sides, stderr."""
+        """Returns the exit code, stdout without the two lines of the sides, and stderr."""
         for side, says in (("a", a), ("b", b)):
             (self.folder / f"{side}.json").write_text(json.dumps(says or {}))
         command = [ROOT / "tools/compare/compare_commits.py", self.folder / "a", self.folder / "b", *options]
@@ -220,7 +220,7 @@ class Programs(unittest.TestCase):
         self.assertEqual(0, code, errors)
         self.assertEqual(["gtp2: equal", "resume-same: equal", "plan-gtp4: equal", "3 passed, 0 failed"], lines)
 
-    def test_differences_are_named(self):
+    def test_differences_are_reported(self):
         third = "A 0.3333333333333333 (0x1.5555555555555p-2), B 0.25 (0x1.0"
         for says, expected in (({"3": {"loss": 0.25}}, f"step 3: loss: {third}"),
                                ({"2": {"valid_loss": 1.5}}, "step 2: valid_loss: A absent, B 1.5"),
@@ -233,22 +233,22 @@ class Programs(unittest.TestCase):
         _, lines, _ = self.compare("--only", "^plan-gtp4$", b={"plan": {"gathers": [{"offset": 0}, {"offset": 0}]}})
         self.assertEqual("plan-gtp4: plan: gathers[1].offset: A 512, B 0", lines[0])
 
-    def test_a_run_that_does_not_end_well_on_both_sides_has_not_passed(self):
+    def test_a_run_that_fails_on_both_sides_has_failed(self):
         code, lines, _ = self.compare("--only", "^gtp2$", a={"exit": "bad flag"}, b={"exit": "bad flag"})
         self.assertEqual((1, ["gtp2: A: tessera train ended with 1: tessera: bad flag", "0 passed, 1 failed"]), (code, lines))
 
-    def test_what_runs_write_is_kept_where_that_is_wanted(self):
+    def test_keep_keeps_the_files_of_runs(self):
         self.compare("--only", "^gtp2$", "--keep", self.folder / "kept")
         self.assertEqual(["A", "B"], sorted(os.listdir(self.folder / "kept" / "gtp2")))
 
-    def test_times_decide_nothing(self):
+    def test_times_do_not_change_the_exit_code(self):
         code, lines, errors = self.compare("--times", "--rounds", 3, "--only", "step-one", b={"ms": 3.0})
         self.assertEqual(0, code, errors)
         self.assertEqual("step-one: A 2 ms (2 to 2), B 3 ms (3 to 3), B/A 1.5000 (rounds 1.5 to 1.5)", lines[0])
         self.assertEqual(1, self.compare("--times", "--only", "step-one", b={"exit": "no"})[0])
 
-    def test_bad_arguments_are_one_line(self):
-        for options in (["--only", "("], ["--only", "no such run"], ["--rounds", 0], ["--preset", "x"], ["a-third-side"]):
+    def test_bad_arguments_print_one_line(self):
+        for options in (["--only", "("], ["--only", "unknown-run"], ["--rounds", 0], ["--preset", "x"], ["a-third-side"]):
             code, _, errors = self.compare(*options)
             self.assertEqual((2, 1), (code, errors.count("\n")), errors)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench/compare.sh with programs that only print: what it starts, computes, and says of one that fails."""
+"""Tests bench/compare.sh with programs that only print: the programs it starts, its figures, and its reports of failures."""
 import json
 import os
 import pathlib
@@ -19,7 +19,7 @@ from quantiles import quantile  # noqa: E402
 from summary import run_cases  # noqa: E402
 
 SEQ_LEN, MICRO_BATCH = 512, 3
-# Logs its arguments, then answers with the next line of its answers: a result, or code to run instead.
+# A program that logs its arguments and consumes its next answer: a result to print, or code to run instead.
 PROGRAM = textwrap.dedent("""\
     #!{python}
     import json, pathlib, sys, time
@@ -54,7 +54,7 @@ class Compare(unittest.TestCase):
             path.chmod(0o755)
 
     def compare(self, tessera, on, off, *options):
-        """As many rounds as there are answers of Tessera; returns exit code, lines of stdout, the JSON line, stderr."""
+        """Runs one round for each answer of Tessera. Returns the exit code, lines of stdout, the JSON line and stderr."""
         for name, answers in (("tessera", tessera), ("on", on), ("off", off)):
             (self.folder / name).write_text(json.dumps(answers))
         command = [ROOT / "bench/compare.sh", "--gpus", 2, "--tessera", self.folder / "tessera.py",
@@ -84,7 +84,7 @@ class Compare(unittest.TestCase):
         self.assertTrue(any(pathlib.Path(word) == ROOT / "bench/peers/fsdp2.py" for word in calls[1]))
         self.assertNotIn("--json-extra", calls[1])
 
-    def test_ratios_are_of_medians_and_memory_of_the_greatest(self):
+    def test_ratios_use_medians_and_the_greatest_memory(self):
         code, lines, summary, _ = self.compare(
             [result(90, 7e9, mfu=0.5, transport="push"), result(100, 9e9, mfu=0.6, transport="push"),
              result(500, 8e9, mfu=0.7, transport="nccl")],
@@ -103,7 +103,7 @@ class Compare(unittest.TestCase):
         row = next(line.split() for line in lines if line.startswith("tessera  "))
         self.assertEqual(row, ["tessera", "100.0", "99.0", "101.0", f"{SEQ_LEN * MICRO_BATCH * 10}", "9.0"])
 
-    def test_a_peer_that_fails_is_shown_and_stops_nothing(self):
+    def test_a_failed_peer_is_reported_and_the_others_run(self):
         fails = "sys.exit('[rank1]: torch.OutOfMemoryError: no room\\nx.ChildFailedError: \\n====')"
         code, lines, summary, errors = self.compare([result(10)], [fails], [result(12)])
         self.assertEqual(code, 0)
@@ -113,7 +113,7 @@ class Compare(unittest.TestCase):
         self.assertAlmostEqual(summary["speed_to_best"], 1.2)
         self.assertNotIn("speed_to_resharding", summary)
 
-    def test_tessera_failing_once_is_exit_code_1_after_all_have_run(self):
+    def test_a_failure_of_tessera_is_exit_code_1_after_all_rounds(self):
         fails = "sys.exit('error: a bad flag')"
         code, lines, summary, _ = self.compare([result(10), fails], [result(20)] * 2, [result(20)] * 2)
         self.assertEqual(code, 1)
@@ -127,7 +127,7 @@ class Compare(unittest.TestCase):
         self.assertNotIn("speed_to_best", summary)
         self.assertEqual(len(summary["programs"]), 2)
 
-    def test_what_is_no_result_has_failed(self):
+    def test_output_without_a_valid_result_has_failed(self):
         half = dict(result(10), tokens_per_second_per_gpu=result(10)["tokens_per_second_per_gpu"] / 2)
         code, lines, summary, _ = self.compare([half], ["pass"], [{"median_ms": 1}])
         self.assertEqual((code, summary["programs"]), (1, {}))
@@ -136,7 +136,7 @@ class Compare(unittest.TestCase):
         self.assertIn("no JSON object with median_ms, p10_ms", text)
         self.assertIn("no JSON object with p10_ms", text)
 
-    def test_nothing_measured_has_failed(self):
+    def test_a_measurement_of_zero_has_failed(self):
         code, lines, summary, _ = self.compare([result(10, memory=0)], [result(20)], [result(20)])
         self.assertEqual((1, 2), (code, len(summary["programs"])))
         self.assert_said(lines, "tessera: failed 1 times", "measured nothing: peak_memory_bytes is 0")
@@ -148,7 +148,7 @@ class Compare(unittest.TestCase):
         for name, loss in (("tessera", None), ("FSDP2, resharding on", float("nan")), ("FSDP2, resharding off", float("inf"))):
             self.assert_said(lines, f"{name}: failed 1 times", f"loss is not finite: loss is {loss}")
 
-    def test_numbers_that_mean_nothing_are_refused(self):
+    def test_invalid_numbers_are_refused(self):
         for flag, value in (("gpus", 0), ("gpus", -1), ("layers", 0), ("limit", 0), ("rounds", 0), ("steps", 0),
                             ("seq-len", 0), ("micro-batch", -2), ("warmup", -1), ("layers", "x")):
             done = subprocess.run([ROOT / "bench/compare.sh", "--gpus", "1", f"--{flag}", str(value)], capture_output=True,
@@ -156,14 +156,14 @@ class Compare(unittest.TestCase):
             self.assertEqual(2, done.returncode)
             self.assertRegex(done.stderr, f"--{flag}: .*{value}")
 
-    def test_the_peer_takes_quantiles_as_tessera_does(self):
+    def test_the_peer_computes_the_same_quantiles_as_tessera(self):
         values = [100, 101, 102, 103, 110, 111, 112, 113]
         self.assertEqual([101, 110, 112], [quantile(values, part) for part in (0.1, 0.5, 0.9)])
         self.assertEqual([7] * 3, [quantile([7], part) for part in (0.1, 0.5, 0.9)])
 
-    def test_a_lost_terminal_ends_what_runs(self):
+    def test_a_lost_terminal_ends_the_running_program(self):
         hangs = f"pathlib.Path({str(self.folder / 'pid')!r}).write_text(str(__import__('os').getpid())); time.sleep(600)"
-        for ignored in (False, True):  # as by nohup
+        for ignored in (False, True):  # nohup ignores SIGHUP
             for name in ("tessera", "on", "off"):
                 (self.folder / name).write_text(json.dumps([hangs]))
             command = [ROOT / "bench/compare.sh", "--gpus", "1", "--rounds", "1", "--tessera", self.folder / "tessera.py",
@@ -184,7 +184,7 @@ class Compare(unittest.TestCase):
             self.assertTrue(ends(pid))
             (self.folder / "pid").unlink()
 
-    def test_a_program_that_hangs_is_ended_with_what_it_started(self):
+    def test_a_program_that_hangs_is_ended_with_its_children(self):
         hangs = (f"import subprocess; child = subprocess.Popen(['sleep', '600']); "
                  f"pathlib.Path({str(self.folder / 'child')!r}).write_text(str(child.pid)); time.sleep(600)")
         _, lines, summary, _ = self.compare([result(10)], [hangs], [result(10)], "--limit", "1")
@@ -194,7 +194,7 @@ class Compare(unittest.TestCase):
 
 
 def ends(pid, seconds=10):
-    """Whether a process is gone, or dead and not yet collected, within some seconds."""
+    """Returns whether a process ends within some seconds. A zombie counts as ended."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""The commands of the documents run as they are written, and the links and file names in the documents exist.
+"""Checks that the commands of the documents run as written, and that the links and file names in the documents exist.
 
 A command is a line of a code block (indented or fenced) in README, CONTRIBUTING, docs/ and the READMEs of folders, or a quoted
-text in a sentence, that begins with a program. Each command has one of these treatments. A command without a treatment fails:
+text in a sentence, that begins with a program. Each command has one of these treatments. A command without a treatment fails.
 
-  run      in a folder that stands for the checkout: configs/, tools/ and tests/ are links, data/ holds generated tokens, and
-           the commands of README run first, so that later ones find its runs. Two things differ from the text: `./run tessera`
-           and `tessera` are $TESSERA, and steps of training are fewer (SHORT_STEPS, in names of checkpoints too).
-  flags    the command needs a GPU, another program, placeholders or more than a few seconds. Its subcommand and its flags must
+  run      The command runs in a folder that imitates the checkout: configs/, tools/ and tests/ are links, and data/ contains
+           generated tokens. The commands of README run first, because later commands use its runs. Two things differ from
+           the text: $TESSERA replaces `./run tessera` and `tessera`, and the numbers of steps are smaller (SHORT_STEPS, also
+           in names of checkpoints).
+  flags    The command needs a GPU, another program, placeholders or more than a few seconds. Its subcommand and its flags must
            be in the program's --help. The command and the reason are printed.
-  exists   the same for a script without such a --help: the file must exist.
+  exists   The command is a script without such a --help. The file must exist.
 """
 import functools
 import os
@@ -51,7 +52,7 @@ class Command:
         return f"{self.document}:{self.line}: {self.text}"
 
     def words(self):
-        """The words of the command without variables before it and the comment behind it."""
+        """Returns the words of the command, without leading variables and without the comment."""
         words = shlex.split(self.text, comments=True)
         while words and re.match(r"[A-Z_]+=", words[0]):
             words = words[1:]
@@ -63,12 +64,12 @@ def documents():
 
 
 def documents_with_commands():
-    """README first: the commands of the others use its runs."""
+    """Returns README first, because the commands of the other documents use its runs."""
     return sorted((path for path in documents() if path.parts[0] != "tessera"), key=lambda path: (str(path) != "README.md", path))
 
 
 def parts_of(text):
-    """(first line, text, whether it is code) of each logical line; a backslash at the end of a code line continues it."""
+    """Yields (line number, text, is code) of each logical line. A backslash at the end of a code line continues it."""
     fenced, after_blank, code, number, held = False, True, False, 0, ""
     for number, line in enumerate(text.split("\n"), 1):
         if re.match(r"\s*(```|~~~)", line):
@@ -86,7 +87,7 @@ def parts_of(text):
 def is_command(text, quoted):
     try:
         words = Command("", 0, text, quoted).words()
-    except ValueError:  # no closing quotation: a picture or an output
+    except ValueError:  # a missing closing quote: a drawing or an output
         return False
     if not words:
         return False
@@ -104,7 +105,7 @@ def is_program(path):
 
 
 def commands_of(document, text):
-    """All commands; a quoted text may continue on the next line."""
+    """Yields all commands. A quoted text may continue on the next line."""
     prose = ""
     lines = []
     for number, line, code in parts_of(text):
@@ -128,7 +129,7 @@ def is_tessera(words):
 
 
 def treatment(command):
-    """(treatment, reason) of a command; None for one that no rule knows."""
+    """Returns (treatment, reason) of a command. Returns None if no rule matches."""
     words = command.words()
     if words[0].startswith((".venv/bin/python", "python/")) or words[0] in ("python", "python3"):
         return "exists", "named in a sentence" if command.quoted else "needs a Python with other packages"
@@ -153,7 +154,7 @@ def arguments_of(words):
 
 
 def short_steps(words):
-    """The command with fewer steps of training."""
+    """Returns the command with fewer training steps."""
     result = []
     for before, word in zip(["", *words], words):
         if before in ("--steps", "--schedule-steps"):
@@ -181,7 +182,7 @@ def help_for(words):
 
 
 def unknown_parts(command):
-    """Subcommands and flags that the program's help does not name."""
+    """Returns the subcommands and flags that are not in the help of the program."""
     words = command.words()
     if words[0] not in ("./run", "tessera") and not (ROOT / words[0]).is_file() and not is_tessera(words):
         return [words[0]]
@@ -241,9 +242,9 @@ class Commands(unittest.TestCase):
                 self.assertEqual(result.returncode, 0, f"{command}\n{result.stdout[-500:]}{result.stderr[-1500:]}")
                 count += 1
         self.assertGreater(count, 15)
-        # Predicted times may move bars; lanes and weights are those of the commands in docs/schedule.md.
+        # Predicted times may move bars, so only the labels are compared.
         self.assertEqual(*(sorted(re.findall(r"<text[^>]*>([^<]*)", (root / "docs" / "schedule.svg").read_text()))
-                           for root in (folder, ROOT)), "docs/schedule.svg shows another step than its commands draw")
+                           for root in (folder, ROOT)), "docs/schedule.svg differs from the drawing of the commands in docs/schedule.md")
 
 
 class Extraction(unittest.TestCase):
@@ -256,7 +257,7 @@ class Extraction(unittest.TestCase):
         self.assertEqual(self.commands(text), ["./run a  # why", "./run tessera plan --b --c", "python3 d.py",
                                                "tessera plan --x", "./run lint"])
 
-    def test_unknown_programs_and_flags_are_seen(self):
+    def test_unknown_programs_and_flags_are_found(self):
         unknown, flag = Command("x.md", 1, "ninja all", False), Command("x.md", 1, "build/cuda/apps/tessera plan --nothing 3", False)
         self.assertIsNone(treatment(unknown))
         self.assertEqual(unknown_parts(flag), ["--nothing"])
@@ -295,7 +296,7 @@ class Links(unittest.TestCase):
         self.assertEqual(missing, [])
 
     def exists(self, name, document):
-        """With folders: from the root, from tessera/, tests/ or the document's folder. Without: anywhere."""
+        """Searches a path in the root, tessera/, tests/, the folder of the document and its parent; searches a name everywhere."""
         if "/" not in name:
             return name in self.names
         folders = ("", "tessera", "tests", str(document.parent), str(document.parent.parent))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of flags and GPU tests in tests/README.md names every flag, and the tests that it names set their flags."""
+"""Checks the table of flags in tests/README.md: it lists every flag, and each listed test exists and sets its flags."""
 import pathlib
 import re
 import unittest
@@ -16,12 +16,12 @@ def section():
 
 
 def words(text):
-    """The flags that a text names, and the names and constants that stand for lists of them."""
+    """Returns the flags in a text, and the identifiers that may stand for lists of flags."""
     return set(re.findall(r"--[a-z0-9-]+", text)), set(re.findall(r"\b[A-Za-z_][A-Za-z0-9_]+\b", text))
 
 
 def flags_set_by(script, test):
-    """Flags in the body of a test, and in what the body uses by name: other functions and constants of the file."""
+    """Returns whether the test exists, and the flags in its body and in the functions and constants that the body uses."""
     source = (ROOT / "tests" / "e2e" / script).read_text()
     parts = dict(re.findall(r"(?ms)^    def (\w+)\(.*?\n(.*?)(?=^    def |^    @|^class |^if __name__|\Z)", source))
     parts |= dict(re.findall(r"(?m)^([A-Z][A-Z0-9_]+) = (.*)$", source))
@@ -38,14 +38,14 @@ def flags_set_by(script, test):
 
 
 class Table(unittest.TestCase):
-    def test_every_flag_is_named_once(self):
+    def test_the_table_lists_every_flag_once(self):
         settings = (ROOT / "tessera" / "run" / "config" / "settings.cpp").read_text()
         reserved = set(re.findall(r'ReservedSetting\{\s*"(\w+)"', settings))
         expected = {"--" + name.replace("_", "-") for name in re.findall(r'\bSetting\{\s*"(\w+)"', settings)} - reserved
         named = re.findall(r"`(--[a-z0-9-]+)`", section())
         self.assertGreater(len(expected), 50)
         self.assertEqual(sorted(expected), sorted(set(named)))
-        self.assertEqual(len(named), len(set(named)), "a flag is named twice")
+        self.assertEqual(len(named), len(set(named)), "the table lists a flag twice")
 
     def test_the_tests_exist_and_set_their_flags(self):
         rows = re.findall(r"(?m)^\| (`--.*?) \| (.*?) \|$", section())

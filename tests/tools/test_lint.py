@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The lint checks find what they are for, at the right line, and leave good code alone."""
+"""Tests the lint checks: they report violations at the right line, and accept good code."""
 import json
 import pathlib
 import shutil
@@ -25,7 +25,7 @@ from summary import run_cases  # noqa: E402
 
 
 class Checkout(unittest.TestCase):
-    """A folder with given files in it."""
+    """A temporary folder with given files."""
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -54,7 +54,7 @@ class English(Checkout):
     def lines(self, name, content):
         return [line for line, _ in self.found(english.check, name, content)]
 
-    def test_every_pattern_finds_its_example_and_says_what_to_write(self):
+    def test_every_pattern_finds_its_example_and_prints_its_advice(self):
         self.assertGreater(len(self.TABLE), 40)
         for row in self.TABLE:
             code = row.get("at") == "code"
@@ -64,7 +64,7 @@ class English(Checkout):
                 self.assertIn(2, [line for line, _ in found])
                 self.assertTrue(any(row["instead"] in what for _, what in found), found)
 
-    def test_comments_docs_messages_and_scripts_are_read(self):
+    def test_comments_documents_messages_and_scripts_are_checked(self):
         bad = "A rank that has work goes on with it."
         for name, content in (("a.cpp", f"int a; // {bad}\n"), ("a.cu", f"/* {bad} */\n"), ("a.h", f'say("{bad}");\n'),
                               ("a.h", 'say(R"(' + bad + ')");\n'), ("a.md", bad + "\n"), ("a.py", f"# {bad}\n"),
@@ -80,15 +80,23 @@ class English(Checkout):
         self.assertEqual([1], self.lines("c.md", "A transfer that is under\nway ends.\n"))
         self.assertEqual([], self.lines("d.h", "int a;  // it is under\nint b;  // way below\n"))
 
-    def test_some_patterns_match_at_the_start_of_a_sentence_alone(self):
+    def test_some_patterns_match_only_at_the_start_of_a_sentence(self):
         self.assertEqual([2], self.lines("a.h", "// The sum of all ranks.\n// Ends. Of these the first counts.\n"))
         self.assertEqual([], self.lines("b.h", "// Stores the sum. The rest of it stays.\n"))
 
-    def test_code_names_and_quotations_are_left_alone(self):
+    def test_code_names_and_quoted_text_are_not_checked(self):
         self.assertEqual([], self.lines("a.md", "Text.\n\n    what goes on here\n\n```\nwhoever goes on\n```\nThe value `none of` is kept.\n"))
         self.assertEqual([], self.lines("b.cpp", "int whoever = under_way;\n"))
         self.assertEqual([1], self.lines("c.cpp", "struct LastWords {};\n"))
         self.assertEqual([], self.lines("d.json", '{"a": "whoever"}\n'))
+
+    def test_messages_of_the_operating_system_may_be_quoted_in_string_literals(self):
+        text = "No such file or directory"
+        self.assertEqual([], self.lines("a.cpp", f'expect("/absent/f: {text}");\n'))
+        self.assertEqual([], self.lines("b.py", f'expect("{text}")\n'))
+        self.assertEqual([1], self.lines("c.cpp", f"// {text}\n"))
+        self.assertEqual([1], self.lines("d.cpp", 'expect("There is no such file or directory");\n'))
+        self.assertEqual([1], self.lines("e.cpp", 'expect("No such file");\n'))
 
 
 class Layers(Checkout):
@@ -101,7 +109,7 @@ class Layers(Checkout):
         self.assertEqual(self.found(layers.check, name, f"#include {include}\n"), [], (name, include))
         (self.root / name).unlink()
 
-    def test_a_layer_includes_only_what_its_row_names(self):
+    def test_a_layer_includes_only_the_layers_of_its_row(self):
         self.refused("tessera/base/a.h", '"tessera/layout/box.h"', line=7)
         self.refused("tessera/layout/a.cpp", '"tessera/mesh/mesh.h"')
         self.refused("tessera/comm/a.cpp", '"tessera/schedule/events.h"')
@@ -113,14 +121,14 @@ class Layers(Checkout):
         self.accepted("tessera/nn/a.cpp", '"tessera/runtime/runtime.h"')
         self.accepted("apps/a.cpp", '"tessera/run/loop.h"')
 
-    def test_no_two_headers_have_one_stem(self):
+    def test_two_headers_with_one_stem_are_found(self):
         two = self.findings(layers.check, **{"tessera/base/plan.h": "", "tessera/layout/plan.h": ""})
         self.assertEqual([finding.path for finding in two], ["tessera/base/plan.h"])
         (self.root / "tessera/layout/plan.h").unlink()
         fine = {"tessera/ops/gemm/gemm.h": "", "tessera/nn/gemm.h": "", "tessera/comm/world.h": "", "tessera/comm/mpi/world.h": ""}
         self.assertEqual(self.findings(layers.check, **fine), [])
 
-    def test_a_circle_of_three_files_is_found(self):
+    def test_a_cycle_of_three_files_is_found(self):
         def include(name):
             return f'#include "tessera/base/{name}.h"\n'
 
@@ -130,9 +138,9 @@ class Layers(Checkout):
         self.write("tessera/base/b.h", include("c"))
         found = self.findings(layers.check, **{"tessera/base/c.h": include("a")})
         self.assertEqual([(finding.path, finding.what) for finding in found],
-                         [("tessera/base/a.cpp", "a circle of includes: tessera/base/a, tessera/base/b, tessera/base/c")])
+                         [("tessera/base/a.cpp", "a cycle of includes: tessera/base/a, tessera/base/b, tessera/base/c")])
 
-    def test_third_party_headers_stay_in_their_room(self):
+    def test_third_party_headers_stay_in_their_folders(self):
         self.refused("tessera/shard/a.h", "<ATen/core/Tensor.h>")
         self.refused("tessera/comm/a.h", "<c10/util/BFloat16.h>")
         self.refused("tessera/nn/a.cpp", "<torch/torch.h>")
@@ -179,7 +187,7 @@ class Limits(Checkout):
         members = "struct A {\n" + "  int a{0};\n" * 80 + "};\n"
         self.assertEqual(self.found(limits.check, "b.h", members), [])
 
-    def test_kernels_tables_and_braces_in_text_are_no_functions(self):
+    def test_kernels_tables_and_braces_in_text_are_not_functions(self):
         self.assertEqual(self.found(limits.check, "a.cu", function_of(90, "__global__ void k(int* a) {")), [])
         self.assertEqual(self.found(limits.check, "b.cpp", "const int kTable[] = {\n" + "  1,\n" * 80 + "};\n"), [])
         text = 'void f() { g("}{"); /* } */ }\n// {\nchar c = \'{\';\nint n = 1\'000;\n' + function_of(61)
@@ -211,7 +219,7 @@ class Repository(Checkout):
         found = {(finding.path, finding.line) for finding in self.findings(repository.check)}
         self.assertEqual(found, {("large.txt", 1), ("tokens.bin", 1), ("doc.md", 2)})
 
-    def test_scripts_can_be_run(self):
+    def test_scripts_must_be_executable(self):
         script = "#!/usr/bin/env python3\n"
         self.assertEqual([line for line, _ in self.found(repository.check, "test_it.py", script)], [1])
         (self.root / "test_it.py").chmod(0o755)
@@ -295,7 +303,7 @@ class Tidy(Checkout):
                          [{"file": "/r/a.cpp", "command": "c++ -O1 -include own.h -o a.o -c /r/a.cpp"}])
 
     @unittest.skipUnless(shutil.which("clang-tidy"), "no clang-tidy here")
-    def test_a_file_that_clang_reads_is_looked_at_and_another_is_not_said_to_have_passed(self):
+    def test_a_file_that_clang_cannot_read_does_not_pass(self):
         subprocess.run(["git", "init", "-q", str(self.root)], check=True)
         self.write(".clang-tidy", (ROOT / ".clang-tidy").read_text())
         self.write("build/cpu/cmake_pch.hxx", "")
@@ -343,7 +351,7 @@ class Headers(Checkout):
         self.assertEqual(set(found), {"tessera/base/bad.h", "tessera/base/outer.h"})
         self.assertIn("tessera/base/bad.h:2: ", found["tessera/base/outer.h"])
 
-    def test_headers_for_cuda_are_left_out_without_it(self):
+    def test_cuda_headers_are_left_out_without_cuda(self):
         self.build()
         self.write("tessera/base/kernel.cuh", "not C++\n")
         self.write("tessera/base/stream.h", "#include <cuda_of_no_machine.h>\n")

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Elements of 8 and 4 bits equal those of ml_dtypes and of torch, code by code.
 
-Values that are too great differ by definition: Tessera saturates, where ml_dtypes and torch give NaN or infinity. So what is
-compared is finite and within the type's range. E8M0 rounds up here and to nearest there: of it powers of two are compared.
+Values outside the range of a type differ by definition: Tessera saturates, but ml_dtypes and torch return NaN or infinity. So
+the tests compare finite values within the range. Tessera rounds E8M0 up and the others round to nearest, so the tests compare
+powers of two.
 """
 import os
 import pathlib
@@ -29,13 +30,13 @@ CODES = {"e4m3": 256, "e5m2": 256, "e2m1": 16, "e8m0": 256}
 
 
 def print_codes(direction, kind, values):
-    """Codes of fp32 values, or fp32 values of codes."""
+    """Returns the codes of fp32 values, or the fp32 values of codes."""
     result = subprocess.run([PRINT_CODES, direction, kind], input=values.tobytes(), capture_output=True, check=True)
     return np.frombuffer(result.stdout, np.uint8 if direction == "encode" else np.float32)
 
 
 def inputs(kind):
-    """All bf16 numbers, every tie between two codes and its neighbours, patterns of fp32 at random: those within the range."""
+    """Returns all bf16 numbers, all ties between two codes, their neighbours, and random fp32 numbers, within the range."""
     greatest = float(ml_dtypes.finfo(TYPES[kind]).max)
     bf16 = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)
     codes = np.arange(CODES[kind], dtype=np.uint8).view(TYPES[kind]).astype(np.float32)
@@ -54,14 +55,14 @@ class NumberFormats(unittest.TestCase):
         self.assertEqual(len(got), len(expected))
         self.assertEqual(len(wrong), 0, [(float(values[i]).hex(), int(got[i]), int(expected[i])) for i in wrong[:5]])
 
-    def test_codes_are_those_of_ml_dtypes(self):
+    def test_codes_equal_ml_dtypes(self):
         for kind, dtype in TYPES.items():
             with self.subTest(kind):
                 values = inputs(kind)
                 self.assertGreater(len(values), 1_000_000)
                 self.assert_equal_codes(values, print_codes("encode", kind, values), values.astype(dtype).view(np.uint8))
 
-    def test_values_of_codes_are_those_of_ml_dtypes(self):
+    def test_values_of_codes_equal_ml_dtypes(self):
         for kind, dtype in [*TYPES.items(), ("e8m0", ml_dtypes.float8_e8m0fnu)]:
             with self.subTest(kind):
                 codes = np.arange(CODES[kind], dtype=np.uint8)
@@ -69,12 +70,12 @@ class NumberFormats(unittest.TestCase):
                 np.testing.assert_array_equal(got, expected)  # a NaN equals any NaN
                 np.testing.assert_array_equal(np.signbit(got[got == 0]), np.signbit(expected[expected == 0]))
 
-    def test_powers_of_two_have_the_scales_of_ml_dtypes(self):
+    def test_scales_of_powers_of_two_equal_ml_dtypes(self):
         values = (2.0 ** np.arange(-127, 128)).astype(np.float32)
         expected = values.astype(ml_dtypes.float8_e8m0fnu).view(np.uint8)
         self.assert_equal_codes(values, print_codes("encode", "e8m0", values), expected)
 
-    def test_codes_are_those_of_torch(self):
+    def test_codes_equal_torch(self):
         try:
             import torch
         except (ImportError, OSError) as reason:
@@ -85,7 +86,7 @@ class NumberFormats(unittest.TestCase):
                 expected = torch.from_numpy(values).to(dtype).view(torch.uint8).numpy()
                 self.assert_equal_codes(values, print_codes("encode", kind, values), expected)
 
-    def test_what_is_too_great_saturates(self):
+    def test_values_outside_the_range_saturate(self):
         for kind, greatest in (("e4m3", 448), ("e5m2", 57344), ("e2m1", 6)):
             values = np.array([greatest * 1.5, 3e38, np.inf], np.float32)
             for sign in (1, -1):

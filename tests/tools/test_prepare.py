@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Text becomes token files that read back to the same text, with the numbers that meta.json claims."""
+"""Tests the preparation of text: token files decode to the same text, and the numbers in meta.json are right."""
 import gzip
 import json
 import math
@@ -72,7 +72,7 @@ class Prepare(unittest.TestCase):
         for path in sorted((self.root / "a").iterdir()):
             self.assertEqual(path.read_bytes(), (self.root / "b" / path.name).read_bytes(), path.name)
 
-    def test_a_given_tokenizer_is_used_as_it_is(self):
+    def test_a_given_tokenizer_is_used_unchanged(self):
         self.prepare_text(output="a")
         self.assertEqual(self.prepare_text("--tokenizer", "a/tokenizer.json", output="b").returncode, 0)
         self.assertEqual((self.root / "a/train.bin").read_bytes(), (self.root / "b/train.bin").read_bytes())
@@ -81,7 +81,7 @@ class Prepare(unittest.TestCase):
         tokens, _ = read_dataset(self.root / "out" / part)
         return tokenizers.Tokenizer.from_file(str(self.root / "out/tokenizer.json")).decode(tokens[:-1].tolist())
 
-    def test_one_plain_file_is_one_document_whose_end_is_held_out(self):
+    def test_a_plain_file_is_one_document_and_its_end_is_held_out(self):
         for name, content in (("lines", "".join(f"line {i} of the text\n" for i in range(400))),
                               ("words", " ".join(f"word{i}" for i in range(2000))), ("letters", "abcdefgh" * 800)):
             (self.root / "in.txt").write_text(content)
@@ -94,7 +94,7 @@ class Prepare(unittest.TestCase):
             self.assertEqual(train[-1], {"lines": "\n", "words": " ", "letters": train[-1]}[name])
             shutil.rmtree(self.root / "out")
 
-    def test_a_tokenizer_names_the_token_that_ends_documents(self):
+    def test_a_tokenizer_needs_the_token_that_ends_documents(self):
         self.prepare_text(output="a")
         stored = (self.root / "a/tokenizer.json").read_text()
         (self.root / "t.json").write_text(stored.replace("<|endoftext|>", "</s>"))
@@ -107,7 +107,7 @@ class Prepare(unittest.TestCase):
         result = self.prepare_text("--eod-token", "</s>", output="c")
         self.assertIn("--eod-token </s>: expected it with --tokenizer", result.stderr)
 
-    def test_files_that_are_no_text_are_named(self):
+    def test_files_that_are_not_text_are_refused(self):
         for name, content, words in (("a.txt", bytes(range(256)), ("a.txt", "byte 128 is not UTF-8")),
                                      ("b.txt", b"text\0text", ("b.txt", "byte 4 is 0")),
                                      ("c.gz", gzip.compress(b"text"), ("c.gz", "gzip")),
@@ -132,14 +132,14 @@ class Prepare(unittest.TestCase):
         self.assertIn("File too large", result.stderr)
         self.assertEqual([], list(self.root.glob("out*")))
 
-    def test_jsonl_holds_one_document_a_line(self):
+    def test_each_line_of_jsonl_is_one_document(self):
         (self.root / "in.jsonl").write_text("".join(json.dumps({"text": f"line {i}\n\nmore"}) + "\n" for i in range(50)))
         result = self.run_tool("prepare_text.py", "--input", "in.jsonl", "--output", "out", "--vocab-size", 270)
         self.assertEqual(result.returncode, 0, result.stderr)
         meta = json.loads((self.root / "out/meta.json").read_text())
         self.assertEqual(meta["train_documents"] + meta["valid_documents"], 50)
 
-    def test_mistakes_are_one_line_and_leave_nothing(self):
+    def test_bad_arguments_print_one_line_and_write_nothing(self):
         for arguments, named in ((["--vocab-size", 100], "--vocab-size 100"), (["--vocab-size", 10**9], "--vocab-size 1000000000"), (["--held-out", 1.5], "--held-out 1.5"),
                                  (["--input", "absent.txt"], "absent.txt"), (["--tokenizer", "in.txt"], "--tokenizer in.txt")):
             result = self.prepare_text(*arguments)
@@ -147,7 +147,7 @@ class Prepare(unittest.TestCase):
             self.assertIn(named, result.stderr)
             self.assertFalse((self.root / "out").exists(), arguments)
 
-    def test_the_demo_is_cut_in_entries_and_done_once(self):
+    def test_the_demo_is_split_in_entries_and_prepared_once(self):
         entries = "\n\n".join(f"Word{i} \\Word\\, n.\n   1. A thing, number\n      {i}.\n\n   2. Another." for i in range(200))
         header = "\n\n00-database-info\n   This file\n\n"
         (self.root / "x.dz").write_bytes(gzip.compress((header + entries).encode()))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The numpy reference is right by itself: gradients by finite differences, the sample order a permutation, masks."""
+"""Tests the numpy reference: gradients against finite differences, the order of samples, and masks of documents."""
 import json
 import pathlib
 import sys
@@ -42,7 +42,7 @@ def random_weights(config, seed=0):
 
 
 def write_folder(folder, config, weights):
-    """A Hugging Face folder of one fp64 file."""
+    """Writes a Hugging Face folder with one fp64 file."""
     header, offset = {}, 0
     for name, weight in weights.items():
         header[name] = {"dtype": "F64", "shape": weight.shape, "data_offsets": [offset, offset + weight.nbytes]}
@@ -80,7 +80,7 @@ class Reference(unittest.TestCase):
                 losses.append(model.loss_and_gradient(sample, unused, 0.0))
             model.w[key] = weight
             expected, got = (losses[0] - losses[1]) / (2 * step), float((gradient[key] * direction).sum())
-            # Central differences err by step^2 * third derivative and by eps * loss / step: both near 1e-9 here.
+            # The errors of central differences are step^2 * third derivative and eps * loss / step. Both are near 1e-9 here.
             self.assertAlmostEqual(got, expected, delta=1e-6 * (1 + abs(expected)), msg=key)
 
     def test_gradients_equal_finite_differences(self):
@@ -101,7 +101,7 @@ class Reference(unittest.TestCase):
                 self.assertEqual(sorted(order), list(range(size)))
         self.assertEqual(len(orders), 4)
 
-    def test_masked_documents_do_not_see_each_other(self):
+    def test_masked_documents_are_independent(self):
         sample = Samples(self.write_tokens(50), 20, 0, True).sample(0)  # documents end at tokens 5 and 35
         self.assertEqual([i for i, target in enumerate(sample["targets"]) if target < 0], [4])
         self.assertEqual(sample["positions"].tolist(), [*range(5), *range(15)])

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`./run train` and `./run tessera`: what they call, what they print, and what signals do to them. The program is played."""
+"""Tests `./run train` and `./run tessera` with a fake program: the commands that they call, their output, and signals."""
 import json
 import os
 import pathlib
@@ -14,7 +14,7 @@ import unittest
 from summary import run_cases
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Writes its arguments and, when it is told to, runs until it is asked to stop, or asked twice.
+# The fake program writes its arguments. If the file `wait` exists, it runs until a signal requests a stop.
 PROGRAM = """#!/usr/bin/env python3
 import json, os, pathlib, signal, sys, time
 root = pathlib.Path(__file__).resolve().parents[3]
@@ -51,12 +51,12 @@ else:
 
 
 def setUpModule():
-    """What a shell starts in the background ignores SIGINT, and so would all that is started here."""
+    """Restores SIGINT. A shell starts background processes with SIGINT ignored, and child processes inherit that."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Checkout(unittest.TestCase):
-    """A checkout with the real scripts, and a program and a cmake that are played."""
+    """A checkout with the real scripts, a fake program and a fake cmake."""
 
     def setUp(self):
         self.root = pathlib.Path(tempfile.mkdtemp())
@@ -70,7 +70,7 @@ class Checkout(unittest.TestCase):
         self.put("tools/run/report.py", 'import sys\nprint("report of", sys.argv[1])\n')
         self.put("data/demo/meta.json", "{}")
         self.put("build/cpu/build.ninja", "")
-        self.call("build")  # so that it is configured
+        self.call("build")  # configures the build
         (self.root / "arguments").unlink(missing_ok=True)
 
     def put(self, name, text):
@@ -96,7 +96,7 @@ class Train(Checkout):
         self.assertEqual(code, result.returncode, result.stdout + result.stderr)
         return result
 
-    def test_a_new_run_has_the_demos_flags_and_a_free_folder(self):
+    def test_a_new_run_uses_the_flags_of_the_demo_and_a_free_folder(self):
         self.assertIn("report of runs/demo\n", self.train().stdout)
         self.assertEqual(("llama-demo", "4", "300", "30", "runs/demo"),
                          tuple(map(self.value, ("--model", "--ranks", "--steps", "--warmup-steps", "--out"))))
@@ -104,7 +104,7 @@ class Train(Checkout):
         self.assertEqual((None, "2", "1", "runs/demo-2"), tuple(map(self.value, ("--ranks", "--gtp", "--tp", "--out"))))
         self.assertEqual(1, sum(word.startswith("--lr") for word in self.arguments()))
 
-    def test_help_is_that_of_the_program_and_names_the_demos_flags(self):
+    def test_help_shows_the_flags_of_the_program_and_of_the_demo(self):
         for flag in ("--help", "-h"):
             result = self.train(flag)
             self.assertIn("the program's help", result.stdout)
@@ -118,12 +118,12 @@ class Train(Checkout):
             self.train(*flags)
             self.assertEqual(warmup, self.value("--warmup-steps"), flags)
 
-    def test_a_resumed_run_has_its_settings_from_the_checkpoint(self):
+    def test_a_resumed_run_passes_no_flags_of_the_demo(self):
         self.train("--resume", "runs/a/checkpoints/step-00000003", "--out", "runs/b", "--steps", "40")
         self.assertEqual(["train", "--resume", "runs/a/checkpoints/step-00000003", "--out", "runs/b", "--steps", "40"],
                          self.arguments())
 
-    def test_resume_latest_resumes_the_last_folder(self):
+    def test_resume_latest_resumes_the_last_run(self):
         result = self.train("--resume", "latest", code=2)
         self.assertIn("--out", result.stderr)
         self.assertFalse((self.root / "arguments").exists())
@@ -134,8 +134,8 @@ class Train(Checkout):
             self.assertEqual(["train", *flags, "--out", "runs/demo-2"], self.arguments())
         self.assertFalse((self.root / "runs/demo-3").exists())
 
-    def test_resume_latest_is_about_the_newest_run(self):
-        """Not about the highest number: the folder of an earlier run may have been removed."""
+    def test_resume_latest_resumes_the_newest_run(self):
+        """The newest run may not have the highest number, because the folder of an earlier run may have been removed."""
         for _ in range(3):
             self.train()
         shutil.rmtree(self.root / "runs/demo")
@@ -147,13 +147,13 @@ class Train(Checkout):
         self.train("--resume", "latest")
         self.assertEqual("runs/demo-3", self.value("--out"))
 
-    def test_weights_bring_their_own_model(self):
+    def test_init_replaces_the_model(self):
         for flags in (("--init", "folder"), ("--init=folder",)):
             self.train(*flags)
             self.assertIsNone(self.value("--model"))
             self.assertEqual("data/demo/train", self.value("--data"))
 
-    def test_a_refused_run_names_no_folder_that_does_not_exist(self):
+    def test_a_refused_run_prints_no_missing_folder(self):
         (self.root / "code").write_text("2")
         result = self.train(code=2)
         self.assertNotIn("runs/demo", result.stderr)
@@ -174,7 +174,7 @@ class SignalledTrain(Checkout):
             time.sleep(0.01)
         return program
 
-    def test_a_signal_to_the_script_alone_reaches_the_program(self):
+    def test_a_signal_to_the_script_reaches_the_program(self):
         for sent in (signal.SIGTERM, signal.SIGINT):
             program = self.start()
             program.send_signal(sent)
@@ -184,7 +184,7 @@ class SignalledTrain(Checkout):
             self.assertIn("true", (self.root / self.value("--out") / "summary.json").read_text())
             (self.root / "is-running").unlink()
 
-    def test_a_signal_to_the_whole_group_as_a_terminal_sends_it(self):
+    def test_a_signal_of_a_terminal_to_the_group_stops_once(self):
         program = self.start()
         os.killpg(program.pid, signal.SIGINT)
         output, errors = program.communicate(timeout=60)
@@ -194,21 +194,21 @@ class SignalledTrain(Checkout):
 
 
 class Program(Checkout):
-    def test_nothing_is_printed_where_nothing_is_to_be_built(self):
+    def test_a_build_without_work_prints_nothing(self):
         result = self.call("tessera", "--help")
         self.assertEqual((0, "the program's help\n", ""), (result.returncode, result.stdout, result.stderr))
 
-    def test_work_is_printed_on_stderr(self):
+    def test_a_build_prints_its_work_on_stderr(self):
         (self.root / "work").write_text("")
         result = self.call("tessera", "--help")
         self.assertEqual((0, "the program's help\n"), (result.returncode, result.stdout))
         self.assertEqual("[run] building cpu: tessera\n[1/1] Building everything\n", result.stderr)
 
-    def test_a_build_that_fails_is_the_end(self):
-        self.put("cmake", "#!/bin/sh\necho 'error: no such thing'\nexit 1\n")
+    def test_a_failed_build_ends_the_command(self):
+        self.put("cmake", "#!/bin/sh\necho 'error: missing file'\nexit 1\n")
         result = self.call("tessera", "--help")
         self.assertEqual((1, ""), (result.returncode, result.stdout))
-        self.assertIn("error: no such thing", result.stderr)
+        self.assertIn("error: missing file", result.stderr)
         self.assertIn("building cpu failed", result.stderr)
 
 

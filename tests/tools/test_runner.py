@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `./run test` counts is what happened: nothing that failed, crashed or did not run is counted as passed."""
+"""Tests the counts of `./run test`: a test that failed, crashed or did not run never counts as passed."""
 import importlib.util
 import os
 import pathlib
@@ -41,22 +41,22 @@ class Counting(unittest.TestCase):
         self.check(runner.count_gtest(GOOD, True), 5, 0)
         self.check(runner.count_gtest(MIXED, False), 5, 3, 1)
 
-    def test_a_binary_that_ends_badly_has_failed(self):
+    def test_a_binary_that_exits_with_an_error_has_failed(self):
         self.check(runner.count_gtest(GOOD, False), 4, 1)
         self.check(runner.count_gtest("[ RUN      ] A.b\n", False), 0, 1)
 
-    def test_several_ranks_that_print_a_summary_each_are_one_case(self):
+    def test_several_summaries_count_as_one_case(self):
         self.check(runner.count_gtest(GOOD + GOOD, True), 1, 0)
         self.check(runner.count_gtest(GOOD + GOOD, False), 0, 1)
 
-    def test_an_entry_that_did_not_run_has_failed_unless_it_skipped_itself(self):
+    def test_an_entry_that_did_not_run_has_failed_unless_it_was_skipped(self):
         self.check(runner.count_case(case_of("notrun", message="Unable to find required file")), 0, 1)
         self.check(runner.count_case(case_of("notrun", message="SKIP_RETURN_CODE=77")), 0, 0, 1)
         self.check(runner.count_case(case_of("disabled")), 0, 0, 1)
         self.check(runner.count_case(case_of("fail", MIXED)), 5, 3, 1)
         self.check(runner.count_case(case_of("run", GOOD)), 5, 0)
 
-    def test_scripts_count_what_their_last_line_says(self):
+    def test_scripts_are_counted_by_their_last_line(self):
         self.check(runner.count_script("x\n7 passed, 0 failed\n", 0), 7, 0)
         self.check(runner.count_script("7 passed, 2 failed, 1 skipped", 1), 7, 2, 1)
         self.check(runner.count_script("7 passed, 0 failed", 1), 7, 1)
@@ -73,7 +73,7 @@ class Counting(unittest.TestCase):
         expected = int(", 0 failed" not in line) if code is None else code
         self.assertEqual((line, expected), (result.stdout.strip(), result.returncode), result.stderr)
 
-    def test_the_parts_of_a_case_are_one(self):
+    def test_subtests_count_as_one_case(self):
         self.check_summary("1 passed, 2 failed, 1 skipped", """
             class Parts(unittest.TestCase):
                 def parts(self, *calls):
@@ -85,7 +85,7 @@ class Counting(unittest.TestCase):
                 def test_both(self): self.parts(self.skipTest, self.fail, str)
             """)
 
-    def test_what_befalls_a_class_takes_no_other_case_away(self):
+    def test_a_failure_of_a_class_does_not_reduce_the_passed_cases(self):
         class_and_another = """
             class Good(unittest.TestCase):
                 def test_good(self): pass
@@ -98,7 +98,7 @@ class Counting(unittest.TestCase):
         self.check_summary("2 passed, 1 failed", class_and_another.format("tearDownClass", "OSError"))
         self.check_summary("1 passed, 0 failed, 1 skipped", class_and_another.format("setUpClass", "unittest.SkipTest"))
 
-    def test_a_script_may_skip_all_but_not_have_nothing(self):
+    def test_a_script_may_skip_all_cases_but_must_have_one(self):
         self.check_summary("0 passed, 0 failed, 1 skipped", """
             class Other(unittest.TestCase):
                 @classmethod
@@ -116,22 +116,22 @@ class Counting(unittest.TestCase):
 
 
 class Commands(unittest.TestCase):
-    def test_no_test_is_a_failure(self):
+    def test_an_unknown_name_is_a_failure(self):
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, str(ROOT / "tools/run/test.py"), "--build", folder]
             ctest = pathlib.Path(folder) / "ctest"
             ctest.write_text("#!/bin/sh\necho '  Test #1: base'\n")
             ctest.chmod(0o755)
             (pathlib.Path(folder) / "CMakeCache.txt").write_text(f"CMAKE_CTEST_COMMAND:INTERNAL={ctest}\n")
-            for names in (["no-such-name"], ["base", "test_schedule_svg.py", "no-such-name"],
+            for names in (["unknown-name"], ["base", "test_schedule_svg.py", "unknown-name"],
                           ["--units-only", "base", "test_schedule_svg"]):
                 result = subprocess.run([*command, *names], capture_output=True, text=True, check=False)
                 self.assertNotEqual(result.returncode, 0)
                 self.assertIn(f"there is no test named {names[-1]}", result.stderr)
                 self.assertEqual(result.stdout.splitlines()[-1], "0 passed, 0 failed")
 
-    def test_a_build_says_which_libraries_it_cannot_run_without(self):
-        """And `./run test --cuda` then looks at the same variable."""
+    def test_a_build_reports_missing_libraries(self):
+        """`./run test --cuda` reads the same variable."""
         for found, missing in (("liba.so => /lib/liba.so\n", ""), ("liba.so => not found\nlibb.so => /lib/libb.so\n", "liba.so")):
             script = (f"source tools/run/common.sh; source tools/run/build.sh; ldd() {{ printf '{found}'; }};"
                       "say_missing_libraries tessera; echo \"missing: $MISSING_LIBRARIES\"")
@@ -148,7 +148,7 @@ class Commands(unittest.TestCase):
 
 
 class Interrupted(unittest.TestCase):
-    def test_what_ends_the_runner_ends_its_scripts(self):
+    def test_a_signal_to_the_runner_ends_its_scripts(self):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             with self.subTest(number), tempfile.TemporaryDirectory() as folder:
                 folder = pathlib.Path(folder)
@@ -158,7 +158,7 @@ class Interrupted(unittest.TestCase):
                 program = ("import pathlib, signal, sys; sys.path.insert(0, sys.argv[1]); import test as runner\n"
                            "signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup\n"
                            "runner.end_by_signals()\n"
-                           "signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell sent us behind\n"
+                           "signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for background processes\n"
                            "folder, *scripts = map(pathlib.Path, sys.argv[2:])\n"
                            "run = lambda script: lambda: runner.run_script(script, folder)\n"
                            "runner.run_together([run(script) for script in scripts], 2)\n")
@@ -176,7 +176,7 @@ class Interrupted(unittest.TestCase):
                 for pid in started:
                     self.assertRaises((ProcessLookupError, FileNotFoundError), self.find, int(pid))
 
-    def test_nohup_is_heeded(self):
+    def test_sighup_stays_ignored_under_nohup(self):
         program = "import signal, sys; sys.path.insert(0, sys.argv[1]); import test as runner; runner.end_by_signals()\n"
         program += "print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, callable(signal.getsignal(signal.SIGTERM)))"
         result = subprocess.run(["nohup", sys.executable, "-c", program, ROOT / "tools" / "run"], capture_output=True, text=True,
@@ -184,7 +184,7 @@ class Interrupted(unittest.TestCase):
         self.assertEqual("True True", result.stdout.strip())
 
     def find(self, pid):
-        """Raises when there is no such process, or it is one that nobody has waited for."""
+        """Raises if the process does not exist or is a zombie."""
         for _ in range(100):
             os.kill(pid, 0)
             if pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A trace becomes a drawing with every lane, kind and pass; what is no trace is one line and exit code 2."""
+"""Tests tools/schedule_svg.py: a drawing shows every lane, kind and pass. Bad input prints one line, with exit code 2."""
 import json
 import os
 import pathlib
@@ -26,7 +26,7 @@ def span(lane, begin, duration, name, **details):
 
 
 def step(layers=2, us=1000):
-    """Forward, backward and optimizer of `layers` weights, a gather before and a reduction after each."""
+    """Returns the trace of a step with `layers` weights: forward, backward, optimizer, gathers and reductions."""
     names = [f"layers.{layer}.mlp.gate_up.weight" for layer in range(layers)]
     events = [{"ph": "M", "name": "thread_name", "tid": tid, "args": {"name": lane}} for tid, lane in enumerate(LANES)]
     for i, name in enumerate(names):
@@ -57,12 +57,12 @@ class ScheduleSvg(unittest.TestCase):
         return root, [element.text for element in root.iter(SVG + "text")]
 
     def bars(self, root, kind):
-        """(begin, end) in pixels of the marks of one colour."""
+        """Returns (begin, end) in pixels of the marks of one colour."""
         paths = [path.get("d") for path in root.iter(SVG + "path") if path.get("fill") == schedule_svg.COLOURS[kind]]
         found = re.findall(r"M([\d.]+) [\d.]+h([\d.]+)v", "".join(paths))
         return [(float(begin), float(begin) + float(width)) for begin, width in found]
 
-    def test_lanes_kinds_passes_and_weights_are_named(self):
+    def test_lanes_kinds_passes_and_weights_have_labels(self):
         root, words = self.draw(step(), "--title", "a <step> & more")
         for word in ("a <step> & more", *LANES, "forward", "backward", "optimizer", "0.gate_up", "fprop 0.gate_up",
                      "0.gate_up +1", "ms"):
@@ -70,7 +70,7 @@ class ScheduleSvg(unittest.TestCase):
         for kind in ("forward", "backward", "optimizer", "gather", "reduce", "replicas"):
             self.assertEqual(len(self.bars(root, kind)), 2, kind)
 
-    def test_a_bar_lies_where_its_time_says(self):
+    def test_bars_are_at_the_positions_of_their_times(self):
         root, _ = self.draw(step(layers=3, us=1000))
         whole = schedule_svg.WIDTH - schedule_svg.LEFT - schedule_svg.RIGHT
         milliseconds = 13  # the last update ends at 4 + 2 * 3 + 3
@@ -78,7 +78,7 @@ class ScheduleSvg(unittest.TestCase):
             self.assertAlmostEqual(begin, schedule_svg.LEFT + whole * at / milliseconds, delta=0.1)
             self.assertAlmostEqual(end, schedule_svg.LEFT + whole * (at + 1) / milliseconds, delta=0.5)
 
-    def test_kinds_that_are_not_known_are_drawn_too(self):
+    def test_unknown_kinds_are_drawn(self):
         categories = ("gather over compute", "wait", "new")
         events = [{**span("gather", i, 1, "x"), "cat": category} for i, category in enumerate(categories)]
         root, words = self.draw(events)
@@ -86,7 +86,7 @@ class ScheduleSvg(unittest.TestCase):
             self.assertIn(kind, words)
             self.assertEqual(len(self.bars(root, kind)), 1, kind)
 
-    def test_a_window_is_cut_out(self):
+    def test_only_the_window_is_drawn(self):
         root, words = self.draw(step(), "--from-ms", 0.5, "--to-ms", 1.5)
         edges = [edge for kind in ("gather", "forward") for bar in self.bars(root, kind) for edge in bar]
         self.assertGreaterEqual(min(edges), schedule_svg.LEFT)
@@ -94,7 +94,7 @@ class ScheduleSvg(unittest.TestCase):
         self.assertEqual(self.bars(root, "optimizer"), [])
         self.assertNotIn("optimizer", words)
 
-    def test_a_long_step_stays_small_and_covers_the_same_time(self):
+    def test_the_file_of_a_long_step_is_small_and_covers_all_times(self):
         root, _ = self.draw(step(layers=3000, us=7))
         self.assertLess(self.svg.stat().st_size, 60_000)
         scale = (schedule_svg.WIDTH - schedule_svg.LEFT - schedule_svg.RIGHT) / (3 * 3000 + 4)
@@ -108,12 +108,12 @@ class ScheduleSvg(unittest.TestCase):
             seen.add(self.svg.read_bytes())
         self.assertEqual(len(seen), 1)
 
-    def test_ranks_have_rows_of_their_own(self):
+    def test_each_rank_has_its_own_rows(self):
         one = span("compute", 0, 5, "fprop a")
         _, words = self.draw([{**one, "pid": pid} for pid in (10, 9)])
         self.assertLess(words.index("9 compute"), words.index("10 compute"))
 
-    def test_bad_input_is_one_line(self):
+    def test_bad_input_prints_one_line(self):
         good = span("gather", 1, 1, "g")
         cases = [("{", ["t.json", "line 1"]), ("[" * 100000, ["t.json"]), ("{}", ["traceEvents"]), ([7], ["traceEvents"]),
                  ({"traceEvents": []}, ["no complete event"]), ([{**good, "ts": "soon"}], ["event 0", "ts", "soon"]),

@@ -1,4 +1,4 @@
-"""One row of the table on one side, and the comparison of two sides."""
+"""Runs one row of the table on one side, and compares two sides."""
 import pathlib
 import shutil
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from programs import mpirun, output_of
 
 @dataclass(frozen=True)
 class Task:
-    """What all runs of one call have in common."""
-    common: str            # flags of every training
-    inputs: dict           # inputs.write_inputs
-    folder: pathlib.Path   # where runs write
+    """Settings that all runs of one call share."""
+    common: str            # flags of every training run
+    inputs: dict           # the result of inputs.write_inputs
+    folder: pathlib.Path   # the folder that runs write to
 
 
 def read(path):
-    """A file of a run; Failure where it is missing."""
+    """Returns the text of a file of a run. Raises Failure if the file cannot be read."""
     try:
         return path.read_text()
     except OSError as error:
@@ -27,7 +27,7 @@ def read(path):
 
 
 def trained(program, flags, ignored):
-    """Trains, and returns what that left, as a flat table."""
+    """Trains, and returns the results of the run as a flat table."""
     out = flags["--out"]
     output_of(program, ["train", *commands.words_of(flags)], mpi_ranks=commands.processes_of(flags))
     return {**evidence.of_metrics(read(out / "metrics.jsonl"), ignored),
@@ -36,15 +36,15 @@ def trained(program, flags, ignored):
 
 
 def last_checkpoint(out):
-    """The newest checkpoint of a run."""
+    """Returns the newest checkpoint of a run."""
     found = sorted((out / "checkpoints").glob("step-*"))
     if not found:
-        raise evidence.Failure("the run left no checkpoint")
+        raise evidence.Failure("the run wrote no checkpoint")
     return found[-1]
 
 
 def evidence_of(program, run, task, out):
-    """What a row of the table leaves on one side, as a flat table."""
+    """Returns the results of a row of the table on one side, as a flat table."""
     ignored = {*IGNORED, *run.varying}
     if run.task == "plan":
         flags = commands.plan(run, task.inputs)
@@ -57,7 +57,7 @@ def evidence_of(program, run, task, out):
 
 
 def compare(run, programs, task):
-    """(whether it passed, what to say) of a row of the table. None instead of whether: it cannot run here."""
+    """Returns (passed, message) for a row of the table. With `passed` None, the row cannot run on this machine."""
     if "--backend mpi" in run.flags and not mpirun():
         return None, "skipped: no mpirun"
     found = []

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Shows that two commits compute the same: runs both programs with the same flags and compares everything that they leave,
-bit for bit. A line a run, `equal` or the first difference; the last line is `N passed, N failed[, N skipped]`.
+"""Shows that two commits compute the same. Runs both programs with the same flags and compares all results bit for bit.
+Prints one line for each run: `equal`, or the first difference. The last line is `N passed, N failed[, N skipped]`.
 
-BASE (A) and HEAD (B) each are a commit of this checkout, a folder that holds a checkout, or a `tessera` program.
-Exit code 0: equal; 1: not, or something did not run; 2: bad arguments.
+BASE (A) and HEAD (B) are each a commit of this checkout, a folder that contains a checkout, or a `tessera` program.
+Exit code 0: all results are equal; 1: a difference, or a failed run; 2: bad arguments.
 """
 import argparse
 import contextlib
@@ -22,7 +22,7 @@ import times
 
 
 class Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong."""
+    """Reports an error in one line."""
 
     def error(self, message):
         print(f"{self.prog}: {message}", file=sys.stderr)
@@ -30,14 +30,14 @@ class Parser(argparse.ArgumentParser):
 
 
 def count(text):
-    """The type of a flag: a whole number of 1 or more."""
+    """Parses the value of a flag: a whole number of 1 or more."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"got {text}, expected a whole number of 1 or more")
     return int(text)
 
 
 def pattern(text):
-    """The type of a flag: a regular expression."""
+    """Parses the value of a flag: a regular expression."""
     try:
         return re.compile(text)
     except re.error as error:
@@ -48,18 +48,18 @@ def parse_arguments(argv):
     parser = Parser(prog="compare_commits.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("base", nargs="?", metavar="BASE", help="a commit, a folder or a program")
     parser.add_argument("head", nargs="?", metavar="HEAD", default=str(sides.ROOT), help="the same (default: this checkout)")
-    parser.add_argument("--preset", choices=("cpu", "cuda"), default="cpu", help="of builds; also chooses the runs")
-    parser.add_argument("--no-build", action="store_true", help="take checkouts as they are built")
-    parser.add_argument("--only", type=pattern, metavar="PATTERN", help="runs whose name this regular expression finds")
-    parser.add_argument("--list", action="store_true", help="print the runs and their flags, and run nothing")
-    parser.add_argument("--keep", type=pathlib.Path, metavar="FOLDER", help="keep what the runs write there")
-    parser.add_argument("--jobs", type=count, help="runs at a time (default: 2 with cpu, 1 with cuda); times: always 1")
-    parser.add_argument("--times", action="store_true", help="measure step times by turns instead; they decide nothing")
+    parser.add_argument("--preset", choices=("cpu", "cuda"), default="cpu", help="preset of the builds and table of runs")
+    parser.add_argument("--no-build", action="store_true", help="use the existing builds of checkouts")
+    parser.add_argument("--only", type=pattern, metavar="PATTERN", help="runs whose name matches this regular expression")
+    parser.add_argument("--list", action="store_true", help="print the runs and their flags without running them")
+    parser.add_argument("--keep", type=pathlib.Path, metavar="FOLDER", help="keep the files of the runs in this folder")
+    parser.add_argument("--jobs", type=count, help="runs at a time (default: 2 with cpu, 1 with cuda; always 1 with --times)")
+    parser.add_argument("--times", action="store_true", help="measure step times instead; they do not change the exit code")
     parser.add_argument("--rounds", type=count, default=9, help="measurements of each side (default: 9)")
     options = parser.parse_args(argv)
     options.rows = selected(rows_of(options.preset, options.times), options.only)
     if not options.rows:
-        parser.error(f"--only {options.only.pattern}: finds no run; --list prints them")
+        parser.error(f"--only {options.only.pattern}: matches no run; --list prints the runs")
     if not options.list and options.base is None:
         parser.error("BASE is missing: expected a commit, a folder or a program")
     options.jobs = options.jobs or (2 if options.preset == "cpu" else 1)
@@ -67,26 +67,26 @@ def parse_arguments(argv):
 
 
 def rows_of(preset, timed):
-    """The table that the options choose."""
+    """Returns the table that the options select."""
     if timed:
         return runs.TIMINGS if preset == "cpu" else runs.CUDA_TIMINGS
     return runs.RUNS if preset == "cpu" else runs.CUDA_RUNS
 
 
 def selected(rows, only):
-    """The rows whose name the pattern finds; all without one."""
+    """Returns the rows whose name matches the pattern; returns all rows without a pattern."""
     return [row for row in rows if only is None or only.search(row.name)]
 
 
 def described(row):
-    """A row of the table, as --list prints it."""
+    """Returns a row of the table as --list prints it."""
     model = f"[{row.model}] " if isinstance(row, runs.Run) else ""
     before = f"{row.resumes}, then " if getattr(row, "resumes", None) is not None else ""
     return f"{row.name:26} {model}{before}{row.flags}".rstrip()
 
 
 def results_of(options, programs, folder):
-    """(name, whether it passed, what to say) of every row, in their order, as they end."""
+    """Yields (name, passed, message) of every row in the order of the table, as soon as each is known."""
     if options.times:
         for row in options.rows:
             yield row.name, *times.measure(row, programs, options.rounds)
@@ -101,7 +101,7 @@ def results_of(options, programs, folder):
 
 @contextlib.contextmanager
 def results_folder(keep):
-    """Where runs write: the folder that is kept, or one that goes."""
+    """Yields the folder that runs write to: the folder of --keep, or a temporary folder that is deleted at the end."""
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         yield keep.resolve()
@@ -111,7 +111,7 @@ def results_folder(keep):
 
 
 def report(results):
-    """Prints every result and the count; the exit code."""
+    """Prints every result and the count. Returns the exit code."""
     counts = {True: 0, False: 0, None: 0}
     for name, passed, said in results:
         counts[passed] += 1

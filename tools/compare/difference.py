@@ -1,13 +1,13 @@
-"""Comparing what two runs left: flat tables of `where: value`, bit for bit."""
+"""Compares the results of two runs, flat tables of `where: value`, bit for bit."""
 import struct
 from dataclasses import dataclass
 
-ABSENT = object()  # what a side has where it has no value
+ABSENT = object()  # stands for a missing value
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first place where two runs differ, and what each side has there."""
+    """The first place where two runs differ, and the value of each side."""
     where: str
     a: object
     b: object
@@ -17,7 +17,7 @@ class Difference:
 
 
 def same(a, b):
-    """Whether two values of JSON are the same, down to the bits of a number and its type."""
+    """Returns whether two JSON values have the same type and the same bits."""
     if type(a) is not type(b):
         return False
     if isinstance(a, float):
@@ -26,14 +26,14 @@ def same(a, b):
 
 
 def shown(value):
-    """A value as a person reads it; a float also with all its bits."""
+    """Formats a value for the output. A float is also printed with all its bits."""
     if value is ABSENT:
         return "absent"
     return f"{value!r} ({value.hex()})" if isinstance(value, float) else repr(value)
 
 
 def flatten(value, where=""):
-    """The leaves of a value of JSON in their order, {path: leaf}. An empty list or object is a leaf."""
+    """Returns the leaves of a JSON value in order, as {path: leaf}. An empty list or object is a leaf."""
     if isinstance(value, dict) and value:
         parts = ((f"{where}.{key}" if where else key, part) for key, part in value.items())
     elif isinstance(value, list) and value:
@@ -44,7 +44,7 @@ def flatten(value, where=""):
 
 
 def first_difference(a, b):
-    """The first place in the order of A, then of B, at which two flat tables differ; None where they are equal."""
+    """Returns the first difference of two flat tables, in the order of A and then of B. Returns None if they are equal."""
     for where in [*a, *(where for where in b if where not in a)]:
         ours, theirs = a.get(where, ABSENT), b.get(where, ABSENT)
         if not same(ours, theirs):

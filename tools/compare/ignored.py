@@ -1,20 +1,20 @@
-"""What two equal runs may differ in. Every other key is compared, also where one side alone has it.
+"""Keys that may differ between two equal runs. Every other key is compared, even if only one side has it.
 
-A key is `file.key`: `metrics` for a line of metrics.jsonl, `summary` for summary.json, `plan` for what `tessera plan` prints.
+A key is `file.key`: `metrics` for a line of metrics.jsonl, `summary` for summary.json, `plan` for the output of `tessera plan`.
 """
 
-# Key: why it is no part of the comparison.
+# Key: the reason why it is not compared.
 IGNORED = {
     "metrics.tokens_per_second": "a rate, from measured times",
     "metrics.step_ms": "a measured time",
     "metrics.exposed_comm_ms": "a measured time",
     "summary.tokens_per_second": "a rate, from measured times",
-    "summary.wire_format": "programs from before the number formats do not say it",
-    "summary.gathered_bytes": "the same, by format; every line of metrics has its step's",
-    "summary.checkpoint": "a path in the folder of the run, which each side has of its own",
+    "summary.wire_format": "programs older than the number formats do not report it",
+    "summary.gathered_bytes": "every line of metrics has the bytes of its step",
+    "summary.checkpoint": "a path in the folder of the run, and each side has its own folder",
 }
 
-# What follows from the arenas that `--gather-budget auto` and `--reduce-budget auto` choose by measured times.
+# Keys that depend on the arenas. `--gather-budget auto` and `--reduce-budget auto` choose the arenas by measured times.
 CHOSEN_BY_TIMES = (
     "metrics.gathered_bytes",
     "summary.gather_arena_bytes",

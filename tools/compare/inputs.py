@@ -1,10 +1,10 @@
-"""Models and text for the runs, the same at every call. Standard library only."""
+"""Writes models and text for the runs; every call writes the same files. Uses only the standard library."""
 import json
 import random
 import struct
 
-VOCABULARY = 331  # a prime, so that no degree divides it
-# Every size of a model here is one that few degrees divide.
+VOCABULARY = 331  # a prime number, so that it is not divisible by any degree
+# Few degrees divide the sizes of these models.
 ODD = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCABULARY, "hidden_size": 96,
        "intermediate_size": 200, "num_hidden_layers": 3, "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 32,
        "max_position_embeddings": 512, "rope_theta": 10000.0, "rope_scaling": None, "rms_norm_eps": 1e-5,
@@ -14,14 +14,14 @@ LONG_POSITIONS = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, 
 MODELS = {
     "odd": ODD,
     "tied": {**ODD, "tie_word_embeddings": True},
-    # Five query heads share each key head; the head size is no power of two; positions are scaled.
+    # Five query heads share each key head; the head size is not a power of two; positions are scaled.
     "groups": {**ODD, "hidden_size": 61, "intermediate_size": 77, "num_hidden_layers": 2, "num_attention_heads": 25,
                "num_key_value_heads": 5, "head_dim": 10, "rope_scaling": LONG_POSITIONS},
 }
 
 
 def documents(seed, count):
-    """Texts of tokens that partly follow from each other, so that there is something to learn."""
+    """Yields texts of tokens. Most tokens follow from the token before, so that a model can learn them."""
     draw = random.Random(seed)
     for _ in range(count):
         token = draw.randrange(VOCABULARY)
@@ -33,7 +33,7 @@ def documents(seed, count):
 
 
 def write_tokens(prefix, texts):
-    """PREFIX.bin and PREFIX.idx, which `--data PREFIX` names."""
+    """Writes PREFIX.bin and PREFIX.idx for `--data PREFIX`, and returns the prefix."""
     texts = list(texts)
     lengths = [len(text) for text in texts]
     offsets = [2 * sum(lengths[:index]) for index in range(len(texts))]
@@ -46,7 +46,7 @@ def write_tokens(prefix, texts):
 
 
 def write_inputs(folder):
-    """Writes all models and texts into a folder; {name: value for a flag}."""
+    """Writes all models and texts into a folder. Returns {name: value of the flag}."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, config in MODELS.items():
         (folder / f"{name}.json").write_text(json.dumps(config, indent=2))

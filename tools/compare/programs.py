@@ -1,4 +1,4 @@
-"""Starting the program under comparison."""
+"""Starts the compared programs."""
 import os
 import pathlib
 import shutil
@@ -7,27 +7,27 @@ import subprocess
 from evidence import Failure
 
 LIMIT_S = 300
-GRACE_S = 10  # between asking a program to end and killing it
+GRACE_S = 10  # time between SIGTERM and SIGKILL
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
-# Both sides get the named models of this checkout: a program knows those of its own by a path that may not exist here.
+# Both sides use the named models of this checkout, because the path that is compiled into a program may not exist here.
 ENVIRONMENT = {"TESSERA_CONFIGS": str(CONFIGS), **os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1",
                "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 def mpirun():
-    """The launcher of MPI processes, or None."""
+    """Returns the launcher of MPI processes. Returns None if it is not installed."""
     return shutil.which("mpirun")
 
 
 def reason(errors):
-    """The line of stderr that says why a program ended."""
+    """Returns the line of stderr that contains the error of the program."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     said = [line for line in lines if line.startswith("tessera:")]
-    return (said or lines[-1:] or ["no word on stderr"])[0]
+    return (said or lines[-1:] or ["stderr is empty"])[0]
 
 
 def finish(process, limit_s):
-    """Output and errors of a process, which ends within the limit in any case."""
+    """Returns stdout and stderr of a process. Ends the process if it does not end within the limit."""
     try:
         return process.communicate(timeout=limit_s)
     except BaseException:
@@ -40,7 +40,7 @@ def finish(process, limit_s):
 
 
 def output_of(program, arguments, mpi_ranks=None, limit_s=LIMIT_S):
-    """What a program prints. Failure, in one line, where it does not end with 0."""
+    """Returns the output of a program. Raises Failure, with a message of one line, if the exit code is not 0."""
     launcher = [mpirun(), "--oversubscribe", "-n", str(mpi_ranks)] if mpi_ranks else []
     command = [*launcher, str(program), *map(str, arguments)]
     try:

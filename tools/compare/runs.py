@@ -1,4 +1,4 @@
-"""What is run on both sides: a table of names and flags. `inputs.py` makes the models and texts that it names."""
+"""The table of runs, with a name and flags for each. `inputs.py` creates the models and texts of the table."""
 from dataclasses import dataclass
 
 from ignored import CHOSEN_BY_TIMES
@@ -6,13 +6,13 @@ from ignored import CHOSEN_BY_TIMES
 
 @dataclass(frozen=True)
 class Run:
-    """One training, or with `task` plan one plan; the flags replace those of COMMON that they name."""
+    """One training run, or one plan if `task` is plan. The flags replace the same flags of COMMON."""
     name: str
     flags: str = ""
     model: str = "odd"
     task: str = "train"
-    resumes: str | None = None  # flags of a training before this one, whose last checkpoint this one goes on from
-    varying: tuple = ()         # keys that this run's times decide, beside those of ignored.py
+    resumes: str | None = None  # flags of an earlier run; this run resumes from its last checkpoint
+    varying: tuple = ()         # keys that depend on measured times, in addition to those of ignored.py
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Timing:
     flags: str
 
 
-# What is known before a run does not depend on times: budgets are numbers, not auto. 12 sequences divide by 1, 2, 3, 4, 6.
+# Budgets are numbers, not auto, because auto depends on measured times. 12 sequences are divisible by 1, 2, 3, 4 and 6.
 COMMON = ("--micro-batch 1 --global-batch 12 --seq-len 32 --steps 4 --seed 7 --lr 1e-2 --min-lr 1e-3 "
           "--gather-budget 1GB --reduce-budget 1GB")
 COMMON_CUDA = COMMON + " --backend nccl --dtype bf16 --deterministic on"

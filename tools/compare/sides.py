@@ -1,4 +1,4 @@
-"""From what the command line names (a commit, a folder, a program) to a program that can run."""
+"""Converts an argument of the command line (a commit, a folder or a program) to a program that can run."""
 import os
 import pathlib
 import subprocess
@@ -9,49 +9,49 @@ CACHE = ROOT / ".cache" / "compare"
 
 
 class BadArgument(Exception):
-    """The command line names something that cannot be compared; one line."""
+    """An argument of the command line cannot be compared. The message is one line."""
 
 
 class BuildFailed(Exception):
-    """A side could not be built; one line."""
+    """A side could not be built. The message is one line."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """What is compared: `kind` is commit, folder or program; `path` is the commit's worktree, the folder or the file."""
-    kind: str
-    path: pathlib.Path
+    """One side of the comparison."""
+    kind: str           # commit, folder or program
+    path: pathlib.Path  # the worktree of the commit, the folder, or the program
     label: str
 
 
 def git(*arguments):
-    """(exit code, output) of git in this checkout."""
+    """Runs git in this checkout. Returns (exit code, output)."""
     result = subprocess.run(["git", "-C", str(ROOT), *map(str, arguments)], capture_output=True, text=True, check=False)
     return result.returncode, (result.stdout if result.returncode == 0 else result.stderr).strip()
 
 
 def side_of(text, cache=CACHE):
-    """What a word of the command line names. A path that exists comes before a commit of the same name."""
+    """Returns the side for an argument of the command line. An existing path takes precedence over a commit."""
     path = pathlib.Path(text)
     if path.is_dir():
         return Side("folder", path.resolve(), text)
     if path.is_file():
         if not os.access(path, os.X_OK):
-            raise BadArgument(f"'{text}' is a file that cannot be run, expected a commit, a checkout or a tessera program")
+            raise BadArgument(f"'{text}' is a file that is not executable, expected a commit, a checkout or a tessera program")
         return Side("program", path.resolve(), text)
     code, sha = git("rev-parse", "--verify", "--quiet", "--short", f"{text}^{{commit}}")
     if code != 0:
-        raise BadArgument(f"'{text}' is no commit of this checkout, and no folder or file, expected one of them")
+        raise BadArgument(f"'{text}' is not a commit of this checkout, a folder or a file, expected one of them")
     return Side("commit", cache / sha, f"{text} ({sha})")
 
 
 def program_in(folder, preset):
-    """Where a checkout has its program."""
+    """Returns the path of the program in a checkout."""
     return folder / "build" / preset / "apps" / "tessera"
 
 
 def shared_environment(folder, environment, root=ROOT):
-    """Variables for a build in `folder`: another checkout uses the libtorch, the tools and the compiler's cache of this one."""
+    """Returns the environment for a build in `folder`. Another checkout uses the libtorch, tools and ccache of this checkout."""
     if folder == root:
         return dict(environment)
     torches = sorted(root.glob(".venv/lib/python3*/site-packages/torch"))
@@ -60,7 +60,7 @@ def shared_environment(folder, environment, root=ROOT):
 
 
 def build(folder, preset, label):
-    """Builds a checkout; the log lies beside the worktrees."""
+    """Builds a checkout. The log is stored beside the worktrees."""
     log = CACHE / f"build-{folder.name}-{preset}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     print(f"building {label} (log: {log})", flush=True)
@@ -72,7 +72,7 @@ def build(folder, preset, label):
 
 
 def make_worktree(side):
-    """Checks a commit out, where that was not done before."""
+    """Creates the worktree of a commit if it does not exist."""
     if (side.path / "run").exists():
         return
     side.path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ def make_worktree(side):
 
 
 def program_of(side, preset, may_build=True):
-    """The program of a side, built where that is needed. A folder may have changed, so its build is brought up to date."""
+    """Returns the program of a side, and builds it if necessary. A folder may have changed, so it is always rebuilt."""
     if side.kind == "program":
         return side.path
     program = program_in(side.path, preset)
@@ -92,7 +92,7 @@ def program_of(side, preset, may_build=True):
         if side.kind == "commit":
             make_worktree(side)
         elif not (side.path / "run").exists():
-            raise BadArgument(f"'{side.label}' holds no ./run, expected a checkout")
+            raise BadArgument(f"'{side.label}' contains no ./run, expected a checkout")
         build(side.path, preset, side.label)
     if not program.exists():
         raise BadArgument(f"'{side.label}' is not built: expected {program}")

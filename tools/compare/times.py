@@ -1,4 +1,4 @@
-"""Step times of two programs that take turns. They are printed and decide nothing."""
+"""Measures step times of two programs in alternation. Times are printed and do not change the exit code."""
 import json
 import re
 import statistics
@@ -11,12 +11,12 @@ NEEDED = "median_ms"
 
 
 def turns(rounds):
-    """The order of the sides: A B, then B A, and so on, so that a drift of the machine hits both alike."""
+    """Returns the order of the sides: A B, then B A, and so on, so that a drift of the machine affects both sides equally."""
     return [side for number in range(rounds) for side in ("AB" if number % 2 == 0 else "BA")]
 
 
 def median_of_steps(output):
-    """The median step time that `tessera bench step --json` printed."""
+    """Returns the median step time in the output of `tessera bench step --json`."""
     for line in reversed(output.splitlines()):
         if re.match(r"\{", line):
             try:
@@ -27,12 +27,12 @@ def median_of_steps(output):
 
 
 def spread(values):
-    """The least and the greatest as text."""
+    """Returns the minimum and the maximum as text."""
     return f"{min(values):.4g} to {max(values):.4g}"
 
 
 def summary(ms):
-    """One line of {side: [ms of each round]}: medians with their spread, and the ratio with that of single rounds."""
+    """Formats {side: [ms of each round]} as one line: medians, ranges, the ratio of medians and the range of the ratios."""
     medians = {side: statistics.median(values) for side, values in ms.items()}
     ratios = [b / a for a, b in zip(ms["A"], ms["B"])]
     sides = ", ".join(f"{side} {medians[side]:.4g} ms ({spread(ms[side])})" for side in "AB")
@@ -40,7 +40,7 @@ def summary(ms):
 
 
 def measure(timing, programs, rounds):
-    """(whether both sides ran, what to say) of a row of the table of times."""
+    """Measures a row of the table of timings. Returns (whether both sides ran, message)."""
     arguments = ["bench", "step", *words_of(flags_of(timing.flags)), "--json"]
     ms = {"A": [], "B": []}
     for side in turns(rounds):

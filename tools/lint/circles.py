@@ -1,7 +1,7 @@
-"""Circles of includes within a layer: A includes B, which includes A again, directly or through others.
+"""Finds cycles of includes within a layer: A includes B, and B includes A, directly or through other files.
 
 A unit is a header with the source files of the same name (X.h, X.cpp, X_cpu.cpp, X_cuda.cu, ...). Two units may include each
-other (a file and its helper). Circles of three and more are refused, but for those of ALLOWED.
+other, for example a file and its helper. Cycles of three or more units are refused, except those in ALLOWED.
 """
 import re
 
@@ -9,7 +9,7 @@ from sources import CPP, Finding, read
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"(tessera/[^"]+)"', re.M)
 BACKEND = re.compile(r"_(cpu|no_cuda|cuda)$")
-# The first units, by name, of circles that stay, with what closes them.
+# Accepted cycles: the first unit in alphabetical order, and the reason.
 ALLOWED = {
     "tessera/comm/backend": "communicator.cpp calls its backend, whose operations hold buffers of communicator.h",
     "tessera/comm/mpi/board_messages": "the progress thread runs tasks and sends statuses",
@@ -24,7 +24,7 @@ def unit_of(name):
 
 
 def graph_of(root, files):
-    """By unit: the units of its layer that it includes."""
+    """Returns {unit: the units of the same layer that it includes}."""
     graph = {}
     for path in files:
         if path.suffix not in CPP or path.parts[0] != "tessera" or len(path.parts) < 3:
@@ -47,7 +47,7 @@ def reachable(graph, start):
 
 
 def circles(graph):
-    """Sorted lists of units that all reach each other."""
+    """Returns the sorted tuples of units that all reach each other."""
     reached = {unit: reachable(graph, unit) for unit in graph}
     found = {tuple(sorted(other for other in reached[unit] if unit in reached.get(other, ())))
              for unit in graph if unit in reached[unit]}
@@ -59,5 +59,5 @@ def check(root, files):
     for circle in circles(graph_of(root, files)):
         if len(circle) > 2 and circle[0] not in ALLOWED:
             headers = [path for path in files if unit_of(str(path)) == circle[0]]
-            findings.append(Finding(str(headers[0]), 1, f"a circle of includes: {', '.join(circle)}"))
+            findings.append(Finding(str(headers[0]), 1, f"a cycle of includes: {', '.join(circle)}"))
     return findings

@@ -1,8 +1,8 @@
-"""Refuses wording that readers stumble over, in comments, docs, messages and names.
+"""Refuses wording that is hard to read, in comments, documents, messages and names.
 
-english_patterns.json holds the patterns, each with what to write instead and an example that it matches. A pattern is a
-regular expression without regard to case. "at": "start of a sentence" matches with case and only there; "code" matches
-names, so it reads code, not prose.
+english_patterns.json contains the patterns. Each has an advice (`instead`) and an example that it matches. A pattern is a
+regular expression that ignores case. With "at": "start of a sentence" it matches only there and respects case. With "at":
+"code" it matches names in C++ code and respects case.
 """
 import io
 import json
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sources import CPP, Finding, read
 
 TABLE = pathlib.PurePosixPath("tools/lint/english_patterns.json")
-# They hold the patterns' examples.
+# These files contain the examples of the patterns.
 EXEMPT = {TABLE, pathlib.PurePosixPath("tests/tools/test_lint.py")}
 START = r"(?:^|(?<=[.!?:] ))"
 CPP_TOKEN = re.compile(
@@ -26,15 +26,16 @@ CPP_TOKEN = re.compile(
 HASH_COMMENT = re.compile(r"(?:^|\s)#(?!!)(.*)$")
 QUOTED = re.compile(r"`[^`\n]*`")
 FENCE = re.compile(r"^\s*(```|~~~)")
+SYSTEM_TEXT = "No such file or directory"  # a message of the operating system, which string literals may quote
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Text of one line. Pieces of one kind that follow each other are one text."""
+    """The text of one line. Successive pieces of one kind are joined to one text."""
     line: int
     kind: str
     text: str
-    joins: bool  # to the piece before, if that ends on the line above
+    joins: bool  # whether it continues a piece of the line above
 
 
 def cpp_pieces(text):
@@ -94,14 +95,15 @@ def pieces_of(path, text):
 
 
 def texts_of(path, text):
-    """(the text, the line of each of its characters) of all that belongs together."""
+    """Yields (text, line number of each character) for each run of joined pieces. SYSTEM_TEXT in string literals is blanked."""
     whole, lines, last = "", [], None
     for piece in pieces_of(path, text):
         follows = last is not None and piece.joins and piece.kind == last.kind and piece.line <= last.line + 1
         if not follows and whole:
             yield whole, lines
             whole, lines = "", []
-        addition = (" " if whole and not whole.endswith(" ") else "") + piece.text
+        text = piece.text.replace(SYSTEM_TEXT, "x" * len(SYSTEM_TEXT)) if piece.kind == "string" else piece.text
+        addition = (" " if whole and not whole.endswith(" ") else "") + text
         whole += addition
         lines += [piece.line] * len(addition)
         last = piece

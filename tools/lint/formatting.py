@@ -1,4 +1,4 @@
-"""clang-format, one version for everybody: the wheel pinned in tools/run/requirements.txt."""
+"""Runs clang-format in the version that tools/run/requirements.txt pins."""
 import os
 import re
 import subprocess
@@ -15,7 +15,7 @@ def pinned_version(root):
 
 
 def find_clang_format(version):
-    """The first clang-format of that version: beside this Python, or on PATH."""
+    """Returns the first clang-format of the version, beside this Python or on PATH."""
     for tool in (os.path.join(os.path.dirname(sys.executable), "clang-format"), "clang-format"):
         try:
             answer = subprocess.run([tool, "--version"], capture_output=True, text=True, check=False).stdout
@@ -23,7 +23,7 @@ def find_clang_format(version):
             continue
         if re.search(rf"version {re.escape(version)}\b", answer):
             return tool
-    raise Skip(f"no clang-format {version} here")
+    raise Skip(f"clang-format {version} is not installed")
 
 
 def run_format(tool, root, paths):
@@ -32,7 +32,7 @@ def run_format(tool, root, paths):
 
 
 def parse(output):
-    """One finding a line that would change."""
+    """Returns one finding for each line that clang-format would change."""
     seen = {}
     for path, line in re.findall(r"^(\S+?):(\d+):\d+: (?:warning|error): code should be clang-formatted", output, re.M):
         seen.setdefault((path, int(line)), None)

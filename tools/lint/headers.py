@@ -1,8 +1,8 @@
-"""Compiles headers alone, without precompiled headers: a header includes everything that it uses.
+"""Compiles each header alone, without precompiled headers, to check that it includes everything that it uses.
 
-Takes the headers that differ from the last commit, or that the last commit changed where nothing differs, within a time
-budget; with --all every header. Flags are those of a neighbouring source file in compile_commands.json. Headers that need
-CUDA are left out where the build has no CUDA.
+By default it checks the headers that differ from the last commit, within a time budget. If no file differs, it checks the
+headers that the last commit changed. With --all it checks every header. The flags are those of a neighbouring source file in
+compile_commands.json. Headers that need CUDA are left out if the build has no CUDA.
 """
 import json
 import os
@@ -34,9 +34,9 @@ def changed_names(root):
 
 
 def needs_cuda(root, path, known):
-    """Whether the header, or a header of ours that it includes, includes one of CUDA's."""
+    """Returns whether the header includes a CUDA header, directly or through headers of this repository."""
     if path not in known:
-        known[path] = False  # also ends circles
+        known[path] = False  # also stops at cycles
         here = root / path
         known[path] = here.suffix == ".cuh" or any(
             CUDA.match(name) or ((root / name).is_file() and needs_cuda(root, name, known))
@@ -45,7 +45,7 @@ def needs_cuda(root, path, known):
 
 
 def syntax_command(entry):
-    """A compile command with the file on its standard input, parsed and not compiled."""
+    """Returns a compile command that only checks the syntax, and that reads the file from standard input."""
     words = shlex.split(entry["command"])
     kept, skip = [], False
     for word in words:
@@ -59,7 +59,7 @@ def syntax_command(entry):
 
 
 def nearest(entries, path):
-    """The entry of the source file with the most leading folders in common."""
+    """Returns the entry of the source file that has the most leading folders in common with `path`."""
     def common(entry):
         return len(os.path.commonpath([entry["relative"], str(path)]).split("/")) if entry["relative"] else 0
 
@@ -67,10 +67,10 @@ def nearest(entries, path):
 
 
 def compile_alone(root, path, entry):
-    """The finding of one header, or None."""
+    """Returns the finding of one header. Returns None if the header compiles."""
     text = f'#include "{root / path}"\n'
     command = syntax_command(entry)
-    if command[-1] == "cu":  # nvcc reads no standard input
+    if command[-1] == "cu":  # nvcc does not read standard input
         stub = root / ".cache" / "headers" / (str(path).replace("/", "_") + ".cu")
         stub.parent.mkdir(parents=True, exist_ok=True)
         stub.write_text(text)
@@ -88,7 +88,7 @@ def compile_alone(root, path, entry):
 
 
 def read_entries(root, build):
-    """Compile commands of our source files by language, with `relative`, the path in the repository."""
+    """Returns the compile commands of this repository by language. Each has `relative`, the path in the repository."""
     database = root / build / "compile_commands.json"
     if not database.exists():
         raise Skip(f"no {build}/compile_commands.json")
@@ -104,16 +104,16 @@ def read_entries(root, build):
 
 def check(root, files, options):
     entries = read_entries(root, options.build)
-    headers = [path for path in files if path.suffix in HEADERS and path.parts[0] != "cmake"]  # precompiled in each build
+    headers = [path for path in files if path.suffix in HEADERS and path.parts[0] != "cmake"]  # every build compiles those in cmake/
     if not options.all:
         changed = changed_names(root)
         headers = [path for path in headers if str(path) in changed]
     known = {}
     compiled = [path for path in headers if entries["cuda"] or not needs_cuda(root, str(path), known)]
     if len(compiled) < len(headers):
-        print(f"  headers: {len(headers) - len(compiled)} left out, which need a build with CUDA")
+        print(f"  headers: {len(headers) - len(compiled)} left out, because they need a build with CUDA")
     if not compiled:
-        raise Skip("no header that can be compiled here differs from the last commit")
+        raise Skip("no header that this build can compile differs from the last commit")
     deadline = None if options.all else time.monotonic() + BUDGET_S
     late = []
 
@@ -127,5 +127,5 @@ def check(root, files, options):
     with ThreadPoolExecutor(2) as pool:
         findings = [finding for finding in pool.map(look_at, compiled) if finding]
     if late:
-        print(f"  headers: {len(late)} of {len(compiled)} not compiled after {BUDGET_S} s; lint headers --all has no limit")
+        print(f"  headers: {len(late)} of {len(compiled)} not compiled within {BUDGET_S} s; `lint headers --all` has no time limit")
     return findings

@@ -1,10 +1,10 @@
-"""The layer table: what each folder may include, of ours and of others; circles of includes within a layer."""
+"""Checks includes: the layer table, the folders of third-party headers, and cycles of includes within a layer."""
 import re
 
 import circles
 from sources import CPP, Finding, read
 
-# What a layer may include besides itself (docs/architecture.md draws the same table).
+# The layers that each layer may include besides itself. docs/architecture.md shows the same table.
 LAYERS = {
     "base": [],
     "layout": ["base"],
@@ -19,7 +19,7 @@ LAYERS = {
     "data": ["base"],
     "checkpoint": ["base", "layout", "quant", "comm"],
 }
-# Each of these may include all that stand before it, and the layers above.
+# Each of these layers may include the layers before it in this list and all layers of the table above.
 UPPER = ("nn", "models", "predict", "train", "run", "bench")
 for _name in UPPER:
     LAYERS[_name] = list(LAYERS)
@@ -27,7 +27,7 @@ for _name in ("nn", "models", "predict"):
     LAYERS[_name] = [layer for layer in LAYERS[_name] if layer not in ("data", "checkpoint")]
 TENSOR_LAYERS = ("ops", "apps", *UPPER)
 
-# Third-party headers and the rooms they stay in, layers or folders of one; the first pattern that matches decides.
+# Third-party headers and the layers, or folders of a layer, that may include them. The first matching pattern applies.
 ROOMS = [
     (r"torch/torch\.h|torch/all\.h|torch/extension\.h", (), "all of torch costs minutes of compile time"),
     (r"torch/csrc/distributed/|c10/util/Logging\.h", ("rendezvous/store",), "c10d"),
@@ -42,7 +42,7 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.M)
 
 
 def folder_of(path):
-    """The layer a file belongs to, or apps/bench; tests/X belongs to X. None: outside the table."""
+    """Returns the layer of a file, or apps or bench. The layer of tests/X is X. Returns None for other folders."""
     parts = path.parts
     if len(parts) >= 3 and parts[0] in ("tessera", "tests"):
         return parts[1]
@@ -50,14 +50,14 @@ def folder_of(path):
 
 
 def allowed_layers(folder, is_test):
-    """None: all of them. A test may use the fakes and fixtures of its own folder only."""
+    """Returns the layers that a folder may include. Returns None if it may include all layers."""
     if folder in LAYERS:
         return set(LAYERS[folder]) | {folder}
     return None if folder in ("apps", "bench", "examples") or is_test else set()
 
 
 def check_include(path, header):
-    """The complaint about one include, or None."""
+    """Returns the message about one include. Returns None if the include is allowed."""
     folder = folder_of(path)
     is_test = path.parts[0] == "tests"
     if header.startswith(("../", "./")):
@@ -71,20 +71,20 @@ def check_include(path, header):
     for pattern, rooms, what in ROOMS:
         if re.match(pattern, header):
             if path.suffix in (".cu", ".cuh") and re.match(r"ATen/|c10/|torch/", header):
-                return f"includes <{header}>: no torch header in a CUDA file"
+                return f"includes <{header}>: a CUDA file may not include torch headers"
             if folder in rooms or "/".join(path.parts[1:3]) in rooms:
                 return None
-            return f"includes <{header}>: {what} stays in {', '.join(rooms) or 'no folder'}"
+            return f"includes <{header}>: {what}; allowed in {', '.join(rooms) or 'no folder'}"
     return None
 
 
-# Headers that may share a stem with others: one way in a backend, and an operator beside its autograd function.
+# Stems that several headers may have: one header in each backend, or an operator and its autograd function.
 SHARED_STEMS = {"world": ("comm",), "backend": ("comm",)}
 PAIRED_LAYERS = {"ops", "nn"}
 
 
 def shared_stems(files):
-    """Headers of tessera/ whose stem another header has too: a newcomer who searches a name finds one file."""
+    """Finds headers of tessera/ with the same stem, so that a search for a name finds one file."""
     by_stem = {}
     for path in files:
         if path.parts[0] == "tessera" and path.suffix in (".h", ".cuh"):
@@ -96,7 +96,7 @@ def shared_stems(files):
             len(set(layers)) == len(layers) and set(layers) <= PAIRED_LAYERS)
         if len(paths) > 1 and not allowed:
             others = ", ".join(map(str, paths[1:]))
-            findings.append(Finding(str(paths[0]), 1, f"the stem '{stem}' is that of {others} too"))
+            findings.append(Finding(str(paths[0]), 1, f"the stem '{stem}' is also the stem of {others}"))
     return findings
 
 

@@ -1,4 +1,4 @@
-"""Length of files and functions, and files in a folder. CUDA kernels may be longer; everything else has one limit."""
+"""Checks the lengths of files and functions, and the number of files in a folder. CUDA kernels may be longer."""
 import ast
 import collections
 import re
@@ -15,7 +15,7 @@ PREPROCESSOR = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.M)
 
 
 def large_folders(files):
-    """Folders with too many source files; those of subfolders do not count."""
+    """Returns the folders with too many source files. Files in subfolders do not count."""
     counts = collections.Counter(path.parent for path in files if path.suffix in SOURCES)
     return [Finding(str(folder), 1, f"the folder has {count} source files, limit {FOLDER_LIMIT}")
             for folder, count in sorted(counts.items()) if count > FOLDER_LIMIT]
@@ -38,7 +38,7 @@ def check(root, files, _options):
 
 
 def functions(suffix, text):
-    """(name, first line, last line) of each function of a file."""
+    """Returns (name, first line, last line) of each function of a file."""
     if suffix in CPP:
         return cpp_functions(text)
     if suffix == ".py":
@@ -65,8 +65,8 @@ def shell_functions(text):
 
 
 def cpp_functions(text):
-    """Walks the braces. At namespace and class scope a `{` after a parameter list starts a function; what is inside a
-    function (blocks, lambdas, initialisers) belongs to it."""
+    """Walks the braces. At namespace and class scope, a `{` after a parameter list starts a function. Blocks, lambdas and
+    initialisers inside a function belong to the function."""
     code = PREPROCESSOR.sub(lambda match: "\n" * match.group(0).count("\n"), strip_cpp(text))
     found, scopes, begin, position = [], 0, 0, 0
     while position < len(code):
@@ -99,7 +99,7 @@ def line_of(code, position):
 
 
 def skip_balanced(code, position, pair):
-    """Position of the bracket that closes the one at `position`, or the end of the text."""
+    """Returns the position of the bracket that closes the bracket at `position`, or the end of the text."""
     depth = 0
     for here in range(position, len(code)):
         depth += (code[here] == pair[0]) - (code[here] == pair[1])
@@ -109,7 +109,7 @@ def skip_balanced(code, position, pair):
 
 
 def classify(header):
-    """scope (namespace, class), function, kernel (no limit) or other (an initialiser: the statement goes on)."""
+    """Returns scope (namespace or class), function, kernel (no limit) or other (an initialiser)."""
     flat = re.sub(r"<[^<>()]*>", "", re.sub(r"<[^<>()]*>", "", header)).strip()
     if not flat.endswith(")") and (NOT_A_FUNCTION.search(flat) or re.search(r"\bextern\s*\"\"$", flat)):
         return "scope"
@@ -117,12 +117,12 @@ def classify(header):
     if after is None or re.search(r"(?<![=!<>])=$", flat):
         return "other"
     if re.match(r"\s*(const|noexcept|override|final|\)|\s)*:(?!:)", flat[after:]) and re.search(r"[\w>]$", flat):
-        return "other"  # member_{value} in a constructor's list
+        return "other"  # member_{value} in the initialiser list of a constructor
     return "kernel" if "__global__" in flat or "__device__" in flat else "function"
 
 
 def parameter_list_end(flat):
-    """Where the first parameter list of a declaration ends; None when there is none (a variable, a class)."""
+    """Returns the end of the first parameter list of a declaration. Returns None for a variable or a class."""
     equals = re.search(r"(?<![=!<>\w])=(?!=)", re.sub(r"operator\s*[=!<>+\-*/&|]+", "operator_", flat))
     opening = flat.find("(")
     if opening < 0 or (equals and equals.start() < opening):

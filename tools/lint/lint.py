@@ -1,6 +1,6 @@
-"""Runs the checks of this folder and prints every finding as file:line: what. `./run lint [CHECK...]`.
+"""Runs the checks of this folder and prints every finding as file:line: message. Called by `./run lint [CHECK...]`.
 
-The last line is `N passed, N failed[, N skipped]`, one a check; exit code 1 if a check failed, 2 for an unknown name.
+The last line counts the checks: `N passed, N failed[, N skipped]`. Exit code 1: a check failed; 2: unknown name of a check.
 """
 import argparse
 import pathlib
@@ -30,7 +30,7 @@ CHECKS = {
 
 
 def run_check(name, root, files, options):
-    """passed, failed or skipped; prints what was found."""
+    """Runs one check and prints its findings. Returns passed, failed or skipped."""
     start = time.monotonic()
     try:
         findings = CHECKS[name](root, files, options)
@@ -48,8 +48,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[2])
     parser.add_argument("--build", default="build/cpu", help="build folder, relative to the root")
-    parser.add_argument("--all", action="store_true", help="headers: every header, not only changed ones")
-    parser.add_argument("--tidy-seconds", type=int, default=60, help="tidy begins no file after so many seconds")
+    parser.add_argument("--all", action="store_true", help="headers: check every header, not only changed headers")
+    parser.add_argument("--tidy-seconds", type=int, default=60, help="tidy starts no file after this number of seconds")
     parser.add_argument("checks", nargs="*", metavar="CHECK", help=" ".join(CHECKS))
     options = parser.parse_args()
     unknown = [name for name in options.checks if name not in CHECKS]

@@ -1,4 +1,4 @@
-"""What does not belong in git: large files, generated ones, paths that exist on one machine only, scripts that cannot run."""
+"""Refuses large files, generated files, paths that exist on one machine only, and scripts that are not executable."""
 import os
 import re
 
@@ -8,7 +8,7 @@ SIZE_LIMIT = 1 << 20
 GENERATED = re.compile(
     r"\.(o|a|so|pyc|pt|pth|bin|idx|safetensors|npy|npz|whl|zip|gz|xz|dz|log|tfevents.*)$|(^|/)compile_commands\.json$"
     r"|^(build|runs|data|\.venv|\.cache)/")
-# A home folder or a working folder of somebody's machine.
+# A home folder or a working folder of one machine.
 MACHINE_PATH = re.compile(rb"(?<![\w./}$])/(?:home|root|work|Users)/\w")
 
 
@@ -17,14 +17,14 @@ def check(root, files, _options):
     for path in files:
         size = (root / path).stat().st_size
         if size > SIZE_LIMIT:
-            findings.append(Finding(str(path), 1, f"{size} bytes, limit {SIZE_LIMIT}"))
+            findings.append(Finding(str(path), 1, f"the file has {size} bytes, limit {SIZE_LIMIT}"))
             continue
         if GENERATED.search(str(path)):
-            findings.append(Finding(str(path), 1, "a generated or downloaded file"))
+            findings.append(Finding(str(path), 1, "the file is generated or downloaded: do not commit it"))
         content = (root / path).read_bytes()
         if content.startswith(b"#!") and not os.access(root / path, os.X_OK):
-            findings.append(Finding(str(path), 1, "begins with #! and is not executable"))
+            findings.append(Finding(str(path), 1, "the file begins with #! but is not executable"))
         for match in MACHINE_PATH.finditer(content):
             line = content.count(b"\n", 0, match.start()) + 1
-            findings.append(Finding(str(path), line, "names a folder of one machine"))
+            findings.append(Finding(str(path), line, "contains the path of a folder of one machine"))
     return findings

@@ -1,4 +1,4 @@
-"""The files lint looks at, and C++ text without its comments and strings."""
+"""Lists the files of the repository, and removes comments and strings from C++ text."""
 import os
 import pathlib
 import re
@@ -11,7 +11,7 @@ NOT_OURS = {".git", ".venv", ".cache", "build", "data", "runs", "__pycache__"}
 
 @dataclass(frozen=True)
 class Finding:
-    """One complaint: where, what, and which limit or rule it breaks."""
+    """A place in a file and a message that names the broken rule."""
     path: str
     line: int
     what: str
@@ -21,11 +21,12 @@ class Finding:
 
 
 class Skip(Exception):
-    """A check that cannot run here; the message says why."""
+    """A check cannot run on this machine. The message is the reason."""
 
 
 def repository_files(root):
-    """Paths relative to root: tracked ones and new ones that git does not ignore; without git, all but build folders."""
+    """Returns the tracked files and the new files that git does not ignore, relative to root. Without git, it returns all files
+    outside the folders of NOT_OURS."""
     command = ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     result = subprocess.run(command, capture_output=True, check=False)
     if result.returncode == 0:
@@ -52,11 +53,11 @@ TOKEN = re.compile(
 
 
 def blank(match):
-    """Keeps the line count; a string keeps its quotes so that the code around it still parses."""
+    """Keeps the number of lines. A string keeps its quotes, so that the code around it still parses."""
     text = match.group(0)
     return ("" if text.startswith("/") else '""') + "\n" * text.count("\n")
 
 
 def strip_cpp(text):
-    """C++ text with comments and the contents of strings removed, line numbers unchanged."""
+    """Returns C++ text without comments and contents of strings. Line numbers do not change."""
     return TOKEN.sub(blank, text)

@@ -1,18 +1,18 @@
-"""No mutable process-wide state: what our static libraries put into .data, .bss and thread-local sections."""
+"""Refuses mutable global state: objects of our static libraries in .data, .bss and thread-local sections."""
 import re
 import subprocess
 
 from sources import Finding, Skip
 
 MUTABLE = re.compile(r"^\.(data(?!\.rel\.ro)|bss|tdata|tbss|ldata|lbss)")
-# A constexpr std::array of pointers or string_views: g++ lays it in .data.rel.local, where a C array would go to
-# .data.rel.ro. The name is that of a constant, which .clang-tidy keeps for constants.
+# g++ puts a constexpr std::array of pointers or string_views into .data.rel.local, but a C array into .data.rel.ro. Such an
+# object has the name of a constant, and .clang-tidy refuses this form of name for variables.
 CONSTANT_TABLE = re.compile(r"(^|::)k[A-Z]\w*$")
 ALLOWED = "tools/lint/state_allowed.txt"
 
 
 def parse_allowed(text):
-    """Lines `REGEX  # REASON`; returns [(pattern, reason)] and complains about a line without a reason."""
+    """Parses lines `REGEX  # REASON`. Returns [(pattern, reason)], and a finding for each line without a reason."""
     allowed, findings = [], []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -26,14 +26,14 @@ def parse_allowed(text):
 
 
 def parse_symbols(output):
-    """(object file, symbol, section, size) of each mutable object in the output of `nm -f sysv`."""
+    """Returns (object file, symbol, section, size) of each mutable object in the output of `nm -f sysv`."""
     symbols, member = [], ""
     for line in output.splitlines():
         heading = re.match(r"Symbols from (?:.*\[)?([^\]]+?)\]?:$", line)
         if heading:
             member = heading.group(1)
             continue
-        # Name |Value |Class|Type |Size |Line |Section, and a C++ name may itself hold the separator.
+        # Name |Value |Class|Type |Size |Line |Section. A C++ name may contain the separator.
         fields = line.rsplit("|", 6)
         if len(fields) == 7 and MUTABLE.match(fields[6].strip()):
             kind = fields[3].strip()
@@ -48,7 +48,7 @@ def find_state(output, library, allowed):
         if section.startswith(".data.rel") and CONSTANT_TABLE.search(name):
             continue
         if size and not any(pattern.search(name) for pattern, _ in allowed):
-            what = f"{member}: {name} lies in {section} ({size} bytes): no mutable process-wide state ({ALLOWED})"
+            what = f"{member}: {name} is in {section} ({size} bytes), expected no mutable global state; exceptions: {ALLOWED}"
             findings.append(Finding(library, 1, what))
     return findings
 
@@ -56,7 +56,7 @@ def find_state(output, library, allowed):
 def check(root, _files, options):
     libraries = sorted((root / options.build).glob("tessera/*/libtessera_*.a"))
     if not libraries:
-        raise Skip(f"no library in {options.build}: ./run build makes them")
+        raise Skip(f"there is no library in {options.build}: run ./run build first")
     allowed, findings = parse_allowed((root / ALLOWED).read_text())
     for library in libraries:
         result = subprocess.run(["nm", "-C", "-f", "sysv", "--defined-only", str(library)], capture_output=True, text=True,

@@ -1,4 +1,4 @@
-"""clang-tidy on the .cpp files that differ from the last commit, within a time budget; what passed is remembered."""
+"""Runs clang-tidy on the .cpp files that differ from the last commit, within a time budget. Skips files that passed before."""
 import hashlib
 import json
 import re
@@ -23,7 +23,7 @@ def changed_files(root):
 
 
 def parse(output, root):
-    """Findings of clang-tidy's output. Errors of its parser are none: the compiler decides what is C++."""
+    """Returns the findings in the output of clang-tidy. Errors of its parser do not count, because g++ compiles the code."""
     findings = []
     for path, line, text in re.findall(r"^(/\S+?):(\d+):\d+: (?:warning|error): (.*)$", output, re.M):
         if path.startswith(f"{root}/") and "[clang-diagnostic" not in text:
@@ -32,14 +32,15 @@ def parse(output, root):
 
 
 def parser_error(output):
-    """The first error of clang's parser, which then has not looked at all of the file; None where it has."""
+    """Returns the first error of clang's parser, which means that a part of the file was not checked. Returns None without an
+    error."""
     error = re.search(r"error: (.*) \[clang-diagnostic-error\]$", output, re.M)
     return error and error[1]
 
 
 def one_file_each(entries):
-    """Compile commands with an entry for each source of a file that CMake made to compile several at once, and without
-    precompiled headers, which only the compiler that made them can read."""
+    """Returns compile commands with one entry for each source file, where CMake compiles several together. Removes
+    precompiled headers, because only the compiler that created them can read them."""
     result = []
     for entry in entries:
         entry = dict(entry, command=re.sub(r" (-include \S*cmake_pch\.hxx|-Winvalid-pch)(?=\s|$)", "", entry["command"]))
@@ -60,7 +61,7 @@ def check(root, _files, options):
     tool = shutil.which("clang-tidy")
     database = root / options.build / "compile_commands.json"
     if not tool or not database.exists():
-        raise Skip("no clang-tidy here" if not tool else f"no {options.build}/compile_commands.json")
+        raise Skip("clang-tidy is not installed" if not tool else f"no {options.build}/compile_commands.json")
     entries = one_file_each(json.loads(database.read_text()))
     compiled = {entry["file"] for entry in entries}
     paths = [path for path in changed_files(root) if str(root / path) in compiled and (root / path).exists()]
@@ -96,7 +97,7 @@ def check(root, _files, options):
     memory.parent.mkdir(exist_ok=True)
     memory.write_text(json.dumps(sorted(passed)))
     if left_out:
-        print(f"  tidy: {len(left_out)} of {len(paths)} changed files not looked at after {options.tidy_seconds} s; run lint again")
+        print(f"  tidy: {len(left_out)} of {len(paths)} changed files not checked within {options.tidy_seconds} s; run lint again")
     for path, error in sorted(unread.items()):
         print(f"  tidy: clang cannot read all of {path}: {error}")
     if len(unread) == len(paths) and not findings:

@@ -29,8 +29,8 @@ next_run_folder() {
   echo "$folder"
 }
 
-# Prints the newest of runs/demo, runs/demo-2, ...; prints an empty line if there is none. A run replaces files of its
-# folder when it starts and when it ends, so the time of the folder is the time of the run.
+# Prints the newest of runs/demo, runs/demo-2, ...; prints an empty line if these folders do not exist. A
+# run replaces files of its folder when it starts and when it ends, so the time of the folder is the time of the run.
 last_run_folder() {
   local folder last=""
   for folder in runs/demo runs/demo-[0-9]*; do
