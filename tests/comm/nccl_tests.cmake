@@ -11,7 +11,7 @@ if(NOT TESSERA_CUDA)
 endif()
 add_executable(test_comm_nccl comm/nccl/main.cpp comm/nccl/pushes_test.cpp comm/nccl/failures_test.cpp comm/nccl/graphs_test.cpp comm/ranks.cpp comm/collectives_test.cpp
   comm/redistribution_test.cpp comm/ordered_addition_test.cpp comm/run_together_test.cpp comm/board_test.cpp shard/nccl/plane_pushes_test.cpp
-  shard/cast_masters_test.cpp comm/nccl/staging_test.cpp runtime/nccl/departed_step_test.cpp)
+  shard/cast_masters_test.cpp comm/nccl/staging_test.cpp runtime/nccl/departed_step_test.cpp runtime/nccl/two_domains_test.cpp)
 target_link_libraries(test_comm_nccl PRIVATE tessera_runtime tessera_rendezvous_store GTest::gtest GTest::gmock)
 add_test(NAME comm_nccl COMMAND test_comm_nccl)
 add_test(NAME comm_nccl_host_memory COMMAND test_comm_nccl --gtest_filter=Collectives/*:CollectiveOrder.Operations*)

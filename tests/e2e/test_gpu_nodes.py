@@ -149,11 +149,17 @@ class Nodes(unittest.TestCase):
             self.assertEqual({gtp: losses[1] for gtp in losses}, losses, name)
             self.assertEqual(3, len(set(losses[1])), name)
 
-    def test_pushed_planes_and_departed_steps(self):
+    def check_unit_tests(self, ranks, names):
         program = pathlib.Path(TESSERA).parents[1] / "tests" / "test_comm_nccl"
+        codes, errors = gpu_ranks.Ranks(ranks, f"--gtest_filter={names}", program=program).finish(300)
+        self.assertEqual([0] * ranks, codes, "".join(errors)[-4000:])
+
+    def test_pushed_planes_and_departed_steps(self):
         for ranks in (2, 3):
-            codes, errors = gpu_ranks.Ranks(ranks, "--gtest_filter=PlanePushes.*:DepartedStep.*", program=program).finish(300)
-            self.assertEqual([0] * ranks, codes, "".join(errors)[-4000:])
+            self.check_unit_tests(ranks, "PlanePushes.*:DepartedStep.*")
+
+    def test_two_domains(self):
+        self.check_unit_tests(4, "TwoDomains.*")
 
     @NAMED
     def test_two_nodes(self):
