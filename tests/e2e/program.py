@@ -103,7 +103,7 @@ def tessera(*arguments, mpi_ranks=None):
 def gpus():
     """Returns the number of GPUs that the program can use, from the error for too many ranks. Exits on any other error."""
     said = run("train", "--backend", "nccl", "--ranks", 10**6)
-    found = re.search(r"expected 1 to (\d+): the GPUs", said.stderr)
+    found = re.search(r"expected 1 to (\d+): the number of visible GPUs", said.stderr)
     if found:
         return int(found[1])
     if "this build has no CUDA" in said.stderr:
