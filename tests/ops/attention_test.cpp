@@ -204,7 +204,7 @@ TEST_P(AttentionTypes, OfDocumentsEqualsAttentionOfEachDocument) {
 // heads.
 TEST_P(AttentionTypes, OfAHeadDoesNotDependOnOtherHeads) {
   if (type().device() == at::kCUDA) GTEST_SKIP() << "tp changes the bits of products on a GPU";
-  for (const std::int64_t head_dim : {8, 10, 7}) {  // only with 8 do all heads begin at aligned addresses
+  for (const std::int64_t head_dim : {8, 10, 7}) {  // all heads begin at aligned addresses only with 8
     const Case all{.batch = 2, .seq_len = 70, .kv_heads = 3, .head_dim = head_dim, .kv_of_q = {0, 1, 2}};
     const Qkv in = all.inputs(type());
     const at::Tensor dout = random_tensor({140, 3 * head_dim}, 4, type());
