@@ -1,5 +1,5 @@
-// What the kernels share: quant/floating.h, and sums whose order depends on the number of terms alone. Internal to ops;
-// no tensor library.
+// Arithmetic that the kernels share: quant/floating.h, and sums whose order depends only on the number of terms.
+// Internal to ops; independent of the tensor library.
 #pragma once
 #include <cstdint>
 
@@ -13,8 +13,8 @@ using quant::dispatch_floating;
 using quant::load;
 using quant::round_to;
 
-// term(0) + ... + term(count - 1) in kLanes partial sums (term i goes to lane i mod kLanes), then a tree over the
-// lanes.
+// Returns term(0) + ... + term(count - 1). The terms are added to kLanes partial sums (term i to lane i mod kLanes),
+// which are then added as a tree.
 inline constexpr int kLanes = 32;
 template <typename A, typename Term>
 inline A lane_sum(std::int64_t count, Term term) {

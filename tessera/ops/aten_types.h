@@ -1,4 +1,4 @@
-// Between tessera's element types and ATen's; tensors over memory that someone else owns.
+// Conversions between tessera's element types and ATen's, and tensors over memory that the caller owns.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -10,7 +10,8 @@ namespace tessera::ops {
 at::ScalarType to_scalar_type(quant::DType type);
 quant::DType to_dtype(at::ScalarType type);
 at::Device to_device(base::Device device);
-// A view; the memory must outlive it. On no device: a tensor with this shape and no memory.
+// Returns a tensor over memory that must outlive it. On ATen's meta device, returns a tensor with this shape and no
+// memory.
 at::Tensor view_of(void* data, at::IntArrayRef shape, quant::DType type, at::Device device = at::kCPU);
 
 }  // namespace tessera::ops

@@ -1,5 +1,5 @@
-// Which ids of a vocabulary a rank's rows stand for: ranges of ids, one after the other in the order of the rows. Plain
-// data of fixed size, so that a kernel takes it by value.
+// The vocabulary ids of a rank's rows, as ranges of ids in the order of the rows. This is plain data of a fixed size,
+// so it can be a kernel argument.
 #pragma once
 #include <cstdint>
 
@@ -11,15 +11,16 @@ struct IdRanges {
   static constexpr int kMost = 8;
   struct Range {
     std::int64_t begin = 0, end = 0;  // ids
-    std::int64_t row = 0;             // of the first one
+    std::int64_t row = 0;             // row of the first id
   };
   Range ranges[kMost];
   int count = 0;
 
-  // Appends `size` ids from `begin` on; nothing where size is 0. Errors: a negative number, more than kMost ranges.
+  // Appends the ids [begin, begin + size). Does nothing if size is 0. Throws Error if an argument is negative, or if
+  // there would be more than kMost ranges.
   void add(std::int64_t begin, std::int64_t size);
   std::int64_t rows() const { return count == 0 ? 0 : end_row(ranges[count - 1]); }
-  // The row of an id, -1 for none. An id below 0 has none.
+  // Returns the row of an id, or -1 if the id is not in a range or is negative.
   TESSERA_HOST_DEVICE std::int64_t row_of(std::int64_t id) const {
     for (int i = 0; i < count; ++i)
       if (id >= ranges[i].begin && id < ranges[i].end) return ranges[i].row + (id - ranges[i].begin);
@@ -30,7 +31,7 @@ struct IdRanges {
   static std::int64_t end_row(const Range& range) { return range.row + range.end - range.begin; }
 };
 
-// The ids [begin, begin + size).
+// Returns the ids [begin, begin + size).
 IdRanges one_range(std::int64_t begin, std::int64_t size);
 
 }  // namespace tessera::ops

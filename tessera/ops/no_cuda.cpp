@@ -1,4 +1,4 @@
-// What stands in for the CUDA kernels in a build without CUDA.
+// Replaces the CUDA kernels in a build without CUDA. Each function throws Error.
 #include "tessera/base/error.h"
 #include "tessera/ops/cross_entropy/cross_entropy_kernels.h"
 #include "tessera/ops/embedding/embedding_kernels.h"

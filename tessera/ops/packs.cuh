@@ -1,5 +1,5 @@
-// What the CUDA kernels share: packs of neighbouring elements that move in one access, sums over a warp and a block,
-// sizes of launches. A pack's elements and the order of sums are the same whether or not memory is aligned.
+// Code that the CUDA kernels share: packs of adjacent elements for one memory access, sums over a warp and a block, and
+// launch sizes. The elements of a pack and the order of sums do not depend on the alignment of memory.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -14,10 +14,10 @@
 
 namespace tessera::ops::cuda {
 
-inline constexpr int kAccessBytes = 16;  // the widest access of a thread
+inline constexpr int kAccessBytes = 16;  // widest access of a thread
 inline constexpr int kWarp = 32;
 
-// N neighbours in registers. pack[i]: element i in the arithmetic type.
+// N adjacent elements in registers. pack[i] is element i in the arithmetic type.
 template <typename T, int N>
 class alignas(sizeof(T) * N) Pack {
  public:
@@ -28,7 +28,7 @@ class alignas(sizeof(T) * N) Pack {
  private:
   T elements_[N];
 };
-// Two to a register: the compiler would take one each.
+// Stores two elements per register; the compiler would use one register for each.
 template <int N>
 class alignas(2 * N) Pack<quant::bfloat16, N> {
  public:
@@ -43,7 +43,7 @@ class alignas(2 * N) Pack<quant::bfloat16, N> {
   __device__ __forceinline__ void set(int i, quant::bfloat16 value) {
     words_[i / 2] = __byte_perm(words_[i / 2], value.bits, i % 2 == 0 ? 0x3254 : 0x5410);
   }
-  // Both rounded to nearest even.
+  // Rounds both to nearest even.
   __device__ __forceinline__ void set_pair(int i, float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(words_[i / 2]) : "f"(high), "f"(low));
   }
@@ -51,15 +51,15 @@ class alignas(2 * N) Pack<quant::bfloat16, N> {
  private:
   std::uint32_t words_[N / 2];
 };
-// Elements of a whole access.
+// The number of elements in the widest access.
 template <typename T>
 inline constexpr int kPack = kAccessBytes / static_cast<int>(sizeof(T));
 
 template <typename T, int N>
 using Access = base::CudaWord<static_cast<int>(sizeof(T)) * N>;
 
-// Elements first .. first + N - 1 of `count`; 0 past the end. kWhole: data + first is a multiple of the pack's size and
-// so is count: one access.
+// Loads elements first .. first + N - 1 of `count`; elements beyond the end are 0. If kWhole is true, data + first is
+// aligned to the size of the pack, count is a multiple of N, and one access is used.
 template <bool kWhole, int N, typename T>
 __device__ __forceinline__ Pack<T, N> load_pack(const T* data, std::int64_t first, std::int64_t count) {
   if constexpr (kWhole) {
@@ -83,7 +83,7 @@ __device__ __forceinline__ void store_pack(T* data, std::int64_t first, std::int
       if (first + i < count) data[first + i] = pack.get(i);
   }
 }
-// The same for flat ranges, whose last pack may be cut.
+// Like store_pack, for flat ranges, whose last pack may be incomplete.
 template <bool kAligned, int N, typename T>
 __device__ __forceinline__ void store_flat(T* data, std::int64_t first, std::int64_t count, const Pack<T, N>& pack) {
   if (kAligned && first + N <= count)
@@ -92,7 +92,7 @@ __device__ __forceinline__ void store_flat(T* data, std::int64_t first, std::int
     store_pack<false>(data, first, count, pack);
 }
 
-// Values of the arithmetic type, each rounded once.
+// Rounds values of the arithmetic type once each.
 template <typename T, int N, typename A>
 __device__ __forceinline__ Pack<T, N> rounded(const A (&values)[N]) {
   Pack<T, N> pack;
@@ -106,15 +106,15 @@ __device__ __forceinline__ Pack<T, N> rounded(const A (&values)[N]) {
   return pack;
 }
 
-// The same in every lane of the warp.
+// Returns the same sum in every lane of the warp.
 template <typename A>
 __device__ __forceinline__ A warp_sum(A value) {
 #pragma unroll
   for (int distance = kWarp / 2; distance > 0; distance /= 2) value += __shfl_xor_sync(~0u, value, distance);
   return value;
 }
-// The same in every thread of the block; `scratch`: one element a warp, not in use by another sum until all threads
-// have passed a barrier.
+// Returns the same sum in every thread of the block. `scratch` holds one element per warp; another sum may use it only
+// after all threads have passed a barrier.
 template <typename A>
 __device__ __forceinline__ A block_sum(A value, A* scratch) {
   value = warp_sum(value);
@@ -124,7 +124,7 @@ __device__ __forceinline__ A block_sum(A value, A* scratch) {
   return warp_sum(threadIdx.x % kWarp < blockDim.x / kWarp ? scratch[threadIdx.x % kWarp] : A{0});
 }
 
-// n / value for 0 <= n < 2^31, in a multiplication (Granlund & Montgomery 1994).
+// Computes n / value for 0 <= n < 2^31 with a multiplication (Granlund & Montgomery 1994).
 class Divisor {
  public:
   explicit Divisor(std::int64_t value) : value_(static_cast<std::uint32_t>(value)) {
@@ -153,10 +153,10 @@ constexpr std::int64_t ceil_div(std::int64_t value, std::int64_t by) {
 inline unsigned blocks_for(std::int64_t items, std::int64_t per_block) {
   const std::int64_t blocks = ceil_div(items, per_block);
   if (blocks > std::numeric_limits<std::int32_t>::max())
-    base::check_cuda(cudaErrorInvalidConfiguration, "blocks of a launch");
+    base::check_cuda(cudaErrorInvalidConfiguration, "more blocks than a launch allows");
   return static_cast<unsigned>(blocks);
 }
-// Threads of a block that holds a row of `packs`, so many a thread.
+// Returns the threads of a block that processes a row of `packs` packs with `per_thread` packs per thread.
 inline unsigned row_threads(std::int64_t packs, std::int64_t per_thread, std::int64_t limit) {
   return static_cast<unsigned>(
       std::clamp<std::int64_t>(ceil_div(ceil_div(packs, per_thread), kWarp) * kWarp, kWarp, limit));
@@ -165,8 +165,8 @@ inline unsigned row_threads(std::int64_t packs, std::int64_t per_thread, std::in
 inline bool is_aligned(const void* pointer, std::size_t bytes = kAccessBytes) {
   return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
 }
-// Whether rows of `cols` elements of T, packed from each of the pointers on, are made of whole packs; null ones do not
-// count.
+// Returns true if dense rows of `cols` elements of T consist of whole, aligned packs for each pointer. Null pointers
+// are ignored.
 template <typename T, typename... Pointers>
 bool rows_whole(std::int64_t cols, Pointers... pointers) {
   return cols % kPack<T> == 0 && (is_aligned(pointers) && ...);
@@ -178,8 +178,8 @@ void dispatch_bool(bool value, Function&& function) {
   function(std::false_type{});
 }
 
-// Launches a kernel while the one before it on the stream still runs; it calls cudaGridDependencySynchronize() before
-// it reads what that one writes.
+// Launches a kernel that may start while the previous kernel of the stream still runs. The kernel must call
+// cudaGridDependencySynchronize() before it reads results of the previous kernel.
 template <typename... Parameters, typename... Arguments>
 void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, base::CudaStream stream,
                   Arguments... arguments) {

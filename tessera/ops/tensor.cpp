@@ -49,7 +49,7 @@ at::ScalarType to_scalar_type(quant::DType type) {
     case quant::DType::fp64:
       return at::kDouble;
   }
-  throw Error("element type {}: ATen has none like it", static_cast<int>(type));
+  throw Error("element type {}: expected a type that ATen supports", static_cast<int>(type));
 }
 
 quant::DType to_dtype(at::ScalarType type) {

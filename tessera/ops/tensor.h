@@ -1,6 +1,6 @@
-// What the operators' front files share: checks with one wording, new tensors, the choice between the CPU's and the
-// GPU's kernel. Internal to ops. Tensors are on the CPU, on a CUDA device or, in a dry run, on none (work.h), all
-// operands of an operator on one.
+// Code that the operators share: checks with uniform messages, new tensors, and the choice between the CPU and the GPU
+// kernel. Internal to ops. All operands of an operator are on one device: the CPU, a CUDA device or, in a dry run,
+// ATen's meta device (work.h).
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -13,38 +13,40 @@
 
 namespace tessera::ops {
 
-// A dense row-major tensor of the same values; `tensor` itself when it is one. Errors: undefined, another number of
-// dimensions, neither on the CPU nor on a CUDA device; `what` names operator and operand in the message.
+// Returns a dense row-major tensor with the same values, or `tensor` itself if it is one. Throws Error if the tensor is
+// undefined, has another number of dimensions or is on an unsupported device. `what` names the operator and the operand
+// in messages.
 at::Tensor dense(const at::Tensor& tensor, std::int64_t dimensions, std::string_view what);
-// The same, with the shape and the type it must have.
+// Like dense, and also checks the shape and the type.
 at::Tensor dense_like(const at::Tensor& tensor, at::IntArrayRef shape, at::ScalarType type, std::string_view what);
-// Throws unless `tensor`, written in place, is row-major and has this shape and type.
+// Throws Error unless `tensor`, which is written in place, is row-major and has this shape and type.
 void require_writable(const at::Tensor& tensor, at::IntArrayRef shape, at::ScalarType type, std::string_view what);
-// Throws unless the defined ones among them are on one device.
+// Throws Error unless all defined tensors are on one device.
 void require_one_device(at::TensorList tensors, std::string_view what);
 
-// Uninitialised memory.
+// Returns a tensor with uninitialised memory.
 at::Tensor make(at::IntArrayRef shape, at::ScalarType type, at::Device device = at::kCPU);
-// bf16 and fp32 -> fp32; fp64 -> fp64. Errors: any other type.
+// Returns fp32 for bf16 and fp32, and fp64 for fp64. Throws Error for any other type.
 at::ScalarType accumulator_type(at::ScalarType type);
-// `tensor` (dense) in another floating type, each element rounded once; itself when it has that type already.
+// Returns `tensor` (dense) in another floating type, each element rounded once. Returns `tensor` itself if it already
+// has the type.
 at::Tensor rounded_to(const at::Tensor& tensor, at::ScalarType type);
 
 inline bool on_cuda(const at::Tensor& tensor) {
   return tensor.is_cuda();
 }
-// The current stream of the tensor's device as libtorch has it. Errors: another device is current.
+// Returns libtorch's current stream for the tensor's device. Throws Error if another device is current.
 base::CudaStream stream_of(const at::Tensor& tensor);
 
-// Bytes of those tensors that are defined.
+// Returns the total bytes of the defined tensors.
 std::int64_t bytes_of(at::TensorList tensors);
-// The memory of an operand of ids; none in a dry run.
+// Returns the memory of a tensor of ids; null in a dry run.
 inline const std::int64_t* ids_of(const at::Tensor& tensor) {
   return static_cast<const std::int64_t*>(tensor.const_data_ptr());
 }
 
-// Calls the kernel of the device of `where` with `arguments`; on CUDA it is put on the current stream. A dry run
-// reports the work instead.
+// Calls the kernel for the device of `where` with `arguments`. On CUDA it is enqueued on the current stream. A dry run
+// only reports the work.
 template <typename Arguments>
 void run_kernel(const Work& work, const at::Tensor& where, void (*cpu)(const Arguments&),
                 void (*cuda)(const Arguments&, base::CudaStream), const std::type_identity_t<Arguments>& arguments) {
@@ -64,7 +66,7 @@ void run_kernel(const Work& work, const at::Tensor& where, void (*cpu)(const Sha
   else
     cpu(shape, arguments);
 }
-// sum += term, same shape and accumulator type, both dense.
+// sum += term. Both are dense and have the same shape and accumulator type.
 void add_to(at::Tensor& sum, const at::Tensor& term);
 
 }  // namespace tessera::ops

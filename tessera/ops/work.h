@@ -1,5 +1,5 @@
-// What an operator does, in numbers: each says it itself, at the one place where it goes to a kernel. A dry run
-// collects it. In a dry run tensors have shapes and no memory (ATen's meta device), and no kernel runs.
+// The work of an operator in numbers, for dry runs. Each operator reports its work at the place where it calls its
+// kernel. In a dry run tensors have shapes and no memory (ATen's meta device), and no kernel runs.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -14,27 +14,27 @@
 namespace tessera::ops {
 
 enum class WorkKind : std::uint8_t {
-  product,  // of two matrices
+  product,  // product of two matrices
   attention_forward,
   attention_backward,
-  memory,  // what only reads and writes
+  memory,  // only reads and writes
 };
 
-// Which call it is: one of gemm.h, or multiply of operands in a number format (operand.h).
+// The function that computes a product: one of gemm.h, or multiply of operands in a number format (operand.h).
 enum class ProductCall : std::uint8_t { fprop, dgrad, wgrad, operands };
 
-// rows x inner times inner x cols. With accumulate the result is added to what stands there.
+// A product of rows x inner by inner x cols. With `accumulate` the result is added to existing values.
 struct ProductSizes {
   std::int64_t rows = 0, cols = 0, inner = 0;
   ProductCall call = ProductCall::fprop;
-  quant::Format format = quant::Format::bf16;  // of both sides; bf16 stands for the model's type too
+  quant::Format format = quant::Format::bf16;  // of both operands; bf16 also represents the model's type
   quant::Encoding left = {}, right = {};       // of operands
-  bool fast = false;                           // multiply's
+  bool fast = false;                           // the argument of multiply
   bool accumulate = false;
 
   auto operator<=>(const ProductSizes&) const = default;
 };
-// Of one attention: its tensors' sizes.
+// The sizes of an attention call.
 struct AttentionSizes {
   std::int64_t batch = 0, seq_len = 0, q_heads = 0, kv_heads = 0, head_dim = 0;
 
@@ -46,11 +46,12 @@ struct Work {
   WorkKind kind = WorkKind::memory;
   double flops = 0;           // additions and multiplications
   double bytes = 0;           // each operand read once, each result written once
-  ProductSizes product = {};  // of a product
-  AttentionSizes sizes = {};  // of attention
+  ProductSizes product = {};  // for a product
+  AttentionSizes sizes = {};  // for attention
 };
 
-// While one is in scope, what operators of this thread do dry goes to `take`; without one it goes nowhere. Scopes nest.
+// During this scope, `take` receives the work of this thread's operators in a dry run. Without a scope the work is
+// discarded. Scopes nest; the innermost receives the work.
 class WorkScope {
  public:
   using Take = std::function<void(const Work&)>;
@@ -66,14 +67,14 @@ class WorkScope {
   friend void report(const Work& work);
 };
 
-// Of an operator that runs dry.
+// Reports the work of an operator in a dry run.
 void report(const Work& work);
 inline bool is_dry(const at::Tensor& tensor) {
   return tensor.is_meta();
 }
-// What reads and writes so many bytes.
+// Returns the work of an operator that only reads and writes `bytes` bytes.
 Work memory_work(const char* name, std::int64_t bytes);
-// A product of matrices with elements of these types.
+// Returns the work of a product of matrices with these element types.
 Work product_work(const char* name, const ProductSizes& product, quant::DType operands, quant::DType result);
 
 }  // namespace tessera::ops

@@ -1,5 +1,5 @@
-// bf16 storage with conversions that round to nearest even; NaN stays NaN. Plain integer code: the same bits
-// everywhere.
+// The bf16 storage type. Conversions round to nearest even, and a NaN stays a NaN. All code is integer arithmetic, so
+// every platform gives the same bits.
 #pragma once
 #include <bit>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Device code that combines parts element by element, in their order.
+// Device code that combines parts element by element, in the order of the parts.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -10,7 +10,7 @@
 
 namespace tessera::quant {
 
-// What is done with the parts: In is their type, Acc that of the value under way, Out that of the result.
+// An operation on parts. In is the type of a part, Acc the type of the accumulator, and Out the type of the result.
 template <typename AccType, typename InType, typename OutType>
 struct Sum {
   using Acc = AccType;
@@ -37,7 +37,7 @@ struct Extreme {
   }
 };
 
-// Bytes of one access of N elements, and the alignment it needs.
+// Bytes of one memory access when a thread moves N elements. The address must be aligned to this size.
 template <typename T, int N>
 inline constexpr int kAccess = sizeof(T) * N < 16 ? static_cast<int>(sizeof(T)) * N : 16;
 
@@ -61,7 +61,7 @@ __device__ void store(T* to, const T (&values)[N]) {
 }
 
 inline constexpr int kMostParts = 64;
-// Parts whose loads are under way together.
+// The number of parts whose loads are in flight at the same time.
 inline constexpr int kAtOnce = 4;
 
 struct PartList {
@@ -69,9 +69,9 @@ struct PartList {
   int used = 0;
 };
 
-// kGroups pieces of N elements from the offsets `at` on, those that are `live`: value = start + parts[0] + parts[1] ...
-// in Acc, or from parts[0] where start is null. Everything is read before anything is written, so that the result may
-// be one of the parts.
+// Combines kGroups pieces of N elements; piece g begins at element at[g]. Only pieces with live[g] are read and
+// written. The result is start + parts[0] + parts[1] ... in Acc; if `start` is null, it begins with parts[0]. All
+// inputs are read before the result is written, so `out` may be one of the parts.
 template <typename Op, int N, int kGroups>
 __device__ void combine(const PartList& parts, const typename Op::Acc* start, typename Op::Out* out,
                         const std::int64_t (&at)[kGroups], const bool (&live)[kGroups],

@@ -1,5 +1,5 @@
-// The kernels of elementwise.h where the memory lies: on the host at once, on a CUDA device as work of a stream. The
-// same bits on both, except in what kind of NaN a sum or a rounding gives.
+// The kernels of elementwise.h behind one interface for host and device memory. On the host they run at once; on a CUDA
+// device they are enqueued on a stream. Both give the same bits, except that the bits of a NaN may differ.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,51 +16,54 @@
 
 namespace tessera::quant {
 
-// Pointers are memory of device(). Of a lane's communicator: called by work on that lane. Errors as in elementwise.h,
-// and CUDA's.
+// Kernels for the memory of device(): all pointers point to it. The kernels of a communicator's lane are called only by
+// the work of that lane. Throws as elementwise.h does, and for CUDA errors.
 class Kernels {
  public:
   using Parts = std::span<const void* const>;
   virtual constexpr ~Kernels() = default;
   virtual base::Device device() const = 0;
-  // Memory for the calls to come: it may be dropped right after the last of them, and later ones may get the same.
+  // Returns temporary memory for the next calls. The caller may drop it directly after the last call that uses it;
+  // later calls may receive the same memory.
   virtual base::Scratch scratch(std::size_t bytes) const = 0;
 
-  // The two do not overlap, or are the same.
+  // `source` and `target` are either equal or do not overlap.
   virtual void copy(const void* source, void* target, std::size_t bytes) const = 0;
-  // `count` elements, each `value` in `type`.
+  // Writes `value`, converted to `type`, to `count` elements.
   virtual void fill(void* target, DType type, double value, std::int64_t count) const = 0;
   virtual void copy_matrix(const void* source, std::int64_t source_stride, void* target, std::int64_t target_stride,
                            std::int64_t rows, std::int64_t cols, std::size_t element_bytes) const = 0;
   virtual void cast(const void* source, DType from, void* target, DType to, std::int64_t count) const = 0;
   virtual void ordered_sum(void* sum, DType accumulator, bool accumulate, Parts parts, DType type,
                            std::int64_t count) const = 0;
-  // ordered_sum over rows x cols, both dense, and the sum of squares of every finished row in fp64, in an order that
-  // depends on cols alone.
+  // ordered_sum over a dense matrix of rows x cols. Also writes the sum of squares of every finished row to `squares`
+  // in fp64. The order of that sum depends only on `cols`.
   virtual void ordered_sum_squares(void* sum, DType accumulator, bool accumulate, Parts parts, DType type,
                                    std::int64_t rows, std::int64_t cols, double* squares) const = 0;
   virtual void ordered_sum_bfloat16(bfloat16* out, Parts parts, std::int64_t count) const = 0;
-  // i32 or i64, wrapping.
+  // The type is i32 or i64. The sum wraps around.
   virtual void ordered_sum_integers(void* out, Parts parts, DType type, std::int64_t count) const = 0;
-  // dequantize of quantize.h.
+  // Dequantizes as dequantize of quantize.h.
   virtual void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, bfloat16* target) const = 0;
   virtual void ordered_extreme(void* out, Parts parts, DType type, std::int64_t count, bool maximum) const = 0;
-  // add of exact_sum.h: *sum is normalised before and after.
+  // Adds values to *sum as add of exact_sum.h does. *sum is normalised before and after the call.
   virtual void add_exactly(const double* values, std::int64_t count, ExactSum* sum) const = 0;
-  // Adds to *counter how many of the values are infinite or NaN.
+  // Adds the number of values that are infinite or NaN to *counter.
   virtual void count_not_finite(const float* values, std::int64_t count, std::int64_t* counter) const = 0;
-  // *total = rounded(*sum) of exact_sum.h.
+  // Writes rounded(*sum) of exact_sum.h to *total.
   virtual void round_exactly(const ExactSum* sum, double* total) const = 0;
 };
 
-// Stateless.
+// Returns the kernels for host memory. They have no state.
 const Kernels& host_kernels();
-// Enqueues on `stream`, which outlives it, from any thread. Errors: built without CUDA.
+// Returns kernels that enqueue on `stream`. Any thread may call them, and `stream` must outlive them. Throws Error in a
+// build without CUDA.
 std::unique_ptr<Kernels> make_cuda_kernels(base::Device device, base::CudaStream stream);
 
-// The order of ordered_sum_squares. A row is cut in pieces of kSquaresPiece elements, dealt out to `lanes` lanes in
-// turn; a lane adds its squares one by one from 0. Then, of the lanes of each run of 32, lane i takes in those at i +
-// 16, i + 8, ... i + 1; the runs' sums are added in order.
+// The order of ordered_sum_squares. A row is split into pieces of kSquaresPiece elements. The pieces are assigned to
+// squares_lanes(cols) lanes in turn. Each lane adds its squares one by one, starting at 0. Then each run of 32 lanes is
+// reduced: lane i adds lane i + 16, then lane i + 8, and so on down to lane i + 1. Finally the sums of the runs are
+// added in order.
 inline constexpr int kSquaresPiece = 4;
 constexpr int squares_lanes(std::int64_t cols) {
   return cols <= 1024 ? 32 : 256;

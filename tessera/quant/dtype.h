@@ -1,4 +1,4 @@
-// Element types of buffers, files and wires.
+// Element types of buffers, files and messages.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -30,12 +30,12 @@ constexpr bool is_floating(DType type) {
   return type == DType::bf16 || type == DType::fp32 || type == DType::fp64;
 }
 
-// The type sums and main_grad are kept in for a model of type `type`: fp32, or fp64 for fp64 (docs/numerics.md).
+// The type of sums and of main_grad for a model of type `type`: fp64 for fp64, otherwise fp32 (docs/numerics.md).
 constexpr DType accumulator_of(DType type) {
   return type == DType::fp64 ? DType::fp64 : DType::fp32;
 }
 
 std::string_view name_of(DType type);      // "bf16"
-DType parse_dtype(std::string_view name);  // throws InputError on an unknown name
+DType parse_dtype(std::string_view name);  // throws InputError for an unknown name
 
 }  // namespace tessera::quant

@@ -13,9 +13,10 @@
 namespace tessera::quant {
 namespace {
 
-// Elements summed at a time: every part streams through once, while the sum's block stays in the first-level cache.
+// The number of elements that are summed together. The sum of one block stays in the first-level cache while every part
+// is read once.
 constexpr std::int64_t kBlock = 2048;
-// Parts added in one pass over a block.
+// The number of parts that are added in one pass over a block.
 constexpr std::size_t kPartsAtOnce = 8;
 
 template <typename To, typename From>
@@ -23,8 +24,8 @@ void cast_loop(const From* source, To* target, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) target[i] = round_to<To>(source[i]);
 }
 
-// out[i] = start + parts[0][i] + ... + parts[kParts - 1][i] in Acc, start = out[i] or nothing. Parts and out may be the
-// same memory element by element, which is no dependence between iterations.
+// out[i] = start + parts[0][i] + ... + parts[kParts - 1][i] in Acc, where start is out[i] if kFromOut is true. A part
+// and out may be the same memory. Each iteration then reads and writes only its own element, so `ivdep` is valid.
 template <typename Acc, bool kFromOut, std::size_t kParts, typename Out, typename Part>
 void add_parts(Out* out, const std::array<const Part*, kPartsAtOnce> parts, std::int64_t count) {
 #pragma GCC ivdep
@@ -57,7 +58,7 @@ void add_parts(Out* out, const std::array<const Part*, kPartsAtOnce>& parts, std
   }
 }
 
-// The addresses of up to kPartsAtOnce parts from element `begin` on.
+// Returns the addresses of element `begin` in up to kPartsAtOnce parts.
 template <typename Part>
 std::array<const Part*, kPartsAtOnce> shifted(std::span<const void* const> parts, std::int64_t begin) {
   std::array<const Part*, kPartsAtOnce> pointers{};
@@ -87,7 +88,7 @@ void ordered_sum_loop(Acc* sum, bool accumulate, std::span<const void* const> pa
       sum_block<Acc, Part>(sum + begin, accumulate, parts, begin, size);
       continue;
     }
-    // Several passes: through scratch, because a later part may be the memory of the sum.
+    // With several passes the sum is built in scratch, because a later part may be the same memory as the sum.
     if (accumulate) std::copy_n(sum + begin, size, scratch.data());
     sum_block<Acc, Part>(scratch.data(), accumulate, parts, begin, size);
     std::copy_n(scratch.data(), size, sum + begin);
@@ -108,7 +109,7 @@ T extreme(T a, T b, bool maximum) {
 
 template <typename T>
 void ordered_extreme_loop(T* out, std::span<const void* const> parts, std::int64_t count, bool maximum) {
-  std::array<T, kBlock> scratch;  // a later part may be the memory of out
+  std::array<T, kBlock> scratch;  // a later part may be the same memory as out
   for (std::int64_t begin = 0; begin < count; begin += kBlock) {
     const std::int64_t size = std::min(kBlock, count - begin);
     std::copy_n(static_cast<const T*>(parts[0]) + begin, size, scratch.data());
@@ -139,7 +140,7 @@ void copy_matrix(const void* source, std::int64_t source_stride, void* target, s
     std::memcpy(target, source, row_bytes * static_cast<std::size_t>(rows));
     return;
   }
-  constexpr std::size_t narrow = 64;  // bytes; below, a call of memcpy costs more than the row
+  constexpr std::size_t narrow = 64;  // bytes; for shorter rows a call of memcpy costs more than the copy
   if (row_bytes <= narrow) {
     switch (element_bytes) {
       case 2:
@@ -177,7 +178,8 @@ void ordered_sum(void* sum, DType accumulator, bool accumulate, std::span<const 
                  std::int64_t count) {
   TESSERA_CHECK(accumulator == DType::fp32 || accumulator == DType::fp64,
                 "ordered_sum: expected an accumulator of fp32 or fp64, got {}", name_of(accumulator));
-  TESSERA_CHECK(!parts.empty() || accumulate, "ordered_sum: no parts and nothing to start from");
+  TESSERA_CHECK(!parts.empty() || accumulate,
+                "ordered_sum: expected at least one part, or accumulate = true, got no parts");
   dispatch_floating(type, "ordered_sum", [&](auto part) {
     using Part = decltype(part);
     if (accumulator == DType::fp32)
@@ -188,7 +190,7 @@ void ordered_sum(void* sum, DType accumulator, bool accumulate, std::span<const 
 }
 
 void ordered_sum_bfloat16(bfloat16* out, std::span<const void* const> parts, std::int64_t count) {
-  TESSERA_CHECK(!parts.empty(), "ordered_sum_bfloat16: no parts");
+  TESSERA_CHECK(!parts.empty(), "ordered_sum_bfloat16: expected at least one part, got 0");
   std::array<float, kBlock> scratch;
   for (std::int64_t begin = 0; begin < count; begin += kBlock) {
     const std::int64_t size = std::min(kBlock, count - begin);
@@ -202,7 +204,7 @@ void ordered_sum_bfloat16(bfloat16* out, std::span<const void* const> parts, std
 }
 
 void ordered_extreme(void* out, std::span<const void* const> parts, DType type, std::int64_t count, bool maximum) {
-  TESSERA_CHECK(!parts.empty(), "ordered_extreme: no parts");
+  TESSERA_CHECK(!parts.empty(), "ordered_extreme: expected at least one part, got 0");
   switch (type) {
     case DType::u8:
       return ordered_extreme_loop(static_cast<std::uint8_t*>(out), parts, count, maximum);

@@ -1,5 +1,6 @@
-// Raw-pointer kernels of communication: pack, cast, sum in order. Elementwise results never depend on an element's
-// position, on alignment or on how a range is cut (docs/numerics.md). All pointers are host memory, sizes in elements.
+// The elementwise kernels of communication on the host: pack, cast, and sum in a fixed order. A result never depends on
+// the position of the element, on alignment, or on how the range is divided (docs/numerics.md). All pointers are host
+// memory, and all sizes are in elements.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -9,25 +10,25 @@
 
 namespace tessera::quant {
 
-// rows x cols elements of `element_bytes` bytes, strides in elements.
+// Copies a matrix of rows x cols elements of `element_bytes` bytes each. Strides are in elements.
 void copy_matrix(const void* source, std::int64_t source_stride, void* target, std::int64_t target_stride,
                  std::int64_t rows, std::int64_t cols, std::size_t element_bytes);
 
-// target[i] = source[i] rounded to nearest even; any two floating types. source and target may be equal for equal
-// types.
+// Sets target[i] to source[i], rounded to nearest even. `from` and `to` are any two floating types. source and target
+// may be the same memory if the types are equal.
 void cast(const void* source, DType from, void* target, DType to, std::int64_t count);
 
-// sum[i] = ((start + parts[0][i]) + parts[1][i]) + ... in `accumulator` (fp32 or fp64), where start is sum[i] when
-// `accumulate`, else parts[0][i] begins the sum. Parts are of `type`. sum may be one of the parts when the types are
-// equal.
+// Sets sum[i] to ((start + parts[0][i]) + parts[1][i]) + ..., computed in `accumulator` (fp32 or fp64). If `accumulate`
+// is true, start is sum[i]; otherwise the sum begins with parts[0][i]. The parts have the element type `type`. `sum`
+// may be one of the parts if the types are equal.
 void ordered_sum(void* sum, DType accumulator, bool accumulate, std::span<const void* const> parts, DType type,
                  std::int64_t count);
 
-// The same in fp32 for parts of bf16, rounded once. out may be one of the parts.
+// Sums bf16 parts in fp32, in order, and rounds the result once. `out` may be one of the parts.
 void ordered_sum_bfloat16(bfloat16* out, std::span<const void* const> parts, std::int64_t count);
 
-// Maximum or minimum of parts over ranks: out[i] = op(parts[r][i]); NaN in any part gives NaN. out may be one of the
-// parts.
+// The maximum or the minimum over the parts: out[i] = op(parts[r][i]). A NaN in any part gives NaN. `out` may be one of
+// the parts.
 void ordered_extreme(void* out, std::span<const void* const> parts, DType type, std::int64_t count, bool maximum);
 
 }  // namespace tessera::quant

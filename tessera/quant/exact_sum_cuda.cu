@@ -7,8 +7,8 @@
 namespace tessera::quant::cuda {
 namespace {
 
-// Threads of a block. Each has its own limbs in shared memory. Neighbouring threads' limbs are 8 bytes apart, so
-// threads do not wait for each other, nor for a memory bank, whatever the exponents of their values are.
+// The threads of a block. Each thread has its own limbs in shared memory. The limbs of adjacent threads are 8 bytes
+// apart, so there are no bank conflicts, whatever the exponents of the values are.
 constexpr int kAdders = 64;
 constexpr std::int64_t kValuesOfAdder = 32, kMostBlocks = 1024;
 constexpr int kCounters = 256;  // threads of a block that counts
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kCounters) count_all(const float* values, std:
 }
 
 __global__ void normalise_one(ExactSum* sum) {
-  ExactSum copy = *sum;  // all loads under way at a time
+  ExactSum copy = *sum;  // a copy, so that all loads are in flight together
   normalise(copy);
   *sum = copy;
 }

@@ -9,7 +9,7 @@
 
 namespace tessera::quant {
 
-// float for bf16 and float, double for double.
+// The type for arithmetic: float for bf16 and float, double for double.
 template <typename T>
 using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
@@ -18,10 +18,11 @@ TESSERA_HOST_DEVICE inline Accumulator<T> load(T value) {
   return round_to<Accumulator<T>>(value);
 }
 
-// Throws an Error that names `where`, the type and what is expected.
+// Throws an Error that names `where`, the type and the expected type.
 [[noreturn]] void refuse_type(DType type, const char* expected, const char* where);
 
-// Calls visit(T{}) where T is the C++ type of a floating `type`. Errors: another type; the message begins with `where`.
+// Calls visit(T{}), where T is the C++ type of a floating `type`. Throws Error for another type; the message begins
+// with `where`.
 template <typename Visit>
 void dispatch_floating(DType type, const char* where, Visit&& visit) {
   switch (type) {
@@ -39,7 +40,7 @@ template <typename Visit>
 void dispatch_floating(DType type, Visit&& visit) {
   dispatch_floating(type, "element type", visit);
 }
-// The same for an accumulator: fp32 or fp64.
+// Like dispatch_floating, for an accumulator type: fp32 or fp64.
 template <typename Visit>
 void dispatch_accumulator(DType type, const char* where, Visit&& visit) {
   if (type == DType::fp32) return visit(float{});

@@ -35,7 +35,7 @@ double row_squares(const T* row, std::int64_t cols) {
     sums[static_cast<std::size_t>(lane)] += value * value;
   };
   std::int64_t begin = 0;
-  for (; begin + stride <= cols; begin += stride)  // lanes side by side: vectors of them
+  for (; begin + stride <= cols; begin += stride)  // the inner loop over lanes can be vectorised
     for (int i = 0; i < kSquaresPiece; ++i)
       for (std::int64_t lane = 0; lane < lanes; ++lane) add(lane, begin + lane * kSquaresPiece + i);
   for (std::int64_t i = begin; i < cols; ++i) add((i - begin) / kSquaresPiece, i);

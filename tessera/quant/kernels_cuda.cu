@@ -14,7 +14,7 @@ namespace tessera::quant {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kGroups = 2;  // pieces a thread has under way
+constexpr int kGroups = 2;  // pieces of a thread that are in flight together
 
 template <typename Op, int N>
 __global__ void __launch_bounds__(kThreads)
@@ -42,7 +42,8 @@ __device__ double squared(T value) {
   return __dmul_rn(static_cast<double>(value), static_cast<double>(value));
 }
 
-// kLanes threads a row; the order of the squares is squares_lanes()'s, aligned or not.
+// Uses kLanes threads for each row. The order of the squares is the order that device_kernels.h describes, for aligned
+// and for unaligned data.
 template <typename Op, int kLanes, bool kAligned>
 __global__ void __launch_bounds__(kThreads)
     combine_rows(const __grid_constant__ PartList parts, const typename Op::Acc* start, typename Op::Out* out,
@@ -58,7 +59,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       at[g] = row * cols + begin + g * kLanes * N;
-      live[g] = begin + g * kLanes * N < cols;  // and whole, where aligned
+      live[g] = begin + g * kLanes * N < cols;  // if kAligned, the piece is complete
     }
     if constexpr (kAligned) combine<Op, N, kGroups>(parts, start, out, at, live, value);
 #pragma unroll
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) fill_all(Word* target, Word value, s
   if (i < count) target[i] = value;
 }
 
-// Strides and columns in words; blockDim.x threads along a row.
+// Strides and columns are in words. blockDim.x threads copy a row.
 template <typename Word>
 __global__ void __launch_bounds__(kThreads)
     copy_rows(const Word* source, std::int64_t source_stride, Word* target, std::int64_t target_stride,
@@ -125,7 +126,8 @@ void check(bool condition, const std::string& message) {
 
 unsigned blocks_for(std::int64_t items, std::int64_t a_block) {
   const std::int64_t blocks = (items + a_block - 1) / a_block;
-  check(blocks <= std::numeric_limits<int>::max(), "more items than one kernel takes");
+  check(blocks <= std::numeric_limits<int>::max(),
+        "elementwise kernels: expected at most 2147483647 blocks in one launch, got more");
   return static_cast<unsigned>(std::max<std::int64_t>(blocks, 1));
 }
 
@@ -145,7 +147,7 @@ PartList list_of(Kernels::Parts parts) {
   return list;
 }
 
-// On a stream of the current device.
+// Enqueues on a stream of the current device.
 template <typename Op>
 void launch_combine(const PartList& parts, const typename Op::Acc* start, typename Op::Out* out, std::int64_t count,
                     base::CudaStream stream) {
@@ -239,7 +241,8 @@ class CudaKernels final : public Kernels {
   template <typename Op>
   void launch_rows(const PartList& parts, const typename Op::Acc* start, typename Op::Out* out, std::int64_t rows,
                    std::int64_t cols, double* squares) const;
-  // Any number of parts; finish(parts, start) takes the last ones, from what the others gave.
+  // Combines any number of parts. All but the last parts are combined into scratch; finish(parts, start) then combines
+  // the last parts with that result.
   template <typename Op, typename Finish>
   void in_passes(Parts parts, const typename Op::Acc* start, std::int64_t count, Finish finish) const;
   template <typename Op>
@@ -287,7 +290,7 @@ template <typename Op, typename Finish>
 void CudaKernels::in_passes(Parts parts, const typename Op::Acc* start, std::int64_t count, Finish finish) const {
   using Acc = typename Op::Acc;
   if (parts.size() <= kMostParts) return finish(list_of(parts), start);
-  // Between the passes in memory of its own, because a later part may be the memory of the result.
+  // Intermediate results are in scratch, because a later part may be the same memory as the result.
   base::Scratch between = scratch(static_cast<std::size_t>(count) * sizeof(Acc));
   Acc* value = reinterpret_cast<Acc*>(between.data());
   using Pass = std::conditional_t<std::is_same_v<Op, Sum<Acc, typename Op::In, typename Op::Out>>,
@@ -338,7 +341,7 @@ template <typename Word>
 void CudaKernels::launch_rows_copy(const void* source, std::int64_t source_stride, void* target,
                                    std::int64_t target_stride, std::int64_t rows, std::int64_t row_bytes) const {
   constexpr auto kBytes = static_cast<std::int64_t>(sizeof(Word));
-  constexpr std::int64_t kMostBlocks = 65535;  // along y
+  constexpr std::int64_t kMostBlocks = 65535;  // largest grid size along y
   const std::int64_t cols = row_bytes / kBytes;
   unsigned along = 1;
   while (along < static_cast<unsigned>(kThreads) && along < cols) along *= 2;
@@ -357,7 +360,7 @@ void CudaKernels::copy_matrix(const void* source, std::int64_t source_stride, vo
   if (rows == 1 || (source_stride == cols && target_stride == cols))
     return copy(source, target, static_cast<std::size_t>(rows * cols * element));
   const base::DeviceGuard guard(device_);
-  // The widest word that every row begins and ends with.
+  // Use the widest word to which all rows of both matrices are aligned.
   const auto bits = reinterpret_cast<std::uintptr_t>(source) | reinterpret_cast<std::uintptr_t>(target) |
                     static_cast<std::uintptr_t>(source_stride * element) |
                     static_cast<std::uintptr_t>(target_stride * element) | static_cast<std::uintptr_t>(cols * element);
@@ -374,7 +377,7 @@ void CudaKernels::copy_matrix(const void* source, std::int64_t source_stride, vo
 
 void CudaKernels::ordered_sum(void* sum, DType accumulator, bool accumulate, Parts parts, DType type,
                               std::int64_t count) const {
-  check(!parts.empty() || accumulate, "ordered_sum: no parts and nothing to start from");
+  check(!parts.empty() || accumulate, "ordered_sum: expected at least one part, or accumulate = true, got no parts");
   dispatch_accumulator(accumulator, "ordered_sum", [&](auto acc) {
     dispatch_floating(type, "ordered_sum", [&](auto part) {
       using Acc = decltype(acc);
@@ -387,7 +390,8 @@ void CudaKernels::ordered_sum(void* sum, DType accumulator, bool accumulate, Par
 
 void CudaKernels::ordered_sum_squares(void* sum, DType accumulator, bool accumulate, Parts parts, DType type,
                                       std::int64_t rows, std::int64_t cols, double* squares) const {
-  check(!parts.empty() || accumulate, "ordered_sum_squares: no parts and nothing to start from");
+  check(!parts.empty() || accumulate,
+        "ordered_sum_squares: expected at least one part, or accumulate = true, got no parts");
   dispatch_accumulator(accumulator, "ordered_sum_squares", [&](auto acc) {
     dispatch_floating(type, "ordered_sum_squares", [&](auto part) {
       using Acc = decltype(acc);
@@ -402,12 +406,12 @@ void CudaKernels::ordered_sum_squares(void* sum, DType accumulator, bool accumul
 }
 
 void CudaKernels::ordered_sum_bfloat16(bfloat16* out, Parts parts, std::int64_t count) const {
-  check(!parts.empty(), "ordered_sum_bfloat16: no parts");
+  check(!parts.empty(), "ordered_sum_bfloat16: expected at least one part, got 0");
   if (count > 0) combine_parts<Sum<float, bfloat16, bfloat16>>(parts, nullptr, out, count);
 }
 
 void CudaKernels::ordered_sum_integers(void* out, Parts parts, DType type, std::int64_t count) const {
-  check(!parts.empty(), "ordered_sum_integers: no parts");
+  check(!parts.empty(), "ordered_sum_integers: expected at least one part, got 0");
   const auto sum = [&](auto word) {
     using Word = decltype(word);
     if (count > 0) combine_parts<Sum<Word, Word, Word>>(parts, nullptr, static_cast<Word*>(out), count);
@@ -418,7 +422,7 @@ void CudaKernels::ordered_sum_integers(void* out, Parts parts, DType type, std::
 }
 
 void CudaKernels::ordered_extreme(void* out, Parts parts, DType type, std::int64_t count, bool maximum) const {
-  check(!parts.empty(), "ordered_extreme: no parts");
+  check(!parts.empty(), "ordered_extreme: expected at least one part, got 0");
   const auto take = [&](auto element) {
     using T = decltype(element);
     if (count <= 0) return;

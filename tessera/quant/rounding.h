@@ -1,4 +1,4 @@
-// Rounding between floating types: once, to nearest even. Host and device code give the same bits.
+// Rounding between floating types. A conversion rounds once, to nearest even. Host and device code give the same bits.
 #pragma once
 #include <bit>
 #include <cmath>
@@ -10,10 +10,10 @@
 
 namespace tessera::quant {
 
-// Rounds to a float which, rounded to bf16, gives the bf16 that is nearest to `value`. It truncates, and sets the last
-// bit where that loses something: the second rounding then cannot mistake the result for a tie. The method is rounding
-// to odd (Boldo & Melquiond, "Emulation of a FMA and correctly rounded sums", IEEE Transactions on Computers 57(4),
-// 2008).
+// Rounds to a float that, when rounded to bf16, gives the bf16 number nearest to `value`. The function truncates and
+// sets the last bit if that loses information, so the second rounding cannot mistake the result for a tie. The method
+// is rounding to odd (Boldo & Melquiond, "Emulation of a FMA and correctly rounded sums", IEEE Transactions on
+// Computers 57(4), 2008).
 TESSERA_HOST_DEVICE inline float round_to_odd(double value) {
   const auto nearest = static_cast<float>(value);
   auto word = std::bit_cast<std::uint32_t>(nearest);

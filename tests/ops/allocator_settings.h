@@ -5,7 +5,7 @@
 
 namespace tessera::ops::test {
 
-// Of libtorch's memory on GPUs, until its end.
+// Sets options of libtorch's GPU memory allocator until the end of the scope.
 class AllocatorSettings {
  public:
   explicit AllocatorSettings(const std::string& settings) { c10::CachingAllocator::setAllocatorSettings(settings); }

@@ -18,7 +18,7 @@ std::string shown(double value) {
   return std::isnan(value) ? "NaN" : std::to_string(value);
 }
 
-// Two key/value heads, of which the first has two query heads.
+// Two key/value heads. The first has two query heads.
 struct Heads {
   std::vector<int> kv_of_q{0, 0, 1};
   std::int64_t kv_heads = 2, head_dim = 5;
@@ -54,8 +54,8 @@ Results attention(const Inputs& in, const AttentionShape& shape) {
   return {forward.out, gradient.q, gradient.k, gradient.v};
 }
 
-// The formula, its softmax relative to the largest score, with its derivative as automatic differentiation computes it:
-// every product and sum over the tokens that a token sees, in fp64.
+// The formula, with its softmax relative to the largest score, and its derivative as automatic differentiation computes
+// it. Every product and sum is computed in fp64 over the tokens that a token attends to.
 class Formula {
  public:
   Formula(const Inputs& in, const Heads& heads, const AttentionShape& shape)
@@ -118,7 +118,8 @@ class Formula {
   Values q_, k_, v_;
 };
 
-// NaN where the formula has NaN and nowhere else, the same infinities, and finite values near the formula's.
+// The result has NaN at the same elements as the formula, the same infinities, and finite values near those of the
+// formula.
 void expect_like(const char* what, const at::Tensor& got, const Values& expected) {
   const Values values = values_of(got);
   const double tolerance = got.scalar_type() == at::kBFloat16 ? 0.05 : 1e-5;
@@ -141,7 +142,7 @@ void expect_formula(const Inputs& in, const Heads& heads, const AttentionShape& 
   expect_like("dv", got.dv, expected.dv);
 }
 
-// Puts NaN and both infinities into one element of q, k, v and dout, at the tokens given, one at a time.
+// Puts NaN and both infinities into one element of q, k, v and dout, one at a time, at the given tokens.
 void expect_formula_for_each_fault(const AttentionShape& shape, const std::vector<std::int64_t>& tokens,
                                    const at::TensorOptions& type) {
   const Heads heads;
@@ -159,7 +160,7 @@ void expect_formula_for_each_fault(const AttentionShape& shape, const std::vecto
   }
 }
 
-// As many kinds as there are on the CPU: a GPU's kernels have a softmax of their own.
+// Only the kinds on the CPU, because a GPU's kernels have their own softmax.
 class AttentionNaN : public KindTest {};
 std::vector<Kind> cpu_kinds() {
   std::vector<Kind> kinds = every_kind();
@@ -168,7 +169,7 @@ std::vector<Kind> cpu_kinds() {
 }
 INSTANTIATE_TEST_SUITE_P(Kinds, AttentionNaN, testing::ValuesIn(cpu_kinds()), name_of_kind);
 
-TEST_P(AttentionNaN, SpreadsAsInTheFormulaAtEveryLength) {
+TEST_P(AttentionNaN, PropagatesAsInTheFormulaAtEveryLength) {
   for (const std::int64_t length : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 33, 70}) {
     std::vector<std::int64_t> tokens{0, length / 2, length - 1};
     tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
@@ -198,7 +199,7 @@ TEST_P(AttentionNaN, LeavesTheBitsOfOtherHeads) {
   const AttentionShape shape = heads.shape(2, 9);
   const Inputs clean = random_inputs(18, heads, type());
   Inputs in = random_inputs(18, heads, type());
-  in.q[3][1][0].fill_(kNaN);  // the second query head, of the first sequence
+  in.q[3][1][0].fill_(kNaN);  // the second query head of the first sequence
   const Results expected = attention(clean, shape), got = attention(in, shape);
   const auto of_head = [&](const at::Tensor& tensor, std::int64_t head) {
     return tensor.view({18, heads.q_heads(), heads.head_dim}).select(1, head);
@@ -218,8 +219,8 @@ TEST_P(AttentionNaN, LeavesTheBitsOfOtherHeads) {
   expect_same_second_sequence(got.dv, expected.dv);
 }
 
-// Of finite inputs whose products exceed the largest number.
-TEST_P(AttentionNaN, OfInfiniteScoresIsKept) {
+// The inputs are finite and their products exceed the largest number.
+TEST_P(AttentionNaN, FromInfiniteScoresIsKept) {
   const Heads heads;
   const double large = GetParam().type == at::kDouble ? 1e200 : 1e25;
   for (const std::int64_t length : {1, 2, 7, 8, 15, 16, 17, 20, 40}) {
@@ -241,7 +242,7 @@ TEST(AttentionOfLargeScores, HasTheBitsOfTheKernel) {
             .k = random_tensor({12, 1, 4}, 2, at::kFloat, 2e18),
             .v = random_tensor({12, 1, 4}, 3, at::kFloat),
             .dout = {}};
-  in.q[0][0][0].fill_(3e19);  // within a factor of 2 of what could overflow
+  in.q[0][0][0].fill_(3e19);  // within a factor of 2 of a possible overflow
   const auto as_heads = [](const at::Tensor& tensor) { return tensor.view({1, 12, 1, 4}).transpose(1, 2); };
   const auto expected = std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
       as_heads(in.q), as_heads(in.k), as_heads(in.v), 0.0, /*is_causal=*/true, {}, shape.scale));

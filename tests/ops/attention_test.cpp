@@ -30,7 +30,7 @@ struct Case {
             .k = random_tensor({tokens(), kv_heads, head_dim}, 2, type),
             .v = random_tensor({tokens(), kv_heads, head_dim}, 3, type)};
   }
-  // First token that `token` may attend to.
+  // first token that `token` may attend to
   std::int64_t document_start(std::int64_t token) const {
     std::int64_t start = token / seq_len * seq_len;
     for (const std::int64_t candidate : cu_seqlens)
@@ -39,12 +39,12 @@ struct Case {
   }
 };
 
-// Values, and beside each the sum of magnitudes of the terms it is made of.
+// Values, and for each the sum of magnitudes of its terms.
 struct Reference {
   Values out, dq, dk, dv;
   Values out_scale, dq_scale, dk_scale, dv_scale;
 };
-struct Row {  // one query: its weights over the tokens it sees
+struct Row {  // one query: its weights over the tokens that it attends to
   std::int64_t first;
   Values weight;
 };
@@ -118,10 +118,11 @@ class Evaluation {
 class AttentionTypes : public KindTest {};
 INSTANTIATE_TEST_SUITE_P(Kinds, AttentionTypes, testing::ValuesIn(every_kind()), name_of_kind);
 
-// Inputs are within [-1, 1): a score's sum is at most d / sqrt(d), computed within (d + 2) u of that; the weights'
-// relative error is twice the scores' plus that of ATen's exp (20 units in the last place in fp32) and of sums over s
-// keys; each product over s or d terms adds one rounding a term. In bf16, backward also starts from an output rounded
-// once, and a GPU's kernels round weights and their gradients to bf16 before they multiply them.
+// Inputs are within [-1, 1). The sum of a score is at most d / sqrt(d), with an error of at most (d + 2) u of that. The
+// relative error of the weights is twice the error of the scores, plus the error of ATen's exp (20 units in the last
+// place in fp32) and of sums over s keys. Each product over s or d terms adds one rounding per term. In bf16, backward
+// also starts from an output that was rounded once, and a GPU's kernels round weights and their gradients to bf16
+// before they multiply them.
 double relative_bound(const Case& c, at::ScalarType type) {
   const double d = static_cast<double>(c.head_dim), s = static_cast<double>(c.seq_len);
   const double u = accumulator_roundoff(type);
@@ -152,7 +153,7 @@ TEST_P(AttentionTypes, EqualsTheReference) {
       {.batch = 1, .seq_len = 1, .kv_heads = 1, .head_dim = 2, .kv_of_q = {0}},
       {.batch = 2, .seq_len = 17, .kv_heads = 2, .head_dim = 8, .kv_of_q = {0, 1}},
       {.batch = 1, .seq_len = 33, .kv_heads = 2, .head_dim = 6, .kv_of_q = {0, 0, 0, 1, 1}},
-      {.batch = 2, .seq_len = 5, .kv_heads = 3, .head_dim = 4, .kv_of_q = {0, 2, 2}},  // head 1 is read by nobody
+      {.batch = 2, .seq_len = 5, .kv_heads = 3, .head_dim = 4, .kv_of_q = {0, 2, 2}},  // no query reads head 1
       {.batch = 1, .seq_len = 129, .kv_heads = 1, .head_dim = 16, .kv_of_q = {0, 0}},
       {.batch = 1, .seq_len = 257, .kv_heads = 1, .head_dim = 4, .kv_of_q = {0}},
       {.batch = 2, .seq_len = 96, .kv_heads = 2, .head_dim = 64, .kv_of_q = {0, 0, 1, 1}},
@@ -165,7 +166,7 @@ TEST_P(AttentionTypes, EqualsTheReference) {
   }
 }
 
-TEST_P(AttentionTypes, TakesKeyValueHeadsInAnyOrder) {
+TEST_P(AttentionTypes, AcceptsKeyValueHeadsInAnyOrder) {
   expect_equal({.batch = 1, .seq_len = 9, .kv_heads = 3, .head_dim = 6, .kv_of_q = {2, 0, 0, 1, 0, 2}}, type());
 }
 
@@ -199,10 +200,11 @@ TEST_P(AttentionTypes, OfDocumentsEqualsAttentionOfEachDocument) {
   }
 }
 
-// The layout of heads over ranks must not matter: each head alone gives the bits it gives among others.
-TEST_P(AttentionTypes, OfAHeadDoesNotDependOnTheOthers) {
+// The result must not depend on the distribution of heads over ranks: a head alone gives the same bits as among other
+// heads.
+TEST_P(AttentionTypes, OfAHeadDoesNotDependOnOtherHeads) {
   if (type().device() == at::kCUDA) GTEST_SKIP() << "tp changes the bits of products on a GPU";
-  for (const std::int64_t head_dim : {8, 10, 7}) {  // heads begin at aligned addresses with the first alone
+  for (const std::int64_t head_dim : {8, 10, 7}) {  // all heads begin at aligned addresses only with 8
     const Case all{.batch = 2, .seq_len = 70, .kv_heads = 3, .head_dim = head_dim, .kv_of_q = {0, 1, 2}};
     const Qkv in = all.inputs(type());
     const at::Tensor dout = random_tensor({140, 3 * head_dim}, 4, type());
@@ -236,7 +238,7 @@ TEST_P(AttentionTypes, HasTheSameBitsWhenRepeated) {
   EXPECT_TRUE(same_bits(gradient.v, again.v));
 }
 
-TEST_P(AttentionTypes, OfNothingIsNothing) {
+TEST_P(AttentionTypes, OfEmptyInputsIsEmpty) {
   const Case cases[] = {{.batch = 0, .seq_len = 4, .kv_heads = 1, .head_dim = 4, .kv_of_q = {0}},
                         {.batch = 1, .seq_len = 4, .kv_heads = 1, .head_dim = 4, .kv_of_q = {}},
                         {.batch = 1, .seq_len = 4, .kv_heads = 0, .head_dim = 4, .kv_of_q = {}}};
@@ -264,7 +266,7 @@ TEST(AttentionGradient, EqualsFiniteDifferences) {
   expect_near(values_of(gradient.v), numeric_gradient(in.v, loss), bound);
 }
 
-TEST(Attention, RefusesShapesThatDoNotFit) {
+TEST(Attention, RejectsMismatchedShapes) {
   const Case good{.batch = 2, .seq_len = 4, .kv_heads = 2, .head_dim = 4, .kv_of_q = {0, 1}};
   const Qkv in = good.inputs(at::kFloat);
   const auto refuses = [&](auto change) {

@@ -1,4 +1,4 @@
-// What libtorch keeps of freed tensors.
+// The memory that libtorch caches for freed tensors.
 #include "tessera/ops/device/cached_memory.h"
 
 #include <ATen/Context.h>
@@ -20,9 +20,9 @@ std::int64_t kept_bytes() {
   return at::accelerator::getDeviceStats(0).reserved_bytes[0].current;
 }
 
-// Tensors and the scope may outlive the lane on whose stream the tensors were made: with expandable segments, libtorch
+// Tensors and the scope may outlive the lane on whose stream the tensors were made. With expandable segments, libtorch
 // waits for that stream.
-TEST(CachedMemory, IsGivenBackAfterItsLaneHasEnded) {
+TEST(CachedMemory, IsReturnedAfterItsLaneHasEnded) {
   if (!at::hasCUDA() || base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
   at::globalContext().lazyInitDevice(at::kCUDA);
   const base::Device device = base::cuda_device(0);

@@ -1,4 +1,4 @@
-// What is promised to be the same bits on CUDA as on the CPU, and what the CUDA kernels alone do.
+// Checks the results that must have the same bits on CUDA as on the CPU, and the behaviour of the CUDA kernels alone.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -34,7 +34,7 @@ class OnCuda : public testing::Test {
 at::Tensor on_device(const at::Tensor& tensor) {
   return tensor.to(at::kCUDA);
 }
-// Elements begin, begin + 1, ...: other addresses, other tails.
+// Elements begin, begin + 1, ...: another address and another tail.
 at::Tensor from(const at::Tensor& tensor, std::int64_t begin) {
   return tensor.narrow(0, begin, tensor.size(0) - begin);
 }
@@ -46,7 +46,7 @@ TEST_F(OnCuda, CastsAreTheSame) {
   for (std::size_t i = 0; i < 2000; ++i) values[i] *= std::exp2(static_cast<double>(i % 600) - 300);
   values[0] = std::numeric_limits<double>::infinity();
   values[1] = -0.0;
-  values[2] = 1.0 + 0x1p-8 + 0x1p-40;  // rounded twice it would become even
+  values[2] = 1.0 + 0x1p-8 + 0x1p-40;  // rounding twice would round it to even
   for (const at::ScalarType source : kTypes)
     for (const at::ScalarType target : kTypes)
       for (const std::int64_t begin : {0, 1, 3, 8}) {
@@ -90,7 +90,7 @@ TEST_F(OnCuda, InitialValuesAreTheSame) {
 
 // ---- operators on tokens
 
-// fp64 takes each library's exp, so fp32 and bf16 alone.
+// fp64 uses the exp of each library, so only fp32 and bf16 are compared.
 TEST_F(OnCuda, SwigluIsTheSame) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
     for (const std::int64_t features : {1, 130, 1024}) {
@@ -123,7 +123,7 @@ TEST_F(OnCuda, RopeIsTheSame) {
     }
 }
 
-TEST_F(OnCuda, RopeOfAnUnknownPositionIsNotANumber) {
+TEST_F(OnCuda, RopeOfAnUnknownPositionIsNaN) {
   const RopeTable table = make_rope_table(4, 6, 10000.0, {}, at::kFloat, at::kCUDA);
   const Qkv parts = split_rope_forward(on_device(random_tensor({3, 18}, 1, at::kFloat)),
                                        ids_tensor({4, 3, -1}, at::kCUDA), table, 1, 1, 6);
@@ -131,7 +131,7 @@ TEST_F(OnCuda, RopeOfAnUnknownPositionIsNotANumber) {
   for (std::size_t i = 0; i < q.size(); ++i) EXPECT_EQ(std::isnan(q[i]), i / 6 != 1) << i;
 }
 
-TEST_F(OnCuda, ATargetThatIsNoIdGivesNotANumber) {
+TEST_F(OnCuda, AnInvalidTargetGivesNaN) {
   at::Tensor logits = on_device(random_tensor({2, 40}, 1, at::kFloat));
   const at::Tensor targets = ids_tensor({-2, 1}, at::kCUDA), maximum = cross_entropy_maximum(logits);
   const at::Tensor sums = cross_entropy_sums(logits, maximum, targets, one_range(0, 40));
@@ -145,7 +145,7 @@ TEST_F(OnCuda, ATargetThatIsNoIdGivesNotANumber) {
 TEST_F(OnCuda, EmbeddingGradientsOfManyTokensAreTheSame) {
   constexpr std::int64_t count = 3000, vocabulary = 500;
   std::vector<std::int64_t> tokens;
-  for (const double value : random_values(count, 1))  // small ids are frequent; some lie outside the slice
+  for (const double value : random_values(count, 1))  // small ids are frequent; some are outside the slice
     tokens.push_back(static_cast<std::int64_t>(std::pow(std::abs(value), 3) * 2 * vocabulary));
   const IdRanges part = one_range(10, vocabulary);
   for (const at::ScalarType type : kTypes)
@@ -162,7 +162,7 @@ TEST_F(OnCuda, EmbeddingGradientsOfManyTokensAreTheSame) {
     }
 }
 
-// The same of a part of several ranges: its rows, gradients, sums and losses.
+// The part has several ranges. Compares rows, gradients, sums and losses.
 TEST_F(OnCuda, EmbeddingsOfRangesAreTheSame) {
   IdRanges part;
   for (const auto& [begin, size] : {std::pair{300, 50}, {0, 7}, {40, 1}, {100, 90}}) part.add(begin, size);
@@ -184,9 +184,9 @@ TEST_F(OnCuda, EmbeddingsOfRangesAreTheSame) {
     }
 }
 
-// Sums are rounded otherwise than on the CPU; a permutation of the columns that keeps their sums shows the mapping: one
-// range after the other against the same columns as one range, with the targets renamed.
-TEST_F(OnCuda, LossesOfRangesAreThoseOfOneRangeWithOtherNames) {
+// Sums are rounded differently from the CPU. A permutation of the columns that keeps their sums shows the mapping.
+// Compares a part of several ranges with the same columns as one range, with the targets renamed.
+TEST_F(OnCuda, LossesOfRangesEqualLossesOfOneRangeWithRenamedTargets) {
   IdRanges part;
   for (const auto& [begin, size] : {std::pair{300, 50}, {0, 7}, {40, 1}, {100, 90}}) part.add(begin, size);
   const IdRanges plain = one_range(0, part.rows());
@@ -220,7 +220,7 @@ TEST_F(OnCuda, RepeatedGradientsOfANormAreTheSame) {
   }
 }
 
-TEST_F(OnCuda, OperandsOnTwoDevicesAreRefused) {
+TEST_F(OnCuda, OperandsOnTwoDevicesAreRejected) {
   const at::Tensor x = random_tensor({2, 4}, 1, at::kFloat), weight = random_tensor({4}, 2, at::kFloat);
   EXPECT_THROW(rms_norm_forward(on_device(x), at::Tensor(), weight, 1e-5), Error);
   EXPECT_THROW(embedding_forward(ids_tensor({0}), on_device(x), one_range(0, x.size(0))), Error);
@@ -236,7 +236,8 @@ struct ShardTypes {
   at::ScalarType master, gradient, weight;
 };
 
-// Shards of odd sizes and addresses: more than one launch takes; every third does not decay, every fifth has no weight.
+// Shards of odd sizes and addresses, more than fit into one launch. Every third shard does not decay, and every fifth
+// has no weight.
 Shards shards_of(const ShardTypes& types, at::Device device) {
   Shards shards;
   const auto add = [&](std::int64_t count, std::uint64_t seed, at::ScalarType type, double scale) {
@@ -321,8 +322,8 @@ TEST_F(OnCuda, AdamWOfAnInfiniteGradientChangesNothing) {
   }
 }
 
-// Those of the updated masters; of the masters as they are where there is no update.
-TEST_F(OnCuda, AdamWTakesTheSameAmaxes) {
+// The amaxes of the updated masters, or of the current masters if there is no update.
+TEST_F(OnCuda, AdamWComputesTheSameAmaxes) {
   for (const at::ScalarType weight : {at::kBFloat16, at::kFloat}) {
     const ShardTypes types{at::kFloat, at::kFloat, weight};
     Shards host = shards_of(types, at::kCPU), device = shards_of(types, at::kCUDA);
@@ -353,12 +354,12 @@ TEST_F(OnCuda, AdamWTakesTheSameAmaxes) {
   }
 }
 
-// The host has not seen whether the newest updates took place.
-TEST_F(OnCuda, AnUpdateTakesTheScalarsOfItsNumber) {
+// The host has not read whether the newest updates were applied.
+TEST_F(OnCuda, AnUpdateUsesTheScalarsOfItsNumber) {
   std::int64_t updates = 41;
   const at::Tensor counter = object_on_device(updates), chosen = object_on_device(StepScalars{});
   std::deque<bool> unseen;
-  AdamW options{.weight_decay = 0.1, .step = updates + 1};  // step: the lowest that it may be
+  AdamW options{.weight_decay = 0.1, .step = updates + 1};  // step: the lowest possible number
   for (const bool takes_place : {true, false, false, true, true, true, false, true}) {
     options.lr += 1e-3;
     const at::Tensor choices = object_on_device(step_choices(options));
@@ -411,7 +412,7 @@ TEST_F(OnCuda, RowSquareSumsAddInFp64) {
                   [&](std::size_t i) { return 2 * static_cast<double>(cols + 1) * 0x1p-53 * expected[i]; });
       const at::Tensor shifted = on_device(random_tensor({7 * cols + 1}, 3, type));
       from(shifted, 1)
-          .copy_(from(host, 2).narrow(1, 0, cols).reshape({-1}));  // another address, another stride: the same bits
+          .copy_(from(host, 2).narrow(1, 0, cols).reshape({-1}));  // another address and stride: the same bits
       cuda::row_square_sums(from(shifted, 1).const_data_ptr(), to_dtype(type), 7, cols, cols,
                             alone.mutable_data_ptr<double>(), stream_of(values));
       EXPECT_TRUE(same_bits(alone.narrow(0, 0, 7), from(sums, 2)));

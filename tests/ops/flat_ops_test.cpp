@@ -1,4 +1,4 @@
-// What works element by element on flat ranges: exp, casts, AdamW, row square sums.
+// Elementwise functions on flat ranges: exp, casts, AdamW, and sums of squares of rows.
 #include <ATen/ops/_fused_adamw.h>
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ TEST(Exponential, OrdinaryIsTheSame) {
     }
 }
 
-TEST(Exponential, HasTheRightEnds) {
+TEST(Exponential, HasTheCorrectLimits) {
   const float infinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(exponential(0.0f), 1.0f);
   EXPECT_EQ(exponential(-0.0f), 1.0f);
@@ -59,7 +59,8 @@ TEST(Exponential, HasTheRightEnds) {
   EXPECT_EQ(exponential(infinity), infinity);
   EXPECT_EQ(exponential(88.8f), infinity);
   EXPECT_TRUE(std::isnan(exponential(std::numeric_limits<float>::quiet_NaN())));
-  // Below the smallest normal number the two halves of 2^n underflow gradually: within two of the smallest steps.
+  // Below the smallest normal number the two halves of 2^n underflow gradually: the error is at most two of the
+  // smallest steps.
   EXPECT_NEAR(exponential(-95.0f), std::exp(-95.0), 2 * 1.4013e-45);
   EXPECT_NEAR(exponential(-103.0f), std::exp(-103.0), 2 * 1.4013e-45);
 }
@@ -81,7 +82,7 @@ State initial_state(std::int64_t count, const Types& types) {
 }
 at::Tensor gradient_of(std::int64_t count, std::int64_t step, at::ScalarType type) {
   Values values = random_values(count, static_cast<std::uint64_t>(100 + step), 0.5);
-  for (double& value : values) value += value < 0 ? -0.5 : 0.5;  // away from 0: magnitudes in [0.5, 1)
+  for (double& value : values) value += value < 0 ? -0.5 : 0.5;  // magnitudes in [0.5, 1), away from 0
   return tensor_of(values, {count}, type);
 }
 void step(const AdamW& options, State& state, const at::Tensor& gradient, std::int64_t begin, std::int64_t count) {
@@ -110,8 +111,9 @@ INSTANTIATE_TEST_SUITE_P(Types, AdamWTypes,
                                          Types{at::kDouble, at::kDouble, at::kDouble},
                                          Types{at::kDouble, at::kFloat, at::kBFloat16}));
 
-// A step makes the weight err by 4u (its own operations) and the ratio m / sqrt(v), which is near 1 for gradients in
-// [0.5, 1) once the moments' errors (each step 4u of at most 1, carried on) have met: below 32u times the rate.
+// In a step the error of the weight is 4u from its own operations, plus the error of the ratio m / sqrt(v). The ratio
+// is near 1 for gradients in [0.5, 1). Each step adds 4u of at most 1 to the moments' errors, which are carried on. The
+// total is below 32u times the rate.
 TEST_P(AdamWTypes, TwentyStepsFollowTheFormula) {
   constexpr std::int64_t numel = 1500;  // more than one chunk
   State state = initial_state(numel, GetParam());
@@ -152,14 +154,14 @@ TEST(AdamW, AgreesWithTorch) {
     at::_fused_adamw_(w, g, m, v, {}, steps, options.lr, options.beta1, options.beta2, options.weight_decay,
                       options.eps, false, false);
   }
-  // Torch keeps the step in fp32 and so powers of beta to fp32 in some builds: their error of 1e-7 moves a step of 1e-2
-  // by 1e-9; the moments have no such factor.
+  // Torch stores the step in fp32, and in some builds powers of beta in fp32 too. Their error of 1e-7 changes a step of
+  // 1e-2 by 1e-9. The moments do not have this factor.
   expect_near(values_of(state.exp_avg), values_of(m[0]), [](std::size_t) { return 1e-14; });
   expect_near(values_of(state.exp_avg_sq), values_of(v[0]), [](std::size_t) { return 1e-14; });
   expect_near(values_of(state.master), values_of(w[0]), [](std::size_t) { return 20 * 1e-9; });
 }
 
-TEST(AdamW, ChoicesAreTheScalarsOfTheStepsThatFollow) {
+TEST(AdamW, ChoicesAreTheScalarsOfTheNextSteps) {
   AdamW options = options_at(1000);
   const StepChoices choices = step_choices(options);
   EXPECT_EQ(choices.first, 1000);
@@ -170,7 +172,7 @@ TEST(AdamW, ChoicesAreTheScalarsOfTheStepsThatFollow) {
   }
 }
 
-TEST_P(AdamWTypes, DoesNotDependOnTheCutOfTheRange) {
+TEST_P(AdamWTypes, DoesNotDependOnTheDivisionOfTheRange) {
   constexpr std::int64_t numel = 2100;
   State whole = initial_state(numel, GetParam()), cut = initial_state(numel, GetParam());
   for (std::int64_t s = 1; s <= 3; ++s) {
@@ -189,7 +191,7 @@ TEST_P(AdamWTypes, DoesNotDependOnTheCutOfTheRange) {
   EXPECT_TRUE(same_bits(whole.exp_avg_sq, cut.exp_avg_sq));
 }
 
-TEST(AdamW, WritesNoWeightWhenThereIsNoneOrItIsTheMaster) {
+TEST(AdamW, WritesNoWeightIfItIsNullOrTheMaster) {
   State a = initial_state(50, {at::kFloat, at::kFloat, at::kFloat}),
         b = initial_state(50, {at::kFloat, at::kFloat, at::kFloat});
   const at::Tensor gradient = gradient_of(50, 1, at::kFloat), untouched = b.weight.clone();
@@ -207,7 +209,7 @@ TEST(AdamW, WritesNoWeightWhenThereIsNoneOrItIsTheMaster) {
   EXPECT_TRUE(same_bits(b.weight, untouched));
 }
 
-TEST(AdamW, DoesNotDecayWhatMustNot) {
+TEST(AdamW, DoesNotDecayExcludedWeights) {
   State a = initial_state(50, {at::kFloat, at::kFloat, at::kFloat}),
         b = initial_state(50, {at::kFloat, at::kFloat, at::kFloat});
   const at::Tensor gradient = gradient_of(50, 1, at::kFloat);
@@ -228,7 +230,7 @@ TEST(AdamW, DoesNotDecayWhatMustNot) {
   EXPECT_FALSE(same_bits(a.master, before));
 }
 
-TEST(AdamW, TakesTheAmaxOfTheUpdatedMaster) {
+TEST(AdamW, ComputesTheAmaxOfTheUpdatedMaster) {
   float master[] = {1, -3.00390625F, 2, std::nanf("")}, gradient[] = {0, 0, 0, 0}, first[4] = {}, second[4] = {};
   float amax = 0.5F;
   const AdamWBuffers buffers{
@@ -236,13 +238,13 @@ TEST(AdamW, TakesTheAmaxOfTheUpdatedMaster) {
   adamw({}, buffers);
   EXPECT_EQ(amax, 3.0F);  // rounded to bf16
   adamw({.lr = 1, .weight_decay = 0.5}, buffers);
-  EXPECT_EQ(amax, 3.0F);  // more than the new one
+  EXPECT_EQ(amax, 3.0F);  // greater than the new one
   amax = 0;
   adamw({}, buffers);
   EXPECT_EQ(amax, 1.5F);
 }
 
-TEST(AdamW, RefusesWhatCannotBe) {
+TEST(AdamW, RejectsInvalidArguments) {
   float value = 0;
   AdamWBuffers buffers{.master = &value,
                        .weight = &value,
@@ -287,7 +289,7 @@ TEST(RowSquareSums, AddSquaresInFp64) {
       // Both are sums of at most `cols` positive terms in fp64.
       expect_near(sums, expected,
                   [&](std::size_t i) { return 2 * static_cast<double>(cols + 1) * 0x1p-53 * expected[i]; });
-      Values alone(1);  // a row elsewhere, with another stride: the same bits
+      Values alone(1);  // a row at another address with another stride: the same bits
       row_square_sums(values.narrow(0, 3, 1).clone().const_data_ptr(), to_dtype(type), 1, cols, cols, alone.data());
       EXPECT_EQ(alone[0], sums[3]);
     }

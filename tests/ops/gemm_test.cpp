@@ -13,7 +13,7 @@ struct Extents {
   std::int64_t tokens, out, in;
 };
 
-// a [rows, terms], b [cols, terms]: sum and sum of magnitudes of a[r, t] b[c, t].
+// a [rows, terms], b [cols, terms]: the sum, and the sum of magnitudes, of a[r, t] b[c, t].
 struct Product {
   Values value, magnitude;
 };
@@ -40,8 +40,8 @@ Product multiply(const Side& a, const Side& b, const Extents& e) {  // e: rows, 
   return product;
 }
 
-// A sum of n rounded products in any order is within (n + 1) u of exact, times the sum of magnitudes (Higham
-// 2002, 3.5); the reference, in fp64, errs by as much with its own u; the result is rounded once to its type.
+// The error of a sum of n rounded products in any order is at most (n + 1) u times the sum of magnitudes (Higham 2002,
+// 3.5). The fp64 reference has the same error with its own u. The result is rounded once to its type.
 void expect_product(const at::Tensor& got, const Product& expected, std::int64_t terms, at::ScalarType type) {
   const double sums = static_cast<double>(terms + 1) * (accumulator_roundoff(type) + roundoff(at::kDouble));
   const double once = got.scalar_type() == accumulator(type) ? 0 : 1.01 * roundoff(got.scalar_type());
@@ -92,7 +92,7 @@ TEST_P(Gemm, EqualsTheReferenceForOddAndEmptyShapes) {
   }
 }
 
-// In each of the products another extent is the one that is summed over: long sums may be cut into parts.
+// Each product sums over another dimension. The libraries may divide long sums into parts.
 TEST_P(Gemm, HasTheSameBitsAtEveryAddress) {
   for (const Extents& e : {Extents{37, 65, 130}, {37, 65, 2056}, {37, 2056, 65}, {2056, 37, 65}}) {
     SCOPED_TRACE(testing::Message() << "tokens " << e.tokens << " out " << e.out << " in " << e.in);
@@ -113,9 +113,9 @@ TEST_P(Gemm, HasTheSameBitsAtEveryAddress) {
   }
 }
 
-// Few rows and long sums, which a GPU cuts into parts: of small whole numbers every order has the same sum, and what
-// rounds a part to the result's type first has another.
-TEST_P(Gemm, RoundsOnceHoweverLongTheSum) {
+// Few rows and long sums, which a GPU divides into parts. Sums of small integers are the same in every order. They
+// differ if a part is first rounded to the type of the result.
+TEST_P(Gemm, RoundsLongSumsOnce) {
   for (const Extents& e : {Extents{64, 64, 2056}, {33, 7, 4104}, {1, 64, 8232}}) {
     SCOPED_TRACE(testing::Message() << "tokens " << e.tokens << " out " << e.out << " in " << e.in);
     const auto whole = [&](std::int64_t rows, std::int64_t cols, std::uint64_t seed) {
@@ -134,7 +134,7 @@ TEST_P(Gemm, RoundsOnceHoweverLongTheSum) {
   }
 }
 
-TEST_P(Gemm, TakesStridedOperands) {
+TEST_P(Gemm, AcceptsStridedOperands) {
   const at::Tensor wide = random_tensor({19, 40}, 9, type()), w = random_tensor({11, 20}, 10, type());
   const at::Tensor x = wide.narrow(1, 7, 20);
   EXPECT_TRUE(same_bits(gemm_fprop(x, w), gemm_fprop(x.clone(at::MemoryFormat::Contiguous), w)));
@@ -142,7 +142,7 @@ TEST_P(Gemm, TakesStridedOperands) {
   EXPECT_TRUE(same_bits(gemm_fprop(x, turned), gemm_fprop(x, turned.clone(at::MemoryFormat::Contiguous))));
 }
 
-TEST_P(Gemm, RefusesOperandsThatDoNotFit) {
+TEST_P(Gemm, RejectsMismatchedOperands) {
   const at::Tensor x = random_tensor({4, 5}, 1, type()), w = random_tensor({3, 6}, 2, type());
   EXPECT_THROW(gemm_fprop(x, w), Error);
   EXPECT_THROW(gemm_dgrad(x, w), Error);
@@ -156,7 +156,7 @@ TEST_P(Gemm, RefusesOperandsThatDoNotFit) {
   }
 }
 
-// In bf16 a product rounded to its type would lose bits; main_grad must not.
+// A bf16 product that is rounded to its type would lose bits; main_grad must keep them.
 TEST(GemmWgrad, KeepsFp32OfBf16Inputs) {
   const at::Tensor dy = tensor_of({1.0, 1.0}, {2, 1}, at::kBFloat16);
   const at::Tensor x = tensor_of({1.0, 0x1p-12}, {2, 1}, at::kBFloat16);

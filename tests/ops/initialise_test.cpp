@@ -14,7 +14,7 @@
 namespace tessera::ops {
 namespace {
 
-// Known answers published with the generator (Random123, kat_vectors).
+// Known answers that were published with the generator (Random123, kat_vectors).
 TEST(Philox, GivesThePublishedAnswers) {
   constexpr std::uint32_t ones = 0xFFFFFFFFu;
   EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}), (PhiloxCounter{0x6627E8D5u, 0xE169C58Du, 0xBC57AC4Cu, 0x9B00DBD8u}));
@@ -28,7 +28,8 @@ double lower_tail(double z) {
   return 0.5 * std::erfc(-z / std::sqrt(2.0));
 }
 
-// d(tail) = density dz, and density / tail < |z| + 1 in the tails: an error of 1e-9 in z is one of 1e-9 (|z| + 1).
+// d(tail) = density dz, and density / tail < |z| + 1 in the tails. An error of 1e-9 in z is therefore a relative error
+// of 1e-9 (|z| + 1) of the tail.
 TEST(NormalQuantile, InvertsTheDistributionToTheEndsOfTheTails) {
   for (int i = 1; i < 4000; ++i) {
     const double p = std::exp2(-53.0 * i / 4000);  // from 1/2 down to 2^-53
@@ -55,7 +56,7 @@ std::vector<double> normals(std::uint64_t seed, std::string_view name, std::int6
   return values;
 }
 
-// Bounds are five standard deviations of each statistic over n independent normals.
+// The bounds are five standard deviations of each statistic over n independent normal numbers.
 TEST(FillNormal, HasTheMomentsAndTailsOfANormal) {
   constexpr double n = 2'000'000;
   const std::vector<double> values = normals(1, "w", static_cast<std::int64_t>(n));
@@ -81,7 +82,7 @@ TEST(FillNormal, HasTheMomentsAndTailsOfANormal) {
   }
 }
 
-TEST(FillNormal, OfOtherSeedsAndNamesIsIndependent) {
+TEST(FillNormal, IsIndependentForOtherSeedsAndNames) {
   constexpr std::int64_t n = 100'000;
   const std::vector<double> base = normals(1, "w", n);
   for (const std::vector<double>& other : {normals(2, "w", n), normals(1, "v", n), normals(1, "", n)}) {
@@ -95,11 +96,11 @@ struct Golden {
   std::uint64_t seed;
   std::string_view name;
   std::int64_t index;
-  double value;   // by a separate program: Philox, FNV-1a and the quantile with 40 digits
+  double value;   // from a separate program: Philox, FNV-1a and the quantile with 40 digits
   double stored;  // the bits that every mesh and device must give
 };
 
-TEST(FillNormal, GivesTheSameValuesForever) {
+TEST(FillNormal, GivesTheRecordedValues) {
   constexpr std::string_view up_name = "model.layers.0.mlp.up_proj.weight",
                              down_name = "model.layers.0.mlp.down_proj.weight";
   const Golden golden[] = {
@@ -125,7 +126,7 @@ TEST(FillNormal, GivesTheSameValuesForever) {
   }
 }
 
-TEST(FillNormal, OfAPartEqualsThePartOfTheWhole) {
+TEST(FillNormal, OfABlockEqualsTheBlockOfTheMatrix) {
   constexpr std::int64_t row_count = 13, columns = 37;
   const auto fill = [](std::int64_t row, std::int64_t col, std::int64_t rows, std::int64_t cols, std::int64_t stride) {
     std::vector<float> data(static_cast<std::size_t>(rows * stride), -1.0f);
@@ -172,7 +173,7 @@ TEST(FillNormal, RoundsOnceFromFp64) {
   }
 }
 
-TEST(FillNormal, RefusesColumnsOutsideTheMatrix) {
+TEST(FillNormal, RejectsColumnsOutsideTheMatrix) {
   float value = 0;
   EXPECT_THROW(
       fill_normal({.name = "w", .logical_cols = 4, .col = 4, .rows = 1, .cols = 1}, &value, quant::DType::fp32), Error);

@@ -1,4 +1,4 @@
-// Products in number formats, on a CPU and on a GPU, against products of the values that the codes stand for.
+// Compares products in number formats on a CPU and on a GPU with products of the values of the codes.
 #include "tessera/ops/gemm/operand.h"
 
 #include <ATen/ops/add.h>
@@ -28,7 +28,7 @@ struct LayerExtents {
 constexpr LayerExtents kLayers[] = {{1, 1, 1},    {7, 96, 80}, {33, 17, 129}, {64, 288, 272},
                                     {300, 80, 5}, {0, 16, 16}, {16, 0, 16},   {160, 144, 400}};
 
-// The values of a matrix after it went through an encoding, by the definition of quant/.
+// Returns the values of a matrix after a round trip through an encoding, by the definition in quant/.
 at::Tensor rounded(const at::Tensor& matrix, const Encoding& encoding, const WholeScale& whole = {}) {
   at::Tensor source = matrix.cpu().contiguous();
   const bool odd = encoding.element == quant::Element::e2m1 && source.size(1) % 2 != 0;
@@ -61,8 +61,8 @@ class OperandTest : public testing::TestWithParam<at::DeviceType> {
     if (on_gpu()) return {Format::fp8, Format::fp8_block};
     return {Format::fp8, Format::fp8_block, Format::mxfp8, Format::nvfp4};
   }
-  // Sums of n products in fp32 on a CPU. Hopper cuts each of 32 products that it adds at once at 2^-13 of the greatest,
-  // and in a fast product what it adds them to.
+  // A CPU sums n products in fp32. Hopper truncates each of the 32 products that it adds at once at 2^-13 of the
+  // greatest one. In a fast product it also truncates the sum to which it adds them.
   double bound(double terms, bool fast) const {
     if (!on_gpu()) return (terms + 2) * std::ldexp(1.0, -24);
     return fast ? std::ldexp(terms + 32, -13) : std::ldexp(1.0, -8);
@@ -84,7 +84,7 @@ WholeScale scale_for(const at::Tensor& matrix, const Encoding& encoding) {
   return needs_whole(encoding) ? whole_scale(encoding, amax_of(matrix)) : WholeScale();
 }
 
-// Parts of very different sizes, so that a wrong scale shows.
+// Parts of very different magnitudes, so that a wrong scale is visible.
 at::Tensor uneven(at::IntArrayRef shape, std::uint64_t seed, const at::TensorOptions& options) {
   at::Tensor values = random_tensor(shape, seed, at::TensorOptions(at::kFloat));
   for (std::int64_t row = 0; row < shape[0]; ++row)
@@ -118,7 +118,7 @@ TEST_P(OperandTest, ThreeProductsOfALayer) {
       }
 }
 
-TEST_P(OperandTest, AGradientIsWrittenRoundedOrAdded) {
+TEST_P(OperandTest, GradientsAreWrittenRoundedOrAdded) {
   for (const Format format : formats()) {
     const Encoding encoding = input_encoding(format);
     const at::Tensor a = uneven({40, 50}, 1, bf16()), b = uneven({24, 50}, 2, bf16());
@@ -135,7 +135,7 @@ TEST_P(OperandTest, AGradientIsWrittenRoundedOrAdded) {
   }
 }
 
-TEST_P(OperandTest, AStoredWeightIsTheSameAsOneOfBf16) {
+TEST_P(OperandTest, AStoredWeightGivesTheSameOperandAsABf16Weight) {
   for (const Format format : formats()) {
     if (format == Format::mxfp8) continue;  // see the next test
     for (const auto& [rows, cols] : {std::pair<std::int64_t, std::int64_t>{80, 288}, {130, 34}, {16, 16}}) {
@@ -164,7 +164,7 @@ TEST_P(OperandTest, AStoredWeightIsTheSameAsOneOfBf16) {
   }
 }
 
-TEST(OperandOfTiles, ServesTheSideAlongWhichTheyLie) {
+TEST(OperandOfTiles, FitsOnlyTheSideAlongWhichTilesExtend) {
   EXPECT_THAT(
       [&] {
         borrowed_weight(quant::Quantized{}, {32, 32}, weight_encoding(Format::mxfp8), Sides::columns, at::kCPU);
@@ -177,7 +177,7 @@ TEST(OperandOfTiles, ServesTheSideAlongWhichTheyLie) {
       ThrowsMessage<Error>(HasSubstr("tiles of 32 x 1")));
 }
 
-TEST(OperandOfTiles, StoredColumnsAreTheColumnsOfABf16Weight) {
+TEST(OperandOfTiles, StoredColumnsEqualTheColumnsOfABf16Weight) {
   const Encoding encoding = columnwise_encoding(Format::mxfp8);
   for (const auto& [rows, cols] : {std::pair<std::int64_t, std::int64_t>{80, 288}, {130, 33}, {16, 16}}) {
     const at::Tensor w = uneven({rows, cols}, 5, at::kBFloat16), x = uneven({48, rows}, 7, at::kBFloat16);
@@ -193,7 +193,7 @@ TEST(OperandOfTiles, StoredColumnsAreTheColumnsOfABf16Weight) {
   }
 }
 
-TEST_P(OperandTest, CodesThatTravelledGiveTheSameProducts) {
+TEST_P(OperandTest, TransferredCodesGiveTheSameProducts) {
   for (const quant::Element element : {quant::Element::e4m3, quant::Element::e5m2}) {
     for (const auto& [rows, cols] : {std::pair<std::int64_t, std::int64_t>{37, 50}, {48, 64}}) {
       SCOPED_TRACE(testing::Message() << rows << " x " << cols);
@@ -204,7 +204,7 @@ TEST_P(OperandTest, CodesThatTravelledGiveTheSameProducts) {
       at::Tensor parts = at::cat(
           {fp8_codes(x.narrow(0, 0, 20), encoding, scale), fp8_codes(x.narrow(0, 20, rows - 20), encoding, scale)});
       const Operands joined = operands_of_codes(parts, encoding, Sides::both, scale);
-      // The codes end before the product. The allocator gives their memory to the next tensor of this size.
+      // The codes are freed before the product. The allocator reuses their memory for the next tensor of this size.
       const at::TensorOptions bytes = parts.options();
       parts.reset();
       const at::Tensor others = at::full({rows, cols}, 0x7F, bytes);
@@ -216,7 +216,7 @@ TEST_P(OperandTest, CodesThatTravelledGiveTheSameProducts) {
   }
 }
 
-// Every byte of an operand, padding too.
+// Returns every byte of an operand, including padding.
 void expect_same_operand(const Operand& got, const Operand& expected) {
   EXPECT_EQ(got.defined(), expected.defined());
   EXPECT_EQ(got.extent, expected.extent);
@@ -239,8 +239,8 @@ struct SwigluExtent {
 constexpr SwigluExtent kSwiglus[] = {{1, 16},  {40, 5},   {128, 128}, {129, 144}, {300, 272},
                                      {16, 24}, {257, 40}, {0, 16},    {130, 1},   {256, 1024}};
 
-// With a scale that is known before, as delayed scaling has it, so that some numbers saturate; E4M3 and E5M2. Gates
-// beyond those whose exponential is ordinary.
+// Uses a known scale, as delayed scaling does, so that some numbers saturate, with E4M3 and E5M2. Some gates exceed the
+// range of ordinary_exponential.
 class SwigluOperands : public OperandTest {
  protected:
   WholeScale known(float multiplier) const {
@@ -264,7 +264,7 @@ class SwigluOperands : public OperandTest {
 INSTANTIATE_TEST_SUITE_P(Devices, SwigluOperands, testing::Values(at::kCPU, at::kCUDA),
                          [](const auto& device) { return device.param == at::kCPU ? "Cpu" : "Cuda"; });
 
-TEST_P(SwigluOperands, OfForwardAreThoseOfTwoSteps) {
+TEST_P(SwigluOperands, OfForwardEqualTwoSteps) {
   for (const SwigluExtent& e : kSwiglus)
     for (const quant::Element element : {quant::Element::e4m3, quant::Element::e5m2})
       for (const Sides sides : {Sides::rows, Sides::columns, Sides::both}) {
@@ -276,7 +276,7 @@ TEST_P(SwigluOperands, OfForwardAreThoseOfTwoSteps) {
       }
 }
 
-TEST_P(SwigluOperands, OfBackwardAreThoseOfTwoSteps) {
+TEST_P(SwigluOperands, OfBackwardEqualTwoSteps) {
   for (const SwigluExtent& e : kSwiglus)
     for (const quant::Element element : {quant::Element::e4m3, quant::Element::e5m2})
       for (const Sides sides : {Sides::rows, Sides::columns, Sides::both}) {
@@ -297,7 +297,7 @@ TEST_P(SwigluOperands, OfBackwardAreThoseOfTwoSteps) {
       }
 }
 
-// Rows that begin at no multiple of 16 bytes.
+// The rows do not begin at multiples of 16 bytes.
 TEST_P(SwigluOperands, OfUnalignedMemoryAreTheSame) {
   const SwigluExtent e{70, 144};
   const at::Tensor input = gate_up(e, 3), dout = random_tensor({e.tokens, e.features}, 4, bf16());
@@ -307,7 +307,7 @@ TEST_P(SwigluOperands, OfUnalignedMemoryAreTheSame) {
                        swiglu_backward_operands(dout, input, scaled).gradient);
 }
 
-TEST_P(OperandTest, AnAmaxIsTakenAndNotANumbers) {
+TEST_P(OperandTest, AmaxesIgnoreNaNs) {
   at::Tensor x = uneven({5, 40}, 1, bf16());
   const float greatest = x.abs().max().item<float>();
   x[2][3] = std::numeric_limits<float>::quiet_NaN();
@@ -319,7 +319,7 @@ TEST_P(OperandTest, AnAmaxIsTakenAndNotANumbers) {
   EXPECT_EQ(448.0F / greatest, whole_scale({}, amax_of(x)).multiplier.item<float>());
 }
 
-// Whether every row of a product of `matrix`, by rows or by columns, shows its element that is not finite.
+// Expects every element in row `row` of a product to be not finite.
 void expect_shown(const Operand& operand, const Operand& other, std::int64_t row) {
   const at::Tensor product = multiply(operand, other);
   EXPECT_FALSE(product[row].isfinite().any().item<bool>());
@@ -328,8 +328,9 @@ void expect_shown(const Operand& operand, const Operand& other, std::int64_t row
   EXPECT_FALSE(added[row].isfinite().any().item<bool>());
 }
 
-// Saturation would hide such an element. Shown in both products of inputs and gradients, and in those of weights.
-TEST_P(OperandTest, AnElementThatIsNotFiniteShowsInItsProducts) {
+// Saturation would hide the element. It must be visible in both products of inputs and of gradients, and in those of
+// weights.
+TEST_P(OperandTest, ANonFiniteElementIsVisibleInItsProducts) {
   const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   for (const Format format : formats())
     for (const float special : {infinity, -infinity, nan})
@@ -353,8 +354,8 @@ TEST_P(OperandTest, AnElementThatIsNotFiniteShowsInItsProducts) {
       }
 }
 
-// Where the scale is known before the matrix is, its amax shows what codes do not.
-TEST_P(OperandTest, AnInfiniteElementUnderAKnownScaleShowsInTheAmax) {
+// If the scale is known in advance, the amax shows an infinity that the codes hide.
+TEST_P(OperandTest, AnInfiniteElementWithAKnownScaleIsVisibleInTheAmax) {
   at::Tensor x = uneven({20, 40}, 1, bf16());
   const WholeScale known = whole_scale({}, amax_of(x));
   x[2][3] = -std::numeric_limits<float>::infinity();
@@ -365,11 +366,12 @@ TEST_P(OperandTest, AnInfiniteElementUnderAKnownScaleShowsInTheAmax) {
   EXPECT_TRUE(amaxes.isinf().all().item<bool>());
 }
 
-TEST_P(OperandTest, WhatDoesNotFitIsRefused) {
+TEST_P(OperandTest, MismatchedOperandsAreRejected) {
   const at::Tensor x = uneven({20, 40}, 1, bf16()), w = uneven({8, 48}, 2, bf16());
   const Operands left = quantize(x, {}, Sides::rows, scale_for(x, {}));
   const Operands right = quantize(w, {}, Sides::rows, scale_for(w, {}));
-  EXPECT_THAT([&] { multiply(left.rows, right.rows); }, ThrowsMessage<Error>(HasSubstr("rows of 40 and of 48")));
+  EXPECT_THAT([&] { multiply(left.rows, right.rows); },
+              ThrowsMessage<Error>(HasSubstr("rows have 40 and 48 elements")));
   EXPECT_THAT([&] { multiply(left.rows, left.columns); }, ThrowsMessage<Error>(HasSubstr("undefined")));
   EXPECT_THAT([&] { amax_of(x.to(at::kFloat)); }, ThrowsMessage<Error>(HasSubstr("bf16")));
   if (on_gpu()) {

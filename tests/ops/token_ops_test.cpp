@@ -1,4 +1,4 @@
-// RMS norm, rope and swiglu: operators that work token by token.
+// RMS norm, rope and swiglu: operators that process each token separately.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,7 +20,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, TokenOps, testing::ValuesIn(every_kind()), name_
 
 struct NormReference {
   Values y, dx, dweight;           // exact up to fp64
-  Values dx_scale, dweight_scale;  // sums of magnitudes the errors are relative to
+  Values dx_scale, dweight_scale;  // sums of magnitudes, to which errors are relative
 };
 struct NormInputs {
   Values sum, dy, dsum, weight;
@@ -85,8 +85,8 @@ TEST_P(TokenOps, RmsNormEqualsTheReference) {
                                                    .tokens = tokens,
                                                    .hidden = hidden,
                                                    .eps = 1e-5});
-    // A sum of n terms over 32 lanes and a tree: n / 32 + 6 additions deep; each step around it one more rounding; the
-    // fp64 reference adds n deep.
+    // A sum of n terms over 32 lanes and a tree is n / 32 + 6 additions deep. Each step before and after it adds one
+    // rounding. The fp64 reference is n additions deep.
     const double n = static_cast<double>(hidden);
     const double error = (n / 32 + 16) * u() + (n + 16) * roundoff(at::kDouble);
     expect_near(values_of(norm.y), expected.y,
@@ -105,7 +105,7 @@ TEST_P(TokenOps, RmsNormEqualsTheReference) {
   }
 }
 
-TEST_P(TokenOps, RmsNormWithoutResidualSavesItsInputAndAppliesToTheSameBits) {
+TEST_P(TokenOps, RmsNormWithoutResidualSavesItsInputAndRecomputesTheSameBits) {
   const at::Tensor x = random_tensor({7, 33}, 1, type()), weight = random_tensor({33}, 2, type());
   const RmsNorm norm = rms_norm_forward(x, at::Tensor(), weight, 1e-6);
   EXPECT_EQ(norm.sum.const_data_ptr(), x.const_data_ptr());
@@ -118,7 +118,7 @@ TEST_P(TokenOps, RmsNormWithoutResidualSavesItsInputAndAppliesToTheSameBits) {
   expect_near(values_of(none), values_of(zeros), [](std::size_t) { return 0.0; });  // -0 and +0 may differ
 }
 
-TEST_P(TokenOps, RmsNormOfARowDoesNotDependOnTheOthers) {
+TEST_P(TokenOps, RmsNormOfARowDoesNotDependOnOtherRows) {
   const at::Tensor x = random_tensor({9, 37}, 1, type()), weight = random_tensor({37}, 2, type());
   const RmsNorm all = rms_norm_forward(x, x, weight, 1e-5);
   const RmsNorm some = rms_norm_forward(x.narrow(0, 4, 3), x.narrow(0, 4, 3), weight, 1e-5);
@@ -129,7 +129,8 @@ TEST_P(TokenOps, RmsNormOfARowDoesNotDependOnTheOthers) {
                                                               weight, dweight, false)));
 }
 
-// Central differences in fp64 err by step^2 (third derivative) + roundoff / step: below 1e-8 at magnitudes near 1.
+// The error of central differences in fp64 is step^2 (third derivative) + roundoff / step, which is below 1e-8 at
+// magnitudes near 1.
 constexpr double kDifferences = 1e-8;
 
 TEST(RmsNormGradient, EqualsFiniteDifferences) {
@@ -171,7 +172,7 @@ TEST_P(TokenOps, SwigluEqualsTheReference) {
       din[at + f] = ds[i] * g * s;
       din_scale[at + f] = std::abs(din[at + f]);
     }
-    // exp within 1.1 units, which is below 3u, then at most six operations.
+    // The error of exp is at most 1.1 units, which is below 3u; at most six operations follow.
     expect_near(values_of(got), out, [&](std::size_t i) { return (10 * u() + once()) * std::abs(out[i]); });
     expect_near(values_of(gradient), din,
                 [&](std::size_t i) { return 16 * u() * din_scale[i] + once() * std::abs(din[i]); });
@@ -215,7 +216,7 @@ TEST(SwigluGradient, EqualsFiniteDifferences) {
               [](std::size_t) { return kDifferences; });
 }
 
-TEST(Swiglu, RefusesOddColumns) {
+TEST(Swiglu, RejectsOddColumns) {
   EXPECT_THROW(swiglu_forward(random_tensor({2, 3}, 1, at::kFloat)), Error);
 }
 
@@ -252,10 +253,10 @@ TEST_P(TokenOps, RopeEqualsRotationOfPairs) {
     for (std::int64_t token = 0; token < 5; ++token)
       for (const at::Tensor& part : {parts.q, parts.k, parts.v})
         for (const double value : values_of(part.narrow(0, token, 1))) got.push_back(value);
-    // Table, two products, one sum: each rounded once.
+    // The table, two products and one sum are each rounded once.
     const auto bound = [&](std::size_t i) { return 4 * u() * scale[i] + once() * std::abs(expected[i]); };
     expect_near(got, expected, bound);
-    // The transpose of a rotation is its inverse: back to the input, with both directions' errors.
+    // The transpose of a rotation is its inverse, so backward returns the input with the errors of both directions.
     const at::Tensor back = split_rope_backward(parts, ids(positions), table);
     expect_near(values_of(back), in, [&](std::size_t i) { return 8 * (u() + once()) * scale[i]; });
   }
@@ -276,14 +277,15 @@ TEST(RopeGradient, EqualsFiniteDifferences) {
               [](std::size_t) { return kDifferences; });
 }
 
-// The definition of "llama3" by wavelengths: long waves divided by the factor, short ones kept, a linear blend between.
+// The definition of "llama3" by wavelengths: long waves are divided by the factor, short waves are kept, and waves
+// between them are blended linearly.
 TEST(RopeTable, ScalesFrequenciesAsLlama3) {
   const RopeScaling scaling{.factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position = 8192};
   const RopeTable plain = make_rope_table(2, 128, 500000.0, {}, at::kDouble);
   const RopeTable scaled = make_rope_table(2, 128, 500000.0, scaling, at::kDouble);
   const Values before = values_of(plain.sine), after = values_of(scaled.sine), cosine = values_of(plain.cosine);
   int kept = 0, blended = 0, divided = 0;
-  for (std::size_t i = 64; i < 128; ++i) {  // position 1: the angle is the frequency
+  for (std::size_t i = 64; i < 128; ++i) {  // at position 1 the angle is the frequency
     const double frequency = std::atan2(before[i], cosine[i]), wave = 2 * std::numbers::pi / frequency;
     double expected = frequency;
     if (wave > 8192) {
@@ -303,7 +305,7 @@ TEST(RopeTable, ScalesFrequenciesAsLlama3) {
   EXPECT_GT(divided, 0);
 }
 
-TEST(Rope, RefusesOddHeadsAndPositionsOutsideTheTable) {
+TEST(Rope, RejectsOddHeadsAndPositionsOutsideTheTable) {
   EXPECT_THROW(make_rope_table(4, 5, 10000.0, {}, at::kFloat), Error);
   const RopeTable table = make_rope_table(4, 6, 10000.0, {}, at::kFloat);
   const at::Tensor qkv = random_tensor({2, 18}, 1, at::kFloat);

@@ -1,5 +1,5 @@
-// fp8 codes of quant equal those of torch's casts, for finite values within the types' range: torch gives NaN or
-// infinity for what is greater, quant the greatest number.
+// The fp8 codes of quant equal those of torch's casts for finite values within the range of the type. For greater
+// values torch gives NaN or infinity, and quant gives the greatest number.
 #include <gtest/gtest.h>
 #include <torch/headeronly/util/Float8_e4m3fn.h>
 #include <torch/headeronly/util/Float8_e5m2.h>

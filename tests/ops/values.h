@@ -1,4 +1,5 @@
-// Between tensors and plain lists of doubles, in which the references compute; tests over element types and devices.
+// Conversions between tensors and lists of doubles, in which the references compute, and tests over element types and
+// devices.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
@@ -12,34 +13,34 @@ namespace tessera::ops::test {
 
 using Values = std::vector<double>;
 
-// Uniform in [-scale, scale), the same on every machine.
+// Returns numbers that are uniform in [-scale, scale) and the same on every machine.
 Values random_values(std::int64_t count, std::uint64_t seed, double scale = 1.0);
-// `options`: element type and device; of an element type alone: the CPU.
+// `options` holds element type and device. A plain element type means the CPU.
 at::Tensor tensor_of(const Values& values, at::IntArrayRef shape, const at::TensorOptions& options);
 at::Tensor random_tensor(at::IntArrayRef shape, std::uint64_t seed, const at::TensorOptions& options,
                          double scale = 1.0);
 at::Tensor ids_tensor(const std::vector<std::int64_t>& ids, at::Device device = at::kCPU);
 Values values_of(const at::Tensor& tensor);
 
-// Largest relative error of one rounding to nearest: half the distance from 1 to the next number.
+// Returns the largest relative error of one rounding to nearest: half the distance from 1 to the next number.
 double roundoff(at::ScalarType type);
 double accumulator_roundoff(at::ScalarType type);
 at::ScalarType accumulator(at::ScalarType type);
 at::TensorOptions accumulator(const at::TensorOptions& options);
 
 bool same_bits(const at::Tensor& a, const at::Tensor& b);
-// A copy of `tensor` that starts so many elements into memory of ATen's.
+// Returns a copy of `tensor` that starts `elements` elements after the start of ATen's memory.
 at::Tensor shifted(const at::Tensor& tensor, std::int64_t elements);
 
-// Every got[i] within bound(i) of expected[i]; NaN never is.
+// Expects every got[i] to be within bound(i) of expected[i]. A NaN fails.
 void expect_near(const Values& got, const Values& expected, const std::function<double(std::size_t)>& bound);
 
-// d loss / d x[i] by central differences of `loss` at the fp64 tensor x, step 1e-5.
+// Returns d loss / d x[i] by central differences of `loss` at the fp64 tensor x, with step 1e-5.
 Values numeric_gradient(const at::Tensor& x, const std::function<double()>& loss);
-// sum of a[i] b[i]
+// Returns the sum of a[i] b[i].
 double dot(const at::Tensor& a, const at::Tensor& b);
 
-// Whether there is a CUDA device.
+// Returns true if there is a CUDA device.
 bool has_cuda();
 
 struct Kind {
@@ -49,7 +50,7 @@ struct Kind {
 std::vector<Kind> every_kind();  // fp32, bf16 and fp64, on the CPU and on CUDA
 std::string name_of_kind(const testing::TestParamInfo<Kind>& info);
 
-// Runs its tests for kinds; those on CUDA are skipped where there is no device.
+// The base of tests over kinds. Tests on CUDA are skipped if there is no device.
 class KindTest : public testing::TestWithParam<Kind> {
  protected:
   void SetUp() override;

@@ -1,4 +1,4 @@
-// Embedding and cross-entropy: operators over a vocabulary that is cut over ranks.
+// Embedding and cross-entropy: operators over a vocabulary that is sharded over ranks.
 #include <ATen/ops/cat.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ IdRanges ids_of(const Columns& columns) {
   return ids;
 }
 
-// The phases over the ranks' columns, with the group's reductions in rank order.
+// Runs the phases over the ranks' columns, with the group's reductions in rank order.
 Loss cross_entropy(const at::Tensor& logits, const at::Tensor& targets, const std::vector<Columns>& parts,
                    double scale) {
   std::vector<at::Tensor> slices;
@@ -63,7 +63,7 @@ Loss cross_entropy(const at::Tensor& logits, const at::Tensor& targets, const st
   return result;
 }
 
-// The same over slices that start at `cuts` (first 0, last the vocabulary).
+// Runs the phases over slices that start at `cuts` (first 0, last the size of the vocabulary).
 Loss cross_entropy(const at::Tensor& logits, const at::Tensor& targets, const std::vector<std::int64_t>& cuts,
                    double scale) {
   std::vector<Columns> parts;
@@ -97,7 +97,7 @@ LossReference reference(const at::Tensor& logits, const std::vector<std::int64_t
   return out;
 }
 
-TEST_P(VocabularyOps, CrossEntropyEqualsTheReferenceForEveryCut) {
+TEST_P(VocabularyOps, CrossEntropyEqualsTheReferenceForEveryDivision) {
   const std::vector<std::int64_t> targets = {0, 128, 17, -1, 64, 65};
   for (const double scale : {0.125, 0.0}) {
     const at::Tensor logits = random_tensor({6, 129}, 1, type(), 8.0);
@@ -105,7 +105,8 @@ TEST_P(VocabularyOps, CrossEntropyEqualsTheReferenceForEveryCut) {
     for (const std::vector<std::int64_t>& cuts :
          {std::vector<std::int64_t>{0, 129}, {0, 65, 129}, {0, 1, 100, 129}, {0, 64, 64, 129}, {0, 129, 129}}) {
       const Loss got = cross_entropy(logits, ids(targets), cuts, scale);
-      // exp: its argument is rounded (u times the range), itself within 3u; then the sum, n deep at most.
+      // exp has an argument that is rounded (u times the range) and its own error below 3u. The sum is at most n
+      // additions deep.
       const double error = (129 + 16 + 2 * expected.range) * u();
       expect_near(values_of(got.losses), expected.losses,
                   [&](std::size_t i) { return error + 4 * u() * (expected.losses[i] + expected.range); });
@@ -163,7 +164,7 @@ TEST_P(VocabularyOps, CrossEntropyOfLargeLogitsIsFinite) {
   for (const double value : values_of(got.gradient)) EXPECT_TRUE(std::isfinite(value));
 }
 
-TEST_P(VocabularyOps, CrossEntropyTakesMaskedAndEmptyBatches) {
+TEST_P(VocabularyOps, CrossEntropyAcceptsMaskedAndEmptyBatches) {
   const at::Tensor logits = random_tensor({2, 5}, 1, type());
   const Loss masked = cross_entropy(logits, ids({-1, -1}), {0, 2, 5}, 1.0);
   for (const double value : values_of(masked.losses)) EXPECT_EQ(value, 0.0);
@@ -173,12 +174,12 @@ TEST_P(VocabularyOps, CrossEntropyTakesMaskedAndEmptyBatches) {
   EXPECT_EQ(sum_in_order(empty.losses), 0.0);
 }
 
-TEST_P(VocabularyOps, CrossEntropyOfAnEmptySliceHasNoMaximum) {
+TEST_P(VocabularyOps, CrossEntropyMaximumOfAnEmptySliceIsMinusInfinity) {
   for (const double value : values_of(cross_entropy_maximum(random_tensor({3, 0}, 1, type()))))
     EXPECT_EQ(value, -std::numeric_limits<double>::infinity());
 }
 
-TEST_P(VocabularyOps, CrossEntropyPassesNotANumberOn) {
+TEST_P(VocabularyOps, CrossEntropyPropagatesNaN) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const std::size_t place : {0u, 7u, 39u}) {
     Values row = random_values(40, 1);
@@ -189,7 +190,7 @@ TEST_P(VocabularyOps, CrossEntropyPassesNotANumberOn) {
   }
 }
 
-TEST(CrossEntropy, RefusesTargetsThatAreNoIds) {
+TEST(CrossEntropy, RejectsInvalidTargets) {
   const at::Tensor logits = random_tensor({1, 4}, 1, at::kFloat);
   EXPECT_THROW(cross_entropy(logits, ids_tensor({-2}), {0, 4}, 1.0), Error);
   EXPECT_THROW(cross_entropy(logits, ids_tensor({1, 2}), {0, 4}, 1.0), Error);
@@ -206,7 +207,7 @@ TEST(CrossEntropyGradient, EqualsFiniteDifferences) {
 TEST_P(VocabularyOps, LossesAreSummedInChunksOf1024) {
   const at::Tensor losses = random_tensor({2500}, 1, accumulator(type()));
   const Values values = values_of(losses);
-  const auto rounded = [&](double sum) {  // a sum of two fp32 numbers in fp64, rounded: their sum in fp32
+  const auto rounded = [&](double sum) {  // The fp64 sum of two fp32 numbers, rounded, equals their sum in fp32.
     return losses.scalar_type() == at::kFloat ? static_cast<double>(static_cast<float>(sum)) : sum;
   };
   double total = 0;
@@ -222,9 +223,9 @@ TEST_P(VocabularyOps, LossesAreSummedInChunksOf1024) {
 
 // ---- Embedding
 
-TEST_P(VocabularyOps, EmbeddingTakesRowsOfTheSlice) {
+TEST_P(VocabularyOps, EmbeddingReadsRowsOfTheSlice) {
   const at::Tensor weight = random_tensor({5, 3}, 1, type());
-  const std::vector<std::int64_t> tokens = {7, 9, 11, 12, 0, 7};  // the slice holds 7..11
+  const std::vector<std::int64_t> tokens = {7, 9, 11, 12, 0, 7};  // the slice holds the ids 7 to 11
   const Values got = values_of(embedding_forward(ids(tokens), weight, one_range(7, 5))), table = values_of(weight);
   for (std::size_t token = 0; token < tokens.size(); ++token)
     for (std::size_t i = 0; i < 3; ++i) {
@@ -236,7 +237,7 @@ TEST_P(VocabularyOps, EmbeddingTakesRowsOfTheSlice) {
 TEST_P(VocabularyOps, EmbeddingGradientAddsRowsInTokenOrder) {
   const std::vector<std::int64_t> tokens = {3, 4, 3, 9, 3, 4};
   const at::Tensor dy = random_tensor({6, 5}, 1, type());
-  const at::Tensor before = random_tensor({3, 5}, 2, accumulator(type()));  // the slice holds 2..4
+  const at::Tensor before = random_tensor({3, 5}, 2, accumulator(type()));  // the slice holds the ids 2 to 4
   for (const bool accumulate : {false, true}) {
     at::Tensor expected = before.clone();
     if (!accumulate) expected.zero_();
@@ -250,8 +251,8 @@ TEST_P(VocabularyOps, EmbeddingGradientAddsRowsInTokenOrder) {
   }
 }
 
-// Rows 0..1 are ids 7 and 8, row 2 is id 0, rows 3..5 are ids 3 to 5.
-TEST_P(VocabularyOps, EmbeddingOfRangesTakesAndAddsTheRowsOfTheirIds) {
+// Rows 0 and 1 are ids 7 and 8, row 2 is id 0, and rows 3 to 5 are ids 3 to 5.
+TEST_P(VocabularyOps, EmbeddingOfRangesReadsAndAddsTheRowsOfTheirIds) {
   const IdRanges part = ids_of({{7, 9}, {0, 1}, {3, 6}});
   const auto row_of = [](std::int64_t id) -> std::int64_t {
     return id >= 7 && id < 9 ? id - 7 : id == 0 ? 2 : id >= 3 && id < 6 ? 3 + id - 3 : -1;
@@ -273,7 +274,7 @@ TEST_P(VocabularyOps, EmbeddingOfRangesTakesAndAddsTheRowsOfTheirIds) {
   EXPECT_TRUE(same_bits(dweight, expected));
 }
 
-TEST_P(VocabularyOps, EmbeddingOfNothingIsNothing) {
+TEST_P(VocabularyOps, EmbeddingOfEmptyInputsIsEmpty) {
   const at::Tensor weight = random_tensor({0, 4}, 1, type());
   for (const double value : values_of(embedding_forward(ids({1, 2}), weight, {}))) EXPECT_EQ(value, 0.0);
   EXPECT_EQ(embedding_forward(ids({}), random_tensor({3, 4}, 1, type()), one_range(0, 3)).numel(), 0);
@@ -281,7 +282,7 @@ TEST_P(VocabularyOps, EmbeddingOfNothingIsNothing) {
   embedding_backward(random_tensor({2, 4}, 2, type()), ids({1, 2}), dweight, {}, false);
 }
 
-TEST(Embedding, RefusesGradientsThatDoNotFit) {
+TEST(Embedding, RejectsMismatchedGradients) {
   at::Tensor dweight = random_tensor({4, 3}, 1, at::kFloat);
   EXPECT_THROW(
       embedding_backward(random_tensor({2, 5}, 2, at::kFloat), ids_tensor({0, 1}), dweight, one_range(0, 4), false),
@@ -294,7 +295,7 @@ TEST(Embedding, RefusesGradientsThatDoNotFit) {
       Error);
 }
 
-TEST(Embedding, RefusesAPartWithAnotherNumberOfRows) {
+TEST(Embedding, RejectsAPartWithAnotherNumberOfRows) {
   at::Tensor table = random_tensor({4, 3}, 1, at::kFloat);
   EXPECT_THROW(embedding_forward(ids_tensor({0}), table, one_range(0, 3)), Error);
   EXPECT_THROW(embedding_backward(random_tensor({1, 3}, 2, at::kFloat), ids_tensor({0}), table, one_range(0, 5), true),
@@ -303,7 +304,7 @@ TEST(Embedding, RefusesAPartWithAnotherNumberOfRows) {
                Error);
 }
 
-TEST(IdRangesOfAPart, GiveEachIdItsRow) {
+TEST(IdRangesOfAPart, MapEachIdToItsRow) {
   IdRanges ids;
   EXPECT_EQ(ids.rows(), 0);
   EXPECT_EQ(ids.row_of(0), -1);
@@ -316,7 +317,7 @@ TEST(IdRangesOfAPart, GiveEachIdItsRow) {
     EXPECT_EQ(ids.row_of(id), id >= 10 && id < 13 ? id - 10 : id >= 2 && id < 6 ? 3 + id - 2 : -1) << id;
 }
 
-TEST(IdRangesOfAPart, AreEightAtMost) {
+TEST(IdRangesOfAPart, HaveAtMostEightRanges) {
   IdRanges ids;
   for (std::int64_t i = 0; i < IdRanges::kMost; ++i) ids.add(10 * i, 1);
   EXPECT_EQ(ids.row_of(70), 7);

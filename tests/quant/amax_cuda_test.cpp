@@ -1,4 +1,4 @@
-// Amaxes and delayed scaling on a GPU against the host's.
+// Compares amaxes and delayed scaling on a GPU with the host.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -10,7 +10,7 @@ namespace {
 
 class DeviceAmaxes : public OnDevice {};
 
-TEST_F(DeviceAmaxes, OfManyMatricesAreRaised) {
+TEST_F(DeviceAmaxes, RaisesTheAmaxesOfManyMatrices) {
   const std::int64_t counts[] = {0, 1, 7, 8, 31, 4096, 5003, 32768, 32769, 131071, 262144};
   std::vector<std::unique_ptr<DeviceArray<float>>> wide;
   std::vector<std::unique_ptr<DeviceArray<bfloat16>>> narrow;
@@ -64,7 +64,7 @@ HistoryOf some_history(std::int64_t length, std::int64_t tensors) {
 
 class DeviceDelayedScaling : public OnDevice {};
 
-TEST_F(DeviceDelayedScaling, UpdatesAllTensorsAsTheHostDoes) {
+TEST_F(DeviceDelayedScaling, UpdatesAllTensorsLikeTheHost) {
   for (const std::int64_t length : {1, 2, 16})
     for (const std::int64_t tensors : {0, 1, 700})
       for (const AmaxChoice choice : {AmaxChoice::newest, AmaxChoice::greatest})
@@ -100,7 +100,7 @@ TEST_F(DeviceDelayedScaling, UpdatesAllTensorsAsTheHostDoes) {
         }
 }
 
-TEST_F(DeviceDelayedScaling, AStepThatDoesNotCountLeavesNothing) {
+TEST_F(DeviceDelayedScaling, ASkippedStepDiscardsItsAmaxes) {
   constexpr std::int64_t kTensors = 700;
   for (const float amax : {3.0F, std::numeric_limits<float>::infinity()}) {
     std::vector<float> before(2 * kTensors, 3), after = before;

@@ -1,4 +1,4 @@
-// Rounding and casts on the host. tests/comm/device_kernels_test.cpp compares the casts of a device with them.
+// Rounding and casts on the host. tests/comm/device_kernels_test.cpp compares the casts of a device with these.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,9 +15,9 @@
 namespace tessera::quant {
 namespace {
 
-TEST(Rounding, IsToNearestEvenOnce) {
-  EXPECT_EQ(round_to<bfloat16>(1.0 + 0x1p-8).bits, 0x3F80);            // a tie: to even
-  EXPECT_EQ(round_to<bfloat16>(1.0 + 0x1p-8 + 0x1p-40).bits, 0x3F81);  // twice rounded it would be the tie
+TEST(Rounding, RoundsOnceToNearestEven) {
+  EXPECT_EQ(round_to<bfloat16>(1.0 + 0x1p-8).bits, 0x3F80);            // a tie: rounded to even
+  EXPECT_EQ(round_to<bfloat16>(1.0 + 0x1p-8 + 0x1p-40).bits, 0x3F81);  // rounding twice would make it a tie
   EXPECT_EQ(round_to<bfloat16>(1.0 + 0x3p-8 - 0x1p-40).bits, 0x3F81);
   EXPECT_EQ(round_to<bfloat16>(-(1.0 + 0x1p-8 + 0x1p-40)).bits, 0xBF81);
   EXPECT_EQ(round_to<bfloat16>(1e300).bits, 0x7F80);
@@ -27,8 +27,8 @@ TEST(Rounding, IsToNearestEvenOnce) {
   EXPECT_EQ(round_to<bfloat16>(-std::numeric_limits<double>::infinity()).bits, 0xFF80);
 }
 
-// Tries the middle between every two neighbours, and the two doubles beside it.
-TEST(Rounding, OfDoublesDecidesEveryTie) {
+// Tests the midpoint between each pair of adjacent bf16 numbers, and the two doubles next to the midpoint.
+TEST(Rounding, RoundsDoublesCorrectlyAroundEveryTie) {
   for (std::uint32_t high = 0; high < 0x7F7F; ++high) {
     bfloat16 low, up;
     low.bits = static_cast<std::uint16_t>(high);
@@ -41,7 +41,7 @@ TEST(Rounding, OfDoublesDecidesEveryTie) {
   }
 }
 
-TEST(Cast, RoundsFp32ToNearestEvenAsTheDefinitionDoes) {
+TEST(Cast, RoundsFp32ToNearestEvenLikeTheDefinition) {
   std::vector<float> source;
   for (std::uint64_t bits = 0; bits < (std::uint64_t{1} << 32); bits += 40961)
     source.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
@@ -51,8 +51,8 @@ TEST(Cast, RoundsFp32ToNearestEvenAsTheDefinitionDoes) {
   EXPECT_TRUE(same_bits(got, expected));
 }
 
-// The bf16 nearest to a double, by search: of the two neighbours around its truncation the nearer, on a tie the even
-// one.
+// Returns the bf16 number nearest to a double, by search: the nearer of the two neighbours of its truncation, or the
+// even one for a tie.
 float nearest_bfloat16(double value) {
   const auto truncated = std::bit_cast<std::uint32_t>(std::trunc(value) == 0 && std::fabs(value) < 1e-45
                                                           ? std::copysign(0.0f, static_cast<float>(value))
@@ -88,11 +88,11 @@ TEST(Cast, RoundsFp64ToBfloat16Once) {
   EXPECT_EQ(out[2].bits, 0x7F80);
   EXPECT_EQ(out[3].bits, 0xFF80);
   EXPECT_EQ(out[4].bits, 0x7F80);
-  EXPECT_EQ(out[5].bits, 0x7F80);  // above the largest bf16 by more than half a step
+  EXPECT_EQ(out[5].bits, 0x7F80);  // exceeds the largest bf16 by more than half a step
   EXPECT_TRUE(std::isnan(static_cast<float>(out[6])));
 }
 
-TEST(Cast, OtherPairsFollowTheLanguage) {
+TEST(Cast, OtherTypePairsMatchStaticCast) {
   const auto doubles = values_of<double>(0, 0, 1003);
   std::vector<float> floats(1003);
   std::vector<double> back(1003);
@@ -125,7 +125,7 @@ TEST(Cast, DoesNotDependOnPosition) {
   }
 }
 
-TEST(Cast, RefusesTypesThatAreNotFloating) {
+TEST(Cast, RejectsNonFloatingTypes) {
   EXPECT_THROW(cast(nullptr, DType::i32, nullptr, DType::fp32, 0), Error);
   EXPECT_THROW(cast(nullptr, DType::fp32, nullptr, DType::u8, 0), Error);
 }

@@ -1,4 +1,4 @@
-// Transposed copies of weights on a GPU against the host's.
+// Compares transposed copies of weights on a GPU with the host.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -8,7 +8,7 @@
 namespace tessera::quant {
 namespace {
 
-// A weight on the device, and room for its transposed copy.
+// A weight on the device, and memory for its transposed copy.
 struct TurnedWeight {
   TurnedWeight(const Encoding& weight_encoding, Extent extent, Extent target_extent, unsigned seed, std::size_t shift)
       : encoding(weight_encoding),
@@ -62,7 +62,7 @@ class DeviceColumnwise : public OnDevice {
       EXPECT_EQ(got.tensor_amax, expected.tensor_amax);
     }
   }
-  // Those that 4-bit elements can be transposed in.
+  // The extents in which 4-bit elements can be transposed.
   static std::vector<Extent> matrices(const Encoding& encoding) {
     std::vector<Extent> result{{0, 16}, {272, 512}, {384, 1024}};
     for (const Extent& matrix : device_matrices())
@@ -71,7 +71,7 @@ class DeviceColumnwise : public OnDevice {
   }
 };
 
-TEST_F(DeviceColumnwise, TransposesManyWeightsAsTheHostDoes) {
+TEST_F(DeviceColumnwise, TransposesManyWeightsLikeTheHost) {
   unsigned seed = 0;
   for (const std::size_t shift : {0, 1}) {
     std::vector<std::unique_ptr<TurnedWeight>> weights;

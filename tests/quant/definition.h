@@ -1,7 +1,7 @@
-// Number formats a second time, for tests: from the definitions in docs/formats.md, in doubles and by search, one
-// element at a time. Shares no code with tessera/quant. Every operation of the text that is one of fp32 is one of
-// doubles here, exact or correctly rounded to 53 bits, and one rounding to fp32, which gives the same (a double has
-// more than twice fp32's bits).
+// A second implementation of the number formats for tests, written from the definitions in docs/formats.md. It uses
+// doubles and search, one element at a time, and shares no code with tessera/quant. An fp32 operation of the definition
+// is a double operation here, exact or correctly rounded to 53 bits, followed by one rounding to fp32. This gives the
+// same result, because a double has more than twice the bits of an fp32 mantissa.
 #pragma once
 #include <algorithm>
 #include <bit>
@@ -15,7 +15,7 @@
 
 namespace tessera::quant::definition {
 
-// The values of an element type by the code of their magnitude, up to the greatest finite one, and what is special.
+// The values of an element type by the code of their magnitude, up to the greatest finite value, and the special codes.
 struct Type {
   std::vector<double> magnitudes;
   std::uint8_t sign = 0x80;
@@ -24,7 +24,8 @@ struct Type {
   double greatest() const { return magnitudes.back(); }
 };
 
-// `count` finite magnitudes with so many bits of mantissa. bias: of the exponent.
+// Returns the first `count` finite magnitudes of a type with `mantissa_bits` mantissa bits. `bias` is the bias of the
+// exponent.
 inline Type make_type(int count, int mantissa_bits, int bias, std::uint8_t sign, std::uint8_t nan) {
   Type type{.magnitudes = {}, .sign = sign, .nan = nan};
   for (int code = 0; code < count; ++code) {
@@ -41,7 +42,8 @@ inline const Type& type_of(Element element) {
   return element == Element::e4m3 ? e4m3 : element == Element::e5m2 ? e5m2 : e2m1;
 }
 
-// The code whose value is nearest to `value`, of two the even one; of what is too great, infinity too, the greatest.
+// Returns the code whose value is nearest to `value`; a tie is rounded to even. Greater values and infinity give the
+// code of the greatest finite value.
 inline std::uint8_t encode(Element element, double value) {
   const Type& type = type_of(element);
   if (std::isnan(value)) return type.nan;
@@ -64,7 +66,7 @@ inline double decode(Element element, std::uint8_t code) {
   return (code & type.sign) != 0 ? -value : value;
 }
 
-// One operation of fp32: what a double operation gave, rounded. Where it exceeds fp32 the text takes FLT_MAX.
+// Returns the fp32 result of one operation from its double result. If it exceeds fp32, the definition uses FLT_MAX.
 inline double rounded(double value) {
   return std::fabs(value) > static_cast<double>(FLT_MAX) ? std::copysign(static_cast<double>(FLT_MAX), value)
                                                          : static_cast<double>(static_cast<float>(value));
@@ -74,18 +76,18 @@ inline double rounded(double value) {
 inline const double kOneOver448 = std::bit_cast<float>(0x3B124925U), kOneOver6 = std::bit_cast<float>(0x3E2AAAABU),
                     kOneOver2688 = std::bit_cast<float>(0x39C30C31U);
 
-// 2^(code - 127).
+// Returns 2^(code - 127).
 inline double decode_e8m0(std::uint8_t code) {
   return code == 255 ? std::numeric_limits<double>::quiet_NaN() : std::ldexp(1.0, code - 127);
 }
 
-// The exponent of the least power of two that is not below a positive finite value.
+// Returns the exponent of the smallest power of two that is at least a positive finite value.
 inline int exponent_above(double value) {
   int exponent = 0;
   return std::frexp(value, &exponent) == 0.5 ? exponent - 1 : exponent;
 }
 
-// The E8M0 code of a value that is not negative.
+// Returns the E8M0 code of a value that is not negative.
 inline std::uint8_t encode_e8m0(double value) {
   if (std::isnan(value)) return 255;
   if (value == 0) return 0;
@@ -101,7 +103,7 @@ inline double fp8_multiplier(double amax, double greatest, bool powers_of_two) {
   return multiplier;
 }
 
-// What a tile's elements are multiplied by to encode and to decode them, and what is stored of that.
+// The multipliers that encode and decode the elements of a tile, and the stored scale.
 struct Scales {
   double multiplier = 1, decode = 1;
   std::uint32_t stored = 0;
@@ -114,7 +116,7 @@ inline Scales nvfp4_scales(double amax, double tensor_amax) {
   const std::uint8_t code = definition::encode(Element::e4m3, rounded(amax * whole_sixth));
   const double tile = definition::decode(Element::e4m3, code), whole_inverse = rounded(1 / whole);
   const double product = rounded(tile * whole_inverse);
-  // s * amax_t has 24 bits, and may be greater than all floats.
+  // s * amax_t has 24 bits and may exceed the largest float.
   const double exact = tile * tensor_amax;
   const double tile_amax = exact > static_cast<double>(FLT_MAX)
                                ? std::ldexp(static_cast<double>(static_cast<float>(std::ldexp(exact, -10))), 10)

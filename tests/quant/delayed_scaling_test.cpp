@@ -40,8 +40,8 @@ TEST(DelayedScaling, MovesTheHistoryAndClearsTheFirstSlot) {
   EXPECT_EQ(short_one.multiplier, 112);
 }
 
-// The amaxes of two tensors, of which the second may be infinite.
-TEST(DelayedScaling, AStepThatDoesNotCountLeavesNothing) {
+// The amaxes of two tensors. The second may be infinite.
+TEST(DelayedScaling, ASkippedStepDiscardsItsAmaxes) {
   const std::vector<Element> elements(2, Element::e4m3);
   for (const float amax : {5.0F, std::numeric_limits<float>::infinity()}) {
     std::vector<float> history{4, amax, 1, 2}, multipliers{5, 6}, inverses{7, 8};
@@ -59,7 +59,7 @@ TEST(DelayedScaling, AStepThatDoesNotCountLeavesNothing) {
   }
 }
 
-TEST(DelayedScaling, InversesMayLieApart) {
+TEST(DelayedScaling, InversesMayHaveAStride) {
   std::vector<float> history{4, 2}, multipliers{1, 1}, inverses(5, -1);
   const std::vector<Element> elements(2, Element::e4m3);
   const std::int32_t counts = 1;
@@ -74,7 +74,7 @@ TEST(DelayedScaling, InversesMayLieApart) {
   EXPECT_EQ(inverses, (std::vector<float>{1.0F / 112, -1, -1, -1, 1.0F / 224}));
 }
 
-TEST(DelayedScaling, TakesTheNewestOrTheGreatestAmax) {
+TEST(DelayedScaling, UsesTheNewestOrTheGreatestAmax) {
   OneTensor newest{.history = {2, 7, 4}}, greatest = newest;
   newest.step(AmaxChoice::newest);
   greatest.step(AmaxChoice::greatest);
@@ -83,7 +83,7 @@ TEST(DelayedScaling, TakesTheNewestOrTheGreatestAmax) {
   EXPECT_EQ(greatest.multiplier, 64);
 }
 
-TEST(DelayedScaling, LeavesRoomForTheMarginAndUsesTheGreatestNumberOfTheType) {
+TEST(DelayedScaling, AppliesTheMarginToTheGreatestNumberOfTheType) {
   OneTensor tensor{.history = {2}, .element = Element::e5m2};
   tensor.step(AmaxChoice::newest, 3);
   EXPECT_EQ(tensor.multiplier, 57344.0F / 8 / 2);
@@ -99,8 +99,8 @@ TEST(DelayedScaling, KeepsTheMultiplierWithoutAUsableAmax) {
   }
 }
 
-// Tensors lie side by side in a slot.
-TEST(DelayedScaling, KeepsTensorsApart) {
+// The tensors of a slot are adjacent.
+TEST(DelayedScaling, UpdatesTensorsIndependently) {
   std::vector<float> history{1, 2, 3, 10, 20, 30}, multipliers{0, 0, 0};
   const std::vector<Element> elements(3, Element::e4m3);
   update_multipliers({.history = history.data(),

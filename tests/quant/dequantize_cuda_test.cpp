@@ -1,4 +1,4 @@
-// Unpacking on a GPU against the host's.
+// Compares unpacking on a GPU with the host.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -8,7 +8,7 @@
 namespace tessera::quant {
 namespace {
 
-// A weight on the device, and what it is unpacked to.
+// A weight on the device, and its unpacked result.
 struct PackedWeight {
   PackedWeight(const NamedEncoding& named, Extent extent, const std::vector<float>& values, std::size_t shift)
       : encoding(named.encoding),
@@ -44,7 +44,7 @@ class DeviceDequantize : public OnDevice {
   }
 };
 
-TEST_F(DeviceDequantize, UnpacksManyWeightsAsTheHostDoes) {
+TEST_F(DeviceDequantize, UnpacksManyWeightsLikeTheHost) {
   unsigned seed = 0;
   for (const std::size_t shift : {0, 1}) {
     std::vector<std::unique_ptr<PackedWeight>> weights;
@@ -57,7 +57,7 @@ TEST_F(DeviceDequantize, UnpacksManyWeightsAsTheHostDoes) {
   }
 }
 
-// Every code, NaNs and infinities too, with every scale of one byte.
+// Combines every code, including NaNs and infinities, with every one-byte scale.
 TEST_F(DeviceDequantize, UnpacksEveryCodeAndScale) {
   for (const NamedEncoding& named : all_encodings()) {
     const Extent matrix{.rows = 512, .cols = 512};
@@ -73,7 +73,7 @@ TEST_F(DeviceDequantize, UnpacksEveryCodeAndScale) {
   }
 }
 
-TEST_F(DeviceDequantize, OfTheKernelsOfADeviceIsTheSame) {
+TEST_F(DeviceDequantize, TheKernelsOfADeviceGiveTheSameValues) {
   const Extent matrix{.rows = 100, .cols = 688};
   PackedWeight weight(all_encodings()[7], matrix, random_values(matrix.elements(), 9), 0);
   make_cuda_kernels(kTestDevice, nullptr)

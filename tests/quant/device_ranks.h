@@ -1,4 +1,4 @@
-// Ranks that cast slices of weights on a GPU, and what they are to have written.
+// Simulated ranks that cast slices of weights on a GPU, and the expected results.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -25,8 +25,8 @@ inline std::vector<bfloat16> master_of(bfloat16 /*type*/, std::int64_t count, un
   return rounded_values(all_kinds_of_values(count, seed));
 }
 
-// One weight's arrays on a rank that casts some slices of it. The arrays are those of the whole weight, so that what is
-// written outside of the slices shows.
+// The arrays of one weight on a rank that casts some of its slices. The arrays have the size of the whole weight, so
+// that writes outside the slices are visible.
 template <typename T>
 struct DeviceParts {
   DeviceParts(const DeviceWeight<T>& weight, std::size_t slices, std::size_t shift)
@@ -43,7 +43,7 @@ struct DeviceParts {
   DeviceArray<float> tensor_amax, not_finite;  // not_finite: by slice
 };
 
-// A cast of slices of all weights: slices[w] are those of weight w.
+// A cast of slices of all weights. slices[w] are the slices of weight w.
 template <typename T>
 class DeviceRank {
  public:
@@ -62,7 +62,7 @@ class DeviceRank {
   const std::vector<std::vector<Slice>>& slices() const { return slices_; }
   DeviceParts<T>& parts(std::size_t w) { return *parts_[w]; }
 
-  // The tiles of the part number `part` of a weight that is cut in as many: each rank stores the scales of some.
+  // Returns the tiles whose scales the rank of `slice` stores. The tiles are divided in proportion to the elements.
   Slice tiles_of(std::size_t w, const Slice& slice) const {
     const std::int64_t tiles = scale_extent(weights_[w].encoding, weights_[w].matrix).elements();
     const std::int64_t elements = std::max<std::int64_t>(weights_[w].matrix.elements(), 1);

@@ -19,7 +19,7 @@ float from_bits(std::uint32_t bits) {
   return std::bit_cast<float>(bits);
 }
 
-TEST(Bfloat16, EveryValueSurvivesTheWayToFloatAndBack) {
+TEST(Bfloat16, EveryValueRoundTripsThroughFloat) {
   for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
     bfloat16 value;
     value.bits = static_cast<std::uint16_t>(bits);
@@ -33,7 +33,8 @@ TEST(Bfloat16, EveryValueSurvivesTheWayToFloatAndBack) {
   }
 }
 
-// Between every bf16 value and the next one (in bits): below the middle down, above up, the middle to the even one.
+// Tests three floats between each bf16 value and the next: below the midpoint (rounds down), above (rounds up), and the
+// midpoint (rounds to even).
 TEST(Bfloat16, RoundsToNearestEvenBetweenAllNeighbours) {
   for (std::uint32_t high = 0; high < 0x10000; ++high) {
     if ((high & 0x7FFF) >= 0x7F80) continue;  // infinity, NaN
@@ -46,8 +47,8 @@ TEST(Bfloat16, RoundsToNearestEvenBetweenAllNeighbours) {
   }
 }
 
-TEST(Bfloat16, KeepsWhatIsNoNumber) {
-  // Rounding the low bits of these up would give infinity, or zero.
+TEST(Bfloat16, KeepsNaN) {
+  // Rounding up the low bits of these values would give infinity or zero.
   for (const std::uint32_t bits : {0x7F800001u, 0x7FBFFFFFu, 0x7FFFFFFFu, 0xFF800001u, 0xFFFFFFFFu, 0x7FC00000u}) {
     const bfloat16 value(from_bits(bits));
     EXPECT_TRUE(std::isnan(static_cast<float>(value))) << bits;
@@ -58,7 +59,7 @@ TEST(Bfloat16, KeepsWhatIsNoNumber) {
   EXPECT_EQ(bfloat16(std::numeric_limits<float>::max()).bits, 0x7F80);
 }
 
-TEST(DType, NamesReadBack) {
+TEST(DType, NamesParseToTheSameType) {
   std::set<std::string_view> names;
   for (const DType type : {DType::u8, DType::i32, DType::i64, DType::bf16, DType::fp32, DType::fp64}) {
     EXPECT_EQ(parse_dtype(name_of(type)), type);

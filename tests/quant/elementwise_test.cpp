@@ -1,4 +1,4 @@
-// Ordered sums, extremes and copies against plain loops, bit by bit, at every alignment.
+// Compares ordered sums, extremes and copies with plain loops, bit by bit, at every alignment.
 #include "tessera/quant/elementwise.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ void check_sums(int parts, std::int64_t count, bool accumulate, std::int64_t shi
   EXPECT_TRUE(same_bits(sum, expected)) << parts << " parts, shift " << shift;
 }
 
-TYPED_TEST(Sums, AddInOrderWhateverTheNumberOfPartsAndThePosition) {
+TYPED_TEST(Sums, AddInOrderForAnyNumberOfPartsAndAnyPosition) {
   for (const int parts : {1, 2, 3, 7, 8, 9, 16, 19})
     for (const std::int64_t count : {0, 1, 5, 31, 2048, 5003})
       for (const bool accumulate : {false, true}) {
@@ -67,7 +67,7 @@ TYPED_TEST(Sums, TheSumMayBeOneOfTheParts) {
   }
 }
 
-TYPED_TEST(Sums, ExtremesKeepNotANumber) {
+TYPED_TEST(Sums, ExtremesKeepNaN) {
   using T = TypeParam;
   const T nan = T(std::numeric_limits<float>::quiet_NaN());
   const std::vector<T> a{T(1.0f), nan, T(3.0f), T(-1.0f)}, b{T(2.0f), T(5.0f), nan, T(-2.0f)},
@@ -83,7 +83,7 @@ TYPED_TEST(Sums, ExtremesKeepNotANumber) {
   }
 }
 
-TEST(CopyMatrix, MovesTheBoxAndNothingElse) {
+TEST(CopyMatrix, CopiesOnlyTheBox) {
   for (const std::size_t element : {1, 2, 4, 8})
     for (const std::int64_t rows : {0, 1, 3, 17})
       for (const std::int64_t cols : {0, 1, 5, 40}) {

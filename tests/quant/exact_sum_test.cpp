@@ -1,4 +1,4 @@
-// Exact sums against integers of any size: the definition, and the kernels of the host and of a GPU.
+// Compares exact sums with integers of arbitrary size. Tests the definition, and the kernels of the host and of a GPU.
 #include "tessera/quant/exact_sum.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ WideInteger integer_sum(const Values& values) {
   return sum;
 }
 
-// What the limbs stand for, each of either sign and of any size.
+// Returns the integer value of the limbs. Each limb may have any sign and size.
 WideInteger integer_of(const ExactSum& sum) {
   WideInteger integer;
   for (int i = 0; i < kExactLimbs; ++i) {
@@ -63,7 +63,7 @@ bool is_normalised(const ExactSum& sum) {
                      [](std::int64_t limb) { return limb >= 0 && limb < std::int64_t{1} << kLimbBits; });
 }
 
-// The same bits.
+// Compares the bits.
 testing::AssertionResult same_number(double got, double expected) {
   if (std::bit_cast<std::uint64_t>(got) == std::bit_cast<std::uint64_t>(expected)) return testing::AssertionSuccess();
   return testing::AssertionFailure() << std::hexfloat << got << ", expected " << expected;
@@ -79,7 +79,7 @@ class ExactSums : public testing::TestWithParam<base::Device> {
   }
   const Kernels& kernels() const { return of_device_ ? *of_device_ : host_kernels(); }
 
-  // What the kernels make of a sum that they add the values to.
+  // Returns the sum after the kernels add the values to it.
   ExactSum added(ExactSum sum, const Values& values) const {
     base::Buffer terms(values.size() * sizeof(double), GetParam()), result(sizeof sum, GetParam());
     base::copy_bytes(terms.data(), values.data(), terms.size());
@@ -103,7 +103,7 @@ class ExactSums : public testing::TestWithParam<base::Device> {
   std::unique_ptr<Kernels> of_device_;
 };
 
-TEST_P(ExactSums, ASumOfOneNumberIsThatNumber) {
+TEST_P(ExactSums, ASumOfOneNumberEqualsThatNumber) {
   for (int exponent = -1074; exponent < 1024; exponent += 7)
     for (const double value : random_numbers(2, exponent, std::min(exponent + 6, 1023), true, 3))
       EXPECT_TRUE(same_number(sum_of({value}), value));
@@ -115,8 +115,8 @@ TEST_P(ExactSums, ASumOfOneNumberIsThatNumber) {
     EXPECT_TRUE(same_number(sum_of(zeros), 0.0));
 }
 
-// Squares of what gradients may hold, the whole range, subnormal numbers, and terms of both signs that nearly cancel.
-TEST_P(ExactSums, AreTheNearestToTheExactOnesInEveryOrder) {
+// Covers squares of typical gradients, the whole range, subnormal numbers, and terms of both signs that nearly cancel.
+TEST_P(ExactSums, AreTheExactSumsRoundedOnceInEveryOrder) {
   struct Range {
     int low, high;
     bool is_signed;
@@ -144,8 +144,8 @@ TEST_P(ExactSums, AreTheNearestToTheExactOnesInEveryOrder) {
     }
 }
 
-// More than one value a thread and a grid.
-TEST_P(ExactSums, OfManyNumbersAreTheDefinitions) {
+// The counts exceed one value per thread and one grid.
+TEST_P(ExactSums, OfManyNumbersEqualTheDefinition) {
   for (const std::size_t count : {70'000, 2'200'003}) {
     Values values = random_numbers(count, -1074, 900, true, 11);
     values[count / 2] = -kInfinity;
@@ -159,8 +159,8 @@ TEST_P(ExactSums, OfManyNumbersAreTheDefinitions) {
   }
 }
 
-// As ranks do it: the words of all, added up.
-TEST_P(ExactSums, OfRanksAddUpWordByWord) {
+// Ranks add their sums by adding all words.
+TEST_P(ExactSums, OfRanksAddWordByWord) {
   std::mt19937 random(7);
   const Values values = random_numbers(1000, -1074, 1000, true, 9);
   const ExactSum whole = added({}, values);
@@ -182,7 +182,7 @@ TEST_P(ExactSums, OfRanksAddUpWordByWord) {
   }
 }
 
-TEST_P(ExactSums, RoundToNearestAndOfTwoToTheEvenOne) {
+TEST_P(ExactSums, RoundToNearestEven) {
   const auto expect = [&](const Values& values, double expected) {
     EXPECT_TRUE(same_number(sum_of(values), expected));
     EXPECT_TRUE(same_number(nearest(integer_sum(values)), expected)) << "the test's own reference";
@@ -193,10 +193,10 @@ TEST_P(ExactSums, RoundToNearestAndOfTwoToTheEvenOne) {
   for (const int exponent : {-1021, -1020, -900, -500, -32, -1, 0, 1, 11, 12, 21, 31, 32, 500, 970}) {
     const double one = std::ldexp(1.0, exponent), last = std::ldexp(1.0, exponent - 52);
     const double half = std::ldexp(1.0, exponent - 53);
-    expect({one, half}, one);                   // a tie: down to the even one
-    expect({one, last, half}, one + 2 * last);  // a tie: up
+    expect({one, half}, one);                   // a tie: rounds down to even
+    expect({one, last, half}, one + 2 * last);  // a tie: rounds up
     expect({2 * one, -half}, 2 * one);          // a tie: the carry reaches the exponent
-    if (exponent < -900) continue;              // what follows needs bits below half
+    if (exponent < -900) continue;              // the next sums need bits below half
     expect({one, half, std::ldexp(half, -31)}, one + last);
     expect({one, last, half, -std::ldexp(half, -31)}, one + last);
     expect({one, half, kSmallest}, one + last);
@@ -209,16 +209,16 @@ TEST_P(ExactSums, RoundToNearestAndOfTwoToTheEvenOne) {
 }
 
 TEST_P(ExactSums, BeyondTheLargestNumberAreInfinite) {
-  const double half = 0x1p970;  // of the largest number's last bit
+  const double half = 0x1p970;  // half of the last bit of the largest number
   EXPECT_TRUE(same_number(sum_of({kLargest, half}), kInfinity));
   EXPECT_TRUE(same_number(sum_of({kLargest, half, -kSmallest}), kLargest));
   EXPECT_TRUE(same_number(sum_of({-kLargest, -half}), -kInfinity));
   EXPECT_TRUE(same_number(sum_of(Values(100, kLargest)), kInfinity));
-  // A plain sum would have become infinite on the way.
+  // A plain sum would overflow to infinity before the negative terms.
   EXPECT_TRUE(same_number(sum_of({kLargest, kLargest, -kLargest}), kLargest));
 }
 
-TEST_P(ExactSums, OfNaNsAndInfinitiesAreWhatPlainSumsAre) {
+TEST_P(ExactSums, OfNaNsAndInfinitiesEqualPlainSums) {
   const double nan = std::nan("");
   for (const Values& values : {Values{1, kInfinity, 2},
                                {-kInfinity, 1},
@@ -241,8 +241,8 @@ TEST_P(ExactSums, OfNaNsAndInfinitiesAreWhatPlainSumsAre) {
   EXPECT_EQ(integer_of(counted), WideInteger(7.0));
 }
 
-// As after kMostExactAdditions to a normalised sum of what fills a limb the most.
-TEST_P(ExactSums, HoldTheMostAdditionsAndCarryThroughAllLimbs) {
+// The state after kMostExactAdditions additions of the largest limb values to a normalised sum.
+TEST_P(ExactSums, HoldTheMaximumAdditionsAndCarryThroughAllLimbs) {
   const std::int64_t full = (std::int64_t{1} << kLimbBits) - 1;
   for (const std::int64_t sign : {1, -1}) {
     ExactSum sum;
@@ -263,7 +263,7 @@ TEST_P(ExactSums, HoldTheMostAdditionsAndCarryThroughAllLimbs) {
   EXPECT_EQ(added(carried, {-kSmallest}), ones);
 }
 
-// The last limb has no other to carry to: the sum of very many of the largest numbers stays exact.
+// The last limb cannot carry. The sum of very many of the largest numbers must stay exact.
 TEST_P(ExactSums, HaveRoomForManyOfTheLargestNumbers) {
   for (const double largest : {kLargest, -kLargest}) {
     ExactSum sum = added({}, {largest});

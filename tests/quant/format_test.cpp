@@ -1,4 +1,4 @@
-// The formats that a user can name.
+// The formats that a user can select.
 #include "tessera/quant/formats/format.h"
 
 #include <gmock/gmock.h>
@@ -11,7 +11,7 @@
 namespace tessera::quant {
 namespace {
 
-TEST(Format, NamesReadBack) {
+TEST(Format, NamesParseToTheSameFormat) {
   std::set<std::string_view> names;
   for (const Format format : {Format::bf16, Format::fp8, Format::fp8_block, Format::mxfp8, Format::nvfp4}) {
     EXPECT_EQ(parse_format(name_of(format)), format);
@@ -26,7 +26,7 @@ TEST(Format, NamesReadBack) {
   }
 }
 
-TEST(Format, WeightsAreEncodedAsTheTextSays) {
+TEST(Format, WeightEncodingsMatchTheDocumentation) {
   EXPECT_EQ(weight_encoding(Format::fp8), (Encoding{Element::e4m3, Scale::fp32, {0, 0}, false}));
   EXPECT_EQ(weight_encoding(Format::fp8_block), (Encoding{Element::e4m3, Scale::fp32, {128, 128}, true}));
   EXPECT_EQ(weight_encoding(Format::mxfp8), (Encoding{Element::e4m3, Scale::e8m0, {1, 32}, false}));
@@ -34,7 +34,7 @@ TEST(Format, WeightsAreEncodedAsTheTextSays) {
   EXPECT_THROW(weight_encoding(Format::bf16), Error);
 }
 
-TEST(Format, ColumnwiseTilesLieAlongTheColumns) {
+TEST(Format, ColumnwiseTilesExtendAlongTheColumns) {
   EXPECT_EQ(columnwise_encoding(Format::mxfp8), (Encoding{Element::e4m3, Scale::e8m0, {32, 1}, false}));
   EXPECT_EQ(format_of(columnwise_encoding(Format::mxfp8)), Format::mxfp8);
   for (const Format format : {Format::fp8, Format::fp8_block, Format::nvfp4})
@@ -42,7 +42,7 @@ TEST(Format, ColumnwiseTilesLieAlongTheColumns) {
   EXPECT_THROW(columnwise_encoding(Format::bf16), Error);
 }
 
-TEST(Formats, OfRowsOfActivationsAndGradients) {
+TEST(Formats, ActivationsAndGradientsHaveTilesAlongRows) {
   EXPECT_EQ(input_encoding(Format::fp8), weight_encoding(Format::fp8));
   EXPECT_EQ(input_encoding(Format::fp8_block).tile, (ScaleTile{1, 128}));
   EXPECT_EQ(input_encoding(Format::mxfp8), weight_encoding(Format::mxfp8));

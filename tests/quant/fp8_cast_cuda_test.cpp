@@ -1,4 +1,4 @@
-// Casts of activations and gradients to fp8 on a GPU against the host's quantization.
+// Compares casts of activations and gradients to fp8 on a GPU with quantization on the host.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -13,7 +13,7 @@ std::int64_t up_to(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// A matrix of codes or scales with zeros, or another value, behind it.
+// A matrix of codes or scales, padded with zeros or with another value.
 template <typename T>
 std::vector<T> in_padding(const std::vector<T>& values, Extent matrix, Extent padded, T fill) {
   std::vector<T> result(static_cast<std::size_t>(padded.elements()), fill);
@@ -35,7 +35,7 @@ float greatest_magnitude(const std::vector<bfloat16>& values) {
   return greatest;
 }
 
-// Which results a cast writes.
+// The results that a cast writes.
 struct Wanted {
   bool rowwise = true, columnwise = true, amax = true;
 };
@@ -81,7 +81,7 @@ TEST_F(DeviceFp8Cast, GivesBothOrdersAndTheAmax) {
       }
 }
 
-TEST_F(DeviceFp8Cast, WritesWhatIsWantedOnly) {
+TEST_F(DeviceFp8Cast, WritesOnlyTheRequestedResults) {
   const Extent matrix{.rows = 100, .cols = 288}, padded{.rows = 112, .cols = 288};
   const auto values = rounded_values(random_values(matrix.elements(), 11));
   for (const Wanted wanted : {Wanted{false, true, true}, Wanted{true, false, true}, Wanted{true, true, false},
@@ -89,7 +89,8 @@ TEST_F(DeviceFp8Cast, WritesWhatIsWantedOnly) {
     check_fp8_cast(kernels(), values, matrix, padded, Element::e4m3, 3, 0, wanted);
 }
 
-// All bf16 numbers times multipliers that give every rounding: the conversion instructions against the definition.
+// Multiplies all bf16 numbers by multipliers that produce every kind of rounding. Compares the conversion instructions
+// with the definition.
 TEST_F(DeviceFp8Cast, ConvertsEveryNumberAsDefined) {
   const Extent matrix{.rows = 256, .cols = 256};
   std::vector<bfloat16> values(65536);
@@ -104,13 +105,13 @@ TEST_F(DeviceFp8Cast, ConvertsEveryNumberAsDefined) {
       check_fp8_cast(kernels(), values, matrix, matrix, element, multiplier);
 }
 
-// Scales of blocks along the rows, with the rows side by side; padding has the scale 1.
+// The scales of blocks along the rows. The scales of adjacent rows are adjacent; padding has the scale 1.
 std::vector<float> laid_out_scales(const Stored& stored, Extent scales, std::int64_t padded_rows) {
   return in_padding(transposed_values(scales_as_floats(stored), scales), flip(scales), {scales.cols, padded_rows},
                     1.0F);
 }
 
-// The scales of operands of products: NaN where a tile has an infinite element (operand_scale).
+// The scales of GEMM operands: NaN if a tile has an infinite element (operand_scale).
 Stored as_operand(Stored stored, const std::vector<bfloat16>& values, Extent matrix, const Encoding& encoding) {
   std::vector<float> amaxes(static_cast<std::size_t>(scale_extent(encoding, matrix).elements())), multipliers(amaxes);
   take_amaxes(source_of(values), matrix, encoding.tile, {.end = matrix.elements()}, amaxes);
@@ -160,7 +161,7 @@ TEST_F(DeviceBlockCast, GivesBothOrdersWithTheirScales) {
       }
 }
 
-TEST_F(DeviceBlockCast, GivesOneOrderWhereTheOtherIsNotWanted) {
+TEST_F(DeviceBlockCast, GivesOneOrderIfTheOtherIsNotRequested) {
   const Extent matrix{.rows = 130, .cols = 288}, padded{.rows = 144, .cols = 288};
   const auto values = rounded_values(random_values(matrix.elements(), 21));
   DeviceArray<bfloat16> source(values);

@@ -1,4 +1,4 @@
-// Ranks that each cast a slice of every weight, with the greatest of their amaxes: together they have the bytes of
+// Simulated ranks that each cast a slice of every weight with reduced amaxes. Together they must hold the bytes of
 // weights that one rank quantizes.
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ struct Weight {
   std::vector<Slice> slices, tiles;  // by rank
 };
 
-// What a rank stores of one weight, with guards around it.
+// The data that a rank stores of one weight, with guard bytes around it.
 struct Part {
   Part(const Weight& weight, std::size_t rank, std::mt19937& random)
       : data(weight.encoding.element, weight.slices[rank], random),
@@ -59,14 +59,14 @@ class Rank {
   std::unique_ptr<MasterCast> cast_;
 };
 
-// The weights outlive the ranks.
+// The weights must outlive the ranks.
 std::vector<Rank> make_ranks(const std::vector<Weight>& weights, std::size_t count, std::mt19937& random) {
   std::vector<Rank> ranks;
   for (std::size_t rank = 0; rank < count; ++rank) ranks.emplace_back(weights, rank, random);
   return ranks;
 }
 
-// All-reduce with MAX of the amaxes from `first` on.
+// All-reduce with MAX of the amaxes, starting at index `first`.
 void reduce_amaxes(std::vector<Rank>& ranks, std::int64_t first) {
   const std::int64_t count = ranks[0].cast().amax_count();
   for (std::int64_t i = first; i < count; ++i) {
@@ -99,7 +99,7 @@ Weight make_weight(const Encoding& encoding, Extent matrix, unsigned seed) {
   return {.encoding = encoding, .matrix = matrix, .master = random_values(matrix.elements(), seed)};
 }
 
-// One weight of each encoding, and an empty one, cut at random.
+// One weight of each encoding and an empty weight, divided at random.
 std::vector<Weight> weights_cut_anywhere(int ranks, std::mt19937& random) {
   std::vector<Weight> weights;
   for (const NamedEncoding& named : all_encodings()) {
@@ -114,7 +114,7 @@ std::vector<Weight> weights_cut_anywhere(int ranks, std::mt19937& random) {
   return weights;
 }
 
-TEST(HostMasterCast, OfSlicesCutAnywhereGivesTheBytesOfTheWhole) {
+TEST(HostMasterCast, ArbitrarySlicesGiveTheBytesOfTheWholeWeight) {
   std::mt19937 random(41);
   for (int ranks = 1; ranks <= 8; ++ranks)
     for (int repeat = 0; repeat < 3; ++repeat) {
@@ -127,8 +127,9 @@ TEST(HostMasterCast, OfSlicesCutAnywhereGivesTheBytesOfTheWhole) {
     }
 }
 
-// The elements that codes and amaxes may hide, and the two floats around the least one that bf16 rounds to infinity.
-TEST(HostMasterCast, MarksSlicesThatAreNotFiniteUntilTheyAreFiniteAgain) {
+// The elements that codes and amaxes may hide, and the two floats around the smallest float that bf16 rounds to
+// infinity.
+TEST(HostMasterCast, MarksSlicesWhileTheyAreNotFinite) {
   std::mt19937 random(43);
   for (const float special : {INFINITY, -INFINITY, NAN, -NAN, FLT_MAX, 3e38F, 0x1.FEFFFEp127F, 0x1.FFp127F})
     for (int ranks = 1; ranks <= 3; ++ranks) {
@@ -149,8 +150,8 @@ TEST(HostMasterCast, MarksSlicesThatAreNotFiniteUntilTheyAreFiniteAgain) {
     }
 }
 
-// Where cuts are between rows of tiles, no tile lies on two ranks: only numbers of whole matrices are brought together.
-TEST(HostMasterCast, OfWholeRowsOfTilesNeedsTheAmaxesOfTheMatricesOnly) {
+// If slices end between rows of tiles, no tile is shared by two ranks. Only the amaxes of whole matrices are reduced.
+TEST(HostMasterCast, SlicesOfWholeTileRowsNeedOnlyTheMatrixAmaxes) {
   std::mt19937 random(42);
   for (int ranks = 1; ranks <= 8; ++ranks) {
     std::vector<Weight> weights = weights_cut_anywhere(ranks, random);
@@ -176,7 +177,7 @@ TEST(HostMasterCast, OfWholeRowsOfTilesNeedsTheAmaxesOfTheMatricesOnly) {
   }
 }
 
-TEST(HostMasterCast, ReadsTheMastersAtEachCallAndForgetsOldAmaxes) {
+TEST(HostMasterCast, ReadsTheMastersAtEachCallAndDiscardsOldAmaxes) {
   std::mt19937 random(43);
   std::vector<Weight> weights = weights_cut_anywhere(2, random);
   std::vector<Rank> ranks = make_ranks(weights, 2, random);
@@ -190,7 +191,7 @@ TEST(HostMasterCast, ReadsTheMastersAtEachCallAndForgetsOldAmaxes) {
   }
 }
 
-TEST(HostMasterCast, LeavesZerosWhereARankHasNothing) {
+TEST(HostMasterCast, AmaxesAreZeroForTilesWithoutElementsOnTheRank) {
   const Encoding encoding{Element::e2m1, Scale::e4m3, {16, 16}};
   Weight weight = make_weight(encoding, {32, 32}, 5);
   weight.slices = {{0, 512}, {512, 512}};
@@ -214,14 +215,14 @@ TEST(HostMasterCast, LeavesZerosWhereARankHasNothing) {
   EXPECT_EQ(std::count(second, second + 10, 0.0F), 10);
 }
 
-TEST(HostMasterCast, OfNoWeightsDoesNothing) {
+TEST(HostMasterCast, WithoutWeightsDoesNothing) {
   const std::unique_ptr<MasterCast> cast = make_host_master_cast({});
   EXPECT_EQ(cast->amax_count(), 0);
   cast->compute_amaxes();
   cast->cast();
 }
 
-TEST(HostMasterCast, RefusesWhatIsOutsideTheMatrix) {
+TEST(HostMasterCast, RejectsSlicesOutsideTheMatrix) {
   const Encoding encoding{Element::e2m1, Scale::e4m3, {16, 16}};
   const auto make = [&](Extent matrix, Slice slice, Slice tiles) {
     const MasterSlice master{.matrix = matrix, .encoding = encoding, .slice = slice, .tiles = tiles};

@@ -1,4 +1,4 @@
-// MasterCast on a GPU against the quantization of whole weights on the host.
+// Compares MasterCast on a GPU with the quantization of whole weights on the host.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -12,7 +12,7 @@
 namespace tessera::quant {
 namespace {
 
-// The amaxes of a cast by weight: of all tiles, then of the whole, the greatest over the weight's slices.
+// The amaxes of a cast by weight: first all tiles, then the whole weight. Each is the maximum over the weight's slices.
 template <typename T>
 void visit_amaxes(DeviceRank<T>& rank, const std::vector<DeviceWeight<T>>& weights, std::vector<float>& amaxes,
                   const std::function<void(std::size_t weight, std::size_t tile, float& amax)>& visit) {
@@ -33,7 +33,7 @@ std::vector<float> amaxes_on_host(MasterCast& cast) {
   return amaxes;
 }
 
-// The all-reduce with MAX, over ranks and over slices of one weight on one rank.
+// The all-reduce with MAX over ranks, and over the slices of one weight on one rank.
 template <typename T>
 void reduce_on_host(std::vector<std::unique_ptr<DeviceRank<T>>>& ranks, const std::vector<DeviceWeight<T>>& weights) {
   std::map<std::pair<std::size_t, std::size_t>, float> greatest;
@@ -55,7 +55,7 @@ void reduce_on_host(std::vector<std::unique_ptr<DeviceRank<T>>>& ranks, const st
 
 using Cut = std::function<std::vector<Slice>(const Extent& matrix)>;
 
-// `count` ranks cast the slices of cut(matrix): slice i belongs to rank i % count.
+// `count` ranks cast the slices of cut(matrix); slice i belongs to rank i % count.
 template <typename T>
 void check_ranks(const std::vector<DeviceWeight<T>>& weights, std::size_t count, std::size_t shift, const Cut& cut) {
   std::vector<std::vector<std::vector<Slice>>> slices(count, std::vector<std::vector<Slice>>(weights.size()));
@@ -80,15 +80,15 @@ class DeviceMasterCast : public OnDevice {
   }
 };
 
-TEST_F(DeviceMasterCast, QuantizesWholeWeightsAsTheHostDoes) {
+TEST_F(DeviceMasterCast, QuantizesWholeWeightsLikeTheHost) {
   for_both_types([](const auto& weights) {
     for (const std::size_t shift : {0, 1})
       check_ranks(weights, 1, shift, [](const Extent& matrix) { return std::vector<Slice>{{0, matrix.elements()}}; });
   });
 }
 
-// Slices of one rank share bytes and tiles with its other ones and with those of other ranks. Some are empty.
-TEST_F(DeviceMasterCast, SlicesWithAnyStartGiveTheBytesOfTheWhole) {
+// The slices of a rank share bytes and tiles with other slices of this rank and of other ranks. Some slices are empty.
+TEST_F(DeviceMasterCast, ArbitrarySlicesGiveTheBytesOfTheWholeWeight) {
   std::mt19937 random(7);
   for_both_types([&](const auto& weights) {
     for (const std::size_t ranks : {1, 2, 3})
@@ -97,8 +97,8 @@ TEST_F(DeviceMasterCast, SlicesWithAnyStartGiveTheBytesOfTheWhole) {
   });
 }
 
-// What the optimizer does by default.
-TEST_F(DeviceMasterCast, SlicesOfWholeRowsGiveTheBytesOfTheWhole) {
+// The default division of the optimizer.
+TEST_F(DeviceMasterCast, SlicesOfWholeRowsGiveTheBytesOfTheWholeWeight) {
   for_both_types([](const auto& weights) {
     check_ranks(weights, 2, 0, [](const Extent& matrix) {
       const std::int64_t middle = std::min(matrix.rows, (matrix.rows / 2 + 127) / 128 * 128) * matrix.cols;
@@ -124,9 +124,9 @@ TEST_F(DeviceMasterCast, ReadsTheMasterAtEachCall) {
   expect_slices_of_whole(rank, after);
 }
 
-// Amaxes of other ranks, which are greater, decide about the scales; the tile of a weight of one tile takes the amax of
-// the whole weight.
-TEST_F(DeviceMasterCast, TakesAmaxesFromOutside) {
+// Greater amaxes of other ranks determine the scales. For a weight of one tile, the tile uses the amax of the whole
+// weight.
+TEST_F(DeviceMasterCast, UsesTheReducedAmaxes) {
   const Extent matrix{.rows = 40, .cols = 96};
   const std::vector<float> master = random_values(matrix.elements(), 3);
   for (const NamedEncoding& named : all_encodings()) {

@@ -1,4 +1,4 @@
-// How the work of a MasterCast is cut for a GPU, and what a thread may assume of its part.
+// How the work of a MasterCast is divided for a GPU, and the guarantees for the part of a thread.
 #include "tessera/quant/masters/master_cast_plan.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 
 const Extent kPlanMatrices[] = {{1, 16}, {5, 80}, {17, 288}, {300, 688}, {129, 4096}, {3, 14}, {130, 130}};
 
-// Looks at every element of a part of kWarpRows x kVector.
+// Checks every element of a part of kWarpRows x kVector.
 void check_walk(const Tiling& tiling, Extent matrix, std::int64_t first_row, std::int64_t first_col) {
   const std::int64_t tile = tiling.tile_of(first_row, first_col);
   for (std::int64_t row = first_row; row < std::min(first_row + kWarpRows, matrix.rows); ++row)
@@ -31,7 +31,7 @@ void check_walk(const Tiling& tiling, Extent matrix, std::int64_t first_row, std
   ASSERT_EQ(tiling.tile_of(first_row, leader), tile);
 }
 
-TEST(Tiling, PartsOfThreadsLieInTilesAsStated) {
+TEST(Tiling, PartsOfThreadsMatchTheirWalk) {
   std::vector<ScaleTile> tiles{{16, 8}, {32, 48}, {3, 16}, {2, 2}, {16, 1}, {7, 1}, {48, 24}};
   for (const NamedEncoding& named : all_encodings()) tiles.push_back(named.encoding.tile);
   for (const Extent& matrix : kPlanMatrices)
@@ -51,7 +51,7 @@ TEST(Tiling, KnownTilesHaveAFastWalk) {
   EXPECT_EQ(Tiling({0, 0}, matrix).lanes, 32);
 }
 
-// The elements of a slice that the pieces hold, each as often as it is held.
+// The elements of a slice that the pieces contain, each as often as it is contained.
 std::multiset<std::int64_t> elements_of(const MasterCastPlan& plan, std::size_t number) {
   const MasterItem& item = plan.items[number];
   std::multiset<std::int64_t> elements;
@@ -69,7 +69,7 @@ std::multiset<std::int64_t> elements_of(const MasterCastPlan& plan, std::size_t 
   return elements;
 }
 
-TEST(MasterCastPlan, PiecesHoldEveryElementOfASliceOnce) {
+TEST(MasterCastPlan, PiecesContainEveryElementOfASliceOnce) {
   std::mt19937 random(5);
   std::vector<MasterSlice> slices;
   for (const Extent& matrix : kPlanMatrices)
@@ -83,7 +83,7 @@ TEST(MasterCastPlan, PiecesHoldEveryElementOfASliceOnce) {
   }
 }
 
-TEST(MasterCastPlan, ScalesAreMadeForTouchedAndStoredTiles) {
+TEST(MasterCastPlan, ScalesAreComputedForTouchedAndStoredTiles) {
   const Encoding encoding{.element = Element::e2m1, .scale = Scale::e4m3, .tile = {16, 16}};
   const Extent matrix{.rows = 64, .cols = 64};
   const auto made = [&](Slice slice, Slice tiles) {
@@ -99,7 +99,7 @@ TEST(MasterCastPlan, ScalesAreMadeForTouchedAndStoredTiles) {
   EXPECT_EQ(made({5, 5}, {}).size(), 0);
 }
 
-TEST(MasterCastPlan, RefusesWhatLiesOutsideTheMatrix) {
+TEST(MasterCastPlan, RejectsSlicesOutsideTheMatrix) {
   const Encoding encoding = all_encodings()[7].encoding;
   const auto plan = [&](Extent matrix, Slice slice, Slice tiles, DType type = DType::fp32) {
     const MasterSlice one{

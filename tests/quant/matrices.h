@@ -1,4 +1,4 @@
-// Matrices and encodings for tests, and the quantization of a whole matrix by the definition of definition.h.
+// Matrices and encodings for tests, and the quantization of a whole matrix with definition.h.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ struct NamedEncoding {
 inline void PrintTo(const NamedEncoding& named, std::ostream* stream) {
   *stream << named.name;
 }
-// For tests that have an encoding as their parameter.
+// The base of tests whose parameter is an encoding.
 inline std::string name_of_case(const testing::TestParamInfo<NamedEncoding>& info) {
   return info.param.name;
 }
@@ -43,7 +43,7 @@ inline std::vector<NamedEncoding> all_encodings() {
           {"nvfp4_1x16", {Element::e2m1, Scale::e4m3, {1, 16}}}};
 }
 
-// Values of many magnitudes and both signs, some zero. They are no bf16 numbers.
+// Returns values of many magnitudes and both signs, and some zeros. They are not bf16 numbers.
 inline std::vector<float> random_values(std::int64_t count, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<float> values(static_cast<std::size_t>(count));
@@ -92,7 +92,8 @@ Stored quantized(const std::vector<T>& values, Extent matrix, const Encoding& en
   return stored;
 }
 
-// Whether `mark` is that of a MasterSlice: 0 if all elements of the slice are finite in bf16, else NaN.
+// Returns true if `mark` is correct for a MasterSlice: 0 if all elements of the slice are finite in bf16, otherwise
+// NaN.
 template <typename T>
 bool is_mark_of(float mark, const std::vector<T>& master, Slice slice) {
   const bool finite = std::all_of(master.begin() + slice.begin, master.begin() + slice.end, [](T element) {
@@ -123,7 +124,7 @@ inline std::size_t tile_of(std::int64_t row, std::int64_t col, Extent matrix, co
   return static_cast<std::size_t>(row / tile.rows * tiles_in_row + col / tile.cols);
 }
 
-// Scales of all tiles, and the amax of the whole matrix.
+// The scales of all tiles, and the amax of the whole matrix.
 inline std::vector<Scales> scales_of(const std::vector<bfloat16>& values, Extent matrix, const Encoding& encoding,
                                      float& tensor_amax) {
   const std::size_t last = matrix.elements() > 0 ? tile_of(matrix.rows - 1, matrix.cols - 1, matrix, encoding.tile) : 0;
@@ -142,7 +143,7 @@ inline std::vector<Scales> scales_of(const std::vector<bfloat16>& values, Extent
   return scales;
 }
 
-// The bytes of the whole matrix. dequantized: its values.
+// Returns the bytes of the whole matrix. Writes its values to `dequantized`.
 inline Stored quantized(const std::vector<bfloat16>& values, Extent matrix, const Encoding& encoding,
                         std::vector<bfloat16>& dequantized) {
   Stored stored;

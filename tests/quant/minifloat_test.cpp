@@ -1,5 +1,5 @@
-// Elements and E8M0 against the values of their codes: every bf16 number, every tie, and fp32 patterns of all
-// exponents.
+// Compares encodings of elements and of E8M0 with the values of their codes, for every bf16 number, every tie, and fp32
+// patterns of all exponents.
 #include "tessera/quant/formats/minifloat.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ float of_bits(std::uint32_t bits) {
   return std::bit_cast<float>(bits);
 }
 
-// Tries both signs.
+// Tests both signs.
 testing::AssertionResult is_nearest(Element element, float value) {
   for (const float signed_value : {value, -value}) {
     const int got = encode(element, signed_value), expected = definition::encode(element, signed_value);
@@ -48,14 +48,14 @@ TEST_P(Elements, EveryCodeHasTheValueOfItsBits) {
   EXPECT_EQ(static_cast<double>(greatest_of(GetParam())), definition::type_of(GetParam()).greatest());
 }
 
-TEST_P(Elements, EveryFiniteCodeSurvivesTheWayToFloatAndBack) {
+TEST_P(Elements, EveryFiniteCodeRoundTripsThroughFloat) {
   const definition::Type& type = definition::type_of(GetParam());
   for (std::size_t magnitude = 0; magnitude < type.magnitudes.size(); ++magnitude)
     for (const std::size_t code : {magnitude, magnitude + type.sign})
       EXPECT_EQ(encode(GetParam(), decode(GetParam(), static_cast<std::uint8_t>(code))), code);
 }
 
-TEST_P(Elements, EveryTieGoesToTheEvenCodeAndItsNeighboursToTheNearest) {
+TEST_P(Elements, TiesRoundToEvenAndTheirNeighboursToNearest) {
   const std::vector<double>& magnitudes = definition::type_of(GetParam()).magnitudes;
   for (std::size_t code = 0; code + 1 < magnitudes.size(); ++code) {
     const auto middle = static_cast<float>((magnitudes[code] + magnitudes[code + 1]) / 2);
@@ -76,7 +76,7 @@ TEST_P(Elements, PatternsOfFp32GiveTheNearestCode) {
     ASSERT_TRUE(is_nearest(GetParam(), of_bits(bits & 0x7FFFFFFF)));
 }
 
-// The patterns above seldom meet an exponent that a small type resolves.
+// The patterns above rarely have an exponent within the range of a small type.
 TEST_P(Elements, PatternsNearTheTypesRangeGiveTheNearestCode) {
   const float greatest = greatest_of(GetParam());
   const auto last = std::bit_cast<std::uint32_t>(greatest * 2);

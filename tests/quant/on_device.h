@@ -1,4 +1,4 @@
-// Memory of a GPU for tests of its kernels, and matrices with all kinds of values.
+// GPU memory for tests of kernels, and matrices with all kinds of values.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace tessera::quant {
 
 inline constexpr base::Device kTestDevice = base::cuda_device(0);
 
-// Enqueues on the default stream; DeviceArray's copies wait for it.
+// Enqueues on the default stream. The copies of DeviceArray wait for it.
 class OnDevice : public testing::Test {
  protected:
   void SetUp() override {
@@ -25,8 +25,8 @@ class OnDevice : public testing::Test {
   static const CudaTable& kernels() { return require_cuda("tests"); }
 };
 
-// Elements on the device between guards. All of it is filled at first. shift: bytes that the first element lies behind
-// a multiple of 256.
+// Elements on the device with guard bytes around them. All bytes are filled initially. `shift` is the distance in bytes
+// of the first element from a multiple of 256.
 template <typename T>
 class DeviceArray {
  public:
@@ -46,7 +46,7 @@ class DeviceArray {
 
   T* data() { return reinterpret_cast<T*>(memory_.data() + first_); }
   void set(const std::vector<T>& values) { base::copy_bytes(data(), values.data(), count_ * sizeof(T)); }
-  // Checks the guards too.
+  // Also checks the guard bytes.
   std::vector<T> values() const {
     std::vector<std::uint8_t> bytes(memory_.size());
     base::copy_bytes(bytes.data(), memory_.data(), bytes.size());
@@ -66,8 +66,8 @@ class DeviceArray {
   base::Buffer memory_;
 };
 
-// Random values with zeros, subnormal numbers, infinities and NaNs among them. Some stretches have no infinities, since
-// they hide what else their tile's scale depends on.
+// Returns random values, including zeros, subnormal numbers, infinities and NaNs. Some ranges contain no infinities,
+// because an infinity hides the other values of its tile from the scale.
 inline std::vector<float> all_kinds_of_values(std::int64_t count, unsigned seed) {
   std::vector<float> values = random_values(count, seed);
   std::mt19937 random(seed + 1);
@@ -82,7 +82,7 @@ inline std::vector<float> all_kinds_of_values(std::int64_t count, unsigned seed)
   return values;
 }
 
-// The same bits, or a NaN in both.
+// Compares the bits; two NaNs are equal.
 inline testing::AssertionResult same_numbers(const std::vector<bfloat16>& got, const std::vector<bfloat16>& expected) {
   if (got.size() != expected.size()) return testing::AssertionFailure() << got.size() << " elements";
   for (std::size_t i = 0; i < got.size(); ++i) {
@@ -105,7 +105,7 @@ testing::AssertionResult same_bytes(const std::vector<T>& got, const std::vector
   return testing::AssertionSuccess();
 }
 
-// A quantized matrix on the device. shift: of its codes.
+// A quantized matrix on the device. `shift` is the shift of its codes.
 struct DeviceStored {
   explicit DeviceStored(Stored& stored, std::size_t shift = 0)
       : codes(stored.data, shift), scales(stored.scales), tensor_amax(std::vector<float>{stored.tensor_amax}) {}

@@ -1,4 +1,4 @@
-// Whole matrices of every encoding against the definition, in extents that tiles do not divide.
+// Compares whole matrices of every encoding with the definition, including extents that are not multiples of a tile.
 #include "tessera/quant/formats/quantize.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ bool are_equal(bfloat16 a, bfloat16 b) {
   return a.bits == b.bits || (std::isnan(static_cast<float>(a)) && std::isnan(static_cast<float>(b)));
 }
 
-// Quantizes and dequantizes, from bf16 and from fp32.
+// Quantizes and dequantizes from bf16 and from fp32.
 void expect_as_defined(const std::vector<float>& values, Extent matrix, const Encoding& encoding) {
   SCOPED_TRACE(testing::Message() << matrix.rows << " x " << matrix.cols);
   std::vector<bfloat16> expected_values, got_values(values.size());
@@ -38,14 +38,14 @@ void expect_as_defined(const std::vector<float>& values, Extent matrix, const En
         << static_cast<float>(expected_values[i]);
 }
 
-TEST_P(Matrices, AreAsDefinedInAllExtents) {
+TEST_P(Matrices, MatchTheDefinitionInAllExtents) {
   unsigned seed = 0;
   for (const std::int64_t rows : {1, 5, 17, 100, 129})
     for (const std::int64_t cols : {2, 16, 80, 288, 688})
       expect_as_defined(random_values(rows * cols, ++seed), {rows, cols}, encoding());
 }
 
-TEST_P(Matrices, OfAnOddNumberOfColumnsAreAsDefinedOrRefused) {
+TEST_P(Matrices, WithAnOddNumberOfColumnsMatchTheDefinitionOrAreRejected) {
   for (const std::int64_t cols : {1, 31, 129}) {
     const Extent matrix{.rows = 33, .cols = cols};
     const std::vector<float> values = random_values(matrix.elements(), 7);
@@ -60,12 +60,12 @@ TEST_P(Matrices, OfAnOddNumberOfColumnsAreAsDefinedOrRefused) {
   }
 }
 
-TEST_P(Matrices, OfZerosAreAsDefined) {
+TEST_P(Matrices, OfZerosMatchTheDefinition) {
   expect_as_defined(std::vector<float>(17 * 80, 0.0F), {.rows = 17, .cols = 80}, encoding());
   expect_as_defined(std::vector<float>(17 * 80, -0.0F), {.rows = 17, .cols = 80}, encoding());
 }
 
-TEST_P(Matrices, WithATileOfZerosAreAsDefined) {
+TEST_P(Matrices, WithATileOfZerosMatchTheDefinition) {
   const Extent matrix{.rows = 140, .cols = 272};
   std::vector<float> values = random_values(matrix.elements(), 3);
   for (std::int64_t row = 0; row < matrix.rows; ++row)
@@ -73,7 +73,7 @@ TEST_P(Matrices, WithATileOfZerosAreAsDefined) {
   expect_as_defined(values, matrix, encoding());
 }
 
-TEST_P(Matrices, OfTinyAndOfHugeValuesAreAsDefined) {
+TEST_P(Matrices, OfTinyAndHugeValuesMatchTheDefinition) {
   for (const int exponent : {-149, -140, -128, -126, -100, 100, 120, 127}) {
     std::vector<float> values = random_values(std::int64_t{33} * 80, 4);
     for (float& value : values) value = std::ldexp(value, exponent);
@@ -81,7 +81,7 @@ TEST_P(Matrices, OfTinyAndOfHugeValuesAreAsDefined) {
   }
 }
 
-TEST_P(Matrices, WithOneInfinityOrNanAreAsDefined) {
+TEST_P(Matrices, WithOneInfinityOrNanMatchTheDefinition) {
   const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   for (const float special : {infinity, -infinity, nan, -nan, FLT_MAX}) {  // FLT_MAX rounds to infinity
     std::vector<float> values = random_values(std::int64_t{33} * 80, 5);
@@ -101,8 +101,8 @@ TEST_P(Matrices, WithoutElementsWriteNoData) {
   }
 }
 
-// The amax stays with the caller where nobody asks for it.
-TEST_P(Matrices, GiveTheSameBytesWithoutAPlaceForTheAmax) {
+// The tensor amax is not written if its address is null.
+TEST_P(Matrices, GiveTheSameBytesWithoutAnAmaxAddress) {
   const Extent matrix{.rows = 17, .cols = 80};
   const std::vector<float> values = random_values(matrix.elements(), 6);
   Stored stored = room_for(encoding(), matrix);
@@ -112,7 +112,7 @@ TEST_P(Matrices, GiveTheSameBytesWithoutAPlaceForTheAmax) {
   EXPECT_EQ(stored.scales, expected.scales);
 }
 
-TEST(Quantize, CountsTilesRowByRowWithShortOnesAtTheEdges) {
+TEST(Quantize, CountsTilesRowByRowIncludingPartialTiles) {
   const Extent matrix{.rows = 129, .cols = 688};
   EXPECT_EQ(scale_extent({.tile = {16, 16}}, matrix), (Extent{9, 43}));
   EXPECT_EQ(scale_extent({.tile = {1, 32}}, matrix), (Extent{129, 22}));
@@ -132,13 +132,13 @@ TEST(Quantize, CountsBytes) {
   EXPECT_EQ(scale_type(Scale::e4m3), DType::u8);
 }
 
-TEST(Quantize, PutsTheEvenColumnInTheLowHalf) {
-  const std::vector<float> values{6, -0.5F};  // amax 6: everything is multiplied by 1
+TEST(Quantize, StoresTheEvenColumnInTheLowHalf) {
+  const std::vector<float> values{6, -0.5F};  // amax 6: the multiplier is 1
   const Stored stored = quantized(values, {.rows = 1, .cols = 2}, {Element::e2m1, Scale::e4m3, {16, 16}});
   EXPECT_EQ(stored.data, std::vector<std::uint8_t>{0x97});
 }
 
-TEST(Quantize, RefusesOtherSources) {
+TEST(Quantize, RejectsOtherSourceTypes) {
   std::vector<float> amaxes(1);
   EXPECT_THROW(take_amaxes({nullptr, DType::fp64}, {1, 1}, {}, {0, 0}, amaxes), Error);
   EXPECT_THROW(cast({nullptr, DType::i32}, {1, 1}, {}, {0, 0}, amaxes, nullptr), Error);

@@ -1,4 +1,4 @@
-// Slices of matrices for tests, and places for them that show what was written outside.
+// Slices of matrices for tests, and memory for them that detects writes outside the slice.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace tessera::quant {
 
-// A place for items [begin, end) of an array whose items have so many bits, filled at random. It begins with the byte
-// of item `begin`. There are more bytes before and behind it.
+// Memory for items [begin, end) of an array of `bits`-bit items, filled at random. It begins with the byte of item
+// `begin` and has guard bytes on both sides.
 class GuardedBits {
  public:
   GuardedBits(std::int64_t bits, Slice slice, std::mt19937& random) : bits_(bits), slice_(slice) {
@@ -22,12 +22,12 @@ class GuardedBits {
       : GuardedBits(element == Element::e2m1 ? 4 : 8, slice, random) {}
   std::uint8_t* data() { return bytes_.data() + kGuard; }
 
-  // Item `index` of the array, which has at most 8 bits.
+  // Returns item `index` of the array, which has at most 8 bits.
   int item(std::int64_t index) const {
     const std::int64_t bit = index * bits_ - (first_byte() - kGuard) * 8;
     return bytes_[static_cast<std::size_t>(bit / 8)] >> bit % 8 & ((1 << bits_) - 1);
   }
-  // Whether all that is outside the slice is as it was.
+  // Returns true if all bits outside the slice are unchanged.
   bool is_kept() const {
     for (std::int64_t bit = 0; bit < static_cast<std::int64_t>(bytes_.size()) * 8; ++bit) {
       const std::int64_t in_array = bit + (first_byte() - kGuard) * 8;
@@ -36,7 +36,7 @@ class GuardedBits {
     }
     return true;
   }
-  // Puts the items where they belong in the whole array.
+  // Copies the items to their positions in the whole array.
   void merge_into(std::vector<std::uint8_t>& whole) const {
     for (std::int64_t bit = slice_.begin * bits_; bit < slice_.end * bits_; ++bit) {
       std::uint8_t& byte = whole[static_cast<std::size_t>(bit / 8)];
@@ -57,7 +57,7 @@ class GuardedBits {
   std::vector<std::uint8_t> before_, bytes_;
 };
 
-// Cuts [0, size) at random into so many slices, of which some are empty.
+// Divides [0, size) at random into `count` slices, some of them empty.
 inline std::vector<Slice> random_slices(std::int64_t size, int count, std::mt19937& random) {
   std::vector<std::int64_t> cuts{0, size};
   for (int i = 1; i < count; ++i)

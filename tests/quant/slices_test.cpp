@@ -1,4 +1,4 @@
-// A matrix that is quantized slice by slice, where slices begin and end anywhere, has the bytes of the whole one.
+// A matrix that is quantized in arbitrary slices must have the bytes of the whole matrix.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -16,7 +16,7 @@ class Slices : public testing::TestWithParam<NamedEncoding> {
 };
 INSTANTIATE_TEST_SUITE_P(Encodings, Slices, testing::ValuesIn(all_encodings()), name_of_case);
 
-// Quantizes slice by slice; each has amaxes of its own, which are then brought together.
+// Quantizes slice by slice. Each slice has its own amaxes, which are then combined.
 template <typename T>
 Stored quantized_in_slices(const std::vector<T>& values, Extent matrix, const Encoding& encoding,
                            const std::vector<Slice>& slices, std::mt19937& random) {
@@ -38,7 +38,7 @@ Stored quantized_in_slices(const std::vector<T>& values, Extent matrix, const En
   return stored;
 }
 
-TEST_P(Slices, GiveTheBytesOfTheWhole) {
+TEST_P(Slices, GiveTheBytesOfTheWholeMatrix) {
   std::mt19937 random(11);
   for (const Extent matrix : {Extent{5, 2}, Extent{17, 80}, Extent{100, 288}, Extent{129, 688}, Extent{1, 16}}) {
     const std::vector<float> values = random_values(matrix.elements(), 1);
@@ -51,7 +51,7 @@ TEST_P(Slices, GiveTheBytesOfTheWhole) {
   }
 }
 
-// Every pair of a first and a last element in two rows of a small matrix.
+// Tests every pair of a first and a last element in two rows of a small matrix.
 TEST_P(Slices, MayBeginAndEndAnywhere) {
   const Extent matrix{.rows = 18, .cols = 18};
   const std::vector<float> values = random_values(matrix.elements(), 2);
@@ -76,7 +76,7 @@ TEST_P(Slices, KeepTheGreaterOfTwoAmaxes) {
   }
 }
 
-TEST_P(Slices, TouchTilesOfWholeRowsOfTiles) {
+TEST_P(Slices, TouchWholeRowsOfTiles) {
   const Extent matrix{.rows = 300, .cols = 300};
   std::mt19937 random(13);
   for (const Slice& slice : random_slices(matrix.elements(), 200, random)) {
@@ -94,8 +94,8 @@ TEST_P(Slices, TouchTilesOfWholeRowsOfTiles) {
   }
 }
 
-// Quantizes elements [begin, begin + 3000) of a matrix of 2^34 elements and 16 tiles, of which only these have memory.
-// The tile `tile` ends with element `border`; those behind it lie in the next tile.
+// Quantizes elements [begin, begin + 3000) of a matrix of 2^34 elements and 16 tiles. Only these elements have memory.
+// Tile `tile` ends before element `border`, where the next tile begins.
 void expect_small_slice_of_huge_matrix(Element element, std::int64_t begin, std::int64_t border, std::size_t tile) {
   const Extent huge{.rows = std::int64_t{1} << 20, .cols = std::int64_t{1} << 14};
   const Scale scale = element == Element::e2m1 ? Scale::e4m3 : Scale::fp32;
@@ -119,7 +119,7 @@ void expect_small_slice_of_huge_matrix(Element element, std::int64_t begin, std:
   }
 }
 
-TEST(HugeMatrix, HasTheElementsOfASmallOneFarBehind) {
+TEST(HugeMatrix, GivesTheElementsOfASmallMatrixAtLargeOffsets) {
   const std::int64_t before_last_tile = (std::int64_t{1} << 34) - 4096, half = std::int64_t{1} << 33;
   for (const Element element : {Element::e4m3, Element::e2m1})
     for (const std::int64_t ahead : {1000, 999}) {
@@ -128,7 +128,7 @@ TEST(HugeMatrix, HasTheElementsOfASmallOneFarBehind) {
     }
 }
 
-TEST(HugeMatrix, HasTileNumbersAbove32Bits) {
+TEST(HugeMatrix, SupportsTileNumbersAbove32Bits) {
   const Extent huge{.rows = std::int64_t{1} << 24, .cols = std::int64_t{1} << 16};
   const Slice slice{huge.elements() - 10, huge.elements()};
   const Slice touched = touched_tiles({.rows = 1, .cols = 16}, huge, slice);
@@ -138,7 +138,7 @@ TEST(HugeMatrix, HasTileNumbersAbove32Bits) {
   EXPECT_EQ(data_bytes(Element::e2m1, huge.elements()), std::int64_t{1} << 39);
 }
 
-// Floats that have an address each but no memory until they are written.
+// Floats with reserved addresses that get memory only when they are written.
 class SparseFloats {
  public:
   explicit SparseFloats(std::size_t count)
@@ -158,7 +158,7 @@ class SparseFloats {
   void* const data_;
 };
 
-TEST(HugeMatrix, OfMoreThan32BitsOfTilesIsQuantizedAtItsEnd) {
+TEST(HugeMatrix, QuantizesItsEndWithMoreThan32BitsOfTiles) {
   const Extent huge{.rows = (std::int64_t{1} << 27) + 4, .cols = 256}, small{.rows = 2, .cols = 256};
   const Encoding encoding{Element::e2m1, Scale::e4m3, {1, 16}};
   const auto tiles = static_cast<std::size_t>(scale_extent(encoding, huge).elements());

@@ -1,4 +1,4 @@
-// Padding and swizzling of scales on a GPU against the host's.
+// Compares padding and swizzling of scales on a GPU with the host.
 #include "tessera/quant/formats/swizzle.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@ namespace {
 
 class DeviceSwizzle : public OnDevice {};
 
-TEST_F(DeviceSwizzle, PadsAndSwizzlesAsTheHostDoes) {
+TEST_F(DeviceSwizzle, PadsAndSwizzlesLikeTheHost) {
   std::mt19937 random(3);
   for (const NamedEncoding& named : all_encodings()) {
     if (named.encoding.scale == Scale::fp32) continue;

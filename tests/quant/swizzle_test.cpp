@@ -1,4 +1,4 @@
-// The arrays of scales that a GEMM reads: extents, padding and order.
+// The scales that a GEMM reads: extents, padding and order.
 #include "tessera/quant/formats/swizzle.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ TEST(PaddedScales, HaveTheExtentOfTheGemm) {
   EXPECT_EQ(padded_scale_extent(kColumn8, {100, 128}), (Extent{4, 128}));
 }
 
-TEST(PaddedScales, AreForScalesOfOneByteAndTheirTilesOnly) {
+TEST(PaddedScales, RejectOtherScaleTypesAndTiles) {
   EXPECT_THROW(padded_scale_extent({Element::e4m3, Scale::fp32, {1, 128}}, {128, 128}), Error);
   EXPECT_THROW(padded_scale_extent({Element::e4m3, Scale::e8m0, {0, 0}}, {128, 128}), Error);
   EXPECT_THROW(padded_scale_extent({Element::e4m3, Scale::e8m0, {16, 32}}, {128, 128}), Error);
@@ -39,15 +39,15 @@ std::vector<std::uint8_t> padded(const std::vector<std::uint8_t>& scales, Extent
   return result;
 }
 
-// No scale is zero, so that padding can be told from them.
+// No scale is zero, so padding is distinguishable.
 std::vector<std::uint8_t> scales_for(Extent matrix, const Encoding& encoding) {
   std::vector<std::uint8_t> scales(static_cast<std::size_t>(scale_extent(encoding, matrix).elements()));
   for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<std::uint8_t>(1 + i * 7 % 251);
   return scales;
 }
 
-// Looks up the scale of every element, and counts what is no element's.
-TEST(PaddedScales, HaveTheScaleOfEveryElementAndZerosBehind) {
+// Checks the scale of every element, and counts the entries that belong to no element.
+TEST(PaddedScales, HaveTheScaleOfEveryElementAndZerosAsPadding) {
   for (const Encoding& encoding : kScalesOfBytes)
     for (const Extent& matrix : kMatrices) {
       const std::vector<std::uint8_t> scales = scales_for(matrix, encoding), got = padded(scales, matrix, encoding);
@@ -65,8 +65,8 @@ TEST(PaddedScales, HaveTheScaleOfEveryElementAndZerosBehind) {
     }
 }
 
-// A weight's columnwise scales are the rowwise ones of the transposed weight.
-TEST(PaddedScales, OfTransposedWeightsAreThoseOfTheTransposedMatrix) {
+// The columnwise scales of a weight are the rowwise scales of the transposed weight.
+TEST(PaddedScales, OfColumnwiseWeightsEqualTheTransposedMatrix) {
   const Extent matrix{.rows = 100, .cols = 288}, flipped{.rows = 288, .cols = 100};
   const std::vector<float> values = random_values(matrix.elements(), 31);
   Stored source = quantized(values, matrix, kWeight4), target = room_for(kWeight4, flipped);
@@ -78,7 +78,7 @@ TEST(PaddedScales, OfTransposedWeightsAreThoseOfTheTransposedMatrix) {
                 source.scales[static_cast<std::size_t>(block * 18 + row / 16)]);
 }
 
-TEST(Swizzle, HasTheOffsetsOfTheText) {
+TEST(Swizzle, HasTheOffsetsOfTheDocumentation) {
   EXPECT_EQ(swizzled_offset(0, 0, 20), 0);
   EXPECT_EQ(swizzled_offset(0, 3, 20), 3);
   EXPECT_EQ(swizzled_offset(0, 4, 20), 512);
@@ -92,7 +92,7 @@ TEST(Swizzle, HasTheOffsetsOfTheText) {
   EXPECT_EQ(swizzled_offset(std::int64_t{1} << 24, 0, 4096), std::int64_t{1} << 36);
 }
 
-TEST(Swizzle, OfRowsPutsEveryScaleWhereTheTextSays) {
+TEST(Swizzle, PlacesRowwiseScalesAsDocumented) {
   for (const Encoding& encoding : {kWeight4, kRow4, kRow8})
     for (const Extent& matrix : kMatrices) {
       const std::vector<std::uint8_t> scales = padded(scales_for(matrix, encoding), matrix, encoding);
@@ -109,8 +109,8 @@ TEST(Swizzle, OfRowsPutsEveryScaleWhereTheTextSays) {
     }
 }
 
-// Scales of columns lie across: the dimension that is padded to 128 is that of the columns.
-TEST(Swizzle, OfColumnsIsThatOfTheTransposedScales) {
+// Columnwise scales are transposed: the columns are the dimension that is padded to 128.
+TEST(Swizzle, OfColumnwiseScalesEqualsTheTransposedScales) {
   for (const Extent& matrix : kMatrices) {
     const std::vector<std::uint8_t> scales = padded(scales_for(matrix, kColumn8), matrix, kColumn8);
     const Extent extent = padded_scale_extent(kColumn8, matrix);

@@ -1,4 +1,4 @@
-// Scales of tiles against the text's chain of operations, and its golden values.
+// Compares the scales of tiles with the documented chain of operations and with golden values.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -25,7 +25,7 @@ bool is_as_defined(const Encoding& encoding, float amax, float tensor_amax) {
          (static_cast<double>(decoded) == expected.decode || (std::isnan(decoded) && std::isnan(expected.decode)));
 }
 
-// Every so many patterns of fp32 that are not negative, NaN and infinity among them.
+// Tests every n-th fp32 pattern that is not negative, including NaN and infinity.
 void expect_as_defined(const Encoding& encoding, std::uint32_t step) {
   for (std::uint32_t bits = 0; bits < 0x80000000; bits += step) {
     const auto amax = std::bit_cast<float>(bits);
@@ -33,13 +33,13 @@ void expect_as_defined(const Encoding& encoding, std::uint32_t step) {
   }
 }
 
-TEST(TileScale, OfFp8IsAsDefined) {
+TEST(TileScale, OfFp8MatchesTheDefinition) {
   expect_as_defined(kTensorE4M3, 211);
   expect_as_defined(kTensorE5M2, 223);
   expect_as_defined(kBlock128, 227);
 }
 
-TEST(TileScale, OfFp8IsOneForAmaxesThatSayNothing) {
+TEST(TileScale, OfFp8IsOneForUnusableAmaxes) {
   const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   for (const float amax : {0.0F, infinity, nan})
     for (const Encoding& encoding : {kTensorE4M3, kTensorE5M2, kBlock128}) {
@@ -48,15 +48,15 @@ TEST(TileScale, OfFp8IsOneForAmaxesThatSayNothing) {
     }
 }
 
-TEST(TileScale, OfFp8IsFiniteForTheLeastAmax) {
+TEST(TileScale, OfFp8IsFiniteForTheSmallestAmax) {
   const float least = std::numeric_limits<float>::denorm_min();
   EXPECT_EQ(tile_scale(kTensorE4M3, least, 0).multiplier, FLT_MAX);
   EXPECT_EQ(std::bit_cast<float>(tile_scale(kTensorE4M3, least, 0).stored), 1 / FLT_MAX);
   EXPECT_EQ(tile_scale(kBlock128, least, 0).multiplier, 0x1p127F);
 }
 
-// Of the greatest bf16 number down. What fp8_block and mxfp8 round up to 2^128 is infinite.
-TEST(TileScale, OfAFiniteAmaxDecodesToNoNaN) {
+// Tests amaxes from the greatest bf16 number downwards. Values that fp8_block and mxfp8 round up to 2^128 are infinite.
+TEST(TileScale, OfAFiniteAmaxNeverDecodesToNaN) {
   for (const Encoding& encoding : {kTensorE4M3, kTensorE5M2, kBlock128, kMxfp8, kNvfp4})
     for (std::uint32_t bits = 0x7F7F; bits > 0x7A00; --bits) {
       const auto amax = std::bit_cast<float>(bits << 16);
@@ -66,13 +66,13 @@ TEST(TileScale, OfAFiniteAmaxDecodesToNoNaN) {
       ASSERT_TRUE(std::isfinite(decoded)) << std::hexfloat << amax;
       ASSERT_FALSE(std::isnan(value)) << std::hexfloat << amax;
       if (!encoding.powers_of_two && encoding.scale != Scale::e8m0) {
-        // Half a unit of the element, and of nvfp4's scale.
+        // Half a unit of the element, and half a unit of the scale of nvfp4.
         EXPECT_NEAR(value / amax, 1, 0x1p-4 + 0x1p-10) << std::hexfloat << amax;
       }
     }
 }
 
-TEST(TileScale, OfAnOperandIsNotANumberForAnInfiniteAmax) {
+TEST(TileScale, OfAnOperandIsNaNForAnInfiniteAmax) {
   const float infinity = std::numeric_limits<float>::infinity();
   for (const Encoding& encoding : {kTensorE4M3, kTensorE5M2, kBlock128, kMxfp8, kNvfp4}) {
     const TileScale scale = operand_scale(encoding, infinity, infinity);
@@ -90,7 +90,7 @@ TEST(TileScale, OfFp8RoundsDownToPowersOfTwo) {
   EXPECT_EQ(tile_scale(kBlock128, 448.0F, 0).multiplier, 1);
 }
 
-TEST(TileScale, OfMxfp8IsAsDefined) {
+TEST(TileScale, OfMxfp8MatchesTheDefinition) {
   expect_as_defined(kMxfp8, 101);
 }
 
@@ -120,11 +120,11 @@ TEST(TileScale, OfNvfp4HasTheGoldenCodesAndMultipliers) {
   EXPECT_EQ(decode_scale(Scale::e4m3, 0x7E, 3.0F), 0.5F);
 }
 
-TEST(TileScale, OfNvfp4IsAsDefinedWhereTheTileIsTheGreatest) {
+TEST(TileScale, OfNvfp4MatchesTheDefinitionForTheGreatestTile) {
   expect_as_defined(kNvfp4, 1013);
 }
 
-TEST(TileScale, OfNvfp4IsAsDefinedForTilesOfEveryShareOfTheWhole) {
+TEST(TileScale, OfNvfp4MatchesTheDefinitionForEveryRatioToTheTensorAmax) {
   std::mt19937 random(1);
   const auto fraction = [&] { return std::bit_cast<float>(0x3F800000U | static_cast<std::uint32_t>(random()) >> 9); };
   for (int i = 0; i < 2'000'000; ++i) {
@@ -135,8 +135,8 @@ TEST(TileScale, OfNvfp4IsAsDefinedForTilesOfEveryShareOfTheWhole) {
   }
 }
 
-// Where the scale lies between two codes, the order and the rounding of each operation decide.
-TEST(TileScale, OfNvfp4IsAsDefinedAroundEveryTieOfTheScale) {
+// If the scale is between two codes, the result depends on the order and the rounding of each operation.
+TEST(TileScale, OfNvfp4MatchesTheDefinitionAroundEveryTieOfTheScale) {
   const std::vector<double>& codes = definition::type_of(Element::e4m3).magnitudes;
   std::mt19937 random(2);
   for (int i = 0; i < 1000; ++i) {
@@ -151,7 +151,7 @@ TEST(TileScale, OfNvfp4IsAsDefinedAroundEveryTieOfTheScale) {
   }
 }
 
-TEST(TileScale, OfNvfp4IsAsDefinedAtTheEnds) {
+TEST(TileScale, OfNvfp4MatchesTheDefinitionAtTheLimits) {
   const float least = std::numeric_limits<float>::denorm_min(), infinity = std::numeric_limits<float>::infinity();
   for (const float tensor_amax : {0.0F, least, 0x1p-126F, 7.8e-36F, 8e-36F, 1.0F, 7.6e35F, FLT_MAX, infinity})
     for (const float amax : {0.0F, least, 0x1p-140F, 0x1p-126F, 1.0F, 3.0F, FLT_MAX, infinity})
@@ -159,7 +159,7 @@ TEST(TileScale, OfNvfp4IsAsDefinedAtTheEnds) {
           << std::hexfloat << amax << " of " << tensor_amax;
 }
 
-// The greatest tile's scale may be rounded to above 448, where a conversion that does not saturate gives NaN.
+// The scale of the greatest tile may be rounded to a value above 448. A conversion without saturation gives NaN there.
 TEST(TileScale, OfNvfp4SaturatesForTheGreatestTile) {
   int above = 0;
   for (std::uint32_t bits = 0x3F800000; bits < 0x40000000; bits += 997) {

@@ -1,4 +1,4 @@
-// The transposition of quantized matrices: elements and scales as they are, in other places.
+// The transposition of quantized matrices: elements and scales keep their values and change their positions.
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
@@ -10,7 +10,7 @@ namespace {
 class Transposes : public testing::TestWithParam<NamedEncoding> {
  protected:
   const Encoding& encoding() const { return GetParam().encoding; }
-  // The encoding of the transposed matrix.
+  // Returns the encoding of the transposed matrix.
   Encoding flipped() const {
     Encoding result = encoding();
     std::swap(result.tile.rows, result.tile.cols);
@@ -27,7 +27,7 @@ Stored transposed(Stored source, Extent matrix, const Encoding& encoding, const 
 
 constexpr Extent kExtents[] = {{2, 2}, {2, 288}, {18, 80}, {66, 130}, {100, 16}, {130, 688}};
 
-TEST_P(Transposes, AreTheQuantizationOfTheTransposedMatrix) {
+TEST_P(Transposes, EqualTheQuantizedTransposedMatrix) {
   for (const Extent& matrix : kExtents) {
     const std::vector<float> values = random_values(matrix.elements(), 21);
     const Stored expected = quantized(transposed_values(values, matrix), flip(matrix), flipped());
@@ -36,7 +36,7 @@ TEST_P(Transposes, AreTheQuantizationOfTheTransposedMatrix) {
   }
 }
 
-TEST_P(Transposes, TwiceAreTheIdentity) {
+TEST_P(Transposes, AppliedTwiceAreTheIdentity) {
   for (const Extent& matrix : kExtents) {
     const Stored source = quantized(random_values(matrix.elements(), 22), matrix, encoding());
     const Stored once = transposed(source, matrix, encoding(), flipped());
@@ -56,7 +56,7 @@ TEST_P(Transposes, HaveTheSameValues) {
   for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_EQ(flipped_values[i].bits, expected[i].bits) << i;
 }
 
-TEST_P(Transposes, OfOddExtentsAreRefusedOfFourBitsOnly) {
+TEST_P(Transposes, OfOddExtentsAreRejectedOnlyForFourBits) {
   const Extent matrix{.rows = 17, .cols = 80};
   const Stored source = quantized(random_values(matrix.elements(), 24), matrix, encoding());
   if (encoding().element == Element::e2m1) {
@@ -69,7 +69,7 @@ TEST_P(Transposes, OfOddExtentsAreRefusedOfFourBitsOnly) {
   }
 }
 
-TEST(Transpose, OfFourBitsSwapsHalves) {
+TEST(Transpose, OfFourBitsSwapsHalfBytes) {
   const Encoding encoding{Element::e2m1, Scale::e4m3, {16, 16}};
   Stored source{.data = {0x21, 0x43, 0x65, 0x87}, .scales = {7}, .tensor_amax = 3};  // rows 1 2 3 4, 5 6 7 8
   const Stored target = transposed(source, {.rows = 2, .cols = 4}, encoding, encoding);

@@ -40,8 +40,8 @@ struct TypeOf<double> {
 
 using AllTypes = testing::Types<std::uint8_t, std::int32_t, std::int64_t, bfloat16, float, double>;
 
-// Two of three neighbouring ranks cancel, and what the third adds between them loses its last bits in fp32; sums of
-// random bf16 values would be exact in fp32 in any order.
+// Two of three adjacent ranks cancel, and the value that the third adds between them loses its last bits in fp32. Sums
+// of random bf16 values would be exact in fp32 in any order.
 inline float bfloat16_value(int rank, std::int64_t index, std::uint32_t random) {
   const auto large = static_cast<float>(65536 + 512 * (index % 100));
   const auto small =
@@ -56,7 +56,8 @@ inline float bfloat16_value(int rank, std::int64_t index, std::uint32_t random) 
   }
 }
 
-// Element `index` of rank `rank`: spread over many exponents, so that another order of summation gives other bits.
+// Returns element `index` of rank `rank`. The elements have many exponents, so another order of summation gives other
+// bits.
 template <typename T>
 T value_of(int rank, std::int64_t index) {
   auto h = static_cast<std::uint32_t>(index) * 2654435761u + static_cast<std::uint32_t>(rank + 1) * 0x9E3779B9u;
@@ -78,7 +79,7 @@ std::vector<T> values_of(int rank, std::int64_t begin, std::int64_t count) {
   return values;
 }
 
-// One bit pattern for both, NaNs included.
+// Compares bit patterns, including the bits of NaNs.
 template <typename T>
 testing::AssertionResult same_bits(const std::vector<T>& got, const std::vector<T>& expected) {
   if (got.size() != expected.size())

@@ -1,4 +1,4 @@
-// The arithmetic of whole vectors on the host: the same bits as of single elements.
+// The arithmetic on whole vectors on the host gives the same bits as on single elements.
 #include "tessera/quant/cuda/vector_codes.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace tessera::quant {
 namespace {
 
-TEST(VectorCodes, OfFourBitsAreThoseOfTheDefinition) {
+TEST(VectorCodes, OfFourBitsMatchTheDefinition) {
   for (std::uint64_t word = 0; word < (std::uint64_t{1} << 32); word += 509) {
     const bool is_nan = (word & 0x7FFFFFFF) > 0x7F800000;
     const auto value = std::bit_cast<float>(static_cast<std::uint32_t>(word | (is_nan ? 0x00400000 : 0)));
@@ -44,13 +44,13 @@ void check_vectors() {
   }
 }
 
-TEST(VectorCodes, LieInTheOrderOfMemory) {
+TEST(VectorCodes, AreInMemoryOrder) {
   check_vectors<Element::e4m3>();
   check_vectors<Element::e5m2>();
   check_vectors<Element::e2m1>();
 }
 
-TEST(VectorCodes, GreaterMagnitudesLeaveNansOut) {
+TEST(VectorCodes, GreaterMagnitudesIgnoreNans) {
   const std::uint32_t pair = round_pair(-3, NAN), amaxes = round_pair(2, 1);
   const std::uint32_t greater = greater_magnitudes(amaxes, pair);
   EXPECT_EQ(low_half(greater), 3);

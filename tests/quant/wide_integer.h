@@ -1,4 +1,4 @@
-// Integers of 2304 bits and the nearest fp64 number, for sums that must be exact. Slow and by definition.
+// Integers of 2304 bits and the nearest fp64 number, as a slow reference for exact sums.
 #pragma once
 #include <array>
 #include <bit>
@@ -8,7 +8,7 @@
 
 namespace tessera::quant {
 
-// Counts units of 2^-1074. Two's complement, little end first.
+// Counts units of 2^-1074. Two's complement, least significant word first.
 class WideInteger {
  public:
   WideInteger() = default;
@@ -61,8 +61,8 @@ class WideInteger {
   std::array<std::uint32_t, 72> words_{};
 };
 
-// The nearest number, of two equally near ones that with the even encoding. Encodings of positive numbers are in the
-// order of the numbers; that of infinity stands for 2^1024 here.
+// Returns the nearest fp64 number; a tie is rounded to the even encoding. Encodings of positive numbers have the order
+// of the numbers. The encoding of infinity represents 2^1024 here.
 inline double nearest(WideInteger integer) {
   if (integer.is_negative()) {
     integer.negate();
@@ -76,7 +76,7 @@ inline double nearest(WideInteger integer) {
     return beyond;
   };
   if (integer >= value_of(infinity)) return std::numeric_limits<double>::infinity();
-  std::uint64_t low = 0, high = infinity;  // the integer lies in [low, high)
+  std::uint64_t low = 0, high = infinity;  // the encoding of the integer is in [low, high)
   while (high - low > 1) {
     const std::uint64_t middle = low + (high - low) / 2;
     (value_of(middle) <= integer ? low : high) = middle;

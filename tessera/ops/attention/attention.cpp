@@ -16,10 +16,9 @@
 namespace tessera::ops {
 namespace {
 
-// ATen multiplies head by head, within the operands and memory of its own, so what MKL is given lies where a head's
-// number and width put it. Its strict mode is documented to give the same bits wherever that is; without a mode they
-// differ on some CPUs. Who sets another mode has that. MKL reads this at its first call, which comes after the start of
-// main().
+// ATen multiplies head by head, so the addresses that MKL receives depend on the index and the width of a head. MKL's
+// strict mode is documented to give the same bits for every alignment; without a mode the bits differ on some CPUs. A
+// mode that the user has set is kept. MKL reads the variable at its first call, which is after the start of main().
 bool make_products_strict() {
   const char* mode = std::getenv("MKL_CBWR");
   return (mode != nullptr && *mode != '\0') || setenv("MKL_CBWR", "AUTO,STRICT", /*overwrite=*/1) == 0;
@@ -30,13 +29,15 @@ void check_documents(const AttentionShape& shape) {
   const auto& starts = shape.cu_seqlens;
   if (starts.empty()) return;
   const std::int64_t tokens = shape.batch * shape.seq_len;
-  TESSERA_CHECK(starts.front() == 0 && starts.back() == tokens, "attention: cu_seqlens from {} to {}, expected 0 to {}",
-                starts.front(), starts.back(), tokens);
+  TESSERA_CHECK(starts.front() == 0 && starts.back() == tokens,
+                "attention: cu_seqlens begins with {} and ends with {}, expected 0 and {}", starts.front(),
+                starts.back(), tokens);
   for (std::size_t i = 0; i + 1 < starts.size(); ++i) {
-    TESSERA_CHECK(starts[i] < starts[i + 1], "attention: cu_seqlens[{}] is {}, the next {}: expected increasing", i,
-                  starts[i], starts[i + 1]);
+    TESSERA_CHECK(starts[i] < starts[i + 1],
+                  "attention: cu_seqlens[{}] is {} and the next is {}: expected increasing values", i, starts[i],
+                  starts[i + 1]);
     TESSERA_CHECK(starts[i] / shape.seq_len == (starts[i + 1] - 1) / shape.seq_len,
-                  "attention: the document from {} to {} crosses a sequence's end (seq_len {})", starts[i],
+                  "attention: the document from {} to {} crosses the end of a sequence (seq_len {})", starts[i],
                   starts[i + 1], shape.seq_len);
   }
 }
@@ -50,8 +51,9 @@ void check(const Qkv& qkv, const AttentionShape& shape) {
                 "attention: kv_of_q has {} entries for {} query heads", shape.kv_of_q.size(), qkv.q.size(1));
   for (std::size_t head = 0; head < shape.kv_of_q.size(); ++head) {
     const int stored = shape.kv_of_q[head];
-    TESSERA_CHECK(stored >= 0 && stored < qkv.k.size(1), "attention: kv_of_q[{}] is {} of {} key/value heads", head,
-                  stored, qkv.k.size(1));
+    TESSERA_CHECK(stored >= 0 && stored < qkv.k.size(1),
+                  "attention: kv_of_q[{}] is {}, expected an index of one of {} key/value heads", head, stored,
+                  qkv.k.size(1));
   }
   TESSERA_CHECK(qkv.k.size(0) == qkv.q.size(0) && qkv.k.size(2) == qkv.q.size(2),
                 "attention k: {} tokens, head_dim {}: expected {} and {}", qkv.k.size(0), qkv.k.size(2), qkv.q.size(0),
@@ -60,14 +62,14 @@ void check(const Qkv& qkv, const AttentionShape& shape) {
   check_documents(shape);
 }
 
-// Whether query head h reads stored head h, for every one of `heads`.
+// Returns true if there are `heads` query heads and query head h reads stored head h.
 bool is_identity(std::span<const int> map, std::int64_t heads) {
   for (std::size_t head = 0; head < map.size(); ++head)
     if (map[head] != static_cast<int>(head)) return false;
   return static_cast<std::int64_t>(map.size()) == heads;
 }
 
-// The heads of `tensor` that the query heads read, one a query head, in the accumulator type.
+// Returns `tensor` with one head per query head, in the accumulator type.
 at::Tensor expanded(const at::Tensor& tensor, std::span<const int> map) {
   const at::ScalarType type = accumulator_type(tensor.scalar_type());
   if (is_identity(map, tensor.size(1))) return rounded_to(tensor, type);
@@ -82,7 +84,7 @@ at::Tensor expanded(const at::Tensor& tensor, std::span<const int> map) {
   return result;
 }
 
-// The other way for gradients: summed over the query heads of a stored head, in order, rounded once.
+// The inverse for gradients: sums over the query heads of each stored head, in order, and rounds once.
 at::Tensor reduced(const at::Tensor& gradient, std::span<const int> map, std::int64_t heads, at::ScalarType type) {
   if (is_identity(map, heads)) return rounded_to(gradient, type);
   at::Tensor result = make({gradient.size(0), heads, gradient.size(2)}, type);
@@ -96,7 +98,7 @@ at::Tensor reduced(const at::Tensor& gradient, std::span<const int> map, std::in
   return result;
 }
 
-// q, k, v with one key/value head a query head, in the accumulator type: what ATen's kernel is given.
+// The inputs of ATen's kernel: q, k and v in the accumulator type, with one key/value head per query head.
 struct AttentionOperands {
   at::Tensor q, k, v;
 };
@@ -108,8 +110,9 @@ AttentionOperands operands_of(const Qkv& qkv, const AttentionShape& shape) {
           .v = expanded(dense_like(qkv.v, kv_shape, type, "attention v"), shape.kv_of_q)};
 }
 
-// Calls visit(head) for each query head of each sequence that is not finite. libtorch's kernel loses NaN and infinities
-// in some of them: its softmax drops NaN in rows shorter than a vector, and infinite scores at any length.
+// Calls visit(head, offset in bytes) for each query head of each sequence that has non-finite values. libtorch's kernel
+// loses NaN and infinities in some of them: its softmax drops NaN in rows shorter than a vector, and infinite scores at
+// any length.
 template <typename Visit>
 void for_each_not_finite(const AttentionOperands& operands, const at::Tensor* dout, const std::vector<Span>& spans,
                          double scale, Visit&& visit) {
@@ -138,7 +141,7 @@ void* at_byte(at::Tensor& tensor, std::int64_t offset) {
   return static_cast<std::byte*>(tensor.mutable_data_ptr()) + offset;
 }
 
-// Causal: half of two products of seq_len x seq_len x head_dim a head; backward has five of them.
+// Causal attention needs half of two products of seq_len x seq_len x head_dim per head; backward has five products.
 void report_attention(const Qkv& qkv, const AttentionShape& shape, bool backward) {
   const auto tokens = static_cast<double>(qkv.q.size(0)), width = static_cast<double>(qkv.q.size(1) * qkv.q.size(2));
   const double flops = 2 * tokens * static_cast<double>(shape.seq_len) * width;
@@ -160,7 +163,7 @@ Attention forward_dry(const Qkv& qkv, const AttentionShape& shape) {
           .softmax = {make({q.size(0), q.size(1)}, accumulator_type(q.scalar_type()), q.device())}};
 }
 
-// No queries: no gradient reaches the keys and values.
+// Without queries no gradient reaches the keys and values.
 Qkv no_gradient(const Qkv& qkv) {
   return {.q = make(qkv.q.sizes(), qkv.q.scalar_type(), qkv.q.device()).zero_(),
           .k = make(qkv.k.sizes(), qkv.k.scalar_type(), qkv.q.device()).zero_(),
@@ -169,7 +172,8 @@ Qkv no_gradient(const Qkv& qkv) {
 
 }  // namespace
 
-// ATen keeps it: its own operators look there too. Nobody reads memory that was not written, so it is not filled.
+// ATen stores the setting, because its own operators read it too. Uninitialised memory is not filled, because no
+// operator reads it.
 void set_deterministic(bool on) {
   at::globalContext().setDeterministicAlgorithms(on, /*warn_only=*/false);
   at::globalContext().setDeterministicFillUninitializedMemory(false);
@@ -192,7 +196,7 @@ at::Tensor part(const at::Tensor& tensor, const Span& span) {
       .transpose(1, 2);
 }
 
-// One span is not copied: ATen lays its results out token by token already.
+// A single span is not copied, because ATen's results are already stored token by token.
 at::Tensor joined(const std::vector<at::Tensor>& parts, const std::vector<Span>& spans, const at::Tensor& like) {
   if (parts.size() == 1) return parts[0].transpose(1, 2).contiguous().view(like.sizes());
   at::Tensor whole = make(like.sizes(), like.scalar_type(), like.device());

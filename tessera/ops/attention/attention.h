@@ -9,27 +9,28 @@
 
 namespace tessera::ops {
 
-// Of this process: whether attention on a GPU may not sum with atomics, which gives other bits each time. It takes
-// flash attention then, which is slower. Set before the first call.
+// Sets, for this process, whether attention on a GPU must be deterministic. If `on`, it uses flash attention, which is
+// slower; otherwise it may sum with atomics, and the bits differ between runs. Call it before the first attention.
 void set_deterministic(bool on);
 
 struct AttentionShape {
   std::int64_t batch = 0, seq_len = 0;
   std::vector<int> kv_of_q;  // local key/value head that each local query head reads
-  // Starts of documents in the flattened tokens [batch * seq_len], first 0, last batch * seq_len, with every multiple
-  // of seq_len among them; empty: one document a sequence. A token attends to earlier ones of its document only.
+  // The starts of documents in the flattened tokens [batch * seq_len]. The first is 0, the last is batch * seq_len, and
+  // every multiple of seq_len is included. Empty: each sequence is one document. A token attends to itself and to
+  // earlier tokens of its document.
   std::vector<std::int64_t> cu_seqlens;
-  double scale = 0;  // of the scores; 1 / sqrt(head_dim)
+  double scale = 0;  // multiplies the scores; 1 / sqrt(head_dim)
 };
 struct Attention {
   at::Tensor out;                   // [tokens, q_heads * head_dim]
-  std::vector<at::Tensor> softmax;  // what backward needs besides q, k, v, out (log-sum-exp of each call)
+  std::vector<at::Tensor> softmax;  // further inputs of backward: log-sum-exp of each call
 };
-// On a CPU NaN and infinities in q, k, v and dout spread as in softmax(scale q k^T) v and its derivative over the
-// tokens that a token sees.
+// On a CPU, NaN and infinities in q, k, v and dout propagate as in softmax(scale q k^T) v and its derivative, over the
+// tokens that a token attends to.
 Attention attention_forward(const Qkv& qkv, const AttentionShape& shape);
-// Gradients of a key/value head from its query heads are added in fp32 (fp64) in head order, rounded once. On CUDA in
-// bf16 the library may round each query head's to bf16 first.
+// The gradient of a key/value head is the sum over its query heads in fp32 (fp64), in head order, rounded once. On CUDA
+// with bf16 the library may first round the gradient of each query head to bf16.
 Qkv attention_backward(const at::Tensor& dout, const Qkv& qkv, const Attention& forward, const AttentionShape& shape);
 
 }  // namespace tessera::ops

@@ -15,10 +15,11 @@ namespace {
 template <typename A>
 constexpr A kInfinity = std::numeric_limits<A>::infinity();
 
-// The largest magnitude among the rows; NaN counts as larger than infinity.
+// Returns the largest magnitude in the rows; NaN counts as larger than infinity.
 template <typename A>
 A largest_magnitude(const void* rows, const PlainArguments& a) {
-  using Bits = std::conditional_t<sizeof(A) == 4, std::int32_t, std::int64_t>;  // of positive numbers: ordered alike
+  using Bits =
+      std::conditional_t<sizeof(A) == 4, std::int32_t, std::int64_t>;  // positive numbers have the order of their bits
   Bits largest = 0;
   for (std::int64_t token = 0; token < a.length; ++token) {
     const A* __restrict row = static_cast<const A*>(rows) + token * a.stride;
@@ -28,7 +29,7 @@ A largest_magnitude(const void* rows, const PlainArguments& a) {
   return std::bit_cast<A>(largest);
 }
 
-// One head's rows as A, and its softmax one row at a time.
+// The rows of one head as A. Computes its softmax one row at a time.
 template <typename A>
 class Head {
  public:
@@ -47,13 +48,13 @@ class Head {
   }
   void fill(A* to, A value) const { std::fill_n(to, a_.head_dim, value); }
 
-  // The weights of tokens 0 to `token`. Null: all of them are NaN.
+  // Returns the softmax weights of tokens 0 to `token`. Null: all of them are NaN.
   const A* weigh(std::int64_t token) {
     const auto visible = static_cast<std::size_t>(token) + 1;
     A most = -kInfinity<A>;
     for (std::size_t other = 0; other < visible; ++other) {
       weights_[other] = score(token, static_cast<std::int64_t>(other));
-      if (!(weights_[other] < kInfinity<A>)) return nullptr;  // NaN too
+      if (!(weights_[other] < kInfinity<A>)) return nullptr;  // also true for NaN
       most = std::max(most, weights_[other]);
     }
     if (most == -kInfinity<A>) return nullptr;
@@ -77,7 +78,7 @@ bool has_finite_scores(const PlainArguments& a) {
   return true;
 }
 
-// A row of weights that are all NaN makes dq of its token, and dk and dv of every token it sees, NaN.
+// If all weights of a row are NaN, dq of its token becomes NaN, and so do dk and dv of every token that it attends to.
 template <typename A>
 void plain_gradients(const PlainArguments& a) {
   Head<A> head(a);
@@ -118,7 +119,7 @@ bool is_finite(const PlainArguments& a) {
     const A q = largest_magnitude<A>(a.q, a), k = largest_magnitude<A>(a.k, a), v = largest_magnitude<A>(a.v, a);
     const A dout = a.dout == nullptr ? A{0} : largest_magnitude<A>(a.dout, a);
     for (const A largest : {q, k, v, dout}) result = result && largest < kInfinity<A>;
-    // No sum of products comes near the largest number: scores need not be computed.
+    // Scores are not computed if no sum of products can come near the largest number.
     const double bound = static_cast<double>(q) * static_cast<double>(k) * static_cast<double>(a.head_dim) *
                          std::max(1.0, std::abs(a.scale));
     result = result && (bound < std::numeric_limits<A>::max() / 2 || has_finite_scores<A>(a));

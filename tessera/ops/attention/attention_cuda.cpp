@@ -23,9 +23,10 @@
 namespace tessera::ops::cuda {
 namespace {
 
-constexpr std::int64_t kLargestHead = 128;  // of cuDNN's backward on Hopper
+constexpr std::int64_t kLargestHead = 128;  // limit of cuDNN's backward on Hopper
 
-// Whether every key/value head has as many query heads, in order: kernels then find a query head's key themselves.
+// Returns true if every key/value head has the same number of query heads, in order. The kernels then find the
+// key/value head of a query head themselves.
 bool is_regular(const AttentionShape& shape, std::int64_t kv_heads) {
   const auto q_heads = static_cast<std::int64_t>(shape.kv_of_q.size());
   if (kv_heads == 0 || q_heads % kv_heads != 0) return false;
@@ -38,12 +39,12 @@ enum class Way { cudnn, flash, products };
 Way way_of(const Qkv& qkv, const AttentionShape& shape) {
   const std::int64_t head_dim = qkv.q.size(2);
   if (qkv.q.scalar_type() != at::kBFloat16 || head_dim % 8 != 0 || head_dim > kLargestHead) return Way::products;
-  if (shape.seq_len < 2) return Way::products;  // cuDNN takes no sequences of one token
+  if (shape.seq_len < 2) return Way::products;  // cuDNN does not accept sequences of one token
   const bool whole = shape.cu_seqlens.empty() && !at::globalContext().deterministicAlgorithms();
   return whole ? Way::cudnn : Way::flash;
 }
 
-// One head of `tensor` [tokens, heads, head_dim] a query head.
+// Returns `tensor` [tokens, heads, head_dim] with one head per query head.
 at::Tensor expanded(const at::Tensor& tensor, const AttentionShape& shape) {
   std::vector<at::Tensor> heads;
   heads.reserve(shape.kv_of_q.size());
@@ -51,7 +52,7 @@ at::Tensor expanded(const at::Tensor& tensor, const AttentionShape& shape) {
   return heads.empty() ? tensor.narrow(1, 0, 0) : at::cat(heads, 1);
 }
 
-// Summed over the query heads of a stored head, in order, in the accumulator type, rounded once.
+// Sums over the query heads of each stored head, in order, in the accumulator type, and rounds once.
 at::Tensor reduced(const at::Tensor& gradient, const AttentionShape& shape, const at::Tensor& like) {
   at::Tensor sum = at::zeros(like.sizes(), gradient.options().dtype(accumulator_type(like.scalar_type())));
   for (std::size_t head = 0; head < shape.kv_of_q.size(); ++head)
@@ -59,7 +60,7 @@ at::Tensor reduced(const at::Tensor& gradient, const AttentionShape& shape, cons
   return rounded_to(sum, like.scalar_type());
 }
 
-// k and v as the kernels take them.
+// k and v in the layout that the kernels read.
 struct Keys {
   at::Tensor k, v;
   bool are_expanded = false;
@@ -74,7 +75,7 @@ Qkv gradient_of(const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv
   return {dq.contiguous(), reduced(dk, shape, qkv.k), reduced(dv, shape, qkv.v)};
 }
 
-// [tokens, heads, head_dim] as [batch, heads, seq_len, head_dim], and back; no copy.
+// Converts [tokens, heads, head_dim] to [batch, heads, seq_len, head_dim] and back, without a copy.
 at::Tensor batched(const at::Tensor& tensor, const AttentionShape& shape) {
   return tensor.view({shape.batch, shape.seq_len, tensor.size(1), tensor.size(2)}).transpose(1, 2);
 }
@@ -82,13 +83,13 @@ at::Tensor by_token(const at::Tensor& tensor) {
   return tensor.transpose(1, 2).reshape({-1, tensor.size(1), tensor.size(3)});
 }
 
-// Starts of documents as flash attention takes them; every sequence one where none are given.
+// The starts of documents for flash attention. Without documents each sequence is one document.
 struct Documents {
   at::Tensor starts;  // int32, on the device
   std::int64_t longest = 0;
 };
 Documents documents_of(const AttentionShape& shape, at::Device device) {
-  // Made there: a step under a graph brings nothing from the host.
+  // Computed on the device, because a captured step must not copy from the host.
   if (shape.cu_seqlens.empty()) {
     const std::int64_t end = (shape.batch + 1) * shape.seq_len;
     return {at::arange(0, end, std::max<std::int64_t>(shape.seq_len, 1), at::TensorOptions(device).dtype(at::kInt)),
@@ -109,7 +110,7 @@ at::Tensor causal_mask(std::int64_t length, const at::TensorOptions& options) {
   return at::triu(at::full({length, length}, -std::numeric_limits<double>::infinity(), options), 1);
 }
 
-// A span as matrices, one a sequence and head: [sequences * heads, length, head_dim] in the accumulator type.
+// Returns a span as one matrix per sequence and head: [sequences * heads, length, head_dim] in the accumulator type.
 at::Tensor matrices(const at::Tensor& tensor, const Span& span, at::ScalarType type) {
   const at::Tensor whole = part(tensor, span).to(type);
   return whole.reshape({-1, span.length, tensor.size(2)});
@@ -198,7 +199,7 @@ Qkv attention_backward(const at::Tensor& dout, const Qkv& qkv, const Attention& 
   if (way == Way::products) return products_backward(gradient, qkv, forward, shape);
   const at::Tensor q = dense(qkv.q, 3, "attention q"), out = forward.out.view(qkv.q.sizes());
   const Keys keys = keys_of(qkv, shape);
-  const at::Tensor none = at::empty({}, q.options().dtype(at::kLong));  // of dropout, which is off
+  const at::Tensor none = at::empty({}, q.options().dtype(at::kLong));  // state of dropout, which is off
   if (way == Way::cudnn) {
     auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
         batched(gradient, shape), batched(q, shape), batched(keys.k, shape), batched(keys.v, shape),

@@ -1,12 +1,13 @@
-// Attention on a GPU. Arguments have been checked. Internal to ops.
+// Attention on a GPU. The caller has checked the arguments. Internal to ops.
 #pragma once
 #include "tessera/ops/attention/attention.h"
 
 namespace tessera::ops::cuda {
 
-// bf16 with head_dim a multiple of 8, up to 128: cuDNN's kernel for whole sequences, flash attention (Dao 2023) for
-// documents and under deterministic algorithms (at::globalContext), key heads not repeated where every one has as many
-// query heads. Everything else by plain matrix products in the accumulator type, whose memory grows with seq_len^2.
+// bf16 with a head_dim of at most 128 that is a multiple of 8 uses library kernels: cuDNN for whole sequences, and
+// flash attention (Dao 2023) for documents and for deterministic algorithms (at::globalContext). Key/value heads are
+// not expanded if each has the same number of query heads. All other cases use matrix products in the accumulator type,
+// whose memory grows with seq_len^2.
 Attention attention_forward(const Qkv& qkv, const AttentionShape& shape);
 Qkv attention_backward(const at::Tensor& dout, const Qkv& qkv, const Attention& forward, const AttentionShape& shape);
 

@@ -6,8 +6,8 @@
 
 namespace tessera::ops {
 
-// Between heads as they are stored ([tokens, heads, head_dim] of `type`) and one operand a query head in the
-// accumulator type ([tokens, map.size(), head_dim]); query head h belongs to stored head map[h].
+// Copies between stored heads ([tokens, heads, head_dim] of `type`) and operands with one head per query head ([tokens,
+// map.size(), head_dim] in the accumulator type). Query head h belongs to stored head map[h].
 struct HeadArguments {
   quant::DType type = quant::DType::fp32;
   std::int64_t tokens = 0, heads = 0, head_dim = 0;
@@ -16,12 +16,13 @@ struct HeadArguments {
   void* to = nullptr;
 };
 namespace cpu {
-void expand_heads(const HeadArguments& arguments);  // stored -> query heads
-void reduce_heads(const HeadArguments& arguments);  // sums in query head order, rounded once -> stored; none: 0
+void expand_heads(const HeadArguments& arguments);  // stored heads to query heads
+void reduce_heads(const HeadArguments& arguments);  // adds query heads in order, rounds once to the stored heads; 0 for
+                                                    // a stored head without query heads
 }  // namespace cpu
 
-// One query head of one sequence or document: `length` rows of head_dim elements, `stride` elements apart, in the
-// accumulator type. Its results have the same layout; forward writes out, backward dq, dk and dv.
+// One query head of one sequence or document: `length` rows of head_dim elements in the accumulator type, `stride`
+// elements apart. Results have the same layout. Forward writes `out`; backward writes dq, dk and dv.
 struct PlainArguments {
   quant::DType type = quant::DType::fp32;
   std::int64_t length = 0, stride = 0, head_dim = 0;
@@ -32,10 +33,11 @@ struct PlainArguments {
   void *dq = nullptr, *dk = nullptr, *dv = nullptr;
 };
 namespace cpu {
-// Whether the inputs and the scores of the visible tokens are finite. Reads the inputs once unless scores may overflow.
+// Returns true if the inputs and the scores of the visible tokens are finite. Reads the inputs once, unless scores may
+// overflow.
 bool is_finite(const PlainArguments& arguments);
-// The formula softmax(scale q k^T) v row by row, over visible tokens only: NaN and infinities spread as IEEE arithmetic
-// spreads them. Slow. A row whose softmax is NaN takes time for its first scores only.
+// Computes softmax(scale q k^T) v row by row over the visible tokens only. NaN and infinities propagate as in IEEE
+// arithmetic. The functions are slow. If the softmax of a row is NaN, only the first scores of the row are computed.
 void plain_forward(const PlainArguments& arguments);
 void plain_backward(const PlainArguments& arguments);
 }  // namespace cpu

@@ -1,4 +1,4 @@
-// The documents of a batch as calls of an attention kernel. Internal to ops.
+// Divides the documents of a batch into calls of an attention kernel. Internal to ops.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -7,15 +7,15 @@
 
 namespace tessera::ops {
 
-// `sequences` documents of `length` tokens each, one after the other from token `begin`.
+// `sequences` adjacent documents of `length` tokens each, starting at token `begin`.
 struct Span {
   std::int64_t begin, sequences, length;
 };
 std::vector<Span> spans_of(const AttentionShape& shape);
 
-// A span's part of [tokens, heads, head_dim] as [sequences, heads, length, head_dim].
+// Returns a span's tokens of [tokens, heads, head_dim] as [sequences, heads, length, head_dim].
 at::Tensor part(const at::Tensor& tensor, const Span& span);
-// The spans' results, each [sequences, heads, length, head_dim], as [tokens, heads, head_dim].
+// Concatenates the results of the spans, each [sequences, heads, length, head_dim], to [tokens, heads, head_dim].
 at::Tensor joined(const std::vector<at::Tensor>& parts, const std::vector<Span>& spans, const at::Tensor& like);
 
 }  // namespace tessera::ops

@@ -18,8 +18,8 @@ CrossEntropyShape shape_of(const at::Tensor& logits) {
 CrossEntropyShape shape_of(const at::Tensor& logits, const IdRanges& part) {
   CrossEntropyShape shape = shape_of(logits);
   TESSERA_CHECK(part.rows() == shape.vocabulary,
-                "cross_entropy logits: {} columns, expected {} as the part of the vocabulary has ids", shape.vocabulary,
-                part.rows());
+                "cross_entropy logits: {} columns, expected {}, the number of ids in this part of the vocabulary",
+                shape.vocabulary, part.rows());
   shape.part = part;
   return shape;
 }

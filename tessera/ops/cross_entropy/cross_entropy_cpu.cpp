@@ -10,7 +10,7 @@
 namespace tessera::ops::cpu {
 namespace {
 
-// NaN in the row gives NaN.
+// A NaN in the row gives NaN.
 template <typename T>
 Accumulator<T> row_maximum(const T* row, std::int64_t count) {
   using A = Accumulator<T>;
@@ -25,7 +25,7 @@ Accumulator<T> row_maximum(const T* row, std::int64_t count) {
   return lanes[0];
 }
 
-// One token's sum and target logit.
+// Writes one token's sum and target logit.
 template <typename T>
 void sum_row(const CrossEntropyShape& shape, const CrossEntropySums& a, std::int64_t token, Accumulator<T> maximum) {
   using A = Accumulator<T>;
@@ -37,11 +37,11 @@ void sum_row(const CrossEntropyShape& shape, const CrossEntropySums& a, std::int
   sums[shape.tokens + token] = target >= 0 ? load(row[target]) : A{0};
 }
 
-// What a row of the gradient needs: d loss / d logit_i = scale * (exp(logit_i - maximum) / sum - onehot_i).
+// The values for a row of the gradient: d loss / d logit_i = scale * (exp(logit_i - maximum) / sum - onehot_i).
 template <typename A>
 struct RowGradient {
   A maximum, inverse_sum, scale;
-  std::int64_t target;  // local column, -1 for none
+  std::int64_t target;  // local column, or -1 if the target is not local
 };
 constexpr std::int64_t kChunk = 512;
 

@@ -1,15 +1,16 @@
-// A block a row in each phase; sums and maxima go over a row in an order that depends on the vocabulary's size alone.
+// Each phase uses one block per row. The order of sums and maxima over a row depends only on the size of the
+// vocabulary.
 #include "tessera/ops/cross_entropy/cross_entropy_kernels.h"
 #include "tessera/ops/packs.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
 
-constexpr int kThreads = 512, kSteps = 4;  // packs of a thread on their way at a time
-constexpr int kChunk = 1024;               // of sum_in_order
+constexpr int kThreads = 512, kSteps = 4;  // packs of a thread that are loaded together
+constexpr int kChunk = 1024;               // terms of a chunk in sum_in_order
 
 template <typename A>
-__device__ __forceinline__ A larger(A a, A b) {  // NaN wins
+__device__ __forceinline__ A larger(A a, A b) {  // NaN is the larger one
   if constexpr (std::is_same_v<A, float>) {
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(a) : "f"(a), "f"(b));
     return a;
@@ -18,7 +19,8 @@ __device__ __forceinline__ A larger(A a, A b) {  // NaN wins
   }
 }
 
-// exp by the special function unit, within some units in the last place; 0 below the smallest normal number.
+// exp with the special function unit, with an error of a few units in the last place. Results below the smallest normal
+// number are 0.
 __device__ __forceinline__ float quick_exponential(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 0x1.715476p0f));
@@ -28,7 +30,7 @@ __device__ __forceinline__ double quick_exponential(double x) {
   return exp(x);
 }
 
-// Calls use(values) for this thread's packs of the row, in order; past the end the values are `rest`.
+// Calls use(values) for this thread's packs of the row, in order. Values beyond the end are `rest`.
 template <bool kWhole, typename T, typename Use>
 __device__ __forceinline__ void each_pack(const T* row, std::int64_t count, Accumulator<T> rest, Use use) {
   constexpr int N = kPack<T>;
@@ -55,7 +57,7 @@ __device__ __forceinline__ A largest_of(const A (&values)[N], A largest) {
   for (int k = 0; k < N; ++k) largest = larger(largest, values[k]);
   return largest;
 }
-// The same in every thread of the block.
+// Returns the same maximum in every thread of the block.
 template <typename A>
 __device__ A block_maximum(A largest, A* scratch) {
 #pragma unroll
@@ -168,7 +170,7 @@ __global__ void __launch_bounds__(kThreads) gradients(const Finish<T> a) {
   }
 }
 
-// A chunk's terms, one after the other. Many are read at a time, one thread adds.
+// Adds the terms of a chunk in order. All threads load terms, and one thread adds them.
 template <typename A>
 __device__ A sum_of_chunk(const A* __restrict__ terms, std::int64_t count, A total, A* shared) {
   for (std::int64_t i = threadIdx.x; i < count; i += blockDim.x) shared[i] = terms[i];
@@ -201,7 +203,7 @@ unsigned threads_of(std::int64_t vocabulary) {
   return row_threads(ceil_div(vocabulary, kPack<T>), kSteps, kThreads);
 }
 
-// Calls launch(whole, rows, blocks, threads) with the arguments of one of the kernels that sum.
+// Calls launch(whole, rows, blocks, threads) with the arguments of the kernels for maximum and sums.
 template <typename Arguments, typename Launch>
 void over_rows(const CrossEntropyShape& shape, const Arguments& a, Launch&& launch) {
   if (shape.tokens == 0) return;

@@ -7,11 +7,12 @@
 
 namespace tessera::ops {
 
-// logits: [tokens, vocabulary] of `type`; maximum [tokens], sums [2, tokens], losses [tokens] of its accumulator type.
+// `logits` is [tokens, vocabulary] of `type`. maximum [tokens], sums [2, tokens] and losses [tokens] have the
+// accumulator type.
 struct CrossEntropyShape {
   quant::DType type = quant::DType::fp32;
-  std::int64_t tokens = 0, vocabulary = 0;  // of this rank's part
-  IdRanges part;                            // its ids; of no meaning for the maximum
+  std::int64_t tokens = 0, vocabulary = 0;  // vocabulary: columns on this rank
+  IdRanges part;                            // ids of these columns; the maximum does not read them
 };
 struct CrossEntropyMaximum {
   const void* logits = nullptr;
@@ -28,7 +29,7 @@ struct CrossEntropyFinish {
   const void* sums = nullptr;
   const std::int64_t* targets = nullptr;
   double scale = 0;
-  void* logits = nullptr;  // replaced by the gradient when scale is not 0
+  void* logits = nullptr;  // overwritten with the gradient if scale is not 0
   void* losses = nullptr;
 };
 namespace cpu {
@@ -38,7 +39,7 @@ void cross_entropy_finish(const CrossEntropyShape& shape, const CrossEntropyFini
 }  // namespace cpu
 
 struct SumInOrder {
-  quant::DType type = quant::DType::fp32;  // of the terms: an accumulator
+  quant::DType type = quant::DType::fp32;  // accumulator type of the terms
   std::int64_t count = 0;
   const void* terms = nullptr;
   void* scratch = nullptr;  // sum_in_order_scratch(count) elements

@@ -9,7 +9,7 @@ CachedMemoryScope::~CachedMemoryScope() {
   try {
     at::accelerator::emptyCache();
   } catch (const c10::Error&) {
-    // The device's error, which whoever waited for its work has reported.
+    // An earlier failure of the device. The code that waited for the failed work has already reported it.
   }
 }
 

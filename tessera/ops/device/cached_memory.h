@@ -1,4 +1,4 @@
-// The memory of freed tensors.
+// The memory of freed tensors that libtorch caches.
 #pragma once
 #include <exception>
 
@@ -6,9 +6,9 @@
 
 namespace tessera::ops {
 
-// Gives back, at its end, what libtorch keeps of tensors on `device` that were freed before: for whoever takes memory
-// by other means next. Nothing for the CPU; nothing while an exception unwinds, since libtorch waits for streams that
-// may never come to their end.
+// At the end of the scope, returns the memory that libtorch caches for freed tensors on `device`. Use it before code
+// that allocates by other means. It does nothing for the CPU. It also does nothing while an exception unwinds, because
+// libtorch would wait for streams that may never finish.
 class CachedMemoryScope {
  public:
   explicit CachedMemoryScope(base::Device device) : device_(device) {}
@@ -18,7 +18,7 @@ class CachedMemoryScope {
 
  private:
   const base::Device device_;
-  const int exceptions_ = std::uncaught_exceptions();  // under way when this was made
+  const int exceptions_ = std::uncaught_exceptions();  // exceptions in flight at construction
 };
 
 }  // namespace tessera::ops

@@ -7,7 +7,8 @@ namespace tessera::ops {
 
 base::CudaStream stream_of(const at::Tensor& tensor) {
   const at::DeviceIndex device = tensor.device().index(), current = c10::cuda::current_device();
-  TESSERA_CHECK(device == current, "an operator on cuda:{}: cuda:{} is the current device", device, current);
+  TESSERA_CHECK(device == current, "an operator on cuda:{}: expected it to be the current device, got cuda:{}", device,
+                current);
   return c10::cuda::getCurrentCUDAStream(device).stream();
 }
 

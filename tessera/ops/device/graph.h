@@ -1,4 +1,4 @@
-// Work of a stream that is recorded once and launched again and again: a CUDA graph, with libtorch's memory of its own.
+// A CUDA graph: work of a stream that is recorded once and launched many times. The graph has its own libtorch memory.
 #pragma once
 #include <memory>
 
@@ -7,19 +7,20 @@
 
 namespace tessera::ops {
 
-// Tensors made between begin and end lie in memory that belongs to the graph until it is destroyed, and hold what the
-// last launch put there. One thread. Errors: built without CUDA; what cannot be recorded.
+// Tensors that are made between begin and end use memory that belongs to the graph until it is destroyed. After a
+// launch they hold the values of that launch. Used by one thread. Throws Error in a build without CUDA, and for work
+// that cannot be recorded.
 class Graph {
  public:
   explicit Graph(base::Device device);
-  ~Graph();  // once no launch is under way
+  ~Graph();  // no launch may be in flight
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  // What is put on `stream`, libtorch's current one, from now on, and on streams that wait for events of it, is
-  // recorded and not carried out. Gives libtorch's unused memory back first.
+  // Starts recording. Work on `stream`, which is libtorch's current stream, and on streams that wait for its events is
+  // recorded and not run. First returns libtorch's unused memory.
   void begin(base::CudaStream stream);
-  // Every stream that took part has been waited for.
+  // Ends recording. `stream` must have waited for every other stream that was used.
   void end();
   void launch(base::CudaStream stream);
 

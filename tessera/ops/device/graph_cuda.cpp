@@ -9,7 +9,7 @@
 namespace tessera::ops {
 
 struct Graph::Recorded {
-  at::cuda::CUDAGraph graph{/*keep_graph=*/true};  // libtorch's memory is its business, the launches are ours
+  at::cuda::CUDAGraph graph{/*keep_graph=*/true};  // libtorch manages the memory; this class launches
   cudaGraphExec_t launched = nullptr;
 
   ~Recorded() {
@@ -21,17 +21,18 @@ Graph::Graph(base::Device device) : device_(device), recorded_(std::make_unique<
 Graph::~Graph() = default;
 
 void Graph::begin(base::CudaStream stream) {
-  TESSERA_CHECK(c10::cuda::getCurrentCUDAStream().stream() == stream, "a graph begins on another stream");
-  at::globalContext().lazyInitDevice(at::kCUDA);  // its random numbers take part in every capture
+  TESSERA_CHECK(c10::cuda::getCurrentCUDAStream().stream() == stream,
+                "graph: expected to record on libtorch's current stream, got another stream");
+  at::globalContext().lazyInitDevice(at::kCUDA);  // its random number generators take part in every capture
   c10::cuda::CUDACachingAllocator::emptyCache();
-  // Other threads, of libtorch's backward and of NCCL, put work on the stream too; what the host asks of events stays
-  // allowed.
+  // Relaxed mode, because threads of libtorch's backward and of NCCL also enqueue on the stream, and the host may query
+  // events.
   recorded_->graph.capture_begin({0, 0}, cudaStreamCaptureModeRelaxed);
 }
 
 void Graph::end() {
   recorded_->graph.capture_end();
-  // Copies and collectives keep the priority of their streams.
+  // The nodes of copies and collectives keep the priority of their streams.
   TESSERA_CUDA_CHECK(cudaGraphInstantiateWithFlags(&recorded_->launched, recorded_->graph.raw_cuda_graph(),
                                                    cudaGraphInstantiateFlagUseNodePriority));
 }

@@ -1,4 +1,4 @@
-// libtorch's current stream.
+// Sets libtorch's current stream.
 #pragma once
 #include <memory>
 
@@ -7,8 +7,8 @@
 
 namespace tessera::ops {
 
-// While it lives, what this thread calls of ATen on `device` is put on `stream`, backward passes included. Nothing for
-// the CPU.
+// During this scope, ATen calls of this thread on `device` are enqueued on `stream`, including backward passes. It does
+// nothing for the CPU.
 class StreamScope {
  public:
   StreamScope(base::Device device, base::CudaStream stream);

@@ -11,8 +11,8 @@ namespace tessera::ops {
 namespace {
 
 void require_rows(const IdRanges& part, std::int64_t rows, const char* what) {
-  TESSERA_CHECK(part.rows() == rows, "{}: {} rows, expected {} as the part of the vocabulary has ids", what, rows,
-                part.rows());
+  TESSERA_CHECK(part.rows() == rows, "{}: {} rows, expected {}, the number of ids in this part of the vocabulary", what,
+                rows, part.rows());
 }
 
 void backward_on_cuda(const EmbeddingArguments& arguments, const at::Tensor& dweight, bool accumulate) {

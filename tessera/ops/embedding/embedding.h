@@ -1,4 +1,5 @@
-// A part of an embedding table: row r stands for the r-th id of `part`. Errors: a part with another number of rows.
+// Lookup in a shard of an embedding table. Row r of the shard is the r-th id of `part`. Throws Error if the shard and
+// `part` have different numbers of rows.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -8,9 +9,10 @@
 
 namespace tessera::ops {
 
-// tokens: [n] int64 -> [n, hidden]; zero rows for tokens outside the part.
+// `tokens` is [n] int64. Returns [n, hidden]; the rows of tokens outside the part are zero.
 at::Tensor embedding_forward(const at::Tensor& tokens, const at::Tensor& weight, const IdRanges& part);
-// dweight [local vocabulary, hidden], accumulator type: rows added in token order; zeroed first unless `accumulate`.
+// Adds the rows of dy to `dweight` [local vocabulary, hidden] (accumulator type) in token order. `dweight` is zeroed
+// first unless `accumulate` is true.
 void embedding_backward(const at::Tensor& dy, const at::Tensor& tokens, at::Tensor& dweight, const IdRanges& part,
                         bool accumulate);
 

@@ -1,5 +1,5 @@
-// Backward: the tokens are sorted by row, equal rows in token order; then a warp adds a run of equal rows one after the
-// other, in kPacks packs of columns a lane.
+// Backward sorts the tokens by row; tokens with equal rows stay in token order. A warp then adds a run of equal rows in
+// order; each lane holds kPacks packs of columns.
 #include <cub/device/device_radix_sort.cuh>
 
 #include "tessera/ops/embedding/embedding_kernels.h"
@@ -8,11 +8,11 @@
 namespace tessera::ops::cuda {
 namespace {
 
-constexpr int kLookupThreads = 128, kLookups = 2;  // packs a thread
+constexpr int kLookupThreads = 128, kLookups = 2;  // packs per thread
 constexpr int kThreads = 256;
-constexpr int kPacks = 2;                               // of columns a thread
-constexpr int kAhead = 8;                               // rows on their way to a warp
-constexpr std::int64_t kItems = std::int64_t{1} << 30;  // packs of a launch: a Divisor's range
+constexpr int kPacks = 2;                               // packs of columns per thread
+constexpr int kAhead = 8;                               // rows that a warp loads together
+constexpr std::int64_t kItems = std::int64_t{1} << 30;  // packs of a launch, limited by Divisor
 constexpr std::int64_t kAlignment = 256;
 
 template <typename T>
@@ -26,7 +26,7 @@ struct Lookup {
   Divisor packs;
 };
 
-// The ids of all of a thread's packs are on their way before the first row is asked for.
+// The ids of all packs of a thread are loaded before the first row.
 template <bool kWhole, typename T>
 __global__ void __launch_bounds__(kLookupThreads) take_rows(const Lookup<T> a) {
   constexpr int N = kPack<T>;
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kLookupThreads) take_rows(const Lookup<T> a) {
       store_pack<kWhole>(a.y + tokens[i] * a.hidden, columns[i], a.hidden, packs[i]);
 }
 
-// A token's row, `vocabulary` where it is not in the part, and its place.
+// A token's row, or `vocabulary` if the token is not in the part, and the token's index.
 struct Keys {
   std::uint32_t *rows, *tokens;
 };
@@ -67,13 +67,13 @@ __global__ void __launch_bounds__(kThreads) make_keys(const std::int64_t* __rest
 
 template <typename T>
 struct Runs {
-  const std::uint32_t *rows, *tokens;  // sorted
+  const std::uint32_t *rows, *tokens;  // sorted by row
   const T* dy;
   Accumulator<T>* dweight;
   std::int64_t count, hidden, vocabulary;
   bool accumulate;
 };
-// Adds the rows of `tokens` lanes' tokens, in lane order.
+// Adds the rows of dy for the tokens of the first `tokens` lanes, in lane order.
 template <bool kWhole, typename T, int N>
 __device__ __forceinline__ void add_rows(const Runs<T>& a, std::uint32_t token, int tokens, std::int64_t first,
                                          Accumulator<T> (&sums)[kPacks][N]) {
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads) add_runs(const Runs<T> a) {
   const auto token_at = [&](std::int64_t at) { return at < a.count ? a.tokens[at] : 0u; };
   std::uint32_t rows = row_at(begin + lane), token = token_at(begin + lane);
   const std::uint32_t before = begin > 0 ? a.rows[begin - 1] : ~0u, row = __shfl_sync(~0u, rows, 0);
-  if (row >= a.vocabulary || before == row) return;  // not in the part, or not the begin of a run
+  if (row >= a.vocabulary || before == row) return;  // the token is not in the part, or the run began before
   const std::int64_t first = (std::int64_t{blockIdx.y} * kPacks * kWarp + lane) * N;
   A* dweight = a.dweight + row * a.hidden;
   A sums[kPacks][N] = {};
@@ -147,9 +147,9 @@ std::size_t sort_bytes(std::int64_t tokens, std::int64_t vocabulary) {
   return bytes;
 }
 
-// Where things lie in the scratch memory.
+// The layout of the scratch memory.
 struct Scratch {
-  std::int64_t list, sort;  // bytes of a list of tokens, of the sort's own
+  std::int64_t list, sort;  // bytes of a list of tokens, and of the sort's own memory
   explicit Scratch(const EmbeddingArguments& a)
       : list(rounded_up(a.tokens * std::int64_t{sizeof(std::uint32_t)})),
         sort(static_cast<std::int64_t>(sort_bytes(a.tokens, a.vocabulary()))) {}
@@ -219,7 +219,7 @@ void embedding_backward(const EmbeddingArguments& a, const EmbeddingParts& parts
                        .vocabulary = vocabulary,
                        .accumulate = parts.accumulate};
     const dim3 grid(blocks_for(a.tokens, kThreads / kWarp), blocks_for(a.hidden, kPack<A> * kPacks * kWarp));
-    // Packs of dy are as many elements as a whole pack of the sums.
+    // A pack of dy has as many elements as a pack of the sums, so its alignment differs.
     const bool whole = a.hidden % kPack<A> == 0 && is_aligned(a.rows, kPack<A> * sizeof(T)) && is_aligned(a.result);
     dispatch_bool(whole,
                   [&](auto is_whole) { add_runs<decltype(is_whole)::value><<<grid, kThreads, 0, stream>>>(runs); });

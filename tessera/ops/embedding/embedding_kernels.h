@@ -10,7 +10,7 @@ namespace tessera::ops {
 struct EmbeddingArguments {
   quant::DType type = quant::DType::fp32;
   std::int64_t tokens = 0, hidden = 0;
-  IdRanges part;                      // the ids of this rank's rows, `vocabulary` of them
+  IdRanges part;                      // ids of this rank's rows
   const std::int64_t* ids = nullptr;  // [tokens]
   const void* rows = nullptr;         // forward: weight [vocabulary, hidden]; backward: dy [tokens, hidden]
   void* result = nullptr;             // forward: y [tokens, hidden]; backward: dweight, accumulator type
@@ -19,12 +19,12 @@ struct EmbeddingArguments {
 };
 namespace cpu {
 void embedding_forward(const EmbeddingArguments& arguments);
-void embedding_backward(const EmbeddingArguments& arguments);  // adds into result
+void embedding_backward(const EmbeddingArguments& arguments);  // adds to result
 }  // namespace cpu
 
 struct EmbeddingParts {
-  void* scratch = nullptr;  // embedding_backward_scratch bytes, aligned to 256
-  bool accumulate = false;  // result is added to, else all of it is written
+  void* scratch = nullptr;  // embedding_backward_scratch() bytes, aligned to 256
+  bool accumulate = false;  // true: adds to result; false: overwrites all of it
 };
 namespace cuda {
 void embedding_forward(const EmbeddingArguments& arguments, base::CudaStream stream);

@@ -10,7 +10,7 @@
 namespace tessera::ops {
 namespace {
 
-// CPU: of ATen's own memory, what the libraries' reproducibility asks for.
+// CPU: the alignment of ATen's own memory, which the libraries require for reproducible results.
 constexpr std::uintptr_t kCpuAlignment = 64, kCudaAlignment = 256;
 
 bool is_aligned(const at::Tensor& tensor) {
@@ -19,9 +19,9 @@ bool is_aligned(const at::Tensor& tensor) {
          0;
 }
 
-// The operand as it is multiplied: row-major and aligned. On a CPU in the accumulator type: bf16 widens to fp32
-// exactly, so the products are exact, sums are fp32 on every CPU (its bf16 path differs between instruction sets and is
-// slower on most).
+// Returns the operand as it is multiplied: row-major and aligned. On a CPU it has the accumulator type. bf16 widens to
+// fp32 exactly, so products are exact, and sums are fp32 on every CPU. The CPU's bf16 path differs between instruction
+// sets and is slower on most.
 at::Tensor operand(const at::Tensor& tensor, const std::string& what) {
   at::Tensor result = dense(tensor, 2, what);
   if (is_dry(result)) return result;
@@ -41,13 +41,13 @@ GemmOperands operands(const at::Tensor& left, const at::Tensor& right, const std
   return {operand(left, product + " " + left_name), operand(right, product + " " + right_name)};
 }
 
-// A dry run's product, in bf16 or in the model's type.
+// Reports a product in a dry run, in bf16 or in the model's type.
 at::Tensor dry_product(const char* name, const at::Tensor& operand, const ProductSizes& extents, at::ScalarType type) {
   report(product_work(name, extents, to_dtype(operand.scalar_type()), to_dtype(type)));
   return make({extents.rows, extents.cols}, type, operand.device());
 }
 
-// On a GPU: left (transposed) times right (transposed), into `result`.
+// GPU: writes left times right to `result`; each may be transposed.
 void multiply(const GemmOperands& it, bool left_transposed, bool right_transposed, at::Tensor& result) {
   const std::int64_t inner = it.left.size(left_transposed ? 0 : 1);
   if (inner == 0) {
@@ -86,8 +86,8 @@ void transposed_product(const GemmOperands& it, at::Tensor& result) {
 
 at::Tensor gemm_fprop(const at::Tensor& x, const at::Tensor& w) {
   const GemmOperands it = operands(x, w, "gemm_fprop", "x", "w");
-  TESSERA_CHECK(it.left.size(1) == it.right.size(1), "gemm_fprop: x has {} features, w takes {}", it.left.size(1),
-                it.right.size(1));
+  TESSERA_CHECK(it.left.size(1) == it.right.size(1), "gemm_fprop: x has {} features, expected {} as in w",
+                it.left.size(1), it.right.size(1));
   if (is_dry(x))
     return dry_product("fprop", x, {.rows = x.size(0), .cols = w.size(0), .inner = x.size(1)}, x.scalar_type());
   if (on_cuda(x)) return product(it, false, true, x.scalar_type());
@@ -96,8 +96,8 @@ at::Tensor gemm_fprop(const at::Tensor& x, const at::Tensor& w) {
 
 at::Tensor gemm_dgrad(const at::Tensor& dy, const at::Tensor& w) {
   const GemmOperands it = operands(dy, w, "gemm_dgrad", "dy", "w");
-  TESSERA_CHECK(it.left.size(1) == it.right.size(0), "gemm_dgrad: dy has {} features, w gives {}", it.left.size(1),
-                it.right.size(0));
+  TESSERA_CHECK(it.left.size(1) == it.right.size(0), "gemm_dgrad: dy has {} features, expected {} as in w",
+                it.left.size(1), it.right.size(0));
   if (is_dry(dy))
     return dry_product("dgrad", dy,
                        {.rows = dy.size(0), .cols = w.size(1), .inner = dy.size(1), .call = ProductCall::dgrad},
@@ -109,8 +109,8 @@ at::Tensor gemm_dgrad(const at::Tensor& dy, const at::Tensor& w) {
 void gemm_wgrad(const at::Tensor& dy, const at::Tensor& x, at::Tensor& dw, bool accumulate) {
   const GemmOperands it = operands(dy, x, "gemm_wgrad", "dy", "x");
   const at::ScalarType type = accumulator_type(dy.scalar_type());
-  TESSERA_CHECK(it.left.size(0) == it.right.size(0), "gemm_wgrad: dy has {} tokens, x {}", it.left.size(0),
-                it.right.size(0));
+  TESSERA_CHECK(it.left.size(0) == it.right.size(0),
+                "gemm_wgrad: dy has {} tokens and x has {}, expected equal numbers", it.left.size(0), it.right.size(0));
   const std::int64_t shape[] = {it.left.size(1), it.right.size(1)};
   const bool is_rounded = !accumulate && dw.defined() && at::isFloatingType(dw.scalar_type());
   require_writable(dw, shape, is_rounded ? dw.scalar_type() : type, "gemm_wgrad dw");
@@ -122,7 +122,7 @@ void gemm_wgrad(const at::Tensor& dy, const at::Tensor& x, at::Tensor& dw, bool 
         dw.scalar_type());
     return;
   }
-  // The GPU's library rounds to the inputs' type by itself.
+  // The GPU library can round to the type of the inputs.
   const bool knows_type = dw.scalar_type() == type || (on_cuda(dy) && dw.scalar_type() == dy.scalar_type());
   if (!accumulate && is_aligned(dw) && knows_type) return transposed_product(it, dw);
   at::Tensor alone = make(shape, type, dw.device());

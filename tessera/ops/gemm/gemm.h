@@ -1,7 +1,7 @@
-// The three matrix products of a linear layer with weight w [out, in] (rows are out features).
-// x: [tokens, in], y: [tokens, out]. Same shape, same bits, wherever the operands lie: on a CPU they start at 64-byte
-// multiples or are copied there (GPU: 256).
-// Sums in fp32 for bf16 and fp32 inputs, fp64 for fp64. Any extent may be 0. Errors: shapes or types that do not fit.
+// The three matrix products of a linear layer with a weight w [out, in], x [tokens, in] and y [tokens, out]. The bits
+// of a result depend on the shapes and not on the addresses of the operands: operands that do not start at a multiple
+// of 64 bytes (GPU: 256) are copied first. Sums are fp32 for bf16 and fp32 inputs, and fp64 for fp64. Any dimension may
+// be 0. Throws Error if shapes or types do not match.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -9,9 +9,9 @@ namespace tessera::ops {
 
 at::Tensor gemm_fprop(const at::Tensor& x, const at::Tensor& w);   // y = x w^T
 at::Tensor gemm_dgrad(const at::Tensor& dy, const at::Tensor& w);  // dx = dy w
-// dw [out, in] = dy^T x in the accumulator type of the inputs (fp32, or fp64), or in another floating type rounded
-// once, where nothing is added to it. `dw` is contiguous; with `accumulate` the product is computed alone and then
-// added.
+// dw [out, in] = dy^T x. `dw` is contiguous and has the accumulator type of the inputs (fp32 or fp64). Without
+// `accumulate` it may have another floating type, to which the result is rounded once. With `accumulate` the product is
+// computed separately and then added.
 void gemm_wgrad(const at::Tensor& dy, const at::Tensor& x, at::Tensor& dw, bool accumulate);
 
 }  // namespace tessera::ops

@@ -56,7 +56,7 @@ cudaDataType_t type_of(quant::Element element) {
   throw Error("gemm: an unknown element type");
 }
 
-// How cuBLASLt names an encoding's scales. The last two exist from sm_100 on.
+// Returns cuBLASLt's scale mode of an encoding. The last two modes require sm_100.
 cublasLtMatmulMatrixScale_t scale_mode(const quant::Encoding& encoding) {
   using quant::Scale, quant::ScaleTile;
   if (encoding.scale == Scale::fp32 && encoding.tile == ScaleTile{}) return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
@@ -68,10 +68,10 @@ cublasLtMatmulMatrixScale_t scale_mode(const quant::Encoding& encoding) {
     return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
   if (encoding.scale == Scale::e4m3 && encoding.tile == ScaleTile{1, 16})
     return CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
-  throw Error("gemm: no product takes scales for tiles of {} x {}", encoding.tile.rows, encoding.tile.cols);
+  throw Error("gemm: products do not support scales for tiles of {} x {}", encoding.tile.rows, encoding.tile.cols);
 }
 
-// A row-major [rows, cols] matrix as cuBLASLt sees it: its transpose, column by column.
+// Describes a row-major [rows, cols] matrix to cuBLASLt as its transpose, which is column-major.
 Matrix matrix(std::int64_t rows, std::int64_t cols, cudaDataType_t type) {
   cublasLtMatrixLayout_t layout = nullptr;
   check(cublasLtMatrixLayoutCreate(&layout, type, static_cast<std::uint64_t>(cols), static_cast<std::uint64_t>(rows),
@@ -90,7 +90,7 @@ Description description(const Product& product) {
                                  is_double ? CUDA_R_64F : CUDA_R_32F),
         "description");
   Description result(handle);
-  // The transposes are multiplied in the other order: right^T comes first.
+  // cuBLASLt multiplies the transposes, so right^T is the first operand.
   const cublasOperation_t first = product.right_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   const cublasOperation_t second = product.left_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   check(cublasLtMatmulDescSetAttribute(handle, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first), "transpose");
@@ -103,7 +103,7 @@ void set(const Description& description, cublasLtMatmulDescAttributes_t attribut
   check(cublasLtMatmulDescSetAttribute(description.get(), attribute, &value, sizeof value), what);
 }
 
-// Right comes first, transposed: codes of a row lie one behind the other on both sides.
+// `right` is the first operand and is transposed, so the codes of a row are contiguous in both operands.
 Description description(const ScaledProduct& product) {
   cublasLtMatmulDesc_t handle = nullptr;
   check(cublasLtMatmulDescCreate(&handle, CUBLAS_COMPUTE_32F, CUDA_R_32F), "description");
@@ -126,7 +126,7 @@ Preference preference() {
   check(
       cublasLtMatmulPreferenceSetAttribute(handle, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &scratch, sizeof scratch),
       "scratch");
-  // How parts of a sum are added, where there are any: in other ways each is first rounded to the result's type.
+  // How partial sums are added. In other schemes each partial sum is first rounded to the type of the result.
   const std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   check(cublasLtMatmulPreferenceSetAttribute(handle, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
                                              sizeof schemes),
@@ -134,7 +134,7 @@ Preference preference() {
   return result;
 }
 
-// What an algorithm is chosen by: extents, types, transposes, kinds of scales.
+// The key of an algorithm: sizes, types, transposes and kinds of scales.
 using Key = std::array<std::int64_t, 10>;
 
 struct Algorithms {
@@ -146,18 +146,19 @@ struct Task {
   const Description& work;
   const Matrix &first, &second, &result;
 };
-// The first `wanted` algorithms for first * second.
+// Returns the first `wanted` algorithms for first * second.
 Algorithms algorithms(cublasLtHandle_t handle, const Task& task, int wanted) {
-  TESSERA_CHECK(wanted <= kMostCandidates, "gemm: candidate {} of at most {}", wanted - 1, kMostCandidates);
+  TESSERA_CHECK(wanted <= kMostCandidates, "gemm: candidate {}, expected less than {}", wanted - 1, kMostCandidates);
   const Preference limits = preference();
   Algorithms all;
   check(cublasLtMatmulAlgoGetHeuristic(handle, task.work.get(), task.first.get(), task.second.get(), task.result.get(),
                                        task.result.get(), limits.get(), wanted, all.found.data(), &all.count),
-        "no algorithm");
+        "no algorithm found");
   return all;
 }
 
-// The library takes up to a millisecond to choose; it chooses once. or_first: the first one where there are fewer.
+// Returns the algorithm of a candidate. The library takes up to a millisecond to choose, so choices are cached. If
+// or_first, the first algorithm replaces a candidate that does not exist.
 cublasLtMatmulAlgo_t algorithm(cublasLtHandle_t handle, const Task& task, int candidate, bool or_first) {
   static std::mutex mutex;
   static std::map<std::pair<Key, int>, cublasLtMatmulAlgo_t> chosen;
@@ -167,8 +168,8 @@ cublasLtMatmulAlgo_t algorithm(cublasLtHandle_t handle, const Task& task, int ca
   const auto [found, count] = algorithms(handle, task, candidate + 1);
   const int taken = or_first && candidate >= count ? 0 : candidate;
   if (taken >= count)
-    throw Error("gemm [{}, {}] x [{}, {}]: candidate {} of {}", task.key[0], task.key[2], task.key[2], task.key[1],
-                taken, count);
+    throw Error("gemm [{}, {}] x [{}, {}]: candidate {}, expected less than {}", task.key[0], task.key[2], task.key[2],
+                task.key[1], taken, count);
   return chosen[{task.key, candidate}] = found[static_cast<std::size_t>(taken)].algo;
 }
 

@@ -8,11 +8,11 @@
 
 namespace tessera::ops {
 
-// result [rows, cols] = left * right, all row-major: left is [rows, inner], transposed where it is stored as
-// [inner, rows]; right likewise. Sums in fp32 for bf16 and fp32, in fp64 for fp64; rounded once.
+// result [rows, cols] = left * right. All matrices are row-major. `left` is [rows, inner], or stored as [inner, rows]
+// if left_transposed; `right` likewise. Sums are fp32 for bf16 and fp32, and fp64 for fp64; the result is rounded once.
 struct Product {
   std::int64_t rows = 0, cols = 0, inner = 0;
-  quant::DType type = quant::DType::fp32;         // of left and right
+  quant::DType type = quant::DType::fp32;         // type of left and right
   quant::DType result_type = quant::DType::fp32;  // `type` or its accumulator type
   const void* left = nullptr;
   bool left_transposed = false;
@@ -21,36 +21,38 @@ struct Product {
   void* result = nullptr;
 };
 
-// A side of a product in a number format: rows of codes, over whose columns sums run.
+// One operand of a product in a number format. The product sums over the columns of its rows of codes.
 struct ScaledSide {
-  const void* codes = nullptr;  // row-major, a byte a code or two 4-bit codes in one
+  const void* codes = nullptr;  // row-major; one code or two 4-bit codes per byte
   quant::Encoding encoding;
-  // As the library reads them. Tile of the whole matrix: one fp32 number. {1, 128}: scales[block of columns * rows +
-  // row]. {128, 128}: scales[block of rows * stride + block of columns], where stride is the number of blocks, rounded
-  // up to a multiple of 4. {1, 32} of E8M0 and {1, 16} of E4M3: padded and swizzled (quant/formats/swizzle.h).
+  // The scales in the layout of the library. One tile for the whole matrix: one fp32 number. Tile {1, 128}:
+  // scales[block of columns * rows + row]. Tile {128, 128}: scales[block of rows * stride + block of columns], where
+  // stride is the number of blocks, rounded up to a multiple of 4. Tile {1, 32} of E8M0 and {1, 16} of E4M3: padded and
+  // swizzled (quant/formats/swizzle.h).
   const void* scales = nullptr;
 };
 
-// result [rows, cols] = left right^T, left [rows, inner], right [cols, inner]. Extents are multiples of 16. Sums in
-// fp32, of a fast product with fewer bits; rounded once to bf16 or fp32.
+// result [rows, cols] = left right^T, with left [rows, inner] and right [cols, inner]. All dimensions are multiples of
+// 16. Sums are fp32; a fast product sums with fewer bits. The result is rounded once to bf16 or fp32.
 struct ScaledProduct {
   std::int64_t rows = 0, cols = 0, inner = 0;
   ScaledSide left, right;
-  bool fast = false;  // only with a scale for each whole matrix
+  bool fast = false;  // only if each matrix has one scale
   quant::DType result_type = quant::DType::bf16;
   void* result = nullptr;
 };
 
-// Scratch memory that a product may use, bytes.
+// The size of the scratch memory of a product, in bytes.
 inline constexpr std::int64_t kProductScratch = std::int64_t{32} << 20;
 
 namespace cuda {
-// By cuBLASLt; pointers at multiples of 256. The algorithm follows from shape and types alone (gemm_table.h, else the
-// library's heuristic), so every rank takes the same. candidate: which of the heuristic's (0: its first), for
-// benchmarks; -1: the table's. scratch: kProductScratch bytes on the device. Enqueues; does not synchronise. Errors: a
-// shape or a candidate that the library has no algorithm for.
+// Multiplies with cuBLASLt. Pointers must be multiples of 256. The algorithm depends only on shape and types
+// (gemm_table.h, otherwise the library's heuristic), so every rank uses the same one. `candidate` selects one of the
+// heuristic's algorithms for benchmarks (0: the first); -1 selects the algorithm of the table. `scratch` is
+// kProductScratch bytes on the device. Enqueues without synchronization. Throws Error if the library has no algorithm
+// for the shape or the candidate.
 void multiply(const Product& product, void* scratch, base::CudaStream stream, int candidate = -1);
-// The same for number formats. Errors also: encodings that the device does not multiply.
+// Like the function above, for number formats. Also throws Error for encodings that the device does not multiply.
 void multiply(const ScaledProduct& product, void* scratch, base::CudaStream stream, int candidate = -1);
 }  // namespace cuda
 

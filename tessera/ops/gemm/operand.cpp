@@ -57,7 +57,7 @@ at::Tensor bf16_matrix(const at::Tensor& matrix, const char* what) {
   return result;
 }
 
-// A matrix of 4-bit elements has an even number of columns: a column of zeros is added, and left out again.
+// A matrix of 4-bit elements has an even number of columns: a column of zeros is added here and removed later.
 at::Tensor with_whole_bytes(const at::Tensor& matrix, const Encoding& encoding) {
   if (encoding.element != quant::Element::e2m1 || matrix.size(1) % 2 == 0) return matrix;
   return at::constant_pad_nd(matrix, {0, 1}, 0);
@@ -67,7 +67,7 @@ float number(const at::Tensor& one) {
   return one.defined() ? *one.const_data_ptr<float>() : 0.0F;
 }
 
-// CPU: makes the values NaN that a 4-bit type, which has no NaN, turns into numbers.
+// CPU: restores NaN values, because a 4-bit type has no NaN and encodes them as numbers.
 void show_nans(const at::Tensor& source, at::Tensor& values) {
   const auto* from = static_cast<const quant::bfloat16*>(source.const_data_ptr());
   auto* to = data_of<float>(values);
@@ -75,7 +75,7 @@ void show_nans(const at::Tensor& source, at::Tensor& values) {
     if (std::isnan(static_cast<float>(from[i]))) to[i] = std::numeric_limits<float>::quiet_NaN();
 }
 
-// CPU: the values of a bf16 matrix after it went through the encoding.
+// CPU: returns the values of a bf16 matrix after a round trip through the encoding.
 at::Tensor rounded_values(const at::Tensor& matrix, const Encoding& encoding, const WholeScale& whole) {
   const at::Tensor source = with_whole_bytes(matrix, encoding);
   const Extent extent = extent_of(source);
@@ -83,7 +83,7 @@ at::Tensor rounded_values(const at::Tensor& matrix, const Encoding& encoding, co
   const quant::Slice all{.end = extent.elements()};
   const auto tiles = static_cast<std::size_t>(scale_extent(encoding, extent).elements());
   std::vector<std::uint8_t> codes(static_cast<std::size_t>(data_bytes(encoding.element, extent.elements())));
-  std::vector<float> scales(tiles), multipliers(tiles);  // scales: room for the largest type
+  std::vector<float> scales(tiles), multipliers(tiles);  // scales has the size of the largest type
   float amax = number(whole.amax);
   if (whole.multiplier.defined()) {
     multipliers.assign(1, number(whole.multiplier));
@@ -123,7 +123,7 @@ float* scales_of(const Operand& operand) {
   return operand.scales.defined() ? data_of<float>(operand.scales) : nullptr;
 }
 
-// GPU: the operands' memory. A matrix by its columns has the transposed extent.
+// GPU: allocates the operands. A matrix by its columns has the transposed extent.
 Operands device_operands(Extent matrix, const Encoding& encoding, Sides sides, at::Device device) {
   Operands result;
   if (has(sides, Sides::rows)) result.rows = device_operand(matrix, encoding, device);
@@ -131,7 +131,7 @@ Operands device_operands(Extent matrix, const Encoding& encoding, Sides sides, a
   return result;
 }
 
-// A dry run's, without memory. `read`: what is quantized.
+// Returns the operands of a dry run, without memory. `read` is the matrix that is quantized.
 Operands dry_operands(const at::Tensor& read, const Quantization& as) {
   Operands result = device_operands(extent_of(read), as.encoding, as.sides, read.device());
   std::int64_t bytes = bytes_of({read});
@@ -152,7 +152,7 @@ std::int64_t blocks_of(std::int64_t elements) {
   return (elements + quant::kBlockCast - 1) / quant::kBlockCast;
 }
 
-// Zeros stand where no scale is: products read whole rows of scales.
+// Scales of padding are zero, because products read whole rows of scales.
 at::Tensor block_scales(const Operand& operand, bool squares) {
   const Extent& extent = operand.extent;
   const Extent scales = squares ? Extent{blocks_of(extent.rows), quant::scale_stride(extent.cols)}
@@ -187,7 +187,7 @@ bool is_block(const Encoding& encoding) {
 
 Operands quantize_on_device(const at::Tensor& matrix, const Quantization& as) {
   if (has_one_scale(as.encoding)) return quantize_whole(matrix, as);
-  TESSERA_CHECK(is_block(as.encoding), "operands of products: no GPU of this build multiplies tiles of {} x {}",
+  TESSERA_CHECK(is_block(as.encoding), "operands of products: this build has no GPU product for tiles of {} x {}",
                 as.encoding.tile.rows, as.encoding.tile.cols);
   return quantize_blocks(matrix, as.encoding, as.sides);
 }
@@ -307,13 +307,13 @@ Operand weight_operand(const at::Tensor& weight, quant::Format format, Sides sid
 
 namespace {
 
-// The weight's own scales, each row of tiles as long as products read it.
+// Returns the weight's own scales, with each row of tiles padded to the stride that products read.
 at::Tensor padded_scales(const at::Tensor& scales, std::int64_t stride) {
   if (scales.size(1) == stride) return scales;
   return at::constant_pad_nd(scales, {0, stride - scales.size(1)}, 0);
 }
 
-// Codes with padding: `codes` itself where none is needed.
+// Returns codes with padding; `codes` itself if no padding is needed.
 at::Tensor padded_codes(const at::Tensor& codes) {
   const Extent extent = extent_of(codes), wide = padded(extent);
   if (wide == extent) return codes;
@@ -346,7 +346,8 @@ Operand stored_columns(const Quantized& planes, Extent extent, const Encoding& e
   return result;
 }
 
-// The values of stored codes; each stands for one number, so those of the transposed weight are the transposed ones.
+// Returns the values of stored codes. Each code is one number, so the values of the transposed weight are the
+// transposed values.
 Operand stored_values(const Quantized& planes, Extent extent, const Encoding& encoding, Sides side) {
   at::Tensor values = make_like(extent, at::kFloat);
   dequantize(planes, extent, encoding, data_of<float>(values));
@@ -356,14 +357,15 @@ Operand stored_values(const Quantized& planes, Extent extent, const Encoding& en
   return {.extent = transposed(extent), .encoding = across, .values = values.t().contiguous()};
 }
 
-// By its rows a stored weight is read as it is; by its columns it is transposed first.
+// A stored weight is read directly by its rows. By its columns it is transposed first.
 Operand stored_dry(Extent extent, const Encoding& encoding, Sides side) {
   if (side == Sides::rows) return device_operand(extent, encoding, at::kMeta);
   report(memory_work("transpose", 2 * stored_bytes(extent, encoding)));
   return device_operand(transposed(extent), encoding, at::kMeta);
 }
 
-// Square tiles serve both sides; others lie along the rows or along the columns.
+// Returns true if the tiles fit the side: square tiles fit both sides, other tiles only the side along which they
+// extend.
 bool serves(const Encoding& encoding, Sides side) {
   const ScaleTile& tile = encoding.tile;
   return tile.rows == tile.cols || (side == Sides::rows ? tile.rows : tile.cols) == 1;
@@ -374,12 +376,12 @@ bool serves(const Encoding& encoding, Sides side) {
 Operand borrowed_weight(const Quantized& planes, Extent extent, const Encoding& encoding, Sides side,
                         at::Device device) {
   TESSERA_CHECK(serves(encoding, side),
-                "operands of products: tiles of {} x {} do not serve sums over the other dimension", encoding.tile.rows,
-                encoding.tile.cols);
+                "operands of products: tiles of {} x {} do not extend along the dimension of the sum",
+                encoding.tile.rows, encoding.tile.cols);
   if (device.is_cpu()) return stored_values(planes, extent, encoding, side);
   if (device.is_meta()) return stored_dry(extent, encoding, side);
   TESSERA_CHECK(has_one_scale(encoding) || is_block(encoding),
-                "operands of products: no GPU of this build multiplies tiles of {} x {}", encoding.tile.rows,
+                "operands of products: this build has no GPU product for tiles of {} x {}", encoding.tile.rows,
                 encoding.tile.cols);
   return side == Sides::rows ? stored_rows(planes, extent, encoding, device)
                              : stored_columns(planes, extent, encoding, device);

@@ -1,4 +1,4 @@
-// What an operand of a product in a number format takes (operand.h).
+// The memory of a product's operand in a number format (operand.h).
 #pragma once
 #include <cstdint>
 
@@ -7,7 +7,7 @@
 
 namespace tessera::ops {
 
-// Bytes as a GPU stores it. A scale for the whole matrix does not count.
+// Returns the bytes of an operand on a GPU. One scale for the whole matrix is not counted.
 std::int64_t stored_bytes(quant::Extent extent, const quant::Encoding& encoding);
 
 }  // namespace tessera::ops

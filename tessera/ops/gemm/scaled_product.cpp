@@ -11,10 +11,12 @@ namespace tessera::ops {
 namespace {
 
 void require_pair(const Operand& left, const Operand& right) {
-  TESSERA_CHECK(left.defined() && right.defined(), "product of operands: one is undefined");
-  TESSERA_CHECK(left.extent.cols == right.extent.cols, "product of operands: rows of {} and of {} elements",
-                left.extent.cols, right.extent.cols);
-  TESSERA_CHECK(left.values.defined() == right.values.defined(), "product of operands on different devices");
+  TESSERA_CHECK(left.defined() && right.defined(), "product of operands: an operand is undefined");
+  TESSERA_CHECK(left.extent.cols == right.extent.cols,
+                "product of operands: rows have {} and {} elements, expected equal numbers", left.extent.cols,
+                right.extent.cols);
+  TESSERA_CHECK(left.values.defined() == right.values.defined(),
+                "product of operands: the operands are on different devices");
 }
 
 ScaledSide side_of(const Operand& operand) {
@@ -22,7 +24,7 @@ ScaledSide side_of(const Operand& operand) {
       .codes = operand.codes.const_data_ptr(), .encoding = operand.encoding, .scales = operand.scales.const_data_ptr()};
 }
 
-// GPU: the product with padding, in `result` where that has none and the right type.
+// GPU: returns the product with padding. Writes it to `result` if that has no padding, the right type and alignment.
 at::Tensor padded_product(const Operand& left, const Operand& right, at::ScalarType type, bool fast,
                           const at::Tensor& result) {
   const std::int64_t rows = left.codes.size(0), cols = right.codes.size(0);
@@ -43,7 +45,7 @@ at::Tensor padded_product(const Operand& left, const Operand& right, at::ScalarT
   return whole;
 }
 
-// Inputs and gradients of a format may have other elements and tiles than its weights.
+// The format for the report. Inputs and gradients of a format may have other elements and tiles than its weights.
 quant::Format format_of_codes(const quant::Encoding& encoding) {
   if (encoding.element == quant::Element::e2m1) return quant::Format::nvfp4;
   if (encoding.scale == quant::Scale::e8m0) return quant::Format::mxfp8;
@@ -92,7 +94,7 @@ void multiply_into(const Operand& left, const Operand& right, at::Tensor& result
                 "product of operands: expected a result of a floating type");
   require_writable(result, {left.extent.rows, right.extent.rows}, accumulate ? at::kFloat : result.scalar_type(),
                    "product of operands result");
-  // The GPU's library rounds to bf16 by itself.
+  // The GPU library can round to bf16.
   const bool rounds = result.scalar_type() == at::kBFloat16 && !left.values.defined();
   const at::ScalarType type = rounds ? at::kBFloat16 : at::kFloat;
   const at::Tensor alone = product_in(left, right, type, /*fast=*/false, accumulate ? at::Tensor() : result);

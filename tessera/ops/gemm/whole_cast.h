@@ -1,19 +1,19 @@
-// Operands with one fp32 scale as a kernel writes them on a GPU. Internal to ops.
+// Operands with one fp32 scale that a GPU kernel writes. Internal to ops.
 #pragma once
 #include "tessera/ops/gemm/operand.h"
 #include "tessera/quant/cuda/device_quantize.h"
 
 namespace tessera::ops {
 
-// Whether one fp32 scale stands for a whole matrix.
+// Returns true if a whole matrix has one fp32 scale.
 bool has_one_scale(const quant::Encoding& encoding);
 
 struct WholeCast {
-  Operands operands;    // their memory
-  quant::Fp8Cast cast;  // what fills it, without a source
+  Operands operands;    // own the memory that the cast writes
+  quant::Fp8Cast cast;  // arguments of the cast, without a source
 };
-// Allocates the operands of a matrix of this extent, and says how a kernel fills them. as: an encoding with one scale
-// for the whole matrix, and that scale, which must be known.
+// Allocates the operands of a matrix, and returns the arguments of the kernel that writes them. `as` has an encoding
+// with one scale for the whole matrix, and that scale.
 WholeCast whole_cast(quant::Extent matrix, const Quantization& as, at::Device device);
 
 }  // namespace tessera::ops

@@ -1,7 +1,7 @@
-// Initial values from a counter-based generator: an element's value depends on (seed, parameter name, logical index)
-// only, so it is the same for every mesh and device. Philox-4x32-10 (Salmon et al. 2011) with the seed as its key and
-// the logical index beside the name's 64-bit FNV-1a hash as its counter; made normal with fp64 add, multiply and fma
-// only (normal.h).
+// Initial values from a counter-based generator. The value of an element depends only on the seed, the parameter name
+// and the logical index, so it is the same for every mesh and device. The generator is Philox-4x32-10 (Salmon et al.
+// 2011). Its key is the seed, and its counter is the logical index with the 64-bit FNV-1a hash of the name. The bits
+// are converted to normal numbers with fp64 additions, multiplications and fma only (normal.h).
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -11,8 +11,9 @@
 
 namespace tessera::ops {
 
-// Fills rows x cols elements (rows `stride` apart) of the logical matrix with `logical_cols` columns, starting at
-// logical (row, col): element (r, c) has index (row + r) * logical_cols + (col + c). Rounded once from fp64 to `type`.
+// Fills a block of rows x cols elements of a logical matrix with `logical_cols` columns; rows are `stride` elements
+// apart. The block starts at (row, col) of the logical matrix, so element (r, c) has the index (row + r) * logical_cols
+// + (col + c). Values are rounded once from fp64 to `type`.
 struct NormalFill {
   std::uint64_t seed = 0;
   std::string_view name;
@@ -22,7 +23,7 @@ struct NormalFill {
 void fill_normal(const NormalFill& fill, void* data, quant::DType type);
 void fill_constant(double value, void* data, quant::DType type, std::int64_t count);
 
-namespace cuda {  // the same bits in a device's memory
+namespace cuda {  // the same bits in device memory
 void fill_normal(const NormalFill& fill, void* data, quant::DType type, base::CudaStream stream);
 void fill_constant(double value, void* data, quant::DType type, std::int64_t count, base::CudaStream stream);
 }  // namespace cuda

@@ -10,7 +10,8 @@ namespace {
 
 constexpr std::int64_t kDrawnAtOnce = 64;
 
-// Standard normals of the indices first, first + 1, ...: bits, then numbers, in loops that can be vectorised.
+// Writes standard normal numbers for the indices first, first + 1, .... Bits and numbers are computed in separate
+// loops, which can be vectorised.
 void fill_chunk(const NormalStream& stream, std::uint64_t first, std::array<double, kDrawnAtOnce>& values) {
   std::array<std::uint64_t, kDrawnAtOnce> bits;
   for (std::uint64_t i = 0; i < kDrawnAtOnce; ++i) bits[i] = stream.bits(first + i);

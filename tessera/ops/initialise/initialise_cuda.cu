@@ -4,8 +4,8 @@
 namespace tessera::ops::cuda {
 namespace {
 
-constexpr int kThreads = 256, kSteps = 4;  // elements or packs a thread
-constexpr std::int64_t kMostRows = 65535;  // of a launch
+constexpr int kThreads = 256, kSteps = 4;  // elements or packs per thread
+constexpr std::int64_t kMostRows = 65535;  // rows of a launch
 
 template <typename T>
 struct Part {

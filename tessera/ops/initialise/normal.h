@@ -1,4 +1,5 @@
-// The normal distribution's quantile function in fp64 add, multiply and fma alone: the same bits on every device.
+// The quantile function of the normal distribution in fp64 additions, multiplications and fma. It gives the same bits
+// on every device.
 #pragma once
 #include <bit>
 #include <cmath>
@@ -9,15 +10,16 @@
 
 namespace tessera::ops {
 
-// The fp64 number (k + 1/2) 2^-52 for the upper 52 bits k of `bits`: exact, in (0, 1), symmetric about 1/2.
+// Returns the fp64 number (k + 1/2) 2^-52, where k is the upper 52 bits of `bits`. The number is exact, in (0, 1), and
+// symmetric about 1/2.
 TESSERA_HOST_DEVICE inline double open_uniform(std::uint64_t bits) {
   return (std::bit_cast<double>((bits >> 12) | 0x3FF0000000000000u) - 1.0) + 0x1p-53;
 }
 
 namespace detail {
-// Coefficients, lowest power first, of polynomials through the function's values at Chebyshev points (worked out with
-// 60 digits). kLog2: log2(1.5 + t) for |t| <= 1/2, error below 1e-12. kTail: the z > 0 whose upper tail holds 2^-(r^2),
-// in t = (r - 4.140625) / 3.140625 for 1 <= r <= sqrt(53), error below 5e-10.
+// Coefficients, lowest power first, of polynomials that interpolate functions at Chebyshev points (computed with 60
+// digits). kLog2: log2(1.5 + t) for |t| <= 1/2, error below 1e-12. kTail: the z > 0 whose upper tail has the
+// probability 2^-(r^2), in t = (r - 4.140625) / 3.140625 for 1 <= r <= sqrt(53), error below 5e-10.
 inline constexpr double kLog2[] = {0.5849625007211562,     0.9617966939439812,     -0.32059889798661045,
                                    0.1424883964184159,     -0.0712441978692884,    0.037997021526790534,
                                    -0.021109464595480257,  0.012060342829788625,   -0.007035106054346076,
@@ -30,7 +32,8 @@ inline constexpr double kTail[] = {
     0.028930365555776355,  -0.021403769405661056, -0.03704512549462572,  0.027409148145921127,  0.03170412323278437,
     -0.02341261573174592,  -0.015401275829677635, 0.011361708281100707,  0.00351142757913782,   -0.0025852917292342563};
 
-// Horner's rule, from power I down; the recursion is gone after compilation, so loops around it can be vectorised.
+// Evaluates a polynomial with Horner's rule, from power I. The recursion is unrolled at compile time, so loops around
+// it can be vectorised.
 template <const auto& kCoefficients, std::size_t I = 0>
 TESSERA_HOST_DEVICE inline double polynomial(double t) {
   constexpr double coefficient = kCoefficients[I];
@@ -40,8 +43,8 @@ TESSERA_HOST_DEVICE inline double polynomial(double t) {
     return std::fma(polynomial<kCoefficients, I + 1>(t), t, coefficient);
 }
 
-// sqrt(w) = w (1 / sqrt(w)) for 1 <= w <= 64: a first guess from the bits of w, then Newton's iteration, which does not
-// divide.
+// Returns sqrt(w) = w (1 / sqrt(w)) for 1 <= w <= 64. It starts from an approximation from the bits of w, followed by
+// Newton's iteration, which does not divide.
 TESSERA_HOST_DEVICE inline double square_root(double w) {
   double inverse = std::bit_cast<double>(0x5FE6EB50C7B537A9u - (std::bit_cast<std::uint64_t>(w) >> 1));
   for (int i = 0; i < 4; ++i) inverse = inverse * std::fma(-0.5 * w * inverse, inverse, 1.5);
@@ -49,9 +52,9 @@ TESSERA_HOST_DEVICE inline double square_root(double w) {
 }
 }  // namespace detail
 
-// z with P(Z <= z) = u for standard normal Z and u of open_uniform; absolute error below 1e-9. With p = min(u, 1 - u),
-// its logarithm comes from the exponent of p and a polynomial of its mantissa, and z from a polynomial of
-// sqrt(-log2(p)).
+// Returns z with P(Z <= z) = u for a standard normal Z, where u is a result of open_uniform. The absolute error is
+// below 1e-9. With p = min(u, 1 - u), log2(p) is computed from the exponent of p and a polynomial of its mantissa, and
+// z from a polynomial of sqrt(-log2(p)).
 TESSERA_HOST_DEVICE inline double normal_quantile(double u) {
   const double p = u < 0.5 ? u : 1.0 - u;
   const auto bits = std::bit_cast<std::uint64_t>(p);

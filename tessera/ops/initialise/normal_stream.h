@@ -7,10 +7,11 @@
 
 namespace tessera::ops {
 
-// Throws unless the filled part lies in the logical matrix.
+// Throws Error unless the block is inside the logical matrix.
 void check_fill(const NormalFill& fill);
 
-// One parameter's: the seed is Philox's key, the element's index beside the name's hash its counter.
+// The random bits of one parameter. Philox's key is the seed, and its counter is the index of an element with the hash
+// of the parameter's name.
 class NormalStream {
  public:
   explicit NormalStream(const NormalFill& fill) : seed_(fill.seed) {

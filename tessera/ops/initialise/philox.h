@@ -1,5 +1,5 @@
-// Philox-4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", 2011): ten rounds that
-// turn a 128-bit counter and a 64-bit key into 128 random bits. Integers only.
+// Philox-4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", 2011). Ten rounds of
+// integer arithmetic convert a 128-bit counter and a 64-bit key to 128 random bits.
 #pragma once
 #include <array>
 #include <cstdint>

@@ -20,7 +20,7 @@ RmsNorm forward_dry(const at::Tensor& input, const at::Tensor& residual) {
   return result;
 }
 
-// One kernel in the place of two.
+// Uses one kernel instead of two.
 RmsNorm forward_on_cuda(const at::Tensor& input, const at::Tensor& residual, const at::Tensor& weight, double eps) {
   const at::ScalarType type = input.scalar_type();
   const at::Tensor scale = dense_like(weight, {input.size(1)}, type, "rms_norm weight");

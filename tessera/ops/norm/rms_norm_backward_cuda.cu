@@ -1,13 +1,16 @@
-// A fixed number of blocks walk the rows; each keeps its part of dweight, and a second kernel adds the parts in order.
+// A fixed number of blocks process the rows. Each block sums its own part of dweight, and a second kernel adds the
+// parts in order.
 #include "tessera/ops/norm/rms_norm_kernels.h"
 #include "tessera/ops/packs.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
 
-// Twice the multiprocessors of an H200. The order of dweight's sums depends on it.
+// Twice the number of multiprocessors of an H200. The order of the sums of dweight depends on this constant.
 constexpr std::int64_t kBlocks = 264;
-constexpr int kPacks = 2, kThreads = 512;  // most packs a thread keeps of a row, most threads of a block that keeps one
+constexpr int kPacks = 2,
+              kThreads =
+                  512;  // most packs of a row per thread, and most threads of a block, if a row fits into registers
 constexpr int kLongThreads = 1024;
 constexpr int kColumns = 32, kGroups = 32;  // of a block that adds parts
 
@@ -23,7 +26,7 @@ struct Rows {
   std::int64_t tokens, hidden;
 };
 
-// What a thread holds of a row ahead of time.
+// The values of a row that a thread loads in advance.
 template <typename T>
 struct Part {
   Pack<T, kPack<T>> dy[kPacks], sum[kPacks];
@@ -67,7 +70,7 @@ __device__ __forceinline__ void add_products(const Pack<T, N>& dy, const Pack<T,
   for (int i = 0; i < N; ++i) product += dy[i] * weight[i] * sum[i];
 }
 
-// Rows of at most kPacks packs a thread. The next row is on its way while a row is worked on.
+// For rows of at most kPacks packs per thread. The next row is loaded while the current row is processed.
 template <bool kWhole, typename T>
 __global__ void __launch_bounds__(kThreads) backward_kept(const Rows<T> rows) {
   constexpr int N = kPack<T>;
@@ -114,7 +117,7 @@ __global__ void __launch_bounds__(kThreads) backward_kept(const Rows<T> rows) {
         rows.parts[blockIdx.x * rows.hidden + first + i * step + k] = dweight[i][k];
 }
 
-// Rows of any length: dx alone.
+// For rows of any length. Computes only dx.
 template <bool kWhole, typename T>
 __global__ void __launch_bounds__(kLongThreads) backward_long(const Rows<T> rows) {
   constexpr int N = kPack<T>;
@@ -137,7 +140,7 @@ __global__ void __launch_bounds__(kLongThreads) backward_long(const Rows<T> rows
     store_pack<kWhole>(rows.dx + row, i, hidden, dx);
   }
 }
-// ... and dweight: part blockIdx.y of the columns of a block, a column a thread.
+// Computes dweight for rows of any length, with one column per thread. Part blockIdx.y sums every gridDim.y-th token.
 template <typename T>
 __global__ void __launch_bounds__(kLongThreads) dweight_long(const Rows<T> rows) {
   const std::int64_t column = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -151,7 +154,8 @@ __global__ void __launch_bounds__(kLongThreads) dweight_long(const Rows<T> rows)
   rows.parts[blockIdx.y * rows.hidden + column] = total;
 }
 
-// dweight = the parts of a column: each of kGroups threads adds every kGroups-th in order, then the groups in order.
+// Adds the parts of each column to dweight. Each of kGroups threads adds every kGroups-th part in order; then the
+// groups are added in order.
 template <typename A>
 __global__ void __launch_bounds__(kColumns* kGroups)
     add_parts(const A* parts, int blocks, std::int64_t hidden, A* __restrict__ dweight, bool accumulate) {

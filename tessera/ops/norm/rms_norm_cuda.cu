@@ -1,18 +1,18 @@
-// Forward: a block a row, which stays in registers where it fits. Backward: in rms_norm_backward_cuda.cu.
+// Forward uses one block per row and keeps the row in registers if it fits. Backward is in rms_norm_backward_cuda.cu.
 #include "tessera/ops/norm/rms_norm_kernels.h"
 #include "tessera/ops/packs.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
 
-constexpr int kThreads = 1024;  // at most, of a block
+constexpr int kThreads = 1024;  // most threads of a block
 
 template <typename T>
 struct Rows {
   const T* x;
   const T* residual;  // may be null
   const T* weight;
-  T* sum;  // written where there is a residual
+  T* sum;  // written if there is a residual
   T* y;
   Accumulator<T>* rstd;
   std::int64_t hidden;
@@ -46,7 +46,7 @@ __device__ __forceinline__ A reciprocal_rms(A squares, std::int64_t hidden, A ep
   return A{1} / sqrt(squares / static_cast<A>(hidden) + eps);
 }
 
-// Rows of at most kPacks packs a thread.
+// For rows of at most kPacks packs per thread.
 template <bool kWhole, int kPacks, typename T>
 __global__ void __launch_bounds__(kThreads) forward_kept(const Rows<T> rows) {
   constexpr int N = kPack<T>;
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) forward_kept(const Rows<T> rows) {
     store_pack<kWhole>(rows.y + row, first + i * step, rows.hidden, scaled(kept[i], rstd, weight[i]));
 }
 
-// Rows of any length: what a thread has written it reads again.
+// For rows of any length. Each thread reads its stored values again.
 template <bool kWhole, typename T>
 __global__ void __launch_bounds__(kThreads) forward_long(const Rows<T> rows) {
   constexpr int N = kPack<T>;

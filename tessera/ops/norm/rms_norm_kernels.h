@@ -6,21 +6,21 @@
 
 namespace tessera::ops {
 
-// Matrices are [tokens, hidden] of `type`, row-major; statistics, and dweight, of its accumulator type.
+// Matrices are row-major [tokens, hidden] of `type`. Statistics and dweight have the accumulator type.
 struct RmsNormShape {
   quant::DType type = quant::DType::fp32;
   std::int64_t tokens = 0, hidden = 0;
 };
-struct RmsNormStatistics {  // sum = x + residual where there is a residual, then rstd of sum
+struct RmsNormStatistics {  // computes sum = x + residual if there is a residual, then rstd of sum
   const void* x = nullptr;
-  const void* residual = nullptr;  // null: sum is not written, x stands for it
+  const void* residual = nullptr;  // null: sum is x and is not written
   double eps = 0;
   void* sum = nullptr;
   void* rstd = nullptr;  // [tokens]
 };
 struct RmsNormForward {  // statistics and apply in one pass
   const void* x = nullptr;
-  const void* residual = nullptr;  // null: sum is not written, x stands for it
+  const void* residual = nullptr;  // null: sum is x and is not written
   const void* weight = nullptr;
   double eps = 0;
   void* sum = nullptr;
@@ -40,7 +40,7 @@ struct RmsNormBackward {
   const void* rstd = nullptr;
   const void* weight = nullptr;
   void* dx = nullptr;
-  void* dweight = nullptr;  // [hidden], written
+  void* dweight = nullptr;  // [hidden], overwritten
 };
 namespace cpu {
 void rms_norm_statistics(const RmsNormShape& shape, const RmsNormStatistics& arguments);
@@ -49,8 +49,8 @@ void rms_norm_backward(const RmsNormShape& shape, const RmsNormBackward& argumen
 }  // namespace cpu
 
 struct RmsNormParts {
-  void* scratch = nullptr;  // rms_norm_backward_scratch elements of dweight's type
-  bool accumulate = false;  // dweight is added to
+  void* scratch = nullptr;  // rms_norm_backward_scratch() elements of dweight's type
+  bool accumulate = false;  // true: adds to dweight
 };
 namespace cuda {
 void rms_norm_forward(const RmsNormShape& shape, const RmsNormForward& arguments, base::CudaStream stream);

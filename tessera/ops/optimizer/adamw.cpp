@@ -34,11 +34,11 @@ void check_adamw(const AdamWBuffers& buffers) {
   TESSERA_CHECK(present || buffers.count == 0, "adamw: master, gradient, exp_avg or exp_avg_sq is null for {} elements",
                 buffers.count);
   TESSERA_CHECK(buffers.amax == nullptr || buffers.master_type == quant::DType::fp32,
-                "adamw: the amax of a master in {}, expected fp32", name_of(buffers.master_type));
+                "adamw: an amax needs an fp32 master, got {}", name_of(buffers.master_type));
   TESSERA_CHECK(
       buffers.weight != buffers.master || buffers.weight == nullptr || buffers.weight_type == buffers.master_type,
-      "adamw: the weight shares the master's memory as {}, the master is {}", name_of(buffers.weight_type),
-      name_of(buffers.master_type));
+      "adamw: the weight shares the master's memory, expected one type, got weight {} and master {}",
+      name_of(buffers.weight_type), name_of(buffers.master_type));
 }
 
 }  // namespace tessera::ops

@@ -1,6 +1,6 @@
 // AdamW over a flat shard (Loshchilov & Hutter 2019), as torch.optim.AdamW: decoupled decay, bias correction, eps
-// outside the square root. The result of an element depends on that element alone, not on its position or the cut of
-// the range, and is the same on the CPU and on CUDA.
+// outside the square root. The result of an element depends only on that element, not on its position or on the
+// sharding. It is the same on the CPU and on CUDA.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -13,63 +13,63 @@ namespace tessera::ops {
 
 struct AdamW {
   double lr = 0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
-  std::int64_t step = 1;      // from 1
-  double gradient_scale = 1;  // clip factor, multiplied into the gradient
+  std::int64_t step = 1;      // starts at 1
+  double gradient_scale = 1;  // clip factor, multiplies the gradient
 };
 struct AdamWBuffers {
   void* master = nullptr;  // fp32 or fp64, updated
   quant::DType master_type = quant::DType::fp32;
-  void* weight = nullptr;  // written as round(master); may equal master; null: nothing to write
+  void* weight = nullptr;  // receives round(master); may equal master; null: not written
   quant::DType weight_type = quant::DType::fp32;
   const void* gradient = nullptr;  // any floating type
   quant::DType gradient_type = quant::DType::fp32;
   void* exp_avg = nullptr;     // master_type, updated
   void* exp_avg_sq = nullptr;  // master_type, updated
   std::int64_t count = 0;
-  bool decays = true;  // false: the options' weight_decay does not count
-  // Takes the greatest magnitude of the updated master, an fp32 one, rounded to bf16, where that is more than it holds;
-  // NaNs are left out. Null: it is not taken.
+  bool decays = true;  // false: weight_decay is ignored
+  // Raised to the greatest magnitude of the updated master, rounded to bf16; NaNs are ignored. The master is fp32.
+  // Null: not computed.
   float* amax = nullptr;
 };
 void adamw(const AdamW& options, const AdamWBuffers& buffers);
 
-// What changes from step to step, worked out in fp64 as torch does; rounded once to the arithmetic type where it is
-// used.
+// Scalars that change from step to step. They are computed in fp64, as in torch, and rounded once to the arithmetic
+// type where they are used.
 struct StepScalars {
   double decay = 1, beta1_rest = 0, beta2 = 0, beta2_rest = 0, step_size = 0, root_correction2 = 1, eps = 0;
 };
-// Errors: a step below 1.
+// Throws Error if the step is below 1.
 StepScalars step_scalars(const AdamW& options);
 
-// Those of an update whose number the host does not know yet, since it has not seen whether the updates right before it
-// took place: one for each number that it may have. The host works all of them out, so that every device takes the same
-// bits.
+// The scalars of an update whose number the host does not know yet, because the host has not read whether the updates
+// directly before it were applied. There is one entry for each possible number. The host computes all entries, so every
+// device uses the same bits.
 inline constexpr int kStepChoices = 3;
 struct StepChoices {
-  std::int64_t first = 1;  // the number that choices[0] is for
+  std::int64_t first = 1;  // the update number of choices[0]
   StepScalars choices[kStepChoices];
 };
-// options.step: the lowest number. Errors: a step below 1.
+// options.step is the lowest possible number. Throws Error if it is below 1.
 StepChoices step_choices(const AdamW& options);
 
-// sums[r] = sum over the row of value^2 in fp64, elements in a fixed order that depends on `cols` alone.
+// Writes the sum of squares of each row in fp64 to sums[r]. The order of the sum depends only on `cols`.
 void row_square_sums(const void* values, quant::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,
                      double* sums);
 
-// All pointers are the device's, those of `scalars` and `clip` too, so that a captured graph follows the steps.
+// All pointers are device memory, including `scalars` and `clip`, so that a captured graph uses the current values.
 namespace cuda {
-// Updates all shards; as few launches as types allow. `clip` null: factor 1. The buffers' `decays` decides whether
-// scalars->decay counts. Where clip->applies says that there is no update, amaxes are those of the masters as they are.
-// Errors: as adamw.
+// Updates all shards with as few launches as the types allow. If `clip` is null, the factor is 1. The `decays` of a
+// shard determines whether scalars->decay is used. If clip->applies is 0, the masters are not updated, and amaxes are
+// the amaxes of the current masters. Throws as adamw.
 void adamw(std::span<const AdamWBuffers> shards, const StepScalars* scalars, const Clip* clip, base::CudaStream stream);
-// Counts an update where clip->applies says that there is one: *updates is then its number and *scalars what it takes.
-// Else both stay. A number that is none of the choices' ends the device's work with an error.
+// If clip->applies is not 0, counts an update: increments *updates and writes the scalars of that number to *scalars.
+// Otherwise both are unchanged. A number outside `choices` traps on the device.
 void choose_step(const StepChoices* choices, const Clip* clip, std::int64_t* updates, StepScalars* scalars,
                  base::CudaStream stream);
 
 void row_square_sums(const void* values, quant::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,
                      double* sums, base::CudaStream stream);
-// The same as ops::decide_update.
+// Same as ops::decide_update.
 void decide_update(const double* sum_of_squares, double limit, std::int64_t* stops, Clip* clip,
                    base::CudaStream stream);
 }  // namespace cuda

@@ -33,7 +33,7 @@ void update(const TypedScalars<A>& scalars, const Range<A>& range) {
   }
 }
 
-constexpr std::int64_t kChunk = 1024;  // elements whose gradient is widened at a time
+constexpr std::int64_t kChunk = 1024;  // elements whose gradients are widened together
 
 template <typename A>
 void adamw_typed(const AdamW& options, const AdamWBuffers& buffers, quant::DType type) {

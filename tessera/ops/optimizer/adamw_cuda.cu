@@ -5,8 +5,8 @@
 namespace tessera::ops::cuda {
 namespace {
 
-constexpr int kThreads = 256, kSteps = 4;  // packs a thread, two of them on their way at a time
-constexpr int kShards = 56;                // of a launch: what fits into 4 KiB of parameters
+constexpr int kThreads = 256, kSteps = 4;  // packs per thread; two are loaded together
+constexpr int kShards = 56;                // shards of a launch; their arguments fit into 4 KiB of kernel parameters
 
 struct Shard {
   void *master, *weight;
@@ -18,12 +18,12 @@ struct Shard {
 };
 struct Launch {
   Shard shards[kShards];
-  std::uint32_t first_block[kShards];  // of each shard
+  std::uint32_t first_block[kShards];  // first block of each shard
   int count = 0;
   std::uint32_t blocks = 0;
 };
 
-// Elements of a pack: the widest type fills an access.
+// The elements of a pack. A pack of the widest type has the size of one access.
 constexpr int pack_of(std::size_t master, std::size_t gradient, std::size_t weight) {
   return kAccessBytes / static_cast<int>(std::max({master, gradient, weight}));
 }
@@ -37,7 +37,7 @@ struct Range {
   std::int64_t count;
 };
 
-// NaNs are left out.
+// NaNs are ignored.
 template <typename A>
 __device__ __forceinline__ void take_magnitude(A& greatest, A value) {
   const A magnitude = std::fabs(value);
@@ -85,7 +85,7 @@ __device__ __forceinline__ A update_packs(const TypedScalars<A>& scalars, const 
   return greatest;
 }
 
-// The same of masters that stay as they are.
+// Returns the greatest magnitude of masters that are not updated.
 template <int N, typename A>
 __device__ __forceinline__ A greatest_master(const A* master, std::int64_t start, std::int64_t count) {
   A greatest = 0;
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads)
                   const Clip* __restrict__ clip) {
   __shared__ float scratch[kThreads / kWarp];
   const bool is_update = clip == nullptr || clip->applies != 0;
-  int low = 0, high = launch.count;  // the last shard that begins at this block or before
+  int low = 0, high = launch.count;  // search for the last shard whose first block is not after this block
   while (low + 1 < high) {
     const int middle = (low + high) / 2;
     (launch.first_block[middle] <= blockIdx.x ? low : high) = middle;
@@ -137,7 +137,7 @@ struct Types {
   quant::DType master, gradient, weight;
   bool operator==(const Types&) const = default;
 };
-// A shard without a weight of its own goes with any.
+// A shard without its own weight can share a launch with any weight type.
 Types types_of(const AdamWBuffers& b) {
   const bool own = b.weight != nullptr && b.weight != b.master;
   return {b.master_type, b.gradient_type, own ? b.weight_type : b.master_type};

@@ -1,4 +1,4 @@
-// The update of one element, for every device. Internal to ops.
+// The update of one element, shared by all devices. Internal to ops.
 #pragma once
 #include <cmath>
 
@@ -7,7 +7,7 @@
 
 namespace tessera::ops {
 
-// Throws unless the buffers are there and fit each other.
+// Throws Error if a required buffer is null or if the buffers do not match.
 void check_adamw(const AdamWBuffers& buffers);
 
 template <typename A>

@@ -1,5 +1,5 @@
-// The commit point of a step: what the norm of its gradient and its stop counters decide about its update. The CPU and
-// CUDA take the same decision with the same bits.
+// The decision about a step's update, from the norm of its gradient and its stop counters. The CPU and CUDA make the
+// same decision with the same bits.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -8,29 +8,30 @@
 
 namespace tessera::ops {
 
-// Counters of what must stop an update that a run may have.
+// The number of stop counters. Each counts conditions of a run that must stop an update.
 inline constexpr int kStopCounters = 8;
 
-// The decision about the last step's update. It lies in the memory of the device that carries the updates out.
+// The decision about the update of the last step. It is stored in the memory of the device that runs the updates.
 struct Clip {
   double norm = 0;    // of the whole gradient, before clipping
-  double factor = 1;  // to multiply the gradient with
-  // 0: the update changes nothing, since the step is skipped (its norm is infinite or NaN) or suppressed.
+  double factor = 1;  // multiplies the gradient
+  // 0: the update changes nothing. Either the step is skipped, because its norm is infinite or NaN, or it is
+  // suppressed.
   std::int32_t applies = 1;
-  // Not 0: a stop counter was above 0 in this step or in one before it. It stays so, and no update applies, until the
-  // host clears it.
+  // Not 0 if a stop counter was above 0 in this step or in an earlier one. It keeps its value, and no update is
+  // applied, until the host clears it.
   std::int64_t suppressed = 0;
-  std::int64_t stops[kStopCounters] = {};  // the counters of this step, over all ranks
+  std::int64_t stops[kStopCounters] = {};  // counters of this step, over all ranks
 };
 
-// min(1, limit / (norm + 1e-6)); 1 for a limit of 0 and for a norm that is NaN.
+// Returns min(1, limit / (norm + 1e-6)), or 1 if the limit is 0 or the norm is NaN.
 TESSERA_HOST_DEVICE inline double clip_factor(double norm, double limit) {
   const double factor = limit / (norm + 1e-6);
   return limit != 0 && factor < 1 ? factor : 1.0;
 }
 
-// Takes a step's decision. stops: [kStopCounters], the counters of the step over all ranks, at least 0; they are 0
-// afterwards, for the next step.
+// Makes the decision of a step. `stops` holds kStopCounters counters of the step over all ranks, at least 0. They are
+// reset to 0 for the next step.
 TESSERA_HOST_DEVICE inline void decide_update(double sum_of_squares, double limit, std::int64_t* stops, Clip& clip) {
   clip.norm = std::sqrt(sum_of_squares);
   clip.factor = clip_factor(clip.norm, limit);

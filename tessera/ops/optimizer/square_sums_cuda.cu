@@ -4,10 +4,10 @@
 namespace tessera::ops::cuda {
 namespace {
 
-constexpr int kThreads = 256, kSteps = 4;  // packs of a thread on their way at a time
+constexpr int kThreads = 256, kSteps = 4;  // packs of a thread that are loaded together
 
-// A row to kTeam threads: a warp, or the block, whose warps' sums are added in order: as ordered_sum_squares of
-// quant/device_kernels.h, whose squares may take the place of these.
+// kTeam threads (a warp or the block) sum a row; the sums of the warps are added in order. The order is the same as in
+// ordered_sum_squares of quant/device_kernels.h, whose results may replace these.
 template <bool kWhole, int kTeam, typename T>
 __global__ void __launch_bounds__(kThreads) row_sums(const T* __restrict__ values, std::int64_t rows, std::int64_t cols,
                                                      std::int64_t stride, double* __restrict__ sums) {

@@ -12,8 +12,9 @@
 namespace tessera::ops {
 namespace {
 
-// Long waves (fewer than low_freq_factor turns in the original context) slow down by `factor`, short ones stay, those
-// between are blended linearly in the number of turns (as Hugging Face transformers does for "llama3").
+// Scales a frequency as Hugging Face transformers does for "llama3". Long waves (fewer than low_freq_factor turns in
+// the original context) are slowed down by `factor`. Short waves do not change. Waves between them are blended linearly
+// in the number of turns.
 double scaled_frequency(double frequency, const RopeScaling& scaling) {
   const double turns = static_cast<double>(scaling.original_max_position) * frequency / (2 * std::numbers::pi);
   if (turns < scaling.low_freq_factor) return frequency / scaling.factor;
@@ -33,7 +34,8 @@ at::Tensor checked_positions(const at::Tensor& positions, std::int64_t tokens, c
 }
 
 void check_table(const RopeTable& table, std::int64_t head_dim, at::ScalarType type) {
-  TESSERA_CHECK(table.cosine.defined() && table.sine.defined() && table.cosine.dim() == 2, "rope: no table");
+  TESSERA_CHECK(table.cosine.defined() && table.sine.defined() && table.cosine.dim() == 2,
+                "rope: expected a table of angles, got none");
   require_writable(table.cosine, {table.cosine.size(0), head_dim / 2}, accumulator_type(type), "rope cosine");
   require_writable(table.sine, table.cosine.sizes(), accumulator_type(type), "rope sine");
 }
@@ -67,7 +69,8 @@ RopeTable make_rope_table(std::int64_t positions, std::int64_t head_dim, double 
 Qkv split_rope_forward(const at::Tensor& qkv, const at::Tensor& positions, const RopeTable& table, std::int64_t q_heads,
                        std::int64_t kv_heads, std::int64_t head_dim) {
   TESSERA_CHECK(q_heads >= 0 && kv_heads >= 0 && head_dim > 0 && head_dim % 2 == 0,
-                "rope: {} query heads, {} key/value heads of head_dim {}", q_heads, kv_heads, head_dim);
+                "rope: {} query heads, {} key/value heads, head_dim {}: expected 0 or more heads and an even head_dim",
+                q_heads, kv_heads, head_dim);
   require_one_device({qkv, positions, table.cosine, table.sine}, "split_rope_forward");
   const at::Tensor stacked = dense(qkv, 2, "rope qkv");
   const at::ScalarType type = stacked.scalar_type();
@@ -104,8 +107,8 @@ at::Tensor split_rope_backward(const Qkv& gradient, const at::Tensor& positions,
   const at::ScalarType type = q.scalar_type();
   const std::int64_t tokens = q.size(0), head_dim = q.size(2);
   TESSERA_CHECK(k.scalar_type() == type && k.size(0) == tokens && k.size(2) == head_dim,
-                "rope: dk [{}, {}, {}] of {} beside dq of {} tokens, head_dim {}, {}", k.size(0), k.size(1), k.size(2),
-                c10::toString(k.scalar_type()), tokens, head_dim, c10::toString(type));
+                "rope: dk has shape [{}, {}, {}] and type {}, expected {} tokens, head_dim {} and type {} as in dq",
+                k.size(0), k.size(1), k.size(2), c10::toString(k.scalar_type()), tokens, head_dim, c10::toString(type));
   check_table(table, head_dim, type);
   const at::Tensor rows = checked_positions(positions, tokens, table);
   at::Tensor stacked = make({tokens, (q.size(1) + 2 * k.size(1)) * head_dim}, type, q.device());

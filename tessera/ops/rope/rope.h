@@ -1,5 +1,5 @@
-// Rotary position embedding (Su et al. 2021), rotate-half form (pairs i, i + d/2), with Llama-3 frequency scaling;
-// fused with the split of the stacked qkv projection.
+// Rotary position embedding (Su et al. 2021) in the rotate-half form (pairs i, i + d/2), with Llama-3 frequency
+// scaling. It is fused with the split of the stacked qkv projection.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -13,9 +13,9 @@ struct RopeScaling {  // "rope_type": "llama3" of a Hugging Face config
   std::int64_t original_max_position = 8192;
 };
 struct RopeTable {
-  at::Tensor cosine, sine;  // [positions, head_dim / 2], accumulator type of the model's type
+  at::Tensor cosine, sine;  // [positions, head_dim / 2], in the accumulator type of the model's type
 };
-// Angles in fp64. Errors: odd head_dim.
+// Computes angles in fp64. Throws Error if head_dim is odd.
 RopeTable make_rope_table(std::int64_t positions, std::int64_t head_dim, double theta,
                           const std::optional<RopeScaling>& scaling, at::ScalarType model_type,
                           at::Device device = at::kCPU);
@@ -24,12 +24,13 @@ struct Qkv {
   at::Tensor q;     // [tokens, q_heads, head_dim]
   at::Tensor k, v;  // [tokens, kv_heads, head_dim]
 };
-// qkv: [tokens, (q_heads + 2 kv_heads) * head_dim] as q | k | v; positions: [tokens] int64, < table's. q and k are
-// rotated, in fp32 (fp64), rounded once. Heads may be 0. A position outside the table is an error on the CPU; on CUDA,
-// where the host does not read it, q and k of its token become NaN.
+// `qkv` is [tokens, (q_heads + 2 kv_heads) * head_dim], stacked as q | k | v. `positions` is [tokens] int64, with
+// values below the number of positions of the table. q and k are rotated in fp32 (fp64) and rounded once. The numbers
+// of heads may be 0. A position outside the table is an error on the CPU. On CUDA the host does not read positions; q
+// and k of such a token become NaN.
 Qkv split_rope_forward(const at::Tensor& qkv, const at::Tensor& positions, const RopeTable& table, std::int64_t q_heads,
                        std::int64_t kv_heads, std::int64_t head_dim);
-// Gradient of the stacked qkv.
+// Returns the gradient of the stacked qkv.
 at::Tensor split_rope_backward(const Qkv& gradient, const at::Tensor& positions, const RopeTable& table);
 
 }  // namespace tessera::ops

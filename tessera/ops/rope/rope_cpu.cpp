@@ -14,7 +14,7 @@ struct Rotation {
   std::int64_t half;  // head_dim / 2
 };
 
-// (a, b) -> (a cos - b sin, b cos + a sin) for the pairs (i, i + half); backwards by the opposite angle.
+// Maps (a, b) to (a cos - b sin, b cos + a sin) for the pairs (i, i + half). Backward uses the opposite angle.
 template <bool kForward, typename T>
 void rotate(const Rotation<Accumulator<T>>& rotation, const T* __restrict from, T* __restrict to) {
   const auto* __restrict cosine = rotation.cosine;

@@ -4,22 +4,23 @@
 namespace tessera::ops::cuda {
 namespace {
 
-constexpr int kThreads = 256, kHeads = 4;               // heads of a thread: the angles are loaded once for them
-constexpr std::int64_t kItems = std::int64_t{1} << 30;  // of a launch: a Divisor's range
+constexpr int kThreads = 256, kHeads = 4;               // heads of a thread, which share the loaded angles
+constexpr std::int64_t kItems = std::int64_t{1} << 30;  // items of a launch, limited by Divisor
 
-// An item is, for kHeads heads of a token, a pack of the first half and the one of the second half that turns with it.
+// An item covers kHeads heads of a token: a pack of the first half of each head, and the matching pack of the second
+// half.
 template <typename T>
 struct Heads {
   const std::int64_t* positions;
   const Accumulator<T>*cosine, *sine;
-  T *stacked, *q, *k, *v;  // forward reads stacked and writes the others, backward the other way round
+  T *stacked, *q, *k, *v;  // forward reads stacked and writes the others; backward does the reverse
   std::int64_t table_rows, half;
   std::int32_t q_heads, kv_heads;
   std::uint32_t items;
   Divisor packs, groups;  // packs of half a head; groups of kHeads heads of a token
 };
 
-// One head of one token on both sides; `turns`: false for v.
+// One head of one token, in the stacked rows and in its own tensor. `turns` is false for v.
 template <typename T>
 struct Head {
   T *stacked, *part;
@@ -35,7 +36,7 @@ __device__ __forceinline__ Head<T> head_of(const Heads<T>& a, std::int64_t token
   return {stacked, a.v + (token * a.kv_heads + head - a.kv_heads) * size, false};
 }
 
-// N values in accesses of 16 bytes at most.
+// Loads N values with accesses of at most 16 bytes.
 template <bool kWhole, int N, typename A>
 __device__ __forceinline__ void load_values(const A* data, std::int64_t first, std::int64_t count, A (&values)[N]) {
   constexpr int kWidth = N < kPack<A> ? N : kPack<A>;
@@ -51,7 +52,7 @@ template <bool kForward, typename A, int N>
 struct Angles {
   A cosine[N], sine[N];
 
-  // NaN for a position that is not in the table.
+  // The angles are NaN for a position outside the table.
   template <bool kWhole, typename T>
   __device__ __forceinline__ void load(const Heads<T>& a, std::int64_t token, std::int64_t first) {
     const std::int64_t position = a.positions[token];

@@ -6,7 +6,7 @@
 
 namespace tessera::ops {
 
-// Between the stacked rows q | k | v and the three tensors; forward reads `stacked`, backward writes it.
+// Splits stacked rows q | k | v into three tensors, or joins them. Forward reads `stacked`; backward writes it.
 template <typename Stacked, typename Part>
 struct SplitRope {
   quant::DType type = quant::DType::fp32;
@@ -24,7 +24,7 @@ namespace cpu {
 void split_rope_forward(const SplitRopeForward& arguments);
 void split_rope_backward(const SplitRopeBackward& arguments);
 }  // namespace cpu
-namespace cuda {  // q and k of a token whose position is not in the table are NaN
+namespace cuda {  // q and k of a token become NaN if its position is not in the table
 void split_rope_forward(const SplitRopeForward& arguments, base::CudaStream stream);
 void split_rope_backward(const SplitRopeBackward& arguments, base::CudaStream stream);
 }  // namespace cuda

@@ -1,5 +1,5 @@
-// SwiGLU and the cast of its results to fp8 in one pass: a block has a square of 128 x 128 features, and what is
-// rounded to bf16 between the two stays in registers.
+// SwiGLU and the cast of its results to fp8 in one pass. A block processes a square of 128 x 128 features. The
+// intermediate results, rounded to bf16, stay in registers.
 #include "tessera/ops/swiglu/swiglu_kernels.h"
 #include "tessera/ops/swiglu/swiglu_packs.cuh"
 #include "tessera/quant/cuda/square_tile.cuh"
@@ -21,13 +21,14 @@ __device__ __forceinline__ uint4 bits_of(const Words& words) {
   return std::bit_cast<uint4>(words);
 }
 
-// A square of a matrix and of one of its halves: gate or up, which have a row's first and last features.
+// Loads a part of a square from one half of gate_up. Half 0 is gate, the first features of a row; half 1 is up, the
+// last features.
 __device__ __forceinline__ uint4 load_half(const SwigluCast& cast, const SquareTile& square, int part, int r, int half,
                                            bool whole) {
   return load_row(cast.gate_up + half * cast.features, 2 * cast.features, square, part, r, whole);
 }
 
-// What a thread has put into a tile, to the transposed result, in which the square's first column is row `first`.
+// Stores a tile in the transposed result. The first column of the square is row `first` of that result.
 __device__ __forceinline__ void store_columns(const Tile& tile, const Fp8Cast& cast, const SquareTile& square,
                                               std::int64_t first, std::int64_t end) {
   quant::cuda::store_tile<kSide, SquarePlace::kThreads, true>(tile, cast.columnwise, first, square.row, end,
@@ -73,8 +74,8 @@ __global__ void __launch_bounds__(SquarePlace::kThreads)
   __shared__ float scratch[kWarps];
   const Fp8Cast& result = cast.result;
   const std::int64_t features = cast.features;
-  // This block's square of the gate's gradient; the same square of up's lies `features` columns further. The number of
-  // features is a multiple of 16, so columns need no padding.
+  // The square of this block in the gradient of gate. The same square in the gradient of up is `features` columns
+  // further. The number of features is a multiple of 16, so columns need no padding.
   const SquareTile square({.rows = result.matrix.rows, .cols = features},
                           {.rows = result.padded.rows, .cols = features}, blockIdx.x);
   const float multiplier = *result.multiplier;
@@ -151,7 +152,7 @@ void swiglu_backward_cast(const SwigluCast& cast, base::CudaStream stream) {
   const bool again = cast.again.columnwise != nullptr;
   if (again) check_cast("swiglu_backward_cast of out", cast.again);
   if (cast.features % kCastFeatures != 0 || (again && cast.again.element != Element::e4m3))
-    base::fail("swiglu_backward_cast: expected a multiple of 16 features, and out in E4M3");
+    base::fail("swiglu_backward_cast: expected a number of features that is a multiple of 16, and out in E4M3");
   const unsigned squares = quant::cuda::squares_of({.rows = cast.result.padded.rows, .cols = cast.features});
   if (squares == 0) return;
   const bool whole = rows_whole<quant::bfloat16>(cast.features, cast.gate_up, cast.dout);

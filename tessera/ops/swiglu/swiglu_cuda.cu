@@ -4,21 +4,21 @@
 namespace tessera::ops::cuda {
 namespace {
 
-constexpr int kThreads = 256, kSteps = 2;               // packs a thread
-constexpr std::int64_t kItems = std::int64_t{1} << 30;  // packs of a launch: a Divisor's range
+constexpr int kThreads = 256, kSteps = 2;               // packs per thread
+constexpr std::int64_t kItems = std::int64_t{1} << 30;  // packs of a launch, limited by Divisor
 
 template <typename T>
 struct Rows {
   const T* gate_up;
   const T* dout;  // backward only
   T* result;
-  T* again;  // backward only: out too, unless null
+  T* again;  // backward only: receives out, unless null
   std::int64_t features;
   std::uint32_t items;
-  Divisor packs;  // of a row's features
+  Divisor packs;  // packs of a row's features
 };
 
-// Where pack `item` stands.
+// The position of pack `item`.
 struct Place {
   std::int64_t token, first;
 };
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads) backward(const Rows<T> rows) {
   }
 }
 
-// Calls launch(whole, rows, blocks) for as many tokens at a time as a launch takes.
+// Calls launch(whole, rows, blocks) for groups of tokens that fit into one launch.
 template <typename Launch>
 void over_tokens(const SwigluArguments& a, Launch&& launch) {
   if (a.features == 0) return;

@@ -13,18 +13,19 @@ struct SwigluArguments {
   const void* gate_up = nullptr;
   const void* dout = nullptr;  // backward only
   void* result = nullptr;      // out [tokens, features], or the gradient of gate_up
-  void* again = nullptr;       // backward: out too, where it is not null
+  void* again = nullptr;       // backward: also writes out here, unless null
 };
 
-// SwiGLU of bf16 whose results are rounded to bf16, then cast as quant::Fp8Cast says without being stored in between.
-// Sources of the casts are not read.
+// SwiGLU of bf16 whose results are rounded to bf16 and then cast to fp8. The bf16 results are not stored. The sources
+// of the casts are not read.
 struct SwigluCast {
   std::int64_t features = 0;
   const quant::bfloat16* gate_up = nullptr;  // [tokens, 2 * features]
   const quant::bfloat16* dout = nullptr;     // backward only
-  // Forward: of out [tokens, features]. Backward: of the gradient of gate_up; features a multiple of kCastFeatures.
+  // Forward: casts out [tokens, features]. Backward: casts the gradient of gate_up; features is then a multiple of
+  // kCastFeatures.
   quant::Fp8Cast result;
-  // Backward: out again, where its columnwise codes are not null: E4M3 codes by columns only, no amax.
+  // Backward: casts out to E4M3 by columns, without amax, unless the address of its columnwise codes is null.
   quant::Fp8Cast again;
 };
 inline constexpr std::int64_t kCastFeatures = 16;
@@ -36,7 +37,7 @@ void swiglu_backward(const SwigluArguments& arguments);
 namespace cuda {
 void swiglu_forward(const SwigluArguments& arguments, base::CudaStream stream);
 void swiglu_backward(const SwigluArguments& arguments, base::CudaStream stream);
-// Errors: as quant::CudaTable::cast_fp8; features that are no multiple of kCastFeatures in backward.
+// Throw as quant::CudaTable::cast_fp8. Backward also throws if features is not a multiple of kCastFeatures.
 void swiglu_forward_cast(const SwigluCast& cast, base::CudaStream stream);
 void swiglu_backward_cast(const SwigluCast& cast, base::CudaStream stream);
 }  // namespace cuda

@@ -13,7 +13,7 @@ bool is_fp8_with_one_scale(const Quantization& as) {
   return has_one_scale(as.encoding) && as.encoding.element != quant::Element::e2m1 && as.whole.multiplier.defined();
 }
 
-// Whether a kernel casts what it makes of gate_up.
+// Returns true if a fused kernel can compute SwiGLU of gate_up and cast its result.
 bool has_cast(const at::Tensor& gate_up, const Quantization& as) {
   return (on_cuda(gate_up) || is_dry(gate_up)) && gate_up.scalar_type() == at::kBFloat16 && gate_up.dim() == 2 &&
          is_fp8_with_one_scale(as);

@@ -1,12 +1,12 @@
-// SwiGLU of packs of neighbouring elements, for the kernels that have it; the CPU's bits.
+// SwiGLU on packs of adjacent elements, for several kernels. It gives the same bits as the CPU.
 #pragma once
 #include "tessera/ops/exponential.h"
 #include "tessera/ops/packs.cuh"
 
 namespace tessera::ops::cuda {
 
-// 1 / x rounded to nearest for 1 <= x <= 2^125: an approximation and a Newton step, as the compiler's own division does
-// for such numbers after it has looked at the exponent.
+// Returns 1 / x rounded to nearest for 1 <= x <= 2^125: an approximation and a Newton step. The compiler's division
+// does the same for such numbers after it has checked the exponent.
 __device__ __forceinline__ float reciprocal(float x) {
   float approximation;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(approximation) : "f"(x));
@@ -17,7 +17,8 @@ template <typename A>
 __device__ __noinline__ A sigmoid(A x) {
   return A{1} / (A{1} + exponential(-x));
 }
-// 1 / (1 + exp(-x)), the CPU's bits. Nearly always all of a pack is ordinary; then nothing branches.
+// Returns 1 / (1 + exp(-x)) with the same bits as the CPU. Almost always all elements of a pack are ordinary, and the
+// code does not branch.
 template <typename A, int N>
 __device__ __forceinline__ void sigmoids(const A (&x)[N], A (&s)[N]) {
   if constexpr (std::is_same_v<A, float>) {
@@ -34,7 +35,7 @@ __device__ __forceinline__ void sigmoids(const A (&x)[N], A (&s)[N]) {
   for (int i = 0; i < N; ++i) s[i] = sigmoid(x[i]);
 }
 
-// silu(gate) * up.
+// Returns silu(gate) * up.
 template <typename T, int N>
 __device__ __forceinline__ Pack<T, N> swiglu_of(const Pack<T, N>& gate, const Pack<T, N>& up) {
   Accumulator<T> out[N], g[N], s[N];
@@ -46,7 +47,7 @@ __device__ __forceinline__ Pack<T, N> swiglu_of(const Pack<T, N>& gate, const Pa
   return rounded<T>(out);
 }
 
-// What backward gives. out: swiglu_of, where kAgain asks for it.
+// The results of backward. `out` is the result of swiglu_of, if kAgain is true.
 template <typename T, int N>
 struct SwigluPacks {
   Pack<T, N> dgate, dup, out;

@@ -1,4 +1,4 @@
-// The amaxes of matrices, and the multipliers that delayed scaling makes of them.
+// Computes the amaxes of matrices, and the multipliers of delayed scaling from these amaxes.
 #include "tessera/quant/cuda/quantize_cuda.h"
 #include "tessera/quant/cuda/weight_list.cuh"
 
@@ -6,8 +6,8 @@ namespace tessera::quant::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kVectorsAtOnce = 4;  // of a thread, whose loads are under way together
-constexpr int kRounds = 4;         // of a block
+constexpr int kVectorsAtOnce = 4;  // vectors of a thread whose loads are in flight together
+constexpr int kRounds = 4;         // rounds of a block
 constexpr std::int64_t kChunk = kThreads * kVector * kVectorsAtOnce * kRounds;  // elements of a block
 
 struct Item {

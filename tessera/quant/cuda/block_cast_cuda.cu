@@ -1,5 +1,5 @@
-// A bf16 matrix to fp8 in blocks of 128 elements, along its rows and along its columns, in one pass: a square of the
-// matrix stays in registers from its amaxes to its codes.
+// Casts a bf16 matrix to fp8 in blocks of 128 elements, along its rows and along its columns, in one pass. A square of
+// the matrix stays in registers while its amaxes and its codes are computed.
 #include "tessera/quant/cuda/quantize_cuda.h"
 #include "tessera/quant/cuda/square_tile.cuh"
 
@@ -9,7 +9,7 @@ namespace {
 constexpr int kSide = SquarePlace::kSide, kWarps = SquarePlace::kThreads / 32;
 static_assert(kSide == kBlockCast && 2 * kSide == SquarePlace::kThreads);
 
-// What the threads of a block tell each other of a square. Amaxes of columns stand as pairs of bf16.
+// The data of a square that the threads of a block share. The amaxes of columns are stored as pairs of bf16.
 struct Shared {
   ByteTile<kSide> tile;
   float row_amaxes[kSide];
@@ -23,7 +23,8 @@ __device__ std::uint32_t pair_of(const uint4& words, int i) {
   return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }
 
-// A row of a square is held by 16 lanes; a column by two lanes of each warp.
+// Computes the amaxes of the rows and of the columns. 16 lanes hold a row of a square, and two lanes of each warp hold
+// a column.
 __device__ void share_amaxes(const SquareVectors& vectors, Shared& shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   std::uint32_t columns[kVector / 2] = {};
@@ -50,7 +51,7 @@ __device__ void share_amaxes(const SquareVectors& vectors, Shared& shared) {
   }
 }
 
-// One amax for all rows and columns of a square: each row's and each column's is the greatest of the rows'.
+// Computes one amax for a whole square: the greatest amax of its rows.
 __device__ void join_amaxes(Shared& shared) {
   if (threadIdx.x < 32) {
     float greatest = 0;
@@ -63,7 +64,7 @@ __device__ void join_amaxes(Shared& shared) {
   }
 }
 
-// The scale of a square, for its rows and its columns.
+// Computes the scale of a square, which all its rows and columns use.
 __device__ void make_square_scale(const BlockCast& cast, const SquareTile& square, Shared& shared) {
   const Encoding encoding{.element = cast.element, .powers_of_two = cast.powers_of_two};
   const TileScale scale = operand_scale(encoding, shared.square_amax, 0);
@@ -78,7 +79,8 @@ __device__ void make_square_scale(const BlockCast& cast, const SquareTile& squar
     cast.columnwise_scales[col * scale_stride(cast.matrix.rows) + row] = __uint_as_float(scale.stored);
 }
 
-// The first half of the threads makes the scales of the rows, the other half those of the columns.
+// Computes the scales of the blocks. The first half of the threads computes the scales of the rows, the other half the
+// scales of the columns.
 __device__ void make_block_scales(const BlockCast& cast, const SquareTile& square, Shared& shared) {
   const Encoding encoding{.element = cast.element, .powers_of_two = cast.powers_of_two};
   const int number = static_cast<int>(threadIdx.x) % kSide;

@@ -1,5 +1,5 @@
-// A tile of bytes in shared memory, through which matrices of 8-bit elements are transposed: written in words of four
-// elements of one row, read in runs of 16.
+// A tile of bytes in shared memory for transposing matrices of 8-bit elements. Threads write words of four elements of
+// one row and read runs of 16 bytes.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -9,11 +9,12 @@
 
 namespace tessera::quant::cuda {
 
-inline constexpr int kTileBytes = 128;  // of a row: a line of the cache
+inline constexpr int kTileBytes = 128;  // bytes of a row: one cache line
 inline constexpr int kTileWords = kTileBytes / 4, kTileRuns = kTileBytes / 16;
 
-// kRows: of the transposed matrix. Runs of 16 bytes are exchanged within a row, differently from 16 rows to 16 rows, so
-// that the lanes of a warp, which write rows 8 or 16 apart and read neighbouring runs, take different banks.
+// kRows is the number of rows of the transposed matrix. The runs of 16 bytes within a row are permuted, and the
+// permutation differs between groups of 16 rows. The lanes of a warp write rows that are 8 or 16 apart and read
+// adjacent runs, so this avoids bank conflicts.
 template <int kRows>
 class ByteTile {
  public:
@@ -28,8 +29,9 @@ class ByteTile {
   alignas(16) std::uint32_t words_[kRows][kTileWords];
 };
 
-// Writes a tile, whose first row and byte have these places, to a matrix of `rows` rows of `row_bytes` bytes. kWide:
-// rows and the matrix begin at multiples of 16. Every thread of the block calls it, behind a barrier.
+// Writes a tile to a matrix of `rows` rows of `row_bytes` bytes. `first_row` and `first_byte` are the position of the
+// tile in the matrix. If kWide is true, the matrix and its rows must begin at multiples of 16 bytes. Every thread of
+// the block calls it, after a barrier.
 template <int kRows, int kThreads, bool kWide>
 __device__ void store_tile(const ByteTile<kRows>& tile, std::uint8_t* to, std::int64_t first_row,
                            std::int64_t first_byte, std::int64_t rows, std::int64_t row_bytes) {
@@ -51,17 +53,17 @@ __device__ void store_tile(const ByteTile<kRows>& tile, std::uint8_t* to, std::i
   }
 }
 
-// 128 x 128 elements of a matrix, held by the 256 threads of a block: a thread has kParts times four neighbouring rows
-// of kVector columns.
+// Places of a square of 128 x 128 elements in the 256 threads of a block. Each thread holds kParts parts; a part is
+// four adjacent rows of kVector columns.
 struct SquarePlace {
   static constexpr int kSide = 128, kThreads = 256, kParts = 2, kRows = 4;
 
-  // The first of the rows of part `part`, and the first column, within the square.
+  // Return the first row of part `part` and the first column, within the square.
   __device__ static int row(int part) { return (part * (kThreads / 16) + static_cast<int>(threadIdx.x) / 16) * kRows; }
   __device__ static int col() { return static_cast<int>(threadIdx.x) % 16 * 8; }
 };
 
-// Puts the codes of kRows rows of a part, two words a row, into the tile of the transposed matrix.
+// Stores the codes of kRows rows of a part, two words per row, in the tile of the transposed matrix.
 __device__ inline void store_transposed(ByteTile<SquarePlace::kSide>& tile, int part,
                                         const std::uint32_t (&codes)[SquarePlace::kRows][2]) {
 #pragma unroll

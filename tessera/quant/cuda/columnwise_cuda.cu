@@ -1,4 +1,4 @@
-// Transposes quantized weights: their codes through tiles of shared memory, then their scales.
+// Transposes quantized weights: first the codes, through tiles in shared memory, then the scales.
 #include <cstring>
 #include <type_traits>
 
@@ -11,19 +11,19 @@ namespace tessera::quant::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTileRows = 128;  // of the transposed matrix, each of kTileBytes
+constexpr int kTileRows = 128;  // rows of the transposed matrix, kTileBytes each
 
 struct Codes {
   const std::uint8_t* source;
   std::uint8_t* target;
   std::int64_t rows, row_bytes;            // of the source
-  std::int64_t target_rows, target_bytes;  // bytes of a row
+  std::int64_t target_rows, target_bytes;  // target_bytes: bytes of a row
   bool nibbles;
-  bool wide_loads, wide_stores;  // rows begin at multiples of 16, or of 8 for what a thread loads of nibbles
+  bool wide_loads, wide_stores;  // rows begin at multiples of 16; for loads of 4-bit elements at multiples of 8
 };
 using CodesList = WeightList<Codes>;
 
-// kBytes of a row of the source, 0 behind the matrix. kBytes: 8 or 16.
+// Loads kBytes bytes (8 or 16) of a row of the source. Bytes outside the matrix are 0.
 template <int kBytes, bool kWide>
 __device__ void load_row(const Codes& codes, std::int64_t row, std::int64_t byte, std::uint32_t (&words)[kBytes / 4]) {
 #pragma unroll
@@ -41,7 +41,7 @@ __device__ void load_row(const Codes& codes, std::int64_t row, std::int64_t byte
   }
 }
 
-// 128 rows of 128 bytes: a thread has four rows of 16.
+// Fills the tile from 128 rows of 128 bytes. A thread loads four rows of 16 bytes.
 template <bool kWide>
 __device__ void fill_bytes(const Codes& codes, std::int64_t row, std::int64_t byte, ByteTile<kTileRows>& tile) {
   const int group = static_cast<int>(threadIdx.x) / 8, first = static_cast<int>(threadIdx.x) % 8 * 16;
@@ -57,8 +57,9 @@ __device__ void fill_bytes(const Codes& codes, std::int64_t row, std::int64_t by
   }
 }
 
-// 256 rows of 64 bytes, 128 elements: a thread has eight rows of 8 bytes. Of two rows the even columns make one row of
-// bytes, the odd ones another, and these are transposed as bytes.
+// Fills the tile from 256 rows of 64 bytes, which hold 128 elements each. A thread loads eight rows of 8 bytes. The
+// even columns of two rows are packed into one row of bytes, and the odd columns into another row. These rows are then
+// transposed as bytes.
 template <bool kWide>
 __device__ void fill_nibbles(const Codes& codes, std::int64_t row, std::int64_t byte, ByteTile<kTileRows>& tile) {
   const int group = static_cast<int>(threadIdx.x) / 8, first = static_cast<int>(threadIdx.x) % 8 * 8;
@@ -118,7 +119,7 @@ Codes codes_of(const Transposition& weight) {
   const Extent padded = weight.padded == Extent{} ? transposed : weight.padded;
   check_extent(weight.encoding, padded);
   if (padded.rows < transposed.rows || padded.cols < transposed.cols)
-    base::fail("create_columnwise: the padded extent is less than that of the matrix");
+    base::fail("create_columnwise: expected a padded extent of at least the transposed matrix, got a smaller one");
   const bool nibbles = weight.encoding.element == Element::e2m1;
   const std::int64_t in_byte = nibbles ? 2 : 1, load = nibbles ? 8 : 16;
   Codes codes{.source = weight.source.data,
@@ -188,7 +189,7 @@ ScaleMatrix scales_of(const Transposition& weight) {
           .target_amax = has_amaxes ? weight.target.tensor_amax : nullptr};
 }
 
-// At least one: it copies the amax of the weight.
+// Returns at least one square, because the first block copies the amax of the weight.
 std::int64_t scale_squares_of(const ScaleMatrix& scales) {
   return std::max<std::int64_t>(pieces_of(scales.extent.rows, kScaleSide) * pieces_of(scales.extent.cols, kScaleSide),
                                 1);

@@ -7,7 +7,7 @@
 namespace tessera::quant::cuda {
 namespace {
 
-constexpr int kRowsAtOnce = 8;  // whose loads are under way together
+constexpr int kRowsAtOnce = 8;  // rows whose loads are in flight together
 
 struct Item {
   const std::uint8_t* codes;
@@ -18,11 +18,11 @@ struct Item {
   Tiling tiling;
   Element element;
   Scale scale;
-  bool vectors;  // each begins at a multiple of its size, in both matrices
+  bool vectors;  // every vector is aligned to its size, in both matrices
 };
 using List = WeightList<Item>;
 
-// A tile's scale, from what is stored of it.
+// Decodes the stored scale of a tile.
 template <Scale kScale>
 struct Scales {
   const std::conditional_t<kScale == Scale::fp32, std::uint32_t, std::uint8_t>* stored;
@@ -90,7 +90,7 @@ __device__ void unpack_whole(const Item& item, const Place& place, const Scales<
   }
 }
 
-// One element at a time.
+// Unpacks one element at a time.
 template <Element kElement, Scale kScale>
 __device__ void unpack_scattered(const Item& item, const Place& place, const Scales<kScale>& scales) {
 #pragma unroll 1

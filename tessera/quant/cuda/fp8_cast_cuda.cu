@@ -1,4 +1,4 @@
-// A bf16 matrix to fp8 in one pass: by rows, transposed, and its amax.
+// Casts a bf16 matrix to fp8 in one pass: writes the codes, the transposed codes and the amax.
 #include <string>
 
 #include "tessera/quant/cuda/quantize_cuda.h"
@@ -42,7 +42,7 @@ void check_square_tile(const char* what, Extent matrix, Extent padded, const voi
                " x " + std::to_string(matrix.cols) + ", got " + std::to_string(padded.rows) + " x " +
                std::to_string(padded.cols));
   if (!is_aligned(rowwise, 16) || !is_aligned(columnwise, 16))
-    base::fail(std::string(what) + ": expected results that begin at multiples of 16 bytes");
+    base::fail(std::string(what) + ": expected results aligned to 16 bytes");
 }
 
 void cast_fp8(const Fp8Cast& cast, base::CudaStream stream) {

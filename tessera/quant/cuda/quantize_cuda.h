@@ -1,5 +1,4 @@
-// The functions behind the entries of CudaTable that quantize and behind its kernels of exact sums, which their .cu
-// files define.
+// The functions of CudaTable for number formats, and the kernels for exact sums. Each is defined in a .cu file.
 #pragma once
 #include <memory>
 #include <span>
@@ -9,7 +8,7 @@
 
 namespace tessera::quant::cuda {
 
-// Kernels::add_exactly, Kernels::count_not_finite and Kernels::round_exactly.
+// Implement Kernels::add_exactly, Kernels::count_not_finite and Kernels::round_exactly.
 void add_exactly(const double* values, std::int64_t count, ExactSum* sum, base::CudaStream stream);
 void count_not_finite(const float* values, std::int64_t count, std::int64_t* counter, base::CudaStream stream);
 void round_exactly(const ExactSum* sum, double* total, base::CudaStream stream);

@@ -5,7 +5,7 @@
 
 namespace tessera::quant::cuda {
 
-// Where a square begins, of a matrix and of the padded results.
+// The position of a square in the matrix and in the padded results.
 struct SquareTile {
   Extent matrix, padded;
   std::int64_t row, col;
@@ -21,11 +21,11 @@ inline unsigned squares_of(Extent padded) {
   return checked_blocks(pieces_of(padded.rows, SquarePlace::kSide) * pieces_of(padded.cols, SquarePlace::kSide));
 }
 
-// The elements of a thread, as words of two.
+// The elements of a thread; each word holds two.
 using SquareVectors = uint4[SquarePlace::kParts][SquarePlace::kRows];
 
-// Eight elements of a row; those behind the matrix are 0. stride: elements from row to row of the source. whole: rows
-// begin at multiples of 16 bytes.
+// Loads eight elements of a row; elements outside the matrix are 0. `stride` is the distance between rows of the source
+// in elements. If `whole` is true, rows must begin at multiples of 16 bytes.
 __device__ inline uint4 load_row(const bfloat16* source, std::int64_t stride, const SquareTile& square, int part, int r,
                                  bool whole) {
   const std::int64_t row = square.row + SquarePlace::row(part) + r, col = square.col + SquarePlace::col();
@@ -43,7 +43,7 @@ __device__ inline void load_square(const bfloat16* source, const SquareTile& squ
       vectors[part][r] = load_row(source, square.matrix.cols, square, part, r, whole);
 }
 
-// Eight elements, multiplied and rounded to fp8. amaxes: takes their greatest magnitudes.
+// Multiplies eight elements and rounds them to fp8. Updates `amaxes` with the greatest magnitudes.
 template <Element kElement>
 __device__ void encode_words(const uint4& words, float multiplier, std::uint32_t& amaxes, std::uint32_t (&codes)[2]) {
   amaxes = greater_magnitudes(greater_magnitudes(amaxes, words.x), words.y);
@@ -55,14 +55,15 @@ __device__ void encode_words(const uint4& words, float multiplier, std::uint32_t
   encode_vector<kElement>(values, codes);
 }
 
-// Raises an amax, unless it is null, by what the threads of the block have taken. Contains a barrier.
+// Raises *amax to the greatest magnitude of all threads of the block. Does nothing if `amax` is null. Contains a
+// barrier.
 __device__ inline void raise_amax(float* amax, std::uint32_t amaxes, float* scratch) {
   if (amax == nullptr) return;
   const float greatest = block_greatest(fmaxf(low_half(amaxes), high_half(amaxes)), scratch);
   if (threadIdx.x == 0) raise(amax, greatest);
 }
 
-// Writes eight codes of a row. stride: bytes from row to row of the result.
+// Writes eight codes of a row. `stride` is the distance between rows of the result in bytes.
 __device__ inline void store_row(std::uint8_t* rowwise, std::int64_t stride, const SquareTile& square, int part, int r,
                                  const std::uint32_t (&codes)[2]) {
   const std::int64_t row = square.row + SquarePlace::row(part) + r, col = square.col + SquarePlace::col();
@@ -70,7 +71,8 @@ __device__ inline void store_row(std::uint8_t* rowwise, std::int64_t stride, con
     *reinterpret_cast<uint2*>(rowwise + row * stride + col) = {codes[0], codes[1]};
 }
 
-// Errors: a padded extent that is no multiple of 16 or less than the matrix; results that begin at no multiple of 16.
+// Throws Error if a side of the padded extent is not a multiple of 16 or is smaller than the matrix, or if a result
+// does not begin at a multiple of 16 bytes.
 void check_square_tile(const char* what, Extent matrix, Extent padded, const void* rowwise, const void* columnwise);
 
 }  // namespace tessera::quant::cuda

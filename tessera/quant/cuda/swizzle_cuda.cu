@@ -7,15 +7,16 @@ namespace tessera::quant::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr std::uint32_t kRun = 4;  // scales that a thread writes, which lie together
+constexpr std::uint32_t kRun = 4;  // adjacent scales that a thread writes
 
-// Numbers of runs fit into 32 bits, so that they are divided quickly.
+// The numbers of runs fit into 32 bits, so that the kernels use fast divisions.
 struct Runs {
   std::uint32_t across = 0, down = 0;
 
   Runs(std::int64_t across, std::int64_t down)
       : across(static_cast<std::uint32_t>(across)), down(static_cast<std::uint32_t>(down)) {
-    if (across > 0 && down > 0x7FFFFFFF / across) base::fail("scales: more than one launch takes");
+    if (across > 0 && down > 0x7FFFFFFF / across)
+      base::fail("pad_scales or swizzle_scales: expected at most 2147483647 runs of scales in one launch, got more");
   }
   unsigned blocks() const { return static_cast<unsigned>((across * down + kThreads - 1) / kThreads); }
 };
@@ -24,9 +25,9 @@ struct Padding {
   const std::uint8_t* scales;
   std::uint8_t* padded;
   Extent compact, extent;
-  std::uint32_t rows;     // of the padded scales that are no padding
-  std::uint32_t repeats;  // of a row of compact scales
-  bool words;             // runs of the padded scales begin at multiples of 4
+  std::uint32_t rows;     // rows of the padded scales that are not padding
+  std::uint32_t repeats;  // number of padded rows for each row of compact scales
+  bool words;             // runs of the padded scales begin at multiples of 4 bytes
 };
 
 __global__ void __launch_bounds__(kThreads) pad(const __grid_constant__ Padding padding, Runs runs) {
@@ -47,7 +48,8 @@ __global__ void __launch_bounds__(kThreads) pad(const __grid_constant__ Padding 
   }
 }
 
-// A run is four neighbouring blocks of one line. kAlongRows: they lie in one column of the padded scales.
+// Swizzles runs of four adjacent blocks of one line. kAlongRows is true if the blocks of a line are in one column of
+// the padded scales.
 template <bool kAlongRows>
 __global__ void __launch_bounds__(kThreads)
     swizzle(const std::uint8_t* __restrict__ padded, Extent extent, Runs runs, std::uint8_t* __restrict__ swizzled) {
@@ -90,7 +92,7 @@ void swizzle_scales(const std::uint8_t* padded, Extent matrix, const Encoding& e
   const bool along_rows = encoding.tile.cols == 1;
   const Runs runs = along_rows ? Runs(extent.cols, extent.rows / kRun) : Runs(extent.cols / kRun, extent.rows);
   if (runs.blocks() == 0) return;
-  if (!is_aligned(swizzled, kRun)) base::fail("swizzle_scales: expected a target that begins at a multiple of 4 bytes");
+  if (!is_aligned(swizzled, kRun)) base::fail("swizzle_scales: expected a target aligned to 4 bytes");
   if (along_rows)
     swizzle<true><<<runs.blocks(), kThreads, 0, stream>>>(padded, extent, runs, swizzled);
   else

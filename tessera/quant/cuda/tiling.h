@@ -1,4 +1,5 @@
-// How the kernels on a GPU walk over a matrix, and the tiles that they meet there. Pure; the host uses it too.
+// How the GPU kernels divide a matrix among blocks and threads, and which scale tiles a thread covers. These functions
+// are pure; the host uses them too.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -8,20 +9,20 @@
 
 namespace tessera::quant {
 
-// A matrix is cut in pieces of kPieceRows x kPieceCols elements, one for each block of threads. A warp has a run of
-// kWarpRows rows of a piece, and each of its lanes kVector neighbouring columns of them.
+// A matrix is divided into pieces of kPieceRows x kPieceCols elements, one for each thread block. A warp covers
+// kWarpRows adjacent rows of a piece. Each lane covers kVector adjacent columns of these rows.
 inline constexpr int kPieceThreads = 256;
 inline constexpr int kVector = 8;
 inline constexpr int kWarpRows = 16;
 inline constexpr std::int64_t kPieceRows = std::int64_t{kPieceThreads / 32} * kWarpRows;
 inline constexpr std::int64_t kPieceCols = std::int64_t{32} * kVector;
 
-// What a lane's elements, kWarpRows x kVector, have in common.
+// How the kWarpRows x kVector elements of a lane are distributed over tiles.
 enum class Walk : std::uint8_t {
-  band,    // all lie in one tile
-  row,     // those of one row lie in one tile, and tiles are one row high
-  column,  // those of one column lie in one tile, and tiles are one column wide
-  any,     // nothing
+  band,    // all elements belong to one tile
+  row,     // the elements of each row belong to one tile, and a tile has one row
+  column,  // the elements of each column belong to one tile, and a tile has one column
+  any,     // any other distribution
 };
 
 constexpr std::int64_t pieces_of(std::int64_t size, std::int64_t piece) {
@@ -30,10 +31,10 @@ constexpr std::int64_t pieces_of(std::int64_t size, std::int64_t piece) {
 
 // The tiles of a matrix.
 struct Tiling {
-  std::int64_t rows = 1, cols = 1;  // of a tile
-  std::int64_t across = 1;          // tiles beside each other
+  std::int64_t rows = 1, cols = 1;  // rows and columns of a tile
+  std::int64_t across = 1;          // number of tiles in a row of tiles
   Walk walk = Walk::any;
-  int lanes = 1;  // of a warp, which share a tile: 1, 2, 4, 8, 16 or 32
+  int lanes = 1;  // adjacent lanes of a warp that share a tile: 1, 2, 4, 8, 16 or 32
 
   Tiling() = default;
   Tiling(const ScaleTile& tile, Extent matrix)

@@ -1,5 +1,5 @@
-// Neighbouring elements at once, as a thread of a GPU holds them. The bits are those of minifloat.h and bfloat16.h,
-// which define them; on a GPU its conversion instructions give the same ones.
+// Conversions of several adjacent elements, as one GPU thread holds them. minifloat.h and bfloat16.h define the bits.
+// On a GPU the conversion instructions give the same bits.
 #pragma once
 #include <bit>
 #include <cmath>
@@ -11,17 +11,18 @@
 
 namespace tessera::quant {
 
-// 32-bit words that hold eight elements.
+// The number of 32-bit words that hold eight elements.
 template <Element kElement>
 inline constexpr int kCodeWords = kElement == Element::e2m1 ? 1 : 2;
 
-// E2M1::encode in fewer steps, for what arithmetic gives: no signalling NaN.
+// Like E2M1::encode with fewer operations. `value` is the result of arithmetic, so it is never a signalling NaN.
 TESSERA_HOST_DEVICE inline std::uint32_t encode_e2m1(float value) {
   constexpr std::uint32_t kOne = 0x3F800000;               // the bits of 1.0
   const float limited = fmaxf(fminf(value, 6.0F), -6.0F);  // 6 for a NaN
   const auto word = std::bit_cast<std::uint32_t>(limited);
   const std::uint32_t exponent = word & 0x7F800000, scale = exponent < kOne ? kOne : exponent;
-  // The sum has the step of the nearest elements as its last place, so that it is rounded to a whole number of steps.
+  // The last place of the sum is one step between the nearest elements, so the addition rounds to a whole number of
+  // steps.
   const std::uint32_t magic = scale + (22U << 23);
   const auto sum = std::bit_cast<std::uint32_t>(fabsf(limited) + std::bit_cast<float>(magic));
   return (sum - magic + ((scale - kOne) >> 22)) | (word >> 28 & 8);
@@ -29,7 +30,7 @@ TESSERA_HOST_DEVICE inline std::uint32_t encode_e2m1(float value) {
 
 namespace detail {
 
-// Two fp8 codes, that of `low` in the low byte.
+// Encodes two fp8 codes; the code of `low` is in the low byte.
 template <Element kElement>
 TESSERA_HOST_DEVICE inline std::uint32_t encode_pair(float low, float high) {
 #ifdef __CUDA_ARCH__
@@ -44,7 +45,7 @@ TESSERA_HOST_DEVICE inline std::uint32_t encode_pair(float low, float high) {
 #endif
 }
 
-// The inverse.
+// Decodes two fp8 codes; the inverse of encode_pair.
 template <Element kElement>
 TESSERA_HOST_DEVICE inline void decode_pair(std::uint32_t pair, float& low, float& high) {
 #ifdef __CUDA_ARCH__
@@ -63,7 +64,7 @@ TESSERA_HOST_DEVICE inline void decode_pair(std::uint32_t pair, float& low, floa
 
 }  // namespace detail
 
-// Codes of eight elements in the order of memory.
+// Encodes eight elements in memory order.
 template <Element kElement>
 TESSERA_HOST_DEVICE inline void encode_vector(const float (&values)[8], std::uint32_t (&words)[kCodeWords<kElement>]) {
   if constexpr (kElement == Element::e2m1) {
@@ -76,11 +77,11 @@ TESSERA_HOST_DEVICE inline void encode_vector(const float (&values)[8], std::uin
   }
 }
 
-// The inverse.
+// Decodes eight elements; the inverse of encode_vector.
 template <Element kElement>
 TESSERA_HOST_DEVICE inline void decode_vector(const std::uint32_t (&words)[kCodeWords<kElement>], float (&values)[8]) {
   if constexpr (kElement == Element::e2m1) {
-    // The code's bits stand where fp32 has the last bits of its exponent and the first of its mantissa. The biases
+    // The bits of the code are placed at the last exponent bits and the first mantissa bit of fp32. The exponent biases
     // differ by 126.
     for (int i = 0; i < 8; ++i) {
       const std::uint32_t code = words[0] >> (4 * i);
@@ -92,7 +93,7 @@ TESSERA_HOST_DEVICE inline void decode_vector(const std::uint32_t (&words)[kCode
   }
 }
 
-// Two bf16 numbers, `low` in the low half, rounded to nearest even.
+// Rounds two numbers to bf16, to nearest even; the result of `low` is in the low half.
 TESSERA_HOST_DEVICE inline std::uint32_t round_pair(float low, float high) {
 #ifdef __CUDA_ARCH__
   std::uint32_t pair;
@@ -109,7 +110,7 @@ TESSERA_HOST_DEVICE inline float high_half(std::uint32_t pair) {
   return std::bit_cast<float>(pair & 0xFFFF0000U);
 }
 
-// Returns the greater magnitude of each half of two pairs of bf16 numbers. NaNs of `pair` are left out; the numbers of
+// Returns the greater magnitude for each half of two pairs of bf16 numbers. NaNs in `pair` are ignored. The numbers in
 // `amaxes` are neither negative nor NaN.
 TESSERA_HOST_DEVICE inline std::uint32_t greater_magnitudes(std::uint32_t amaxes, std::uint32_t pair) {
   const std::uint32_t magnitudes = pair & 0x7FFF7FFFU;
@@ -123,7 +124,7 @@ TESSERA_HOST_DEVICE inline std::uint32_t greater_magnitudes(std::uint32_t amaxes
 #endif
 }
 
-// __byte_perm of CUDA: byte i of the result is byte number (selector >> 4 * i & 7) of the eight bytes of `low` and
+// Same as CUDA's __byte_perm: byte i of the result is byte (selector >> 4 * i & 7) of the eight bytes of `low` and
 // `high`.
 TESSERA_HOST_DEVICE inline std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high, std::uint32_t selector) {
 #ifdef __CUDA_ARCH__
@@ -137,7 +138,7 @@ TESSERA_HOST_DEVICE inline std::uint32_t permute_bytes(std::uint32_t low, std::u
 #endif
 }
 
-// Transposes 4 x 4 bytes: word i of the result holds byte i of each word, in their order.
+// Transposes 4 x 4 bytes: word i of the result holds byte i of each input word, in the order of the words.
 TESSERA_HOST_DEVICE inline void transpose_bytes(std::uint32_t (&words)[4]) {
   const std::uint32_t upper01 = permute_bytes(words[0], words[1], 0x5140);
   const std::uint32_t upper23 = permute_bytes(words[0], words[1], 0x7362);

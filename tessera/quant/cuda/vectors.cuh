@@ -1,4 +1,4 @@
-// Device code that the kernels of number formats share: vectors of a matrix's row in memory, amaxes of blocks.
+// Device code that the kernels of number formats share: loads of vectors from a matrix row, and amaxes of a block.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -12,7 +12,7 @@ namespace tessera::quant::cuda {
 
 inline constexpr unsigned kAllLanes = 0xFFFFFFFFU;
 
-// The first of the elements of this thread in piece number `piece`: kWarpRows rows of kVector columns.
+// The first element of this thread in a piece. A thread has kWarpRows rows of kVector columns.
 struct Place {
   std::int64_t row = 0, col = 0;
 };
@@ -22,7 +22,7 @@ __device__ inline Place place_in_piece(std::int64_t piece, std::int64_t pieces_a
       .col = piece % pieces_across * kPieceCols + static_cast<std::int64_t>(threadIdx.x % 32) * kVector};
 }
 
-// A vector that begins at a multiple of 16 bytes, of memory that nobody writes meanwhile.
+// Loads a vector that begins at a multiple of 16 bytes. The memory must not be written while the kernel runs.
 __device__ inline void load_vector(const float* from, float (&values)[kVector]) {
   const float4 low = __ldg(reinterpret_cast<const float4*>(from));
   const float4 high = __ldg(reinterpret_cast<const float4*>(from) + 1);
@@ -39,7 +39,7 @@ __device__ inline void load_vector(const bfloat16* from, float (&values)[kVector
   unpack(__ldg(reinterpret_cast<const uint4*>(from)), values);
 }
 
-// Rounds to bf16 where the source is wider.
+// Rounds the values to bf16 if the source type is wider.
 template <typename T>
 __device__ void round_vector(float (&values)[kVector]) {
   if constexpr (sizeof(T) > sizeof(bfloat16)) {
@@ -55,7 +55,7 @@ __device__ inline float rounded_to_bfloat16(float value) {
   return low_half(round_pair(value, 0));
 }
 
-// `count` elements from an address of any alignment, in a vector that is 0 elsewhere.
+// Loads `count` elements from an address of any alignment; the other elements of the vector are 0.
 __device__ inline uint4 load_part(const bfloat16* from, std::int64_t count) {
   std::uint32_t words[4] = {};
 #pragma unroll
@@ -64,12 +64,12 @@ __device__ inline uint4 load_part(const bfloat16* from, std::int64_t count) {
   return {words[0], words[1], words[2], words[3]};
 }
 
-// The order of amaxes, which are neither negative nor NaN, is that of their bits.
+// Atomically raises *amax to `value`. Amaxes are neither negative nor NaN, so they have the same order as their bits.
 __device__ inline void raise(float* amax, float value) {
   if (value > 0) atomicMax(reinterpret_cast<int*>(amax), __float_as_int(value));
 }
 
-// The greatest value of the block, in its first thread. `scratch`: one float a warp. Contains a barrier.
+// Returns the greatest value of the block in its first thread. `scratch` holds one float per warp. Contains a barrier.
 __device__ inline float block_greatest(float value, float* scratch) {
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2)
@@ -85,9 +85,9 @@ inline bool is_aligned(const void* pointer, std::uintptr_t bytes) {
   return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
 }
 
-// Blocks of a launch. Errors: more than a launch takes.
+// Returns the number of blocks of a launch. Throws Error if it exceeds the limit of a launch.
 inline unsigned checked_blocks(std::int64_t blocks) {
-  if (blocks > 0x7FFFFFFF) base::fail("a kernel of number formats: more blocks than a launch takes");
+  if (blocks > 0x7FFFFFFF) base::fail("number formats: expected at most 2147483647 blocks in one launch, got more");
   return static_cast<unsigned>(blocks);
 }
 

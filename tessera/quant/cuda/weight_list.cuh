@@ -1,4 +1,4 @@
-// Several weights in one launch: each has a run of blocks. The list is a parameter of the kernel.
+// Runs one launch for several weights; each weight has a range of blocks. The list is a kernel parameter.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -15,7 +15,7 @@ struct WeightList {
   int count = 0;
   std::int64_t blocks = 0;
 
-  // The number of the item whose blocks hold this one.
+  // Returns the index of the item that `block` works on.
   __device__ int item_of(unsigned block) const {
     int low = 0, high = count;
     while (low + 1 < high) {
@@ -26,8 +26,8 @@ struct WeightList {
   }
 };
 
-// Calls launch(list) for lists of at most kWeightsOfLaunch weights. item_of(weight): what the kernel needs of it.
-// blocks_of(item): its blocks; an item without blocks is left out.
+// Calls launch(list, blocks) for lists of at most kWeightsOfLaunch weights. item_of(weight) returns the kernel's
+// arguments for a weight. blocks_of(item) returns the number of its blocks; an item without blocks is skipped.
 template <typename Item, typename Weight, typename ItemOf, typename BlocksOf, typename Launch>
 void for_each_list(std::span<const Weight> weights, ItemOf item_of, BlocksOf blocks_of, Launch launch) {
   static_assert(sizeof(WeightList<Item>) <= 4096);

@@ -1,4 +1,4 @@
-// Delayed scaling of fp8: the multiplier of a step comes from the amaxes of the steps before it.
+// Delayed scaling of fp8: the multiplier of a step is computed from the amaxes of earlier steps.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -10,30 +10,31 @@ namespace tessera::quant {
 
 enum class AmaxChoice : std::uint8_t { newest, greatest };
 
-// The state of several tensors. Slot 0 of the history takes the amaxes of the step under way; the amaxes of a slot lie
-// side by side, so that one reduction over ranks takes them all.
+// The state of several tensors. Slot 0 of the history holds the amaxes of the current step. The amaxes of a slot are
+// adjacent, so one reduction over ranks covers all tensors.
 struct DelayedScaling {
   float* history = nullptr;           // [length, tensors]
   const Element* elements = nullptr;  // [tensors]
-  float* multipliers = nullptr;       // [tensors]; values are multiplied by them
+  float* multipliers = nullptr;       // [tensors]; values are multiplied by these
   float* inverses = nullptr;          // [tensors], 1 / multiplier; null: not written
   std::int64_t length = 0, tensors = 0;
   AmaxChoice choice = AmaxChoice::greatest;
-  int margin = 0;  // multipliers are smaller by 2^margin; from -126 to 126
-  // 0: the step does not count, and its amaxes are forgotten. Null: the step counts. A step with an infinite amax must
-  // not count.
+  int margin = 0;  // multipliers are divided by 2^margin; from -126 to 126
+  // *counts is 0 if the step is skipped; its amaxes are then discarded. Null means that every step counts. A step with
+  // an infinite amax must be skipped.
   const std::int32_t* counts = nullptr;
-  std::int64_t inverse_stride = 1;  // numbers from one inverse to the next
+  std::int64_t inverse_stride = 1;  // distance between two inverses, in elements
 };
 
-// The multiplier after a step: greatest / 2^margin / amax, or the old one where that is not a positive finite number.
+// Returns the multiplier after a step: greatest / 2^margin / amax. Returns the old multiplier if that is not a positive
+// finite number.
 TESSERA_HOST_DEVICE inline float delayed_multiplier(float old, float amax, Element element, int margin) {
   const float multiplier = greatest_of(element) * power_of_two(-margin) / amax;
   return multiplier > 0 && multiplier <= FLT_MAX ? multiplier : old;
 }
 
-// One tensor's step: the multiplier from its history, the history moved on by one and slot 0 cleared for the next step.
-// The oldest amax, in slot 1, is dropped after it was looked at.
+// Updates one tensor after a step. Computes the multiplier from the history, shifts the history by one slot, and clears
+// slot 0 for the next step. The oldest amax is in slot 1; it is used one last time and then dropped.
 TESSERA_HOST_DEVICE inline void update_multiplier(const DelayedScaling& scaling, std::int64_t tensor) {
   float* history = scaling.history + tensor;
   const std::int64_t stride = scaling.tensors;
@@ -57,7 +58,7 @@ TESSERA_HOST_DEVICE inline void update_multiplier(const DelayedScaling& scaling,
   if (scaling.inverses != nullptr) scaling.inverses[tensor * scaling.inverse_stride] = 1.0F / multiplier;
 }
 
-// All tensors, in memory of the host. CudaTable::update_multipliers does the same on a GPU.
+// Updates all tensors in host memory. CudaTable::update_multipliers does the same on a GPU.
 void update_multipliers(const DelayedScaling& scaling);
 
 }  // namespace tessera::quant

@@ -1,4 +1,5 @@
-// How a matrix becomes numbers of 8 or 4 bits: their type, their scales, and the tile that has one scale.
+// An encoding defines how a matrix is stored in elements of 8 or 4 bits: the element type, the type of the scales, and
+// the tile of elements that share a scale.
 #pragma once
 #include <cfloat>
 #include <cmath>
@@ -13,13 +14,14 @@ namespace tessera::quant {
 
 enum class Element : std::uint8_t { e4m3, e5m2, e2m1 };
 
-// What is stored of a tile's scale.
-//   fp32  the number itself by which an element is multiplied
-//   e8m0  a power of two, in a byte
-//   e4m3  a number of 8 bits beside one fp32 number for the whole matrix, its amax
+// How the scale of a tile is stored.
+//   fp32  the number by which an element is multiplied
+//   e8m0  a power of two, in one byte
+//   e4m3  one byte, plus one fp32 number for the whole matrix: its amax
 enum class Scale : std::uint8_t { fp32, e8m0, e4m3 };
 
-// Rows and columns that share a scale. Tiles at the edges of a matrix are short. 0: all of them.
+// Rows and columns of elements that share a scale. Tiles at the edges of a matrix may be smaller. 0 means all rows or
+// all columns.
 struct ScaleTile {
   std::int64_t rows = 0, cols = 0;
   auto operator<=>(const ScaleTile&) const = default;
@@ -29,14 +31,14 @@ struct Encoding {
   Element element = Element::e4m3;
   Scale scale = Scale::fp32;
   ScaleTile tile;
-  bool powers_of_two = false;  // fp32 scales are rounded down to them
+  bool powers_of_two = false;  // fp32 scales are rounded down to powers of two
 
   auto operator<=>(const Encoding&) const = default;
 };
 
-// A tile's scale. stored: the bits that stand in the plane of scales.
+// The scale of a tile. `stored` holds the bits that are written to the array of scales.
 struct TileScale {
-  float multiplier = 1;  // values are multiplied by it and then rounded
+  float multiplier = 1;  // values are multiplied by it before they are rounded
   std::uint32_t stored = 0;
 };
 
@@ -76,8 +78,8 @@ TESSERA_HOST_DEVICE constexpr float decode(Element element, std::uint8_t code) {
   return 0;
 }
 
-// Returns the multiplier with which values of at most `amax` fill a type whose greatest number is `greatest`; 1 for an
-// amax that says nothing (0, infinite).
+// Returns the multiplier that maps values of at most `amax` to a type whose greatest number is `greatest`. Returns 1 if
+// `amax` is 0, infinite or NaN.
 TESSERA_HOST_DEVICE inline float fp8_multiplier(float amax, float greatest, bool powers_of_two) {
   if (!(amax > 0) || amax > FLT_MAX) return 1;
   float multiplier = greatest / amax;
@@ -86,15 +88,15 @@ TESSERA_HOST_DEVICE inline float fp8_multiplier(float amax, float greatest, bool
   return multiplier;
 }
 
-// Returns what NVFP4 multiplies a whole matrix by: with it the scale of the greatest tile is near the greatest E4M3
-// number. 2688 = 6 * 448.
+// Returns the multiplier of NVFP4 for a whole matrix. With it the scale of the tile with the greatest amax is near the
+// greatest E4M3 number. 2688 = 6 * 448.
 TESSERA_HOST_DEVICE inline float nvfp4_multiplier(float tensor_amax) {
   const float quotient = tensor_amax > 0 ? fminf(2688.0F / tensor_amax, FLT_MAX) : 0;
   return quotient > 0 ? quotient : 1;
 }
 
-// The scale of a tile whose greatest magnitude is `amax`, in a matrix where that is `tensor_amax` (which only e4m3
-// scales ask for). Both leave NaNs out.
+// Returns the scale of a tile. `amax` is the greatest magnitude in the tile, and `tensor_amax` the greatest in the
+// matrix; only e4m3 scales use `tensor_amax`. Both ignore NaNs.
 TESSERA_HOST_DEVICE inline TileScale tile_scale(const Encoding& encoding, float amax, float tensor_amax) {
   TileScale result;
   if (encoding.scale == Scale::fp32) {
@@ -111,26 +113,27 @@ TESSERA_HOST_DEVICE inline TileScale tile_scale(const Encoding& encoding, float 
   return result;
 }
 
-// The stored bits of a scale that is not a number.
+// Returns the stored bits of a NaN scale.
 TESSERA_HOST_DEVICE inline std::uint32_t nan_scale(Scale scale) {
   return scale == Scale::fp32 ? 0x7FC00000U : scale == Scale::e8m0 ? 0xFFU : 0x7FU;
 }
 
-// The scale of a tile of an operand of a product: tile_scale, except that an infinite amax gives a stored scale that is
-// not a number. Its elements saturate, and the product shows what that would hide. A stored weight has the scales of
-// tile_scale; its cast reports values that are not finite (master_cast.h).
+// Returns the scale of a tile of a GEMM operand. It equals tile_scale, except that an infinite amax gives a NaN as the
+// stored scale. Elements saturate, so the product would hide the infinity otherwise. Stored weights use tile_scale;
+// their cast reports values that are not finite (master_cast.h).
 TESSERA_HOST_DEVICE inline TileScale operand_scale(const Encoding& encoding, float amax, float tensor_amax) {
   TileScale result = tile_scale(encoding, amax, tensor_amax);
   if (amax > FLT_MAX) result.stored = nan_scale(encoding.scale);
   return result;
 }
 
-// Returns the number that an element of a tile is multiplied by to give its value.
+// Returns the number by which an element of a tile is multiplied to give its value.
 TESSERA_HOST_DEVICE inline float decode_scale(Scale scale, std::uint32_t stored, float tensor_amax) {
   if (scale == Scale::fp32) return std::bit_cast<float>(stored);
   if (scale == Scale::e8m0) return E8M0::decode(static_cast<std::uint8_t>(stored));
   const float tile = E4M3::decode(static_cast<std::uint8_t>(stored));
-  // The product of both may be greater than all floats though the scale is not. A power of two changes no other bit.
+  // The product of `tile` and `tensor_amax` may overflow although the scale does not. Multiplying by a power of two
+  // changes no other bit.
   if (tensor_amax > 0x1p118F) return ((tile * (tensor_amax * 0x1p-10F)) * (1.0F / 2688.0F)) * 0x1p10F;
   return (tile * tensor_amax) * (1.0F / 2688.0F);
 }

@@ -1,4 +1,4 @@
-// The number formats that a user can name, and what a weight is in each.
+// The number formats that a user can select, and the encoding of a weight in each of them.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -22,24 +22,25 @@ inline constexpr std::size_t kFormats = kFormatNames.size();
 constexpr std::string_view name_of(Format format) {
   return kFormatNames[static_cast<std::size_t>(format)];
 }
-// Errors (InputError): an unknown name.
+// Throws InputError for an unknown name.
 Format parse_format(std::string_view name);
 
-// How a weight is stored and sent, for products along its columns (rowwise). Errors: bf16, which has no encoding.
+// Returns the encoding in which a weight is stored and sent. It is for products that sum over the columns of the weight
+// (rowwise). Throws Error for bf16, which has no encoding.
 Encoding weight_encoding(Format format);
-// The same for products along its rows (columnwise): tiles lie along the columns of the matrix. Where tiles are square,
-// it is weight_encoding. Errors: bf16.
+// Returns the encoding for products that sum over the rows of the weight (columnwise). Its tiles extend along the
+// columns of the matrix. It equals weight_encoding if tiles are square. Throws Error for bf16.
 Encoding columnwise_encoding(Format format);
-// Element types of fp8 products whose scales belong to whole matrices. hybrid: gradients are E5M2, which has the range
-// of fp16, the rest E4M3. e4m3: all are E4M3. Other formats have one element type.
+// Element types for fp8, the format with one scale for a whole matrix. hybrid: gradients are E5M2, which has the range
+// of fp16; all others are E4M3. e4m3: all are E4M3. Other formats have one element type.
 enum class Fp8Recipe : std::uint8_t { hybrid, e4m3 };
 
-// How an input of products is quantized, and the gradient of an output: tiles lie along a row, over which sums run.
-// Errors: bf16.
+// Return the encodings of a product's input and of an output's gradient. Tiles extend along a row, which is the
+// dimension that the product sums over. Throw Error for bf16.
 Encoding input_encoding(Format format);
 Encoding gradient_encoding(Format format, Fp8Recipe recipe);
 
-// The format with this encoding of weights, rowwise or columnwise. Errors: none has it.
+// Returns the format whose weights have this encoding, rowwise or columnwise. Throws Error if no format has it.
 Format format_of(const Encoding& encoding);
 
 }  // namespace tessera::quant

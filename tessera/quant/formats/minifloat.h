@@ -1,5 +1,5 @@
-// Floating types of 8 and 4 bits: a sign, an exponent, a few bits of mantissa. E4M3, E5M2 and E2M1 are those of the OCP
-// specifications "8-bit Floating Point (OFP8)" and "Microscaling Formats (MX)".
+// Floating types of 8 and 4 bits with a sign, an exponent and a few bits of mantissa. E4M3, E5M2 and E2M1 follow the
+// OCP specifications "8-bit Floating Point (OFP8)" and "Microscaling Formats (MX)".
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -14,31 +14,31 @@ TESSERA_HOST_DEVICE constexpr float power_of_two(int exponent) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + 127) << 23);
 }
 
-// `kMantissa`: bits of the mantissa. `kBias`: of the exponent. The codes of positive numbers rise with their values
-// from 0 to `kGreatest`, the greatest finite one; the sign is the bit `kSign`.
+// `kMantissa` is the number of mantissa bits, and `kBias` is the bias of the exponent. The codes of positive numbers
+// increase with their values, from 0 to `kGreatest`, the greatest finite number. `kSign` is the sign bit.
 template <int kMantissa, int kBias, std::uint8_t kGreatest, std::uint8_t kSign, std::uint8_t kNan>
 struct Minifloat {
-  // The code of the number that is nearest to `value`, of two the even one. What is greater than all, infinity too,
-  // gives the greatest finite number; a NaN gives kNan.
+  // Returns the code of the number nearest to `value`; a tie is rounded to even. Values beyond the greatest finite
+  // number, and infinity, give the greatest finite number. A NaN gives kNan.
   TESSERA_HOST_DEVICE static constexpr std::uint8_t encode(float value) {
     const auto word = std::bit_cast<std::uint32_t>(value);
     const std::uint32_t magnitude = word & 0x7FFFFFFF;
     const auto limit = std::bit_cast<std::uint32_t>(greatest());
     const std::uint32_t bounded = magnitude < limit ? magnitude : limit;
-    const int least = 1 - kBias;  // exponents of subnormal numbers and of the least normal ones
+    const int least = 1 - kBias;  // exponent of subnormal numbers and of the smallest normal numbers
     const int own_exponent = static_cast<int>(bounded >> 23) - 127,
               exponent = own_exponent < least ? least : own_exponent;
-    // In units of the last place the value is at most 2^(kMantissa + 1); the sum leaves its integer in the last bits,
-    // rounded as all fp32 sums are, to the nearest even one.
+    // In units of the last place the value is at most 2^(kMantissa + 1). Adding 2^23 leaves that integer in the last
+    // bits of the sum, rounded to nearest even.
     const float units = std::bit_cast<float>(bounded) * power_of_two(kMantissa - exponent);
     const std::uint32_t rounded = std::bit_cast<std::uint32_t>(units + 0x1p23F) - std::bit_cast<std::uint32_t>(0x1p23F);
     const std::uint32_t code = rounded + (static_cast<std::uint32_t>(exponent - least) << kMantissa);
-    // Here a NaN has become the greatest number, whose bits kNan has too.
+    // At this point a NaN has become the greatest number, whose bits are all set in kNan too.
     const std::uint32_t sign = word >> 31 != 0 ? kSign : 0U;
     return static_cast<std::uint8_t>(code | (magnitude > 0x7F800000 ? kNan : sign));
   }
 
-  // The number of a code, exactly.
+  // Returns the exact number of a code.
   TESSERA_HOST_DEVICE static constexpr float decode(std::uint8_t code) {
     const std::uint32_t sign = (code & kSign) != 0 ? 0x80000000U : 0U;
     const std::uint32_t magnitude = code & (kSign - 1U);
@@ -58,7 +58,7 @@ struct Minifloat {
   TESSERA_HOST_DEVICE static constexpr float greatest() { return decode(kGreatest); }
 
  private:
-  // Whether the code behind the greatest finite one is infinity.
+  // Whether the code after the greatest finite number is infinity.
   static constexpr bool kHasInfinity = (kGreatest & ((1U << kMantissa) - 1)) == (1U << kMantissa) - 1 && kMantissa == 2;
 };
 

@@ -11,7 +11,7 @@
 namespace tessera::quant {
 namespace {
 
-// Calls visit(T{}) where T is the C++ type of what is quantized.
+// Calls visit(T{}), where T is the C++ type of the source elements.
 template <typename Visit>
 void dispatch_source(DType type, Visit&& visit) {
   if (type == DType::bf16) return visit(bfloat16{});
@@ -19,7 +19,7 @@ void dispatch_source(DType type, Visit&& visit) {
   throw Error("quantize: expected bf16 or fp32, got {}", name_of(type));
 }
 
-// Calls visit(T{}) where T is E4M3, E5M2 or E2M1.
+// Calls visit(T{}), where T is E4M3, E5M2 or E2M1.
 template <typename Visit>
 void dispatch_element(Element element, Visit&& visit) {
   switch (element) {
@@ -32,7 +32,7 @@ void dispatch_element(Element element, Visit&& visit) {
   }
 }
 
-// What is quantized of a source's element.
+// Returns the value of a source element, rounded to bf16, as float.
 float value_of(bfloat16 element) {
   return static_cast<float>(element);
 }
@@ -40,7 +40,7 @@ float value_of(float element) {
   return static_cast<float>(bfloat16(element));
 }
 
-// The values of all codes of a type, by code.
+// The values of all codes of an element type, indexed by code.
 template <typename Type>
 constexpr std::array<float, 256> decoded_values() {
   std::array<float, 256> values{};
@@ -55,8 +55,8 @@ std::int64_t ceil_div(std::int64_t value, std::int64_t divisor) {
   return (value + divisor - 1) / divisor;
 }
 
-// A run: elements that follow each other in one row and in one tile. Calls visit(tile, begin, end) for the runs of a
-// slice in order, where elements [begin, end) of the matrix lie in tile number `tile`.
+// A run is a range of adjacent elements in one row and in one tile. Calls visit(tile, begin, end) for the runs of a
+// slice in order; elements [begin, end) of the matrix belong to tile number `tile`.
 template <typename Visit>
 void for_each_run(Extent matrix, const ScaleTile& tile, Slice slice, Visit&& visit) {
   if (slice.size() <= 0) return;
@@ -77,12 +77,13 @@ void for_each_run(Extent matrix, const ScaleTile& tile, Slice slice, Visit&& vis
   }
 }
 
-// The element's place in its byte, counted in bits.
+// Returns the bit offset of an element in its byte.
 int nibble_shift(std::int64_t index) {
   return index % 2 == 0 ? 0 : 4;
 }
 
-// Writes elements [begin, end) of a matrix. source: element `begin` first. data: the byte of element `origin` first.
+// Writes elements [begin, end) of a matrix. `source` points to element `begin`, and `data` to the byte of element
+// `origin`.
 template <typename Type, typename T>
 void cast_run(const T* source, float multiplier, std::int64_t begin, std::int64_t end, std::int64_t origin,
               std::uint8_t* data) {
@@ -99,7 +100,7 @@ void cast_run(const T* source, float multiplier, std::int64_t begin, std::int64_
   }
 }
 
-// The code of an element of a whole matrix.
+// Returns the code of element `index` of a whole matrix.
 template <typename Type>
 std::uint8_t code_of(const std::uint8_t* data, std::int64_t index) {
   if constexpr (std::is_same_v<Type, E2M1>)
@@ -108,10 +109,11 @@ std::uint8_t code_of(const std::uint8_t* data, std::int64_t index) {
     return data[index];
 }
 
-// What the transposition reads and writes at a time lies in squares of this many rows, which the first cache holds.
+// The transposition works on squares of this many rows and columns. A square fits into the first-level cache.
 constexpr std::int64_t kSquare = 64;
 
-// target[col][row] = source[row][col], where `source` has rows of `source_cols` and `target` rows of `target_cols`.
+// Writes target[col][row] = source[row][col]. A row of `source` has `source_cols` elements, and a row of `target` has
+// `target_cols` elements.
 template <typename T>
 void transpose_square(const T* source, std::int64_t source_cols, T* target, std::int64_t target_cols, Extent square) {
   for (std::int64_t col = 0; col < square.cols; ++col)
@@ -119,7 +121,8 @@ void transpose_square(const T* source, std::int64_t source_cols, T* target, std:
       target[col * target_cols + row] = source[row * source_cols + col];
 }
 
-// The same for a square of 4-bit elements whose sides are even. source and target: the bytes of its first element.
+// Transposes a square of 4-bit elements whose sides are even. source and target point to the bytes of its first
+// element.
 void transpose_nibble_square(const std::uint8_t* source, std::int64_t source_cols, std::uint8_t* target,
                              std::int64_t target_cols, Extent square) {
   for (std::int64_t col = 0; col < square.cols; col += 2)
@@ -131,7 +134,7 @@ void transpose_nibble_square(const std::uint8_t* source, std::int64_t source_col
     }
 }
 
-// Calls visit(row, col, extent) for the squares of a matrix.
+// Calls visit(row, col, extent) for each square of a matrix.
 template <typename Visit>
 void for_each_square(Extent matrix, Visit&& visit) {
   for (std::int64_t row = 0; row < matrix.rows; row += kSquare)
@@ -154,7 +157,7 @@ void transpose_nibbles(const std::uint8_t* source, Extent matrix, std::uint8_t* 
   });
 }
 
-// The stored bits of tile number `tile`.
+// Returns the stored bits of tile number `tile`.
 std::uint32_t stored_scale(Scale scale, const void* scales, std::int64_t tile) {
   return scale == Scale::fp32 ? static_cast<const std::uint32_t*>(scales)[tile]
                               : static_cast<const std::uint8_t*>(scales)[tile];
@@ -207,7 +210,7 @@ void take_amaxes(const Source& source, Extent matrix, const ScaleTile& tile, Sli
       float greatest = amax;
       for (std::int64_t i = begin; i < end; ++i) {
         const float magnitude = std::fabs(value_of(elements[i - slice.begin]));
-        greatest = magnitude > greatest ? magnitude : greatest;  // not for a NaN
+        greatest = magnitude > greatest ? magnitude : greatest;  // false for a NaN
       }
       amax = greatest;
     });

@@ -1,12 +1,12 @@
-// Matrices in an encoding: the definition, as loops on the host. Matrices are row-major without gaps; columns rise
-// fastest.
+// Quantization of matrices, as loops on the host. This code is the definition; the GPU kernels give the same bytes.
+// Matrices are dense and row-major.
 //
-// What is quantized is bf16: fp32 numbers are rounded to it first, so that a master gives the bytes of the weight that
-// it stands for. A value is then multiplied by its tile's multiplier in fp32 and rounded to an element. Amaxes leave
-// NaNs out and keep infinity.
+// Values are quantized from bf16. fp32 values are first rounded to bf16, so that a master weight gives the same bytes
+// as its bf16 weight. A value is then multiplied by the multiplier of its tile in fp32 and rounded to an element.
+// Amaxes ignore NaNs and include infinities.
 //
-// Elements of 4 bits lie two in a byte, that of the even column in the low half. Their matrices have an even number of
-// columns.
+// Two 4-bit elements share a byte; the element of the even column is in the low half. Matrices of 4-bit elements have
+// an even number of columns.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -24,63 +24,66 @@ struct Extent {
   bool operator==(const Extent&) const = default;
 };
 
-// Elements [begin, end) of a matrix, counted by rows. Slices may begin and end anywhere, inside a tile or a byte too.
+// Elements [begin, end) of a matrix in row-major order. A slice may begin and end anywhere, also inside a tile or a
+// byte.
 struct Slice {
   std::int64_t begin = 0, end = 0;
   std::int64_t size() const { return end - begin; }
 };
 
-// The elements of a slice, from its first one on: bf16 or fp32.
+// The elements of a slice as bf16 or fp32. `data` points to the first element of the slice.
 struct Source {
   const void* data = nullptr;
   DType type = DType::bf16;
 };
 
-// A whole matrix in an encoding. Scales have the type scale_type() and the extent scale_extent(). tensor_amax: read
-// where the scales are e4m3, and only there.
+// A whole matrix in an encoding. The scales have the type scale_type() and the extent scale_extent(). tensor_amax is
+// read only if the scales are e4m3.
 struct Quantized {
   std::uint8_t* data = nullptr;
   void* scales = nullptr;
   float* tensor_amax = nullptr;
 };
 
-// The tiles of a matrix, in the same order as its elements. A matrix without elements has a tile where one stands for
-// all.
+// Returns the number of tile rows and tile columns of a matrix. Tiles have the same order as elements. If one tile
+// covers the whole matrix, a matrix without elements still has one tile.
 Extent scale_extent(const Encoding& encoding, Extent matrix);
 DType scale_type(Scale scale);
-// Bytes of this many elements. Errors: an odd number of 4-bit elements.
+// Returns the bytes of `elements` elements. Throws Error for an odd number of 4-bit elements.
 std::int64_t data_bytes(Element element, std::int64_t elements);
-// Errors (Error): an extent that the encoding cannot store: 4-bit elements in an odd number of columns.
+// Throws Error if the encoding cannot store the matrix: 4-bit elements with an odd number of columns.
 void check_extent(const Encoding& encoding, Extent matrix);
 
-// Tiles [begin, end), which are whole rows of tiles, among which are all that a slice has elements of.
+// Returns a range of tiles that contains every tile with elements of the slice. The range consists of whole rows of
+// tiles.
 Slice touched_tiles(const ScaleTile& tile, Extent matrix, Slice slice);
 
-// Takes the amaxes of the slice into `tiles`, one for each tile of the matrix, which hold amaxes already: the greater
-// one stays.
+// Updates the amaxes of the slice's tiles. `tiles` holds one amax for each tile of the matrix; an amax is replaced only
+// by a greater one.
 void take_amaxes(const Source& source, Extent matrix, const ScaleTile& tile, Slice slice, std::span<float> tiles);
-// Writes multipliers and scales of consecutive tiles from their amaxes, by tile_scale. `scales`: that of the first of
-// these tiles first; null: they are not stored.
+// Writes the multipliers and the scales of consecutive tiles, computed by tile_scale from their amaxes. `scales` points
+// to the scale of the first of these tiles; null means that the scales are not stored.
 void make_scales(const Encoding& encoding, std::span<const float> amaxes, float tensor_amax,
                  std::span<float> multipliers, void* scales);
-// The same by operand_scale.
+// Like make_scales, but computed by operand_scale.
 void make_operand_scales(const Encoding& encoding, std::span<const float> amaxes, float tensor_amax,
                          std::span<float> multipliers, void* scales);
-// Writes the elements of a slice. multipliers: of all tiles of the matrix. data: the byte that holds the slice's first
-// element. Halves of bytes that belong to elements outside the slice keep what they are.
+// Writes the elements of a slice. `multipliers` holds one number for each tile of the matrix. `data` points to the byte
+// with the first element of the slice. If a byte is shared with an element outside the slice, that half of the byte is
+// kept.
 void cast(const Source& source, Extent matrix, const Encoding& encoding, Slice slice,
           std::span<const float> multipliers, std::uint8_t* data);
 
-// All of it for a whole matrix. target.tensor_amax is written, unless null.
+// Computes amaxes, scales and elements of a whole matrix. Writes target.tensor_amax unless it is null.
 void quantize(const Source& source, Extent matrix, const Encoding& encoding, const Quantized& target);
-// The values that a quantized matrix stands for, rounded to bf16.
+// Writes the values of a quantized matrix, rounded to bf16.
 void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, bfloat16* target);
-// The same in fp32, as a product multiplies them.
+// Writes the values of a quantized matrix in fp32. A scaled product multiplies these values.
 void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, float* target);
 
-// The transposed matrix [cols, rows]: its elements and its scales are those of the source, so it has the encoding with
-// the transposed tile. Errors: as check_extent, of either matrix. Only tests call it: the definition of the CUDA
-// kernel.
+// Writes the transposed matrix [cols, rows]. It has the same elements and scales as the source, so its encoding has the
+// transposed tile. Throws Error if check_extent fails for either matrix. This function is the definition of the CUDA
+// kernel; only tests call it.
 void transpose(const Quantized& source, Extent matrix, const Encoding& encoding, const Quantized& target);
 
 }  // namespace tessera::quant

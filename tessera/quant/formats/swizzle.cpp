@@ -11,7 +11,7 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Whether products sum over the rows.
+// Returns true if products sum over the rows.
 bool blocks_are_rows(const Encoding& encoding) {
   return encoding.tile.cols == 1;
 }
@@ -24,7 +24,8 @@ Extent padded_scale_extent(const Encoding& encoding, Extent matrix) {
                            (tile.rows == 1 || tile.cols == 1 || tile.rows == tile.cols);
   if (!shape_known || encoding.scale == Scale::fp32)
     throw Error(
-        "padded scales: expected scales of one byte of tiles 1 x B, B x 1 or B x B, got {} scales of tiles {} x {}",
+        "padded scales: expected scales of one byte for tiles of 1 x B, B x 1 or B x B, got {} scales for tiles of {} "
+        "x {}",
         encoding.scale == Scale::fp32 ? "fp32" : "byte", tile.rows, tile.cols);
   const Extent compact = scale_extent(encoding, matrix);
   if (blocks_are_rows(encoding)) return {.rows = round_up(compact.rows, 4), .cols = round_up(matrix.cols, 128)};

@@ -10,8 +10,8 @@
 namespace tessera::quant {
 namespace {
 
-// The largest magnitude of a slice's elements; NaN counts as larger than infinity. Bits of magnitudes are ordered as
-// numbers are, and their greatest is found several at a time.
+// Returns the largest magnitude of a slice's elements; a NaN counts as larger than infinity. The bits of magnitudes
+// have the same order as their values, so the compiler can vectorise the maximum.
 template <typename Bits, typename T>
 T largest_magnitude(const void* data, std::int64_t count) {
   static_assert(sizeof(Bits) == sizeof(T));
@@ -24,7 +24,8 @@ T largest_magnitude(const void* data, std::int64_t count) {
   return std::bit_cast<T>(largest);
 }
 
-// 0 if all elements of a slice are finite when rounded to bf16, NaN otherwise. Rounding keeps the order of magnitudes.
+// Returns 0 if all elements of a slice are finite after rounding to bf16, and NaN otherwise. Rounding keeps the order
+// of magnitudes, so only the largest magnitude is rounded.
 float mark_of(const Source& source, std::int64_t count) {
   const bfloat16 largest = source.type == DType::bf16
                                ? largest_magnitude<std::int16_t, bfloat16>(source.data, count)
@@ -75,12 +76,12 @@ class HostMasterCast final : public MasterCast {
   }
 
  private:
-  // What `values`, which has a number for each tile of all weights, has for those of one.
+  // Returns the part of `values` for weight s. `values` holds one number for each tile of all weights.
   std::span<float> tiles_of(std::size_t s, std::span<float> values) const {
     return values.subspan(first_tiles_[s], first_tiles_[s + 1] - first_tiles_[s]);
   }
 
-  // Multipliers and scales of some tiles of one weight.
+  // Computes the multipliers and the scales of a range of tiles of one weight.
   void make_scales_of(std::size_t s, Slice tiles, void* scales) {
     const auto first = static_cast<std::size_t>(tiles.begin), count = static_cast<std::size_t>(tiles.size());
     make_scales(slices_[s].encoding, tiles_of(s, amaxes_).subspan(first, count), tensor_amaxes()[s],
@@ -88,7 +89,7 @@ class HostMasterCast final : public MasterCast {
   }
 
   const std::vector<MasterSlice> slices_;
-  std::vector<std::size_t> first_tiles_;  // where each weight's tiles begin; behind them, where the last one's end
+  std::vector<std::size_t> first_tiles_;  // index of each weight's first tile; the last entry is the number of tiles
   std::vector<float> amaxes_;
   std::vector<float> multipliers_;
 };

@@ -1,6 +1,6 @@
-// The cast of several weights' masters to an encoding, in two phases, between which the caller takes amaxes together
-// over the ranks that hold other parts or duplicates of these weights. With all amaxes known, every rank writes the
-// bytes that one rank would write that has the whole matrix.
+// Casts the master weights of several weights to their encodings, in two phases. Between the phases the caller reduces
+// the amaxes over the ranks that hold other slices or copies of these weights. With the reduced amaxes each rank writes
+// the same bytes as a single rank that holds the whole matrix.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -12,49 +12,50 @@
 
 namespace tessera::quant {
 
-// The part of one weight that a rank casts, possibly nothing.
+// The slice of one weight that a rank casts. It may be empty.
 struct MasterSlice {
   Source source;  // of the slice
   Extent matrix;
   Encoding encoding;
   Slice slice;
-  std::uint8_t* data = nullptr;  // the byte that holds the slice's first element
-  // The tiles whose scales this rank stores, and where that of the first goes. Their elements may lie on other ranks.
+  std::uint8_t* data = nullptr;  // byte with the first element of the slice
+  // The tiles whose scales this rank stores, and the address for the scale of the first tile. Other ranks may hold the
+  // elements of these tiles.
   Slice tiles;
   void* scales = nullptr;
-  float* tensor_amax = nullptr;  // where to leave it; null: nowhere
-  // Where cast() leaves 0 if all elements of the slice are finite when rounded to bf16, and NaN otherwise. Codes
-  // saturate and amaxes leave NaNs out, so data and scales may not show such elements. Null: nowhere.
+  float* tensor_amax = nullptr;  // receives the amax of the whole weight; null: not written
+  // cast() writes 0 if all elements of the slice are finite after rounding to bf16, and NaN otherwise. Data and scales
+  // may not show such elements, because codes saturate and amaxes ignore NaNs. Null: not written.
   float* not_finite = nullptr;
 };
 
-// Owns the amaxes. All memory is of one device. The slices' addresses stay what they were when it was made; what they
-// hold is read at each call. On a GPU calls are enqueued on the stream, a fixed number of launches each whatever the
-// number of slices; on the host they return when the work is done.
+// Owns the amaxes. All memory belongs to one device. The addresses in the slices do not change after construction; each
+// call reads the current contents. On a GPU a call enqueues a fixed number of launches on the stream, whatever the
+// number of slices. On the host a call returns when the work is done.
 class MasterCast {
  public:
   virtual ~MasterCast() = default;
 
-  // Amaxes of all tiles of all weights, one weight behind the other in the order of the slices; behind them one amax of
-  // each whole weight, which is also taken for the tile of a weight that is one tile. fp32. tensor_amaxes() are those
-  // at the end.
+  // The amaxes in fp32: the amaxes of all tiles of all weights, in the order of the slices, followed by one amax for
+  // each whole weight. For a weight that is one tile, the amax of the whole weight is also the amax of the tile.
+  // tensor_amaxes() points to the amaxes of the whole weights.
   virtual float* amaxes() = 0;
   virtual std::int64_t amax_count() const = 0;
   float* tensor_amaxes() { return amaxes() + amax_count() - slices(); }
   virtual std::int64_t slices() const = 0;
 
-  // First phase: writes all amaxes as this rank's slices give them, 0 for tiles of which it has nothing.
+  // First phase: computes all amaxes from this rank's slices. A tile without elements on this rank gets 0.
   virtual void compute_amaxes() = 0;
-  // In its place, for who takes the amaxes in another pass: sets all of them to 0. Of weights that are one tile each
-  // tensor_amaxes() are enough.
+  // Replaces the first phase if another pass computes the amaxes: sets all amaxes to 0. For weights that are one tile
+  // each, the other pass only has to write tensor_amaxes().
   virtual void clear_amaxes() = 0;
-  // Second phase: from the amaxes as they are then, scales and elements; and the slices' not_finite.
+  // Second phase: writes the scales, the elements and not_finite of each slice from the current amaxes.
   virtual void cast() = 0;
 };
 
-// Errors: as check_extent; a slice or tiles outside the matrix.
+// Throws Error if check_extent fails, or if a slice or its tiles are outside the matrix.
 std::unique_ptr<MasterCast> make_host_master_cast(std::span<const MasterSlice> slices);
-// Takes memory of `device` for the amaxes; enqueues on `stream` if the device is a GPU.
+// Allocates the amaxes on `device`. Enqueues on `stream` if the device is a GPU.
 std::unique_ptr<MasterCast> make_master_cast(std::span<const MasterSlice> slices, base::Device device,
                                              base::CudaStream stream);
 

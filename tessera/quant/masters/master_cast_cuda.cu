@@ -1,4 +1,4 @@
-// MasterCast on a stream: one launch for the amaxes of all slices, one for all scales and one for all elements.
+// MasterCast on a stream. It uses one launch for the amaxes of all slices, one for all scales and one for all elements.
 #include <memory>
 #include <vector>
 
@@ -12,12 +12,12 @@ namespace tessera::quant {
 namespace cuda {
 namespace {
 
-constexpr int kRowsAtOnce = 4;  // whose loads are under way together
+constexpr int kRowsAtOnce = 4;  // rows whose loads are in flight together
 
-// What a thread knows of its elements.
+// The position of a thread's elements in the matrix and in the slice.
 template <typename T>
 struct Part {
-  const T* source;  // where the matrix's first element would lie
+  const T* source;  // the address that the matrix's first element would have
   std::int64_t rows, cols, begin, end;
   std::int64_t row, col;  // of the thread's first element
 
@@ -32,9 +32,9 @@ struct Part {
     col = place.col;
   }
   __device__ std::int64_t index(int r) const { return (row + r) * cols + col; }
-  // Whether any element of the warp's rows may be of the slice.
+  // Returns true if the slice may contain elements of the warp's rows.
   __device__ bool is_touched() const { return row < rows && row * cols < end && (row + kWarpRows) * cols > begin; }
-  // Whether all of the thread's elements are of the slice.
+  // Returns true if the slice contains all elements of the thread.
   __device__ bool is_whole() const {
     return row + kWarpRows <= rows && col + kVector <= cols && index(0) >= begin &&
            index(kWarpRows - 1) + kVector <= end;
@@ -45,21 +45,22 @@ struct Part {
   }
 };
 
-// Whether all lanes of the warp have whole vectors or, behind the last column, nothing.
+// Returns true if each lane of the warp either has only whole vectors or is beyond the last column.
 template <typename T>
 __device__ bool is_whole_warp(const Part<T>& part) {
   return __all_sync(kAllLanes, part.is_whole() || part.col >= part.cols);
 }
 
-// Raises the amax of the tile that `lanes` neighbouring lanes share. All lanes of the warp call it.
+// Raises the amax of a tile that `lanes` adjacent lanes share. All lanes of the warp call it.
 __device__ void raise_tile(float* amax, float greatest, int lanes) {
   for (int distance = 1; distance < lanes; distance *= 2)
     greatest = fmaxf(greatest, __shfl_xor_sync(kAllLanes, greatest, distance));
   if (threadIdx.x % lanes == 0) raise(amax, rounded_to_bfloat16(greatest));
 }
 
-// Takes the amaxes of tiles to `tiles`, which is null for a weight of one tile, and returns the thread's. For a whole
-// warp. Rounding keeps the order of numbers, so that only amaxes are rounded.
+// Raises the amaxes of the warp's tiles in `tiles`, and returns the greatest magnitude of this thread. `tiles` is null
+// for a weight of one tile. The warp must be whole. Rounding keeps the order of numbers, so only the amaxes are
+// rounded.
 template <Walk kWalk, typename T>
 __device__ float take_whole(const Tiling& tiling, const Part<T>& part, float* tiles) {
   const bool live = part.col < part.cols;
@@ -97,7 +98,7 @@ __device__ float take_whole(const Tiling& tiling, const Part<T>& part, float* ti
   return greatest;
 }
 
-// The same for any elements, one at a time.
+// Like take_whole, for any elements, one at a time.
 template <typename T>
 __device__ float take_scattered(const Tiling& tiling, const Part<T>& part, float* tiles) {
   const bool by_element = tiling.walk == Walk::any || tiling.walk == Walk::column;
@@ -174,8 +175,8 @@ __global__ void __launch_bounds__(kScalePiece)
     static_cast<std::uint8_t*>(item.slice.scales)[tile - stored.begin] = static_cast<std::uint8_t>(scale.stored);
 }
 
-// Writes half a byte. The other half may be written at the same time, so both go through atomic operations, which take
-// the word that the byte lies in.
+// Writes half a byte. Another thread may write the other half at the same time. Both therefore use atomic operations on
+// the word that contains the byte.
 __device__ void store_nibble(std::uint8_t* byte, bool high, std::uint32_t code) {
   const auto address = reinterpret_cast<std::uintptr_t>(byte);
   auto* word = reinterpret_cast<unsigned*>(address & ~std::uintptr_t{3});
@@ -198,9 +199,10 @@ __device__ void store_codes(std::uint8_t* data, bool at_once, const std::uint32_
   }
 }
 
-// The casts below return `zeros` + 0 * value for every value that they cast: NaN where one is not finite.
+// The casts below return `zeros` + 0 * value, summed over all values that they cast. The result is NaN if a value is
+// not finite.
 
-// The part of a row's vector that is of the slice. One element at a time.
+// Casts the elements of a row's vector that the slice contains, one at a time.
 template <Element kElement, typename T>
 __device__ float cast_scattered(const Part<T>& part, int r, const Tiling& tiling, const float* multipliers,
                                 std::uint8_t* data, float zeros) {
@@ -231,7 +233,7 @@ __device__ float cast_scattered(const Part<T>& part, int r, const Tiling& tiling
   return zeros;
 }
 
-// Whole vectors. kByColumn: the columns of the part have multipliers of their own.
+// Casts whole vectors. If kByColumn is true, each column of the part has its own multiplier.
 template <Element kElement, bool kByColumn, typename T>
 __device__ float cast_whole(const Tiling& tiling, const Part<T>& part, const float* multipliers, std::uint8_t* data,
                             bool at_once) {

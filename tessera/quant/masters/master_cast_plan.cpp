@@ -12,7 +12,8 @@ void check_within(const char* what, Slice range, std::int64_t size) {
     throw Error("master cast: expected {} within [0, {}), got [{}, {})", what, size, range.begin, range.end);
 }
 
-// Whether the vectors of every row begin at multiples of `bytes`. `first`: where the matrix's first element would lie.
+// Returns true if the vectors of every row begin at multiples of `bytes`. `first` is the address that the matrix's
+// first element would have.
 bool vectors_begin_at(std::uintptr_t first, std::int64_t row_bytes, std::int64_t bytes) {
   return first % static_cast<std::uintptr_t>(bytes) == 0 && row_bytes % bytes == 0;
 }
@@ -32,7 +33,7 @@ bool has_whole_stores(const MasterSlice& slice) {
          vectors_begin_at(first, slice.matrix.cols / elements_in_byte, kVector / elements_in_byte);
 }
 
-// The smallest range that holds both; empty ones do not count.
+// Returns the smallest range that contains both ranges. Empty ranges are ignored.
 Slice hull(Slice a, Slice b) {
   if (a.size() <= 0) return b;
   if (b.size() <= 0) return a;
@@ -74,7 +75,7 @@ MasterCastPlan plan_master_cast(std::span<const MasterSlice> slices) {
                     .whole_loads = has_whole_loads(slice),
                     .whole_stores = has_whole_stores(slice)};
     plan.item_of_piece.resize(plan.item_of_piece.size() + static_cast<std::size_t>(pieces_of_slice(item)), number);
-    // At least one block: it writes the amax of the whole weight.
+    // Each slice has at least one block, because that block writes the amax of the whole weight.
     const std::int64_t scale_pieces = std::max<std::int64_t>(pieces_of(item.made_tiles.size(), kScalePiece), 1);
     plan.item_of_scale_piece.resize(plan.item_of_scale_piece.size() + static_cast<std::size_t>(scale_pieces), number);
     plan.tiles += scale_extent(slice.encoding, slice.matrix).elements();

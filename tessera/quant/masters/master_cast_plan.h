@@ -1,4 +1,5 @@
-// The work of a MasterCast on a GPU, cut in pieces for the blocks of its kernels. Made once, on the host.
+// Divides the work of a MasterCast on a GPU into pieces for the blocks of its kernels. The plan is made once, on the
+// host.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -9,23 +10,23 @@
 
 namespace tessera::quant {
 
-// Tiles whose scales one block makes.
+// The number of tiles whose scales one block computes.
 inline constexpr std::int64_t kScalePiece = 256;
 
-// A slice as the kernels see it.
+// A slice in the form that the kernels read.
 struct MasterItem {
   MasterSlice slice;
   Tiling tiling;
   std::int64_t first_tile = 0;   // among the tiles of all slices
   std::int64_t first_piece = 0;  // among the pieces of all slices
-  std::int64_t first_row = 0;    // of its first piece
+  std::int64_t first_row = 0;    // of the item's first piece
   std::int64_t pieces_across = 1;
-  // The tiles that need a multiplier or a scale here, and the first block that makes them.
+  // The tiles that need a multiplier or a scale on this rank, and the first block that computes them.
   Slice made_tiles;
   std::int64_t first_scale_piece = 0;
-  bool is_one_tile = false;   // whose amax is that of the whole weight
-  bool whole_loads = false;   // every vector of the source can be loaded at once
-  bool whole_stores = false;  // every vector of the codes can be stored at once
+  bool is_one_tile = false;   // the amax of this tile is the amax of the whole weight
+  bool whole_loads = false;   // every vector of the source is aligned for one load
+  bool whole_stores = false;  // every vector of the codes is aligned for one store
 };
 
 struct MasterCastPlan {
@@ -34,7 +35,7 @@ struct MasterCastPlan {
   std::int64_t tiles = 0;
 };
 
-// Errors: as make_host_master_cast.
+// Throws as make_host_master_cast.
 void check_slice(const MasterSlice& slice);
 MasterCastPlan plan_master_cast(std::span<const MasterSlice> slices);
 

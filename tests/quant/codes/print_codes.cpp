@@ -1,5 +1,6 @@
-// print_codes encode|decode TYPE, where TYPE is e4m3, e5m2, e2m1 or e8m0: reads fp32 numbers from stdin and writes a
-// byte for each, its code, or reads codes and writes fp32 numbers. For tests/tools/test_number_formats.py.
+// print_codes encode|decode TYPE, where TYPE is e4m3, e5m2, e2m1 or e8m0. `encode` reads fp32 numbers from stdin and
+// writes the code of each as one byte. `decode` reads codes and writes fp32 numbers. tests/tools/test_number_formats.py
+// runs it.
 #include <cstdint>
 #include <cstdio>
 #include <string_view>
@@ -22,7 +23,7 @@ float decode_as(std::string_view type, std::uint8_t code) {
   return decode(type == "e4m3" ? Element::e4m3 : type == "e5m2" ? Element::e5m2 : Element::e2m1, code);
 }
 
-// Maps all of stdin, a block at a time.
+// Maps all of stdin, one block at a time.
 template <typename To, typename From, typename Map>
 void convert_stdin(Map map) {
   std::vector<From> from(1 << 16);

@@ -1,4 +1,4 @@
-// An exact sum as a CUDA graph. Compiled with CUDA only.
+// An exact sum in a CUDA graph. Compiled only with CUDA.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -12,8 +12,8 @@ namespace {
 
 class GraphExactSum : public OnDevice {};
 
-// Captured in the strictest mode, in which what waits for the device or takes memory fails.
-TEST_F(GraphExactSum, AddsWhatIsThereAtEachLaunch) {
+// The capture uses the strictest mode, in which synchronizing calls and allocations fail.
+TEST_F(GraphExactSum, AddsTheCurrentValuesAtEachLaunch) {
   cudaStream_t stream = nullptr;
   ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
   const auto kernels = make_cuda_kernels(kTestDevice, stream);

@@ -1,4 +1,4 @@
-// A MasterCast as a CUDA graph. Compiled with CUDA only.
+// A MasterCast in a CUDA graph. Compiled only with CUDA.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ class GraphMasterCast : public OnDevice {
     if (graph_ != nullptr) cudaGraphDestroy(graph_);
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
   }
-  // In the strictest mode, in which what waits for the device or takes memory fails.
+  // The capture uses the strictest mode, in which synchronizing calls and allocations fail.
   void capture(MasterCast& cast) {
     ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), cudaSuccess);
     cast.compute_amaxes();
@@ -58,7 +58,7 @@ std::vector<std::vector<Slice>> whole_slices(const std::vector<DeviceWeight<floa
   return slices;
 }
 
-TEST_F(GraphMasterCast, CastsWhatTheMasterHoldsAtEachLaunch) {
+TEST_F(GraphMasterCast, CastsTheCurrentMasterAtEachLaunch) {
   std::vector<DeviceWeight<float>> weights = graph_weights(2);
   DeviceRank<float> rank(weights, whole_slices(weights), 0, stream_);
   capture(rank.cast());
@@ -72,8 +72,8 @@ TEST_F(GraphMasterCast, CastsWhatTheMasterHoldsAtEachLaunch) {
   }
 }
 
-// One fill and three kernels.
-TEST_F(GraphMasterCast, TakesAsManyLaunchesForManyWeightsAsForFew) {
+// The cast launches one fill and three kernels.
+TEST_F(GraphMasterCast, UsesTheSameNumberOfLaunchesForAnyNumberOfWeights) {
   const std::vector<DeviceWeight<float>> weights = graph_weights(6);
   DeviceRank<float> rank(weights, whole_slices(weights), 0, stream_);
   capture(rank.cast());
