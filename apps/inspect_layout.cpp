@@ -5,6 +5,7 @@
 #include "subcommands.h"
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
+#include "tessera/models/registry.h"
 #include "tessera/run/config/parse.h"
 #include "tessera/run/inspect/inspect_layout.h"
 #include "tessera/run/plan/step_plan.h"

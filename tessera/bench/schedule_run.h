@@ -12,7 +12,7 @@ namespace tessera::bench {
 
 struct ScheduleRun {
   MakeTimedSteps steps;
-  nn::MeshDegrees degrees;
+  nn::MeshDegrees degrees{.gtp = 2};
   int microbatches = 1;
   comm::Link link;
   runtime::RuntimeOptions options;

@@ -25,7 +25,7 @@ constexpr double kRounding = 1e-9;  // in seconds, for sums of some hundred term
 
 struct Case {
   const char* name;
-  nn::MeshDegrees degrees;
+  nn::MeshDegrees degrees{.gtp = 2};
   runtime::RuntimeOptions options;
   int microbatches = 2;
 };
@@ -46,7 +46,7 @@ void run(const Case& test, const std::function<void(SyntheticProgram&, shard::Pa
   comm::LocalOptions options;
   options.link = kLink;
   options.virtual_clock = true;
-  comm::run_local(test.degrees.ranks(), options, [&](comm::World& world) {
+  comm::run_local(static_cast<int>(test.degrees.places()), options, [&](comm::World& world) {
     shard::ParallelGroups parallel = shard::make_parallel_groups(world, nn::rank_layout(test.degrees));
     SyntheticProgram program(parallel, uneven_model(), test.options);
     body(program, parallel);

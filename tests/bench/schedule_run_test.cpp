@@ -92,7 +92,7 @@ TEST(ScheduleRun, TakesThePredictedTimeWithReplicas) {
   SyntheticModel model = uneven_layers();
   model.layers[1].once = true;  // its sum over the replicas comes last
   ScheduleRun run{
-      .steps = steps_of(model), .degrees = {.dp = 2}, .microbatches = 2, .link = link_of(model, 0.8, 0.0001)};
+      .steps = steps_of(model), .degrees = {.gtp = 2, .dp = 2}, .microbatches = 2, .link = link_of(model, 0.8, 0.0001)};
   expect_all_predicted(run);
 }
 
@@ -115,7 +115,7 @@ TEST(ScheduleRun, TakesThePredictedTimeWithProgramCollectives) {
   model.activation_bytes = 10'000;
   for (const double share : {0.3, 2.0})
     expect_all_predicted(
-        {.steps = steps_of(model), .degrees = {.tp = 2}, .microbatches = 2, .link = link_of(model, share)});
+        {.steps = steps_of(model), .degrees = {.tp = 2, .gtp = 2}, .microbatches = 2, .link = link_of(model, share)});
 }
 
 TEST(ScheduleRun, TakesThePredictedTimeWithATiedWeight) {

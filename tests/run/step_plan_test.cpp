@@ -336,7 +336,7 @@ TEST(PlanSizes, OfEqualBlocksAreThoseOfTheFirst) {
   const std::vector<predict::PlannedParameter> planned = planned_parameters(dry, {});
   ASSERT_EQ(planned.size(), specs.size());
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    const predict::PlannedParameter own = planned_parameter(specs[i], {}, dry.cuts.front());
+    const predict::PlannedParameter own = predict::planned_parameter(specs[i], {}, dry.cuts.front());
     EXPECT_EQ(planned[i].size.name, specs[i].name);
     EXPECT_EQ(planned[i].size.gathered, own.size.gathered);
     EXPECT_EQ(planned[i].size.staging, own.size.staging);

@@ -46,7 +46,7 @@ TEST(TrainerOptions, TakeTheMeshAndTypesFromTheFlags) {
   const train::TrainerOptions options = options_of({"--tp", "2", "--gtp", "3", "--dp", "4", "--dtype", "bf16",
                                                     "--grad-wire", "fp32", "--sequence-parallel", "on", "--zero", "off",
                                                     "--reduce-order", "hierarchical", "--ranks-per-node", "4"});
-  EXPECT_EQ(std::tuple(options.tp, options.gtp, options.dp), std::tuple(2, 3, 4));
+  EXPECT_EQ(to_string(options.layout.mesh.grids().front()), "tp 2 x gtp 3 x dp 4");
   EXPECT_EQ(options.types.model, quant::DType::bf16);
   EXPECT_EQ(options.types.accumulator, quant::DType::fp32);
   EXPECT_EQ(options.types.wire, quant::DType::fp32);

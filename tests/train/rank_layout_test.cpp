@@ -213,7 +213,7 @@ void set_layout(RunOptions& options, const shard::RankLayout& layout) {
 TEST(RankLayouts, ReadCheckpointsOfEachOther) {
   const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "tessera_rank_layouts";
   const shard::RankLayout all[] = {with_dead(1, 1, 1, {}), with_dead(1, 3, 2, {4}), permuted(2), with_duplicates()};
-  for (const RankLayout& writer : all) {
+  for (const shard::RankLayout& writer : all) {
     std::filesystem::remove_all(folder);
     RunOptions options{.model = odd_model(), .blocks = 12, .steps = 2};
     set_layout(options, writer);
@@ -221,7 +221,7 @@ TEST(RankLayouts, ReadCheckpointsOfEachOther) {
       if (step == 1) save_trainer(trainer, folder, 2, nlohmann::json::object());
     };
     const RunResult written = run(options);
-    for (const RankLayout& reader : all) {
+    for (const shard::RankLayout& reader : all) {
       RunOptions other{.model = odd_model(), .blocks = 12, .steps = 1, .left_out = {0}};
       set_layout(other, reader);
       other.at_end = [&](Trainer& trainer) { load_trainer(trainer, checkpoint::CheckpointReader(folder)); };
