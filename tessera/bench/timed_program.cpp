@@ -113,7 +113,7 @@ Issued TimedProgram::issue(const ProgramCollective& collective) {
   const std::int64_t all = size * std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
   const bool is_cut =
       collective.kind == ProgramCollectiveKind::all_gather || collective.kind == ProgramCollectiveKind::reduce_scatter;
-  const std::int64_t own = is_cut ? size * counts[static_cast<std::size_t>(group_rank())] : 0;
+  const std::int64_t own = is_cut ? size * counts[static_cast<std::size_t>(group_rank(collective.domain))] : 0;
   const bool gathers = collective.kind == ProgramCollectiveKind::all_gather;
   std::pair<base::Buffer, base::Buffer> memory(zeros(gathers || !is_cut ? own : all),
                                                zeros(gathers || !is_cut ? all : own));

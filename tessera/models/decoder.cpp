@@ -24,10 +24,11 @@ Decoder::Decoder(const DecoderConfig& config, nn::Context& context, const ModelO
     : config_(config), context_(context) {
   const int size = context.tp_size();
   const TpParts parts = options.parts ? *options.parts : even_parts(config, size);
-  for (shard::ParameterSpec& spec : decoder_parameters(config, {.tp_size = size,
-                                                               .partial_norms = context.sequence_parallel && size > 1,
-                                                               .embedding = options.embedding,
-                                                               .parts = parts}))
+  for (shard::ParameterSpec& spec :
+       decoder_parameters(config, {.tp_size = size,
+                                  .partial_norms = context.sequence_parallel && context.has_tp(),
+                                  .embedding = options.embedding,
+                                  .parts = parts}))
     context.program.add(std::move(spec));
   const DecoderIds ids = decoder_ids(config);
   const HeadPart heads = head_part(config, parts.heads[static_cast<std::size_t>(context.tp_rank())]);

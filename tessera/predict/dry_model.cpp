@@ -27,7 +27,7 @@ DryModel::DryModel(runtime::Program& program, const DryOptions& options)
     : program_(program),
       scales_(options.products, program.device()),
       context_{.program = program,
-               .sequence_parallel = options.sequence_parallel && program.group_size() > 1,
+               .sequence_parallel = options.sequence_parallel && program.nominal_size() > 1,
                .recompute = options.recompute,
                .products = options.products,
                .scales = options.products.scaling == nn::Fp8Scaling::delayed ? &scales_ : nullptr,

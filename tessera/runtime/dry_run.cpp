@@ -18,9 +18,9 @@ DryRun::DryRun(const shard::RankLayout& layout, int rank, shard::ParameterTypes 
   for (const shard::Domain& domain : layout.domains) {
     cuts_.push_back(with_options(cuts_of(layout.mesh, domain, rank), options));
     places_.push_back(place_of(layout.mesh, domain, rank));
+    groups_.push_back(compute_group_of(layout.mesh, domain, rank));
+    group_names_.push_back(program_name(domain));
   }
-  group_name_ = program_name(layout.domains.front());
-  group_size_ = layout.mesh.size(layout.domains.front().compute);
 }
 
 ParameterId DryRun::add(shard::ParameterSpec spec) {
@@ -182,8 +182,9 @@ void DryRun::reduce_amaxes(std::span<float> amaxes) {
 
 Issued DryRun::issue(const ProgramCollective& collective) {
   if (!collective.is_recorded) return {};
-  const CollectiveTraffic traffic = traffic_of(collective, group_rank(), group_size());
-  happens(numbers_.other(EventKind::comm, group_name_, traffic.op, traffic.given, collective.pass));
+  const CollectiveTraffic traffic = traffic_of(collective, compute_group(collective.domain));
+  const std::string& group = group_names_.at(static_cast<std::size_t>(collective.domain));
+  happens(numbers_.other(EventKind::comm, group, traffic.op, traffic.given, collective.pass));
   activations_[static_cast<std::size_t>(traffic.format)] += traffic.received;
   return {.done = {}, .event = static_cast<int>(trace_.size()) - 1};
 }

@@ -41,8 +41,7 @@ class DryRun : public Program {
   bool by_rows(schedule::ParameterId id) const override;
   const shard::ParameterTypes& types() const override { return types_; }
   base::Device device() const override { return base::kNoDevice; }
-  int group_rank() const override { return places_.front().compute; }
-  int group_size() const override { return group_size_; }
+  shard::ComputeGroup compute_group(int domain) const override { return groups_.at(static_cast<std::size_t>(domain)); }
   bool is_training() const override { return numbers_.kind() == schedule::StepKind::train; }
 
   void begin_step(schedule::StepKind kind, int microbatches) override;
@@ -83,10 +82,11 @@ class DryRun : public Program {
   void record(const schedule::Event& event);
   void happens(const schedule::Event& event);
 
-  std::vector<shard::Cuts> cuts_;     // by domain
-  std::vector<shard::Place> places_;  // by domain
-  std::string group_name_;
-  int group_size_ = 1, world_size_ = 1;
+  std::vector<shard::Cuts> cuts_;            // by domain
+  std::vector<shard::Place> places_;         // by domain
+  std::vector<shard::ComputeGroup> groups_;  // by domain
+  std::vector<std::string> group_names_;     // by domain
+  int world_size_ = 1;
   shard::ParameterTypes types_;
   RuntimeOptions options_;
   std::vector<shard::ParameterSpec> specs_;

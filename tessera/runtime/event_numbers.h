@@ -11,14 +11,14 @@
 
 namespace tessera::runtime {
 
-// What a collective of the program is in the trace, and what it moves. ranks: of its group.
+// What a collective of the program is in the trace, and what it moves between the ranks of its group.
 struct CollectiveTraffic {
   const char* op = "";
   std::int64_t given = 0;     // bytes that this rank brings: of the event
   std::int64_t received = 0;  // bytes that this rank receives
   quant::Format format = quant::Format::bf16;
 };
-CollectiveTraffic traffic_of(const ProgramCollective& collective, int rank, int ranks);
+CollectiveTraffic traffic_of(const ProgramCollective& collective, const shard::ComputeGroup& group);
 
 class EventNumbers {
  public:

@@ -76,9 +76,12 @@ class Program {
   virtual bool by_rows(schedule::ParameterId weight) const = 0;
   virtual const shard::ParameterTypes& types() const = 0;
   virtual base::Device device() const = 0;  // where weights and activations lie; kNoDevice in a dry run
-  // Of the collectives: this rank's number, and how many ranks there are.
-  virtual int group_rank() const = 0;
-  virtual int group_size() const = 0;
+  // Describes the ranks of the program's collectives over a domain.
+  virtual shard::ComputeGroup compute_group(int domain) const = 0;
+  int group_rank(int domain = 0) const { return compute_group(domain).rank; }  // among the live ranks
+  int group_size(int domain = 0) const { return compute_group(domain).size; }  // number of live ranks
+  // Number of places, dead ones included. A collective exists if this exceeds 1, on every rank alike.
+  int nominal_size(int domain = 0) const { return compute_group(domain).nominal_size; }
   virtual bool is_training() const = 0;  // the step under way
 
   // microbatches: how many this step has, the same on every rank. Errors: calls out of order, weights not released.

@@ -384,13 +384,14 @@ int Runtime::comm(const std::string& group, const std::string& op, std::int64_t 
 }
 
 Issued Runtime::issue(const ProgramCollective& collective) {
-  const CollectiveTraffic traffic = traffic_of(collective, group_rank(), group_size());
+  const CollectiveTraffic traffic = traffic_of(collective, parallel_.compute_group(collective.domain));
   int event = -1;
   if (collective.is_recorded) {
-    event = comm(parallel_.program_name, traffic.op, traffic.given, collective.pass);
+    event = comm(program_name(parallel_.domains[static_cast<std::size_t>(collective.domain)]), traffic.op,
+                 traffic.given, collective.pass);
     statistics_.activations_by_format[static_cast<std::size_t>(traffic.format)] += traffic.received;
   }
-  comm::Communicator& group = *parallel_.program;
+  comm::Communicator& group = parallel_.program(collective.domain);
   if (parallel_.is_asynchronous()) group.lane().wait(parallel_.compute->record());
   const std::vector<std::int64_t> counts(collective.counts.begin(), collective.counts.end());
   switch (collective.kind) {

@@ -68,8 +68,7 @@ class Runtime final : public Program {
   bool by_rows(schedule::ParameterId id) const override;
   const shard::ParameterTypes& types() const override { return types_; }
   base::Device device() const override { return parallel_.device; }
-  int group_rank() const override { return parallel_.program->rank(); }
-  int group_size() const override { return parallel_.program->size(); }
+  shard::ComputeGroup compute_group(int domain) const override { return parallel_.compute_group(domain); }
   bool is_training() const override { return numbers_.kind() == schedule::StepKind::train; }
   int size() const { return static_cast<int>(entries_.size()); }  // backward weights included
   // Ids below are weights; from here to size() they are backward weights.

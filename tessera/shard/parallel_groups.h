@@ -23,8 +23,6 @@ struct ParallelGroups {
   std::unique_ptr<base::Lane> compute;        // the program itself
   std::unique_ptr<base::Lane> sums;           // of arrived gradients; null: on the lane of Via::reduce
   std::unique_ptr<comm::RoleGroups> roles;    // owns the communicators here and those of groups()
-  comm::Communicator* program = nullptr;      // the program's own collectives: the compute ranks of the first domain
-  std::string program_name;                   // of it, in events
   comm::Communicator* losses = nullptr;       // all ranks that read different samples, and of one compute part
   comm::Communicator* norm = nullptr;         // all ranks: the gradient's norm; graphs are launched on its lane
   comm::Communicator* world = nullptr;        // all ranks
@@ -38,6 +36,9 @@ struct ParallelGroups {
   // node.
   const Cuts& cuts(int domain = 0) const { return placed(domain).cuts; }
   const Place& place(int domain = 0) const { return placed(domain).place; }
+  const ComputeGroup& compute_group(int domain = 0) const { return placed(domain).compute; }
+  // The communicator of the program's collectives over the domain's compute ranks. Domains with equal groups share it.
+  comm::Communicator& program(int domain = 0) const { return *placed(domain).program; }
 
   // Makes the communicators that a parameter's ways need, if they are not there. Collective over the world: every rank
   // does it with the same parameters in the same order, before the first of their ways is made ready. cuts: those of
@@ -72,6 +73,8 @@ struct ParallelGroups {
   struct Placed {
     Cuts cuts;
     Place place;
+    ComputeGroup compute;
+    comm::Communicator* program = nullptr;
     std::array<comm::Communicator*, 7> made{};  // by Via
   };
   std::vector<Placed> all_placed;

@@ -32,7 +32,7 @@ Trainer::Trainer(comm::World& world, const TrainerOptions& options)
       runtime_(parallel_, options.types, options.runtime),
       scales_(options.products, parallel_.device),
       context_{.program = runtime_,
-               .sequence_parallel = options.sequence_parallel && parallel_.program->size() > 1,
+               .sequence_parallel = options.sequence_parallel && runtime_.nominal_size() > 1,
                .recompute = options.recompute,
                .products = options.products,
                .scales = options.products.scaling == nn::Fp8Scaling::delayed ? &scales_ : nullptr,

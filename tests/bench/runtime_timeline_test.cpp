@@ -148,7 +148,7 @@ TEST_P(TimelineOf, AProgramCollectiveLastsFromItsEventToTheEndOfItsWait) {
     }
     const auto comms = std::ranges::count(trace, schedule::EventKind::comm, &schedule::Event::kind);
     EXPECT_EQ(found, comms);
-    EXPECT_EQ(comms > 0, parallel.program->size() > 1);
+    EXPECT_EQ(comms > 0, parallel.program().size() > 1);
   });
 }
 

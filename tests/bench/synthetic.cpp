@@ -36,7 +36,7 @@ SyntheticProgram::SyntheticProgram(shard::ParallelGroups& parallel, SyntheticMod
     const std::int64_t row = kColumns * kElement, rows = (model_.layers[layer].weight_bytes + row - 1) / row;
     runtime_.add({.name = fmt::format("layer {}", layer),
                   .dims = {rows, kColumns},
-                  .compute = layout::cut_rows({rows, kColumns}, {{"rows", rows}}, parallel.program->size())});
+                  .compute = layout::cut_rows({rows, kColumns}, {{"rows", rows}}, parallel.program().size())});
   }
 }
 
@@ -85,12 +85,11 @@ void SyntheticProgram::multiply(std::size_t layer, Pass pass) {
 }
 
 void SyntheticProgram::sum_over_tp(Pass pass) {
-  if (parallel_.program->size() == 1 || model_.activation_bytes == 0) return;
-  const int event = runtime_.comm(parallel_.program_name, "all_reduce sum", model_.activation_bytes, pass);
+  if (runtime_.nominal_size() == 1 || model_.activation_bytes == 0) return;
+  const std::int64_t elements = model_.activation_bytes / kElement;
+  const runtime::Issued issued = runtime_.issue({.out = activations_.data(), .counts = {&elements, 1}, .pass = pass});
   happened();
-  runtime_.wait(
-      {parallel_.program->all_reduce(activations_.data(), model_.activation_bytes / kElement, quant::DType::fp32),
-       event});
+  runtime_.wait(issued);
 }
 
 void SyntheticProgram::compute(double seconds) {

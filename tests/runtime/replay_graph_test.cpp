@@ -15,7 +15,7 @@ TEST_P(ReplayOnMesh, RepeatedStepsCountVersionsAndKeepWhatIsGatheredAhead) {
   for (const bool zero : {false, true}) {
     run(GetParam(), {.zero = zero, .coalesce_bytes = 1024}, [zero](Model& model) {
       Runtime& runtime = model.runtime;
-      const bool gathers = runtime.parallel().cuts().parts * runtime.parallel().program->size() > 1;
+      const bool gathers = runtime.parallel().cuts().parts * runtime.parallel().program().size() > 1;
       // Returns what was gathered, for the next step too. Replicas would give each other weights in the graph.
       const auto repeat = [&](std::int64_t in_graph = 0) {
         runtime.begin_step(schedule::StepKind::train, 2);

@@ -58,7 +58,7 @@ class Model {
  public:
   Model(shard::ParallelGroups& parallel, const RuntimeOptions& options)
       : parallel_(parallel), runtime(parallel, {}, options) {
-    const int tp = parallel.program->size();
+    const int tp = parallel.program().size();
     const std::int64_t overlapping = std::int64_t{2} * tp + 3;
     std::vector<std::vector<layout::Range>> overlap;
     for (std::int64_t rank = 0; rank < tp; ++rank)

@@ -318,7 +318,7 @@ TEST(Runtime, EventsHaveIdentities) {
 TEST(ParallelGroups, ARunMustFillTheMesh) {
   const auto too_many = [](comm::World& world) { shard::dense_parallel(world, 2, 1, 1); };
   EXPECT_THAT([&] { comm::run_local(3, {}, too_many); },
-              ::testing::ThrowsMessage<InputError>(::testing::HasSubstr("the mesh has 2 ranks, but the run has 3")));
+              ::testing::ThrowsMessage<InputError>(::testing::HasSubstr("= 2 ranks, but the run has 3")));
 }
 
 }  // namespace
