@@ -93,7 +93,7 @@ bool travels_quantized(const Context& context, const Weight& weight) {
 
 void add_scales(Context& context, Weight& weight) {
   if (weight.product != Format::fp8 || context.scales == nullptr) return;
-  const std::string& name = context.program.spec(weight.id).name;
+  const std::string& name = context.program.parameters().spec(weight.id).name;
   weight.input_scale = context.scales->add(name + " input", encoding_of(context, weight, Role::input).element);
   weight.gradient_scale = context.scales->add(name + " gradient", encoding_of(context, weight, Role::gradient).element);
 }

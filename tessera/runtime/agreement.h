@@ -1,7 +1,6 @@
-// That all ranks of a class run the same program: what each did is posted where the others can read it, and compared
-// when a rank waits too long and at the end of every step. Where compute is a queue of a GPU, what a step did is
-// compared while the next one is enqueued, and a rank that waits may be a step ahead of the others: the last steps are
-// remembered.
+// Checks that all ranks of a class run the same program. Each rank posts its events where the others can read them.
+// Ranks compare them at the end of every step, and when a rank waits too long. On a GPU, a step is compared while the
+// next step is enqueued, and a waiting rank may be a step ahead of the others; therefore the last steps are kept.
 #pragma once
 #include <chrono>
 #include <deque>
@@ -9,53 +8,45 @@
 #include <vector>
 
 #include "tessera/base/fence.h"
-#include "tessera/runtime/parameter_entry.h"
+#include "tessera/runtime/parameter_table.h"
 #include "tessera/runtime/step_record.h"
 #include "tessera/schedule/check/together.h"
 #include "tessera/shard/parallel_groups.h"
 
 namespace tessera::runtime {
 
-// Steps that a rank remembers and posts, the one under way included.
-inline constexpr std::size_t kKeptSteps = 4;
-
-// One rank's record of its last steps. One thread. When it throws because of a difference, all groups of the rank have
-// been given up and its lanes are drained, so the memory of every collective may go. Of comparisons begun and not
-// looked at the owner drains the lanes before this object goes.
+// Belongs to one rank; used by one thread. Before it throws because of a difference, it cancels all groups of the rank
+// and drains its lanes, so the memory of every collective may be freed. The owner drains the lanes before it destroys
+// an agreement with unread comparisons.
 class Agreement {
  public:
-  explicit Agreement(shard::ParallelGroups& parallel) : parallel_(parallel), steps_(1) { steps_.reserve(kKeptSteps); }
+  // history: of this rank. parameters: gives the names in messages. Both outlive the agreement.
+  Agreement(shard::ParallelGroups& parallel, const StepHistory& history, const ParameterTable& parameters)
+      : parallel_(parallel), history_(history), parameters_(parameters) {}
 
-  void begin_step();
-  void add(const schedule::Event& event) { steps_.back().add(event); }
-  std::int64_t step() const { return steps_.back().number(); }            // the last begun, from 1
-  const schedule::Trace& trace() const { return steps_.back().trace(); }  // of it
-  std::uint64_t hash() const { return steps_.back().hash(); }
-  void post();  // where this rank is
+  void post() const;  // publishes how far this rank is
 
-  // Blocks the host until the fence is done; then compute waits for it too. Errors: Error with the first differing
-  // event when a second passed and another rank did other things; whatever the fence carries.
-  void wait(const base::Fence& fence, const ParameterEntries& entries);
-  // The same for the host alone. patience: after so long others are looked at.
-  void wait_on_host(const base::Fence& fence, const ParameterEntries& entries,
-                    std::chrono::milliseconds patience = kPatience);
-  // Collective over `group`, blocking: every rank brings `number`. Errors: Error with the first differing event, or
-  // naming `what`, when one brings another.
-  void compare(comm::Communicator& group, std::uint64_t number, const std::string& what,
-               const ParameterEntries& entries);
-  // Collective over the world, blocking: what the ranks of each class call in a cycle of steps, by class. `own`: what
-  // this rank does, the same for all of its class.
-  std::vector<schedule::CallOrder> orders_of_classes(const schedule::CallOrder& own, const ParameterEntries& entries);
-  // Collective over the class: begins to compare what ranks did in the step so far. Blocks only for the oldest of
-  // kKeptSteps comparisons. Errors: that one's, as settle.
-  void compare_later(const ParameterEntries& entries);
-  // Blocks until the comparisons begun in the steps up to number `step` are known. Errors: as compare.
-  void settle(std::int64_t step, const ParameterEntries& entries);
+  // Blocks the host until the fence is done; then compute waits for it too. Throws Error with the first different event
+  // if a second passed and another rank did other things; also the error of the fence.
+  void wait(const base::Fence& fence);
+  // The same, but compute does not wait. patience: after this time the records of the other ranks are read.
+  void wait_on_host(const base::Fence& fence, std::chrono::milliseconds patience = kPatience);
+  // Compares `number` between the ranks of the group; collective and blocking. Throws Error with the first different
+  // event, or else with `what`, if the numbers differ.
+  void compare(comm::Communicator& group, std::uint64_t number, const std::string& what);
+  // Returns the calls of each class in a cycle of steps, by class. own: the calls of this rank's class. Collective over
+  // the world and blocking.
+  std::vector<schedule::CallOrder> orders_of_classes(const schedule::CallOrder& own);
+  // Begins to compare the step so far; collective over the class. Blocks only for the oldest of kKeptSteps comparisons,
+  // and throws its error.
+  void compare_later();
+  // Blocks until the comparisons of the steps up to number `step` are known. Throws the errors of compare.
+  void settle(std::int64_t step);
 
  private:
   static constexpr std::chrono::milliseconds kPatience{1000};
 
-  // Ranks' numbers, on their way. Stays where it is.
+  // An exchange of numbers in flight. It must not move.
   struct Comparison {
     std::int64_t step = 0;
     comm::Communicator* group = nullptr;
@@ -65,16 +56,17 @@ class Agreement {
     base::Fence done;
   };
   void begin(Comparison& comparison) const;
-  void finish(const Comparison& comparison, const ParameterEntries& entries);
-  void look_until(const base::Fence& fence, const ParameterEntries& entries, std::chrono::milliseconds patience);
-  // Throws when a difference is known, with nothing under way.
-  void look(const ParameterEntries& entries);
-  // The first event in which some rank differs from this one; empty while none is known.
-  std::string difference(const ParameterEntries& entries);
+  void finish(const Comparison& comparison);
+  void look_until(const base::Fence& fence, std::chrono::milliseconds patience);
+  // Throws if a difference is known; then nothing is in flight.
+  void look();
+  // Returns a text with the first event in which a rank differs from this one, or an empty text if none is known.
+  std::string difference() const;
 
   shard::ParallelGroups& parallel_;
-  std::vector<StepRecord> steps_;  // the oldest first
-  std::deque<Comparison> open_;    // the oldest first
+  const StepHistory& history_;
+  const ParameterTable& parameters_;
+  std::deque<Comparison> open_;  // the oldest first
 };
 
 }  // namespace tessera::runtime

@@ -1,4 +1,4 @@
-// A step that compute has been given, and need not have come to: what Runtime::finish takes.
+// A step that the host has enqueued and that compute may not have finished. Runtime::finish waits for it.
 #pragma once
 #include <cstdint>
 
@@ -10,9 +10,9 @@ namespace tessera::runtime {
 
 struct PendingStep {
   std::int64_t number = 0;    // of the runtime's steps
-  base::Fence end;            // compute has done all that it has been given
-  StepStatistics statistics;  // but for the waits
-  FencePairs waits;           // compute's lane before and after each; where it is a queue
+  base::Fence end;            // compute has finished the step
+  StepStatistics statistics;  // without the waits
+  FencePairs waits;           // of compute's lane on a GPU
 };
 
 }  // namespace tessera::runtime

@@ -1,4 +1,4 @@
-// What a rank has done in its last steps, and what it tells the others of it.
+// The events of a rank's last steps, and the part of them that it posts for other ranks.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -35,6 +35,26 @@ class StepRecord {
   std::uint64_t hash_ = 0;
   std::vector<std::uint64_t> ends_;  // the hash before each stage begun
   std::vector<std::size_t> begins_;  // where they begin in trace_
+};
+
+// The number of steps that a rank remembers and posts, the current one included.
+inline constexpr std::size_t kKeptSteps = 4;
+
+// The last steps of one rank.
+class StepHistory {
+ public:
+  StepHistory() : steps_(1) { steps_.reserve(kKeptSteps); }
+
+  void begin_step();
+  void add(const schedule::Event& event) { steps_.back().add(event); }
+
+  std::int64_t step() const { return steps_.back().number(); }            // number of the last step begun, from 1
+  const schedule::Trace& trace() const { return steps_.back().trace(); }  // of that step
+  std::uint64_t hash() const { return steps_.back().hash(); }             // of that trace
+  const std::vector<StepRecord>& steps() const { return steps_; }         // the oldest first
+
+ private:
+  std::vector<StepRecord> steps_;
 };
 
 // A stage of a step.

@@ -83,9 +83,9 @@ Key key_of(const schedule::Span& span, const schedule::Trace& trace, const sched
 
 schedule::Prediction predicted(SyntheticProgram& program, const Case& test, const schedule::Schedule& schedule) {
   const schedule::Trace& trace = program.runtime().trace();
-  return simulate(
-      trace, schedule,
-      exact_costs(kLink, test.degrees, trace, program.runtime().sizes(), schedule, program.segments(), false));
+  return simulate(trace, schedule,
+                  exact_costs(kLink, test.degrees, trace, program.runtime().parameters().sizes(), schedule,
+                              program.segments(), false));
 }
 
 void expect_times(const Times& actual, const Times& expected) {

@@ -67,15 +67,15 @@ TEST(ProgramCollectives, RunOverTheDomainThatTheyName) {
     shard::ParallelGroups parallel = shard::make_parallel_groups(world, two_domains());
     Runtime runtime(parallel, {});
     const int rank = world.rank();
-    EXPECT_EQ(runtime.group_rank(), rank % 2);
-    EXPECT_EQ(runtime.group_size(), 2);
-    EXPECT_EQ(runtime.nominal_size(), 2);
-    EXPECT_EQ(runtime.group_rank(1), rank);
-    EXPECT_EQ(runtime.group_size(1), kRanks);
-    EXPECT_EQ(runtime.nominal_size(1), kRanks);
+    EXPECT_EQ(runtime.program().group_rank(), rank % 2);
+    EXPECT_EQ(runtime.program().group_size(), 2);
+    EXPECT_EQ(runtime.program().nominal_size(), 2);
+    EXPECT_EQ(runtime.program().group_rank(1), rank);
+    EXPECT_EQ(runtime.program().group_size(1), kRanks);
+    EXPECT_EQ(runtime.program().nominal_size(1), kRanks);
     for (int step = 0; step < kSteps; ++step) {  // the first is recorded, the others are replayed
       Values values{.own = static_cast<float>(rank + 1)};
-      run_step(runtime, values);
+      run_step(runtime.program(), values);
       const auto first = static_cast<float>(rank / 2 * 2 + 1);
       EXPECT_EQ(values.pair, (std::array<float, 2>{first, first + 1}));
       EXPECT_EQ(values.all, (std::array<float, kRanks>{1, 2, 3, 4}));
@@ -92,7 +92,7 @@ TEST(ProgramCollectives, HaveTheSameEventsAndTrafficInADryRun) {
     Runtime runtime(parallel, {});
     DryRun dry(two_domains(), world.rank(), {}, {});
     Values values;
-    run_step(runtime, values);
+    run_step(runtime.program(), values);
     run_step(dry, values);
     ASSERT_EQ(dry.trace().size(), 4U);
     EXPECT_EQ(dry.trace(), runtime.trace());
@@ -108,7 +108,7 @@ TEST(ProgramCollectives, OverADomainThatIsNotThereAreRefused) {
     shard::ParallelGroups parallel =
         shard::make_parallel_groups(world, {.mesh = mesh::Mesh(grid), .domains = {two_domains().domains.front()}});
     Runtime runtime(parallel, {});
-    EXPECT_THROW(runtime.group_size(1), Error);
+    EXPECT_THROW(runtime.program().group_size(1), Error);
   });
 }
 
