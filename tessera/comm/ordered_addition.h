@@ -47,6 +47,9 @@ class OrderedAddition {
   // target go (quant::Kernels::ordered_sum_squares); then the target is dense, of rows of one width.
   void sum(const quant::Kernels& kernels, const void* source, const std::byte* scratch, void* target, Start start,
            double* squares = nullptr) const;
+  // After sum, on the same lane: rounds the sums once to `type`. target: a buffer of `to`, of that type. Elements that
+  // no part covers are left alone.
+  void round(const quant::Kernels& kernels, const void* sums, void* target, quant::DType type) const;
 
  private:
   // To or from another rank of the layouts.

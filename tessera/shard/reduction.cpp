@@ -32,7 +32,7 @@ Reducer::Reducer(const ShardedParameter& parameter, const ParallelGroups& parall
   if (sums_compute(parameter.spec, parameter.layouts)) {
     layout::Layout parts = parameter.spec.compute;
     parts.state = layout::State::partial;
-    over_compute_.emplace(parts, parameter.layouts.home, parameter.place.compute);
+    over_compute_.emplace(parts, parameter.layouts.home, parameter.place.compute, types_.accumulator);
     summed_bytes_ = base::align_up(size_in_bytes(home_elements_, types_.accumulator));
   }
   staging_type_ = shard::staging_type(parameter.spec, types_, over_compute_.has_value());

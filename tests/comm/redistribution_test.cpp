@@ -137,7 +137,7 @@ TEST(Redistribute, SumsOfBfloat16AreRoundedOnce) {
   const Layout to = cut_cols({3, 50}, 3, 5);
   on_ranks(3, [&](Communicator& group) {
     using quant::bfloat16;
-    const Redistribution redistribution(from, to, group.rank());
+    const Redistribution redistribution(from, to, group.rank(), DType::bf16);
     EXPECT_EQ(redistribution.collective().kind, CollectiveKind::transfers);
     const Placed source(values_of<bfloat16>(group.rank(), 0, 150), group.kernels().device());
     Placed<bfloat16> sums(to.ranks[static_cast<std::size_t>(group.rank())].size, group.kernels().device());
@@ -177,6 +177,9 @@ TEST(Redistribute, RefusesTheWrongGroupAndIntegerSums) {
     const Redistribution adding(partial(replicated(kShape, 2)), cut(2), group.rank());
     EXPECT_THAT([&] { adding.run(group, data, data, DType::i32); },
                 ThrowsMessage<Error>(HasSubstr("expected a floating type for a plan that adds, got i32")));
+    const Redistribution exchange(partial(replicated(kShape, 2)), cut_cols(kShape, 2), group.rank());
+    EXPECT_THAT([&] { exchange.run(group, data, data, DType::bf16); },
+                ThrowsMessage<Error>(HasSubstr("made for sums of fp32, got bf16")));
   });
   EXPECT_THAT([&] { Redistribution(cut(2), replicated(kShape, 2), 2); },
               ThrowsMessage<Error>(HasSubstr("expected a rank in [0, 2), got 2")));
