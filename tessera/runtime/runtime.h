@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "tessera/runtime/graph_steps.h"
-#include "tessera/runtime/pending_step.h"
 #include "tessera/runtime/plans.h"
 #include "tessera/runtime/running_program.h"
 #include "tessera/runtime/step_context.h"
+#include "tessera/runtime/watch/pending_step.h"
 
 namespace tessera::runtime {
 

@@ -1,17 +1,17 @@
 // What the parts of one runtime share: the groups, the parameters, the record of the current step, and everything that
 // measures or waits. RunningProgram, Replay, OnDemand, Plans and GraphSteps each take it as one argument.
 #pragma once
-#include "tessera/runtime/agreement.h"
 #include "tessera/runtime/arenas.h"
 #include "tessera/runtime/buffer_pool.h"
 #include "tessera/runtime/early_rows.h"
-#include "tessera/runtime/measure.h"
 #include "tessera/runtime/parameter_entry.h"
 #include "tessera/runtime/parameter_table.h"
 #include "tessera/runtime/recorder.h"
-#include "tessera/runtime/statistics.h"
-#include "tessera/runtime/timeline.h"
-#include "tessera/runtime/waits.h"
+#include "tessera/runtime/watch/agreement.h"
+#include "tessera/runtime/watch/measure.h"
+#include "tessera/runtime/watch/statistics.h"
+#include "tessera/runtime/watch/timeline.h"
+#include "tessera/runtime/watch/waits.h"
 
 namespace tessera::runtime {
 

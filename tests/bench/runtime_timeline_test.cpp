@@ -1,5 +1,5 @@
 // Checks that on the virtual clock a step's timeline equals the predicted timeline, span by span.
-#include "tessera/runtime/timeline.h"
+#include "tessera/runtime/watch/timeline.h"
 
 #include <gtest/gtest.h>
 

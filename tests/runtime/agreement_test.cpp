@@ -1,5 +1,5 @@
 // Ranks that do other things are told so: at the end of a step, or while they do the next one.
-#include "tessera/runtime/agreement.h"
+#include "tessera/runtime/watch/agreement.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/rendezvous/board.h"
-#include "tessera/runtime/measure.h"
+#include "tessera/runtime/watch/measure.h"
 #include "tessera/schedule/plan/plan.h"
 #include "tests/shard/dense_parallel.h"
 

@@ -1,5 +1,5 @@
 // What a recorded step took: by the host's clock on the CPU, by compute's own marks on a GPU.
-#include "tessera/runtime/measure.h"
+#include "tessera/runtime/watch/measure.h"
 
 #include <gtest/gtest.h>
 

@@ -2,9 +2,9 @@
 #pragma once
 #include <vector>
 
-#include "tessera/runtime/agreement.h"
-#include "tessera/runtime/fence_pairs.h"
-#include "tessera/runtime/statistics.h"
+#include "tessera/runtime/watch/agreement.h"
+#include "tessera/runtime/watch/fence_pairs.h"
+#include "tessera/runtime/watch/statistics.h"
 #include "tessera/schedule/simulate.h"
 
 namespace tessera::runtime {

@@ -1,10 +1,10 @@
 // Makes compute wait for communication, and measures the waits.
 #pragma once
-#include "tessera/runtime/agreement.h"
-#include "tessera/runtime/fence_pairs.h"
 #include "tessera/runtime/recorder.h"
-#include "tessera/runtime/statistics.h"
-#include "tessera/runtime/timeline.h"
+#include "tessera/runtime/watch/agreement.h"
+#include "tessera/runtime/watch/fence_pairs.h"
+#include "tessera/runtime/watch/statistics.h"
+#include "tessera/runtime/watch/timeline.h"
 
 namespace tessera::runtime {
 

@@ -3,8 +3,8 @@
 #include <cstdint>
 
 #include "tessera/base/fence.h"
-#include "tessera/runtime/fence_pairs.h"
-#include "tessera/runtime/statistics.h"
+#include "tessera/runtime/watch/fence_pairs.h"
+#include "tessera/runtime/watch/statistics.h"
 
 namespace tessera::runtime {
 

@@ -1,4 +1,4 @@
-#include "tessera/runtime/measure.h"
+#include "tessera/runtime/watch/measure.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,4 +1,4 @@
-#include "tessera/runtime/agreement.h"
+#include "tessera/runtime/watch/agreement.h"
 
 #include <fmt/format.h>
 
