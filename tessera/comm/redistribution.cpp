@@ -17,7 +17,7 @@ namespace {
 using layout::Transfer;
 using quant::DType;
 
-// Of all messages of all ranks.
+// Returns whether no message of any rank needs packing.
 bool needs_no_packing(const layout::TransferPlan& plan) {
   if (plan.adds) return false;
   struct Runs {
@@ -114,7 +114,7 @@ base::Fence Redistribution::run(Communicator& group, const void* source, void* t
     case transfers:
       return addition_ ? run_sums(group, source, target, type) : run_copies(group, source, target, type);
   }
-  throw Error("redistribution on {}: no such collective", group.name());
+  throw Error("redistribution on {}: unknown kind of collective", group.name());
 }
 
 // The part that stays on this rank, box by box.

@@ -42,7 +42,7 @@ class Redistribution {
   // Moves elements of `type` from `source` (local buffer of `from`) to `target` (local buffer of `to`). For an adding
   // plan the sum is taken in rank order in `type`'s accumulator and written to target in `type`, which must be
   // floating and, unless the plan is one collective, the type of the constructor. Both are memory of
-  // group.kernels().device(). source and target must not overlap, but for collectives: a shard may lie at its own place
+  // group.kernels().device(). source and target must not overlap, but for collectives: a shard may be at its own place
   // in the whole, and an all_reduce be in place. Padding of target is left alone. Elements of target that no transfer
   // covers are left alone.
   base::Fence run(Communicator& group, const void* source, void* target, quant::DType type) const;
@@ -74,7 +74,7 @@ class Redistribution {
   std::vector<BoxMessage> sends_, receives_;
 };
 
-// What run_together takes: a redistribution, and the memory that it moves.
+// The argument of run_together: a redistribution, and the memory that it moves.
 struct Movement {
   const Redistribution* redistribution = nullptr;
   const void* source = nullptr;

@@ -76,7 +76,7 @@ void DryRun::release(ParameterId weight, Pass pass) {
 }
 
 GradientBuffer DryRun::grad_buffer(ParameterId id) {
-  TESSERA_CHECK(is_training(), "the gradient of '{}' is asked for outside a training step", parameters_.name(id));
+  TESSERA_CHECK(is_training(), "the gradient of '{}' is requested outside a training step", parameters_.name(id));
   return {nullptr, parameters_.staging_type(id), use(id).produced};
 }
 

@@ -33,7 +33,7 @@ void OnDemand::gather(ParameterEntry& entry, schedule::ParameterId id) {
   ++step_.statistics.demand_gathers;
 }
 
-// Whoever takes the buffer next may write at once.
+// The next user of the buffer may write at once.
 void OnDemand::release(ParameterEntry& entry) {
   base::Buffer weight = entry.take_weight();
   if (weight.size() == 0) return;

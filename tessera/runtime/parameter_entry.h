@@ -46,7 +46,7 @@ class ParameterEntry {
   void show(const std::byte* weight) { view_ = weight; }
   void consumed() { ++users_; }
   bool released() { return --users_ == 0; }  // only while is_consumed; returns whether it was the last user
-  // A buffer that OnDemand gathered the weight into. take_weight returns an empty buffer if there is none.
+  // A buffer that OnDemand gathered the weight into. Without one, take_weight returns an empty buffer.
   void hold_weight(base::Buffer weight);
   base::Buffer take_weight() { return std::exchange(demand_weight_, {}); }
 

@@ -15,7 +15,7 @@
 
 namespace tessera::runtime {
 
-// Belongs to one rank; used by one thread. Functions with an id throw Error if no such parameter is registered.
+// Belongs to one rank; used by one thread. Functions with an id throw Error for an unknown id.
 class ParameterTable {
  public:
   // Called with the id of each new parameter, whose spec is then complete.

@@ -46,8 +46,8 @@ class Plans {
   Replay* current() const { return current_; }
   // Whether everything that the schedule does before the step was in flight when the step began.
   bool starts_prepared() const { return starts_prepared_; }
-  // The step departs from its schedule before the event, or before the end of the microbatch (null). What the schedule
-  // has in flight is finished: consumed weights stay readable, and produced gradients are reduced with the microbatch.
+  // The step departs from its schedule before the event, or before the end of the microbatch (null). Transfers in
+  // flight are finished: consumed weights stay readable, and produced gradients are reduced with the microbatch.
   void depart(const schedule::Event* event);
   // An optimizer event that the schedule does not have: prefetched weights are not used. The step does not count as
   // departed.

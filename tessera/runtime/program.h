@@ -1,5 +1,5 @@
-// What the layers of a model call while a step runs, and nothing else. RunningProgram implements it for steps that run,
-// DryRun for steps that are only recorded.
+// The calls that the layers of a model make while a step runs, and nothing else. RunningProgram implements it for steps
+// that run, DryRun for steps that are only recorded.
 //
 //   begin_step
 //     begin_microbatch
@@ -16,8 +16,8 @@
 // have unequal numbers of ranks, a training step that is not as planned is an error. A rank that does other things than
 // the other ranks ends the run with an error.
 //
-// What a layer does must not depend on the values of tensors, since a dry run has none. Layers allocate on device() or
-// on the device of their operands, and compute with the operators of ops/, which work on shapes in a dry run.
+// The work of a layer must not depend on the values of tensors, since a dry run has none. Layers allocate on device()
+// or on the device of their operands, and compute with the operators of ops/, which work on shapes in a dry run.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -105,7 +105,7 @@ class Program {
   // Starts a collective after the work that compute has. Call wait directly before compute first uses `out`.
   virtual Issued issue(const ProgramCollective& collective) = 0;
   virtual void wait(const Issued& issued) = 0;
-  // Record that autograd keeps so many bytes from stash to fetch. way: "shard" (own tokens only) or "keep".
+  // Record that autograd keeps these bytes from stash to fetch. way: "shard" (own tokens only) or "keep".
   virtual void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) = 0;
   virtual void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way) = 0;
   virtual void count_product(quant::Format format, std::int64_t flops) = 0;  // of one product with a weight

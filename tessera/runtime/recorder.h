@@ -15,7 +15,7 @@ namespace tessera::runtime {
 // Belongs to one rank; used by one thread.
 //
 // A caller first asks for the event that a call would record (weight_event, rows_event), acts on it, and then records
-// it. Events without a parameter are counted when they are asked for, so each must be recorded.
+// it. A function that returns an event without a parameter also counts it, so its event must be recorded.
 class Recorder {
  public:
   explicit Recorder(ParameterTable& parameters) : parameters_(parameters) {}

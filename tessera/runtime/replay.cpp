@@ -319,7 +319,7 @@ void Replay::launched(const base::Fence& end) {
   std::ranges::fill(summed_, end);
 }
 
-// What is issued from now on is for the next step.
+// Later gathers are for the next step.
 void Replay::forget_issued() {
   for (Stay& stay : stays_) stay.issued = false;
 }

@@ -183,7 +183,7 @@ GradientBuffer RunningProgram::grad_buffer(ParameterId id) {
 
 std::byte* RunningProgram::staging_of(ParameterEntry& entry, ParameterId id) {
   TESSERA_CHECK(step_.recorder.in_microbatch() && is_training(),
-                "the gradient of '{}' is asked for outside a training microbatch", entry.name());
+                "the gradient of '{}' is requested outside a training microbatch", entry.name());
   TESSERA_CHECK(entry.parameter.spec.trainable, "'{}' is frozen and has no gradient", entry.name());
   const schedule::Event produce = step_.recorder.weight_event(EventKind::produce, Pass::backward, id);
   if (plans_.current() && !plans_.current()->is_next(produce)) plans_.depart(&produce);

@@ -50,7 +50,7 @@ class Runtime {
   // Whether later steps measure the waits of a GPU's compute (the default). Each measurement costs some microseconds. A
   // step with a timeline always measures.
   void measure_waits(bool on) { program_.measure_waits(on); }
-  // Of the last step begun. On a GPU, compute must have finished it.
+  // Returns the counters of the last step begun. On a GPU, compute must have finished it.
   StepStatistics statistics() const;
   const schedule::Trace& trace() const { return step_.recorder.trace(); }  // of the last step begun
   // Returns null if the kind of step has no schedule.
@@ -58,7 +58,8 @@ class Runtime {
   ScheduleStatistics schedule_statistics() const { return plans_.statistics(); }
   // Whether steps record a timeline, from the next begin_step on.
   void record_timeline(bool on) { step_.timeline.record(on); }
-  // Of the last step begun and its publishes; empty unless recorded. Waits until replicas have each other's weights.
+  // Returns the timeline of the last step begun and its publishes; empty unless recorded. Waits until replicas have
+  // each other's weights.
   std::vector<TimelineSpan> timeline() const;
 
  private:

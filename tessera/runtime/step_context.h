@@ -1,5 +1,5 @@
-// What the parts of one runtime share: the groups, the parameters, the record of the current step, and everything that
-// measures or waits. RunningProgram, Replay, OnDemand, Plans and GraphSteps each take it as one argument.
+// The state that the parts of one runtime share: groups, parameters, the record of the current step, and everything
+// that measures or waits. RunningProgram, Replay, OnDemand, Plans and GraphSteps each take it as one argument.
 #pragma once
 #include "tessera/runtime/arenas.h"
 #include "tessera/runtime/buffer_pool.h"
@@ -22,7 +22,7 @@ struct StepContext {
   StepContext(const StepContext&) = delete;
   StepContext& operator=(const StepContext&) = delete;
 
-  ParameterEntry& entry(schedule::ParameterId id);  // throws Error if no such parameter is registered
+  ParameterEntry& entry(schedule::ParameterId id);  // throws Error for an unknown id
 
   shard::ParallelGroups& parallel;
   RuntimeOptions options;

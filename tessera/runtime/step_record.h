@@ -10,7 +10,7 @@
 
 namespace tessera::runtime {
 
-// One step as its rank records it. A stage is a microbatch, or what follows the last.
+// One step as its rank records it. A stage is a microbatch, or the events after the last microbatch.
 class StepRecord {
  public:
   void begin(std::int64_t number);
@@ -20,10 +20,10 @@ class StepRecord {
   std::int64_t number() const { return number_; }
   const schedule::Trace& trace() const { return trace_; }
   std::uint64_t hash() const { return hash_; }
-  // Before each stage begun, and of a step that is over at its end.
+  // The hash before each stage begun, and the hash at the end of a step that is over.
   std::size_t hashes() const { return ends_.size() + (is_over_ ? 1 : 0); }
   std::uint64_t hash_before(std::size_t stage) const { return stage < ends_.size() ? ends_[stage] : hash_; }
-  // Of a stage, as indices of the trace; of one that has not begun the trace's end, twice.
+  // The range of a stage in the trace. It is empty, at the trace's end, for a stage that has not begun.
   std::size_t begin_of(std::size_t stage) const { return stage < begins_.size() ? begins_[stage] : trace_.size(); }
   std::size_t end_of(std::size_t stage) const { return begin_of(stage + 1); }
   bool is_over() const { return is_over_; }
@@ -65,7 +65,7 @@ struct Stage {
   bool operator<(const Stage& other) const { return std::tie(step, index) < std::tie(other.step, other.index); }
 };
 
-// What is posted: of each step the newest hashes, and the events of one stage.
+// The posted part: the newest hashes of each step, and the events of one stage.
 struct PostedSteps {
   struct Step {
     std::int64_t number = 0;
@@ -82,9 +82,10 @@ struct PostedSteps {
   const Step* find(std::int64_t number) const;
 };
 
-// At most rendezvous::kLongestStatus bytes: of many events the first. `dumped` may be no stage of the steps.
+// Returns at most rendezvous::kLongestStatus bytes; of many events only the first. `dumped` may be a stage of another
+// step.
 std::string encode_posted_steps(std::span<const StepRecord> steps, Stage dumped);
-// An empty text gives no steps. Errors: it ends too early.
+// An empty text gives no steps. Throws Error if the text ends too early.
 PostedSteps parse_posted_steps(const std::string& bytes);
 
 }  // namespace tessera::runtime

@@ -1,5 +1,5 @@
-// What parameters are cut over: axes of the mesh, and into how many parts. Dense weights have one domain, experts
-// another of the same ranks.
+// A domain: the axes of the mesh that cut a parameter, and the numbers of parts. Dense weights have one domain, experts
+// another domain of the same ranks.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -19,7 +19,7 @@ struct Domain {
   mesh::Axes replicas;    // ranks of different replicas of the model, whose gradients are added once a step
 };
 
-// What ranks of a domain talk to each other for.
+// The purposes for which ranks of a domain communicate.
 enum class Via : std::uint8_t {
   gather,          // weights: the ranks that store a part ...
   gather_compute,  // ... then those that use overlapping parts

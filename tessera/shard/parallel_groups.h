@@ -29,7 +29,7 @@ struct ParallelGroups {
   std::vector<int> class_of;                  // by rank (domain.h)
   comm::Communicator* alike = nullptr;        // the ranks of this one's class, which compare what they do
   comm::Communicator* casts = nullptr;        // all ranks: amaxes of whole weights; null where no format asks for them
-  std::unique_ptr<rendezvous::Board> board;   // what each rank last did, for whoever waits too long
+  std::unique_ptr<rendezvous::Board> board;   // the last events of each rank, for ranks that wait too long
   std::shared_ptr<base::VirtualClock> clock;  // null where time is real
 
   // How a domain cuts parameters, and where this rank is in it. What the run's options say of cuts is not set: zero,
@@ -84,7 +84,7 @@ struct ParallelGroups {
   comm::Communicator* at(int domain, Via via) const;
 };
 
-// Collective over the world, which outlives the result; `casts` only if it is asked for. Every rank has the same mesh
+// Collective over the world, which outlives the result; `casts` only if it is requested. Every rank has the same mesh
 // and domains. Errors (InputError): a mesh of another number of ranks than the run; those of cuts_of.
 ParallelGroups make_parallel_groups(comm::World& world, RankLayout layout, bool with_casts = false);
 

@@ -47,7 +47,7 @@ std::string difference_in(const Pair& pair, const std::vector<std::string>& name
   const std::span<const schedule::Event> theirs(pair.theirs.events);
   std::size_t alike = 0;
   while (alike < own.size() && alike < theirs.size() && is_same(own[alike], theirs[alike])) ++alike;
-  // Where one's events end it may go on, unless it has ended the stage.
+  // A rank whose events end may continue, unless it has ended the stage.
   const auto text_at = [&](std::span<const schedule::Event> events, bool ended, bool is_last) -> std::string {
     if (alike < events.size()) return to_string(events[alike], names);
     if (!ended) return {};

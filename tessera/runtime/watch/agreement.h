@@ -60,7 +60,8 @@ class Agreement {
   void look_until(const base::Fence& fence, std::chrono::milliseconds patience);
   // Throws if a difference is known; then nothing is in flight.
   void look();
-  // Returns a text with the first event in which a rank differs from this one, or an empty text if none is known.
+  // Returns a text with the first event in which a rank differs from this one, or an empty text without a known
+  // difference.
   std::string difference() const;
 
   shard::ParallelGroups& parallel_;

@@ -38,7 +38,7 @@ class Measure {
                         const std::vector<schedule::ParameterSize>& sizes) const;
 
  private:
-  // Of a queue, before an event.
+  // The time on a GPU before an event.
   struct Stretch {
     std::size_t event = 0;
     base::Fence begin, end;

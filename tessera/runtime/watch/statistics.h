@@ -14,7 +14,7 @@ struct StepStatistics {
   std::array<std::int64_t, quant::kFormats> gathered_by_format{};
   // Received by collectives of the program, by number format; activations and gradients without one count as bf16.
   std::array<std::int64_t, quant::kFormats> activations_by_format{};
-  // Of this rank's matrix products with weights, by the format they were made in.
+  // Operations of this rank's matrix products with weights, by the format of the product.
   std::array<std::int64_t, quant::kFormats> flops_by_format{};
   // Time in which compute waited for communication. NaN on a GPU if the step was recorded or did not measure its waits.
   double exposed_seconds = 0;

@@ -44,7 +44,7 @@ void write_logits(comm::World& world, const models::ModelConfig& config, const c
     decoder = &dynamic_cast<models::Decoder&>(*model);
     return model;
   };
-  options.tp = world.size();
+  options.layout = nn::rank_layout({.tp = world.size()});
   options.types = {.model = quant::DType::fp64, .accumulator = quant::DType::fp64, .wire = quant::DType::fp64};
   train::Trainer trainer(world, options);
   load_trainer(trainer, checkpoint::CheckpointReader(checkpoint));
