@@ -150,6 +150,32 @@ TEST(Redistribute, SumsOfBfloat16AreRoundedOnce) {
   });
 }
 
+// Columns with different holders are parts of rows, which are rounded where they are.
+TEST(Redistribute, SumsOfColumnsAreRoundedInTheirRows) {
+  if (!has_ranks(2)) GTEST_SKIP() << "fewer than 2 processes";
+  using quant::bfloat16;
+  Layout from = partial(layout::replicated({3, 50}, 2));
+  from.ranks[0] = {.pieces = {{.box = {.row = 0, .rows = 3, .col = 0, .cols = 30}, .stride = 30}}, .size = 90};
+  const Layout to = rows_by_rank({3, 50}, {{}, {{0, 3}}});
+  on_ranks(2, [&](Communicator& group) {
+    std::vector<bfloat16> values(static_cast<std::size_t>(from.ranks[static_cast<std::size_t>(group.rank())].size));
+    for_each_element(from, group.rank(), [&](std::int64_t logical, std::int64_t offset) {
+      values[static_cast<std::size_t>(offset)] = value_of<bfloat16>(group.rank(), logical);
+    });
+    const Placed source(values, group.kernels().device());
+    Placed<bfloat16> sums(to.ranks[static_cast<std::size_t>(group.rank())].size, group.kernels().device());
+    Redistribution(from, to, group.rank(), DType::bf16)
+        .run(group, source.data(), sums.data(), DType::bf16)
+        .synchronize();
+    const auto target = sums.values();
+    for_each_element(to, group.rank(), [&](std::int64_t logical, std::int64_t offset) {
+      const auto part = [&](int rank) { return static_cast<float>(value_of<bfloat16>(rank, logical)); };
+      const float sum = logical % 50 < 30 ? part(0) + part(1) : part(1);
+      EXPECT_EQ(target[static_cast<std::size_t>(offset)].bits, bfloat16(sum).bits) << logical;
+    });
+  });
+}
+
 TEST(Redistribute, NegativeZerosKeepTheirSignInSums) {
   if (!has_ranks(2)) GTEST_SKIP() << "fewer than 2 processes";
   const Layout from = partial(rows_by_rank({2, 1}, {{{0, 2}}, {{1, 2}}}));
